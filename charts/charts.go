@@ -1,0 +1,132 @@
+// Package charts holds the Helm charts as they are published, and renders them. The hub renders the agent from the very
+// chart a person installs, so there is one description of the agent.
+package charts
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/chart/common/util"
+	"helm.sh/helm/v4/pkg/chart/loader/archive"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/engine"
+)
+
+// Names of the charts, in the order in which they are installed on a hub; Agent goes on the members.
+const (
+	CRD   = "fleet-crd"
+	Hub   = "fleet"
+	Agent = "fleet-agent"
+)
+
+// Files are the charts' files, one folder for each chart.
+//
+// "all:" takes in the partials, whose names begin with an underscore.
+//
+//go:embed all:fleet-crd all:fleet all:fleet-agent
+var Files embed.FS
+
+// notesFile is shown to people after an installation. It is no manifest.
+const notesFile = "NOTES.txt"
+
+// Release is the Helm release a chart is rendered for.
+type Release struct {
+	Name      string
+	Namespace string
+}
+
+// Load reads a chart. The result may be rendered many times, by several goroutines at once, and Helm's actions take it.
+func Load(name string) (*chart.Chart, error) {
+	files, err := read(name)
+	if err != nil {
+		return nil, fmt.Errorf("reading chart %s: %w", name, err)
+	}
+	loaded, err := loader.LoadFiles(files)
+	if err != nil {
+		return nil, fmt.Errorf("loading chart %s: %w", name, err)
+	}
+	return loaded, nil
+}
+
+func read(name string) ([]*archive.BufferedFile, error) {
+	var files []*archive.BufferedFile
+	err := fs.WalkDir(Files, name, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		data, err := Files.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		files = append(files, &archive.BufferedFile{Name: strings.TrimPrefix(file, name+"/"), Data: data})
+		return nil
+	})
+	return files, err
+}
+
+// Render gives the manifests of a chart by file name ("fleet-agent/templates/rbac.yaml"), those that came out empty left
+// out. The values, over the chart's own, are checked against the chart's schema first; the error names each value that
+// does not fit.
+func Render(name string, release Release, values map[string]any) (map[string]string, error) {
+	loaded, err := Load(name)
+	if err != nil {
+		return nil, err
+	}
+	return RenderChart(loaded, release, values)
+}
+
+// RenderChart is Render for a chart that is already loaded.
+func RenderChart(c *chart.Chart, release Release, values map[string]any) (map[string]string, error) {
+	rendered, err := render(c, release, values)
+	if err != nil {
+		return nil, err
+	}
+	for file, content := range rendered {
+		if path.Base(file) == notesFile || blank(content) {
+			delete(rendered, file)
+		}
+	}
+	return rendered, nil
+}
+
+// Notes gives the text Helm shows a person after the chart was installed with these values.
+func Notes(name string, release Release, values map[string]any) (string, error) {
+	loaded, err := Load(name)
+	if err != nil {
+		return "", err
+	}
+	rendered, err := render(loaded, release, values)
+	if err != nil {
+		return "", err
+	}
+	return rendered[path.Join(name, "templates", notesFile)], nil
+}
+
+func render(c *chart.Chart, release Release, values map[string]any) (map[string]string, error) {
+	options := common.ReleaseOptions{Name: release.Name, Namespace: release.Namespace, Revision: 1, IsInstall: true}
+	top, err := util.ToRenderValues(c, values, options, nil)
+	if err != nil {
+		return nil, fmt.Errorf("values of chart %s: %w", c.Name(), err)
+	}
+	rendered, err := engine.Render(c, top)
+	if err != nil {
+		return nil, fmt.Errorf("rendering chart %s: %w", c.Name(), err)
+	}
+	return rendered, nil
+}
+
+// blank tells whether a template produced nothing: comments alone are not a manifest either.
+func blank(manifest string) bool {
+	for line := range strings.Lines(manifest) {
+		line = strings.TrimSpace(line)
+		if line != "" && line != "---" && !strings.HasPrefix(line, "#") {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,56 @@
+package charts_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/charts"
+	"github.com/muster-fleet/muster/pkg/config"
+)
+
+func configDocument(t *testing.T, chart, values string) string {
+	t.Helper()
+	rendered, err := charts.Render(chart, release(chart), readValues(t, "testdata/"+chart+"/"+values+".values.yaml"))
+	require.NoError(t, err)
+	var configMap corev1.ConfigMap
+	require.NoError(t, yaml.UnmarshalStrict([]byte(rendered[chart+"/templates/configmap.yaml"]), &configMap))
+	return configMap.Data["config"]
+}
+
+func TestTheHubReadsTheConfigItsChartWrites(t *testing.T) {
+	for _, values := range []string{"default", "rancher", "full"} {
+		_, warnings, err := config.ParseHub(configDocument(t, charts.Hub, values))
+		require.NoError(t, err, values)
+		assert.Empty(t, warnings, values)
+	}
+
+	hub, _, err := config.ParseHub(configDocument(t, charts.Hub, "full"))
+	require.NoError(t, err)
+	assert.Equal(t, "registry.example.com/mirror/fleet-agent:v1.2.3", hub.AgentImage)
+	assert.Equal(t, config.TLSModeStrict, hub.TLSMode())
+	assert.Equal(t, map[string]string{"env": "prod", "build": "1000000", "gpu": "true"}, hub.Bootstrap.ClusterLabels)
+	assert.Equal(t, []string{"pull"}, hub.PullSecretNames())
+	assert.Equal(t, "7", hub.AgentWorkers.BundleDeployment)
+	assert.Zero(t, hub.AgentCheckinInterval.Duration)
+
+	hub, _, err = config.ParseHub(configDocument(t, charts.Hub, "rancher"))
+	require.NoError(t, err)
+	assert.Equal(t, "https://rancher.example.com", hub.APIServerURL)
+	assert.Equal(t, certificate[:len(certificate)-1], string(hub.APIServerCA))
+	assert.Equal(t, "cattle-fleet-local-system", hub.Bootstrap.AgentNamespace)
+	assert.Equal(t, 15*time.Minute, hub.AgentCheckinInterval.Duration)
+}
+
+func TestTheAgentReadsTheConfigItsChartWrites(t *testing.T) {
+	agent, err := config.ParseAgent(configDocument(t, charts.Agent, "full"))
+	require.NoError(t, err)
+	assert.Equal(t, "hard-to-guess", agent.ClientID)
+	assert.Equal(t, config.TLSModeStrict, agent.AgentTLSMode)
+	assert.Equal(t, time.Hour, agent.GarbageCollectionInterval.Duration)
+	assert.Equal(t, map[string]string{"env": "prod", "build": "1000000", "gpu": "true", "empty": ""}, agent.Labels)
+}

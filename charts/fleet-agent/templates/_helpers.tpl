@@ -1,0 +1,118 @@
+{{/* The agent's image. The hub works out the whole reference, with the cluster's private registry, itself. */}}
+{{- define "fleet-agent.image" -}}
+{{- if .Values.internal.managed -}}
+{{- .Values.internal.image -}}
+{{- else -}}
+{{- with ((.Values.global).cattle).systemDefaultRegistry }}{{ trimSuffix "/" . }}/{{ end -}}
+{{- .Values.image.repository }}:{{ .Values.image.tag -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+apiServerCA as PEM, whether it was given as PEM or as base64 of PEM. PEM stays byte for byte what it was: the agent and
+the hub compare it with what they had before.
+*/}}
+{{- define "fleet-agent.apiServerCA" -}}
+{{- $ca := .Values.apiServerCA | default "" -}}
+{{- if and $ca (not (contains "-----BEGIN" $ca)) -}}
+{{- $ca = b64dec (nospace $ca) -}}
+{{- end -}}
+{{- if and (trim $ca) (not (contains "-----BEGIN CERTIFICATE-----" $ca)) -}}
+{{- fail "apiServerCA holds no certificate: give the CA of the hub's API server as PEM (--set-file apiServerCA=ca.pem) or as base64 of PEM (certificate-authority-data of a kubeconfig), or leave it empty when a well-known authority signed the hub's certificate" -}}
+{{- end -}}
+{{- if contains "PRIVATE KEY-----" $ca -}}
+{{- fail "apiServerCA contains a private key, which must not leave its owner: give the certificate alone" -}}
+{{- end -}}
+{{- $ca -}}
+{{- end -}}
+
+{{/* A map of labels as text: --set labels.build=7 arrives as a number. */}}
+{{- define "fleet-agent.labels" -}}
+{{- $labels := dict -}}
+{{- range $key, $value := . -}}
+{{- $_ := set $labels $key (kindIs "string" $value | ternary $value (kindIs "invalid" $value | ternary "" (toJson $value))) -}}
+{{- end -}}
+{{- toJson $labels -}}
+{{- end -}}
+
+{{/* The name in the chart differs from the hub's so that the hub can take over the agent without a fight over the role. */}}
+{{- define "fleet-agent.clusterRole" -}}
+{{- .Values.internal.managed | ternary .Values.internal.clusterRole "fleet-agent-system-fleet-agent-role" -}}
+{{- end -}}
+
+{{- define "fleet-agent.clusterRoleBinding" -}}
+{{- .Values.internal.managed | ternary .Values.internal.clusterRoleBinding "fleet-agent-system-fleet-agent-role-binding" -}}
+{{- end -}}
+
+{{/*
+The environment. Its order is fixed: a changed order is a changed pod template, and restarts the agents of every
+cluster.
+*/}}
+{{- define "fleet-agent.env" -}}
+{{- $workers := ((.Values.agent).reconciler).workers | default dict -}}
+{{- $election := .Values.leaderElection | default dict -}}
+- name: BUNDLEDEPLOYMENT_RECONCILER_WORKERS
+  value: {{ $workers.bundledeployment | default "" | toString | toJson }}
+- name: DRIFT_RECONCILER_WORKERS
+  value: {{ $workers.drift | default "" | toString | toJson }}
+- name: NAMESPACE
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.namespace
+{{- if .Values.internal.managed }}
+- name: AGENT_SCOPE
+  value: {{ .Values.internal.scope | default "" | toJson }}
+- name: CHECKIN_INTERVAL
+  value: {{ .Values.internal.checkinInterval | toJson }}
+{{- end }}
+- name: CATTLE_ELECTION_LEASE_DURATION
+  value: {{ $election.leaseDuration | default "30s" | toJson }}
+- name: CATTLE_ELECTION_RETRY_PERIOD
+  value: {{ $election.retryPeriod | default "10s" | toJson }}
+- name: CATTLE_ELECTION_RENEW_DEADLINE
+  value: {{ $election.renewDeadline | default "25s" | toJson }}
+{{- if .Values.proxy }}
+- name: HTTP_PROXY
+  value: {{ .Values.proxy | toJson }}
+- name: HTTPS_PROXY
+  value: {{ .Values.proxy | toJson }}
+- name: NO_PROXY
+  value: {{ .Values.noProxy | default "" | toJson }}
+{{- end }}
+{{- with (.Values.fleetAgent).extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "fleet-agent.tolerations" -}}
+{{- if .Values.internal.managed }}
+- key: node.cloudprovider.kubernetes.io/uninitialized
+  operator: Equal
+  value: "true"
+  effect: NoSchedule
+{{- end }}
+- key: cattle.io/os
+  operator: Equal
+  value: linux
+  effect: NoSchedule
+{{- with (.Values.fleetAgent).tolerations }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* An affinity that was given, even an empty one, replaces the default. */}}
+{{- define "fleet-agent.affinity" -}}
+{{- $affinity := (.Values.fleetAgent).affinity -}}
+{{- if not (kindIs "invalid" $affinity) -}}
+{{- toYaml $affinity -}}
+{{- else -}}
+nodeAffinity:
+  preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 1
+      preference:
+        matchExpressions:
+          - key: fleet.cattle.io/agent
+            operator: In
+            values: ["true"]
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,115 @@
+{{/* Registry for all images, with its slash, or nothing. */}}
+{{- define "fleet.registry" -}}
+{{- with ((.Values.global).cattle).systemDefaultRegistry }}{{ trimSuffix "/" . }}/{{ end -}}
+{{- end -}}
+
+{{/*
+apiServerCA as PEM, whether it was given as PEM or as base64 of PEM. PEM stays byte for byte what it was: the hub
+compares it with what the agents have, and a new line more would be delivered to every cluster.
+*/}}
+{{- define "fleet.apiServerCA" -}}
+{{- $ca := .Values.apiServerCA | default "" -}}
+{{- if and $ca (not (contains "-----BEGIN" $ca)) -}}
+{{- $ca = b64dec (nospace $ca) -}}
+{{- end -}}
+{{- if and (trim $ca) (not (contains "-----BEGIN CERTIFICATE-----" $ca)) -}}
+{{- fail "apiServerCA holds no certificate: give the CA of the hub's API server as PEM (--set-file apiServerCA=ca.pem) or as base64 of PEM (certificate-authority-data of a kubeconfig), or leave it empty when a well-known authority signed the hub's certificate" -}}
+{{- end -}}
+{{- if contains "PRIVATE KEY-----" $ca -}}
+{{- fail "apiServerCA contains a private key, which must not leave its owner: give the certificate alone" -}}
+{{- end -}}
+{{- $ca -}}
+{{- end -}}
+
+{{- define "fleet.resources" -}}
+{{- $resources := .Values.resources | default dict -}}
+{{- $resources.fleetController | default (pick $resources "requests" "limits") | toYaml -}}
+{{- end -}}
+
+{{/* A map of labels as text: --set labels.build=7 arrives as a number. */}}
+{{- define "fleet.labels" -}}
+{{- $labels := dict -}}
+{{- range $key, $value := . -}}
+{{- $_ := set $labels $key (kindIs "string" $value | ternary $value (kindIs "invalid" $value | ternary "" (toJson $value))) -}}
+{{- end -}}
+{{- toJson $labels -}}
+{{- end -}}
+
+{{/* The configuration of the hub. It is watched: a change needs no restart. */}}
+{{- define "fleet.config" -}}
+{{- $bootstrap := .Values.bootstrap | default dict -}}
+{{- $workers := ((.Values.agent).reconciler).workers | default dict -}}
+{{- $config := dict
+    "agentImage" (printf "%s%s:%v" (include "fleet.registry" .) .Values.agentImage.repository .Values.agentImage.tag)
+    "agentImagePullPolicy" (.Values.agentImage.imagePullPolicy | default "")
+    "systemDefaultRegistry" (((.Values.global).cattle).systemDefaultRegistry | default "" | trimSuffix "/")
+    "apiServerURL" (.Values.apiServerURL | default "")
+    "apiServerCA" (include "fleet.apiServerCA" . | b64enc)
+    "agentTLSMode" (.Values.agentTLSMode | default "system-store")
+    "ignoreClusterRegistrationLabels" (.Values.ignoreClusterRegistrationLabels | default false)
+    "agentWorkers" (dict
+      "bundledeployment" ($workers.bundledeployment | default "" | toString)
+      "drift" ($workers.drift | default "" | toString))
+    "bootstrap" (dict
+      "namespace" ($bootstrap.namespace | default "")
+      "agentNamespace" ($bootstrap.agentNamespace | default "")
+      "localAgentDisabled" ($bootstrap.localAgentDisabled | default false)
+      "clusterLabels" (include "fleet.labels" $bootstrap.clusterLabels | fromJson)
+      "repo" ($bootstrap.repo | default "")
+      "secret" ($bootstrap.secret | default "")
+      "paths" ($bootstrap.paths | default "")
+      "branch" ($bootstrap.branch | default ""))
+-}}
+{{/* An empty duration would not parse; absent means the default. */}}
+{{- range $key := list "agentCheckinInterval" "garbageCollectionInterval" "gitClientTimeout" -}}
+{{- with index $.Values $key }}{{ $_ := set $config $key . }}{{ end -}}
+{{- end -}}
+{{- with ((.Values.global).cattle).imagePullSecrets }}{{ $_ := set $config "imagePullSecrets" . }}{{ end -}}
+{{- toPrettyJson $config -}}
+{{- end -}}
+
+{{/* Environment of the hub. The agents' leader election has no default in the hub: each variable must be there. */}}
+{{- define "fleet.env" -}}
+{{- $election := .Values.leaderElection | default dict -}}
+{{- $agentElection := (.Values.agent).leaderElection | default dict -}}
+{{- $agentReplicas := (.Values.agent).replicas -}}
+- name: NAMESPACE
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.namespace
+- name: CATTLE_ELECTION_LEASE_DURATION
+  value: {{ $election.leaseDuration | default "30s" | toJson }}
+- name: CATTLE_ELECTION_RETRY_PERIOD
+  value: {{ $election.retryPeriod | default "10s" | toJson }}
+- name: CATTLE_ELECTION_RENEW_DEADLINE
+  value: {{ $election.renewDeadline | default "25s" | toJson }}
+- name: FLEET_AGENT_REPLICA_COUNT
+  value: {{ kindIs "invalid" $agentReplicas | ternary 1 $agentReplicas | toString | quote }}
+- name: FLEET_AGENT_ELECTION_LEASE_DURATION
+  value: {{ $agentElection.leaseDuration | default "30s" | toJson }}
+- name: FLEET_AGENT_ELECTION_RETRY_PERIOD
+  value: {{ $agentElection.retryPeriod | default "10s" | toJson }}
+- name: FLEET_AGENT_ELECTION_RENEW_DEADLINE
+  value: {{ $agentElection.renewDeadline | default "25s" | toJson }}
+- name: FLEET_REGISTRATION_TOKEN_TTL_REQUIRED
+  value: {{ ((.Values.controller).registrationTokenTTL).required | default false | toString | quote }}
+{{- if .Values.propagateDebugSettingsToAgents }}
+- name: FLEET_PROPAGATE_DEBUG_SETTINGS_TO_AGENTS
+  value: "true"
+{{- end }}
+{{- if .Values.disableSecurityContext }}
+- name: FLEET_DEBUG_DISABLE_SECURITY_CONTEXT
+  value: "true"
+{{- end }}
+{{- if .Values.proxy }}
+- name: HTTP_PROXY
+  value: {{ .Values.proxy | toJson }}
+- name: HTTPS_PROXY
+  value: {{ .Values.proxy | toJson }}
+- name: NO_PROXY
+  value: {{ .Values.noProxy | default "" | toJson }}
+{{- end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,216 @@
+package charts_test
+
+import (
+	"encoding/base64"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/charts"
+)
+
+func renderHub(t *testing.T, values string) map[string]string {
+	t.Helper()
+	rendered, err := charts.Render(charts.Hub, release(charts.Hub), parseValues(t, values))
+	require.NoError(t, err)
+	return rendered
+}
+
+func TestHubChartRefusesWhatCannotWork(t *testing.T) {
+	tests := map[string]struct {
+		values string
+		says   []string
+	}{
+		"unknown TLS mode":         {"agentTLSMode: insecure", []string{"agentTLSMode", "strict", "system-store"}},
+		"CA is neither form":       {"apiServerCA: nonsense", []string{"apiServerCA holds no certificate", "--set-file apiServerCA=ca.pem"}},
+		"CA with its private key":  {"apiServerCA: " + encoded(certificate+privateKey), []string{"contains a private key"}},
+		"bootstrap is a switch":    {"bootstrap: false", []string{"bootstrap"}},
+		"image without repository": {"image: {repository: ''}", []string{"image/repository"}},
+		"pull Secrets are strings": {"global: {cattle: {imagePullSecrets: [pull]}}", []string{"imagePullSecrets"}},
+		"TTL required is text":     {"controller: {registrationTokenTTL: {required: 'no'}}", []string{"required"}},
+		"workers are words":        {"agent: {reconciler: {workers: {drift: many}}}", []string{"drift"}},
+	}
+	for title, tt := range tests {
+		t.Run(title, func(t *testing.T) {
+			_, err := charts.Render(charts.Hub, release(charts.Hub), parseValues(t, tt.values))
+			require.Error(t, err)
+			for _, text := range tt.says {
+				assert.ErrorContains(t, err, text)
+			}
+		})
+	}
+}
+
+func TestHubConfigCarriesTheCAAsBase64OfPEM(t *testing.T) {
+	tests := map[string]struct{ given, want string }{
+		"none":   {"", ""},
+		"PEM":    {certificate, certificate},
+		"base64": {encoded(certificate), certificate},
+	}
+	for title, tt := range tests {
+		t.Run(title, func(t *testing.T) {
+			rendered, err := charts.Render(charts.Hub, release(charts.Hub), map[string]any{"apiServerCA": tt.given})
+			require.NoError(t, err)
+			ca, ok := configOf(t, rendered["fleet/templates/configmap.yaml"])["apiServerCA"].(string)
+			require.True(t, ok)
+			pem, err := base64.StdEncoding.DecodeString(ca)
+			require.NoError(t, err)
+			assert.Equal(t, tt.want, string(pem))
+		})
+	}
+}
+
+func TestHubConfigLeavesOutEmptyDurations(t *testing.T) {
+	for _, empty := range []string{"''", "0", "null"} {
+		rendered := renderHub(t, "{agentCheckinInterval: "+empty+", garbageCollectionInterval: "+empty+", gitClientTimeout: "+empty+"}")
+		config := configOf(t, rendered["fleet/templates/configmap.yaml"])
+		for _, key := range []string{"agentCheckinInterval", "garbageCollectionInterval", "gitClientTimeout"} {
+			assert.NotContains(t, config, key, "given as %s", empty)
+		}
+	}
+}
+
+func TestHubConfigHasNothingButWhatAHubReads(t *testing.T) {
+	known := []string{
+		"agentCheckinInterval", "agentImage", "agentImagePullPolicy", "agentTLSMode", "agentWorkers", "apiServerCA", "apiServerURL",
+		"bootstrap", "garbageCollectionInterval", "gitClientTimeout", "ignoreClusterRegistrationLabels", "imagePullSecrets",
+		"systemDefaultRegistry",
+	}
+	rendered, err := charts.Render(charts.Hub, release(charts.Hub), readValues(t, "testdata/fleet/full.values.yaml"))
+	require.NoError(t, err)
+	for key := range configOf(t, rendered["fleet/templates/configmap.yaml"]) {
+		assert.Contains(t, known, key)
+	}
+}
+
+func TestHubConfigNamesTheVersionItIsFor(t *testing.T) {
+	var configMap corev1.ConfigMap
+	manifest := renderHub(t, "image: {tag: v7}")["fleet/templates/configmap.yaml"]
+	require.NoError(t, yaml.Unmarshal([]byte(manifest), &configMap))
+	assert.Equal(t, "fleet-controller", configMap.Name)
+	assert.Equal(t, map[string]string{"fleet.cattle.io/version": "v7"}, configMap.Annotations)
+}
+
+func TestHubWithoutBootstrapHasNoIdentityWithEveryRight(t *testing.T) {
+	rendered := renderHub(t, "bootstrap: {enabled: false}")
+	assert.NotContains(t, join(rendered), "fleet-controller-bootstrap")
+	assert.Equal(t, []string{"fleetcontroller", "--disable-bootstrap"}, hubDeployment(t, rendered).Spec.Template.Spec.Containers[0].Command)
+}
+
+func TestHubDeploymentGivesEveryVariableTheHubInsistsOn(t *testing.T) {
+	for _, values := range []string{"{}", "{agent: null, leaderElection: null, controller: null}", "agent: {leaderElection: {leaseDuration: ''}}"} {
+		container := hubDeployment(t, renderHub(t, values)).Spec.Template.Spec.Containers[0]
+		for _, variable := range []string{
+			"CATTLE_ELECTION_LEASE_DURATION", "CATTLE_ELECTION_RETRY_PERIOD", "CATTLE_ELECTION_RENEW_DEADLINE", "FLEET_AGENT_REPLICA_COUNT",
+			"FLEET_AGENT_ELECTION_LEASE_DURATION", "FLEET_AGENT_ELECTION_RETRY_PERIOD", "FLEET_AGENT_ELECTION_RENEW_DEADLINE",
+		} {
+			i := slices.IndexFunc(container.Env, func(v corev1.EnvVar) bool { return v.Name == variable })
+			require.GreaterOrEqual(t, i, 0, "%s with values %s", variable, values)
+			assert.NotEmpty(t, container.Env[i].Value, "%s with values %s", variable, values)
+		}
+	}
+}
+
+func TestHubDeploymentTakesResourcesFromEitherPlace(t *testing.T) {
+	for _, values := range []string{
+		"resources: {limits: {memory: 1Gi}}",
+		"resources: {fleetController: {limits: {memory: 1Gi}}, gitjob: {limits: {memory: 7Gi}}}",
+	} {
+		container := hubDeployment(t, renderHub(t, values)).Spec.Template.Spec.Containers[0]
+		assert.Equal(t, "1Gi", container.Resources.Limits.Memory().String(), values)
+	}
+}
+
+func hubDeployment(t *testing.T, rendered map[string]string) appsv1.Deployment {
+	t.Helper()
+	var deployment appsv1.Deployment
+	require.NoError(t, yaml.UnmarshalStrict([]byte(rendered["fleet/templates/deployment.yaml"]), &deployment))
+	require.Len(t, deployment.Spec.Template.Spec.Containers, 1)
+	return deployment
+}
+
+func TestHubHasNoRightWithoutAName(t *testing.T) {
+	for _, role := range hubRoles(t, "bootstrap: {enabled: false}") {
+		for _, rule := range role.Rules {
+			for _, term := range slices.Concat(rule.APIGroups, rule.Resources, rule.Verbs) {
+				assert.NotContains(t, term, "*", "role %s", role.Name)
+			}
+			assert.NotContains(t, rule.Verbs, "escalate")
+			assert.NotContains(t, rule.Verbs, "bind")
+			assert.NotContains(t, rule.Verbs, "impersonate")
+		}
+	}
+}
+
+// The API server refuses a Role that holds more than its author, so the hub must hold all that it grants.
+func TestHubHoldsEveryRightItGrants(t *testing.T) {
+	granted := []struct{ group, resource, verbs string }{
+		{"fleet.cattle.io", "clusterregistrations", "create"},
+		{"fleet.cattle.io", "bundledeployments", "get list watch"},
+		{"fleet.cattle.io", "bundledeployments/status", "update patch"},
+		{"fleet.cattle.io", "contents", "get"},
+		{"fleet.cattle.io", "clusters/status", "patch"},
+		{"", "secrets", "get"},
+		{"", "configmaps", "get"},
+		{"", "serviceaccounts/token", "create"},
+	}
+	roles := hubRoles(t, "{}")
+	require.Equal(t, "fleet-controller", roles[0].Name)
+	for _, right := range granted {
+		for verb := range strings.FieldsSeq(right.verbs) {
+			assert.True(t, allows(roles[0], right.group, right.resource, verb), "%s %s/%s", verb, right.group, right.resource)
+		}
+	}
+}
+
+func allows(role rbacv1.ClusterRole, group, resource, verb string) bool {
+	return slices.ContainsFunc(role.Rules, func(rule rbacv1.PolicyRule) bool {
+		return slices.Contains(rule.APIGroups, group) && slices.Contains(rule.Resources, resource) && slices.Contains(rule.Verbs, verb)
+	})
+}
+
+// hubRoles are the ClusterRoles and Roles of the hub itself, in the order of the file.
+func hubRoles(t *testing.T, values string) []rbacv1.ClusterRole {
+	t.Helper()
+	var roles []rbacv1.ClusterRole
+	for document := range strings.SplitSeq(renderHub(t, values)["fleet/templates/rbac.yaml"], "\n---\n") {
+		var role rbacv1.ClusterRole
+		require.NoError(t, yaml.Unmarshal([]byte(document), &role))
+		if strings.HasSuffix(role.Kind, "Role") && role.Name == "fleet-controller" {
+			roles = append(roles, role)
+		}
+	}
+	require.Len(t, roles, 2)
+	return roles
+}
+
+func TestHubNotesTellHowToGoOn(t *testing.T) {
+	tests := map[string]struct {
+		values      string
+		says, hides []string
+	}{
+		"no URL":              {values: "{}", says: []string{"apiServerURL is not set", "get clusters.fleet.cattle.io local"}},
+		"complete":            {values: "apiServerURL: https://hub.example.com", says: []string{"kind: ClusterRegistrationToken"}, hides: []string{"apiServerURL is not set"}},
+		"no local cluster":    {values: "bootstrap: {enabled: false}", hides: []string{"registers itself"}},
+		"bootstrap namespace": {values: "bootstrap: {namespace: '-'}", hides: []string{"registers itself"}},
+	}
+	for title, tt := range tests {
+		t.Run(title, func(t *testing.T) {
+			notes, err := charts.Notes(charts.Hub, release(charts.Hub), parseValues(t, tt.values))
+			require.NoError(t, err)
+			for _, text := range tt.says {
+				assert.Contains(t, notes, text)
+			}
+			for _, text := range tt.hides {
+				assert.NotContains(t, notes, text)
+			}
+		})
+	}
+}

@@ -1,0 +1,71 @@
+package charts_test
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/charts"
+)
+
+var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
+
+// release is the one each chart is documented to be installed as.
+func release(chart string) charts.Release {
+	return charts.Release{Name: chart, Namespace: "cattle-fleet-system"}
+}
+
+func TestChartsRenderAsInTheirGoldenFiles(t *testing.T) {
+	files, err := filepath.Glob("testdata/*/*.values.yaml")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(strings.TrimPrefix(file, "testdata/"), ".values.yaml"), func(t *testing.T) {
+			chart := filepath.Base(filepath.Dir(file))
+			rendered, err := charts.Render(chart, release(chart), readValues(t, file))
+			require.NoError(t, err)
+			assertGolden(t, strings.TrimSuffix(file, ".values.yaml")+".golden.yaml", join(rendered))
+		})
+	}
+}
+
+func readValues(t *testing.T, file string) map[string]any {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	require.NoError(t, err)
+	return parseValues(t, string(data))
+}
+
+func parseValues(t *testing.T, data string) map[string]any {
+	t.Helper()
+	values := map[string]any{}
+	require.NoError(t, yaml.Unmarshal([]byte(data), &values))
+	return values
+}
+
+func join(rendered map[string]string) string {
+	var all strings.Builder
+	for _, file := range slices.Sorted(maps.Keys(rendered)) {
+		fmt.Fprintf(&all, "---\n# Source: %s\n%s\n", file, strings.TrimSpace(rendered[file]))
+	}
+	return all.String()
+}
+
+func assertGolden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err, "run go test -update to make it")
+	assert.Equal(t, string(want), got)
+}

@@ -1,0 +1,13 @@
+//go:build !unix
+
+package controlplane
+
+import "syscall"
+
+// Elsewhere than on Unix no process can be frozen; sending these signals returns an error.
+const (
+	signalPause  = syscall.Signal(-1)
+	signalResume = syscall.Signal(-2)
+)
+
+func processAttributes() *syscall.SysProcAttr { return nil }

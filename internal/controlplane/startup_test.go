@@ -1,0 +1,85 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestAnAPIServerThatRefusesAFlagFailsTheStartWithItsOwnWords(t *testing.T) {
+	_, err := Start(t.Context(), Options{Name: "badflag", APIServerArgs: []string{"--no-such-flag"}})
+	require.ErrorContains(t, err, `control plane "badflag"`)
+	require.ErrorContains(t, err, "kube-apiserver ended by itself (exit status 1)")
+	require.ErrorContains(t, err, "unknown flag: --no-such-flag")
+	require.Empty(t, foldersOf(t, "badflag"), "a failed start leaves nothing behind")
+}
+
+func TestAStartGivesUpWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err := Start(ctx, Options{Name: "slow", Binaries: fakes(t)})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "gave up waiting for etcd to listen")
+	require.ErrorContains(t, err, "etcd.sock:0", "the last reason")
+	require.Empty(t, foldersOf(t, "slow"))
+}
+
+func TestAPortThatSomebodyElseTookIsReplaced(t *testing.T) {
+	binaries := fakes(t)
+	ports := filepath.Join(binaries, "ports")
+	script(t, binaries, binaryAPIServer, `
+		for flag; do case $flag in --secure-port=*) echo "$flag" >>`+ports+` ;; esac; done
+		echo "listen tcp 127.0.0.1: bind: address already in use"; exit 1`)
+	c := planeOfFakes(t, binaries)
+
+	err := c.startAPIServerOnFreePort(t.Context())
+	require.ErrorContains(t, err, portTaken)
+	data, err := os.ReadFile(ports)
+	require.NoError(t, err)
+	tried := strings.Fields(string(data))
+	require.Len(t, tried, portAttempts)
+	require.NotEqual(t, tried[0], tried[1])
+}
+
+func TestAnotherFailureOfTheAPIServerIsNotTriedAgain(t *testing.T) {
+	binaries := fakes(t)
+	script(t, binaries, binaryAPIServer, `echo "I am broken"; exit 1`)
+	c := planeOfFakes(t, binaries)
+	require.ErrorContains(t, c.startAPIServerOnFreePort(t.Context()), "I am broken")
+	require.Equal(t, "I am broken", tail(c.apiServer.log, 10), "started once")
+}
+
+func TestTheEndOfEtcdEndsTheWaitForTheAPIServer(t *testing.T) {
+	c := planeOfFakes(t, fakes(t))
+	require.NoError(t, c.etcd.command.Process.Kill())
+	err := c.startAPIServerOnFreePort(t.Context())
+	require.ErrorContains(t, err, "etcd ended by itself (signal: killed)")
+}
+
+func TestAWaitEndsWithTheLastReason(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	broken := errors.New("connection refused")
+	err := waitFor(ctx, "the moon", func(context.Context) error {
+		cancel()
+		return broken
+	})
+	require.ErrorIs(t, err, broken)
+	require.ErrorContains(t, err, "gave up waiting for the moon")
+}
+
+// planeOfFakes is a control plane before the start of its API server.
+func planeOfFakes(t *testing.T, binaries string) *ControlPlane {
+	t.Helper()
+	c, err := prepare(Options{Name: "fake", Dir: t.TempDir(), Binaries: binaries})
+	require.NoError(t, err)
+	c.etcd, err = startProcess(c.dir, c.binary(binaryEtcd))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Stop()) })
+	return c
+}

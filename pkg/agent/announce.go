@@ -1,0 +1,78 @@
+package agent
+
+import (
+	"fmt"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// announce logs what was decided and why, once per turn.
+func (l *life) announce(action Action, s *situation) {
+	level, text := announcement(action, s, l.member.namespace)
+	switch level {
+	case logrus.InfoLevel:
+		l.log.Info(text)
+	case logrus.WarnLevel:
+		l.log.Warn(text)
+	default:
+		l.log.Error(text)
+	}
+	if s.Bootstrap == Malformed {
+		l.log.Warnf("Secret %s/%s cannot be used: %v", l.member.namespace, registration.BootstrapSecret, s.bootstrapErr)
+	}
+}
+
+func announcement(action Action, s *situation, namespace string) (logrus.Level, string) {
+	switch action {
+	case UseStored:
+		return logrus.InfoLevel, fmt.Sprintf("The stored credential works: this is cluster %s/%s", s.stored.clusterNamespace, s.stored.clusterName)
+	case ReplaceStored:
+		return logrus.InfoLevel, fmt.Sprintf("The stored credential of cluster %s/%s works; the hub asks to register anew, which happens beside it",
+			s.stored.clusterNamespace, s.stored.clusterName)
+	case Register:
+		return logrus.InfoLevel, fmt.Sprintf("Registering at %s: %s", s.bootstrap.apiServerURL, whyRegister(s))
+	case WaitForHub:
+		return logrus.WarnLevel, fmt.Sprintf("Waiting for the hub, keeping the stored credential: %s: %v", whyNoVerdict(s.Hub), s.hubErr)
+	case ReportRefused:
+		return logrus.ErrorLevel, fmt.Sprintf("Failed to register agent: the hub refuses the stored credential (%v) and there is nothing else to register with; %s",
+			s.hubErr, remedy(namespace))
+	default:
+		return logrus.ErrorLevel, fmt.Sprintf("Failed to register agent: %s and there is nothing to register with; %s",
+			whyNotStored(s), remedy(namespace))
+	}
+}
+
+func whyRegister(s *situation) string {
+	switch {
+	case s.Stored != Present:
+		return whyNotStored(s)
+	case s.RegisterAnew:
+		return "the hub asks to register anew; the stored credential is kept until the new one has worked"
+	case s.Hub == Refuses:
+		return fmt.Sprintf("the hub refuses the stored credential (%v)", s.hubErr)
+	default:
+		return fmt.Sprintf("the hub does not answer where the stored credential has it (%v) and the bootstrap Secret has another address or CA", s.hubErr)
+	}
+}
+
+func whyNotStored(s *situation) string {
+	if s.Stored == Malformed {
+		return fmt.Sprintf("the stored credential cannot be used (%v)", s.storedErr)
+	}
+	return "there is no stored credential"
+}
+
+func whyNoVerdict(a Answer) string {
+	if a == Unreachable {
+		return "it cannot be reached"
+	}
+	return "it, or a proxy on the way, answered, but did not refuse the credential"
+}
+
+// remedy is what a person has to do.
+func remedy(namespace string) string {
+	return fmt.Sprintf("create a ClusterRegistrationToken on the hub and put its values into Secret %s/%s (key %s), or have the hub import this cluster again",
+		namespace, registration.BootstrapSecret, registration.BootstrapValues)
+}

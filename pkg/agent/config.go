@@ -1,0 +1,132 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+)
+
+// Config is all an agent is told by the program that runs it. Run validates it; what the cluster says (the Secrets and
+// ConfigMap beside the agent) is not part of it.
+type Config struct {
+	// Member is how to reach the API server of the cluster the agent runs in. Required.
+	Member *rest.Config
+	// Namespace is the agent's own on the member: its Secrets, its ConfigMap and its Lease are there. Required.
+	Namespace string
+	// Scope keeps several agents of one cluster apart: it becomes part of what they name cluster-wide. Empty is the
+	// default agent.
+	Scope string
+	// CheckinInterval is the time between two heartbeats; 0 means DefaultCheckinInterval.
+	CheckinInterval time.Duration
+	// LeaderElection makes agents of one namespace take turns by a Lease; nil runs without.
+	LeaderElection *LeaderElection
+	// Pod is the name of the agent's pod, sent as a label of the cluster; empty, or no valid label value, sends none.
+	Pod string
+	// Version is that of the program, for the user agent; empty means "dev".
+	Version string
+	// Log receives what happens; nil means logrus's standard logger.
+	Log logrus.FieldLogger
+	// Clock and Timing are for tests; unset they are the real clock and DefaultTiming.
+	Clock  clock.WithTicker
+	Timing *Timing
+}
+
+// LeaderElection are the times of the Lease. Every agent of a namespace must have the same.
+type LeaderElection struct {
+	// Identity is what the holder writes into the Lease; it must differ between two agents.
+	Identity string
+	// LeaseDuration is how long others wait for a holder that does not answer; 0 means 30s.
+	LeaseDuration time.Duration
+	// RenewDeadline is how long the holder tries to renew before it gives up; 0 means 25s.
+	RenewDeadline time.Duration
+	// RetryPeriod is the pause between two tries; 0 means 10s.
+	RetryPeriod time.Duration
+}
+
+const (
+	defaultLeaseDuration = 30 * time.Second
+	defaultRenewDeadline = 25 * time.Second
+	defaultRetryPeriod   = 10 * time.Second
+)
+
+// Validate says everything that is wrong. Zero values that have a default are fine.
+func (c Config) Validate() error {
+	_, err := c.withDefaults()
+	return err
+}
+
+func (c Config) withDefaults() (Config, error) {
+	c.CheckinInterval = orElse(c.CheckinInterval, DefaultCheckinInterval)
+	c.Version = orElse(c.Version, "dev")
+	c.Log = orElse[logrus.FieldLogger](c.Log, logrus.StandardLogger())
+	c.Clock = orElse[clock.WithTicker](c.Clock, clock.RealClock{})
+	if c.Timing == nil {
+		timing := DefaultTiming()
+		c.Timing = &timing
+	}
+	if c.LeaderElection != nil {
+		election := c.LeaderElection.withDefaults()
+		c.LeaderElection = &election
+	}
+	return c, c.validate()
+}
+
+func (c Config) validate() error {
+	return errors.Join(
+		check(c.Member != nil, "the agent's Config.Member is nil: say how to reach the cluster's API server"),
+		c.validateNamespace(),
+		check(c.CheckinInterval > 0, "the check-in interval is %s: it must not be negative", c.CheckinInterval),
+		c.LeaderElection.validate(),
+	)
+}
+
+func (c Config) validateNamespace() error {
+	if c.Namespace == "" {
+		return errors.New("the agent's namespace is not set: pass --namespace or set the environment variable NAMESPACE")
+	}
+	if why := validation.ValidateNamespaceName(c.Namespace, false); len(why) > 0 {
+		return fmt.Errorf("the agent's namespace %q is no name of a namespace: %s", c.Namespace, why[0])
+	}
+	return nil
+}
+
+func (l LeaderElection) withDefaults() LeaderElection {
+	l.LeaseDuration = orElse(l.LeaseDuration, defaultLeaseDuration)
+	l.RenewDeadline = orElse(l.RenewDeadline, defaultRenewDeadline)
+	l.RetryPeriod = orElse(l.RetryPeriod, defaultRetryPeriod)
+	return l
+}
+
+func (l *LeaderElection) validate() error {
+	if l == nil {
+		return nil
+	}
+	return errors.Join(
+		check(l.Identity != "", "leader election needs an identity: two agents could not tell each other apart"),
+		check(l.RetryPeriod > 0, "leader election: the retry period is %s: it must not be negative", l.RetryPeriod),
+		check(l.RenewDeadline > l.RetryPeriod*12/10,
+			"leader election: the renew deadline (%s) must be longer than 1.2 times the retry period (%s)", l.RenewDeadline, l.RetryPeriod),
+		check(l.LeaseDuration > l.RenewDeadline,
+			"leader election: the lease duration (%s) must be longer than the renew deadline (%s)", l.LeaseDuration, l.RenewDeadline),
+	)
+}
+
+func check(ok bool, format string, args ...any) error {
+	if ok {
+		return nil
+	}
+	return fmt.Errorf(format, args...)
+}
+
+func orElse[T comparable](value, fallback T) T {
+	var zero T
+	if value == zero {
+		return fallback
+	}
+	return value
+}

@@ -1,0 +1,14 @@
+// Package agent is the agent's life on a member cluster: it registers with the hub, keeps the credential it gets, reports
+// that it is alive, and comes back from whatever happens to it or to the hub.
+//
+// The map:
+//
+//	run.go         Run: the lease, the watch, the life; everything stops when the context ends
+//	life.go        the loop: look at what is there, decide, carry it out
+//	decide.go      what to do, as one switch without I/O
+//	answer.go      what an answer of the hub says about the credential
+//	register.go    one attempt to register, step by step
+//	session.go     what runs while registered; deploying and renewing have their place in its list of parts
+//	trust.go       which CAs the hub's certificate may come from
+//	timing.go      every duration and every backoff
+package agent

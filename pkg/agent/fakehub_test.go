@@ -1,0 +1,219 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+
+	"github.com/muster-fleet/muster/internal/controlplane"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/crds"
+	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned/scheme"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// realHub plays, on a real API server, the part of a Fleet hub that an agent meets: the token, the grant with exactly the
+// rights of the protocol, the revocation of the request before. Each has namespaces of its own.
+type realHub struct {
+	t         *testing.T
+	plane     *controlplane.ControlPlane
+	core      kubernetes.Interface
+	fleet     rest.Interface
+	workspace string // of Cluster and requests
+	system    string // of the credential Secrets
+	cluster   string // namespace of the BundleDeployments
+}
+
+const clusterName = "one"
+
+func newRealHub(t *testing.T) *realHub {
+	t.Helper()
+	plane := controlplane.Shared(t, "hub")
+	config := plane.RESTConfig()
+	extensions, err := clientset.NewForConfig(config)
+	require.NoError(t, err)
+	require.NoError(t, crds.Ensure(t.Context(), extensions))
+	core, err := kubernetes.NewForConfig(config)
+	require.NoError(t, err)
+	config.GroupVersion, config.APIPath = &fleet.SchemeGroupVersion, "/apis"
+	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	fleetClient, err := rest.RESTClientFor(config)
+	require.NoError(t, err)
+	h := &realHub{t: t, plane: plane, core: core, fleet: fleetClient}
+	h.workspace, h.system, h.cluster = h.namespace("workspace-"), h.namespace("registration-"), h.namespace("cluster-")
+	h.create("clusters", &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: h.workspace, Name: clusterName}})
+	return h
+}
+
+func (h *realHub) namespace(prefix string) string {
+	h.t.Helper()
+	ns, err := h.core.CoreV1().Namespaces().Create(h.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix}}, metav1.CreateOptions{})
+	require.NoError(h.t, err)
+	return ns.Name
+}
+
+func (h *realHub) create(resource string, object metav1.Object) {
+	h.t.Helper()
+	body, ok := object.(interface{ DeepCopyObject() runtime.Object })
+	require.True(h.t, ok)
+	require.NoError(h.t, h.fleet.Post().Namespace(h.workspace).Resource(resource).Body(body).Do(h.t.Context()).Error())
+}
+
+// token makes a registration token: a ServiceAccount that may create requests and nothing else.
+func (h *realHub) token(name string) string {
+	h.t.Helper()
+	h.serviceAccount(h.t.Context(), h.workspace, name)
+	h.allow(h.t.Context(), h.workspace, name, h.workspace, name, rbacv1.PolicyRule{
+		Verbs: []string{"create"}, APIGroups: []string{fleet.SchemeGroupVersion.Group}, Resources: []string{"clusterregistrations"},
+	})
+	return h.issue(h.t.Context(), h.workspace, name)
+}
+
+func (h *realHub) serviceAccount(ctx context.Context, namespace, name string) {
+	_, err := h.core.CoreV1().ServiceAccounts(namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	h.fine(err)
+}
+
+func (h *realHub) issue(ctx context.Context, namespace, serviceAccount string) string {
+	answer, err := h.core.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, serviceAccount,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](3600)}}, metav1.CreateOptions{})
+	if err != nil {
+		h.fine(err)
+		return ""
+	}
+	return answer.Status.Token
+}
+
+// allow binds one rule in namespace to a ServiceAccount of another.
+func (h *realHub) allow(ctx context.Context, namespace, name, saNamespace, sa string, rules ...rbacv1.PolicyRule) {
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: name}
+	_, err := h.core.RbacV1().Roles(namespace).Create(ctx, &rbacv1.Role{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{})
+	h.fine(err)
+	_, err = h.core.RbacV1().RoleBindings(namespace).Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: meta,
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: saNamespace, Name: sa}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},
+	}, metav1.CreateOptions{})
+	h.fine(err)
+}
+
+// fine accepts what happens when a grant is repeated, when the test ends, and during an outage.
+func (h *realHub) fine(err error) {
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		h.t.Logf("hub: %v", err)
+	}
+}
+
+// grants answers requests until the test ends, as often as it takes.
+func (h *realHub) grants() {
+	h.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			h.grantAll(ctx)
+			pause(ctx, testClock, 20*time.Millisecond, nil)
+		}
+	}()
+	h.t.Cleanup(func() { cancel(); <-ended })
+}
+
+func (h *realHub) grantAll(ctx context.Context) {
+	for _, request := range h.requests(ctx) {
+		name := registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
+		if _, err := h.core.CoreV1().Secrets(h.system).Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			continue
+		}
+		h.grant(ctx, &request, name)
+	}
+}
+
+// grant makes the rights first and the Secret last, so that its being there means that it is granted.
+func (h *realHub) grant(ctx context.Context, request *fleet.ClusterRegistration, secret string) {
+	sa := registration.RequestServiceAccount(request.Name, string(request.UID))
+	group := fleet.SchemeGroupVersion.Group
+	h.serviceAccount(ctx, h.cluster, sa)
+	h.allow(ctx, h.workspace, request.Name, h.cluster, sa, rbacv1.PolicyRule{
+		Verbs: []string{"patch"}, APIGroups: []string{group}, Resources: []string{"clusters/status"}, ResourceNames: []string{clusterName},
+	})
+	h.allow(ctx, h.cluster, request.Name, h.cluster, sa,
+		rbacv1.PolicyRule{Verbs: []string{"get", "list", "watch"}, APIGroups: []string{group}, Resources: []string{"bundledeployments"}})
+	h.allow(ctx, h.system, sa, h.workspace, request.Labels[fleet.RegistrationTokenLabel], rbacv1.PolicyRule{
+		Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{secret},
+	})
+	token := h.issue(ctx, h.cluster, sa)
+	if token == "" {
+		return
+	}
+	_, err := h.core.CoreV1().Secrets(h.system).Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: secret}, Type: registration.SecretTypeCredential,
+		StringData: map[string]string{
+			registration.CredentialToken: token, registration.CredentialDeploymentNamespace: h.cluster,
+			registration.CredentialClusterNamespace: h.workspace, registration.CredentialClusterName: clusterName,
+			registration.CredentialSystemNamespace: "cattle-fleet-system",
+		},
+	}, metav1.CreateOptions{})
+	h.fine(err)
+	h.revokeOlder(ctx, request)
+}
+
+// revokeOlder deletes what the same agent had before, as a hub does when it grants.
+func (h *realHub) revokeOlder(ctx context.Context, granted *fleet.ClusterRegistration) {
+	for _, request := range h.requests(ctx) {
+		if request.Spec.ClientID != granted.Spec.ClientID || request.Name == granted.Name {
+			continue
+		}
+		if !request.CreationTimestamp.After(granted.CreationTimestamp.Time) {
+			h.fine(h.fleet.Delete().Namespace(h.workspace).Resource("clusterregistrations").Name(request.Name).Do(ctx).Error())
+			h.revoke(ctx, registration.RequestServiceAccount(request.Name, string(request.UID)))
+		}
+	}
+}
+
+func (h *realHub) revoke(ctx context.Context, serviceAccount string) {
+	h.fine(h.core.CoreV1().ServiceAccounts(h.cluster).Delete(ctx, serviceAccount, metav1.DeleteOptions{}))
+}
+
+// revokeAll makes every credential given so far invalid.
+func (h *realHub) revokeAll() {
+	h.t.Helper()
+	for _, request := range h.requests(h.t.Context()) {
+		h.revoke(h.t.Context(), registration.RequestServiceAccount(request.Name, string(request.UID)))
+	}
+}
+
+func (h *realHub) requests(ctx context.Context) []fleet.ClusterRegistration {
+	list := &fleet.ClusterRegistrationList{}
+	h.fine(h.fleet.Get().Namespace(h.workspace).Resource("clusterregistrations").Do(ctx).Into(list))
+	return list.Items
+}
+
+// lastSeen is when the Cluster was last heard of, zero if never, and the agent's namespace.
+func (h *realHub) lastSeen() (time.Time, string) {
+	cluster := &fleet.Cluster{}
+	if err := h.fleet.Get().Namespace(h.workspace).Resource("clusters").Name(clusterName).Do(context.Background()).Into(cluster); err != nil {
+		return time.Time{}, fmt.Sprint(err)
+	}
+	return cluster.Status.Agent.LastSeen.Time, cluster.Status.Agent.Namespace
+}
+
+// seenIn asserts that the Cluster was heard of from an agent in the namespace.
+func (h *realHub) seenIn(namespace string) bool {
+	seen, from := h.lastSeen()
+	return !seen.IsZero() && assert.Equal(h.t, namespace, from)
+}

@@ -1,0 +1,445 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	logtest "github.com/sirupsen/logrus/hooks/test"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+
+	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+var testClock = clock.RealClock{}
+
+// world is one agent on a real member, with a hub on another real API server, a proxy before each, and namespaces of
+// their own.
+type world struct {
+	*testing.T
+	hub         *realHub
+	hubFront    *front
+	memberFront *front
+	member      kubernetes.Interface
+	config      Config
+	log         *logtest.Hook
+	clientID    string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	plane := controlplane.Shared(t, "member")
+	member, err := kubernetes.NewForConfig(plane.RESTConfig())
+	require.NoError(t, err)
+	w := &world{T: t, hub: newRealHub(t), member: member, memberFront: newMemberFront(t, plane)}
+	w.hubFront = newHubFront(t, w.hub.plane)
+	namespace, err := member.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "agent-"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	log, hook := testLog(t)
+	w.log = hook
+	timing := quick()
+	timing.Request = 5 * time.Second
+	timing.RightsLag = 5 * time.Second
+	w.config = Config{
+		Member: &rest.Config{Host: w.memberFront.server.URL, QPS: -1}, Namespace: namespace.Name,
+		CheckinInterval: 50 * time.Millisecond, Log: log, Timing: timing,
+	}
+	return w
+}
+
+// bootstraps puts the bootstrap Secret onto the member, or replaces it; edits are pairs of key and value.
+func (w *world) bootstraps(token string, edits ...string) {
+	w.Helper()
+	secret := bootstrapSecret(w.hubFront.server.URL, pemOf(w.hubFront.server), append([]string{
+		registration.BootstrapToken, w.hub.issue(w.Context(), w.hub.workspace, token), registration.BootstrapTokenName, token,
+		registration.BootstrapClusterNamespace, w.hub.workspace, registration.BootstrapSystemRegistrationNamespace, w.hub.system,
+	}, edits...)...)
+	secret.ObjectMeta = metav1.ObjectMeta{Namespace: w.config.Namespace, Name: secret.Name}
+	secrets := w.member.CoreV1().Secrets(w.config.Namespace)
+	_, err := secrets.Create(w.Context(), secret, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		_, err = secrets.Update(w.Context(), secret, metav1.UpdateOptions{})
+	}
+	require.NoError(w, err)
+}
+
+// hasToken makes the registration token and the bootstrap Secret for it.
+func (w *world) hasToken(name string, edits ...string) {
+	w.Helper()
+	w.hub.token(name)
+	w.bootstraps(name, edits...)
+}
+
+// starts runs the agent; the result stops it and waits for its end.
+func (w *world) starts() (stop func()) {
+	w.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	return w.startsWith(ctx, cancel)
+}
+
+func (w *world) startsWith(ctx context.Context, cancel func()) (stop func()) {
+	w.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- Run(ctx, w.config) }()
+	stopped := false
+	stop = func() {
+		if cancel(); !stopped {
+			stopped = true
+			assert.NoError(w, <-ended)
+		}
+	}
+	w.Cleanup(stop)
+	return stop
+}
+
+func (w *world) secret(name string) *corev1.Secret {
+	w.Helper()
+	secret, err := w.member.CoreV1().Secrets(w.config.Namespace).Get(context.Background(), name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	require.NoError(w, err)
+	return secret
+}
+
+func (w *world) eventually(condition func() bool, what string) {
+	w.Helper()
+	require.Eventually(w, condition, time.Minute, 10*time.Millisecond, what)
+}
+
+func (w *world) says(text string) {
+	w.Helper()
+	w.eventually(func() bool { return w.said(text) > 0 }, "log line with: "+text)
+}
+
+func (w *world) said(text string) int {
+	n := 0
+	for _, entry := range w.log.AllEntries() {
+		if strings.Contains(entry.Message, text) {
+			n++
+		}
+	}
+	return n
+}
+
+// settles waits for the end of a registration and returns what is stored: the credential works, a heartbeat came after
+// this was called, and nothing else is left on the member.
+func (w *world) settles() *stored {
+	w.Helper()
+	start := testClock.Now().Truncate(time.Second) // the precision of lastSeen
+	w.eventually(func() bool {
+		seen, from := w.hub.lastSeen()
+		return from == w.config.Namespace && !seen.Before(start) && w.secret(registration.CredentialSecret) != nil &&
+			w.secret(registration.BootstrapSecret) == nil && w.secret(registration.PendingSecret) == nil
+	}, "settled")
+	s, err := parseStored(w.secret(registration.CredentialSecret))
+	require.NoError(w, err)
+	return s
+}
+
+func TestAnAgentRegistersWithRealAPIServers(t *testing.T) {
+	w := newWorld(t)
+	w.hub.grants()
+	w.hasToken("token")
+	w.starts()
+	s := w.settles()
+	assert.Equal(t, w.hub.cluster, s.access.namespace)
+	assert.Equal(t, w.hub.workspace, s.clusterNamespace)
+	assert.Equal(t, clusterName, s.clusterName)
+
+	requests := w.hub.requests(t.Context())
+	require.Len(t, requests, 1)
+	kubeSystem, err := w.member.CoreV1().Namespaces().Get(t.Context(), metav1.NamespaceSystem, metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, string(kubeSystem.UID), requests[0].Spec.ClientID)
+	assert.True(t, strings.HasPrefix(requests[0].Name, "request-"))
+}
+
+func TestARestartDoesNotRegisterAgainOnRealAPIServers(t *testing.T) {
+	w := newWorld(t)
+	w.hub.grants()
+	w.hasToken("token")
+	stop := w.starts()
+	first := w.settles()
+	stop()
+	version := w.secret(registration.CredentialSecret).ResourceVersion
+	w.starts()
+	second := w.settles()
+	assert.Equal(t, first, second)
+	assert.Equal(t, version, w.secret(registration.CredentialSecret).ResourceVersion)
+	assert.Len(t, w.hub.requests(t.Context()), 1)
+}
+
+// The agent dies at its n-th write, n = 1, 2, 3 and so on until there is no n-th: before the write was carried out, or
+// after it and before the agent heard of it. Started again, it must end as if nothing had happened.
+func TestDeathAtAnyWriteIsRecoveredFrom(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		for n := 1; ; n++ {
+			died := false
+			name := fmt.Sprintf("write %d, carried out: %v", n, lost)
+			require.True(t, t.Run(name, func(t *testing.T) { died = dieAtWrite(t, n, lost) }))
+			if !died {
+				require.Greater(t, n, 4, "a registration has more writes than that")
+				break
+			}
+		}
+	}
+}
+
+func dieAtWrite(t *testing.T, n int, carriedOut bool) (died bool) {
+	t.Helper()
+	w := newWorld(t)
+	w.config.CheckinInterval = time.Hour // one heartbeat per life, so that the writes can be counted
+	w.hub.grants()
+	w.hasToken("token")
+	ctx, cancel := context.WithCancel(context.Background())
+	deaths := &countdown{left: n, reached: cancel}
+	if carriedOut {
+		w.hubFront.set(nil, deaths.write)
+		w.memberFront.set(nil, deaths.write)
+	} else {
+		before := func(r *http.Request) (int, string) {
+			if deaths.write(r) {
+				panic(http.ErrAbortHandler)
+			}
+			return 0, ""
+		}
+		w.hubFront.set(before, nil)
+		w.memberFront.set(before, nil)
+	}
+	stop := w.startsWith(ctx, cancel)
+	w.eventually(func() bool { return ctx.Err() != nil || deaths.quiet(w) }, "death or the end of the registration")
+	died = ctx.Err() != nil
+	stop()
+	w.hubFront.set(nil, nil)
+	w.memberFront.set(nil, nil)
+	w.starts()
+	w.settles()
+	assert.Len(t, w.hub.requests(t.Context()), 1, "requests on the hub")
+	return died
+}
+
+func TestAHubOutageAtAnyStepIsWaitedOut(t *testing.T) {
+	steps := map[string]func(w *world){
+		"before the request":           func(*world) {},
+		"while waiting for the answer": func(w *world) { w.starts(); w.says("Waiting for the hub to grant") },
+		"while registered":             func(w *world) { w.hub.grants(); w.starts(); w.settles() },
+	}
+	for name, reach := range steps {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.hasToken("token")
+			reach(w)
+			require.NoError(t, w.hub.plane.StopAPIServer())
+			restart := func() error { return w.hub.plane.StartAPIServer(context.Background()) }
+			defer func() {
+				if t.Failed() {
+					_ = restart()
+				}
+			}()
+			if name == "before the request" {
+				w.starts()
+				w.says("Failed to register agent: cannot create clusterregistration")
+			} else if name == "while registered" {
+				w.says("Heartbeat of cluster")
+			}
+			require.NoError(t, restart())
+			if name != "while registered" {
+				w.hub.grants()
+			}
+			w.settles()
+			assert.Len(t, w.hub.requests(t.Context()), 1)
+		})
+	}
+}
+
+func TestARestartDuringAnOutageKeepsTheCredential(t *testing.T) {
+	w := newWorld(t)
+	w.hub.grants()
+	w.hasToken("token")
+	stop := w.starts()
+	before := w.settles()
+	stop()
+	w.hubFront.set(answers(503, "<h1>503</h1>"), nil)
+	w.starts()
+	w.says("Waiting for the hub, keeping the stored credential")
+	w.hubFront.set(nil, nil)
+	assert.Equal(t, before, w.settles())
+	assert.Len(t, w.hub.requests(t.Context()), 1)
+}
+
+func TestAProxyInTroubleCostsNoIdentity(t *testing.T) {
+	for _, code := range []int{401, 403, 502, 503} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			w := newWorld(t)
+			w.hub.grants()
+			w.hasToken("token")
+			stop := w.starts()
+			before := w.settles()
+			w.hubFront.set(answers(code, `{"type":"error","message":"nobody home"}`), nil)
+			w.says("Heartbeat of cluster")
+			w.bootstraps("token")
+			stop()
+			w.starts()
+			w.eventually(func() bool { return w.said("Waiting for the hub, keeping the stored credential") > 3 }, "waiting")
+			w.hubFront.set(nil, nil)
+			assert.Equal(t, before, w.settles())
+			assert.Len(t, w.hub.requests(t.Context()), 1)
+		})
+	}
+}
+
+func TestAProxyInTroubleDuringARegistration(t *testing.T) {
+	w := newWorld(t)
+	w.hasToken("token")
+	w.starts()
+	w.says("Waiting for the hub to grant")
+	w.hubFront.set(answers(401, "<h1>401</h1>"), nil)
+	w.says("the server has asked for the client to provide credentials")
+	w.hubFront.set(nil, nil)
+	w.hub.grants()
+	w.settles()
+	assert.Len(t, w.hub.requests(t.Context()), 1)
+}
+
+func TestARevokedCredentialIsReplacedWhileRunning(t *testing.T) {
+	w := newWorld(t)
+	w.hub.grants()
+	w.hasToken("token")
+	w.starts()
+	before := w.settles()
+	w.hub.revokeAll()
+	w.says("Starting over: heartbeat: the hub refuses the credential")
+	w.says("Failed to register agent: the hub refuses the stored credential")
+	assert.NotNil(t, w.secret(registration.CredentialSecret), "kept until there is a better one")
+	w.bootstraps("token")
+	after := w.settles()
+	assert.NotEqual(t, before.access.token, after.access.token)
+}
+
+func TestARevokedCredentialWithABootstrapSecretIsReplacedAtTheStart(t *testing.T) {
+	w := newWorld(t)
+	w.hub.grants()
+	w.hasToken("token")
+	stop := w.starts()
+	before := w.settles()
+	stop()
+	w.hub.revokeAll()
+	w.bootstraps("token")
+	w.starts()
+	after := w.settles()
+	assert.NotEqual(t, before.access.token, after.access.token)
+}
+
+func TestTheHubCanAskForANewRegistration(t *testing.T) {
+	w := newWorld(t)
+	w.hub.grants()
+	w.hasToken("token", registration.BootstrapRegistration, "uid/1")
+	w.starts()
+	before := w.settles()
+	assert.Equal(t, "uid/1", before.registration)
+
+	w.bootstraps("token", registration.BootstrapRegistration, "uid/1")
+	assert.Equal(t, before, w.settles(), "the same registration is not made twice")
+
+	w.bootstraps("token", registration.BootstrapRegistration, "uid/2")
+	after := w.settles()
+	assert.Equal(t, "uid/2", after.registration)
+	assert.NotEqual(t, before.access.token, after.access.token)
+	assert.Len(t, w.hub.requests(t.Context()), 1, "the older one is revoked")
+}
+
+func TestTheOldCredentialIsKeptUntilTheNewOneHasWorkedOnRealAPIServers(t *testing.T) {
+	w := newWorld(t)
+	w.config.Timing.RightsLag = 100 * time.Millisecond
+	w.hub.grants()
+	w.hasToken("token", registration.BootstrapRegistration, "uid/1")
+	w.starts()
+	before := w.settles()
+	w.hubFront.set(func(r *http.Request) (int, string) {
+		if strings.HasSuffix(r.URL.Path, "/bundledeployments") {
+			return 403, "<h1>403</h1>"
+		}
+		return 0, ""
+	}, nil)
+	w.bootstraps("token", registration.BootstrapRegistration, "uid/2")
+	w.says("does not work")
+	kept, err := parseStored(w.secret(registration.CredentialSecret))
+	require.NoError(t, err)
+	assert.Equal(t, before, kept)
+	w.hubFront.set(nil, nil)
+	assert.Equal(t, "uid/2", w.settles().registration)
+}
+
+func TestADeadTokenIsNamedOnRealAPIServers(t *testing.T) {
+	w := newWorld(t)
+	w.hub.grants()
+	w.hasToken("token")
+	require.NoError(t, w.hub.core.CoreV1().ServiceAccounts(w.hub.workspace).Delete(t.Context(), "token", metav1.DeleteOptions{}))
+	w.starts()
+	w.says(`registration token "token" expired or was revoked`)
+	w.hasToken("another")
+	w.settles()
+}
+
+func TestMalformedSecretsOnRealAPIServers(t *testing.T) {
+	w := newWorld(t)
+	w.hub.grants()
+	w.hasToken("token", registration.BootstrapToken, "")
+	_, err := w.member.CoreV1().Secrets(w.config.Namespace).Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: registration.CredentialSecret}, StringData: map[string]string{"kubeconfig": "{"},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	w.starts()
+	w.says("the stored credential cannot be used")
+	w.says("key token of Secret")
+	w.bootstraps("token")
+	w.settles()
+}
+
+func TestABootstrapSecretThatCameBehindOurBackIsNotDeleted(t *testing.T) {
+	w := newWorld(t)
+	w.hub.token("token")
+	w.bootstraps("token")
+	m, err := newMember(must(w.config.withDefaults()))
+	require.NoError(t, err)
+	defer m.close()
+	read, err := m.secret(t.Context(), registration.BootstrapSecret)
+	require.NoError(t, err)
+	w.bootstraps("token", "extra", "x")
+	require.Error(t, m.remove(t.Context(), read))
+	assert.NotNil(t, w.secret(registration.BootstrapSecret))
+}
+
+func TestRunLeavesNoGoroutine(t *testing.T) {
+	w := newWorld(t)
+	w.hub.grants()
+	w.hasToken("token")
+	before := goleak.IgnoreCurrent()
+	w.config.LeaderElection = &LeaderElection{Identity: "a"}
+	stop := w.starts()
+	w.settles()
+	stop()
+	w.memberFront.server.CloseClientConnections()
+	w.hubFront.server.CloseClientConnections()
+	goleak.VerifyNone(t, before)
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}

@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// keepRegistration does beside the work what is left to do about the registration: it removes the bootstrap Secret of a
+// finished one, and starts a new one when the hub asks for it. It looks at the start and at every new bootstrap Secret.
+func (l *life) keepRegistration(ctx context.Context, current *session) error {
+	pauses := l.config.Timing.retry()
+	for ctx.Err() == nil {
+		action, err := l.keep(ctx, current)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			l.wait(ctx, pauses.Step())
+		case action == Register || action == ReplaceStored:
+			return errReplaced
+		default:
+			pauses = l.config.Timing.retry()
+			l.awaitBootstrap(ctx)
+		}
+	}
+	return nil
+}
+
+func (l *life) awaitBootstrap(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-l.bootstrapChanged:
+	}
+}
+
+// keep is a turn of the switch within a session: the credential in use works, so the hub need not be asked, and whatever
+// has become of the stored one, the work goes on meanwhile.
+func (l *life) keep(ctx context.Context, current *session) (Action, error) {
+	s, err := l.lookAround(ctx)
+	if err != nil {
+		l.log.Warnf("Cannot look after the registration: %v", err)
+		return UseStored, err
+	}
+	if s.Stored == Present && !s.stored.access.same(current.credential.access) {
+		// Somebody stored another one. It has to work before anything is removed on its account.
+		return ReplaceStored, nil
+	}
+	s.Hub = Accepts
+	action := Decide(s.Facts)
+	switch action {
+	case UseStored:
+		return action, l.tidy(ctx, s)
+	case Register, ReplaceStored:
+		l.announce(Register, s)
+		return action, l.registerBeside(ctx, s)
+	default:
+		l.announce(action, s)
+		return action, nil
+	}
+}
+
+func (l *life) registerBeside(ctx context.Context, s *situation) error {
+	err := l.register(ctx, s)
+	if err != nil && !errors.Is(err, errOutdated) {
+		l.complain(ctx, err)
+	}
+	return err
+}
+
+// tidy removes what only a registration needs. A bootstrap Secret that cannot be read stays: it may be meant for later,
+// and deleting it would take away what a person has to look at.
+func (l *life) tidy(ctx context.Context, s *situation) error {
+	err := l.member.forgetPending(ctx)
+	if s.Bootstrap == Present {
+		err = errors.Join(err, l.member.remove(ctx, s.bootstrapSecret))
+	}
+	if err != nil {
+		return l.untidy(err)
+	}
+	if s.Bootstrap == Malformed {
+		l.log.Warnf("Leaving a bootstrap Secret that cannot be used: %v", s.bootstrapErr)
+	}
+	return nil
+}
+
+func (l *life) untidy(err error) error {
+	err = fmt.Errorf("removing what is left of the registration: %w", err)
+	l.log.Warn(err)
+	return err
+}

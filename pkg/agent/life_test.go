@@ -1,0 +1,598 @@
+package agent
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	logtest "github.com/sirupsen/logrus/hooks/test"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	kubetesting "k8s.io/client-go/testing"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// fixture is an agent on a member with a hub that answers.
+type fixture struct {
+	*testing.T
+	hub  *stubHub
+	life *life
+	core *kubefake.Clientset
+	log  *logtest.Hook
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	l := testLife(t)
+	log, hook := testLog(t)
+	l.log, l.config.Log = log, log
+	return &fixture{T: t, hub: newStubHub(t), life: l, core: l.member.core.(*kubefake.Clientset), log: hook}
+}
+
+// has puts Secrets onto the member; one that is there is replaced.
+func (f *fixture) has(secrets ...*corev1.Secret) {
+	f.Helper()
+	for _, secret := range secrets {
+		_, err := f.core.CoreV1().Secrets(agentNamespace).Create(f.Context(), secret, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			_, err = f.core.CoreV1().Secrets(agentNamespace).Update(f.Context(), secret, metav1.UpdateOptions{})
+		}
+		require.NoError(f, err)
+	}
+}
+
+func (f *fixture) lacks(name string) {
+	f.Helper()
+	require.NoError(f, f.core.CoreV1().Secrets(agentNamespace).Delete(f.Context(), name, metav1.DeleteOptions{}))
+}
+
+func (f *fixture) bootstrap(edits ...string) *corev1.Secret {
+	return bootstrapSecret(f.hub.server.URL, f.hub.ca(), edits...)
+}
+
+func (f *fixture) stored(edits ...string) *corev1.Secret {
+	f.Helper()
+	return storedSecret(f.T, f.hub.server.URL, f.hub.ca(), oldToken, edits...)
+}
+
+// starts lives until the test ends.
+func (f *fixture) starts() {
+	f.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { defer close(ended); live(ctx, f.life.config, f.life.member) }()
+	f.Cleanup(func() { cancel(); <-ended })
+}
+
+func (f *fixture) eventually(condition func() bool, what string) {
+	f.Helper()
+	require.Eventually(f, condition, 20*time.Second, 2*time.Millisecond, what)
+}
+
+// says waits for a line of the log.
+func (f *fixture) says(text string) {
+	f.Helper()
+	f.eventually(func() bool { return f.said(text) > 0 }, "log line with: "+text)
+}
+
+func (f *fixture) said(text string) int {
+	n := 0
+	for _, entry := range f.log.AllEntries() {
+		if strings.Contains(entry.Message, text) {
+			n++
+		}
+	}
+	return n
+}
+
+// settles waits until the agent works with the token that is stored and everything of a registration is gone.
+func (f *fixture) settles(token string) {
+	f.Helper()
+	f.eventually(func() bool { return settled(f.T, f.life, f.hub) && f.storedToken() == token }, "settled with "+token)
+}
+
+func (f *fixture) storedToken() string {
+	f.Helper()
+	secret := secretNow(f.T, f.life, registration.CredentialSecret)
+	if secret == nil {
+		return ""
+	}
+	s, err := parseStored(secret)
+	if err != nil {
+		return ""
+	}
+	return s.access.token
+}
+
+// writes are the verbs and names of what the agent wrote on the member since the given action.
+func (f *fixture) writes(since int) []string {
+	var writes []string
+	for _, action := range f.core.Actions()[since:] {
+		switch a := action.(type) {
+		case kubetesting.CreateAction:
+			object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(a.GetObject())
+			require.NoError(f, err)
+			name, _ := object["metadata"].(map[string]any)["name"].(string)
+			writes = append(writes, a.GetVerb()+" "+name)
+		case kubetesting.DeleteAction:
+			writes = append(writes, "delete "+a.GetName())
+		}
+	}
+	return writes
+}
+
+func TestAnAgentWithoutAnythingSaysWhatItNeedsAndTakesItWhenItComes(t *testing.T) {
+	f := newFixture(t)
+	f.life.config.Timing.RetryFirst, f.life.config.Timing.RetryMax = time.Hour, time.Hour
+	f.starts()
+	f.says("Failed to register agent: there is no stored credential and there is nothing to register with; create a ClusterRegistrationToken")
+	f.has(f.bootstrap())
+	f.settles(newToken)
+	assert.Len(t, f.hub.registrations(), 1)
+}
+
+func TestARestartDoesNotRegisterAgainAndWritesNothing(t *testing.T) {
+	f := newFixture(t)
+	f.has(f.stored())
+	before := len(f.core.Actions())
+	f.starts()
+	f.settles(oldToken)
+	assert.Empty(t, f.hub.registrations())
+	assert.Empty(t, f.writes(before))
+}
+
+func TestABootstrapSecretThatDoesNotAskForItStartsNoRegistration(t *testing.T) {
+	f := newFixture(t)
+	f.has(f.stored("registration", "uid/1"), f.bootstrap())
+	f.starts()
+	f.settles(oldToken)
+	assert.Empty(t, f.hub.registrations())
+}
+
+func TestABootstrapSecretOfTheSameRegistrationIsALeftover(t *testing.T) {
+	f := newFixture(t)
+	f.has(f.stored("registration", "uid/1"), f.bootstrap("registration", "uid/1"))
+	f.starts()
+	f.settles(oldToken)
+	assert.Empty(t, f.hub.registrations())
+}
+
+func TestTheCredentialIsReplacedInOneWrite(t *testing.T) {
+	f := newFixture(t)
+	f.has(f.stored("registration", "uid/1"), f.bootstrap("registration", "uid/2"))
+	before := len(f.core.Actions())
+	f.starts()
+	f.settles(newToken)
+	assert.Equal(t, []string{
+		"create fleet-agent-pending", "update fleet-agent", "delete fleet-agent-pending", "delete fleet-agent-bootstrap",
+	}, f.writes(before))
+	secret := secretNow(t, f.life, registration.CredentialSecret)
+	assert.Equal(t, "uid/2", string(secret.Data[registration.BootstrapRegistration]))
+}
+
+func TestTheOldCredentialGoesOnWorkingWhileANewRegistrationFails(t *testing.T) {
+	f := newFixture(t)
+	f.life.config.CheckinInterval = 5 * time.Millisecond
+	f.hub.refused[testToken] = true
+	f.has(f.stored(), f.bootstrap("registration", "uid/2"))
+	f.starts()
+	f.says(`registration token "import-token-one" expired or was revoked`)
+	beats := f.hub.count("/status as " + oldToken)
+	f.eventually(func() bool { return f.hub.count("/status as "+oldToken) > beats+5 }, "heartbeats with the old credential")
+	assert.Equal(t, oldToken, f.storedToken())
+	f.hub.set(func() { f.hub.refused[testToken] = false })
+	f.settles(newToken)
+}
+
+func TestANewCredentialThatDoesNotWorkDoesNotReplaceTheOldOne(t *testing.T) {
+	f := newFixture(t)
+	f.hub.refused[newToken] = true
+	f.has(f.stored(), f.bootstrap("registration", "uid/2"))
+	f.starts()
+	f.says("Failed to register agent: the credential the hub gave for cluster fleet-default/one does not work")
+	assert.Equal(t, oldToken, f.storedToken())
+	f.hub.set(func() { f.hub.refused[newToken] = false })
+	f.settles(newToken)
+}
+
+func TestProxyTroubleAndOutagesCostNothing(t *testing.T) {
+	for name, fault := range map[string]struct {
+		code int
+		body string
+	}{
+		"401 of a proxy":          {401, "<h1>401</h1>"},
+		"401 of a proxy in JSON":  {401, `{"type":"error","status":"401"}`},
+		"403 of a proxy":          {403, "<h1>403</h1>"},
+		"403 of the API server":   {403, status403},
+		"404 of a hub half built": {404, "404 page not found"},
+		"500 of the API server":   {500, status500},
+		"502":                     {502, "<h1>502</h1>"},
+		"503":                     {503, "<h1>503</h1>"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.hub.fault = func(*http.Request) (int, string) { return fault.code, fault.body }
+			f.has(f.stored(), f.bootstrap())
+			before := len(f.core.Actions())
+			f.starts()
+			f.eventually(func() bool { return f.said("Waiting for the hub, keeping the stored credential") >= 5 }, "waiting")
+			assert.Empty(t, f.writes(before))
+			f.hub.set(func() { f.hub.fault = nil })
+			f.settles(oldToken)
+			assert.Empty(t, f.hub.registrations())
+		})
+	}
+}
+
+func TestARefusedCredentialIsReplacedWithTheBootstrapSecret(t *testing.T) {
+	f := newFixture(t)
+	f.hub.refused[oldToken] = true
+	f.has(f.stored(), f.bootstrap())
+	f.starts()
+	f.settles(newToken)
+	assert.GreaterOrEqual(t, f.hub.count("bundledeployments as "+oldToken), refusalsNeeded)
+	assert.Len(t, f.hub.registrations(), 1)
+}
+
+func TestARefusedCredentialWithoutBootstrapSecretIsKeptAndTriedAgain(t *testing.T) {
+	f := newFixture(t)
+	f.hub.refused[oldToken] = true
+	f.has(f.stored())
+	before := len(f.core.Actions())
+	f.starts()
+	f.says("Failed to register agent: the hub refuses the stored credential")
+	f.says("put its values into Secret cattle-fleet-system/fleet-agent-bootstrap")
+	f.hub.set(func() { f.hub.refused[oldToken] = false })
+	f.settles(oldToken)
+	assert.Empty(t, f.writes(before))
+}
+
+func TestARefusalWhileRunningLeadsToANewRegistration(t *testing.T) {
+	f := newFixture(t)
+	f.life.config.CheckinInterval = 5 * time.Millisecond
+	f.has(f.stored())
+	f.starts()
+	f.settles(oldToken)
+	f.hub.set(func() { f.hub.refused[oldToken] = true })
+	f.says("Starting over: heartbeat: the hub refuses the credential")
+	f.has(f.bootstrap())
+	f.settles(newToken)
+}
+
+func TestOneRefusalWhileRunningIsForgiven(t *testing.T) {
+	f := newFixture(t)
+	f.life.config.CheckinInterval = 5 * time.Millisecond
+	patches := 0
+	f.hub.fault = func(r *http.Request) (int, string) {
+		if r.Method == http.MethodPatch {
+			if patches++; patches%3 != 0 {
+				return 401, status401
+			}
+		}
+		return 0, ""
+	}
+	f.has(f.stored())
+	f.starts()
+	f.eventually(func() bool { return f.hub.count("PATCH") > 15 }, "many heartbeats")
+	assert.Zero(t, f.said("Starting over"))
+}
+
+func TestADeadRegistrationTokenIsNamedAndANewOneTakesEffectAtOnce(t *testing.T) {
+	f := newFixture(t)
+	f.life.config.Timing.RetryFirst, f.life.config.Timing.RetryMax = time.Hour, time.Hour
+	f.hub.refused[testToken] = true
+	f.has(f.bootstrap())
+	f.starts()
+	f.says(`registration token "import-token-one" expired or was revoked; create a new one on the hub and put it into Secret cattle-fleet-system/fleet-agent-bootstrap`)
+	f.has(f.bootstrap("token", "another", "tokenName", "two"))
+	f.settles(newToken)
+}
+
+func TestANewBootstrapSecretReplacesTheOneThatIsWaitedWith(t *testing.T) {
+	f := newFixture(t)
+	f.hub.grantAt = 1 << 30
+	f.has(f.bootstrap())
+	f.starts()
+	f.says("Waiting for the hub to grant ClusterRegistration fleet-default/request-")
+	f.has(f.bootstrap("token", "another", "tokenName", "two"))
+	f.says("Secret fleet-agent-bootstrap has changed")
+	f.hub.set(func() { f.hub.grantAt = 0 })
+	f.settles(newToken)
+	requests := f.hub.registrations()
+	require.Len(t, requests, 2)
+	assert.Equal(t, "two", requests[1].Labels["fleet.cattle.io/registration-token"])
+	assert.NotEqual(t, requests[0].Spec.ClientRandom, requests[1].Spec.ClientRandom)
+}
+
+func TestALostAnswerMakesNoSecondRequest(t *testing.T) {
+	f := newFixture(t)
+	posts := 0
+	f.hub.fault = func(r *http.Request) (int, string) {
+		if r.Method != http.MethodPost {
+			return 0, ""
+		}
+		if posts++; posts > 3 {
+			return 0, ""
+		}
+		// Carried out, but the agent does not hear of it.
+		f.hub.create(discard{}, r)
+		return 502, "<h1>502</h1>"
+	}
+	f.has(f.bootstrap())
+	f.starts()
+	f.settles(newToken)
+	assert.Len(t, f.hub.registrations(), 1)
+	assert.Equal(t, 3, f.said("Failed to register agent: cannot create clusterregistration on management cluster for cluster id 'the-uid'"))
+}
+
+// discard swallows a reply.
+type discard struct{}
+
+func (discard) Header() http.Header         { return http.Header{} }
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+func (discard) WriteHeader(int)             {}
+
+func TestA409OfAProxyIsNotTakenForOurRequest(t *testing.T) {
+	f := newFixture(t)
+	posts := 0
+	f.hub.fault = func(r *http.Request) (int, string) {
+		if r.Method == http.MethodPost {
+			if posts++; posts == 1 {
+				return 409, "<h1>Conflict</h1>"
+			}
+		}
+		return 0, ""
+	}
+	f.has(f.bootstrap())
+	f.starts()
+	f.says("Failed to register agent: cannot create clusterregistration")
+	f.settles(newToken)
+}
+
+func TestThePendingRequestOutlivesARestart(t *testing.T) {
+	f := newFixture(t)
+	f.hub.grantAt = 1 << 30
+	f.has(f.bootstrap())
+	runUntil(t, f.life, func() bool { return f.said("Waiting for the hub to grant") > 0 })
+	f.hub.set(func() { f.hub.grantAt = 0 })
+	f.starts()
+	f.settles(newToken)
+	assert.Len(t, f.hub.registrations(), 1)
+}
+
+func TestARequestThatIsNeverAnsweredIsGivenUp(t *testing.T) {
+	f := newFixture(t)
+	f.life.config.Timing.Registration = 20 * time.Millisecond
+	f.hub.grantAt = 1 << 30
+	f.has(f.bootstrap())
+	f.starts()
+	f.says("the hub did not grant ClusterRegistration fleet-default/request-")
+	f.eventually(func() bool { return len(f.hub.registrations()) > 1 }, "another request")
+	f.hub.set(func() { f.hub.grantAt = 0 })
+	f.settles(newToken)
+}
+
+func TestAnIncompleteAnswerIsWaitedFor(t *testing.T) {
+	f := newFixture(t)
+	f.hub.grant["token"] = ""
+	f.has(f.bootstrap())
+	f.starts()
+	f.says("the credential is not complete yet")
+	assert.Empty(t, f.storedToken())
+	f.hub.set(func() { f.hub.grant["token"] = newToken })
+	f.settles(newToken)
+}
+
+func TestRightsThatComeLateAreWaitedFor(t *testing.T) {
+	f := newFixture(t)
+	lists := 0
+	f.hub.fault = func(r *http.Request) (int, string) {
+		if strings.HasSuffix(r.URL.Path, "bundledeployments") {
+			if lists++; lists < 5 {
+				return 403, status403
+			}
+		}
+		return 0, ""
+	}
+	f.has(f.bootstrap())
+	f.starts()
+	f.settles(newToken)
+	assert.Zero(t, f.said("Failed"))
+}
+
+func TestRightsThatDoNotComeKeepTheRequest(t *testing.T) {
+	f := newFixture(t)
+	f.hub.fault = func(r *http.Request) (int, string) {
+		if strings.HasSuffix(r.URL.Path, "bundledeployments") {
+			return 403, status403
+		}
+		return 0, ""
+	}
+	f.has(f.bootstrap())
+	f.starts()
+	f.eventually(func() bool { return f.said("does not work") >= 2 }, "two attempts")
+	assert.Len(t, f.hub.registrations(), 1)
+	assert.Empty(t, f.storedToken())
+	f.hub.set(func() { f.hub.fault = nil })
+	f.settles(newToken)
+	assert.Len(t, f.hub.registrations(), 1)
+}
+
+func TestACredentialTheHubDoesNotKnowNeedsAnotherRequest(t *testing.T) {
+	f := newFixture(t)
+	f.hub.refused[newToken] = true
+	f.has(f.bootstrap())
+	f.starts()
+	f.eventually(func() bool { return len(f.hub.registrations()) > 1 }, "another request")
+	f.hub.set(func() { f.hub.refused[newToken] = false })
+	f.settles(newToken)
+}
+
+func TestMalformedSecretsAreNamedAndKept(t *testing.T) {
+	t.Run("a stored one with nothing to register with", func(t *testing.T) {
+		f := newFixture(t)
+		f.has(f.stored("kubeconfig", "garbage"))
+		before := len(f.core.Actions())
+		f.starts()
+		f.says("Failed to register agent: the stored credential cannot be used (key kubeconfig of Secret cattle-fleet-system/fleet-agent")
+		assert.Empty(t, f.writes(before))
+		f.has(f.stored())
+		f.settles(oldToken)
+	})
+	t.Run("a stored one with a bootstrap Secret", func(t *testing.T) {
+		f := newFixture(t)
+		f.has(f.stored("kubeconfig", "garbage"), f.bootstrap())
+		f.starts()
+		f.settles(newToken)
+	})
+	t.Run("a bootstrap Secret", func(t *testing.T) {
+		f := newFixture(t)
+		f.has(f.bootstrap("apiServerURL", ""))
+		f.starts()
+		f.says("Secret cattle-fleet-system/fleet-agent-bootstrap cannot be used: key apiServerURL")
+		f.has(f.bootstrap())
+		f.settles(newToken)
+	})
+	t.Run("a bootstrap Secret beside a credential that works", func(t *testing.T) {
+		f := newFixture(t)
+		f.has(f.stored(), f.bootstrap("apiServerURL", ""))
+		f.starts()
+		f.says("Leaving a bootstrap Secret that cannot be used")
+		assert.NotNil(t, secretNow(t, f.life, registration.BootstrapSecret))
+		f.has(f.bootstrap("registration", "uid/2"))
+		f.settles(newToken)
+	})
+	t.Run("a pending request", func(t *testing.T) {
+		f := newFixture(t)
+		f.has(f.bootstrap(), secretOf(registration.PendingSecret, map[string]string{"request": "x"}))
+		f.starts()
+		f.settles(newToken)
+		assert.Len(t, f.hub.registrations(), 1)
+	})
+}
+
+func TestAConfigMapThatCannotBeReadIsNotTakenForTheDefaults(t *testing.T) {
+	f := newFixture(t)
+	f.has(f.bootstrap())
+	configMap := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: registration.AgentConfigMap}, Data: map[string]string{"config": "{"},
+	}
+	_, err := f.core.CoreV1().ConfigMaps(agentNamespace).Create(t.Context(), configMap, metav1.CreateOptions{})
+	require.NoError(t, err)
+	f.starts()
+	f.says("Failed to register agent: the agent's configuration (ConfigMap fleet-agent, key config)")
+	assert.Empty(t, f.hub.registrations())
+	configMap.Data["config"] = `{"clientID":"mine"}`
+	_, err = f.core.CoreV1().ConfigMaps(agentNamespace).Update(t.Context(), configMap, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	f.settles(newToken)
+	assert.Equal(t, "mine", f.hub.registrations()[0].Spec.ClientID)
+}
+
+func TestAHubThatMovedIsFoundThroughTheBootstrapSecret(t *testing.T) {
+	f := newFixture(t)
+	closed := newStubHub(t)
+	closed.server.Close()
+	f.has(storedSecret(t, closed.server.URL, closed.ca(), oldToken), f.bootstrap())
+	f.starts()
+	f.settles(newToken)
+}
+
+// A hub that does not say which registration it wants installs the agent again by deleting the credential.
+func TestACredentialDeletedWhileRunningIsObtainedAgain(t *testing.T) {
+	f := newFixture(t)
+	f.has(f.stored())
+	f.starts()
+	f.settles(oldToken)
+	f.lacks(registration.CredentialSecret)
+	f.has(f.bootstrap())
+	f.settles(newToken)
+}
+
+func TestTheBootstrapSecretIsDeletedAsItWasReadAndUntilItIsGone(t *testing.T) {
+	f := newFixture(t)
+	failures := 0
+	var mutex sync.Mutex
+	f.core.PrependReactor("delete", "secrets", func(action kubetesting.Action) (bool, runtime.Object, error) {
+		mutex.Lock()
+		defer mutex.Unlock()
+		options := action.(kubetesting.DeleteActionImpl).GetDeleteOptions()
+		assert.NotNil(t, options.Preconditions.UID)
+		assert.NotNil(t, options.Preconditions.ResourceVersion)
+		if failures++; failures < 4 {
+			return true, nil, apierrors.NewInternalError(assert.AnError)
+		}
+		return false, nil, nil
+	})
+	f.has(f.bootstrap())
+	f.starts()
+	f.settles(newToken)
+	assert.Len(t, f.hub.registrations(), 1)
+	assert.Positive(t, f.said("removing what is left of the registration"))
+}
+
+func TestAFailedHeartbeatIsTriedAgainSoon(t *testing.T) {
+	f := newFixture(t)
+	f.hub.fault = func(r *http.Request) (int, string) {
+		if r.Method == http.MethodPatch && len(f.hub.requests) < 8 {
+			return 503, "<h1>503</h1>"
+		}
+		return 0, ""
+	}
+	f.has(f.stored())
+	f.starts() // check-in is an hour
+	f.settles(oldToken)
+	f.says("Heartbeat of cluster fleet-default/one failed, next try in")
+	f.eventually(func() bool { f.hub.mutex.Lock(); defer f.hub.mutex.Unlock(); return len(f.hub.beats) == 1 }, "a heartbeat that arrived")
+}
+
+// With a clock that stands still nothing may happen after the first failure.
+func TestNothingRunsHot(t *testing.T) {
+	for name, has := range map[string]func(f *fixture) []*corev1.Secret{
+		"nothing at all":         func(*fixture) []*corev1.Secret { return nil },
+		"a dead token":           func(f *fixture) []*corev1.Secret { return []*corev1.Secret{f.bootstrap()} },
+		"a hub in trouble":       func(f *fixture) []*corev1.Secret { return []*corev1.Secret{f.stored()} },
+		"a bad bootstrap Secret": func(f *fixture) []*corev1.Secret { return []*corev1.Secret{f.bootstrap("token", "")} },
+		"a hub that has not moved": func(f *fixture) []*corev1.Secret {
+			return []*corev1.Secret{f.stored(), f.bootstrap("apiServerURL", f.hub.server.URL+"/x")}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			still := clocktesting.NewFakeClock(time.Unix(1000, 0))
+			f.life.config.Clock = still
+			f.hub.refused[testToken] = true
+			f.hub.fault = func(r *http.Request) (int, string) {
+				if strings.Contains(r.Header.Get("Authorization"), oldToken) {
+					return 503, "<h1>503</h1>"
+				}
+				return 0, ""
+			}
+			f.has(has(f)...)
+			f.starts()
+			f.eventually(still.HasWaiters, "a pause")
+			// The Secret found by the watch at the start may cut the first pause short, once.
+			assert.Never(t, func() bool { return f.hub.count("") > 4 || len(f.core.Actions()) > 20 }, 100*time.Millisecond, 10*time.Millisecond)
+		})
+	}
+}
+
+func TestTheLifeLeavesNoGoroutine(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	t.Run("life", func(t *testing.T) {
+		f := newFixture(t)
+		f.has(f.bootstrap())
+		runUntil(t, f.life, func() bool { return settled(t, f.life, f.hub) })
+	})
+}

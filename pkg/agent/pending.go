@@ -1,0 +1,101 @@
+package agent
+
+import (
+	"context"
+
+	"github.com/rancher/wrangler/v3/pkg/randomtoken"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// pending is a request to the hub that is not answered yet. It is written down before it is sent: whatever is lost on the
+// way, the answer or the agent, the same request goes out again instead of another one.
+type pending struct {
+	name         string // of the ClusterRegistration
+	clientRandom string
+	bootstrap    string // fingerprint of what it was made with
+}
+
+// Keys of Secret PendingSecret.
+const (
+	pendingName         = "request"
+	pendingClientRandom = "clientRandom"
+	pendingBootstrap    = "bootstrap"
+)
+
+// requestPrefix and the length of the random part make names that nobody can guess and take first.
+const (
+	requestPrefix       = "request-"
+	requestSuffixLength = 10
+)
+
+// newPending makes up a request. Name and clientRandom are independent: the name is public on the hub, and must not tell
+// anything of clientRandom, which leads to the credential.
+func newPending(bootstrap string) (pending, error) {
+	clientRandom, err := randomtoken.Generate()
+	if err != nil {
+		return pending{}, err
+	}
+	suffix, err := randomtoken.Generate()
+	if err != nil {
+		return pending{}, err
+	}
+	return pending{name: requestPrefix + suffix[:requestSuffixLength], clientRandom: clientRandom, bootstrap: bootstrap}, nil
+}
+
+func parsePending(secret *corev1.Secret) pending {
+	return pending{
+		name:         string(secret.Data[pendingName]),
+		clientRandom: string(secret.Data[pendingClientRandom]),
+		bootstrap:    string(secret.Data[pendingBootstrap]),
+	}
+}
+
+// belongsTo is false as well for a Secret that is damaged.
+func (p pending) belongsTo(bootstrap string) bool {
+	return p.name != "" && p.clientRandom != "" && p.bootstrap == bootstrap
+}
+
+func (p pending) secret(namespace string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: registration.PendingSecret},
+		Data: map[string][]byte{
+			pendingName:         []byte(p.name),
+			pendingClientRandom: []byte(p.clientRandom),
+			pendingBootstrap:    []byte(p.bootstrap),
+		},
+	}
+}
+
+// pending is the request made with this bootstrap, new or from before.
+func (m *member) pending(ctx context.Context, fingerprint string) (pending, error) {
+	older, err := m.secret(ctx, registration.PendingSecret)
+	if err != nil {
+		return pending{}, err
+	}
+	if older != nil {
+		if p := parsePending(older); p.belongsTo(fingerprint) {
+			return p, nil
+		}
+	}
+	p, err := newPending(fingerprint)
+	if err != nil {
+		return pending{}, err
+	}
+	secret := p.secret(m.namespace)
+	if older != nil {
+		secret.ResourceVersion = older.ResourceVersion
+	}
+	return p, m.write(ctx, secret, older != nil)
+}
+
+// forgetPending makes the next attempt start with a new request.
+func (m *member) forgetPending(ctx context.Context) error {
+	secret, err := m.secret(ctx, registration.PendingSecret)
+	if err != nil {
+		return err
+	}
+	return m.remove(ctx, secret)
+}

@@ -1,0 +1,176 @@
+package agent
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// stubHub answers as a hub does, as far as one agent can see. Behaviour that a real API server shows is tested with a
+// real one; this is for exact requests and for faults.
+type stubHub struct {
+	t      *testing.T
+	server *httptest.Server
+
+	mutex    sync.Mutex
+	requests []string                           // "METHOD path as token"
+	record   func(r *http.Request, body []byte) // sees every request
+	created  []*fleet.ClusterRegistration
+	looks    int               // how many looks for the credential came before there was one
+	beats    []string          // bodies
+	grant    map[string]string // what the credential Secret holds
+	grantAt  int               // the look at which it is there
+	// grantAfterBeat keeps the credential back until a heartbeat was seen.
+	grantAfterBeat bool
+	refused        map[string]bool // tokens the API server does not know
+	fault          func(r *http.Request) (code int, body string)
+}
+
+func newStubHub(t *testing.T) *stubHub {
+	t.Helper()
+	h := &stubHub{t: t, refused: map[string]bool{}, grantAt: 3, grant: map[string]string{
+		"token": newToken, "deploymentNamespace": "cluster-ns", "clusterNamespace": "fleet-default", "clusterName": "one",
+	}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /apis/fleet.cattle.io/v1alpha1/namespaces/fleet-default/clusterregistrations", h.create)
+	mux.HandleFunc("GET /api/v1/namespaces/cattle-fleet-clusters-system/secrets/{name}", h.look)
+	mux.HandleFunc("GET /apis/fleet.cattle.io/v1alpha1/namespaces/cluster-ns/bundledeployments", h.list)
+	mux.HandleFunc("PATCH /apis/fleet.cattle.io/v1alpha1/namespaces/fleet-default/clusters/one/status", h.beat)
+	h.server = httptest.NewTLSServer(h.front(mux))
+	t.Cleanup(h.server.Close)
+	return h
+}
+
+func (h *stubHub) ca() string { return pemOf(h.server) }
+
+// front records, refuses and injects faults before anything is carried out.
+func (h *stubHub) front(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.mutex.Lock()
+		defer h.mutex.Unlock()
+		body, err := io.ReadAll(r.Body)
+		assert.NoError(h.t, err)
+		r.Body = io.NopCloser(strings.NewReader(string(body)))
+		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+		h.requests = append(h.requests, r.Method+" "+r.URL.Path+" as "+token)
+		if h.record != nil {
+			h.record(r, body)
+		}
+		if h.fault != nil {
+			if code, body := h.fault(r); code != 0 {
+				reply(w, code, body)
+				return
+			}
+		}
+		if h.refused[token] {
+			reply(w, http.StatusUnauthorized, status401)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+func reply(w http.ResponseWriter, code int, body string) {
+	w.Header().Set("Content-Type", "text/html")
+	if strings.HasPrefix(body, "{") {
+		w.Header().Set("Content-Type", "application/json")
+	}
+	w.WriteHeader(code)
+	_, _ = io.WriteString(w, body)
+}
+
+func (h *stubHub) create(w http.ResponseWriter, r *http.Request) {
+	request := &fleet.ClusterRegistration{}
+	assert.NoError(h.t, json.NewDecoder(r.Body).Decode(request))
+	for _, earlier := range h.created {
+		if earlier.Name == request.Name {
+			reply(w, http.StatusConflict, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"AlreadyExists","code":409}`)
+			return
+		}
+	}
+	h.created = append(h.created, request)
+	writeJSON(h.t, w, http.StatusCreated, request)
+}
+
+func (h *stubHub) look(w http.ResponseWriter, r *http.Request) {
+	h.looks++
+	for _, request := range h.created {
+		name := registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
+		if name == r.PathValue("name") && h.looks >= h.grantAt && (len(h.beats) > 0 || !h.grantAfterBeat) {
+			writeJSON(h.t, w, http.StatusOK, &corev1.Secret{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: metav1.ObjectMeta{Name: name},
+				Data: toBytes(h.grant),
+			})
+			return
+		}
+	}
+	if h.looks%2 == 1 {
+		reply(w, http.StatusForbidden, status403)
+		return
+	}
+	reply(w, http.StatusNotFound, status404)
+}
+
+func (h *stubHub) list(w http.ResponseWriter, _ *http.Request) {
+	reply(w, http.StatusOK, `{"kind":"BundleDeploymentList","apiVersion":"fleet.cattle.io/v1alpha1","metadata":{"resourceVersion":"7"},"items":[]}`)
+}
+
+func (h *stubHub) beat(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	assert.NoError(h.t, err)
+	h.beats = append(h.beats, string(body))
+	reply(w, http.StatusOK, `{"kind":"Cluster","apiVersion":"fleet.cattle.io/v1alpha1","metadata":{"name":"one"}}`)
+}
+
+// set changes the hub's behaviour while it runs.
+func (h *stubHub) set(change func()) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	change()
+}
+
+// count counts requests that contain the text.
+func (h *stubHub) count(text string) int {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	n := 0
+	for _, r := range h.requests {
+		if strings.Contains(r, text) {
+			n++
+		}
+	}
+	return n
+}
+
+func (h *stubHub) registrations() []*fleet.ClusterRegistration {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	return append([]*fleet.ClusterRegistration(nil), h.created...)
+}
+
+func writeJSON(t *testing.T, w http.ResponseWriter, code int, object any) {
+	t.Helper()
+	data, err := json.Marshal(object)
+	require.NoError(t, err)
+	reply(w, code, string(data))
+}
+
+func toBytes(data map[string]string) map[string][]byte {
+	out := map[string][]byte{}
+	for k, v := range data {
+		out[k] = []byte(v)
+	}
+	return out
+}

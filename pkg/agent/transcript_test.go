@@ -1,0 +1,167 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	kubetesting "k8s.io/client-go/testing"
+
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// transcript writes down, in the order in which they happen, what the agent sends to the hub and writes on the member.
+// What differs from run to run is replaced by its name.
+// Heartbeats have a list of their own, for they run beside the rest and their place in it is a matter of luck. Polling is
+// one entry.
+type transcript struct {
+	mutex   sync.Mutex
+	entries []string
+	beats   []string
+}
+
+func (tr *transcript) add(list *[]string, entry string) {
+	tr.mutex.Lock()
+	defer tr.mutex.Unlock()
+	entry = stable(entry)
+	if n := len(*list); n > 0 && strings.HasPrefix((*list)[n-1], entry) {
+		(*list)[n-1] = entry + "        ... until it is there\n"
+		return
+	}
+	*list = append(*list, entry)
+}
+
+func (tr *transcript) String() string {
+	tr.mutex.Lock()
+	defer tr.mutex.Unlock()
+	return strings.Join(tr.entries, "") + "\nheartbeats beside it\n\n" + strings.Join(tr.beats, "")
+}
+
+var unstable = []struct {
+	pattern *regexp.Regexp
+	name    string
+}{
+	{regexp.MustCompile(`request-[a-z0-9]{10}`), "request-<10 random>"},
+	{regexp.MustCompile(`secrets/c-[0-9a-f]{61}`), "secrets/c-<hash of clientID and clientRandom>"},
+	{regexp.MustCompile(`"clientRandom":"[a-z0-9]{54}"`), `"clientRandom":"<54 random>"`},
+	{regexp.MustCompile(`"lastSeen":"[0-9TZ:-]{20}"`), `"lastSeen":"<now>"`},
+	{regexp.MustCompile(testToken), "<registration token>"},
+	{regexp.MustCompile(newToken), "<new credential>"},
+	{regexp.MustCompile(oldToken), "<old credential>"},
+}
+
+func stable(line string) string {
+	for _, u := range unstable {
+		line = u.pattern.ReplaceAllString(line, u.name)
+	}
+	return line
+}
+
+func (tr *transcript) hubRequest(r *http.Request, body []byte) {
+	entry := fmt.Sprintf("hub     %s %s\n        Authorization: %s\n", r.Method, r.URL.RequestURI(), r.Header.Get("Authorization"))
+	if len(body) > 0 {
+		entry += fmt.Sprintf("        Content-Type: %s\n        %s\n", r.Header.Get("Content-Type"), strings.TrimSpace(string(body)))
+	}
+	list := &tr.entries
+	if r.Method == http.MethodPatch {
+		list = &tr.beats
+	}
+	tr.add(list, entry)
+}
+
+// memberWrites records every request that is not a read.
+func (tr *transcript) memberWrites(core *kubefake.Clientset) {
+	core.PrependReactor("*", "*", func(action kubetesting.Action) (bool, runtime.Object, error) {
+		switch a := action.(type) {
+		case kubetesting.CreateAction: // an update is one too
+			tr.add(&tr.entries, fmt.Sprintf("member  %s %s\n", a.GetVerb(), describe(a.GetObject())))
+		case kubetesting.DeleteAction:
+			tr.add(&tr.entries, fmt.Sprintf("member  delete secret %s/%s\n", a.GetNamespace(), a.GetName()))
+		}
+		return false, nil, nil
+	})
+}
+
+func describe(object runtime.Object) string {
+	secret := object.(*corev1.Secret)
+	return fmt.Sprintf("secret %s/%s with %s", secret.Namespace, secret.Name, strings.Join(slices.Sorted(maps.Keys(secret.Data)), ", "))
+}
+
+func TestTranscriptOfARegistration(t *testing.T) {
+	rows := map[string]func(t *testing.T, hub *stubHub) []runtime.Object{
+		"fresh.txt": func(_ *testing.T, hub *stubHub) []runtime.Object {
+			return []runtime.Object{bootstrapSecret(hub.server.URL, hub.ca()), &corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: registration.AgentConfigMap},
+				Data:       map[string]string{"config": `{"clientID":"my-client","labels":{"env":"prod"},"agentTLSMode":"strict"}`},
+			}}
+		},
+		"anew.txt": func(t *testing.T, hub *stubHub) []runtime.Object {
+			t.Helper()
+			hub.grantAfterBeat = true
+			return []runtime.Object{
+				bootstrapSecret(hub.server.URL, hub.ca(), "registration", "uid/2"),
+				storedSecret(t, hub.server.URL, hub.ca(), oldToken, "registration", "uid/1"),
+			}
+		},
+		"restart.txt": func(t *testing.T, hub *stubHub) []runtime.Object {
+			t.Helper()
+			return []runtime.Object{storedSecret(t, hub.server.URL, hub.ca(), oldToken)}
+		},
+	}
+	for name, objects := range rows {
+		t.Run(name, func(t *testing.T) {
+			hub := newStubHub(t)
+			l := testLife(t, objects(t, hub)...)
+			l.config.Pod = "fleet-agent-0"
+			tr := &transcript{}
+			hub.record = tr.hubRequest
+			tr.memberWrites(l.member.core.(*kubefake.Clientset))
+			runUntil(t, l, func() bool { return settled(t, l, hub) })
+			golden(t, name, tr.String())
+		})
+	}
+}
+
+// settled: a heartbeat arrived with the credential that is stored now, and nothing of a registration is left.
+func settled(t *testing.T, l *life, hub *stubHub) bool {
+	t.Helper()
+	credential := secretNow(t, l, registration.CredentialSecret)
+	if credential == nil {
+		return false
+	}
+	s, err := parseStored(credential)
+	if err != nil {
+		return false
+	}
+	return secretNow(t, l, registration.BootstrapSecret) == nil && secretNow(t, l, registration.PendingSecret) == nil &&
+		hub.count("/status as "+s.access.token) > 0
+}
+
+func secretNow(t *testing.T, l *life, name string) *corev1.Secret {
+	t.Helper()
+	secret, err := l.member.secret(context.Background(), name)
+	require.NoError(t, err)
+	return secret
+}
+
+// runUntil lives the agent's life until the condition holds, and ends it.
+func runUntil(t *testing.T, l *life, condition func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); live(ctx, l.config, l.member) }()
+	defer func() { cancel(); <-ended }()
+	require.Eventually(t, condition, 20*time.Second, time.Millisecond)
+}

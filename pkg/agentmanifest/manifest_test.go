@@ -1,0 +1,253 @@
+package agentmanifest_test
+
+import (
+	"flag"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/pkg/agentmanifest"
+)
+
+var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
+
+// plain is what a hub with the chart's defaults gives for a Cluster without wishes.
+func plain() agentmanifest.Options {
+	return agentmanifest.Options{
+		Namespace:               "cattle-fleet-system",
+		Image:                   "muster-fleet/fleet-agent:v1",
+		ImagePullPolicy:         "IfNotPresent",
+		Replicas:                1,
+		CheckinInterval:         15 * time.Minute,
+		BundleDeploymentWorkers: "50",
+		DriftWorkers:            "50",
+		LeaderElection: agentmanifest.LeaderElection{
+			LeaseDuration: 30 * time.Second, RenewDeadline: 25 * time.Second, RetryPeriod: 10 * time.Second,
+		},
+	}
+}
+
+// full uses every option.
+func full() agentmanifest.Options {
+	seconds := int64(6_000_000)
+	o := plain()
+	o.Namespace = "cattle-fleet-local-system"
+	o.Scope = "cattle-fleet-local-system"
+	o.SystemDefaultRegistry = "registry.example.com"
+	o.Image = "registry.example.com/muster-fleet/fleet-agent:v1"
+	o.PrivateRepoURL = "private.example.com:5000/mirror"
+	o.ImagePullSecrets = []string{"pull-b", "pull-a"}
+	o.Replicas = 3
+	o.EnvVars = []corev1.EnvVar{
+		{Name: "ZONE", Value: `"quoted": {{ not a template }} # no comment`},
+		{Name: "NODE", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}},
+		{Name: "CHECKIN_INTERVAL", Value: "1m"},
+	}
+	o.Tolerations = []corev1.Toleration{
+		{Key: "b", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds},
+		{Key: "a", Operator: corev1.TolerationOpEqual, Value: "true"},
+	}
+	o.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{}}
+	o.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1.5Gi")}}
+	o.HostNetwork = true
+	o.PriorityClassName = agentmanifest.PriorityClassName
+	o.Debug = true
+	o.DebugLevel = 5
+	return o
+}
+
+func TestManifestIsAsInItsGoldenFile(t *testing.T) {
+	bare := agentmanifest.Options{Namespace: "agents", Image: "agent:v1", DisableSecurityContext: true}
+	for name, options := range map[string]agentmanifest.Options{"plain": plain(), "full": full(), "bare": bare} {
+		t.Run(name, func(t *testing.T) {
+			objects, err := agentmanifest.Render(options)
+			require.NoError(t, err)
+			assertGolden(t, "testdata/"+name+".golden.yaml", toYAML(t, objects))
+		})
+	}
+}
+
+func assertGolden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err, "run go test -update to make it")
+	assert.Equal(t, string(want), got)
+}
+
+func toYAML(t *testing.T, objects []runtime.Object) string {
+	t.Helper()
+	var all strings.Builder
+	for _, object := range objects {
+		data, err := yaml.Marshal(object)
+		require.NoError(t, err)
+		all.WriteString("---\n")
+		all.Write(data)
+	}
+	return all.String()
+}
+
+func TestManifestHasTypedObjectsInAFixedOrder(t *testing.T) {
+	objects, err := agentmanifest.Render(plain())
+	require.NoError(t, err)
+	require.Len(t, objects, 6)
+	assert.IsType(t, &rbacv1.ClusterRole{}, objects[0])
+	assert.IsType(t, &rbacv1.ClusterRoleBinding{}, objects[1])
+	assert.IsType(t, &corev1.ServiceAccount{}, objects[2])
+	assert.IsType(t, &corev1.ServiceAccount{}, objects[3])
+	assert.IsType(t, &appsv1.Deployment{}, objects[4])
+	assert.IsType(t, &networkingv1.NetworkPolicy{}, objects[5])
+	assert.Equal(t, "fleet-agent", objects[2].(*corev1.ServiceAccount).Name)
+	assert.Equal(t, "default", objects[3].(*corev1.ServiceAccount).Name)
+	for _, object := range objects {
+		gvk := object.GetObjectKind().GroupVersionKind()
+		assert.NotEmpty(t, gvk.Kind)
+		assert.NotEmpty(t, gvk.Version)
+	}
+}
+
+// A stock agent that is put under this manifest restarts once per difference in the pod template.
+func TestDeploymentHasTheEnvironmentInTheOrderOfStockAgents(t *testing.T) {
+	var names []string
+	for _, variable := range deployment(t, plain()).Spec.Template.Spec.Containers[0].Env {
+		names = append(names, variable.Name)
+	}
+	assert.Equal(t, []string{
+		"BUNDLEDEPLOYMENT_RECONCILER_WORKERS", "DRIFT_RECONCILER_WORKERS", "NAMESPACE", "AGENT_SCOPE", "CHECKIN_INTERVAL",
+		"CATTLE_ELECTION_LEASE_DURATION", "CATTLE_ELECTION_RETRY_PERIOD", "CATTLE_ELECTION_RENEW_DEADLINE",
+	}, names)
+}
+
+func TestDeploymentPassesWhatPeopleWroteUnchanged(t *testing.T) {
+	options := full()
+	pod := deployment(t, options).Spec.Template.Spec
+	env := pod.Containers[0].Env
+	assert.Equal(t, options.EnvVars, env[len(env)-len(options.EnvVars):])
+	assert.Equal(t, options.Affinity, pod.Affinity)
+	assert.True(t, options.Resources.Limits.Memory().Equal(*pod.Containers[0].Resources.Limits.Memory()))
+	assert.Equal(t, []corev1.LocalObjectReference{{Name: "pull-b"}, {Name: "pull-a"}}, pod.ImagePullSecrets)
+	assert.Equal(t, "private.example.com:5000/mirror/muster-fleet/fleet-agent:v1", pod.Containers[0].Image)
+}
+
+func TestAnEmptyAffinityRemovesTheDefaultOne(t *testing.T) {
+	options := plain()
+	assert.NotNil(t, deployment(t, options).Spec.Template.Spec.Affinity.NodeAffinity)
+	options.Affinity = &corev1.Affinity{}
+	assert.Equal(t, &corev1.Affinity{}, deployment(t, options).Spec.Template.Spec.Affinity)
+}
+
+func TestZeroValuesAreLeftToTheAgent(t *testing.T) {
+	d := deployment(t, agentmanifest.Options{Namespace: "agents", Image: "agent:v1"})
+	assert.EqualValues(t, 1, *d.Spec.Replicas)
+	values := map[string]string{}
+	for _, variable := range d.Spec.Template.Spec.Containers[0].Env {
+		values[variable.Name] = variable.Value
+	}
+	assert.Equal(t, map[string]string{
+		"BUNDLEDEPLOYMENT_RECONCILER_WORKERS": "", "DRIFT_RECONCILER_WORKERS": "", "NAMESPACE": "", "AGENT_SCOPE": "",
+		"CHECKIN_INTERVAL": "0s", "CATTLE_ELECTION_LEASE_DURATION": "30s", "CATTLE_ELECTION_RETRY_PERIOD": "10s",
+		"CATTLE_ELECTION_RENEW_DEADLINE": "25s",
+	}, values)
+}
+
+func deployment(t *testing.T, options agentmanifest.Options) *appsv1.Deployment {
+	t.Helper()
+	objects, err := agentmanifest.Render(options)
+	require.NoError(t, err)
+	for _, object := range objects {
+		if deployment, ok := object.(*appsv1.Deployment); ok {
+			return deployment
+		}
+	}
+	require.Fail(t, "no Deployment")
+	return nil
+}
+
+func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
+	tests := map[string]struct {
+		change func(*agentmanifest.Options)
+		says   string
+	}{
+		"no namespace":           {func(o *agentmanifest.Options) { o.Namespace = "" }, "namespace is empty"},
+		"no image":               {func(o *agentmanifest.Options) { o.Image = "" }, "set agentImage in the hub's ConfigMap fleet-controller"},
+		"negative replicas":      {func(o *agentmanifest.Options) { o.Replicas = -1 }, "-1 replicas"},
+		"workers are not digits": {func(o *agentmanifest.Options) { o.DriftWorkers = "many" }, "drift"},
+		"unknown pull policy":    {func(o *agentmanifest.Options) { o.ImagePullPolicy = "Sometimes" }, "imagePullPolicy"},
+		"negative debug level":   {func(o *agentmanifest.Options) { o.DebugLevel = -1 }, "debugLevel"},
+	}
+	for title, tt := range tests {
+		t.Run(title, func(t *testing.T) {
+			options := plain()
+			tt.change(&options)
+			objects, err := agentmanifest.Render(options)
+			assert.ErrorContains(t, err, tt.says)
+			assert.Empty(t, objects)
+		})
+	}
+}
+
+func TestRenderingIsRepeatableAndDoesNotTouchItsOptions(t *testing.T) {
+	options := full()
+	first, err := agentmanifest.Render(options)
+	require.NoError(t, err)
+	assert.Equal(t, full(), options, "the options may belong to an informer's cache")
+
+	options.Tolerations[0], options.Tolerations[1] = options.Tolerations[1], options.Tolerations[0]
+	second, err := agentmanifest.Render(options)
+	require.NoError(t, err)
+	assert.Equal(t, first, second, "the order of tolerations must not count")
+
+	// Whoever gets the objects may label and change them.
+	second[0].(*rbacv1.ClusterRole).Labels = map[string]string{"mine": "true"}
+	second[4].(*appsv1.Deployment).Spec.Template.Spec.Tolerations[2].Key = "changed"
+	third, err := agentmanifest.Render(options)
+	require.NoError(t, err)
+	assert.Equal(t, first, third)
+	assert.Equal(t, "a", options.Tolerations[0].Key)
+}
+
+func TestManyAgentsAreRenderedAtOnce(t *testing.T) {
+	want, err := agentmanifest.Render(full())
+	require.NoError(t, err)
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			got, err := agentmanifest.Render(full())
+			assert.NoError(t, err)
+			assert.Equal(t, want, got)
+		})
+	}
+	group.Wait()
+}
+
+func TestClusterRolesOfTwoNamespacesDiffer(t *testing.T) {
+	assert.Equal(t, "cattle-fleet-system-fleet-agent-role", agentmanifest.ClusterRoleName("cattle-fleet-system"))
+	assert.Equal(t, "cattle-fleet-system-fleet-agent-role-binding", agentmanifest.ClusterRoleBindingName("cattle-fleet-system"))
+	long := strings.Repeat("a", 63)
+	assert.Len(t, agentmanifest.ClusterRoleName(long), 63)
+	assert.NotEqual(t, agentmanifest.ClusterRoleName(long), agentmanifest.ClusterRoleBindingName(long))
+	assert.NotEqual(t, agentmanifest.ClusterRoleName(long), agentmanifest.ClusterRoleName(long[1:]+"b"))
+}
+
+func BenchmarkRender(b *testing.B) {
+	options := full()
+	for b.Loop() {
+		if _, err := agentmanifest.Render(options); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

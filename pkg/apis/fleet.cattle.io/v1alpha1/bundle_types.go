@@ -1,0 +1,352 @@
+package v1alpha1
+
+import (
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// +genclient
+// +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Namespaced
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="BundleDeployments-Ready",type=string,JSONPath=`.status.display.readyClusters`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+
+// Bundle is a set of resources and the Clusters they are to be deployed to. The hub makes one for the agent of each
+// Cluster; all others belong to other components.
+type Bundle struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec is set by whoever creates the Bundle.
+	// +optional
+	// +kubebuilder:pruning:PreserveUnknownFields
+	Spec BundleSpec `json:"spec,omitempty"`
+	// Status is set by fleet-controller.
+	// +optional
+	// +kubebuilder:pruning:PreserveUnknownFields
+	Status BundleStatus `json:"status,omitempty"`
+}
+
+// BundleSpec is what is deployed, how and where to. Of the Bundle for an agent the hub sets defaultNamespace,
+// helm.takeOwnership, resources and targets.
+type BundleSpec struct {
+	BundleDeploymentOptions `json:",inline"`
+
+	// Paused is set by a person to stop updates of the Bundle's BundleDeployments.
+	// +optional
+	Paused bool `json:"paused,omitempty"`
+
+	// RolloutStrategy is set by a person to limit how many clusters are updated at a time.
+	// +optional
+	// +nullable
+	RolloutStrategy *RolloutStrategy `json:"rolloutStrategy,omitempty"`
+
+	// Resources is set by whoever creates the Bundle to the files that are deployed.
+	// +optional
+	// +nullable
+	Resources []BundleResource `json:"resources,omitempty"`
+
+	// TargetCustomizationMode is set by a person to FirstMatch, which is the default, to use the options of the first
+	// target that matches, or to AllMatches to merge those of all.
+	// +optional
+	// +nullable
+	TargetCustomizationMode string `json:"targetCustomizationMode,omitempty"`
+
+	// Targets is set by whoever creates the Bundle to the Clusters it is deployed to.
+	// +optional
+	// +nullable
+	Targets []BundleTarget `json:"targets,omitempty"`
+
+	// TargetRestrictions is set by another component to the Clusters the Bundle may be deployed to at all.
+	// +optional
+	// +nullable
+	TargetRestrictions []BundleTargetRestriction `json:"targetRestrictions,omitempty"`
+
+	// DependsOn is set by a person to Bundles that have to be deployed first.
+	// +optional
+	// +nullable
+	DependsOn []BundleRef `json:"dependsOn,omitempty"`
+
+	// ContentsID is set by another component to the OCI artifact that holds the resources instead.
+	// +optional
+	// +nullable
+	ContentsID string `json:"contentsId,omitempty"`
+
+	// HelmOpOptions is set by another component when the agent is to download the chart itself.
+	// +optional
+	// +nullable
+	HelmOpOptions *GenericMap `json:"helmOpOptions,omitempty"`
+
+	// ValuesHash is set by another component to a digest of the values it keeps in a Secret.
+	// +optional
+	// +nullable
+	ValuesHash string `json:"valuesHash,omitempty"`
+}
+
+// BundleResource is a file.
+// +kubebuilder:pruning:PreserveUnknownFields
+type BundleResource struct {
+	// Name is set by whoever creates the Bundle to the path of the file.
+	// +optional
+	// +nullable
+	Name string `json:"name,omitempty"`
+
+	// Content is set by whoever creates the Bundle to the file itself, encoded as Encoding says.
+	// +optional
+	// +nullable
+	Content string `json:"content,omitempty"`
+
+	// Encoding is set by whoever creates the Bundle to "base64+gz" or to nothing for plain text.
+	// +optional
+	// +nullable
+	Encoding string `json:"encoding,omitempty"`
+}
+
+// BundleTarget is a choice of Clusters and the options that apply to them.
+// +kubebuilder:pruning:PreserveUnknownFields
+type BundleTarget struct {
+	BundleDeploymentOptions `json:",inline"`
+
+	// Name is set by whoever creates the Bundle to a name for the target, used in messages only.
+	// +optional
+	// +nullable
+	Name string `json:"name,omitempty"`
+
+	// ClusterName is set by whoever creates the Bundle to the name of one Cluster.
+	// +optional
+	// +nullable
+	ClusterName string `json:"clusterName,omitempty"`
+
+	// ClusterSelector is set by whoever creates the Bundle to the labels of Clusters.
+	// +optional
+	// +nullable
+	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
+
+	// ClusterGroup is set by whoever creates the Bundle to the name of a ClusterGroup.
+	// +optional
+	// +nullable
+	ClusterGroup string `json:"clusterGroup,omitempty"`
+
+	// ClusterGroupSelector is set by whoever creates the Bundle to the labels of ClusterGroups.
+	// +optional
+	// +nullable
+	ClusterGroupSelector *metav1.LabelSelector `json:"clusterGroupSelector,omitempty"`
+
+	// DoNotDeploy is set by a person to keep the Bundle from the Clusters of this target.
+	// +optional
+	DoNotDeploy bool `json:"doNotDeploy,omitempty"`
+}
+
+// BundleTargetRestriction is a choice of Clusters.
+// +kubebuilder:pruning:PreserveUnknownFields
+type BundleTargetRestriction struct {
+	// Name is set by another component to a name for the restriction, used in messages only.
+	// +optional
+	// +nullable
+	Name string `json:"name,omitempty"`
+
+	// ClusterName is set by another component to the name of one Cluster.
+	// +optional
+	// +nullable
+	ClusterName string `json:"clusterName,omitempty"`
+
+	// ClusterSelector is set by another component to the labels of Clusters.
+	// +optional
+	// +nullable
+	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
+
+	// ClusterGroup is set by another component to the name of a ClusterGroup.
+	// +optional
+	// +nullable
+	ClusterGroup string `json:"clusterGroup,omitempty"`
+
+	// ClusterGroupSelector is set by another component to the labels of ClusterGroups.
+	// +optional
+	// +nullable
+	ClusterGroupSelector *metav1.LabelSelector `json:"clusterGroupSelector,omitempty"`
+}
+
+// RolloutStrategy limits how many clusters are updated at a time.
+// +kubebuilder:pruning:PreserveUnknownFields
+type RolloutStrategy struct {
+	// MaxUnavailable is set by a person to a number or percentage of clusters that may be updated at a time.
+	// +optional
+	// +nullable
+	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
+
+	// MaxUnavailablePartitions is set by a person to a number or percentage of partitions that may be updated at a time.
+	// +optional
+	// +nullable
+	MaxUnavailablePartitions *intstr.IntOrString `json:"maxUnavailablePartitions,omitempty"`
+
+	// AutoPartitionSize is set by a person to the size of partitions that are made automatically.
+	// +optional
+	// +nullable
+	AutoPartitionSize *intstr.IntOrString `json:"autoPartitionSize,omitempty"`
+
+	// Partitions is set by a person to partitions made by hand.
+	// +optional
+	// +nullable
+	Partitions []Partition `json:"partitions,omitempty"`
+}
+
+// Partition is a choice of Clusters that are updated together.
+// +kubebuilder:pruning:PreserveUnknownFields
+type Partition struct {
+	// Name is set by a person to a name for the partition, used in messages only.
+	// +optional
+	// +nullable
+	Name string `json:"name,omitempty"`
+
+	// MaxUnavailable is set by a person to a number or percentage of clusters that may be updated at a time.
+	// +optional
+	// +nullable
+	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
+
+	// ClusterName is set by a person to the name of one Cluster.
+	// +optional
+	// +nullable
+	ClusterName string `json:"clusterName,omitempty"`
+
+	// ClusterSelector is set by a person to the labels of Clusters.
+	// +optional
+	// +nullable
+	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
+
+	// ClusterGroup is set by a person to the name of a ClusterGroup.
+	// +optional
+	// +nullable
+	ClusterGroup string `json:"clusterGroup,omitempty"`
+
+	// ClusterGroupSelector is set by a person to the labels of ClusterGroups.
+	// +optional
+	// +nullable
+	ClusterGroupSelector *metav1.LabelSelector `json:"clusterGroupSelector,omitempty"`
+}
+
+// BundleStatus is set by fleet-controller.
+type BundleStatus struct {
+	// Conditions are set by fleet-controller: Ready and others.
+	// +optional
+	// +nullable
+	Conditions []genericcondition.GenericCondition `json:"conditions,omitempty"`
+
+	// Summary is set by fleet-controller to the number of the Bundle's BundleDeployments by state.
+	// +optional
+	Summary BundleSummary `json:"summary,omitempty"`
+
+	// NewlyCreated is set by fleet-controller to the number of BundleDeployments it just made.
+	// +optional
+	NewlyCreated int `json:"newlyCreated,omitempty"`
+
+	// Unavailable is set by fleet-controller to the number of clusters that are not available.
+	// +optional
+	Unavailable int `json:"unavailable"`
+
+	// UnavailablePartitions is set by fleet-controller to the number of partitions that are not available.
+	// +optional
+	UnavailablePartitions int `json:"unavailablePartitions"`
+
+	// MaxUnavailable is set by fleet-controller to the number of clusters that may be unavailable.
+	// +optional
+	MaxUnavailable int `json:"maxUnavailable"`
+
+	// MaxUnavailablePartitions is set by fleet-controller to the number of partitions that may be unavailable.
+	// +optional
+	MaxUnavailablePartitions int `json:"maxUnavailablePartitions"`
+
+	// Partitions is set by fleet-controller to the state of each partition.
+	// +optional
+	// +nullable
+	Partitions []PartitionStatus `json:"partitions,omitempty"`
+
+	// Display is set by fleet-controller to what user interfaces show.
+	// +optional
+	Display BundleDisplay `json:"display,omitempty"`
+
+	// ResourceKey is set by fleet-controller to the resources of the Bundle.
+	// +optional
+	// +nullable
+	ResourceKey []ResourceKey `json:"resourceKey,omitempty"`
+
+	// OCIReference is set by fleet-controller to the OCI artifact the resources were stored as.
+	// +optional
+	// +nullable
+	OCIReference string `json:"ociReference,omitempty"`
+
+	// ObservedGeneration is set by fleet-controller to the generation it last worked on.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration"`
+
+	// ResourcesSHA256Sum is set by fleet-controller to the SHA-256 of the Bundle's resources.
+	// +optional
+	// +nullable
+	ResourcesSHA256Sum string `json:"resourcesSha256Sum,omitempty"`
+}
+
+// PartitionStatus is set by fleet-controller to the state of a partition.
+// +kubebuilder:pruning:PreserveUnknownFields
+type PartitionStatus struct {
+	// Name is set by fleet-controller to the name of the partition.
+	// +optional
+	// +nullable
+	Name string `json:"name,omitempty"`
+
+	// Count is set by fleet-controller to the number of clusters in the partition.
+	// +optional
+	Count int `json:"count,omitempty"`
+
+	// MaxUnavailable is set by fleet-controller to the number of clusters that may be unavailable.
+	// +optional
+	MaxUnavailable int `json:"maxUnavailable,omitempty"`
+
+	// Unavailable is set by fleet-controller to the number of clusters that are unavailable.
+	// +optional
+	Unavailable int `json:"unavailable,omitempty"`
+
+	// Summary is set by fleet-controller to the number of BundleDeployments of the partition by state.
+	// +optional
+	Summary BundleSummary `json:"summary,omitempty"`
+}
+
+// BundleDisplay is set by fleet-controller and has what user interfaces show of a Bundle.
+// +kubebuilder:pruning:PreserveUnknownFields
+type BundleDisplay struct {
+	// ReadyClusters is set by fleet-controller to ready and targeted clusters, such as "2/3".
+	// +optional
+	// +nullable
+	ReadyClusters string `json:"readyClusters,omitempty"`
+
+	// State is set by fleet-controller to the worst state of a BundleDeployment.
+	// +optional
+	// +nullable
+	State string `json:"state,omitempty"`
+}
+
+// ResourceKey names a resource.
+// +kubebuilder:pruning:PreserveUnknownFields
+type ResourceKey struct {
+	// Kind is set by fleet-controller to the kind of the resource.
+	// +optional
+	// +nullable
+	Kind string `json:"kind,omitempty"`
+
+	// APIVersion is set by fleet-controller to the API version of the resource.
+	// +optional
+	// +nullable
+	APIVersion string `json:"apiVersion,omitempty"`
+
+	// Namespace is set by fleet-controller to the namespace of the resource.
+	// +optional
+	// +nullable
+	Namespace string `json:"namespace,omitempty"`
+
+	// Name is set by fleet-controller to the name of the resource.
+	// +optional
+	// +nullable
+	Name string `json:"name,omitempty"`
+}

@@ -1,0 +1,207 @@
+package v1alpha1
+
+import (
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// +genclient
+// +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Namespaced
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Deployed",type=string,JSONPath=`.status.display.deployed`
+// +kubebuilder:printcolumn:name="Monitored",type=string,JSONPath=`.status.display.monitored`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+
+// BundleDeployment is a Bundle as it is to be deployed to one cluster. It lives in that cluster's namespace on the hub
+// and has the Bundle's name. Whoever rolls Bundles out creates it; the cluster's agent carries it out and reports.
+type BundleDeployment struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec is set by fleet-controller.
+	// +optional
+	// +kubebuilder:pruning:PreserveUnknownFields
+	Spec BundleDeploymentSpec `json:"spec,omitempty"`
+	// Status is set by the agent.
+	// +optional
+	// +kubebuilder:pruning:PreserveUnknownFields
+	Status BundleDeploymentStatus `json:"status,omitempty"`
+}
+
+// BundleDeploymentSpec is what the agent of one cluster is to deploy.
+type BundleDeploymentSpec struct {
+	// Paused is set by fleet-controller while the Bundle or the Cluster is paused; the agent then changes nothing.
+	// +optional
+	Paused bool `json:"paused,omitempty"`
+
+	// StagedOptions is set by fleet-controller to the newest options; the rollout strategy decides when they become
+	// Options.
+	// +optional
+	StagedOptions BundleDeploymentOptions `json:"stagedOptions,omitempty"`
+
+	// StagedDeploymentID is set by fleet-controller to the newest deployment ID; the rollout strategy decides when it
+	// becomes DeploymentID.
+	// +optional
+	// +nullable
+	StagedDeploymentID string `json:"stagedDeploymentID,omitempty"`
+
+	// Options is set by fleet-controller to how the agent is to deploy.
+	// +optional
+	Options BundleDeploymentOptions `json:"options,omitempty"`
+
+	// DeploymentID is set by fleet-controller to what the agent is to deploy: the name of a Content, a colon, and a
+	// digest of the options.
+	// +optional
+	// +nullable
+	DeploymentID string `json:"deploymentID,omitempty"`
+
+	// DependsOn is set by fleet-controller to Bundles that have to be deployed first.
+	// +optional
+	// +nullable
+	DependsOn []BundleRef `json:"dependsOn,omitempty"`
+
+	// CorrectDrift is set by fleet-controller to have differences on the cluster undone.
+	// +optional
+	// +nullable
+	CorrectDrift *CorrectDrift `json:"correctDrift,omitempty"`
+
+	// OCIContents is set to true by fleet-controller when the resources are an OCI artifact instead of a Content.
+	// +optional
+	OCIContents bool `json:"ociContents,omitempty"`
+
+	// HelmChartOptions is set by fleet-controller when the agent is to download the chart itself.
+	// +optional
+	// +nullable
+	HelmChartOptions *GenericMap `json:"helmChartOptions,omitempty"`
+
+	// ValuesHash is set by fleet-controller to a digest of the Secret, of the same name as the BundleDeployment, that
+	// holds the values.
+	// +optional
+	// +nullable
+	ValuesHash string `json:"valuesHash,omitempty"`
+
+	// DownstreamResourcesGeneration is set by fleet-controller to a higher number when a resource to copy changed.
+	// +optional
+	DownstreamResourcesGeneration int64 `json:"downstreamResourcesGeneration,omitempty"`
+
+	// OffSchedule is set to true by fleet-controller while a schedule forbids deployments.
+	// +optional
+	OffSchedule bool `json:"offSchedule,omitempty"`
+
+	// WaitingForValues is set to true by fleet-controller while the Secret with the values is not there yet.
+	// +optional
+	WaitingForValues bool `json:"waitingForValues,omitempty"`
+}
+
+// BundleDeploymentStatus is what the agent reports.
+type BundleDeploymentStatus struct {
+	// Conditions are set by the agent: Deployed, Installed, Monitored, Ready.
+	// +optional
+	// +nullable
+	Conditions []genericcondition.GenericCondition `json:"conditions,omitempty"`
+
+	// AppliedDeploymentID is set by the agent to the deployment ID it last deployed.
+	// +optional
+	// +nullable
+	AppliedDeploymentID string `json:"appliedDeploymentID,omitempty"`
+
+	// Release is set by the agent to namespace, name and revision of the Helm release.
+	// +optional
+	// +nullable
+	Release string `json:"release,omitempty"`
+
+	// Ready is set by the agent to true when all resources are ready.
+	// +optional
+	Ready bool `json:"ready,omitempty"`
+
+	// NonModified is set by the agent to true when no resource differs from what was deployed.
+	// +optional
+	NonModified bool `json:"nonModified,omitempty"`
+
+	// NonReadyStatus is set by the agent to the resources that are not ready.
+	// +optional
+	// +nullable
+	NonReadyStatus []NonReadyStatus `json:"nonReadyStatus,omitempty"`
+
+	// ModifiedStatus is set by the agent to the resources that differ from what was deployed.
+	// +optional
+	// +nullable
+	ModifiedStatus []ModifiedStatus `json:"modifiedStatus,omitempty"`
+
+	// IncompleteState is set by the agent to true when the lists of this status were cut short.
+	// +optional
+	IncompleteState bool `json:"incompleteState,omitempty"`
+
+	// Display is set by fleet-controller to what user interfaces show.
+	// +optional
+	Display BundleDeploymentDisplay `json:"display,omitempty"`
+
+	// SyncGeneration is set by the agent to the forceSyncGeneration it last carried out.
+	// +optional
+	// +nullable
+	SyncGeneration *int64 `json:"syncGeneration,omitempty"`
+
+	// Resources is set by the agent to the deployed resources.
+	// +optional
+	// +nullable
+	Resources []BundleDeploymentResource `json:"resources,omitempty"`
+
+	// ResourceCounts is set by fleet-controller to the number of deployed resources by state.
+	// +optional
+	ResourceCounts ResourceCounts `json:"resourceCounts,omitempty"`
+
+	// DownstreamResourcesGeneration is set by the agent to the generation it last copied.
+	// +optional
+	DownstreamResourcesGeneration int64 `json:"downstreamResourcesGeneration,omitempty"`
+}
+
+// BundleDeploymentDisplay is what user interfaces show of a BundleDeployment.
+// +kubebuilder:pruning:PreserveUnknownFields
+type BundleDeploymentDisplay struct {
+	// Deployed is set to the status or message of the condition Deployed.
+	// +optional
+	// +nullable
+	Deployed string `json:"deployed,omitempty"`
+
+	// Monitored is set to the status or message of the condition Monitored.
+	// +optional
+	// +nullable
+	Monitored string `json:"monitored,omitempty"`
+
+	// State is set to the state of the BundleDeployment.
+	// +optional
+	// +nullable
+	State string `json:"state,omitempty"`
+}
+
+// BundleDeploymentResource is a deployed resource.
+// +kubebuilder:pruning:PreserveUnknownFields
+type BundleDeploymentResource struct {
+	// Kind is set by the agent to the kind of the resource.
+	// +optional
+	// +nullable
+	Kind string `json:"kind,omitempty"`
+
+	// APIVersion is set by the agent to the API version of the resource.
+	// +optional
+	// +nullable
+	APIVersion string `json:"apiVersion,omitempty"`
+
+	// Namespace is set by the agent to the namespace of the resource.
+	// +optional
+	// +nullable
+	Namespace string `json:"namespace,omitempty"`
+
+	// Name is set by the agent to the name of the resource.
+	// +optional
+	// +nullable
+	Name string `json:"name,omitempty"`
+
+	// CreatedAt is set by the agent to the time at which the resource was created.
+	// +optional
+	// +nullable
+	CreatedAt metav1.Time `json:"createdAt"`
+}

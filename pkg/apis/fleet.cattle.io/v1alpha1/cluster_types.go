@@ -1,0 +1,319 @@
+package v1alpha1
+
+import (
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// +genclient
+// +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Namespaced
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Bundles-Ready",type=string,JSONPath=`.status.display.readyBundles`
+// +kubebuilder:printcolumn:name="Last-Seen",type=string,JSONPath=`.status.agent.lastSeen`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
+
+// Cluster is a Kubernetes cluster that is, or is to become, a member of the fleet. A person creates it with a
+// kubeconfig or a client ID; the hub creates it when an agent registers that no Cluster was prepared for.
+type Cluster struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec is what the owner of the cluster asks for. The hub writes only clientID into it, and only when it is empty.
+	// +optional
+	// +kubebuilder:pruning:PreserveUnknownFields
+	Spec ClusterSpec `json:"spec,omitempty"`
+	// Status is what the hub, fleet-controller and the cluster's own agent report.
+	// +optional
+	// +kubebuilder:pruning:PreserveUnknownFields
+	Status ClusterStatus `json:"status,omitempty"`
+}
+
+// ClusterSpec is what a person or a management server wants of a cluster and of the agent in it.
+type ClusterSpec struct {
+	// Paused is set by a person to stop updates of the cluster's BundleDeployments. Registration goes on.
+	// +optional
+	Paused bool `json:"paused,omitempty"`
+
+	// ClientID is the identity an agent registers with; a request whose clientID equals this one belongs to this
+	// Cluster. A person sets it to prepare a Cluster for an agent; for a cluster with a kubeconfig the hub sets it to a
+	// random string if it is empty. It must not change afterwards.
+	// +optional
+	// +nullable
+	ClientID string `json:"clientID,omitempty"`
+
+	// KubeConfigSecret is set by a person to the name of a Secret whose key "value" holds a kubeconfig of the cluster.
+	// If it is set, the hub installs the agent itself; if it is empty, the agent has to be installed downstream.
+	// +optional
+	// +nullable
+	KubeConfigSecret string `json:"kubeConfigSecret,omitempty"`
+
+	// KubeConfigSecretNamespace is set by a person to the namespace of KubeConfigSecret. Empty means the namespace of
+	// the Cluster.
+	// +optional
+	// +nullable
+	KubeConfigSecretNamespace string `json:"kubeConfigSecretNamespace,omitempty"`
+
+	// RedeployAgentGeneration is set by a person to any other value to have the agent installed again with a fresh
+	// bootstrap credential. The hub copies it to status.agentDeployedGeneration once that is done.
+	// +optional
+	RedeployAgentGeneration int64 `json:"redeployAgentGeneration,omitempty"`
+
+	// AgentEnvVars is set by a person to the environment variables that are appended to the agent's container.
+	// +optional
+	// +nullable
+	AgentEnvVars []corev1.EnvVar `json:"agentEnvVars,omitempty"`
+
+	// AgentNamespace is set by a person to the namespace on the cluster in which the agent runs; it is the agent's scope
+	// as well. Empty means the hub's system namespace.
+	// +optional
+	// +nullable
+	AgentNamespace string `json:"agentNamespace,omitempty"`
+
+	// PrivateRepoURL is set by a person to the registry the agent's image is pulled from. Empty means the registry the
+	// hub was configured with.
+	// +optional
+	// +nullable
+	PrivateRepoURL string `json:"privateRepoURL,omitempty"`
+
+	// TemplateValues is set by a person to values that templates in Bundles may use. Registration ignores them.
+	// +optional
+	// +nullable
+	TemplateValues *GenericMap `json:"templateValues,omitempty"`
+
+	// AgentTolerations is set by a person to tolerations that are appended to those the agent has always.
+	// +optional
+	// +nullable
+	AgentTolerations []corev1.Toleration `json:"agentTolerations,omitempty"`
+
+	// AgentAffinity is set by a person to replace the affinity of the agent's pod. Absent means that nodes labelled
+	// fleet.cattle.io/agent=true are preferred.
+	// +optional
+	// +nullable
+	AgentAffinity *corev1.Affinity `json:"agentAffinity,omitempty"`
+
+	// AgentResources is set by a person to the resources of the agent's container. Absent means none.
+	// +optional
+	// +nullable
+	AgentResources *corev1.ResourceRequirements `json:"agentResources,omitempty"`
+
+	// HostNetwork is set by a person to run the agent's pod in its node's network, needed where the cluster's network is
+	// something the agent deploys. The Deployment then uses the strategy Recreate. Absent means false.
+	// +optional
+	// +nullable
+	HostNetwork *bool `json:"hostNetwork,omitempty"`
+
+	// AgentSchedulingCustomization is set by a person to give the agent a PriorityClass and a PodDisruptionBudget.
+	// Absent means neither.
+	// +optional
+	// +nullable
+	AgentSchedulingCustomization *AgentSchedulingCustomization `json:"agentSchedulingCustomization,omitempty"`
+
+	// AgentPullSecrets is set by a person to the image pull Secrets of the agent. Absent means those the hub was
+	// configured with, which the hub then copies to the cluster. A list, even an empty one, is used as it is, and the
+	// Secrets it names have to be on the cluster already.
+	// +optional
+	// +nullable
+	AgentPullSecrets *[]corev1.LocalObjectReference `json:"agentPullSecrets,omitempty"`
+}
+
+// AgentSchedulingCustomization is set by a person to say how the agent's pod is scheduled and evicted.
+// +kubebuilder:pruning:PreserveUnknownFields
+type AgentSchedulingCustomization struct {
+	// PriorityClass is set by a person to have a PriorityClass made for the agent.
+	// +optional
+	PriorityClass *PriorityClassSpec `json:"priorityClass,omitempty"`
+
+	// PodDisruptionBudget is set by a person to have a PodDisruptionBudget made for the agent.
+	// +optional
+	PodDisruptionBudget *PodDisruptionBudgetSpec `json:"podDisruptionBudget,omitempty"`
+}
+
+// PriorityClassSpec is set by a person and says what the agent's PriorityClass looks like.
+// +kubebuilder:pruning:PreserveUnknownFields
+type PriorityClassSpec struct {
+	// Value is set by a person to the priority of the agent's pod; higher means more important.
+	// +optional
+	Value int `json:"value,omitempty"`
+
+	// PreemptionPolicy is set by a person to Never or PreemptLowerPriority. Absent means the latter.
+	// +optional
+	PreemptionPolicy *corev1.PreemptionPolicy `json:"preemptionPolicy,omitempty"`
+}
+
+// PodDisruptionBudgetSpec is set by a person and says how many pods of the agent may be evicted at a time. Only one of
+// its fields may be set to something other than "0"; with neither set, no pod may be evicted.
+// +kubebuilder:pruning:PreserveUnknownFields
+type PodDisruptionBudgetSpec struct {
+	// MinAvailable is set by a person to a number or percentage of pods that have to stay.
+	// +optional
+	MinAvailable string `json:"minAvailable,omitempty"`
+
+	// MaxUnavailable is set by a person to a number or percentage of pods that may be missing.
+	// +optional
+	MaxUnavailable string `json:"maxUnavailable,omitempty"`
+}
+
+// ClusterStatus is what is known about a cluster. Several components write it, each its own fields.
+type ClusterStatus struct {
+	// Conditions are set by the hub (Processed, Imported, Registered, Connected, Reconciled) and by fleet-controller
+	// (Ready, Processed) whenever one changes; see the constants for what each means.
+	// +optional
+	Conditions []genericcondition.GenericCondition `json:"conditions,omitempty"`
+
+	// Namespace is set by the hub, once, to the namespace that holds the cluster's BundleDeployments and the identity of
+	// its agent. It is computed from the Cluster's namespace and name and never trusted as read.
+	// +optional
+	Namespace string `json:"namespace,omitempty"`
+
+	// Summary is set by fleet-controller to the number of the cluster's BundleDeployments by state.
+	// +optional
+	Summary BundleSummary `json:"summary,omitempty"`
+
+	// ResourceCounts is set by fleet-controller to the number of deployed resources by state.
+	// +optional
+	ResourceCounts ResourceCounts `json:"resourceCounts,omitempty"`
+
+	// ReadyGitRepos is set by fleet-controller to the number of GitRepos that are ready on this cluster.
+	// +optional
+	ReadyGitRepos int `json:"readyGitRepos,omitempty"`
+
+	// DesiredReadyGitRepos is set by fleet-controller to the number of GitRepos that target this cluster.
+	// +optional
+	DesiredReadyGitRepos int `json:"desiredReadyGitRepos,omitempty"`
+
+	// ReadyHelmOps is set by fleet-controller to the number of HelmOps that are ready on this cluster.
+	// +optional
+	ReadyHelmOps int `json:"readyHelmOps,omitempty"`
+
+	// DesiredReadyHelmOps is set by fleet-controller to the number of HelmOps that target this cluster.
+	// +optional
+	DesiredReadyHelmOps int `json:"desiredReadyHelmOps,omitempty"`
+
+	// AgentEnvVarsHash is set by the hub, when spec.agentEnvVars changes, to the SHA-224 of the value the agent's
+	// manifest was last made from.
+	// +optional
+	AgentEnvVarsHash string `json:"agentEnvVarsHash,omitempty"`
+
+	// AgentPrivateRepoURL is set by the hub to the spec.privateRepoURL the agent's manifest was last made from.
+	// +optional
+	AgentPrivateRepoURL string `json:"agentPrivateRepoURL,omitempty"`
+
+	// AgentHostNetwork is set by the hub to the spec.hostNetwork the agent's manifest was last made from.
+	// +optional
+	AgentHostNetwork bool `json:"agentHostNetwork,omitempty"`
+
+	// AgentDeployedGeneration is set by the hub after an import to the spec.redeployAgentGeneration it carried out. A
+	// difference between the two starts an import.
+	// +optional
+	// +nullable
+	AgentDeployedGeneration *int64 `json:"agentDeployedGeneration,omitempty"`
+
+	// AgentMigrated is set to true by the hub after an import. False starts an import.
+	// +optional
+	AgentMigrated bool `json:"agentMigrated,omitempty"`
+
+	// AgentNamespaceMigrated is set to true by the hub after an import. False starts an import.
+	// +optional
+	AgentNamespaceMigrated bool `json:"agentNamespaceMigrated,omitempty"`
+
+	// CattleNamespaceMigrated is set to true by the hub after an import. False starts an import.
+	// +optional
+	CattleNamespaceMigrated bool `json:"cattleNamespaceMigrated,omitempty"`
+
+	// AgentAffinityHash is set by the hub, when spec.agentAffinity changes, to the SHA-224 of the value the agent's
+	// manifest was last made from; empty when unset.
+	// +optional
+	AgentAffinityHash string `json:"agentAffinityHash,omitempty"`
+
+	// AgentResourcesHash is set by the hub, when spec.agentResources changes, to the SHA-224 of the value the agent's
+	// manifest was last made from; empty when unset.
+	// +optional
+	AgentResourcesHash string `json:"agentResourcesHash,omitempty"`
+
+	// AgentTolerationsHash is set by the hub, when spec.agentTolerations changes, to the SHA-224 of the value the
+	// agent's manifest was last made from; empty when unset.
+	// +optional
+	AgentTolerationsHash string `json:"agentTolerationsHash,omitempty"`
+
+	// AgentSchedulingCustomizationHash is set by the hub, when spec.agentSchedulingCustomization changes, to the SHA-224
+	// of the value the agent's manifest was last made from; empty when unset.
+	// +optional
+	AgentSchedulingCustomizationHash string `json:"agentSchedulingCustomizationHash,omitempty"`
+
+	// AgentConfigChanged is set to true by the hub when the agent's settings changed in a way that only an import can
+	// deliver, and cleared by that import.
+	// +optional
+	AgentConfigChanged bool `json:"agentConfigChanged,omitempty"`
+
+	// APIServerURL is set by the hub after an import to the URL of the hub's API server that the agent was given.
+	// +optional
+	// +nullable
+	APIServerURL string `json:"apiServerURL,omitempty"`
+
+	// APIServerCAHash is set by the hub after an import to the SHA-224 of the certificate authority the agent was given.
+	// +optional
+	// +nullable
+	APIServerCAHash string `json:"apiServerCAHash,omitempty"`
+
+	// AgentTLSMode is set by the hub after an import to the TLS mode the agent was given: "strict" trusts the given
+	// certificate authority only, "system-store" trusts the operating system's as well.
+	// +optional
+	// +nullable
+	AgentTLSMode string `json:"agentTLSMode,omitempty"`
+
+	// GarbageCollectionInterval is set by the hub after an import to the interval the agent was given for removing
+	// leftover releases.
+	// +optional
+	GarbageCollectionInterval *metav1.Duration `json:"garbageCollectionInterval,omitempty"`
+
+	// Display is set by fleet-controller to what user interfaces show.
+	// +optional
+	Display ClusterDisplay `json:"display,omitempty"`
+
+	// Agent is set by the agent itself at every heartbeat, and emptied by the hub when it installs the agent again.
+	// +optional
+	Agent AgentStatus `json:"agent,omitempty"`
+
+	// Import is set by the hub when it has installed the agent of a manager-initiated Cluster.
+	// +optional
+	Import *ImportStatus `json:"import,omitempty"`
+
+	// Scheduled is set by another component when a schedule applies to the cluster. Registration ignores it.
+	// +optional
+	Scheduled bool `json:"scheduled,omitempty"`
+
+	// ActiveSchedule is set by another component while a schedule allows deployments. Registration ignores it.
+	// +optional
+	ActiveSchedule bool `json:"activeSchedule,omitempty"`
+}
+
+// ClusterDisplay is set by fleet-controller and has what user interfaces show of a cluster.
+// +kubebuilder:pruning:PreserveUnknownFields
+type ClusterDisplay struct {
+	// ReadyBundles is set by fleet-controller to ready and desired bundles, such as "2/3".
+	// +optional
+	ReadyBundles string `json:"readyBundles,omitempty"`
+
+	// State is set by fleet-controller to the worst state of a bundle, or to WaitCheckIn while no agent was seen.
+	// +optional
+	State string `json:"state,omitempty"`
+}
+
+// AgentStatus is the heartbeat of a cluster's agent.
+// +kubebuilder:pruning:PreserveUnknownFields
+type AgentStatus struct {
+	// LastSeen is set by the agent at every heartbeat to its own time of day, and to null by the hub when it installs
+	// the agent again.
+	// +optional
+	// +nullable
+	LastSeen metav1.Time `json:"lastSeen"`
+
+	// Namespace is set by the agent at every heartbeat to the namespace it runs in on its cluster.
+	// +optional
+	// +nullable
+	Namespace string `json:"namespace"`
+}

@@ -1,0 +1,75 @@
+package v1alpha1
+
+import (
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// +genclient
+// +k8s:deepcopy-gen:interfaces=k8s.io/apimachinery/pkg/runtime.Object
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Namespaced
+// +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Cluster-Name",type=string,JSONPath=`.status.clusterName`
+// +kubebuilder:printcolumn:name="Labels",type=string,JSONPath=`.spec.clusterLabels`
+
+// ClusterRegistration is the request of an agent to become, or to go on being, the agent of a Cluster. The agent
+// creates it with a bootstrap credential; the hub grants or refuses it.
+type ClusterRegistration struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec is set by the agent when it creates the request and cannot change afterwards: the hub decides about what was
+	// asked for then. It is required so that it cannot be taken away and put back with other contents; null, nothing and
+	// the empty value count as the same, because clients differ in which of them they write.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="has(self.clientID) && has(oldSelf.clientID) && self.clientID == oldSelf.clientID || (!has(self.clientID) || dyn(self.clientID) == null || size(self.clientID) == 0) && (!has(oldSelf.clientID) || dyn(oldSelf.clientID) == null || size(oldSelf.clientID) == 0)",message="a ClusterRegistration cannot be changed; create a new one",fieldPath=".clientID"
+	// +kubebuilder:validation:XValidation:rule="has(self.clientRandom) && has(oldSelf.clientRandom) && self.clientRandom == oldSelf.clientRandom || (!has(self.clientRandom) || dyn(self.clientRandom) == null || size(self.clientRandom) == 0) && (!has(oldSelf.clientRandom) || dyn(oldSelf.clientRandom) == null || size(oldSelf.clientRandom) == 0)",message="a ClusterRegistration cannot be changed; create a new one",fieldPath=".clientRandom"
+	// +kubebuilder:validation:XValidation:rule="has(self.clusterLabels) && has(oldSelf.clusterLabels) && self.clusterLabels == oldSelf.clusterLabels || (!has(self.clusterLabels) || dyn(self.clusterLabels) == null || size(self.clusterLabels) == 0) && (!has(oldSelf.clusterLabels) || dyn(oldSelf.clusterLabels) == null || size(oldSelf.clusterLabels) == 0)",message="a ClusterRegistration cannot be changed; create a new one",fieldPath=".clusterLabels"
+	Spec ClusterRegistrationSpec `json:"spec"`
+	// Status is set by the hub when it decides.
+	// +optional
+	Status ClusterRegistrationStatus `json:"status,omitempty"`
+}
+
+// ClusterRegistrationSpec is what an agent says about itself. None of it is proof of anything.
+type ClusterRegistrationSpec struct {
+	// ClientID is set by the agent to the identity of its cluster: the clientID it was configured with, else the UID of
+	// the cluster's namespace kube-system.
+	// +optional
+	// +nullable
+	// +kubebuilder:validation:MaxLength=4096
+	ClientID string `json:"clientID,omitempty"`
+
+	// ClientRandom is set by the agent to a random string of this attempt. Together with ClientID it gives the name of
+	// the Secret the hub answers with.
+	// +optional
+	// +nullable
+	// +kubebuilder:validation:MaxLength=4096
+	ClientRandom string `json:"clientRandom,omitempty"`
+
+	// ClusterLabels is set by the agent to the labels it was configured with; the hub puts them on a Cluster it creates,
+	// except those in reserved prefixes.
+	// +optional
+	// +nullable
+	ClusterLabels map[string]string `json:"clusterLabels,omitempty"`
+}
+
+// ClusterRegistrationStatus is the hub's answer to a request.
+type ClusterRegistrationStatus struct {
+	// ClusterName is set by the hub to the name of the Cluster, in the namespace of the request, that the request
+	// belongs to.
+	// +optional
+	// +nullable
+	ClusterName string `json:"clusterName,omitempty"`
+
+	// Granted is set to true by the hub once the credential Secret and all rights that go with it are in place.
+	// +optional
+	Granted bool `json:"granted,omitempty"`
+
+	// Conditions are set by the hub whenever its decision changes: Granted, with the reason when a request waits or was
+	// refused.
+	// +optional
+	Conditions []genericcondition.GenericCondition `json:"conditions,omitempty"`
+}

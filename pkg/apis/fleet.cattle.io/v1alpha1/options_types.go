@@ -1,0 +1,367 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// BundleDeploymentOptions is how resources are deployed to a cluster. A person sets it on a Bundle or on one of its
+// targets; fleet-controller merges both and hands the result to the agent in a BundleDeployment.
+// +kubebuilder:pruning:PreserveUnknownFields
+type BundleDeploymentOptions struct {
+	// DefaultNamespace is set by a person to the namespace of resources that name none.
+	// +optional
+	// +nullable
+	DefaultNamespace string `json:"defaultNamespace,omitempty"`
+
+	// TargetNamespace is set by a person to the namespace all resources are put into; cluster-scoped ones are then an
+	// error.
+	// +optional
+	// +nullable
+	TargetNamespace string `json:"namespace,omitempty"`
+
+	// Kustomize is set by a person to have the resources built by kustomize.
+	// +optional
+	// +nullable
+	Kustomize *KustomizeOptions `json:"kustomize,omitempty"`
+
+	// Helm is set by a person to say how the Helm release is made.
+	// +optional
+	// +nullable
+	Helm *HelmOptions `json:"helm,omitempty"`
+
+	// ServiceAccount is set by a person to the ServiceAccount on the cluster that deploys. Empty means the agent's own.
+	// +optional
+	// +nullable
+	ServiceAccount string `json:"serviceAccount,omitempty"`
+
+	// ForceSyncGeneration is set by a person to a higher number to have everything deployed again.
+	// +optional
+	ForceSyncGeneration int64 `json:"forceSyncGeneration,omitempty"`
+
+	// YAML is set by a person to overlay plain manifests.
+	// +optional
+	// +nullable
+	YAML *YAMLOptions `json:"yaml,omitempty"`
+
+	// Diff is set by a person to say which differences on the cluster are not drift.
+	// +optional
+	// +nullable
+	Diff *DiffOptions `json:"diff,omitempty"`
+
+	// KeepResources is set by a person to leave the resources on the cluster when the deployment is removed.
+	// +optional
+	KeepResources bool `json:"keepResources,omitempty"`
+
+	// DeleteNamespace is set by a person to have the namespace deleted together with the deployment.
+	// +optional
+	DeleteNamespace bool `json:"deleteNamespace,omitempty"`
+
+	// DeleteCRDResources is set by a person to have CustomResourceDefinitions deleted together with the deployment.
+	// +optional
+	DeleteCRDResources bool `json:"deleteCRDResources,omitempty"`
+
+	// IgnoreOptions is set by a person to say which conditions of a resource do not make it not ready.
+	// +optional
+	// +nullable
+	IgnoreOptions *IgnoreOptions `json:"ignore,omitempty"`
+
+	// CorrectDrift is set by a person to have differences on the cluster undone.
+	// +optional
+	// +nullable
+	CorrectDrift *CorrectDrift `json:"correctDrift,omitempty"`
+
+	// NamespaceLabels is set by a person to the labels of the namespace that is deployed to.
+	// +optional
+	// +nullable
+	NamespaceLabels map[string]string `json:"namespaceLabels,omitempty"`
+
+	// NamespaceAnnotations is set by a person to the annotations of the namespace that is deployed to.
+	// +optional
+	// +nullable
+	NamespaceAnnotations map[string]string `json:"namespaceAnnotations,omitempty"`
+
+	// DownstreamResources is set by a person to the ConfigMaps and Secrets of the Bundle's namespace that are copied to
+	// the cluster.
+	// +optional
+	// +nullable
+	DownstreamResources []DownstreamResource `json:"downstreamResources,omitempty"`
+
+	// Overwrites is set by a person to the resources of other Bundles that this one overwrites on purpose.
+	// +optional
+	// +nullable
+	Overwrites []OverwrittenResource `json:"overwrites,omitempty"`
+}
+
+// KustomizeOptions says how kustomize is run.
+// +kubebuilder:pruning:PreserveUnknownFields
+type KustomizeOptions struct {
+	// Dir is set by a person to the folder with kustomization.yaml.
+	// +optional
+	// +nullable
+	Dir string `json:"dir,omitempty"`
+}
+
+// HelmOptions says how a Helm release is made.
+// +kubebuilder:pruning:PreserveUnknownFields
+type HelmOptions struct {
+	// Chart is set by a person to the chart: a folder of the Bundle, a URL or a name in Repo.
+	// +optional
+	// +nullable
+	Chart string `json:"chart,omitempty"`
+
+	// Repo is set by a person to the URL of the chart repository.
+	// +optional
+	// +nullable
+	Repo string `json:"repo,omitempty"`
+
+	// ReleaseName is set by a person to the name of the release. Empty means one made from the Bundle's name.
+	// +optional
+	// +nullable
+	ReleaseName string `json:"releaseName,omitempty"`
+
+	// Version is set by a person to the version, or range of versions, of the chart.
+	// +optional
+	// +nullable
+	Version string `json:"version,omitempty"`
+
+	// TimeoutSeconds is set by a person to how long, in seconds, an operation of Helm may take. 0 means not to wait.
+	// +optional
+	TimeoutSeconds int `json:"timeoutSeconds,omitempty"`
+
+	// Values is set by a person to the values of the chart.
+	// +optional
+	// +nullable
+	Values *GenericMap `json:"values,omitempty"`
+
+	// ValuesFrom is set by a person to ConfigMaps and Secrets on the cluster that hold values.
+	// +optional
+	// +nullable
+	ValuesFrom []ValuesFrom `json:"valuesFrom,omitempty"`
+
+	// Force is set by a person to replace resources that cannot be patched.
+	// +optional
+	Force bool `json:"force,omitempty"`
+
+	// TakeOwnership is set by a person to let the release adopt resources that another one, or none, owns.
+	// +optional
+	TakeOwnership bool `json:"takeOwnership,omitempty"`
+
+	// MaxHistory is set by a person to the number of revisions that are kept.
+	// +optional
+	MaxHistory int `json:"maxHistory,omitempty"`
+
+	// ValuesFiles is set by a person to files of the Bundle that hold values.
+	// +optional
+	// +nullable
+	ValuesFiles []string `json:"valuesFiles,omitempty"`
+
+	// WaitForJobs is set by a person to have Helm wait until Jobs are complete; needs TimeoutSeconds.
+	// +optional
+	WaitForJobs bool `json:"waitForJobs,omitempty"`
+
+	// Atomic is set by a person to have a failed installation or upgrade undone.
+	// +optional
+	Atomic bool `json:"atomic,omitempty"`
+
+	// DisablePreProcess is set by a person to keep templates in the values from being evaluated.
+	// +optional
+	DisablePreProcess bool `json:"disablePreProcess,omitempty"`
+
+	// DisableDNS is set by a person to keep templates from looking names up.
+	// +optional
+	DisableDNS bool `json:"disableDNS,omitempty"`
+
+	// SkipSchemaValidation is set by a person to keep values from being checked against the chart's schema.
+	// +optional
+	SkipSchemaValidation bool `json:"skipSchemaValidation,omitempty"`
+
+	// DisableDependencyUpdate is set by a person to use the dependencies the chart has.
+	// +optional
+	DisableDependencyUpdate bool `json:"disableDependencyUpdate,omitempty"`
+
+	// TemplateValues is set by a person to values given as templates.
+	// +optional
+	// +nullable
+	TemplateValues map[string]string `json:"templateValues,omitempty"`
+}
+
+// ValuesFrom names values on the cluster; one of its fields is set.
+// +kubebuilder:pruning:PreserveUnknownFields
+type ValuesFrom struct {
+	// ConfigMapKeyRef is set by a person to a key of a ConfigMap.
+	// +optional
+	// +nullable
+	ConfigMapKeyRef *KeySelector `json:"configMapKeyRef,omitempty"`
+
+	// SecretKeyRef is set by a person to a key of a Secret.
+	// +optional
+	// +nullable
+	SecretKeyRef *KeySelector `json:"secretKeyRef,omitempty"`
+}
+
+// KeySelector is a key of a ConfigMap or Secret on the cluster.
+// +kubebuilder:pruning:PreserveUnknownFields
+type KeySelector struct {
+	// Name is set by a person to the name of the object.
+	// +optional
+	// +nullable
+	Name string `json:"name,omitempty"`
+
+	// Namespace is set by a person to the namespace of the object. Empty means the one that is deployed to.
+	// +optional
+	// +nullable
+	Namespace string `json:"namespace,omitempty"`
+
+	// Key is set by a person to the key. Empty means values.yaml.
+	// +optional
+	// +nullable
+	Key string `json:"key,omitempty"`
+}
+
+// YAMLOptions says how plain manifests are overlaid.
+// +kubebuilder:pruning:PreserveUnknownFields
+type YAMLOptions struct {
+	// Overlays is set by a person to the folders below "overlays" that are used.
+	// +optional
+	// +nullable
+	Overlays []string `json:"overlays,omitempty"`
+}
+
+// DiffOptions says which differences are not drift.
+// +kubebuilder:pruning:PreserveUnknownFields
+type DiffOptions struct {
+	// ComparePatches is set by a person to the differences to ignore.
+	// +optional
+	// +nullable
+	ComparePatches []ComparePatch `json:"comparePatches,omitempty"`
+}
+
+// ComparePatch is a set of differences of one resource that are not drift.
+// +kubebuilder:pruning:PreserveUnknownFields
+type ComparePatch struct {
+	// Kind is set by a person to the kind of the resource.
+	// +optional
+	// +nullable
+	Kind string `json:"kind,omitempty"`
+
+	// APIVersion is set by a person to the API version of the resource.
+	// +optional
+	// +nullable
+	APIVersion string `json:"apiVersion,omitempty"`
+
+	// Namespace is set by a person to the namespace of the resource.
+	// +optional
+	// +nullable
+	Namespace string `json:"namespace,omitempty"`
+
+	// Name is set by a person to the name of the resource.
+	// +optional
+	// +nullable
+	Name string `json:"name,omitempty"`
+
+	// Operations is set by a person to JSON patch operations that are applied before comparing.
+	// +optional
+	// +nullable
+	Operations []Operation `json:"operations,omitempty"`
+
+	// JSONPointers is set by a person to paths that are not compared.
+	// +optional
+	// +nullable
+	JSONPointers []string `json:"jsonPointers,omitempty"`
+}
+
+// Operation is one operation of a JSON patch (RFC 6902).
+// +kubebuilder:pruning:PreserveUnknownFields
+type Operation struct {
+	// Op is set by a person to the operation: add, remove, replace or ignore.
+	// +optional
+	// +nullable
+	Op string `json:"op,omitempty"`
+
+	// Path is set by a person to the JSON pointer the operation applies to.
+	// +optional
+	// +nullable
+	Path string `json:"path,omitempty"`
+
+	// Value is set by a person to the value to add or to replace with.
+	// +optional
+	// +nullable
+	Value string `json:"value,omitempty"`
+}
+
+// IgnoreOptions says what does not make a resource not ready.
+// +kubebuilder:pruning:PreserveUnknownFields
+type IgnoreOptions struct {
+	// Conditions is set by a person to fields of conditions; a condition all of whose given fields match is ignored.
+	// +optional
+	// +nullable
+	Conditions []map[string]string `json:"conditions,omitempty"`
+}
+
+// CorrectDrift says whether and how differences on the cluster are undone.
+// +kubebuilder:pruning:PreserveUnknownFields
+type CorrectDrift struct {
+	// Enabled is set by a person to have differences undone.
+	// +optional
+	Enabled bool `json:"enabled,omitempty"`
+
+	// Force is set by a person to have resources replaced that cannot be patched.
+	// +optional
+	Force bool `json:"force,omitempty"`
+
+	// KeepFailHistory is set by a person to keep the revisions of failed corrections.
+	// +optional
+	KeepFailHistory bool `json:"keepFailHistory,omitempty"`
+}
+
+// DownstreamResource is an object of the Bundle's namespace that is copied to the cluster.
+// +kubebuilder:pruning:PreserveUnknownFields
+type DownstreamResource struct {
+	// Kind is set by a person to ConfigMap or Secret.
+	// +optional
+	// +nullable
+	Kind string `json:"kind,omitempty"`
+
+	// Name is set by a person to the name of the object.
+	// +optional
+	// +nullable
+	Name string `json:"name,omitempty"`
+}
+
+// OverwrittenResource is a resource of another Bundle that is overwritten on purpose.
+// +kubebuilder:pruning:PreserveUnknownFields
+type OverwrittenResource struct {
+	// Kind is set by a person to the kind of the resource.
+	// +optional
+	// +nullable
+	Kind string `json:"kind,omitempty"`
+
+	// Name is set by a person to the name of the resource.
+	// +optional
+	// +nullable
+	Name string `json:"name,omitempty"`
+
+	// Namespace is set by a person to the namespace of the resource.
+	// +optional
+	// +nullable
+	Namespace string `json:"namespace,omitempty"`
+}
+
+// BundleRef names other Bundles that have to be deployed first.
+// +kubebuilder:pruning:PreserveUnknownFields
+type BundleRef struct {
+	// Name is set by a person to the name of the Bundle.
+	// +optional
+	// +nullable
+	Name string `json:"name,omitempty"`
+
+	// Selector is set by a person to the labels of the Bundles.
+	// +optional
+	// +nullable
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
+
+	// AcceptedStates is set by a person to the states in which such a Bundle counts as deployed. Empty means Ready only.
+	// +optional
+	// +nullable
+	AcceptedStates []BundleState `json:"acceptedStates,omitempty"`
+}

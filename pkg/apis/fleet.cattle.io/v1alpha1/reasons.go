@@ -1,0 +1,61 @@
+package v1alpha1
+
+// Reasons of the conditions Granted and Registered while a request cannot be granted.
+const (
+	// ReasonClientIDEmpty: the request names no identity.
+	ReasonClientIDEmpty = "ClientIDEmpty"
+	// ReasonClientIDTooLong: the identity exceeds what the hub accepts.
+	ReasonClientIDTooLong = "ClientIDTooLong"
+	// ReasonClientIDAmbiguous: several Clusters of the namespace have this identity, so that nobody can tell which is meant.
+	ReasonClientIDAmbiguous = "ClientIDAmbiguous"
+	// ReasonClusterNameTaken: the Cluster this identity would create exists and has another identity.
+	ReasonClusterNameTaken = "ClusterNameTaken"
+	// ReasonClusterDeleting: the Cluster is being deleted; the request is looked at again when it is gone.
+	ReasonClusterDeleting = "ClusterDeleting"
+	// ReasonTokenNotFound: the ClusterRegistrationToken named by the request does not exist (any more).
+	ReasonTokenNotFound = "TokenNotFound"
+	// ReasonTokenUnknown: the request names no token and the hub cannot tell which one was used.
+	ReasonTokenUnknown = "TokenUnknown"
+	// ReasonCredentialRevoked: the ServiceAccount behind a granted request was deleted; its agent has to register again.
+	ReasonCredentialRevoked = "CredentialRevoked"
+)
+
+// Reasons of the condition Processed.
+const (
+	// ReasonProcessed: the Cluster has its namespace and its status is current.
+	ReasonProcessed = "Processed"
+	// ReasonManagedElsewhere: the label fleet.cattle.io/cluster-management hands the Cluster to another controller.
+	ReasonManagedElsewhere = "ManagedElsewhere"
+	// ReasonNamespaceDeleting: a namespace of the same name is still being deleted.
+	ReasonNamespaceDeleting = "NamespaceDeleting"
+	// ReasonInvalidName: the name cannot be used for the objects the hub has to make.
+	ReasonInvalidName = "InvalidName"
+)
+
+// Reasons of the condition Imported.
+const (
+	// ReasonNotImported: the Cluster has no kubeconfig Secret; its agent registers by itself.
+	ReasonNotImported = "AgentInitiated"
+	// ReasonImporting: the hub is calling the member.
+	ReasonImporting = "Importing"
+	// ReasonLocalAgentDisabled: the configuration says that the hub's own cluster has no agent.
+	ReasonLocalAgentDisabled = "LocalAgentDisabled"
+	// ReasonAPIServerURLMissing: neither the configuration nor the kubeconfig Secret says where agents reach the hub.
+	ReasonAPIServerURLMissing = "APIServerURLMissing"
+	// ReasonAPIServerCAInvalid: what is configured as the hub's CA contains no certificate.
+	ReasonAPIServerCAInvalid = "APIServerCAInvalid"
+	// ReasonKubeconfigNotAllowed: the Secret is in a namespace the Cluster may not take a kubeconfig from.
+	ReasonKubeconfigNotAllowed = "KubeconfigNotAllowed"
+	// ReasonCertificateUntrusted: the member's API server shows a certificate that the kubeconfig's CA did not sign.
+	ReasonCertificateUntrusted = "CertificateUntrusted"
+	// ReasonUnauthorized: the member refuses the kubeconfig's credential.
+	ReasonUnauthorized = "Unauthorized"
+	// ReasonForbidden: the kubeconfig's user may not do on the member what an import needs.
+	ReasonForbidden = "Forbidden"
+	// ReasonMemberError: the member answered with an error; it is tried again.
+	ReasonMemberError = "MemberError"
+	// ReasonSettingsInvalid: the Cluster's agent settings contradict each other.
+	ReasonSettingsInvalid = "SettingsInvalid"
+	// ReasonPullSecretMissing: an image pull Secret that the configuration names does not exist on the hub.
+	ReasonPullSecretMissing = "PullSecretMissing"
+)

@@ -1,0 +1,169 @@
+// Package config is the typed configuration of hub and agent, and watching it.
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// TLSMode says which CAs an agent, and the hub when it calls a member, accept.
+type TLSMode string
+
+const (
+	// TLSModeStrict accepts only the configured CA.
+	TLSModeStrict TLSMode = "strict"
+	// TLSModeSystemStore accepts the CAs of the operating system as well.
+	TLSModeSystemStore TLSMode = "system-store"
+)
+
+// DefaultCheckinInterval is how often an agent reports when nothing else is configured.
+const DefaultCheckinInterval = 15 * time.Minute
+
+// Hub is the configuration of the hub: the value of key "config" of ConfigMap "fleet-controller" in the system
+// namespace, as JSON or YAML. The chart writes it, a person may edit it, the hub applies a change without a restart.
+// Every field is optional.
+type Hub struct {
+	// AgentImage is the image of the agents; empty means the agent of this release.
+	AgentImage string `json:"agentImage,omitempty"`
+	// AgentImagePullPolicy is the pull policy of AgentImage; empty leaves it to Kubernetes.
+	AgentImagePullPolicy string `json:"agentImagePullPolicy,omitempty"`
+	// SystemDefaultRegistry is the registry AgentImage is written with; a Cluster's privateRepoURL replaces it.
+	SystemDefaultRegistry string `json:"systemDefaultRegistry,omitempty"`
+	// AgentCheckinInterval is how often agents report; 0 means DefaultCheckinInterval.
+	AgentCheckinInterval metav1.Duration `json:"agentCheckinInterval,omitempty"`
+	// ManageAgent set to false leaves agents alone after their registration; unset means true.
+	ManageAgent *bool `json:"manageAgent,omitempty"`
+	// APIServerURL is where agents reach the hub, unless the kubeconfig Secret of their Cluster says otherwise.
+	APIServerURL string `json:"apiServerURL,omitempty"`
+	// APIServerCA is the PEM bundle that signs APIServerURL's certificate (base64 in the document); empty means a CA the
+	// agents' systems know.
+	APIServerCA []byte `json:"apiServerCA,omitempty"`
+	// Bootstrap says whether and how the hub registers its own cluster.
+	Bootstrap Bootstrap `json:"bootstrap,omitempty"`
+	// IgnoreClusterRegistrationLabels drops all labels agents send when their Cluster is created.
+	IgnoreClusterRegistrationLabels bool `json:"ignoreClusterRegistrationLabels,omitempty"`
+	// AgentTLSMode is one of TLSModeStrict and TLSModeSystemStore; empty means TLSModeSystemStore.
+	AgentTLSMode TLSMode `json:"agentTLSMode,omitempty"`
+	// GarbageCollectionInterval is how often agents clean up; 0 leaves it to the agent (15 minutes).
+	GarbageCollectionInterval metav1.Duration `json:"garbageCollectionInterval,omitempty"`
+	// AgentWorkers are the sizes of the agents' worker pools; empty leaves them to the agent.
+	AgentWorkers AgentWorkers `json:"agentWorkers,omitempty"`
+	// ImagePullSecrets are Secrets of the system namespace that are copied to members for their agents.
+	ImagePullSecrets []LocalObjectReference `json:"imagePullSecrets,omitempty"`
+}
+
+// LocalObjectReference names an object in a namespace known from the context.
+type LocalObjectReference struct {
+	Name string `json:"name"`
+}
+
+// AgentWorkers are numbers, as text, since an empty one means "the agent's default".
+type AgentWorkers struct {
+	BundleDeployment string `json:"bundledeployment,omitempty"`
+	Drift            string `json:"drift,omitempty"`
+}
+
+// Bootstrap describes how the hub registers the cluster it runs in.
+type Bootstrap struct {
+	// Namespace of the Cluster "local"; empty or "-" means the hub does not register itself.
+	Namespace string `json:"namespace,omitempty"`
+	// AgentNamespace is where the local agent runs; empty means the system namespace.
+	AgentNamespace string `json:"agentNamespace,omitempty"`
+	// LocalAgentDisabled keeps the Cluster "local" without an agent.
+	LocalAgentDisabled bool `json:"localAgentDisabled,omitempty"`
+	// ClusterLabels are put on the Cluster "local".
+	ClusterLabels map[string]string `json:"clusterLabels,omitempty"`
+	// Repo, Secret, Paths (comma-separated) and Branch describe a GitRepo "bootstrap" to create beside it.
+	Repo   string `json:"repo,omitempty"`
+	Secret string `json:"secret,omitempty"`
+	Paths  string `json:"paths,omitempty"`
+	Branch string `json:"branch,omitempty"`
+}
+
+// Enabled says whether the hub registers its own cluster.
+func (b Bootstrap) Enabled() bool { return b.Namespace != "" && b.Namespace != "-" }
+
+// TLSMode is the mode in force: what is configured, or the chart's default.
+func (h Hub) TLSMode() TLSMode {
+	if h.AgentTLSMode == "" {
+		return TLSModeSystemStore
+	}
+	return h.AgentTLSMode
+}
+
+// PullSecretNames are the names of ImagePullSecrets.
+func (h Hub) PullSecretNames() []string {
+	names := make([]string, 0, len(h.ImagePullSecrets))
+	for _, ref := range h.ImagePullSecrets {
+		names = append(names, ref.Name)
+	}
+	return names
+}
+
+// optionalDurations are the keys whose value may be nonsense without costing the whole document: a typo in a comfort
+// setting must not stop registrations.
+var optionalDurations = []string{"agentCheckinInterval", "gitClientTimeout", "garbageCollectionInterval"}
+
+// ParseHub reads the document. Unknown keys are ignored, for other components have theirs here. A duration that is none
+// is left out with a warning; anything else that does not fit is an error that names the key.
+func ParseHub(document string) (Hub, []string, error) {
+	var raw map[string]any
+	if err := yaml.Unmarshal([]byte(document), &raw); err != nil {
+		return Hub{}, nil, fmt.Errorf("the hub's configuration is neither JSON nor YAML: %w", err)
+	}
+	warnings := dropBadDurations(raw)
+	data, err := json.Marshal(raw)
+	if err != nil {
+		return Hub{}, nil, fmt.Errorf("the hub's configuration: %w", err)
+	}
+	var hub Hub
+	if err := json.Unmarshal(data, &hub); err != nil {
+		return Hub{}, nil, fmt.Errorf("the hub's configuration: %w", err)
+	}
+	return hub, warnings, hub.validate()
+}
+
+func (h Hub) validate() error {
+	switch h.TLSMode() {
+	case TLSModeStrict, TLSModeSystemStore:
+		return nil
+	}
+	return fmt.Errorf("agentTLSMode is %q: it must be %q or %q", h.AgentTLSMode, TLSModeStrict, TLSModeSystemStore)
+}
+
+func dropBadDurations(raw map[string]any) (warnings []string) {
+	for _, key := range optionalDurations {
+		value, present := raw[key]
+		if !present {
+			continue
+		}
+		text, isText := value.(string)
+		_, err := time.ParseDuration(text)
+		if isText && err == nil {
+			continue
+		}
+		delete(raw, key)
+		if value != float64(0) && value != nil {
+			warnings = append(warnings, fmt.Sprintf("%s is %v, which is no duration such as \"15m\"; it is left at its default", key, value))
+		}
+	}
+	return warnings
+}
+
+// SameForAgents says whether two configurations tell agents the same way to the hub.
+func (h Hub) SameForAgents(other Hub) bool {
+	return h.APIServerURL == other.APIServerURL && slices.Equal(h.APIServerCA, other.APIServerCA)
+}
+
+// SameBootstrap says whether two configurations register the hub's own cluster alike.
+func (b Bootstrap) SameBootstrap(other Bootstrap) bool {
+	labels := maps.Equal(b.ClusterLabels, other.ClusterLabels)
+	b.ClusterLabels, other.ClusterLabels = nil, nil
+	return labels && fmt.Sprint(b) == fmt.Sprint(other)
+}

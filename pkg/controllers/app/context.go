@@ -1,0 +1,81 @@
+// Package app is what the hub's controllers share: clients, caches, configuration, clock and recorder. One Context is
+// built per hub and handed to each controller's Register.
+package app
+
+import (
+	"time"
+
+	"github.com/rancher/wrangler/v3/pkg/apply"
+	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
+	rbaccontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/rbac/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/clock"
+
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/credential"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Context is what the controllers of one hub share.
+type Context struct {
+	// RESTConfig is how the hub reaches its own API server.
+	RESTConfig *rest.Config
+	// Kubernetes is the typed client: for reads that must be live, for tokens, and for Secrets, which never pass through
+	// apply because that keeps a part of every value in an annotation.
+	Kubernetes kubernetes.Interface
+	// Metadata reads objects without their content.
+	Metadata metadata.Interface
+	// Fleet has the controllers of the fleet.cattle.io kinds; their caches hold every object.
+	Fleet fleetcontrollers.Interface
+	// Core and RBAC have the controllers of the Kubernetes kinds; their caches hold only objects with the label
+	// fleet.cattle.io/managed=true, except ConfigMaps, of which they hold the hub's own configuration.
+	Core corecontrollers.Interface
+	RBAC rbaccontrollers.Interface
+	// Apply is the base of desired sets.
+	Apply apply.Apply
+	// Config is the hub's configuration in force.
+	Config *config.Store
+	// Issuer issues ServiceAccount tokens.
+	Issuer credential.Issuer
+	// Clock tells the time; tests bring their own.
+	Clock clock.WithTicker
+	// Events records the events of transitions.
+	Events record.EventRecorder
+	// SystemNamespace is where the hub lives.
+	SystemNamespace string
+	// TokenTTLRequired refuses ClusterRegistrationTokens that would live for ever.
+	TokenTTLRequired bool
+	// Agent is how agents are run that the hub installs.
+	Agent AgentSettings
+	// ImportBackoff is how soon and how rarely an import that failed is tried again.
+	ImportBackoff Backoff
+}
+
+// Backoff doubles from Base to Max.
+type Backoff struct {
+	Base, Max time.Duration
+}
+
+// AgentSettings is what a hub's process, not its ConfigMap, says about the agents it installs.
+type AgentSettings struct {
+	// Image is the agent of this release, for a configuration that names none.
+	Image string
+	// Replicas of the agent's Deployment; 0 means 1.
+	Replicas int
+	// LeaseDuration, RenewDeadline and RetryPeriod are the agents' leader election; 0 means 30s, 25s and 10s.
+	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
+	// Debug and DebugLevel are passed on to the agents.
+	Debug      bool
+	DebugLevel int
+	// DisableSecurityContext installs agents without security contexts.
+	DisableSecurityContext bool
+}
+
+// RegistrationNamespace is the namespace of the credential Secrets.
+func (c *Context) RegistrationNamespace() string {
+	return registration.SystemRegistrationNamespace(c.SystemNamespace)
+}

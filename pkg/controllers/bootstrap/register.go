@@ -1,0 +1,150 @@
+// Package bootstrap registers the hub's own cluster: it makes the Cluster "local" and a kubeconfig for it. From there on
+// it is a manager-initiated Cluster like any other.
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/related"
+	"github.com/muster-fleet/muster/pkg/credential"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+const (
+	setID = "fleet-bootstrap"
+	// clusterName is the hub's own cluster, and clusterGroup the group it is in; the label name=local selects it.
+	clusterName  = "local"
+	clusterGroup = "default"
+	// secretName is the kubeconfig Secret of Cluster local.
+	secretName = "local-cluster"
+	// passTimeout bounds one pass.
+	passTimeout = 30 * time.Second
+
+	reasonFailed = "BootstrapFailed"
+)
+
+type handler struct {
+	*app.Context
+	sets desiredset.Sets
+}
+
+// Register sets up the controller. It runs when the hub's configuration changes, and when the kubeconfig Secret it made is
+// changed or deleted.
+func Register(ctx context.Context, c *app.Context) {
+	h := &handler{Context: c, sets: desiredset.New(c.Apply, c.Fleet.Cluster(), c.Fleet.ClusterGroup())}
+	configMaps := c.Core.ConfigMap()
+	configMaps.OnChange(ctx, "bootstrap", h.onChange)
+	related.OnDamage(c.Core.Secret(), configMaps, func(secret *corev1.Secret) []types.NamespacedName {
+		if secret.Name != secretName || secret.Namespace != c.Config.Get().Bootstrap.Namespace {
+			return nil
+		}
+		return []types.NamespacedName{{Namespace: c.SystemNamespace, Name: registration.HubConfigMap}}
+	})
+}
+
+func (h *handler) onChange(_ string, configMap *corev1.ConfigMap) (*corev1.ConfigMap, error) {
+	if configMap == nil || configMap.Namespace != h.SystemNamespace || configMap.Name != registration.HubConfigMap {
+		return configMap, nil
+	}
+	bootstrap := h.Config.Get().Bootstrap
+	if !bootstrap.Enabled() {
+		return configMap, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), passTimeout)
+	defer cancel()
+	return configMap, h.report(configMap, h.reconcile(ctx, bootstrap))
+}
+
+// report retries what may pass, and tells a person about what will not.
+func (h *handler) report(configMap *corev1.ConfigMap, err error) error {
+	var foreign *desiredset.ForeignError
+	switch {
+	case errors.Is(err, credential.ErrPending):
+		h.Core.ConfigMap().EnqueueAfter(configMap.Namespace, configMap.Name, time.Second)
+		return nil
+	case errors.As(err, &foreign):
+		logrus.Warnf("Not registering the hub's own cluster: %s", err)
+		h.Events.Event(configMap, corev1.EventTypeWarning, reasonFailed, "the hub's own cluster is not registered: "+err.Error())
+		return nil
+	}
+	return err
+}
+
+func (h *handler) reconcile(ctx context.Context, b config.Bootstrap) error {
+	if err := h.ensureNamespace(ctx, b.Namespace); err != nil {
+		return err
+	}
+	if err := h.ensureSecret(ctx, b.Namespace); err != nil {
+		return err
+	}
+	cluster, err := h.cluster(ctx, b)
+	if err != nil {
+		return err
+	}
+	if err := h.sets.Ensure(ctx, setID, nil, cluster, group(b)); err != nil {
+		return err
+	}
+	return h.ensureRepo(ctx, b)
+}
+
+func (h *handler) ensureNamespace(ctx context.Context, name string) error {
+	_, err := h.Kubernetes.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("creating Namespace %s: %w", name, err)
+	}
+	return nil
+}
+
+func (h *handler) cluster(ctx context.Context, b config.Bootstrap) (runtime.Object, error) {
+	tolerations, err := h.ownTolerations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	labels := map[string]string{}
+	for key, value := range b.ClusterLabels {
+		labels[key] = value
+	}
+	labels["name"] = clusterName
+	return &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: b.Namespace, Name: clusterName, Labels: labels},
+		Spec: fleet.ClusterSpec{
+			KubeConfigSecret: secretName,
+			AgentNamespace:   b.AgentNamespace,
+			AgentTolerations: tolerations,
+		},
+	}, nil
+}
+
+// ownTolerations are those of the hub: where it may run, the local agent may.
+func (h *handler) ownTolerations(ctx context.Context) ([]corev1.Toleration, error) {
+	own, err := h.Kubernetes.AppsV1().Deployments(h.SystemNamespace).Get(ctx, "fleet-controller", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("reading the hub's own Deployment: %w", err)
+	}
+	return own.Spec.Template.Spec.Tolerations, nil
+}
+
+func group(b config.Bootstrap) runtime.Object {
+	return &fleet.ClusterGroup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: b.Namespace, Name: clusterGroup},
+		Spec: fleet.ClusterGroupSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": clusterName}},
+		},
+	}
+}

@@ -1,0 +1,83 @@
+// Package cluster gives every Cluster its namespace, writes its status, and removes what belongs to it when it goes. It is
+// the only writer of a Cluster's status on the hub: other controllers contribute Steps.
+package cluster
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/index"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/related"
+	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+)
+
+// Step is one controller's contribution to the status of a Cluster.
+type Step interface {
+	// Condition is the type of the condition that reports the outcome.
+	Condition() string
+	// Reconcile looks at the Cluster and changes its status as it should be; the Cluster is a copy, and writing it is not
+	// the step's business. It must not wait for anything: what takes long reports Wait and enqueues the Cluster later.
+	Reconcile(ctx context.Context, cluster *fleet.Cluster) outcome.Outcome
+}
+
+// passTimeout bounds one pass, so that an API server that accepts and never answers holds no worker.
+const passTimeout = 30 * time.Second
+
+type handler struct {
+	*app.Context
+	clusters   fleetcontrollers.ClusterController
+	requests   fleetcontrollers.ClusterRegistrationCache
+	bundles    fleetcontrollers.BundleCache
+	namespaces corecontrollers.NamespaceCache
+	steps      []Step
+	fresh      writes.Freshness
+}
+
+// Register sets up the controller with the steps of others, which follow its own. It watches Clusters; their namespaces,
+// to make them again; and requests, whose refusal is shown on the Cluster.
+func Register(ctx context.Context, c *app.Context, steps ...Step) {
+	clusters, namespaces, requests := c.Fleet.Cluster(), c.Core.Namespace(), c.Fleet.ClusterRegistration()
+	h := &handler{
+		Context:    c,
+		clusters:   clusters,
+		requests:   requests.Cache(),
+		bundles:    c.Fleet.Bundle().Cache(),
+		namespaces: namespaces.Cache(),
+	}
+	h.steps = append([]Step{namespaceStep{h}}, steps...)
+	h.steps = append(h.steps, registeredStep{h})
+	known := clusters.Cache()
+
+	clusters.OnChange(ctx, "cluster", h.onChange)
+	related.OnAnyChange(namespaces, clusters, clusterOfNamespace)
+	related.OnAnyChange(requests, clusters, func(request *fleet.ClusterRegistration) []types.NamespacedName {
+		found, _ := known.GetByIndex(index.ByClientID, index.Key(request.Namespace, request.Spec.ClientID))
+		return Keys(found)
+	})
+}
+
+// Keys are the names of Clusters.
+func Keys(clusters []*fleet.Cluster) []types.NamespacedName {
+	keys := make([]types.NamespacedName, 0, len(clusters))
+	for _, c := range clusters {
+		keys = append(keys, types.NamespacedName{Namespace: c.Namespace, Name: c.Name})
+	}
+	return keys
+}
+
+func clusterOfNamespace(namespace *corev1.Namespace) []types.NamespacedName {
+	a := namespace.Annotations
+	if a[fleet.ClusterAnnotation] == "" {
+		return nil
+	}
+	return []types.NamespacedName{{Namespace: a[fleet.ClusterNamespaceAnnotation], Name: a[fleet.ClusterAnnotation]}}
+}

@@ -1,0 +1,62 @@
+package cluster
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/index"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+)
+
+// stateWaitCheckIn is what management servers show for a Cluster whose agent was never heard of.
+const stateWaitCheckIn = "WaitCheckIn"
+
+// registeredStep says whether the agent has arrived. While it has not, the condition is Unknown, which shows as "in
+// progress"; False, which shows as broken, is only for a request that was refused.
+type registeredStep struct{ *handler }
+
+func (registeredStep) Condition() string { return fleet.ConditionRegistered }
+
+func (s registeredStep) Reconcile(_ context.Context, cluster *fleet.Cluster) outcome.Outcome {
+	display(cluster)
+	if !cluster.Status.Agent.LastSeen.IsZero() {
+		return outcome.Done(fleet.ReasonRegistered, "")
+	}
+	if refusal, found := s.refusal(cluster); found {
+		return outcome.Stalled(refusal.Reason, "a registration was refused: "+refusal.Message)
+	}
+	return outcome.Wait(fleet.ReasonWaitingForAgent, "waiting for the agent to register and check in for the first time")
+}
+
+func display(cluster *fleet.Cluster) {
+	d := &cluster.Status.Display
+	if d.ReadyBundles == "" {
+		d.ReadyBundles = "0/0"
+	}
+	switch {
+	case cluster.Status.Agent.LastSeen.IsZero():
+		d.State = stateWaitCheckIn
+	case d.State == stateWaitCheckIn:
+		d.State = ""
+	}
+}
+
+// refusal finds the reason of a refused request, unless another one of the same agent was granted.
+func (s registeredStep) refusal(cluster *fleet.Cluster) (found outcome.Outcome, refused bool) {
+	if cluster.Spec.ClientID == "" {
+		return outcome.Outcome{}, false
+	}
+	requests, _ := s.requests.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
+	for _, request := range requests {
+		if request.Status.Granted {
+			return outcome.Outcome{}, false
+		}
+		condition := outcome.Get(request.Status.Conditions, fleet.ConditionGranted)
+		if condition.Status == corev1.ConditionFalse {
+			found, refused = outcome.Outcome{Reason: condition.Reason, Message: condition.Message}, true
+		}
+	}
+	return found, refused
+}

@@ -1,0 +1,129 @@
+package clusterimport
+
+import (
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// whyImport says what on the Cluster itself asks for an import, or "". What its Secret and the hub's configuration ask for
+// is for delivered to say.
+func whyImport(cluster *fleet.Cluster, agentNamespace string) string {
+	status := cluster.Status
+	switch {
+	case status.AgentDeployedGeneration == nil:
+		return "no agent was installed yet"
+	case !status.AgentMigrated || !status.CattleNamespaceMigrated || !status.AgentNamespaceMigrated:
+		return "an older release installed the agent"
+	case *status.AgentDeployedGeneration != cluster.Spec.RedeployAgentGeneration:
+		return "spec.redeployAgentGeneration changed"
+	case status.AgentConfigChanged:
+		return "the agent's settings changed"
+	case status.Import != nil && status.Import.AgentNamespace != agentNamespace:
+		return "the agent's namespace changed"
+	case status.Import == nil && cluster.Spec.AgentNamespace != "" && status.Agent.Namespace != "" && status.Agent.Namespace != agentNamespace:
+		return "the agent's namespace changed"
+	}
+	return ""
+}
+
+// seen says whether the last import, or the last look, was at the same Secret and settings.
+func seen(last *fleet.ImportStatus, secretVersion, settings string) bool {
+	return last != nil && last.KubeConfigSecretVersion == secretVersion && last.SettingsHash == settings
+}
+
+// delivery is what an agent is told about its hub.
+type delivery struct {
+	apiServerURL  string
+	apiServerCA   []byte
+	tlsMode       config.TLSMode
+	gcInterval    metav1.Duration
+	urlFromSecret bool
+	caFromSecret  bool
+}
+
+// decideDelivery takes each of URL and CA from the kubeconfig Secret, where it has them, else from the configuration.
+func decideDelivery(hub config.Hub, secret map[string][]byte) (delivery, *failure) {
+	d := delivery{
+		apiServerURL: hub.APIServerURL,
+		apiServerCA:  hub.APIServerCA,
+		tlsMode:      hub.TLSMode(),
+		gcInterval:   hub.GarbageCollectionInterval,
+	}
+	if url := string(secret[registration.KubeconfigAPIServerURL]); url != "" {
+		d.apiServerURL, d.urlFromSecret = url, true
+	}
+	if ca := secret[registration.KubeconfigAPIServerCA]; len(ca) > 0 {
+		d.apiServerCA, d.caFromSecret = ca, true
+	}
+	switch {
+	case d.apiServerURL == "":
+		return delivery{}, failed(fleet.ReasonAPIServerURLMissing,
+			"nobody says where the agent reaches the hub; set apiServerURL in the hub's configuration (ConfigMap %s) or in the kubeconfig Secret",
+			registration.HubConfigMap)
+	case len(d.apiServerCA) > 0 && !isCertificate(d.apiServerCA):
+		return delivery{}, failed(fleet.ReasonAPIServerCAInvalid,
+			"apiServerCA is no PEM certificate; correct it in %s", d.caSource())
+	}
+	return d, nil
+}
+
+func (d delivery) caSource() string {
+	if d.caFromSecret {
+		return "the kubeconfig Secret"
+	}
+	return "the hub's configuration (ConfigMap " + registration.HubConfigMap + ")"
+}
+
+func isCertificate(data []byte) bool {
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return false
+	}
+	_, err := x509.ParseCertificate(block.Bytes)
+	return err == nil
+}
+
+// delivered says whether the agent was told just this. An empty CA was recorded in two ways by different releases.
+func delivered(status fleet.ClusterStatus, d delivery) bool {
+	return status.APIServerURL == d.apiServerURL &&
+		(status.APIServerCAHash == registration.CAHash(d.apiServerCA) || len(d.apiServerCA) == 0 && status.APIServerCAHash == emptyCAHash) &&
+		status.AgentTLSMode == string(d.tlsMode) &&
+		sameInterval(status.GarbageCollectionInterval, d.gcInterval)
+}
+
+// emptyCAHash is the hash of a CA that is there and empty.
+const emptyCAHash = "106eab90d1bb9f41a6bc937ccb191f4ff67809fffb93ce4a6e81822d"
+
+func sameInterval(last *metav1.Duration, wanted metav1.Duration) bool {
+	if last == nil {
+		return wanted.Duration == 0
+	}
+	return last.Duration == wanted.Duration
+}
+
+// settingsHash is of the settings of the hub that agents are installed with and told about.
+func settingsHash(hub config.Hub) string {
+	hash, err := registration.StatusHash([]any{hub.APIServerURL, hub.APIServerCA, hub.TLSMode(), hub.GarbageCollectionInterval.Duration})
+	if err != nil {
+		panic(fmt.Sprintf("strings always marshal: %v", err))
+	}
+	return hash
+}
+
+// registrationKey tells the agent which registration it should hold. It changes with all that makes the old one useless or
+// unwanted: another Cluster object, a redeployment asked for, another way to the hub.
+func registrationKey(cluster *fleet.Cluster, d delivery) string {
+	key, err := json.Marshal([]any{cluster.UID, cluster.Spec.RedeployAgentGeneration, d.apiServerURL, registration.CAHash(d.apiServerCA)})
+	if err != nil {
+		panic(fmt.Sprintf("strings always marshal: %v", err))
+	}
+	return registration.KeyHash(string(key)) + fmt.Sprintf("/%d", cluster.Spec.RedeployAgentGeneration)
+}

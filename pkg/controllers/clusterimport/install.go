@@ -1,0 +1,182 @@
+package clusterimport
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// install has the pool install the agent, and takes note of the result.
+func (p *pass) install(ctx context.Context) outcome.Outcome {
+	member, problem := p.member()
+	if problem != nil {
+		return outcome.Stalled(problem.reason, problem.message)
+	}
+	values, out := p.ensureToken()
+	if values == nil {
+		return out
+	}
+	plan, out := p.plan(ctx, values)
+	if plan == nil {
+		return out
+	}
+	return p.attempt(member, plan)
+}
+
+func (p *pass) member() (*member, *failure) {
+	parsed, err := parseKubeconfig(p.secret)
+	if err != nil {
+		return nil, failed(fleet.ReasonKubeconfigInvalid, "%s", err)
+	}
+	m, err := newMember(parsed, p.wanted.tlsMode)
+	if err != nil {
+		return nil, failed(fleet.ReasonKubeconfigInvalid, "the kubeconfig in Secret %s/%s cannot be used: %s",
+			p.secret.Namespace, p.secret.Name, rootCause(err))
+	}
+	return m, nil
+}
+
+func (p *pass) attempt(m *member, plan *plan) outcome.Outcome {
+	a := p.pool.attempt(p.key(), plan.inputs(m), func(ctx context.Context) callResult {
+		defer m.close()
+		return callResult{failure: m.install(ctx, plan)}
+	})
+	switch {
+	case a.running:
+		return outcome.Wait(fleet.ReasonImporting, "installing the agent on the member")
+	case a.result.failure != nil:
+		return outcome.Stalled(a.result.failure.reason, a.result.failure.message).In(a.retryAt.Sub(p.Clock.Now()))
+	}
+	p.record(plan)
+	return imported()
+}
+
+// record writes into the status what was delivered.
+func (p *pass) record(plan *plan) {
+	status := &p.cluster.Status
+	generation := p.cluster.Spec.RedeployAgentGeneration
+	interval := p.wanted.gcInterval
+	stale := p.staleNamespaces(plan.agentNamespace)
+
+	status.AgentDeployedGeneration = &generation
+	status.AgentMigrated, status.CattleNamespaceMigrated, status.AgentNamespaceMigrated = true, true, true
+	status.AgentConfigChanged = false
+	status.APIServerURL = p.wanted.apiServerURL
+	status.APIServerCAHash = registration.CAHash(p.wanted.apiServerCA)
+	status.AgentTLSMode = string(p.wanted.tlsMode)
+	status.GarbageCollectionInterval = &interval
+	if plan.anew {
+		status.Agent = fleet.AgentStatus{Namespace: p.cluster.Spec.AgentNamespace}
+	}
+	p.remember()
+	status.Import.Registration = plan.registration
+	status.Import.AgentNamespace = plan.agentNamespace
+	status.Import.StaleAgentNamespaces = stale
+	status.Import.Time = metav1.NewTime(p.Clock.Now())
+}
+
+// staleNamespaces are those of earlier agents, known from the last import or, after one by another release, from what the
+// agent last reported.
+func (p *pass) staleNamespaces(current string) []string {
+	var stale []string
+	before := p.cluster.Status.Agent.Namespace
+	if last := p.cluster.Status.Import; last != nil {
+		stale = append(stale, last.StaleAgentNamespaces...)
+		before = last.AgentNamespace
+	}
+	if before != "" {
+		stale = append(stale, before)
+	}
+	slices.Sort(stale)
+	stale = slices.Compact(stale)
+	return slices.DeleteFunc(stale, func(ns string) bool { return ns == current })
+}
+
+// ensureToken makes the token the agent is to register with and waits for its values.
+func (p *pass) ensureToken() (*registration.Values, outcome.Outcome) {
+	name := registration.ImportTokenName(p.cluster.Name)
+	waiting := outcome.Wait(fleet.ReasonWaitingForToken, "preparing the token the agent registers with")
+	token, err := p.known.Get(p.cluster.Namespace, name)
+	if apierrors.IsNotFound(err) {
+		return nil, p.createToken(name, waiting)
+	} else if err != nil {
+		return nil, outcome.Retry(fleet.ReasonError, err)
+	}
+	if !ownedBy(token, p.cluster) {
+		return nil, foreignToken(token)
+	}
+	if token.DeletionTimestamp != nil || token.Status.SecretName == "" {
+		return nil, waiting
+	}
+	secret, err := p.values.Get(token.Namespace, token.Status.SecretName)
+	if apierrors.IsNotFound(err) {
+		return nil, waiting.In(outcome.Recheck)
+	} else if err != nil {
+		return nil, outcome.Retry(fleet.ReasonError, err)
+	}
+	values, err := registration.DecodeValues(secret.Data[registration.ValuesKey])
+	if err != nil || values.Token == "" {
+		return nil, waiting
+	}
+	return &values, outcome.Done("", "")
+}
+
+// foreignToken covers the token of an earlier Cluster of this name too: Kubernetes is about to remove that one.
+func foreignToken(token *fleet.ClusterRegistrationToken) outcome.Outcome {
+	return outcome.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
+		"ClusterRegistrationToken %s/%s exists and is not of this Cluster; delete it", token.Namespace, token.Name)).In(outcome.Recheck)
+}
+
+func ownedBy(token *fleet.ClusterRegistrationToken, cluster *fleet.Cluster) bool {
+	return slices.ContainsFunc(token.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == cluster.UID })
+}
+
+func (p *pass) createToken(name string, waiting outcome.Outcome) outcome.Outcome {
+	_, err := p.tokens.Create(&fleet.ClusterRegistrationToken{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: p.cluster.Namespace,
+			Name:      name,
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: fleet.SchemeGroupVersion.String(), Kind: "Cluster", Name: p.cluster.Name, UID: p.cluster.UID,
+			}},
+		},
+		Spec: fleet.ClusterRegistrationTokenSpec{TTL: &metav1.Duration{Duration: importTokenTTL}},
+	})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return outcome.Retry(fleet.ReasonError, fmt.Errorf("creating ClusterRegistrationToken %s/%s: %w", p.cluster.Namespace, name, err))
+	}
+	return waiting
+}
+
+// pullSecrets reads the image pull Secrets that are copied to the member. A Cluster that names its own gets no copies.
+func (p *pass) pullSecrets(ctx context.Context) (names []string, copies []runtime.Object, problem *failure, err error) {
+	if own := p.cluster.Spec.AgentPullSecrets; own != nil {
+		for _, ref := range *own {
+			names = append(names, ref.Name)
+		}
+		return names, nil, nil, nil
+	}
+	for _, name := range p.hub.PullSecretNames() {
+		secret, err := p.Kubernetes.CoreV1().Secrets(p.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil, nil, failed(fleet.ReasonPullSecretMissing,
+				"image pull Secret %s/%s, named by imagePullSecrets of the hub's configuration, does not exist", p.SystemNamespace, name), nil
+		} else if err != nil {
+			return nil, nil, nil, err
+		}
+		names = append(names, name)
+		copies = append(copies, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: p.agentNamespace(), Name: name}, Type: secret.Type, Data: secret.Data,
+		})
+	}
+	return names, copies, nil, nil
+}

@@ -1,0 +1,89 @@
+package clusterimport
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/index"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// sharedNamespaces are namespaces whose kubeconfig Secrets Clusters of every namespace may use, as they always could.
+// Management servers keep them there.
+var sharedNamespaces = []string{
+	"fleet-local", "fleet-default",
+	"cattle-fleet-system", "fleet-system",
+	"cattle-fleet-clusters-system", "fleet-clusters-system",
+}
+
+// mayUse decides whether a Cluster may take its kubeconfig from that Secret. Whoever may create Clusters in one namespace
+// could otherwise have the hub install an agent of theirs on the clusters of another. A Secret elsewhere says itself who
+// may use it.
+func mayUse(cluster *fleet.Cluster, secret *corev1.Secret, systemNamespace string) bool {
+	from := index.KubeconfigNamespace(cluster)
+	if from == cluster.Namespace || from == systemNamespace || slices.Contains(sharedNamespaces, from) {
+		return true
+	}
+	for allowed := range strings.SplitSeq(secret.Annotations[fleet.KubeconfigAllowedAnnotation], ",") {
+		if allowed = strings.TrimSpace(allowed); allowed == cluster.Namespace || allowed == "*" {
+			return true
+		}
+	}
+	return false
+}
+
+// parseKubeconfig reads the kubeconfig of a Secret. It refuses everything that would make the hub run a program or read a
+// file of its own: the kubeconfig comes from whoever may write Secrets in some namespace. Its errors never repeat content.
+func parseKubeconfig(secret *corev1.Secret) (*clientcmdapi.Config, error) {
+	data := secret.Data[registration.KubeconfigValue]
+	if len(data) == 0 {
+		return nil, fmt.Errorf("Secret %s/%s has no key %q with a kubeconfig; it has %s",
+			secret.Namespace, secret.Name, registration.KubeconfigValue, keysOf(secret))
+	}
+	parsed, err := clientcmd.Load(data)
+	if err != nil {
+		return nil, fmt.Errorf("key %q of Secret %s/%s is no kubeconfig", registration.KubeconfigValue, secret.Namespace, secret.Name)
+	}
+	if err := selfContained(parsed); err != nil {
+		return nil, fmt.Errorf("the kubeconfig in Secret %s/%s %w", secret.Namespace, secret.Name, err)
+	}
+	return parsed, nil
+}
+
+func keysOf(secret *corev1.Secret) string {
+	keys := make([]string, 0, len(secret.Data))
+	for key := range secret.Data {
+		keys = append(keys, key)
+	}
+	if len(keys) == 0 {
+		return "none"
+	}
+	slices.Sort(keys)
+	return strings.Join(keys, ", ")
+}
+
+func selfContained(parsed *clientcmdapi.Config) error {
+	context := parsed.Contexts[parsed.CurrentContext]
+	if context == nil {
+		return errors.New("has no current context")
+	}
+	cluster, user := parsed.Clusters[context.Cluster], parsed.AuthInfos[context.AuthInfo]
+	switch {
+	case cluster == nil || cluster.Server == "":
+		return errors.New("names no server in its current context")
+	case user == nil:
+		return errors.New("names no user in its current context")
+	case user.Exec != nil || user.AuthProvider != nil:
+		return errors.New("runs a program to get its credential, which the hub does not do; use a token or a client certificate")
+	case cluster.CertificateAuthority+user.TokenFile+user.ClientCertificate+user.ClientKey != "":
+		return errors.New("names files, which the hub does not have; embed their content")
+	}
+	return nil
+}

@@ -1,0 +1,174 @@
+package clusterimport
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+const (
+	// requestTimeout bounds one request to a member.
+	requestTimeout = 15 * time.Second
+	// fieldManager is the name under which the hub applies on members.
+	fieldManager = "muster"
+)
+
+// member is a connection to one member cluster with the rights of its kubeconfig.
+type member struct {
+	server      string
+	fingerprint string // of the kubeconfig
+	version     discovery.ServerVersionInterface
+	objects     dynamic.Interface
+	transport   *http.Transport
+}
+
+// newMember prepares a connection; nothing is sent yet.
+func newMember(kubeconfig *clientcmdapi.Config, mode config.TLSMode) (*member, error) {
+	cfg, err := clientcmd.NewDefaultClientConfig(*kubeconfig, nil).ClientConfig()
+	if err != nil {
+		return nil, err
+	}
+	fingerprint, err := registration.StatusHash([]any{kubeconfig, mode})
+	if err != nil {
+		return nil, err
+	}
+	cfg.Timeout = requestTimeout
+	cfg.QPS = -1 // a dozen requests, one after another, limit themselves
+	cfg.UserAgent = "fleetcontroller"
+	client, transport, err := newHTTPClient(cfg, mode)
+	if err != nil {
+		return nil, err
+	}
+	version, err := discovery.NewDiscoveryClientForConfigAndClient(cfg, client)
+	if err != nil {
+		return nil, err
+	}
+	objects, err := dynamic.NewForConfigAndClient(cfg, client)
+	if err != nil {
+		return nil, err
+	}
+	return &member{server: cfg.Host, fingerprint: fingerprint, version: version, objects: objects, transport: transport}, nil
+}
+
+// newHTTPClient has a transport of its own, which can be closed: client-go's cache would keep one for every kubeconfig it
+// ever saw. In mode system-store the CAs of the operating system count as well as the kubeconfig's.
+func newHTTPClient(cfg *rest.Config, mode config.TLSMode) (*http.Client, *http.Transport, error) {
+	tlsConfig, err := rest.TLSConfigFor(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	if tlsConfig == nil {
+		tlsConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	if mode == config.TLSModeSystemStore && tlsConfig.RootCAs != nil && !cfg.Insecure {
+		if tlsConfig.RootCAs, err = withSystemRoots(cfg.CAData); err != nil {
+			return nil, nil, err
+		}
+	}
+	transport := utilnet.SetTransportDefaults(&http.Transport{TLSClientConfig: tlsConfig, Proxy: cfg.Proxy})
+	wrapped, err := rest.HTTPWrappersForConfig(cfg, transport)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &http.Client{Transport: wrapped, Timeout: cfg.Timeout}, transport, nil
+}
+
+func withSystemRoots(ca []byte) (*x509.CertPool, error) {
+	roots, err := x509.SystemCertPool()
+	if err != nil {
+		return nil, err
+	}
+	roots.AppendCertsFromPEM(ca)
+	return roots, nil
+}
+
+func (m *member) close() { m.transport.CloseIdleConnections() }
+
+// resources are the kinds an agent consists of. Knowing them saves a discovery for each import.
+var resources = map[string]schema.GroupVersionResource{
+	"Namespace":           {Version: "v1", Resource: "namespaces"},
+	"Secret":              {Version: "v1", Resource: "secrets"},
+	"ConfigMap":           {Version: "v1", Resource: "configmaps"},
+	"ServiceAccount":      {Version: "v1", Resource: "serviceaccounts"},
+	"ClusterRole":         {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"},
+	"ClusterRoleBinding":  {Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"},
+	"Deployment":          {Group: "apps", Version: "v1", Resource: "deployments"},
+	"NetworkPolicy":       {Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"},
+	"PriorityClass":       {Group: "scheduling.k8s.io", Version: "v1", Resource: "priorityclasses"},
+	"PodDisruptionBudget": {Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
+}
+
+func (m *member) resource(kind, namespace string) (dynamic.ResourceInterface, error) {
+	gvr, known := resources[kind]
+	if !known {
+		return nil, fmt.Errorf("no resource is known for kind %s", kind)
+	}
+	if namespace == "" {
+		return m.objects.Resource(gvr), nil
+	}
+	return m.objects.Resource(gvr).Namespace(namespace), nil
+}
+
+// apply makes the object as given, whoever made it before: on a member the agent's objects may be of an earlier import, of
+// another release or of the chart.
+func (m *member) apply(ctx context.Context, object runtime.Object) error {
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return err
+	}
+	kind := object.GetObjectKind().GroupVersionKind().Kind
+	client, err := m.resource(kind, accessor.GetNamespace())
+	if err != nil {
+		return err
+	}
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+	if err != nil {
+		return err
+	}
+	unstructured.RemoveNestedField(content, "status")
+	apply := func() error {
+		_, err := client.Apply(ctx, accessor.GetName(), &unstructured.Unstructured{Object: content},
+			metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+		return err
+	}
+	err = apply()
+	if kind == "PriorityClass" && apierrors.IsInvalid(err) { // its value cannot be changed
+		if err := m.remove(ctx, kind, "", accessor.GetName()); err != nil {
+			return err
+		}
+		return apply()
+	}
+	return err
+}
+
+// remove deletes an object, if it is there.
+func (m *member) remove(ctx context.Context, kind, namespace, name string) error {
+	client, err := m.resource(kind, namespace)
+	if err != nil {
+		return err
+	}
+	err = client.Delete(ctx, name, metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,198 @@
+package clusterimport
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/rancher/wrangler/v3/pkg/apply"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/muster-fleet/muster/pkg/agentmanifest"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// importTokenTTL is how long an installed agent has to register.
+const importTokenTTL = 12 * time.Hour
+
+// generationEnv is the environment variable of the agent that changes when it has to start anew.
+const generationEnv = "GENERATION"
+
+// plan is everything that is to be on the member.
+type plan struct {
+	agentNamespace string
+	registration   string
+	anew           bool // the agent is to register, not only to restart
+	objects        []runtime.Object
+	hadScheduling  bool // an earlier import may have left a PriorityClass or a PodDisruptionBudget
+	fingerprint    string
+}
+
+// inputs tells one plan for one member from another. It has no secret in it but the digest.
+func (p *plan) inputs(m *member) string { return m.fingerprint + "/" + p.fingerprint }
+
+// plan returns what to install, or why that cannot be said yet.
+func (p *pass) plan(ctx context.Context, values *registration.Values) (*plan, outcome.Outcome) {
+	names, copies, problem, err := p.pullSecrets(ctx)
+	if err != nil {
+		return nil, outcome.Retry(fleet.ReasonError, err)
+	}
+	if problem != nil {
+		return nil, outcome.Stalled(problem.reason, problem.message).In(outcome.Recheck)
+	}
+	key := registrationKey(p.cluster, p.wanted)
+	objects, err := p.objects(values, key, names, copies)
+	if err != nil {
+		return nil, outcome.Stalled(fleet.ReasonSettingsInvalid, fmt.Sprintf("the agent cannot be installed with these settings: %s", err))
+	}
+	fingerprint, err := registration.StatusHash(objects)
+	if err != nil {
+		return nil, outcome.Retry(fleet.ReasonError, err)
+	}
+	last := p.cluster.Status.Import
+	return &plan{
+		agentNamespace: p.agentNamespace(),
+		registration:   key,
+		anew:           last == nil || last.Registration != key || last.AgentNamespace != p.agentNamespace(),
+		objects:        objects,
+		hadScheduling:  last != nil && p.cluster.Spec.AgentSchedulingCustomization == nil,
+		fingerprint:    fingerprint,
+	}, outcome.Done("", "")
+}
+
+// objects are in the order of their creation: the Deployment comes when all that its pods need is there.
+func (p *pass) objects(values *registration.Values, key string, pullSecrets []string, copies []runtime.Object) ([]runtime.Object, error) {
+	scheduling, err := agentmanifest.Scheduling(p.agentNamespace(), p.cluster.Spec.AgentSchedulingCustomization)
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := agentmanifest.Render(p.options(key, pullSecrets))
+	if err != nil {
+		return nil, err
+	}
+	agentConfig, err := p.agentConfig()
+	if err != nil {
+		return nil, err
+	}
+	objects := append([]runtime.Object{p.namespace()}, scheduling...)
+	objects = append(objects, p.bootstrapSecret(values, key))
+	objects = append(objects, copies...)
+	objects = append(objects, agentConfig)
+	objects = append(objects, manifest...)
+	return objects, p.mark(objects)
+}
+
+func (p *pass) options(key string, pullSecrets []string) agentmanifest.Options {
+	spec := p.cluster.Spec
+	image := p.hub.AgentImage
+	if image == "" {
+		image = p.Agent.Image
+	}
+	priorityClass := ""
+	if s := spec.AgentSchedulingCustomization; s != nil && s.PriorityClass != nil {
+		priorityClass = agentmanifest.PriorityClassName
+	}
+	return agentmanifest.Options{
+		Namespace:               p.agentNamespace(),
+		Scope:                   spec.AgentNamespace,
+		Image:                   image,
+		ImagePullPolicy:         p.hub.AgentImagePullPolicy,
+		SystemDefaultRegistry:   p.hub.SystemDefaultRegistry,
+		PrivateRepoURL:          spec.PrivateRepoURL,
+		ImagePullSecrets:        pullSecrets,
+		Replicas:                p.Agent.Replicas,
+		CheckinInterval:         p.hub.AgentCheckinInterval.Duration,
+		BundleDeploymentWorkers: p.hub.AgentWorkers.BundleDeployment,
+		DriftWorkers:            p.hub.AgentWorkers.Drift,
+		LeaderElection: agentmanifest.LeaderElection{
+			LeaseDuration: p.Agent.LeaseDuration, RenewDeadline: p.Agent.RenewDeadline, RetryPeriod: p.Agent.RetryPeriod,
+		},
+		EnvVars:                append([]corev1.EnvVar{{Name: generationEnv, Value: key}}, spec.AgentEnvVars...),
+		Tolerations:            spec.AgentTolerations,
+		Affinity:               spec.AgentAffinity,
+		Resources:              spec.AgentResources,
+		HostNetwork:            spec.HostNetwork != nil && *spec.HostNetwork,
+		PriorityClassName:      priorityClass,
+		Debug:                  p.Agent.Debug,
+		DebugLevel:             p.Agent.DebugLevel,
+		DisableSecurityContext: p.Agent.DisableSecurityContext,
+	}
+}
+
+func (p *pass) namespace() runtime.Object {
+	return &corev1.Namespace{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+		ObjectMeta: metav1.ObjectMeta{Name: p.agentNamespace()},
+	}
+}
+
+func (p *pass) bootstrapSecret(values *registration.Values, key string) runtime.Object {
+	ca := values.APIServerCA
+	if len(p.wanted.apiServerCA) > 0 {
+		ca = string(p.wanted.apiServerCA)
+	}
+	return &corev1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.agentNamespace(), Name: registration.BootstrapSecret},
+		Data: map[string][]byte{
+			registration.BootstrapAPIServerURL:                []byte(p.wanted.apiServerURL),
+			registration.BootstrapAPIServerCA:                 []byte(ca),
+			registration.BootstrapClusterNamespace:            []byte(values.ClusterNamespace),
+			registration.BootstrapToken:                       []byte(values.Token),
+			registration.BootstrapTokenName:                   []byte(values.TokenName),
+			registration.BootstrapSystemRegistrationNamespace: []byte(values.SystemRegistrationNamespace),
+			registration.BootstrapRegistration:                []byte(key),
+		},
+	}
+}
+
+func (p *pass) agentConfig() (runtime.Object, error) {
+	document, err := config.Agent{
+		ClientID:                  p.cluster.Spec.ClientID,
+		Labels:                    registration.AgentConfigLabels(p.cluster.Labels),
+		AgentTLSMode:              p.wanted.tlsMode,
+		GarbageCollectionInterval: p.wanted.gcInterval,
+	}.Document()
+	return &corev1.ConfigMap{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.agentNamespace(), Name: registration.AgentConfigMap},
+		Data:       map[string]string{registration.ConfigKey: document},
+	}, err
+}
+
+// mark gives every object the label by which agents recognise what belongs to them. Namespaces are shared and stay as
+// they are.
+func (p *pass) mark(objects []runtime.Object) error {
+	labels, annotations, err := apply.GetLabelsAndAnnotations(registration.AgentBootstrapSetID(p.cluster.Spec.AgentNamespace), nil)
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		accessor, err := meta.Accessor(object)
+		if err != nil {
+			return err
+		}
+		if _, shared := object.(*corev1.Namespace); shared {
+			continue
+		}
+		accessor.SetLabels(merged(accessor.GetLabels(), labels))
+		accessor.SetAnnotations(merged(accessor.GetAnnotations(), annotations))
+	}
+	return nil
+}
+
+func merged(base, extra map[string]string) map[string]string {
+	out := make(map[string]string, len(base)+len(extra))
+	for _, m := range []map[string]string{base, extra} {
+		for key, value := range m {
+			out[key] = value
+		}
+	}
+	return out
+}

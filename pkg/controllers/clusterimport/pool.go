@@ -1,0 +1,154 @@
+package clusterimport
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rancher/wrangler/v3/pkg/kv"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/clock"
+
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+)
+
+const (
+	// freshSlots is how many members are called at once that have not failed. A member that accepts connections and never
+	// answers holds one until callTimeout, so there are many.
+	freshSlots = 256
+	// failedSlots is how many members are called at once that failed the last time. They have slots of their own: a
+	// thousand unreachable members must not delay one that works.
+	failedSlots = 32
+	// callTimeout bounds everything one attempt does on a member.
+	callTimeout = time.Minute
+)
+
+// call is one attempt on a member. It must return when its context ends.
+type call func(context.Context) callResult
+
+// callResult is what an attempt came to: done, or why not.
+type callResult struct {
+	failure *failure
+}
+
+// attempt is what the pool knows of the last call for a Cluster.
+type attempt struct {
+	inputs  string // what it was made with; other inputs make another attempt
+	running bool
+	result  callResult
+	retryAt time.Time
+}
+
+// pool runs calls to members, one at a time for each Cluster.
+type pool struct {
+	ctx     context.Context
+	clock   clock.Clock
+	backoff app.Backoff
+	notify  func(types.NamespacedName)
+
+	fresh, failed chan struct{}
+	running       sync.WaitGroup
+
+	mu       sync.Mutex
+	attempts map[types.NamespacedName]*attempt
+	delays   map[types.NamespacedName]*wait.Backoff
+}
+
+func newPool(ctx context.Context, clk clock.Clock, backoff app.Backoff, notify func(types.NamespacedName)) *pool {
+	return &pool{
+		ctx: ctx, clock: clk, backoff: backoff, notify: notify,
+		fresh:    make(chan struct{}, freshSlots),
+		failed:   make(chan struct{}, failedSlots),
+		attempts: map[types.NamespacedName]*attempt{},
+		delays:   map[types.NamespacedName]*wait.Backoff{},
+	}
+}
+
+// attempt returns the state of the call with these inputs, and starts it if there is none or its time to be tried again
+// has come. A call with other inputs that still runs is left to end first; its end brings the Cluster back.
+func (p *pool) attempt(key types.NamespacedName, inputs string, run call) attempt {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	last := p.attempts[key]
+	if last != nil && (last.running || last.inputs == inputs && p.settled(last)) {
+		return *last
+	}
+	lane := p.fresh
+	if last != nil && last.inputs == inputs {
+		lane = p.failed
+	} else {
+		delete(p.delays, key)
+	}
+	started := &attempt{inputs: inputs, running: true}
+	p.attempts[key] = started
+	p.running.Go(func() { p.run(key, started, lane, run) })
+	return *started
+}
+
+// settled says whether nothing is to be done: it worked, or it is too early to try again.
+func (p *pool) settled(a *attempt) bool {
+	return a.result.failure == nil || p.clock.Now().Before(a.retryAt)
+}
+
+func (p *pool) run(key types.NamespacedName, a *attempt, lane chan struct{}, run call) {
+	select {
+	case lane <- struct{}{}:
+		defer func() { <-lane }()
+	case <-p.ctx.Done():
+		return
+	}
+	ctx, cancel := context.WithTimeout(p.ctx, callTimeout)
+	defer cancel()
+	result := run(ctx)
+
+	p.mu.Lock()
+	a.running, a.result = false, result
+	if result.failure != nil {
+		a.retryAt = p.clock.Now().Add(p.nextDelay(key))
+	}
+	p.mu.Unlock()
+	if p.ctx.Err() == nil {
+		p.notify(clusterOf(key))
+	}
+}
+
+func (p *pool) nextDelay(key types.NamespacedName) time.Duration {
+	delay := p.delays[key]
+	if delay == nil {
+		const doublings = 20
+		delay = &wait.Backoff{Duration: p.backoff.Base, Factor: 2, Jitter: 0.2, Steps: doublings, Cap: p.backoff.Max}
+		p.delays[key] = delay
+	}
+	return delay.Step()
+}
+
+// forget drops what is known of a Cluster whose call has been taken note of, or that is gone.
+func (p *pool) forget(key types.NamespacedName) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if a := p.attempts[key]; a != nil && a.running {
+		return
+	}
+	delete(p.attempts, key)
+	delete(p.delays, key)
+}
+
+// forgetAll drops everything about a Cluster that is gone.
+func (p *pool) forgetAll(key string) {
+	namespace, name := kv.RSplit(key, "/")
+	p.forget(types.NamespacedName{Namespace: namespace, Name: name})
+	p.forget(types.NamespacedName{Namespace: namespace, Name: name + clean})
+}
+
+func (p *pool) wait() { p.running.Wait() }
+
+// clean marks the key of a Cluster's clean-up, which runs beside its import.
+const clean = "/clean"
+
+// clusterOf is the Cluster a call was for; names of objects have no slash.
+func clusterOf(key types.NamespacedName) types.NamespacedName {
+	key.Name = strings.TrimSuffix(key.Name, clean)
+	return key
+}

@@ -1,0 +1,148 @@
+package clusterimport
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/index"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+)
+
+// Condition is Imported.
+func (s *Step) Condition() string { return fleet.ConditionImported }
+
+// Reconcile imports the Cluster if anything asks for it.
+func (s *Step) Reconcile(ctx context.Context, cluster *fleet.Cluster) outcome.Outcome {
+	hub := s.Config.Get()
+	switch {
+	case cluster.Spec.KubeConfigSecret == "":
+		return outcome.Done(fleet.ReasonNotImported, "")
+	case isLocal(cluster, hub) && hub.Bootstrap.LocalAgentDisabled:
+		return outcome.Done(fleet.ReasonLocalAgentDisabled, "the configuration says bootstrap.localAgentDisabled")
+	}
+	p := &pass{Step: s, cluster: cluster, hub: hub}
+	return p.run(ctx)
+}
+
+func isLocal(cluster *fleet.Cluster, hub config.Hub) bool {
+	return cluster.Namespace == hub.Bootstrap.Namespace && cluster.Name == "local"
+}
+
+// pass is one look at one Cluster that has a kubeconfig.
+type pass struct {
+	*Step
+	cluster *fleet.Cluster
+	hub     config.Hub
+
+	secret *corev1.Secret
+	wanted delivery
+}
+
+func (p *pass) key() types.NamespacedName {
+	return types.NamespacedName{Namespace: p.cluster.Namespace, Name: p.cluster.Name}
+}
+
+func (p *pass) run(ctx context.Context) outcome.Outcome {
+	version := p.secrets.of(index.KubeconfigNamespace(p.cluster), p.cluster.Spec.KubeConfigSecret)
+	why := whyImport(p.cluster, p.agentNamespace())
+	if why == "" && version == "" {
+		return imported() // the Secret is away; the member runs its agent and does not miss it
+	}
+	if why == "" && seen(p.cluster.Status.Import, version, settingsHash(p.hub)) {
+		return p.afterImport(ctx, version)
+	}
+	if out := p.readSecret(ctx, version); !out.IsDone() {
+		return out
+	}
+	if out := p.decideDelivery(); !out.IsDone() {
+		return out
+	}
+	if why == "" && delivered(p.cluster.Status, p.wanted) {
+		p.remember()
+		return imported()
+	}
+	if out := p.vanishedKeys(); !out.IsDone() {
+		return out
+	}
+	return p.install(ctx)
+}
+
+func imported() outcome.Outcome { return outcome.Done(fleet.ReasonImported, "") }
+
+func (p *pass) agentNamespace() string {
+	if p.cluster.Spec.AgentNamespace != "" {
+		return p.cluster.Spec.AgentNamespace
+	}
+	return p.SystemNamespace
+}
+
+// readSecret reads the kubeconfig Secret itself, which no cache holds.
+func (p *pass) readSecret(ctx context.Context, version string) outcome.Outcome {
+	namespace, name := index.KubeconfigNamespace(p.cluster), p.cluster.Spec.KubeConfigSecret
+	missing := outcome.Wait(fleet.ReasonWaitingForKubeconfig, fmt.Sprintf("waiting for kubeconfig Secret %s/%s", namespace, name))
+	if version == "" {
+		return missing
+	}
+	secret, err := p.Kubernetes.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return missing
+	case err != nil:
+		return outcome.Retry(fleet.ReasonError, fmt.Errorf("reading kubeconfig Secret %s/%s: %w", namespace, name, err))
+	case !mayUse(p.cluster, secret, p.SystemNamespace):
+		return outcome.Stalled(fleet.ReasonKubeconfigNotAllowed, fmt.Sprintf(
+			"Secret %s/%s is in another namespace and does not allow this one; annotate it with %s=%s",
+			namespace, name, fleet.KubeconfigAllowedAnnotation, p.cluster.Namespace))
+	}
+	p.secret = secret
+	return outcome.Done("", "")
+}
+
+func (p *pass) decideDelivery() outcome.Outcome {
+	wanted, problem := decideDelivery(p.hub, p.secret.Data)
+	if problem != nil {
+		return outcome.Stalled(problem.reason, problem.message)
+	}
+	p.wanted = wanted
+	return outcome.Done("", "")
+}
+
+// settle is how long a new kubeconfig Secret may take to get its optional keys back.
+const settle = 30 * time.Second
+
+// vanishedKeys waits a moment when the Secret no longer says where the hub is, although it did. Management servers delete
+// the Secret, make it again and add the keys a moment later; until then the agent would be sent to another address and
+// back.
+func (p *pass) vanishedKeys() outcome.Outcome {
+	last := p.cluster.Status.Import
+	if last == nil || !(last.APIServerURLFromSecret && !p.wanted.urlFromSecret || last.APIServerCAFromSecret && !p.wanted.caFromSecret) {
+		return outcome.Done("", "")
+	}
+	age := p.Clock.Since(p.secret.CreationTimestamp.Time)
+	if age >= settle {
+		return outcome.Done("", "")
+	}
+	return outcome.Skip().In(settle - age)
+}
+
+// remember notes what was looked at, when it asks for nothing new.
+func (p *pass) remember() {
+	last := p.cluster.Status.Import
+	if last == nil {
+		last = &fleet.ImportStatus{AgentNamespace: p.agentNamespace()}
+	} else {
+		last = last.DeepCopy()
+	}
+	last.KubeConfigSecretVersion = version(p.secret)
+	last.SettingsHash = settingsHash(p.hub)
+	last.APIServerURLFromSecret, last.APIServerCAFromSecret = p.wanted.urlFromSecret, p.wanted.caFromSecret
+	p.cluster.Status.Import = last
+}

@@ -1,0 +1,134 @@
+package clusterregistration
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/index"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// findCluster finds the Cluster that has the request's identity, or creates it.
+func (p *pass) findCluster(context.Context) outcome.Outcome {
+	clientID := p.request.Spec.ClientID
+	owners, err := p.known.GetByIndex(index.ByClientID, index.Key(p.request.Namespace, clientID))
+	if err != nil {
+		return failed(err)
+	}
+	sameName, err := p.clusterNamed(registration.ClusterName(clientID))
+	if err != nil {
+		return failed(err)
+	}
+	match := registration.MatchCluster(clientID, knownAll(owners), known(sameName))
+	switch {
+	case match.Refuse != nil:
+		return refused(match.Refuse)
+	case match.Wait != nil:
+		return waiting(match.Wait)
+	case match.Create != "":
+		return p.createCluster(match.Create)
+	}
+	for _, owner := range owners {
+		if owner.Name == match.Use {
+			p.cluster = owner
+		}
+	}
+	return ok
+}
+
+// clusterNamed reads the cache; nil means that there is none.
+func (p *pass) clusterNamed(name string) (*fleet.Cluster, error) {
+	cluster, err := p.known.Get(p.request.Namespace, name)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return cluster, err
+}
+
+func knownAll(clusters []*fleet.Cluster) []registration.Known {
+	all := make([]registration.Known, 0, len(clusters))
+	for _, c := range clusters {
+		all = append(all, *known(c))
+	}
+	return all
+}
+
+func known(c *fleet.Cluster) *registration.Known {
+	if c == nil {
+		return nil
+	}
+	return &registration.Known{Name: c.Name, ClientID: c.Spec.ClientID, Deleting: c.DeletionTimestamp != nil}
+}
+
+// createCluster leaves the rest to the cluster controller; the event of the namespace it makes brings the request back.
+// One that exists already was created by another pass and is about to reach the cache.
+func (p *pass) createCluster(name string) outcome.Outcome {
+	_, err := p.clusters.Create(&fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:  p.request.Namespace,
+			Name:       name,
+			Labels:     registration.NewClusterLabels(name, p.request.Spec.ClusterLabels, p.Config.Get().IgnoreClusterRegistrationLabels),
+			Finalizers: []string{fleet.ClusterFinalizer},
+		},
+		Spec: fleet.ClusterSpec{ClientID: p.request.Spec.ClientID},
+	})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return failed(fmt.Errorf("creating Cluster %s/%s: %w", p.request.Namespace, name, err))
+	}
+	return outcome.Wait(fleet.ReasonWaitingForCluster, fmt.Sprintf("waiting for Cluster %s to get its namespace", name))
+}
+
+// waitForNamespace looks whether the cluster controller has made the cluster namespace. The status only says that it has:
+// which namespace that is, is computed, for an agent may have written to the status.
+func (p *pass) waitForNamespace(context.Context) outcome.Outcome {
+	switch {
+	case p.cluster.Labels[fleet.ClusterManagementLabel] != "":
+		return outcome.Wait(fleet.ReasonManagedElsewhere, fmt.Sprintf(
+			"Cluster %s is handed to another controller by its label %s", p.cluster.Name, fleet.ClusterManagementLabel))
+	case p.cluster.Status.Namespace != p.clusterNamespace():
+		return outcome.Wait(fleet.ReasonWaitingForCluster, fmt.Sprintf("waiting for Cluster %s to get its namespace", p.cluster.Name))
+	}
+	_, p.dropped = registration.AcceptLabels(p.request.Spec.ClusterLabels)
+	return ok
+}
+
+func (p *pass) clusterNamespace() string {
+	return registration.ClusterNamespace(p.cluster.Namespace, p.cluster.Name)
+}
+
+// bindToCluster makes the Cluster the owner of the request, so that it goes with it.
+func (p *pass) bindToCluster(context.Context) outcome.Outcome {
+	owner := metav1.OwnerReference{
+		APIVersion: fleet.SchemeGroupVersion.String(), Kind: "Cluster", Name: p.cluster.Name, UID: p.cluster.UID,
+	}
+	if current := p.request.OwnerReferences; len(current) == 1 && current[0].UID == owner.UID {
+		return ok
+	}
+	latest, err := writes.Merge(p.requests, p.request, map[string]any{
+		"metadata": map[string]any{"ownerReferences": []metav1.OwnerReference{owner}},
+	})
+	if err != nil {
+		return failed(err)
+	}
+	p.request = latest
+	return ok
+}
+
+// keepCluster finds the Cluster of a granted request. When it is gone, Kubernetes removes the request with it.
+func (p *pass) keepCluster(context.Context) outcome.Outcome {
+	cluster, err := p.clusterNamed(p.request.Status.ClusterName)
+	if err != nil {
+		return failed(err)
+	}
+	if cluster == nil || cluster.DeletionTimestamp != nil {
+		return outcome.Skip()
+	}
+	p.cluster = cluster
+	return ok
+}

@@ -1,0 +1,77 @@
+package clusterregistration
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+)
+
+const (
+	// passTimeout bounds one pass, so that an API server that accepts and never answers holds no worker.
+	passTimeout = 30 * time.Second
+	// patience is how old a waiting request gets before its status says what it waits for. Most waits end within
+	// milliseconds, and a write for each would cost as much as the registration.
+	patience = 2 * time.Second
+)
+
+type handler struct {
+	*app.Context
+	requests fleetcontrollers.ClusterRegistrationController
+	cache    fleetcontrollers.ClusterRegistrationCache
+	clusters fleetcontrollers.ClusterClient
+	known    fleetcontrollers.ClusterCache
+	tokens   fleetcontrollers.ClusterRegistrationTokenCache
+	accounts corecontrollers.ServiceAccountCache
+	secrets  corecontrollers.SecretCache
+	sets     desiredset.Sets
+	fresh    writes.Freshness
+}
+
+func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), passTimeout)
+	defer cancel()
+	switch {
+	case request == nil:
+		return nil, h.remove(ctx, key)
+	case request.DeletionTimestamp != nil, request.Labels[fleet.ClusterManagementLabel] != "", h.fresh.IsStale(request):
+		return request, nil
+	}
+	p := &pass{handler: h, request: request, after: request.Status.DeepCopy()}
+	return h.finish(p, p.run(ctx))
+}
+
+// finish writes the status, emits the event of a transition and says when the request is looked at next.
+func (h *handler) finish(p *pass, out outcome.Outcome) (*fleet.ClusterRegistration, error) {
+	if h.tooEarlyToTell(p.request, out) {
+		h.requests.EnqueueAfter(p.request.Namespace, p.request.Name, patience)
+		return p.request, nil
+	}
+	after := p.request.DeepCopy()
+	after.Status = *p.after
+	transition := outcome.Set(&after.Status.Conditions, fleet.ConditionGranted, out, h.Clock.Now())
+	latest, written, err := writes.Status(h.requests, p.request, after)
+	if err != nil {
+		return p.request, errors.Join(err, out.Err)
+	}
+	if written {
+		h.fresh.Wrote(latest)
+		transition.Record(h.Events, latest)
+	}
+	if out.After > 0 {
+		h.requests.EnqueueAfter(latest.Namespace, latest.Name, out.After)
+	}
+	return latest, out.Err
+}
+
+func (h *handler) tooEarlyToTell(request *fleet.ClusterRegistration, out outcome.Outcome) bool {
+	return out.IsWait() && h.Clock.Since(request.CreationTimestamp.Time) < patience
+}

@@ -1,0 +1,103 @@
+// Package clusterregistration answers the requests of agents: it finds or creates the Cluster a request is about, gives
+// the agent a ServiceAccount with the rights it needs, and hands over the credential.
+package clusterregistration
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/index"
+	"github.com/muster-fleet/muster/pkg/controllers/related"
+)
+
+var requestKind = fleet.SchemeGroupVersion.WithKind("ClusterRegistration")
+
+// Register sets up the controller. It watches requests; Clusters and tokens, which requests wait for; what was made for a
+// request, to repair it; and credential Secrets, to remove them when their time is over.
+func Register(ctx context.Context, c *app.Context) {
+	requests, clusters, tokens := c.Fleet.ClusterRegistration(), c.Fleet.Cluster(), c.Fleet.ClusterRegistrationToken()
+	accounts, secrets := c.Core.ServiceAccount(), c.Core.Secret()
+	roles, bindings, clusterBindings := c.RBAC.Role(), c.RBAC.RoleBinding(), c.RBAC.ClusterRoleBinding()
+	h := &handler{
+		Context:  c,
+		requests: requests,
+		cache:    requests.Cache(),
+		clusters: clusters,
+		known:    clusters.Cache(),
+		tokens:   tokens.Cache(),
+		accounts: accounts.Cache(),
+		secrets:  secrets.Cache(),
+		sets:     desiredset.New(c.Apply, accounts, roles, bindings, clusterBindings),
+	}
+	secrets.Cache().AddIndexer(secretsByRequest, requestOfSecret)
+
+	requests.OnChange(ctx, "cluster-registration", h.onChange)
+	secrets.OnChange(ctx, "credential-expiry", h.expireCredential)
+
+	related.OnAnyChange(clusters, requests, h.waitingForCluster)
+	related.OnAnyChange(tokens, requests, h.waitingForToken)
+	related.OnAnyChange(secrets, requests, h.waitingForTokenSecret)
+	for _, made := range []related.Source{accounts, secrets, roles, bindings, clusterBindings} {
+		related.OnAnyChange(made, requests, h.orphanOf)
+	}
+	related.OnDamage(accounts, requests, requestOf)
+	related.OnDamage(roles, requests, requestOf)
+	related.OnDamage(bindings, requests, requestOf)
+	related.OnDamage(clusterBindings, requests, requestOf)
+}
+
+var requestOf = related.MadeFor(requestKind)
+
+// waitingForCluster finds the requests that a change of a Cluster may help.
+func (h *handler) waitingForCluster(cluster *fleet.Cluster) []types.NamespacedName {
+	if cluster.Spec.ClientID == "" {
+		return nil
+	}
+	requests, _ := h.cache.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
+	return ungranted(requests)
+}
+
+// waitingForToken finds the requests that name a token.
+func (h *handler) waitingForToken(token *fleet.ClusterRegistrationToken) []types.NamespacedName {
+	requests, _ := h.cache.GetByIndex(index.ByToken, index.TokenKey(token.Namespace, token.Name))
+	return ungranted(requests)
+}
+
+// waitingForTokenSecret finds the request whose agent gets the token that Kubernetes put into a Secret.
+func (h *handler) waitingForTokenSecret(secret *corev1.Secret) []types.NamespacedName {
+	if secret.Type != corev1.SecretTypeServiceAccountToken {
+		return nil
+	}
+	account, err := h.accounts.Get(secret.Namespace, secret.Annotations[corev1.ServiceAccountNameKey])
+	if err != nil {
+		return nil
+	}
+	return requestOf(account)
+}
+
+// orphanOf finds the request something was made for when that request is gone already, deleted while no hub was running,
+// say. Looking at a request that is gone removes what it left.
+func (h *handler) orphanOf(made related.Made) []types.NamespacedName {
+	var orphaned []types.NamespacedName
+	for _, key := range requestOf(made) {
+		if _, err := h.cache.Get(key.Namespace, key.Name); apierrors.IsNotFound(err) {
+			orphaned = append(orphaned, key)
+		}
+	}
+	return orphaned
+}
+
+func ungranted(requests []*fleet.ClusterRegistration) (keys []types.NamespacedName) {
+	for _, r := range requests {
+		if !r.Status.Granted {
+			keys = append(keys, types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
+		}
+	}
+	return keys
+}

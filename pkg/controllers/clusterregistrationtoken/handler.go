@@ -1,0 +1,184 @@
+package clusterregistrationtoken
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	"github.com/muster-fleet/muster/pkg/credential"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// passTimeout bounds one pass, so that an API server that accepts and never answers holds no worker.
+const passTimeout = 30 * time.Second
+
+type handler struct {
+	*app.Context
+	tokens   fleetcontrollers.ClusterRegistrationTokenController
+	cache    fleetcontrollers.ClusterRegistrationTokenCache
+	accounts corecontrollers.ServiceAccountCache
+	secrets  corecontrollers.SecretCache
+	sets     desiredset.Sets
+	fresh    writes.Freshness
+}
+
+func (h *handler) onChange(_ string, token *fleet.ClusterRegistrationToken) (*fleet.ClusterRegistrationToken, error) {
+	if token == nil || token.DeletionTimestamp != nil || h.fresh.IsStale(token) {
+		return token, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), passTimeout)
+	defer cancel()
+
+	expires := expiry(token)
+	if expires != nil && !h.Clock.Now().Before(expires.Time) {
+		return token, h.expire(token)
+	}
+	out := h.reconcile(ctx, token, expires)
+	return h.finish(token, expires, out)
+}
+
+// expiry is when the token ends; nil for one that does not.
+func expiry(token *fleet.ClusterRegistrationToken) *metav1.Time {
+	if !hasTTL(token) {
+		return nil
+	}
+	end := metav1.NewTime(token.CreationTimestamp.Add(token.Spec.TTL.Duration))
+	return &end
+}
+
+func hasTTL(token *fleet.ClusterRegistrationToken) bool {
+	return token.Spec.TTL != nil && token.Spec.TTL.Duration > 0
+}
+
+// expire deletes the token. Its ServiceAccount, and with it every bearer token that was handed out, goes with it by owner
+// reference. An error is retried: an expired token that stays is an open door.
+func (h *handler) expire(token *fleet.ClusterRegistrationToken) error {
+	err := h.tokens.Delete(token.Namespace, token.Name, &metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &token.UID},
+	})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("deleting the expired ClusterRegistrationToken %s/%s: %w", token.Namespace, token.Name, err)
+	}
+	return nil
+}
+
+func (h *handler) reconcile(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) outcome.Outcome {
+	if h.TokenTTLRequired && !hasTTL(token) {
+		return h.withdraw(ctx, token)
+	}
+	if out := h.ensureRights(ctx, token); !out.IsDone() {
+		return out
+	}
+	return h.ensureValues(ctx, token, expires)
+}
+
+// withdraw refuses a token that would live for ever where the hub requires an end, and takes back what it was given
+// before the hub required one.
+func (h *handler) withdraw(ctx context.Context, token *fleet.ClusterRegistrationToken) outcome.Outcome {
+	if err := h.sets.Ensure(ctx, ownedSet(token), token); err != nil {
+		return outcome.Retry(fleet.ReasonError, err)
+	}
+	return outcome.Stalled(fleet.ReasonTTLRequired,
+		"spec.ttl is missing and this hub requires one; create a token with a ttl such as 24h")
+}
+
+func ownedSet(token *fleet.ClusterRegistrationToken) string {
+	return registration.OwnedSetID(setID, token.Namespace, token.Name)
+}
+
+func (h *handler) ensureRights(ctx context.Context, token *fleet.ClusterRegistrationToken) outcome.Outcome {
+	err := h.sets.Ensure(ctx, ownedSet(token), token, rights(token)...)
+	var foreign *desiredset.ForeignError
+	switch {
+	case errors.As(err, &foreign):
+		return outcome.Stalled(fleet.ReasonNameConflict, foreign.Error()).In(outcome.Recheck)
+	case err != nil:
+		return outcome.Retry(fleet.ReasonError, err)
+	}
+	return outcome.Done("", "")
+}
+
+func accountOf(token *fleet.ClusterRegistrationToken) credential.Account {
+	return credential.Account{
+		Namespace: token.Namespace,
+		Name:      registration.TokenServiceAccount(token.Name, string(token.UID)),
+	}
+}
+
+// rights are what the holder of the token may do: create ClusterRegistrations, and nothing else. The right to read one
+// credential comes with each granted request.
+func rights(token *fleet.ClusterRegistrationToken) []runtime.Object {
+	account := accountOf(token).Name
+	named := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{
+			Namespace: token.Namespace,
+			Name:      name,
+			Labels:    map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
+		}
+	}
+	return []runtime.Object{
+		&corev1.ServiceAccount{ObjectMeta: named(account)},
+		&rbacv1.Role{
+			ObjectMeta: named(registration.RoleName(account)),
+			Rules: []rbacv1.PolicyRule{{
+				Verbs: []string{"create"}, APIGroups: []string{fleet.SchemeGroupVersion.Group}, Resources: []string{"clusterregistrations"},
+			}},
+		},
+		&rbacv1.RoleBinding{
+			ObjectMeta: named(registration.RoleBindingName(account)),
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: token.Namespace, Name: account}},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: registration.RoleName(account)},
+		},
+	}
+}
+
+// finish writes the status, emits the event of a transition and says when the token is looked at next.
+func (h *handler) finish(token *fleet.ClusterRegistrationToken, expires *metav1.Time, out outcome.Outcome) (*fleet.ClusterRegistrationToken, error) {
+	after := token.DeepCopy()
+	after.Status.Expires = expires
+	after.Status.SecretName = ""
+	if out.IsDone() {
+		after.Status.SecretName = token.Name
+	}
+	transition := outcome.Set(&after.Status.Conditions, fleet.ConditionReady, out, h.Clock.Now())
+	latest, written, err := writes.Status(h.tokens, token, after)
+	if err != nil {
+		return token, errors.Join(err, out.Err)
+	}
+	if written {
+		h.fresh.Wrote(latest)
+		transition.Record(h.Events, latest)
+	}
+	next := out.After
+	if expires != nil {
+		next = outcome.Earliest(next, max(expires.Sub(h.Clock.Now()), time.Millisecond))
+	}
+	if next > 0 {
+		h.tokens.EnqueueAfter(token.Namespace, token.Name, next)
+	}
+	return latest, out.Err
+}
+
+// everyToken is only for changes of the configuration, which concern every token.
+func (h *handler) everyToken() []*fleet.ClusterRegistrationToken {
+	tokens, err := h.cache.List("", labels.Everything())
+	if err != nil {
+		return nil // a cache's list fails only on indexes of another name
+	}
+	return tokens
+}

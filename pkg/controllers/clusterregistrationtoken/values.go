@@ -1,0 +1,173 @@
+package clusterregistrationtoken
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/credential"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// ensureValues keeps the Secret from which agents are installed: a values file for the chart fleet-agent. The bearer
+// token in it is kept while it is good, for others may hold a copy; the rest follows the configuration.
+func (h *handler) ensureValues(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) outcome.Outcome {
+	existing, err := h.currentSecret(ctx, token)
+	if err != nil {
+		return outcome.Retry(fleet.ReasonError, err)
+	}
+	if existing != nil && !ownedBy(existing, token) {
+		return foreignSecret(token)
+	}
+	bearer, err := h.bearer(ctx, token, existing, expires)
+	if errors.Is(err, credential.ErrPending) {
+		return outcome.Wait(fleet.ReasonWaitingForCredential, err.Error())
+	} else if err != nil {
+		return outcome.Retry(fleet.ReasonError, err)
+	}
+	values, err := registration.EncodeValues(h.values(token, bearer))
+	if err != nil {
+		return outcome.Retry(fleet.ReasonError, err)
+	}
+	err = h.write(ctx, token, existing, values)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return h.taken(ctx, token, err)
+	case err != nil:
+		return outcome.Retry(fleet.ReasonError, err)
+	}
+	return outcome.Done(fleet.ReasonTokenReady, "")
+}
+
+// taken finds out whose Secret has the name: somebody else's stays, our own is one the cache has not seen yet.
+func (h *handler) taken(ctx context.Context, token *fleet.ClusterRegistrationToken, cause error) outcome.Outcome {
+	secret, err := h.Kubernetes.CoreV1().Secrets(token.Namespace).Get(ctx, token.Name, metav1.GetOptions{})
+	if err == nil && !ownedBy(secret, token) {
+		return foreignSecret(token)
+	}
+	return outcome.Retry(fleet.ReasonError, cause)
+}
+
+func foreignSecret(token *fleet.ClusterRegistrationToken) outcome.Outcome {
+	message := fmt.Sprintf("Secret %s/%s exists and is not of this token; rename or delete it", token.Namespace, token.Name)
+	return outcome.Stalled(fleet.ReasonNameConflict, message).In(outcome.Recheck)
+}
+
+// currentSecret reads the cache, and asks the API server only when the cache has none: it holds only our own Secrets, and
+// somebody else's must not be overwritten.
+func (h *handler) currentSecret(ctx context.Context, token *fleet.ClusterRegistrationToken) (*corev1.Secret, error) {
+	secret, err := h.secrets.Get(token.Namespace, token.Name)
+	if apierrors.IsNotFound(err) && token.Status.SecretName == "" {
+		return nil, nil // most likely the first pass; creating it finds out whether the name is free
+	}
+	if apierrors.IsNotFound(err) {
+		secret, err = h.Kubernetes.CoreV1().Secrets(token.Namespace).Get(ctx, token.Name, metav1.GetOptions{})
+	}
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return secret, err
+}
+
+func ownedBy(secret *corev1.Secret, token *fleet.ClusterRegistrationToken) bool {
+	if secret.Type != registration.SecretTypeValues {
+		return false
+	}
+	for _, owner := range secret.OwnerReferences {
+		if owner.UID == token.UID {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *handler) bearer(ctx context.Context, token *fleet.ClusterRegistrationToken, existing *corev1.Secret, expires *metav1.Time) (credential.Token, error) {
+	lifetime := credential.LongLived
+	if expires != nil {
+		lifetime = expires.Sub(h.Clock.Now())
+	}
+	if bearer, good := h.reusable(token, existing, expires); good {
+		return bearer, nil
+	}
+	issued, err := h.Issuer.Issue(ctx, accountOf(token), lifetime)
+	return issued.Token, err
+}
+
+// renewBefore is how much life a bearer token must have left to be kept, when the token itself has no end.
+const renewBefore = 30 * 24 * time.Hour
+
+func (h *handler) reusable(token *fleet.ClusterRegistrationToken, existing *corev1.Secret, expires *metav1.Time) (credential.Token, bool) {
+	if existing == nil {
+		return "", false
+	}
+	values, err := registration.DecodeValues(existing.Data[registration.ValuesKey])
+	if err != nil {
+		return "", false
+	}
+	account := accountOf(token)
+	cached, err := h.accounts.Get(account.Namespace, account.Name)
+	if err != nil {
+		return "", false
+	}
+	bearer := credential.Token(values.Token)
+	claims, err := credential.Inspect(bearer)
+	moment := h.Clock.Now().Add(renewBefore)
+	if expires != nil {
+		moment = expires.Add(-time.Minute)
+	}
+	return bearer, err == nil && claims.ServesUntil(string(cached.UID), moment)
+}
+
+func (h *handler) values(token *fleet.ClusterRegistrationToken, bearer credential.Token) registration.Values {
+	hub := h.Config.Get()
+	values := registration.Values{
+		ClusterNamespace:            token.Namespace,
+		APIServerURL:                hub.APIServerURL,
+		APIServerCA:                 string(hub.APIServerCA),
+		Token:                       bearer.Reveal(),
+		TokenName:                   registration.LabelValue(token.Name),
+		SystemRegistrationNamespace: h.RegistrationNamespace(),
+	}
+	if h.SystemNamespace != registration.DefaultSystemNamespace {
+		values.Internal = &registration.ValuesInternal{SystemNamespace: h.SystemNamespace}
+	}
+	return values
+}
+
+func (h *handler) write(ctx context.Context, token *fleet.ClusterRegistrationToken, existing *corev1.Secret, values []byte) error {
+	client := h.Kubernetes.CoreV1().Secrets(token.Namespace)
+	if existing == nil {
+		_, err := client.Create(ctx, valuesSecret(token, values), metav1.CreateOptions{})
+		return err
+	}
+	if bytes.Equal(existing.Data[registration.ValuesKey], values) {
+		return nil
+	}
+	changed := existing.DeepCopy()
+	changed.Data = map[string][]byte{registration.ValuesKey: values}
+	_, err := client.Update(ctx, changed, metav1.UpdateOptions{})
+	return err
+}
+
+func valuesSecret(token *fleet.ClusterRegistrationToken, values []byte) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: token.Namespace,
+			Name:      token.Name,
+			Labels:    map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: tokenKind.GroupVersion().String(), Kind: tokenKind.Kind, Name: token.Name, UID: token.UID,
+			}},
+		},
+		Type: registration.SecretTypeValues,
+		Data: map[string][]byte{registration.ValuesKey: values},
+	}
+}

@@ -1,0 +1,207 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/rancher/lasso/pkg/controller"
+	"github.com/rancher/wrangler/v3/pkg/apply"
+	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
+	rbaccontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/rbac/v1"
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/bootstrap"
+	"github.com/muster-fleet/muster/pkg/controllers/cluster"
+	"github.com/muster-fleet/muster/pkg/controllers/clusterimport"
+	"github.com/muster-fleet/muster/pkg/controllers/clusterregistration"
+	"github.com/muster-fleet/muster/pkg/controllers/clusterregistrationtoken"
+	"github.com/muster-fleet/muster/pkg/controllers/index"
+	"github.com/muster-fleet/muster/pkg/controllers/settings"
+	"github.com/muster-fleet/muster/pkg/crds"
+	"github.com/muster-fleet/muster/pkg/credential"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+)
+
+// Run runs a hub until ctx ends, and returns when everything it started has stopped. An error means that it could not
+// start. Only one hub may run against an API server at a time; see Lead for a program that has no election of its own.
+func Run(ctx context.Context, options Options) error {
+	o, err := options.complete()
+	if err != nil {
+		return err
+	}
+	h, err := newHub(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer h.close()
+	if err := h.prepare(ctx); err != nil {
+		return err
+	}
+	if err := h.register(ctx); err != nil {
+		return err
+	}
+	if err := h.start(ctx); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	h.imports.Wait()
+	return nil
+}
+
+// hub is one running hub.
+type hub struct {
+	*app.Context
+	options   Options
+	factories []controller.SharedControllerFactory
+	events    record.EventBroadcaster
+	imports   *clusterimport.Step
+	transport http.RoundTripper
+}
+
+func newHub(ctx context.Context, o Options) (*hub, error) {
+	cfg := hubConfig(o.RESTConfig)
+	own, err := newFactory(cfg, o.SystemNamespace)
+	if err != nil {
+		return nil, fmt.Errorf("preparing the hub's caches: %w", err)
+	}
+	h := &hub{options: o, factories: []controller.SharedControllerFactory{own}}
+	fleetFactory := own
+	if o.SharedControllerFactory != nil {
+		fleetFactory = o.SharedControllerFactory
+		h.factories = append(h.factories, fleetFactory)
+	}
+	if h.Context, err = newContext(cfg, o, own, fleetFactory); err != nil {
+		return nil, err
+	}
+	if h.transport, err = rest.TransportFor(cfg); err != nil {
+		return nil, err
+	}
+	h.events = record.NewBroadcaster(record.WithContext(ctx))
+	h.Events = h.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "fleetcontroller"})
+	h.events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: h.Kubernetes.CoreV1().Events("")})
+	return h, nil
+}
+
+// newContext makes the clients that all controllers share.
+func newContext(cfg *rest.Config, o Options, own, fleetFactory controller.SharedControllerFactory) (*app.Context, error) {
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	metadataClient, err := metadata.NewForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	sets, err := apply.NewForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &app.Context{
+		RESTConfig:       cfg,
+		Kubernetes:       client,
+		Metadata:         metadataClient,
+		Fleet:            fleetcontrollers.New(fleetFactory),
+		Core:             corecontrollers.New(own),
+		RBAC:             rbaccontrollers.New(own),
+		Apply:            sets,
+		Config:           &config.Store{},
+		Issuer:           credential.Issuer{Client: client.CoreV1(), Clock: o.Clock},
+		Clock:            o.Clock,
+		SystemNamespace:  o.SystemNamespace,
+		TokenTTLRequired: o.TokenTTLRequired,
+		Agent:            o.Agent,
+		ImportBackoff:    o.ImportBackoff,
+	}, nil
+}
+
+// prepare makes what the caches and every registration need.
+func (h *hub) prepare(ctx context.Context) error {
+	extensions, err := apiextensions.NewForConfig(h.RESTConfig)
+	if err != nil {
+		return err
+	}
+	if err := crds.Ensure(ctx, extensions); err != nil {
+		return err
+	}
+	return ensureGround(ctx, h.Kubernetes, h.SystemNamespace, h.RegistrationNamespace())
+}
+
+// register sets up every controller. All caches are asked for here: one that is first asked for later never fills.
+func (h *hub) register(ctx context.Context) error {
+	watcher, err := settings.Load(ctx, h.Context)
+	if err != nil {
+		return err
+	}
+	watcher.Register(ctx)
+	index.Register(h.Fleet)
+	clusterregistrationtoken.Register(ctx, h.Context)
+	clusterregistration.Register(ctx, h.Context)
+	h.imports = clusterimport.Register(ctx, h.Context)
+	cluster.Register(ctx, h.Context, h.imports)
+	if !h.options.DisableBootstrap {
+		bootstrap.Register(ctx, h.Context)
+	}
+	stripManagedFields(
+		h.Core.Namespace().Informer(), h.Core.Secret().Informer(), h.Core.ServiceAccount().Informer(), h.Core.ConfigMap().Informer(),
+		h.RBAC.Role().Informer(), h.RBAC.RoleBinding().Informer(), h.RBAC.ClusterRoleBinding().Informer(),
+		h.Fleet.Cluster().Informer(), h.Fleet.ClusterGroup().Informer(), h.Fleet.ClusterRegistration().Informer(),
+		h.Fleet.ClusterRegistrationToken().Informer(), h.Fleet.Bundle().Informer(),
+	)
+	return nil
+}
+
+const (
+	startWarning = 10 * time.Second
+	startTimeout = 3 * time.Minute
+)
+
+// start fills the caches and lets the workers begin. A right that is missing keeps a cache from filling for ever and says
+// so only in the log of client-go, so there is an end to the patience.
+func (h *hub) start(ctx context.Context) error {
+	if err := h.imports.Start(ctx); err != nil {
+		return err
+	}
+	warning := time.AfterFunc(startWarning, func() {
+		logrus.Warn("Still filling the caches; if this goes on, the hub may lack the right to list one of the kinds it watches")
+	})
+	defer warning.Stop()
+	started := make(chan error, 1)
+	go func() { started <- h.startFactories(ctx) }()
+	select {
+	case err := <-started:
+		if err == nil && ctx.Err() == nil {
+			logrus.Infof("The hub is at work, with its configuration in namespace %s", h.SystemNamespace)
+			h.options.OnReady()
+		}
+		return err
+	case <-h.Clock.After(startTimeout):
+		return fmt.Errorf("the caches were not filled in %s: is a CustomResourceDefinition missing, or the right to list a kind?", startTimeout)
+	}
+}
+
+func (h *hub) startFactories(ctx context.Context) error {
+	for _, factory := range h.factories {
+		if err := factory.Start(ctx, h.options.Workers); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *hub) close() {
+	h.events.Shutdown()
+	utilnet.CloseIdleConnectionsFor(h.transport)
+}

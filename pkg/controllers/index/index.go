@@ -1,0 +1,72 @@
+// Package index has the indexes that several controllers share. Each look-up costs the same however many clusters there
+// are.
+package index
+
+import (
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+const (
+	// ByClientID finds Clusters, and requests, by Key(namespace, clientID).
+	ByClientID = "muster.fleet.cattle.io/by-client-id"
+	// ByToken finds requests, and tokens, by TokenKey(namespace, token name).
+	ByToken = "muster.fleet.cattle.io/by-token"
+	// ByKubeconfig finds Clusters by Key(namespace, name) of their kubeconfig Secret.
+	ByKubeconfig = "muster.fleet.cattle.io/by-kubeconfig"
+)
+
+// Register adds the indexes. It is called once, before any controller is registered.
+func Register(f fleetcontrollers.Interface) {
+	f.Cluster().Cache().AddIndexer(ByClientID, clusterByClientID)
+	f.Cluster().Cache().AddIndexer(ByKubeconfig, clusterByKubeconfig)
+	f.ClusterRegistration().Cache().AddIndexer(ByClientID, requestByClientID)
+	f.ClusterRegistration().Cache().AddIndexer(ByToken, requestByToken)
+	f.ClusterRegistrationToken().Cache().AddIndexer(ByToken, tokenByName)
+}
+
+// Key joins a namespace, which has no slash, and anything else.
+func Key(namespace, rest string) string { return namespace + "/" + rest }
+
+// TokenKey is the key of a token, whose name may be too long for the label in which agents send it.
+func TokenKey(namespace, token string) string { return Key(namespace, registration.LabelValue(token)) }
+
+// KubeconfigNamespace is where a Cluster's kubeconfig Secret is.
+func KubeconfigNamespace(cluster *fleet.Cluster) string {
+	if cluster.Spec.KubeConfigSecretNamespace != "" {
+		return cluster.Spec.KubeConfigSecretNamespace
+	}
+	return cluster.Namespace
+}
+
+// clusterByClientID leaves out Clusters without an identity: an empty clientID must match none of them.
+func clusterByClientID(c *fleet.Cluster) ([]string, error) {
+	if c.Spec.ClientID == "" {
+		return nil, nil
+	}
+	return []string{Key(c.Namespace, c.Spec.ClientID)}, nil
+}
+
+func clusterByKubeconfig(c *fleet.Cluster) ([]string, error) {
+	if c.Spec.KubeConfigSecret == "" {
+		return nil, nil
+	}
+	return []string{Key(KubeconfigNamespace(c), c.Spec.KubeConfigSecret)}, nil
+}
+
+func requestByClientID(r *fleet.ClusterRegistration) ([]string, error) {
+	return []string{Key(r.Namespace, r.Spec.ClientID)}, nil
+}
+
+func requestByToken(r *fleet.ClusterRegistration) ([]string, error) {
+	token := r.Labels[fleet.RegistrationTokenLabel]
+	if token == "" {
+		return nil, nil
+	}
+	return []string{Key(r.Namespace, token)}, nil
+}
+
+func tokenByName(t *fleet.ClusterRegistrationToken) ([]string, error) {
+	return []string{TokenKey(t.Namespace, t.Name)}, nil
+}

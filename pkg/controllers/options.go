@@ -1,0 +1,76 @@
+// Package controllers is the hub: it registers member clusters with the cluster it runs against. Run is all a program
+// needs, whether it is the hub's own binary or a management server that embeds it.
+package controllers
+
+import (
+	"errors"
+	"time"
+
+	"github.com/rancher/lasso/pkg/controller"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/version"
+)
+
+// Options say which hub to run. Only RESTConfig is required.
+type Options struct {
+	// RESTConfig is how the hub reaches its API server. It is copied; limits on requests are taken off the copy, for the API
+	// server's own priority and fairness does that better, and a Timeout of 0 becomes 30 seconds.
+	RESTConfig *rest.Config
+	// SharedControllerFactory, if given, serves the fleet.cattle.io kinds, so that a server which watches them anyway keeps
+	// them in memory once. It must not have been started; Run starts it. The Kubernetes kinds always have caches of the
+	// hub's own, which hold only what the hub made.
+	SharedControllerFactory controller.SharedControllerFactory
+	// SystemNamespace is where the hub's ConfigMap is; empty means "cattle-fleet-system".
+	SystemNamespace string
+	// DisableBootstrap keeps the hub from registering its own cluster, whatever its configuration says.
+	DisableBootstrap bool
+	// TokenTTLRequired refuses ClusterRegistrationTokens that would live for ever.
+	TokenTTLRequired bool
+	// Agent is how agents are run that the hub installs. An empty image means the agent of this release.
+	Agent app.AgentSettings
+	// ImportBackoff is how soon and how rarely an import that failed is tried again; the zero value means 2 seconds to 5
+	// minutes.
+	ImportBackoff app.Backoff
+	// Workers is the number of workers for each kind; 0 means 50.
+	Workers int
+	// Clock tells the time; nil means the real one.
+	Clock clock.WithTicker
+	// OnReady, if given, is called once all caches are filled and the hub is at work.
+	OnReady func()
+}
+
+const (
+	defaultWorkers = 50
+	defaultTimeout = 30 * time.Second
+	agentImage     = "muster-fleet/fleet-agent:"
+)
+
+// complete checks the options and fills in the defaults.
+func (o Options) complete() (Options, error) {
+	if o.RESTConfig == nil {
+		return o, errors.New("Options.RESTConfig is missing: it says which API server the hub works on")
+	}
+	if o.SystemNamespace == "" {
+		o.SystemNamespace = registration.DefaultSystemNamespace
+	}
+	if o.Workers == 0 {
+		o.Workers = defaultWorkers
+	}
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	if o.ImportBackoff == (app.Backoff{}) {
+		o.ImportBackoff = app.Backoff{Base: 2 * time.Second, Max: 5 * time.Minute}
+	}
+	if o.Agent.Image == "" {
+		o.Agent.Image = agentImage + version.Version
+	}
+	if o.OnReady == nil {
+		o.OnReady = func() {}
+	}
+	return o, nil
+}

@@ -1,0 +1,95 @@
+// Package outcome is the vocabulary of a controller's pass: what it came to, and how that becomes a condition, an event
+// and a requeue. It is the one place that maps the four.
+package outcome
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Recheck is when something that stalled on an object the hub does not watch, such as one of somebody else that has a
+// name it needs, is looked at again.
+const Recheck = time.Minute
+
+type kind int
+
+const (
+	kindDone kind = iota
+	kindWait
+	kindStalled
+	kindRetry
+	kindSkip
+)
+
+// Outcome is what one pass over one object came to. Make it with Done, Wait, Stalled, Retry or Skip.
+type Outcome struct {
+	kind kind
+	// Reason is a constant of the API package.
+	Reason string
+	// Message is for people. It is stable: a pass that comes to the same writes nothing.
+	Message string
+	// After, when positive, brings the object back even if no event does.
+	After time.Duration
+	// Err is what a retry is for; the work queue backs off while it lasts.
+	Err error
+}
+
+// Done says that all is as it should be: condition True.
+func Done(reason, message string) Outcome {
+	return Outcome{kind: kindDone, Reason: reason, Message: message}
+}
+
+// Wait says that something else must happen first, whose event brings the object back: condition Unknown.
+func Wait(reason, message string) Outcome {
+	return Outcome{kind: kindWait, Reason: reason, Message: message}
+}
+
+// Stalled says that it will not work until a person or another object changes something: condition False and a warning
+// event. Nothing is retried.
+func Stalled(reason, message string) Outcome {
+	return Outcome{kind: kindStalled, Reason: reason, Message: message}
+}
+
+// Retry says that an error of the moment got in the way: condition False, and the work queue tries again with backoff.
+func Retry(reason string, err error) Outcome {
+	return Outcome{kind: kindRetry, Reason: reason, Message: err.Error(), Err: err}
+}
+
+// Skip says that there is nothing to do or to say: the condition stays as it is, and later steps are left out.
+func Skip() Outcome { return Outcome{kind: kindSkip} }
+
+// In brings the object back after d at the latest.
+func (o Outcome) In(d time.Duration) Outcome {
+	o.After = d
+	return o
+}
+
+// IsDone says whether a next step may build on this one.
+func (o Outcome) IsDone() bool { return o.kind == kindDone }
+
+// IsWait says whether an event of something else is awaited.
+func (o Outcome) IsWait() bool { return o.kind == kindWait }
+
+// IsSkip says whether the condition is left alone.
+func (o Outcome) IsSkip() bool { return o.kind == kindSkip }
+
+// Status is the status of a condition whose True is the good state.
+func (o Outcome) Status() corev1.ConditionStatus {
+	switch o.kind {
+	case kindDone:
+		return corev1.ConditionTrue
+	case kindWait:
+		return corev1.ConditionUnknown
+	default:
+		return corev1.ConditionFalse
+	}
+}
+
+// Earliest is the sooner of two requeue delays, where 0 means none.
+func Earliest(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,72 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// ensureGround makes what every registration builds on: the hub's two namespaces, and the ClusterRoles that are bound for
+// each agent.
+func ensureGround(ctx context.Context, client kubernetes.Interface, namespaces ...string) error {
+	for _, name := range namespaces {
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		_, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			_, err = client.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{})
+		}
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("creating Namespace %s: %w", name, err)
+		}
+	}
+	for _, role := range agentRoles() {
+		if err := ensureRole(ctx, client, role); err != nil {
+			return fmt.Errorf("ClusterRole %s: %w", role.Name, err)
+		}
+	}
+	return nil
+}
+
+func ensureRole(ctx context.Context, client kubernetes.Interface, role *rbacv1.ClusterRole) error {
+	roles := client.RbacV1().ClusterRoles()
+	existing, err := roles.Get(ctx, role.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = roles.Create(ctx, role, metav1.CreateOptions{})
+		return err
+	}
+	if err != nil || reflect.DeepEqual(existing.Rules, role.Rules) {
+		return err
+	}
+	changed := existing.DeepCopy()
+	changed.Rules = role.Rules
+	_, err = roles.Update(ctx, changed, metav1.UpdateOptions{})
+	return err
+}
+
+// agentRoles are what a registered agent may do, apart from reporting its heartbeat.
+func agentRoles() []*rbacv1.ClusterRole {
+	group := []string{fleet.SchemeGroupVersion.Group}
+	return []*rbacv1.ClusterRole{
+		{
+			ObjectMeta: metav1.ObjectMeta{Name: registration.ClusterRoleBundleDeployment},
+			Rules: []rbacv1.PolicyRule{
+				{Verbs: []string{"get", "list", "watch"}, APIGroups: group, Resources: []string{"bundledeployments"}},
+				{Verbs: []string{"update", "patch"}, APIGroups: group, Resources: []string{"bundledeployments/status"}},
+				{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"secrets", "configmaps"}},
+			},
+		},
+		{
+			ObjectMeta: metav1.ObjectMeta{Name: registration.ClusterRoleContent},
+			Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: group, Resources: []string{"contents"}}},
+		},
+	}
+}

@@ -1,0 +1,86 @@
+// Package settings keeps the hub's configuration in force what its ConfigMap says.
+package settings
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Reasons of the events on the ConfigMap.
+const (
+	reasonInvalid      = "ConfigInvalid"
+	reasonOtherRelease = "ConfigOfOtherRelease"
+)
+
+// Load reads the configuration once, before anything starts. There is none before the chart is installed; then the
+// defaults are in force.
+func Load(ctx context.Context, c *app.Context) (*Watcher, error) {
+	configMap, err := c.Kubernetes.CoreV1().ConfigMaps(c.SystemNamespace).Get(ctx, registration.HubConfigMap, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return &Watcher{Context: c}, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("reading the hub's configuration: %w", err)
+	}
+	w := &Watcher{Context: c, started: true, release: configMap.Annotations[fleet.VersionAnnotation]}
+	// A document that is wrong is reported when the ConfigMap is watched; until it is corrected, the defaults are in force.
+	if hub, _, err := config.ParseHub(configMap.Data[registration.ConfigKey]); err == nil {
+		w.Config.Set(hub)
+	}
+	return w, nil
+}
+
+// Watcher puts each change of the ConfigMap into force.
+type Watcher struct {
+	*app.Context
+	started bool   // there was a ConfigMap at the start
+	release string // its release then
+}
+
+// Register watches the ConfigMap.
+func (w *Watcher) Register(ctx context.Context) {
+	w.Core.ConfigMap().OnChange(ctx, "hub-settings", w.onChange)
+}
+
+// onChange keeps the configuration in force when the ConfigMap is deleted or wrong: a mistake while editing must not send
+// every agent somewhere else.
+func (w *Watcher) onChange(_ string, configMap *corev1.ConfigMap) (*corev1.ConfigMap, error) {
+	if configMap == nil || configMap.Namespace != w.SystemNamespace || configMap.Name != registration.HubConfigMap {
+		return configMap, nil
+	}
+	release := configMap.Annotations[fleet.VersionAnnotation]
+	if !w.started {
+		w.started, w.release = true, release
+	}
+	if release != w.release {
+		w.refuse(configMap, reasonOtherRelease, fmt.Sprintf(
+			"the configuration is of release %q and this hub started with one of release %q; the hub of that release will apply it", release, w.release))
+		return configMap, nil
+	}
+	hub, warnings, err := config.ParseHub(configMap.Data[registration.ConfigKey])
+	if err != nil {
+		w.refuse(configMap, reasonInvalid, err.Error()+"; the configuration before it stays in force")
+		return configMap, nil
+	}
+	for _, warning := range warnings {
+		w.refuse(configMap, reasonInvalid, warning)
+	}
+	if w.Config.Set(hub) {
+		logrus.Infof("The configuration in ConfigMap %s/%s is in force", configMap.Namespace, configMap.Name)
+	}
+	return configMap, nil
+}
+
+func (w *Watcher) refuse(configMap *corev1.ConfigMap, reason, message string) {
+	logrus.Warnf("ConfigMap %s/%s: %s", configMap.Namespace, configMap.Name, message)
+	w.Events.Event(configMap, corev1.EventTypeWarning, reason, message)
+}

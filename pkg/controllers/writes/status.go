@@ -1,0 +1,72 @@
+// Package writes has the few ways in which controllers change objects that others write too: by patches of what they
+// own, never by whole objects.
+package writes
+
+import (
+	"encoding/json"
+	"fmt"
+
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Patcher is what wrangler's generated clients have for one kind.
+type Patcher[T metav1.Object] interface {
+	Patch(namespace, name string, pt types.PatchType, data []byte, subresources ...string) (T, error)
+}
+
+// Status writes the difference between two versions of an object's status, and nothing when there is none. The patch
+// names the resourceVersion it is based on, so that it never overwrites what it has not seen; a conflict is retried by
+// the work queue.
+func Status[T metav1.Object](client Patcher[T], before, after T) (latest T, written bool, err error) {
+	diff, err := difference(before, after)
+	if err != nil || diff == nil {
+		return before, false, err
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": before.GetResourceVersion(), "uid": before.GetUID()},
+		"status":   diff,
+	})
+	if err != nil {
+		return before, false, err
+	}
+	latest, err = client.Patch(before.GetNamespace(), before.GetName(), types.MergePatchType, patch, "status")
+	if err != nil {
+		return before, false, fmt.Errorf("writing the status of %s/%s: %w", before.GetNamespace(), before.GetName(), err)
+	}
+	return latest, true, nil
+}
+
+func difference(before, after any) (any, error) {
+	old, err := json.Marshal(before)
+	if err != nil {
+		return nil, err
+	}
+	changed, err := json.Marshal(after)
+	if err != nil {
+		return nil, err
+	}
+	patch, err := jsonpatch.CreateMergePatch(old, changed)
+	if err != nil {
+		return nil, err
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(patch, &fields); err != nil {
+		return nil, err
+	}
+	return fields["status"], nil
+}
+
+// Merge sends a merge patch of metadata or spec fields.
+func Merge[T metav1.Object](client Patcher[T], object T, fields map[string]any) (T, error) {
+	patch, err := json.Marshal(fields)
+	if err != nil {
+		return object, err
+	}
+	latest, err := client.Patch(object.GetNamespace(), object.GetName(), types.MergePatchType, patch)
+	if err != nil {
+		return object, fmt.Errorf("patching %s/%s: %w", object.GetNamespace(), object.GetName(), err)
+	}
+	return latest, nil
+}

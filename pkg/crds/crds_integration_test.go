@@ -1,0 +1,280 @@
+package crds_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/pkg/crds"
+)
+
+func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
+
+func TestEnsureServesEveryKindAndLeavesExistingDefinitionsAlone(t *testing.T) {
+	client := served(t).ApiextensionsV1().CustomResourceDefinitions()
+	objects, err := crds.Objects()
+	require.NoError(t, err)
+
+	before, err := client.List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	assert.Len(t, before.Items, len(objects))
+
+	_, err = client.Patch(t.Context(), "contents.fleet.cattle.io", types.MergePatchType,
+		[]byte(`{"metadata":{"labels":{"app.kubernetes.io/managed-by":"Helm"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	require.NoError(t, crds.Ensure(t.Context(), extensions(t)))
+
+	after, err := client.Get(t.Context(), "contents.fleet.cattle.io", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, "Helm", after.Labels["app.kubernetes.io/managed-by"])
+	assert.EqualValues(t, 1, after.Generation)
+}
+
+func TestEnsureNamesTheDefinitionItGaveUpOn(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	err := crds.Ensure(ctx, extensions(t))
+	require.ErrorIs(t, err, context.Canceled)
+	assert.ErrorContains(t, err, ".fleet.cattle.io")
+}
+
+func TestTTLIsADurationGoKnows(t *testing.T) {
+	const message = "ttl must be '0' or a Go duration such as '240h' or '30m'; units d and w are not known"
+	tests := []struct {
+		ttl     any
+		refusal string
+	}{
+		{ttl: nil},
+		{ttl: "0"},
+		{ttl: "0s"},
+		{ttl: "240h"},
+		{ttl: "240h0m0s"},
+		{ttl: "1h30m"},
+		{ttl: "1.5h"},
+		{ttl: "500ms"},
+		{ttl: "3µs"},
+		{ttl: "3μs"},
+		{ttl: "2562047h"},
+		{ttl: "", refusal: "should be at least 1 chars long"},
+		{ttl: strings.Repeat("1", 32) + "h", refusal: "may not be more than 32"},
+		{ttl: "1d", refusal: message},
+		{ttl: "1w", refusal: message},
+		{ttl: "-1h", refusal: message},
+		{ttl: "+1h", refusal: message},
+		{ttl: "1", refusal: message},
+		{ttl: "00", refusal: message},
+		{ttl: "h", refusal: message},
+		{ttl: "1h ", refusal: message},
+		{ttl: "1h\n", refusal: message},
+		{ttl: "soon", refusal: message},
+		{ttl: "2562047h1m", refusal: message},
+		{ttl: "2562048h", refusal: "ttl"},
+		{ttl: "99999999999999999999h", refusal: "ttl"},
+		{ttl: int64(3600), refusal: "must be of type string"},
+	}
+	client := resource(t, "clusterregistrationtokens")
+	for _, test := range tests {
+		token := object("ClusterRegistrationToken", map[string]any{"ttl": test.ttl})
+		_, err := client.Create(t.Context(), token, metav1.CreateOptions{})
+		if test.refusal == "" {
+			require.NoError(t, err, "ttl %q", test.ttl)
+			continue
+		}
+		assert.True(t, apierrors.IsInvalid(err), "ttl %q: %v", test.ttl, err)
+		assert.ErrorContains(t, err, test.refusal, "ttl %q", test.ttl)
+	}
+}
+
+func TestARequestCannotBeChanged(t *testing.T) {
+	const message = "a ClusterRegistration cannot be changed; create a new one"
+	full := map[string]any{"clientID": "a", "clientRandom": "b", "clusterLabels": map[string]any{"c": "d"}}
+	nulls := map[string]any{"clientID": nil, "clientRandom": nil, "clusterLabels": nil}
+	tests := []struct {
+		name    string
+		spec    map[string]any
+		patch   string
+		refused bool
+	}{
+		{"another client ID", full, `{"spec":{"clientID":"x"}}`, true},
+		{"another random string", full, `{"spec":{"clientRandom":"x"}}`, true},
+		{"another label", full, `{"spec":{"clusterLabels":{"x":"y"}}}`, true},
+		{"a label less", full, `{"spec":{"clusterLabels":{"c":null}}}`, true},
+		{"no client ID", full, `{"spec":{"clientID":null}}`, true},
+		{"no labels", full, `{"spec":{"clusterLabels":null}}`, true},
+		{"a first client ID", map[string]any{}, `{"spec":{"clientID":"x"}}`, true},
+		{"a first client ID instead of null", nulls, `{"spec":{"clientID":"x"}}`, true},
+		{"the same again", full, `{"spec":{"clientID":"a"}}`, false},
+		{"null written as nothing", nulls, `{"spec":{"clientID":null,"clientRandom":null,"clusterLabels":null}}`, false},
+		{"an empty string instead of null", nulls, `{"spec":{"clientID":""}}`, false},
+		{"a label of the object itself", full, `{"metadata":{"labels":{"x":"y"}}}`, false},
+	}
+	client := resource(t, "clusterregistrations")
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			created, err := client.Create(t.Context(), object("ClusterRegistration", test.spec), metav1.CreateOptions{})
+			require.NoError(t, err)
+
+			_, err = client.Patch(t.Context(), created.GetName(), types.MergePatchType, []byte(test.patch), metav1.PatchOptions{})
+			if !test.refused {
+				require.NoError(t, err)
+				return
+			}
+			require.True(t, apierrors.IsInvalid(err), "%v", err)
+			assert.ErrorContains(t, err, message)
+		})
+	}
+}
+
+// Otherwise one update could take the spec away and the next one put another in its place.
+func TestTheSpecOfARequestCannotBeTakenAway(t *testing.T) {
+	client := resource(t, "clusterregistrations")
+	created, err := client.Create(t.Context(), object("ClusterRegistration", map[string]any{"clientID": "a"}), metav1.CreateOptions{})
+	require.NoError(t, err)
+
+	_, err = client.Patch(t.Context(), created.GetName(), types.MergePatchType, []byte(`{"spec":null}`), metav1.PatchOptions{})
+	require.True(t, apierrors.IsInvalid(err), "%v", err)
+	assert.ErrorContains(t, err, "spec: Required value")
+}
+
+func TestTheHubCanStillAnswerARequest(t *testing.T) {
+	client := resource(t, "clusterregistrations")
+	created, err := client.Create(t.Context(), object("ClusterRegistration", map[string]any{"clientID": "a"}), metav1.CreateOptions{})
+	require.NoError(t, err)
+
+	created.Object["status"] = map[string]any{"granted": true, "clusterName": "c"}
+	updated, err := client.UpdateStatus(t.Context(), created, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, map[string]any{"granted": true, "clusterName": "c"}, updated.Object["status"])
+}
+
+func TestAnEndlessClientIDIsRefusedAtTheDoor(t *testing.T) {
+	client := resource(t, "clusterregistrations")
+	for _, field := range []string{"clientID", "clientRandom"} {
+		spec := map[string]any{field: strings.Repeat("x", 4096)}
+		_, err := client.Create(t.Context(), object("ClusterRegistration", spec), metav1.CreateOptions{})
+		require.NoError(t, err)
+
+		spec[field] = strings.Repeat("x", 10_000)
+		_, err = client.Create(t.Context(), object("ClusterRegistration", spec), metav1.CreateOptions{})
+		require.True(t, apierrors.IsInvalid(err), "%v", err)
+		assert.ErrorContains(t, err, "spec."+field+": Too long: may not be more than 4096")
+	}
+}
+
+func TestFieldsTheSchemaDoesNotKnowSurvive(t *testing.T) {
+	unknown := func() map[string]any { return map[string]any{"new": map[string]any{"field": int64(1)}} }
+	spec := func(parent string) map[string]any {
+		known := unknown()
+		known[parent] = unknown()
+		return known
+	}
+	for plural, cluster := range map[string]*unstructured.Unstructured{
+		"clusters":          object("Cluster", spec("templateValues")),
+		"bundles":           object("Bundle", spec("helm")),
+		"bundledeployments": object("BundleDeployment", spec("options")),
+	} {
+		want := cluster.DeepCopy().Object["spec"]
+		created, err := resource(t, plural).Create(t.Context(), cluster, metav1.CreateOptions{FieldValidation: "Ignore"})
+		require.NoError(t, err, plural)
+		assert.Equal(t, want, created.Object["spec"], plural)
+	}
+}
+
+func TestAnEmptyListOfPullSecretsIsNotTheSameAsNone(t *testing.T) {
+	cluster := object("Cluster", map[string]any{"agentPullSecrets": []any{}})
+	created, err := resource(t, "clusters").Create(t.Context(), cluster, metav1.CreateOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, map[string]any{"agentPullSecrets": []any{}}, created.Object["spec"])
+}
+
+func extensions(t *testing.T) clientset.Interface {
+	t.Helper()
+	plane := controlplane.Shared(t, "hub", func(o *controlplane.Options) { o.ControllerManager = false })
+	client, err := clientset.NewForConfig(plane.RESTConfig())
+	require.NoError(t, err)
+	return client
+}
+
+// served is a client of an API server that has the definitions.
+func served(t *testing.T) clientset.Interface {
+	t.Helper()
+	client := extensions(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, crds.Ensure(ctx, client))
+	return client
+}
+
+func resource(t *testing.T, plural string) dynamic.ResourceInterface {
+	t.Helper()
+	return clusterScoped(t, plural).Namespace(metav1.NamespaceDefault)
+}
+
+func clusterScoped(t *testing.T, plural string) dynamic.NamespaceableResourceInterface {
+	t.Helper()
+	served(t)
+	client, err := dynamic.NewForConfig(controlplane.Shared(t, "hub").RESTConfig())
+	require.NoError(t, err)
+	return client.Resource(schema.GroupVersionResource{Group: "fleet.cattle.io", Version: "v1alpha1", Resource: plural})
+}
+
+func object(kind string, spec map[string]any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "fleet.cattle.io/v1alpha1",
+		"kind":       kind,
+		"metadata":   map[string]any{"generateName": "test-"},
+		"spec":       spec,
+	}}
+}
+
+// goldenFiles are objects with every field set, one per kind; they are what the Go types read and write.
+const goldenFiles = "../apis/fleet.cattle.io/v1alpha1/testdata"
+
+func TestTheSchemaKnowsEveryFieldOfTheTypes(t *testing.T) {
+	for _, definition := range definitions(t) {
+		plural := definition.Spec.Names.Plural
+		t.Run(plural, func(t *testing.T) {
+			client := resource(t, plural)
+			if definition.Spec.Scope == "Cluster" {
+				client = clusterScoped(t, plural)
+			}
+			golden := readGolden(t, definition.Spec.Names.Singular)
+
+			created, err := client.Create(t.Context(), golden.DeepCopy(), metav1.CreateOptions{FieldValidation: "Strict"})
+			require.NoError(t, err)
+			assert.Equal(t, golden.Object["spec"], created.Object["spec"])
+			assert.Equal(t, golden.Object["content"], created.Object["content"])
+
+			created.Object["status"] = golden.Object["status"]
+			updated, err := client.UpdateStatus(t.Context(), created, metav1.UpdateOptions{FieldValidation: "Strict"})
+			require.NoError(t, err)
+			assert.Equal(t, golden.Object["status"], updated.Object["status"])
+		})
+	}
+}
+
+func readGolden(t *testing.T, kind string) *unstructured.Unstructured {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(goldenFiles, kind+".json"))
+	require.NoError(t, err)
+	golden := &unstructured.Unstructured{}
+	require.NoError(t, golden.UnmarshalJSON(data))
+	golden.Object["metadata"] = map[string]any{"generateName": "golden-"}
+	return golden
+}

@@ -1,0 +1,224 @@
+package crds_test
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/muster-fleet/muster/charts"
+	"github.com/muster-fleet/muster/pkg/crds"
+)
+
+const readyMessage = `.status.conditions[?(@.type=="Ready")].message`
+
+// kinds is what clients and people see of each kind.
+var kinds = []struct {
+	kind       string
+	plural     string
+	scope      apiextensionsv1.ResourceScope
+	categories []string
+	columns    map[string]string
+}{
+	{kind: "BundleDeployment", plural: "bundledeployments", scope: "Namespaced", columns: map[string]string{
+		"Deployed": ".status.display.deployed", "Monitored": ".status.display.monitored", "Status": readyMessage,
+	}},
+	{kind: "Bundle", plural: "bundles", scope: "Namespaced", columns: map[string]string{
+		"BundleDeployments-Ready": ".status.display.readyClusters", "Status": readyMessage,
+	}},
+	{kind: "ClusterGroup", plural: "clustergroups", scope: "Namespaced", categories: []string{"fleet"}, columns: map[string]string{
+		"Clusters-Ready": ".status.display.readyClusters", "Bundles-Ready": ".status.display.readyBundles", "Status": readyMessage,
+	}},
+	{kind: "ClusterRegistration", plural: "clusterregistrations", scope: "Namespaced", columns: map[string]string{
+		"Cluster-Name": ".status.clusterName", "Labels": ".spec.clusterLabels",
+	}},
+	{kind: "ClusterRegistrationToken", plural: "clusterregistrationtokens", scope: "Namespaced", columns: map[string]string{
+		"Secret-Name": ".status.secretName",
+	}},
+	{kind: "Cluster", plural: "clusters", scope: "Namespaced", columns: map[string]string{
+		"Bundles-Ready": ".status.display.readyBundles", "Last-Seen": ".status.agent.lastSeen", "Status": readyMessage,
+	}},
+	{kind: "Content", plural: "contents", scope: "Cluster", columns: map[string]string{}},
+}
+
+func TestEveryKindIsServedAsClientsExpectIt(t *testing.T) {
+	byPlural := definitions(t)
+	require.Len(t, byPlural, len(kinds))
+	for _, want := range kinds {
+		t.Run(want.kind, func(t *testing.T) {
+			crd := byPlural[want.plural]
+			require.NotNil(t, crd)
+			assert.Equal(t, want.plural+".fleet.cattle.io", crd.Name)
+			assert.Equal(t, "fleet.cattle.io", crd.Spec.Group)
+			assert.Equal(t, want.kind, crd.Spec.Names.Kind)
+			assert.Equal(t, want.kind+"List", crd.Spec.Names.ListKind)
+			assert.Equal(t, want.categories, crd.Spec.Names.Categories)
+			assert.Empty(t, crd.Spec.Names.ShortNames)
+			assert.Equal(t, want.scope, crd.Spec.Scope)
+
+			require.Len(t, crd.Spec.Versions, 1)
+			version := crd.Spec.Versions[0]
+			assert.Equal(t, "v1alpha1", version.Name)
+			assert.True(t, version.Served)
+			assert.True(t, version.Storage)
+			require.NotNil(t, version.Subresources)
+			assert.NotNil(t, version.Subresources.Status)
+			assert.Equal(t, want.columns, columns(version))
+		})
+	}
+}
+
+func TestFieldsThatClientsMaySetToNullAreNullable(t *testing.T) {
+	nullable := map[string][]string{
+		"clusters spec": {
+			"agentAffinity", "agentEnvVars", "agentNamespace", "agentPullSecrets", "agentResources",
+			"agentSchedulingCustomization", "agentTolerations", "clientID", "hostNetwork", "kubeConfigSecret",
+			"kubeConfigSecretNamespace", "privateRepoURL", "templateValues",
+		},
+		"clusters status": {"agentDeployedGeneration", "agentTLSMode", "apiServerCAHash", "apiServerURL"},
+
+		"clustergroups spec":          {"selector"},
+		"clusterregistrations spec":   {"clientID", "clientRandom", "clusterLabels"},
+		"clusterregistrations status": {"clusterName"},
+
+		"clusterregistrationtokens spec":   {"ttl"},
+		"clusterregistrationtokens status": {"secretName"},
+	}
+	byPlural := definitions(t)
+	for place, want := range nullable {
+		plural, half, _ := strings.Cut(place, " ")
+		assert.Equal(t, want, nullableFields(schemaOf(byPlural[plural]).Properties[half]), place)
+	}
+	agent := schemaOf(byPlural["clusters"]).Properties["status"].Properties["agent"]
+	assert.Equal(t, []string{"lastSeen", "namespace"}, nullableFields(agent))
+	assert.Equal(t, "date-time", agent.Properties["lastSeen"].Format)
+}
+
+// An older or newer component of the fleet may write what this schema does not know. The API server drops such fields
+// in silence wherever a schema lists properties without saying otherwise, at each level anew.
+func TestFieldsOfOtherComponentsAreNeverPruned(t *testing.T) {
+	// Types of Kubernetes and wrangler, which no component extends.
+	foreign := map[string]bool{
+		"agentEnvVars": true, "agentTolerations": true, "agentAffinity": true, "agentResources": true,
+		"agentPullSecrets": true, "conditions": true, "selector": true, "clusterSelector": true,
+		"clusterGroupSelector": true,
+	}
+	var walk func(path string, schema apiextensionsv1.JSONSchemaProps)
+	walk = func(path string, schema apiextensionsv1.JSONSchemaProps) {
+		if len(schema.Properties) > 0 {
+			assert.True(t, schema.XPreserveUnknownFields != nil && *schema.XPreserveUnknownFields, path)
+		}
+		for name, property := range schema.Properties {
+			if !foreign[name] {
+				walk(path+"."+name, property)
+			}
+		}
+		if schema.Items != nil && schema.Items.Schema != nil {
+			walk(path+"[]", *schema.Items.Schema)
+		}
+	}
+	byPlural := definitions(t)
+	for _, place := range []string{
+		"clusters spec", "clusters status", "clustergroups status", "bundles spec", "bundles status",
+		"bundledeployments spec", "bundledeployments status", "contents status",
+	} {
+		plural, half, _ := strings.Cut(place, " ")
+		walk(plural+"."+half, schemaOf(byPlural[plural]).Properties[half])
+	}
+}
+
+func TestRequestsAndTokensAreLimitedAtTheDoor(t *testing.T) {
+	byPlural := definitions(t)
+
+	request := schemaOf(byPlural["clusterregistrations"]).Properties["spec"]
+	for _, field := range []string{"clientID", "clientRandom"} {
+		require.NotNil(t, request.Properties[field].MaxLength, field)
+		assert.EqualValues(t, 4096, *request.Properties[field].MaxLength, field)
+	}
+	fields := []string{}
+	for _, rule := range request.XValidations {
+		fields = append(fields, rule.FieldPath)
+		assert.Equal(t, "a ClusterRegistration cannot be changed; create a new one", rule.Message)
+	}
+	assert.Equal(t, []string{".clientID", ".clientRandom", ".clusterLabels"}, fields, "every field has its rule")
+	assert.Len(t, request.Properties, len(fields), "a new field needs a rule as well")
+
+	ttl := schemaOf(byPlural["clusterregistrationtokens"]).Properties["spec"].Properties["ttl"]
+	assert.Equal(t, "string", ttl.Type)
+	assert.EqualValues(t, 1, *ttl.MinLength)
+	assert.EqualValues(t, 32, *ttl.MaxLength)
+	require.Len(t, ttl.XValidations, 1)
+	assert.Equal(t, "ttl must be '0' or a Go duration such as '240h' or '30m'; units d and w are not known",
+		ttl.XValidations[0].Message)
+}
+
+func TestOnlyTheSpecOfARequestIsRequired(t *testing.T) {
+	for plural, crd := range definitions(t) {
+		if plural == "clusterregistrations" {
+			assert.Equal(t, []string{"spec"}, schemaOf(crd).Required)
+		} else {
+			assert.Empty(t, schemaOf(crd).Required, plural)
+		}
+		for _, half := range []string{"spec", "status"} {
+			assert.Empty(t, schemaOf(crd).Properties[half].Required, "%s %s", plural, half)
+		}
+	}
+}
+
+func TestTheTemplateIsTheSameRenderedAndUnrendered(t *testing.T) {
+	assert.NotContains(t, string(crds.YAML()), "{{", "Helm would evaluate this: reword the comment it comes from")
+
+	rendered, err := charts.Render(charts.CRD, charts.Release{Name: "fleet-crd", Namespace: "cattle-fleet-system"}, nil)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"fleet-crd/templates/crds.yaml"}, slices.Collect(maps.Keys(rendered)))
+	assert.Equal(t, string(crds.YAML()), rendered["fleet-crd/templates/crds.yaml"])
+}
+
+func TestEachCallReturnsObjectsOfItsOwn(t *testing.T) {
+	first, err := crds.Objects()
+	require.NoError(t, err)
+	first[0].Name = "changed"
+
+	second, err := crds.Objects()
+	require.NoError(t, err)
+	assert.NotEqual(t, "changed", second[0].Name)
+}
+
+func definitions(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	objects, err := crds.Objects()
+	require.NoError(t, err)
+	byPlural := map[string]*apiextensionsv1.CustomResourceDefinition{}
+	for _, object := range objects {
+		byPlural[object.Spec.Names.Plural] = object
+	}
+	return byPlural
+}
+
+func schemaOf(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.JSONSchemaProps {
+	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema
+}
+
+func columns(version apiextensionsv1.CustomResourceDefinitionVersion) map[string]string {
+	paths := map[string]string{}
+	for _, column := range version.AdditionalPrinterColumns {
+		paths[column.Name] = column.JSONPath
+	}
+	return paths
+}
+
+func nullableFields(object apiextensionsv1.JSONSchemaProps) []string {
+	var names []string
+	for name, property := range object.Properties {
+		if property.Nullable {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,155 @@
+package registration
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// MaxClientIDLength bounds what an agent may send as its clientID, in bytes. The CRD refuses longer ones at the door;
+// the hub checks again, because another component's looser CRD may be installed.
+const MaxClientIDLength = 4096
+
+// Refusal says why something is not done: a constant reason for machines, a message for people.
+type Refusal struct {
+	Reason  string
+	Message string
+}
+
+// Known is what the hub knows of an existing Cluster when a request claims an identity.
+type Known struct {
+	Name     string
+	ClientID string
+	Deleting bool
+}
+
+// Match is the answer to "which Cluster is this request about?". Exactly one of the fields is set.
+type Match struct {
+	Use    string   // the existing Cluster of that name
+	Create string   // a new Cluster of that name
+	Wait   *Refusal // not now; an event of the Cluster named in the message brings it back
+	Refuse *Refusal // never, unless something named in the message changes
+}
+
+// MatchCluster decides which Cluster a clientID is about. owners are the Clusters of the request's namespace with that
+// clientID, sameName the Cluster, if any, that has the name a new one would get.
+func MatchCluster(clientID string, owners []Known, sameName *Known) Match {
+	if refusal := checkClientID(clientID); refusal != nil {
+		return Match{Refuse: refusal}
+	}
+	living := slices.DeleteFunc(slices.Clone(owners), func(k Known) bool { return k.Deleting })
+	switch {
+	case len(living) > 1:
+		return Match{Refuse: ambiguous(living)}
+	case len(living) == 1:
+		return Match{Use: living[0].Name}
+	case len(owners) > 0:
+		return Match{Wait: waitDeleted(owners[0].Name)}
+	}
+	return matchNew(clientID, sameName)
+}
+
+func matchNew(clientID string, sameName *Known) Match {
+	switch {
+	case sameName == nil:
+		return Match{Create: ClusterName(clientID)}
+	case sameName.Deleting:
+		return Match{Wait: waitDeleted(sameName.Name)}
+	}
+	return Match{Refuse: &Refusal{
+		Reason: fleet.ReasonClusterNameTaken,
+		Message: fmt.Sprintf("Cluster %s has the name this clientID gets but another clientID; "+
+			"delete that Cluster or give this agent another clientID", sameName.Name),
+	}}
+}
+
+func checkClientID(clientID string) *Refusal {
+	switch {
+	case strings.TrimSpace(clientID) == "":
+		return &Refusal{fleet.ReasonClientIDEmpty, "spec.clientID is empty; an agent sends its configured clientID or the UID of its kube-system namespace"}
+	case len(clientID) > MaxClientIDLength:
+		return &Refusal{fleet.ReasonClientIDTooLong, fmt.Sprintf("spec.clientID has %d bytes, at most %d are accepted", len(clientID), MaxClientIDLength)}
+	}
+	return nil
+}
+
+func ambiguous(clusters []Known) *Refusal {
+	names := make([]string, len(clusters))
+	for i, c := range clusters {
+		names[i] = c.Name
+	}
+	slices.Sort(names)
+	return &Refusal{
+		Reason:  fleet.ReasonClientIDAmbiguous,
+		Message: fmt.Sprintf("Clusters %s all have this clientID; change or delete all but one", strings.Join(names, ", ")),
+	}
+}
+
+func waitDeleted(cluster string) *Refusal {
+	return &Refusal{fleet.ReasonClusterDeleting, fmt.Sprintf("waiting for Cluster %s to be deleted", cluster)}
+}
+
+// Token is what the hub knows of a ClusterRegistrationToken that may have created a request.
+type Token struct {
+	Name           string
+	ServiceAccount string
+}
+
+// MatchToken decides whose ServiceAccount may read the credential of a request. claimed is the token name the agent put
+// on its request, found the token of that name, if any. Agents of releases that sent no name get the token made for
+// their Cluster, or the only one of the namespace; where there are several, nobody can tell which one they hold.
+func MatchToken(claimed string, found, importToken *Token, namespaceTokens []Token) (*Token, *Refusal) {
+	switch {
+	case found != nil:
+		return found, nil
+	case claimed != "":
+		return nil, &Refusal{fleet.ReasonTokenNotFound, fmt.Sprintf(
+			"ClusterRegistrationToken %s, named by the request, does not exist: it expired, was deleted or is of another namespace; "+
+				"register with a new token", claimed)}
+	case importToken != nil:
+		return importToken, nil
+	case len(namespaceTokens) == 1:
+		return &namespaceTokens[0], nil
+	}
+	return nil, &Refusal{fleet.ReasonTokenUnknown, fmt.Sprintf(
+		"the request names no ClusterRegistrationToken and the namespace has %d; register with an agent that names its token, "+
+			"or keep a single token in the namespace", len(namespaceTokens))}
+}
+
+// Rival is another request of the same clientID in the same namespace.
+type Rival struct {
+	Name         string
+	ClientRandom string
+	Created      time.Time
+	Granted      bool
+}
+
+// Superseded are the requests that granting this one makes void: those of the same agent that are older. A granted one
+// of the same second counts as older, for creation times have no finer grain.
+func Superseded(self Rival, rivals []Rival) []string {
+	var names []string
+	for _, r := range rivals {
+		if r.Name == self.Name || r.ClientRandom == self.ClientRandom {
+			continue
+		}
+		if r.Created.Before(self.Created) || r.Granted && r.Created.Equal(self.Created) {
+			names = append(names, r.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// NewerGranted names a granted request that is newer than this one, or "". An old request that is looked at late, after
+// an outage say, must not take the credential away from the agent's current one.
+func NewerGranted(self Rival, rivals []Rival) string {
+	for _, r := range rivals {
+		if r.Granted && r.Created.After(self.Created) && r.ClientRandom != self.ClientRandom {
+			return r.Name
+		}
+	}
+	return ""
+}

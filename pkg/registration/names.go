@@ -1,0 +1,110 @@
+package registration
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"github.com/rancher/wrangler/v3/pkg/name"
+)
+
+const (
+	keyHashInput  = 100 // bytes of the key that count; peers cut there too
+	keyHashLength = 12
+	secretNameMax = 63
+)
+
+// KeyHash shortens a key (a clientID, "namespace::name") to 12 hexadecimal digits that peers compute alike. Only the
+// first 100 bytes count, so two long keys may share a hash: whoever finds an object by it compares the whole key.
+func KeyHash(key string) string {
+	if len(key) > keyHashInput {
+		key = key[:keyHashInput]
+	}
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:])[:keyHashLength]
+}
+
+// ClusterNamespace is the namespace on the hub that holds the credential, the rights and the BundleDeployments of one
+// Cluster. It is always computed, never read from a status an agent might have written. A name with dots, which no
+// namespace can have, gets dashes in the readable part; the hash is of the name as it is.
+func ClusterNamespace(namespace, cluster string) string {
+	readable := strings.ReplaceAll(cluster, ".", "-")
+	return name.SafeConcatName("cluster", namespace, readable, KeyHash(namespace+"::"+cluster))
+}
+
+// ClusterName is the name of the Cluster the hub creates for a clientID it has not seen before.
+func ClusterName(clientID string) string {
+	return name.SafeConcatName("cluster", KeyHash(clientID))
+}
+
+// CredentialSecretName is the name of the Secret in the registration namespace through which one ClusterRegistration
+// gets its credential. clientRandom makes it unguessable. The two parts are joined without a separator, so ("ab","c")
+// and ("a","bc") share a name: the hub compares the request recorded on the Secret before it writes.
+func CredentialSecretName(clientID, clientRandom string) string {
+	sum := sha256.Sum256([]byte(clientID + clientRandom))
+	return ("c-" + hex.EncodeToString(sum[:]))[:secretNameMax]
+}
+
+// SystemRegistrationNamespace is the namespace of the credential Secrets, derived from the hub's own namespace:
+// "cattle-fleet-system" has "cattle-fleet-clusters-system".
+func SystemRegistrationNamespace(systemNamespace string) string {
+	derived := strings.ReplaceAll(systemNamespace, "-system", "-clusters-system")
+	if derived == systemNamespace {
+		return systemNamespace + "-clusters-system"
+	}
+	return derived
+}
+
+// TokenServiceAccount is the ServiceAccount, in the token's namespace, whose token registers clusters.
+func TokenServiceAccount(token, uid string) string { return name.SafeConcatName(token, uid) }
+
+// RequestServiceAccount is the ServiceAccount, in the cluster namespace, whose token the registered agent holds.
+func RequestServiceAccount(request, uid string) string { return name.SafeConcatName(request, uid) }
+
+// RoleName is the Role of a token's ServiceAccount.
+func RoleName(serviceAccount string) string { return name.SafeConcatName(serviceAccount, "role") }
+
+// RoleBindingName binds RoleName to its ServiceAccount.
+func RoleBindingName(serviceAccount string) string {
+	return name.SafeConcatName(serviceAccount, "to", "role")
+}
+
+// CredentialReaderName is the Role and RoleBinding in the registration namespace that let the registering identity read
+// one credential Secret. It carries the UID of the request, because requests of two namespaces may have one name.
+func CredentialReaderName(requestServiceAccount string) string {
+	return name.SafeConcatName(requestServiceAccount, "creds")
+}
+
+// ContentBindingName is the ClusterRoleBinding that lets one agent read Contents; with the UID, as above.
+func ContentBindingName(requestServiceAccount string) string {
+	return name.SafeConcatName(requestServiceAccount, "content")
+}
+
+// ImportTokenName is the ClusterRegistrationToken the hub makes to import a Cluster.
+func ImportTokenName(cluster string) string { return name.SafeConcatName("import-token-" + cluster) }
+
+// AgentBundleName is the Bundle that keeps the agent of a Cluster up to date.
+func AgentBundleName(cluster string) string { return name.SafeConcatName(AgentName, cluster) }
+
+// ServiceAccountTokenSecret is the Secret for a ServiceAccount's token where the API server grants no long-lived one.
+func ServiceAccountTokenSecret(serviceAccount string) string { return serviceAccount + "-token" }
+
+// AgentBootstrapSetID is the object set of what the hub installs on a member. Agents recognise their own objects by its
+// hash.
+func AgentBootstrapSetID(agentNamespace string) string {
+	if agentNamespace == "" {
+		return SetIDAgentBootstrap
+	}
+	return SetIDAgentBootstrap + "-" + agentNamespace
+}
+
+// LabelValue makes any object name fit where a label value must: names have up to 253 characters, values 63. Names that
+// fit stay as they are.
+func LabelValue(objectName string) string { return name.SafeConcatName(objectName) }
+
+// OwnedSetID is the object set ID of one owner. wrangler hashes set ID, owner name and owner namespace without
+// separators between them, so two owners could share a hash, and one would prune what the other made; with the hash of
+// the owner's key in the ID they cannot.
+func OwnedSetID(set, namespace, owner string) string {
+	return set + "-" + KeyHash(namespace+"::"+owner)
+}

@@ -1,0 +1,92 @@
+// Package registration is the protocol of cluster registration as pure functions: names, hashes, keys, and what to do
+// next. It knows no client, no clock and no I/O; the other packages carry out what it decides.
+package registration
+
+// Names of objects on the hub and on a member that both sides of the wire know.
+const (
+	// HubConfigMap is the ConfigMap in the system namespace that configures the hub, under ConfigKey.
+	HubConfigMap = "fleet-controller"
+	// AgentConfigMap is the ConfigMap beside the agent that configures it, under ConfigKey.
+	AgentConfigMap = "fleet-agent"
+	// ConfigKey is the data key of both ConfigMaps; its value is JSON or YAML.
+	ConfigKey = "config"
+
+	// AgentName is the name of the agent's Deployment, ServiceAccount, Lease and credential Secret on a member.
+	AgentName = "fleet-agent"
+	// BootstrapSecret is the Secret on a member with which an agent registers; the agent deletes it once the credential
+	// it was exchanged for has worked.
+	BootstrapSecret = "fleet-agent-bootstrap"
+	// CredentialSecret is the Secret on a member that keeps the credential of a registered agent.
+	CredentialSecret = "fleet-agent"
+
+	// DefaultSystemNamespace is where hub and agent live unless told otherwise.
+	DefaultSystemNamespace = "cattle-fleet-system"
+	// LegacySystemNamespace is where releases before 2021 lived.
+	LegacySystemNamespace = "fleet-system"
+
+	// ClusterRoleBundleDeployment lets an agent read its BundleDeployments and report their status; it is bound once per
+	// cluster, in the cluster namespace.
+	ClusterRoleBundleDeployment = "fleet-bundle-deployment"
+	// ClusterRoleContent lets an agent read the Contents its BundleDeployments name.
+	ClusterRoleContent = "fleet-content"
+)
+
+// Keys of Secret BootstrapSecret. The chart fleet-agent takes values of the same names.
+const (
+	BootstrapAPIServerURL                = "apiServerURL"
+	BootstrapAPIServerCA                 = "apiServerCA"
+	BootstrapClusterNamespace            = "clusterNamespace"
+	BootstrapToken                       = "token"
+	BootstrapTokenName                   = "tokenName"
+	BootstrapSystemRegistrationNamespace = "systemRegistrationNamespace"
+	// BootstrapRegistration tells an agent to register anew: the hub sets it to "<cluster uid>/<generation>", the agent
+	// keeps the value it registered with under the same key of Secret CredentialSecret, and registers again when the two
+	// differ. Absent, as from hubs and charts that do not know it, the agent keeps a credential that works.
+	BootstrapRegistration = "registration"
+	// BootstrapValues may hold all of the above as one YAML document instead.
+	BootstrapValues = "values"
+)
+
+// ValuesKey is the only key of a ClusterRegistrationToken's Secret: a values file for the chart fleet-agent.
+const ValuesKey = "values"
+
+// Keys of the credential Secret the hub makes for one ClusterRegistration. The hub sends neither URL nor CA: the agent
+// keeps the ones it registered with.
+const (
+	CredentialToken               = "token"
+	CredentialDeploymentNamespace = "deploymentNamespace"
+	CredentialClusterNamespace    = "clusterNamespace"
+	CredentialClusterName         = "clusterName"
+	CredentialSystemNamespace     = "systemNamespace"
+)
+
+// CredentialKubeconfig is the key of Secret CredentialSecret that holds the kubeconfig for the hub; the Secret also has
+// the keys CredentialDeploymentNamespace, CredentialClusterNamespace and CredentialClusterName.
+const CredentialKubeconfig = "kubeconfig"
+
+// Keys of a kubeconfig Secret that a person or a management server makes to have a cluster imported.
+const (
+	KubeconfigValue        = "value"
+	KubeconfigAPIServerURL = "apiServerURL"
+	KubeconfigAPIServerCA  = "apiServerCA"
+)
+
+// RenewalAnnotation, "true" on a ClusterRegistration, says that the agent can renew its credential, so that the hub may
+// give it a short-lived one. Agents that do not say so get a long-lived one.
+const RenewalAnnotation = "muster.fleet.cattle.io/credential-renewal"
+
+// PendingSecret is the Secret on a member in which an agent keeps the request it is waiting for, so that a restart
+// continues it instead of creating another.
+const PendingSecret = "fleet-agent-pending"
+
+// Types of Secrets the hub makes.
+const (
+	SecretTypeCredential = "fleet.cattle.io/agent-credential"
+	SecretTypeValues     = "fleet.cattle.io/cluster-registration-values"
+)
+
+// Object set IDs (wrangler's apply). Other components read the downstream and the agent bundle ones.
+const (
+	SetIDAgentBootstrap = "fleet-agent-bootstrap"
+	SetIDManageAgent    = "fleet-manage-agent"
+)
