@@ -12,6 +12,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/muster-fleet/muster/internal/process"
 )
 
 // How long each process may take to end by itself before it is killed. An API server with open watches would take a
@@ -31,9 +33,9 @@ type ControlPlane struct {
 	port       int
 
 	mutex             sync.Mutex // guards what follows
-	etcd              *process
-	apiServer         *process
-	controllerManager *process
+	etcd              *process.Process
+	apiServer         *process.Process
+	controllerManager *process.Process
 	stopped           bool
 }
 
@@ -163,9 +165,9 @@ func (c *ControlPlane) Stop() error {
 		return nil
 	}
 	c.stopped = true
-	c.controllerManager.stop(graceControllerManager)
-	c.apiServer.stop(graceAPIServer)
-	c.etcd.stop(graceEtcd)
+	c.controllerManager.Stop(graceControllerManager)
+	c.apiServer.Stop(graceAPIServer)
+	c.etcd.Stop(graceEtcd)
 	return c.removeFolder()
 }
 
@@ -177,3 +179,8 @@ func (c *ControlPlane) removeFolder() error {
 }
 
 func (c *ControlPlane) binary(name string) string { return filepath.Join(c.options.Binaries, name) }
+
+// run starts one of the programs inside the folder, where its log goes too.
+func (c *ControlPlane) run(program string, args ...string) (*process.Process, error) {
+	return process.Start(process.Command{Path: c.binary(program), Args: args, Dir: c.dir})
+}

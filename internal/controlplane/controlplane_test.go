@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
+
+	"github.com/muster-fleet/muster/internal/process"
 )
 
 func TestAControlPlaneServesItsAdministrator(t *testing.T) {
@@ -157,9 +159,9 @@ func tokenOf(t *testing.T, c *ControlPlane, life time.Duration) *authenticationv
 
 func pidsOf(c *ControlPlane) []int {
 	var pids []int
-	for _, p := range []*process{c.etcd, c.apiServer, c.controllerManager} {
+	for _, p := range []*process.Process{c.etcd, c.apiServer, c.controllerManager} {
 		if p != nil {
-			pids = append(pids, p.command.Process.Pid)
+			pids = append(pids, p.Pid())
 		}
 	}
 	return pids

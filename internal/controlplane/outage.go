@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"syscall"
+
+	"github.com/muster-fleet/muster/internal/process"
 )
 
 // StopAPIServer ends the API server only: connections to it are refused until StartAPIServer. Etcd and the controller
@@ -12,10 +13,10 @@ import (
 func (c *ControlPlane) StopAPIServer() error {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	if !c.apiServer.alive() {
+	if !c.apiServer.Alive() {
 		return fmt.Errorf("control plane %q: the API server is not running", c.options.Name)
 	}
-	c.apiServer.stop(graceAPIServer)
+	c.apiServer.Stop(graceAPIServer)
 	return nil
 }
 
@@ -31,7 +32,7 @@ func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
 	defer cancel()
 	if err := c.startAPIServer(ctx); err != nil {
 		// Left half started it could neither be stopped nor started again.
-		c.apiServer.stop(graceAPIServer)
+		c.apiServer.Stop(graceAPIServer)
 		return fmt.Errorf("control plane %q: %w", c.options.Name, err)
 	}
 	return nil
@@ -41,7 +42,7 @@ func (c *ControlPlane) mayStartAPIServer() error {
 	switch {
 	case c.stopped:
 		return errors.New("it was stopped for good: start a new one")
-	case c.apiServer.alive():
+	case c.apiServer.Alive():
 		return errors.New("the API server is running already")
 	default:
 		return nil
@@ -51,18 +52,18 @@ func (c *ControlPlane) mayStartAPIServer() error {
 // PauseAPIServer freezes the API server: it accepts connections and never answers, until ResumeAPIServer. Not every
 // system can do that; the error says so.
 func (c *ControlPlane) PauseAPIServer() error {
-	return c.signalAPIServer("pause", signalPause)
+	return c.onAPIServer("pause", (*process.Process).Pause)
 }
 
 // ResumeAPIServer lets a paused API server go on. It answers what was asked in the meantime, unless the client gave up.
 func (c *ControlPlane) ResumeAPIServer() error {
-	return c.signalAPIServer("resume", signalResume)
+	return c.onAPIServer("resume", (*process.Process).Resume)
 }
 
-func (c *ControlPlane) signalAPIServer(verb string, signal syscall.Signal) error {
+func (c *ControlPlane) onAPIServer(verb string, do func(*process.Process) error) error {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	if err := c.apiServer.signal(signal); err != nil {
+	if err := do(c.apiServer); err != nil {
 		return fmt.Errorf("control plane %q: %s the API server: %w", c.options.Name, verb, err)
 	}
 	return nil

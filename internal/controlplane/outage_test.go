@@ -24,7 +24,7 @@ func TestAnOutageOfTheAPIServer(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 	require.ErrorContains(t, c.StopAPIServer(), "not running", "it is down already")
 	require.ErrorContains(t, c.PauseAPIServer(), "not running")
-	require.True(t, c.controllerManager.alive(), "only the API server is down")
+	require.True(t, c.controllerManager.Alive(), "only the API server is down")
 
 	require.NoError(t, c.StartAPIServer(t.Context()))
 	require.ErrorContains(t, c.StartAPIServer(t.Context()), "running already")
@@ -77,7 +77,7 @@ func TestAnAPIServerThatCannotComeBackCanBeTriedAgain(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, c.StartAPIServer(ended), context.Canceled)
-	require.False(t, c.apiServer.alive(), "not left half started")
+	require.False(t, c.apiServer.Alive(), "not left half started")
 
 	require.NoError(t, c.StartAPIServer(t.Context()))
 }

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/muster-fleet/muster/internal/process"
 )
 
 const (
@@ -31,7 +33,7 @@ const portTaken = "address already in use"
 
 func (c *ControlPlane) startEtcd(ctx context.Context) error {
 	var err error
-	if c.etcd, err = startProcess(c.dir, c.binary(binaryEtcd), etcdArgs()...); err != nil {
+	if c.etcd, err = c.run(binaryEtcd, etcdArgs()...); err != nil {
 		return err
 	}
 	socket := filepath.Join(c.dir, strings.TrimPrefix(etcdClientURL, "unix://"))
@@ -70,7 +72,7 @@ func (c *ControlPlane) startAPIServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.apiServer, err = startProcess(c.dir, c.binary(binaryAPIServer), apiServerArgs(c.port, c.options.APIServerArgs)...)
+	c.apiServer, err = c.run(binaryAPIServer, apiServerArgs(c.port, c.options.APIServerArgs)...)
 	if err != nil {
 		return err
 	}
@@ -89,7 +91,7 @@ func (c *ControlPlane) startControllerManager(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	c.controllerManager, err = startProcess(c.dir, c.binary(binaryControllerManager),
+	c.controllerManager, err = c.run(binaryControllerManager,
 		controllerManagerArgs(fileControllerManagerKubeconfig, c.options.ControllerManagerArgs)...)
 	if err != nil {
 		return err
@@ -108,7 +110,7 @@ func defaultServiceAccount(ctx context.Context, client kubernetes.Interface) err
 
 // waitFor polls until reached returns nil. It fails when ctx ends, with the last reason, or when one of the processes
 // needed for it is gone.
-func waitFor(ctx context.Context, what string, reached func(context.Context) error, needed ...*process) error {
+func waitFor(ctx context.Context, what string, reached func(context.Context) error, needed ...*process.Process) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
 		if err := firstDeath(needed); err != nil {
@@ -123,10 +125,10 @@ func waitFor(ctx context.Context, what string, reached func(context.Context) err
 	return err
 }
 
-func firstDeath(processes []*process) error {
+func firstDeath(processes []*process.Process) error {
 	for _, p := range processes {
-		if !p.alive() {
-			return p.death()
+		if !p.Alive() {
+			return p.Death()
 		}
 	}
 	return nil

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/muster-fleet/muster/internal/process"
 )
 
 func TestAnAPIServerThatRefusesAFlagFailsTheStartWithItsOwnWords(t *testing.T) {
@@ -52,12 +54,12 @@ func TestAnotherFailureOfTheAPIServerIsNotTriedAgain(t *testing.T) {
 	script(t, binaries, binaryAPIServer, `echo "I am broken"; exit 1`)
 	c := planeOfFakes(t, binaries)
 	require.ErrorContains(t, c.startAPIServerOnFreePort(t.Context()), "I am broken")
-	require.Equal(t, "I am broken", tail(c.apiServer.log, 10), "started once")
+	require.Equal(t, "I am broken", process.Tail(filepath.Join(c.dir, "kube-apiserver.log"), 10), "started once")
 }
 
 func TestTheEndOfEtcdEndsTheWaitForTheAPIServer(t *testing.T) {
 	c := planeOfFakes(t, fakes(t))
-	require.NoError(t, c.etcd.command.Process.Kill())
+	c.etcd.Kill()
 	err := c.startAPIServerOnFreePort(t.Context())
 	require.ErrorContains(t, err, "etcd ended by itself (signal: killed)")
 }
@@ -78,7 +80,7 @@ func planeOfFakes(t *testing.T, binaries string) *ControlPlane {
 	t.Helper()
 	c, err := prepare(Options{Name: "fake", Dir: t.TempDir(), Binaries: binaries})
 	require.NoError(t, err)
-	c.etcd, err = startProcess(c.dir, c.binary(binaryEtcd))
+	c.etcd, err = c.run(binaryEtcd)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Stop()) })
 	return c

@@ -26,7 +26,15 @@ type front struct {
 // newHubFront passes the caller's bearer token on.
 func newHubFront(t *testing.T, plane *controlplane.ControlPlane) *front {
 	t.Helper()
-	return newFront(t, &rest.Config{Host: plane.URL(), TLSClientConfig: rest.TLSClientConfig{CAData: plane.CA()}}, httptest.NewTLSServer)
+	return newFront(t, &rest.Config{Host: plane.URL(), TLSClientConfig: rest.TLSClientConfig{CAData: plane.CA()}}, startHTTP2)
+}
+
+// startHTTP2 starts a server that speaks what an API server speaks.
+func startHTTP2(handler http.Handler) *httptest.Server {
+	server := httptest.NewUnstartedServer(handler)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	return server
 }
 
 // newMemberFront lets everybody be an administrator.

@@ -1,4 +1,4 @@
-package controlplane
+package process
 
 import (
 	"bytes"
@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// tailWindow bounds what tail reads: logs of a long run have hundreds of megabytes.
+// tailWindow bounds what Tail reads: logs of a long run have hundreds of megabytes.
 const tailWindow = 16 << 10
 
-// tail returns the last lines of a file, or why it cannot be read.
-func tail(path string, lines int) string {
+// Tail returns the last lines of a file, or why it cannot be read.
+func Tail(path string, lines int) string {
 	data, err := lastBytes(path, tailWindow)
 	if err != nil {
 		return err.Error()

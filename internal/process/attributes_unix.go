@@ -1,11 +1,11 @@
 //go:build unix && !linux
 
-package controlplane
+package process
 
 import "syscall"
 
-// processAttributes puts a child into a process group of its own, so that Ctrl-C in the terminal reaches only us and we end
+// attributes puts a child into a process group of its own, so that Ctrl-C in the terminal reaches only us and we end
 // the children in order. Only Linux has a parent-death signal: elsewhere children outlive a parent that was killed.
-func processAttributes() *syscall.SysProcAttr {
+func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }

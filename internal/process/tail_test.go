@@ -1,4 +1,4 @@
-package controlplane
+package process
 
 import (
 	"os"
@@ -25,11 +25,11 @@ func TestTailReturnsTheLastLines(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "log")
 			require.NoError(t, os.WriteFile(path, []byte(test.content), 0o600))
-			require.Equal(t, test.want, tail(path, 2))
+			require.Equal(t, test.want, Tail(path, 2))
 		})
 	}
 }
 
 func TestTailOfAMissingLogSaysSo(t *testing.T) {
-	require.Contains(t, tail("/nowhere/etcd.log", 2), "/nowhere/etcd.log")
+	require.Contains(t, Tail("/nowhere/etcd.log", 2), "/nowhere/etcd.log")
 }

@@ -1,6 +1,6 @@
 //go:build !unix
 
-package controlplane
+package process
 
 import "syscall"
 
@@ -10,4 +10,4 @@ const (
 	signalResume = syscall.Signal(-2)
 )
 
-func processAttributes() *syscall.SysProcAttr { return nil }
+func attributes() *syscall.SysProcAttr { return nil }

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/urfave/cli/v2"
+	"k8s.io/apimachinery/pkg/api/validation"
+
+	"github.com/muster-fleet/muster/internal/launch"
+	"github.com/muster-fleet/muster/pkg/controllers"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/leader"
+)
+
+// leaseName is that of the component this hub stands in for.
+const leaseName = "fleet-agentmanagement-lock"
+
+// raw is what the command line and the environment say, word for word.
+type raw struct {
+	kubeconfig, namespace, podName                   string
+	disableBootstrap, debug                          bool
+	debugLevel                                       int
+	leaseDuration, renewDeadline, retryPeriod        string
+	propagateDebug, disableSecurityContext, ttlNeeds bool
+	agentReplicas                                    int
+	agentLease, agentRenew, agentRetry               string
+}
+
+// newApp reads the flags and hands one validated configuration to run. Charts of Fleet call the hub by the name of its
+// sub-command, so it answers to both.
+func newApp(run func(context.Context, config) error) *cli.App {
+	r := &raw{}
+	action := func(c *cli.Context) error {
+		cfg, err := r.config()
+		if err != nil {
+			return err
+		}
+		launch.SetUpLog(r.debug, r.debugLevel)
+		return run(c.Context, cfg)
+	}
+	hub := launch.App("fleetcontroller", "registers member clusters with the cluster it runs in")
+	hub.Flags, hub.Action = r.flags(), action
+	hub.Commands = []*cli.Command{{
+		Name:         "agentmanagement",
+		Usage:        "the same, as charts of Fleet call it",
+		Flags:        r.flags(),
+		Action:       action,
+		OnUsageError: hub.OnUsageError,
+	}}
+	return hub
+}
+
+func (r *raw) flags() []cli.Flag {
+	return append(r.commandLine(), r.environment()...)
+}
+
+func (r *raw) commandLine() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "kubeconfig", Destination: &r.kubeconfig, Usage: "`FILE` to reach the hub's cluster with; default: the pod's own ServiceAccount, then $KUBECONFIG"},
+		&cli.StringFlag{Name: "namespace", Destination: &r.namespace, EnvVars: []string{"NAMESPACE"}, Usage: "`NAMESPACE` the hub runs in and is configured in (required)"},
+		&cli.BoolFlag{Name: "disable-bootstrap", Destination: &r.disableBootstrap, Usage: "do not register the hub's own cluster"},
+		&cli.BoolFlag{Name: "debug", Destination: &r.debug, Usage: "log more"},
+		&cli.IntFlag{Name: "debug-level", Destination: &r.debugLevel, Usage: "`LEVEL` of the Kubernetes client's log, with --debug"},
+	}
+}
+
+// environment are settings that charts make by environment variables; each has a flag too, which --help explains.
+func (r *raw) environment() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "pod-name", Destination: &r.podName, EnvVars: []string{"POD_NAME"}, Usage: "`NAME` in the Lease; default: hostname and process ID"},
+		&cli.StringFlag{Name: "lease-duration", Destination: &r.leaseDuration, EnvVars: []string{"CATTLE_ELECTION_LEASE_DURATION"}, Usage: "`DURATION` others wait for a holder that is silent; default: 30s"},
+		&cli.StringFlag{Name: "renew-deadline", Destination: &r.renewDeadline, EnvVars: []string{"CATTLE_ELECTION_RENEW_DEADLINE"}, Usage: "`DURATION` the holder tries to renew; default: 25s"},
+		&cli.StringFlag{Name: "retry-period", Destination: &r.retryPeriod, EnvVars: []string{"CATTLE_ELECTION_RETRY_PERIOD"}, Usage: "`DURATION` between two tries; default: 10s"},
+		&cli.BoolFlag{Name: "token-ttl-required", Destination: &r.ttlNeeds, EnvVars: []string{"FLEET_REGISTRATION_TOKEN_TTL_REQUIRED"}, Usage: "refuse ClusterRegistrationTokens that would live for ever"},
+		&cli.IntFlag{Name: "agent-replicas", Destination: &r.agentReplicas, EnvVars: []string{"FLEET_AGENT_REPLICA_COUNT"}, Usage: "`NUMBER` of replicas of agents the hub installs; default: 1"},
+		&cli.StringFlag{Name: "agent-lease-duration", Destination: &r.agentLease, EnvVars: []string{"FLEET_AGENT_ELECTION_LEASE_DURATION"}, Usage: "as --lease-duration, for agents the hub installs"},
+		&cli.StringFlag{Name: "agent-renew-deadline", Destination: &r.agentRenew, EnvVars: []string{"FLEET_AGENT_ELECTION_RENEW_DEADLINE"}, Usage: "as --renew-deadline, for agents the hub installs"},
+		&cli.StringFlag{Name: "agent-retry-period", Destination: &r.agentRetry, EnvVars: []string{"FLEET_AGENT_ELECTION_RETRY_PERIOD"}, Usage: "as --retry-period, for agents the hub installs"},
+		&cli.BoolFlag{Name: "propagate-debug", Destination: &r.propagateDebug, EnvVars: []string{"FLEET_PROPAGATE_DEBUG_SETTINGS_TO_AGENTS"}, Usage: "with --debug: agents the hub installs log more too"},
+		&cli.BoolFlag{Name: "disable-agent-security-context", Destination: &r.disableSecurityContext, EnvVars: []string{"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT"}, Usage: "with --propagate-debug: agents without security contexts, for debuggers"},
+	}
+}
+
+// config turns what was said into what is meant, and reports everything that is wrong at once.
+func (r *raw) config() (config, error) {
+	client, errClient := launch.RESTConfig(r.kubeconfig)
+	identity, errIdentity := launch.Identity(r.podName)
+	times, errTimes := durations("", r.leaseDuration, r.renewDeadline, r.retryPeriod)
+	agents, errAgents := durations("FLEET_AGENT_", r.agentLease, r.agentRenew, r.agentRetry)
+	err := errors.Join(r.checkNamespace(), errClient, errIdentity, errTimes, errAgents, r.checkReplicas())
+	if err != nil {
+		return config{}, err
+	}
+	return config{
+		election: leader.Election{Client: client, Namespace: r.namespace, Name: leaseName, Identity: identity, Times: times},
+		hub: controllers.Options{
+			RESTConfig:       client,
+			SystemNamespace:  r.namespace,
+			DisableBootstrap: r.disableBootstrap,
+			TokenTTLRequired: r.ttlNeeds,
+			Agent:            r.agents(agents),
+		},
+	}, nil
+}
+
+func (r *raw) agents(times leader.Times) app.AgentSettings {
+	debug := r.debug && r.propagateDebug
+	settings := app.AgentSettings{
+		Replicas:               r.agentReplicas,
+		LeaseDuration:          times.LeaseDuration,
+		RenewDeadline:          times.RenewDeadline,
+		RetryPeriod:            times.RetryPeriod,
+		Debug:                  debug,
+		DisableSecurityContext: r.propagateDebug && r.disableSecurityContext,
+	}
+	if debug {
+		settings.DebugLevel = r.debugLevel
+	}
+	return settings
+}
+
+// durations reads the three times of a Lease. One that is unset has its default; a chart that sets none must not stop
+// imports.
+func durations(prefix, lease, renew, retry string) (leader.Times, error) {
+	if prefix == "" {
+		prefix = "CATTLE_"
+	}
+	l, errLease := launch.Duration(prefix+"ELECTION_LEASE_DURATION", lease)
+	d, errRenew := launch.Duration(prefix+"ELECTION_RENEW_DEADLINE", renew)
+	p, errRetry := launch.Duration(prefix+"ELECTION_RETRY_PERIOD", retry)
+	times := leader.Times{LeaseDuration: l, RenewDeadline: d, RetryPeriod: p}.WithDefaults()
+	if err := errors.Join(errLease, errRenew, errRetry); err != nil {
+		return leader.Times{}, err
+	}
+	return times, times.Validate()
+}
+
+func (r *raw) checkNamespace() error {
+	if r.namespace == "" {
+		return errors.New("the hub's namespace is not set: pass --namespace or set the environment variable NAMESPACE")
+	}
+	if why := validation.ValidateNamespaceName(r.namespace, false); len(why) > 0 {
+		return fmt.Errorf("the hub's namespace %q is no name of a namespace: %s", r.namespace, why[0])
+	}
+	return nil
+}
+
+func (r *raw) checkReplicas() error {
+	if r.agentReplicas < 0 {
+		return fmt.Errorf("FLEET_AGENT_REPLICA_COUNT is %d: it must not be negative", r.agentReplicas)
+	}
+	return nil
+}

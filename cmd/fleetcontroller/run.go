@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/muster-fleet/muster/pkg/controllers"
+	"github.com/muster-fleet/muster/pkg/leader"
+)
+
+// config is all the hub is told by its command line and environment.
+type config struct {
+	hub      controllers.Options
+	election leader.Election
+}
+
+// run takes its turn as the hub. The Lease is that of Fleet's own registration component, so that the two never work at
+// the same time.
+func run(ctx context.Context, c config) error {
+	if err := ensureNamespace(ctx, c); err != nil {
+		return err
+	}
+	return leader.Run(ctx, c.election, func(ctx context.Context) error { return controllers.Run(ctx, c.hub) })
+}
+
+// ensureNamespace makes the namespace the Lease is in. The chart's release has made it already; a hub that runs from a
+// kubeconfig alone may be the first.
+func ensureNamespace(ctx context.Context, c config) error {
+	client, err := kubernetes.NewForConfig(c.election.Client)
+	if err != nil {
+		return err
+	}
+	namespaces := client.CoreV1().Namespaces()
+	if _, err = namespaces.Get(ctx, c.election.Namespace, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		return nil // there, or not for us to see: the Lease will tell
+	}
+	_, err = namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.election.Namespace}}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,101 @@
+package testenv
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Generic is the condition type of all kinds.
+type Generic = genericcondition.GenericCondition
+
+// Token creates a ClusterRegistrationToken and waits for its values.
+func (c *Cluster) Token(t testing.TB, namespace, name string, spec fleet.ClusterRegistrationTokenSpec) registration.Values {
+	t.Helper()
+	_, err := c.Fleet.ClusterRegistrationTokens(namespace).Create(context.Background(),
+		&fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return c.Values(t, namespace, name)
+}
+
+// Values waits for the values of a token.
+func (c *Cluster) Values(t testing.TB, namespace, token string) (values registration.Values) {
+	t.Helper()
+	Eventually(t, func() (bool, string) {
+		secret, err := c.Kubernetes.CoreV1().Secrets(namespace).Get(context.Background(), token, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		values, err = registration.DecodeValues(secret.Data[registration.ValuesKey])
+		return err == nil && values.Token != "", fmt.Sprint(err)
+	})
+	return values
+}
+
+// Request creates a ClusterRegistration as an agent does, with the token of the values.
+func (c *Cluster) Request(t testing.TB, values registration.Values, spec fleet.ClusterRegistrationSpec) *fleet.ClusterRegistration {
+	t.Helper()
+	labels := map[string]string{}
+	if values.TokenName != "" {
+		labels[fleet.RegistrationTokenLabel] = values.TokenName
+	}
+	request, err := c.ClientFor(t, values.Token).Fleet.ClusterRegistrations(values.ClusterNamespace).Create(context.Background(),
+		&fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{GenerateName: "request-", Labels: labels}, Spec: spec}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return request
+}
+
+// Granted waits until a request is granted and returns it with the credential, read as the agent reads it.
+func (c *Cluster) Granted(t testing.TB, values registration.Values, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, *corev1.Secret) {
+	t.Helper()
+	var latest *fleet.ClusterRegistration
+	Eventually(t, func() (bool, string) {
+		var err error
+		latest, err = c.Fleet.ClusterRegistrations(request.Namespace).Get(context.Background(), request.Name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		return latest.Status.Granted, Condition(latest.Status.Conditions, fleet.ConditionGranted)
+	})
+	name := registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
+	agent := c.ClientFor(t, values.Token)
+	var secret *corev1.Secret
+	Eventually(t, func() (bool, string) {
+		var err error
+		secret, err = agent.Kubernetes.CoreV1().Secrets(values.SystemRegistrationNamespace).Get(context.Background(), name, metav1.GetOptions{})
+		return err == nil, fmt.Sprint(err)
+	})
+	return latest, secret
+}
+
+// Import has the hub import the member under that name: a kubeconfig Secret and a Cluster.
+func (c *Cluster) Import(t testing.TB, namespace, name string, member *Cluster, change ...func(*fleet.Cluster)) *fleet.Cluster {
+	t.Helper()
+	c.KubeconfigSecret(t, namespace, name+"-kubeconfig", map[string][]byte{registration.KubeconfigValue: member.Kubeconfig()})
+	cluster := &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       fleet.ClusterSpec{KubeConfigSecret: name + "-kubeconfig"},
+	}
+	for _, f := range change {
+		f(cluster)
+	}
+	created, err := c.Fleet.Clusters(namespace).Create(context.Background(), cluster, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return created
+}
+
+// KubeconfigSecret writes a kubeconfig Secret.
+func (c *Cluster) KubeconfigSecret(t testing.TB, namespace, name string, data map[string][]byte) {
+	t.Helper()
+	_, err := c.Kubernetes.CoreV1().Secrets(namespace).Create(context.Background(),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}

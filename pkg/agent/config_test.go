@@ -1,0 +1,54 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+)
+
+func TestWhatIsLeftOutHasADefault(t *testing.T) {
+	c, err := Config{Member: &rest.Config{}, Namespace: "ns", LeaderElection: &LeaderElection{Identity: "me"}}.withDefaults()
+	require.NoError(t, err)
+	assert.Equal(t, 15*time.Minute, c.CheckinInterval)
+	assert.Equal(t, "dev", c.Version)
+	assert.Equal(t, logrus.StandardLogger(), c.Log)
+	assert.NotNil(t, c.Clock)
+	assert.Equal(t, DefaultTiming(), *c.Timing)
+	assert.Equal(t, LeaderElection{Identity: "me", LeaseDuration: 30 * time.Second, RenewDeadline: 25 * time.Second, RetryPeriod: 10 * time.Second}, *c.LeaderElection)
+}
+
+func TestWhatIsGivenIsKept(t *testing.T) {
+	election := LeaderElection{Identity: "me", LeaseDuration: 9, RenewDeadline: 8, RetryPeriod: 2}
+	c, err := Config{Member: &rest.Config{}, Namespace: "ns", CheckinInterval: 1, Version: "v", LeaderElection: &election, Timing: quick()}.withDefaults()
+	require.NoError(t, err)
+	assert.EqualValues(t, 1, c.CheckinInterval)
+	assert.Equal(t, "v", c.Version)
+	assert.Equal(t, election, *c.LeaderElection)
+	assert.Equal(t, quick(), c.Timing)
+}
+
+func TestABadConfigurationIsRefusedWithAReason(t *testing.T) {
+	good := func() Config {
+		return Config{Member: &rest.Config{}, Namespace: "ns", LeaderElection: &LeaderElection{Identity: "me"}}
+	}
+	for want, spoil := range map[string]func(*Config){
+		"Config.Member is nil":                        func(c *Config) { c.Member = nil },
+		"set the environment variable NAMESPACE":      func(c *Config) { c.Namespace = "" },
+		`"Not A Namespace" is no name of a namespace`: func(c *Config) { c.Namespace = "Not A Namespace" },
+		"the check-in interval is -1s":                func(c *Config) { c.CheckinInterval = -time.Second },
+		"leader election needs an identity":           func(c *Config) { c.LeaderElection.Identity = "" },
+		"retry period is -1s":                         func(c *Config) { c.LeaderElection.RetryPeriod = -time.Second },
+		"must be longer than 1.2 times the retry":     func(c *Config) { c.LeaderElection.RenewDeadline = 11 * time.Second },
+		"lease duration (5s) must be longer than the": func(c *Config) { c.LeaderElection.LeaseDuration = 5 * time.Second },
+	} {
+		c := good()
+		spoil(&c)
+		require.ErrorContains(t, c.Validate(), want)
+		require.ErrorContains(t, Run(t.Context(), c), want)
+	}
+	require.NoError(t, good().Validate())
+}

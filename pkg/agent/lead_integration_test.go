@@ -1,0 +1,108 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func (w *world) elects(identity string) Config {
+	w.Helper()
+	c := w.config
+	c.LeaderElection = &LeaderElection{Identity: identity, LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond}
+	return must(c.withDefaults())
+}
+
+func (w *world) lease() *coordinationv1.Lease {
+	w.Helper()
+	lease, err := w.member.CoordinationV1().Leases(w.config.Namespace).Get(context.Background(), "fleet-agent", metav1.GetOptions{})
+	require.NoError(w, err)
+	return lease
+}
+
+// worker works until its context ends, and says when it began and ended.
+type worker struct{ began, ended chan struct{} }
+
+func newWorker() *worker { return &worker{make(chan struct{}), make(chan struct{})} }
+
+func (k *worker) work(ctx context.Context) error {
+	close(k.began)
+	<-ctx.Done()
+	close(k.ended)
+	return nil
+}
+
+func TestOneAgentWorksAtATimeAndGivesTheLeaseBack(t *testing.T) {
+	w := newWorld(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	first, second := newWorker(), newWorker()
+	firstEnd, secondEnd := make(chan error, 1), make(chan error, 1)
+	go func() { firstEnd <- lead(ctx, w.elects("first"), first.work) }()
+	<-first.began
+	assert.Equal(t, "first", *w.lease().Spec.HolderIdentity)
+
+	secondCtx, stopSecond := context.WithCancel(t.Context())
+	go func() { secondEnd <- lead(secondCtx, w.elects("second"), second.work) }()
+	cancel()
+	require.NoError(t, <-firstEnd)
+	<-first.ended
+	select {
+	case <-second.began:
+	case <-testClock.NewTimer(30 * time.Second).C():
+		t.Fatal("the second agent never had its turn")
+	}
+	stopSecond()
+	require.NoError(t, <-secondEnd)
+	assert.Empty(t, *w.lease().Spec.HolderIdentity, "released")
+}
+
+func TestAnAgentThatWaitsForItsTurnStopsAtOnce(t *testing.T) {
+	w := newWorld(t)
+	holder := newWorker()
+	ended := make(chan error, 2)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { ended <- lead(ctx, w.elects("holder"), holder.work) }()
+	<-holder.began
+	waiting, stop := context.WithCancel(t.Context())
+	go func() {
+		ended <- lead(waiting, w.elects("waiting"), func(context.Context) error { return errors.New("worked out of turn") })
+	}()
+	stop()
+	require.NoError(t, <-ended)
+	assert.Equal(t, "holder", *w.lease().Spec.HolderIdentity)
+	cancel()
+	require.NoError(t, <-ended)
+}
+
+func TestALostLeaseEndsTheWorkWithAnError(t *testing.T) {
+	w := newWorld(t)
+	k := newWorker()
+	ended := make(chan error, 1)
+	go func() { ended <- lead(t.Context(), w.elects("me"), k.work) }()
+	<-k.began
+	w.memberFront.set(answers(503, "<h1>503</h1>"), nil)
+	err := <-ended
+	require.ErrorContains(t, err, "lost Lease "+w.config.Namespace+"/fleet-agent")
+	<-k.ended
+}
+
+func TestWorkThatFailsGivesTheLeaseBackAndItsError(t *testing.T) {
+	w := newWorld(t)
+	err := lead(t.Context(), w.elects("me"), func(context.Context) error { return assert.AnError })
+	require.ErrorIs(t, err, assert.AnError)
+	assert.Empty(t, *w.lease().Spec.HolderIdentity)
+}
+
+func TestWithoutLeaderElectionThereIsNoLease(t *testing.T) {
+	w := newWorld(t)
+	require.NoError(t, lead(t.Context(), w.config, func(context.Context) error { return nil }))
+	leases, err := w.member.CoordinationV1().Leases(w.config.Namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	assert.Empty(t, leases.Items)
+}

@@ -1,0 +1,66 @@
+package agent
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"k8s.io/client-go/rest"
+	clocktesting "k8s.io/utils/clock/testing"
+)
+
+func TestPausesGrowToTheirLimitAndStayThere(t *testing.T) {
+	timing := DefaultTiming()
+	for range 20 {
+		retry, poll := timing.retry(), timing.poll()
+		for i := range 200 {
+			r, p := retry.Step(), poll.Step()
+			assert.GreaterOrEqual(t, r, min(timing.RetryFirst<<min(i, 20), timing.RetryMax))
+			assert.LessOrEqual(t, r, timing.RetryMax*12/10)
+			assert.GreaterOrEqual(t, p, timing.PollFirst)
+			assert.LessOrEqual(t, p, timing.PollMax*12/10)
+		}
+	}
+}
+
+func TestNoTwoAgentsBeatInStep(t *testing.T) {
+	seen := map[time.Duration]bool{}
+	for range 1000 {
+		d := spread(15 * time.Minute)
+		assert.GreaterOrEqual(t, d, 13*time.Minute+30*time.Second)
+		assert.LessOrEqual(t, d, 16*time.Minute+30*time.Second)
+		seen[d] = true
+	}
+	assert.Greater(t, len(seen), 900)
+}
+
+func TestAPauseEndsWithTheTimeTheSignalOrTheContext(t *testing.T) {
+	still := clocktesting.NewFakeClock(time.Unix(0, 0))
+	wake := make(chan struct{}, 1)
+	wake <- struct{}{}
+	assert.True(t, pause(t.Context(), still, time.Hour, wake))
+
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	assert.False(t, pause(ended, still, time.Hour, wake))
+
+	over := make(chan bool, 1)
+	go func() { over <- pause(t.Context(), still, time.Hour, wake) }()
+	assert.Eventually(t, still.HasWaiters, 10*time.Second, time.Millisecond)
+	still.Step(time.Hour)
+	assert.False(t, <-over)
+}
+
+func TestConnectionsHaveLimitsOnPurpose(t *testing.T) {
+	l := testLife(t)
+	c := l.hubConfig(hubAccess{server: hubURL, token: "t"})
+	assert.Equal(t, l.config.Timing.Request, c.Timeout)
+	assert.EqualValues(t, hubQPS, c.QPS)
+	assert.Equal(t, hubBurst, c.Burst)
+	assert.NotNil(t, c.RateLimiter)
+	assert.Equal(t, "fleetagent/test", c.UserAgent)
+	assert.Equal(t, rest.TLSClientConfig{}, c.TLSClientConfig, "trust is a matter of the transport")
+	assert.NotNil(t, newTransport(nil).Proxy, "the proxy of the environment")
+	assert.Equal(t, DefaultTiming().Request, 30*time.Second)
+}

@@ -1,0 +1,140 @@
+// Package leader lets one of several processes work at a time, by a Lease.
+package leader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// Election says by which Lease processes take turns. All of them must have the same times.
+type Election struct {
+	// Client reaches the API server that has the Lease. Required.
+	Client *rest.Config
+	// Namespace and Name are of the Lease. Required.
+	Namespace, Name string
+	// Identity is what the holder writes into the Lease; it must differ between two processes. Required.
+	Identity string
+	Times
+}
+
+// Times of a Lease; a zero one has its default.
+type Times struct {
+	// LeaseDuration is how long others wait for a holder that does not answer; 0 means 30s.
+	LeaseDuration time.Duration
+	// RenewDeadline is how long the holder tries to renew before it gives up; 0 means 25s.
+	RenewDeadline time.Duration
+	// RetryPeriod is the pause between two tries; 0 means 10s.
+	RetryPeriod time.Duration
+}
+
+const (
+	defaultLeaseDuration = 30 * time.Second
+	defaultRenewDeadline = 25 * time.Second
+	defaultRetryPeriod   = 10 * time.Second
+)
+
+// WithDefaults fills in what is 0.
+func (t Times) WithDefaults() Times {
+	fill := func(d *time.Duration, fallback time.Duration) {
+		if *d == 0 {
+			*d = fallback
+		}
+	}
+	fill(&t.LeaseDuration, defaultLeaseDuration)
+	fill(&t.RenewDeadline, defaultRenewDeadline)
+	fill(&t.RetryPeriod, defaultRetryPeriod)
+	return t
+}
+
+// Validate says what is wrong with the times, after WithDefaults; client-go would panic.
+func (t Times) Validate() error {
+	const jitter = 12 // tenths
+	switch {
+	case t.RetryPeriod <= 0:
+		return fmt.Errorf("leader election: the retry period is %s: it must not be negative", t.RetryPeriod)
+	case t.RenewDeadline <= t.RetryPeriod*jitter/10:
+		return fmt.Errorf("leader election: the renew deadline (%s) must be longer than 1.2 times the retry period (%s)", t.RenewDeadline, t.RetryPeriod)
+	case t.LeaseDuration <= t.RenewDeadline:
+		return fmt.Errorf("leader election: the lease duration (%s) must be longer than the renew deadline (%s)", t.LeaseDuration, t.RenewDeadline)
+	}
+	return nil
+}
+
+// ErrLost says that the Lease could not be kept. The process should end and be started again.
+var ErrLost = errors.New("the Lease was lost")
+
+// Run runs work while this process holds the Lease, and gives the Lease back when work has ended: not earlier, or two
+// processes would work at a time, and not later, or the next one would wait for one that does nothing. It returns nil when
+// ctx ended, work's error, or ErrLost.
+func Run(ctx context.Context, e Election, work func(context.Context) error) error {
+	e.Times = e.Times.WithDefaults()
+	if err := e.Times.Validate(); err != nil {
+		return err
+	}
+	// The election outlives ctx by the time work takes to end.
+	election, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	leading := make(chan context.Context, 1)
+	elector, err := e.elector(leading)
+	if err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); elector.Run(election) }()
+	defer func() { stop(); <-ended }()
+	select {
+	case <-ctx.Done():
+		return nil
+	case term := <-leading:
+		return e.workForTerm(ctx, term, work)
+	}
+}
+
+func (e Election) workForTerm(ctx, term context.Context, work func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(term, cancel)()
+	if err := work(ctx); err != nil {
+		return err
+	}
+	if term.Err() != nil {
+		return fmt.Errorf("%w: %s/%s could not be renewed for %s; the API server did not answer, or another process took it",
+			ErrLost, e.Namespace, e.Name, e.RenewDeadline)
+	}
+	return nil
+}
+
+// elector sends the context of each term to leading.
+func (e Election) elector(leading chan<- context.Context) (*leaderelection.LeaderElector, error) {
+	cfg := rest.AddUserAgent(rest.CopyConfig(e.Client), "leader-election")
+	// A second request fits in before the deadline.
+	cfg.Timeout = max(time.Second, e.RenewDeadline/2)
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	lock, err := resourcelock.New(resourcelock.LeasesResourceLock, e.Namespace, e.Name,
+		client.CoreV1(), client.CoordinationV1(), resourcelock.ResourceLockConfig{Identity: e.Identity})
+	if err != nil {
+		return nil, err
+	}
+	return leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock:            lock,
+		LeaseDuration:   e.LeaseDuration,
+		RenewDeadline:   e.RenewDeadline,
+		RetryPeriod:     e.RetryPeriod,
+		ReleaseOnCancel: true,
+		Name:            e.Name,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(term context.Context) { leading <- term },
+			OnStoppedLeading: func() {},
+		},
+	})
+}
