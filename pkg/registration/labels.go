@@ -11,9 +11,9 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// reservedPrefixes are label keys an agent may not assert about itself: they steer targeting, ownership and what a
-// management server shows.
-var reservedPrefixes = []string{fleet.ReservedManagementPrefix, fleet.ReservedPrefix}
+// reservedPrefixes are label keys an agent may not assert about itself: they steer targeting, what a management server
+// shows, and which set of objects a Cluster belongs to, that is, who would prune it.
+var reservedPrefixes = []string{fleet.ReservedManagementPrefix, fleet.ReservedPrefix, "objectset.rio.cattle.io/"}
 
 // AcceptLabels divides the labels an agent sent into those its Cluster gets and the keys that are dropped, sorted.
 // Dropped are reserved keys, and what is no valid label: one bad label must not cost the cluster its registration.

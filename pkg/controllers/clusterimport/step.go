@@ -24,7 +24,7 @@ func (s *Step) Reconcile(ctx context.Context, cluster *fleet.Cluster) outcome.Ou
 	hub := s.Config.Get()
 	switch {
 	case cluster.Spec.KubeConfigSecret == "":
-		return outcome.Done(fleet.ReasonNotImported, "")
+		return outcome.Done(fleet.ReasonAgentInitiated, "")
 	case isLocal(cluster, hub) && hub.Bootstrap.LocalAgentDisabled:
 		return outcome.Done(fleet.ReasonLocalAgentDisabled, "the configuration says bootstrap.localAgentDisabled")
 	}

@@ -5,6 +5,7 @@ package writes
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,6 +40,9 @@ func Status[T metav1.Object](client Patcher[T], before, after T) (latest T, writ
 }
 
 func difference(before, after any) (any, error) {
+	if reflect.DeepEqual(before, after) {
+		return nil, nil // most passes change nothing, and this is far cheaper than encoding both
+	}
 	old, err := json.Marshal(before)
 	if err != nil {
 		return nil, err

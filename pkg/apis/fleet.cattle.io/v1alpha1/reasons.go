@@ -1,5 +1,41 @@
 package v1alpha1
 
+// Reasons are part of the API: scripts and agents compare them. What each means for a person, and what to do, is in
+// docs/reasons.md.
+
+// Reasons of several conditions.
+const (
+	// ReasonError (False): the hub's API server answered with an error; the pass is repeated. Wrangler's status handlers
+	// write the same word.
+	ReasonError = "Error"
+	// ReasonNameConflict (False): an object the hub has to make exists and is somebody else's.
+	ReasonNameConflict = "NameConflict"
+	// ReasonWaitingForCredential (Unknown): Kubernetes has not issued the token of a ServiceAccount yet.
+	ReasonWaitingForCredential = "WaitingForCredential"
+)
+
+// Reasons of the condition Granted, and of Registered while the agent is not there.
+const (
+	// ReasonGranted (True): the credential Secret is there and the agent may read it.
+	ReasonGranted = "Granted"
+	// ReasonWaitingForCluster (Unknown): the Cluster the request belongs to has no namespace yet.
+	ReasonWaitingForCluster = "WaitingForCluster"
+	// ReasonSuperseded (False): a newer request of the same agent was granted instead.
+	ReasonSuperseded = "Superseded"
+	// ReasonRegistered (True): the agent has checked in.
+	ReasonRegistered = "Registered"
+	// ReasonWaitingForAgent (Unknown): the agent has not checked in yet.
+	ReasonWaitingForAgent = "WaitingForAgent"
+)
+
+// Reasons of the condition Ready of a ClusterRegistrationToken.
+const (
+	// ReasonTokenReady (True): the Secret with the values is there.
+	ReasonTokenReady = "TokenReady"
+	// ReasonTTLRequired (False): the hub refuses tokens without a ttl.
+	ReasonTTLRequired = "TTLRequired"
+)
+
 // Reasons of the conditions Granted and Registered while a request cannot be granted.
 const (
 	// ReasonClientIDEmpty: the request names no identity.
@@ -34,8 +70,18 @@ const (
 
 // Reasons of the condition Imported.
 const (
-	// ReasonNotImported: the Cluster has no kubeconfig Secret; its agent registers by itself.
-	ReasonNotImported = "AgentInitiated"
+	// ReasonImported (True): the agent is installed.
+	ReasonImported = "Imported"
+	// ReasonWaitingForKubeconfig (Unknown): the Secret that spec.kubeConfigSecret names does not exist.
+	ReasonWaitingForKubeconfig = "WaitingForKubeconfig"
+	// ReasonWaitingForToken (Unknown): the token the agent is to register with cannot be used yet.
+	ReasonWaitingForToken = "WaitingForToken"
+	// ReasonKubeconfigInvalid (False): the kubeconfig Secret holds nothing the hub can use.
+	ReasonKubeconfigInvalid = "KubeconfigInvalid"
+	// ReasonUnreachable (False): the member does not answer.
+	ReasonUnreachable = "Unreachable"
+	// ReasonAgentInitiated: the Cluster has no kubeconfig Secret; its agent registers by itself.
+	ReasonAgentInitiated = "AgentInitiated"
 	// ReasonImporting: the hub is calling the member.
 	ReasonImporting = "Importing"
 	// ReasonLocalAgentDisabled: the configuration says that the hub's own cluster has no agent.

@@ -1,0 +1,62 @@
+package house_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const reasonsFile = "../../pkg/apis/fleet.cattle.io/v1alpha1/reasons.go"
+
+// A reason that is not in the documentation helps nobody, and one that no longer exists misleads.
+func TestEveryReasonIsDocumentedAndNoOther(t *testing.T) {
+	page, err := os.ReadFile("../../docs/reasons.md")
+	require.NoError(t, err)
+	documented := map[string]bool{}
+	for _, row := range regexp.MustCompile(`(?m)^\| \w+ \| (?:True|False|Unknown) \| (\w+) \|`).FindAllStringSubmatch(string(page), -1) {
+		documented[row[1]] = true
+	}
+	reasons := constants(t, reasonsFile, "Reason")
+	require.NotEmpty(t, reasons)
+	for name, reason := range reasons {
+		assert.True(t, documented[reason], "%s (%q) is not in docs/reasons.md", name, reason)
+		delete(documented, reason)
+	}
+	assert.Empty(t, documented, "docs/reasons.md has reasons that do not exist")
+}
+
+// A reason that no controller sets is a promise nobody keeps.
+func TestEveryReasonIsSetSomewhere(t *testing.T) {
+	var code strings.Builder
+	for _, folder := range []string{"../../pkg/controllers", "../../pkg/registration"} {
+		forEachSource(t, folder, func(source []byte) { code.Write(source) })
+	}
+	for name := range constants(t, reasonsFile, "Reason") {
+		assert.Contains(t, code.String(), "fleet."+name, "nobody sets %s", name)
+	}
+}
+
+// constants are the string constants of a file whose name has the prefix.
+func constants(t *testing.T, file, prefix string) map[string]string {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	require.NoError(t, err)
+	found := map[string]string{}
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		if spec, ok := n.(*ast.ValueSpec); ok && strings.HasPrefix(spec.Names[0].Name, prefix) {
+			value, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+			require.NoError(t, err)
+			found[spec.Names[0].Name] = value
+		}
+		return true
+	})
+	return found
+}
