@@ -53,11 +53,11 @@ func Run(ctx context.Context, options Options) error {
 	if err := h.register(ctx); err != nil {
 		return err
 	}
-	if err := h.start(ctx); err != nil {
+	defer h.imports.Wait()
+	if err := h.start(ctx); err != nil && ctx.Err() == nil {
 		return err
 	}
 	<-ctx.Done()
-	h.imports.Wait()
 	return nil
 }
 
@@ -101,7 +101,9 @@ func newContext(cfg *rest.Config, o Options, own, fleetFactory controller.Shared
 	if err != nil {
 		return nil, err
 	}
-	metadataClient, err := metadata.NewForConfig(cfg)
+	watching := rest.CopyConfig(cfg)
+	watching.Timeout = 0 // it would end every watch
+	metadataClient, err := metadata.NewForConfig(watching)
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/related"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -47,7 +48,7 @@ type handler struct {
 func Register(ctx context.Context, c *app.Context) {
 	h := &handler{Context: c, sets: desiredset.New(c.Apply, c.Fleet.Cluster(), c.Fleet.ClusterGroup())}
 	configMaps := c.Core.ConfigMap()
-	configMaps.OnChange(ctx, "bootstrap", h.onChange)
+	configMaps.OnChange(ctx, "bootstrap", guard.Handler("bootstrap", h.onChange))
 	related.OnDamage(c.Core.Secret(), configMaps, func(secret *corev1.Secret) []types.NamespacedName {
 		if secret.Name != secretName || secret.Namespace != c.Config.Get().Bootstrap.Namespace {
 			return nil

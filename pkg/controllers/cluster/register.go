@@ -13,6 +13,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/controllers/related"
@@ -27,7 +28,11 @@ type Step interface {
 	// Reconcile looks at the Cluster and changes its status as it should be; the Cluster is a copy, and writing it is not
 	// the step's business. It must not wait for anything: what takes long reports Wait and enqueues the Cluster later.
 	Reconcile(ctx context.Context, cluster *fleet.Cluster) outcome.Outcome
+	// Forget drops what the step remembers of a Cluster that is gone, named by its key.
+	Forget(key string)
 }
+
+const name = "cluster"
 
 // passTimeout bounds one pass, so that an API server that accepts and never answers holds no worker.
 const passTimeout = 30 * time.Second
@@ -57,7 +62,7 @@ func Register(ctx context.Context, c *app.Context, steps ...Step) {
 	h.steps = append(h.steps, registeredStep{h})
 	known := clusters.Cache()
 
-	clusters.OnChange(ctx, "cluster", h.onChange)
+	clusters.OnChange(ctx, name, guard.Handler(name, h.onChange))
 	related.OnAnyChange(namespaces, clusters, clusterOfNamespace)
 	related.OnAnyChange(requests, clusters, func(request *fleet.ClusterRegistration) []types.NamespacedName {
 		found, _ := known.GetByIndex(index.ByClientID, index.Key(request.Namespace, request.Spec.ClientID))

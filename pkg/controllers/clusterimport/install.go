@@ -51,10 +51,10 @@ func (p *pass) attempt(m *member, plan *plan) outcome.Outcome {
 		return callResult{failure: m.install(ctx, plan)}
 	})
 	switch {
+	case a.result.failure != nil:
+		return outcome.Stalled(a.result.failure.reason, a.result.failure.message).In(a.retryIn(p.Clock.Now()))
 	case a.running:
 		return outcome.Wait(fleet.ReasonImporting, "installing the agent on the member")
-	case a.result.failure != nil:
-		return outcome.Stalled(a.result.failure.reason, a.result.failure.message).In(a.retryAt.Sub(p.Clock.Now()))
 	}
 	p.record(plan)
 	return imported()

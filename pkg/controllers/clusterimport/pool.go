@@ -37,8 +37,17 @@ type callResult struct {
 type attempt struct {
 	inputs  string // what it was made with; other inputs make another attempt
 	running bool
-	result  callResult
+	result  callResult // of the call before, while one that failed is tried again
 	retryAt time.Time
+}
+
+// retryIn is how long it is until a call that failed is tried again; 0 while that runs, for its end brings the Cluster
+// back.
+func (a attempt) retryIn(now time.Time) time.Duration {
+	if a.running {
+		return 0
+	}
+	return max(a.retryAt.Sub(now), time.Millisecond)
 }
 
 // pool runs calls to members, one at a time for each Cluster.
@@ -76,12 +85,14 @@ func (p *pool) attempt(key types.NamespacedName, inputs string, run call) attemp
 		return *last
 	}
 	lane := p.fresh
+	started := &attempt{inputs: inputs, running: true}
 	if last != nil && last.inputs == inputs {
-		lane = p.failed
+		// What is wrong stays on the object until it is known to be right: each retry would otherwise be two writes and an
+		// event.
+		lane, started.result = p.failed, last.result
 	} else {
 		delete(p.delays, key)
 	}
-	started := &attempt{inputs: inputs, running: true}
 	p.attempts[key] = started
 	p.running.Go(func() { p.run(key, started, lane, run) })
 	return *started

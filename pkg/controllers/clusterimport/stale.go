@@ -45,10 +45,10 @@ func (p *pass) cleanStale(m *member, last *fleet.ImportStatus) outcome.Outcome {
 		return callResult{}
 	})
 	switch {
+	case a.result.failure != nil:
+		return outcome.Stalled(a.result.failure.reason, a.result.failure.message).In(a.retryIn(p.Clock.Now()))
 	case a.running:
 		return imported()
-	case a.result.failure != nil:
-		return outcome.Stalled(a.result.failure.reason, a.result.failure.message).In(a.retryAt.Sub(p.Clock.Now()))
 	}
 	p.pool.forget(key)
 	changed := last.DeepCopy()

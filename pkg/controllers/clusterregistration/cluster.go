@@ -34,12 +34,17 @@ func (p *pass) findCluster(context.Context) outcome.Outcome {
 	case match.Create != "":
 		return p.createCluster(match.Create)
 	}
-	for _, owner := range owners {
-		if owner.Name == match.Use {
-			p.cluster = owner
+	p.cluster = named(match.Use, append(owners, sameName)...)
+	return ok
+}
+
+func named(name string, clusters ...*fleet.Cluster) *fleet.Cluster {
+	for _, c := range clusters {
+		if c != nil && c.Name == name {
+			return c
 		}
 	}
-	return ok
+	return nil
 }
 
 // clusterNamed reads the cache; nil means that there is none.
@@ -102,7 +107,8 @@ func (p *pass) clusterNamespace() string {
 	return registration.ClusterNamespace(p.cluster.Namespace, p.cluster.Name)
 }
 
-// bindToCluster makes the Cluster the owner of the request, so that it goes with it.
+// bindToCluster makes the Cluster the owner of the request, so that it goes with it. That holds for a request that will be
+// refused as well: left behind by a deleted Cluster, it would make the Cluster anew.
 func (p *pass) bindToCluster(context.Context) outcome.Outcome {
 	owner := metav1.OwnerReference{
 		APIVersion: fleet.SchemeGroupVersion.String(), Kind: "Cluster", Name: p.cluster.Name, UID: p.cluster.UID,

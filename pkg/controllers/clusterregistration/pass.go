@@ -40,10 +40,10 @@ type step func(context.Context) outcome.Outcome
 func (p *pass) toGrant() []step {
 	return []step{
 		p.findCluster,
+		p.bindToCluster,
 		p.waitForNamespace,
 		p.refuseLatecomer,
 		p.findReader,
-		p.bindToCluster,
 		p.ensureRights,
 		p.ensureCredential,
 		p.supersede,

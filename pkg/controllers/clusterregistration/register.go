@@ -12,8 +12,14 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
 	"github.com/muster-fleet/muster/pkg/controllers/related"
+)
+
+const (
+	name       = "cluster-registration"
+	expiryName = "credential-expiry"
 )
 
 var requestKind = fleet.SchemeGroupVersion.WithKind("ClusterRegistration")
@@ -37,8 +43,8 @@ func Register(ctx context.Context, c *app.Context) {
 	}
 	secrets.Cache().AddIndexer(secretsByRequest, requestOfSecret)
 
-	requests.OnChange(ctx, "cluster-registration", h.onChange)
-	secrets.OnChange(ctx, "credential-expiry", h.expireCredential)
+	requests.OnChange(ctx, name, guard.Handler(name, h.onChange))
+	secrets.OnChange(ctx, expiryName, guard.Handler(expiryName, h.expireCredential))
 
 	related.OnAnyChange(clusters, requests, h.waitingForCluster)
 	related.OnAnyChange(tokens, requests, h.waitingForToken)

@@ -12,10 +12,14 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/related"
 )
 
-const setID = "cluster-group-token"
+const (
+	name  = "cluster-registration-token"
+	setID = "cluster-group-token"
+)
 
 var tokenKind = fleet.SchemeGroupVersion.WithKind("ClusterRegistrationToken")
 
@@ -33,7 +37,7 @@ func Register(ctx context.Context, c *app.Context) {
 		secrets:  secrets.Cache(),
 		sets:     desiredset.New(c.Apply, accounts, roles, bindings),
 	}
-	tokens.OnChange(ctx, "cluster-registration-token", h.onChange)
+	tokens.OnChange(ctx, name, guard.Handler(name, h.onChange))
 
 	related.OnDamage(accounts, tokens, tokenOf)
 	related.OnDamage(roles, tokens, tokenOf)

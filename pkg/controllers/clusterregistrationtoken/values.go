@@ -94,7 +94,7 @@ func (h *handler) bearer(ctx context.Context, token *fleet.ClusterRegistrationTo
 	if expires != nil {
 		lifetime = expires.Sub(h.Clock.Now())
 	}
-	if bearer, good := h.reusable(token, existing, expires); good {
+	if bearer, good := h.reusable(ctx, token, existing, expires); good {
 		return bearer, nil
 	}
 	issued, err := h.Issuer.Issue(ctx, accountOf(token), lifetime)
@@ -104,7 +104,7 @@ func (h *handler) bearer(ctx context.Context, token *fleet.ClusterRegistrationTo
 // renewBefore is how much life a bearer token must have left to be kept, when the token itself has no end.
 const renewBefore = 30 * 24 * time.Hour
 
-func (h *handler) reusable(token *fleet.ClusterRegistrationToken, existing *corev1.Secret, expires *metav1.Time) (credential.Token, bool) {
+func (h *handler) reusable(ctx context.Context, token *fleet.ClusterRegistrationToken, existing *corev1.Secret, expires *metav1.Time) (credential.Token, bool) {
 	if existing == nil {
 		return "", false
 	}
@@ -112,8 +112,7 @@ func (h *handler) reusable(token *fleet.ClusterRegistrationToken, existing *core
 	if err != nil {
 		return "", false
 	}
-	account := accountOf(token)
-	cached, err := h.accounts.Get(account.Namespace, account.Name)
+	account, err := h.account(ctx, accountOf(token))
 	if err != nil {
 		return "", false
 	}
@@ -123,7 +122,16 @@ func (h *handler) reusable(token *fleet.ClusterRegistrationToken, existing *core
 	if expires != nil {
 		moment = expires.Add(-time.Minute)
 	}
-	return bearer, err == nil && claims.ServesUntil(string(cached.UID), moment)
+	return bearer, err == nil && claims.ServesUntil(string(account.UID), moment)
+}
+
+// account reads the cache, which may not have seen yet what was made a moment ago.
+func (h *handler) account(ctx context.Context, a credential.Account) (*corev1.ServiceAccount, error) {
+	cached, err := h.accounts.Get(a.Namespace, a.Name)
+	if apierrors.IsNotFound(err) {
+		return h.Kubernetes.CoreV1().ServiceAccounts(a.Namespace).Get(ctx, a.Name, metav1.GetOptions{})
+	}
+	return cached, err
 }
 
 func (h *handler) values(token *fleet.ClusterRegistrationToken, bearer credential.Token) registration.Values {

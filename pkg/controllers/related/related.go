@@ -46,6 +46,7 @@ func OnDamage[T any](source Source, target Enqueuer, resolve Resolve[T]) {
 func watch(source Source, changed func(any), funcs cache.ResourceEventHandlerFuncs) {
 	funcs.UpdateFunc = func(before, after any) {
 		if version(before) != version(after) {
+			changed(before) // what depended on it may depend on something else now
 			changed(after)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -48,7 +49,7 @@ type Watcher struct {
 
 // Register watches the ConfigMap.
 func (w *Watcher) Register(ctx context.Context) {
-	w.Core.ConfigMap().OnChange(ctx, "hub-settings", w.onChange)
+	w.Core.ConfigMap().OnChange(ctx, "hub-settings", guard.Handler("hub-settings", w.onChange))
 }
 
 // onChange keeps the configuration in force when the ConfigMap is deleted or wrong: a mistake while editing must not send
