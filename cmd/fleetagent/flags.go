@@ -10,6 +10,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
+	"k8s.io/client-go/rest"
 
 	"github.com/muster-fleet/muster/pkg/agent"
 	"github.com/muster-fleet/muster/pkg/version"
@@ -79,14 +80,13 @@ func (r *raw) config() (agent.Config, error) {
 		Version:         version.Version,
 		Log:             logrus.StandardLogger(),
 	}
-	var errMember error
-	if c.Member, errMember = memberConfig(r.kubeconfig); errMember != nil {
+	member, errMember := memberConfig(r.kubeconfig)
+	c.Member = member
+	if errMember != nil {
 		errMember = fmt.Errorf("no way to the API server of this cluster: pass --kubeconfig, set KUBECONFIG or run in a pod: %w", errMember)
+		c.Member = &rest.Config{} // so that Validate speaks of the rest only
 	}
-	if err := errors.Join(errCheckin, errElection, errMember); err != nil {
-		return agent.Config{}, err
-	}
-	return c, c.Validate()
+	return c, errors.Join(errCheckin, errElection, errMember, c.Validate())
 }
 
 func (r *raw) election() (*agent.LeaderElection, error) {

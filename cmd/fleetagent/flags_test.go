@@ -61,12 +61,18 @@ func TestEveryFlagAndVariableChangesTheConfiguration(t *testing.T) {
 		"--checkin-interval": {args: []string{"--checkin-interval", "90s"}, read: checkin, want: 90 * time.Second},
 		"CHECKIN_INTERVAL":   {env: map[string]string{"CHECKIN_INTERVAL": "2m"}, read: checkin, want: 2 * time.Minute},
 		"--leader-elect":     {args: []string{"--leader-elect=false"}, read: func(c agent.Config) any { return c.LeaderElection == nil }, want: true},
-		"CATTLE_ELECTION_LEASE_DURATION": {env: map[string]string{"CATTLE_ELECTION_LEASE_DURATION": "60s"},
-			read: func(c agent.Config) any { return c.LeaderElection.LeaseDuration }, want: time.Minute},
-		"CATTLE_ELECTION_RENEW_DEADLINE": {env: map[string]string{"CATTLE_ELECTION_RENEW_DEADLINE": "20s"},
-			read: func(c agent.Config) any { return c.LeaderElection.RenewDeadline }, want: 20 * time.Second},
-		"CATTLE_ELECTION_RETRY_PERIOD": {env: map[string]string{"CATTLE_ELECTION_RETRY_PERIOD": "3s"},
-			read: func(c agent.Config) any { return c.LeaderElection.RetryPeriod }, want: 3 * time.Second},
+		"CATTLE_ELECTION_LEASE_DURATION": {
+			env:  map[string]string{"CATTLE_ELECTION_LEASE_DURATION": "60s"},
+			read: func(c agent.Config) any { return c.LeaderElection.LeaseDuration }, want: time.Minute,
+		},
+		"CATTLE_ELECTION_RENEW_DEADLINE": {
+			env:  map[string]string{"CATTLE_ELECTION_RENEW_DEADLINE": "20s"},
+			read: func(c agent.Config) any { return c.LeaderElection.RenewDeadline }, want: 20 * time.Second,
+		},
+		"CATTLE_ELECTION_RETRY_PERIOD": {
+			env:  map[string]string{"CATTLE_ELECTION_RETRY_PERIOD": "3s"},
+			read: func(c agent.Config) any { return c.LeaderElection.RetryPeriod }, want: 3 * time.Second,
+		},
 		"POD_NAME": {env: map[string]string{"POD_NAME": "pod-1"}, read: func(c agent.Config) any { return c.LeaderElection.Identity }, want: "pod-1"},
 		"HOSTNAME": {env: map[string]string{"HOSTNAME": "pod-2"}, read: func(c agent.Config) any { return c.Pod }, want: "pod-2"},
 	}

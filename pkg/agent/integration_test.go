@@ -35,7 +35,6 @@ type world struct {
 	member      kubernetes.Interface
 	config      Config
 	log         *logtest.Hook
-	clientID    string
 }
 
 func newWorld(t *testing.T) *world {
@@ -232,33 +231,42 @@ func dieAtWrite(t *testing.T, n int, carriedOut bool) (died bool) {
 }
 
 func TestAHubOutageAtAnyStepIsWaitedOut(t *testing.T) {
-	steps := map[string]func(w *world){
-		"before the request":           func(*world) {},
-		"while waiting for the answer": func(w *world) { w.starts(); w.says("Waiting for the hub to grant") },
-		"while registered":             func(w *world) { w.hub.grants(); w.starts(); w.settles() },
+	rows := map[string]struct {
+		reach  func(w *world) // the step
+		during func(w *world) // what is seen of the outage
+		after  func(w *world)
+	}{
+		"before the request": {
+			reach:  func(*world) {},
+			during: func(w *world) { w.starts(); w.says("Failed to register agent: cannot create clusterregistration") },
+			after:  func(w *world) { w.hub.grants() },
+		},
+		"while waiting for the answer": {
+			reach:  func(w *world) { w.starts(); w.says("Waiting for the hub to grant") },
+			during: func(w *world) { w.says("<h1>502</h1>") },
+			after:  func(w *world) { w.hub.grants() },
+		},
+		"while registered": {
+			reach:  func(w *world) { w.hub.grants(); w.starts(); w.settles() },
+			during: func(w *world) { w.says("Heartbeat of cluster") },
+			after:  func(*world) {},
+		},
 	}
-	for name, reach := range steps {
+	for name, row := range rows {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.hasToken("token")
-			reach(w)
+			row.reach(w)
 			require.NoError(t, w.hub.plane.StopAPIServer())
-			restart := func() error { return w.hub.plane.StartAPIServer(context.Background()) }
 			defer func() {
+				// The other tests need it.
 				if t.Failed() {
-					_ = restart()
+					_ = w.hub.plane.StartAPIServer(context.Background())
 				}
 			}()
-			if name == "before the request" {
-				w.starts()
-				w.says("Failed to register agent: cannot create clusterregistration")
-			} else if name == "while registered" {
-				w.says("Heartbeat of cluster")
-			}
-			require.NoError(t, restart())
-			if name != "while registered" {
-				w.hub.grants()
-			}
+			row.during(w)
+			require.NoError(t, w.hub.plane.StartAPIServer(t.Context()))
+			row.after(w)
 			w.settles()
 			assert.Len(t, w.hub.requests(t.Context()), 1)
 		})

@@ -15,8 +15,9 @@ func (l *life) keepRegistration(ctx context.Context, current *session) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err != nil:
+		case failed(err):
 			l.wait(ctx, pauses.Step())
+		case err != nil: // outdated
 		case action == Register || action == ReplaceStored:
 			return errReplaced
 		default:
@@ -53,19 +54,11 @@ func (l *life) keep(ctx context.Context, current *session) (Action, error) {
 		return action, l.tidy(ctx, s)
 	case Register, ReplaceStored:
 		l.announce(Register, s)
-		return action, l.registerBeside(ctx, s)
+		return action, l.tryRegister(ctx, s)
 	default:
 		l.announce(action, s)
 		return action, nil
 	}
-}
-
-func (l *life) registerBeside(ctx context.Context, s *situation) error {
-	err := l.register(ctx, s)
-	if err != nil && !errors.Is(err, errOutdated) {
-		l.complain(ctx, err)
-	}
-	return err
 }
 
 // tidy removes what only a registration needs. A bootstrap Secret that cannot be read stays: it may be meant for later,

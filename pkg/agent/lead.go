@@ -19,18 +19,18 @@ func lead(ctx context.Context, c Config, work func(context.Context) error) error
 	if c.LeaderElection == nil {
 		return work(ctx)
 	}
-	// The election outlives ctx by the time work takes to end.
-	election, stop := context.WithCancel(context.WithoutCancel(ctx))
+	// The contest outlives ctx by the time work takes to end.
+	contest, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	leading := make(chan context.Context, 1)
-	elector, release, err := newElector(c, leading)
+	e, err := newElection(c, leading)
 	if err != nil {
 		return err
 	}
-	defer release()
+	defer e.close()
 	ended := make(chan struct{})
-	go func() { defer close(ended); elector.Run(election) }()
-	defer func() { stop(); <-ended }()
+	go func() { defer close(ended); e.elector.Run(contest) }()
+	defer func() { stop(); <-ended; e.release(ctx) }()
 	select {
 	case <-ctx.Done():
 		return nil
@@ -53,16 +53,24 @@ func workForTerm(ctx, term context.Context, c Config, work func(context.Context)
 	return nil
 }
 
-// newElector sends the context of each term to leading. The second result closes its connections.
-func newElector(c Config, leading chan<- context.Context) (*leaderelection.LeaderElector, func(), error) {
+// election is a Lease and the contest for it.
+type election struct {
+	elector *leaderelection.LeaderElector
+	lock    resourcelock.Interface
+	timeout time.Duration
+	close   func()
+}
+
+// newElection sends the context of each term to leading.
+func newElection(c Config, leading chan<- context.Context) (*election, error) {
 	core, closeCore, err := leaseClient(c)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	lock, err := resourcelock.New(resourcelock.LeasesResourceLock, c.Namespace, registration.AgentName,
 		core.CoreV1(), core.CoordinationV1(), resourcelock.ResourceLockConfig{Identity: c.LeaderElection.Identity})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock:            lock,
@@ -76,7 +84,21 @@ func newElector(c Config, leading chan<- context.Context) (*leaderelection.Leade
 			OnStoppedLeading: func() {},
 		},
 	})
-	return elector, closeCore, err
+	return &election{elector: elector, lock: lock, timeout: c.LeaderElection.RenewDeadline, close: closeCore}, err
+}
+
+// release gives the Lease back once more. The elector does so itself, but a renewal that was on its way when it was
+// stopped can arrive between its read and its write, and then the Lease stays ours until it runs out.
+func (e *election) release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.timeout)
+	defer cancel()
+	record, _, err := e.lock.Get(ctx)
+	if err != nil || record.HolderIdentity != e.lock.Identity() {
+		return
+	}
+	record.HolderIdentity, record.LeaseDurationSeconds = "", 1
+	// When this fails as well, the next agent waits for the Lease to run out: late, but safe.
+	_ = e.lock.Update(ctx, *record)
 }
 
 // leaseClient gives up on a request early enough that a second one fits before the renew deadline.

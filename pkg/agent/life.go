@@ -27,19 +27,24 @@ var errWaiting = errors.New("waiting")
 // bootstrap Secret comes.
 func (l *life) run(ctx context.Context) {
 	pauses := l.config.Timing.retry()
-	var last Action
+	unused := false // registered since the last session
 	for ctx.Err() == nil {
 		action, err := l.turn(ctx)
-		if action == UseStored || action == ReplaceStored {
+		used := action == UseStored || action == ReplaceStored
+		if used {
 			pauses = l.config.Timing.retry()
 		}
-		// Two registrations without any use in between would go round for ever, each with a request to the hub.
-		if err != nil || action == Register && last == Register {
+		registered := action == Register && err == nil
+		// Two registrations without a session in between could go round for ever, each with a request to the hub.
+		if failed(err) || registered && unused {
 			l.wait(ctx, pauses.Step())
 		}
-		last = action
+		unused = !used && (unused || registered)
 	}
 }
+
+// failed: what is outdated did not fail, there is something better to do at once.
+func failed(err error) bool { return err != nil && !errors.Is(err, errOutdated) }
 
 func (l *life) wait(ctx context.Context, d time.Duration) (woken bool) {
 	return pause(ctx, l.config.Clock, d, l.bootstrapChanged)
@@ -80,7 +85,6 @@ func (l *life) tryRegister(ctx context.Context, s *situation) error {
 		l.log.Infof("Registered; credential stored in Secret %s/%s", l.member.namespace, registration.CredentialSecret)
 	case errors.Is(err, errOutdated):
 		l.log.Info("Secret fleet-agent-bootstrap has changed: starting over with it")
-		return nil
 	default:
 		l.complain(ctx, err)
 	}

@@ -56,11 +56,11 @@ func TestConnectionsHaveLimitsOnPurpose(t *testing.T) {
 	l := testLife(t)
 	c := l.hubConfig(hubAccess{server: hubURL, token: "t"})
 	assert.Equal(t, l.config.Timing.Request, c.Timeout)
-	assert.EqualValues(t, hubQPS, c.QPS)
+	assert.InDelta(t, hubQPS, c.QPS, 0)
 	assert.Equal(t, hubBurst, c.Burst)
 	assert.NotNil(t, c.RateLimiter)
 	assert.Equal(t, "fleetagent/test", c.UserAgent)
 	assert.Equal(t, rest.TLSClientConfig{}, c.TLSClientConfig, "trust is a matter of the transport")
 	assert.NotNil(t, newTransport(nil).Proxy, "the proxy of the environment")
-	assert.Equal(t, DefaultTiming().Request, 30*time.Second)
+	assert.Equal(t, 30*time.Second, DefaultTiming().Request)
 }

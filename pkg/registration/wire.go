@@ -39,9 +39,10 @@ const (
 	BootstrapToken                       = "token"
 	BootstrapTokenName                   = "tokenName"
 	BootstrapSystemRegistrationNamespace = "systemRegistrationNamespace"
-	// BootstrapRegistration tells an agent to register anew: the hub sets it to "<cluster uid>/<generation>", the agent
-	// keeps the value it registered with under the same key of Secret CredentialSecret, and registers again when the two
-	// differ. Absent, as from hubs and charts that do not know it, the agent keeps a credential that works.
+	// BootstrapRegistration tells an agent to register anew: the hub sets it to "<digest>/<redeployAgentGeneration>", where
+	// the digest is of what makes an earlier registration useless. The agent keeps the value it registered with under the
+	// same key of Secret CredentialSecret, and registers again when the two differ. Absent, as from hubs and charts that do
+	// not know it, the agent keeps a credential that works.
 	BootstrapRegistration = "registration"
 	// BootstrapValues may hold all of the above as one YAML document instead.
 	BootstrapValues = "values"
@@ -71,7 +72,7 @@ const (
 	KubeconfigAPIServerCA  = "apiServerCA"
 )
 
-// RenewalAnnotation, "true" on a ClusterRegistration, says that the agent can renew its credential, so that the hub may
+// RenewalAnnotation is "true" on the ClusterRegistration of an agent that can renew its credential, so that the hub may
 // give it a short-lived one. Agents that do not say so get a long-lived one.
 const RenewalAnnotation = "muster.fleet.cattle.io/credential-renewal"
 

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/muster-fleet/muster/internal/controlplane"
+)
+
+func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
+
+// built is the program as a person gets it.
+func built(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "fleetagent")
+	output, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".").CombinedOutput()
+	require.NoError(t, err, string(output))
+	return program
+}
+
+// process runs the program with nothing in its environment but what is given.
+func process(t *testing.T, program string, env []string, args ...string) (*exec.Cmd, *bytes.Buffer) {
+	t.Helper()
+	output := &bytes.Buffer{}
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = env, output, output
+	return cmd, output
+}
+
+func TestTheProcessStopsCleanlyAndGivesItsLeaseBack(t *testing.T) {
+	plane := controlplane.Shared(t, "member")
+	core, err := kubernetes.NewForConfig(plane.RESTConfig())
+	require.NoError(t, err)
+	namespace, err := core.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "agent-"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(kubeconfig, plane.Kubeconfig(), 0o600))
+
+	cmd, output := process(t, built(t), []string{"NAMESPACE=" + namespace.Name, "KUBECONFIG=" + kubeconfig, "POD_NAME=pod-7"})
+	require.NoError(t, cmd.Start())
+	holder := func() string {
+		lease, err := core.CoordinationV1().Leases(namespace.Name).Get(t.Context(), "fleet-agent", metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		return *lease.Spec.HolderIdentity
+	}
+	require.Eventually(t, func() bool { return holder() == "pod-7" }, time.Minute, 50*time.Millisecond)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, cmd.Wait(), "SIGTERM is no error: %s", output)
+	assert.Empty(t, holder())
+}
+
+func TestTheProcessFailsWithOneLineThatSaysWhy(t *testing.T) {
+	program := built(t)
+	for name, row := range map[string]struct {
+		env, args []string
+		want      string
+	}{
+		"no namespace":    {nil, nil, "NAMESPACE"},
+		"no cluster":      {[]string{"NAMESPACE=ns"}, nil, "pass --kubeconfig"},
+		"an unknown flag": {nil, []string{"--nonsense"}, "-nonsense; see --help"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd, output := process(t, program, row.env, row.args...)
+			var exit *exec.ExitError
+			require.ErrorAs(t, cmd.Run(), &exit)
+			assert.Equal(t, 1, exit.ExitCode())
+			assert.Contains(t, output.String(), row.want)
+			assert.Equal(t, 1, bytes.Count(output.Bytes(), []byte("\n")), output.String())
+		})
+	}
+}
+
+func TestTheProcessTellsItsVersion(t *testing.T) {
+	cmd, output := process(t, built(t), nil, "--version")
+	require.NoError(t, cmd.Run())
+	assert.Equal(t, "fleetagent version dev\n", output.String())
+}
