@@ -2,24 +2,10 @@
 package main
 
 import (
-	"context"
 	"os"
-	"os/signal"
-	"syscall"
 
-	"github.com/sirupsen/logrus"
-
+	"github.com/muster-fleet/muster/internal/launch"
 	"github.com/muster-fleet/muster/pkg/agent"
 )
 
-func main() { os.Exit(run()) }
-
-func run() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := newApp(agent.Run).RunContext(ctx, os.Args); err != nil {
-		logrus.Error(err)
-		return 1
-	}
-	return 0
-}
+func main() { os.Exit(launch.Main(newApp(agent.Run))) }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/urfave/cli/v2"
 	"k8s.io/apimachinery/pkg/api/validation"
@@ -19,13 +20,12 @@ const leaseName = "fleet-agentmanagement-lock"
 
 // raw is what the command line and the environment say, word for word.
 type raw struct {
-	kubeconfig, namespace, podName                   string
+	kubeconfig, namespace                            string
 	disableBootstrap, debug                          bool
 	debugLevel                                       int
-	leaseDuration, renewDeadline, retryPeriod        string
 	propagateDebug, disableSecurityContext, ttlNeeds bool
 	agentReplicas                                    int
-	agentLease, agentRenew, agentRetry               string
+	election, agentElection                          launch.Election
 }
 
 // newApp reads the flags and hands one validated configuration to run. Charts of Fleet call the hub by the name of its
@@ -53,7 +53,7 @@ func newApp(run func(context.Context, config) error) *cli.App {
 }
 
 func (r *raw) flags() []cli.Flag {
-	return append(r.commandLine(), r.environment()...)
+	return slices.Concat(r.commandLine(), r.election.Flags(), r.environment(), r.agentElection.AgentFlags())
 }
 
 func (r *raw) commandLine() []cli.Flag {
@@ -69,15 +69,8 @@ func (r *raw) commandLine() []cli.Flag {
 // environment are settings that charts make by environment variables; each has a flag too, which --help explains.
 func (r *raw) environment() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "pod-name", Destination: &r.podName, EnvVars: []string{"POD_NAME"}, Usage: "`NAME` in the Lease; default: hostname and process ID"},
-		&cli.StringFlag{Name: "lease-duration", Destination: &r.leaseDuration, EnvVars: []string{"CATTLE_ELECTION_LEASE_DURATION"}, Usage: "`DURATION` others wait for a holder that is silent; default: 30s"},
-		&cli.StringFlag{Name: "renew-deadline", Destination: &r.renewDeadline, EnvVars: []string{"CATTLE_ELECTION_RENEW_DEADLINE"}, Usage: "`DURATION` the holder tries to renew; default: 25s"},
-		&cli.StringFlag{Name: "retry-period", Destination: &r.retryPeriod, EnvVars: []string{"CATTLE_ELECTION_RETRY_PERIOD"}, Usage: "`DURATION` between two tries; default: 10s"},
 		&cli.BoolFlag{Name: "token-ttl-required", Destination: &r.ttlNeeds, EnvVars: []string{"FLEET_REGISTRATION_TOKEN_TTL_REQUIRED"}, Usage: "refuse ClusterRegistrationTokens that would live for ever"},
 		&cli.IntFlag{Name: "agent-replicas", Destination: &r.agentReplicas, EnvVars: []string{"FLEET_AGENT_REPLICA_COUNT"}, Usage: "`NUMBER` of replicas of agents the hub installs; default: 1"},
-		&cli.StringFlag{Name: "agent-lease-duration", Destination: &r.agentLease, EnvVars: []string{"FLEET_AGENT_ELECTION_LEASE_DURATION"}, Usage: "as --lease-duration, for agents the hub installs"},
-		&cli.StringFlag{Name: "agent-renew-deadline", Destination: &r.agentRenew, EnvVars: []string{"FLEET_AGENT_ELECTION_RENEW_DEADLINE"}, Usage: "as --renew-deadline, for agents the hub installs"},
-		&cli.StringFlag{Name: "agent-retry-period", Destination: &r.agentRetry, EnvVars: []string{"FLEET_AGENT_ELECTION_RETRY_PERIOD"}, Usage: "as --retry-period, for agents the hub installs"},
 		&cli.BoolFlag{Name: "propagate-debug", Destination: &r.propagateDebug, EnvVars: []string{"FLEET_PROPAGATE_DEBUG_SETTINGS_TO_AGENTS"}, Usage: "with --debug: agents the hub installs log more too"},
 		&cli.BoolFlag{Name: "disable-agent-security-context", Destination: &r.disableSecurityContext, EnvVars: []string{"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT"}, Usage: "with --propagate-debug: agents without security contexts, for debuggers"},
 	}
@@ -86,9 +79,9 @@ func (r *raw) environment() []cli.Flag {
 // config turns what was said into what is meant, and reports everything that is wrong at once.
 func (r *raw) config() (config, error) {
 	client, errClient := launch.RESTConfig(r.kubeconfig)
-	identity, errIdentity := launch.Identity(r.podName)
-	times, errTimes := durations("", r.leaseDuration, r.renewDeadline, r.retryPeriod)
-	agents, errAgents := durations("FLEET_AGENT_", r.agentLease, r.agentRenew, r.agentRetry)
+	identity, errIdentity := r.election.Identity()
+	times, errTimes := r.election.Times("CATTLE")
+	agents, errAgents := r.agentElection.Times("FLEET_AGENT")
 	err := errors.Join(r.checkNamespace(), errClient, errIdentity, errTimes, errAgents, r.checkReplicas())
 	if err != nil {
 		return config{}, err
@@ -119,22 +112,6 @@ func (r *raw) agents(times leader.Times) app.AgentSettings {
 		settings.DebugLevel = r.debugLevel
 	}
 	return settings
-}
-
-// durations reads the three times of a Lease. One that is unset has its default; a chart that sets none must not stop
-// imports.
-func durations(prefix, lease, renew, retry string) (leader.Times, error) {
-	if prefix == "" {
-		prefix = "CATTLE_"
-	}
-	l, errLease := launch.Duration(prefix+"ELECTION_LEASE_DURATION", lease)
-	d, errRenew := launch.Duration(prefix+"ELECTION_RENEW_DEADLINE", renew)
-	p, errRetry := launch.Duration(prefix+"ELECTION_RETRY_PERIOD", retry)
-	times := leader.Times{LeaseDuration: l, RenewDeadline: d, RetryPeriod: p}.WithDefaults()
-	if err := errors.Join(errLease, errRenew, errRetry); err != nil {
-		return leader.Times{}, err
-	}
-	return times, times.Validate()
 }
 
 func (r *raw) checkNamespace() error {

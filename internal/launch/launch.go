@@ -65,18 +65,6 @@ func RESTConfig(kubeconfig string) (*rest.Config, error) {
 	return config, nil
 }
 
-// Identity tells this process from others in a Lease: the name of its pod, else of its host with the process ID.
-func Identity(pod string) (string, error) {
-	if pod != "" {
-		return pod, nil
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		return "", fmt.Errorf("no name for the Lease: set POD_NAME: %w", err)
-	}
-	return fmt.Sprintf("%s_%d", host, os.Getpid()), nil
-}
-
 // Duration reads an optional duration; empty is 0, which means the default.
 func Duration(name, text string) (time.Duration, error) {
 	if text == "" {

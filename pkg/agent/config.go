@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+
+	"github.com/muster-fleet/muster/pkg/leader"
 )
 
 // Config is all an agent is told by the program that runs it. Run validates it; what the cluster says (the Secrets and
@@ -36,23 +38,13 @@ type Config struct {
 	Timing *Timing
 }
 
-// LeaderElection are the times of the Lease. Every agent of a namespace must have the same.
+// LeaderElection is how agents of one namespace take turns. Every one of them must have the same times.
 type LeaderElection struct {
 	// Identity is what the holder writes into the Lease; it must differ between two agents.
 	Identity string
-	// LeaseDuration is how long others wait for a holder that does not answer; 0 means 30s.
-	LeaseDuration time.Duration
-	// RenewDeadline is how long the holder tries to renew before it gives up; 0 means 25s.
-	RenewDeadline time.Duration
-	// RetryPeriod is the pause between two tries; 0 means 10s.
-	RetryPeriod time.Duration
+	// Times of the Lease; a zero one has its default.
+	leader.Times
 }
-
-const (
-	defaultLeaseDuration = 30 * time.Second
-	defaultRenewDeadline = 25 * time.Second
-	defaultRetryPeriod   = 10 * time.Second
-)
 
 // Validate says everything that is wrong. Zero values that have a default are fine.
 func (c Config) Validate() error {
@@ -70,8 +62,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Timing = &timing
 	}
 	if c.LeaderElection != nil {
-		election := c.LeaderElection.withDefaults()
-		c.LeaderElection = &election
+		c.LeaderElection = &LeaderElection{Identity: c.LeaderElection.Identity, Times: c.LeaderElection.WithDefaults()}
 	}
 	return c, c.validate()
 }
@@ -95,24 +86,13 @@ func (c Config) validateNamespace() error {
 	return nil
 }
 
-func (l LeaderElection) withDefaults() LeaderElection {
-	l.LeaseDuration = orElse(l.LeaseDuration, defaultLeaseDuration)
-	l.RenewDeadline = orElse(l.RenewDeadline, defaultRenewDeadline)
-	l.RetryPeriod = orElse(l.RetryPeriod, defaultRetryPeriod)
-	return l
-}
-
 func (l *LeaderElection) validate() error {
 	if l == nil {
 		return nil
 	}
 	return errors.Join(
 		check(l.Identity != "", "leader election needs an identity: two agents could not tell each other apart"),
-		check(l.RetryPeriod > 0, "leader election: the retry period is %s: it must not be negative", l.RetryPeriod),
-		check(l.RenewDeadline > l.RetryPeriod*12/10,
-			"leader election: the renew deadline (%s) must be longer than 1.2 times the retry period (%s)", l.RenewDeadline, l.RetryPeriod),
-		check(l.LeaseDuration > l.RenewDeadline,
-			"leader election: the lease duration (%s) must be longer than the renew deadline (%s)", l.LeaseDuration, l.RenewDeadline),
+		l.Times.Validate(),
 	)
 }
 

@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
+
+	"github.com/muster-fleet/muster/pkg/leader"
 )
 
 func TestWhatIsLeftOutHasADefault(t *testing.T) {
@@ -18,11 +20,11 @@ func TestWhatIsLeftOutHasADefault(t *testing.T) {
 	assert.Equal(t, logrus.StandardLogger(), c.Log)
 	assert.NotNil(t, c.Clock)
 	assert.Equal(t, DefaultTiming(), *c.Timing)
-	assert.Equal(t, LeaderElection{Identity: "me", LeaseDuration: 30 * time.Second, RenewDeadline: 25 * time.Second, RetryPeriod: 10 * time.Second}, *c.LeaderElection)
+	assert.Equal(t, LeaderElection{Identity: "me", Times: leader.Times{LeaseDuration: 30 * time.Second, RenewDeadline: 25 * time.Second, RetryPeriod: 10 * time.Second}}, *c.LeaderElection)
 }
 
 func TestWhatIsGivenIsKept(t *testing.T) {
-	election := LeaderElection{Identity: "me", LeaseDuration: 9, RenewDeadline: 8, RetryPeriod: 2}
+	election := LeaderElection{Identity: "me", Times: leader.Times{LeaseDuration: 9, RenewDeadline: 8, RetryPeriod: 2}}
 	c, err := Config{Member: &rest.Config{}, Namespace: "ns", CheckinInterval: 1, Version: "v", LeaderElection: &election, Timing: quick()}.withDefaults()
 	require.NoError(t, err)
 	assert.EqualValues(t, 1, c.CheckinInterval)

@@ -10,12 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/pkg/leader"
 )
 
 func (w *world) elects(identity string) Config {
 	w.Helper()
 	c := w.config
-	c.LeaderElection = &LeaderElection{Identity: identity, LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond}
+	c.LeaderElection = &LeaderElection{Identity: identity, Times: leader.Times{LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond}}
 	return must(c.withDefaults())
 }
 

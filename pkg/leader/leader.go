@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
@@ -82,13 +84,14 @@ func Run(ctx context.Context, e Election, work func(context.Context) error) erro
 	election, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	leading := make(chan context.Context, 1)
-	elector, err := e.elector(leading)
+	contest, err := e.contest(leading)
 	if err != nil {
 		return err
 	}
+	defer contest.close()
 	ended := make(chan struct{})
-	go func() { defer close(ended); elector.Run(election) }()
-	defer func() { stop(); <-ended }()
+	go func() { defer close(ended); contest.elector.Run(election) }()
+	defer func() { stop(); <-ended; contest.release(ctx) }()
 	select {
 	case <-ctx.Done():
 		return nil
@@ -111,12 +114,17 @@ func (e Election) workForTerm(ctx, term context.Context, work func(context.Conte
 	return nil
 }
 
-// elector sends the context of each term to leading.
-func (e Election) elector(leading chan<- context.Context) (*leaderelection.LeaderElector, error) {
-	cfg := rest.AddUserAgent(rest.CopyConfig(e.Client), "leader-election")
-	// A second request fits in before the deadline.
-	cfg.Timeout = max(time.Second, e.RenewDeadline/2)
-	client, err := kubernetes.NewForConfig(cfg)
+// contest is the contest for a Lease.
+type contest struct {
+	elector *leaderelection.LeaderElector
+	lock    resourcelock.Interface
+	timeout time.Duration
+	close   func()
+}
+
+// contest sends the context of each term to leading.
+func (e Election) contest(leading chan<- context.Context) (*contest, error) {
+	client, closeClient, err := e.client()
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +133,7 @@ func (e Election) elector(leading chan<- context.Context) (*leaderelection.Leade
 	if err != nil {
 		return nil, err
 	}
-	return leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock:            lock,
 		LeaseDuration:   e.LeaseDuration,
 		RenewDeadline:   e.RenewDeadline,
@@ -137,4 +145,31 @@ func (e Election) elector(leading chan<- context.Context) (*leaderelection.Leade
 			OnStoppedLeading: func() {},
 		},
 	})
+	return &contest{elector: elector, lock: lock, timeout: e.RenewDeadline, close: closeClient}, err
+}
+
+// client gives up on a request early enough that a second one fits before the renew deadline.
+func (e Election) client() (kubernetes.Interface, func(), error) {
+	cfg := rest.AddUserAgent(rest.CopyConfig(e.Client), "leader-election")
+	cfg.Timeout = max(time.Second, e.RenewDeadline/2)
+	transport, err := rest.TransportFor(cfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	client, err := kubernetes.NewForConfigAndClient(cfg, &http.Client{Transport: transport, Timeout: cfg.Timeout})
+	return client, func() { utilnet.CloseIdleConnectionsFor(transport) }, err
+}
+
+// release gives the Lease back once more. The elector does so itself, but a renewal that was on its way when it was
+// stopped can arrive between its read and its write, and then the Lease stays ours until it runs out.
+func (c *contest) release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
+	defer cancel()
+	record, _, err := c.lock.Get(ctx)
+	if err != nil || record.HolderIdentity != c.lock.Identity() {
+		return
+	}
+	record.HolderIdentity, record.LeaseDurationSeconds = "", 1
+	// When this fails as well, the next process waits for the Lease to run out: late, but safe.
+	_ = c.lock.Update(ctx, *record)
 }

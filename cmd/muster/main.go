@@ -1,0 +1,22 @@
+// Muster is the tool of a person who runs a hub.
+package main
+
+import (
+	"os"
+
+	"golang.org/x/term"
+
+	"github.com/muster-fleet/muster/internal/cli"
+	"github.com/muster-fleet/muster/internal/launch"
+)
+
+func main() {
+	app := cli.App(cli.Streams{
+		Out:      os.Stdout,
+		Err:      os.Stderr,
+		Terminal: term.IsTerminal(int(os.Stdout.Fd())), //nolint:gosec // a file descriptor is a small number
+		Env:      os.Getenv,
+	})
+	os.Args = cli.FlagsFirst(app, os.Args)
+	os.Exit(launch.Main(app))
+}
