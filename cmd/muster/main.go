@@ -4,6 +4,7 @@ package main
 import (
 	"os"
 
+	"github.com/sirupsen/logrus"
 	"golang.org/x/term"
 
 	"github.com/muster-fleet/muster/internal/cli"
@@ -17,6 +18,7 @@ func main() {
 		Terminal: term.IsTerminal(int(os.Stdout.Fd())), //nolint:gosec // a file descriptor is a small number
 		Env:      os.Getenv,
 	})
+	logrus.SetFormatter(cli.PlainLog{})
 	os.Args = cli.FlagsFirst(app, os.Args)
 	os.Exit(launch.Main(app))
 }

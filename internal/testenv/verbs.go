@@ -7,7 +7,9 @@ import (
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -98,4 +100,25 @@ func (c *Cluster) KubeconfigSecret(t testing.TB, namespace, name string, data ma
 	_, err := c.Kubernetes.CoreV1().Secrets(namespace).Create(context.Background(),
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}, metav1.CreateOptions{})
 	require.NoError(t, err)
+}
+
+// WriteSecret makes a Secret have this data, whether or not it is there.
+func (c *Cluster) WriteSecret(t testing.TB, namespace, name string, data map[string][]byte) {
+	t.Helper()
+	secrets := c.Kubernetes.CoreV1().Secrets(namespace)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: data}
+	_, err := secrets.Create(context.Background(), secret, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		_, err = secrets.Update(context.Background(), secret, metav1.UpdateOptions{})
+	}
+	require.NoError(t, err)
+}
+
+// TokenOf is a token of a ServiceAccount.
+func (c *Cluster) TokenOf(t testing.TB, namespace, account string) string {
+	t.Helper()
+	reply, err := c.Kubernetes.CoreV1().ServiceAccounts(namespace).CreateToken(context.Background(), account,
+		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return reply.Status.Token
 }

@@ -21,10 +21,16 @@ type Agent struct {
 	GarbageCollectionInterval metav1.Duration `json:"garbageCollectionInterval,omitempty"`
 }
 
-// ParseAgent reads the document; the empty one is all defaults. Unknown keys are ignored.
+// ParseAgent reads the document; the empty one is all defaults. Unknown keys are ignored, and so is a duration that is
+// none: a typo in it must not keep a cluster from registering.
 func ParseAgent(document string) (Agent, error) {
+	var raw map[string]any
+	if err := yaml.Unmarshal([]byte(document), &raw); err != nil {
+		return Agent{}, fmt.Errorf("the agent's configuration (ConfigMap fleet-agent, key config) is neither JSON nor YAML: %w", err)
+	}
+	_ = dropBadDurations(raw)
 	var agent Agent
-	if err := yaml.Unmarshal([]byte(document), &agent); err != nil {
+	if err := decode(raw, &agent); err != nil {
 		return Agent{}, fmt.Errorf("the agent's configuration (ConfigMap fleet-agent, key config): %w", err)
 	}
 	return agent, nil

@@ -2,9 +2,12 @@
 package config
 
 import (
+	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"time"
 
@@ -118,15 +121,27 @@ func ParseHub(document string) (Hub, []string, error) {
 		return Hub{}, nil, fmt.Errorf("the hub's configuration is neither JSON nor YAML: %w", err)
 	}
 	warnings := dropBadDurations(raw)
+	var hub Hub
+	if err := decode(raw, &hub); err != nil {
+		return Hub{}, nil, fmt.Errorf("the hub's configuration: %w", err)
+	}
+	if err := hub.validate(); err != nil {
+		return Hub{}, nil, fmt.Errorf("the hub's configuration: %w", err)
+	}
+	return hub, warnings, nil
+}
+
+func decode(raw map[string]any, into any) error {
 	data, err := json.Marshal(raw)
 	if err != nil {
-		return Hub{}, nil, fmt.Errorf("the hub's configuration: %w", err)
+		return err
 	}
-	var hub Hub
-	if err := json.Unmarshal(data, &hub); err != nil {
-		return Hub{}, nil, fmt.Errorf("the hub's configuration: %w", err)
+	err = json.Unmarshal(data, into)
+	var notBase64 base64.CorruptInputError
+	if errors.As(err, &notBase64) { // the one field of bytes; encoding/json does not say which it was
+		return fmt.Errorf("apiServerCA is not base64 of a PEM certificate: %w", err)
 	}
-	return hub, warnings, hub.validate()
+	return err
 }
 
 func (h Hub) validate() error {
@@ -144,8 +159,8 @@ func dropBadDurations(raw map[string]any) (warnings []string) {
 			continue
 		}
 		text, isText := value.(string)
-		_, err := time.ParseDuration(text)
-		if isText && err == nil {
+		duration, err := time.ParseDuration(text)
+		if isText && err == nil && duration >= 0 {
 			continue
 		}
 		delete(raw, key)
@@ -163,7 +178,7 @@ func (h Hub) SameForAgents(other Hub) bool {
 
 // SameBootstrap says whether two configurations register the hub's own cluster alike.
 func (b Bootstrap) SameBootstrap(other Bootstrap) bool {
-	labels := maps.Equal(b.ClusterLabels, other.ClusterLabels)
+	labels := maps.Equal(b.ClusterLabels, other.ClusterLabels) // none and no map are alike
 	b.ClusterLabels, other.ClusterLabels = nil, nil
-	return labels && fmt.Sprint(b) == fmt.Sprint(other)
+	return labels && reflect.DeepEqual(b, other)
 }

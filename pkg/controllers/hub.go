@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -36,25 +37,35 @@ import (
 )
 
 // Run runs a hub until ctx ends, and returns when everything it started has stopped. An error means that it could not
-// start. Only one hub may run against an API server at a time; see Lead for a program that has no election of its own.
+// start; then nothing of it goes on either. Only one hub may run against an API server at a time; see pkg/leader for a
+// program that has no election of its own.
 func Run(ctx context.Context, options Options) error {
 	o, err := options.complete()
 	if err != nil {
 		return err
 	}
+	if err := run(ctx, o); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// run has a context of its own, for a hub that could not start has started some of its parts.
+func run(ctx context.Context, o Options) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	h, err := newHub(ctx, o)
 	if err != nil {
 		return err
 	}
-	defer h.close()
+	defer func() { stop(); h.close() }()
 	if err := h.prepare(ctx); err != nil {
 		return err
 	}
 	if err := h.register(ctx); err != nil {
 		return err
 	}
-	defer h.imports.Wait()
-	if err := h.start(ctx); err != nil && ctx.Err() == nil {
+	if err := h.start(ctx); err != nil {
 		return err
 	}
 	<-ctx.Done()
@@ -125,12 +136,15 @@ func newContext(cfg *rest.Config, o Options, own, fleetFactory controller.Shared
 		SystemNamespace:  o.SystemNamespace,
 		TokenTTLRequired: o.TokenTTLRequired,
 		Agent:            o.Agent,
+		Recheck:          o.Recheck,
 		ImportBackoff:    o.ImportBackoff,
 	}, nil
 }
 
 // prepare makes what the caches and every registration need.
 func (h *hub) prepare(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
 	extensions, err := apiextensions.NewForConfig(h.RESTConfig)
 	if err != nil {
 		return err
@@ -143,19 +157,23 @@ func (h *hub) prepare(ctx context.Context) error {
 
 // register sets up every controller. All caches are asked for here: one that is first asked for later never fills.
 func (h *hub) register(ctx context.Context) error {
+	if index.Registered(h.Fleet) {
+		return errors.New("Options.SharedControllerFactory has served a hub before; make a new one for each Run")
+	}
 	watcher, err := settings.Load(ctx, h.Context)
 	if err != nil {
 		return err
 	}
-	watcher.Register(ctx)
 	index.Register(h.Fleet)
 	clusterregistrationtoken.Register(ctx, h.Context)
 	clusterregistration.Register(ctx, h.Context)
 	h.imports = clusterimport.Register(ctx, h.Context)
 	cluster.Register(ctx, h.Context, h.imports)
+	var next settings.Next
 	if !h.options.DisableBootstrap {
-		bootstrap.Register(ctx, h.Context)
+		next = bootstrap.New(h.Context)
 	}
+	watcher.Register(ctx, next)
 	stripManagedFields(
 		h.Core.Namespace().Informer(), h.Core.Secret().Informer(), h.Core.ServiceAccount().Informer(), h.Core.ConfigMap().Informer(),
 		h.RBAC.Role().Informer(), h.RBAC.RoleBinding().Informer(), h.RBAC.ClusterRoleBinding().Informer(),
@@ -173,15 +191,12 @@ const (
 // start fills the caches and lets the workers begin. A right that is missing keeps a cache from filling for ever and says
 // so only in the log of client-go, so there is an end to the patience.
 func (h *hub) start(ctx context.Context) error {
-	if err := h.imports.Start(ctx); err != nil {
-		return err
-	}
 	warning := time.AfterFunc(startWarning, func() {
 		logrus.Warn("Still filling the caches; if this goes on, the hub may lack the right to list one of the kinds it watches")
 	})
 	defer warning.Stop()
 	started := make(chan error, 1)
-	go func() { started <- h.startFactories(ctx) }()
+	go func() { started <- h.startCaches(ctx) }()
 	select {
 	case err := <-started:
 		if err == nil && ctx.Err() == nil {
@@ -194,7 +209,10 @@ func (h *hub) start(ctx context.Context) error {
 	}
 }
 
-func (h *hub) startFactories(ctx context.Context) error {
+func (h *hub) startCaches(ctx context.Context) error {
+	if err := h.imports.Start(ctx); err != nil {
+		return err
+	}
 	for _, factory := range h.factories {
 		if err := factory.Start(ctx, h.options.Workers); err != nil {
 			return err
@@ -203,7 +221,11 @@ func (h *hub) startFactories(ctx context.Context) error {
 	return nil
 }
 
+// close waits for what ends with the context.
 func (h *hub) close() {
+	if h.imports != nil {
+		h.imports.Wait()
+	}
 	h.events.Shutdown()
 	utilnet.CloseIdleConnectionsFor(h.transport)
 }

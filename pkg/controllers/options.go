@@ -35,6 +35,9 @@ type Options struct {
 	// ImportBackoff is how soon and how rarely an import that failed is tried again; the zero value means 2 seconds to 5
 	// minutes.
 	ImportBackoff app.Backoff
+	// Recheck is when something is looked at again that stalled on an object the hub does not watch, such as one of
+	// somebody else that has a name it needs; 0 means a minute.
+	Recheck time.Duration
 	// Workers is the number of workers for each kind; 0 means 50.
 	Workers int
 	// Clock tells the time; nil means the real one.

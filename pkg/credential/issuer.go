@@ -68,8 +68,11 @@ func (i Issuer) Issue(ctx context.Context, account Account, lifetime time.Durati
 		return issued, nil
 	}
 	claims, err := Inspect(issued.Token)
-	if err != nil {
-		return Issued{}, err
+	switch {
+	case err != nil:
+		return Issued{}, fmt.Errorf("the token issued for ServiceAccount %s/%s: %w", account.Namespace, account.Name, err)
+	case claims.UID == "": // a Secret without an owner would outlive its ServiceAccount
+		return Issued{}, fmt.Errorf("the token issued for ServiceAccount %s/%s does not say whose it is", account.Namespace, account.Name)
 	}
 	return i.fromSecret(ctx, account, claims.UID)
 }
@@ -81,6 +84,9 @@ func (i Issuer) Request(ctx context.Context, account Account, lifetime time.Dura
 	reply, err := i.Client.ServiceAccounts(account.Namespace).CreateToken(ctx, account.Name, request, metav1.CreateOptions{})
 	if err != nil {
 		return Issued{}, fmt.Errorf("requesting a token for ServiceAccount %s/%s: %w", account.Namespace, account.Name, err)
+	}
+	if reply.Status.Token == "" {
+		return Issued{}, fmt.Errorf("requesting a token for ServiceAccount %s/%s: the answer has none", account.Namespace, account.Name)
 	}
 	return Issued{Token: Token(reply.Status.Token), Expires: reply.Status.ExpirationTimestamp.Time}, nil
 }

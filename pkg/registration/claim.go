@@ -58,6 +58,8 @@ func matchNew(clientID string, sameName *Known) Match {
 		return Match{Create: ClusterName(clientID)}
 	case sameName.Deleting:
 		return Match{Wait: waitDeleted(sameName.Name)}
+	case sameName.ClientID == clientID:
+		return Match{Use: sameName.Name} // it came to be between the two look-ups
 	}
 	return Match{Refuse: &Refusal{
 		Reason: fleet.ReasonClusterNameTaken,

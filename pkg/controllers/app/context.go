@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/credential"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -51,6 +52,9 @@ type Context struct {
 	TokenTTLRequired bool
 	// Agent is how agents are run that the hub installs.
 	Agent AgentSettings
+	// Recheck is when something is looked at again that stalled on an object the hub does not watch; 0 means
+	// outcome.Recheck.
+	Recheck time.Duration
 	// ImportBackoff is how soon and how rarely an import that failed is tried again.
 	ImportBackoff Backoff
 }
@@ -73,6 +77,14 @@ type AgentSettings struct {
 	DebugLevel int
 	// DisableSecurityContext installs agents without security contexts.
 	DisableSecurityContext bool
+}
+
+// RecheckDelay is Recheck or its default.
+func (c *Context) RecheckDelay() time.Duration {
+	if c.Recheck > 0 {
+		return c.Recheck
+	}
+	return outcome.Recheck
 }
 
 // RegistrationNamespace is the namespace of the credential Secrets.

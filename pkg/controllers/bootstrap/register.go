@@ -19,7 +19,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
-	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/related"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -43,31 +42,28 @@ type handler struct {
 	sets desiredset.Sets
 }
 
-// Register sets up the controller. It runs when the hub's configuration changes, and when the kubeconfig Secret it made is
-// changed or deleted.
-func Register(ctx context.Context, c *app.Context) {
+// New sets up the controller. What it returns is to be called when the hub's configuration was read; a kubeconfig Secret of
+// its making that is changed or deleted brings the ConfigMap of the configuration back.
+func New(c *app.Context) func(*corev1.ConfigMap) error {
 	h := &handler{Context: c, sets: desiredset.New(c.Apply, c.Fleet.Cluster(), c.Fleet.ClusterGroup())}
 	configMaps := c.Core.ConfigMap()
-	configMaps.OnChange(ctx, "bootstrap", guard.Handler("bootstrap", h.onChange))
 	related.OnDamage(c.Core.Secret(), configMaps, func(secret *corev1.Secret) []types.NamespacedName {
 		if secret.Name != secretName || secret.Namespace != c.Config.Get().Bootstrap.Namespace {
 			return nil
 		}
 		return []types.NamespacedName{{Namespace: c.SystemNamespace, Name: registration.HubConfigMap}}
 	})
+	return h.onSettings
 }
 
-func (h *handler) onChange(_ string, configMap *corev1.ConfigMap) (*corev1.ConfigMap, error) {
-	if configMap == nil || configMap.Namespace != h.SystemNamespace || configMap.Name != registration.HubConfigMap {
-		return configMap, nil
-	}
+func (h *handler) onSettings(configMap *corev1.ConfigMap) error {
 	bootstrap := h.Config.Get().Bootstrap
 	if !bootstrap.Enabled() {
-		return configMap, nil
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), passTimeout)
 	defer cancel()
-	return configMap, h.report(configMap, h.reconcile(ctx, bootstrap))
+	return h.report(configMap, h.reconcile(ctx, bootstrap))
 }
 
 // report retries what may pass, and tells a person about what will not.
@@ -103,7 +99,11 @@ func (h *handler) reconcile(ctx context.Context, b config.Bootstrap) error {
 }
 
 func (h *handler) ensureNamespace(ctx context.Context, name string) error {
-	_, err := h.Kubernetes.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	namespaces := h.Kubernetes.CoreV1().Namespaces()
+	_, err := namespaces.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	}
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("creating Namespace %s: %w", name, err)
 	}

@@ -13,8 +13,12 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/writes"
 )
 
-func (h *handler) onChange(_ string, cluster *fleet.Cluster) (*fleet.Cluster, error) {
-	if cluster == nil || h.fresh.IsStale(cluster) {
+func (h *handler) onChange(key string, cluster *fleet.Cluster) (*fleet.Cluster, error) {
+	if cluster == nil {
+		h.forget(key)
+		return nil, nil
+	}
+	if h.fresh.IsStale(cluster) {
 		return cluster, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), passTimeout)
@@ -29,22 +33,28 @@ func (h *handler) onChange(_ string, cluster *fleet.Cluster) (*fleet.Cluster, er
 	return h.reconcile(ctx, cluster)
 }
 
+func (h *handler) forget(key string) {
+	for _, step := range h.steps {
+		step.Forget(key)
+	}
+}
+
 // complete writes what the hub owns outside the status: the finalizer, without which a deleted Cluster would leave its
 // namespace behind, and the identity of a Cluster that is to be imported.
 func (h *handler) complete(cluster *fleet.Cluster) (*fleet.Cluster, error) {
 	fields := map[string]any{}
+	// The version keeps a second identity from being made over one the cache has not seen yet.
+	metadata := map[string]any{"resourceVersion": cluster.ResourceVersion}
 	if !slices.Contains(cluster.Finalizers, fleet.ClusterFinalizer) && !managedElsewhere(cluster) {
-		fields["metadata"] = map[string]any{
-			"finalizers":      append(slices.Clone(cluster.Finalizers), fleet.ClusterFinalizer),
-			"resourceVersion": cluster.ResourceVersion,
-		}
+		metadata["finalizers"] = append(slices.Clone(cluster.Finalizers), fleet.ClusterFinalizer)
+		fields["metadata"] = metadata
 	}
 	if cluster.Spec.ClientID == "" && cluster.Spec.KubeConfigSecret != "" && !managedElsewhere(cluster) {
 		clientID, err := randomtoken.Generate()
 		if err != nil {
 			return cluster, err
 		}
-		fields["spec"] = map[string]any{"clientID": clientID}
+		fields["metadata"], fields["spec"] = metadata, map[string]any{"clientID": clientID}
 	}
 	if len(fields) == 0 {
 		return cluster, nil

@@ -20,6 +20,8 @@ type namespaceStep struct{ *handler }
 
 func (namespaceStep) Condition() string { return fleet.ConditionProcessed }
 
+func (namespaceStep) Forget(string) {}
+
 func (s namespaceStep) Reconcile(ctx context.Context, cluster *fleet.Cluster) outcome.Outcome {
 	if managedElsewhere(cluster) {
 		return outcome.Done(fleet.ReasonManagedElsewhere, "the label "+fleet.ClusterManagementLabel+" hands this Cluster to another controller")
@@ -47,7 +49,7 @@ func (s namespaceStep) ensure(ctx context.Context, cluster *fleet.Cluster, name 
 	switch {
 	case !isFor(existing, cluster):
 		return outcome.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
-			"Namespace %s exists and is not of this Cluster; rename the Cluster or delete the Namespace", name)).In(outcome.Recheck)
+			"Namespace %s exists and is not of this Cluster; rename the Cluster or delete the Namespace", name)).In(s.RecheckDelay())
 	case existing.DeletionTimestamp != nil:
 		return outcome.Wait(fleet.ReasonNamespaceDeleting, fmt.Sprintf("waiting for the deletion of an earlier Namespace %s", name))
 	}

@@ -62,6 +62,8 @@ func Register(ctx context.Context, c *app.Context, steps ...Step) {
 	h.steps = append(h.steps, registeredStep{h})
 	known := clusters.Cache()
 
+	// The only handler of the kind: lasso takes handlers out of its list while others of the same kind may still be running,
+	// so with two of them a hub that is stopping could skip or repeat one.
 	clusters.OnChange(ctx, name, guard.Handler(name, h.onChange))
 	related.OnAnyChange(namespaces, clusters, clusterOfNamespace)
 	related.OnAnyChange(requests, clusters, func(request *fleet.ClusterRegistration) []types.NamespacedName {

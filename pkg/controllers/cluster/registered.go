@@ -19,6 +19,8 @@ type registeredStep struct{ *handler }
 
 func (registeredStep) Condition() string { return fleet.ConditionRegistered }
 
+func (registeredStep) Forget(string) {}
+
 func (s registeredStep) Reconcile(_ context.Context, cluster *fleet.Cluster) outcome.Outcome {
 	display(cluster)
 	if !cluster.Status.Agent.LastSeen.IsZero() {

@@ -17,7 +17,7 @@ import (
 // install puts the plan onto the member. Nothing is deleted before what replaces it is there, so a connection that breaks
 // anywhere leaves an agent that works.
 func (m *member) install(ctx context.Context, p *plan) *failure {
-	if _, err := m.version.ServerVersion(); err != nil {
+	if err := m.greet(ctx); err != nil {
 		return diagnose(m.server, "connecting to the member", err)
 	}
 	for _, object := range p.objects {
@@ -28,10 +28,7 @@ func (m *member) install(ctx context.Context, p *plan) *failure {
 	if err := m.dropForeignCredential(ctx, p); err != nil {
 		return diagnose(m.server, "removing the credential of an agent that cannot be told to register anew", err)
 	}
-	if err := m.dropScheduling(ctx, p); err != nil {
-		return diagnose(m.server, "removing scheduling settings that are no longer wanted", err)
-	}
-	return nil
+	return m.removeAll(ctx, p.leftovers, "removing what is no longer wanted:")
 }
 
 func describe(object runtime.Object) string {
@@ -66,21 +63,15 @@ func (m *member) dropForeignCredential(ctx context.Context, p *plan) error {
 	return m.remove(ctx, "Secret", p.agentNamespace, registration.CredentialSecret)
 }
 
-func (m *member) dropScheduling(ctx context.Context, p *plan) error {
-	if !p.hadScheduling {
-		return nil
-	}
-	if err := m.remove(ctx, "PriorityClass", "", agentmanifest.PriorityClassName); err != nil {
-		return err
-	}
-	return m.remove(ctx, "PodDisruptionBudget", p.agentNamespace, agentmanifest.PodDisruptionBudgetName)
-}
-
 // clean removes an agent from a namespace it has moved away from. The namespace itself stays: others may use it.
 func (m *member) clean(ctx context.Context, namespace string) *failure {
-	for _, o := range agentObjects(namespace) {
+	return m.removeAll(ctx, agentObjects(namespace), "removing the agent's earlier")
+}
+
+func (m *member) removeAll(ctx context.Context, objects []named, doing string) *failure {
+	for _, o := range objects {
 		if err := m.remove(ctx, o.kind, o.namespace, o.name); err != nil {
-			return diagnose(m.server, "removing the agent's earlier "+o.kind+" "+o.name, err)
+			return diagnose(m.server, doing+" "+o.kind+" "+o.name, err)
 		}
 	}
 	return nil

@@ -2,7 +2,6 @@ package clusterimport
 
 import (
 	"crypto/x509"
-	"encoding/json"
 	"encoding/pem"
 	"fmt"
 
@@ -24,7 +23,7 @@ func whyImport(cluster *fleet.Cluster, agentNamespace string) string {
 		return "an older release installed the agent"
 	case *status.AgentDeployedGeneration != cluster.Spec.RedeployAgentGeneration:
 		return "spec.redeployAgentGeneration changed"
-	case status.AgentConfigChanged:
+	case status.AgentConfigChanged, wantedSettings(cluster.Spec) != installedSettings(status):
 		return "the agent's settings changed"
 	case status.Import != nil && status.Import.AgentNamespace != agentNamespace:
 		return "the agent's namespace changed"
@@ -121,9 +120,11 @@ func settingsHash(hub config.Hub) string {
 // registrationKey tells the agent which registration it should hold. It changes with all that makes the old one useless or
 // unwanted: another Cluster object, a redeployment asked for, another way to the hub.
 func registrationKey(cluster *fleet.Cluster, d delivery) string {
-	key, err := json.Marshal([]any{cluster.UID, cluster.Spec.RedeployAgentGeneration, d.apiServerURL, registration.CAHash(d.apiServerCA)})
+	// Not a KeyHash, which stops after a hundred bytes: an address may be longer.
+	const digits = 12
+	hash, err := registration.StatusHash([]any{cluster.UID, d.apiServerURL, registration.CAHash(d.apiServerCA)})
 	if err != nil {
 		panic(fmt.Sprintf("strings always marshal: %v", err))
 	}
-	return registration.KeyHash(string(key)) + fmt.Sprintf("/%d", cluster.Spec.RedeployAgentGeneration)
+	return fmt.Sprintf("%s/%d", hash[:digits], cluster.Spec.RedeployAgentGeneration)
 }

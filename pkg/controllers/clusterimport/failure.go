@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -39,10 +42,42 @@ func diagnose(server, doing string, err error) *failure {
 			"%s at %s: the member refuses the credential of the kubeconfig; renew it", doing, server)
 	case apierrors.IsForbidden(err):
 		return failed(fleet.ReasonForbidden, "%s at %s: %s; give the user of the kubeconfig this right", doing, server, apiMessage(err))
+	case fromGateway(err):
+		return failed(fleet.ReasonUnreachable, "%s at %s: %s; it is tried again", doing, server, gatewayMessage(err))
 	case isNetwork(err), apierrors.IsServiceUnavailable(err), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err):
 		return failed(fleet.ReasonUnreachable, "%s at %s: %s; it is tried again", doing, server, rootCause(err))
 	}
 	return failed(fleet.ReasonMemberError, "%s at %s: %s; it is tried again", doing, server, apiMessage(err))
+}
+
+// fromGateway says whether it was a proxy on the way that answered, because it does not reach the member.
+func fromGateway(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch status.Status().Code {
+	case http.StatusBadGateway, http.StatusGatewayTimeout:
+		return true
+	case http.StatusServiceUnavailable:
+		return apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+	}
+	return false
+}
+
+// gatewayMessage repeats what the proxy said if that is a short line, as in "cluster agent disconnected"; a page would have
+// the number of the request in it, and be another message each time.
+func gatewayMessage(err error) string {
+	const short = 80
+	var status apierrors.APIStatus
+	errors.As(err, &status)
+	code := int(status.Status().Code)
+	message := fmt.Sprintf("a proxy on the way answered %d %s", code, http.StatusText(code))
+	cause, _ := apierrors.StatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+	if said := cause.Message; said != "" && said != "unknown" && len(said) <= short && !strings.ContainsAny(said, "<\n") {
+		message += ": " + said
+	}
+	return message
 }
 
 func isNetwork(err error) bool {
@@ -57,7 +92,14 @@ func isTimeout(err error) bool {
 
 // rootCause leaves out the addresses that wrap the innermost error.
 func rootCause(err error) string {
-	if isTimeout(err) {
+	var lookup *net.DNSError
+	var badCert x509.CertificateInvalidError
+	switch {
+	case errors.As(err, &lookup): // its text names the resolver, and sometimes a port of this end
+		return "the name " + lookup.Name + " cannot be resolved"
+	case errors.As(err, &badCert) && badCert.Reason == x509.Expired: // its text has the time of day
+		return "x509: certificate has expired or is not yet valid"
+	case isTimeout(err):
 		return "no answer in time"
 	}
 	for {

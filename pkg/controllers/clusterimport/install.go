@@ -70,6 +70,7 @@ func (p *pass) record(plan *plan) {
 	status.AgentDeployedGeneration = &generation
 	status.AgentMigrated, status.CattleNamespaceMigrated, status.AgentNamespaceMigrated = true, true, true
 	status.AgentConfigChanged = false
+	wantedSettings(p.cluster.Spec).record(status)
 	status.APIServerURL = p.wanted.apiServerURL
 	status.APIServerCAHash = registration.CAHash(p.wanted.apiServerCA)
 	status.AgentTLSMode = string(p.wanted.tlsMode)
@@ -112,14 +113,14 @@ func (p *pass) ensureToken() (*registration.Values, outcome.Outcome) {
 		return nil, outcome.Retry(fleet.ReasonError, err)
 	}
 	if !ownedBy(token, p.cluster) {
-		return nil, foreignToken(token)
+		return nil, foreignToken(token).In(p.RecheckDelay())
 	}
 	if token.DeletionTimestamp != nil || token.Status.SecretName == "" {
 		return nil, waiting
 	}
 	secret, err := p.values.Get(token.Namespace, token.Status.SecretName)
 	if apierrors.IsNotFound(err) {
-		return nil, waiting.In(outcome.Recheck)
+		return nil, waiting.In(p.RecheckDelay())
 	} else if err != nil {
 		return nil, outcome.Retry(fleet.ReasonError, err)
 	}
@@ -133,7 +134,7 @@ func (p *pass) ensureToken() (*registration.Values, outcome.Outcome) {
 // foreignToken covers the token of an earlier Cluster of this name too: Kubernetes is about to remove that one.
 func foreignToken(token *fleet.ClusterRegistrationToken) outcome.Outcome {
 	return outcome.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
-		"ClusterRegistrationToken %s/%s exists and is not of this Cluster; delete it", token.Namespace, token.Name)).In(outcome.Recheck)
+		"ClusterRegistrationToken %s/%s exists and is not of this Cluster; delete it", token.Namespace, token.Name))
 }
 
 func ownedBy(token *fleet.ClusterRegistrationToken, cluster *fleet.Cluster) bool {

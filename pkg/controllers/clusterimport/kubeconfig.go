@@ -3,10 +3,13 @@ package clusterimport
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -78,6 +81,10 @@ func selfContained(parsed *clientcmdapi.Config) error {
 	switch {
 	case cluster == nil || cluster.Server == "":
 		return errors.New("names no server in its current context")
+	case !isServer(cluster.Server):
+		return errors.New("names a server that is no URL")
+	case !isProxy(cluster.ProxyURL):
+		return errors.New("names a proxy that is no http, https or socks5 URL")
 	case user == nil:
 		return errors.New("names no user in its current context")
 	case user.Exec != nil || user.AuthProvider != nil:
@@ -86,4 +93,15 @@ func selfContained(parsed *clientcmdapi.Config) error {
 		return errors.New("names files, which the hub does not have; embed their content")
 	}
 	return nil
+}
+
+// isServer and isProxy are asked first, because the errors of client-go repeat the address with the password in it.
+func isServer(address string) bool {
+	_, _, err := rest.DefaultServerURL(address, "", schema.GroupVersion{}, true)
+	return err == nil
+}
+
+func isProxy(address string) bool {
+	proxy, err := url.Parse(address)
+	return err == nil && slices.Contains([]string{"", "http", "https", "socks5"}, proxy.Scheme)
 }

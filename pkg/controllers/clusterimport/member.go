@@ -4,10 +4,14 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -36,7 +41,7 @@ const (
 type member struct {
 	server      string
 	fingerprint string // of the kubeconfig
-	version     discovery.ServerVersionInterface
+	version     rest.Interface
 	objects     dynamic.Interface
 	transport   *http.Transport
 }
@@ -58,7 +63,7 @@ func newMember(kubeconfig *clientcmdapi.Config, mode config.TLSMode) (*member, e
 	if err != nil {
 		return nil, err
 	}
-	version, err := discovery.NewDiscoveryClientForConfigAndClient(cfg, client)
+	greeter, err := discovery.NewDiscoveryClientForConfigAndClient(cfg, client)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +71,16 @@ func newMember(kubeconfig *clientcmdapi.Config, mode config.TLSMode) (*member, e
 	if err != nil {
 		return nil, err
 	}
-	return &member{server: cfg.Host, fingerprint: fingerprint, version: version, objects: objects, transport: transport}, nil
+	return &member{server: shown(cfg.Host), fingerprint: fingerprint, version: greeter.RESTClient(), objects: objects, transport: transport}, nil
+}
+
+// shown is a server's address without what only the server should see of it.
+func shown(server string) string {
+	address, err := url.Parse(server)
+	if err != nil {
+		return "the server of the kubeconfig"
+	}
+	return (&url.URL{Scheme: address.Scheme, Host: address.Host, Path: address.Path}).String()
 }
 
 // newHTTPClient has a transport of its own, which can be closed: client-go's cache would keep one for every kubeconfig it
@@ -99,6 +113,24 @@ func withSystemRoots(ca []byte) (*x509.CertPool, error) {
 	}
 	roots.AppendCertsFromPEM(ca)
 	return roots, nil
+}
+
+// greet finds out whether a Kubernetes API server answers. The discovery client's own method takes no context and would
+// keep a hub from stopping.
+func (m *member) greet(ctx context.Context) error {
+	result := m.version.Get().AbsPath("/version").Do(ctx)
+	if err := result.Error(); err != nil { // Raw would not say what the server wrote
+		return err
+	}
+	body, err := result.Raw()
+	if err != nil {
+		return err
+	}
+	var info apiversion.Info
+	if err := json.Unmarshal(body, &info); err != nil || info.GitVersion == "" {
+		return errors.New("what answers is no Kubernetes API server")
+	}
+	return nil
 }
 
 func (m *member) close() { m.transport.CloseIdleConnections() }
@@ -145,6 +177,9 @@ func (m *member) apply(ctx context.Context, object runtime.Object) error {
 		return err
 	}
 	unstructured.RemoveNestedField(content, "status")
+	if err := dropRollingUpdate(content); err != nil {
+		return err
+	}
 	apply := func() error {
 		_, err := client.Apply(ctx, accessor.GetName(), &unstructured.Unstructured{Object: content},
 			metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
@@ -158,6 +193,16 @@ func (m *member) apply(ctx context.Context, object runtime.Object) error {
 		return apply()
 	}
 	return err
+}
+
+// dropRollingUpdate says of a Deployment with strategy Recreate that it has no settings for rolling updates. The API server
+// fills them in for the other strategy, nobody owns them then, and it refuses a Recreate that has them.
+func dropRollingUpdate(content map[string]any) error {
+	strategy, _, _ := unstructured.NestedString(content, "spec", "strategy", "type")
+	if strategy != string(appsv1.RecreateDeploymentStrategyType) {
+		return nil
+	}
+	return unstructured.SetNestedField(content, nil, "spec", "strategy", "rollingUpdate")
 }
 
 // remove deletes an object, if it is there.

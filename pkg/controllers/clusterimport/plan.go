@@ -30,7 +30,7 @@ type plan struct {
 	registration   string
 	anew           bool // the agent is to register, not only to restart
 	objects        []runtime.Object
-	hadScheduling  bool // an earlier import may have left a PriorityClass or a PodDisruptionBudget
+	leftovers      []named // what an earlier import may have made and the Cluster no longer asks for
 	fingerprint    string
 }
 
@@ -44,7 +44,7 @@ func (p *pass) plan(ctx context.Context, values *registration.Values) (*plan, ou
 		return nil, outcome.Retry(fleet.ReasonError, err)
 	}
 	if problem != nil {
-		return nil, outcome.Stalled(problem.reason, problem.message).In(outcome.Recheck)
+		return nil, outcome.Stalled(problem.reason, problem.message).In(p.RecheckDelay())
 	}
 	key := registrationKey(p.cluster, p.wanted)
 	objects, err := p.objects(values, key, names, copies)
@@ -61,9 +61,25 @@ func (p *pass) plan(ctx context.Context, values *registration.Values) (*plan, ou
 		registration:   key,
 		anew:           last == nil || last.Registration != key || last.AgentNamespace != p.agentNamespace(),
 		objects:        objects,
-		hadScheduling:  last != nil && p.cluster.Spec.AgentSchedulingCustomization == nil,
+		leftovers:      p.leftovers(),
 		fingerprint:    fingerprint,
 	}, outcome.Done("", "")
+}
+
+// leftovers are scheduling settings that are no longer wanted. A Cluster that never had any is spared the look.
+func (p *pass) leftovers() []named {
+	if p.cluster.Status.AgentSchedulingCustomizationHash == "" {
+		return nil
+	}
+	wanted := p.cluster.Spec.AgentSchedulingCustomization
+	var unwanted []named
+	if wanted == nil || wanted.PriorityClass == nil {
+		unwanted = append(unwanted, named{"PriorityClass", "", agentmanifest.PriorityClassName})
+	}
+	if wanted == nil || wanted.PodDisruptionBudget == nil {
+		unwanted = append(unwanted, named{"PodDisruptionBudget", p.agentNamespace(), agentmanifest.PodDisruptionBudgetName})
+	}
+	return unwanted
 }
 
 // objects are in the order of their creation: the Deployment comes when all that its pods need is there.
@@ -81,9 +97,9 @@ func (p *pass) objects(values *registration.Values, key string, pullSecrets []st
 		return nil, err
 	}
 	objects := append([]runtime.Object{p.namespace()}, scheduling...)
-	objects = append(objects, p.bootstrapSecret(values, key))
 	objects = append(objects, copies...)
-	objects = append(objects, agentConfig)
+	// A running agent registers as soon as it sees the Secret, with the identity the ConfigMap gives it by then.
+	objects = append(objects, agentConfig, p.bootstrapSecret(values, key))
 	objects = append(objects, manifest...)
 	return objects, p.mark(objects)
 }

@@ -2,15 +2,18 @@ package clusterimport
 
 import (
 	"context"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/kv"
+	"github.com/sirupsen/logrus"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 )
 
@@ -112,7 +115,7 @@ func (p *pool) run(key types.NamespacedName, a *attempt, lane chan struct{}, run
 	}
 	ctx, cancel := context.WithTimeout(p.ctx, callTimeout)
 	defer cancel()
-	result := run(ctx)
+	result := guarded(ctx, run)
 
 	p.mu.Lock()
 	a.running, a.result = false, result
@@ -123,6 +126,18 @@ func (p *pool) run(key types.NamespacedName, a *attempt, lane chan struct{}, run
 	if p.ctx.Err() == nil {
 		p.notify(clusterOf(key))
 	}
+}
+
+// guarded turns a panic into a failure: a mistake about one member must not end the program, which may be somebody else's
+// server.
+func guarded(ctx context.Context, run call) (result callResult) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			logrus.Errorf("A call to a member panicked: %v\n%s", cause, debug.Stack())
+			result = callResult{failure: failed(fleet.ReasonError, "the hub made a mistake, see its log; it is tried again")}
+		}
+	}()
+	return run(ctx)
 }
 
 func (p *pool) nextDelay(key types.NamespacedName) time.Duration {

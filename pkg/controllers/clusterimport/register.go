@@ -46,12 +46,6 @@ func Register(ctx context.Context, c *app.Context) *Step {
 		clusters.EnqueueAfter(key.Namespace, key.Name, 0)
 	})
 
-	clusters.OnChange(ctx, "cluster-import-forget", func(key string, cluster *fleet.Cluster) (*fleet.Cluster, error) {
-		if cluster == nil {
-			s.pool.forgetAll(key)
-		}
-		return cluster, nil
-	})
 	related.OnAnyChange(s.secrets, clusters, func(secret *metav1.PartialObjectMetadata) []types.NamespacedName {
 		found, _ := known.GetByIndex(index.ByKubeconfig, index.Key(secret.Namespace, secret.Name))
 		return cluster.Keys(found)

@@ -19,6 +19,9 @@ import (
 // Condition is Imported.
 func (s *Step) Condition() string { return fleet.ConditionImported }
 
+// Forget drops the calls to the member of a Cluster that is gone.
+func (s *Step) Forget(key string) { s.pool.forgetAll(key) }
+
 // Reconcile imports the Cluster if anything asks for it.
 func (s *Step) Reconcile(ctx context.Context, cluster *fleet.Cluster) outcome.Outcome {
 	hub := s.Config.Get()
@@ -87,7 +90,7 @@ func (p *pass) agentNamespace() string {
 // readSecret reads the kubeconfig Secret itself, which no cache holds.
 func (p *pass) readSecret(ctx context.Context, version string) outcome.Outcome {
 	namespace, name := index.KubeconfigNamespace(p.cluster), p.cluster.Spec.KubeConfigSecret
-	missing := outcome.Wait(fleet.ReasonWaitingForKubeconfig, fmt.Sprintf("waiting for kubeconfig Secret %s/%s", namespace, name))
+	missing := outcome.Wait(fleet.ReasonWaitingForKubeconfig, fmt.Sprintf("waiting for kubeconfig Secret %s/%s", namespace, name)).Told()
 	if version == "" {
 		return missing
 	}

@@ -57,7 +57,7 @@ func (p *pass) keepCredential(ctx context.Context, existing *corev1.Secret) outc
 	if !isFor(existing, p.request) {
 		return outcome.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
 			"Secret %s/%s exists and is not of this request; the agent has to register with another clientRandom",
-			existing.Namespace, existing.Name)).In(outcome.Recheck)
+			existing.Namespace, existing.Name)).In(p.RecheckDelay())
 	}
 	good, err := p.works(ctx, existing)
 	if err != nil {

@@ -32,7 +32,7 @@ func (p *pass) findReader(context.Context) outcome.Outcome {
 	}
 	reader, refusal := registration.MatchToken(claimed, named, importToken, all)
 	if refusal != nil {
-		return refused(refusal).In(outcome.Recheck)
+		return refused(refusal).In(p.RecheckDelay())
 	}
 	p.reader = reader
 	return ok

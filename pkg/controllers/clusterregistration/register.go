@@ -60,19 +60,23 @@ func Register(ctx context.Context, c *app.Context) {
 
 var requestOf = related.MadeFor(requestKind)
 
-// waitingForCluster finds the requests that a change of a Cluster may help.
+// waitingForCluster finds the requests that a change of a Cluster may help: those of its agent, and those whose new Cluster
+// it keeps from being made by having its name.
 func (h *handler) waitingForCluster(cluster *fleet.Cluster) []types.NamespacedName {
-	if cluster.Spec.ClientID == "" {
-		return nil
+	requests, _ := h.cache.GetByIndex(index.ByNewCluster, index.Key(cluster.Namespace, cluster.Name))
+	if cluster.Spec.ClientID != "" {
+		own, _ := h.cache.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
+		requests = append(requests, own...)
 	}
-	requests, _ := h.cache.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
 	return ungranted(requests)
 }
 
-// waitingForToken finds the requests that name a token.
+// waitingForToken finds the requests that name a token, and those that name none: whether theirs can be told depends on
+// how many there are.
 func (h *handler) waitingForToken(token *fleet.ClusterRegistrationToken) []types.NamespacedName {
-	requests, _ := h.cache.GetByIndex(index.ByToken, index.TokenKey(token.Namespace, token.Name))
-	return ungranted(requests)
+	naming, _ := h.cache.GetByIndex(index.ByToken, index.TokenKey(token.Namespace, token.Name))
+	silent, _ := h.cache.GetByIndex(index.ByNoToken, token.Namespace)
+	return append(ungranted(naming), ungranted(silent)...)
 }
 
 // waitingForTokenSecret finds the request whose agent gets the token that Kubernetes put into a Secret.

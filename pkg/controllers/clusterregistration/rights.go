@@ -25,7 +25,7 @@ func (p *pass) ensureRights(ctx context.Context) outcome.Outcome {
 	var foreign *desiredset.ForeignError
 	switch {
 	case errors.As(err, &foreign):
-		return outcome.Stalled(fleet.ReasonNameConflict, foreign.Error()).In(outcome.Recheck)
+		return outcome.Stalled(fleet.ReasonNameConflict, foreign.Error()).In(p.RecheckDelay())
 	case err != nil:
 		return failed(err)
 	}

@@ -106,7 +106,7 @@ func (h *handler) ensureRights(ctx context.Context, token *fleet.ClusterRegistra
 	var foreign *desiredset.ForeignError
 	switch {
 	case errors.As(err, &foreign):
-		return outcome.Stalled(fleet.ReasonNameConflict, foreign.Error()).In(outcome.Recheck)
+		return outcome.Stalled(fleet.ReasonNameConflict, foreign.Error()).In(h.RecheckDelay())
 	case err != nil:
 		return outcome.Retry(fleet.ReasonError, err)
 	}

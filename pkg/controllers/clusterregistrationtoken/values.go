@@ -25,7 +25,7 @@ func (h *handler) ensureValues(ctx context.Context, token *fleet.ClusterRegistra
 		return outcome.Retry(fleet.ReasonError, err)
 	}
 	if existing != nil && !ownedBy(existing, token) {
-		return foreignSecret(token)
+		return foreignSecret(token).In(h.RecheckDelay())
 	}
 	bearer, err := h.bearer(ctx, token, existing, expires)
 	if errors.Is(err, credential.ErrPending) {
@@ -51,14 +51,14 @@ func (h *handler) ensureValues(ctx context.Context, token *fleet.ClusterRegistra
 func (h *handler) taken(ctx context.Context, token *fleet.ClusterRegistrationToken, cause error) outcome.Outcome {
 	secret, err := h.Kubernetes.CoreV1().Secrets(token.Namespace).Get(ctx, token.Name, metav1.GetOptions{})
 	if err == nil && !ownedBy(secret, token) {
-		return foreignSecret(token)
+		return foreignSecret(token).In(h.RecheckDelay())
 	}
 	return outcome.Retry(fleet.ReasonError, cause)
 }
 
 func foreignSecret(token *fleet.ClusterRegistrationToken) outcome.Outcome {
 	message := fmt.Sprintf("Secret %s/%s exists and is not of this token; rename or delete it", token.Namespace, token.Name)
-	return outcome.Stalled(fleet.ReasonNameConflict, message).In(outcome.Recheck)
+	return outcome.Stalled(fleet.ReasonNameConflict, message)
 }
 
 // currentSecret reads the cache, and asks the API server only when the cache has none: it holds only our own Secrets, and

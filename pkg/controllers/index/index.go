@@ -13,6 +13,10 @@ const (
 	ByClientID = "muster.fleet.cattle.io/by-client-id"
 	// ByToken finds requests, and tokens, by TokenKey(namespace, token name).
 	ByToken = "muster.fleet.cattle.io/by-token"
+	// ByNoToken finds requests that were not granted and name no token, by their namespace.
+	ByNoToken = "muster.fleet.cattle.io/by-no-token"
+	// ByNewCluster finds requests that were not granted by Key(namespace, name of the Cluster that is made for such a one).
+	ByNewCluster = "muster.fleet.cattle.io/by-new-cluster"
 	// ByKubeconfig finds Clusters by Key(namespace, name) of their kubeconfig Secret.
 	ByKubeconfig = "muster.fleet.cattle.io/by-kubeconfig"
 )
@@ -23,7 +27,15 @@ func Register(f fleetcontrollers.Interface) {
 	f.Cluster().Cache().AddIndexer(ByKubeconfig, clusterByKubeconfig)
 	f.ClusterRegistration().Cache().AddIndexer(ByClientID, requestByClientID)
 	f.ClusterRegistration().Cache().AddIndexer(ByToken, requestByToken)
+	f.ClusterRegistration().Cache().AddIndexer(ByNoToken, requestWithoutToken)
+	f.ClusterRegistration().Cache().AddIndexer(ByNewCluster, requestByNewCluster)
 	f.ClusterRegistrationToken().Cache().AddIndexer(ByToken, tokenByName)
+}
+
+// Registered says whether the indexes are there already: a factory has served a hub, and would not take them again.
+func Registered(f fleetcontrollers.Interface) bool {
+	_, found := f.Cluster().Informer().GetIndexer().GetIndexers()[ByClientID]
+	return found
 }
 
 // Key joins a namespace, which has no slash, and anything else.
@@ -65,6 +77,21 @@ func requestByToken(r *fleet.ClusterRegistration) ([]string, error) {
 		return nil, nil
 	}
 	return []string{Key(r.Namespace, token)}, nil
+}
+
+// requestWithoutToken leaves out those that were granted, of which there may be very many.
+func requestWithoutToken(r *fleet.ClusterRegistration) ([]string, error) {
+	if r.Labels[fleet.RegistrationTokenLabel] != "" || r.Status.Granted {
+		return nil, nil
+	}
+	return []string{r.Namespace}, nil
+}
+
+func requestByNewCluster(r *fleet.ClusterRegistration) ([]string, error) {
+	if r.Status.Granted {
+		return nil, nil
+	}
+	return []string{Key(r.Namespace, registration.ClusterName(r.Spec.ClientID))}, nil
 }
 
 func tokenByName(t *fleet.ClusterRegistrationToken) ([]string, error) {

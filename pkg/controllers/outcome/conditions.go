@@ -47,18 +47,19 @@ func Set(conditions *Conditions, conditionType string, o Outcome, now time.Time)
 	if before.Status == after.Status && before.Reason == after.Reason {
 		return nil
 	}
-	return &Transition{Type: conditionType, Before: before.Status, After: after.Status, Reason: after.Reason, Message: after.Message}
+	return &Transition{
+		Type: conditionType, Before: before.Status, After: after.Status, Reason: after.Reason, Message: after.Message, Tell: o.Tell,
+	}
 }
 
 // replace writes into a copy: the slice may still be that of a cached object.
 func replace(conditions *Conditions, c genericcondition.GenericCondition) {
 	list := slices.Clone(*conditions)
-	for i := range list {
-		if list[i].Type == c.Type {
-			list[i] = c
-			*conditions = list
-			return
-		}
+	at := slices.IndexFunc(list, func(other genericcondition.GenericCondition) bool { return other.Type == c.Type })
+	if at < 0 {
+		list = append(list, c)
+	} else {
+		list[at] = c
 	}
-	*conditions = append(list, c)
+	*conditions = list
 }

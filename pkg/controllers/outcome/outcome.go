@@ -31,6 +31,8 @@ type Outcome struct {
 	Message string
 	// After, when positive, brings the object back even if no event does.
 	After time.Duration
+	// Tell makes a transition to a wait a warning event: what is awaited may have been forgotten by a person.
+	Tell bool
 	// Err is what a retry is for; the work queue backs off while it lasts.
 	Err error
 }
@@ -58,6 +60,12 @@ func Retry(reason string, err error) Outcome {
 
 // Skip says that there is nothing to do or to say: the condition stays as it is, and later steps are left out.
 func Skip() Outcome { return Outcome{kind: kindSkip} }
+
+// Told makes a transition to this wait an event.
+func (o Outcome) Told() Outcome {
+	o.Tell = true
+	return o
+}
 
 // In brings the object back after d at the latest.
 func (o Outcome) In(d time.Duration) Outcome {

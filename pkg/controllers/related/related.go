@@ -32,22 +32,22 @@ type Resolve[T any] func(object T) []types.NamespacedName
 // wrangler's relatedresource it does not count as a failure of the enqueued key, so it is not delayed by its backoff, and
 // it still has the object when that is deleted.
 func OnAnyChange[T any](source Source, target Enqueuer, resolve Resolve[T]) {
-	watch(source, func(object any) { enqueue(target, resolve, object, 0) }, cache.ResourceEventHandlerFuncs{
-		AddFunc: func(object any) { enqueue(target, resolve, object, 0) },
+	watch(source, func(objects ...any) { enqueue(target, resolve, 0, objects...) }, cache.ResourceEventHandlerFuncs{
+		AddFunc: func(object any) { enqueue(target, resolve, 0, object) },
 	})
 }
 
 // OnDamage enqueues, RepairDelay later, what resolve names when an object that was there changes or goes. The
 // appearance of an object is no damage.
 func OnDamage[T any](source Source, target Enqueuer, resolve Resolve[T]) {
-	watch(source, func(object any) { enqueue(target, resolve, object, RepairDelay) }, cache.ResourceEventHandlerFuncs{})
+	watch(source, func(objects ...any) { enqueue(target, resolve, RepairDelay, objects...) }, cache.ResourceEventHandlerFuncs{})
 }
 
-func watch(source Source, changed func(any), funcs cache.ResourceEventHandlerFuncs) {
+// watch calls changed with both versions of a changed object: what depended on it may depend on something else now.
+func watch(source Source, changed func(...any), funcs cache.ResourceEventHandlerFuncs) {
 	funcs.UpdateFunc = func(before, after any) {
 		if version(before) != version(after) {
-			changed(before) // what depended on it may depend on something else now
-			changed(after)
+			changed(before, after)
 		}
 	}
 	funcs.DeleteFunc = func(object any) {
@@ -67,13 +67,20 @@ func version(object any) string {
 	return ""
 }
 
-func enqueue[T any](target Enqueuer, resolve Resolve[T], object any, delay time.Duration) {
-	typed, ok := object.(T)
-	if !ok {
-		return
-	}
-	for _, key := range resolve(typed) {
-		target.EnqueueAfter(key.Namespace, key.Name, delay)
+// enqueue adds each key once, however often the objects name it: a key that is added twice may be worked on twice.
+func enqueue[T any](target Enqueuer, resolve Resolve[T], delay time.Duration, objects ...any) {
+	added := map[types.NamespacedName]bool{}
+	for _, object := range objects {
+		typed, ok := object.(T)
+		if !ok {
+			continue
+		}
+		for _, key := range resolve(typed) {
+			if !added[key] {
+				added[key] = true
+				target.EnqueueAfter(key.Namespace, key.Name, delay)
+			}
+		}
 	}
 }
 

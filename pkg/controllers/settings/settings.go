@@ -47,17 +47,30 @@ type Watcher struct {
 	release string // its release then
 }
 
-// Register watches the ConfigMap.
-func (w *Watcher) Register(ctx context.Context) {
-	w.Core.ConfigMap().OnChange(ctx, "hub-settings", guard.Handler("hub-settings", w.onChange))
+const name = "hub-settings"
+
+// Next is called with the ConfigMap after each look at it, when what it says is in force.
+type Next func(configMap *corev1.ConfigMap) error
+
+// Register watches the ConfigMap. next, which may be nil, follows in the same handler: lasso takes handlers out of its list
+// while others of the same kind may still be running, so with two of them a hub that is stopping could skip or repeat one.
+func (w *Watcher) Register(ctx context.Context, next Next) {
+	handle := func(_ string, configMap *corev1.ConfigMap) (*corev1.ConfigMap, error) {
+		if configMap == nil || configMap.Namespace != w.SystemNamespace || configMap.Name != registration.HubConfigMap {
+			return configMap, nil
+		}
+		w.take(configMap)
+		if next == nil {
+			return configMap, nil
+		}
+		return configMap, next(configMap)
+	}
+	w.Core.ConfigMap().OnChange(ctx, name, guard.Handler(name, handle))
 }
 
-// onChange keeps the configuration in force when the ConfigMap is deleted or wrong: a mistake while editing must not send
+// take puts the ConfigMap into force. It keeps the configuration in force when the ConfigMap is deleted or wrong: a mistake while editing must not send
 // every agent somewhere else.
-func (w *Watcher) onChange(_ string, configMap *corev1.ConfigMap) (*corev1.ConfigMap, error) {
-	if configMap == nil || configMap.Namespace != w.SystemNamespace || configMap.Name != registration.HubConfigMap {
-		return configMap, nil
-	}
+func (w *Watcher) take(configMap *corev1.ConfigMap) {
 	release := configMap.Annotations[fleet.VersionAnnotation]
 	if !w.started {
 		w.started, w.release = true, release
@@ -65,12 +78,12 @@ func (w *Watcher) onChange(_ string, configMap *corev1.ConfigMap) (*corev1.Confi
 	if release != w.release {
 		w.refuse(configMap, reasonOtherRelease, fmt.Sprintf(
 			"the configuration is of release %q and this hub started with one of release %q; the hub of that release will apply it", release, w.release))
-		return configMap, nil
+		return
 	}
 	hub, warnings, err := config.ParseHub(configMap.Data[registration.ConfigKey])
 	if err != nil {
 		w.refuse(configMap, reasonInvalid, err.Error()+"; the configuration before it stays in force")
-		return configMap, nil
+		return
 	}
 	for _, warning := range warnings {
 		w.refuse(configMap, reasonInvalid, warning)
@@ -78,7 +91,6 @@ func (w *Watcher) onChange(_ string, configMap *corev1.ConfigMap) (*corev1.Confi
 	if w.Config.Set(hub) {
 		logrus.Infof("The configuration in ConfigMap %s/%s is in force", configMap.Namespace, configMap.Name)
 	}
-	return configMap, nil
 }
 
 func (w *Watcher) refuse(configMap *corev1.ConfigMap, reason, message string) {

@@ -1,0 +1,60 @@
+// Package cli is the command line of muster, the tool of a person who runs a hub.
+package cli
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/muster-fleet/muster/internal/launch"
+)
+
+// Streams are where the output goes. Results go to Out, what happens meanwhile to Err, so that a pipe gets results only.
+type Streams struct {
+	Out, Err io.Writer
+	// Terminal says whether Out is one.
+	Terminal bool
+	// Env looks up environment variables.
+	Env func(string) string
+}
+
+const description = `It works on the hub that kubectl works on: the current context of $KUBECONFIG or ~/.kube/config, unless
+--kubeconfig and --context say otherwise. These, and --namespace, may stand before or after the command.
+As kubectl-muster in $PATH it is a plugin: kubectl muster clusters -A.`
+
+// App is the program. Its arguments have to pass through FlagsFirst.
+func App(s Streams) *cli.App {
+	app := launch.App("muster", "registers Kubernetes clusters with a hub")
+	app.Description = description
+	app.Writer = s.Out
+	app.Flags = hubFlags()
+	app.Commands = []*cli.Command{
+		clustersCommand(s),
+		importCommand(s),
+		tokenCommand(s),
+		crdsCommand(s),
+		demoCommand(s),
+	}
+	app.Action = unknownCommand(cli.ShowAppHelp)
+	for _, command := range app.Commands {
+		command.OnUsageError = app.OnUsageError
+		if len(command.Subcommands) > 0 {
+			command.Action = unknownCommand(cli.ShowSubcommandHelp)
+		}
+		for _, sub := range command.Subcommands {
+			sub.OnUsageError = app.OnUsageError
+		}
+	}
+	return app
+}
+
+// unknownCommand shows the help when no command was given, and refuses one that does not exist.
+func unknownCommand(help cli.ActionFunc) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		if !c.Args().Present() {
+			return help(c)
+		}
+		return fmt.Errorf("there is no command %q; see --help", c.Args().First())
+	}
+}

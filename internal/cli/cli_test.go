@@ -1,0 +1,233 @@
+package cli
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/muster-fleet/muster/internal/view"
+	"github.com/muster-fleet/muster/pkg/crds"
+)
+
+// muster runs the program as a shell would.
+func muster(t *testing.T, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	app := App(Streams{Out: &out, Err: &errs, Env: func(string) string { return "" }})
+	err = app.RunContext(t.Context(), FlagsFirst(app, append([]string{"muster"}, args...)))
+	return out.String(), errs.String(), err
+}
+
+func TestFlagsMayStandAnywhereBehindTheirCommand(t *testing.T) {
+	tests := map[string]string{
+		"muster":                "muster",
+		"muster clusters -A":    "muster clusters -A",
+		"muster -n ns clusters": "muster -n ns clusters",
+		"muster import east --kubeconfig f --wait":   "muster import --kubeconfig f --wait east",
+		"muster --kubeconfig h import a --wait -l x": "muster --kubeconfig h import --wait -l x a",
+		"muster import east --kubeconfig=f x":        "muster import --kubeconfig=f east x",
+		"muster token create t --ttl 1h -o values":   "muster token create --ttl 1h -o values t",
+		"muster token --help":                        "muster token --help",
+		"muster import -- -odd --wait":               "muster import -- -odd --wait",
+		"muster import --wait east -- more":          "muster import --wait -- east more",
+		"muster import east --kubeconfig":            "muster import --kubeconfig east",
+		"muster bogus --flag x":                      "muster --flag bogus x",
+		"muster clusters - -A":                       "muster clusters -A -",
+	}
+	app := App(Streams{})
+	for line, want := range tests {
+		assert.Equal(t, strings.Fields(want), FlagsFirst(app, strings.Fields(line)), line)
+	}
+	assert.Empty(t, FlagsFirst(app, nil))
+}
+
+func TestWrongCommandLinesSayWhatIsWrong(t *testing.T) {
+	empty := filepath.Join(t.TempDir(), "none")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	t.Setenv("KUBECONFIG", empty)
+	tests := map[string]string{
+		"bogus":                               `there is no command "bogus"; see --help`,
+		"token bogus":                         `there is no command "bogus"; see --help`,
+		"clusters --bogus":                    "flag provided but not defined: -bogus; see --help",
+		"clusters east":                       `clusters takes no argument "east"`,
+		"clusters -o xml":                     `--output is "xml": it must be one of wide, json, yaml`,
+		"clusters -o values":                  `--output is "values"`,
+		"clusters":                            "no way to the hub: pass --kubeconfig, or set KUBECONFIG",
+		"--kubeconfig /nowhere clusters":      "/nowhere",
+		"clusters --context nobody":           `context "nobody" does not exist`,
+		"import":                              "import needs exactly one argument, the NAME of the cluster, and got 0",
+		"import a b --kubeconfig x":           "and got 2",
+		"import a":                            "which cluster? Pass its kubeconfig after the command",
+		"import UP --kubeconfig /nowhere":     `"UP" is no name for an object`,
+		"import a --kubeconfig /nowhere":      "kubeconfig of the cluster to import: open /nowhere",
+		"import a --kubeconfig /x -l novalue": `--label "novalue": write it as KEY=VALUE`,
+		"import a --kubeconfig /x -l a/b/c=1": `--label "a/b/c=1" is no label`,
+		"token create":                        "token create needs exactly one argument, the NAME of the token",
+		"token create t --ttl -1h":            "--ttl is -1h0m0s: it must not be negative",
+		"token create t --ttl 1d":             "ttl",
+		"token create UP":                     `"UP" is no name for an object`,
+		"token revoke":                        "token revoke needs exactly one argument",
+		"token list x":                        `takes no argument "x"`,
+		"crds x":                              `crds takes no argument "x"`,
+		"demo x":                              `demo takes no argument "x"`,
+	}
+	for line, want := range tests {
+		t.Run(line, func(t *testing.T) {
+			out, _, err := muster(t, strings.Fields(line)...)
+			require.ErrorContains(t, err, want)
+			require.Empty(t, out, "an error is one line, not the help")
+		})
+	}
+}
+
+func TestHelpIsShownWhenNothingIsAskedFor(t *testing.T) {
+	for _, line := range []string{"", "--help", "token", "import --help"} {
+		out, _, err := muster(t, strings.Fields(line)...)
+		require.NoError(t, err)
+		require.Contains(t, out, "USAGE:", line)
+	}
+}
+
+func TestCRDsArePrintedAsTheyAreInstalled(t *testing.T) {
+	out, _, err := muster(t, "crds")
+	require.NoError(t, err)
+	require.Equal(t, string(crds.YAML()), out)
+}
+
+func TestTheTableOfClusters(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	clusters := []view.Cluster{
+		{Namespace: "fleet-local", Name: "local", WayIn: "local", State: "Registered", LastSeen: &metav1.Time{Time: now.Add(-5 * time.Second)}},
+		{Namespace: "ns", Name: "east", WayIn: "manager", State: "ImportFailed", Reason: "Unreachable", Message: "no\nroute"},
+	}
+	var narrow, wide bytes.Buffer
+	clusterTable(&narrow, clusters, false, now)
+	clusterTable(&wide, clusters, true, now)
+	require.Equal(t, `NAMESPACE    NAME   WAY IN   STATE         REASON       LAST SEEN
+fleet-local  local  local    Registered    -            5s ago
+ns           east   manager  ImportFailed  Unreachable  -
+`, narrow.String())
+	require.Contains(t, wide.String(), "LAST SEEN  MESSAGE\n")
+	require.Contains(t, wide.String(), "Unreachable  -          no route\n")
+}
+
+func TestTheTableOfTokens(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	var out bytes.Buffer
+	tokenTable(&out, []view.Token{
+		{Namespace: "ns", Name: "a", TTL: "24h0m0s", Expires: &metav1.Time{Time: now.Add(24 * time.Hour)}, Secret: "a", State: "Ready"},
+		{Namespace: "ns", Name: "b", State: "Failed", Reason: "TTLRequired"},
+	}, false, now)
+	require.Equal(t, `NAMESPACE  NAME  TTL      EXPIRES  SECRET  STATE   REASON
+ns         a     24h0m0s  in 24h   a       Ready   -
+ns         b     -        never    -       Failed  TTLRequired
+`, out.String())
+}
+
+func TestTheInstructionsAreTheWholeWay(t *testing.T) {
+	var out bytes.Buffer
+	instructions(&out, view.Token{Namespace: "ns", Name: "tok", Secret: "tok"}, "oci://example.com/fleet-agent", time.Now())
+	for _, line := range []string{
+		"     kubectl -n ns get secret tok -o jsonpath='{.data.values}' | base64 -d > values.yaml\n",
+		"     helm -n cattle-fleet-system install --create-namespace --wait --values values.yaml fleet-agent oci://example.com/fleet-agent\n",
+		"expires never",
+	} {
+		require.Contains(t, out.String(), line)
+	}
+}
+
+func TestAProgressLineSaysAThingOnce(t *testing.T) {
+	v := view.Cluster{State: "WaitingForAgent", Reason: "WaitingForAgent", Message: "no agent yet"}
+	assert.Equal(t, "   1.5 s  WaitingForAgent: no agent yet", progressLine(v, 1500*time.Millisecond))
+	v.Reason = "Unreachable"
+	assert.Equal(t, "   0.0 s  WaitingForAgent (Unreachable): no agent yet", progressLine(v, 0))
+	assert.Equal(t, "   0.0 s  Registered", progressLine(view.Cluster{State: "Registered"}, 0))
+}
+
+func TestErrorsAreToldPlainly(t *testing.T) {
+	line, err := PlainLog{}.Format(&logrus.Entry{Message: "no way\n"})
+	require.NoError(t, err)
+	require.Equal(t, "muster: no way\n", string(line))
+}
+
+// writeConfig writes a kubeconfig with one context "ctx" and changes to it.
+func writeConfig(t *testing.T, change func(dir string, c *clientcmdapi.Config)) string {
+	t.Helper()
+	dir := t.TempDir()
+	c := clientcmdapi.NewConfig()
+	c.Clusters["cl"] = &clientcmdapi.Cluster{Server: "https://x"}
+	c.AuthInfos["me"] = &clientcmdapi.AuthInfo{Token: "secret"}
+	c.Contexts["ctx"] = &clientcmdapi.Context{Cluster: "cl", AuthInfo: "me"}
+	c.CurrentContext = "ctx"
+	if change != nil {
+		change(dir, c)
+	}
+	file := filepath.Join(dir, "kubeconfig")
+	require.NoError(t, clientcmd.WriteToFile(*c, file))
+	return file
+}
+
+func TestAKubeconfigIsMadeSelfContained(t *testing.T) {
+	file := writeConfig(t, func(dir string, c *clientcmdapi.Config) {
+		for name, content := range map[string]string{"ca.crt": "CA", "me.crt": "CERT", "me.key": "KEY", "token": "TOKEN\n"} {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
+		}
+		c.Clusters["cl"].CertificateAuthority = "ca.crt"
+		c.AuthInfos["me"] = &clientcmdapi.AuthInfo{ClientCertificate: "me.crt", ClientKey: "me.key", TokenFile: "token"}
+		c.Clusters["other"] = &clientcmdapi.Cluster{Server: "https://other"}
+		c.AuthInfos["other"] = &clientcmdapi.AuthInfo{Token: "not yours"}
+		c.Contexts["other"] = &clientcmdapi.Context{Cluster: "other", AuthInfo: "other"}
+	})
+	data, err := selfContained(file, "")
+	require.NoError(t, err)
+	require.NotContains(t, string(data), "not yours", "only one context leaves the machine")
+	config, err := clientcmd.Load(data)
+	require.NoError(t, err)
+	require.Len(t, config.Clusters, 1)
+	require.Equal(t, "CA", string(config.Clusters["cl"].CertificateAuthorityData))
+	me := config.AuthInfos["me"]
+	require.Equal(t, []string{"CERT", "KEY", "TOKEN", ""}, []string{string(me.ClientCertificateData), string(me.ClientKeyData), me.Token, me.TokenFile})
+	other, err := selfContained(file, "other")
+	require.NoError(t, err)
+	require.Contains(t, string(other), "https://other")
+}
+
+func TestAKubeconfigThatIsOfNoUseToTheHubIsRefused(t *testing.T) {
+	type config = clientcmdapi.Config
+	tests := map[string]struct {
+		change func(string, *config)
+		want   string
+	}{
+		"no current context": {func(_ string, c *config) { c.CurrentContext = "" }, "has no current context: name one with --member-context (ctx)"},
+		"no context at all":  {func(_ string, c *config) { c.CurrentContext, c.Contexts = "", nil }, "(none at all)"},
+		"a missing context":  {func(_ string, c *config) { c.CurrentContext = "x" }, `has no context "x", but ctx`},
+		"a missing cluster":  {func(_ string, c *config) { c.Clusters = nil }, `context "ctx" names cluster "cl", which is not in it`},
+		"a missing user":     {func(_ string, c *config) { c.AuthInfos = nil }, `context "ctx" names user "me", who is not in it`},
+		"a missing file":     {func(_ string, c *config) { c.Clusters["cl"].CertificateAuthority = "ca.crt" }, "a file it refers to"},
+		"a missing token":    {func(_ string, c *config) { c.AuthInfos["me"] = &clientcmdapi.AuthInfo{TokenFile: "t"} }, "its token file"},
+		"a login program": {func(_ string, c *config) {
+			c.AuthInfos["me"] = &clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{Command: "aws", APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: "Never"}}
+		}, `user "me" logs in by a program or plugin, which the hub does not have`},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := selfContained(writeConfig(t, test.change), "")
+			require.ErrorContains(t, err, test.want)
+			require.NotContains(t, err.Error(), "secret")
+		})
+	}
+	garbage := filepath.Join(t.TempDir(), "garbage")
+	require.NoError(t, os.WriteFile(garbage, []byte("{token: secret"), 0o600))
+	_, err := selfContained(garbage, "")
+	require.ErrorContains(t, err, "kubeconfig of the cluster to import")
+}

@@ -1,0 +1,192 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// output is what a person sees. It can end the demo when a line appears.
+type output struct {
+	mutex  sync.Mutex
+	text   strings.Builder
+	until  string
+	cancel context.CancelFunc
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	o.text.Write(p)
+	if o.until != "" && strings.Contains(o.text.String(), o.until) {
+		o.cancel()
+	}
+	return len(p), nil
+}
+
+func (o *output) String() string {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	return o.text.String()
+}
+
+// stage is a machine of its own for one demo: a folder for all that is temporary, and programs that only sleep.
+func stage(t *testing.T) (o Options, out *output, temporary string) {
+	t.Helper()
+	temporary = t.TempDir()
+	t.Setenv("TMPDIR", temporary)
+	programs := t.TempDir()
+	for _, name := range programNames {
+		body := "#!/bin/sh\necho $0 token is $(cat $KUBECONFIG | wc -l) lines away\nexec sleep 300\n"
+		require.NoError(t, os.WriteFile(filepath.Join(programs, name), []byte(body), 0o700))
+	}
+	out = &output{}
+	return Options{Out: out, Programs: programs, Patience: time.Minute}, out, temporary
+}
+
+// requireNoChildren: all processes of the demo are children of the test.
+func requireNoChildren(t *testing.T) {
+	t.Helper()
+	require.Empty(t, children(t))
+}
+
+func children(t *testing.T) (found []string) {
+	t.Helper()
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	require.NoError(t, err)
+	for _, file := range stats {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		_, rest, _ := strings.Cut(string(data), ") ")
+		if fields := strings.Fields(rest); len(fields) > 1 && fields[1] == strconv.Itoa(os.Getpid()) {
+			found = append(found, string(data))
+		}
+	}
+	return found
+}
+
+func wholeHub(t *testing.T) []step {
+	t.Helper()
+	return append(steps()[:3], step{title: "the hub's Deployment runs", run: func(ctx context.Context, d *demo) (string, error) {
+		require.NoError(t, d.hub.awaitDeployment(ctx, "fleet-controller"))
+		return d.hub.name, nil
+	}})
+}
+
+func blocked() step {
+	return step{title: "wait for ever", run: func(ctx context.Context, d *demo) (string, error) {
+		d.screen.print("waiting for ever")
+		<-ctx.Done()
+		return "", ctx.Err()
+	}}
+}
+
+func TestAnInterruptLeavesNothingBehind(t *testing.T) {
+	tests := map[string]struct {
+		until string
+		steps []step
+		stay  bool
+		want  error
+	}{
+		"before the first step":        {until: "Muster", steps: wholeHub(t), want: ErrInterrupted},
+		"during a start":               {until: "start three", steps: wholeHub(t), want: ErrInterrupted},
+		"while a chart is installed":   {until: "install chart fleet-crd", steps: wholeHub(t), want: ErrInterrupted},
+		"while the programs run":       {until: "waiting for ever", steps: append(wholeHub(t), blocked()), want: ErrInterrupted},
+		"by the person, when it stays": {until: "Ctrl-C ends it", steps: wholeHub(t), stay: true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			o, out, temporary := stage(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			out.until, out.cancel = test.until, cancel
+			// A terminal announces steps before they run.
+			o.Stay, o.Terminal = test.stay, true
+
+			require.ErrorIs(t, run(ctx, o, test.steps), test.want)
+			requireNoChildren(t)
+			left, err := os.ReadDir(temporary)
+			require.NoError(t, err)
+			require.Empty(t, left)
+			require.Contains(t, out.String(), "nothing is left behind")
+		})
+	}
+}
+
+func TestAFailureKeepsTheLogsAndNothingElse(t *testing.T) {
+	o, out, temporary := stage(t)
+	broken := errors.New("the moon is in the way")
+	all := append(wholeHub(t), step{title: "reach for the moon", run: func(context.Context, *demo) (string, error) { return "", broken }})
+
+	err := run(t.Context(), o, all)
+	require.ErrorIs(t, err, broken)
+	require.EqualError(t, err, "reach for the moon: the moon is in the way")
+	requireNoChildren(t)
+	require.Contains(t, out.String(), "!! ")
+	require.Contains(t, out.String(), "token is", "the log of the hub is shown")
+	require.Contains(t, out.String(), "All logs are in "+temporary)
+
+	var kept []string
+	require.NoError(t, filepath.WalkDir(temporary, func(path string, entry fs.DirEntry, err error) error {
+		if !entry.IsDir() {
+			kept = append(kept, filepath.Base(path))
+		}
+		return err
+	}))
+	require.NotEmpty(t, kept)
+	require.Contains(t, kept, "kube-apiserver.log")
+	require.False(t, slices.ContainsFunc(kept, func(name string) bool { return !strings.HasSuffix(name, ".log") }), kept)
+}
+
+func TestAControlPlaneThatDoesNotStartIsTheReason(t *testing.T) {
+	o, _, temporary := stage(t)
+	o.ControlPlanes = t.TempDir()
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
+		require.NoError(t, os.WriteFile(filepath.Join(o.ControlPlanes, name), []byte("#!/bin/sh\necho no disk; exit 1\n"), 0o700))
+	}
+	err := run(t.Context(), o, steps())
+	require.ErrorContains(t, err, "start three control planes")
+	require.ErrorContains(t, err, "etcd ended by itself")
+	requireNoChildren(t)
+	planes, err := filepath.Glob(filepath.Join(temporary, "*", "*", "*.key"))
+	require.NoError(t, err)
+	require.Empty(t, planes)
+}
+
+func TestAStepThatTakesTooLongSaysWhatItWaitedFor(t *testing.T) {
+	o, _, _ := stage(t)
+	o.Patience = 20 * time.Second
+	waits := step{title: "wait for a cluster", run: func(ctx context.Context, d *demo) (string, error) {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		return d.follow(ctx, arrival{namespace: "default", name: "nobody", member: d.hub}, time.Now())
+	}}
+	err := run(t.Context(), o, append(steps()[:2], waits))
+	require.EqualError(t, err, "wait for a cluster: Cluster default/nobody was not ready in time: there is no such Cluster yet")
+}
+
+func TestTheHelmReleasesAreThereAsForAPerson(t *testing.T) {
+	o, _, _ := stage(t)
+	look := step{title: "look", run: func(ctx context.Context, d *demo) (string, error) {
+		list, err := d.hub.admin.Kubernetes.CoreV1().Secrets(systemNamespace).List(ctx, metav1.ListOptions{LabelSelector: "owner=helm,status=deployed"})
+		require.NoError(t, err)
+		require.Len(t, list.Items, 2)
+		return fmt.Sprint(len(list.Items)), nil
+	}}
+	require.NoError(t, run(t.Context(), o, append(wholeHub(t), look)))
+	requireNoChildren(t)
+}

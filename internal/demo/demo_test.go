@@ -1,0 +1,122 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/view"
+)
+
+func TestAMissingProgramIsNamedBeforeAnythingStarts(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "fleetcontroller"), nil, 0o700))
+	err := Run(t.Context(), Options{Out: &bytes.Buffer{}, Programs: dir})
+	require.ErrorContains(t, err, "the demo runs the program fleetagent, which is not in "+dir+": build it with scripts/build")
+}
+
+func TestEveryStepSaysWhatItDoes(t *testing.T) {
+	titles := map[string]bool{}
+	for _, s := range steps() {
+		require.NotEmpty(t, s.title)
+		require.NotNil(t, s.run)
+		require.False(t, titles[s.title], s.title)
+		titles[s.title] = true
+	}
+}
+
+func TestACheckNamesWhatIsMissing(t *testing.T) {
+	seen := metav1.Now()
+	good := view.Cluster{Namespace: "ns", Name: "c", State: view.StateRegistered, LastSeen: &seen}
+	tests := map[string]struct {
+		change func(*view.Cluster)
+		want   string
+	}{
+		"another state": {func(v *view.Cluster) { v.State, v.Reason, v.Message = "ImportFailed", "Unreachable", "no route" }, "Cluster ns/c is ImportFailed, not Registered: Unreachable: no route"},
+		"some trouble":  {func(v *view.Cluster) { v.Reason, v.Message = "Unreachable", "no route" }, "Cluster ns/c is registered, but: Unreachable: no route"},
+		"no heartbeat":  {func(v *view.Cluster) { v.LastSeen = nil }, "Cluster ns/c: no heartbeat of its agent has arrived"},
+	}
+	require.NoError(t, checkView(good))
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			v := good
+			test.change(&v)
+			require.EqualError(t, checkView(v), test.want)
+		})
+	}
+	_, err := check(t.Context(), &demo{})
+	require.EqualError(t, err, "0 clusters have registered, not 3")
+}
+
+func fixedScreen(terminal bool) (*screen, *bytes.Buffer) {
+	var out bytes.Buffer
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	s := newScreen(&out, terminal)
+	s.begun = now
+	s.now = func() time.Time { now = now.Add(1500 * time.Millisecond); return now }
+	return s, &out
+}
+
+func TestAStepShowsItsTimeItsCommandAndWhatCameOut(t *testing.T) {
+	s, out := fixedScreen(false)
+	s.begin(step{title: "do it", like: "do --it"})("it is done", nil)
+	require.Equal(t, "  ok   1.5 s do it\n           $ do --it\n           it is done\n", out.String())
+}
+
+func TestAFailedStepIsMarked(t *testing.T) {
+	s, out := fixedScreen(false)
+	s.begin(step{title: "do it"})("", errors.New("no"))
+	require.Equal(t, "  !!   1.5 s do it\n", out.String())
+}
+
+func TestWithoutATerminalThereIsNoControlCharacter(t *testing.T) {
+	s, out := fixedScreen(false)
+	s.title("title")
+	done := s.begin(step{title: "do it", like: "x"})
+	s.progress("half way")
+	done("note", nil)
+	s.result([]arrival{{namespace: "ns", name: "c"}})
+	s.failure([]string{"/nowhere/x.log"}, "/logs")
+	assert.NotContains(t, out.String(), "\x1b")
+	assert.NotContains(t, out.String(), "\r")
+	assert.NotContains(t, out.String(), "half way", "what is transient is for terminals")
+}
+
+func TestATerminalSeesAStepBeforeItEnds(t *testing.T) {
+	s, out := fixedScreen(true)
+	done := s.begin(step{title: "do it"})
+	assert.Contains(t, out.String(), "do it")
+	s.progress("half way")
+	assert.Contains(t, out.String(), eraseLine+dim+"  ...      half way")
+	done("", nil)
+	assert.Contains(t, out.String(), eraseLine+"  "+green+"ok")
+}
+
+func TestTheResultIsATable(t *testing.T) {
+	s, out := fixedScreen(false)
+	seen := metav1.NewTime(s.begun)
+	s.result([]arrival{{namespace: "ns", name: "c", took: 1234 * time.Millisecond, view: view.Cluster{WayIn: "agent", State: "Registered", LastSeen: &seen}}})
+	require.Equal(t, `
+CLUSTER  WAY IN  STATE       REGISTERED IN  LAST SEEN
+ns/c     agent   Registered  1.2 s          1s ago
+
+1 clusters registered; 3.0 s altogether.
+`, out.String())
+}
+
+func TestAPollThatEndsWithoutAnAnswerTellsTheLastReason(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	err := poll(ctx, func(context.Context) (bool, error) {
+		cancel()
+		return false, errors.New("not yet")
+	})
+	require.EqualError(t, err, "not yet")
+}

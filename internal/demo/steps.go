@@ -1,0 +1,169 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/yaml"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/muster-fleet/muster/charts"
+	"github.com/muster-fleet/muster/internal/admin"
+	"github.com/muster-fleet/muster/internal/view"
+	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/version"
+)
+
+const (
+	systemNamespace = registration.DefaultSystemNamespace
+	localNamespace  = "fleet-local"
+	workspace       = "fleet-default"
+	tokenName       = "west-token"
+	// checkin is how often the demo's agents report: often enough to watch.
+	checkin = 2 * time.Second
+
+	helmInstall = "helm -n " + systemNamespace + " install --create-namespace "
+)
+
+// steps is the whole show, in order.
+func steps() []step {
+	return []step{
+		{"start three control planes: etcd, API server, controller manager", "", startClusters},
+		{"install chart fleet-crd on the hub", helmInstall + "fleet-crd charts/fleet-crd", installCRDs},
+		{"install chart fleet on the hub", helmInstall + "fleet charts/fleet --set apiServerURL=https://HUB,agentCheckinInterval=2s --set-file apiServerCA=ca.pem", installHub},
+		{"local: the hub registers its own cluster", "", registerLocal},
+		{"east: the hub is given a kubeconfig and installs the agent", "muster -n " + workspace + " import east --kubeconfig east.kubeconfig --wait", registerEast},
+		{"west: hand out a registration token", "muster -n " + workspace + " token create " + tokenName + " --ttl 1h -o values > values.yaml", createToken},
+		{"west: install the agent with it", helmInstall + "fleet-agent charts/fleet-agent --values values.yaml --set labels.env=demo", registerWest},
+		{"check what the agents made of it", "", check},
+	}
+}
+
+func installCRDs(ctx context.Context, d *demo) (string, error) {
+	return "", d.hub.install(ctx, charts.CRD, nil)
+}
+
+func installHub(ctx context.Context, d *demo) (string, error) {
+	err := d.hub.install(ctx, charts.Hub, map[string]any{
+		"apiServerURL":         d.hub.plane.URL(),
+		"apiServerCA":          string(d.hub.plane.CA()),
+		"agentCheckinInterval": checkin.String(),
+		"image":                map[string]any{"tag": version.Version},
+		"agentImage":           map[string]any{"tag": version.Version},
+		"bootstrap":            map[string]any{"enabled": true, "namespace": localNamespace},
+	})
+	if err != nil {
+		return "", err
+	}
+	return "", d.hub.awaitDeployment(ctx, registration.HubConfigMap)
+}
+
+func registerLocal(ctx context.Context, d *demo) (string, error) {
+	return d.follow(ctx, arrival{namespace: localNamespace, name: "local", member: d.hub}, time.Now())
+}
+
+func registerEast(ctx context.Context, d *demo) (string, error) {
+	begun := time.Now()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: workspace}}
+	if _, err := d.hub.admin.Kubernetes.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
+		return "", err
+	}
+	err := d.hub.admin.Import(ctx, admin.Import{
+		Namespace: workspace, Name: "east", Kubeconfig: d.east.plane.Kubeconfig(), Labels: map[string]string{"env": "demo"},
+	})
+	if err != nil {
+		return "", err
+	}
+	return d.follow(ctx, arrival{namespace: workspace, name: "east", member: d.east}, begun)
+}
+
+func createToken(ctx context.Context, d *demo) (string, error) {
+	if err := d.hub.admin.CreateToken(ctx, workspace, tokenName, time.Hour); err != nil {
+		return "", err
+	}
+	token, err := d.hub.admin.AwaitToken(ctx, workspace, tokenName)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("Secret %s/%s, valid until %s", token.Namespace, token.Status.SecretName, token.Status.Expires.Format(time.TimeOnly)), nil
+}
+
+func registerWest(ctx context.Context, d *demo) (string, error) {
+	begun := time.Now()
+	values, err := d.westValues(ctx)
+	if err != nil {
+		return "", err
+	}
+	if err := d.west.install(ctx, charts.Agent, values); err != nil {
+		return "", err
+	}
+	name, err := d.west.registeredName(ctx)
+	if err != nil {
+		return "", err
+	}
+	return d.follow(ctx, arrival{namespace: workspace, name: name, member: d.west}, begun)
+}
+
+// westValues are the values from the token's Secret with what a person would add.
+func (d *demo) westValues(ctx context.Context) (map[string]any, error) {
+	token, err := d.hub.admin.AwaitToken(ctx, workspace, tokenName)
+	if err != nil {
+		return nil, err
+	}
+	document, err := d.hub.admin.Values(ctx, token)
+	if err != nil {
+		return nil, err
+	}
+	values := map[string]any{}
+	if err := yaml.Unmarshal(document, &values); err != nil {
+		return nil, fmt.Errorf("the values of token %s/%s are no YAML", workspace, tokenName)
+	}
+	values["labels"] = map[string]any{"env": "demo"}
+	// Without it the agent reports every 15 minutes, which is too seldom to watch.
+	values["fleetAgent"] = map[string]any{"extraEnv": []any{map[string]any{"name": "CHECKIN_INTERVAL", "value": checkin.String()}}}
+	return values, nil
+}
+
+// arrival is a cluster that has registered.
+type arrival struct {
+	namespace, name string
+	member          *cluster
+	took            time.Duration
+	view            view.Cluster
+}
+
+// follow waits until the Cluster is registered, and tells the states it went through.
+func (d *demo) follow(ctx context.Context, a arrival, begun time.Time) (string, error) {
+	var states []string
+	cluster, err := d.hub.admin.AwaitRegistered(ctx, a.namespace, a.name, func(v view.Cluster) {
+		if len(states) == 0 || states[len(states)-1] != v.State {
+			states = append(states, v.State)
+		}
+		d.screen.progress(a.namespace + "/" + a.name + ": " + v.State)
+	})
+	if err != nil {
+		return "", err
+	}
+	a.took, a.view = time.Since(begun), view.OfCluster(cluster)
+	d.arrived = append(d.arrived, a)
+	return fmt.Sprintf("Cluster %s/%s: %s", a.namespace, a.name, strings.Join(states, " > ")), nil
+}
+
+// poll asks until the answer is yes, and returns the last reason when ctx ends first.
+func poll(ctx context.Context, ask func(context.Context) (bool, error)) error {
+	var last error
+	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		var yes bool
+		yes, last = ask(ctx)
+		return yes && last == nil, nil
+	})
+	if err != nil && last != nil {
+		return last
+	}
+	return err
+}

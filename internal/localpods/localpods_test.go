@@ -1,0 +1,265 @@
+package localpods
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+func useToken(t *testing.T, admin *rest.Config, token string) error {
+	t.Helper()
+	config := rest.AnonymousClientConfig(admin)
+	config.BearerToken = token
+	_, err := kubernetes.NewForConfigOrDie(config).Discovery().ServerVersion()
+	return err
+}
+
+func TestRunRefusesWhatItCannotWorkWith(t *testing.T) {
+	good := func() Options { return Options{RESTConfig: &rest.Config{Host: "x"}, Binaries: "b", Logs: "l"} }
+	tests := map[string]struct {
+		change func(*Options)
+		want   string
+	}{
+		"no cluster":       {func(o *Options) { o.RESTConfig = nil }, "Options.RESTConfig is missing"},
+		"no binaries":      {func(o *Options) { o.Binaries = "" }, "Options.Binaries is missing"},
+		"no logs":          {func(o *Options) { o.Logs = "" }, "Options.Logs is missing"},
+		"a selector":       {func(o *Options) { o.Selector = "!!" }, `Options.Selector "!!" is no label selector`},
+		"logs in a file":   {func(o *Options) { o.Logs = "/dev/null/logs" }, "/dev/null"},
+		"no server at all": {func(o *Options) { o.RESTConfig.Host, o.Logs = "http://127.0.0.1:1", os.TempDir() }, "create Node local"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			o := good()
+			test.change(&o)
+			require.ErrorContains(t, Run(t.Context(), o), test.want)
+		})
+	}
+}
+
+func TestOptionsHaveDefaults(t *testing.T) {
+	o := Options{}.withDefaults()
+	assert.Equal(t, "local", o.Node)
+	assert.Equal(t, 10*time.Second, o.Grace)
+	assert.Equal(t, time.Second, o.RestartDelay)
+	assert.Equal(t, time.Minute, o.RestartDelayMax)
+	assert.NotNil(t, o.Log)
+}
+
+func testPod(change func(*corev1.Pod)) *corev1.Pod {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "web-1", Namespace: "ns", UID: "uid", Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"a": "b"},
+		},
+		Spec: corev1.PodSpec{
+			ServiceAccountName: "account", NodeName: "node",
+			Containers: []corev1.Container{{
+				Name: "main", Image: "image:v1", Command: []string{"/usr/bin/tool", "--flag"},
+				VolumeMounts: []corev1.VolumeMount{{Name: "token", MountPath: tokenPath}},
+			}},
+		},
+	}
+	if change != nil {
+		change(pod)
+	}
+	return pod
+}
+
+func fromField(path string) []corev1.EnvVar {
+	return []corev1.EnvVar{{Name: "V", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}}
+}
+
+func TestACommandIsFoundByItsNameWhereverTheImageHasIt(t *testing.T) {
+	dir := binaries(t, "tool")
+	c, err := commandFor(testPod(func(p *corev1.Pod) { p.Spec.Containers[0].Args = []string{"more"} }), dir, "/home")
+	require.NoError(t, err)
+	assert.Equal(t, filepath.Join(dir, "tool"), c.Path)
+	assert.Equal(t, []string{"--flag", "more"}, c.Args)
+	assert.Equal(t, "/home", c.Dir)
+	assert.Contains(t, c.Env, "KUBECONFIG=/home/kubeconfig")
+}
+
+func TestAPodThatCannotBeAProcessSaysWhy(t *testing.T) {
+	tests := map[string]struct {
+		change func(*corev1.Pod)
+		want   string
+	}{
+		"two containers":    {func(p *corev1.Pod) { p.Spec.Containers = append(p.Spec.Containers, corev1.Container{}) }, "exactly one container"},
+		"an init container": {func(p *corev1.Pod) { p.Spec.InitContainers = []corev1.Container{{}} }, "no init container"},
+		"no command":        {func(p *corev1.Pod) { p.Spec.Containers[0].Command = nil }, "container main has no command"},
+		"a missing program": {func(p *corev1.Pod) { p.Spec.Containers[0].Command = []string{"sh"} }, `container main wants to run "sh": build it into`},
+		"envFrom":           {func(p *corev1.Pod) { p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{}} }, "uses envFrom"},
+		"a Secret's value": {func(p *corev1.Pod) {
+			p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "V", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{}}}}
+		}, "environment variable V comes from something else"},
+		"an unknown field": {func(p *corev1.Pod) { p.Spec.Containers[0].Env = fromField("spec.moon") }, `environment variable V refers to field "spec.moon"`},
+	}
+	dir := binaries(t, "tool")
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := commandFor(testPod(test.change), dir, "/home")
+			require.ErrorContains(t, err, test.want)
+		})
+	}
+}
+
+func TestFieldsOfThePodAreVariables(t *testing.T) {
+	tests := map[string]string{
+		"metadata.name": "web-1", "metadata.namespace": "ns", "metadata.uid": "uid", "spec.nodeName": "node",
+		"spec.serviceAccountName": "account", "metadata.labels['app']": "web", "metadata.annotations['a']": "b",
+		"metadata.labels['none']": "", "status.podIP": "127.0.0.1",
+	}
+	for path, want := range tests {
+		value, err := valueOf(testPod(nil), fromField(path)[0])
+		require.NoError(t, err, path)
+		assert.Equal(t, want, value, path)
+	}
+}
+
+func TestAVariableOfThePodWinsOverOurs(t *testing.T) {
+	env, err := environment(testPod(nil), corev1.Container{Env: []corev1.EnvVar{{Name: "HOME", Value: "/elsewhere"}}}, "/bin", "/home")
+	require.NoError(t, err)
+	require.Equal(t, "HOME=/elsewhere", env[len(env)-1], "of two, the last counts")
+}
+
+func TestThePodsStatusTellsWhatTheProcessDoes(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	tests := map[string]struct {
+		happened func(*state)
+		phase    corev1.PodPhase
+		ready    corev1.ConditionStatus
+		restarts int32
+		waiting  string
+	}{
+		"nothing yet":       {func(*state) {}, corev1.PodPending, corev1.ConditionFalse, 0, "ContainerCreating"},
+		"it cannot start":   {func(s *state) { s.waiting(reasonConfigError, errors.New("x")) }, corev1.PodPending, corev1.ConditionFalse, 0, "CreateContainerConfigError"},
+		"it runs":           {func(s *state) { s.started(now) }, corev1.PodRunning, corev1.ConditionTrue, 0, ""},
+		"it ended":          {func(s *state) { s.started(now); s.ended(1, now, time.Second) }, corev1.PodRunning, corev1.ConditionFalse, 0, "CrashLoopBackOff"},
+		"it runs again":     {func(s *state) { s.started(now); s.ended(0, now, time.Second); s.started(now) }, corev1.PodRunning, corev1.ConditionTrue, 1, ""},
+		"a new node counts": {func(s *state) { s.restarts = 4; s.started(now) }, corev1.PodRunning, corev1.ConditionTrue, 4, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			var s state
+			test.happened(&s)
+			status := podStatus(testPod(nil), s, now)
+			c := status.ContainerStatuses[0]
+			assert.Equal(t, test.phase, status.Phase)
+			assert.Equal(t, test.ready, status.Conditions[3].Status)
+			assert.Equal(t, test.restarts, c.RestartCount)
+			if test.waiting == "" {
+				assert.NotNil(t, c.State.Running)
+				return
+			}
+			require.NotNil(t, c.State.Waiting)
+			assert.Equal(t, test.waiting, c.State.Waiting.Reason)
+		})
+	}
+}
+
+func TestAConditionKeepsItsTimeWhileItStays(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	pod := testPod(nil)
+	var s state
+	s.started(now)
+	pod.Status = podStatus(pod, s, now)
+	later := podStatus(pod, s, now.Add(time.Hour))
+	assert.Equal(t, pod.Status, later, "nothing happened, nothing is written")
+	s.ended(1, now.Add(time.Hour), time.Second)
+	later = podStatus(pod, s, now.Add(time.Hour))
+	assert.Equal(t, now.Add(time.Hour), later.Conditions[3].LastTransitionTime.Time)
+	assert.Equal(t, now, later.Conditions[0].LastTransitionTime.Time)
+}
+
+func TestTheGraceIsTheShorterOfThePodsAndOurs(t *testing.T) {
+	seconds := func(s int64) *int64 { return &s }
+	tests := map[string]struct {
+		pod, deletion *int64
+		want          time.Duration
+	}{
+		"nothing said":           {nil, nil, 10 * time.Second},
+		"a short one of the pod": {seconds(2), nil, 2 * time.Second},
+		"a long one of the pod":  {seconds(60), nil, 10 * time.Second},
+		"the deletion's":         {seconds(60), seconds(1), time.Second},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorker(&node{options: Options{}.withDefaults()}, testPod(func(p *corev1.Pod) {
+				p.Spec.TerminationGracePeriodSeconds, p.DeletionGracePeriodSeconds = test.pod, test.deletion
+			}))
+			require.Equal(t, test.want, w.grace())
+		})
+	}
+}
+
+func TestTheKubeconfigReadsTheTokenFromItsFile(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(token, []byte("first"), 0o600))
+	data, err := kubeconfigFor(&rest.Config{Host: "https://x", TLSClientConfig: rest.TLSClientConfig{CAData: []byte("ca")}, BearerToken: "admin"}, "ns", token)
+	require.NoError(t, err)
+	config, err := clientcmd.RESTConfigFromKubeConfig(data)
+	require.NoError(t, err)
+	assert.Equal(t, token, config.BearerTokenFile, "so that a new one is picked up")
+	assert.Equal(t, "ca", string(config.CAData))
+	assert.NotContains(t, string(data), "admin", "the administrator's credential stays here")
+	parsed, err := clientcmd.NewClientConfigFromBytes(data)
+	require.NoError(t, err)
+	namespace, _, err := parsed.Namespace()
+	require.NoError(t, err)
+	assert.Equal(t, "ns", namespace)
+}
+
+func TestAWorkerLooksOnlyAtTheNewestState(t *testing.T) {
+	w := newWorker(&node{options: Options{}.withDefaults()}, testPod(nil))
+	for range 3 {
+		w.tell(testPod(nil))
+	}
+	last := testPod(func(p *corev1.Pod) { p.ResourceVersion = "9" })
+	w.tell(last)
+	require.Same(t, last, <-w.seen)
+	require.Empty(t, w.seen)
+}
+
+func TestAnEndedPodIsNotTaken(t *testing.T) {
+	n := &node{options: Options{Namespaces: []string{"ns"}}.withDefaults()}
+	n.options.Node = "node"
+	tests := map[string]struct {
+		change func(*corev1.Pod)
+		want   bool
+	}{
+		"ours":                 {nil, true},
+		"not bound":            {func(p *corev1.Pod) { p.Spec.NodeName = "" }, true},
+		"of another node":      {func(p *corev1.Pod) { p.Spec.NodeName = "other" }, false},
+		"of another namespace": {func(p *corev1.Pod) { p.Namespace = "other" }, false},
+		"failed":               {func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }, false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) { require.Equal(t, test.want, n.takes(testPod(test.change))) })
+	}
+}
+
+func TestAPodMadeAgainUnderItsNameGetsAWorkerOfItsOwn(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // the workers end at once; only the book-keeping counts here
+	n := &node{options: Options{}.withDefaults(), workers: map[workerKey]*worker{}}
+	n.options.Node = "node"
+	n.options.Log = quiet()
+	old := testPod(func(p *corev1.Pod) { p.Status.Phase = "" })
+	n.workers[old.UID] = newWorker(n, old)
+	first := n.workers[old.UID]
+	again := testPod(func(p *corev1.Pod) { p.UID = "another"; p.Spec.NodeName = "other" })
+	n.replace(ctx, old, again)
+	_, open := <-first.seen
+	require.False(t, open, "the old one was told to end")
+	require.Empty(t, n.workers, "a pod of another node is not taken")
+}

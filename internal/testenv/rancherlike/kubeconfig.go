@@ -1,0 +1,62 @@
+package rancherlike
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func (m *Managed) secretName() string { return m.Name + "-kubeconfig" }
+
+// CreateSecret makes the kubeconfig Secret, which leads to the member through the server itself. The address of the hub
+// is not in it: Pass adds that to the one of the server's own cluster.
+func (s *Server) CreateSecret(t testing.TB, m *Managed) {
+	t.Helper()
+	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
+		Clusters: map[string]*clientcmdapi.Cluster{
+			"cluster": {Server: s.Proxy.URL() + tunnelPrefix + m.ID, CertificateAuthorityData: s.Proxy.CA()},
+		},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"user": {Token: m.token}},
+		Contexts:       map[string]*clientcmdapi.Context{"default": {Cluster: "cluster", AuthInfo: "user"}},
+		CurrentContext: "default",
+	})
+	require.NoError(t, err)
+	_, err = s.Hub.Kubernetes.CoreV1().Secrets(m.Namespace).Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            m.secretName(),
+			Labels:          map[string]string{"cluster.x-k8s.io/cluster-name": m.Name},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: m.owner.Name, UID: m.owner.UID}},
+		},
+		Data: map[string][]byte{registration.KubeconfigValue: kubeconfig, "token": []byte(m.token)},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+// DeleteSecret is the first half of how the server corrects the Secret.
+func (s *Server) DeleteSecret(t testing.TB, m *Managed) {
+	t.Helper()
+	require.NoError(t, s.Hub.Kubernetes.CoreV1().Secrets(m.Namespace).Delete(t.Context(), m.secretName(), metav1.DeleteOptions{}))
+}
+
+// SecretPath is the path of the Secret in the API.
+func (m *Managed) SecretPath() string {
+	return "/api/v1/namespaces/" + m.Namespace + "/secrets/" + m.secretName()
+}
+
+// addAddress writes the address of the hub's API server, as pods of its cluster see it, into the Secret.
+func (s *Server) addAddress(t testing.TB, m *Managed) {
+	t.Helper()
+	secrets := s.Hub.Kubernetes.CoreV1().Secrets(m.Namespace)
+	secret, err := secrets.Get(t.Context(), m.secretName(), metav1.GetOptions{})
+	require.NoError(t, err)
+	secret.Data[registration.KubeconfigAPIServerURL] = []byte(s.Hub.URL())
+	secret.Data[registration.KubeconfigAPIServerCA] = s.Hub.CA()
+	_, err = secrets.Update(t.Context(), secret, metav1.UpdateOptions{})
+	require.NoError(t, err)
+}

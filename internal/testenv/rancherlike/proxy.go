@@ -1,0 +1,157 @@
+package rancherlike
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log" //nolint:depguard // net/http takes this one only
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+	certutil "k8s.io/client-go/util/cert"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+)
+
+// tunnelPrefix is the path below which the server serves the API of each cluster it manages.
+const tunnelPrefix = "/k8s/clusters/"
+
+// Proxy is the server's own address: agents reach the hub's API through it, and the hub reaches members.
+type Proxy struct {
+	// Agents and Tunnel break the two ways.
+	Agents, Tunnel Switch
+
+	server *httptest.Server
+	ca     []byte
+	hub    http.Handler
+
+	mutex   sync.Mutex
+	members map[string]*tunnel // by the server's name of a cluster
+	strays  []string
+}
+
+// tunnel leads to one member, for whoever has the server's own token.
+type tunnel struct {
+	token   string
+	handler http.Handler
+}
+
+// NewProxy starts a server with a certificate authority of its own, until the test ends.
+func NewProxy(t testing.TB, hub *testenv.Cluster) *Proxy {
+	t.Helper()
+	certificate, ca := newCertificate(t)
+	// Bearer tokens pass; a client certificate ends here, for the connection to the hub is the server's own.
+	toHub := rest.Config{Host: hub.URL(), TLSClientConfig: rest.TLSClientConfig{CAData: hub.CA()}}
+	p := &Proxy{ca: ca, hub: reverse(t, &toHub, ""), members: map[string]*tunnel{}}
+	p.server = httptest.NewUnstartedServer(p)
+	p.server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12}
+	p.server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	p.server.EnableHTTP2 = true
+	p.server.StartTLS()
+	t.Cleanup(p.server.Close)
+	return p
+}
+
+// newCertificate also returns the authority that signed it, which is another one each time.
+func newCertificate(t testing.TB) (tls.Certificate, []byte) {
+	t.Helper()
+	chain, key, err := certutil.GenerateSelfSignedCertKey("rancher.example", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	require.NoError(t, err)
+	pair, err := tls.X509KeyPair(chain, key)
+	require.NoError(t, err)
+	const begin = "-----BEGIN CERTIFICATE-----"
+	return pair, []byte(begin + string(chain[strings.LastIndex(string(chain), begin)+len(begin):]))
+}
+
+// URL is the setting server-url, CA the setting cacerts.
+func (p *Proxy) URL() string { return p.server.URL }
+
+// CA is the authority of the server's certificate.
+func (p *Proxy) CA() []byte { return p.ca }
+
+// Strays are the requests that this kind of server does not pass on: paths that are not Kubernetes' own, client
+// certificates, upgrades of the connection.
+func (p *Proxy) Strays() []string {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	return slices.Clone(p.strays)
+}
+
+// serve has the server lead to a member.
+func (p *Proxy) serve(t testing.TB, name, token string, member *testenv.Cluster) {
+	t.Helper()
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	p.members[name] = &tunnel{token: token, handler: reverse(t, member.RESTConfig(), tunnelPrefix+name)}
+}
+
+// ServeHTTP sorts the requests.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if len(r.TLS.PeerCertificates) > 0 || r.Header.Get("Upgrade") != "" {
+		p.stray(r)
+	}
+	switch {
+	case strings.HasPrefix(r.URL.Path, tunnelPrefix):
+		p.toMember(w, r)
+	case isKubernetes(r.URL.Path):
+		if !p.Agents.interrupt(w) {
+			p.hub.ServeHTTP(w, r)
+		}
+	default:
+		p.stray(r)
+		http.NotFound(w, r)
+	}
+}
+
+func isKubernetes(path string) bool {
+	return slices.ContainsFunc([]string{"/api", "/apis", "/openapi", "/version"}, func(root string) bool {
+		return path == root || strings.HasPrefix(path, root+"/")
+	})
+}
+
+func (p *Proxy) stray(r *http.Request) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	p.strays = append(p.strays, fmt.Sprintf("%s %s, %d client certificates, Upgrade %q",
+		r.Method, r.URL.Path, len(r.TLS.PeerCertificates), r.Header.Get("Upgrade")))
+}
+
+func (p *Proxy) toMember(w http.ResponseWriter, r *http.Request) {
+	if p.Tunnel.interrupt(w) {
+		return
+	}
+	name, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, tunnelPrefix), "/")
+	p.mutex.Lock()
+	member := p.members[name]
+	p.mutex.Unlock()
+	if member == nil || r.Header.Get("Authorization") != "Bearer "+member.token {
+		Fault{Code: http.StatusUnauthorized, ContentType: typeJSON, Body: `{"type":"error","status":"401","message":"must authenticate"}`}.answer(w)
+		return
+	}
+	// The server's token is none of the member's; it has the server's rights there.
+	r.Header.Del("Authorization")
+	member.handler.ServeHTTP(w, r)
+}
+
+func reverse(t testing.TB, target *rest.Config, prefix string) http.Handler {
+	t.Helper()
+	address, err := url.Parse(target.Host)
+	require.NoError(t, err)
+	transport, err := rest.TransportFor(target)
+	require.NoError(t, err)
+	return http.StripPrefix(prefix, &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(address) },
+		Transport:     transport,
+		FlushInterval: -1, // watches
+		ErrorLog:      log.New(io.Discard, "", 0),
+	})
+}

@@ -1,0 +1,133 @@
+package view
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+func condition(kind string, status corev1.ConditionStatus, reason string) genericcondition.GenericCondition {
+	return genericcondition.GenericCondition{Type: kind, Status: status, Reason: reason, Message: "because of " + reason}
+}
+
+func TestTheStateOfACluster(t *testing.T) {
+	const yes, no, unknown = corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown
+	with := func(all ...genericcondition.GenericCondition) func(*fleet.Cluster) {
+		return func(c *fleet.Cluster) { c.Status.Conditions = all }
+	}
+	tests := map[string]struct {
+		change        func(*fleet.Cluster)
+		state, reason string
+	}{
+		"nobody looked at it":         {with(), StateNew, ""},
+		"the kubeconfig is missing":   {with(condition("Imported", unknown, "WaitingForKubeconfig"), condition("Registered", unknown, "WaitingForAgent")), StateImporting, "WaitingForKubeconfig"},
+		"the hub is at it":            {with(condition("Imported", unknown, "Importing")), StateImporting, "Importing"},
+		"the member is away":          {with(condition("Imported", no, "Unreachable"), condition("Registered", unknown, "WaitingForAgent")), StateImportFailed, "Unreachable"},
+		"the agent is awaited":        {with(condition("Imported", yes, "Imported"), condition("Registered", unknown, "WaitingForAgent")), StateWaitingForAgent, "WaitingForAgent"},
+		"the agent was refused":       {with(condition("Imported", yes, "Imported"), condition("Registered", no, "Refused")), StateRefused, "Refused"},
+		"the pass failed":             {with(condition("Processed", no, "Error"), condition("Registered", unknown, "WaitingForAgent")), StateFailed, "Error"},
+		"it is registered":            {with(condition("Processed", yes, ""), condition("Imported", yes, "Imported"), condition("Registered", yes, "Registered")), StateRegistered, ""},
+		"registered, re-import fails": {with(condition("Imported", no, "Unreachable"), condition("Registered", yes, "Registered")), StateRegistered, "Unreachable"},
+		"handed to somebody else":     {func(c *fleet.Cluster) { c.Labels = map[string]string{fleet.ClusterManagementLabel: "x"} }, StateManaged, ""},
+		"on its way out": {func(c *fleet.Cluster) {
+			c.DeletionTimestamp = &metav1.Time{}
+			c.Status.Conditions = []genericcondition.GenericCondition{condition("Registered", yes, "Registered")}
+		}, StateDeleting, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}
+			test.change(c)
+			v := OfCluster(c)
+			assert.Equal(t, test.state, v.State)
+			assert.Equal(t, test.reason, v.Reason)
+			if test.reason != "" {
+				assert.Equal(t, "because of "+test.reason, v.Message)
+			}
+		})
+	}
+}
+
+func TestTheWayIn(t *testing.T) {
+	tests := map[string]struct {
+		cluster fleet.Cluster
+		want    string
+	}{
+		"a kubeconfig":               {fleet.Cluster{Spec: fleet.ClusterSpec{KubeConfigSecret: "s"}}, WayManager},
+		"none":                       {fleet.Cluster{Spec: fleet.ClusterSpec{ClientID: "id"}}, WayAgent},
+		"local in its usual place":   {fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet-local", Name: "local"}, Spec: fleet.ClusterSpec{KubeConfigSecret: "s"}}, WayLocal},
+		"local where the hub says":   {fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "local", Annotations: map[string]string{setIDAnnotation: bootstrapSet}}}, WayLocal},
+		"one that is called so only": {fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "local"}}, WayAgent},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) { require.Equal(t, test.want, OfCluster(&test.cluster).WayIn) })
+	}
+}
+
+func TestAClusterThatWasNeverSeenHasNoTime(t *testing.T) {
+	require.Nil(t, OfCluster(&fleet.Cluster{}).LastSeen)
+	seen := metav1.Now()
+	c := &fleet.Cluster{Status: fleet.ClusterStatus{Agent: fleet.AgentStatus{LastSeen: seen}}}
+	require.Equal(t, &seen, OfCluster(c).LastSeen)
+}
+
+func TestTheStateOfAToken(t *testing.T) {
+	ready := func(status corev1.ConditionStatus, reason string) func(*fleet.ClusterRegistrationToken) {
+		return func(token *fleet.ClusterRegistrationToken) {
+			token.Status.Conditions = []genericcondition.GenericCondition{condition("Ready", status, reason)}
+		}
+	}
+	tests := map[string]struct {
+		change        func(*fleet.ClusterRegistrationToken)
+		state, reason string
+	}{
+		"new":                   {func(*fleet.ClusterRegistrationToken) {}, StateNew, ""},
+		"usable":                {ready(corev1.ConditionTrue, "Ready"), StateReady, ""},
+		"waiting":               {ready(corev1.ConditionUnknown, "WaitingForCredential"), StateWaiting, "WaitingForCredential"},
+		"useless":               {ready(corev1.ConditionFalse, "TTLRequired"), StateFailed, "TTLRequired"},
+		"without conditions":    {func(token *fleet.ClusterRegistrationToken) { token.Status.SecretName = "s" }, StateReady, ""},
+		"deleted, but not gone": {func(token *fleet.ClusterRegistrationToken) { token.DeletionTimestamp = &metav1.Time{} }, StateDeleting, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			token := &fleet.ClusterRegistrationToken{}
+			test.change(token)
+			v := OfToken(token)
+			assert.Equal(t, test.state, v.State)
+			assert.Equal(t, test.reason, v.Reason)
+		})
+	}
+}
+
+func TestTheTTLOfATokenIsShownWhenItEnds(t *testing.T) {
+	of := func(d time.Duration) string {
+		return OfToken(&fleet.ClusterRegistrationToken{Spec: fleet.ClusterRegistrationTokenSpec{TTL: &metav1.Duration{Duration: d}}}).TTL
+	}
+	assert.Equal(t, "24h0m0s", of(24*time.Hour))
+	assert.Empty(t, of(0), "zero means that it does not end")
+}
+
+func TestATableIsAlignedAndStaysOnItsLines(t *testing.T) {
+	var b bytes.Buffer
+	Table(&b, []string{"NAME", "STATE"}, [][]string{{"ä", "Registered"}, {"longer", ""}, {"two\nlines", "\x1b[31mred\u009b"}})
+	require.Equal(t, "NAME       STATE\nä          Registered\nlonger     -\ntwo lines   [31mred\n", b.String())
+}
+
+func TestTimesAreToldFromNow(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	at := func(d time.Duration) *metav1.Time { return &metav1.Time{Time: now.Add(d)} }
+	assert.Equal(t, "90s ago", Ago(at(-90*time.Second), now))
+	assert.Equal(t, "0s ago", Ago(at(time.Second), now), "the member's clock may be ahead")
+	assert.Equal(t, "-", Ago(nil, now))
+	assert.Equal(t, "in 24h", Until(at(24*time.Hour), now))
+	assert.Equal(t, "now", Until(at(-time.Hour), now))
+	assert.Equal(t, "never", Until(nil, now))
+}

@@ -1,0 +1,173 @@
+package clusterimport
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+)
+
+// greeting is what comes of a first call to a server.
+func greeting(t *testing.T, change func(*clientcmdapi.Config)) *failure {
+	t.Helper()
+	parsed, err := parseKubeconfig(kubeconfigSecret(with(t, change)))
+	require.NoError(t, err)
+	m, err := newMember(parsed, config.TLSModeStrict)
+	require.NoError(t, err)
+	defer m.close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	return m.install(ctx, &plan{agentNamespace: system})
+}
+
+// to points a kubeconfig at a test server, trusting its certificate.
+func to(server *httptest.Server) func(*clientcmdapi.Config) {
+	return func(c *clientcmdapi.Config) {
+		c.Clusters["cluster"].Server = server.URL
+		if server.Certificate() != nil {
+			c.Clusters["cluster"].CertificateAuthorityData = pemOf(server.Certificate())
+		}
+	}
+}
+
+func serve(t *testing.T, handle http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	server := httptest.NewUnstartedServer(handle)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server
+}
+
+func answers(code int, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		if strings.HasPrefix(body, "{") {
+			w.Header().Set("Content-Type", "application/json")
+		}
+		w.WriteHeader(code)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+func statusBody(code int, reason, message string) string {
+	return fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","code":%d,"reason":%q,"message":%q}`, code, reason, message)
+}
+
+func TestEachTroubleOnTheWayHasItsReason(t *testing.T) {
+	for _, row := range []struct {
+		name         string
+		server       func(*testing.T) func(*clientcmdapi.Config)
+		reason, says string
+	}{
+		{"nobody listens", func(t *testing.T) func(*clientcmdapi.Config) {
+			server := serve(t, nil)
+			server.Close()
+			return to(server)
+		}, fleet.ReasonUnreachable, "connection refused"},
+		{"no such name", func(*testing.T) func(*clientcmdapi.Config) {
+			return func(c *clientcmdapi.Config) { c.Clusters["cluster"].Server = "https://member.invalid" }
+		}, fleet.ReasonUnreachable, "the name member.invalid cannot be resolved"},
+		{"it never answers", func(t *testing.T) func(*clientcmdapi.Config) {
+			return to(serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+		}, fleet.ReasonUnreachable, "no answer in time"},
+		{"it hangs up", func(t *testing.T) func(*clientcmdapi.Config) {
+			return to(serve(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+		}, fleet.ReasonUnreachable, "it is tried again"},
+		{"a certificate of another CA", func(t *testing.T) func(*clientcmdapi.Config) {
+			server, other := serve(t, nil), somePEM(t)
+			return func(c *clientcmdapi.Config) {
+				to(server)(c)
+				c.Clusters["cluster"].CertificateAuthorityData = other
+			}
+		}, fleet.ReasonCertificateUntrusted, "signed by unknown authority"},
+		{"a certificate of another name", func(t *testing.T) func(*clientcmdapi.Config) {
+			server := serve(t, nil)
+			return func(c *clientcmdapi.Config) {
+				to(server)(c)
+				c.Clusters["cluster"].TLSServerName = "member.invalid"
+			}
+		}, fleet.ReasonCertificateUntrusted, "not member.invalid"},
+		{"no TLS there", func(t *testing.T) func(*clientcmdapi.Config) {
+			server := httptest.NewServer(answers(200, "{}"))
+			t.Cleanup(server.Close)
+			return func(c *clientcmdapi.Config) { c.Clusters["cluster"].Server = "https" + server.URL[len("http"):] }
+		}, fleet.ReasonUnreachable, "server gave HTTP response to HTTPS client"},
+		{"the credential is refused", answered(401, statusBody(401, "Unauthorized", "Unauthorized")), fleet.ReasonUnauthorized, "renew it"},
+		{"a proxy refuses the credential", answered(401, "no"), fleet.ReasonUnauthorized, "renew it"},
+		{
+			"a right is missing", answered(403, statusBody(403, "Forbidden", `nodes is forbidden: User "u" cannot list`)),
+			fleet.ReasonForbidden, `User "u" cannot list; give the user of the kubeconfig this right`,
+		},
+		{"it starts or stops", answered(503, statusBody(503, "ServiceUnavailable", "apiserver not ready")), fleet.ReasonUnreachable, "apiserver not ready"},
+		{"the proxy before it", answered(503, "cluster agent disconnected"), fleet.ReasonUnreachable, "cluster agent disconnected"},
+		{"a gateway", answered(502, "<html>request 4711</html>"), fleet.ReasonUnreachable, "a proxy on the way answered 502 Bad Gateway"},
+		{"a fault of its own", answered(500, statusBody(500, "InternalError", "etcd is out")), fleet.ReasonMemberError, "etcd is out"},
+		{"something else answers", answered(200, "<html>welcome</html>"), fleet.ReasonMemberError, "no Kubernetes API server"},
+		{"something else answers in JSON", answered(200, "{}"), fleet.ReasonMemberError, "no Kubernetes API server"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			change := row.server(t)
+			first := greeting(t, change)
+			require.NotNil(t, first)
+			assert.Equal(t, row.reason, first.reason)
+			assert.Contains(t, first.message, row.says)
+			assert.Contains(t, first.message, "connecting to the member at https://")
+			assert.NotContains(t, first.message, confidential)
+			assert.NotContains(t, first.message, "4711")
+			assert.Equal(t, first, greeting(t, change), "the same words each time: another message is another write")
+		})
+	}
+}
+
+func answered(code int, body string) func(*testing.T) func(*clientcmdapi.Config) {
+	return func(t *testing.T) func(*clientcmdapi.Config) {
+		t.Helper()
+		return to(serve(t, answers(code, body)))
+	}
+}
+
+func TestMessagesHaveNoNumbersOfTheMoment(t *testing.T) {
+	expired := &tls.CertificateVerificationError{Err: x509.CertificateInvalidError{
+		Reason: x509.Expired, Detail: "current time 2026-11-21T10:55:17Z is after 2020-01-01T00:00:00Z",
+	}}
+	reset := &net.OpError{Op: "read", Net: "tcp", Source: &net.TCPAddr{Port: 45678}, Addr: &net.TCPAddr{Port: 6443}, Err: errors.New("connection reset by peer")}
+	for _, row := range []struct {
+		name         string
+		err          error
+		reason, says string
+	}{
+		{"an expired certificate", expired, fleet.ReasonCertificateUntrusted, "x509: certificate has expired or is not yet valid"},
+		{"another fault of it", x509.CertificateInvalidError{Reason: x509.NotAuthorizedToSign}, fleet.ReasonCertificateUntrusted, "not authorized to sign"},
+		{"a broken connection", reset, fleet.ReasonUnreachable, "connection reset by peer"},
+		{
+			"a resolver that is out",
+			&net.DNSError{Name: "member", Server: "10.0.0.10:53", Err: "read udp 10.0.0.1:45678->10.0.0.10:53: i/o timeout", IsTimeout: true},
+			fleet.ReasonUnreachable, "the name member cannot be resolved",
+		},
+		{"a deadline", fmt.Errorf("x: %w", context.DeadlineExceeded), fleet.ReasonUnreachable, "no answer in time"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			f := diagnose("https://member", "installing Secret a/b", row.err)
+			assert.Equal(t, row.reason, f.reason)
+			assert.Contains(t, f.message, "installing Secret a/b at https://member: ")
+			assert.Contains(t, f.message, row.says)
+			assert.NotRegexp(t, `45678|10:55|10\.0\.0`, f.message)
+		})
+	}
+}

@@ -1,0 +1,206 @@
+package clusterimport
+
+import (
+	"encoding/base64"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/muster-fleet/muster/pkg/config"
+)
+
+// confidential is in every kubeconfig of these tests, and must be in no message.
+const confidential = "confidential"
+
+// kubeconfig is a usable one, changed.
+func kubeconfig(t *testing.T, change func(*clientcmdapi.Config)) []byte {
+	t.Helper()
+	c := clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"cluster": {Server: "https://member:6443"}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"user": {Token: confidential}},
+		Contexts:       map[string]*clientcmdapi.Context{"default": {Cluster: "cluster", AuthInfo: "user"}},
+		CurrentContext: "default",
+	}
+	if change != nil {
+		change(&c)
+	}
+	data, err := clientcmd.Write(c)
+	require.NoError(t, err)
+	return data
+}
+
+func kubeconfigSecret(data map[string][]byte) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "kbcfg", UID: "u", ResourceVersion: "1"}, Data: data}
+}
+
+func TestUsableKubeconfigsAreTaken(t *testing.T) {
+	for name, change := range map[string]func(*clientcmdapi.Config){
+		"a token": nil,
+		"a password": func(c *clientcmdapi.Config) {
+			c.AuthInfos["user"] = &clientcmdapi.AuthInfo{Username: "u", Password: confidential}
+		},
+		"an embedded CA":       func(c *clientcmdapi.Config) { c.Clusters["cluster"].CertificateAuthorityData = somePEM(t) },
+		"nobody in particular": func(c *clientcmdapi.Config) { c.AuthInfos["user"] = &clientcmdapi.AuthInfo{} },
+		"a proxy on the way":   func(c *clientcmdapi.Config) { c.Clusters["cluster"].ProxyURL = "http://proxy:3128" },
+		"a context not in use": func(c *clientcmdapi.Config) { c.Contexts["other"] = &clientcmdapi.Context{Cluster: "gone"} },
+		"a program not in use": func(c *clientcmdapi.Config) {
+			c.AuthInfos["other"] = &clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{}}
+		},
+		"a server without port": func(c *clientcmdapi.Config) { c.Clusters["cluster"].Server = "https://member" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			parsed, err := parseKubeconfig(kubeconfigSecret(map[string][]byte{"value": kubeconfig(t, change)}))
+			require.NoError(t, err)
+			m, err := newMember(parsed, config.TLSModeStrict)
+			require.NoError(t, err)
+			assert.True(t, strings.HasPrefix(m.server, "https://member"), m.server)
+		})
+	}
+}
+
+func TestKubeconfigsThatCannotBeUsedSayWhy(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		data map[string][]byte
+		says string
+	}{
+		{"no data", nil, `Secret ns/kbcfg has no key "value" with a kubeconfig; it has none`},
+		{"an empty value", map[string][]byte{"value": {}}, `has no key "value" with a kubeconfig; it has value`},
+		{"another key", map[string][]byte{"kubeconfig": kubeconfig(t, nil), "b": nil}, `it has b, kubeconfig`},
+		{"garbage", map[string][]byte{"value": []byte(confidential + ": [")}, `key "value" of Secret ns/kbcfg is no kubeconfig`},
+		{"bytes", map[string][]byte{"value": []byte("\x00\x01" + confidential)}, "is no kubeconfig"},
+		{"a text", map[string][]byte{"value": []byte(confidential)}, "is no kubeconfig"},
+		{"another object", map[string][]byte{"value": []byte("kind: Secret\napiVersion: v1\ndata: {x: " + confidential + "}")}, "is no kubeconfig"},
+		{"encoded twice", map[string][]byte{"value": []byte(base64.StdEncoding.EncodeToString(kubeconfig(t, nil)))}, "is no kubeconfig"},
+		{"an empty document", map[string][]byte{"value": []byte("{}")}, "has no current context"},
+		{"no current context", with(t, func(c *clientcmdapi.Config) { c.CurrentContext = "" }), "has no current context"},
+		{"a context that is not there", with(t, func(c *clientcmdapi.Config) { c.CurrentContext = "gone" }), "has no current context"},
+		{"a cluster that is not there", with(t, func(c *clientcmdapi.Config) { delete(c.Clusters, "cluster") }), "names no server"},
+		{"no server", with(t, func(c *clientcmdapi.Config) { c.Clusters["cluster"].Server = "" }), "names no server"},
+		{"a user that is not there", with(t, func(c *clientcmdapi.Config) { delete(c.AuthInfos, "user") }), "names no user"},
+		{
+			"a server that is no address",
+			with(t, func(c *clientcmdapi.Config) {
+				c.Clusters["cluster"].Server = "https://user:" + confidential + "@me mber"
+			}), "names a server that is no URL",
+		},
+		{
+			"a port that is none",
+			with(t, func(c *clientcmdapi.Config) {
+				c.Clusters["cluster"].Server = "https://user:" + confidential + "@member:x"
+			}), "names a server that is no URL",
+		},
+		{"a path only", with(t, func(c *clientcmdapi.Config) { c.Clusters["cluster"].Server = "/" + confidential }), "names a server that is no URL"},
+		{
+			"a proxy of another kind",
+			with(t, func(c *clientcmdapi.Config) { c.Clusters["cluster"].ProxyURL = "ftp://user:" + confidential + "@x" }), "names a proxy that is no http",
+		},
+		{
+			"a proxy that is no address",
+			with(t, func(c *clientcmdapi.Config) { c.Clusters["cluster"].ProxyURL = "http://user:" + confidential + "@x:y" }), "names a proxy that is no http",
+		},
+		{"a program", with(t, func(c *clientcmdapi.Config) {
+			c.AuthInfos["user"].Exec = &clientcmdapi.ExecConfig{
+				Command: confidential, APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
+			}
+		}), "runs a program"},
+		{"a plugin", with(t, func(c *clientcmdapi.Config) {
+			c.AuthInfos["user"].AuthProvider = &clientcmdapi.AuthProviderConfig{Name: "oidc", Config: map[string]string{"s": confidential}}
+		}), "runs a program"},
+		{"a token file", with(t, func(c *clientcmdapi.Config) { c.AuthInfos["user"].TokenFile = "/" + confidential }), "names files"},
+		{"a CA file", with(t, func(c *clientcmdapi.Config) { c.Clusters["cluster"].CertificateAuthority = "/" + confidential }), "names files"},
+		{"a certificate file", with(t, func(c *clientcmdapi.Config) { c.AuthInfos["user"].ClientCertificate = "/" + confidential }), "names files"},
+		{"a key file", with(t, func(c *clientcmdapi.Config) { c.AuthInfos["user"].ClientKey = "/" + confidential }), "names files"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			parsed, err := parseKubeconfig(kubeconfigSecret(row.data))
+			require.ErrorContains(t, err, row.says)
+			assert.Nil(t, parsed)
+			assert.NotContains(t, err.Error(), confidential)
+		})
+	}
+}
+
+func with(t *testing.T, change func(*clientcmdapi.Config)) map[string][]byte {
+	return map[string][]byte{"value": kubeconfig(t, change)}
+}
+
+func TestKubeconfigThatParsesAndCannotBeUsed(t *testing.T) {
+	for name, change := range map[string]func(*clientcmdapi.Config){
+		"a server that is no address": func(c *clientcmdapi.Config) {
+			c.Clusters["cluster"].Server = "https://user:" + confidential + "@me mber"
+		},
+		"a port that is none": func(c *clientcmdapi.Config) {
+			c.Clusters["cluster"].Server = "https://user:" + confidential + "@member:x"
+		},
+		"a server with a path only":   func(c *clientcmdapi.Config) { c.Clusters["cluster"].Server = "/" + confidential },
+		"a CA that is none":           func(c *clientcmdapi.Config) { c.Clusters["cluster"].CertificateAuthorityData = []byte(confidential) },
+		"a certificate without a key": func(c *clientcmdapi.Config) { c.AuthInfos["user"].ClientCertificateData = []byte(confidential) },
+		"a certificate that is none": func(c *clientcmdapi.Config) {
+			c.AuthInfos["user"].ClientCertificateData, c.AuthInfos["user"].ClientKeyData = []byte(confidential), []byte(confidential)
+		},
+		"a token and a password": func(c *clientcmdapi.Config) { c.AuthInfos["user"].Username = confidential },
+		"a proxy that is none":   func(c *clientcmdapi.Config) { c.Clusters["cluster"].ProxyURL = "ftp://user:" + confidential + "@x" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPass(t, kubeconfigSecret(with(t, change)))
+			m, problem := p.member()
+			require.NotNil(t, problem)
+			assert.Nil(t, m)
+			assert.Equal(t, "KubeconfigInvalid", problem.reason)
+			assert.Contains(t, problem.message, "Secret ns/kbcfg")
+			assert.NotContains(t, problem.message, confidential)
+		})
+	}
+}
+
+func TestCredentialsInTheAddressAreNotShown(t *testing.T) {
+	for server, want := range map[string]string{
+		"https://user:" + confidential + "@member:6443/k8s/clusters/c-1?token=" + confidential: "https://member:6443/k8s/clusters/c-1",
+		"https://member":                       "https://member",
+		"https://user:" + confidential + "@:x": "the server of the kubeconfig",
+	} {
+		assert.Equal(t, want, shown(server))
+	}
+}
+
+func TestFingerprintIsOfTheKubeconfigAndTheTLSMode(t *testing.T) {
+	fingerprint := func(mode config.TLSMode, change func(*clientcmdapi.Config)) string {
+		parsed, err := parseKubeconfig(kubeconfigSecret(with(t, change)))
+		require.NoError(t, err)
+		m, err := newMember(parsed, mode)
+		require.NoError(t, err)
+		return m.fingerprint
+	}
+	one := fingerprint(config.TLSModeStrict, nil)
+	assert.Equal(t, one, fingerprint(config.TLSModeStrict, nil))
+	assert.NotEqual(t, one, fingerprint(config.TLSModeSystemStore, nil))
+	assert.NotEqual(t, one, fingerprint(config.TLSModeStrict, func(c *clientcmdapi.Config) { c.AuthInfos["user"].Token = "another" }))
+	assert.NotContains(t, one, confidential)
+}
+
+// FuzzKubeconfig demands no panic, and nothing but a self-contained kubeconfig.
+func FuzzKubeconfig(f *testing.F) {
+	f.Add([]byte("apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n" +
+		"clusters: [{name: k, cluster: {server: 'https://x'}}]\nusers: [{name: u, user: {token: t}}]\n"))
+	f.Add([]byte(`{"users":[{"name":"u","user":{"exec":{"command":"x"}}}]}`))
+	f.Add([]byte("contexts: [null]\ncurrent-context: ''"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		parsed, err := parseKubeconfig(kubeconfigSecret(map[string][]byte{"value": data}))
+		if err != nil {
+			return
+		}
+		user := parsed.AuthInfos[parsed.Contexts[parsed.CurrentContext].AuthInfo]
+		assert.Nil(t, user.Exec)
+		assert.Nil(t, user.AuthProvider)
+		if m, err := newMember(parsed, config.TLSModeStrict); err == nil {
+			m.close()
+		}
+	})
+}

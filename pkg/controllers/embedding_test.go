@@ -1,0 +1,279 @@
+package controllers_test
+
+import (
+	"context"
+	"flag"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rancher/lasso/pkg/controller"
+	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+)
+
+func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
+
+// soon is when something that fails at once has failed, on a machine that is busy.
+const soon = 20 * time.Second
+
+func TestAHubRunsInsideAnotherProgramAndLeavesNothingBehind(t *testing.T) {
+	hub := testenv.SharedCluster(t, "embedding")
+	namespace := hub.Namespace(t)
+	cfg := hub.RESTConfig()
+	given := rest.CopyConfig(cfg)
+	before := processState()
+	noLeaks := goleak.IgnoreCurrent()
+
+	// Two in a row, as in a program that loses its Lease and gets it again.
+	for _, name := range []string{"first", "second"} {
+		runs := start(t, hub, namespace, name, cfg)
+		runs.requireAtWork(t, hub)
+		runs.stop()
+		require.NoError(t, runs.end(t))
+	}
+
+	goleak.VerifyNone(t, noLeaks)
+	require.Equal(t, before, processState(), "the hub changed what belongs to the whole process")
+	require.Equal(t, given, cfg, "the hub changed the configuration of the program")
+}
+
+// embedded is a program with a hub in it.
+type embedded struct {
+	namespace, name string
+	factory         controller.SharedControllerFactory
+	seen            chan string
+	stop            context.CancelFunc
+	ended           chan error
+}
+
+func start(t *testing.T, hub *testenv.Cluster, namespace, name string, cfg *rest.Config) *embedded {
+	t.Helper()
+	factory, err := controller.NewSharedControllerFactoryFromConfig(cfg, nil)
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	t.Cleanup(stop)
+	e := &embedded{namespace: namespace, name: name, factory: factory, seen: make(chan string, 100), stop: stop, ended: make(chan error, 1)}
+	go func() {
+		e.ended <- runHub(ctx, cfg, factory, func(c *fleet.Cluster) {
+			if c.Status.Namespace != "" {
+				e.seen <- c.Name
+			}
+		})
+	}()
+	return e
+}
+
+// requireAtWork: the hub has worked on a Cluster, the program's own handler has seen that, and its cache has it.
+func (e *embedded) requireAtWork(t *testing.T, hub *testenv.Cluster) {
+	t.Helper()
+	clusters := fleetcontrollers.New(e.factory).Cluster()
+	testenv.Eventually(t, func() (bool, string) {
+		_, err := hub.Fleet.Clusters(e.namespace).Create(t.Context(), &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: e.name}}, metav1.CreateOptions{})
+		return err == nil, "the kinds are not served yet"
+	})
+	for deadline := time.After(testenv.Patience); ; {
+		select {
+		case name := <-e.seen:
+			if name == e.name {
+				cached, err := clusters.Cache().Get(e.namespace, e.name)
+				require.NoError(t, err)
+				require.NotEmpty(t, cached.Status.Namespace)
+				return
+			}
+		case err := <-e.ended:
+			require.NoError(t, err, "the hub did not start")
+			t.Fatal("the hub ended by itself")
+		case <-deadline:
+			t.Fatal("the program's handler did not see the Cluster")
+		}
+	}
+}
+
+func (e *embedded) end(t *testing.T) error {
+	t.Helper()
+	return ended(t, e.ended, testenv.Patience)
+}
+
+func ended(t *testing.T, result <-chan error, patience time.Duration) error {
+	t.Helper()
+	select {
+	case err := <-result:
+		return err
+	case <-time.After(patience):
+		t.Fatalf("Run did not return in %s", patience)
+		return nil
+	}
+}
+
+// process is what a process has once, and no library may change.
+type process struct {
+	environment []string
+	flags       map[string]string
+	logLevel    logrus.Level
+	logFormat   logrus.Formatter
+	logOutput   io.Writer
+}
+
+func processState() process {
+	p := process{environment: os.Environ(), flags: map[string]string{}}
+	flag.CommandLine.VisitAll(func(f *flag.Flag) { p.flags[f.Name] = f.Value.String() })
+	log := logrus.StandardLogger()
+	p.logLevel, p.logFormat, p.logOutput = log.Level, log.Formatter, log.Out
+	return p
+}
+
+func TestAFactoryServesOneHub(t *testing.T) {
+	hub := testenv.SharedCluster(t, "embedding")
+	first := start(t, hub, hub.Namespace(t), "once", hub.RESTConfig())
+	first.requireAtWork(t, hub)
+	first.stop()
+	require.NoError(t, first.end(t))
+
+	err := controllers.Run(t.Context(), controllers.Options{RESTConfig: hub.RESTConfig(), SharedControllerFactory: first.factory})
+	require.ErrorContains(t, err, "SharedControllerFactory")
+	require.ErrorContains(t, err, "make a new one")
+}
+
+func TestAHubThatCannotStartSaysWhyAndLeavesNothingBehind(t *testing.T) {
+	hub := testenv.SharedCluster(t, "embedding")
+	_ = hub.Namespace(t) // the connection of the test itself
+	nobody := hub.RESTConfig()
+	nobody.Impersonate.UserName = "nobody"
+	silent, refused := silentAddress(t), refusedAddress(t)
+	for name, test := range map[string]struct {
+		options controllers.Options
+		want    []string
+	}{
+		"no configuration":                    {controllers.Options{}, []string{"RESTConfig is missing"}},
+		"nobody is there":                     {controllers.Options{RESTConfig: &rest.Config{Host: refused}}, []string{refused, "connection refused"}},
+		"somebody is there and is silent":     {controllers.Options{RESTConfig: &rest.Config{Host: silent, Timeout: time.Second}}, []string{silent}},
+		"no rights":                           {controllers.Options{RESTConfig: nobody}, []string{"nobody", "customresourcedefinitions"}},
+		"a certificate nobody has signed":     {controllers.Options{RESTConfig: &rest.Config{Host: hub.URL()}}, []string{"certificate"}},
+		"a configuration that makes no sense": {controllers.Options{RESTConfig: &rest.Config{Host: "::"}}, []string{"::"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			noLeaks := goleak.IgnoreCurrent()
+			result := make(chan error, 1)
+			go func() { result <- controllers.Run(context.WithoutCancel(t.Context()), test.options) }()
+			err := ended(t, result, soon)
+			require.Error(t, err)
+			for _, want := range test.want {
+				require.ErrorContains(t, err, want)
+			}
+			goleak.VerifyNone(t, noLeaks)
+		})
+	}
+}
+
+// refusedAddress is one at which nobody listens.
+func refusedAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, listener.Close())
+	return "https://" + listener.Addr().String()
+}
+
+// silentAddress is one that accepts connections and never says a word.
+func silentAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { listener.Close() })
+	return "https://" + listener.Addr().String()
+}
+
+func TestAHubThatMayNotListAKindGivesUp(t *testing.T) {
+	hub := testenv.SharedCluster(t, "embedding")
+	limited := limitedTo(t, hub,
+		rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{fleet.SchemeGroupVersion.Group, "apiextensions.k8s.io", "rbac.authorization.k8s.io"}, Resources: []string{"*"}},
+		rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{""}, Resources: []string{"namespaces", "serviceaccounts", "configmaps", "events"}},
+	)
+	clock := clocktesting.NewFakeClock(time.Now())
+	noLeaks := goleak.IgnoreCurrent()
+	result := make(chan error, 1)
+	go func() {
+		result <- controllers.Run(context.WithoutCancel(t.Context()), controllers.Options{RESTConfig: limited, Clock: clock})
+	}()
+	testenv.Eventually(t, func() (bool, string) { return clock.HasWaiters(), "it does not wait for its caches" })
+	clock.Step(time.Hour)
+
+	require.ErrorContains(t, ended(t, result, soon), "the right to list a kind")
+	goleak.VerifyNone(t, noLeaks)
+}
+
+// limitedTo is a user with these rights and no others.
+func limitedTo(t *testing.T, hub *testenv.Cluster, rules ...rbacv1.PolicyRule) *rest.Config {
+	t.Helper()
+	const user = "limited"
+	rights := hub.Kubernetes.RbacV1()
+	_, err := rights.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: user}, Rules: rules}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = rights.ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: user},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: user},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	cfg := hub.RESTConfig()
+	cfg.Impersonate.UserName = user
+	return cfg
+}
+
+func TestAHubThatIsStoppedWhileItStartsIsNoError(t *testing.T) {
+	hub := testenv.SharedCluster(t, "embedding")
+	held, release := holding(hub.RESTConfig())
+	ctx, stop := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() { result <- controllers.Run(ctx, controllers.Options{RESTConfig: held}) }()
+	<-release
+	stop()
+	require.NoError(t, ended(t, result, soon))
+}
+
+// holding is a configuration whose requests wait for the end of their context. The channel is closed at the first one.
+func holding(cfg *rest.Config) (*rest.Config, <-chan struct{}) {
+	asked := make(chan struct{}, 1)
+	cfg.Wrap(func(http.RoundTripper) http.RoundTripper { return waiting(asked) })
+	return cfg, asked
+}
+
+type waiting chan struct{}
+
+func (w waiting) RoundTrip(r *http.Request) (*http.Response, error) {
+	select {
+	case w <- struct{}{}:
+	default:
+	}
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+func TestTheDocumentationShowsTheExample(t *testing.T) {
+	page, err := os.ReadFile("../../docs/embedding.md")
+	require.NoError(t, err)
+	source, err := os.ReadFile("example_test.go")
+	require.NoError(t, err)
+	_, shown, found := strings.Cut(string(page), "```go\n")
+	require.True(t, found, "docs/embedding.md has no Go snippet")
+	shown, _, _ = strings.Cut(shown, "```")
+	begin := strings.Index(string(source), "// runHub")
+	end := strings.Index(string(source), "// A program that has")
+	require.Equal(t, strings.TrimSpace(string(source[begin:end])), strings.TrimSpace(shown), "docs/embedding.md shows an older example")
+}

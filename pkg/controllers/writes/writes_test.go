@@ -1,0 +1,164 @@
+package writes
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// recorder is a client that notes what is sent.
+type recorder struct {
+	sent  []string
+	reply *fleet.Cluster
+	err   error
+}
+
+func (r *recorder) Patch(namespace, name string, pt types.PatchType, data []byte, subresources ...string) (*fleet.Cluster, error) {
+	r.sent = append(r.sent, fmt.Sprintf("%s/%s %s %v %s", namespace, name, pt, subresources, data))
+	return r.reply, r.err
+}
+
+func someCluster() *fleet.Cluster {
+	return &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "uid", ResourceVersion: "7", Labels: map[string]string{"a": "b"}},
+		Spec:       fleet.ClusterSpec{ClientID: "id"},
+		Status: fleet.ClusterStatus{
+			Namespace: "cluster-ns-c", AgentDeployedGeneration: ptr.To(int64(1)),
+			Conditions: []genericcondition.GenericCondition{{Type: "Ready", Status: "True"}, {Type: "Processed", Status: "True"}},
+		},
+	}
+}
+
+func TestStatusPatchHasWhatChangedAndTheVersionItIsBasedOn(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		change func(*fleet.Cluster)
+		status string
+	}{
+		{"a field that is set", func(c *fleet.Cluster) { c.Status.APIServerURL = "https://hub" }, `{"apiServerURL":"https://hub"}`},
+		{"a field that is removed", func(c *fleet.Cluster) { c.Status.AgentDeployedGeneration = nil }, `{"agentDeployedGeneration":null}`},
+		{"a field that is emptied", func(c *fleet.Cluster) { c.Status.Namespace = "" }, `{"namespace":null}`},
+		{"a field further down", func(c *fleet.Cluster) { c.Status.Agent.Namespace = "x" }, `{"agent":{"namespace":"x"}}`},
+		{
+			"a condition, with its neighbours", func(c *fleet.Cluster) { c.Status.Conditions[0].Status = "False" },
+			`{"conditions":[{"status":"False","type":"Ready"},{"status":"True","type":"Processed"}]}`,
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			client := &recorder{reply: &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "8"}}}
+			before, after := someCluster(), someCluster()
+			row.change(after)
+			latest, written, err := Status(client, before, after)
+			require.NoError(t, err)
+			assert.True(t, written)
+			assert.Equal(t, "8", latest.ResourceVersion)
+			assert.Equal(t, []string{fmt.Sprintf(
+				`ns/c application/merge-patch+json [status] {"metadata":{"resourceVersion":"7","uid":"uid"},"status":%s}`, row.status)}, client.sent)
+		})
+	}
+}
+
+func TestNothingIsWrittenWhenTheStatusIsTheSame(t *testing.T) {
+	for name, change := range map[string]func(*fleet.Cluster){
+		"nothing changed":              func(*fleet.Cluster) {},
+		"something else changed":       func(c *fleet.Cluster) { c.Labels["a"], c.Spec.ClientID = "c", "other" },
+		"a list became an empty one":   func(c *fleet.Cluster) { c.Status.Import = nil },
+		"nil and empty look the same":  func(c *fleet.Cluster) { c.Status.Summary.NonReadyResources = nil },
+		"the version alone is no news": func(c *fleet.Cluster) { c.ResourceVersion = "9" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := &recorder{err: errors.New("not to be called")}
+			before, after := someCluster(), someCluster()
+			change(after)
+			latest, written, err := Status(client, before, after)
+			require.NoError(t, err)
+			assert.False(t, written)
+			assert.Same(t, before, latest)
+			assert.Empty(t, client.sent)
+		})
+	}
+}
+
+func TestWriteThatFailsReturnsWhatWasThereAndWhy(t *testing.T) {
+	conflict := errors.New("conflict")
+	before, after := someCluster(), someCluster()
+	after.Status.APIServerURL = "x"
+	latest, written, err := Status(&recorder{err: conflict}, before, after)
+	require.ErrorIs(t, err, conflict)
+	assert.ErrorContains(t, err, "writing the status of ns/c")
+	assert.False(t, written)
+	assert.Same(t, before, latest)
+}
+
+func TestMergeSendsTheFieldsAndNothingElse(t *testing.T) {
+	client := &recorder{reply: &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "8"}}}
+	latest, err := Merge(client, someCluster(), map[string]any{"spec": map[string]any{"clientID": "x"}})
+	require.NoError(t, err)
+	assert.Equal(t, "8", latest.ResourceVersion)
+	assert.Equal(t, []string{`ns/c application/merge-patch+json [] {"spec":{"clientID":"x"}}`}, client.sent)
+}
+
+func TestMergeThatFailsReturnsWhatWasThereAndWhy(t *testing.T) {
+	gone, object := errors.New("gone"), someCluster()
+	latest, err := Merge(&recorder{err: gone}, object, map[string]any{})
+	require.ErrorIs(t, err, gone)
+	assert.ErrorContains(t, err, "patching ns/c")
+	assert.Same(t, object, latest)
+
+	client := &recorder{}
+	latest, err = Merge(client, object, map[string]any{"x": make(chan int)})
+	require.Error(t, err)
+	assert.Same(t, object, latest)
+	assert.Empty(t, client.sent)
+}
+
+func version(uid types.UID, v string) *fleet.Cluster {
+	return &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{UID: uid, ResourceVersion: v}}
+}
+
+func TestOnlyVersionsBeforeTheLastWriteAreStale(t *testing.T) {
+	for _, row := range []struct {
+		name, written, seen string
+		stale               bool
+	}{
+		{"the one before", "10", "9", true},
+		{"numbers are not compared as text", "10", "9", true},
+		{"the write itself", "10", "10", false},
+		{"a later one", "9", "10", false},
+		{"a much later one", "999", "1000", false},
+		{"one that is no number is worked on", "10", "x", false},
+		{"none at all is worked on", "10", "", false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			var f Freshness
+			f.Wrote(version("uid", row.written))
+			assert.Equal(t, row.stale, f.IsStale(version("uid", row.seen)))
+		})
+	}
+}
+
+func TestNothingIsStaleWithoutAWrite(t *testing.T) {
+	var f Freshness
+	assert.False(t, f.IsStale(version("uid", "1")))
+	f.Wrote(version("uid", "5"))
+	assert.False(t, f.IsStale(version("other", "1")), "an object of the same name made again is another")
+}
+
+func TestWriteIsRememberedUntilItWasSeen(t *testing.T) {
+	var f Freshness
+	f.Wrote(version("uid", "5"))
+	assert.True(t, f.IsStale(version("uid", "3")))
+	assert.True(t, f.IsStale(version("uid", "4")))
+	assert.False(t, f.IsStale(version("uid", "5")))
+	_, known := f.written.Load(types.UID("uid"))
+	assert.False(t, known, "nothing is kept of objects that are up to date")
+}

@@ -1,0 +1,288 @@
+package registration
+
+import (
+	"math/rand"
+	"slices"
+	"strings"
+	"testing"
+	"testing/quick"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+func TestIdentityOfARequestDecidesItsCluster(t *testing.T) {
+	newName := ClusterName("id")
+	for _, row := range []struct {
+		name     string
+		clientID string
+		owners   []Known
+		sameName *Known
+		want     Match
+		says     string
+	}{
+		{name: "an unknown identity gets a new Cluster", clientID: "id", want: Match{Create: newName}},
+		{name: "a known one gets its Cluster", clientID: "id", owners: []Known{{Name: "mine", ClientID: "id"}}, want: Match{Use: "mine"}},
+		{
+			name: "one that is being deleted does not count beside a living one", clientID: "id",
+			owners: []Known{{Name: "old", ClientID: "id", Deleting: true}, {Name: "mine", ClientID: "id"}}, want: Match{Use: "mine"},
+		},
+		{
+			name: "one that is being deleted is waited for", clientID: "id", owners: []Known{{Name: "old", ClientID: "id", Deleting: true}},
+			want: Match{Wait: &Refusal{Reason: fleet.ReasonClusterDeleting}}, says: "Cluster old",
+		},
+		{
+			name: "two Clusters of one identity are ambiguous", clientID: "id",
+			owners: []Known{{Name: "b", ClientID: "id"}, {Name: "a", ClientID: "id"}},
+			want:   Match{Refuse: &Refusal{Reason: fleet.ReasonClientIDAmbiguous}}, says: "Clusters a, b all",
+		},
+		{
+			name: "the new name is taken by another identity", clientID: "id", sameName: &Known{Name: newName, ClientID: "other"},
+			want: Match{Refuse: &Refusal{Reason: fleet.ReasonClusterNameTaken}}, says: newName,
+		},
+		{
+			name: "a Cluster without identity is not taken over by its name", clientID: "id", sameName: &Known{Name: newName},
+			want: Match{Refuse: &Refusal{Reason: fleet.ReasonClusterNameTaken}}, says: newName,
+		},
+		{
+			name: "the new name is about to be free", clientID: "id", sameName: &Known{Name: newName, ClientID: "other", Deleting: true},
+			want: Match{Wait: &Refusal{Reason: fleet.ReasonClusterDeleting}}, says: newName,
+		},
+		{
+			name: "the Cluster came to be between the two look-ups", clientID: "id", sameName: &Known{Name: newName, ClientID: "id"},
+			want: Match{Use: newName},
+		},
+		{
+			name: "no identity", clientID: "", owners: []Known{{Name: "any"}},
+			want: Match{Refuse: &Refusal{Reason: fleet.ReasonClientIDEmpty}}, says: "spec.clientID is empty",
+		},
+		{name: "only blanks are no identity", clientID: " \t\n ", want: Match{Refuse: &Refusal{Reason: fleet.ReasonClientIDEmpty}}, says: "empty"},
+		{
+			name: "an identity of 10 kB", clientID: strings.Repeat("x", 10_000),
+			want: Match{Refuse: &Refusal{Reason: fleet.ReasonClientIDTooLong}}, says: "10000 bytes, at most 4096",
+		},
+		{
+			name: "the longest identity", clientID: strings.Repeat("x", MaxClientIDLength),
+			want: Match{Create: ClusterName(strings.Repeat("x", 100))},
+		},
+		{name: "an identity in unicode", clientID: "クラスタ", want: Match{Create: ClusterName("クラスタ")}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			got := MatchCluster(row.clientID, row.owners, row.sameName)
+			for _, refusal := range []*Refusal{got.Wait, got.Refuse} {
+				if refusal != nil {
+					assert.Contains(t, refusal.Message, row.says)
+					assert.NotContains(t, refusal.Message, "xxxxxxxxxx", "the identity is not repeated")
+					refusal.Message = ""
+				}
+			}
+			assert.Equal(t, row.want, got)
+		})
+	}
+}
+
+func TestMatchNeverTakesAClusterOfAnotherIdentity(t *testing.T) {
+	check := func(ids []byte, deleting []bool) bool {
+		owners, living := []Known{}, 0
+		for i, id := range ids {
+			k := Known{Name: string('a' + id%5), ClientID: "id", Deleting: i < len(deleting) && deleting[i]}
+			owners = append(owners, k)
+			if !k.Deleting {
+				living++
+			}
+		}
+		before := slices.Clone(owners)
+		m := MatchCluster("id", owners, nil)
+		set := count(m.Use != "", m.Create != "", m.Wait != nil, m.Refuse != nil)
+		return set == 1 && slices.Equal(before, owners) &&
+			(m.Use != "") == (living == 1) && (m.Refuse != nil) == (living > 1) && (m.Create != "") == (len(owners) == 0)
+	}
+	require.NoError(t, quick.Check(check, nil))
+}
+
+func count(conditions ...bool) (n int) {
+	for _, c := range conditions {
+		if c {
+			n++
+		}
+	}
+	return n
+}
+
+func TestTokenBehindARequest(t *testing.T) {
+	one, two := Token{Name: "one", ServiceAccount: "one-uid"}, Token{Name: "two", ServiceAccount: "two-uid"}
+	for _, row := range []struct {
+		name               string
+		claimed            string
+		found, importToken *Token
+		all                []Token
+		want               *Token
+		reason, says       string
+	}{
+		{name: "the one it names", claimed: "one", found: &one, want: &one},
+		{name: "the one it names wins over the import token", claimed: "one", found: &one, importToken: &two, want: &one},
+		{
+			name: "a name that leads nowhere is refused", claimed: "gone", all: []Token{one},
+			reason: fleet.ReasonTokenNotFound, says: "ClusterRegistrationToken gone",
+		},
+		{
+			name: "even where there is an import token", claimed: "gone", importToken: &two,
+			reason: fleet.ReasonTokenNotFound, says: "register with a new token",
+		},
+		{name: "an old agent of an imported Cluster", importToken: &two, all: []Token{one, two}, want: &two},
+		{name: "an old agent where there is one token", all: []Token{one}, want: &one},
+		{name: "an old agent where there are two", all: []Token{one, two}, reason: fleet.ReasonTokenUnknown, says: "the namespace has 2"},
+		{name: "an old agent where there is none", reason: fleet.ReasonTokenUnknown, says: "the namespace has 0"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			got, refusal := MatchToken(row.claimed, row.found, row.importToken, row.all)
+			assert.Equal(t, row.want, got)
+			if row.reason == "" {
+				assert.Nil(t, refusal)
+				return
+			}
+			require.NotNil(t, refusal)
+			assert.Equal(t, row.reason, refusal.Reason)
+			assert.Contains(t, refusal.Message, row.says)
+		})
+	}
+}
+
+func TestTokenOrRefusalNeverBoth(t *testing.T) {
+	check := func(claimed string, hasFound, hasImport bool, names []string) bool {
+		var found, importToken *Token
+		if hasFound {
+			found = &Token{Name: claimed}
+		}
+		if hasImport {
+			importToken = &Token{Name: "import"}
+		}
+		all := []Token{}
+		for _, n := range names {
+			all = append(all, Token{Name: n})
+		}
+		token, refusal := MatchToken(claimed, found, importToken, all)
+		if (token == nil) == (refusal == nil) {
+			return false
+		}
+		return token == nil || claimed == "" || token == found // who names a token gets that one or none
+	}
+	require.NoError(t, quick.Check(check, nil))
+}
+
+func TestRequestsMadeVoidByAGrant(t *testing.T) {
+	now := time.Unix(1000, 0)
+	self := Rival{Name: "self", ClientRandom: "r", Created: now}
+	for _, row := range []struct {
+		name  string
+		rival Rival
+		void  bool
+	}{
+		{"an older one", Rival{Name: "a", ClientRandom: "x", Created: now.Add(-time.Second)}, true},
+		{"an older granted one", Rival{Name: "a", ClientRandom: "x", Created: now.Add(-time.Second), Granted: true}, true},
+		{"a granted one of the same second", Rival{Name: "a", ClientRandom: "x", Created: now, Granted: true}, true},
+		{"another of the same second still has its turn", Rival{Name: "a", ClientRandom: "x", Created: now}, false},
+		{"a newer one stays", Rival{Name: "a", ClientRandom: "x", Created: now.Add(time.Second)}, false},
+		{"itself", Rival{Name: "self", ClientRandom: "r", Created: now.Add(-time.Second), Granted: true}, false},
+		{"one that shares the credential", Rival{Name: "a", ClientRandom: "r", Created: now.Add(-time.Second), Granted: true}, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			assert.Equal(t, row.void, slices.Contains(Superseded(self, []Rival{row.rival}), row.rival.Name))
+		})
+	}
+}
+
+func TestLatecomerIsRecognised(t *testing.T) {
+	now := time.Unix(1000, 0)
+	self := Rival{Name: "self", ClientRandom: "r", Created: now}
+	for _, row := range []struct {
+		name  string
+		rival Rival
+		want  string
+	}{
+		{"a newer granted one", Rival{Name: "a", ClientRandom: "x", Created: now.Add(time.Second), Granted: true}, "a"},
+		{"a newer one that was not granted", Rival{Name: "a", ClientRandom: "x", Created: now.Add(time.Second)}, ""},
+		{"one of the same second", Rival{Name: "a", ClientRandom: "x", Created: now, Granted: true}, ""},
+		{"an older one", Rival{Name: "a", ClientRandom: "x", Created: now.Add(-time.Second), Granted: true}, ""},
+		{"one that shares the credential", Rival{Name: "a", ClientRandom: "r", Created: now.Add(time.Second), Granted: true}, ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			assert.Equal(t, row.want, NewerGranted(self, []Rival{row.rival}))
+		})
+	}
+}
+
+// TestOneRequestOfAnAgentRemains lets requests be granted in any order, as a hub does after an outage, and demands that
+// in the end one is left granted, and that it is of the last second.
+func TestOneRequestOfAnAgentRemains(t *testing.T) {
+	for seed := range int64(500) {
+		random := rand.New(rand.NewSource(seed))
+		requests := map[string]Rival{}
+		last := time.Time{}
+		for i := range 1 + random.Intn(6) {
+			r := Rival{Name: string('a' + rune(i)), ClientRandom: string('A' + rune(i)), Created: time.Unix(int64(random.Intn(4)), 0)}
+			requests[r.Name] = r
+			if r.Created.After(last) {
+				last = r.Created
+			}
+		}
+		granted := grantAll(random, requests)
+		require.Len(t, granted, 1, "seed %d", seed)
+		assert.Equal(t, last, granted[0].Created, "seed %d", seed)
+	}
+}
+
+func grantAll(random *rand.Rand, requests map[string]Rival) (granted []Rival) {
+	names := []string{}
+	for n := range requests {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	for _, n := range names {
+		self, exists := requests[n]
+		rivals := values(requests)
+		if !exists || NewerGranted(self, rivals) != "" {
+			continue
+		}
+		self.Granted = true
+		requests[n] = self
+		for _, void := range Superseded(self, rivals) {
+			delete(requests, void)
+		}
+	}
+	for _, r := range requests {
+		if r.Granted {
+			granted = append(granted, r)
+		}
+	}
+	return granted
+}
+
+func values(requests map[string]Rival) (all []Rival) {
+	for _, r := range requests {
+		all = append(all, r)
+	}
+	return all
+}
+
+func TestVoidRequestsAreTheOlderOnesOfANaiveModel(t *testing.T) {
+	check := func(offsets []int8, granted []bool) bool {
+		base := time.Unix(1000, 0)
+		self := Rival{Name: "self", ClientRandom: "self", Created: base}
+		rivals, want := []Rival{self}, []string(nil)
+		for i, offset := range offsets {
+			g := i < len(granted) && granted[i]
+			name := "r" + strings.Repeat("x", i)
+			rivals = append(rivals, Rival{Name: name, ClientRandom: name, Created: base.Add(time.Duration(offset) * time.Second), Granted: g})
+			if offset < 0 || offset == 0 && g {
+				want = append(want, name)
+			}
+		}
+		return slices.Equal(want, Superseded(self, rivals))
+	}
+	require.NoError(t, quick.Check(check, nil))
+}

@@ -1,0 +1,109 @@
+package registration
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/rancher/wrangler/v3/pkg/name"
+	"github.com/stretchr/testify/assert"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Peers compute these names too: each vector is one that existing agents, charts or controllers rely on.
+func TestNamesAreThosePeersCompute(t *testing.T) {
+	a64 := strings.Repeat("a", 64)
+	for _, row := range []struct{ what, got, want string }{
+		{"a cluster namespace", ClusterNamespace("fleet-local", "local"), "cluster-fleet-local-local-1a3d67d0a899"},
+		{"one of a created Cluster", ClusterNamespace("fleet-local", "cluster-294db1acfa77"), "cluster-fleet-local-cluster-294db1acfa77-d9ccf852678f"},
+		{"a credential Secret", CredentialSecretName("client", "random"), "c-8150d44f100d34d77e6d8589694d05645ec40ee2f47982eda19053e416662"},
+		{"64 letters", LabelValue(a64), strings.Repeat("a", 57) + "-ffe05"},
+		{"a dash where it is cut", LabelValue(strings.Repeat("a", 56) + "-aaaaaaa"), strings.Repeat("a", 56) + "-768c62"},
+		{"63 letters stay", LabelValue(a64[:63]), a64[:63]},
+		{"a created Cluster", ClusterName("client"), "cluster-" + KeyHash("client")},
+		{"a token's ServiceAccount", TokenServiceAccount("token", "uid"), "token-uid"},
+		{"its Role", RoleName("token-uid"), "token-uid-role"},
+		{"its RoleBinding", RoleBindingName("token-uid"), "token-uid-to-role"},
+		{"a request's ServiceAccount", RequestServiceAccount("request-abc", "uid"), "request-abc-uid"},
+		{"the right to read a credential", CredentialReaderName("request-abc-uid"), "request-abc-uid-creds"},
+		{"the right to read Contents", ContentBindingName("request-abc-uid"), "request-abc-uid-content"},
+		{"a token Secret", ServiceAccountTokenSecret(a64), a64 + "-token"},
+		{"an import token", ImportTokenName("local"), "import-token-local"},
+		{"an agent Bundle", AgentBundleName("local"), "fleet-agent-local"},
+		{"the set of an agent", AgentBootstrapSetID(""), "fleet-agent-bootstrap"},
+		{"the set of an agent elsewhere", AgentBootstrapSetID("elsewhere"), "fleet-agent-bootstrap-elsewhere"},
+	} {
+		assert.Equal(t, row.want, row.got, row.what)
+	}
+}
+
+func TestOnlyTheFirstHundredBytesOfAKeyCount(t *testing.T) {
+	base := strings.Repeat("x", 100)
+	assert.Equal(t, KeyHash(base), KeyHash(base+"y"))
+	assert.NotEqual(t, KeyHash(base[:99]), KeyHash(base))
+	assert.Len(t, KeyHash(""), 12)
+}
+
+func TestRegistrationNamespaceIsDerivedFromTheHubsOwn(t *testing.T) {
+	for system, want := range map[string]string{
+		"a-system-b-system":    "a-clusters-system-b-clusters-system",
+		"muster":               "muster-clusters-system",
+		"system":               "system-clusters-system",
+		DefaultSystemNamespace: "cattle-fleet-clusters-system",
+		LegacySystemNamespace:  "fleet-clusters-system",
+	} {
+		assert.Equal(t, want, SystemRegistrationNamespace(system), system)
+	}
+}
+
+func TestClusterWithDotsGetsANamespaceKubernetesAccepts(t *testing.T) {
+	dotted, dashed := ClusterNamespace("ns", "a.b.c"), ClusterNamespace("ns", "a-b-c")
+	assert.Empty(t, validation.IsDNS1123Label(dotted))
+	assert.NotEqual(t, dashed, dotted, "two Clusters must not share a namespace")
+}
+
+func TestSecretNameDoesNotTellPartsApart(t *testing.T) {
+	assert.Equal(t, CredentialSecretName("ab", "c"), CredentialSecretName("a", "bc"),
+		"peers compute it so; whoever writes the Secret compares the request")
+}
+
+func TestOwnersWithOneConcatenationHaveSetsOfTheirOwn(t *testing.T) {
+	assert.NotEqual(t, OwnedSetID("set", "ca", "b"), OwnedSetID("set", "a", "bc"))
+	assert.NotEqual(t, OwnedSetID("set", "a", "bc"), OwnedSetID("set", "ab", "c"))
+	assert.Equal(t, OwnedSetID("set", "a", "b"), OwnedSetID("set", "a", "b"))
+}
+
+// FuzzNamesAreValid takes any two names Kubernetes accepts and demands that what is made of them is accepted too.
+func FuzzNamesAreValid(f *testing.F) {
+	f.Add("fleet-default", "cluster.example.com")
+	f.Add("fleet-local", strings.Repeat("a", 56)+"-aaaaaaa")
+	f.Add("n", strings.Repeat("a.", 126)+"b")
+	f.Fuzz(func(t *testing.T, namespace, object string) {
+		if validation.IsDNS1123Label(namespace) != nil || validation.IsDNS1123Subdomain(object) != nil {
+			t.Skip("no names")
+		}
+		const uid = "0c5bbf4e-3a3c-4d47-9d0a-6d7a0e0c0a11"
+		account := RequestServiceAccount(object, uid)
+		for _, made := range []string{
+			account, TokenServiceAccount(object, uid), RoleName(account), RoleBindingName(account), CredentialReaderName(account),
+			ContentBindingName(account), ImportTokenName(object), AgentBundleName(object), name.SafeConcatName(namespace, object),
+		} {
+			assert.LessOrEqual(t, len(made), 63)
+			assert.Empty(t, validation.IsDNS1123Subdomain(made), made)
+		}
+		assert.Empty(t, validation.IsValidLabelValue(LabelValue(object)))
+		assert.Empty(t, validation.IsDNS1123Label(ClusterNamespace(namespace, object)))
+		assert.Empty(t, validation.IsDNS1123Subdomain(ServiceAccountTokenSecret(account)))
+	})
+}
+
+// FuzzHashedNamesAreValidWhateverAnAgentSends takes a clientID and random of any bytes.
+func FuzzHashedNamesAreValidWhateverAnAgentSends(f *testing.F) {
+	f.Add("client", "random")
+	f.Add("", "")
+	f.Add(strings.Repeat("é", 5000), "\x00\xff")
+	f.Fuzz(func(t *testing.T, clientID, random string) {
+		assert.Regexp(t, `^[0-9a-f]{12}$`, KeyHash(clientID))
+		assert.Regexp(t, `^cluster-[0-9a-f]{12}$`, ClusterName(clientID))
+		assert.Regexp(t, `^c-[0-9a-f]{61}$`, CredentialSecretName(clientID, random))
+	})
+}

@@ -1,0 +1,76 @@
+package registration
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
+)
+
+var someValues = Values{
+	ClusterNamespace: "fleet-default", APIServerURL: "https://hub:6443", APIServerCA: "pem\n", Token: "bearer",
+	TokenName: "token", SystemRegistrationNamespace: "cattle-fleet-clusters-system",
+}
+
+func TestValuesHaveTheSixKeysOfTheChart(t *testing.T) {
+	data, err := EncodeValues(someValues)
+	require.NoError(t, err)
+	var keys map[string]string
+	require.NoError(t, yaml.Unmarshal(data, &keys), "all are strings")
+	assert.Equal(t, map[string]string{
+		"clusterNamespace": "fleet-default", "apiServerURL": "https://hub:6443", "apiServerCA": "pem\n", "token": "bearer",
+		"tokenName": "token", "systemRegistrationNamespace": "cattle-fleet-clusters-system",
+	}, keys)
+}
+
+func TestValuesNameTheSystemNamespaceOnlyWhereItIsAnother(t *testing.T) {
+	with := someValues
+	with.Internal = &ValuesInternal{SystemNamespace: "elsewhere"}
+	data, err := EncodeValues(with)
+	require.NoError(t, err)
+	assert.Contains(t, string(data), "internal:\n  systemNamespace: elsewhere\n")
+}
+
+func TestValuesSurviveTheWay(t *testing.T) {
+	data, err := EncodeValues(someValues)
+	require.NoError(t, err)
+	back, err := DecodeValues(data)
+	require.NoError(t, err)
+	assert.Equal(t, someValues, back)
+}
+
+func TestUnreadableValuesAreRefusedWithoutRepeatingThem(t *testing.T) {
+	for _, data := range []string{"secret-token", "token: [secret-token]", "\tsecret-token: x", "- secret-token", "token: {secret-token: 1}"} {
+		_, err := DecodeValues([]byte(data))
+		require.Error(t, err, data)
+		assert.NotContains(t, err.Error(), "secret-token")
+	}
+}
+
+func TestNoValuesAreEmptyValues(t *testing.T) {
+	for _, data := range []string{"", "null", "{}", "other: key"} {
+		values, err := DecodeValues([]byte(data))
+		require.NoError(t, err, data)
+		assert.Equal(t, Values{}, values)
+	}
+}
+
+// FuzzDecodedValuesSurviveTheWay demands no panic, and that what was read once is read the same again.
+func FuzzDecodedValuesSurviveTheWay(f *testing.F) {
+	f.Add([]byte("token: x\napiServerCA: |\n  pem\n"))
+	f.Add([]byte(`{"token":"x","internal":{"systemNamespace":"y"}}`))
+	f.Add([]byte("&a [*a]"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		values, err := DecodeValues(data)
+		if err != nil {
+			assert.Equal(t, "the values are no YAML document", err.Error())
+			return
+		}
+		again, err := EncodeValues(values)
+		require.NoError(t, err)
+		back, err := DecodeValues(again)
+		require.NoError(t, err)
+		assert.Equal(t, values, back)
+	})
+}
