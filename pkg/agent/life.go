@@ -144,10 +144,13 @@ func (l *life) lookAround(ctx context.Context) (*situation, error) {
 	s.stored, s.Stored, s.storedErr = examine(credential, parseStored)
 	s.bootstrap, s.Bootstrap, s.bootstrapErr = examine(s.bootstrapSecret, parseBootstrap)
 	if s.Stored == Present && s.Bootstrap == Present {
-		s.RegisterAnew = anew(s.stored, s.bootstrap)
 		s.HubMoved = s.stored.access.elsewhere(s.bootstrap.hubAccess())
+		s.RegisterAnew = anew(s.stored, s.bootstrap)
+		if !s.RegisterAnew {
+			s.RegisterAnew, err = l.member.abandoned(ctx, s.bootstrap, s.config)
+		}
 	}
-	return s, nil
+	return s, err
 }
 
 func examine[T any](secret *corev1.Secret, parse func(*corev1.Secret) (*T, error)) (*T, Presence, error) {

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -89,6 +90,17 @@ func (m *member) pending(ctx context.Context, fingerprint string) (pending, erro
 		secret.ResourceVersion = older.ResourceVersion
 	}
 	return p, m.write(ctx, secret, older != nil)
+}
+
+// abandoned says that a request was written down for another bootstrap Secret than the present one. The hub may grant it at
+// any moment, and revokes the stored credential then: only another registration makes sure of a credential that stays.
+func (m *member) abandoned(ctx context.Context, b *bootstrap, c config.Agent) (bool, error) {
+	secret, err := m.secret(ctx, registration.PendingSecret)
+	if err != nil || secret == nil {
+		return false, err
+	}
+	clientID, err := m.clientID(ctx, c)
+	return err == nil && !parsePending(secret).belongsTo(b.fingerprint(clientID)), err
 }
 
 // forgetPending makes the next attempt start with a new request.

@@ -191,7 +191,8 @@ const (
 // start fills the caches and lets the workers begin. A right that is missing keeps a cache from filling for ever and says
 // so only in the log of client-go, so there is an end to the patience.
 func (h *hub) start(ctx context.Context) error {
-	warning := time.AfterFunc(startWarning, func() {
+	h.imports.Start(ctx)
+	warning := time.AfterFunc(startWarning, func() { //nolint:forbidigo // app.Context.Clock has no AfterFunc, and a log line needs none
 		logrus.Warn("Still filling the caches; if this goes on, the hub may lack the right to list one of the kinds it watches")
 	})
 	defer warning.Stop()
@@ -210,7 +211,7 @@ func (h *hub) start(ctx context.Context) error {
 }
 
 func (h *hub) startCaches(ctx context.Context) error {
-	if err := h.imports.Start(ctx); err != nil {
+	if err := h.imports.Synced(ctx); err != nil {
 		return err
 	}
 	for _, factory := range h.factories {

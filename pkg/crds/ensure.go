@@ -38,9 +38,18 @@ func Ensure(ctx context.Context, client clientset.Interface) error {
 }
 
 func ensure(ctx context.Context, client typed.CustomResourceDefinitionInterface, object *apiextensionsv1.CustomResourceDefinition) error {
-	_, err := client.Create(ctx, object, metav1.CreateOptions{})
+	// Looking first: a hub that starts where all is in place should need no right to write here, and write nothing.
+	existing, err := client.Get(ctx, object.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		existing, err = client.Create(ctx, object, metav1.CreateOptions{})
+	}
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("creating CustomResourceDefinition %s: %w", object.Name, err)
+	}
+	if err == nil {
+		if served, _ := describe(existing); served {
+			return nil
+		}
 	}
 	return waitUntilServed(ctx, client, object.Name)
 }

@@ -37,7 +37,7 @@ func newServer(t *testing.T, longest time.Duration, objects ...runtime.Object) *
 	s.PrependReactor("create", "serviceaccounts", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		create := action.(clienttesting.CreateActionImpl)
 		assert.Equal(t, "token", create.Subresource)
-		assert.Equal(t, account, Account{Namespace: create.Namespace, Name: create.Name})
+		assert.Equal(t, "ns/account", create.Namespace+"/"+create.Name)
 		request := create.Object.(*authenticationv1.TokenRequest)
 		s.asked = append(s.asked, *request.Spec.ExpirationSeconds)
 		expires := now.Add(min(longest, time.Duration(*request.Spec.ExpirationSeconds)*time.Second))

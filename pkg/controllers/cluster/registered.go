@@ -2,7 +2,10 @@ package cluster
 
 import (
 	"context"
+	"slices"
+	"strings"
 
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -45,20 +48,29 @@ func display(cluster *fleet.Cluster) {
 	}
 }
 
-// refusal finds the reason of a refused request, unless another one of the same agent was granted.
-func (s registeredStep) refusal(cluster *fleet.Cluster) (found outcome.Outcome, refused bool) {
+// refusal finds the reason of the newest refused request, unless another one of the same agent was granted. An index has
+// no order, so without one of its own the status would change from pass to pass.
+func (s registeredStep) refusal(cluster *fleet.Cluster) (found genericcondition.GenericCondition, refused bool) {
 	if cluster.Spec.ClientID == "" {
-		return outcome.Outcome{}, false
+		return found, false
 	}
 	requests, _ := s.requests.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
+	slices.SortFunc(requests, byAge)
 	for _, request := range requests {
 		if request.Status.Granted {
-			return outcome.Outcome{}, false
+			return genericcondition.GenericCondition{}, false
 		}
 		condition := outcome.Get(request.Status.Conditions, fleet.ConditionGranted)
-		if condition.Status == corev1.ConditionFalse {
-			found, refused = outcome.Outcome{Reason: condition.Reason, Message: condition.Message}, true
+		if condition.Status == corev1.ConditionFalse && condition.Reason != fleet.ReasonError { // an error passes
+			found, refused = condition, true
 		}
 	}
 	return found, refused
+}
+
+func byAge(a, b *fleet.ClusterRegistration) int {
+	if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
+		return c
+	}
+	return strings.Compare(a.Name, b.Name)
 }

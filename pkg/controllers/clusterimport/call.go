@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,14 +22,27 @@ func (m *member) install(ctx context.Context, p *plan) *failure {
 		return diagnose(m.server, "connecting to the member", err)
 	}
 	for _, object := range p.objects {
-		if err := m.apply(ctx, object); err != nil {
-			return diagnose(m.server, "installing "+describe(object), err)
+		if failure := m.put(ctx, p, object); failure != nil {
+			return failure
 		}
+	}
+	return m.removeAll(ctx, p.leftovers, "removing what is no longer wanted:")
+}
+
+// put applies one object of the plan. Between the bootstrap Secret and the Deployment, which restarts the agent, is the
+// moment to drop a credential it would prefer to a new registration.
+func (m *member) put(ctx context.Context, p *plan, object runtime.Object) *failure {
+	if err := m.apply(ctx, object); err != nil {
+		return diagnose(m.server, "installing "+describe(object), err)
+	}
+	secret, isSecret := object.(*corev1.Secret)
+	if !isSecret || secret.Name != registration.BootstrapSecret {
+		return nil
 	}
 	if err := m.dropForeignCredential(ctx, p); err != nil {
 		return diagnose(m.server, "removing the credential of an agent that cannot be told to register anew", err)
 	}
-	return m.removeAll(ctx, p.leftovers, "removing what is no longer wanted:")
+	return nil
 }
 
 func describe(object runtime.Object) string {

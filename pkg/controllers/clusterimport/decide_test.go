@@ -208,7 +208,7 @@ func TestNoCAWasRecordedInTwoWays(t *testing.T) {
 	}
 	hash, err := registration.StatusHash([]byte{})
 	require.NoError(t, err)
-	assert.Equal(t, hash, emptyCAHash)
+	assert.Equal(t, emptyCAHash, hash)
 }
 
 func TestRegistrationKeyChangesWithWhatMakesTheOldOneUseless(t *testing.T) {

@@ -156,6 +156,7 @@ func newPass(t *testing.T, secret *corev1.Secret) *pass {
 func planned(t *testing.T, change func(*pass)) *plan {
 	t.Helper()
 	p := newPass(t, kubeconfigSecret(nil))
+	p.cluster.Status.AgentDeployedGeneration = nil
 	if change != nil {
 		change(p)
 	}

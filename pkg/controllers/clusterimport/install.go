@@ -54,6 +54,8 @@ func (p *pass) attempt(m *member, plan *plan) outcome.Outcome {
 	case a.result.failure != nil:
 		return outcome.Stalled(a.result.failure.reason, a.result.failure.message).In(a.retryIn(p.Clock.Now()))
 	case a.running:
+		// What is asked for may change back before this is done, and then the agent has to be told so.
+		p.cluster.Status.AgentConfigChanged = p.cluster.Status.AgentDeployedGeneration != nil
 		return outcome.Wait(fleet.ReasonImporting, "installing the agent on the member")
 	}
 	p.record(plan)
@@ -176,7 +178,10 @@ func (p *pass) pullSecrets(ctx context.Context) (names []string, copies []runtim
 		}
 		names = append(names, name)
 		copies = append(copies, &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: p.agentNamespace(), Name: name}, Type: secret.Type, Data: secret.Data,
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: p.agentNamespace(), Name: name},
+			Type:       secret.Type,
+			Data:       secret.Data,
 		})
 	}
 	return names, copies, nil, nil

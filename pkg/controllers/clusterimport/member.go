@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/discovery"
@@ -177,32 +178,40 @@ func (m *member) apply(ctx context.Context, object runtime.Object) error {
 		return err
 	}
 	unstructured.RemoveNestedField(content, "status")
-	if err := dropRollingUpdate(content); err != nil {
-		return err
-	}
 	apply := func() error {
 		_, err := client.Apply(ctx, accessor.GetName(), &unstructured.Unstructured{Object: content},
 			metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
 		return err
 	}
-	err = apply()
-	if kind == "PriorityClass" && apierrors.IsInvalid(err) { // its value cannot be changed
-		if err := m.remove(ctx, kind, "", accessor.GetName()); err != nil {
-			return err
-		}
-		return apply()
+	if err = apply(); !blocked(kind, content, err) {
+		return err
 	}
+	if err := m.makeWay(ctx, kind, accessor.GetNamespace(), accessor.GetName()); err != nil {
+		return err
+	}
+	return apply()
+}
+
+// makeWay changes what is there so that the object can be applied: the value of a PriorityClass cannot be changed, and a
+// Deployment that is to have strategy Recreate must first lose the settings for rolling updates, which the API server
+// filled in and nobody owns.
+func (m *member) makeWay(ctx context.Context, kind, namespace, name string) error {
+	if kind == "PriorityClass" {
+		return m.remove(ctx, kind, namespace, name)
+	}
+	client, err := m.resource(kind, namespace)
+	if err != nil {
+		return err
+	}
+	recreate := []byte(`{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null}}}`)
+	_, err = client.Patch(ctx, name, types.MergePatchType, recreate, metav1.PatchOptions{FieldManager: fieldManager})
 	return err
 }
 
-// dropRollingUpdate says of a Deployment with strategy Recreate that it has no settings for rolling updates. The API server
-// fills them in for the other strategy, nobody owns them then, and it refuses a Recreate that has them.
-func dropRollingUpdate(content map[string]any) error {
+func blocked(kind string, content map[string]any, err error) bool {
 	strategy, _, _ := unstructured.NestedString(content, "spec", "strategy", "type")
-	if strategy != string(appsv1.RecreateDeploymentStrategyType) {
-		return nil
-	}
-	return unstructured.SetNestedField(content, nil, "spec", "strategy", "rollingUpdate")
+	return apierrors.IsInvalid(err) &&
+		(kind == "PriorityClass" || kind == "Deployment" && strategy == string(appsv1.RecreateDeploymentStrategyType))
 }
 
 // remove deletes an object, if it is there.

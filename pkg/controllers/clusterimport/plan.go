@@ -66,9 +66,10 @@ func (p *pass) plan(ctx context.Context, values *registration.Values) (*plan, ou
 	}, outcome.Done("", "")
 }
 
-// leftovers are scheduling settings that are no longer wanted. A Cluster that never had any is spared the look.
+// leftovers are scheduling settings that are not wanted, and that an earlier import may have made. The status does not tell
+// which it made: the Cluster may have changed again before that was written. A first import is spared the look.
 func (p *pass) leftovers() []named {
-	if p.cluster.Status.AgentSchedulingCustomizationHash == "" {
+	if p.cluster.Status.AgentDeployedGeneration == nil {
 		return nil
 	}
 	wanted := p.cluster.Spec.AgentSchedulingCustomization

@@ -63,8 +63,11 @@ func Register(ctx context.Context, c *app.Context) *Step {
 	return s
 }
 
-// Start begins to watch kubeconfig Secrets and returns when they are known.
-func (s *Step) Start(ctx context.Context) error { return s.secrets.start(ctx) }
+// Start begins to watch kubeconfig Secrets, until ctx ends.
+func (s *Step) Start(ctx context.Context) { s.secrets.start(ctx) }
+
+// Synced returns when they are known.
+func (s *Step) Synced(ctx context.Context) error { return s.secrets.synced(ctx) }
 
 // Wait returns when no call to a member is left.
 func (s *Step) Wait() {

@@ -45,8 +45,11 @@ func keepVersion(object any) (any, error) {
 // Informer is for whoever wants to be told of changes.
 func (s *secretVersions) Informer() cache.SharedIndexInformer { return s.informer }
 
-func (s *secretVersions) start(ctx context.Context) error {
+func (s *secretVersions) start(ctx context.Context) {
 	s.done.Go(func() { s.informer.RunWithContext(ctx) })
+}
+
+func (s *secretVersions) synced(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), s.informer.HasSynced) {
 		return errors.New("stopped before the Secrets of the hub were known")
 	}

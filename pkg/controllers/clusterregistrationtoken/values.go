@@ -98,7 +98,22 @@ func (h *handler) bearer(ctx context.Context, token *fleet.ClusterRegistrationTo
 		return bearer, nil
 	}
 	issued, err := h.Issuer.Issue(ctx, accountOf(token), lifetime)
+	if short := shortBy(issued, expires); err == nil && short > tolerance {
+		issued, err = h.Issuer.Issue(ctx, accountOf(token), lifetime+short)
+	}
 	return issued.Token, err
+}
+
+// tolerance is how much sooner than its ClusterRegistrationToken a bearer token may end.
+const tolerance = time.Minute
+
+// shortBy is how much too soon a bearer token ends because the hub's clock is ahead of the API server's, by which both
+// creation times and bearer tokens go. Left alone, such a token would be replaced at every look.
+func shortBy(issued credential.Issued, expires *metav1.Time) time.Duration {
+	if expires == nil || issued.Expires.IsZero() {
+		return 0
+	}
+	return expires.Sub(issued.Expires)
 }
 
 // renewBefore is how much life a bearer token must have left to be kept, when the token itself has no end.
@@ -120,7 +135,7 @@ func (h *handler) reusable(ctx context.Context, token *fleet.ClusterRegistration
 	claims, err := credential.Inspect(bearer)
 	moment := h.Clock.Now().Add(renewBefore)
 	if expires != nil {
-		moment = expires.Add(-time.Minute)
+		moment = expires.Add(-tolerance)
 	}
 	return bearer, err == nil && claims.ServesUntil(string(account.UID), moment)
 }

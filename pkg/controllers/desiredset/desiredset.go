@@ -5,6 +5,7 @@ package desiredset
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -42,7 +43,8 @@ type ForeignError struct {
 
 // Error names the object and what to do about it.
 func (e *ForeignError) Error() string {
-	return fmt.Sprintf("%s %s/%s exists and is not of this registration; rename or delete it", e.Kind, e.Namespace, e.Name)
+	return fmt.Sprintf("%s %s exists and is not of this registration; rename or delete it",
+		e.Kind, strings.TrimPrefix(e.Namespace+"/"+e.Name, "/"))
 }
 
 // Ensure makes the objects exist as given, and removes what the owner's set had before and has no more. Objects in the

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // Recheck is when something that stalled on an object the hub does not watch, such as one of somebody else that has a
@@ -53,8 +54,12 @@ func Stalled(reason, message string) Outcome {
 	return Outcome{kind: kindStalled, Reason: reason, Message: message}
 }
 
-// Retry says that an error of the moment got in the way: condition False, and the work queue tries again with backoff.
+// Retry says that an error of the moment got in the way: condition False, and the work queue tries again with backoff. A
+// conflict is no more than a sign that somebody else was faster: it is tried again, and nobody is told.
 func Retry(reason string, err error) Outcome {
+	if apierrors.IsConflict(err) {
+		return Outcome{kind: kindSkip, Err: err}
+	}
 	return Outcome{kind: kindRetry, Reason: reason, Message: err.Error(), Err: err}
 }
 

@@ -2,6 +2,7 @@ package outcome
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -9,13 +10,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/record"
 )
 
 var (
-	noon  = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-	later = noon.Add(time.Hour)
-	cause = errors.New("cause")
+	noon     = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	later    = noon.Add(time.Hour)
+	errCause = errors.New("cause")
 )
 
 const (
@@ -34,7 +37,7 @@ func TestEachOutcomeHasItsStatus(t *testing.T) {
 		{name: "done", out: Done("R", "m"), status: corev1.ConditionTrue, done: true},
 		{name: "wait", out: Wait("R", "m"), status: corev1.ConditionUnknown, wait: true},
 		{name: "stalled", out: Stalled("R", "m"), status: corev1.ConditionFalse},
-		{name: "retry", out: Retry("R", cause), status: corev1.ConditionFalse, err: cause},
+		{name: "retry", out: Retry("R", errCause), status: corev1.ConditionFalse, err: errCause},
 		{name: "skip", out: Skip(), status: corev1.ConditionFalse, skip: true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -111,7 +114,7 @@ func TestSetWritesACondition(t *testing.T) {
 		{name: "nothing to say leaves it alone", before: Conditions{waiting}, out: Skip(), want: Conditions{waiting}},
 		{name: "nothing to say makes none", out: Skip()},
 		{
-			name: "an error is the message", out: Retry("Error", cause),
+			name: "an error is the message", out: Retry("Error", errCause),
 			want: Conditions{{
 				Type: "Ready", Status: corev1.ConditionFalse, Reason: "Error", Message: "cause",
 				LastUpdateTime: stampLater, LastTransitionTime: stampLater,
@@ -184,7 +187,7 @@ func TestOneTroubleIsOneEventHoweverManyPassesMeetIt(t *testing.T) {
 	recorder := record.NewFakeRecorder(10)
 	var conditions Conditions
 	for _, out := range []Outcome{
-		Wait("W", ""), Stalled("S", "m"), Stalled("S", "m"), Stalled("S", "changed"), Retry("E", cause), Retry("E", cause), Done("R", ""), Done("R", ""),
+		Wait("W", ""), Stalled("S", "m"), Stalled("S", "m"), Stalled("S", "changed"), Retry("E", errCause), Retry("E", errCause), Done("R", ""), Done("R", ""),
 	} {
 		Set(&conditions, "Ready", out, noon).Record(recorder, &corev1.ConfigMap{})
 	}
@@ -205,4 +208,12 @@ func TestWaitForAPersonIsToldOnce(t *testing.T) {
 	assert.Equal(t, "Warning W where is it?", <-recorder.Events)
 	assert.Empty(t, recorder.Events)
 	assert.False(t, Wait("W", "").Tell)
+}
+
+func TestAConflictIsTriedAgainAndToldNobody(t *testing.T) {
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "clusters"}, "c", errors.New("changed"))
+	out := Retry("Error", fmt.Errorf("patching: %w", conflict))
+	assert.ErrorIs(t, out.Err, conflict)
+	assert.True(t, out.IsSkip())
+	assert.False(t, out.IsDone())
 }

@@ -71,8 +71,10 @@ func TestEventsBringBackWhatDependsOnTheObject(t *testing.T) {
 		{"nothing depends on it any more", update(secret("1", "a"), secret("2", "")), []string{"a"}, []string{"a"}},
 		{"it goes", gone(secret("1", "a")), []string{"a"}, []string{"a"}},
 		{
-			"it went while nobody looked", gone(cache.DeletedFinalStateUnknown{Key: "ns/s", Obj: secret("1", "a")}),
-			[]string{"a"}, []string{"a"},
+			"it went while nobody looked",
+			gone(cache.DeletedFinalStateUnknown{Key: "ns/s", Obj: secret("1", "a")}),
+			[]string{"a"},
+			[]string{"a"},
 		},
 		{"it went, and nobody knows what it was", gone(cache.DeletedFinalStateUnknown{Key: "ns/s"}), nil, nil},
 		{"it is of another kind", add(&corev1.ConfigMap{}), nil, nil},

@@ -1,0 +1,53 @@
+package clusterimport
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+func TestEachAgentSettingAsksForAnImportOnce(t *testing.T) {
+	yes, no := true, false
+	for name, spec := range map[string]fleet.ClusterSpec{
+		"environment":  {AgentEnvVars: []corev1.EnvVar{{Name: "A", Value: "1"}}},
+		"affinity":     {AgentAffinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}}},
+		"resources":    {AgentResources: &corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "a"}}}},
+		"tolerations":  {AgentTolerations: []corev1.Toleration{{Key: "a"}}},
+		"scheduling":   {AgentSchedulingCustomization: &fleet.AgentSchedulingCustomization{PriorityClass: &fleet.PriorityClassSpec{Value: 1}}},
+		"registry":     {PrivateRepoURL: "registry.example"},
+		"host network": {HostNetwork: &yes},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var status fleet.ClusterStatus
+			assert.NotEqual(t, wantedSettings(spec), installedSettings(status), "a setting that is new")
+			wantedSettings(spec).record(&status)
+			assert.Equal(t, wantedSettings(spec), installedSettings(status), "a setting that was installed")
+			assert.NotEqual(t, wantedSettings(fleet.ClusterSpec{HostNetwork: &no}), installedSettings(status), "a setting that was taken away")
+		})
+	}
+}
+
+func TestSettingsThatSayNothingAskForNothing(t *testing.T) {
+	no := false
+	empty := fleet.ClusterSpec{
+		AgentEnvVars: []corev1.EnvVar{}, AgentTolerations: []corev1.Toleration{}, AgentAffinity: &corev1.Affinity{},
+		AgentResources: &corev1.ResourceRequirements{}, AgentSchedulingCustomization: &fleet.AgentSchedulingCustomization{}, HostNetwork: &no,
+	}
+	for name, status := range map[string]fleet.ClusterStatus{
+		"never imported":               {},
+		"imported by a release of old": {AgentEnvVarsHash: "a7408a8b23aff882d8b95165eb24c3a6b519468539eb2b3072f529cb"},
+		"imported with an empty list":  {AgentEnvVarsHash: emptyListHash},
+	} {
+		assert.Equal(t, wantedSettings(fleet.ClusterSpec{}), installedSettings(status), name)
+		assert.Equal(t, wantedSettings(empty), installedSettings(status), name)
+	}
+}
+
+func TestUnsetEnvironmentVariablesAreRecordedAsOtherReleasesDo(t *testing.T) {
+	var status fleet.ClusterStatus
+	wantedSettings(fleet.ClusterSpec{}).record(&status)
+	assert.Equal(t, fleet.ClusterStatus{AgentEnvVarsHash: "a7408a8b23aff882d8b95165eb24c3a6b519468539eb2b3072f529cb"}, status)
+}

@@ -1,0 +1,162 @@
+package clusterimport
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/pkg/config"
+)
+
+// fakeMember is as much of an API server as an import needs: it keeps what is applied, and notes every request.
+type fakeMember struct {
+	*httptest.Server
+
+	mu       sync.Mutex
+	requests []string
+	objects  map[string]map[string]any // by path
+	fault    func(n int, w http.ResponseWriter, r *http.Request) bool
+}
+
+func newFakeMember(t *testing.T) *fakeMember {
+	t.Helper()
+	m := &fakeMember{objects: map[string]map[string]any{}}
+	m.Server = serve(t, m.handle)
+	return m
+}
+
+func (m *fakeMember) handle(w http.ResponseWriter, r *http.Request) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	body, _ := io.ReadAll(r.Body)
+	object := map[string]any{}
+	if len(body) > 0 {
+		if err := yaml.Unmarshal(body, &object); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+	}
+	m.requests = append(m.requests, line(r, object))
+	if m.fault != nil && m.fault(len(m.requests)-1, w, r) {
+		return
+	}
+	m.answer(w, r, object)
+}
+
+func (m *fakeMember) answer(w http.ResponseWriter, r *http.Request, object map[string]any) {
+	stored, found := m.objects[r.URL.Path]
+	switch {
+	case r.URL.Path == "/version":
+		reply(w, http.StatusOK, map[string]any{"gitVersion": "v1.36.0"})
+	case r.Method == http.MethodPatch:
+		m.objects[r.URL.Path] = object
+		reply(w, http.StatusOK, object)
+	case !found:
+		reply(w, http.StatusNotFound, metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonNotFound, Code: 404,
+		})
+	case r.Method == http.MethodDelete:
+		delete(m.objects, r.URL.Path)
+		reply(w, http.StatusOK, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Success"})
+	default:
+		reply(w, http.StatusOK, stored)
+	}
+}
+
+func reply(w http.ResponseWriter, code int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(body)
+}
+
+// line is a request as transcripts have it: with the content of what this package makes itself, and the marks of the rest.
+func line(r *http.Request, object map[string]any) string {
+	query := r.URL.Query()
+	query.Del("timeout")
+	text := strings.TrimSuffix(r.Method+" "+r.URL.Path+"?"+query.Encode(), "?") + "\n"
+	if len(object) == 0 || r.Method != http.MethodPatch {
+		return text
+	}
+	shown := object
+	if kind := object["kind"]; kind != "Namespace" && kind != "Secret" && kind != "ConfigMap" {
+		meta, _ := object["metadata"].(map[string]any)
+		shown = map[string]any{"kind": kind, "labels": meta["labels"]}
+	}
+	data, err := yaml.Marshal(shown)
+	if err != nil {
+		return text + err.Error() + "\n"
+	}
+	for row := range strings.Lines(string(data)) {
+		text += "    " + row
+	}
+	return text
+}
+
+// connect makes a member of the server.
+func (m *fakeMember) connect(t *testing.T) *member {
+	t.Helper()
+	parsed, err := parseKubeconfig(kubeconfigSecret(with(t, to(m.Server))))
+	require.NoError(t, err)
+	connected, err := newMember(parsed, config.TLSModeStrict)
+	require.NoError(t, err)
+	t.Cleanup(connected.close)
+	return connected
+}
+
+func (m *fakeMember) transcript() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return strings.Join(m.requests, "")
+}
+
+// state is everything that is on the member.
+func (m *fakeMember) state(t *testing.T) map[string]map[string]any {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.objects)
+}
+
+func (m *fakeMember) paths() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Sorted(maps.Keys(m.objects))
+}
+
+// put is an object somebody made on the member before.
+func (m *fakeMember) put(path string, object map[string]any) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.objects[path] = object
+}
+
+// failAt answers the nth request in one of several bad ways.
+func failAt(at int, how string) func(int, http.ResponseWriter, *http.Request) bool {
+	return func(n int, w http.ResponseWriter, _ *http.Request) bool {
+		if n != at {
+			return false
+		}
+		switch how {
+		case "hang up":
+			panic(http.ErrAbortHandler)
+		case "forbid":
+			reply(w, http.StatusForbidden, metav1.Status{
+				TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: 403, Message: "not yours",
+			})
+		default:
+			http.Error(w, fmt.Sprint("fault ", how), http.StatusInternalServerError)
+		}
+		return true
+	}
+}
