@@ -3,6 +3,7 @@ package main
 
 import (
 	"os"
+	"time"
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/term"
@@ -15,8 +16,9 @@ func main() {
 	app := cli.App(cli.Streams{
 		Out:      os.Stdout,
 		Err:      os.Stderr,
-		Terminal: term.IsTerminal(int(os.Stdout.Fd())), //nolint:gosec // a file descriptor is a small number
+		Terminal: term.IsTerminal(int(os.Stdout.Fd())),
 		Env:      os.Getenv,
+		Now:      time.Now,
 	})
 	logrus.SetFormatter(cli.PlainLog{})
 	os.Args = cli.FlagsFirst(app, os.Args)

@@ -25,8 +25,8 @@ type resource[L runtime.Object] interface {
 var errDeleted = errors.New("it was deleted")
 
 // await follows one object of a kind by a watch, also over an interruption, until it is as wanted. A condition that returns an
-// error ends it.
-func await[T, L runtime.Object](ctx context.Context, client resource[L], kind T, name string, wanted func(T) (bool, error)) (T, error) {
+// error ends it, and so does an object that is not there, unless it may still come.
+func await[T, L runtime.Object](ctx context.Context, client resource[L], kind T, name string, mayCome bool, wanted func(T) (bool, error)) (T, error) {
 	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -39,7 +39,7 @@ func await[T, L runtime.Object](ctx context.Context, client resource[L], kind T,
 		},
 	}
 	var found T
-	_, err := watchtools.UntilWithSync(ctx, lw, kind, nil, func(event watch.Event) (bool, error) {
+	_, err := watchtools.UntilWithSync(ctx, lw, kind, exists(mayCome), func(event watch.Event) (bool, error) {
 		if event.Type == watch.Deleted {
 			return false, errDeleted
 		}
@@ -51,6 +51,16 @@ func await[T, L runtime.Object](ctx context.Context, client resource[L], kind T,
 		return wanted(object)
 	})
 	return found, err
+}
+
+// exists is asked once, when the first list is there.
+func exists(mayCome bool) watchtools.PreconditionFunc {
+	return func(store cache.Store) (bool, error) {
+		if !mayCome && len(store.ListKeys()) == 0 {
+			return false, errDeleted
+		}
+		return false, nil
+	}
 }
 
 // waitError says what was waited for and how it stood.
@@ -69,7 +79,7 @@ func waitError(ctx context.Context, what, last string, err error) error {
 func (h *Hub) AwaitRegistered(ctx context.Context, namespace, name string, progress func(view.Cluster)) (*fleet.Cluster, error) {
 	last := "there is no such Cluster yet"
 	var before view.Cluster
-	cluster, err := await(ctx, h.Fleet.Clusters(namespace), &fleet.Cluster{}, name, func(cluster *fleet.Cluster) (bool, error) {
+	cluster, err := await(ctx, h.Fleet.Clusters(namespace), &fleet.Cluster{}, name, true, func(cluster *fleet.Cluster) (bool, error) {
 		now := view.OfCluster(cluster)
 		last = fmt.Sprintf("%s: %s: %s", now.State, now.Reason, now.Message)
 		if now.State != before.State || now.Reason != before.Reason || now.Message != before.Message {

@@ -33,8 +33,8 @@ func (h *Hub) CreateToken(ctx context.Context, namespace, name string, ttl time.
 // AwaitToken waits until the hub has made the token's Secret. It gives up when the hub says that it never will.
 func (h *Hub) AwaitToken(ctx context.Context, namespace, name string) (*fleet.ClusterRegistrationToken, error) {
 	what := fmt.Sprintf("ClusterRegistrationToken %s/%s", namespace, name)
-	last := "the hub has not looked at it: is a fleet-controller running?"
-	token, err := await(ctx, h.Fleet.ClusterRegistrationTokens(namespace), &fleet.ClusterRegistrationToken{}, name, func(token *fleet.ClusterRegistrationToken) (bool, error) {
+	var last string
+	token, err := await(ctx, h.Fleet.ClusterRegistrationTokens(namespace), &fleet.ClusterRegistrationToken{}, name, false, func(token *fleet.ClusterRegistrationToken) (bool, error) {
 		v := view.OfToken(token)
 		if v.State == view.StateFailed {
 			return false, fmt.Errorf("the hub refuses it: %s: %s", v.Reason, v.Message)

@@ -4,6 +4,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -17,6 +18,8 @@ type Streams struct {
 	Terminal bool
 	// Env looks up environment variables.
 	Env func(string) string
+	// Now tells the time.
+	Now func() time.Time
 }
 
 const description = `It works on the hub that kubectl works on: the current context of $KUBECONFIG or ~/.kube/config, unless

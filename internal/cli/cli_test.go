@@ -23,7 +23,7 @@ import (
 func muster(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	app := App(Streams{Out: &out, Err: &errs, Env: func(string) string { return "" }})
+	app := App(Streams{Out: &out, Err: &errs, Env: func(string) string { return "" }, Now: time.Now})
 	err = app.RunContext(t.Context(), FlagsFirst(app, append([]string{"muster"}, args...)))
 	return out.String(), errs.String(), err
 }
@@ -33,16 +33,16 @@ func TestFlagsMayStandAnywhereBehindTheirCommand(t *testing.T) {
 		"muster":                "muster",
 		"muster clusters -A":    "muster clusters -A",
 		"muster -n ns clusters": "muster -n ns clusters",
-		"muster import east --kubeconfig f --wait":   "muster import --kubeconfig f --wait east",
-		"muster --kubeconfig h import a --wait -l x": "muster --kubeconfig h import --wait -l x a",
-		"muster import east --kubeconfig=f x":        "muster import --kubeconfig=f east x",
-		"muster token create t --ttl 1h -o values":   "muster token create --ttl 1h -o values t",
-		"muster token --help":                        "muster token --help",
-		"muster import -- -odd --wait":               "muster import -- -odd --wait",
-		"muster import --wait east -- more":          "muster import --wait -- east more",
-		"muster import east --kubeconfig":            "muster import --kubeconfig east",
-		"muster bogus --flag x":                      "muster --flag bogus x",
-		"muster clusters - -A":                       "muster clusters -A -",
+		"muster import east --kubeconfig f --wait":        "muster import --kubeconfig f --wait east",
+		"muster --kubeconfig h import a --wait --label x": "muster --kubeconfig h import --wait --label x a",
+		"muster import east --kubeconfig=f x":             "muster import --kubeconfig=f east x",
+		"muster token create t --ttl 1h -o values":        "muster token create --ttl 1h -o values t",
+		"muster token --help":                             "muster token --help",
+		"muster import -- -odd --wait":                    "muster import -- -odd --wait",
+		"muster import --wait east -- more":               "muster import --wait -- east more",
+		"muster import east --kubeconfig":                 "muster import --kubeconfig east",
+		"muster bogus --flag x":                           "muster --flag bogus x",
+		"muster clusters - -A":                            "muster clusters -A -",
 	}
 	app := App(Streams{})
 	for line, want := range tests {
@@ -56,30 +56,30 @@ func TestWrongCommandLinesSayWhatIsWrong(t *testing.T) {
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	t.Setenv("KUBECONFIG", empty)
 	tests := map[string]string{
-		"bogus":                               `there is no command "bogus"; see --help`,
-		"token bogus":                         `there is no command "bogus"; see --help`,
-		"clusters --bogus":                    "flag provided but not defined: -bogus; see --help",
-		"clusters east":                       `clusters takes no argument "east"`,
-		"clusters -o xml":                     `--output is "xml": it must be one of wide, json, yaml`,
-		"clusters -o values":                  `--output is "values"`,
-		"clusters":                            "no way to the hub: pass --kubeconfig, or set KUBECONFIG",
-		"--kubeconfig /nowhere clusters":      "/nowhere",
-		"clusters --context nobody":           `context "nobody" does not exist`,
-		"import":                              "import needs exactly one argument, the NAME of the cluster, and got 0",
-		"import a b --kubeconfig x":           "and got 2",
-		"import a":                            "which cluster? Pass its kubeconfig after the command",
-		"import UP --kubeconfig /nowhere":     `"UP" is no name for an object`,
-		"import a --kubeconfig /nowhere":      "kubeconfig of the cluster to import: open /nowhere",
-		"import a --kubeconfig /x -l novalue": `--label "novalue": write it as KEY=VALUE`,
-		"import a --kubeconfig /x -l a/b/c=1": `--label "a/b/c=1" is no label`,
-		"token create":                        "token create needs exactly one argument, the NAME of the token",
-		"token create t --ttl -1h":            "--ttl is -1h0m0s: it must not be negative",
-		"token create t --ttl 1d":             "ttl",
-		"token create UP":                     `"UP" is no name for an object`,
-		"token revoke":                        "token revoke needs exactly one argument",
-		"token list x":                        `takes no argument "x"`,
-		"crds x":                              `crds takes no argument "x"`,
-		"demo x":                              `demo takes no argument "x"`,
+		"bogus":                           `there is no command "bogus"; see --help`,
+		"token bogus":                     `there is no command "bogus"; see --help`,
+		"clusters --bogus":                "flag provided but not defined: -bogus; see --help",
+		"clusters east":                   `clusters takes no argument "east"`,
+		"clusters -o xml":                 `--output is "xml": it must be one of wide, json, yaml`,
+		"clusters -o values":              `--output is "values"`,
+		"clusters":                        "no way to the hub: pass --kubeconfig, or set KUBECONFIG",
+		"--kubeconfig /nowhere clusters":  "/nowhere",
+		"clusters --context nobody":       `context "nobody" does not exist`,
+		"import":                          "import needs exactly one argument, the NAME of the cluster, and got 0",
+		"import a b --kubeconfig x":       "and got 2",
+		"import a":                        "which cluster? Pass its kubeconfig after the command",
+		"import UP --kubeconfig /nowhere": `"UP" is no name for an object`,
+		"import a --kubeconfig /nowhere":  "kubeconfig of the cluster to import: open /nowhere",
+		"import a --kubeconfig /x --label novalue": `--label "novalue": write it as KEY=VALUE`,
+		"import a --kubeconfig /x --label a/b/c=1": `--label "a/b/c=1" is no label`,
+		"token create":             "token create needs exactly one argument, the NAME of the token",
+		"token create t --ttl -1h": "--ttl is -1h0m0s: it must not be negative",
+		"token create t --ttl 1d":  "ttl",
+		"token create UP":          `"UP" is no name for an object`,
+		"token revoke":             "token revoke needs exactly one argument",
+		"token list x":             `takes no argument "x"`,
+		"crds x":                   `crds takes no argument "x"`,
+		"demo x":                   `demo takes no argument "x"`,
 	}
 	for line, want := range tests {
 		t.Run(line, func(t *testing.T) {

@@ -61,7 +61,7 @@ func listClusters(c *cli.Context, s Streams) error {
 		fmt.Fprintln(s.Err, "No clusters "+where(namespace)+".")
 		return nil
 	}
-	clusterTable(s.Out, clusters, c.String(flagOutput) == formatWide, time.Now())
+	clusterTable(s.Out, clusters, c.String(flagOutput) == formatWide, s.Now())
 	return nil
 }
 

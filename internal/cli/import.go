@@ -36,7 +36,7 @@ files it refers to.`,
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: flagKubeconfig, Usage: "`FILE` with the kubeconfig of the cluster to import (required)"},
 			&cli.StringFlag{Name: flagMemberContext, Usage: "`NAME` of the context in it; default: the current one"},
-			&cli.StringSliceFlag{Name: flagLabel, Aliases: []string{"l"}, Usage: "`KEY=VALUE` to put on the Cluster; may be repeated"},
+			&cli.StringSliceFlag{Name: flagLabel, Usage: "`KEY=VALUE` to put on the Cluster; may be repeated"},
 			&cli.BoolFlag{Name: flagWait, Usage: "follow it until the cluster is registered"},
 			&cli.DurationFlag{Name: flagTimeout, Value: 5 * time.Minute, Usage: "`DURATION` to wait at most, with --wait"},
 		}, hubFlagsBesideKubeconfig()...),
@@ -111,9 +111,9 @@ func parseLabels(pairs []string) (map[string]string, error) {
 func followCluster(c *cli.Context, s Streams, hub *connection, order admin.Import) error {
 	ctx, cancel := context.WithTimeout(c.Context, c.Duration(flagTimeout))
 	defer cancel()
-	begun := time.Now()
+	begun := s.Now()
 	_, err := hub.AwaitRegistered(ctx, order.Namespace, order.Name, func(v view.Cluster) {
-		fmt.Fprintln(s.Err, progressLine(v, time.Since(begun)))
+		fmt.Fprintln(s.Err, progressLine(v, s.Now().Sub(begun)))
 	})
 	if err != nil {
 		return err

@@ -16,6 +16,9 @@ func selfContained(file, context string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig of the cluster to import: %w", err)
 	}
+	if err := clientcmd.ResolveLocalPaths(config); err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", file, err)
+	}
 	if context != "" {
 		config.CurrentContext = context
 	}

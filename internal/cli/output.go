@@ -58,7 +58,7 @@ func encode(w io.Writer, format string, value any) (done bool, err error) {
 // noArguments refuses what would be ignored.
 func noArguments(c *cli.Context) error {
 	if c.Args().Present() {
-		return fmt.Errorf("%s takes no argument %q; see --help", c.Command.FullName(), c.Args().First())
+		return fmt.Errorf("%s takes no argument %q; see --help", c.Command.HelpName, c.Args().First())
 	}
 	return nil
 }
@@ -66,7 +66,7 @@ func noArguments(c *cli.Context) error {
 // oneArgument is the name a command is about.
 func oneArgument(c *cli.Context, what string) (string, error) {
 	if c.Args().Len() != 1 {
-		return "", fmt.Errorf("%s needs exactly one argument, %s, and got %d; see --help", c.Command.FullName(), what, c.Args().Len())
+		return "", fmt.Errorf("%s needs exactly one argument, %s, and got %d; see --help", c.Command.HelpName, what, c.Args().Len())
 	}
 	return c.Args().First(), nil
 }

@@ -84,7 +84,7 @@ func showToken(c *cli.Context, s Streams, token view.Token) error {
 	if done, err := encode(s.Out, c.String(flagOutput), token); done {
 		return err
 	}
-	instructions(s.Out, token, c.String(flagChart), time.Now())
+	instructions(s.Out, token, c.String(flagChart), s.Now())
 	return nil
 }
 
@@ -141,7 +141,7 @@ func listTokens(c *cli.Context, s Streams) error {
 		fmt.Fprintln(s.Err, "No registration tokens "+where(namespace)+".")
 		return nil
 	}
-	tokenTable(s.Out, tokens, c.String(flagOutput) == formatWide, time.Now())
+	tokenTable(s.Out, tokens, c.String(flagOutput) == formatWide, s.Now())
 	return nil
 }
 

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
@@ -223,7 +224,7 @@ func (s *stage) patchSecret(t *testing.T, name, patch string) {
 func (s *stage) requireDelivered(t *testing.T, agentNamespace, url string, ca []byte) {
 	t.Helper()
 	cluster := s.eventuallyCluster(t, "m", func(c *fleet.Cluster) (bool, string) {
-		return c.Status.APIServerURL == url, "status.apiServerURL is " + c.Status.APIServerURL + ", want " + url
+		return c.Status.APIServerURL == url, "status.apiServerURL is " + c.Status.APIServerURL + ", want " + url + "; " + s.imported(t)
 	})
 	assert.Equal(t, registration.CAHash(ca), cluster.Status.APIServerCAHash)
 	bootstrap := s.bootstrapSecret(t, agentNamespace)
@@ -247,7 +248,7 @@ func TestARotatedKubeconfigIsUsedForTheNextImport(t *testing.T) {
 	assert.EqualValues(t, 1, *s.getCluster(t, "m").Status.AgentDeployedGeneration)
 }
 
-// storedBearer is the token of the credential an agent has stored.
+// credentialOf is the credential an agent has stored.
 func (s *stage) credentialOf(t *testing.T, agentNamespace string) *corev1.Secret {
 	t.Helper()
 	return requireThere(t, s.member.Kubernetes.CoreV1().Secrets(agentNamespace).Get, "fleet-agent")
@@ -388,7 +389,6 @@ func TestSchedulingSettingsComeChangeAndGo(t *testing.T) {
 
 	s.patchSpec(t, "m", `{"agentSchedulingCustomization":{"priorityClass":null}}`)
 	s.awaitPriorityClass(t, agentNamespace, "")
-	s.imported(t)
 	requireGone(t, classes.Get, "PriorityClass", class)
 	requireThere(t, budgets.Get, budget)
 
@@ -400,9 +400,8 @@ func TestSchedulingSettingsComeChangeAndGo(t *testing.T) {
 // imported is the condition Imported of Cluster m.
 func (s *stage) imported(t *testing.T) string {
 	t.Helper()
-	x := s.getCluster(t, "m"); t.Logf("DEBUG %+v\n%+v", x.Spec, x.Status)
-	if b, err := s.member.Kubernetes.SchedulingV1().PriorityClasses().Get(t.Context(), "fleet-agent-priority-class", metav1.GetOptions{}); err == nil { t.Logf("DEBUG PC %+v", b.ObjectMeta) }
-	return "Imported is " + testenv.Condition(s.getCluster(t, "m").Status.Conditions, fleet.ConditionImported)
+	c := s.getCluster(t, "m")
+	return fmt.Sprintf("Imported is %s; status.import is %+v", testenv.Condition(c.Status.Conditions, fleet.ConditionImported), c.Status.Import)
 }
 
 // awaitPriorityClass waits for what the agent's pods are told.

@@ -20,8 +20,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// recovery is how long after the end of an outage everything has to be as it should be: work queues, watches and agents
-// wait up to half a minute between two attempts.
+// recovery is how long after the end of an outage everything has to be as it should be. A watch of client-go waits up to
+// half a minute between two attempts, and as much again at random.
 const recovery = 90 * time.Second
 
 // outage is one moment of a registration at which the hub's API server goes away: right after this write of the hub.
@@ -35,9 +35,7 @@ var outages = []outage{
 	{"before the token", http.MethodPost, "/namespaces"},
 	{"after the token", http.MethodPost, "/clusterregistrationtokens"},
 	{"while the token gets its rights", http.MethodPost, "/roles"},
-	{"after the bearer token", http.MethodPost, "/token"},
 	{"after the values Secret", http.MethodPost, "/secrets"},
-	{"after the token is ready", http.MethodPatch, "/clusterregistrationtokens/"},
 	{"after the request was bound to its Cluster", http.MethodPatch, "/clusterregistrations/"},
 	{"while the request gets its rights", http.MethodPost, "/clusterrolebindings"},
 	{"after the credential", http.MethodPost, "/namespaces/cattle-fleet-clusters-system/secrets"},
@@ -47,10 +45,11 @@ func TestAnOutageOfTheHubsAPIAtAnyStepEndsInARegistration(t *testing.T) {
 	_, member := clusters(t)
 	hub := ownPlane(t, "outage")
 	hub.Configure(t, hub.Reachable())
-	wire := &testenv.Wire{}
-	hub.Hub(t, wire.Tap, fastRecheck)
 	for _, o := range outages {
 		t.Run(o.name, func(t *testing.T) {
+			// A hub of its own: after a failure client-go takes two minutes without one to forget how long it last waited.
+			wire := &testenv.Wire{}
+			hub.Hub(t, wire.Tap, fastRecheck)
 			story := twoWays{hub: hub, member: member, ns: hub.Namespace(t), edge: member.Namespace(t), managed: member.Namespace(t)}
 			over := o.arm(t, wire, hub)
 			story.begin(t)

@@ -52,7 +52,7 @@ func specFieldsOf(t *testing.T, cluster *fleet.Cluster, manager string) []string
 			continue
 		}
 		var owned map[string]map[string]any
-		require.NoError(t, json.Unmarshal(entry.FieldsV1.Raw, &owned))
+		require.NoError(t, json.Unmarshal(entry.FieldsV1.GetRawBytes(), &owned))
 		for field := range owned["f:spec"] {
 			fields = append(fields, field)
 		}

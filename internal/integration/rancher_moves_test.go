@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -19,6 +20,10 @@ import (
 
 func (s *serverStory) moves(t *testing.T) {
 	s.server.Workspace(t, otherWorkspace)
+	// Between any two of the hub's writes on the member the agent has time to act on the first.
+	const slow = 100 * time.Millisecond
+	s.server.Proxy.Tunnel.Slow(slow)
+	defer s.server.Proxy.Tunnel.Slow(0)
 	old := s.cluster(t, s.edge)
 	moved := s.moveTo(otherWorkspace)
 	s.server.Delete(t, moved, old.Namespace)

@@ -55,6 +55,7 @@ func TestAManagementServerDoesNotNoticeWhichFleetItHas(t *testing.T) {
 		{"5 a Secret that is made again is no reason to import", s.secretsAreMadeAgain},
 		{"6 the TLS mode reaches every agent without a registration", s.tlsMode},
 		{"6 another address reaches every agent, whatever is wrong with one of them", s.otherAddress},
+		{"6 an address that is taken back at once costs no agent its credential", s.addressTakenBack},
 		{"7 any other generation redeploys", s.redeploy},
 		{"9 the status is what the server shows", s.status},
 		{"10 everything is where the server expects it", s.places},
@@ -172,6 +173,7 @@ func (s *serverStory) secretsAreMadeAgain(t *testing.T) {
 	edge, local := s.cluster(t, s.edge), s.cluster(t, s.local)
 	edgeCredential := s.credential(t, s.member, agentNamespace)
 	localCredential := s.credential(t, s.hub, rancherlike.LocalAgentNamespace)
+	toEdge, toLocal := s.server.Proxy.Calls(s.edge.ID), s.server.Proxy.Calls(s.local.ID)
 
 	s.server.DeleteSecret(t, s.edge)
 	s.server.CreateSecret(t, s.edge)
@@ -185,6 +187,8 @@ func (s *serverStory) secretsAreMadeAgain(t *testing.T) {
 
 	s.requireNotImported(t, s.edge, edge)
 	s.requireNotImported(t, s.local, local)
+	require.Equal(t, toEdge, s.server.Proxy.Calls(s.edge.ID), "the hub called the member")
+	require.Equal(t, toLocal, s.server.Proxy.Calls(s.local.ID), "the hub called its own cluster")
 	require.Equal(t, []string{s.hub.URL()}, s.seen.Addresses(local.UID), "the agent was sent to another address and back")
 	require.Equal(t, edgeCredential.ResourceVersion, s.credential(t, s.member, agentNamespace).ResourceVersion)
 	require.Equal(t, localCredential.ResourceVersion, s.credential(t, s.hub, rancherlike.LocalAgentNamespace).ResourceVersion)
@@ -246,6 +250,34 @@ func (s *serverStory) otherAddress(t *testing.T) {
 	s.awaitBeat(t, s.local)
 	require.Equal(t, []string{s.hub.URL()}, s.seen.Addresses(s.cluster(t, s.local).UID), "the address in its Secret has not changed")
 	require.Equal(t, localCredential.ResourceVersion, s.credential(t, s.hub, rancherlike.LocalAgentNamespace).ResourceVersion)
+}
+
+// addressTakenBack: the hub grants a request, and with that revokes the credential in use, while the agent is told to go
+// back to where it was.
+func (s *serverStory) addressTakenBack(t *testing.T) {
+	before, requests := s.server.Settings, s.requests(t, s.edge)
+	mistaken := rancherlike.NewProxy(s.t, s.hub)
+	s.fronts = append(s.fronts, mistaken)
+	fault := rancherlike.TunnelFaults()[0]
+	fault.Below = "/api/v1/" // where the agent looks for its credential
+	mistaken.Agents.Break(fault)
+	s.server.Settings.ServerURL, s.server.Settings.CACerts = mistaken.URL(), mistaken.CA()
+	s.server.Upgrade(t)
+	testenv.Eventually(t, func() (bool, string) {
+		now := s.requests(t, s.edge)
+		return len(now) == 1 && now[0] != requests[0], fmt.Sprintf("the requests are %v", now)
+	})
+
+	s.server.Settings = before
+	s.server.Upgrade(t)
+	testenv.Eventually(t, func() (bool, string) {
+		told := s.cluster(t, s.edge).Status.APIServerURL
+		return told == before.ServerURL, "the agent was told " + told
+	})
+	requireCredential(t, s.member, agentNamespace, s.edge.Name)
+	s.awaitBeat(t, s.edge)
+	s.condition(t, s.edge, fleet.ConditionRegistered, "True")
+	require.Equal(t, before.ServerURL, s.address(t, s.member, agentNamespace))
 }
 
 // breakACluster has the server manage a cluster whose kubeconfig leads nowhere.

@@ -19,7 +19,7 @@ import (
 
 const (
 	// tokenPath is where a container finds its ServiceAccount's token. The API server mounts it unless it is told not to.
-	tokenPath = "/var/run/secrets/kubernetes.io/serviceaccount" //nolint:gosec // no credential
+	tokenPath = "/var/run/secrets/kubernetes.io/serviceaccount"
 	// tokenLife is asked for; the API server may grant less.
 	tokenLife = time.Hour
 	// renewAfter is the part of a token's life after which it is replaced. Clients read the file again every minute.

@@ -107,7 +107,9 @@ func Run(ctx context.Context, options Options) error {
 		return err
 	}
 	n := &node{options: o, client: client, workers: map[workerKey]*worker{}}
-	if err := n.announce(ctx); err != nil {
+	if err := n.announce(ctx); ctx.Err() != nil {
+		return nil
+	} else if err != nil {
 		return fmt.Errorf("create Node %s: %w", o.Node, err)
 	}
 	n.run(ctx)

@@ -263,3 +263,9 @@ func TestAPodMadeAgainUnderItsNameGetsAWorkerOfItsOwn(t *testing.T) {
 	require.False(t, open, "the old one was told to end")
 	require.Empty(t, n.workers, "a pod of another node is not taken")
 }
+
+func TestAnEndBeforeTheBeginningIsNoFailure(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, Run(ctx, Options{RESTConfig: &rest.Config{Host: "http://127.0.0.1:1"}, Binaries: "b", Logs: t.TempDir()}))
+}

@@ -153,15 +153,21 @@ func (c *Cluster) Configure(t testing.TB, settings map[string]any) {
 	t.Helper()
 	document, err := yaml.Marshal(settings)
 	require.NoError(t, err)
+	c.ConfigureWith(t, string(document))
+}
+
+// ConfigureWith writes the hub's configuration as it is.
+func (c *Cluster) ConfigureWith(t testing.TB, document string) {
+	t.Helper()
 	client := c.Kubernetes.CoreV1()
-	_, err = client.Namespaces().Create(context.Background(),
+	_, err := client.Namespaces().Create(context.Background(),
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: registration.DefaultSystemNamespace}}, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		require.NoError(t, err)
 	}
 	configMap := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: registration.HubConfigMap},
-		Data:       map[string]string{registration.ConfigKey: string(document)},
+		Data:       map[string]string{registration.ConfigKey: document},
 	}
 	configMaps := client.ConfigMaps(registration.DefaultSystemNamespace)
 	_, err = configMaps.Create(context.Background(), configMap, metav1.CreateOptions{})

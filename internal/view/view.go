@@ -44,6 +44,9 @@ type Cluster struct {
 	LastSeen  *metav1.Time `json:"lastSeen,omitempty"`
 }
 
+// notLookedAt is the message of StateNew.
+const notLookedAt = "the hub has not looked at it yet: is a fleet-controller running?"
+
 // OfCluster condenses a Cluster.
 func OfCluster(c *fleet.Cluster) Cluster {
 	v := Cluster{Namespace: c.Namespace, Name: c.Name, WayIn: wayIn(c)}
@@ -98,7 +101,7 @@ func clusterState(c *fleet.Cluster) (state, reason, message string) {
 	case registered != nil:
 		return StateWaitingForAgent, registered.Reason, registered.Message
 	}
-	return StateNew, "", "the hub has not looked at it yet"
+	return StateNew, "", notLookedAt
 }
 
 func trouble(conditions ...*genericcondition.GenericCondition) (reason, message string) {
@@ -152,7 +155,7 @@ func tokenState(t *fleet.ClusterRegistrationToken) (state, reason, message strin
 	case ready == nil && t.Status.SecretName != "":
 		return StateReady, "", "" // a hub that writes no conditions
 	case ready == nil:
-		return StateNew, "", "the hub has not looked at it yet"
+		return StateNew, "", notLookedAt
 	case is(ready, corev1.ConditionTrue):
 		return StateReady, "", ""
 	case is(ready, corev1.ConditionFalse):

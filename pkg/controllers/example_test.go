@@ -13,9 +13,8 @@ import (
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
-// runHub runs a hub inside a program that watches Clusters itself, until ctx ends. cfg and factory are the program's own.
-func runHub(ctx context.Context, cfg *rest.Config, factory controller.SharedControllerFactory, seen func(*fleet.Cluster)) error {
-	// Handlers of the program are registered before Run, which starts the factory: one watch serves the program and the hub.
+// watchClusters is work of the program itself, registered before the hub. ctx ends after the hub's.
+func watchClusters(ctx context.Context, factory controller.SharedControllerFactory, seen func(*fleet.Cluster)) {
 	clusters := fleetcontrollers.New(factory).Cluster()
 	clusters.OnChange(ctx, "my-program", func(_ string, cluster *fleet.Cluster) (*fleet.Cluster, error) {
 		if cluster != nil {
@@ -23,6 +22,11 @@ func runHub(ctx context.Context, cfg *rest.Config, factory controller.SharedCont
 		}
 		return cluster, nil
 	})
+}
+
+// runHub runs the hub until ctx ends. cfg and factory are the program's own; Run starts the factory, so that one watch
+// serves the program and the hub.
+func runHub(ctx context.Context, cfg *rest.Config, factory controller.SharedControllerFactory) error {
 	err := controllers.Run(ctx, controllers.Options{
 		RESTConfig:              cfg,
 		SharedControllerFactory: factory, // may be left out
@@ -36,18 +40,20 @@ func runHub(ctx context.Context, cfg *rest.Config, factory controller.SharedCont
 
 // A program that has a rest.Config and a factory of its own runs a hub beside its other work.
 func ExampleRun() {
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
+	program, end := context.WithCancel(context.Background())
+	defer end()
 	cfg := &rest.Config{Host: "https://hub.example:6443", BearerToken: "of the program's ServiceAccount"}
 	factory, err := controller.NewSharedControllerFactoryFromConfig(cfg, nil)
 	if err != nil {
 		logrus.Error(err)
 		return
 	}
-	err = runHub(ctx, cfg, factory, func(cluster *fleet.Cluster) {
+	watchClusters(program, factory, func(cluster *fleet.Cluster) {
 		logrus.Infof("Cluster %s was last seen at %s", cluster.Name, cluster.Status.Agent.LastSeen)
 	})
-	if err != nil {
+	hub, stop := context.WithCancel(program)
+	defer stop()
+	if err := runHub(hub, cfg, factory); err != nil {
 		logrus.Error(err)
 	}
 }

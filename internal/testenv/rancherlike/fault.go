@@ -1,8 +1,10 @@
 package rancherlike
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 )
@@ -13,6 +15,8 @@ type Fault struct {
 	Code        int
 	ContentType string
 	Body        string
+	// Below, if given, breaks only the paths that begin so.
+	Below string
 }
 
 const (
@@ -25,21 +29,21 @@ const (
 // moment. The last two look as if the API server had sent them.
 func AgentFaults() []Fault {
 	return []Fault{
-		{"401 of the server", http.StatusUnauthorized, typeJSON, `{"type":"error","status":"401","message":"must authenticate"}`},
-		{"401 page", http.StatusUnauthorized, typeHTML, "<html><body>Log in</body></html>"},
-		{"403 of the server", http.StatusForbidden, typeJSON, `{"baseType":"error","code":"Forbidden","status":403,"type":"error"}`},
-		{"502 page", http.StatusBadGateway, typeHTML, "<html><head><title>502 Bad Gateway</title></head></html>"},
-		{"503 page", http.StatusServiceUnavailable, typeHTML, "<html><head><title>503 Service Temporarily Unavailable</title></head></html>"},
-		{"403 Status", http.StatusForbidden, typeJSON, status(http.StatusForbidden, "Forbidden", "cannot list resource in API group")},
-		{"503 Status", http.StatusServiceUnavailable, typeJSON, status(http.StatusServiceUnavailable, "ServiceUnavailable", "the server is currently unable to handle the request")},
+		{Name: "401 of the server", Code: http.StatusUnauthorized, ContentType: typeJSON, Body: `{"type":"error","status":"401","message":"must authenticate"}`},
+		{Name: "401 page", Code: http.StatusUnauthorized, ContentType: typeHTML, Body: "<html><body>Log in</body></html>"},
+		{Name: "403 of the server", Code: http.StatusForbidden, ContentType: typeJSON, Body: `{"baseType":"error","code":"Forbidden","status":403,"type":"error"}`},
+		{Name: "502 page", Code: http.StatusBadGateway, ContentType: typeHTML, Body: "<html><head><title>502 Bad Gateway</title></head></html>"},
+		{Name: "503 page", Code: http.StatusServiceUnavailable, ContentType: typeHTML, Body: "<html><head><title>503 Service Temporarily Unavailable</title></head></html>"},
+		{Name: "403 Status", Code: http.StatusForbidden, ContentType: typeJSON, Body: status(http.StatusForbidden, "Forbidden", "cannot list resource in API group")},
+		{Name: "503 Status", Code: http.StatusServiceUnavailable, ContentType: typeJSON, Body: status(http.StatusServiceUnavailable, "ServiceUnavailable", "the server is currently unable to handle the request")},
 	}
 }
 
 // TunnelFaults are what the hub gets to see while the tunnel to a member is down.
 func TunnelFaults() []Fault {
 	return []Fault{
-		{"502 of the tunnel", http.StatusBadGateway, typeText, "cluster agent disconnected"},
-		{"503 of the tunnel", http.StatusServiceUnavailable, typeText, "cluster agent disconnected"},
+		{Name: "502 of the tunnel", Code: http.StatusBadGateway, ContentType: typeText, Body: "cluster agent disconnected"},
+		{Name: "503 of the tunnel", Code: http.StatusServiceUnavailable, ContentType: typeText, Body: "cluster agent disconnected"},
 	}
 }
 
@@ -53,6 +57,23 @@ type Switch struct {
 	fault    *Fault
 	answered int
 	since    time.Time
+	delay    time.Duration
+}
+
+// Slow has every request take that much longer, as over a tunnel to the other end of the world.
+func (s *Switch) Slow(delay time.Duration) {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	s.delay = delay
+}
+
+func (s *Switch) linger(r *http.Request) {
+	s.mutex.Lock()
+	delay := s.delay
+	s.mutex.Unlock()
+	ctx, cancel := context.WithTimeout(r.Context(), delay)
+	defer cancel()
+	<-ctx.Done()
 }
 
 // Break has every request answered by the fault, and counts from 0.
@@ -77,10 +98,10 @@ func (s *Switch) Answered() (int, time.Duration) {
 }
 
 // interrupt answers the request if the way is broken.
-func (s *Switch) interrupt(w http.ResponseWriter) bool {
+func (s *Switch) interrupt(w http.ResponseWriter, r *http.Request) bool {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if s.fault == nil {
+	if s.fault == nil || !strings.HasPrefix(r.URL.Path, s.fault.Below) {
 		return false
 	}
 	s.answered++

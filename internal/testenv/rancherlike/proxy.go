@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -43,6 +44,14 @@ type Proxy struct {
 type tunnel struct {
 	token   string
 	handler http.Handler
+	calls   atomic.Int64
+}
+
+// Calls says how many requests went to a member, or were to go there.
+func (p *Proxy) Calls(name string) int64 {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	return p.members[name].calls.Load()
 }
 
 // NewProxy starts a server with a certificate authority of its own, until the test ends.
@@ -103,7 +112,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.HasPrefix(r.URL.Path, tunnelPrefix):
 		p.toMember(w, r)
 	case isKubernetes(r.URL.Path):
-		if !p.Agents.interrupt(w) {
+		if !p.Agents.interrupt(w, r) {
 			p.hub.ServeHTTP(w, r)
 		}
 	default:
@@ -126,13 +135,17 @@ func (p *Proxy) stray(r *http.Request) {
 }
 
 func (p *Proxy) toMember(w http.ResponseWriter, r *http.Request) {
-	if p.Tunnel.interrupt(w) {
-		return
-	}
 	name, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, tunnelPrefix), "/")
 	p.mutex.Lock()
 	member := p.members[name]
 	p.mutex.Unlock()
+	if member != nil {
+		member.calls.Add(1)
+	}
+	p.Tunnel.linger(r)
+	if p.Tunnel.interrupt(w, r) {
+		return
+	}
 	if member == nil || r.Header.Get("Authorization") != "Bearer "+member.token {
 		Fault{Code: http.StatusUnauthorized, ContentType: typeJSON, Body: `{"type":"error","status":"401","message":"must authenticate"}`}.answer(w)
 		return

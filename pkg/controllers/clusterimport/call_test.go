@@ -84,11 +84,18 @@ func TestImportOverAnAgentDeletesNothingOfIt(t *testing.T) {
 	assert.NotContains(t, m.transcript(), "DELETE")
 }
 
-func TestCredentialOfAnotherReleaseGoesLast(t *testing.T) {
+// The agent restarts with the Deployment; with its old credential still there it would not look at the new registration.
+func TestCredentialOfAnotherReleaseGoesBetweenBootstrapSecretAndDeployment(t *testing.T) {
 	m := newFakeMember(t)
 	m.put(credentialPath, map[string]any{"kind": "Secret", "apiVersion": "v1", "data": map[string]any{"kubeconfig": "eA=="}})
 	require.Nil(t, m.connect(t).install(t.Context(), planned(t, nil)))
-	assert.True(t, strings.HasSuffix(m.transcript(), "GET "+credentialPath+"\nDELETE "+credentialPath+"\n"), m.transcript())
+	transcript := m.transcript()
+	bootstrap := strings.Index(transcript, "PATCH "+credentialPath+"-bootstrap")
+	dropped := strings.Index(transcript, "GET "+credentialPath+"\nDELETE "+credentialPath+"\n")
+	deployment := strings.Index(transcript, "/deployments/fleet-agent")
+	assert.Less(t, bootstrap, dropped, transcript)
+	assert.Less(t, dropped, deployment, transcript)
+	assert.GreaterOrEqual(t, bootstrap, 0)
 	assert.NotContains(t, m.paths(), credentialPath)
 }
 

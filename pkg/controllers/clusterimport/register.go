@@ -5,6 +5,7 @@ package clusterimport
 import (
 	"context"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,6 +19,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/index"
 	"github.com/muster-fleet/muster/pkg/controllers/related"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // Step is the import's contribution to the status of a Cluster: condition Imported.
@@ -31,7 +33,7 @@ type Step struct {
 }
 
 // Register sets up the step for the cluster controller. It watches kubeconfig Secrets, by metadata only; the tokens that
-// imports wait for; and the configuration. The pool stops when ctx ends; Wait waits for it.
+// imports wait for, with the Secrets of their values; and the configuration. The pool stops when ctx ends; Wait waits for it.
 func Register(ctx context.Context, c *app.Context) *Step {
 	clusters, tokens := c.Fleet.Cluster(), c.Fleet.ClusterRegistrationToken()
 	known := clusters.Cache()
@@ -51,6 +53,7 @@ func Register(ctx context.Context, c *app.Context) *Step {
 		return cluster.Keys(found)
 	})
 	related.OnAnyChange(tokens, clusters, clusterOfToken)
+	related.OnAnyChange(c.Core.Secret(), clusters, s.clusterOfValues)
 	c.Config.OnChange(func(before, after config.Hub) {
 		if settingsHash(before) == settingsHash(after) && before.Bootstrap.LocalAgentDisabled == after.Bootstrap.LocalAgentDisabled {
 			return
@@ -73,6 +76,19 @@ func (s *Step) Synced(ctx context.Context) error { return s.secrets.synced(ctx) 
 func (s *Step) Wait() {
 	s.pool.wait()
 	s.secrets.wait()
+}
+
+// clusterOfValues finds the Cluster of an import token by the Secret with its values, which the hub may see later than that
+// the token is ready.
+func (s *Step) clusterOfValues(secret *corev1.Secret) []types.NamespacedName {
+	if secret.Type != registration.SecretTypeValues {
+		return nil
+	}
+	token, err := s.known.Get(secret.Namespace, secret.Name)
+	if err != nil {
+		return nil
+	}
+	return clusterOfToken(token)
 }
 
 // clusterOfToken finds the Cluster that owns an import token.

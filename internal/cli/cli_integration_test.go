@@ -1,0 +1,244 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/view"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
+
+// person sits in front of a hub that runs, in a namespace of her own.
+type person struct {
+	t         *testing.T
+	hub       *testenv.Cluster
+	namespace string
+}
+
+func atHub(t *testing.T) person {
+	t.Helper()
+	hub := testenv.SharedCluster(t, "hub")
+	hub.Configure(t, hub.Reachable())
+	hub.Hub(t)
+	file := filepath.Join(t.TempDir(), "hub.kubeconfig")
+	require.NoError(t, os.WriteFile(file, hub.Kubeconfig(), 0o600))
+	t.Setenv("KUBECONFIG", file)
+	return person{t, hub, hub.Namespace(t)}
+}
+
+// run runs a command in the namespace of the person.
+func (p person) run(args ...string) (stdout, stderr string, err error) {
+	p.t.Helper()
+	return muster(p.t, append(args, "-n", p.namespace)...)
+}
+
+func (p person) mustRun(args ...string) (stdout string) {
+	p.t.Helper()
+	stdout, _, err := p.run(args...)
+	require.NoError(p.t, err)
+	return stdout
+}
+
+func memberConfig(t *testing.T, member *testenv.Cluster) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "member.kubeconfig")
+	require.NoError(t, os.WriteFile(file, member.Kubeconfig(), 0o600))
+	return file
+}
+
+func TestImportMakesASecretAndAClusterAndFollowsThem(t *testing.T) {
+	p := atHub(t)
+	member := testenv.SharedCluster(t, "member")
+	agent := registration.DefaultSystemNamespace
+	_, err := member.Kubernetes.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: agent}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	member.Agent(t, agent)
+
+	out, progress, err := p.run("import", "east", "--kubeconfig", memberConfig(t, member), "--wait", "--timeout", "1m", "--label", "env=prod", "--label", "region=eu")
+	require.NoError(t, err)
+	require.Equal(t, "Cluster "+p.namespace+"/east created, with Secret east-kubeconfig.\nCluster "+p.namespace+"/east is registered.\n", out)
+	require.Contains(t, progress, "s  Registered")
+
+	cluster, err := p.hub.Fleet.Clusters(p.namespace).Get(t.Context(), "east", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "east-kubeconfig", cluster.Spec.KubeConfigSecret)
+	require.Equal(t, map[string]string{"env": "prod", "region": "eu"}, cluster.Labels)
+	secret, err := p.hub.Kubernetes.CoreV1().Secrets(p.namespace).Get(t.Context(), "east-kubeconfig", metav1.GetOptions{})
+	require.NoError(t, err)
+	config, err := clientcmd.RESTConfigFromKubeConfig(secret.Data[registration.KubeconfigValue])
+	require.NoError(t, err)
+	require.Equal(t, member.URL(), config.Host)
+
+	require.Regexp(t, p.namespace+` +east +manager +Registered +- +\d+s ago`, p.mustRun("clusters"))
+	var list []view.Cluster
+	require.NoError(t, json.Unmarshal([]byte(p.mustRun("clusters", "-o", "json")), &list))
+	require.Equal(t, "Registered", list[0].State)
+	list = nil
+	require.NoError(t, yaml.UnmarshalStrict([]byte(p.mustRun("clusters", "-o", "yaml")), &list))
+	require.Equal(t, "east", list[0].Name)
+
+	_, _, err = p.run("import", "east", "--kubeconfig", memberConfig(t, member))
+	require.EqualError(t, err, "Cluster "+p.namespace+"/east exists already: choose another name, or delete it first")
+}
+
+func TestImportNeverOverwritesASecret(t *testing.T) {
+	p := atHub(t)
+	p.hub.KubeconfigSecret(t, p.namespace, "east-kubeconfig", map[string][]byte{"value": []byte("precious")})
+	_, _, err := p.run("import", "east", "--kubeconfig", memberConfig(t, p.hub))
+	require.ErrorContains(t, err, "Secret "+p.namespace+"/east-kubeconfig exists already")
+	secret, err := p.hub.Kubernetes.CoreV1().Secrets(p.namespace).Get(t.Context(), "east-kubeconfig", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "precious", string(secret.Data["value"]))
+	_, err = p.hub.Fleet.Clusters(p.namespace).Get(t.Context(), "east", metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err))
+}
+
+func TestAnImportThatDoesNotSucceedSaysWhyInTime(t *testing.T) {
+	p := atHub(t)
+	away := strings.ReplaceAll(string(p.hub.Kubeconfig()), p.hub.URL(), "https://127.0.0.1:1")
+	file := filepath.Join(t.TempDir(), "away.kubeconfig")
+	require.NoError(t, os.WriteFile(file, []byte(away), 0o600))
+	out, progress, err := p.run("import", "away", "--kubeconfig", file, "--wait", "--timeout", "5s")
+	require.ErrorContains(t, err, "Cluster "+p.namespace+"/away was not ready in time: ImportFailed: Unreachable: ")
+	require.Contains(t, out, "created")
+	require.Contains(t, progress, "ImportFailed (Unreachable)")
+
+	require.Contains(t, p.mustRun("clusters", "-o", "wide"), "127.0.0.1:1")
+}
+
+func TestAnImportIntoANamespaceThatIsNotThereSaysHowToMakeIt(t *testing.T) {
+	p := atHub(t)
+	p.namespace = "nowhere"
+	_, _, err := p.run("import", "east", "--kubeconfig", memberConfig(t, p.hub))
+	require.ErrorContains(t, err, "create it with `kubectl create namespace nowhere`")
+	_, _, err = p.run("token", "create", "t")
+	require.ErrorContains(t, err, "create it with `kubectl create namespace nowhere`")
+}
+
+func TestTheGlobalKubeconfigIsTheHubsWhenImporting(t *testing.T) {
+	p := atHub(t)
+	hub := os.Getenv("KUBECONFIG")
+	t.Setenv("KUBECONFIG", "/nowhere")
+	_, _, err := muster(t, "--kubeconfig", hub, "import", "east", "--kubeconfig", memberConfig(t, testenv.SharedCluster(t, "member")), "-n", p.namespace)
+	require.NoError(t, err)
+	_, err = p.hub.Fleet.Clusters(p.namespace).Get(t.Context(), "east", metav1.GetOptions{})
+	require.NoError(t, err)
+}
+
+func TestATokenIsCreatedListedAndRevoked(t *testing.T) {
+	p := atHub(t)
+	out := p.mustRun("token", "create", "west", "--ttl", "2h", "--chart", "oci://example.com/agent")
+	require.Contains(t, out, "Token "+p.namespace+"/west is ready")
+	require.Contains(t, out, "fleet-agent oci://example.com/agent")
+	token, err := p.hub.Fleet.ClusterRegistrationTokens(p.namespace).Get(t.Context(), "west", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, 2*time.Hour, token.Spec.TTL.Duration)
+
+	_, _, err = p.run("token", "create", "west")
+	require.ErrorContains(t, err, "exists already")
+	require.Regexp(t, p.namespace+` +west +2h0m0s +in \S+ +west +Ready`, p.mustRun("token", "list"))
+	var all []view.Token
+	require.NoError(t, json.Unmarshal([]byte(p.mustRun("token", "list", "-A", "-o", "json")), &all))
+	require.NotEmpty(t, all)
+
+	require.Contains(t, p.mustRun("token", "revoke", "west"), "is revoked")
+	_, _, err = p.run("token", "revoke", "west")
+	require.ErrorContains(t, err, "there is no ClusterRegistrationToken "+p.namespace+"/west")
+}
+
+func TestABearerTokenIsPrintedOnRequestOnly(t *testing.T) {
+	p := atHub(t)
+	values, _, err := p.run("token", "create", "loud", "-o", "values", "--ttl", "0")
+	require.NoError(t, err)
+	decoded, err := registration.DecodeValues([]byte(values))
+	require.NoError(t, err)
+	require.NotEmpty(t, decoded.Token)
+	require.Equal(t, p.namespace, decoded.ClusterNamespace)
+	token, err := p.hub.Fleet.ClusterRegistrationTokens(p.namespace).Get(t.Context(), "loud", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Nil(t, token.Spec.TTL, "0 means that it does not end")
+
+	for _, args := range [][]string{
+		{"token", "create", "quiet1"},
+		{"token", "create", "quiet2", "-o", "json"},
+		{"token", "create", "quiet3", "-o", "yaml"},
+		{"token", "list", "-o", "json"},
+		{"token", "list", "-o", "wide"},
+	} {
+		out := p.mustRun(args...)
+		require.NotContains(t, out, "eyJ", "%v: this is how a token begins", args)
+	}
+}
+
+func TestATokenThatTheHubRefusesFailsAtOnce(t *testing.T) {
+	p := atHub(t)
+	// The name of the token's Secret is taken.
+	p.hub.KubeconfigSecret(t, p.namespace, "west", map[string][]byte{"x": []byte("y")})
+	_, _, err := p.run("token", "create", "west")
+	require.ErrorContains(t, err, "ClusterRegistrationToken "+p.namespace+"/west: the hub refuses it: "+fleet.ReasonNameConflict)
+}
+
+func TestAClusterThatIsNoHubSaysSo(t *testing.T) {
+	file := memberConfig(t, testenv.SharedCluster(t, "member"))
+	for _, args := range [][]string{{"clusters"}, {"token", "list"}} {
+		_, _, err := muster(t, append(args, "--kubeconfig", file)...)
+		require.ErrorContains(t, err, "is this a hub?")
+	}
+}
+
+func TestAnEmptyListIsSaidAndNotPrinted(t *testing.T) {
+	p := atHub(t)
+	out, said, err := p.run("clusters")
+	require.NoError(t, err)
+	require.Empty(t, out)
+	require.Equal(t, "No clusters in namespace "+p.namespace+" (-A for all).\n", said)
+	require.Equal(t, "[]\n", p.mustRun("token", "list", "-o", "json"))
+}
+
+func TestAnImportThatMayNotMakeTheClusterTakesItsSecretBack(t *testing.T) {
+	p := atHub(t)
+	rbac := p.hub.Kubernetes.RbacV1()
+	_, err := rbac.Roles(p.namespace).Create(t.Context(), &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: "half"},
+		Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"create", "delete"}},
+			{APIGroups: []string{"fleet.cattle.io"}, Resources: []string{"clusters"}, Verbs: []string{"get"}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = rbac.RoleBindings(p.namespace).Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "half"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "half"},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "half"}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	config, err := clientcmd.Load(p.hub.Kubeconfig())
+	require.NoError(t, err)
+	for _, user := range config.AuthInfos {
+		user.Impersonate = "half"
+	}
+	require.NoError(t, clientcmd.WriteToFile(*config, os.Getenv("KUBECONFIG")))
+
+	_, _, err = p.run("import", "east", "--kubeconfig", memberConfig(t, p.hub))
+	require.ErrorContains(t, err, "create Cluster "+p.namespace+"/east")
+	require.True(t, apierrors.IsForbidden(err))
+	_, err = p.hub.Kubernetes.CoreV1().Secrets(p.namespace).Get(t.Context(), "east-kubeconfig", metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), "the next try must not stumble over it")
+}
