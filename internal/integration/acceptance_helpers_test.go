@@ -59,9 +59,11 @@ func (r registered) account() string {
 	return registration.RequestServiceAccount(r.request.Name, string(r.request.UID))
 }
 
+// register asks for a credential as an agent does. Its random string is made one that no other test has: the hub refuses one
+// that was used.
 func (s *stage) register(t *testing.T, values registration.Values, clientID, random string) registered {
 	t.Helper()
-	request := s.hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: random})
+	request := s.hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: random + s.namespace})
 	latest, secret := s.hub.Granted(t, values, request)
 	return registered{values: values, request: latest, secret: secret}
 }

@@ -31,7 +31,7 @@ var sentLabels = map[string]string{
 func TestAnUnknownClientIDGetsAClusterWithTheLabelsItMayHave(t *testing.T) {
 	s := newStage(t)
 	values := s.token(t, "tok")
-	request := s.hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "edge-6", ClientRandom: "r", ClusterLabels: sentLabels})
+	request := s.hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "edge-6", ClientRandom: "r" + s.namespace, ClusterLabels: sentLabels})
 	request, _ = s.hub.Granted(t, values, request)
 
 	sum := sha256.Sum256([]byte("edge-6"))
@@ -62,7 +62,7 @@ func TestLabelsOfAgentsAreIgnoredFromTheMomentTheConfigurationSaysSo(t *testing.
 	testenv.Eventually(t, func() (bool, string) {
 		attempt++
 		clientID := "quiet-" + time.Duration(attempt).String()
-		request := s.hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: "r", ClusterLabels: sentLabels})
+		request := s.hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: "r" + s.namespace, ClusterLabels: sentLabels})
 		request, _ = s.hub.Granted(t, values, request)
 		labels := s.getCluster(t, request.Status.ClusterName).Labels
 		return len(labels) == 1 && labels["fleet.cattle.io/cluster"] == request.Status.ClusterName, "the Cluster still got labels of its agent"
@@ -76,7 +76,7 @@ func TestAKnownClientIDRegistersForItsPreparedCluster(t *testing.T) {
 		Spec:       fleet.ClusterSpec{ClientID: "known"},
 	})
 	values := s.token(t, "tok")
-	request := s.hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "known", ClientRandom: "r", ClusterLabels: sentLabels})
+	request := s.hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "known", ClientRandom: "r" + s.namespace, ClusterLabels: sentLabels})
 	request, _ = s.hub.Granted(t, values, request)
 
 	assert.Equal(t, "prepared", request.Status.ClusterName)
@@ -93,7 +93,8 @@ func TestTheCredentialSecretIsAsAgentsExpectIt(t *testing.T) {
 	r := s.register(t, s.token(t, "tok"), "client", "random")
 	cluster := r.request.Status.ClusterName
 
-	assert.Equal(t, "c-8150d44f100d34d77e6d8589694d05645ec40ee2f47982eda19053e416662", r.secret.Name)
+	sum := sha256.Sum256([]byte("client" + "random" + s.namespace))
+	assert.Equal(t, "c-"+hex.EncodeToString(sum[:])[:61], r.secret.Name)
 	assert.Equal(t, registrationNamespace, r.secret.Namespace)
 	assert.Equal(t, "fleet.cattle.io/agent-credential", string(r.secret.Type))
 	assert.Equal(t, map[string]string{"fleet.cattle.io/cluster": cluster, "fleet.cattle.io/managed": "true"}, r.secret.Labels)

@@ -182,7 +182,7 @@ func (s *stock) makeRequest(t *testing.T) {
 			GenerateName: "request-", OwnerReferences: s.ownedByCluster(),
 			Labels: map[string]string{"fleet.cattle.io/registration-token": s.token.Name},
 		},
-		Spec: fleet.ClusterRegistrationSpec{ClientID: s.cluster.Spec.ClientID, ClientRandom: "stock-random"},
+		Spec: fleet.ClusterRegistrationSpec{ClientID: s.cluster.Spec.ClientID, ClientRandom: "stock-random" + s.namespace},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	s.request.SetGroupVersionKind(fleet.SchemeGroupVersion.WithKind("ClusterRegistration"))

@@ -13,11 +13,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/testenv/rancherlike"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
+
+// ownCluster is one that nobody else uses: the server has its workspaces, definitions and agents under fixed names.
+func ownCluster(t *testing.T, name string) *testenv.Cluster {
+	t.Helper()
+	plane, err := controlplane.Start(t.Context(), controlplane.Options{Name: name, ControllerManager: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, plane.Stop()) })
+	return testenv.On(t, plane)
+}
 
 // reads counts how often the hub reads one object.
 type reads struct {

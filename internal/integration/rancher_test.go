@@ -78,7 +78,7 @@ func TestAManagementServerDoesNotNoticeWhichFleetItHas(t *testing.T) {
 
 func newServerStory(t *testing.T) *serverStory {
 	t.Helper()
-	s := &serverStory{t: t, hub: testenv.SharedCluster(t, "rancher"), member: testenv.SharedCluster(t, "rancher-member")}
+	s := &serverStory{t: t, hub: ownCluster(t, "rancher"), member: ownCluster(t, "rancher-member")}
 	s.server = rancherlike.New(t, s.hub)
 	s.fronts = append(s.fronts, s.server.Proxy)
 	s.seen = s.server.Observe(t)

@@ -93,4 +93,13 @@ func TestTheHubRegistersItsOwnCluster(t *testing.T) {
 	cluster := hub.ClusterCondition(t, "fleet-local", "local", fleet.ConditionRegistered, "True")
 	require.Equal(t, "local", cluster.Labels["name"])
 	requireCredential(t, hub, "cattle-fleet-local-system", "local")
+
+	settings["bootstrap"] = map[string]any{"namespace": "fleet-local", "agentNamespace": "cattle-fleet-local-system", "localAgentDisabled": true}
+	hub.Configure(t, settings)
+	cluster = hub.ClusterCondition(t, "fleet-local", "local", fleet.ConditionImported, "True LocalAgentDisabled")
+	require.Nil(t, cluster.Status.AgentDeployedGeneration)
+	_, err := hub.Kubernetes.AppsV1().Deployments("cattle-fleet-local-system").Get(t.Context(), registration.AgentName, metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), "%v", err)
+	_, err = hub.Kubernetes.CoreV1().Secrets("cattle-fleet-local-system").Get(t.Context(), registration.CredentialSecret, metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), "%v", err)
 }

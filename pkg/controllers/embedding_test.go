@@ -54,10 +54,9 @@ func TestAHubRunsInsideAnotherProgramAndLeavesNothingBehind(t *testing.T) {
 // embedded is a program with a hub in it.
 type embedded struct {
 	namespace, name string
-	cfg             *rest.Config
 	factory         controller.SharedControllerFactory
 	seen            chan string
-	own             goleak.Option // what the program itself has going
+	leaks           leaks
 	stop            context.CancelFunc
 	ended           chan error
 }
@@ -68,13 +67,13 @@ func start(t *testing.T, hub *testenv.Cluster, namespace, name string, cfg *rest
 	require.NoError(t, err)
 	program, end := context.WithCancel(context.Background())
 	t.Cleanup(end)
-	e := &embedded{namespace: namespace, name: name, cfg: cfg, factory: factory, seen: make(chan string, 100), ended: make(chan error, 1)}
+	e := &embedded{namespace: namespace, name: name, factory: factory, seen: make(chan string, 100), ended: make(chan error, 1)}
 	watchClusters(program, factory, func(c *fleet.Cluster) {
 		if c.Status.Namespace != "" {
 			e.seen <- c.Name
 		}
 	})
-	e.own = goleak.IgnoreCurrent()
+	e.leaks = lookForLeaks(cfg)
 	ctx, stop := context.WithCancel(program)
 	e.stop = stop
 	go func() { e.ended <- runHub(ctx, cfg, factory) }()
@@ -86,7 +85,7 @@ func (e *embedded) stopHub(t *testing.T) {
 	t.Helper()
 	e.stop()
 	require.NoError(t, ended(t, e.ended, testenv.Patience))
-	requireNoLeaks(t, e.cfg, e.own)
+	e.leaks.requireNone(t)
 }
 
 // requireAtWork: the hub has worked on a Cluster, the program's own handler has seen that, and its cache has it.
@@ -127,24 +126,33 @@ func ended(t *testing.T, result <-chan error, patience time.Duration) error {
 	}
 }
 
-// requireNoLeaks closes connections that nobody uses any more: they are client-go's, which keeps them for the next client
-// with this configuration.
-func requireNoLeaks(t *testing.T, cfg *rest.Config, known goleak.Option) {
-	t.Helper()
-	testenv.Eventually(t, func() (bool, string) {
-		closeIdle(cfg)
-		err := goleak.Find(known)
-		return err == nil, fmt.Sprint(err)
-	})
+// leaks finds the goroutines that were not there when it was made.
+type leaks struct {
+	known     goleak.Option
+	transport http.RoundTripper
 }
 
-func closeIdle(cfg *rest.Config) {
-	if cfg == nil {
-		return
+func lookForLeaks(cfg *rest.Config) leaks {
+	l := leaks{transport: http.DefaultTransport}
+	if cfg != nil {
+		// Held, so that client-go gives the same one to the hub. An error is the hub's to report.
+		l.transport, _ = rest.TransportFor(cfg)
 	}
-	if transport, err := rest.TransportFor(cfg); err == nil {
-		utilnet.CloseIdleConnectionsFor(transport)
-	}
+	l.known = goleak.IgnoreCurrent()
+	return l
+}
+
+// requireNone closes connections that nobody uses any more: client-go keeps them for the next client with this
+// configuration.
+func (l leaks) requireNone(t *testing.T) {
+	t.Helper()
+	testenv.Eventually(t, func() (bool, string) {
+		if l.transport != nil {
+			utilnet.CloseIdleConnectionsFor(l.transport)
+		}
+		err := goleak.Find(l.known)
+		return err == nil, fmt.Sprint(err)
+	})
 }
 
 // process is what a process has once, and no library may change.
@@ -193,7 +201,7 @@ func TestAHubThatCannotStartSaysWhyAndLeavesNothingBehind(t *testing.T) {
 		"a configuration that makes no sense": {controllers.Options{RESTConfig: &rest.Config{Host: "::"}}, []string{"::"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			noLeaks := goleak.IgnoreCurrent()
+			leaks := lookForLeaks(test.options.RESTConfig)
 			result := make(chan error, 1)
 			go func() { result <- controllers.Run(context.WithoutCancel(t.Context()), test.options) }()
 			err := ended(t, result, soon)
@@ -201,7 +209,7 @@ func TestAHubThatCannotStartSaysWhyAndLeavesNothingBehind(t *testing.T) {
 			for _, want := range test.want {
 				require.ErrorContains(t, err, want)
 			}
-			requireNoLeaks(t, test.options.RESTConfig, noLeaks)
+			leaks.requireNone(t)
 		})
 	}
 }
@@ -231,7 +239,7 @@ func TestAHubThatMayNotListAKindGivesUp(t *testing.T) {
 		rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{""}, Resources: []string{"namespaces", "serviceaccounts", "configmaps", "events"}},
 	)
 	clock := clocktesting.NewFakeClock(time.Now())
-	noLeaks := goleak.IgnoreCurrent()
+	leaks := lookForLeaks(limited)
 	result := make(chan error, 1)
 	go func() {
 		result <- controllers.Run(context.WithoutCancel(t.Context()), controllers.Options{RESTConfig: limited, Clock: clock})
@@ -240,7 +248,7 @@ func TestAHubThatMayNotListAKindGivesUp(t *testing.T) {
 	clock.Step(time.Hour)
 
 	require.ErrorContains(t, ended(t, result, soon), "the right to list a kind")
-	requireNoLeaks(t, limited, noLeaks)
+	leaks.requireNone(t)
 }
 
 // limitedTo is a user with these rights and no others.

@@ -29,6 +29,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/clusterimport"
 	"github.com/muster-fleet/muster/pkg/controllers/clusterregistration"
 	"github.com/muster-fleet/muster/pkg/controllers/clusterregistrationtoken"
+	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
 	"github.com/muster-fleet/muster/pkg/controllers/settings"
 	"github.com/muster-fleet/muster/pkg/crds"
@@ -100,6 +101,7 @@ func newHub(ctx context.Context, o Options) (*hub, error) {
 	if h.transport, err = rest.TransportFor(cfg); err != nil {
 		return nil, err
 	}
+	h.Passes = guard.NewPasses(ctx)
 	h.events = record.NewBroadcaster(record.WithContext(ctx))
 	h.Events = h.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "fleetcontroller"})
 	h.events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: h.Kubernetes.CoreV1().Events("")})
@@ -178,7 +180,7 @@ func (h *hub) register(ctx context.Context) error {
 		h.Core.Namespace().Informer(), h.Core.Secret().Informer(), h.Core.ServiceAccount().Informer(), h.Core.ConfigMap().Informer(),
 		h.RBAC.Role().Informer(), h.RBAC.RoleBinding().Informer(), h.RBAC.ClusterRoleBinding().Informer(),
 		h.Fleet.Cluster().Informer(), h.Fleet.ClusterGroup().Informer(), h.Fleet.ClusterRegistration().Informer(),
-		h.Fleet.ClusterRegistrationToken().Informer(), h.Fleet.Bundle().Informer(),
+		h.Fleet.ClusterRegistrationToken().Informer(),
 	)
 	return nil
 }
@@ -227,6 +229,7 @@ func (h *hub) close() {
 	if h.imports != nil {
 		h.imports.Wait()
 	}
+	h.Passes.Wait()
 	h.events.Shutdown()
 	utilnet.CloseIdleConnectionsFor(h.transport)
 }

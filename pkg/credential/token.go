@@ -38,6 +38,8 @@ type Claims struct {
 	UID            string
 	// Expires is the end of the token's life; zero for one that has none, as those of token Secrets.
 	Expires time.Time
+	// Issued is when the API server issued the token, by its own clock; zero where the token does not say.
+	Issued time.Time
 }
 
 type boundClaims struct {
@@ -67,6 +69,9 @@ func Inspect(token Token) (Claims, error) {
 	}
 	if c.ExpiresAt != nil {
 		claims.Expires = c.ExpiresAt.Time
+	}
+	if c.IssuedAt != nil {
+		claims.Issued = c.IssuedAt.Time
 	}
 	return claims, nil
 }

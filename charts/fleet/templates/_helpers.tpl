@@ -68,7 +68,7 @@ compares it with what the agents have, and a new line more would be delivered to
 {{- toPrettyJson $config -}}
 {{- end -}}
 
-{{/* Environment of the hub. The agents' leader election has no default in the hub: each variable must be there. */}}
+{{/* Environment of the hub. */}}
 {{- define "fleet.env" -}}
 {{- $election := .Values.leaderElection | default dict -}}
 {{- $agentElection := (.Values.agent).leaderElection | default dict -}}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/credential"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
@@ -44,6 +45,8 @@ type Context struct {
 	Issuer credential.Issuer
 	// Clock tells the time; tests bring their own.
 	Clock clock.WithTicker
+	// Passes are those of all controllers.
+	Passes *guard.Passes
 	// Events records the events of transitions.
 	Events record.EventRecorder
 	// SystemNamespace is where the hub lives.

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -54,6 +55,27 @@ func (h *handler) ensureSecret(ctx context.Context, namespace string) error {
 	changed.Data = data
 	_, err = secrets.Update(ctx, changed, metav1.UpdateOptions{})
 	return err
+}
+
+// removeMoved deletes the kubeconfig of a namespace the local Cluster was in before: with it whoever may read Secrets there
+// has the hub.
+func (h *handler) removeMoved(ctx context.Context, current string) error {
+	managed, err := h.secrets.List("", labels.Everything())
+	if err != nil {
+		return err
+	}
+	for _, secret := range managed {
+		if secret.Name != secretName || secret.Namespace == current || secret.Data[registration.KubeconfigValue] == nil {
+			continue
+		}
+		err := h.Kubernetes.CoreV1().Secrets(secret.Namespace).Delete(ctx, secret.Name, metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: &secret.UID},
+		})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("deleting the hub's kubeconfig in the namespace it moved away from: %w", err)
+		}
+	}
+	return nil
 }
 
 func localSecret(namespace string, data map[string][]byte) *corev1.Secret {

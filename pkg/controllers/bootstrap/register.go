@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,21 +32,24 @@ const (
 	clusterGroup = "default"
 	// secretName is the kubeconfig Secret of Cluster local.
 	secretName = "local-cluster"
-	// passTimeout bounds one pass.
-	passTimeout = 30 * time.Second
 
 	reasonFailed = "BootstrapFailed"
 )
 
 type handler struct {
 	*app.Context
-	sets desiredset.Sets
+	sets    desiredset.Sets
+	secrets corecontrollers.SecretCache
 }
 
 // New sets up the controller. What it returns is to be called when the hub's configuration was read; a kubeconfig Secret of
 // its making that is changed or deleted brings the ConfigMap of the configuration back.
 func New(c *app.Context) func(*corev1.ConfigMap) error {
-	h := &handler{Context: c, sets: desiredset.New(c.Apply, c.Fleet.Cluster(), c.Fleet.ClusterGroup())}
+	h := &handler{
+		Context: c,
+		sets:    desiredset.New(c.Apply, c.Fleet.Cluster(), c.Fleet.ClusterGroup()),
+		secrets: c.Core.Secret().Cache(),
+	}
 	configMaps := c.Core.ConfigMap()
 	related.OnDamage(c.Core.Secret(), configMaps, func(secret *corev1.Secret) []types.NamespacedName {
 		if secret.Name != secretName || secret.Namespace != c.Config.Get().Bootstrap.Namespace {
@@ -61,7 +65,7 @@ func (h *handler) onSettings(configMap *corev1.ConfigMap) error {
 	if !bootstrap.Enabled() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), passTimeout)
+	ctx, cancel := h.Passes.Context()
 	defer cancel()
 	return h.report(configMap, h.reconcile(ctx, bootstrap))
 }
@@ -76,6 +80,7 @@ func (h *handler) report(configMap *corev1.ConfigMap, err error) error {
 	case errors.As(err, &foreign):
 		logrus.Warnf("Not registering the hub's own cluster: %s", err)
 		h.Events.Event(configMap, corev1.EventTypeWarning, reasonFailed, "the hub's own cluster is not registered: "+err.Error())
+		h.Core.ConfigMap().EnqueueAfter(configMap.Namespace, configMap.Name, h.RecheckDelay())
 		return nil
 	}
 	return err
@@ -86,6 +91,9 @@ func (h *handler) reconcile(ctx context.Context, b config.Bootstrap) error {
 		return err
 	}
 	if err := h.ensureSecret(ctx, b.Namespace); err != nil {
+		return err
+	}
+	if err := h.removeMoved(ctx, b.Namespace); err != nil {
 		return err
 	}
 	cluster, err := h.cluster(ctx, b)

@@ -37,9 +37,6 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (*fleet.
 
 func (h *handler) deleteBundle(cluster *fleet.Cluster) error {
 	name := registration.AgentBundleName(cluster.Name)
-	if _, err := h.bundles.Get(cluster.Namespace, name); err != nil {
-		return nil // no such Bundle
-	}
 	err := h.Fleet.Bundle().Delete(cluster.Namespace, name, &metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("deleting Bundle %s/%s of the deleted Cluster: %w", cluster.Namespace, name, err)

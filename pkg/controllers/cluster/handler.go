@@ -21,7 +21,7 @@ func (h *handler) onChange(key string, cluster *fleet.Cluster) (*fleet.Cluster, 
 	if h.fresh.IsStale(cluster) {
 		return cluster, nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), passTimeout)
+	ctx, cancel := h.Passes.Context()
 	defer cancel()
 	if cluster.DeletionTimestamp != nil {
 		return h.finalize(ctx, cluster)

@@ -4,7 +4,6 @@ package cluster
 
 import (
 	"context"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -34,14 +33,10 @@ type Step interface {
 
 const name = "cluster"
 
-// passTimeout bounds one pass, so that an API server that accepts and never answers holds no worker.
-const passTimeout = 30 * time.Second
-
 type handler struct {
 	*app.Context
 	clusters   fleetcontrollers.ClusterController
 	requests   fleetcontrollers.ClusterRegistrationCache
-	bundles    fleetcontrollers.BundleCache
 	namespaces corecontrollers.NamespaceCache
 	steps      []Step
 	fresh      writes.Freshness
@@ -55,7 +50,6 @@ func Register(ctx context.Context, c *app.Context, steps ...Step) {
 		Context:    c,
 		clusters:   clusters,
 		requests:   requests.Cache(),
-		bundles:    c.Fleet.Bundle().Cache(),
 		namespaces: namespaces.Cache(),
 	}
 	h.steps = append([]Step{namespaceStep{h}}, steps...)
@@ -64,7 +58,7 @@ func Register(ctx context.Context, c *app.Context, steps ...Step) {
 
 	// The only handler of the kind: lasso takes handlers out of its list while others of the same kind may still be running,
 	// so with two of them a hub that is stopping could skip or repeat one.
-	clusters.OnChange(ctx, name, guard.Handler(name, h.onChange))
+	clusters.OnChange(ctx, name, guard.Handler(c.Passes, name, h.onChange))
 	related.OnAnyChange(namespaces, clusters, clusterOfNamespace)
 	related.OnAnyChange(requests, clusters, func(request *fleet.ClusterRegistration) []types.NamespacedName {
 		found, _ := known.GetByIndex(index.ByClientID, index.Key(request.Namespace, request.Spec.ClientID))

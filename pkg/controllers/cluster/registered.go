@@ -26,6 +26,9 @@ func (registeredStep) Forget(string) {}
 
 func (s registeredStep) Reconcile(_ context.Context, cluster *fleet.Cluster) outcome.Outcome {
 	display(cluster)
+	if revoked, message := s.revoked(cluster); revoked {
+		return outcome.Stalled(fleet.ReasonCredentialRevoked, message)
+	}
 	if !cluster.Status.Agent.LastSeen.IsZero() {
 		return outcome.Done(fleet.ReasonRegistered, "")
 	}
@@ -46,6 +49,24 @@ func display(cluster *fleet.Cluster) {
 	case d.State == stateWaitCheckIn:
 		d.State = ""
 	}
+}
+
+// revoked says whether the credential the agent was granted is void, so that it cannot check in any more.
+func (s registeredStep) revoked(cluster *fleet.Cluster) (revoked bool, message string) {
+	if cluster.Spec.ClientID == "" {
+		return false, ""
+	}
+	requests, _ := s.requests.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
+	for _, request := range requests {
+		condition := outcome.Get(request.Status.Conditions, fleet.ConditionGranted)
+		switch {
+		case condition.Reason == fleet.ReasonCredentialRevoked:
+			revoked, message = true, condition.Message
+		case request.Status.Granted:
+			return false, ""
+		}
+	}
+	return revoked, message
 }
 
 // refusal finds the reason of the newest refused request, unless another one of the same agent was granted. An index has

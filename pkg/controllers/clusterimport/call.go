@@ -36,7 +36,7 @@ func (m *member) put(ctx context.Context, p *plan, object runtime.Object) *failu
 		return diagnose(m.server, "installing "+describe(object), err)
 	}
 	secret, isSecret := object.(*corev1.Secret)
-	if !isSecret || secret.Name != registration.BootstrapSecret {
+	if !isSecret || secret.Name != registration.BootstrapSecret || !p.anew {
 		return nil
 	}
 	if err := m.dropForeignCredential(ctx, p); err != nil {

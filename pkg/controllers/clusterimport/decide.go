@@ -14,7 +14,7 @@ import (
 
 // whyImport says what on the Cluster itself asks for an import, or "". What its Secret and the hub's configuration ask for
 // is for delivered to say.
-func whyImport(cluster *fleet.Cluster, agentNamespace string) string {
+func whyImport(cluster *fleet.Cluster, agentNamespace string, tokenGone bool) string {
 	status := cluster.Status
 	switch {
 	case status.AgentDeployedGeneration == nil:
@@ -25,6 +25,8 @@ func whyImport(cluster *fleet.Cluster, agentNamespace string) string {
 		return "spec.redeployAgentGeneration changed"
 	case status.AgentConfigChanged, wantedSettings(cluster.Spec) != installedSettings(status):
 		return "the agent's settings changed"
+	case status.Import != nil && status.Agent.LastSeen.IsZero() && tokenGone:
+		return "the agent did not register while its token was good"
 	case status.Import != nil && status.Import.AgentNamespace != agentNamespace:
 		return "the agent's namespace changed"
 	case status.Import == nil && cluster.Spec.AgentNamespace != "" && status.Agent.Namespace != "" && status.Agent.Namespace != agentNamespace:

@@ -32,6 +32,7 @@ func installed() *fleet.Cluster {
 		Status: fleet.ClusterStatus{
 			AgentDeployedGeneration: ptr.To(int64(0)), AgentMigrated: true, CattleNamespaceMigrated: true, AgentNamespaceMigrated: true,
 			Import: &fleet.ImportStatus{AgentNamespace: system},
+			Agent:  fleet.AgentStatus{LastSeen: metav1.Now(), Namespace: system},
 		},
 	}
 	wantedSettings(c.Spec).record(&c.Status)
@@ -45,6 +46,8 @@ func TestWhatOnTheClusterAsksForAnImport(t *testing.T) {
 		change func(*fleet.Cluster)
 		wanted string
 		why    string
+
+		tokenGone bool
 	}{
 		{name: "nothing"},
 		{name: "no agent yet", change: func(c *fleet.Cluster) { c.Status.AgentDeployedGeneration = nil }, why: "no agent was installed yet"},
@@ -67,6 +70,10 @@ func TestWhatOnTheClusterAsksForAnImport(t *testing.T) {
 		{name: "a priority", change: func(c *fleet.Cluster) {
 			c.Spec.AgentSchedulingCustomization = &fleet.AgentSchedulingCustomization{PriorityClass: &fleet.PriorityClassSpec{Value: 1}}
 		}, why: settings},
+		{name: "a token that ended before the agent came", tokenGone: true, why: "the agent did not register while its token was good", change: func(c *fleet.Cluster) {
+			c.Status.Agent.LastSeen = metav1.Time{}
+		}},
+		{name: "a token that ended after the agent came", tokenGone: true},
 		{name: "another namespace", wanted: "elsewhere", why: namespace},
 		{name: "back to the usual one", change: func(c *fleet.Cluster) { c.Status.Import.AgentNamespace = "elsewhere" }, why: namespace},
 		{name: "another one than another release installed to", wanted: "elsewhere", why: namespace, change: func(c *fleet.Cluster) {
@@ -85,7 +92,7 @@ func TestWhatOnTheClusterAsksForAnImport(t *testing.T) {
 			if row.wanted != "" {
 				wanted = row.wanted
 			}
-			assert.Equal(t, row.why, whyImport(c, wanted))
+			assert.Equal(t, row.why, whyImport(c, wanted, row.tokenGone))
 		})
 	}
 }
@@ -93,11 +100,11 @@ func TestWhatOnTheClusterAsksForAnImport(t *testing.T) {
 func TestSettingsRecordedOnceAskForNoOtherImport(t *testing.T) {
 	c := installed()
 	c.Spec.AgentEnvVars, c.Spec.HostNetwork, c.Spec.PrivateRepoURL = []corev1.EnvVar{{Name: "A", Value: "b"}}, ptr.To(true), "registry"
-	require.NotEmpty(t, whyImport(c, system))
+	require.NotEmpty(t, whyImport(c, system, false))
 	wantedSettings(c.Spec).record(&c.Status)
-	assert.Empty(t, whyImport(c, system))
+	assert.Empty(t, whyImport(c, system, false))
 	c.Spec.AgentEnvVars = nil
-	assert.NotEmpty(t, whyImport(c, system), "taking it back is a change too")
+	assert.NotEmpty(t, whyImport(c, system, false), "taking it back is a change too")
 }
 
 func TestSameSecretAndSettingsAreNotLookedAtAgain(t *testing.T) {
@@ -266,9 +273,10 @@ func TestWhereAKubeconfigMayComeFrom(t *testing.T) {
 	}{
 		{"the Cluster's own namespace", "", "", true},
 		{"the same, by name", "mine", "", true},
-		{"the hub's namespace", "hub-system", "", true},
-		{"a shared one", "fleet-default", "", true},
-		{"another shared one", "cattle-fleet-clusters-system", "", true},
+		{"the one where management servers keep them", "fleet-default", "", true},
+		{"the hub's, where the kubeconfig of the hub may be", "fleet-local", "", false},
+		{"the hub's own", "cattle-fleet-system", "", false},
+		{"that of the credentials", "cattle-fleet-clusters-system", "", false},
 		{"one of somebody else", "theirs", "", false},
 		{"one whose name only begins as that of a cluster", "cluster-of-somebody", "", false},
 		{"one that allows this namespace", "theirs", "mine", true},
@@ -283,7 +291,7 @@ func TestWhereAKubeconfigMayComeFrom(t *testing.T) {
 			if row.annotation != "" {
 				s.Annotations = map[string]string{fleet.KubeconfigAllowedAnnotation: row.annotation}
 			}
-			assert.Equal(t, row.may, mayUse(c, s, "hub-system"))
+			assert.Equal(t, row.may, mayUse(c, s))
 		})
 	}
 }

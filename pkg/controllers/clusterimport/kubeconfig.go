@@ -18,20 +18,21 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// sharedNamespaces are namespaces whose kubeconfig Secrets Clusters of every namespace may use, as they always could.
-// Management servers keep them there.
-var sharedNamespaces = []string{
-	"fleet-local", "fleet-default",
-	"cattle-fleet-system", "fleet-system",
-	"cattle-fleet-clusters-system", "fleet-clusters-system",
+// sharedNamespace is where management servers keep the kubeconfig Secrets of clusters they made, also of those they show
+// in another namespace. The hub's own namespaces are not shared: a kubeconfig of the hub itself is in one of them, and
+// whoever may create a Cluster somewhere would be given the hub.
+const sharedNamespace = "fleet-default"
+
+// nearby says whether a Cluster may take its kubeconfig from that namespace without being allowed to. Whoever may create
+// Clusters in one namespace could otherwise have the hub install an agent of theirs on the clusters of another.
+func nearby(cluster *fleet.Cluster) bool {
+	from := index.KubeconfigNamespace(cluster)
+	return from == cluster.Namespace || from == sharedNamespace
 }
 
-// mayUse decides whether a Cluster may take its kubeconfig from that Secret. Whoever may create Clusters in one namespace
-// could otherwise have the hub install an agent of theirs on the clusters of another. A Secret elsewhere says itself who
-// may use it.
-func mayUse(cluster *fleet.Cluster, secret *corev1.Secret, systemNamespace string) bool {
-	from := index.KubeconfigNamespace(cluster)
-	if from == cluster.Namespace || from == systemNamespace || slices.Contains(sharedNamespaces, from) {
+// mayUse decides whether a Cluster may use that Secret. One elsewhere says itself who may.
+func mayUse(cluster *fleet.Cluster, secret *corev1.Secret) bool {
+	if nearby(cluster) {
 		return true
 	}
 	for allowed := range strings.SplitSeq(secret.Annotations[fleet.KubeconfigAllowedAnnotation], ",") {

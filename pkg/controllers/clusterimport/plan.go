@@ -150,16 +150,12 @@ func (p *pass) namespace() runtime.Object {
 }
 
 func (p *pass) bootstrapSecret(values *registration.Values, key string) runtime.Object {
-	ca := values.APIServerCA
-	if len(p.wanted.apiServerCA) > 0 {
-		ca = string(p.wanted.apiServerCA)
-	}
 	return &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: p.agentNamespace(), Name: registration.BootstrapSecret},
 		Data: map[string][]byte{
 			registration.BootstrapAPIServerURL:                []byte(p.wanted.apiServerURL),
-			registration.BootstrapAPIServerCA:                 []byte(ca),
+			registration.BootstrapAPIServerCA:                 append([]byte{}, p.wanted.apiServerCA...), // the key is there even when empty
 			registration.BootstrapClusterNamespace:            []byte(values.ClusterNamespace),
 			registration.BootstrapToken:                       []byte(values.Token),
 			registration.BootstrapTokenName:                   []byte(values.TokenName),

@@ -14,6 +14,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // Condition is Imported.
@@ -29,7 +30,7 @@ func (s *Step) Reconcile(ctx context.Context, cluster *fleet.Cluster) outcome.Ou
 	case cluster.Spec.KubeConfigSecret == "":
 		return outcome.Done(fleet.ReasonAgentInitiated, "")
 	case isLocal(cluster, hub) && hub.Bootstrap.LocalAgentDisabled:
-		return outcome.Done(fleet.ReasonLocalAgentDisabled, "the configuration says bootstrap.localAgentDisabled")
+		return (&pass{Step: s, cluster: cluster, hub: hub}).disable(ctx)
 	}
 	p := &pass{Step: s, cluster: cluster, hub: hub}
 	return p.run(ctx)
@@ -55,7 +56,7 @@ func (p *pass) key() types.NamespacedName {
 
 func (p *pass) run(ctx context.Context) outcome.Outcome {
 	version := p.secrets.of(index.KubeconfigNamespace(p.cluster), p.cluster.Spec.KubeConfigSecret)
-	why := whyImport(p.cluster, p.agentNamespace())
+	why := whyImport(p.cluster, p.agentNamespace(), p.tokenGone())
 	if why == "" && version == "" {
 		return imported() // the Secret is away; the member runs its agent and does not miss it
 	}
@@ -78,6 +79,12 @@ func (p *pass) run(ctx context.Context) outcome.Outcome {
 	return p.install(ctx)
 }
 
+// tokenGone says whether the token the agent was given to register with is there no more.
+func (p *pass) tokenGone() bool {
+	_, err := p.known.Get(p.cluster.Namespace, registration.ImportTokenName(p.cluster.Name))
+	return apierrors.IsNotFound(err)
+}
+
 func imported() outcome.Outcome { return outcome.Done(fleet.ReasonImported, "") }
 
 func (p *pass) agentNamespace() string {
@@ -87,26 +94,38 @@ func (p *pass) agentNamespace() string {
 	return p.SystemNamespace
 }
 
-// readSecret reads the kubeconfig Secret itself, which no cache holds.
+// readSecret reads the kubeconfig Secret itself, which no cache holds. In a namespace the Cluster has no business in, one
+// that is not there is told like one that does not allow it: which Secrets others have is not for it to find out.
 func (p *pass) readSecret(ctx context.Context, version string) outcome.Outcome {
 	namespace, name := index.KubeconfigNamespace(p.cluster), p.cluster.Spec.KubeConfigSecret
-	missing := outcome.Wait(fleet.ReasonWaitingForKubeconfig, fmt.Sprintf("waiting for kubeconfig Secret %s/%s", namespace, name)).Told()
 	if version == "" {
-		return missing
+		return p.secretMissing()
 	}
 	secret, err := p.Kubernetes.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return missing
+		return p.secretMissing()
 	case err != nil:
 		return outcome.Retry(fleet.ReasonError, fmt.Errorf("reading kubeconfig Secret %s/%s: %w", namespace, name, err))
-	case !mayUse(p.cluster, secret, p.SystemNamespace):
-		return outcome.Stalled(fleet.ReasonKubeconfigNotAllowed, fmt.Sprintf(
-			"Secret %s/%s is in another namespace and does not allow this one; annotate it with %s=%s",
-			namespace, name, fleet.KubeconfigAllowedAnnotation, p.cluster.Namespace))
+	case !mayUse(p.cluster, secret):
+		return p.secretNotAllowed()
 	}
 	p.secret = secret
 	return outcome.Done("", "")
+}
+
+func (p *pass) secretMissing() outcome.Outcome {
+	if !nearby(p.cluster) {
+		return p.secretNotAllowed()
+	}
+	return outcome.Wait(fleet.ReasonWaitingForKubeconfig, fmt.Sprintf("waiting for kubeconfig Secret %s/%s",
+		index.KubeconfigNamespace(p.cluster), p.cluster.Spec.KubeConfigSecret)).Told()
+}
+
+func (p *pass) secretNotAllowed() outcome.Outcome {
+	return outcome.Stalled(fleet.ReasonKubeconfigNotAllowed, fmt.Sprintf(
+		"Secret %s/%s is in another namespace and does not allow this one, or does not exist; its owner annotates it with %s=%s",
+		index.KubeconfigNamespace(p.cluster), p.cluster.Spec.KubeConfigSecret, fleet.KubeconfigAllowedAnnotation, p.cluster.Namespace))
 }
 
 func (p *pass) decideDelivery() outcome.Outcome {

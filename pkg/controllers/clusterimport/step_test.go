@@ -176,7 +176,7 @@ func TestWhatKeepsAnImportFromBegin(t *testing.T) {
 			},
 		},
 		{
-			name: "a Secret of somebody else", reason: fleet.ReasonKubeconfigNotAllowed, says: "annotate it with", status: corev1.ConditionFalse,
+			name: "a Secret of somebody else", reason: fleet.ReasonKubeconfigNotAllowed, says: "annotates it with", status: corev1.ConditionFalse,
 			change: func(o *office, c *fleet.Cluster) {
 				c.Spec.KubeConfigSecretNamespace = "theirs"
 				theirs := kubeconfigSecret(nil)

@@ -3,6 +3,7 @@ package clusterregistration
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,6 +32,8 @@ func (p *pass) findCluster(context.Context) outcome.Outcome {
 		return refused(match.Refuse)
 	case match.Wait != nil:
 		return waiting(match.Wait)
+	case match.Create != "" && p.hadCluster():
+		return outcome.Skip() // Kubernetes is about to remove the request with it
 	case match.Create != "":
 		return p.createCluster(match.Create)
 	}
@@ -45,6 +48,11 @@ func named(name string, clusters ...*fleet.Cluster) *fleet.Cluster {
 		}
 	}
 	return nil
+}
+
+// hadCluster says whether the request belongs to a Cluster that was deleted. It must not make the Cluster anew.
+func (p *pass) hadCluster() bool {
+	return slices.ContainsFunc(p.request.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == "Cluster" })
 }
 
 // clusterNamed reads the cache; nil means that there is none.
@@ -99,7 +107,6 @@ func (p *pass) waitForNamespace(context.Context) outcome.Outcome {
 	case p.cluster.Status.Namespace != p.clusterNamespace():
 		return outcome.Wait(fleet.ReasonWaitingForCluster, fmt.Sprintf("waiting for Cluster %s to get its namespace", p.cluster.Name))
 	}
-	_, p.dropped = registration.AcceptLabels(p.request.Spec.ClusterLabels)
 	return ok
 }
 
@@ -122,6 +129,7 @@ func (p *pass) bindToCluster(context.Context) outcome.Outcome {
 	if err != nil {
 		return failed(err)
 	}
+	p.fresh.Wrote(latest)
 	p.request = latest
 	return ok
 }

@@ -16,6 +16,27 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
+// refuseTaken looks whose the credential Secret of that name is, before anybody is given the right to read it. The name
+// follows from the request, so a copy of somebody else's request asks for somebody else's credential.
+func (p *pass) refuseTaken(context.Context) outcome.Outcome {
+	existing, err := p.secrets.Get(p.RegistrationNamespace(), p.secretName())
+	switch {
+	case apierrors.IsNotFound(err):
+		return ok
+	case err != nil:
+		return failed(err)
+	case !isFor(existing, p.request):
+		return p.taken(existing)
+	}
+	return ok
+}
+
+func (p *pass) taken(existing *corev1.Secret) outcome.Outcome {
+	return outcome.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
+		"Secret %s/%s exists and is not of this request; the agent has to register with another clientRandom",
+		existing.Namespace, existing.Name)).In(p.RecheckDelay())
+}
+
 // ensureCredential hands over the credential: it comes last, after all rights, because the agent uses it the moment it
 // can read it.
 func (p *pass) ensureCredential(ctx context.Context) outcome.Outcome {
@@ -54,10 +75,12 @@ func (p *pass) takenCredential(ctx context.Context) outcome.Outcome {
 // keepCredential accepts what an earlier pass handed over, if it is of this request and its token still works: the
 // ServiceAccount may have been deleted and made again in between.
 func (p *pass) keepCredential(ctx context.Context, existing *corev1.Secret) outcome.Outcome {
-	if !isFor(existing, p.request) {
-		return outcome.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
-			"Secret %s/%s exists and is not of this request; the agent has to register with another clientRandom",
-			existing.Namespace, existing.Name)).In(p.RecheckDelay())
+	if !isFor(existing, p.request) { // it was made a moment ago, after refuseTaken looked: take the right to read it back
+		p.reader = nil
+		if out := p.ensureRights(ctx); !out.IsDone() {
+			return out
+		}
+		return p.taken(existing)
 	}
 	good, err := p.works(ctx, existing)
 	if err != nil {

@@ -1,7 +1,6 @@
 package clusterregistration
 
 import (
-	"context"
 	"errors"
 	"time"
 
@@ -16,8 +15,6 @@ import (
 )
 
 const (
-	// passTimeout bounds one pass, so that an API server that accepts and never answers holds no worker.
-	passTimeout = 30 * time.Second
 	// patience is how old a waiting request gets before its status says what it waits for. Most waits end within
 	// milliseconds, and a write for each would cost as much as the registration.
 	patience = 2 * time.Second
@@ -37,7 +34,7 @@ type handler struct {
 }
 
 func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), passTimeout)
+	ctx, cancel := h.Passes.Context()
 	defer cancel()
 	switch {
 	case request == nil:

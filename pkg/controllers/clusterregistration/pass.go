@@ -17,7 +17,6 @@ type pass struct {
 
 	cluster *fleet.Cluster
 	reader  *registration.Token // whose ServiceAccount may read the credential
-	dropped []string            // labels the Cluster did not get
 }
 
 func (p *pass) run(ctx context.Context) outcome.Outcome {
@@ -32,7 +31,8 @@ func (p *pass) run(ctx context.Context) outcome.Outcome {
 	}
 	p.after.Granted = true
 	p.after.ClusterName = p.cluster.Name
-	return outcome.Done(fleet.ReasonGranted, registration.DroppedLabelsMessage(p.dropped))
+	_, dropped := registration.AcceptLabels(p.request.Spec.ClusterLabels)
+	return outcome.Done(fleet.ReasonGranted, registration.DroppedLabelsMessage(dropped))
 }
 
 type step func(context.Context) outcome.Outcome
@@ -44,6 +44,7 @@ func (p *pass) toGrant() []step {
 		p.waitForNamespace,
 		p.refuseLatecomer,
 		p.findReader,
+		p.refuseTaken,
 		p.ensureRights,
 		p.ensureCredential,
 		p.supersede,

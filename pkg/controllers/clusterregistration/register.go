@@ -43,8 +43,8 @@ func Register(ctx context.Context, c *app.Context) {
 	}
 	secrets.Cache().AddIndexer(secretsByRequest, requestOfSecret)
 
-	requests.OnChange(ctx, name, guard.Handler(name, h.onChange))
-	secrets.OnChange(ctx, expiryName, guard.Handler(expiryName, h.expireCredential))
+	requests.OnChange(ctx, name, guard.Handler(c.Passes, name, h.onChange))
+	secrets.OnChange(ctx, expiryName, guard.Handler(c.Passes, expiryName, h.expireCredential))
 
 	related.OnAnyChange(clusters, requests, h.waitingForCluster)
 	related.OnAnyChange(tokens, requests, h.waitingForToken)

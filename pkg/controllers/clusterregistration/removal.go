@@ -80,7 +80,7 @@ func (h *handler) expireCredential(_ string, secret *corev1.Secret) (*corev1.Sec
 		h.Core.Secret().EnqueueAfter(secret.Namespace, secret.Name, left)
 		return secret, nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), passTimeout)
+	ctx, cancel := h.Passes.Context()
 	defer cancel()
 	return secret, h.deleteSecret(ctx, secret)
 }

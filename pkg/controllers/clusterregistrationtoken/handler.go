@@ -24,9 +24,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// passTimeout bounds one pass, so that an API server that accepts and never answers holds no worker.
-const passTimeout = 30 * time.Second
-
 type handler struct {
 	*app.Context
 	tokens   fleetcontrollers.ClusterRegistrationTokenController
@@ -41,7 +38,7 @@ func (h *handler) onChange(_ string, token *fleet.ClusterRegistrationToken) (*fl
 	if token == nil || token.DeletionTimestamp != nil || h.fresh.IsStale(token) {
 		return token, nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), passTimeout)
+	ctx, cancel := h.Passes.Context()
 	defer cancel()
 
 	expires := expiry(token)
@@ -151,9 +148,11 @@ func rights(token *fleet.ClusterRegistrationToken) []runtime.Object {
 func (h *handler) finish(token *fleet.ClusterRegistrationToken, expires *metav1.Time, out outcome.Outcome) (*fleet.ClusterRegistrationToken, error) {
 	after := token.DeepCopy()
 	after.Status.Expires = expires
-	after.Status.SecretName = ""
-	if out.IsDone() {
+	switch {
+	case out.IsDone():
 		after.Status.SecretName = token.Name
+	case out.IsStalled(): // what only waits, or failed a moment ago, has not taken anything back
+		after.Status.SecretName = ""
 	}
 	transition := outcome.Set(&after.Status.Conditions, fleet.ConditionReady, out, h.Clock.Now())
 	latest, written, err := writes.Status(h.tokens, token, after)

@@ -37,7 +37,7 @@ func Register(ctx context.Context, c *app.Context) {
 		secrets:  secrets.Cache(),
 		sets:     desiredset.New(c.Apply, accounts, roles, bindings),
 	}
-	tokens.OnChange(ctx, name, guard.Handler(name, h.onChange))
+	tokens.OnChange(ctx, name, guard.Handler(c.Passes, name, h.onChange))
 
 	related.OnDamage(accounts, tokens, tokenOf)
 	related.OnDamage(roles, tokens, tokenOf)

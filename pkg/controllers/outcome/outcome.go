@@ -81,6 +81,9 @@ func (o Outcome) In(d time.Duration) Outcome {
 // IsDone says whether a next step may build on this one.
 func (o Outcome) IsDone() bool { return o.kind == kindDone }
 
+// IsStalled says whether only a change from outside helps.
+func (o Outcome) IsStalled() bool { return o.kind == kindStalled }
+
 // IsWait says whether an event of something else is awaited.
 func (o Outcome) IsWait() bool { return o.kind == kindWait }
 

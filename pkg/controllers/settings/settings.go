@@ -65,7 +65,7 @@ func (w *Watcher) Register(ctx context.Context, next Next) {
 		}
 		return configMap, next(configMap)
 	}
-	w.Core.ConfigMap().OnChange(ctx, name, guard.Handler(name, handle))
+	w.Core.ConfigMap().OnChange(ctx, name, guard.Handler(w.Passes, name, handle))
 }
 
 // take puts the ConfigMap into force. It keeps the configuration in force when the ConfigMap is deleted or wrong: a mistake while editing must not send

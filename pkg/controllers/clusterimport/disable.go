@@ -1,0 +1,84 @@
+package clusterimport
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/index"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+)
+
+// disable removes the agent of the hub's own cluster, where the configuration says that it has none.
+func (p *pass) disable(ctx context.Context) outcome.Outcome {
+	disabled := outcome.Done(fleet.ReasonLocalAgentDisabled, "the configuration says bootstrap.localAgentDisabled")
+	if p.cluster.Status.AgentDeployedGeneration == nil {
+		return disabled
+	}
+	version := p.secrets.of(index.KubeconfigNamespace(p.cluster), p.cluster.Spec.KubeConfigSecret)
+	if out := p.readSecret(ctx, version); !out.IsDone() {
+		return out
+	}
+	p.wanted.tlsMode = p.hub.TLSMode()
+	member, problem := p.member()
+	if problem != nil {
+		return outcome.Stalled(problem.reason, problem.message)
+	}
+	hub, err := p.Kubernetes.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil {
+		return outcome.Retry(fleet.ReasonError, err)
+	}
+	return p.removeAgent(member, string(hub.UID), disabled)
+}
+
+func (p *pass) removeAgent(m *member, hubUID string, disabled outcome.Outcome) outcome.Outcome {
+	key, namespace := p.key(), p.installedNamespace()
+	key.Name += clean
+	a := p.pool.attempt(key, "disable/"+m.fingerprint+"/"+namespace, func(ctx context.Context) callResult {
+		defer m.close()
+		if f := m.mustBe(ctx, hubUID); f != nil {
+			return callResult{failure: f}
+		}
+		return callResult{failure: m.clean(ctx, namespace)}
+	})
+	switch {
+	case a.running:
+		return outcome.Wait(fleet.ReasonImporting, "removing the agent of the hub's own cluster")
+	case a.result.failure != nil:
+		return outcome.Stalled(a.result.failure.reason, a.result.failure.message).In(a.retryAt.Sub(p.Clock.Now()))
+	}
+	p.pool.forget(key)
+	status := &p.cluster.Status
+	status.Agent, status.AgentDeployedGeneration, status.AgentConfigChanged, status.Import = fleet.AgentStatus{}, nil, false, nil
+	return disabled
+}
+
+// installedNamespace is where the agent was installed last.
+func (p *pass) installedNamespace() string {
+	if last := p.cluster.Status.Import; last != nil {
+		return last.AgentNamespace
+	}
+	if reported := p.cluster.Status.Agent.Namespace; reported != "" {
+		return reported
+	}
+	return p.agentNamespace()
+}
+
+// mustBe compares clusters by the UID of kube-system: a kubeconfig that leads elsewhere must not cost another cluster its
+// agent.
+func (m *member) mustBe(ctx context.Context, uid string) *failure {
+	namespaces, err := m.resource("Namespace", "")
+	if err != nil {
+		return failed(fleet.ReasonError, "%s", err)
+	}
+	found, err := namespaces.Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil {
+		return diagnose(m.server, "looking which cluster this is", err)
+	}
+	if string(found.GetUID()) != uid {
+		return failed(fleet.ReasonKubeconfigInvalid,
+			"the kubeconfig of the hub's own cluster leads to another one, %s, whose agent is left alone; correct the Secret", m.server)
+	}
+	return nil
+}
