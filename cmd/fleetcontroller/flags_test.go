@@ -72,25 +72,30 @@ func TestEveryFlagAndVariableReachesTheConfiguration(t *testing.T) {
 			},
 		},
 		"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT needs the gate": {
-			map[string]string{"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT": "true"}, nil,
+			map[string]string{"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT": "true"},
+			nil,
 			func(t *testing.T, c config) { assert.False(t, c.hub.Agent.DisableSecurityContext) },
 		},
 		"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT": {
-			map[string]string{"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT": "true", "FLEET_PROPAGATE_DEBUG_SETTINGS_TO_AGENTS": "true"}, nil,
+			map[string]string{"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT": "true", "FLEET_PROPAGATE_DEBUG_SETTINGS_TO_AGENTS": "true"},
+			nil,
 			func(t *testing.T, c config) { assert.True(t, c.hub.Agent.DisableSecurityContext) },
 		},
 		"FLEET_REGISTRATION_TOKEN_TTL_REQUIRED": {
-			map[string]string{"FLEET_REGISTRATION_TOKEN_TTL_REQUIRED": "true"}, nil,
+			map[string]string{"FLEET_REGISTRATION_TOKEN_TTL_REQUIRED": "true"},
+			nil,
 			func(t *testing.T, c config) { assert.True(t, c.hub.TokenTTLRequired) },
 		},
 		"FLEET_AGENT_REPLICA_COUNT": {
-			map[string]string{"FLEET_AGENT_REPLICA_COUNT": "3"}, nil,
+			map[string]string{"FLEET_AGENT_REPLICA_COUNT": "3"},
+			nil,
 			func(t *testing.T, c config) { assert.Equal(t, 3, c.hub.Agent.Replicas) },
 		},
 		"FLEET_AGENT_ELECTION": {
 			map[string]string{
 				"FLEET_AGENT_ELECTION_LEASE_DURATION": "60s", "FLEET_AGENT_ELECTION_RENEW_DEADLINE": "40s", "FLEET_AGENT_ELECTION_RETRY_PERIOD": "5s",
-			}, nil,
+			},
+			nil,
 			func(t *testing.T, c config) {
 				assert.Equal(t, 60*time.Second, c.hub.Agent.LeaseDuration)
 				assert.Equal(t, 40*time.Second, c.hub.Agent.RenewDeadline)
@@ -104,7 +109,8 @@ func TestEveryFlagAndVariableReachesTheConfiguration(t *testing.T) {
 		"CATTLE_ELECTION": {
 			map[string]string{
 				"CATTLE_ELECTION_LEASE_DURATION": "61s", "CATTLE_ELECTION_RENEW_DEADLINE": "41s", "CATTLE_ELECTION_RETRY_PERIOD": "6s",
-			}, nil,
+			},
+			nil,
 			func(t *testing.T, c config) {
 				assert.Equal(t, 61*time.Second, c.election.LeaseDuration)
 				assert.Equal(t, 41*time.Second, c.election.RenewDeadline)
@@ -150,7 +156,8 @@ func TestWrongInputSaysWhatIsWrong(t *testing.T) {
 		"negative replicas":  {map[string]string{"FLEET_AGENT_REPLICA_COUNT": "-1"}, []string{"--namespace", "n", "--kubeconfig", file}, "FLEET_AGENT_REPLICA_COUNT is -1"},
 		"no duration":        {map[string]string{"CATTLE_ELECTION_LEASE_DURATION": "1d"}, []string{"--namespace", "n", "--kubeconfig", file}, `CATTLE_ELECTION_LEASE_DURATION is "1d"`},
 		"times that contradict": {
-			map[string]string{"FLEET_AGENT_ELECTION_LEASE_DURATION": "5s"}, []string{"--namespace", "n", "--kubeconfig", file},
+			map[string]string{"FLEET_AGENT_ELECTION_LEASE_DURATION": "5s"},
+			[]string{"--namespace", "n", "--kubeconfig", file},
 			"the lease duration (5s) must be longer than the renew deadline (25s)",
 		},
 		"unknown flag": {nil, []string{"--no-such-flag"}, "no-such-flag; see --help"},

@@ -45,13 +45,13 @@ func asText(data map[string][]byte) map[string]string {
 
 // agentSet are the objects of an agent on a member.
 type agentSet struct {
-	bootstrap, credential *corev1.Secret
-	config                *corev1.ConfigMap
-	deployment            *appsv1.Deployment
-	account, byDefault    *corev1.ServiceAccount
-	role                  *rbacv1.ClusterRole
-	binding               *rbacv1.ClusterRoleBinding
-	policy                *networkingv1.NetworkPolicy
+	bootstrap          *corev1.Secret
+	config             *corev1.ConfigMap
+	deployment         *appsv1.Deployment
+	account, byDefault *corev1.ServiceAccount
+	role               *rbacv1.ClusterRole
+	binding            *rbacv1.ClusterRoleBinding
+	policy             *networkingv1.NetworkPolicy
 }
 
 func (s *stage) agentSet(t *testing.T, namespace string) agentSet {

@@ -74,8 +74,10 @@ func (s *stock) makeCluster(t *testing.T) {
 		Display:                   fleet.ClusterDisplay{ReadyBundles: "1/1"},
 		Agent:                     fleet.AgentStatus{LastSeen: metav1.NewTime(time.Now().Truncate(time.Second)), Namespace: s.agentNamespace},
 		Conditions: []genericcondition.GenericCondition{
-			{Type: "Processed", Status: "True"}, {Type: "Imported", Status: "True"},
-			{Type: "Reconciled", Status: "True"}, {Type: "Ready", Status: "True"},
+			{Type: "Processed", Status: "True"},
+			{Type: "Imported", Status: "True"},
+			{Type: "Reconciled", Status: "True"},
+			{Type: "Ready", Status: "True"},
 		},
 	}
 	var err error

@@ -64,7 +64,7 @@ func priorityClass(spec fleet.PriorityClassSpec) (*schedulingv1.PriorityClass, e
 	class := &schedulingv1.PriorityClass{
 		TypeMeta:    metav1.TypeMeta{APIVersion: schedulingv1.SchemeGroupVersion.String(), Kind: "PriorityClass"},
 		ObjectMeta:  metav1.ObjectMeta{Name: PriorityClassName},
-		Value:       int32(spec.Value), //nolint:gosec // checked above
+		Value:       int32(spec.Value),
 		Description: "Priority class for Fleet Agent",
 	}
 	if spec.PreemptionPolicy != nil {

@@ -70,7 +70,7 @@ func (t Times) Validate() error {
 }
 
 // ErrLost says that the Lease could not be kept. The process should end and be started again.
-var ErrLost = errors.New("the Lease was lost")
+var ErrLost = errors.New("lost Lease")
 
 // Run runs work while this process holds the Lease, and gives the Lease back when work has ended: not earlier, or two
 // processes would work at a time, and not later, or the next one would wait for one that does nothing. It returns nil when
@@ -108,7 +108,7 @@ func (e Election) workForTerm(ctx, term context.Context, work func(context.Conte
 		return err
 	}
 	if term.Err() != nil {
-		return fmt.Errorf("%w: %s/%s could not be renewed for %s; the API server did not answer, or another process took it",
+		return fmt.Errorf("%w %s/%s: it could not be renewed for %s; the API server did not answer, or another process took it",
 			ErrLost, e.Namespace, e.Name, e.RenewDeadline)
 	}
 	return nil

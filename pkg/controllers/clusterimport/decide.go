@@ -27,12 +27,20 @@ func whyImport(cluster *fleet.Cluster, agentNamespace string, tokenGone bool) st
 		return "the agent's settings changed"
 	case status.Import != nil && status.Agent.LastSeen.IsZero() && tokenGone:
 		return "the agent did not register while its token was good"
-	case status.Import != nil && status.Import.AgentNamespace != agentNamespace:
-		return "the agent's namespace changed"
-	case status.Import == nil && cluster.Spec.AgentNamespace != "" && status.Agent.Namespace != "" && status.Agent.Namespace != agentNamespace:
+	case moved(cluster, agentNamespace):
 		return "the agent's namespace changed"
 	}
 	return ""
+}
+
+// moved compares with where the agent was installed. Other releases do not note that; there, what the agent reports counts,
+// and only where the Cluster asks for a namespace.
+func moved(cluster *fleet.Cluster, agentNamespace string) bool {
+	if last := cluster.Status.Import; last != nil {
+		return last.AgentNamespace != agentNamespace
+	}
+	reported := cluster.Status.Agent.Namespace
+	return cluster.Spec.AgentNamespace != "" && reported != "" && reported != agentNamespace
 }
 
 // seen says whether the last import, or the last look, was at the same Secret and settings.

@@ -68,8 +68,8 @@ func (w *Watcher) Register(ctx context.Context, next Next) {
 	w.Core.ConfigMap().OnChange(ctx, name, guard.Handler(w.Passes, name, handle))
 }
 
-// take puts the ConfigMap into force. It keeps the configuration in force when the ConfigMap is deleted or wrong: a mistake while editing must not send
-// every agent somewhere else.
+// take puts the ConfigMap into force. When it is wrong, as when it is deleted, the configuration before it stays: a mistake
+// while editing must not send every agent somewhere else.
 func (w *Watcher) take(configMap *corev1.ConfigMap) {
 	release := configMap.Annotations[fleet.VersionAnnotation]
 	if !w.started {
