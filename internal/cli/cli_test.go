@@ -70,8 +70,10 @@ func TestWrongCommandLinesSayWhatIsWrong(t *testing.T) {
 		"import a":                        "which cluster? Pass its kubeconfig after the command",
 		"import UP --kubeconfig /nowhere": `"UP" is no name for an object`,
 		"import a --kubeconfig /nowhere":  "kubeconfig of the cluster to import: open /nowhere",
+
 		"import a --kubeconfig /x --label novalue": `--label "novalue": write it as KEY=VALUE`,
 		"import a --kubeconfig /x --label a/b/c=1": `--label "a/b/c=1" is no label`,
+
 		"token create":             "token create needs exactly one argument, the NAME of the token",
 		"token create t --ttl -1h": "--ttl is -1h0m0s: it must not be negative",
 		"token create t --ttl 1d":  "ttl",
