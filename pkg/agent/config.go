@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/leader"
 )
 
@@ -23,7 +24,7 @@ type Config struct {
 	// Scope keeps several agents of one cluster apart: it becomes part of what they name cluster-wide. Empty is the
 	// default agent.
 	Scope string
-	// CheckinInterval is the time between two heartbeats; 0 means DefaultCheckinInterval.
+	// CheckinInterval is the time between two heartbeats; 0 means config.DefaultCheckinInterval.
 	CheckinInterval time.Duration
 	// LeaderElection makes agents of one namespace take turns by a Lease; nil runs without.
 	LeaderElection *LeaderElection
@@ -53,7 +54,7 @@ func (c Config) Validate() error {
 }
 
 func (c Config) withDefaults() (Config, error) {
-	c.CheckinInterval = orElse(c.CheckinInterval, DefaultCheckinInterval)
+	c.CheckinInterval = orElse(c.CheckinInterval, config.DefaultCheckinInterval)
 	c.Version = orElse(c.Version, "dev")
 	c.Log = orElse[logrus.FieldLogger](c.Log, logrus.StandardLogger())
 	c.Clock = orElse[clock.WithTicker](c.Clock, clock.RealClock{})

@@ -43,8 +43,6 @@ func DefaultTiming() Timing {
 }
 
 const (
-	// DefaultCheckinInterval is the time between two heartbeats when none is configured.
-	DefaultCheckinInterval = 15 * time.Minute
 	// refusalsNeeded is how many refusals in a row make one.
 	refusalsNeeded = 3
 

@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"reflect"
 	"slices"
 	"time"
 
@@ -174,11 +172,4 @@ func dropBadDurations(raw map[string]any) (warnings []string) {
 // SameForAgents says whether two configurations tell agents the same way to the hub.
 func (h Hub) SameForAgents(other Hub) bool {
 	return h.APIServerURL == other.APIServerURL && slices.Equal(h.APIServerCA, other.APIServerCA)
-}
-
-// SameBootstrap says whether two configurations register the hub's own cluster alike.
-func (b Bootstrap) SameBootstrap(other Bootstrap) bool {
-	labels := maps.Equal(b.ClusterLabels, other.ClusterLabels) // none and no map are alike
-	b.ClusterLabels, other.ClusterLabels = nil, nil
-	return labels && reflect.DeepEqual(b, other)
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"testing/quick"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -136,33 +135,6 @@ func TestOnlyTheWayToTheHubConcernsAgents(t *testing.T) {
 		assert.Equal(t, row.same, base.SameForAgents(row.other), row.name)
 	}
 	assert.True(t, Hub{APIServerCA: []byte{}}.SameForAgents(Hub{}), "an empty CA is none")
-}
-
-func TestEachFieldOfTheBootstrapCounts(t *testing.T) {
-	base := Bootstrap{Namespace: "n", ClusterLabels: map[string]string{"a": "b"}}
-	for _, other := range []Bootstrap{
-		{Namespace: "m", ClusterLabels: map[string]string{"a": "b"}},
-		{Namespace: "n", ClusterLabels: map[string]string{"a": "c"}},
-		{Namespace: "n"},
-		{Namespace: "n", ClusterLabels: map[string]string{"a": "b"}, LocalAgentDisabled: true},
-		{Namespace: "n", ClusterLabels: map[string]string{"a": "b"}, Branch: "x"},
-	} {
-		assert.False(t, base.SameBootstrap(other), "%+v", other)
-	}
-	assert.True(t, base.SameBootstrap(Bootstrap{Namespace: "n", ClusterLabels: map[string]string{"a": "b"}}))
-	assert.True(t, Bootstrap{ClusterLabels: map[string]string{}}.SameBootstrap(Bootstrap{}))
-	assert.False(t, Bootstrap{Repo: "a b", Secret: "c"}.SameBootstrap(Bootstrap{Repo: "a", Secret: "b c"}),
-		"fields must not run into each other")
-	assert.NotNil(t, base.ClusterLabels, "comparing changes neither")
-}
-
-func TestBootstrapIsSameOnlyAsItself(t *testing.T) {
-	check := func(a, b Bootstrap) bool {
-		one, _ := json.Marshal(a)
-		two, _ := json.Marshal(b)
-		return a.SameBootstrap(a) && a.SameBootstrap(b) == (string(one) == string(two))
-	}
-	require.NoError(t, quick.Check(check, nil))
 }
 
 // FuzzHubConfiguration demands no panic, and that what is accepted is valid and is read the same again.

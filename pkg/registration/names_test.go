@@ -49,7 +49,7 @@ func TestRegistrationNamespaceIsDerivedFromTheHubsOwn(t *testing.T) {
 		"muster":               "muster-clusters-system",
 		"system":               "system-clusters-system",
 		DefaultSystemNamespace: "cattle-fleet-clusters-system",
-		LegacySystemNamespace:  "fleet-clusters-system",
+		"fleet-system":         "fleet-clusters-system",
 	} {
 		assert.Equal(t, want, SystemRegistrationNamespace(system), system)
 	}

@@ -21,8 +21,6 @@ const (
 
 	// DefaultSystemNamespace is where hub and agent live unless told otherwise.
 	DefaultSystemNamespace = "cattle-fleet-system"
-	// LegacySystemNamespace is where releases before 2021 lived.
-	LegacySystemNamespace = "fleet-system"
 
 	// ClusterRoleBundleDeployment lets an agent read its BundleDeployments and report their status; it is bound once per
 	// cluster, in the cluster namespace.
@@ -86,8 +84,5 @@ const (
 	SecretTypeValues     = "fleet.cattle.io/cluster-registration-values"
 )
 
-// Object set IDs (wrangler's apply). Other components read the downstream and the agent bundle ones.
-const (
-	SetIDAgentBootstrap = "fleet-agent-bootstrap"
-	SetIDManageAgent    = "fleet-manage-agent"
-)
+// SetIDAgentBootstrap is the object set (wrangler's apply) of what the hub installs on a member. Agents know its hash.
+const SetIDAgentBootstrap = "fleet-agent-bootstrap"

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
-	corev1 "k8s.io/api/core/v1"
 )
 
 // Conditions is the list of conditions every status has.
@@ -19,11 +18,6 @@ func Get(conditions Conditions, conditionType string) genericcondition.GenericCo
 		}
 	}
 	return genericcondition.GenericCondition{Type: conditionType}
-}
-
-// IsTrue says whether the condition is there and True.
-func IsTrue(conditions Conditions, conditionType string) bool {
-	return Get(conditions, conditionType).Status == corev1.ConditionTrue
 }
 
 // Set puts the outcome into the condition and returns the transition, nil where status and reason stayed the same. A

@@ -61,11 +61,8 @@ func TestEarliestIsTheSoonerDelayThatIsOne(t *testing.T) {
 	}
 }
 
-func TestConditionThatIsAbsentIsNeitherTrueNorFalse(t *testing.T) {
+func TestConditionThatIsAbsentHasNoStatus(t *testing.T) {
 	assert.Equal(t, genericcondition.GenericCondition{Type: "Ready"}, Get(nil, "Ready"))
-	assert.False(t, IsTrue(nil, "Ready"))
-	assert.True(t, IsTrue(Conditions{{Type: "Ready", Status: corev1.ConditionTrue}}, "Ready"))
-	assert.False(t, IsTrue(Conditions{{Type: "Ready", Status: corev1.ConditionUnknown}}, "Ready"))
 }
 
 func TestSetWritesACondition(t *testing.T) {
