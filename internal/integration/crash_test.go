@@ -19,6 +19,9 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
+// kubeconfigs is the namespace whose kubeconfig Secrets Clusters of every namespace may use.
+const kubeconfigs = "fleet-default"
+
 // ownPlane is a control plane for one test, which may do with it as it likes.
 func ownPlane(t *testing.T, name string) *testenv.Cluster {
 	t.Helper()
@@ -35,7 +38,10 @@ func TestAHubThatIsHitAtAnyWriteEndsAtTheSame(t *testing.T) {
 		t.Run(strings.Fields(string(blow))[0], func(t *testing.T) {
 			hub := ownPlane(t, "crashing")
 			hub.Configure(t, hub.Reachable())
-			hub.KubeconfigSecret(t, registration.DefaultSystemNamespace, "member", map[string][]byte{registration.KubeconfigValue: member.Kubeconfig()})
+			_, err := hub.Kubernetes.CoreV1().Namespaces().Create(t.Context(),
+				&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: kubeconfigs}}, metav1.CreateOptions{})
+			require.NoError(t, err)
+			hub.KubeconfigSecret(t, kubeconfigs, "member", map[string][]byte{registration.KubeconfigValue: member.Kubeconfig()})
 			supervised := hub.SupervisedHub(t)
 			for n := 1; ; n += stride() {
 				began := time.Now()
@@ -77,7 +83,7 @@ func (b bothWays) run(t *testing.T) {
 	imported, err := b.hub.Fleet.Clusters(b.ns).Create(t.Context(), &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "managed"},
 		Spec: fleet.ClusterSpec{
-			KubeConfigSecret: "member", KubeConfigSecretNamespace: registration.DefaultSystemNamespace, AgentNamespace: b.agentNS,
+			KubeConfigSecret: "member", KubeConfigSecretNamespace: kubeconfigs, AgentNamespace: b.agentNS,
 		},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
