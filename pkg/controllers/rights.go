@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"reflect"
 
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -19,13 +19,8 @@ import (
 // each agent.
 func ensureGround(ctx context.Context, client kubernetes.Interface, namespaces ...string) error {
 	for _, name := range namespaces {
-		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		_, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			_, err = client.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{})
-		}
-		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("creating Namespace %s: %w", name, err)
+		if err := writes.EnsureNamespace(ctx, client, name); err != nil {
+			return err
 		}
 	}
 	for _, role := range agentRoles() {

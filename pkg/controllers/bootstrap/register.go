@@ -21,6 +21,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/related"
+	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -87,7 +88,7 @@ func (h *handler) report(configMap *corev1.ConfigMap, err error) error {
 }
 
 func (h *handler) reconcile(ctx context.Context, b config.Bootstrap) error {
-	if err := h.ensureNamespace(ctx, b.Namespace); err != nil {
+	if err := writes.EnsureNamespace(ctx, h.Kubernetes, b.Namespace); err != nil {
 		return err
 	}
 	if err := h.ensureSecret(ctx, b.Namespace); err != nil {
@@ -104,18 +105,6 @@ func (h *handler) reconcile(ctx context.Context, b config.Bootstrap) error {
 		return err
 	}
 	return h.ensureRepo(ctx, b)
-}
-
-func (h *handler) ensureNamespace(ctx context.Context, name string) error {
-	namespaces := h.Kubernetes.CoreV1().Namespaces()
-	_, err := namespaces.Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		_, err = namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-	}
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("creating Namespace %s: %w", name, err)
-	}
-	return nil
 }
 
 func (h *handler) cluster(ctx context.Context, b config.Bootstrap) (runtime.Object, error) {

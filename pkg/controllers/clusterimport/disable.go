@@ -17,13 +17,9 @@ func (p *pass) disable(ctx context.Context) outcome.Outcome {
 		return disabled
 	}
 	version := p.secrets.of(index.KubeconfigNamespace(p.cluster), p.cluster.Spec.KubeConfigSecret)
-	if out := p.readSecret(ctx, version); !out.IsDone() {
+	member, out := p.installedMember(ctx, version)
+	if member == nil {
 		return out
-	}
-	p.wanted.tlsMode = p.hub.TLSMode()
-	member, problem := p.member()
-	if problem != nil {
-		return outcome.Stalled(problem.reason, problem.message)
 	}
 	hub, err := p.Kubernetes.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {

@@ -21,15 +21,24 @@ func (p *pass) afterImport(ctx context.Context, version string) outcome.Outcome 
 	if p.cluster.Status.Agent.LastSeen.IsZero() || p.cluster.Status.Agent.Namespace != last.AgentNamespace {
 		return imported()
 	}
-	if out := p.readSecret(ctx, version); !out.IsDone() {
+	member, out := p.installedMember(ctx, version)
+	if member == nil {
 		return out
+	}
+	return p.cleanStale(member, last)
+}
+
+// installedMember is the connection to a member that has its agent, or why there is none.
+func (p *pass) installedMember(ctx context.Context, version string) (*member, outcome.Outcome) {
+	if out := p.readSecret(ctx, version); !out.IsDone() {
+		return nil, out
 	}
 	p.wanted.tlsMode = p.hub.TLSMode()
 	member, problem := p.member()
 	if problem != nil {
-		return outcome.Stalled(problem.reason, problem.message)
+		return nil, outcome.Stalled(problem.reason, problem.message)
 	}
-	return p.cleanStale(member, last)
+	return member, outcome.Done("", "")
 }
 
 func (p *pass) cleanStale(m *member, last *fleet.ImportStatus) outcome.Outcome {
