@@ -31,6 +31,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/clusterregistrationtoken"
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
+	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	"github.com/muster-fleet/muster/pkg/controllers/settings"
 	"github.com/muster-fleet/muster/pkg/crds"
 	"github.com/muster-fleet/muster/pkg/credential"
@@ -140,6 +141,9 @@ func newContext(cfg *rest.Config, o Options, own, fleetFactory controller.Shared
 		Agent:            o.Agent,
 		Recheck:          o.Recheck,
 		ImportBackoff:    o.ImportBackoff,
+		DisableBundles:   o.DisableBundles,
+		FarewellGrace:    o.FarewellGrace,
+		Metrics:          metrics.New(o.Metrics),
 	}, nil
 }
 

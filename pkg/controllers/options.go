@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rancher/lasso/pkg/controller"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -30,6 +31,14 @@ type Options struct {
 	DisableBootstrap bool
 	// TokenTTLRequired refuses ClusterRegistrationTokens that would live for ever.
 	TokenTTLRequired bool
+	// DisableBundles leaves Bundles, BundleDeployments and Contents to Fleet's own controllers, where they run beside this
+	// hub. The Bundles of agents are made all the same.
+	DisableBundles bool
+	// FarewellGrace is how long a deleted Cluster waits for its agent to remove what it deployed; 0 means 30 seconds. An
+	// agent that is not there is not waited for.
+	FarewellGrace time.Duration
+	// Metrics, if given, gets the hub's metrics; two hubs cannot share one.
+	Metrics prometheus.Registerer
 	// Agent is how agents are run that the hub installs. An empty image means the agent of this release.
 	Agent app.AgentSettings
 	// ImportBackoff is how soon and how rarely an import that failed is tried again; the zero value means 2 seconds to 5
@@ -49,6 +58,7 @@ type Options struct {
 const (
 	defaultWorkers = 50
 	defaultTimeout = 30 * time.Second
+	farewellGrace  = 30 * time.Second
 	agentImage     = "muster-fleet/fleet-agent:"
 )
 
@@ -62,6 +72,9 @@ func (o Options) complete() (Options, error) {
 	}
 	if o.Workers == 0 {
 		o.Workers = defaultWorkers
+	}
+	if o.FarewellGrace == 0 {
+		o.FarewellGrace = farewellGrace
 	}
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}

@@ -3,6 +3,7 @@ package registration
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"strconv"
 	"strings"
 
 	"github.com/rancher/wrangler/v3/pkg/name"
@@ -107,4 +108,17 @@ func LabelValue(objectName string) string { return name.SafeConcatName(objectNam
 // the owner's key in the ID they cannot.
 func OwnedSetID(set, namespace, owner string) string {
 	return set + "-" + KeyHash(namespace+"::"+owner)
+}
+
+const managedGeneration = "managed/"
+
+// ManagedGeneration is the GENERATION of an agent that runs as its Bundle says. It is the same for all Clusters but those
+// that were redeployed by hand, so that their agents' Bundles can share one Content.
+func ManagedGeneration(redeployAgentGeneration int64) string {
+	return managedGeneration + strconv.FormatInt(redeployAgentGeneration, 10)
+}
+
+// IsManagedGeneration says whether a GENERATION is one of ManagedGeneration.
+func IsManagedGeneration(generation string) bool {
+	return strings.HasPrefix(generation, managedGeneration)
 }

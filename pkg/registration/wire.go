@@ -86,3 +86,21 @@ const (
 
 // SetIDAgentBootstrap is the object set (wrangler's apply) of what the hub installs on a member. Agents know its hash.
 const SetIDAgentBootstrap = "fleet-agent-bootstrap"
+
+// SetIDManageAgent, as annotation objectset.rio.cattle.io/id of a Bundle, says that it is the one of a Cluster's agent.
+const SetIDManageAgent = "fleet-manage-agent"
+
+// AgentHubConfigMap is a ConfigMap beside the agent, in the agent's Bundle, that says where its hub is now. It has the keys
+// BootstrapAPIServerURL, BootstrapAPIServerCA (PEM) and AgentHubTLSMode. An agent tries what is new in it before it gives
+// up what works.
+const (
+	AgentHubConfigMap = "fleet-agent-hub"
+	AgentHubTLSMode   = "agentTLSMode"
+)
+
+// GenerationEnv is the environment variable of the agent's container whose change restarts it.
+const GenerationEnv = "GENERATION"
+
+// FieldManager is the server-side apply manager of what hub and agent deploy on a member: under one name each of them can
+// take over, and take back, what the other applied.
+const FieldManager = "muster"

@@ -16,6 +16,7 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
+	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/credential"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
@@ -60,6 +61,12 @@ type Context struct {
 	Recheck time.Duration
 	// ImportBackoff is how soon and how rarely an import that failed is tried again.
 	ImportBackoff Backoff
+	// DisableBundles leaves Bundles to Fleet's own controllers.
+	DisableBundles bool
+	// FarewellGrace is how long a deleted Cluster waits for its agent to leave.
+	FarewellGrace time.Duration
+	// Metrics counts what the hub does.
+	Metrics *metrics.Hub
 }
 
 // Backoff doubles from Base to Max.

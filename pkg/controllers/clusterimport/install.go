@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -160,23 +161,20 @@ func (p *pass) createToken(name string, waiting outcome.Outcome) outcome.Outcome
 	return waiting
 }
 
-// pullSecrets reads the image pull Secrets that are copied to the member. A Cluster that names its own gets no copies.
-func (p *pass) pullSecrets(ctx context.Context) (names []string, copies []runtime.Object, problem *failure, err error) {
-	if own := p.cluster.Spec.AgentPullSecrets; own != nil {
-		for _, ref := range *own {
-			names = append(names, ref.Name)
-		}
-		return names, nil, nil, nil
+// pullSecrets reads the image pull Secrets that are copied to the member.
+func (p *pass) pullSecrets(ctx context.Context) (copies []runtime.Object, problem *failure, err error) {
+	names, copied := agentspec.PullSecrets(p.hub, p.cluster)
+	if !copied {
+		return nil, nil, nil
 	}
-	for _, name := range p.hub.PullSecretNames() {
+	for _, name := range names {
 		secret, err := p.Kubernetes.CoreV1().Secrets(p.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
-			return nil, nil, failed(fleet.ReasonPullSecretMissing,
+			return nil, failed(fleet.ReasonPullSecretMissing,
 				"image pull Secret %s/%s, named by imagePullSecrets of the hub's configuration, does not exist", p.SystemNamespace, name), nil
 		} else if err != nil {
-			return nil, nil, nil, err
+			return nil, nil, err
 		}
-		names = append(names, name)
 		copies = append(copies, &corev1.Secret{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 			ObjectMeta: metav1.ObjectMeta{Namespace: p.agentNamespace(), Name: name},
@@ -184,5 +182,5 @@ func (p *pass) pullSecrets(ctx context.Context) (names []string, copies []runtim
 			Data:       secret.Data,
 		})
 	}
-	return names, copies, nil, nil
+	return copies, nil, nil
 }

@@ -34,8 +34,6 @@ import (
 const (
 	// requestTimeout bounds one request to a member.
 	requestTimeout = 15 * time.Second
-	// fieldManager is the name under which the hub applies on members.
-	fieldManager = "muster"
 )
 
 // member is a connection to one member cluster with the rights of its kubeconfig.
@@ -180,7 +178,7 @@ func (m *member) apply(ctx context.Context, object runtime.Object) error {
 	unstructured.RemoveNestedField(content, "status")
 	apply := func() error {
 		_, err := client.Apply(ctx, accessor.GetName(), &unstructured.Unstructured{Object: content},
-			metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+			metav1.ApplyOptions{FieldManager: registration.FieldManager, Force: true})
 		return err
 	}
 	if err = apply(); !blocked(kind, content, err) {
@@ -204,7 +202,7 @@ func (m *member) makeWay(ctx context.Context, kind, namespace, name string) erro
 		return err
 	}
 	recreate := []byte(`{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null}}}`)
-	_, err = client.Patch(ctx, name, types.MergePatchType, recreate, metav1.PatchOptions{FieldManager: fieldManager})
+	_, err = client.Patch(ctx, name, types.MergePatchType, recreate, metav1.PatchOptions{FieldManager: registration.FieldManager})
 	return err
 }
 

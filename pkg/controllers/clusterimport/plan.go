@@ -14,15 +14,13 @@ import (
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // importTokenTTL is how long an installed agent has to register.
 const importTokenTTL = 12 * time.Hour
-
-// generationEnv is the environment variable of the agent that changes when it has to start anew.
-const generationEnv = "GENERATION"
 
 // plan is everything that is to be on the member.
 type plan struct {
@@ -39,7 +37,7 @@ func (p *plan) inputs(m *member) string { return m.fingerprint + "/" + p.fingerp
 
 // plan returns what to install, or why that cannot be said yet.
 func (p *pass) plan(ctx context.Context, values *registration.Values) (*plan, outcome.Outcome) {
-	names, copies, problem, err := p.pullSecrets(ctx)
+	copies, problem, err := p.pullSecrets(ctx)
 	if err != nil {
 		return nil, outcome.Retry(fleet.ReasonError, err)
 	}
@@ -47,7 +45,7 @@ func (p *pass) plan(ctx context.Context, values *registration.Values) (*plan, ou
 		return nil, outcome.Stalled(problem.reason, problem.message).In(p.RecheckDelay())
 	}
 	key := registrationKey(p.cluster, p.wanted)
-	objects, err := p.objects(values, key, names, copies)
+	objects, err := p.objects(values, key, copies)
 	if err != nil {
 		return nil, outcome.Stalled(fleet.ReasonSettingsInvalid, fmt.Sprintf("the agent cannot be installed with these settings: %s", err))
 	}
@@ -84,12 +82,12 @@ func (p *pass) leftovers() []named {
 }
 
 // objects are in the order of their creation: the Deployment comes when all that its pods need is there.
-func (p *pass) objects(values *registration.Values, key string, pullSecrets []string, copies []runtime.Object) ([]runtime.Object, error) {
+func (p *pass) objects(values *registration.Values, key string, copies []runtime.Object) ([]runtime.Object, error) {
 	scheduling, err := agentmanifest.Scheduling(p.agentNamespace(), p.cluster.Spec.AgentSchedulingCustomization)
 	if err != nil {
 		return nil, err
 	}
-	manifest, err := agentmanifest.Render(p.options(key, pullSecrets))
+	manifest, err := agentmanifest.Render(agentspec.Options(p.Context, p.cluster, key))
 	if err != nil {
 		return nil, err
 	}
@@ -103,43 +101,6 @@ func (p *pass) objects(values *registration.Values, key string, pullSecrets []st
 	objects = append(objects, agentConfig, p.bootstrapSecret(values, key))
 	objects = append(objects, manifest...)
 	return objects, p.mark(objects)
-}
-
-func (p *pass) options(key string, pullSecrets []string) agentmanifest.Options {
-	spec := p.cluster.Spec
-	image := p.hub.AgentImage
-	if image == "" {
-		image = p.Agent.Image
-	}
-	priorityClass := ""
-	if s := spec.AgentSchedulingCustomization; s != nil && s.PriorityClass != nil {
-		priorityClass = agentmanifest.PriorityClassName
-	}
-	return agentmanifest.Options{
-		Namespace:               p.agentNamespace(),
-		Scope:                   spec.AgentNamespace,
-		Image:                   image,
-		ImagePullPolicy:         p.hub.AgentImagePullPolicy,
-		SystemDefaultRegistry:   p.hub.SystemDefaultRegistry,
-		PrivateRepoURL:          spec.PrivateRepoURL,
-		ImagePullSecrets:        pullSecrets,
-		Replicas:                p.Agent.Replicas,
-		CheckinInterval:         p.hub.AgentCheckinInterval.Duration,
-		BundleDeploymentWorkers: p.hub.AgentWorkers.BundleDeployment,
-		DriftWorkers:            p.hub.AgentWorkers.Drift,
-		LeaderElection: agentmanifest.LeaderElection{
-			LeaseDuration: p.Agent.LeaseDuration, RenewDeadline: p.Agent.RenewDeadline, RetryPeriod: p.Agent.RetryPeriod,
-		},
-		EnvVars:                append([]corev1.EnvVar{{Name: generationEnv, Value: key}}, spec.AgentEnvVars...),
-		Tolerations:            spec.AgentTolerations,
-		Affinity:               spec.AgentAffinity,
-		Resources:              spec.AgentResources,
-		HostNetwork:            spec.HostNetwork != nil && *spec.HostNetwork,
-		PriorityClassName:      priorityClass,
-		Debug:                  p.Agent.Debug,
-		DebugLevel:             p.Agent.DebugLevel,
-		DisableSecurityContext: p.Agent.DisableSecurityContext,
-	}
 }
 
 func (p *pass) namespace() runtime.Object {

@@ -12,6 +12,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -87,12 +88,7 @@ func (p *pass) tokenGone() bool {
 
 func imported() outcome.Outcome { return outcome.Done(fleet.ReasonImported, "") }
 
-func (p *pass) agentNamespace() string {
-	if p.cluster.Spec.AgentNamespace != "" {
-		return p.cluster.Spec.AgentNamespace
-	}
-	return p.SystemNamespace
-}
+func (p *pass) agentNamespace() string { return agentspec.Namespace(p.Context, p.cluster) }
 
 // readSecret reads the kubeconfig Secret itself, which no cache holds. In a namespace the Cluster has no business in, one
 // that is not there is told like one that does not allow it: which Secrets others have is not for it to find out.

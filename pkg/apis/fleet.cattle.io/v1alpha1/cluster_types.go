@@ -316,4 +316,92 @@ type AgentStatus struct {
 	// +optional
 	// +nullable
 	Namespace string `json:"namespace"`
+
+	// CheckinInterval is set by the agent to the time it lets pass between two heartbeats. Absent, which agents of other
+	// releases leave it, the hub goes by its own configuration.
+	// +optional
+	CheckinInterval *metav1.Duration `json:"checkinInterval,omitempty"`
+
+	// Version is set by the agent to its own version.
+	// +optional
+	Version string `json:"version,omitempty"`
+
+	// Generation is set by the agent to the environment variable GENERATION it was started with. It tells the hub whether
+	// the agent runs as its import made it or as its Bundle does.
+	// +optional
+	Generation string `json:"generation,omitempty"`
+
+	// KubernetesVersion is set by the agent to the version of its cluster's API server, such as "v1.36.3".
+	// +optional
+	KubernetesVersion string `json:"kubernetesVersion,omitempty"`
+
+	// Nodes is set by the agent to the number of its cluster's nodes; absent when it could not count them.
+	// +optional
+	Nodes *AgentNodes `json:"nodes,omitempty"`
+
+	// Capacity is set by the agent to the sum of cpu, memory and pods that its cluster's nodes have.
+	// +optional
+	Capacity corev1.ResourceList `json:"capacity,omitempty"`
+
+	// Allocatable is set by the agent to the sum of cpu, memory and pods that pods may use on its cluster's nodes.
+	// +optional
+	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
+
+	// APIServer is set by the agent to whether its cluster's own API server is ready.
+	// +optional
+	APIServer *AgentAPIServer `json:"apiServer,omitempty"`
+
+	// ClockSkew is set by the agent to how far its clock is ahead of the hub's; negative, behind it. It is absent while
+	// less than the second that an HTTP date can tell.
+	// +optional
+	ClockSkew *metav1.Duration `json:"clockSkew,omitempty"`
+
+	// Hub is set by the agent to the way to the hub that it uses.
+	// +optional
+	Hub *AgentHub `json:"hub,omitempty"`
+}
+
+// AgentNodes counts the nodes of a cluster.
+// +kubebuilder:pruning:PreserveUnknownFields
+type AgentNodes struct {
+	// Count is set by the agent to the number of nodes.
+	// +optional
+	Count int `json:"count"`
+
+	// Ready is set by the agent to the number of those whose condition Ready is True.
+	// +optional
+	Ready int `json:"ready"`
+}
+
+// AgentAPIServer is how the API server of an agent's own cluster feels.
+// +kubebuilder:pruning:PreserveUnknownFields
+type AgentAPIServer struct {
+	// Ready is set by the agent to whether /readyz answers that all is well.
+	// +optional
+	Ready bool `json:"ready"`
+
+	// Message is set by the agent to what /readyz answered instead.
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// AgentHub is an agent's way to its hub.
+// +kubebuilder:pruning:PreserveUnknownFields
+type AgentHub struct {
+	// APIServerURL is set by the agent to the address that its requests go to.
+	// +optional
+	APIServerURL string `json:"apiServerURL,omitempty"`
+
+	// APIServerCAHash is set by the agent to the digest of the CA it was given, in the form of status.apiServerCAHash.
+	// +optional
+	APIServerCAHash string `json:"apiServerCAHash,omitempty"`
+
+	// AgentTLSMode is set by the agent to the mode in which it checks the hub's certificate.
+	// +optional
+	AgentTLSMode string `json:"agentTLSMode,omitempty"`
+
+	// Pending is set by the agent to another way that it was told of and that does not work, with the reason; it goes on
+	// with this one and keeps trying.
+	// +optional
+	Pending string `json:"pending,omitempty"`
 }

@@ -16,12 +16,16 @@ const (
 	// show a cluster with a False condition as broken.
 	ConditionRegistered = "Registered"
 
+	// ConditionConnected is True while the agent's last heartbeat is younger than the grace the hub gives it, and False
+	// from the moment that ends. It is Unknown until the first heartbeat.
+	ConditionConnected = "Connected"
+
 	// ConditionReconciled is True after the agent's settings were turned into its Bundle without an error, and False with
 	// the error as message.
 	ConditionReconciled = "Reconciled"
 
 	// ConditionReady is True when all Bundles of the Cluster are ready; otherwise its message lists those that are not.
-	// fleet-controller writes it.
+	// The hub writes it, unless it was told to leave Bundles to Fleet's own controllers.
 	//
 	// On a ClusterRegistrationToken, where the hub writes it, it is True while the token can be used: its Secret holds
 	// working values. It is Unknown while the hub waits for something, and False when the token cannot become usable
@@ -36,3 +40,17 @@ const (
 	// still change that. A granted request whose ServiceAccount was deleted is False too, and stays granted in its status.
 	ConditionGranted = "Granted"
 )
+
+// Condition types of a BundleDeployment, all written by the agent. True is good.
+const (
+	// ConditionInstalled is True once the resources were installed, whatever became of them since.
+	ConditionInstalled = "Installed"
+	// ConditionDeployed is True while what was deployed last is what spec.deploymentID asks for.
+	ConditionDeployed = "Deployed"
+	// ConditionMonitored is True while the agent watches what it deployed.
+	ConditionMonitored = "Monitored"
+)
+
+// ConditionFarewell, on the BundleDeployment of an agent's own Bundle, is True once an agent that was asked to leave has
+// removed all it deployed; its own objects follow. The agent writes it, the hub waits for it.
+const ConditionFarewell = "Farewell"

@@ -85,7 +85,10 @@ func TestFieldsOfAKindAreThoseOfTheGroup(t *testing.T) {
 			"agentResourcesHash agentTolerationsHash agentSchedulingCustomizationHash agentConfigChanged apiServerURL " +
 			"apiServerCAHash agentTLSMode garbageCollectionInterval display agent import scheduled activeSchedule"},
 		{v1alpha1.ClusterDisplay{}, "readyBundles state"},
-		{v1alpha1.AgentStatus{}, "lastSeen namespace"},
+		{v1alpha1.AgentStatus{}, "lastSeen namespace checkinInterval version generation kubernetesVersion nodes capacity allocatable apiServer clockSkew hub"},
+		{v1alpha1.AgentNodes{}, "count ready"},
+		{v1alpha1.AgentAPIServer{}, "ready message"},
+		{v1alpha1.AgentHub{}, "apiServerURL apiServerCAHash agentTLSMode pending"},
 		{v1alpha1.ClusterGroupSpec{}, "selector"},
 		{v1alpha1.ClusterGroupStatus{}, "clusterCount nonReadyClusterCount nonReadyClusters conditions summary display resourceCounts"},
 		{v1alpha1.ClusterGroupDisplay{}, "readyClusters readyBundles state"},

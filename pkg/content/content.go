@@ -1,0 +1,133 @@
+// Package content is the form in which the resources of a Bundle travel from the hub to the agents.
+package content
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// EncodingBase64Gzip is the encoding of a resource that is not plain text.
+const EncodingBase64Gzip = "base64+gz"
+
+const (
+	namePrefix = "s-"
+	nameMax    = 63
+	// sizeMax bounds what one Content may unpack to: a small object must not fill the memory of an agent.
+	sizeMax = 64 << 20
+)
+
+// manifest is what a Content holds, as JSON.
+type manifest struct {
+	Resources []fleet.BundleResource `json:"resources,omitempty"`
+}
+
+// Encode packs resources into the Content that holds them. Equal resources give an equal Content, name included, so that
+// all Bundles and clusters with the same resources share one.
+func Encode(resources []fleet.BundleResource) (*fleet.Content, error) {
+	data, digest, err := digested(manifest{Resources: resources})
+	if err != nil {
+		return nil, err
+	}
+	packed, err := pack(data)
+	if err != nil {
+		return nil, err
+	}
+	return &fleet.Content{
+		TypeMeta:   metav1.TypeMeta{APIVersion: fleet.SchemeGroupVersion.String(), Kind: "Content"},
+		ObjectMeta: metav1.ObjectMeta{Name: nameOf(digest)},
+		Content:    packed,
+		SHA256Sum:  digest,
+	}, nil
+}
+
+// Decode unpacks the resources of a Content, each as plain text with an empty Encoding. It refuses a Content whose name is
+// not the digest of what it holds: whoever may write Contents must not be able to change what an agent deploys under a
+// name that was decided on.
+func Decode(c *fleet.Content) ([]fleet.BundleResource, error) {
+	data, err := unpack(c.Content)
+	if err != nil {
+		return nil, fmt.Errorf("Content %s is damaged: %w", c.Name, err)
+	}
+	if sum := sha256.Sum256(data); nameOf(hex.EncodeToString(sum[:])) != c.Name {
+		return nil, fmt.Errorf("Content %s does not hold what its name says; delete it, and the hub makes it again", c.Name)
+	}
+	var m manifest
+	if err := json.Unmarshal(data, &m); err != nil {
+		return nil, fmt.Errorf("Content %s is damaged: %w", c.Name, err)
+	}
+	for i := range m.Resources {
+		if m.Resources[i], err = plain(m.Resources[i]); err != nil {
+			return nil, fmt.Errorf("Content %s: %w", c.Name, err)
+		}
+	}
+	return m.Resources, nil
+}
+
+// DeploymentID identifies what an agent is to deploy and how: the Content and a digest of the options that change what is
+// deployed. How drift is compared and corrected is not among them.
+func DeploymentID(contentName string, options fleet.BundleDeploymentOptions) (string, error) {
+	options.Diff, options.CorrectDrift = nil, nil
+	_, digest, err := digested(options)
+	return contentName + ":" + digest, err
+}
+
+// digested is the JSON of a value with the newline that ends a JSON document, and its digest; peers compute it alike.
+func digested(value any) (data []byte, digest string, err error) {
+	var buffer bytes.Buffer
+	if err := json.NewEncoder(&buffer).Encode(value); err != nil {
+		return nil, "", err
+	}
+	sum := sha256.Sum256(buffer.Bytes())
+	return buffer.Bytes(), hex.EncodeToString(sum[:]), nil
+}
+
+func nameOf(digest string) string { return (namePrefix + digest)[:nameMax] }
+
+func pack(data []byte) ([]byte, error) {
+	var buffer bytes.Buffer
+	w := gzip.NewWriter(&buffer)
+	_, err := w.Write(data)
+	err = errors.Join(err, w.Close())
+	return buffer.Bytes(), err
+}
+
+func unpack(data []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	unpacked, err := io.ReadAll(io.LimitReader(r, sizeMax+1))
+	if err == nil && len(unpacked) > sizeMax {
+		return nil, fmt.Errorf("it unpacks to more than %d MiB", sizeMax>>20)
+	}
+	return unpacked, err
+}
+
+func plain(r fleet.BundleResource) (fleet.BundleResource, error) {
+	switch r.Encoding {
+	case "":
+		return r, nil
+	case EncodingBase64Gzip:
+		packed, err := base64.StdEncoding.DecodeString(r.Content)
+		if err != nil {
+			return r, fmt.Errorf("resource %s is no base64: %w", r.Name, err)
+		}
+		text, err := unpack(packed)
+		if err != nil {
+			return r, fmt.Errorf("resource %s is damaged: %w", r.Name, err)
+		}
+		return fleet.BundleResource{Name: r.Name, Content: string(text)}, nil
+	}
+	return r, fmt.Errorf("resource %s has the unknown encoding %q; it must be empty or %s", r.Name, r.Encoding, EncodingBase64Gzip)
+}

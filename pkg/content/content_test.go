@@ -1,0 +1,98 @@
+package content
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+var files = []fleet.BundleResource{{Name: "a.yaml", Content: "kind: A"}, {Name: "b.yaml", Content: "kind: B"}}
+
+func TestWhatIsPackedComesOutAgain(t *testing.T) {
+	c, err := Encode(files)
+	require.NoError(t, err)
+	out, err := Decode(c)
+	require.NoError(t, err)
+	assert.Equal(t, files, out)
+}
+
+func TestTheNameIsTheDigestThatPeersCompute(t *testing.T) {
+	c, err := Encode([]fleet.BundleResource{{Name: "a", Content: "b"}})
+	require.NoError(t, err)
+	sum := sha256.Sum256([]byte(`{"resources":[{"name":"a","content":"b"}]}` + "\n"))
+	digest := hex.EncodeToString(sum[:])
+	assert.Equal(t, digest, c.SHA256Sum)
+	assert.Equal(t, ("s-" + digest)[:63], c.Name)
+}
+
+func TestEqualResourcesShareOneContent(t *testing.T) {
+	one, err := Encode(files)
+	require.NoError(t, err)
+	other, err := Encode(append([]fleet.BundleResource{}, files...))
+	require.NoError(t, err)
+	assert.Equal(t, one, other)
+}
+
+func TestAResourceMayBePackedItself(t *testing.T) {
+	packed, err := pack([]byte("kind: A"))
+	require.NoError(t, err)
+	c, err := Encode([]fleet.BundleResource{{Name: "a", Content: base64.StdEncoding.EncodeToString(packed), Encoding: "base64+gz"}})
+	require.NoError(t, err)
+	out, err := Decode(c)
+	require.NoError(t, err)
+	assert.Equal(t, []fleet.BundleResource{{Name: "a", Content: "kind: A"}}, out)
+}
+
+func TestWhatCannotBeTrustedIsRefused(t *testing.T) {
+	good, err := Encode(files)
+	require.NoError(t, err)
+	of := func(r fleet.BundleResource) *fleet.Content {
+		c, err := Encode([]fleet.BundleResource{r})
+		require.NoError(t, err)
+		return c
+	}
+	huge, err := pack([]byte(strings.Repeat("x", sizeMax+1)))
+	require.NoError(t, err)
+	other := good.DeepCopy()
+	other.Name = "s-other"
+	for _, row := range []struct {
+		name    string
+		content *fleet.Content
+		says    string
+	}{
+		{"not what the name says", other, "does not hold what its name says"},
+		{"nothing", &fleet.Content{}, "is damaged"},
+		{"no gzip", &fleet.Content{Content: []byte("text")}, "is damaged"},
+		{"cut off", &fleet.Content{Content: good.Content[:20]}, "is damaged"},
+		{"a bomb", &fleet.Content{Content: huge}, "more than 64 MiB"},
+		{"a resource of unknown encoding", of(fleet.BundleResource{Name: "r", Encoding: "zip"}), `unknown encoding "zip"`},
+		{"a resource that is no base64", of(fleet.BundleResource{Name: "r", Content: "!", Encoding: "base64+gz"}), "resource r is no base64"},
+		{"a resource that is no gzip", of(fleet.BundleResource{Name: "r", Content: "eA==", Encoding: "base64+gz"}), "resource r is damaged"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			_, err := Decode(row.content)
+			assert.ErrorContains(t, err, row.says)
+		})
+	}
+}
+
+func TestTheDeploymentIDCoversWhatChangesTheDeployment(t *testing.T) {
+	id := func(o fleet.BundleDeploymentOptions) string {
+		id, err := DeploymentID("s-x", o)
+		require.NoError(t, err)
+		return id
+	}
+	base := id(fleet.BundleDeploymentOptions{DefaultNamespace: "n"})
+	assert.Regexp(t, `^s-x:[0-9a-f]{64}$`, base)
+	assert.NotEqual(t, base, id(fleet.BundleDeploymentOptions{DefaultNamespace: "m"}))
+	assert.Equal(t, base, id(fleet.BundleDeploymentOptions{
+		DefaultNamespace: "n", Diff: &fleet.DiffOptions{}, CorrectDrift: &fleet.CorrectDrift{Enabled: true},
+	}), "how drift is handled deploys nothing anew")
+}

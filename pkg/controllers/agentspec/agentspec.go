@@ -1,0 +1,79 @@
+// Package agentspec says how the agent of a Cluster is run, for the import that installs it and the Bundle that keeps it up
+// to date: both must ask for the same.
+package agentspec
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/muster-fleet/muster/pkg/agentmanifest"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Namespace is where the agent of a Cluster runs on its member.
+func Namespace(c *app.Context, cluster *fleet.Cluster) string {
+	if cluster.Spec.AgentNamespace != "" {
+		return cluster.Spec.AgentNamespace
+	}
+	return c.SystemNamespace
+}
+
+// PullSecrets are the names of the image pull Secrets of the agent, and whether they are copies of the hub's own: a Cluster
+// that names its own gets no copies.
+func PullSecrets(hub config.Hub, cluster *fleet.Cluster) (names []string, copied bool) {
+	own := cluster.Spec.AgentPullSecrets
+	if own == nil {
+		return hub.PullSecretNames(), true
+	}
+	for _, ref := range *own {
+		names = append(names, ref.Name)
+	}
+	return names, false
+}
+
+// Options are the settings of a Cluster's agent from the hub's configuration, its process, and the Cluster itself.
+func Options(c *app.Context, cluster *fleet.Cluster, generation string) agentmanifest.Options {
+	hub, spec := c.Config.Get(), cluster.Spec
+	pullSecrets, _ := PullSecrets(hub, cluster)
+	return agentmanifest.Options{
+		Namespace:               Namespace(c, cluster),
+		Scope:                   spec.AgentNamespace,
+		Image:                   image(c, hub),
+		ImagePullPolicy:         hub.AgentImagePullPolicy,
+		SystemDefaultRegistry:   hub.SystemDefaultRegistry,
+		PrivateRepoURL:          spec.PrivateRepoURL,
+		ImagePullSecrets:        pullSecrets,
+		Replicas:                c.Agent.Replicas,
+		CheckinInterval:         hub.AgentCheckinInterval.Duration,
+		BundleDeploymentWorkers: hub.AgentWorkers.BundleDeployment,
+		DriftWorkers:            hub.AgentWorkers.Drift,
+		LeaderElection: agentmanifest.LeaderElection{
+			LeaseDuration: c.Agent.LeaseDuration, RenewDeadline: c.Agent.RenewDeadline, RetryPeriod: c.Agent.RetryPeriod,
+		},
+		EnvVars:                append([]corev1.EnvVar{{Name: registration.GenerationEnv, Value: generation}}, spec.AgentEnvVars...),
+		Tolerations:            spec.AgentTolerations,
+		Affinity:               spec.AgentAffinity,
+		Resources:              spec.AgentResources,
+		HostNetwork:            spec.HostNetwork != nil && *spec.HostNetwork,
+		PriorityClassName:      priorityClass(cluster),
+		Debug:                  c.Agent.Debug,
+		DebugLevel:             c.Agent.DebugLevel,
+		DisableSecurityContext: c.Agent.DisableSecurityContext,
+	}
+}
+
+func image(c *app.Context, hub config.Hub) string {
+	if hub.AgentImage != "" {
+		return hub.AgentImage
+	}
+	return c.Agent.Image
+}
+
+func priorityClass(cluster *fleet.Cluster) string {
+	if s := cluster.Spec.AgentSchedulingCustomization; s != nil && s.PriorityClass != nil {
+		return agentmanifest.PriorityClassName
+	}
+	return ""
+}
