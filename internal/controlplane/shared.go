@@ -45,12 +45,21 @@ func Shared(t testing.TB, name string, opts ...func(*Options)) *ControlPlane {
 // RunTests runs the tests of a package, stops the control planes they shared, and returns the exit code:
 //
 //	func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
+//
+// What hubs and agents log meanwhile goes into a file, which is kept and named when a test failed: thousands of lines would
+// hide what went wrong.
 func RunTests(m *testing.M) int {
+	keep, err := divertLogs()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	code := m.Run()
 	if err := shared.stop(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		return max(code, 1)
+		code = max(code, 1)
 	}
+	keep(code != 0)
 	return code
 }
 

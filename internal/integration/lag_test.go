@@ -3,7 +3,6 @@ package integration
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -23,7 +22,7 @@ func TestAnImportGoesOnTheMomentTheHubSeesTheTokensSecret(t *testing.T) {
 	hub.WaitCondition(t, testenv.KindToken, s.ns, "import-token-"+object, fleet.ConditionReady, "True")
 	hub.ClusterCondition(t, s.ns, object, fleet.ConditionImported, "Unknown WaitingForToken")
 	lag.End()
-	testenv.EventuallyWithin(t, 20*time.Second, func() (bool, string) {
+	testenv.Eventually(t, func() (bool, string) {
 		got := hub.ConditionOf(testenv.KindCluster, s.ns, object, fleet.ConditionImported)
 		return strings.HasPrefix(got, "True"), got
 	})

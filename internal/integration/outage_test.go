@@ -22,7 +22,7 @@ import (
 
 // recovery is how long after the end of an outage everything has to be as it should be. A watch of client-go waits up to
 // half a minute between two attempts, and as much again at random.
-const recovery = 90 * time.Second
+const recovery = 4 * time.Minute
 
 // outage is one moment of a registration at which the hub's API server goes away: right after this write of the hub.
 type outage struct {

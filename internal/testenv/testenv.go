@@ -27,8 +27,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Patience is how long a test waits for something to become true.
-const Patience = 60 * time.Second
+// Patience is how long a test waits for something to become true. It is no measure of speed: a machine may be very busy.
+const Patience = 2 * time.Minute
 
 // poll is how often it looks.
 const poll = 50 * time.Millisecond
