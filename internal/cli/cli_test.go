@@ -109,18 +109,19 @@ func TestCRDsArePrintedAsTheyAreInstalled(t *testing.T) {
 func TestTheTableOfClusters(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	clusters := []view.Cluster{
-		{Namespace: "fleet-local", Name: "local", WayIn: "local", State: "Registered", LastSeen: &metav1.Time{Time: now.Add(-5 * time.Second)}},
+		{Namespace: "fleet-local", Name: "local", WayIn: "local", State: "Registered", Bundles: "2/2", Agent: "v1", Kubernetes: "v1.36.3", LastSeen: &metav1.Time{Time: now.Add(-5 * time.Second)}},
 		{Namespace: "ns", Name: "east", WayIn: "manager", State: "ImportFailed", Reason: "Unreachable", Message: "no\nroute"},
 	}
 	var narrow, wide bytes.Buffer
 	clusterTable(&narrow, clusters, false, now)
 	clusterTable(&wide, clusters, true, now)
-	require.Equal(t, `NAMESPACE    NAME   WAY IN   STATE         REASON       LAST SEEN
-fleet-local  local  local    Registered    -            5s ago
-ns           east   manager  ImportFailed  Unreachable  -
+	require.Equal(t, `NAMESPACE    NAME   WAY IN   STATE         REASON       BUNDLES  LAST SEEN
+fleet-local  local  local    Registered    -            2/2      5s ago
+ns           east   manager  ImportFailed  Unreachable  -        -
 `, narrow.String())
-	require.Contains(t, wide.String(), "LAST SEEN  MESSAGE\n")
-	require.Contains(t, wide.String(), "Unreachable  -          no route\n")
+	require.Contains(t, wide.String(), "LAST SEEN  KUBERNETES  AGENT  MESSAGE\n")
+	require.Contains(t, wide.String(), "5s ago     v1.36.3     v1     -\n")
+	require.Contains(t, wide.String(), "Unreachable  -        -          -           -      no route\n")
 }
 
 func TestTheTableOfTokens(t *testing.T) {

@@ -73,15 +73,15 @@ func where(namespace string) string {
 }
 
 func clusterTable(w io.Writer, clusters []view.Cluster, wide bool, now time.Time) {
-	header := []string{"NAMESPACE", "NAME", "WAY IN", "STATE", "REASON", "LAST SEEN"}
+	header := []string{"NAMESPACE", "NAME", "WAY IN", "STATE", "REASON", "BUNDLES", "LAST SEEN"}
 	if wide {
-		header = append(header, "MESSAGE")
+		header = append(header, "KUBERNETES", "AGENT", "MESSAGE")
 	}
 	rows := make([][]string, 0, len(clusters))
 	for _, v := range clusters {
-		row := []string{v.Namespace, v.Name, v.WayIn, v.State, v.Reason, view.Ago(v.LastSeen, now)}
+		row := []string{v.Namespace, v.Name, v.WayIn, v.State, v.Reason, v.Bundles, view.Ago(v.LastSeen, now)}
 		if wide {
-			row = append(row, v.Message)
+			row = append(row, v.Kubernetes, v.Agent, v.Message)
 		}
 		rows = append(rows, row)
 	}

@@ -18,8 +18,10 @@ func divertLogs() (keep func(bool), err error) {
 	logrus.SetOutput(file)
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(flags)
-	if err := flags.Set("logtostderr", "false"); err != nil {
-		return nil, err
+	for name, value := range map[string]string{"logtostderr": "false", "stderrthreshold": "FATAL"} {
+		if err := flags.Set(name, value); err != nil {
+			return nil, err
+		}
 	}
 	klog.SetOutput(file)
 	return func(failed bool) {

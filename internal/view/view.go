@@ -21,6 +21,7 @@ const (
 // States of a Cluster and of a ClusterRegistrationToken.
 const (
 	StateRegistered      = "Registered"
+	StateOffline         = "Offline" // registered, and not heard of for too long
 	StateWaitingForAgent = "WaitingForAgent"
 	StateImporting       = "Importing"
 	StateImportFailed    = "ImportFailed"
@@ -42,6 +43,11 @@ type Cluster struct {
 	Reason    string       `json:"reason,omitempty"`
 	Message   string       `json:"message,omitempty"`
 	LastSeen  *metav1.Time `json:"lastSeen,omitempty"`
+	// Bundles is how many of its Bundles are ready, such as "2/2".
+	Bundles string `json:"bundles,omitempty"`
+	// Agent and Kubernetes are the versions that the agent reports.
+	Agent      string `json:"agent,omitempty"`
+	Kubernetes string `json:"kubernetes,omitempty"`
 }
 
 // notLookedAt is the message of StateNew.
@@ -49,7 +55,10 @@ const notLookedAt = "the hub has not looked at it yet: is a fleet-controller run
 
 // OfCluster condenses a Cluster.
 func OfCluster(c *fleet.Cluster) Cluster {
-	v := Cluster{Namespace: c.Namespace, Name: c.Name, WayIn: wayIn(c)}
+	v := Cluster{
+		Namespace: c.Namespace, Name: c.Name, WayIn: wayIn(c),
+		Bundles: c.Status.Display.ReadyBundles, Agent: c.Status.Agent.Version, Kubernetes: c.Status.Agent.KubernetesVersion,
+	}
 	v.State, v.Reason, v.Message = clusterState(c)
 	if !c.Status.Agent.LastSeen.IsZero() {
 		v.LastSeen = c.Status.Agent.LastSeen.DeepCopy()
@@ -81,12 +90,14 @@ func wayIn(c *fleet.Cluster) string {
 func clusterState(c *fleet.Cluster) (state, reason, message string) {
 	conditions := c.Status.Conditions
 	processed, imported := find(conditions, fleet.ConditionProcessed), find(conditions, fleet.ConditionImported)
-	registered := find(conditions, fleet.ConditionRegistered)
+	registered, connected := find(conditions, fleet.ConditionRegistered), find(conditions, fleet.ConditionConnected)
 	switch {
 	case c.DeletionTimestamp != nil:
 		return StateDeleting, "", ""
 	case c.Labels[fleet.ClusterManagementLabel] != "":
 		return StateManaged, "", "label " + fleet.ClusterManagementLabel + " hands it to another controller"
+	case is(registered, corev1.ConditionTrue) && is(connected, corev1.ConditionFalse):
+		return StateOffline, connected.Reason, connected.Message
 	case is(registered, corev1.ConditionTrue):
 		reason, message = trouble(processed, imported)
 		return StateRegistered, reason, message

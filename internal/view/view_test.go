@@ -36,6 +36,8 @@ func TestTheStateOfACluster(t *testing.T) {
 		"the pass failed":             {with(condition("Processed", no, "Error"), condition("Registered", unknown, "WaitingForAgent")), StateFailed, "Error"},
 		"it is registered":            {with(condition("Processed", yes, ""), condition("Imported", yes, "Imported"), condition("Registered", yes, "Registered")), StateRegistered, ""},
 		"registered, re-import fails": {with(condition("Imported", no, "Unreachable"), condition("Registered", yes, "Registered")), StateRegistered, "Unreachable"},
+		"registered, and silent":      {with(condition("Registered", yes, "Registered"), condition("Connected", no, "HeartbeatMissed")), StateOffline, "HeartbeatMissed"},
+		"registered, and heard of":    {with(condition("Registered", yes, "Registered"), condition("Connected", yes, "Heartbeat")), StateRegistered, ""},
 		"handed to somebody else":     {func(c *fleet.Cluster) { c.Labels = map[string]string{fleet.ClusterManagementLabel: "x"} }, StateManaged, ""},
 		"on its way out": {func(c *fleet.Cluster) {
 			c.DeletionTimestamp = &metav1.Time{}
