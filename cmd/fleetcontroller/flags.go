@@ -20,7 +20,7 @@ const leaseName = "fleet-agentmanagement-lock"
 
 // raw is what the command line and the environment say, word for word.
 type raw struct {
-	kubeconfig, namespace                            string
+	kubeconfig, namespace, metricsAddress            string
 	disableBootstrap, debug                          bool
 	debugLevel                                       int
 	propagateDebug, disableSecurityContext, ttlNeeds bool
@@ -61,6 +61,7 @@ func (r *raw) commandLine() []cli.Flag {
 		&cli.StringFlag{Name: "kubeconfig", Destination: &r.kubeconfig, Usage: "`FILE` to reach the hub's cluster with; default: the pod's own ServiceAccount, then $KUBECONFIG"},
 		&cli.StringFlag{Name: "namespace", Destination: &r.namespace, EnvVars: []string{"NAMESPACE"}, Usage: "`NAMESPACE` the hub runs in and is configured in (required)"},
 		&cli.BoolFlag{Name: "disable-bootstrap", Destination: &r.disableBootstrap, Usage: "do not register the hub's own cluster"},
+		&cli.StringFlag{Name: "metrics-bind-address", Destination: &r.metricsAddress, EnvVars: []string{"FLEET_METRICS_BIND_ADDRESS"}, Usage: "`ADDRESS` such as :8080 to serve Prometheus metrics at; default: none"},
 		&cli.BoolFlag{Name: "debug", Destination: &r.debug, Usage: "log more"},
 		&cli.IntFlag{Name: "debug-level", Destination: &r.debugLevel, Usage: "`LEVEL` of the Kubernetes client's log, with --debug"},
 	}
@@ -87,7 +88,8 @@ func (r *raw) config() (config, error) {
 		return config{}, err
 	}
 	return config{
-		election: leader.Election{Client: client, Namespace: r.namespace, Name: leaseName, Identity: identity, Times: times},
+		metricsAddress: r.metricsAddress,
+		election:       leader.Election{Client: client, Namespace: r.namespace, Name: leaseName, Identity: identity, Times: times},
 		hub: controllers.Options{
 			RESTConfig:       client,
 			SystemNamespace:  r.namespace,

@@ -8,14 +8,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/muster-fleet/muster/internal/launch"
 	"github.com/muster-fleet/muster/pkg/controllers"
 	"github.com/muster-fleet/muster/pkg/leader"
 )
 
 // config is all the hub is told by its command line and environment.
 type config struct {
-	hub      controllers.Options
-	election leader.Election
+	hub            controllers.Options
+	metricsAddress string
+	election       leader.Election
 }
 
 // run takes its turn as the hub. The Lease is that of Fleet's own registration component, so that the two never work at
@@ -24,6 +26,11 @@ func run(ctx context.Context, c config) error {
 	if err := ensureNamespace(ctx, c); err != nil {
 		return err
 	}
+	metrics, err := launch.Metrics(ctx, c.metricsAddress)
+	if err != nil {
+		return err
+	}
+	c.hub.Metrics = metrics
 	return leader.Run(ctx, c.election, func(ctx context.Context) error { return controllers.Run(ctx, c.hub) })
 }
 

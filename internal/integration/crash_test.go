@@ -33,9 +33,11 @@ func ownPlane(t *testing.T, name string) *testenv.Cluster {
 
 // A blow to each write in turn, until two whole registrations need no more of them, leaves the same as none at all.
 func TestAHubThatIsHitAtAnyWriteEndsAtTheSame(t *testing.T) {
+	t.Parallel() // each blow has a hub of its own
 	_, member := clusters(t)
 	for _, blow := range []testenv.Blow{testenv.Kill, testenv.Fail, testenv.Drop} {
 		t.Run(strings.Fields(string(blow))[0], func(t *testing.T) {
+			t.Parallel()
 			hub := ownPlane(t, "crashing")
 			hub.Configure(t, hub.Reachable())
 			_, err := hub.Kubernetes.CoreV1().Namespaces().Create(t.Context(),

@@ -43,6 +43,7 @@ var outages = []outage{
 }
 
 func TestAnOutageOfTheHubsAPIAtAnyStepEndsInARegistration(t *testing.T) {
+	t.Parallel() // it has a hub of its own
 	_, member := clusters(t)
 	hub := ownPlane(t, "outage")
 	hub.Configure(t, hub.Reachable())
