@@ -73,20 +73,39 @@ func (t Times) Validate() error {
 var ErrLost = errors.New("lost Lease")
 
 // Run runs work while this process holds the Lease, and gives the Lease back when work has ended: not earlier, or two
-// processes would work at a time, and not later, or the next one would wait for one that does nothing. It returns nil when
-// ctx ended, work's error, or ErrLost.
+// processes would work at a time, and not later, or the next one would wait for one that does nothing. A process that waits
+// watches the Lease, so that it takes over the moment that one is given back. Run returns nil when ctx ended, work's error,
+// or ErrLost.
 func Run(ctx context.Context, e Election, work func(context.Context) error) error {
 	e.Times = e.Times.WithDefaults()
 	if err := e.Times.Validate(); err != nil {
 		return err
 	}
+	waiting, stop := context.WithCancel(ctx)
+	defer stop()
+	free, watched, err := e.watchFree(waiting)
+	if err != nil {
+		return err
+	}
+	defer func() { stop(); <-watched }()
+	for {
+		again, err := e.round(ctx, stop, free, work)
+		if !again {
+			return err
+		}
+	}
+}
+
+// round is one try to get the Lease, with all that follows when it succeeds. It is to be done again when the Lease became
+// free meanwhile: the elector alone would try only after its next pause.
+func (e Election) round(ctx context.Context, stopWaiting func(), free <-chan struct{}, work func(context.Context) error) (again bool, err error) {
 	// The election outlives ctx by the time work takes to end.
 	election, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	leading := make(chan context.Context, 1)
 	contest, err := e.contest(leading)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer contest.close()
 	ended := make(chan struct{})
@@ -94,9 +113,12 @@ func Run(ctx context.Context, e Election, work func(context.Context) error) erro
 	defer func() { stop(); <-ended; contest.release(ctx) }()
 	select {
 	case <-ctx.Done():
-		return nil
+		return false, nil
 	case term := <-leading:
-		return e.workForTerm(ctx, term, work)
+		stopWaiting()
+		return false, e.workForTerm(ctx, term, work)
+	case <-free:
+		return true, nil
 	}
 }
 
