@@ -77,6 +77,12 @@ func TestHubConfigLeavesOutEmptyDurations(t *testing.T) {
 	}
 }
 
+func TestHubConfigSaysHowManyCheckinsMayBeMissedOnlyWhereSomebodyDid(t *testing.T) {
+	for values, want := range map[string]any{"{}": nil, "agentMissedCheckins: 0": nil, "agentMissedCheckins: 5": float64(5)} {
+		assert.Equal(t, want, configOf(t, renderHub(t, values)["fleet/templates/configmap.yaml"])["agentMissedCheckins"], values)
+	}
+}
+
 func TestHubConfigHasNothingButWhatAHubReads(t *testing.T) {
 	known := []string{
 		"agentCheckinInterval", "agentImage", "agentImagePullPolicy", "agentTLSMode", "agentWorkers", "apiServerCA", "apiServerURL",

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
 
 	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/launch"
 	"github.com/muster-fleet/muster/pkg/agent"
+	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/version"
 )
 
@@ -18,7 +21,8 @@ type raw struct {
 	kubeconfig, namespace, scope, checkinInterval string
 	leaderElect, debug                            bool
 	debugLevel                                    int
-	hostname                                      string
+	hostname, generation                          string
+	workers, driftWorkers                         string
 	lease                                         launch.Election
 }
 
@@ -46,6 +50,9 @@ func (r *raw) flags() []cli.Flag {
 		&cli.StringFlag{Name: "checkin-interval", Destination: &r.checkinInterval, EnvVars: []string{"CHECKIN_INTERVAL"}, Usage: "`DURATION` between two heartbeats; empty or 0: 15m"},
 		&cli.BoolFlag{Name: "leader-elect", Destination: &r.leaderElect, Value: true, Usage: "take turns with other agents of the namespace by a Lease"},
 		&cli.StringFlag{Name: "hostname", Destination: &r.hostname, EnvVars: []string{"HOSTNAME"}, Usage: "`NAME` of the pod, told to the hub as a label of the cluster"},
+		&cli.StringFlag{Name: "generation", Destination: &r.generation, EnvVars: []string{registration.GenerationEnv}, Usage: "`TEXT` told to the hub, which changes it to restart the agent"},
+		&cli.StringFlag{Name: "workers", Destination: &r.workers, EnvVars: []string{"BUNDLEDEPLOYMENT_RECONCILER_WORKERS"}, Usage: "`NUMBER` of BundleDeployments that are deployed side by side; empty: 50"},
+		&cli.StringFlag{Name: "drift-workers", Destination: &r.driftWorkers, EnvVars: []string{"DRIFT_RECONCILER_WORKERS"}, Usage: "`NUMBER` of BundleDeployments that are compared with the cluster side by side; empty: 50"},
 		&cli.BoolFlag{Name: "debug", Destination: &r.debug, Usage: "log more"},
 		&cli.IntFlag{Name: "debug-level", Destination: &r.debugLevel, Usage: "`LEVEL` of the Kubernetes client's log, with --debug"},
 	}
@@ -55,12 +62,17 @@ func (r *raw) flags() []cli.Flag {
 func (r *raw) config() (agent.Config, error) {
 	checkin, errCheckin := launch.Duration("--checkin-interval", r.checkinInterval)
 	election, errElection := r.election()
+	workers, errWorkers := number("--workers", r.workers)
+	driftWorkers, errDriftWorkers := number("--drift-workers", r.driftWorkers)
 	c := agent.Config{
 		Namespace:       r.namespace,
 		Scope:           r.scope,
 		CheckinInterval: checkin,
 		LeaderElection:  election,
 		Pod:             r.hostname,
+		Generation:      r.generation,
+		Workers:         workers,
+		DriftWorkers:    driftWorkers,
 		Version:         version.Version,
 		Log:             logrus.StandardLogger(),
 	}
@@ -69,7 +81,19 @@ func (r *raw) config() (agent.Config, error) {
 	if errMember != nil {
 		c.Member = &rest.Config{} // so that Validate speaks of the rest only
 	}
-	return c, errors.Join(errCheckin, errElection, errMember, c.Validate())
+	return c, errors.Join(errCheckin, errElection, errWorkers, errDriftWorkers, errMember, c.Validate())
+}
+
+// number is a positive one, or 0 for the default: charts pass an empty text for what nobody set.
+func number(flag, text string) (int, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("%s is %q: it must be a positive number", flag, text)
+	}
+	return n, nil
 }
 
 func (r *raw) election() (*agent.LeaderElection, error) {

@@ -29,7 +29,7 @@ func clean(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{
 		"NAMESPACE", "AGENT_SCOPE", "CHECKIN_INTERVAL", "CATTLE_ELECTION_LEASE_DURATION", "CATTLE_ELECTION_RENEW_DEADLINE",
-		"CATTLE_ELECTION_RETRY_PERIOD", "POD_NAME", "HOSTNAME", "KUBECONFIG", "KUBERNETES_SERVICE_HOST",
+		"CATTLE_ELECTION_RETRY_PERIOD", "POD_NAME", "BUNDLEDEPLOYMENT_RECONCILER_WORKERS", "DRIFT_RECONCILER_WORKERS", "HOSTNAME", "GENERATION", "KUBECONFIG", "KUBERNETES_SERVICE_HOST",
 	} {
 		t.Setenv(name, "")
 	}
@@ -73,8 +73,10 @@ func TestEveryFlagAndVariableChangesTheConfiguration(t *testing.T) {
 			env:  map[string]string{"CATTLE_ELECTION_RETRY_PERIOD": "3s"},
 			read: func(c agent.Config) any { return c.LeaderElection.RetryPeriod }, want: 3 * time.Second,
 		},
-		"POD_NAME": {env: map[string]string{"POD_NAME": "pod-1"}, read: func(c agent.Config) any { return c.LeaderElection.Identity }, want: "pod-1"},
-		"HOSTNAME": {env: map[string]string{"HOSTNAME": "pod-2"}, read: func(c agent.Config) any { return c.Pod }, want: "pod-2"},
+		"POD_NAME":     {env: map[string]string{"POD_NAME": "pod-1"}, read: func(c agent.Config) any { return c.LeaderElection.Identity }, want: "pod-1"},
+		"HOSTNAME":     {env: map[string]string{"HOSTNAME": "pod-2"}, read: func(c agent.Config) any { return c.Pod }, want: "pod-2"},
+		"--generation": {args: []string{"--generation", "managed/1"}, read: func(c agent.Config) any { return c.Generation }, want: "managed/1"},
+		"GENERATION":   {env: map[string]string{"GENERATION": "uid/2"}, read: func(c agent.Config) any { return c.Generation }, want: "uid/2"},
 	}
 	for name, row := range rows {
 		t.Run(name, func(t *testing.T) {
@@ -124,6 +126,8 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		"a negative interval":   {[]string{"--namespace", "ns", "--kubeconfig", file, "--checkin-interval", "-5m"}, `--checkin-interval is "-5m"`},
 		"a bad lease":           {[]string{"--namespace", "ns", "--kubeconfig", file, "--lease-duration", "x"}, "CATTLE_ELECTION_LEASE_DURATION"},
 		"a lease that is short": {[]string{"--namespace", "ns", "--kubeconfig", file, "--lease-duration", "1s"}, "must be longer than the renew deadline"},
+		"workers of words":      {[]string{"--namespace", "ns", "--kubeconfig", file, "--workers", "many"}, `--workers is "many": it must be a positive number`},
+		"no drift workers":      {[]string{"--namespace", "ns", "--kubeconfig", file, "--drift-workers", "0"}, `--drift-workers is "0"`},
 		"an unknown flag":       {[]string{"--nonsense"}, "nonsense"},
 	}
 	for name, row := range rows {

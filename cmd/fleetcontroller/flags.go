@@ -21,7 +21,7 @@ const leaseName = "fleet-agentmanagement-lock"
 // raw is what the command line and the environment say, word for word.
 type raw struct {
 	kubeconfig, namespace, metricsAddress            string
-	disableBootstrap, debug                          bool
+	disableBootstrap, disableBundles, debug          bool
 	debugLevel                                       int
 	propagateDebug, disableSecurityContext, ttlNeeds bool
 	agentReplicas                                    int
@@ -71,6 +71,7 @@ func (r *raw) commandLine() []cli.Flag {
 func (r *raw) environment() []cli.Flag {
 	return []cli.Flag{
 		&cli.BoolFlag{Name: "token-ttl-required", Destination: &r.ttlNeeds, EnvVars: []string{"FLEET_REGISTRATION_TOKEN_TTL_REQUIRED"}, Usage: "refuse ClusterRegistrationTokens that would live for ever"},
+		&cli.BoolFlag{Name: "disable-bundles", Destination: &r.disableBundles, EnvVars: []string{"FLEET_DISABLE_BUNDLES"}, Usage: "leave Bundles, BundleDeployments and Contents to Fleet's own controllers, beside this hub"},
 		&cli.IntFlag{Name: "agent-replicas", Destination: &r.agentReplicas, EnvVars: []string{"FLEET_AGENT_REPLICA_COUNT"}, Usage: "`NUMBER` of replicas of agents the hub installs; default: 1"},
 		&cli.BoolFlag{Name: "propagate-debug", Destination: &r.propagateDebug, EnvVars: []string{"FLEET_PROPAGATE_DEBUG_SETTINGS_TO_AGENTS"}, Usage: "with --debug: agents the hub installs log more too"},
 		&cli.BoolFlag{Name: "disable-agent-security-context", Destination: &r.disableSecurityContext, EnvVars: []string{"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT"}, Usage: "with --propagate-debug: agents without security contexts, for debuggers"},
@@ -94,6 +95,7 @@ func (r *raw) config() (config, error) {
 			RESTConfig:       client,
 			SystemNamespace:  r.namespace,
 			DisableBootstrap: r.disableBootstrap,
+			DisableBundles:   r.disableBundles,
 			TokenTTLRequired: r.ttlNeeds,
 			Agent:            r.agents(agents),
 		},

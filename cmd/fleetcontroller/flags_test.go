@@ -86,6 +86,13 @@ func TestEveryFlagAndVariableReachesTheConfiguration(t *testing.T) {
 			nil,
 			func(t *testing.T, c config) { assert.True(t, c.hub.TokenTTLRequired) },
 		},
+		"--disable-bundles": {nil, []string{"--disable-bundles"}, func(t *testing.T, c config) { assert.True(t, c.hub.DisableBundles) }},
+		"FLEET_DISABLE_BUNDLES": {
+			map[string]string{"FLEET_DISABLE_BUNDLES": "true"},
+			nil,
+			func(t *testing.T, c config) { assert.True(t, c.hub.DisableBundles) },
+		},
+		"Bundles are the hub's unless it is told otherwise": {nil, nil, func(t *testing.T, c config) { assert.False(t, c.hub.DisableBundles) }},
 		"FLEET_AGENT_REPLICA_COUNT": {
 			map[string]string{"FLEET_AGENT_REPLICA_COUNT": "3"},
 			nil,

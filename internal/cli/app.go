@@ -38,6 +38,7 @@ func App(s Streams) *cli.App {
 		tokenCommand(s),
 		crdsCommand(s),
 		demoCommand(s),
+		helloCommand(s),
 	}
 	app.Action = unknownCommand(cli.ShowAppHelp)
 	for _, command := range app.Commands {

@@ -1,8 +1,8 @@
 package controlplane
 
 import (
-	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 
 	"github.com/sirupsen/logrus"
@@ -16,17 +16,10 @@ func divertLogs() (keep func(bool), err error) {
 		return nil, err
 	}
 	logrus.SetOutput(file)
-	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
-	klog.InitFlags(flags)
-	for name, value := range map[string]string{"logtostderr": "false", "stderrthreshold": "FATAL"} {
-		if err := flags.Set(name, value); err != nil {
-			return nil, err
-		}
-	}
-	klog.SetOutput(file)
+	klog.SetSlogLogger(slog.New(slog.NewTextHandler(file, nil)))
 	return func(failed bool) {
 		logrus.SetOutput(os.Stderr)
-		klog.LogToStderr(true)
+		klog.ClearLogger()
 		_ = file.Close()
 		if failed {
 			fmt.Fprintf(os.Stderr, "The log of hubs and agents: %s\n", file.Name())

@@ -13,6 +13,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/helminstall"
 	"github.com/muster-fleet/muster/internal/localpods"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -90,7 +91,7 @@ func (c *cluster) startPods(o Options) error {
 		defer close(ended)
 		defer log.Close()
 		err := localpods.Run(ctx, localpods.Options{
-			RESTConfig: c.plane.RESTConfig(), Node: c.name, Namespaces: []string{systemNamespace},
+			RESTConfig: c.plane.RESTConfig(), Node: c.name, Namespaces: []string{systemNamespace, workload},
 			Binaries: o.Programs, Logs: c.logs, Homes: c.homes, Log: logger,
 		})
 		if err != nil {
@@ -139,4 +140,9 @@ func (c *cluster) registeredName(ctx context.Context) (string, error) {
 		return "", err
 	}
 	return registration.ClusterName(string(namespace.UID)), nil
+}
+
+// install installs a chart into the system namespace.
+func (c *cluster) install(ctx context.Context, name string, values map[string]any) error {
+	return helminstall.Install(ctx, c.plane.RESTConfig(), systemNamespace, name, values)
 }

@@ -58,6 +58,9 @@ type demo struct {
 	east    *cluster // the hub is given its kubeconfig
 	west    *cluster // its agent is installed with a token
 	arrived []arrival
+
+	before   inventory // of west, before anything was installed there
+	departed []string  // Clusters that were deleted
 }
 
 func newDemo(ctx context.Context, o Options) (*demo, error) {
@@ -118,7 +121,7 @@ func (d *demo) perform(ctx context.Context, steps []step) error {
 			return err
 		}
 	}
-	d.screen.result(d.arrived)
+	d.screen.result(d.arrived, d.departed)
 	return nil
 }
 

@@ -83,7 +83,7 @@ func TestWithoutATerminalThereIsNoControlCharacter(t *testing.T) {
 	done := s.begin(step{title: "do it", like: "x"})
 	s.progress("half way")
 	done("note", nil)
-	s.result([]arrival{{namespace: "ns", name: "c"}})
+	s.result([]arrival{{namespace: "ns", name: "c"}}, nil)
 	s.failure([]string{"/nowhere/x.log"}, "/logs")
 	assert.NotContains(t, out.String(), "\x1b")
 	assert.NotContains(t, out.String(), "\r")
@@ -103,12 +103,17 @@ func TestATerminalSeesAStepBeforeItEnds(t *testing.T) {
 func TestTheResultIsATable(t *testing.T) {
 	s, out := fixedScreen(false)
 	seen := metav1.NewTime(s.begun)
-	s.result([]arrival{{namespace: "ns", name: "c", took: 1234 * time.Millisecond, view: view.Cluster{WayIn: "agent", State: "Registered", LastSeen: &seen}}})
+	v := view.Cluster{WayIn: "agent", State: "Registered", Bundles: "2/2", LastSeen: &seen}
+	s.result([]arrival{
+		{namespace: "ns", name: "c", took: 1234 * time.Millisecond, view: v},
+		{namespace: "ns", name: "left", took: time.Second, view: v},
+	}, []string{"ns/left"})
 	require.Equal(t, `
-CLUSTER  WAY IN  STATE       REGISTERED IN  LAST SEEN
-ns/c     agent   Registered  1.2 s          1s ago
+CLUSTER  WAY IN  STATE       REGISTERED IN  BUNDLES  LAST SEEN
+ns/c     agent   Registered  1.2 s          2/2      1s ago
+ns/left  agent   Deleted     1.0 s          2/2      3s ago
 
-1 clusters registered; 3.0 s altogether.
+2 clusters registered; 4.5 s altogether.
 `, out.String())
 }
 

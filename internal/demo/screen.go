@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -101,19 +102,27 @@ func (s *screen) progress(text string) { s.transient(s.style(dim, "  ...      "+
 func seconds(d time.Duration) string { return fmt.Sprintf("%5.1f s", d.Seconds()) }
 
 // result is the table at the end.
-func (s *screen) result(arrived []arrival) {
+func (s *screen) result(arrived []arrival, departed []string) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	var rows [][]string
 	for _, a := range arrived {
 		rows = append(rows, []string{
-			a.namespace + "/" + a.name, a.view.WayIn, a.view.State,
-			strings.TrimSpace(seconds(a.took)), view.Ago(a.view.LastSeen, s.now()),
+			a.namespace + "/" + a.name, a.view.WayIn, state(a, departed),
+			strings.TrimSpace(seconds(a.took)), a.view.Bundles, view.Ago(a.view.LastSeen, s.now()),
 		})
 	}
 	fmt.Fprintln(s.out)
-	view.Table(s.out, []string{"CLUSTER", "WAY IN", "STATE", "REGISTERED IN", "LAST SEEN"}, rows)
+	view.Table(s.out, []string{"CLUSTER", "WAY IN", "STATE", "REGISTERED IN", "BUNDLES", "LAST SEEN"}, rows)
 	fmt.Fprintf(s.out, "\n%d clusters registered; %s altogether.\n", len(arrived), strings.TrimSpace(seconds(s.now().Sub(s.begun))))
+}
+
+// state is that of the cluster, which may have left since.
+func state(a arrival, departed []string) string {
+	if slices.Contains(departed, a.namespace+"/"+a.name) {
+		return "Deleted"
+	}
+	return a.view.State
 }
 
 // stay tells what to do with what is up.

@@ -41,6 +41,10 @@ func steps() []step {
 		{"west: hand out a registration token", "muster -n " + workspace + " token create " + tokenName + " --ttl 1h -o values > values.yaml", createToken},
 		{"west: install the agent with it", helmInstall + "fleet-agent charts/fleet-agent --values values.yaml --set labels.env=demo", registerWest},
 		{"check what the agents made of it", "", check},
+		{"each agent takes over its own Deployment", "", adoptAgents},
+		{"a workload for every cluster with env=demo", "kubectl -n " + workspace + " apply -f hello-bundle.yaml", deployWorkload},
+		{"a new setting for the agent of east", "kubectl -n " + workspace + ` patch clusters.fleet.cattle.io east --type merge -p '{"spec":{"agentEnvVars":[{"name":"` + settingName + `","value":"` + settingValue + `"}]}}'`, changeSetting},
+		{"farewell: west is deleted, and nothing of it is left", "kubectl -n " + workspace + " delete clusters.fleet.cattle.io WEST", farewell},
 	}
 }
 
@@ -99,6 +103,9 @@ func registerWest(ctx context.Context, d *demo) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if d.before, err = takeInventory(ctx, d.west.plane.RESTConfig()); err != nil {
+		return "", err
+	}
 	if err := d.west.install(ctx, charts.Agent, values); err != nil {
 		return "", err
 	}
@@ -135,6 +142,8 @@ type arrival struct {
 	member          *cluster
 	took            time.Duration
 	view            view.Cluster
+	agent           running  // when it had adopted its own Deployment
+	words           []string // what tells the objects of this Cluster from others
 }
 
 // follow waits until the Cluster is registered, and tells the states it went through.

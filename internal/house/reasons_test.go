@@ -36,7 +36,7 @@ func TestEveryReasonIsDocumentedAndNoOther(t *testing.T) {
 // A reason that no controller sets is a promise nobody keeps.
 func TestEveryReasonIsSetSomewhere(t *testing.T) {
 	var code strings.Builder
-	for _, folder := range []string{"../../pkg/controllers", "../../pkg/registration"} {
+	for _, folder := range []string{"../../pkg/controllers", "../../pkg/registration", "../../pkg/agent"} {
 		forEachSource(t, folder, func(source []byte) { code.Write(source) })
 	}
 	for name := range constants(t, reasonsFile, "Reason") {

@@ -293,7 +293,7 @@ func TestAnUpgradeFromFleetKeepsEveryAgentAsItIs(t *testing.T) {
 	s := newStock(t)
 	before := s.getCluster(t, s.cluster.Name)
 	r := &recorder{}
-	s.Running = s.hub.Hub(t, r.wrap)
+	s.Running = s.hub.Hub(t, r.wrap, withoutBundles)
 	cluster := s.hub.ClusterCondition(t, s.namespace, s.cluster.Name, fleet.ConditionRegistered, "True")
 	r.settle(t)
 
@@ -306,7 +306,7 @@ func TestAnUpgradeFromFleetKeepsEveryAgentAsItIs(t *testing.T) {
 
 	s.Stop(t)
 	again := &recorder{}
-	s.Running = s.hub.Hub(t, again.wrap)
+	s.Running = s.hub.Hub(t, again.wrap, withoutBundles)
 	assert.Empty(t, writesIn(again.settle(t)), "what was taken over is settled")
 }
 

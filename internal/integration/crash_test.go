@@ -149,7 +149,7 @@ func (b bothWays) requireExactly(t *testing.T, requests ...*fleet.ClusterRegistr
 	}
 	want := []string{
 		"2 Cluster in " + b.ns, "2 ClusterRegistration in " + b.ns, "2 ClusterRegistrationToken in " + b.ns,
-		"2 values Secret in " + b.ns, "2 ServiceAccount in " + b.ns, "4 Role in " + b.ns, "4 RoleBinding in " + b.ns,
+		"1 Bundle in " + b.ns, "2 values Secret in " + b.ns, "2 ServiceAccount in " + b.ns, "4 Role in " + b.ns, "4 RoleBinding in " + b.ns,
 		"1 ServiceAccount in " + edge, "1 RoleBinding in " + edge, "0 Role in " + edge, "0 Secret in " + edge,
 		"1 ServiceAccount in " + managed, "1 RoleBinding in " + managed, "0 Role in " + managed, "0 Secret in " + managed,
 		"2 ClusterRoleBinding", "2 reader Role", "2 reader RoleBinding", "2 credential Secret",
@@ -166,6 +166,7 @@ func (b bothWays) inventory(t *testing.T, accounts []string, edge, managed strin
 		fmt.Sprintf("%d Cluster in %s", count(b.hub.Fleet.Clusters(b.ns).List(t.Context(), metav1.ListOptions{})), b.ns),
 		fmt.Sprintf("%d ClusterRegistration in %s", count(b.hub.Fleet.ClusterRegistrations(b.ns).List(t.Context(), metav1.ListOptions{})), b.ns),
 		fmt.Sprintf("%d ClusterRegistrationToken in %s", count(b.hub.Fleet.ClusterRegistrationTokens(b.ns).List(t.Context(), metav1.ListOptions{})), b.ns),
+		fmt.Sprintf("%d Bundle in %s", count(b.hub.Fleet.Bundles(b.ns).List(t.Context(), metav1.ListOptions{})), b.ns),
 		fmt.Sprintf("%d values Secret in %s", count(b.hub.Kubernetes.CoreV1().Secrets(b.ns).List(t.Context(), ours)), b.ns),
 		fmt.Sprintf("%d ServiceAccount in %s", count(b.hub.Kubernetes.CoreV1().ServiceAccounts(b.ns).List(t.Context(), ours)), b.ns),
 		fmt.Sprintf("%d Role in %s", count(b.hub.Kubernetes.RbacV1().Roles(b.ns).List(t.Context(), ours)), b.ns),

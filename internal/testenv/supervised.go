@@ -43,7 +43,7 @@ type Supervised struct {
 }
 
 // SupervisedHub runs a hub until the test ends, and returns when it is at work.
-func (c *Cluster) SupervisedHub(t testing.TB) *Supervised {
+func (c *Cluster) SupervisedHub(t testing.TB, change ...func(*controllers.Options)) *Supervised {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Supervised{over: ctx, ready: make(chan struct{}), options: controllers.Options{
@@ -51,6 +51,9 @@ func (c *Cluster) SupervisedHub(t testing.TB) *Supervised {
 		ImportBackoff:    app.Backoff{Base: 100 * time.Millisecond, Max: time.Second},
 		Recheck:          time.Second,
 	}}
+	for _, f := range change {
+		f(&s.options)
+	}
 	s.options.OnReady = sync.OnceFunc(func() { close(s.ready) })
 	ended := make(chan error, 1)
 	go func() { ended <- s.supervise(c) }()

@@ -11,7 +11,12 @@ import (
 // announce logs what was decided and why, once per turn.
 func (l *life) announce(action Action, s *situation) {
 	level, text := announcement(action, s, l.member.namespace)
+	if action == ReportRefused && l.refusal.told {
+		level = logrus.DebugLevel
+	}
 	switch level {
+	case logrus.DebugLevel:
+		l.log.Debug(text)
 	case logrus.InfoLevel:
 		l.log.Info(text)
 	case logrus.WarnLevel:
@@ -26,11 +31,16 @@ func (l *life) announce(action Action, s *situation) {
 
 func announcement(action Action, s *situation, namespace string) (logrus.Level, string) {
 	switch action {
-	case UseStored:
+	case UseStored, StayPut:
 		return logrus.InfoLevel, fmt.Sprintf("The stored credential works: this is cluster %s/%s", s.stored.clusterNamespace, s.stored.clusterName)
 	case ReplaceStored:
-		return logrus.InfoLevel, fmt.Sprintf("The stored credential of cluster %s/%s works; the hub asks to register anew, which happens beside it",
-			s.stored.clusterNamespace, s.stored.clusterName)
+		return logrus.InfoLevel, fmt.Sprintf("The stored credential of cluster %s/%s works; %s, which happens beside it",
+			s.stored.clusterNamespace, s.stored.clusterName, whyReplace(s))
+	case MoveStored:
+		return logrus.InfoLevel, fmt.Sprintf("The stored credential of cluster %s/%s works at %s: going over to it",
+			s.stored.clusterNamespace, s.stored.clusterName, s.other)
+	case Leave:
+		return logrus.InfoLevel, fmt.Sprintf("Leaving: the hub has said farewell, and this agent's objects in Namespace %s are removed", namespace)
 	case Register:
 		return logrus.InfoLevel, fmt.Sprintf("Registering at %s: %s", s.bootstrap.apiServerURL, whyRegister(s))
 	case WaitForHub:
@@ -44,16 +54,25 @@ func announcement(action Action, s *situation, namespace string) (logrus.Level, 
 	}
 }
 
+func whyReplace(s *situation) string {
+	if s.There == Refuses && !s.RegisterAnew {
+		return fmt.Sprintf("at %s it is refused, so that the agent has to register there", s.other)
+	}
+	return "the hub asks to register anew"
+}
+
 func whyRegister(s *situation) string {
 	switch {
+	case s.Leaving:
+		return "the agent was installed again while it was leaving"
 	case s.Stored != Present:
 		return whyNotStored(s)
 	case s.RegisterAnew:
 		return "the hub asks to register anew; the stored credential is kept until the new one has worked"
-	case s.Hub == Refuses:
-		return fmt.Sprintf("the hub refuses the stored credential (%v)", s.hubErr)
+	case s.There == Refuses:
+		return fmt.Sprintf("the hub there refuses the stored credential (%v), which is kept until the new one has worked", s.thereErr)
 	default:
-		return fmt.Sprintf("the hub does not answer where the stored credential has it (%v) and the bootstrap Secret has another address or CA", s.hubErr)
+		return fmt.Sprintf("the hub refuses the stored credential (%v)", s.hubErr)
 	}
 }
 

@@ -25,6 +25,13 @@ func TestEveryActionIsAnnouncedWithItsReason(t *testing.T) {
 			logrus.InfoLevel,
 			"The stored credential of cluster fleet-default/one works; the hub asks to register anew, which happens beside it",
 		},
+		"replace, refused elsewhere": {
+			ReplaceStored,
+			situation{stored: credential, Facts: Facts{There: Refuses}, other: &way{server: hubURL, source: "Secret fleet-agent-bootstrap"}},
+			logrus.InfoLevel,
+			"The stored credential of cluster fleet-default/one works; at https://hub.example.com (without a CA, system-store) of Secret fleet-agent-bootstrap " +
+				"it is refused, so that the agent has to register there, which happens beside it",
+		},
 		"register, nothing stored": {Register, situation{bootstrap: b}, logrus.InfoLevel, "Registering at https://hub.example.com: there is no stored credential"},
 		"register, malformed": {
 			Register,
@@ -44,12 +51,26 @@ func TestEveryActionIsAnnouncedWithItsReason(t *testing.T) {
 			logrus.InfoLevel,
 			"Registering at https://hub.example.com: the hub refuses the stored credential (the cause)",
 		},
-		"register, moved": {
+		"register, refused elsewhere": {
 			Register,
-			situation{bootstrap: b, Facts: Facts{Stored: Present, Hub: Unreachable, HubMoved: true}, hubErr: cause},
+			situation{bootstrap: b, Facts: Facts{Stored: Present, Hub: Unreachable, There: Refuses}, thereErr: cause},
 			logrus.InfoLevel,
-			"Registering at https://hub.example.com: the hub does not answer where the stored credential has it (the cause) and the bootstrap Secret has another address or CA",
+			"Registering at https://hub.example.com: the hub there refuses the stored credential (the cause), which is kept until the new one has worked",
 		},
+		"register, back": {
+			Register,
+			situation{bootstrap: b, Facts: Facts{Stored: Present, Leaving: true}},
+			logrus.InfoLevel,
+			"Registering at https://hub.example.com: the agent was installed again while it was leaving",
+		},
+		"stay": {StayPut, situation{stored: credential}, logrus.InfoLevel, "The stored credential works: this is cluster fleet-default/one"},
+		"move": {
+			MoveStored,
+			situation{stored: credential, other: &way{server: hubURL, source: "ConfigMap fleet-agent-hub"}},
+			logrus.InfoLevel,
+			"The stored credential of cluster fleet-default/one works at https://hub.example.com (without a CA, system-store) of ConfigMap fleet-agent-hub: going over to it",
+		},
+		"leave": {Leave, situation{}, logrus.InfoLevel, "Leaving: the hub has said farewell, and this agent's objects in Namespace ns are removed"},
 		"wait, unreachable": {
 			WaitForHub,
 			situation{Facts: Facts{Hub: Unreachable}, hubErr: cause},

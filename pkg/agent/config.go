@@ -26,12 +26,18 @@ type Config struct {
 	Scope string
 	// CheckinInterval is the time between two heartbeats; 0 means config.DefaultCheckinInterval.
 	CheckinInterval time.Duration
+	// Workers is how many BundleDeployments are deployed side by side, DriftWorkers how many are compared with the cluster;
+	// 0 is deploy.DefaultWorkers and deploy.DefaultDriftWorkers.
+	Workers, DriftWorkers int
 	// LeaderElection makes agents of one namespace take turns by a Lease; nil runs without.
 	LeaderElection *LeaderElection
 	// Pod is the name of the agent's pod, sent as a label of the cluster; empty, or no valid label value, sends none.
 	Pod string
 	// Version is that of the program, for the user agent; empty means "dev".
 	Version string
+	// Generation is the environment variable registration.GenerationEnv of the program, reported to the hub: it tells an
+	// agent that runs as its import made it from one that runs as its Bundle does. Empty reports none.
+	Generation string
 	// Log receives what happens; nil means logrus's standard logger.
 	Log logrus.FieldLogger
 	// Clock and Timing are for tests; unset they are the real clock and DefaultTiming.
@@ -73,6 +79,8 @@ func (c Config) validate() error {
 		check(c.Member != nil, "the agent's Config.Member is nil: say how to reach the cluster's API server"),
 		c.validateNamespace(),
 		check(c.CheckinInterval > 0, "the check-in interval is %s: it must not be negative", c.CheckinInterval),
+		check(c.Workers >= 0, "the number of workers for BundleDeployments is %d: it must not be negative", c.Workers),
+		check(c.DriftWorkers >= 0, "the number of workers that look for drift is %d: it must not be negative", c.DriftWorkers),
 		c.LeaderElection.validate(),
 	)
 }

@@ -19,13 +19,16 @@ type Facts struct {
 	// Bootstrap is the Secret with which an agent registers.
 	Bootstrap Presence
 	// RegisterAnew says that the bootstrap Secret asks for another registration than the one the stored credential came
-	// from. It means nothing unless both are Present.
+	// from. It means nothing unless both are Present, or the agent is Leaving.
 	RegisterAnew bool
-	// HubMoved says that the bootstrap Secret names another URL or CA of the hub than the stored credential. Like
-	// RegisterAnew it needs both to be Present.
-	HubMoved bool
-	// Hub is what the hub answered to the stored credential; NotAsked when there is none to ask with.
+	// Leaving says that the agent has begun to remove itself.
+	Leaving bool
+	// Hub is what the hub answered to the stored credential on the way that is stored with it; NotAsked when there is none
+	// to ask with, or no need to ask.
 	Hub Answer
+	// There is what the hub answered to the stored credential on another way that the agent was told of; NotAsked when it
+	// was told of none.
+	There Answer
 }
 
 // Action is what the agent does next.
@@ -40,17 +43,28 @@ const (
 	UseStored
 	// ReplaceStored works with the stored credential and registers anew beside it.
 	ReplaceStored
+	// MoveStored stores the other way with the credential, which works there, and goes on there.
+	MoveStored
+	// StayPut works with the stored credential where it works, and tries the other way again later.
+	StayPut
 	// WaitForHub keeps everything and asks again later: nobody refused the credential.
 	WaitForHub
 	// ReportRefused says that a person has to act, keeps everything and asks again later.
 	ReportRefused
+	// Leave removes the agent from its cluster.
+	Leave
 )
 
-// Decide is the agent's one switch. Two rules are behind all of it: a stored credential is given up only when the hub
-// itself refused it, and a new registration starts only when there is a bootstrap Secret to start it with.
+// Decide is the agent's one switch. Three rules are behind all of it: a stored credential is given up only when the hub
+// itself refused it, the way it works on only for one on which it works too, and a new registration starts only when there
+// is a bootstrap Secret to start it with.
 func Decide(f Facts) Action {
 	switch {
-	case f.Stored == Present && f.RegisterAnew && f.Bootstrap == Present:
+	case f.Leaving:
+		return decideLeaving(f)
+	case f.Stored == Present && f.There == Accepts:
+		return MoveStored
+	case f.Stored == Present && f.Bootstrap == Present && (f.RegisterAnew || f.There == Refuses):
 		return decideAnew(f.Hub)
 	case f.Stored == Present:
 		return decideStored(f)
@@ -59,6 +73,14 @@ func Decide(f Facts) Action {
 	default:
 		return WaitForBootstrap
 	}
+}
+
+// decideLeaving: who installed the agent anew wants it to stay. The hub it leaves has forgotten it, and is not asked.
+func decideLeaving(f Facts) Action {
+	if f.Bootstrap == Present && f.RegisterAnew {
+		return Register
+	}
+	return Leave
 }
 
 // decideAnew: the hub that does not answer may be the old one, and the bootstrap Secret name the new one; so registering
@@ -71,19 +93,15 @@ func decideAnew(hub Answer) Action {
 }
 
 func decideStored(f Facts) Action {
-	switch f.Hub {
-	case Accepts:
+	switch {
+	case f.Hub == Accepts && f.There == NotAsked:
 		return UseStored
-	case Refuses:
-		if f.Bootstrap == Present {
-			return Register
-		}
+	case f.Hub == Accepts:
+		return StayPut
+	case f.Hub == Refuses && f.Bootstrap == Present:
+		return Register
+	case f.Hub == Refuses:
 		return ReportRefused
-	case Unreachable, Obstructed, NotAsked:
-		// A hub that is silent at the old address may have moved; the stored credential is kept while we try.
-		if f.Bootstrap == Present && f.HubMoved {
-			return Register
-		}
 	}
 	return WaitForHub
 }
@@ -94,6 +112,9 @@ func (p Presence) String() string {
 
 func (a Action) String() string {
 	return [...]string{
-		"WaitForBootstrap", "Register", "UseStored", "ReplaceStored", "WaitForHub", "ReportRefused",
+		"WaitForBootstrap", "Register", "UseStored", "ReplaceStored", "MoveStored", "StayPut", "WaitForHub", "ReportRefused", "Leave",
 	}[a]
 }
+
+// works says that the stored credential is in use with this action.
+func (a Action) works() bool { return a == UseStored || a == ReplaceStored || a == StayPut }

@@ -8,6 +8,10 @@
 //	decide.go      what to do, as one switch without I/O
 //	answer.go      what an answer of the hub says about the credential
 //	register.go    one attempt to register, step by step
+//	ways.go        where the hub should be, from all that say so; move.go goes there
+//	report.go      what a heartbeat says; stock.go and skew.go find it out
+//	leave.go       the agent's end: mark, owner (belongings.go), one deletion
+//	refusal.go     how a lost identity is told
 //	session.go     what runs while registered; deploying and renewing have their place in its list of parts
 //	trust.go       which CAs the hub's certificate may come from
 //	timing.go      every duration and every backoff

@@ -56,7 +56,7 @@ func testLife(t *testing.T, objects ...runtime.Object) *life {
 	core := kubefake.NewClientset(append(objects, kubeSystem())...)
 	c := Config{Namespace: agentNamespace, Version: "test", CheckinInterval: time.Hour, Log: log, Clock: clock.RealClock{}, Timing: quick()}
 	return &life{
-		config: c, log: log, bootstrapChanged: make(chan struct{}),
+		config: c, log: log, changed: make(chan struct{}),
 		member: &member{namespace: agentNamespace, core: core, watching: core, close: func() {}},
 	}
 }
@@ -114,6 +114,7 @@ func storedSecret(t *testing.T, url, ca, token string, edits ...string) *corev1.
 		registration.CredentialDeploymentNamespace: "cluster-ns",
 		registration.CredentialClusterNamespace:    "fleet-default",
 		registration.CredentialClusterName:         "one",
+		credentialTLSMode:                          "system-store",
 	}
 	edit(data, edits)
 	return secretOf(registration.CredentialSecret, data)

@@ -23,10 +23,12 @@ const (
 
 // hub is a connection to the hub with one credential.
 type hub struct {
-	namespace string // of the BundleDeployments, which tell whether the credential works
-	fleet     versioned.Interface
+	namespace string              // of the BundleDeployments, which tell whether the credential works
+	fleet     versioned.Interface // requests, bounded in time
+	watching  versioned.Interface // watches, which a bound would cut off
 	core      kubernetes.Interface
 	transport *http.Transport
+	skew      *skewMeter
 }
 
 // dial prepares a connection; nothing is sent yet. The caller closes it.
@@ -37,7 +39,8 @@ func (l *life) dial(access hubAccess, mode config.TLSMode) (*hub, error) {
 	}
 	restConfig := l.hubConfig(access)
 	transport := newTransport(roots)
-	wrapped, err := rest.HTTPWrappersForConfig(restConfig, transport)
+	skew := &skewMeter{clock: l.config.Clock, next: transport}
+	wrapped, err := rest.HTTPWrappersForConfig(restConfig, skew)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +53,13 @@ func (l *life) dial(access hubAccess, mode config.TLSMode) (*hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &hub{namespace: access.namespace, fleet: fleet, core: core, transport: transport}, nil
+	unbounded := rest.CopyConfig(restConfig)
+	unbounded.Timeout = 0
+	watching, err := versioned.NewForConfigAndClient(unbounded, &http.Client{Transport: wrapped, CheckRedirect: refuseRedirect})
+	if err != nil {
+		return nil, err
+	}
+	return &hub{namespace: access.namespace, fleet: fleet, watching: watching, core: core, transport: transport, skew: skew}, nil
 }
 
 func (l *life) hubConfig(access hubAccess) *rest.Config {

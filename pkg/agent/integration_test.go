@@ -329,7 +329,7 @@ func TestARevokedCredentialIsReplacedWhileRunning(t *testing.T) {
 	w.starts()
 	before := w.settles()
 	w.hub.revokeAll(before.access.token)
-	w.says("Starting over: heartbeat: the hub refuses the credential")
+	w.says(": the hub refuses the credential")
 	w.says("Failed to register agent: the hub refuses the stored credential")
 	assert.NotNil(t, w.secret(registration.CredentialSecret), "kept until there is a better one")
 	w.bootstraps("token")

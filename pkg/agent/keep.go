@@ -7,7 +7,8 @@ import (
 )
 
 // keepRegistration does beside the work what is left to do about the registration: it removes the bootstrap Secret of a
-// finished one, and starts a new one when the hub asks for it. It looks at the start and at every new bootstrap Secret.
+// finished one, starts a new one when the hub asks for it, and goes over to another way to the hub when that works. It looks
+// at the start, when something that an import writes changes, and while the other way does not work, later and later.
 func (l *life) keepRegistration(ctx context.Context, current *session) error {
 	pauses := l.config.Timing.retry()
 	for ctx.Err() == nil {
@@ -18,20 +19,24 @@ func (l *life) keepRegistration(ctx context.Context, current *session) error {
 		case failed(err):
 			l.wait(ctx, pauses.Step())
 		case err != nil: // outdated
-		case action == Register || action == ReplaceStored:
+		case action == Register || action == ReplaceStored || action == MoveStored:
 			return errReplaced
+		case action == StayPut:
+			if l.wait(ctx, pauses.Step()) {
+				pauses = l.config.Timing.retry()
+			}
 		default:
 			pauses = l.config.Timing.retry()
-			l.awaitBootstrap(ctx)
+			l.awaitChange(ctx)
 		}
 	}
 	return nil
 }
 
-func (l *life) awaitBootstrap(ctx context.Context) {
+func (l *life) awaitChange(ctx context.Context) {
 	select {
 	case <-ctx.Done():
-	case <-l.bootstrapChanged:
+	case <-l.changed:
 	}
 }
 
@@ -43,21 +48,36 @@ func (l *life) keep(ctx context.Context, current *session) (Action, error) {
 		l.log.Warnf("Cannot look after the registration: %v", err)
 		return UseStored, err
 	}
-	if s.Stored == Present && !s.stored.access.same(current.credential.access) {
+	if s.Stored == Present && !s.stored.sameWork(current.credential) {
 		// Somebody stored another one. It has to work before anything is removed on its account.
 		return ReplaceStored, nil
 	}
+	if s.Stored == Present && !s.Leaving {
+		l.tryOther(ctx, s)
+	}
+	if ctx.Err() != nil {
+		return UseStored, ctx.Err()
+	}
 	s.Hub = Accepts
 	action := Decide(s.Facts)
+	l.note(action, s)
+	return action, l.keepUp(ctx, action, s)
+}
+
+func (l *life) keepUp(ctx context.Context, action Action, s *situation) error {
 	switch action {
 	case UseStored:
-		return action, l.tidy(ctx, s)
+		return errors.Join(l.pin(ctx, s), l.tidy(ctx, s))
+	case StayPut:
+		return l.pin(ctx, s)
+	case MoveStored:
+		return l.move(ctx, s)
 	case Register, ReplaceStored:
 		l.announce(Register, s)
-		return action, l.tryRegister(ctx, s)
+		return l.tryRegister(ctx, s)
 	default:
 		l.announce(action, s)
-		return action, nil
+		return nil
 	}
 }
 

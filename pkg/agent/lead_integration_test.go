@@ -3,6 +3,9 @@ package agent
 import (
 	"context"
 	"errors"
+	"net/http"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -62,6 +65,39 @@ func TestOneAgentWorksAtATimeAndGivesTheLeaseBack(t *testing.T) {
 	stopSecond()
 	require.NoError(t, <-secondEnd)
 	assert.Empty(t, *w.lease().Spec.HolderIdentity, "released")
+}
+
+// The pauses are such that nobody would get the Lease by asking for it now and then.
+func TestAnAgentTakesOverTheMomentTheLeaseIsGivenBack(t *testing.T) {
+	w := newWorld(t)
+	patient := func(identity string) Config {
+		c := w.elects(identity)
+		c.LeaderElection.Times = leader.Times{LeaseDuration: 3 * time.Hour, RenewDeadline: 2 * time.Hour, RetryPeriod: time.Hour}
+		return c
+	}
+	first, second := newWorker(), newWorker()
+	ended := make(chan error, 2)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { ended <- lead(ctx, patient("first"), first.work) }()
+	<-first.began
+	var asked, watched atomic.Bool
+	w.memberFront.set(func(r *http.Request) (int, string) {
+		asked.Store(asked.Load() || strings.HasSuffix(r.URL.Path, "/leases/fleet-agent"))
+		watched.Store(watched.Load() || r.URL.Query().Has("watch"))
+		return 0, ""
+	}, nil)
+	secondCtx, stop := context.WithCancel(t.Context())
+	go func() { ended <- lead(secondCtx, patient("second"), second.work) }()
+	require.Eventually(t, func() bool { return asked.Load() && watched.Load() }, time.Minute, 20*time.Millisecond)
+	cancel()
+	require.NoError(t, <-ended)
+	select {
+	case <-second.began:
+	case <-testClock.NewTimer(time.Minute).C():
+		t.Fatal("the second agent never had its turn")
+	}
+	stop()
+	require.NoError(t, <-ended)
 }
 
 func TestAnAgentThatWaitsForItsTurnStopsAtOnce(t *testing.T) {

@@ -21,6 +21,7 @@ type member struct {
 	namespace string
 	core      kubernetes.Interface // requests, bounded in time
 	watching  kubernetes.Interface // watches, which a bound would cut off
+	rest      rest.Interface       // paths that are no objects; nil asks for none
 	close     func()
 }
 
@@ -37,7 +38,10 @@ func newMember(c Config) (*member, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &member{namespace: c.Namespace, core: core, watching: watching, close: func() { closeCore(); closeWatching() }}, nil
+	return &member{
+		namespace: c.Namespace, core: core, watching: watching, rest: core.Discovery().RESTClient(),
+		close: func() { closeCore(); closeWatching() },
+	}, nil
 }
 
 func newClientset(c *rest.Config) (kubernetes.Interface, func(), error) {
@@ -67,17 +71,31 @@ func (m *member) secret(ctx context.Context, name string) (*corev1.Secret, error
 	return secret, nil
 }
 
+// configMap is nil when there is none of that name.
+func (m *member) configMap(ctx context.Context, name string) (*corev1.ConfigMap, error) {
+	configMap, err := m.core.CoreV1().ConfigMaps(m.namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading ConfigMap %s/%s: %w", m.namespace, name, err)
+	}
+	return configMap, nil
+}
+
 // agentConfig is the zero Config when there is no ConfigMap. One that cannot be read is an error: the defaults might trust
 // more CAs than it does.
 func (m *member) agentConfig(ctx context.Context) (config.Agent, error) {
-	configMap, err := m.core.CoreV1().ConfigMaps(m.namespace).Get(ctx, registration.AgentConfigMap, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return config.Agent{}, nil
-	}
-	if err != nil {
-		return config.Agent{}, fmt.Errorf("reading ConfigMap %s/%s: %w", m.namespace, registration.AgentConfigMap, err)
+	configMap, err := m.configMap(ctx, registration.AgentConfigMap)
+	if err != nil || configMap == nil {
+		return config.Agent{}, err
 	}
 	return config.ParseAgent(configMap.Data[registration.ConfigKey])
+}
+
+func (m *member) hubLocation(ctx context.Context) (*hubLocation, error) {
+	configMap, err := m.configMap(ctx, registration.AgentHubConfigMap)
+	return parseHubLocation(configMap), err
 }
 
 // clientID is the configured one, else the UID of the namespace kube-system, which lives as long as the cluster.

@@ -27,6 +27,9 @@ type attempt struct {
 // register takes one attempt from the bootstrap Secret to a stored credential that has worked. It keeps what was stored
 // before until then, and the bootstrap Secret in any case: that goes once the stored credential is in use.
 func (l *life) register(ctx context.Context, s *situation) error {
+	if err := l.stay(ctx, s); err != nil {
+		return err
+	}
 	a, err := l.newAttempt(ctx, s)
 	if err != nil {
 		return err
@@ -39,7 +42,7 @@ func (l *life) register(ctx context.Context, s *situation) error {
 	if err != nil {
 		return err
 	}
-	credential := answer.stored(a.bootstrap)
+	credential := answer.stored(a.bootstrap, s.sources)
 	if err := a.prove(ctx, credential); err != nil {
 		return err
 	}
@@ -136,7 +139,7 @@ func (a *attempt) outdated(ctx context.Context) bool {
 // prove uses the new credential. The hub writes its rights one by one and API servers learn of a new ServiceAccount a
 // moment later, so no answer is final until some time has passed.
 func (a *attempt) prove(ctx context.Context, credential *stored) error {
-	h, err := a.dial(credential.access, a.situation.config.AgentTLSMode)
+	h, err := a.dial(credential.access, credential.mode)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"sync"
+
+	"github.com/muster-fleet/muster/pkg/agent/deploy"
 )
 
 // Run lives the agent's life until ctx ends, and then returns nil with nothing left running. It returns an error when the
@@ -20,19 +22,24 @@ func Run(ctx context.Context, c Config) error {
 	defer m.close()
 	c.Log.Infof("Agent %s starting in namespace %s (scope %q)", c.Version, c.Namespace, c.Scope)
 	return lead(ctx, c, func(ctx context.Context) error {
-		live(ctx, c, m)
+		live(ctx, c, m, deploy.Run)
 		return nil
 	})
 }
 
-// live watches the bootstrap Secret and runs the loop beside it.
-func live(ctx context.Context, c Config, m *member) {
+// deployment is deploy.Run, or what a test has instead; nil deploys nothing.
+type deployment func(context.Context, deploy.Config) error
+
+// live watches what an import writes and runs the loop beside it.
+func live(ctx context.Context, c Config, m *member, deploying deployment) {
 	ctx, stop := context.WithCancel(ctx)
 	changed := make(chan struct{}, 1)
 	var watching sync.WaitGroup
-	watching.Go(func() { m.watchBootstrap(ctx, changed) })
+	for _, object := range m.imported() {
+		watching.Go(func() { m.watchOne(ctx, object, changed) })
+	}
 	defer watching.Wait()
 	defer stop()
-	l := &life{config: c, log: c.Log, member: m, bootstrapChanged: changed}
+	l := &life{config: c, log: c.Log, member: m, changed: changed, deploy: deploying}
 	l.run(ctx)
 }

@@ -90,17 +90,19 @@ func TestTheStoredCredentialIsWhatPeersExpect(t *testing.T) {
 	ca := testCA(t)
 	b, err := parseBootstrap(bootstrapSecret(hubURL, ca, "registration", "uid/3"))
 	require.NoError(t, err)
-	credential := granted{token: newToken, deploymentNamespace: "cluster-ns", clusterNamespace: "fleet-default", clusterName: "one"}.stored(b)
+	credential := granted{token: newToken, deploymentNamespace: "cluster-ns", clusterNamespace: "fleet-default", clusterName: "one"}.stored(b, sources{mode: config.TLSModeStrict, location: &hubLocation{digest: "seen"}})
 	secret, err := credential.secret(agentNamespace, nil)
 	require.NoError(t, err)
 
 	assert.Equal(t, "fleet-agent", secret.Name)
 	assert.Equal(t, agentNamespace, secret.Namespace)
-	assert.Len(t, secret.Data, 5)
+	assert.Len(t, secret.Data, 7)
 	assert.Equal(t, "cluster-ns", string(secret.Data["deploymentNamespace"]))
 	assert.Equal(t, "fleet-default", string(secret.Data["clusterNamespace"]))
 	assert.Equal(t, "one", string(secret.Data["clusterName"]))
 	assert.Equal(t, "uid/3", string(secret.Data["registration"]))
+	assert.Equal(t, "strict", string(secret.Data["agentTLSMode"]))
+	assert.Equal(t, "seen", string(secret.Data["agentHubSettled"]))
 
 	kubeconfig, err := clientcmd.Load(secret.Data["kubeconfig"])
 	require.NoError(t, err)
@@ -232,22 +234,17 @@ func TestTheTLSModeSaysWhichCertificatesAreAccepted(t *testing.T) {
 	}
 }
 
-func TestAccessToAnotherServerOrCAIsSeen(t *testing.T) {
+func TestAccessThatChangedIsSeen(t *testing.T) {
 	a := hubAccess{server: hubURL, ca: []byte("x"), token: "t", namespace: "n"}
 	slash := a
 	slash.server += "/"
-	assert.False(t, a.elsewhere(slash))
 	assert.True(t, a.same(slash))
 	for name, change := range map[string]func(*hubAccess){
 		"server": func(b *hubAccess) { b.server = "https://b" }, "CA": func(b *hubAccess) { b.ca = nil },
+		"token": func(b *hubAccess) { b.token = "u" }, "namespace": func(b *hubAccess) { b.namespace = "m" },
 	} {
 		b := a
 		change(&b)
-		assert.True(t, a.elsewhere(b), name)
 		assert.False(t, a.same(b), name)
 	}
-	b := a
-	b.token = "u"
-	assert.False(t, a.elsewhere(b))
-	assert.False(t, a.same(b))
 }

@@ -20,12 +20,12 @@ type part struct {
 	run  func(ctx context.Context, s *session) error
 }
 
-// parts are all that run while the agent is registered. Deploying BundleDeployments and renewing the credential belong
-// here when they come.
+// parts are all that run while the agent is registered. Renewing the credential belongs here when it comes.
 func (l *life) parts() []part {
 	return []part{
 		{"heartbeat", l.heartbeat},
 		{"registration", l.keepRegistration},
+		{"deploy", l.deployBundles},
 	}
 }
 
@@ -52,6 +52,9 @@ func (l *life) session(ctx context.Context, s *situation) error {
 	err := group.Wait()
 	if err == nil || errors.Is(err, errReplaced) || ctx.Err() != nil {
 		return nil
+	}
+	if errors.Is(err, errFarewell) {
+		return err
 	}
 	l.log.Warnf("Starting over: %v", err)
 	return err

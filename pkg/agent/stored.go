@@ -7,7 +7,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Keys of Secret fleet-agent that only this agent knows. They say by which TLS mode the credential worked, and what ConfigMap
+// fleet-agent-hub said then.
+const (
+	credentialTLSMode = "agentTLSMode"
+	credentialSettled = "agentHubSettled"
 )
 
 // stored is what Secret fleet-agent keeps: the credential of a registered agent and whose it is.
@@ -16,6 +24,9 @@ type stored struct {
 	clusterNamespace string
 	clusterName      string
 	registration     string // the value of the bootstrap Secret it was obtained with
+
+	mode    config.TLSMode // it works in; empty in a Secret of an earlier agent
+	settled string         // digest of ConfigMap fleet-agent-hub when this way was taken; empty if there was none
 }
 
 func parseStored(secret *corev1.Secret) (*stored, error) {
@@ -32,6 +43,8 @@ func parseStored(secret *corev1.Secret) (*stored, error) {
 		clusterNamespace: string(secret.Data[registration.CredentialClusterNamespace]),
 		clusterName:      string(secret.Data[registration.CredentialClusterName]),
 		registration:     string(secret.Data[registration.BootstrapRegistration]),
+		mode:             config.TLSMode(secret.Data[credentialTLSMode]),
+		settled:          string(secret.Data[credentialSettled]),
 	}
 	var errs []error
 	for key, value := range map[string]string{
@@ -63,10 +76,19 @@ func (s *stored) secret(namespace string, older *corev1.Secret) (*corev1.Secret,
 		registration.CredentialClusterNamespace:    []byte(s.clusterNamespace),
 		registration.CredentialClusterName:         []byte(s.clusterName),
 	}
-	if s.registration != "" {
-		secret.Data[registration.BootstrapRegistration] = []byte(s.registration)
+	for key, value := range map[string]string{
+		registration.BootstrapRegistration: s.registration, credentialTLSMode: string(s.mode), credentialSettled: s.settled,
+	} {
+		if value != "" {
+			secret.Data[key] = []byte(value)
+		}
 	}
 	return secret, nil
+}
+
+// sameWork says that sessions with either credential would do the same.
+func (s *stored) sameWork(other *stored) bool {
+	return s.access.same(other.access) && tlsMode(s.mode) == tlsMode(other.mode)
 }
 
 // granted is the Secret with which the hub answers a request.
@@ -86,8 +108,9 @@ func parseGranted(secret *corev1.Secret) (granted, bool) {
 }
 
 // stored joins the answer with where the hub is, which the agent knows from the bootstrap Secret alone.
-func (g granted) stored(b *bootstrap) *stored {
+func (g granted) stored(b *bootstrap, from sources) *stored {
 	return &stored{
+		mode: tlsMode(from.mode), settled: from.settled(),
 		access: hubAccess{
 			server: b.apiServerURL, ca: b.apiServerCA, token: g.token, namespace: g.deploymentNamespace,
 			caSource: b.hubAccess().caSource,

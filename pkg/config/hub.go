@@ -26,6 +26,12 @@ const (
 // DefaultCheckinInterval is how often an agent reports when nothing else is configured.
 const DefaultCheckinInterval = 15 * time.Minute
 
+// DefaultMissedCheckins is how many check-ins an agent may miss when nothing else is configured.
+const DefaultMissedCheckins = 3
+
+// leastMissedCheckins: agents spread their check-ins, so the next one may be later than one interval.
+const leastMissedCheckins = 2
+
 // Hub is the configuration of the hub: the value of key "config" of ConfigMap "fleet-controller" in the system
 // namespace, as JSON or YAML. The chart writes it, a person may edit it, the hub applies a change without a restart.
 // Every field is optional.
@@ -38,6 +44,9 @@ type Hub struct {
 	SystemDefaultRegistry string `json:"systemDefaultRegistry,omitempty"`
 	// AgentCheckinInterval is how often agents report; 0 means DefaultCheckinInterval.
 	AgentCheckinInterval metav1.Duration `json:"agentCheckinInterval,omitempty"`
+	// AgentMissedCheckins is how many check-ins an agent may miss before its Cluster is shown as disconnected, at least 2; 0
+	// means DefaultMissedCheckins.
+	AgentMissedCheckins int `json:"agentMissedCheckins,omitempty"`
 	// ManageAgent set to false leaves agents alone after their registration; unset means true.
 	ManageAgent *bool `json:"manageAgent,omitempty"`
 	// APIServerURL is where agents reach the hub, unless the kubeconfig Secret of their Cluster says otherwise.
@@ -98,6 +107,22 @@ func (h Hub) TLSMode() TLSMode {
 	return h.AgentTLSMode
 }
 
+// CheckinInterval is how often agents report: what is configured, or the default.
+func (h Hub) CheckinInterval() time.Duration {
+	if h.AgentCheckinInterval.Duration <= 0 {
+		return DefaultCheckinInterval
+	}
+	return h.AgentCheckinInterval.Duration
+}
+
+// MissedCheckins is how many check-ins an agent may miss: what is configured, or the default.
+func (h Hub) MissedCheckins() int {
+	if h.AgentMissedCheckins == 0 {
+		return DefaultMissedCheckins
+	}
+	return h.AgentMissedCheckins
+}
+
 // PullSecretNames are the names of ImagePullSecrets.
 func (h Hub) PullSecretNames() []string {
 	names := make([]string, 0, len(h.ImagePullSecrets))
@@ -143,6 +168,10 @@ func decode(raw map[string]any, into any) error {
 }
 
 func (h Hub) validate() error {
+	if h.MissedCheckins() < leastMissedCheckins {
+		return fmt.Errorf("agentMissedCheckins is %d: it must be at least %d, for agents check in a little earlier or later than agreed, or 0 for the default",
+			h.AgentMissedCheckins, leastMissedCheckins)
+	}
 	switch h.TLSMode() {
 	case TLSModeStrict, TLSModeSystemStore:
 		return nil

@@ -15,7 +15,7 @@ import (
 // everything is the document a chart writes, with every key, and two that no program of this project reads.
 const everything = `{
 	"agentImage": "rancher/fleet-agent:dev", "agentImagePullPolicy": "IfNotPresent", "systemDefaultRegistry": "registry",
-	"agentCheckinInterval": "15m", "manageAgent": false, "apiServerURL": "https://hub", "apiServerCA": "cGVt",
+	"agentCheckinInterval": "15m", "agentMissedCheckins": 4, "manageAgent": false, "apiServerURL": "https://hub", "apiServerCA": "cGVt",
 	"bootstrap": {"namespace": "fleet-local", "agentNamespace": "elsewhere", "localAgentDisabled": true, "clusterLabels": {"a": "b"},
 		"repo": "https://git", "secret": "s", "paths": "a,b", "branch": "master"},
 	"ignoreClusterRegistrationLabels": true, "agentTLSMode": "strict", "garbageCollectionInterval": "20m", "gitClientTimeout": "30s",
@@ -29,7 +29,7 @@ func TestEveryKeyOfTheDocumentArrives(t *testing.T) {
 	assert.Empty(t, warnings)
 	assert.Equal(t, Hub{
 		AgentImage: "rancher/fleet-agent:dev", AgentImagePullPolicy: "IfNotPresent", SystemDefaultRegistry: "registry",
-		AgentCheckinInterval: metav1.Duration{Duration: 15 * time.Minute}, ManageAgent: ptr.To(false),
+		AgentCheckinInterval: metav1.Duration{Duration: 15 * time.Minute}, AgentMissedCheckins: 4, ManageAgent: ptr.To(false),
 		APIServerURL: "https://hub", APIServerCA: []byte("pem"),
 		Bootstrap: Bootstrap{
 			Namespace: "fleet-local", AgentNamespace: "elsewhere", LocalAgentDisabled: true, ClusterLabels: map[string]string{"a": "b"},
@@ -160,4 +160,29 @@ func FuzzHubConfiguration(f *testing.F) {
 		require.NoError(t, err)
 		assert.Equal(t, strings.TrimSpace(string(data)), strings.TrimSpace(string(third)))
 	})
+}
+
+func TestAnAgentMayMissAFewCheckins(t *testing.T) {
+	for _, row := range []struct {
+		document string
+		missed   int
+		interval time.Duration
+		refused  bool
+	}{
+		{document: "{}", missed: DefaultMissedCheckins, interval: DefaultCheckinInterval},
+		{document: `{"agentMissedCheckins": 0, "agentCheckinInterval": "0s"}`, missed: DefaultMissedCheckins, interval: DefaultCheckinInterval},
+		{document: `{"agentMissedCheckins": 2, "agentCheckinInterval": "1m"}`, missed: 2, interval: time.Minute},
+		{document: `{"agentMissedCheckins": 1}`, refused: true},
+		{document: `{"agentMissedCheckins": -3}`, refused: true},
+		{document: `{"agentMissedCheckins": "many"}`, refused: true},
+	} {
+		hub, _, err := ParseHub(row.document)
+		if row.refused {
+			assert.ErrorContains(t, err, "agentMissedCheckins", row.document)
+			continue
+		}
+		require.NoError(t, err, row.document)
+		assert.Equal(t, row.missed, hub.MissedCheckins(), row.document)
+		assert.Equal(t, row.interval, hub.CheckinInterval(), row.document)
+	}
 }

@@ -51,6 +51,17 @@ func Encode(resources []fleet.BundleResource) (*fleet.Content, error) {
 	}, nil
 }
 
+// Digest is the name of the Content that Encode would give, and the SHA-256 of what it holds, without packing anything.
+func Digest(resources []fleet.BundleResource) (name, sum string, err error) {
+	for _, r := range resources {
+		if r.Encoding != "" && r.Encoding != EncodingBase64Gzip {
+			return "", "", unknownEncoding(r)
+		}
+	}
+	_, sum, err = digested(manifest{Resources: resources})
+	return nameOf(sum), sum, err
+}
+
 // Decode unpacks the resources of a Content, each as plain text with an empty Encoding. It refuses a Content whose name is
 // not the digest of what it holds: whoever may write Contents must not be able to change what an agent deploys under a
 // name that was decided on.
@@ -129,5 +140,9 @@ func plain(r fleet.BundleResource) (fleet.BundleResource, error) {
 		}
 		return fleet.BundleResource{Name: r.Name, Content: string(text)}, nil
 	}
-	return r, fmt.Errorf("resource %s has the unknown encoding %q; it must be empty or %s", r.Name, r.Encoding, EncodingBase64Gzip)
+	return r, unknownEncoding(r)
+}
+
+func unknownEncoding(r fleet.BundleResource) error {
+	return fmt.Errorf("resource %s has the unknown encoding %q; it must be empty or %s", r.Name, r.Encoding, EncodingBase64Gzip)
 }

@@ -32,6 +32,17 @@ func TestTheNameIsTheDigestThatPeersCompute(t *testing.T) {
 	assert.Equal(t, ("s-" + digest)[:63], c.Name)
 }
 
+func TestTheNameCanBeToldWithoutPacking(t *testing.T) {
+	c, err := Encode(files)
+	require.NoError(t, err)
+	name, sum, err := Digest(files)
+	require.NoError(t, err)
+	assert.Equal(t, c.Name, name)
+	assert.Equal(t, c.SHA256Sum, sum)
+	_, _, err = Digest([]fleet.BundleResource{{Name: "r", Encoding: "zip"}})
+	assert.ErrorContains(t, err, `unknown encoding "zip"`)
+}
+
 func TestEqualResourcesShareOneContent(t *testing.T) {
 	one, err := Encode(files)
 	require.NoError(t, err)

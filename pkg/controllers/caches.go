@@ -84,7 +84,7 @@ func newFactory(cfg *rest.Config, systemNamespace string) (controller.SharedCont
 		return nil, err
 	}
 	kinds := append([]schema.GroupVersionKind{configMapKind}, managedOnly...)
-	for _, kind := range []string{"Cluster", "ClusterGroup", "ClusterRegistration", "ClusterRegistrationToken", "Bundle"} {
+	for _, kind := range []string{"Cluster", "ClusterGroup", "ClusterRegistration", "ClusterRegistrationToken", "Bundle", "BundleDeployment"} {
 		kinds = append(kinds, fleet.SchemeGroupVersion.WithKind(kind))
 	}
 	return controller.NewSharedControllerFactory(

@@ -25,13 +25,17 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/bootstrap"
+	"github.com/muster-fleet/muster/pkg/controllers/bundle"
 	"github.com/muster-fleet/muster/pkg/controllers/cluster"
 	"github.com/muster-fleet/muster/pkg/controllers/clusterimport"
 	"github.com/muster-fleet/muster/pkg/controllers/clusterregistration"
 	"github.com/muster-fleet/muster/pkg/controllers/clusterregistrationtoken"
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
+	"github.com/muster-fleet/muster/pkg/controllers/liveness"
+	"github.com/muster-fleet/muster/pkg/controllers/manageagent"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
+	"github.com/muster-fleet/muster/pkg/controllers/orphans"
 	"github.com/muster-fleet/muster/pkg/controllers/settings"
 	"github.com/muster-fleet/muster/pkg/crds"
 	"github.com/muster-fleet/muster/pkg/credential"
@@ -81,16 +85,21 @@ type hub struct {
 	factories []controller.SharedControllerFactory
 	events    record.EventBroadcaster
 	imports   *clusterimport.Step
+	bundles   *bundle.Step // nil when Bundles are left to others
+	audible   *liveness.Audible
+	connected *liveness.Step
+	orphans   *orphans.Collector
 	transport http.RoundTripper
 }
 
 func newHub(ctx context.Context, o Options) (*hub, error) {
-	cfg := hubConfig(o.RESTConfig)
+	cfg, audible := hubConfig(o.RESTConfig), liveness.NewAudible(o.Clock)
+	cfg.Wrap(audible.Wrap)
 	own, err := newFactory(cfg, o.SystemNamespace)
 	if err != nil {
 		return nil, fmt.Errorf("preparing the hub's caches: %w", err)
 	}
-	h := &hub{options: o, factories: []controller.SharedControllerFactory{own}}
+	h := &hub{options: o, audible: audible, factories: []controller.SharedControllerFactory{own}}
 	fleetFactory := own
 	if o.SharedControllerFactory != nil {
 		fleetFactory = o.SharedControllerFactory
@@ -143,6 +152,7 @@ func newContext(cfg *rest.Config, o Options, own, fleetFactory controller.Shared
 		ImportBackoff:    o.ImportBackoff,
 		DisableBundles:   o.DisableBundles,
 		FarewellGrace:    o.FarewellGrace,
+		ContentGrace:     o.ContentGrace,
 		Metrics:          metrics.New(o.Metrics),
 	}, nil
 }
@@ -174,7 +184,17 @@ func (h *hub) register(ctx context.Context) error {
 	clusterregistrationtoken.Register(ctx, h.Context)
 	clusterregistration.Register(ctx, h.Context)
 	h.imports = clusterimport.Register(ctx, h.Context)
-	cluster.Register(ctx, h.Context, h.imports)
+	h.connected = liveness.Register(ctx, h.Context, h.audible)
+	steps := []cluster.Step{h.imports, manageagent.Register(ctx, h.Context)}
+	if !h.DisableBundles {
+		h.bundles = bundle.Register(ctx, h.Context)
+		stripManagedFields(h.Fleet.BundleDeployment().Informer())
+		steps = append(steps, h.bundles)
+	} else {
+		stripManagedFields(h.Fleet.Bundle().Informer())
+	}
+	cluster.Register(ctx, h.Context, append(steps, h.connected)...)
+	h.orphans = orphans.Register(ctx, h.Context)
 	var next settings.Next
 	if !h.options.DisableBootstrap {
 		next = bootstrap.New(h.Context)
@@ -198,6 +218,9 @@ const (
 // so only in the log of client-go, so there is an end to the patience.
 func (h *hub) start(ctx context.Context) error {
 	h.imports.Start(ctx)
+	if h.bundles != nil {
+		h.bundles.Start(ctx)
+	}
 	warning := time.AfterFunc(startWarning, func() { //nolint:forbidigo // app.Context.Clock has no AfterFunc, and a log line needs none
 		logrus.Warn("Still filling the caches; if this goes on, the hub may lack the right to list one of the kinds it watches")
 	})
@@ -220,11 +243,17 @@ func (h *hub) startCaches(ctx context.Context) error {
 	if err := h.imports.Synced(ctx); err != nil {
 		return err
 	}
+	if h.bundles != nil {
+		if err := h.bundles.Synced(ctx); err != nil {
+			return err
+		}
+	}
 	for _, factory := range h.factories {
 		if err := factory.Start(ctx, h.options.Workers); err != nil {
 			return err
 		}
 	}
+	h.orphans.Start(ctx)
 	return nil
 }
 
@@ -232,6 +261,15 @@ func (h *hub) startCaches(ctx context.Context) error {
 func (h *hub) close() {
 	if h.imports != nil {
 		h.imports.Wait()
+	}
+	if h.connected != nil {
+		h.connected.Wait()
+	}
+	if h.orphans != nil {
+		h.orphans.Wait()
+	}
+	if h.bundles != nil {
+		h.bundles.Wait()
 	}
 	h.Passes.Wait()
 	h.events.Shutdown()

@@ -37,6 +37,8 @@ type Options struct {
 	// FarewellGrace is how long a deleted Cluster waits for its agent to remove what it deployed; 0 means 30 seconds. An
 	// agent that is not there is not waited for.
 	FarewellGrace time.Duration
+	// ContentGrace is how long a Content is kept that no BundleDeployment names; 0 means 40 seconds.
+	ContentGrace time.Duration
 	// Metrics, if given, gets the hub's metrics; two hubs cannot share one.
 	Metrics prometheus.Registerer
 	// Agent is how agents are run that the hub installs. An empty image means the agent of this release.

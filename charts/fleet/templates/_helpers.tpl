@@ -64,6 +64,7 @@ compares it with what the agents have, and a new line more would be delivered to
 {{- range $key := list "agentCheckinInterval" "garbageCollectionInterval" "gitClientTimeout" -}}
 {{- with index $.Values $key }}{{ $_ := set $config $key . }}{{ end -}}
 {{- end -}}
+{{- with .Values.agentMissedCheckins }}{{ $_ := set $config "agentMissedCheckins" (int .) }}{{ end -}}
 {{- with ((.Values.global).cattle).imagePullSecrets }}{{ $_ := set $config "imagePullSecrets" . }}{{ end -}}
 {{- toPrettyJson $config -}}
 {{- end -}}

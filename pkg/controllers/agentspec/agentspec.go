@@ -3,6 +3,9 @@
 package agentspec
 
 import (
+	"fmt"
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
@@ -62,6 +65,16 @@ func Options(c *app.Context, cluster *fleet.Cluster, generation string) agentman
 		DebugLevel:             c.Agent.DebugLevel,
 		DisableSecurityContext: c.Agent.DisableSecurityContext,
 	}
+}
+
+// ManifestHash is a digest of how the agent of a Cluster is to be run, whatever its GENERATION.
+func ManifestHash(o agentmanifest.Options) string {
+	o.EnvVars = slices.DeleteFunc(slices.Clone(o.EnvVars), func(v corev1.EnvVar) bool { return v.Name == registration.GenerationEnv })
+	hash, err := registration.StatusHash(o)
+	if err != nil {
+		panic(fmt.Sprintf("settings of the API always marshal: %v", err))
+	}
+	return hash
 }
 
 func image(c *app.Context, hub config.Hub) string {

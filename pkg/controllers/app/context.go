@@ -65,6 +65,8 @@ type Context struct {
 	DisableBundles bool
 	// FarewellGrace is how long a deleted Cluster waits for its agent to leave.
 	FarewellGrace time.Duration
+	// ContentGrace is how long a Content is kept that no BundleDeployment names; 0 means 40 seconds.
+	ContentGrace time.Duration
 	// Metrics counts what the hub does.
 	Metrics *metrics.Hub
 }

@@ -4,66 +4,157 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// finalize removes the agent's Bundle and the cluster namespace, with the agent's identity in it, before it lets the
-// Cluster go. Requests and tokens follow by owner reference.
+// finalize takes its steps in the order in which they build on each other, each of which leaves alone what is done already,
+// so that it can be cut off anywhere and taken up again. Requests and tokens follow the Cluster by owner reference, and with
+// the requests all that they were given.
 func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (*fleet.Cluster, error) {
 	if !slices.Contains(cluster.Finalizers, fleet.ClusterFinalizer) {
 		return cluster, nil
 	}
-	if err := h.deleteBundle(cluster); err != nil {
-		return cluster, err
+	f := &farewell{handler: h, cluster: cluster}
+	for _, step := range []func(context.Context) outcome.Outcome{
+		f.awaitSuccessor,
+		f.askAgent,
+		f.cleanMember,
+		f.deleteBundle,
+		f.deleteNamespace,
+	} {
+		if out := step(ctx); !out.IsDone() {
+			return h.awaitFarewell(cluster, out)
+		}
 	}
-	if err := h.deleteNamespace(ctx, cluster); err != nil {
-		return cluster, err
+	return f.letGo()
+}
+
+// awaitFarewell shows on the Cluster what its deletion waits for. An error is not shown: it is gone in a moment, or in the
+// log.
+func (h *handler) awaitFarewell(cluster *fleet.Cluster, out outcome.Outcome) (*fleet.Cluster, error) {
+	if out.Err != nil {
+		return cluster, out.Err
 	}
-	left := slices.DeleteFunc(slices.Clone(cluster.Finalizers), func(f string) bool { return f == fleet.ClusterFinalizer })
-	latest, err := writes.Merge(h.clusters, cluster, map[string]any{
-		"metadata": map[string]any{"finalizers": left, "resourceVersion": cluster.ResourceVersion},
-	})
-	if apierrors.IsNotFound(err) {
+	after := cluster.DeepCopy()
+	transition := outcome.Set(&after.Status.Conditions, fleet.ConditionProcessed, out, h.Clock.Now())
+	latest, written, err := writes.Status(h.clusters, cluster, after)
+	switch {
+	case apierrors.IsNotFound(err):
 		return cluster, nil
+	case err != nil:
+		return cluster, err
+	case written:
+		h.fresh.Wrote(latest)
+		transition.Record(h.Events, latest)
 	}
-	return latest, err
+	if out.After > 0 {
+		h.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, out.After)
+	}
+	return latest, nil
 }
 
-func (h *handler) deleteBundle(cluster *fleet.Cluster) error {
-	name := registration.AgentBundleName(cluster.Name)
-	err := h.Fleet.Bundle().Delete(cluster.Namespace, name, &metav1.DeleteOptions{})
+// farewell is one look at one Cluster that is being deleted.
+type farewell struct {
+	*handler
+	cluster *fleet.Cluster
+
+	nobody    bool             // there is no agent that has to leave
+	agentLeft bool             // it said so
+	clean     bool             // a step says that nothing is left on the member
+	left      *outcome.Outcome // why something may be left
+}
+
+var gone = outcome.Done("", "")
+
+// began is when the farewell began: with the deletion, or with the start of this hub, for while none was running nobody
+// could ask the agent.
+func (f *farewell) began() time.Time {
+	if deleted := f.cluster.DeletionTimestamp.Time; deleted.After(f.started) {
+		return deleted
+	}
+	return f.started
+}
+
+// until is when the hub stops waiting for anything on the member.
+func (f *farewell) until() time.Time { return f.began().Add(f.FarewellGrace) }
+
+// cleanMember has the steps that know a way to the member take back what is there, also if the agent says that it has: it
+// may have been stopped right after that.
+func (f *farewell) cleanMember(ctx context.Context) outcome.Outcome {
+	for _, step := range f.steps {
+		parting, ok := step.(Parting)
+		if f.nobody || !ok {
+			continue
+		}
+		out := parting.Part(ctx, f.cluster, f.until())
+		switch {
+		case out.IsWait(), out.Err != nil:
+			return out
+		case out.IsDone():
+			f.clean = true
+		case !out.IsSkip():
+			f.left = &out
+		}
+	}
+	return gone
+}
+
+func (f *farewell) deleteBundle(context.Context) outcome.Outcome {
+	name := registration.AgentBundleName(f.cluster.Name)
+	err := f.Fleet.Bundle().Delete(f.cluster.Namespace, name, &metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("deleting Bundle %s/%s of the deleted Cluster: %w", cluster.Namespace, name, err)
+		return failed(fmt.Errorf("deleting Bundle %s/%s of the deleted Cluster: %w", f.cluster.Namespace, name, err))
 	}
-	return nil
+	return gone
 }
 
-// deleteNamespace computes which namespace it is and looks whose it is: a status that an agent could write must never
-// decide which namespace the hub deletes.
-func (h *handler) deleteNamespace(ctx context.Context, cluster *fleet.Cluster) error {
-	name := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
-	client := h.Kubernetes.CoreV1().Namespaces()
-	existing, err := h.namespaces.Get(name)
+// deleteNamespace removes the cluster namespace, with the agent's identity and the BundleDeployments in it. It computes which
+// namespace it is and looks whose it is: a status that an agent could write must never decide which namespace the hub
+// deletes.
+func (f *farewell) deleteNamespace(ctx context.Context) outcome.Outcome {
+	name := registration.ClusterNamespace(f.cluster.Namespace, f.cluster.Name)
+	client := f.Kubernetes.CoreV1().Namespaces()
+	existing, err := f.namespaces.Get(name)
 	if apierrors.IsNotFound(err) {
 		existing, err = client.Get(ctx, name, metav1.GetOptions{})
 	}
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil
+		return gone
 	case err != nil:
-		return fmt.Errorf("reading Namespace %s of the deleted Cluster: %w", name, err)
-	case !isFor(existing, cluster), existing.DeletionTimestamp != nil:
-		return nil
+		return failed(fmt.Errorf("reading Namespace %s of the deleted Cluster: %w", name, err))
+	case !isFor(existing, f.cluster), existing.DeletionTimestamp != nil:
+		return gone
 	}
 	err = client.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &existing.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("deleting Namespace %s of the deleted Cluster: %w", name, err)
+		return failed(fmt.Errorf("deleting Namespace %s of the deleted Cluster: %w", name, err))
 	}
-	return nil
+	return gone
+}
+
+func failed(err error) outcome.Outcome { return outcome.Retry(fleet.ReasonError, err) }
+
+// letGo removes the finalizer. It reports what may be left on the member only then, once: until then it may still go well.
+func (f *farewell) letGo() (*fleet.Cluster, error) {
+	left := slices.DeleteFunc(slices.Clone(f.cluster.Finalizers), func(name string) bool { return name == fleet.ClusterFinalizer })
+	latest, err := writes.Merge(f.clusters, f.cluster, map[string]any{
+		"metadata": map[string]any{"finalizers": left, "resourceVersion": f.cluster.ResourceVersion},
+	})
+	switch {
+	case apierrors.IsNotFound(err):
+		return f.cluster, nil
+	case err != nil:
+		return f.cluster, err
+	}
+	f.report()
+	return latest, nil
 }

@@ -96,14 +96,19 @@ type report struct {
 	err         error
 }
 
-// runSteps stops after the first step, which makes the namespace, if that does not succeed: nothing can be built on it.
+// runSteps stops after the first step, which makes the namespace, if that does not succeed: nothing can be built on it. A
+// Cluster that is managed elsewhere is for those steps only that take something back then.
 func (h *handler) runSteps(ctx context.Context, cluster *fleet.Cluster) (r report) {
+	elsewhere := managedElsewhere(cluster)
 	for i, step := range h.steps {
+		if _, leaves := step.(Leaver); i > 0 && elsewhere && !leaves {
+			continue
+		}
 		out := step.Reconcile(ctx, cluster)
 		r.transitions = append(r.transitions, outcome.Set(&cluster.Status.Conditions, step.Condition(), out, h.Clock.Now()))
 		r.next = outcome.Earliest(r.next, out.After)
 		r.err = errors.Join(r.err, out.Err)
-		if i == 0 && (!out.IsDone() || managedElsewhere(cluster)) {
+		if i == 0 && !out.IsDone() {
 			break
 		}
 	}

@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -31,39 +32,62 @@ type Step interface {
 	Forget(key string)
 }
 
+// Leaver is a Step that is asked about Clusters as well that are handed to another controller, to take back what it made.
+type Leaver interface {
+	Step
+	// Leaves does nothing.
+	Leaves()
+}
+
+// Parting is a Step that has something to take back from the member when its Cluster is deleted.
+type Parting interface {
+	Step
+	// Part does so. Done says that nothing is left there; Wait, that it is under way; Stalled, that something may be left, and
+	// nothing more is tried; Skip, that the step has no way to the member. From until on it must not wait any more. It may be
+	// called again after each of them.
+	Part(ctx context.Context, cluster *fleet.Cluster, until time.Time) outcome.Outcome
+}
+
 const name = "cluster"
 
 type handler struct {
 	*app.Context
 	clusters   fleetcontrollers.ClusterController
+	known      fleetcontrollers.ClusterCache
 	requests   fleetcontrollers.ClusterRegistrationCache
 	namespaces corecontrollers.NamespaceCache
 	steps      []Step
 	fresh      writes.Freshness
+	started    time.Time
 }
 
 // Register sets up the controller with the steps of others, which follow its own. It watches Clusters; their namespaces,
-// to make them again; and requests, whose refusal is shown on the Cluster.
+// to make them again; requests, whose refusal is shown on the Cluster; and the BundleDeployments of agents that were asked to
+// leave.
 func Register(ctx context.Context, c *app.Context, steps ...Step) {
 	clusters, namespaces, requests := c.Fleet.Cluster(), c.Core.Namespace(), c.Fleet.ClusterRegistration()
 	h := &handler{
 		Context:    c,
 		clusters:   clusters,
+		known:      clusters.Cache(),
 		requests:   requests.Cache(),
 		namespaces: namespaces.Cache(),
+		started:    c.Clock.Now(),
 	}
 	h.steps = append([]Step{namespaceStep{h}}, steps...)
 	h.steps = append(h.steps, registeredStep{h})
-	known := clusters.Cache()
 
 	// The only handler of the kind: lasso takes handlers out of its list while others of the same kind may still be running,
 	// so with two of them a hub that is stopping could skip or repeat one.
 	clusters.OnChange(ctx, name, guard.Handler(c.Passes, name, h.onChange))
 	related.OnAnyChange(namespaces, clusters, clusterOfNamespace)
 	related.OnAnyChange(requests, clusters, func(request *fleet.ClusterRegistration) []types.NamespacedName {
-		found, _ := known.GetByIndex(index.ByClientID, index.Key(request.Namespace, request.Spec.ClientID))
+		found, _ := h.known.GetByIndex(index.ByClientID, index.Key(request.Namespace, request.Spec.ClientID))
 		return Keys(found)
 	})
+	if !c.DisableBundles { // else they are Fleet's, and too many to keep in memory for a farewell now and then
+		related.OnAnyChange(c.Fleet.BundleDeployment(), clusters, h.clusterOfFarewell)
+	}
 }
 
 // Keys are the names of Clusters.

@@ -11,6 +11,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/standing"
 )
 
 // stateWaitCheckIn is what management servers show for a Cluster whose agent was never heard of.
@@ -26,8 +27,14 @@ func (registeredStep) Forget(string) {}
 
 func (s registeredStep) Reconcile(_ context.Context, cluster *fleet.Cluster) outcome.Outcome {
 	display(cluster)
-	if revoked, message := s.revoked(cluster); revoked {
-		return outcome.Stalled(fleet.ReasonCredentialRevoked, message)
+	requests, err := standing.Of(s.requests, cluster)
+	switch {
+	case err != nil:
+		return outcome.Retry(fleet.ReasonError, err)
+	case requests.Revoked != nil:
+		return revoked(cluster, outcome.Get(requests.Revoked.Status.Conditions, fleet.ConditionGranted).Message)
+	case requests.Lost(cluster):
+		return revoked(cluster, "the agent is silent and its ClusterRegistration is gone; it has to register again")
 	}
 	if !cluster.Status.Agent.LastSeen.IsZero() {
 		return outcome.Done(fleet.ReasonRegistered, "")
@@ -51,22 +58,14 @@ func display(cluster *fleet.Cluster) {
 	}
 }
 
-// revoked says whether the credential the agent was granted is void, so that it cannot check in any more.
-func (s registeredStep) revoked(cluster *fleet.Cluster) (revoked bool, message string) {
-	if cluster.Spec.ClientID == "" {
-		return false, ""
+// revoked says what follows from a void credential. Where the hub has a kubeconfig it installs the agent again by itself.
+func revoked(cluster *fleet.Cluster, message string) outcome.Outcome {
+	if cluster.Spec.KubeConfigSecret != "" {
+		return outcome.Stalled(fleet.ReasonCredentialRevoked, message+
+			"; the hub installs the agent again to have it do so, see condition Imported")
 	}
-	requests, _ := s.requests.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
-	for _, request := range requests {
-		condition := outcome.Get(request.Status.Conditions, fleet.ConditionGranted)
-		switch {
-		case condition.Reason == fleet.ReasonCredentialRevoked:
-			revoked, message = true, condition.Message
-		case request.Status.Granted:
-			return false, ""
-		}
-	}
-	return revoked, message
+	return outcome.Stalled(fleet.ReasonCredentialRevoked, message+
+		"; create a ClusterRegistrationToken and upgrade the chart fleet-agent on the member with its values and the clientID of this Cluster")
 }
 
 // refusal finds the reason of the newest refused request, unless another one of the same agent was granted. An index has

@@ -1,20 +1,48 @@
 package clusterimport
 
 import (
-	"crypto/x509"
-	"encoding/pem"
 	"fmt"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
+// facts is what a decision about an import needs to know beside the Cluster itself.
+type facts struct {
+	agentNamespace  string // wanted
+	tokenGone       bool   // the token the agent was given to register with is there no more
+	served          bool   // new settings reach the agent by its Bundle
+	manifest        string // digest of how the agent is to be run
+	registrationFor string // what the agent's registration is to be made for
+}
+
 // whyImport says what on the Cluster itself asks for an import, or "". What its Secret and the hub's configuration ask for
 // is for delivered to say.
-func whyImport(cluster *fleet.Cluster, agentNamespace string, tokenGone bool) string {
+func whyImport(cluster *fleet.Cluster, f facts) string {
+	status := cluster.Status
+	if why := whyInstall(cluster); why != "" {
+		return why
+	}
+	switch {
+	case status.AgentConfigChanged, settingsAskFor(cluster, f):
+		return "the agent's settings changed"
+	case void(status.Import, f.registrationFor):
+		return "the agent's credential is void"
+	case status.Import != nil && status.Agent.LastSeen.IsZero() && f.tokenGone:
+		return "the agent did not register while its token was good"
+	case moved(cluster, f.agentNamespace):
+		return "the agent's namespace changed"
+	}
+	return ""
+}
+
+// whyInstall says why there is no agent that a person would be content with.
+func whyInstall(cluster *fleet.Cluster) string {
 	status := cluster.Status
 	switch {
 	case status.AgentDeployedGeneration == nil:
@@ -23,14 +51,25 @@ func whyImport(cluster *fleet.Cluster, agentNamespace string, tokenGone bool) st
 		return "an older release installed the agent"
 	case *status.AgentDeployedGeneration != cluster.Spec.RedeployAgentGeneration:
 		return "spec.redeployAgentGeneration changed"
-	case status.AgentConfigChanged, wantedSettings(cluster.Spec) != installedSettings(status):
-		return "the agent's settings changed"
-	case status.Import != nil && status.Agent.LastSeen.IsZero() && tokenGone:
-		return "the agent did not register while its token was good"
-	case moved(cluster, agentNamespace):
-		return "the agent's namespace changed"
 	}
 	return ""
+}
+
+// settingsAskFor says whether only an import can deliver the settings. An agent that takes its Bundle and is heard of gets
+// them from there, all but the scheduling customisation. One that is not heard of is installed as it should be, once, even
+// if its Bundle said the same before: perhaps it was that Bundle which keeps it from starting.
+func settingsAskFor(cluster *fleet.Cluster, f facts) bool {
+	wanted, installed := agentspec.WantedSettings(cluster.Spec), agentspec.InstalledSettings(cluster.Status)
+	if f.served {
+		return !wanted.SameScheduling(installed)
+	}
+	last := cluster.Status.Import
+	return wanted != installed || last != nil && last.ManifestHash != "" && last.ManifestHash != f.manifest
+}
+
+// void says whether the agent was told of a registration whose credential is void by now.
+func void(last *fleet.ImportStatus, registrationFor string) bool {
+	return strings.Contains(registrationFor, "/") && (last == nil || last.RegistrationOf != registrationFor)
 }
 
 // moved compares with where the agent was installed. Other releases do not note that; there, what the agent reports counts,
@@ -77,7 +116,7 @@ func decideDelivery(hub config.Hub, secret map[string][]byte) (delivery, *failur
 		return delivery{}, failed(fleet.ReasonAPIServerURLMissing,
 			"nobody says where the agent reaches the hub; set apiServerURL in the hub's configuration (ConfigMap %s) or in the kubeconfig Secret",
 			registration.HubConfigMap)
-	case len(d.apiServerCA) > 0 && !isCertificate(d.apiServerCA):
+	case len(d.apiServerCA) > 0 && !agentspec.IsCertificate(d.apiServerCA):
 		return delivery{}, failed(fleet.ReasonAPIServerCAInvalid,
 			"apiServerCA is no PEM certificate; correct it in %s", d.caSource())
 	}
@@ -91,21 +130,17 @@ func (d delivery) caSource() string {
 	return "the hub's configuration (ConfigMap " + registration.HubConfigMap + ")"
 }
 
-func isCertificate(data []byte) bool {
-	block, _ := pem.Decode(data)
-	if block == nil {
-		return false
-	}
-	_, err := x509.ParseCertificate(block.Bytes)
-	return err == nil
-}
-
-// delivered says whether the agent was told just this. An empty CA was recorded in two ways by different releases.
+// delivered says whether the agent was told just this.
 func delivered(status fleet.ClusterStatus, d delivery) bool {
-	return status.APIServerURL == d.apiServerURL &&
-		(status.APIServerCAHash == registration.CAHash(d.apiServerCA) || len(d.apiServerCA) == 0 && status.APIServerCAHash == emptyCAHash) &&
+	return sameWay(status, d) &&
 		status.AgentTLSMode == string(d.tlsMode) &&
 		sameInterval(status.GarbageCollectionInterval, d.gcInterval)
+}
+
+// sameWay says whether the agent was told this URL and CA. An empty CA was recorded in two ways by different releases.
+func sameWay(status fleet.ClusterStatus, d delivery) bool {
+	return status.APIServerURL == d.apiServerURL &&
+		(status.APIServerCAHash == registration.CAHash(d.apiServerCA) || len(d.apiServerCA) == 0 && status.APIServerCAHash == emptyCAHash)
 }
 
 // emptyCAHash is the hash of a CA that is there and empty.
@@ -125,16 +160,4 @@ func settingsHash(hub config.Hub) string {
 		panic(fmt.Sprintf("strings always marshal: %v", err))
 	}
 	return hash
-}
-
-// registrationKey tells the agent which registration it should hold. It changes with all that makes the old one useless or
-// unwanted: another Cluster object, a redeployment asked for, another way to the hub.
-func registrationKey(cluster *fleet.Cluster, d delivery) string {
-	// Not a KeyHash, which stops after a hundred bytes: an address may be longer.
-	const digits = 12
-	hash, err := registration.StatusHash([]any{cluster.UID, d.apiServerURL, registration.CAHash(d.apiServerCA)})
-	if err != nil {
-		panic(fmt.Sprintf("strings always marshal: %v", err))
-	}
-	return fmt.Sprintf("%s/%d", hash[:digits], cluster.Spec.RedeployAgentGeneration)
 }

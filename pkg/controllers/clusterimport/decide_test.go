@@ -19,6 +19,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -35,7 +36,7 @@ func installed() *fleet.Cluster {
 			Agent:  fleet.AgentStatus{LastSeen: metav1.Now(), Namespace: system},
 		},
 	}
-	wantedSettings(c.Spec).record(&c.Status)
+	agentspec.WantedSettings(c.Spec).Record(&c.Status)
 	return c
 }
 
@@ -47,7 +48,8 @@ func TestWhatOnTheClusterAsksForAnImport(t *testing.T) {
 		wanted string
 		why    string
 
-		tokenGone bool
+		tokenGone, served bool
+		cause             string
 	}{
 		{name: "nothing"},
 		{name: "no agent yet", change: func(c *fleet.Cluster) { c.Status.AgentDeployedGeneration = nil }, why: "no agent was installed yet"},
@@ -74,6 +76,18 @@ func TestWhatOnTheClusterAsksForAnImport(t *testing.T) {
 			c.Status.Agent.LastSeen = metav1.Time{}
 		}},
 		{name: "a token that ended after the agent came", tokenGone: true},
+		{name: "settings that the Bundle brings", served: true, change: func(c *fleet.Cluster) { c.Spec.AgentEnvVars = []corev1.EnvVar{{Name: "A"}} }},
+		{name: "a priority, which no Bundle brings", served: true, why: settings, change: func(c *fleet.Cluster) {
+			c.Spec.AgentSchedulingCustomization = &fleet.AgentSchedulingCustomization{PriorityClass: &fleet.PriorityClassSpec{Value: 1}}
+		}},
+		{name: "another component says so of an agent with a Bundle", served: true, why: settings, change: func(c *fleet.Cluster) { c.Status.AgentConfigChanged = true }},
+		{name: "another image for an agent without a Bundle", why: settings, change: func(c *fleet.Cluster) { c.Status.Import.ManifestHash = "other" }},
+		{name: "another image that the Bundle brings", served: true, change: func(c *fleet.Cluster) { c.Status.Import.ManifestHash = "other" }},
+		{name: "the same image", change: func(c *fleet.Cluster) { c.Status.Import.ManifestHash = "same" }},
+		{name: "a credential that is void", cause: "r1", why: "the agent's credential is void"},
+		{name: "a credential that another release granted, and that is void", cause: "r1", why: "the agent's credential is void", change: func(c *fleet.Cluster) { c.Status.Import = nil }},
+		{name: "a void credential that the agent was told of", cause: "r1", change: func(c *fleet.Cluster) { c.Status.Import.RegistrationOf = "uid/r1" }},
+		{name: "another void one since", cause: "r2", why: "the agent's credential is void", change: func(c *fleet.Cluster) { c.Status.Import.RegistrationOf = "uid/r1" }},
 		{name: "another namespace", wanted: "elsewhere", why: namespace},
 		{name: "back to the usual one", change: func(c *fleet.Cluster) { c.Status.Import.AgentNamespace = "elsewhere" }, why: namespace},
 		{name: "another one than another release installed to", wanted: "elsewhere", why: namespace, change: func(c *fleet.Cluster) {
@@ -92,7 +106,11 @@ func TestWhatOnTheClusterAsksForAnImport(t *testing.T) {
 			if row.wanted != "" {
 				wanted = row.wanted
 			}
-			assert.Equal(t, row.why, whyImport(c, wanted, row.tokenGone))
+			f := facts{agentNamespace: wanted, tokenGone: row.tokenGone, served: row.served, manifest: "same", registrationFor: "uid"}
+			if row.cause != "" {
+				f.registrationFor = "uid/" + row.cause
+			}
+			assert.Equal(t, row.why, whyImport(c, f))
 		})
 	}
 }
@@ -100,11 +118,12 @@ func TestWhatOnTheClusterAsksForAnImport(t *testing.T) {
 func TestSettingsRecordedOnceAskForNoOtherImport(t *testing.T) {
 	c := installed()
 	c.Spec.AgentEnvVars, c.Spec.HostNetwork, c.Spec.PrivateRepoURL = []corev1.EnvVar{{Name: "A", Value: "b"}}, ptr.To(true), "registry"
-	require.NotEmpty(t, whyImport(c, system, false))
-	wantedSettings(c.Spec).record(&c.Status)
-	assert.Empty(t, whyImport(c, system, false))
+	f := facts{agentNamespace: system}
+	require.NotEmpty(t, whyImport(c, f))
+	agentspec.WantedSettings(c.Spec).Record(&c.Status)
+	assert.Empty(t, whyImport(c, f))
 	c.Spec.AgentEnvVars = nil
-	assert.NotEmpty(t, whyImport(c, system, false), "taking it back is a change too")
+	assert.NotEmpty(t, whyImport(c, f), "taking it back is a change too")
 }
 
 func TestSameSecretAndSettingsAreNotLookedAtAgain(t *testing.T) {
@@ -216,39 +235,6 @@ func TestNoCAWasRecordedInTwoWays(t *testing.T) {
 	hash, err := registration.StatusHash([]byte{})
 	require.NoError(t, err)
 	assert.Equal(t, emptyCAHash, hash)
-}
-
-func TestRegistrationKeyChangesWithWhatMakesTheOldOneUseless(t *testing.T) {
-	d := delivery{apiServerURL: "https://hub", apiServerCA: []byte("ca")}
-	key := registrationKey(installed(), d)
-	assert.Regexp(t, `^[0-9a-f]{12}/0$`, key)
-	assert.Equal(t, key, registrationKey(installed(), d))
-
-	same := installed()
-	same.Labels, same.Spec.AgentEnvVars = map[string]string{"a": "b"}, []corev1.EnvVar{{Name: "A"}}
-	assert.Equal(t, key, registrationKey(same, d), "a setting does not cost the agent its credential")
-
-	again, asked := installed(), installed()
-	again.UID, asked.Spec.RedeployAgentGeneration = "other", -1
-	keys := map[string]bool{key: true}
-	for _, other := range []string{
-		registrationKey(again, d), registrationKey(asked, d),
-		registrationKey(installed(), delivery{apiServerURL: "https://other", apiServerCA: []byte("ca")}),
-		registrationKey(installed(), delivery{apiServerURL: "https://hub", apiServerCA: []byte("other")}),
-		registrationKey(installed(), delivery{apiServerURL: "https://hub"}),
-	} {
-		assert.False(t, keys[other], other)
-		keys[other] = true
-	}
-	assert.Equal(t, registrationKey(installed(), delivery{apiServerCA: []byte{}}), registrationKey(installed(), delivery{}))
-}
-
-// The URL has more than the hundred bytes that KeyHash looks at.
-func TestRegistrationKeySeesTheEndOfALongAddress(t *testing.T) {
-	long := "https://hub.example.com/a/path/that/is/longer/than/the/part/of/a/key/that/counts/k8s/clusters/c-m-abcdefgh"
-	assert.NotEqual(t, registrationKey(installed(), delivery{apiServerURL: long + "/1"}), registrationKey(installed(), delivery{apiServerURL: long + "/2"}))
-	assert.NotEqual(t, registrationKey(installed(), delivery{apiServerURL: long, apiServerCA: []byte("a")}),
-		registrationKey(installed(), delivery{apiServerURL: long, apiServerCA: []byte("b")}))
 }
 
 func TestSettingsHashIsOfWhatAgentsAreTold(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/lru"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
@@ -74,14 +75,25 @@ func (s secretCache) Get(_, name string) (*corev1.Secret, error) {
 	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, name)
 }
 
+// requests answers for the cache of ClusterRegistrations.
+type requests struct {
+	all      []*fleet.ClusterRegistration
+	notFound error
+}
+
+func (r *requests) GetByIndex(string, string) ([]*fleet.ClusterRegistration, error) {
+	return r.all, r.notFound
+}
+
 // office is a Step whose caches, clock and member a test holds.
 type office struct {
 	*Step
 	tokens *store
 	values secretCache
-	clock  *clocktesting.FakeClock
-	kube   *fake.Clientset
-	ended  chan struct{} // one for each call to a member that has ended
+	requests
+	clock *clocktesting.FakeClock
+	kube  *fake.Clientset
+	ended chan struct{} // one for each call to a member that has ended
 }
 
 func newOffice(t *testing.T, objects ...runtime.Object) *office {
@@ -100,6 +112,7 @@ func newOffice(t *testing.T, objects ...runtime.Object) *office {
 			Agent: app.AgentSettings{Image: "muster-fleet/fleet-agent:dev"},
 		},
 		tokens: tokenClient{store: o.tokens}, known: tokenCache{store: o.tokens}, values: o.values, secrets: versions, pool: b.pool,
+		digests: lru.New(digestsKept), requests: &o.requests,
 	}
 	for _, object := range objects {
 		if secret, ok := object.(*corev1.Secret); ok {
@@ -148,6 +161,7 @@ func newPass(t *testing.T, secret *corev1.Secret) *pass {
 	o := newOffice(t)
 	return &pass{
 		Step: o.Step, cluster: installed(), hub: hubConfig, secret: secret,
+		facts:  facts{registrationFor: "uid", manifest: "m"},
 		wanted: delivery{apiServerURL: "https://hub:6443", tlsMode: config.TLSModeStrict, gcInterval: metav1.Duration{Duration: 15 * time.Minute}},
 	}
 }

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
@@ -47,10 +45,10 @@ func (p *pass) member() (*member, *failure) {
 }
 
 func (p *pass) attempt(m *member, plan *plan) outcome.Outcome {
-	a := p.pool.attempt(p.key(), plan.inputs(m), func(ctx context.Context) callResult {
+	a := p.pool.attempt(p.key(), plan.inputs(m), p.pool.turns.among(m.server, func(ctx context.Context) callResult {
 		defer m.close()
 		return callResult{failure: m.install(ctx, plan)}
-	})
+	}))
 	switch {
 	case a.result.failure != nil:
 		return outcome.Stalled(a.result.failure.reason, a.result.failure.message).In(a.retryIn(p.Clock.Now()))
@@ -73,7 +71,7 @@ func (p *pass) record(plan *plan) {
 	status.AgentDeployedGeneration = &generation
 	status.AgentMigrated, status.CattleNamespaceMigrated, status.AgentNamespaceMigrated = true, true, true
 	status.AgentConfigChanged = false
-	wantedSettings(p.cluster.Spec).record(status)
+	agentspec.WantedSettings(p.cluster.Spec).Record(status)
 	status.APIServerURL = p.wanted.apiServerURL
 	status.APIServerCAHash = registration.CAHash(p.wanted.apiServerCA)
 	status.AgentTLSMode = string(p.wanted.tlsMode)
@@ -82,10 +80,15 @@ func (p *pass) record(plan *plan) {
 		status.Agent = fleet.AgentStatus{Namespace: p.cluster.Spec.AgentNamespace}
 	}
 	p.remember()
-	status.Import.Registration = plan.registration
-	status.Import.AgentNamespace = plan.agentNamespace
+	plan.record(status.Import)
 	status.Import.StaleAgentNamespaces = stale
 	status.Import.Time = metav1.NewTime(p.Clock.Now())
+}
+
+func (p *plan) record(into *fleet.ImportStatus) {
+	into.Registration, into.RegistrationOf = p.registration, p.registrationOf
+	into.AgentNamespace, into.Generation, into.ManifestHash = p.agentNamespace, p.generation, p.manifest
+	into.PullSecrets, into.PullSecretsHash = p.pull.names, p.pull.hash
 }
 
 // staleNamespaces are those of earlier agents, known from the last import or, after one by another release, from what the
@@ -159,28 +162,4 @@ func (p *pass) createToken(name string, waiting outcome.Outcome) outcome.Outcome
 		return outcome.Retry(fleet.ReasonError, fmt.Errorf("creating ClusterRegistrationToken %s/%s: %w", p.cluster.Namespace, name, err))
 	}
 	return waiting
-}
-
-// pullSecrets reads the image pull Secrets that are copied to the member.
-func (p *pass) pullSecrets(ctx context.Context) (copies []runtime.Object, problem *failure, err error) {
-	names, copied := agentspec.PullSecrets(p.hub, p.cluster)
-	if !copied {
-		return nil, nil, nil
-	}
-	for _, name := range names {
-		secret, err := p.Kubernetes.CoreV1().Secrets(p.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil, failed(fleet.ReasonPullSecretMissing,
-				"image pull Secret %s/%s, named by imagePullSecrets of the hub's configuration, does not exist", p.SystemNamespace, name), nil
-		} else if err != nil {
-			return nil, nil, err
-		}
-		copies = append(copies, &corev1.Secret{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-			ObjectMeta: metav1.ObjectMeta{Namespace: p.agentNamespace(), Name: name},
-			Type:       secret.Type,
-			Data:       secret.Data,
-		})
-	}
-	return copies, nil, nil
 }

@@ -43,6 +43,7 @@ type member struct {
 	version     rest.Interface
 	objects     dynamic.Interface
 	transport   *http.Transport
+	config      *rest.Config // the same connection, for libraries that want one of these
 }
 
 // newMember prepares a connection; nothing is sent yet.
@@ -70,7 +71,10 @@ func newMember(kubeconfig *clientcmdapi.Config, mode config.TLSMode) (*member, e
 	if err != nil {
 		return nil, err
 	}
-	return &member{server: shown(cfg.Host), fingerprint: fingerprint, version: greeter.RESTClient(), objects: objects, transport: transport}, nil
+	return &member{
+		server: shown(cfg.Host), fingerprint: fingerprint, version: greeter.RESTClient(), objects: objects, transport: transport,
+		config: &rest.Config{Host: cfg.Host, Transport: client.Transport, Timeout: cfg.Timeout, QPS: cfg.QPS},
+	}, nil
 }
 
 // shown is a server's address without what only the server should see of it.
@@ -145,6 +149,7 @@ var resources = map[string]schema.GroupVersionResource{
 	"Deployment":          {Group: "apps", Version: "v1", Resource: "deployments"},
 	"NetworkPolicy":       {Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"},
 	"PriorityClass":       {Group: "scheduling.k8s.io", Version: "v1", Resource: "priorityclasses"},
+	"Lease":               {Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
 	"PodDisruptionBudget": {Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
 }
 

@@ -26,7 +26,11 @@ const importTokenTTL = 12 * time.Hour
 type plan struct {
 	agentNamespace string
 	registration   string
+	registrationOf string
+	generation     string
+	manifest       string
 	anew           bool // the agent is to register, not only to restart
+	pull           pullSecrets
 	objects        []runtime.Object
 	leftovers      []named // what an earlier import may have made and the Cluster no longer asks for
 	fingerprint    string
@@ -37,31 +41,38 @@ func (p *plan) inputs(m *member) string { return m.fingerprint + "/" + p.fingerp
 
 // plan returns what to install, or why that cannot be said yet.
 func (p *pass) plan(ctx context.Context, values *registration.Values) (*plan, outcome.Outcome) {
-	copies, problem, err := p.pullSecrets(ctx)
+	pull, problem, err := p.pullSecrets(ctx)
 	if err != nil {
 		return nil, outcome.Retry(fleet.ReasonError, err)
 	}
 	if problem != nil {
 		return nil, outcome.Stalled(problem.reason, problem.message).In(p.RecheckDelay())
 	}
-	key := registrationKey(p.cluster, p.wanted)
-	objects, err := p.objects(values, key, copies)
-	if err != nil {
+	made := p.draft(pull)
+	if made.objects, err = p.objects(values, made); err != nil {
 		return nil, outcome.Stalled(fleet.ReasonSettingsInvalid, fmt.Sprintf("the agent cannot be installed with these settings: %s", err))
 	}
-	fingerprint, err := registration.StatusHash(objects)
-	if err != nil {
+	if made.fingerprint, err = registration.StatusHash(made.objects); err != nil {
 		return nil, outcome.Retry(fleet.ReasonError, err)
 	}
-	last := p.cluster.Status.Import
+	return made, outcome.Done("", "")
+}
+
+// draft is a plan but for its objects.
+func (p *pass) draft(pull pullSecrets) *plan {
+	last, namespace := p.cluster.Status.Import, p.agentNamespace()
+	registrationOf := atAnotherWay(p.cluster, p.facts.registrationFor, p.wanted)
+	key := registrationKey(p.cluster, registrationOf)
 	return &plan{
-		agentNamespace: p.agentNamespace(),
+		agentNamespace: namespace,
 		registration:   key,
-		anew:           last == nil || last.Registration != key || last.AgentNamespace != p.agentNamespace(),
-		objects:        objects,
-		leftovers:      p.leftovers(),
-		fingerprint:    fingerprint,
-	}, outcome.Done("", "")
+		registrationOf: registrationOf,
+		generation:     agentspec.InstalledGeneration(p.hub, p.cluster, key),
+		manifest:       p.facts.manifest,
+		anew:           last == nil || last.Registration != key || last.AgentNamespace != namespace,
+		pull:           pull,
+		leftovers:      append(p.leftovers(), p.leftPullSecrets(pull.names)...),
+	}
 }
 
 // leftovers are scheduling settings that are not wanted, and that an earlier import may have made. The status does not tell
@@ -82,12 +93,12 @@ func (p *pass) leftovers() []named {
 }
 
 // objects are in the order of their creation: the Deployment comes when all that its pods need is there.
-func (p *pass) objects(values *registration.Values, key string, copies []runtime.Object) ([]runtime.Object, error) {
+func (p *pass) objects(values *registration.Values, made *plan) ([]runtime.Object, error) {
 	scheduling, err := agentmanifest.Scheduling(p.agentNamespace(), p.cluster.Spec.AgentSchedulingCustomization)
 	if err != nil {
 		return nil, err
 	}
-	manifest, err := agentmanifest.Render(agentspec.Options(p.Context, p.cluster, key))
+	manifest, err := agentmanifest.Render(agentspec.Options(p.Context, p.cluster, made.generation))
 	if err != nil {
 		return nil, err
 	}
@@ -96,9 +107,9 @@ func (p *pass) objects(values *registration.Values, key string, copies []runtime
 		return nil, err
 	}
 	objects := append([]runtime.Object{p.namespace()}, scheduling...)
-	objects = append(objects, copies...)
+	objects = append(objects, made.pull.copies...)
 	// A running agent registers as soon as it sees the Secret, with the identity the ConfigMap gives it by then.
-	objects = append(objects, agentConfig, p.bootstrapSecret(values, key))
+	objects = append(objects, agentConfig, p.bootstrapSecret(values, made.registration))
 	objects = append(objects, manifest...)
 	return objects, p.mark(objects)
 }

@@ -62,6 +62,7 @@ type pool struct {
 
 	fresh, failed chan struct{}
 	running       sync.WaitGroup
+	turns         turns
 
 	mu       sync.Mutex
 	attempts map[types.NamespacedName]*attempt
@@ -99,6 +100,16 @@ func (p *pool) attempt(key types.NamespacedName, inputs string, run call) attemp
 	p.attempts[key] = started
 	p.running.Go(func() { p.run(key, started, lane, run) })
 	return *started
+}
+
+// last returns the state of the call with these inputs, without making one.
+func (p *pool) last(key types.NamespacedName, inputs string) (last attempt, known bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if a := p.attempts[key]; a != nil && a.inputs == inputs {
+		return *a, true
+	}
+	return attempt{}, false
 }
 
 // settled says whether nothing is to be done: it worked, or it is too early to try again.

@@ -4,11 +4,13 @@ package clusterimport
 
 import (
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/lru"
 
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 
@@ -18,6 +20,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/cluster"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
 	"github.com/muster-fleet/muster/pkg/controllers/related"
+	"github.com/muster-fleet/muster/pkg/controllers/standing"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -29,8 +32,14 @@ type Step struct {
 	known   fleetcontrollers.ClusterRegistrationTokenCache
 	values  corecontrollers.SecretCache
 	secrets *secretVersions
-	pool    *pool
+	digests *lru.Cache // of image pull Secrets, by their version
+	// requests are those of the agents.
+	requests standing.Requests
+	pool     *pool
 }
+
+// digestsKept is far more than the image pull Secrets of any hub.
+const digestsKept = 256
 
 // Register sets up the step for the cluster controller. It watches kubeconfig Secrets, by metadata only; the tokens that
 // imports wait for, with the Secrets of their values; and the configuration. The pool stops when ctx ends; Wait waits for it.
@@ -43,12 +52,19 @@ func Register(ctx context.Context, c *app.Context) *Step {
 		known:   tokens.Cache(),
 		values:  c.Core.Secret().Cache(),
 		secrets: newSecretVersions(c.Metadata),
+		digests: lru.New(digestsKept),
+
+		requests: c.Fleet.ClusterRegistration().Cache(),
 	}
 	s.pool = newPool(ctx, c.Clock, c.ImportBackoff, func(key types.NamespacedName) {
 		clusters.EnqueueAfter(key.Namespace, key.Name, 0)
 	})
 
 	related.OnAnyChange(s.secrets, clusters, func(secret *metav1.PartialObjectMetadata) []types.NamespacedName {
+		if s.isPullSecret(secret) {
+			all, _ := known.List("", labels.Everything())
+			return cluster.Keys(all)
+		}
 		found, _ := known.GetByIndex(index.ByKubeconfig, index.Key(secret.Namespace, secret.Name))
 		return cluster.Keys(found)
 	})
@@ -64,6 +80,11 @@ func Register(ctx context.Context, c *app.Context) *Step {
 		}
 	})
 	return s
+}
+
+// isPullSecret says whether a Secret is one that is copied to the members.
+func (s *Step) isPullSecret(secret metav1.Object) bool {
+	return secret.GetNamespace() == s.SystemNamespace && slices.Contains(s.Config.Get().PullSecretNames(), secret.GetName())
 }
 
 // Start begins to watch kubeconfig Secrets, until ctx ends.

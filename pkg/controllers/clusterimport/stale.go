@@ -4,16 +4,24 @@ import (
 	"context"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/release"
 )
 
-// afterImport is what is left to do on a Cluster whose agent is installed: cleaning up after an earlier one that was in
-// another namespace, once the new one has checked in.
+// afterImport is what is left to do on a Cluster whose agent is installed: copying image pull Secrets that have changed, and
+// cleaning up after an earlier agent that was in another namespace, once the new one has checked in.
 func (p *pass) afterImport(ctx context.Context, version string) outcome.Outcome {
 	last := p.cluster.Status.Import
+	if out, settled := p.refreshPullSecrets(ctx, version); !settled {
+		return out
+	}
 	if len(last.StaleAgentNamespaces) == 0 {
 		p.pool.forget(p.key())
 		return imported()
@@ -41,18 +49,53 @@ func (p *pass) installedMember(ctx context.Context, version string) (*member, ou
 	return member, outcome.Done("", "")
 }
 
+// cleanMoved removes an agent from a namespace it has moved away from, with the copies of image pull Secrets and the history
+// of the Helm release by which it kept itself up to date there. The release is not uninstalled: some of its objects, such as
+// the namespace's default ServiceAccount, are not only its own.
+func (m *member) cleanMoved(ctx context.Context, cluster *fleet.Cluster, namespace string, pullSecrets []string) *failure {
+	if f := m.clean(ctx, namespace); f != nil {
+		return f
+	}
+	left := []named{{"Secret", namespace, registration.PendingSecret}, {"Lease", namespace, registration.AgentName}}
+	for _, name := range pullSecrets {
+		left = append(left, named{"Secret", namespace, name})
+	}
+	if f := m.removeAll(ctx, left, "removing the agent's earlier"); f != nil {
+		return f
+	}
+	if err := m.forgetRelease(ctx, cluster, namespace); err != nil {
+		return diagnose(m.server, "removing the history of the agent's earlier Helm release", err)
+	}
+	return nil
+}
+
+func (m *member) forgetRelease(ctx context.Context, cluster *fleet.Cluster, namespace string) error {
+	_, name := release.Place(registration.AgentBundleName(cluster.Name), fleet.BundleDeploymentOptions{DefaultNamespace: namespace})
+	secrets, err := m.resource("Secret", namespace)
+	if err != nil {
+		return err
+	}
+	err = secrets.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{
+		LabelSelector: labels.Set{"owner": "helm", "name": name}.String(),
+	})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
 func (p *pass) cleanStale(m *member, last *fleet.ImportStatus) outcome.Outcome {
 	key := types.NamespacedName{Namespace: p.cluster.Namespace, Name: p.cluster.Name + clean}
 	stale := last.StaleAgentNamespaces
-	a := p.pool.attempt(key, m.fingerprint+"/"+strings.Join(stale, ","), func(ctx context.Context) callResult {
+	a := p.pool.attempt(key, m.fingerprint+"/"+strings.Join(stale, ","), p.pool.turns.among(m.server, func(ctx context.Context) callResult {
 		defer m.close()
 		for _, namespace := range stale {
-			if f := m.clean(ctx, namespace); f != nil {
+			if f := m.cleanMoved(ctx, p.cluster, namespace, last.PullSecrets); f != nil {
 				return callResult{failure: f}
 			}
 		}
 		return callResult{}
-	})
+	}))
 	switch {
 	case a.result.failure != nil:
 		return outcome.Stalled(a.result.failure.reason, a.result.failure.message).In(a.retryIn(p.Clock.Now()))

@@ -15,6 +15,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/standing"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -30,15 +31,11 @@ func (s *Step) Reconcile(ctx context.Context, cluster *fleet.Cluster) outcome.Ou
 	switch {
 	case cluster.Spec.KubeConfigSecret == "":
 		return outcome.Done(fleet.ReasonAgentInitiated, "")
-	case isLocal(cluster, hub) && hub.Bootstrap.LocalAgentDisabled:
+	case agentspec.LocalDisabled(hub, cluster):
 		return (&pass{Step: s, cluster: cluster, hub: hub}).disable(ctx)
 	}
 	p := &pass{Step: s, cluster: cluster, hub: hub}
 	return p.run(ctx)
-}
-
-func isLocal(cluster *fleet.Cluster, hub config.Hub) bool {
-	return cluster.Namespace == hub.Bootstrap.Namespace && cluster.Name == "local"
 }
 
 // pass is one look at one Cluster that has a kubeconfig.
@@ -46,6 +43,7 @@ type pass struct {
 	*Step
 	cluster *fleet.Cluster
 	hub     config.Hub
+	facts   facts
 
 	secret *corev1.Secret
 	wanted delivery
@@ -57,7 +55,10 @@ func (p *pass) key() types.NamespacedName {
 
 func (p *pass) run(ctx context.Context) outcome.Outcome {
 	version := p.secrets.of(index.KubeconfigNamespace(p.cluster), p.cluster.Spec.KubeConfigSecret)
-	why := whyImport(p.cluster, p.agentNamespace(), p.tokenGone())
+	if err := p.learn(); err != nil {
+		return outcome.Retry(fleet.ReasonError, err)
+	}
+	why := whyImport(p.cluster, p.facts)
 	if why == "" && version == "" {
 		return imported() // the Secret is away; the member runs its agent and does not miss it
 	}
@@ -78,6 +79,19 @@ func (p *pass) run(ctx context.Context) outcome.Outcome {
 		return out
 	}
 	return p.install(ctx)
+}
+
+// learn finds out what a decision needs.
+func (p *pass) learn() error {
+	requests, err := standing.Of(p.requests, p.cluster)
+	p.facts = facts{
+		agentNamespace:  p.agentNamespace(),
+		tokenGone:       p.tokenGone(),
+		served:          agentspec.ServedByBundle(p.hub, p.cluster),
+		manifest:        agentspec.ManifestHash(agentspec.Options(p.Context, p.cluster, "")),
+		registrationFor: registrationFor(p.cluster, requests),
+	}
+	return err
 }
 
 // tokenGone says whether the token the agent was given to register with is there no more.

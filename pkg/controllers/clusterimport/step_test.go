@@ -67,7 +67,8 @@ func TestImportRunsThroughAndIsRecorded(t *testing.T) {
 	assert.Equal(t, "system-store", s.AgentTLSMode)
 	assert.Equal(t, &fleet.ImportStatus{
 		KubeConfigSecretVersion: "u/1", SettingsHash: settingsHash(hubConfig), AgentNamespace: system,
-		Registration: s.Import.Registration, Time: metav1.NewTime(start), StaleAgentNamespaces: s.Import.StaleAgentNamespaces,
+		Registration: s.Import.Registration, RegistrationOf: "uid", Generation: s.Import.Registration, ManifestHash: s.Import.ManifestHash,
+		Time: metav1.NewTime(start), StaleAgentNamespaces: s.Import.StaleAgentNamespaces,
 	}, s.Import)
 	assert.Empty(t, s.Import.StaleAgentNamespaces)
 	assert.NotEmpty(t, s.Import.Registration)
@@ -331,6 +332,25 @@ func TestAgentThatMovedIsCleanedUpOnceTheNewOneIsHeardOf(t *testing.T) {
 	assert.Empty(t, c.Status.Import.StaleAgentNamespaces)
 	assert.NotContains(t, m.paths(), "/apis/apps/v1/namespaces/"+system+"/deployments/fleet-agent")
 	assert.Contains(t, m.paths(), "/apis/apps/v1/namespaces/elsewhere/deployments/fleet-agent")
+	assert.Contains(t, m.transcript(), "DELETE /api/v1/namespaces/"+system+"/secrets?labelSelector=name%3Dfleet-agent-c%2Cowner%3Dhelm",
+		"the history of the release by which it kept itself up to date")
+}
+
+func TestEachRequestOfCleaningUpAfterAMoveMayFail(t *testing.T) {
+	c := installed()
+	m := newFakeMember(t)
+	require.Nil(t, m.connect(t).cleanMoved(t.Context(), c, "old", []string{"pull"}))
+	all := len(m.requests)
+	require.Greater(t, all, len(agentObjects("old")))
+	for at := range all {
+		broken := newFakeMember(t)
+		broken.fault = failAt(at, "forbid")
+		f := broken.connect(t).cleanMoved(t.Context(), c, "old", []string{"pull"})
+		require.NotNil(t, f, "request %d", at)
+		assert.Equal(t, fleet.ReasonForbidden, f.reason)
+		assert.Contains(t, f.message, "removing the ")
+		assert.Len(t, broken.requests, at+1)
+	}
 }
 
 func TestMovingBackCleansTheOther(t *testing.T) {
@@ -368,9 +388,9 @@ func TestPullSecretsOfTheClusterAreNotCopied(t *testing.T) {
 	p.hub.ImagePullSecrets = []config.LocalObjectReference{{Name: "hubs"}}
 	for _, own := range [][]corev1.LocalObjectReference{{{Name: "own"}}, {}} {
 		p.cluster.Spec.AgentPullSecrets = &own
-		copies, problem, err := p.pullSecrets(context.Background())
+		pull, problem, err := p.pullSecrets(context.Background())
 		require.NoError(t, err)
 		assert.Nil(t, problem)
-		assert.Empty(t, copies)
+		assert.Empty(t, pull)
 	}
 }

@@ -19,12 +19,15 @@ const (
 	ByNewCluster = "muster.fleet.cattle.io/by-new-cluster"
 	// ByKubeconfig finds Clusters by Key(namespace, name) of their kubeconfig Secret.
 	ByKubeconfig = "muster.fleet.cattle.io/by-kubeconfig"
+	// ByManagementName finds Clusters, of all namespaces, by the name a management server has for the cluster.
+	ByManagementName = "muster.fleet.cattle.io/by-management-name"
 )
 
 // Register adds the indexes. It is called once, before any controller is registered.
 func Register(f fleetcontrollers.Interface) {
 	f.Cluster().Cache().AddIndexer(ByClientID, clusterByClientID)
 	f.Cluster().Cache().AddIndexer(ByKubeconfig, clusterByKubeconfig)
+	f.Cluster().Cache().AddIndexer(ByManagementName, clusterByManagementName)
 	f.ClusterRegistration().Cache().AddIndexer(ByClientID, requestByClientID)
 	f.ClusterRegistration().Cache().AddIndexer(ByToken, requestByToken)
 	f.ClusterRegistration().Cache().AddIndexer(ByNoToken, requestWithoutToken)
@@ -65,6 +68,14 @@ func clusterByKubeconfig(c *fleet.Cluster) ([]string, error) {
 		return nil, nil
 	}
 	return []string{Key(KubeconfigNamespace(c), c.Spec.KubeConfigSecret)}, nil
+}
+
+func clusterByManagementName(c *fleet.Cluster) ([]string, error) {
+	name := c.Labels[fleet.ManagementClusterLabel]
+	if name == "" {
+		return nil, nil
+	}
+	return []string{name}, nil
 }
 
 func requestByClientID(r *fleet.ClusterRegistration) ([]string, error) {

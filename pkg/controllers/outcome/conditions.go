@@ -42,7 +42,7 @@ func Set(conditions *Conditions, conditionType string, o Outcome, now time.Time)
 		return nil
 	}
 	return &Transition{
-		Type: conditionType, Before: before.Status, After: after.Status, Reason: after.Reason, Message: after.Message, Tell: o.Tell,
+		Type: conditionType, Before: before.Status, After: after.Status, Reason: after.Reason, Message: after.Message, Tell: o.Tell, Quiet: o.Quiet,
 	}
 }
 

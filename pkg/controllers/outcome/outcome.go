@@ -34,6 +34,8 @@ type Outcome struct {
 	After time.Duration
 	// Tell makes a transition to a wait a warning event: what is awaited may have been forgotten by a person.
 	Tell bool
+	// Quiet keeps a transition from being an event.
+	Quiet bool
 	// Err is what a retry is for; the work queue backs off while it lasts.
 	Err error
 }
@@ -69,6 +71,12 @@ func Skip() Outcome { return Outcome{kind: kindSkip} }
 // Told makes a transition to this wait an event.
 func (o Outcome) Told() Outcome {
 	o.Tell = true
+	return o
+}
+
+// Quietly keeps a transition to this outcome from being an event: it is only the way of things.
+func (o Outcome) Quietly() Outcome {
+	o.Quiet = true
 	return o
 }
 

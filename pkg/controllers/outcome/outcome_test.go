@@ -214,3 +214,15 @@ func TestAConflictIsTriedAgainAndToldNobody(t *testing.T) {
 	assert.True(t, out.IsSkip())
 	assert.False(t, out.IsDone())
 }
+
+func TestAQuietTransitionIsNoEvent(t *testing.T) {
+	recorder := record.NewFakeRecorder(10)
+	var conditions Conditions
+	Set(&conditions, "C", Stalled("R", "m").Quietly(), noon).Record(recorder, nil)
+	assert.Empty(t, recorder.Events)
+	assert.Equal(t, corev1.ConditionFalse, Get(conditions, "C").Status, "the condition is set all the same")
+	Set(&conditions, "C", Done("Other", "").Quietly(), later).Record(recorder, nil)
+	assert.Empty(t, recorder.Events)
+	Set(&conditions, "C", Stalled("R", "m"), later).Record(recorder, nil)
+	assert.Len(t, recorder.Events, 1)
+}

@@ -21,13 +21,13 @@ type Patcher[T metav1.Object] interface {
 // names the resourceVersion it is based on, so that it never overwrites what it has not seen; a conflict is retried by
 // the work queue.
 func Status[T metav1.Object](client Patcher[T], before, after T) (latest T, written bool, err error) {
-	diff, err := difference(before, after)
-	if err != nil || diff == nil {
+	fields, err := difference(before, after)
+	if err != nil || fields["status"] == nil {
 		return before, false, err
 	}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": before.GetResourceVersion(), "uid": before.GetUID()},
-		"status":   diff,
+		"status":   fields["status"],
 	})
 	if err != nil {
 		return before, false, err
@@ -39,7 +39,8 @@ func Status[T metav1.Object](client Patcher[T], before, after T) (latest T, writ
 	return latest, true, nil
 }
 
-func difference(before, after any) (any, error) {
+// difference is the merge patch from one version of an object to another, nil when there is none.
+func difference(before, after any) (map[string]any, error) {
 	if reflect.DeepEqual(before, after) {
 		return nil, nil // most passes change nothing, and this is far cheaper than encoding both
 	}
@@ -56,10 +57,8 @@ func difference(before, after any) (any, error) {
 		return nil, err
 	}
 	var fields map[string]any
-	if err := json.Unmarshal(patch, &fields); err != nil {
-		return nil, err
-	}
-	return fields["status"], nil
+	err = json.Unmarshal(patch, &fields)
+	return fields, err
 }
 
 // Merge sends a merge patch of metadata or spec fields.

@@ -25,7 +25,11 @@ const (
 	ConditionReconciled = "Reconciled"
 
 	// ConditionReady is True when all Bundles of the Cluster are ready; otherwise its message lists those that are not.
-	// The hub writes it, unless it was told to leave Bundles to Fleet's own controllers.
+	// The hub writes it, unless it was told to leave Bundles to Fleet's own controllers. It is never Unknown, which management
+	// servers show as an error.
+	//
+	// On a Bundle, where the hub writes it, it is True when the Bundle is ready on all Clusters its targets match; otherwise
+	// its message lists some of those where it is not, or says what keeps it from being deployed at all.
 	//
 	// On a ClusterRegistrationToken, where the hub writes it, it is True while the token can be used: its Secret holds
 	// working values. It is Unknown while the hub waits for something, and False when the token cannot become usable

@@ -20,6 +20,28 @@ type ImportStatus struct {
 	// +optional
 	Registration string `json:"registration,omitempty"`
 
+	// RegistrationOf is set by the hub to what Registration was made for: the UID of the Cluster, and behind a slash what had
+	// made the registration before it void, if anything. While it stays the same, Registration does.
+	// +optional
+	RegistrationOf string `json:"registrationOf,omitempty"`
+
+	// Generation is set by the hub to the environment variable GENERATION of the Deployment it installed.
+	// +optional
+	Generation string `json:"generation,omitempty"`
+
+	// ManifestHash is set by the hub to a digest of how the agent is run that it installed. What the agent's Bundle changed
+	// since is not in it: it is what counts when the agent cannot take its Bundle any more.
+	// +optional
+	ManifestHash string `json:"manifestHash,omitempty"`
+
+	// PullSecrets is set by the hub to the names of the image pull Secrets it copied to the member.
+	// +optional
+	PullSecrets []string `json:"pullSecrets,omitempty"`
+
+	// PullSecretsHash is set by the hub to a digest of those Secrets.
+	// +optional
+	PullSecretsHash string `json:"pullSecretsHash,omitempty"`
+
 	// AgentNamespace is set by the hub to the namespace of the member in which it last installed the agent.
 	// +optional
 	AgentNamespace string `json:"agentNamespace,omitempty"`

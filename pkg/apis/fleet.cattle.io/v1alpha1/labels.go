@@ -64,6 +64,10 @@ const (
 	// Bundles can name it.
 	ClusterDisplayNameLabel = "management.cattle.io/cluster-display-name"
 
+	// ManagementClusterLabel, which a management server puts on a Cluster, holds the server's own name of the cluster. It
+	// stays the same when the server makes the Cluster anew in another namespace.
+	ManagementClusterLabel = "management.cattle.io/cluster-name"
+
 	// ReservedPrefix begins keys of labels that the hub and other components of the fleet own. An agent may not ask for
 	// one, except CreatedByAgentPodLabel.
 	ReservedPrefix = "fleet.cattle.io/"

@@ -105,3 +105,79 @@ const (
 	// ReasonPullSecretMissing: an image pull Secret that the configuration names does not exist on the hub.
 	ReasonPullSecretMissing = "PullSecretMissing"
 )
+
+// Reasons of the condition Reconciled.
+const (
+	// ReasonReconciled (True): the Bundle of the agent holds the settings.
+	ReasonReconciled = "Reconciled"
+	// ReasonAgentNotManaged (True): the agent has no Bundle, as the configuration or a label of the Cluster wants it.
+	ReasonAgentNotManaged = "AgentNotManaged"
+	// ReasonWaitingForImport (Unknown): the agent has to be installed before its Bundle may follow.
+	ReasonWaitingForImport = "WaitingForImport"
+	// ReasonBundleDeleting (Unknown): somebody deletes the Bundle; it is made again.
+	ReasonBundleDeleting = "BundleDeleting"
+)
+
+// Reasons of the condition Connected, which has WaitingForAgent as well.
+const (
+	// ReasonConnected (True): the agent checks in.
+	ReasonConnected = "Connected"
+	// ReasonDisconnected (False): no check-in came for longer than the agent is given. On an event of a deleted Cluster: its
+	// agent could not be asked to leave.
+	ReasonDisconnected = "Disconnected"
+	// ReasonWaitingForHeartbeat (Unknown): the agent checked in long ago, when no hub was there to see it; it gets one grace
+	// to do it again.
+	ReasonWaitingForHeartbeat = "WaitingForHeartbeat"
+)
+
+// Reasons of the condition Processed of a Cluster that is being deleted, and of events about what its member keeps.
+const (
+	// ReasonFarewell (Unknown): what the agent deployed, and the agent itself, are being removed from the member.
+	ReasonFarewell = "Farewell"
+	// ReasonFarewellTimeout (event): the grace ended before that was done.
+	ReasonFarewellTimeout = "FarewellTimeout"
+	// ReasonAgentUnaware (event): the agent is of a release that cannot be asked to leave.
+	ReasonAgentUnaware = "AgentUnaware"
+)
+
+// Reasons of the condition Ready of a Cluster and of a Bundle. It is never Unknown, which management servers show as an
+// error.
+const (
+	// ReasonAllReady (True): all that is to be deployed is ready.
+	ReasonAllReady = "AllReady"
+	// ReasonNoClusters (True): the targets of the Bundle match no Cluster.
+	ReasonNoClusters = "NoClusters"
+	// ReasonNotReady (False): something is not ready (yet), or paused, or differs from what was deployed.
+	ReasonNotReady = "NotReady"
+	// ReasonDeployFailed (False): an agent reports that deploying failed.
+	ReasonDeployFailed = "DeployFailed"
+	// ReasonUnsupported (False): the Bundle asks for something this hub cannot do.
+	ReasonUnsupported = "Unsupported"
+	// ReasonBundleInvalid (False): a field of the Bundle cannot be understood.
+	ReasonBundleInvalid = "BundleInvalid"
+)
+
+// Reasons of the conditions of a BundleDeployment, which its agent writes; Deployed and Ready have DeployFailed, NotReady,
+// AllReady and Unsupported as well, and Farewell has Farewell.
+const (
+	// ReasonInstalled (True): there is a Helm release, whatever it is of.
+	ReasonInstalled = "Installed"
+	// ReasonDeployed (True): the release is what the BundleDeployment asks for.
+	ReasonDeployed = "Deployed"
+	// ReasonWaitApplied (Unknown): the agent has not deployed it yet.
+	ReasonWaitApplied = "WaitApplied"
+	// ReasonWaitingForDependency (Unknown): something else has to be there first.
+	ReasonWaitingForDependency = "WaitingForDependency"
+	// ReasonPaused (Unknown): nothing is changed while it is paused.
+	ReasonPaused = "Paused"
+	// ReasonMonitored (True): the agent watches the objects and compares them with what was deployed.
+	ReasonMonitored = "Monitored"
+	// ReasonMonitoringFailed (False): some object could not be compared.
+	ReasonMonitoringFailed = "MonitoringFailed"
+	// ReasonCorrectionFailed (False): what differs could not be undone.
+	ReasonCorrectionFailed = "CorrectionFailed"
+	// ReasonModified (False): objects differ from what was deployed, or are missing.
+	ReasonModified = "Modified"
+	// ReasonFarewellFailed (False): something could not be removed yet.
+	ReasonFarewellFailed = "FarewellFailed"
+)

@@ -1,4 +1,4 @@
-package clusterimport
+package agentspec
 
 import (
 	"fmt"
@@ -8,15 +8,16 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// agentSettings is what a Cluster's spec says about how its agent is run, in the form in which the status remembers it.
-type agentSettings struct {
+// Settings is what a Cluster's spec says about how its agent is run, in the form in which the status remembers it.
+type Settings struct {
 	envVars, affinity, resources, tolerations, scheduling string // digests, empty when unset
 	privateRepoURL                                        string
 	hostNetwork                                           bool
 }
 
-func wantedSettings(spec fleet.ClusterSpec) agentSettings {
-	return agentSettings{
+// WantedSettings is what the spec asks for.
+func WantedSettings(spec fleet.ClusterSpec) Settings {
+	return Settings{
 		envVars:        hashUnlessUnset(spec.AgentEnvVars),
 		affinity:       hashUnlessUnset(spec.AgentAffinity),
 		resources:      hashUnlessUnset(spec.AgentResources),
@@ -27,9 +28,9 @@ func wantedSettings(spec fleet.ClusterSpec) agentSettings {
 	}
 }
 
-// installedSettings is what the agent was last installed with.
-func installedSettings(status fleet.ClusterStatus) agentSettings {
-	s := agentSettings{
+// InstalledSettings is what the agent was last given, by an import or by its Bundle.
+func InstalledSettings(status fleet.ClusterStatus) Settings {
+	s := Settings{
 		envVars:        status.AgentEnvVarsHash,
 		affinity:       status.AgentAffinityHash,
 		resources:      status.AgentResourcesHash,
@@ -44,7 +45,18 @@ func installedSettings(status fleet.ClusterStatus) agentSettings {
 	return s
 }
 
-func (s agentSettings) record(status *fleet.ClusterStatus) {
+// SameScheduling says whether both have the same scheduling customisation, which only an import can deliver: its objects are
+// not in the Bundle.
+func (s Settings) SameScheduling(other Settings) bool { return s.scheduling == other.scheduling }
+
+// WithSchedulingOf is s but for the scheduling customisation.
+func (s Settings) WithSchedulingOf(other Settings) Settings {
+	s.scheduling = other.scheduling
+	return s
+}
+
+// Record writes into the status that the agent was given these settings.
+func (s Settings) Record(status *fleet.ClusterStatus) {
 	status.AgentEnvVarsHash = s.envVars
 	if s.envVars == "" {
 		status.AgentEnvVarsHash = unsetHash

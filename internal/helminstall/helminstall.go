@@ -1,4 +1,5 @@
-package demo
+// Package helminstall installs Muster's charts the way a person does with helm install.
+package helminstall
 
 import (
 	"context"
@@ -13,30 +14,31 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/muster-fleet/muster/charts"
 )
 
-// install installs a chart as `helm install` does, under its own name, so that a release is there as a person would
-// have it. It does not wait for what it installs.
-func (c *cluster) install(ctx context.Context, name string, values map[string]any) error {
+// Install installs one of Muster's charts under its own name into the namespace, which it makes, so that a release is there
+// as a person would have it. It does not wait for what it installs.
+func Install(ctx context.Context, config *rest.Config, namespace, name string, values map[string]any) error {
 	chart, err := charts.Load(name)
 	if err != nil {
 		return err
 	}
-	access, err := newAccess(c.plane.RESTConfig(), c.plane.Kubeconfig())
+	access, err := newAccess(rest.CopyConfig(config), namespace)
 	if err != nil {
 		return err
 	}
 	configuration := action.NewConfiguration(action.ConfigurationSetLogger(slog.DiscardHandler))
-	if err := configuration.Init(access, systemNamespace, "secret"); err != nil {
+	if err := configuration.Init(access, namespace, "secret"); err != nil {
 		return err
 	}
 	install := action.NewInstall(configuration)
-	install.ReleaseName, install.Namespace, install.CreateNamespace = name, systemNamespace, true
+	install.ReleaseName, install.Namespace, install.CreateNamespace = name, namespace, true
 	install.WaitStrategy = kube.HookOnlyStrategy
 	if _, err := install.RunWithContext(ctx, chart, values); err != nil {
-		return fmt.Errorf("install chart %s on %s: %w", name, c.name, err)
+		return fmt.Errorf("install chart %s at %s: %w", name, config.Host, err)
 	}
 	return nil
 }
@@ -48,23 +50,19 @@ type access struct {
 	raw       clientcmd.ClientConfig
 }
 
-func newAccess(config *rest.Config, kubeconfig []byte) (*access, error) {
-	// What the API server warns of would be printed between the lines of the demo.
+func newAccess(config *rest.Config, namespace string) (*access, error) {
+	// What the API server warns of would be printed between the lines of whoever installs.
 	config.WarningHandler = rest.NoWarnings{}
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return nil, err
 	}
-	parsed, err := clientcmd.Load(kubeconfig)
-	if err != nil {
-		return nil, err
-	}
 	overrides := &clientcmd.ConfigOverrides{}
-	overrides.Context.Namespace = systemNamespace
+	overrides.Context.Namespace = namespace
 	return &access{
 		config:    config,
 		discovery: memory.NewMemCacheClient(client),
-		raw:       clientcmd.NewDefaultClientConfig(*parsed, overrides),
+		raw:       clientcmd.NewDefaultClientConfig(*clientcmdapi.NewConfig(), overrides),
 	}, nil
 }
 

@@ -1,4 +1,4 @@
-package clusterimport
+package agentspec
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestEachAgentSettingAsksForAnImportOnce(t *testing.T) {
+func TestEachAgentSettingIsRecordedOnce(t *testing.T) {
 	yes, no := true, false
 	for name, spec := range map[string]fleet.ClusterSpec{
 		"environment":  {AgentEnvVars: []corev1.EnvVar{{Name: "A", Value: "1"}}},
@@ -22,10 +22,10 @@ func TestEachAgentSettingAsksForAnImportOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var status fleet.ClusterStatus
-			assert.NotEqual(t, wantedSettings(spec), installedSettings(status), "a setting that is new")
-			wantedSettings(spec).record(&status)
-			assert.Equal(t, wantedSettings(spec), installedSettings(status), "a setting that was installed")
-			assert.NotEqual(t, wantedSettings(fleet.ClusterSpec{HostNetwork: &no}), installedSettings(status), "a setting that was taken away")
+			assert.NotEqual(t, WantedSettings(spec), InstalledSettings(status), "a setting that is new")
+			WantedSettings(spec).Record(&status)
+			assert.Equal(t, WantedSettings(spec), InstalledSettings(status), "a setting that was installed")
+			assert.NotEqual(t, WantedSettings(fleet.ClusterSpec{HostNetwork: &no}), InstalledSettings(status), "a setting that was taken away")
 		})
 	}
 }
@@ -41,13 +41,13 @@ func TestSettingsThatSayNothingAskForNothing(t *testing.T) {
 		"imported by a release of old": {AgentEnvVarsHash: "a7408a8b23aff882d8b95165eb24c3a6b519468539eb2b3072f529cb"},
 		"imported with an empty list":  {AgentEnvVarsHash: emptyListHash},
 	} {
-		assert.Equal(t, wantedSettings(fleet.ClusterSpec{}), installedSettings(status), name)
-		assert.Equal(t, wantedSettings(empty), installedSettings(status), name)
+		assert.Equal(t, WantedSettings(fleet.ClusterSpec{}), InstalledSettings(status), name)
+		assert.Equal(t, WantedSettings(empty), InstalledSettings(status), name)
 	}
 }
 
 func TestUnsetEnvironmentVariablesAreRecordedAsOtherReleasesDo(t *testing.T) {
 	var status fleet.ClusterStatus
-	wantedSettings(fleet.ClusterSpec{}).record(&status)
+	WantedSettings(fleet.ClusterSpec{}).Record(&status)
 	assert.Equal(t, fleet.ClusterStatus{AgentEnvVarsHash: "a7408a8b23aff882d8b95165eb24c3a6b519468539eb2b3072f529cb"}, status)
 }

@@ -1,0 +1,228 @@
+package lifetime
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func isAgents(name string) bool { return strings.Contains(name, "fleet-agent") }
+
+func TestAnImportedAgentAdoptsItselfAndTakesEverySettingWithoutRegisteringAgain(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.imported(t)
+	require.Equal(t, 2, s.rollouts(t), "one by the import, one by the adoption")
+	require.Equal(t, registration.ManagedGeneration(0), env(s.deployment(t), registration.GenerationEnv))
+	before := s.identity(t)
+	require.Len(t, before.requests, 1)
+	gap := s.watchAvailability(t)
+
+	for _, setting := range []struct {
+		name   string
+		change func()
+		done   func(*fleet.Cluster) bool
+	}{
+		{"the check-in interval in the configuration", func() { s.configure(t, map[string]any{"agentCheckinInterval": "2s"}) }, func(c *fleet.Cluster) bool {
+			return c.Status.Agent.CheckinInterval != nil && c.Status.Agent.CheckinInterval.Duration == 2*time.Second
+		}},
+		{"an environment variable", func() { s.patch(t, "managed", `{"spec":{"agentEnvVars":[{"name":"A","value":"b"}]}}`) }, func(*fleet.Cluster) bool {
+			return env(s.deployment(t), "A") == "b"
+		}},
+		{"no environment variable", func() { s.patch(t, "managed", `{"spec":{"agentEnvVars":null}}`) }, func(*fleet.Cluster) bool {
+			return env(s.deployment(t), "A") == ""
+		}},
+		{"a toleration and resources", func() {
+			s.patch(t, "managed", `{"spec":{"agentTolerations":[{"key":"k","operator":"Exists"}],"agentResources":{"requests":{"cpu":"10m"}}}}`)
+		}, func(*fleet.Cluster) bool {
+			pod := s.deployment(t).Spec.Template.Spec
+			return len(pod.Tolerations) == 3 && pod.Containers[0].Resources.Requests.Cpu().String() == "10m"
+		}},
+		{"the image", func() { s.configure(t, map[string]any{"agentImage": "example.com/agent:v2"}) }, func(*fleet.Cluster) bool {
+			return s.deployment(t).Spec.Template.Spec.Containers[0].Image == "example.com/agent:v2"
+		}},
+	} {
+		setting.change()
+		s.until(t, "managed", func(c *fleet.Cluster) (bool, string) {
+			d := s.deployment(t)
+			rolled := d.Status.ObservedGeneration == d.Generation && d.Status.UpdatedReplicas == 1 && d.Status.Replicas == 1
+			return setting.done(c) && rolled && c.Status.Summary.Ready == 1, setting.name + " has not arrived"
+		})
+		require.Equal(t, before, s.identity(t), "%s cost the agent its identity", setting.name)
+	}
+	require.False(t, gap(), "there was a moment in which no agent could start")
+	require.Equal(t, 6, s.rollouts(t), "one more for each setting; without the variable it is the one before it again")
+}
+
+// watchAvailability tells at the end whether at some moment no agent was available.
+func (s *scene) watchAvailability(t *testing.T) (gap func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	watching, err := s.member.Kubernetes.AppsV1().Deployments(system).Watch(ctx, metav1.ListOptions{})
+	require.NoError(t, err)
+	result := make(chan bool, 1)
+	go func() {
+		none := false
+		for event := range watching.ResultChan() {
+			d, ok := event.Object.(*appsv1.Deployment)
+			none = none || ok && (event.Type == watch.Deleted || d.Status.AvailableReplicas == 0)
+		}
+		result <- none
+	}()
+	return func() bool { cancel(); watching.Stop(); return <-result }
+}
+
+func TestAnAgentInstalledByTheChartIsAdoptedWithTheWayToTheHubThatAPersonGaveIt(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.installed(t, map[string]any{
+		"fleetAgent": map[string]any{"extraEnv": []any{map[string]any{"name": "MINE", "value": "kept"}, map[string]any{"name": "CHECKIN_INTERVAL", "value": "1s"}}},
+	})
+	require.Equal(t, 2, s.rollouts(t), "one by the chart, one by the adoption")
+	require.Equal(t, "kept", env(s.deployment(t), "MINE"), "what the person set in the chart and the hub does not know stays")
+	require.Len(t, s.identity(t).requests, 1)
+}
+
+func TestAnAgentThatIsKilledAgainAndAgainEndsWhereItShould(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	stop := s.killAgents(t, 700*time.Millisecond)
+	s.hub.Import(t, s.ns, "managed", s.member)
+	s.workload(t)
+	pause(12 * time.Second) // of being killed in the middle of everything
+	s.running.Stop(t)
+	s.startHub(t)
+	pause(5 * time.Second)
+	stop()
+	s.runs(t, "managed")
+	s.adopted(t, "managed")
+	assert.LessOrEqual(t, s.rollouts(t), 3, "being killed rolls nothing out")
+	assert.Len(t, s.identity(t).requests, 1, "being killed registers nothing anew")
+}
+
+// pause lets what goes on go on.
+func pause(d time.Duration) { <-time.NewTimer(d).C }
+
+func TestANewAddressOfTheHubIsTriedBeforeTheOldOneIsGivenUp(t *testing.T) {
+	for _, way := range []string{"imported", "installed"} {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			cluster := s.arrive(t, way)
+			before := s.identity(t)
+
+			dead := testenv.ClosedPort(t)
+			s.configure(t, map[string]any{"apiServerURL": dead})
+			s.until(t, cluster.Name, func(c *fleet.Cluster) (bool, string) {
+				hub := c.Status.Agent.Hub
+				return hub != nil && hub.APIServerURL == s.hub.URL() && strings.Contains(hub.Pending, dead), fmt.Sprintf("hub %+v", hub)
+			})
+			s.requireBeats(t, cluster.Name)
+
+			moved := strings.Replace(s.hub.URL(), "127.0.0.1", "localhost", 1)
+			s.configure(t, map[string]any{"apiServerURL": moved})
+			s.until(t, cluster.Name, func(c *fleet.Cluster) (bool, string) {
+				hub := c.Status.Agent.Hub
+				return hub != nil && hub.APIServerURL == moved && hub.Pending == "", fmt.Sprintf("hub %+v", hub)
+			})
+			s.requireBeats(t, cluster.Name)
+			require.Equal(t, before, s.identity(t), "a new address is no reason to register again")
+		})
+	}
+}
+
+func (s *scene) arrive(t *testing.T, way string) *fleet.Cluster {
+	t.Helper()
+	if way == "imported" {
+		return s.imported(t)
+	}
+	return s.installed(t, nil)
+}
+
+// requireBeats waits for two more heartbeats.
+func (s *scene) requireBeats(t *testing.T, name string) {
+	t.Helper()
+	cluster, err := s.hub.Fleet.Clusters(s.ns).Get(t.Context(), name, metav1.GetOptions{})
+	require.NoError(t, err)
+	s.until(t, name, func(c *fleet.Cluster) (bool, string) {
+		return c.Status.Agent.LastSeen.Sub(cluster.Status.Agent.LastSeen.Time) > 2*time.Second, "no heartbeat"
+	})
+}
+
+func TestADeletedClusterTakesItsAgentAndAllItDeployedAlong(t *testing.T) {
+	for name, row := range map[string]struct {
+		way  string
+		hurt func(*testing.T, *scene) func()
+	}{
+		"an imported one":                         {"imported", nil},
+		"an installed one, by its agent alone":    {"installed", nil},
+		"while its agent is killed in the middle": {"installed", func(t *testing.T, s *scene) func() { return s.killAgents(t, 1500*time.Millisecond) }},
+		"while the hub is restarted": {"imported", func(t *testing.T, s *scene) func() {
+			return func() { s.running.Stop(t); s.startHub(t) }
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			cluster := s.arrive(t, row.way)
+			s.workload(t)
+			s.runs(t, cluster.Name)
+			over := func() {}
+			if row.hurt != nil {
+				over = row.hurt(t, s)
+			}
+			require.NoError(t, s.hub.Fleet.Clusters(s.ns).Delete(t.Context(), cluster.Name, metav1.DeleteOptions{}))
+			pause(3 * time.Second)
+			over()
+			s.requireNothingLeft(t, cluster.Name)
+		})
+	}
+}
+
+func TestARevokedCredentialOfAnImportedClusterHealsByItself(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	cluster := s.imported(t)
+	before := s.identity(t)
+	namespace := registration.ClusterNamespace(s.ns, cluster.Name)
+	require.NoError(t, s.hub.Kubernetes.CoreV1().ServiceAccounts(namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{},
+		metav1.ListOptions{LabelSelector: fleet.ManagedLabel + "=" + fleet.ManagedValue}))
+	s.until(t, cluster.Name, func(*fleet.Cluster) (bool, string) {
+		return s.identity(t).token != before.token, "the agent has not registered again"
+	})
+	s.adopted(t, cluster.Name)
+	s.requireBeats(t, cluster.Name)
+}
+
+func TestAMemberThatGoesSilentIsNoticedAndTakenBack(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	cluster := s.imported(t)
+	none, one := `{"spec":{"replicas":0}}`, `{"spec":{"replicas":1}}`
+	s.patchDeployment(t, none)
+	s.until(t, cluster.Name, func(c *fleet.Cluster) (bool, string) {
+		return testenv.Condition(c.Status.Conditions, fleet.ConditionConnected)[:5] == string(corev1.ConditionFalse), "still connected"
+	})
+	s.patchDeployment(t, one)
+	s.until(t, cluster.Name, func(c *fleet.Cluster) (bool, string) {
+		return testenv.Condition(c.Status.Conditions, fleet.ConditionConnected)[:4] == string(corev1.ConditionTrue), "still disconnected"
+	})
+	report := s.until(t, cluster.Name, func(c *fleet.Cluster) (bool, string) { return c.Status.Agent.Nodes != nil, "no report" }).Status.Agent
+	require.Equal(t, 1, report.Nodes.Count)
+	require.Equal(t, "v1.36.3", report.KubernetesVersion)
+	require.NotEmpty(t, report.Version)
+	require.True(t, report.APIServer.Ready, report.APIServer.Message)
+}

@@ -1,0 +1,346 @@
+package lifetime
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+const system = registration.DefaultSystemNamespace
+
+// scene is a hub and a member of one test, which may do with them as it likes.
+type scene struct {
+	hub, member *testenv.Cluster
+	running     *testenv.Running // the hub's program
+	ns          string           // of the Clusters
+	settings    map[string]any   // the hub's configuration
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	s := &scene{}
+	var group errgroup.Group
+	for name, cluster := range map[string]**testenv.Cluster{"hub": &s.hub, "member": &s.member} {
+		group.Go(func() error {
+			plane, err := controlplane.Start(t.Context(), controlplane.Options{Name: name, ControllerManager: true})
+			if err == nil {
+				t.Cleanup(func() { require.NoError(t, plane.Stop()) })
+				*cluster = testenv.On(t, plane)
+			}
+			return err
+		})
+	}
+	require.NoError(t, group.Wait())
+	s.settings = s.hub.Reachable()
+	s.settings["agentCheckinInterval"] = "1s"
+	s.configure(t, nil)
+	s.startHub(t)
+	s.ns = s.hub.Namespace(t)
+	s.member.Node(t, programs)
+	return s
+}
+
+// configure changes some of the hub's settings.
+func (s *scene) configure(t *testing.T, change map[string]any) {
+	t.Helper()
+	for key, value := range change {
+		s.settings[key] = value
+	}
+	s.hub.Configure(t, s.settings)
+}
+
+func (s *scene) startHub(t *testing.T) {
+	t.Helper()
+	s.running = s.hub.Hub(t, func(o *controllers.Options) { o.FarewellGrace = testenv.Patience })
+}
+
+// imported is a manager-initiated Cluster whose agent runs as its Bundle says.
+func (s *scene) imported(t *testing.T) *fleet.Cluster {
+	t.Helper()
+	s.hub.Import(t, s.ns, "managed", s.member)
+	return s.adopted(t, "managed")
+}
+
+// installed is an agent-initiated Cluster of an agent that a person installed with the chart.
+func (s *scene) installed(t *testing.T, values map[string]any) *fleet.Cluster {
+	t.Helper()
+	s.installChart(t, values)
+	return s.adopted(t, registration.ClusterName("edge"))
+}
+
+func (s *scene) installChart(t *testing.T, values map[string]any) {
+	t.Helper()
+	document, err := yaml.Marshal(s.hub.Token(t, s.ns, "tok", fleet.ClusterRegistrationTokenSpec{}))
+	require.NoError(t, err)
+	all := map[string]any{}
+	require.NoError(t, yaml.Unmarshal(document, &all))
+	for key, value := range values {
+		all[key] = value
+	}
+	all["clientID"] = "edge"
+	document, err = yaml.Marshal(all)
+	require.NoError(t, err)
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, os.WriteFile(kubeconfig, s.member.Kubeconfig(), 0o600))
+	self, err := os.Executable()
+	require.NoError(t, err)
+	helm := exec.CommandContext(t.Context(), self)
+	helm.Env, helm.Stdin = append(os.Environ(), installAt+"="+kubeconfig), bytes.NewReader(document)
+	output, err := helm.CombinedOutput()
+	require.NoError(t, err, string(output))
+}
+
+// adopted waits until the agent of a Cluster runs as its Bundle says, and all Bundles are ready.
+func (s *scene) adopted(t *testing.T, name string) *fleet.Cluster {
+	t.Helper()
+	return s.until(t, name, func(c *fleet.Cluster) (bool, string) {
+		summary := c.Status.Summary
+		return registration.IsManagedGeneration(c.Status.Agent.Generation) && summary.DesiredReady > 0 && summary.Ready == summary.DesiredReady,
+			fmt.Sprintf("generation %q, bundles %s, Ready %s", c.Status.Agent.Generation, c.Status.Display.ReadyBundles,
+				testenv.Condition(c.Status.Conditions, fleet.ConditionReady))
+	})
+}
+
+// until waits until a Cluster is as wanted.
+func (s *scene) until(t *testing.T, name string, as func(*fleet.Cluster) (bool, string)) (found *fleet.Cluster) {
+	t.Helper()
+	testenv.EventuallyWithin(t, 2*testenv.Patience, func() (bool, string) {
+		cluster, err := s.hub.Fleet.Clusters(s.ns).Get(context.Background(), name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		found = cluster
+		ok, why := as(cluster)
+		return ok, why + conditions(cluster)
+	})
+	return found
+}
+
+func conditions(c *fleet.Cluster) (all string) {
+	for _, condition := range c.Status.Conditions {
+		all += fmt.Sprintf("\n\t%s=%s %s %s", condition.Type, condition.Status, condition.Reason, condition.Message)
+	}
+	return all
+}
+
+func (s *scene) patch(t *testing.T, name, patch string) {
+	t.Helper()
+	_, err := s.hub.Fleet.Clusters(s.ns).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	require.NoError(t, err)
+}
+
+// identity is what an agent must not lose by being updated.
+type identity struct {
+	credential types.UID
+	token      string
+	requests   []string
+}
+
+func (s *scene) identity(t *testing.T) (i identity) {
+	t.Helper()
+	secret, err := s.member.Kubernetes.CoreV1().Secrets(system).Get(t.Context(), registration.CredentialSecret, metav1.GetOptions{})
+	require.NoError(t, err)
+	i.credential = secret.UID
+	var kubeconfig struct {
+		Users []struct {
+			User struct {
+				Token string `json:"token"`
+			} `json:"user"`
+		} `json:"users"`
+	}
+	require.NoError(t, yaml.Unmarshal(secret.Data[registration.CredentialKubeconfig], &kubeconfig))
+	require.Len(t, kubeconfig.Users, 1)
+	i.token = kubeconfig.Users[0].User.Token
+	requests, err := s.hub.Fleet.ClusterRegistrations(s.ns).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, r := range requests.Items {
+		i.requests = append(i.requests, r.Name)
+	}
+	return i
+}
+
+// deployment is that of the agent.
+func (s *scene) deployment(t *testing.T) *appsv1.Deployment {
+	t.Helper()
+	d, err := s.member.Kubernetes.AppsV1().Deployments(system).Get(t.Context(), registration.AgentName, metav1.GetOptions{})
+	require.NoError(t, err)
+	return d
+}
+
+func env(d *appsv1.Deployment, name string) string {
+	for _, v := range d.Spec.Template.Spec.Containers[0].Env {
+		if v.Name == name {
+			return v.Value
+		}
+	}
+	return ""
+}
+
+// rollouts is how many versions of its pods the agent's Deployment has had.
+func (s *scene) rollouts(t *testing.T) int {
+	t.Helper()
+	sets, err := s.member.Kubernetes.AppsV1().ReplicaSets(system).List(t.Context(), metav1.ListOptions{LabelSelector: "app=fleet-agent"})
+	require.NoError(t, err)
+	return len(sets.Items)
+}
+
+// killAgents ends the agents' processes at once, again and again, until it is told to stop.
+func (s *scene) killAgents(t *testing.T, every time.Duration) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		ticker := time.NewTicker(every)
+		defer ticker.Stop()
+		now := int64(0)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+				_ = s.member.Kubernetes.CoreV1().Pods(system).DeleteCollection(ctx,
+					metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{LabelSelector: "app=fleet-agent"})
+			}
+		}
+	}()
+	return func() { cancel(); <-ended }
+}
+
+// workload is a Bundle of a ConfigMap and a Deployment for all Clusters of the namespace.
+func (s *scene) workload(t *testing.T) {
+	t.Helper()
+	_, err := s.hub.Fleet.Bundles(s.ns).Create(t.Context(), &fleet.Bundle{
+		ObjectMeta: metav1.ObjectMeta{Name: "hello"},
+		Spec: fleet.BundleSpec{
+			BundleDeploymentOptions: fleet.BundleDeploymentOptions{DefaultNamespace: "hello"},
+			Resources:               []fleet.BundleResource{{Name: "hello.yaml", Content: hello}},
+			Targets:                 []fleet.BundleTarget{{ClusterSelector: &metav1.LabelSelector{}}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+const hello = `apiVersion: v1
+kind: ConfigMap
+metadata: {name: hello}
+data: {greeting: "{{ Hello }}"}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: hello}
+spec:
+  selector: {matchLabels: {app: hello}}
+  template:
+    metadata: {labels: {app: hello}}
+    spec:
+      containers: [{name: hello, image: any, command: [muster, hello]}]
+`
+
+// runs waits until the workload does.
+func (s *scene) runs(t *testing.T, name string) {
+	t.Helper()
+	s.until(t, name, func(c *fleet.Cluster) (bool, string) {
+		return c.Status.Summary.DesiredReady == 2 && c.Status.Summary.Ready == 2, "bundles " + c.Status.Display.ReadyBundles
+	})
+	greeting, err := s.member.Kubernetes.CoreV1().ConfigMaps("hello").Get(t.Context(), "hello", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "{{ Hello }}", greeting.Data["greeting"], "a manifest is no template")
+	d, err := s.member.Kubernetes.AppsV1().Deployments("hello").Get(t.Context(), "hello", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, int32(1), d.Status.AvailableReplicas)
+}
+
+// requireNothingLeft waits until the Cluster, all it had on the hub, and the agent with all it deployed are gone.
+func (s *scene) requireNothingLeft(t *testing.T, name string) {
+	t.Helper()
+	namespace := registration.ClusterNamespace(s.ns, name)
+	testenv.EventuallyWithin(t, 2*testenv.Patience, func() (bool, string) {
+		cluster, err := s.hub.Fleet.Clusters(s.ns).Get(t.Context(), name, metav1.GetOptions{})
+		if err == nil {
+			return false, "the Cluster is still there" + conditions(cluster)
+		}
+		_, err = s.hub.Kubernetes.CoreV1().Namespaces().Get(t.Context(), namespace, metav1.GetOptions{})
+		return apierrors.IsNotFound(err), fmt.Sprintf("Namespace %s is still there", namespace)
+	})
+	testenv.Eventually(t, func() (bool, string) {
+		left := s.leftOnMember(t)
+		return len(left) == 0, fmt.Sprintf("on the member is left: %v", left)
+	})
+}
+
+func (s *scene) leftOnMember(t *testing.T) (left []string) {
+	t.Helper()
+	ctx, k := t.Context(), s.member.Kubernetes
+	for _, ns := range []string{system, "hello"} {
+		deployments, err := k.AppsV1().Deployments(ns).List(ctx, metav1.ListOptions{})
+		require.NoError(t, err)
+		for _, o := range deployments.Items {
+			left = append(left, "Deployment "+ns+"/"+o.Name)
+		}
+		secrets, err := k.CoreV1().Secrets(ns).List(ctx, metav1.ListOptions{})
+		require.NoError(t, err)
+		for _, o := range secrets.Items {
+			left = append(left, "Secret "+ns+"/"+o.Name)
+		}
+		configMaps, err := k.CoreV1().ConfigMaps(ns).List(ctx, metav1.ListOptions{})
+		require.NoError(t, err)
+		for _, o := range configMaps.Items {
+			if o.Name != "kube-root-ca.crt" {
+				left = append(left, "ConfigMap "+ns+"/"+o.Name)
+			}
+		}
+		accounts, err := k.CoreV1().ServiceAccounts(ns).List(ctx, metav1.ListOptions{})
+		require.NoError(t, err)
+		for _, o := range accounts.Items {
+			if o.Name != "default" {
+				left = append(left, "ServiceAccount "+ns+"/"+o.Name)
+			}
+		}
+	}
+	return append(left, s.rolesLeft(t)...)
+}
+
+func (s *scene) rolesLeft(t *testing.T) (left []string) {
+	t.Helper()
+	roles, err := s.member.Kubernetes.RbacV1().ClusterRoles().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, o := range roles.Items {
+		if isAgents(o.Name) {
+			left = append(left, "ClusterRole "+o.Name)
+		}
+	}
+	bindings, err := s.member.Kubernetes.RbacV1().ClusterRoleBindings().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, o := range bindings.Items {
+		if isAgents(o.Name) {
+			left = append(left, "ClusterRoleBinding "+o.Name)
+		}
+	}
+	return left
+}
+
+func (s *scene) patchDeployment(t *testing.T, patch string) {
+	t.Helper()
+	_, err := s.member.Kubernetes.AppsV1().Deployments(system).Patch(t.Context(), registration.AgentName, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	require.NoError(t, err)
+}

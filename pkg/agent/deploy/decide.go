@@ -1,0 +1,72 @@
+package deploy
+
+import "strings"
+
+// agentBundles is how the names of the Bundles begin that agents run by.
+const agentBundles = "fleet-agent"
+
+// facts is all that decide looks at.
+type facts struct {
+	// Name is that of the BundleDeployment.
+	Name string
+	// Wanted says that the BundleDeployment exists and is not being deleted.
+	Wanted bool
+	// Empty says that the hub has not said yet what to deploy.
+	Empty bool
+	// Paused says that nothing is to change now.
+	Paused bool
+	// Current says that the release on the cluster is what is to be deployed.
+	Current bool
+	// WaitsFor is what has to be there first; "" when nothing is missing.
+	WaitsFor string
+	// Drifted says that the cluster differs from what was deployed, Correct that this is to be undone.
+	Drifted, Correct bool
+	// Held says that it is too early to try the same again.
+	Held bool
+}
+
+type action int
+
+const (
+	// observe looks at what is deployed.
+	observe action = iota
+	// deploy installs or upgrades.
+	deploy
+	// correct deploys the same again, to undo what others changed.
+	correct
+	// await does nothing until something else is there.
+	await
+	// hold leaves everything as it is, because it is paused or there is nothing to deploy yet.
+	hold
+	// remove uninstalls.
+	remove
+	// forget removes the history only.
+	forget
+)
+
+// decide is the one switch. An agent never uninstalls an agent: it would be itself, or one that works beside it.
+func decide(f facts) action {
+	switch {
+	case !f.Wanted && isAgent(f.Name):
+		return forget
+	case !f.Wanted:
+		return remove
+	case f.Empty || f.Paused:
+		return hold
+	case !f.Current && f.WaitsFor != "":
+		return await
+	case !f.Current && !f.Held:
+		return deploy
+	case f.Current && f.Drifted && (f.Correct || isAgent(f.Name)) && !f.Held:
+		return correct
+	}
+	return observe
+}
+
+func isAgent(name string) bool {
+	return name == agentBundles || strings.HasPrefix(name, agentBundles+"-")
+}
+
+func (a action) String() string {
+	return [...]string{"observe", "deploy", "correct", "await", "hold", "remove", "forget"}[a]
+}

@@ -1,0 +1,253 @@
+package deploy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/pkg/agent/deploy"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/content"
+	"github.com/muster-fleet/muster/pkg/crds"
+	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
+	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/release"
+)
+
+func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
+
+// stage is a hub and a member, played by one control plane, with namespaces of a test's own.
+type stage struct {
+	*testenv.Cluster
+	t       *testing.T
+	hub     string // namespace of the BundleDeployments
+	agent   string // namespace of the agent
+	target  string // namespace that is deployed to
+	cluster string
+	member  *wire
+	hubWire *wire
+}
+
+func onStage(t *testing.T) *stage {
+	t.Helper()
+	cluster := testenv.SharedCluster(t, "both")
+	extensions, err := clientset.NewForConfig(cluster.RESTConfig())
+	require.NoError(t, err)
+	require.NoError(t, crds.Ensure(t.Context(), extensions))
+	s := &stage{Cluster: cluster, t: t, member: &wire{}, hubWire: &wire{}}
+	s.hub, s.agent, s.target = s.Namespace(t), s.Namespace(t), s.Namespace(t)
+	s.cluster = "c-" + s.hub
+	return s
+}
+
+// config is that of an agent which retries fast.
+func (s *stage) config() deploy.Config {
+	s.t.Helper()
+	hub := s.hubWire.on(s.RESTConfig())
+	fleetClient, err := versioned.NewForConfig(hub)
+	require.NoError(s.t, err)
+	core, err := kubernetes.NewForConfig(hub)
+	require.NoError(s.t, err)
+	log := logrus.New()
+	log.SetOutput(testLog{s.t})
+	return deploy.Config{
+		Hub: fleetClient, Watching: fleetClient, HubCore: core, Namespace: s.hub, ClusterNamespace: "fleet-default", ClusterName: s.cluster,
+		Member: s.member.on(s.RESTConfig()), AgentNamespace: s.agent, Workers: 2, DriftWorkers: 2, Log: log,
+		Timing: deploy.Timing{
+			RetryFirst: 20 * time.Millisecond, RetryMax: 500 * time.Millisecond, CorrectFirst: 50 * time.Millisecond, CorrectMax: time.Second,
+			Settle: 20 * time.Millisecond, Grace: time.Second,
+		},
+	}
+}
+
+type testLog struct{ t *testing.T }
+
+func (l testLog) Write(p []byte) (int, error) {
+	l.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// run runs an agent until stop is called or the test ends, and hands out what it returned.
+func (s *stage) run(change ...func(*deploy.Config)) (stop func() error) {
+	s.t.Helper()
+	c := s.config()
+	for _, f := range change {
+		f(&c)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- deploy.Run(ctx, c) }()
+	stop = sync.OnceValue(func() error {
+		cancel()
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(testenv.Patience):
+			return errors.New("the agent did not stop")
+		}
+	})
+	s.t.Cleanup(func() { _ = stop() })
+	return stop
+}
+
+// put makes a BundleDeployment of manifests, or gives it other ones.
+func (s *stage) put(name, manifest string, change ...func(*fleet.BundleDeployment)) {
+	s.t.Helper()
+	packed, err := content.Encode([]fleet.BundleResource{{Name: "all.yaml", Content: manifest}})
+	require.NoError(s.t, err)
+	ctx := context.Background()
+	if _, err := s.Fleet.Contents().Create(ctx, packed, metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
+		require.NoError(s.t, err)
+	}
+	bd := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.hub, Name: name}}
+	existing, err := s.Fleet.BundleDeployments(s.hub).Get(ctx, name, metav1.GetOptions{})
+	if err == nil {
+		bd = existing
+	}
+	bd.Spec.Options.DefaultNamespace = s.target
+	for _, f := range change {
+		f(bd)
+	}
+	bd.Spec.DeploymentID, err = content.DeploymentID(packed.Name, bd.Spec.Options)
+	require.NoError(s.t, err)
+	bd.Spec.StagedDeploymentID, bd.Spec.StagedOptions = bd.Spec.DeploymentID, bd.Spec.Options
+	if existing.Name == "" {
+		_, err = s.Fleet.BundleDeployments(s.hub).Create(ctx, bd, metav1.CreateOptions{})
+	} else {
+		_, err = s.Fleet.BundleDeployments(s.hub).Update(ctx, bd, metav1.UpdateOptions{})
+	}
+	require.NoError(s.t, err)
+}
+
+func (s *stage) remove(name string) {
+	s.t.Helper()
+	require.NoError(s.t, s.Fleet.BundleDeployments(s.hub).Delete(context.Background(), name, metav1.DeleteOptions{}))
+}
+
+func (s *stage) get(name string) *fleet.BundleDeployment {
+	bd, err := s.Fleet.BundleDeployments(s.hub).Get(context.Background(), name, metav1.GetOptions{})
+	if err != nil {
+		return &fleet.BundleDeployment{}
+	}
+	return bd
+}
+
+// state waits for the state of what is wanted now.
+func (s *stage) state(name string, want fleet.BundleState) *fleet.BundleDeployment {
+	s.t.Helper()
+	var bd *fleet.BundleDeployment
+	testenv.Eventually(s.t, func() (bool, string) {
+		bd = s.get(name)
+		got := fleet.BundleState(bd.Status.Display.State)
+		return got == want && (want == fleet.ErrApplied || bd.Status.AppliedDeploymentID == bd.Spec.DeploymentID), fmt.Sprintf("%s is %s, want %s: %+v", name, got, want, bd.Status)
+	})
+	return bd
+}
+
+func (s *stage) condition(name, kind, want string) {
+	s.t.Helper()
+	testenv.Eventually(s.t, func() (bool, string) {
+		got := testenv.Condition(s.get(name).Status.Conditions, kind)
+		return strings.HasPrefix(got, want), fmt.Sprintf("condition %s of %s is %q, want %q", kind, name, got, want)
+	})
+}
+
+func (s *stage) configMap(name string) (*corev1.ConfigMap, error) {
+	return s.Kubernetes.CoreV1().ConfigMaps(s.target).Get(context.Background(), name, metav1.GetOptions{})
+}
+
+func (s *stage) gone(name string) {
+	s.t.Helper()
+	testenv.Eventually(s.t, func() (bool, string) {
+		_, err := s.configMap(name)
+		return apierrors.IsNotFound(err), name + " is still there"
+	})
+}
+
+func (s *stage) value(name, want string) {
+	s.t.Helper()
+	testenv.Eventually(s.t, func() (bool, string) {
+		o, err := s.configMap(name)
+		return err == nil && o.Data["k"] == want, fmt.Sprint(name, " ", o.Data, " ", err)
+	})
+}
+
+// releases are those of the agent.
+func (s *stage) releases() []release.Found {
+	s.t.Helper()
+	client, err := release.New(s.RESTConfig())
+	require.NoError(s.t, err)
+	owner := release.Owner{Namespace: s.agent, ClusterNamespace: "fleet-default", ClusterName: s.cluster}
+	found, err := client.List(context.Background(), owner.Selector())
+	require.NoError(s.t, err)
+	return found
+}
+
+func (s *stage) ownBundle() string { return registration.AgentBundleName(s.cluster) }
+
+func configMap(name, value string) string {
+	return "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: " + name + "\ndata:\n  k: " + value + "\n---\n"
+}
+
+// wire is where the requests to one side pass by.
+type wire struct {
+	mu   sync.Mutex
+	seen []string
+	harm testenv.Harm
+}
+
+func (w *wire) on(c *rest.Config) *rest.Config {
+	c = rest.CopyConfig(c)
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return tapped{w, next} })
+	return c
+}
+
+func (w *wire) inject(harm testenv.Harm) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.harm = harm
+}
+
+func (w *wire) lines(part string) (found []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, line := range w.seen {
+		if strings.Contains(line, part) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+type tapped struct {
+	wire *wire
+	next http.RoundTripper
+}
+
+func (t tapped) RoundTrip(req *http.Request) (*http.Response, error) {
+	t.wire.mu.Lock()
+	t.wire.seen = append(t.wire.seen, req.Method+" "+req.URL.RequestURI())
+	harm := t.wire.harm
+	t.wire.mu.Unlock()
+	if harm == nil {
+		return t.next.RoundTrip(req)
+	}
+	return harm(req, func() (*http.Response, error) { return t.next.RoundTrip(req) })
+}

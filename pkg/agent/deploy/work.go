@@ -1,0 +1,307 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/release"
+)
+
+// handle looks at one BundleDeployment, does what is to be done, and reports.
+func (d *deployer) handle(ctx context.Context, key string) {
+	bd := d.bundle(key)
+	if key == d.own && asksToLeave(bd) {
+		d.end(errGoodbye)
+		return
+	}
+	it := d.items.get(key)
+	f := d.facts(key, bd, it)
+	switch decide(f) {
+	case remove, forget:
+		d.clear(ctx, key, it)
+		return
+	case deploy:
+		d.deploy(ctx, key, bd, it, false)
+	case correct:
+		d.deploy(ctx, key, bd, it, true)
+	}
+	if ctx.Err() == nil && d.look(ctx, key, bd, it, f) {
+		d.show(ctx, key, bd, it, f.Paused)
+	}
+}
+
+func (d *deployer) facts(key string, bd *fleet.BundleDeployment, it *item) facts {
+	f := facts{Name: key, Wanted: bd != nil && bd.DeletionTimestamp == nil}
+	if !f.Wanted {
+		return f
+	}
+	spec := bd.Spec
+	f.Empty = spec.DeploymentID == ""
+	f.Paused = spec.Paused || spec.OffSchedule
+	_, f.Current = d.current(key, bd, it)
+	f.Correct = correcting(spec)
+	if !f.Current {
+		f.WaitsFor = unmet(bd, d.allBundles())
+		if spec.WaitingForValues {
+			f.WaitsFor = "waiting for the Secret with the values"
+		}
+	}
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	it.waitsFor = f.WaitsFor
+	f.Drifted = it.drift.any()
+	f.Held = it.held(spec.DeploymentID, f.Current, d.Clock.Now())
+	return f
+}
+
+func correcting(spec fleet.BundleDeploymentSpec) bool {
+	enabled := func(c *fleet.CorrectDrift) bool { return c != nil && c.Enabled }
+	return enabled(spec.CorrectDrift) || enabled(spec.Options.CorrectDrift)
+}
+
+// held: what failed is not tried again before its time, unless it is something else that is wanted now.
+func (it *item) held(deploymentID string, current bool, now time.Time) bool {
+	return now.Before(it.until) && (current || it.failed == deploymentID)
+}
+
+// current is the release, when it is what the BundleDeployment asks for. The watch may still show as pending what this run
+// has finished.
+func (d *deployer) current(key string, bd *fleet.BundleDeployment, it *item) (release.Found, bool) {
+	namespace, name := release.Place(bd.Name, bd.Spec.Options)
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	for _, f := range d.shelf.of(key) {
+		if f.Namespace != namespace || f.Name != name || f.Labels[release.DeploymentIDLabel] != release.DeploymentIDValue(bd.Spec.DeploymentID) {
+			continue
+		}
+		made := it.deployed != nil && it.deployed.Namespace == namespace && it.deployed.Name == name && it.deployed.Version == f.Version
+		return f, f.Deployed || made
+	}
+	return release.Found{}, false
+}
+
+// deploy installs, upgrades, or undoes drift.
+func (d *deployer) deploy(ctx context.Context, key string, bd *fleet.BundleDeployment, it *item, correcting bool) {
+	lasting, cancel := lingering(ctx, d.Clock, d.Timing.Grace)
+	defer cancel()
+	request, err := d.request(lasting, key, bd, correcting)
+	if err == nil {
+		bounded, cancel := context.WithTimeout(lasting, d.Timing.Operation+request.Bound())
+		defer cancel()
+		d.items.settle(place{request.Namespace, request.Name}, key)
+		var made release.Deployed
+		if made, err = d.releases.Deploy(bounded, request); err == nil {
+			d.succeeded(key, it, made, correcting)
+			return
+		}
+	}
+	if ctx.Err() == nil {
+		d.failed(key, bd, it, err)
+	}
+}
+
+func (d *deployer) succeeded(key string, it *item, made release.Deployed, correcting bool) {
+	d.log(key).Infof("Deployed Helm release %s", made)
+	d.shelf.put(release.Found{Namespace: made.Namespace, Name: made.Name, Version: made.Version, Deployed: true, Labels: made.Labels})
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	it.deployed, it.drift = &made, drift{}
+	it.failure, it.failed, it.pauses, it.until = nil, "", nil, time.Time{}
+	if correcting {
+		d.rest(it)
+	}
+	d.drifts.AddAfter(key, d.Timing.Settle)
+}
+
+// rest keeps corrections of one release apart.
+func (d *deployer) rest(it *item) {
+	if it.corrections == nil || d.since(it.corrected) > 2*d.Timing.CorrectMax {
+		it.corrections = backoff(d.Timing.CorrectFirst, d.Timing.CorrectMax)
+	}
+	it.corrected = d.Clock.Now()
+	it.until = it.corrected.Add(it.corrections.Step())
+}
+
+func (d *deployer) failed(key string, bd *fleet.BundleDeployment, it *item, err error) {
+	d.log(key).Warnf("Deploying failed: %s", release.Explain(err))
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	if it.failed != bd.Spec.DeploymentID || it.pauses == nil {
+		it.pauses = backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
+	}
+	pause := it.pauses.Step()
+	if hopeless(err) {
+		pause = d.Timing.RetryMax
+	}
+	it.failed, it.failure, it.until = bd.Spec.DeploymentID, err, d.Clock.Now().Add(pause)
+	d.queue.AddAfter(key, pause)
+}
+
+// hopeless: only a change helps, of the BundleDeployment, which is an event, or of something on the member.
+func hopeless(err error) bool {
+	var unsupported *release.UnsupportedError
+	var invalid *release.InvalidError
+	var conflict *release.ConflictError
+	return errors.As(err, &unsupported) || errors.As(err, &invalid) || errors.As(err, &conflict)
+}
+
+// clear removes the releases of a BundleDeployment that is no longer wanted.
+func (d *deployer) clear(ctx context.Context, key string, it *item) {
+	for _, found := range d.shelf.of(key) {
+		if err := d.uninstall(ctx, key, found); err != nil {
+			d.again(ctx, key, it, err)
+			return
+		}
+	}
+	d.items.drop(key)
+}
+
+func (d *deployer) uninstall(ctx context.Context, key string, f release.Found) error {
+	lasting, cancel := lingering(ctx, d.Clock, d.Timing.Grace)
+	defer cancel()
+	bounded, cancel := context.WithTimeout(lasting, d.Timing.Operation)
+	defer cancel()
+	var err error
+	if isAgent(key) {
+		err = d.releases.Forget(bounded, f.Namespace, f.Name)
+	} else {
+		err = d.releases.Uninstall(bounded, f.Namespace, f.Name, f.Options())
+	}
+	if err == nil {
+		d.shelf.forget(key, f.Namespace, f.Name)
+		d.log(key).Infof("Removed Helm release %s/%s", f.Namespace, f.Name)
+	}
+	return err
+}
+
+func (d *deployer) again(ctx context.Context, key string, it *item, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	d.log(key).Warnf("Trying again: %s", release.Explain(err))
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	if it.pauses == nil {
+		it.pauses = backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
+	}
+	d.queue.AddAfter(key, it.pauses.Step())
+}
+
+// look makes sure that the objects of the release are watched, and says whether there is something to show.
+func (d *deployer) look(ctx context.Context, key string, bd *fleet.BundleDeployment, it *item, f facts) bool {
+	found, current := d.current(key, bd, it)
+	it.mu.Lock()
+	deployed := it.deployed
+	it.mu.Unlock()
+	if current && (deployed == nil || deployed.Version != found.Version || deployed.Name != found.Name || deployed.Namespace != found.Namespace) {
+		read, err := d.releases.Get(ctx, found)
+		if err != nil {
+			d.again(ctx, key, it, err)
+			return false
+		}
+		d.adopt(key, it, read)
+		deployed = read
+	}
+	if current && !d.tidy(ctx, key, it, found) {
+		return false
+	}
+	if len(d.shelf.of(key)) == 0 && deployed != nil {
+		it.mu.Lock()
+		it.deployed = nil // somebody removed it
+		it.mu.Unlock()
+		deployed = nil
+	}
+	return deployed == nil || d.known(key, it, deployed)
+}
+
+func (d *deployer) adopt(key string, it *item, read *release.Deployed) {
+	d.items.settle(place{read.Namespace, read.Name}, key)
+	it.mu.Lock()
+	it.deployed, it.drift = read, drift{}
+	it.mu.Unlock()
+	d.drifts.AddAfter(key, d.Timing.Settle)
+}
+
+// tidy removes releases under other names or in other namespaces, from before the options changed.
+func (d *deployer) tidy(ctx context.Context, key string, it *item, current release.Found) bool {
+	for _, other := range d.shelf.of(key) {
+		if other.Namespace == current.Namespace && other.Name == current.Name {
+			continue
+		}
+		if err := d.uninstall(ctx, key, other); err != nil {
+			d.again(ctx, key, it, err)
+			return false
+		}
+	}
+	return true
+}
+
+// patience is how long a status waits for a kind to be known: one whose objects may not be listed never is.
+const patience = 10 * time.Second
+
+// known says whether everything about the objects is known; if not, it comes again.
+func (d *deployer) known(key string, it *item, deployed *release.Deployed) bool {
+	synced := d.live.watch(deployed.Objects)
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	switch {
+	case synced && !it.unwatched.IsZero():
+		it.unwatched = time.Time{}
+		d.drifts.AddAfter(key, d.Timing.Settle)
+	case !synced && it.unwatched.IsZero():
+		it.unwatched = d.Clock.Now()
+	}
+	if !synced {
+		d.queue.AddAfter(key, d.Timing.Settle)
+		return d.since(it.unwatched) > patience
+	}
+	// Right after a deployment nothing was compared yet; the status waits for it, and is written once.
+	return it.drift.verdicts != nil || it.drift.err != "" || len(deployed.Objects) == 0
+}
+
+// installed: of a failed first attempt there is a history too.
+func (d *deployer) installed(key string, base fleet.BundleDeploymentStatus) bool {
+	found := d.shelf.of(key)
+	return slices.ContainsFunc(found, func(f release.Found) bool { return f.Deployed }) ||
+		len(found) > 0 && conditionOf(base, fleet.ConditionInstalled).Status == corev1.ConditionTrue
+}
+
+// show writes the status.
+func (d *deployer) show(ctx context.Context, key string, bd *fleet.BundleDeployment, it *item, paused bool) {
+	v := d.view(key, bd, it)
+	v.paused = paused
+	wrote, err := d.report(ctx, bd, v.base, assess(v))
+	if err != nil {
+		d.again(ctx, key, it, err)
+		return
+	}
+	if wrote.version != "" {
+		it.mu.Lock()
+		it.written = wrote
+		it.mu.Unlock()
+	}
+}
+
+// view gathers what the status is made of. What is too early to correct is looked at again in time.
+func (d *deployer) view(key string, bd *fleet.BundleDeployment, it *item) view {
+	_, current := d.current(key, bd, it)
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	base := it.written.base(bd)
+	v := view{
+		spec: bd.Spec, base: base, current: current, installed: it.deployed != nil || d.installed(key, base),
+		deployed: it.deployed, failure: it.failure, waitsFor: it.waitsFor, drift: it.drift, live: d.live.get,
+	}
+	if it.failed != bd.Spec.DeploymentID {
+		v.failure = nil // of something else than what is wanted now
+	}
+	if now := d.Clock.Now(); v.deployed != nil && it.drift.any() && now.Before(it.until) {
+		d.queue.AddAfter(key, it.until.Sub(now))
+	}
+	return v
+}

@@ -1,0 +1,413 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	kubetesting "k8s.io/client-go/testing"
+
+	"github.com/muster-fleet/muster/pkg/agent/deploy"
+	"github.com/muster-fleet/muster/pkg/agentmanifest"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// installation is everything that an import, the chart and the agent's Bundle may have put onto a member for an agent in
+// the namespace, without the credential; the bystanders are other people's.
+type installation struct {
+	namespace string
+	managed   bool // the ClusterRole of the import or the Bundle
+	chart     bool // that of the chart
+}
+
+func (i installation) objects() []runtime.Object {
+	here := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: i.namespace, Name: name, UID: types.UID("uid-" + name)}
+	}
+	imported := must(importLabels(""))
+	helm := func(release string) *corev1.Secret {
+		s := &corev1.Secret{ObjectMeta: here("sh.helm.release.v1." + release + ".v1")}
+		s.Labels = map[string]string{"owner": "helm", "name": release}
+		return s
+	}
+	pull := &corev1.Secret{ObjectMeta: here("pull-secret")}
+	pull.Labels = imported
+	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: agentmanifest.PriorityClassName, Labels: imported}, Value: 5}
+	pods := map[string]string{"app": "fleet-agent"}
+	deployment := &appsv1.Deployment{ObjectMeta: here("fleet-agent"), Spec: appsv1.DeploymentSpec{
+		Selector: &metav1.LabelSelector{MatchLabels: pods},
+		Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: pods},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "fleet-agent", Image: "agent"}}},
+		},
+	}}
+	all := []runtime.Object{
+		&corev1.ConfigMap{ObjectMeta: here("fleet-agent")}, &corev1.ConfigMap{ObjectMeta: here("fleet-agent-hub")},
+		&networkingv1.NetworkPolicy{ObjectMeta: here("default-allow-all")}, &policyv1.PodDisruptionBudget{ObjectMeta: here("fleet-agent-pod-disruption-budget")},
+		&corev1.ServiceAccount{ObjectMeta: here("fleet-agent")}, &coordinationv1.Lease{ObjectMeta: here("fleet-agent")},
+		deployment, helm("fleet-agent"), helm("fleet-agent-one"), pull, class,
+		&corev1.Secret{ObjectMeta: here("fleet-agent-pending")},
+	}
+	if i.managed {
+		all = append(all, i.role(agentmanifest.ClusterRoleName(i.namespace), agentmanifest.ClusterRoleBindingName(i.namespace))...)
+	}
+	if i.chart {
+		all = append(all, i.role(chartClusterRole, chartClusterRoleBinding)...)
+	}
+	return all
+}
+
+func (i installation) role(role, binding string) []runtime.Object {
+	return []runtime.Object{
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: role, UID: types.UID("uid-" + role)}, Rules: []rbacv1.PolicyRule{
+			{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}}, {Verbs: []string{"*"}, NonResourceURLs: []string{"*"}},
+		}},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: binding, UID: types.UID("uid-" + binding)},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: i.namespace, Name: "fleet-agent"}},
+		},
+	}
+}
+
+// bystanders look like the agent's, but are not.
+func (i installation) bystanders() []runtime.Object {
+	here := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: i.namespace, Name: name} }
+	helm := &corev1.Secret{ObjectMeta: here("sh.helm.release.v1.fleet-agents-friend.v1")}
+	helm.Labels = map[string]string{"owner": "helm", "name": "fleet-agents-friend"}
+	return []runtime.Object{
+		&corev1.ConfigMap{ObjectMeta: here("somebody-elses")}, &corev1.Secret{ObjectMeta: here("somebody-elses")},
+		&corev1.ServiceAccount{ObjectMeta: here("somebody-elses")}, helm,
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "other-" + i.namespace + "-fleet-agent-role"}},
+	}
+}
+
+var kinds = map[string]schema.GroupVersionResource{
+	"ConfigMap": corev1.SchemeGroupVersion.WithResource("configmaps"), "Secret": corev1.SchemeGroupVersion.WithResource("secrets"),
+	"ServiceAccount": corev1.SchemeGroupVersion.WithResource("serviceaccounts"), "Lease": coordinationv1.SchemeGroupVersion.WithResource("leases"),
+	"Deployment": appsv1.SchemeGroupVersion.WithResource("deployments"), "NetworkPolicy": networkingv1.SchemeGroupVersion.WithResource("networkpolicies"),
+	"PodDisruptionBudget": policyv1.SchemeGroupVersion.WithResource("poddisruptionbudgets"),
+	"PriorityClass":       schedulingv1.SchemeGroupVersion.WithResource("priorityclasses"),
+	"ClusterRole":         rbacv1.SchemeGroupVersion.WithResource("clusterroles"),
+	"ClusterRoleBinding":  rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"),
+}
+
+// leaver is an agent that is told farewell as soon as it works.
+type leaver struct {
+	*fixture
+	objects []runtime.Object
+}
+
+func newLeaver(t *testing.T, i installation) *leaver {
+	t.Helper()
+	i.namespace = agentNamespace
+	f := &leaver{fixture: newFixture(t), objects: i.objects()}
+	for _, object := range append(i.objects(), i.bystanders()...) {
+		require.NoError(t, f.core.Tracker().Add(object))
+	}
+	f.has(f.stored())
+	return f
+}
+
+// marked has the mark on the credential, as after a farewell.
+func (f *leaver) marks(value string) *corev1.Secret {
+	f.Helper()
+	secret := f.stored()
+	secret.Annotations = map[string]string{leavingAnnotation: value}
+	return secret
+}
+
+func describeObject(t *testing.T, object runtime.Object) (kind, namespace, name string) {
+	t.Helper()
+	accessor, err := meta.Accessor(object)
+	require.NoError(t, err)
+	kind = fmt.Sprintf("%T", object)
+	return kind[strings.LastIndex(kind, ".")+1:], accessor.GetNamespace(), accessor.GetName()
+}
+
+// owners are the UIDs of an object's owners; nil when it is gone.
+func (f *leaver) owners(object runtime.Object) []types.UID {
+	f.Helper()
+	kind, namespace, name := describeObject(f.T, object)
+	got, err := f.core.Tracker().Get(kinds[kind], namespace, name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	require.NoError(f, err)
+	accessor, err := meta.Accessor(got)
+	require.NoError(f, err)
+	owners := []types.UID{}
+	for _, owner := range accessor.GetOwnerReferences() {
+		owners = append(owners, owner.UID)
+	}
+	return owners
+}
+
+// left waits for the last word of an agent that has left.
+func (f *leaver) left() {
+	f.Helper()
+	f.says("The agent has left: its objects in Namespace cattle-fleet-system are being removed")
+}
+
+func TestLeavingIsOneDeletionOfTheOwnerOfEverything(t *testing.T) {
+	for name, row := range map[string]struct {
+		installation
+		owner     string
+		ownerName string
+	}{
+		"imported":           {installation{managed: true}, "ClusterRole", "cattle-fleet-system-fleet-agent-role"},
+		"by the chart":       {installation{chart: true}, "ClusterRole", chartClusterRole},
+		"the chart, adopted": {installation{managed: true, chart: true}, "ClusterRole", "cattle-fleet-system-fleet-agent-role"},
+		"with other rights":  {installation{}, "Deployment", "fleet-agent"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newLeaver(t, row.installation)
+			f.has(f.marks(noBootstrap))
+			before := len(f.core.Actions())
+			f.starts()
+			f.left()
+			owner := types.UID("uid-" + row.ownerName)
+			for _, object := range append(f.objects, f.stored()) {
+				kind, _, name := describeObject(t, object)
+				if kind == row.owner && name == row.ownerName {
+					assert.Nil(t, f.owners(object), "the owner is deleted")
+					continue
+				}
+				assert.Equal(t, []types.UID{owner}, f.owners(object), "%s %s", kind, name)
+			}
+			for _, object := range (installation{namespace: agentNamespace}).bystanders() {
+				assert.Equal(t, []types.UID{}, f.owners(object))
+			}
+			assert.Equal(t, []string{"delete " + row.ownerName}, f.writes(before))
+			assert.Zero(t, f.hub.count(""), "the hub has forgotten it")
+		})
+	}
+}
+
+func TestAnAgentWithoutAnyOwnerRemovesItsObjectsOneByOneTheMarkLast(t *testing.T) {
+	f := newFixture(t)
+	secret := f.stored()
+	secret.Annotations = map[string]string{leavingAnnotation: noBootstrap}
+	f.has(secret)
+	f.hasConfigMap(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: registration.AgentHubConfigMap}})
+	before := len(f.core.Actions())
+	f.starts()
+	f.says("The agent has left")
+	assert.Nil(t, secretNow(t, f.life, registration.CredentialSecret))
+	writes := f.writes(before)
+	assert.Equal(t, "delete fleet-agent", writes[len(writes)-1])
+	assert.Contains(t, writes, "delete fleet-agent-hub")
+}
+
+func TestWhatOtherAgentsHaveInCommonStays(t *testing.T) {
+	f := newLeaver(t, installation{managed: true})
+	theirs := installation{namespace: "elsewhere", chart: true}
+	for _, object := range theirs.role(chartClusterRole, chartClusterRoleBinding) {
+		require.NoError(t, f.core.Tracker().Add(object))
+	}
+	class, err := f.core.SchedulingV1().PriorityClasses().Get(t.Context(), agentmanifest.PriorityClassName, metav1.GetOptions{})
+	require.NoError(t, err)
+	class.Labels = map[string]string{"objectset.rio.cattle.io/hash": "another agent's"}
+	_, err = f.core.SchedulingV1().PriorityClasses().Update(t.Context(), class, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	f.has(f.marks(noBootstrap))
+	f.starts()
+	f.left()
+	for _, object := range append(theirs.role(chartClusterRole, chartClusterRoleBinding), class) {
+		assert.Equal(t, []types.UID{}, f.owners(object))
+	}
+}
+
+func TestAFarewellIsWrittenDownBeforeAnythingElse(t *testing.T) {
+	for name, row := range map[string]struct {
+		bootstrap func(f *leaver) []*corev1.Secret
+		want      string
+	}{
+		"nothing to register with": {func(*leaver) []*corev1.Secret { return nil }, noBootstrap},
+		"with a leftover":          {func(f *leaver) []*corev1.Secret { return []*corev1.Secret{f.bootstrap()} }, "uid-of-it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newLeaver(t, installation{managed: true})
+			f.has(row.bootstrap(f)...)
+			before := len(f.core.Actions())
+			require.NoError(t, f.life.beginLeaving(t.Context()))
+			assert.Equal(t, []string{"update fleet-agent"}, f.writes(before))
+			assert.Equal(t, row.want, secretNow(t, f.life, registration.CredentialSecret).Annotations[leavingAnnotation])
+			f.starts()
+			f.left()
+			assert.Nil(t, secretNow(t, f.life, registration.BootstrapSecret))
+			assert.Empty(t, f.hub.registrations())
+		})
+	}
+	t.Run("without a credential there is no mark", func(t *testing.T) {
+		f := newLeaver(t, installation{managed: true})
+		f.lacks(registration.CredentialSecret)
+		require.ErrorContains(t, f.life.beginLeaving(t.Context()), "Secret cattle-fleet-system/fleet-agent")
+	})
+}
+
+// The agent dies at its n-th write, before it was carried out or after; another process finishes.
+func TestLeavingIsFinishedAfterDeathAtAnyWrite(t *testing.T) {
+	for _, carriedOut := range []bool{false, true} {
+		for n := 1; ; n++ {
+			f := newLeaver(t, installation{managed: true, chart: true})
+			f.has(f.bootstrap())
+			require.NoError(t, f.life.beginLeaving(t.Context()))
+			ctx, die := context.WithCancel(t.Context())
+			deaths := &deathAtWrite{at: n, die: die, carriedOut: carriedOut}
+			f.core.PrependReactor("*", "*", deaths.react)
+			ended := make(chan struct{})
+			go func() { defer close(ended); live(ctx, f.life.config, f.life.member, nil) }()
+			f.eventually(func() bool { return ctx.Err() != nil || f.said("The agent has left") > 0 }, "death or the end")
+			died := ctx.Err() != nil
+			die()
+			<-ended
+			deaths.stop()
+			if _, err := f.core.RbacV1().ClusterRoles().Get(t.Context(), agentmanifest.ClusterRoleName(agentNamespace), metav1.GetOptions{}); err == nil {
+				f.log.Reset()
+				f.starts()
+				f.left()
+			}
+			for _, object := range f.objects {
+				owners := f.owners(object)
+				assert.True(t, owners == nil || slices.Contains(owners, types.UID("uid-cattle-fleet-system-fleet-agent-role")), "%T", object)
+			}
+			if !died {
+				require.Greater(t, n, 15, "leaving has more writes than that")
+				break
+			}
+		}
+	}
+}
+
+type deathAtWrite struct {
+	mutex      sync.Mutex
+	at, writes int
+	die        func()
+	carriedOut bool
+	stopped    bool
+}
+
+func (d *deathAtWrite) react(action kubetesting.Action) (bool, runtime.Object, error) {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	if verb := action.GetVerb(); d.stopped || verb == "get" || verb == "list" || verb == "watch" {
+		return false, nil, nil
+	}
+	if d.writes++; d.writes < d.at {
+		return false, nil, nil
+	}
+	d.die()
+	return !d.carriedOut || d.writes > d.at, nil, apierrors.NewInternalError(assert.AnError)
+}
+
+func (d *deathAtWrite) stop() {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	d.stopped = true
+}
+
+func TestAnAgentThatIsInstalledAgainWhileItLeavesStays(t *testing.T) {
+	another := func(f *leaver, edits ...string) *corev1.Secret {
+		secret := f.bootstrap(edits...)
+		secret.UID = "uid-of-another"
+		return secret
+	}
+	for name, arrange := range map[string]func(f *leaver){
+		"it is there at the start": func(f *leaver) { f.has(f.marks(noBootstrap), another(f)) },
+		"in place of a leftover":   func(f *leaver) { f.has(f.marks("uid-of-it"), another(f)) },
+		"the leftover asks for another registration": func(f *leaver) {
+			f.has(f.marks("uid-of-it"), f.bootstrap("registration", "uid/9"))
+		},
+		"it comes in the middle": func(f *leaver) {
+			f.has(f.marks(noBootstrap))
+			var once sync.Once
+			f.core.PrependReactor("patch", "deployments", func(kubetesting.Action) (bool, runtime.Object, error) {
+				once.Do(func() { _ = f.core.Tracker().Add(another(f)) })
+				return false, nil, nil
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newLeaver(t, installation{managed: true, chart: true})
+			f.hub.refused[oldToken] = true
+			arrange(f)
+			f.starts()
+			f.settles(newToken)
+			assert.Zero(t, f.said("The agent has left"))
+			for _, object := range append(f.objects, f.stored()) {
+				if _, _, name := describeObject(t, object); name != registration.PendingSecret {
+					assert.Equal(t, []types.UID{}, f.owners(object), "%T %s", object, name)
+				}
+			}
+			assert.Empty(t, secretNow(t, f.life, registration.CredentialSecret).Annotations)
+		})
+	}
+}
+
+// farewells is a part that removes everything as soon as it is told to.
+func farewells(between func()) deployment {
+	return func(ctx context.Context, c deploy.Config) error {
+		if err := c.Leaving(ctx); err != nil {
+			return err
+		}
+		between()
+		return deploy.ErrFarewell
+	}
+}
+
+func TestTheAgentLeavesWhenTheHubSaysFarewell(t *testing.T) {
+	f := newLeaver(t, installation{managed: true})
+	f.life.config.Member = &rest.Config{}
+	f.startsDeploying(farewells(func() {}))
+	f.left()
+	assert.Zero(t, f.said("Starting over"))
+}
+
+func TestAnAgentThatDiesBeforeTheHubIsToldLeavesNevertheless(t *testing.T) {
+	f := newLeaver(t, installation{managed: true})
+	f.life.config.Member = &rest.Config{}
+	ctx, die := context.WithCancel(t.Context())
+	live(ctx, f.life.config, f.life.member, farewells(die))
+	assert.True(t, marked(secretNow(t, f.life, registration.CredentialSecret)))
+	f.hub.set(func() { f.hub.refused[oldToken] = true }) // forgotten
+	f.starts()
+	f.left()
+}
+
+func TestLeavingWaitsForAMemberInTrouble(t *testing.T) {
+	f := newLeaver(t, installation{managed: true})
+	var mutex sync.Mutex
+	failures := 0
+	f.core.PrependReactor("*", "clusterroles", func(kubetesting.Action) (bool, runtime.Object, error) {
+		mutex.Lock()
+		defer mutex.Unlock()
+		if failures++; failures < 5 {
+			return true, nil, apierrors.NewServiceUnavailable("later")
+		}
+		return false, nil, nil
+	})
+	f.has(f.marks(noBootstrap))
+	f.starts()
+	f.says("Cannot leave yet")
+	f.left()
+}

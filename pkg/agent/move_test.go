@@ -1,0 +1,388 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	kubetesting "k8s.io/client-go/testing"
+
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// moving is an agent that works with its stored credential at the hub, and a second address of the same hub.
+type moving struct {
+	*fixture
+	there *stubHub
+}
+
+func newMoving(t *testing.T) *moving {
+	t.Helper()
+	return &moving{fixture: newFixture(t), there: newStubHub(t)}
+}
+
+// says writes the ConfigMap that has the hub's address.
+func (m *moving) tells(url, ca, mode string) {
+	m.Helper()
+	m.hasConfigMap(hubConfigMap(url, ca, mode))
+}
+
+func (f *fixture) hasConfigMap(configMap *corev1.ConfigMap) {
+	f.Helper()
+	client := f.core.CoreV1().ConfigMaps(agentNamespace)
+	_, err := client.Create(f.Context(), configMap, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		_, err = client.Update(f.Context(), configMap, metav1.UpdateOptions{})
+	}
+	require.NoError(f, err)
+}
+
+func (m *moving) tellsMode(mode string) {
+	m.Helper()
+	m.hasConfigMap(&corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: registration.AgentConfigMap},
+		Data:       map[string]string{"config": `{"agentTLSMode":"` + mode + `"}`},
+	})
+}
+
+// bootstrapThere is what an import at the other address writes.
+func (m *moving) bootstrapThere(edits ...string) *corev1.Secret {
+	return bootstrapSecret(m.there.server.URL, m.there.ca(), edits...)
+}
+
+func (f *fixture) storedNow() *stored {
+	f.Helper()
+	secret := secretNow(f.T, f.life, registration.CredentialSecret)
+	require.NotNil(f, secret)
+	s, err := parseStored(secret)
+	require.NoError(f, err)
+	return s
+}
+
+// arrives waits until the agent works at the address with the token, and nothing of an import is left.
+func (f *fixture) arrives(at *stubHub, token string) {
+	f.Helper()
+	f.eventually(func() bool {
+		s := f.storedNow()
+		return strings.TrimRight(s.access.server, "/") == at.server.URL && s.access.token == token && at.count("/status as "+token) > 0 &&
+			secretNow(f.T, f.life, registration.BootstrapSecret) == nil && secretNow(f.T, f.life, registration.PendingSecret) == nil
+	}, "work at "+at.server.URL)
+}
+
+// reported is status.agent.hub of the last heartbeat.
+func (h *stubHub) reported() map[string]any {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	if len(h.beats) == 0 {
+		return nil
+	}
+	var patch struct {
+		Status struct{ Agent struct{ Hub map[string]any } }
+	}
+	if err := json.Unmarshal([]byte(h.beats[len(h.beats)-1]), &patch); err != nil {
+		h.t.Error(err)
+	}
+	return patch.Status.Agent.Hub
+}
+
+func (m *moving) reportsPending(text string) {
+	m.Helper()
+	m.eventually(func() bool {
+		pending, _ := m.hub.reported()["pending"].(string)
+		return strings.Contains(pending, text)
+	}, "pending: "+text)
+}
+
+func TestAnotherWayIsTakenWithTheStoredCredential(t *testing.T) {
+	rows := map[string]func(m *moving){
+		"a bootstrap Secret": func(m *moving) { m.has(m.bootstrapThere()) },
+		"a ConfigMap":        func(m *moving) { m.tells(m.there.server.URL, m.there.ca(), "strict") },
+		"a bootstrap Secret against a ConfigMap": func(m *moving) {
+			m.tells("https://127.0.0.1:1", "", "")
+			m.has(m.bootstrapThere())
+		},
+	}
+	for name, tell := range rows {
+		for _, running := range []bool{false, true} {
+			t.Run(name+map[bool]string{false: " at the start", true: " while running"}[running], func(t *testing.T) {
+				m := newMoving(t)
+				m.has(m.stored())
+				if running {
+					m.starts()
+					m.settles(oldToken)
+				}
+				before := len(m.core.Actions())
+				tell(m)
+				if !running {
+					m.starts()
+				}
+				m.arrives(m.there, oldToken)
+				assert.Empty(t, m.there.registrations())
+				assert.Nil(t, m.there.reported()["pending"])
+				assert.Equal(t, m.there.server.URL, m.there.reported()["apiServerURL"])
+				updates := 0
+				for _, write := range m.writes(before) {
+					if write == "update fleet-agent" {
+						updates++
+					}
+				}
+				assert.Equal(t, 1, updates, "one write")
+			})
+		}
+	}
+}
+
+func TestAWayThatDoesNotWorkIsReportedAndTheOldOneKept(t *testing.T) {
+	rows := map[string]struct {
+		tell func(m *moving)
+		want string
+	}{
+		"nobody there": {
+			func(m *moving) { m.there.server.Close(); m.tells(m.there.server.URL, m.there.ca(), "") }, "it cannot be reached",
+		},
+		"a CA of somebody else": {
+			func(m *moving) { m.tells(m.there.server.URL, testCA(m.T), "strict") }, "certificate",
+		},
+		"strict without a CA": {
+			func(m *moving) { m.tells(m.there.server.URL, "", "strict") }, "agentTLSMode is strict, but there is no CA to trust; set key apiServerCA of ConfigMap fleet-agent-hub",
+		},
+		"a mode nobody knows": {
+			func(m *moving) { m.tellsMode("loose") }, `agentTLSMode "loose"`,
+		},
+		"garbage": {
+			func(m *moving) { m.tells("garbage", "", "") }, "its key apiServerURL is unusable",
+		},
+		"a proxy": {
+			func(m *moving) {
+				m.there.fault = func(*http.Request) (int, string) { return 401, "<h1>401</h1>" }
+				m.has(m.bootstrapThere())
+			}, "it, or a proxy on the way, answered, but did not refuse the credential",
+		},
+		"another hub, and nothing to register with": {
+			func(m *moving) { m.there.refused[oldToken] = true; m.tells(m.there.server.URL, m.there.ca(), "") },
+			"the hub there refuses the stored credential",
+		},
+	}
+	for name, row := range rows {
+		t.Run(name, func(t *testing.T) {
+			m := newMoving(t)
+			m.life.config.CheckinInterval = time.Hour // a change is reported at once nevertheless
+			m.has(m.stored())
+			m.starts()
+			m.settles(oldToken)
+			before := m.storedNow()
+			row.tell(m)
+			m.reportsPending(row.want)
+			m.says("Cannot go over to ")
+			assert.Equal(t, before, m.storedNow())
+			assert.Empty(t, m.there.registrations())
+			assert.Equal(t, m.hub.server.URL, m.hub.reported()["apiServerURL"])
+			assert.Equal(t, 1, m.said("Cannot go over to "), "said once, tried often")
+
+			m.tells(m.hub.server.URL, m.hub.ca(), "")
+			m.tellsMode("system-store")
+			if secretNow(t, m.life, registration.BootstrapSecret) != nil {
+				m.lacks(registration.BootstrapSecret)
+			}
+			m.eventually(func() bool { return m.hub.reported()["pending"] == nil }, "nothing pending any more")
+		})
+	}
+}
+
+func TestAWayThatComesToWorkIsTaken(t *testing.T) {
+	m := newMoving(t)
+	m.there.fault = func(*http.Request) (int, string) { return 503, "<h1>503</h1>" }
+	m.has(m.stored(), m.bootstrapThere())
+	m.starts()
+	m.reportsPending("unable to handle the request")
+	assert.NotNil(t, secretNow(t, m.life, registration.BootstrapSecret), "it is needed until it has worked")
+	m.there.set(func() { m.there.fault = nil })
+	m.arrives(m.there, oldToken)
+}
+
+func TestBothWaysAreTriedWhileNeitherWorks(t *testing.T) {
+	down := func(*http.Request) (int, string) { return 503, "<h1>503</h1>" }
+	for name, comesBack := range map[string]func(m *moving) *stubHub{
+		"the old one comes back": func(m *moving) *stubHub { return m.hub },
+		"the new one comes up":   func(m *moving) *stubHub { return m.there },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMoving(t)
+			m.hub.fault, m.there.fault = down, down
+			m.has(m.stored(), m.bootstrapThere())
+			before := m.storedNow()
+			m.starts()
+			m.eventually(func() bool {
+				return m.hub.count("bundledeployments as "+oldToken) > 2 && m.there.count("bundledeployments as "+oldToken) > 2
+			}, "both asked")
+			assert.Equal(t, before, m.storedNow())
+			back := comesBack(m)
+			back.set(func() { back.fault = nil })
+			m.eventually(func() bool { return back.count("/status as "+oldToken) > 0 }, "work")
+			assert.Equal(t, back.server.URL, m.storedNow().access.server)
+			assert.Empty(t, m.there.registrations())
+		})
+	}
+}
+
+func TestWhereTheStoredCredentialIsRefusedTheBootstrapSecretRegisters(t *testing.T) {
+	for name, old := range map[string]func(m *moving){
+		"beside the old way":         func(*moving) {},
+		"when the old way is dead":   func(m *moving) { m.hub.server.Close() },
+		"when it is refused as well": func(m *moving) { m.hub.refused[oldToken] = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMoving(t)
+			m.there.refused[oldToken] = true
+			old(m)
+			m.has(m.stored(), m.bootstrapThere())
+			m.starts()
+			m.arrives(m.there, newToken)
+			assert.GreaterOrEqual(t, m.there.count("bundledeployments as "+oldToken), refusalsNeeded, "certain")
+			assert.Len(t, m.there.registrations(), 1)
+		})
+	}
+}
+
+func TestTheOldWayIsKeptUntilARegistrationElsewhereHasWorked(t *testing.T) {
+	m := newMoving(t)
+	m.life.config.CheckinInterval = 5 * time.Millisecond
+	m.there.refused[oldToken], m.there.refused[testToken] = true, true
+	m.has(m.stored(), m.bootstrapThere())
+	before := m.storedNow()
+	m.starts()
+	m.says(`registration token "import-token-one" expired or was revoked`)
+	beats := m.hub.count("/status as " + oldToken)
+	m.eventually(func() bool { return m.hub.count("/status as "+oldToken) > beats+5 }, "heartbeats on the old way")
+	assert.Equal(t, before, m.storedNow())
+}
+
+func TestAnImportIsNotUndoneByAnOldConfigMap(t *testing.T) {
+	m := newMoving(t)
+	m.tells(m.hub.server.URL, m.hub.ca(), "system-store")
+	m.has(m.stored(), m.bootstrapThere())
+	m.starts()
+	m.arrives(m.there, oldToken)
+	before, asked := len(m.core.Actions()), m.hub.count("")
+	m.tellsMode("system-store")
+	m.eventually(func() bool { return len(m.core.Actions()) > before+6 }, "a look")
+	assert.Equal(t, m.there.server.URL, m.storedNow().access.server)
+	assert.Equal(t, asked, m.hub.count(""), "not even asked")
+	m.tells(m.hub.server.URL+"/", m.hub.ca(), "system-store")
+	m.arrives(m.hub, oldToken) // what has changed counts again
+}
+
+func TestAnAgentThatWasLedAstrayFindsBackByTheConfigMap(t *testing.T) {
+	m := newMoving(t)
+	m.tells(m.hub.server.URL, m.hub.ca(), "")
+	m.has(m.stored(), m.bootstrapThere())
+	m.starts()
+	m.arrives(m.there, oldToken)
+	m.there.set(func() { m.there.fault = func(*http.Request) (int, string) { return 502, "<h1>502</h1>" } })
+	m.life.config.CheckinInterval = time.Millisecond
+	runUntil(t, m.life, func() bool { return m.storedNow().access.server == m.hub.server.URL })
+	assert.Empty(t, m.hub.registrations())
+}
+
+func TestANewTLSModeIsProvedBeforeItIsTaken(t *testing.T) {
+	m := newMoving(t)
+	m.has(m.stored())
+	m.starts()
+	m.settles(oldToken)
+	m.tellsMode("strict")
+	m.eventually(func() bool { return m.storedNow().mode == "strict" }, "the mode that works is stored")
+	m.eventually(func() bool { return m.hub.reported()["agentTLSMode"] == "strict" }, "and reported")
+	assert.Empty(t, m.hub.registrations())
+}
+
+func TestAModeThatCannotWorkDoesNotCostTheIdentity(t *testing.T) {
+	m := newMoving(t)
+	plain := newStubHub(t)
+	plain.server.Close()
+	m.tellsMode("strict")
+	m.has(storedSecret(t, plain.server.URL, "", oldToken, credentialTLSMode, ""))
+	m.starts()
+	m.says("Waiting for the hub, keeping the stored credential")
+	assert.Zero(t, m.said("cannot be used"))
+	assert.Equal(t, oldToken, m.storedToken())
+}
+
+func TestSecretsOfEarlierAgentsLearnTheirTLSMode(t *testing.T) {
+	m := newMoving(t)
+	m.tellsMode("strict")
+	m.has(m.stored(credentialTLSMode, ""))
+	before := len(m.core.Actions())
+	m.starts()
+	m.settles(oldToken)
+	m.eventually(func() bool { return m.storedNow().mode == "strict" }, "the mode it works in")
+	assert.Equal(t, []string{"update fleet-agent"}, m.writes(before))
+}
+
+// The agent dies at its n-th write on the member, before the write was carried out or after it; another goes on.
+func TestDeathAtAnyWriteOfAMoveIsRecoveredFrom(t *testing.T) {
+	for _, carriedOut := range []bool{false, true} {
+		for n := 1; n <= 3; n++ {
+			m := newMoving(t)
+			m.has(m.stored(), m.bootstrapThere())
+			ctx, die := context.WithCancel(t.Context())
+			writes := 0
+			m.core.PrependReactor("*", "secrets", func(action kubetesting.Action) (bool, runtime.Object, error) {
+				if verb := action.GetVerb(); verb == "get" || verb == "list" || verb == "watch" || ctx.Err() != nil && writes > n {
+					return false, nil, nil
+				}
+				if writes++; writes == n {
+					die()
+					return !carriedOut, nil, apierrors.NewInternalError(assert.AnError)
+				}
+				return false, nil, nil
+			})
+			ended := make(chan struct{})
+			go func() { defer close(ended); live(ctx, m.life.config, m.life.member, nil) }()
+			m.eventually(func() bool { return ctx.Err() != nil || m.there.count("/status") > 0 && m.gone() }, "death or arrival")
+			died := ctx.Err() != nil
+			die()
+			<-ended
+			writes = n + 1
+			m.starts()
+			m.arrives(m.there, oldToken)
+			assert.Empty(t, m.there.registrations())
+			assert.Equal(t, n < 3, died, "a move has two writes")
+		}
+	}
+}
+
+func (m *moving) gone() bool { return secretNow(m.T, m.life, registration.BootstrapSecret) == nil }
+
+func TestANoticeWakesForNewsOnly(t *testing.T) {
+	n := &notice{}
+	text, news := n.get()
+	assert.Empty(t, text)
+	assert.True(t, n.set("a", "first"))
+	<-news
+	text, news = n.get()
+	assert.Equal(t, "first", text)
+	assert.False(t, n.set("a", "other words"))
+	select {
+	case <-news:
+		t.Fatal("other words are no news")
+	default:
+	}
+	text, _ = n.get()
+	assert.Equal(t, "other words", text)
+	assert.True(t, n.set("", ""))
+	<-news
+}
+
+func TestAPageOfAProxyIsCutShort(t *testing.T) {
+	assert.Equal(t, "short", brief("short"))
+	assert.Len(t, []rune(brief(strings.Repeat("ü", 1000))), 403)
+}

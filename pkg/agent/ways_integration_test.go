@@ -1,0 +1,163 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// address is a second address of the hub of a world, with a CA of its own.
+func (w *world) address() *front {
+	w.Helper()
+	certificate := serverCertificate(w.T)
+	plane := w.hub.plane
+	return newFront(w.T, &rest.Config{Host: plane.URL(), TLSClientConfig: rest.TLSClientConfig{CAData: plane.CA()}}, func(h http.Handler) *httptest.Server {
+		server := httptest.NewUnstartedServer(h)
+		server.EnableHTTP2 = true
+		server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
+		server.StartTLS()
+		return server
+	})
+}
+
+// tells writes ConfigMap fleet-agent-hub, as the agent's Bundle does.
+func (w *world) tells(url, ca, mode string) {
+	w.Helper()
+	configMap := hubConfigMap(url, ca, mode)
+	configMap.Namespace = w.config.Namespace
+	client := w.member.CoreV1().ConfigMaps(w.config.Namespace)
+	_, err := client.Create(w.Context(), configMap, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		_, err = client.Update(w.Context(), configMap, metav1.UpdateOptions{})
+	}
+	require.NoError(w, err)
+}
+
+// reported is what the Cluster on the hub says of its agent.
+func (w *world) reported() fleet.AgentStatus {
+	w.Helper()
+	cluster, err := w.hub.fleet.FleetV1alpha1().Clusters(w.hub.workspace).Get(context.Background(), clusterName, metav1.GetOptions{})
+	require.NoError(w, err)
+	return cluster.Status.Agent
+}
+
+// reports waits until the hub knows by which way the agent comes.
+func (w *world) reports(f *front) {
+	w.Helper()
+	w.eventually(func() bool {
+		hub := w.reported().Hub
+		return hub != nil && hub.APIServerURL == f.server.URL && hub.APIServerCAHash == registration.CAHash(bytes.TrimSpace([]byte(pemOf(f.server))))
+	}, "the way "+f.server.URL)
+}
+
+func registered(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.config.Version, w.config.Generation = "v1.2.3", "uid/1"
+	w.hub.grants()
+	w.hasToken("token", registration.BootstrapRegistration, "uid/1")
+	return w
+}
+
+func TestANewAddressIsTakenWithoutANewRegistrationOnRealAPIServers(t *testing.T) {
+	for name, tell := range map[string]func(w *world, there *front){
+		"by an import": func(w *world, there *front) {
+			w.bootstraps("token", registration.BootstrapRegistration, "uid/1",
+				registration.BootstrapAPIServerURL, there.server.URL, registration.BootstrapAPIServerCA, pemOf(there.server))
+		},
+		"by the agent's Bundle": func(w *world, there *front) { w.tells(there.server.URL, pemOf(there.server), "strict") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := registered(t)
+			w.starts()
+			before := w.settles()
+			w.reports(w.hubFront)
+			there := w.address()
+			tell(w, there)
+			w.reports(there)
+			after := w.settles()
+			assert.Equal(t, before.access.token, after.access.token)
+			assert.Len(t, w.hub.requests(t.Context()), 1)
+			w.hubFront.server.Close() // nothing needs it any more
+			w.settles()
+		})
+	}
+}
+
+func TestADeadAddressIsReportedUntilTheOldOneDiesToo(t *testing.T) {
+	w := registered(t)
+	stop := w.starts()
+	before := w.settles()
+	there := w.address()
+	there.set(answers(503, "<h1>503</h1>"), nil)
+	w.tells(there.server.URL, pemOf(there.server), "strict")
+	w.eventually(func() bool { hub := w.reported().Hub; return hub != nil && hub.Pending != "" }, "pending")
+	assert.Contains(t, w.reported().Hub.Pending, there.server.URL)
+	assert.Equal(t, w.hubFront.server.URL, w.reported().Hub.APIServerURL)
+	assert.Equal(t, before, w.settles(), "the old way is kept")
+
+	w.hubFront.set(answers(503, "<h1>503</h1>"), nil)
+	stop()
+	w.starts()
+	w.says("Waiting for the hub, keeping the stored credential")
+	there.set(nil, nil)
+	w.reports(there)
+	assert.Empty(t, w.reported().Hub.Pending)
+	assert.Equal(t, before.access.token, w.settles().access.token)
+	assert.Len(t, w.hub.requests(t.Context()), 1)
+}
+
+func TestAWrongCAAndAModeThatCannotWorkCostNothing(t *testing.T) {
+	w := registered(t)
+	w.starts()
+	before := w.settles()
+	there := w.address()
+	for want, location := range map[string][3]string{
+		"certificate": {there.server.URL, testCA(t), "strict"},
+		"agentTLSMode is strict, but there is no CA": {w.hubFront.server.URL, "", "strict"},
+	} {
+		w.tells(location[0], location[1], location[2])
+		w.eventually(func() bool { hub := w.reported().Hub; return hub != nil && strings.Contains(hub.Pending, want) }, "pending: "+want)
+		assert.Equal(t, before, w.settles())
+	}
+	w.tells(w.hubFront.server.URL, pemOf(w.hubFront.server), "strict")
+	w.eventually(func() bool { hub := w.reported().Hub; return hub.Pending == "" && hub.AgentTLSMode == "strict" }, "the mode")
+	assert.Len(t, w.hub.requests(t.Context()), 1)
+}
+
+func TestTheHeartbeatReportsARealCluster(t *testing.T) {
+	w := registered(t)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}, Status: corev1.NodeStatus{
+		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+	}}
+	node, err := w.member.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = w.member.CoreV1().Nodes().Delete(context.Background(), node.Name, metav1.DeleteOptions{}) })
+	w.starts()
+	w.settles()
+	w.eventually(func() bool { return w.reported().Nodes != nil && w.reported().Nodes.Count >= 1 }, "nodes")
+	version, err := w.member.Discovery().ServerVersion()
+	require.NoError(t, err)
+	got := w.reported()
+	assert.Equal(t, version.GitVersion, got.KubernetesVersion)
+	assert.Equal(t, "v1.2.3", got.Version)
+	assert.Equal(t, "uid/1", got.Generation)
+	assert.Equal(t, 50*time.Millisecond, got.CheckinInterval.Duration)
+	assert.Equal(t, &fleet.AgentAPIServer{Ready: true}, got.APIServer)
+	assert.Nil(t, got.ClockSkew, "one machine has one clock")
+}

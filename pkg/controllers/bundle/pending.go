@@ -1,0 +1,56 @@
+package bundle
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+)
+
+// pendingMax is how long the cache may take to see what the hub wrote. After that it is written again, if need be.
+const pendingMax = 10 * time.Second
+
+// sweepMin is how many may be left whose event came before they were noted; one of them costs a few bytes.
+const sweepMin = 64
+
+// pending remembers what was just written and has not been seen in a cache, so that it is not written twice.
+type pending struct {
+	clock clock.PassiveClock
+
+	mu    sync.Mutex
+	until map[string]time.Time
+	sweep int // how many make it worth while to look for those whose time is over
+}
+
+func newPending(c clock.PassiveClock) *pending {
+	return &pending{clock: c, until: map[string]time.Time{}}
+}
+
+func (p *pending) add(what string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.clock.Now()
+	p.until[what] = now.Add(pendingMax)
+	if len(p.until) > p.sweep {
+		maps.DeleteFunc(p.until, func(_ string, until time.Time) bool { return !now.Before(until) })
+		p.sweep = 2*len(p.until) + sweepMin
+	}
+}
+
+func (p *pending) has(what string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	until, known := p.until[what]
+	if known && !p.clock.Now().Before(until) {
+		delete(p.until, what)
+		return false
+	}
+	return known
+}
+
+func (p *pending) forget(what string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.until, what)
+}

@@ -1,0 +1,179 @@
+package bundle
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/content"
+)
+
+var files = []fleet.BundleResource{{Name: "a.yaml", Content: "kind: A"}}
+
+func bundleWith(change func(*fleet.BundleSpec)) *fleet.Bundle {
+	b := &fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "app", UID: "uid", Generation: 1}, Spec: fleet.BundleSpec{Resources: files}}
+	change(&b.Spec)
+	return b
+}
+
+func TestTheTargetsThatCountAreChosen(t *testing.T) {
+	yes, no := fleet.BundleTarget{ClusterName: "alice"}, fleet.BundleTarget{ClusterName: "bob"}
+	never := fleet.BundleTarget{ClusterSelector: &metav1.LabelSelector{}, DoNotDeploy: true}
+	for _, row := range []struct {
+		name         string
+		mode         string
+		targets      []fleet.BundleTarget
+		restrictions []fleet.BundleTargetRestriction
+		want         []int
+	}{
+		{name: "no targets"},
+		{name: "none matches", targets: []fleet.BundleTarget{no, {}}},
+		{name: "the first match wins", targets: []fleet.BundleTarget{no, yes, yes}, want: []int{1}},
+		{name: "said in words", mode: "FirstMatch", targets: []fleet.BundleTarget{yes, yes}, want: []int{0}},
+		{name: "all matches", mode: "AllMatches", targets: []fleet.BundleTarget{yes, no, yes}, want: []int{0, 2}},
+		{name: "the first says not to", targets: []fleet.BundleTarget{never, yes}},
+		{name: "the second says not to, too late", targets: []fleet.BundleTarget{yes, never}, want: []int{0}},
+		{name: "of all, one says not to", mode: "AllMatches", targets: []fleet.BundleTarget{yes, never}},
+		{name: "a restriction holds", targets: []fleet.BundleTarget{yes}, restrictions: []fleet.BundleTargetRestriction{{ClusterName: "bob"}, {ClusterSelector: selector("env", "prod")}}, want: []int{0}},
+		{name: "no restriction holds", targets: []fleet.BundleTarget{yes}, restrictions: []fleet.BundleTargetRestriction{{ClusterName: "bob"}}},
+		{name: "an empty restriction lets nothing through", targets: []fleet.BundleTarget{yes}, restrictions: []fleet.BundleTargetRestriction{{}}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			b := bundleWith(func(s *fleet.BundleSpec) {
+				s.Targets, s.TargetRestrictions, s.TargetCustomizationMode = row.targets, row.restrictions, row.mode
+			})
+			p := newPlan(b)
+			require.Nil(t, p.problem)
+			assert.Equal(t, row.want, p.choose(b, alice()))
+		})
+	}
+}
+
+func TestTheBundleOfAnAgentIsForNoOtherCluster(t *testing.T) {
+	b := bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterName: "Alice A"}} })
+	b.Name, b.Annotations = "fleet-agent-other", map[string]string{"objectset.rio.cattle.io/id": "fleet-manage-agent"}
+	assert.Empty(t, newPlan(b).choose(b, alice()), "its display name is that of another")
+	b.Name = "fleet-agent-alice"
+	assert.Equal(t, []int{0}, newPlan(b).choose(b, alice()))
+	b.Name, b.Annotations = "anything", nil
+	assert.Equal(t, []int{0}, newPlan(b).choose(b, alice()))
+}
+
+func values(data map[string]any) *fleet.HelmOptions {
+	return &fleet.HelmOptions{Values: &fleet.GenericMap{Data: data}}
+}
+
+func TestOptionsOfTargetsAreLaidOverThoseOfTheBundle(t *testing.T) {
+	base := fleet.BundleDeploymentOptions{
+		DefaultNamespace: "base", KeepResources: true, NamespaceLabels: map[string]string{"a": "1", "b": "1"},
+		Helm:          &fleet.HelmOptions{ReleaseName: "r", ValuesFiles: []string{"x", "y"}, Values: &fleet.GenericMap{Data: map[string]any{"big": int64(9007199254740993), "in": map[string]any{"a": int64(1), "gone": nil}}}},
+		IgnoreOptions: &fleet.IgnoreOptions{Conditions: []map[string]string{{"type": "A"}}},
+	}
+	merged, err := mergeOptions(base,
+		fleet.BundleDeploymentOptions{TargetNamespace: "target", NamespaceLabels: map[string]string{"b": "2"}},
+		fleet.BundleDeploymentOptions{DefaultNamespace: "last", Helm: &fleet.HelmOptions{ValuesFiles: []string{"z"}, Values: &fleet.GenericMap{Data: map[string]any{"in": map[string]any{"b": "2"}}}}})
+	require.NoError(t, err)
+	assert.Equal(t, fleet.BundleDeploymentOptions{
+		DefaultNamespace: "last", TargetNamespace: "target", KeepResources: true, NamespaceLabels: map[string]string{"a": "1", "b": "2"},
+		Helm:          &fleet.HelmOptions{ReleaseName: "r", ValuesFiles: []string{"z"}, Values: &fleet.GenericMap{Data: map[string]any{"big": int64(9007199254740993), "in": map[string]any{"a": int64(1), "gone": nil, "b": "2"}}}},
+		IgnoreOptions: &fleet.IgnoreOptions{Conditions: []map[string]string{{"type": "A"}}},
+	}, merged)
+	assert.Equal(t, map[string]any{"a": int64(1), "gone": nil}, base.Helm.Values.Data["in"], "the Bundle's own stay")
+}
+
+func TestAVariantIsWorkedOutOnce(t *testing.T) {
+	b := bundleWith(func(s *fleet.BundleSpec) {
+		s.DefaultNamespace = "base"
+		s.Targets = []fleet.BundleTarget{{}, {BundleDeploymentOptions: fleet.BundleDeploymentOptions{DefaultNamespace: "other"}}}
+	})
+	p := newPlan(b)
+	first, err := p.variant([]int{0})
+	require.NoError(t, err)
+	second, err := p.variant([]int{1})
+	require.NoError(t, err)
+	again, err := p.variant([]int{0})
+	require.NoError(t, err)
+	assert.Equal(t, "base", first.options.DefaultNamespace)
+	assert.Equal(t, "other", second.options.DefaultNamespace)
+	assert.Equal(t, first, again)
+	assert.NotEqual(t, first.deploymentID, second.deploymentID)
+	name, sum, err := content.Digest(files)
+	require.NoError(t, err)
+	assert.Equal(t, name, contentOf(first.deploymentID))
+	assert.Equal(t, []string{name, sum}, []string{p.content, p.sum})
+}
+
+func TestWhatCannotBeDoneNamesTheField(t *testing.T) {
+	limit := &fleet.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromInt32(1))}
+	for _, row := range []struct {
+		name   string
+		change func(*fleet.BundleSpec)
+		reason string
+		says   string
+	}{
+		{"an artifact", func(s *fleet.BundleSpec) { s.ContentsID = "x" }, fleet.ReasonUnsupported, "spec.contentsId"},
+		{"a chart the agent downloads", func(s *fleet.BundleSpec) { s.HelmOpOptions = &fleet.GenericMap{} }, fleet.ReasonUnsupported, "spec.helmOpOptions"},
+		{"values in a Secret", func(s *fleet.BundleSpec) { s.ValuesHash = "x" }, fleet.ReasonUnsupported, "spec.valuesHash"},
+		{"a rollout in steps", func(s *fleet.BundleSpec) { s.RolloutStrategy = limit }, fleet.ReasonUnsupported, "spec.rolloutStrategy"},
+		{"kustomize", func(s *fleet.BundleSpec) { s.Kustomize = &fleet.KustomizeOptions{} }, fleet.ReasonUnsupported, "spec.kustomize"},
+		{"copies", func(s *fleet.BundleSpec) { s.DownstreamResources = []fleet.DownstreamResource{{}} }, fleet.ReasonUnsupported, "spec.downstreamResources"},
+		{"of a target", func(s *fleet.BundleSpec) {
+			s.Targets = []fleet.BundleTarget{{}, {BundleDeploymentOptions: fleet.BundleDeploymentOptions{Kustomize: &fleet.KustomizeOptions{}}}}
+		}, fleet.ReasonUnsupported, "spec.targets[1].kustomize"},
+		{"values made of templates", func(s *fleet.BundleSpec) { s.Helm = &fleet.HelmOptions{TemplateValues: map[string]string{"a": "b"}} }, fleet.ReasonUnsupported, "spec.helm.templateValues"},
+		{"a template deep in the values", func(s *fleet.BundleSpec) {
+			s.Helm = values(map[string]any{"a": []any{int64(1), map[string]any{"b": "x ${ .ClusterName }"}}})
+		}, fleet.ReasonUnsupported, "spec.helm.values"},
+		{"a template as a key", func(s *fleet.BundleSpec) { s.Helm = values(map[string]any{"${a}": nil}) }, fleet.ReasonUnsupported, "spec.helm.values"},
+		{"an unknown mode", func(s *fleet.BundleSpec) { s.TargetCustomizationMode = "Some" }, fleet.ReasonBundleInvalid, `spec.targetCustomizationMode is "Some"`},
+		{"a wrong restriction", func(s *fleet.BundleSpec) {
+			s.TargetRestrictions = []fleet.BundleTargetRestriction{{ClusterSelector: selector("a b", "")}}
+		}, fleet.ReasonBundleInvalid, "spec.targetRestrictions[0].clusterSelector"},
+		{"a file that cannot be packed", func(s *fleet.BundleSpec) { s.Resources = []fleet.BundleResource{{Name: "f", Encoding: "zip"}} }, fleet.ReasonBundleInvalid, "spec.resources: resource f"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			b := bundleWith(row.change)
+			b.Spec.Targets = append(b.Spec.Targets, fleet.BundleTarget{ClusterName: "alice"})
+			p := newPlan(b)
+			require.NotNil(t, p.problem)
+			assert.Equal(t, row.reason, p.problem.reason)
+			assert.Contains(t, p.problem.message, row.says)
+			assert.Empty(t, p.choose(b, alice()))
+		})
+	}
+}
+
+func TestWhatOnlyLooksImpossibleIsDone(t *testing.T) {
+	for name, change := range map[string]func(*fleet.BundleSpec){
+		"a strategy that limits nothing": func(s *fleet.BundleSpec) { s.RolloutStrategy = &fleet.RolloutStrategy{} },
+		"a dollar":                       func(s *fleet.BundleSpec) { s.Helm = values(map[string]any{"price": "$5"}) },
+		"what is no template when told so": func(s *fleet.BundleSpec) {
+			s.Helm = values(map[string]any{"script": "${HOME}"})
+			s.Helm.DisablePreProcess = true
+		},
+		"no resources": func(s *fleet.BundleSpec) { s.Resources = nil },
+	} {
+		t.Run(name, func(t *testing.T) { assert.Nil(t, newPlan(bundleWith(change)).problem) })
+	}
+}
+
+func TestAPlanIsMadeOncePerGeneration(t *testing.T) {
+	var all plans
+	b := bundleWith(func(*fleet.BundleSpec) {})
+	first := all.of(b)
+	assert.Same(t, first, all.of(b.DeepCopy()))
+	changed := b.DeepCopy()
+	changed.Generation++
+	second := all.of(changed)
+	assert.NotSame(t, first, second)
+	again := changed.DeepCopy()
+	again.UID = "another of that name"
+	assert.NotSame(t, second, all.of(again))
+	all.forget(keyOf(b))
+	assert.Empty(t, all.known)
+}

@@ -1,0 +1,107 @@
+// Package bundle deploys Bundles: it decides which Bundles are for which Cluster, keeps a BundleDeployment for each in the
+// Cluster's own namespace, keeps the resources in Contents that all Clusters share, and sums up what the agents report. Its
+// unit of work is one Cluster: an event touches the Clusters it concerns and no other.
+package bundle
+
+import (
+	"context"
+	"sync"
+
+	"k8s.io/client-go/tools/cache"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/guard"
+	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+)
+
+const (
+	name          = "bundle"
+	finalizerName = "bundle-deployment-finalizer"
+)
+
+// Step is the contribution of Bundles to the status of a Cluster: condition Ready, summary, resource counts and display.
+type Step struct {
+	*app.Context
+	clusters    fleetcontrollers.ClusterController
+	known       fleetcontrollers.ClusterCache
+	bundles     fleetcontrollers.BundleController
+	bundleCache fleetcontrollers.BundleCache
+	groups      fleetcontrollers.ClusterGroupCache
+	deployments fleetcontrollers.BundleDeploymentController
+	deployed    fleetcontrollers.BundleDeploymentCache
+
+	contents *contents
+	plans    plans
+	texts    texts
+	tally    *tally
+	counting cache.ResourceEventHandlerRegistration
+
+	created, deleted *pending // BundleDeployments
+	fresh            writes.Freshness
+	freshDeployments writes.Freshness
+
+	mu        sync.Mutex
+	announced map[key]announcement
+}
+
+// Register sets up the step for the cluster controller. It watches Bundles; BundleDeployments, for what agents report and
+// to repair them; ClusterGroups; and Contents, by metadata only. Start begins the last; Wait waits for it.
+func Register(ctx context.Context, c *app.Context) *Step {
+	clusters, bundles, deployments := c.Fleet.Cluster(), c.Fleet.Bundle(), c.Fleet.BundleDeployment()
+	s := &Step{
+		Context:     c,
+		clusters:    clusters,
+		known:       clusters.Cache(),
+		bundles:     bundles,
+		bundleCache: bundles.Cache(),
+		groups:      c.Fleet.ClusterGroup().Cache(),
+		deployments: deployments,
+		deployed:    deployments.Cache(),
+		contents:    newContents(c),
+		tally:       newTally(),
+		created:     newPending(c.Clock),
+		deleted:     newPending(c.Clock),
+		announced:   map[key]announcement{},
+	}
+	s.addIndexes()
+	// The error is of an informer that runs already, which is one of an embedding server; its objects stay as they are.
+	_ = bundles.Informer().SetTransform(s.texts.share)
+
+	bundles.OnChange(ctx, name, guard.Handler(c.Passes, name, s.onBundle))
+	deployments.OnChange(ctx, finalizerName, guard.Handler(c.Passes, finalizerName, s.dropFinalizer))
+	s.watch()
+	return s
+}
+
+func (s *Step) addIndexes() {
+	s.bundleCache.AddIndexer(byTarget, bundleByTarget)
+	s.deployed.AddIndexer(byBundle, deploymentByBundle)
+	s.deployed.AddIndexer(byContent, deploymentByContent)
+	s.known.AddIndexer(byDisplayName, clusterByDisplayName)
+	s.known.AddIndexer(byClusterNamespace, clusterByClusterNamespace)
+}
+
+// watch adds informers' own handlers. Their errors are of informers that were stopped already; then there is nothing to see.
+func (s *Step) watch() {
+	_, _ = s.bundles.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: s.texts.forget})
+	s.counting, _ = s.deployments.Informer().AddEventHandler(typed[*fleet.BundleDeployment]{
+		added: s.deploymentAdded, changed: s.deploymentChanged, gone: s.deploymentGone,
+	})
+	_, _ = s.Fleet.ClusterGroup().Informer().AddEventHandler(typed[*fleet.ClusterGroup]{
+		added: s.groupAdded, changed: s.groupChanged, gone: s.groupGone,
+	})
+	_, _ = s.contents.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: s.contentAdded, DeleteFunc: s.contentGone,
+	})
+}
+
+// Start begins to watch Contents and to collect those nobody needs, until ctx ends.
+func (s *Step) Start(ctx context.Context) { s.contents.start(ctx) }
+
+// Synced returns when the Contents are known.
+func (s *Step) Synced(ctx context.Context) error { return s.contents.synced(ctx) }
+
+// Wait returns when what Start began has ended.
+func (s *Step) Wait() { s.contents.done.Wait() }

@@ -1,0 +1,87 @@
+package bundle
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+)
+
+// stateOf is the state of a BundleDeployment as its agent reports it.
+func stateOf(d *fleet.BundleDeployment) fleet.BundleState {
+	switch {
+	case d.Spec.DeploymentID == "" && d.Spec.StagedDeploymentID != "":
+		return fleet.OutOfSync // paused before it was ever deployed
+	case d.Spec.DeploymentID != d.Status.AppliedDeploymentID && failed(d):
+		return fleet.ErrApplied
+	case d.Spec.DeploymentID != d.Status.AppliedDeploymentID:
+		return fleet.WaitApplied
+	case !d.Status.Ready:
+		return fleet.NotReady
+	case d.Spec.DeploymentID != d.Spec.StagedDeploymentID:
+		return fleet.OutOfSync
+	case !d.Status.NonModified:
+		return fleet.Modified
+	}
+	return fleet.Ready
+}
+
+func failed(d *fleet.BundleDeployment) bool {
+	return outcome.Get(d.Status.Conditions, fleet.ConditionDeployed).Status == corev1.ConditionFalse ||
+		outcome.Get(d.Status.Conditions, fleet.ConditionInstalled).Status == corev1.ConditionFalse
+}
+
+// messageMax bounds what one BundleDeployment adds to a message that lists many.
+const messageMax = 400
+
+// messageOf says why a BundleDeployment is not ready.
+func messageOf(d *fleet.BundleDeployment, state fleet.BundleState) string {
+	of := func(conditionType string) string { return outcome.Get(d.Status.Conditions, conditionType).Message }
+	message := ""
+	switch state {
+	case fleet.ErrApplied:
+		message = cmp.Or(of(fleet.ConditionDeployed), of(fleet.ConditionInstalled))
+	case fleet.NotReady:
+		message = cmp.Or(of(fleet.ConditionReady), notReady(d.Status.NonReadyStatus))
+	case fleet.Modified:
+		message = cmp.Or(modified(d.Status.ModifiedStatus), of(fleet.ConditionReady))
+	case fleet.OutOfSync:
+		if d.Spec.Paused {
+			message = "paused"
+		}
+	default: // there is nothing to say that the state does not
+	}
+	if len(message) > messageMax {
+		message = strings.ToValidUTF8(message[:messageMax], "") + "..."
+	}
+	return message
+}
+
+func notReady(resources []fleet.NonReadyStatus) string {
+	if len(resources) == 0 {
+		return ""
+	}
+	r := resources[0]
+	return strings.TrimSpace(fmt.Sprintf("%s %s/%s %s %s", r.Kind, r.Namespace, r.Name, r.Summary.State, strings.Join(r.Summary.Message, ", ")))
+}
+
+func modified(resources []fleet.ModifiedStatus) string {
+	if len(resources) == 0 {
+		return ""
+	}
+	r := resources[0]
+	what := "modified"
+	switch {
+	case r.Create:
+		what = "missing"
+	case r.Delete:
+		what = "extra"
+	case r.Exist:
+		what = "of somebody else"
+	}
+	return fmt.Sprintf("%s %s/%s %s", r.Kind, r.Namespace, r.Name, what)
+}

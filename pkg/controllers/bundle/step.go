@@ -1,0 +1,192 @@
+package bundle
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Condition is Ready.
+func (s *Step) Condition() string { return fleet.ConditionReady }
+
+// Forget has Bundles no longer wait for a Cluster that is gone.
+func (s *Step) Forget(clusterKey string) {
+	k := splitKey(clusterKey)
+	s.bringBundles(s.tally.forgetCluster(registration.ClusterNamespace(k.Namespace, k.Name), s.Clock.Now()))
+}
+
+func (s *Step) bringBundles(keys []key) {
+	for _, k := range keys {
+		s.bringBundle(k)
+	}
+}
+
+// Reconcile makes the BundleDeployments of a Cluster what its Bundles ask for, and sums up what its agent reports of them.
+func (s *Step) Reconcile(ctx context.Context, cluster *fleet.Cluster) outcome.Outcome {
+	p := &pass{Step: s, cluster: cluster, namespace: registration.ClusterNamespace(cluster.Namespace, cluster.Name)}
+	err := p.run(ctx)
+	s.bringBundles(s.tally.arrived(p.namespace, p.arrived, s.Clock.Now()))
+	if ctx.Err() == nil {
+		p.report()
+	}
+	return p.outcome(err)
+}
+
+// pass is one look at one Cluster.
+type pass struct {
+	*Step
+	cluster   *fleet.Cluster
+	namespace string
+
+	existing map[string]*fleet.BundleDeployment // in the cluster namespace, by name
+	kept     map[string]bool                    // those that are not deleted
+	current  []*fleet.BundleDeployment          // as they are after the pass
+	arrived  []key                              // the Bundles that were carried out
+	again    time.Duration
+}
+
+func (p *pass) run(ctx context.Context) error {
+	all, err := p.deployed.List(p.namespace, labels.Everything())
+	if err != nil {
+		return err
+	}
+	p.existing, p.kept = map[string]*fleet.BundleDeployment{}, map[string]bool{}
+	for _, d := range all {
+		p.existing[d.Name] = d
+	}
+	m := p.memberOf(p.cluster)
+	var problems []error
+	for _, b := range p.candidates(m) {
+		if err := ctx.Err(); err != nil {
+			return err // the rest is not known to be unwanted
+		}
+		problems = append(problems, p.deploy(b, m))
+	}
+	return errors.Join(append(problems, p.deleteOthers())...)
+}
+
+// candidates are the Bundles that may be for the Cluster. One that is being deleted is not.
+func (p *pass) candidates(m member) (bundles []*fleet.Bundle) {
+	keys := []string{nameKey(p.cluster.Namespace, m.name), anyKey(p.cluster.Namespace)}
+	if m.displayName != "" && m.displayName != m.name {
+		keys = append(keys, nameKey(p.cluster.Namespace, m.displayName))
+	}
+	seen := map[string]bool{}
+	for _, k := range keys {
+		found, _ := p.bundleCache.GetByIndex(byTarget, k)
+		for _, b := range found {
+			if !seen[b.Name] && b.DeletionTimestamp == nil {
+				seen[b.Name] = true
+				bundles = append(bundles, b)
+			}
+		}
+	}
+	return bundles
+}
+
+func (s *Step) memberOf(cluster *fleet.Cluster) member {
+	return member{
+		name: cluster.Name, displayName: cluster.Labels[fleet.ClusterDisplayNameLabel], labels: cluster.Labels,
+		groups: sync.OnceValue(func() []*fleet.ClusterGroup { return s.groupsOf(cluster) }),
+	}
+}
+
+func (s *Step) groupsOf(cluster *fleet.Cluster) (groups []*fleet.ClusterGroup) {
+	all, _ := s.groups.List(cluster.Namespace, labels.Everything())
+	for _, group := range all {
+		if selects(group, cluster.Labels) {
+			groups = append(groups, group)
+		}
+	}
+	return groups
+}
+
+// deploy carries one Bundle out for the Cluster, as far as it is for it.
+func (p *pass) deploy(b *fleet.Bundle, m member) error {
+	plan := p.plans.of(b)
+	existing := p.existing[b.Name]
+	if plan.problem != nil {
+		if existing != nil && isOf(existing, p.cluster.Namespace) {
+			p.keep(existing)
+		}
+		return nil
+	}
+	chosen := plan.choose(b, m)
+	if len(chosen) == 0 {
+		p.arrived = append(p.arrived, keyOf(b))
+		return nil
+	}
+	v, err := plan.variant(chosen)
+	if err != nil {
+		return err
+	}
+	wanted := desired(b, v, p.cluster, existing)
+	d, err := p.ensure(b, plan, v, existing, wanted)
+	if err != nil {
+		p.keep(cmp.Or(existing, wanted)) // it counts, and is not deleted
+		return err
+	}
+	p.keep(d)
+	p.arrived = append(p.arrived, keyOf(b))
+	return nil
+}
+
+func (p *pass) keep(d *fleet.BundleDeployment) {
+	p.kept[d.Name] = true
+	p.current = append(p.current, d)
+}
+
+// report sums up in the Cluster's status.
+func (p *pass) report() {
+	byState := map[fleet.BundleState]int{}
+	var unready []fleet.NonReadyResource
+	var resources fleet.ResourceCounts
+	for _, d := range p.current {
+		state := stateOf(d)
+		byState[state]++
+		add(&resources, d.Status.ResourceCounts)
+		if state != fleet.Ready {
+			unready = append(unready, fleet.NonReadyResource{Name: d.Name, State: state, Message: messageOf(d, state)})
+		}
+	}
+	status := &p.cluster.Status
+	status.Summary = counted(byState)
+	status.Summary.NonReadyResources = worstOf(unready)
+	status.ResourceCounts = resources
+	status.Display.ReadyBundles = fraction(status.Summary)
+	status.Display.State = string(worst(status.Summary))
+}
+
+func add(sum *fleet.ResourceCounts, n fleet.ResourceCounts) {
+	sum.Ready += n.Ready
+	sum.DesiredReady += n.DesiredReady
+	sum.WaitApplied += n.WaitApplied
+	sum.Modified += n.Modified
+	sum.Orphaned += n.Orphaned
+	sum.Missing += n.Missing
+	sum.Unknown += n.Unknown
+	sum.NotReady += n.NotReady
+}
+
+func (p *pass) outcome(err error) outcome.Outcome {
+	var foreign *foreignError
+	var out outcome.Outcome
+	switch {
+	case errors.As(err, &foreign):
+		out = outcome.Stalled(fleet.ReasonNameConflict, err.Error()).In(p.RecheckDelay())
+	case err != nil:
+		return outcome.Retry(fleet.ReasonError, err)
+	default:
+		out = ready("Bundle", p.cluster.Status.Summary)
+	}
+	out.After = outcome.Earliest(out.After, p.again)
+	return discreet(outcome.Get(p.cluster.Status.Conditions, fleet.ConditionReady), out)
+}

@@ -1,0 +1,230 @@
+package bundle
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// settle is from the first change of something to the status that shows it: many changes make one write.
+const settle = time.Second
+
+// tally counts the BundleDeployments of every Bundle by state. Each event of one costs the same, however many there are.
+type tally struct {
+	mu          sync.Mutex
+	deployments map[key]contribution
+	bundles     map[key]*count
+	expecting   map[key]bool // those of the Bundles that expect something, which are few at a time
+}
+
+func newTally() *tally {
+	return &tally{deployments: map[key]contribution{}, bundles: map[key]*count{}, expecting: map[key]bool{}}
+}
+
+// contribution is what one BundleDeployment adds to the status of its Bundle and of its Cluster.
+type contribution struct {
+	bundle    key
+	cluster   string
+	state     fleet.BundleState
+	message   string
+	resources fleet.ResourceCounts
+}
+
+func contributionOf(d *fleet.BundleDeployment) contribution {
+	state := stateOf(d)
+	return contribution{
+		bundle: bundleOf(d), cluster: d.Labels[fleet.ClusterNamespaceLabel] + "/" + d.Labels[fleet.ClusterLabel],
+		state: state, message: messageOf(d, state), resources: d.Status.ResourceCounts,
+	}
+}
+
+// count is of one Bundle.
+type count struct {
+	byState map[fleet.BundleState]int
+	unready map[key]contribution
+	// expected are the cluster namespaces, with the names of their Clusters, that have not been looked at since the Bundle
+	// changed. What is deployed there says nothing about the Bundle as it is now.
+	expected map[string]string
+	// changed is when the status began to be out of date; zero, while it is not.
+	changed time.Time
+	// version counts the changes.
+	version int
+}
+
+func (t *tally) of(bundle key) *count {
+	c := t.bundles[bundle]
+	if c == nil {
+		c = &count{byState: map[fleet.BundleState]int{}, unready: map[key]contribution{}}
+		t.bundles[bundle] = c
+	}
+	return c
+}
+
+func (c *count) touch(now time.Time) {
+	c.version++
+	if c.changed.IsZero() {
+		c.changed = now
+	}
+}
+
+// put counts a BundleDeployment as it is now, and says whether that changes anything.
+func (t *tally) put(d *fleet.BundleDeployment, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at, c := keyOf(d), contributionOf(d)
+	before, known := t.deployments[at]
+	if known && before == c || !known && c.bundle == (key{}) {
+		return false
+	}
+	t.take(at, before, known, now)
+	if c.bundle == (key{}) {
+		return true
+	}
+	t.deployments[at] = c
+	b := t.of(c.bundle)
+	b.byState[c.state]++
+	if c.state != fleet.Ready {
+		b.unready[at] = c
+	}
+	b.touch(now)
+	return true
+}
+
+// remove stops counting a BundleDeployment that is gone.
+func (t *tally) remove(at key, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before, known := t.deployments[at]
+	t.take(at, before, known, now)
+}
+
+func (t *tally) take(at key, before contribution, known bool, now time.Time) {
+	if !known {
+		return
+	}
+	delete(t.deployments, at)
+	b := t.of(before.bundle)
+	b.byState[before.state]--
+	delete(b.unready, at)
+	b.touch(now)
+}
+
+// expect begins a change of a Bundle that concerns these cluster namespaces.
+func (t *tally) expect(bundle key, namespaces map[string]string, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.of(bundle)
+	c.expected = namespaces
+	t.expecting[bundle] = true
+	c.touch(now)
+}
+
+// arrived says that the Bundles are in a cluster namespace as they are now, and returns those of which that was news.
+func (t *tally) arrived(namespace string, bundles []key, now time.Time) (news []key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, bundle := range bundles {
+		if t.expecting[bundle] && t.meet(bundle, namespace, now) {
+			news = append(news, bundle)
+		}
+	}
+	return news
+}
+
+// forgetCluster is told of each cluster namespace that gets no Bundles any more.
+func (t *tally) forgetCluster(namespace string, now time.Time) (news []key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for bundle := range t.expecting {
+		if t.meet(bundle, namespace, now) {
+			news = append(news, bundle)
+		}
+	}
+	return news
+}
+
+// meet strikes a cluster namespace from those that are expected.
+func (t *tally) meet(bundle key, namespace string, now time.Time) bool {
+	c := t.of(bundle)
+	_, expected := c.expected[namespace]
+	if expected {
+		delete(c.expected, namespace)
+		c.touch(now)
+	}
+	if len(c.expected) == 0 {
+		delete(t.expecting, bundle)
+	}
+	return expected
+}
+
+// forget drops a Bundle that is gone, unless some of its BundleDeployments are left.
+func (t *tally) forget(bundle key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.bundles[bundle]
+	if c == nil {
+		return
+	}
+	c.expected = nil
+	delete(t.expecting, bundle)
+	if counted(c.byState).DesiredReady == 0 {
+		delete(t.bundles, bundle)
+	}
+}
+
+// wait is how long the status of a Bundle is still to wait for more changes.
+func (t *tally) wait(bundle key, now time.Time) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.bundles[bundle]
+	if c == nil || c.changed.IsZero() {
+		return 0
+	}
+	return max(0, c.changed.Add(settle).Sub(now))
+}
+
+// summary is that of a Bundle, and which version of it.
+func (t *tally) summary(bundle key) (s fleet.BundleSummary, version int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.bundles[bundle]
+	if c == nil {
+		return s, 0
+	}
+	byState, unready := maps.Clone(c.byState), maps.Clone(c.unready)
+	for namespace, cluster := range c.expected {
+		at := key{Namespace: namespace, Name: bundle.Name}
+		if d, known := t.deployments[at]; known {
+			byState[d.state]--
+		}
+		byState[fleet.WaitApplied]++
+		unready[at] = contribution{cluster: cluster, state: fleet.WaitApplied}
+	}
+	s = counted(byState)
+	s.NonReadyResources = listed(unready)
+	return s, c.version
+}
+
+func listed(unready map[key]contribution) []fleet.NonReadyResource {
+	list := make([]fleet.NonReadyResource, 0, len(unready))
+	for _, d := range unready {
+		list = append(list, fleet.NonReadyResource{Name: d.cluster, State: d.state, Message: d.message})
+	}
+	return worstOf(list)
+}
+
+// wrote says that the status shows that version.
+func (t *tally) wrote(bundle key, version int, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.bundles[bundle]
+	switch {
+	case c == nil:
+	case c.version == version:
+		c.changed = time.Time{}
+	default:
+		c.changed = now // what came since waits its time again
+	}
+}

@@ -1,0 +1,70 @@
+package bundle
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+func TestEqualTextsAreInMemoryOnce(t *testing.T) {
+	var held texts
+	share := func(name string) *fleet.Bundle {
+		b := bundleWith(func(s *fleet.BundleSpec) {
+			s.Resources = []fleet.BundleResource{{Name: "agent.yaml", Content: strings.Repeat("kind: Deployment\n", 100)}}
+		})
+		b.Name, b.ManagedFields = name, []metav1.ManagedFieldsEntry{{Manager: "m"}}
+		shared, err := held.share(b)
+		require.NoError(t, err)
+		assert.Empty(t, shared.(*fleet.Bundle).ManagedFields)
+		runtime.GC() // what nobody held would be gone now, and the next would have a copy of its own
+		return shared.(*fleet.Bundle)
+	}
+	one, other := share("one"), share("other")
+	assert.Equal(t, one.Spec, other.Spec)
+	assert.Same(t, unsafe.StringData(one.Spec.Resources[0].Content), unsafe.StringData(other.Spec.Resources[0].Content))
+
+	held.forget(one)
+	held.forget(cache.DeletedFinalStateUnknown{Key: "ws/other", Obj: other})
+	held.forget("no Bundle")
+	assert.Empty(t, held.held)
+	same, err := held.share("no Bundle")
+	require.NoError(t, err)
+	assert.Equal(t, "no Bundle", same)
+}
+
+func TestWhatWasWrittenIsAwaitedForAWhile(t *testing.T) {
+	clock := clocktesting.NewFakeClock(noon)
+	p := newPending(clock)
+	assert.False(t, p.has("x"))
+	p.add("x")
+	assert.True(t, p.has("x"))
+	clock.Step(pendingMax - time.Second)
+	assert.True(t, p.has("x"))
+	clock.Step(time.Second)
+	assert.False(t, p.has("x"), "the event was missed")
+	assert.Empty(t, p.until)
+	p.add("x")
+	p.forget("x")
+	assert.False(t, p.has("x"))
+}
+
+func TestWhatNobodyAsksForAnyMoreIsSwept(t *testing.T) {
+	clock := clocktesting.NewFakeClock(noon)
+	p := newPending(clock)
+	for i := range 10 * sweepMin {
+		p.add(fmt.Sprint(i))
+		clock.Step(pendingMax)
+	}
+	assert.LessOrEqual(t, len(p.until), 2*sweepMin)
+}

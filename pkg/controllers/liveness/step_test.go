@@ -1,0 +1,204 @@
+package liveness
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+)
+
+const patience = 30 * time.Second
+
+var member = types.NamespacedName{Namespace: "ns", Name: "member"}
+
+// queue is the queue of Clusters.
+type queue chan types.NamespacedName
+
+func (q queue) EnqueueAfter(namespace, name string, _ time.Duration) {
+	q <- types.NamespacedName{Namespace: namespace, Name: name}
+}
+
+// day is a step whose time a test holds.
+type day struct {
+	*Step
+	clock    *clocktesting.FakeClock
+	clusters queue
+	cluster  *fleet.Cluster
+}
+
+func newDay(t *testing.T, hub config.Hub) *day {
+	t.Helper()
+	d := &day{
+		clock: clocktesting.NewFakeClock(noon), clusters: make(queue, 100),
+		cluster: &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: member.Namespace, Name: member.Name}},
+	}
+	d.Step = newStep(&app.Context{Clock: d.clock, Config: config.NewStore(hub)}, d.clusters, NewAudible(d.clock))
+	d.running.Go(d.run)
+	t.Cleanup(func() { d.moments.ShutDown(); d.Wait() })
+	return d
+}
+
+// pass is one look at the Cluster, with its status written.
+func (d *day) pass() (corev1.ConditionStatus, *outcome.Transition) {
+	out := d.Reconcile(context.Background(), d.cluster)
+	transition := outcome.Set(&d.cluster.Status.Conditions, d.Condition(), out, d.clock.Now())
+	return outcome.Get(d.cluster.Status.Conditions, d.Condition()).Status, transition
+}
+
+func (d *day) status() corev1.ConditionStatus {
+	status, _ := d.pass()
+	return status
+}
+
+func (d *day) beat() {
+	d.cluster.Status.Agent.LastSeen = metav1.NewTime(d.clock.Now().Truncate(time.Second))
+}
+
+// requireBack waits until the queue of moments brings the Cluster back.
+func (d *day) requireBack(t *testing.T) {
+	t.Helper()
+	select {
+	case key := <-d.clusters:
+		require.Equal(t, member, key)
+	case <-time.After(patience):
+		t.Fatal("the Cluster does not come back")
+	}
+}
+
+// requireQuiet is for when the queue of moments has had its chance: everything it does is done when an entry of now is.
+func (d *day) requireQuiet(t *testing.T) {
+	t.Helper()
+	probe := types.NamespacedName{Name: "probe"}
+	d.mu.Lock()
+	d.beats[probe] = beat{stamp: metav1.NewTime(noon), at: noon.Add(-1000 * time.Hour)}
+	d.mu.Unlock()
+	d.moments.Add(probe)
+	select {
+	case key := <-d.clusters:
+		require.Equal(t, probe, key)
+	case <-time.After(patience):
+		t.Fatal("the queue of moments stands still")
+	}
+}
+
+func TestAClusterIsConnectedFromABeatUntilItsGraceEnds(t *testing.T) {
+	d := newDay(t, config.Hub{})
+	assert.Equal(t, unknown, d.status(), "before the first beat")
+	d.clock.Step(time.Hour)
+	d.beat()
+	assert.Equal(t, yes, d.status())
+
+	require.Eventually(t, d.clock.HasWaiters, patience, time.Millisecond)
+	d.clock.Step(grace - tick)
+	assert.Equal(t, yes, d.status(), "an instant before")
+	d.requireQuiet(t)
+	d.clock.Step(tick)
+	d.requireBack(t)
+	assert.Equal(t, no, d.status(), "at that instant")
+
+	d.clock.Step(10 * time.Hour)
+	assert.Equal(t, no, d.status())
+	d.requireQuiet(t)
+	d.beat()
+	assert.Equal(t, yes, d.status(), "at the next beat")
+}
+
+func TestBeatsPutTheEndOff(t *testing.T) {
+	d := newDay(t, config.Hub{})
+	d.pass()
+	for range 200 {
+		d.beat()
+		status, transition := d.pass()
+		assert.Equal(t, yes, status)
+		if d.clock.Now() != noon {
+			assert.Nil(t, transition)
+		}
+		d.clock.Step(15 * time.Minute)
+	}
+	d.requireQuiet(t)
+	d.clock.Step(30*time.Minute - tick)
+	d.requireQuiet(t)
+	assert.Equal(t, yes, d.status())
+	d.clock.Step(tick)
+	d.requireBack(t)
+	assert.Equal(t, no, d.status())
+}
+
+func TestAClusterThatIsInstalledAgainIsNotJudged(t *testing.T) {
+	d := newDay(t, config.Hub{})
+	d.pass()
+	d.beat()
+	assert.Equal(t, yes, d.status())
+	d.cluster.Status.Agent = fleet.AgentStatus{}
+	out := d.Reconcile(context.Background(), d.cluster)
+	assert.True(t, out.IsWait())
+	assert.Equal(t, fleet.ReasonWaitingForAgent, out.Reason)
+	d.clock.Step(2 * grace)
+	d.requireQuiet(t)
+}
+
+func TestAClusterThatIsGoneIsForgotten(t *testing.T) {
+	d := newDay(t, config.Hub{})
+	d.beat()
+	d.pass()
+	d.Forget("ns/member")
+	assert.Empty(t, d.beats)
+	d.clock.Step(2 * grace)
+	d.requireQuiet(t)
+}
+
+func TestAnotherGraceIsInForceAtOnce(t *testing.T) {
+	d := newDay(t, config.Hub{})
+	d.pass()
+	d.beat()
+	d.pass()
+	d.clock.Step(10 * time.Minute)
+	before, after := config.Hub{}, config.Hub{AgentCheckinInterval: *duration(time.Minute)}
+	d.Config = config.NewStore(after)
+	d.reconsider(before, after)
+	d.requireBack(t)
+	assert.Equal(t, no, d.status())
+
+	d.reconsider(after, config.Hub{AgentCheckinInterval: *duration(time.Minute), APIServerURL: "https://elsewhere"})
+	d.requireQuiet(t)
+}
+
+func TestAHubThatWasAwayPaintsNobodyDisconnected(t *testing.T) {
+	d := newDay(t, config.Hub{})
+	d.cluster.Status.Agent = seen(noon.Add(-3 * time.Hour))
+	outcome.Set(&d.cluster.Status.Conditions, d.Condition(), outcome.Done(fleet.ReasonConnected, "the agent checks in every 15m0s"), noon)
+	status, transition := d.pass()
+	assert.Equal(t, yes, status)
+	assert.Nil(t, transition, "nothing to write")
+	require.Eventually(t, d.clock.HasWaiters, patience, time.Millisecond)
+	d.clock.Step(grace)
+	d.requireBack(t)
+	assert.Equal(t, no, d.status(), "one grace after the hub's start")
+}
+
+func TestAnOutageOfTheHubsAPIServerIsNoOnesDisconnection(t *testing.T) {
+	d := newDay(t, config.Hub{})
+	d.pass()
+	d.beat()
+	d.pass()
+	d.clock.Step(grace - time.Minute)
+	d.audible.deaf()
+	d.clock.Step(time.Minute)
+	assert.Equal(t, yes, d.status())
+	d.clock.Step(grace - time.Minute - tick)
+	assert.Equal(t, yes, d.status())
+	d.clock.Step(tick)
+	d.requireBack(t)
+	assert.Equal(t, no, d.status())
+}

@@ -1,0 +1,216 @@
+package manageagent
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strconv"
+	"testing"
+
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+)
+
+const system = "cattle-fleet-system"
+
+var hubConfig = config.Hub{APIServerURL: "https://hub:6443", AgentImage: "rancher/fleet-agent:dev"}
+
+// server keeps Bundles as an API server does. What is not in seen is not in the cache yet.
+type server struct {
+	fleetcontrollers.BundleClient
+	bundles map[string]*fleet.Bundle
+	writes  []string
+	fails   map[string]error // by verb
+	version int
+}
+
+var resource = schema.GroupResource{Group: "fleet.cattle.io", Resource: "bundles"}
+
+func (s *server) store(bundle *fleet.Bundle) *fleet.Bundle {
+	s.version++
+	bundle.ResourceVersion = strconv.Itoa(s.version)
+	if bundle.UID == "" {
+		bundle.UID = types.UID("bundle-" + bundle.ResourceVersion)
+	}
+	s.bundles[bundle.Name] = bundle
+	return bundle.DeepCopy()
+}
+
+func (s *server) write(verb string) error {
+	s.writes = append(s.writes, verb)
+	return s.fails[verb]
+}
+
+func (s *server) Create(bundle *fleet.Bundle) (*fleet.Bundle, error) {
+	if err := s.write("create"); err != nil {
+		return nil, err
+	}
+	if s.bundles[bundle.Name] != nil {
+		return nil, apierrors.NewAlreadyExists(resource, bundle.Name)
+	}
+	return s.store(bundle.DeepCopy()), nil
+}
+
+func (s *server) Get(_, name string, _ metav1.GetOptions) (*fleet.Bundle, error) {
+	if err := s.fails["get"]; err != nil {
+		return nil, err
+	}
+	if found := s.bundles[name]; found != nil {
+		return found.DeepCopy(), nil
+	}
+	return nil, apierrors.NewNotFound(resource, name)
+}
+
+func (s *server) Delete(_, name string, options *metav1.DeleteOptions) error {
+	if err := s.write("delete"); err != nil {
+		return err
+	}
+	found := s.bundles[name]
+	if found == nil {
+		return apierrors.NewNotFound(resource, name)
+	}
+	if options.Preconditions == nil || *options.Preconditions.UID != found.UID {
+		return apierrors.NewConflict(resource, name, errors.New("another one"))
+	}
+	delete(s.bundles, name)
+	return nil
+}
+
+func (s *server) Patch(_, name string, _ types.PatchType, data []byte, _ ...string) (*fleet.Bundle, error) {
+	if err := s.write("patch"); err != nil {
+		return nil, err
+	}
+	found := s.bundles[name]
+	if found == nil {
+		return nil, apierrors.NewNotFound(resource, name)
+	}
+	before, err := json.Marshal(found)
+	if err != nil {
+		return nil, err
+	}
+	after, err := jsonpatch.MergePatch(before, data)
+	if err != nil {
+		return nil, err
+	}
+	patched := &fleet.Bundle{}
+	if err := json.Unmarshal(after, patched); err != nil {
+		return nil, err
+	}
+	if patched.ResourceVersion != found.ResourceVersion {
+		return nil, apierrors.NewConflict(resource, name, errors.New("older"))
+	}
+	return s.store(patched), nil
+}
+
+// cache is what the hub has seen.
+type cache struct {
+	fleetcontrollers.BundleCache
+	seen map[string]*fleet.Bundle
+	err  error
+}
+
+func (c *cache) Get(_, name string) (*fleet.Bundle, error) {
+	if c.err != nil {
+		return nil, c.err
+	}
+	if found := c.seen[name]; found != nil {
+		return found, nil
+	}
+	return nil, apierrors.NewNotFound(resource, name)
+}
+
+type requests struct {
+	all []*fleet.ClusterRegistration
+	err error
+}
+
+func (r *requests) GetByIndex(string, string) ([]*fleet.ClusterRegistration, error) {
+	return r.all, r.err
+}
+
+// office is a Step whose server and caches a test holds.
+type office struct {
+	*Step
+	server   *server
+	cache    *cache
+	requests *requests
+}
+
+func newOffice(t *testing.T) *office {
+	t.Helper()
+	o := &office{
+		server:   &server{bundles: map[string]*fleet.Bundle{}, fails: map[string]error{}},
+		cache:    &cache{seen: map[string]*fleet.Bundle{}},
+		requests: &requests{},
+	}
+	o.Step = &Step{
+		Context: &app.Context{Config: config.NewStore(hubConfig), SystemNamespace: system},
+		bundles: o.server, known: o.cache, requests: o.requests, rendered: newManifests(),
+	}
+	return o
+}
+
+// grant has a request of the agent granted.
+func (o *office) grant() {
+	o.requests.all = []*fleet.ClusterRegistration{{Status: fleet.ClusterRegistrationStatus{Granted: true}}}
+}
+
+// catchUp has the cache see what the server has.
+func (o *office) catchUp() {
+	o.cache.seen = map[string]*fleet.Bundle{}
+	for name, bundle := range o.server.bundles {
+		o.cache.seen[name] = bundle.DeepCopy()
+	}
+}
+
+// put is a Bundle that somebody made.
+func (o *office) put(bundle *fleet.Bundle) {
+	o.server.store(bundle)
+	o.catchUp()
+}
+
+// bundle is that of the Cluster on the server.
+func (o *office) bundle(t *testing.T) *fleet.Bundle {
+	t.Helper()
+	found := o.server.bundles["fleet-agent-c"]
+	require.NotNil(t, found)
+	return found
+}
+
+// forget drops the note of what was written.
+func (o *office) forget() { o.server.writes = nil }
+
+func (o *office) wrote() []string { return slices.Clone(o.server.writes) }
+
+// imported is a Cluster whose agent the hub has installed and that is heard of, with its Bundle.
+func imported() *fleet.Cluster {
+	return &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "uid"},
+		Spec:       fleet.ClusterSpec{ClientID: "id", KubeConfigSecret: "kbcfg"},
+		Status: fleet.ClusterStatus{
+			AgentDeployedGeneration: ptr.To(int64(0)),
+			Import:                  &fleet.ImportStatus{AgentNamespace: system},
+			Agent:                   fleet.AgentStatus{LastSeen: metav1.Now(), Namespace: system, Generation: "managed/0"},
+			Conditions:              []genericcondition.GenericCondition{{Type: fleet.ConditionConnected, Status: corev1.ConditionTrue}},
+		},
+	}
+}
+
+// edge is a Cluster whose agent registered by itself.
+func edge() *fleet.Cluster {
+	c := imported()
+	c.Spec.KubeConfigSecret, c.Status.AgentDeployedGeneration, c.Status.Import = "", nil, nil
+	return c
+}

@@ -1,0 +1,130 @@
+package orphans
+
+import (
+	"strings"
+
+	"github.com/rancher/wrangler/v3/pkg/apply"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// owner is what an object was made for, as the object itself says.
+type owner struct{ kind, namespace, name string }
+
+// Kinds of owners.
+const (
+	kindCluster = "Cluster"
+	kindRequest = "ClusterRegistration"
+	kindToken   = "ClusterRegistrationToken"
+)
+
+// sets are the beginnings of the IDs of the object sets that are made for each kind; Fleet's own controllers use them too.
+var sets = map[string]string{
+	kindRequest: "cluster-registration",
+	kindToken:   "cluster-group-token",
+}
+
+var none owner
+
+// isManaged: nothing without this label is ours, whatever else it says.
+func isManaged(object metav1.Object) bool {
+	return object.GetLabels()[fleet.ManagedLabel] == fleet.ManagedValue
+}
+
+// ownerOfNamespace is the Cluster whose namespace this is. The name has to be the one that follows from the Cluster's.
+func ownerOfNamespace(namespace *corev1.Namespace) owner {
+	a := namespace.Annotations
+	o := owner{kindCluster, a[fleet.ClusterNamespaceAnnotation], a[fleet.ClusterAnnotation]}
+	if !isManaged(namespace) || o.namespace == "" || o.name == "" ||
+		registration.ClusterNamespace(o.namespace, o.name) != namespace.Name {
+		return none
+	}
+	return o
+}
+
+// ownerOfRights is the request or the token that a ServiceAccount or RBAC was made for.
+func ownerOfRights(object metav1.Object) owner {
+	byRequest, bySet := ownerByRequest(object), ownerBySet(object)
+	switch {
+	case !isManaged(object):
+		return none
+	case bySet == none:
+		if object.GetAnnotations()[apply.LabelGVK] != "" {
+			return none // it says whose it is, and that is not of ours
+		}
+		return byRequest
+	case byRequest != none && byRequest != bySet:
+		return none
+	}
+	return bySet
+}
+
+// ownerByRequest is what the ServiceAccount of an agent says.
+func ownerByRequest(object metav1.Object) owner {
+	a := object.GetAnnotations()
+	o := owner{kindRequest, a[fleet.ClusterRegistrationNamespaceAnnotation], a[fleet.ClusterRegistrationAnnotation]}
+	if o.namespace == "" || o.name == "" {
+		return none
+	}
+	return o
+}
+
+// ownerBySet is what an object of an object set says. The label of the set is a digest of it, so both have to agree.
+func ownerBySet(object metav1.Object) owner {
+	a := object.GetAnnotations()
+	for kind, set := range sets {
+		gvk := fleet.SchemeGroupVersion.WithKind(kind)
+		if a[apply.LabelGVK] != gvk.String() || !strings.HasPrefix(a[apply.LabelID], set) {
+			continue
+		}
+		o := owner{kind, a[apply.LabelNamespace], a[apply.LabelName]}
+		made := &unstructured.Unstructured{}
+		made.SetGroupVersionKind(gvk)
+		made.SetNamespace(o.namespace)
+		made.SetName(o.name)
+		labels, _, err := apply.GetLabelsAndAnnotations(a[apply.LabelID], made)
+		if err != nil || o.namespace == "" || o.name == "" || labels[apply.LabelHash] != object.GetLabels()[apply.LabelHash] {
+			return none
+		}
+		return o
+	}
+	return none
+}
+
+// ownerOfCredential is the Cluster whose agent is to fetch this credential.
+func ownerOfCredential(registrationNamespace string) func(*corev1.Secret) owner {
+	return func(secret *corev1.Secret) owner {
+		o := owner{
+			kindCluster, string(secret.Data[registration.CredentialClusterNamespace]), string(secret.Data[registration.CredentialClusterName]),
+		}
+		if !isManaged(secret) || secret.Namespace != registrationNamespace || secret.Type != registration.SecretTypeCredential ||
+			o.namespace == "" || o.name == "" || secret.Labels[fleet.ClusterLabel] != registration.LabelValue(o.name) {
+			return none
+		}
+		return o
+	}
+}
+
+// ownerOfBundle is the Cluster whose agent this is the Bundle of.
+func ownerOfBundle(bundle *fleet.Bundle) owner {
+	if bundle.Annotations[apply.LabelID] != registration.SetIDManageAgent || len(bundle.Spec.Targets) != 1 {
+		return none
+	}
+	name := bundle.Spec.Targets[0].ClusterName
+	if name == "" || registration.AgentBundleName(name) != bundle.Name {
+		return none
+	}
+	return owner{kindCluster, bundle.Namespace, name}
+}
+
+// ownerOfRequest is the Cluster that a request was granted for.
+func ownerOfRequest(request *fleet.ClusterRegistration) owner {
+	if !request.Status.Granted || request.Status.ClusterName == "" || request.Labels[fleet.ClusterManagementLabel] != "" {
+		return none
+	}
+	return owner{kindCluster, request.Namespace, request.Status.ClusterName}
+}

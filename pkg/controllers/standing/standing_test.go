@@ -1,0 +1,99 @@
+package standing
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+type requests struct {
+	all []*fleet.ClusterRegistration
+	err error
+}
+
+func (r requests) GetByIndex(string, string) ([]*fleet.ClusterRegistration, error) {
+	return r.all, r.err
+}
+
+func request(uid string, minute int, granted bool, reason string) *fleet.ClusterRegistration {
+	return &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), CreationTimestamp: metav1.NewTime(time.Unix(int64(minute)*60, 0))},
+		Status: fleet.ClusterRegistrationStatus{
+			Granted: granted, Conditions: []genericcondition.GenericCondition{{Type: fleet.ConditionGranted, Reason: reason}},
+		},
+	}
+}
+
+func TestWhatBecameOfTheRequestsOfAnAgent(t *testing.T) {
+	void := func(uid string, minute int) *fleet.ClusterRegistration {
+		return request(uid, minute, true, fleet.ReasonCredentialRevoked)
+	}
+	granted := request("g", 0, true, fleet.ReasonGranted)
+	for _, row := range []struct {
+		name     string
+		clientID string
+		requests []*fleet.ClusterRegistration
+		granted  bool
+		revoked  string
+	}{
+		{name: "no identity", requests: []*fleet.ClusterRegistration{granted}},
+		{name: "no request", clientID: "id"},
+		{name: "one that waits", clientID: "id", requests: []*fleet.ClusterRegistration{request("w", 0, false, fleet.ReasonWaitingForCluster)}},
+		{name: "one that was granted", clientID: "id", requests: []*fleet.ClusterRegistration{granted}, granted: true},
+		{name: "one of another release, which has no conditions", clientID: "id", requests: []*fleet.ClusterRegistration{request("o", 0, true, "")}, granted: true},
+		{name: "one that is void", clientID: "id", requests: []*fleet.ClusterRegistration{void("v", 0)}, revoked: "v"},
+		{name: "the newest of two", clientID: "id", requests: []*fleet.ClusterRegistration{void("new", 2), void("old", 1)}, revoked: "new"},
+		{name: "the newest, in another order", clientID: "id", requests: []*fleet.ClusterRegistration{void("old", 1), void("new", 2)}, revoked: "new"},
+		{name: "two of one moment", clientID: "id", requests: []*fleet.ClusterRegistration{void("b", 1), void("a", 1)}, revoked: "b"},
+		{name: "a void one and one that works", clientID: "id", requests: []*fleet.ClusterRegistration{void("v", 2), granted}, granted: true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			got, err := Of(requests{all: row.requests}, &fleet.Cluster{Spec: fleet.ClusterSpec{ClientID: row.clientID}})
+			require.NoError(t, err)
+			assert.Equal(t, row.granted, got.Granted)
+			if row.revoked == "" {
+				assert.Nil(t, got.Revoked)
+				return
+			}
+			require.NotNil(t, got.Revoked)
+			assert.EqualValues(t, row.revoked, got.Revoked.UID)
+		})
+	}
+}
+
+func TestALookUpThatFailsIsAnError(t *testing.T) {
+	_, err := Of(requests{err: errors.New("out")}, &fleet.Cluster{Spec: fleet.ClusterSpec{ClientID: "id"}})
+	require.ErrorContains(t, err, "out")
+}
+
+func TestAnAgentIsLostWhenItIsSilentAndHasNoRequest(t *testing.T) {
+	for _, row := range []struct {
+		name      string
+		seen      bool
+		granted   bool
+		connected corev1.ConditionStatus
+		want      bool
+	}{
+		{"silent, without request", true, false, corev1.ConditionFalse, true},
+		{"silent, with request", true, true, corev1.ConditionFalse, false},
+		{"heard of", true, false, corev1.ConditionTrue, false},
+		{"nobody knows yet", true, false, "", false},
+		{"never heard of", false, false, corev1.ConditionFalse, false},
+	} {
+		c := &fleet.Cluster{}
+		c.Status.Conditions = []genericcondition.GenericCondition{{Type: fleet.ConditionConnected, Status: row.connected}}
+		if row.seen {
+			c.Status.Agent.LastSeen = metav1.Now()
+		}
+		assert.Equal(t, row.want, Standing{Granted: row.granted}.Lost(c), row.name)
+	}
+}

@@ -1,0 +1,197 @@
+package release
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"helm.sh/helm/v4/pkg/action"
+	"helm.sh/helm/v4/pkg/kube"
+	helmrelease "helm.sh/helm/v4/pkg/release"
+	"helm.sh/helm/v4/pkg/release/common"
+	helm "helm.sh/helm/v4/pkg/release/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// Deploy installs the release, or upgrades it from whatever the last attempt left behind. It returns an UnsupportedError, an
+// InvalidError or a ConflictError when trying again is of no use. When ctx ends in the middle, the next Deploy goes on.
+func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
+	chart, err := pack(r)
+	if err != nil {
+		return Deployed{}, err
+	}
+	op, err := c.operation(ctx, r.Namespace, identity{r.ServiceAccountNamespace, r.Options.ServiceAccount})
+	if err != nil {
+		return Deployed{}, err
+	}
+	op.capabilities(chart)
+	values, err := c.values(ctx, r)
+	if err != nil {
+		return Deployed{}, err
+	}
+	revisions, err := op.revisions(r.Name)
+	if err != nil {
+		return Deployed{}, err
+	}
+	if err := mine(r, last(revisions)); err != nil {
+		return Deployed{}, err
+	}
+	if err := errors.Join(c.ensureNamespace(ctx, r.Namespace, r.Options), op.settle(revisions)); err != nil {
+		return Deployed{}, err
+	}
+	return op.run(ctx, r, chart, values, revisions)
+}
+
+func (o *operation) run(ctx context.Context, r Request, p packaged, values map[string]any, revisions []*helm.Release) (Deployed, error) {
+	o.cluster.replace = r.force()
+	// Helm's own context would leave the work running behind our back; the wire ends it, see operation.
+	background := context.WithoutCancel(ctx)
+	var made helmrelease.Releaser
+	var err error
+	if len(revisions) == 0 {
+		made, err = o.install(ctx, r).RunWithContext(background, p.chart, values)
+	} else {
+		made, err = o.upgrade(ctx, r).RunWithContext(background, r.Name, p.chart, values)
+	}
+	if ctx.Err() != nil {
+		return Deployed{}, context.Cause(ctx)
+	}
+	if err != nil {
+		return Deployed{}, err
+	}
+	deployed, err := o.deployed(made)
+	if err != nil {
+		return deployed, err
+	}
+	return deployed, o.sweep(deployed, revisions)
+}
+
+// mine refuses a release that is somebody else's: an upgrade would replace what it consists of.
+func mine(r Request, existing *helm.Release) error {
+	if existing == nil || r.helm().TakeOwnership {
+		return nil
+	}
+	agent, deployment := existing.Labels[AgentLabel], existing.Labels[DeploymentLabel]
+	if agent == r.Labels[AgentLabel] && deployment == r.Labels[DeploymentLabel] {
+		return nil
+	}
+	owner := "somebody else"
+	if deployment != "" {
+		owner = fmt.Sprintf("BundleDeployment %s of the agent in namespace %s", deployment, agent)
+	}
+	return &ConflictError{Namespace: r.Namespace, Name: r.Name, Owner: owner}
+}
+
+func (o *operation) install(ctx context.Context, r Request) *action.Install {
+	install := action.NewInstall(o.config)
+	install.ReleaseName, install.Namespace = r.Name, r.Namespace
+	install.Labels = present(merged(r.Labels, optionLabels(r.Options)))
+	install.ForceConflicts = true
+	install.DisableOpenAPIValidation = true // the API server validates what is applied, strictly
+	install.TakeOwnership = r.helm().TakeOwnership
+	install.Timeout, install.WaitForJobs = r.timeout(), r.waits() && r.helm().WaitForJobs
+	install.WaitStrategy, install.WaitOptions = r.waiting(ctx)
+	install.RollbackOnFailure = r.helm().Atomic && !r.NoWait
+	install.EnableDNS = !r.helm().DisableDNS
+	install.SkipSchemaValidation = r.helm().SkipSchemaValidation
+	if r.Options.TargetNamespace != "" {
+		install.PostRenderer = targeted{r.Options.TargetNamespace, o.client.schema.mapper}
+	}
+	return install
+}
+
+func (o *operation) upgrade(ctx context.Context, r Request) *action.Upgrade {
+	upgrade := action.NewUpgrade(o.config)
+	upgrade.Namespace = r.Namespace
+	upgrade.Labels = merged(r.Labels, optionLabels(r.Options))
+	// Whose the objects are was decided above; what people changed on the cluster is not to stop a deployment.
+	upgrade.ServerSideApply, upgrade.ForceConflicts = "true", true
+	upgrade.DisableOpenAPIValidation = true
+	upgrade.ResetValues = true
+	upgrade.TakeOwnership = r.helm().TakeOwnership
+	upgrade.Timeout, upgrade.WaitForJobs = r.timeout(), r.waits() && r.helm().WaitForJobs
+	upgrade.WaitStrategy, upgrade.WaitOptions = r.waiting(ctx)
+	upgrade.RollbackOnFailure = r.helm().Atomic && !r.NoWait
+	upgrade.MaxHistory = r.maxHistory()
+	upgrade.EnableDNS = !r.helm().DisableDNS
+	upgrade.SkipSchemaValidation = r.helm().SkipSchemaValidation
+	if r.Options.TargetNamespace != "" {
+		upgrade.PostRenderer = targeted{r.Options.TargetNamespace, o.client.schema.mapper}
+	}
+	return upgrade
+}
+
+func (r Request) waiting(ctx context.Context) (kube.WaitStrategy, []kube.WaitOption) {
+	strategy := kube.HookOnlyStrategy
+	if r.waits() {
+		strategy = kube.StatusWatcherStrategy
+	}
+	return strategy, []kube.WaitOption{kube.WithWaitContext(ctx)}
+}
+
+func (r Request) maxHistory() int {
+	if kept := r.helm().MaxHistory; kept > 0 {
+		return kept
+	}
+	return history
+}
+
+func (o *operation) deployed(made helmrelease.Releaser) (Deployed, error) {
+	r, ok := made.(*helm.Release)
+	if !ok {
+		return Deployed{}, fmt.Errorf("unknown release: Helm made one of the unknown type %T", made)
+	}
+	d := Deployed{Namespace: r.Namespace, Name: r.Name, Version: r.Version, Labels: r.Labels}
+	objects, err := o.objects(r)
+	d.Objects = objects
+	return d, err
+}
+
+// objects are those of a revision, as they were applied.
+func (o *operation) objects(r *helm.Release) ([]Object, error) {
+	infos, err := o.cluster.Build(bytes.NewBufferString(r.Manifest), false)
+	if err != nil {
+		return nil, fmt.Errorf("reading the manifest of Helm release %s/%s: %w", r.Namespace, r.Name, err)
+	}
+	var all []Object
+	for _, info := range infos {
+		desired, ok := info.Object.(*unstructured.Unstructured)
+		if !ok {
+			continue
+		}
+		desired.SetNamespace(info.Namespace)
+		desired.SetLabels(merged(desired.GetLabels(), map[string]string{ManagedByLabel: ManagedByHelm}))
+		desired.SetAnnotations(merged(desired.GetAnnotations(), map[string]string{NameAnnotation: r.Name, NamespaceAnnotation: r.Namespace}))
+		all = append(all, Object{Desired: desired, Resource: info.Mapping.Resource})
+	}
+	return all, nil
+}
+
+// sweep removes what only attempts that came to nothing have made: Helm compares with the last revision that worked, and
+// forgets what a failed one after it brought along.
+func (o *operation) sweep(d Deployed, revisions []*helm.Release) error {
+	var left kube.ResourceList
+	for _, r := range slices.Backward(revisions) {
+		if r.Info.Status == common.StatusDeployed || r.Info.Status == common.StatusSuperseded {
+			break
+		}
+		infos, err := o.cluster.Build(bytes.NewBufferString(r.Manifest), false)
+		if err != nil {
+			continue // a kind that never existed: nothing of it can be left
+		}
+		for _, info := range infos {
+			if !d.contains(info.Mapping.Resource.GroupResource().String(), info.Namespace, info.Name) {
+				left = append(left, info)
+			}
+		}
+	}
+	return o.removeMarked(left, d.Name)
+}
+
+func (d Deployed) contains(resource, namespace, name string) bool {
+	return slices.ContainsFunc(d.Objects, func(o Object) bool {
+		return o.Resource.GroupResource().String() == resource && o.Desired.GetNamespace() == namespace && o.Desired.GetName() == name
+	})
+}

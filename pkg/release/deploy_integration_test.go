@@ -1,0 +1,252 @@
+package release
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func TestManifestsAreNoTemplates(t *testing.T) {
+	m := onMember(t)
+	d := m.deploy(m.request("a.yaml", configMap("a", "text", `"{{ .Values.nothing }} {{ fail \"x\" }}"`)+"---\n# nothing here\n---\n",
+		"b.json", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"b"}}`, "README.md", "{{"))
+	assert.Equal(t, `{{ .Values.nothing }} {{ fail "x" }}`, m.configMap("a").Data["text"])
+	assert.Equal(t, []string{"a", "b"}, m.configMaps())
+	assert.Equal(t, m.namespace+"/app:1", d.String())
+	require.Len(t, d.Objects, 2)
+	assert.Equal(t, "configmaps", d.Objects[0].Resource.Resource)
+}
+
+func TestAChartIsRenderedWithTheValuesOfAllSources(t *testing.T) {
+	m := onMember(t)
+	_, err := m.core.CoreV1().Secrets(m.namespace).Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "more"}, Data: map[string][]byte{"values.yaml": []byte("secret: s")},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	r := m.request("charts/app/Chart.yaml", "apiVersion: v2\nname: app\nversion: 1.2.3\n",
+		"charts/app/values.yaml", "chart: c\nfile: no\n", "extra.yaml", "file: f\noption: no\n",
+		"charts/app/templates/cm.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '{{ .Release.Name }}'}\n"+
+			"data: {all: '{{ .Values.chart }}{{ .Values.file }}{{ .Values.option }}{{ .Values.secret }}{{ .Values.request }}'}\n")
+	r.Options.Helm = &fleet.HelmOptions{
+		Chart: "./charts/app", ValuesFiles: []string{"extra.yaml"}, Values: &fleet.GenericMap{Data: map[string]any{"option": "o"}},
+		ValuesFrom: []fleet.ValuesFrom{{SecretKeyRef: &fleet.KeySelector{Name: "more"}}},
+	}
+	r.Values = map[string]any{"request": "r"}
+	m.deploy(r)
+	assert.Equal(t, "cfosr", m.configMap("app").Data["all"])
+}
+
+func TestAnUpgradeRemovesWhatIsGoneAndKeepsWhatOthersAdded(t *testing.T) {
+	m := onMember(t)
+	m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one")))
+	_, err := m.core.CoreV1().ConfigMaps(m.namespace).Patch(t.Context(), "a", types.MergePatchType,
+		[]byte(`{"data":{"theirs":"kept","k":"theirs"}}`), metav1.PatchOptions{FieldManager: "person"})
+	require.NoError(t, err)
+	d := m.deploy(m.request("a.yaml", configMap("a", "k", "two")))
+	assert.Equal(t, []string{"a"}, m.configMaps())
+	assert.Equal(t, map[string]string{"k": "two", "theirs": "kept"}, m.configMap("a").Data)
+	assert.Equal(t, 2, d.Version)
+}
+
+// agentDeployment is what an import applies, and later a Bundle holds, with less in its environment.
+func agentDeployment(env string) string {
+	return `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"fleet-agent"},"spec":{"selector":{"matchLabels":{"app":"a"}},` +
+		`"template":{"metadata":{"labels":{"app":"a"}},"spec":{"containers":[{"name":"c","image":"i","env":[` + env + `]}]}}}}`
+}
+
+func TestWhatTheHubInstalledIsTakenOverWithoutWhatDisappeared(t *testing.T) {
+	m := onMember(t)
+	deployments := m.core.AppsV1().Deployments(m.namespace)
+	_, err := deployments.Patch(t.Context(), "fleet-agent", types.ApplyPatchType,
+		[]byte(agentDeployment(`{"name":"GENERATION","value":"key"},{"name":"OLD","value":"x"}`)),
+		metav1.PatchOptions{FieldManager: registration.FieldManager, Force: ptr.To(true)})
+	require.NoError(t, err)
+	r := m.request("agent.yaml", agentDeployment(`{"name":"GENERATION","value":"managed/0"}`))
+	_, err = m.Deploy(t.Context(), r)
+	require.ErrorContains(t, err, "exists and cannot be imported into the current release")
+
+	r.Options.Helm = &fleet.HelmOptions{TakeOwnership: true}
+	m.deploy(r)
+	read := func() *appsv1.Deployment {
+		d, err := deployments.Get(t.Context(), "fleet-agent", metav1.GetOptions{})
+		require.NoError(t, err)
+		return d
+	}
+	assert.Equal(t, []corev1.EnvVar{{Name: "GENERATION", Value: "managed/0"}}, read().Spec.Template.Spec.Containers[0].Env)
+	before := read().Generation
+	m.deploy(r)
+	assert.Equal(t, before, read().Generation, "deploying the same again rolls nothing")
+}
+
+func TestAReleaseOfSomebodyElseIsLeftAlone(t *testing.T) {
+	m := onMember(t)
+	r := m.request("a.yaml", configMap("a", "k", "one"))
+	m.deploy(r)
+	r.Labels = owner.LabelsFor("other", "one")
+	_, err := m.Deploy(t.Context(), r)
+	var conflict *ConflictError
+	require.ErrorAs(t, err, &conflict)
+	assert.Contains(t, err.Error(), "belongs to BundleDeployment app")
+}
+
+var errCut = errors.New("cut off")
+
+// cutAfter lets n writes through and then sends nothing more, as if the process had been killed.
+func cutAfter(n int, written *[]string) func(*rest.Config) {
+	return func(c *rest.Config) {
+		c.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(req *http.Request) (*http.Response, error) {
+				if len(*written) >= n {
+					return nil, errCut
+				}
+				if req.Method != http.MethodGet {
+					*written = append(*written, req.Method+" "+req.URL.Path)
+				}
+				return next.RoundTrip(req)
+			})
+		})
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+func TestADeploymentThatWasCutOffAtAnyWriteGoesOn(t *testing.T) {
+	m := onMember(t)
+	for _, upgrade := range []bool{false, true} {
+		for n := 0; ; n++ {
+			r := m.request("a.yaml", configMap("a", "k", "two"), "c.yaml", configMap("c", "k", "two"))
+			if upgrade {
+				m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one")))
+			}
+			var written []string
+			dying := onMember(t, cutAfter(n, &written))
+			_, err := dying.Deploy(t.Context(), r)
+			if err == nil {
+				break
+			}
+			m.deploy(r)
+			assert.Equal(t, []string{"a", "c"}, m.configMaps(), "cut off after %v", written)
+			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", Options{}))
+			assert.Empty(t, m.configMaps())
+		}
+	}
+}
+
+func TestWhatOnlyAFailedAttemptMadeIsSweptUp(t *testing.T) {
+	m := onMember(t)
+	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+	_, err := m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", "two"), "b.yaml", configMap("b", "k", "two"),
+		"z.yaml", "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"))
+	require.ErrorContains(t, err, "spec.ports[0].port")
+	assert.Contains(t, m.configMaps(), "b")
+	m.deploy(m.request("a.yaml", configMap("a", "k", "three")))
+	assert.Equal(t, []string{"a"}, m.configMaps())
+}
+
+func TestAtomicUndoesWhatFailed(t *testing.T) {
+	m := onMember(t)
+	atomic := func(files ...string) Request {
+		r := m.request(files...)
+		r.Options.Helm = &fleet.HelmOptions{Atomic: true, TimeoutSeconds: 20}
+		return r
+	}
+	bad := "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"
+	_, err := m.Deploy(t.Context(), atomic("a.yaml", configMap("a", "k", "one"), "z.yaml", bad))
+	require.Error(t, err)
+	assert.Empty(t, m.configMaps(), "the first installation is removed")
+	m.deploy(atomic("a.yaml", configMap("a", "k", "two")))
+	_, err = m.Deploy(t.Context(), atomic("a.yaml", configMap("a", "k", "three"), "z.yaml", bad))
+	require.ErrorContains(t, err, "rolled back")
+	assert.Equal(t, "two", m.configMap("a").Data["k"])
+}
+
+func TestABadManifestIsExplained(t *testing.T) {
+	m := onMember(t)
+	for name, row := range map[string]struct{ content, says string }{
+		"an unknown kind":  {"apiVersion: nowhere/v1\nkind: Nothing\nmetadata: {name: x}", "no matches for kind \"Nothing\""},
+		"no kind":          {"metadata: {name: x}", "Kind"},
+		"no YAML":          {"a: b: c", "yaml"},
+		"an unknown field": {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndatum: {}", "datum"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := m.request("x.yaml", row.content)
+			_, err := m.Deploy(t.Context(), r)
+			require.Error(t, err)
+			assert.Contains(t, Explain(err), row.says)
+			_, again := m.Deploy(t.Context(), r)
+			require.Error(t, again)
+		})
+	}
+}
+
+func TestTheNamespaceIsMadeWithItsLabels(t *testing.T) {
+	m := onMember(t)
+	r := m.request("a.yaml", configMap("a", "k", "one"))
+	r.Namespace = m.namespace + "-new"
+	r.Options.NamespaceLabels = map[string]string{"a": "b"}
+	m.deploy(r)
+	r.Options.NamespaceAnnotations = map[string]string{"c": "d"}
+	m.deploy(r)
+	made, err := m.core.CoreV1().Namespaces().Get(t.Context(), r.Namespace, metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, "b", made.Labels["a"])
+	assert.Equal(t, "d", made.Annotations["c"])
+	require.NoError(t, m.Uninstall(t.Context(), r.Namespace, "app", Options{DeleteNamespace: true}))
+	made, err = m.core.CoreV1().Namespaces().Get(t.Context(), r.Namespace, metav1.GetOptions{})
+	assert.True(t, apierrors.IsNotFound(err) || made.DeletionTimestamp != nil)
+}
+
+func TestTheTargetNamespaceIsForAll(t *testing.T) {
+	m := onMember(t)
+	r := m.request("a.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: default}\ndata: {k: '{{ x }}'}\n")
+	r.Options.TargetNamespace = m.namespace
+	m.deploy(r)
+	assert.Equal(t, "{{ x }}", m.configMap("a").Data["k"])
+	r.Resources = append(r.Resources, fleet.BundleResource{Name: "n.yaml", Content: "apiVersion: v1\nkind: Namespace\nmetadata: {name: some}\n"})
+	_, err := m.Deploy(t.Context(), r)
+	require.ErrorContains(t, err, "Namespace some is in no namespace")
+}
+
+func TestAServiceAccountDeploysWithItsOwnRights(t *testing.T) {
+	m := onMember(t)
+	r := m.request("a.yaml", configMap("a", "k", "one"))
+	r.Options.ServiceAccount = "weak"
+	_, err := m.Deploy(t.Context(), r)
+	require.ErrorContains(t, err, "system:serviceaccount:"+m.namespace+":weak")
+	assert.True(t, apierrors.IsForbidden(err) || err != nil)
+}
+
+func TestADeploymentEndsWithItsContext(t *testing.T) {
+	m := onMember(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	r := m.request("pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n")
+	r.Options.Helm = &fleet.HelmOptions{TimeoutSeconds: 600}
+	go func() {
+		for {
+			if _, err := m.core.CoreV1().Pods(m.namespace).Get(context.Background(), "p", metav1.GetOptions{}); err == nil {
+				cancel(errCut)
+				return
+			}
+		}
+	}()
+	_, err := m.Deploy(ctx, r)
+	require.ErrorIs(t, err, errCut)
+	r.Options.Helm = nil
+	m.deploy(r)
+}

@@ -1,0 +1,172 @@
+package release
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+func TestWhatIsRemovedIsGoneAndRemovingTwiceIsFine(t *testing.T) {
+	m := onMember(t)
+	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+	for range 2 {
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", Options{}))
+		assert.Empty(t, m.configMaps())
+	}
+	found, err := m.List(t.Context(), Owner{Namespace: "nobody"}.Selector())
+	require.NoError(t, err)
+	assert.Empty(t, found)
+}
+
+func TestResourcesThatAreKeptLoseOnlyTheirHistory(t *testing.T) {
+	m := onMember(t)
+	r := m.request("a.yaml", configMap("a", "k", "one"))
+	r.Options.KeepResources = true
+	m.deploy(r)
+	mine := m.mine()
+	require.Len(t, mine, 1)
+	assert.True(t, mine[0].Options().KeepResources)
+	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", mine[0].Options()))
+	assert.Equal(t, []string{"a"}, m.configMaps())
+	assert.Empty(t, m.mine())
+
+	m.deploy(r)
+	r.Options.KeepResources = false
+	m.deploy(r)
+	assert.False(t, m.mine()[0].Options().KeepResources, "the label goes with the option")
+}
+
+// mine are the releases of the agent in the namespace of the test.
+func (m *member) mine() (found []Found) {
+	m.t.Helper()
+	all, err := m.List(m.t.Context(), owner.Selector())
+	require.NoError(m.t, err)
+	for _, f := range all {
+		if f.Namespace == m.namespace {
+			found = append(found, f)
+		}
+	}
+	return found
+}
+
+func TestReleasesAreFoundByTheirLabels(t *testing.T) {
+	m := onMember(t)
+	r := m.request("a.yaml", configMap("a", "k", "one"))
+	m.deploy(r)
+	r.Labels = owner.LabelsFor("app", "two")
+	m.deploy(r)
+	found := m.mine()
+	require.Len(t, found, 1)
+	assert.Equal(t, 2, found[0].Version)
+	assert.True(t, found[0].Deployed)
+	assert.Equal(t, DeploymentIDValue("two"), found[0].Labels[DeploymentIDLabel])
+	kept, err := m.Get(t.Context(), found[0])
+	require.NoError(t, err)
+	require.Len(t, kept.Objects, 1)
+	assert.Equal(t, "a", kept.Objects[0].Desired.GetName())
+}
+
+func TestWhatAnotherReleaseTookOverIsNotRemoved(t *testing.T) {
+	m := onMember(t)
+	m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one")))
+	other := m.request("a.yaml", configMap("a", "k", "two"))
+	other.Name, other.Options.Helm = "other", &fleet.HelmOptions{TakeOwnership: true}
+	m.deploy(other)
+	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", Options{}))
+	assert.Equal(t, []string{"a"}, m.configMaps())
+}
+
+func TestDriftIsSeenAndUndone(t *testing.T) {
+	m := onMember(t)
+	r := m.request("a.yaml", configMap("a", "k", "one"), "s.yaml",
+		"apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {password: hunter2}\n", "d.yaml", agentDeployment(""))
+	d := m.deploy(r)
+	compare := func(i int, ignored ...fleet.ComparePatch) Difference {
+		t.Helper()
+		found, err := m.Compare(t.Context(), d.Objects[i], nil, ignored)
+		require.NoError(t, err)
+		return found
+	}
+	for i := range d.Objects {
+		assert.True(t, compare(i).None(), "%s: %+v", d.Objects[i].Desired.GetKind(), compare(i))
+	}
+	at := func(kind string) int {
+		for i, o := range d.Objects {
+			if o.Desired.GetKind() == kind {
+				return i
+			}
+		}
+		return -1
+	}
+	patch := func(data string) metav1.PatchOptions { return metav1.PatchOptions{FieldManager: data} }
+	core := m.core.CoreV1()
+	_, err := core.ConfigMaps(m.namespace).Patch(t.Context(), "a", types.MergePatchType, []byte(`{"data":{"k":"x"}}`), patch("person"))
+	require.NoError(t, err)
+	_, err = core.Secrets(m.namespace).Patch(t.Context(), "s", types.MergePatchType, []byte(`{"data":{"password":"eA=="}}`), patch("person"))
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"data":{"k":"one"}}`, compare(at("ConfigMap")).Patch)
+	assert.NotContains(t, compare(at("Secret")).Patch, "aHVudGVy", "a Secret's values are in no status")
+	assert.Contains(t, compare(at("Secret")).Patch, "password")
+
+	assert.True(t, compare(at("ConfigMap"), fleet.ComparePatch{Kind: "ConfigMap", JSONPointers: []string{"/data/k"}}).None())
+	assert.True(t, compare(at("ConfigMap"), fleet.ComparePatch{Operations: []fleet.Operation{{Op: "ignore"}}}).None())
+	assert.False(t, compare(at("ConfigMap"), fleet.ComparePatch{Kind: "Secret", JSONPointers: []string{"/data/k"}}).None())
+
+	require.NoError(t, m.core.AppsV1().Deployments(m.namespace).Delete(t.Context(), "fleet-agent", metav1.DeleteOptions{}))
+	assert.Equal(t, Difference{Missing: true}, compare(at("Deployment")))
+	r.Correcting = true
+	m.deploy(r)
+	for i := range d.Objects {
+		assert.True(t, compare(i).None())
+	}
+}
+
+func TestForceReplacesWhatCannotBePatched(t *testing.T) {
+	m := onMember(t)
+	m.deploy(m.request("d.yaml", agentDeployment("")))
+	changed := agentDeployment("")
+	r := m.request("d.yaml", `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"fleet-agent"},"spec":{"selector":{"matchLabels":{"app":"b"}},`+
+		`"template":{"metadata":{"labels":{"app":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}}`)
+	_, err := m.Deploy(t.Context(), r)
+	require.ErrorContains(t, err, "immutable")
+	r.Options.Helm = &fleet.HelmOptions{Force: true}
+	m.deploy(r)
+	m.deploy(func() Request {
+		back := m.request("d.yaml", changed)
+		back.Options.Helm = &fleet.HelmOptions{Force: true}
+		return back
+	}())
+}
+
+const thingKind = `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: things.release.example.com}
+spec:
+  group: release.example.com
+  scope: Namespaced
+  names: {plural: things, singular: thing, kind: Thing, listKind: ThingList}
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]
+`
+
+func TestAKindThatIsGoneDoesNotKeepARelease(t *testing.T) {
+	m := onMember(t)
+	definition := m.request("crd.yaml", thingKind)
+	definition.Name = "kind"
+	m.deploy(definition)
+	r := m.request("a.yaml", configMap("a", "k", "one"), "t.yaml", "apiVersion: release.example.com/v1\nkind: Thing\nmetadata: {name: t}\n")
+	require.Eventually(t, func() bool { _, err := m.Deploy(t.Context(), r); return err == nil }, time.Minute, 50*time.Millisecond)
+	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "kind", Options{}))
+	fresh, err := New(m.config)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		return fresh.Uninstall(t.Context(), m.namespace, "app", Options{}) == nil
+	}, time.Minute, 50*time.Millisecond)
+	assert.Empty(t, m.configMaps())
+}

@@ -1,0 +1,96 @@
+package release
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"helm.sh/helm/v4/pkg/action"
+	"helm.sh/helm/v4/pkg/kube"
+	helm "helm.sh/helm/v4/pkg/release/v1"
+	"helm.sh/helm/v4/pkg/storage/driver"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Uninstall removes a release and what it consists of, but not what another release has taken over. A release that is not
+// there is a success.
+func (c *Client) Uninstall(ctx context.Context, namespace, name string, options Options) error {
+	if options.KeepResources {
+		return c.Forget(ctx, namespace, name)
+	}
+	op, err := c.operation(ctx, namespace, identity{options.ServiceAccountNamespace, options.ServiceAccount})
+	if err != nil {
+		return err
+	}
+	revisions, err := op.revisions(name)
+	if err != nil {
+		return err
+	}
+	if len(revisions) > 0 {
+		err = op.uninstall(ctx, name, last(revisions), options)
+	}
+	if err == nil && options.DeleteNamespace {
+		err = c.deleteNamespace(ctx, namespace, options.ServiceAccountNamespace)
+	}
+	if err != nil {
+		return fmt.Errorf("removing Helm release %s/%s: %w", namespace, name, err)
+	}
+	return nil
+}
+
+func (o *operation) uninstall(ctx context.Context, name string, latest *helm.Release, options Options) error {
+	uninstall := action.NewUninstall(o.config)
+	uninstall.IgnoreNotFound = true
+	uninstall.WaitStrategy = kube.HookOnlyStrategy
+	uninstall.WaitOptions = []kube.WaitOption{kube.WithWaitContext(ctx)}
+	uninstall.Timeout = hookTimeout
+	o.cluster.release = name
+	_, err := uninstall.Run(name)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return errors.Join(err, o.cluster.deleteError)
+	}
+	if options.DeleteCRDs {
+		return o.deleteCRDs(latest)
+	}
+	return nil
+}
+
+// deleteCRDs removes what came in the folder crds of the chart, which Helm never removes: all objects of those kinds go
+// with them, whoever made them.
+func (o *operation) deleteCRDs(r *helm.Release) error {
+	if r.Chart == nil {
+		return nil
+	}
+	var errs []error
+	for _, crd := range r.Chart.CRDObjects() {
+		infos, err := o.cluster.Build(bytes.NewReader(crd.File.Data), false)
+		if err == nil && len(infos) > 0 {
+			_, more := o.cluster.Client.Delete(infos, metav1.DeletePropagationBackground)
+			errs = append(errs, more...)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// Forget removes the history of a release; what it deployed stays.
+func (c *Client) Forget(ctx context.Context, namespace, name string) error {
+	op, err := c.operation(ctx, namespace, identity{})
+	if err != nil {
+		return err
+	}
+	revisions, err := op.revisions(name)
+	if err != nil {
+		return err
+	}
+	for _, r := range revisions {
+		if _, err := op.config.Releases.Delete(r.Name, r.Version); err != nil && !errors.Is(err, driver.ErrReleaseNotFound) {
+			return fmt.Errorf("removing the history of Helm release %s/%s: %w", namespace, name, err)
+		}
+	}
+	return nil
+}
