@@ -87,7 +87,7 @@ const (
 // SetIDAgentBootstrap is the object set (wrangler's apply) of what the hub installs on a member. Agents know its hash.
 const SetIDAgentBootstrap = "fleet-agent-bootstrap"
 
-// SetIDManageAgent, as annotation objectset.rio.cattle.io/id of a Bundle, says that it is the one of a Cluster's agent.
+// SetIDManageAgent says, as annotation objectset.rio.cattle.io/id of a Bundle, that it is the one of a Cluster's agent.
 const SetIDManageAgent = "fleet-manage-agent"
 
 // AgentHubConfigMap is a ConfigMap beside the agent, in the agent's Bundle, that says where its hub is now. It has the keys

@@ -107,6 +107,16 @@ func (s *stage) run(change ...func(*deploy.Config)) (stop func() error) {
 	return stop
 }
 
+// ends runs an agent until it ends by itself, beside the test.
+func (s *stage) ends() (ended func() error) {
+	s.t.Helper()
+	c, result := s.config(), make(chan error, 1)
+	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
+	s.t.Cleanup(cancel)
+	go func() { result <- deploy.Run(ctx, c) }()
+	return func() error { return <-result }
+}
+
 // put makes a BundleDeployment of manifests, or gives it other ones.
 func (s *stage) put(name, manifest string, change ...func(*fleet.BundleDeployment)) {
 	s.t.Helper()

@@ -251,7 +251,7 @@ func TestARenamedReleaseReplacesTheOldOne(t *testing.T) {
 
 func TestFarewellRemovesAllButTheAgentItself(t *testing.T) {
 	s := onStage(t)
-	stop := s.run()
+	ended := s.ends()
 	s.put("app", configMap("a", "one"))
 	s.put(s.ownBundle(), configMap("agent", "one"))
 	s.state("app", fleet.Ready)
@@ -261,20 +261,18 @@ func TestFarewellRemovesAllButTheAgentItself(t *testing.T) {
 	})
 	s.gone("a")
 	s.condition(s.ownBundle(), fleet.ConditionFarewell, "True Farewell")
-	require.ErrorIs(t, stop(), deploy.ErrFarewell)
+	require.ErrorIs(t, ended(), deploy.ErrFarewell)
 	assert.Empty(t, s.releases())
 	_, err := s.configMap("agent")
 	require.NoError(t, err)
 
-	again := s.run()
-	s.condition(s.ownBundle(), fleet.ConditionFarewell, "True Farewell")
-	testenv.Eventually(t, func() (bool, string) { return errors.Is(again(), deploy.ErrFarewell), "it does not leave again" })
+	require.ErrorIs(t, s.ends()(), deploy.ErrFarewell, "asked again it leaves again")
 	assert.Empty(t, s.releases(), "nothing is deployed any more")
 }
 
 func TestAFarewellThatCannotBeFinishedSaysWhy(t *testing.T) {
 	s := onStage(t)
-	stop := s.run()
+	ended := s.ends()
 	s.put("app", configMap("a", "one"))
 	s.put(s.ownBundle(), configMap("agent", "one"))
 	s.state("app", fleet.Ready)
@@ -292,7 +290,7 @@ func TestAFarewellThatCannotBeFinishedSaysWhy(t *testing.T) {
 	assert.Contains(t, testenv.Condition(s.get(s.ownBundle()).Status.Conditions, fleet.ConditionFarewell), "not today")
 	s.member.inject(nil)
 	s.condition(s.ownBundle(), fleet.ConditionFarewell, "True Farewell")
-	require.ErrorIs(t, stop(), deploy.ErrFarewell)
+	require.ErrorIs(t, ended(), deploy.ErrFarewell)
 }
 
 func TestACertainRefusalEndsTheRun(t *testing.T) {

@@ -10,14 +10,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/index"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // finalize takes its steps in the order in which they build on each other, each of which leaves alone what is done already,
-// so that it can be cut off anywhere and taken up again. Requests and tokens follow the Cluster by owner reference, and with
-// the requests all that they were given.
+// so that it can be cut off anywhere and taken up again. The import token follows the Cluster by owner reference.
 func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (*fleet.Cluster, error) {
 	if !slices.Contains(cluster.Finalizers, fleet.ClusterFinalizer) {
 		return cluster, nil
@@ -28,6 +28,7 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (*fleet.
 		f.askAgent,
 		f.cleanMember,
 		f.deleteBundle,
+		f.deleteRequests,
 		f.deleteNamespace,
 	} {
 		if out := step(ctx); !out.IsDone() {
@@ -112,6 +113,23 @@ func (f *farewell) deleteBundle(context.Context) outcome.Outcome {
 	err := f.Fleet.Bundle().Delete(f.cluster.Namespace, name, &metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return failed(fmt.Errorf("deleting Bundle %s/%s of the deleted Cluster: %w", f.cluster.Namespace, name, err))
+	}
+	return gone
+}
+
+// deleteRequests removes what the agent asked for, and with it all rights that it was given. Kubernetes would do so too, by
+// owner reference, but learns only twice a minute of kinds that were installed since it started.
+func (f *farewell) deleteRequests(context.Context) outcome.Outcome {
+	requests, _ := f.requests.GetByIndex(index.ByClientID, index.Key(f.cluster.Namespace, f.cluster.Spec.ClientID))
+	for _, r := range requests {
+		ours := slices.ContainsFunc(r.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == f.cluster.UID })
+		if !ours || r.DeletionTimestamp != nil {
+			continue
+		}
+		err := f.Fleet.ClusterRegistration().Delete(r.Namespace, r.Name, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return failed(fmt.Errorf("deleting ClusterRegistration %s/%s of the deleted Cluster: %w", r.Namespace, r.Name, err))
+		}
 	}
 	return gone
 }

@@ -5,6 +5,6 @@ package v1alpha1
 // fleet-default, in which management servers keep such Secrets, those of any namespace.
 const KubeconfigAllowedAnnotation = "muster.fleet.cattle.io/kubeconfig-allowed-namespaces"
 
-// FarewellAnnotation, with any value, is put by the hub on the BundleDeployment of an agent whose Cluster is being
+// FarewellAnnotation is put, with any value, by the hub on the BundleDeployment of an agent whose Cluster is being
 // deleted. The agent removes all it deployed, says so by condition Farewell, and then removes itself.
 const FarewellAnnotation = "muster.fleet.cattle.io/farewell"

@@ -55,6 +55,6 @@ const (
 	ConditionMonitored = "Monitored"
 )
 
-// ConditionFarewell, on the BundleDeployment of an agent's own Bundle, is True once an agent that was asked to leave has
+// ConditionFarewell is True, on the BundleDeployment of an agent's own Bundle, once an agent that was asked to leave has
 // removed all it deployed; its own objects follow. The agent writes it, the hub waits for it.
 const ConditionFarewell = "Farewell"
