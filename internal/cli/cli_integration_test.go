@@ -86,7 +86,7 @@ func TestImportMakesASecretAndAClusterAndFollowsThem(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, member.URL(), config.Host)
 
-	require.Regexp(t, p.namespace+` +east +manager +Registered +- +\d+s ago`, p.mustRun("clusters"))
+	require.Regexp(t, p.namespace+` +east +manager +Registered +- +\d/\d +\d+s ago`, p.mustRun("clusters"))
 	var list []view.Cluster
 	require.NoError(t, json.Unmarshal([]byte(p.mustRun("clusters", "-o", "json")), &list))
 	require.Equal(t, "Registered", list[0].State)

@@ -259,6 +259,7 @@ func (h *hub) startCaches(ctx context.Context) error {
 
 // close waits for what ends with the context.
 func (h *hub) close() {
+	h.Passes.Wait() // first: they begin the work that the others wait for
 	if h.imports != nil {
 		h.imports.Wait()
 	}
@@ -271,7 +272,6 @@ func (h *hub) close() {
 	if h.bundles != nil {
 		h.bundles.Wait()
 	}
-	h.Passes.Wait()
 	h.events.Shutdown()
 	utilnet.CloseIdleConnectionsFor(h.transport)
 }

@@ -7,9 +7,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -30,8 +28,9 @@ func (e Election) watchFree(ctx context.Context) (free, watched chan struct{}, e
 	}
 	free, watched = make(chan struct{}, 1), make(chan struct{})
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: e.theLease(client),
-		ObjectType:    &coordinationv1.Lease{},
+		ListerWatcher: cache.NewListWatchFromClient(client.CoordinationV1().RESTClient(), "leases", e.Namespace,
+			fields.OneTermEqualSelector(metav1.ObjectNameField, e.Name)),
+		ObjectType: &coordinationv1.Lease{},
 		Handler: cache.ResourceEventHandlerFuncs{
 			UpdateFunc: func(before, after any) {
 				if isHeld(before) && !isHeld(after) {
@@ -47,22 +46,6 @@ func (e Election) watchFree(ctx context.Context) (free, watched chan struct{}, e
 		informer.RunWithContext(ctx)
 	}()
 	return free, watched, nil
-}
-
-// theLease selects the one Lease by its name.
-func (e Election) theLease(client kubernetes.Interface) cache.ListerWatcher {
-	leases := client.CoordinationV1().Leases(e.Namespace)
-	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, e.Name).String()
-	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			options.FieldSelector = selector
-			return leases.List(ctx, options)
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			options.FieldSelector = selector
-			return leases.Watch(ctx, options)
-		},
-	}, client)
 }
 
 func isHeld(object any) bool {

@@ -1,8 +1,10 @@
 package release
 
 import (
+	"bytes"
 	"errors"
 	"io"
+	"strings"
 
 	"helm.sh/helm/v4/pkg/kube"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,7 +27,7 @@ const (
 // cluster is Helm's client of the cluster, changed where an agent is not a person at a terminal.
 type cluster struct {
 	*kube.Client
-	mapper meta.RESTMapper
+	mapper meta.ResettableRESTMapper
 	// release is whose objects are removed; "" while nothing is.
 	release string
 	// replace removes what cannot be patched, so that it is made anew.
@@ -37,19 +39,29 @@ type cluster struct {
 // IsReachable does not ask: whether the cluster is there shows with the first request that matters.
 func (c *cluster) IsReachable() error { return nil }
 
-// Build passes over kinds that are gone when it is about a removal: with their definition all objects of them went, and
-// what is left of the release is not to wait for them.
+// Build asks the cluster for its kinds anew when it does not know one, because another release may just have brought it. It
+// passes over kinds that are gone when it is about a removal: with their definition all objects of them went, and what is
+// left of the release is not to wait for them.
 func (c *cluster) Build(reader io.Reader, validate bool) (kube.ResourceList, error) {
-	infos, err := c.Client.Build(reader, validate)
+	manifest, err := io.ReadAll(reader)
+	if err != nil {
+		return nil, err
+	}
+	infos, err := c.Client.Build(bytes.NewReader(manifest), validate)
+	if unknownKind(err) {
+		c.mapper.Reset()
+		infos, err = c.Client.Build(bytes.NewReader(manifest), validate)
+	}
 	if c.release != "" && utilerrors.FilterOut(err, unknownKind) == nil {
 		return infos, nil
 	}
 	return infos, err
 }
 
+// unknownKind goes by the text too: the library that reads manifests keeps nothing else of the cause.
 func unknownKind(err error) bool {
 	var unknown *meta.NoKindMatchError
-	return errors.As(err, &unknown)
+	return errors.As(err, &unknown) || err != nil && strings.Contains(err.Error(), "no matches for kind ")
 }
 
 // Delete leaves alone what another release has taken over: Helm goes by the manifest it stored, whatever became of the

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -107,14 +108,18 @@ var errCut = errors.New("cut off")
 
 // cutAfter lets n writes through and then sends nothing more, as if the process had been killed.
 func cutAfter(n int, written *[]string) func(*rest.Config) {
+	var mu sync.Mutex
 	return func(c *rest.Config) {
 		c.Wrap(func(next http.RoundTripper) http.RoundTripper {
 			return roundTripper(func(req *http.Request) (*http.Response, error) {
-				if len(*written) >= n {
-					return nil, errCut
-				}
-				if req.Method != http.MethodGet {
+				mu.Lock()
+				dead := len(*written) >= n
+				if !dead && req.Method != http.MethodGet {
 					*written = append(*written, req.Method+" "+req.URL.Path)
+				}
+				mu.Unlock()
+				if dead {
+					return nil, errCut
 				}
 				return next.RoundTrip(req)
 			})

@@ -161,12 +161,15 @@ func TestAKindThatIsGoneDoesNotKeepARelease(t *testing.T) {
 	definition.Name = "kind"
 	m.deploy(definition)
 	r := m.request("a.yaml", configMap("a", "k", "one"), "t.yaml", "apiVersion: release.example.com/v1\nkind: Thing\nmetadata: {name: t}\n")
-	require.Eventually(t, func() bool { _, err := m.Deploy(t.Context(), r); return err == nil }, time.Minute, 50*time.Millisecond)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		_, err := m.Deploy(t.Context(), r)
+		assert.NoError(c, err)
+	}, time.Minute, 50*time.Millisecond)
 	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "kind", Options{}))
 	fresh, err := New(m.config)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		return fresh.Uninstall(t.Context(), m.namespace, "app", Options{}) == nil
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		assert.NoError(c, fresh.Uninstall(t.Context(), m.namespace, "app", Options{}))
 	}, time.Minute, 50*time.Millisecond)
 	assert.Empty(t, m.configMaps())
 }

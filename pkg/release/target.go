@@ -16,7 +16,7 @@ import (
 // targeted puts all objects into one namespace, and refuses those that cannot be in one.
 type targeted struct {
 	namespace string
-	mapper    meta.RESTMapper
+	mapper    meta.ResettableRESTMapper
 }
 
 // Run is called by Helm with all that was rendered.
@@ -51,6 +51,10 @@ func (t targeted) move(o *unstructured.Unstructured) error {
 	}
 	kind := o.GroupVersionKind()
 	mapping, err := t.mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	if unknownKind(err) {
+		t.mapper.Reset()
+		mapping, err = t.mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	}
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", kind.Kind, o.GetName(), err)
 	}
