@@ -1,6 +1,7 @@
 package lifetime
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -189,6 +190,30 @@ func TestADeletedClusterTakesItsAgentAndAllItDeployedAlong(t *testing.T) {
 			over()
 			s.requireNothingLeft(t, cluster.Name)
 		})
+	}
+}
+
+func TestAnAgentMovesToAnotherNamespaceAndBackAndLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	cluster := s.imported(t)
+	s.workload(t)
+	s.runs(t, cluster.Name)
+	for _, namespace := range []string{"elsewhere", ""} {
+		s.patch(t, cluster.Name, fmt.Sprintf(`{"spec":{"agentNamespace":%q}}`, namespace))
+		here, there := cmp.Or(namespace, system), "elsewhere"
+		if namespace == there {
+			there = system
+		}
+		s.until(t, cluster.Name, func(c *fleet.Cluster) (bool, string) {
+			return c.Status.Agent.Namespace == here && registration.IsManagedGeneration(c.Status.Agent.Generation) && c.Status.Summary.Ready == 2,
+				fmt.Sprintf("agent %+v, bundles %s", c.Status.Agent, c.Status.Display.ReadyBundles)
+		})
+		testenv.Eventually(t, func() (bool, string) {
+			left := s.leftIn(t, there)
+			return len(left) == 0, fmt.Sprintf("in %s is left: %v", there, left)
+		})
+		s.runs(t, cluster.Name)
 	}
 }
 

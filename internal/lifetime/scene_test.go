@@ -290,34 +290,41 @@ func (s *scene) requireNothingLeft(t *testing.T, name string) {
 
 func (s *scene) leftOnMember(t *testing.T) (left []string) {
 	t.Helper()
-	ctx, k := t.Context(), s.member.Kubernetes
 	for _, ns := range []string{system, "hello"} {
-		deployments, err := k.AppsV1().Deployments(ns).List(ctx, metav1.ListOptions{})
-		require.NoError(t, err)
-		for _, o := range deployments.Items {
-			left = append(left, "Deployment "+ns+"/"+o.Name)
-		}
-		secrets, err := k.CoreV1().Secrets(ns).List(ctx, metav1.ListOptions{})
-		require.NoError(t, err)
-		for _, o := range secrets.Items {
-			left = append(left, "Secret "+ns+"/"+o.Name)
-		}
-		configMaps, err := k.CoreV1().ConfigMaps(ns).List(ctx, metav1.ListOptions{})
-		require.NoError(t, err)
-		for _, o := range configMaps.Items {
-			if o.Name != "kube-root-ca.crt" {
-				left = append(left, "ConfigMap "+ns+"/"+o.Name)
-			}
-		}
-		accounts, err := k.CoreV1().ServiceAccounts(ns).List(ctx, metav1.ListOptions{})
-		require.NoError(t, err)
-		for _, o := range accounts.Items {
-			if o.Name != "default" {
-				left = append(left, "ServiceAccount "+ns+"/"+o.Name)
-			}
-		}
+		left = append(left, s.leftIn(t, ns)...)
 	}
 	return append(left, s.rolesLeft(t)...)
+}
+
+// leftIn is what there is in a namespace of the member that Kubernetes does not put there itself.
+func (s *scene) leftIn(t *testing.T, ns string) (left []string) {
+	t.Helper()
+	ctx, k := t.Context(), s.member.Kubernetes
+	deployments, err := k.AppsV1().Deployments(ns).List(ctx, metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, o := range deployments.Items {
+		left = append(left, "Deployment "+ns+"/"+o.Name)
+	}
+	secrets, err := k.CoreV1().Secrets(ns).List(ctx, metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, o := range secrets.Items {
+		left = append(left, "Secret "+ns+"/"+o.Name)
+	}
+	configMaps, err := k.CoreV1().ConfigMaps(ns).List(ctx, metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, o := range configMaps.Items {
+		if o.Name != "kube-root-ca.crt" {
+			left = append(left, "ConfigMap "+ns+"/"+o.Name)
+		}
+	}
+	accounts, err := k.CoreV1().ServiceAccounts(ns).List(ctx, metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, o := range accounts.Items {
+		if o.Name != "default" {
+			left = append(left, "ServiceAccount "+ns+"/"+o.Name)
+		}
+	}
+	return left
 }
 
 func (s *scene) rolesLeft(t *testing.T) (left []string) {

@@ -74,11 +74,11 @@ func dryRun(ctx context.Context, client dynamic.Interface, o Object) (*unstructu
 }
 
 func difference(live, applied *unstructured.Unstructured, ignored []fleet.ComparePatch) (Difference, error) {
-	is, err := comparable(live, ignored)
+	is, err := bare(live, ignored)
 	if err != nil {
 		return Difference{}, err
 	}
-	should, err := comparable(applied, ignored)
+	should, err := bare(applied, ignored)
 	if err != nil || equality.Semantic.DeepEqual(is, should) {
 		return Difference{}, err
 	}
@@ -96,14 +96,14 @@ func difference(live, applied *unstructured.Unstructured, ignored []fleet.Compar
 	return Difference{Patch: string(text)}, err
 }
 
-// comparable is an object without what the API server counts and what the options say not to compare.
-func comparable(o *unstructured.Unstructured, ignored []fleet.ComparePatch) (map[string]any, error) {
-	bare := o.DeepCopy()
+// bare is an object without what the API server counts and what the options say not to compare.
+func bare(o *unstructured.Unstructured, ignored []fleet.ComparePatch) (map[string]any, error) {
+	o = o.DeepCopy()
 	for _, field := range []string{"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink"} {
-		unstructured.RemoveNestedField(bare.Object, "metadata", field)
+		unstructured.RemoveNestedField(o.Object, "metadata", field)
 	}
-	unstructured.RemoveNestedField(bare.Object, "status")
-	return ignore(bare, ignored)
+	unstructured.RemoveNestedField(o.Object, "status")
+	return ignore(o, ignored)
 }
 
 func mergePatch(is, should map[string]any) (map[string]any, error) {

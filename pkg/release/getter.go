@@ -1,6 +1,9 @@
 package release
 
 import (
+	"log/slog"
+
+	"helm.sh/helm/v4/pkg/action"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
@@ -44,4 +47,15 @@ func (g *getter) ToRawKubeConfigLoader() clientcmd.ClientConfig {
 	return clientcmd.NewDefaultClientConfig(*clientcmdapi.NewConfig(), &clientcmd.ConfigOverrides{
 		Context: clientcmdapi.Context{Namespace: g.namespace},
 	})
+}
+
+// Configuration is that of Helm's own actions, with the releases in the Secrets of a namespace, from a rest.Config alone.
+func Configuration(config *rest.Config, namespace string) (*action.Configuration, error) {
+	client, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	configuration := action.NewConfiguration(action.ConfigurationSetLogger(slog.DiscardHandler))
+	access := &getter{config: config, namespace: namespace, schema: newSchemaCache(client)}
+	return configuration, configuration.Init(access, namespace, "secret")
 }

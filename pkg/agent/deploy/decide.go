@@ -11,6 +11,9 @@ type facts struct {
 	Name string
 	// Wanted says that the BundleDeployment exists and is not being deleted.
 	Wanted bool
+	// Elsewhere says that it is of an agent in another namespace: after a move two agents see the same BundleDeployment for a
+	// while, and only the one it is meant for may act on it.
+	Elsewhere bool
 	// Empty says that the hub has not said yet what to deploy.
 	Empty bool
 	// Paused says that nothing is to change now.
@@ -42,6 +45,8 @@ const (
 	remove
 	// forget removes the history only.
 	forget
+	// ignore does nothing and says nothing: another agent does.
+	ignore
 )
 
 // decide is the one switch. An agent never uninstalls an agent: it would be itself, or one that works beside it.
@@ -51,6 +56,8 @@ func decide(f facts) action {
 		return forget
 	case !f.Wanted:
 		return remove
+	case f.Elsewhere:
+		return ignore
 	case f.Empty || f.Paused:
 		return hold
 	case !f.Current && f.WaitsFor != "":

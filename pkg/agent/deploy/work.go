@@ -25,12 +25,15 @@ func (d *deployer) handle(ctx context.Context, key string) {
 	case remove, forget:
 		d.clear(ctx, key, it)
 		return
+	case ignore:
+		return
 	case deploy:
 		d.deploy(ctx, key, bd, it, false)
 	case correct:
 		d.deploy(ctx, key, bd, it, true)
+	case observe, await, hold:
 	}
-	if ctx.Err() == nil && d.look(ctx, key, bd, it, f) {
+	if ctx.Err() == nil && d.look(ctx, key, bd, it) {
 		d.show(ctx, key, bd, it, f.Paused)
 	}
 }
@@ -42,6 +45,7 @@ func (d *deployer) facts(key string, bd *fleet.BundleDeployment, it *item) facts
 	}
 	spec := bd.Spec
 	f.Empty = spec.DeploymentID == ""
+	f.Elsewhere = isAgent(key) && spec.Options.DefaultNamespace != "" && spec.Options.DefaultNamespace != d.AgentNamespace
 	f.Paused = spec.Paused || spec.OffSchedule
 	_, f.Current = d.current(key, bd, it)
 	f.Correct = correcting(spec)
@@ -193,7 +197,7 @@ func (d *deployer) again(ctx context.Context, key string, it *item, err error) {
 }
 
 // look makes sure that the objects of the release are watched, and says whether there is something to show.
-func (d *deployer) look(ctx context.Context, key string, bd *fleet.BundleDeployment, it *item, f facts) bool {
+func (d *deployer) look(ctx context.Context, key string, bd *fleet.BundleDeployment, it *item) bool {
 	found, current := d.current(key, bd, it)
 	it.mu.Lock()
 	deployed := it.deployed
