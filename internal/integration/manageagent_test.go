@@ -112,9 +112,7 @@ func TestTheBundleOfAnAgentIsAsFleetKnowsIt(t *testing.T) {
 	})
 	bundle := s.agentBundle(t, "m")
 	assert.Equal(t, "fleet-manage-agent", bundle.Annotations["objectset.rio.cattle.io/id"])
-	assert.Equal(t, []metav1.OwnerReference{{
-		APIVersion: "fleet.cattle.io/v1alpha1", Kind: "Cluster", Name: "m", UID: s.getCluster(t, "m").UID,
-	}}, bundle.OwnerReferences)
+	assert.Empty(t, bundle.OwnerReferences)
 	assert.Empty(t, bundle.Finalizers)
 
 	spec, err := yaml.Marshal(bundle.Spec)
@@ -312,14 +310,15 @@ func TestADamagedBundleIsRepaired(t *testing.T) {
 	bundles := s.hub.Fleet.Bundles(s.namespace)
 	sound := s.agentBundle(t, "m")
 	for name, patch := range map[string]string{
-		"edited":        `{"spec":{"resources":[{"name":"agent.yaml","content":"x"}],"targets":[{"clusterSelector":{}}],"defaultNamespace":"x"}}`,
-		"without owner": `{"metadata":{"ownerReferences":null}}`,
-		"emptied":       `{"spec":{"helm":null,"resources":null,"targets":null}}`,
+		"edited": `{"spec":{"resources":[{"name":"agent.yaml","content":"x"}],"targets":[{"clusterSelector":{}}],"defaultNamespace":"x"}}`,
+		"owned": fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"fleet.cattle.io/v1alpha1","kind":"Cluster","name":"m","uid":%q}]}}`,
+			s.getCluster(t, "m").UID),
+		"emptied": `{"spec":{"helm":null,"resources":null,"targets":null}}`,
 	} {
 		_, err := bundles.Patch(t.Context(), sound.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		require.NoError(t, err, name)
 		repaired := s.awaitBundle(t, "m", func(b *fleet.Bundle) bool {
-			return assert.ObjectsAreEqual(sound.Spec, b.Spec) && len(b.OwnerReferences) == 1
+			return assert.ObjectsAreEqual(sound.Spec, b.Spec) && len(b.OwnerReferences) == 0
 		})
 		assert.Equal(t, sound.UID, repaired.UID)
 	}
@@ -435,6 +434,6 @@ func TestAHubThatDiesAtAnyWriteEndsWithTheSameBundle(t *testing.T) {
 	require.NoError(t, err)
 	for _, bundle := range bundles.Items {
 		assert.Equal(t, []string{fleet.BundleFinalizer}, bundle.Finalizers)
-		assert.Len(t, bundle.OwnerReferences, 1)
+		assert.Empty(t, bundle.OwnerReferences)
 	}
 }

@@ -90,15 +90,13 @@ func (o *operation) install(ctx context.Context, r Request) *action.Install {
 	install.Labels = present(merged(r.Labels, optionLabels(r.Options)))
 	install.ForceConflicts = true
 	install.DisableOpenAPIValidation = true // the API server validates what is applied, strictly
-	install.TakeOwnership = r.helm().TakeOwnership
+	install.TakeOwnership = r.adopts()
 	install.Timeout, install.WaitForJobs = r.timeout(), r.waits() && r.helm().WaitForJobs
 	install.WaitStrategy, install.WaitOptions = r.waiting(ctx)
 	install.RollbackOnFailure = r.helm().Atomic && !r.NoWait
 	install.EnableDNS = !r.helm().DisableDNS
 	install.SkipSchemaValidation = r.helm().SkipSchemaValidation
-	if r.Options.TargetNamespace != "" {
-		install.PostRenderer = targeted{r.Options.TargetNamespace, o.client.schema.mapper}
-	}
+	install.PostRenderer = o.postRenderer(r)
 	return install
 }
 
@@ -110,16 +108,14 @@ func (o *operation) upgrade(ctx context.Context, r Request) *action.Upgrade {
 	upgrade.ServerSideApply, upgrade.ForceConflicts = "true", true
 	upgrade.DisableOpenAPIValidation = true
 	upgrade.ResetValues = true
-	upgrade.TakeOwnership = r.helm().TakeOwnership
+	upgrade.TakeOwnership = r.adopts()
 	upgrade.Timeout, upgrade.WaitForJobs = r.timeout(), r.waits() && r.helm().WaitForJobs
 	upgrade.WaitStrategy, upgrade.WaitOptions = r.waiting(ctx)
 	upgrade.RollbackOnFailure = r.helm().Atomic && !r.NoWait
 	upgrade.MaxHistory = r.maxHistory()
 	upgrade.EnableDNS = !r.helm().DisableDNS
 	upgrade.SkipSchemaValidation = r.helm().SkipSchemaValidation
-	if r.Options.TargetNamespace != "" {
-		upgrade.PostRenderer = targeted{r.Options.TargetNamespace, o.client.schema.mapper}
-	}
+	upgrade.PostRenderer = o.postRenderer(r)
 	return upgrade
 }
 

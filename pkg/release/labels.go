@@ -97,6 +97,8 @@ func OptionsFrom(l map[string]string) Options {
 		DeleteCRDs:              l[deleteCRDsLabel] == labelTrue,
 		ServiceAccount:          l[ServiceAccountLabel],
 		ServiceAccountNamespace: l[AgentLabel],
+		Agent:                   l[AgentLabel],
+		Deployment:              l[DeploymentLabel],
 	}
 }
 

@@ -29,7 +29,7 @@ func (c *Client) ensureNamespace(ctx context.Context, name string, o fleet.Bundl
 		}
 	} else if err == nil && !(has(existing.Labels, o.NamespaceLabels) && has(existing.Annotations, o.NamespaceAnnotations)) {
 		var patch []byte
-		patch, err = json.Marshal(map[string]any{"metadata": map[string]any{"labels": o.NamespaceLabels, "annotations": o.NamespaceAnnotations}})
+		patch, err = namespacePatch(o)
 		if err == nil {
 			_, err = namespaces.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: registration.FieldManager})
 		}
@@ -38,6 +38,19 @@ func (c *Client) ensureNamespace(ctx context.Context, name string, o fleet.Bundl
 		return fmt.Errorf("namespace %s of the release: %w", name, err)
 	}
 	return nil
+}
+
+// namespacePatch leaves out what the options say nothing about: in a merge patch, null removes all there is, whoever put it
+// there.
+func namespacePatch(o fleet.BundleDeploymentOptions) ([]byte, error) {
+	metadata := map[string]any{}
+	if len(o.NamespaceLabels) > 0 {
+		metadata["labels"] = o.NamespaceLabels
+	}
+	if len(o.NamespaceAnnotations) > 0 {
+		metadata["annotations"] = o.NamespaceAnnotations
+	}
+	return json.Marshal(map[string]any{"metadata": metadata})
 }
 
 func has(all, some map[string]string) bool {
@@ -49,13 +62,23 @@ func has(all, some map[string]string) bool {
 	return true
 }
 
-// deleteNamespace removes the namespace of a release, except those that a cluster or its agent cannot be without.
-func (c *Client) deleteNamespace(ctx context.Context, name string, protected ...string) error {
+// deleteNamespace removes the namespace of a release, except those that a cluster or its agent cannot be without, and those
+// in which another release is, whoever made it: it would go with everything it runs.
+func (c *Client) deleteNamespace(ctx context.Context, name, release string, protected ...string) error {
 	kept := append([]string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease}, protected...)
 	if slices.Contains(kept, name) {
 		return nil
 	}
-	err := c.core.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
+	others, err := c.meta.Resource(secrets).Namespace(name).List(ctx, metav1.ListOptions{
+		LabelSelector: helmOwner + "=helm," + helmName + "!=" + release, Limit: 1,
+	})
+	if err != nil {
+		return fmt.Errorf("looking for other Helm releases in namespace %s: %w", name, err)
+	}
+	if len(others.Items) > 0 {
+		return nil
+	}
+	err = c.core.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -172,4 +173,73 @@ func TestAKindThatIsGoneDoesNotKeepARelease(t *testing.T) {
 		assert.NoError(c, fresh.Uninstall(t.Context(), m.namespace, "app", Options{}))
 	}, time.Minute, 50*time.Millisecond)
 	assert.Empty(t, m.configMaps())
+}
+
+func TestANamespaceWithAnotherReleaseStays(t *testing.T) {
+	m := onMember(t)
+	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+	other := m.request("b.yaml", configMap("b", "k", "one"))
+	other.Name, other.Labels = "other", map[string]string{"made": "by-a-person"}
+	m.deploy(other)
+	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", Options{DeleteNamespace: true}))
+	namespace := func() *corev1.Namespace {
+		found, err := m.core.CoreV1().Namespaces().Get(t.Context(), m.namespace, metav1.GetOptions{})
+		require.NoError(t, err)
+		return found
+	}
+	assert.Nil(t, namespace().DeletionTimestamp)
+	assert.Equal(t, []string{"b"}, m.configMaps())
+	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "other", Options{DeleteNamespace: true}))
+	assert.NotNil(t, namespace().DeletionTimestamp, "it goes with the last one")
+}
+
+func TestLabelsAndAnnotationsOfOthersStayOnTheNamespace(t *testing.T) {
+	for name, options := range map[string]fleet.BundleDeploymentOptions{
+		"only labels are asked for":      {NamespaceLabels: map[string]string{"a": "b"}},
+		"only annotations are asked for": {NamespaceAnnotations: map[string]string{"a": "b"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := onMember(t)
+			_, err := m.core.CoreV1().Namespaces().Patch(t.Context(), m.namespace, types.MergePatchType,
+				[]byte(`{"metadata":{"labels":{"theirs":"l"},"annotations":{"theirs":"a"}}}`), metav1.PatchOptions{FieldManager: "person"})
+			require.NoError(t, err)
+			r := m.request("a.yaml", configMap("a", "k", "one"))
+			r.Options.NamespaceLabels, r.Options.NamespaceAnnotations = options.NamespaceLabels, options.NamespaceAnnotations
+			m.deploy(r)
+			found, err := m.core.CoreV1().Namespaces().Get(t.Context(), m.namespace, metav1.GetOptions{})
+			require.NoError(t, err)
+			assert.Equal(t, "l", found.Labels["theirs"])
+			assert.Equal(t, "a", found.Annotations["theirs"])
+			assert.Equal(t, options.NamespaceLabels["a"], found.Labels["a"])
+			assert.Equal(t, options.NamespaceAnnotations["a"], found.Annotations["a"])
+		})
+	}
+}
+
+func TestAReleaseThatAnotherDeploymentTookOverLosesOnlyTheHistoryBefore(t *testing.T) {
+	for name, keep := range map[string]bool{"removed": false, "kept": true} {
+		t.Run(name, func(t *testing.T) {
+			m := onMember(t)
+			m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+			before := m.mine()
+			require.Len(t, before, 1)
+			other := m.request("a.yaml", configMap("a", "k", "two"))
+			other.Labels, other.Options.Helm = owner.LabelsFor("other", "one"), &fleet.HelmOptions{TakeOwnership: true}
+			m.deploy(other)
+			options := before[0].Options()
+			options.DeleteNamespace, options.KeepResources = true, keep
+			for range 2 {
+				require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+			}
+			assert.Equal(t, []string{"a"}, m.configMaps())
+			op, err := m.operation(t.Context(), m.namespace, identity{})
+			require.NoError(t, err)
+			left, err := op.revisions("app")
+			require.NoError(t, err)
+			require.Len(t, left, 1)
+			assert.Equal(t, 2, left[0].Version)
+			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", m.mine()[0].Options()))
+			assert.Empty(t, m.configMaps(), "its owner removes it")
+		})
+	}
 }

@@ -24,6 +24,9 @@ type Request struct {
 	Labels map[string]string
 	// ServiceAccountNamespace is where Options.ServiceAccount is: the agent's own.
 	ServiceAccountNamespace string
+	// HandOver are older releases of the same BundleDeployment, under other names: what they have, this one may take over. A
+	// release that somebody else has under the new name, and what is of nobody, stay as they are.
+	HandOver []Found
 	// Correcting says that nothing is new and only what differs on the cluster is to be undone.
 	Correcting bool
 	// NoWait keeps the deployment from waiting until its resources are ready. An agent that deploys itself would wait for
@@ -68,12 +71,16 @@ type Object struct {
 type Options struct {
 	// KeepResources removes the history only.
 	KeepResources bool
-	// DeleteNamespace removes the namespace of the release with it, unless it is one that Kubernetes made or the agent's.
+	// DeleteNamespace removes the namespace of the release with it, unless it is one that Kubernetes made or the agent's,
+	// or another Helm release is in it.
 	DeleteNamespace bool
 	// DeleteCRDs removes the CustomResourceDefinitions that came with the chart apart from its templates.
 	DeleteCRDs bool
 	// ServiceAccount removes in the place of the client's own identity, when set.
 	ServiceAccount, ServiceAccountNamespace string
+	// Agent and Deployment are whose release it is, as in AgentLabel and DeploymentLabel. Of a release that somebody else has
+	// taken over since, only the own part of the history is removed. When both are empty, whose it is does not matter.
+	Agent, Deployment string
 }
 
 // Times of one operation of Helm.

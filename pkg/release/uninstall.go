@@ -13,12 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Uninstall removes a release and what it consists of, but not what another release has taken over. A release that is not
+// Uninstall removes a release and what it consists of, but not what another release has taken over, nor a release
+// whose last revision is of another BundleDeployment or agent: only the history from before goes then. A release that is not
 // there is a success.
 func (c *Client) Uninstall(ctx context.Context, namespace, name string, options Options) error {
-	if options.KeepResources {
-		return c.Forget(ctx, namespace, name)
-	}
 	op, err := c.operation(ctx, namespace, identity{options.ServiceAccountNamespace, options.ServiceAccount})
 	if err != nil {
 		return err
@@ -27,16 +25,30 @@ func (c *Client) Uninstall(ctx context.Context, namespace, name string, options 
 	if err != nil {
 		return err
 	}
+	own := options.own(revisions)
+	if options.KeepResources || len(revisions) > 0 && last(own) != last(revisions) {
+		return op.forget(own)
+	}
 	if len(revisions) > 0 {
 		err = op.uninstall(ctx, name, last(revisions), options)
 	}
 	if err == nil && options.DeleteNamespace {
-		err = c.deleteNamespace(ctx, namespace, options.ServiceAccountNamespace)
+		err = c.deleteNamespace(ctx, namespace, name, options.ServiceAccountNamespace)
 	}
 	if err != nil {
 		return fmt.Errorf("removing Helm release %s/%s: %w", namespace, name, err)
 	}
 	return nil
+}
+
+// own are the revisions that are not somebody else's.
+func (o Options) own(revisions []*helm.Release) (own []*helm.Release) {
+	for _, r := range revisions {
+		if o.Agent == "" && o.Deployment == "" || r.Labels[AgentLabel] == o.Agent && r.Labels[DeploymentLabel] == o.Deployment {
+			own = append(own, r)
+		}
+	}
+	return own
 }
 
 func (o *operation) uninstall(ctx context.Context, name string, latest *helm.Release, options Options) error {
@@ -87,9 +99,13 @@ func (c *Client) Forget(ctx context.Context, namespace, name string) error {
 	if err != nil {
 		return err
 	}
+	return op.forget(revisions)
+}
+
+func (o *operation) forget(revisions []*helm.Release) error {
 	for _, r := range revisions {
-		if _, err := op.config.Releases.Delete(r.Name, r.Version); err != nil && !errors.Is(err, driver.ErrReleaseNotFound) {
-			return fmt.Errorf("removing the history of Helm release %s/%s: %w", namespace, name, err)
+		if _, err := o.config.Releases.Delete(r.Name, r.Version); err != nil && !errors.Is(err, driver.ErrReleaseNotFound) {
+			return fmt.Errorf("removing the history of Helm release %s/%s: %w", o.namespace, r.Name, err)
 		}
 	}
 	return nil

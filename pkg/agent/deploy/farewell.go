@@ -57,7 +57,7 @@ func (d *deployer) removeAll(ctx context.Context) error {
 	var errs []error
 	for _, f := range found {
 		if key := f.Labels[release.DeploymentLabel]; key != d.own {
-			errs = append(errs, d.uninstall(ctx, key, f))
+			errs = append(errs, d.uninstall(ctx, key, f, f.Options()))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

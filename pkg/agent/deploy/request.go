@@ -36,7 +36,8 @@ func (d *deployer) request(ctx context.Context, key string, bd *fleet.BundleDepl
 	}
 	namespace, name := release.Place(bd.Name, bd.Spec.Options)
 	return release.Request{
-		Namespace: namespace, Name: name, Resources: resources, Options: d.options(key, bd, namespace, name), Values: values,
+		Namespace: namespace, Name: name, Resources: resources, Options: options(bd.Spec), Values: values,
+		HandOver:                older(d.shelf.of(key), namespace, name),
 		Labels:                  d.owner.LabelsFor(bd.Name, bd.Spec.DeploymentID),
 		ServiceAccountNamespace: d.AgentNamespace,
 		Correcting:              correcting,
@@ -44,21 +45,22 @@ func (d *deployer) request(ctx context.Context, key string, bd *fleet.BundleDepl
 	}, nil
 }
 
-// options: what an older release of the same BundleDeployment has, under another name, it hands over.
-func (d *deployer) options(key string, bd *fleet.BundleDeployment, namespace, name string) fleet.BundleDeploymentOptions {
-	options := *bd.Spec.Options.DeepCopy()
-	if bd.Spec.CorrectDrift != nil {
-		options.CorrectDrift = bd.Spec.CorrectDrift
-	}
-	for _, f := range d.shelf.of(key) {
-		if f.Namespace != namespace || f.Name != name {
-			if options.Helm == nil {
-				options.Helm = &fleet.HelmOptions{}
-			}
-			options.Helm.TakeOwnership = true
-		}
+func options(spec fleet.BundleDeploymentSpec) fleet.BundleDeploymentOptions {
+	options := *spec.Options.DeepCopy()
+	if spec.CorrectDrift != nil {
+		options.CorrectDrift = spec.CorrectDrift
 	}
 	return options
+}
+
+// older are releases of the same BundleDeployment in other places, from before its options changed.
+func older(releases []release.Found, namespace, name string) (older []release.Found) {
+	for _, f := range releases {
+		if f.Namespace != namespace || f.Name != name {
+			older = append(older, f)
+		}
+	}
+	return older
 }
 
 func (d *deployer) resources(ctx context.Context, bd *fleet.BundleDeployment) ([]fleet.BundleResource, error) {

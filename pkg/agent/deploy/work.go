@@ -157,7 +157,7 @@ func hopeless(err error) bool {
 // clear removes the releases of a BundleDeployment that is no longer wanted.
 func (d *deployer) clear(ctx context.Context, key string, it *item) {
 	for _, found := range d.shelf.of(key) {
-		if err := d.uninstall(ctx, key, found); err != nil {
+		if err := d.uninstall(ctx, key, found, found.Options()); err != nil {
 			d.again(ctx, key, it, err)
 			return
 		}
@@ -165,17 +165,13 @@ func (d *deployer) clear(ctx context.Context, key string, it *item) {
 	d.items.drop(key)
 }
 
-func (d *deployer) uninstall(ctx context.Context, key string, f release.Found) error {
+func (d *deployer) uninstall(ctx context.Context, key string, f release.Found, options release.Options) error {
 	lasting, cancel := lingering(ctx, d.Clock, d.Timing.Grace)
 	defer cancel()
 	bounded, cancel := context.WithTimeout(lasting, d.Timing.Operation)
 	defer cancel()
-	var err error
-	if isAgent(key) {
-		err = d.releases.Forget(bounded, f.Namespace, f.Name)
-	} else {
-		err = d.releases.Uninstall(bounded, f.Namespace, f.Name, f.Options())
-	}
+	options.KeepResources = options.KeepResources || isAgent(key)
+	err := d.releases.Uninstall(bounded, f.Namespace, f.Name, options)
 	if err == nil {
 		d.shelf.forget(key, f.Namespace, f.Name)
 		d.log(key).Infof("Removed Helm release %s/%s", f.Namespace, f.Name)
@@ -237,12 +233,31 @@ func (d *deployer) tidy(ctx context.Context, key string, it *item, current relea
 		if other.Namespace == current.Namespace && other.Name == current.Name {
 			continue
 		}
-		if err := d.uninstall(ctx, key, other); err != nil {
+		if err := d.uninstall(ctx, key, other, leftover(other, current, it)); err != nil {
 			d.again(ctx, key, it, err)
 			return false
 		}
 	}
 	return true
+}
+
+// leftover are the options with which to remove a release that another one replaces: what that one needs stays, its
+// namespace, those of its objects, and the kinds the chart brought.
+func leftover(old, current release.Found, it *item) release.Options {
+	options := old.Options()
+	options.DeleteCRDs = false
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	if old.Namespace == current.Namespace || it.deployed != nil && occupies(*it.deployed, old.Namespace) {
+		options.DeleteNamespace = false
+	}
+	return options
+}
+
+func occupies(d release.Deployed, namespace string) bool {
+	return slices.ContainsFunc(d.Objects, func(o release.Object) bool {
+		return o.Desired.GetNamespace() == namespace || o.Desired.GetKind() == "Namespace" && o.Desired.GetName() == namespace
+	})
 }
 
 // patience is how long a status waits for a kind to be known: one whose objects may not be listed never is.

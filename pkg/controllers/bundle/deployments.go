@@ -1,7 +1,6 @@
 package bundle
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -81,15 +80,15 @@ func (p *pass) update(existing, wanted *fleet.BundleDeployment) (*fleet.BundleDe
 }
 
 // deleteOthers deletes what was made from Bundles of this namespace that are not for the Cluster any more.
-func (p *pass) deleteOthers() error {
-	var problems []error
-	for _, d := range p.existing {
+func (p *pass) deleteOthers() (problems []error) {
+	for _, name := range slices.Sorted(maps.Keys(p.existing)) {
+		d := p.existing[name]
 		if p.kept[d.Name] || !isOf(d, p.cluster.Namespace) || d.DeletionTimestamp != nil {
 			continue
 		}
 		problems = append(problems, p.delete(d))
 	}
-	return errors.Join(problems...)
+	return problems
 }
 
 func (s *Step) delete(d *fleet.BundleDeployment) error {

@@ -86,6 +86,12 @@ func (s *Step) finalize(ctx context.Context, b *fleet.Bundle) (*fleet.Bundle, er
 	if len(left) == 0 {
 		return withoutFinalizer(s.bundles, b, fleet.BundleFinalizer)
 	}
+	if isAgents(b) {
+		if left = slices.DeleteFunc(slices.Clone(left), s.isAsked); len(left) == 0 {
+			s.bundles.EnqueueAfter(b.Namespace, b.Name, farewellLook)
+			return b, nil
+		}
+	}
 	work, ctx := errgroup.WithContext(ctx)
 	work.SetLimit(deletions)
 	for _, d := range left {
@@ -99,6 +105,18 @@ func (s *Step) finalize(ctx context.Context, b *fleet.Bundle) (*fleet.Bundle, er
 		}
 	}
 	return b, work.Wait() // the event of the last one brings the Bundle back
+}
+
+// farewellLook is how often it is looked whether an agent has left whose Bundle is deleted.
+const farewellLook = 10 * time.Second
+
+// isAsked says whether the BundleDeployment is that by which the agent of a deleted Cluster is asked to leave. Its Bundle may
+// be deleted first, together with their namespace; it goes with the cluster namespace at the end of the farewell.
+func (s *Step) isAsked(d *fleet.BundleDeployment) bool {
+	clusters, _ := s.known.GetByIndex(byClusterNamespace, d.Namespace)
+	return slices.ContainsFunc(clusters, func(c *fleet.Cluster) bool {
+		return c.DeletionTimestamp != nil && slices.Contains(c.Finalizers, fleet.ClusterFinalizer)
+	})
 }
 
 // announcement is what of a Bundle concerns Clusters.

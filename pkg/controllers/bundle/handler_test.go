@@ -195,6 +195,34 @@ func TestADeletedBundleGoesWhenAllOfItIsGone(t *testing.T) {
 	assert.Empty(t, s.log.take(), "it is not ours to keep")
 }
 
+func TestTheBundleDeploymentOfAnAgentThatIsToLeaveStays(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		change func(*fleet.Cluster, *fleet.Bundle)
+		stays  bool
+	}{
+		{"its Cluster is deleted", func(*fleet.Cluster, *fleet.Bundle) {}, true},
+		{"its Cluster is not", func(c *fleet.Cluster, _ *fleet.Bundle) { c.DeletionTimestamp = nil }, false},
+		{"the farewell is over", func(c *fleet.Cluster, _ *fleet.Bundle) { c.Finalizers = nil }, false},
+		{"it is of no agent", func(_ *fleet.Cluster, b *fleet.Bundle) { b.Annotations = nil }, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s, c, b := newStage(t), someCluster(), settled()
+			deleted := &metav1.Time{Time: noon}
+			b.DeletionTimestamp, b.Annotations = deleted, map[string]string{"objectset.rio.cattle.io/id": "fleet-manage-agent"}
+			c.DeletionTimestamp, c.Finalizers = deleted, []string{fleet.ClusterFinalizer}
+			row.change(c, b)
+			s.has(t, c, b, deployed(t, b))
+			s.onSettled(t, b)
+			want := "delete " + atHome + " uid-of-app"
+			if row.stays {
+				want = "bring Bundle app in 10s"
+			}
+			assert.Equal(t, []string{want}, s.log.take(), "the finalizer stays")
+		})
+	}
+}
+
 func TestABundleWhoseFinalizerSomebodyTookIsCleanedUpByItsClusters(t *testing.T) {
 	s := newStage(t)
 	s.has(t, someCluster(), deployed(t, toAlice()))

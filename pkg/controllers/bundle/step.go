@@ -3,7 +3,8 @@ package bundle
 import (
 	"cmp"
 	"context"
-	"errors"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -70,7 +71,7 @@ func (p *pass) run(ctx context.Context) error {
 		}
 		problems = append(problems, p.deploy(b, m))
 	}
-	return errors.Join(append(problems, p.deleteOthers())...)
+	return joined(append(problems, p.deleteOthers()...)...)
 }
 
 // candidates are the Bundles that may be for the Cluster. One that is being deleted is not.
@@ -89,6 +90,9 @@ func (p *pass) candidates(m member) (bundles []*fleet.Bundle) {
 			}
 		}
 	}
+	// An index has no order, but what is said of several problems has to be the same each time: otherwise each pass would
+	// write another status, and be followed by another pass.
+	slices.SortFunc(bundles, func(a, b *fleet.Bundle) int { return strings.Compare(a.Name, b.Name) })
 	return bundles
 }
 
@@ -126,6 +130,9 @@ func (p *pass) deploy(b *fleet.Bundle, m member) error {
 	}
 	v, err := plan.variant(chosen)
 	if err != nil {
+		if existing != nil && isOf(existing, p.cluster.Namespace) {
+			p.keep(existing) // what cannot be made anew is no reason to take away what is there
+		}
 		return err
 	}
 	wanted := desired(b, v, p.cluster, existing)
@@ -177,10 +184,9 @@ func add(sum *fleet.ResourceCounts, n fleet.ResourceCounts) {
 }
 
 func (p *pass) outcome(err error) outcome.Outcome {
-	var foreign *foreignError
 	var out outcome.Outcome
 	switch {
-	case errors.As(err, &foreign):
+	case onlyForeign(err):
 		out = outcome.Stalled(fleet.ReasonNameConflict, err.Error()).In(p.RecheckDelay())
 	case err != nil:
 		return outcome.Retry(fleet.ReasonError, err)

@@ -37,7 +37,7 @@ func (f *farewell) askAgent(context.Context) outcome.Outcome {
 		f.left = mayBeLeft(fleet.ReasonAgentUnaware, "the agent has no Bundle, with which the hub could ask it to leave")
 		return gone
 	case err != nil:
-		return failed(err)
+		return f.notAsked(err)
 	}
 	answer, patience := outcome.Get(deployment.Status.Conditions, fleet.ConditionFarewell), f.agentUntil().Sub(f.Clock.Now())
 	switch {
@@ -53,6 +53,16 @@ func (f *farewell) askAgent(context.Context) outcome.Outcome {
 	}
 	return outcome.Wait(fleet.ReasonFarewell, fmt.Sprintf("waiting until %s for the agent to remove what it deployed",
 		f.agentUntil().UTC().Format(time.RFC3339))).In(patience)
+}
+
+// notAsked tries again as long as there is time. A question that can never be put, refused by a webhook, say, must not keep
+// the Cluster for ever.
+func (f *farewell) notAsked(err error) outcome.Outcome {
+	if f.Clock.Now().Before(f.agentUntil()) {
+		return failed(err)
+	}
+	f.left = mayBeLeft(fleet.ReasonFarewellTimeout, "the agent could not be asked to leave: "+err.Error())
+	return gone
 }
 
 // late repeats what the agent said of its trouble, if it said anything.

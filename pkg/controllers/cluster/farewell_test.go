@@ -63,6 +63,7 @@ type deployments struct {
 	fleetcontrollers.Interface
 	agent   *fleet.BundleDeployment
 	err     error
+	refuses error // to be patched
 	patches []string
 }
 
@@ -84,6 +85,9 @@ func (d client) Get(string, string, metav1.GetOptions) (*fleet.BundleDeployment,
 }
 
 func (d client) Patch(_, _ string, _ types.PatchType, data []byte, _ ...string) (*fleet.BundleDeployment, error) {
+	if d.refuses != nil {
+		return nil, d.refuses
+	}
 	d.patches = append(d.patches, string(data))
 	d.agent = d.agent.DeepCopy()
 	d.agent.Annotations = map[string]string{fleet.FarewellAnnotation: "asked"}
@@ -269,6 +273,18 @@ func TestAnAPIServerThatFailsIsAskedAgain(t *testing.T) {
 	require.ErrorIs(t, out.Err, errCause)
 	_, err := p.awaitFarewell(p.cluster, out)
 	assert.ErrorIs(t, err, errCause)
+}
+
+func TestAQuestionThatIsRefusedKeepsTheClusterNoLongerThanItsTime(t *testing.T) {
+	p := part(config.Hub{})
+	p.deployments.refuses = errCause
+	p.clock.Step(30*time.Second - time.Nanosecond)
+	require.ErrorIs(t, p.askAgent(t.Context()).Err, errCause)
+	p.clock.Step(time.Nanosecond)
+	assert.True(t, p.askAgent(t.Context()).IsDone())
+	assert.False(t, p.agentLeft)
+	p.report()
+	assert.Contains(t, <-p.events.Events, "FarewellTimeout: the agent could not be asked to leave: ")
 }
 
 // parter is a step that knows a way to the member.

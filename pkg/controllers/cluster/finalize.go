@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rancher/wrangler/v3/pkg/apply"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -108,9 +109,19 @@ func (f *farewell) cleanMember(ctx context.Context) outcome.Outcome {
 	return gone
 }
 
+// deleteBundle removes the agent's Bundle, and never one of a person that happens to have its name.
 func (f *farewell) deleteBundle(context.Context) outcome.Outcome {
 	name := registration.AgentBundleName(f.cluster.Name)
-	err := f.Fleet.Bundle().Delete(f.cluster.Namespace, name, &metav1.DeleteOptions{})
+	existing, err := f.Fleet.Bundle().Get(f.cluster.Namespace, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return gone
+	case err != nil:
+		return failed(fmt.Errorf("reading Bundle %s/%s of the deleted Cluster: %w", f.cluster.Namespace, name, err))
+	case existing.Annotations[apply.LabelID] != registration.SetIDManageAgent, existing.DeletionTimestamp != nil:
+		return gone
+	}
+	err = f.Fleet.Bundle().Delete(f.cluster.Namespace, name, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &existing.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return failed(fmt.Errorf("deleting Bundle %s/%s of the deleted Cluster: %w", f.cluster.Namespace, name, err))
 	}

@@ -63,8 +63,17 @@ func settingsAskFor(cluster *fleet.Cluster, f facts) bool {
 	if f.served {
 		return !wanted.SameScheduling(installed)
 	}
+	return wanted != installed || manifestDiffers(cluster, f.manifest)
+}
+
+// manifestDiffers compares with how the last import installed the agent. Where that was of a release that did not note it,
+// only an agent that is not heard of any more is thought to be installed otherwise.
+func manifestDiffers(cluster *fleet.Cluster, wanted string) bool {
 	last := cluster.Status.Import
-	return wanted != installed || last != nil && last.ManifestHash != "" && last.ManifestHash != f.manifest
+	if last == nil || last.ManifestHash == wanted {
+		return false
+	}
+	return last.ManifestHash != "" || agentspec.Disconnected(cluster)
 }
 
 // void says whether the agent was told of a registration whose credential is void by now.

@@ -20,6 +20,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -38,6 +39,10 @@ func installed() *fleet.Cluster {
 	}
 	agentspec.WantedSettings(c.Spec).Record(&c.Status)
 	return c
+}
+
+func disconnect(c *fleet.Cluster) {
+	outcome.Set(&c.Status.Conditions, fleet.ConditionConnected, outcome.Stalled(fleet.ReasonDisconnected, ""), start)
 }
 
 func TestWhatOnTheClusterAsksForAnImport(t *testing.T) {
@@ -84,6 +89,15 @@ func TestWhatOnTheClusterAsksForAnImport(t *testing.T) {
 		{name: "another image for an agent without a Bundle", why: settings, change: func(c *fleet.Cluster) { c.Status.Import.ManifestHash = "other" }},
 		{name: "another image that the Bundle brings", served: true, change: func(c *fleet.Cluster) { c.Status.Import.ManifestHash = "other" }},
 		{name: "the same image", change: func(c *fleet.Cluster) { c.Status.Import.ManifestHash = "same" }},
+		{name: "nobody knows how an agent runs that is heard of", change: func(c *fleet.Cluster) { c.Status.Import.ManifestHash = "" }},
+		{name: "nobody knows how an agent ran that is not heard of any more", why: settings, change: func(c *fleet.Cluster) {
+			c.Status.Import.ManifestHash = ""
+			disconnect(c)
+		}},
+		{name: "an agent that is not heard of any more, and was installed like this", change: func(c *fleet.Cluster) {
+			c.Status.Import.ManifestHash = "same"
+			disconnect(c)
+		}},
 		{name: "a credential that is void", cause: "r1", why: "the agent's credential is void"},
 		{name: "a credential that another release granted, and that is void", cause: "r1", why: "the agent's credential is void", change: func(c *fleet.Cluster) { c.Status.Import = nil }},
 		{name: "a void credential that the agent was told of", cause: "r1", change: func(c *fleet.Cluster) { c.Status.Import.RegistrationOf = "uid/r1" }},

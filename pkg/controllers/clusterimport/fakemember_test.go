@@ -23,10 +23,11 @@ import (
 type fakeMember struct {
 	*httptest.Server
 
-	mu       sync.Mutex
-	requests []string
-	objects  map[string]map[string]any // by path
-	fault    func(n int, w http.ResponseWriter, r *http.Request) bool
+	mu        sync.Mutex
+	requests  []string
+	objects   map[string]map[string]any // by path
+	revisions []any                     // of Helm releases
+	fault     func(n int, w http.ResponseWriter, r *http.Request) bool
 }
 
 func newFakeMember(t *testing.T) *fakeMember {
@@ -59,6 +60,8 @@ func (m *fakeMember) answer(w http.ResponseWriter, r *http.Request, object map[s
 	switch {
 	case r.URL.Path == "/version":
 		reply(w, http.StatusOK, map[string]any{"gitVersion": "v1.36.0"})
+	case r.Method == http.MethodGet && r.URL.Path == "/api/v1/secrets":
+		reply(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "SecretList", "items": m.revisions})
 	case r.Method == http.MethodPatch:
 		m.objects[r.URL.Path] = object
 		reply(w, http.StatusOK, object)

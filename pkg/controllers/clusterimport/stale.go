@@ -2,10 +2,12 @@ package clusterimport
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -56,6 +58,9 @@ func (m *member) cleanMoved(ctx context.Context, cluster *fleet.Cluster, namespa
 	if f := m.clean(ctx, namespace); f != nil {
 		return f
 	}
+	if err := m.handOver(ctx, cluster, namespace, cluster.Status.Import.AgentNamespace); err != nil {
+		return diagnose(m.server, "removing the agent's earlier hold on its Helm releases", err)
+	}
 	left := []named{{"Secret", namespace, registration.PendingSecret}, {"Lease", namespace, registration.AgentName}}
 	for _, name := range pullSecrets {
 		left = append(left, named{"Secret", namespace, name})
@@ -67,6 +72,46 @@ func (m *member) cleanMoved(ctx context.Context, cluster *fleet.Cluster, namespa
 		return diagnose(m.server, "removing the history of the agent's earlier Helm release", err)
 	}
 	return nil
+}
+
+// handOver gives what an agent deployed to the one that took its place in another namespace. Agents know their releases by
+// the labels of the history, in which their own namespace is: two hubs may have agents on one member.
+func (m *member) handOver(ctx context.Context, cluster *fleet.Cluster, from, to string) error {
+	before := release.Owner{Namespace: from, ClusterNamespace: cluster.Namespace, ClusterName: cluster.Name}
+	after := release.Owner{Namespace: to, ClusterNamespace: cluster.Namespace, ClusterName: cluster.Name}
+	patch, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"labels": after.Labels()}})
+	if err != nil {
+		return err
+	}
+	everywhere, err := m.resource("Secret", metav1.NamespaceAll)
+	if err != nil {
+		return err
+	}
+	revisions, err := everywhere.List(ctx, metav1.ListOptions{LabelSelector: before.Selector().String()})
+	if err != nil {
+		return err
+	}
+	for _, r := range revisions.Items {
+		if r.GetNamespace() == from && r.GetLabels()[release.DeploymentLabel] == registration.LabelValue(registration.AgentBundleName(cluster.Name)) {
+			continue // the earlier agent's own, which is forgotten
+		}
+		if err := m.relabel(ctx, r, patch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *member) relabel(ctx context.Context, revision unstructured.Unstructured, patch []byte) error {
+	secrets, err := m.resource("Secret", revision.GetNamespace())
+	if err != nil {
+		return err
+	}
+	_, err = secrets.Patch(ctx, revision.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: registration.FieldManager})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 func (m *member) forgetRelease(ctx context.Context, cluster *fleet.Cluster, namespace string) error {

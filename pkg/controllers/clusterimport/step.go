@@ -1,6 +1,7 @@
 package clusterimport
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -169,7 +170,8 @@ func (p *pass) vanishedKeys() outcome.Outcome {
 func (p *pass) remember() {
 	last := p.cluster.Status.Import
 	if last == nil {
-		last = &fleet.ImportStatus{AgentNamespace: p.agentNamespace()}
+		// Another release installed this agent, and may have done so elsewhere: there it has its identity.
+		last = &fleet.ImportStatus{AgentNamespace: cmp.Or(p.cluster.Status.Agent.Namespace, p.agentNamespace())}
 	} else {
 		last = last.DeepCopy()
 	}

@@ -17,6 +17,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/release"
 )
 
 // fresh is a Cluster that is to be imported.
@@ -336,6 +337,24 @@ func TestAgentThatMovedIsCleanedUpOnceTheNewOneIsHeardOf(t *testing.T) {
 		"the history of the release by which it kept itself up to date")
 }
 
+func TestWhatAnAgentDeployedGoesToTheOneInItsNewNamespace(t *testing.T) {
+	m := newFakeMember(t)
+	revision := func(namespace, name, deployment string) map[string]any {
+		return map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{
+			"namespace": namespace, "name": name, "labels": map[string]any{release.DeploymentLabel: deployment},
+		}}
+	}
+	m.revisions = []any{revision("app", "sh.helm.release.v1.app.v1", "app"), revision("old", "sh.helm.release.v1.fleet-agent-c.v1", "fleet-agent-c")}
+	c := fresh()
+	c.Status.Import = &fleet.ImportStatus{AgentNamespace: "new"}
+	require.Nil(t, m.connect(t).cleanMoved(t.Context(), c, "old", nil))
+	transcript := m.transcript()
+	assert.Contains(t, transcript, "GET /api/v1/secrets?labelSelector=muster.fleet.cattle.io%2Fagent-namespace%3Dold")
+	assert.Contains(t, transcript, "PATCH /api/v1/namespaces/app/secrets/sh.helm.release.v1.app.v1")
+	assert.Contains(t, transcript, release.AgentLabel+": new")
+	assert.NotContains(t, transcript, "PATCH /api/v1/namespaces/old/secrets", "the earlier agent's own release is forgotten, not handed over")
+}
+
 func TestEachRequestOfCleaningUpAfterAMoveMayFail(t *testing.T) {
 	c := installed()
 	m := newFakeMember(t)
@@ -392,5 +411,17 @@ func TestPullSecretsOfTheClusterAreNotCopied(t *testing.T) {
 		require.NoError(t, err)
 		assert.Nil(t, problem)
 		assert.Empty(t, pull)
+	}
+}
+
+func TestALookAtAnAgentOfAnotherReleaseNotesWhereItIs(t *testing.T) {
+	for _, row := range []struct{ name, reported, noted string }{
+		{"where the agent says", "elsewhere", "elsewhere"},
+		{"where it should be, when it does not say", "", system},
+	} {
+		p := newPass(t, kubeconfigSecret(nil))
+		p.cluster.Status.Import, p.cluster.Status.Agent.Namespace = nil, row.reported
+		p.remember()
+		assert.Equal(t, row.noted, p.cluster.Status.Import.AgentNamespace, row.name)
 	}
 }

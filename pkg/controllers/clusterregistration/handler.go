@@ -38,7 +38,7 @@ func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fle
 	defer cancel()
 	switch {
 	case request == nil:
-		return nil, h.remove(ctx, key)
+		return nil, h.removeUnlessNeeded(ctx, key)
 	case request.DeletionTimestamp != nil, request.Labels[fleet.ClusterManagementLabel] != "", h.fresh.IsStale(request):
 		return request, nil
 	}

@@ -42,6 +42,7 @@ func Register(ctx context.Context, c *app.Context) {
 		sets:     desiredset.New(c.Apply, accounts, roles, bindings, clusterBindings),
 	}
 	secrets.Cache().AddIndexer(secretsByRequest, requestOfSecret)
+	accounts.Cache().AddIndexer(accountsByRequest, requestOfAccount)
 
 	requests.OnChange(ctx, name, guard.Handler(c.Passes, name, h.onChange))
 	secrets.OnChange(ctx, expiryName, guard.Handler(c.Passes, expiryName, h.expireCredential))

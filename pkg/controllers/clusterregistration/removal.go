@@ -3,6 +3,7 @@ package clusterregistration
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/kv"
@@ -19,6 +20,9 @@ import (
 // credentialLifetime is how long a credential Secret stays on the hub. The agent fetches it within half an hour or starts
 // over; after that it only waits to be stolen.
 const credentialLifetime = 40 * time.Minute
+
+// farewellLook is how often it is looked whether an agent has left that had to keep what its deleted request was given.
+const farewellLook = 10 * time.Second
 
 // secretsByRequest finds credential Secrets by the key of their request.
 const secretsByRequest = "muster.fleet.cattle.io/secret-by-request"
@@ -37,6 +41,56 @@ func requestKeyOf(secret *corev1.Secret) types.NamespacedName {
 		return types.NamespacedName{Namespace: a[fleet.ClusterRegistrationNamespaceAnnotation], Name: name}
 	}
 	return types.NamespacedName{Namespace: a[ownerAnnotations[0]], Name: a[ownerAnnotations[1]]}
+}
+
+// accountsByRequest finds the ServiceAccounts of agents by the key of their request.
+const accountsByRequest = "muster.fleet.cattle.io/account-by-request"
+
+func requestOfAccount(account *corev1.ServiceAccount) ([]string, error) {
+	namespace, name := account.Annotations[fleet.ClusterRegistrationNamespaceAnnotation], account.Annotations[fleet.ClusterRegistrationAnnotation]
+	if namespace == "" || name == "" {
+		return nil, nil
+	}
+	return []string{index.Key(namespace, name)}, nil
+}
+
+// isNeeded says whether an agent is to leave with what a request was given. Kubernetes deletes requests before their Cluster
+// when that is deleted in the foreground, or together with its namespace; an agent without identity could not be asked to
+// remove what it deployed. What the agent has goes with the cluster namespace then, and the rest when the Cluster is gone.
+func (h *handler) isNeeded(key string) (bool, error) {
+	accounts, err := h.accounts.GetByIndex(accountsByRequest, key)
+	if err != nil {
+		return false, err
+	}
+	for _, account := range accounts {
+		cluster, err := h.known.Get(account.Annotations[fleet.ClusterRegistrationNamespaceAnnotation], account.Annotations[fleet.ClusterAnnotation])
+		switch {
+		case err == nil && isLeaving(cluster):
+			return true, nil
+		case err != nil && !apierrors.IsNotFound(err):
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+func isLeaving(cluster *fleet.Cluster) bool {
+	return cluster.DeletionTimestamp != nil && slices.Contains(cluster.Finalizers, fleet.ClusterFinalizer)
+}
+
+// removeUnlessNeeded looks again later where an agent still has to leave. The deletion of the cluster namespace brings the
+// request back sooner.
+func (h *handler) removeUnlessNeeded(ctx context.Context, key string) error {
+	needed, err := h.isNeeded(key)
+	if err != nil {
+		return err
+	}
+	if needed {
+		namespace, name := kv.RSplit(key, "/")
+		h.requests.EnqueueAfter(namespace, name, farewellLook)
+		return nil
+	}
+	return h.remove(ctx, key)
 }
 
 // remove takes back everything a request was given. Most of it has no owner reference, for it is in other namespaces; the

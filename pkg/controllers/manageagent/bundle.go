@@ -2,7 +2,6 @@ package manageagent
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -17,16 +16,15 @@ import (
 
 const resourceName = "agent.yaml"
 
-// newBundle is the Bundle of one Cluster's agent, as Fleet's controllers know it.
+// newBundle is the Bundle of one Cluster's agent, as Fleet's controllers know it, but for its owner: it has none. Kubernetes
+// deletes what a Cluster owns before a Cluster that is deleted in the foreground, and the agent could no longer be asked to
+// leave. Whoever deletes the Cluster deletes its Bundle by name.
 func newBundle(cluster *fleet.Cluster, agentNamespace, manifest string) *fleet.Bundle {
 	return &fleet.Bundle{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:   cluster.Namespace,
 			Name:        registration.AgentBundleName(cluster.Name),
 			Annotations: map[string]string{apply.LabelID: registration.SetIDManageAgent},
-			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: fleet.SchemeGroupVersion.String(), Kind: clusterKind, Name: cluster.Name, UID: cluster.UID,
-			}},
 		},
 		Spec: fleet.BundleSpec{
 			BundleDeploymentOptions: fleet.BundleDeploymentOptions{
@@ -110,15 +108,14 @@ func repairs(existing, wanted *fleet.Bundle) map[string]any {
 	if !equality.Semantic.DeepEqual(existing.Spec.Targets, wanted.Spec.Targets) {
 		spec["targets"] = wanted.Spec.Targets
 	}
-	owner := wanted.OwnerReferences[0]
-	owned := slices.ContainsFunc(existing.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == owner.UID })
-	if owned && len(spec) == 0 {
+	kept := withoutCluster(existing.OwnerReferences)
+	if len(kept) == len(existing.OwnerReferences) && len(spec) == 0 {
 		return nil
 	}
 	patch := map[string]any{}
 	meta := map[string]any{"resourceVersion": existing.ResourceVersion}
-	if !owned {
-		meta["ownerReferences"] = append(othersOf(existing, owner), owner)
+	if len(kept) < len(existing.OwnerReferences) {
+		meta["ownerReferences"] = kept
 	}
 	if len(spec) > 0 {
 		patch["spec"] = spec
@@ -127,9 +124,12 @@ func repairs(existing, wanted *fleet.Bundle) map[string]any {
 	return patch
 }
 
-// othersOf are the owners but for an earlier Cluster of this name.
-func othersOf(existing *fleet.Bundle, owner metav1.OwnerReference) []metav1.OwnerReference {
-	return slices.DeleteFunc(slices.Clone(existing.OwnerReferences), func(o metav1.OwnerReference) bool {
-		return o.Kind == owner.Kind && o.APIVersion == owner.APIVersion
-	})
+// withoutCluster are the owners but for Clusters, which other releases have made the owner.
+func withoutCluster(owners []metav1.OwnerReference) (kept []metav1.OwnerReference) {
+	for _, o := range owners {
+		if o.Kind != clusterKind || o.APIVersion != fleet.SchemeGroupVersion.String() {
+			kept = append(kept, o)
+		}
+	}
+	return kept
 }

@@ -73,7 +73,8 @@ func forAgents(hub config.Hub) config.Hub {
 	}
 }
 
-// clusterOf finds the Cluster whose agent a Bundle is of, by its owner or, where somebody took that away, by its target.
+// clusterOf finds the Cluster whose agent a Bundle is of, by its owner, which other releases give it, or else by its
+// target.
 func clusterOf(bundle *fleet.Bundle) []types.NamespacedName {
 	if !isAgents(bundle) {
 		return nil
@@ -84,7 +85,7 @@ func clusterOf(bundle *fleet.Bundle) []types.NamespacedName {
 		}
 	}
 	for _, target := range bundle.Spec.Targets {
-		if target.ClusterName != "" {
+		if target.ClusterName != "" && registration.AgentBundleName(target.ClusterName) == bundle.Name {
 			return []types.NamespacedName{{Namespace: bundle.Namespace, Name: target.ClusterName}}
 		}
 	}

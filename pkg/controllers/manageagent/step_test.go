@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
@@ -236,6 +237,16 @@ func TestASettledClusterCostsNoRenderingAndNoWrite(t *testing.T) {
 	assert.Equal(t, settled, c)
 }
 
+func ownedBy(uid types.UID) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{APIVersion: "fleet.cattle.io/v1alpha1", Kind: "Cluster", Name: "c", UID: uid}}
+}
+
+func TestABundleIsNotOwnedSoThatItStaysUntilTheAgentHasLeft(t *testing.T) {
+	o := newOffice(t)
+	o.done(t, imported())
+	assert.Empty(t, o.bundle(t).OwnerReferences)
+}
+
 func TestABundleThatIsDamagedIsRepaired(t *testing.T) {
 	for name, damage := range map[string]func(*fleet.Bundle){
 		"another manifest":       func(b *fleet.Bundle) { b.Spec.Resources[0].Content = "x" },
@@ -247,8 +258,8 @@ func TestABundleThatIsDamagedIsRepaired(t *testing.T) {
 		"another namespace":      func(b *fleet.Bundle) { b.Spec.DefaultNamespace = "x" },
 		"no ownership":           func(b *fleet.Bundle) { b.Spec.Helm.TakeOwnership = false },
 		"no helm":                func(b *fleet.Bundle) { b.Spec.Helm = nil },
-		"no owner":               func(b *fleet.Bundle) { b.OwnerReferences = nil },
-		"an earlier Cluster's":   func(b *fleet.Bundle) { b.OwnerReferences[0].UID = "earlier" },
+		"owned by the Cluster":   func(b *fleet.Bundle) { b.OwnerReferences = ownedBy("uid") },
+		"an earlier Cluster's":   func(b *fleet.Bundle) { b.OwnerReferences = ownedBy("earlier") },
 		"everything of the spec": func(b *fleet.Bundle) { b.Spec = fleet.BundleSpec{} },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -296,13 +307,13 @@ func TestABundleOfFleetIsAdopted(t *testing.T) {
 	o.put(&fleet.Bundle{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: "fleet-agent-c", Annotations: map[string]string{apply.LabelID: "fleet-manage-agent", apply.LabelGVK: "/v1, Kind=Namespace"},
-			Labels: map[string]string{apply.LabelHash: "h"}, OwnerReferences: []metav1.OwnerReference{namespace}, Finalizers: []string{"f"},
+			Labels: map[string]string{apply.LabelHash: "h"}, OwnerReferences: append(ownedBy("uid"), namespace), Finalizers: []string{"f"},
 		},
 		Spec: fleet.BundleSpec{Resources: []fleet.BundleResource{{Name: "agent.yaml", Content: "old"}}},
 	})
 	o.done(t, c)
 	b := o.bundle(t)
-	assert.Equal(t, []metav1.OwnerReference{namespace, {APIVersion: "fleet.cattle.io/v1alpha1", Kind: "Cluster", Name: "c", UID: "uid"}}, b.OwnerReferences)
+	assert.Equal(t, []metav1.OwnerReference{namespace}, b.OwnerReferences)
 	assert.Contains(t, b.Spec.Resources[0].Content, "managed/0")
 	assert.Equal(t, []string{"f"}, b.Finalizers)
 }
@@ -521,9 +532,13 @@ func TestWhoseABundleIs(t *testing.T) {
 	}{
 		{"by its owner", fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Annotations: agents, OwnerReferences: owned}}, "owner"},
 		{"by its target", fleet.Bundle{
-			ObjectMeta: metav1.ObjectMeta{Annotations: agents, OwnerReferences: owned[:1]},
+			ObjectMeta: metav1.ObjectMeta{Name: "fleet-agent-target", Annotations: agents, OwnerReferences: owned[:1]},
 			Spec:       fleet.BundleSpec{Targets: []fleet.BundleTarget{{}, {ClusterName: "target"}}},
 		}, "target"},
+		{"a target for another agent", fleet.Bundle{
+			ObjectMeta: metav1.ObjectMeta{Name: "fleet-agent-c", Annotations: agents},
+			Spec:       fleet.BundleSpec{Targets: []fleet.BundleTarget{{ClusterName: "target"}}},
+		}, ""},
 		{"nobody knows", fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Annotations: agents}}, ""},
 		{"none of an agent", fleet.Bundle{ObjectMeta: metav1.ObjectMeta{OwnerReferences: owned}}, ""},
 	} {
