@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -114,6 +115,9 @@ func part(hub config.Hub, others ...*fleet.Cluster) *parting {
 		Context: &app.Context{
 			Clock: clock, Config: config.NewStore(hub), FarewellGrace: 30 * time.Second, Metrics: metrics.New(nil), Fleet: bundles,
 			SystemNamespace: "cattle-fleet-system", Events: events,
+			Kubernetes: fake.NewClientset(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ws", Name: "kubeconfig", Annotations: map[string]string{fleet.KubeconfigAllowedAnnotation: "a-friend"},
+			}}),
 		},
 		known: known{all: others}, started: noon.Add(-10 * time.Minute),
 	}
@@ -124,17 +128,28 @@ func TestWhoStaysBecauseAnotherClusterHasTheAgent(t *testing.T) {
 	other := func(change func(*fleet.Cluster)) *fleet.Cluster {
 		c := &fleet.Cluster{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "member", UID: "new", Labels: map[string]string{fleet.ManagementClusterLabel: "c-1"}},
-			Spec:       fleet.ClusterSpec{KubeConfigSecret: "kubeconfig", KubeConfigSecretNamespace: "ws"},
+			Spec:       fleet.ClusterSpec{KubeConfigSecret: "kubeconfig", KubeConfigSecretNamespace: "fleet-default"},
 		}
 		if change != nil {
 			change(c)
 		}
 		return c
 	}
-	byServer := func(c *fleet.Cluster) { c.Labels = map[string]string{fleet.ManagementClusterLabel: "c-1"} }
-	bySecret := func(c *fleet.Cluster) { c.Spec.KubeConfigSecret = "kubeconfig" }
-	local := func(c *fleet.Cluster) { c.Name, c.Spec.KubeConfigSecret = "local", "local-cluster" }
 	deleting := metav1.NewTime(noon)
+	byServer := func(c *fleet.Cluster) { c.Labels = map[string]string{fleet.ManagementClusterLabel: "c-1"} }
+	bySecret := func(c *fleet.Cluster) {
+		c.Spec.KubeConfigSecret, c.Spec.KubeConfigSecretNamespace = "kubeconfig", "fleet-default"
+	}
+	byOwnSecret := func(c *fleet.Cluster) { c.Spec.KubeConfigSecret = "kubeconfig" }
+	stranger := func(change func(*fleet.Cluster)) *fleet.Cluster {
+		return other(func(c *fleet.Cluster) {
+			c.Spec.KubeConfigSecretNamespace = "ws"
+			if change != nil {
+				change(c)
+			}
+		})
+	}
+	local := func(c *fleet.Cluster) { c.Name, c.Spec.KubeConfigSecret = "local", "local-cluster" }
 	for _, row := range []struct {
 		name   string
 		this   func(*fleet.Cluster)
@@ -144,7 +159,15 @@ func TestWhoStaysBecauseAnotherClusterHasTheAgent(t *testing.T) {
 	}{
 		{name: "nobody else"},
 		{name: "another cluster", other: other(nil)},
-		{name: "the same cluster of a management server", this: byServer, other: other(nil), nobody: true},
+		{name: "the same cluster of a management server, says somebody", this: byServer, other: other(nil)},
+		{name: "the same cluster of a management server, as the hub knows", this: byServer, nobody: true, other: other(func(c *fleet.Cluster) {
+			c.Status.AgentDeployedGeneration = new(int64)
+		})},
+		{name: "the same cluster of a management server, whose agent is heard of", this: byServer, nobody: true, other: other(func(c *fleet.Cluster) {
+			c.Status.Agent.LastSeen = deleting
+		})},
+		{name: "the kubeconfig of somebody else", this: byOwnSecret, other: stranger(nil)},
+		{name: "the kubeconfig of somebody else, who allows it", this: byOwnSecret, other: stranger(func(c *fleet.Cluster) { c.Namespace = "a-friend" }), nobody: true},
 		{name: "the same kubeconfig", this: bySecret, other: other(func(c *fleet.Cluster) { c.Labels = nil }), nobody: true},
 		{name: "the same kubeconfig, an agent of its own", this: bySecret, other: other(func(c *fleet.Cluster) { c.Spec.AgentNamespace = "its-own" })},
 		{name: "one that is deleted as well", this: bySecret, other: other(func(c *fleet.Cluster) { c.DeletionTimestamp = &deleting })},
@@ -184,6 +207,20 @@ func TestAManagementServerGetsAMomentToMoveACluster(t *testing.T) {
 	never.cluster.Labels = p.cluster.Labels
 	never.cluster.Status.Agent.LastSeen = metav1.Time{}
 	assert.True(t, never.awaitSuccessor(t.Context()).IsDone(), "there is no agent to think of")
+}
+
+func TestAClusterThatClaimsTheAgentIsGivenTimeToProveIt(t *testing.T) {
+	label := map[string]string{fleet.ManagementClusterLabel: "c-1"}
+	other := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "member", UID: "new", Labels: label}}
+	p := part(config.Hub{}, other)
+	p.FarewellGrace, p.cluster.Labels = 3*time.Minute, label
+	p.clock.Step(time.Minute - time.Second)
+	out := p.awaitSuccessor(t.Context())
+	assert.True(t, out.IsWait(), "its import may take longer than its making")
+	assert.Equal(t, time.Second, out.After)
+	p.clock.Step(time.Second)
+	assert.True(t, p.awaitSuccessor(t.Context()).IsDone())
+	assert.False(t, p.nobody, "anybody could say that it is the same cluster")
 }
 
 func TestAnAgentIsAskedOnceAndWaitedFor(t *testing.T) {

@@ -13,35 +13,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/index"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
-
-// sharedNamespace is where management servers keep the kubeconfig Secrets of clusters they made, also of those they show
-// in another namespace. The hub's own namespaces are not shared: a kubeconfig of the hub itself is in one of them, and
-// whoever may create a Cluster somewhere would be given the hub.
-const sharedNamespace = "fleet-default"
-
-// nearby says whether a Cluster may take its kubeconfig from that namespace without being allowed to. Whoever may create
-// Clusters in one namespace could otherwise have the hub install an agent of theirs on the clusters of another.
-func nearby(cluster *fleet.Cluster) bool {
-	from := index.KubeconfigNamespace(cluster)
-	return from == cluster.Namespace || from == sharedNamespace
-}
-
-// mayUse decides whether a Cluster may use that Secret. One elsewhere says itself who may.
-func mayUse(cluster *fleet.Cluster, secret *corev1.Secret) bool {
-	if nearby(cluster) {
-		return true
-	}
-	for allowed := range strings.SplitSeq(secret.Annotations[fleet.KubeconfigAllowedAnnotation], ",") {
-		if allowed = strings.TrimSpace(allowed); allowed == cluster.Namespace || allowed == "*" {
-			return true
-		}
-	}
-	return false
-}
 
 // parseKubeconfig reads the kubeconfig of a Secret. It refuses everything that would make the hub run a program or read a
 // file of its own: the kubeconfig comes from whoever may write Secrets in some namespace. Its errors never repeat content.

@@ -15,6 +15,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
+	"github.com/muster-fleet/muster/pkg/controllers/kubeconfig"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/controllers/standing"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -118,7 +119,7 @@ func (p *pass) readSecret(ctx context.Context, version string) outcome.Outcome {
 		return p.secretMissing()
 	case err != nil:
 		return outcome.Retry(fleet.ReasonError, fmt.Errorf("reading kubeconfig Secret %s/%s: %w", namespace, name, err))
-	case !mayUse(p.cluster, secret):
+	case !kubeconfig.MayUse(p.cluster, secret):
 		return p.secretNotAllowed()
 	}
 	p.secret = secret
@@ -126,7 +127,7 @@ func (p *pass) readSecret(ctx context.Context, version string) outcome.Outcome {
 }
 
 func (p *pass) secretMissing() outcome.Outcome {
-	if !nearby(p.cluster) {
+	if !kubeconfig.Nearby(p.cluster) {
 		return p.secretNotAllowed()
 	}
 	return outcome.Wait(fleet.ReasonWaitingForKubeconfig, fmt.Sprintf("waiting for kubeconfig Secret %s/%s",
