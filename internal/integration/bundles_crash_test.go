@@ -12,6 +12,7 @@ import (
 
 // A blow to each write in the life of a Bundle in turn, until a whole life needs no more of them, leaves the same as none.
 func TestABundleLivesThroughABlowAtAnyWrite(t *testing.T) {
+	t.Parallel() // it has a hub of its own
 	hub := ownPlane(t, "bundles")
 	for _, blow := range []testenv.Blow{testenv.Kill, testenv.Fail, testenv.Drop} {
 		t.Run(string(blow), func(t *testing.T) {

@@ -45,11 +45,51 @@ var (
 )
 
 // Explain is the text of an error for a status: of one line, bounded, and the same each time for the same cause, because a
-// status that changes with every attempt would be written with every attempt.
+// status that changes with every attempt would be written with every attempt. It shows no values of objects: they may be
+// of a Secret.
 func Explain(err error) string {
-	text := spaces.ReplaceAllString(localPort.ReplaceAllString(err.Error(), "->"), " ")
+	text := spaces.ReplaceAllString(localPort.ReplaceAllString(withoutValues(err.Error()), "->"), " ")
 	if len(text) > messageMax {
 		text = strings.ToValidUTF8(text[:messageMax], "") + "…"
 	}
 	return strings.TrimSpace(text)
+}
+
+// dumped is how the library that compares objects shows a value it did not expect.
+const dumped = "valueUnstructured{Value:"
+
+// withoutValues hides the values in a text.
+func withoutValues(text string) string {
+	var shown strings.Builder
+	for {
+		before, after, found := strings.Cut(text, dumped)
+		shown.WriteString(before)
+		if !found {
+			return shown.String()
+		}
+		shown.WriteString(dumped + "(hidden)}")
+		text = afterValue(after)
+	}
+}
+
+// afterValue is what follows the brace that closes a value written as Go source; nothing when there is none.
+func afterValue(text string) string {
+	depth, quoted, escaped := 1, false, false
+	for i, r := range text {
+		switch {
+		case escaped:
+			escaped = false
+		case quoted:
+			escaped, quoted = r == '\\', r != '"'
+		case r == '"':
+			quoted = true
+		case r == '{':
+			depth++
+		case r == '}':
+			if depth--; depth == 0 {
+				return text[i+1:]
+			}
+		}
+	}
+	return ""
 }

@@ -9,9 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
-	"github.com/muster-fleet/muster/pkg/controllers/kubeconfig"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 )
 
@@ -99,14 +99,14 @@ func (f *farewell) hasMember(ctx context.Context, other *fleet.Cluster) (bool, e
 	switch {
 	case name == "", other.Spec.KubeConfigSecret != name, index.KubeconfigNamespace(other) != namespace:
 		return false, nil
-	case kubeconfig.Nearby(other):
+	case access.Nearby(other):
 		return true, nil
 	}
 	secret, err := f.Kubernetes.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
-	return err == nil && kubeconfig.MayUse(other, secret), err
+	return err == nil && access.MayUse(other, secret), err
 }
 
 // Names under which the hub registers its own cluster.

@@ -19,8 +19,8 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
-	"github.com/muster-fleet/muster/pkg/controllers/kubeconfig"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -292,7 +292,7 @@ func TestWhereAKubeconfigMayComeFrom(t *testing.T) {
 			if row.annotation != "" {
 				s.Annotations = map[string]string{fleet.KubeconfigAllowedAnnotation: row.annotation}
 			}
-			assert.Equal(t, row.may, kubeconfig.MayUse(c, s))
+			assert.Equal(t, row.may, access.MayUse(c, s))
 		})
 	}
 }

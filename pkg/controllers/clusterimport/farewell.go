@@ -33,6 +33,7 @@ func (s *Step) Part(ctx context.Context, cluster *fleet.Cluster, until time.Time
 		return outcome.Skip()
 	}
 	p := &pass{Step: s, cluster: cluster, hub: s.Config.Get()}
+	p.pool.cancel(p.key()) // it would install the agent that is to go
 	if p.untouched() {
 		return outcome.Done("", "")
 	}
@@ -113,6 +114,7 @@ func (f *farewell) run(ctx context.Context) *failure {
 	if err := f.member.greet(ctx); err != nil {
 		return diagnose(f.member.server, "connecting to the member", err)
 	}
+	found := false
 	for _, namespace := range f.agentNamespaces {
 		ours, err := f.isOurs(ctx, namespace)
 		if err != nil {
@@ -121,9 +123,26 @@ func (f *farewell) run(ctx context.Context) *failure {
 		if !ours {
 			continue
 		}
+		found = true
 		if problem := f.clean(ctx, namespace); problem != nil {
 			return problem
 		}
+	}
+	return f.doubt(found)
+}
+
+// doubt is why what an agent deployed may be left although nothing failed. The Helm releases of agents of another release have
+// no labels by which the hub could find them; those agents report neither version nor generation.
+func (f *farewell) doubt(found bool) *failure {
+	agent := f.cluster.Status.Agent
+	switch {
+	case agent.LastSeen.IsZero():
+		return nil
+	case !found:
+		return failed(fleet.ReasonAgentUnaware, "the agent is not where it was installed on the member any more; what it deployed may be left")
+	case agent.Version == "" && agent.Generation == "":
+		return failed(fleet.ReasonAgentUnaware,
+			"the agent was of a release that does not mark what it deploys: the agent is removed, its Helm releases may be left")
 	}
 	return nil
 }

@@ -142,6 +142,40 @@ func TestAFarewellTouchesNoOtherClustersAgent(t *testing.T) {
 	assert.Empty(t, w.removed)
 }
 
+func TestWhenAFarewellCannotTellThatNothingIsLeft(t *testing.T) {
+	for _, row := range []struct {
+		name  string
+		agent fleet.AgentStatus
+		moved bool
+		left  string
+	}{
+		{name: "an agent that marks what it deploys", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start), Generation: "managed/0"}},
+		{name: "one that tells its version only", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start), Version: "v1"}},
+		{name: "one of another release", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start)}, left: "its Helm releases may be left"},
+		{name: "one that is not there any more", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start), Version: "v1"}, moved: true, left: "may be left"},
+		{name: "one that never was there", moved: true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			m := newFakeMember(t)
+			w, c := newWorkloads(m), leaver()
+			c.Status.Agent = row.agent
+			bye := w.farewell(t, c)
+			if row.moved {
+				bye.agentNamespaces = []string{"an-earlier-one"}
+			}
+			problem := bye.run(t.Context())
+			assert.Equal(t, row.moved, m.state(t)["/apis/apps/v1/namespaces/"+system+"/deployments/fleet-agent"] != nil, "what is ours is removed")
+			if row.left == "" {
+				assert.Nil(t, problem)
+				return
+			}
+			require.NotNil(t, problem)
+			assert.Equal(t, fleet.ReasonAgentUnaware, problem.reason)
+			assert.Contains(t, problem.message, row.left)
+		})
+	}
+}
+
 func TestAFarewellThatWasCutOffIsTakenUpAgain(t *testing.T) {
 	for at := 0; ; at++ {
 		m := newFakeMember(t)
@@ -234,4 +268,21 @@ func TestWhenThereIsNothingToTry(t *testing.T) {
 			row.check(t, newOffice(t), c)
 		})
 	}
+}
+
+func TestAnImportThatWaitsDoesNotFollowTheFarewell(t *testing.T) {
+	c := fresh()
+	o, m := workFor(t, c)
+	for range freshSlots {
+		o.pool.fresh <- struct{}{}
+	}
+	require.True(t, o.Reconcile(t.Context(), c).IsWait())
+	deployed := int64(0)
+	c.Status.AgentDeployedGeneration = &deployed
+	o.Part(t.Context(), c, o.clock.Now().Add(time.Minute))
+	for range freshSlots {
+		<-o.pool.fresh
+	}
+	o.pool.wait()
+	assert.NotContains(t, m.transcript(), "PATCH")
 }

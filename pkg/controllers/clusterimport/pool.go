@@ -42,6 +42,7 @@ type attempt struct {
 	running bool
 	result  callResult // of the call before, while one that failed is tried again
 	retryAt time.Time
+	cancel  context.CancelFunc
 }
 
 // retryIn is how long it is until a call that failed is tried again; 0 while that runs, for its end brings the Cluster
@@ -89,7 +90,8 @@ func (p *pool) attempt(key types.NamespacedName, inputs string, run call) attemp
 		return *last
 	}
 	lane := p.fresh
-	started := &attempt{inputs: inputs, running: true}
+	ctx, cancel := context.WithCancel(p.ctx)
+	started := &attempt{inputs: inputs, running: true, cancel: cancel}
 	if last != nil && last.inputs == inputs {
 		// What is wrong stays on the object until it is known to be right: each retry would otherwise be two writes and an
 		// event.
@@ -98,7 +100,7 @@ func (p *pool) attempt(key types.NamespacedName, inputs string, run call) attemp
 		delete(p.delays, key)
 	}
 	p.attempts[key] = started
-	p.running.Go(func() { p.run(key, started, lane, run) })
+	p.running.Go(func() { p.run(ctx, key, started, lane, run) })
 	return *started
 }
 
@@ -117,25 +119,44 @@ func (p *pool) settled(a *attempt) bool {
 	return a.result.failure == nil || p.clock.Now().Before(a.retryAt)
 }
 
-func (p *pool) run(key types.NamespacedName, a *attempt, lane chan struct{}, run call) {
-	select {
-	case lane <- struct{}{}:
-		defer func() { <-lane }()
-	case <-p.ctx.Done():
-		return
-	}
-	ctx, cancel := context.WithTimeout(p.ctx, callTimeout)
-	defer cancel()
-	result := guarded(ctx, run)
+func (p *pool) run(ctx context.Context, key types.NamespacedName, a *attempt, lane chan struct{}, run call) {
+	defer a.cancel()
+	result := inLane(ctx, lane, run)
 
 	p.mu.Lock()
 	a.running, a.result = false, result
-	if result.failure != nil {
+	switch {
+	case ctx.Err() != nil:
+		p.drop(key, a)
+	case result.failure != nil:
 		a.retryAt = p.clock.Now().Add(p.nextDelay(key))
 	}
 	p.mu.Unlock()
 	if p.ctx.Err() == nil {
 		p.notify(clusterOf(key))
+	}
+}
+
+// inLane makes the call when there is a slot for it, unless it is cancelled before.
+func inLane(ctx context.Context, lane chan struct{}, run call) callResult {
+	select {
+	case lane <- struct{}{}:
+		defer func() { <-lane }()
+	case <-ctx.Done():
+	}
+	if ctx.Err() != nil {
+		return callResult{}
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return guarded(ctx, run)
+}
+
+// drop forgets a call, unless there is another by now.
+func (p *pool) drop(key types.NamespacedName, a *attempt) {
+	if p.attempts[key] == a {
+		delete(p.attempts, key)
+		delete(p.delays, key)
 	}
 }
 
@@ -172,11 +193,22 @@ func (p *pool) forget(key types.NamespacedName) {
 	delete(p.delays, key)
 }
 
-// forgetAll drops everything about a Cluster that is gone.
+// cancel ends a call that nobody wants any more, and forgets it at its end. One that waits for a slot or a turn is not made.
+func (p *pool) cancel(key types.NamespacedName) {
+	p.mu.Lock()
+	a := p.attempts[key]
+	p.mu.Unlock()
+	if a != nil {
+		a.cancel()
+	}
+	p.forget(key)
+}
+
+// forgetAll drops everything about a Cluster that is gone: an import that still waits would install its agent.
 func (p *pool) forgetAll(key string) {
 	namespace, name := kv.RSplit(key, "/")
-	p.forget(types.NamespacedName{Namespace: namespace, Name: name})
-	p.forget(types.NamespacedName{Namespace: namespace, Name: name + clean})
+	p.cancel(types.NamespacedName{Namespace: namespace, Name: name})
+	p.cancel(types.NamespacedName{Namespace: namespace, Name: name + clean})
 }
 
 func (p *pool) wait() { p.running.Wait() }

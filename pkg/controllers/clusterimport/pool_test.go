@@ -238,3 +238,54 @@ func TestRunningCallIsNotForgotten(t *testing.T) {
 	b.forget(clusterKey("c"))
 	assert.Empty(t, b.attempts)
 }
+
+// fill takes every slot of those that have not failed, until release is closed.
+func (b *bench) fill() (release chan struct{}) {
+	release = make(chan struct{})
+	for range freshSlots {
+		b.fresh <- struct{}{}
+	}
+	go func() {
+		<-release
+		for range freshSlots {
+			<-b.fresh
+		}
+	}()
+	return release
+}
+
+func TestACallThatIsCancelledBeforeItsSlotIsNeverMade(t *testing.T) {
+	b := newBench(t)
+	release := b.fill()
+	defer close(release)
+	b.attempt(clusterKey("c"), "a", mustNotRun(t))
+	b.cancel(clusterKey("c"))
+	assert.Equal(t, clusterKey("c"), b.next(t), "its end brings the Cluster back")
+	assert.Empty(t, b.attempts)
+}
+
+func TestACallThatIsCancelledBeforeItsTurnIsNeverMade(t *testing.T) {
+	b := newBench(t)
+	require.True(t, b.turns.take(t.Context(), "server", true))
+	b.attempt(clusterKey("c"), "a", b.turns.among("server", mustNotRun(t)))
+	b.forgetAll("ns/c")
+	b.next(t)
+	b.turns.give("server", true)
+	assert.Empty(t, b.attempts)
+
+	ended, end := context.WithCancel(t.Context())
+	end()
+	assert.False(t, b.turns.take(ended, "server", false), "also when it is its turn at that moment")
+}
+
+func TestACallThatRunsIsCutOffAndForgotten(t *testing.T) {
+	b := newBench(t)
+	begun := make(chan struct{})
+	b.attempt(clusterKey("c"), "a", func(ctx context.Context) callResult { close(begun); return hangs(ctx) })
+	<-begun
+	b.cancel(clusterKey("c"))
+	b.next(t)
+	b.cancel(clusterKey("c"))
+	assert.True(t, b.attempt(clusterKey("c"), "a", works).running, "as if it had never been made")
+	b.next(t)
+}

@@ -13,9 +13,9 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
-	"github.com/muster-fleet/muster/pkg/controllers/kubeconfig"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/controllers/standing"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -119,7 +119,7 @@ func (p *pass) readSecret(ctx context.Context, version string) outcome.Outcome {
 		return p.secretMissing()
 	case err != nil:
 		return outcome.Retry(fleet.ReasonError, fmt.Errorf("reading kubeconfig Secret %s/%s: %w", namespace, name, err))
-	case !kubeconfig.MayUse(p.cluster, secret):
+	case !access.MayUse(p.cluster, secret):
 		return p.secretNotAllowed()
 	}
 	p.secret = secret
@@ -127,7 +127,7 @@ func (p *pass) readSecret(ctx context.Context, version string) outcome.Outcome {
 }
 
 func (p *pass) secretMissing() outcome.Outcome {
-	if !kubeconfig.Nearby(p.cluster) {
+	if !access.Nearby(p.cluster) {
 		return p.secretNotAllowed()
 	}
 	return outcome.Wait(fleet.ReasonWaitingForKubeconfig, fmt.Sprintf("waiting for kubeconfig Secret %s/%s",

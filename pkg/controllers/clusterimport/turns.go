@@ -39,7 +39,7 @@ func (t *turns) call(server string, alone bool, run call) call {
 
 // take waits for a turn, at most until ctx ends.
 func (t *turns) take(ctx context.Context, server string, alone bool) bool {
-	for {
+	for ctx.Err() == nil {
 		freed := t.try(server, alone)
 		if freed == nil {
 			return true
@@ -47,9 +47,9 @@ func (t *turns) take(ctx context.Context, server string, alone bool) bool {
 		select {
 		case <-freed:
 		case <-ctx.Done():
-			return false
 		}
 	}
+	return false
 }
 
 // try takes a turn, or returns what is closed when it is worth another try.
