@@ -18,9 +18,7 @@ func divertLogs() (keep func(bool), err error) {
 	logrus.SetOutput(file)
 	klog.SetSlogLogger(slog.New(slog.NewTextHandler(file, nil)))
 	return func(failed bool) {
-		logrus.SetOutput(os.Stderr)
-		klog.ClearLogger()
-		_ = file.Close()
+		// The file stays open, and the log there: something that ends with the process may still have something to say.
 		if failed {
 			fmt.Fprintf(os.Stderr, "The log of hubs and agents: %s\n", file.Name())
 			return

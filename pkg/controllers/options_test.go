@@ -34,7 +34,7 @@ func TestWhatIsSaidIsKept(t *testing.T) {
 	fake := clocktesting.NewFakeClock(time.Unix(0, 0))
 	given := Options{
 		RESTConfig: &rest.Config{Host: "x"}, SystemNamespace: "ns", Workers: 3, Clock: fake,
-		ImportBackoff: app.Backoff{Base: 1, Max: 2}, Agent: app.AgentSettings{Image: "image", Replicas: 2},
+		ImportBackoff: app.Backoff{Base: 1, Max: 2}, FarewellGrace: 3, Agent: app.AgentSettings{Image: "image", Replicas: 2},
 		DisableBootstrap: true, TokenTTLRequired: true, OnReady: func() { ready = true },
 	}
 	o, err := given.complete()

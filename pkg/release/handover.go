@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"helm.sh/helm/v4/pkg/kube"
 	"helm.sh/helm/v4/pkg/postrenderer"
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -57,7 +56,7 @@ func (h handover) Run(rendered *bytes.Buffer) (*bytes.Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return rendered, kube.ResourceList(infos).Visit(func(info *resource.Info, err error) error {
+	return rendered, infos.Visit(func(info *resource.Info, err error) error {
 		if err != nil || h.isHook(info) {
 			return err
 		}

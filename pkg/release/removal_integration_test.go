@@ -243,3 +243,20 @@ func TestAReleaseThatAnotherDeploymentTookOverLosesOnlyTheHistoryBefore(t *testi
 		})
 	}
 }
+
+func TestAServiceAccountWithoutRightsKeepsNothingOnTheCluster(t *testing.T) {
+	m := onMember(t)
+	for _, account := range []string{"weak", "gone"} {
+		if account == "weak" {
+			_, err := m.core.CoreV1().ServiceAccounts(m.namespace).Create(t.Context(),
+				&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{})
+			require.NoError(t, err)
+		}
+		m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one")))
+		options := m.mine()[0].Options()
+		options.ServiceAccount, options.ServiceAccountNamespace = account, m.namespace
+		require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
+		assert.Empty(t, m.configMaps(), account)
+		assert.Empty(t, m.mine(), account)
+	}
+}

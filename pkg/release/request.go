@@ -76,7 +76,7 @@ type Options struct {
 	DeleteNamespace bool
 	// DeleteCRDs removes the CustomResourceDefinitions that came with the chart apart from its templates.
 	DeleteCRDs bool
-	// ServiceAccount removes in the place of the client's own identity, when set.
+	// ServiceAccount removes in the place of the client's own identity, when set, as long as it has the rights to.
 	ServiceAccount, ServiceAccountNamespace string
 	// Agent and Deployment are whose release it is, as in AgentLabel and DeploymentLabel. Of a release that somebody else has
 	// taken over since, only the own part of the history is removed. When both are empty, whose it is does not matter.

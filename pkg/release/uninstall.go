@@ -5,16 +5,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"helm.sh/helm/v4/pkg/action"
 	"helm.sh/helm/v4/pkg/kube"
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage/driver"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Uninstall removes a release and what it consists of, but not what another release has taken over, nor a release
-// whose last revision is of another BundleDeployment or agent: only the history from before goes then. A release that is not
+// whose last revision is of another BundleDeployment or agent: only the history from before goes then. A ServiceAccount that
+// may no longer do what it once did, because its rights went before the release did, keeps nothing on the cluster: the
+// client removes with its own rights then. A release that is not
 // there is a success.
 func (c *Client) Uninstall(ctx context.Context, namespace, name string, options Options) error {
 	op, err := c.operation(ctx, namespace, identity{options.ServiceAccountNamespace, options.ServiceAccount})
@@ -32,6 +36,10 @@ func (c *Client) Uninstall(ctx context.Context, namespace, name string, options 
 	if len(revisions) > 0 {
 		err = op.uninstall(ctx, name, last(revisions), options)
 	}
+	if options.ServiceAccount != "" && refused(err) {
+		options.ServiceAccount = ""
+		return c.Uninstall(ctx, namespace, name, options)
+	}
 	if err == nil && options.DeleteNamespace {
 		err = c.deleteNamespace(ctx, namespace, name, options.ServiceAccountNamespace)
 	}
@@ -39,6 +47,11 @@ func (c *Client) Uninstall(ctx context.Context, namespace, name string, options 
 		return fmt.Errorf("removing Helm release %s/%s: %w", namespace, name, err)
 	}
 	return nil
+}
+
+// refused goes by the text too: Helm passes on no more of what failed on several objects.
+func refused(err error) bool {
+	return err != nil && (apierrors.IsForbidden(err) || strings.Contains(err.Error(), " is forbidden: "))
 }
 
 // own are the revisions that are not somebody else's.

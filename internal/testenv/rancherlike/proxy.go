@@ -66,7 +66,10 @@ func NewProxy(t testing.TB, hub *testenv.Cluster) *Proxy {
 	p.server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	p.server.EnableHTTP2 = true
 	p.server.StartTLS()
-	t.Cleanup(p.server.Close)
+	t.Cleanup(func() {
+		p.server.CloseClientConnections() // watches that go on would have Close wait for them
+		p.server.Close()
+	})
 	return p
 }
 

@@ -67,6 +67,11 @@ type Timing struct {
 	Settle time.Duration
 	// Grace is what an operation is given to finish when the agent is stopped.
 	Grace time.Duration
+	// Linger is from the end of a BundleDeployment to the removal of what it deployed: if the whole Cluster goes on the hub,
+	// that is to be seen by then.
+	Linger time.Duration
+	// Hold is between two looks at whether what must stay, because the whole Cluster is gone on the hub, may be removed.
+	Hold time.Duration
 	// Operation bounds one deployment, in addition to the timeout in its options.
 	Operation time.Duration
 }
@@ -83,6 +88,8 @@ func (t Timing) withDefaults() Timing {
 	set(&t.CorrectMax, 10*time.Minute)
 	set(&t.Settle, 300*time.Millisecond)
 	set(&t.Grace, 5*time.Second)
+	set(&t.Linger, 5*time.Second)
+	set(&t.Hold, time.Minute)
 	set(&t.Operation, 10*time.Minute)
 	return t
 }

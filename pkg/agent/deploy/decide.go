@@ -52,10 +52,8 @@ const (
 // decide is the one switch. An agent never uninstalls an agent: it would be itself, or one that works beside it.
 func decide(f facts) action {
 	switch {
-	case !f.Wanted && isAgent(f.Name):
-		return forget
 	case !f.Wanted:
-		return remove
+		return decideGone(f)
 	case f.Elsewhere:
 		return ignore
 	case f.Empty || f.Paused:
@@ -70,10 +68,17 @@ func decide(f facts) action {
 	return observe
 }
 
+func decideGone(f facts) action {
+	if isAgent(f.Name) {
+		return forget
+	}
+	return remove
+}
+
 func isAgent(name string) bool {
 	return name == agentBundles || strings.HasPrefix(name, agentBundles+"-")
 }
 
 func (a action) String() string {
-	return [...]string{"observe", "deploy", "correct", "await", "hold", "remove", "forget"}[a]
+	return [...]string{"observe", "deploy", "correct", "await", "hold", "remove", "forget", "ignore"}[a]
 }

@@ -25,6 +25,8 @@ type item struct {
 	corrections *wait.Backoff
 	// unwatched is since when the kinds of the release were not known all; zero when they are.
 	unwatched time.Time
+	// gone is since when the BundleDeployment is known not to be on the hub; zero when it is there.
+	gone time.Time
 	// waitsFor is what has to be there first.
 	waitsFor string
 	// drift is what differs, by object.

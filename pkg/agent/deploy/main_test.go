@@ -52,7 +52,8 @@ func onStage(t *testing.T) *stage {
 	require.NoError(t, err)
 	require.NoError(t, crds.Ensure(t.Context(), extensions))
 	s := &stage{Cluster: cluster, t: t, member: &wire{}, hubWire: &wire{}}
-	s.hub, s.agent, s.target = s.Namespace(t), s.Namespace(t), s.Namespace(t)
+	s.hub, s.target = s.Namespace(t), s.Namespace(t)
+	s.agent = s.target // an agent leaves alone what is of an agent in another namespace
 	s.cluster = "c-" + s.hub
 	return s
 }
@@ -72,7 +73,7 @@ func (s *stage) config() deploy.Config {
 		Member: s.member.on(s.RESTConfig()), AgentNamespace: s.agent, Workers: 2, DriftWorkers: 2, Log: log,
 		Timing: deploy.Timing{
 			RetryFirst: 20 * time.Millisecond, RetryMax: 500 * time.Millisecond, CorrectFirst: 50 * time.Millisecond, CorrectMax: time.Second,
-			Settle: 20 * time.Millisecond, Grace: time.Second,
+			Settle: 20 * time.Millisecond, Grace: time.Second, Linger: 20 * time.Millisecond, Hold: 50 * time.Millisecond,
 		},
 	}
 }
@@ -108,9 +109,12 @@ func (s *stage) run(change ...func(*deploy.Config)) (stop func() error) {
 }
 
 // ends runs an agent until it ends by itself, beside the test.
-func (s *stage) ends() (ended func() error) {
+func (s *stage) ends(change ...func(*deploy.Config)) (ended func() error) {
 	s.t.Helper()
 	c, result := s.config(), make(chan error, 1)
+	for _, f := range change {
+		f(&c)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
 	s.t.Cleanup(cancel)
 	go func() { result <- deploy.Run(ctx, c) }()

@@ -186,7 +186,7 @@ func (d *deployer) watchBundles(ctx context.Context, running *sync.WaitGroup) (s
 		ListerWatcher: d.bundleLists(),
 		ObjectType:    &fleet.BundleDeployment{},
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc: tell, UpdateFunc: func(_, o any) { tell(o) }, DeleteFunc: tell,
+			AddFunc: func(o any) { d.dismissed(o); tell(o) }, UpdateFunc: func(_, o any) { d.dismissed(o); tell(o) }, DeleteFunc: tell,
 		},
 		Transform: withoutManagedFields,
 	})
@@ -195,18 +195,29 @@ func (d *deployer) watchBundles(ctx context.Context, running *sync.WaitGroup) (s
 	return controller.HasSynced
 }
 
+// dismissed ends the run when the hub says farewell, without waiting for a worker: all of them may be busy for long.
+func (d *deployer) dismissed(object any) {
+	if bd, ok := object.(*fleet.BundleDeployment); ok && registration.LabelValue(bd.Name) == d.own && asksToLeave(bd) {
+		d.end(errGoodbye)
+	}
+}
+
 var errNoList = errors.New("something answered that is no Kubernetes API server")
 
-// bundleLists refuses a list without a resourceVersion: every list of an API server has one, and what somebody on the way
+// listBundles refuses a list without a resourceVersion: every list of an API server has one, and what somebody on the way
 // makes up must not look like a hub that wants nothing deployed.
+func (d *deployer) listBundles(ctx context.Context, o metav1.ListOptions) (*fleet.BundleDeploymentList, error) {
+	list, err := d.Hub.FleetV1alpha1().BundleDeployments(d.Namespace).List(ctx, o)
+	if err == nil && list.ResourceVersion == "" {
+		err = errNoList
+	}
+	return list, d.heard(err)
+}
+
 func (d *deployer) bundleLists() cache.ListerWatcher {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			list, err := d.Hub.FleetV1alpha1().BundleDeployments(d.Namespace).List(ctx, o)
-			if err == nil && list.ResourceVersion == "" {
-				err = errNoList
-			}
-			return list, d.heard(err)
+			return d.listBundles(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			events, err := d.Watching.FleetV1alpha1().BundleDeployments(d.Namespace).Watch(ctx, o)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -62,22 +63,107 @@ func TestWhatADeploymentCosts(t *testing.T) {
 func TestWhatWasRemovedWhileTheAgentWasDownIsRemovedThen(t *testing.T) {
 	s := onStage(t)
 	stop := s.run()
+	long := strings.Repeat("long-", 15) + "app"
 	s.put("app", configMap("a", "one"))
+	s.put(long, configMap("l", "one"))
 	s.put("kept", configMap("b", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Options.KeepResources = true })
+	s.put("fleet-agent-other", configMap("other", "one"))
 	s.put(s.ownBundle(), configMap("agent", "one"))
-	for _, name := range []string{"app", "kept", s.ownBundle()} {
+	for _, name := range []string{"app", long, "kept", "fleet-agent-other", s.ownBundle()} {
 		s.state(name, fleet.Ready)
 	}
 	require.NoError(t, stop())
-	for _, name := range []string{"app", "kept", s.ownBundle()} {
+	for _, name := range []string{"app", long, "kept", "fleet-agent-other"} {
 		s.remove(name)
 	}
 	s.run()
 	s.gone("a")
-	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 0, "a history is still there" })
+	s.gone("l")
+	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 1, "a history is still there" })
+	for _, name := range []string{"b", "other", "agent"} {
+		_, err := s.configMap(name)
+		require.NoError(t, err, "%s stays", name)
+	}
+}
+
+func TestWhatRunsStaysWhenTheWholeClusterGoesOnTheHub(t *testing.T) {
+	s := onStage(t)
+	s.run(func(c *deploy.Config) { c.Timing.Linger, c.Timing.Hold = time.Second, time.Second })
+	s.put("app", configMap("a", "one"))
+	s.put(s.ownBundle(), configMap("agent", "one"))
+	s.state("app", fleet.Ready)
+	s.state(s.ownBundle(), fleet.Ready)
+	s.remove("app")
+	s.remove(s.ownBundle())
+	asks := "GET /apis/fleet.cattle.io/v1alpha1/namespaces/" + s.hub + "/bundledeployments/app"
+	testenv.Eventually(t, func() (bool, string) { return len(s.hubWire.lines(asks)) > 1, "it does not ask again" })
+	_, err := s.configMap("a")
+	require.NoError(t, err)
+	assert.Len(t, s.releases(), 2, "nor is the history removed")
+	assert.Empty(t, s.member.lines("DELETE"))
+
+	s.put(s.ownBundle(), configMap("agent", "one"))
+	s.gone("a")
+}
+
+func TestAHubThatLeavesTheAgentAloneStillHasBundlesRemoved(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	s.put("app", configMap("a", "one"))
+	s.put("other", configMap("b", "one"))
+	s.put(s.ownBundle(), configMap("agent", "one"))
+	for _, name := range []string{"app", "other", s.ownBundle()} {
+		s.state(name, fleet.Ready)
+	}
+	s.remove(s.ownBundle())
+	s.remove("app")
+	s.gone("a")
 	for _, name := range []string{"b", "agent"} {
 		_, err := s.configMap(name)
 		require.NoError(t, err, "%s stays", name)
+	}
+}
+
+// notFound is how a proxy looks that has lost its way to the API server.
+const notFound = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`
+
+func TestNothingIsRemovedBeforeTheHubItselfSaysThatItIsGone(t *testing.T) {
+	answer := func(status int, body string) func(*http.Request) (*http.Response, error) {
+		return func(req *http.Request) (*http.Response, error) {
+			return &http.Response{
+				StatusCode: status, Header: http.Header{"Content-Type": {"application/json"}},
+				Body: readCloser{strings.NewReader(body)}, Request: req,
+			}, nil
+		}
+	}
+	for name, reply := range map[string]func(*http.Request) (*http.Response, error){
+		"no answer":                func(*http.Request) (*http.Response, error) { return nil, errors.New("away") },
+		"an error of the server":   answer(500, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":500}`),
+		"a page of a proxy":        answer(404, `<html>not found</html>`),
+		"a Status about no object": answer(404, notFound),
+		"it is still there":        answer(200, `{"kind":"BundleDeployment","apiVersion":"fleet.cattle.io/v1alpha1","metadata":{"name":"app"}}`),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := onStage(t)
+			s.run()
+			s.put("app", configMap("a", "one"))
+			s.state("app", fleet.Ready)
+			s.hubWire.inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+				if req.Method == http.MethodGet && strings.HasSuffix(req.URL.Path, "/bundledeployments/app") {
+					return reply(req)
+				}
+				return send()
+			})
+			s.remove("app")
+			testenv.Eventually(t, func() (bool, string) {
+				return len(s.hubWire.lines("/bundledeployments/app")) > 4, "it does not ask again"
+			})
+			_, err := s.configMap("a")
+			require.NoError(t, err)
+			assert.Empty(t, s.member.lines("DELETE"))
+			s.hubWire.inject(nil)
+			s.gone("a")
+		})
 	}
 }
 
@@ -291,6 +377,29 @@ func TestAFarewellThatCannotBeFinishedSaysWhy(t *testing.T) {
 	s.member.inject(nil)
 	s.condition(s.ownBundle(), fleet.ConditionFarewell, "True Farewell")
 	require.ErrorIs(t, ended(), deploy.ErrFarewell)
+}
+
+func TestFarewellWaitsForNoWorker(t *testing.T) {
+	s := onStage(t)
+	s.put(s.ownBundle(), configMap("agent", "one"))
+	var busy sync.Once
+	stuck := make(chan struct{})
+	s.member.inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+		if req.Method == http.MethodGet || !strings.Contains(req.URL.Path, "/configmaps") || !strings.Contains(req.URL.Path, s.target) {
+			return send()
+		}
+		busy.Do(func() { close(stuck) })
+		<-req.Context().Done()
+		return nil, req.Context().Err()
+	})
+	ended := s.ends(func(c *deploy.Config) { c.Workers = 1 })
+	<-stuck
+	s.put(s.ownBundle(), configMap("agent", "one"), func(bd *fleet.BundleDeployment) {
+		bd.Annotations = map[string]string{fleet.FarewellAnnotation: "true"}
+	})
+	s.condition(s.ownBundle(), fleet.ConditionFarewell, "True Farewell")
+	require.ErrorIs(t, ended(), deploy.ErrFarewell)
+	assert.Empty(t, s.releases())
 }
 
 func TestACertainRefusalEndsTheRun(t *testing.T) {

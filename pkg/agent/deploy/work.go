@@ -15,10 +15,6 @@ import (
 // handle looks at one BundleDeployment, does what is to be done, and reports.
 func (d *deployer) handle(ctx context.Context, key string) {
 	bd := d.bundle(key)
-	if key == d.own && asksToLeave(bd) {
-		d.end(errGoodbye)
-		return
-	}
 	it := d.items.get(key)
 	f := d.facts(key, bd, it)
 	switch decide(f) {
@@ -57,7 +53,7 @@ func (d *deployer) facts(key string, bd *fleet.BundleDeployment, it *item) facts
 	}
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	it.waitsFor = f.WaitsFor
+	it.waitsFor, it.gone = f.WaitsFor, time.Time{}
 	f.Drifted = it.drift.any()
 	f.Held = it.held(spec.DeploymentID, f.Current, d.Clock.Now())
 	return f
@@ -152,17 +148,6 @@ func hopeless(err error) bool {
 	var invalid *release.InvalidError
 	var conflict *release.ConflictError
 	return errors.As(err, &unsupported) || errors.As(err, &invalid) || errors.As(err, &conflict)
-}
-
-// clear removes the releases of a BundleDeployment that is no longer wanted.
-func (d *deployer) clear(ctx context.Context, key string, it *item) {
-	for _, found := range d.shelf.of(key) {
-		if err := d.uninstall(ctx, key, found, found.Options()); err != nil {
-			d.again(ctx, key, it, err)
-			return
-		}
-	}
-	d.items.drop(key)
 }
 
 func (d *deployer) uninstall(ctx context.Context, key string, f release.Found, options release.Options) error {

@@ -14,6 +14,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
+	"github.com/muster-fleet/muster/pkg/controllers/leaving"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -86,11 +87,12 @@ func (s *Step) finalize(ctx context.Context, b *fleet.Bundle) (*fleet.Bundle, er
 	if len(left) == 0 {
 		return withoutFinalizer(s.bundles, b, fleet.BundleFinalizer)
 	}
-	if isAgents(b) {
-		if left = slices.DeleteFunc(slices.Clone(left), s.isAsked); len(left) == 0 {
-			s.bundles.EnqueueAfter(b.Namespace, b.Name, farewellLook)
-			return b, nil
-		}
+	if left, err = s.unasked(ctx, b, left); err != nil {
+		return b, err
+	}
+	if len(left) == 0 {
+		s.bundles.EnqueueAfter(b.Namespace, b.Name, farewellLook)
+		return b, nil
 	}
 	work, ctx := errgroup.WithContext(ctx)
 	work.SetLimit(deletions)
@@ -110,13 +112,18 @@ func (s *Step) finalize(ctx context.Context, b *fleet.Bundle) (*fleet.Bundle, er
 // farewellLook is how often it is looked whether an agent has left whose Bundle is deleted.
 const farewellLook = 10 * time.Second
 
-// isAsked says whether the BundleDeployment is that by which the agent of a deleted Cluster is asked to leave. Its Bundle may
-// be deleted first, together with their namespace; it goes with the cluster namespace at the end of the farewell.
-func (s *Step) isAsked(d *fleet.BundleDeployment) bool {
-	clusters, _ := s.known.GetByIndex(byClusterNamespace, d.Namespace)
-	return slices.ContainsFunc(clusters, func(c *fleet.Cluster) bool {
-		return c.DeletionTimestamp != nil && slices.Contains(c.Finalizers, fleet.ClusterFinalizer)
-	})
+// unasked are the BundleDeployments of a deleted Bundle but for those by which agents are asked to leave. An agent's Bundle
+// may be deleted before, together with the namespace; its BundleDeployment goes with the cluster namespace at the end of the
+// farewell.
+func (s *Step) unasked(ctx context.Context, b *fleet.Bundle, all []*fleet.BundleDeployment) ([]*fleet.BundleDeployment, error) {
+	if !isAgents(b) {
+		return all, nil
+	}
+	withNamespace, err := leaving.WithNamespace(ctx, s.Kubernetes, b.Namespace)
+	return slices.DeleteFunc(slices.Clone(all), func(d *fleet.BundleDeployment) bool {
+		clusters, _ := s.known.GetByIndex(byClusterNamespace, d.Namespace)
+		return slices.ContainsFunc(clusters, func(c *fleet.Cluster) bool { return leaving.Is(c, withNamespace) })
+	}), err
 }
 
 // announcement is what of a Bundle concerns Clusters.

@@ -7,7 +7,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -199,12 +201,14 @@ func TestTheBundleDeploymentOfAnAgentThatIsToLeaveStays(t *testing.T) {
 	for _, row := range []struct {
 		name   string
 		change func(*fleet.Cluster, *fleet.Bundle)
+		goes   bool // their namespace
 		stays  bool
 	}{
-		{"its Cluster is deleted", func(*fleet.Cluster, *fleet.Bundle) {}, true},
-		{"its Cluster is not", func(c *fleet.Cluster, _ *fleet.Bundle) { c.DeletionTimestamp = nil }, false},
-		{"the farewell is over", func(c *fleet.Cluster, _ *fleet.Bundle) { c.Finalizers = nil }, false},
-		{"it is of no agent", func(_ *fleet.Cluster, b *fleet.Bundle) { b.Annotations = nil }, false},
+		{"its Cluster is deleted", func(*fleet.Cluster, *fleet.Bundle) {}, false, true},
+		{"its Cluster is not", func(c *fleet.Cluster, _ *fleet.Bundle) { c.DeletionTimestamp = nil }, false, false},
+		{"its Cluster is about to be, with the namespace", func(c *fleet.Cluster, _ *fleet.Bundle) { c.DeletionTimestamp = nil }, true, true},
+		{"the farewell is over", func(c *fleet.Cluster, _ *fleet.Bundle) { c.Finalizers = nil }, true, false},
+		{"it is of no agent", func(_ *fleet.Cluster, b *fleet.Bundle) { b.Annotations = nil }, false, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s, c, b := newStage(t), someCluster(), settled()
@@ -212,6 +216,11 @@ func TestTheBundleDeploymentOfAnAgentThatIsToLeaveStays(t *testing.T) {
 			b.DeletionTimestamp, b.Annotations = deleted, map[string]string{"objectset.rio.cattle.io/id": "fleet-manage-agent"}
 			c.DeletionTimestamp, c.Finalizers = deleted, []string{fleet.ClusterFinalizer}
 			row.change(c, b)
+			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ws"}}
+			if row.goes {
+				namespace.DeletionTimestamp = deleted
+			}
+			s.Kubernetes = fake.NewClientset(namespace)
 			s.has(t, c, b, deployed(t, b))
 			s.onSettled(t, b)
 			want := "delete " + atHome + " uid-of-app"

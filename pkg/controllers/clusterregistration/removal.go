@@ -3,7 +3,6 @@ package clusterregistration
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/kv"
@@ -14,6 +13,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
+	"github.com/muster-fleet/muster/pkg/controllers/leaving"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -57,15 +57,21 @@ func requestOfAccount(account *corev1.ServiceAccount) ([]string, error) {
 // isNeeded says whether an agent is to leave with what a request was given. Kubernetes deletes requests before their Cluster
 // when that is deleted in the foreground, or together with its namespace; an agent without identity could not be asked to
 // remove what it deployed. What the agent has goes with the cluster namespace then, and the rest when the Cluster is gone.
-func (h *handler) isNeeded(key string) (bool, error) {
+func (h *handler) isNeeded(ctx context.Context, key string) (bool, error) {
 	accounts, err := h.accounts.GetByIndex(accountsByRequest, key)
+	if err != nil || len(accounts) == 0 {
+		return false, err
+	}
+	namespace, _ := kv.RSplit(key, "/")
+	withNamespace, err := leaving.WithNamespace(ctx, h.Kubernetes, namespace)
 	if err != nil {
 		return false, err
 	}
 	for _, account := range accounts {
-		cluster, err := h.known.Get(account.Annotations[fleet.ClusterRegistrationNamespaceAnnotation], account.Annotations[fleet.ClusterAnnotation])
+		// The cache may not know yet that the Cluster is deleted.
+		cluster, err := h.clusters.Get(namespace, account.Annotations[fleet.ClusterAnnotation], metav1.GetOptions{})
 		switch {
-		case err == nil && isLeaving(cluster):
+		case err == nil && leaving.Is(cluster, withNamespace):
 			return true, nil
 		case err != nil && !apierrors.IsNotFound(err):
 			return false, err
@@ -74,14 +80,10 @@ func (h *handler) isNeeded(key string) (bool, error) {
 	return false, nil
 }
 
-func isLeaving(cluster *fleet.Cluster) bool {
-	return cluster.DeletionTimestamp != nil && slices.Contains(cluster.Finalizers, fleet.ClusterFinalizer)
-}
-
 // removeUnlessNeeded looks again later where an agent still has to leave. The deletion of the cluster namespace brings the
 // request back sooner.
 func (h *handler) removeUnlessNeeded(ctx context.Context, key string) error {
-	needed, err := h.isNeeded(key)
+	needed, err := h.isNeeded(ctx, key)
 	if err != nil {
 		return err
 	}

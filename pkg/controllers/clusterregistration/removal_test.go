@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
@@ -37,12 +38,12 @@ func (a accountsOf) GetByIndex(_, key string) (found []*corev1.ServiceAccount, e
 
 // oneCluster is the only Cluster there is, or none.
 type oneCluster struct {
-	fleetcontrollers.ClusterCache
+	fleetcontrollers.ClusterController
 	*fleet.Cluster
 	err error
 }
 
-func (o oneCluster) Get(namespace, name string) (*fleet.Cluster, error) {
+func (o oneCluster) Get(namespace, name string, _ metav1.GetOptions) (*fleet.Cluster, error) {
 	if o.Cluster == nil || o.Namespace != namespace || o.Name != name {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "clusters"}, name)
 	}
@@ -80,10 +81,11 @@ func TestWhatADeletedRequestWasGivenStaysUntilTheAgentHasLeft(t *testing.T) {
 			p.cluster.DeletionTimestamp, p.cluster.Finalizers = &deleted, []string{fleet.ClusterFinalizer}
 			account := p.account()
 			row.change(p.cluster, account)
+			p.Kubernetes = fake.NewClientset()
 			later := queue{delays: map[string]time.Duration{}}
 			p.requests = later
-			p.accounts, p.known = accountsOf{all: []*corev1.ServiceAccount{account}}, oneCluster{Cluster: p.cluster}
-			needed, err := p.isNeeded(key)
+			p.accounts, p.clusters = accountsOf{all: []*corev1.ServiceAccount{account}}, oneCluster{Cluster: p.cluster}
+			needed, err := p.isNeeded(t.Context(), key)
 			require.NoError(t, err)
 			assert.Equal(t, row.needed, needed)
 			if needed {
@@ -96,8 +98,9 @@ func TestWhatADeletedRequestWasGivenStaysUntilTheAgentHasLeft(t *testing.T) {
 
 func TestNothingIsRemovedWhileNobodyKnowsWhetherItIsNeeded(t *testing.T) {
 	p := somePass()
+	p.Kubernetes = fake.NewClientset()
 	p.accounts = accountsOf{err: errBadDay}
 	require.ErrorIs(t, p.removeUnlessNeeded(t.Context(), "fleet-default/request-abc"), errBadDay)
-	p.accounts, p.known = accountsOf{all: []*corev1.ServiceAccount{p.account()}}, oneCluster{Cluster: p.cluster, err: errBadDay}
+	p.accounts, p.clusters = accountsOf{all: []*corev1.ServiceAccount{p.account()}}, oneCluster{Cluster: p.cluster, err: errBadDay}
 	require.ErrorIs(t, p.removeUnlessNeeded(t.Context(), "fleet-default/request-abc"), errBadDay)
 }
