@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/rancher/wrangler/v3/pkg/apply"
+
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
@@ -21,6 +23,11 @@ func Namespace(c *app.Context, cluster *fleet.Cluster) string {
 		return cluster.Spec.AgentNamespace
 	}
 	return c.SystemNamespace
+}
+
+// IsBundle says whether a Bundle was made for an agent, by this hub or by Fleet. One of a person may have the same name.
+func IsBundle(bundle *fleet.Bundle) bool {
+	return bundle.Annotations[apply.LabelID] == registration.SetIDManageAgent
 }
 
 // PullSecrets are the names of the image pull Secrets of the agent, and whether they are copies of the hub's own: a Cluster

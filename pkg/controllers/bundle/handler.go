@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
 	"github.com/muster-fleet/muster/pkg/controllers/leaving"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
@@ -116,7 +117,7 @@ const farewellLook = 10 * time.Second
 // may be deleted before, together with the namespace; its BundleDeployment goes with the cluster namespace at the end of the
 // farewell.
 func (s *Step) unasked(ctx context.Context, b *fleet.Bundle, all []*fleet.BundleDeployment) ([]*fleet.BundleDeployment, error) {
-	if !isAgents(b) {
+	if !agentspec.IsBundle(b) {
 		return all, nil
 	}
 	withNamespace, err := leaving.WithNamespace(ctx, s.Kubernetes, b.Namespace)
@@ -135,7 +136,7 @@ type announcement struct {
 }
 
 func announcementOf(b *fleet.Bundle) announcement {
-	return announcement{b.UID, b.Generation, b.Labels, isAgents(b)}
+	return announcement{b.UID, b.Generation, b.Labels, agentspec.IsBundle(b)}
 }
 
 func (a announcement) is(b announcement) bool {
@@ -212,7 +213,7 @@ func (s *Step) report(b *fleet.Bundle) (*fleet.Bundle, error) {
 	}
 	summary, version := s.tally.summary(k)
 	if wait == 0 && isSilent(b, summary) {
-		if isAgents(b) {
+		if agentspec.IsBundle(b) {
 			return b, nil // its Cluster says that the agent is awaited, and a report brings it back
 		}
 		wait = patience - now.Sub(b.CreationTimestamp.Time)

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/rancher/wrangler/v3/pkg/apply"
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -125,12 +125,7 @@ func (p *plan) choose(b *fleet.Bundle, m member) (chosen []int) {
 // isOfOtherAgent says whether this is the Bundle of the agent of another Cluster. Two Clusters may answer to one name, the
 // second by its display name, and the agent of one must not run on the other.
 func isOfOtherAgent(b *fleet.Bundle, m member) bool {
-	return isAgents(b) && b.Name != registration.AgentBundleName(m.name)
-}
-
-// isAgents says whether the hub made the Bundle for the agent of a Cluster.
-func isAgents(b *fleet.Bundle) bool {
-	return b.Annotations[apply.LabelID] == registration.SetIDManageAgent
+	return agentspec.IsBundle(b) && b.Name != registration.AgentBundleName(m.name)
 }
 
 func (p *plan) mayGoTo(m member) bool {

@@ -6,11 +6,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rancher/wrangler/v3/pkg/apply"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/controllers/writes"
@@ -118,7 +118,7 @@ func (f *farewell) deleteBundle(context.Context) outcome.Outcome {
 		return gone
 	case err != nil:
 		return failed(fmt.Errorf("reading Bundle %s/%s of the deleted Cluster: %w", f.cluster.Namespace, name, err))
-	case existing.Annotations[apply.LabelID] != registration.SetIDManageAgent, existing.DeletionTimestamp != nil:
+	case !agentspec.IsBundle(existing), existing.DeletionTimestamp != nil:
 		return gone
 	}
 	err = f.Fleet.Bundle().Delete(f.cluster.Namespace, name, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &existing.UID}})

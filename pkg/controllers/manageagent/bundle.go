@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -72,7 +73,7 @@ func (s *Step) create(wanted *fleet.Bundle) outcome.Outcome {
 
 func (s *Step) keep(existing, wanted *fleet.Bundle) outcome.Outcome {
 	switch {
-	case !isAgents(existing):
+	case !agentspec.IsBundle(existing):
 		return outcome.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
 			"Bundle %s exists and is not of an agent; delete or rename it", keyOf(existing))).In(s.RecheckDelay())
 	case existing.DeletionTimestamp != nil:

@@ -6,12 +6,12 @@ import (
 	"context"
 	"reflect"
 
-	"github.com/rancher/wrangler/v3/pkg/apply"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/cluster"
 	"github.com/muster-fleet/muster/pkg/controllers/related"
@@ -76,7 +76,7 @@ func forAgents(hub config.Hub) config.Hub {
 // clusterOf finds the Cluster whose agent a Bundle is of, by its owner, which other releases give it, or else by its
 // target.
 func clusterOf(bundle *fleet.Bundle) []types.NamespacedName {
-	if !isAgents(bundle) {
+	if !agentspec.IsBundle(bundle) {
 		return nil
 	}
 	for _, owner := range bundle.OwnerReferences {
@@ -93,8 +93,3 @@ func clusterOf(bundle *fleet.Bundle) []types.NamespacedName {
 }
 
 const clusterKind = "Cluster"
-
-// isAgents says whether a Bundle was made for an agent, by this hub or by Fleet.
-func isAgents(bundle *fleet.Bundle) bool {
-	return bundle.Annotations[apply.LabelID] == registration.SetIDManageAgent
-}

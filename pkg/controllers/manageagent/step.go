@@ -78,7 +78,7 @@ func (s *Step) existing(cluster *fleet.Cluster) (*fleet.Bundle, error) {
 
 // release removes the Bundle of an agent that is to have none. The agent stays as it is.
 func (s *Step) release(cluster *fleet.Cluster, existing *fleet.Bundle, out outcome.Outcome) outcome.Outcome {
-	if existing != nil && isAgents(existing) && existing.DeletionTimestamp == nil {
+	if existing != nil && agentspec.IsBundle(existing) && existing.DeletionTimestamp == nil {
 		err := s.bundles.Delete(existing.Namespace, existing.Name, &metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{UID: &existing.UID},
 		})

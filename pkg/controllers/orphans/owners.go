@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -111,7 +112,7 @@ func ownerOfCredential(registrationNamespace string) func(*corev1.Secret) owner 
 
 // ownerOfBundle is the Cluster whose agent this is the Bundle of.
 func ownerOfBundle(bundle *fleet.Bundle) owner {
-	if bundle.Annotations[apply.LabelID] != registration.SetIDManageAgent || len(bundle.Spec.Targets) != 1 {
+	if !agentspec.IsBundle(bundle) || len(bundle.Spec.Targets) != 1 {
 		return none
 	}
 	name := bundle.Spec.Targets[0].ClusterName
