@@ -3,6 +3,7 @@ package integration
 import (
 	"testing"
 
+	"github.com/rancher/wrangler/v3/pkg/apply"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,7 +50,9 @@ func TestADeletedClusterLeavesNothingOnTheHub(t *testing.T) {
 	r := s.register(t, values, "farewell", "random")
 	name := r.request.Status.ClusterName
 	_, err := s.hub.Fleet.Bundles(s.namespace).Create(t.Context(), &fleet.Bundle{
-		ObjectMeta: metav1.ObjectMeta{Name: "fleet-agent-" + name},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "fleet-agent-" + name, Annotations: map[string]string{apply.LabelID: registration.SetIDManageAgent},
+		},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	s.awaitBundleKnown(t)
