@@ -44,11 +44,16 @@ func (p *pass) member() (*member, *failure) {
 	return m, nil
 }
 
-func (p *pass) attempt(m *member, plan *plan) outcome.Outcome {
-	a := p.pool.attempt(p.key(), plan.inputs(m), p.pool.turns.among(m.server, func(ctx context.Context) callResult {
+// put has the pool bring a plan to the member, or says how that stands.
+func (p *pass) put(m *member, plan *plan) attempt {
+	return p.pool.attempt(p.key(), plan.inputs(m), p.pool.turns.among(m.server, func(ctx context.Context) callResult {
 		defer m.close()
 		return callResult{failure: m.install(ctx, plan)}
 	}))
+}
+
+func (p *pass) attempt(m *member, plan *plan) outcome.Outcome {
+	a := p.put(m, plan)
 	switch {
 	case a.result.failure != nil:
 		return outcome.Stalled(a.result.failure.reason, a.result.failure.message).In(a.retryIn(p.Clock.Now()))

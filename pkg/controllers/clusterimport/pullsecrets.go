@@ -122,10 +122,7 @@ func (p *pass) copyPullSecrets(ctx context.Context, m *member) outcome.Outcome {
 	if plan == nil {
 		return out
 	}
-	a := p.pool.attempt(p.key(), plan.inputs(m), p.pool.turns.among(m.server, func(ctx context.Context) callResult {
-		defer m.close()
-		return callResult{failure: m.install(ctx, plan)}
-	}))
+	a := p.put(m, plan)
 	switch {
 	case a.result.failure != nil:
 		return outcome.Stalled(a.result.failure.reason, a.result.failure.message).In(a.retryIn(p.Clock.Now()))
