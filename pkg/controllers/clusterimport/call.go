@@ -77,8 +77,11 @@ func (m *member) dropForeignCredential(ctx context.Context, p *plan) error {
 	return m.remove(ctx, "Secret", p.agentNamespace, registration.CredentialSecret)
 }
 
-// clean removes an agent from a namespace it has moved away from. The namespace itself stays: others may use it.
+// clean ends the agent of a namespace and removes it. The namespace itself stays: others may use it.
 func (m *member) clean(ctx context.Context, namespace string) *failure {
+	if f := m.stop(ctx, namespace); f != nil {
+		return f
+	}
 	return m.removeAll(ctx, agentObjects(namespace), "removing the agent's earlier")
 }
 

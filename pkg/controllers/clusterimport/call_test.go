@@ -188,9 +188,10 @@ func TestCleaningRemovesAnAgentAndNothingElse(t *testing.T) {
 }
 
 func TestCleaningThatFailsNamesTheObject(t *testing.T) {
+	const stopping = 2 // requests before the agent's objects go one by one
 	for at, o := range agentObjects("old") {
 		m := newFakeMember(t)
-		m.fault = failAt(at, "forbid")
+		m.fault = failAt(stopping+at, "forbid")
 		f := m.connect(t).clean(t.Context(), "old")
 		require.NotNil(t, f)
 		assert.Equal(t, fleet.ReasonForbidden, f.reason)
@@ -260,7 +261,7 @@ func TestSamePlanHasTheSameInputsAndEachChangeOthers(t *testing.T) {
 func TestObjectOfAnUnknownKindIsAnError(t *testing.T) {
 	m := newFakeMember(t)
 	c := m.connect(t)
-	require.ErrorContains(t, c.apply(t.Context(), &corev1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod"}}), "kind Pod")
-	require.ErrorContains(t, c.remove(t.Context(), "Pod", "a", "b"), "kind Pod")
+	require.ErrorContains(t, c.apply(t.Context(), &corev1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node"}}), "kind Node")
+	require.ErrorContains(t, c.remove(t.Context(), "Node", "a", "b"), "kind Node")
 	assert.Empty(t, m.requests)
 }

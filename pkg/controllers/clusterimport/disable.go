@@ -2,12 +2,16 @@ package clusterimport
 
 import (
 	"context"
+	"fmt"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // disable removes the agent of the hub's own cluster, where the configuration says that it has none.
@@ -15,6 +19,9 @@ func (p *pass) disable(ctx context.Context) outcome.Outcome {
 	disabled := outcome.Done(fleet.ReasonLocalAgentDisabled, "the configuration says bootstrap.localAgentDisabled")
 	if p.cluster.Status.AgentDeployedGeneration == nil {
 		return disabled
+	}
+	if out := p.bundleGone(); !out.IsDone() {
+		return out
 	}
 	version := p.secrets.of(index.KubeconfigNamespace(p.cluster), p.cluster.Spec.KubeConfigSecret)
 	member, out := p.installedMember(ctx, version)
@@ -26,6 +33,23 @@ func (p *pass) disable(ctx context.Context) outcome.Outcome {
 		return outcome.Retry(fleet.ReasonError, err)
 	}
 	return p.removeAgent(member, string(hub.UID), disabled)
+}
+
+// bundleRecheck is how often the agent's BundleDeployment is looked for while the agent is being removed.
+const bundleRecheck = time.Second
+
+// bundleGone waits until the agent has nothing to deploy itself by.
+func (p *pass) bundleGone() outcome.Outcome {
+	namespace, name := registration.ClusterNamespace(p.cluster.Namespace, p.cluster.Name), registration.AgentBundleName(p.cluster.Name)
+	_, err := p.deployments.Get(namespace, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return outcome.Done("", "")
+	case err != nil:
+		return outcome.Retry(fleet.ReasonError, fmt.Errorf("looking for BundleDeployment %s/%s: %w", namespace, name, err))
+	}
+	return outcome.Wait(fleet.ReasonImporting, fmt.Sprintf(
+		"removing the agent of the hub's own cluster: waiting for BundleDeployment %s/%s to go, by which it would put itself back", namespace, name)).In(bundleRecheck)
 }
 
 func (p *pass) removeAgent(m *member, hubUID string, disabled outcome.Outcome) outcome.Outcome {

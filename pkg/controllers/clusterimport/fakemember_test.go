@@ -27,6 +27,8 @@ type fakeMember struct {
 	requests  []string
 	objects   map[string]map[string]any // by path
 	revisions []any                     // of Helm releases
+	pods      []any                     // of the agent; a watch sees them end
+	ended     func()                    // is called when the Pods have ended, with mu held
 	fault     func(n int, w http.ResponseWriter, r *http.Request) bool
 }
 
@@ -62,6 +64,8 @@ func (m *fakeMember) answer(w http.ResponseWriter, r *http.Request, object map[s
 		reply(w, http.StatusOK, map[string]any{"gitVersion": "v1.36.0"})
 	case r.Method == http.MethodGet && r.URL.Path == "/api/v1/secrets":
 		reply(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "SecretList", "items": m.revisions})
+	case r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/pods"):
+		m.answerPods(w, r)
 	case r.Method == http.MethodPatch:
 		m.objects[r.URL.Path] = object
 		reply(w, http.StatusOK, object)
@@ -74,6 +78,29 @@ func (m *fakeMember) answer(w http.ResponseWriter, r *http.Request, object map[s
 		reply(w, http.StatusOK, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Success"})
 	default:
 		reply(w, http.StatusOK, stored)
+	}
+}
+
+// answerPods lists the Pods, or shows to a watch how they end.
+func (m *fakeMember) answerPods(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	if query.Get("watch") == "" {
+		reply(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "PodList", "metadata": map[string]any{"resourceVersion": "7"}, "items": m.pods})
+		return
+	}
+	if query.Get("sendInitialEvents") != "" { // not every server streams lists
+		reply(w, http.StatusUnprocessableEntity, metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonInvalid, Code: 422,
+		})
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	for _, pod := range m.pods {
+		_ = json.NewEncoder(w).Encode(map[string]any{"type": "DELETED", "object": pod})
+	}
+	m.pods = nil
+	if m.ended != nil {
+		m.ended()
 	}
 }
 

@@ -150,16 +150,13 @@ func (f *farewell) doubt(found bool) *failure {
 // clean begins with the Deployment, so that nothing deploys again what is removed, and ends with the objects by which isOurs
 // knows the agent, so that it can be cut off anywhere and begun again.
 func (f *farewell) clean(ctx context.Context, namespace string) *failure {
-	const doing = "removing the agent's"
-	objects := f.objects(namespace)
-	agent := slices.IndexFunc(objects, func(o named) bool { return o.kind == "Deployment" })
-	if problem := f.member.removeAll(ctx, objects[agent:agent+1], doing); problem != nil {
+	if problem := f.member.stop(ctx, namespace); problem != nil {
 		return problem
 	}
 	if err := f.uninstall(ctx, namespace); err != nil {
 		return diagnose(f.member.server, "removing what the agent deployed", err)
 	}
-	return f.member.removeAll(ctx, slices.Delete(objects, agent, agent+1), doing)
+	return f.member.removeAll(ctx, f.objects(namespace), "removing the agent's")
 }
 
 // objects are in the order of their removal.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/pem"
+	"slices"
 	"testing"
 	"time"
 
@@ -85,15 +86,29 @@ func (r *requests) GetByIndex(string, string) ([]*fleet.ClusterRegistration, err
 	return r.all, r.notFound
 }
 
+// bundleDeployments are those on the hub, by name.
+type bundleDeployments struct {
+	names []string
+	err   error
+}
+
+func (d *bundleDeployments) Get(namespace, name string, _ metav1.GetOptions) (*fleet.BundleDeployment, error) {
+	if d.err != nil || slices.Contains(d.names, namespace+"/"+name) {
+		return &fleet.BundleDeployment{}, d.err
+	}
+	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "bundledeployments"}, name)
+}
+
 // office is a Step whose caches, clock and member a test holds.
 type office struct {
 	*Step
 	tokens *store
 	values secretCache
 	requests
-	clock *clocktesting.FakeClock
-	kube  *fake.Clientset
-	ended chan struct{} // one for each call to a member that has ended
+	deployments bundleDeployments
+	clock       *clocktesting.FakeClock
+	kube        *fake.Clientset
+	ended       chan struct{} // one for each call to a member that has ended
 }
 
 func newOffice(t *testing.T, objects ...runtime.Object) *office {
@@ -112,7 +127,7 @@ func newOffice(t *testing.T, objects ...runtime.Object) *office {
 			Agent: app.AgentSettings{Image: "muster-fleet/fleet-agent:dev"},
 		},
 		tokens: tokenClient{store: o.tokens}, known: tokenCache{store: o.tokens}, values: o.values, secrets: versions, pool: b.pool,
-		digests: lru.New(digestsKept), requests: &o.requests,
+		digests: lru.New(digestsKept), requests: &o.requests, deployments: &o.deployments,
 	}
 	for _, object := range objects {
 		if secret, ok := object.(*corev1.Secret); ok {

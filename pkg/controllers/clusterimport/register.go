@@ -36,6 +36,12 @@ type Step struct {
 	// requests are those of the agents.
 	requests standing.Requests
 	pool     *pool
+	// deployments are read as they are: the caches may not have them.
+	deployments deployments
+}
+
+type deployments interface {
+	Get(namespace, name string, options metav1.GetOptions) (*fleet.BundleDeployment, error)
 }
 
 // digestsKept is far more than the image pull Secrets of any hub.
@@ -54,7 +60,8 @@ func Register(ctx context.Context, c *app.Context) *Step {
 		secrets: newSecretVersions(c.Metadata),
 		digests: lru.New(digestsKept),
 
-		requests: c.Fleet.ClusterRegistration().Cache(),
+		requests:    c.Fleet.ClusterRegistration().Cache(),
+		deployments: c.Fleet.BundleDeployment(),
 	}
 	s.pool = newPool(ctx, c.Clock, c.ImportBackoff, func(key types.NamespacedName) {
 		clusters.EnqueueAfter(key.Namespace, key.Name, 0)
