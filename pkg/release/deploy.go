@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"helm.sh/helm/v4/pkg/action"
 	"helm.sh/helm/v4/pkg/kube"
@@ -77,11 +79,22 @@ func mine(r Request, existing *helm.Release) error {
 	if agent == r.Labels[AgentLabel] && deployment == r.Labels[DeploymentLabel] {
 		return nil
 	}
+	if agent == "" && deployment == "" && r.recorded(existing) {
+		return nil
+	}
 	owner := "somebody else"
 	if deployment != "" {
 		owner = fmt.Sprintf("BundleDeployment %s of the agent in namespace %s", deployment, agent)
 	}
 	return &ConflictError{Namespace: r.Namespace, Name: r.Name, Owner: owner}
+}
+
+// recorded says whether the hub has the release on record. A later revision than the one on record is of an agent that ended
+// before it could report.
+func (r Request) recorded(existing *helm.Release) bool {
+	place, number, _ := strings.Cut(r.Recorded, ":")
+	version, err := strconv.Atoi(number)
+	return err == nil && place == r.Namespace+"/"+r.Name && version <= existing.Version
 }
 
 func (o *operation) install(ctx context.Context, r Request) *action.Install {

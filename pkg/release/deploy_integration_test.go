@@ -104,6 +104,24 @@ func TestAReleaseOfSomebodyElseIsLeftAlone(t *testing.T) {
 	assert.Contains(t, err.Error(), "belongs to BundleDeployment app")
 }
 
+// Agents of another make put no labels on the history of their releases; the hub's record of what they deployed is all there is.
+func TestAReleaseThatAnotherMakeOfAgentDeployedIsTakenOverByTheHubsRecord(t *testing.T) {
+	m := onMember(t)
+	theirs := m.request("a.yaml", configMap("a", "k", "one"), "gone.yaml", configMap("gone", "k", "one"))
+	theirs.Labels = nil
+	record := m.deploy(theirs)
+	ours := m.request("a.yaml", configMap("a", "k", "two"))
+	_, err := m.Deploy(t.Context(), ours)
+	var conflict *ConflictError
+	require.ErrorAs(t, err, &conflict)
+	assert.Empty(t, m.mine())
+
+	ours.Recorded = record.String()
+	assert.Equal(t, 2, m.deploy(ours).Version)
+	assert.Equal(t, []string{"a"}, m.configMaps(), "what the Bundle no longer has goes")
+	assert.Len(t, m.mine(), 1, "it is known by its labels from now on")
+}
+
 var errCut = errors.New("cut off")
 
 // cutAfter lets n writes through and then sends nothing more, as if the process had been killed.

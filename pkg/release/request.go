@@ -27,6 +27,10 @@ type Request struct {
 	// HandOver are older releases of the same BundleDeployment, under other names: what they have, this one may take over. A
 	// release that somebody else has under the new name, and what is of nobody, stay as they are.
 	HandOver []Found
+	// Recorded is the release that the hub has on record for this BundleDeployment, as Deployed prints it; empty when there is
+	// none. Only this cluster's agent writes that record, so a release of this place that bears nobody's labels is its own:
+	// one that an agent of another make deployed, which labels nothing.
+	Recorded string
 	// Correcting says that nothing is new and only what differs on the cluster is to be undone.
 	Correcting bool
 	// NoWait keeps the deployment from waiting until its resources are ready. An agent that deploys itself would wait for

@@ -49,8 +49,9 @@ func assess(v view) fleet.BundleDeploymentStatus {
 	case s.AppliedDeploymentID == v.spec.DeploymentID:
 		s.AppliedDeploymentID = "" // it was, and is no longer
 	}
-	s.Release, s.Resources, s.NonReadyStatus, s.ModifiedStatus, s.ResourceCounts = "", nil, nil, nil, fleet.ResourceCounts{}
+	s.Resources, s.NonReadyStatus, s.ModifiedStatus, s.ResourceCounts = nil, nil, nil, fleet.ResourceCounts{}
 	s.IncompleteState, s.Ready, s.NonModified = false, false, false
+	// Without a release of ours the record of an earlier agent stays: it proves whose an unlabelled release is.
 	if v.deployed != nil {
 		s.Release = v.deployed.String()
 		v.objects(&s)

@@ -114,7 +114,15 @@ func TestWhatIsNoLongerThereIsNoLongerApplied(t *testing.T) {
 	require.Equal(t, "id", v.base.AppliedDeploymentID)
 	s := assess(v)
 	assert.Empty(t, s.AppliedDeploymentID)
-	assert.Empty(t, s.Release)
+	assert.Empty(t, s.Resources)
+}
+
+func TestTheRecordOfAnEarlierAgentStaysUntilThereIsAReleaseOfOurs(t *testing.T) {
+	v := ready(t, 1)
+	v.base.Release = "apps/shop:4"
+	assert.Equal(t, v.deployed.String(), assess(v).Release)
+	v.deployed = nil
+	assert.Equal(t, "apps/shop:4", assess(v).Release)
 }
 
 func TestTheSameViewWritesNothing(t *testing.T) {

@@ -40,6 +40,7 @@ func (d *deployer) request(ctx context.Context, key string, bd *fleet.BundleDepl
 		HandOver:                older(d.shelf.of(key), namespace, name),
 		Labels:                  d.owner.LabelsFor(bd.Name, bd.Spec.DeploymentID),
 		ServiceAccountNamespace: d.AgentNamespace,
+		Recorded:                bd.Status.Release,
 		Correcting:              correcting,
 		NoWait:                  isAgent(bd.Name),
 	}, nil
