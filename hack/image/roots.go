@@ -1,0 +1,43 @@
+package main
+
+import (
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"runtime/debug"
+
+	"golang.org/x/crypto/x509roots/fallback/bundle"
+)
+
+// rootsPath is the module the certificate authorities come from: Mozilla's list as the Go project publishes it.
+const rootsPath = "golang.org/x/crypto/x509roots/fallback"
+
+// writeRoots writes the certificate authorities as PEM. Those that Mozilla trusts within limits only are left out: a PEM
+// file cannot carry the limit.
+func writeRoots(out io.Writer) error {
+	count := 0
+	for root := range bundle.Roots() {
+		if root.Constraint != nil {
+			continue
+		}
+		count++
+		if err := pem.Encode(out, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}); err != nil {
+			return fmt.Errorf("certificate authority %d: %w", count, err)
+		}
+	}
+	if count == 0 {
+		return errors.New("module " + rootsPath + " has no certificate authority without limits")
+	}
+	return nil
+}
+
+// rootsModule is the module with the certificate authorities, as linked into the program with that build information.
+func rootsModule(program *debug.BuildInfo) (*debug.Module, error) {
+	for _, module := range program.Deps {
+		if module.Path == rootsPath {
+			return module, nil
+		}
+	}
+	return nil, fmt.Errorf("module %s is not part of this program", rootsPath)
+}
