@@ -206,6 +206,13 @@ func TestHubNotesTellHowToGoOn(t *testing.T) {
 		"complete":            {values: "apiServerURL: https://hub.example.com", says: []string{"kind: ClusterRegistrationToken"}, hides: []string{"apiServerURL is not set"}},
 		"no local cluster":    {values: "bootstrap: {enabled: false}", hides: []string{"registers itself"}},
 		"bootstrap namespace": {values: "bootstrap: {namespace: '-'}", hides: []string{"registers itself"}},
+		"metrics": {
+			values: "{}",
+			says:   []string{"port-forward service/fleet-controller-metrics 8080", "helm -n cattle-fleet-system install --create-namespace --wait fleet-agent"},
+			hides:  []string{"disableBundles"},
+		},
+		"no metrics":       {values: "metrics: {enabled: false}", hides: []string{"fleet-controller-metrics"}},
+		"Bundles of other": {values: "disableBundles: true", says: []string{"only while Fleet's own controllers run"}},
 	}
 	for title, tt := range tests {
 		t.Run(title, func(t *testing.T) {
@@ -219,4 +226,33 @@ func TestHubNotesTellHowToGoOn(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestNotesOfTheKindsTellHowToGoOnAndWhatStays(t *testing.T) {
+	notes, err := charts.Notes(charts.CRD, release(charts.CRD), nil)
+	require.NoError(t, err)
+	for _, says := range []string{"kubectl api-resources", "helm -n cattle-fleet-system install --create-namespace --wait fleet ", "keeps the kinds"} {
+		assert.Contains(t, notes, says)
+	}
+}
+
+func TestHubHasNoVerbThatNothingUses(t *testing.T) {
+	cluster, own := hubRoles(t, "{}")[0], hubRoles(t, "{}")[1]
+	for _, unused := range []struct{ group, resource, verb string }{
+		{"fleet.cattle.io", "contents", "update"},
+		{"fleet.cattle.io", "gitrepos", "get"},
+		{"", "secrets", "patch"},
+		{"", "namespaces", "patch"},
+		{"", "configmaps", "list"},
+		{"", "events", "list"},
+		{"", "pods", "get"},
+		{"rbac.authorization.k8s.io", "clusterroles", "list"},
+		{"rbac.authorization.k8s.io", "clusterroles", "delete"},
+		{"apiextensions.k8s.io", "customresourcedefinitions", "update"},
+		{"coordination.k8s.io", "leases", "get"},
+	} {
+		assert.False(t, allows(cluster, unused.group, unused.resource, unused.verb), "%s %s", unused.verb, unused.resource)
+	}
+	assert.False(t, allows(own, "coordination.k8s.io", "leases", "delete"))
+	assert.False(t, allows(own, "", "configmaps", "update"))
 }

@@ -23,6 +23,7 @@ type raw struct {
 	debugLevel                                    int
 	hostname, generation                          string
 	workers, driftWorkers                         string
+	healthAddress                                 string
 	lease                                         launch.Election
 }
 
@@ -37,9 +38,21 @@ func newApp(run func(context.Context, agent.Config) error) *cli.App {
 			return err
 		}
 		launch.SetUpLog(r.debug, r.debugLevel)
+		if config.OnState, err = r.health(c.Context); err != nil {
+			return err
+		}
 		return run(c.Context, config)
 	}
 	return app
+}
+
+// health answers the kubelet and returns what tells it of the agent. An agent is ready from its start: nothing calls it, so
+// that nothing has to wait for it, and its registration may take as long as a person takes to allow it. Were it not ready
+// until then, an installation that waits would fail and a rolling update would stand still.
+func (r *raw) health(ctx context.Context) (func(state string), error) {
+	health := launch.NewHealth()
+	health.Ready("starting: asking for the Lease of the agents of this namespace")
+	return health.Ready, health.Serve(ctx, r.healthAddress)
 }
 
 func (r *raw) flags() []cli.Flag {
@@ -53,6 +66,7 @@ func (r *raw) flags() []cli.Flag {
 		&cli.StringFlag{Name: "generation", Destination: &r.generation, EnvVars: []string{registration.GenerationEnv}, Usage: "`TEXT` told to the hub, which changes it to restart the agent"},
 		&cli.StringFlag{Name: "workers", Destination: &r.workers, EnvVars: []string{"BUNDLEDEPLOYMENT_RECONCILER_WORKERS"}, Usage: "`NUMBER` of BundleDeployments that are deployed side by side; empty: 50"},
 		&cli.StringFlag{Name: "drift-workers", Destination: &r.driftWorkers, EnvVars: []string{"DRIFT_RECONCILER_WORKERS"}, Usage: "`NUMBER` of BundleDeployments that are compared with the cluster side by side; empty: 50"},
+		launch.HealthFlag(&r.healthAddress),
 		&cli.BoolFlag{Name: "debug", Destination: &r.debug, Usage: "log more"},
 		&cli.IntFlag{Name: "debug-level", Destination: &r.debugLevel, Usage: "`LEVEL` of the Kubernetes client's log, with --debug"},
 	}

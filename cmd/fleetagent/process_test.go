@@ -2,9 +2,15 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -38,6 +44,31 @@ func process(t *testing.T, program string, env []string, args ...string) (*exec.
 	return cmd, output
 }
 
+// unusedAddress is one at which nobody listens. It is below the ports that Linux gives to outgoing connections, and those of
+// control planes: one of these, of any process on the machine, might take it before it is listened on.
+func unusedAddress(t *testing.T) string {
+	t.Helper()
+	for {
+		listener, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 10000+rand.IntN(10000)))
+		if err != nil {
+			continue
+		}
+		require.NoError(t, listener.Close())
+		return listener.Addr().String()
+	}
+}
+
+func answer(t *testing.T, url string) string {
+	t.Helper()
+	response, err := http.Get(url)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	return string(body)
+}
+
 func TestTheProcessStopsCleanlyAndGivesItsLeaseBack(t *testing.T) {
 	plane := controlplane.Shared(t, "member")
 	core, err := kubernetes.NewForConfig(plane.RESTConfig())
@@ -48,7 +79,10 @@ func TestTheProcessStopsCleanlyAndGivesItsLeaseBack(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, os.WriteFile(kubeconfig, plane.Kubeconfig(), 0o600))
 
-	cmd, output := process(t, built(t), []string{"NAMESPACE=" + namespace.Name, "KUBECONFIG=" + kubeconfig, "POD_NAME=pod-7"})
+	program, address := built(t), unusedAddress(t)
+	cmd, output := process(t, program, []string{
+		"NAMESPACE=" + namespace.Name, "KUBECONFIG=" + kubeconfig, "POD_NAME=pod-7", "FLEET_HEALTH_BIND_ADDRESS=" + address,
+	})
 	require.NoError(t, cmd.Start())
 	holder := func() string {
 		lease, err := core.CoordinationV1().Leases(namespace.Name).Get(t.Context(), "fleet-agent", metav1.GetOptions{})
@@ -57,7 +91,12 @@ func TestTheProcessStopsCleanlyAndGivesItsLeaseBack(t *testing.T) {
 		}
 		return *lease.Spec.HolderIdentity
 	}
-	require.Eventually(t, func() bool { return holder() == "pod-7" }, time.Minute, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return holder() == "pod-7" }, 2*time.Minute, 50*time.Millisecond)
+	require.Equal(t, "ok\n", answer(t, "http://"+address+"/healthz"))
+	require.Equal(t, "ok\n", answer(t, "http://"+address+"/readyz"), "an agent that nobody has let in yet is ready")
+	require.Eventually(t, func() bool {
+		return strings.HasPrefix(answer(t, "http://"+address+"/readyz?verbose"), "there is nothing to register with")
+	}, 2*time.Minute, 50*time.Millisecond)
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, cmd.Wait(), "SIGTERM is no error: %s", output)
 	assert.Empty(t, holder())

@@ -20,8 +20,10 @@ const leaseName = "fleet-agentmanagement-lock"
 
 // raw is what the command line and the environment say, word for word.
 type raw struct {
-	kubeconfig, namespace, metricsAddress            string
+	kubeconfig, namespace                            string
+	metricsAddress, healthAddress                    string
 	disableBootstrap, disableBundles, debug          bool
+	disableAgentProbes                               bool
 	debugLevel                                       int
 	propagateDebug, disableSecurityContext, ttlNeeds bool
 	agentReplicas                                    int
@@ -62,6 +64,7 @@ func (r *raw) commandLine() []cli.Flag {
 		&cli.StringFlag{Name: "namespace", Destination: &r.namespace, EnvVars: []string{"NAMESPACE"}, Usage: "`NAMESPACE` the hub runs in and is configured in (required)"},
 		&cli.BoolFlag{Name: "disable-bootstrap", Destination: &r.disableBootstrap, Usage: "do not register the hub's own cluster"},
 		&cli.StringFlag{Name: "metrics-bind-address", Destination: &r.metricsAddress, EnvVars: []string{"FLEET_METRICS_BIND_ADDRESS"}, Usage: "`ADDRESS` such as :8080 to serve Prometheus metrics at; default: none"},
+		launch.HealthFlag(&r.healthAddress),
 		&cli.BoolFlag{Name: "debug", Destination: &r.debug, Usage: "log more"},
 		&cli.IntFlag{Name: "debug-level", Destination: &r.debugLevel, Usage: "`LEVEL` of the Kubernetes client's log, with --debug"},
 	}
@@ -73,6 +76,7 @@ func (r *raw) environment() []cli.Flag {
 		&cli.BoolFlag{Name: "token-ttl-required", Destination: &r.ttlNeeds, EnvVars: []string{"FLEET_REGISTRATION_TOKEN_TTL_REQUIRED"}, Usage: "refuse ClusterRegistrationTokens that would live for ever"},
 		&cli.BoolFlag{Name: "disable-bundles", Destination: &r.disableBundles, EnvVars: []string{"FLEET_DISABLE_BUNDLES"}, Usage: "leave Bundles, BundleDeployments and Contents to Fleet's own controllers, beside this hub"},
 		&cli.IntFlag{Name: "agent-replicas", Destination: &r.agentReplicas, EnvVars: []string{"FLEET_AGENT_REPLICA_COUNT"}, Usage: "`NUMBER` of replicas of agents the hub installs; default: 1"},
+		&cli.BoolFlag{Name: "disable-agent-probes", Destination: &r.disableAgentProbes, EnvVars: []string{"FLEET_DISABLE_AGENT_PROBES"}, Usage: "agents without probes, for an agent image that does not answer /healthz and /readyz"},
 		&cli.BoolFlag{Name: "propagate-debug", Destination: &r.propagateDebug, EnvVars: []string{"FLEET_PROPAGATE_DEBUG_SETTINGS_TO_AGENTS"}, Usage: "with --debug: agents the hub installs log more too"},
 		&cli.BoolFlag{Name: "disable-agent-security-context", Destination: &r.disableSecurityContext, EnvVars: []string{"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT"}, Usage: "with --propagate-debug: agents without security contexts, for debuggers"},
 	}
@@ -90,6 +94,7 @@ func (r *raw) config() (config, error) {
 	}
 	return config{
 		metricsAddress: r.metricsAddress,
+		healthAddress:  r.healthAddress,
 		election:       leader.Election{Client: client, Namespace: r.namespace, Name: leaseName, Identity: identity, Times: times},
 		hub: controllers.Options{
 			RESTConfig:       client,
@@ -109,6 +114,7 @@ func (r *raw) agents(times leader.Times) app.AgentSettings {
 		LeaseDuration:          times.LeaseDuration,
 		RenewDeadline:          times.RenewDeadline,
 		RetryPeriod:            times.RetryPeriod,
+		DisableProbes:          r.disableAgentProbes,
 		Debug:                  debug,
 		DisableSecurityContext: r.propagateDebug && r.disableSecurityContext,
 	}

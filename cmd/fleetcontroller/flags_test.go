@@ -92,6 +92,21 @@ func TestEveryFlagAndVariableReachesTheConfiguration(t *testing.T) {
 			nil,
 			func(t *testing.T, c config) { assert.True(t, c.hub.DisableBundles) },
 		},
+		"FLEET_HEALTH_BIND_ADDRESS": {
+			map[string]string{"FLEET_HEALTH_BIND_ADDRESS": ":8081"},
+			nil,
+			func(t *testing.T, c config) { assert.Equal(t, ":8081", c.healthAddress) },
+		},
+		"--health-bind-address": {nil, []string{"--health-bind-address", ":1"}, func(t *testing.T, c config) { assert.Equal(t, ":1", c.healthAddress) }},
+		"nobody is answered unless asked for": {nil, nil, func(t *testing.T, c config) {
+			assert.Empty(t, c.healthAddress)
+			assert.False(t, c.hub.Agent.DisableProbes)
+		}},
+		"FLEET_DISABLE_AGENT_PROBES": {
+			map[string]string{"FLEET_DISABLE_AGENT_PROBES": "true"},
+			nil,
+			func(t *testing.T, c config) { assert.True(t, c.hub.Agent.DisableProbes) },
+		},
 		"Bundles are the hub's unless it is told otherwise": {nil, nil, func(t *testing.T, c config) { assert.False(t, c.hub.DisableBundles) }},
 		"FLEET_AGENT_REPLICA_COUNT": {
 			map[string]string{"FLEET_AGENT_REPLICA_COUNT": "3"},

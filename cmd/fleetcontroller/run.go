@@ -15,14 +15,18 @@ import (
 
 // config is all the hub is told by its command line and environment.
 type config struct {
-	hub            controllers.Options
-	metricsAddress string
-	election       leader.Election
+	hub                           controllers.Options
+	metricsAddress, healthAddress string
+	election                      leader.Election
 }
 
 // run takes its turn as the hub. The Lease is that of Fleet's own registration component, so that the two never work at
 // the same time.
 func run(ctx context.Context, c config) error {
+	health := launch.NewHealth()
+	if err := health.Serve(ctx, c.healthAddress); err != nil {
+		return err
+	}
 	if err := ensureNamespace(ctx, c); err != nil {
 		return err
 	}
@@ -31,7 +35,19 @@ func run(ctx context.Context, c config) error {
 		return err
 	}
 	c.hub.Metrics = metrics
-	return leader.Run(ctx, c.election, func(ctx context.Context) error { return controllers.Run(ctx, c.hub) })
+	return takeTurn(ctx, c, health, controllers.Run)
+}
+
+// takeTurn is ready while another hub works: one that waits must not hold up an update of all of them. A hub that has its
+// turn is ready when it is at work.
+func takeTurn(ctx context.Context, c config, health *launch.Health, work func(context.Context, controllers.Options) error) error {
+	health.NotReady("asking for the Lease")
+	c.election.OnWaiting = func(string) { health.Ready("standing by: another hub holds the Lease") }
+	c.hub.OnReady = func() { health.Ready("at work") }
+	return leader.Run(ctx, c.election, func(ctx context.Context) error {
+		health.NotReady("filling the caches")
+		return work(ctx, c.hub)
+	})
 }
 
 // ensureNamespace makes the namespace the Lease is in. The chart's release has made it already; a hub that runs from a

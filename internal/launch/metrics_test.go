@@ -2,7 +2,9 @@ package launch
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"testing"
@@ -12,12 +14,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestMetricsAreServedUntilTheEnd(t *testing.T) {
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := free.Addr().String()
-	require.NoError(t, free.Close())
+// unusedAddress is one at which nobody listens. It is below the ports that Linux gives to outgoing connections, and those of
+// control planes: one of these, of any process on the machine, might take it before it is listened on.
+func unusedAddress(t *testing.T) string {
+	t.Helper()
+	for {
+		listener, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 10000+rand.IntN(10000)))
+		if err != nil {
+			continue
+		}
+		require.NoError(t, listener.Close())
+		return listener.Addr().String()
+	}
+}
 
+func TestMetricsAreServedUntilTheEnd(t *testing.T) {
+	address := unusedAddress(t)
 	ctx, stop := context.WithCancel(t.Context())
 	registerer, err := Metrics(ctx, address)
 	require.NoError(t, err)

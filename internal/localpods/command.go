@@ -80,7 +80,14 @@ func environment(pod *corev1.Pod, c corev1.Container, binaries, home string) ([]
 	return env, nil
 }
 
+// addressSuffix ends the names of variables that say where a program listens.
+const addressSuffix = "_BIND_ADDRESS"
+
 func valueOf(pod *corev1.Pod, variable corev1.EnvVar) (string, error) {
+	if strings.HasSuffix(variable.Name, addressSuffix) && variable.Value != "" {
+		// All processes share one network, where the port of a pod is free for the first of them only.
+		return "127.0.0.1:0", nil
+	}
 	if variable.ValueFrom == nil {
 		return variable.Value, nil
 	}

@@ -24,7 +24,8 @@ import (
 )
 
 const (
-	soon = 30 * time.Second
+	// soon is no measure of speed: a machine may be very busy.
+	soon = 2 * time.Minute
 	tick = 20 * time.Millisecond
 )
 

@@ -6,6 +6,8 @@
 //   - The image is not looked at. The program is the file of the command's name in one folder of binaries.
 //   - Its ServiceAccount's token comes by a kubeconfig, named by $KUBECONFIG, and not by files below /var/run.
 //   - Volumes, security contexts, resources and probes are ignored; a pod is ready while its process runs.
+//   - Processes share the network of the machine, so that an address in a variable *_BIND_ADDRESS becomes any free port of
+//     127.0.0.1.
 //   - A pod has exactly one container. Environment variables hold text or fields of the pod.
 package localpods
 

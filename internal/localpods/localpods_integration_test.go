@@ -99,11 +99,13 @@ func TestADeletedDeploymentEndsEvenAProcessThatRefuses(t *testing.T) {
 	e := newEnv(t, func(o *Options) { o.Grace = 200 * time.Millisecond })
 	e.deploy("web", "stubborn")
 	e.ready("web", 1)
-	s := e.said(e.pod(isReady).Name, 1)
+	pod := e.pod(isReady)
+	s := e.said(pod.Name, 1)
 
 	require.NoError(t, e.client.AppsV1().Deployments(e.namespace).Delete(t.Context(), "web", metav1.DeleteOptions{}))
 	require.Eventually(t, func() bool { return len(e.pods()) == 0 }, soon, tick, "the pod is given free")
 	require.False(t, running(s.Pid), "and not before the process is gone")
+	require.NotContains(t, e.log(pod.Name), "asked to end\n", "it did not obey")
 	require.Eventually(t, func() bool { _, err := os.Stat(s.Dir); return os.IsNotExist(err) }, soon, tick)
 }
 

@@ -126,6 +126,22 @@ func TestFieldsOfThePodAreVariables(t *testing.T) {
 	}
 }
 
+func TestProcessesDoNotFightOverThePortsOfTheirPods(t *testing.T) {
+	tests := map[string]struct{ variable, given, want string }{
+		"an address of all":       {"FLEET_HEALTH_BIND_ADDRESS", ":8081", "127.0.0.1:0"},
+		"an address of loopback":  {"FLEET_METRICS_BIND_ADDRESS", "127.0.0.1:8080", "127.0.0.1:0"},
+		"nothing is served":       {"FLEET_HEALTH_BIND_ADDRESS", "", ""},
+		"it is no such a setting": {"BIND_ADDRESS_OF_OTHERS", ":8081", ":8081"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			value, err := valueOf(testPod(nil), corev1.EnvVar{Name: test.variable, Value: test.given})
+			require.NoError(t, err)
+			assert.Equal(t, test.want, value)
+		})
+	}
+}
+
 func TestAVariableOfThePodWinsOverOurs(t *testing.T) {
 	env, err := environment(testPod(nil), corev1.Container{Env: []corev1.EnvVar{{Name: "HOME", Value: "/elsewhere"}}}, "/bin", "/home")
 	require.NoError(t, err)

@@ -8,7 +8,6 @@ import (
 	"os/signal"
 	"syscall"
 	"testing"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,10 +28,12 @@ func TestMain(m *testing.M) {
 		fmt.Println("I am going to crash")
 		os.Exit(3)
 	case "stubborn":
-		signal.Ignore(syscall.SIGTERM)
-		sayAndWait("stubborn")
+		for ignored := range sayAndListen("stubborn") {
+			fmt.Println("asked to end, and", ignored, "is ignored")
+		}
 	case "polite":
-		sayAndWait("polite")
+		<-sayAndListen("polite")
+		fmt.Println("asked to end")
 	}
 }
 
@@ -47,7 +48,8 @@ type saying struct {
 	Problem     string
 }
 
-func sayAndWait(name string) {
+// sayAndListen returns where a request to end arrives.
+func sayAndListen(name string) <-chan os.Signal {
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, syscall.SIGTERM)
 	dir, _ := os.Getwd()
@@ -63,8 +65,7 @@ func sayAndWait(name string) {
 	}
 	line, _ := json.Marshal(s)
 	fmt.Println(string(line))
-	<-interrupted
-	fmt.Println("asked to end")
+	return interrupted
 }
 
 func whoAmI(kubeconfig string) (string, error) {
@@ -75,7 +76,7 @@ func whoAmI(kubeconfig string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
 	review, err := kubernetes.NewForConfigOrDie(config).AuthenticationV1().SelfSubjectReviews().
 		Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})

@@ -10,6 +10,7 @@ import (
 
 // announce logs what was decided and why, once per turn.
 func (l *life) announce(action Action, s *situation) {
+	l.config.OnState(state(action))
 	level, text := announcement(action, s, l.member.namespace)
 	if action == ReportRefused && l.refusal.told {
 		level = logrus.DebugLevel
@@ -51,6 +52,28 @@ func announcement(action Action, s *situation, namespace string) (logrus.Level, 
 	default:
 		return logrus.ErrorLevel, fmt.Sprintf("Failed to register agent: %s and there is nothing to register with; %s",
 			whyNotStored(s), remedy(namespace))
+	}
+}
+
+// state is an announcement for those who may not read the log.
+func state(action Action) string {
+	switch action {
+	case UseStored, StayPut:
+		return "registered"
+	case ReplaceStored:
+		return "registered, and registering anew beside it"
+	case MoveStored:
+		return "registered, and going over to another way to the hub"
+	case Leave:
+		return "leaving, for the hub has said farewell"
+	case Register:
+		return "registering: waiting until the hub has granted the request"
+	case WaitForHub:
+		return "waiting for the hub, keeping the stored credential"
+	case ReportRefused:
+		return "the hub refuses the stored credential, and there is nothing else to register with; the log says what to do"
+	default:
+		return "there is nothing to register with; the log says what to do"
 	}
 }
 

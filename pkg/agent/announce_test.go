@@ -111,3 +111,24 @@ func TestEveryActionIsAnnouncedWithItsReason(t *testing.T) {
 	}
 	assert.Contains(t, remedy("ns"), "Secret ns/fleet-agent-bootstrap (key values)")
 }
+
+func TestTheStateOfEveryActionIsToldWithoutNamesAddressesOrErrors(t *testing.T) {
+	seen := map[string]Action{}
+	for action := WaitForBootstrap; action <= Leave; action++ {
+		text := state(action)
+		assert.NotEmpty(t, text)
+		assert.NotContains(t, text, "%")
+		seen[text] = action
+	}
+	assert.Len(t, seen, int(Leave), "StayPut is told as UseStored, everything else in words of its own")
+	assert.Equal(t, state(UseStored), state(StayPut))
+}
+
+func TestATurnTellsItsState(t *testing.T) {
+	l := testLife(t)
+	var told []string
+	l.config.OnState = func(state string) { told = append(told, state) }
+	_, err := l.turn(t.Context())
+	assert.ErrorIs(t, err, errWaiting)
+	assert.Equal(t, []string{state(WaitForBootstrap)}, told)
+}

@@ -38,6 +38,9 @@ type Config struct {
 	// Generation is the environment variable registration.GenerationEnv of the program, reported to the hub: it tells an
 	// agent that runs as its import made it from one that runs as its Bundle does. Empty reports none.
 	Generation string
+	// OnState, if given, is told in a few words what the agent does or waits for, each time it decides. The words hold no
+	// names, addresses or errors; the log has those.
+	OnState func(state string)
 	// Log receives what happens; nil means logrus's standard logger.
 	Log logrus.FieldLogger
 	// Clock and Timing are for tests; unset they are the real clock and DefaultTiming.
@@ -64,6 +67,9 @@ func (c Config) withDefaults() (Config, error) {
 	c.Version = orElse(c.Version, "dev")
 	c.Log = orElse[logrus.FieldLogger](c.Log, logrus.StandardLogger())
 	c.Clock = orElse[clock.WithTicker](c.Clock, clock.RealClock{})
+	if c.OnState == nil {
+		c.OnState = func(string) {}
+	}
 	if c.Timing == nil {
 		timing := DefaultTiming()
 		c.Timing = &timing

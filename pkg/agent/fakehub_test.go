@@ -191,7 +191,7 @@ func (h *realHub) revokeAll(token string) {
 	holder, err := l.dial(hubAccess{server: h.plane.URL(), ca: h.plane.CA(), token: token, namespace: h.cluster}, "strict")
 	require.NoError(h.t, err)
 	defer holder.close()
-	require.Eventually(h.t, func() bool { return Classify(holder.probe(h.t.Context())) == Refuses }, time.Minute, 100*time.Millisecond)
+	require.Eventually(h.t, func() bool { return Classify(holder.probe(h.t.Context())) == Refuses }, patience, 100*time.Millisecond)
 }
 
 func (h *realHub) requests(ctx context.Context) []fleet.ClusterRegistration {

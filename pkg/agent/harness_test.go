@@ -11,6 +11,7 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -29,15 +30,19 @@ const (
 	oldToken       = "the-old-credential"
 )
 
-// quick is DefaultTiming with everything that a test would wait for shortened.
+// patience is how long a test waits for what must happen. It is no measure of speed: a machine may be very busy.
+const patience = 2 * time.Minute
+
+// quick is DefaultTiming with the pauses that a test would wait for shortened. What ends an attempt is long: on a machine that
+// stands still for some seconds no attempt may fail that would not fail on another.
 func quick() *Timing {
 	return &Timing{
-		Request:       2 * time.Second,
+		Request:       30 * time.Second,
 		RetryFirst:    5 * time.Millisecond,
 		RetryMax:      50 * time.Millisecond,
 		PollFirst:     time.Millisecond,
 		PollMax:       20 * time.Millisecond,
-		Registration:  20 * time.Second,
+		Registration:  10 * time.Minute,
 		RightsLag:     300 * time.Millisecond,
 		RefusalPause:  5 * time.Millisecond,
 		RefusalSpread: 10 * time.Millisecond,
@@ -54,7 +59,7 @@ func testLife(t *testing.T, objects ...runtime.Object) *life {
 	t.Helper()
 	log, _ := testLog(t)
 	core := kubefake.NewClientset(append(objects, kubeSystem())...)
-	c := Config{Namespace: agentNamespace, Version: "test", CheckinInterval: time.Hour, Log: log, Clock: clock.RealClock{}, Timing: quick()}
+	c := Config{Namespace: agentNamespace, Version: "test", CheckinInterval: time.Hour, Log: log, Clock: clock.RealClock{}, Timing: quick(), OnState: func(string) {}}
 	return &life{
 		config: c, log: log, changed: make(chan struct{}),
 		member: &member{namespace: agentNamespace, core: core, watching: core, close: func() {}},
@@ -123,6 +128,15 @@ func storedSecret(t *testing.T, url, ca, token string, edits ...string) *corev1.
 func edit(data map[string]string, edits []string) {
 	for i := 0; i < len(edits); i += 2 {
 		data[edits[i]] = edits[i+1]
+	}
+}
+
+// noLeak waits until every goroutine has ended that is not among the known ones: closed connections take their time.
+func noLeak(t *testing.T, known goleak.Option) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for err := goleak.Find(known); err != nil; err = goleak.Find(known) {
+		require.True(t, time.Now().Before(deadline), "%v", err)
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 // at the start, when something that an import writes changes, and while the other way does not work, later and later.
 func (l *life) keepRegistration(ctx context.Context, current *session) error {
 	pauses := l.config.Timing.retry()
-	for ctx.Err() == nil {
-		action, err := l.keep(ctx, current)
+	for proved := true; ctx.Err() == nil; proved = false { // a session begins with a credential that has just worked
+		action, err := l.keep(ctx, current, proved)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -40,9 +40,8 @@ func (l *life) awaitChange(ctx context.Context) {
 	}
 }
 
-// keep is a turn of the switch within a session: the credential in use works, so the hub need not be asked, and whatever
-// has become of the stored one, the work goes on meanwhile.
-func (l *life) keep(ctx context.Context, current *session) (Action, error) {
+// keep is a turn of the switch within a session: whatever has become of the stored credential, the work goes on meanwhile.
+func (l *life) keep(ctx context.Context, current *session, proved bool) (Action, error) {
 	s, err := l.lookAround(ctx)
 	if err != nil {
 		l.log.Warnf("Cannot look after the registration: %v", err)
@@ -58,10 +57,25 @@ func (l *life) keep(ctx context.Context, current *session) (Action, error) {
 	if ctx.Err() != nil {
 		return UseStored, ctx.Err()
 	}
-	s.Hub = Accepts
+	l.prove(ctx, s, proved)
 	action := Decide(s.Facts)
+	if action == WaitForHub {
+		action = StayPut
+	}
 	l.note(action, s)
 	return action, l.keepUp(ctx, action, s)
+}
+
+// prove asks the hub only where the answer decides something: a bootstrap Secret that came meanwhile is removed as a leftover
+// if the credential works, and may have been brought because it no longer does. A session notices that at its next request,
+// which may be a check-in interval away.
+func (l *life) prove(ctx context.Context, s *situation, proved bool) {
+	if s.Hub = Accepts; proved || s.Stored != Present || s.Bootstrap != Present {
+		return
+	}
+	h, answer, _ := l.askOn(ctx, s.stored.access, s.stored.mode)
+	defer h.close()
+	s.Hub = answer
 }
 
 func (l *life) keepUp(ctx context.Context, action Action, s *situation) error {

@@ -17,6 +17,7 @@ func lead(ctx context.Context, c Config, work func(context.Context) error) error
 		Namespace: c.Namespace,
 		Name:      registration.AgentName,
 		Identity:  c.LeaderElection.Identity,
+		OnWaiting: func(string) { c.OnState("standing by: another agent of this namespace holds the Lease") },
 		Times:     c.LeaderElection.Times,
 	}, work)
 }

@@ -17,10 +17,16 @@ import (
 	"github.com/muster-fleet/muster/pkg/leader"
 )
 
+// elects has times by which nobody loses a Lease that is not taken away.
 func (w *world) elects(identity string) Config {
 	w.Helper()
+	return w.electsWith(identity, leader.Times{LeaseDuration: 2 * patience, RenewDeadline: patience, RetryPeriod: 200 * time.Millisecond})
+}
+
+func (w *world) electsWith(identity string, times leader.Times) Config {
+	w.Helper()
 	c := w.config
-	c.LeaderElection = &LeaderElection{Identity: identity, Times: leader.Times{LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond}}
+	c.LeaderElection = &LeaderElection{Identity: identity, Times: times}
 	return must(c.withDefaults())
 }
 
@@ -53,13 +59,17 @@ func TestOneAgentWorksAtATimeAndGivesTheLeaseBack(t *testing.T) {
 	assert.Equal(t, "first", *w.lease().Spec.HolderIdentity)
 
 	secondCtx, stopSecond := context.WithCancel(t.Context())
-	go func() { secondEnd <- lead(secondCtx, w.elects("second"), second.work) }()
+	states := make(chan string, 100)
+	waiting := w.elects("second")
+	waiting.OnState = func(state string) { states <- state }
+	go func() { secondEnd <- lead(secondCtx, waiting, second.work) }()
+	assert.Equal(t, "standing by: another agent of this namespace holds the Lease", <-states)
 	cancel()
 	require.NoError(t, <-firstEnd)
 	<-first.ended
 	select {
 	case <-second.began:
-	case <-testClock.NewTimer(30 * time.Second).C():
+	case <-testClock.NewTimer(patience).C():
 		t.Fatal("the second agent never had its turn")
 	}
 	stopSecond()
@@ -71,9 +81,7 @@ func TestOneAgentWorksAtATimeAndGivesTheLeaseBack(t *testing.T) {
 func TestAnAgentTakesOverTheMomentTheLeaseIsGivenBack(t *testing.T) {
 	w := newWorld(t)
 	patient := func(identity string) Config {
-		c := w.elects(identity)
-		c.LeaderElection.Times = leader.Times{LeaseDuration: 3 * time.Hour, RenewDeadline: 2 * time.Hour, RetryPeriod: time.Hour}
-		return c
+		return w.electsWith(identity, leader.Times{LeaseDuration: 3 * time.Hour, RenewDeadline: 2 * time.Hour, RetryPeriod: time.Hour})
 	}
 	first, second := newWorker(), newWorker()
 	ended := make(chan error, 2)
@@ -88,12 +96,12 @@ func TestAnAgentTakesOverTheMomentTheLeaseIsGivenBack(t *testing.T) {
 	}, nil)
 	secondCtx, stop := context.WithCancel(t.Context())
 	go func() { ended <- lead(secondCtx, patient("second"), second.work) }()
-	require.Eventually(t, func() bool { return asked.Load() && watched.Load() }, time.Minute, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return asked.Load() && watched.Load() }, patience, 20*time.Millisecond)
 	cancel()
 	require.NoError(t, <-ended)
 	select {
 	case <-second.began:
-	case <-testClock.NewTimer(time.Minute).C():
+	case <-testClock.NewTimer(patience).C():
 		t.Fatal("the second agent never had its turn")
 	}
 	stop()
@@ -122,7 +130,8 @@ func TestALostLeaseEndsTheWorkWithAnError(t *testing.T) {
 	w := newWorld(t)
 	k := newWorker()
 	ended := make(chan error, 1)
-	go func() { ended <- lead(t.Context(), w.elects("me"), k.work) }()
+	short := leader.Times{LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond}
+	go func() { ended <- lead(t.Context(), w.electsWith("me", short), k.work) }()
 	<-k.began
 	w.memberFront.set(answers(503, "<h1>503</h1>"), nil)
 	err := <-ended

@@ -85,10 +85,10 @@ func (w *world) gone(objects []runtime.Object) {
 	w.Helper()
 	for _, object := range objects {
 		kind, _, name := describeObject(w.T, object)
-		require.Eventually(w, func() bool { return !w.has(object) }, 2*time.Minute, 50*time.Millisecond, "%s %s", kind, name)
+		require.Eventually(w, func() bool { return !w.has(object) }, patience, 50*time.Millisecond, "%s %s", kind, name)
 	}
 	for _, name := range []string{registration.CredentialSecret, registration.BootstrapSecret, registration.PendingSecret} {
-		require.Eventually(w, func() bool { return w.secret(name) == nil }, 2*time.Minute, 50*time.Millisecond, "Secret %s", name)
+		require.Eventually(w, func() bool { return w.secret(name) == nil }, patience, 50*time.Millisecond, "Secret %s", name)
 	}
 	for _, object := range (installation{namespace: w.config.Namespace}).bystanders() {
 		assert.True(w, w.has(object), "%T is somebody else's", object)
@@ -117,7 +117,7 @@ func TestAnAgentRemovesItselfWithTheRightsItHas(t *testing.T) {
 			objects := w.installs(i)
 			w.hub.grants()
 			w.hasToken("token")
-			w.config.LeaderElection = &LeaderElection{Identity: "a", Times: leader.Times{LeaseDuration: 60 * time.Second, RenewDeadline: 50 * time.Second, RetryPeriod: 100 * time.Millisecond}}
+			w.config.LeaderElection = &LeaderElection{Identity: "a", Times: leader.Times{LeaseDuration: 2 * patience, RenewDeadline: patience, RetryPeriod: 100 * time.Millisecond}}
 			stop := w.starts()
 			w.settles()
 			stop()
@@ -177,6 +177,7 @@ func TestLeavingIsFinishedAfterDeathOnRealAPIServers(t *testing.T) {
 }
 
 func TestAnAgentInstalledAgainWhileLeavingRegistersOnRealAPIServers(t *testing.T) {
+	t.Parallel() // an API server remembers for ten seconds that a token was good
 	w := newWorld(t)
 	objects := w.installs(installation{managed: true})
 	w.hub.grants()

@@ -82,7 +82,7 @@ func (f *fixture) startsDeploying(deploying deployment) {
 
 func (f *fixture) eventually(condition func() bool, what string) {
 	f.Helper()
-	require.Eventually(f, condition, 20*time.Second, 2*time.Millisecond, what)
+	require.Eventually(f, condition, patience, 2*time.Millisecond, what)
 }
 
 // says waits for a line of the log.
@@ -262,6 +262,33 @@ func TestARefusalWhileRunningLeadsToANewRegistration(t *testing.T) {
 	f.settles(newToken)
 }
 
+// Between two heartbeats nobody has noticed yet that the credential is void, but the person who brings the Secret has.
+func TestABootstrapSecretThatComesForAVoidCredentialIsUsedAndNotTidiedAway(t *testing.T) {
+	f := newFixture(t)
+	f.has(f.stored("registration", "uid/1"))
+	f.starts()
+	f.settles(oldToken)
+	f.hub.set(func() { f.hub.refused[oldToken] = true })
+	f.has(f.bootstrap())
+	f.settles(newToken)
+	assert.Len(t, f.hub.registrations(), 1)
+}
+
+func TestABootstrapSecretThatComesWhileTheHubSaysNothingStaysUntilItDoes(t *testing.T) {
+	f := newFixture(t)
+	f.has(f.stored("registration", "uid/1"))
+	f.starts()
+	f.settles(oldToken)
+	asked := f.hub.count("bundledeployments as " + oldToken)
+	f.hub.set(func() { f.hub.fault = func(*http.Request) (int, string) { return http.StatusBadGateway, "no" } })
+	f.has(f.bootstrap())
+	f.eventually(func() bool { return f.hub.count("bundledeployments as "+oldToken) > asked+2 }, "asked again and again")
+	require.NotNil(t, secretNow(t, f.life, registration.BootstrapSecret))
+	f.hub.set(func() { f.hub.fault = nil })
+	f.settles(oldToken)
+	assert.Empty(t, f.hub.registrations(), "the credential works, so the Secret was a leftover")
+}
+
 func TestOneRefusalWhileRunningIsForgiven(t *testing.T) {
 	f := newFixture(t)
 	f.life.config.CheckinInterval = 5 * time.Millisecond
@@ -388,6 +415,7 @@ func TestAnIncompleteAnswerIsWaitedFor(t *testing.T) {
 
 func TestRightsThatComeLateAreWaitedFor(t *testing.T) {
 	f := newFixture(t)
+	f.life.config.Timing.RightsLag = patience
 	lists := 0
 	f.hub.fault = func(r *http.Request) (int, string) {
 		if strings.HasSuffix(r.URL.Path, "bundledeployments") {
@@ -572,10 +600,11 @@ func TestNothingRunsHot(t *testing.T) {
 }
 
 func TestTheLifeLeavesNoGoroutine(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	known := goleak.IgnoreCurrent()
 	t.Run("life", func(t *testing.T) {
 		f := newFixture(t)
 		f.has(f.bootstrap())
 		runUntil(t, f.life, func() bool { return settled(t, f.life, f.hub) })
 	})
+	noLeak(t, known)
 }

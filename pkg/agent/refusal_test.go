@@ -73,8 +73,8 @@ func TestEachRefusalIsOneEventThatCounts(t *testing.T) {
 	f.starts()
 	f.settles(oldToken)
 	for range 2 {
-		f.hub.set(func() { f.hub.refused[oldToken] = true })
 		refusals := f.counted(reasonRefused)
+		f.hub.set(func() { f.hub.refused[oldToken] = true })
 		f.eventually(func() bool { return f.counted(reasonRefused) == refusals+1 }, "told")
 		f.hub.set(func() { f.hub.refused[oldToken] = false })
 		f.eventually(func() bool { return f.counted(reasonAccepted) == refusals+1 }, "good news")

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
 	clocktesting "k8s.io/utils/clock/testing"
 )
@@ -47,7 +48,7 @@ func TestAPauseEndsWithTheTimeTheSignalOrTheContext(t *testing.T) {
 
 	over := make(chan bool, 1)
 	go func() { over <- pause(t.Context(), still, time.Hour, wake) }()
-	assert.Eventually(t, still.HasWaiters, 10*time.Second, time.Millisecond)
+	require.Eventually(t, still.HasWaiters, patience, time.Millisecond)
 	still.Step(time.Hour)
 	assert.False(t, <-over)
 }

@@ -164,5 +164,5 @@ func runUntil(t *testing.T, l *life, condition func() bool) {
 	ended := make(chan struct{})
 	go func() { defer close(ended); live(ctx, l.config, l.member, nil) }()
 	defer func() { cancel(); <-ended }()
-	require.Eventually(t, condition, 20*time.Second, time.Millisecond)
+	require.Eventually(t, condition, patience, time.Millisecond)
 }

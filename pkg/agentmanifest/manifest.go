@@ -58,6 +58,11 @@ type Options struct {
 	// PriorityClassName of the pod; see Scheduling for a class of the agent's own.
 	PriorityClassName string
 
+	// DisableProbes leaves out the probes, for an image that does not answer them: a rolling update would wait for ever for a
+	// pod that is never ready. With HostNetwork there are none anyway. It is left out of the hash of these options where it
+	// is not set, so that a hub that learns of it does not install every agent again.
+	DisableProbes bool `json:",omitempty"`
+
 	// Debug and DebugLevel are the agent's --debug and --debug-level.
 	Debug      bool
 	DebugLevel int

@@ -129,7 +129,23 @@ func TestDeploymentHasTheEnvironmentInTheOrderOfStockAgents(t *testing.T) {
 	assert.Equal(t, []string{
 		"BUNDLEDEPLOYMENT_RECONCILER_WORKERS", "DRIFT_RECONCILER_WORKERS", "NAMESPACE", "AGENT_SCOPE", "CHECKIN_INTERVAL",
 		"CATTLE_ELECTION_LEASE_DURATION", "CATTLE_ELECTION_RETRY_PERIOD", "CATTLE_ELECTION_RENEW_DEADLINE",
+		"POD_NAME", "FLEET_HEALTH_BIND_ADDRESS", // last, which stock agents do not have
 	}, names)
+}
+
+func TestProbesGoWhereNothingAnswersThem(t *testing.T) {
+	for title, change := range map[string]func(*agentmanifest.Options){
+		"another image": func(o *agentmanifest.Options) { o.DisableProbes = true },
+		"host network":  func(o *agentmanifest.Options) { o.HostNetwork = true },
+	} {
+		options := plain()
+		assert.NotNil(t, deployment(t, options).Spec.Template.Spec.Containers[0].ReadinessProbe)
+		change(&options)
+		container := deployment(t, options).Spec.Template.Spec.Containers[0]
+		assert.Nil(t, container.LivenessProbe, title)
+		assert.Nil(t, container.ReadinessProbe, title)
+		assert.Empty(t, container.Ports, title)
+	}
 }
 
 func TestDeploymentPassesWhatPeopleWroteUnchanged(t *testing.T) {
@@ -160,7 +176,7 @@ func TestZeroValuesAreLeftToTheAgent(t *testing.T) {
 	assert.Equal(t, map[string]string{
 		"BUNDLEDEPLOYMENT_RECONCILER_WORKERS": "", "DRIFT_RECONCILER_WORKERS": "", "NAMESPACE": "", "AGENT_SCOPE": "",
 		"CHECKIN_INTERVAL": "0s", "CATTLE_ELECTION_LEASE_DURATION": "30s", "CATTLE_ELECTION_RETRY_PERIOD": "10s",
-		"CATTLE_ELECTION_RENEW_DEADLINE": "25s",
+		"CATTLE_ELECTION_RENEW_DEADLINE": "25s", "POD_NAME": "", "FLEET_HEALTH_BIND_ADDRESS": ":8081",
 	}, values)
 }
 

@@ -42,6 +42,11 @@ type podValues struct {
 	Resources         *corev1.ResourceRequirements `json:"resources,omitempty"`
 	PriorityClassName string                       `json:"priorityClassName"`
 	ExtraEnv          []corev1.EnvVar              `json:"extraEnv"`
+	Probes            probeValues                  `json:"probes"`
+}
+
+type probeValues struct {
+	Enabled bool `json:"enabled"`
 }
 
 type agentValues struct {
@@ -114,6 +119,7 @@ func (o Options) podValues() podValues {
 		Resources:         o.Resources,
 		PriorityClassName: o.PriorityClassName,
 		ExtraEnv:          slices.Clone(o.EnvVars),
+		Probes:            probeValues{Enabled: !o.DisableProbes},
 	}
 }
 

@@ -23,6 +23,9 @@ type Election struct {
 	Namespace, Name string
 	// Identity is what the holder writes into the Lease; it must differ between two processes. Required.
 	Identity string
+	// OnWaiting, if given, is called while this process waits, each time it sees that another one holds the Lease. It is not
+	// called any more once work has begun.
+	OnWaiting func(holder string)
 	Times
 }
 
@@ -102,8 +105,8 @@ func (e Election) round(ctx context.Context, stopWaiting func(), free <-chan str
 	// The election outlives ctx by the time work takes to end.
 	election, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	leading := make(chan context.Context, 1)
-	contest, err := e.contest(leading)
+	leading, holders := make(chan context.Context, 1), make(chan string)
+	contest, err := e.contest(election, leading, holders)
 	if err != nil {
 		return false, err
 	}
@@ -111,14 +114,25 @@ func (e Election) round(ctx context.Context, stopWaiting func(), free <-chan str
 	ended := make(chan struct{})
 	go func() { defer close(ended); contest.elector.Run(election) }()
 	defer func() { stop(); <-ended; contest.release(ctx) }()
-	select {
-	case <-ctx.Done():
-		return false, nil
-	case term := <-leading:
-		stopWaiting()
-		return false, e.workForTerm(ctx, term, work)
-	case <-free:
-		return true, nil
+	for {
+		select {
+		case <-ctx.Done():
+			return false, nil
+		case term := <-leading:
+			stopWaiting()
+			return false, e.workForTerm(ctx, term, work)
+		case <-free:
+			return true, nil
+		case holder := <-holders:
+			e.waitFor(holder)
+		}
+	}
+}
+
+// waitFor tells of a holder, who is nobody while the Lease is free.
+func (e Election) waitFor(holder string) {
+	if holder != "" && holder != e.Identity && e.OnWaiting != nil {
+		e.OnWaiting(holder)
 	}
 }
 
@@ -144,8 +158,8 @@ type contest struct {
 	close   func()
 }
 
-// contest sends the context of each term to leading.
-func (e Election) contest(leading chan<- context.Context) (*contest, error) {
+// contest sends the context of each term to leading, and until ctx ends each holder it sees to holders.
+func (e Election) contest(ctx context.Context, leading chan<- context.Context, holders chan<- string) (*contest, error) {
 	client, closeClient, err := e.client()
 	if err != nil {
 		return nil, err
@@ -165,6 +179,12 @@ func (e Election) contest(leading chan<- context.Context) (*contest, error) {
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(term context.Context) { leading <- term },
 			OnStoppedLeading: func() {},
+			OnNewLeader: func(holder string) {
+				select {
+				case holders <- holder:
+				case <-ctx.Done():
+				}
+			},
 		},
 	})
 	return &contest{elector: elector, lock: lock, timeout: e.RenewDeadline, close: closeClient}, err

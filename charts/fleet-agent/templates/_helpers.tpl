@@ -35,6 +35,37 @@ the hub compare it with what they had before.
 {{- toJson $labels -}}
 {{- end -}}
 
+{{/* "true" for a switch that is on unless somebody said false: a null counts as nothing said. */}}
+{{- define "fleet-agent.on" -}}
+{{- if or (kindIs "invalid" .) . -}}true{{- end -}}
+{{- end -}}
+
+{{/* One or more; nothing said is one. */}}
+{{- define "fleet-agent.replicas" -}}
+{{- $replicas := (.Values.agent).replicas -}}
+{{- kindIs "invalid" $replicas | ternary 1 $replicas -}}
+{{- end -}}
+
+{{/* "true" where the agent answers the kubelet. In the network of its node the port may be another's, an agent's even. */}}
+{{- define "fleet-agent.probed" -}}
+{{- if not (.Values.fleetAgent).hostNetwork }}{{ include "fleet-agent.on" ((.Values.fleetAgent).probes).enabled }}{{ end -}}
+{{- end -}}
+
+{{/* Several replicas on one node would go down together. */}}
+{{- define "fleet-agent.topologySpreadConstraints" -}}
+{{- $given := (.Values.fleetAgent).topologySpreadConstraints -}}
+{{- if not (kindIs "invalid" $given) -}}
+{{- with $given }}{{ toYaml . }}{{ end -}}
+{{- else if gt (include "fleet-agent.replicas" . | int) 1 -}}
+- maxSkew: 1
+  topologyKey: kubernetes.io/hostname
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels:
+      app: fleet-agent
+{{- end -}}
+{{- end -}}
+
 {{/* The name in the chart differs from the hub's so that the hub can take over the agent without a fight over the role. */}}
 {{- define "fleet-agent.clusterRole" -}}
 {{- .Values.internal.managed | ternary .Values.internal.clusterRole "fleet-agent-system-fleet-agent-role" -}}
@@ -71,6 +102,14 @@ cluster.
   value: {{ $election.retryPeriod | default "10s" | toJson }}
 - name: CATTLE_ELECTION_RENEW_DEADLINE
   value: {{ $election.renewDeadline | default "25s" | toJson }}
+- name: POD_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+{{- if include "fleet-agent.probed" . }}
+- name: FLEET_HEALTH_BIND_ADDRESS
+  value: ":8081"
+{{- end }}
 {{- if .Values.proxy }}
 - name: HTTP_PROXY
   value: {{ .Values.proxy | toJson }}

@@ -23,7 +23,45 @@ compares it with what the agents have, and a new line more would be delivered to
 
 {{- define "fleet.resources" -}}
 {{- $resources := .Values.resources | default dict -}}
-{{- $resources.fleetController | default (pick $resources "requests" "limits") | toYaml -}}
+{{- coalesce $resources.fleetController $resources.fleetAgentmanagement (pick $resources "requests" "limits") | toYaml -}}
+{{- end -}}
+
+{{/* "true" for a switch that is on unless somebody said false: a null counts as nothing said. */}}
+{{- define "fleet.on" -}}
+{{- if or (kindIs "invalid" .) . -}}true{{- end -}}
+{{- end -}}
+
+{{/* One or more; nothing said is one. */}}
+{{- define "fleet.replicas" -}}
+{{- $replicas := (.Values.controller).replicas -}}
+{{- kindIs "invalid" $replicas | ternary 1 $replicas -}}
+{{- end -}}
+
+{{/*
+The hub's part of extraLabels or extraAnnotations: what is written there, and below the name of its component, which wins.
+The parts of other components are maps too.
+*/}}
+{{- define "fleet.extra" -}}
+{{- $all := . | default dict -}}
+{{- $extra := dict -}}
+{{- range $key, $value := merge dict ($all.fleetController | default dict) $all -}}
+{{- if not (kindIs "map" $value) }}{{ $_ := set $extra $key $value }}{{ end -}}
+{{- end -}}
+{{- include "fleet.labels" $extra -}}
+{{- end -}}
+
+{{/* Several replicas on one node would go down together. */}}
+{{- define "fleet.topologySpreadConstraints" -}}
+{{- if not (kindIs "invalid" .Values.topologySpreadConstraints) -}}
+{{- with .Values.topologySpreadConstraints }}{{ toYaml . }}{{ end -}}
+{{- else if gt (include "fleet.replicas" . | int) 1 -}}
+- maxSkew: 1
+  topologyKey: kubernetes.io/hostname
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels:
+      app: fleet-controller
+{{- end -}}
 {{- end -}}
 
 {{/* A map of labels as text: --set labels.build=7 arrives as a number. */}}
@@ -78,6 +116,10 @@ compares it with what the agents have, and a new line more would be delivered to
   valueFrom:
     fieldRef:
       fieldPath: metadata.namespace
+- name: POD_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
 - name: CATTLE_ELECTION_LEASE_DURATION
   value: {{ $election.leaseDuration | default "30s" | toJson }}
 - name: CATTLE_ELECTION_RETRY_PERIOD
@@ -94,6 +136,22 @@ compares it with what the agents have, and a new line more would be delivered to
   value: {{ $agentElection.renewDeadline | default "25s" | toJson }}
 - name: FLEET_REGISTRATION_TOKEN_TTL_REQUIRED
   value: {{ ((.Values.controller).registrationTokenTTL).required | default false | toString | quote }}
+{{- if include "fleet.on" (.Values.metrics).enabled }}
+- name: FLEET_METRICS_BIND_ADDRESS
+  value: ":8080"
+{{- end }}
+{{- if include "fleet.on" (.Values.probes).enabled }}
+- name: FLEET_HEALTH_BIND_ADDRESS
+  value: ":8081"
+{{- end }}
+{{- if not (include "fleet.on" ((.Values.agent).probes).enabled) }}
+- name: FLEET_DISABLE_AGENT_PROBES
+  value: "true"
+{{- end }}
+{{- if .Values.disableBundles }}
+- name: FLEET_DISABLE_BUNDLES
+  value: "true"
+{{- end }}
 {{- if .Values.propagateDebugSettingsToAgents }}
 - name: FLEET_PROPAGATE_DEBUG_SETTINGS_TO_AGENTS
   value: "true"

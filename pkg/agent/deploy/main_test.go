@@ -115,9 +115,10 @@ func (s *stage) ends(change ...func(*deploy.Config)) (ended func() error) {
 	for _, f := range change {
 		f(&c)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), testenv.Patience)
-	s.t.Cleanup(cancel)
-	go func() { result <- deploy.Run(ctx, c) }()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*testenv.Patience)
+	over := make(chan struct{})
+	s.t.Cleanup(func() { cancel(); <-over })
+	go func() { defer close(over); result <- deploy.Run(ctx, c) }()
 	return func() error { return <-result }
 }
 
@@ -148,6 +149,25 @@ func (s *stage) put(name, manifest string, change ...func(*fleet.BundleDeploymen
 		_, err = s.Fleet.BundleDeployments(s.hub).Update(ctx, bd, metav1.UpdateOptions{})
 	}
 	require.NoError(s.t, err)
+}
+
+// still waits until no request has passed for a while.
+func (s *stage) still() {
+	s.t.Helper()
+	const enough = 500 * time.Millisecond
+	seen, since := -1, time.Now()
+	testenv.Eventually(s.t, func() (bool, string) {
+		if now := len(s.hubWire.lines("")) + len(s.member.lines("")); now != seen {
+			seen, since = now, time.Now()
+		}
+		return time.Since(since) > enough, "requests do not cease"
+	})
+}
+
+// removeAll removes all BundleDeployments with one request: a test that stands still between two of them would be seen.
+func (s *stage) removeAll() {
+	s.t.Helper()
+	require.NoError(s.t, s.Fleet.BundleDeployments(s.hub).DeleteCollection(context.Background(), metav1.DeleteOptions{}, metav1.ListOptions{}))
 }
 
 func (s *stage) remove(name string) {

@@ -105,8 +105,8 @@ func (d *deployer) touched(namespace, name string) {
 // what is on the member and not on the hub.
 func (d *deployer) run(ctx context.Context) error {
 	var running sync.WaitGroup
+	defer d.live.wait.Wait() // last: the workers begin what it waits for
 	defer running.Wait()
-	defer d.live.wait.Wait()
 	defer d.queue.ShutDown()
 	defer d.drifts.ShutDown()
 	defer d.end(nil)

@@ -42,10 +42,12 @@ func TestWhatADeploymentCosts(t *testing.T) {
 	s.run()
 	s.put("first", configMap("first", "one"))
 	s.state("first", fleet.Ready)
+	s.still()
 	hub, member := len(s.hubWire.lines("")), len(s.member.lines(""))
 	s.put("app", configMap("a", "one"))
 	s.state("app", fleet.Ready)
 	install := [2]int{len(s.hubWire.lines("")) - hub, len(s.member.lines("")) - member}
+	s.still()
 	hub, member = len(s.hubWire.lines("")), len(s.member.lines(""))
 	s.put("app", configMap("a", "two"))
 	s.state("app", fleet.Ready)
@@ -88,13 +90,12 @@ func TestWhatWasRemovedWhileTheAgentWasDownIsRemovedThen(t *testing.T) {
 
 func TestWhatRunsStaysWhenTheWholeClusterGoesOnTheHub(t *testing.T) {
 	s := onStage(t)
-	s.run(func(c *deploy.Config) { c.Timing.Linger, c.Timing.Hold = time.Second, time.Second })
+	s.run(func(c *deploy.Config) { c.Timing.Linger, c.Timing.Hold = 3*time.Second, 200*time.Millisecond })
 	s.put("app", configMap("a", "one"))
 	s.put(s.ownBundle(), configMap("agent", "one"))
 	s.state("app", fleet.Ready)
 	s.state(s.ownBundle(), fleet.Ready)
-	s.remove("app")
-	s.remove(s.ownBundle())
+	s.removeAll()
 	asks := "GET /apis/fleet.cattle.io/v1alpha1/namespaces/" + s.hub + "/bundledeployments/app"
 	testenv.Eventually(t, func() (bool, string) { return len(s.hubWire.lines(asks)) > 1, "it does not ask again" })
 	_, err := s.configMap("a")
@@ -173,12 +174,14 @@ func TestARestartDeploysNothingAgain(t *testing.T) {
 	s.put("app", configMap("a", "one"))
 	s.state("app", fleet.Ready)
 	require.NoError(t, stop())
-	before := len(s.hubWire.lines("PATCH")) + len(s.member.lines("POST"))
+	told, made := len(s.hubWire.lines("/bundledeployments/app/status")), len(s.member.lines("POST"))
 	s.run()
 	s.put("other", configMap("b", "one"))
 	s.state("other", fleet.Ready)
 	assert.Equal(t, s.target+"/app:1", s.get("app").Status.Release)
-	assert.LessOrEqual(t, len(s.hubWire.lines("PATCH"))+len(s.member.lines("POST"))-before, 2+1, "all of it for the other one")
+	s.still()
+	assert.Len(t, s.hubWire.lines("/bundledeployments/app/status"), told, "the hub knows all of it")
+	assert.LessOrEqual(t, len(s.member.lines("POST"))-made, 2, "all of it for the other one")
 }
 
 // fakeList answers lists of BundleDeployments as the hub must never be believed.

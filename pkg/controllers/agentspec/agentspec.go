@@ -68,6 +68,7 @@ func Options(c *app.Context, cluster *fleet.Cluster, generation string) agentman
 		Resources:              spec.AgentResources,
 		HostNetwork:            spec.HostNetwork != nil && *spec.HostNetwork,
 		PriorityClassName:      priorityClass(cluster),
+		DisableProbes:          c.Agent.DisableProbes,
 		Debug:                  c.Agent.Debug,
 		DebugLevel:             c.Agent.DebugLevel,
 		DisableSecurityContext: c.Agent.DisableSecurityContext,

@@ -84,6 +84,8 @@ type AgentSettings struct {
 	Replicas int
 	// LeaseDuration, RenewDeadline and RetryPeriod are the agents' leader election; 0 means 30s, 25s and 10s.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
+	// DisableProbes installs agents without probes: Fleet's own agents do not answer them.
+	DisableProbes bool
 	// Debug and DebugLevel are passed on to the agents.
 	Debug      bool
 	DebugLevel int

@@ -1,0 +1,150 @@
+package charts_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"helm.sh/helm/v4/pkg/action"
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/kube"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/charts"
+)
+
+func TestUninstallingTheKindsLosesNoCluster(t *testing.T) {
+	s := freshScene(t)
+	before := inventory(t, s.config)
+	s.install(t, charts.CRD, nil)
+	cluster := s.register("stays")
+	s.upgrade(t, charts.CRD, map[string]any{"unknown": true})
+	s.rollback(t, charts.CRD, 1)
+	s.requireStillThere(cluster)
+
+	s.uninstall(t, charts.CRD)
+	s.requireStillThere(cluster)
+	s.requireOnlyKindsSince(before)
+
+	s.install(t, charts.CRD, nil) // takes over what it kept, without being told
+	s.requireStillThere(cluster)
+	s.uninstall(t, charts.CRD)
+	s.removeKinds() // for good, as the README says
+	eventuallyAsBefore(t, s.config, before)
+}
+
+func TestKindsThatAServerMadeBeforeAreTakenOver(t *testing.T) {
+	s := freshScene(t)
+	before := inventory(t, s.config)
+	for plural, kind := range map[string]string{"bundles": "Bundle", "clusters": "Cluster", "clustergroups": "ClusterGroup", "helmops": "HelmOp"} {
+		s.makeKind(plural, kind, map[string]string{"meta.helm.sh/release-name": "fleet-crd", "meta.helm.sh/release-namespace": systemNamespace})
+	}
+	cluster := s.register("stays")
+	loose := s.crd("clusters").GetUID()
+
+	s.serverUpgrade(t, charts.CRD, nil)
+	assert.Equal(t, loose, s.crd("clusters").GetUID(), "the kind is changed, not made anew")
+	versions, _, err := unstructured.NestedSlice(s.crd("clusters").Object, "spec", "versions")
+	require.NoError(t, err)
+	assert.NotEmpty(t, versions[0].(map[string]any)["additionalPrinterColumns"], "it is ours now")
+	s.requireStillThere(cluster)
+
+	s.serverUpgrade(t, charts.CRD, nil) // as it does every few hours
+	s.uninstall(t, charts.CRD)
+	s.requireStillThere(cluster)
+	s.crd("helmops")
+	s.requireOnlyKindsSince(before)
+}
+
+func TestKindsOfNobodyAreTakenOverOnlyWhenAsked(t *testing.T) {
+	s := freshScene(t)
+	s.makeKind("clusters", "Cluster", nil)
+	cluster := s.register("stays")
+	loaded, err := charts.Load(charts.CRD)
+	require.NoError(t, err)
+	install := action.NewInstall(s.configuration(t))
+	install.ReleaseName, install.Namespace = charts.CRD, systemNamespace
+	_, err = install.RunWithContext(t.Context(), loaded, nil)
+	require.ErrorContains(t, err, "invalid ownership metadata")
+
+	s.takeOwnership(t, charts.CRD, nil)
+	s.requireStillThere(cluster)
+	s.uninstall(t, charts.CRD)
+	s.requireStillThere(cluster)
+}
+
+// Helm deletes what a new version of a release leaves out, with every object of it. Fleet's chart of this name has kinds
+// that Muster does not work with.
+func TestKindsOfOtherComponentsStayAsTheyAre(t *testing.T) {
+	s := freshScene(t)
+	s.installWith(t, looseKind("gitrepos", "GitRepo", nil), looseKind("imagescans", "ImageScan", nil), looseKind("unheards", "Unheard", nil))
+	cluster := s.register("stays")
+	repos := s.crd("gitrepos")
+
+	s.upgrade(t, charts.CRD, nil)
+	assert.Equal(t, repos.GetUID(), s.crd("gitrepos").GetUID())
+	assert.Equal(t, repos.Object["spec"], s.crd("gitrepos").Object["spec"], "its schema is not ours to loosen")
+	assert.Nil(t, s.crd("imagescans").GetDeletionTimestamp())
+	s.crd("helmops") // is new
+	gone, err := s.dynamic.Resource(crdsResource).Get(t.Context(), "unheards.fleet.cattle.io", metav1.GetOptions{})
+	assert.True(t, apierrors.IsNotFound(err) || gone.GetDeletionTimestamp() != nil, "or the README warns of nothing")
+	s.requireStillThere(cluster)
+}
+
+func TestAKindThatNobodyKnowsStaysWhereTheReadmeIsFollowed(t *testing.T) {
+	s := freshScene(t)
+	s.installWith(t, looseKind("unheards", "Unheard", nil))
+	keep := []byte(`{"metadata":{"annotations":{"helm.sh/resource-policy":"keep"}}}`)
+	_, err := s.dynamic.Resource(crdsResource).Patch(t.Context(), "unheards.fleet.cattle.io", types.MergePatchType, keep, metav1.PatchOptions{})
+	require.NoError(t, err)
+	s.upgrade(t, charts.CRD, nil)
+	assert.Nil(t, s.crd("unheards").GetDeletionTimestamp())
+}
+
+// installWith installs the chart as another release of it may be, with kinds of its own instead of those of other components.
+func (s *scene) installWith(t *testing.T, kinds ...*unstructured.Unstructured) {
+	t.Helper()
+	theirs, err := charts.Load(charts.CRD)
+	require.NoError(t, err)
+	theirs.Templates = slices.DeleteFunc(theirs.Templates, func(f *common.File) bool { return f.Name == "templates/others.yaml" })
+	for _, kind := range kinds {
+		theirs.Templates = append(theirs.Templates, &common.File{Name: "templates/" + kind.GetName() + ".yaml", Data: []byte(text(t, kind.Object))})
+	}
+	install := action.NewInstall(s.configuration(t))
+	install.ReleaseName, install.Namespace, install.WaitStrategy = charts.CRD, systemNamespace, kube.HookOnlyStrategy
+	_, err = install.RunWithContext(t.Context(), theirs, nil)
+	require.NoError(t, err)
+}
+
+// makeKind makes a kind as somebody else does, marked for a release of Helm if there are annotations.
+func (s *scene) makeKind(plural, kind string, annotations map[string]string) {
+	s.Helper()
+	_, err := s.dynamic.Resource(crdsResource).Create(context.Background(), looseKind(plural, kind, annotations), metav1.CreateOptions{})
+	require.NoError(s, err)
+}
+
+// looseKind has a schema that takes everything.
+func looseKind(plural, kind string, annotations map[string]string) *unstructured.Unstructured {
+	anything := map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
+	crd := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{"name": plural + ".fleet.cattle.io"},
+		"spec": map[string]any{
+			"group": "fleet.cattle.io", "scope": "Namespaced", "names": map[string]any{"kind": kind, "plural": plural},
+			"versions": []any{map[string]any{
+				"name": "v1alpha1", "served": true, "storage": true, "subresources": map[string]any{"status": map[string]any{}},
+				"schema": map[string]any{"openAPIV3Schema": anything},
+			}},
+		},
+	}}
+	if annotations != nil {
+		crd.SetLabels(map[string]string{"app.kubernetes.io/managed-by": "Helm"})
+		crd.SetAnnotations(annotations)
+	}
+	return crd
+}

@@ -1,0 +1,75 @@
+package charts_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"helm.sh/helm/v4/pkg/action"
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/chart/v2/util"
+
+	"github.com/muster-fleet/muster/charts"
+)
+
+func TestChartsTellACatalogueWhereTheyBelong(t *testing.T) {
+	for _, name := range all {
+		chart, err := charts.Load(name)
+		require.NoError(t, err)
+		m := chart.Metadata
+		assert.Equal(t, name, m.Name)
+		assert.NotEmpty(t, m.Description)
+		assert.NotEmpty(t, m.AppVersion)
+		assert.NotEmpty(t, m.Home)
+		assert.NotEmpty(t, m.Sources)
+		assert.NotEmpty(t, m.Maintainers)
+		assert.NotEmpty(t, m.Keywords)
+		for key, want := range map[string]string{
+			"catalog.cattle.io/namespace": "cattle-fleet-system", "catalog.cattle.io/release-name": name,
+			"catalog.cattle.io/hidden": "true", "catalog.cattle.io/os": "linux",
+		} {
+			assert.Equal(t, want, m.Annotations[key], "%s %s", name, key)
+		}
+		assert.True(t, util.IsCompatibleRange(m.Annotations["catalog.cattle.io/kube-version"], "v1.36.3+rke2r1"), name)
+		assert.True(t, util.IsCompatibleRange(m.Annotations["catalog.cattle.io/rancher-version"], "2.15.1"), name)
+	}
+	hub, err := charts.Load(charts.Hub)
+	require.NoError(t, err)
+	assert.Equal(t, "clusters.fleet.cattle.io/v1alpha1", hub.Metadata.Annotations["catalog.cattle.io/provides-gvr"])
+}
+
+func TestChartsTakeTheKubernetesVersionsOfDistributions(t *testing.T) {
+	for version, want := range map[string]bool{
+		"v1.33.9": false, "v1.34.0": true, "v1.34.1+k3s1": true, "v1.35.2-gke.1200": true, "v1.36.3+rke2r1": true, "v1.40.0": true,
+	} {
+		for _, name := range all {
+			chart, err := charts.Load(name)
+			require.NoError(t, err)
+			assert.Equal(t, want, util.IsCompatibleRange(chart.Metadata.KubeVersion, version), "%s on %s", name, version)
+		}
+	}
+}
+
+// forEachValuesFile runs a test for each chart with each values file of testdata.
+func forEachValuesFile(t *testing.T, test func(t *testing.T, chart, file string)) {
+	t.Helper()
+	for _, file := range valuesFiles(t) {
+		t.Run(strings.TrimSuffix(strings.TrimPrefix(file, "testdata/"), ".values.yaml"), func(t *testing.T) {
+			test(t, chartOf(file), file)
+		})
+	}
+}
+
+func TestHelmLintFindsNothing(t *testing.T) {
+	forEachValuesFile(t, func(t *testing.T, chart, file string) {
+		lint := action.NewLint()
+		lint.Strict, lint.Namespace = true, "cattle-fleet-system"
+		lint.KubeVersion = &common.KubeVersion{Version: "v1.36.3", Major: "1", Minor: "36"}
+		result := lint.Run([]string{chart}, readValues(t, file))
+		assert.Empty(t, result.Errors)
+		for _, message := range result.Messages {
+			assert.ErrorContains(t, message.Err, "icon is recommended", "the one thing these charts do without")
+		}
+	})
+}
