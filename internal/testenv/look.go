@@ -49,13 +49,25 @@ func (c *Cluster) conditions(kind, namespace, name string) ([]Generic, error) {
 	return nil, fmt.Errorf("kind %s has no conditions that tests look at", kind)
 }
 
-// WaitCondition waits until the condition begins with want, as Condition describes it.
-func (c *Cluster) WaitCondition(t testing.TB, kind, namespace, name, conditionType, want string) {
+// WaitCondition waits until the condition begins with want, as Condition describes it, and returns the whole of it.
+func (c *Cluster) WaitCondition(t testing.TB, kind, namespace, name, conditionType, want string) (got string) {
 	t.Helper()
 	Eventually(t, func() (bool, string) {
-		got := c.ConditionOf(kind, namespace, name, conditionType)
+		got = c.ConditionOf(kind, namespace, name, conditionType)
 		return strings.HasPrefix(got, want), fmt.Sprintf("condition %s of %s %s/%s is %q, want %q", conditionType, kind, namespace, name, got, want)
 	})
+	return got
+}
+
+// RequireEvents waits until events of that reason have been emitted about an object that often, and no more. They are sent
+// beside everything else, so they may come later than what they tell of.
+func (c *Cluster) RequireEvents(t testing.TB, namespace, name, reason string, want int) {
+	t.Helper()
+	Eventually(t, func() (bool, string) {
+		got := c.EventCount(t, namespace, name, reason)
+		return got >= want, fmt.Sprintf("there are %d events %s about %s/%s, want %d", got, reason, namespace, name, want)
+	})
+	require.Equal(t, want, c.EventCount(t, namespace, name, reason), "events %s about %s/%s", reason, namespace, name)
 }
 
 // EventCount is how often an event of that reason was emitted about an object.
@@ -87,26 +99,49 @@ func Bytes(t testing.TB, object any) string {
 	return string(data)
 }
 
+// Ours selects what the hub made.
+func Ours() metav1.ListOptions {
+	return metav1.ListOptions{LabelSelector: fleet.ManagedLabel + "=" + fleet.ManagedValue}
+}
+
 // Managed lists all that carries the hub's label, as "Kind namespace/name".
-func (c *Cluster) Managed(t testing.TB) (found []string) {
+func (c *Cluster) Managed(t testing.TB) []string {
 	t.Helper()
-	ctx, ours := context.Background(), metav1.ListOptions{LabelSelector: fleet.ManagedLabel + "=" + fleet.ManagedValue}
+	ctx, found := context.Background(), &listing{t: t}
 	core, rbac := c.Kubernetes.CoreV1(), c.Kubernetes.RbacV1()
-	add := func(kind string) func(runtime.Object, error) {
-		return func(list runtime.Object, err error) {
-			require.NoError(t, err)
-			require.NoError(t, meta.EachListItem(list, func(item runtime.Object) error {
-				o := item.(metav1.Object)
-				found = append(found, kind+" "+o.GetNamespace()+"/"+o.GetName())
-				return nil
-			}))
-		}
+	found.add("Namespace")(core.Namespaces().List(ctx, Ours()))
+	found.add("Secret")(core.Secrets("").List(ctx, Ours()))
+	found.add("ServiceAccount")(core.ServiceAccounts("").List(ctx, Ours()))
+	found.add("Role")(rbac.Roles("").List(ctx, Ours()))
+	found.add("RoleBinding")(rbac.RoleBindings("").List(ctx, Ours()))
+	found.add("ClusterRoleBinding")(rbac.ClusterRoleBindings().List(ctx, Ours()))
+	return found.lines
+}
+
+// AskedFor lists the Clusters, requests, tokens and Bundles of all namespaces, as "Kind namespace/name".
+func (c *Cluster) AskedFor(t testing.TB) []string {
+	t.Helper()
+	ctx, found, all := context.Background(), &listing{t: t}, metav1.ListOptions{}
+	found.add(KindCluster)(c.Fleet.Clusters("").List(ctx, all))
+	found.add(KindRequest)(c.Fleet.ClusterRegistrations("").List(ctx, all))
+	found.add(KindToken)(c.Fleet.ClusterRegistrationTokens("").List(ctx, all))
+	found.add("Bundle")(c.Fleet.Bundles("").List(ctx, all))
+	return found.lines
+}
+
+type listing struct {
+	t     testing.TB
+	lines []string
+}
+
+// add returns what takes the result of a List.
+func (l *listing) add(kind string) func(runtime.Object, error) {
+	return func(list runtime.Object, err error) {
+		require.NoError(l.t, err)
+		require.NoError(l.t, meta.EachListItem(list, func(item runtime.Object) error {
+			o := item.(metav1.Object)
+			l.lines = append(l.lines, kind+" "+o.GetNamespace()+"/"+o.GetName())
+			return nil
+		}))
 	}
-	add("Namespace")(core.Namespaces().List(ctx, ours))
-	add("Secret")(core.Secrets("").List(ctx, ours))
-	add("ServiceAccount")(core.ServiceAccounts("").List(ctx, ours))
-	add("Role")(rbac.Roles("").List(ctx, ours))
-	add("RoleBinding")(rbac.RoleBindings("").List(ctx, ours))
-	add("ClusterRoleBinding")(rbac.ClusterRoleBindings().List(ctx, ours))
-	return found
 }

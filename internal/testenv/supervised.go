@@ -60,6 +60,7 @@ func (c *Cluster) SupervisedHub(t testing.TB, change ...func(*controllers.Option
 	t.Cleanup(func() {
 		stop()
 		require.NoError(t, <-ended)
+		c.sweepUp(t)
 	})
 	select {
 	case <-s.ready:
@@ -101,6 +102,14 @@ func (s *Supervised) Strike(blow Blow, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.blow, s.countdown, s.struck = blow, n, ""
+}
+
+// Stride is from one write to the next that gets a blow: all do, unless time is short.
+func Stride() int {
+	if testing.Short() {
+		return 7
+	}
+	return 1
 }
 
 // Struck is the write that got the blow, "" while none did.

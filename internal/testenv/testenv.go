@@ -38,13 +38,29 @@ type Cluster struct {
 	*controlplane.ControlPlane
 	Kubernetes kubernetes.Interface
 	Fleet      fleetclient.FleetV1alpha1Interface
+
+	shared bool // with tests to come, so that what one of them leaves behind is work for the hubs of the others
 }
 
 // SharedCluster is a cluster that all tests of a package share under that name. Its package's TestMain must return
 // controlplane.RunTests.
 func SharedCluster(t testing.TB, name string) *Cluster {
 	t.Helper()
-	return On(t, controlplane.Shared(t, name))
+	c := On(t, controlplane.Shared(t, name))
+	c.shared = true
+	return c
+}
+
+// OwnCluster is a cluster for one test, which may do with it as it likes: stop its API server, or run a hub of its own beside
+// those of other tests.
+func OwnCluster(t testing.TB, name string) *Cluster {
+	t.Helper()
+	plane, err := controlplane.Start(t.Context(), controlplane.Options{Name: name, ControllerManager: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, plane.Stop()) })
+	c := On(t, plane)
+	c.shared = true // by its subtests
+	return c
 }
 
 // On returns the clients for a control plane.
@@ -87,7 +103,8 @@ func (r *Running) Stop(t testing.TB) {
 	}
 }
 
-// Hub runs a hub on the cluster until the test ends or Stop is called. Imports are retried fast.
+// Hub runs a hub on the cluster until the test ends or Stop is called. Imports are retried fast. What the test leaves on a
+// shared cluster is swept away at its end.
 func (c *Cluster) Hub(t testing.TB, change ...func(*controllers.Options)) *Running {
 	t.Helper()
 	ready := make(chan struct{})
@@ -101,7 +118,7 @@ func (c *Cluster) Hub(t testing.TB, change ...func(*controllers.Options)) *Runni
 		f(&options)
 	}
 	r := run(func(ctx context.Context) error { return controllers.Run(ctx, options) })
-	t.Cleanup(func() { r.Stop(t) })
+	t.Cleanup(func() { r.Stop(t); c.sweepUp(t) })
 	select {
 	case <-ready:
 	case err := <-r.ended:

@@ -42,17 +42,29 @@ func (c *Cluster) Values(t testing.TB, namespace, token string) (values registra
 	return values
 }
 
-// Request creates a ClusterRegistration as an agent does, with the token of the values.
+// Request creates a ClusterRegistration as an agent does, with the token of the values, which may get its rights a moment later.
 func (c *Cluster) Request(t testing.TB, values registration.Values, spec fleet.ClusterRegistrationSpec) *fleet.ClusterRegistration {
 	t.Helper()
 	labels := map[string]string{}
 	if values.TokenName != "" {
 		labels[fleet.RegistrationTokenLabel] = values.TokenName
 	}
-	request, err := c.ClientFor(t, values.Token).Fleet.ClusterRegistrations(values.ClusterNamespace).Create(context.Background(),
-		&fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{GenerateName: "request-", Labels: labels}, Spec: spec}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	return request
+	return c.Send(t, values, &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{GenerateName: "request-", Labels: labels}, Spec: spec})
+}
+
+// Send creates that ClusterRegistration, with the token of the values.
+func (c *Cluster) Send(t testing.TB, values registration.Values, request *fleet.ClusterRegistration) (created *fleet.ClusterRegistration) {
+	t.Helper()
+	requests := c.ClientFor(t, values.Token).Fleet.ClusterRegistrations(values.ClusterNamespace)
+	Eventually(t, func() (bool, string) {
+		var err error
+		created, err = requests.Create(context.Background(), request, metav1.CreateOptions{})
+		if !apierrors.IsForbidden(err) {
+			require.NoError(t, err)
+		}
+		return err == nil, fmt.Sprint(err)
+	})
+	return created
 }
 
 // Granted waits until a request is granted and returns it with the credential, read as the agent reads it.

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
@@ -15,12 +17,15 @@ const settle = time.Second
 type tally struct {
 	mu          sync.Mutex
 	deployments map[key]contribution
+	versions    map[key]string // the resourceVersions of those that are counted
 	bundles     map[key]*count
 	expecting   map[key]bool // those of the Bundles that expect something, which are few at a time
 }
 
 func newTally() *tally {
-	return &tally{deployments: map[key]contribution{}, bundles: map[key]*count{}, expecting: map[key]bool{}}
+	return &tally{
+		deployments: map[key]contribution{}, versions: map[key]string{}, bundles: map[key]*count{}, expecting: map[key]bool{},
+	}
 }
 
 // contribution is what one BundleDeployment adds to the status of its Bundle and of its Cluster.
@@ -69,20 +74,25 @@ func (c *count) touch(now time.Time) {
 	}
 }
 
-// put counts a BundleDeployment as it is now, and says whether that changes anything.
+// put counts a BundleDeployment as it is now, and says whether that changes anything. The answer to a write of the hub may
+// come after the event of what an agent reported about it, and must not undo that.
 func (t *tally) put(d *fleet.BundleDeployment, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at, c := keyOf(d), contributionOf(d)
 	before, known := t.deployments[at]
-	if known && before == c || !known && c.bundle == (key{}) {
+	if known && isOlder(d.ResourceVersion, t.versions[at]) || !known && c.bundle == (key{}) {
+		return false
+	}
+	if known && before == c {
+		t.versions[at] = d.ResourceVersion
 		return false
 	}
 	t.take(at, before, known, now)
 	if c.bundle == (key{}) {
 		return true
 	}
-	t.deployments[at] = c
+	t.deployments[at], t.versions[at] = c, d.ResourceVersion
 	b := t.of(c.bundle)
 	b.byState[c.state]++
 	if c.state != fleet.Ready {
@@ -90,6 +100,11 @@ func (t *tally) put(d *fleet.BundleDeployment, now time.Time) bool {
 	}
 	b.touch(now)
 	return true
+}
+
+func isOlder(version, than string) bool {
+	order, err := resourceversion.CompareResourceVersion(version, than)
+	return err == nil && order < 0
 }
 
 // remove stops counting a BundleDeployment that is gone.
@@ -105,6 +120,7 @@ func (t *tally) take(at key, before contribution, known bool, now time.Time) {
 		return
 	}
 	delete(t.deployments, at)
+	delete(t.versions, at)
 	b := t.of(before.bundle)
 	b.byState[before.state]--
 	delete(b.unready, at)

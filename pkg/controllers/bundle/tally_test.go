@@ -54,6 +54,24 @@ func TestTheTallyFollowsEachEvent(t *testing.T) {
 	assert.False(t, tally.put(foreign, noon))
 }
 
+func TestTheAnswerToAWriteDoesNotUndoTheReportThatCameBeforeIt(t *testing.T) {
+	tally := newTally()
+	written, reported := on("c1", false), on("c1", true)
+	written.ResourceVersion, reported.ResourceVersion = "9", "10"
+	assert.True(t, tally.put(reported, noon))
+	assert.False(t, tally.put(written, noon))
+	assert.Equal(t, "1/1 ", shown(tally, appKey))
+
+	same := on("c1", true)
+	same.ResourceVersion = "12"
+	assert.False(t, tally.put(same, noon))
+	written.ResourceVersion = "11"
+	assert.False(t, tally.put(written, noon), "it is older than what changed nothing")
+	written.ResourceVersion = "13"
+	assert.True(t, tally.put(written, noon))
+	assert.Equal(t, "0/1 WaitApplied(1) [Cluster ws/c1]", shown(tally, appKey))
+}
+
 func TestAResourceCountIsNewsForTheCluster(t *testing.T) {
 	tally := newTally()
 	tally.put(on("c1", true), noon)

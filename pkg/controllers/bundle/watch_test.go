@@ -82,7 +82,7 @@ func TestABundleThatIsDeletedHearsAtOnceThatSomethingOfItIsGone(t *testing.T) {
 	assert.Equal(t, []string{"bring Bundle app in 0s", "bring Cluster alice in 1s"}, s.log.take())
 	assert.False(t, s.created.has(atHome))
 	assert.Equal(t, "0/0 ", shown(s.tally, appKey))
-	assert.Eventually(t, func() bool { return s.clock.HasWaiters() }, time.Minute, time.Millisecond)
+	assert.Eventually(t, func() bool { return s.clock.HasWaiters() }, 2*time.Minute, time.Millisecond)
 	s.clock.Step(contentGrace)
 	name, _ := s.contents.queue.Get()
 	assert.Equal(t, d.Labels[fleet.ContentNameLabel], name, "its Content may not be needed any more")

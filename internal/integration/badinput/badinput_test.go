@@ -1,0 +1,447 @@
+package badinput
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// scene is one object that is given something bad, in a namespace of its own.
+type scene struct {
+	t           testing.TB
+	hub, member *testenv.Cluster
+	ns, agentNS string
+	foreign     func() string // the whole of an object that must stay as it is
+	before      string
+}
+
+// object is the name of the object under test in each scene.
+const object = "x"
+
+// bad is one kind of bad input, what is to be seen of it, and how it is put right while the hub runs.
+type bad struct {
+	name      string
+	spoil     func(*scene)
+	kind      string // of the object, testenv.KindCluster if empty
+	condition string
+	want      string
+	says      string // in the message: what a person has to know
+	cure      func(*scene)
+	cured     string
+}
+
+func (b bad) reason() string { return strings.Fields(strings.TrimSuffix(b.want, ":"))[1] }
+
+func TestBadInputIsExplainedOnTheObjectAndHealsWithoutARestart(t *testing.T) {
+	hub, member := testenv.Clusters(t)
+	hub.Configure(t, hub.Reachable())
+	wire := &testenv.Wire{}
+	hub.Hub(t, wire.Tap, testenv.FastRecheck)
+
+	cases := append(append(badKubeconfigs(t), badRequests()...), takenNames()...)
+	scenes := make([]*scene, len(cases))
+	paths := make([]string, len(cases))
+	for i, b := range cases {
+		scenes[i] = &scene{t: t, hub: hub, member: member, ns: hub.Namespace(t), agentNS: member.Namespace(t)}
+		paths[i] = "/namespaces/" + scenes[i].ns + "/"
+		b.spoil(scenes[i])
+		scenes[i].remember()
+	}
+	for i, b := range cases {
+		t.Run(b.name, func(t *testing.T) { scenes[i].requireExplained(t, b) })
+	}
+	wire.RequireQuiet(t, 20, paths...)
+	for i, b := range cases {
+		t.Run(b.name+", cured", func(t *testing.T) { scenes[i].requireCured(t, b) })
+	}
+}
+
+func (s *scene) remember() {
+	if s.foreign != nil {
+		s.before = s.foreign()
+	}
+}
+
+func (b bad) kindOf() string {
+	if b.kind == "" {
+		return testenv.KindCluster
+	}
+	return b.kind
+}
+
+func (s *scene) requireExplained(t *testing.T, b bad) {
+	got := s.hub.WaitCondition(t, b.kindOf(), s.ns, object, b.condition, b.want)
+	assert.Contains(t, got, b.says)
+	testenv.Eventually(t, func() (bool, string) {
+		return s.hub.EventCount(t, s.ns, object, b.reason()) > 0, "no event " + b.reason()
+	})
+}
+
+func (s *scene) requireCured(t *testing.T, b bad) {
+	assert.Equal(t, 1, s.hub.EventCount(t, s.ns, object, b.reason()), "events %s", b.reason())
+	if s.foreign != nil {
+		assert.Equal(t, s.before, s.foreign(), "somebody else's object was touched")
+	}
+	s.t = t
+	b.cure(s)
+	s.hub.WaitCondition(t, b.kindOf(), s.ns, object, b.condition, b.cured)
+}
+
+// cluster makes the Cluster under test, whose kubeconfig Secret is "kubeconfig".
+func (s *scene) cluster(change ...func(*fleet.Cluster)) {
+	cluster := &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: object},
+		Spec:       fleet.ClusterSpec{KubeConfigSecret: "kubeconfig", AgentNamespace: s.agentNS},
+	}
+	for _, f := range change {
+		f(cluster)
+	}
+	_, err := s.hub.Fleet.Clusters(s.ns).Create(context.Background(), cluster, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+}
+
+// secret writes the kubeconfig Secret, whether or not it is there.
+func (s *scene) secret(data map[string][]byte) {
+	s.hub.WriteSecret(s.t, s.ns, "kubeconfig", data)
+}
+
+func (s *scene) goodSecret() {
+	s.secret(map[string][]byte{registration.KubeconfigValue: s.member.Kubeconfig()})
+}
+
+// kubeconfig is a bad input whose kubeconfig Secret has this data, cured by a good Secret.
+func kubeconfig(name, want, says string, data func(*scene) map[string][]byte) bad {
+	return bad{
+		name: "kubeconfig Secret " + name, condition: fleet.ConditionImported, want: want, says: says, cured: "True Imported",
+		spoil: func(s *scene) {
+			if data != nil {
+				s.secret(data(s))
+			}
+			s.cluster()
+		},
+		cure: (*scene).goodSecret,
+	}
+}
+
+func value(content func(*scene) []byte) func(*scene) map[string][]byte {
+	return func(s *scene) map[string][]byte {
+		return map[string][]byte{registration.KubeconfigValue: content(s)}
+	}
+}
+
+func text(content string) func(*scene) map[string][]byte {
+	return value(func(*scene) []byte { return []byte(content) })
+}
+
+func edited(edit func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo)) func(*scene) map[string][]byte {
+	return value(func(s *scene) []byte { return testenv.EditKubeconfig(s.t, s.member.Kubeconfig(), edit) })
+}
+
+func badKubeconfigs(t *testing.T) []bad {
+	silent, closed, web := testenv.SilentServer(t), testenv.ClosedPort(t), webServer(t)
+	return []bad{
+		kubeconfig("missing", "Unknown WaitingForKubeconfig", "/kubeconfig", nil),
+		kubeconfig("empty", "False KubeconfigInvalid", `no key "value"`, func(*scene) map[string][]byte { return nil }),
+		kubeconfig("with the wrong key", "False KubeconfigInvalid", "it has config", func(s *scene) map[string][]byte {
+			return map[string][]byte{"config": s.member.Kubeconfig()}
+		}),
+		kubeconfig("with garbage", "False KubeconfigInvalid", "is no kubeconfig", text("\x00\x01 {[")),
+		kubeconfig("with prose", "False KubeconfigInvalid", "", text("see the wiki")),
+		kubeconfig("with another kind", "False KubeconfigInvalid", "", text("apiVersion: v1\nkind: Secret\n")),
+		kubeconfig("without contexts", "False KubeconfigInvalid", "no current context", text("apiVersion: v1\nkind: Config\n")),
+		kubeconfig("with an exec plugin", "False KubeconfigInvalid", "runs a program", edited(withExec)),
+		kubeconfig("with an auth provider", "False KubeconfigInvalid", "runs a program", edited(withAuthProvider)),
+		kubeconfig("with a token file", "False KubeconfigInvalid", "names files", edited(withTokenFile)),
+		kubeconfig("with a CA file", "False KubeconfigInvalid", "names files", edited(withCAFile)),
+		kubeconfig("with a garbage CA", "False KubeconfigInvalid", "cannot be used", edited(withGarbageCA)),
+		kubeconfig("for a closed port", "False Unreachable", "connection refused", value(func(s *scene) []byte {
+			return testenv.At(s.t, s.member.Kubeconfig(), closed)
+		})),
+		kubeconfig("for a server that never answers", "False Unreachable", "tried again", value(func(s *scene) []byte {
+			return testenv.At(s.t, s.member.Kubeconfig(), silent)
+		})),
+		kubeconfig("for a web server", "False MemberError", "no Kubernetes API server", value(func(s *scene) []byte {
+			return testenv.At(s.t, s.member.Kubeconfig(), web)
+		})),
+		kubeconfig("with the CA of another server", "False CertificateUntrusted", "not trusted", value(func(s *scene) []byte {
+			return testenv.EditKubeconfig(s.t, s.member.Kubeconfig(), func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
+				c.CertificateAuthorityData = s.hub.CA()
+			})
+		})),
+		kubeconfig("with a credential the member refuses", "False Unauthorized", "renew it", value(func(s *scene) []byte {
+			return s.member.UserKubeconfig("not-a-token")
+		})),
+		kubeconfig("with garbage as apiServerCA", "False APIServerCAInvalid", "kubeconfig Secret", func(s *scene) map[string][]byte {
+			return map[string][]byte{
+				registration.KubeconfigValue: s.member.Kubeconfig(), registration.KubeconfigAPIServerCA: []byte("garbage"),
+			}
+		}),
+		forbiddenMember(), foreignKubeconfig(),
+	}
+}
+
+func withExec(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+	u.Exec = &clientcmdapi.ExecConfig{APIVersion: "client.authentication.k8s.io/v1", Command: "/bin/true", InteractiveMode: "Never"}
+}
+
+func withAuthProvider(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) {
+	u.AuthProvider = &clientcmdapi.AuthProviderConfig{Name: "oidc"}
+}
+
+func withTokenFile(_ *clientcmdapi.Cluster, u *clientcmdapi.AuthInfo) { u.TokenFile = "/etc/passwd" }
+
+func withCAFile(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
+	c.CertificateAuthority, c.CertificateAuthorityData = "/etc/passwd", nil
+}
+
+func withGarbageCA(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) {
+	c.CertificateAuthorityData = []byte("garbage")
+}
+
+// webServer answers every request with a page.
+func webServer(t *testing.T) string {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("<html>It works!</html>"))
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// forbiddenMember is cured on the member, which the hub does not watch: it finds out when it tries again.
+func forbiddenMember() bad {
+	return bad{
+		name: "kubeconfig of a user without rights", condition: fleet.ConditionImported,
+		want: "False Forbidden", says: "this right", cured: "True Imported",
+		spoil: func(s *scene) {
+			s.secret(map[string][]byte{registration.KubeconfigValue: s.member.UserKubeconfig(s.memberAccount())})
+			s.cluster()
+		},
+		cure: func(s *scene) {
+			_, err := s.member.Kubernetes.RbacV1().ClusterRoleBindings().Create(context.Background(), &rbacv1.ClusterRoleBinding{
+				ObjectMeta: metav1.ObjectMeta{Name: "importer-" + s.agentNS},
+				Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: s.agentNS, Name: "importer"}},
+				RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+			}, metav1.CreateOptions{})
+			require.NoError(s.t, err)
+		},
+	}
+}
+
+// memberAccount makes a ServiceAccount without rights on the member and returns its token.
+func (s *scene) memberAccount() string {
+	accounts := s.member.Kubernetes.CoreV1().ServiceAccounts(s.agentNS)
+	_, err := accounts.Create(context.Background(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "importer"}}, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+	return s.member.TokenOf(s.t, s.agentNS, "importer")
+}
+
+func foreignKubeconfig() bad {
+	var elsewhere string
+	return bad{
+		name: "kubeconfig Secret of another namespace", condition: fleet.ConditionImported,
+		want: "False KubeconfigNotAllowed", says: fleet.KubeconfigAllowedAnnotation, cured: "True Imported",
+		spoil: func(s *scene) {
+			elsewhere = s.hub.Namespace(s.t)
+			s.hub.WriteSecret(s.t, elsewhere, "kubeconfig", map[string][]byte{registration.KubeconfigValue: s.member.Kubeconfig()})
+			s.cluster(func(c *fleet.Cluster) { c.Spec.KubeConfigSecretNamespace = elsewhere })
+		},
+		cure: func(s *scene) {
+			patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"another, %s"}}}`, fleet.KubeconfigAllowedAnnotation, s.ns)
+			_, err := s.hub.Kubernetes.CoreV1().Secrets(elsewhere).Patch(context.Background(), "kubeconfig", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+			require.NoError(s.t, err)
+		},
+	}
+}
+
+// request makes the ClusterRegistration under test.
+func (s *scene) request(token string, spec fleet.ClusterRegistrationSpec) *fleet.ClusterRegistration {
+	labels := map[string]string{}
+	if token != "" {
+		labels[fleet.RegistrationTokenLabel] = token
+	}
+	if spec.ClientRandom == "" {
+		spec.ClientRandom = "random-" + s.ns
+	}
+	request, err := s.hub.Fleet.ClusterRegistrations(s.ns).Create(context.Background(), &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{Name: object, Labels: labels}, Spec: spec,
+	}, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+	return request
+}
+
+func (s *scene) token(name string) {
+	_, err := s.hub.Fleet.ClusterRegistrationTokens(s.ns).Create(context.Background(),
+		&fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+}
+
+func (s *scene) dropToken(name string) {
+	require.NoError(s.t, s.hub.Fleet.ClusterRegistrationTokens(s.ns).Delete(context.Background(), name, metav1.DeleteOptions{}))
+}
+
+// known makes a Cluster with that identity.
+func (s *scene) known(name, clientID string) {
+	_, err := s.hub.Fleet.Clusters(s.ns).Create(context.Background(), &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: fleet.ClusterSpec{ClientID: clientID},
+	}, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+}
+
+func badRequests() []bad {
+	granted := func(b bad) bad {
+		b.kind, b.condition, b.cured = testenv.KindRequest, fleet.ConditionGranted, "True Granted"
+		return b
+	}
+	edge := fleet.ClusterRegistrationSpec{ClientID: "edge"}
+	return []bad{
+		granted(bad{
+			name: "request that names a token which does not exist", want: "False TokenNotFound", says: "tok",
+			spoil: func(s *scene) { s.request("tok", edge) },
+			cure:  func(s *scene) { s.token("tok") },
+		}),
+		granted(bad{
+			name: "request that names no token where there are none", want: "False TokenUnknown", says: "has 0",
+			spoil: func(s *scene) { s.request("", edge) },
+			cure:  func(s *scene) { s.token("tok") },
+		}),
+		granted(bad{
+			name: "request that names no token where there are several", want: "False TokenUnknown", says: "has 2",
+			spoil: func(s *scene) { s.token("one"); s.token("two"); s.request("", edge) },
+			cure:  func(s *scene) { s.dropToken("one") },
+		}),
+		granted(bad{
+			name: "identity of two Clusters", want: "False ClientIDAmbiguous", says: "first, second",
+			spoil: func(s *scene) {
+				s.token("tok")
+				s.known("first", "edge")
+				s.known("second", "edge")
+				s.request("tok", edge)
+			},
+			cure: func(s *scene) {
+				_, err := s.hub.Fleet.Clusters(s.ns).Patch(context.Background(), "second", types.MergePatchType,
+					[]byte(`{"spec":{"clientID":"other"}}`), metav1.PatchOptions{})
+				require.NoError(s.t, err)
+			},
+		}),
+		granted(bad{
+			name: "identity whose Cluster's name is taken", want: "False ClusterNameTaken", says: registration.ClusterName("edge"),
+			spoil: func(s *scene) {
+				s.token("tok")
+				s.known(registration.ClusterName("edge"), "other")
+				s.request("tok", edge)
+			},
+			cure: func(s *scene) {
+				require.NoError(s.t, s.hub.Fleet.Clusters(s.ns).Delete(context.Background(), registration.ClusterName("edge"), metav1.DeleteOptions{}))
+			},
+		}),
+		{
+			name: "request without an identity", kind: testenv.KindRequest, condition: fleet.ConditionGranted,
+			want: "False ClientIDEmpty", says: "clientID", cured: "False ClientIDEmpty",
+			spoil: func(s *scene) { s.token("tok"); s.request("tok", fleet.ClusterRegistrationSpec{}) },
+			cure:  func(*scene) {}, // a request cannot be changed: the agent sends another one
+		},
+	}
+}
+
+func takenNames() []bad {
+	ctx := context.Background()
+	edge := fleet.ClusterRegistrationSpec{ClientID: "edge"}
+	return []bad{
+		{
+			name: "taken name of a token's values Secret", kind: testenv.KindToken, condition: fleet.ConditionReady,
+			want: "False NameConflict", says: "delete it", cured: "True TokenReady",
+			spoil: func(s *scene) { s.foreignSecret(s.ns, object); s.token(object) },
+			cure:  func(s *scene) { s.dropSecret(s.ns, object) },
+		},
+		{
+			name: "taken name of a request's Role", kind: testenv.KindRequest, condition: fleet.ConditionGranted,
+			want: "False NameConflict", says: "Role", cured: "True Granted",
+			spoil: func(s *scene) { s.foreignRole(); s.token("tok"); s.request("tok", edge) },
+			cure: func(s *scene) {
+				require.NoError(s.t, s.hub.Kubernetes.RbacV1().Roles(s.ns).Delete(ctx, object, metav1.DeleteOptions{}))
+			},
+		},
+		{
+			name: "taken name of a credential Secret", kind: testenv.KindRequest, condition: fleet.ConditionGranted,
+			want: "False NameConflict", says: "another clientRandom", cured: "True Granted",
+			spoil: func(s *scene) {
+				s.foreignSecret(testenv.RegistrationNamespace, registration.CredentialSecretName("edge", "random-"+s.ns))
+				s.token("tok")
+				s.request("tok", edge)
+			},
+			cure: func(s *scene) {
+				s.dropSecret(testenv.RegistrationNamespace, registration.CredentialSecretName("edge", "random-"+s.ns))
+			},
+		},
+		{
+			name: "taken name of a cluster namespace", condition: fleet.ConditionProcessed,
+			want: "False NameConflict", says: "delete the Namespace", cured: "True Processed",
+			spoil: func(s *scene) { s.foreignNamespace(); s.goodSecret(); s.cluster() },
+			cure: func(s *scene) {
+				name := registration.ClusterNamespace(s.ns, object)
+				require.NoError(s.t, s.hub.Kubernetes.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}))
+			},
+		},
+		{
+			name: "taken name of an import token", condition: fleet.ConditionImported,
+			want: "False NameConflict", says: "delete it", cured: "True Imported",
+			spoil: func(s *scene) { s.token(registration.ImportTokenName(object)); s.goodSecret(); s.cluster() },
+			cure:  func(s *scene) { s.dropToken(registration.ImportTokenName(object)) },
+		},
+	}
+}
+
+func (s *scene) foreignSecret(namespace, name string) {
+	s.hub.WriteSecret(s.t, namespace, name, map[string][]byte{"password": []byte("of somebody else")})
+	s.foreign = func() string {
+		secret, err := s.hub.Kubernetes.CoreV1().Secrets(namespace).Get(context.Background(), name, metav1.GetOptions{})
+		require.NoError(s.t, err)
+		return testenv.Bytes(s.t, secret)
+	}
+}
+
+func (s *scene) dropSecret(namespace, name string) {
+	require.NoError(s.t, s.hub.Kubernetes.CoreV1().Secrets(namespace).Delete(context.Background(), name, metav1.DeleteOptions{}))
+}
+
+func (s *scene) foreignRole() {
+	roles := s.hub.Kubernetes.RbacV1().Roles(s.ns)
+	_, err := roles.Create(context.Background(), &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Name: object},
+		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}},
+	}, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+	s.foreign = func() string {
+		role, err := roles.Get(context.Background(), object, metav1.GetOptions{})
+		require.NoError(s.t, err)
+		return testenv.Bytes(s.t, role)
+	}
+}
+
+func (s *scene) foreignNamespace() {
+	name := registration.ClusterNamespace(s.ns, object)
+	namespaces := s.hub.Kubernetes.CoreV1().Namespaces()
+	_, err := namespaces.Create(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+	s.foreign = func() string {
+		namespace, err := namespaces.Get(context.Background(), name, metav1.GetOptions{})
+		require.NoError(s.t, err)
+		return testenv.Bytes(s.t, namespace)
+	}
+}

@@ -1,0 +1,164 @@
+package badinput
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+const longest = 253
+
+// Names as long as Kubernetes allows do not fit into namespaces, labels and ServiceAccounts as they are.
+func TestTheLongestNamesRegister(t *testing.T) {
+	hub, member := testenv.Clusters(t)
+	hub.Configure(t, hub.Reachable())
+	hub.Hub(t)
+	for name, long := range map[string]string{
+		"letters": strings.Repeat("a", longest),
+		"dots":    strings.Repeat("a.", longest/2) + "b",
+		"dashes":  "a" + strings.Repeat("-", longest-2) + "b",
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Len(t, long, longest)
+			s := newScene(t, hub, member)
+			s.goodSecret()
+			s.cluster(func(c *fleet.Cluster) { c.Name = long })
+			hub.ClusterCondition(t, s.ns, long, fleet.ConditionImported, "True Imported")
+			bootstrap, err := member.Kubernetes.CoreV1().Secrets(s.agentNS).Get(t.Context(), registration.BootstrapSecret, metav1.GetOptions{})
+			require.NoError(t, err)
+			cluster, err := hub.Fleet.Clusters(s.ns).Get(t.Context(), long, metav1.GetOptions{})
+			require.NoError(t, err)
+			requireGrantedUnder(t, hub, testenv.BootstrapValues(bootstrap), long, cluster.Spec.ClientID, long)
+
+			values := hub.Token(t, s.ns, long, fleet.ClusterRegistrationTokenSpec{})
+			requireGrantedUnder(t, hub, values, long[:longest-1]+"c", "edge", registration.ClusterName("edge"))
+		})
+	}
+}
+
+// requireGrantedUnder has a request of that name granted for that Cluster.
+func requireGrantedUnder(t *testing.T, hub *testenv.Cluster, values registration.Values, name, clientID, cluster string) {
+	t.Helper()
+	request := hub.Send(t, values, &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{fleet.RegistrationTokenLabel: values.TokenName}},
+		Spec:       fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: "r-" + values.ClusterNamespace + cluster},
+	})
+	granted, credential := hub.Granted(t, values, request)
+	assert.Equal(t, cluster, granted.Status.ClusterName)
+	assert.Equal(t, cluster, string(credential.Data[registration.CredentialClusterName]))
+	bearer := string(credential.Data[registration.CredentialToken])
+	testenv.RequireMay(t, hub, bearer,
+		testenv.To("list", "bundledeployments.fleet.cattle.io", registration.ClusterNamespace(values.ClusterNamespace, cluster), ""),
+		testenv.To("patch", "clusters.fleet.cattle.io/status", values.ClusterNamespace, cluster))
+	_, err := hub.ClientFor(t, bearer).Fleet.Clusters(values.ClusterNamespace).Patch(t.Context(), cluster, types.MergePatchType,
+		[]byte(`{"status":{"agent":{"lastSeen":"2030-01-01T00:00:00Z"}}}`), metav1.PatchOptions{}, "status")
+	require.NoError(t, err, "the agent cannot send its heartbeat")
+}
+
+func TestStrangeIdentitiesRegisterUnderTheirOwnCluster(t *testing.T) {
+	hub, _ := testenv.Clusters(t)
+	hub.Configure(t, hub.Reachable())
+	hub.Hub(t)
+	ns := hub.Namespace(t)
+	values := hub.Token(t, ns, "tok", fleet.ClusterRegistrationTokenSpec{})
+	for name, clientID := range map[string]string{
+		"unicode":           "кластер-集群-🚀",
+		"spaces":            "my cluster in the cellar",
+		"slashes":           "../../etc/passwd",
+		"a template":        "{{ .Values.token }}${HOME}%s",
+		"the longest":       strings.Repeat("l", registration.MaxClientIDLength),
+		"a line break":      "a\nb",
+		"upper case letter": "UPPER",
+	} {
+		t.Run(name, func(t *testing.T) {
+			request := hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: "r-" + ns})
+			granted, _ := hub.Granted(t, values, request)
+			assert.Equal(t, registration.ClusterName(clientID), granted.Status.ClusterName)
+			cluster, err := hub.Fleet.Clusters(ns).Get(t.Context(), granted.Status.ClusterName, metav1.GetOptions{})
+			require.NoError(t, err)
+			assert.Equal(t, clientID, cluster.Spec.ClientID)
+		})
+	}
+}
+
+func TestLabelsAnAgentMayNotHaveAreLeftOutAndNamed(t *testing.T) {
+	hub, _ := testenv.Clusters(t)
+	hub.Configure(t, hub.Reachable())
+	hub.Hub(t)
+	ns := hub.Namespace(t)
+	values := hub.Token(t, ns, "tok", fleet.ClusterRegistrationTokenSpec{})
+	request := hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "edge", ClientRandom: "r-" + ns, ClusterLabels: map[string]string{
+		"env":                                       "test",
+		"fleet.cattle.io/cluster":                   "another",
+		"fleet.cattle.io/non-managed-agent":         "true",
+		"fleet.cattle.io/cluster-management":        "me",
+		"management.cattle.io/cluster-display-name": "production",
+		"not a key":                                 "x",
+		"value":                                     "not a value!",
+		"long":                                      strings.Repeat("v", 64),
+		"":                                          "no key",
+		fleet.CreatedByAgentPodLabel:                "fleet-agent-0",
+	}})
+	granted, _ := hub.Granted(t, values, request)
+	message := testenv.Condition(granted.Status.Conditions, fleet.ConditionGranted)
+	for _, key := range []string{"fleet.cattle.io/cluster", "fleet.cattle.io/cluster-management", "management.cattle.io/cluster-display-name", "not a key", "value", "long"} {
+		assert.Contains(t, message, key)
+	}
+	cluster, err := hub.Fleet.Clusters(ns).Get(t.Context(), granted.Status.ClusterName, metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, map[string]string{
+		"env": "test", fleet.CreatedByAgentPodLabel: "fleet-agent-0", fleet.ClusterLabel: cluster.Name,
+	}, cluster.Labels)
+}
+
+func TestAnIdentityThatIsTooLongIsRefusedAtTheDoorAndByTheHub(t *testing.T) {
+	hub := testenv.OwnCluster(t, "lax")
+	hub.Configure(t, hub.Reachable())
+	wire := &testenv.Wire{}
+	hub.Hub(t, wire.Tap)
+	ns := hub.Namespace(t)
+	values := hub.Token(t, ns, "tok", fleet.ClusterRegistrationTokenSpec{})
+	spec := fleet.ClusterRegistrationSpec{ClientID: strings.Repeat("x", 10_000), ClientRandom: "r"}
+	refused := &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Name: "refused"}, Spec: spec}
+	_, err := hub.Fleet.ClusterRegistrations(ns).Create(t.Context(), refused, metav1.CreateOptions{})
+	require.True(t, apierrors.IsInvalid(err), "%v", err)
+	require.ErrorContains(t, err, "clientID")
+
+	loosen(t, hub)
+	var request *fleet.ClusterRegistration
+	testenv.Eventually(t, func() (bool, string) { // the new schema is in force a moment later
+		request, err = hub.Fleet.ClusterRegistrations(ns).Create(t.Context(), &fleet.ClusterRegistration{
+			ObjectMeta: metav1.ObjectMeta{Name: object, Labels: map[string]string{fleet.RegistrationTokenLabel: values.TokenName}}, Spec: spec,
+		}, metav1.CreateOptions{})
+		return err == nil, "the looser schema is not in force"
+	})
+	hub.WaitCondition(t, testenv.KindRequest, ns, request.Name, fleet.ConditionGranted, "False ClientIDTooLong")
+	testenv.Eventually(t, func() (bool, string) {
+		return hub.EventCount(t, ns, object, fleet.ReasonClientIDTooLong) == 1, "not one event"
+	})
+	wire.RequireQuiet(t, 20, "/namespaces/"+ns+"/")
+	list, err := hub.Fleet.Clusters(ns).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	assert.Empty(t, list.Items)
+}
+
+// loosen takes the limits off the schema, as the CRD of another component may have none.
+func loosen(t *testing.T, hub *testenv.Cluster) {
+	t.Helper()
+	extensions, err := clientset.NewForConfig(hub.RESTConfig())
+	require.NoError(t, err)
+	patch := `[{"op":"remove","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/clientID/maxLength"}]`
+	_, err = extensions.ApiextensionsV1().CustomResourceDefinitions().Patch(t.Context(), "clusterregistrations.fleet.cattle.io",
+		types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+	require.NoError(t, err)
+}

@@ -1,0 +1,29 @@
+package badinput
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// Each kind has a watch of its own, so the hub may see that a token is ready before it sees the Secret of that token.
+func TestAnImportGoesOnTheMomentTheHubSeesTheTokensSecret(t *testing.T) {
+	hub, member := testenv.Clusters(t)
+	hub.Configure(t, hub.Reachable())
+	wire, lag := &testenv.Wire{}, testenv.LagOf("/api/v1/secrets", fleet.ManagedLabel)
+	wire.Inject(lag.Harm)
+	hub.Hub(t, wire.Tap)
+	s := newScene(t, hub, member)
+	s.goodSecret()
+	lag.Begin()
+	s.cluster()
+	hub.WaitCondition(t, testenv.KindToken, s.ns, "import-token-"+object, fleet.ConditionReady, "True")
+	hub.ClusterCondition(t, s.ns, object, fleet.ConditionImported, "Unknown WaitingForToken")
+	lag.End()
+	testenv.Eventually(t, func() (bool, string) {
+		got := hub.ConditionOf(testenv.KindCluster, s.ns, object, fleet.ConditionImported)
+		return strings.HasPrefix(got, "True"), got
+	})
+}

@@ -1,0 +1,381 @@
+package bundles
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers"
+)
+
+func newShop(t *testing.T, change ...func(*controllers.Options)) (shop, *testenv.Running) {
+	t.Helper()
+	s := testenv.NewStage(t, change...)
+	return shop{hub: s.Hub, ns: s.Namespace}, s.Running
+}
+
+func TestBundlesReachTheClustersTheirTargetsMatch(t *testing.T) {
+	s, _ := newShop(t)
+	all := []string{"a", "b", "c"}
+	s.cluster(t, "a", map[string]string{"env": "prod"})
+	s.cluster(t, "b", map[string]string{"env": "dev", fleet.ClusterDisplayNameLabel: "Bob"})
+	s.cluster(t, "c", map[string]string{"env": "prod", "edge": "yes"})
+	for name, selector := range map[string]*metav1.LabelSelector{"edges": selecting("edge", "yes"), "devs": selecting("env", "dev")} {
+		_, err := s.hub.Fleet.ClusterGroups(s.ns).Create(t.Context(), &fleet.ClusterGroup{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"kind": name}}, Spec: fleet.ClusterGroupSpec{Selector: selector},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	for name, target := range map[string]fleet.BundleTarget{
+		"by-name":           {ClusterName: "a"},
+		"by-display-name":   {ClusterName: "Bob"},
+		"by-label":          {ClusterSelector: selecting("env", "prod")},
+		"by-group":          {ClusterGroup: "edges"},
+		"by-group-selector": {ClusterGroupSelector: selecting("kind", "devs")},
+		"by-all-of-it":      {ClusterName: "a", ClusterSelector: selecting("env", "dev")},
+		"by-nothing":        {},
+		"everywhere":        {ClusterSelector: &metav1.LabelSelector{}},
+	} {
+		s.bundle(t, name, "same", func(b *fleet.Bundle) { b.Spec.Targets = []fleet.BundleTarget{target} })
+	}
+	s.requireOn(t, "by-name", all, "a")
+	s.requireOn(t, "by-display-name", all, "b")
+	s.requireOn(t, "by-label", all, "a", "c")
+	s.requireOn(t, "by-group", all, "c")
+	s.requireOn(t, "by-group-selector", all, "b")
+	s.requireOn(t, "everywhere", all, "a", "b", "c")
+	s.requireOn(t, "by-all-of-it", all)
+	s.requireOn(t, "by-nothing", all)
+	s.requireBundle(t, "by-nothing", "0/0", "", "True NoClusters")
+
+	s.merge(t, "Cluster", "b", `{"metadata":{"labels":{"env":"prod"}}}`)
+	s.requireOn(t, "by-label", all, "a", "b", "c")
+	s.requireOn(t, "by-group-selector", all)
+	s.merge(t, "ClusterGroup", "edges", `{"spec":{"selector":{"matchLabels":{"edge":null,"env":"prod"}}}}`)
+	s.requireOn(t, "by-group", all, "a", "b", "c")
+	s.merge(t, "ClusterGroup", "devs", `{"metadata":{"labels":{"kind":"none"}},"spec":{"selector":{"matchLabels":{"env":"prod"}}}}`)
+	s.merge(t, "Bundle", "by-name", `{"spec":{"targets":[{"clusterName":"c"}]}}`)
+	s.requireOn(t, "by-name", all, "c")
+	s.cluster(t, "d", map[string]string{"env": "prod"})
+	s.requireOn(t, "by-label", append(all, "d"), "a", "b", "c", "d")
+	s.requireOn(t, "by-group-selector", all)
+}
+
+func TestABundleDeploymentSaysAllAnAgentNeeds(t *testing.T) {
+	s, _ := newShop(t)
+	s.cluster(t, "a", nil)
+	s.bundle(t, "app", "whole", func(b *fleet.Bundle) {
+		b.Labels = map[string]string{"app": "x", "fleet.cattle.io/repo-name": "repo", "objectset.rio.cattle.io/hash": "h"}
+		b.Spec.CorrectDrift = &fleet.CorrectDrift{Enabled: true}
+		b.Spec.DependsOn = []fleet.BundleRef{{Name: "first"}}
+		b.Spec.Helm = &fleet.HelmOptions{ReleaseName: "r", Values: &fleet.GenericMap{Data: map[string]any{"a": map[string]any{"b": int64(1), "none": nil}}}}
+		b.Spec.Targets = []fleet.BundleTarget{{ClusterName: "a", BundleDeploymentOptions: fleet.BundleDeploymentOptions{
+			DefaultNamespace: "elsewhere", Helm: &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"a": map[string]any{"c": "d"}}}},
+		}}}
+	})
+	d := s.deployment(t, "a", "app")
+	assert.Equal(t, map[string]string{
+		"app": "x", "fleet.cattle.io/repo-name": "repo",
+		"fleet.cattle.io/managed": "true", "fleet.cattle.io/bundle-name": "app", "fleet.cattle.io/bundle-namespace": s.ns,
+		"fleet.cattle.io/cluster": "a", "fleet.cattle.io/cluster-namespace": s.ns, "fleet.cattle.io/content-name": contentName(t, "whole"),
+	}, d.Labels)
+	assert.Empty(t, d.Finalizers)
+	assert.Equal(t, "elsewhere", d.Spec.Options.DefaultNamespace)
+	assert.Equal(t, map[string]any{"a": map[string]any{"b": int64(1), "c": "d", "none": nil}}, d.Spec.Options.Helm.Values.Data)
+	assert.Equal(t, "r", d.Spec.Options.Helm.ReleaseName)
+	assert.Equal(t, d.Spec.Options, d.Spec.StagedOptions)
+	assert.Equal(t, d.Spec.DeploymentID, d.Spec.StagedDeploymentID)
+	assert.Regexp(t, "^"+contentName(t, "whole")+":[0-9a-f]{64}$", d.Spec.DeploymentID)
+	assert.Equal(t, &fleet.CorrectDrift{Enabled: true}, d.Spec.CorrectDrift)
+	assert.Equal(t, []fleet.BundleRef{{Name: "first"}}, d.Spec.DependsOn)
+	c := testenv.RequireThere(t, s.hub.Fleet.Contents().Get, contentName(t, "whole"))
+	assert.Equal(t, "true", c.Labels[fleet.ManagedLabel])
+	assert.NotEmpty(t, c.Content)
+
+	s.merge(t, "Bundle", "app", `{"metadata":{"labels":{"app":null}},"spec":{"dependsOn":null,"helm":{"values":{"a":{"none":null,"b":2}}}}}`)
+	d = s.eventuallyDeployment(t, "a", "app", func(d *fleet.BundleDeployment) bool {
+		return d.Spec.DependsOn == nil && d.Labels["app"] == ""
+	})
+	assert.Equal(t, map[string]any{"a": map[string]any{"b": int64(2), "c": "d"}}, d.Spec.Options.Helm.Values.Data)
+	assert.Equal(t, int64(2), d.Generation, "one change of the Bundle is one change of its BundleDeployment")
+}
+
+func TestWhatAgentsReportIsShownOnBundleAndCluster(t *testing.T) {
+	s, _ := newShop(t)
+	s.cluster(t, "a", nil)
+	s.cluster(t, "b", nil)
+	s.requireCluster(t, "a", "0/0", "True AllReady")
+	s.bundle(t, "one", "one", everywhere)
+	s.bundle(t, "two", "two", everywhere)
+	s.requireCluster(t, "a", "0/2", "False NotReady: WaitApplied(2) [Bundle one; Bundle two]")
+	s.reports(t, "a", "one", nil)
+	s.requireBundle(t, "one", "1/2", "WaitApplied", "False NotReady: WaitApplied(1) [Cluster "+s.ns+"/b]")
+	s.reports(t, "b", "one", fails("no such chart"))
+	b := s.requireBundle(t, "one", "1/2", "ErrApplied", "False DeployFailed: ErrApplied(1) [Cluster "+s.ns+"/b: no such chart]")
+	assert.Equal(t, fleet.BundleSummary{Ready: 1, ErrApplied: 1, DesiredReady: 2, NonReadyResources: []fleet.NonReadyResource{
+		{Name: s.ns + "/b", State: fleet.ErrApplied, Message: "no such chart"},
+	}}, b.Status.Summary)
+	assert.Equal(t, 1, b.Status.Unavailable)
+	assert.NotEmpty(t, b.Status.ResourcesSHA256Sum)
+	assert.Contains(t, b.Finalizers, fleet.BundleFinalizer)
+	s.requireCluster(t, "b", "0/2", "False DeployFailed: ErrApplied(1) [Bundle one: no such chart]; WaitApplied(1) [Bundle two]")
+
+	for _, cluster := range []string{"a", "b"} {
+		s.reports(t, cluster, "one", nil)
+		s.reports(t, cluster, "two", nil)
+	}
+	s.requireBundle(t, "one", "2/2", "", "True AllReady")
+	s.requireBundle(t, "two", "2/2", "", "True AllReady")
+	c := s.requireCluster(t, "b", "2/2", "True AllReady")
+	assert.Equal(t, fleet.BundleSummary{Ready: 2, DesiredReady: 2}, c.Status.Summary)
+	assert.Equal(t, fleet.ResourceCounts{Ready: 4, DesiredReady: 4}, c.Status.ResourceCounts)
+	s.hub.RequireEvents(t, s.ns, "one", fleet.ReasonDeployFailed, 1)
+	s.hub.RequireEvents(t, s.ns, "one", fleet.ReasonAllReady, 1) // right again after a failure, and no other time
+
+	s.merge(t, "Bundle", "one", `{"spec":{"namespace":"other"}}`)
+	s.requireBundle(t, "one", "0/2", "WaitApplied", "False NotReady")
+}
+
+func TestAPausedBundleOrClusterOnlyStages(t *testing.T) {
+	s, _ := newShop(t, soonCollected)
+	s.cluster(t, "a", nil)
+	s.bundle(t, "app", "before-"+s.ns, everywhere)
+	s.reports(t, "a", "app", nil)
+	deployed := s.deployment(t, "a", "app").Spec.DeploymentID
+	s.merge(t, "Cluster", "a", `{"spec":{"paused":true}}`)
+	s.eventuallyDeployment(t, "a", "app", func(d *fleet.BundleDeployment) bool { return d.Spec.Paused })
+	s.change(t, "app", "after-"+s.ns)
+	d := s.eventuallyDeployment(t, "a", "app", func(d *fleet.BundleDeployment) bool { return d.Spec.StagedDeploymentID != deployed })
+	assert.Equal(t, deployed, d.Spec.DeploymentID)
+	assert.Equal(t, contentName(t, "before-"+s.ns), d.Labels[fleet.ContentNameLabel])
+	s.requireBundle(t, "app", "0/1", "OutOfSync", "False NotReady: OutOfSync(1) [Cluster "+s.ns+"/a: paused]")
+	s.bundle(t, "new", "new-"+s.ns, everywhere)
+	s.requireBundle(t, "new", "0/1", "OutOfSync", "False NotReady")
+	for _, text := range []string{"before-", "after-", "new-"} { // deployed or staged, each is needed
+		testenv.EventuallyThere(t, s.hub.Fleet.Contents().Get, contentName(t, text+s.ns))
+	}
+	s.merge(t, "Cluster", "a", `{"spec":{"paused":null}}`)
+	s.eventuallyDeployment(t, "a", "app", func(d *fleet.BundleDeployment) bool { return d.Spec.DeploymentID != deployed })
+	s.requireNoContent(t, "before-"+s.ns)
+}
+
+func (s shop) change(t *testing.T, bundle, text string) {
+	t.Helper()
+	s.merge(t, "Bundle", bundle, `{"spec":{"resources":`+testenv.Bytes(t, file(text))+`}}`)
+}
+
+func TestAContentIsSharedAndGoesWithItsLastUser(t *testing.T) {
+	s, _ := newShop(t, soonCollected)
+	text := "shared-" + s.ns
+	s.cluster(t, "a", nil)
+	s.cluster(t, "b", nil)
+	s.bundle(t, "one", text, everywhere)
+	s.bundle(t, "two", text, namedTarget("a"))
+	s.requireOn(t, "one", []string{"a", "b"}, "a", "b")
+	s.deployment(t, "a", "two")
+	shared := testenv.EventuallyThere(t, s.hub.Fleet.Contents().Get, contentName(t, text))
+
+	require.NoError(t, s.hub.Fleet.Contents().Delete(t.Context(), shared.Name, metav1.DeleteOptions{}))
+	testenv.Eventually(t, func() (bool, string) { // somebody needs it: it is made again
+		again, err := s.hub.Fleet.Contents().Get(t.Context(), shared.Name, metav1.GetOptions{})
+		return err == nil && again.UID != shared.UID, fmt.Sprint(err)
+	})
+	s.deleteBundle(t, "one")
+	testenv.RequireGone(t, s.hub.Fleet.Bundles(s.ns).Get, "Bundle", "one")
+	s.requireOn(t, "one", []string{"a", "b"})
+	s.deployment(t, "a", "two")
+	testenv.RequireThere(t, s.hub.Fleet.Contents().Get, shared.Name)
+	s.change(t, "two", "other-"+s.ns)
+	s.requireNoContent(t, text)
+	require.NoError(t, s.hub.Fleet.Clusters(s.ns).Delete(t.Context(), "a", metav1.DeleteOptions{}))
+	s.requireNoContent(t, "other-"+s.ns)
+	s.requireBundle(t, "two", "0/0", "", "True NoClusters")
+}
+
+func TestContentsThatAreLeftOrForeign(t *testing.T) {
+	s, running := newShop(t, soonCollected)
+	running.Stop(t)
+	name := func(prefix string) string { return (prefix + strings.Repeat("0123456789abcdef", 4))[:63] }
+	for _, c := range []*fleet.Content{
+		{ObjectMeta: metav1.ObjectMeta{Name: name("s-"), Labels: nil}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "ours", Labels: map[string]string{fleet.ManagedLabel: "true"}}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "foreign"}},
+	} {
+		_, err := s.hub.Fleet.Contents().Create(t.Context(), c, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	s.hub.Hub(t, soonCollected)
+	testenv.RequireGone(t, s.hub.Fleet.Contents().Get, "Content", name("s-"))
+	testenv.RequireGone(t, s.hub.Fleet.Contents().Get, "Content", "ours")
+	testenv.RequireThere(t, s.hub.Fleet.Contents().Get, "foreign")
+	require.NoError(t, s.hub.Fleet.Contents().Delete(t.Context(), "foreign", metav1.DeleteOptions{}))
+}
+
+func TestWhatSomebodyElseDidToABundleDeploymentIsRepaired(t *testing.T) {
+	s, _ := newShop(t)
+	s.cluster(t, "a", nil)
+	s.bundle(t, "app", "app", everywhere)
+	d := s.deployment(t, "a", "app")
+	client := s.hub.Fleet.BundleDeployments(d.Namespace)
+
+	_, err := client.Patch(t.Context(), "app", types.MergePatchType,
+		[]byte(`{"metadata":{"finalizers":["`+fleet.BundleDeploymentFinalizer+`"],"labels":{"x":"y"}},"spec":{"deploymentID":"other:1"}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	s.eventuallyDeployment(t, "a", "app", func(now *fleet.BundleDeployment) bool {
+		return now.Spec.DeploymentID == d.Spec.DeploymentID && now.Labels["x"] == ""
+	})
+	_, err = client.Patch(t.Context(), "app", types.JSONPatchType, // in the form the hub patches
+		[]byte(`[{"op":"replace","path":"/metadata/resourceVersion","value":"`+d.ResourceVersion+`"},{"op":"add","path":"/spec","value":{}}]`), metav1.PatchOptions{})
+	require.True(t, apierrors.IsConflict(err), "a patch based on an older version must be refused: %v", err)
+	require.NoError(t, client.Delete(t.Context(), "app", metav1.DeleteOptions{}))
+	s.eventuallyDeployment(t, "a", "app", func(now *fleet.BundleDeployment) bool { return now.UID != d.UID })
+}
+
+func TestABundleDeploymentOfSomebodyElseIsNotTakenOver(t *testing.T) {
+	s, running := newShop(t)
+	s.cluster(t, "a", nil)
+	running.Stop(t)
+	foreign, err := s.hub.Fleet.BundleDeployments(s.namespaceOf("a")).Create(t.Context(), &fleet.BundleDeployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "app"}, Spec: fleet.BundleDeploymentSpec{DeploymentID: "mine"},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.bundle(t, "app", "app", everywhere)
+	s.hub.Hub(t)
+	s.hub.ClusterCondition(t, s.ns, "a", fleet.ConditionReady, "False NameConflict")
+	after := testenv.RequireThere(t, s.hub.Fleet.BundleDeployments(foreign.Namespace).Get, "app")
+	assert.Equal(t, testenv.Bytes(t, foreign), testenv.Bytes(t, after))
+}
+
+func TestWhatTheHubCannotDoIsSaidAndChangesNothing(t *testing.T) {
+	s, _ := newShop(t, testenv.Ahead(time.Minute)) // past the moment until which a Bundle without reports may be silent
+	s.cluster(t, "a", nil)
+	s.bundle(t, "app", "app", everywhere)
+	d := s.deployment(t, "a", "app")
+	s.merge(t, "Bundle", "app", `{"spec":{"kustomize":{"dir":"x"},"contentsId":"oci"}}`)
+	s.requireBundle(t, "app", "0/1", "WaitApplied", "False Unsupported: this hub cannot carry out spec.contentsId, spec.kustomize")
+	s.merge(t, "Bundle", "app", `{"spec":{"kustomize":null,"contentsId":null,"targets":[{"clusterSelector":{"matchExpressions":[{"key":"a","operator":"Like"}]}}]}}`)
+	s.requireBundle(t, "app", "0/1", "WaitApplied", "False BundleInvalid: spec.targets[0].clusterSelector")
+	s.merge(t, "Bundle", "app", `{"spec":{"targets":[{"clusterName":"a"}],"resources":[{"name":"f","encoding":"zip"}]}}`)
+	s.requireBundle(t, "app", "0/1", "WaitApplied", `False BundleInvalid: spec.resources: resource f has the unknown encoding "zip"`)
+	after := testenv.RequireThere(t, s.hub.Fleet.BundleDeployments(d.Namespace).Get, "app")
+	assert.Equal(t, testenv.Bytes(t, d), testenv.Bytes(t, after))
+	s.hub.RequireEvents(t, s.ns, "app", fleet.ReasonUnsupported, 1)
+}
+
+func TestARestartOverSettledBundlesWritesNothing(t *testing.T) {
+	first := &testenv.Recorder{}
+	s, running := newShop(t, first.Wrap)
+	for _, name := range []string{"a", "b", "c"} {
+		s.cluster(t, name, map[string]string{"name": name})
+	}
+	s.bundle(t, "app", "app", everywhere)
+	s.bundle(t, "one", "one", namedTarget("b"))
+	s.bundle(t, "none", "none", namedTarget("nobody"))
+	for _, name := range []string{"a", "b", "c"} {
+		s.reports(t, name, "app", nil)
+	}
+	s.reports(t, "b", "one", fails("no"))
+	s.requireBundle(t, "app", "3/3", "", "True")
+	s.requireBundle(t, "one", "0/1", "ErrApplied", "False")
+	s.requireBundle(t, "none", "0/0", "", "True")
+	s.requireCluster(t, "b", "1/2", "False DeployFailed")
+	first.Settle(t)
+	running.Stop(t)
+
+	again := &testenv.Recorder{}
+	s.hub.Hub(t, again.Wrap)
+	assert.Empty(t, ownWrites(again.Settle(t), s))
+	s.change(t, "one", "changed")
+	s.eventuallyDeployment(t, "b", "one", func(d *fleet.BundleDeployment) bool {
+		return d.Labels[fleet.ContentNameLabel] == contentName(t, "changed")
+	})
+	assert.NotEmpty(t, ownWrites(again.Settle(t), s), "the recorder does see writes")
+}
+
+// ownWrites are those about the workspace and its Clusters: other tests may have left work on the shared hub.
+func ownWrites(all []testenv.Sent, s shop) []testenv.Sent {
+	return slices.DeleteFunc(testenv.WritesIn(all), func(w testenv.Sent) bool {
+		return !strings.Contains(w.Path, s.ns) && !strings.Contains(w.Path, "/contents")
+	})
+}
+
+func TestABundleForOneClusterLeavesItsNeighboursAlone(t *testing.T) {
+	r := &testenv.Recorder{}
+	s, _ := newShop(t, r.Wrap)
+	const neighbours = 30
+	for i := range neighbours {
+		s.cluster(t, fmt.Sprintf("c%d", i), nil)
+	}
+	r.Settle(t)
+	s.bundle(t, "one", "one-"+s.ns, namedTarget("c7"))
+	s.deployment(t, "c7", "one")
+	s.reports(t, "c7", "one", nil)
+	s.requireBundle(t, "one", "1/1", "", "True")
+	s.requireCluster(t, "c7", "1/1", "True")
+	all := r.Settle(t)
+	t.Logf("a Bundle for one of %d Clusters, until it is ready: %v", neighbours, bundleBill(all))
+	for _, w := range all {
+		for i := range neighbours {
+			name := fmt.Sprintf("c%d", i)
+			if i != 7 && (strings.HasSuffix(w.Path, "/clusters/"+name+"/status") || strings.Contains(w.Path, s.namespaceOf(name))) {
+				t.Errorf("%s has nothing to do with Cluster %s", w, name)
+			}
+		}
+	}
+	s.change(t, "one", "two-"+s.ns)
+	s.requireBundle(t, "one", "0/1", "WaitApplied", "False")
+	t.Logf("a change of it: %v", bundleBill(r.Settle(t)))
+	s.reports(t, "c7", "one", nil)
+	s.requireBundle(t, "one", "1/1", "", "True")
+	t.Logf("a report of its agent: %v", bundleBill(r.Settle(t)))
+	s.deleteBundle(t, "one")
+	testenv.RequireGone(t, s.hub.Fleet.Bundles(s.ns).Get, "Bundle", "one")
+	t.Logf("its end: %v", bundleBill(r.Settle(t)))
+}
+
+// bundleBill is what something cost, by kind of request.
+func bundleBill(all []testenv.Sent) map[string]int {
+	lines := map[string]int{}
+	for _, s := range all {
+		for _, kind := range []string{"contents", "bundledeployments", "bundles", "clusters", "events"} {
+			if strings.Contains(s.Path, "/"+kind) {
+				if strings.HasSuffix(s.Path, "/status") {
+					kind += "/status"
+				}
+				lines[fmt.Sprintf("%s %s %dxx", s.Method, kind, s.Code/100)]++
+				break
+			}
+		}
+	}
+	return lines
+}
+
+func TestAHubThatLeavesBundlesToOthersTouchesNone(t *testing.T) {
+	r := &testenv.Recorder{}
+	s, running := newShop(t, r.Wrap, func(o *controllers.Options) { o.DisableBundles = true })
+	s.cluster(t, "a", nil)
+	s.bundle(t, "app", "left", everywhere)
+	before := testenv.RequireThere(t, s.hub.Fleet.Bundles(s.ns).Get, "app")
+	all := r.Settle(t)
+	assert.Equal(t, testenv.Bytes(t, before), testenv.Bytes(t, testenv.RequireThere(t, s.hub.Fleet.Bundles(s.ns).Get, "app")))
+	assert.False(t, isThere(t.Context(), s.hub.Fleet.BundleDeployments(s.namespaceOf("a")).Get, "app"))
+	c := testenv.RequireThere(t, s.hub.Fleet.Clusters(s.ns).Get, "a")
+	assert.Equal(t, "absent", testenv.Condition(c.Status.Conditions, fleet.ConditionReady))
+	for _, request := range all {
+		assert.NotContains(t, request.Path, "/v1alpha1/contents")
+		assert.NotRegexp(t, "/v1alpha1/.*bundledeployments", request.Path)
+	}
+	running.Stop(t)
+	s.hub.Hub(t)
+	s.deployment(t, "a", "app")
+}

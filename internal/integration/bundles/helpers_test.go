@@ -1,0 +1,201 @@
+package bundles
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/content"
+	"github.com/muster-fleet/muster/pkg/controllers"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// soonCollected is for tests that wait for a Content to be collected.
+func soonCollected(o *controllers.Options) { o.ContentGrace = 500 * time.Millisecond }
+
+// shop is a workspace with Clusters and Bundles in it; the test plays the agents.
+type shop struct {
+	hub *testenv.Cluster
+	ns  string
+}
+
+// cluster makes a Cluster without a Bundle for its agent, so that only the test's are counted.
+func (s shop) cluster(t *testing.T, name string, labels map[string]string) {
+	t.Helper()
+	all := map[string]string{fleet.NonManagedAgentLabel: "true"}
+	for key, value := range labels {
+		all[key] = value
+	}
+	_, err := s.hub.Fleet.Clusters(s.ns).Create(t.Context(),
+		&fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: all}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.hub.ClusterCondition(t, s.ns, name, fleet.ConditionProcessed, "True")
+}
+
+// bundle makes a Bundle with one file, whose text is given.
+func (s shop) bundle(t *testing.T, name, text string, change func(*fleet.Bundle)) {
+	t.Helper()
+	b := &fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: fleet.BundleSpec{
+		BundleDeploymentOptions: fleet.BundleDeploymentOptions{DefaultNamespace: "default"}, Resources: file(text),
+	}}
+	change(b)
+	_, err := s.hub.Fleet.Bundles(s.ns).Create(t.Context(), b, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+// file has the workspace in no way, so equal texts give one Content.
+func file(text string) []fleet.BundleResource {
+	return []fleet.BundleResource{{Name: "cm.yaml", Content: "kind: ConfigMap\napiVersion: v1\nmetadata: {name: x}\ndata: {text: " + text + "}"}}
+}
+
+func contentName(t *testing.T, text string) string {
+	t.Helper()
+	name, _, err := content.Digest(file(text))
+	require.NoError(t, err)
+	return name
+}
+
+func everywhere(b *fleet.Bundle) {
+	b.Spec.Targets = []fleet.BundleTarget{{ClusterSelector: &metav1.LabelSelector{}}}
+}
+
+func namedTarget(cluster string) func(*fleet.Bundle) {
+	return func(b *fleet.Bundle) { b.Spec.Targets = []fleet.BundleTarget{{ClusterName: cluster}} }
+}
+
+func selecting(key, value string) *metav1.LabelSelector {
+	return &metav1.LabelSelector{MatchLabels: map[string]string{key: value}}
+}
+
+func (s shop) merge(t *testing.T, kind, name, patch string) {
+	t.Helper()
+	var err error
+	switch kind {
+	case "Bundle":
+		_, err = s.hub.Fleet.Bundles(s.ns).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	case "ClusterGroup":
+		_, err = s.hub.Fleet.ClusterGroups(s.ns).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	default:
+		_, err = s.hub.Fleet.Clusters(s.ns).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	}
+	require.NoError(t, err)
+}
+
+func (s shop) namespaceOf(cluster string) string { return registration.ClusterNamespace(s.ns, cluster) }
+
+// requireOn waits until a Bundle is deployed to exactly these Clusters of those that are asked about.
+func (s shop) requireOn(t *testing.T, bundle string, all []string, want ...string) {
+	t.Helper()
+	testenv.Eventually(t, func() (bool, string) {
+		var on []string
+		for _, cluster := range all {
+			if _, err := s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).Get(t.Context(), bundle, metav1.GetOptions{}); err == nil {
+				on = append(on, cluster)
+			}
+		}
+		return slices.Equal(on, want), fmt.Sprintf("Bundle %s is on %v, want %v", bundle, on, want)
+	})
+}
+
+func (s shop) deployment(t *testing.T, cluster, bundle string) *fleet.BundleDeployment {
+	t.Helper()
+	return testenv.EventuallyThere(t, s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).Get, bundle)
+}
+
+// eventuallyDeployment waits until a BundleDeployment is as check wants it.
+func (s shop) eventuallyDeployment(t *testing.T, cluster, bundle string, check func(*fleet.BundleDeployment) bool) (found *fleet.BundleDeployment) {
+	t.Helper()
+	testenv.Eventually(t, func() (bool, string) {
+		d, err := s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).Get(t.Context(), bundle, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		found = d
+		return check(d), fmt.Sprintf("%+v", d.Spec)
+	})
+	return found
+}
+
+// reports has the agent of a Cluster report about what it is to deploy now.
+func (s shop) reports(t *testing.T, cluster, bundle string, change func(*fleet.BundleDeploymentStatus)) {
+	t.Helper()
+	d := s.deployment(t, cluster, bundle)
+	status := fleet.BundleDeploymentStatus{
+		AppliedDeploymentID: d.Spec.DeploymentID, Ready: true, NonModified: true,
+		ResourceCounts: fleet.ResourceCounts{Ready: 2, DesiredReady: 2},
+		Conditions:     []testenv.Generic{{Type: fleet.ConditionDeployed, Status: "True"}},
+	}
+	if change != nil {
+		change(&status)
+	}
+	patch, err := json.Marshal(map[string]any{"status": status})
+	require.NoError(t, err)
+	_, err = s.hub.Fleet.BundleDeployments(d.Namespace).Patch(t.Context(), bundle, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+}
+
+func fails(why string) func(*fleet.BundleDeploymentStatus) {
+	return func(s *fleet.BundleDeploymentStatus) {
+		*s = fleet.BundleDeploymentStatus{Conditions: []testenv.Generic{{Type: fleet.ConditionDeployed, Status: "False", Message: why}}}
+	}
+}
+
+// requireBundle waits until the Bundle shows this: "x/y", state and condition.
+func (s shop) requireBundle(t *testing.T, name, readyClusters, state, condition string) *fleet.Bundle {
+	t.Helper()
+	var found *fleet.Bundle
+	testenv.Eventually(t, func() (bool, string) {
+		b, err := s.hub.Fleet.Bundles(s.ns).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		found = b
+		got := testenv.Condition(b.Status.Conditions, fleet.ConditionReady)
+		return b.Status.Display == (fleet.BundleDisplay{ReadyClusters: readyClusters, State: state}) &&
+			b.Status.ObservedGeneration == b.Generation && strings.HasPrefix(got, condition), fmt.Sprintf("%+v, Ready %s", b.Status.Display, got)
+	})
+	return found
+}
+
+// requireCluster waits until the Cluster shows this.
+func (s shop) requireCluster(t *testing.T, name, readyBundles, condition string) *fleet.Cluster {
+	t.Helper()
+	var found *fleet.Cluster
+	testenv.Eventually(t, func() (bool, string) {
+		c, err := s.hub.Fleet.Clusters(s.ns).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		found = c
+		got := testenv.Condition(c.Status.Conditions, fleet.ConditionReady)
+		return c.Status.Display.ReadyBundles == readyBundles && strings.HasPrefix(got, condition),
+			fmt.Sprintf("%+v, Ready %s", c.Status.Display, got)
+	})
+	return found
+}
+
+func (s shop) requireNoContent(t *testing.T, text string) {
+	t.Helper()
+	testenv.RequireGone(t, s.hub.Fleet.Contents().Get, "Content", contentName(t, text))
+}
+
+func (s shop) deleteBundle(t *testing.T, name string) {
+	t.Helper()
+	require.NoError(t, s.hub.Fleet.Bundles(s.ns).Delete(t.Context(), name, metav1.DeleteOptions{}))
+}
+
+func isThere[T any](ctx context.Context, get testenv.Get[T], name string) bool {
+	_, err := get(ctx, name, metav1.GetOptions{})
+	return !apierrors.IsNotFound(err)
+}

@@ -1,0 +1,159 @@
+package costs
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+func TestARestartOverASettledHubWritesNothing(t *testing.T) {
+	s := &stage{testenv.EmptyStage(t)}
+	hub, member := s.Hub, s.Member
+	settings := hub.Reachable()
+	settings["bootstrap"] = map[string]any{"namespace": "fleet-local", "agentNamespace": "cattle-fleet-local-system"}
+	hub.Configure(t, settings)
+	first := &testenv.Recorder{}
+	s.Running = hub.Hub(t, testenv.WithBootstrap, first.Wrap)
+	agentNamespace := member.Namespace(t)
+	s.ImportInto(t, "m", agentNamespace)
+	agents := []*testenv.Running{member.Agent(t, agentNamespace)}
+	s.Register(t, s.Hub.Token(t, s.Namespace, "forever", fleet.ClusterRegistrationTokenSpec{}), "settled", "random")
+	s.Hub.Token(t, s.Namespace, "limited", testenv.TTL(time.Hour))
+	hub.ClusterCondition(t, "fleet-local", "local", fleet.ConditionImported, "True Imported")
+	agents = append(agents, hub.Agent(t, "cattle-fleet-local-system"))
+	hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionRegistered, "True")
+	hub.ClusterCondition(t, "fleet-local", "local", fleet.ConditionRegistered, "True")
+	for _, agent := range agents { // their heartbeats are work for the hub, which is not counted here
+		agent.Stop(t)
+	}
+	first.Settle(t)
+	s.Stop(t)
+
+	again := &testenv.Recorder{}
+	hub.Hub(t, testenv.WithBootstrap, again.Wrap)
+	all := again.Settle(t)
+	require.NotEmpty(t, all)
+	assert.Empty(t, testenv.WritesIn(all))
+	writes, reads, _ := testenv.Totals(all)
+	t.Logf("a restart over a settled hub: %d writes, %d reads: %v", writes, reads, testenv.Bill(all))
+
+	marker := s.CreateCluster(t, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "marker"}})
+	s.Hub.ClusterCondition(t, s.Namespace, marker.Name, fleet.ConditionProcessed, "True")
+	assert.NotEmpty(t, testenv.WritesIn(again.Settle(t)), "the recorder does see writes")
+}
+
+func TestHeartbeatsCostTheHubNothing(t *testing.T) {
+	r := &testenv.Recorder{}
+	s := newStage(t, r.Wrap)
+	edge := s.Register(t, s.Token(t, "tok"), "beating", "random")
+	first := time.Now()
+	s.RequireHeartbeat(t, edge, first)
+	s.Hub.ClusterCondition(t, s.Namespace, edge.Request.Status.ClusterName, fleet.ConditionRegistered, "True")
+	s.Hub.ClusterCondition(t, s.Namespace, edge.Request.Status.ClusterName, fleet.ConditionConnected, "True")
+	r.Settle(t)
+
+	for n := range 10 {
+		s.RequireHeartbeat(t, edge, first.Add(time.Duration(n+1)*time.Second))
+	}
+	assert.Empty(t, r.Settle(t))
+}
+
+func TestTheThirtiethRegistrationCostsWhatTheFirstDid(t *testing.T) {
+	r := &testenv.Recorder{}
+	s := newStage(t, r.Wrap)
+	values := s.Token(t, "tok")
+	register := func(n int) { s.Register(t, values, fmt.Sprintf("edge-%d", n), "random") }
+	first := usual(t, r, 1, register)
+	for n := 10; n < 30; n++ {
+		register(n)
+	}
+	thirtieth := usual(t, r, 30, register)
+
+	writes, reads, failures := testenv.Totals(first)
+	t.Logf("one agent-initiated registration: %d writes, %d reads, %d of them refused: %v", writes, reads, failures, testenv.Bill(first))
+	requireNoMore(t, first, thirtieth)
+	assert.Empty(t, failed(first))
+}
+
+func TestTheTenthImportCostsWhatTheFirstDid(t *testing.T) {
+	r := &testenv.Recorder{}
+	s := newStage(t, r.Wrap)
+	install := func(n int) { s.ImportInto(t, fmt.Sprintf("m%d", n), s.Member.Namespace(t)) }
+	first := usual(t, r, 1, install)
+	for n := 10; n < 15; n++ {
+		install(n)
+	}
+	tenth := usual(t, r, 15, install)
+
+	writes, reads, failures := testenv.Totals(first)
+	t.Logf("one import, without its registration: %d writes, %d reads, %d of them refused: %v", writes, reads, failures, testenv.Bill(first))
+	requireNoMore(t, first, tenth)
+	assert.Empty(t, failed(first))
+	const most = 8 // each pass that comes further than the last reads the kubeconfig Secret, which no cache holds
+	assert.LessOrEqual(t, reads, most)
+	_, reads, _ = testenv.Totals(tenth)
+	assert.LessOrEqual(t, reads, most)
+}
+
+// usual does something until its writes were the same twice, and returns what the hub sent: on a busy machine something that
+// takes longer than usual costs a line in a status that says so.
+func usual(t *testing.T, r *testenv.Recorder, from int, do func(n int)) []testenv.Sent {
+	t.Helper()
+	const attempts = 8
+	r.Settle(t)
+	seen := map[string]bool{}
+	for n := range attempts {
+		do(from + n)
+		cost := r.Settle(t)
+		bill := fmt.Sprint(testenv.Bill(testenv.WritesIn(cost)))
+		if seen[bill] {
+			return cost
+		}
+		seen[bill] = true
+	}
+	require.FailNow(t, "no two of them cost the same", "%v", slices.Sorted(maps.Keys(seen)))
+	return nil
+}
+
+// requireNoMore compares what the same thing cost at first and later: it may have been more at first, on a busy machine.
+func requireNoMore(t *testing.T, first, later []testenv.Sent) {
+	t.Helper()
+	first, later = testenv.WritesIn(first), testenv.WritesIn(later)
+	if len(later) >= len(first) {
+		assert.Equal(t, testenv.Bill(first), testenv.Bill(later))
+	}
+}
+
+func failed(all []testenv.Sent) []testenv.Sent {
+	return slices.DeleteFunc(slices.Clone(all), func(s testenv.Sent) bool { return s.Code < http.StatusBadRequest })
+}
+
+func TestAHubWhoseClockIsAheadIssuesNoTokenTwice(t *testing.T) {
+	r := &testenv.Recorder{}
+	s := newStage(t, r.Wrap, testenv.Ahead(5*time.Minute))
+	values := s.Hub.Token(t, s.Namespace, "tok", testenv.TTL(time.Hour))
+	s.ReadyToken(t, "tok")
+	r.Settle(t)
+
+	settings := s.Hub.Reachable()
+	settings["apiServerURL"] = "https://moved.example:6443"
+	s.Hub.Configure(t, settings)
+	testenv.Eventually(t, func() (bool, string) {
+		return s.Hub.Values(t, s.Namespace, "tok").APIServerURL == "https://moved.example:6443", "the values still have the old URL"
+	})
+	assert.Equal(t, values.Token, s.Hub.Values(t, s.Namespace, "tok").Token)
+	// Tokens of other tests on this hub are rendered anew as well.
+	own := slices.DeleteFunc(testenv.WritesIn(r.Settle(t)), func(w testenv.Sent) bool { return !strings.Contains(w.Path, s.Namespace) })
+	assert.Equal(t, map[string]int{"PUT secrets 2xx": 1}, testenv.Bill(own))
+}

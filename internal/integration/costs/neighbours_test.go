@@ -1,0 +1,122 @@
+package costs
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+const (
+	healthyNeighbours = 20
+	silentNeighbours  = 50
+
+	// aCall is a little less than what a call to a silent member takes: who had to wait for one took longer.
+	aCall = 14 * time.Second
+)
+
+// Members that accept connections and never answer are the worst neighbours: each holds a call until it times out.
+func TestMembersThatNeverAnswerDoNotDelayOthers(t *testing.T) {
+	hub, member := testenv.Clusters(t)
+	hub.Configure(t, hub.Reachable())
+	hub.Hub(t)
+	importHealthy(t, hub, member, 1) // the first one pays for everybody's connections
+	alone := importHealthy(t, hub, member, healthyNeighbours)
+
+	silent := hub.Namespace(t)
+	hub.KubeconfigSecret(t, silent, "silent", map[string][]byte{
+		registration.KubeconfigValue: testenv.At(t, member.Kubeconfig(), testenv.SilentServer(t)),
+	})
+	for i := range silentNeighbours {
+		createCluster(t, hub, silent, fmt.Sprintf("silent-%d", i), "silent", "")
+	}
+	limit := 3*alone + aCall
+	fresh := importWithin(t, limit, hub, member)
+	for i := range silentNeighbours {
+		hub.ClusterCondition(t, silent, fmt.Sprintf("silent-%d", i), fleet.ConditionImported, "False Unreachable")
+	}
+	retried := importWithin(t, limit, hub, member)
+
+	t.Logf("%d healthy imports: %s alone, %s beside %d silent members, %s while those are retried",
+		healthyNeighbours, alone, fresh, silentNeighbours, retried)
+	requireDeletedAtOnce(t, hub, silent)
+}
+
+// importWithin imports healthy Clusters until that took less than limit. A busy machine may take longer once or twice; a hub
+// that waits for the silent ones does so each time, for their calls never end in between.
+func importWithin(t *testing.T, limit time.Duration, hub, member *testenv.Cluster) (took time.Duration) {
+	t.Helper()
+	const attempts = 3
+	for range attempts {
+		if took = importHealthy(t, hub, member, healthyNeighbours); took < limit {
+			return took
+		}
+	}
+	require.Less(t, took, limit)
+	return took
+}
+
+// importHealthy returns how long it takes until so many Clusters are imported.
+func importHealthy(t *testing.T, hub, member *testenv.Cluster, n int) time.Duration {
+	t.Helper()
+	ns := hub.Namespace(t)
+	hub.KubeconfigSecret(t, ns, "member", map[string][]byte{registration.KubeconfigValue: member.Kubeconfig()})
+	agents := make([]string, n)
+	for i := range agents {
+		agents[i] = member.Namespace(t)
+	}
+	began := time.Now()
+	for i, agentNS := range agents {
+		createCluster(t, hub, ns, fmt.Sprintf("healthy-%d", i), "member", agentNS)
+	}
+	testenv.Eventually(t, func() (bool, string) { return imported(t, hub, ns, n) })
+	return time.Since(began).Round(10 * time.Millisecond)
+}
+
+func imported(t *testing.T, hub *testenv.Cluster, ns string, want int) (bool, string) {
+	list, err := hub.Fleet.Clusters(ns).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	done := 0
+	for _, c := range list.Items {
+		if strings.HasPrefix(testenv.Condition(c.Status.Conditions, fleet.ConditionImported), "True") {
+			done++
+		}
+	}
+	return done == want, fmt.Sprintf("%d of %d are imported", done, want)
+}
+
+func createCluster(t *testing.T, hub *testenv.Cluster, ns, name, secret, agentNS string) {
+	t.Helper()
+	_, err := hub.Fleet.Clusters(ns).Create(context.Background(), &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: fleet.ClusterSpec{KubeConfigSecret: secret, AgentNamespace: agentNS},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+// requireDeletedAtOnce deletes all Clusters of a namespace while the hub is calling their members.
+func requireDeletedAtOnce(t *testing.T, hub *testenv.Cluster, ns string) {
+	t.Helper()
+	began := time.Now()
+	clusters := hub.Fleet.Clusters(ns)
+	require.NoError(t, clusters.Delete(t.Context(), "silent-0", metav1.DeleteOptions{}))
+	testenv.Eventually(t, func() (bool, string) {
+		_, err := clusters.Get(t.Context(), "silent-0", metav1.GetOptions{})
+		return apierrors.IsNotFound(err), "Cluster silent-0 is still there"
+	})
+	t.Logf("a Cluster whose member never answers was deleted in %s", time.Since(began).Round(time.Millisecond))
+	require.NoError(t, clusters.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+	testenv.Eventually(t, func() (bool, string) {
+		list, err := clusters.List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		return len(list.Items) == 0, fmt.Sprintf("%d Clusters are still there", len(list.Items))
+	})
+}

@@ -1,0 +1,221 @@
+package faults
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// kubeconfigs is the namespace whose kubeconfig Secrets Clusters of every namespace may use.
+const kubeconfigs = "fleet-default"
+
+// A blow to each write in turn, until two whole registrations need no more of them, leaves the same as none at all.
+func TestAHubThatIsHitAtAnyWriteEndsAtTheSame(t *testing.T) {
+	t.Parallel() // each blow has a hub of its own
+	_, member := testenv.Clusters(t)
+	for _, blow := range []testenv.Blow{testenv.Kill, testenv.Fail, testenv.Drop} {
+		t.Run(strings.Fields(string(blow))[0], func(t *testing.T) {
+			t.Parallel()
+			hub := testenv.OwnCluster(t, "crashing")
+			hub.Configure(t, hub.Reachable())
+			_, err := hub.Kubernetes.CoreV1().Namespaces().Create(t.Context(),
+				&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: kubeconfigs}}, metav1.CreateOptions{})
+			require.NoError(t, err)
+			hub.KubeconfigSecret(t, kubeconfigs, "member", map[string][]byte{registration.KubeconfigValue: member.Kubeconfig()})
+			supervised := hub.SupervisedHub(t)
+			for n := 1; ; n += testenv.Stride() {
+				began := time.Now()
+				supervised.Strike(blow, n)
+				register := bothWays{hub: hub, member: member, ns: hub.Namespace(t), agentNS: member.Namespace(t)}
+				register.run(t)
+				write := supervised.Struck()
+				if write == "" {
+					t.Logf("fewer than %d writes; the hub was started %d times", n, supervised.Starts())
+					require.Greater(t, n, 40, "so few writes cannot be two registrations")
+					break
+				}
+				t.Logf("%3d  %-22s %-80s %s", n, blow, write, time.Since(began).Round(time.Millisecond))
+				if n%together == 0 {
+					requireNothingLeft(t, hub)
+				}
+			}
+			requireNothingLeft(t, hub)
+		})
+	}
+}
+
+// together is how many registrations there are before they are removed: one by one is slow, and a hub that starts checks all.
+const together = 7
+
+// bothWays is one manager-initiated and one agent-initiated registration, with the test in place of the agents.
+type bothWays struct {
+	hub, member *testenv.Cluster
+	ns, agentNS string
+}
+
+func (b bothWays) run(t *testing.T) {
+	t.Helper()
+	_, err := b.hub.Fleet.ClusterRegistrationTokens(b.ns).Create(t.Context(),
+		&fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: "tok"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	imported, err := b.hub.Fleet.Clusters(b.ns).Create(t.Context(), &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "managed"},
+		Spec: fleet.ClusterSpec{
+			KubeConfigSecret: "member", KubeConfigSecretNamespace: kubeconfigs, AgentNamespace: b.agentNS,
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+
+	edge := b.hub.Request(t, b.ready(t, "tok"), fleet.ClusterRegistrationSpec{ClientID: "edge", ClientRandom: "r1-" + b.ns})
+	managedValues, managed := b.registerManaged(t, imported)
+	b.requireRegistered(t, b.ready(t, "tok"), edge, registration.ClusterName("edge"))
+	b.requireRegistered(t, managedValues, managed, "managed")
+	b.requireExactly(t, edge, managed)
+}
+
+// ready waits until the token says that it can be used: only then is its Secret what it stays.
+func (b bothWays) ready(t *testing.T, token string) registration.Values {
+	t.Helper()
+	b.hub.WaitCondition(t, testenv.KindToken, b.ns, token, fleet.ConditionReady, "True")
+	return b.hub.Values(t, b.ns, token)
+}
+
+// registerManaged does what the agent does that the hub installed.
+func (b bothWays) registerManaged(t *testing.T, cluster *fleet.Cluster) (registration.Values, *fleet.ClusterRegistration) {
+	t.Helper()
+	latest := b.hub.ClusterCondition(t, b.ns, cluster.Name, fleet.ConditionImported, "True Imported")
+	secret, err := b.member.Kubernetes.CoreV1().Secrets(b.agentNS).Get(t.Context(), registration.BootstrapSecret, metav1.GetOptions{})
+	require.NoError(t, err)
+	config, err := b.member.Kubernetes.CoreV1().ConfigMaps(b.agentNS).Get(t.Context(), registration.AgentConfigMap, metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Contains(t, config.Data[registration.ConfigKey], latest.Spec.ClientID, "the agent has another identity than its Cluster")
+	values := testenv.BootstrapValues(secret)
+	return values, b.hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: latest.Spec.ClientID, ClientRandom: "r2"})
+}
+
+// requireRegistered reads the credential as the agent does and uses it.
+func (b bothWays) requireRegistered(t *testing.T, values registration.Values, request *fleet.ClusterRegistration, cluster string) {
+	t.Helper()
+	granted, credential := b.hub.Granted(t, values, request)
+	require.Equal(t, cluster, granted.Status.ClusterName)
+	require.Equal(t, cluster, string(credential.Data[registration.CredentialClusterName]))
+	namespace := registration.ClusterNamespace(b.ns, cluster)
+	require.Equal(t, namespace, string(credential.Data[registration.CredentialDeploymentNamespace]))
+	testenv.RequireMay(t, b.hub, string(credential.Data[registration.CredentialToken]),
+		testenv.To("list", "bundledeployments.fleet.cattle.io", namespace, ""))
+}
+
+// requireExactly counts what was made: nothing twice, and nothing that nobody needs.
+func (b bothWays) requireExactly(t *testing.T, requests ...*fleet.ClusterRegistration) {
+	t.Helper()
+	edge, managed := registration.ClusterNamespace(b.ns, registration.ClusterName("edge")), registration.ClusterNamespace(b.ns, "managed")
+	var uids []string
+	for _, r := range requests {
+		uids = append(uids, registration.RequestServiceAccount(r.Name, string(r.UID)))
+	}
+	want := []string{
+		"2 Cluster in " + b.ns, "2 ClusterRegistration in " + b.ns, "2 ClusterRegistrationToken in " + b.ns,
+		"1 Bundle in " + b.ns, "2 values Secret in " + b.ns, "2 ServiceAccount in " + b.ns, "4 Role in " + b.ns, "4 RoleBinding in " + b.ns,
+		"1 ServiceAccount in " + edge, "1 RoleBinding in " + edge, "0 Role in " + edge, "0 Secret in " + edge,
+		"1 ServiceAccount in " + managed, "1 RoleBinding in " + managed, "0 Role in " + managed, "0 Secret in " + managed,
+		"2 ClusterRoleBinding", "2 reader Role", "2 reader RoleBinding", "2 credential Secret",
+	}
+	testenv.Eventually(t, func() (bool, string) {
+		got := b.inventory(t, uids, edge, managed)
+		return slices.Equal(got, want), fmt.Sprintf("there are %q, wanted %q", got, want)
+	})
+}
+
+func (b bothWays) inventory(t *testing.T, accounts []string, edge, managed string) []string {
+	t.Helper()
+	lines := []string{
+		fmt.Sprintf("%d Cluster in %s", count(b.hub.Fleet.Clusters(b.ns).List(t.Context(), metav1.ListOptions{})), b.ns),
+		fmt.Sprintf("%d ClusterRegistration in %s", count(b.hub.Fleet.ClusterRegistrations(b.ns).List(t.Context(), metav1.ListOptions{})), b.ns),
+		fmt.Sprintf("%d ClusterRegistrationToken in %s", count(b.hub.Fleet.ClusterRegistrationTokens(b.ns).List(t.Context(), metav1.ListOptions{})), b.ns),
+		fmt.Sprintf("%d Bundle in %s", count(b.hub.Fleet.Bundles(b.ns).List(t.Context(), metav1.ListOptions{})), b.ns),
+		fmt.Sprintf("%d values Secret in %s", count(b.hub.Kubernetes.CoreV1().Secrets(b.ns).List(t.Context(), testenv.Ours())), b.ns),
+		fmt.Sprintf("%d ServiceAccount in %s", count(b.hub.Kubernetes.CoreV1().ServiceAccounts(b.ns).List(t.Context(), testenv.Ours())), b.ns),
+		fmt.Sprintf("%d Role in %s", count(b.hub.Kubernetes.RbacV1().Roles(b.ns).List(t.Context(), testenv.Ours())), b.ns),
+		fmt.Sprintf("%d RoleBinding in %s", count(b.hub.Kubernetes.RbacV1().RoleBindings(b.ns).List(t.Context(), testenv.Ours())), b.ns),
+	}
+	for _, ns := range []string{edge, managed} {
+		lines = append(lines,
+			fmt.Sprintf("%d ServiceAccount in %s", count(b.hub.Kubernetes.CoreV1().ServiceAccounts(ns).List(t.Context(), testenv.Ours())), ns),
+			fmt.Sprintf("%d RoleBinding in %s", count(b.hub.Kubernetes.RbacV1().RoleBindings(ns).List(t.Context(), testenv.Ours())), ns),
+			fmt.Sprintf("%d Role in %s", count(b.hub.Kubernetes.RbacV1().Roles(ns).List(t.Context(), testenv.Ours())), ns),
+			fmt.Sprintf("%d Secret in %s", count(b.hub.Kubernetes.CoreV1().Secrets(ns).List(t.Context(), testenv.Ours())), ns))
+	}
+	return append(lines, b.readers(t, accounts)...)
+}
+
+// readers counts what is not in a namespace of this test but made for its requests.
+func (b bothWays) readers(t *testing.T, accounts []string) []string {
+	t.Helper()
+	rbac, ctx := b.hub.Kubernetes.RbacV1(), t.Context()
+	var contents, readers []string
+	for _, account := range accounts {
+		contents = append(contents, registration.ContentBindingName(account))
+		readers = append(readers, registration.CredentialReaderName(account))
+	}
+	mine := func(o metav1.Object) bool {
+		return o.GetAnnotations()[fleet.ClusterRegistrationNamespaceAnnotation] == b.ns
+	}
+	return []string{
+		fmt.Sprintf("%d ClusterRoleBinding", matching(t, named(contents))(rbac.ClusterRoleBindings().List(ctx, testenv.Ours()))),
+		fmt.Sprintf("%d reader Role", matching(t, named(readers))(rbac.Roles(testenv.RegistrationNamespace).List(ctx, testenv.Ours()))),
+		fmt.Sprintf("%d reader RoleBinding", matching(t, named(readers))(rbac.RoleBindings(testenv.RegistrationNamespace).List(ctx, testenv.Ours()))),
+		fmt.Sprintf("%d credential Secret", matching(t, mine)(b.hub.Kubernetes.CoreV1().Secrets(testenv.RegistrationNamespace).List(ctx, testenv.Ours()))),
+	}
+}
+
+func named(names []string) func(metav1.Object) bool {
+	return func(o metav1.Object) bool { return slices.Contains(names, o.GetName()) }
+}
+
+func matching(t *testing.T, is func(metav1.Object) bool) func(runtime.Object, error) int {
+	return func(list runtime.Object, err error) (n int) {
+		require.NoError(t, err)
+		require.NoError(t, meta.EachListItem(list, func(item runtime.Object) error {
+			if is(item.(metav1.Object)) {
+				n++
+			}
+			return nil
+		}))
+		return n
+	}
+}
+
+// count is the length of a list, -1 if it cannot be read.
+func count(list runtime.Object, err error) int {
+	if err != nil {
+		return -1
+	}
+	return meta.LenList(list)
+}
+
+// requireNothingLeft deletes all Clusters and tokens and waits until everything the hub made has gone with them.
+func requireNothingLeft(t *testing.T, hub *testenv.Cluster) {
+	t.Helper()
+	namespaces, err := hub.Kubernetes.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, ns := range namespaces.Items {
+		require.NoError(t, hub.Fleet.Clusters(ns.Name).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+		require.NoError(t, hub.Fleet.ClusterRegistrationTokens(ns.Name).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+	}
+	testenv.EventuallyWithin(t, 3*testenv.Patience, func() (bool, string) {
+		left := append(hub.Managed(t), hub.AskedFor(t)...)
+		return len(left) == 0, fmt.Sprintf("%d objects are left: %s", len(left), strings.Join(left[:min(len(left), 20)], ", "))
+	})
+}

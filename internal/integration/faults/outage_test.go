@@ -1,0 +1,165 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// recovery is how long after the end of an outage everything has to be as it should be. A watch of client-go waits up to
+// half a minute between two attempts, and as much again at random.
+const recovery = 4 * time.Minute
+
+// outage is one moment of a registration at which the hub's API server goes away: right after this write of the hub.
+type outage struct {
+	name string
+	verb string
+	path string // part of it
+}
+
+var outages = []outage{
+	{"before the token", http.MethodPost, "/namespaces"},
+	{"after the token", http.MethodPost, "/clusterregistrationtokens"},
+	{"while the token gets its rights", http.MethodPost, "/roles"},
+	{"after the values Secret", http.MethodPost, "/secrets"},
+	{"while the agent is being installed", http.MethodPatch, "/clusterregistrationtokens/import-token-managed/status"},
+	{"after the request was bound to its Cluster", http.MethodPatch, "/clusterregistrations/"},
+	{"while the request gets its rights", http.MethodPost, "/clusterrolebindings"},
+	{"after the credential", http.MethodPost, "/namespaces/cattle-fleet-clusters-system/secrets"},
+}
+
+func TestAnOutageOfTheHubsAPIAtAnyStepEndsInARegistration(t *testing.T) {
+	t.Parallel() // it has hubs of its own
+	_, member := testenv.Clusters(t)
+	const atOnce = 2 // API servers that come and go; the rest of the time is spent waiting
+	for some := range slices.Chunk(outages, len(outages)/atOnce) {
+		t.Run("from "+some[0].name, func(t *testing.T) {
+			t.Parallel()
+			hub := testenv.OwnCluster(t, "outage")
+			hub.Configure(t, hub.Reachable())
+			for _, o := range some {
+				t.Run(o.name, func(t *testing.T) { o.run(t, hub, member) })
+			}
+		})
+	}
+}
+
+// run has a hub of its own: after a failure client-go takes two minutes without one to forget how long it last waited.
+func (o outage) run(t *testing.T, hub, member *testenv.Cluster) {
+	wire := &testenv.Wire{}
+	hub.Hub(t, wire.Tap, testenv.FastRecheck)
+	story := twoWays{hub: hub, member: member, ns: hub.Namespace(t), edge: member.Namespace(t), managed: member.Namespace(t)}
+	over := o.arm(t, wire, hub)
+	story.begin(t)
+	require.NoError(t, over(), "the outage")
+	back := time.Now()
+	story.requireEnd(t)
+	t.Logf("both registered %s after the API server was back", time.Since(back).Round(100*time.Millisecond))
+}
+
+// arm has the API server go away after the write. It is started again after a while; over waits for that.
+func (o outage) arm(t *testing.T, wire *testenv.Wire, hub *testenv.Cluster) (over func() error) {
+	t.Helper()
+	var once sync.Once
+	down, up := make(chan error, 1), make(chan error, 1)
+	wire.Inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+		answer, err := send()
+		if err == nil && req.Method == o.verb && strings.Contains(req.URL.Path, o.path) {
+			once.Do(func() { down <- hub.StopAPIServer() })
+		}
+		return answer, err
+	})
+	ctx := t.Context()
+	go func() { up <- restart(ctx, hub, down) }()
+	return func() error {
+		defer wire.Inject(nil)
+		return <-up
+	}
+}
+
+// gone is how long an outage lasts: long enough for every client to fail more than once.
+const gone = 5 * time.Second
+
+func restart(ctx context.Context, hub *testenv.Cluster, down <-chan error) error {
+	select {
+	case err := <-down:
+		if err != nil {
+			return err
+		}
+	case <-time.After(testenv.Patience):
+		return errors.New("the write after which it should begin did not come")
+	}
+	<-time.NewTimer(gone).C
+	return hub.StartAPIServer(ctx)
+}
+
+// twoWays is a manager-initiated and an agent-initiated registration with real agents, which nobody helps along.
+type twoWays struct {
+	hub, member       *testenv.Cluster
+	ns, edge, managed string // the namespaces of the Clusters and of the two agents
+}
+
+// begin does what people do; the API server may go away at any moment of it.
+func (s twoWays) begin(t *testing.T) {
+	t.Helper()
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "kubeconfig"}, Data: map[string][]byte{registration.KubeconfigValue: s.member.Kubeconfig()},
+	}
+	cluster := &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "managed"}, Spec: fleet.ClusterSpec{KubeConfigSecret: "kubeconfig", AgentNamespace: s.managed},
+	}
+	token := &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: "tok"}}
+	persist(t, func() error {
+		_, err := s.hub.Kubernetes.CoreV1().Secrets(s.ns).Create(t.Context(), secret, metav1.CreateOptions{})
+		return err
+	})
+	persist(t, func() error {
+		_, err := s.hub.Fleet.ClusterRegistrationTokens(s.ns).Create(t.Context(), token, metav1.CreateOptions{})
+		return err
+	})
+	persist(t, func() error {
+		_, err := s.hub.Fleet.Clusters(s.ns).Create(t.Context(), cluster, metav1.CreateOptions{})
+		return err
+	})
+	testenv.BootstrapAgent(t, s.member, s.edge, s.hub.Values(t, s.ns, "tok"), map[string]string{"config": `{"clientID":"edge"}`})
+	s.member.Agent(t, s.edge)
+	s.member.Agent(t, s.managed)
+}
+
+// persist creates an object over an outage.
+func persist(t *testing.T, create func() error) {
+	t.Helper()
+	testenv.EventuallyWithin(t, recovery, func() (bool, string) {
+		err := create()
+		return err == nil || apierrors.IsAlreadyExists(err), fmt.Sprint(err)
+	})
+}
+
+func (s twoWays) requireEnd(t *testing.T) {
+	t.Helper()
+	for name, namespace := range map[string]string{"managed": s.managed, registration.ClusterName("edge"): s.edge} {
+		testenv.EventuallyWithin(t, recovery, func() (bool, string) {
+			got := s.hub.ConditionOf(testenv.KindCluster, s.ns, name, fleet.ConditionRegistered)
+			return strings.HasPrefix(got, "True"), name + ": " + got
+		})
+		testenv.RequireCredential(t, s.member, namespace, name)
+	}
+	for _, token := range []string{"tok", registration.ImportTokenName("managed")} {
+		s.hub.WaitCondition(t, testenv.KindToken, s.ns, token, fleet.ConditionReady, "True")
+	}
+}

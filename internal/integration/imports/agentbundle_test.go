@@ -1,0 +1,434 @@
+package imports
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
+
+// settled are the agent's own words about itself in a heartbeat.
+func (s *stage) beat(t *testing.T, cluster, namespace, generation string) {
+	t.Helper()
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"agent": fleet.AgentStatus{
+		LastSeen: metav1.Now(), Namespace: namespace, Generation: generation,
+	}}})
+	require.NoError(t, err)
+	_, err = s.Hub.Fleet.Clusters(s.Namespace).Patch(t.Context(), cluster, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+}
+
+// registerWith does what the agent does with the bootstrap Secret it finds.
+func (s *stage) registerWith(t *testing.T, cluster, agentNamespace, random string) testenv.Registered {
+	t.Helper()
+	secret := testenv.EventuallyThere(t, s.Member.Kubernetes.CoreV1().Secrets(agentNamespace).Get, registration.BootstrapSecret)
+	return s.Register(t, testenv.BootstrapValues(secret), s.Cluster(t, cluster).Spec.ClientID, random)
+}
+
+// adopted is an imported Cluster whose agent, played by the test, has registered and taken over its Bundle.
+func (s *stage) adopted(t *testing.T, name string, change ...func(*fleet.Cluster)) (agentNamespace string, r testenv.Registered) {
+	t.Helper()
+	agentNamespace = s.Member.Namespace(t)
+	s.ImportInto(t, name, agentNamespace, change...)
+	r = s.registerWith(t, name, agentNamespace, name)
+	s.beat(t, name, agentNamespace, "managed/0")
+	s.Hub.ClusterCondition(t, s.Namespace, name, fleet.ConditionReconciled, "True Reconciled")
+	return agentNamespace, r
+}
+
+// edge is a Cluster whose agent, played by the test, has registered by itself.
+func (s *stage) edge(t *testing.T, clientID string) string {
+	t.Helper()
+	r := s.Register(t, s.Token(t, "tok-"+clientID), clientID, clientID)
+	name := r.Request.Status.ClusterName
+	s.beat(t, name, testenv.SystemNamespace, "managed/0")
+	s.Hub.ClusterCondition(t, s.Namespace, name, fleet.ConditionReconciled, "True Reconciled")
+	return name
+}
+
+func (s *stage) agentBundle(t *testing.T, cluster string) *fleet.Bundle {
+	t.Helper()
+	return testenv.RequireThere(t, s.Hub.Fleet.Bundles(s.Namespace).Get, registration.AgentBundleName(cluster))
+}
+
+// awaitBundle waits until the Bundle of the Cluster's agent is as check wants it.
+func (s *stage) awaitBundle(t *testing.T, cluster string, check func(*fleet.Bundle) bool) *fleet.Bundle {
+	t.Helper()
+	var found *fleet.Bundle
+	testenv.Eventually(t, func() (bool, string) {
+		bundle, err := s.Hub.Fleet.Bundles(s.Namespace).Get(t.Context(), registration.AgentBundleName(cluster), metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		found = bundle
+		return check(bundle), fmt.Sprintf("the Bundle is %+v; %s", bundle.Spec, s.Hub.ConditionOf(testenv.KindCluster, s.Namespace, cluster, fleet.ConditionReconciled))
+	})
+	return found
+}
+
+func manifestOf(bundle *fleet.Bundle) string {
+	if len(bundle.Spec.Resources) == 0 {
+		return ""
+	}
+	return bundle.Spec.Resources[0].Content
+}
+
+func says(text string) func(*fleet.Bundle) bool {
+	return func(b *fleet.Bundle) bool { return strings.Contains(manifestOf(b), text) }
+}
+
+// deployment is the agent's on the member.
+func (s *stage) deployment(t *testing.T, agentNamespace string) *appsv1.Deployment {
+	t.Helper()
+	return testenv.RequireThere(t, s.Member.Kubernetes.AppsV1().Deployments(agentNamespace).Get, registration.AgentName)
+}
+
+func TestTheBundleOfAnAgentIsAsFleetKnowsIt(t *testing.T) {
+	s := newStage(t, testenv.WithoutBundles)
+	agentNamespace, _ := s.adopted(t, "m", func(c *fleet.Cluster) {
+		c.Spec.AgentEnvVars = []corev1.EnvVar{{Name: "ONE", Value: "1"}}
+	})
+	bundle := s.agentBundle(t, "m")
+	assert.Equal(t, "fleet-manage-agent", bundle.Annotations["objectset.rio.cattle.io/id"])
+	assert.Empty(t, bundle.OwnerReferences)
+	assert.Empty(t, bundle.Finalizers)
+
+	spec, err := yaml.Marshal(bundle.Spec)
+	require.NoError(t, err)
+	requireGolden(t, "agentbundle.yaml", strings.ReplaceAll(string(spec), agentNamespace, "AGENT-NAMESPACE"))
+
+	edge := s.agentBundle(t, s.edge(t, "edge"))
+	assert.Equal(t, testenv.SystemNamespace, edge.Spec.DefaultNamespace)
+	assert.Contains(t, manifestOf(edge), "name: fleet-agent-hub")
+	assert.Contains(t, manifestOf(edge), "apiServerURL: "+s.Hub.URL())
+	assert.NotContains(t, manifestOf(bundle), "fleet-agent-hub")
+}
+
+func requireGolden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		require.NoError(t, os.MkdirAll("testdata", 0o750))
+		require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err, "run the test with -update")
+	assert.Equal(t, string(want), got)
+}
+
+func TestSettingsReachAnAgentThatHasItsBundleByThatAlone(t *testing.T) {
+	s := newStage(t, testenv.WithoutBundles)
+	agentNamespace, _ := s.adopted(t, "m")
+	before, deployed := s.Cluster(t, "m"), s.deployment(t, agentNamespace)
+
+	s.PatchSpec(t, "m", `{"agentEnvVars":[{"name":"HTTPS_PROXY","value":"http://proxy"}],"privateRepoURL":"registry.example"}`)
+	s.awaitBundle(t, "m", says("http://proxy"))
+	s.EventuallyCluster(t, "m", func(c *fleet.Cluster) (bool, string) {
+		return c.Status.AgentPrivateRepoURL == "registry.example", "the status does not say what was delivered"
+	})
+	settings := s.Hub.Reachable()
+	settings["agentImage"] = "rancher/fleet-agent:another"
+	settings["agentCheckinInterval"] = "7m"
+	settings["agentWorkers"] = map[string]any{"drift": "3"}
+	s.Hub.Configure(t, settings)
+	s.awaitBundle(t, "m", func(b *fleet.Bundle) bool {
+		return says("registry.example/rancher/fleet-agent:another")(b) && says("value: 7m")(b) && says(`value: "3"`)(b)
+	})
+
+	after := s.Cluster(t, "m")
+	assert.Equal(t, before.Status.Import, after.Status.Import, "no import")
+	assert.Equal(t, before.Status.Agent, after.Status.Agent)
+	assert.Equal(t, deployed.Generation, s.deployment(t, agentNamespace).Generation, "nothing was asked of the member")
+	assert.Equal(t, "True Imported: ", s.Hub.ConditionOf(testenv.KindCluster, s.Namespace, "m", fleet.ConditionImported))
+}
+
+func TestASchedulingCustomisationIsImportedAsTheBundleHasIt(t *testing.T) {
+	s := newStage(t, testenv.WithoutBundles)
+	agentNamespace, _ := s.adopted(t, "m")
+	before := s.Cluster(t, "m")
+	s.PatchSpec(t, "m", `{"agentSchedulingCustomization":{"podDisruptionBudget":{"minAvailable":"1"}}}`)
+	testenv.EventuallyThere(t, s.Member.Kubernetes.PolicyV1().PodDisruptionBudgets(agentNamespace).Get, "fleet-agent-pod-disruption-budget")
+	after := s.EventuallyCluster(t, "m", func(c *fleet.Cluster) (bool, string) {
+		return c.Status.AgentSchedulingCustomizationHash != "", "the import is not over"
+	})
+	assert.Equal(t, before.Status.Import.Registration, after.Status.Import.Registration)
+	assert.Equal(t, before.Status.Agent.Generation, after.Status.Agent.Generation, "the agent stays registered")
+	env := s.deployment(t, agentNamespace).Spec.Template.Spec.Containers[0].Env
+	assert.Contains(t, env, corev1.EnvVar{Name: "GENERATION", Value: "managed/0"}, "so that it restarts once")
+}
+
+func TestSettingsOfAnAgentWithoutItsBundleComeByImportAsWell(t *testing.T) {
+	s := newStage(t, testenv.WithoutBundles)
+	agentNamespace := s.Member.Namespace(t)
+	s.ImportInto(t, "m", agentNamespace)
+	s.registerWith(t, "m", agentNamespace, "m")
+	s.beat(t, "m", agentNamespace, s.Cluster(t, "m").Status.Import.Registration)
+	s.PatchSpec(t, "m", `{"agentEnvVars":[{"name":"HTTPS_PROXY","value":"http://proxy"}]}`)
+	s.awaitBundle(t, "m", says("http://proxy"))
+	testenv.Eventually(t, func() (bool, string) {
+		env := s.deployment(t, agentNamespace).Spec.Template.Spec.Containers[0].Env
+		return env[len(env)-1].Name == "HTTPS_PROXY", "the Deployment has the old settings; " + s.imported(t)
+	})
+
+	settings := s.Hub.Reachable()
+	settings["agentImage"] = "rancher/fleet-agent:another"
+	s.Hub.Configure(t, settings)
+	testenv.Eventually(t, func() (bool, string) {
+		image := s.deployment(t, agentNamespace).Spec.Template.Spec.Containers[0].Image
+		return image == "rancher/fleet-agent:another", "the Deployment has image " + image + "; " + s.imported(t)
+	})
+}
+
+func TestAnotherURLIsDeliveredWithoutANewRegistration(t *testing.T) {
+	s := newStage(t, testenv.WithoutBundles)
+	agentNamespace, _ := s.adopted(t, "m")
+	edge := s.edge(t, "edge")
+	before, deployed, bundle := s.Cluster(t, "m"), s.deployment(t, agentNamespace), s.agentBundle(t, "m")
+
+	settings := s.Hub.Reachable()
+	settings["apiServerURL"] = "https://moved.example:6443"
+	settings["agentTLSMode"] = "strict"
+	s.Hub.Configure(t, settings)
+	s.requireDelivered(t, agentNamespace, "https://moved.example:6443", s.Hub.CA())
+	after := s.Cluster(t, "m")
+	assert.Equal(t, before.Status.Import.Registration, after.Status.Import.Registration)
+	assert.Equal(t, before.Status.Agent, after.Status.Agent)
+	assert.Equal(t, before.Status.Import.Registration, s.bootstrapSecret(t, agentNamespace)["registration"])
+	template := s.deployment(t, agentNamespace).Spec.Template
+	assert.Contains(t, template.Spec.Containers[0].Env, corev1.EnvVar{Name: "GENERATION", Value: "managed/0"})
+	assert.Greater(t, s.deployment(t, agentNamespace).Generation, deployed.Generation)
+	assert.Equal(t, bundle.Spec, s.agentBundle(t, "m").Spec, "its way to the hub is none of its Bundle's business")
+
+	told := s.awaitBundle(t, edge, says("apiServerURL: https://moved.example:6443"))
+	assert.Contains(t, manifestOf(told), "agentTLSMode: strict")
+
+	s.PatchSpec(t, "m", `{"redeployAgentGeneration":1}`)
+	s.awaitGeneration(t, 1)
+	assert.NotEqual(t, before.Status.Import.Registration, s.Cluster(t, "m").Status.Import.Registration, "a redeployment is a new one")
+	s.awaitBundle(t, "m", says("managed/1"))
+	assert.Contains(t, s.deployment(t, agentNamespace).Spec.Template.Spec.Containers[0].Env, corev1.EnvVar{Name: "GENERATION", Value: "managed/1"})
+}
+
+func TestARevokedCredentialHeals(t *testing.T) {
+	s := newStage(t, testenv.WithoutBundles)
+	agentNamespace, r := s.adopted(t, "m")
+	edge := s.edge(t, "edge")
+	key := s.Cluster(t, "m").Status.Import.Registration
+	secrets := s.Member.Kubernetes.CoreV1().Secrets(agentNamespace)
+	require.NoError(t, secrets.Delete(t.Context(), registration.BootstrapSecret, metav1.DeleteOptions{}), "as the agent does")
+
+	s.revoke(t, "m")
+	healed := s.EventuallyCluster(t, "m", func(c *fleet.Cluster) (bool, string) {
+		return c.Status.Import.Registration != key, "the agent is not told to register anew; " + s.imported(t)
+	})
+	assert.Equal(t, healed.Status.Import.Registration, s.bootstrapSecret(t, agentNamespace)["registration"])
+	s.Hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionRegistered, "False CredentialRevoked")
+	again := s.registerWith(t, "m", agentNamespace, "again")
+	testenv.RequireGone(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, "ClusterRegistration", r.Request.Name)
+	s.beat(t, "m", agentNamespace, "managed/0")
+	s.Hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionRegistered, "True Registered")
+	assert.Equal(t, healed.Status.Import, s.Cluster(t, "m").Status.Import, "once")
+	assert.NotEqual(t, r.Bearer(), again.Bearer())
+
+	s.revoke(t, edge)
+	told := s.Hub.ClusterCondition(t, s.Namespace, edge, fleet.ConditionRegistered, "False CredentialRevoked")
+	assert.Contains(t, testenv.Condition(told.Status.Conditions, fleet.ConditionRegistered), "create a ClusterRegistrationToken")
+}
+
+// revoke deletes the ServiceAccounts of a Cluster's agent.
+func (s *stage) revoke(t *testing.T, cluster string) {
+	t.Helper()
+	accounts := s.Hub.Kubernetes.CoreV1().ServiceAccounts(registration.ClusterNamespace(s.Namespace, cluster))
+	require.NoError(t, accounts.DeleteCollection(t.Context(), metav1.DeleteOptions{}, testenv.Ours()))
+}
+
+func TestABrokenClusterDoesNotKeepOthersFromTheirBundle(t *testing.T) {
+	s := newStage(t, testenv.WithoutBundles)
+	_, err := s.Hub.Fleet.Bundles(s.Namespace).Create(t.Context(), &fleet.Bundle{
+		ObjectMeta: metav1.ObjectMeta{Name: "fleet-agent-taken"}, Spec: fleet.BundleSpec{Paused: true},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	agentNamespace := s.Member.Namespace(t)
+	s.ImportInto(t, "taken", agentNamespace)
+	s.beat(t, "taken", agentNamespace, "managed/0")
+	s.Hub.ClusterCondition(t, s.Namespace, "taken", fleet.ConditionReconciled, "False NameConflict")
+	s.Hub.Import(t, s.Namespace, "silent", s.Member, func(c *fleet.Cluster) { c.Spec.KubeConfigSecret = "missing" })
+
+	s.adopted(t, "sound")
+	assert.True(t, s.agentBundle(t, "taken").Spec.Paused)
+	assert.Empty(t, s.agentBundle(t, "taken").Spec.Resources)
+	require.NoError(t, s.Hub.Fleet.Bundles(s.Namespace).Delete(t.Context(), "fleet-agent-taken", metav1.DeleteOptions{}))
+}
+
+func TestAChangeOfOneClusterWritesNothingElsewhere(t *testing.T) {
+	r := &testenv.Recorder{}
+	s := newStage(t, testenv.WithoutBundles, r.Wrap)
+	for n := range 3 {
+		s.adopted(t, fmt.Sprintf("m%d", n))
+	}
+	s.edge(t, "edge")
+	r.Settle(t)
+
+	_, err := s.Hub.Fleet.Clusters(s.Namespace).Patch(t.Context(), "m0", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	assert.Empty(t, r.Settle(t), "a label is nobody's business")
+
+	s.PatchSpec(t, "m1", `{"hostNetwork":true}`)
+	s.awaitBundle(t, "m1", says("hostNetwork: true"))
+	var writes []string
+	for _, w := range testenv.WritesIn(r.Settle(t)) {
+		writes = append(writes, w.Method+" "+w.Path[strings.LastIndex(w.Path, s.Namespace)+len(s.Namespace):])
+	}
+	assert.ElementsMatch(t, []string{"PATCH /bundles/fleet-agent-m1", "PATCH /clusters/m1/status"}, writes)
+}
+
+func TestADamagedBundleIsRepaired(t *testing.T) {
+	s := newStage(t, testenv.WithoutBundles)
+	s.adopted(t, "m")
+	bundles := s.Hub.Fleet.Bundles(s.Namespace)
+	sound := s.agentBundle(t, "m")
+	for name, patch := range map[string]string{
+		"edited": `{"spec":{"resources":[{"name":"agent.yaml","content":"x"}],"targets":[{"clusterSelector":{}}],"defaultNamespace":"x"}}`,
+		"owned": fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"fleet.cattle.io/v1alpha1","kind":"Cluster","name":"m","uid":%q}]}}`,
+			s.Cluster(t, "m").UID),
+		"emptied": `{"spec":{"helm":null,"resources":null,"targets":null}}`,
+	} {
+		_, err := bundles.Patch(t.Context(), sound.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		require.NoError(t, err, name)
+		repaired := s.awaitBundle(t, "m", func(b *fleet.Bundle) bool {
+			return assert.ObjectsAreEqual(sound.Spec, b.Spec) && len(b.OwnerReferences) == 0
+		})
+		assert.Equal(t, sound.UID, repaired.UID)
+	}
+	require.NoError(t, bundles.Delete(t.Context(), sound.Name, metav1.DeleteOptions{}))
+	again := s.awaitBundle(t, "m", func(b *fleet.Bundle) bool { return b.UID != sound.UID })
+	assert.Equal(t, sound.Spec, again.Spec)
+}
+
+func TestTheBundleComesAndGoesWithTheWish(t *testing.T) {
+	s := newStage(t, testenv.WithoutBundles)
+	s.adopted(t, "m")
+	relabel := func(labels string) {
+		_, err := s.Hub.Fleet.Clusters(s.Namespace).Patch(t.Context(), "m", types.MergePatchType, []byte(`{"metadata":{"labels":`+labels+`}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+	}
+	gone := func() { testenv.RequireGone(t, s.Hub.Fleet.Bundles(s.Namespace).Get, "Bundle", "fleet-agent-m") }
+
+	relabel(`{"fleet.cattle.io/non-managed-agent":"x"}`)
+	gone()
+	s.Hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionReconciled, "True AgentNotManaged")
+	relabel(`null`)
+	s.awaitBundle(t, "m", says("managed/0"))
+	relabel(`{"fleet.cattle.io/cluster-management":"other"}`)
+	gone()
+	s.Hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionReconciled, "True ManagedElsewhere")
+	relabel(`null`)
+	s.awaitBundle(t, "m", says("managed/0"))
+
+	settings := s.Hub.Reachable()
+	settings["manageAgent"] = false
+	s.Hub.Configure(t, settings)
+	gone()
+	s.Hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionReconciled, "True AgentNotManaged")
+	s.Hub.Configure(t, s.Hub.Reachable())
+	s.awaitBundle(t, "m", says("managed/0"))
+}
+
+func TestTheBundleMovesWithTheImportAndNotBefore(t *testing.T) {
+	s := newStage(t, testenv.WithoutBundles)
+	first, _ := s.adopted(t, "m")
+	second := s.Member.Namespace(t)
+	s.patchSecret(t, "m-kubeconfig", `{"stringData":{"value":"garbage"}}`)
+	s.PatchSpec(t, "m", `{"agentNamespace":"`+second+`"}`)
+	s.Hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionImported, "False KubeconfigInvalid")
+	s.Hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionReconciled, "Unknown WaitingForImport")
+	assert.Equal(t, first, s.agentBundle(t, "m").Spec.DefaultNamespace)
+
+	kubeconfig, err := json.Marshal(map[string]any{"data": map[string][]byte{"value": s.Member.Kubeconfig()}})
+	require.NoError(t, err)
+	s.patchSecret(t, "m-kubeconfig", string(kubeconfig))
+	s.awaitBundle(t, "m", func(b *fleet.Bundle) bool { return b.Spec.DefaultNamespace == second && says("namespace: "+second)(b) })
+	testenv.RequireThere(t, s.Member.Kubernetes.CoreV1().Secrets(second).Get, registration.BootstrapSecret)
+
+	s.PatchSpec(t, "m", `{"agentNamespace":null}`)
+	s.awaitBundle(t, "m", func(b *fleet.Bundle) bool { return b.Spec.DefaultNamespace == testenv.SystemNamespace })
+}
+
+func TestAPullSecretIsCopiedAgainWhenItChangesAndNothingElseIs(t *testing.T) {
+	s := newStage(t, testenv.WithoutBundles)
+	name := "pull-" + s.Namespace
+	s.Hub.WriteSecret(t, testenv.SystemNamespace, name, map[string][]byte{"a": []byte("1")})
+	settings := s.Hub.Reachable()
+	settings["imagePullSecrets"] = []map[string]string{{"name": name}}
+	s.Hub.Configure(t, settings)
+	agentNamespace, _ := s.adopted(t, "m")
+	secrets := s.Member.Kubernetes.CoreV1().Secrets(agentNamespace)
+	assert.Equal(t, map[string]string{"a": "1"}, asText(testenv.RequireThere(t, secrets.Get, name).Data))
+	assert.Contains(t, manifestOf(s.agentBundle(t, "m")), "name: "+name)
+	assert.NotContains(t, manifestOf(s.agentBundle(t, "m")), "kind: Secret")
+	deployed := s.deployment(t, agentNamespace)
+
+	s.Hub.WriteSecret(t, testenv.SystemNamespace, name, map[string][]byte{"a": []byte("2")})
+	testenv.Eventually(t, func() (bool, string) {
+		data := asText(testenv.RequireThere(t, secrets.Get, name).Data)
+		return data["a"] == "2", fmt.Sprintf("the copy is %v; %s", data, s.imported(t))
+	})
+	// Not the resourceVersion: Kubernetes writes the status of the Deployment whenever it gets to it.
+	assert.Equal(t, deployed.Generation, s.deployment(t, agentNamespace).Generation)
+
+	s.Hub.Configure(t, s.Hub.Reachable())
+	testenv.RequireGone(t, secrets.Get, "Secret", name)
+	s.awaitBundle(t, "m", func(b *fleet.Bundle) bool { return !says(name)(b) })
+}
+
+// The hub dies right after each of its writes in turn, from the grant of the request to the Bundle of the agent.
+func TestAHubThatDiesAtAnyWriteEndsWithTheSameBundle(t *testing.T) {
+	s := &stage{testenv.EmptyStage(t)}
+	supervised := s.Hub.SupervisedHub(t)
+	for n := 1; n <= 8; n++ {
+		name := fmt.Sprintf("m%d", n)
+		began := time.Now()
+		agentNamespace := s.Member.Namespace(t)
+		s.ImportInto(t, name, agentNamespace)
+		s.registerWith(t, name, agentNamespace, name)
+		supervised.Strike(testenv.Kill, n)
+		s.beat(t, name, agentNamespace, "managed/0")
+		s.PatchSpec(t, name, `{"privateRepoURL":"registry.example"}`)
+		s.awaitBundle(t, name, says("registry.example"))
+		s.EventuallyCluster(t, name, func(c *fleet.Cluster) (bool, string) {
+			return c.Status.AgentPrivateRepoURL == "registry.example", "the status does not say what was delivered"
+		})
+		s.Hub.ClusterCondition(t, s.Namespace, name, fleet.ConditionReconciled, "True Reconciled")
+		write := supervised.Struck()
+		t.Logf("%d %s %s", n, write, time.Since(began).Round(time.Millisecond))
+		supervised.Strike(testenv.Kill, 0)
+		if write == "" {
+			require.Greater(t, n, 1)
+			break
+		}
+	}
+	bundles, err := s.Hub.Fleet.Bundles(s.Namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, bundle := range bundles.Items {
+		assert.Equal(t, []string{fleet.BundleFinalizer}, bundle.Finalizers)
+		assert.Empty(t, bundle.OwnerReferences)
+	}
+}

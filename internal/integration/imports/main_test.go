@@ -1,0 +1,21 @@
+// Package imports tests the agents a hub installs on members: their import, their settings and their own Bundle.
+package imports
+
+import (
+	"os"
+	"testing"
+
+	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/pkg/controllers"
+)
+
+func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
+
+// stage has the verbs of this package.
+type stage struct{ *testenv.Stage }
+
+func newStage(t *testing.T, change ...func(*controllers.Options)) *stage {
+	t.Helper()
+	return &stage{testenv.NewStage(t, change...)}
+}

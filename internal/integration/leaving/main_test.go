@@ -1,0 +1,21 @@
+// Package leaving tests Clusters that go, and Clusters that come from Fleet.
+package leaving
+
+import (
+	"os"
+	"testing"
+
+	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/pkg/controllers"
+)
+
+func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
+
+// stage has the verbs of this package.
+type stage struct{ *testenv.Stage }
+
+func newStage(t *testing.T, change ...func(*controllers.Options)) *stage {
+	t.Helper()
+	return &stage{testenv.NewStage(t, change...)}
+}

@@ -1,0 +1,85 @@
+package rancher
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/rancherlike"
+	"github.com/muster-fleet/muster/pkg/agent"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// quick are an agent's pauses, short enough for a test to see many of them.
+func quick(c *agent.Config) {
+	timing := agent.DefaultTiming()
+	timing.RetryFirst, timing.RetryMax = 100*time.Millisecond, 500*time.Millisecond
+	timing.PollMax = 500 * time.Millisecond
+	timing.RefusalPause, timing.RefusalSpread = 200*time.Millisecond, 400*time.Millisecond
+	c.Timing = &timing
+}
+
+func (s *serverStory) brokenBeforeRegistration(t *testing.T) {
+	s.server.Proxy.Agents.Break(rancherlike.AgentFaults()[0])
+	s.member.Agent(s.t, agentNamespace, quick)
+	requireOutlasted(t, &s.server.Proxy.Agents)
+	require.Empty(t, s.requests(t, s.edge))
+	_, err := s.member.Kubernetes.CoreV1().Secrets(agentNamespace).Get(t.Context(), registration.BootstrapSecret, metav1.GetOptions{})
+	require.NoError(t, err, "the agent threw away what it is to register with")
+}
+
+func (s *serverStory) brokenWhileWaiting(t *testing.T) {
+	s.running.Stop(t)
+	s.server.Proxy.Agents.Mend()
+	testenv.Eventually(t, func() (bool, string) { return len(s.requests(t, s.edge)) == 1, "no request" })
+	sent := s.requests(t, s.edge)
+
+	requireOutlasted(t, &s.server.Proxy.Agents)
+	s.running = s.hub.Hub(s.t, s.asHub...)
+	s.server.Proxy.Agents.Mend()
+
+	s.condition(t, s.edge, fleet.ConditionRegistered, "True")
+	require.Equal(t, sent, s.requests(t, s.edge), "the agent asked more than once")
+	testenv.RequireCredential(t, s.member, agentNamespace, s.edge.Name)
+}
+
+func (s *serverStory) brokenAtWork(t *testing.T) {
+	requests, credential := s.requests(t, s.edge), s.credential(t, s.member, agentNamespace)
+	requireOutlasted(t, &s.server.Proxy.Agents)
+	s.server.Proxy.Agents.Mend()
+
+	s.awaitBeat(t, s.edge)
+	require.Equal(t, requests, s.requests(t, s.edge), "the agent registered again")
+	require.Equal(t, credential.ResourceVersion, s.credential(t, s.member, agentNamespace).ResourceVersion)
+}
+
+// bearable is how many requests a second one agent may make while nothing works, with the pauses of quick. Without any it
+// would be hundreds.
+const bearable = 10
+
+// requireOutlasted breaks the way in every manner, long enough for the agent to notice, and leaves it broken.
+func requireOutlasted(t *testing.T, way *rancherlike.Switch) {
+	t.Helper()
+	var requests int
+	var took time.Duration
+	for _, fault := range rancherlike.AgentFaults() {
+		way.Break(fault)
+		requireAnswers(t, way, 2)
+		n, d := way.Answered()
+		requests, took = requests+n, took+d
+	}
+	require.Less(t, float64(requests)/took.Seconds(), float64(bearable), "%d requests in %s", requests, took)
+}
+
+func requireAnswers(t *testing.T, way *rancherlike.Switch, n int) {
+	t.Helper()
+	testenv.Eventually(t, func() (bool, string) {
+		answered, _ := way.Answered()
+		return answered >= n, fmt.Sprintf("%d requests were answered", answered)
+	})
+}

@@ -1,0 +1,115 @@
+package rancher
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/rancherlike"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func (s *serverStory) moves(t *testing.T) {
+	s.server.Workspace(t, otherWorkspace)
+	// Between any two of the hub's writes on the member the agent has time to act on the first.
+	const slow = 100 * time.Millisecond
+	s.server.Proxy.Tunnel.Slow(slow)
+	defer s.server.Proxy.Tunnel.Slow(0)
+	old := s.cluster(t, s.edge)
+	moved := s.moveTo(otherWorkspace)
+	s.server.Delete(t, moved, old.Namespace)
+	s.server.Pass(t, moved)
+	s.requireMoved(t, old, moved)
+}
+
+func (s *serverStory) movesBack(t *testing.T) {
+	old := s.cluster(t, s.edge)
+	moved := s.moveTo(rancherlike.DefaultWorkspace)
+	s.server.Pass(t, moved)
+	s.server.Delete(t, moved, old.Namespace)
+	s.requireMoved(t, old, moved)
+}
+
+func (s *serverStory) moveTo(workspace string) *rancherlike.Managed {
+	s.edge = s.edge.In(workspace)
+	s.seen.Expect(s.edge)
+	return s.edge
+}
+
+// requireMoved waits until the agent, which nobody has restarted, is the agent of the new Cluster, and nothing is left of
+// the old one.
+func (s *serverStory) requireMoved(t *testing.T, old *fleet.Cluster, moved *rancherlike.Managed) {
+	t.Helper()
+	cluster := s.condition(t, moved, fleet.ConditionRegistered, "True")
+	require.NotEqual(t, old.Spec.ClientID, cluster.Spec.ClientID)
+	testenv.RequireCredential(t, s.member, agentNamespace, moved.Name)
+	require.Equal(t, moved.Workspace, string(s.credential(t, s.member, agentNamespace).Data[registration.CredentialClusterNamespace]))
+	s.awaitBeat(t, moved)
+	testenv.Eventually(t, func() (bool, string) {
+		left := s.leftOf(t, old)
+		return len(left) == 0, fmt.Sprintf("left of %s/%s: %v", old.Namespace, old.Name, left)
+	})
+	clusters, err := s.hub.Fleet.Clusters(moved.Workspace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, other := range clusters.Items {
+		require.NotEqual(t, old.Spec.ClientID, other.Spec.ClientID, "the agent registered with its old identity as %s", other.Name)
+	}
+}
+
+// leftOf names what there still is of a Cluster that is gone.
+func (s *serverStory) leftOf(t *testing.T, old *fleet.Cluster) []string {
+	t.Helper()
+	left := s.requestsOf(t, old)
+	namespace := registration.ClusterNamespace(old.Namespace, old.Name)
+	if _, err := s.hub.Kubernetes.CoreV1().Namespaces().Get(t.Context(), namespace, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		left = append(left, "Namespace "+namespace)
+	}
+	for _, secret := range s.credentialsOnHub(t) {
+		if string(secret.Data[registration.CredentialDeploymentNamespace]) == namespace {
+			left = append(left, "Secret "+secret.Name)
+		}
+	}
+	tokens, err := s.hub.Fleet.ClusterRegistrationTokens(old.Namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, token := range tokens.Items {
+		if token.Name == registration.ImportTokenName(old.Name) {
+			left = append(left, "ClusterRegistrationToken "+token.Name)
+		}
+	}
+	return append(left, s.rightsOf(t, old, namespace)...)
+}
+
+// rightsOf names what still gives rights to the agent of a Cluster, or to its import token.
+func (s *serverStory) rightsOf(t *testing.T, old *fleet.Cluster, namespace string) (left []string) {
+	t.Helper()
+	rights := s.hub.Kubernetes.RbacV1()
+	bindings, err := rights.RoleBindings("").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, b := range bindings.Items {
+		ofToken := b.Namespace == old.Namespace && strings.HasPrefix(b.Name, registration.ImportTokenName(old.Name))
+		if ofToken || isOf(b.Subjects, namespace) {
+			left = append(left, "RoleBinding "+b.Namespace+"/"+b.Name)
+		}
+	}
+	clusterBindings, err := rights.ClusterRoleBindings().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, b := range clusterBindings.Items {
+		if isOf(b.Subjects, namespace) {
+			left = append(left, "ClusterRoleBinding "+b.Name)
+		}
+	}
+	return left
+}
+
+func isOf(subjects []rbacv1.Subject, namespace string) bool {
+	return slices.ContainsFunc(subjects, func(subject rbacv1.Subject) bool { return subject.Namespace == namespace })
+}

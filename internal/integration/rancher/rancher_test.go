@@ -1,0 +1,365 @@
+package rancher
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/rancherlike"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+const (
+	agentNamespace = "cattle-fleet-system"
+	otherWorkspace = "team-a"
+)
+
+// serverStory is one management server from its installation on. Its chapters build on one another.
+type serverStory struct {
+	t           *testing.T // what a chapter starts goes on after it
+	hub, member *testenv.Cluster
+	server      *rancherlike.Server
+	seen        *rancherlike.Observer
+	asHub       []func(*controllers.Options)
+	running     *testenv.Running
+	edge, local *rancherlike.Managed
+	secretReads *reads
+	fronts      []*rancherlike.Proxy
+}
+
+// TestAManagementServerDoesNotNoticeWhichFleetItHas plays the server. The numbers are those of what it relies on; 1, 2, 8,
+// 12 and 13 are about charts and rights, which other tests look at.
+func TestAManagementServerDoesNotNoticeWhichFleetItHas(t *testing.T) {
+	s := newServerStory(t)
+	for _, chapter := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"10 without bootstrap nothing is made in its workspaces", s.nothingIsMade},
+		{"5 an import waits for the Secret and for the tunnel", s.importWaits},
+		{"3 an agent that has not registered yet outlasts a broken server", s.brokenBeforeRegistration},
+		{"3 an agent that waits for its credential outlasts a broken server", s.brokenWhileWaiting},
+		{"3 an agent at work outlasts a broken server", s.brokenAtWork},
+		{"3 the server's own cluster is registered beside it", s.localRegisters},
+		{"4 what the server applies stays as it is", s.passesChangeNothing},
+		{"4 agents cannot give themselves labels of the server", s.reservedLabels},
+		{"5 a Secret that is made again is no reason to import", s.secretsAreMadeAgain},
+		{"6 the TLS mode reaches every agent without a registration", s.tlsMode},
+		{"6 another address reaches every agent, whatever is wrong with one of them", s.otherAddress},
+		{"6 an address that is taken back at once costs no agent its credential", s.addressTakenBack},
+		{"7 any other generation redeploys", s.redeploy},
+		{"9 the status is what the server shows", s.status},
+		{"10 everything is where the server expects it", s.places},
+		{"11 a cluster that moves to another workspace keeps its agent", s.moves},
+		{"11 and it may come back before it is gone", s.movesBack},
+	} {
+		if !t.Run(chapter.name, chapter.run) {
+			break
+		}
+	}
+	t.Run("9 no healthy cluster was ever red and 4 nothing was reverted", func(t *testing.T) {
+		require.Empty(t, s.seen.Problems())
+	})
+	t.Run("3 agents used bearer tokens and Kubernetes' own paths only", func(t *testing.T) {
+		for _, front := range s.fronts {
+			require.Empty(t, front.Strays())
+		}
+	})
+}
+
+func newServerStory(t *testing.T) *serverStory {
+	t.Helper()
+	s := &serverStory{t: t, hub: testenv.OwnCluster(t, "rancher"), member: testenv.OwnCluster(t, "rancher-member")}
+	s.server = rancherlike.New(t, s.hub)
+	s.fronts = append(s.fronts, s.server.Proxy)
+	s.seen = s.server.Observe(t)
+	s.local = s.manage(t, rancherlike.Managed{
+		Name: "local", ID: "local", Namespace: rancherlike.LocalWorkspace, Workspace: rancherlike.LocalWorkspace, Local: true,
+	}, s.hub)
+	s.edge = s.manage(t, rancherlike.Managed{
+		Name: "edge", ID: "c-m-abcdefgh", Namespace: rancherlike.DefaultWorkspace, Workspace: rancherlike.DefaultWorkspace,
+	}, s.member)
+	s.secretReads = &reads{path: s.local.SecretPath()}
+	s.asHub = []func(*controllers.Options){s.server.Upgrade(t), func(o *controllers.Options) { o.RESTConfig.Wrap(s.secretReads.count) }}
+	s.running = s.hub.Hub(t, s.asHub...)
+	return s
+}
+
+func (s *serverStory) manage(t *testing.T, m rancherlike.Managed, member *testenv.Cluster) *rancherlike.Managed {
+	t.Helper()
+	managed := s.server.NewManaged(t, m, member)
+	s.seen.Expect(managed)
+	return managed
+}
+
+func (s *serverStory) nothingIsMade(t *testing.T) {
+	for _, workspace := range []string{rancherlike.LocalWorkspace, rancherlike.DefaultWorkspace} {
+		clusters, err := s.hub.Fleet.Clusters(workspace).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Empty(t, clusters.Items)
+		groups, err := s.hub.Fleet.ClusterGroups(workspace).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Empty(t, groups.Items)
+	}
+}
+
+func (s *serverStory) importWaits(t *testing.T) {
+	s.server.Pass(t, s.edge)
+	s.condition(t, s.edge, fleet.ConditionImported, "Unknown "+fleet.ReasonWaitingForKubeconfig)
+	for i, fault := range rancherlike.TunnelFaults() {
+		s.server.Proxy.Tunnel.Break(fault)
+		if i == 0 {
+			s.server.CreateSecret(t, s.edge)
+		}
+		s.condition(t, s.edge, fleet.ConditionImported, "False "+fleet.ReasonUnreachable)
+		requireAnswers(t, &s.server.Proxy.Tunnel, 2)
+	}
+	cluster := s.cluster(t, s.edge)
+	require.Contains(t, testenv.Condition(cluster.Status.Conditions, fleet.ConditionImported), "cluster agent disconnected")
+	s.server.Proxy.Tunnel.Mend()
+	s.condition(t, s.edge, fleet.ConditionImported, "True Imported")
+}
+
+func (s *serverStory) localRegisters(t *testing.T) {
+	s.server.CreateSecret(t, s.local)
+	s.server.Pass(t, s.local)
+	s.condition(t, s.local, fleet.ConditionImported, "True Imported")
+	s.hub.Agent(s.t, rancherlike.LocalAgentNamespace, quick)
+
+	s.condition(t, s.local, fleet.ConditionRegistered, "True")
+	testenv.RequireCredential(t, s.hub, rancherlike.LocalAgentNamespace, s.local.Name)
+	require.Equal(t, s.hub.URL(), s.address(t, s.hub, rancherlike.LocalAgentNamespace), "the address in the Secret wins")
+	require.Equal(t, s.server.Proxy.URL(), s.address(t, s.member, agentNamespace))
+}
+
+func (s *serverStory) passesChangeNothing(t *testing.T) {
+	for _, m := range []*rancherlike.Managed{s.edge, s.local} {
+		before := s.cluster(t, m)
+		require.NotEmpty(t, before.Spec.ClientID)
+		for range 3 {
+			s.server.Pass(t, m)
+		}
+		s.awaitBeat(t, m)
+		after := s.cluster(t, m)
+		require.Equal(t, before.Generation, after.Generation, "the server or the hub changed the spec")
+		require.Equal(t, before.Spec, after.Spec)
+		require.Subset(t, []string{"f:clientID", "."}, specFieldsOf(t, after, "fleetcontroller"))
+	}
+}
+
+func (s *serverStory) reservedLabels(t *testing.T) {
+	values := s.hub.Token(t, rancherlike.DefaultWorkspace, "for-people", fleet.ClusterRegistrationTokenSpec{})
+	request := s.hub.Request(t, values, fleet.ClusterRegistrationSpec{
+		ClientID: "self-made", ClientRandom: "random",
+		ClusterLabels: map[string]string{"env": "lab", "management.cattle.io/cluster-name": "local"},
+	})
+	granted, _ := s.hub.Granted(t, values, request)
+	cluster, err := s.hub.Fleet.Clusters(granted.Namespace).Get(t.Context(), granted.Status.ClusterName, metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "lab", cluster.Labels["env"])
+	require.NotContains(t, cluster.Labels, "management.cattle.io/cluster-name")
+}
+
+func (s *serverStory) secretsAreMadeAgain(t *testing.T) {
+	edge, local := s.cluster(t, s.edge), s.cluster(t, s.local)
+	edgeCredential := s.credential(t, s.member, agentNamespace)
+	localCredential := s.credential(t, s.hub, rancherlike.LocalAgentNamespace)
+	toEdge, toLocal := s.server.Proxy.Calls(s.edge.ID), s.server.Proxy.Calls(s.local.ID)
+
+	s.server.DeleteSecret(t, s.edge)
+	s.server.CreateSecret(t, s.edge)
+	s.server.DeleteSecret(t, s.local)
+	before := s.secretReads.n.Load()
+	s.server.CreateSecret(t, s.local)
+	testenv.Eventually(t, func() (bool, string) {
+		return s.secretReads.n.Load() > before, "the hub did not look at the new Secret"
+	})
+	s.server.Pass(t, s.local)
+
+	s.requireNotImported(t, s.edge, edge)
+	s.requireNotImported(t, s.local, local)
+	require.Equal(t, toEdge, s.server.Proxy.Calls(s.edge.ID), "the hub called the member")
+	require.Equal(t, toLocal, s.server.Proxy.Calls(s.local.ID), "the hub called its own cluster")
+	require.Equal(t, []string{s.hub.URL()}, s.seen.Addresses(local.UID), "the agent was sent to another address and back")
+	require.Equal(t, edgeCredential.ResourceVersion, s.credential(t, s.member, agentNamespace).ResourceVersion)
+	require.Equal(t, localCredential.ResourceVersion, s.credential(t, s.hub, rancherlike.LocalAgentNamespace).ResourceVersion)
+}
+
+// requireNotImported waits until the hub has looked at the Secret as it is now.
+func (s *serverStory) requireNotImported(t *testing.T, m *rancherlike.Managed, before *fleet.Cluster) {
+	t.Helper()
+	secret, err := s.hub.Kubernetes.CoreV1().Secrets(m.Namespace).Get(t.Context(), before.Spec.KubeConfigSecret, metav1.GetOptions{})
+	require.NoError(t, err)
+	var after *fleet.Cluster
+	testenv.Eventually(t, func() (bool, string) {
+		after = s.cluster(t, m)
+		return after.Status.Import.KubeConfigSecretVersion == string(secret.UID)+"/"+secret.ResourceVersion, "the hub has not looked at the Secret"
+	})
+	require.Equal(t, before.Status.Import.Time, after.Status.Import.Time, "the agent was installed again")
+	require.Equal(t, before.Status.Import.Registration, after.Status.Import.Registration)
+	require.True(t, strings.HasPrefix(testenv.Condition(after.Status.Conditions, fleet.ConditionImported), "True"))
+}
+
+func (s *serverStory) tlsMode(t *testing.T) {
+	requests, credential := s.requests(t, s.edge), s.credential(t, s.member, agentNamespace)
+	s.server.Settings.AgentTLSMode = string(config.TLSModeSystemStore)
+	s.server.Upgrade(t)
+
+	for m, member := range map[*rancherlike.Managed]*testenv.Cluster{s.edge: s.member, s.local: s.hub} {
+		testenv.Eventually(t, func() (bool, string) {
+			mode := s.cluster(t, m).Status.AgentTLSMode
+			return mode == string(config.TLSModeSystemStore), m.Name + " has " + mode
+		})
+		told, err := member.Kubernetes.CoreV1().ConfigMaps(s.cluster(t, m).Status.Agent.Namespace).
+			Get(t.Context(), registration.AgentConfigMap, metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Contains(t, told.Data[registration.ConfigKey], string(config.TLSModeSystemStore))
+	}
+	testenv.RequireCredential(t, s.member, agentNamespace, s.edge.Name)
+	require.Equal(t, requests, s.requests(t, s.edge), "the agent registered again")
+	require.Equal(t, credential.Data[registration.CredentialKubeconfig], s.credential(t, s.member, agentNamespace).Data[registration.CredentialKubeconfig])
+}
+
+func (s *serverStory) otherAddress(t *testing.T) {
+	s.breakACluster(t)
+	localCredential := s.credential(t, s.hub, rancherlike.LocalAgentNamespace)
+	front := rancherlike.NewProxy(s.t, s.hub)
+	s.fronts = append(s.fronts, front)
+	s.server.Proxy.Agents.Break(rancherlike.AgentFaults()[3]) // nobody is at the old address any more
+	s.server.Settings.ServerURL, s.server.Settings.CACerts = front.URL(), front.CA()
+	s.server.Upgrade(t)
+
+	testenv.Eventually(t, func() (bool, string) {
+		address := s.address(t, s.member, agentNamespace)
+		return address == front.URL(), "the agent is still at " + address
+	})
+	testenv.RequireCredential(t, s.member, agentNamespace, s.edge.Name)
+	s.awaitBeat(t, s.edge)
+	s.condition(t, s.edge, fleet.ConditionRegistered, "True")
+	require.Zero(t, s.cluster(t, s.edge).Spec.RedeployAgentGeneration)
+
+	s.awaitBeat(t, s.local)
+	require.Equal(t, []string{s.hub.URL()}, s.seen.Addresses(s.cluster(t, s.local).UID), "the address in its Secret has not changed")
+	require.Equal(t, localCredential.ResourceVersion, s.credential(t, s.hub, rancherlike.LocalAgentNamespace).ResourceVersion)
+}
+
+// addressTakenBack: the agent has heard of an address that works in part, and may even have gone there, when it is told to go
+// back to where it was.
+func (s *serverStory) addressTakenBack(t *testing.T) {
+	before, requests := s.server.Settings, s.requests(t, s.edge)
+	mistaken := rancherlike.NewProxy(s.t, s.hub)
+	s.fronts = append(s.fronts, mistaken)
+	fault := rancherlike.TunnelFaults()[0]
+	fault.Below = "/api/v1/" // where the agent looks for its credential
+	mistaken.Agents.Break(fault)
+	s.server.Settings.ServerURL, s.server.Settings.CACerts = mistaken.URL(), mistaken.CA()
+	s.server.Upgrade(t)
+	testenv.Eventually(t, func() (bool, string) {
+		hub, address := s.cluster(t, s.edge).Status.Agent.Hub, s.address(t, s.member, agentNamespace)
+		heard := address == mistaken.URL() || hub != nil && hub.Pending != ""
+		return heard, fmt.Sprintf("the agent is at %s and says %+v", address, hub)
+	})
+
+	s.server.Settings = before
+	s.server.Upgrade(t)
+	testenv.Eventually(t, func() (bool, string) {
+		told := s.cluster(t, s.edge).Status.APIServerURL
+		return told == before.ServerURL, "the agent was told " + told
+	})
+	testenv.RequireCredential(t, s.member, agentNamespace, s.edge.Name)
+	s.awaitBeat(t, s.edge)
+	s.condition(t, s.edge, fleet.ConditionRegistered, "True")
+	testenv.Eventually(t, func() (bool, string) {
+		address := s.address(t, s.member, agentNamespace)
+		return address == before.ServerURL, "the agent is at " + address
+	})
+	require.Equal(t, requests, s.requests(t, s.edge), "the agent registered again")
+}
+
+// breakACluster has the server manage a cluster whose kubeconfig leads nowhere.
+func (s *serverStory) breakACluster(t *testing.T) {
+	t.Helper()
+	broken := s.manage(t, rancherlike.Managed{
+		Name: "broken", ID: "c-m-bbbbbbbb", Namespace: rancherlike.DefaultWorkspace, Workspace: rancherlike.DefaultWorkspace,
+	}, s.member)
+	nowhere, err := clientcmd.Load(s.member.Kubeconfig())
+	require.NoError(t, err)
+	for _, cluster := range nowhere.Clusters {
+		cluster.Server = "https://127.0.0.1:1"
+	}
+	kubeconfig, err := clientcmd.Write(*nowhere)
+	require.NoError(t, err)
+	s.hub.KubeconfigSecret(t, broken.Namespace, "broken-kubeconfig", map[string][]byte{registration.KubeconfigValue: kubeconfig})
+	s.server.Pass(t, broken)
+	s.condition(t, broken, fleet.ConditionImported, "False "+fleet.ReasonUnreachable)
+}
+
+func (s *serverStory) redeploy(t *testing.T) {
+	for _, generation := range []int64{2, -1} {
+		before := s.credential(t, s.member, agentNamespace)
+		patch := fmt.Sprintf(`[{"op":"add","path":"/spec/redeployAgentGeneration","value":%d}]`, generation)
+		_, err := s.hub.Fleet.Clusters(s.edge.Workspace).Patch(t.Context(), s.edge.Name, types.JSONPatchType, []byte(patch), metav1.PatchOptions{})
+		require.NoError(t, err)
+
+		testenv.Eventually(t, func() (bool, string) {
+			stored := s.credential(t, s.member, agentNamespace).Data[registration.BootstrapRegistration]
+			return strings.HasSuffix(string(stored), fmt.Sprintf("/%d", generation)), "registered for " + string(stored)
+		})
+		testenv.RequireCredential(t, s.member, agentNamespace, s.edge.Name)
+		require.NotEqual(t, before.Data[registration.CredentialKubeconfig],
+			s.credential(t, s.member, agentNamespace).Data[registration.CredentialKubeconfig], "the credential is the old one")
+
+		s.server.Pass(t, s.edge)
+		cluster := s.condition(t, s.edge, fleet.ConditionRegistered, "True")
+		require.Equal(t, generation, *cluster.Status.AgentDeployedGeneration)
+		require.Equal(t, generation, cluster.Spec.RedeployAgentGeneration)
+		testenv.Eventually(t, func() (bool, string) {
+			return len(s.requests(t, s.edge)) == 1, "the request that was replaced is still there"
+		})
+	}
+}
+
+func (s *serverStory) status(t *testing.T) {
+	for m, namespace := range map[*rancherlike.Managed]string{s.edge: agentNamespace, s.local: rancherlike.LocalAgentNamespace} {
+		s.awaitBeat(t, m)
+		status := s.cluster(t, m).Status
+		require.Equal(t, namespace, status.Agent.Namespace)
+		require.Equal(t, registration.ClusterNamespace(m.Workspace, m.Name), status.Namespace)
+		require.Regexp(t, `^[01]/1$`, status.Display.ReadyBundles, "its agent is its only Bundle")
+		for _, condition := range []string{fleet.ConditionProcessed, fleet.ConditionImported, fleet.ConditionRegistered} {
+			require.True(t, strings.HasPrefix(testenv.Condition(status.Conditions, condition), "True"), "%s: %s", m.Name, condition)
+		}
+	}
+}
+
+func (s *serverStory) places(t *testing.T) {
+	for _, m := range []*rancherlike.Managed{s.edge, s.local} {
+		name := s.cluster(t, m).Status.Namespace
+		require.True(t, strings.HasPrefix(name, "cluster-fleet-"), name)
+		namespace, err := s.hub.Kubernetes.CoreV1().Namespaces().Get(t.Context(), name, metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, "true", namespace.Labels["fleet.cattle.io/managed"])
+	}
+	for _, secret := range s.credentialsOnHub(t) {
+		require.Equal(t, "cattle-fleet-clusters-system", secret.Namespace)
+	}
+	clusters, err := s.hub.Fleet.Clusters("").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, cluster := range clusters.Items {
+		require.Contains(t, []string{rancherlike.DefaultWorkspace, rancherlike.LocalWorkspace}, cluster.Namespace)
+	}
+	bundles, err := s.hub.Fleet.Bundles("").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, bundle := range bundles.Items {
+		require.Contains(t, []string{rancherlike.DefaultWorkspace, rancherlike.LocalWorkspace}, bundle.Namespace)
+	}
+}

@@ -1,0 +1,126 @@
+package registration
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func TestATokenGetsASecretWithTheValuesToInstallAgentsWith(t *testing.T) {
+	s := newStage(t)
+	values := s.Hub.Token(t, s.Namespace, "tok", testenv.TTL(time.Hour))
+	token := s.ReadyToken(t, "tok")
+
+	assert.Equal(t, "tok", token.Status.SecretName)
+	require.NotNil(t, token.Status.Expires)
+	assert.True(t, token.CreationTimestamp.Add(time.Hour).Equal(token.Status.Expires.Time), "expires is creation plus ttl")
+	assert.Contains(t, testenv.Condition(token.Status.Conditions, fleet.ConditionReady), "True TokenReady")
+
+	secret := testenv.RequireThere(t, s.Hub.Kubernetes.CoreV1().Secrets(s.Namespace).Get, "tok")
+	assert.Equal(t, "fleet.cattle.io/cluster-registration-values", string(secret.Type))
+	assert.Equal(t, "true", secret.Labels["fleet.cattle.io/managed"])
+	assert.Equal(t, []string{"values"}, keysOf(secret.Data))
+	require.Len(t, secret.OwnerReferences, 1)
+	assert.Equal(t, token.UID, secret.OwnerReferences[0].UID)
+
+	var document map[string]any
+	require.NoError(t, yaml.Unmarshal(secret.Data["values"], &document))
+	assert.Equal(t, []string{"apiServerCA", "apiServerURL", "clusterNamespace", "systemRegistrationNamespace", "token", "tokenName"}, keysOf(document))
+	assert.Equal(t, s.Hub.URL(), document["apiServerURL"])
+	assert.Equal(t, string(s.Hub.CA()), document["apiServerCA"])
+	assert.Equal(t, s.Namespace, document["clusterNamespace"])
+	assert.Equal(t, testenv.RegistrationNamespace, document["systemRegistrationNamespace"])
+	assert.Equal(t, "tok", document["tokenName"])
+	assert.Equal(t, values.Token, document["token"])
+}
+
+func TestATokenMayCreateRequestsAndNothingElse(t *testing.T) {
+	s := newStage(t)
+	other := s.Hub.Namespace(t)
+	values := s.Token(t, "tok")
+	token := s.ReadyToken(t, "tok")
+	account := registration.TokenServiceAccount("tok", string(token.UID))
+
+	testenv.RequireRights(t, s.Hub, values.Token, s.Namespace, "create clusterregistrations")
+	for _, elsewhere := range []string{other, testenv.RegistrationNamespace, "cattle-fleet-system", "default", "kube-system"} {
+		testenv.RequireRights(t, s.Hub, values.Token, elsewhere)
+	}
+	testenv.RequireMay(t, s.Hub, values.Token, testenv.To("create", "clusterregistrations.fleet.cattle.io", s.Namespace, ""))
+	testenv.RequireMayNot(t, s.Hub, values.Token,
+		testenv.To("create", "clusterregistrations.fleet.cattle.io", other, ""),
+		testenv.To("get", "clusterregistrations.fleet.cattle.io", s.Namespace, ""),
+		testenv.To("list", "clusterregistrations.fleet.cattle.io", s.Namespace, ""),
+		testenv.To("update", "clusterregistrations.fleet.cattle.io/status", s.Namespace, ""),
+		testenv.To("create", "clusters.fleet.cattle.io", s.Namespace, ""),
+		testenv.To("get", "clusterregistrationtokens.fleet.cattle.io", s.Namespace, "tok"),
+		testenv.To("get", "secrets", s.Namespace, "tok"),
+		testenv.To("list", "secrets", testenv.RegistrationNamespace, ""),
+		testenv.To("create", "serviceaccounts/token", s.Namespace, account),
+		testenv.To("impersonate", "serviceaccounts", s.Namespace, account),
+	)
+	rbac := s.Hub.Kubernetes.RbacV1()
+	testenv.RequireThere(t, rbac.Roles(s.Namespace).Get, registration.RoleName(account))
+	testenv.RequireThere(t, rbac.RoleBindings(s.Namespace).Get, registration.RoleBindingName(account))
+}
+
+func TestAnExpiredTokenIsGoneWithAllThatCameWithIt(t *testing.T) {
+	s := newStage(t)
+	values := s.Hub.Token(t, s.Namespace, "short", testenv.TTL(time.Hour))
+	token := s.ReadyToken(t, "short")
+	testenv.RequireMay(t, s.Hub, values.Token, testenv.To("create", "clusterregistrations.fleet.cattle.io", s.Namespace, ""))
+	account := registration.TokenServiceAccount("short", string(token.UID))
+	core, rbac := s.Hub.Kubernetes.CoreV1(), s.Hub.Kubernetes.RbacV1()
+	testenv.RequireThere(t, core.ServiceAccounts(s.Namespace).Get, account)
+	s.Stop(t)
+
+	const left = 5 * time.Second // of its time, by the clock of the next hub
+	ahead := time.Until(token.Status.Expires.Time) - left
+	s.Running = s.Hub.Hub(t, testenv.Ahead(ahead))
+	testenv.RequireGone(t, s.Hub.Fleet.ClusterRegistrationTokens(s.Namespace).Get, "ClusterRegistrationToken", "short")
+	assert.False(t, time.Now().Add(ahead).Before(token.Status.Expires.Time), "it was not deleted before its time")
+	testenv.RequireGone(t, core.ServiceAccounts(s.Namespace).Get, "ServiceAccount", account)
+	testenv.RequireGone(t, core.Secrets(s.Namespace).Get, "Secret", "short")
+	testenv.RequireGone(t, rbac.Roles(s.Namespace).Get, "Role", registration.RoleName(account))
+	testenv.RequireGone(t, rbac.RoleBindings(s.Namespace).Get, "RoleBinding", registration.RoleBindingName(account))
+	testenv.RequireUnauthorized(t, s.Hub, values.Token)
+}
+
+func TestACredentialOutlivesTheTokenItWasAskedForWith(t *testing.T) {
+	s := newStage(t)
+	values := s.Hub.Token(t, s.Namespace, "short", testenv.TTL(10*time.Minute))
+	r := s.Register(t, values, "outlives", "random")
+	s.Stop(t)
+
+	s.Running = s.Hub.Hub(t, testenv.Ahead(11*time.Minute))
+	testenv.RequireUnauthorized(t, s.Hub, values.Token)
+	testenv.RequireMay(t, s.Hub, r.Bearer(), testenv.To("list", "bundledeployments.fleet.cattle.io", r.ClusterNamespace(), ""))
+	testenv.RequireThere(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, r.Request.Name)
+}
+
+func TestATTLInDaysIsRefusedAtAdmission(t *testing.T) {
+	s := newStage(t)
+	client, err := dynamic.NewForConfig(s.Hub.RESTConfig())
+	require.NoError(t, err)
+	tokens := client.Resource(fleet.SchemeGroupVersion.WithResource("clusterregistrationtokens")).Namespace(s.Namespace)
+	for _, bad := range []string{"1d", "1w", "-5m", "soon"} {
+		_, err := tokens.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "ClusterRegistrationToken",
+			"metadata": map[string]any{"name": "bad"},
+			"spec":     map[string]any{"ttl": bad},
+		}}, metav1.CreateOptions{})
+		require.Error(t, err, bad)
+		assert.True(t, apierrors.IsInvalid(err), "%s: %v", bad, err)
+		assert.ErrorContains(t, err, "ttl must be '0' or a Go duration such as '240h' or '30m'; units d and w are not known")
+	}
+}

@@ -1,0 +1,77 @@
+package testenv
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// BootstrapAgent does what the chart fleet-agent does before the agent starts.
+func BootstrapAgent(t testing.TB, member *Cluster, namespace string, v registration.Values, config map[string]string) {
+	t.Helper()
+	core := member.Kubernetes.CoreV1()
+	_, err := core.Secrets(namespace).Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: registration.BootstrapSecret},
+		Data: map[string][]byte{
+			registration.BootstrapAPIServerURL:                []byte(v.APIServerURL),
+			registration.BootstrapAPIServerCA:                 []byte(v.APIServerCA),
+			registration.BootstrapClusterNamespace:            []byte(v.ClusterNamespace),
+			registration.BootstrapToken:                       []byte(v.Token),
+			registration.BootstrapTokenName:                   []byte(v.TokenName),
+			registration.BootstrapSystemRegistrationNamespace: []byte(v.SystemRegistrationNamespace),
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = core.ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: registration.AgentConfigMap}, Data: config,
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+// RequireCredential waits until the agent has stored its credential and dropped the one it registered with.
+func RequireCredential(t testing.TB, member *Cluster, namespace, cluster string) {
+	t.Helper()
+	core := member.Kubernetes.CoreV1()
+	Eventually(t, func() (bool, string) {
+		_, err := core.Secrets(namespace).Get(t.Context(), registration.BootstrapSecret, metav1.GetOptions{})
+		return apierrors.IsNotFound(err), "Secret " + registration.BootstrapSecret + " is still there"
+	})
+	stored, err := core.Secrets(namespace).Get(t.Context(), registration.CredentialSecret, metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, cluster, string(stored.Data[registration.CredentialClusterName]))
+	require.NotEmpty(t, stored.Data[registration.CredentialKubeconfig])
+}
+
+// BootstrapValues are what an agent finds in its bootstrap Secret to register with.
+func BootstrapValues(secret *corev1.Secret) registration.Values {
+	return registration.Values{
+		ClusterNamespace:            string(secret.Data[registration.BootstrapClusterNamespace]),
+		Token:                       string(secret.Data[registration.BootstrapToken]),
+		TokenName:                   string(secret.Data[registration.BootstrapTokenName]),
+		SystemRegistrationNamespace: string(secret.Data[registration.BootstrapSystemRegistrationNamespace]),
+	}
+}
+
+// AwaitOwnBundle waits until the agent of a Cluster says that it has deployed its own Bundle. An agent of a test does not end
+// with its Deployment as a Pod does, so until then it may put back what is being removed.
+func (c *Cluster) AwaitOwnBundle(t testing.TB, namespace, cluster string) {
+	t.Helper()
+	deployments := c.Fleet.BundleDeployments(registration.ClusterNamespace(namespace, cluster))
+	Eventually(t, func() (bool, string) {
+		d, err := deployments.Get(t.Context(), registration.AgentBundleName(cluster), metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		deployed := Condition(d.Status.Conditions, fleet.ConditionDeployed)
+		return d.Status.AppliedDeploymentID == d.Spec.DeploymentID && strings.HasPrefix(deployed, "True"),
+			fmt.Sprintf("the agent's own Bundle is to be %s and is %s; Deployed is %s", d.Spec.DeploymentID, d.Status.AppliedDeploymentID, deployed)
+	})
+}

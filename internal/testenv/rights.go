@@ -1,0 +1,120 @@
+package testenv
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// RequireUnauthorized waits until the API server refuses a token; it remembers good ones for ten seconds.
+func RequireUnauthorized(t testing.TB, cluster *Cluster, token string) {
+	t.Helper()
+	client := cluster.ClientFor(t, token).Kubernetes.AuthenticationV1().SelfSubjectReviews()
+	Eventually(t, func() (bool, string) {
+		_, err := client.Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+		return apierrors.IsUnauthorized(err), fmt.Sprintf("want the token refused with 401, got %v", err)
+	})
+}
+
+// Right is something one may do, such as to get Secret name in Namespace ns. Resources of our group are written with it.
+type Right struct{ Verb, Resource, Namespace, Name string }
+
+// To is the right to do something, with an object of that name or with all.
+func To(verb, resource, namespace, name string) Right {
+	return Right{Verb: verb, Resource: resource, Namespace: namespace, Name: name}
+}
+
+func (r Right) review() *authorizationv1.SelfSubjectAccessReview {
+	resource, subresource, _ := strings.Cut(r.Resource, "/")
+	resource, group, _ := strings.Cut(resource, ".")
+	return &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: r.Verb, Group: group, Resource: resource, Subresource: subresource, Namespace: r.Namespace, Name: r.Name,
+		},
+	}}
+}
+
+// RequireMay waits until the holder of the token may do all this: an API server learns of new rights by a watch of its own.
+func RequireMay(t testing.TB, cluster *Cluster, token string, rights ...Right) {
+	t.Helper()
+	for _, r := range rights {
+		Eventually(t, func() (bool, string) { return may(t, cluster, token, r), fmt.Sprintf("must be allowed: %+v", r) })
+	}
+}
+
+// RequireMayNot asks the API server whether the holder of the token may do none of this.
+func RequireMayNot(t testing.TB, cluster *Cluster, token string, rights ...Right) {
+	t.Helper()
+	for _, r := range rights {
+		assert.False(t, may(t, cluster, token, r), "must not be allowed: %+v", r)
+	}
+}
+
+func may(t testing.TB, cluster *Cluster, token string, r Right) bool {
+	t.Helper()
+	reviews := cluster.ClientFor(t, token).Kubernetes.AuthorizationV1().SelfSubjectAccessReviews()
+	answer, err := reviews.Create(t.Context(), r.review(), metav1.CreateOptions{})
+	require.NoError(t, err)
+	return answer.Status.Allowed
+}
+
+// RequireRights waits until this is all the holder of the token may do in a namespace beyond what everybody may, such as
+// "get secrets name", in the order of the alphabet.
+func RequireRights(t testing.TB, cluster *Cluster, token, namespace string, want ...string) {
+	t.Helper()
+	Eventually(t, func() (bool, string) {
+		got := rightsIn(t, cluster, token, namespace)
+		return slices.Equal(got, want), fmt.Sprintf("the rights in namespace %s are %q, want %q", namespace, got, want)
+	})
+}
+
+// rightsIn lists, as text, all the holder of the token may do in a namespace beyond what everybody may.
+func rightsIn(t testing.TB, cluster *Cluster, token, namespace string) []string {
+	t.Helper()
+	everybodys := rulesOf(t, cluster, bearerWithoutRights(t, cluster), namespace)
+	own := rulesOf(t, cluster, token, namespace)
+	maps.DeleteFunc(own, func(rule string, _ bool) bool { return everybodys[rule] })
+	return slices.Sorted(maps.Keys(own))
+}
+
+func rulesOf(t testing.TB, cluster *Cluster, token, namespace string) map[string]bool {
+	t.Helper()
+	review := &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: namespace}}
+	answer, err := cluster.ClientFor(t, token).Kubernetes.AuthorizationV1().SelfSubjectRulesReviews().
+		Create(t.Context(), review, metav1.CreateOptions{})
+	require.NoError(t, err)
+	rules := map[string]bool{}
+	for _, r := range answer.Status.ResourceRules {
+		for _, resource := range r.Resources {
+			rules[strings.TrimSpace(fmt.Sprintf("%s %s %s", strings.Join(r.Verbs, ","), resource, strings.Join(r.ResourceNames, ",")))] = true
+		}
+	}
+	for _, r := range answer.Status.NonResourceRules {
+		rules[fmt.Sprint(r.Verbs, r.NonResourceURLs)] = true
+	}
+	return rules
+}
+
+// bearerWithoutRights is a token of a ServiceAccount that nobody gave anything.
+func bearerWithoutRights(t testing.TB, cluster *Cluster) string {
+	t.Helper()
+	const name = "nobody"
+	accounts := cluster.Kubernetes.CoreV1().ServiceAccounts(metav1.NamespaceDefault)
+	_, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		require.NoError(t, err)
+	}
+	reply, err := accounts.CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return reply.Status.Token
+}

@@ -1,0 +1,188 @@
+package testenv
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Namespaces that a hub has under these names unless it is told otherwise.
+const (
+	SystemNamespace       = registration.DefaultSystemNamespace
+	RegistrationNamespace = "cattle-fleet-clusters-system"
+)
+
+// Stage is a hub at work and a workspace on it that no other test uses.
+type Stage struct {
+	*Running
+	Hub, Member *Cluster
+	Namespace   string
+}
+
+// Clusters are the hub and the member that the tests of a package share.
+func Clusters(t testing.TB) (hub, member *Cluster) {
+	t.Helper()
+	return SharedCluster(t, "hub"), SharedCluster(t, "member")
+}
+
+// NewStage starts a hub on the shared clusters, whose configuration tells agents the way to it.
+func NewStage(t testing.TB, change ...func(*controllers.Options)) *Stage {
+	t.Helper()
+	s := EmptyStage(t)
+	s.Running = s.Hub.Hub(t, change...)
+	return s
+}
+
+// EmptyStage is one whose hub has its configuration but does not run yet.
+func EmptyStage(t testing.TB) *Stage {
+	t.Helper()
+	hub, member := Clusters(t)
+	hub.Configure(t, hub.Reachable())
+	return &Stage{Hub: hub, Member: member, Namespace: hub.Namespace(t)}
+}
+
+// Registered is a cluster that registered as an agent with that clientID does.
+type Registered struct {
+	Values  registration.Values
+	Request *fleet.ClusterRegistration
+	Secret  *corev1.Secret
+}
+
+// Bearer is the token the hub gave to the agent.
+func (r Registered) Bearer() string { return string(r.Secret.Data[registration.CredentialToken]) }
+
+// ClusterNamespace is the namespace of the Cluster on the hub.
+func (r Registered) ClusterNamespace() string {
+	return string(r.Secret.Data[registration.CredentialDeploymentNamespace])
+}
+
+// Account is the ServiceAccount of the agent.
+func (r Registered) Account() string {
+	return registration.RequestServiceAccount(r.Request.Name, string(r.Request.UID))
+}
+
+// Register asks for a credential as an agent does. Its random string is made one that no other test has: the hub refuses one
+// that was used.
+func (s *Stage) Register(t testing.TB, values registration.Values, clientID, random string) Registered {
+	t.Helper()
+	request := s.Hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: random + s.Namespace})
+	latest, secret := s.Hub.Granted(t, values, request)
+	return Registered{Values: values, Request: latest, Secret: secret}
+}
+
+// Token creates a ClusterRegistrationToken that does not expire, and waits for its values.
+func (s *Stage) Token(t testing.TB, name string) registration.Values {
+	t.Helper()
+	return s.Hub.Token(t, s.Namespace, name, fleet.ClusterRegistrationTokenSpec{})
+}
+
+// TTL is for a ClusterRegistrationToken that expires.
+func TTL(d time.Duration) fleet.ClusterRegistrationTokenSpec {
+	return fleet.ClusterRegistrationTokenSpec{TTL: &metav1.Duration{Duration: d}}
+}
+
+// ReadyToken waits until the status says that the token can be used: only then is its Secret what it stays.
+func (s *Stage) ReadyToken(t testing.TB, name string) *fleet.ClusterRegistrationToken {
+	t.Helper()
+	s.Hub.WaitCondition(t, KindToken, s.Namespace, name, fleet.ConditionReady, "True")
+	return RequireThere(t, s.Hub.Fleet.ClusterRegistrationTokens(s.Namespace).Get, name)
+}
+
+// Cluster reads a Cluster that must exist.
+func (s *Stage) Cluster(t testing.TB, name string) *fleet.Cluster {
+	t.Helper()
+	return RequireThere(t, s.Hub.Fleet.Clusters(s.Namespace).Get, name)
+}
+
+// CreateCluster makes a Cluster in the workspace.
+func (s *Stage) CreateCluster(t testing.TB, cluster *fleet.Cluster) *fleet.Cluster {
+	t.Helper()
+	created, err := s.Hub.Fleet.Clusters(s.Namespace).Create(t.Context(), cluster, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return created
+}
+
+// PatchSpec changes fields of a Cluster's spec, as a person with kubectl does; null takes one away.
+func (s *Stage) PatchSpec(t testing.TB, cluster, fields string) {
+	t.Helper()
+	_, err := s.Hub.Fleet.Clusters(s.Namespace).Patch(t.Context(), cluster, types.MergePatchType,
+		[]byte(`{"spec":`+fields+`}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+}
+
+// DeleteCluster deletes a Cluster of the workspace, and does not wait until it is gone.
+func (s *Stage) DeleteCluster(t testing.TB, name string) {
+	t.Helper()
+	require.NoError(t, s.Hub.Fleet.Clusters(s.Namespace).Delete(t.Context(), name, metav1.DeleteOptions{}))
+}
+
+// EventuallyCluster waits until the Cluster is as check wants it; check's text says what it is instead.
+func (s *Stage) EventuallyCluster(t testing.TB, name string, check func(*fleet.Cluster) (bool, string)) *fleet.Cluster {
+	t.Helper()
+	var found *fleet.Cluster
+	Eventually(t, func() (bool, string) {
+		cluster, err := s.Hub.Fleet.Clusters(s.Namespace).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		found = cluster
+		return check(cluster)
+	})
+	return found
+}
+
+// ImportInto has the hub import the member, with the agent in that namespace, and waits until it is installed.
+func (s *Stage) ImportInto(t testing.TB, name, agentNamespace string, change ...func(*fleet.Cluster)) *fleet.Cluster {
+	t.Helper()
+	into := func(c *fleet.Cluster) { c.Spec.AgentNamespace = agentNamespace }
+	s.Hub.Import(t, s.Namespace, name, s.Member, append(change, into)...)
+	return s.Hub.ClusterCondition(t, s.Namespace, name, fleet.ConditionImported, "True Imported")
+}
+
+// Beat is a heartbeat of a Cluster's agent, with its own words about itself.
+func (s *Stage) Beat(t testing.TB, cluster string, agent fleet.AgentStatus) {
+	t.Helper()
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"agent": agent}})
+	require.NoError(t, err)
+	_, err = s.Hub.Fleet.Clusters(s.Namespace).Patch(t.Context(), cluster, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+}
+
+// RequireHeartbeat writes as a registered agent does, with its own credential.
+func (s *Stage) RequireHeartbeat(t testing.TB, r Registered, lastSeen time.Time) {
+	t.Helper()
+	patch := fmt.Appendf(nil, `[{"op":"add","path":"/status/agent","value":{"lastSeen":%q,"namespace":%q}}]`, lastSeen.UTC().Format(time.RFC3339), SystemNamespace)
+	_, err := s.Hub.ClientFor(t, r.Bearer()).Fleet.Clusters(s.Namespace).Patch(t.Context(), r.Request.Status.ClusterName,
+		types.JSONPatchType, patch, metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+}
+
+// AwaitWork waits until the hub has worked on something that came after all there is.
+func (s *Stage) AwaitWork(t testing.TB, marker string) {
+	t.Helper()
+	s.CreateCluster(t, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: marker}})
+	s.Hub.ClusterCondition(t, s.Namespace, marker, fleet.ConditionProcessed, "True")
+}
+
+// DropClusters removes the Clusters of a namespace where no hub is running.
+func (c *Cluster) DropClusters(t testing.TB, namespace string) {
+	t.Helper()
+	clusters := c.Fleet.Clusters(namespace)
+	list, err := clusters.List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, cluster := range list.Items {
+		_, err := clusters.Patch(t.Context(), cluster.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+		require.NoError(t, clusters.Delete(t.Context(), cluster.Name, metav1.DeleteOptions{}), cluster.Name)
+	}
+}
