@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/muster-fleet/muster/internal/pki"
 	"github.com/muster-fleet/muster/internal/process"
 )
 
@@ -132,7 +133,7 @@ func (c *ControlPlane) RESTConfig() *rest.Config {
 
 // Kubeconfig is a self-contained kubeconfig of the cluster administrator. Its context is called like the control plane.
 func (c *ControlPlane) Kubeconfig() []byte {
-	return c.kubeconfigFor(certificateUser(c.identities.admin))
+	return c.kubeconfigFor(c.identities.admin.User())
 }
 
 // UserKubeconfig is a self-contained kubeconfig that presents the given bearer token.
@@ -141,7 +142,7 @@ func (c *ControlPlane) UserKubeconfig(token string) []byte {
 }
 
 func (c *ControlPlane) kubeconfigFor(user *clientcmdapi.AuthInfo) []byte {
-	data, err := kubeconfig(c.options.Name, c.URL(), c.identities.ca, user)
+	data, err := pki.Kubeconfig(c.options.Name, c.URL(), c.identities.ca, user)
 	if err != nil {
 		// Encoding strings and bytes cannot fail; if it did, nothing after it could work.
 		panic(fmt.Sprintf("control plane %q: encode kubeconfig: %v", c.options.Name, err))

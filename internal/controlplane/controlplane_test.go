@@ -103,17 +103,18 @@ func TestArgumentsOverrideTheDefaultsAndNoControllerManagerRunsUnasked(t *testin
 }
 
 func TestStopLeavesNoProcessNoPortAndNoFolder(t *testing.T) {
-	c := own(t, Options{Name: "stop", ControllerManager: true})
+	name := unique("stop")
+	c := own(t, Options{Name: name, ControllerManager: true})
 	pids := pidsOf(c)
 	require.Len(t, pids, 3)
-	require.Len(t, foldersOf(t, "stop"), 1)
+	require.Len(t, foldersOf(t, name), 1)
 
 	require.NoError(t, c.Stop())
 	for _, pid := range pids {
 		require.False(t, running(pid))
 	}
 	require.NoError(t, portIsFree(c.port))
-	require.Empty(t, foldersOf(t, "stop"))
+	require.Empty(t, foldersOf(t, name))
 
 	require.NoError(t, c.Stop(), "a second time does nothing")
 	require.ErrorContains(t, c.StartAPIServer(t.Context()), "stopped for good")

@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -13,8 +14,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// soon bounds everything a test waits for that should take milliseconds.
-const soon = 20 * time.Second
+// soon bounds everything a test waits for that should take milliseconds. It is no measure of speed: a machine may be very busy.
+const soon = 2 * time.Minute
 
 // script writes an executable shell script, a stand-in for a binary that misbehaves on purpose.
 func script(t *testing.T, dir, name, body string) string {
@@ -56,6 +57,9 @@ func requireGone(t *testing.T, pids ...int) {
 		require.Eventually(t, func() bool { return !running(pid) }, soon, 10*time.Millisecond, "process %d still runs", pid)
 	}
 }
+
+// unique is a name that no test of another process has at the same time, for what is looked for in the folder they share.
+func unique(name string) string { return fmt.Sprintf("%s%d", name, os.Getpid()) }
 
 // foldersOf lists the temporary folders of control planes of that name.
 func foldersOf(t *testing.T, name string) []string {

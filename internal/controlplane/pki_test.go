@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/muster-fleet/muster/internal/pki"
 )
 
 func TestThePKIOfAControlPlane(t *testing.T) {
@@ -31,7 +33,7 @@ func TestThePKIOfAControlPlane(t *testing.T) {
 	})
 
 	t.Run("the administrators are clients in system:masters", func(t *testing.T) {
-		for _, pair := range []keyPair{ids.admin, ids.controllerManager} {
+		for _, pair := range []pki.Pair{ids.admin, ids.controllerManager} {
 			leaf := requireLeaf(t, pair)
 			_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 			require.NoError(t, err)
@@ -83,7 +85,7 @@ func TestAPKIThatCannotBeWrittenIsAnError(t *testing.T) {
 	require.ErrorContains(t, err, "/nowhere")
 }
 
-func requireLeaf(t *testing.T, pair keyPair) *x509.Certificate {
+func requireLeaf(t *testing.T, pair pki.Pair) *x509.Certificate {
 	t.Helper()
 	certificate, err := tls.X509KeyPair(pair.Cert, pair.Key)
 	require.NoError(t, err)

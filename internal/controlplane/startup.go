@@ -77,8 +77,17 @@ func (c *ControlPlane) startAPIServer(ctx context.Context) error {
 		return err
 	}
 	return waitFor(ctx, "the API server to be ready", func(ctx context.Context) error {
-		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+		return ready(ctx, client)
 	}, c.apiServer, c.etcd)
+}
+
+// ready: an API server says that it is before it has made the first namespaces, of which "default" is the last.
+func ready(ctx context.Context, client kubernetes.Interface) error {
+	if err := client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(); err != nil {
+		return err
+	}
+	_, err := client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceDefault, metav1.GetOptions{})
+	return err
 }
 
 func (c *ControlPlane) startControllerManager(ctx context.Context) error {
@@ -87,7 +96,7 @@ func (c *ControlPlane) startControllerManager(ctx context.Context) error {
 		return err
 	}
 	if err := writeFiles(c.dir, map[string][]byte{
-		fileControllerManagerKubeconfig: c.kubeconfigFor(certificateUser(c.identities.controllerManager)),
+		fileControllerManagerKubeconfig: c.kubeconfigFor(c.identities.controllerManager.User()),
 	}); err != nil {
 		return err
 	}
@@ -109,16 +118,20 @@ func defaultServiceAccount(ctx context.Context, client kubernetes.Interface) err
 }
 
 // waitFor polls until reached returns nil. It fails when ctx ends, with the last reason, or when one of the processes
-// needed for it is gone.
+// needed for it is gone. It looks at least once, so that there is a reason also where ctx has ended already.
 func waitFor(ctx context.Context, what string, reached func(context.Context) error, needed ...*process.Process) error {
 	var last error
-	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
+	look := func(ctx context.Context) (bool, error) {
 		if err := firstDeath(needed); err != nil {
 			return false, err
 		}
 		last = reached(ctx)
 		return last == nil, nil
-	})
+	}
+	done, err := look(ctx)
+	if !done && err == nil {
+		err = wait.PollUntilContextCancel(ctx, pollInterval, false, look)
+	}
 	if err != nil && ctx.Err() != nil && last != nil {
 		return fmt.Errorf("gave up waiting for %s: %w", what, errors.Join(err, last))
 	}

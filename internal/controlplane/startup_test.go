@@ -3,8 +3,10 @@ package controlplane
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,21 +17,23 @@ import (
 )
 
 func TestAnAPIServerThatRefusesAFlagFailsTheStartWithItsOwnWords(t *testing.T) {
-	_, err := Start(t.Context(), Options{Name: "badflag", APIServerArgs: []string{"--no-such-flag"}})
-	require.ErrorContains(t, err, `control plane "badflag"`)
+	name := unique("badflag")
+	_, err := Start(t.Context(), Options{Name: name, APIServerArgs: []string{"--no-such-flag"}})
+	require.ErrorContains(t, err, fmt.Sprintf("control plane %q", name))
 	require.ErrorContains(t, err, "kube-apiserver ended by itself (exit status 1)")
 	require.ErrorContains(t, err, "unknown flag: --no-such-flag")
-	require.Empty(t, foldersOf(t, "badflag"), "a failed start leaves nothing behind")
+	require.Empty(t, foldersOf(t, name), "a failed start leaves nothing behind")
 }
 
 func TestAStartGivesUpWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	_, err := Start(ctx, Options{Name: "slow", Binaries: fakes(t)})
+	name := unique("slow")
+	_, err := Start(ctx, Options{Name: name, Binaries: fakes(t)})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "gave up waiting for etcd to listen")
 	require.ErrorContains(t, err, "etcd.sock:0", "the last reason")
-	require.Empty(t, foldersOf(t, "slow"))
+	require.Empty(t, foldersOf(t, name))
 }
 
 func TestAPortThatSomebodyElseTookIsReplaced(t *testing.T) {
@@ -46,7 +50,7 @@ func TestAPortThatSomebodyElseTookIsReplaced(t *testing.T) {
 	require.NoError(t, err)
 	tried := strings.Fields(string(data))
 	require.Len(t, tried, portAttempts)
-	require.NotEqual(t, tried[0], tried[1])
+	require.Greater(t, len(slices.Compact(slices.Sorted(slices.Values(tried)))), 1, "always the same port: %v", tried)
 }
 
 func TestAnotherFailureOfTheAPIServerIsNotTriedAgain(t *testing.T) {
@@ -73,6 +77,16 @@ func TestAWaitEndsWithTheLastReason(t *testing.T) {
 	})
 	require.ErrorIs(t, err, broken)
 	require.ErrorContains(t, err, "gave up waiting for the moon")
+}
+
+func TestAWaitThatBeginsTooLateHasAReasonTooAndWhatIsReachedIsReached(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := waitFor(ended, "the moon", func(context.Context) error { return errors.New("connection refused") })
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorContains(t, err, "gave up waiting for the moon")
+	require.ErrorContains(t, err, "connection refused")
+	require.NoError(t, waitFor(ended, "the moon", func(context.Context) error { return nil }))
 }
 
 // planeOfFakes is a control plane before the start of its API server.

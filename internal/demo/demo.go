@@ -25,7 +25,7 @@ type Options struct {
 	// ControlPlanes is the folder with etcd, kube-apiserver and kube-controller-manager; empty means that it is looked for
 	// and built if need be.
 	ControlPlanes string
-	// Patience bounds each step; 0 means two minutes.
+	// Patience bounds each step; 0 means five minutes, for a machine that is busy with other things.
 	Patience time.Duration
 }
 
@@ -65,7 +65,7 @@ type demo struct {
 
 func newDemo(ctx context.Context, o Options) (*demo, error) {
 	if o.Patience == 0 {
-		o.Patience = 2 * time.Minute
+		o.Patience = 5 * time.Minute
 	}
 	var err error
 	if o.Programs, err = programs(o.Programs); err != nil {

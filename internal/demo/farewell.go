@@ -34,7 +34,9 @@ func farewell(ctx context.Context, d *demo) (string, error) {
 		return "", err
 	}
 	d.departed = append(d.departed, a.namespace+"/"+a.name)
-	if err := d.checkOthers(ctx); err != nil {
+	// How they stand is asked until they stand well: what they reported a moment ago may be out of date.
+	err = poll(ctx, func(ctx context.Context) (bool, error) { return true, d.checkOthers(ctx) })
+	if err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("looked for on the hub:  %s: all gone\n%slooked for on %s: %s: all gone",

@@ -2,42 +2,104 @@ package house_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/muster-fleet/muster/e2e/docs"
 )
 
 var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
 
-// A command in the documentation that nobody runs is wrong sooner or later.
+// A command in the documentation that nobody runs is wrong sooner or later. What the pages of docs.Pages say is run by the
+// end-to-end test of that package, the rest by CI itself.
 func TestEveryCommandOfTheDocumentationIsRunByCI(t *testing.T) {
-	ci, err := os.ReadFile("../../.ci/run")
-	require.NoError(t, err)
+	ci := read(t, "../../.ci/run")
 	commands := 0
 	for _, page := range pages(t) {
+		if isRun(page) {
+			continue
+		}
 		for _, block := range shellBlock.FindAllStringSubmatch(read(t, page), -1) {
 			for command := range strings.Lines(block[1]) {
 				commands++
-				run := strings.Contains(string(ci), strings.TrimSpace(command))
-				assert.True(t, run, "%s: .ci/run does not run %q", page, command)
+				assert.Contains(t, ci, strings.TrimSpace(command), "%s: .ci/run does not run it", page)
 			}
 		}
 	}
 	assert.NotZero(t, commands)
 }
 
-var link = regexp.MustCompile(`\]\(([^)#:]+)\)`)
+func isRun(page string) bool {
+	return slices.ContainsFunc(docs.Pages, func(run string) bool { return filepath.Join("../..", run) == filepath.Clean(page) })
+}
+
+// The end-to-end test needs clusters, and comes late. What can be wrong without them is found here.
+func TestThePagesThatAreRunCanBeRun(t *testing.T) {
+	for _, page := range docs.Pages {
+		text := read(t, filepath.Join("../..", page))
+		blocks, err := docs.Parse(page, text)
+		require.NoError(t, err)
+		shown := slices.DeleteFunc(slices.Clone(blocks), func(b docs.Block) bool { return b.Hidden })
+		assert.Len(t, shown, len(shellBlock.FindAllString(text, -1)), "%s: a block that is not at the beginning of its line is not run", page)
+		assert.NotEmpty(t, shown, page)
+		for _, block := range blocks {
+			out, err := exec.CommandContext(t.Context(), "bash", "-n", "-c", block.Script).CombinedOutput() //nolint:gosec // our own pages
+			assert.NoError(t, err, "%s: %s", block, out)
+		}
+		for _, block := range shown {
+			assertContexts(t, block)
+		}
+	}
+}
+
+// assertContexts: a command without its context would work on whatever cluster the reader used last.
+func assertContexts(t *testing.T, block docs.Block) {
+	t.Helper()
+	for line := range strings.Lines(block.Script) {
+		if strings.Contains(line, "kubectl ") {
+			assert.Contains(t, line, "--context ", "%s: which cluster is this for?", block)
+		}
+		if strings.Contains(line, "helm ") {
+			assert.Contains(t, line, "--kube-context ", "%s: which cluster is this for?", block)
+		}
+	}
+}
+
+// link is one that stays within the clone: the file, if any, and the section, if any.
+var link = regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]+))?\)`)
 
 func TestEveryLinkOfTheDocumentationLeadsSomewhere(t *testing.T) {
 	for _, page := range pages(t) {
 		for _, found := range link.FindAllStringSubmatch(read(t, page), -1) {
-			assert.FileExists(t, filepath.Join(filepath.Dir(page), found[1]), "%s", page)
+			target := page
+			if found[1] != "" {
+				target = filepath.Join(filepath.Dir(page), found[1])
+			}
+			if assert.FileExists(t, target, "%s", page) && found[2] != "" {
+				assert.Contains(t, sections(read(t, target)), found[2], "%s: %s has no such section", page, target)
+			}
 		}
 	}
+}
+
+var (
+	sectionHeading = regexp.MustCompile(`(?m)^#+ (.+)$`)
+	notInAnchor    = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// sections are the anchors that a page's headings have on the usual viewers.
+func sections(text string) (anchors []string) {
+	for _, found := range sectionHeading.FindAllStringSubmatch(text, -1) {
+		anchors = append(anchors, strings.ReplaceAll(notInAnchor.ReplaceAllString(strings.ToLower(found[1]), ""), " ", "-"))
+	}
+	return anchors
 }
 
 var packagePath = regexp.MustCompile("`((?:pkg|internal|charts|cmd|hack)(?:/[\\w.-]+)*)`")

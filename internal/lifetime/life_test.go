@@ -22,10 +22,54 @@ import (
 
 func isAgents(name string) bool { return strings.Contains(name, "fleet-agent") }
 
-func TestAnImportedAgentAdoptsItselfAndTakesEverySettingWithoutRegisteringAgain(t *testing.T) {
+// chapter is one thing that happens to a cluster. Those of one story share a scene, which takes longer to set up than most of
+// them last; each goes on from where the one before ended.
+type chapter struct {
+	title string
+	told  func(*scene, *testing.T, *fleet.Cluster)
+}
+
+func tell(t *testing.T, way string, chapters ...chapter) {
+	t.Helper()
 	t.Parallel()
 	s := newScene(t)
-	s.imported(t)
+	cluster := s.arrive(t, way)
+	for _, c := range chapters {
+		if !t.Run(c.title, func(t *testing.T) { c.told(s, t, cluster) }) {
+			return
+		}
+	}
+}
+
+func TestTheLifeOfAnImportedAgent(t *testing.T) {
+	tell(
+		t, imported,
+		chapter{"it adopts itself and takes every setting without registering again", (*scene).takesEverySetting},
+		chapter{"when it goes silent that is noticed, and it is taken back", (*scene).goesSilent},
+		chapter{"a revoked credential heals by itself", (*scene).isRevoked},
+	)
+}
+
+func TestTheWaysOfAnImportedAgent(t *testing.T) {
+	tell(
+		t, imported,
+		chapter{"a new address of the hub is tried before the old one is given up", (*scene).goesToANewAddress},
+		chapter{"it moves to another namespace and back and leaves nothing behind", (*scene).moves},
+		chapter{"a deleted Cluster takes it and all it deployed along", (*scene).isDeleted},
+	)
+}
+
+func TestTheLifeOfAnInstalledAgent(t *testing.T) {
+	tell(
+		t, installed,
+		chapter{"it is adopted with what a person gave it", (*scene).isAdopted},
+		chapter{"a new address of the hub is tried before the old one is given up", (*scene).goesToANewAddress},
+		chapter{"a deleted Cluster takes it and all it deployed along, by itself alone", (*scene).isDeleted},
+	)
+}
+
+func (s *scene) takesEverySetting(t *testing.T, _ *fleet.Cluster) {
+	t.Helper()
 	require.Equal(t, 2, s.rollouts(t), "one by the import, one by the adoption")
 	require.Equal(t, registration.ManagedGeneration(0), env(s.deployment(t), registration.GenerationEnv))
 	before := s.identity(t)
@@ -86,12 +130,8 @@ func (s *scene) watchAvailability(t *testing.T) (gap func() bool) {
 	return func() bool { cancel(); watching.Stop(); return <-result }
 }
 
-func TestAnAgentInstalledByTheChartIsAdoptedWithTheWayToTheHubThatAPersonGaveIt(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	s.installed(t, map[string]any{
-		"fleetAgent": map[string]any{"extraEnv": []any{map[string]any{"name": "MINE", "value": "kept"}, map[string]any{"name": "CHECKIN_INTERVAL", "value": "1s"}}},
-	})
+func (s *scene) isAdopted(t *testing.T, _ *fleet.Cluster) {
+	t.Helper()
 	require.Equal(t, 2, s.rollouts(t), "one by the chart, one by the adoption")
 	require.Equal(t, "kept", env(s.deployment(t), "MINE"), "what the person set in the chart and the hub does not know stays")
 	require.Len(t, s.identity(t).requests, 1)
@@ -117,40 +157,42 @@ func TestAnAgentThatIsKilledAgainAndAgainEndsWhereItShould(t *testing.T) {
 // pause lets what goes on go on.
 func pause(d time.Duration) { <-time.NewTimer(d).C }
 
-func TestANewAddressOfTheHubIsTriedBeforeTheOldOneIsGivenUp(t *testing.T) {
-	for _, way := range []string{"imported", "installed"} {
-		t.Run(way, func(t *testing.T) {
-			t.Parallel()
-			s := newScene(t)
-			cluster := s.arrive(t, way)
-			before := s.identity(t)
+func (s *scene) goesToANewAddress(t *testing.T, cluster *fleet.Cluster) {
+	t.Helper()
+	before := s.identity(t)
 
-			dead := testenv.ClosedPort(t)
-			s.configure(t, map[string]any{"apiServerURL": dead})
-			s.until(t, cluster.Name, func(c *fleet.Cluster) (bool, string) {
-				hub := c.Status.Agent.Hub
-				return hub != nil && hub.APIServerURL == s.hub.URL() && strings.Contains(hub.Pending, dead), fmt.Sprintf("hub %+v", hub)
-			})
-			s.requireBeats(t, cluster.Name)
+	dead := "https://127.0.0.1:1" // where nobody listens
+	s.configure(t, map[string]any{"apiServerURL": dead})
+	s.until(t, cluster.Name, func(c *fleet.Cluster) (bool, string) {
+		hub := c.Status.Agent.Hub
+		return hub != nil && hub.APIServerURL == s.hub.URL() && strings.Contains(hub.Pending, dead), fmt.Sprintf("hub %+v", hub)
+	})
+	s.requireBeats(t, cluster.Name)
 
-			moved := strings.Replace(s.hub.URL(), "127.0.0.1", "localhost", 1)
-			s.configure(t, map[string]any{"apiServerURL": moved})
-			s.until(t, cluster.Name, func(c *fleet.Cluster) (bool, string) {
-				hub := c.Status.Agent.Hub
-				return hub != nil && hub.APIServerURL == moved && hub.Pending == "", fmt.Sprintf("hub %+v", hub)
-			})
-			s.requireBeats(t, cluster.Name)
-			require.Equal(t, before, s.identity(t), "a new address is no reason to register again")
-		})
-	}
+	moved := strings.Replace(s.hub.URL(), "127.0.0.1", "localhost", 1)
+	s.configure(t, map[string]any{"apiServerURL": moved})
+	s.until(t, cluster.Name, func(c *fleet.Cluster) (bool, string) {
+		hub := c.Status.Agent.Hub
+		return hub != nil && hub.APIServerURL == moved && hub.Pending == "", fmt.Sprintf("hub %+v", hub)
+	})
+	s.requireBeats(t, cluster.Name)
+	require.Equal(t, before, s.identity(t), "a new address is no reason to register again")
 }
+
+// The ways in which a cluster arrives.
+const (
+	imported  = "imported"
+	installed = "installed"
+)
 
 func (s *scene) arrive(t *testing.T, way string) *fleet.Cluster {
 	t.Helper()
-	if way == "imported" {
+	if way == imported {
 		return s.imported(t)
 	}
-	return s.installed(t, nil)
+	return s.installed(t, map[string]any{
+		"fleetAgent": map[string]any{"extraEnv": []any{map[string]any{"name": "MINE", "value": "kept"}, map[string]any{"name": "CHECKIN_INTERVAL", "value": "1s"}}},
+	})
 }
 
 // requireBeats waits for two more heartbeats.
@@ -163,40 +205,46 @@ func (s *scene) requireBeats(t *testing.T, name string) {
 	})
 }
 
-func TestADeletedClusterTakesItsAgentAndAllItDeployedAlong(t *testing.T) {
+// isDeleted needs no more than the agent where it was installed: the hub has no way to its cluster.
+func (s *scene) isDeleted(t *testing.T, cluster *fleet.Cluster) {
+	t.Helper()
+	s.isDeletedWhile(t, cluster, func(*testing.T, *scene) func() { return func() {} })
+}
+
+// isDeletedWhile hurts while the Cluster goes.
+func (s *scene) isDeletedWhile(t *testing.T, cluster *fleet.Cluster, hurt func(*testing.T, *scene) (over func())) {
+	t.Helper()
+	s.workload(t)
+	s.runs(t, cluster.Name)
+	over := hurt(t, s)
+	require.NoError(t, s.hub.Fleet.Clusters(s.ns).Delete(t.Context(), cluster.Name, metav1.DeleteOptions{}))
+	over()
+	s.requireNothingLeft(t, cluster.Name)
+}
+
+func TestADeletedClusterTakesItsAgentAndAllItDeployedAlongWhateverHappens(t *testing.T) {
 	for name, row := range map[string]struct {
 		way  string
 		hurt func(*testing.T, *scene) func()
 	}{
-		"an imported one":                         {"imported", nil},
-		"an installed one, by its agent alone":    {"installed", nil},
-		"while its agent is killed in the middle": {"installed", func(t *testing.T, s *scene) func() { return s.killAgents(t, 1500*time.Millisecond) }},
-		"while the hub is restarted": {"imported", func(t *testing.T, s *scene) func() {
-			return func() { s.running.Stop(t); s.startHub(t) }
+		"while its agent is killed in the middle": {installed, func(t *testing.T, s *scene) func() {
+			stop := s.killAgents(t, 1500*time.Millisecond)
+			return func() { pause(3 * time.Second); stop() }
+		}},
+		"while the hub is restarted": {imported, func(t *testing.T, s *scene) func() {
+			return func() { pause(3 * time.Second); s.running.Stop(t); s.startHub(t) }
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
-			cluster := s.arrive(t, row.way)
-			s.workload(t)
-			s.runs(t, cluster.Name)
-			over := func() {}
-			if row.hurt != nil {
-				over = row.hurt(t, s)
-			}
-			require.NoError(t, s.hub.Fleet.Clusters(s.ns).Delete(t.Context(), cluster.Name, metav1.DeleteOptions{}))
-			pause(3 * time.Second)
-			over()
-			s.requireNothingLeft(t, cluster.Name)
+			s.isDeletedWhile(t, s.arrive(t, row.way), row.hurt)
 		})
 	}
 }
 
-func TestAnAgentMovesToAnotherNamespaceAndBackAndLeavesNothingBehind(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	cluster := s.imported(t)
+func (s *scene) moves(t *testing.T, cluster *fleet.Cluster) {
+	t.Helper()
 	s.workload(t)
 	s.runs(t, cluster.Name)
 	for _, namespace := range []string{"elsewhere", ""} {
@@ -217,10 +265,8 @@ func TestAnAgentMovesToAnotherNamespaceAndBackAndLeavesNothingBehind(t *testing.
 	}
 }
 
-func TestARevokedCredentialOfAnImportedClusterHealsByItself(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	cluster := s.imported(t)
+func (s *scene) isRevoked(t *testing.T, cluster *fleet.Cluster) {
+	t.Helper()
 	before := s.identity(t)
 	namespace := registration.ClusterNamespace(s.ns, cluster.Name)
 	require.NoError(t, s.hub.Kubernetes.CoreV1().ServiceAccounts(namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{},
@@ -232,22 +278,22 @@ func TestARevokedCredentialOfAnImportedClusterHealsByItself(t *testing.T) {
 	s.requireBeats(t, cluster.Name)
 }
 
-func TestAMemberThatGoesSilentIsNoticedAndTakenBack(t *testing.T) {
-	t.Parallel()
-	s := newScene(t)
-	cluster := s.imported(t)
+func (s *scene) goesSilent(t *testing.T, cluster *fleet.Cluster) {
+	t.Helper()
 	none, one := `{"spec":{"replicas":0}}`, `{"spec":{"replicas":1}}`
-	s.patchDeployment(t, none)
 	s.until(t, cluster.Name, func(c *fleet.Cluster) (bool, string) {
+		if *s.deployment(t).Spec.Replicas != 0 { // also where the agent, before it ended, was fast enough to correct that
+			s.patchDeployment(t, none)
+		}
 		return testenv.Condition(c.Status.Conditions, fleet.ConditionConnected)[:5] == string(corev1.ConditionFalse), "still connected"
 	})
 	s.patchDeployment(t, one)
 	s.until(t, cluster.Name, func(c *fleet.Cluster) (bool, string) {
 		return testenv.Condition(c.Status.Conditions, fleet.ConditionConnected)[:4] == string(corev1.ConditionTrue), "still disconnected"
 	})
-	report := s.until(t, cluster.Name, func(c *fleet.Cluster) (bool, string) { return c.Status.Agent.Nodes != nil, "no report" }).Status.Agent
-	require.Equal(t, 1, report.Nodes.Count)
-	require.Equal(t, "v1.36.3", report.KubernetesVersion)
-	require.NotEmpty(t, report.Version)
-	require.True(t, report.APIServer.Ready, report.APIServer.Message)
+	s.until(t, cluster.Name, func(c *fleet.Cluster) (bool, string) {
+		report := c.Status.Agent
+		return report.Nodes != nil && report.Nodes.Count == 1 && report.KubernetesVersion == "v1.36.3" && report.Version != "" &&
+			report.APIServer != nil && report.APIServer.Ready, fmt.Sprintf("the report is %+v", report)
+	})
 }

@@ -25,6 +25,10 @@ type Command struct {
 	Dir string
 	// Log is the file its output is appended to; only the user can read it. Empty means NAME.log in Dir.
 	Log string
+	// Namespaces are those the program gets for itself, as CLONE_NEW* flags; 0 means it shares all of ours. With a pid
+	// namespace its end is the end of all its descendants, and Exited waits for them. Only Linux knows them: elsewhere
+	// starting such a program fails.
+	Namespaces uintptr
 }
 
 func (c Command) name() string { return filepath.Base(c.Path) }
@@ -52,7 +56,10 @@ var ErrNotRunning = errors.New("it is not running")
 func Start(c Command) (*Process, error) {
 	p := &Process{name: c.name(), log: c.logFile(), command: exec.Command(c.Path, c.Args...), exited: make(chan struct{})}
 	p.command.Dir, p.command.Env = c.Dir, c.Env
-	p.command.SysProcAttr = attributes()
+	var err error
+	if p.command.SysProcAttr, err = attributes(c.Namespaces); err != nil {
+		return nil, fmt.Errorf("start %s: %w", p.name, err)
+	}
 
 	output, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

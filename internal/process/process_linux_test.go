@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -28,6 +30,29 @@ func TestChildrenDieWithAParentThatIsKilled(t *testing.T) {
 	require.NoError(t, parent.Process.Kill())
 	require.Error(t, parent.Wait())
 	require.Eventually(t, func() bool { return !executing(child) }, soon, 10*time.Millisecond)
+}
+
+func TestWithAPidNamespaceTheDescendantsEndWithTheFirstProcess(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root may make a pid namespace")
+	}
+	dir := t.TempDir()
+	// /proc is still that of the machine, so the process ID in it is the one we know it by.
+	body := `setsid sh -c "cut -d' ' -f4 /proc/self/stat >child; exec sleep 300" & wait`
+	p, err := Start(Command{
+		Path: script(t, dir, "first", body), Dir: dir, Namespaces: syscall.CLONE_NEWPID,
+	})
+	require.NoError(t, err)
+	var child int
+	require.Eventually(t, func() bool {
+		data, err := os.ReadFile(filepath.Join(dir, "child"))
+		_, scanned := fmt.Sscan(string(data), &child)
+		return err == nil && scanned == nil
+	}, soon, 10*time.Millisecond)
+	require.True(t, executing(child))
+
+	p.Kill()
+	require.False(t, executing(child))
 }
 
 // executing says whether a process that is not our child runs. What is left of one that died stays until process 1 collects

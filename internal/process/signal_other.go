@@ -2,7 +2,10 @@
 
 package process
 
-import "syscall"
+import (
+	"errors"
+	"syscall"
+)
 
 // Elsewhere than on Unix no process can be frozen; sending these signals returns an error.
 const (
@@ -10,4 +13,9 @@ const (
 	signalResume = syscall.Signal(-2)
 )
 
-func attributes() *syscall.SysProcAttr { return nil }
+func attributes(namespaces uintptr) (*syscall.SysProcAttr, error) {
+	if namespaces != 0 {
+		return nil, errors.ErrUnsupported
+	}
+	return nil, nil
+}

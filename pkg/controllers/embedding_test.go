@@ -31,8 +31,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
-// soon is when something that fails at once has failed, on a machine that is busy.
-const soon = 20 * time.Second
+// soon is when something that fails at once has failed, on a machine that is very busy.
+const soon = 2 * time.Minute
 
 func TestAHubRunsInsideAnotherProgramAndLeavesNothingBehind(t *testing.T) {
 	hub := testenv.SharedCluster(t, "embedding")
@@ -188,7 +188,7 @@ func TestAHubThatCannotStartSaysWhyAndLeavesNothingBehind(t *testing.T) {
 	_ = hub.Namespace(t) // the connection of the test itself
 	nobody := hub.RESTConfig()
 	nobody.Impersonate.UserName = "nobody"
-	silent, refused := silentAddress(t), refusedAddress(t)
+	silent, refused := silentAddress(t), "https://127.0.0.1:1" // where nobody listens
 	for name, test := range map[string]struct {
 		options controllers.Options
 		want    []string
@@ -214,15 +214,6 @@ func TestAHubThatCannotStartSaysWhyAndLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// refusedAddress is one at which nobody listens.
-func refusedAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, listener.Close())
-	return "https://" + listener.Addr().String()
-}
-
 // silentAddress is one that accepts connections and never says a word.
 func silentAddress(t *testing.T) string {
 	t.Helper()
@@ -244,10 +235,19 @@ func TestAHubThatMayNotListAKindGivesUp(t *testing.T) {
 	go func() {
 		result <- controllers.Run(context.WithoutCancel(t.Context()), controllers.Options{RESTConfig: limited, Clock: clock})
 	}()
-	testenv.Eventually(t, func() (bool, string) { return clock.HasWaiters(), "it does not wait for its caches" })
-	clock.Step(time.Hour)
-
-	require.ErrorContains(t, ended(t, result, soon), "the right to list a kind")
+	var err error
+	testenv.Eventually(t, func() (bool, string) {
+		select {
+		case err = <-result:
+			return true, ""
+		default:
+		}
+		if clock.HasWaiters() { // not necessarily the one that waits for the caches
+			clock.Step(time.Hour)
+		}
+		return false, "it does not give up"
+	})
+	require.ErrorContains(t, err, "the right to list a kind")
 	leaks.requireNone(t)
 }
 

@@ -215,7 +215,7 @@ func extensions(t *testing.T) clientset.Interface {
 func served(t *testing.T) clientset.Interface {
 	t.Helper()
 	client := extensions(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	require.NoError(t, crds.Ensure(ctx, client))
 	return client

@@ -3,6 +3,7 @@ package crds
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -12,8 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-
-	typed "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
+	"k8s.io/client-go/discovery"
 )
 
 // pollInterval is how often Ensure looks whether a definition is served. The API server takes a second or so.
@@ -29,19 +29,19 @@ func Ensure(ctx context.Context, client clientset.Interface) error {
 	if err != nil {
 		return err
 	}
-	crds := client.ApiextensionsV1().CustomResourceDefinitions()
 	group, ctx := errgroup.WithContext(ctx)
 	for _, object := range objects {
-		group.Go(func() error { return ensure(ctx, crds, object) })
+		group.Go(func() error { return ensure(ctx, client, object) })
 	}
 	return group.Wait()
 }
 
-func ensure(ctx context.Context, client typed.CustomResourceDefinitionInterface, object *apiextensionsv1.CustomResourceDefinition) error {
+func ensure(ctx context.Context, client clientset.Interface, object *apiextensionsv1.CustomResourceDefinition) error {
+	crds := client.ApiextensionsV1().CustomResourceDefinitions()
 	// Looking first: a hub that starts where all is in place should need no right to write here, and write nothing.
-	existing, err := client.Get(ctx, object.Name, metav1.GetOptions{})
+	existing, err := crds.Get(ctx, object.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		existing, err = client.Create(ctx, object, metav1.CreateOptions{})
+		existing, err = crds.Create(ctx, object, metav1.CreateOptions{})
 	}
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("creating CustomResourceDefinition %s: %w", object.Name, err)
@@ -54,21 +54,41 @@ func ensure(ctx context.Context, client typed.CustomResourceDefinitionInterface,
 	return waitUntilServed(ctx, client, object.Name)
 }
 
-func waitUntilServed(ctx context.Context, client typed.CustomResourceDefinitionInterface, name string) error {
+func waitUntilServed(ctx context.Context, client clientset.Interface, name string) error {
 	state := "it has no conditions yet"
 	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
-		object, err := client.Get(ctx, name, metav1.GetOptions{})
+		object, err := client.ApiextensionsV1().CustomResourceDefinitions().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return false, err
 		}
 		var served bool
-		served, state = describe(object)
+		if served, state = describe(object); served {
+			served, state = offered(client.Discovery(), object), "it is not offered yet"
+		}
 		return served, nil
 	})
 	if err != nil {
 		return fmt.Errorf("waiting for CustomResourceDefinition %s to be served (%s): %w", name, state, err)
 	}
 	return nil
+}
+
+// offered: an API server that has written that a definition is established answers 404 for a moment until its other parts
+// have heard of that. Once it offers the kind all of them have. Who may not ask has to take the word of the definition.
+func offered(api discovery.ServerResourcesInterface, object *apiextensionsv1.CustomResourceDefinition) bool {
+	for _, version := range object.Spec.Versions {
+		if !version.Served {
+			continue
+		}
+		kinds, err := api.ServerResourcesForGroupVersion(object.Spec.Group + "/" + version.Name)
+		if apierrors.IsForbidden(err) {
+			return true
+		}
+		if err != nil || !slices.ContainsFunc(kinds.APIResources, func(r metav1.APIResource) bool { return r.Name == object.Spec.Names.Plural }) {
+			return false
+		}
+	}
+	return true
 }
 
 // describe tells whether a definition is served and, if not, the API server's reason. A conflict of names with another

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -14,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
@@ -186,7 +188,7 @@ func TestAtomicUndoesWhatFailed(t *testing.T) {
 	m := onMember(t)
 	atomic := func(files ...string) Request {
 		r := m.request(files...)
-		r.Options.Helm = &fleet.HelmOptions{Atomic: true, TimeoutSeconds: 20}
+		r.Options.Helm = &fleet.HelmOptions{Atomic: true, TimeoutSeconds: 120}
 		return r
 	}
 	bad := "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"
@@ -261,12 +263,11 @@ func TestADeploymentEndsWithItsContext(t *testing.T) {
 	r := m.request("pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n")
 	r.Options.Helm = &fleet.HelmOptions{TimeoutSeconds: 600}
 	go func() {
-		for {
-			if _, err := m.core.CoreV1().Pods(m.namespace).Get(context.Background(), "p", metav1.GetOptions{}); err == nil {
-				cancel(errCut)
-				return
-			}
-		}
+		_ = wait.PollUntilContextCancel(t.Context(), 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+			_, err := m.core.CoreV1().Pods(m.namespace).Get(ctx, "p", metav1.GetOptions{})
+			return err == nil, nil
+		})
+		cancel(errCut)
 	}()
 	_, err := m.Deploy(ctx, r)
 	require.ErrorIs(t, err, errCut)

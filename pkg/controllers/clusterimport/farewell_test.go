@@ -224,7 +224,7 @@ func TestPartTriesOnceAndDoesNotWaitForEver(t *testing.T) {
 	out := o.Part(t.Context(), c, until)
 	assert.True(t, out.IsWait(), out.Message)
 	assert.Equal(t, fleet.ReasonFarewell, out.Reason)
-	require.Eventually(t, func() bool { return !o.Part(t.Context(), c, until).IsWait() }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return !o.Part(t.Context(), c, until).IsWait() }, 2*time.Minute, time.Millisecond)
 	for range 2 {
 		out = o.Part(t.Context(), c, until)
 		assert.True(t, out.IsStalled())

@@ -46,7 +46,7 @@ func (b *bench) next(t *testing.T) types.NamespacedName {
 	select {
 	case key := <-b.notified:
 		return key
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		require.FailNow(t, "no call has ended")
 		return types.NamespacedName{}
 	}
@@ -204,7 +204,9 @@ func TestCallEndsAtItsTimeOut(t *testing.T) {
 		return callResult{}
 	})
 	b.next(t)
-	assert.InDelta(t, callTimeout.Seconds(), (<-limit).Seconds(), 5)
+	left := <-limit
+	assert.LessOrEqual(t, left, callTimeout)
+	assert.Greater(t, left, callTimeout/2, "what passes between two lines of a test is not that long")
 }
 
 func TestPanicOfACallIsAFailure(t *testing.T) {

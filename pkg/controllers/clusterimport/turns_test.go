@@ -53,7 +53,7 @@ func TestWhoWaitsForAMemberGoesOnWhenItIsFree(t *testing.T) {
 	select {
 	case result := <-ended:
 		assert.Nil(t, result.failure)
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("nobody told it")
 	}
 }

@@ -114,7 +114,7 @@ func (h *house) settle(t *testing.T) {
 			}
 		}
 		return seen == len(live.Items) && ours == seen
-	}, 10*time.Second, 10*time.Millisecond)
+	}, 2*time.Minute, 10*time.Millisecond)
 }
 
 func (h *house) names(t *testing.T) (names []string) {

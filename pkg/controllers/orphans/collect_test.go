@@ -21,7 +21,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-const patience = 30 * time.Second
+// patience is no measure of speed: a machine may be very busy.
+const patience = 2 * time.Minute
 
 var (
 	clusters    = schema.GroupResource{Group: fleet.SchemeGroupVersion.Group, Resource: "clusters"}

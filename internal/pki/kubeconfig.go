@@ -1,12 +1,12 @@
-package controlplane
+package pki
 
 import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// kubeconfig renders a self-contained kubeconfig whose only context is called name.
-func kubeconfig(name, url string, ca []byte, user *clientcmdapi.AuthInfo) ([]byte, error) {
+// Kubeconfig renders a self-contained kubeconfig whose only context is called name.
+func Kubeconfig(name, url string, ca []byte, user *clientcmdapi.AuthInfo) ([]byte, error) {
 	config := clientcmdapi.NewConfig()
 	config.Clusters[name] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: ca}
 	config.AuthInfos[name] = user
@@ -15,6 +15,7 @@ func kubeconfig(name, url string, ca []byte, user *clientcmdapi.AuthInfo) ([]byt
 	return clientcmd.Write(*config)
 }
 
-func certificateUser(pair keyPair) *clientcmdapi.AuthInfo {
-	return &clientcmdapi.AuthInfo{ClientCertificateData: pair.Cert, ClientKeyData: pair.Key}
+// User is who a kubeconfig speaks for by this certificate.
+func (p Pair) User() *clientcmdapi.AuthInfo {
+	return &clientcmdapi.AuthInfo{ClientCertificateData: p.Cert, ClientKeyData: p.Key}
 }
