@@ -1,0 +1,80 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/muster-fleet/muster/e2e/inventory"
+)
+
+const (
+	agentRelease   = "fleet-agent"
+	controllerName = "fleet-controller"
+
+	registrationNamespace = "cattle-fleet-clusters-system"
+	localNamespace        = "fleet-local"
+)
+
+// takeChart waits until no other scene has an agent on the member that the chart installed: there is one per cluster.
+func (s *scene) takeChart() {
+	s.Helper()
+	s.chart.Lock()
+	s.Cleanup(s.chart.Unlock)
+}
+
+// installAgent installs the chart fleet-agent on the member as the documents say, and returns what will be the Cluster of
+// that name. With --wait it returns when the agent's pod is ready.
+func (s *scene) installAgent(cluster, clientID, values string, more ...string) *enrolled {
+	s.Helper()
+	e := &enrolled{s: s, on: s.member, namespace: s.id, name: cluster, agentNamespace: systemNamespace, clientID: clientID, remove: removeChart}
+	s.enrolled = append(s.enrolled, e)
+	s.upgradeAgent("install", clientID, values, more...)
+	return e
+}
+
+func (s *scene) upgradeAgent(verb, clientID, values string, more ...string) {
+	s.Helper()
+	s.helm(s.member, append([]string{
+		verb, "--values", values, "--values", "testdata/agent.yaml",
+		"--set", "image.tag=" + s.options.tag, "--set", "clientID=" + clientID,
+		agentRelease, filepath.Join(charts, agentRelease),
+	}, more...)...)
+}
+
+// removeChart deletes the Cluster, waits until its agent has left, and then removes the release and the namespace. What an
+// agent that never registered has made goes with the namespace.
+func removeChart(ctx context.Context, e *enrolled) error {
+	errs := []error{e.leave(ctx)} // an agent that stays must not be in the way of the next scene's
+	_, err := e.s.suite.helm(ctx, e.on, "uninstall", "--ignore-not-found", "--wait", agentRelease)
+	errs = append(errs, err, deleteNamespace(ctx, e.on.kube, systemNamespace))
+	if errors.Join(errs...) == nil {
+		errs = append(errs, e.on.nothingLeft(ctx, systemNamespace, elsewhere))
+	}
+	return errors.Join(errs...)
+}
+
+func (e *enrolled) leave(ctx context.Context) error {
+	if _, err := e.get(ctx); apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err := e.s.deleteCluster(ctx, e.namespace, e.name); err != nil {
+		return err
+	}
+	return e.on.nothingLeft(ctx, systemNamespace, inventory.OfNamespace, ofHelm, elsewhere)
+}
+
+// ofHelm is what Helm knows of the release.
+func ofHelm(t inventory.Thing) bool {
+	return t.Kind == "Secret" && strings.HasPrefix(t.Name, "sh.helm.release.v1."+agentRelease+".")
+}
+
+// elsewhere are the objects of other scenes, whose agents have namespaces of their own.
+func elsewhere(t inventory.Thing) bool {
+	return t.Namespace != "" && t.Namespace != systemNamespace || t.Namespace == "" && strings.Contains(t.Name, scenePrefix)
+}

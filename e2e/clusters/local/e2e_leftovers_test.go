@@ -1,0 +1,192 @@
+//go:build e2e
+
+package local
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/e2e/clusters/command"
+)
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(environmentOwner); dir != "" {
+		own(dir)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// environmentOwner makes this test binary a process that has a cluster, says so, and waits to be killed.
+const environmentOwner = "MUSTER_E2E_TEST_OWNER"
+
+func own(dir string) {
+	provider, err := New(Options{Binaries: os.Getenv(environmentBinaries), Dir: dir, Log: os.Stderr})
+	if err == nil {
+		_, err = provider.Create(context.Background(), "orphan")
+	}
+	fmt.Println("up:", err)
+	select {}
+}
+
+func TestCloseLeavesNothing(t *testing.T) {
+	before := takeStock(t)
+	o := options(t)
+	provider, err := New(o)
+	require.NoError(t, err)
+	c, err := provider.Create(t.Context(), "hub")
+	require.NoError(t, err)
+	require.NoError(t, c.Load(t.Context(), callerArchive(t)))
+	client := clientOf(t, c)
+	caller(t, client, "running", "default")
+	require.Eventually(t, func() bool {
+		pod, err := client.CoreV1().Pods("default").Get(t.Context(), "running", metav1.GetOptions{})
+		return err == nil && pod.Status.Phase == corev1.PodRunning
+	}, soon, pollInterval)
+	require.NotEqual(t, before, takeStock(t))
+
+	require.NoError(t, provider.Close())
+	require.Equal(t, before, takeStock(t))
+	requireEmpty(t, o.Dir)
+	require.NoError(t, provider.Close(), "to close twice does nothing")
+	_, err = provider.Create(t.Context(), "late")
+	require.ErrorContains(t, err, "closed")
+}
+
+func TestAFailedCreateLeavesNothing(t *testing.T) {
+	before := takeStock(t)
+	o := options(t)
+	o.Binaries = withBrokenKubelet(t, o.Binaries)
+	provider, err := New(o)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), probeTimeout)
+	defer cancel()
+	_, err = provider.Create(ctx, "hub")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	logs := t.TempDir()
+	require.NoError(t, provider.Collect(t.Context(), logs))
+	require.FileExists(t, filepath.Join(logs, "hub", "logs", "kubelet.log"))
+
+	require.NoError(t, provider.Close())
+	require.Equal(t, before, takeStock(t))
+	requireEmpty(t, o.Dir)
+}
+
+func TestWhatAKilledProcessLeftIsRemovedByTheNext(t *testing.T) {
+	before := takeStock(t)
+	o := options(t)
+	owner := exec.Command(os.Args[0])
+	owner.Env = append(os.Environ(), environmentOwner+"="+o.Dir, environmentBinaries+"="+o.Binaries)
+	owner.Stderr = t.Output()
+	output, err := owner.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, owner.Start())
+	t.Cleanup(func() { _ = owner.Process.Kill() })
+	line, err := bufio.NewReader(output).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "up: <nil>\n", line)
+	require.NotEqual(t, before, takeStock(t))
+
+	require.NoError(t, owner.Process.Kill())
+	require.Error(t, owner.Wait())
+	require.Eventually(t, func() bool { return len(strangers(t)) == len(before.processes) }, soon, pollInterval, "processes end by themselves")
+
+	other := options(t)
+	provider, err := New(other)
+	require.NoError(t, err)
+	requireEmpty(t, o.Dir)
+	require.NoError(t, provider.Close())
+	require.Equal(t, before, takeStock(t))
+	requireEmpty(t, other.Dir)
+}
+
+func requireEmpty(t *testing.T, dir string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, entries)
+}
+
+func withBrokenKubelet(t *testing.T, from string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range programs() {
+		require.NoError(t, os.Symlink(filepath.Join(from, name), filepath.Join(dir, name)))
+	}
+	require.NoError(t, os.Remove(filepath.Join(dir, "kubelet")))
+	require.NoError(t, os.Symlink("/bin/false", filepath.Join(dir, "kubelet")))
+	return dir
+}
+
+// stock is everything of this machine that clusters could leave behind.
+type stock struct {
+	processes []string // in namespaces that are not ours
+	mounts    string
+	links     string
+	rules     string
+	cgroups   []string
+	folders   []string
+}
+
+func takeStock(t *testing.T) stock {
+	t.Helper()
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	require.NoError(t, err)
+	hierarchy, err := findHierarchy(cgroupMount)
+	require.NoError(t, err)
+	s := stock{
+		processes: strangers(t), mounts: string(mounts), cgroups: hierarchy.left(),
+		links: output(t, "ip", "-brief", "link"), rules: output(t, "iptables-save"),
+	}
+	for _, dir := range []string{"/run", "/var/lib", "/var/log", "/etc/cni/net.d", "/run/netns"} {
+		entries, _ := os.ReadDir(dir)
+		for _, entry := range entries {
+			s.folders = append(s.folders, filepath.Join(dir, entry.Name()))
+		}
+	}
+	s.folders = slices.DeleteFunc(s.folders, func(path string) bool { return path == lockFile || path == "/run/xtables.lock" })
+	return s
+}
+
+// strangers are the processes in another pid or network namespace than ours.
+func strangers(t *testing.T) []string {
+	t.Helper()
+	var found []string
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	require.NoError(t, err)
+	for _, process := range processes {
+		for _, namespace := range []string{"pid", "net"} {
+			theirs, err := os.Readlink(filepath.Join(process, "ns", namespace))
+			ours, _ := os.Readlink("/proc/self/ns/" + namespace)
+			if err == nil && theirs != ours {
+				found = append(found, process)
+				break
+			}
+		}
+	}
+	return found
+}
+
+func output(t *testing.T, args ...string) string {
+	t.Helper()
+	data, err := command.Run(t.Context(), nil, args...)
+	require.NoError(t, err)
+	var lines []string
+	for line := range strings.Lines(string(data)) {
+		if !strings.HasPrefix(line, "#") { // iptables-save writes the time
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "")
+}

@@ -1,0 +1,86 @@
+package local
+
+import (
+	"bytes"
+	"io"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestTheMachineHasOneOwnerAtATime(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "lock")
+	first, err := acquire(file, io.Discard)
+	require.NoError(t, err)
+	require.NoError(t, first.keep("/somewhere"))
+
+	said := make(chan string, 10)
+	second := make(chan *lock)
+	go func() {
+		l, err := acquire(file, lines(said))
+		if err == nil {
+			second <- l
+		}
+	}()
+	require.Contains(t, <-said, "another process has clusters")
+	select {
+	case <-second:
+		t.Fatal("two owners at a time")
+	default:
+	}
+
+	require.NoError(t, first.release())
+	select {
+	case l := <-second:
+		folder, err := l.folder()
+		require.NoError(t, err)
+		require.Empty(t, folder, "who ended in order has left nothing")
+		require.NoError(t, l.release())
+	case <-time.After(10 * time.Second):
+		t.Fatal("the lock was not passed on")
+	}
+}
+
+func TestTheNextOwnerKnowsTheFolderOfOneThatWasKilled(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "lock")
+	killed, err := acquire(file, io.Discard)
+	require.NoError(t, err)
+	require.NoError(t, killed.keep("/tmp/"+folderName+"-1"))
+	require.NoError(t, killed.file.Close()) // all that the kernel does for it
+
+	next, err := acquire(file, io.Discard)
+	require.NoError(t, err)
+	defer next.file.Close()
+	folder, err := next.folder()
+	require.NoError(t, err)
+	require.Equal(t, "/tmp/"+folderName+"-1", folder)
+	require.True(t, isOurs(folder))
+}
+
+func TestALockThatCannotBeMadeIsAnError(t *testing.T) {
+	_, err := acquire("/proc/nowhere/lock", io.Discard)
+	require.ErrorContains(t, err, "/proc/nowhere/lock")
+}
+
+func TestNoFolderIsRemovedThatIsNotOurs(t *testing.T) {
+	for folder, want := range map[string]bool{
+		"":                                  false,
+		"/":                                 false,
+		"/home":                             false,
+		folderName:                          false,
+		"/tmp/" + folderName + "-12":        true,
+		"/work/bin/e2e/" + folderName:       true,
+		"/tmp/" + folderName + "/../../etc": false,
+	} {
+		require.Equal(t, want, isOurs(filepath.Clean(folder)) && folder != "", folder)
+	}
+}
+
+type lines chan<- string
+
+func (l lines) Write(data []byte) (int, error) {
+	l <- string(bytes.TrimSpace(data))
+	return len(data), nil
+}

@@ -1,0 +1,79 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+func TestTheMemberLosesPower(t *testing.T) {
+	s := begin(t)
+	s.workspace()
+	m, request := s.settled("m")
+	s.step("the member loses power", func() { s.crash(s.member) })
+	s.step("the hub says so", func() { m.condition(fleet.ConditionConnected, "False Disconnected") })
+	s.step("the member has power again", func() { s.restart(s.member) })
+	s.step("the agent goes on with the credential it has", func() {
+		m.registered()
+		assert.Equal(s, request, m.theRequest())
+	})
+}
+
+func TestTheHubLosesPower(t *testing.T) {
+	s := begin(t)
+	s.workspace()
+	m, request := s.settled("m")
+	var late *enrolled
+	s.step("a cluster begins to register", func() { late = s.enrol("late") })
+	s.step("the hub loses power", func() { s.crash(s.hub) })
+	s.step("the hub has power again", func() { s.restart(s.hub) })
+	s.step("the registered agent goes on with the credential it has", func() {
+		m.heardAgain()
+		assert.Equal(s, request, m.theRequest())
+	})
+	s.step("the other one registers", func() { late.registered() })
+}
+
+// settled is a Cluster that has registered, and the request by which it did.
+func (s *scene) settled(name string) (m *enrolled, request string) {
+	s.Helper()
+	s.step("a cluster registers", func() {
+		m = s.enrol(name)
+		m.registered()
+		m.takenOver()
+		request = m.theRequest()
+	})
+	return m, request
+}
+
+// heardAgain waits for a heartbeat that is later than the last one.
+func (e *enrolled) heardAgain() {
+	e.s.Helper()
+	before := e.cluster("to be readable", func(*fleet.Cluster) bool { return true }).Status.Agent.LastSeen
+	e.cluster("another heartbeat", func(c *fleet.Cluster) bool { return c.Status.Agent.LastSeen.After(before.Time) })
+	e.condition(fleet.ConditionConnected, "True")
+}
+
+// crash stops a cluster as a power cut does. It is up again when the scene ends.
+func (s *scene) crash(c *cluster) {
+	s.Helper()
+	s.fail(c.Crash(s.Context()))
+	s.down = c
+	s.undo("starting "+c.Name(), func(ctx context.Context) error {
+		if s.down == nil {
+			return nil
+		}
+		return c.Restart(ctx)
+	})
+}
+
+func (s *scene) restart(c *cluster) {
+	s.Helper()
+	s.fail(c.Restart(s.Context()))
+	s.down = nil
+}

@@ -1,0 +1,163 @@
+//go:build e2e
+
+package docs
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/muster-fleet/muster/e2e/clusters"
+	"github.com/muster-fleet/muster/e2e/clusters/k3d"
+	"github.com/muster-fleet/muster/e2e/clusters/local"
+	"github.com/muster-fleet/muster/e2e/evidence"
+)
+
+// environment is what the reader of the pages has.
+type environment struct {
+	kubeconfig string // with the contexts hub and member
+	registry   string
+	tag        string
+	newURL     string // of the hub's API server, beside the one in the kubeconfig
+	newCA      []byte // PEM
+	provider   clusters.Provider
+}
+
+// contexts are what the pages call the two clusters.
+func contexts() []string { return []string{"hub", "member"} }
+
+// startTime is what two clusters may take, on a machine that has other things to do.
+const startTime = 5 * time.Minute
+
+// prepare uses the clusters of $MUSTER_DOCS_KUBECONFIG, or makes two.
+func prepare(t *testing.T, dir string) *environment {
+	t.Helper()
+	if kubeconfig := os.Getenv("MUSTER_DOCS_KUBECONFIG"); kubeconfig != "" {
+		return given(t, kubeconfig)
+	}
+	return made(t, dir)
+}
+
+// given are clusters of a person, who has brought the images there.
+func given(t *testing.T, kubeconfig string) *environment {
+	t.Helper()
+	newCA, err := os.ReadFile(os.Getenv("MUSTER_DOCS_NEW_CA"))
+	require.NoError(t, err, "MUSTER_DOCS_NEW_CA names the file with the CA for MUSTER_DOCS_NEW_URL")
+	return &environment{
+		kubeconfig: kubeconfig, registry: os.Getenv("MUSTER_DOCS_REGISTRY"), tag: os.Getenv("MUSTER_E2E_TAG"),
+		newURL: os.Getenv("MUSTER_DOCS_NEW_URL"), newCA: newCA,
+	}
+}
+
+func made(t *testing.T, dir string) *environment {
+	t.Helper()
+	for _, variable := range []string{"MUSTER_E2E_IMAGES", "MUSTER_E2E_TAG"} {
+		require.NotEmpty(t, os.Getenv(variable), "%s is not set: run the test by scripts/e2e", variable)
+	}
+	provider, err := newProvider(filepath.Join(dir, "clusters"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, provider.Close()) })
+
+	e := &environment{kubeconfig: filepath.Join(dir, "kubeconfig"), tag: os.Getenv("MUSTER_E2E_TAG"), provider: provider}
+	both, err := createAll(t.Context(), provider)
+	require.NoError(t, err)
+	require.NoError(t, merge(e.kubeconfig, both))
+	e.newURL, e.newCA, err = both[0].Move(t.Context())
+	require.NoError(t, err)
+	return e
+}
+
+func newProvider(dir string) (clusters.Provider, error) {
+	switch name := os.Getenv("MUSTER_E2E_PROVIDER"); name {
+	case "", "local":
+		return local.New(local.Options{Binaries: os.Getenv("MUSTER_E2E_BINARIES"), Dir: dir, Log: os.Stderr})
+	case "k3d":
+		return k3d.New(k3d.Options{Dir: dir, Image: os.Getenv("MUSTER_E2E_K3S_IMAGE"), Log: os.Stderr})
+	default:
+		return nil, fmt.Errorf("MUSTER_E2E_PROVIDER is %q: there are local and k3d", name)
+	}
+}
+
+// createAll makes a cluster for each context, all at the same time.
+func createAll(ctx context.Context, provider clusters.Provider) ([]clusters.Cluster, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	all := make([]clusters.Cluster, len(contexts()))
+	group, ctx := errgroup.WithContext(ctx)
+	for i, name := range contexts() {
+		group.Go(func() (err error) {
+			all[i], err = create(ctx, provider, name)
+			return err
+		})
+	}
+	return all, group.Wait()
+}
+
+func create(ctx context.Context, provider clusters.Provider, name string) (clusters.Cluster, error) {
+	cluster, err := provider.Create(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	for _, image := range []string{"fleet.tar", "fleet-agent.tar"} {
+		if err := cluster.Load(ctx, filepath.Join(os.Getenv("MUSTER_E2E_IMAGES"), image)); err != nil {
+			return nil, err
+		}
+	}
+	return cluster, nil
+}
+
+// merge writes one kubeconfig with a context for each cluster, called like it.
+func merge(file string, all []clusters.Cluster) error {
+	merged := clientcmdapi.NewConfig()
+	for _, cluster := range all {
+		config, err := clientcmd.LoadFromFile(cluster.Kubeconfig())
+		if err != nil {
+			return err
+		}
+		current := config.Contexts[config.CurrentContext]
+		if current == nil {
+			return fmt.Errorf("%s has no current context", cluster.Kubeconfig())
+		}
+		name := cluster.Name()
+		merged.Clusters[name], merged.AuthInfos[name] = config.Clusters[current.Cluster], config.AuthInfos[current.AuthInfo]
+		merged.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	}
+	return clientcmd.WriteToFile(*merged, file)
+}
+
+func (e *environment) config(t *testing.T, name string) *rest.Config {
+	t.Helper()
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+		&clientcmd.ClientConfigLoadingRules{ExplicitPath: e.kubeconfig}, &clientcmd.ConfigOverrides{CurrentContext: name}).ClientConfig()
+	require.NoError(t, err)
+	config.QPS = -1 // it looks at all kinds there are
+	return config
+}
+
+// collect writes down what there is to know about both clusters. A test that failed says so itself: what cannot be collected
+// is only told.
+func (e *environment) collect(t *testing.T, dir string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	defer cancel()
+	for _, name := range contexts() {
+		if err := evidence.Collect(ctx, e.config(t, name), filepath.Join(dir, name)); err != nil {
+			t.Logf("evidence of %s: %v", name, err)
+		}
+	}
+	if e.provider == nil {
+		return
+	}
+	if err := e.provider.Collect(ctx, filepath.Join(dir, "provider")); err != nil {
+		t.Logf("evidence of the provider: %v", err)
+	}
+}

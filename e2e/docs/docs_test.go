@@ -1,0 +1,111 @@
+//go:build e2e
+
+package docs
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/muster-fleet/muster/e2e/inventory"
+)
+
+const root = "../.."
+
+// Environment, beside that of scripts/e2e:
+//
+//	MUSTER_DOCS_KUBECONFIG  a kubeconfig with the contexts hub and member, instead of clusters of the test's own, and with it
+//	MUSTER_DOCS_REGISTRY    where these clusters have the images from; empty: from nowhere
+//	MUSTER_DOCS_NEW_URL     another address of the hub, and
+//	MUSTER_DOCS_NEW_CA      the file with the CA for it
+func TestTheCommandsOfTheDocumentationWork(t *testing.T) {
+	output := os.Getenv("MUSTER_E2E_OUTPUT")
+	require.NotEmpty(t, output, "MUSTER_E2E_OUTPUT is not set: run the test by scripts/e2e")
+	dir := filepath.Join(output, "docs")
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	e := prepare(t, dir)
+	before := map[string]inventory.Inventory{}
+	for _, name := range contexts() {
+		before[name] = take(t, e, name)
+	}
+
+	s := terminal(t, e, filepath.Join(dir, "work"))
+	started := time.Now()
+	for _, page := range Pages {
+		passed := t.Run(filepath.Base(page), func(t *testing.T) { runPage(t, s, page) })
+		if !passed {
+			e.collect(t, filepath.Join(dir, "evidence"))
+			t.FailNow()
+		}
+	}
+	t.Logf("all commands took %s", time.Since(started).Round(time.Second))
+	for _, name := range contexts() {
+		requireNothingLeft(t, e, name, before[name])
+	}
+}
+
+func runPage(t *testing.T, s *Session, page string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, page))
+	require.NoError(t, err)
+	blocks, err := Parse(page, string(text))
+	require.NoError(t, err)
+	s.Log = t.Output()
+	for _, block := range blocks {
+		begun := time.Now()
+		t.Logf("%s\n%s", block, block.Script)
+		require.NoError(t, s.Run(t.Context(), block))
+		t.Logf("%.1f s", time.Since(begun).Seconds())
+	}
+}
+
+// terminal is a session in a folder that looks like a clone.
+func terminal(t *testing.T, e *environment, dir string) *Session {
+	t.Helper()
+	require.NoError(t, os.RemoveAll(dir))
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "bin"), 0o700))
+	clone, err := filepath.Abs(root)
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink(filepath.Join(clone, "charts"), filepath.Join(dir, "charts")))
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "bin", "muster"), "./cmd/muster")
+	build.Dir = clone
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "new-ca.pem"), e.newCA, 0o600))
+	helm := filepath.Join(dir, ".helm")
+	return &Session{Dir: dir, Env: append(os.Environ(),
+		"KUBECONFIG="+e.kubeconfig, "REGISTRY="+e.registry, "TAG="+e.tag, "NEW_HUB_URL="+e.newURL,
+		"HELM_CACHE_HOME="+helm, "HELM_CONFIG_HOME="+helm, "HELM_DATA_HOME="+helm)}
+}
+
+func take(t *testing.T, e *environment, name string) inventory.Inventory {
+	t.Helper()
+	found, err := inventory.Take(t.Context(), e.config(t, name))
+	require.NoError(t, err)
+	return found
+}
+
+// requireNothingLeft holds the last section of the pages to its word. Kubernetes takes a moment to remove what belonged to
+// something.
+func requireNothingLeft(t *testing.T, e *environment, name string, before inventory.Inventory) {
+	t.Helper()
+	const patience, pause = 2 * time.Minute, 2 * time.Second
+	var left []inventory.Thing
+	ok := assert.Eventually(t, func() bool {
+		left = take(t, e, name).Since(before)
+		left = slices.DeleteFunc(left, ofKubernetes)
+		return len(left) == 0
+	}, patience, pause)
+	require.True(t, ok, "left on %s: %s", name, inventory.List(left))
+}
+
+// ofKubernetes are the objects that Kubernetes makes for itself at any time.
+func ofKubernetes(thing inventory.Thing) bool {
+	return thing.Namespace == "kube-node-lease" || thing.Namespace == "kube-system" && thing.Kind == "ConfigMap"
+}

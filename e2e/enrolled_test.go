@@ -1,0 +1,212 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/e2e/inventory"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// enrolled is a Cluster of a scene: a name on the hub, and a namespace on the cluster where its agent is or will be.
+type enrolled struct {
+	s               *scene
+	on              *cluster
+	namespace, name string
+	agentNamespace  string
+	clientID        string // of an agent that the chart installed
+
+	remove func(ctx context.Context, e *enrolled) error // with all that it has left on its cluster
+	others []string                                     // namespaces on its cluster beside that of the agent
+}
+
+func (e *enrolled) String() string { return "Cluster " + e.namespace + "/" + e.name }
+
+// mark is in the names of all that is made for the Cluster, on either side, and of nothing else.
+func (e *enrolled) mark() string { return e.namespace + "-" + e.name + "-" }
+
+// enrol has the hub install an agent on the member: a kubeconfig Secret and a Cluster.
+func (s *scene) enrol(name string, change ...func(*fleet.Cluster)) *enrolled {
+	s.Helper()
+	e := &enrolled{s: s, on: s.member, namespace: s.id, name: name, agentNamespace: s.named(name + "-agent"), remove: removeImported}
+	kubeconfig, err := s.member.kubeconfig()
+	s.fail(err)
+	_, err = s.hub.kube.CoreV1().Secrets(e.namespace).Create(s.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: name + "-kubeconfig"},
+		Data:       map[string][]byte{registration.KubeconfigValue: kubeconfig},
+	}, metav1.CreateOptions{})
+	s.fail(err)
+	object := &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: name},
+		Spec:       fleet.ClusterSpec{KubeConfigSecret: name + "-kubeconfig", AgentNamespace: e.agentNamespace},
+	}
+	for _, f := range change {
+		f(object)
+	}
+	s.enrolled = append(s.enrolled, e)
+	_, err = s.hub.fleet.Clusters(e.namespace).Create(s.Context(), object, metav1.CreateOptions{})
+	s.fail(err)
+	return e
+}
+
+// removeImported deletes the Cluster, after which its agent has to be gone from the member, and the namespaces that are left
+// there.
+func removeImported(ctx context.Context, e *enrolled) error {
+	if err := e.s.deleteCluster(ctx, e.namespace, e.name); err != nil {
+		return err
+	}
+	if err := e.on.nothingLeft(ctx, e.mark(), inventory.OfNamespace); err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, namespace := range append(e.others, e.agentNamespace) {
+		group.Go(func() error { return deleteNamespace(ctx, e.on.kube, namespace) })
+	}
+	return group.Wait()
+}
+
+func (s *suite) deleteCluster(ctx context.Context, namespace, name string) error {
+	clusters := s.hub.fleet.Clusters(namespace)
+	return gone(ctx, "Cluster "+namespace+"/"+name, func(ctx context.Context) error {
+		_, err := clusters.Get(ctx, name, metav1.GetOptions{})
+		return err
+	}, func(ctx context.Context) error {
+		return clusters.Delete(ctx, name, metav1.DeleteOptions{})
+	})
+}
+
+func (e *enrolled) get(ctx context.Context) (*fleet.Cluster, error) {
+	return e.s.hub.fleet.Clusters(e.namespace).Get(ctx, e.name, metav1.GetOptions{})
+}
+
+// cluster waits until the Cluster is as told, and returns it.
+func (e *enrolled) cluster(what string, so func(*fleet.Cluster) bool) (found *fleet.Cluster) {
+	e.s.Helper()
+	e.s.until(e.String()+": "+what, func(ctx context.Context) (bool, string) {
+		latest, err := e.get(ctx)
+		if err != nil {
+			return false, err.Error()
+		}
+		found = latest
+		return so(latest), story(latest)
+	})
+	return found
+}
+
+// condition waits for a condition, written as its status and its reason.
+func (e *enrolled) condition(kind, want string) *fleet.Cluster {
+	e.s.Helper()
+	return e.cluster("condition "+kind+" to be "+want, func(c *fleet.Cluster) bool {
+		return strings.HasPrefix(describe(c.Status.Conditions, kind), want)
+	})
+}
+
+// registered waits until the cluster has registered: the hub says so, and on the cluster the token has been exchanged for a
+// credential.
+func (e *enrolled) registered() *fleet.Cluster {
+	e.s.Helper()
+	e.condition(fleet.ConditionRegistered, "True")
+	c := e.condition(fleet.ConditionConnected, "True")
+	e.exchanged()
+	return c
+}
+
+func (e *enrolled) exchanged() {
+	e.s.Helper()
+	secrets := e.on.kube.CoreV1().Secrets(e.agentNamespace)
+	e.s.until("the agent of "+e.String()+" to use its own credential", func(ctx context.Context) (bool, string) {
+		credential, err := secrets.Get(ctx, registration.CredentialSecret, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		if name := string(credential.Data[registration.CredentialClusterName]); name != e.name {
+			return false, "it is the credential of Cluster " + name
+		}
+		_, err = secrets.Get(ctx, registration.BootstrapSecret, metav1.GetOptions{})
+		return apierrors.IsNotFound(err), fmt.Sprintf("Secret %s is still there (%v)", registration.BootstrapSecret, err)
+	})
+}
+
+// patch changes the Cluster as a person would.
+func (e *enrolled) patch(change func(*fleet.Cluster)) {
+	e.s.Helper()
+	e.s.until("a change of "+e.String(), func(ctx context.Context) (bool, string) {
+		c, err := e.get(ctx)
+		if err != nil {
+			return false, err.Error()
+		}
+		change(c)
+		_, err = e.s.hub.fleet.Clusters(e.namespace).Update(ctx, c, metav1.UpdateOptions{})
+		return seen(err, true, "")
+	})
+}
+
+// requests are the ClusterRegistrations of the Cluster, also those that the hub has not looked at yet.
+func (e *enrolled) requests(ctx context.Context) ([]fleet.ClusterRegistration, error) {
+	id, err := e.identity(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list, err := e.s.hub.fleet.ClusterRegistrations(e.namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(list.Items, func(r fleet.ClusterRegistration) bool { return r.Spec.ClientID != id }), nil
+}
+
+// identity is the client ID that a person gave the agent, or the hub the Cluster.
+func (e *enrolled) identity(ctx context.Context) (string, error) {
+	if e.clientID != "" {
+		return e.clientID, nil
+	}
+	c, err := e.get(ctx)
+	if err != nil {
+		return "", err
+	}
+	if c.Spec.ClientID == "" {
+		return "", fmt.Errorf("%s has no client ID", e)
+	}
+	return c.Spec.ClientID, nil
+}
+
+// theRequest is the name of the one request by which the cluster is registered: later the same name means that the agent
+// did not register again.
+func (e *enrolled) theRequest() string {
+	e.s.Helper()
+	requests, err := e.requests(e.s.Context())
+	e.s.fail(err)
+	if len(requests) != 1 {
+		e.s.Fatalf("%s has %d ClusterRegistrations, not one", e, len(requests))
+	}
+	return requests[0].Name
+}
+
+// story is a Cluster in one line, for failures.
+func story(c *fleet.Cluster) string {
+	lines := []string{fmt.Sprintf("last seen %s at %s", c.Status.Agent.LastSeen, c.Status.Agent.Namespace)}
+	for _, kind := range []string{fleet.ConditionProcessed, fleet.ConditionImported, fleet.ConditionRegistered, fleet.ConditionConnected, fleet.ConditionReconciled} {
+		lines = append(lines, kind+"="+describe(c.Status.Conditions, kind))
+	}
+	return strings.Join(lines, "; ")
+}
+
+// describe is "True Reason: message".
+func describe(conditions []genericcondition.GenericCondition, kind string) string {
+	for _, c := range conditions {
+		if string(c.Type) == kind {
+			return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
+		}
+	}
+	return "absent"
+}

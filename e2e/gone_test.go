@@ -1,0 +1,21 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// gone removes something and waits until the API server does not know it any more.
+func gone(ctx context.Context, what string, get, remove func(ctx context.Context) error) error {
+	if err := remove(ctx); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete %s: %w", what, err)
+	}
+	return await(ctx, what+" to be gone", func(ctx context.Context) (bool, string) {
+		err := get(ctx)
+		return apierrors.IsNotFound(err), fmt.Sprintf("it is there (%v)", err)
+	})
+}

@@ -1,0 +1,95 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+const (
+	// charts of this commit.
+	charts = "../charts"
+	// previousTag is the tag scripts/e2e gives the images of the release before.
+	previousTag = "previous"
+)
+
+// way is an address of the hub with the CA of the certificate there.
+type way struct {
+	url string
+	ca  []byte
+}
+
+// way is the address in the administrator's kubeconfig.
+func (c *cluster) way() (way, error) {
+	if err := rest.LoadTLSFiles(c.config); err != nil {
+		return way{}, err
+	}
+	return way{c.config.Host, c.config.CAData}, nil
+}
+
+// values of the chart fleet, as a person gives them.
+func (s *suite) hubValues(w way, tag string, more ...string) ([]string, error) {
+	ca, err := s.file("ca.pem", w.ca)
+	if err != nil {
+		return nil, err
+	}
+	return append([]string{
+		"--values", "testdata/hub.yaml",
+		"--set", "apiServerURL=" + w.url, "--set-file", "apiServerCA=" + ca,
+		"--set", "image.tag=" + tag, "--set", "agentImage.tag=" + tag,
+	}, more...), nil
+}
+
+// installHub installs the two charts of a hub, or upgrades to them, and waits until it runs.
+func (s *suite) installHub(ctx context.Context, folder, tag string, more ...string) error {
+	w, err := s.hub.way()
+	if err != nil {
+		return err
+	}
+	values, err := s.hubValues(w, tag, more...)
+	if err != nil {
+		return err
+	}
+	if _, err := s.helm(ctx, s.hub, "upgrade", "--install", "--create-namespace", "--wait", "fleet-crd", filepath.Join(folder, "fleet-crd")); err != nil {
+		return err
+	}
+	_, err = s.helm(ctx, s.hub, append([]string{"upgrade", "--install", "--create-namespace", "--wait", "fleet", filepath.Join(folder, "fleet")}, values...)...)
+	return err
+}
+
+// ensureInstalled installs the hub of this commit before the first scene that needs one.
+func (s *suite) ensureInstalled(t *testing.T) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.installed {
+		return
+	}
+	if err := s.installHub(t.Context(), charts, s.options.tag); err != nil {
+		t.Fatal(err)
+	}
+	s.installed = true
+}
+
+// configure changes the hub's values, and back at the end of the scene.
+func (s *scene) configure(changes ...string) {
+	s.Helper()
+	s.undo("the hub's values", func(ctx context.Context) error { return s.installHub(ctx, charts, s.options.tag) })
+	s.fail(s.installHub(s.Context(), charts, s.options.tag, changes...))
+}
+
+// deleteNamespace deletes a namespace and waits until it is gone.
+func deleteNamespace(ctx context.Context, kube kubernetes.Interface, name string) error {
+	return gone(ctx, "Namespace "+name, func(ctx context.Context) error {
+		_, err := kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+		return err
+	}, func(ctx context.Context) error {
+		return kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
+	})
+}

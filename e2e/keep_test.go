@@ -1,0 +1,31 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+)
+
+// wait keeps the clusters for somebody who wants to look around, until they interrupt it.
+func (s *suite) wait(stop context.Context) {
+	if !s.options.keep {
+		return
+	}
+	s.setAtEnd()
+	fmt.Printf("\ne2e: the clusters stay until you press Ctrl-C:\n  export KUBECONFIG=%s\n  export KUBECONFIG=%s\n",
+		s.hub.Kubeconfig(), s.member.Kubeconfig())
+	<-stop.Done()
+}
+
+func (s *suite) setAtEnd() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.atEnd = true
+}
+
+func (s *suite) isAtEnd() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.atEnd
+}

@@ -1,0 +1,102 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/rand"
+)
+
+// scenePrefix begins the ID of every scene.
+const scenePrefix = "e2e-"
+
+// scene is one test: numbered steps, and names of its own on both clusters.
+type scene struct {
+	*testing.T
+	*suite
+	id       string // part of the name of everything that the scene makes
+	started  time.Time
+	steps    int
+	collect  sync.Once
+	down     *cluster    // it has no power
+	enrolled []*enrolled // the Clusters that the scene has made
+}
+
+// begin starts a scene on a hub with the charts of this commit.
+func begin(t *testing.T) *scene {
+	t.Helper()
+	s := beginBare(t)
+	s.ensureInstalled(t)
+	return s
+}
+
+// beginBare starts a scene on a hub on which nothing need be installed.
+func beginBare(t *testing.T) *scene {
+	t.Helper()
+	return &scene{T: t, suite: shared, id: scenePrefix + rand.String(5), started: time.Now()}
+}
+
+// step is one thing that a person would say happened. Its number and time are in the log, also when it fails.
+func (s *scene) step(what string, do func()) {
+	s.Helper()
+	s.steps++
+	began, done := time.Now(), false
+	number := s.steps
+	defer func() {
+		result := "ok"
+		if !done {
+			result = "FAILED"
+		}
+		s.Logf("%6.1fs  %2d. %s: %s (%.1fs)", time.Since(s.started).Seconds(), number, what, result, time.Since(began).Seconds())
+	}()
+	do()
+	done = true
+}
+
+// undo takes back at the end what the scene has just done, the last first, also when the scene failed. Before the first removal
+// of a scene that failed, everything about both clusters is written down.
+func (s *scene) undo(what string, do func(ctx context.Context) error) {
+	s.Cleanup(func() {
+		s.Helper()
+		s.collectIfFailed()
+		ctx, cancel := context.WithTimeout(context.Background(), 3*patience) // of several steps
+		defer cancel()
+		began := time.Now()
+		if err := do(ctx); err != nil {
+			s.Errorf("at the end: %s: %v", what, err)
+			s.collectIfFailed()
+		}
+		s.Logf("%6.1fs  at the end: %s (%.1fs)", time.Since(s.started).Seconds(), what, time.Since(began).Seconds())
+	})
+}
+
+func (s *scene) collectIfFailed() {
+	s.Helper()
+	if !s.Failed() {
+		return
+	}
+	s.collect.Do(func() {
+		dir := filepath.Join(s.options.output, s.Name())
+		if err := s.suite.collect(dir); err != nil {
+			s.Logf("not everything could be collected: %v", err)
+		}
+		s.Logf("logs, events and objects of both clusters are in %s", dir)
+	})
+}
+
+// fail ends the scene.
+func (s *scene) fail(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// name is a name of this scene.
+func (s *scene) named(what string) string { return fmt.Sprintf("%s-%s", s.id, what) }
