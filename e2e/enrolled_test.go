@@ -204,7 +204,7 @@ func story(c *fleet.Cluster) string {
 // describe is "True Reason: message".
 func describe(conditions []genericcondition.GenericCondition, kind string) string {
 	for _, c := range conditions {
-		if string(c.Type) == kind {
+		if c.Type == kind {
 			return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
 		}
 	}

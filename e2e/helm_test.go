@@ -15,7 +15,7 @@ const systemNamespace = "cattle-fleet-system"
 
 // helm runs the program helm as a person would, on one cluster.
 func (s *suite) helm(ctx context.Context, c *cluster, args ...string) (string, error) {
-	command := exec.CommandContext(ctx, "helm", append([]string{"--kubeconfig", c.Kubeconfig(), "--namespace", systemNamespace}, args...)...) //nolint:gosec // the suite's own arguments
+	command := exec.CommandContext(ctx, "helm", append([]string{"--kubeconfig", c.Kubeconfig(), "--namespace", systemNamespace}, args...)...)
 	home := filepath.Join(s.options.output, "helm")
 	command.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
 	output, err := command.CombinedOutput()

@@ -4,7 +4,6 @@ package local
 
 import (
 	"context"
-	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -170,5 +169,5 @@ func (p *pair) refusals(t *testing.T) {
 	require.Error(t, err)
 	_, err = p.hub.Cut(t.Context(), p.hub)
 	require.Error(t, err)
-	require.True(t, errors.Is(p.hub.Load(t.Context(), "/nowhere"), os.ErrNotExist))
+	require.ErrorIs(t, p.hub.Load(t.Context(), "/nowhere"), os.ErrNotExist)
 }

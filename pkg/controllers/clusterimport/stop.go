@@ -52,13 +52,13 @@ func awaitNone(ctx context.Context, pods dynamic.ResourceInterface) error {
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
 	var known cache.Store
-	none := func() (bool, error) { return len(known.List()) == 0, nil }
+	none := func() bool { return len(known.List()) == 0 }
 	_, err := watchtools.UntilWithSync(ctx, podsOf(pods), &unstructured.Unstructured{},
 		func(store cache.Store) (bool, error) {
 			known = store
-			return none()
+			return none(), nil
 		},
-		func(watch.Event) (bool, error) { return none() })
+		func(watch.Event) (bool, error) { return none(), nil })
 	return err
 }
 
