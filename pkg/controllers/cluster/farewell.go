@@ -107,7 +107,8 @@ func unasked(cluster *fleet.Cluster) *outcome.Outcome {
 	switch {
 	case outcome.Get(cluster.Status.Conditions, fleet.ConditionConnected).Status != corev1.ConditionTrue:
 		return mayBeLeft(fleet.ReasonDisconnected, "the agent is not connected, so it could not be asked to leave")
-	case cluster.Status.Agent.Generation == "":
+	case cluster.Status.Agent.Version == "" && cluster.Status.Agent.Generation == "":
+		// One that a chart installed has no GENERATION until it takes its Bundle over, but says its version.
 		return mayBeLeft(fleet.ReasonAgentUnaware, "the agent is of a release that cannot be asked to leave")
 	}
 	return nil

@@ -302,6 +302,13 @@ func TestWhoIsNotAsked(t *testing.T) {
 	}
 }
 
+func TestAnAgentThatAChartInstalledIsAskedBeforeItHasTakenItsBundleOver(t *testing.T) {
+	p := part(config.Hub{})
+	p.cluster.Status.Agent = fleet.AgentStatus{LastSeen: metav1.NewTime(noon), Version: "v1"}
+	assert.True(t, p.askAgent(t.Context()).IsWait())
+	assert.Len(t, p.deployments.patches, 1)
+}
+
 func TestAnAPIServerThatFailsIsAskedAgain(t *testing.T) {
 	p := part(config.Hub{})
 	p.deployments.err = errCause
