@@ -46,6 +46,7 @@ func quick() *Timing {
 		RightsLag:     300 * time.Millisecond,
 		RefusalPause:  5 * time.Millisecond,
 		RefusalSpread: 10 * time.Millisecond,
+		HelmWaits:     300 * time.Millisecond,
 	}
 }
 

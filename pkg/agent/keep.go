@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
+
+	"github.com/muster-fleet/muster/pkg/release"
 )
 
 // keepRegistration does beside the work what is left to do about the registration: it removes the bootstrap Secret of a
@@ -11,11 +14,14 @@ import (
 // at the start, when something that an import writes changes, and while the other way does not work, later and later.
 func (l *life) keepRegistration(ctx context.Context, current *session) error {
 	pauses := l.config.Timing.retry()
+	until := l.config.Clock.Now().Add(l.config.Timing.HelmWaits)
 	for proved := true; ctx.Err() == nil; proved = false { // a session begins with a credential that has just worked
-		action, err := l.keep(ctx, current, proved)
+		action, err := l.keep(ctx, current, proved, until)
 		switch {
 		case ctx.Err() != nil:
 			return nil
+		case errors.Is(err, errHelmWaits):
+			l.wait(ctx, until.Sub(l.config.Clock.Now()))
 		case failed(err):
 			l.wait(ctx, pauses.Step())
 		case err != nil: // outdated
@@ -41,7 +47,7 @@ func (l *life) awaitChange(ctx context.Context) {
 }
 
 // keep is a turn of the switch within a session: whatever has become of the stored credential, the work goes on meanwhile.
-func (l *life) keep(ctx context.Context, current *session, proved bool) (Action, error) {
+func (l *life) keep(ctx context.Context, current *session, proved bool, until time.Time) (Action, error) {
 	s, err := l.lookAround(ctx)
 	if err != nil {
 		l.log.Warnf("Cannot look after the registration: %v", err)
@@ -63,7 +69,7 @@ func (l *life) keep(ctx context.Context, current *session, proved bool) (Action,
 		action = StayPut
 	}
 	l.note(action, s)
-	return action, l.keepUp(ctx, action, s)
+	return action, l.keepUp(ctx, action, s, until)
 }
 
 // prove asks the hub only where the answer decides something: a bootstrap Secret that came meanwhile is removed as a leftover
@@ -78,10 +84,10 @@ func (l *life) prove(ctx context.Context, s *situation, proved bool) {
 	s.Hub = answer
 }
 
-func (l *life) keepUp(ctx context.Context, action Action, s *situation) error {
+func (l *life) keepUp(ctx context.Context, action Action, s *situation, until time.Time) error {
 	switch action {
 	case UseStored:
-		return errors.Join(l.pin(ctx, s), l.tidy(ctx, s))
+		return errors.Join(l.pin(ctx, s), l.tidy(ctx, s, until))
 	case StayPut:
 		return l.pin(ctx, s)
 	case MoveStored:
@@ -95,10 +101,22 @@ func (l *life) keepUp(ctx context.Context, action Action, s *situation) error {
 	}
 }
 
+// errHelmWaits is why the bootstrap Secret stays for a moment.
+var errHelmWaits = errors.New("whoever installs the agent may be waiting for all of its objects")
+
+// helmWaits: `helm install --wait` succeeds when it sees every object of the release in order at the same time. It would wait
+// in vain for a Secret that an agent which registers at once has removed before the agent's own Deployment was available.
+func (l *life) helmWaits(s *situation, until time.Time) bool {
+	return s.Bootstrap == Present && s.bootstrapSecret.Annotations[release.NameAnnotation] != "" && l.config.Clock.Now().Before(until)
+}
+
 // tidy removes what only a registration needs. A bootstrap Secret that cannot be read stays: it may be meant for later,
 // and deleting it would take away what a person has to look at.
-func (l *life) tidy(ctx context.Context, s *situation) error {
+func (l *life) tidy(ctx context.Context, s *situation, until time.Time) error {
 	err := l.member.forgetPending(ctx)
+	if err == nil && l.helmWaits(s, until) {
+		return errHelmWaits
+	}
 	if s.Bootstrap == Present {
 		err = errors.Join(err, l.member.remove(ctx, s.bootstrapSecret))
 	}

@@ -262,6 +262,30 @@ func TestARefusalWhileRunningLeadsToANewRegistration(t *testing.T) {
 	f.settles(newToken)
 }
 
+// helm install --wait waits for every object of the release, this Secret included.
+func TestABootstrapSecretOfHelmStaysUntilHelmHasSeenTheAgentAtWork(t *testing.T) {
+	f := newFixture(t)
+	ofHelm := f.bootstrap()
+	ofHelm.Annotations = map[string]string{"meta.helm.sh/release-name": "fleet-agent"}
+	f.life.config.Timing.HelmWaits = time.Hour
+	f.has(ofHelm)
+	f.starts()
+	f.eventually(func() bool { return f.storedToken() == newToken && f.hub.count("PATCH") > 0 }, "the agent at work")
+	f.eventually(func() bool { return secretNow(t, f.life, registration.PendingSecret) == nil }, "tidied up")
+	require.NotNil(t, secretNow(t, f.life, registration.BootstrapSecret))
+	assert.Len(t, f.hub.registrations(), 1)
+}
+
+func TestABootstrapSecretOfHelmGoesInTheEnd(t *testing.T) {
+	f := newFixture(t)
+	ofHelm := f.bootstrap()
+	ofHelm.Annotations = map[string]string{"meta.helm.sh/release-name": "fleet-agent"}
+	f.has(ofHelm)
+	f.starts()
+	f.settles(newToken)
+	assert.Len(t, f.hub.registrations(), 1)
+}
+
 // Between two heartbeats nobody has noticed yet that the credential is void, but the person who brings the Secret has.
 func TestABootstrapSecretThatComesForAVoidCredentialIsUsedAndNotTidiedAway(t *testing.T) {
 	f := newFixture(t)

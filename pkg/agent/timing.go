@@ -25,6 +25,9 @@ type Timing struct {
 	// RefusalPause is the pause between two questions while a refusal is suspected, RefusalSpread how far the first and
 	// the last refusal must be apart.
 	RefusalPause, RefusalSpread time.Duration
+	// HelmWaits is how long after the agent began to work a bootstrap Secret that Helm has made stays, for a Helm that waits
+	// until everything it made is in order. A Deployment is available some seconds after its Pod has started.
+	HelmWaits time.Duration
 }
 
 // DefaultTiming is the timing for real clusters.
@@ -39,6 +42,7 @@ func DefaultTiming() Timing {
 		RightsLag:     30 * time.Second,
 		RefusalPause:  2500 * time.Millisecond,
 		RefusalSpread: 5 * time.Second,
+		HelmWaits:     15 * time.Second,
 	}
 }
 
