@@ -14,13 +14,14 @@ import (
 // at the start, when something that an import writes changes, and while the other way does not work, later and later.
 func (l *life) keepRegistration(ctx context.Context, current *session) error {
 	pauses := l.config.Timing.retry()
-	until := l.config.Clock.Now().Add(l.config.Timing.HelmWaits)
+	until, held := l.config.Clock.Now().Add(l.config.Timing.HelmWaits), false
 	for proved := true; ctx.Err() == nil; proved = false { // a session begins with a credential that has just worked
 		action, err := l.keep(ctx, current, proved, until)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, errHelmWaits):
+			held = true
 			l.wait(ctx, until.Sub(l.config.Clock.Now()))
 		case failed(err):
 			l.wait(ctx, pauses.Step())
@@ -31,6 +32,8 @@ func (l *life) keepRegistration(ctx context.Context, current *session) error {
 			if l.wait(ctx, pauses.Step()) {
 				pauses = l.config.Timing.retry()
 			}
+		case held:
+			held = false // what it was told elsewhere counts now that the bootstrap Secret is gone
 		default:
 			pauses = l.config.Timing.retry()
 			l.awaitChange(ctx)
