@@ -7,7 +7,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/muster-fleet/muster/e2e/inventory"
+	"github.com/muster-fleet/muster/internal/inventory"
 )
 
 // nothingLeft waits until no object of the cluster mentions the word, but those that are excepted.

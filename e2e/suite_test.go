@@ -18,7 +18,7 @@ import (
 
 	"github.com/muster-fleet/muster/e2e/clusters"
 	"github.com/muster-fleet/muster/e2e/evidence"
-	"github.com/muster-fleet/muster/e2e/inventory"
+	"github.com/muster-fleet/muster/internal/inventory"
 )
 
 // suite is what all scenes share.

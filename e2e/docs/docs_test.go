@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/muster-fleet/muster/e2e/inventory"
+	"github.com/muster-fleet/muster/internal/inventory"
 )
 
 const root = "../.."

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/muster-fleet/muster/internal/inventory"
 )
 
 // Options say how to show it.
@@ -59,8 +61,8 @@ type demo struct {
 	west    *cluster // its agent is installed with a token
 	arrived []arrival
 
-	before   inventory // of west, before anything was installed there
-	departed []string  // Clusters that were deleted
+	before   inventory.Inventory // of west, before anything was installed there
+	departed []string            // Clusters that were deleted
 }
 
 func newDemo(ctx context.Context, o Options) (*demo, error) {

@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/internal/inventory"
 )
 
 // farewell deletes the Cluster of west and looks on both sides for anything that is left of it.
@@ -40,7 +41,7 @@ func farewell(ctx context.Context, d *demo) (string, error) {
 		return "", err
 	}
 	return fmt.Sprintf("looked for on the hub:  %s: all gone\n%slooked for on %s: %s: all gone",
-		counted(onHub), indent, a.member.name, counted(onMember)), nil
+		inventory.Counted(onHub), indent, a.member.name, inventory.Counted(onMember)), nil
 }
 
 // named is the arrival of one of the members.
@@ -76,31 +77,31 @@ func (d *demo) words(ctx context.Context, a *arrival) ([]string, error) {
 }
 
 // mentions are the objects on the hub that are of a Cluster. The Bundle of the workload is the person's own.
-func (d *demo) mentions(ctx context.Context, a *arrival) ([]thing, error) {
+func (d *demo) mentions(ctx context.Context, a *arrival) ([]inventory.Thing, error) {
 	words, err := d.words(ctx, a)
 	if err != nil {
 		return nil, err
 	}
-	all, err := takeInventory(ctx, d.hub.plane.RESTConfig())
+	all, err := inventory.Take(ctx, d.hub.plane.RESTConfig())
 	if err != nil {
 		return nil, err
 	}
-	delete(all, thing{"Bundle", workspace, workload})
-	return all.mentioning(words...), nil
+	delete(all, inventory.Thing{Kind: "Bundle", Namespace: workspace, Name: workload})
+	return all.Mentioning(words...), nil
 }
 
 // addedSince are the objects on the member that were not there before; the namespaces stay, for others may use them.
-func (c *cluster) addedSince(ctx context.Context, before inventory) ([]thing, error) {
-	now, err := takeInventory(ctx, c.plane.RESTConfig())
+func (c *cluster) addedSince(ctx context.Context, before inventory.Inventory) ([]inventory.Thing, error) {
+	now, err := inventory.Take(ctx, c.plane.RESTConfig())
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(now.since(before), ofNamespace), nil
+	return slices.DeleteFunc(now.Since(before), stays), nil
 }
 
-// ofNamespace are a namespace and what Kubernetes itself puts into each.
-func ofNamespace(t thing) bool {
-	return t.kind == "Namespace" || t.name == "kube-root-ca.crt" || t.kind == "ServiceAccount" && t.name == "default" || t.kind == "Node" || t.kind == "CSINode"
+// stays: the namespaces with what is in each, and the node that the demo itself has made.
+func stays(t inventory.Thing) bool {
+	return inventory.OfNamespace(t) || t.Kind == "Node" || t.Kind == "CSINode"
 }
 
 func (d *demo) checkGone(ctx context.Context, a *arrival) error {
@@ -135,15 +136,11 @@ func (d *demo) checkOthers(ctx context.Context) error {
 	return nil
 }
 
-func left(where string, things []thing) error {
+func left(where string, things []inventory.Thing) error {
 	if len(things) == 0 {
 		return nil
 	}
-	names := make([]string, 0, len(things))
-	for _, t := range things {
-		names = append(names, t.String())
-	}
-	return fmt.Errorf("on %s is left: %s", where, strings.Join(names, ", "))
+	return fmt.Errorf("on %s is left: %s", where, inventory.List(things))
 }
 
 // patchCluster changes a Cluster as a person would.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/muster-fleet/muster/charts"
 	"github.com/muster-fleet/muster/internal/admin"
+	"github.com/muster-fleet/muster/internal/inventory"
 	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/version"
@@ -103,7 +104,7 @@ func registerWest(ctx context.Context, d *demo) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if d.before, err = takeInventory(ctx, d.west.plane.RESTConfig()); err != nil {
+	if d.before, err = inventory.Take(ctx, d.west.plane.RESTConfig()); err != nil {
 		return "", err
 	}
 	if err := d.west.install(ctx, charts.Agent, values); err != nil {

@@ -71,7 +71,7 @@ func TestNoFolderIsRemovedThatIsNotOurs(t *testing.T) {
 		"/home":                             false,
 		folderName:                          false,
 		"/tmp/" + folderName + "-12":        true,
-		"/work/bin/e2e/" + folderName:       true,
+		"/srv/bin/e2e/" + folderName:        true,
 		"/tmp/" + folderName + "/../../etc": false,
 	} {
 		require.Equal(t, want, isOurs(filepath.Clean(folder)) && folder != "", folder)

@@ -13,10 +13,10 @@ func TestFoldersThatNodesHideAreRefused(t *testing.T) {
 		options Options
 		refused bool
 	}{
-		"anywhere":              {Options{Binaries: "/work/bin", Dir: "/work/clusters"}, false},
-		"clusters in /var/lib":  {Options{Binaries: "/work/bin", Dir: "/var/lib/clusters"}, true},
-		"clusters in /run":      {Options{Binaries: "/work/bin", Dir: "/run"}, true},
-		"binaries in /var/log":  {Options{Binaries: "/var/log/bin", Dir: "/work/clusters"}, true},
+		"anywhere":              {Options{Binaries: "/srv/bin", Dir: "/srv/clusters"}, false},
+		"clusters in /var/lib":  {Options{Binaries: "/srv/bin", Dir: "/var/lib/clusters"}, true},
+		"clusters in /run":      {Options{Binaries: "/srv/bin", Dir: "/run"}, true},
+		"binaries in /var/log":  {Options{Binaries: "/var/log/bin", Dir: "/srv/clusters"}, true},
 		"only a similar prefix": {Options{Binaries: "/runner/bin", Dir: "/var/library"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {

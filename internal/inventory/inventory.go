@@ -1,10 +1,11 @@
-// Package inventory lists everything there is on a cluster, so that a test can tell what was left behind.
+// Package inventory lists everything there is on a cluster, so that a test or the demo can tell what was left behind.
 package inventory
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -91,10 +92,10 @@ func (i Inventory) add(kind string, objects []unstructured.Unstructured) error {
 	return nil
 }
 
-// Mentioning are the objects in which the word stands.
-func (i Inventory) Mentioning(word string) (found []Thing) {
+// Mentioning are the objects in which one of the words stands.
+func (i Inventory) Mentioning(words ...string) (found []Thing) {
 	for t, text := range i {
-		if strings.Contains(text, word) {
+		if slices.ContainsFunc(words, func(word string) bool { return strings.Contains(text, word) }) {
 			found = append(found, t)
 		}
 	}
@@ -125,6 +126,19 @@ func List(things []Thing) string {
 		names = append(names, t.String())
 	}
 	return strings.Join(names, ", ")
+}
+
+// Counted is "1 Cluster, 3 Secret, ...".
+func Counted(things []Thing) string {
+	counts := map[string]int{}
+	for _, t := range things {
+		counts[t.Kind]++
+	}
+	var parts []string
+	for _, kind := range slices.Sorted(maps.Keys(counts)) {
+		parts = append(parts, fmt.Sprintf("%d %s", counts[kind], kind))
+	}
+	return strings.Join(parts, ", ")
 }
 
 func sorted(things []Thing) []Thing {
