@@ -26,7 +26,7 @@ func quick(c *agent.Config) {
 
 func (s *serverStory) brokenBeforeRegistration(t *testing.T) {
 	s.server.Proxy.Agents.Break(rancherlike.AgentFaults()[0])
-	s.member.Agent(s.t, agentNamespace, quick)
+	s.edgeAgent = s.member.Agent(s.t, agentNamespace, quick)
 	requireOutlasted(t, &s.server.Proxy.Agents)
 	require.Empty(t, s.requests(t, s.edge))
 	_, err := s.member.Kubernetes.CoreV1().Secrets(agentNamespace).Get(t.Context(), registration.BootstrapSecret, metav1.GetOptions{})

@@ -18,6 +18,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
+// moves is a server that makes the Cluster anew only when the old one is gone. That takes longer than the hub waits for a
+// Cluster to come, so the agent leaves with the old one; the Deployment of the new one starts another.
 func (s *serverStory) moves(t *testing.T) {
 	s.server.Workspace(t, otherWorkspace)
 	// Between any two of the hub's writes on the member the agent has time to act on the first.
@@ -27,15 +29,26 @@ func (s *serverStory) moves(t *testing.T) {
 	old := s.cluster(t, s.edge)
 	moved := s.moveTo(otherWorkspace)
 	s.server.Delete(t, moved, old.Namespace)
+	s.requireNoAgent(t)
+	s.edgeAgent.Stop(t)
 	s.server.Pass(t, moved)
+	s.edgeAgent = s.member.Agent(s.t, agentNamespace, quick)
 	s.requireMoved(t, old, moved)
 }
 
+func (s *serverStory) requireNoAgent(t *testing.T) {
+	t.Helper()
+	_, err := s.member.Kubernetes.AppsV1().Deployments(agentNamespace).Get(t.Context(), registration.AgentName, metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), "the Deployment of the agent is still there: %v", err)
+	_, err = s.member.Kubernetes.CoreV1().Secrets(agentNamespace).Get(t.Context(), registration.CredentialSecret, metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), "the credential of the agent is still there: %v", err)
+}
+
+// movesBack is a server that makes the new Cluster and deletes the old one in one go. Nobody stops the agent.
 func (s *serverStory) movesBack(t *testing.T) {
 	old := s.cluster(t, s.edge)
 	moved := s.moveTo(rancherlike.DefaultWorkspace)
 	s.server.Pass(t, moved)
-	s.server.Delete(t, moved, old.Namespace)
 	s.requireMoved(t, old, moved)
 }
 
@@ -45,8 +58,7 @@ func (s *serverStory) moveTo(workspace string) *rancherlike.Managed {
 	return s.edge
 }
 
-// requireMoved waits until the agent, which nobody has restarted, is the agent of the new Cluster, and nothing is left of
-// the old one.
+// requireMoved waits until the agent is the agent of the new Cluster, and nothing is left of the old one.
 func (s *serverStory) requireMoved(t *testing.T, old *fleet.Cluster, moved *rancherlike.Managed) {
 	t.Helper()
 	cluster := s.condition(t, moved, fleet.ConditionRegistered, "True")

@@ -31,6 +31,7 @@ type serverStory struct {
 	seen        *rancherlike.Observer
 	asHub       []func(*controllers.Options)
 	running     *testenv.Running
+	edgeAgent   *testenv.Running
 	edge, local *rancherlike.Managed
 	secretReads *reads
 	fronts      []*rancherlike.Proxy
@@ -59,8 +60,8 @@ func TestAManagementServerDoesNotNoticeWhichFleetItHas(t *testing.T) {
 		{"7 any other generation redeploys", s.redeploy},
 		{"9 the status is what the server shows", s.status},
 		{"10 everything is where the server expects it", s.places},
-		{"11 a cluster that moves to another workspace keeps its agent", s.moves},
-		{"11 and it may come back before it is gone", s.movesBack},
+		{"11 a cluster that is made anew in another workspace gets its agent there", s.moves},
+		{"11 one that moves before the old one is gone keeps its agent", s.movesBack},
 	} {
 		if !t.Run(chapter.name, chapter.run) {
 			break
