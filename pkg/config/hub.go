@@ -66,6 +66,8 @@ type Hub struct {
 	AgentWorkers AgentWorkers `json:"agentWorkers,omitempty"`
 	// ImagePullSecrets are Secrets of the system namespace that are copied to members for their agents.
 	ImagePullSecrets []LocalObjectReference `json:"imagePullSecrets,omitempty"`
+	// Registration says what the hub asks of agents that register.
+	Registration Registration `json:"registration,omitempty"`
 }
 
 // LocalObjectReference names an object in a namespace known from the context.
@@ -171,6 +173,9 @@ func (h Hub) validate() error {
 	if h.MissedCheckins() < leastMissedCheckins {
 		return fmt.Errorf("agentMissedCheckins is %d: it must be at least %d, for agents check in a little earlier or later than agreed, or 0 for the default",
 			h.AgentMissedCheckins, leastMissedCheckins)
+	}
+	if err := h.Registration.validate(); err != nil {
+		return err
 	}
 	switch h.TLSMode() {
 	case TLSModeStrict, TLSModeSystemStore:

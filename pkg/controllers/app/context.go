@@ -69,6 +69,16 @@ type Context struct {
 	ContentGrace time.Duration
 	// Metrics counts what the hub does.
 	Metrics *metrics.Hub
+	// Admission knows whether the admission policies of the hub are in force; nil means that they are not.
+	Admission Admission
+}
+
+// Admission knows whether the admission policies are in force on the hub's API server.
+type Admission interface {
+	// InForce says whether they are now, and since when: what was created before may have been created by anybody.
+	InForce() (since time.Time, ok bool)
+	// OnChange calls f whenever the answer has changed. It is called before the hub starts.
+	OnChange(f func())
 }
 
 // Backoff doubles from Base to Max.

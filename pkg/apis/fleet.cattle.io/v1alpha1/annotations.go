@@ -8,3 +8,7 @@ const KubeconfigAllowedAnnotation = "muster.fleet.cattle.io/kubeconfig-allowed-n
 // FarewellAnnotation is put, with any value, by the hub on the BundleDeployment of an agent whose Cluster is being
 // deleted. The agent removes all it deployed, says so by condition Farewell, and then removes itself.
 const FarewellAnnotation = "muster.fleet.cattle.io/farewell"
+
+// CreatorAnnotation is put on every ClusterRegistration by the API server itself, by an admission policy of the hub: the
+// name of the user that created it. The policies let nobody set or change it.
+const CreatorAnnotation = "muster.fleet.cattle.io/created-by"

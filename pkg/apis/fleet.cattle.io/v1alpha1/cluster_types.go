@@ -39,6 +39,12 @@ type ClusterSpec struct {
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 
+	// Quarantined is set by a person, with "muster quarantine" or kubectl, to cut the agent of the cluster off from the hub
+	// at once: it keeps its identity and loses every right that goes with it, nothing is sent to it any more, and no new
+	// request for the cluster is granted. What it has deployed goes on running. Setting it back gives the rights back.
+	// +optional
+	Quarantined bool `json:"quarantined,omitempty"`
+
 	// ClientID is the identity an agent registers with; a request whose clientID equals this one belongs to this
 	// Cluster. A person sets it to prepare a Cluster for an agent; for a cluster with a kubeconfig the hub sets it to a
 	// random string if it is empty. It must not change afterwards.
@@ -360,6 +366,23 @@ type AgentStatus struct {
 	// Hub is set by the agent to the way to the hub that it uses.
 	// +optional
 	Hub *AgentHub `json:"hub,omitempty"`
+
+	// Instance is set by the agent to a random string that it makes up when it starts. Two that take turns are two agents
+	// with one identity.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Instance string `json:"instance,omitempty"`
+
+	// CredentialExpires is set by the agent to the end of the credential it uses. Absent means that it has none, or that
+	// the agent does not renew it.
+	// +optional
+	CredentialExpires *metav1.Time `json:"credentialExpires,omitempty"`
+
+	// Vouches is set by the agent, with the credential it holds, to the name of the ClusterRegistration with which it
+	// registers anew. This proves to the hub that the request is the agent's own.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Vouches string `json:"vouches,omitempty"`
 }
 
 // AgentNodes counts the nodes of a cluster.

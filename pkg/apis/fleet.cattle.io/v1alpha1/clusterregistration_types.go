@@ -13,6 +13,9 @@ import (
 // +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Cluster-Name",type=string,JSONPath=`.status.clusterName`
+// +kubebuilder:printcolumn:name="Granted",type=boolean,JSONPath=`.status.granted`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Granted")].reason`,priority=1
+// +kubebuilder:printcolumn:name="Approved",type=string,JSONPath=`.status.conditions[?(@.type=="Approved")].status`,priority=1
 // +kubebuilder:printcolumn:name="Labels",type=string,JSONPath=`.spec.clusterLabels`
 
 // ClusterRegistration is the request of an agent to become, or to go on being, the agent of a Cluster. The agent
@@ -69,8 +72,43 @@ type ClusterRegistrationStatus struct {
 	// +optional
 	Granted bool `json:"granted,omitempty"`
 
+	// Approval is set by whoever may approve requests, through the status subresource, which agents may not write: with
+	// "muster approve" or "muster deny", or with kubectl patch --subresource=status. The hub never writes it.
+	// +optional
+	// +nullable
+	Approval *RegistrationApproval `json:"approval,omitempty"`
+
+	// TokenUID is set by the hub to the UID of the ClusterRegistrationToken whose use this request was counted as.
+	// +optional
+	// +nullable
+	TokenUID string `json:"tokenUID,omitempty"`
+
 	// Conditions are set by the hub whenever its decision changes: Granted, with the reason when a request waits or was
-	// refused.
+	// refused; Approved, where an approval is needed; OriginProved.
 	// +optional
 	Conditions []genericcondition.GenericCondition `json:"conditions,omitempty"`
+}
+
+// Decision is what a person made of a request that waits for an approval.
+// +kubebuilder:validation:Enum=Approved;Denied
+type Decision string
+
+const (
+	// DecisionApproved lets the hub grant the request. It is as good as a proof that the agent may have the identity it
+	// asks for.
+	DecisionApproved Decision = "Approved"
+	// DecisionDenied refuses the request for good.
+	DecisionDenied Decision = "Denied"
+)
+
+// RegistrationApproval is a person's decision about a request.
+type RegistrationApproval struct {
+	// Decision is set by the person.
+	Decision Decision `json:"decision"`
+
+	// Message is set by the person to why; a denial's reaches the agent's log.
+	// +optional
+	// +nullable
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
 }

@@ -13,6 +13,10 @@ import (
 // +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Secret-Name",type=string,JSONPath=`.status.secretName`
+// +kubebuilder:printcolumn:name="Uses",type=integer,JSONPath=`.status.uses`
+// +kubebuilder:printcolumn:name="Limit",type=integer,JSONPath=`.spec.usageLimit`,priority=1
+// +kubebuilder:printcolumn:name="Last-Cluster",type=string,JSONPath=`.status.lastCluster`,priority=1
+// +kubebuilder:printcolumn:name="Expires",type=date,JSONPath=`.status.expires`,priority=1
 
 // ClusterRegistrationToken is the permission to register clusters in its namespace. A person creates it to install
 // agents by hand; the hub creates one for each cluster it imports.
@@ -28,7 +32,19 @@ type ClusterRegistrationToken struct {
 	Status ClusterRegistrationTokenStatus `json:"status,omitempty"`
 }
 
-// ClusterRegistrationTokenSpec says how long a token lives.
+// Approval says who decides about the requests made with a token.
+// +kubebuilder:validation:Enum=Auto;Manual
+type Approval string
+
+const (
+	// ApprovalAuto grants requests that nothing else speaks against.
+	ApprovalAuto Approval = "Auto"
+	// ApprovalManual lets requests wait until a person, or the hub's policy, has approved them.
+	ApprovalManual Approval = "Manual"
+)
+
+// ClusterRegistrationTokenSpec says how long a token lives and what it may be used for. Each limit is optional; without any
+// a token registers any number of clusters of any identity.
 type ClusterRegistrationTokenSpec struct {
 	// TTL is set by whoever creates the token to how long, from its creation, it may be used; the hub deletes it
 	// afterwards. It is a Go duration such as "240h" or "30m". Absent or "0" means that it does not expire.
@@ -39,6 +55,43 @@ type ClusterRegistrationTokenSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self == '0' || (self.matches('^([0-9]+([.][0-9]*)?|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h)(([0-9]+([.][0-9]*)?|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h))*$') && duration(self) <= duration('2562047h'))",message="ttl must be '0' or a Go duration such as '240h' or '30m'; units d and w are not known"
 	TTL *metav1.Duration `json:"ttl,omitempty"`
+
+	// UsageLimit is set by whoever creates the token to how many requests may be granted with it, re-registrations
+	// included. Absent means any number.
+	// +optional
+	// +nullable
+	// +kubebuilder:validation:Minimum=1
+	UsageLimit *int32 `json:"usageLimit,omitempty"`
+
+	// ClientIDs is set by whoever creates the token to the only identities it registers. A token with exactly one is the
+	// token made for the Cluster that has it: it may register that Cluster's agent again, though another agent has its
+	// identity. Empty means any, unless ClientIDPattern is set.
+	// +optional
+	// +nullable
+	// +kubebuilder:validation:MaxItems=1000
+	// +kubebuilder:validation:items:MaxLength=4096
+	ClientIDs []string `json:"clientIDs,omitempty"`
+
+	// ClientIDPattern is set by whoever creates the token to the shape of the identities it registers, beside those in
+	// ClientIDs: a shell pattern of "*", "?" and "[...]", such as "edge-*". Empty means no others, or any where ClientIDs is
+	// empty too.
+	// +optional
+	// +nullable
+	// +kubebuilder:validation:MaxLength=512
+	ClientIDPattern string `json:"clientIDPattern,omitempty"`
+
+	// Labels is set by whoever creates the token to labels that every Cluster gets that is made by a request with it. They
+	// win over those the agent sends.
+	// +optional
+	// +nullable
+	// +kubebuilder:validation:MaxProperties=64
+	Labels map[string]string `json:"labels,omitempty"`
+
+	// Approval is set by whoever creates the token to Manual when its requests are to wait for an approval; absent, the
+	// hub's configuration decides (registration.approval).
+	// +optional
+	// +nullable
+	Approval Approval `json:"approval,omitempty"`
 }
 
 // ClusterRegistrationTokenStatus is what the hub made of a token.
@@ -52,6 +105,26 @@ type ClusterRegistrationTokenStatus struct {
 	// +optional
 	// +nullable
 	SecretName string `json:"secretName,omitempty"`
+
+	// Uses is set by the hub to how many requests it has granted, or is granting, with the token. It never counts one
+	// twice.
+	// +optional
+	Uses int64 `json:"uses,omitempty"`
+
+	// PendingUses is set by the hub to the UIDs of the requests that Uses counts and whose own status does not say so yet.
+	// It is what keeps a crash of the hub from counting one twice, or not at all.
+	// +optional
+	// +nullable
+	PendingUses []string `json:"pendingUses,omitempty"`
+
+	// LastUsed is set by the hub to when the last of Uses was counted.
+	// +optional
+	LastUsed *metav1.Time `json:"lastUsed,omitempty"`
+
+	// LastCluster is set by the hub to the name of the Cluster, in the token's namespace, that the last of Uses was for.
+	// +optional
+	// +nullable
+	LastCluster string `json:"lastCluster,omitempty"`
 
 	// Conditions are set by the hub whenever they change: Ready, with the reason while the token cannot be used.
 	// +optional

@@ -43,6 +43,14 @@ const (
 	// a reason, while the hub waits for something, and False while the request is refused; what the message names may
 	// still change that. A granted request whose ServiceAccount was deleted is False too, and stays granted in its status.
 	ConditionGranted = "Granted"
+
+	// ConditionApproved is there where a request needs an approval: Unknown until somebody decides, then True or False.
+	ConditionApproved = "Approved"
+
+	// ConditionOriginProved is True when the API server itself has recorded who created the request. It is False, with the
+	// reason, when the hub has nothing but the request's own word for it; a request for an identity that is in use is then
+	// refused.
+	ConditionOriginProved = "OriginProved"
 )
 
 // Condition types of a BundleDeployment, all written by the agent. True is good.

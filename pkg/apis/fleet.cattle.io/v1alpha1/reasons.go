@@ -56,6 +56,43 @@ const (
 	ReasonCredentialRevoked = "CredentialRevoked"
 )
 
+// Reasons of the conditions Granted and Registered that guard identities.
+const (
+	// ReasonClientIDInUse (False): the identity is that of a Cluster whose agent has registered, and the request proves
+	// neither that it comes from that agent nor that it was made with the token of that Cluster, nor was it approved.
+	ReasonClientIDInUse = "ClientIDInUse"
+	// ReasonWaitingForApproval (Unknown): the token, or the hub's configuration, wants a person to decide.
+	ReasonWaitingForApproval = "WaitingForApproval"
+	// ReasonApproved (True): a person, or the hub's policy, has approved the request.
+	ReasonApproved = "Approved"
+	// ReasonDenied (False): a person, or the hub's policy, has denied the request.
+	ReasonDenied = "Denied"
+	// ReasonCountingUse (Unknown): the use of the token is being written down.
+	ReasonCountingUse = "CountingUse"
+	// ReasonTokenUsedUp (False): the token has registered as many clusters as it may.
+	ReasonTokenUsedUp = "TokenUsedUp"
+	// ReasonClientIDNotAllowed (False): the token is not for this identity.
+	ReasonClientIDNotAllowed = "ClientIDNotAllowed"
+	// ReasonTokenMismatch (False): the request was not created with the token it names.
+	ReasonTokenMismatch = "TokenMismatch"
+	// ReasonLongLivedRefused (False): the agent cannot renew a credential, and the hub gives out no other kind.
+	ReasonLongLivedRefused = "LongLivedRefused"
+	// ReasonQuarantined (False): a person has cut the agent off.
+	ReasonQuarantined = "Quarantined"
+	// ReasonCloneDetected (False): two agents use the identity of the cluster at the same time.
+	ReasonCloneDetected = "CloneDetected"
+)
+
+// Reasons of the condition OriginProved.
+const (
+	// ReasonOriginProved (True): the API server recorded who created the request.
+	ReasonOriginProved = "OriginProved"
+	// ReasonPolicyMissing (False): the admission policies that record it are not in force on the hub's API server.
+	ReasonPolicyMissing = "PolicyMissing"
+	// ReasonOriginUnknown (False): the request was created before they were.
+	ReasonOriginUnknown = "OriginUnknown"
+)
+
 // Reasons of the condition Processed.
 const (
 	// ReasonProcessed: the Cluster has its namespace and its status is current.
