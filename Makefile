@@ -2,6 +2,6 @@
 #   make test ARGS='-run TestName ./pkg/agent'
 .DEFAULT_GOAL := help
 
-.PHONY: help demo test e2e e2e-k3d verify lint generate build package clean
-help demo test e2e e2e-k3d verify lint generate build package clean:
+.PHONY: help demo test fuzz e2e e2e-k3d verify lint generate build package clean
+help demo test fuzz e2e e2e-k3d verify lint generate build package clean:
 	@scripts/$@ $(ARGS)

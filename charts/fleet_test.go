@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/charts"
+	"github.com/muster-fleet/muster/pkg/agentmanifest"
 )
 
 func renderHub(t *testing.T, values string) map[string]string {
@@ -83,11 +84,26 @@ func TestHubConfigSaysHowManyCheckinsMayBeMissedOnlyWhereSomebodyDid(t *testing.
 	}
 }
 
+func TestHubConfigSaysWhatIsAskedOfAgentsOnlyWhereSomebodyDid(t *testing.T) {
+	for values, want := range map[string]any{
+		"{}":                                 nil,
+		"registration: null":                 nil,
+		"registration: {approval: Manual}":   map[string]any{"approval": "Manual"},
+		"registration: {credentialLifetime}": nil,
+		`registration: {credentialLifetime: 1h, longLivedCredentials: Refuse, requireTokenTTL: true, policy: [{name: a, expression: 'x["y"] == "<z>"', action: Deny}]}`: map[string]any{
+			"credentialLifetime": "1h", "longLivedCredentials": "Refuse", "requireTokenTTL": true,
+			"policy": []any{map[string]any{"name": "a", "expression": `x["y"] == "<z>"`, "action": "Deny"}},
+		},
+	} {
+		assert.Equal(t, want, configOf(t, renderHub(t, values)["fleet/templates/configmap.yaml"])["registration"], values)
+	}
+}
+
 func TestHubConfigHasNothingButWhatAHubReads(t *testing.T) {
 	known := []string{
 		"agentCheckinInterval", "agentImage", "agentImagePullPolicy", "agentTLSMode", "agentWorkers", "apiServerCA", "apiServerURL",
 		"bootstrap", "garbageCollectionInterval", "gitClientTimeout", "ignoreClusterRegistrationLabels", "imagePullSecrets",
-		"systemDefaultRegistry",
+		"registration", "systemDefaultRegistry",
 	}
 	rendered, err := charts.Render(charts.Hub, release(charts.Hub), readValues(t, "testdata/fleet/full.values.yaml"))
 	require.NoError(t, err)
@@ -142,17 +158,40 @@ func hubDeployment(t *testing.T, rendered map[string]string) appsv1.Deployment {
 	return deployment
 }
 
-func TestHubHasNoRightWithoutAName(t *testing.T) {
-	for _, role := range hubRoles(t, "bootstrap: {enabled: false}") {
-		for _, rule := range role.Rules {
-			for _, term := range slices.Concat(rule.APIGroups, rule.Resources, rule.Verbs) {
-				assert.NotContains(t, term, "*", "role %s", role.Name)
+func TestNoRightOfTheHubIsWithoutAName(t *testing.T) {
+	for _, values := range []string{"{}", "bootstrap: {enabled: false}", "disableBundles: true", "bootstrap: {agentNamespace: elsewhere}"} {
+		for _, role := range rolesIn(t, values) {
+			for _, rule := range role.Rules {
+				for _, term := range slices.Concat(rule.APIGroups, rule.Resources, rule.Verbs, rule.ResourceNames) {
+					assert.NotContains(t, term, "*", "role %s", role.Name)
+				}
+				assert.Empty(t, rule.NonResourceURLs)
+				assert.NotContains(t, rule.Verbs, "impersonate")
+				if slices.Contains(rule.Verbs, "bind") || slices.Contains(rule.Verbs, "escalate") {
+					assert.Equal(t, "fleet-controller-bootstrap", role.Name, "the hub itself grants no more than it has")
+					assert.Len(t, rule.ResourceNames, 1)
+				}
 			}
-			assert.NotContains(t, rule.Verbs, "escalate")
-			assert.NotContains(t, rule.Verbs, "bind")
-			assert.NotContains(t, rule.Verbs, "impersonate")
 		}
 	}
+}
+
+func TestTheLocalAgentIsInstalledByItsName(t *testing.T) {
+	long := strings.Repeat("a-", 25) + "namespace"
+	for values, namespace := range map[string]string{
+		"{}": "cattle-fleet-system", "bootstrap: {agentNamespace: elsewhere}": "elsewhere", "bootstrap: {agentNamespace: " + long + "}": long,
+	} {
+		role := rolesIn(t, values)["ClusterRole fleet-controller-bootstrap"]
+		names := map[string][]string{}
+		for _, rule := range role.Rules {
+			names[rule.Resources[0]] = append(names[rule.Resources[0]], rule.ResourceNames...)
+		}
+		assert.Equal(t, []string{agentmanifest.ClusterRoleName(namespace)}, names["clusterroles"], values)
+		assert.Equal(t, []string{agentmanifest.ClusterRoleBindingName(namespace)}, names["clusterrolebindings"], values)
+		assert.Equal(t, []string{namespace, "kube-system"}, names["namespaces"], values)
+	}
+	role := rolesIn(t, "global: {cattle: {imagePullSecrets: [{name: mine}, {name: other}]}}")["ClusterRole fleet-controller-bootstrap"]
+	assert.True(t, slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Equal(r.ResourceNames, []string{"mine", "other"}) }))
 }
 
 // The API server refuses a Role that holds more than its author, so the hub must hold all that it grants.
@@ -164,15 +203,16 @@ func TestHubHoldsEveryRightItGrants(t *testing.T) {
 		{"fleet.cattle.io", "contents", "get"},
 		{"fleet.cattle.io", "clusters/status", "patch"},
 		{"", "secrets", "get"},
-		{"", "configmaps", "get"},
 		{"", "serviceaccounts/token", "create"},
 	}
-	roles := hubRoles(t, "{}")
-	require.Equal(t, "fleet-controller", roles[0].Name)
-	for _, right := range granted {
-		for verb := range strings.FieldsSeq(right.verbs) {
-			assert.True(t, allows(roles[0], right.group, right.resource, verb), "%s %s/%s", verb, right.group, right.resource)
+	for values, more := range map[string]string{"{}": "", "disableBundles: true": "configmaps"} {
+		role := rolesIn(t, values)["ClusterRole fleet-controller"]
+		for _, right := range granted {
+			for verb := range strings.FieldsSeq(right.verbs) {
+				assert.True(t, allows(role, right.group, right.resource, verb), "%s %s/%s", verb, right.group, right.resource)
+			}
 		}
+		assert.Equal(t, more != "", allows(role, "", "configmaps", "get"), values)
 	}
 }
 
@@ -182,18 +222,19 @@ func allows(role rbacv1.ClusterRole, group, resource, verb string) bool {
 	})
 }
 
-// hubRoles are the ClusterRoles and Roles of the hub itself, in the order of the file.
-func hubRoles(t *testing.T, values string) []rbacv1.ClusterRole {
+// rolesIn are the ClusterRoles and Roles of the chart, by kind and name.
+func rolesIn(t *testing.T, values string) map[string]rbacv1.ClusterRole {
 	t.Helper()
-	var roles []rbacv1.ClusterRole
+	roles := map[string]rbacv1.ClusterRole{}
 	for document := range strings.SplitSeq(renderHub(t, values)["fleet/templates/rbac.yaml"], "\n---\n") {
 		var role rbacv1.ClusterRole
 		require.NoError(t, yaml.Unmarshal([]byte(document), &role))
-		if strings.HasSuffix(role.Kind, "Role") && role.Name == "fleet-controller" {
-			roles = append(roles, role)
+		if strings.HasSuffix(role.Kind, "Role") {
+			roles[role.Kind+" "+role.Name] = role
 		}
 	}
-	require.Len(t, roles, 2)
+	require.Contains(t, roles, "ClusterRole fleet-controller")
+	require.Contains(t, roles, "Role fleet-controller")
 	return roles
 }
 
@@ -237,16 +278,23 @@ func TestNotesOfTheKindsTellHowToGoOnAndWhatStays(t *testing.T) {
 }
 
 func TestHubHasNoVerbThatNothingUses(t *testing.T) {
-	cluster, own := hubRoles(t, "{}")[0], hubRoles(t, "{}")[1]
+	roles := rolesIn(t, "{}")
+	cluster, own := roles["ClusterRole fleet-controller"], roles["Role fleet-controller"]
 	for _, unused := range []struct{ group, resource, verb string }{
 		{"fleet.cattle.io", "contents", "update"},
+		{"fleet.cattle.io", "clusters", "update"},
+		{"fleet.cattle.io", "clusters/status", "update"},
+		{"fleet.cattle.io", "bundledeployments/status", "get"},
+		{"", "serviceaccounts", "update"},
+		{"rbac.authorization.k8s.io", "roles", "update"},
 		{"fleet.cattle.io", "gitrepos", "get"},
 		{"", "secrets", "patch"},
 		{"", "namespaces", "patch"},
 		{"", "configmaps", "list"},
 		{"", "events", "list"},
 		{"", "pods", "get"},
-		{"rbac.authorization.k8s.io", "clusterroles", "list"},
+		{"", "configmaps", "get"},
+		{"rbac.authorization.k8s.io", "clusterroles", "patch"},
 		{"rbac.authorization.k8s.io", "clusterroles", "delete"},
 		{"apiextensions.k8s.io", "customresourcedefinitions", "update"},
 		{"coordination.k8s.io", "leases", "get"},

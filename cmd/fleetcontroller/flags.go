@@ -23,6 +23,7 @@ type raw struct {
 	kubeconfig, namespace                            string
 	metricsAddress, healthAddress                    string
 	disableBootstrap, disableBundles, debug          bool
+	leaveAdmission                                   bool
 	disableAgentProbes                               bool
 	debugLevel                                       int
 	propagateDebug, disableSecurityContext, ttlNeeds bool
@@ -75,6 +76,7 @@ func (r *raw) environment() []cli.Flag {
 	return []cli.Flag{
 		&cli.BoolFlag{Name: "token-ttl-required", Destination: &r.ttlNeeds, EnvVars: []string{"FLEET_REGISTRATION_TOKEN_TTL_REQUIRED"}, Usage: "refuse ClusterRegistrationTokens that would live for ever"},
 		&cli.BoolFlag{Name: "disable-bundles", Destination: &r.disableBundles, EnvVars: []string{"FLEET_DISABLE_BUNDLES"}, Usage: "leave Bundles, BundleDeployments and Contents to Fleet's own controllers, beside this hub"},
+		&cli.BoolFlag{Name: "leave-admission-policies", Destination: &r.leaveAdmission, EnvVars: []string{"FLEET_LEAVE_ADMISSION_POLICIES"}, Usage: "leave the hub's admission policies to others, such as the chart, and only watch them"},
 		&cli.IntFlag{Name: "agent-replicas", Destination: &r.agentReplicas, EnvVars: []string{"FLEET_AGENT_REPLICA_COUNT"}, Usage: "`NUMBER` of replicas of agents the hub installs; default: 1"},
 		&cli.BoolFlag{Name: "disable-agent-probes", Destination: &r.disableAgentProbes, EnvVars: []string{"FLEET_DISABLE_AGENT_PROBES"}, Usage: "agents without probes, for an agent image that does not answer /healthz and /readyz"},
 		&cli.BoolFlag{Name: "propagate-debug", Destination: &r.propagateDebug, EnvVars: []string{"FLEET_PROPAGATE_DEBUG_SETTINGS_TO_AGENTS"}, Usage: "with --debug: agents the hub installs log more too"},
@@ -101,6 +103,7 @@ func (r *raw) config() (config, error) {
 			SystemNamespace:  r.namespace,
 			DisableBootstrap: r.disableBootstrap,
 			DisableBundles:   r.disableBundles,
+			LeaveAdmission:   r.leaveAdmission,
 			TokenTTLRequired: r.ttlNeeds,
 			Agent:            r.agents(agents),
 		},

@@ -72,7 +72,7 @@ func TestAwaitTokenEndsWithTheHubsAnswer(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			require.NoError(t, hub.CreateToken(t.Context(), namespace, name, time.Hour))
+			require.NoError(t, hub.CreateToken(t.Context(), namespace, name, fleet.ClusterRegistrationTokenSpec{TTL: TTL(time.Hour)}))
 			acted := make(chan struct{})
 			go func() { defer close(acted); test.act(t, name) }()
 			token, err := hub.AwaitToken(within(t, patience), namespace, name)
@@ -95,7 +95,7 @@ func TestAwaitTokenSaysHowTheTokenStoodWhenTheTimeIsUp(t *testing.T) {
 		"no-hub":  {"", "is a fleet-controller running?"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.NoError(t, hub.CreateToken(t.Context(), namespace, name, time.Hour))
+			require.NoError(t, hub.CreateToken(t.Context(), namespace, name, fleet.ClusterRegistrationTokenSpec{TTL: TTL(time.Hour)}))
 			if test.reason != "" {
 				hub.say(t, namespace, name, corev1.ConditionUnknown, test.reason, "")
 			}

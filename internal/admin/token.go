@@ -14,12 +14,17 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// CreateToken makes a ClusterRegistrationToken; with a TTL of 0 it does not end.
-func (h *Hub) CreateToken(ctx context.Context, namespace, name string, ttl time.Duration) error {
-	token := &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	if ttl > 0 {
-		token.Spec.TTL = &metav1.Duration{Duration: ttl}
+// TTL is that of a token's spec: nil, for a token that does not end, where the time is 0.
+func TTL(d time.Duration) *metav1.Duration {
+	if d == 0 {
+		return nil
 	}
+	return &metav1.Duration{Duration: d}
+}
+
+// CreateToken makes a ClusterRegistrationToken.
+func (h *Hub) CreateToken(ctx context.Context, namespace, name string, spec fleet.ClusterRegistrationTokenSpec) error {
+	token := &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: spec}
 	_, err := h.Fleet.ClusterRegistrationTokens(namespace).Create(ctx, token, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsAlreadyExists(err):

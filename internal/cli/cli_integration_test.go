@@ -169,7 +169,7 @@ func TestATokenIsCreatedListedAndRevoked(t *testing.T) {
 
 	_, _, err = p.run("token", "create", "west")
 	require.ErrorContains(t, err, "exists already")
-	require.Regexp(t, p.namespace+` +west +2h0m0s +in \S+ +west +Ready`, p.mustRun("token", "list"))
+	require.Regexp(t, p.namespace+` +west +2h0m0s +in \S+ +0 +west +Ready`, p.mustRun("token", "list"))
 	var all []view.Token
 	require.NoError(t, json.Unmarshal([]byte(p.mustRun("token", "list", "-A", "-o", "json")), &all))
 	require.NotEmpty(t, all)

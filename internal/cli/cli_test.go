@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/pkg/crds"
@@ -78,10 +79,29 @@ func TestWrongCommandLinesSayWhatIsWrong(t *testing.T) {
 		"token create t --ttl -1h": "--ttl is -1h0m0s: it must not be negative",
 		"token create t --ttl 1d":  "ttl",
 		"token create UP":          `"UP" is no name for an object`,
-		"token revoke":             "token revoke needs exactly one argument",
-		"token list x":             `takes no argument "x"`,
-		"crds x":                   `crds takes no argument "x"`,
-		"demo x":                   `demo takes no argument "x"`,
+
+		"token create t --usage-limit 0":                   "--usage-limit is 0: it must be at least 1",
+		"token create t --usage-limit 2147483648":          "--usage-limit is 2147483648",
+		"token create t --usage-limit x":                   "usage-limit",
+		"token create t --approval Maybe":                  `--approval is "Maybe": it must be Auto or Manual`,
+		"token create t --client-id-pattern a[":            `--client-id-pattern "a[": syntax error in pattern`,
+		"token create t --cluster c --client-id x":         "--cluster says which ID the token may register",
+		"token create t --cluster c --client-id-pattern x": "--cluster says which ID the token may register",
+		"token create t --label novalue":                   `--label "novalue": write it as KEY=VALUE`,
+
+		"requests x":                             `requests takes no argument "x"`,
+		"approve":                                "approve needs exactly one argument, the name of the REQUEST, or of the CLUSTER it is about, and got 0",
+		"approve a b":                            "and got 2",
+		"deny":                                   "deny needs exactly one argument",
+		"quarantine":                             "quarantine needs exactly one argument, the name of the CLUSTER",
+		"release a b":                            "release needs exactly one argument",
+		"revoke":                                 "revoke needs exactly one argument, the name of the CLUSTER",
+		"revoke a":                               "no way to the hub",
+		"deny a -m " + strings.Repeat("x", 1025): "--message has more than 1024 characters",
+		"token revoke":                           "token revoke needs exactly one argument",
+		"token list x":                           `takes no argument "x"`,
+		"crds x":                                 `crds takes no argument "x"`,
+		"demo x":                                 `demo takes no argument "x"`,
 	}
 	for line, want := range tests {
 		t.Run(line, func(t *testing.T) {
@@ -131,10 +151,42 @@ func TestTheTableOfTokens(t *testing.T) {
 		{Namespace: "ns", Name: "a", TTL: "24h0m0s", Expires: &metav1.Time{Time: now.Add(24 * time.Hour)}, Secret: "a", State: "Ready"},
 		{Namespace: "ns", Name: "b", State: "Failed", Reason: "TTLRequired"},
 	}, false, now)
-	require.Equal(t, `NAMESPACE  NAME  TTL      EXPIRES  SECRET  STATE   REASON
-ns         a     24h0m0s  in 24h   a       Ready   -
-ns         b     -        never    -       Failed  TTLRequired
+	require.Equal(t, `NAMESPACE  NAME  TTL      EXPIRES  USES  SECRET  STATE   REASON
+ns         a     24h0m0s  in 24h   0     a       Ready   -
+ns         b     -        never    0     -       Failed  TTLRequired
 `, out.String())
+}
+
+func TestTheTableOfTokensSaysWhatTheyMayBeUsedFor(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	var out bytes.Buffer
+	tokenTable(&out, []view.Token{
+		{Namespace: "ns", Name: "a", State: "UsedUp", Uses: 2, UsageLimit: ptr.To(int32(2)), LastUsed: &metav1.Time{Time: now.Add(-time.Hour)}, LastCluster: "east", ClientIDs: []string{"x", "y"}, ClientIDPattern: "z-*"},
+		{Namespace: "ns", Name: "b", State: "Ready", ClientIDs: []string{strings.Repeat("long", 20)}},
+		{Namespace: "ns", Name: "c", State: "Ready", Uses: 7},
+	}, true, now)
+	require.Equal(t, `NAMESPACE  NAME  TTL  EXPIRES  USES  SECRET  STATE   REASON  LAST USED  LAST CLUSTER  FOR                                       MESSAGE
+ns         a     -    never    2/2   -       UsedUp  -       60m ago    east          x,y,z-*                                   -
+ns         b     -    never    0     -       Ready   -       -          -             longlonglonglonglonglonglonglonglonglon…  -
+ns         c     -    never    7     -       Ready   -       -          -             any                                       -
+`, out.String())
+}
+
+func TestTheTableOfRequests(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	var narrow, wide bytes.Buffer
+	requests := []view.Request{
+		{Namespace: "ns", Name: "request-a", Cluster: "cluster-1", ClientID: "id", Token: "tok", Creator: "system:serviceaccount:ns:tok-1", State: "Waiting", Reason: "WaitingForApproval", Message: "waits", Created: &metav1.Time{Time: now.Add(-3 * time.Minute)}},
+		{Namespace: "ns", Name: "request-b", Cluster: "east", ClientID: strings.Repeat("é", 50), State: "Refused", Reason: "ClientIDInUse"},
+	}
+	requestTable(&narrow, requests, false, now)
+	requestTable(&wide, requests, true, now)
+	require.Equal(t, `NAMESPACE  NAME       CLUSTER    TOKEN  STATE    REASON              CREATED
+ns         request-a  cluster-1  tok    Waiting  WaitingForApproval  3m ago
+ns         request-b  east       -      Refused  ClientIDInUse       -
+`, narrow.String())
+	require.Contains(t, wide.String(), "id                                        system:serviceaccount:ns:tok-1  waits\n")
+	require.Contains(t, wide.String(), strings.Repeat("é", 39)+"…")
 }
 
 func TestTheInstructionsAreTheWholeWay(t *testing.T) {

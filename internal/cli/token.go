@@ -2,8 +2,11 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -34,8 +37,13 @@ func tokenCreate(s Streams) *cli.Command {
 		ArgsUsage: "NAME",
 		Description: `Whoever has the token can register clusters in its namespace until it expires. It is printed with -o values only:
 
-    muster -n fleet-default token create west --ttl 1h -o values > values.yaml`,
-		Flags: append(hubFlags(),
+    muster -n fleet-default token create west --ttl 1h -o values > values.yaml
+
+Each limit that is set makes a stolen token worth less. A token with --cluster registers the agent of that cluster again, after
+its credential was lost, say, though another agent may still have it:
+
+    muster -n fleet-default token create west-again --cluster west --usage-limit 1 --ttl 1h -o values > values.yaml`,
+		Flags: append(append(hubFlags(), limitFlags()...),
 			&cli.DurationFlag{Name: flagTTL, Value: 24 * time.Hour, Usage: "`DURATION` after which it expires; 0: never"},
 			&cli.StringFlag{Name: flagChart, Value: "charts/fleet-agent", Usage: "`CHART` fleet-agent, for the helm command that is printed"},
 			&cli.DurationFlag{Name: flagTimeout, Value: time.Minute, Usage: "`DURATION` to wait at most for the hub"},
@@ -50,19 +58,25 @@ func createToken(c *cli.Context, s Streams) error {
 	if err != nil {
 		return err
 	}
-	if err := checkName(name); err != nil {
+	spec, err := tokenSpec(c)
+	if err := errors.Join(checkName(name), err); err != nil {
 		return err
-	}
-	if c.Duration(flagTTL) < 0 {
-		return fmt.Errorf("--ttl is %s: it must not be negative", c.Duration(flagTTL))
 	}
 	hub, err := connect(c)
 	if err != nil {
 		return err
 	}
-	if err := hub.CreateToken(c.Context, hub.namespace, name, c.Duration(flagTTL)); err != nil {
+	if err := forCluster(c.Context, hub, c.String(flagCluster), &spec); err != nil {
 		return err
 	}
+	if err := hub.CreateToken(c.Context, hub.namespace, name, spec); err != nil {
+		return err
+	}
+	return handOver(c, s, hub, name)
+}
+
+// handOver waits until the token can be used and prints what to do with it.
+func handOver(c *cli.Context, s Streams, hub *connection, name string) error {
 	ctx, cancel := context.WithTimeout(c.Context, c.Duration(flagTimeout))
 	defer cancel()
 	token, err := hub.AwaitToken(ctx, hub.namespace, name)
@@ -146,19 +160,31 @@ func listTokens(c *cli.Context, s Streams) error {
 }
 
 func tokenTable(w io.Writer, tokens []view.Token, wide bool, now time.Time) {
-	header := []string{"NAMESPACE", "NAME", "TTL", "EXPIRES", "SECRET", "STATE", "REASON"}
+	header := []string{"NAMESPACE", "NAME", "TTL", "EXPIRES", "USES", "SECRET", "STATE", "REASON"}
 	if wide {
-		header = append(header, "MESSAGE")
+		header = append(header, "LAST USED", "LAST CLUSTER", "FOR", "MESSAGE")
 	}
 	rows := make([][]string, 0, len(tokens))
 	for _, v := range tokens {
-		row := []string{v.Namespace, v.Name, v.TTL, view.Until(v.Expires, now), v.Secret, v.State, v.Reason}
+		row := []string{v.Namespace, v.Name, v.TTL, view.Until(v.Expires, now), v.UsesText(), v.Secret, v.State, v.Reason}
 		if wide {
-			row = append(row, v.Message)
+			row = append(row, view.Ago(v.LastUsed, now), v.LastCluster, identities(v), v.Message)
 		}
 		rows = append(rows, row)
 	}
 	view.Table(w, header, rows)
+}
+
+// identities are those a token registers, as far as they fit into a table.
+func identities(t view.Token) string {
+	all := slices.Clone(t.ClientIDs)
+	if t.ClientIDPattern != "" {
+		all = append(all, t.ClientIDPattern)
+	}
+	if len(all) == 0 {
+		return "any"
+	}
+	return shortened(strings.Join(all, ","), mostOfAnIdentity)
 }
 
 func tokenRevoke(s Streams) *cli.Command {

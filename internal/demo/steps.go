@@ -16,6 +16,7 @@ import (
 	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/inventory"
 	"github.com/muster-fleet/muster/internal/view"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/version"
 )
@@ -88,7 +89,7 @@ func registerEast(ctx context.Context, d *demo) (string, error) {
 }
 
 func createToken(ctx context.Context, d *demo) (string, error) {
-	if err := d.hub.admin.CreateToken(ctx, workspace, tokenName, time.Hour); err != nil {
+	if err := d.hub.admin.CreateToken(ctx, workspace, tokenName, fleet.ClusterRegistrationTokenSpec{TTL: admin.TTL(time.Hour)}); err != nil {
 		return "", err
 	}
 	token, err := d.hub.admin.AwaitToken(ctx, workspace, tokenName)

@@ -77,12 +77,20 @@ func Duration(name, text string) (time.Duration, error) {
 	return d, nil
 }
 
+// mostTalkative is the level of the Kubernetes client library's log up to which it keeps secrets to itself. From the next one
+// on it writes down requests and answers whole, Secrets and tokens included.
+const mostTalkative = 7
+
 // SetUpLog sets the level of our log, and that of the Kubernetes client library, which has a log of its own.
 func SetUpLog(debug bool, level int) {
 	if !debug {
 		return
 	}
 	logrus.SetLevel(logrus.DebugLevel)
+	if level > mostTalkative {
+		logrus.Warnf("--debug-level %d is taken for %d: above, the Kubernetes client library writes Secrets and tokens into the log", level, mostTalkative)
+		level = mostTalkative
+	}
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(flags)
 	if err := flags.Set("v", strconv.Itoa(level)); err != nil {

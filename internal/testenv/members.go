@@ -1,6 +1,8 @@
 package testenv
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"testing"
 
@@ -21,6 +23,21 @@ func ClosedPort(t testing.TB) string {
 	listener := listen(t)
 	require.NoError(t, listener.Close())
 	return "https://" + listener.Addr().String()
+}
+
+// UnusedAddress is one at which nobody listens, for a program that is to listen there later. It is below the ports that Linux
+// gives to outgoing connections, and those of control planes: one of these, of any process on the machine, might take it before.
+func UnusedAddress(t testing.TB) string {
+	t.Helper()
+	for {
+		//nolint:gosec // a port is no secret
+		listener, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 10000+rand.IntN(10000)))
+		if err != nil {
+			continue
+		}
+		require.NoError(t, listener.Close())
+		return listener.Addr().String()
+	}
 }
 
 func listen(t testing.TB) net.Listener {

@@ -14,11 +14,11 @@ import (
 	"github.com/muster-fleet/muster/internal/process"
 )
 
-// Node runs the pods of the cluster as processes until the test ends. The programs are those in the folder binaries. When
-// the test fails, the ends of their logs are shown.
-func (c *Cluster) Node(t testing.TB, binaries string) {
+// Node runs the pods of the cluster as processes until the test ends. The programs are those in the folder binaries. It returns
+// the folder of their logs, NAMESPACE_POD.log. When the test fails, the ends of these are shown.
+func (c *Cluster) Node(t testing.TB, binaries string) (logs string) {
 	t.Helper()
-	logs := t.TempDir()
+	logs = t.TempDir()
 	quiet := logrus.New()
 	quiet.SetOutput(testWriter{t})
 	r := run(func(ctx context.Context) error {
@@ -33,6 +33,7 @@ func (c *Cluster) Node(t testing.TB, binaries string) {
 			showLogs(t, logs)
 		}
 	})
+	return logs
 }
 
 // restartDelay of programs that ended: a test has no time for the kubelet's.

@@ -25,13 +25,14 @@ type Recorder struct {
 // Sent is one request that is no watch.
 type Sent struct {
 	Method, Path string
-	Code         int // 0 when there was no answer
+	Code         int  // 0 when there was no answer
+	DryRun       bool // the API server was asked to change nothing
 }
 
 func (s Sent) String() string { return fmt.Sprintf("%s %s -> %d", s.Method, s.Path, s.Code) }
 
 // IsWrite says whether the request may have changed something.
-func (s Sent) IsWrite() bool { return s.Method != http.MethodGet }
+func (s Sent) IsWrite() bool { return s.Method != http.MethodGet && !s.DryRun }
 
 // Wrap is for Cluster.Hub: it lets the recorder see the requests of that hub.
 func (r *Recorder) Wrap(o *controllers.Options) {
@@ -50,7 +51,7 @@ func (r recording) RoundTrip(request *http.Request) (*http.Response, error) {
 		return r.RoundTripper.RoundTrip(request)
 	}
 	r.recorder.begin()
-	s := Sent{Method: request.Method, Path: request.URL.Path}
+	s := Sent{Method: request.Method, Path: request.URL.Path, DryRun: request.URL.Query().Has("dryRun")}
 	response, err := r.RoundTripper.RoundTrip(request)
 	if err == nil {
 		s.Code = response.StatusCode

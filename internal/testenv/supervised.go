@@ -67,6 +67,9 @@ func (c *Cluster) SupervisedHub(t testing.TB, change ...func(*controllers.Option
 	case <-time.After(Patience):
 		t.Fatal("the hub was not ready in time")
 	}
+	if !s.options.LeaveAdmission {
+		c.AwaitAdmission(t)
+	}
 	return s
 }
 

@@ -32,7 +32,7 @@ var madeForIt = []schema.GroupVersionResource{
 	corev1.SchemeGroupVersion.WithResource("namespaces"),
 	corev1.SchemeGroupVersion.WithResource("secrets"), corev1.SchemeGroupVersion.WithResource("serviceaccounts"),
 	rbacv1.SchemeGroupVersion.WithResource("roles"), rbacv1.SchemeGroupVersion.WithResource("rolebindings"),
-	rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"),
+	rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"), rbacv1.SchemeGroupVersion.WithResource("clusterroles"),
 }
 
 // sweepUp removes what a test has left on a shared cluster, where no hub is running. Each hub that started there later would

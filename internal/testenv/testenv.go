@@ -127,6 +127,9 @@ func (c *Cluster) Hub(t testing.TB, change ...func(*controllers.Options)) *Runni
 	case <-time.After(Patience):
 		t.Fatal("the hub was not ready in time")
 	}
+	if !options.LeaveAdmission {
+		c.AwaitAdmission(t)
+	}
 	return r
 }
 

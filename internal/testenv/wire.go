@@ -73,9 +73,12 @@ func (t tapped) RoundTrip(req *http.Request) (*http.Response, error) {
 // WrappedRoundTripper lets client-go reach the transport, to close its connections.
 func (t tapped) WrappedRoundTripper() http.RoundTripper { return t.next }
 
-// IsWrite says whether a request changes something that matters: events are only for people.
+// IsWrite says whether a request changes something that matters: events are only for people, and dry runs change nothing.
 func IsWrite(req *http.Request) bool {
-	return req.Method != http.MethodGet && !strings.HasSuffix(req.URL.Path, "/events") && !strings.Contains(req.URL.Path, "/events/")
+	if req.Method == http.MethodGet || req.URL.Query().Has("dryRun") {
+		return false
+	}
+	return !strings.HasSuffix(req.URL.Path, "/events") && !strings.Contains(req.URL.Path, "/events/")
 }
 
 // window is how long a hub is watched to tell a hot loop from a hub at rest.

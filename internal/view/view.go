@@ -2,7 +2,9 @@
 package view
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
@@ -32,6 +34,8 @@ const (
 	StateNew             = "New" // the hub has not looked at it yet
 	StateReady           = "Ready"
 	StateWaiting         = "Waiting"
+	StateQuarantined     = "Quarantined" // a person has cut the agent off
+	StateUsedUp          = "UsedUp"      // a token that may register no more clusters
 )
 
 // Cluster is a Cluster as a person sees it.
@@ -96,6 +100,8 @@ func clusterState(c *fleet.Cluster) (state, reason, message string) {
 		return StateDeleting, "", ""
 	case c.Labels[fleet.ClusterManagementLabel] != "":
 		return StateManaged, "", "label " + fleet.ClusterManagementLabel + " hands it to another controller"
+	case c.Spec.Quarantined:
+		return StateQuarantined, "", ""
 	case is(registered, corev1.ConditionTrue) && is(connected, corev1.ConditionFalse):
 		return StateOffline, connected.Reason, connected.Message
 	case is(registered, corev1.ConditionTrue):
@@ -143,14 +149,36 @@ type Token struct {
 	TTL       string       `json:"ttl,omitempty"`
 	Expires   *metav1.Time `json:"expires,omitempty"`
 	Secret    string       `json:"secret,omitempty"`
-	State     string       `json:"state"`
-	Reason    string       `json:"reason,omitempty"`
-	Message   string       `json:"message,omitempty"`
+	// Uses is how many requests were granted with it, and UsageLimit how many may be; nil means any number.
+	Uses        int64        `json:"uses"`
+	UsageLimit  *int32       `json:"usageLimit,omitempty"`
+	LastUsed    *metav1.Time `json:"lastUsed,omitempty"`
+	LastCluster string       `json:"lastCluster,omitempty"`
+	// ClientIDs and ClientIDPattern are the only identities it registers; without any, it registers all.
+	ClientIDs       []string          `json:"clientIDs,omitempty"`
+	ClientIDPattern string            `json:"clientIDPattern,omitempty"`
+	Labels          map[string]string `json:"labels,omitempty"`
+	Approval        string            `json:"approval,omitempty"`
+	State           string            `json:"state"`
+	Reason          string            `json:"reason,omitempty"`
+	Message         string            `json:"message,omitempty"`
+}
+
+// UsesText is "3", or "3/10" where there is a limit.
+func (t Token) UsesText() string {
+	if t.UsageLimit == nil {
+		return strconv.FormatInt(t.Uses, 10)
+	}
+	return fmt.Sprintf("%d/%d", t.Uses, *t.UsageLimit)
 }
 
 // OfToken condenses a ClusterRegistrationToken.
 func OfToken(t *fleet.ClusterRegistrationToken) Token {
-	v := Token{Namespace: t.Namespace, Name: t.Name, Expires: t.Status.Expires, Secret: t.Status.SecretName}
+	v := Token{
+		Namespace: t.Namespace, Name: t.Name, Expires: t.Status.Expires, Secret: t.Status.SecretName,
+		Uses: t.Status.Uses, UsageLimit: t.Spec.UsageLimit, LastUsed: t.Status.LastUsed, LastCluster: t.Status.LastCluster,
+		ClientIDs: t.Spec.ClientIDs, ClientIDPattern: t.Spec.ClientIDPattern, Labels: t.Spec.Labels, Approval: string(t.Spec.Approval),
+	}
 	if t.Spec.TTL != nil && t.Spec.TTL.Duration > 0 {
 		v.TTL = t.Spec.TTL.Duration.String()
 	}
@@ -163,6 +191,8 @@ func tokenState(t *fleet.ClusterRegistrationToken) (state, reason, message strin
 	switch {
 	case t.DeletionTimestamp != nil:
 		return StateDeleting, "", ""
+	case t.Spec.UsageLimit != nil && t.Status.Uses >= int64(*t.Spec.UsageLimit):
+		return StateUsedUp, fleet.ReasonTokenUsedUp, ""
 	case ready == nil && t.Status.SecretName != "":
 		return StateReady, "", "" // a hub that writes no conditions
 	case ready == nil:

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -39,6 +40,11 @@ func TestTheStateOfACluster(t *testing.T) {
 		"registered, and silent":      {with(condition("Registered", yes, "Registered"), condition("Connected", no, "HeartbeatMissed")), StateOffline, "HeartbeatMissed"},
 		"registered, and heard of":    {with(condition("Registered", yes, "Registered"), condition("Connected", yes, "Heartbeat")), StateRegistered, ""},
 		"handed to somebody else":     {func(c *fleet.Cluster) { c.Labels = map[string]string{fleet.ClusterManagementLabel: "x"} }, StateManaged, ""},
+		"cut off by a person": {func(c *fleet.Cluster) {
+			c.Spec.Quarantined = true
+			c.Status.Conditions = []genericcondition.GenericCondition{condition("Registered", no, "Quarantined")}
+		}, StateQuarantined, ""},
+		"there twice": {with(condition("Imported", yes, "Imported"), condition("Registered", no, "CloneDetected")), StateRefused, "CloneDetected"},
 		"on its way out": {func(c *fleet.Cluster) {
 			c.DeletionTimestamp = &metav1.Time{}
 			c.Status.Conditions = []genericcondition.GenericCondition{condition("Registered", yes, "Registered")}
@@ -91,11 +97,19 @@ func TestTheStateOfAToken(t *testing.T) {
 		change        func(*fleet.ClusterRegistrationToken)
 		state, reason string
 	}{
-		"new":                   {func(*fleet.ClusterRegistrationToken) {}, StateNew, ""},
-		"usable":                {ready(corev1.ConditionTrue, "Ready"), StateReady, ""},
-		"waiting":               {ready(corev1.ConditionUnknown, "WaitingForCredential"), StateWaiting, "WaitingForCredential"},
-		"useless":               {ready(corev1.ConditionFalse, "TTLRequired"), StateFailed, "TTLRequired"},
-		"without conditions":    {func(token *fleet.ClusterRegistrationToken) { token.Status.SecretName = "s" }, StateReady, ""},
+		"new":                {func(*fleet.ClusterRegistrationToken) {}, StateNew, ""},
+		"usable":             {ready(corev1.ConditionTrue, "Ready"), StateReady, ""},
+		"waiting":            {ready(corev1.ConditionUnknown, "WaitingForCredential"), StateWaiting, "WaitingForCredential"},
+		"useless":            {ready(corev1.ConditionFalse, "TTLRequired"), StateFailed, "TTLRequired"},
+		"without conditions": {func(token *fleet.ClusterRegistrationToken) { token.Status.SecretName = "s" }, StateReady, ""},
+		"used up": {func(token *fleet.ClusterRegistrationToken) {
+			token.Spec.UsageLimit, token.Status.Uses = ptr.To(int32(2)), 2
+			token.Status.SecretName = "s"
+		}, StateUsedUp, "TokenUsedUp"},
+		"not used up": {func(token *fleet.ClusterRegistrationToken) {
+			token.Spec.UsageLimit, token.Status.Uses = ptr.To(int32(2)), 1
+			token.Status.SecretName = "s"
+		}, StateReady, ""},
 		"deleted, but not gone": {func(token *fleet.ClusterRegistrationToken) { token.DeletionTimestamp = &metav1.Time{} }, StateDeleting, ""},
 	}
 	for name, test := range tests {

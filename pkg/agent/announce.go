@@ -47,8 +47,8 @@ func announcement(action Action, s *situation, namespace string) (logrus.Level, 
 	case WaitForHub:
 		return logrus.WarnLevel, fmt.Sprintf("Waiting for the hub, keeping the stored credential: %s: %v", whyNoVerdict(s.Hub), s.hubErr)
 	case ReportRefused:
-		return logrus.ErrorLevel, fmt.Sprintf("Failed to register agent: the hub refuses the stored credential (%v) and there is nothing else to register with; %s",
-			s.hubErr, remedy(namespace))
+		return logrus.ErrorLevel, fmt.Sprintf("Failed to register agent: the hub refuses the stored credential%s (%v) and there is nothing else to register with; %s",
+			whoseEnd(s.stored), s.hubErr, remedy(namespace))
 	default:
 		return logrus.ErrorLevel, fmt.Sprintf("Failed to register agent: %s and there is nothing to register with; %s",
 			whyNotStored(s), remedy(namespace))
@@ -99,6 +99,18 @@ func whyRegister(s *situation) string {
 	}
 }
 
+// whoseEnd tells a credential that ran out while the agent was away from one that was taken back.
+func whoseEnd(s *stored) string {
+	if s == nil {
+		return ""
+	}
+	t, limited := termOf(s.access.token)
+	if !limited {
+		return ""
+	}
+	return ", which was to end at " + stamp(t.expires) + ","
+}
+
 func whyNotStored(s *situation) string {
 	if s.Stored == Malformed {
 		return fmt.Sprintf("the stored credential cannot be used (%v)", s.storedErr)
@@ -115,6 +127,7 @@ func whyNoVerdict(a Answer) string {
 
 // remedy is what a person has to do.
 func remedy(namespace string) string {
-	return fmt.Sprintf("create a ClusterRegistrationToken on the hub and put its values into Secret %s/%s (key %s), or have the hub import this cluster again",
+	return fmt.Sprintf("create a ClusterRegistrationToken on the hub (for a cluster that was registered before, one for it alone: "+
+		"muster token create NAME --cluster CLUSTER -o values) and put its values into Secret %s/%s (key %s), or have the hub import this cluster again",
 		namespace, registration.BootstrapSecret, registration.BootstrapValues)
 }

@@ -28,6 +28,7 @@ const (
 	testToken      = "the-registration-token"
 	newToken       = "the-new-credential"
 	oldToken       = "the-old-credential"
+	jwtBeginning   = "eyJ" // of every token that says something of itself
 )
 
 // patience is how long a test waits for what must happen. It is no measure of speed: a machine may be very busy.
@@ -47,6 +48,9 @@ func quick() *Timing {
 		RefusalPause:  5 * time.Millisecond,
 		RefusalSpread: 10 * time.Millisecond,
 		HelmWaits:     300 * time.Millisecond,
+		RenewAfter:    2.0 / 3,
+		RefusedFirst:  5 * time.Millisecond,
+		RefusedMax:    50 * time.Millisecond,
 	}
 }
 
@@ -74,7 +78,7 @@ func testLog(t *testing.T) (*logrus.Logger, *logtest.Hook) {
 	log.SetLevel(logrus.DebugLevel)
 	t.Cleanup(func() {
 		for _, entry := range hook.AllEntries() {
-			for _, secret := range []string{testToken, newToken, oldToken} {
+			for _, secret := range []string{testToken, newToken, oldToken, jwtBeginning} {
 				assert.NotContains(t, entry.Message, secret, "a credential in the log")
 			}
 		}

@@ -5,13 +5,13 @@ import (
 	"crypto/x509"
 	"net/http"
 
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // Limits of an agent towards its hub. They are for a runaway loop; an agent at work stays far below, and ten thousand of
@@ -29,6 +29,7 @@ type hub struct {
 	core      kubernetes.Interface
 	transport *http.Transport
 	skew      *skewMeter
+	bearer    *bearer
 }
 
 // dial prepares a connection; nothing is sent yet. The caller closes it.
@@ -38,13 +39,14 @@ func (l *life) dial(access hubAccess, mode config.TLSMode) (*hub, error) {
 		return nil, err
 	}
 	restConfig := l.hubConfig(access)
-	transport := newTransport(roots)
-	skew := &skewMeter{clock: l.config.Clock, next: transport}
-	wrapped, err := rest.HTTPWrappersForConfig(restConfig, skew)
+	connections := newTransport(roots)
+	skew := &skewMeter{clock: l.config.Clock, next: &namesDistrust{mode: tlsMode(mode), caSource: access.caSource, next: connections}}
+	bearer := newBearer(access.token, skew)
+	wrapped, err := rest.HTTPWrappersForConfig(restConfig, bearer)
 	if err != nil {
 		return nil, err
 	}
-	client := &http.Client{Transport: wrapped, Timeout: restConfig.Timeout, CheckRedirect: refuseRedirect}
+	client := &http.Client{Transport: wrapped, Timeout: restConfig.Timeout, CheckRedirect: transport.RefuseRedirect}
 	fleet, err := versioned.NewForConfigAndClient(restConfig, client)
 	if err != nil {
 		return nil, err
@@ -55,19 +57,20 @@ func (l *life) dial(access hubAccess, mode config.TLSMode) (*hub, error) {
 	}
 	unbounded := rest.CopyConfig(restConfig)
 	unbounded.Timeout = 0
-	watching, err := versioned.NewForConfigAndClient(unbounded, &http.Client{Transport: wrapped, CheckRedirect: refuseRedirect})
+	watching, err := versioned.NewForConfigAndClient(unbounded, &http.Client{Transport: wrapped, CheckRedirect: transport.RefuseRedirect})
 	if err != nil {
 		return nil, err
 	}
-	return &hub{namespace: access.namespace, fleet: fleet, watching: watching, core: core, transport: transport, skew: skew}, nil
+	return &hub{
+		namespace: access.namespace, fleet: fleet, watching: watching, core: core, transport: connections, skew: skew, bearer: bearer,
+	}, nil
 }
 
 func (l *life) hubConfig(access hubAccess) *rest.Config {
 	return &rest.Config{
-		Host:        access.server,
-		BearerToken: access.token,
-		UserAgent:   "fleetagent/" + l.config.Version,
-		Timeout:     l.config.Timing.Request,
+		Host:      access.server,
+		UserAgent: "fleetagent/" + l.config.Version,
+		Timeout:   l.config.Timing.Request,
 		// One bucket for all clients of this connection; a clientset given only QPS makes one of its own.
 		RateLimiter: flowcontrol.NewTokenBucketRateLimiter(hubQPS, hubBurst),
 		QPS:         hubQPS,
@@ -75,16 +78,11 @@ func (l *life) hubConfig(access hubAccess) *rest.Config {
 	}
 }
 
-// refuseRedirect keeps the token at the address it was given for: it would be sent along to wherever a redirect points.
-func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-
-// newTransport has client-go's defaults: the proxy of the environment, HTTP/2 with pings, so that a dead connection is
-// noticed. It is not client-go's shared one, which lives as long as the process.
+// newTransport has the proxy of the environment.
 func newTransport(roots *x509.CertPool) *http.Transport {
-	return utilnet.SetTransportDefaults(&http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
-		IdleConnTimeout: idleConnection,
-	})
+	connections := transport.New(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, nil)
+	connections.IdleConnTimeout = idleConnection
+	return connections
 }
 
 func (h *hub) close() {

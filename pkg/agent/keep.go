@@ -56,7 +56,7 @@ func (l *life) keep(ctx context.Context, current *session, proved bool, until ti
 		l.log.Warnf("Cannot look after the registration: %v", err)
 		return UseStored, err
 	}
-	if s.Stored == Present && !s.stored.sameWork(current.credential) {
+	if s.Stored == Present && !current.holds(s.stored) {
 		// Somebody stored another one. It has to work before anything is removed on its account.
 		return ReplaceStored, nil
 	}
@@ -72,6 +72,7 @@ func (l *life) keep(ctx context.Context, current *session, proved bool, until ti
 		action = StayPut
 	}
 	l.note(action, s)
+	s.session = current
 	return action, l.keepUp(ctx, action, s, until)
 }
 
@@ -117,6 +118,7 @@ func (l *life) helmWaits(s *situation, until time.Time) bool {
 // and deleting it would take away what a person has to look at.
 func (l *life) tidy(ctx context.Context, s *situation, until time.Time) error {
 	err := l.member.forgetPending(ctx)
+	l.vouching.set("")
 	if err == nil && l.helmWaits(s, until) {
 		return errHelmWaits
 	}

@@ -20,6 +20,10 @@ type life struct {
 	changed <-chan struct{} // what an import writes has changed
 	notice  notice
 	refusal refusal
+	// instance tells this process from another one with the same identity.
+	instance string
+	vouching vouching
+	denial   denial
 	// deploy carries out BundleDeployments.
 	deploy deployment
 }
@@ -102,6 +106,8 @@ func (l *life) tryRegister(ctx context.Context, s *situation) error {
 	switch {
 	case err == nil:
 		l.log.Infof("Registered; credential stored in Secret %s/%s", l.member.namespace, registration.CredentialSecret)
+	case errors.Is(err, errLookAgain):
+		l.log.Info("Something that an import writes has changed: looking at the refused registration again")
 	case errors.Is(err, errOutdated):
 		l.log.Info("Secret fleet-agent-bootstrap has changed: starting over with it")
 	default:
@@ -123,8 +129,9 @@ type situation struct {
 	stored    *stored
 	bootstrap *bootstrap
 	sources   sources
-	other     *way // to go instead of the stored one, if any
-	hub       *hub // of the stored credential
+	other     *way     // to go instead of the stored one, if any
+	hub       *hub     // of the stored credential
+	session   *session // that goes on meanwhile; nil while none does
 
 	storedSecret, bootstrapSecret *corev1.Secret
 	storedErr, bootstrapErr       error // why it is Malformed

@@ -104,6 +104,16 @@ func (n *notice) set(about, text string) (changed bool) {
 	return changed
 }
 
+// poke has the hub hear of everything at once.
+func (n *notice) poke() {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	if n.change != nil {
+		close(n.change)
+		n.change = nil
+	}
+}
+
 // get returns the notice, and what is closed when it is about something else.
 func (n *notice) get() (string, <-chan struct{}) {
 	n.mutex.Lock()

@@ -2,6 +2,10 @@ package agent
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"slices"
 
 	"github.com/rancher/wrangler/v3/pkg/randomtoken"
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +21,7 @@ type pending struct {
 	name         string // of the ClusterRegistration
 	clientRandom string
 	bootstrap    string // fingerprint of what it was made with
+	labels       string // digest of what it says of the cluster; empty where an earlier agent wrote it down
 }
 
 // Keys of Secret PendingSecret.
@@ -24,6 +29,7 @@ const (
 	pendingName         = "request"
 	pendingClientRandom = "clientRandom"
 	pendingBootstrap    = "bootstrap"
+	pendingLabels       = "labels"
 )
 
 // requestPrefix and the length of the random part make names that nobody can guess and take first.
@@ -51,6 +57,7 @@ func parsePending(secret *corev1.Secret) pending {
 		name:         string(secret.Data[pendingName]),
 		clientRandom: string(secret.Data[pendingClientRandom]),
 		bootstrap:    string(secret.Data[pendingBootstrap]),
+		labels:       string(secret.Data[pendingLabels]),
 	}
 }
 
@@ -66,12 +73,13 @@ func (p pending) secret(namespace string) *corev1.Secret {
 			pendingName:         []byte(p.name),
 			pendingClientRandom: []byte(p.clientRandom),
 			pendingBootstrap:    []byte(p.bootstrap),
+			pendingLabels:       []byte(p.labels),
 		},
 	}
 }
 
 // pending is the request made with this bootstrap, new or from before.
-func (m *member) pending(ctx context.Context, fingerprint string) (pending, error) {
+func (m *member) pending(ctx context.Context, fingerprint string, labels map[string]string) (pending, error) {
 	older, err := m.secret(ctx, registration.PendingSecret)
 	if err != nil {
 		return pending{}, err
@@ -85,11 +93,25 @@ func (m *member) pending(ctx context.Context, fingerprint string) (pending, erro
 	if err != nil {
 		return pending{}, err
 	}
+	p.labels = digestOf(labels)
 	secret := p.secret(m.namespace)
 	if older != nil {
 		secret.ResourceVersion = older.ResourceVersion
 	}
 	return p, m.write(ctx, secret, older != nil)
+}
+
+// saysOf is whether the request says that of the cluster.
+func (p pending) saysOf(labels map[string]string) bool {
+	return p.labels == "" || p.labels == digestOf(labels)
+}
+
+func digestOf(labels map[string]string) string {
+	sum := sha256.New()
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		sum.Write([]byte(key + "\x00" + labels[key] + "\x00"))
+	}
+	return hex.EncodeToString(sum.Sum(nil))
 }
 
 // abandoned says that a request was written down for another bootstrap Secret than the present one. The hub may grant it at

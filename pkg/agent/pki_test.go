@@ -23,7 +23,7 @@ func pemOf(server *httptest.Server) string {
 }
 
 // testCA is a CA that nobody has a certificate of.
-func testCA(t *testing.T) string {
+func testCA(t testing.TB) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)

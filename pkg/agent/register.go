@@ -35,6 +35,7 @@ func (l *life) register(ctx context.Context, s *situation) error {
 		return err
 	}
 	defer a.hub.close()
+	a.vouch(ctx)
 	if err := a.request(ctx); err != nil {
 		return err
 	}
@@ -42,11 +43,16 @@ func (l *life) register(ctx context.Context, s *situation) error {
 	if err != nil {
 		return err
 	}
-	credential := answer.stored(a.bootstrap, s.sources)
+	credential := answer.stored(a.bootstrap, a.pending.name, s.sources)
 	if err := a.prove(ctx, credential); err != nil {
 		return err
 	}
-	return l.member.store(ctx, credential)
+	if err := l.member.store(ctx, credential); err != nil {
+		return err
+	}
+	l.vouching.set("")
+	l.noLongerDenied(ctx)
+	return nil
 }
 
 func (l *life) newAttempt(ctx context.Context, s *situation) (*attempt, error) {
@@ -58,7 +64,7 @@ func (l *life) newAttempt(ctx context.Context, s *situation) (*attempt, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := l.member.pending(ctx, s.bootstrap.fingerprint(clientID))
+	p, err := l.member.pending(ctx, s.bootstrap.fingerprint(clientID), s.config.Labels)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +97,10 @@ func (a *attempt) await(ctx context.Context) (granted, error) {
 	said := ""
 	for ctx.Err() == nil {
 		answer, why, err := a.fetch(ctx)
+		var denied *deniedError
 		switch {
+		case errors.As(err, &denied):
+			return a.awaitApproval(ctx, denied)
 		case err != nil || why == "":
 			return answer, err
 		case a.config.Clock.Now().After(deadline):
@@ -113,6 +122,9 @@ func (a *attempt) fetch(ctx context.Context) (answer granted, why string, err er
 	secret, err := a.hub.core.CoreV1().Secrets(a.bootstrap.systemRegistrationNamespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case err == nil:
+		if denied := parseDenied(secret); denied != nil {
+			return granted{}, "", denied
+		}
 		answer, filled := parseGranted(secret)
 		if !filled {
 			return granted{}, "the credential is not complete yet", nil

@@ -23,6 +23,11 @@ type report struct {
 	APIServer *apiServerReport `json:"apiServer"`
 	ClockSkew *metav1.Duration `json:"clockSkew"`
 	Hub       *hubReport       `json:"hub"`
+
+	Instance          *string      `json:"instance"`
+	CredentialExpires *metav1.Time `json:"credentialExpires"`
+	Registration      *string      `json:"registration"`
+	Vouches           *string      `json:"vouches"`
 }
 
 // apiServerReport is fleet.AgentAPIServer as a patch.
@@ -61,7 +66,20 @@ func (l *life) report(ctx context.Context, s *session, pending string) report {
 		APIServer:         health.apiServer,
 		ClockSkew:         s.clockSkew(),
 		Hub:               s.hubReport(pending),
+		Instance:          textOrNull(l.instance),
+		CredentialExpires: s.credentialExpires(),
+		Registration:      textOrNull(s.credential.request),
+		Vouches:           textOrNull(l.vouching.name()),
 	}
+}
+
+// credentialExpires is nil for a credential that is not renewed.
+func (s *session) credentialExpires() *metav1.Time {
+	t, limited := termOf(s.token())
+	if !limited {
+		return nil
+	}
+	return &metav1.Time{Time: t.expires}
 }
 
 func (s *session) clockSkew() *metav1.Duration {

@@ -58,7 +58,7 @@ func testSession(t *testing.T) *session {
 	t.Helper()
 	s, err := parseStored(storedSecret(t, hubURL, testCA(t), oldToken))
 	require.NoError(t, err)
-	return &session{hub: &hub{}, credential: s}
+	return newSession(&hub{}, s)
 }
 
 func agentStatus(t *testing.T, r report) (fleet.AgentStatus, map[string]any) {
@@ -243,10 +243,10 @@ func TestOneHeartbeatIsOneRequestToTheHub(t *testing.T) {
 	f.starts()
 	f.settles(oldToken)
 	before := f.hub.count("")
-	s := &session{credential: f.storedNow()}
-	var err error
-	s.hub, err = f.life.dial(s.credential.access, s.credential.mode)
+	credential := f.storedNow()
+	h, err := f.life.dial(credential.access, credential.mode)
 	require.NoError(t, err)
+	s := newSession(h, credential)
 	defer s.hub.close()
 	require.NoError(t, s.beat(t.Context(), f.life.report(t.Context(), s, "")))
 	assert.Equal(t, before+1, f.hub.count(""))

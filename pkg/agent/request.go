@@ -11,8 +11,7 @@ import (
 )
 
 // newRequest is the ClusterRegistration to send. It names the token it registers with: the hub needs the name to let that
-// token read the answer. It does not carry registration.RenewalAnnotation: a hub may answer that with a credential that
-// runs out, and this agent does not renew yet.
+// token read the answer. It promises to renew the credential, so that the hub may give one that runs out.
 func newRequest(p pending, b *bootstrap, clientID string, labels map[string]string, pod string) *fleet.ClusterRegistration {
 	return &fleet.ClusterRegistration{
 		ObjectMeta: metav1.ObjectMeta{
@@ -21,6 +20,7 @@ func newRequest(p pending, b *bootstrap, clientID string, labels map[string]stri
 			Name:         p.name,
 			GenerateName: requestPrefix,
 			Labels:       tokenLabel(b.tokenName),
+			Annotations:  map[string]string{registration.RenewalAnnotation: "true"},
 		},
 		Spec: fleet.ClusterRegistrationSpec{
 			ClientID:      clientID,

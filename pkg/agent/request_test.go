@@ -21,7 +21,7 @@ func TestARequestSaysWhoAsksAndWithWhichToken(t *testing.T) {
 	assert.Equal(t, "random", request.Spec.ClientRandom)
 	assert.Equal(t, map[string]string{"env": "prod", "fleet.cattle.io/created-by-agent-pod": "pod-0"}, request.Spec.ClusterLabels)
 	assert.Equal(t, map[string]string{"fleet.cattle.io/registration-token": "token"}, request.Labels)
-	assert.NotContains(t, request.Annotations, registration.RenewalAnnotation, "a promise this agent cannot keep yet")
+	assert.Equal(t, map[string]string{"muster.fleet.cattle.io/credential-renewal": "true"}, request.Annotations)
 }
 
 func TestTheTokensNameFitsIntoALabel(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/util/uuid"
+
 	"github.com/muster-fleet/muster/pkg/agent/deploy"
 )
 
@@ -40,6 +42,6 @@ func live(ctx context.Context, c Config, m *member, deploying deployment) {
 	}
 	defer watching.Wait()
 	defer stop()
-	l := &life{config: c, log: c.Log, member: m, changed: changed, deploy: deploying}
+	l := &life{config: c, log: c.Log, member: m, changed: changed, deploy: deploying, instance: string(uuid.NewUUID())}
 	l.run(ctx)
 }

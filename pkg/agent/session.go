@@ -11,7 +11,8 @@ import (
 // session is the time during which the agent is registered with one credential.
 type session struct {
 	hub        *hub
-	credential *stored
+	credential *stored // as the session began with it; its token may have been renewed since
+	tokens
 }
 
 // A part is a piece of work that goes on for a whole session. It returns when ctx ends, or earlier to end the session.
@@ -20,11 +21,12 @@ type part struct {
 	run  func(ctx context.Context, s *session) error
 }
 
-// parts are all that run while the agent is registered. Renewing the credential belongs here when it comes.
+// parts are all that run while the agent is registered.
 func (l *life) parts() []part {
 	return []part{
 		{"heartbeat", l.heartbeat},
 		{"registration", l.keepRegistration},
+		{"renewal", l.renew},
 		{"deploy", l.deployBundles},
 	}
 }
@@ -40,7 +42,7 @@ var (
 // ended.
 func (l *life) session(ctx context.Context, s *situation) error {
 	group, groupCtx := errgroup.WithContext(ctx)
-	current := &session{hub: s.hub, credential: s.stored}
+	current := newSession(s.hub, s.stored)
 	for _, p := range l.parts() {
 		group.Go(func() error {
 			if err := p.run(groupCtx, current); err != nil {

@@ -11,11 +11,12 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Keys of Secret fleet-agent that only this agent knows. They say by which TLS mode the credential worked, and what ConfigMap
-// fleet-agent-hub said then.
+// Keys of Secret fleet-agent that only this agent knows. They say by which TLS mode the credential worked, what ConfigMap
+// fleet-agent-hub said then, and with which ClusterRegistration the agent got it.
 const (
 	credentialTLSMode = "agentTLSMode"
 	credentialSettled = "agentHubSettled"
+	credentialRequest = "request"
 )
 
 // stored is what Secret fleet-agent keeps: the credential of a registered agent and whose it is.
@@ -24,6 +25,7 @@ type stored struct {
 	clusterNamespace string
 	clusterName      string
 	registration     string // the value of the bootstrap Secret it was obtained with
+	request          string // name of the ClusterRegistration; empty in a Secret of an earlier agent
 
 	mode    config.TLSMode // it works in; empty in a Secret of an earlier agent
 	settled string         // digest of ConfigMap fleet-agent-hub when this way was taken; empty if there was none
@@ -43,6 +45,7 @@ func parseStored(secret *corev1.Secret) (*stored, error) {
 		clusterNamespace: string(secret.Data[registration.CredentialClusterNamespace]),
 		clusterName:      string(secret.Data[registration.CredentialClusterName]),
 		registration:     string(secret.Data[registration.BootstrapRegistration]),
+		request:          string(secret.Data[credentialRequest]),
 		mode:             config.TLSMode(secret.Data[credentialTLSMode]),
 		settled:          string(secret.Data[credentialSettled]),
 	}
@@ -77,13 +80,21 @@ func (s *stored) secret(namespace string, older *corev1.Secret) (*corev1.Secret,
 		registration.CredentialClusterName:         []byte(s.clusterName),
 	}
 	for key, value := range map[string]string{
-		registration.BootstrapRegistration: s.registration, credentialTLSMode: string(s.mode), credentialSettled: s.settled,
+		registration.BootstrapRegistration: s.registration, credentialRequest: s.request,
+		credentialTLSMode: string(s.mode), credentialSettled: s.settled,
 	} {
 		if value != "" {
 			secret.Data[key] = []byte(value)
 		}
 	}
 	return secret, nil
+}
+
+// renewed is the same with another token.
+func (s *stored) renewed(token string) *stored {
+	copied := *s
+	copied.access.token = token
+	return &copied
 }
 
 // sameWork says that sessions with either credential would do the same.
@@ -108,9 +119,10 @@ func parseGranted(secret *corev1.Secret) (granted, bool) {
 }
 
 // stored joins the answer with where the hub is, which the agent knows from the bootstrap Secret alone.
-func (g granted) stored(b *bootstrap, from sources) *stored {
+func (g granted) stored(b *bootstrap, request string, from sources) *stored {
 	return &stored{
-		mode: tlsMode(from.mode), settled: from.settled(),
+		request: request,
+		mode:    tlsMode(from.mode), settled: from.settled(),
 		access: hubAccess{
 			server: b.apiServerURL, ca: b.apiServerCA, token: g.token, namespace: g.deploymentNamespace,
 			caSource: b.hubAccess().caSource,

@@ -8,11 +8,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -35,7 +38,12 @@ type stubHub struct {
 	// grantAfterBeat keeps the credential back until a heartbeat was seen.
 	grantAfterBeat bool
 	refused        map[string]bool // tokens the API server does not know
-	fault          func(r *http.Request) (code int, body string)
+	// issue answers TokenRequests; asked are the lifetimes asked for.
+	issue func(lifetime time.Duration) (token string)
+	asked []time.Duration
+	// dateless leaves the date out of the answers, so that the agent goes by its own clock.
+	dateless bool
+	fault    func(r *http.Request) (code int, body string)
 }
 
 func newStubHub(t *testing.T) *stubHub {
@@ -47,6 +55,7 @@ func newStubHub(t *testing.T) *stubHub {
 	mux.HandleFunc("POST /apis/fleet.cattle.io/v1alpha1/namespaces/fleet-default/clusterregistrations", h.create)
 	mux.HandleFunc("GET /api/v1/namespaces/cattle-fleet-clusters-system/secrets/{name}", h.look)
 	mux.HandleFunc("GET /apis/fleet.cattle.io/v1alpha1/namespaces/cluster-ns/bundledeployments", h.list)
+	mux.HandleFunc("POST /api/v1/namespaces/cluster-ns/serviceaccounts/the-agent/token", h.tokenRequest)
 	mux.HandleFunc("PATCH /apis/fleet.cattle.io/v1alpha1/namespaces/fleet-default/clusters/one/status", h.beat)
 	h.server = httptest.NewTLSServer(h.front(mux))
 	t.Cleanup(h.server.Close)
@@ -67,6 +76,9 @@ func (h *stubHub) front(next http.Handler) http.Handler {
 		h.requests = append(h.requests, r.Method+" "+r.URL.Path+" as "+token)
 		if h.record != nil {
 			h.record(r, body)
+		}
+		if h.dateless {
+			w.Header()["Date"] = nil
 		}
 		if h.fault != nil {
 			if code, body := h.fault(r); code != 0 {
@@ -125,6 +137,19 @@ func (h *stubHub) look(w http.ResponseWriter, r *http.Request) {
 
 func (h *stubHub) list(w http.ResponseWriter, _ *http.Request) {
 	reply(w, http.StatusOK, `{"kind":"BundleDeploymentList","apiVersion":"fleet.cattle.io/v1alpha1","metadata":{"resourceVersion":"7"},"items":[]}`)
+}
+
+func (h *stubHub) tokenRequest(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	assert.NoError(h.t, err)
+	request := &authenticationv1.TokenRequest{} // clients of the core kinds speak protobuf
+	_, _, err = scheme.Codecs.UniversalDeserializer().Decode(body, nil, request)
+	assert.NoError(h.t, err)
+	request.TypeMeta = metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenRequest"}
+	lifetime := time.Duration(*request.Spec.ExpirationSeconds) * time.Second
+	h.asked = append(h.asked, lifetime)
+	request.Status.Token = h.issue(lifetime)
+	writeJSON(h.t, w, http.StatusCreated, request)
 }
 
 func (h *stubHub) beat(w http.ResponseWriter, r *http.Request) {

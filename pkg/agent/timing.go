@@ -28,6 +28,11 @@ type Timing struct {
 	// HelmWaits is how long after the agent began to work a bootstrap Secret that Helm has made stays, for a Helm that waits
 	// until everything it made is in order. A Deployment is available some seconds after its Pod has started.
 	HelmWaits time.Duration
+	// RenewAfter is the part of a credential's life after which it is renewed, a tenth more or less.
+	RenewAfter float64
+	// RefusedFirst and RefusedMax bound the growing pause between two looks for a credential that the hub has refused to give:
+	// somebody may approve the request later. The hub keeps a credential for longer than RefusedMax.
+	RefusedFirst, RefusedMax time.Duration
 }
 
 // DefaultTiming is the timing for real clusters.
@@ -43,6 +48,9 @@ func DefaultTiming() Timing {
 		RefusalPause:  2500 * time.Millisecond,
 		RefusalSpread: 5 * time.Second,
 		HelmWaits:     15 * time.Second,
+		RenewAfter:    2.0 / 3,
+		RefusedFirst:  30 * time.Second,
+		RefusedMax:    10 * time.Minute,
 	}
 }
 
@@ -62,6 +70,15 @@ const (
 func (t Timing) retry() *wait.Backoff { return backoff(t.RetryFirst, t.RetryMax, retryFactor) }
 
 func (t Timing) poll() *wait.Backoff { return backoff(t.PollFirst, t.PollMax, pollFactor) }
+
+func (t Timing) refused() *wait.Backoff { return backoff(t.RefusedFirst, t.RefusedMax, retryFactor) }
+
+// renewal is the backoff of renewing a credential that lives that long: where a whole fleet fails, each of its agents asks
+// a few dozen times until the end.
+func (t Timing) renewal(life time.Duration) *wait.Backoff {
+	const share = 24
+	return backoff(t.RetryFirst, max(t.RetryMax, life/share), retryFactor)
+}
 
 func (t Timing) suspicion() *suspicion {
 	return &suspicion{needed: refusalsNeeded, spread: t.RefusalSpread}

@@ -56,6 +56,8 @@ var unstable = []struct {
 	{regexp.MustCompile(`request-[a-z0-9]{10}`), "request-<10 random>"},
 	{regexp.MustCompile(`secrets/c-[0-9a-f]{61}`), "secrets/c-<hash of clientID and clientRandom>"},
 	{regexp.MustCompile(`"clientRandom":"[a-z0-9]{54}"`), `"clientRandom":"<54 random>"`},
+	{regexp.MustCompile(`"instance":"[0-9a-f-]{36}"`), `"instance":"<of this process>"`},
+	{regexp.MustCompile(`"apiServer":null(.*)"vouches":(null|"request-<10 random>")`), `"apiServer":null$1"vouches":<the request under way, or null>`},
 	{regexp.MustCompile(`"lastSeen":"[0-9TZ:-]{20}"`), `"lastSeen":"<now>"`},
 	{regexp.MustCompile(`https://127\.0\.0\.1:[0-9]+`), "<hub>"},
 	{regexp.MustCompile(testToken), "<registration token>"},
@@ -76,7 +78,7 @@ func (tr *transcript) hubRequest(r *http.Request, body []byte) {
 		entry += fmt.Sprintf("        Content-Type: %s\n        %s\n", r.Header.Get("Content-Type"), strings.TrimSpace(string(body)))
 	}
 	list := &tr.entries
-	if r.Method == http.MethodPatch {
+	if r.Method == http.MethodPatch && strings.Contains(string(body), "lastSeen") {
 		list = &tr.beats
 	}
 	tr.add(list, entry)

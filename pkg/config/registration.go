@@ -16,6 +16,10 @@ const DefaultCredentialLifetime = 24 * time.Hour
 // MinCredentialLifetime is the shortest lifetime that can be configured: API servers issue no shorter one.
 const MinCredentialLifetime = 10 * time.Minute
 
+// MaxCredentialLifetime is the longest lifetime that can be configured: the admission policies let no agent renew a
+// credential for longer.
+const MaxCredentialLifetime = 7 * 24 * time.Hour
+
 // LongLived says what becomes of agents that cannot renew their credential.
 type LongLived string
 
@@ -74,8 +78,11 @@ func (r Registration) Lifetime() time.Duration {
 }
 
 func (r Registration) validate() error {
-	if lifetime := r.Lifetime(); lifetime < MinCredentialLifetime {
+	switch lifetime := r.Lifetime(); {
+	case lifetime < MinCredentialLifetime:
 		return fmt.Errorf("registration.credentialLifetime is %s: it must be at least %s, the shortest that API servers issue", lifetime, MinCredentialLifetime)
+	case lifetime > MaxCredentialLifetime:
+		return fmt.Errorf("registration.credentialLifetime is %s: it must be at most %s, the longest that agents may renew", lifetime, MaxCredentialLifetime)
 	}
 	switch r.LongLivedCredentials {
 	case "", LongLivedAllow, LongLivedRefuse:

@@ -41,6 +41,7 @@ var managedOnly = []schema.GroupVersionKind{
 	corev1.SchemeGroupVersion.WithKind("ServiceAccount"),
 	rbacv1.SchemeGroupVersion.WithKind("Role"),
 	rbacv1.SchemeGroupVersion.WithKind("RoleBinding"),
+	rbacv1.SchemeGroupVersion.WithKind("ClusterRole"),
 	rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"),
 }
 

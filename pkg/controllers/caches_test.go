@@ -87,9 +87,10 @@ func TestManagedFieldsAreNotKept(t *testing.T) {
 	assert.Equal(t, "no object", other)
 }
 
-func TestAgentsMayDoNoMoreThanTheyNeed(t *testing.T) {
+func TestAgentsShareRightsOnlyWhereOthersMakeTheirBundleDeployments(t *testing.T) {
+	assert.Empty(t, sharedRoles(false))
 	rules := map[string][]rbacv1.PolicyRule{}
-	for _, role := range agentRoles() {
+	for _, role := range sharedRoles(true) {
 		rules[role.Name] = role.Rules
 	}
 	assert.Equal(t, map[string][]rbacv1.PolicyRule{

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/muster-fleet/muster/pkg/admission"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/bootstrap"
@@ -89,6 +90,7 @@ type hub struct {
 	audible   *liveness.Audible
 	connected *liveness.Step
 	orphans   *orphans.Collector
+	admission *admission.Monitor
 	transport http.RoundTripper
 }
 
@@ -111,6 +113,10 @@ func newHub(ctx context.Context, o Options) (*hub, error) {
 	if h.transport, err = rest.TransportFor(cfg); err != nil {
 		return nil, err
 	}
+	if h.admission, err = newAdmission(cfg, o); err != nil {
+		return nil, err
+	}
+	h.Admission = h.admission
 	h.Passes = guard.NewPasses(ctx)
 	h.events = record.NewBroadcaster(record.WithContext(ctx))
 	h.Events = h.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "fleetcontroller"})
@@ -157,6 +163,10 @@ func newContext(cfg *rest.Config, o Options, own, fleetFactory controller.Shared
 	}, nil
 }
 
+func newAdmission(cfg *rest.Config, o Options) (*admission.Monitor, error) {
+	return admission.New(admission.Options{RESTConfig: cfg, Namespace: o.SystemNamespace, Install: !o.LeaveAdmission, Clock: o.Clock})
+}
+
 // prepare makes what the caches and every registration need.
 func (h *hub) prepare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
@@ -168,7 +178,7 @@ func (h *hub) prepare(ctx context.Context) error {
 	if err := crds.Ensure(ctx, extensions); err != nil {
 		return err
 	}
-	return ensureGround(ctx, h.Kubernetes, h.SystemNamespace, h.RegistrationNamespace())
+	return ensureGround(ctx, h.Kubernetes, sharedRoles(h.DisableBundles), h.SystemNamespace, h.RegistrationNamespace())
 }
 
 // register sets up every controller. All caches are asked for here: one that is first asked for later never fills.
@@ -190,6 +200,7 @@ func (h *hub) register(ctx context.Context) error {
 		h.bundles = bundle.Register(ctx, h.Context)
 		stripManagedFields(h.Fleet.BundleDeployment().Informer())
 		steps = append(steps, h.bundles)
+		stripManagedFields(h.RBAC.ClusterRole().Informer())
 	} else {
 		stripManagedFields(h.Fleet.Bundle().Informer())
 	}
@@ -217,6 +228,7 @@ const (
 // start fills the caches and lets the workers begin. A right that is missing keeps a cache from filling for ever and says
 // so only in the log of client-go, so there is an end to the patience.
 func (h *hub) start(ctx context.Context) error {
+	h.admission.Start(ctx)
 	h.imports.Start(ctx)
 	if h.bundles != nil {
 		h.bundles.Start(ctx)
@@ -248,6 +260,7 @@ func (h *hub) startCaches(ctx context.Context) error {
 			return err
 		}
 	}
+	h.awaitAdmission(ctx)
 	for _, factory := range h.factories {
 		if err := factory.Start(ctx, h.options.Workers); err != nil {
 			return err
@@ -255,6 +268,17 @@ func (h *hub) startCaches(ctx context.Context) error {
 	}
 	h.orphans.Start(ctx)
 	return nil
+}
+
+// admissionTimeout is little: a hub that does not know yet whether the policies are in force can do all but believe who
+// created a request.
+const admissionTimeout = 10 * time.Second
+
+// awaitAdmission: requests that wait already are not to be judged before it is known what can be known of them.
+func (h *hub) awaitAdmission(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, admissionTimeout)
+	defer cancel()
+	h.admission.Settle(ctx)
 }
 
 // close waits for what ends with the context.
@@ -269,6 +293,7 @@ func (h *hub) close() {
 	if h.orphans != nil {
 		h.orphans.Wait()
 	}
+	h.admission.Wait()
 	if h.bundles != nil {
 		h.bundles.Wait()
 	}

@@ -34,6 +34,10 @@ type Options struct {
 	// DisableBundles leaves Bundles, BundleDeployments and Contents to Fleet's own controllers, where they run beside this
 	// hub. The Bundles of agents are made all the same.
 	DisableBundles bool
+	// LeaveAdmission leaves the admission policies to others, such as the chart fleet: the hub relies on them where they are,
+	// and needs only the right to watch them. Otherwise it installs them itself, and puts them right whenever somebody changes
+	// or removes them.
+	LeaveAdmission bool
 	// FarewellGrace is how long a deleted Cluster waits for its agent to remove what it deployed; 0 means 30 seconds. An
 	// agent that is not there is not waited for.
 	FarewellGrace time.Duration

@@ -15,15 +15,15 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// ensureGround makes what every registration builds on: the hub's two namespaces, and the ClusterRoles that are bound for
-// each agent.
-func ensureGround(ctx context.Context, client kubernetes.Interface, namespaces ...string) error {
+// ensureGround makes what every registration builds on: the hub's two namespaces, and the ClusterRoles, if any, that are bound
+// for each agent.
+func ensureGround(ctx context.Context, client kubernetes.Interface, roles []*rbacv1.ClusterRole, namespaces ...string) error {
 	for _, name := range namespaces {
 		if err := writes.EnsureNamespace(ctx, client, name); err != nil {
 			return err
 		}
 	}
-	for _, role := range agentRoles() {
+	for _, role := range roles {
 		if err := ensureRole(ctx, client, role); err != nil {
 			return fmt.Errorf("ClusterRole %s: %w", role.Name, err)
 		}
@@ -47,8 +47,12 @@ func ensureRole(ctx context.Context, client kubernetes.Interface, role *rbacv1.C
 	return err
 }
 
-// agentRoles are what a registered agent may do, apart from reporting its heartbeat.
-func agentRoles() []*rbacv1.ClusterRole {
+// sharedRoles are bound for each agent where Fleet's own controllers make the BundleDeployments: the hub does not know then
+// which Contents those name, and which Secrets and ConfigMaps are put beside them. Otherwise an agent has a Role of its own.
+func sharedRoles(disableBundles bool) []*rbacv1.ClusterRole {
+	if !disableBundles {
+		return nil
+	}
 	group := []string{fleet.SchemeGroupVersion.Group}
 	return []*rbacv1.ClusterRole{
 		{

@@ -83,6 +83,14 @@ func firstOf(a, b string) string {
 	return b
 }
 
+// Lifetime is how long the token was issued for; 0 for one that has no end, or does not say when it began.
+func (c Claims) Lifetime() time.Duration {
+	if c.Expires.IsZero() || c.Issued.IsZero() {
+		return 0
+	}
+	return c.Expires.Sub(c.Issued)
+}
+
 // ServesUntil says whether the token is one of the ServiceAccount with that UID and still good at the given moment.
 func (c Claims) ServesUntil(uid string, moment time.Time) bool {
 	return c.UID == uid && (c.Expires.IsZero() || c.Expires.After(moment))

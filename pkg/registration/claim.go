@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -145,13 +146,19 @@ func Superseded(self Rival, rivals []Rival) []string {
 	return names
 }
 
-// NewerGranted names a granted request that is newer than this one, or "". An old request that is looked at late, after
-// an outage say, must not take the credential away from the agent's current one.
+// NewerGranted names the newest of the granted requests that are newer than this one, or "". An old request that is looked
+// at late, after an outage say, must not take the credential away from the agent's current one. Whatever the order of the
+// rivals, it is the same name: it is in a message, and a message that changes is a write.
 func NewerGranted(self Rival, rivals []Rival) string {
+	newest := self
 	for _, r := range rivals {
-		if r.Granted && r.Created.After(self.Created) && r.ClientRandom != self.ClientRandom {
-			return r.Name
+		newer := cmp.Or(r.Created.Compare(newest.Created), cmp.Compare(r.Name, newest.Name)) > 0
+		if r.Granted && r.Created.After(self.Created) && r.ClientRandom != self.ClientRandom && newer {
+			newest = r
 		}
 	}
-	return ""
+	if newest == self {
+		return ""
+	}
+	return newest.Name
 }

@@ -15,18 +15,21 @@ import (
 // shows, and which set of objects a Cluster belongs to, that is, who would prune it.
 var reservedPrefixes = []string{fleet.ReservedManagementPrefix, fleet.ReservedPrefix, "objectset.rio.cattle.io/"}
 
+// maxLabels is how many labels an agent may give its Cluster. Every controller has each Cluster in memory.
+const maxLabels = 100
+
 // AcceptLabels divides the labels an agent sent into those its Cluster gets and the keys that are dropped, sorted.
-// Dropped are reserved keys, and what is no valid label: one bad label must not cost the cluster its registration.
+// Dropped are reserved keys, what is no valid label, and the last ones where there are too many: one bad label must not cost
+// the cluster its registration.
 func AcceptLabels(sent map[string]string) (accepted map[string]string, dropped []string) {
 	accepted = map[string]string{}
-	for key, value := range sent {
-		if reserved(key) || invalid(key, value) {
+	for _, key := range slices.Sorted(maps.Keys(sent)) {
+		if reserved(key) || invalid(key, sent[key]) || len(accepted) == maxLabels {
 			dropped = append(dropped, key)
 			continue
 		}
-		accepted[key] = value
+		accepted[key] = sent[key]
 	}
-	slices.Sort(dropped)
 	return accepted, dropped
 }
 
@@ -53,12 +56,32 @@ func NewClusterLabels(cluster string, sent map[string]string, ignoreSent bool) m
 	return labels
 }
 
-// DroppedLabelsMessage tells a person which labels were not taken over; "" when all were.
+// ImposeLabels adds what the token says to the labels of a new Cluster. A person wrote it, so nothing is reserved but the
+// Cluster's own name.
+func ImposeLabels(labels, imposed map[string]string) {
+	for key, value := range imposed {
+		if key != fleet.ClusterLabel {
+			labels[key] = value
+		}
+	}
+}
+
+// DroppedLabelsMessage tells a person which labels were not taken over; "" when all were. It is in a status, so that it names
+// only some of very many.
 func DroppedLabelsMessage(dropped []string) string {
+	const most = 10
 	if len(dropped) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("labels not taken over because they are reserved or invalid: %s", strings.Join(dropped, ", "))
+	named := make([]string, 0, most)
+	for _, key := range dropped[:min(len(dropped), most)] {
+		named = append(named, brief(key))
+	}
+	text := "labels not taken over because they are reserved, invalid or too many: " + strings.Join(named, ", ")
+	if more := len(dropped) - len(named); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // AgentConfigLabels are the labels of a Cluster that its agent is told, to send them should it register again: neither

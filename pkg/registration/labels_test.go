@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -49,7 +50,7 @@ func TestOneBadLabelCostsNoOther(t *testing.T) {
 	accepted, dropped := AcceptLabels(map[string]string{"z b": "", "good": "1", "fleet.cattle.io/x": "", "a b": ""})
 	assert.Equal(t, map[string]string{"good": "1"}, accepted)
 	assert.Equal(t, []string{"a b", "fleet.cattle.io/x", "z b"}, dropped, "sorted, for the message must be stable")
-	assert.Equal(t, "labels not taken over because they are reserved or invalid: a b, fleet.cattle.io/x, z b", DroppedLabelsMessage(dropped))
+	assert.Equal(t, "labels not taken over because they are reserved, invalid or too many: a b, fleet.cattle.io/x, z b", DroppedLabelsMessage(dropped))
 }
 
 func TestNothingIsSaidWhenNothingWasDropped(t *testing.T) {
@@ -96,4 +97,19 @@ func FuzzAcceptedLabelsAreValid(f *testing.F) {
 		both := append(slices.Collect(maps.Keys(accepted)), dropped...)
 		assert.ElementsMatch(t, slices.Collect(maps.Keys(sent)), both)
 	})
+}
+
+func TestTooManyLabelsCostLittle(t *testing.T) {
+	sent := map[string]string{}
+	for n := range 5000 {
+		sent[fmt.Sprintf("label-%04d", n)] = "v"
+	}
+	sent[strings.Repeat("k", 1<<20)] = "v"
+	accepted, dropped := AcceptLabels(sent)
+	assert.Len(t, accepted, maxLabels)
+	assert.Contains(t, accepted, "label-0099", "the first ones, so that they are the same each time")
+	assert.Len(t, dropped, 5001-maxLabels)
+	message := DroppedLabelsMessage(dropped)
+	assert.Contains(t, message, "and 4891 more")
+	assert.Less(t, len(message), 4096)
 }

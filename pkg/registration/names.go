@@ -76,9 +76,26 @@ func CredentialReaderName(requestServiceAccount string) string {
 	return name.SafeConcatName(requestServiceAccount, "creds")
 }
 
-// ContentBindingName is the ClusterRoleBinding that lets one agent read Contents; with the UID, as above.
+// ContentBindingName is the ClusterRoleBinding that lets one agent read every Content, where Fleet's own controllers make the
+// BundleDeployments; with the UID, as above.
 func ContentBindingName(requestServiceAccount string) string {
 	return name.SafeConcatName(requestServiceAccount, "content")
+}
+
+// ContentRoleName is the ClusterRole that lets the agent of a Cluster read the Contents its BundleDeployments name.
+func ContentRoleName(clusterNamespace string) string {
+	return name.SafeConcatName(ClusterRoleContent, clusterNamespace)
+}
+
+// OwnContentBindingName is the ClusterRoleBinding that gives one agent ContentRoleName. It is not ContentBindingName, for a
+// binding cannot be changed to another ClusterRole: the new one is made before the old one goes.
+func OwnContentBindingName(requestServiceAccount string) string {
+	return name.SafeConcatName(requestServiceAccount, "own", "content")
+}
+
+// AgentRoleName is the Role and RoleBinding, in the cluster namespace, of one agent.
+func AgentRoleName(requestServiceAccount string) string {
+	return name.SafeConcatName(requestServiceAccount, "agent")
 }
 
 // ImportTokenName is the ClusterRegistrationToken the hub makes to import a Cluster.

@@ -22,10 +22,12 @@ const (
 	// DefaultSystemNamespace is where hub and agent live unless told otherwise.
 	DefaultSystemNamespace = "cattle-fleet-system"
 
-	// ClusterRoleBundleDeployment lets an agent read its BundleDeployments and report their status; it is bound once per
-	// cluster, in the cluster namespace.
+	// ClusterRoleBundleDeployment lets an agent read its BundleDeployments and report their status, and read the Secrets and
+	// ConfigMaps beside them; it is bound for each agent, in the cluster namespace, where Fleet's own controllers make the
+	// BundleDeployments. Otherwise an agent has a Role of its own, AgentRoleName.
 	ClusterRoleBundleDeployment = "fleet-bundle-deployment"
-	// ClusterRoleContent lets an agent read the Contents its BundleDeployments name.
+	// ClusterRoleContent lets an agent read every Content, where Fleet's own controllers make the BundleDeployments. Otherwise
+	// each Cluster has a ClusterRole of its own, ContentRoleName.
 	ClusterRoleContent = "fleet-content"
 )
 
@@ -59,9 +61,28 @@ const (
 	CredentialSystemNamespace     = "systemNamespace"
 )
 
+// Keys of the Secret by which the hub refuses a request for good. It has the name and the type of the credential Secret the
+// agent looks for, and neither a token nor any of the keys above. Only an agent that sends RenewalAnnotation is answered so:
+// others would take it for a credential. A later decision replaces it by the credential Secret, so it is worth another look,
+// now and then.
+const (
+	// RefusalReason is a reason of condition Granted.
+	RefusalReason = "refusalReason"
+	// RefusalMessage is for people: what is wrong, and what may be done.
+	RefusalMessage = "refusalMessage"
+)
+
 // CredentialKubeconfig is the key of Secret CredentialSecret that holds the kubeconfig for the hub; the Secret also has
 // the keys CredentialDeploymentNamespace, CredentialClusterNamespace and CredentialClusterName.
 const CredentialKubeconfig = "kubeconfig"
+
+// Names under which the hub registers its own cluster, in the namespace that its configuration says, and the ServiceAccount in
+// the system namespace, made by the chart, as which it installs the agent there.
+const (
+	LocalCluster     = "local"
+	LocalSecret      = "local-cluster"
+	BootstrapAccount = "fleet-controller-bootstrap"
+)
 
 // Keys of a kubeconfig Secret that a person or a management server makes to have a cluster imported.
 const (

@@ -104,6 +104,11 @@ The parts of other components are maps too.
 {{- end -}}
 {{- with .Values.agentMissedCheckins }}{{ $_ := set $config "agentMissedCheckins" (int .) }}{{ end -}}
 {{- with ((.Values.global).cattle).imagePullSecrets }}{{ $_ := set $config "imagePullSecrets" . }}{{ end -}}
+{{- $registration := dict -}}
+{{- range $key, $value := .Values.registration | default dict -}}
+{{- with $value }}{{ $_ := set $registration $key . }}{{ end -}}
+{{- end -}}
+{{- with $registration }}{{ $_ := set $config "registration" . }}{{ end -}}
 {{- toPrettyJson $config -}}
 {{- end -}}
 
@@ -134,6 +139,8 @@ The parts of other components are maps too.
   value: {{ $agentElection.retryPeriod | default "10s" | toJson }}
 - name: FLEET_AGENT_ELECTION_RENEW_DEADLINE
   value: {{ $agentElection.renewDeadline | default "25s" | toJson }}
+- name: FLEET_LEAVE_ADMISSION_POLICIES
+  value: "true"
 - name: FLEET_REGISTRATION_TOKEN_TTL_REQUIRED
   value: {{ ((.Values.controller).registrationTokenTTL).required | default false | toString | quote }}
 {{- if include "fleet.on" (.Values.metrics).enabled }}
@@ -171,4 +178,28 @@ The parts of other components are maps too.
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{/*
+The version in which the API server serves MutatingAdmissionPolicies, or nothing. Without a cluster, as for helm template, it
+is taken for a new one: only a cluster tells the kinds beside the versions.
+*/}}
+{{- define "fleet.mutatingPolicies" -}}
+{{- $group := "admissionregistration.k8s.io" -}}
+{{- $known := .Capabilities.APIVersions -}}
+{{- if $known.Has (printf "%s/v1/MutatingAdmissionPolicy" $group) -}}{{ $group }}/v1
+{{- else if $known.Has (printf "%s/v1beta1/MutatingAdmissionPolicy" $group) -}}{{ $group }}/v1beta1
+{{- else if not ($known.Has "v1/Namespace") -}}{{ $group }}/v1
+{{- end -}}
+{{- end -}}
+
+{{/*
+A request of an agent: of a ServiceAccount of a cluster's namespace, whose name ends in twelve hexadecimal digits, or in five
+or six where it was too long and was cut to 63 characters.
+*/}}
+{{- define "fleet.fromAgent" -}}
+- name: from-an-agent
+  expression: >-
+    has(request.userInfo.groups) && request.userInfo.groups.exists(group,
+    group.matches('^system:serviceaccounts:cluster-(.+-[0-9a-f]{12}|.{49}-[0-9a-f]{5}|.{48}-[0-9a-f]{6})$'))
 {{- end -}}

@@ -250,7 +250,7 @@ func TestARevokedCredentialHeals(t *testing.T) {
 
 	s.revoke(t, edge)
 	told := s.Hub.ClusterCondition(t, s.Namespace, edge, fleet.ConditionRegistered, "False CredentialRevoked")
-	assert.Contains(t, testenv.Condition(told.Status.Conditions, fleet.ConditionRegistered), "create a ClusterRegistrationToken")
+	assert.Contains(t, testenv.Condition(told.Status.Conditions, fleet.ConditionRegistered), "token create NAME --cluster")
 }
 
 // revoke deletes the ServiceAccounts of a Cluster's agent.

@@ -308,6 +308,26 @@ func TestAnUpgradeFromFleetKeepsEveryAgentAsItIs(t *testing.T) {
 	assert.Empty(t, testenv.WritesIn(again.Settle(t)), "what was taken over is settled")
 }
 
+func TestAHubThatDeploysTakesTheWideRightsOfFleetsAgentsBack(t *testing.T) {
+	s := newStock(t)
+	s.Running = s.Hub.Hub(t)
+	s.Hub.ClusterCondition(t, s.Namespace, s.cluster.Name, fleet.ConditionRegistered, "True")
+	rbac := s.Hub.Kubernetes.RbacV1()
+	testenv.RequireGone(t, rbac.ClusterRoleBindings().Get, "ClusterRoleBinding", s.contentBinding())
+	testenv.RequireGone(t, rbac.RoleBindings(s.clusterNamespace).Get, "RoleBinding", s.request.Name)
+	testenv.RequireMay(t, s.Hub, s.bearer,
+		testenv.To("list", "bundledeployments.fleet.cattle.io", s.clusterNamespace, ""),
+		testenv.To("patch", "bundledeployments.fleet.cattle.io/status", s.clusterNamespace, "any"),
+		testenv.To("patch", "clusters.fleet.cattle.io/status", s.Namespace, s.cluster.Name),
+	)
+	agent := s.Hub.ClientFor(t, s.bearer)
+	testenv.Eventually(t, func() (bool, string) { // the API server learns of it by a watch
+		_, errContent := agent.Fleet.Contents().Get(t.Context(), "any", metav1.GetOptions{})
+		_, errSecret := agent.Kubernetes.CoreV1().Secrets(s.clusterNamespace).Get(t.Context(), s.account+"-token", metav1.GetOptions{})
+		return apierrors.IsForbidden(errContent) && apierrors.IsForbidden(errSecret), fmt.Sprint(errContent, errSecret)
+	})
+}
+
 func TestWhatFleetMadeForARequestGoesWithIt(t *testing.T) {
 	s := newStock(t)
 	r := &testenv.Recorder{}
@@ -333,6 +353,7 @@ func (s *stock) requireStockRegistrationGone(t *testing.T) {
 	testenv.RequireGone(t, rbac.RoleBindings(testenv.RegistrationNamespace).Get, "RoleBinding", s.readerName())
 	testenv.RequireGone(t, rbac.ClusterRoleBindings().Get, "ClusterRoleBinding", s.contentBinding())
 	testenv.RequireGone(t, rbac.ClusterRoleBindings().Get, "ClusterRoleBinding", registration.ContentBindingName(s.account))
+	testenv.RequireGone(t, rbac.ClusterRoleBindings().Get, "ClusterRoleBinding", registration.OwnContentBindingName(s.account))
 	testenv.Eventually(t, func() (bool, string) {
 		left, err := s.bindingsOf(t.Context())
 		return err == nil && len(left) == 0, fmt.Sprint("bindings that still name the agent: ", left, err)

@@ -18,6 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/uses"
 	"github.com/muster-fleet/muster/pkg/credential"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -71,6 +72,8 @@ type Context struct {
 	Metrics *metrics.Hub
 	// Admission knows whether the admission policies of the hub are in force; nil means that they are not.
 	Admission Admission
+	// Uses are the requests that wait to be counted as uses of their token.
+	Uses uses.Asks
 }
 
 // Admission knows whether the admission policies are in force on the hub's API server.
@@ -79,6 +82,8 @@ type Admission interface {
 	InForce() (since time.Time, ok bool)
 	// OnChange calls f whenever the answer has changed. It is called before the hub starts.
 	OnChange(f func())
+	// Missing says in a sentence what keeps them from being in force, and what to do; "" while they are.
+	Missing() string
 }
 
 // Backoff doubles from Base to Max.

@@ -4,9 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
-	"time"
 
+	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,14 +20,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-const (
-	// bootstrapAccount is the ServiceAccount, made by the chart, whose token the kubeconfig of Cluster local holds.
-	bootstrapAccount = "fleet-controller-bootstrap"
-	// renewBefore is how much life a token must have left to be kept.
-	renewBefore = 30 * 24 * time.Hour
-)
-
-// ensureSecret keeps the kubeconfig of the hub's own cluster. The token in it is kept while it is good.
+// ensureSecret keeps the kubeconfig of the hub's own cluster, in which there is no credential. One that an earlier release put
+// there is made worthless first, for whoever has read it keeps it.
 func (h *handler) ensureSecret(ctx context.Context, namespace string) error {
 	secrets := h.Kubernetes.CoreV1().Secrets(namespace)
 	existing, err := secrets.Get(ctx, secretName, metav1.GetOptions{})
@@ -40,19 +33,24 @@ func (h *handler) ensureSecret(ctx context.Context, namespace string) error {
 	if existing != nil && existing.Labels[fleet.ManagedLabel] != fleet.ManagedValue {
 		return &desiredset.ForeignError{Kind: "Secret", Namespace: namespace, Name: secretName}
 	}
-	data, err := h.secretData(ctx, existing)
+	data, err := h.secretData()
 	if err != nil {
 		return err
 	}
+	wanted := localSecret(namespace, data)
 	if existing == nil {
-		_, err = secrets.Create(ctx, localSecret(namespace, data), metav1.CreateOptions{})
+		_, err = secrets.Create(ctx, wanted, metav1.CreateOptions{})
 		return err
 	}
-	if sameData(existing.Data, data) {
+	if sameData(existing.Data, data) && existing.Annotations[fleet.CredentialAnnotation] == fleet.CredentialIssued {
 		return nil
+	}
+	if err := h.revoke(ctx, tokenOf(existing)); err != nil {
+		return err
 	}
 	changed := existing.DeepCopy()
 	changed.Data = data
+	metav1.SetMetaDataAnnotation(&changed.ObjectMeta, fleet.CredentialAnnotation, fleet.CredentialIssued)
 	_, err = secrets.Update(ctx, changed, metav1.UpdateOptions{})
 	return err
 }
@@ -82,6 +80,7 @@ func localSecret(namespace string, data map[string][]byte) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: secretName, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
+			Annotations: map[string]string{fleet.CredentialAnnotation: fleet.CredentialIssued},
 		},
 		Data: data,
 	}
@@ -99,18 +98,14 @@ func sameData(a, b map[string][]byte) bool {
 	return true
 }
 
-func (h *handler) secretData(ctx context.Context, existing *corev1.Secret) (map[string][]byte, error) {
+func (h *handler) secretData() (map[string][]byte, error) {
 	cfg := rest.CopyConfig(h.RESTConfig)
 	if err := rest.LoadTLSFiles(cfg); err != nil {
 		return nil, fmt.Errorf("reading the hub's own TLS files: %w", err)
 	}
-	user, err := h.user(ctx, cfg, existing)
-	if err != nil {
-		return nil, err
-	}
 	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{"cluster": {Server: cfg.Host, CertificateAuthorityData: cfg.CAData}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"user": user},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"user": {}},
 		Contexts:       map[string]*clientcmdapi.Context{"default": {Cluster: "cluster", AuthInfo: "user"}},
 		CurrentContext: "default",
 	})
@@ -121,28 +116,7 @@ func (h *handler) secretData(ctx context.Context, existing *corev1.Secret) (map[
 	}, err
 }
 
-// user is the ServiceAccount the chart made for this; without one, it is the hub itself.
-func (h *handler) user(ctx context.Context, cfg *rest.Config, existing *corev1.Secret) (*clientcmdapi.AuthInfo, error) {
-	account, err := h.Kubernetes.CoreV1().ServiceAccounts(h.SystemNamespace).Get(ctx, bootstrapAccount, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return ownUser(cfg)
-	} else if err != nil {
-		return nil, fmt.Errorf("reading ServiceAccount %s/%s: %w", h.SystemNamespace, bootstrapAccount, err)
-	}
-	if kept := tokenOf(existing); kept != "" {
-		claims, err := credential.Inspect(kept)
-		if err == nil && claims.ServesUntil(string(account.UID), h.Clock.Now().Add(renewBefore)) {
-			return &clientcmdapi.AuthInfo{Token: kept.Reveal()}, nil
-		}
-	}
-	issued, err := h.Issuer.Issue(ctx, credential.Account{Namespace: h.SystemNamespace, Name: bootstrapAccount}, credential.LongLived)
-	return &clientcmdapi.AuthInfo{Token: issued.Token.Reveal()}, err
-}
-
 func tokenOf(secret *corev1.Secret) credential.Token {
-	if secret == nil {
-		return ""
-	}
 	parsed, err := clientcmd.Load(secret.Data[registration.KubeconfigValue])
 	if err != nil || parsed.AuthInfos["user"] == nil {
 		return ""
@@ -150,16 +124,43 @@ func tokenOf(secret *corev1.Secret) credential.Token {
 	return credential.Token(parsed.AuthInfos["user"].Token)
 }
 
-func ownUser(cfg *rest.Config) (*clientcmdapi.AuthInfo, error) {
-	token := cfg.BearerToken
-	if cfg.BearerTokenFile != "" {
-		data, err := os.ReadFile(cfg.BearerTokenFile)
-		if err != nil {
-			return nil, fmt.Errorf("reading the hub's own token: %w", err)
-		}
-		token = string(data)
+// revoke makes a token worthless that an earlier release stored for years, by making its ServiceAccount anew: a token is good
+// for the one it was issued for, not for the next of that name.
+func (h *handler) revoke(ctx context.Context, stored credential.Token) error {
+	claims, err := credential.Inspect(stored)
+	if err != nil || claims.Namespace != h.SystemNamespace || claims.ServiceAccount != registration.BootstrapAccount {
+		return nil // of an embedding program, which has not had it issued for this
 	}
-	return &clientcmdapi.AuthInfo{
-		Token: token, ClientCertificateData: cfg.CertData, ClientKeyData: cfg.KeyData, Username: cfg.Username, Password: cfg.Password,
-	}, nil
+	account, err := h.Kubernetes.CoreV1().ServiceAccounts(h.SystemNamespace).Get(ctx, registration.BootstrapAccount, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err): // the hub was stopped between the two writes
+		account = &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: h.SystemNamespace, Name: registration.BootstrapAccount}}
+	case err != nil:
+		return fmt.Errorf("reading ServiceAccount %s/%s: %w", h.SystemNamespace, registration.BootstrapAccount, err)
+	case string(account.UID) != claims.UID:
+		return nil
+	}
+	return h.makeAnew(ctx, account)
+}
+
+// makeAnew deletes a ServiceAccount, if it is there, and creates it as it was.
+func (h *handler) makeAnew(ctx context.Context, account *corev1.ServiceAccount) error {
+	accounts := h.Kubernetes.CoreV1().ServiceAccounts(account.Namespace)
+	if account.UID != "" {
+		err := accounts.Delete(ctx, account.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &account.UID}})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("deleting ServiceAccount %s/%s: %w", account.Namespace, account.Name, err)
+		}
+	}
+	again := &corev1.ServiceAccount{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: account.Namespace, Name: account.Name, Labels: account.Labels, Annotations: account.Annotations,
+		},
+		ImagePullSecrets: account.ImagePullSecrets, AutomountServiceAccountToken: account.AutomountServiceAccountToken,
+	}
+	if _, err := accounts.Create(ctx, again, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("making ServiceAccount %s/%s anew: %w", account.Namespace, account.Name, err)
+	}
+	logrus.Infof("ServiceAccount %s/%s was made anew, so that the token of an earlier release ends", account.Namespace, account.Name)
+	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	"github.com/sirupsen/logrus"
@@ -22,17 +21,16 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/related"
 	"github.com/muster-fleet/muster/pkg/controllers/writes"
-	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 const (
 	setID = "fleet-bootstrap"
 	// clusterName is the hub's own cluster, and clusterGroup the group it is in; the label name=local selects it.
-	clusterName  = "local"
+	clusterName  = registration.LocalCluster
 	clusterGroup = "default"
 	// secretName is the kubeconfig Secret of Cluster local.
-	secretName = "local-cluster"
+	secretName = registration.LocalSecret
 
 	reasonFailed = "BootstrapFailed"
 )
@@ -75,9 +73,6 @@ func (h *handler) onSettings(configMap *corev1.ConfigMap) error {
 func (h *handler) report(configMap *corev1.ConfigMap, err error) error {
 	var foreign *desiredset.ForeignError
 	switch {
-	case errors.Is(err, credential.ErrPending):
-		h.Core.ConfigMap().EnqueueAfter(configMap.Namespace, configMap.Name, time.Second)
-		return nil
 	case errors.As(err, &foreign):
 		logrus.Warnf("Not registering the hub's own cluster: %s", err)
 		h.Events.Event(configMap, corev1.EventTypeWarning, reasonFailed, "the hub's own cluster is not registered: "+err.Error())

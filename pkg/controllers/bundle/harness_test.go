@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,6 +32,7 @@ type stage struct {
 	contents contentsStage
 	indexers map[string]cache.Indexer
 	events   *record.FakeRecorder
+	rights   *rightsLog
 }
 
 // log is what was sent, and what the API server answers.
@@ -104,6 +106,20 @@ func (c clustersClient) EnqueueAfter(_, name string, d time.Duration) {
 	_ = c.log.note("bring Cluster %s in %s", name, d)
 }
 
+// rightsLog plays the ClusterRoles by which agents read Contents.
+type rightsLog struct {
+	allowed [][]string
+	written int // how many BundleDeployments were written before the last of them
+	log     *log
+	err     error
+}
+
+func (r *rightsLog) Allow(_ context.Context, _ *fleet.Cluster, contents []string) error {
+	r.allowed = append(r.allowed, slices.Compact(slices.Sorted(slices.Values(contents))))
+	r.written = len(r.log.sent)
+	return r.err
+}
+
 // allSeen is a handler that has seen everything.
 type allSeen struct {
 	cache.ResourceEventHandlerRegistration
@@ -120,11 +136,12 @@ func newStage(t testing.TB) *stage {
 		require.NoError(t, err)
 		return b
 	}
+	s.rights = &rightsLog{log: s.log}
 	contents.Context.Passes, contents.Context.Events = guard.NewPasses(t.Context()), s.events
 	s.Step = &Step{
 		Context: contents.Context, clusters: clustersClient{log: s.log}, bundles: bundlesClient{log: s.log}, deployments: deploymentsClient{log: s.log},
 		known: cacheOf[*fleet.Cluster](s), bundleCache: cacheOf[*fleet.Bundle](s), groups: cacheOf[*fleet.ClusterGroup](s),
-		deployed: cacheOf[*fleet.BundleDeployment](s), contents: contents.contents, tally: newTally(), counting: allSeen{},
+		deployed: cacheOf[*fleet.BundleDeployment](s), contents: contents.contents, roles: s.rights, tally: newTally(), counting: allSeen{},
 		created: newPending(contents.clock), deleted: newPending(contents.clock), announced: map[key]announcement{},
 	}
 	s.addIndexes()

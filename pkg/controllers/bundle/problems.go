@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
 )
 
 // toldProblems is how many are told of at most; a status is no log.
@@ -45,6 +47,7 @@ func onlyForeign(err error) bool {
 	}
 	return !slices.ContainsFunc(all, func(one error) bool {
 		var foreign *foreignError
-		return !errors.As(one, &foreign)
+		var foreignRole *desiredset.ForeignError
+		return !errors.As(one, &foreign) && !errors.As(one, &foreignRole)
 	})
 }

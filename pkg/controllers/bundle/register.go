@@ -11,7 +11,9 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/contentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
+	"github.com/muster-fleet/muster/pkg/controllers/related"
 	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
@@ -33,6 +35,7 @@ type Step struct {
 	deployed    fleetcontrollers.BundleDeploymentCache
 
 	contents *contents
+	roles    roles
 	plans    plans
 	texts    texts
 	tally    *tally
@@ -47,7 +50,8 @@ type Step struct {
 }
 
 // Register sets up the step for the cluster controller. It watches Bundles; BundleDeployments, for what agents report and
-// to repair them; ClusterGroups; and Contents, by metadata only. Start begins the last; Wait waits for it.
+// to repair them; ClusterGroups; Contents, by metadata only; and the ClusterRoles by which agents read those. Start begins the watch of Contents;
+// Wait waits for it.
 func Register(ctx context.Context, c *app.Context) *Step {
 	clusters, bundles, deployments := c.Fleet.Cluster(), c.Fleet.Bundle(), c.Fleet.BundleDeployment()
 	s := &Step{
@@ -60,6 +64,7 @@ func Register(ctx context.Context, c *app.Context) *Step {
 		deployments: deployments,
 		deployed:    deployments.Cache(),
 		contents:    newContents(c),
+		roles:       contentrole.New(c),
 		tally:       newTally(),
 		created:     newPending(c.Clock),
 		deleted:     newPending(c.Clock),
@@ -71,6 +76,7 @@ func Register(ctx context.Context, c *app.Context) *Step {
 
 	bundles.OnChange(ctx, name, guard.Handler(c.Passes, name, s.onBundle))
 	deployments.OnChange(ctx, finalizerName, guard.Handler(c.Passes, finalizerName, s.dropFinalizer))
+	related.OnDamage(c.RBAC.ClusterRole(), clusters, contentrole.ClusterOf)
 	s.watch()
 	return s
 }

@@ -51,6 +51,7 @@ type pass struct {
 	kept     map[string]bool                    // those that are not deleted
 	current  []*fleet.BundleDeployment          // as they are after the pass
 	arrived  []key                              // the Bundles that were carried out
+	failed   bool                               // another one could not be
 	again    time.Duration
 }
 
@@ -60,16 +61,27 @@ func (p *pass) run(ctx context.Context) error {
 		return err
 	}
 	p.existing, p.kept = map[string]*fleet.BundleDeployment{}, map[string]bool{}
+	if p.cluster.Spec.Quarantined {
+		p.freeze(all)
+		return nil
+	}
 	for _, d := range all {
 		p.existing[d.Name] = d
 	}
 	m := p.memberOf(p.cluster)
-	var problems []error
-	for _, b := range p.candidates(m) {
+	intents, problems := p.intend(m)
+	if err := p.letRead(ctx, intents); err != nil {
+		p.keepAll(intents)
+		return joined(append(problems, err)...)
+	}
+	for _, i := range intents {
 		if err := ctx.Err(); err != nil {
 			return err // the rest is not known to be unwanted
 		}
-		problems = append(problems, p.deploy(b, m))
+		problems = append(problems, p.deploy(i))
+	}
+	if p.failed {
+		problems = append(problems, p.letRead(ctx, intents))
 	}
 	return joined(append(problems, p.deleteOthers()...)...)
 }
@@ -113,37 +125,70 @@ func (s *Step) groupsOf(cluster *fleet.Cluster) (groups []*fleet.ClusterGroup) {
 	return groups
 }
 
-// deploy carries one Bundle out for the Cluster, as far as it is for it.
-func (p *pass) deploy(b *fleet.Bundle, m member) error {
+// intent is a BundleDeployment that a Bundle asks for.
+type intent struct {
+	bundle           *fleet.Bundle
+	plan             *plan
+	variant          variant
+	existing, wanted *fleet.BundleDeployment
+}
+
+// intend says what the Bundles ask for on the Cluster, before anything is written.
+func (p *pass) intend(m member) (intents []intent, problems []error) {
+	for _, b := range p.candidates(m) {
+		i, err := p.intentOf(b, m)
+		if i != nil {
+			intents = append(intents, *i)
+		}
+		problems = append(problems, err)
+	}
+	return intents, problems
+}
+
+// intentOf is nil for a Bundle that is not for the Cluster, or that cannot be carried out.
+func (p *pass) intentOf(b *fleet.Bundle, m member) (*intent, error) {
 	plan := p.plans.of(b)
 	existing := p.existing[b.Name]
 	if plan.problem != nil {
-		if existing != nil && isOf(existing, p.cluster.Namespace) {
-			p.keep(existing)
-		}
-		return nil
+		p.keepOurs(existing)
+		return nil, nil
 	}
 	chosen := plan.choose(b, m)
 	if len(chosen) == 0 {
 		p.arrived = append(p.arrived, keyOf(b))
-		return nil
+		return nil, nil
 	}
 	v, err := plan.variant(chosen)
 	if err != nil {
-		if existing != nil && isOf(existing, p.cluster.Namespace) {
-			p.keep(existing) // what cannot be made anew is no reason to take away what is there
-		}
-		return err
+		p.keepOurs(existing) // what cannot be made anew is no reason to take away what is there
+		return nil, err
 	}
-	wanted := desired(b, v, p.cluster, existing)
-	d, err := p.ensure(b, plan, v, existing, wanted)
+	return &intent{bundle: b, plan: plan, variant: v, existing: existing, wanted: desired(b, v, p.cluster, existing)}, nil
+}
+
+// deploy carries one Bundle out for the Cluster.
+func (p *pass) deploy(i intent) error {
+	d, err := p.ensure(i.bundle, i.plan, i.variant, i.existing, i.wanted)
 	if err != nil {
-		p.keep(cmp.Or(existing, wanted)) // it counts, and is not deleted
+		p.keep(cmp.Or(i.existing, i.wanted)) // it counts, and is not deleted
+		p.failed = true
 		return err
 	}
 	p.keep(d)
-	p.arrived = append(p.arrived, keyOf(b))
+	p.arrived = append(p.arrived, keyOf(i.bundle))
 	return nil
+}
+
+func (p *pass) keepOurs(existing *fleet.BundleDeployment) {
+	if existing != nil && isOf(existing, p.cluster.Namespace) {
+		p.keep(existing)
+	}
+}
+
+func (p *pass) keepAll(intents []intent) {
+	for _, i := range intents {
+		p.keep(cmp.Or(i.existing, i.wanted))
+	}
 }
 
 func (p *pass) keep(d *fleet.BundleDeployment) {

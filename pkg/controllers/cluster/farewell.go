@@ -105,6 +105,8 @@ func farewellPatch(cluster *fleet.Cluster) []byte {
 // unasked says why an agent is not asked; nil where it is.
 func unasked(cluster *fleet.Cluster) *outcome.Outcome {
 	switch {
+	case cluster.Spec.Quarantined:
+		return mayBeLeft(fleet.ReasonQuarantined, "the agent is quarantined, so it could not be asked to leave")
 	case outcome.Get(cluster.Status.Conditions, fleet.ConditionConnected).Status != corev1.ConditionTrue:
 		return mayBeLeft(fleet.ReasonDisconnected, "the agent is not connected, so it could not be asked to leave")
 	case cluster.Status.Agent.Version == "" && cluster.Status.Agent.Generation == "":

@@ -48,6 +48,13 @@ type Parting interface {
 	Part(ctx context.Context, cluster *fleet.Cluster, until time.Time) outcome.Outcome
 }
 
+// Witness is a Step that hears the agents of Clusters.
+type Witness interface {
+	Step
+	// HasClones says whether two agents check in for the Cluster.
+	HasClones(cluster *fleet.Cluster) bool
+}
+
 const name = "cluster"
 
 type handler struct {

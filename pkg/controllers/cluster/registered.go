@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -27,6 +28,12 @@ func (registeredStep) Forget(string) {}
 
 func (s registeredStep) Reconcile(_ context.Context, cluster *fleet.Cluster) outcome.Outcome {
 	display(cluster)
+	switch {
+	case cluster.Spec.Quarantined:
+		return quarantined(cluster)
+	case s.hasClones(cluster):
+		return cloned(cluster)
+	}
 	requests, err := standing.Of(s.requests, cluster)
 	switch {
 	case err != nil:
@@ -36,8 +43,11 @@ func (s registeredStep) Reconcile(_ context.Context, cluster *fleet.Cluster) out
 	case requests.Lost(cluster):
 		return revoked(cluster, "the agent is silent and its ClusterRegistration is gone; it has to register again")
 	}
+	if standing.Expired(cluster, s.Clock.Now()) {
+		return expired(cluster)
+	}
 	if !cluster.Status.Agent.LastSeen.IsZero() {
-		return outcome.Done(fleet.ReasonRegistered, "")
+		return outcome.Done(fleet.ReasonRegistered, "").In(standing.ExpiryIn(cluster, s.Clock.Now()))
 	}
 	if refusal, found := s.refusal(cluster); found {
 		return outcome.Stalled(refusal.Reason, "a registration was refused: "+refusal.Message)
@@ -58,14 +68,36 @@ func display(cluster *fleet.Cluster) {
 	}
 }
 
+func quarantined(cluster *fleet.Cluster) outcome.Outcome {
+	return outcome.Stalled(fleet.ReasonQuarantined, fmt.Sprintf(
+		"the agent is cut off from the hub; `muster -n %s release %s`, or spec.quarantined: false, gives it its rights back",
+		cluster.Namespace, cluster.Name))
+}
+
+func (h *handler) hasClones(cluster *fleet.Cluster) bool {
+	return slices.ContainsFunc(h.steps, func(step Step) bool {
+		witness, hears := step.(Witness)
+		return hears && witness.HasClones(cluster)
+	})
+}
+
+// cloned says what to do. Which of the two agents is the right one only a person can tell.
+func cloned(cluster *fleet.Cluster) outcome.Outcome {
+	return outcome.Stalled(fleet.ReasonCloneDetected, fmt.Sprintf(
+		"two agents check in with the identity of this cluster, which a copy of the cluster or a stolen credential has too; "+
+			"delete Secret fleet-agent on the copy and register it with another clientID, or, if there is none, make the credential void with `muster -n %s revoke %s`",
+		cluster.Namespace, cluster.Name))
+}
+
 // revoked says what follows from a void credential. Where the hub has a kubeconfig it installs the agent again by itself.
 func revoked(cluster *fleet.Cluster, message string) outcome.Outcome {
 	if cluster.Spec.KubeConfigSecret != "" {
 		return outcome.Stalled(fleet.ReasonCredentialRevoked, message+
 			"; the hub installs the agent again to have it do so, see condition Imported")
 	}
-	return outcome.Stalled(fleet.ReasonCredentialRevoked, message+
-		"; create a ClusterRegistrationToken and upgrade the chart fleet-agent on the member with its values and the clientID of this Cluster")
+	return outcome.Stalled(fleet.ReasonCredentialRevoked, message+fmt.Sprintf(
+		"; make a token for this Cluster alone with `muster -n %s token create NAME --cluster %s -o values`, "+
+			"and upgrade the chart fleet-agent on the member with its values and the clientID of this Cluster", cluster.Namespace, cluster.Name))
 }
 
 // refusal finds the reason of the newest refused request, unless another one of the same agent was granted. An index has

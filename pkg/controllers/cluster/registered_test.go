@@ -92,7 +92,7 @@ func TestRegisteredTellsHowFarTheAgentHasCome(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: fleet.ClusterSpec{ClientID: row.clientID}}
 			c.Status.Agent.LastSeen = metav1.NewTime(row.lastSeen)
-			out := registeredStep{&handler{requests: requests{all: row.requests}}}.Reconcile(t.Context(), c)
+			out := registeredStep{&handler{Context: atNoon(), requests: requests{all: row.requests}}}.Reconcile(t.Context(), c)
 			assert.Equal(t, row.status, out.Status())
 			assert.Equal(t, row.reason, out.Reason)
 			assert.Contains(t, out.Message, row.says)

@@ -70,14 +70,14 @@ func TestAVoidCredentialIsToldWithWhatFollows(t *testing.T) {
 		says       []string
 	}{
 		{name: "revoked, and the hub can help", kubeconfig: "k", requests: []*fleet.ClusterRegistration{void}, says: []string{"of a", "the hub installs the agent again"}},
-		{name: "revoked, and a person has to", requests: []*fleet.ClusterRegistration{void}, says: []string{"of a", "create a ClusterRegistrationToken", "chart fleet-agent"}},
+		{name: "revoked, and a person has to", requests: []*fleet.ClusterRegistration{void}, says: []string{"of a", "`muster -n ns token create NAME --cluster c -o values`", "chart fleet-agent"}},
 		{name: "lost, and the hub can help", kubeconfig: "k", conditions: silent, says: []string{"its ClusterRegistration is gone", "the hub installs"}},
-		{name: "lost, and a person has to", conditions: silent, says: []string{"its ClusterRegistration is gone", "create a ClusterRegistrationToken"}},
+		{name: "lost, and a person has to", conditions: silent, says: []string{"its ClusterRegistration is gone", "`muster -n ns token create NAME --cluster c -o values`"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: fleet.ClusterSpec{ClientID: "id", KubeConfigSecret: row.kubeconfig}}
+			c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}, Spec: fleet.ClusterSpec{ClientID: "id", KubeConfigSecret: row.kubeconfig}}
 			c.Status.Agent.LastSeen, c.Status.Conditions = metav1.NewTime(noon), row.conditions
-			out := registeredStep{&handler{requests: requests{all: row.requests}}}.Reconcile(t.Context(), c)
+			out := registeredStep{&handler{Context: atNoon(), requests: requests{all: row.requests}}}.Reconcile(t.Context(), c)
 			assert.Equal(t, fleet.ReasonCredentialRevoked, out.Reason)
 			assert.True(t, out.IsStalled())
 			for _, part := range row.says {

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // failure is why a call to a member did not work, in words that stay the same from one attempt to the next: a message
@@ -92,6 +93,13 @@ func isTimeout(err error) bool {
 
 // rootCause leaves out the addresses that wrap the innermost error.
 func rootCause(err error) string {
+	if transport.ViaProxy(err) {
+		return "the proxy on the way cannot be reached: " + innermost(err)
+	}
+	return innermost(err)
+}
+
+func innermost(err error) string {
 	var lookup *net.DNSError
 	var badCert x509.CertificateInvalidError
 	switch {

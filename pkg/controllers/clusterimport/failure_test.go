@@ -104,6 +104,22 @@ func TestEachTroubleOnTheWayHasItsReason(t *testing.T) {
 				c.Clusters["cluster"].TLSServerName = "member.invalid"
 			}
 		}, fleet.ReasonCertificateUntrusted, "not member.invalid"},
+		{"a proxy that is not there", func(t *testing.T) func(*clientcmdapi.Config) {
+			proxy := httptest.NewServer(nil)
+			proxy.Close()
+			return func(c *clientcmdapi.Config) { c.Clusters["cluster"].ProxyURL = withPassword(proxy.URL) }
+		}, fleet.ReasonUnreachable, "the proxy on the way cannot be reached: connection refused"},
+		{"a proxy without a name", func(*testing.T) func(*clientcmdapi.Config) {
+			return func(c *clientcmdapi.Config) { c.Clusters["cluster"].ProxyURL = "http://proxy.invalid:3128" }
+		}, fleet.ReasonUnreachable, "the proxy on the way cannot be reached: the name proxy.invalid cannot be resolved"},
+		{"a proxy that refuses", proxied(403), fleet.ReasonUnreachable, "answers 403 Forbidden; have it allow this address"},
+		{"a proxy that asks for a password", proxied(407), fleet.ReasonUnreachable, "answers 407 Proxy Authentication Required; put user"},
+		{"it sends the hub elsewhere", func(t *testing.T) func(*clientcmdapi.Config) {
+			elsewhere := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("the token was sent elsewhere") })
+			return to(serve(t, func(w http.ResponseWriter, r *http.Request) {
+				http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
+			}))
+		}, fleet.ReasonMemberError, ""},
 		{"no TLS there", func(t *testing.T) func(*clientcmdapi.Config) {
 			server := httptest.NewServer(answers(200, "{}"))
 			t.Cleanup(server.Close)
@@ -144,6 +160,20 @@ func answered(code int, body string) func(*testing.T) func(*clientcmdapi.Config)
 	return func(t *testing.T) func(*clientcmdapi.Config) {
 		t.Helper()
 		return to(serve(t, answers(code, body)))
+	}
+}
+
+func withPassword(address string) string {
+	return strings.Replace(address, "http://", "http://user:"+confidential+"@", 1)
+}
+
+// proxied is a way through a proxy that answers like this.
+func proxied(code int) func(*testing.T) func(*clientcmdapi.Config) {
+	return func(t *testing.T) func(*clientcmdapi.Config) {
+		t.Helper()
+		proxy := httptest.NewServer(answers(code, ""))
+		t.Cleanup(proxy.Close)
+		return func(c *clientcmdapi.Config) { c.Clusters["cluster"].ProxyURL = withPassword(proxy.URL) }
 	}
 }
 

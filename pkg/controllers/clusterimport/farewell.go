@@ -183,7 +183,11 @@ func (f *farewell) objects(namespace string) []named {
 // uninstall removes what the agent has deployed for this Cluster. The agent's own release is only forgotten: its objects are
 // removed by name, those of the member that nobody may remove, such as the namespace's default ServiceAccount, are not.
 func (f *farewell) uninstall(ctx context.Context, agentNamespace string) error {
-	client, err := f.releases(f.member.config)
+	member, err := f.member.asAgent(agentNamespace)
+	if err != nil {
+		return err
+	}
+	client, err := f.releases(member.config)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package clusterimport
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
@@ -66,6 +67,32 @@ func TestAgentThatIsSilentAndHasNoRequestIsHealed(t *testing.T) {
 	silent(c)
 	require.True(t, o.until(t, c).IsDone())
 	assert.NotEqual(t, first, c.Status.Import.Registration)
+}
+
+func TestAgentThatWasAwayUntilItsCredentialHadEndedIsHealedOnce(t *testing.T) {
+	c := fresh()
+	o, m := workFor(t, c)
+	o.all = []*fleet.ClusterRegistration{requestOf("r1", fleet.ReasonGranted)}
+	require.True(t, o.until(t, c).IsDone())
+	first := c.Status.Import.Registration
+	heard(c, first)
+	end := metav1.NewTime(o.clock.Now().Add(time.Hour))
+	c.Status.Agent.CredentialExpires = &end
+	silent(c)
+	requests := len(m.requests)
+	o.clock.Step(time.Hour)
+	require.True(t, o.until(t, c).IsDone())
+	assert.Len(t, m.requests, requests, "the clocks may differ by that much")
+	o.clock.Step(time.Minute)
+	require.True(t, o.until(t, c).IsDone())
+	assert.NotEqual(t, first, c.Status.Import.Registration, "the agent is told to register anew")
+	assert.True(t, c.Status.Agent.LastSeen.IsZero())
+	requests = len(m.requests)
+	for range 3 {
+		o.clock.Step(time.Hour)
+		require.True(t, o.until(t, c).IsDone())
+	}
+	assert.Len(t, m.requests, requests, "once")
 }
 
 func TestRequestsThatCannotBeReadHealNobody(t *testing.T) {

@@ -36,6 +36,9 @@ func (p *pass) member() (*member, *failure) {
 	if err != nil {
 		return nil, failed(fleet.ReasonKubeconfigInvalid, "%s", err)
 	}
+	if isForOwn(p.secret) {
+		return p.ownMember(parsed)
+	}
 	m, err := newMember(parsed, p.wanted.tlsMode)
 	if err != nil {
 		return nil, failed(fleet.ReasonKubeconfigInvalid, "the kubeconfig in Secret %s/%s cannot be used: %s",

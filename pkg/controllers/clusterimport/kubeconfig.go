@@ -57,6 +57,8 @@ func selfContained(parsed *clientcmdapi.Config) error {
 		return errors.New("names no server in its current context")
 	case !isServer(cluster.Server):
 		return errors.New("names a server that is no URL")
+	case hasUser(cluster.Server):
+		return errors.New("has a user name in the address of its server, where logs would show the password; put both into its user")
 	case !isProxy(cluster.ProxyURL):
 		return errors.New("names a proxy that is no http, https or socks5 URL")
 	case user == nil:
@@ -73,6 +75,11 @@ func selfContained(parsed *clientcmdapi.Config) error {
 func isServer(address string) bool {
 	_, _, err := rest.DefaultServerURL(address, "", schema.GroupVersion{}, true)
 	return err == nil
+}
+
+func hasUser(address string) bool {
+	server, err := url.Parse(address)
+	return err == nil && server.User != nil
 }
 
 func isProxy(address string) bool {

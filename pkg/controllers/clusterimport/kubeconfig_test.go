@@ -96,6 +96,13 @@ func TestKubeconfigsThatCannotBeUsedSayWhy(t *testing.T) {
 				c.Clusters["cluster"].Server = "https://user:" + confidential + "@member:x"
 			}), "names a server that is no URL",
 		},
+		{
+			"a password in the address",
+			with(t, func(c *clientcmdapi.Config) {
+				c.Clusters["cluster"].Server = "https://user:" + confidential + "@member"
+			}),
+			"has a user name in the address of its server",
+		},
 		{"a path only", with(t, func(c *clientcmdapi.Config) { c.Clusters["cluster"].Server = "/" + confidential }), "names a server that is no URL"},
 		{
 			"a proxy of another kind",
@@ -160,6 +167,19 @@ func TestKubeconfigThatParsesAndCannotBeUsed(t *testing.T) {
 	}
 }
 
+func TestOnlySystemStoreLetsAKubeconfigTrustAnybody(t *testing.T) {
+	p := newPass(t, kubeconfigSecret(with(t, func(c *clientcmdapi.Config) { c.Clusters["cluster"].InsecureSkipTLSVerify = true })))
+	p.wanted.tlsMode = config.TLSModeSystemStore
+	m, problem := p.member()
+	require.Nil(t, problem)
+	m.close()
+	p.wanted.tlsMode = config.TLSModeStrict
+	_, problem = p.member()
+	require.NotNil(t, problem)
+	assert.Equal(t, "KubeconfigInvalid", problem.reason)
+	assert.Contains(t, problem.message, "says insecure-skip-tls-verify, and agentTLSMode is strict")
+}
+
 func TestCredentialsInTheAddressAreNotShown(t *testing.T) {
 	for server, want := range map[string]string{
 		"https://user:" + confidential + "@member:6443/k8s/clusters/c-1?token=" + confidential: "https://member:6443/k8s/clusters/c-1",
@@ -183,24 +203,4 @@ func TestFingerprintIsOfTheKubeconfigAndTheTLSMode(t *testing.T) {
 	assert.NotEqual(t, one, fingerprint(config.TLSModeSystemStore, nil))
 	assert.NotEqual(t, one, fingerprint(config.TLSModeStrict, func(c *clientcmdapi.Config) { c.AuthInfos["user"].Token = "another" }))
 	assert.NotContains(t, one, confidential)
-}
-
-// FuzzKubeconfig demands no panic, and nothing but a self-contained kubeconfig.
-func FuzzKubeconfig(f *testing.F) {
-	f.Add([]byte("apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n" +
-		"clusters: [{name: k, cluster: {server: 'https://x'}}]\nusers: [{name: u, user: {token: t}}]\n"))
-	f.Add([]byte(`{"users":[{"name":"u","user":{"exec":{"command":"x"}}}]}`))
-	f.Add([]byte("contexts: [null]\ncurrent-context: ''"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		parsed, err := parseKubeconfig(kubeconfigSecret(map[string][]byte{"value": data}))
-		if err != nil {
-			return
-		}
-		user := parsed.AuthInfos[parsed.Contexts[parsed.CurrentContext].AuthInfo]
-		assert.Nil(t, user.Exec)
-		assert.Nil(t, user.AuthProvider)
-		if m, err := newMember(parsed, config.TLSModeStrict); err == nil {
-			m.close()
-		}
-	})
 }

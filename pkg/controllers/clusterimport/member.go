@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
@@ -29,6 +28,7 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 const (
@@ -43,7 +43,8 @@ type member struct {
 	version     rest.Interface
 	objects     dynamic.Interface
 	transport   *http.Transport
-	config      *rest.Config // the same connection, for libraries that want one of these
+	config      *rest.Config                            // the same connection, for libraries that want one of these
+	agent       func(namespace string) (*member, error) // nil but on the hub's own cluster
 }
 
 // newMember prepares a connection; nothing is sent yet.
@@ -59,10 +60,19 @@ func newMember(kubeconfig *clientcmdapi.Config, mode config.TLSMode) (*member, e
 	cfg.Timeout = requestTimeout
 	cfg.QPS = -1 // a dozen requests, one after another, limit themselves
 	cfg.UserAgent = "fleetcontroller"
-	client, transport, err := newHTTPClient(cfg, mode)
+	client, connections, err := newHTTPClient(cfg, mode)
 	if err != nil {
 		return nil, err
 	}
+	m, err := connect(cfg, client)
+	if err == nil {
+		m.fingerprint, m.transport = fingerprint, connections
+	}
+	return m, err
+}
+
+// connect makes the clients of a member.
+func connect(cfg *rest.Config, client *http.Client) (*member, error) {
 	greeter, err := discovery.NewDiscoveryClientForConfigAndClient(cfg, client)
 	if err != nil {
 		return nil, err
@@ -72,7 +82,7 @@ func newMember(kubeconfig *clientcmdapi.Config, mode config.TLSMode) (*member, e
 		return nil, err
 	}
 	return &member{
-		server: shown(cfg.Host), fingerprint: fingerprint, version: greeter.RESTClient(), objects: objects, transport: transport,
+		server: shown(cfg.Host), version: greeter.RESTClient(), objects: objects,
 		config: &rest.Config{Host: cfg.Host, Transport: client.Transport, Timeout: cfg.Timeout, QPS: cfg.QPS},
 	}, nil
 }
@@ -86,9 +96,16 @@ func shown(server string) string {
 	return (&url.URL{Scheme: address.Scheme, Host: address.Host, Path: address.Path}).String()
 }
 
+var errInsecure = fmt.Errorf("it says insecure-skip-tls-verify, and agentTLSMode is %s: embed the member's CA instead, or set agentTLSMode to %s",
+	config.TLSModeStrict, config.TLSModeSystemStore)
+
 // newHTTPClient has a transport of its own, which can be closed: client-go's cache would keep one for every kubeconfig it
-// ever saw. In mode system-store the CAs of the operating system count as well as the kubeconfig's.
+// ever saw. In mode system-store the CAs of the operating system count as well as the kubeconfig's. In mode strict those of the
+// kubeconfig do; where it has none, it says itself that the system's are meant, but it may not say that none is needed.
 func newHTTPClient(cfg *rest.Config, mode config.TLSMode) (*http.Client, *http.Transport, error) {
+	if cfg.Insecure && mode == config.TLSModeStrict {
+		return nil, nil, errInsecure
+	}
 	tlsConfig, err := rest.TLSConfigFor(cfg)
 	if err != nil {
 		return nil, nil, err
@@ -101,12 +118,12 @@ func newHTTPClient(cfg *rest.Config, mode config.TLSMode) (*http.Client, *http.T
 			return nil, nil, err
 		}
 	}
-	transport := utilnet.SetTransportDefaults(&http.Transport{TLSClientConfig: tlsConfig, Proxy: cfg.Proxy})
-	wrapped, err := rest.HTTPWrappersForConfig(cfg, transport)
+	connections := transport.New(tlsConfig, cfg.Proxy)
+	wrapped, err := rest.HTTPWrappersForConfig(cfg, transport.Steady{Next: connections})
 	if err != nil {
 		return nil, nil, err
 	}
-	return &http.Client{Transport: wrapped, Timeout: cfg.Timeout}, transport, nil
+	return &http.Client{Transport: wrapped, Timeout: cfg.Timeout}, connections, nil
 }
 
 func withSystemRoots(ca []byte) (*x509.CertPool, error) {
@@ -136,7 +153,20 @@ func (m *member) greet(ctx context.Context) error {
 	return nil
 }
 
-func (m *member) close() { m.transport.CloseIdleConnections() }
+func (m *member) close() {
+	if m.transport != nil { // the hub's own connections are not this member's to close
+		m.transport.CloseIdleConnections()
+	}
+}
+
+// asAgent is the same member with the rights of the agent in that namespace: on the hub's own cluster the hub may install an
+// agent, but only the agent itself may do whatever it was asked to do. Elsewhere the kubeconfig is for all of it.
+func (m *member) asAgent(namespace string) (*member, error) {
+	if m.agent == nil {
+		return m, nil
+	}
+	return m.agent(namespace)
+}
 
 // resources are the kinds an agent consists of. Knowing them saves a discovery for each import.
 var resources = map[string]schema.GroupVersionResource{

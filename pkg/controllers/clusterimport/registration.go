@@ -3,6 +3,7 @@ package clusterimport
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -13,12 +14,14 @@ import (
 
 // registrationFor is what the agent's registration is to be made for: "<UID of the Cluster>", and behind a slash what made
 // the one before it void. It stays the same until there is a new cause, so that a cause that is over asks for nothing.
-func registrationFor(cluster *fleet.Cluster, s standing.Standing) string {
+func registrationFor(cluster *fleet.Cluster, s standing.Standing, now time.Time) string {
 	switch {
 	case s.Revoked != nil:
 		return caused(cluster.UID, string(s.Revoked.UID))
 	case s.Lost(cluster):
 		return caused(cluster.UID, fmt.Sprintf("lost-%d", cluster.Status.Agent.LastSeen.Unix()))
+	case standing.Expired(cluster, now):
+		return caused(cluster.UID, fmt.Sprintf("expired-%d", cluster.Status.Agent.CredentialExpires.Unix()))
 	}
 	if last := cluster.Status.Import; last != nil && strings.HasPrefix(last.RegistrationOf, caused(cluster.UID, "")) {
 		return last.RegistrationOf

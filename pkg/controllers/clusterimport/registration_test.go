@@ -51,6 +51,15 @@ func TestWhatARegistrationIsMadeFor(t *testing.T) {
 			name: "an agent that was never there", want: "uid",
 			change: func(c *fleet.Cluster) { silent(c).Status.Agent.LastSeen = metav1.Time{} },
 		},
+		{name: "a credential that has ended while the agent was away", standing: granted, change: func(c *fleet.Cluster) {
+			silent(c).Status.Agent.CredentialExpires = &metav1.Time{Time: heard.Add(58 * time.Minute)}
+		}, want: "uid/expired-4480"},
+		{name: "one that has ended a moment ago", standing: granted, change: func(c *fleet.Cluster) {
+			silent(c).Status.Agent.CredentialExpires = &metav1.Time{Time: heard.Add(59*time.Minute + time.Second)}
+		}, want: "uid"},
+		{name: "one that was to end, and the agent is heard of", standing: granted, change: func(c *fleet.Cluster) {
+			c.Status.Agent.CredentialExpires = &metav1.Time{Time: heard.Time}
+		}, want: "uid"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := installed()
@@ -58,7 +67,7 @@ func TestWhatARegistrationIsMadeFor(t *testing.T) {
 			if row.change != nil {
 				row.change(c)
 			}
-			assert.Equal(t, row.want, registrationFor(c, row.standing))
+			assert.Equal(t, row.want, registrationFor(c, row.standing, heard.Add(time.Hour)))
 		})
 	}
 }
@@ -117,9 +126,9 @@ func TestAgentOfAnotherReleaseIsSentToEachNewWayOnce(t *testing.T) {
 	first := atAnotherWay(c, "uid", delivery{apiServerURL: "https://moved"})
 	c.Status.APIServerURL, c.Status.APIServerCAHash, c.Status.Import.RegistrationOf = "https://moved", registration.CAHash(nil), first
 	granted := standing.Standing{Granted: true}
-	assert.Equal(t, first, atAnotherWay(c, registrationFor(c, granted), delivery{apiServerURL: "https://moved"}))
-	assert.NotEqual(t, first, atAnotherWay(c, registrationFor(c, granted), delivery{apiServerURL: "https://again"}))
-	assert.False(t, void(c.Status.Import, registrationFor(c, granted)), "which is no reason for another import")
+	assert.Equal(t, first, atAnotherWay(c, registrationFor(c, granted, time.Unix(0, 0)), delivery{apiServerURL: "https://moved"}))
+	assert.NotEqual(t, first, atAnotherWay(c, registrationFor(c, granted, time.Unix(0, 0)), delivery{apiServerURL: "https://again"}))
+	assert.False(t, void(c.Status.Import, registrationFor(c, granted, time.Unix(0, 0))), "which is no reason for another import")
 }
 
 // The version before this one had URL and CA in the key, and did not note what it was for.

@@ -134,8 +134,12 @@ func (p *pass) cleanStale(m *member, last *fleet.ImportStatus) outcome.Outcome {
 	stale := last.StaleAgentNamespaces
 	a := p.pool.attempt(key, m.fingerprint+"/"+strings.Join(stale, ","), p.pool.turns.among(m.server, func(ctx context.Context) callResult {
 		defer m.close()
+		agent, err := m.asAgent(last.AgentNamespace)
+		if err != nil {
+			return callResult{failure: failed(fleet.ReasonError, "%s", err)}
+		}
 		for _, namespace := range stale {
-			if f := m.cleanMoved(ctx, p.cluster, namespace, last.PullSecrets); f != nil {
+			if f := agent.cleanMoved(ctx, p.cluster, namespace, last.PullSecrets); f != nil {
 				return callResult{failure: f}
 			}
 		}

@@ -33,6 +33,8 @@ func (s *Step) Reconcile(ctx context.Context, cluster *fleet.Cluster) outcome.Ou
 	switch {
 	case cluster.Spec.KubeConfigSecret == "":
 		return outcome.Done(fleet.ReasonAgentInitiated, "")
+	case cluster.Spec.Quarantined:
+		return outcome.Skip() // an import would bring the agent back; condition Registered says why there is none
 	case agentspec.LocalDisabled(hub, cluster):
 		return (&pass{Step: s, cluster: cluster, hub: hub}).disable(ctx)
 	}
@@ -91,7 +93,7 @@ func (p *pass) learn() error {
 		tokenGone:       p.tokenGone(),
 		served:          agentspec.ServedByBundle(p.hub, p.cluster),
 		manifest:        agentspec.ManifestHash(agentspec.Options(p.Context, p.cluster, "")),
-		registrationFor: registrationFor(p.cluster, requests),
+		registrationFor: registrationFor(p.cluster, requests, p.Clock.Now()),
 	}
 	return err
 }

@@ -15,7 +15,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// findCluster finds the Cluster that has the request's identity, or creates it.
+// findCluster finds the Cluster that has the request's identity, or the name of the one to be made: that is made only after
+// the request has been judged.
 func (p *pass) findCluster(context.Context) outcome.Outcome {
 	clientID := p.request.Spec.ClientID
 	owners, err := p.known.GetByIndex(index.ByClientID, index.Key(p.request.Namespace, clientID))
@@ -35,7 +36,8 @@ func (p *pass) findCluster(context.Context) outcome.Outcome {
 	case match.Create != "" && p.hadCluster():
 		return outcome.Skip() // Kubernetes is about to remove the request with it
 	case match.Create != "":
-		return p.createCluster(match.Create)
+		p.newCluster = match.Create
+		return ok
 	}
 	p.cluster = named(match.Use, append(owners, sameName)...)
 	return ok
@@ -81,30 +83,53 @@ func known(c *fleet.Cluster) *registration.Known {
 
 // createCluster leaves the rest to the cluster controller; the event of the namespace it makes brings the request back.
 // One that exists already was created by another pass and is about to reach the cache.
-func (p *pass) createCluster(name string) outcome.Outcome {
-	_, err := p.clusters.Create(&fleet.Cluster{
+func (p *pass) createCluster(context.Context) outcome.Outcome {
+	if p.cluster != nil {
+		return ok
+	}
+	_, err := p.clusters.Create(p.clusterToMake())
+	switch {
+	case apierrors.IsInvalid(err):
+		return outcome.Stalled(fleet.ReasonError, fmt.Sprintf(
+			"Cluster %s cannot be made; correct spec.labels of ClusterRegistrationToken %s: %v", p.newCluster, p.token.Name, err))
+	case err != nil && !apierrors.IsAlreadyExists(err):
+		return failed(fmt.Errorf("creating Cluster %s/%s: %w", p.request.Namespace, p.newCluster, err))
+	}
+	return outcome.Wait(fleet.ReasonWaitingForCluster, fmt.Sprintf("waiting for Cluster %s to get its namespace", p.newCluster))
+}
+
+func (p *pass) clusterToMake() *fleet.Cluster {
+	labels := registration.NewClusterLabels(p.newCluster, p.request.Spec.ClusterLabels, p.Config.Get().IgnoreClusterRegistrationLabels)
+	registration.ImposeLabels(labels, p.token.Spec.Labels)
+	return &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace:  p.request.Namespace,
-			Name:       name,
-			Labels:     registration.NewClusterLabels(name, p.request.Spec.ClusterLabels, p.Config.Get().IgnoreClusterRegistrationLabels),
-			Finalizers: []string{fleet.ClusterFinalizer},
+			Namespace: p.request.Namespace, Name: p.newCluster, Labels: labels, Finalizers: []string{fleet.ClusterFinalizer},
 		},
 		Spec: fleet.ClusterSpec{ClientID: p.request.Spec.ClientID},
-	})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return failed(fmt.Errorf("creating Cluster %s/%s: %w", p.request.Namespace, name, err))
 	}
-	return outcome.Wait(fleet.ReasonWaitingForCluster, fmt.Sprintf("waiting for Cluster %s to get its namespace", name))
+}
+
+// clusterName is the name of the Cluster the request is about, which need not exist yet.
+func (p *pass) clusterName() string {
+	if p.cluster != nil {
+		return p.cluster.Name
+	}
+	return p.newCluster
+}
+
+// leaveToOthers stops before anybody judges what is the business of another controller.
+func (p *pass) leaveToOthers(context.Context) outcome.Outcome {
+	if p.cluster == nil || p.cluster.Labels[fleet.ClusterManagementLabel] == "" {
+		return ok
+	}
+	return outcome.Wait(fleet.ReasonManagedElsewhere, fmt.Sprintf(
+		"Cluster %s is handed to another controller by its label %s", p.cluster.Name, fleet.ClusterManagementLabel))
 }
 
 // waitForNamespace looks whether the cluster controller has made the cluster namespace. The status only says that it has:
 // which namespace that is, is computed, for an agent may have written to the status.
 func (p *pass) waitForNamespace(context.Context) outcome.Outcome {
-	switch {
-	case p.cluster.Labels[fleet.ClusterManagementLabel] != "":
-		return outcome.Wait(fleet.ReasonManagedElsewhere, fmt.Sprintf(
-			"Cluster %s is handed to another controller by its label %s", p.cluster.Name, fleet.ClusterManagementLabel))
-	case p.cluster.Status.Namespace != p.clusterNamespace():
+	if p.cluster.Status.Namespace != p.clusterNamespace() {
 		return outcome.Wait(fleet.ReasonWaitingForCluster, fmt.Sprintf("waiting for Cluster %s to get its namespace", p.cluster.Name))
 	}
 	return ok
@@ -117,6 +142,9 @@ func (p *pass) clusterNamespace() string {
 // bindToCluster makes the Cluster the owner of the request, so that it goes with it. That holds for a request that will be
 // refused as well: left behind by a deleted Cluster, it would make the Cluster anew.
 func (p *pass) bindToCluster(context.Context) outcome.Outcome {
+	if p.cluster == nil {
+		return ok
+	}
 	owner := metav1.OwnerReference{
 		APIVersion: fleet.SchemeGroupVersion.String(), Kind: "Cluster", Name: p.cluster.Name, UID: p.cluster.UID,
 	}
@@ -130,7 +158,8 @@ func (p *pass) bindToCluster(context.Context) outcome.Outcome {
 		return failed(err)
 	}
 	p.fresh.Wrote(latest)
-	p.request = latest
+	// The status may be newer than the one the pass began with: a person's approval that came meanwhile must stay.
+	p.request, p.after = latest, latest.Status.DeepCopy()
 	return ok
 }
 

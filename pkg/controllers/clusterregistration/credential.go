@@ -46,6 +46,12 @@ func (p *pass) ensureCredential(ctx context.Context) outcome.Outcome {
 	} else if err != nil {
 		return failed(err)
 	}
+	if isRefusal(existing) { // the time of the credential begins with a Secret of its own
+		if err := p.withdrawRefusal(ctx); err != nil {
+			return failed(err)
+		}
+		return p.createCredential(ctx)
+	}
 	return p.keepCredential(ctx, existing)
 }
 
@@ -118,8 +124,7 @@ func (p *pass) renewCredential(ctx context.Context, existing *corev1.Secret) out
 
 // newCredential returns the Secret, or nil and why there is none yet.
 func (p *pass) newCredential(ctx context.Context) (*corev1.Secret, outcome.Outcome) {
-	account := credential.Account{Namespace: p.clusterNamespace(), Name: p.accountName()}
-	issued, err := p.Issuer.Issue(ctx, account, credential.LongLived)
+	issued, err := p.issue(ctx)
 	switch {
 	case errors.Is(err, credential.ErrPending):
 		return nil, outcome.Wait(fleet.ReasonWaitingForCredential, err.Error())
@@ -127,6 +132,15 @@ func (p *pass) newCredential(ctx context.Context) (*corev1.Secret, outcome.Outco
 		return nil, failed(err)
 	}
 	return p.credentialSecret(issued.Token), ok
+}
+
+// issue gives a short life only to what is renewed. If the API server makes it shorter still, that is as good.
+func (p *pass) issue(ctx context.Context) (credential.Issued, error) {
+	account := credential.Account{Namespace: p.clusterNamespace(), Name: p.accountName()}
+	if renews(p.request) {
+		return p.Issuer.Request(ctx, account, p.Config.Get().Registration.Lifetime())
+	}
+	return p.Issuer.Issue(ctx, account, credential.LongLived)
 }
 
 func (p *pass) credentialSecret(token credential.Token) *corev1.Secret {

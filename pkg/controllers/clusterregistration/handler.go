@@ -2,21 +2,25 @@ package clusterregistration
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
+	rbaccontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/rbac/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/contentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/policy"
 )
 
 const (
 	// patience is how old a waiting request gets before its status says what it waits for. Most waits end within
-	// milliseconds, and a write for each would cost as much as the registration.
+	// milliseconds, and a write for each would cost as much as the registration. What a person is to hear of is said at once.
 	patience = 2 * time.Second
 )
 
@@ -31,6 +35,12 @@ type handler struct {
 	secrets  corecontrollers.SecretCache
 	sets     desiredset.Sets
 	fresh    writes.Freshness
+	policy   atomic.Pointer[policy.Policy]
+	turns    turns
+
+	bindings        rbaccontrollers.RoleBindingCache
+	clusterBindings rbaccontrollers.ClusterRoleBindingCache
+	contentRoles    *contentrole.Roles // nil where Fleet's own controllers make the BundleDeployments
 }
 
 func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
@@ -42,8 +52,20 @@ func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fle
 	case request.DeletionTimestamp != nil, request.Labels[fleet.ClusterManagementLabel] != "", h.fresh.IsStale(request):
 		return request, nil
 	}
+	if !request.Status.Granted {
+		done := h.turns.take(request)
+		if done == nil {
+			h.requests.EnqueueAfter(request.Namespace, request.Name, nextTurn())
+			return request, nil
+		}
+		defer done()
+	}
 	p := &pass{handler: h, request: request, after: request.Status.DeepCopy()}
-	return h.finish(p, p.run(ctx))
+	out := p.run(ctx)
+	if err := p.answer(ctx, out); err != nil {
+		out.Err = errors.Join(out.Err, err)
+	}
+	return h.finish(p, out)
 }
 
 // finish writes the status, emits the event of a transition and says when the request is looked at next.
@@ -62,6 +84,8 @@ func (h *handler) finish(p *pass, out outcome.Outcome) (*fleet.ClusterRegistrati
 	if written {
 		h.fresh.Wrote(latest)
 		transition.Record(h.Events, latest)
+		p.alarm(transition)
+		p.recordApproval(latest)
 	}
 	if out.After > 0 {
 		h.requests.EnqueueAfter(latest.Namespace, latest.Name, out.After)
@@ -70,5 +94,5 @@ func (h *handler) finish(p *pass, out outcome.Outcome) (*fleet.ClusterRegistrati
 }
 
 func (h *handler) tooEarlyToTell(request *fleet.ClusterRegistration, out outcome.Outcome) bool {
-	return out.IsWait() && h.Clock.Since(request.CreationTimestamp.Time) < patience
+	return out.IsWait() && !out.Tell && h.Clock.Since(request.CreationTimestamp.Time) < patience
 }

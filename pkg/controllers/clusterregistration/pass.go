@@ -15,8 +15,13 @@ type pass struct {
 	request *fleet.ClusterRegistration
 	after   *fleet.ClusterRegistrationStatus
 
-	cluster *fleet.Cluster
-	reader  *registration.Token // whose ServiceAccount may read the credential
+	cluster    *fleet.Cluster
+	newCluster string                          // the name of the Cluster to be made where there is none
+	token      *fleet.ClusterRegistrationToken // the agent registers with
+	reader     *registration.Token             // whose ServiceAccount may read the credential: that of the token
+	origin     registration.Origin             // who created the request
+
+	approval *outcome.Transition // of condition Approved
 }
 
 func (p *pass) run(ctx context.Context) outcome.Outcome {
@@ -37,14 +42,20 @@ func (p *pass) run(ctx context.Context) outcome.Outcome {
 
 type step func(context.Context) outcome.Outcome
 
+// toGrant makes nothing before the request has been judged.
 func (p *pass) toGrant() []step {
 	return []step{
 		p.findCluster,
 		p.bindToCluster,
-		p.waitForNamespace,
+		p.leaveToOthers,
 		p.refuseLatecomer,
-		p.findReader,
+		p.proveOrigin,
+		p.cutOff,
+		p.judge,
 		p.refuseTaken,
+		p.countUse,
+		p.createCluster,
+		p.waitForNamespace,
 		p.ensureRights,
 		p.ensureCredential,
 		p.supersede,
@@ -59,6 +70,8 @@ func (p *pass) toKeep() []step {
 		p.noticeRevocation,
 		p.keepReader,
 		p.ensureRights,
+		p.refreshCredential,
+		p.supersedeUsed,
 	}
 }
 

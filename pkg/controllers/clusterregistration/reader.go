@@ -3,7 +3,6 @@ package clusterregistration
 import (
 	"context"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -14,27 +13,22 @@ import (
 
 // findReader finds the token the agent registers with: its ServiceAccount gets the right to read the credential.
 func (p *pass) findReader(context.Context) outcome.Outcome {
+	p.origin = registration.OriginOf(p.request, p.recording())
 	claimed := p.request.Labels[fleet.RegistrationTokenLabel]
-	named, err := p.namedToken(claimed)
+	candidates, err := p.candidates(claimed)
 	if err != nil {
 		return failed(err)
 	}
-	importToken, err := p.importToken()
-	if err != nil {
-		return failed(err)
-	}
-	var all []registration.Token
-	if claimed == "" && importToken == nil {
-		all, err = p.namespaceTokens()
-	}
-	if err != nil {
-		return failed(err)
-	}
-	reader, refusal := registration.MatchToken(claimed, named, importToken, all)
+	reader, refusal := p.choose(claimed, readersOf(candidates))
 	if refusal != nil {
 		return refused(refusal).In(p.RecheckDelay())
 	}
 	p.reader = reader
+	for _, token := range candidates {
+		if token.Name == reader.Name {
+			p.token = token
+		}
+	}
 	return ok
 }
 
@@ -46,44 +40,56 @@ func (p *pass) keepReader(ctx context.Context) outcome.Outcome {
 	return ok
 }
 
-func (p *pass) namedToken(claimed string) (*registration.Token, error) {
+// candidates are the tokens the agent may hold. Agents that name none, which no current release does, may hold any of the
+// namespace; only for them all are listed.
+func (p *pass) candidates(claimed string) (usable []*fleet.ClusterRegistrationToken, err error) {
+	var tokens []*fleet.ClusterRegistrationToken
 	if claimed == "" {
-		return nil, nil
+		tokens, err = p.tokens.List(p.request.Namespace, labels.Everything())
+	} else {
+		tokens, err = p.tokens.GetByIndex(index.ByToken, index.Key(p.request.Namespace, claimed))
 	}
-	tokens, err := p.tokens.GetByIndex(index.ByToken, index.Key(p.request.Namespace, claimed))
-	if err != nil || len(tokens) == 0 {
-		return nil, err
-	}
-	return usable(tokens[0]), nil
-}
-
-func (p *pass) importToken() (*registration.Token, error) {
-	token, err := p.tokens.Get(p.request.Namespace, registration.ImportTokenName(p.cluster.Name))
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	} else if err != nil {
-		return nil, err
-	}
-	return usable(token), nil
-}
-
-// namespaceTokens is for agents that name no token, which no current release makes: only for them the tokens of a
-// namespace are listed.
-func (p *pass) namespaceTokens() (all []registration.Token, err error) {
-	tokens, err := p.tokens.List(p.request.Namespace, labels.Everything())
 	for _, token := range tokens {
-		if t := usable(token); t != nil {
-			all = append(all, *t)
+		if token.DeletionTimestamp == nil {
+			usable = append(usable, token)
 		}
 	}
-	return all, err
+	return usable, err
 }
 
-func usable(token *fleet.ClusterRegistrationToken) *registration.Token {
-	if token.DeletionTimestamp != nil {
-		return nil
+// choose prefers what the API server recorded to what follows from there being but one token.
+func (p *pass) choose(claimed string, candidates []registration.Token) (*registration.Token, *registration.Refusal) {
+	if claimed == "" {
+		if recorded := p.origin.TokenOf(p.request.Namespace, candidates); recorded != nil {
+			return recorded, nil
+		}
+		return registration.MatchToken(claimed, nil, byName(candidates, registration.ImportTokenName(p.clusterName())), candidates)
 	}
-	return &registration.Token{
+	if len(candidates) == 0 {
+		return registration.MatchToken(claimed, nil, nil, nil)
+	}
+	return registration.MatchToken(claimed, &candidates[0], nil, nil)
+}
+
+func byName(tokens []registration.Token, name string) *registration.Token {
+	for i := range tokens {
+		if tokens[i].Name == name {
+			return &tokens[i]
+		}
+	}
+	return nil
+}
+
+func readersOf(tokens []*fleet.ClusterRegistrationToken) []registration.Token {
+	readers := make([]registration.Token, 0, len(tokens))
+	for _, token := range tokens {
+		readers = append(readers, readerOf(token))
+	}
+	return readers
+}
+
+func readerOf(token *fleet.ClusterRegistrationToken) registration.Token {
+	return registration.Token{
 		Name:           token.Name,
 		ServiceAccount: registration.TokenServiceAccount(token.Name, string(token.UID)),
 	}

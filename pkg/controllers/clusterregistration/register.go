@@ -11,10 +11,12 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/contentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
 	"github.com/muster-fleet/muster/pkg/controllers/related"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 const (
@@ -41,15 +43,22 @@ func Register(ctx context.Context, c *app.Context) {
 		secrets:  secrets.Cache(),
 		sets:     desiredset.New(c.Apply, accounts, roles, bindings, clusterBindings),
 	}
+	h.bindings, h.clusterBindings = bindings.Cache(), clusterBindings.Cache()
+	if !c.DisableBundles {
+		h.contentRoles = contentrole.New(c)
+	}
 	secrets.Cache().AddIndexer(secretsByRequest, requestOfSecret)
 	accounts.Cache().AddIndexer(accountsByRequest, requestOfAccount)
 
 	requests.OnChange(ctx, name, guard.Handler(c.Passes, name, h.onChange))
 	secrets.OnChange(ctx, expiryName, guard.Handler(c.Passes, expiryName, h.expireCredential))
 
+	h.watchRules()
 	related.OnAnyChange(clusters, requests, h.waitingForCluster)
+	h.onQuarantine(clusters)
 	related.OnAnyChange(tokens, requests, h.waitingForToken)
 	related.OnAnyChange(secrets, requests, h.waitingForTokenSecret)
+	related.OnAnyChange(secrets, requests, h.waitingForAnswer)
 	for _, made := range []related.Source{accounts, secrets, roles, bindings, clusterBindings} {
 		related.OnAnyChange(made, requests, h.orphanOf)
 	}
@@ -62,14 +71,14 @@ func Register(ctx context.Context, c *app.Context) {
 var requestOf = related.MadeFor(requestKind)
 
 // waitingForCluster finds the requests that a change of a Cluster may help: those of its agent, and those whose new Cluster
-// it keeps from being made by having its name.
+// it keeps from being made by having its name. Also the one whose credential the agent has begun to use.
 func (h *handler) waitingForCluster(cluster *fleet.Cluster) []types.NamespacedName {
 	requests, _ := h.cache.GetByIndex(index.ByNewCluster, index.Key(cluster.Namespace, cluster.Name))
+	var own []*fleet.ClusterRegistration
 	if cluster.Spec.ClientID != "" {
-		own, _ := h.cache.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
-		requests = append(requests, own...)
+		own, _ = h.cache.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
 	}
-	return ungranted(requests)
+	return append(ungranted(append(requests, own...)), h.inUse(cluster, own)...)
 }
 
 // waitingForToken finds the requests that name a token, and those that name none: whether theirs can be told depends on
@@ -90,6 +99,20 @@ func (h *handler) waitingForTokenSecret(secret *corev1.Secret) []types.Namespace
 		return nil
 	}
 	return requestOf(account)
+}
+
+// waitingForAnswer finds the requests of the agent whose answer is made, or taken away: while it is there the identity is held.
+func (h *handler) waitingForAnswer(secret *corev1.Secret) []types.NamespacedName {
+	if secret.Type != registration.SecretTypeCredential || isRefusal(secret) {
+		return nil
+	}
+	key := requestKeyOf(secret)
+	answered, err := h.cache.Get(key.Namespace, key.Name)
+	if err != nil {
+		return nil
+	}
+	rivals, _ := h.cache.GetByIndex(index.ByClientID, index.Key(answered.Namespace, answered.Spec.ClientID))
+	return ungranted(rivals)
 }
 
 // orphanOf finds the request something was made for when that request is gone already, deleted while no hub was running,

@@ -126,22 +126,25 @@ func (h *handler) deleteSecret(ctx context.Context, secret *corev1.Secret) error
 	return nil
 }
 
-// expireCredential removes a credential Secret at the end of its time.
+// expireCredential removes a credential Secret at the end of its time, and a refusal with its request.
 func (h *handler) expireCredential(_ string, secret *corev1.Secret) (*corev1.Secret, error) {
 	if secret == nil || secret.DeletionTimestamp != nil || !h.isCredential(secret) {
 		return secret, nil
+	}
+	ctx, cancel := h.Passes.Context()
+	defer cancel()
+	if isRefusal(secret) {
+		return secret, h.dropRefusal(ctx, secret)
 	}
 	left := credentialLifetime - h.Clock.Since(secret.CreationTimestamp.Time)
 	if left > 0 {
 		h.Core.Secret().EnqueueAfter(secret.Namespace, secret.Name, left)
 		return secret, nil
 	}
-	ctx, cancel := h.Passes.Context()
-	defer cancel()
 	return secret, h.deleteSecret(ctx, secret)
 }
 
 func (h *handler) isCredential(secret *corev1.Secret) bool {
 	return secret.Namespace == h.RegistrationNamespace() && secret.Type == registration.SecretTypeCredential &&
-		secret.Labels[fleet.ClusterLabel] != ""
+		(secret.Labels[fleet.ClusterLabel] != "" || isRefusal(secret))
 }

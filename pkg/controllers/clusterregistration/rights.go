@@ -20,8 +20,13 @@ const setID = "cluster-registration"
 
 // ensureRights makes the agent's ServiceAccount and everything that says what it, and the registering identity, may do.
 func (p *pass) ensureRights(ctx context.Context) outcome.Outcome {
-	id := registration.OwnedSetID(setID, p.request.Namespace, p.request.Name)
-	err := p.sets.Ensure(ctx, id, p.request, p.rights()...)
+	err := p.ensureContentRole(ctx)
+	if err == nil {
+		err = p.sets.Ensure(ctx, registration.OwnedSetID(setID, p.request.Namespace, p.request.Name), p.request, p.rights()...)
+	}
+	if err == nil {
+		err = p.dropWideRights(ctx)
+	}
 	var foreign *desiredset.ForeignError
 	switch {
 	case errors.As(err, &foreign):
@@ -32,10 +37,27 @@ func (p *pass) ensureRights(ctx context.Context) outcome.Outcome {
 	return ok
 }
 
+// ensureContentRole comes before the binding to it, which would be refused.
+func (p *pass) ensureContentRole(ctx context.Context) error {
+	if p.contentRoles == nil || p.cluster.Spec.Quarantined {
+		return nil
+	}
+	return p.contentRoles.Exist(ctx, p.cluster)
+}
+
+// rights are all that a request is given. Of a Cluster in quarantine that is the bare identity.
 func (p *pass) rights() []runtime.Object {
 	objects := []runtime.Object{p.account()}
+	if p.cluster.Spec.Quarantined {
+		return objects
+	}
 	objects = append(objects, p.statusRights()...)
-	objects = append(objects, p.bundleRights(), p.contentRights())
+	if p.DisableBundles {
+		objects = append(objects, p.stockRights()...)
+	} else {
+		objects = append(objects, p.agentRights(append(bundleRules(), p.renewalRules()...))...)
+		objects = append(objects, p.contentRights())
+	}
 	return append(objects, p.readerRights()...)
 }
 
@@ -82,22 +104,51 @@ func (p *pass) statusRights() []runtime.Object {
 	}
 }
 
-// bundleRights let the agent read its BundleDeployments, and report on them.
-func (p *pass) bundleRights() runtime.Object {
-	return &rbacv1.RoleBinding{
-		ObjectMeta: managed(p.clusterNamespace(), p.request.Name),
-		Subjects:   p.agent(),
-		RoleRef:    role("ClusterRole", registration.ClusterRoleBundleDeployment),
+// bundleRules let the agent read its BundleDeployments, and report on them. There is nothing else for it in its namespace:
+// the hub puts the values of a Bundle into the BundleDeployment, and makes no Secret or ConfigMap there that an agent reads.
+func bundleRules() []rbacv1.PolicyRule {
+	group := []string{fleet.SchemeGroupVersion.Group}
+	return []rbacv1.PolicyRule{
+		{Verbs: []string{"get", "list", "watch"}, APIGroups: group, Resources: []string{"bundledeployments"}},
+		{Verbs: []string{"update", "patch"}, APIGroups: group, Resources: []string{"bundledeployments/status"}},
 	}
 }
 
-// contentRights let the agent read Contents, which are cluster-scoped.
+// agentRights are what the agent may do in the cluster namespace.
+func (p *pass) agentRights(rules []rbacv1.PolicyRule) []runtime.Object {
+	if len(rules) == 0 {
+		return nil
+	}
+	name := managed(p.clusterNamespace(), registration.AgentRoleName(p.accountName()))
+	return []runtime.Object{
+		&rbacv1.Role{ObjectMeta: name, Rules: rules},
+		&rbacv1.RoleBinding{ObjectMeta: name, Subjects: p.agent(), RoleRef: role("Role", name.Name)},
+	}
+}
+
+// contentRights let the agent read the Contents that its BundleDeployments name; contentrole keeps the ClusterRole.
 func (p *pass) contentRights() runtime.Object {
 	return &rbacv1.ClusterRoleBinding{
-		ObjectMeta: managed("", registration.ContentBindingName(p.accountName())),
+		ObjectMeta: managed("", registration.OwnContentBindingName(p.accountName())),
 		Subjects:   p.agent(),
-		RoleRef:    role("ClusterRole", registration.ClusterRoleContent),
+		RoleRef:    role("ClusterRole", registration.ContentRoleName(p.clusterNamespace())),
 	}
+}
+
+// stockRights are for BundleDeployments that Fleet's own controllers make: this hub does not know which Contents those name,
+// and which Secrets and ConfigMaps are put beside them.
+func (p *pass) stockRights() []runtime.Object {
+	return append(p.agentRights(p.renewalRules()),
+		&rbacv1.RoleBinding{
+			ObjectMeta: managed(p.clusterNamespace(), p.request.Name),
+			Subjects:   p.agent(),
+			RoleRef:    role("ClusterRole", registration.ClusterRoleBundleDeployment),
+		},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: managed("", registration.ContentBindingName(p.accountName())),
+			Subjects:   p.agent(),
+			RoleRef:    role("ClusterRole", registration.ClusterRoleContent),
+		})
 }
 
 // readerRights let the registering identity read this one credential.

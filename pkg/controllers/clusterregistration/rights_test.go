@@ -7,11 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rancher/wrangler/v3/pkg/apply"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/yaml"
@@ -42,19 +44,69 @@ func somePass() *pass {
 }
 
 func TestRightsOfAnAgentAreJustThese(t *testing.T) {
+	for golden, change := range map[string]func(*pass){
+		"rights": func(*pass) {},
+		"rights-of-one-that-renews": func(p *pass) {
+			p.request.Annotations = map[string]string{"muster.fleet.cattle.io/credential-renewal": "true"}
+		},
+		"rights-beside-fleet": func(p *pass) { p.DisableBundles = true },
+	} {
+		t.Run(golden, func(t *testing.T) {
+			p := somePass()
+			change(p)
+			requireGolden(t, "testdata/"+golden+".golden.yaml", p.rights())
+		})
+	}
+}
+
+func requireGolden(t *testing.T, file string, objects []runtime.Object) {
+	t.Helper()
 	var all strings.Builder
-	for _, object := range somePass().rights() {
+	for _, object := range objects {
 		data, err := yaml.Marshal(object)
 		require.NoError(t, err)
 		all.WriteString("---\n# " + typeName(object) + "\n" + string(data))
 	}
 	if *update {
 		require.NoError(t, os.MkdirAll("testdata", 0o750))
-		require.NoError(t, os.WriteFile("testdata/rights.golden.yaml", []byte(all.String()), 0o600))
+		require.NoError(t, os.WriteFile(file, []byte(all.String()), 0o600))
 	}
-	want, err := os.ReadFile("testdata/rights.golden.yaml")
+	want, err := os.ReadFile(file)
 	require.NoError(t, err, "run the test with -update")
 	assert.Equal(t, string(want), all.String())
+}
+
+func TestAClusterInQuarantineLeavesItsAgentTheBareIdentity(t *testing.T) {
+	p := somePass()
+	p.cluster.Spec.Quarantined = true
+	assert.Equal(t, []runtime.Object{p.account()}, p.rights())
+}
+
+func TestOnlyBindingsThatWereMadeForTheRequestAreWide(t *testing.T) {
+	p := somePass()
+	for _, row := range []struct {
+		name   string
+		change func(*rbacv1.RoleBinding)
+		wide   bool
+	}{
+		{"as Fleet made it", func(*rbacv1.RoleBinding) {}, true},
+		{"to all Contents", func(b *rbacv1.RoleBinding) { b.RoleRef.Name = "fleet-content" }, true},
+		{"to a Role", func(b *rbacv1.RoleBinding) { b.RoleRef.Kind = "Role" }, false},
+		{"to something else", func(b *rbacv1.RoleBinding) { b.RoleRef.Name = "view" }, false},
+		{"of another request", func(b *rbacv1.RoleBinding) { b.Annotations[apply.LabelName] = "request-x" }, false},
+		{"of another namespace", func(b *rbacv1.RoleBinding) { b.Annotations[apply.LabelNamespace] = "x" }, false},
+		{"of another kind", func(b *rbacv1.RoleBinding) { b.Annotations[apply.LabelGVK] = "v1, Kind=Pod" }, false},
+		{"a person's", func(b *rbacv1.RoleBinding) { b.Annotations = nil }, false},
+	} {
+		binding := &rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+				apply.LabelGVK: "fleet.cattle.io/v1alpha1, Kind=ClusterRegistration", apply.LabelNamespace: "fleet-default", apply.LabelName: "request-abc",
+			}},
+			RoleRef: role("ClusterRole", "fleet-bundle-deployment"),
+		}
+		row.change(binding)
+		assert.Equal(t, row.wide, p.isWide(binding, binding.RoleRef), row.name)
+	}
 }
 
 func typeName(object any) string {
@@ -192,14 +244,6 @@ func TestGrantedRequestsAreNotBroughtBack(t *testing.T) {
 	waits, granted := somePass().request, somePass().request
 	granted.Name, granted.Status.Granted = "granted", true
 	assert.Equal(t, []types.NamespacedName{{Namespace: "fleet-default", Name: "request-abc"}}, ungranted([]*fleet.ClusterRegistration{granted, waits}))
-}
-
-func TestTokenThatGoesGivesNoRights(t *testing.T) {
-	token := &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: "token", UID: "uid"}}
-	assert.Equal(t, &registration.Token{Name: "token", ServiceAccount: "token-uid"}, usable(token))
-	gone := metav1.NewTime(noon)
-	token.DeletionTimestamp = &gone
-	assert.Nil(t, usable(token))
 }
 
 func TestClustersAreFoundByName(t *testing.T) {

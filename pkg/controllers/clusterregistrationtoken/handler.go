@@ -7,14 +7,17 @@ import (
 	"time"
 
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
+	"github.com/rancher/wrangler/v3/pkg/kv"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
@@ -30,12 +33,18 @@ type handler struct {
 	cache    fleetcontrollers.ClusterRegistrationTokenCache
 	accounts corecontrollers.ServiceAccountCache
 	secrets  corecontrollers.SecretCache
+	requests fleetcontrollers.ClusterRegistrationCache
 	sets     desiredset.Sets
 	fresh    writes.Freshness
 }
 
-func (h *handler) onChange(_ string, token *fleet.ClusterRegistrationToken) (*fleet.ClusterRegistrationToken, error) {
-	if token == nil || token.DeletionTimestamp != nil || h.fresh.IsStale(token) {
+func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*fleet.ClusterRegistrationToken, error) {
+	if token == nil {
+		namespace, name := kv.RSplit(key, "/")
+		h.Uses.Forget(types.NamespacedName{Namespace: namespace, Name: name})
+		return nil, nil
+	}
+	if token.DeletionTimestamp != nil || h.fresh.IsStale(token) {
 		return token, nil
 	}
 	ctx, cancel := h.Passes.Context()
@@ -46,7 +55,7 @@ func (h *handler) onChange(_ string, token *fleet.ClusterRegistrationToken) (*fl
 		return token, h.expire(token)
 	}
 	out := h.reconcile(ctx, token, expires)
-	return h.finish(token, expires, out)
+	return h.finish(ctx, token, expires, out)
 }
 
 // expiry is when the token ends; nil for one that does not.
@@ -75,13 +84,18 @@ func (h *handler) expire(token *fleet.ClusterRegistrationToken) error {
 }
 
 func (h *handler) reconcile(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) outcome.Outcome {
-	if h.TokenTTLRequired && !hasTTL(token) {
+	if h.ttlRequired(h.Config.Get()) && !hasTTL(token) {
 		return h.withdraw(ctx, token)
 	}
 	if out := h.ensureRights(ctx, token); !out.IsDone() {
 		return out
 	}
 	return h.ensureValues(ctx, token, expires)
+}
+
+// ttlRequired says whether the process's options or the hub's configuration want every token to end.
+func (h *handler) ttlRequired(hub config.Hub) bool {
+	return h.TokenTTLRequired || hub.Registration.RequireTokenTTL
 }
 
 // withdraw refuses a token that would live for ever where the hub requires an end, and takes back what it was given
@@ -144,8 +158,10 @@ func rights(token *fleet.ClusterRegistrationToken) []runtime.Object {
 	}
 }
 
-// finish writes the status, emits the event of a transition and says when the token is looked at next.
-func (h *handler) finish(token *fleet.ClusterRegistrationToken, expires *metav1.Time, out outcome.Outcome) (*fleet.ClusterRegistrationToken, error) {
+// finish counts uses, writes the status, emits the event of a transition and says when the token is looked at next.
+func (h *handler) finish(
+	ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time, out outcome.Outcome,
+) (*fleet.ClusterRegistrationToken, error) {
 	after := token.DeepCopy()
 	after.Status.Expires = expires
 	switch {
@@ -154,23 +170,28 @@ func (h *handler) finish(token *fleet.ClusterRegistrationToken, expires *metav1.
 	case out.IsStalled(): // what only waits, or failed a moment ago, has not taken anything back
 		after.Status.SecretName = ""
 	}
+	counted, failure := h.countUses(ctx, after)
 	transition := outcome.Set(&after.Status.Conditions, fleet.ConditionReady, out, h.Clock.Now())
 	latest, written, err := writes.Status(h.tokens, token, after)
 	if err != nil {
-		return token, errors.Join(err, out.Err)
+		return token, errors.Join(err, out.Err, failure)
 	}
+	h.Uses.Done(keyOf(token), counted.answered)
 	if written {
 		h.fresh.Wrote(latest)
 		transition.Record(h.Events, latest)
 	}
-	next := out.After
+	h.lookAgain(token, expires, outcome.Earliest(out.After, counted.next))
+	return latest, errors.Join(out.Err, failure)
+}
+
+func (h *handler) lookAgain(token *fleet.ClusterRegistrationToken, expires *metav1.Time, next time.Duration) {
 	if expires != nil {
 		next = outcome.Earliest(next, max(expires.Sub(h.Clock.Now()), time.Millisecond))
 	}
 	if next > 0 {
 		h.tokens.EnqueueAfter(token.Namespace, token.Name, next)
 	}
-	return latest, out.Err
 }
 
 // everyToken is only for changes of the configuration, which concern every token.

@@ -35,8 +35,11 @@ func Register(ctx context.Context, c *app.Context) {
 		cache:    tokens.Cache(),
 		accounts: accounts.Cache(),
 		secrets:  secrets.Cache(),
+		requests: c.Fleet.ClusterRegistration().Cache(),
 		sets:     desiredset.New(c.Apply, accounts, roles, bindings),
 	}
+	h.requests.AddIndexer(requestsByUID, uidOfRequest)
+
 	tokens.OnChange(ctx, name, guard.Handler(c.Passes, name, h.onChange))
 
 	related.OnDamage(accounts, tokens, tokenOf)
@@ -63,9 +66,10 @@ func (h *handler) tokensOfSecret(secret *corev1.Secret) []types.NamespacedName {
 	return tokenOf(account)
 }
 
-// renderAll brings every token back when the values Secrets have become wrong.
+// renderAll brings every token back when the values Secrets have become wrong, or when tokens without an end are refused
+// from now on, or are no more.
 func (h *handler) renderAll(before, after config.Hub) {
-	if before.SameForAgents(after) {
+	if before.SameForAgents(after) && h.ttlRequired(before) == h.ttlRequired(after) {
 		return
 	}
 	for _, token := range h.everyToken() {

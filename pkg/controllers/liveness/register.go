@@ -29,5 +29,7 @@ func newStep(c *app.Context, clusters related.Enqueuer, audible *Audible) *Step 
 		audible:  audible,
 		moments:  workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[types.NamespacedName]{Clock: c.Clock}),
 		beats:    map[types.NamespacedName]beat{},
+
+		instances: map[types.NamespacedName]*instances{},
 	}
 }

@@ -24,8 +24,9 @@ type Step struct {
 	moments  workqueue.TypedDelayingInterface[types.NamespacedName]
 	running  sync.WaitGroup
 
-	mu    sync.Mutex
-	beats map[types.NamespacedName]beat
+	mu        sync.Mutex
+	beats     map[types.NamespacedName]beat
+	instances map[types.NamespacedName]*instances
 }
 
 // Condition is Connected.
@@ -34,15 +35,17 @@ func (s *Step) Condition() string { return fleet.ConditionConnected }
 // Forget drops the beats of a Cluster that is gone.
 func (s *Step) Forget(key string) {
 	namespace, name := kv.RSplit(key, "/")
+	gone := types.NamespacedName{Namespace: namespace, Name: name}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.beats, types.NamespacedName{Namespace: namespace, Name: name})
+	delete(s.beats, gone)
+	delete(s.instances, gone)
 }
 
 // Reconcile takes note of a new beat, judges, and has the Cluster looked at when the judgement may change.
 func (s *Step) Reconcile(_ context.Context, cluster *fleet.Cluster) outcome.Outcome {
 	key := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}
-	b := s.note(key, cluster.Status.Agent)
+	b := s.note(key, cluster)
 	if b.stamp.IsZero() {
 		return outcome.Wait(fleet.ReasonWaitingForAgent, "there was no check-in yet")
 	}
@@ -56,12 +59,13 @@ func (s *Step) Reconcile(_ context.Context, cluster *fleet.Cluster) outcome.Outc
 }
 
 // note remembers the beat. A Cluster without one is remembered too: its first beat is one that the hub saw.
-func (s *Step) note(key types.NamespacedName, agent fleet.AgentStatus) beat {
+func (s *Step) note(key types.NamespacedName, cluster *fleet.Cluster) beat {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last, known := s.beats[key]
-	b := newBeat(last, known, agent, s.Clock.Now())
+	b := newBeat(last, known, cluster.Status.Agent, s.Clock.Now())
 	s.beats[key] = b
+	s.noteInstance(key, cluster, !known || !b.stamp.Equal(&last.stamp), b.intervalOf(s.Config.Get()))
 	return b
 }
 

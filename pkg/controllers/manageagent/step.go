@@ -36,6 +36,9 @@ func (s *Step) Reconcile(_ context.Context, cluster *fleet.Cluster) outcome.Outc
 	if reason, message := agentspec.Unmanaged(s.Config.Get(), cluster); reason != "" {
 		return s.release(cluster, existing, outcome.Done(reason, message))
 	}
+	if cluster.Spec.Quarantined {
+		return outcome.Skip() // nothing is sent to the agent; condition Registered says why
+	}
 	if out := s.mayFollow(cluster, existing); !out.IsDone() {
 		return out
 	}

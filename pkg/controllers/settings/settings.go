@@ -9,11 +9,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
+	"github.com/muster-fleet/muster/pkg/policy"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -34,10 +36,35 @@ func Load(ctx context.Context, c *app.Context) (*Watcher, error) {
 	}
 	w := &Watcher{Context: c, started: true, release: configMap.Annotations[fleet.VersionAnnotation]}
 	// A document that is wrong is reported when the ConfigMap is watched; until it is corrected, the defaults are in force.
-	if hub, _, err := config.ParseHub(configMap.Data[registration.ConfigKey]); err == nil {
-		w.Config.Set(hub)
+	hub, _, err := parse(configMap.Data[registration.ConfigKey])
+	if err != nil {
+		hub = careful(configMap.Data[registration.ConfigKey])
 	}
+	w.Config.Set(hub)
 	return w, nil
+}
+
+// careful are the defaults, but for a document that may have said who is to be let in: nobody is then without a person's word.
+func careful(document string) config.Hub {
+	var says struct {
+		Registration any `json:"registration"`
+	}
+	if err := yaml.Unmarshal([]byte(document), &says); err == nil && says.Registration == nil {
+		return config.Hub{}
+	}
+	return config.Hub{Registration: config.Registration{Approval: fleet.ApprovalManual}}
+}
+
+// parse compiles the rules of the policy too, which the agent, for which config is as well, has no use for.
+func parse(document string) (config.Hub, []string, error) {
+	hub, warnings, err := config.ParseHub(document)
+	if err != nil {
+		return hub, nil, err
+	}
+	if _, err := policy.Compile(hub.Registration.Policy); err != nil {
+		return config.Hub{}, nil, fmt.Errorf("the hub's configuration: %w", err)
+	}
+	return hub, warnings, nil
 }
 
 // Watcher puts each change of the ConfigMap into force.
@@ -80,7 +107,7 @@ func (w *Watcher) take(configMap *corev1.ConfigMap) {
 			"the configuration is of release %q and this hub started with one of release %q; the hub of that release will apply it", release, w.release))
 		return
 	}
-	hub, warnings, err := config.ParseHub(configMap.Data[registration.ConfigKey])
+	hub, warnings, err := parse(configMap.Data[registration.ConfigKey])
 	if err != nil {
 		w.refuse(configMap, reasonInvalid, err.Error()+"; the configuration before it stays in force")
 		return

@@ -12,3 +12,11 @@ const FarewellAnnotation = "muster.fleet.cattle.io/farewell"
 // CreatorAnnotation is put on every ClusterRegistration by the API server itself, by an admission policy of the hub: the
 // name of the user that created it. The policies let nobody set or change it.
 const CreatorAnnotation = "muster.fleet.cattle.io/created-by"
+
+// CredentialAnnotation is CredentialIssued on the kubeconfig Secret that the hub makes for its own cluster: the kubeconfig has
+// no credential. The hub issues one for itself whenever it calls its own cluster, keeps it in memory, and lets it end after
+// minutes. On any other Secret the annotation means nothing.
+const (
+	CredentialAnnotation = "muster.fleet.cattle.io/credential"
+	CredentialIssued     = "issued"
+)

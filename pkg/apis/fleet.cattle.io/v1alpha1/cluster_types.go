@@ -383,6 +383,12 @@ type AgentStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Vouches string `json:"vouches,omitempty"`
+
+	// Registration is set by the agent to the name of the ClusterRegistration whose credential it uses. Only then the hub
+	// deletes the earlier ones of the agent, so that a credential that was lost on its way costs nobody the one that works.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Registration string `json:"registration,omitempty"`
 }
 
 // AgentNodes counts the nodes of a cluster.

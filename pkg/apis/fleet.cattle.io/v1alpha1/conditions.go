@@ -47,9 +47,9 @@ const (
 	// ConditionApproved is there where a request needs an approval: Unknown until somebody decides, then True or False.
 	ConditionApproved = "Approved"
 
-	// ConditionOriginProved is True when the API server itself has recorded who created the request. It is False, with the
-	// reason, when the hub has nothing but the request's own word for it; a request for an identity that is in use is then
-	// refused.
+	// ConditionOriginProved is True when the API server itself has recorded that the holder of the token created the request.
+	// It is False, with the reason, when it was somebody else, and the request is then refused unless it is approved; or when
+	// the hub has nothing but the request's own word for it, and believes it only as far as the token goes.
 	ConditionOriginProved = "OriginProved"
 )
 

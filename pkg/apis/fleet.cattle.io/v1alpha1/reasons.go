@@ -79,6 +79,8 @@ const (
 	ReasonLongLivedRefused = "LongLivedRefused"
 	// ReasonQuarantined (False): a person has cut the agent off.
 	ReasonQuarantined = "Quarantined"
+	// ReasonCredentialExpired (False): the agent was away until its credential had come to its end.
+	ReasonCredentialExpired = "CredentialExpired"
 	// ReasonCloneDetected (False): two agents use the identity of the cluster at the same time.
 	ReasonCloneDetected = "CloneDetected"
 )

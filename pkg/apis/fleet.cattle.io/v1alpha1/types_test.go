@@ -73,7 +73,7 @@ func TestFieldsOfAKindAreThoseOfTheGroup(t *testing.T) {
 		object any
 		want   string
 	}{
-		{v1alpha1.ClusterSpec{}, "paused clientID kubeConfigSecret kubeConfigSecretNamespace redeployAgentGeneration " +
+		{v1alpha1.ClusterSpec{}, "paused quarantined clientID kubeConfigSecret kubeConfigSecretNamespace redeployAgentGeneration " +
 			"agentEnvVars agentNamespace privateRepoURL templateValues agentTolerations agentAffinity agentResources " +
 			"hostNetwork agentSchedulingCustomization agentPullSecrets"},
 		{v1alpha1.AgentSchedulingCustomization{}, "priorityClass podDisruptionBudget"},
@@ -85,7 +85,8 @@ func TestFieldsOfAKindAreThoseOfTheGroup(t *testing.T) {
 			"agentResourcesHash agentTolerationsHash agentSchedulingCustomizationHash agentConfigChanged apiServerURL " +
 			"apiServerCAHash agentTLSMode garbageCollectionInterval display agent import scheduled activeSchedule"},
 		{v1alpha1.ClusterDisplay{}, "readyBundles state"},
-		{v1alpha1.AgentStatus{}, "lastSeen namespace checkinInterval version generation kubernetesVersion nodes capacity allocatable apiServer clockSkew hub"},
+		{v1alpha1.AgentStatus{}, "lastSeen namespace checkinInterval version generation kubernetesVersion nodes capacity allocatable apiServer clockSkew hub " +
+			"instance credentialExpires vouches registration"},
 		{v1alpha1.AgentNodes{}, "count ready"},
 		{v1alpha1.AgentAPIServer{}, "ready message"},
 		{v1alpha1.AgentHub{}, "apiServerURL apiServerCAHash agentTLSMode pending"},
@@ -93,9 +94,10 @@ func TestFieldsOfAKindAreThoseOfTheGroup(t *testing.T) {
 		{v1alpha1.ClusterGroupStatus{}, "clusterCount nonReadyClusterCount nonReadyClusters conditions summary display resourceCounts"},
 		{v1alpha1.ClusterGroupDisplay{}, "readyClusters readyBundles state"},
 		{v1alpha1.ClusterRegistrationSpec{}, "clientID clientRandom clusterLabels"},
-		{v1alpha1.ClusterRegistrationStatus{}, "clusterName granted conditions"},
-		{v1alpha1.ClusterRegistrationTokenSpec{}, "ttl"},
-		{v1alpha1.ClusterRegistrationTokenStatus{}, "expires secretName conditions"},
+		{v1alpha1.ClusterRegistrationStatus{}, "clusterName granted approval tokenUID conditions"},
+		{v1alpha1.RegistrationApproval{}, "decision message"},
+		{v1alpha1.ClusterRegistrationTokenSpec{}, "ttl usageLimit clientIDs clientIDPattern labels approval"},
+		{v1alpha1.ClusterRegistrationTokenStatus{}, "expires secretName uses pendingUses lastUsed lastCluster conditions"},
 		{v1alpha1.BundleResource{}, "name content encoding"},
 		{v1alpha1.BundleDeploymentSpec{}, "paused stagedOptions stagedDeploymentID options deploymentID dependsOn " +
 			"correctDrift ociContents helmChartOptions valuesHash downstreamResourcesGeneration offSchedule waitingForValues"},

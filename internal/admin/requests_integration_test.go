@@ -1,0 +1,119 @@
+package admin
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// ask makes a request of which the hub says this.
+func (h *Hub) ask(t *testing.T, namespace, name, clientID string, status corev1.ConditionStatus, reason string) *fleet.ClusterRegistration {
+	t.Helper()
+	requests := h.Fleet.ClusterRegistrations(namespace)
+	created, err := requests.Create(t.Context(), &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: "r"},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	created.Status.Conditions = conditions(fleet.ConditionGranted, status, reason)
+	created, err = requests.UpdateStatus(t.Context(), created, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	return created
+}
+
+func TestAClusterStandsForTheOnlyRequestThatCanBeDecided(t *testing.T) {
+	hub, namespace := quietHub(t)
+	const no, unknown = corev1.ConditionFalse, corev1.ConditionUnknown
+	hub.ask(t, namespace, "waiting", "a", unknown, fleet.ReasonWaitingForApproval)
+	hub.ask(t, namespace, "expired", "a", no, fleet.ReasonTokenNotFound)
+	hub.ask(t, namespace, "busy", "a", unknown, fleet.ReasonWaitingForCluster)
+	hub.ask(t, namespace, "done", "a", corev1.ConditionTrue, fleet.ReasonGranted)
+	hub.ask(t, namespace, "taken", "b", no, fleet.ReasonClientIDInUse)
+	hub.ask(t, namespace, "denied", "b", no, fleet.ReasonDenied)
+	for name, test := range map[string]struct{ want, says string }{
+		"waiting":                     {"waiting", ""},
+		"expired":                     {"expired", ""},
+		registration.ClusterName("a"): {"waiting", ""},
+		registration.ClusterName("b"): {"", "2 requests are about Cluster"},
+		registration.ClusterName("c"): {"", "there is no ClusterRegistration"},
+		"nobody":                      {"", "`muster requests -A` shows all there are"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found, err := hub.FindRequest(t.Context(), namespace, name)
+			if test.want == "" {
+				require.ErrorContains(t, err, test.says)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, test.want, found.Name)
+		})
+	}
+}
+
+func TestADecisionIsAboutTheRequestThatWasSeen(t *testing.T) {
+	hub, namespace := quietHub(t)
+	seen := hub.ask(t, namespace, "seen", "a", corev1.ConditionUnknown, fleet.ReasonWaitingForApproval)
+	requests := hub.Fleet.ClusterRegistrations(namespace)
+	require.NoError(t, requests.Delete(t.Context(), "seen", metav1.DeleteOptions{}))
+	approve := fleet.RegistrationApproval{Decision: fleet.DecisionApproved}
+	require.ErrorContains(t, hub.Decide(t.Context(), seen, approve), "is gone, or another one has its name now")
+
+	another := hub.ask(t, namespace, "seen", "b", corev1.ConditionUnknown, fleet.ReasonWaitingForApproval)
+	require.ErrorContains(t, hub.Decide(t.Context(), seen, approve), "is gone, or another one has its name now")
+	latest, err := requests.Get(t.Context(), "seen", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Nil(t, latest.Status.Approval)
+
+	require.NoError(t, hub.Decide(t.Context(), another, fleet.RegistrationApproval{Decision: fleet.DecisionDenied, Message: "no"}))
+	latest, err = requests.Get(t.Context(), "seen", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, &fleet.RegistrationApproval{Decision: fleet.DecisionDenied, Message: "no"}, latest.Status.Approval)
+	require.ErrorContains(t, hub.Decide(t.Context(), another, fleet.RegistrationApproval{Decision: "Maybe"}), "Unsupported value")
+}
+
+func TestAQuarantineThatNoHubCarriesOutIsNotSaidToBe(t *testing.T) {
+	hub, namespace := quietHub(t)
+	clusters := hub.Fleet.Clusters(namespace)
+	_, err := clusters.Create(t.Context(), &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "east"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.NoError(t, hub.Quarantine(t.Context(), namespace, "east", true))
+	east, err := clusters.Get(t.Context(), "east", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.True(t, east.Spec.Quarantined)
+	require.ErrorContains(t, hub.AwaitQuarantine(within(t, 1), namespace, "east", true), "Cluster "+namespace+"/east was not ready in time: the hub has not answered")
+
+	east.Status.Conditions = conditions(fleet.ConditionRegistered, corev1.ConditionFalse, fleet.ReasonQuarantined)
+	_, err = clusters.UpdateStatus(t.Context(), east, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	require.NoError(t, hub.AwaitQuarantine(within(t, patience), namespace, "east", true))
+}
+
+func TestOnlyAgentsOfTheClusterAreRevoked(t *testing.T) {
+	hub, namespace := quietHub(t)
+	_, err := hub.Fleet.Clusters(namespace).Create(t.Context(), &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "east"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	own := registration.ClusterNamespace(namespace, "east")
+	_, err = hub.Kubernetes.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: own}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	accounts := hub.Kubernetes.CoreV1().ServiceAccounts(own)
+	for name, labels := range map[string]map[string]string{"agent": {fleet.ManagedLabel: fleet.ManagedValue}, "somebody": nil} {
+		_, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: labels, Annotations: map[string]string{fleet.ClusterRegistrationAnnotation: "request-1"},
+		}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	revoked, err := hub.Revoke(t.Context(), namespace, "east")
+	require.NoError(t, err)
+	require.Equal(t, []string{"request-1"}, revoked)
+	_, err = accounts.Get(t.Context(), "somebody", metav1.GetOptions{})
+	require.NoError(t, err)
+	_, err = accounts.Get(t.Context(), "agent", metav1.GetOptions{})
+	require.Error(t, err)
+	revoked, err = hub.Revoke(t.Context(), namespace, "east")
+	require.NoError(t, err)
+	require.Empty(t, revoked)
+}

@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"encoding/json"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/view"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// asks is a request of an agent, made with a token whose requests wait for an approval.
+func (p person) asks(token, clientID string) (registration.Values, *fleet.ClusterRegistration) {
+	p.t.Helper()
+	values := p.hub.Values(p.t, p.namespace, token)
+	request := p.hub.Request(p.t, values, fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: clientID + p.namespace})
+	p.hub.WaitCondition(p.t, testenv.KindRequest, p.namespace, request.Name, fleet.ConditionGranted, "Unknown WaitingForApproval")
+	return values, request
+}
+
+func (p person) token(name string) *fleet.ClusterRegistrationToken {
+	p.t.Helper()
+	return testenv.RequireThere(p.t, p.hub.Fleet.ClusterRegistrationTokens(p.namespace).Get, name)
+}
+
+func TestRequestsAreListedApprovedAndDenied(t *testing.T) {
+	p := atHub(t)
+	p.mustRun("token", "create", "careful", "--timeout", "5m", "--approval", "Manual")
+	values, east := p.asks("careful", "east")
+	_, west := p.asks("careful", "west")
+	require.Regexp(t, p.namespace+` +`+east.Name+` +`+registration.ClusterName("east")+` +careful +Waiting +WaitingForApproval +\d+s ago`, p.mustRun("requests"))
+	var all []view.Request
+	require.NoError(t, json.Unmarshal([]byte(p.mustRun("requests", "-o", "json")), &all))
+	require.Len(t, all, 2)
+
+	require.Equal(t, "Request "+p.namespace+"/"+east.Name+" for Cluster "+registration.ClusterName("east")+" is approved.\n", p.mustRun("approve", east.Name))
+	p.hub.Granted(t, values, east)
+	require.Contains(t, p.mustRun("deny", registration.ClusterName("west"), "--message", "who is that?"), west.Name+" for Cluster "+registration.ClusterName("west")+" is denied.")
+	require.Contains(t, p.hub.WaitCondition(t, testenv.KindRequest, p.namespace, west.Name, fleet.ConditionGranted, "False Denied"), "who is that?")
+	require.NotContains(t, p.mustRun("requests"), east.Name)
+	require.Contains(t, p.mustRun("requests", "--granted"), east.Name)
+
+	require.Contains(t, p.mustRun("approve", west.Name), "is approved")
+	p.hub.Granted(t, values, west)
+	said := testenv.RequireThere(t, p.hub.Fleet.ClusterRegistrations(p.namespace).Get, west.Name).Status.Approval
+	require.Equal(t, &fleet.RegistrationApproval{Decision: fleet.DecisionApproved}, said, "the earlier message is gone")
+}
+
+func TestADecisionIsAboutOneRequest(t *testing.T) {
+	p := atHub(t)
+	p.mustRun("token", "create", "careful", "--timeout", "5m", "--approval", "Manual")
+	_, _, err := p.run("approve", "nobody")
+	require.ErrorContains(t, err, "there is no ClusterRegistration "+p.namespace+"/nobody, and none that waits for a decision about a Cluster of that name")
+	_, err = p.hub.Fleet.Clusters(p.namespace).Create(t.Context(), &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "prepared"}, Spec: fleet.ClusterSpec{ClientID: "twin"},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, first := p.asks("careful", "twin")
+	second := p.hub.Request(t, p.hub.Values(t, p.namespace, "careful"), fleet.ClusterRegistrationSpec{ClientID: "twin", ClientRandom: "2" + p.namespace})
+	p.hub.WaitCondition(t, testenv.KindRequest, p.namespace, second.Name, fleet.ConditionGranted, "Unknown WaitingForApproval")
+	_, _, err = p.run("approve", "prepared")
+	require.ErrorContains(t, err, "2 requests are about Cluster "+p.namespace+"/prepared")
+	require.ErrorContains(t, err, first.Name)
+	require.ErrorContains(t, err, second.Name)
+}
+
+func TestATokenIsLimitedAsItIsAskedFor(t *testing.T) {
+	p := atHub(t)
+	p.mustRun("token", "create", "narrow", "--timeout", "5m", "--usage-limit", "3", "--client-id", "a", "--client-id", "b",
+		"--client-id-pattern", "edge-*", "--label", "env=prod", "--label", "region=eu", "--approval", "Auto")
+	spec := p.token("narrow").Spec
+	require.Equal(t, fleet.ClusterRegistrationTokenSpec{
+		TTL: &metav1.Duration{Duration: 24 * time.Hour}, UsageLimit: ptr.To(int32(3)), ClientIDs: []string{"a", "b"}, ClientIDPattern: "edge-*",
+		Labels: map[string]string{"env": "prod", "region": "eu"}, Approval: fleet.ApprovalAuto,
+	}, spec)
+	require.Regexp(t, `narrow +24h0m0s +in \S+ +0/3 +narrow +Ready +- +- +- +a,b,edge-\* +-`, p.mustRun("token", "list", "-o", "wide"))
+
+	_, _, err := p.run("token", "create", "again", "--cluster", "east")
+	require.ErrorContains(t, err, "there is no Cluster "+p.namespace+"/east: `muster clusters -A` shows all there are")
+	clusters := p.hub.Fleet.Clusters(p.namespace)
+	_, err = clusters.Create(t.Context(), &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "nameless"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, _, err = p.run("token", "create", "again", "--cluster", "nameless")
+	require.ErrorContains(t, err, "Cluster "+p.namespace+"/nameless has no clientID yet")
+}
+
+func TestAnAgentIsCutOffRevokedAndRegisteredAgain(t *testing.T) {
+	p := atHub(t)
+	p.mustRun("token", "create", "first", "--timeout", "5m")
+	values := p.hub.Values(t, p.namespace, "first")
+	request := p.hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "edge", ClientRandom: "1" + p.namespace})
+	granted, secret := p.hub.Granted(t, values, request)
+	cluster, bearer := granted.Status.ClusterName, string(secret.Data[registration.CredentialToken])
+	reads := testenv.To("list", "bundledeployments.fleet.cattle.io", registration.ClusterNamespace(p.namespace, cluster), "")
+	testenv.RequireMay(t, p.hub, bearer, reads)
+
+	require.Equal(t, "Cluster "+p.namespace+"/"+cluster+" is in quarantine.\n", p.mustRun("quarantine", cluster, "--timeout", "5m"))
+	require.Regexp(t, cluster+` +agent +Quarantined`, p.mustRun("clusters"))
+	require.Equal(t, "Cluster "+p.namespace+"/"+cluster+" is released.\n", p.mustRun("release", cluster, "--timeout", "5m"))
+	testenv.RequireMay(t, p.hub, bearer, reads)
+
+	require.Equal(t, "The credential of Cluster "+p.namespace+"/"+cluster+" is void; it came from "+request.Name+".\n", p.mustRun("revoke", cluster))
+	account := registration.RequestServiceAccount(request.Name, string(request.UID))
+	testenv.RequireGone(t, p.hub.Kubernetes.CoreV1().ServiceAccounts(registration.ClusterNamespace(p.namespace, cluster)).Get, "ServiceAccount", account)
+	p.hub.ClusterCondition(t, p.namespace, cluster, fleet.ConditionRegistered, "False CredentialRevoked")
+	testenv.RequireUnauthorized(t, p.hub, bearer)
+	out, said, err := p.run("revoke", cluster)
+	require.NoError(t, err)
+	require.Empty(t, out)
+	require.Equal(t, "No agent has a credential for Cluster "+p.namespace+"/"+cluster+".\n", said)
+
+	p.mustRun("token", "create", "again", "--cluster", cluster, "--usage-limit", "1", "--timeout", "5m")
+	require.Equal(t, []string{"edge"}, p.token("again").Spec.ClientIDs)
+	values = p.hub.Values(t, p.namespace, "again")
+	again := p.hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "edge", ClientRandom: "2" + p.namespace})
+	granted, _ = p.hub.Granted(t, values, again)
+	require.Equal(t, cluster, granted.Status.ClusterName)
+	testenv.Eventually(t, func() (bool, string) {
+		shown := p.mustRun("token", "list")
+		return regexp.MustCompile(`again +24h0m0s +in \S+ +1/1 +again +UsedUp +TokenUsedUp`).MatchString(shown), shown
+	})
+}
+
+func TestWhatIsNotThereCannotBeCutOff(t *testing.T) {
+	p := atHub(t)
+	for _, command := range []string{"quarantine", "release", "revoke"} {
+		_, _, err := p.run(command, "nobody")
+		require.EqualError(t, err, "there is no Cluster "+p.namespace+"/nobody: `muster clusters -A` shows all there are")
+	}
+}

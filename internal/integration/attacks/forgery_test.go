@@ -1,0 +1,176 @@
+package attacks
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Labels choose what is deployed to a Cluster. An agent says some of them, its token others, and the hub the rest.
+func TestLabelsAreNotSpoofed(t *testing.T) {
+	s := testenv.NewStage(t)
+	values := s.Hub.Token(t, s.Namespace, "dev", fleet.ClusterRegistrationTokenSpec{Labels: map[string]string{"env": "dev"}})
+	request := with("dev", "liar", "l"+s.Namespace)
+	request.Spec.ClusterLabels = map[string]string{
+		"env": "prod", "team": "a",
+		fleet.ClusterLabel: "victim", fleet.ManagedLabel: fleet.ManagedValue, "fleet.cattle.io/cluster-management": "mine",
+		"management.cattle.io/cluster-name": "local", "objectset.rio.cattle.io/hash": "x", "Fleet.cattle.io/x": "y", "a b": "c", "x": "é",
+	}
+	request, _ = s.Hub.Granted(t, values, sends(t, s, values, request))
+	cluster := s.Cluster(t, request.Status.ClusterName)
+	assert.Equal(t, map[string]string{"env": "dev", "team": "a", fleet.ClusterLabel: cluster.Name}, cluster.Labels)
+	granted := testenv.Condition(request.Status.Conditions, fleet.ConditionGranted)
+	for _, dropped := range []string{fleet.ClusterLabel, fleet.ManagedLabel, "management.cattle.io/cluster-name", "objectset.rio.cattle.io/hash", "a b"} {
+		assert.Contains(t, granted, dropped)
+	}
+}
+
+// A request with the metadata of what the hub makes is a request. One that claims to belong to a Cluster gets nothing: the hub takes
+// it for one that goes with its Cluster.
+func TestMetadataOfARequestGetsItNothing(t *testing.T) {
+	s := testenv.NewStage(t)
+	values := s.Token(t, "shared")
+	v := newVictim(t, s, values, "victim")
+	request := with("shared", "liar", "l"+s.Namespace)
+	request.Labels[fleet.ManagedLabel] = fleet.ManagedValue
+	request.Annotations = map[string]string{
+		fleet.ClusterAnnotation: v.cluster(), fleet.ClusterNamespaceAnnotation: s.Namespace,
+		fleet.ClusterRegistrationAnnotation: v.Request.Name, fleet.ClusterRegistrationNamespaceAnnotation: s.Namespace,
+		"objectset.rio.cattle.io/id": "cluster-registration",
+	}
+	granted, _ := s.Hub.Granted(t, values, sends(t, s, values, request))
+	assert.Equal(t, registration.ClusterName("liar"), granted.Status.ClusterName)
+
+	owned := with("shared", "owned", "o"+s.Namespace)
+	owned.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: fleet.SchemeGroupVersion.String(), Kind: "Cluster", Name: v.cluster(), UID: s.Cluster(t, v.cluster()).UID,
+	}}
+	owned = sends(t, s, values, owned)
+	s.AwaitWork(t, "marker")
+	owned = testenv.RequireThere(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, owned.Name)
+	assert.False(t, owned.Status.Granted)
+	assert.Empty(t, accounts(t, s, owned))
+	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", registration.ClusterName("owned"))
+	v.undisturbed(t)
+}
+
+// Two strings that are one when they are written one after the other are two.
+func TestHashesThatCollideGetNobodyAnything(t *testing.T) {
+	s := testenv.NewStage(t)
+	values := s.Token(t, "shared")
+	v := newVictim(t, s, values, "ab")
+	collides := with("shared", "a", "b"+v.Request.Spec.ClientRandom)
+	require.Equal(t, v.Secret.Name, registration.CredentialSecretName(collides.Spec.ClientID, collides.Spec.ClientRandom))
+	refused(t, s, sends(t, s, values, collides), fleet.ReasonNameConflict)
+	v.undisturbed(t)
+
+	long := strings.Repeat("x", 100)
+	first := newVictim(t, s, values, long+"first")
+	refused(t, s, sends(t, s, values, with("shared", long+"second", "2"+s.Namespace)), fleet.ReasonClusterNameTaken)
+	first.undisturbed(t)
+}
+
+const roleOfToken, bindingOfToken = "the Role of the token", "the RoleBinding of the token"
+
+// Whoever may choose the name of a request chooses one that something of the hub has.
+func TestARequestWithTheNameOfSomethingElseTouchesNothing(t *testing.T) {
+	s := testenv.NewStage(t)
+	values := s.Token(t, "shared")
+	v := newVictim(t, s, values, "victim")
+	account := registration.TokenServiceAccount("shared", string(s.ReadyToken(t, "shared").UID))
+	before := everything(t, s)
+	for like, name := range map[string]string{
+		"the account of the token": account, roleOfToken: registration.RoleName(account), bindingOfToken: registration.RoleBindingName(account),
+		"the account of the victim": v.Account(), "an agent": registration.AgentName, "the Cluster of the victim": v.cluster(),
+		"the token": "shared", "every ServiceAccount": "default", "nothing, at length": strings.Repeat("n", 253),
+	} {
+		t.Run(like, func(t *testing.T) {
+			request := with("shared", "like "+like, like+s.Namespace)
+			request.Name = name
+			request = sends(t, s, values, request)
+			if like == roleOfToken || like == bindingOfToken { // the hub makes a Role and a RoleBinding of the name of the request
+				s.Hub.WaitCondition(t, testenv.KindRequest, s.Namespace, name, fleet.ConditionGranted, "False NameConflict")
+				warned(t, s, name, fleet.ReasonNameConflict)
+				return
+			}
+			s.Hub.Granted(t, values, request)
+		})
+	}
+	after := everything(t, s)
+	for object, was := range before {
+		assert.Equal(t, was, after[object], object)
+	}
+	v.undisturbed(t)
+}
+
+// everything are the Roles, RoleBindings and ServiceAccounts of the workspace, with their versions.
+func everything(t *testing.T, s *testenv.Stage) map[string]string {
+	t.Helper()
+	found, ctx, all := map[string]string{}, t.Context(), metav1.ListOptions{}
+	roles, err := s.Hub.Kubernetes.RbacV1().Roles(s.Namespace).List(ctx, all)
+	require.NoError(t, err)
+	for _, o := range roles.Items {
+		found["Role "+o.Name] = o.ResourceVersion
+	}
+	bindings, err := s.Hub.Kubernetes.RbacV1().RoleBindings(s.Namespace).List(ctx, all)
+	require.NoError(t, err)
+	for _, o := range bindings.Items {
+		found["RoleBinding "+o.Name] = o.ResourceVersion
+	}
+	serviceAccounts, err := s.Hub.Kubernetes.CoreV1().ServiceAccounts(s.Namespace).List(ctx, all)
+	require.NoError(t, err)
+	for _, o := range serviceAccounts.Items {
+		found["ServiceAccount "+o.Name] = o.ResourceVersion
+	}
+	return found
+}
+
+// What is too big is refused at the door, or costs what something small does.
+func TestOversizedRequestsCostLittle(t *testing.T) {
+	s := testenv.NewStage(t)
+	values := s.Token(t, "shared")
+	v := newVictim(t, s, values, "victim")
+	requests := s.Hub.ClientFor(t, values.Token).Fleet.ClusterRegistrations(s.Namespace)
+	labels := func(count int, value string) map[string]string {
+		all := map[string]string{}
+		for n := range count {
+			all[fmt.Sprintf("label-%d", n)] = value
+		}
+		return all
+	}
+	for name, spec := range map[string]fleet.ClusterRegistrationSpec{
+		"an identity of a megabyte": {ClientID: strings.Repeat("x", 1<<20)},
+		"a random of a megabyte":    {ClientID: "x", ClientRandom: strings.Repeat("x", 1<<20)},
+		"a label of four megabytes": {ClientID: "x", ClientRandom: "x", ClusterLabels: labels(1, strings.Repeat("x", 4<<20))},
+	} {
+		request := with("shared", "", "")
+		request.GenerateName, request.Spec = "request-", spec
+		_, err := requests.Create(t.Context(), request, metav1.CreateOptions{})
+		assert.True(t, apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err), "%s: %v", name, err)
+	}
+	for name, sent := range map[string]map[string]string{
+		"thousands":         labels(5000, "value"),
+		"thousands invalid": labels(5000, "no value"),
+		"half-a-megabyte":   labels(1, strings.Repeat("x", 1<<19)),
+		"keys":              {strings.Repeat("k", 1<<19): "x"},
+	} {
+		request := with("shared", name, name+s.Namespace)
+		request.Spec.ClusterLabels = sent
+		granted, _ := s.Hub.Granted(t, values, sends(t, s, values, request))
+		said := testenv.Condition(granted.Status.Conditions, fleet.ConditionGranted)
+		assert.Less(t, len(said), 4096, "%s: the message", name)
+		assert.NotEqual(t, "True Granted: ", said, "%s: the agent is told", name)
+		size := len(testenv.Bytes(t, s.Cluster(t, granted.Status.ClusterName)))
+		assert.Less(t, size, 64<<10, "%s: the Cluster", name)
+	}
+	v.undisturbed(t)
+}

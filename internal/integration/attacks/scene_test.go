@@ -1,0 +1,133 @@
+package attacks
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// victim is a registered agent that goes about its work, and what was on the hub of it before it was attacked.
+type victim struct {
+	testenv.Registered
+	stage  *testenv.Stage
+	secret string
+}
+
+// newVictim registers with the token of the values and checks in.
+func newVictim(t *testing.T, s *testenv.Stage, values registration.Values, clientID string) *victim {
+	t.Helper()
+	v := &victim{Registered: s.Register(t, values, clientID, clientID), stage: s}
+	s.RequireHeartbeat(t, v.Registered, time.Now())
+	v.secret = testenv.Bytes(t, v.Secret)
+	return v
+}
+
+func (v *victim) cluster() string { return v.Request.Status.ClusterName }
+
+// undisturbed: the agent has what it had, and works on.
+func (v *victim) undisturbed(t *testing.T) {
+	t.Helper()
+	request := testenv.RequireThere(t, v.stage.Hub.Fleet.ClusterRegistrations(v.stage.Namespace).Get, v.Request.Name)
+	assert.Equal(t, v.Request.UID, request.UID)
+	assert.True(t, request.Status.Granted)
+	assert.Equal(t, v.Request.Spec.ClientID, v.stage.Cluster(t, v.cluster()).Spec.ClientID)
+	secret, err := v.stage.Hub.Kubernetes.CoreV1().Secrets(v.Secret.Namespace).Get(t.Context(), v.Secret.Name, metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, v.secret, testenv.Bytes(t, secret), "its credential was touched")
+	_, err = v.stage.Hub.ClientFor(t, v.Bearer()).Kubernetes.AuthenticationV1().SelfSubjectReviews().
+		Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	require.NoError(t, err, "its token")
+	v.stage.RequireHeartbeat(t, v.Registered, time.Now())
+}
+
+// sends creates a request with a stolen token, as it is.
+func sends(t *testing.T, s *testenv.Stage, values registration.Values, request *fleet.ClusterRegistration) *fleet.ClusterRegistration {
+	t.Helper()
+	if request.Name == "" {
+		request.GenerateName = "request-"
+	}
+	return s.Hub.Send(t, values, request)
+}
+
+// with is a request that names a token.
+func with(token, clientID, clientRandom string) *fleet.ClusterRegistration {
+	return &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{fleet.RegistrationTokenLabel: token}},
+		Spec:       fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: clientRandom},
+	}
+}
+
+// refused waits until the hub has refused a request for that reason, and asks for the traces: condition and warning event. Nothing
+// was made for it, and nobody can read an answer.
+func refused(t *testing.T, s *testenv.Stage, request *fleet.ClusterRegistration, reason string) {
+	t.Helper()
+	s.Hub.WaitCondition(t, testenv.KindRequest, s.Namespace, request.Name, fleet.ConditionGranted, "False "+reason+":")
+	warned(t, s, request.Name, reason)
+	latest := testenv.RequireThere(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, request.Name)
+	assert.False(t, latest.Status.Granted)
+	assert.Empty(t, accounts(t, s, request), "an identity was made for it")
+}
+
+// warned waits for the event about an object.
+func warned(t *testing.T, s *testenv.Stage, name, reason string) {
+	t.Helper()
+	testenv.Eventually(t, func() (bool, string) {
+		for _, event := range s.Hub.Events(t, s.Namespace, name) {
+			if event.Reason == reason && event.Type == corev1.EventTypeWarning {
+				return true, ""
+			}
+		}
+		return false, "no warning " + reason + " about " + name
+	})
+}
+
+// accounts are the ServiceAccounts that were made for a request, wherever.
+func accounts(t *testing.T, s *testenv.Stage, request *fleet.ClusterRegistration) (names []string) {
+	t.Helper()
+	all, err := s.Hub.Kubernetes.CoreV1().ServiceAccounts("").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, account := range all.Items {
+		if strings.HasPrefix(account.Name, request.Name) {
+			names = append(names, account.Namespace+"/"+account.Name)
+		}
+	}
+	return names
+}
+
+// forbidden is what the API server says to each of some calls.
+func forbidden(t *testing.T, calls map[string]func() error) {
+	t.Helper()
+	for name, call := range calls {
+		err := call()
+		assert.True(t, apierrors.IsForbidden(err) || apierrors.IsInvalid(err), "%s: %v", name, err)
+	}
+}
+
+// only is the error of a call whose result does not matter.
+func only[T any](_ T, err error) error { return err }
+
+// answersTo counts the answers to all requests of an identity, by the status of Granted.
+func answersTo(t *testing.T, s *testenv.Stage, clientID string) map[string]int {
+	t.Helper()
+	all, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	answers := map[string]int{}
+	for _, request := range all.Items {
+		if request.Spec.ClientID == clientID {
+			status, _, _ := strings.Cut(testenv.Condition(request.Status.Conditions, fleet.ConditionGranted), " ")
+			answers[status]++
+		}
+	}
+	return answers
+}

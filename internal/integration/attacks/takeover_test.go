@@ -1,0 +1,155 @@
+package attacks
+
+import (
+	"encoding/json"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func TestAHeldIdentityIsNotTakenOver(t *testing.T) {
+	s := testenv.NewStage(t)
+	shared, other := s.Token(t, "shared"), s.Token(t, "other")
+	v := newVictim(t, s, shared, "victim")
+	imported := s.CreateCluster(t, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "imported"}, Spec: fleet.ClusterSpec{ClientID: "its-own"}})
+	require.NotEmpty(t, imported.UID)
+
+	for name, attack := range map[string]struct {
+		values  registration.Values
+		request *fleet.ClusterRegistration
+		reason  string
+	}{
+		"with the token it came with":      {shared, with("shared", "victim", "1"+s.Namespace), fleet.ReasonClientIDInUse},
+		"with another token":               {other, with("other", "victim", "2"+s.Namespace), fleet.ReasonClientIDInUse},
+		"with a copy of its request":       {shared, with("shared", "victim", v.Request.Spec.ClientRandom), fleet.ReasonClientIDInUse},
+		"with the name of another's token": {other, with("shared", "victim", "3"+s.Namespace), fleet.ReasonTokenMismatch},
+		"with a token that is not there":   {other, with("import-token-"+v.cluster(), "victim", "4"+s.Namespace), fleet.ReasonTokenNotFound},
+		"as one that renews": {shared, func() *fleet.ClusterRegistration {
+			r := with("shared", "victim", "5"+s.Namespace)
+			r.Annotations = map[string]string{registration.RenewalAnnotation: "true"}
+			return r
+		}(), fleet.ReasonClientIDInUse},
+	} {
+		t.Run(name, func(t *testing.T) {
+			request := sends(t, s, attack.values, attack.request)
+			refused(t, s, request, attack.reason)
+			if attack.reason == fleet.ReasonClientIDInUse {
+				warned(t, s, v.cluster(), fleet.ReasonClientIDInUse)
+			}
+			v.undisturbed(t)
+		})
+	}
+}
+
+// Who is named as the maker of a request, and what is already in its status, is not for the one to say who makes it.
+func TestARequestCannotSpeakForItself(t *testing.T) {
+	s := testenv.NewStage(t)
+	shared := s.Token(t, "shared")
+	v := newVictim(t, s, shared, "victim")
+	other := s.Token(t, "other")
+	account := registration.TokenServiceAccount("shared", string(s.ReadyToken(t, "shared").UID))
+	forged := with("shared", "victim", "f"+s.Namespace)
+	forged.Annotations = map[string]string{fleet.CreatorAnnotation: registration.AccountUser(s.Namespace, account)}
+	forged.Status = fleet.ClusterRegistrationStatus{
+		Granted: true, ClusterName: v.cluster(), Approval: &fleet.RegistrationApproval{Decision: fleet.DecisionApproved},
+	}
+	created := sends(t, s, other, forged)
+	assert.False(t, created.Status.Granted)
+	assert.Nil(t, created.Status.Approval)
+	liar := registration.AccountUser(s.Namespace, registration.TokenServiceAccount("other", string(s.ReadyToken(t, "other").UID)))
+	assert.Equal(t, liar, created.Annotations[fleet.CreatorAnnotation])
+	refused(t, s, created, fleet.ReasonTokenMismatch)
+	s.Hub.WaitCondition(t, testenv.KindRequest, s.Namespace, created.Name, fleet.ConditionOriginProved, "False TokenMismatch")
+	v.undisturbed(t)
+}
+
+// The living agent vouches for its next request by name. Whoever knows the name cannot use it again.
+func TestTheNameOfARequestIsNotPlayedBack(t *testing.T) {
+	s := testenv.NewStage(t)
+	shared := s.Token(t, "shared")
+	v := newVictim(t, s, shared, "victim")
+	vouch(t, s, v, "request-next")
+	next := with("shared", "victim", "next"+s.Namespace)
+	next.Name = "request-next"
+	granted, secret := s.Hub.Granted(t, shared, sends(t, s, shared, next))
+	successor := &victim{Registered: testenv.Registered{Values: shared, Request: granted, Secret: secret}, stage: s, secret: testenv.Bytes(t, secret)}
+	beat(t, s, successor, fleet.AgentStatus{Vouches: "request-next", Registration: "request-next"})
+	testenv.RequireGone(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, "ClusterRegistration", v.Request.Name)
+
+	again := with("shared", "victim", "again"+s.Namespace)
+	again.Name = v.Request.Name // of the first request, which is gone
+	refused(t, s, sends(t, s, shared, again), fleet.ReasonClientIDInUse)
+	successor.undisturbed(t)
+
+	require.NoError(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Delete(t.Context(), "request-next", metav1.DeleteOptions{}))
+	testenv.RequireGone(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, "ClusterRegistration", "request-next")
+	redeemed := with("shared", "victim", "redeemed"+s.Namespace)
+	redeemed.Name = "request-next" // for which the agent vouched, when it was its own
+	refused(t, s, sends(t, s, shared, redeemed), fleet.ReasonClientIDInUse)
+}
+
+func vouch(t *testing.T, s *testenv.Stage, v *victim, request string) {
+	t.Helper()
+	beat(t, s, v, fleet.AgentStatus{Vouches: request})
+}
+
+// beat is a heartbeat with words of the agent's own.
+func beat(t *testing.T, s *testenv.Stage, v *victim, agent fleet.AgentStatus) {
+	t.Helper()
+	agent.LastSeen, agent.Namespace = metav1.Now(), testenv.SystemNamespace
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"agent": agent}})
+	require.NoError(t, err)
+	_, err = s.Hub.ClientFor(t, v.Bearer()).Fleet.Clusters(s.Namespace).Patch(t.Context(), v.cluster(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+}
+
+// Fifty at once want the same identity, nobody has it. One of them gets it.
+func TestOfManyThatWantOneIdentityOneGetsIt(t *testing.T) {
+	s := testenv.NewStage(t)
+	shared := s.Token(t, "shared")
+	const many = 50
+	var sending sync.WaitGroup
+	requests := s.Hub.ClientFor(t, shared.Token).Fleet.ClusterRegistrations(s.Namespace)
+	sends(t, s, shared, with("shared", "", "first"+s.Namespace)) // its rights are there
+	for n := range many {
+		sending.Go(func() {
+			request := with("shared", "wanted", fmt.Sprint(n, s.Namespace))
+			request.GenerateName = "request-"
+			_, err := requests.Create(t.Context(), request, metav1.CreateOptions{})
+			assert.NoError(t, err)
+		})
+	}
+	sending.Wait()
+	testenv.Eventually(t, func() (bool, string) {
+		answers := answersTo(t, s, "wanted")
+		return answers["True"] == 1 && answers["False"] == many-1, fmt.Sprint(answers)
+	})
+}
+
+// A clone holds the credential of the agent it was copied from. Nobody can tell which is which, but everybody is told.
+func TestACloneIsNamed(t *testing.T) {
+	s := testenv.NewStage(t)
+	v := newVictim(t, s, s.Token(t, "shared"), "victim")
+	instance := func(name string) {
+		beat(t, s, v, fleet.AgentStatus{Instance: name, CheckinInterval: &metav1.Duration{Duration: time.Minute}})
+		s.EventuallyCluster(t, v.cluster(), func(c *fleet.Cluster) (bool, string) { return c.Status.Agent.Instance == name, "instance" })
+	}
+	for n := 0; n < 20 && s.Hub.EventCount(t, s.Namespace, v.cluster(), fleet.ReasonCloneDetected) == 0; n++ {
+		instance("original")
+		s.AwaitWork(t, fmt.Sprint("marker-a", n))
+		instance("clone")
+		s.AwaitWork(t, fmt.Sprint("marker-b", n))
+	}
+	warned(t, s, v.cluster(), fleet.ReasonCloneDetected)
+	s.Hub.ClusterCondition(t, s.Namespace, v.cluster(), fleet.ConditionRegistered, "False CloneDetected")
+}

@@ -1,0 +1,194 @@
+package attacks
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func TestAStolenImportTokenAsksAndNothingElse(t *testing.T) {
+	s := testenv.NewStage(t)
+	values := s.Token(t, "shared")
+	v := newVictim(t, s, values, "victim")
+	thief := s.Hub.ClientFor(t, values.Token)
+	core, requests := thief.Kubernetes.CoreV1(), thief.Fleet.ClusterRegistrations(s.Namespace)
+	account := registration.TokenServiceAccount("shared", string(s.ReadyToken(t, "shared").UID))
+	ctx, all := t.Context(), metav1.ListOptions{}
+	forbidden(t, map[string]func() error{
+		"read requests":               func() error { return only(requests.List(ctx, all)) },
+		"read the victim's request":   func() error { return only(requests.Get(ctx, v.Request.Name, metav1.GetOptions{})) },
+		"watch requests":              func() error { return only(requests.Watch(ctx, all)) },
+		"delete the victim's request": func() error { return requests.Delete(ctx, v.Request.Name, metav1.DeleteOptions{}) },
+		"approve": func() error {
+			return only(requests.Patch(ctx, v.Request.Name, types.MergePatchType, approval, metav1.PatchOptions{}, "status"))
+		},
+		"read Clusters": func() error { return only(thief.Fleet.Clusters(s.Namespace).List(ctx, all)) },
+		"make a Cluster": func() error {
+			return only(thief.Fleet.Clusters(s.Namespace).Create(ctx, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}))
+		},
+		"read tokens": func() error { return only(thief.Fleet.ClusterRegistrationTokens(s.Namespace).List(ctx, all)) },
+		"make a token": func() error {
+			return only(thief.Fleet.ClusterRegistrationTokens(s.Namespace).Create(ctx, &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}))
+		},
+		"read Secrets":        func() error { return only(core.Secrets(s.Namespace).List(ctx, all)) },
+		"read its own Secret": func() error { return only(core.Secrets(s.Namespace).Get(ctx, "shared", metav1.GetOptions{})) },
+		"list credentials":    func() error { return only(core.Secrets(values.SystemRegistrationNamespace).List(ctx, all)) },
+		"watch credentials":   func() error { return only(core.Secrets(values.SystemRegistrationNamespace).Watch(ctx, all)) },
+		"write the victim's credential": func() error {
+			return only(core.Secrets(v.Secret.Namespace).Patch(ctx, v.Secret.Name, types.MergePatchType, []byte(`{"data":null}`), metav1.PatchOptions{}))
+		},
+		"stretch its life": func() error {
+			return only(core.ServiceAccounts(s.Namespace).CreateToken(ctx, account, longLived(), metav1.CreateOptions{}))
+		},
+		"be the victim": func() error {
+			return only(core.ServiceAccounts(v.ClusterNamespace()).CreateToken(ctx, v.Account(), longLived(), metav1.CreateOptions{}))
+		},
+		"read the hub's configuration": func() error { return only(core.ConfigMaps(testenv.SystemNamespace).List(ctx, all)) },
+		"ask elsewhere": func() error {
+			return only(thief.Fleet.ClusterRegistrations(metav1.NamespaceDefault).Create(ctx, with("shared", "x", "x"), metav1.CreateOptions{}))
+		},
+		"give itself rights": func() error {
+			return only(thief.Kubernetes.RbacV1().RoleBindings(s.Namespace).Create(ctx, admin(account, s.Namespace), metav1.CreateOptions{}))
+		},
+		"read Bundles":                  func() error { return only(thief.Fleet.Bundles(s.Namespace).List(ctx, all)) },
+		"read the victim's deployments": func() error { return only(thief.Fleet.BundleDeployments(v.ClusterNamespace()).List(ctx, all)) },
+	})
+	v.undisturbed(t)
+}
+
+func TestAStolenRequestTokenIsOfItsClusterOnly(t *testing.T) {
+	s := testenv.NewStage(t)
+	values := s.Token(t, "shared")
+	v, mine := newVictim(t, s, values, "victim"), newVictim(t, s, values, "stolen")
+	thief := s.Hub.ClientFor(t, mine.Bearer())
+	core, ctx, all := thief.Kubernetes.CoreV1(), t.Context(), metav1.ListOptions{}
+	clusters, requests := thief.Fleet.Clusters(s.Namespace), thief.Fleet.ClusterRegistrations(s.Namespace)
+	patch := func(cluster, patch string, sub ...string) func() error {
+		return func() error {
+			return only(clusters.Patch(ctx, cluster, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, sub...))
+		}
+	}
+	forbidden(t, map[string]func() error{
+		"read the victim's deployments": func() error { return only(thief.Fleet.BundleDeployments(v.ClusterNamespace()).List(ctx, all)) },
+		"read all deployments":          func() error { return only(thief.Fleet.BundleDeployments("").List(ctx, all)) },
+		"make a deployment": func() error {
+			return only(thief.Fleet.BundleDeployments(mine.ClusterNamespace()).Create(ctx, &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}))
+		},
+		"read all Contents":                 func() error { return only(thief.Fleet.Contents().List(ctx, all)) },
+		"read a Content of others":          func() error { return only(thief.Fleet.Contents().Get(ctx, "s-of-others", metav1.GetOptions{})) },
+		"read Secrets of its namespace":     func() error { return only(core.Secrets(mine.ClusterNamespace()).List(ctx, all)) },
+		"read the victim's Secrets":         func() error { return only(core.Secrets(v.ClusterNamespace()).List(ctx, all)) },
+		"read credentials":                  func() error { return only(core.Secrets(values.SystemRegistrationNamespace).List(ctx, all)) },
+		"read the token's Secret":           func() error { return only(core.Secrets(s.Namespace).Get(ctx, "shared", metav1.GetOptions{})) },
+		"read Clusters":                     func() error { return only(clusters.List(ctx, all)) },
+		"point the hub elsewhere":           patch(mine.cluster(), `{"status":{"namespace":"kube-system"}}`, "status"),
+		"have itself imported anew":         patch(mine.cluster(), `{"status":{"agentConfigChanged":true}}`, "status"),
+		"say where the hub is":              patch(mine.cluster(), `{"status":{"apiServerURL":"https://evil"}}`, "status"),
+		"call itself ready":                 patch(mine.cluster(), `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, "status"),
+		"take labels by the status":         patch(mine.cluster(), `{"metadata":{"labels":{"env":"prod"}},"status":{"agent":{"namespace":"x"}},"spec":{"paused":true}}`),
+		"speak for the victim":              patch(v.cluster(), `{"status":{"agent":{"namespace":"evil"}}}`, "status"),
+		"vouch for a request of the victim": patch(v.cluster(), `{"status":{"agent":{"vouches":"evil"}}}`, "status"),
+		"take the victim's identity":        patch(mine.cluster(), `{"spec":{"clientID":"victim"}}`),
+		"leave quarantine":                  patch(mine.cluster(), `{"spec":{"quarantined":false}}`),
+		"ask for another Cluster":           func() error { return only(requests.Create(ctx, with("shared", "x", "x"), metav1.CreateOptions{})) },
+		"approve": func() error {
+			return only(requests.Patch(ctx, mine.Request.Name, types.MergePatchType, approval, metav1.PatchOptions{}, "status"))
+		},
+		"delete the victim's request": func() error { return requests.Delete(ctx, v.Request.Name, metav1.DeleteOptions{}) },
+		"be the victim": func() error {
+			return only(core.ServiceAccounts(v.ClusterNamespace()).CreateToken(ctx, v.Account(), longLived(), metav1.CreateOptions{}))
+		},
+		"stretch its life": func() error {
+			return only(core.ServiceAccounts(mine.ClusterNamespace()).CreateToken(ctx, mine.Account(), longLived(), metav1.CreateOptions{}))
+		},
+		"be somebody else of its namespace": func() error {
+			return only(core.ServiceAccounts(mine.ClusterNamespace()).CreateToken(ctx, "default", longLived(), metav1.CreateOptions{}))
+		},
+		"make an account": func() error {
+			return only(core.ServiceAccounts(mine.ClusterNamespace()).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}))
+		},
+		"make a token Secret": func() error {
+			return only(core.Secrets(mine.ClusterNamespace()).Create(ctx, tokenSecret(mine.Account()), metav1.CreateOptions{}))
+		},
+		"give itself rights": func() error {
+			return only(thief.Kubernetes.RbacV1().RoleBindings(mine.ClusterNamespace()).Create(ctx, admin(mine.Account(), mine.ClusterNamespace()), metav1.CreateOptions{}))
+		},
+	})
+	v.undisturbed(t)
+	mine.undisturbed(t)
+	assert.Equal(t, registration.ClusterNamespace(s.Namespace, mine.cluster()), s.Cluster(t, mine.cluster()).Status.Namespace)
+}
+
+// What was stolen dies with the request, at the API server.
+func TestARevokedTokenIsRefusedByTheAPIServer(t *testing.T) {
+	s := testenv.NewStage(t)
+	values := s.Token(t, "shared")
+	v, stolen := newVictim(t, s, values, "victim"), newVictim(t, s, values, "stolen")
+	require.NoError(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Delete(t.Context(), stolen.Request.Name, metav1.DeleteOptions{}))
+	testenv.RequireUnauthorized(t, s.Hub, stolen.Bearer())
+	require.NoError(t, s.Hub.Fleet.ClusterRegistrationTokens(s.Namespace).Delete(t.Context(), "shared", metav1.DeleteOptions{}))
+	testenv.RequireUnauthorized(t, s.Hub, values.Token)
+	s.RequireHeartbeat(t, v.Registered, time.Now())
+}
+
+var approval = []byte(`{"status":{"approval":{"decision":"Approved"},"granted":true}}`)
+
+// longLived is a token for ten years.
+func longLived() *authenticationv1.TokenRequest {
+	const tenYears = 10 * 365 * 24 * 60 * 60
+	return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To(int64(tenYears))}}
+}
+
+// tokenSecret would be filled with a token that never ends.
+func tokenSecret(account string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "x", Annotations: map[string]string{corev1.ServiceAccountNameKey: account}},
+		Type:       corev1.SecretTypeServiceAccountToken,
+	}
+}
+
+func admin(account, namespace string) *rbacv1.RoleBinding {
+	return &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "x"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}},
+	}
+}
+
+// Whoever holds a token can ask which Secrets it may read. Those of agents that have come for their credential are not there.
+func TestCredentialsAreNotHarvested(t *testing.T) {
+	s := testenv.NewStage(t)
+	values := s.Token(t, "shared")
+	request := with("shared", "victim", "v"+s.Namespace)
+	request.Annotations = map[string]string{registration.RenewalAnnotation: "true"}
+	granted, secret := s.Hub.Granted(t, values, sends(t, s, values, request))
+	v := &victim{Registered: testenv.Registered{Values: values, Request: granted, Secret: secret}, stage: s}
+	beat(t, s, v, fleet.AgentStatus{Registration: granted.Name})
+
+	thief := s.Hub.ClientFor(t, values.Token).Kubernetes
+	testenv.RequireGone(t, s.Hub.Kubernetes.CoreV1().Secrets(secret.Namespace).Get, "Secret", secret.Name)
+	review, err := thief.AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(), &authorizationv1.SelfSubjectRulesReview{
+		Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: secret.Namespace},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	for _, rule := range review.Status.ResourceRules {
+		for _, name := range rule.ResourceNames {
+			_, err := thief.CoreV1().Secrets(secret.Namespace).Get(t.Context(), name, metav1.GetOptions{})
+			assert.Error(t, err, name)
+		}
+	}
+	beat(t, s, v, fleet.AgentStatus{Registration: granted.Name})
+}

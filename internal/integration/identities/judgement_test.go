@@ -1,0 +1,217 @@
+package identities
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// ask sends a request of an agent that renews its credential, and so understands a refusal.
+func ask(t *testing.T, hub *testenv.Cluster, values registration.Values, clientID, random string) *fleet.ClusterRegistration {
+	t.Helper()
+	return hub.Send(t, values, &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{
+			GenerateName: "request-",
+			Labels:       map[string]string{fleet.RegistrationTokenLabel: values.TokenName},
+			Annotations:  map[string]string{registration.RenewalAnnotation: "true"},
+		},
+		Spec: fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: random + values.ClusterNamespace},
+	})
+}
+
+// says waits until condition Granted begins so.
+func says(t *testing.T, hub *testenv.Cluster, request *fleet.ClusterRegistration, want string) {
+	t.Helper()
+	hub.WaitCondition(t, testenv.KindRequest, request.Namespace, request.Name, fleet.ConditionGranted, want)
+}
+
+// answer reads the Secret as the agent does, and waits for the one that is wanted: a refusal with that reason, or a
+// credential where there is none.
+func answer(t *testing.T, hub *testenv.Cluster, values registration.Values, request *fleet.ClusterRegistration, reason string) *corev1.Secret {
+	t.Helper()
+	name := registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
+	secrets := hub.ClientFor(t, values.Token).Kubernetes.CoreV1().Secrets(values.SystemRegistrationNamespace)
+	var found *corev1.Secret
+	testenv.Eventually(t, func() (bool, string) {
+		secret, err := secrets.Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		found = secret
+		return string(secret.Data[registration.RefusalReason]) == reason, fmt.Sprintf("the answer is %q", secret.Data[registration.RefusalReason])
+	})
+	assert.Equal(t, reason == "", len(found.Data[registration.CredentialToken]) > 0, "a refusal has no token")
+	return found
+}
+
+func decide(t *testing.T, hub *testenv.Cluster, request *fleet.ClusterRegistration, decision fleet.Decision, message string) {
+	t.Helper()
+	patch := fmt.Appendf(nil, `{"status":{"approval":{"decision":%q,"message":%q}}}`, decision, message)
+	_, err := hub.Fleet.ClusterRegistrations(request.Namespace).Patch(t.Context(), request.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+}
+
+func works(t *testing.T, hub *testenv.Cluster, r testenv.Registered) {
+	t.Helper()
+	testenv.RequireMay(t, hub, r.Bearer(), testenv.To("list", "bundledeployments.fleet.cattle.io", r.ClusterNamespace(), ""))
+}
+
+func TestWhoeverKnowsAnIdentityDoesNotGetIt(t *testing.T) {
+	s := testenv.NewStage(t)
+	values := s.Token(t, "shared")
+	victim := s.Register(t, values, "victim", "v")
+	s.RequireHeartbeat(t, victim, time.Now())
+	before := s.Cluster(t, victim.Request.Status.ClusterName)
+
+	attack := ask(t, s.Hub, values, "victim", "a")
+	says(t, s.Hub, attack, "False ClientIDInUse")
+
+	answer(t, s.Hub, values, attack, fleet.ReasonClientIDInUse)
+	s.Hub.RequireEvents(t, s.Namespace, before.Name, fleet.ReasonClientIDInUse, 1)
+	s.Hub.RequireEvents(t, s.Namespace, attack.Name, fleet.ReasonClientIDInUse, 1)
+	works(t, s.Hub, victim)
+	after := s.Cluster(t, before.Name)
+	assert.Equal(t, before.Spec, after.Spec)
+	assert.Equal(t, before.Status.Agent, after.Status.Agent)
+	testenv.RequireThere(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, victim.Request.Name)
+	testenv.RequireGone(t, s.Hub.Kubernetes.CoreV1().ServiceAccounts(victim.ClusterNamespace()).Get, "ServiceAccount",
+		registration.RequestServiceAccount(attack.Name, string(attack.UID)))
+	latest := testenv.RequireThere(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, attack.Name)
+	assert.Contains(t, testenv.Condition(latest.Status.Conditions, fleet.ConditionOriginProved), "True OriginProved")
+}
+
+func TestTheTokenMadeForAClusterRegistersItsAgentAgain(t *testing.T) {
+	s := testenv.NewStage(t)
+	first := s.Register(t, s.Token(t, "shared"), "edge", "1")
+	own := s.Hub.Token(t, s.Namespace, "own", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"edge"}})
+
+	other := ask(t, s.Hub, own, "somebody-else", "x")
+	says(t, s.Hub, other, "False ClientIDNotAllowed")
+	answer(t, s.Hub, own, other, fleet.ReasonClientIDNotAllowed)
+	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", registration.ClusterName("somebody-else"))
+
+	second := s.Register(t, own, "edge", "2")
+	assert.Equal(t, first.Request.Status.ClusterName, second.Request.Status.ClusterName)
+	testenv.RequireUnauthorized(t, s.Hub, first.Bearer())
+	works(t, s.Hub, second)
+}
+
+func TestTheAgentVouchesForItsNextRequest(t *testing.T) {
+	s := testenv.NewStage(t)
+	values := s.Token(t, "shared")
+	first := s.Register(t, values, "edge", "1")
+	cluster := first.Request.Status.ClusterName
+	next := ask(t, s.Hub, values, "edge", "2")
+	says(t, s.Hub, next, "False ClientIDInUse")
+	refusal := answer(t, s.Hub, values, next, fleet.ReasonClientIDInUse)
+
+	patch := fmt.Appendf(nil, `{"status":{"agent":{"lastSeen":%q,"vouches":%q}}}`, time.Now().UTC().Format(time.RFC3339), next.Name)
+	_, err := s.Hub.ClientFor(t, first.Bearer()).Fleet.Clusters(s.Namespace).Patch(t.Context(), cluster, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+
+	says(t, s.Hub, next, "True Granted")
+	credential := answer(t, s.Hub, values, next, "")
+	assert.NotEqual(t, refusal.UID, credential.UID, "the time of the credential begins anew")
+}
+
+func TestAnApprovalIsAsGoodAsAProof(t *testing.T) {
+	s := testenv.NewStage(t)
+	values := s.Token(t, "shared")
+	first := s.Register(t, values, "edge", "1")
+	again := s.Hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "edge", ClientRandom: "2" + s.Namespace})
+	says(t, s.Hub, again, "False ClientIDInUse")
+
+	decide(t, s.Hub, again, fleet.DecisionApproved, "reinstalled")
+
+	granted, _ := s.Hub.Granted(t, values, again)
+	assert.Equal(t, first.Request.Status.ClusterName, granted.Status.ClusterName)
+	assert.Equal(t, &fleet.RegistrationApproval{Decision: fleet.DecisionApproved, Message: "reinstalled"}, granted.Status.Approval)
+	assert.Equal(t, "True Approved: approved by a person: reinstalled", testenv.Condition(granted.Status.Conditions, fleet.ConditionApproved))
+	s.Hub.RequireEvents(t, s.Namespace, again.Name, fleet.ReasonApproved, 1)
+	testenv.RequireUnauthorized(t, s.Hub, first.Bearer())
+}
+
+func TestARequestWithSomebodyElsesTokenIsRefused(t *testing.T) {
+	s := testenv.NewStage(t)
+	mine, victims := s.Token(t, "mine"), s.Hub.Token(t, s.Namespace, "victims", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"edge"}})
+	victim := s.Register(t, victims, "edge", "1")
+	forged := mine
+	forged.TokenName = "victims"
+
+	attack := ask(t, s.Hub, forged, "edge", "2")
+	says(t, s.Hub, attack, "False TokenMismatch")
+
+	s.Hub.RequireEvents(t, s.Namespace, victim.Request.Status.ClusterName, fleet.ReasonTokenMismatch, 1)
+	works(t, s.Hub, victim)
+	name := registration.CredentialSecretName("edge", "2"+s.Namespace)
+	_, err := s.Hub.ClientFor(t, mine.Token).Kubernetes.CoreV1().Secrets(testenv.RegistrationNamespace).Get(t.Context(), name, metav1.GetOptions{})
+	assert.True(t, apierrors.IsForbidden(err), "the thief is told nothing: %v", err)
+}
+
+func TestAnImportTokenRegistersItsClusterAndNoOther(t *testing.T) {
+	s := testenv.NewStage(t)
+	cluster := s.ImportInto(t, "imported", s.Member.Namespace(t))
+	values := s.Hub.Values(t, s.Namespace, registration.ImportTokenName("imported"))
+
+	stolen := ask(t, s.Hub, values, "thief", "1")
+	says(t, s.Hub, stolen, "False ClientIDNotAllowed")
+	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", registration.ClusterName("thief"))
+
+	first := s.Register(t, values, cluster.Spec.ClientID, "1")
+	second := s.Register(t, values, cluster.Spec.ClientID, "2")
+	assert.Equal(t, first.Request.Status.ClusterName, second.Request.Status.ClusterName)
+}
+
+func TestOfManyThatClaimOneIdentityOneGetsIt(t *testing.T) {
+	s := testenv.NewStage(t)
+	values := s.Token(t, "shared")
+	var requests []*fleet.ClusterRegistration
+	for n := range 20 {
+		requests = append(requests, s.Hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "wanted", ClientRandom: fmt.Sprint(n, s.Namespace)}))
+	}
+	testenv.Eventually(t, func() (bool, string) {
+		var granted, open int
+		for _, request := range requests {
+			latest, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get(t.Context(), request.Name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				continue // superseded
+			}
+			require.NoError(t, err)
+			state := testenv.Condition(latest.Status.Conditions, fleet.ConditionGranted)
+			switch {
+			case latest.Status.Granted:
+				granted++
+			case !strings.HasPrefix(state, "False ClientIDInUse") && !strings.HasPrefix(state, "False Superseded"):
+				open++
+			}
+		}
+		require.LessOrEqual(t, granted, 1)
+		return granted == 1 && open == 0, fmt.Sprintf("%d granted, %d open", granted, open)
+	})
+}
+
+func TestAGrantNobodyUsedKeepsNobodyOutForEver(t *testing.T) {
+	s := testenv.NewStage(t)
+	values := s.Token(t, "shared")
+	lost := s.Register(t, values, "edge", "lost")
+	again := s.Hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "edge", ClientRandom: "again" + s.Namespace})
+	says(t, s.Hub, again, "False ClientIDInUse")
+	s.Stop(t)
+
+	s.Running = s.Hub.Hub(t, testenv.Ahead(41*time.Minute))
+	says(t, s.Hub, again, "True Granted") // its answer is over forty minutes old by the clock of this hub
+	granted := testenv.RequireThere(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, again.Name)
+	assert.Equal(t, lost.Request.Status.ClusterName, granted.Status.ClusterName)
+}

@@ -1,0 +1,180 @@
+package identities
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// scene is a cluster with a real agent that has registered.
+type scene struct {
+	*testenv.Stage
+	cluster, agentNamespace string
+}
+
+func registeredAgent(t *testing.T) *scene {
+	t.Helper()
+	s := &scene{Stage: testenv.NewStage(t), cluster: registration.ClusterName("edge")}
+	s.agentNamespace = s.Member.Namespace(t)
+	testenv.BootstrapAgent(t, s.Member, s.agentNamespace, s.Token(t, "tok"), map[string]string{"config": `{"clientID":"edge"}`})
+	s.Member.Agent(t, s.agentNamespace)
+	s.Hub.ClusterCondition(t, s.Namespace, s.cluster, fleet.ConditionRegistered, "True")
+	testenv.RequireCredential(t, s.Member, s.agentNamespace, s.cluster)
+	return s
+}
+
+// asAgent is a client with the credential that the agent has stored.
+func (s *scene) asAgent(t *testing.T) *testenv.Cluster {
+	t.Helper()
+	stored := testenv.RequireThere(t, s.Member.Kubernetes.CoreV1().Secrets(s.agentNamespace).Get, registration.CredentialSecret)
+	config, err := clientcmd.RESTConfigFromKubeConfig(stored.Data[registration.CredentialKubeconfig])
+	require.NoError(t, err)
+	return s.Hub.ClientFor(t, config.BearerToken)
+}
+
+// lists is one of the requests that agents make.
+func (s *scene) lists(t *testing.T, agent *testenv.Cluster) error {
+	t.Helper()
+	_, err := agent.Fleet.BundleDeployments(registration.ClusterNamespace(s.Namespace, s.cluster)).List(t.Context(), metav1.ListOptions{})
+	return err
+}
+
+func (s *scene) awaitAnswer(t *testing.T, agent *testenv.Cluster, is func(error) bool) (took time.Duration) {
+	t.Helper()
+	began := time.Now()
+	testenv.Eventually(t, func() (bool, string) {
+		err := s.lists(t, agent)
+		return is(err), fmt.Sprintf("the agent gets %v", err)
+	})
+	return time.Since(began)
+}
+
+func isFine(err error) bool { return err == nil }
+
+func (s *scene) requests(t *testing.T) []fleet.ClusterRegistration {
+	t.Helper()
+	list, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	return list.Items
+}
+
+func (s *scene) heard(t *testing.T, after time.Time) {
+	t.Helper()
+	s.EventuallyCluster(t, s.cluster, func(c *fleet.Cluster) (bool, string) {
+		return c.Status.Agent.LastSeen.After(after), fmt.Sprintf("the agent was last seen at %s, which is not after %s", c.Status.Agent.LastSeen, after)
+	})
+}
+
+func TestAQuarantineCutsAnAgentOffAtOnceAndItGoesOnAfterwards(t *testing.T) {
+	s := registeredAgent(t)
+	agent := s.asAgent(t)
+	require.NoError(t, s.lists(t, agent))
+	before := s.requests(t)
+
+	fastest := time.Hour
+	for range 3 { // a busy machine may be slow, but not each time
+		s.PatchSpec(t, s.cluster, `{"quarantined":true}`)
+		fastest = min(fastest, s.awaitAnswer(t, agent, apierrors.IsForbidden))
+		s.Hub.ClusterCondition(t, s.Namespace, s.cluster, fleet.ConditionRegistered, "False Quarantined: the agent is cut off")
+		s.PatchSpec(t, s.cluster, `{"quarantined":null}`)
+		s.awaitAnswer(t, agent, isFine)
+		s.Hub.ClusterCondition(t, s.Namespace, s.cluster, fleet.ConditionRegistered, "True Registered")
+	}
+	t.Logf("an agent was cut off after %s", fastest)
+	assert.Less(t, fastest, time.Second)
+	s.heard(t, time.Now())
+	after := s.requests(t)
+	require.Len(t, after, len(before), "it goes on with the credential it has")
+	assert.Equal(t, before[0].UID, after[0].UID)
+	testenv.Eventually(t, func() (bool, string) {
+		told := s.Hub.EventCount(t, s.Namespace, s.cluster, fleet.ReasonQuarantined)
+		return told == 3, fmt.Sprintf("%d events tell of 3 quarantines", told)
+	})
+}
+
+func TestNothingReachesAQuarantinedClusterUntilItIsReleased(t *testing.T) {
+	s := registeredAgent(t)
+	agent := s.asAgent(t)
+	s.Hub.AwaitOwnBundle(t, s.Namespace, s.cluster)
+	deployments := s.Hub.Fleet.BundleDeployments(registration.ClusterNamespace(s.Namespace, s.cluster))
+	own := testenv.RequireThere(t, deployments.Get, registration.AgentBundleName(s.cluster))
+	s.PatchSpec(t, s.cluster, `{"quarantined":true}`)
+	s.awaitAnswer(t, agent, apierrors.IsForbidden)
+
+	_, err := s.Hub.Fleet.Bundles(s.Namespace).Create(t.Context(), &fleet.Bundle{
+		ObjectMeta: metav1.ObjectMeta{Name: "late"},
+		Spec: fleet.BundleSpec{
+			Resources:               []fleet.BundleResource{{Name: "cm.yaml", Content: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: late}\n"}},
+			Targets:                 []fleet.BundleTarget{{ClusterName: s.cluster}},
+			BundleDeploymentOptions: fleet.BundleDeploymentOptions{DefaultNamespace: s.agentNamespace},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.PatchSpec(t, s.cluster, `{"redeployAgentGeneration":7}`)
+	intruder := s.Hub.Request(t, s.Token(t, "other"), fleet.ClusterRegistrationSpec{ClientID: "edge", ClientRandom: "intruder" + s.Namespace})
+	s.Hub.WaitCondition(t, testenv.KindRequest, s.Namespace, intruder.Name, fleet.ConditionGranted, "False")
+	s.AwaitWork(t, "marker")
+	_, err = deployments.Get(t.Context(), "late", metav1.GetOptions{})
+	assert.True(t, apierrors.IsNotFound(err), "%v", err)
+	assert.Equal(t, own.Spec, testenv.RequireThere(t, deployments.Get, own.Name).Spec, "the agent's Bundle is not updated")
+
+	s.PatchSpec(t, s.cluster, `{"quarantined":false}`)
+	testenv.EventuallyThere(t, s.Member.Kubernetes.CoreV1().ConfigMaps(s.agentNamespace).Get, "late")
+	testenv.Eventually(t, func() (bool, string) {
+		latest := testenv.RequireThere(t, deployments.Get, own.Name)
+		return latest.Spec.DeploymentID != own.Spec.DeploymentID, "the agent's Bundle is not updated after the release"
+	})
+}
+
+func TestTheCredentialOfARequestThatIsGoneIsDeadAtTheAPIServer(t *testing.T) {
+	s := testenv.NewStage(t)
+	r := s.Register(t, s.Token(t, "tok"), "edge", "random")
+	s.RequireHeartbeat(t, r, time.Now())
+	require.NoError(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Delete(t.Context(), r.Request.Name, metav1.DeleteOptions{}))
+	began := time.Now()
+	testenv.RequireUnauthorized(t, s.Hub, r.Bearer())
+	t.Logf("the API server refused the token after %s", time.Since(began).Round(time.Millisecond))
+}
+
+func TestAQuarantinedClusterThatIsDeletedIsCleanedByTheHub(t *testing.T) {
+	s := testenv.NewStage(t)
+	agentNamespace := s.Member.Namespace(t)
+	s.ImportInto(t, "m", agentNamespace)
+	testenv.RequireThere(t, s.Member.Kubernetes.AppsV1().Deployments(agentNamespace).Get, registration.AgentName)
+	s.PatchSpec(t, "m", `{"quarantined":true}`)
+	s.Hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionRegistered, "False Quarantined")
+	s.DeleteCluster(t, "m")
+	testenv.RequireGone(t, s.Member.Kubernetes.AppsV1().Deployments(agentNamespace).Get, "Deployment", registration.AgentName)
+	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", "m")
+}
+
+func TestTwoAgentsWithOneCredentialAreNamed(t *testing.T) {
+	s := testenv.NewStage(t)
+	r := s.Register(t, s.Token(t, "tok"), "edge", "random")
+	cluster := r.Request.Status.ClusterName
+	says := func(instance string) {
+		s.Beat(t, cluster, fleet.AgentStatus{LastSeen: metav1.Now(), Namespace: testenv.SystemNamespace, Instance: instance})
+		s.EventuallyCluster(t, cluster, func(c *fleet.Cluster) (bool, string) { return c.Status.Agent.Instance == instance, "no heartbeat" })
+	}
+	says("one")
+	s.Hub.ClusterCondition(t, s.Namespace, cluster, fleet.ConditionRegistered, "True")
+	testenv.Eventually(t, func() (bool, string) {
+		says("one")
+		says("two")
+		now := testenv.Condition(s.Cluster(t, cluster).Status.Conditions, fleet.ConditionRegistered)
+		return len(now) > 20 && now[:19] == "False CloneDetected", now
+	})
+	testenv.Eventually(t, func() (bool, string) {
+		return s.Hub.EventCount(t, s.Namespace, cluster, fleet.ReasonCloneDetected) == 1, "there is no event CloneDetected"
+	})
+}

@@ -1,0 +1,126 @@
+package privilege
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
+
+// place is a namespace, and what the table calls it.
+type place struct{ name, title string }
+
+func (s *scene) places() []place {
+	return []place{
+		{s.own.ClusterNamespace(), "cluster-own"},
+		{s.other.ClusterNamespace(), "cluster-other"},
+		{s.Namespace, "workspace"},
+		{testenv.RegistrationNamespace, testenv.RegistrationNamespace},
+		{testenv.SystemNamespace, testenv.SystemNamespace},
+		{agentNamespace, agentNamespace},
+		{metav1.NamespaceSystem, metav1.NamespaceSystem},
+	}
+}
+
+// plain gives what has another name each time the name it has in the table.
+func (s *scene) plain(t *testing.T) *strings.Replacer {
+	t.Helper()
+	token := s.ReadyToken(t, "tok")
+	pairs := []string{
+		registration.TokenServiceAccount("tok", string(token.UID)), "SERVICEACCOUNT-OF-TOKEN",
+		s.own.Secret.Name, "CREDENTIAL-OWN", s.other.Secret.Name, "CREDENTIAL-OTHER",
+		s.own.Account(), "SERVICEACCOUNT-OWN", s.other.Account(), "SERVICEACCOUNT-OTHER",
+		s.own.Request.Status.ClusterName, "CLUSTER-OWN", s.other.Request.Status.ClusterName, "CLUSTER-OTHER",
+	}
+	for _, name := range s.ownContent {
+		pairs = append(pairs, name, "CONTENT-OF-OWN")
+	}
+	for _, name := range s.otherContent {
+		pairs = append(pairs, name, "CONTENT-OF-OTHER")
+	}
+	return strings.NewReplacer(pairs...)
+}
+
+func (s *scene) nobody(t *testing.T) identity {
+	t.Helper()
+	_, err := s.Hub.Kubernetes.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "nobody"}}, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		require.NoError(t, err)
+	}
+	return identity{metav1.NamespaceDefault, "nobody"}
+}
+
+func TestEveryRightOfEveryIdentityIsInTheTable(t *testing.T) {
+	s := newScene(t)
+	s.Hub.ClusterCondition(t, "fleet-local", registration.LocalCluster, fleet.ConditionImported, "True Imported")
+	testenv.RequireMay(t, s.Hub, s.own.Bearer(), testenv.To("get", "contents.fleet.cattle.io", "", s.ownContent[0]))
+	all, plain := served(t, s.Hub), s.plain(t)
+	everybodys := asker{s.Hub, s.nobody(t)}.rights(t, all, nowhere)
+	token := s.ReadyToken(t, "tok")
+	for title, who := range map[string]identity{
+		"import":      {s.Namespace, registration.TokenServiceAccount("tok", string(token.UID))},
+		"request":     {s.own.ClusterNamespace(), s.own.Account()},
+		"hub":         {testenv.SystemNamespace, "fleet-controller"},
+		"bootstrap":   {testenv.SystemNamespace, registration.BootstrapAccount},
+		"local-agent": {agentNamespace, registration.AgentName},
+	} {
+		t.Run(title, func(t *testing.T) {
+			requireGolden(t, "testdata/"+title+".golden", s.table(t, asker{s.Hub, who}, all, everybodys, plain))
+		})
+	}
+}
+
+// table has the rights that an identity has everywhere, and then those it has in each namespace beside them. What everybody
+// may do is left out.
+func (s *scene) table(t *testing.T, who asker, all []resource, everybodys map[string]bool, plain *strings.Replacer) string {
+	t.Helper()
+	everywhere := who.rights(t, all, nowhere)
+	if everywhere["* *"] || everywhere["pods deletecollection"] && everywhere["clusterroles.rbac.authorization.k8s.io escalate"] {
+		return "everything\n"
+	}
+	var text strings.Builder
+	section := func(title string, lines map[string]bool) {
+		if len(lines) > 0 {
+			fmt.Fprintf(&text, "# %s\n%s\n", title, strings.Join(together(renamed(lines, plain)), "\n"))
+		}
+	}
+	section("everywhere", without(everywhere, everybodys))
+	for _, p := range s.places() {
+		section(p.title, without(who.rights(t, all, p.name), everybodys, everywhere))
+	}
+	return text.String()
+}
+
+// renamed comes before the lines are sorted: names are other ones each time.
+func renamed(lines map[string]bool, plain *strings.Replacer) map[string]bool {
+	all := map[string]bool{}
+	for line := range lines {
+		all[plain.Replace(line)] = true
+	}
+	return all
+}
+
+func requireGolden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		require.NoError(t, os.MkdirAll("testdata", 0o750))
+		require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err, "run the test with -update")
+	assert.Equal(t, string(want), got)
+}

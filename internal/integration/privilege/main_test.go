@@ -1,0 +1,12 @@
+// Package privilege measures what each identity may do: every verb on every resource that the API server serves, in its own
+// namespaces and in those of others, compared with a table. It runs the hub with the rights that its chart gives it.
+package privilege
+
+import (
+	"os"
+	"testing"
+
+	"github.com/muster-fleet/muster/internal/controlplane"
+)
+
+func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }

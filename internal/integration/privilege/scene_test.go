@@ -1,0 +1,87 @@
+package privilege
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+const agentNamespace = "cattle-fleet-local-system"
+
+// scene is a hub as the chart installs it, with two registered clusters and its own one, and something deployed to each.
+type scene struct {
+	*testenv.Stage
+	values       registration.Values
+	own, other   testenv.Registered
+	ownContent   []string
+	otherContent []string
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	hub, _ := testenv.Clusters(t)
+	install := hub.InstallChart(t, chartValues(hub, false))
+	s := &scene{Stage: &testenv.Stage{Hub: hub, Namespace: hub.Namespace(t)}}
+	s.Running = hub.Hub(t, install)
+	hub.AwaitAdmission(t)
+	s.values = s.Token(t, "tok")
+	s.own, s.other = s.register(t, "own"), s.register(t, "other")
+	s.ownContent, s.otherContent = s.deploy(t, "own", s.own), s.deploy(t, "other", s.other)
+	return s
+}
+
+func chartValues(hub *testenv.Cluster, localAgentDisabled bool) map[string]any {
+	return map[string]any{
+		"apiServerURL": hub.URL(), "apiServerCA": string(hub.CA()),
+		"bootstrap": map[string]any{"agentNamespace": agentNamespace, "localAgentDisabled": localAgentDisabled},
+	}
+}
+
+// register does it as an agent that renews its credential.
+func (s *scene) register(t *testing.T, clientID string) testenv.Registered {
+	t.Helper()
+	request := s.Hub.Send(t, s.values, &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{
+			GenerateName: "request-", Labels: map[string]string{fleet.RegistrationTokenLabel: s.values.TokenName},
+			Annotations: map[string]string{registration.RenewalAnnotation: "true"},
+		},
+		Spec: fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: "random" + s.Namespace},
+	})
+	latest, secret := s.Hub.Granted(t, s.values, request)
+	return testenv.Registered{Values: s.values, Request: latest, Secret: secret}
+}
+
+// deploy deploys something to one cluster alone, and returns the names of all Contents that its agent is told of.
+func (s *scene) deploy(t *testing.T, name string, to testenv.Registered) (contents []string) {
+	t.Helper()
+	_, err := s.Hub.Fleet.Bundles(s.Namespace).Create(t.Context(), &fleet.Bundle{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: fleet.BundleSpec{
+			BundleDeploymentOptions: fleet.BundleDeploymentOptions{DefaultNamespace: "default"},
+			Resources:               []fleet.BundleResource{{Name: "cm.yaml", Content: fmt.Sprintf("kind: ConfigMap\napiVersion: v1\nmetadata: {name: %s}", name)}},
+			Targets:                 []fleet.BundleTarget{{ClusterName: to.Request.Status.ClusterName}},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	testenv.Eventually(t, func() (bool, string) {
+		list, err := s.Hub.Fleet.BundleDeployments(to.ClusterNamespace()).List(context.Background(), metav1.ListOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		contents = nil
+		there := false
+		for _, d := range list.Items { // that of the agent may be one of them
+			contents = append(contents, d.Labels[fleet.ContentNameLabel])
+			there = there || d.Name == name
+		}
+		return there, "BundleDeployment " + name + " is not there"
+	})
+	return contents
+}

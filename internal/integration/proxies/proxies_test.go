@@ -1,0 +1,84 @@
+package proxies
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/muster-fleet/muster/charts"
+	"github.com/muster-fleet/muster/internal/helminstall"
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func (s *scene) imported(t *testing.T, cluster, want string) string {
+	t.Helper()
+	return s.hub.WaitCondition(t, testenv.KindCluster, s.ns, cluster, fleet.ConditionImported, want)
+}
+
+func TestHubAndAgentFindEachOtherThroughProxiesOnly(t *testing.T) {
+	s := newScene(t)
+	hub, member := host(t, s.hub, hubName), host(t, s.member, memberName)
+
+	s.hubsProxy.answers("403")
+	s.imports(t, "edge", memberName)
+	said := s.imported(t, "edge", "False Unreachable")
+	assert.Contains(t, said, "the proxy "+s.hubsProxy.url()+" answers 403 Forbidden")
+	s.hubsProxy.answers("407")
+	s.imported(t, "edge", "False Unreachable: connecting to the member at "+at(t, s.member, memberName)+": the proxy "+s.hubsProxy.url()+
+		" answers 407 Proxy Authentication Required; put user and password into the proxy's address")
+	s.hubsProxy.dies()
+	s.imported(t, "edge", "False Unreachable: connecting to the member at "+at(t, s.member, memberName)+
+		": the proxy on the way cannot be reached: connection refused")
+
+	s.agentsProxy.answers("403")
+	s.hubsProxy.answers("")
+	s.imported(t, "edge", "True Imported")
+	says(t, s.memberLogs, "the proxy "+s.agentsProxy.url()+" answers 403 Forbidden; have it allow this address")
+	s.agentsProxy.answers("407")
+	says(t, s.memberLogs, "the proxy "+s.agentsProxy.url()+" answers 407 Proxy Authentication Required")
+	s.agentsProxy.dies()
+	says(t, s.memberLogs, "proxyconnect tcp: dial tcp "+s.agentsProxy.address)
+	s.agentsProxy.answers("")
+	s.hub.WaitCondition(t, testenv.KindCluster, s.ns, "edge", fleet.ConditionRegistered, "True")
+	s.beats(t, "edge", time.Now())
+
+	// In the middle of everything.
+	s.agentsProxy.dies()
+	s.agentsProxy.answers("")
+	s.beats(t, "edge", time.Now())
+
+	assert.Positive(t, s.hubsProxy.asked(member))
+	assert.Positive(t, s.agentsProxy.asked(hub))
+	assert.Zero(t, s.hubsProxy.asked(hub), "the hub goes to its own API server directly: it is on this machine")
+	assert.Zero(t, s.agentsProxy.asked(member), "and so does the agent")
+
+	s.imports(t, "near", noProxyName)
+	s.imported(t, "near", "False Unreachable: connecting to the member at "+at(t, s.member, noProxyName)+": the name "+noProxyName+" cannot be resolved")
+	assert.Zero(t, s.hubsProxy.asked(host(t, s.member, noProxyName)), "noProxy names it")
+}
+
+func TestAnAgentOfTheChartUsesTheProxyOfItsValues(t *testing.T) {
+	s := newScene(t)
+	values := s.hub.Token(t, s.ns, "tok", fleet.ClusterRegistrationTokenSpec{})
+	assert.Equal(t, at(t, s.hub, hubName), values.APIServerURL)
+	s.installAgent(t, values)
+	name := registration.ClusterName("edge")
+	s.hub.WaitCondition(t, testenv.KindCluster, s.ns, name, fleet.ConditionRegistered, "True")
+	s.beats(t, name, time.Now())
+	assert.Positive(t, s.agentsProxy.asked(host(t, s.hub, hubName)))
+}
+
+func (s *scene) installAgent(t *testing.T, v registration.Values) {
+	t.Helper()
+	err := helminstall.Install(t.Context(), s.member.RESTConfig(), system, charts.Agent, map[string]any{
+		"apiServerURL": v.APIServerURL, "apiServerCA": v.APIServerCA, "clusterNamespace": v.ClusterNamespace, "token": v.Token, "tokenName": v.TokenName,
+		"systemRegistrationNamespace": v.SystemRegistrationNamespace, "agentTLSMode": "strict", "clientID": "edge",
+		"proxy": s.agentsProxy.url(), "noProxy": chartNoProxy, "debug": true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

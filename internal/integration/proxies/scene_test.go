@@ -1,0 +1,139 @@
+package proxies
+
+import (
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/charts"
+	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/helminstall"
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+const system = registration.DefaultSystemNamespace
+
+// Names in the certificates of the test's clusters that nobody on this machine can resolve: the proxy leads to them, and nothing
+// else does. The last one is in the chart's noProxy.
+const (
+	hubName      = "kubernetes.default"
+	memberName   = "kubernetes"
+	noProxyName  = "kubernetes.default.svc"
+	chartNoProxy = "127.0.0.0/8,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,.svc,.cluster.local"
+)
+
+// scene is a hub that the chart installed, and a member; each has a proxy of its own.
+type scene struct {
+	hub, member             *testenv.Cluster
+	hubsProxy, agentsProxy  *proxy
+	hubLogs, memberLogs, ns string
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	for _, name := range []string{hubName, memberName, noProxyName} {
+		_, err := net.DefaultResolver.LookupHost(t.Context(), name)
+		require.Error(t, err, "somebody knows this name, so that the test proves nothing")
+	}
+	s := &scene{hubsProxy: newProxy(t), agentsProxy: newProxy(t)}
+	var group errgroup.Group
+	for name, cluster := range map[string]**testenv.Cluster{"hub": &s.hub, "member": &s.member} {
+		group.Go(func() error {
+			plane, err := controlplane.Start(t.Context(), controlplane.Options{Name: name, ControllerManager: true})
+			if err == nil {
+				t.Cleanup(func() { require.NoError(t, plane.Stop()) })
+				*cluster = testenv.On(t, plane)
+			}
+			return err
+		})
+	}
+	require.NoError(t, group.Wait())
+	s.installHub(t)
+	s.hubLogs, s.memberLogs = s.hub.Node(t, programs), s.member.Node(t, programs)
+	s.ns = s.hub.Namespace(t)
+	return s
+}
+
+func (s *scene) installHub(t *testing.T) {
+	t.Helper()
+	values := map[string]any{
+		"apiServerURL": at(t, s.hub, hubName), "apiServerCA": string(s.hub.CA()), "agentTLSMode": "strict", "agentCheckinInterval": "1s",
+		"bootstrap": map[string]any{"enabled": false}, "proxy": s.hubsProxy.url(), "noProxy": chartNoProxy, "debug": true,
+	}
+	require.NoError(t, helminstall.Install(t.Context(), s.hub.RESTConfig(), system, charts.CRD, nil))
+	require.NoError(t, helminstall.Install(t.Context(), s.hub.RESTConfig(), system, charts.Hub, values))
+}
+
+// at is the address of a cluster by one of the names in its certificate.
+func at(t *testing.T, c *testenv.Cluster, name string) string {
+	t.Helper()
+	address, err := url.Parse(c.URL())
+	require.NoError(t, err)
+	return "https://" + net.JoinHostPort(name, address.Port())
+}
+
+// host is what the proxy is asked for to get there.
+func host(t *testing.T, c *testenv.Cluster, name string) string {
+	t.Helper()
+	return strings.TrimPrefix(at(t, c, name), "https://")
+}
+
+// imports has the hub import the member, which it knows by that name. Its agent uses the other proxy.
+func (s *scene) imports(t *testing.T, cluster, name string) {
+	t.Helper()
+	kubeconfig := testenv.At(t, s.member.Kubeconfig(), at(t, s.member, name))
+	s.hub.KubeconfigSecret(t, s.ns, cluster+"-kubeconfig", map[string][]byte{registration.KubeconfigValue: kubeconfig})
+	_, err := s.hub.Fleet.Clusters(s.ns).Create(t.Context(), &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: cluster},
+		Spec: fleet.ClusterSpec{
+			KubeConfigSecret: cluster + "-kubeconfig",
+			AgentEnvVars: []corev1.EnvVar{
+				{Name: "HTTPS_PROXY", Value: s.agentsProxy.url()}, {Name: "NO_PROXY", Value: chartNoProxy},
+			},
+		},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+// beats waits for a check-in that is later than the moment, by the hub's clock, which is this machine's.
+func (s *scene) beats(t *testing.T, cluster string, after time.Time) {
+	t.Helper()
+	testenv.Eventually(t, func() (bool, string) {
+		c, err := s.hub.Fleet.Clusters(s.ns).Get(t.Context(), cluster, metav1.GetOptions{})
+		if err != nil {
+			return false, err.Error()
+		}
+		return c.Status.Agent.LastSeen.After(after), "last seen " + c.Status.Agent.LastSeen.String()
+	})
+}
+
+// logs are those of all pods that ran there.
+func logs(t *testing.T, folder string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder, "*.log"))
+	require.NoError(t, err)
+	var all strings.Builder
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		require.NoError(t, err)
+		all.Write(data)
+	}
+	return all.String()
+}
+
+// says waits until some pod has logged this.
+func says(t *testing.T, folder, text string) {
+	t.Helper()
+	testenv.Eventually(t, func() (bool, string) { return strings.Contains(logs(t, folder), text), "no pod has said: " + text })
+}

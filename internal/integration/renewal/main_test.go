@@ -1,0 +1,106 @@
+// Package renewal tests what becomes of an agent's credential: short lives, renewals, an end while the agent is away, a new
+// registration beside the old one, and refusals.
+package renewal
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/pkg/agent"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/credential"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
+
+const lifetime = 10 * time.Minute // the shortest that API servers issue
+
+type stage struct{ *testenv.Stage }
+
+// newStage is a hub that gives agents which renew it a credential of that short life.
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	s := testenv.EmptyStage(t)
+	settings := s.Hub.Reachable()
+	settings["agentCheckinInterval"] = "1s"
+	settings["registration"] = map[string]any{"credentialLifetime": lifetime.String()}
+	s.Hub.Configure(t, settings)
+	s.Running = s.Hub.Hub(t)
+	return &stage{s}
+}
+
+// hasty renews when that part of the life is over, and looks soon for what was refused.
+func hasty(part float64) func(*agent.Config) {
+	return func(c *agent.Config) {
+		timing := agent.DefaultTiming()
+		timing.RenewAfter, timing.RefusedFirst, timing.RefusedMax = part, 200*time.Millisecond, time.Second
+		c.Timing = &timing
+	}
+}
+
+// installed runs an agent with a token of its own, and waits until it is there.
+func (s *stage) installed(t *testing.T, namespace, clientID string, change func(*agent.Config)) (cluster string, running *testenv.Running) {
+	t.Helper()
+	testenv.BootstrapAgent(t, s.Member, namespace, s.Token(t, "tok-"+clientID), map[string]string{"config": fmt.Sprintf(`{"clientID":%q}`, clientID)})
+	running = s.Member.Agent(t, namespace, change)
+	cluster = registration.ClusterName(clientID)
+	s.Hub.ClusterCondition(t, s.Namespace, cluster, fleet.ConditionRegistered, "True")
+	testenv.RequireCredential(t, s.Member, namespace, cluster)
+	return cluster, running
+}
+
+// bearer is the token the agent has stored, and what it says of itself.
+func (s *stage) bearer(t *testing.T, namespace string) (string, credential.Claims) {
+	t.Helper()
+	secret, err := s.Member.Kubernetes.CoreV1().Secrets(namespace).Get(context.Background(), registration.CredentialSecret, metav1.GetOptions{})
+	require.NoError(t, err)
+	kubeconfig, err := clientcmd.Load(secret.Data[registration.CredentialKubeconfig])
+	require.NoError(t, err)
+	token := kubeconfig.AuthInfos["user"].Token
+	claims, err := credential.Inspect(credential.Token(token))
+	require.NoError(t, err)
+	return token, claims
+}
+
+// awaitOther waits until another token is stored.
+func (s *stage) awaitOther(t *testing.T, namespace, than string) (token string, claims credential.Claims) {
+	t.Helper()
+	testenv.Eventually(t, func() (bool, string) {
+		token, claims = s.bearer(t, namespace)
+		return token != than, "the stored token is still the same"
+	})
+	return token, claims
+}
+
+// lose puts a token into the agent's Secret that no hub knows.
+func (s *stage) lose(t *testing.T, namespace, foreign string) {
+	t.Helper()
+	secrets := s.Member.Kubernetes.CoreV1().Secrets(namespace)
+	secret, err := secrets.Get(t.Context(), registration.CredentialSecret, metav1.GetOptions{})
+	require.NoError(t, err)
+	secret.Data[registration.CredentialKubeconfig] = testenv.EditKubeconfig(t, secret.Data[registration.CredentialKubeconfig],
+		func(_ *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) { user.Token = foreign })
+	_, err = secrets.Update(t.Context(), secret, metav1.UpdateOptions{})
+	require.NoError(t, err)
+}
+
+func (s *stage) requests(t *testing.T) (names []string) {
+	t.Helper()
+	list, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, r := range list.Items {
+		names = append(names, r.Name)
+	}
+	return names
+}

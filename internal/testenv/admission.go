@@ -1,0 +1,61 @@
+package testenv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/muster-fleet/muster/pkg/admission"
+	"github.com/muster-fleet/muster/pkg/controllers"
+)
+
+// AwaitAdmission waits until the admission policies have been in force for so long that who creates a request from now on is
+// known for certain. Hubs of tests install them; the first one of a package waits some seconds.
+func (c *Cluster) AwaitAdmission(t testing.TB) {
+	t.Helper()
+	monitor, err := admission.New(admission.Options{RESTConfig: c.RESTConfig(), Namespace: SystemNamespace})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	defer func() { stop(); monitor.Wait() }()
+	monitor.Start(ctx)
+	Eventually(t, func() (bool, string) {
+		since, ok := monitor.InForce()
+		return ok && !time.Now().Before(since), fmt.Sprintf("in force since %s; %s", since, monitor.Missing())
+	})
+}
+
+// WithoutAdmission is for a hub that does not install the admission policies; see RemoveAdmission.
+func WithoutAdmission(o *controllers.Options) { o.LeaveAdmission = true }
+
+// RemoveAdmission removes the admission policies that the hub of an earlier test has installed, and waits until the API
+// server applies them no more. The next hub that is not WithoutAdmission installs them again.
+func (c *Cluster) RemoveAdmission(t testing.TB) {
+	t.Helper()
+	client, err := dynamic.NewForConfig(c.RESTConfig())
+	require.NoError(t, err)
+	kinds, err := discovery.NewDiscoveryClientForConfig(c.RESTConfig())
+	require.NoError(t, err)
+	version, err := admission.ServedVersion(kinds)
+	require.NoError(t, err)
+	policies, err := admission.Objects(version)
+	require.NoError(t, err)
+	for _, policy := range policies {
+		err := client.Resource(admission.Resource(policy)).Delete(t.Context(), policy.GetName(), metav1.DeleteOptions{})
+		if !apierrors.IsNotFound(err) {
+			require.NoError(t, err)
+		}
+	}
+	requests := c.Fleet.ClusterRegistrations(metav1.NamespaceDefault)
+	Eventually(t, func() (bool, string) {
+		err := admission.Probe(t.Context(), requests)
+		return errors.Is(err, admission.ErrNotOverwritten), "the API server still applies the admission policies"
+	})
+}

@@ -1,0 +1,95 @@
+package testenv
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/muster-fleet/muster/charts"
+	"github.com/muster-fleet/muster/pkg/controllers"
+)
+
+// InstallChart installs the chart fleet with these values, or upgrades it, all but the Deployment. It returns the hub as that
+// Deployment would run it: with the rights of the chart's ServiceAccount and no other, and its flags. The admission policies
+// are the chart's.
+func (c *Cluster) InstallChart(t testing.TB, values map[string]any) func(*controllers.Options) {
+	t.Helper()
+	manifests, err := charts.Render(charts.Hub, charts.Release{Name: charts.Hub, Namespace: SystemNamespace}, values)
+	require.NoError(t, err)
+	_, err = c.Kubernetes.CoreV1().Namespaces().Create(context.Background(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: SystemNamespace}}, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		require.NoError(t, err)
+	}
+	var command []string
+	for _, object := range decode(t, manifests) {
+		if object.GetKind() == "Deployment" {
+			command = commandOf(t, object)
+			continue
+		}
+		c.install(t, object)
+	}
+	cfg := &rest.Config{
+		Host: c.URL(), BearerToken: c.TokenOf(t, SystemNamespace, "fleet-controller"), TLSClientConfig: rest.TLSClientConfig{CAData: c.CA()},
+	}
+	return func(o *controllers.Options) {
+		o.RESTConfig = rest.CopyConfig(cfg)
+		o.DisableBootstrap = slices.Contains(command, "--disable-bootstrap")
+		o.LeaveAdmission = true
+	}
+}
+
+func commandOf(t testing.TB, deployment *unstructured.Unstructured) []string {
+	t.Helper()
+	containers, _, err := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
+	require.NoError(t, err)
+	command, _, err := unstructured.NestedStringSlice(containers[0].(map[string]any), "command")
+	require.NoError(t, err)
+	return command
+}
+
+func decode(t testing.TB, manifests map[string]string) []*unstructured.Unstructured {
+	t.Helper()
+	var objects []*unstructured.Unstructured
+	for _, manifest := range manifests {
+		for decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(manifest), bytes.MinRead); ; {
+			object := &unstructured.Unstructured{}
+			err := decoder.Decode(object)
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			require.NoError(t, err)
+			if len(object.Object) > 0 {
+				objects = append(objects, object)
+			}
+		}
+	}
+	return objects
+}
+
+func (c *Cluster) install(t testing.TB, object *unstructured.Unstructured) {
+	t.Helper()
+	client, err := dynamic.NewForConfig(c.RESTConfig())
+	require.NoError(t, err)
+	resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
+	objects := dynamic.ResourceInterface(client.Resource(resource))
+	if object.GetNamespace() != "" {
+		objects = client.Resource(resource).Namespace(object.GetNamespace())
+	}
+	_, err = objects.Apply(t.Context(), object.GetName(), object, metav1.ApplyOptions{FieldManager: "helm", Force: true})
+	require.NoError(t, err)
+}

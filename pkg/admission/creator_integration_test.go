@@ -1,0 +1,187 @@
+package admission_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+const other = "example.com/other"
+
+var requestsResource = fleet.SchemeGroupVersion.WithResource("clusterregistrations")
+
+func TestTheAPIServerRecordsWhoCreatesARequest(t *testing.T) {
+	s := newScene(t)
+	s.inForce()
+	for _, who := range []user{s.importer(), s.agentThatMayAsk("asks"), s.admin} {
+		for title, said := range map[string]map[string]string{
+			"nothing":         nil,
+			"no annotations":  {},
+			"something else":  {other: "stays"},
+			"the truth":       {fleet.CreatorAnnotation: who.name},
+			"nobody":          {fleet.CreatorAnnotation: ""},
+			"somebody else":   {fleet.CreatorAnnotation: "system:serviceaccount:other:account", other: "stays"},
+			"many characters": {fleet.CreatorAnnotation: string(make([]byte, 1000))},
+		} {
+			created, err := who.fleet.ClusterRegistrations(s.namespace).Create(t.Context(), s.request(said), metav1.CreateOptions{})
+			require.NoError(t, err, "%s says %s", who.name, title)
+			assert.Equal(t, who.name, created.Annotations[fleet.CreatorAnnotation], title)
+			assert.Equal(t, said[other], created.Annotations[other], title)
+		}
+	}
+}
+
+// A client need not speak as ours do.
+func TestTheAPIServerRecordsWhoCreatesARequestHoweverItIsWritten(t *testing.T) {
+	s := newScene(t)
+	s.inForce()
+	who := s.importer()
+	requests := who.dynamic.Resource(requestsResource).Namespace(s.namespace)
+	for title, annotations := range map[string]any{"null": nil, "empty": map[string]any{}, "a null in it": map[string]any{fleet.CreatorAnnotation: nil}} {
+		created, err := requests.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "ClusterRegistration",
+			"metadata": map[string]any{"generateName": "request-", "annotations": annotations}, "spec": map[string]any{},
+		}}, metav1.CreateOptions{})
+		require.NoError(t, err, title)
+		assert.Equal(t, who.name, created.GetAnnotations()[fleet.CreatorAnnotation], title)
+	}
+
+	applied := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "ClusterRegistration",
+		"metadata": map[string]any{"name": "applied", "annotations": map[string]any{fleet.CreatorAnnotation: "a lie"}}, "spec": map[string]any{},
+	}}
+	created, err := requests.Apply(t.Context(), "applied", applied, metav1.ApplyOptions{FieldManager: "test", Force: true})
+	require.NoError(t, err)
+	assert.Equal(t, who.name, created.GetAnnotations()[fleet.CreatorAnnotation])
+	_, err = requests.Apply(t.Context(), "applied", applied, metav1.ApplyOptions{FieldManager: "test", Force: true})
+	requireRefused(t, err, "cannot be added, changed or removed")
+}
+
+func TestWhoCreatedARequestNobodyChanges(t *testing.T) {
+	s := newScene(t)
+	s.inForce()
+	who := s.importer()
+	created, err := who.fleet.ClusterRegistrations(s.namespace).Create(t.Context(), s.request(nil), metav1.CreateOptions{})
+	require.NoError(t, err)
+	for _, by := range []user{who, s.admin} {
+		requests := by.fleet.ClusterRegistrations(s.namespace)
+		for title, annotations := range map[string]any{
+			"another":          map[string]any{fleet.CreatorAnnotation: "somebody else"},
+			"empty":            map[string]any{fleet.CreatorAnnotation: ""},
+			"removed":          map[string]any{fleet.CreatorAnnotation: nil},
+			"removed with all": nil,
+		} {
+			_, err := requests.Patch(t.Context(), created.Name, types.MergePatchType, metadata(t, "annotations", annotations), metav1.PatchOptions{})
+			requireRefused(t, err, "cannot be added, changed or removed")
+			assert.ErrorContains(t, err, fleet.CreatorAnnotation, title)
+		}
+		changed := created.DeepCopy()
+		changed.Annotations[fleet.CreatorAnnotation] = by.name + "-x"
+		_, err := requests.Update(t.Context(), changed, metav1.UpdateOptions{})
+		requireRefused(t, err, "cannot be added, changed or removed")
+	}
+	s.requireCreator(created.Name, who.name)
+}
+
+func TestARequestMayChangeOtherwise(t *testing.T) {
+	s := newScene(t)
+	s.inForce()
+	created, err := s.importer().fleet.ClusterRegistrations(s.namespace).Create(t.Context(), s.request(nil), metav1.CreateOptions{})
+	require.NoError(t, err)
+	requests := s.admin.fleet.ClusterRegistrations(s.namespace)
+	_, err = requests.Patch(t.Context(), created.Name, types.MergePatchType, metadata(t, "annotations", map[string]any{other: "x"}), metav1.PatchOptions{})
+	require.NoError(t, err)
+	_, err = requests.Patch(t.Context(), created.Name, types.MergePatchType, metadata(t, "finalizers", []string{"example.com/x"}), metav1.PatchOptions{})
+	require.NoError(t, err)
+	_, err = requests.Patch(t.Context(), created.Name, types.MergePatchType, []byte(`{"status":{"granted":true}}`), metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+	require.NoError(t, requests.Delete(t.Context(), created.Name, metav1.DeleteOptions{}))
+	_, err = requests.Patch(t.Context(), created.Name, types.MergePatchType, metadata(t, "finalizers", nil), metav1.PatchOptions{})
+	require.NoError(t, err)
+}
+
+// Requests of the time before the policies have no record, and must not get one.
+func TestAnOldRequestGetsNoRecordAfterwards(t *testing.T) {
+	s := newScene(t)
+	s.remove()
+	old, err := s.importer().fleet.ClusterRegistrations(s.namespace).Create(t.Context(), s.request(nil), metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.inForce()
+	requests := s.admin.fleet.ClusterRegistrations(s.namespace)
+	for _, value := range []string{"somebody", ""} {
+		_, err = requests.Patch(t.Context(), old.Name, types.MergePatchType, metadata(t, "annotations", map[string]any{fleet.CreatorAnnotation: value}), metav1.PatchOptions{})
+		requireRefused(t, err, "cannot be added, changed or removed")
+	}
+	_, err = requests.Patch(t.Context(), old.Name, types.MergePatchType, metadata(t, "annotations", map[string]any{other: "x"}), metav1.PatchOptions{})
+	require.NoError(t, err)
+	_, err = requests.Patch(t.Context(), old.Name, types.MergePatchType, []byte(`{"metadata":{"annotations":null,"labels":{"a":"b"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	s.requireCreator(old.Name, "")
+}
+
+// Without the mutating policy the annotation would be what the request says, were it not for the validating one.
+func TestARequestIsRefusedWhileNobodyRecordsWhoCreatesIt(t *testing.T) {
+	s := newScene(t)
+	s.inForce()
+	s.remove("MutatingAdmissionPolicyBinding")
+	who := s.importer()
+	requests := who.fleet.ClusterRegistrations(s.namespace)
+	for _, said := range []map[string]string{nil, {fleet.CreatorAnnotation: "a lie"}} {
+		s.eventuallyRefused(func() error {
+			_, err := requests.Create(t.Context(), s.request(said), metav1.CreateOptions{})
+			return err
+		}, "must name the user who creates the request")
+	}
+}
+
+// No identity has the right to write the status of requests but the hub; this holds the API server to it.
+func TestARequestIsCreatedWithoutAStatus(t *testing.T) {
+	s := newScene(t)
+	s.inForce()
+	who := s.importer()
+	asking := s.request(nil)
+	asking.Status = fleet.ClusterRegistrationStatus{Granted: true, ClusterName: "mine"}
+	created, err := who.fleet.ClusterRegistrations(s.namespace).Create(t.Context(), asking, metav1.CreateOptions{})
+	require.NoError(t, err)
+	assert.Zero(t, created.Status)
+	_, err = who.fleet.ClusterRegistrations(s.namespace).Patch(t.Context(), created.Name, types.MergePatchType,
+		[]byte(`{"status":{"granted":true,"approval":{"decision":"Approved"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err, "this identity has more rights than the hub gives")
+	found, err := s.admin.fleet.ClusterRegistrations(s.namespace).Get(t.Context(), created.Name, metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Zero(t, found.Status)
+	_, err = who.fleet.ClusterRegistrations(s.namespace).Patch(t.Context(), created.Name, types.MergePatchType,
+		[]byte(`{"status":{"granted":true}}`), metav1.PatchOptions{}, "status")
+	assert.True(t, apierrors.IsForbidden(err), "%v", err)
+}
+
+func (s *scene) requireCreator(request, want string) {
+	s.Helper()
+	found, err := s.admin.fleet.ClusterRegistrations(s.namespace).Get(s.Context(), request, metav1.GetOptions{})
+	require.NoError(s, err)
+	require.Equal(s, want, found.Annotations[fleet.CreatorAnnotation])
+}
+
+func metadata(t *testing.T, field string, value any) []byte {
+	t.Helper()
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{field: value}})
+	require.NoError(t, err)
+	return patch
+}
+
+// requireRefused: RBAC refuses with the same code, and other words.
+func requireRefused(t *testing.T, err error, says string) {
+	t.Helper()
+	require.Error(t, err)
+	require.True(t, apierrors.IsForbidden(err), "%v", err)
+	require.ErrorContains(t, err, "ValidatingAdmissionPolicy")
+	require.ErrorContains(t, err, says)
+}

@@ -1,0 +1,131 @@
+package admission_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/muster-fleet/muster/pkg/admission"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func objects(t *testing.T, version string) []*unstructured.Unstructured {
+	t.Helper()
+	policies, err := admission.Objects(version)
+	require.NoError(t, err)
+	return policies
+}
+
+func names(policies []*unstructured.Unstructured) []string {
+	var all []string
+	for _, p := range policies {
+		all = append(all, fmt.Sprintf("%s %s %s", p.GetAPIVersion(), p.GetKind(), p.GetName()))
+	}
+	return all
+}
+
+func TestThePoliciesAreThoseTheAPIServerTakes(t *testing.T) {
+	const group = "admissionregistration.k8s.io/"
+	agents := []string{
+		group + "v1 ValidatingAdmissionPolicy fleet-agent-status", group + "v1 ValidatingAdmissionPolicyBinding fleet-agent-status",
+		group + "v1 ValidatingAdmissionPolicy fleet-agent-token", group + "v1 ValidatingAdmissionPolicyBinding fleet-agent-token",
+	}
+	assert.Equal(t, agents, names(objects(t, "")), "a request that nobody records must not be refused for that")
+	for _, version := range []string{"v1", "v1beta1"} {
+		assert.ElementsMatch(t, append([]string{
+			group + version + " MutatingAdmissionPolicy fleet-registration-creator", group + version + " MutatingAdmissionPolicyBinding fleet-registration-creator",
+			group + version + " MutatingAdmissionPolicy fleet-agent-token", group + version + " MutatingAdmissionPolicyBinding fleet-agent-token",
+			group + "v1 ValidatingAdmissionPolicy fleet-registration-creator", group + "v1 ValidatingAdmissionPolicyBinding fleet-registration-creator",
+		}, agents...), names(objects(t, version)))
+	}
+}
+
+func TestThePoliciesOfOneCallAreNotThoseOfAnother(t *testing.T) {
+	objects(t, "v1")[0].SetName("changed")
+	assert.NotEqual(t, "changed", objects(t, "v1")[0].GetName())
+}
+
+func TestEveryPolicyFailsClosedAndIsBoundToEverything(t *testing.T) {
+	for _, policy := range objects(t, "v1") {
+		title := policy.GetKind() + " " + policy.GetName()
+		assert.Equal(t, fleet.ManagedValue, policy.GetLabels()[fleet.ManagedLabel], title)
+		spec := policy.Object["spec"].(map[string]any)
+		if strings.HasSuffix(policy.GetKind(), "Binding") {
+			assert.Equal(t, policy.GetName(), spec["policyName"], title)
+			assert.NotContains(t, spec, "matchResources", title)
+			assert.NotContains(t, spec, "paramRef", title)
+			continue
+		}
+		assert.Equal(t, "Fail", spec["failurePolicy"], title)
+		constraints := spec["matchConstraints"].(map[string]any)
+		assert.Empty(t, constraints["namespaceSelector"], title)
+		assert.Empty(t, constraints["objectSelector"], title)
+	}
+}
+
+func TestThePoliciesSpeakOfTheAnnotationThatIsRead(t *testing.T) {
+	found := 0
+	for _, policy := range objects(t, "v1") {
+		text := fmt.Sprint(policy.Object["spec"])
+		for _, key := range regexp.MustCompile(`muster\.fleet\.cattle\.io/[a-z-]+`).FindAllString(text, -1) {
+			assert.Equal(t, fleet.CreatorAnnotation, key)
+			found++
+		}
+	}
+	assert.Greater(t, found, 4)
+}
+
+// agentGroups are the expressions by which the policies know agents.
+func agentGroups(t *testing.T) []*regexp.Regexp {
+	t.Helper()
+	var all []*regexp.Regexp
+	for _, policy := range objects(t, "v1") {
+		conditions, _, err := unstructured.NestedSlice(policy.Object, "spec", "matchConditions")
+		require.NoError(t, err)
+		for _, condition := range conditions {
+			expression := condition.(map[string]any)["expression"].(string)
+			_, pattern, _ := strings.Cut(expression, "group.matches('")
+			pattern, _, _ = strings.Cut(pattern, "')")
+			all = append(all, regexp.MustCompile(pattern))
+		}
+	}
+	require.Len(t, all, 3)
+	return all
+}
+
+func TestAgentsAreKnownByTheirNamespaceHoweverLongItsNameWouldBe(t *testing.T) {
+	letters := "abcdefghijklmnopqrstuvwxyz0123456789-."
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, group := range agentGroups(t) {
+		for length := 1; length < 250; length++ {
+			name := make([]byte, length)
+			for i := range name {
+				name[i] = letters[random.IntN(len(letters))]
+			}
+			namespace := registration.ClusterNamespace("fleet-default", string(name))
+			assert.Regexp(t, group, "system:serviceaccounts:"+namespace)
+		}
+	}
+}
+
+func TestOthersAreNotTakenForAgents(t *testing.T) {
+	for _, group := range agentGroups(t) {
+		for _, other := range []string{
+			"system:masters", "system:authenticated", "system:serviceaccounts", "system:serviceaccounts:fleet-default",
+			"system:serviceaccounts:cattle-fleet-system", "system:serviceaccounts:cattle-fleet-clusters-system",
+			"system:serviceaccounts:cluster-api-system", "system:serviceaccounts:cluster-operators-abcdef",
+			"system:serviceaccounts:my-cluster-fleet-default-c-0123456789ab", "system:serviceaccounts:cluster-0123456789ab",
+			"system:serviceaccounts:cluster-a-0123456789abc", "system:serviceaccounts:cluster-a-0123456789AB",
+			"oidc:system:serviceaccounts:cluster-a-b-0123456789ab", "cluster-a-b-0123456789ab",
+		} {
+			assert.NotRegexp(t, group, other)
+		}
+	}
+}

@@ -1,0 +1,242 @@
+package admission_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/pkg/admission"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/crds"
+	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
+	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
+
+const (
+	patience = time.Minute
+	poll     = 20 * time.Millisecond
+)
+
+// user is somebody on an API server.
+type user struct {
+	name       string
+	config     *rest.Config
+	kubernetes kubernetes.Interface
+	fleet      fleetclient.FleetV1alpha1Interface
+	dynamic    dynamic.Interface
+}
+
+func newUser(t *testing.T, name string, cfg *rest.Config) user {
+	t.Helper()
+	core, err := kubernetes.NewForConfig(cfg)
+	require.NoError(t, err)
+	kinds, err := versioned.NewForConfig(cfg)
+	require.NoError(t, err)
+	objects, err := dynamic.NewForConfig(cfg)
+	require.NoError(t, err)
+	return user{name: name, config: cfg, kubernetes: core, fleet: kinds.FleetV1alpha1(), dynamic: objects}
+}
+
+// scene is an API server with the kinds of the hub, its administrator, and a workspace that no other test has.
+type scene struct {
+	*testing.T
+	plane     *controlplane.ControlPlane
+	admin     user
+	namespace string
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	return sceneOn(t, controlplane.Shared(t, "hub"))
+}
+
+func sceneOn(t *testing.T, plane *controlplane.ControlPlane) *scene {
+	t.Helper()
+	extensions, err := apiextensions.NewForConfig(plane.RESTConfig())
+	require.NoError(t, err)
+	require.NoError(t, crds.Ensure(t.Context(), extensions))
+	s := &scene{T: t, plane: plane, admin: newUser(t, "", plane.RESTConfig())}
+	review, err := s.admin.kubernetes.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.admin.name = review.Status.UserInfo.Username
+	created, err := s.admin.kubernetes.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "ws-"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.namespace = created.Name
+	return s
+}
+
+// inForce has the policies in force, with nobody to put them right.
+func (s *scene) inForce() {
+	s.Helper()
+	m, stop := s.start(true)
+	defer stop()
+	s.eventually(m, true)
+}
+
+// monitor runs until the test ends.
+func (s *scene) monitor(install bool, change ...func(*admission.Options)) *admission.Monitor {
+	s.Helper()
+	m, stop := s.start(install, change...)
+	s.Cleanup(stop)
+	return m
+}
+
+func (s *scene) start(install bool, change ...func(*admission.Options)) (*admission.Monitor, func()) {
+	s.Helper()
+	options := admission.Options{RESTConfig: s.plane.RESTConfig(), Namespace: s.namespace, Install: install}
+	for _, f := range change {
+		f(&options)
+	}
+	m, err := admission.New(options)
+	require.NoError(s, err)
+	ctx, stop := context.WithCancel(context.Background())
+	m.Start(ctx)
+	return m, func() { stop(); m.Wait() }
+}
+
+func (s *scene) eventually(m *admission.Monitor, want bool) {
+	s.Helper()
+	require.Eventually(s, func() bool {
+		_, ok := m.InForce()
+		return ok == want
+	}, patience, poll, "in force must become %v; %s", want, m.Missing())
+}
+
+// account is a ServiceAccount with those rights in the workspace, as the user that its token makes.
+func (s *scene) account(namespace, name string, rules ...rbacv1.PolicyRule) user {
+	s.Helper()
+	ctx := s.Context()
+	_, err := s.admin.kubernetes.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		require.NoError(s, err)
+	}
+	accounts := s.admin.kubernetes.CoreV1().ServiceAccounts(namespace)
+	_, err = accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	require.NoError(s, err)
+	for _, target := range []string{s.namespace, namespace} {
+		s.allow(target, namespace, name, rules)
+		if namespace == s.namespace {
+			break
+		}
+	}
+	reply, err := accounts.CreateToken(ctx, name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	require.NoError(s, err)
+	cfg := &rest.Config{Host: s.plane.URL(), BearerToken: reply.Status.Token, TLSClientConfig: rest.TLSClientConfig{CAData: s.plane.CA()}, QPS: -1}
+	return newUser(s.T, "system:serviceaccount:"+namespace+":"+name, cfg)
+}
+
+func (s *scene) allow(target, namespace, name string, rules []rbacv1.PolicyRule) {
+	s.Helper()
+	rbac := s.admin.kubernetes.RbacV1()
+	meta := metav1.ObjectMeta{Name: namespace + "-" + name}
+	_, err := rbac.Roles(target).Create(s.Context(), &rbacv1.Role{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{})
+	require.NoError(s, err)
+	_, err = rbac.RoleBindings(target).Create(s.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: meta,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}},
+	}, metav1.CreateOptions{})
+	require.NoError(s, err)
+}
+
+// allowEverywhere gives an account rights that are bound to no namespace.
+func (s *scene) allowEverywhere(name, namespace, account string, rules ...rbacv1.PolicyRule) {
+	s.Helper()
+	rbac := s.admin.kubernetes.RbacV1()
+	meta := metav1.ObjectMeta{Name: name}
+	_, err := rbac.ClusterRoles().Create(s.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{})
+	require.NoError(s, err)
+	_, err = rbac.ClusterRoleBindings().Create(s.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}},
+	}, metav1.CreateOptions{})
+	require.NoError(s, err)
+}
+
+func contextOf(t *testing.T) (context.Context, context.CancelFunc) {
+	t.Helper()
+	return context.WithCancel(context.Background())
+}
+
+func rule(group, resource string, verbs ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
+}
+
+// importer is the identity of a registration token, with more rights than that has.
+func (s *scene) importer() user {
+	s.Helper()
+	return s.account(s.namespace, "import-token-x", rule("fleet.cattle.io", "clusterregistrations", "create", "get", "update", "patch"))
+}
+
+// agent is the identity of a registered agent of a Cluster of the workspace, with more rights than that has.
+func (s *scene) agent(cluster string) user {
+	s.Helper()
+	return s.account(registration.ClusterNamespace(s.namespace, cluster), "request-x",
+		rule("fleet.cattle.io", "clusters/status", "update", "patch"),
+		rule("fleet.cattle.io", "clusters", "get"),
+		rule("fleet.cattle.io", "bundledeployments/status", "patch"),
+		rule("", "serviceaccounts/token", "create"))
+}
+
+func (s *scene) request(annotations map[string]string) *fleet.ClusterRegistration {
+	return &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "request-", Annotations: annotations},
+		Spec:       fleet.ClusterRegistrationSpec{ClientID: "id", ClientRandom: "random"},
+	}
+}
+
+// agentThatMayAsk is one that may create requests, which the hub lets none.
+func (s *scene) agentThatMayAsk(cluster string) user {
+	s.Helper()
+	return s.account(registration.ClusterNamespace(s.namespace, cluster), "request-x", rule("fleet.cattle.io", "clusterregistrations", "create"))
+}
+
+// remove deletes the policies and bindings, or those of that kind, and waits until the API server applies them no more.
+func (s *scene) remove(kinds ...string) {
+	s.Helper()
+	policies, err := admission.Objects("v1")
+	require.NoError(s, err)
+	for _, policy := range policies {
+		if len(kinds) > 0 && !slices.Contains(kinds, policy.GetKind()) {
+			continue
+		}
+		err := s.admin.dynamic.Resource(admission.Resource(policy)).Delete(s.Context(), policy.GetName(), metav1.DeleteOptions{})
+		if !apierrors.IsNotFound(err) {
+			require.NoError(s, err)
+		}
+	}
+	mutating := len(kinds) == 0 || strings.HasPrefix(kinds[0], admission.KindMutating)
+	require.Eventually(s, func() bool {
+		err := admission.Probe(s.Context(), s.admin.fleet.ClusterRegistrations(s.namespace))
+		return !mutating || errors.Is(err, admission.ErrNotOverwritten) || len(kinds) > 0 && err != nil
+	}, patience, poll)
+}
+
+func (s *scene) eventuallyRefused(try func() error, says string) {
+	s.Helper()
+	require.Eventually(s, func() bool {
+		err := try()
+		return err != nil && strings.Contains(err.Error(), says)
+	}, patience, poll)
+}

@@ -1,0 +1,91 @@
+package deploy
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/muster-fleet/muster/internal/fuzz"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// Rules that hold whatever else changes in the switch.
+func FuzzNothingIsRemovedThatIsWantedOrAnAgent(f *testing.F) {
+	for _, seed := range fuzz.Seeds() {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed []byte) {
+		var in facts
+		fuzz.From(seed, "fleet-agent", "fleet-agent-x", "fleet-agents", "app").Fill(&in)
+		does := decide(in)
+		require.NotEmpty(t, does.String())
+		assert.Equal(t, does, decide(in))
+		switch does {
+		case remove:
+			assert.False(t, in.Wanted || isAgent(in.Name))
+		case forget:
+			assert.True(t, !in.Wanted && isAgent(in.Name))
+		case deploy, correct:
+			assert.True(t, in.Wanted && !in.Elsewhere && !in.Empty && !in.Paused && !in.Held)
+			assert.Equal(t, does == correct, in.Current)
+		default:
+			assert.True(t, in.Wanted)
+		}
+	})
+}
+
+// What one Bundle waits for does not depend on the order in which the others are looked at.
+func FuzzADependencyIsThereOrNamed(f *testing.F) {
+	for _, seed := range fuzz.Seeds() {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed []byte) {
+		var bd fleet.BundleDeployment
+		var others []struct {
+			Name   string
+			Labels map[string]string
+			Spec   fleet.BundleDeploymentSpec
+			Status fleet.BundleDeploymentStatus
+		}
+		filler := fuzz.From(seed, "a", "b", "In", "Exists", "Ready", "NotReady", fleet.BundleNameLabel).MaxDepth(8)
+		filler.Fill(&bd.Spec.DependsOn)
+		filler.Fill(&others)
+		bd.Name = "self"
+		var all []*fleet.BundleDeployment
+		for _, o := range others {
+			other := &fleet.BundleDeployment{Spec: o.Spec, Status: o.Status}
+			other.Name, other.Labels = o.Name, o.Labels
+			all = append(all, other)
+		}
+		why := unmet(&bd, all)
+		assert.Equal(t, why == "", unmet(&bd, fuzz.Shuffled(seed, all)) == "")
+		assert.Equal(t, why == "", unmet(&bd, append(all, &bd)) == "", "it does not wait for itself")
+		if len(bd.Spec.DependsOn) > 0 && len(all) == 0 {
+			assert.NotEmpty(t, why)
+		}
+	})
+}
+
+// Conditions that are not to be looked at are taken out of whatever is on the cluster.
+func FuzzAnObjectOfAnyShapeIsSummarized(f *testing.F) {
+	for _, object := range []string{
+		`{"kind":"Deployment","apiVersion":"apps/v1","status":{"observedGeneration":1,"conditions":[{"type":"Available","status":"False"}]}}`,
+		`{"kind":"X","apiVersion":"a/b","status":{"conditions":[1,null,"x"]}}`, `{"kind":"X","status":[]}`, `{"kind":"Pod","apiVersion":"v1","status":{"phase":1}}`,
+		`{"metadata":{"deletionTimestamp":"x","finalizers":"y"}}`, `{"kind":"Job","apiVersion":"batch/v1","spec":{"x":null},"status":{"conditions":{}}}`,
+	} {
+		f.Add([]byte(object), "type", "Available")
+	}
+	f.Fuzz(func(t *testing.T, document []byte, key, value string) {
+		live := &unstructured.Unstructured{}
+		if json.Unmarshal(document, &live.Object) != nil || live.Object == nil {
+			return
+		}
+		before := live.DeepCopy()
+		ignored := &fleet.IgnoreOptions{Conditions: []map[string]string{{key: value}, {}}}
+		summarize(live, ignored)
+		assert.Equal(t, before, live, "the object is in a cache")
+	})
+}

@@ -1,0 +1,402 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	kubetesting "k8s.io/client-go/testing"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/muster-fleet/muster/pkg/agent/deploy"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/credential"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+const day = 24 * time.Hour
+
+// jwtOf is a token of a ServiceAccount; serial tells two of the same life apart. A zero moment is left out.
+func jwtOf(uid string, issued, expires time.Time, serial int) string {
+	claims := jwt.MapClaims{
+		"kubernetes.io": map[string]any{"namespace": "cluster-ns", "serviceaccount": map[string]any{"name": "the-agent", "uid": uid}},
+		"jti":           strconv.Itoa(serial),
+	}
+	for key, moment := range map[string]time.Time{"iat": issued, "exp": expires} {
+		if !moment.IsZero() {
+			claims[key] = moment.Unix()
+		}
+	}
+	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, claims).SignedString([]byte("k"))
+	if err != nil {
+		panic(err)
+	}
+	return token
+}
+
+// renewer is an agent with a credential of a day, a hub that renews it, and a clock that a test moves.
+type renewer struct {
+	*fixture
+	clock    *clocktesting.FakeClock
+	token    string // the first one
+	serial   int
+	sessions atomic.Int32
+}
+
+func newRenewer(t *testing.T, edits ...string) *renewer {
+	t.Helper()
+	f := newFixture(t)
+	r := &renewer{fixture: f, clock: clocktesting.NewFakeClock(noon), token: jwtOf("uid", noon, noon.Add(day), 0)}
+	f.life.config.Clock, f.life.config.Member = r.clock, &rest.Config{}
+	f.hub.dateless = true
+	f.hub.issue = func(lifetime time.Duration) string {
+		r.serial++
+		return jwtOf("uid", r.clock.Now(), r.clock.Now().Add(lifetime), r.serial)
+	}
+	f.has(storedSecret(t, f.hub.server.URL, f.hub.ca(), r.token, edits...))
+	return r
+}
+
+func (r *renewer) starts() {
+	r.Helper()
+	r.startsDeploying(func(ctx context.Context, _ deploy.Config) error {
+		r.sessions.Add(1)
+		<-ctx.Done()
+		return nil
+	})
+	r.settles(r.token)
+}
+
+// passes lets time pass until the condition holds.
+func (r *renewer) passes(condition func() bool, what string) {
+	r.Helper()
+	r.eventually(func() bool { r.clock.Step(10 * time.Minute); return condition() }, what)
+}
+
+func (r *renewer) isRenewed() bool { return r.storedToken() != r.token && r.storedToken() != "" }
+
+func (r *renewer) requests() int { return r.hub.count("/serviceaccounts/the-agent/token") }
+
+// lastBeat is the status.agent of the latest heartbeat.
+func (f *fixture) lastBeat() (status fleet.AgentStatus) {
+	f.hub.mutex.Lock()
+	defer f.hub.mutex.Unlock()
+	for _, beat := range f.hub.beats {
+		if strings.Contains(beat, "lastSeen") {
+			var cluster fleet.Cluster
+			require.NoError(f, json.Unmarshal([]byte(beat), &cluster))
+			status = cluster.Status.Agent
+		}
+	}
+	return status
+}
+
+func (f *fixture) eventOf(reason string) *corev1.Event {
+	f.Helper()
+	if found := f.events(reason); len(found) > 0 {
+		return &found[0]
+	}
+	return nil
+}
+
+func TestACredentialIsRenewedWhenTwoThirdsOfItsLifeAreOverAndNothingElseChanges(t *testing.T) {
+	r := newRenewer(t, "registration", "uid/1", "agentHubSettled", "seen", "request", "request-1")
+	r.life.config.CheckinInterval = 30 * day // only news are beaten
+	r.starts()
+	assert.Equal(t, noon.Add(day), r.lastBeat().CredentialExpires.UTC())
+	before := len(r.core.Actions())
+	r.passes(r.isRenewed, "renewed")
+	asked := r.clock.Now()
+	assert.GreaterOrEqual(t, asked.Sub(noon), day*6/10, "not before")
+	r.eventually(func() bool {
+		expires := r.lastBeat().CredentialExpires
+		return expires != nil && expires.After(noon.Add(day))
+	}, "the hub hears at once until when it is good")
+	assert.Equal(t, []string{"update fleet-agent"}, r.writes(before))
+	assert.EqualValues(t, 1, r.sessions.Load(), "the work goes on")
+	assert.Equal(t, []time.Duration{day}, r.hub.asked)
+	assert.Equal(t, 1, r.hub.count("/token as "+r.token))
+	assert.Equal(t, 1, r.hub.count("PATCH /apis/fleet.cattle.io/v1alpha1/namespaces/fleet-default/clusters/one/status as "+r.storedToken()), "the new one is used")
+	secret := secretNow(t, r.life, registration.CredentialSecret)
+	for key, want := range map[string]string{"registration": "uid/1", "agentHubSettled": "seen", "request": "request-1", "clusterName": "one", "agentTLSMode": "system-store"} {
+		assert.Equal(t, want, string(secret.Data[key]), key)
+	}
+	assert.Nil(t, r.eventOf(reasonExpiring))
+}
+
+func TestACredentialIsRenewedAgainAndAgain(t *testing.T) {
+	r := newRenewer(t)
+	r.starts()
+	for n := range 3 {
+		r.passes(func() bool { return r.said("The credential for the hub was renewed") > n }, "renewed")
+	}
+	assert.EqualValues(t, 1, r.sessions.Load())
+}
+
+func TestACredentialThatIsDueIsRenewedAtTheStart(t *testing.T) {
+	r := newRenewer(t)
+	r.clock.Step(20 * time.Hour)
+	r.startsDeploying(nil)
+	r.eventually(r.isRenewed, "renewed without a wait")
+}
+
+func TestAnAgentWhoseClockIsFarAheadDoesNotRenewAllTheTime(t *testing.T) {
+	r := newRenewer(t)
+	r.hub.issue = func(lifetime time.Duration) string {
+		r.serial++
+		issued := noon.Add(time.Duration(r.serial) * time.Minute)
+		return jwtOf("uid", issued, issued.Add(lifetime), r.serial)
+	}
+	r.clock.Step(100 * day)
+	r.startsDeploying(nil)
+	r.eventually(r.isRenewed, "renewed")
+	assert.Never(t, func() bool { return r.requests() > 1 }, 100*time.Millisecond, 10*time.Millisecond)
+}
+
+func TestWhatHasNoEndOrAFarOneIsNotRenewed(t *testing.T) {
+	for name, token := range map[string]string{
+		"nothing that can be read": oldToken,
+		"no end":                   jwtOf("uid", noon, time.Time{}, 0),
+		"no beginning":             jwtOf("uid", time.Time{}, noon.Add(day), 0),
+		"ten years":                jwtOf("uid", noon, noon.Add(credential.LongLived), 0),
+		"an end at the beginning":  jwtOf("uid", noon, noon, 0),
+		"nobody's":                 "eyJhbGciOiJub25lIn0.eyJpYXQiOjEsImV4cCI6MTAwfQ.",
+	} {
+		_, limited := termOf(token)
+		assert.False(t, limited, name)
+	}
+	r := newRenewer(t)
+	r.token = jwtOf("uid", noon, noon.Add(credential.LongLived), 0)
+	r.has(storedSecret(t, r.hub.server.URL, r.hub.ca(), r.token))
+	r.starts()
+	r.clock.Step(9 * 365 * day)
+	assert.Never(t, func() bool { return r.requests() > 0 }, 100*time.Millisecond, 10*time.Millisecond)
+	assert.Nil(t, r.lastBeat().CredentialExpires)
+}
+
+func TestMomentsOfARenewal(t *testing.T) {
+	x := term{issued: noon, expires: noon.Add(30 * time.Hour)}
+	seen := map[time.Time]bool{}
+	for range 1000 {
+		moment := x.renewal(2.0 / 3)
+		assert.False(t, moment.Before(noon.Add(18*time.Hour)))
+		assert.False(t, moment.After(noon.Add(22*time.Hour)))
+		seen[moment] = true
+	}
+	assert.Greater(t, len(seen), 900, "agents that registered together do not renew together")
+	assert.Equal(t, noon.Add(25*time.Hour), x.alarm(2.0/3).Round(time.Second))
+}
+
+// Whatever fails once, the old credential goes on and the next try succeeds.
+func TestARenewalThatFailsIsTriedAgainAndCostsNothing(t *testing.T) {
+	isToken := func(req *http.Request) bool { return strings.HasSuffix(req.URL.Path, "/token") }
+	isProbe := func(r *renewer, req *http.Request) bool {
+		return req.Method == http.MethodGet && !strings.Contains(req.Header.Get("Authorization"), r.token)
+	}
+	for name, breaks := range map[string]func(r *renewer, done func() bool){
+		"403":            func(r *renewer, done func() bool) { r.failHub(done, isToken, 403, status403) },
+		"500":            func(r *renewer, done func() bool) { r.failHub(done, isToken, 500, status500) },
+		"401":            func(r *renewer, done func() bool) { r.failHub(done, isToken, 401, status401) },
+		"a proxy's page": func(r *renewer, done func() bool) { r.failHub(done, isToken, 200, "<h1>hello</h1>") },
+		"no token in it": func(r *renewer, done func() bool) {
+			r.failHub(done, isToken, 201, `{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","spec":{"audiences":null}}`)
+		},
+		"a lost answer":   func(r *renewer, done func() bool) { r.failHub(done, isToken, 502, "<h1>502</h1>") },
+		"somebody else's": func(r *renewer, done func() bool) { r.issueOnce(done, jwtOf("other", noon, noon.Add(9*day), 9)) },
+		"no longer life":  func(r *renewer, done func() bool) { r.issueOnce(done, jwtOf("uid", noon, noon.Add(day), 9)) },
+		"no end":          func(r *renewer, done func() bool) { r.issueOnce(done, jwtOf("uid", noon, time.Time{}, 9)) },
+		"a new one that is refused": func(r *renewer, done func() bool) {
+			r.failHub(done, func(req *http.Request) bool { return isProbe(r, req) }, 401, status401)
+		},
+		"a new one without rights": func(r *renewer, done func() bool) {
+			r.failHub(done, func(req *http.Request) bool { return isProbe(r, req) }, 403, status403)
+		},
+		"the Secret cannot be read": func(r *renewer, done func() bool) {
+			r.failMember("get", done, apierrors.NewInternalError(assert.AnError), false)
+		},
+		"the Secret cannot be written": func(r *renewer, done func() bool) {
+			r.failMember("update", done, apierrors.NewInternalError(assert.AnError), false)
+		},
+		"somebody wrote in between":  func(r *renewer, done func() bool) { r.failMember("update", done, conflict(), false) },
+		"the write's answer is lost": func(r *renewer, done func() bool) { r.failMember("update", done, assert.AnError, true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRenewer(t)
+			r.starts()
+			var broken atomic.Int32
+			breaks(r, func() bool { return broken.Add(1) > 3 })
+			r.passes(func() bool { return r.said("could not be renewed") > 0 }, "a failure is told")
+			r.passes(func() bool { return r.said("The credential for the hub was renewed") > 0 }, "renewed in the end")
+			assert.EqualValues(t, 1, r.sessions.Load(), "the work goes on")
+			assert.Zero(t, r.said("Starting over"))
+			assert.True(t, r.isRenewed())
+			assert.Positive(t, broken.Load())
+		})
+	}
+}
+
+func conflict() error {
+	return apierrors.NewConflict(corev1.Resource("secrets"), "fleet-agent", assert.AnError)
+}
+
+func (r *renewer) failHub(done func() bool, which func(*http.Request) bool, code int, body string) {
+	r.hub.set(func() {
+		r.hub.fault = func(req *http.Request) (int, string) {
+			if which(req) && !done() {
+				return code, body
+			}
+			return 0, ""
+		}
+	})
+}
+
+func (r *renewer) issueOnce(done func() bool, token string) {
+	r.hub.set(func() {
+		good := r.hub.issue
+		r.hub.issue = func(lifetime time.Duration) string {
+			if !done() {
+				return token
+			}
+			return good(lifetime)
+		}
+	})
+}
+
+// failMember breaks requests for the Secret once a token was asked for; carried says that they are carried out nevertheless.
+func (r *renewer) failMember(verb string, done func() bool, err error, carried bool) {
+	r.core.PrependReactor(verb, "secrets", func(action kubetesting.Action) (bool, runtime.Object, error) {
+		if r.requests() == 0 || done() {
+			return false, nil, nil
+		}
+		if update, ok := action.(kubetesting.UpdateAction); ok && carried {
+			assert.NoError(r, r.core.Tracker().Update(action.GetResource(), update.GetObject(), agentNamespace))
+		}
+		return true, nil, err
+	})
+}
+
+func TestALifetimeTheHubDoesNotGiveAnyMoreIsAskedForNoMore(t *testing.T) {
+	r := newRenewer(t)
+	r.hub.fault = func(req *http.Request) (int, string) {
+		if strings.HasSuffix(req.URL.Path, "/token") && r.requestsLocked() <= 2 {
+			return 403, status403
+		}
+		return 0, ""
+	}
+	r.starts()
+	r.passes(r.isRenewed, "renewed")
+	assert.Equal(t, day/4, r.hub.asked[len(r.hub.asked)-1], "which counts once it ends later than the old one")
+}
+
+// requestsLocked is for the hub's own functions, which hold its lock.
+func (r *renewer) requestsLocked() (n int) {
+	for _, request := range r.hub.requests {
+		if strings.Contains(request, "/serviceaccounts/the-agent/token") {
+			n++
+		}
+	}
+	return n
+}
+
+func TestACredentialWhoseEndComesNearIsToldByAnEvent(t *testing.T) {
+	r := newRenewer(t)
+	r.hub.fault = func(req *http.Request) (int, string) {
+		if strings.HasSuffix(req.URL.Path, "/token") {
+			return 500, status500
+		}
+		return 0, ""
+	}
+	r.starts()
+	r.passes(func() bool { return r.said("could not be renewed") > 2 }, "failures")
+	if r.clock.Now().Before(noon.Add(day * 5 / 6)) {
+		assert.Nil(t, r.eventOf(reasonExpiring), "there is time enough")
+	}
+	r.passes(func() bool { return r.eventOf(reasonExpiring) != nil }, "told")
+	event := r.eventOf(reasonExpiring)
+	assert.Equal(t, corev1.EventTypeWarning, event.Type)
+	assert.Contains(t, event.Message, "ends at 2026-01-03T12:00:00Z")
+	assert.EqualValues(t, 1, event.Count)
+	assert.False(t, r.clock.Now().Before(noon.Add(day*5/6)))
+	r.hub.set(func() { r.hub.fault = nil })
+	r.passes(func() bool { return r.eventOf(reasonRenewed) != nil }, "renewed")
+	assert.EqualValues(t, 1, r.eventOf(reasonExpiring).Count, "once")
+}
+
+func TestACredentialThatSomebodyElseStoredIsNotOverwritten(t *testing.T) {
+	r := newRenewer(t)
+	r.starts()
+	r.has(r.stored("clusterName", "one"))
+	r.passes(func() bool { return r.hub.count("/status as "+oldToken) > 0 }, "working with it")
+	assert.Equal(t, oldToken, r.storedToken())
+}
+
+func TestACredentialThatWasTakenAwayIsNotPutBack(t *testing.T) {
+	r := newRenewer(t)
+	r.starts()
+	r.lacks(registration.CredentialSecret)
+	r.passes(func() bool { return r.said("which is to keep the new token, is absent") > 1 }, "it was noticed")
+	assert.Nil(t, secretNow(t, r.life, registration.CredentialSecret))
+	asked := r.requests()
+	assert.Equal(t, 1, asked, "the token it has by now is kept for the next try")
+}
+
+func TestARenewalGoesByTheHubsClock(t *testing.T) {
+	l := testLife(t)
+	l.config.Clock = clocktesting.NewFakeClock(noon.Add(3 * time.Hour))
+	s := testSession(t)
+	assert.Equal(t, noon.Add(3*time.Hour), l.hubTime(s), "nothing else is known")
+	s.hub.skew = &skewMeter{known: true, skew: 3 * time.Hour}
+	assert.Equal(t, noon, l.hubTime(s))
+	s.hub.skew = &skewMeter{known: true, skew: -time.Hour}
+	assert.Equal(t, noon.Add(4*time.Hour), l.hubTime(s))
+}
+
+func TestTheTokenOfRequestsChangesAtOnceAndThatOfTheSessionIsKnown(t *testing.T) {
+	var sent []string
+	b := newBearer("one", roundTrip(func(req *http.Request) { sent = append(sent, req.Header.Get("Authorization")) }))
+	s := testSession(t)
+	s.hub.bearer = b
+	for _, token := range []string{"one", "two"} {
+		b.use(token)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, hubURL, http.NoBody)
+		require.NoError(t, err)
+		_, err = b.RoundTrip(request)
+		require.NoError(t, err)
+		assert.Empty(t, request.Header, "the caller's request is left alone")
+	}
+	assert.Equal(t, []string{"Bearer one", "Bearer two"}, sent)
+
+	first := s.credential.access.token
+	assert.True(t, s.holds(s.credential))
+	assert.False(t, s.holds(s.credential.renewed("next")))
+	s.expect("next")
+	assert.True(t, s.holds(s.credential.renewed("next")), "while it is being stored")
+	s.goOver("next")
+	assert.Equal(t, "next", s.token())
+	assert.True(t, s.holds(s.credential.renewed(first)), "who looked a moment ago")
+	elsewhere := s.credential.renewed("next")
+	elsewhere.access.server = "https://elsewhere"
+	assert.False(t, s.holds(elsewhere))
+}
+
+// roundTrip answers nothing.
+type roundTrip func(*http.Request)
+
+func (f roundTrip) RoundTrip(request *http.Request) (*http.Response, error) {
+	f(request)
+	return &http.Response{StatusCode: http.StatusOK}, nil
+}

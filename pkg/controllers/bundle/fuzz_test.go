@@ -1,0 +1,52 @@
+package bundle
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/muster-fleet/muster/internal/fuzz"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// A Bundle is for the Clusters its targets choose, and for no other, whatever is written in it.
+func FuzzABundleGoesWhereItsTargetsSay(f *testing.F) {
+	for _, seed := range fuzz.Seeds() {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed []byte) {
+		var b fleet.Bundle
+		var cluster struct {
+			Name, DisplayName string
+			Labels            map[string]string
+			Groups            []fleet.ClusterGroup
+		}
+		filler := fuzz.From(seed, "a", "b", "env", "In", "NotIn", "Exists", "AllMatches", "FirstMatch", "fleet-agent-a")
+		filler.Fill(&b.Spec.Targets)
+		filler.Fill(&b.Spec.TargetRestrictions)
+		filler.Fill(&b.Spec.TargetCustomizationMode)
+		filler.Fill(&cluster)
+		m := member{name: cluster.Name, displayName: cluster.DisplayName, labels: labels.Set(cluster.Labels), groups: func() (all []*fleet.ClusterGroup) {
+			for i := range cluster.Groups {
+				all = append(all, &cluster.Groups[i])
+			}
+			return all
+		}}
+		p := newPlan(&b)
+		chosen := p.choose(&b, m)
+		assert.Equal(t, chosen, newPlan(b.DeepCopy()).choose(&b, m))
+		if p.problem != nil {
+			require.NotEmpty(t, p.problem.reason)
+			assert.Empty(t, chosen, "a Bundle that cannot be understood goes nowhere")
+		}
+		for _, i := range chosen {
+			assert.False(t, p.targets[i].none(), "a target that was left empty by mistake")
+			assert.False(t, p.targets[i].skip)
+		}
+		if len(b.Spec.Targets) == 0 {
+			assert.Empty(t, chosen)
+		}
+	})
+}

@@ -1,0 +1,107 @@
+package clusterregistration
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/index"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/policy"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// aMoment is how long it takes at most until the cache has seen what the hub wrote itself.
+const aMoment = 50 * time.Millisecond
+
+// judge decides whether the request may be granted. Until it is, that is decided anew in each pass: what counts is how
+// things are when the agent gets its credential.
+func (p *pass) judge(context.Context) outcome.Outcome {
+	held, certain, err := p.isHeld()
+	switch {
+	case err != nil:
+		return failed(err)
+	case !certain:
+		return outcome.Skip().In(aMoment)
+	}
+	settings := p.Config.Get().Registration
+	judgement := registration.Judge(registration.Case{
+		Request:         p.request,
+		Token:           p.token,
+		Cluster:         p.cluster,
+		Held:            held,
+		Origin:          p.origin,
+		Ruling:          p.policy.Load().Rule(policy.Case{Request: p.request, Token: p.token, Cluster: p.cluster}),
+		Approval:        settings.Approval,
+		RefuseLongLived: settings.LongLivedCredentials == config.LongLivedRefuse,
+	})
+	p.noteApproval(judgement.Approval)
+	switch {
+	case judgement.Refuse != nil:
+		return refused(judgement.Refuse)
+	case judgement.Wait != nil:
+		return waiting(judgement.Wait).Told()
+	}
+	return ok
+}
+
+// isHeld says whether an agent has registered for the Cluster: one was heard of, or the answer to one that was granted still
+// lies on the hub. An answer nobody has used until it was taken away is lost; it keeps nobody from asking again. It is not
+// certain while another request of the same identity was written to and the cache has not seen it.
+func (p *pass) isHeld() (held, certain bool, err error) {
+	if p.cluster == nil {
+		return false, true, nil
+	}
+	requests, err := p.cache.GetByIndex(index.ByClientID, index.Key(p.request.Namespace, p.request.Spec.ClientID))
+	if err != nil {
+		return false, false, err
+	}
+	held = !p.cluster.Status.Agent.LastSeen.IsZero()
+	for _, r := range requests {
+		if r.UID == p.request.UID {
+			continue
+		}
+		if p.fresh.IsStale(r) {
+			return false, false, nil
+		}
+		held = held || r.Status.Granted && r.DeletionTimestamp == nil && p.hasAnswer(r)
+	}
+	return held, true, nil
+}
+
+func (h *handler) hasAnswer(request *fleet.ClusterRegistration) bool {
+	name := registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
+	answer, err := h.secrets.Get(h.RegistrationNamespace(), name)
+	return err == nil && isFor(answer, request)
+}
+
+// noteApproval keeps condition Approved, which is there only where somebody is asked.
+func (p *pass) noteApproval(approval *registration.Approval) {
+	if approval == nil {
+		p.after.Conditions = slices.DeleteFunc(slices.Clone(p.after.Conditions), func(c condition) bool {
+			return c.Type == fleet.ConditionApproved
+		})
+		return
+	}
+	var out outcome.Outcome
+	switch approval.Reason {
+	case fleet.ReasonApproved:
+		out = outcome.Done(approval.Reason, approval.Message)
+	case fleet.ReasonDenied:
+		out = outcome.Stalled(approval.Reason, approval.Message)
+	default:
+		out = outcome.Wait(approval.Reason, approval.Message)
+	}
+	p.approval = outcome.Set(&p.after.Conditions, fleet.ConditionApproved, out, p.Clock.Now())
+}
+
+// recordApproval leaves a trace of an approval. That of a denial, or of the wait for a decision, is the transition of Granted.
+func (p *pass) recordApproval(request *fleet.ClusterRegistration) {
+	if p.approval != nil && p.approval.After == corev1.ConditionTrue {
+		p.Events.Event(request, corev1.EventTypeNormal, p.approval.Reason, p.approval.Message)
+	}
+}

@@ -1,0 +1,60 @@
+package clusterregistration
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// gather is how long a token waits for more requests that want to be counted, so that a storm of them costs few writes.
+const gather = 20 * time.Millisecond
+
+// countUse sees to it that the request counts as a use of its token before anything is made for it. It only asks: the
+// controller of tokens counts, and the event of its write brings the request back. What is counted stays counted: the
+// token names the request until the request's own status says so.
+func (p *pass) countUse(context.Context) outcome.Outcome {
+	if p.reader == nil {
+		return ok
+	}
+	token, err := p.tokens.Get(p.request.Namespace, p.reader.Name)
+	switch {
+	case apierrors.IsNotFound(err):
+		return countingUse(p.reader.Name)
+	case err != nil:
+		return failed(err)
+	}
+	uses := registration.UsesOf(token)
+	switch uses.State(string(p.request.UID), p.request.Status.TokenUID) {
+	case registration.UseCounted:
+		p.after.TokenUID = string(token.UID)
+		return ok
+	case registration.UseRefused:
+		return refused(uses.UsedUp())
+	case registration.UseUncounted:
+		p.Uses.Add(types.NamespacedName{Namespace: token.Namespace, Name: token.Name}, p.use())
+		p.Fleet.ClusterRegistrationToken().EnqueueAfter(token.Namespace, token.Name, gather)
+	}
+	return countingUse(token.Name)
+}
+
+func countingUse(token string) outcome.Outcome {
+	return outcome.Wait(fleet.ReasonCountingUse, fmt.Sprintf("waiting for ClusterRegistrationToken %s to count this use", token))
+}
+
+func (p *pass) use() registration.Use {
+	use := registration.Use{
+		UID: string(p.request.UID), Name: p.request.Name, Created: p.request.CreationTimestamp.Time,
+		Cluster: registration.ClusterName(p.request.Spec.ClientID),
+	}
+	if p.cluster != nil {
+		use.Cluster = p.cluster.Name
+	}
+	return use
+}

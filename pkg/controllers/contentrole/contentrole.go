@@ -1,0 +1,153 @@
+// Package contentrole keeps one ClusterRole for each Cluster: it lets the Cluster's agent read the Contents that its
+// BundleDeployments name, and no other. Contents are cluster-scoped, so no Role can say that. The ClusterRole goes with the
+// cluster namespace, which owns it; the hub needs no right to delete ClusterRoles.
+package contentrole
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
+	rbaccontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/rbac/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Roles are the ClusterRoles of all Clusters.
+type Roles struct {
+	client     kubernetes.Interface
+	cache      rbaccontrollers.ClusterRoleCache
+	namespaces corecontrollers.NamespaceCache
+	fresh      writes.Freshness
+}
+
+// New asks for the caches it needs, so call it while controllers are registered.
+func New(c *app.Context) *Roles {
+	return &Roles{client: c.Kubernetes, cache: c.RBAC.ClusterRole().Cache(), namespaces: c.Core.Namespace().Cache()}
+}
+
+// Exist makes the ClusterRole of a Cluster if there is none: a binding to one that is not there is refused. It returns a
+// *desiredset.ForeignError where somebody else's has the name.
+func (r *Roles) Exist(ctx context.Context, cluster *fleet.Cluster) error {
+	_, err := r.ensure(ctx, cluster, nil)
+	return err
+}
+
+// Allow makes the ClusterRole of a Cluster let its agent read these Contents, in any order, and no other. It returns a
+// *desiredset.ForeignError where somebody else's has the name.
+func (r *Roles) Allow(ctx context.Context, cluster *fleet.Cluster, contents []string) error {
+	rules := rulesFor(contents)
+	role, err := r.ensure(ctx, cluster, rules)
+	if err != nil {
+		return err
+	}
+	changed := role.DeepCopy()
+	changed.Rules = rules
+	if namespace, err := r.namespaces.Get(registration.ClusterNamespace(cluster.Namespace, cluster.Name)); err == nil {
+		changed.OwnerReferences = ownedBy(namespace)
+	}
+	if equality.Semantic.DeepEqual(role, changed) {
+		return nil
+	}
+	latest, err := r.client.RbacV1().ClusterRoles().Update(ctx, changed, metav1.UpdateOptions{})
+	if err != nil {
+		return fmt.Errorf("changing ClusterRole %s: %w", role.Name, err)
+	}
+	r.fresh.Wrote(latest)
+	return nil
+}
+
+func rulesFor(contents []string) []rbacv1.PolicyRule {
+	if len(contents) == 0 {
+		return nil // a rule without names would be one for all
+	}
+	names := slices.Clone(contents)
+	slices.Sort(names)
+	return []rbacv1.PolicyRule{{
+		Verbs: []string{"get"}, APIGroups: []string{fleet.SchemeGroupVersion.Group}, Resources: []string{"contents"}, ResourceNames: slices.Compact(names),
+	}}
+}
+
+// ensure returns the ClusterRole as it is, or as it was made now.
+func (r *Roles) ensure(ctx context.Context, cluster *fleet.Cluster, rules []rbacv1.PolicyRule) (*rbacv1.ClusterRole, error) {
+	name := registration.ContentRoleName(registration.ClusterNamespace(cluster.Namespace, cluster.Name))
+	role, err := r.cache.Get(name)
+	switch {
+	case apierrors.IsNotFound(err):
+		role, err = r.create(ctx, cluster, name, rules)
+	case err == nil && r.fresh.IsStale(role):
+		role, err = r.client.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ClusterRole %s: %w", name, err)
+	}
+	if !isFor(role, cluster) {
+		return nil, &desiredset.ForeignError{Kind: "ClusterRole", Name: name}
+	}
+	return role, nil
+}
+
+// create makes the ClusterRole. One that exists already, but not in the cache of what is ours, is read to see whose it is.
+func (r *Roles) create(ctx context.Context, cluster *fleet.Cluster, name string, rules []rbacv1.PolicyRule) (*rbacv1.ClusterRole, error) {
+	namespace, err := r.namespace(ctx, registration.ClusterNamespace(cluster.Namespace, cluster.Name))
+	if err != nil {
+		return nil, err
+	}
+	roles := r.client.RbacV1().ClusterRoles()
+	made, err := roles.Create(ctx, &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:   name,
+			Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
+			Annotations: map[string]string{
+				fleet.ClusterAnnotation:          cluster.Name,
+				fleet.ClusterNamespaceAnnotation: cluster.Namespace,
+			},
+			OwnerReferences: ownedBy(namespace),
+		},
+		Rules: rules,
+	}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return roles.Get(ctx, name, metav1.GetOptions{})
+	}
+	return made, err
+}
+
+// namespace is read where the cache does not have it yet: it may have been made a moment ago.
+func (r *Roles) namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
+	namespace, err := r.namespaces.Get(name)
+	if apierrors.IsNotFound(err) {
+		return r.client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+	}
+	return namespace, err
+}
+
+func ownedBy(namespace *corev1.Namespace) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Namespace", Name: namespace.Name, UID: namespace.UID}}
+}
+
+func isFor(role *rbacv1.ClusterRole, cluster *fleet.Cluster) bool {
+	return len(ClusterOf(role)) == 1 && ClusterOf(role)[0] == types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}
+}
+
+// ClusterOf is the Cluster a ClusterRole was made for; none, for one that is not of this package.
+func ClusterOf(role *rbacv1.ClusterRole) []types.NamespacedName {
+	a := role.Annotations
+	of := types.NamespacedName{Namespace: a[fleet.ClusterNamespaceAnnotation], Name: a[fleet.ClusterAnnotation]}
+	if role.Labels[fleet.ManagedLabel] != fleet.ManagedValue || of.Namespace == "" || of.Name == "" ||
+		registration.ContentRoleName(registration.ClusterNamespace(of.Namespace, of.Name)) != role.Name {
+		return nil
+	}
+	return []types.NamespacedName{of}
+}

@@ -1,0 +1,177 @@
+package policy
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func someCase() Case {
+	return Case{
+		Request: &fleet.ClusterRegistration{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "fleet-default", Name: "request-1", Labels: map[string]string{fleet.RegistrationTokenLabel: "tok"}},
+			Spec: fleet.ClusterRegistrationSpec{
+				ClientID: "edge-1", ClientRandom: "very-secret", ClusterLabels: map[string]string{"env": "prod"},
+			},
+		},
+		Token: &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: "tok"}},
+	}
+}
+
+func rules(expressions ...string) (all []config.PolicyRule) {
+	for _, e := range expressions {
+		all = append(all, config.PolicyRule{Name: "only", Expression: e, Action: config.PolicyDeny})
+	}
+	return all
+}
+
+func TestARuleLooksAtRequestTokenAndCluster(t *testing.T) {
+	for _, row := range []struct {
+		expression string
+		matches    bool
+	}{
+		{`true`, true},
+		{`false`, false},
+		{`request.spec.clientID.startsWith("edge-")`, true},
+		{`request.spec.clientID.matches("^core-[0-9]+$")`, false},
+		{`request.metadata.namespace == "fleet-default"`, true},
+		{`request.spec.clusterLabels["env"] == "prod"`, true},
+		{`"team" in request.spec.clusterLabels`, false},
+		{`"x" in request.metadata.annotations`, false},
+		{`request.spec.clusterLabels.exists(k, k == "env")`, true},
+		{`request.spec.?clusterLabels[?"team"].orValue("none") == "none"`, true},
+		{`has(request.spec.clientRandom)`, false},
+		{`token.metadata.name == "tok"`, true},
+		{`token != null && "env" in token.spec.labels`, false},
+		{`cluster == null`, true},
+		{`cluster != null && cluster.metadata.name == "prod"`, false},
+	} {
+		t.Run(row.expression, func(t *testing.T) {
+			p, err := Compile(rules(row.expression))
+			require.NoError(t, err)
+			ruling := p.Rule(someCase())
+			if !row.matches {
+				assert.Equal(t, registration.Ruling{}, ruling)
+				return
+			}
+			assert.Equal(t, registration.Ruling{Action: registration.RulingDeny, Message: `denied by rule "only" of the hub's policy`}, ruling)
+		})
+	}
+}
+
+func TestAClusterIsSeenWhereThereIsOne(t *testing.T) {
+	p, err := Compile(rules(`cluster != null && cluster.metadata.labels["env"] == "prod" && token == null`))
+	require.NoError(t, err)
+	c := someCase()
+	c.Token, c.Cluster = nil, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"env": "prod"}}}
+	assert.Equal(t, registration.RulingDeny, p.Rule(c).Action)
+}
+
+func TestTheFirstRuleThatIsTrueDecides(t *testing.T) {
+	p, err := Compile([]config.PolicyRule{
+		{Name: "never", Expression: "false", Action: config.PolicyDeny},
+		{Name: "known", Expression: `request.spec.clientID == "edge-1"`, Action: config.PolicyApprove, Message: "we know it"},
+		{Name: "rest", Expression: "true", Action: config.PolicyAsk},
+	})
+	require.NoError(t, err)
+	assert.Equal(t, registration.Ruling{
+		Action: registration.RulingApprove, Message: `approved by rule "known" of the hub's policy: we know it`,
+	}, p.Rule(someCase()))
+	c := someCase()
+	c.Request.Spec.ClientID = "other"
+	assert.Equal(t, registration.RulingAsk, p.Rule(c).Action)
+}
+
+func TestARuleThatCannotBeEvaluatedAsksAPerson(t *testing.T) {
+	for name, expression := range map[string]string{
+		"a field that is not there": `request.spec.clusterLabels["team"] == "a"`,
+		"a field of nothing":        `cluster.metadata.name == "prod"`,
+		"no bool":                   `request.spec.clientID`,
+		"a wrong type":              `request.spec.clientID > 3`,
+		"a division by zero":        `1 / size(request.metadata.annotations) == 1`,
+		"a bad pattern":             `"a".matches(request.spec.clientID + "[")`,
+		"costs too much":            `[1,2,3,4,5,6,7,8,9,10].all(a, [1,2,3,4,5,6,7,8,9,10].all(b, [1,2,3,4,5,6,7,8,9,10].all(c, [1,2,3,4,5,6,7,8,9,10].all(d, [1,2,3,4,5,6,7,8,9,10].all(e, [1,2,3,4,5,6,7,8,9,10].all(f, [1,2,3,4,5,6,7,8,9,10].all(g, size(request.spec.clientID) > 0)))))))`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := Compile(append(rules(expression), config.PolicyRule{Name: "later", Expression: "true", Action: config.PolicyApprove}))
+			require.NoError(t, err)
+			began := time.Now()
+			ruling := p.Rule(someCase())
+			assert.Equal(t, registration.RulingAsk, ruling.Action)
+			assert.Contains(t, ruling.Message, `rule "only" of the hub's policy cannot be evaluated`)
+			assert.NotContains(t, ruling.Message, "very-secret")
+			assert.Less(t, time.Since(began), 10*time.Second)
+		})
+	}
+}
+
+func TestWhatIsNoExpressionIsAnErrorThatNamesTheRule(t *testing.T) {
+	for name, row := range map[string]struct{ expression, says string }{
+		"no CEL":              {`request.spec.(`, "Syntax error"},
+		"an unknown variable": {`registration.spec.clientID == "x"`, "undeclared reference to 'registration'"},
+		"no bool":             {`"text"`, "gives a string instead of a bool"},
+		"wrong types":         {`1 + "a" == 2`, "no matching overload"},
+		"too long":            {`"` + strings.Repeat("x", maxExpression) + `" == ""`, "size"},
+		"too deep":            {strings.Repeat("(", 2000) + "true" + strings.Repeat(")", 2000), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Compile([]config.PolicyRule{
+				{Name: "good", Expression: "true", Action: config.PolicyAsk}, {Name: "bad", Expression: row.expression, Action: config.PolicyDeny},
+			})
+			require.ErrorContains(t, err, "registration.policy[1] (bad): ")
+			require.ErrorContains(t, err, row.says)
+			assert.NotContains(t, err.Error(), "\n")
+			ruling := Of(rules(row.expression)).Rule(someCase())
+			assert.Equal(t, registration.RulingAsk, ruling.Action, "should it be put into force all the same, a person is asked")
+		})
+	}
+}
+
+func TestEveryRuleThatIsNoneIsNamed(t *testing.T) {
+	_, err := Compile(rules("((", "true", "))"))
+	require.ErrorContains(t, err, "registration.policy[0]")
+	require.ErrorContains(t, err, "registration.policy[2]")
+	assert.NotContains(t, err.Error(), "registration.policy[1]")
+}
+
+func TestNoRulesSayNothing(t *testing.T) {
+	p, err := Compile(nil)
+	require.NoError(t, err)
+	assert.Nil(t, p)
+	assert.Equal(t, registration.Ruling{}, p.Rule(someCase()))
+	assert.Equal(t, registration.Ruling{}, Of(nil).Rule(Case{}))
+}
+
+func TestARuleChangesNothingOfWhatItLooksAt(t *testing.T) {
+	c := someCase()
+	before := c.Request.DeepCopy()
+	p, err := Compile(rules("true"))
+	require.NoError(t, err)
+	p.Rule(c)
+	assert.Equal(t, before, c.Request)
+}
+
+// Whatever a person writes as a rule, the hub lives on, soon has an answer, and lets nobody in by mistake.
+func FuzzNoExpressionHurts(f *testing.F) {
+	for _, seed := range []string{
+		"true", "request.spec.clientID == 'a'", "cluster.x", "[1].map(x, x)", "'a'.matches('(((')", "request", "1/0 == 1",
+		"timestamp(request.metadata.name) > timestamp('2026-01-01T00:00:00Z')", "request.?a.b.orValue(true)", "{'a': 1}['b'] == 2",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, expression string) {
+		began := time.Now()
+		ruling := Of(rules(expression)).Rule(someCase())
+		assert.NotEqual(t, registration.RulingApprove, ruling.Action)
+		assert.NotContains(t, ruling.Message, "very-secret")
+		assert.Less(t, time.Since(began), 20*time.Second)
+	})
+}

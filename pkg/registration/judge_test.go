@@ -1,0 +1,260 @@
+package registration
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/fuzz"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// newcomer is a request nothing speaks against: an unknown identity, a token without limits, an origin that is proved.
+func newcomer() *Case {
+	return &Case{
+		Request: &fleet.ClusterRegistration{
+			ObjectMeta: metav1.ObjectMeta{Name: "request-1", Annotations: map[string]string{RenewalAnnotation: "true"}},
+			Spec:       fleet.ClusterRegistrationSpec{ClientID: "edge-1"},
+		},
+		Token:  &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: "tok", UID: "tok-uid"}},
+		Origin: Origin{Creator: "someone", Reason: fleet.ReasonOriginProved},
+	}
+}
+
+// rival is a request for the identity of a Cluster whose agent has registered.
+func rivalCase() *Case {
+	c := newcomer()
+	c.Cluster = &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "prod", UID: "prod-uid"}, Spec: fleet.ClusterSpec{ClientID: "edge-1"}}
+	c.Held = true
+	return c
+}
+
+func (c *Case) importToken(cluster string) {
+	c.Token.Name = ImportTokenName("prod")
+	c.Token.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster", UID: "prod-uid", Name: cluster}}
+}
+
+func (c *Case) decide(decision fleet.Decision, message string) {
+	c.Request.Status.Approval = &fleet.RegistrationApproval{Decision: decision, Message: message}
+}
+
+func TestAnIdentityStaysWithTheAgentThatHasIt(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		change func(*Case)
+		reason string
+	}{
+		{"the shared token", func(*Case) {}, fleet.ReasonClientIDInUse},
+		{"nobody has registered yet", func(c *Case) { c.Held = false }, ""},
+		{"there is no Cluster yet", func(c *Case) { c.Cluster = nil }, ""},
+		{"its import token", func(c *Case) { c.importToken("prod") }, ""},
+		{"its import token, nobody knows who sent it", func(c *Case) {
+			c.importToken("prod")
+			c.Origin = Origin{Reason: fleet.ReasonPolicyMissing}
+		}, ""},
+		{"its import token, stolen by name only", func(c *Case) {
+			c.importToken("prod")
+			c.Origin = Origin{Creator: "thief", Reason: fleet.ReasonTokenMismatch}
+		}, fleet.ReasonTokenMismatch},
+		{"the import token of an earlier Cluster of that name", func(c *Case) {
+			c.importToken("prod")
+			c.Token.OwnerReferences[0].UID = "before"
+		}, fleet.ReasonClientIDNotAllowed},
+		{"the import token of another Cluster", func(c *Case) {
+			c.Token.Name = ImportTokenName("other")
+			c.Token.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster", UID: "other-uid", Name: "other"}}
+		}, fleet.ReasonClientIDNotAllowed},
+		{"a person's token that has only the name of its import token", func(c *Case) { c.Token.Name = ImportTokenName("prod") }, fleet.ReasonClientIDInUse},
+		{"a token made for it", func(c *Case) { c.Token.Spec.ClientIDs = []string{"edge-1"} }, ""},
+		{"a token for it and another", func(c *Case) { c.Token.Spec.ClientIDs = []string{"edge-1", "edge-2"} }, fleet.ReasonClientIDInUse},
+		{"a token for it and a pattern", func(c *Case) {
+			c.Token.Spec.ClientIDs, c.Token.Spec.ClientIDPattern = []string{"edge-1"}, "x*"
+		}, fleet.ReasonClientIDInUse},
+		{"a token for a pattern", func(c *Case) { c.Token.Spec.ClientIDPattern = "edge-*" }, fleet.ReasonClientIDInUse},
+		{"a token made for another", func(c *Case) { c.Token.Spec.ClientIDs = []string{"edge-2"} }, fleet.ReasonClientIDNotAllowed},
+		{"the agent vouches", func(c *Case) { c.Cluster.Status.Agent.Vouches = "request-1" }, ""},
+		{"the agent vouches for another", func(c *Case) { c.Cluster.Status.Agent.Vouches = "request-2" }, fleet.ReasonClientIDInUse},
+		{"nobody vouches for a request without a name", func(c *Case) { c.Request.Name = "" }, fleet.ReasonClientIDInUse},
+		{"a person approves", func(c *Case) { c.decide(fleet.DecisionApproved, "") }, ""},
+		{"a person denies though the agent vouches", func(c *Case) {
+			c.decide(fleet.DecisionDenied, "")
+			c.Cluster.Status.Agent.Vouches = "request-1"
+		}, fleet.ReasonDenied},
+		{"the policy approves", func(c *Case) { c.Ruling.Action = RulingApprove }, fleet.ReasonClientIDInUse},
+		{"the policy denies what a person approves", func(c *Case) {
+			c.decide(fleet.DecisionApproved, "")
+			c.Ruling = Ruling{Action: RulingDeny}
+		}, fleet.ReasonDenied},
+		{"it is quarantined, whoever asks", func(c *Case) {
+			c.Cluster.Spec.Quarantined = true
+			c.importToken("prod")
+			c.decide(fleet.DecisionApproved, "")
+		}, fleet.ReasonQuarantined},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := rivalCase()
+			row.change(c)
+			requireRefused(t, Judge(*c), row.reason)
+		})
+	}
+}
+
+func requireRefused(t *testing.T, j Judgement, reason string) {
+	t.Helper()
+	assert.Nil(t, j.Wait)
+	if reason == "" {
+		assert.Nil(t, j.Refuse)
+		return
+	}
+	require.NotNil(t, j.Refuse)
+	assert.Equal(t, reason, j.Refuse.Reason)
+}
+
+func TestWhatSpeaksAgainstANewcomer(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		change func(*Case)
+		reason string
+		says   string
+	}{
+		{"nothing", func(*Case) {}, "", ""},
+		{"nobody knows who sent it", func(c *Case) { c.Origin = Origin{Reason: fleet.ReasonOriginUnknown} }, "", ""},
+		{"somebody else sent it", func(c *Case) { c.Origin = Origin{Reason: fleet.ReasonTokenMismatch, Message: "by a thief"} }, fleet.ReasonTokenMismatch, "by a thief"},
+		{"somebody else sent it, and a person approves", func(c *Case) {
+			c.Origin.Reason = fleet.ReasonTokenMismatch
+			c.decide(fleet.DecisionApproved, "")
+		}, "", ""},
+		{"it cannot renew", func(c *Case) { c.RefuseLongLived, c.Request.Annotations = true, nil }, fleet.ReasonLongLivedRefused, "registration.longLivedCredentials"},
+		{"it cannot renew, and need not", func(c *Case) { c.Request.Annotations = nil }, "", ""},
+		{"it can renew, and must", func(c *Case) { c.RefuseLongLived = true }, "", ""},
+		{"an approval does not make it renew", func(c *Case) {
+			c.RefuseLongLived, c.Request.Annotations = true, nil
+			c.decide(fleet.DecisionApproved, "")
+		}, fleet.ReasonLongLivedRefused, ""},
+		{"the token is not for it", func(c *Case) { c.Token.Spec.ClientIDs = []string{"other"} }, fleet.ReasonClientIDNotAllowed, "ClusterRegistrationToken tok"},
+		{"an approval does not widen the token", func(c *Case) {
+			c.Token.Spec.ClientIDs = []string{"other"}
+			c.decide(fleet.DecisionApproved, "")
+		}, fleet.ReasonClientIDNotAllowed, ""},
+		{"the token is for importing another Cluster", func(c *Case) { c.importToken("prod") }, fleet.ReasonClientIDNotAllowed, "import"},
+		{"a person denies", func(c *Case) { c.decide(fleet.DecisionDenied, "not ours") }, fleet.ReasonDenied, "denied by a person: not ours"},
+		{"the policy denies", func(c *Case) { c.Ruling = Ruling{RulingDeny, "rule x"} }, fleet.ReasonDenied, "rule x"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := newcomer()
+			row.change(c)
+			j := Judge(*c)
+			requireRefused(t, j, row.reason)
+			if j.Refuse != nil {
+				assert.Contains(t, j.Refuse.Message, row.says)
+			}
+		})
+	}
+}
+
+func TestWhoIsAskedForAnApproval(t *testing.T) {
+	const none, waits, yes, no = "", fleet.ReasonWaitingForApproval, fleet.ReasonApproved, fleet.ReasonDenied
+	manual := func(c *Case) { c.Token.Spec.Approval = fleet.ApprovalManual }
+	hub := func(c *Case) { c.Approval = fleet.ApprovalManual }
+	rule := func(action RulingAction) func(*Case) { return func(c *Case) { c.Ruling = Ruling{action, "rule x"} } }
+	person := func(d fleet.Decision) func(*Case) { return func(c *Case) { c.decide(d, "because") } }
+	for _, row := range []struct {
+		name    string
+		changes []func(*Case)
+		want    string
+		says    string
+	}{
+		{"nobody", nil, none, ""},
+		{"the token says so", []func(*Case){manual}, waits, `"muster approve request-1"`},
+		{"the hub says so", []func(*Case){hub}, waits, `"muster deny request-1"`},
+		{"the token says otherwise than the hub", []func(*Case){hub, func(c *Case) { c.Token.Spec.Approval = fleet.ApprovalAuto }}, none, ""},
+		{"a rule says so", []func(*Case){rule(RulingAsk)}, waits, "rule x"},
+		{"a rule approves what the token wants asked", []func(*Case){manual, rule(RulingApprove)}, yes, "rule x"},
+		{"a rule approves what need not be", []func(*Case){rule(RulingApprove)}, yes, "rule x"},
+		{"a rule denies", []func(*Case){rule(RulingDeny)}, no, "rule x"},
+		{"a rule denies what a person approved", []func(*Case){rule(RulingDeny), person(fleet.DecisionApproved)}, no, "rule x"},
+		{"a person approves", []func(*Case){manual, person(fleet.DecisionApproved)}, yes, "approved by a person: because"},
+		{"a person approves what a rule wants asked", []func(*Case){rule(RulingAsk), person(fleet.DecisionApproved)}, yes, "because"},
+		{"a person denies what a rule approves", []func(*Case){rule(RulingApprove), person(fleet.DecisionDenied)}, no, "because"},
+		{"the hub's default is not for what it imports itself", []func(*Case){hub, func(c *Case) { *c = *rivalCase(); hub(c); c.importToken("prod") }}, none, ""},
+		{"but a rule is", []func(*Case){func(c *Case) { *c = *rivalCase(); c.importToken("prod") }, rule(RulingAsk)}, waits, "rule x"},
+		{"nor for the agent's own next request", []func(*Case){func(c *Case) {
+			*c = *rivalCase()
+			hub(c)
+			c.Cluster.Status.Agent.Vouches = "request-1"
+		}}, none, ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := newcomer()
+			for _, change := range row.changes {
+				change(c)
+			}
+			j := Judge(*c)
+			if row.want == none {
+				assert.Equal(t, Judgement{}, j)
+				return
+			}
+			require.NotNil(t, j.Approval)
+			assert.Equal(t, row.want, j.Approval.Reason)
+			assert.Contains(t, j.Approval.Message, row.says)
+			assert.Equal(t, row.want == waits, j.Wait != nil)
+			assert.Equal(t, row.want == no, j.Refuse != nil)
+		})
+	}
+}
+
+func TestAWaitForAPersonDoesNotHideARefusal(t *testing.T) {
+	c := rivalCase()
+	c.Token.Spec.Approval = fleet.ApprovalManual
+	j := Judge(*c)
+	requireRefused(t, j, fleet.ReasonClientIDInUse)
+	assert.Equal(t, fleet.ReasonWaitingForApproval, j.Approval.Reason, "a person may still lift it")
+}
+
+func TestAnswersToTheAgentDoNotRepeatWhatItSent(t *testing.T) {
+	c := rivalCase()
+	c.Request.Spec.ClientID, c.Request.Spec.ClientRandom = "secret-identity", "secret-random"
+	c.Token.Spec.ClientIDs = []string{"other"}
+	for _, held := range []bool{true, false} {
+		c.Held = held
+		assert.NotContains(t, Judge(*c).Refuse.Message, "secret")
+	}
+}
+
+// Whatever the case is, nobody gets a held identity without one of the proofs, and what is refused does not wait.
+func FuzzNobodyTakesAnIdentityWithoutAProof(f *testing.F) {
+	for _, seed := range fuzz.Seeds() {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed []byte) {
+		c := Case{
+			Request: &fleet.ClusterRegistration{}, Token: &fleet.ClusterRegistrationToken{}, Cluster: &fleet.Cluster{},
+		}
+		fill := fuzz.From(seed, "request-1", "edge-1", "prod", "Approve", "Deny", "Ask", "Approved", "Denied", "Manual", fleet.ReasonTokenMismatch)
+		fill.Fill(&c.Request.Name)
+		fill.Fill(&c.Request.Spec.ClientID)
+		fill.Fill(&c.Request.Status.Approval)
+		fill.Fill(&c.Token.Name)
+		fill.Fill(&c.Token.Spec.ClientIDs)
+		fill.Fill(&c.Token.Spec.ClientIDPattern)
+		fill.Fill(&c.Token.Spec.Approval)
+		fill.Fill(&c.Cluster.Status.Agent.Vouches)
+		fill.Fill(&c.Cluster.Spec.Quarantined)
+		fill.Fill(&c.Origin.Reason)
+		fill.Fill(&c.Ruling)
+		c.Held = true
+		j := Judge(c)
+		assert.False(t, j.Refuse != nil && j.Wait != nil)
+		assert.Equal(t, j, Judge(c), "the same case, the same judgement")
+		if j.Refuse != nil {
+			return
+		}
+		assert.False(t, c.Cluster.Spec.Quarantined)
+		assert.NotEqual(t, RulingDeny, c.Ruling.Action)
+		proved := c.hasTokenOfCluster() || c.Cluster.Status.Agent.Vouches == c.Request.Name ||
+			c.Request.Status.Approval != nil && c.Request.Status.Approval.Decision == fleet.DecisionApproved
+		assert.True(t, proved)
+	})
+}

@@ -1,0 +1,75 @@
+package registration
+
+import (
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/assert"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+var since = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+func sentBy(creator string, when time.Time) *fleet.ClusterRegistration {
+	request := &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(when)}}
+	if creator != "" {
+		request.Annotations = map[string]string{fleet.CreatorAnnotation: creator}
+	}
+	return request
+}
+
+func TestOriginIsWhatTheAPIServerRecorded(t *testing.T) {
+	const holder = "system:serviceaccount:ns:tok-uid"
+	recorded := Recording{InForce: true, Since: since}
+	token := Token{Name: "tok", ServiceAccount: "tok-uid"}
+	for _, row := range []struct {
+		name      string
+		creator   string
+		when      time.Time
+		recording Recording
+		reason    string
+		says      string
+	}{
+		{"the holder of the token", holder, since, recorded, fleet.ReasonOriginProved, "created by " + holder},
+		{"later", holder, since.Add(time.Hour), recorded, fleet.ReasonOriginProved, holder},
+		{"a moment too early", holder, since.Add(-time.Second), recorded, fleet.ReasonOriginUnknown, "before the API server recorded"},
+		{"nobody recorded it", "", since, recorded, fleet.ReasonOriginUnknown, "before the API server recorded"},
+		{"nobody records it now", holder, since, Recording{Since: since, Missing: "install it"}, fleet.ReasonPolicyMissing, "install it"},
+		{"somebody else", "system:serviceaccount:ns:other-uid", since, recorded, fleet.ReasonTokenMismatch, "ns:other-uid, which is not"},
+		{"a namesake elsewhere", "system:serviceaccount:elsewhere:tok-uid", since, recorded, fleet.ReasonTokenMismatch, "elsewhere:tok-uid"},
+		{"a person", "admin", since, recorded, fleet.ReasonTokenMismatch, "created by admin"},
+		{"somebody else, early", "thief", since.Add(-time.Second), recorded, fleet.ReasonOriginUnknown, ""},
+		{"somebody else, unrecorded", "thief", since, Recording{}, fleet.ReasonPolicyMissing, ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			origin := OriginOf(sentBy(row.creator, row.when), row.recording).For("ns", token)
+			assert.Equal(t, row.reason, origin.Reason)
+			assert.Contains(t, origin.Message, row.says)
+			assert.Equal(t, row.reason == fleet.ReasonOriginProved, origin.Proved())
+		})
+	}
+}
+
+func TestAnAgentThatNamesNoTokenIsKnownByItsAccount(t *testing.T) {
+	tokens := []Token{{Name: "a", ServiceAccount: "a-1"}, {Name: "b", ServiceAccount: "b-2"}}
+	assert.Equal(t, &tokens[1], Origin{Creator: "system:serviceaccount:ns:b-2"}.TokenOf("ns", tokens))
+	assert.Nil(t, Origin{Creator: "system:serviceaccount:other:b-2"}.TokenOf("ns", tokens))
+	assert.Nil(t, Origin{Creator: "admin"}.TokenOf("ns", tokens))
+	assert.Nil(t, Origin{}.TokenOf("ns", tokens), "nobody recorded it")
+	assert.Nil(t, Origin{}.TokenOf("ns", []Token{{}}))
+}
+
+func FuzzOriginRepeatsLittleOfAName(f *testing.F) {
+	f.Add("admin")
+	f.Add(strings.Repeat("é", 300))
+	f.Fuzz(func(t *testing.T, creator string) {
+		origin := OriginOf(sentBy(creator, since), Recording{InForce: true, Since: since}).For("ns", Token{Name: "t", ServiceAccount: "s"})
+		assert.Equal(t, creator == "", origin.Reason == fleet.ReasonOriginUnknown)
+		assert.Less(t, len(origin.Message), 400)
+		assert.True(t, !utf8.ValidString(creator) || utf8.ValidString(origin.Message))
+	})
+}

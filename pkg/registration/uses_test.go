@@ -1,0 +1,156 @@
+package registration
+
+import (
+	"fmt"
+	"math/rand"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+func TestWhetherARequestCountsAsAUse(t *testing.T) {
+	for _, row := range []struct {
+		name      string
+		uses      Uses
+		countedAs string
+		want      UseState
+	}{
+		{"any number may come where there is no limit", Uses{Count: 1 << 40}, "", UseUncounted},
+		{"there is room", Uses{Limit: ptr.To(int32(2)), Count: 1}, "", UseUncounted},
+		{"there is none", Uses{Limit: ptr.To(int32(2)), Count: 2}, "", UseRefused},
+		{"the limit was lowered below what was used", Uses{Limit: ptr.To(int32(1)), Count: 2}, "", UseRefused},
+		{"the token names it", Uses{Limit: ptr.To(int32(1)), Count: 1, Pending: []string{"other", "me"}}, "", UseCounted},
+		{"it says so itself", Uses{Limit: ptr.To(int32(1)), Count: 1}, "token", UseCounted},
+		{"it was counted for another token of that name", Uses{}, "earlier", UseUncounted},
+		{"and there is no room in this one", Uses{Limit: ptr.To(int32(1)), Count: 1}, "earlier", UseRefused},
+	} {
+		row.uses.UID = "token"
+		assert.Equal(t, row.want, row.uses.State("me", row.countedAs), row.name)
+	}
+}
+
+func TestUsesAreCountedOldestFirst(t *testing.T) {
+	at := func(name string, second int64) Use {
+		return Use{UID: "uid-" + name, Name: name, Created: time.Unix(second, 0)}
+	}
+	a, b, c := at("a", 3), at("b", 1), at("c", 1)
+	full := make([]string, MaxPendingUses-1)
+	for i := range full {
+		full[i] = fmt.Sprint(i)
+	}
+	for _, row := range []struct {
+		name           string
+		uses           Uses
+		asking         []Use
+		count          int64
+		added, waiting []Use
+	}{
+		{"nobody asks", Uses{Count: 7}, nil, 7, nil, nil},
+		{"without a limit all are counted", Uses{}, []Use{a, b, c}, 3, []Use{b, c, a}, nil},
+		{"the limit lets the oldest in, of one second that of the first name", Uses{Limit: ptr.To(int32(1))}, []Use{a, c, b}, 1, []Use{b}, nil},
+		{"what counts already is not counted again", Uses{Count: 1, Pending: []string{b.UID}}, []Use{a, b}, 2, []Use{a}, nil},
+		{"nor when there is no use left", Uses{Count: 1, Limit: ptr.To(int32(1)), Pending: []string{b.UID}}, []Use{a, b}, 1, nil, nil},
+		{"those for whom there is no place have to wait", Uses{Pending: full}, []Use{a, b, c}, 1, []Use{b}, []Use{c, a}},
+		{"unless no use is left for them either", Uses{Limit: ptr.To(int32(1)), Pending: full}, []Use{a, b, c}, 1, []Use{b}, nil},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			before := slices.Clone(row.uses.Pending)
+			after, added, waiting := row.uses.Add(row.asking)
+			assert.Equal(t, row.count, after.Count)
+			assert.Equal(t, row.added, added)
+			assert.Equal(t, row.waiting, waiting)
+			assert.Len(t, after.Pending, len(before)+len(added))
+			assert.Equal(t, before, row.uses.Pending, "what is in the cache is not written to")
+		})
+	}
+}
+
+func TestSettledUsesNeedNoPlace(t *testing.T) {
+	before := Uses{Count: 3, Pending: []string{"a", "b", "c"}}
+	after := before.Settle(func(uid string) bool { return uid != "b" })
+	assert.Equal(t, Uses{Count: 3, Pending: []string{"b"}}, after)
+	assert.Equal(t, []string{"a", "b", "c"}, before.Pending)
+}
+
+func TestATokenThatIsUsedUpSaysSo(t *testing.T) {
+	token := &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: "tok", UID: "u"}}
+	token.Spec.UsageLimit, token.Status.Uses, token.Status.PendingUses = ptr.To(int32(2)), 2, []string{"x"}
+	uses := UsesOf(token)
+	assert.Equal(t, Uses{Token: "tok", UID: "u", Limit: ptr.To(int32(2)), Count: 2, Pending: []string{"x"}}, uses)
+	refusal := uses.UsedUp()
+	assert.Equal(t, fleet.ReasonTokenUsedUp, refusal.Reason)
+	assert.Equal(t, "ClusterRegistrationToken tok has been used 2 times and spec.usageLimit is 2; raise it, or register with a new token", refusal.Message)
+}
+
+// world plays hubs that may be cut off after each write, and whose view of the requests may be old.
+type world struct {
+	*rand.Rand
+	token   Uses
+	says    map[string]string // what the status of each request says it was counted as
+	counted map[string]int    // how often each was counted, which nobody in the world knows
+}
+
+// TestNoCrashCountsTwiceOrLoses lets hubs die between any two writes: those of the token and those of each request.
+func TestNoCrashCountsTwiceOrLoses(t *testing.T) {
+	for seed := range int64(200) {
+		w := &world{Rand: rand.New(rand.NewSource(seed)), says: map[string]string{}, counted: map[string]int{}}
+		w.token = Uses{UID: "token"}
+		if w.Intn(2) == 0 {
+			w.token.Limit = ptr.To(int32(1 + w.Intn(10)))
+		}
+		names := make([]string, 1+w.Intn(20))
+		for i := range names {
+			names[i] = fmt.Sprint("request-", i)
+		}
+		for range 200 {
+			w.live(names)
+		}
+		w.requireExact(t, seed, names)
+	}
+}
+
+// live is one life of a hub: some requests ask, the token counts, some of them get so far as to say it.
+func (w *world) live(names []string) {
+	var asking []Use
+	for _, name := range names {
+		if w.Intn(3) == 0 && w.token.State(name, w.says[name]) == UseUncounted {
+			asking = append(asking, Use{UID: name, Name: name})
+		}
+	}
+	settled := func(uid string) bool { return w.says[uid] != "" }
+	after, added, _ := w.token.Settle(settled).Add(asking)
+	if w.Intn(4) == 0 {
+		return // cut off before the write
+	}
+	w.token = after
+	for _, use := range added {
+		w.counted[use.UID]++
+	}
+	for _, name := range names {
+		if w.Intn(5) == 0 && w.token.State(name, w.says[name]) == UseCounted {
+			w.says[name] = w.token.UID
+		}
+	}
+}
+
+func (w *world) requireExact(t *testing.T, seed int64, names []string) {
+	t.Helper()
+	total := 0
+	for _, name := range names {
+		require.LessOrEqual(t, w.counted[name], 1, "%s of world %d was counted more than once", name, seed)
+		total += w.counted[name]
+	}
+	require.EqualValues(t, total, w.token.Count, "world %d", seed)
+	want := len(names)
+	if w.token.Limit != nil {
+		want = min(want, int(*w.token.Limit))
+	}
+	require.Equal(t, want, total, "world %d", seed)
+}
