@@ -35,11 +35,11 @@ func (s *scene) each(ctx context.Context, do func(ctx context.Context, e *enroll
 // tidyUp removes the namespaces of the scene on both sides, once its Clusters have gone and their agents have left. All of them at
 // the same time: Kubernetes lets each one wait for five seconds before it looks what is in it.
 func (s *scene) tidyUp(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
+	group, together := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		return s.each(ctx, func(ctx context.Context, e *enrolled) error { return e.tidy(ctx, e) })
+		return s.each(together, func(ctx context.Context, e *enrolled) error { return e.tidy(ctx, e) })
 	})
-	group.Go(func() error { return deleteNamespace(ctx, s.hub.kube, s.id) })
+	group.Go(func() error { return deleteNamespace(together, s.hub.kube, s.id) })
 	if err := group.Wait(); err != nil {
 		return err
 	}
