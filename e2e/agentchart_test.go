@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"github.com/muster-fleet/muster/internal/inventory"
 )
 
@@ -32,7 +30,7 @@ func (s *scene) takeChart() {
 // that name. With --wait it returns when the agent's pod is ready.
 func (s *scene) installAgent(cluster, clientID, values string, more ...string) *enrolled {
 	s.Helper()
-	e := &enrolled{s: s, on: s.member, namespace: s.id, name: cluster, agentNamespace: systemNamespace, clientID: clientID, remove: removeChart}
+	e := &enrolled{s: s, on: s.member, namespace: s.id, name: cluster, agentNamespace: systemNamespace, clientID: clientID, tidy: tidyChart}
 	s.enrolled = append(s.enrolled, e)
 	s.upgradeAgent("install", clientID, values, more...)
 	return e
@@ -47,26 +45,14 @@ func (s *scene) upgradeAgent(verb, clientID, values string, more ...string) {
 	}, more...)...)
 }
 
-// removeChart deletes the Cluster, waits until its agent has left, and then removes the release and the namespace. What an
-// agent that never registered has made goes with the namespace.
-func removeChart(ctx context.Context, e *enrolled) error {
-	errs := []error{e.leave(ctx)} // an agent that stays must not be in the way of the next scene's
+// tidyChart removes the release and the namespace. What an agent that never registered has made goes with the namespace.
+func tidyChart(ctx context.Context, e *enrolled) error {
 	_, err := e.s.suite.helm(ctx, e.on, "uninstall", "--ignore-not-found", "--wait", agentRelease)
-	errs = append(errs, err, deleteNamespace(ctx, e.on.kube, systemNamespace))
-	if errors.Join(errs...) == nil {
-		errs = append(errs, e.on.nothingLeft(ctx, systemNamespace, elsewhere))
-	}
-	return errors.Join(errs...)
-}
-
-func (e *enrolled) leave(ctx context.Context) error {
-	if _, err := e.get(ctx); apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err := e.s.deleteCluster(ctx, e.namespace, e.name); err != nil {
+	err = errors.Join(err, deleteNamespace(ctx, e.on.kube, systemNamespace))
+	if err != nil {
 		return err
 	}
-	return e.on.nothingLeft(ctx, systemNamespace, inventory.OfNamespace, ofHelm, elsewhere)
+	return e.on.nothingLeft(ctx, systemNamespace, elsewhere)
 }
 
 // ofHelm is what Helm knows of the release.

@@ -27,7 +27,7 @@ type enrolled struct {
 	agentNamespace  string
 	clientID        string // of an agent that the chart installed
 
-	remove func(ctx context.Context, e *enrolled) error // with all that it has left on its cluster
+	tidy   func(ctx context.Context, e *enrolled) error // removes what its agent leaves on its cluster when it goes
 	others []string                                     // namespaces on its cluster beside that of the agent
 }
 
@@ -39,7 +39,7 @@ func (e *enrolled) mark() string { return e.namespace + "-" + e.name + "-" }
 // enrol has the hub install an agent on the member: a kubeconfig Secret and a Cluster.
 func (s *scene) enrol(name string, change ...func(*fleet.Cluster)) *enrolled {
 	s.Helper()
-	e := &enrolled{s: s, on: s.member, namespace: s.id, name: name, agentNamespace: s.named(name + "-agent"), remove: removeImported}
+	e := &enrolled{s: s, on: s.member, namespace: s.id, name: name, agentNamespace: s.named(name + "-agent"), tidy: tidyImported}
 	kubeconfig, err := s.member.kubeconfig()
 	s.fail(err)
 	_, err = s.hub.kube.CoreV1().Secrets(e.namespace).Create(s.Context(), &corev1.Secret{
@@ -60,15 +60,23 @@ func (s *scene) enrol(name string, change ...func(*fleet.Cluster)) *enrolled {
 	return e
 }
 
-// removeImported deletes the Cluster, after which its agent has to be gone from the member, and the namespaces that are left
-// there.
-func removeImported(ctx context.Context, e *enrolled) error {
+// leave deletes the Cluster, after which its agent has to go from the member by itself. One that never registered, and so has no
+// Cluster, does not: it goes with what the chart made.
+func leave(ctx context.Context, e *enrolled) error {
+	if _, err := e.get(ctx); e.clientID != "" && apierrors.IsNotFound(err) {
+		return nil
+	}
 	if err := e.s.deleteCluster(ctx, e.namespace, e.name); err != nil {
 		return err
 	}
-	if err := e.on.nothingLeft(ctx, e.mark(), inventory.OfNamespace); err != nil {
-		return err
+	if e.clientID != "" {
+		return e.on.nothingLeft(ctx, systemNamespace, inventory.OfNamespace, ofHelm, elsewhere)
 	}
+	return e.on.nothingLeft(ctx, e.mark(), inventory.OfNamespace)
+}
+
+// tidyImported removes the namespaces.
+func tidyImported(ctx context.Context, e *enrolled) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, namespace := range append(e.others, e.agentNamespace) {
 		group.Go(func() error { return deleteNamespace(ctx, e.on.kube, namespace) })

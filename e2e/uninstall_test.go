@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -116,11 +117,11 @@ func (s *suite) removeNamespaces(ctx context.Context) error {
 	for _, namespace := range list.Items {
 		names = append(names, namespace.Name)
 	}
-	var errs []error
+	group, ctx := errgroup.WithContext(ctx)
 	for _, name := range names {
-		errs = append(errs, deleteNamespace(ctx, s.hub.kube, name))
+		group.Go(func() error { return deleteNamespace(ctx, s.hub.kube, name) })
 	}
-	return errors.Join(errs...)
+	return group.Wait()
 }
 
 // removeRoles deletes what all agents shared.

@@ -6,15 +6,15 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 const (
 	// patience is how long anything may take. It is no expectation: the machine may have other things to do.
 	patience = 2 * time.Minute
-	// glance is the pause between two looks.
-	glance = 100 * time.Millisecond
+	// glance is the pause between two looks at first. What takes longer is looked at less often, by a tenth of what it has taken:
+	// to look at a whole cluster is work for it.
+	glance     = 100 * time.Millisecond
+	glanceMost = time.Second
 )
 
 // look says whether something is so, and what it saw.
@@ -29,18 +29,21 @@ func (s *scene) until(what string, l look) {
 func await(ctx context.Context, what string, l look) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	began, saw := time.Now(), "nothing"
-	err := wait.PollUntilContextCancel(ctx, glance, true, func(ctx context.Context) (so bool, _ error) {
+	for began, saw := time.Now(), "nothing"; ; {
 		now, latest := l(ctx)
-		if now || ctx.Err() == nil { // the look that the end of the wait cut off saw nothing
+		if now {
+			return nil
+		}
+		if ctx.Err() == nil { // the look that the end of the wait cut off saw nothing
 			saw = latest
 		}
-		return now, nil
-	})
-	if err != nil {
-		return fmt.Errorf("waited %.0fs for %s; the last that was seen: %s", time.Since(began).Seconds(), what, saw)
+		waited := time.Since(began)
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waited %.0fs for %s; the last that was seen: %s", waited.Seconds(), what, saw)
+		case <-time.NewTimer(min(max(glance, waited/10), glanceMost)).C:
+		}
 	}
-	return nil
 }
 
 // seen is the answer of a look that asked an API server.

@@ -77,7 +77,6 @@ func TestAClusterThatIsPreparedGetsItsAgent(t *testing.T) {
 		require.NoError(s, err)
 		assert.Len(s, list.Items, 1)
 	})
-	s.step("the agent's Bundle takes the agent over", func() { m.takenOver() })
 }
 
 func TestTheHubRegistersItself(t *testing.T) {

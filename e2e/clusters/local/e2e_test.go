@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -49,11 +50,15 @@ func newPair(t *testing.T) *pair {
 		require.NoError(t, provider.Close())
 	})
 	p := &pair{provider: provider}
+	var both errgroup.Group
 	for name, into := range map[string]*clusters.Cluster{"hub": &p.hub, "member": &p.member} {
-		*into, err = provider.Create(t.Context(), name)
-		require.NoError(t, err)
+		both.Go(func() (err error) {
+			*into, err = provider.Create(t.Context(), name)
+			return err
+		})
 	}
 	archive := callerArchive(t)
+	require.NoError(t, both.Wait())
 	require.NoError(t, p.hub.Load(t.Context(), archive))
 	require.NoError(t, p.member.Load(t.Context(), archive))
 	p.hubClient, p.onMember = clientOf(t, p.hub), clientOf(t, p.member)

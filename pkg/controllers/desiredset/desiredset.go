@@ -4,10 +4,14 @@ package desiredset
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
+	"github.com/rancher/wrangler/v3/pkg/merr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -64,7 +68,17 @@ func (s Sets) Ensure(ctx context.Context, setID string, owner runtime.Object, ob
 
 // Remove deletes everything of an owner's set; the owner need not exist any more.
 func (s Sets) Remove(ctx context.Context, setID, ownerKey string, ownerKind schema.GroupVersionKind) error {
-	return s.base.WithContext(ctx).WithSetID(setID).WithOwnerKey(ownerKey, ownerKind).ApplyObjects()
+	return exceptGone(s.base.WithContext(ctx).WithSetID(setID).WithOwnerKey(ownerKey, ownerKind).ApplyObjects())
+}
+
+// exceptGone drops what says only that something is gone already: what goes with its namespace is in the caches for a moment
+// more.
+func exceptGone(err error) error {
+	var several merr.Errors
+	if !errors.As(err, &several) {
+		several = merr.Errors{err}
+	}
+	return errors.Join(slices.DeleteFunc(slices.Clone(several), apierrors.IsNotFound)...)
 }
 
 type guard struct {
