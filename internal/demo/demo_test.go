@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -124,4 +125,17 @@ func TestAPollThatEndsWithoutAnAnswerTellsTheLastReason(t *testing.T) {
 		return false, errors.New("not yet")
 	})
 	require.EqualError(t, err, "not yet")
+}
+
+func TestThatTheTimeIsUpIsNotTheReason(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	reasons := []error{errors.New("something is left"), fmt.Errorf("looking: %w", context.Canceled)}
+	err := poll(ctx, func(context.Context) (bool, error) {
+		why := reasons[0]
+		if reasons = reasons[1:]; len(reasons) == 0 {
+			cancel()
+		}
+		return false, why
+	})
+	require.EqualError(t, err, "something is left")
 }

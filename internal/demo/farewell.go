@@ -76,7 +76,8 @@ func (d *demo) words(ctx context.Context, a *arrival) ([]string, error) {
 	return a.words, nil
 }
 
-// mentions are the objects on the hub that are of a Cluster. The Bundle of the workload is the person's own.
+// mentions are the objects on the hub that are of a Cluster. The Bundle of the workload and the registration token, which
+// remembers the last Cluster it was used for, are the person's own.
 func (d *demo) mentions(ctx context.Context, a *arrival) ([]inventory.Thing, error) {
 	words, err := d.words(ctx, a)
 	if err != nil {
@@ -87,6 +88,7 @@ func (d *demo) mentions(ctx context.Context, a *arrival) ([]inventory.Thing, err
 		return nil, err
 	}
 	delete(all, inventory.Thing{Kind: "Bundle", Namespace: workspace, Name: workload})
+	delete(all, inventory.Thing{Kind: "ClusterRegistrationToken", Namespace: workspace, Name: tokenName})
 	return all.Mentioning(words...), nil
 }
 

@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -169,12 +170,19 @@ func (d *demo) follow(ctx context.Context, a arrival, begun time.Time) (string, 
 func poll(ctx context.Context, ask func(context.Context) (bool, error)) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		var yes bool
-		yes, last = ask(ctx)
-		return yes && last == nil, nil
+		yes, why := ask(ctx)
+		if last == nil || !isTimeUp(why) {
+			last = why
+		}
+		return yes && why == nil, nil
 	})
 	if err != nil && last != nil {
 		return last
 	}
 	return err
+}
+
+// isTimeUp says whether an error tells no more than that nobody waits any longer.
+func isTimeUp(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }

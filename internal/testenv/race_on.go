@@ -1,0 +1,6 @@
+//go:build race
+
+package testenv
+
+// raceDetector says whether this program was built with it.
+const raceDetector = true
