@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/muster-fleet/muster/internal/inventory"
 )
 
@@ -30,7 +32,7 @@ func (s *scene) takeChart() {
 // that name. With --wait it returns when the agent's pod is ready.
 func (s *scene) installAgent(cluster, clientID, values string, more ...string) *enrolled {
 	s.Helper()
-	e := &enrolled{s: s, on: s.member, namespace: s.id, name: cluster, agentNamespace: systemNamespace, clientID: clientID, tidy: tidyChart}
+	e := &enrolled{s: s, on: s.member, namespace: s.id, name: cluster, agentNamespace: systemNamespace, clientID: clientID, how: charted}
 	s.enrolled = append(s.enrolled, e)
 	s.upgradeAgent("install", clientID, values, more...)
 	return e
@@ -45,10 +47,23 @@ func (s *scene) upgradeAgent(verb, clientID, values string, more ...string) {
 	}, more...)...)
 }
 
+var charted = manner{leave: leaveChart, tidy: tidyChart}
+
+// leaveChart does nothing for an agent that never registered and so has no Cluster: it goes with what the chart made.
+func leaveChart(ctx context.Context, e *enrolled) error {
+	if _, err := e.get(ctx); apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err := e.s.deleteCluster(ctx, e.namespace, e.name); err != nil {
+		return err
+	}
+	return e.on.nothingLeft(ctx, systemNamespace, inventory.OfNamespace, ofHelm, elsewhere)
+}
+
 // tidyChart removes the release and the namespace. What an agent that never registered has made goes with the namespace.
 func tidyChart(ctx context.Context, e *enrolled) error {
 	_, err := e.s.suite.helm(ctx, e.on, "uninstall", "--ignore-not-found", "--wait", agentRelease)
-	err = errors.Join(err, deleteNamespace(ctx, e.on.kube, systemNamespace))
+	err = errors.Join(err, e.on.deleteNamespaces(ctx, systemNamespace))
 	if err != nil {
 		return err
 	}

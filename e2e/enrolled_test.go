@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,9 +26,17 @@ type enrolled struct {
 	agentNamespace  string
 	clientID        string // of an agent that the chart installed
 
-	tidy   func(ctx context.Context, e *enrolled) error // removes what its agent leaves on its cluster when it goes
-	others []string                                     // namespaces on its cluster beside that of the agent
+	how    manner
+	others []string // namespaces on its cluster beside that of the agent
 }
+
+// manner is how a cluster got its agent, which says how it loses it again.
+type manner struct {
+	leave func(ctx context.Context, e *enrolled) error // deletes the Cluster, after which its agent has to go by itself
+	tidy  func(ctx context.Context, e *enrolled) error // removes what an agent leaves on its cluster when it goes
+}
+
+var imported = manner{leave: leaveImported, tidy: tidyImported}
 
 func (e *enrolled) String() string { return "Cluster " + e.namespace + "/" + e.name }
 
@@ -39,7 +46,7 @@ func (e *enrolled) mark() string { return e.namespace + "-" + e.name + "-" }
 // enrol has the hub install an agent on the member: a kubeconfig Secret and a Cluster.
 func (s *scene) enrol(name string, change ...func(*fleet.Cluster)) *enrolled {
 	s.Helper()
-	e := &enrolled{s: s, on: s.member, namespace: s.id, name: name, agentNamespace: s.named(name + "-agent"), tidy: tidyImported}
+	e := &enrolled{s: s, on: s.member, namespace: s.id, name: name, agentNamespace: s.named(name + "-agent"), how: imported}
 	kubeconfig, err := s.member.kubeconfig()
 	s.fail(err)
 	_, err = s.hub.kube.CoreV1().Secrets(e.namespace).Create(s.Context(), &corev1.Secret{
@@ -60,28 +67,16 @@ func (s *scene) enrol(name string, change ...func(*fleet.Cluster)) *enrolled {
 	return e
 }
 
-// leave deletes the Cluster, after which its agent has to go from the member by itself. One that never registered, and so has no
-// Cluster, does not: it goes with what the chart made.
-func leave(ctx context.Context, e *enrolled) error {
-	if _, err := e.get(ctx); e.clientID != "" && apierrors.IsNotFound(err) {
-		return nil
-	}
+func leaveImported(ctx context.Context, e *enrolled) error {
 	if err := e.s.deleteCluster(ctx, e.namespace, e.name); err != nil {
 		return err
-	}
-	if e.clientID != "" {
-		return e.on.nothingLeft(ctx, systemNamespace, inventory.OfNamespace, ofHelm, elsewhere)
 	}
 	return e.on.nothingLeft(ctx, e.mark(), inventory.OfNamespace)
 }
 
 // tidyImported removes the namespaces.
 func tidyImported(ctx context.Context, e *enrolled) error {
-	group, ctx := errgroup.WithContext(ctx)
-	for _, namespace := range append(e.others, e.agentNamespace) {
-		group.Go(func() error { return deleteNamespace(ctx, e.on.kube, namespace) })
-	}
-	return group.Wait()
+	return e.on.deleteNamespaces(ctx, append(e.others, e.agentNamespace)...)
 }
 
 func (s *suite) deleteCluster(ctx context.Context, namespace, name string) error {

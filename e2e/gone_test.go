@@ -14,7 +14,7 @@ func gone(ctx context.Context, what string, get, remove func(ctx context.Context
 	if err := remove(ctx); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete %s: %w", what, err)
 	}
-	return await(ctx, what+" to be gone", func(ctx context.Context) (bool, string) {
+	return waitFor(ctx, what+" to be gone", func(ctx context.Context) (bool, string) {
 		err := get(ctx)
 		return apierrors.IsNotFound(err), fmt.Sprintf("it is there (%v)", err)
 	})

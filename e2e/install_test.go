@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 )
 
@@ -84,12 +83,14 @@ func (s *scene) configure(changes ...string) {
 	s.fail(s.installHub(s.Context(), charts, s.options.tag, changes...))
 }
 
-// deleteNamespace deletes a namespace and waits until it is gone.
-func deleteNamespace(ctx context.Context, kube kubernetes.Interface, name string) error {
-	return gone(ctx, "Namespace "+name, func(ctx context.Context) error {
-		_, err := kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
-		return err
-	}, func(ctx context.Context) error {
-		return kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
+// deleteNamespaces deletes namespaces and waits until they are gone.
+func (c *cluster) deleteNamespaces(ctx context.Context, names ...string) error {
+	return together(names, func(name string) error {
+		return gone(ctx, "Namespace "+name, func(ctx context.Context) error {
+			_, err := c.kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+			return err
+		}, func(ctx context.Context) error {
+			return c.kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
+		})
 	})
 }

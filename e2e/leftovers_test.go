@@ -12,7 +12,7 @@ import (
 
 // nothingLeft waits until no object of the cluster mentions the word, but those that are excepted.
 func (c *cluster) nothingLeft(ctx context.Context, word string, except ...func(inventory.Thing) bool) error {
-	return await(ctx, "nothing on "+c.Name()+" to mention "+word, func(ctx context.Context) (bool, string) {
+	return waitFor(ctx, "nothing on "+c.Name()+" to mention "+word, func(ctx context.Context) (bool, string) {
 		all, err := inventory.Take(ctx, c.config)
 		if err != nil {
 			return false, err.Error()
@@ -44,7 +44,7 @@ func (s *suite) finish() error {
 
 // asBefore waits until the cluster has nothing new. What the cluster makes for itself does not count.
 func (c *cluster) asBefore(ctx context.Context, before inventory.Inventory) error {
-	return await(ctx, c.Name()+" to be as it was before", func(ctx context.Context) (bool, string) {
+	return waitFor(ctx, c.Name()+" to be as it was before", func(ctx context.Context) (bool, string) {
 		now, err := inventory.Take(ctx, c.config)
 		if err != nil {
 			return false, err.Error()

@@ -75,7 +75,7 @@ func (s *scene) moveHub(ctx context.Context, w way) error {
 	if err := s.tellWay(ctx, w); err != nil {
 		return err
 	}
-	return await(ctx, "all agents to reach the hub by "+w.url, func(ctx context.Context) (bool, string) {
+	return waitFor(ctx, "all agents to reach the hub by "+w.url, func(ctx context.Context) (bool, string) {
 		list, err := s.hub.fleet.Clusters("").List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err.Error()

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -56,7 +55,7 @@ func (s *suite) removeAll(ctx context.Context, kind string) error {
 	if err != nil {
 		return err
 	}
-	return await(ctx, "all "+kind+" to be gone", func(ctx context.Context) (bool, string) {
+	return waitFor(ctx, "all "+kind+" to be gone", func(ctx context.Context) (bool, string) {
 		list, err := objects.List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err.Error()
@@ -117,11 +116,7 @@ func (s *suite) removeNamespaces(ctx context.Context) error {
 	for _, namespace := range list.Items {
 		names = append(names, namespace.Name)
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	for _, name := range names {
-		group.Go(func() error { return deleteNamespace(ctx, s.hub.kube, name) })
-	}
-	return group.Wait()
+	return s.hub.deleteNamespaces(ctx, names...)
 }
 
 // removeRoles deletes what all agents shared.

@@ -6,44 +6,28 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/muster-fleet/muster/internal/await"
 )
 
-const (
-	// patience is how long anything may take. It is no expectation: the machine may have other things to do.
-	patience = 2 * time.Minute
-	// glance is the pause between two looks at first. What takes longer is looked at less often, by a tenth of what it has taken:
-	// to look at a whole cluster is work for it.
-	glance     = 100 * time.Millisecond
-	glanceMost = time.Second
-)
+// patience is how long anything may take. It is no expectation: the machine may have other things to do.
+const patience = 2 * time.Minute
 
-// look says whether something is so, and what it saw.
-type look func(ctx context.Context) (so bool, saw string)
+var pace = await.Pace{First: 100 * time.Millisecond, Most: time.Second}
 
 // until waits for something to be so. What was seen last is in the failure.
-func (s *scene) until(what string, l look) {
+func (s *scene) until(what string, l await.Look) {
 	s.Helper()
-	s.fail(await(s.Context(), what, l))
+	s.fail(waitFor(s.Context(), what, l))
 }
 
-func await(ctx context.Context, what string, l look) error {
+func waitFor(ctx context.Context, what string, l await.Look) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	for began, saw := time.Now(), "nothing"; ; {
-		now, latest := l(ctx)
-		if now {
-			return nil
-		}
-		if ctx.Err() == nil { // the look that the end of the wait cut off saw nothing
-			saw = latest
-		}
-		waited := time.Since(began)
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waited %.0fs for %s; the last that was seen: %s", waited.Seconds(), what, saw)
-		case <-time.NewTimer(min(max(glance, waited/10), glanceMost)).C:
-		}
+	if err := pace.Until(ctx, l); err != nil {
+		return fmt.Errorf("for %s: %w", what, err)
 	}
+	return nil
 }
 
 // seen is the answer of a look that asked an API server.

@@ -6,9 +6,9 @@ import (
 	"context"
 	"errors"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 )
 
 // workspace makes the namespace on the hub in which the scene's clusters register. At the end all of them are removed, and
@@ -16,31 +16,30 @@ import (
 func (s *scene) workspace() {
 	s.Helper()
 	s.undo("both clusters without this scene", func(ctx context.Context) error {
-		err := s.each(ctx, leave)
+		err := together(s.enrolled, func(e *enrolled) error { return e.how.leave(ctx, e) })
 		return errors.Join(err, s.tidyUp(ctx))
 	})
 	_, err := s.hub.kube.CoreV1().Namespaces().Create(s.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.id}}, metav1.CreateOptions{})
 	s.fail(err)
 }
 
-// each does something to all Clusters of the scene at the same time: each takes its while.
-func (s *scene) each(ctx context.Context, do func(ctx context.Context, e *enrolled) error) error {
-	group, ctx := errgroup.WithContext(ctx)
-	for _, e := range s.enrolled {
-		group.Go(func() error { return do(ctx, e) })
+// together does something to several at the same time. The failure of one does not stop the others.
+func together[T any](several []T, do func(T) error) error {
+	var doing []func() error
+	for _, one := range several {
+		doing = append(doing, func() error { return do(one) })
 	}
-	return group.Wait()
+	return utilerrors.AggregateGoroutines(doing...)
 }
 
 // tidyUp removes the namespaces of the scene on both sides, once its Clusters have gone and their agents have left. All of them at
 // the same time: Kubernetes lets each one wait for five seconds before it looks what is in it.
 func (s *scene) tidyUp(ctx context.Context) error {
-	group, together := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		return s.each(together, func(ctx context.Context, e *enrolled) error { return e.tidy(ctx, e) })
-	})
-	group.Go(func() error { return deleteNamespace(together, s.hub.kube, s.id) })
-	if err := group.Wait(); err != nil {
+	err := utilerrors.AggregateGoroutines(
+		func() error { return together(s.enrolled, func(e *enrolled) error { return e.how.tidy(ctx, e) }) },
+		func() error { return s.hub.deleteNamespaces(ctx, s.id) },
+	)
+	if err != nil {
 		return err
 	}
 	return s.hub.nothingLeft(ctx, s.id)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
+	"github.com/muster-fleet/muster/internal/await"
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/pkg/agent"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -30,12 +31,7 @@ import (
 // Patience is how long a test waits for something to become true. It is no measure of speed: a machine may be very busy.
 const Patience = 2 * time.Minute
 
-// poll is the pause between two looks at first. What takes longer is looked at less often, by a tenth of what it has taken: all
-// of them together would take the CPU from what they wait for.
-const (
-	poll     = 50 * time.Millisecond
-	pollMost = 500 * time.Millisecond
-)
+var pace = await.Pace{First: 50 * time.Millisecond, Most: 500 * time.Millisecond}
 
 // Cluster is one real cluster with the clients a test needs.
 type Cluster struct {
@@ -215,18 +211,10 @@ func Eventually(t testing.TB, check func() (bool, string)) {
 // EventuallyWithin is Eventually with another patience.
 func EventuallyWithin(t testing.TB, patience time.Duration, check func() (bool, string)) {
 	t.Helper()
-	var last string
-	met := func() bool {
-		var ok bool
-		ok, last = check()
-		return ok
-	}
-	for began := time.Now(); !met(); {
-		waited := time.Since(began)
-		if waited > patience {
-			t.Fatalf("not within %s: %s", patience, last)
-		}
-		<-time.NewTimer(min(max(poll, waited/10), pollMost)).C
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience) // a cleanup waits too
+	defer cancel()
+	if err := pace.Until(ctx, func(context.Context) (bool, string) { return check() }); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
@@ -67,18 +68,19 @@ func (v *vault) watch(t *testing.T, name string, c *testenv.Cluster) {
 }
 
 // shows says which secrets a text has in it. Anything that looks like a token is one, whether or not it was ever in a Secret.
-func (v *vault) shows(text []byte) (found []string) {
+func (v *vault) shows(text []byte) []string {
 	v.mutex.Lock()
 	defer v.mutex.Unlock()
+	found := sets.New[string]()
 	for needle, source := range v.secrets {
 		if bytes.Contains(text, []byte(needle)) {
-			found = append(found, source)
+			found.Insert(source)
 		}
 	}
 	if token := secret[0].Find(text); token != nil {
-		found = append(found, "a token that begins with "+string(token[:20]))
+		found.Insert("a token that begins with " + string(token[:20]))
 	}
-	return found
+	return sets.List(found)
 }
 
 func (v *vault) size() int {

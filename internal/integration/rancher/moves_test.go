@@ -49,6 +49,7 @@ func (s *serverStory) movesBack(t *testing.T) {
 	old := s.cluster(t, s.edge)
 	moved := s.moveTo(rancherlike.DefaultWorkspace)
 	s.server.Pass(t, moved)
+	s.server.Delete(t, moved, old.Namespace)
 	s.requireMoved(t, old, moved)
 }
 

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 )
 
 // appliesPerSecond bounds how often one owner's set is applied. wrangler's default of 1 would block a worker for a
@@ -78,7 +78,7 @@ func exceptGone(err error) error {
 	if !errors.As(err, &several) {
 		several = merr.Errors{err}
 	}
-	return errors.Join(slices.DeleteFunc(slices.Clone(several), apierrors.IsNotFound)...)
+	return utilerrors.FilterOut(utilerrors.NewAggregate(several), apierrors.IsNotFound)
 }
 
 type guard struct {
