@@ -47,11 +47,16 @@ func (c *Cluster) RemoveAdmission(t testing.TB) {
 	require.NoError(t, err)
 	policies, err := admission.Objects(version)
 	require.NoError(t, err)
+	removed := 0
 	for _, policy := range policies {
 		err := client.Resource(admission.Resource(policy)).Delete(t.Context(), policy.GetName(), metav1.DeleteOptions{})
 		if !apierrors.IsNotFound(err) {
 			require.NoError(t, err)
+			removed++
 		}
+	}
+	if removed == 0 {
+		return
 	}
 	requests := c.Fleet.ClusterRegistrations(metav1.NamespaceDefault)
 	Eventually(t, func() (bool, string) {

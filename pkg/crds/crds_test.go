@@ -35,10 +35,12 @@ var kinds = []struct {
 		"Clusters-Ready": ".status.display.readyClusters", "Bundles-Ready": ".status.display.readyBundles", "Status": readyMessage,
 	}},
 	{kind: "ClusterRegistration", plural: "clusterregistrations", scope: "Namespaced", columns: map[string]string{
-		"Cluster-Name": ".status.clusterName", "Labels": ".spec.clusterLabels",
+		"Cluster-Name": ".status.clusterName", "Labels": ".spec.clusterLabels", "Granted": ".status.granted",
+		"Approved": `.status.conditions[?(@.type=="Approved")].status`, "Reason": `.status.conditions[?(@.type=="Granted")].reason`,
 	}},
 	{kind: "ClusterRegistrationToken", plural: "clusterregistrationtokens", scope: "Namespaced", columns: map[string]string{
-		"Secret-Name": ".status.secretName",
+		"Secret-Name": ".status.secretName", "Uses": ".status.uses", "Limit": ".spec.usageLimit",
+		"Expires": ".status.expires", "Last-Cluster": ".status.lastCluster",
 	}},
 	{kind: "Cluster", plural: "clusters", scope: "Namespaced", columns: map[string]string{
 		"Bundles-Ready": ".status.display.readyBundles", "Last-Seen": ".status.agent.lastSeen", "Status": readyMessage,
@@ -84,10 +86,10 @@ func TestFieldsThatClientsMaySetToNullAreNullable(t *testing.T) {
 
 		"clustergroups spec":          {"selector"},
 		"clusterregistrations spec":   {"clientID", "clientRandom", "clusterLabels"},
-		"clusterregistrations status": {"clusterName"},
+		"clusterregistrations status": {"approval", "clusterName", "tokenUID"},
 
-		"clusterregistrationtokens spec":   {"ttl"},
-		"clusterregistrationtokens status": {"secretName"},
+		"clusterregistrationtokens spec":   {"approval", "clientIDPattern", "clientIDs", "labels", "ttl", "usageLimit"},
+		"clusterregistrationtokens status": {"lastCluster", "pendingUses", "secretName"},
 	}
 	byPlural := definitions(t)
 	for place, want := range nullable {

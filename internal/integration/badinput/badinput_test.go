@@ -51,7 +51,8 @@ func TestBadInputIsExplainedOnTheObjectAndHealsWithoutARestart(t *testing.T) {
 	hub, member := testenv.Clusters(t)
 	hub.Configure(t, hub.Reachable())
 	wire := &testenv.Wire{}
-	hub.Hub(t, wire.Tap, testenv.FastRecheck)
+	hub.RemoveAdmission(t) // with the policies there is no doubt which token a request came with, and no mistake about it either
+	hub.Hub(t, wire.Tap, testenv.FastRecheck, testenv.WithoutAdmission)
 
 	cases := append(append(badKubeconfigs(t), badRequests()...), takenNames()...)
 	scenes := make([]*scene, len(cases))
