@@ -55,7 +55,7 @@ func policies(t *testing.T, rendered map[string]string) (found []string, version
 func TestPoliciesAreRenderedInTheVersionThatTheClusterServes(t *testing.T) {
 	for title, want := range map[string]string{"both": "v1", "stable": "v1", "no cluster": "v1", "beta": "v1beta1"} {
 		found, versions := policies(t, rendersFor(t, served[title], "{}"))
-		assert.Len(t, found, 10, title)
+		assert.Len(t, found, 14, title)
 		assert.Equal(t, map[string]bool{policyGroup + want: true}, versions, title)
 	}
 }
@@ -71,6 +71,8 @@ func TestWhereNothingRecordsTheCreatorNothingInsistsOnIt(t *testing.T) {
 	rendered := rendersFor(t, served["neither"], "{}")
 	found, _ := policies(t, rendered)
 	assert.ElementsMatch(t, []string{
+		"ValidatingAdmissionPolicy fleet-registration-request", "ValidatingAdmissionPolicyBinding fleet-registration-request",
+		"ValidatingAdmissionPolicy fleet-controller-token", "ValidatingAdmissionPolicyBinding fleet-controller-token",
 		"ValidatingAdmissionPolicy fleet-agent-status", "ValidatingAdmissionPolicyBinding fleet-agent-status",
 		"ValidatingAdmissionPolicy fleet-agent-token", "ValidatingAdmissionPolicyBinding fleet-agent-token",
 	}, found)
@@ -92,9 +94,9 @@ func TestNotesSpeakOfPoliciesOnlyWhereSomeAreMissing(t *testing.T) {
 func TestPoliciesCanBeLeftOutAndANullLeavesOutNothing(t *testing.T) {
 	for values, want := range map[string]int{
 		"admissionPolicies: {enabled: false}": 0,
-		"admissionPolicies: {enabled: true}":  10,
-		"admissionPolicies: {enabled: null}":  10,
-		"admissionPolicies: null":             10,
+		"admissionPolicies: {enabled: true}":  14,
+		"admissionPolicies: {enabled: null}":  14,
+		"admissionPolicies: null":             14,
 	} {
 		found, _ := policies(t, rendersFor(t, served["stable"], values))
 		assert.Len(t, found, want, values)

@@ -1,6 +1,7 @@
 package admission_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -102,6 +104,57 @@ func TestAnAgentWritesNothingElseOfItsCluster(t *testing.T) {
 	}
 }
 
+func TestAnAgentSaysNoMoreOfItselfThanAHubCanRemember(t *testing.T) {
+	s := newScene(t)
+	s.inForce()
+	s.cluster("c")
+	clusters := s.agent("c").fleet.Clusters(s.namespace)
+	fields := func(count int, value string) string {
+		var all []string
+		for n := range count {
+			all = append(all, fmt.Sprintf("%q:%s", fmt.Sprint("f", n), value))
+		}
+		return "{" + strings.Join(all, ",") + "}"
+	}
+	long := strings.Repeat("x", 20000)
+	for name, agent := range map[string]string{
+		"a long text":             `{"version":"` + long + `"}`,
+		"a long text below":       `{"apiServer":{"message":"` + long + `"}}`,
+		"a long name":             `{"apiServer":{"` + long + `":1}}`,
+		"many texts":              `{"capacity":` + fields(3000, "1") + `}`,
+		"many texts below":        `{"hub":` + fields(60, `"`+strings.Repeat("x", 1000)+`"`) + `}`,
+		"many numbers":            `{"nodes":` + fields(3000, "1") + `}`,
+		"something deep":          `{"nodes":{"x":{"y":"z"}}}`,
+		"a list":                  `{"nodes":{"x":[1]}}`,
+		"half a megabyte, deeply": `{"hub":{"x":` + strings.Repeat(`{"a":`, 50) + `"` + strings.Repeat("x", 1<<19) + `"` + strings.Repeat("}", 50) + `}}`,
+	} {
+		_, err := clusters.Patch(t.Context(), "c", types.MergePatchType, []byte(`{"status":{"agent":`+agent+`}}`), metav1.PatchOptions{}, "status")
+		require.Error(t, err, name)
+		assert.True(t, apierrors.IsForbidden(err) || apierrors.IsInvalid(err), "%s: %v", name, err)
+	}
+	full := `{"lastSeen":"2026-01-02T03:04:05Z","namespace":"cattle-fleet-system","checkinInterval":"15m0s","version":"v1","generation":"managed/7",` +
+		`"kubernetesVersion":"v1.36.3","nodes":{"count":5000,"ready":4999},"capacity":{"cpu":"64","memory":"1Ti","pods":"110"},` +
+		`"apiServer":{"ready":false,"message":"` + strings.Repeat("x", 1024) + `"},"clockSkew":"-3s","instance":"i","vouches":"request-x",` +
+		`"hub":{"apiServerURL":"https://` + strings.Repeat("h", 1000) + `","pending":"` + strings.Repeat("x", 1024) + `"},"registration":"request-y"}`
+	_, err := clusters.Patch(t.Context(), "c", types.MergePatchType, []byte(`{"status":{"agent":`+full+`}}`), metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+}
+
+func TestAStatusChangesNoMetadata(t *testing.T) {
+	s := newScene(t)
+	s.inForce()
+	before := s.cluster("c")
+	_, err := s.agent("c").fleet.Clusters(s.namespace).Patch(t.Context(), "c", types.MergePatchType, []byte(
+		`{"metadata":{"labels":{"env":"prod"},"annotations":{"a":"b"},"finalizers":["x/y"]},"spec":{"clientID":"x"},"status":{"agent":{"namespace":"x"}}}`), metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+	after, err := s.admin.fleet.Clusters(s.namespace).Get(t.Context(), "c", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, before.Labels, after.Labels)
+	assert.Equal(t, before.Annotations, after.Annotations)
+	assert.Equal(t, before.Finalizers, after.Finalizers)
+	assert.Equal(t, before.Spec, after.Spec)
+}
+
 func TestOthersWriteTheWholeStatusOfACluster(t *testing.T) {
 	s := newScene(t)
 	s.inForce()
@@ -149,6 +202,8 @@ func TestAnAgentRenewsItsOwnTokenOnlyAndNotForLong(t *testing.T) {
 			{namespace, "request-x", lasting(10 * 365 * 24 * time.Hour), "at most 7 days"},
 			{namespace, "neighbour", authenticationv1.TokenRequestSpec{}, "own ServiceAccount only"},
 			{s.namespace, "default", authenticationv1.TokenRequestSpec{}, "own ServiceAccount only"},
+			{namespace, "request-x", bound("Node", "node-1"), "without a boundObjectRef"},
+			{namespace, "request-x", bound("Secret", "some"), "without a boundObjectRef"},
 		} {
 			reply, err := who.kubernetes.CoreV1().ServiceAccounts(try.namespace).CreateToken(t.Context(), try.account,
 				&authenticationv1.TokenRequest{Spec: try.spec}, metav1.CreateOptions{})
@@ -203,6 +258,10 @@ func TestOthersAskForTokensAsTheyLike(t *testing.T) {
 	_, err := s.admin.kubernetes.CoreV1().ServiceAccounts(registration.ClusterNamespace(s.namespace, "c")).CreateToken(t.Context(), "request-x",
 		&authenticationv1.TokenRequest{Spec: lasting(30 * 24 * time.Hour)}, metav1.CreateOptions{})
 	require.NoError(t, err, "the hub issues as long as it is told to")
+}
+
+func bound(kind, name string) authenticationv1.TokenRequestSpec {
+	return authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: kind, Name: name}}
 }
 
 func lasting(d time.Duration) authenticationv1.TokenRequestSpec {

@@ -10,8 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 const other = "example.com/other"
@@ -184,4 +186,34 @@ func requireRefused(t *testing.T, err error, says string) {
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	require.ErrorContains(t, err, "ValidatingAdmissionPolicy")
 	require.ErrorContains(t, err, says)
+}
+
+// A request that others would wait for when they are deleted, or that could not be deleted itself, is none.
+func TestWhoeverHoldsARegistrationTokenStandsInNobodysWay(t *testing.T) {
+	s := newScene(t)
+	s.inForce()
+	owner := s.cluster("owner")
+	for says, change := range map[string]func(*fleet.ClusterRegistration){
+		"must not have an owner": func(r *fleet.ClusterRegistration) {
+			r.OwnerReferences = []metav1.OwnerReference{{
+				APIVersion: fleet.SchemeGroupVersion.String(), Kind: "Cluster", Name: owner.Name, UID: owner.UID, BlockOwnerDeletion: ptr.To(true),
+			}}
+		},
+		"must not have a finalizer": func(r *fleet.ClusterRegistration) { r.Finalizers = []string{"evil.example.com/stays"} },
+		"must not have the label fleet.cattle.io/cluster-management": func(r *fleet.ClusterRegistration) {
+			r.Labels = map[string]string{fleet.ClusterManagementLabel: "mine"}
+		},
+	} {
+		request := s.request(nil)
+		change(request)
+		_, err := s.admin.fleet.ClusterRegistrations(s.namespace).Create(t.Context(), request.DeepCopy(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		require.NoError(t, err, "a person who restores a backup may")
+		_, err = s.newImporter(says).fleet.ClusterRegistrations(s.namespace).Create(t.Context(), request, metav1.CreateOptions{})
+		requireRefused(t, err, says)
+	}
+}
+
+func (s *scene) newImporter(says string) user {
+	s.Helper()
+	return s.account(s.namespace, "import-token-"+registration.KeyHash(says), rule("fleet.cattle.io", "clusterregistrations", "create"))
 }

@@ -47,7 +47,11 @@ const (
 	// CreatorPolicy is a mutating policy and a validating one: the annotation fleet.CreatorAnnotation of every
 	// ClusterRegistration names the user who created it.
 	CreatorPolicy = "fleet-registration-creator"
-	// StatusPolicy lets agents write nothing but status.agent of a Cluster.
+	// RequestPolicy keeps what whoever holds a registration token creates from standing in the way of others.
+	RequestPolicy = "fleet-registration-request"
+	// HubTokenPolicy lets the hub issue tokens of ServiceAccounts it made, and of no others.
+	HubTokenPolicy = "fleet-controller-token"
+	// StatusPolicy lets agents write nothing but status.agent of a Cluster, and not much there.
 	StatusPolicy = "fleet-agent-status"
 	// TokenPolicy is a validating policy, which lets agents ask for short-lived tokens of their own ServiceAccount only, and a
 	// mutating one, which makes these tokens for the API server.

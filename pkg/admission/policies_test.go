@@ -91,7 +91,10 @@ func agentGroups(t *testing.T) []*regexp.Regexp {
 		require.NoError(t, err)
 		for _, condition := range conditions {
 			expression := condition.(map[string]any)["expression"].(string)
-			_, pattern, _ := strings.Cut(expression, "group.matches('")
+			_, pattern, aboutAgents := strings.Cut(expression, "group.matches('")
+			if !aboutAgents {
+				continue
+			}
 			pattern, _, _ = strings.Cut(pattern, "')")
 			all = append(all, regexp.MustCompile(pattern))
 		}

@@ -107,7 +107,7 @@ func (r rule) ruling() registration.Ruling {
 }
 
 func ask(format string, values ...any) registration.Ruling {
-	return registration.Ruling{Action: registration.RulingAsk, Message: fmt.Sprintf(format, values...)}
+	return registration.Ruling{Action: registration.RulingAsk, Message: registration.Brief(fmt.Sprintf(format, values...))}
 }
 
 // Of is the policy of these rules. Where they are none, which a hub that checks its configuration never puts into force, a

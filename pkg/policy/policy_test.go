@@ -67,6 +67,17 @@ func TestARuleLooksAtRequestTokenAndCluster(t *testing.T) {
 	}
 }
 
+// What a rule stumbles over may be as long as a request may be; it is repeated in a status.
+func TestAnErrorThatRepeatsARequestIsShort(t *testing.T) {
+	p, err := Compile(rules(`int(request.spec.clusterLabels["env"]) > 0`))
+	require.NoError(t, err)
+	c := someCase()
+	c.Request.Spec.ClusterLabels["env"] = strings.Repeat("x", 1<<20)
+	ruling := p.Rule(c)
+	assert.Equal(t, registration.RulingAsk, ruling.Action)
+	assert.Less(t, len(ruling.Message), 300)
+}
+
 func TestAClusterIsSeenWhereThereIsOne(t *testing.T) {
 	p, err := Compile(rules(`cluster != null && cluster.metadata.labels["env"] == "prod" && token == null`))
 	require.NoError(t, err)

@@ -106,15 +106,30 @@ func (c Case) longLived() *Refusal {
 
 // inUse keeps the identity with the agent that has it. Another one gets it only with the token made for the Cluster, with the
 // word of the agent that has it, or with that of a person. The token counts even where nobody has recorded who created the
-// request: only its holder can read the answer.
+// request: only its holder can read the answer. A Cluster that the hub imports has an agent even while it is silent, for the
+// hub forgets what it said when it installs it again: nobody else is to come first.
 func (c Case) inUse() *Refusal {
-	if c.Cluster == nil || !c.Held || c.hasTokenOfCluster() || c.isVouchedFor() || c.isApprovedByPerson() {
+	taken := c.taken()
+	if taken == "" || c.hasTokenOfCluster() || c.isVouchedFor() || c.isApprovedByPerson() {
 		return nil
 	}
 	return &Refusal{fleet.ReasonClientIDInUse, fmt.Sprintf(
-		"an agent has registered as Cluster %s with this clientID; if this is its agent, approve the request with \"muster approve %s\", "+
+		"%s with this clientID; if this is its agent, approve the request with \"muster approve %s\", "+
 			"or let it register with a token made for the Cluster by \"muster token create --cluster %s\"",
-		c.Cluster.Name, c.Request.Name, c.Cluster.Name)}
+		taken, c.Request.Name, c.Cluster.Name)}
+}
+
+// taken says who has the identity; "" where nobody has.
+func (c Case) taken() string {
+	switch {
+	case c.Cluster == nil:
+		return ""
+	case c.Held:
+		return fmt.Sprintf("an agent has registered as Cluster %s", c.Cluster.Name)
+	case c.Cluster.Spec.KubeConfigSecret != "":
+		return fmt.Sprintf("the hub itself installs the agent of Cluster %s", c.Cluster.Name)
+	}
+	return ""
 }
 
 func (c Case) hasTokenOfCluster() bool {

@@ -49,6 +49,17 @@ func TestAnIdentityStaysWithTheAgentThatHasIt(t *testing.T) {
 		{"the shared token", func(*Case) {}, fleet.ReasonClientIDInUse},
 		{"nobody has registered yet", func(c *Case) { c.Held = false }, ""},
 		{"there is no Cluster yet", func(c *Case) { c.Cluster = nil }, ""},
+		{"the hub is installing its agent", func(c *Case) {
+			c.Held, c.Cluster.Spec.KubeConfigSecret = false, "kubeconfig"
+		}, fleet.ReasonClientIDInUse},
+		{"the hub is installing its agent, which asks", func(c *Case) {
+			c.Held, c.Cluster.Spec.KubeConfigSecret = false, "kubeconfig"
+			c.importToken("prod")
+		}, ""},
+		{"the hub is installing its agent, and a person has installed another", func(c *Case) {
+			c.Held, c.Cluster.Spec.KubeConfigSecret = false, "kubeconfig"
+			c.Token.Spec.ClientIDs = []string{"edge-1"}
+		}, ""},
 		{"its import token", func(c *Case) { c.importToken("prod") }, ""},
 		{"its import token, nobody knows who sent it", func(c *Case) {
 			c.importToken("prod")

@@ -75,7 +75,7 @@ func DroppedLabelsMessage(dropped []string) string {
 	}
 	named := make([]string, 0, most)
 	for _, key := range dropped[:min(len(dropped), most)] {
-		named = append(named, brief(key))
+		named = append(named, Brief(key))
 	}
 	text := "labels not taken over because they are reserved, invalid or too many: " + strings.Join(named, ", ")
 	if more := len(dropped) - len(named); more > 0 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"time"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -18,6 +19,20 @@ func AllowsClientID(token fleet.ClusterRegistrationTokenSpec, clientID string) b
 	}
 	matches, err := path.Match(token.ClientIDPattern, clientID)
 	return err == nil && matches && token.ClientIDPattern != ""
+}
+
+// Expires is when a token ends; false for one that does not.
+func Expires(token *fleet.ClusterRegistrationToken) (end time.Time, limited bool) {
+	if token.Spec.TTL == nil || token.Spec.TTL.Duration <= 0 {
+		return time.Time{}, false
+	}
+	return token.CreationTimestamp.Add(token.Spec.TTL.Duration), true
+}
+
+// Expired says whether the time of a token is over, though it may still be there: the hub that deletes it was away, say.
+func Expired(token *fleet.ClusterRegistrationToken, now time.Time) bool {
+	end, limited := Expires(token)
+	return limited && !now.Before(end)
 }
 
 // isOnlyFor says whether a token was made for one identity and no other.

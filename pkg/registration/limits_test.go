@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -42,6 +43,28 @@ func TestWhichIdentitiesATokenIsFor(t *testing.T) {
 			assert.Equal(t, row.allowed, AllowsClientID(spec, row.clientID))
 			assert.Less(t, time.Since(began), 5*time.Second)
 		})
+	}
+}
+
+func TestATokenEndsToTheMoment(t *testing.T) {
+	created := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	for _, row := range []struct {
+		name    string
+		ttl     *metav1.Duration
+		now     time.Time
+		expired bool
+	}{
+		{"none", nil, created.Add(1e6 * time.Hour), false},
+		{"zero", &metav1.Duration{}, created.Add(1e6 * time.Hour), false},
+		{"below zero", &metav1.Duration{Duration: -1}, created.Add(1e6 * time.Hour), false},
+		{"the last moment", &metav1.Duration{Duration: time.Hour}, created.Add(time.Hour - 1), false},
+		{"the moment", &metav1.Duration{Duration: time.Hour}, created.Add(time.Hour), true},
+		{"after it", &metav1.Duration{Duration: time.Hour}, created.Add(2 * time.Hour), true},
+		{"the clock is behind", &metav1.Duration{Duration: time.Hour}, created.Add(-time.Minute), false},
+	} {
+		token := &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}}
+		token.Spec.TTL = row.ttl
+		assert.Equal(t, row.expired, Expired(token, row.now), row.name)
 	}
 }
 

@@ -38,13 +38,14 @@ func OriginOf(request *fleet.ClusterRegistration, recording Recording) Origin {
 			Message: "the request was created before the API server recorded by whom",
 		}
 	}
-	return Origin{Creator: creator, Reason: fleet.ReasonOriginProved, Message: "created by " + brief(creator)}
+	return Origin{Creator: creator, Reason: fleet.ReasonOriginProved, Message: "created by " + Brief(creator)}
 }
 
 // briefLength bounds what is repeated of strings of somebody else.
 const briefLength = 200
 
-func brief(text string) string {
+// Brief bounds a text that repeats what somebody else wrote, as an error may: it gets into a status.
+func Brief(text string) string {
 	if len(text) <= briefLength {
 		return text
 	}
@@ -58,7 +59,7 @@ func (o Origin) For(namespace string, token Token) Origin {
 	}
 	o.Reason = fleet.ReasonTokenMismatch
 	o.Message = fmt.Sprintf("the request is for ClusterRegistrationToken %s and was created by %s, which is not the ServiceAccount of that token",
-		token.Name, brief(o.Creator))
+		token.Name, Brief(o.Creator))
 	return o
 }
 

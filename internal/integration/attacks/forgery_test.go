@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -51,14 +52,23 @@ func TestMetadataOfARequestGetsItNothing(t *testing.T) {
 	assert.Equal(t, registration.ClusterName("liar"), granted.Status.ClusterName)
 
 	owned := with("shared", "owned", "o"+s.Namespace)
+	owned.Name = "owned"
 	owned.OwnerReferences = []metav1.OwnerReference{{
 		APIVersion: fleet.SchemeGroupVersion.String(), Kind: "Cluster", Name: v.cluster(), UID: s.Cluster(t, v.cluster()).UID,
+		BlockOwnerDeletion: ptr.To(true),
 	}}
-	owned = sends(t, s, values, owned)
-	s.AwaitWork(t, "marker")
-	owned = testenv.RequireThere(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, owned.Name)
-	assert.False(t, owned.Status.Granted)
-	assert.Empty(t, accounts(t, s, owned))
+	stays, unseen := with("shared", "stays", "s"+s.Namespace), with("shared", "unseen", "u"+s.Namespace)
+	stays.GenerateName, stays.Finalizers = "stays-", []string{"evil.example.com/stays"}
+	unseen.GenerateName, unseen.Labels[fleet.ClusterManagementLabel] = "unseen-", "mine"
+	requests := s.Hub.ClientFor(t, values.Token).Fleet.ClusterRegistrations(s.Namespace)
+	forbidden(t, map[string]func() error{
+		"keep the victim's Cluster from being deleted": func() error { return only(requests.Create(t.Context(), owned, metav1.CreateOptions{})) },
+		"stay for ever":          func() error { return only(requests.Create(t.Context(), stays, metav1.CreateOptions{})) },
+		"be looked at by nobody": func() error { return only(requests.Create(t.Context(), unseen, metav1.CreateOptions{})) },
+	})
+	owned, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).Create(t.Context(), owned, metav1.CreateOptions{})
+	require.NoError(t, err, "where no policy is in force")
+	refused(t, s, owned, fleet.ReasonNameConflict)
 	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", registration.ClusterName("owned"))
 	v.undisturbed(t)
 }
@@ -148,20 +158,23 @@ func TestOversizedRequestsCostLittle(t *testing.T) {
 		return all
 	}
 	for name, spec := range map[string]fleet.ClusterRegistrationSpec{
-		"an identity of a megabyte": {ClientID: strings.Repeat("x", 1<<20)},
-		"a random of a megabyte":    {ClientID: "x", ClientRandom: strings.Repeat("x", 1<<20)},
-		"a label of four megabytes": {ClientID: "x", ClientRandom: "x", ClusterLabels: labels(1, strings.Repeat("x", 4<<20))},
+		"an identity of a megabyte":   {ClientID: strings.Repeat("x", 1<<20)},
+		"a random of a megabyte":      {ClientID: "x", ClientRandom: strings.Repeat("x", 1<<20)},
+		"a label of four megabytes":   {ClientID: "x", ClientRandom: "x", ClusterLabels: labels(1, strings.Repeat("x", 4<<20))},
+		"a label of half a megabyte":  {ClientID: "x", ClientRandom: "x", ClusterLabels: labels(1, strings.Repeat("x", 1<<19))},
+		"a key of half a megabyte":    {ClientID: "x", ClientRandom: "x", ClusterLabels: map[string]string{strings.Repeat("k", 1<<19): "x"}},
+		"tens of thousands of labels": {ClientID: "x", ClientRandom: "x", ClusterLabels: labels(20000, "")},
 	} {
 		request := with("shared", "", "")
 		request.GenerateName, request.Spec = "request-", spec
 		_, err := requests.Create(t.Context(), request, metav1.CreateOptions{})
-		assert.True(t, apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err), "%s: %v", name, err)
+		assert.True(t, apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsRequestEntityTooLargeError(err), "%s: %v", name, err)
 	}
 	for name, sent := range map[string]map[string]string{
 		"thousands":         labels(5000, "value"),
 		"thousands invalid": labels(5000, "no value"),
-		"half-a-megabyte":   labels(1, strings.Repeat("x", 1<<19)),
-		"keys":              {strings.Repeat("k", 1<<19): "x"},
+		"a-long-one":        labels(1, strings.Repeat("x", 1<<16)),
+		"keys":              {strings.Repeat("k", 1<<16): "x"},
 	} {
 		request := with("shared", name, name+s.Namespace)
 		request.Spec.ClusterLabels = sent

@@ -153,3 +153,20 @@ func TestACloneIsNamed(t *testing.T) {
 	warned(t, s, v.cluster(), fleet.ReasonCloneDetected)
 	s.Hub.ClusterCondition(t, s.Namespace, v.cluster(), fleet.ConditionRegistered, "False CloneDetected")
 }
+
+// While the hub installs the agent of a Cluster anew, which it does when a setting changes, nothing was heard of one. Who comes
+// then with another token comes to nothing.
+func TestAnImportedIdentityIsNotSnatchedWhileItsAgentIsInstalled(t *testing.T) {
+	s := testenv.NewStage(t)
+	shared := s.Token(t, "shared")
+	imported := s.CreateCluster(t, &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "imported"}, Spec: fleet.ClusterSpec{ClientID: "imported-id", KubeConfigSecret: "kubeconfig"},
+	})
+	s.Hub.ClusterCondition(t, s.Namespace, imported.Name, fleet.ConditionProcessed, "True")
+	require.True(t, s.Cluster(t, imported.Name).Status.Agent.LastSeen.IsZero())
+	refused(t, s, sends(t, s, shared, with("shared", "imported-id", "1"+s.Namespace)), fleet.ReasonClientIDInUse)
+	warned(t, s, imported.Name, fleet.ReasonClientIDInUse)
+	made := s.Hub.Token(t, s.Namespace, "made", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"imported-id"}})
+	granted, _ := s.Hub.Granted(t, made, sends(t, s, made, with("made", "imported-id", "2"+s.Namespace)))
+	require.Equal(t, imported.Name, granted.Status.ClusterName)
+}

@@ -34,7 +34,7 @@ func (p *pass) findCluster(context.Context) outcome.Outcome {
 	case match.Wait != nil:
 		return waiting(match.Wait)
 	case match.Create != "" && p.hadCluster():
-		return outcome.Skip() // Kubernetes is about to remove the request with it
+		return p.ownedElsewhere()
 	case match.Create != "":
 		p.newCluster = match.Create
 		return ok
@@ -55,6 +55,22 @@ func named(name string, clusters ...*fleet.Cluster) *fleet.Cluster {
 // hadCluster says whether the request belongs to a Cluster that was deleted. It must not make the Cluster anew.
 func (p *pass) hadCluster() bool {
 	return slices.ContainsFunc(p.request.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == "Cluster" })
+}
+
+// ownedElsewhere refuses a request that belongs to a Cluster of another identity. One whose Cluster is gone Kubernetes is about to
+// remove.
+func (p *pass) ownedElsewhere() outcome.Outcome {
+	for _, o := range p.request.OwnerReferences {
+		cluster, err := p.clusterNamed(o.Name)
+		switch {
+		case err != nil:
+			return failed(err)
+		case cluster != nil && cluster.UID == o.UID && cluster.DeletionTimestamp == nil:
+			return outcome.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
+				"the request belongs to Cluster %s, which has another clientID; the agent has to register anew", cluster.Name))
+		}
+	}
+	return outcome.Skip()
 }
 
 // clusterNamed reads the cache; nil means that there is none.

@@ -90,7 +90,7 @@ func (h *handler) finish(p *pass, out outcome.Outcome) (*fleet.ClusterRegistrati
 	if out.After > 0 {
 		h.requests.EnqueueAfter(latest.Namespace, latest.Name, out.After)
 	}
-	return latest, out.Err
+	return latest, errors.Join(out.Err, h.forget(latest, out))
 }
 
 func (h *handler) tooEarlyToTell(request *fleet.ClusterRegistration, out outcome.Outcome) bool {

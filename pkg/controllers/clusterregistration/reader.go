@@ -50,7 +50,7 @@ func (p *pass) candidates(claimed string) (usable []*fleet.ClusterRegistrationTo
 		tokens, err = p.tokens.GetByIndex(index.ByToken, index.Key(p.request.Namespace, claimed))
 	}
 	for _, token := range tokens {
-		if token.DeletionTimestamp == nil {
+		if token.DeletionTimestamp == nil && !registration.Expired(token, p.Clock.Now()) {
 			usable = append(usable, token)
 		}
 	}

@@ -37,6 +37,11 @@ func TestTheTokenBehindARequestAndWhoSentIt(t *testing.T) {
 			token.DeletionTimestamp = &metav1.Time{Time: noon}
 			p.tokens = tokensOf{all: []*fleet.ClusterRegistrationToken{token}}
 		}, "", "True OriginProved", "False TokenNotFound"},
+		{"one whose time is over, though nobody has deleted it", func(p *pass) {
+			token := someToken()
+			token.CreationTimestamp, token.Spec.TTL = metav1.NewTime(noon.Add(-time.Hour)), &metav1.Duration{Duration: time.Hour}
+			p.tokens = tokensOf{all: []*fleet.ClusterRegistrationToken{token}}
+		}, "", "True OriginProved", "False TokenNotFound"},
 		{
 			"one whose holder did not send it", func(p *pass) { tokens(p, "token", "other"); p.request.Labels[fleet.RegistrationTokenLabel] = "other" },
 			"other", "False TokenMismatch", "",

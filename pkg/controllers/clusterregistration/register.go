@@ -49,6 +49,7 @@ func Register(ctx context.Context, c *app.Context) {
 	}
 	secrets.Cache().AddIndexer(secretsByRequest, requestOfSecret)
 	accounts.Cache().AddIndexer(accountsByRequest, requestOfAccount)
+	requests.Cache().AddIndexer(refusedByCreator, creatorOfRefused)
 
 	requests.OnChange(ctx, name, guard.Handler(c.Passes, name, h.onChange))
 	secrets.OnChange(ctx, expiryName, guard.Handler(c.Passes, expiryName, h.expireCredential))

@@ -51,7 +51,7 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 	defer cancel()
 
 	expires := expiry(token)
-	if expires != nil && !h.Clock.Now().Before(expires.Time) {
+	if registration.Expired(token, h.Clock.Now()) {
 		return token, h.expire(token)
 	}
 	out := h.reconcile(ctx, token, expires)
@@ -60,15 +60,11 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 
 // expiry is when the token ends; nil for one that does not.
 func expiry(token *fleet.ClusterRegistrationToken) *metav1.Time {
-	if !hasTTL(token) {
+	end, limited := registration.Expires(token)
+	if !limited {
 		return nil
 	}
-	end := metav1.NewTime(token.CreationTimestamp.Add(token.Spec.TTL.Duration))
-	return &end
-}
-
-func hasTTL(token *fleet.ClusterRegistrationToken) bool {
-	return token.Spec.TTL != nil && token.Spec.TTL.Duration > 0
+	return &metav1.Time{Time: end}
 }
 
 // expire deletes the token. Its ServiceAccount, and with it every bearer token that was handed out, goes with it by owner
@@ -84,7 +80,7 @@ func (h *handler) expire(token *fleet.ClusterRegistrationToken) error {
 }
 
 func (h *handler) reconcile(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) outcome.Outcome {
-	if h.ttlRequired(h.Config.Get()) && !hasTTL(token) {
+	if h.ttlRequired(h.Config.Get()) && expires == nil {
 		return h.withdraw(ctx, token)
 	}
 	if out := h.ensureRights(ctx, token); !out.IsDone() {

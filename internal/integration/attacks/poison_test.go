@@ -1,0 +1,81 @@
+package attacks
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// poisonousHeartbeats are such as the schema of a Cluster lets through, or once did, and Go's types do not.
+var poisonousHeartbeats = []string{
+	`{"lastSeen":"2026-01-01t00:00:00z"}`,
+	`{"lastSeen":"2026-01-01T00:00:00+99:99"}`,
+	`{"lastSeen":"9999-12-31T23:59:59x9Z"}`,
+	`{"credentialExpires":"2026-02-31t24:00:00z"}`,
+	`{"credentialExpires":"2026-01-01T00:00:00-99:00"}`,
+	`{"checkinInterval":"often"}`,
+	`{"checkinInterval":"9999999999999h"}`,
+	`{"clockSkew":"none"}`,
+	`{"nodes":{"count":9223372036854775808}}`,
+	`{"nodes":{"count":1e300,"ready":-1e300}}`,
+	`{"capacity":{"cpu":"1e1.5"}}`,
+	`{"capacity":{"cpu":"1e99999999999"}}`,
+	`{"allocatable":{"cpu":9223372036854775808}}`,
+}
+
+// poisonousReports are the same of a BundleDeployment.
+var poisonousReports = []string{
+	`{"resources":[{"createdAt":"2026-01-01t00:00:00z"}]}`,
+	`{"resourceCounts":{"ready":9223372036854775808}}`,
+	`{"syncGeneration":9223372036854775808}`,
+	`{"downstreamResourcesGeneration":1e300}`,
+}
+
+// What a single agent writes, and the API server takes, must be something the hub can read: one list with one object in it
+// that it cannot would blind it for the whole fleet.
+func TestNoAgentBlindsTheHub(t *testing.T) {
+	t.Parallel()
+	hub := testenv.OwnCluster(t, "poisoned")
+	hub.Configure(t, hub.Reachable())
+	running := hub.Hub(t)
+	s := &testenv.Stage{Running: running, Hub: hub, Member: hub, Namespace: hub.Namespace(t)}
+	values := s.Token(t, "shared")
+	v, mine := newVictim(t, s, values, "victim"), newVictim(t, s, values, "mine")
+	_, err := hub.Fleet.BundleDeployments(mine.ClusterNamespace()).Create(t.Context(),
+		&fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: "own"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	thief := hub.ClientFor(t, mine.Bearer())
+
+	// The thief speaks plainly: a client that knows the kinds would stumble over the answer.
+	taken := 0
+	write := func(resource, namespace, name, patch string) {
+		err := thief.Fleet.RESTClient().Patch(types.MergePatchType).Namespace(namespace).Resource(resource).Name(name).SubResource("status").
+			Body([]byte(patch)).Do(t.Context()).Error()
+		if err == nil {
+			taken++
+			return
+		}
+		require.True(t, apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err), "%s: %v", patch, err)
+	}
+	for _, agent := range poisonousHeartbeats {
+		write("clusters", s.Namespace, mine.cluster(), `{"status":{"agent":`+agent+`}}`)
+	}
+	for _, status := range poisonousReports {
+		write("bundledeployments", mine.ClusterNamespace(), "own", `{"status":`+status+`}`)
+	}
+	require.Positive(t, taken, "nothing was tried")
+
+	s.AwaitWork(t, "while-it-runs")
+	running.Stop(t)
+	s.Running = hub.Hub(t)
+	s.AwaitWork(t, "after-a-start")
+	s.RequireHeartbeat(t, v.Registered, time.Now())
+	hub.ClusterCondition(t, s.Namespace, v.cluster(), fleet.ConditionConnected, "True")
+}

@@ -1,0 +1,94 @@
+package admission_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// issued are the names of ServiceAccounts, and whether the hub is to get a token of one.
+func issued() map[string]bool {
+	const uid = "0c5bbf4e-2b0f-4d6a-9d4e-0123456789ab"
+	return map[string]bool{
+		registration.TokenServiceAccount("token", uid):                                             true,
+		registration.TokenServiceAccount(strings.Repeat("t", 80), uid):                             true,
+		registration.TokenServiceAccount(strings.Repeat("t", 56)+"."+strings.Repeat("u", 20), uid): true,
+		registration.RequestServiceAccount("request-abcde", uid):                                   true,
+		registration.AgentName:               true,
+		"default":                            false,
+		"clusterrole-aggregation-controller": false,
+		registration.BootstrapAccount:        false, // of another namespace
+		"x-" + uid + "-y":                    false,
+		strings.ToUpper("token-" + uid):      false,
+	}
+}
+
+func TestTheHubIssuesTokensOfWhatItMadeOnly(t *testing.T) {
+	s := newScene(t)
+	s.inForce()
+	who := s.account("hub-"+s.namespace, "fleet-controller",
+		rule("", "serviceaccounts/token", "create"), rule("", "secrets", "create", "get", "update"))
+	for name, may := range issued() {
+		_, err := s.admin.kubernetes.CoreV1().ServiceAccounts(s.namespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		require.True(t, err == nil || apierrors.IsAlreadyExists(err), "%s: %v", name, err)
+		refusal := only(who.kubernetes.CoreV1().ServiceAccounts(s.namespace).CreateToken(t.Context(), name,
+			&authenticationv1.TokenRequest{}, metav1.CreateOptions{}))
+		secret := &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "x-", Annotations: map[string]string{corev1.ServiceAccountNameKey: name}},
+			Type:       corev1.SecretTypeServiceAccountToken,
+		}
+		_, filled := who.kubernetes.CoreV1().Secrets(s.namespace).Create(t.Context(), secret, metav1.CreateOptions{})
+		if may {
+			assert.NoError(t, refusal, name)
+			assert.NoError(t, filled, name)
+			continue
+		}
+		requireRefused(t, refusal, "only of ServiceAccounts that it made")
+		requireRefused(t, filled, "only of ServiceAccounts that it made")
+	}
+}
+
+func TestTheHubHasItsOwnAccountBesideItAndWritesOtherSecretsAsItLikes(t *testing.T) {
+	s := newScene(t)
+	s.inForce()
+	home := "hub-" + s.namespace
+	who := s.account(home, "fleet-controller", rule("", "serviceaccounts/token", "create"), rule("", "secrets", "create", "get", "update"))
+	s.account(home, registration.BootstrapAccount)
+	_, err := who.kubernetes.CoreV1().ServiceAccounts(home).CreateToken(t.Context(), registration.BootstrapAccount, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, err = who.kubernetes.CoreV1().ServiceAccounts(home).CreateToken(t.Context(), "fleet-controller", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	requireRefused(t, err, "only of ServiceAccounts that it made")
+	secrets := who.kubernetes.CoreV1().Secrets(s.namespace)
+	made, err := secrets.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "values"}, Type: registration.SecretTypeValues}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	made.Data = map[string][]byte{"values": []byte("x")}
+	_, err = secrets.Update(t.Context(), made, metav1.UpdateOptions{})
+	require.NoError(t, err)
+}
+
+// A Secret that is there already is not bent to another account.
+func TestTheHubBendsNoTokenSecret(t *testing.T) {
+	s := newScene(t)
+	s.inForce()
+	who := s.account("hub-"+s.namespace, "fleet-controller", rule("", "secrets", "create", "get", "update"))
+	s.account(s.namespace, registration.AgentName) // without it Kubernetes removes the Secret
+	secret, err := s.admin.kubernetes.CoreV1().Secrets(s.namespace).Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "bent", Annotations: map[string]string{corev1.ServiceAccountNameKey: registration.AgentName}},
+		Type:       corev1.SecretTypeServiceAccountToken,
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	secret.Annotations[corev1.ServiceAccountNameKey] = "default"
+	secret.ResourceVersion = ""
+	_, err = who.kubernetes.CoreV1().Secrets(s.namespace).Update(t.Context(), secret, metav1.UpdateOptions{})
+	requireRefused(t, err, "only of ServiceAccounts that it made")
+}
+
+func only[T any](_ T, err error) error { return err }

@@ -1,0 +1,111 @@
+package v1alpha1
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kjson "k8s.io/apimachinery/pkg/util/json"
+)
+
+// What a single field has that cannot be read costs that field and nothing else.
+func TestWhatCannotBeReadIsLeftOut(t *testing.T) {
+	seen := metav1.NewTime(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC).Local())
+	for name, row := range map[string]struct {
+		document string
+		want     Cluster
+	}{
+		"nothing wrong": {
+			`{"spec":{"clientID":"a"},"status":{"agent":{"lastSeen":"2026-01-01T00:00:00Z"}}}`,
+			Cluster{Spec: ClusterSpec{ClientID: "a"}, Status: ClusterStatus{Agent: AgentStatus{LastSeen: seen}}},
+		},
+		"a time": {
+			`{"metadata":{"name":"c"},"spec":{"clientID":"a"},"status":{"namespace":"n","agent":{"lastSeen":"2026-01-01t00:00:00z","namespace":"x"}}}`,
+			Cluster{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: ClusterSpec{ClientID: "a"}, Status: ClusterStatus{Namespace: "n", Agent: AgentStatus{Namespace: "x"}}},
+		},
+		"an interval beside a time": {
+			`{"status":{"agent":{"lastSeen":"2026-01-01T00:00:00Z","checkinInterval":"often"}}}`,
+			Cluster{Status: ClusterStatus{Agent: AgentStatus{LastSeen: seen}}},
+		},
+		"a number that is too big, deep below": {
+			`{"status":{"agent":{"nodes":{"count":9223372036854775808,"ready":2}}}}`,
+			Cluster{Status: ClusterStatus{Agent: AgentStatus{Nodes: &AgentNodes{Ready: 2}}}},
+		},
+		"an element of a list": {
+			`{"spec":{"clientID":"a","agentTolerations":[{"key":"a"},{"tolerationSeconds":1e300}]}}`,
+			Cluster{Spec: ClusterSpec{ClientID: "a"}},
+		},
+		"all of a part": {`{"metadata":{"name":"c"},"spec":[1],"status":"none"}`, Cluster{ObjectMeta: metav1.ObjectMeta{Name: "c"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, decode := range []func([]byte, any) error{json.Unmarshal, kjson.Unmarshal} {
+				var got Cluster
+				require.NoError(t, decode([]byte(row.document), &got))
+				assert.Equal(t, row.want, got)
+			}
+		})
+	}
+}
+
+func TestAListIsReadThoughOneOfItsObjectsCannotBe(t *testing.T) {
+	for _, document := range []string{
+		`{"items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"},"status":{"resources":[{"createdAt":"2026-01-01t00:00:00z"}],"ready":true}}]}`,
+		`{"items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"},"status":{"syncGeneration":1e300,"ready":true}}]}`,
+	} {
+		var list BundleDeploymentList
+		require.NoError(t, json.Unmarshal([]byte(document), &list))
+		require.Len(t, list.Items, 2)
+		assert.Equal(t, "b", list.Items[1].Name)
+		assert.True(t, list.Items[1].Status.Ready)
+	}
+	var bundles BundleList
+	require.NoError(t, json.Unmarshal([]byte(`{"items":[{"metadata":{"name":"a"},"spec":{"paused":true,"rolloutStrategy":{"maxUnavailable":{}}}}]}`), &bundles))
+	assert.True(t, bundles.Items[0].Spec.Paused)
+	var groups ClusterGroupList
+	require.NoError(t, json.Unmarshal([]byte(`{"items":[{"metadata":{"name":"a"},"status":{"clusterCount":1e300}}]}`), &groups))
+	assert.Equal(t, "a", groups.Items[0].Name)
+}
+
+func TestWhatIsNoObjectIsAnError(t *testing.T) {
+	for _, document := range []string{`[]`, `"x"`, `{"metadata":{"creationTimestamp":"no"}}`, `{"metadata":7}`} {
+		assert.Error(t, json.Unmarshal([]byte(document), new(Cluster)), document)
+	}
+}
+
+func TestWhatIsNestedDeeplyCostsLittle(t *testing.T) {
+	const levels = 5000
+	deep := strings.Repeat(`{"a":`, levels) + `1` + strings.Repeat(`}`, levels)
+	var got Cluster
+	require.NoError(t, json.Unmarshal([]byte(`{"spec":{"clientID":"a"},"status":{"namespace":"n","agent":{"lastSeen":`+deep+`}}}`), &got))
+	assert.Equal(t, Cluster{Spec: ClusterSpec{ClientID: "a"}, Status: ClusterStatus{Namespace: "n"}}, got)
+}
+
+// Whatever is in spec and status, the object is read, and reading it again what was read changes nothing.
+func FuzzAnObjectIsReadWhateverItsAgentWrote(f *testing.F) {
+	for _, part := range []string{`{}`, `null`, `[]`, `{"agent":{"lastSeen":"x"}}`, `{"clientID":"a","agentResources":{"limits":{"cpu":"1e1.5"}}}`, `{"agent":{"nodes":{"count":1e300}}}`, `{"agent":{"a":1e400}}`} {
+		f.Add([]byte(part))
+	}
+	f.Fuzz(func(t *testing.T, part []byte) {
+		if !json.Valid(part) {
+			return
+		}
+		var object map[string]any
+		document := []byte(`{"metadata":{"name":"c"},"spec":` + string(part) + `,"status":` + string(part) + `}`)
+		if kjson.Unmarshal(document, &object) != nil {
+			return // numbers that no API server takes either
+		}
+		var got, again Cluster
+		require.NoError(t, kjson.Unmarshal(document, &got))
+		assert.Equal(t, "c", got.Name)
+		written, err := json.Marshal(got)
+		require.NoError(t, err)
+		require.NoError(t, kjson.Unmarshal(written, &again))
+		rewritten, err := json.Marshal(again)
+		require.NoError(t, err)
+		assert.JSONEq(t, string(written), string(rewritten))
+	})
+}
