@@ -19,17 +19,21 @@ func generation(value string) corev1.EnvVar { return corev1.EnvVar{Name: "GENERA
 // own are options of agents that differ in all that a form leaves open.
 func own() map[string]func(*agentmanifest.Options) {
 	return map[string]func(*agentmanifest.Options){
-		"as it is":       func(*agentmanifest.Options) {},
-		"a namespace":    func(o *agentmanifest.Options) { o.Namespace = "agents" },
-		"a long one":     func(o *agentmanifest.Options) { o.Namespace = strings.Repeat("n", 63) },
-		"a scope":        func(o *agentmanifest.Options) { o.Scope = "scope" },
-		"no scope":       func(o *agentmanifest.Options) { o.Scope = "" },
-		"a generation":   func(o *agentmanifest.Options) { o.EnvVars = append([]corev1.EnvVar{generation("key/1")}, o.EnvVars...) },
-		"another":        func(o *agentmanifest.Options) { o.EnvVars = append([]corev1.EnvVar{generation("managed/2")}, o.EnvVars...) },
-		"an empty one":   func(o *agentmanifest.Options) { o.EnvVars = append([]corev1.EnvVar{generation("")}, o.EnvVars...) },
-		"one of people":  func(o *agentmanifest.Options) { o.EnvVars = append(o.EnvVars, generation("theirs")) },
-		"one of both":    func(o *agentmanifest.Options) { o.EnvVars = []corev1.EnvVar{generation("ours"), generation("theirs")} },
-		"a scope twice":  func(o *agentmanifest.Options) { o.Scope, o.EnvVars = "s", []corev1.EnvVar{{Name: "AGENT_SCOPE", Value: "theirs"}} },
+		"as it is":     func(*agentmanifest.Options) {},
+		"a namespace":  func(o *agentmanifest.Options) { o.Namespace = "agents" },
+		"a long one":   func(o *agentmanifest.Options) { o.Namespace = strings.Repeat("n", 63) },
+		"a scope":      func(o *agentmanifest.Options) { o.Scope = "scope" },
+		"no scope":     func(o *agentmanifest.Options) { o.Scope = "" },
+		"a generation": func(o *agentmanifest.Options) { o.EnvVars = append([]corev1.EnvVar{generation("key/1")}, o.EnvVars...) },
+		"another": func(o *agentmanifest.Options) {
+			o.EnvVars = append([]corev1.EnvVar{generation("managed/2")}, o.EnvVars...)
+		},
+		"an empty one":  func(o *agentmanifest.Options) { o.EnvVars = append([]corev1.EnvVar{generation("")}, o.EnvVars...) },
+		"one of people": func(o *agentmanifest.Options) { o.EnvVars = append(o.EnvVars, generation("theirs")) },
+		"one of both":   func(o *agentmanifest.Options) { o.EnvVars = []corev1.EnvVar{generation("ours"), generation("theirs")} },
+		"a scope twice": func(o *agentmanifest.Options) {
+			o.Scope, o.EnvVars = "s", []corev1.EnvVar{{Name: "AGENT_SCOPE", Value: "theirs"}}
+		},
 		"another wish":   func(o *agentmanifest.Options) { o.HostNetwork = !o.HostNetwork },
 		"no environment": func(o *agentmanifest.Options) { o.EnvVars = nil },
 	}

@@ -63,6 +63,7 @@ type handler struct {
 	known      fleetcontrollers.ClusterCache
 	requests   fleetcontrollers.ClusterRegistrationCache
 	namespaces corecontrollers.NamespaceCache
+	bundles    fleetcontrollers.BundleCache
 	steps      []Step
 	fresh      writes.Freshness
 	started    time.Time
@@ -79,6 +80,7 @@ func Register(ctx context.Context, c *app.Context, steps ...Step) {
 		known:      clusters.Cache(),
 		requests:   requests.Cache(),
 		namespaces: namespaces.Cache(),
+		bundles:    c.Fleet.Bundle().Cache(),
 		started:    c.Clock.Now(),
 	}
 	h.steps = append([]Step{namespaceStep{h}}, steps...)
