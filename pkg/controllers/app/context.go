@@ -16,6 +16,7 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
+	"github.com/muster-fleet/muster/pkg/controllers/leaving"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/controllers/uses"
@@ -74,6 +75,8 @@ type Context struct {
 	Admission Admission
 	// Uses are the requests that wait to be counted as uses of their token.
 	Uses uses.Asks
+	// Left are the requests whose agents have left.
+	Left leaving.Left
 }
 
 // Admission knows whether the admission policies are in force on the hub's API server.

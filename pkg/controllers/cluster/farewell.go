@@ -85,16 +85,25 @@ func (f *farewell) agentUntil() time.Time {
 // asked puts the question on the agent's own BundleDeployment, once, and returns it.
 func (f *farewell) asked() (*fleet.BundleDeployment, error) {
 	namespace, name := registration.ClusterNamespace(f.cluster.Namespace, f.cluster.Name), registration.AgentBundleName(f.cluster.Name)
-	client := f.Fleet.BundleDeployment()
-	found, err := client.Get(namespace, name, metav1.GetOptions{})
+	found, err := f.deployment(namespace, name)
 	if err != nil || found.Annotations[fleet.FarewellAnnotation] != "" {
 		return found, err
 	}
-	asked, err := client.Patch(namespace, name, types.MergePatchType, farewellPatch(f.cluster))
+	asked, err := f.Fleet.BundleDeployment().Patch(namespace, name, types.MergePatchType, farewellPatch(f.cluster))
 	if err != nil {
 		return nil, fmt.Errorf("asking the agent to leave by BundleDeployment %s/%s: %w", namespace, name, err)
 	}
 	return asked, nil
+}
+
+// deployment is from the cache, where there is one. One that it does not have may have been made a moment ago.
+func (f *farewell) deployment(namespace, name string) (*fleet.BundleDeployment, error) {
+	if f.deployments != nil {
+		if known, err := f.deployments.Get(namespace, name); err == nil {
+			return known, nil
+		}
+	}
+	return f.Fleet.BundleDeployment().Get(namespace, name, metav1.GetOptions{})
 }
 
 func farewellPatch(cluster *fleet.Cluster) []byte {

@@ -240,6 +240,33 @@ func TestAnAgentIsAskedOnceAndWaitedFor(t *testing.T) {
 	assert.Empty(t, p.events.Events)
 }
 
+// cachedDeployment is the BundleDeployment of the agent in the cache.
+type cachedDeployment struct {
+	fleetcontrollers.BundleDeploymentCache
+	agent *fleet.BundleDeployment
+}
+
+func (c cachedDeployment) Get(_, name string) (*fleet.BundleDeployment, error) {
+	if c.agent == nil {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "bundledeployments"}, name)
+	}
+	return c.agent, nil
+}
+
+func TestTheAnswerOfAnAgentIsInTheCache(t *testing.T) {
+	p := part(config.Hub{})
+	p.handler.deployments = cachedDeployment{}
+	require.True(t, p.askAgent(t.Context()).IsWait(), "a BundleDeployment that is not in the cache yet is asked for")
+	p.deployments.err = errCause // from now on nobody may ask the API server
+	answered := p.deployments.agent.DeepCopy()
+	p.handler.deployments = cachedDeployment{agent: answered}
+	assert.True(t, p.askAgent(t.Context()).IsWait())
+	outcome.Set(&answered.Status.Conditions, fleet.ConditionFarewell, outcome.Done("", ""), noon)
+	assert.True(t, p.askAgent(t.Context()).IsDone())
+	assert.True(t, p.agentLeft)
+	assert.Len(t, p.deployments.patches, 1)
+}
+
 func TestHowLongAnAgentIsWaitedFor(t *testing.T) {
 	for _, row := range []struct {
 		name       string

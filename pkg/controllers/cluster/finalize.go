@@ -8,6 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
@@ -109,23 +110,41 @@ func (f *farewell) cleanMember(ctx context.Context) outcome.Outcome {
 	return gone
 }
 
-// deleteBundle removes the agent's Bundle, and never one of a person that happens to have its name.
+// deleteBundle removes the agent's Bundle, and never one of a person that happens to have its name. One that was made a moment
+// ago, so that no cache knows it, is an orphan, and found as one.
 func (f *farewell) deleteBundle(context.Context) outcome.Outcome {
 	name := registration.AgentBundleName(f.cluster.Name)
-	existing, err := f.Fleet.Bundle().Get(f.cluster.Namespace, name, metav1.GetOptions{})
+	existing, err := f.bundles.Get(f.cluster.Namespace, name)
 	switch {
 	case apierrors.IsNotFound(err):
 		return gone
 	case err != nil:
 		return failed(fmt.Errorf("reading Bundle %s/%s of the deleted Cluster: %w", f.cluster.Namespace, name, err))
-	case !agentspec.IsBundle(existing), existing.DeletionTimestamp != nil:
+	case !agentspec.IsBundle(existing):
 		return gone
 	}
-	err = f.Fleet.Bundle().Delete(f.cluster.Namespace, name, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &existing.UID}})
-	if err != nil && !apierrors.IsNotFound(err) {
+	if err := f.dropBundle(existing); err != nil && !apierrors.IsNotFound(err) {
 		return failed(fmt.Errorf("deleting Bundle %s/%s of the deleted Cluster: %w", f.cluster.Namespace, name, err))
 	}
 	return gone
+}
+
+// dropBundle does not leave the finalizer to the controller of Bundles: that waits for the BundleDeployment, which goes with the
+// cluster namespace, and a hub that is uninstalled right after its last Cluster would leave a Bundle that keeps the workspace
+// from ever being deleted. Where Bundles are left to others, so is their finalizer.
+func (f *farewell) dropBundle(bundle *fleet.Bundle) error {
+	if bundle.DeletionTimestamp == nil {
+		err := f.Fleet.Bundle().Delete(bundle.Namespace, bundle.Name, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &bundle.UID}})
+		if err != nil {
+			return err
+		}
+	}
+	if f.DisableBundles || !slices.Contains(bundle.Finalizers, fleet.BundleFinalizer) {
+		return nil
+	}
+	left := slices.DeleteFunc(slices.Clone(bundle.Finalizers), func(name string) bool { return name == fleet.BundleFinalizer })
+	_, err := writes.Merge(f.Fleet.Bundle(), bundle, map[string]any{"metadata": map[string]any{"finalizers": left, "uid": bundle.UID}})
+	return err
 }
 
 // deleteRequests removes what the agent asked for, and with it all rights that it was given. Kubernetes would do so too, by
@@ -137,6 +156,7 @@ func (f *farewell) deleteRequests(context.Context) outcome.Outcome {
 		if !ours || r.DeletionTimestamp != nil {
 			continue
 		}
+		f.Left.Add(types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
 		err := f.Fleet.ClusterRegistration().Delete(r.Namespace, r.Name, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return failed(fmt.Errorf("deleting ClusterRegistration %s/%s of the deleted Cluster: %w", r.Namespace, r.Name, err))

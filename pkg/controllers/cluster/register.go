@@ -63,9 +63,12 @@ type handler struct {
 	known      fleetcontrollers.ClusterCache
 	requests   fleetcontrollers.ClusterRegistrationCache
 	namespaces corecontrollers.NamespaceCache
-	steps      []Step
-	fresh      writes.Freshness
-	started    time.Time
+	bundles    fleetcontrollers.BundleCache
+	// deployments is nil where Bundles are left to others: there would be too many to keep in memory for a farewell now and then.
+	deployments fleetcontrollers.BundleDeploymentCache
+	steps       []Step
+	fresh       writes.Freshness
+	started     time.Time
 }
 
 // Register sets up the controller with the steps of others, which follow its own. It watches Clusters; their namespaces,
@@ -79,6 +82,7 @@ func Register(ctx context.Context, c *app.Context, steps ...Step) {
 		known:      clusters.Cache(),
 		requests:   requests.Cache(),
 		namespaces: namespaces.Cache(),
+		bundles:    c.Fleet.Bundle().Cache(),
 		started:    c.Clock.Now(),
 	}
 	h.steps = append([]Step{namespaceStep{h}}, steps...)
@@ -92,7 +96,8 @@ func Register(ctx context.Context, c *app.Context, steps ...Step) {
 		found, _ := h.known.GetByIndex(index.ByClientID, index.Key(request.Namespace, request.Spec.ClientID))
 		return Keys(found)
 	})
-	if !c.DisableBundles { // else they are Fleet's, and too many to keep in memory for a farewell now and then
+	if !c.DisableBundles {
+		h.deployments = c.Fleet.BundleDeployment().Cache()
 		related.OnAnyChange(c.Fleet.BundleDeployment(), clusters, h.clusterOfFarewell)
 	}
 }

@@ -58,6 +58,8 @@ func TestADeletedClusterTakesItsOwnRequestsAndNoOthers(t *testing.T) {
 			}
 			assert.Equal(t, row.done, f.deleteRequests(t.Context()).IsDone())
 			assert.Equal(t, []string{"own uid-of-own"}, d.names)
+			assert.True(t, f.Left.Take(types.NamespacedName{Namespace: "ns", Name: "own"}), "its agent has left")
+			assert.False(t, f.Left.Take(types.NamespacedName{Namespace: "ns", Name: "another's"}))
 		})
 	}
 }

@@ -20,6 +20,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/lru"
 
+	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
@@ -127,7 +128,7 @@ func newOffice(t *testing.T, objects ...runtime.Object) *office {
 			Agent: app.AgentSettings{Image: "muster-fleet/fleet-agent:dev"},
 		},
 		tokens: tokenClient{store: o.tokens}, known: tokenCache{store: o.tokens}, values: o.values, secrets: versions, pool: b.pool,
-		digests: lru.New(digestsKept), requests: &o.requests, deployments: &o.deployments,
+		digests: lru.New(digestsKept), forms: agentmanifest.NewForms(), requests: &o.requests, deployments: &o.deployments,
 	}
 	for _, object := range objects {
 		if secret, ok := object.(*corev1.Secret); ok {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,7 +32,12 @@ func (p *pass) install(ctx context.Context) outcome.Outcome {
 	return p.attempt(member, plan)
 }
 
+// member is the connection to the member. The one to the hub's own cluster depends on more than the Secret, so it is not kept.
 func (p *pass) member() (*member, *failure) {
+	known := p.prepared.of(p.key(), version(p.secret))
+	if known.member != nil && known.mode == p.wanted.tlsMode {
+		return known.member, nil
+	}
 	parsed, err := parseKubeconfig(p.secret)
 	if err != nil {
 		return nil, failed(fleet.ReasonKubeconfigInvalid, "%s", err)
@@ -44,6 +50,7 @@ func (p *pass) member() (*member, *failure) {
 		return nil, failed(fleet.ReasonKubeconfigInvalid, "the kubeconfig in Secret %s/%s cannot be used: %s",
 			p.secret.Namespace, p.secret.Name, rootCause(err))
 	}
+	p.prepared.keep(p.key(), prepared{p.secret, p.wanted.tlsMode, m})
 	return m, nil
 }
 
@@ -63,10 +70,16 @@ func (p *pass) attempt(m *member, plan *plan) outcome.Outcome {
 	case a.running:
 		// What is asked for may change back before this is done, and then the agent has to be told so.
 		p.cluster.Status.AgentConfigChanged = p.cluster.Status.AgentDeployedGeneration != nil
-		return outcome.Wait(fleet.ReasonImporting, "installing the agent on the member")
+		return installing()
 	}
 	p.record(plan)
 	return imported()
+}
+
+// installing is what an import is told as from its first pass on: a token that is made for it meanwhile is not worth a write of
+// the status.
+func installing() outcome.Outcome {
+	return outcome.Wait(fleet.ReasonImporting, "installing the agent on the member")
 }
 
 // record writes into the status what was delivered.
@@ -119,22 +132,22 @@ func (p *pass) staleNamespaces(current string) []string {
 // ensureToken makes the token the agent is to register with and waits for its values.
 func (p *pass) ensureToken() (*registration.Values, outcome.Outcome) {
 	name := registration.ImportTokenName(p.cluster.Name)
-	waiting := outcome.Wait(fleet.ReasonWaitingForToken, "preparing the token the agent registers with")
 	token, err := p.known.Get(p.cluster.Namespace, name)
 	if apierrors.IsNotFound(err) {
-		return nil, p.createToken(name, waiting)
+		return nil, p.createToken(name)
 	} else if err != nil {
 		return nil, outcome.Retry(fleet.ReasonError, err)
 	}
 	if !ownedBy(token, p.cluster) {
 		return nil, foreignToken(token).In(p.RecheckDelay())
 	}
+	waiting := p.awaitToken(token)
 	if token.DeletionTimestamp != nil || token.Status.SecretName == "" {
 		return nil, waiting
 	}
 	secret, err := p.values.Get(token.Namespace, token.Status.SecretName)
 	if apierrors.IsNotFound(err) {
-		return nil, waiting.In(p.RecheckDelay())
+		return nil, waiting.In(outcome.Earliest(waiting.After, p.RecheckDelay()))
 	} else if err != nil {
 		return nil, outcome.Retry(fleet.ReasonError, err)
 	}
@@ -143,6 +156,16 @@ func (p *pass) ensureToken() (*registration.Values, outcome.Outcome) {
 		return nil, waiting
 	}
 	return &values, outcome.Done("", "")
+}
+
+// tokenPatience is how old a token gets that cannot be used yet before the status says that the import waits for it.
+const tokenPatience = 5 * time.Second
+
+func (p *pass) awaitToken(token *fleet.ClusterRegistrationToken) outcome.Outcome {
+	if left := tokenPatience - p.Clock.Since(token.CreationTimestamp.Time); left > 0 {
+		return installing().In(min(left, tokenPatience)) // its age is by another clock
+	}
+	return outcome.Wait(fleet.ReasonWaitingForToken, "preparing the token the agent registers with")
 }
 
 // foreignToken covers the token of an earlier Cluster of this name too: Kubernetes is about to remove that one.
@@ -155,7 +178,7 @@ func ownedBy(token *fleet.ClusterRegistrationToken, cluster *fleet.Cluster) bool
 	return slices.ContainsFunc(token.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == cluster.UID })
 }
 
-func (p *pass) createToken(name string, waiting outcome.Outcome) outcome.Outcome {
+func (p *pass) createToken(name string) outcome.Outcome {
 	_, err := p.tokens.Create(&fleet.ClusterRegistrationToken{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: p.cluster.Namespace,
@@ -169,5 +192,5 @@ func (p *pass) createToken(name string, waiting outcome.Outcome) outcome.Outcome
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return outcome.Retry(fleet.ReasonError, fmt.Errorf("creating ClusterRegistrationToken %s/%s: %w", p.cluster.Namespace, name, err))
 	}
-	return waiting
+	return installing()
 }

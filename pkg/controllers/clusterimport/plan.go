@@ -98,7 +98,7 @@ func (p *pass) objects(values *registration.Values, made *plan) ([]runtime.Objec
 	if err != nil {
 		return nil, err
 	}
-	manifest, err := agentmanifest.Render(agentspec.Options(p.Context, p.cluster, made.generation))
+	manifest, err := p.forms.Render(agentspec.Options(p.Context, p.cluster, made.generation))
 	if err != nil {
 		return nil, err
 	}

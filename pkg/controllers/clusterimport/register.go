@@ -14,6 +14,7 @@ import (
 
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 
+	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
@@ -36,6 +37,8 @@ type Step struct {
 	// requests are those of the agents.
 	requests standing.Requests
 	pool     *pool
+	forms    *agentmanifest.Forms
+	prepared preparations
 	// deployments are read as they are: the caches may not have them.
 	deployments deployments
 }
@@ -59,6 +62,7 @@ func Register(ctx context.Context, c *app.Context) *Step {
 		values:  c.Core.Secret().Cache(),
 		secrets: newSecretVersions(c.Metadata),
 		digests: lru.New(digestsKept),
+		forms:   agentmanifest.NewForms(),
 
 		requests:    c.Fleet.ClusterRegistration().Cache(),
 		deployments: c.Fleet.BundleDeployment(),

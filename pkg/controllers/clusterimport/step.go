@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rancher/wrangler/v3/pkg/kv"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,10 +26,22 @@ import (
 func (s *Step) Condition() string { return fleet.ConditionImported }
 
 // Forget drops the calls to the member of a Cluster that is gone.
-func (s *Step) Forget(key string) { s.pool.forgetAll(key) }
+func (s *Step) Forget(key string) {
+	namespace, name := kv.RSplit(key, "/")
+	s.prepared.drop(types.NamespacedName{Namespace: namespace, Name: name})
+	s.pool.forgetAll(key)
+}
 
 // Reconcile imports the Cluster if anything asks for it.
 func (s *Step) Reconcile(ctx context.Context, cluster *fleet.Cluster) outcome.Outcome {
+	out := s.reconcile(ctx, cluster)
+	if !out.IsWait() {
+		s.prepared.drop(types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name})
+	}
+	return out
+}
+
+func (s *Step) reconcile(ctx context.Context, cluster *fleet.Cluster) outcome.Outcome {
 	hub := s.Config.Get()
 	switch {
 	case cluster.Spec.KubeConfigSecret == "":
@@ -115,16 +128,20 @@ func (p *pass) readSecret(ctx context.Context, version string) outcome.Outcome {
 	if version == "" {
 		return p.secretMissing()
 	}
-	secret, err := p.Kubernetes.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return p.secretMissing()
-	case err != nil:
-		return outcome.Retry(fleet.ReasonError, fmt.Errorf("reading kubeconfig Secret %s/%s: %w", namespace, name, err))
-	case !access.MayUse(p.cluster, secret):
+	if p.secret = p.prepared.of(p.key(), version).secret; p.secret == nil {
+		secret, err := p.Kubernetes.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return p.secretMissing()
+		case err != nil:
+			return outcome.Retry(fleet.ReasonError, fmt.Errorf("reading kubeconfig Secret %s/%s: %w", namespace, name, err))
+		}
+		p.secret = secret
+		p.prepared.keep(p.key(), prepared{secret: secret})
+	}
+	if !access.MayUse(p.cluster, p.secret) {
 		return p.secretNotAllowed()
 	}
-	p.secret = secret
 	return outcome.Done("", "")
 }
 

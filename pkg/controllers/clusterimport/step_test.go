@@ -129,7 +129,7 @@ func TestWhatKeepsAnImportFromBegin(t *testing.T) {
 			change: func(o *office, _ *fleet.Cluster) { o.Config.Set(config.Hub{}) },
 		},
 		{
-			name: "no token yet", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown,
+			name: "no token yet", reason: fleet.ReasonImporting, status: corev1.ConditionUnknown,
 			change: func(o *office, _ *fleet.Cluster) { delete(o.tokens.tokens, "import-token-c") },
 		},
 		{
@@ -152,6 +152,20 @@ func TestWhatKeepsAnImportFromBegin(t *testing.T) {
 		{
 			name: "a token without values", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown,
 			change: func(o *office, _ *fleet.Cluster) { o.tokens.tokens["import-token-c"].Status.SecretName = "" },
+		},
+		{
+			name: "a young token without values", reason: fleet.ReasonImporting, status: corev1.ConditionUnknown, after: tokenPatience - time.Second,
+			change: func(o *office, _ *fleet.Cluster) {
+				o.tokens.tokens["import-token-c"].Status.SecretName = ""
+				o.tokens.tokens["import-token-c"].CreationTimestamp = metav1.NewTime(start.Add(-time.Second))
+			},
+		},
+		{
+			name: "a token from the future", reason: fleet.ReasonImporting, status: corev1.ConditionUnknown, after: tokenPatience,
+			change: func(o *office, _ *fleet.Cluster) {
+				o.tokens.tokens["import-token-c"].Status.SecretName = ""
+				o.tokens.tokens["import-token-c"].CreationTimestamp = metav1.NewTime(start.Add(time.Hour))
+			},
 		},
 		{
 			name: "values that are not there", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown, after: time.Minute,

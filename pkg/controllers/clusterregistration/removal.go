@@ -83,12 +83,15 @@ func (h *handler) isNeeded(ctx context.Context, key string) (bool, error) {
 // removeUnlessNeeded looks again later where an agent still has to leave. The deletion of the cluster namespace brings the
 // request back sooner.
 func (h *handler) removeUnlessNeeded(ctx context.Context, key string) error {
+	namespace, name := kv.RSplit(key, "/")
+	if h.Left.Take(types.NamespacedName{Namespace: namespace, Name: name}) {
+		return h.remove(ctx, key)
+	}
 	needed, err := h.isNeeded(ctx, key)
 	if err != nil {
 		return err
 	}
 	if needed {
-		namespace, name := kv.RSplit(key, "/")
 		h.requests.EnqueueAfter(namespace, name, farewellLook)
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	applyfake "github.com/rancher/wrangler/v3/pkg/apply/fake"
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -12,9 +13,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
@@ -94,6 +97,20 @@ func TestWhatADeletedRequestWasGivenStaysUntilTheAgentHasLeft(t *testing.T) {
 			}
 		})
 	}
+}
+
+// noSecrets is a cache in which no request has one.
+type noSecrets struct{ secretsOf }
+
+func (noSecrets) GetByIndex(string, string) ([]*corev1.Secret, error) { return nil, nil }
+
+func TestWhatTheEndOfAFarewellDeletesIsRemovedWithoutALook(t *testing.T) {
+	p, applied := somePass(), &applyfake.FakeApply{}
+	p.accounts, p.secrets, p.sets = accountsOf{err: errBadDay}, noSecrets{}, desiredset.New(applied) // nobody could tell
+	p.Left.Add(types.NamespacedName{Namespace: "fleet-default", Name: "request-abc"})
+	require.NoError(t, p.removeUnlessNeeded(t.Context(), "fleet-default/request-abc"))
+	assert.NotZero(t, applied.Count)
+	require.ErrorIs(t, p.removeUnlessNeeded(t.Context(), "fleet-default/request-abc"), errBadDay, "once")
 }
 
 func TestNothingIsRemovedWhileNobodyKnowsWhetherItIsNeeded(t *testing.T) {

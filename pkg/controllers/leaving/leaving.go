@@ -6,9 +6,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -31,4 +33,17 @@ func WithNamespace(ctx context.Context, client kubernetes.Interface, name string
 		return false, fmt.Errorf("looking whether Namespace %s is being deleted: %w", name, err)
 	}
 	return namespace.DeletionTimestamp != nil, nil
+}
+
+// Left are the requests that the end of a farewell deletes: their agents need what they were given no more, and nobody has to
+// look whether they do. It is lost with the process; whoever does not know of a request looks. The zero Left is ready to use.
+type Left struct{ requests sync.Map }
+
+// Add notes a request that is deleted now.
+func (l *Left) Add(request types.NamespacedName) { l.requests.Store(request, true) }
+
+// Take says whether a request was noted, and forgets it.
+func (l *Left) Take(request types.NamespacedName) bool {
+	_, noted := l.requests.LoadAndDelete(request)
+	return noted
 }
