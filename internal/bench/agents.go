@@ -3,14 +3,12 @@ package bench
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -23,19 +21,17 @@ import (
 // generated name, then the Secret with the answer. When that Secret is there is told by one watch for all of them; a real
 // agent asks every two seconds, which would hide what is measured.
 type agents struct {
-	world  *world
-	values registration.Values
-	core   kubernetes.Interface
-	fleet  fleetclient.FleetV1alpha1Interface
-	run    string // makes identities of one run its own
-
-	mu      sync.Mutex
-	waiting map[string]chan struct{}
+	world    *world
+	values   registration.Values
+	core     kubernetes.Interface
+	fleet    fleetclient.FleetV1alpha1Interface
+	run      string // makes identities of one run its own
+	answered signals
 }
 
 // newAgents makes a token and connects with it.
 func (w *world) newAgents(ctx context.Context, run string) (*agents, error) {
-	a := &agents{world: w, run: run, waiting: map[string]chan struct{}{}}
+	a := &agents{world: w, run: run}
 	token := &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: "bench-" + run}}
 	if _, err := w.fleet.ClusterRegistrationTokens(workspace).Create(ctx, token, metav1.CreateOptions{}); err != nil {
 		return nil, err
@@ -66,27 +62,8 @@ func (a *agents) connect() (err error) {
 
 // listen tells each agent when its Secret is there, until the context ends.
 func (a *agents) listen(ctx context.Context) error {
-	secrets, err := a.world.core.CoreV1().Secrets(a.values.SystemRegistrationNamespace).Watch(ctx, metav1.ListOptions{})
-	if err != nil {
-		return err
-	}
-	go func() {
-		for event := range secrets.ResultChan() {
-			if secret, ok := event.Object.(*corev1.Secret); ok && event.Type == watch.Added {
-				close(a.signal(secret.Name))
-			}
-		}
-	}()
-	return nil
-}
-
-func (a *agents) signal(secret string) chan struct{} {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.waiting[secret] == nil {
-		a.waiting[secret] = make(chan struct{})
-	}
-	return a.waiting[secret]
+	secrets := a.world.core.CoreV1().Secrets(a.values.SystemRegistrationNamespace)
+	return follow(ctx, &corev1.Secret{}, secrets, func(secret *corev1.Secret) { a.answered.give(secret.Name) })
 }
 
 // register takes one agent from its request to its credential and returns how long that took.
@@ -102,7 +79,7 @@ func (a *agents) register(ctx context.Context, n int) (time.Duration, error) {
 		return 0, fmt.Errorf("agent %s: %w", id, err)
 	}
 	select {
-	case <-a.signal(name):
+	case <-a.answered.of(name):
 	case <-time.After(patience):
 		return 0, fmt.Errorf("agent %s got no answer within %s", id, patience)
 	case <-ctx.Done():

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -52,45 +50,16 @@ func imports(ctx context.Context, o Options) ([]Result, error) {
 type importing struct {
 	hub, member *world
 	log         Options
-
-	mu      sync.Mutex
-	waiting map[string]chan struct{}
+	imported    signals
 }
 
 // listen tells when each Cluster has its agent installed.
 func (i *importing) listen(ctx context.Context) error {
-	i.waiting = map[string]chan struct{}{}
-	clusters, err := i.hub.fleet.Clusters(workspace).Watch(ctx, metav1.ListOptions{})
-	if err != nil {
-		return err
-	}
-	go func() {
-		for event := range clusters.ResultChan() {
-			cluster, ok := event.Object.(*fleet.Cluster)
-			if ok && event.Type != watch.Deleted && cluster.Status.AgentDeployedGeneration != nil {
-				i.done(cluster.Name)
-			}
+	return follow(ctx, &fleet.Cluster{}, i.hub.fleet.Clusters(workspace), func(cluster *fleet.Cluster) {
+		if cluster.Status.AgentDeployedGeneration != nil {
+			i.imported.give(cluster.Name)
 		}
-	}()
-	return nil
-}
-
-func (i *importing) signal(name string) chan struct{} {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.waiting[name] == nil {
-		i.waiting[name] = make(chan struct{})
-	}
-	return i.waiting[name]
-}
-
-func (i *importing) done(name string) {
-	signal := i.signal(name)
-	select {
-	case <-signal:
-	default:
-		close(signal)
-	}
+	})
 }
 
 // create gives the hub a cluster.
@@ -117,7 +86,7 @@ func (i *importing) all(ctx context.Context, prefix string, count, atATime int, 
 			return err
 		}
 		select {
-		case <-i.signal(name):
+		case <-i.imported.of(name):
 		case <-time.After(patience):
 			return fmt.Errorf("cluster %s was not imported within %s: %s", name, patience, i.stateOf(ctx, name))
 		case <-ctx.Done():
