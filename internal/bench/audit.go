@@ -45,16 +45,19 @@ func (s sent) what() string {
 	return s.Verb + " " + s.ObjectRef.Resource
 }
 
+// isOverhead is what a hub sends that has nothing to do with clusters.
+func (s sent) isOverhead() bool { return s.ObjectRef.Resource == "leases" || s.ObjectRef.Resource == "events" }
+
 func (s sent) isWrite() bool {
 	switch s.Verb {
 	case "create", "update", "patch", "delete", "deletecollection":
-		return s.ObjectRef.Resource != "leases" && s.ObjectRef.Resource != "events"
+		return !s.isOverhead()
 	}
 	return false
 }
 
 // isRead leaves watches out: one stays open for minutes and costs nothing while nothing changes.
-func (s sent) isRead() bool { return s.Verb == "get" || s.Verb == "list" }
+func (s sent) isRead() bool { return !s.isOverhead() && (s.Verb == "get" || s.Verb == "list") }
 
 // failed is an answer that asked the client to do it again, or not at all.
 func (s sent) failed() bool { return s.ResponseStatus.Code >= http.StatusBadRequest }
