@@ -2,160 +2,97 @@ package bench
 
 import (
 	"context"
-	"fmt"
+	"os"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 
-	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/internal/bench/figures"
+	"github.com/muster-fleet/muster/internal/bench/sim"
+	"github.com/muster-fleet/muster/internal/bench/usage"
+	"github.com/muster-fleet/muster/pkg/crds"
 )
 
-// floor is a plain client that makes the 15 writes of a registration, one after the other, with all it needs to know in its
-// head: no hub can be faster that makes the same writes. It takes its tokens from Secrets, which Kubernetes fills, or by
-// TokenRequest.
+// floor is how many registrations a plain client makes, in two ways, and the processor time it needs for one.
 type floor struct {
-	*world
-	run     string
-	secrets bool
+	requests, secrets float64 // registrations a second, by TokenRequest and by token Secrets
+	cpu               float64 // milliseconds, by TokenRequest
 }
 
-// storm makes the writes of count registrations, so many at a time, and returns how long each took.
-func (f *floor) storm(ctx context.Context, count, atATime int) (times, error) {
-	took := make(times, count)
-	err := inParallel(count, atATime, func(n int) error {
-		began := time.Now()
-		err := f.registration(ctx, fmt.Sprintf("%s-%d", f.run, n))
-		took[n] = time.Since(began)
-		return err
-	})
-	return took, err
-}
-
-func (f *floor) registration(ctx context.Context, id string) error {
-	namespace := registration.ClusterNamespace(workspace, id)
-	request, err := f.fleet.ClusterRegistrations(workspace).Create(ctx, &fleet.ClusterRegistration{
-		ObjectMeta: named("", id), Spec: fleet.ClusterRegistrationSpec{ClientID: id, ClientRandom: id},
-	}, metav1.CreateOptions{})
+// takeFloor takes it on an API server of its own: what is left of it would be work for a hub.
+func takeFloor(ctx context.Context, o Options) (f floor, err error) {
+	w, err := newWorld(ctx, o, flavour{})
 	if err != nil {
-		return err
+		return f, err
 	}
-	cluster, err := f.cluster(ctx, id, namespace)
+	defer w.close()
+	client, err := apiextensions.NewForConfig(w.Config)
 	if err != nil {
-		return err
+		return f, err
 	}
-	token, err := f.identity(ctx, namespace, id)
-	if err != nil {
-		return err
+	if err := crds.Ensure(ctx, client); err != nil {
+		return f, err
 	}
-	if err := f.rights(ctx, namespace, id); err != nil {
-		return err
+	if err := w.served(ctx); err != nil {
+		return f, err
 	}
-	return f.answer(ctx, request, cluster, token)
+	return w.floor(ctx)
 }
 
-func named(namespace, name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue}}
+// cpuInFloors is the CPU of the hub for a registration in terms of the plain client's: how much of either a processor does in
+// a millisecond does not matter then.
+func cpuInFloors(s storm, plain float64) figures.Figure {
+	return figures.Figure{
+		Row: "storm/cpu-in-floors", Title: "CPU of the hub for a registration, in terms of the plain client's", Value: s.cpu() / plain, Kind: figures.Ratio,
+	}
 }
 
-func (f *floor) cluster(ctx context.Context, id, namespace string) (*fleet.Cluster, error) {
-	cluster, err := f.fleet.Clusters(workspace).Create(ctx, &fleet.Cluster{
-		ObjectMeta: named("", id), Spec: fleet.ClusterSpec{ClientID: id},
-	}, metav1.CreateOptions{})
+func (w *world) floor(ctx context.Context) (f floor, err error) {
+	const half, quarter = 2, 4
+	if _, _, err = w.plain(ctx, "warm-up", w.Storm/quarter, false); err != nil { // an API server that was just started is slow
+		return f, err
+	}
+	if f.requests, f.cpu, err = w.plain(ctx, "requests", w.Storm/half, false); err != nil {
+		return f, err
+	}
+	if f.secrets, _, err = w.plain(ctx, "secrets", w.Storm/half, true); err != nil {
+		return f, err
+	}
+	w.say("floor: %.1f registrations/s by TokenRequest, %.1f by token Secrets", f.requests, f.secrets)
+	return f, nil
+}
+
+// plain is how many registrations a second the plain client makes, and the milliseconds of this process for each.
+func (w *world) plain(ctx context.Context, run string, count int, secrets bool) (rate, cpu float64, err error) {
+	before, err := usage.Of(os.Getpid())
 	if err != nil {
-		return nil, err
+		return 0, 0, err
 	}
-	_, err = f.core.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: named("", namespace)}, metav1.CreateOptions{})
-	if err != nil {
-		return nil, err
+	began := time.Now()
+	if _, err := (sim.Floor{API: w.API, Run: "floor-" + run, Secrets: secrets}).Register(ctx, count, w.InFlight); err != nil {
+		return 0, 0, err
 	}
-	cluster.Status.Namespace = namespace
-	return f.fleet.Clusters(workspace).UpdateStatus(ctx, cluster, metav1.UpdateOptions{})
+	rate = figures.PerSecond(count, time.Since(began))
+	after, err := usage.Of(os.Getpid())
+	return rate, figures.Each(figures.Millis(after.CPU-before.CPU), count), err
 }
 
-func (f *floor) identity(ctx context.Context, namespace, id string) (string, error) {
-	accounts := f.core.CoreV1().ServiceAccounts(namespace)
-	account, err := accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: named(namespace, id)}, metav1.CreateOptions{})
-	if err != nil {
-		return "", err
-	}
-	if f.secrets {
-		return f.tokenSecret(ctx, account)
-	}
-	reply, err := accounts.CreateToken(ctx, id, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		return "", err
-	}
-	return reply.Status.Token, nil
+// and is the mean of two.
+func (f floor) and(g floor) floor {
+	mean := func(a, b float64) float64 { return (a + b) / 2 }
+	return floor{requests: mean(f.requests, g.requests), secrets: mean(f.secrets, g.secrets), cpu: mean(f.cpu, g.cpu)}
 }
 
-func (f *floor) tokenSecret(ctx context.Context, account *corev1.ServiceAccount) (token string, err error) {
-	secrets := f.core.CoreV1().Secrets(account.Namespace)
-	secret := &corev1.Secret{ObjectMeta: named(account.Namespace, account.Name+"-token"), Type: corev1.SecretTypeServiceAccountToken}
-	secret.Annotations = map[string]string{corev1.ServiceAccountNameKey: account.Name}
-	if _, err := secrets.Create(ctx, secret, metav1.CreateOptions{}); err != nil {
-		return "", err
+// figures holds a storm against the floor.
+func (f floor) figures(s storm) []figures.Figure {
+	share := func(row, title string, of float64) figures.Figure {
+		return figures.Figure{Row: row, Title: title, Value: s.rate / of, Kind: figures.Ratio, MoreIsBetter: true}
 	}
-	return token, f.await(ctx, "the token Secret of "+account.Name, func(ctx context.Context) (bool, error) {
-		filled, err := secrets.Get(ctx, secret.Name, metav1.GetOptions{})
-		if err != nil {
-			return false, err
-		}
-		token = string(filled.Data[corev1.ServiceAccountTokenKey])
-		return token != "", nil
-	})
-}
-
-func (f *floor) rights(ctx context.Context, namespace, id string) error {
-	subject := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: id}}
-	ref := func(kind, name string) rbacv1.RoleRef {
-		return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
+	return []figures.Figure{
+		rated("floor/token-request", "a plain client that makes the same writes, by TokenRequest: registrations a second", f.requests),
+		rated("floor/token-secret", "the same, by token Secrets", f.secrets),
+		share("storm/share-of-floor", "registrations a second, in terms of the plain client's", f.requests),
+		share("storm/share-of-secret-floor", "the same, in terms of the plain client's by token Secrets", f.secrets),
+		cpuInFloors(s, f.cpu),
 	}
-	for _, ns := range []string{workspace, systemNamespace} {
-		role := &rbacv1.Role{ObjectMeta: named(ns, id), Rules: []rbacv1.PolicyRule{{
-			Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{id},
-		}}}
-		if _, err := f.core.RbacV1().Roles(ns).Create(ctx, role, metav1.CreateOptions{}); err != nil {
-			return err
-		}
-		if err := bind(ctx, f.core, &rbacv1.RoleBinding{ObjectMeta: named(ns, id), Subjects: subject, RoleRef: ref("Role", id)}); err != nil {
-			return err
-		}
-	}
-	agents := &rbacv1.RoleBinding{ObjectMeta: named(namespace, id), Subjects: subject, RoleRef: ref("ClusterRole", "view")}
-	if err := bind(ctx, f.core, agents); err != nil {
-		return err
-	}
-	everywhere := &rbacv1.ClusterRoleBinding{ObjectMeta: named("", "bench-"+id), Subjects: subject, RoleRef: ref("ClusterRole", "view")}
-	_, err := f.core.RbacV1().ClusterRoleBindings().Create(ctx, everywhere, metav1.CreateOptions{})
-	return err
-}
-
-func bind(ctx context.Context, core kubernetes.Interface, binding *rbacv1.RoleBinding) error {
-	_, err := core.RbacV1().RoleBindings(binding.Namespace).Create(ctx, binding, metav1.CreateOptions{})
-	return err
-}
-
-func (f *floor) answer(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token string) error {
-	_, err := f.core.CoreV1().Secrets(systemNamespace).Create(ctx, &corev1.Secret{
-		ObjectMeta: named(systemNamespace, request.Name), Type: registration.SecretTypeCredential,
-		Data: map[string][]byte{registration.CredentialToken: []byte(token)},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		return err
-	}
-	owner := fmt.Appendf(nil, `{"metadata":{"ownerReferences":[{"apiVersion":%q,"kind":"Cluster","name":%q,"uid":%q}]}}`,
-		fleet.SchemeGroupVersion.String(), cluster.Name, cluster.UID)
-	requests := f.fleet.ClusterRegistrations(workspace)
-	if _, err := requests.Patch(ctx, request.Name, types.MergePatchType, owner, metav1.PatchOptions{}); err != nil {
-		return err
-	}
-	granted := fmt.Appendf(nil, `{"status":{"granted":true,"clusterName":%q}}`, cluster.Name)
-	_, err = requests.Patch(ctx, request.Name, types.MergePatchType, granted, metav1.PatchOptions{}, "status")
-	return err
 }

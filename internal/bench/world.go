@@ -3,70 +3,85 @@ package bench
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
-	"github.com/muster-fleet/muster/internal/admin"
+	"github.com/muster-fleet/muster/internal/bench/audit"
+	"github.com/muster-fleet/muster/internal/bench/sim"
+	"github.com/muster-fleet/muster/internal/bench/usage"
 	"github.com/muster-fleet/muster/internal/controlplane"
-	"github.com/muster-fleet/muster/internal/process"
-	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-const (
-	systemNamespace = registration.DefaultSystemNamespace
-	workspace       = "fleet-default"
-	hubAgent        = "fleetcontroller" // how the User-Agent of a hub begins
-	patience        = 3 * time.Minute
-)
-
-// world is an API server with nothing else on it, and the hub that is measured.
+// world is an API server, and the hub that is measured.
 type world struct {
-	dir    string
-	plane  *controlplane.ControlPlane
-	audit  *auditLog
-	config *rest.Config // of the bench's own client
-	core   kubernetes.Interface
-	fleet  fleetclient.FleetV1alpha1Interface
-	hub    *process.Process
-	binary string
-	log    io.Writer
+	Options
+	*sim.API
+	audit *audit.Log
+	dir   string                     // of a control plane of ours; empty where the hub is named
+	plane *controlplane.ControlPlane // nil where the hub is named
+	hub   hub                        // nil until it is started
 }
 
-// newWorld starts an API server with an audit log, and a controller manager, whose requests a second may be bounded.
-func newWorld(ctx context.Context, o Options, managerArgs ...string) (w *world, err error) {
-	w = &world{binary: o.Hub, log: o.Log}
+// flavour is what a control plane is told beside the usual.
+type flavour struct {
+	apiServer, controllerManager []string
+}
+
+// withHub is a world with a hub at work: one of ours on a control plane of its own, or the one that is named.
+func withHub(ctx context.Context, o Options, f flavour) (w *world, err error) {
+	if o.Named != nil {
+		return named(ctx, o)
+	}
+	if w, err = newWorld(ctx, o, f); err != nil {
+		return nil, err
+	}
+	return w, w.orClose(w.startHub(ctx))
+}
+
+func named(ctx context.Context, o Options) (*world, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", o.Named.Kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	w := &world{Options: o, audit: audit.NewLog(o.Named.AuditLog)}
+	w.hub = &foreign{Named: *o.Named}
+	return w, w.connect(ctx, config)
+}
+
+// newWorld starts a control plane with an audit log, and nothing on it.
+func newWorld(ctx context.Context, o Options, f flavour) (w *world, err error) {
+	w = &world{Options: o}
 	if w.dir, err = os.MkdirTemp("", "muster-bench-"); err != nil {
 		return nil, err
 	}
-	policy := filepath.Join(w.dir, "audit-policy.yaml")
-	if err := os.WriteFile(policy, []byte(auditPolicy), 0o600); err != nil {
-		return nil, err
+	policy, log := filepath.Join(w.dir, "audit-policy.yaml"), filepath.Join(w.dir, "audit.log")
+	if err := os.WriteFile(policy, []byte(audit.Policy), 0o600); err != nil {
+		return nil, w.orClose(err)
 	}
-	w.audit = &auditLog{path: filepath.Join(w.dir, "audit.log")}
+	w.audit = audit.NewLog(log)
+	const megabytes = "--audit-log-maxsize=100000" // one file, however long the run
 	w.plane, err = controlplane.Start(ctx, controlplane.Options{
 		Name: "bench", Dir: filepath.Join(w.dir, "plane"), Binaries: o.Binaries, ControllerManager: true,
-		APIServerArgs:         []string{"--audit-policy-file=" + policy, "--audit-log-path=" + w.audit.path},
-		ControllerManagerArgs: managerArgs,
+		APIServerArgs:         append([]string{"--audit-policy-file=" + policy, "--audit-log-path=" + log, megabytes}, f.apiServer...),
+		ControllerManagerArgs: f.controllerManager,
 	})
 	if err != nil {
-		return nil, w.with(err)
+		return nil, w.orClose(err)
 	}
-	return w, w.with(w.connect(ctx))
+	return w, w.orClose(w.prepare(ctx))
 }
 
-// with ends the world when something went wrong.
-func (w *world) with(err error) error {
+// orClose ends the world when something went wrong.
+func (w *world) orClose(err error) error {
 	if err != nil {
 		w.close()
 	}
@@ -75,99 +90,97 @@ func (w *world) with(err error) error {
 
 func (w *world) close() {
 	if w.hub != nil {
-		w.hub.Stop(stopGrace)
+		w.hub.stop()
 	}
 	if w.plane != nil {
 		_ = w.plane.Stop()
 	}
-	_ = os.RemoveAll(w.dir)
+	if w.dir != "" {
+		_ = os.RemoveAll(w.dir)
+	}
 }
 
-const stopGrace = 10 * time.Second
+func (w *world) connect(ctx context.Context, config *rest.Config) (err error) {
+	w.API, err = sim.Connect(ctx, config, systemNamespace, workspace)
+	return err
+}
 
-func (w *world) connect(ctx context.Context) error {
-	w.config = w.plane.RESTConfig()
-	w.config.UserAgent = "bench"
-	hub, err := admin.Connect(w.config)
-	if err != nil {
+// prepare connects, and writes the hub's configuration.
+func (w *world) prepare(ctx context.Context) error {
+	if err := w.connect(ctx, w.plane.RESTConfig()); err != nil {
 		return err
 	}
-	w.core, w.fleet = hub.Kubernetes, hub.Fleet
-	for _, name := range []string{systemNamespace, workspace} {
-		_, err := w.core.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return err
-		}
-	}
-	return w.configure(ctx)
-}
-
-// configure writes the hub's configuration: a check-in every 15 minutes, as the chart has it.
-func (w *world) configure(ctx context.Context) error {
 	config, err := yaml.Marshal(map[string]any{"apiServerURL": w.plane.URL(), "apiServerCA": w.plane.CA()})
 	if err != nil {
 		return err
 	}
-	_, err = w.core.CoreV1().ConfigMaps(systemNamespace).Create(ctx, &corev1.ConfigMap{
+	_, err = w.Core.CoreV1().ConfigMaps(systemNamespace).Create(ctx, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: registration.HubConfigMap}, Data: map[string]string{registration.ConfigKey: string(config)},
 	}, metav1.CreateOptions{})
 	return err
 }
 
-// startHub runs the hub as a process of its own and returns when it is at work.
-func (w *world) startHub(ctx context.Context, args ...string) error {
-	kubeconfig := filepath.Join(w.dir, "hub.kubeconfig")
-	if err := os.WriteFile(kubeconfig, w.plane.Kubeconfig(), 0o600); err != nil {
-		return err
-	}
-	var err error
-	w.hub, err = process.Start(process.Command{
-		Path: w.binary, Dir: w.dir,
-		Args: append([]string{"--kubeconfig", kubeconfig, "--namespace", systemNamespace, "--disable-bootstrap"}, args...),
-	})
-	if err != nil {
-		return err
-	}
-	return w.await(ctx, "the hub's kinds", func(ctx context.Context) (bool, error) {
-		_, err := w.fleet.Clusters(workspace).List(ctx, metav1.ListOptions{Limit: 1})
-		return err == nil, nil
-	})
+func (w *world) say(format string, arguments ...any) {
+	fmt.Fprintf(w.Log, "bench: "+format+"\n", arguments...)
 }
 
-func (w *world) stopHub() {
-	w.hub.Stop(stopGrace)
-	w.hub = nil
-}
-
-func (w *world) await(ctx context.Context, what string, reached wait.ConditionWithContextFunc) error {
-	const every = 20 * time.Millisecond
-	if err := wait.PollUntilContextTimeout(ctx, every, patience, true, reached); err != nil {
-		return fmt.Errorf("waiting for %s: %w\n%s", what, err, w.hubLog())
-	}
-	return nil
-}
-
-func (w *world) hubLog() string {
-	const lines = 20
-	return process.Tail(filepath.Join(w.dir, filepath.Base(w.binary)+".log"), lines)
-}
-
-// quiet waits until the hub has sent no write and no read for a while, and returns all it sent since the last call.
-func (w *world) quiet(ctx context.Context) ([]sent, error) {
-	const still = 1500 * time.Millisecond
-	var all []sent
+// quiet waits until the hub has sent nothing that counts for a while, and returns all it sent since the last call.
+func (w *world) quiet(ctx context.Context) (all []audit.Request, err error) {
+	const still = 2 * time.Second // what lasts longer than that has a line in a status, which the hub writes then
 	last := time.Now()
-	err := w.await(ctx, "the hub to become quiet", func(context.Context) (bool, error) {
-		more, err := w.audit.since(byAgent(hubAgent))
+	err = sim.Await(ctx, "the hub to become quiet", func(context.Context) (bool, error) {
+		more, err := w.audit.Since(audit.ByAgents(w.UserAgents...))
 		all = append(all, more...)
-		for _, s := range more {
-			if s.isWrite() || s.isRead() {
-				last = time.Now()
-			}
+		if audit.Count(more).All() > 0 {
+			last = time.Now()
 		}
 		return time.Since(last) > still, err
 	})
-	return all, err
+	if err != nil {
+		return nil, fmt.Errorf("%w%s", err, w.hub.ending())
+	}
+	return all, nil
 }
 
-func (w *world) usage() (usage, error) { return usageOf(w.hub.Pid()) }
+func (w *world) usage() (usage.Usage, error) { return usage.Of(w.hub.pids()...) }
+
+// cost is what something cost the hub.
+type cost struct {
+	audit.Tally
+	cpu   time.Duration
+	began time.Time
+}
+
+// until is how long it took until the hub's last request was answered.
+func (c cost) until() time.Duration { return max(c.Last.Sub(c.began), 0) }
+
+// costOf does something on a quiet hub, waits until the hub is quiet again, and returns what that cost.
+func (w *world) costOf(ctx context.Context, do func() error) (c cost, err error) {
+	if _, err := w.quiet(ctx); err != nil {
+		return c, err
+	}
+	before, err := w.usage()
+	if err != nil {
+		return c, err
+	}
+	c.began = time.Now()
+	if err := do(); err != nil {
+		return c, fmt.Errorf("%w%s", err, w.hub.ending())
+	}
+	all, err := w.quiet(ctx)
+	if err != nil {
+		return c, err
+	}
+	after, err := w.usage()
+	c.Tally, c.cpu = audit.Count(all), after.CPU-before.CPU
+	return c, err
+}
+
+// run is a name for the identities of one run: a control plane that is named may have those of an earlier one.
+func (w *world) run(name string) string {
+	if w.plane != nil {
+		return name
+	}
+	const base = 36
+	return name + "-" + strconv.FormatInt(time.Now().UnixMilli(), base)
+}

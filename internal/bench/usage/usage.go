@@ -1,4 +1,5 @@
-package bench
+// Package usage tells what processes have used, as the kernel has it.
+package usage
 
 import (
 	"bytes"
@@ -9,29 +10,49 @@ import (
 	"time"
 )
 
-// usage is what a process has used since it was started.
-type usage struct {
-	cpu  time.Duration
-	peak int64 // bytes of memory it had at most at a time
+// Usage is what processes have used since they were started.
+type Usage struct {
+	// CPU is user and system time together.
+	CPU time.Duration
+	// Peak is how much memory was resident at most, in bytes; of several processes the sum of what each had at most.
+	Peak int64
+	// Resident is how much of it is now.
+	Resident int64
 }
 
 // clockTicks a second are what the kernel counts CPU time in, on every architecture Go runs on.
 const clockTicks = 100
 
-func usageOf(pid int) (usage, error) {
+// Of adds up what processes have used. One that has ended is an error.
+func Of(pids ...int) (sum Usage, err error) {
+	for _, pid := range pids {
+		one, err := of(pid)
+		if err != nil {
+			return Usage{}, err
+		}
+		sum.CPU += one.CPU
+		sum.Peak += one.Peak
+		sum.Resident += one.Resident
+	}
+	return sum, nil
+}
+
+func of(pid int) (Usage, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return usage{}, err
+		return Usage{}, err
 	}
 	ticks, err := parseStat(stat)
 	if err != nil {
-		return usage{}, fmt.Errorf("/proc/%d/stat: %w", pid, err)
+		return Usage{}, fmt.Errorf("/proc/%d/stat: %w", pid, err)
 	}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return usage{}, err
+		return Usage{}, err
 	}
-	return usage{cpu: time.Duration(ticks) * time.Second / clockTicks, peak: parsePeak(status)}, nil
+	return Usage{
+		CPU: time.Duration(ticks) * time.Second / clockTicks, Peak: parseSize(status, "VmHWM:"), Resident: parseSize(status, "VmRSS:"),
+	}, nil
 }
 
 // parseStat adds user and system time. The name of the program, the second field, may contain anything but ends with the
@@ -51,16 +72,12 @@ func parseStat(stat []byte) (int64, error) {
 	return u + s, nil
 }
 
-func parsePeak(status []byte) int64 {
+func parseSize(status []byte, field string) int64 {
 	for line := range strings.Lines(string(status)) {
-		if rest, found := strings.CutPrefix(line, "VmHWM:"); found {
+		if rest, found := strings.CutPrefix(line, field); found {
 			kib, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
 			return kib << 10
 		}
 	}
 	return 0
 }
-
-// resetPeak makes the kernel forget the most memory a process had. It may not be allowed; then the peak is that of the
-// whole life.
-func resetPeak(pid int) { _ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0) }

@@ -1,9 +1,8 @@
-package bench
+package usage
 
 import (
 	"os"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -29,25 +28,28 @@ func TestCPUTimeIsThatOfUserAndSystem(t *testing.T) {
 	}
 }
 
-func TestThePeakIsInBytes(t *testing.T) {
-	assert.Equal(t, int64(2048), parsePeak([]byte("Name:\thub\nVmHWM:\t       2 kB\nVmRSS:\t 1 kB\n")))
-	assert.Zero(t, parsePeak([]byte("Name:\thub\n")))
+func TestSizesAreInBytes(t *testing.T) {
+	status := []byte("Name:\thub\nVmHWM:\t       2 kB\nVmRSS:\t 1 kB\n")
+	assert.Equal(t, int64(2048), parseSize(status, "VmHWM:"))
+	assert.Equal(t, int64(1024), parseSize(status, "VmRSS:"))
+	assert.Zero(t, parseSize(status, "VmSwap:"))
 }
 
-func TestThisProgramUsesSomething(t *testing.T) {
-	u, err := usageOf(os.Getpid())
+func TestProcessesAreAddedUp(t *testing.T) {
+	one, err := Of(os.Getpid())
 	require.NoError(t, err)
-	assert.Positive(t, u.peak)
-	assert.GreaterOrEqual(t, u.cpu, time.Duration(0))
-	_, err = usageOf(-1)
-	require.ErrorIs(t, err, os.ErrNotExist)
+	assert.Positive(t, one.Peak)
+	assert.Positive(t, one.Resident)
+	two, err := Of(os.Getpid(), os.Getpid())
+	require.NoError(t, err)
+	assert.GreaterOrEqual(t, two.Peak, 2*one.Peak)
+	assert.GreaterOrEqual(t, two.CPU, 2*one.CPU)
+	none, err := Of()
+	require.NoError(t, err)
+	assert.Zero(t, none)
 }
 
-func TestQuantilesOfTimes(t *testing.T) {
-	assert.Zero(t, times(nil).quantile(.5))
-	all := times{3, 1, 2, 5, 4}
-	assert.Equal(t, time.Duration(3), all.quantile(.5))
-	assert.Equal(t, time.Duration(5), all.quantile(.99))
-	assert.Equal(t, time.Duration(1), all.quantile(0))
-	assert.Equal(t, times{3, 1, 2, 5, 4}, all, "the order is not changed")
+func TestAProcessThatIsGoneIsAnError(t *testing.T) {
+	_, err := Of(os.Getpid(), -1)
+	require.ErrorIs(t, err, os.ErrNotExist)
 }
