@@ -54,7 +54,7 @@ func (g *growing) hour(ctx context.Context) ([]figures.Figure, error) {
 		return nil, err
 	}
 	sent := 0
-	c, err := g.costOf(ctx, func() error {
+	c, err := g.costOf(ctx, func(ctx context.Context) error {
 		for n := range checkins {
 			numbers := steady
 			if n == checkins-1 {

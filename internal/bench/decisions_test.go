@@ -51,8 +51,10 @@ func TestImportsInFigures(t *testing.T) {
 
 func TestWhatDoesNotGrowIsTheSameAtBothEnds(t *testing.T) {
 	all := []figures.Figure{
-		{Row: "growth/100/cpu", Value: 8}, {Row: "growth/1000/cpu", Value: 10},
-		{Row: "growth/100/restart-reads", Value: 20}, {Row: "growth/1000/restart-reads", Value: 23},
+		{Row: "growth/100/cpu", Value: 8},
+		{Row: "growth/1000/cpu", Value: 10},
+		{Row: "growth/100/restart-reads", Value: 20},
+		{Row: "growth/1000/restart-reads", Value: 23},
 	}
 	assert.Equal(t, map[string]float64{"growth/cpu-ratio": 1.25, "growth/more-restart-reads": 3}, values(spreads(all, []int{100, 300, 1000})))
 	assert.Empty(t, spreads(all, []int{100}), "one size does not grow")

@@ -11,7 +11,7 @@ import (
 
 // deletions deletes the first so many clusters at once, and waits until nothing more happens.
 func (g *growing) deletions(ctx context.Context, count int) ([]figures.Figure, error) {
-	c, err := g.costOf(ctx, func() error { return g.remove(ctx, count) })
+	c, err := g.costOf(ctx, func(ctx context.Context) error { return g.remove(ctx, count) })
 	if err != nil {
 		return nil, err
 	}

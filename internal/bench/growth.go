@@ -52,10 +52,11 @@ func (g *growing) grow(ctx context.Context, size int) error {
 	if size <= have {
 		return nil
 	}
-	if _, err := g.agents.Register(ctx, size-have, g.InFlight); err != nil {
+	_, err := g.costOf(ctx, func(ctx context.Context) error {
+		_, err := g.agents.Register(ctx, size-have, g.InFlight)
 		return err
-	}
-	if _, err := g.quiet(ctx); err != nil {
+	})
+	if err != nil {
 		return err
 	}
 	return g.firstBeats(ctx, have)
@@ -92,7 +93,7 @@ func short(all []figures.Figure) (texts []string) {
 // oneMore registers the last few, one after the other, on a hub that does nothing else.
 func (g *growing) oneMore(ctx context.Context, size int) ([]figures.Figure, error) {
 	var took figures.Times
-	c, err := g.costOf(ctx, func() (err error) {
+	c, err := g.costOf(ctx, func(ctx context.Context) (err error) {
 		took, err = g.agents.Register(ctx, g.Idle, 1)
 		return err
 	})
@@ -130,7 +131,7 @@ func (g *growing) held(ctx context.Context, size int) ([]figures.Figure, error) 
 
 // idle counts what a hub sends to which nothing happens.
 func (g *growing) idle(ctx context.Context, size int) ([]figures.Figure, error) {
-	c, err := g.costOf(ctx, func() error { return sim.Pause(ctx, g.Window) })
+	c, err := g.costOf(ctx, func(ctx context.Context) error { return sim.Pause(ctx, g.Window) })
 	return []figures.Figure{
 		counted(rowAt(size, "idle"), titled("%d clusters: requests of an idle hub in %s, beside its Lease", size, g.Window), float64(c.All())),
 	}, err

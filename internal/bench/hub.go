@@ -25,6 +25,8 @@ type hub interface {
 	restart(ctx context.Context) error
 	// stop ends it, if it was started here.
 	stop()
+	// during is a context that ends with the hub, where that is known; the cause says how.
+	during(ctx context.Context) (context.Context, func())
 	// ending is the end of its log on lines of their own, for errors; empty when nobody knows it.
 	ending() string
 }
@@ -52,6 +54,19 @@ func (h *own) restart(context.Context) error {
 }
 
 func (h *own) stop() { h.process.Stop(stopGrace) }
+
+func (h *own) during(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	running := h.process
+	go func() {
+		select {
+		case <-running.Exited():
+			cancel(running.Death())
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}
 
 func (h *own) ending() string {
 	const lines = 20
@@ -103,6 +118,8 @@ type foreign struct {
 func (h *foreign) pids() []int { return h.Pids }
 
 func (h *foreign) stop() {}
+
+func (h *foreign) during(ctx context.Context) (context.Context, func()) { return ctx, func() {} }
 
 func (h *foreign) ending() string { return "" }
 

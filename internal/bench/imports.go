@@ -68,7 +68,7 @@ func (i *importing) take(ctx context.Context, name string, count int) (figures.T
 func (i *importing) many(ctx context.Context) ([]figures.Figure, error) {
 	var rate float64
 	count := i.Imports
-	atHub, err := i.costOf(ctx, func() error {
+	atHub, err := i.costOf(ctx, func(ctx context.Context) error {
 		if err := i.member.audit.Skip(); err != nil {
 			return err
 		}

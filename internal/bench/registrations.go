@@ -77,7 +77,7 @@ type storm struct {
 // storm has agents register at once.
 func (w *world) storm(ctx context.Context, agents *sim.Agents, count, atATime int) (s storm, err error) {
 	s.count = count
-	s.cost, err = w.costOf(ctx, func() (err error) {
+	s.cost, err = w.costOf(ctx, func(ctx context.Context) (err error) {
 		began := time.Now()
 		s.took, err = agents.Register(ctx, count, atATime)
 		s.rate = figures.PerSecond(count, time.Since(began))
@@ -114,7 +114,7 @@ func (s storm) figures(row string) []figures.Figure {
 // firstBeats has all agents send their first heartbeat, which tells the hub where they are: their Bundles follow.
 func (w *world) firstBeats(ctx context.Context, agents *sim.Agents) (cost, error) {
 	all := sim.Numbers(0, len(agents.Members()))
-	return w.costOf(ctx, func() error {
+	return w.costOf(ctx, func(ctx context.Context) error {
 		_, err := agents.Beat(ctx, all, sim.Beats{AtATime: w.InFlight})
 		return err
 	})

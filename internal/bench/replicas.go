@@ -32,6 +32,8 @@ func (p *pool) stop() {
 	}
 }
 
+func (p *pool) during(ctx context.Context) (context.Context, func()) { return ctx, func() {} }
+
 func (p *pool) ending() string { return p.members[0].ending() }
 
 // kill ends one process as a crash does, and forgets it.

@@ -126,18 +126,27 @@ func (w *world) say(format string, arguments ...any) {
 
 // quiet waits until the hub has sent nothing that counts for a while, and returns all it sent since the last call.
 func (w *world) quiet(ctx context.Context) (all []audit.Request, err error) {
-	const still = 2 * time.Second // what lasts longer than that has a line in a status, which the hub writes then
-	last := time.Now()
-	err = sim.Await(ctx, "the hub to become quiet", func(context.Context) (bool, error) {
+	const (
+		still = 2 * time.Second // what lasts longer than that has a line in a status, which the hub writes then
+		every = 50 * time.Millisecond
+		most  = 30 * time.Minute
+	)
+	began := time.Now()
+	for last := began; time.Since(last) < still; {
 		more, err := w.audit.Since(audit.ByAgents(w.UserAgents...))
+		if err != nil {
+			return nil, err
+		}
 		all = append(all, more...)
 		if audit.Count(more).All() > 0 {
 			last = time.Now()
 		}
-		return time.Since(last) > still, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("%w%s", err, w.hub.ending())
+		if time.Since(began) > most {
+			return nil, fmt.Errorf("the hub is not quiet after %s: %s", most, audit.Count(more).Each(1))
+		}
+		if err := sim.Pause(ctx, every); err != nil {
+			return nil, err
+		}
 	}
 	return all, nil
 }
@@ -154,8 +163,20 @@ type cost struct {
 // until is how long it took until the hub's last request was answered.
 func (c cost) until() time.Duration { return max(c.Last.Sub(c.began), 0) }
 
-// costOf does something on a quiet hub, waits until the hub is quiet again, and returns what that cost.
-func (w *world) costOf(ctx context.Context, do func() error) (c cost, err error) {
+// costOf does something on a quiet hub, waits until the hub is quiet again, and returns what that cost. It ends with the hub.
+func (w *world) costOf(ctx context.Context, do func(context.Context) error) (c cost, err error) {
+	ctx, done := w.hub.during(ctx)
+	defer done()
+	c, err = w.measure(ctx, do)
+	if err != nil && context.Cause(ctx) != nil {
+		return c, context.Cause(ctx)
+	} else if err != nil {
+		return c, fmt.Errorf("%w%s", err, w.hub.ending())
+	}
+	return c, nil
+}
+
+func (w *world) measure(ctx context.Context, do func(context.Context) error) (c cost, err error) {
 	if _, err := w.quiet(ctx); err != nil {
 		return c, err
 	}
@@ -164,8 +185,8 @@ func (w *world) costOf(ctx context.Context, do func() error) (c cost, err error)
 		return c, err
 	}
 	c.began = time.Now()
-	if err := do(); err != nil {
-		return c, fmt.Errorf("%w%s", err, w.hub.ending())
+	if err := do(ctx); err != nil {
+		return c, err
 	}
 	all, err := w.quiet(ctx)
 	if err != nil {

@@ -8,8 +8,12 @@ import (
 
 func TestACurveGoesThroughAllSizes(t *testing.T) {
 	charts := Charts([]Figure{
-		{Row: "growth/1000/memory", Value: 118}, {Row: "growth/100/memory", Value: 88}, {Row: "storm/memory", Value: 90},
-		{Row: "growth/100/cpu", Value: 8}, {Row: "growth/many/etcd", Value: 1}, {Row: "growth/100/etcd", Value: 1},
+		{Row: "growth/1000/memory", Value: 118},
+		{Row: "growth/100/memory", Value: 88},
+		{Row: "storm/memory", Value: 90},
+		{Row: "growth/100/cpu", Value: 8},
+		{Row: "growth/many/etcd", Value: 1},
+		{Row: "growth/100/etcd", Value: 1},
 	})
 	assert.Equal(t, []Chart{{
 		Title: "Memory of the hub, at most", X: "clusters", Y: "MiB",
