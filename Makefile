@@ -3,5 +3,6 @@
 .DEFAULT_GOAL := help
 
 .PHONY: help demo test fuzz e2e e2e-k3d verify lint generate build package clean
-help demo test fuzz e2e e2e-k3d verify lint generate build package clean:
+.PHONY: bench bench-compare bench-small bench-scale bench-replicas
+help demo test fuzz e2e e2e-k3d verify lint generate build package clean bench bench-compare bench-small bench-scale bench-replicas:
 	@scripts/$@ $(ARGS)

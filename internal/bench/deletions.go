@@ -1,0 +1,56 @@
+package bench
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/bench/figures"
+	"github.com/muster-fleet/muster/internal/bench/sim"
+)
+
+// deletions deletes the first so many clusters at once, and waits until nothing more happens.
+func (g *growing) deletions(ctx context.Context, count int) ([]figures.Figure, error) {
+	c, err := g.costOf(ctx, func(ctx context.Context) error { return g.remove(ctx, count) })
+	if err != nil {
+		return nil, err
+	}
+	of := func(what string) string {
+		return titled("%d of %d clusters deleted: %s", count, len(g.agents.Members()), what)
+	}
+	requests := counted("deletion/requests", of("requests of the hub for each"), figures.Each(c.All(), count))
+	requests.Note = c.Each(count)
+	return []figures.Figure{
+		timed("deletion/quiet", of("until the hub's last request"), c.until().Seconds(), "s"),
+		requests,
+		{Row: "deletion/cpu", Title: of("CPU of the hub for each"), Value: figures.Each(figures.Millis(c.cpu), count), Unit: "ms", Kind: figures.CPU},
+	}, nil
+}
+
+// remove deletes clusters and waits until they are gone.
+func (g *growing) remove(ctx context.Context, count int) error {
+	clusters := g.Fleet.Clusters(workspace)
+	members := g.agents.Members()
+	err := sim.InParallel(count, g.InFlight, func(n int) error {
+		return clusters.Delete(ctx, members[n].Cluster, metav1.DeleteOptions{})
+	})
+	if err != nil {
+		return err
+	}
+	return g.awaitCount(ctx, len(members)-count)
+}
+
+// awaitCount waits until there are no more than so many clusters. The API server counts them without listing them.
+func (g *growing) awaitCount(ctx context.Context, most int) error {
+	return sim.Await(ctx, "the clusters to be gone", func(ctx context.Context) (bool, error) {
+		some, err := g.Fleet.Clusters(workspace).List(ctx, metav1.ListOptions{Limit: 1})
+		if err != nil {
+			return false, err
+		}
+		left := len(some.Items)
+		if more := some.RemainingItemCount; more != nil {
+			left += int(*more)
+		}
+		return left <= most, nil
+	})
+}

@@ -1,0 +1,89 @@
+package sim
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
+
+// connected is the API of a hub's cluster, with a workspace of this test.
+func connected(t *testing.T, hub *testenv.Cluster) *API {
+	t.Helper()
+	api, err := Connect(t.Context(), hub.RESTConfig(), testenv.SystemNamespace, hub.Namespace(t))
+	require.NoError(t, err)
+	return api
+}
+
+func TestAgentsRegisterAndBeatWithWhatTheyWereGiven(t *testing.T) {
+	hub, _ := testenv.Clusters(t)
+	hub.Configure(t, hub.Reachable())
+	hub.Hub(t)
+	api := connected(t, hub)
+	agents, err := NewAgents(t.Context(), api, "sim")
+	require.NoError(t, err)
+	for _, count := range []int{2, 1} {
+		took, err := agents.Register(t.Context(), count, count)
+		require.NoError(t, err)
+		require.Len(t, took, count)
+		assert.Positive(t, took.Quantile(0))
+	}
+	require.Len(t, agents.Members(), 3)
+
+	seen := map[string]bool{}
+	for n, anew := range []bool{false, true} {
+		failed, err := agents.Beat(t.Context(), []int{n}, Beats{Checkin: time.Hour, Anew: anew})
+		require.NoError(t, err)
+		assert.LessOrEqual(t, failed, 2, "rights may come a moment after the credential")
+	}
+	for n, member := range agents.Members() {
+		assert.False(t, seen[member.Cluster], "each has a Cluster of its own")
+		seen[member.Cluster] = true
+		cluster, err := api.Fleet.Clusters(api.Workspace).Get(t.Context(), member.Cluster, metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, n == 2, cluster.Status.Agent.LastSeen.IsZero())
+	}
+	hub.DropClusters(t, api.Workspace)
+}
+
+func TestTheFloorMakesTheWritesOfARegistration(t *testing.T) {
+	hub, _ := testenv.Clusters(t)
+	api := connected(t, hub)
+	for name, secrets := range map[string]bool{"requests": false, "secrets": true} {
+		took, err := Floor{API: api, Run: name, Secrets: secrets}.Register(t.Context(), 2, 2)
+		require.NoError(t, err)
+		assert.Len(t, took, 2)
+		request, err := api.Fleet.ClusterRegistrations(api.Workspace).Get(t.Context(), name+"-1", metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.True(t, request.Status.Granted)
+		answer, err := api.Core.CoreV1().Secrets(api.SystemNamespace).Get(t.Context(), name+"-1", metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.NotEmpty(t, answer.Data["token"])
+	}
+	hub.DropClusters(t, api.Workspace)
+}
+
+func TestImportsAreToldWhenTheirAgentIsThere(t *testing.T) {
+	hub, member := testenv.Clusters(t)
+	hub.Configure(t, hub.Reachable())
+	hub.Hub(t)
+	api := connected(t, hub)
+	imports, err := NewImports(t.Context(), api)
+	require.NoError(t, err)
+	took, err := imports.Import(t.Context(), "sim-import", 2, member.Kubeconfig())
+	require.NoError(t, err)
+	require.Len(t, took, 2)
+	cluster, err := api.Fleet.Clusters(api.Workspace).Get(t.Context(), "sim-import-1", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Contains(t, testenv.Condition(cluster.Status.Conditions, fleet.ConditionImported), "True Imported")
+	hub.DropClusters(t, api.Workspace)
+}

@@ -1,0 +1,135 @@
+package sim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+func TestASignalIsHeardBeforeAndAfterOneWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s Signals
+		s.Give("early")
+		s.Give("early")
+		require.NoError(t, s.Wait(t.Context(), "early"))
+		go func() {
+			time.Sleep(time.Second)
+			s.Give("late")
+		}()
+		began := time.Now()
+		require.NoError(t, s.Wait(t.Context(), "late"))
+		assert.Equal(t, time.Second, time.Since(began))
+	})
+}
+
+func TestNobodyWaitsForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s Signals
+		began := time.Now()
+		require.ErrorContains(t, s.Wait(t.Context(), "x"), "no sign of x")
+		assert.Equal(t, Patience, time.Since(began))
+		require.ErrorContains(t, Await(t.Context(), "y", func(context.Context) (bool, error) { return false, nil }), "waiting for y")
+
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, s.Wait(ctx, "x"), context.Canceled)
+		require.ErrorIs(t, Pause(ctx, time.Hour), context.Canceled)
+	})
+}
+
+func TestWhatIsDoneInParallel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var now, most, done atomic.Int64
+		began := time.Now()
+		require.NoError(t, InParallel(10, 3, func(int) error {
+			most.Store(max(most.Load(), now.Add(1)))
+			time.Sleep(time.Second)
+			now.Add(-1)
+			done.Add(1)
+			return nil
+		}))
+		assert.Equal(t, int64(10), done.Load())
+		assert.Equal(t, int64(3), most.Load())
+		assert.Equal(t, 4*time.Second, time.Since(began))
+	})
+	broken := errors.New("broken")
+	require.ErrorIs(t, InParallel(2, 0, func(n int) error {
+		if n == 1 {
+			return broken
+		}
+		return nil
+	}), broken)
+}
+
+func TestEachAgentHasItsPlaceInTheTime(t *testing.T) {
+	b := Beats{Over: time.Minute}
+	last, seen := time.Duration(-1), map[time.Duration]bool{}
+	for n := range 5 { // far enough apart for the jitter
+		moment := b.moment(n, 5)
+		assert.Greater(t, moment, last)
+		assert.Less(t, moment, time.Minute)
+		assert.Equal(t, moment, b.moment(n, 5), "in every run")
+		last, seen[moment] = moment, true
+	}
+	assert.Len(t, seen, 5)
+	assert.Zero(t, Beats{}.moment(3, 5), "all at once")
+}
+
+func TestAHeartbeatIsThatOfAnUnchangedAgentUnlessItSaysMore(t *testing.T) {
+	agents := &Agents{api: &API{SystemNamespace: "cattle-fleet-system"}}
+	pulse := func(checkin time.Duration) map[string]any {
+		var patch []map[string]any
+		require.NoError(t, json.Unmarshal(agents.pulse(checkin), &patch))
+		require.Len(t, patch, 1)
+		assert.Equal(t, "add", patch[0]["op"])
+		assert.Equal(t, "/status/agent", patch[0]["path"])
+		return patch[0]["value"].(map[string]any)
+	}
+	plain := pulse(0)
+	seen, err := time.Parse(time.RFC3339, plain["lastSeen"].(string))
+	require.NoError(t, err)
+	assert.WithinDuration(t, time.Now(), seen, time.Minute)
+	assert.Equal(t, "cattle-fleet-system", plain["namespace"])
+	assert.Len(t, plain, 2)
+	assert.Equal(t, "15m0s", pulse(15 * time.Minute)["checkinInterval"])
+}
+
+func TestNumbers(t *testing.T) {
+	assert.Equal(t, []int{3, 4}, Numbers(3, 2))
+	assert.Empty(t, Numbers(3, 0))
+}
+
+func TestSilenceAcceptsAndSaysNothing(t *testing.T) {
+	silence, err := NewSilence()
+	require.NoError(t, err)
+	kubeconfig, err := silence.Kubeconfig()
+	require.NoError(t, err)
+	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+	require.NoError(t, err)
+	address := config.Host[len("https://"):]
+
+	connection, err := net.Dial("tcp", address)
+	require.NoError(t, err)
+	defer connection.Close()
+	_, err = connection.Write([]byte("hello"))
+	require.NoError(t, err)
+	require.NoError(t, connection.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+	_, err = connection.Read(make([]byte, 1))
+	var timeout net.Error
+	require.ErrorAs(t, err, &timeout)
+	assert.True(t, timeout.Timeout())
+
+	silence.Close()
+	require.NoError(t, connection.SetReadDeadline(time.Now().Add(time.Minute)))
+	_, err = connection.Read(make([]byte, 1))
+	require.Error(t, err, "it ends with the silence")
+}
