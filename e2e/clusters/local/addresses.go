@@ -4,10 +4,9 @@ import "fmt"
 
 // The network of a provider: a private one that only this machine knows, with one address per cluster.
 const (
-	machineAddress = "10.99.0.1"
-	networkBits    = 24
-	firstNode      = 10
-	maxClusters    = 50
+	networkBits = 24
+	firstNode   = 10
+	maxClusters = 50
 )
 
 // Ports of a node that are reached from outside of it.
@@ -19,10 +18,11 @@ const (
 // addresses are those of the cluster with the given number, counted from 0. Services and pods of two clusters never share
 // an address, so that a packet in a log belongs to one of them.
 type addresses struct {
+	lane   lane
 	number int
 }
 
-func (a addresses) node() string      { return fmt.Sprintf("10.99.0.%d", firstNode+a.number) }
+func (a addresses) node() string      { return a.lane.address(firstNode + a.number) }
 func (a addresses) services() string  { return fmt.Sprintf("10.%d.0.0/24", 100+a.number) }
 func (a addresses) serviceIP() string { return fmt.Sprintf("10.%d.0.1", 100+a.number) }
 func (a addresses) pods() string      { return fmt.Sprintf("10.%d.0.0/24", 200+a.number) }

@@ -14,9 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// cgroupPrefix begins the name of every cgroup of ours. They are directly below the root, where a kubelet looks for its own.
-const cgroupPrefix = "muster-e2e-"
-
 const cgroupMount = "/sys/fs/cgroup"
 
 // hierarchy is where the cgroups of this machine are: one tree with all controllers in it (version 2), or one tree for each
@@ -98,11 +95,11 @@ func inherit(tree, name string) error {
 	return nil
 }
 
-// left are the names of all cgroups of ours that exist in any tree.
-func (h hierarchy) left() []string {
+// left are the names of all cgroups that begin so and exist in any tree.
+func (h hierarchy) left(prefix string) []string {
 	var all []string
 	for _, tree := range h.trees {
-		found, _ := filepath.Glob(filepath.Join(tree, cgroupPrefix+"*"))
+		found, _ := filepath.Glob(filepath.Join(tree, prefix+"*"))
 		for _, path := range found {
 			all = append(all, filepath.Base(path))
 		}

@@ -143,7 +143,7 @@ func takeStock(t *testing.T) stock {
 	require.NoError(t, err)
 	hierarchy, err := findHierarchy(cgroupMount)
 	require.NoError(t, err)
-	s := stock{ours: hierarchy.left(), theirs: append(strangers(t), strings.Split(string(mounts), "\n")...)}
+	s := stock{ours: hierarchy.left("muster-e2e"), theirs: append(strangers(t), strings.Split(string(mounts), "\n")...)}
 	s.ours = append(s.ours, strings.Split(output(t, "ip", "-brief", "link")+output(t, "iptables-save"), "\n")...)
 	for _, dir := range []string{"/run", "/var/lib", "/var/log", "/etc/cni/net.d", "/run/netns"} {
 		entries, _ := os.ReadDir(dir)
@@ -151,7 +151,7 @@ func takeStock(t *testing.T) stock {
 			s.ours = append(s.ours, filepath.Join(dir, entry.Name()))
 		}
 	}
-	s.ours = slices.DeleteFunc(s.ours, func(path string) bool { return path == lockFile || path == "/run/xtables.lock" })
+	s.ours = slices.DeleteFunc(s.ours, func(path string) bool { return slices.Contains(lockFiles(), path) || path == "/run/xtables.lock" })
 	return s
 }
 

@@ -1,48 +1,69 @@
 package local
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 	"syscall"
+	"time"
+
+	"github.com/muster-fleet/muster/internal/await"
 )
 
-// lockFile is held by the one process of this machine that has clusters: network, cgroups and addresses have fixed names.
-// It says which folder the clusters are in, for the next owner to clean up after one that was killed.
-const lockFile = "/run/muster-e2e.lock"
-
-// lock is the machine for ourselves. The kernel releases it with the process.
+// lock is a lane of this machine for ourselves. The kernel releases it with the process.
 type lock struct {
+	lane lane
 	file *os.File
 }
 
-// acquire waits until nobody else has clusters on this machine.
-func acquire(path string, log io.Writer) (*lock, error) {
+// lockFiles are those of all lanes.
+func lockFiles() (files []string) {
+	for l := range lane(lanes) {
+		files = append(files, l.lockFile())
+	}
+	return files
+}
+
+// acquire takes the first lane that nobody has, given their lock files, and waits for one where there is none.
+func acquire(files []string, log io.Writer) (taken *lock, err error) {
+	pace, waits := await.Pace{First: 200 * time.Millisecond, Most: time.Second}, false
+	ended := pace.Until(context.Background(), func(context.Context) (bool, string) {
+		if taken, err = takeAny(files); taken == nil && err == nil && !waits {
+			waits = true
+			fmt.Fprintf(log, "other processes have clusters on this machine (%s): waiting for the end of one\n", strings.Join(files, ", "))
+		}
+		return taken != nil || err != nil, "all are taken"
+	})
+	return taken, errors.Join(err, ended)
+}
+
+// takeAny returns nil when all are taken.
+func takeAny(files []string) (*lock, error) {
+	for l, file := range files {
+		if taken, err := take(lane(l), file); taken != nil || err != nil {
+			return taken, err
+		}
+	}
+	return nil, nil //nolint:nilnil // nothing is wrong with it
+}
+
+// take returns nil when somebody else has the lane.
+func take(l lane, path string) (*lock, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		fmt.Fprintf(log, "another process has clusters on this machine (%s): waiting for its end\n", path)
-		err = flock(file)
+		return nil, file.Close()
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), file.Close())
 	}
-	return &lock{file: file}, nil
-}
-
-// flock waits for the lock. Go's own signals, which it sends to its threads all the time, interrupt that.
-func flock(file *os.File) error {
-	for {
-		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX)
-		if !errors.Is(err, syscall.EINTR) {
-			return err
-		}
-	}
+	return &lock{lane: l, file: file}, nil
 }
 
 // folder is that of the last owner, or empty when it ended in order.
@@ -56,7 +77,7 @@ func (l *lock) keep(folder string) error {
 	return os.WriteFile(l.file.Name(), []byte(folder+"\n"), 0o600)
 }
 
-// release gives the machine to the next one. What is left to clean up is then nothing.
+// release gives the lane to the next one. What is left to clean up is then nothing.
 func (l *lock) release() error {
 	return errors.Join(l.file.Truncate(0), l.file.Close())
 }

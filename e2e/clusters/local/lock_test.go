@@ -10,21 +10,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTheMachineHasOneOwnerAtATime(t *testing.T) {
+func TestALaneHasOneOwnerAtATime(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "lock")
-	first, err := acquire(file, io.Discard)
+	first, err := acquire([]string{file}, io.Discard)
 	require.NoError(t, err)
 	require.NoError(t, first.keep("/somewhere"))
 
 	said := make(chan string, 10)
 	second := make(chan *lock)
 	go func() {
-		l, err := acquire(file, lines(said))
+		l, err := acquire([]string{file}, lines(said))
 		if err == nil {
 			second <- l
 		}
 	}()
-	require.Contains(t, <-said, "another process has clusters")
+	require.Contains(t, <-said, "other processes have clusters")
 	select {
 	case <-second:
 		t.Fatal("two owners at a time")
@@ -43,14 +43,28 @@ func TestTheMachineHasOneOwnerAtATime(t *testing.T) {
 	}
 }
 
+func TestTwoOwnersHaveALaneEach(t *testing.T) {
+	dir := t.TempDir()
+	files := []string{filepath.Join(dir, "0"), filepath.Join(dir, "1")}
+	for want := range lane(2) {
+		l, err := acquire(files, io.Discard)
+		require.NoError(t, err)
+		defer l.file.Close()
+		require.Equal(t, want, l.lane)
+	}
+	third, err := takeAny(files)
+	require.NoError(t, err)
+	require.Nil(t, third)
+}
+
 func TestTheNextOwnerKnowsTheFolderOfOneThatWasKilled(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "lock")
-	killed, err := acquire(file, io.Discard)
+	killed, err := acquire([]string{file}, io.Discard)
 	require.NoError(t, err)
 	require.NoError(t, killed.keep("/tmp/"+folderName+"-1"))
 	require.NoError(t, killed.file.Close()) // all that the kernel does for it
 
-	next, err := acquire(file, io.Discard)
+	next, err := acquire([]string{file}, io.Discard)
 	require.NoError(t, err)
 	defer next.file.Close()
 	folder, err := next.folder()
@@ -60,7 +74,7 @@ func TestTheNextOwnerKnowsTheFolderOfOneThatWasKilled(t *testing.T) {
 }
 
 func TestALockThatCannotBeMadeIsAnError(t *testing.T) {
-	_, err := acquire("/proc/nowhere/lock", io.Discard)
+	_, err := acquire([]string{"/proc/nowhere/lock"}, io.Discard)
 	require.ErrorContains(t, err, "/proc/nowhere/lock")
 }
 

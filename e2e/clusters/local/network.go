@@ -3,7 +3,6 @@ package local
 import (
 	"context"
 	"fmt"
-	"net"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -16,19 +15,17 @@ import (
 // namespaces are those of every machine of ours: with its first process it ends as a whole.
 const namespaces = syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWNET
 
-// Names of the cable between this machine and the switch, and of the switch's bridge.
-const (
-	cable  = "muster-e2e"
-	bridge = "bridge"
-)
+// bridge is what the switch's bridge is called.
+const bridge = "bridge"
 
 // network is the switch that nodes are plugged into. It is a machine of its own: whatever rules this machine has for packets
 // that pass through it, those between clusters do not, and with its first process all of it ends.
 type network struct {
+	lane    lane
 	process *process.Process
 }
 
-func startNetwork(ctx context.Context, dir, initProgram string) (*network, error) {
+func startNetwork(ctx context.Context, l lane, dir, initProgram string) (*network, error) {
 	file := filepath.Join(dir, "switch.json")
 	if err := (machine.Spec{Hostname: "switch"}).Write(file); err != nil {
 		return nil, err
@@ -39,7 +36,7 @@ func startNetwork(ctx context.Context, dir, initProgram string) (*network, error
 	if err != nil {
 		return nil, err
 	}
-	n := &network{process: p}
+	n := &network{lane: l, process: p}
 	if err := runAll(ctx, n.commands()); err != nil {
 		n.stop()
 		return nil, fmt.Errorf("network of the clusters: %w", err)
@@ -48,13 +45,13 @@ func startNetwork(ctx context.Context, dir, initProgram string) (*network, error
 }
 
 func (n *network) commands() [][]string {
-	pid := n.process.Pid()
+	pid, cable := n.process.Pid(), n.lane.cable()
 	return [][]string{
 		inNetwork(pid, "ip", "link", "add", bridge, "type", "bridge"),
 		inNetwork(pid, "ip", "link", "set", bridge, "up"),
 		{"ip", "link", "add", cable, "type", "veth", "peer", "name", "uplink", "netns", strconv.Itoa(pid)},
 		inNetwork(pid, "ip", "link", "set", "uplink", "master", bridge, "up"),
-		{"ip", "addr", "add", machineAddress + "/" + strconv.Itoa(networkBits), "dev", cable},
+		{"ip", "addr", "add", n.lane.machine() + "/" + strconv.Itoa(networkBits), "dev", cable},
 		{"ip", "link", "set", cable, "up"},
 	}
 }
@@ -86,8 +83,6 @@ func (n *network) unplug(ctx context.Context, a addresses) error {
 // stop ends the network. The kernel takes interfaces away some time after their namespace is gone; the one of this machine is
 // taken away here, so that it is gone on return.
 func (n *network) stop() {
-	if _, err := net.InterfaceByName(cable); err == nil {
-		_, _ = command.Run(context.Background(), nil, "ip", "link", "delete", cable)
-	}
+	n.lane.removeCable(context.Background())
 	n.process.Kill()
 }

@@ -28,7 +28,7 @@ type system struct {
 }
 
 func (n node) name() string   { return n.cluster + "-node" }
-func (n node) cgroup() string { return "/" + cgroupPrefix + n.cluster }
+func (n node) cgroup() string { return "/" + n.lane.cgroups() + n.cluster }
 
 // Names inside the folder of a node.
 const (
@@ -101,7 +101,7 @@ func (n node) network() [][]string {
 		{"ip", "link", "set", "lo", "up"},
 		{"ip", "addr", "add", n.node() + "/" + strconv.Itoa(networkBits), "dev", linkName},
 		{"ip", "link", "set", linkName, "up"},
-		{"ip", "route", "add", "default", "via", machineAddress},
+		{"ip", "route", "add", "default", "via", n.lane.machine()},
 	}
 }
 

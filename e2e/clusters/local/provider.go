@@ -37,14 +37,14 @@ type provider struct {
 	closed   bool
 }
 
-// New prepares this machine for clusters. Only one process of a machine can have clusters: New waits until no other has, and
-// removes what one that was killed has left.
+// New prepares this machine for clusters. Two processes of a machine can have clusters at a time: New waits while two others have,
+// and removes what those that were killed have left.
 func New(o Options) (clusters.Provider, error) {
 	o, err := o.complete()
 	if err != nil {
 		return nil, err
 	}
-	lock, err := acquire(lockFile, o.Log)
+	lock, err := acquire(lockFiles(), o.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func (p *provider) prepare() error {
 		return err
 	}
 	var err error
-	p.network, err = startNetwork(ctx, p.dir, filepath.Join(p.system.helpers, "init"))
+	p.network, err = startNetwork(ctx, p.lock.lane, p.dir, filepath.Join(p.system.helpers, "init"))
 	return err
 }
 
@@ -136,7 +136,7 @@ func (p *provider) add(name string) (*cluster, error) {
 		return nil, fmt.Errorf("cluster %q: there are no addresses for more than %d clusters", name, maxClusters)
 	}
 	c := newCluster(p, node{
-		addresses: addresses{number: len(p.clusters)}, cluster: name, dir: filepath.Join(p.dir, name), system: p.system,
+		addresses: addresses{lane: p.lock.lane, number: len(p.clusters)}, cluster: name, dir: filepath.Join(p.dir, name), system: p.system,
 	})
 	p.clusters = append(p.clusters, c)
 	return c, nil
