@@ -42,7 +42,7 @@ func (p *pass) judge(context.Context) outcome.Outcome {
 	p.noteApproval(judgement.Approval)
 	switch {
 	case judgement.Refuse != nil:
-		return refused(judgement.Refuse)
+		return refused(judgement.Refuse).In(p.lostIn)
 	case judgement.Wait != nil:
 		return waiting(judgement.Wait).Told()
 	}
@@ -68,15 +68,34 @@ func (p *pass) isHeld() (held, certain bool, err error) {
 		if p.fresh.IsStale(r) {
 			return false, false, nil
 		}
-		held = held || r.Status.Granted && r.DeletionTimestamp == nil && p.hasAnswer(r)
+		held = held || r.Status.Granted && r.DeletionTimestamp == nil && p.waitsForItsAgent(r)
 	}
 	return held, true, nil
 }
 
-func (h *handler) hasAnswer(request *fleet.ClusterRegistration) bool {
+// lostAfter is how long an agent may be silent that was given its credential. The first thing it does with it is to check in.
+const lostAfter = 5 * time.Minute
+
+// waitsForItsAgent says whether the answer to a granted request still lies on the hub for an agent that may come for it, or has.
+func (p *pass) waitsForItsAgent(request *fleet.ClusterRegistration) bool {
 	name := registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
-	answer, err := h.secrets.Get(h.RegistrationNamespace(), name)
-	return err == nil && isFor(answer, request)
+	answer, err := p.secrets.Get(p.RegistrationNamespace(), name)
+	if err != nil || !isFor(answer, request) {
+		return false
+	}
+	if !p.mayBeOfOneAgent(request) {
+		return true
+	}
+	p.lostIn = max(lostAfter-p.Clock.Since(answer.CreationTimestamp.Time), 0)
+	return p.lostIn > 0
+}
+
+// mayBeOfOneAgent says whether an earlier request may be one that an agent has lost, which was stopped before it had stored the
+// answer: it came with the same token. Whoever holds that could read the answer anyway, so this gives nobody more than he has.
+// An agent that renews its credential remembers its request, and loses none.
+func (p *pass) mayBeOfOneAgent(earlier *fleet.ClusterRegistration) bool {
+	origin := registration.OriginOf(earlier, p.recording())
+	return p.origin.Proved() && origin.Proved() && origin.Creator == p.origin.Creator && !renews(p.request) && !renews(earlier)
 }
 
 // noteApproval keeps condition Approved, which is there only where somebody is asked.

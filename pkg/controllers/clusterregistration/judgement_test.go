@@ -84,6 +84,49 @@ func TestAPassJudgesByWhatIsSoNow(t *testing.T) {
 	}
 }
 
+// An agent of another release that is stopped before it has stored its credential comes back with another request.
+func TestAnAnswerThatAnAgentMayHaveLostKeepsItOutForMinutes(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		age    time.Duration
+		change func(p *pass, earlier *fleet.ClusterRegistration)
+		want   string
+		again  time.Duration
+	}{
+		{"of a moment ago", time.Minute, nil, "False ClientIDInUse", lostAfter - time.Minute},
+		{"of five minutes ago", lostAfter, nil, "True ", 0},
+		{"its agent was heard of", lostAfter, func(p *pass, _ *fleet.ClusterRegistration) { p.cluster.Status.Agent.LastSeen = metav1.NewTime(noon) }, "False ClientIDInUse", 0},
+		{"with another token", lostAfter, func(_ *pass, earlier *fleet.ClusterRegistration) {
+			earlier.Annotations[fleet.CreatorAnnotation] = tokenUser + "-other"
+		}, "False ClientIDInUse", 0},
+		{"nobody knows with which token", lostAfter, func(p *pass, _ *fleet.ClusterRegistration) { p.Admission = &recorded{missing: "x"} }, "False ClientIDInUse", 0},
+		{"from before anybody recorded it", lostAfter, func(_ *pass, earlier *fleet.ClusterRegistration) {
+			earlier.CreationTimestamp = metav1.NewTime(noon.Add(-1))
+		}, "False ClientIDInUse", 0},
+		{"of an agent that loses nothing", lostAfter, func(_ *pass, earlier *fleet.ClusterRegistration) {
+			earlier.Annotations[registration.RenewalAnnotation] = "true"
+		}, "False ClientIDInUse", 0},
+		{"this is another agent", lostAfter, func(p *pass, _ *fleet.ClusterRegistration) {
+			p.request.Annotations[registration.RenewalAnnotation] = "true"
+		}, "False ClientIDInUse", 0},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			p := judged()
+			delete(p.request.Annotations, registration.RenewalAnnotation)
+			earlier, answer := p.earlier()
+			answer.CreationTimestamp = metav1.NewTime(noon.Add(-row.age))
+			if row.change != nil {
+				row.change(p, earlier)
+			}
+			p.cache, p.secrets = requestsOf{all: []*fleet.ClusterRegistration{p.request, earlier}}, secretsOf{all: []*corev1.Secret{answer}}
+			require.True(t, p.proveOrigin(t.Context()).IsDone())
+			out := p.judge(t.Context())
+			assert.Equal(t, row.want, text(out))
+			assert.Equal(t, row.again, out.After)
+		})
+	}
+}
+
 func TestNobodyIsJudgedByHalfAPicture(t *testing.T) {
 	p := judged()
 	require.True(t, p.proveOrigin(t.Context()).IsDone())

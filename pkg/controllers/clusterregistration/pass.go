@@ -2,6 +2,7 @@ package clusterregistration
 
 import (
 	"context"
+	"time"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
@@ -22,6 +23,7 @@ type pass struct {
 	origin     registration.Origin             // who created the request
 
 	approval *outcome.Transition // of condition Approved
+	lostIn   time.Duration       // when an answer that keeps the identity counts as lost; 0 where none will
 }
 
 func (p *pass) run(ctx context.Context) outcome.Outcome {
