@@ -105,7 +105,7 @@ func Bill(all []Sent) map[string]int {
 		kind := parts[len(parts)-1]
 		for _, resource := range []string{
 			"clusterrolebindings", "rolebindings", "roles", "token", "serviceaccounts", "secrets", "events",
-			"clusterregistrationtokens", "clusterregistrations", "clusters", "namespaces",
+			"clusterregistrationtokens", "clusterregistrations", "clusters", "bundledeployments", "bundles", "namespaces",
 		} {
 			if slices.Contains(parts, resource) {
 				kind = resource

@@ -20,7 +20,7 @@ func TestAnImportGoesOnTheMomentTheHubSeesTheTokensSecret(t *testing.T) {
 	lag.Begin()
 	s.cluster()
 	hub.WaitCondition(t, testenv.KindToken, s.ns, "import-token-"+object, fleet.ConditionReady, "True")
-	hub.ClusterCondition(t, s.ns, object, fleet.ConditionImported, "Unknown WaitingForToken")
+	hub.ClusterCondition(t, s.ns, object, fleet.ConditionImported, "Unknown Importing")
 	lag.End()
 	testenv.Eventually(t, func() (bool, string) {
 		got := hub.ConditionOf(testenv.KindCluster, s.ns, object, fleet.ConditionImported)

@@ -123,6 +123,24 @@ func (s *stage) awaitDeployment(t *testing.T, cluster string) {
 
 const forever = time.Hour
 
+// A hub may be uninstalled the moment its last Cluster is gone. Nobody would take its finalizer off the agent's Bundle then, and the
+// workspace could never be deleted.
+func TestTheBundleOfTheAgentIsGoneBeforeItsCluster(t *testing.T) {
+	s := newStage(t, graceOf(forever))
+	name := s.Register(t, s.Token(t, "tok"), "last", "random").Request.Status.ClusterName
+	s.checksIn(t, name, testenv.SystemNamespace)
+	s.awaitDeployment(t, name)
+	bundles := s.Hub.Fleet.Bundles(s.Namespace)
+	require.Contains(t, testenv.RequireThere(t, bundles.Get, registration.AgentBundleName(name)).Finalizers, fleet.BundleFinalizer)
+
+	s.DeleteCluster(t, name)
+	s.requireAsked(t, name)
+	s.saysFarewell(t, name)
+	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", name)
+	_, err := bundles.Get(t.Context(), registration.AgentBundleName(name), metav1.GetOptions{})
+	assert.True(t, apierrors.IsNotFound(err), "%v", err)
+}
+
 func TestADeletedClusterAsksItsAgentToLeaveAndTakesEverythingAlong(t *testing.T) {
 	s := newStage(t, graceOf(forever))
 	values := s.Token(t, "tok")

@@ -120,11 +120,19 @@ func (s *Step) unasked(ctx context.Context, b *fleet.Bundle, all []*fleet.Bundle
 	if !agentspec.IsBundle(b) {
 		return all, nil
 	}
+	left := s.withoutLeaving(all, false)
+	if len(left) == 0 {
+		return nil, nil
+	}
 	withNamespace, err := leaving.WithNamespace(ctx, s.Kubernetes, b.Namespace)
+	return s.withoutLeaving(left, withNamespace), err
+}
+
+func (s *Step) withoutLeaving(all []*fleet.BundleDeployment, withNamespace bool) []*fleet.BundleDeployment {
 	return slices.DeleteFunc(slices.Clone(all), func(d *fleet.BundleDeployment) bool {
 		clusters, _ := s.known.GetByIndex(byClusterNamespace, d.Namespace)
 		return slices.ContainsFunc(clusters, func(c *fleet.Cluster) bool { return leaving.Is(c, withNamespace) })
-	}), err
+	})
 }
 
 // announcement is what of a Bundle concerns Clusters.

@@ -158,8 +158,9 @@ func (p *pass) ensureToken() (*registration.Values, outcome.Outcome) {
 	return &values, outcome.Done("", "")
 }
 
-// tokenPatience is how old a token gets that cannot be used yet before the status says that the import waits for it.
-const tokenPatience = 5 * time.Second
+// tokenPatience is how old a token gets that cannot be used yet before the status says that the import waits for it. Most are ready
+// within milliseconds, and where hundreds are made at once a write for each would delay them all.
+const tokenPatience = 30 * time.Second
 
 func (p *pass) awaitToken(token *fleet.ClusterRegistrationToken) outcome.Outcome {
 	if left := tokenPatience - p.Clock.Since(token.CreationTimestamp.Time); left > 0 {

@@ -114,6 +114,14 @@ func (p *pool) last(key types.NamespacedName, inputs string) (last attempt, know
 	return attempt{}, false
 }
 
+// busy says whether a call is under way.
+func (p *pool) busy(key types.NamespacedName) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	a := p.attempts[key]
+	return a != nil && a.running
+}
+
 // settled says whether nothing is to be done: it worked, or it is too early to try again.
 func (p *pool) settled(a *attempt) bool {
 	return a.result.failure == nil || p.clock.Now().Before(a.retryAt)

@@ -44,10 +44,12 @@ func TestAnImportThatFailedIsPreparedAnew(t *testing.T) {
 
 	m.fault = nil
 	o.clock.Step(o.Reconcile(t.Context(), c).After)
+	o.reads()
 	o.Reconcile(t.Context(), c)
 	o.pool.wait()
 	require.True(t, o.Reconcile(t.Context(), c).IsDone())
-	assert.Positive(t, o.reads())
+	assert.Equal(t, 1, o.reads(), "for the call and its result")
+	assert.Nil(t, o.prepared.of(clusterKey("c"), "u/1").secret)
 }
 
 func TestASecretThatChangesMeanwhileIsReadAgain(t *testing.T) {

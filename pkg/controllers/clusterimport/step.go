@@ -34,9 +34,9 @@ func (s *Step) Forget(key string) {
 
 // Reconcile imports the Cluster if anything asks for it.
 func (s *Step) Reconcile(ctx context.Context, cluster *fleet.Cluster) outcome.Outcome {
-	out := s.reconcile(ctx, cluster)
-	if !out.IsWait() {
-		s.prepared.drop(types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name})
+	out, key := s.reconcile(ctx, cluster), types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}
+	if !out.IsWait() && !s.pool.busy(key) {
+		s.prepared.drop(key)
 	}
 	return out
 }

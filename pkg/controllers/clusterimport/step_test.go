@@ -59,7 +59,7 @@ func TestImportRunsThroughAndIsRecorded(t *testing.T) {
 	assert.True(t, first.IsWait(), "no worker waits for a member")
 	out := o.until(t, c)
 	require.True(t, out.IsDone(), out.Message)
-	assert.NotEmpty(t, m.requests)
+	assert.Len(t, m.requests, 11, "a greeting, nine objects, and a look for a credential of an agent of another release")
 
 	s := c.Status
 	assert.Equal(t, ptr.To(int64(0)), s.AgentDeployedGeneration)

@@ -1,0 +1,99 @@
+package costs
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// deletion is what the hub sends from the deletion of a Cluster until nothing is left of it; meanwhile is done when it has begun.
+func (s *stage) deletion(t *testing.T, r *testenv.Recorder, cluster string, meanwhile func()) []testenv.Sent {
+	t.Helper()
+	r.Settle(t)
+	s.DeleteCluster(t, cluster)
+	meanwhile()
+	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", cluster)
+	testenv.RequireGone(t, s.Hub.Kubernetes.CoreV1().Namespaces().Get, "Namespace", registration.ClusterNamespace(s.Namespace, cluster))
+	all := r.Settle(t)
+	writes, reads, failures := testenv.Totals(all)
+	t.Logf("the deletion of Cluster %s: %d writes, %d reads, %d of them refused: %v", cluster, writes, reads, failures, testenv.Bill(all))
+	return all
+}
+
+func nothing() {}
+
+// mostOfADeletion has room for what Kubernetes has removed a moment before, so that the hub is told that it is gone.
+const mostOfADeletion = 14
+
+// requireRemoval holds a deletion against what goes. Kubernetes removes some of it first, now and then.
+func requireRemoval(t *testing.T, all []testenv.Sent, most map[string]int) {
+	t.Helper()
+	assert.LessOrEqual(t, len(all), mostOfADeletion)
+	cost := testenv.Bill(slices.DeleteFunc(slices.Clone(all), func(s testenv.Sent) bool { return s.Code == http.StatusNotFound }))
+	for line, n := range cost {
+		assert.LessOrEqual(t, n, most[strings.TrimSuffix(line, " 2xx")], "%s: %v", line, cost)
+	}
+}
+
+// rightsOfARequest are what a request was given, but for what goes by itself.
+func rightsOfARequest() map[string]int {
+	return map[string]int{
+		"DELETE clusterregistrations": 1, "DELETE namespaces": 1, "PATCH clusters": 1,
+		"DELETE serviceaccounts": 1, "DELETE roles": 2, "DELETE rolebindings": 2, "DELETE clusterrolebindings": 1, "DELETE secrets": 1,
+	}
+}
+
+func TestADeletionReadsNothing(t *testing.T) {
+	r := &testenv.Recorder{}
+	s := newStage(t, r.Wrap)
+	values := s.Token(t, "tok")
+	for n := range 3 {
+		name := s.Register(t, values, fmt.Sprintf("edge-%d", n), "random").Request.Status.ClusterName
+		requireRemoval(t, s.deletion(t, r, name, nothing), rightsOfARequest())
+	}
+}
+
+func TestADeletionWithAnAgentThatLeavesCostsItsBundleMore(t *testing.T) {
+	r := &testenv.Recorder{}
+	s := newStage(t, r.Wrap)
+	name := s.Register(t, s.Token(t, "tok"), "edge", "random").Request.Status.ClusterName
+	s.Beat(t, name, fleet.AgentStatus{LastSeen: metav1.NewTime(time.Now()), Namespace: testenv.SystemNamespace, Generation: "managed/0"})
+	s.Hub.ClusterCondition(t, s.Namespace, name, fleet.ConditionConnected, "True")
+	deployments, bundle := s.Hub.Fleet.BundleDeployments(registration.ClusterNamespace(s.Namespace, name)), registration.AgentBundleName(name)
+	testenv.EventuallyThere(t, deployments.Get, bundle)
+	most := rightsOfARequest()
+	most["PATCH bundledeployments"] = 1 // the question
+	most["PATCH clusters/status"] = 1   // that the agent is waited for
+	most["DELETE bundles"], most["PATCH bundles"] = 1, 1
+
+	requireRemoval(t, s.deletion(t, r, name, func() {
+		testenv.Eventually(t, func() (bool, string) {
+			d, err := deployments.Get(t.Context(), bundle, metav1.GetOptions{})
+			return err == nil && d.Annotations[fleet.FarewellAnnotation] != "", fmt.Sprint("not asked: ", err)
+		})
+		_, err := deployments.Patch(t.Context(), bundle, types.MergePatchType,
+			[]byte(`{"status":{"conditions":[{"type":"Farewell","status":"True"}]}}`), metav1.PatchOptions{}, "status")
+		require.NoError(t, err)
+	}), most)
+}
+
+func TestTheDeletionOfAnImportedClusterReadsItsKubeconfig(t *testing.T) {
+	r := &testenv.Recorder{}
+	s := newStage(t, r.Wrap)
+	s.ImportInto(t, "m", s.Member.Namespace(t))
+	requireRemoval(t, s.deletion(t, r, "m", nothing), map[string]int{
+		"GET secrets": 1, "PATCH clusters/status": 1, "PATCH clusters": 1, "DELETE namespaces": 1,
+	})
+}
