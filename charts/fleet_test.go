@@ -122,7 +122,7 @@ func TestHubConfigNamesTheVersionItIsFor(t *testing.T) {
 
 func TestHubWithoutBootstrapHasNoIdentityWithEveryRight(t *testing.T) {
 	rendered := renderHub(t, "bootstrap: {enabled: false}")
-	assert.NotContains(t, join(rendered), "fleet-controller-bootstrap")
+	assert.NotContains(t, join(rendered), "name: fleet-controller-bootstrap")
 	assert.Equal(t, []string{"fleetcontroller", "--disable-bootstrap"}, hubDeployment(t, rendered).Spec.Template.Spec.Containers[0].Command)
 }
 
