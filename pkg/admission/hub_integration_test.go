@@ -27,7 +27,6 @@ func issued() map[string]bool {
 		"clusterrole-aggregation-controller": false,
 		registration.BootstrapAccount:        false, // of another namespace
 		"x-" + uid + "-y":                    false,
-		strings.ToUpper("token-" + uid):      false,
 	}
 }
 

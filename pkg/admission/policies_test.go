@@ -33,17 +33,19 @@ func names(policies []*unstructured.Unstructured) []string {
 
 func TestThePoliciesAreThoseTheAPIServerTakes(t *testing.T) {
 	const group = "admissionregistration.k8s.io/"
-	agents := []string{
+	always := []string{
+		group + "v1 ValidatingAdmissionPolicy fleet-registration-request", group + "v1 ValidatingAdmissionPolicyBinding fleet-registration-request",
+		group + "v1 ValidatingAdmissionPolicy fleet-controller-token", group + "v1 ValidatingAdmissionPolicyBinding fleet-controller-token",
 		group + "v1 ValidatingAdmissionPolicy fleet-agent-status", group + "v1 ValidatingAdmissionPolicyBinding fleet-agent-status",
 		group + "v1 ValidatingAdmissionPolicy fleet-agent-token", group + "v1 ValidatingAdmissionPolicyBinding fleet-agent-token",
 	}
-	assert.Equal(t, agents, names(objects(t, "")), "a request that nobody records must not be refused for that")
+	assert.Equal(t, always, names(objects(t, "")), "a request that nobody records must not be refused for that")
 	for _, version := range []string{"v1", "v1beta1"} {
 		assert.ElementsMatch(t, append([]string{
 			group + version + " MutatingAdmissionPolicy fleet-registration-creator", group + version + " MutatingAdmissionPolicyBinding fleet-registration-creator",
 			group + version + " MutatingAdmissionPolicy fleet-agent-token", group + version + " MutatingAdmissionPolicyBinding fleet-agent-token",
 			group + "v1 ValidatingAdmissionPolicy fleet-registration-creator", group + "v1 ValidatingAdmissionPolicyBinding fleet-registration-creator",
-		}, agents...), names(objects(t, version)))
+		}, always...), names(objects(t, version)))
 	}
 }
 
