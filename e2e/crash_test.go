@@ -12,7 +12,7 @@ import (
 )
 
 func TestTheMemberLosesPower(t *testing.T) {
-	s := begin(t)
+	s := beginAlone(t)
 	s.workspace()
 	m, request := s.settled("m")
 	s.step("the member loses power", func() { s.crash(s.member) })
@@ -25,7 +25,7 @@ func TestTheMemberLosesPower(t *testing.T) {
 }
 
 func TestTheHubLosesPower(t *testing.T) {
-	s := begin(t)
+	s := beginAlone(t)
 	s.workspace()
 	m, request := s.settled("m")
 	var late *enrolled

@@ -14,7 +14,6 @@ import (
 )
 
 func TestADeletedClusterLeavesNothing(t *testing.T) {
-	t.Parallel()
 	s := begin(t)
 	s.workspace()
 	m, _ := s.settled("m")

@@ -19,7 +19,6 @@ import (
 )
 
 func TestATokenExpires(t *testing.T) {
-	t.Parallel()
 	s := begin(t)
 	s.takeChart()
 	s.workspace()

@@ -34,7 +34,7 @@ func (c *cluster) way() (way, error) {
 
 // values of the chart fleet, as a person gives them.
 func (s *suite) hubValues(w way, tag string, more ...string) ([]string, error) {
-	ca, err := s.file("ca.pem", w.ca)
+	ca, err := s.file(s.hub.Name()+"-ca.pem", w.ca)
 	if err != nil {
 		return nil, err
 	}

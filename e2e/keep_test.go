@@ -8,23 +8,25 @@ import (
 )
 
 // wait keeps the clusters for somebody who wants to look around, until they interrupt it.
-func (s *suite) wait(stop context.Context) {
+func (s *suites) wait(stop context.Context) {
 	if !s.options.keep {
 		return
 	}
 	s.setAtEnd()
-	fmt.Printf("\ne2e: the clusters stay until you press Ctrl-C:\n  export KUBECONFIG=%s\n  export KUBECONFIG=%s\n",
-		s.hub.Kubeconfig(), s.member.Kubeconfig())
+	fmt.Printf("\ne2e: the clusters stay until you press Ctrl-C:\n")
+	for _, pair := range s.started() {
+		fmt.Printf("  export KUBECONFIG=%s\n  export KUBECONFIG=%s\n", pair.hub.Kubeconfig(), pair.member.Kubeconfig())
+	}
 	<-stop.Done()
 }
 
-func (s *suite) setAtEnd() {
+func (s *suites) setAtEnd() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.atEnd = true
 }
 
-func (s *suite) isAtEnd() bool {
+func (s *suites) isAtEnd() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.atEnd

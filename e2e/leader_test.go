@@ -18,7 +18,7 @@ import (
 const hubLease = "fleet-agentmanagement-lock"
 
 func TestOneOfTwoHubsIsLost(t *testing.T) {
-	s := begin(t)
+	s := beginAlone(t)
 	s.workspace()
 	m, _ := s.settled("m")
 	s.step("a person wants two hubs", func() {

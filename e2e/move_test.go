@@ -16,7 +16,7 @@ import (
 )
 
 func TestTheHubGetsAnotherAddressAndCA(t *testing.T) {
-	s := begin(t)
+	s := beginAlone(t)
 	s.workspace()
 	m, request := s.settled("m")
 	old, err := s.hub.way()
@@ -93,7 +93,6 @@ func (s *scene) moveHub(ctx context.Context, w way) error {
 }
 
 func TestTheAgentMovesToAnotherNamespace(t *testing.T) {
-	t.Parallel()
 	s := begin(t)
 	s.workspace()
 	m, _ := s.settled("m")

@@ -15,7 +15,7 @@ import (
 
 // One partition meets three clusters, each in another phase: one has registered, one waits for its answer, one has not begun.
 func TestHubAndMemberCannotReachEachOther(t *testing.T) {
-	s := begin(t)
+	s := beginAlone(t)
 	s.takeChart()
 	s.workspace()
 	after, request := s.settled("after")

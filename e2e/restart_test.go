@@ -82,7 +82,7 @@ func (e *enrolled) at(m moment) {
 }
 
 func TestTheHubRestartsAtEveryMoment(t *testing.T) {
-	s := begin(t)
+	s := beginAlone(t)
 	s.workspace()
 	when := []moment{hasNamespace(), hasToken(), installed(), asked(), granted(), heard()}
 	for i, m := range when {
@@ -97,7 +97,6 @@ func TestTheHubRestartsAtEveryMoment(t *testing.T) {
 }
 
 func TestTheAgentIsKilledAtEveryMoment(t *testing.T) {
-	t.Parallel()
 	s := begin(t)
 	s.workspace()
 	when := []moment{installed(), asked(), granted(), stored(), heard()}

@@ -28,18 +28,34 @@ type scene struct {
 	enrolled []*enrolled // the Clusters that the scene has made
 }
 
-// begin starts a scene on a hub with the charts of this commit.
+// begin starts a scene on a hub with the charts of this commit. Other scenes may play there at the same time.
 func begin(t *testing.T) *scene {
+	t.Helper()
+	t.Parallel()
+	s := beginOn(t, shared.beside(t))
+	s.ensureInstalled(t)
+	return s
+}
+
+// beginAlone is begin for a scene that stops, cuts off or reconfigures a cluster.
+func beginAlone(t *testing.T) *scene {
 	t.Helper()
 	s := beginBare(t)
 	s.ensureInstalled(t)
 	return s
 }
 
-// beginBare starts a scene on a hub on which nothing need be installed.
+// beginBare starts a scene, alone, on a hub on which nothing need be installed.
 func beginBare(t *testing.T) *scene {
 	t.Helper()
-	return &scene{T: t, suite: shared, id: scenePrefix + rand.String(5), started: time.Now()}
+	t.Parallel()
+	return beginOn(t, shared.alone(t))
+}
+
+func beginOn(t *testing.T, pair *suite) *scene {
+	t.Helper()
+	pair.ensureStarted(t)
+	return &scene{T: t, suite: pair, id: scenePrefix + rand.String(5), started: time.Now()}
 }
 
 // step is one thing that a person would say happened. Its number and time are in the log, also when it fails.

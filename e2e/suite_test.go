@@ -6,11 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -21,104 +18,59 @@ import (
 	"github.com/muster-fleet/muster/internal/inventory"
 )
 
-// suite is what all scenes share.
+// suite is a pair of clusters and what the scenes on it share.
 type suite struct {
 	options     options
 	provider    clusters.Provider
+	suffix      string // of the names of its clusters
 	hub, member *cluster
 	before      map[*cluster]inventory.Inventory // before anything was installed
 
+	start   sync.Once
+	failure error
+	playing sync.RWMutex // held by a scene that must be alone, and together by those that need not
+
 	mu        sync.Mutex
 	installed bool       // the charts of this commit are on the hub
-	atEnd     bool       // all tests are over, and somebody looks around
 	chart     sync.Mutex // held by the scene whose agent the chart fleet-agent installed: there is one per cluster
 }
 
-var errInterrupted = errors.New("the suite has not come to its end")
+func newSuite(o options, provider clusters.Provider, suffix string) *suite {
+	return &suite{options: o, provider: provider, suffix: suffix, before: map[*cluster]inventory.Inventory{}}
+}
 
-// shared is made by TestMain, because two clusters are too dear to be made for each test.
-var shared *suite
-
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) (code int) {
-	stop, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer cancel()
-	s, err := newSuite()
-	if err != nil {
-		return failed("", err)
-	}
-	defer func() {
-		if err := s.provider.Close(); err != nil {
-			code = failed("removing the clusters", err)
+// ensureStarted makes the clusters before the first scene that plays on them.
+func (s *suite) ensureStarted(t *testing.T) {
+	t.Helper()
+	s.start.Do(func() {
+		if s.failure = s.startBoth(context.WithoutCancel(t.Context())); s.failure != nil {
+			s.failure = errors.Join(s.failure, s.collect(filepath.Join(s.options.output, "start")))
 		}
-	}()
-	over := make(chan struct{})
-	defer close(over)
-	go s.closeOnSignal(stop, over)
-
-	if err := s.start(stop); err != nil {
-		return failed("starting the clusters", errors.Join(err, s.collect(filepath.Join(s.options.output, "start"))))
+	})
+	if s.failure != nil {
+		t.Fatalf("starting the clusters: %v", s.failure)
 	}
-	shared = s
-	code = m.Run()
-	s.wait(stop)
-	if err := s.finish(); err != nil {
-		return failed("the end of the suite", errors.Join(err, s.collect(filepath.Join(s.options.output, "end"))))
-	}
-	return code
-}
-
-func failed(when string, err error) int {
-	fmt.Fprintf(os.Stderr, "e2e: %s: FAILED: %v\n", when, err)
-	return 1
-}
-
-// closeOnSignal removes the clusters when somebody interrupts the suite: m.Run does not return then. Who waits at the end
-// goes on with the end instead.
-func (s *suite) closeOnSignal(stop context.Context, over <-chan struct{}) {
-	select {
-	case <-over:
-	case <-stop.Done():
-		if s.isAtEnd() {
-			return
-		}
-		fmt.Fprintln(os.Stderr, "e2e: interrupted: removing the clusters")
-		os.Exit(failed("interrupted", errors.Join(errInterrupted, s.provider.Close())))
-	}
-}
-
-func newSuite() (*suite, error) {
-	o, err := readOptions()
-	if err != nil {
-		return nil, err
-	}
-	provider, err := newProvider(o)
-	if err != nil {
-		return nil, err
-	}
-	return &suite{options: o, provider: provider, before: map[*cluster]inventory.Inventory{}}, nil
 }
 
 // startTime is what two clusters may take, on a machine that has other things to do.
 const startTime = 5 * time.Minute
 
-// start makes both clusters at the same time.
-func (s *suite) start(ctx context.Context) error {
+// startBoth makes both clusters at the same time.
+func (s *suite) startBoth(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	started := time.Now()
 	group, together := errgroup.WithContext(ctx)
 	for name, into := range map[string]**cluster{"hub": &s.hub, "member": &s.member} {
 		group.Go(func() (err error) {
-			*into, err = newCluster(together, s.provider, name, s.options.archives())
+			*into, err = newCluster(together, s.provider, name+s.suffix, s.options.archives())
 			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	fmt.Printf("e2e: hub and member are up after %.1fs: %s, %s\n", time.Since(started).Seconds(), s.hub.Kubeconfig(), s.member.Kubeconfig())
+	fmt.Printf("e2e: a hub and a member are up after %.1fs: %s, %s\n", time.Since(started).Seconds(), s.hub.Kubeconfig(), s.member.Kubeconfig())
 	for _, c := range s.clusters() {
 		var err error
 		if s.before[c], err = inventory.Take(ctx, c.config); err != nil {

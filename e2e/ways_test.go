@@ -17,7 +17,6 @@ import (
 )
 
 func TestTheHubInstallsTheAgent(t *testing.T) {
-	t.Parallel()
 	s := begin(t)
 	s.workspace()
 	var m *enrolled
@@ -32,7 +31,6 @@ func TestTheHubInstallsTheAgent(t *testing.T) {
 }
 
 func TestTheAgentRegistersWithAToken(t *testing.T) {
-	t.Parallel()
 	s := begin(t)
 	s.takeChart()
 	s.workspace()
@@ -53,7 +51,6 @@ func TestTheAgentRegistersWithAToken(t *testing.T) {
 }
 
 func TestAClusterThatIsPreparedGetsItsAgent(t *testing.T) {
-	t.Parallel()
 	s := begin(t)
 	s.takeChart()
 	s.workspace()
@@ -80,7 +77,7 @@ func TestAClusterThatIsPreparedGetsItsAgent(t *testing.T) {
 }
 
 func TestTheHubRegistersItself(t *testing.T) {
-	s := begin(t)
+	s := beginAlone(t)
 	local := &enrolled{s: s, on: s.hub, namespace: localNamespace, name: "local", agentNamespace: systemNamespace}
 	s.step("the hub's own cluster registers", func() {
 		assert.Equal(s, "local", local.registered().Labels["name"])

@@ -1,0 +1,130 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/muster-fleet/muster/e2e/clusters"
+)
+
+// suites are the pairs of clusters on which scenes play at the same time.
+type suites struct {
+	options  options
+	provider clusters.Provider
+	pairs    []*suite
+
+	mu    sync.Mutex
+	atEnd bool // all tests are over, and somebody looks around
+}
+
+var errInterrupted = errors.New("the suite has not come to its end")
+
+// shared is made by TestMain, because clusters are too dear to be made for each test.
+var shared *suites
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) (code int) {
+	stop, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	s, err := newSuites()
+	if err != nil {
+		return failed("", err)
+	}
+	defer func() {
+		if err := s.provider.Close(); err != nil {
+			code = failed("removing the clusters", err)
+		}
+	}()
+	over := make(chan struct{})
+	defer close(over)
+	go s.closeOnSignal(stop, over)
+
+	shared = s
+	code = m.Run()
+	s.wait(stop)
+	if err := together(s.started(), (*suite).finish); err != nil {
+		return failed("the end of the suite", errors.Join(err, together(s.started(), func(s *suite) error {
+			return s.collect(filepath.Join(s.options.output, "end"))
+		})))
+	}
+	return code
+}
+
+func failed(when string, err error) int {
+	fmt.Fprintf(os.Stderr, "e2e: %s: FAILED: %v\n", when, err)
+	return 1
+}
+
+// closeOnSignal removes the clusters when somebody interrupts the suite: m.Run does not return then. Who waits at the end
+// goes on with the end instead.
+func (s *suites) closeOnSignal(stop context.Context, over <-chan struct{}) {
+	select {
+	case <-over:
+	case <-stop.Done():
+		if s.isAtEnd() {
+			return
+		}
+		fmt.Fprintln(os.Stderr, "e2e: interrupted: removing the clusters")
+		os.Exit(failed("interrupted", errors.Join(errInterrupted, s.provider.Close())))
+	}
+}
+
+func newSuites() (*suites, error) {
+	o, err := readOptions()
+	if err != nil {
+		return nil, err
+	}
+	provider, err := newProvider(o)
+	if err != nil {
+		return nil, err
+	}
+	return &suites{options: o, provider: provider, pairs: []*suite{newSuite(o, provider, ""), newSuite(o, provider, "2")}}, nil
+}
+
+// started are the pairs that a scene has needed.
+func (s *suites) started() (started []*suite) {
+	for _, pair := range s.pairs {
+		if pair.hub != nil && pair.member != nil {
+			started = append(started, pair)
+		}
+	}
+	return started
+}
+
+// alone is a pair on which no other scene plays until the test ends.
+func (s *suites) alone(t *testing.T) (found *suite) {
+	t.Helper()
+	err := pace.Until(t.Context(), func(context.Context) (bool, string) {
+		for _, pair := range s.pairs {
+			if pair.playing.TryLock() {
+				found = pair
+				return true, ""
+			}
+		}
+		return false, "others play on all clusters"
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(found.playing.Unlock)
+	return found
+}
+
+// beside is the pair for scenes that do not disturb each other.
+func (s *suites) beside(t *testing.T) *suite {
+	t.Helper()
+	pair := s.pairs[len(s.pairs)-1]
+	pair.playing.RLock()
+	t.Cleanup(pair.playing.RUnlock)
+	return pair
+}
