@@ -64,7 +64,9 @@ func controllerManagerArgs(kubeconfig string, extra []string) []string {
 		"--leader-elect=false",
 		// Nobody asks for its health or metrics, and a port less is a port less to fight over.
 		"--secure-port=0",
-		"--controllers=*,-cloud-node-lifecycle-controller,-service-lb-controller,-node-route-controller",
+		// Nobody asks for certificates here, and each signer watches its files, for which Linux has 128 watchers in all.
+		"--controllers=*,-cloud-node-lifecycle-controller,-service-lb-controller,-node-route-controller," +
+			"-certificatesigningrequest-signing-controller",
 		// The defaults are 20 and 30, which a test that makes a hundred namespaces feels.
 		"--kube-api-qps=200",
 		"--kube-api-burst=400",
