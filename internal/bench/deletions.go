@@ -2,6 +2,8 @@ package bench
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -31,26 +33,42 @@ func (g *growing) deletions(ctx context.Context, count int) ([]figures.Figure, e
 func (g *growing) remove(ctx context.Context, count int) error {
 	clusters := g.Fleet.Clusters(workspace)
 	members := g.agents.Members()
-	err := sim.InParallel(count, g.InFlight, func(n int) error {
+	before, err := g.count(ctx)
+	if err != nil {
+		return err
+	}
+	err = sim.InParallel(count, g.InFlight, func(n int) error {
 		return clusters.Delete(ctx, members[n].Cluster, metav1.DeleteOptions{})
 	})
 	if err != nil {
 		return err
 	}
-	return g.awaitCount(ctx, len(members)-count)
+	const (
+		every = 100 * time.Millisecond
+		most  = 30 * time.Minute
+	)
+	ctx, cancel := context.WithTimeoutCause(ctx, most, errors.New("the clusters are not gone"))
+	defer cancel()
+	for left := before; left > before-count; {
+		if err := sim.Pause(ctx, every); err != nil {
+			return err
+		}
+		if left, err = g.count(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// awaitCount waits until there are no more than so many clusters. The API server counts them without listing them.
-func (g *growing) awaitCount(ctx context.Context, most int) error {
-	return sim.Await(ctx, "the clusters to be gone", func(ctx context.Context) (bool, error) {
-		some, err := g.Fleet.Clusters(workspace).List(ctx, metav1.ListOptions{Limit: 1})
-		if err != nil {
-			return false, err
-		}
-		left := len(some.Items)
-		if more := some.RemainingItemCount; more != nil {
-			left += int(*more)
-		}
-		return left <= most, nil
-	})
+// count is how many clusters there are. The API server counts them without listing them.
+func (w *world) count(ctx context.Context) (int, error) {
+	some, err := w.Fleet.Clusters(workspace).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return 0, err
+	}
+	count := len(some.Items)
+	if more := some.RemainingItemCount; more != nil {
+		count += int(*more)
+	}
+	return count, nil
 }

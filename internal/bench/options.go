@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -19,7 +20,8 @@ type Options struct {
 	Named *Named
 	// HubArgs are further arguments of Hub, such as those by which several processes share its work.
 	HubArgs []string
-	// UserAgents are how the User-Agents of the hub's processes begin; none means fleetcontroller.
+	// UserAgents are how the User-Agents of the hub's processes begin; none means fleetcontroller, and
+	// the name of Hub.
 	UserAgents []string
 	// Binaries is the folder with etcd, kube-apiserver and kube-controller-manager; empty means that of this repository.
 	Binaries string
@@ -62,6 +64,8 @@ type Sizes struct {
 	// Spread is how long agents take to come back after an outage; 0 means 2 minutes, the longest pause between two tries of
 	// this project's agent.
 	Spread time.Duration
+	// Balance is for how long processes of one hub may divide its work before they are measured; 0 means 15 s.
+	Balance time.Duration
 	// Replicas are the numbers of processes of a hub that are measured together; none means 1, 2 and 4.
 	Replicas []int
 }
@@ -71,7 +75,7 @@ func Whole(clusters int) Sizes {
 	const some, more = 100, 300
 	s := Sizes{
 		Storm: 1000, InFlight: 200, Idle: 50, Imports: 200, Replicas: []int{1, 2, 4},
-		Window: 10 * time.Second, Hour: 5 * time.Minute, Spread: 2 * time.Minute,
+		Window: 10 * time.Second, Hour: 5 * time.Minute, Spread: 2 * time.Minute, Balance: 15 * time.Second,
 	}
 	s.Clusters = slices.Compact([]int{min(some, clusters), min(more, clusters), clusters})
 	return s
@@ -86,6 +90,9 @@ func (o Options) withDefaults() Options {
 	o.Sizes = o.Sizes.withDefaults()
 	if len(o.UserAgents) == 0 {
 		o.UserAgents = []string{"fleetcontroller"}
+		if name := filepath.Base(o.Hub); o.Hub != "" && name != o.UserAgents[0] { // client-go takes the name of the program
+			o.UserAgents = append(o.UserAgents, name)
+		}
 	}
 	if len(o.Parts) == 0 {
 		o.Parts = WholeParts()
@@ -97,6 +104,7 @@ func (s Sizes) withDefaults() Sizes {
 	whole := Whole(1000)
 	s.Storm, s.InFlight, s.Idle, s.Imports = cmp.Or(s.Storm, whole.Storm), cmp.Or(s.InFlight, whole.InFlight), cmp.Or(s.Idle, whole.Idle), cmp.Or(s.Imports, whole.Imports)
 	s.Window, s.Hour, s.Spread = cmp.Or(s.Window, whole.Window), cmp.Or(s.Hour, whole.Hour), cmp.Or(s.Spread, whole.Spread)
+	s.Balance = cmp.Or(s.Balance, whole.Balance)
 	if len(s.Clusters) == 0 {
 		s.Clusters = whole.Clusters
 	}
@@ -129,8 +137,8 @@ func (o Options) validate() error {
 // Settings are the sizes in words; runs with the same are compared.
 func (o Options) Settings() string {
 	o = o.withDefaults()
-	return fmt.Sprintf("parts %v: %d at once, %d in flight; %d one by one; %d imports; growth to %v; idle %s",
-		o.Parts, o.Storm, o.InFlight, o.Idle, o.Imports, o.Clusters, o.Window)
+	return fmt.Sprintf("parts %v: %d at once, %d in flight; %d one by one; %d imports; growth to %v; idle %s; hour %s; spread %s; processes %v",
+		o.Parts, o.Storm, o.InFlight, o.Idle, o.Imports, o.Clusters, o.Window, o.Hour, o.Spread, o.Replicas)
 }
 
 const (
@@ -138,7 +146,7 @@ const (
 	workspace       = "fleet-default"
 )
 
-// name is the title of a figure that was taken at some size.
+// titled is the title of a figure that was taken at some size.
 func titled(format string, arguments ...any) string { return fmt.Sprintf(format, arguments...) }
 
 // The kinds of figures, each with what makes it comparable.

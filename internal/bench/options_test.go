@@ -59,3 +59,10 @@ func TestProcessIDs(t *testing.T) {
 		require.Error(t, err, text)
 	}
 }
+
+func TestAHubIsKnownByTheNameOfItsProgram(t *testing.T) {
+	assert.Equal(t, []string{"fleetcontroller"}, Options{Hub: "bin/fleetcontroller"}.withDefaults().UserAgents)
+	assert.Equal(t, []string{"fleetcontroller", "hub-2"}, Options{Hub: "/tmp/hub-2"}.withDefaults().UserAgents)
+	assert.Equal(t, []string{"fleetcontroller"}, Options{Named: &Named{}}.withDefaults().UserAgents)
+	assert.Equal(t, []string{"mine"}, Options{Hub: "/tmp/hub-2", UserAgents: []string{"mine"}}.withDefaults().UserAgents)
+}

@@ -68,6 +68,9 @@ func together(ctx context.Context, o Options, count int) ([]figures.Figure, erro
 	if err != nil {
 		return nil, err
 	}
+	if err := sim.Pause(ctx, o.Balance); err != nil {
+		return nil, err
+	}
 	before, err := each(p.pids())
 	if err != nil {
 		return nil, err

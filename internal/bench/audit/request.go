@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -11,6 +10,7 @@ import (
 // Request is one request as the audit log has it.
 type Request struct {
 	Verb           string         `json:"verb"`
+	URI            string         `json:"requestURI"`
 	UserAgent      string         `json:"userAgent"`
 	ObjectRef      objectRef      `json:"objectRef"`
 	ResponseStatus responseStatus `json:"responseStatus"`
@@ -31,11 +31,17 @@ type responseStatus struct {
 // Kind is the kind of the request, such as "create secrets" or "patch clusters/status". One that is about no object, such as
 // that for the version of the server, is its verb alone.
 func (r Request) Kind() string {
+	kind := r.Verb + " " + r.ObjectRef.Resource
 	if r.ObjectRef.Subresource != "" {
-		return fmt.Sprintf("%s %s/%s", r.Verb, r.ObjectRef.Resource, r.ObjectRef.Subresource)
+		kind += "/" + r.ObjectRef.Subresource
 	}
-	return strings.TrimSpace(r.Verb + " " + r.ObjectRef.Resource)
+	if r.isDryRun() {
+		kind += " (dry run)"
+	}
+	return strings.TrimSpace(kind)
 }
+
+func (r Request) isDryRun() bool { return strings.Contains(r.URI, "dryRun=All") }
 
 // isOverhead is what a hub sends that has nothing to do with clusters.
 func (r Request) isOverhead() bool {
@@ -43,16 +49,21 @@ func (r Request) isOverhead() bool {
 }
 
 // IsWrite leaves out leases and events.
-func (r Request) IsWrite() bool {
+func (r Request) IsWrite() bool { return !r.isOverhead() && r.changes() && !r.isDryRun() }
+
+func (r Request) changes() bool {
 	switch r.Verb {
 	case "create", "update", "patch", "delete", "deletecollection":
-		return !r.isOverhead()
+		return true
 	}
 	return false
 }
 
-// IsRead leaves watches out: one stays open for minutes and costs nothing while nothing changes.
-func (r Request) IsRead() bool { return !r.isOverhead() && (r.Verb == "get" || r.Verb == "list") }
+// IsRead leaves watches out: one stays open for minutes and costs nothing while nothing changes. A dry run is a read: it asks what
+// would happen.
+func (r Request) IsRead() bool {
+	return !r.isOverhead() && (r.Verb == "get" || r.Verb == "list" || r.changes() && r.isDryRun())
+}
 
 // Counts says whether a request is one of those that are counted.
 func (r Request) Counts() bool { return r.IsWrite() || r.IsRead() }

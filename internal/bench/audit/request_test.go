@@ -28,22 +28,26 @@ func TestARequestIsWhatTheAPIServerNotes(t *testing.T) {
 }
 
 func TestWhatCounts(t *testing.T) {
+	dry := request("create", "clusterregistrations", 201)
+	dry.URI = "/apis/fleet.cattle.io/v1alpha1/namespaces/ns/clusterregistrations?dryRun=All"
+	assert.Equal(t, "create clusterregistrations (dry run)", dry.Kind())
 	for name, test := range map[string]struct {
 		request     Request
 		write, read bool
 	}{
-		"create":                  {request("create", "secrets", 201), true, false},
-		"update":                  {request("update", "secrets", 200), true, false},
-		"patch":                   {request("patch", "clusters", 200), true, false},
-		"delete":                  {request("delete", "roles", 200), true, false},
-		"a deletion of many":      {request("deletecollection", "roles", 200), true, false},
-		"get":                     {request("get", "secrets", 200), false, true},
-		"list":                    {request("list", "secrets", 200), false, true},
-		"a request of no object":  {request("get", "", 200), false, true},
-		"a watch stays open":      {request("watch", "secrets", 200), false, false},
-		"leases are taken anyway": {request("update", "leases", 200), false, false},
-		"and looked at":           {request("get", "leases", 200), false, false},
-		"events":                  {request("create", "events", 201), false, false},
+		"create":                   {request("create", "secrets", 201), true, false},
+		"update":                   {request("update", "secrets", 200), true, false},
+		"patch":                    {request("patch", "clusters", 200), true, false},
+		"delete":                   {request("delete", "roles", 200), true, false},
+		"a deletion of many":       {request("deletecollection", "roles", 200), true, false},
+		"get":                      {request("get", "secrets", 200), false, true},
+		"list":                     {request("list", "secrets", 200), false, true},
+		"a request of no object":   {request("get", "", 200), false, true},
+		"a watch stays open":       {request("watch", "secrets", 200), false, false},
+		"leases are taken anyway":  {request("update", "leases", 200), false, false},
+		"and looked at":            {request("get", "leases", 200), false, false},
+		"events":                   {request("create", "events", 201), false, false},
+		"a dry run writes nothing": {dry, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.Equal(t, test.write, test.request.IsWrite())
