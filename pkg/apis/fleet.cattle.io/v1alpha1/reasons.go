@@ -113,7 +113,7 @@ const (
 	ReasonImported = "Imported"
 	// ReasonWaitingForKubeconfig (Unknown): the Secret that spec.kubeConfigSecret names does not exist.
 	ReasonWaitingForKubeconfig = "WaitingForKubeconfig"
-	// ReasonWaitingForToken (Unknown): the token the agent is to register with cannot be used yet.
+	// ReasonWaitingForToken (Unknown): the token the agent is to register with cannot be used half a minute after it was made.
 	ReasonWaitingForToken = "WaitingForToken"
 	// ReasonKubeconfigInvalid (False): the kubeconfig Secret holds nothing the hub can use.
 	ReasonKubeconfigInvalid = "KubeconfigInvalid"
@@ -121,7 +121,7 @@ const (
 	ReasonUnreachable = "Unreachable"
 	// ReasonAgentInitiated: the Cluster has no kubeconfig Secret; its agent registers by itself.
 	ReasonAgentInitiated = "AgentInitiated"
-	// ReasonImporting: the hub is calling the member.
+	// ReasonImporting: the hub is calling the member, or about to.
 	ReasonImporting = "Importing"
 	// ReasonLocalAgentDisabled: the configuration says that the hub's own cluster has no agent.
 	ReasonLocalAgentDisabled = "LocalAgentDisabled"
