@@ -126,7 +126,7 @@ func newHub(ctx context.Context, o Options) (*hub, error) {
 
 // newContext makes the clients that all controllers share.
 func newContext(cfg *rest.Config, o Options, own, fleetFactory controller.SharedControllerFactory) (*app.Context, error) {
-	client, err := kubernetes.NewForConfig(cfg)
+	client, err := kubernetes.NewForConfig(builtIn(cfg))
 	if err != nil {
 		return nil, err
 	}
