@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-fleet/muster/pkg/controllers/writes"
+
 	"github.com/rancher/wrangler/v3/pkg/generic"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -142,7 +144,7 @@ func newStage(t testing.TB) *stage {
 		Context: contents.Context, clusters: clustersClient{log: s.log}, bundles: bundlesClient{log: s.log}, deployments: deploymentsClient{log: s.log},
 		known: cacheOf[*fleet.Cluster](s), bundleCache: cacheOf[*fleet.Bundle](s), groups: cacheOf[*fleet.ClusterGroup](s),
 		deployed: cacheOf[*fleet.BundleDeployment](s), contents: contents.contents, roles: s.rights, tally: newTally(), counting: allSeen{},
-		created: newPending(contents.clock), deleted: newPending(contents.clock), announced: map[key]announcement{},
+		created: writes.NewPending(contents.clock), deleted: writes.NewPending(contents.clock), announced: map[key]announcement{},
 	}
 	s.addIndexes()
 	return s

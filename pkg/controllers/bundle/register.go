@@ -41,7 +41,7 @@ type Step struct {
 	tally    *tally
 	counting cache.ResourceEventHandlerRegistration
 
-	created, deleted *pending // BundleDeployments
+	created, deleted *writes.Pending // BundleDeployments
 	fresh            writes.Freshness
 	freshDeployments writes.Freshness
 
@@ -66,8 +66,8 @@ func Register(ctx context.Context, c *app.Context) *Step {
 		contents:    newContents(c),
 		roles:       contentrole.New(c),
 		tally:       newTally(),
-		created:     newPending(c.Clock),
-		deleted:     newPending(c.Clock),
+		created:     writes.NewPending(c.Clock),
+		deleted:     writes.NewPending(c.Clock),
 		announced:   map[key]announcement{},
 	}
 	s.addIndexes()
