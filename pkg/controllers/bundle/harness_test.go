@@ -111,6 +111,7 @@ func (c clustersClient) EnqueueAfter(_, name string, d time.Duration) {
 // rightsLog plays the ClusterRoles by which agents read Contents.
 type rightsLog struct {
 	allowed [][]string
+	forbidden int
 	written int // how many BundleDeployments were written before the last of them
 	log     *log
 	err     error
@@ -119,6 +120,11 @@ type rightsLog struct {
 func (r *rightsLog) Allow(_ context.Context, _ *fleet.Cluster, contents []string) error {
 	r.allowed = append(r.allowed, slices.Compact(slices.Sorted(slices.Values(contents))))
 	r.written = len(r.log.sent)
+	return r.err
+}
+
+func (r *rightsLog) Forbid(context.Context, *fleet.Cluster) error {
+	r.forbidden++
 	return r.err
 }
 

@@ -77,6 +77,7 @@ func Register(ctx context.Context, c *app.Context) *Step {
 	bundles.OnChange(ctx, name, guard.Handler(c.Passes, name, s.onBundle))
 	deployments.OnChange(ctx, finalizerName, guard.Handler(c.Passes, finalizerName, s.dropFinalizer))
 	related.OnDamage(c.RBAC.ClusterRole(), clusters, contentrole.ClusterOf)
+	related.OnDamage(c.RBAC.ClusterRoleBinding(), clusters, contentrole.ClusterOf)
 	s.watch()
 	return s
 }

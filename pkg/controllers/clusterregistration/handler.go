@@ -42,7 +42,9 @@ type handler struct {
 
 	bindings        rbaccontrollers.RoleBindingCache
 	clusterBindings rbaccontrollers.ClusterRoleBindingCache
-	contentRoles    *contentrole.Roles // nil where Fleet's own controllers make the BundleDeployments
+	// Where Fleet's own controllers make the BundleDeployments these are nil.
+	contentRoles *contentrole.Roles
+	deployed     fleetcontrollers.BundleDeploymentCache
 }
 
 func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {

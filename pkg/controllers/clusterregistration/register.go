@@ -47,7 +47,8 @@ func Register(ctx context.Context, c *app.Context) {
 	}
 	h.bindings, h.clusterBindings = bindings.Cache(), clusterBindings.Cache()
 	if !c.DisableBundles {
-		h.contentRoles = contentrole.New(c)
+		h.contentRoles, h.deployed = contentrole.New(c), c.Fleet.BundleDeployment().Cache()
+		related.OnAnyChange(clusterBindings, requests, h.withWideRights)
 	}
 	secrets.Cache().AddIndexer(secretsByRequest, requestOfSecret)
 	accounts.Cache().AddIndexer(accountsByRequest, requestOfAccount)
