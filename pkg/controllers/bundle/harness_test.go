@@ -110,11 +110,11 @@ func (c clustersClient) EnqueueAfter(_, name string, d time.Duration) {
 
 // rightsLog plays the ClusterRoles by which agents read Contents.
 type rightsLog struct {
-	allowed [][]string
+	allowed   [][]string
 	forbidden int
-	written int // how many BundleDeployments were written before the last of them
-	log     *log
-	err     error
+	written   int // how many BundleDeployments were written before the last of them
+	log       *log
+	err       error
 }
 
 func (r *rightsLog) Allow(_ context.Context, _ *fleet.Cluster, contents []string) error {

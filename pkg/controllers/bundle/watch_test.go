@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/stretchr/testify/assert"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"

@@ -28,11 +28,13 @@ func (f fleetOf) ClusterRegistrationToken() fleetcontrollers.ClusterRegistration
 
 type tokenQueue struct {
 	fleetcontrollers.ClusterRegistrationTokenController
-	added []string
+	added  []string
+	delays []time.Duration
 }
 
-func (q *tokenQueue) EnqueueAfter(namespace, name string, _ time.Duration) {
+func (q *tokenQueue) EnqueueAfter(namespace, name string, delay time.Duration) {
 	q.added = append(q.added, namespace+"/"+name)
+	q.delays = append(q.delays, delay)
 }
 
 func (t tokensOf) Get(_, name string) (*fleet.ClusterRegistrationToken, error) {

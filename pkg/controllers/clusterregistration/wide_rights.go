@@ -83,7 +83,9 @@ func (h *handler) withWideRights(binding *rbacv1.ClusterRoleBinding) (keys []typ
 }
 
 // wideContentBinding is how Fleet names the ClusterRoleBinding of a request.
-func wideContentBinding(request string) string { return wranglername.SafeConcatName(request, "content") }
+func wideContentBinding(request string) string {
+	return wranglername.SafeConcatName(request, "content")
+}
 
 // isWide says whether a binding was made for this request, and gives one of the ClusterRoles that all agents shared.
 func (p *pass) isWide(binding metav1.Object, given rbacv1.RoleRef) bool {

@@ -47,8 +47,11 @@ func OnDamage[T any](source Source, target Enqueuer, resolve Resolve[T]) {
 // after the event. Before is nil for one that appears, after for one that is gone.
 func OnTransition[T v1.Object](source Source, target Enqueuer, resolve func(before, after T) []types.NamespacedName) {
 	bring := func(before, after any) {
-		b, _ := before.(T)
-		a, _ := after.(T)
+		b, was := before.(T)
+		a, is := after.(T)
+		if !was && !is {
+			return
+		}
 		for _, key := range resolve(b, a) {
 			target.EnqueueAfter(key.Namespace, key.Name, 0)
 		}
