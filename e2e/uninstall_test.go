@@ -122,7 +122,7 @@ func (s *suite) removeNamespaces(ctx context.Context) error {
 // removeRoles deletes what all agents shared.
 func (s *suite) removeRoles(ctx context.Context) error {
 	var errs []error
-	for _, name := range []string{registration.ClusterRoleBundleDeployment, registration.ClusterRoleContent} {
+	for _, name := range []string{registration.ClusterRoleAgent, registration.ClusterRoleBundleDeployment, registration.ClusterRoleContent} {
 		err := s.hub.kube.RbacV1().ClusterRoles().Delete(ctx, name, metav1.DeleteOptions{})
 		if !apierrors.IsNotFound(err) {
 			errs = append(errs, err)

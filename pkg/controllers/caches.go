@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -29,6 +30,20 @@ func hubConfig(given *rest.Config) *rest.Config {
 	cfg.UserAgent = "fleetcontroller/" + version.Version
 	if cfg.Timeout == 0 {
 		cfg.Timeout = defaultTimeout
+	}
+	if cfg.AcceptContentTypes == "" {
+		// Most of what a registration makes is of Kubernetes' own kinds, of which an API server has the binary form ready, and
+		// which are read from it several times as fast. Custom resources have none: they come as JSON.
+		cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	}
+	return cfg
+}
+
+// builtIn is the configuration for a client of Kubernetes' own kinds only.
+func builtIn(cfg *rest.Config) *rest.Config {
+	cfg = rest.CopyConfig(cfg)
+	if cfg.ContentType == "" {
+		cfg.ContentType = runtime.ContentTypeProtobuf
 	}
 	return cfg
 }

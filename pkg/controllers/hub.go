@@ -24,6 +24,7 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/admission"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/bootstrap"
 	"github.com/muster-fleet/muster/pkg/controllers/bundle"
@@ -126,7 +127,7 @@ func newHub(ctx context.Context, o Options) (*hub, error) {
 
 // newContext makes the clients that all controllers share.
 func newContext(cfg *rest.Config, o Options, own, fleetFactory controller.SharedControllerFactory) (*app.Context, error) {
-	client, err := kubernetes.NewForConfig(cfg)
+	client, err := kubernetes.NewForConfig(builtIn(cfg))
 	if err != nil {
 		return nil, err
 	}
@@ -200,6 +201,7 @@ func (h *hub) register(ctx context.Context) error {
 		h.bundles = bundle.Register(ctx, h.Context)
 		stripManagedFields(h.Fleet.BundleDeployment().Informer())
 		steps = append(steps, h.bundles)
+		agentrole.Register(ctx, h.Context)
 		stripManagedFields(h.RBAC.ClusterRole().Informer())
 	} else {
 		stripManagedFields(h.Fleet.Bundle().Informer())

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -22,6 +23,9 @@ func ensureGround(ctx context.Context, client kubernetes.Interface, roles []*rba
 		if err := writes.EnsureNamespace(ctx, client, name); err != nil {
 			return err
 		}
+	}
+	if len(roles) == 0 {
+		return agentrole.Ensure(ctx, client)
 	}
 	for _, role := range roles {
 		if err := ensureRole(ctx, client, role); err != nil {

@@ -82,18 +82,19 @@ func ContentBindingName(requestServiceAccount string) string {
 	return name.SafeConcatName(requestServiceAccount, "content")
 }
 
-// ContentRoleName is the ClusterRole that lets the agent of a Cluster read the Contents its BundleDeployments name.
+// ContentRoleName is the ClusterRole that lets the agent of a Cluster read the Contents its BundleDeployments name, and the
+// ClusterRoleBinding that gives it to the agent.
 func ContentRoleName(clusterNamespace string) string {
 	return name.SafeConcatName(ClusterRoleContent, clusterNamespace)
 }
 
-// OwnContentBindingName is the ClusterRoleBinding that gives one agent ContentRoleName. It is not ContentBindingName, for a
-// binding cannot be changed to another ClusterRole: the new one is made before the old one goes.
-func OwnContentBindingName(requestServiceAccount string) string {
-	return name.SafeConcatName(requestServiceAccount, "own", "content")
+// AgentBindingName is the RoleBinding, in the cluster namespace, that gives one agent ClusterRoleAgent. It is not AgentRoleName,
+// for a binding cannot be changed to another role.
+func AgentBindingName(requestServiceAccount string) string {
+	return name.SafeConcatName(requestServiceAccount, "bundles")
 }
 
-// AgentRoleName is the Role and RoleBinding, in the cluster namespace, of one agent.
+// AgentRoleName is the Role and RoleBinding, in the cluster namespace, of one agent that renews its credential.
 func AgentRoleName(requestServiceAccount string) string {
 	return name.SafeConcatName(requestServiceAccount, "agent")
 }

@@ -24,11 +24,14 @@ const (
 
 	// ClusterRoleBundleDeployment lets an agent read its BundleDeployments and report their status, and read the Secrets and
 	// ConfigMaps beside them; it is bound for each agent, in the cluster namespace, where Fleet's own controllers make the
-	// BundleDeployments. Otherwise an agent has a Role of its own, AgentRoleName.
+	// BundleDeployments. Otherwise that is ClusterRoleAgent.
 	ClusterRoleBundleDeployment = "fleet-bundle-deployment"
 	// ClusterRoleContent lets an agent read every Content, where Fleet's own controllers make the BundleDeployments. Otherwise
 	// each Cluster has a ClusterRole of its own, ContentRoleName.
 	ClusterRoleContent = "fleet-content"
+	// ClusterRoleAgent lets an agent read its BundleDeployments and report their status; it is bound for each agent, in the
+	// cluster namespace. One that renews its credential has a Role of its own instead, AgentRoleName, which says so.
+	ClusterRoleAgent = "fleet-agent-bundle-deployment"
 )
 
 // Keys of Secret BootstrapSecret. The chart fleet-agent takes values of the same names.

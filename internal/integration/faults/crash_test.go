@@ -128,9 +128,9 @@ func (b bothWays) requireExactly(t *testing.T, requests ...*fleet.ClusterRegistr
 	want := []string{
 		"2 Cluster in " + b.ns, "2 ClusterRegistration in " + b.ns, "2 ClusterRegistrationToken in " + b.ns,
 		"1 Bundle in " + b.ns, "2 values Secret in " + b.ns, "2 ServiceAccount in " + b.ns, "4 Role in " + b.ns, "4 RoleBinding in " + b.ns,
-		"1 ServiceAccount in " + edge, "1 RoleBinding in " + edge, "1 Role in " + edge, "0 Secret in " + edge,
-		"1 ServiceAccount in " + managed, "1 RoleBinding in " + managed, "1 Role in " + managed, "0 Secret in " + managed,
-		"2 ClusterRoleBinding", "2 reader Role", "2 reader RoleBinding", "2 credential Secret",
+		"1 ServiceAccount in " + edge, "1 RoleBinding in " + edge, "0 Role in " + edge, "0 Secret in " + edge,
+		"1 ServiceAccount in " + managed, "1 RoleBinding in " + managed, "0 Role in " + managed, "0 Secret in " + managed,
+		"1 ClusterRoleBinding", "2 reader Role", "2 reader RoleBinding", "2 credential Secret",
 	}
 	testenv.Eventually(t, func() (bool, string) {
 		got := b.inventory(t, uids, edge, managed)
@@ -157,16 +157,18 @@ func (b bothWays) inventory(t *testing.T, accounts []string, edge, managed strin
 			fmt.Sprintf("%d Role in %s", count(b.hub.Kubernetes.RbacV1().Roles(ns).List(t.Context(), testenv.Ours())), ns),
 			fmt.Sprintf("%d Secret in %s", count(b.hub.Kubernetes.CoreV1().Secrets(ns).List(t.Context(), testenv.Ours())), ns))
 	}
-	return append(lines, b.readers(t, accounts)...)
+	return append(lines, b.readers(t, accounts, edge, managed)...)
 }
 
 // readers counts what is not in a namespace of this test but made for its requests.
-func (b bothWays) readers(t *testing.T, accounts []string) []string {
+func (b bothWays) readers(t *testing.T, accounts []string, clusterNamespaces ...string) []string {
 	t.Helper()
 	rbac, ctx := b.hub.Kubernetes.RbacV1(), t.Context()
 	var contents, readers []string
+	for _, namespace := range clusterNamespaces {
+		contents = append(contents, registration.ContentRoleName(namespace))
+	}
 	for _, account := range accounts {
-		contents = append(contents, registration.OwnContentBindingName(account))
 		readers = append(readers, registration.CredentialReaderName(account))
 	}
 	mine := func(o metav1.Object) bool {

@@ -353,7 +353,7 @@ func (s *stock) requireStockRegistrationGone(t *testing.T) {
 	testenv.RequireGone(t, rbac.RoleBindings(testenv.RegistrationNamespace).Get, "RoleBinding", s.readerName())
 	testenv.RequireGone(t, rbac.ClusterRoleBindings().Get, "ClusterRoleBinding", s.contentBinding())
 	testenv.RequireGone(t, rbac.ClusterRoleBindings().Get, "ClusterRoleBinding", registration.ContentBindingName(s.account))
-	testenv.RequireGone(t, rbac.ClusterRoleBindings().Get, "ClusterRoleBinding", registration.OwnContentBindingName(s.account))
+	testenv.RequireGone(t, rbac.RoleBindings(s.clusterNamespace).Get, "RoleBinding", registration.AgentBindingName(s.account))
 	testenv.Eventually(t, func() (bool, string) {
 		left, err := s.bindingsOf(t.Context())
 		return err == nil && len(left) == 0, fmt.Sprint("bindings that still name the agent: ", left, err)

@@ -80,7 +80,7 @@ func (s *stage) requireRegistrationGone(t *testing.T, r testenv.Registered) {
 	testenv.RequireGone(t, rbac.RoleBindings(s.Namespace).Get, "RoleBinding", r.Request.Name)
 	testenv.RequireGone(t, rbac.Roles(r.ClusterNamespace()).Get, "Role", registration.AgentRoleName(r.Account()))
 	testenv.RequireGone(t, rbac.RoleBindings(r.ClusterNamespace()).Get, "RoleBinding", registration.AgentRoleName(r.Account()))
-	testenv.RequireGone(t, rbac.ClusterRoleBindings().Get, "ClusterRoleBinding", registration.OwnContentBindingName(r.Account()))
+	testenv.RequireGone(t, rbac.RoleBindings(r.ClusterNamespace()).Get, "RoleBinding", registration.AgentBindingName(r.Account()))
 	testenv.RequireGone(t, rbac.Roles(testenv.RegistrationNamespace).Get, "Role", reader)
 	testenv.RequireGone(t, rbac.RoleBindings(testenv.RegistrationNamespace).Get, "RoleBinding", reader)
 	testenv.RequireGone(t, core.Secrets(testenv.RegistrationNamespace).Get, "Secret", r.Secret.Name)

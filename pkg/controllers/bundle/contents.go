@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/muster-fleet/muster/pkg/controllers/writes"
+
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,7 +41,7 @@ type contents struct {
 	grace       time.Duration
 
 	making singleflight.Group
-	made   *pending
+	made   *writes.Pending
 	queue  workqueue.TypedDelayingInterface[string]
 	done   sync.WaitGroup
 
@@ -59,7 +61,7 @@ func newContents(c *app.Context) *contents {
 		deployments: c.Fleet.BundleDeployment(),
 		users:       c.Fleet.BundleDeployment().Cache(),
 		grace:       grace,
-		made:        newPending(c.Clock),
+		made:        writes.NewPending(c.Clock),
 		queue:       workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Clock: c.Clock}),
 		touched:     map[string]time.Time{},
 	}
@@ -88,7 +90,7 @@ func keepIdentity(object any) (any, error) {
 // ensure makes the Content of these resources if it is missing. Many Clusters may need it at once.
 func (c *contents) ensure(name string, resources []fleet.BundleResource) error {
 	c.touch(name)
-	if known := c.find(name); known != nil && known.DeletionTimestamp == nil || c.made.has(name) {
+	if known := c.find(name); known != nil && known.DeletionTimestamp == nil || c.made.Has(name) {
 		return nil
 	}
 	_, err, _ := c.making.Do(name, func() (any, error) { return nil, c.create(resources) })
@@ -97,7 +99,7 @@ func (c *contents) ensure(name string, resources []fleet.BundleResource) error {
 
 func (c *contents) create(resources []fleet.BundleResource) error {
 	packed, err := content.Encode(resources)
-	if err != nil || c.made.has(packed.Name) {
+	if err != nil || c.made.Has(packed.Name) {
 		return err
 	}
 	packed.Labels = map[string]string{fleet.ManagedLabel: fleet.ManagedValue}
@@ -105,7 +107,7 @@ func (c *contents) create(resources []fleet.BundleResource) error {
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("creating Content %s: %w", packed.Name, err)
 	}
-	c.made.add(packed.Name)
+	c.made.Add(packed.Name)
 	return nil
 }
 
@@ -135,7 +137,7 @@ func (c *contents) untouched(name string) time.Duration {
 }
 
 func (c *contents) forget(name string) {
-	c.made.forget(name)
+	c.made.Forget(name)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.touched, name)

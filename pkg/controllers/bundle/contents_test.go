@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-fleet/muster/pkg/controllers/writes"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -76,7 +78,7 @@ func newContentsStage(t testing.TB, known ...*metav1.PartialObjectMetadata) cont
 	s := contentsStage{clock: clock, counts: counts, store: &store{}, living: &living{}, cached: &cached{}}
 	s.contents = &contents{
 		Context: &app.Context{Clock: clock, Metrics: metrics.New(counts)}, informer: contentInformer(nil), client: s.store,
-		deployments: s.living, users: s.cached, grace: contentGrace, made: newPending(clock), touched: map[string]time.Time{},
+		deployments: s.living, users: s.cached, grace: contentGrace, made: writes.NewPending(clock), touched: map[string]time.Time{},
 	}
 	for _, c := range known {
 		require.NoError(t, s.informer.GetStore().Add(c))

@@ -27,7 +27,7 @@ func (p *pass) ensure(b *fleet.Bundle, plan *plan, v variant, existing, wanted *
 	switch {
 	case existing != nil && !isOf(existing, p.cluster.Namespace):
 		return nil, &foreignError{existing.Namespace, existing.Name}
-	case existing != nil && (existing.DeletionTimestamp != nil || p.deleted.has(string(existing.UID)) || p.freshDeployments.IsStale(existing)):
+	case existing != nil && (existing.DeletionTimestamp != nil || p.deleted.Has(string(existing.UID)) || p.freshDeployments.IsStale(existing)):
 		return existing, nil // its next version brings the Cluster back
 	}
 	if err := p.contents.ensure(plan.content, b.Spec.Resources); err != nil {
@@ -36,8 +36,8 @@ func (p *pass) ensure(b *fleet.Bundle, plan *plan, v variant, existing, wanted *
 	switch {
 	case existing != nil:
 		return p.update(existing, wanted)
-	case p.created.has(at):
-		p.again = pendingMax
+	case p.created.Has(at):
+		p.again = writes.PendingMax
 		return wanted, nil
 	}
 	return p.create(b, v, wanted)
@@ -59,7 +59,7 @@ func (p *pass) create(b *fleet.Bundle, v variant, wanted *fleet.BundleDeployment
 	if err != nil {
 		return nil, fmt.Errorf("creating BundleDeployment %s/%s: %w", wanted.Namespace, wanted.Name, err)
 	}
-	p.created.add(keyOf(made).String())
+	p.created.Add(keyOf(made).String())
 	p.count(made)
 	return made, nil
 }
@@ -92,14 +92,14 @@ func (p *pass) deleteOthers() (problems []error) {
 }
 
 func (s *Step) delete(d *fleet.BundleDeployment) error {
-	if s.deleted.has(string(d.UID)) {
+	if s.deleted.Has(string(d.UID)) {
 		return nil
 	}
 	err := s.deployments.Delete(d.Namespace, d.Name, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &d.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("deleting BundleDeployment %s/%s: %w", d.Namespace, d.Name, err)
 	}
-	s.deleted.add(string(d.UID))
+	s.deleted.Add(string(d.UID))
 	return nil
 }
 

@@ -27,6 +27,7 @@ func TestNothingIsSentToAQuarantinedCluster(t *testing.T) {
 			assert.Empty(t, s.log.take())
 			assert.Equal(t, "1/1", after.Status.Display.ReadyBundles, "what it runs is what it ran")
 			assert.True(t, out.IsDone())
+			assert.Equal(t, 1, s.rights.forbidden, "and it reads no Content")
 
 			s.pass(t, someCluster())
 			assert.Len(t, s.log.take(), 1, "what was held back is made up for when it is released")

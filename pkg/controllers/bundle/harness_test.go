@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-fleet/muster/pkg/controllers/writes"
+
 	"github.com/rancher/wrangler/v3/pkg/generic"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -108,15 +110,21 @@ func (c clustersClient) EnqueueAfter(_, name string, d time.Duration) {
 
 // rightsLog plays the ClusterRoles by which agents read Contents.
 type rightsLog struct {
-	allowed [][]string
-	written int // how many BundleDeployments were written before the last of them
-	log     *log
-	err     error
+	allowed   [][]string
+	forbidden int
+	written   int // how many BundleDeployments were written before the last of them
+	log       *log
+	err       error
 }
 
 func (r *rightsLog) Allow(_ context.Context, _ *fleet.Cluster, contents []string) error {
 	r.allowed = append(r.allowed, slices.Compact(slices.Sorted(slices.Values(contents))))
 	r.written = len(r.log.sent)
+	return r.err
+}
+
+func (r *rightsLog) Forbid(context.Context, *fleet.Cluster) error {
+	r.forbidden++
 	return r.err
 }
 
@@ -142,7 +150,7 @@ func newStage(t testing.TB) *stage {
 		Context: contents.Context, clusters: clustersClient{log: s.log}, bundles: bundlesClient{log: s.log}, deployments: deploymentsClient{log: s.log},
 		known: cacheOf[*fleet.Cluster](s), bundleCache: cacheOf[*fleet.Bundle](s), groups: cacheOf[*fleet.ClusterGroup](s),
 		deployed: cacheOf[*fleet.BundleDeployment](s), contents: contents.contents, roles: s.rights, tally: newTally(), counting: allSeen{},
-		created: newPending(contents.clock), deleted: newPending(contents.clock), announced: map[key]announcement{},
+		created: writes.NewPending(contents.clock), deleted: writes.NewPending(contents.clock), announced: map[key]announcement{},
 	}
 	s.addIndexes()
 	return s

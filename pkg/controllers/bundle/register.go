@@ -41,7 +41,7 @@ type Step struct {
 	tally    *tally
 	counting cache.ResourceEventHandlerRegistration
 
-	created, deleted *pending // BundleDeployments
+	created, deleted *writes.Pending // BundleDeployments
 	fresh            writes.Freshness
 	freshDeployments writes.Freshness
 
@@ -66,8 +66,8 @@ func Register(ctx context.Context, c *app.Context) *Step {
 		contents:    newContents(c),
 		roles:       contentrole.New(c),
 		tally:       newTally(),
-		created:     newPending(c.Clock),
-		deleted:     newPending(c.Clock),
+		created:     writes.NewPending(c.Clock),
+		deleted:     writes.NewPending(c.Clock),
 		announced:   map[key]announcement{},
 	}
 	s.addIndexes()
@@ -77,6 +77,7 @@ func Register(ctx context.Context, c *app.Context) *Step {
 	bundles.OnChange(ctx, name, guard.Handler(c.Passes, name, s.onBundle))
 	deployments.OnChange(ctx, finalizerName, guard.Handler(c.Passes, finalizerName, s.dropFinalizer))
 	related.OnDamage(c.RBAC.ClusterRole(), clusters, contentrole.ClusterOf)
+	related.OnDamage(c.RBAC.ClusterRoleBinding(), clusters, contentrole.ClusterOf)
 	s.watch()
 	return s
 }

@@ -11,6 +11,7 @@ import (
 // roles say which Contents the agent of a Cluster may read.
 type roles interface {
 	Allow(ctx context.Context, cluster *fleet.Cluster, contents []string) error
+	Forbid(ctx context.Context, cluster *fleet.Cluster) error
 }
 
 // letRead lets the agent read the Contents of what is about to be written, before it is: an agent that is told of a

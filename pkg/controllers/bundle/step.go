@@ -63,7 +63,7 @@ func (p *pass) run(ctx context.Context) error {
 	p.existing, p.kept = map[string]*fleet.BundleDeployment{}, map[string]bool{}
 	if p.cluster.Spec.Quarantined {
 		p.freeze(all)
-		return nil
+		return p.roles.Forbid(ctx, p.cluster)
 	}
 	for _, d := range all {
 		p.existing[d.Name] = d

@@ -1,18 +1,15 @@
 package bundle
 
 import (
-	"fmt"
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
-	clocktesting "k8s.io/utils/clock/testing"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -41,30 +38,4 @@ func TestEqualTextsAreInMemoryOnce(t *testing.T) {
 	same, err := held.share("no Bundle")
 	require.NoError(t, err)
 	assert.Equal(t, "no Bundle", same)
-}
-
-func TestWhatWasWrittenIsAwaitedForAWhile(t *testing.T) {
-	clock := clocktesting.NewFakeClock(noon)
-	p := newPending(clock)
-	assert.False(t, p.has("x"))
-	p.add("x")
-	assert.True(t, p.has("x"))
-	clock.Step(pendingMax - time.Second)
-	assert.True(t, p.has("x"))
-	clock.Step(time.Second)
-	assert.False(t, p.has("x"), "the event was missed")
-	assert.Empty(t, p.until)
-	p.add("x")
-	p.forget("x")
-	assert.False(t, p.has("x"))
-}
-
-func TestWhatNobodyAsksForAnyMoreIsSwept(t *testing.T) {
-	clock := clocktesting.NewFakeClock(noon)
-	p := newPending(clock)
-	for i := range 10 * sweepMin {
-		p.add(fmt.Sprint(i))
-		clock.Step(pendingMax)
-	}
-	assert.LessOrEqual(t, len(p.until), 2*sweepMin)
 }

@@ -40,6 +40,7 @@ func (p *pass) findCluster(context.Context) outcome.Outcome {
 		return ok
 	}
 	p.cluster = named(match.Use, append(owners, sameName)...)
+	p.made.Forget(index.Key(p.cluster.Namespace, p.cluster.Name))
 	return ok
 }
 
@@ -103,6 +104,11 @@ func (p *pass) createCluster(context.Context) outcome.Outcome {
 	if p.cluster != nil {
 		return ok
 	}
+	wait := outcome.Wait(fleet.ReasonWaitingForCluster, fmt.Sprintf("waiting for Cluster %s to get its namespace", p.newCluster))
+	key := index.Key(p.request.Namespace, p.newCluster)
+	if p.made.Has(key) {
+		return wait.In(writes.PendingMax) // in case its event is lost
+	}
 	_, err := p.clusters.Create(p.clusterToMake())
 	switch {
 	case apierrors.IsInvalid(err):
@@ -111,7 +117,8 @@ func (p *pass) createCluster(context.Context) outcome.Outcome {
 	case err != nil && !apierrors.IsAlreadyExists(err):
 		return failed(fmt.Errorf("creating Cluster %s/%s: %w", p.request.Namespace, p.newCluster, err))
 	}
-	return outcome.Wait(fleet.ReasonWaitingForCluster, fmt.Sprintf("waiting for Cluster %s to get its namespace", p.newCluster))
+	p.made.Add(key)
+	return wait
 }
 
 func (p *pass) clusterToMake() *fleet.Cluster {

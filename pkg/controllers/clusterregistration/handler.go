@@ -20,8 +20,9 @@ import (
 
 const (
 	// patience is how old a waiting request gets before its status says what it waits for. Most waits end within
-	// milliseconds, and a write for each would cost as much as the registration. What a person is to hear of is said at once.
-	patience = 2 * time.Second
+	// milliseconds, in a storm within seconds, and a write for each would cost as much as the registration. What a person is to
+	// hear of is said at once.
+	patience = 10 * time.Second
 )
 
 type handler struct {
@@ -37,10 +38,13 @@ type handler struct {
 	fresh    writes.Freshness
 	policy   atomic.Pointer[policy.Policy]
 	turns    turns
+	made     *writes.Pending // Clusters
 
 	bindings        rbaccontrollers.RoleBindingCache
 	clusterBindings rbaccontrollers.ClusterRoleBindingCache
-	contentRoles    *contentrole.Roles // nil where Fleet's own controllers make the BundleDeployments
+	// Where Fleet's own controllers make the BundleDeployments these are nil.
+	contentRoles *contentrole.Roles
+	deployed     fleetcontrollers.BundleDeploymentCache
 }
 
 func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {

@@ -21,6 +21,7 @@ type pass struct {
 	token      *fleet.ClusterRegistrationToken // the agent registers with
 	reader     *registration.Token             // whose ServiceAccount may read the credential: that of the token
 	origin     registration.Origin             // who created the request
+	uncounted  string                          // the name of a token without a limit that has not counted the request yet
 
 	approval *outcome.Transition // of condition Approved
 	lostIn   time.Duration       // when an answer that keeps the identity counts as lost; 0 where none will
@@ -58,6 +59,7 @@ func (p *pass) toGrant() []step {
 		p.countUse,
 		p.createCluster,
 		p.waitForNamespace,
+		p.awaitCount,
 		p.ensureRights,
 		p.ensureCredential,
 		p.supersede,

@@ -16,6 +16,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
 	"github.com/muster-fleet/muster/pkg/controllers/related"
+	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -42,10 +43,12 @@ func Register(ctx context.Context, c *app.Context) {
 		accounts: accounts.Cache(),
 		secrets:  secrets.Cache(),
 		sets:     desiredset.New(c.Apply, accounts, roles, bindings, clusterBindings),
+		made:     writes.NewPending(c.Clock),
 	}
 	h.bindings, h.clusterBindings = bindings.Cache(), clusterBindings.Cache()
 	if !c.DisableBundles {
-		h.contentRoles = contentrole.New(c)
+		h.contentRoles, h.deployed = contentrole.New(c), c.Fleet.BundleDeployment().Cache()
+		related.OnAnyChange(clusterBindings, requests, h.withWideRights)
 	}
 	secrets.Cache().AddIndexer(secretsByRequest, requestOfSecret)
 	accounts.Cache().AddIndexer(accountsByRequest, requestOfAccount)
@@ -57,7 +60,7 @@ func Register(ctx context.Context, c *app.Context) {
 	h.watchRules()
 	related.OnAnyChange(clusters, requests, h.waitingForCluster)
 	h.onQuarantine(clusters)
-	related.OnAnyChange(tokens, requests, h.waitingForToken)
+	related.OnTransition(tokens, requests, h.helpedByToken)
 	related.OnAnyChange(secrets, requests, h.waitingForTokenSecret)
 	related.OnAnyChange(secrets, requests, h.waitingForAnswer)
 	for _, made := range []related.Source{accounts, secrets, roles, bindings, clusterBindings} {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -20,10 +21,7 @@ const setID = "cluster-registration"
 
 // ensureRights makes the agent's ServiceAccount and everything that says what it, and the registering identity, may do.
 func (p *pass) ensureRights(ctx context.Context) outcome.Outcome {
-	err := p.ensureContentRole(ctx)
-	if err == nil {
-		err = p.sets.Ensure(ctx, registration.OwnedSetID(setID, p.request.Namespace, p.request.Name), p.request, p.rights()...)
-	}
+	err := p.sets.Ensure(ctx, registration.OwnedSetID(setID, p.request.Namespace, p.request.Name), p.request, p.rights()...)
 	if err == nil {
 		err = p.dropWideRights(ctx)
 	}
@@ -37,15 +35,8 @@ func (p *pass) ensureRights(ctx context.Context) outcome.Outcome {
 	return ok
 }
 
-// ensureContentRole comes before the binding to it, which would be refused.
-func (p *pass) ensureContentRole(ctx context.Context) error {
-	if p.contentRoles == nil || p.cluster.Spec.Quarantined {
-		return nil
-	}
-	return p.contentRoles.Exist(ctx, p.cluster)
-}
-
-// rights are all that a request is given. Of a Cluster in quarantine that is the bare identity.
+// rights are all that a request is given. Of a Cluster in quarantine that is the bare identity. The right to read Contents is
+// the Cluster's, and comes with the first of them: see contentrole.
 func (p *pass) rights() []runtime.Object {
 	objects := []runtime.Object{p.account()}
 	if p.cluster.Spec.Quarantined {
@@ -55,8 +46,7 @@ func (p *pass) rights() []runtime.Object {
 	if p.DisableBundles {
 		objects = append(objects, p.stockRights()...)
 	} else {
-		objects = append(objects, p.agentRights(append(bundleRules(), p.renewalRules()...))...)
-		objects = append(objects, p.contentRights())
+		objects = append(objects, p.bundleRights()...)
 	}
 	return append(objects, p.readerRights()...)
 }
@@ -104,14 +94,18 @@ func (p *pass) statusRights() []runtime.Object {
 	}
 }
 
-// bundleRules let the agent read its BundleDeployments, and report on them. There is nothing else for it in its namespace:
+// bundleRights let the agent read its BundleDeployments, and report on them. There is nothing else for it in its namespace:
 // the hub puts the values of a Bundle into the BundleDeployment, and makes no Secret or ConfigMap there that an agent reads.
-func bundleRules() []rbacv1.PolicyRule {
-	group := []string{fleet.SchemeGroupVersion.Group}
-	return []rbacv1.PolicyRule{
-		{Verbs: []string{"get", "list", "watch"}, APIGroups: group, Resources: []string{"bundledeployments"}},
-		{Verbs: []string{"update", "patch"}, APIGroups: group, Resources: []string{"bundledeployments/status"}},
+// What names nothing of the agent's own is the same for all, and a Role less for each.
+func (p *pass) bundleRights() []runtime.Object {
+	if own := p.renewalRules(); len(own) > 0 {
+		return p.agentRights(append(agentrole.Rules(), own...))
 	}
+	return []runtime.Object{&rbacv1.RoleBinding{
+		ObjectMeta: managed(p.clusterNamespace(), registration.AgentBindingName(p.accountName())),
+		Subjects:   p.agent(),
+		RoleRef:    role("ClusterRole", registration.ClusterRoleAgent),
+	}}
 }
 
 // agentRights are what the agent may do in the cluster namespace.
@@ -123,15 +117,6 @@ func (p *pass) agentRights(rules []rbacv1.PolicyRule) []runtime.Object {
 	return []runtime.Object{
 		&rbacv1.Role{ObjectMeta: name, Rules: rules},
 		&rbacv1.RoleBinding{ObjectMeta: name, Subjects: p.agent(), RoleRef: role("Role", name.Name)},
-	}
-}
-
-// contentRights let the agent read the Contents that its BundleDeployments name; contentrole keeps the ClusterRole.
-func (p *pass) contentRights() runtime.Object {
-	return &rbacv1.ClusterRoleBinding{
-		ObjectMeta: managed("", registration.OwnContentBindingName(p.accountName())),
-		Subjects:   p.agent(),
-		RoleRef:    role("ClusterRole", registration.ContentRoleName(p.clusterNamespace())),
 	}
 }
 

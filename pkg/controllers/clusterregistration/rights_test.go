@@ -21,6 +21,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -30,7 +31,8 @@ var update = flag.Bool("update", false, "write the golden files instead of compa
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 func somePass() *pass {
-	h := &handler{Context: &app.Context{SystemNamespace: "cattle-fleet-system", Clock: clocktesting.NewFakeClock(noon)}}
+	clock := clocktesting.NewFakeClock(noon)
+	h := &handler{Context: &app.Context{SystemNamespace: "cattle-fleet-system", Clock: clock}, made: writes.NewPending(clock)}
 	return &pass{
 		handler: h,
 		request: &fleet.ClusterRegistration{

@@ -13,12 +13,16 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// gather is how long a token waits for more requests that want to be counted, so that a storm of them costs few writes.
-const gather = 20 * time.Millisecond
+// A token waits so long for more requests that want to be counted, so that a storm of them costs few writes.
+const (
+	gather        = 20 * time.Millisecond
+	gatherInStorm = 250 * time.Millisecond // less than a request takes then in any case
+	storm         = 10                     // requests that a token names at a time
+)
 
-// countUse sees to it that the request counts as a use of its token before anything is made for it. It only asks: the
-// controller of tokens counts, and the event of its write brings the request back. What is counted stays counted: the
-// token names the request until the request's own status says so.
+// countUse sees to it that the request counts as a use of its token before anything is made for it, where the token has a
+// limit; otherwise while its Cluster is made. It only asks: the controller of tokens counts, and the event of its write brings
+// the request back. What is counted stays counted: the token names the request until the request's own status says so.
 func (p *pass) countUse(context.Context) outcome.Outcome {
 	if p.reader == nil {
 		return ok
@@ -38,10 +42,30 @@ func (p *pass) countUse(context.Context) outcome.Outcome {
 	case registration.UseRefused:
 		return refused(uses.UsedUp())
 	case registration.UseUncounted:
-		p.Uses.Add(types.NamespacedName{Namespace: token.Namespace, Name: token.Name}, p.use())
-		p.Fleet.ClusterRegistrationToken().EnqueueAfter(token.Namespace, token.Name, gather)
+		p.ask(token)
+	}
+	if token.Spec.UsageLimit == nil {
+		p.uncounted = token.Name
+		return ok
 	}
 	return countingUse(token.Name)
+}
+
+func (p *pass) ask(token *fleet.ClusterRegistrationToken) {
+	p.Uses.Add(types.NamespacedName{Namespace: token.Namespace, Name: token.Name}, p.use())
+	wait := gather
+	if len(token.Status.PendingUses) >= storm {
+		wait = gatherInStorm
+	}
+	p.Fleet.ClusterRegistrationToken().EnqueueAfter(token.Namespace, token.Name, wait)
+}
+
+// awaitCount comes before the identity is given away: what is granted is counted.
+func (p *pass) awaitCount(context.Context) outcome.Outcome {
+	if p.uncounted != "" {
+		return countingUse(p.uncounted)
+	}
+	return ok
 }
 
 func countingUse(token string) outcome.Outcome {

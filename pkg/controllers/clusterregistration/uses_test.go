@@ -28,11 +28,13 @@ func (f fleetOf) ClusterRegistrationToken() fleetcontrollers.ClusterRegistration
 
 type tokenQueue struct {
 	fleetcontrollers.ClusterRegistrationTokenController
-	added []string
+	added  []string
+	delays []time.Duration
 }
 
-func (q *tokenQueue) EnqueueAfter(namespace, name string, _ time.Duration) {
+func (q *tokenQueue) EnqueueAfter(namespace, name string, delay time.Duration) {
 	q.added = append(q.added, namespace+"/"+name)
+	q.delays = append(q.delays, delay)
 }
 
 func (t tokensOf) Get(_, name string) (*fleet.ClusterRegistrationToken, error) {
@@ -53,6 +55,7 @@ func TestARequestIsMadeNothingForBeforeItIsCounted(t *testing.T) {
 		notes  string
 	}{
 		{"it asks", func(*pass, *fleet.ClusterRegistrationToken) {}, "Unknown CountingUse", true, ""},
+		{"it asks, and there is a limit", func(_ *pass, token *fleet.ClusterRegistrationToken) { token.Spec.UsageLimit = ptr.To(int32(1)) }, "Unknown CountingUse", true, ""},
 		{"the token names it", func(p *pass, token *fleet.ClusterRegistrationToken) {
 			token.Status.PendingUses = []string{string(p.request.UID)}
 		}, "", false, "uid"},
@@ -75,8 +78,13 @@ func TestARequestIsMadeNothingForBeforeItIsCounted(t *testing.T) {
 			row.change(p, token)
 			before := token.DeepCopy()
 			out := p.countUse(t.Context())
+			if row.want == "Unknown CountingUse" && token.Spec.UsageLimit == nil && p.uncounted != "" {
+				assert.True(t, out.IsDone(), "its Cluster can be made meanwhile")
+				out = p.awaitCount(t.Context())
+			}
 			if row.want == "" {
 				assert.True(t, out.IsDone())
+				assert.True(t, p.awaitCount(t.Context()).IsDone())
 			} else {
 				assert.Equal(t, row.want, text(out))
 			}

@@ -38,7 +38,6 @@ func Register(ctx context.Context, c *app.Context) {
 		requests: c.Fleet.ClusterRegistration().Cache(),
 		sets:     desiredset.New(c.Apply, accounts, roles, bindings),
 	}
-	h.requests.AddIndexer(requestsByUID, uidOfRequest)
 
 	tokens.OnChange(ctx, name, guard.Handler(c.Passes, name, h.onChange))
 

@@ -10,18 +10,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/index"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // roomDelay is when a token is looked at again on which more requests wait to be counted than it can name at once.
 const roomDelay = 250 * time.Millisecond
-
-// requestsByUID finds the requests that a token names.
-const requestsByUID = "muster.fleet.cattle.io/request-by-uid"
-
-func uidOfRequest(request *fleet.ClusterRegistration) ([]string, error) {
-	return []string{string(request.UID)}, nil
-}
 
 func keyOf(token *fleet.ClusterRegistrationToken) types.NamespacedName {
 	return types.NamespacedName{Namespace: token.Namespace, Name: token.Name}
@@ -71,7 +65,7 @@ func (h *handler) isUncounted(use registration.Use, token *fleet.ClusterRegistra
 
 // request reads the cache; nil means that it has none.
 func (h *handler) request(uid string) *fleet.ClusterRegistration {
-	found, err := h.requests.GetByIndex(requestsByUID, uid)
+	found, err := h.requests.GetByIndex(index.ByUID, uid)
 	if err != nil || len(found) == 0 {
 		return nil
 	}

@@ -22,6 +22,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/index"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -50,7 +51,7 @@ func newStage(t *testing.T, onServer ...string) *stage {
 		server:  metadatafake.NewSimpleMetadataClient(scheme, objects...),
 	}
 	requests := generic.NewCache[*fleet.ClusterRegistration](s.indexer, schema.GroupResource{})
-	requests.AddIndexer(requestsByUID, uidOfRequest)
+	requests.AddIndexer(index.ByUID, func(r *fleet.ClusterRegistration) ([]string, error) { return []string{string(r.UID)}, nil })
 	s.handler = &handler{
 		Context:  &app.Context{Clock: clocktesting.NewFakeClock(noon), Metadata: s.server, Config: config.NewStore(config.Hub{})},
 		requests: requests,

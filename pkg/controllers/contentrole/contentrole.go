@@ -1,6 +1,6 @@
-// Package contentrole keeps one ClusterRole for each Cluster: it lets the Cluster's agent read the Contents that its
-// BundleDeployments name, and no other. Contents are cluster-scoped, so no Role can say that. The ClusterRole goes with the
-// cluster namespace, which owns it; the hub needs no right to delete ClusterRoles.
+// Package contentrole keeps one ClusterRole, and its binding, for each Cluster to which something was deployed: it lets the
+// Cluster's agent read the Contents that its BundleDeployments name, and no other. Contents are cluster-scoped, so no Role can
+// say that. Both go with the cluster namespace, which owns them; the hub needs no right to delete ClusterRoles.
 package contentrole
 
 import (
@@ -29,25 +29,32 @@ import (
 type Roles struct {
 	client     kubernetes.Interface
 	cache      rbaccontrollers.ClusterRoleCache
+	bindings   rbaccontrollers.ClusterRoleBindingCache
 	namespaces corecontrollers.NamespaceCache
 	fresh      writes.Freshness
+	made       *writes.Pending // ClusterRoles
+	bound      *writes.Pending // and their bindings
 }
 
 // New asks for the caches it needs, so call it while controllers are registered.
 func New(c *app.Context) *Roles {
-	return &Roles{client: c.Kubernetes, cache: c.RBAC.ClusterRole().Cache(), namespaces: c.Core.Namespace().Cache()}
+	return &Roles{
+		client: c.Kubernetes, cache: c.RBAC.ClusterRole().Cache(), bindings: c.RBAC.ClusterRoleBinding().Cache(),
+		namespaces: c.Core.Namespace().Cache(), made: writes.NewPending(c.Clock), bound: writes.NewPending(c.Clock),
+	}
 }
 
-// Exist makes the ClusterRole of a Cluster if there is none: a binding to one that is not there is refused. It returns a
-// *desiredset.ForeignError where somebody else's has the name.
-func (r *Roles) Exist(ctx context.Context, cluster *fleet.Cluster) error {
-	_, err := r.ensure(ctx, cluster, nil)
-	return err
-}
-
-// Allow makes the ClusterRole of a Cluster let its agent read these Contents, in any order, and no other. It returns a
-// *desiredset.ForeignError where somebody else's has the name.
+// Allow lets the agent of a Cluster read these Contents, in any order, and no other. It returns a *desiredset.ForeignError where
+// somebody else's ClusterRole or ClusterRoleBinding has the name.
 func (r *Roles) Allow(ctx context.Context, cluster *fleet.Cluster, contents []string) error {
+	if err := r.name(ctx, cluster, contents); err != nil {
+		return err
+	}
+	return r.bind(ctx, cluster)
+}
+
+// name makes the ClusterRole name the Contents. It comes before the binding: one to a ClusterRole that is not there is refused.
+func (r *Roles) name(ctx context.Context, cluster *fleet.Cluster, contents []string) error {
 	rules := rulesFor(contents)
 	role, err := r.ensure(ctx, cluster, rules)
 	if err != nil {
@@ -85,16 +92,16 @@ func (r *Roles) ensure(ctx context.Context, cluster *fleet.Cluster, rules []rbac
 	name := registration.ContentRoleName(registration.ClusterNamespace(cluster.Namespace, cluster.Name))
 	role, err := r.cache.Get(name)
 	switch {
-	case apierrors.IsNotFound(err):
+	case apierrors.IsNotFound(err) && !r.made.Has(name):
 		role, err = r.create(ctx, cluster, name, rules)
-	case err == nil && r.fresh.IsStale(role):
+	case apierrors.IsNotFound(err), err == nil && r.fresh.IsStale(role):
 		role, err = r.client.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("ClusterRole %s: %w", name, err)
 	}
 	if !isFor(role, cluster) {
-		return nil, &desiredset.ForeignError{Kind: "ClusterRole", Name: name}
+		return nil, &desiredset.ForeignError{Kind: roleKind, Name: name}
 	}
 	return role, nil
 }
@@ -107,19 +114,14 @@ func (r *Roles) create(ctx context.Context, cluster *fleet.Cluster, name string,
 	}
 	roles := r.client.RbacV1().ClusterRoles()
 	made, err := roles.Create(ctx, &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:   name,
-			Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
-			Annotations: map[string]string{
-				fleet.ClusterAnnotation:          cluster.Name,
-				fleet.ClusterNamespaceAnnotation: cluster.Namespace,
-			},
-			OwnerReferences: ownedBy(namespace),
-		},
-		Rules: rules,
+		ObjectMeta: metaOf(cluster, name, namespace),
+		Rules:      rules,
 	}, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return roles.Get(ctx, name, metav1.GetOptions{})
+	}
+	if err == nil {
+		r.made.Add(name)
 	}
 	return made, err
 }
@@ -133,20 +135,33 @@ func (r *Roles) namespace(ctx context.Context, name string) (*corev1.Namespace, 
 	return namespace, err
 }
 
+func metaOf(cluster *fleet.Cluster, name string, namespace *corev1.Namespace) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name:   name,
+		Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
+		Annotations: map[string]string{
+			fleet.ClusterAnnotation:          cluster.Name,
+			fleet.ClusterNamespaceAnnotation: cluster.Namespace,
+		},
+		OwnerReferences: ownedBy(namespace),
+	}
+}
+
 func ownedBy(namespace *corev1.Namespace) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Namespace", Name: namespace.Name, UID: namespace.UID}}
 }
 
-func isFor(role *rbacv1.ClusterRole, cluster *fleet.Cluster) bool {
-	return len(ClusterOf(role)) == 1 && ClusterOf(role)[0] == types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}
+func isFor(object metav1.Object, cluster *fleet.Cluster) bool {
+	of := ClusterOf(object)
+	return len(of) == 1 && of[0] == types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}
 }
 
-// ClusterOf is the Cluster a ClusterRole was made for; none, for one that is not of this package.
-func ClusterOf(role *rbacv1.ClusterRole) []types.NamespacedName {
-	a := role.Annotations
+// ClusterOf is the Cluster a ClusterRole or its binding was made for; none, for one that is not of this package.
+func ClusterOf(object metav1.Object) []types.NamespacedName {
+	a := object.GetAnnotations()
 	of := types.NamespacedName{Namespace: a[fleet.ClusterNamespaceAnnotation], Name: a[fleet.ClusterAnnotation]}
-	if role.Labels[fleet.ManagedLabel] != fleet.ManagedValue || of.Namespace == "" || of.Name == "" ||
-		registration.ContentRoleName(registration.ClusterNamespace(of.Namespace, of.Name)) != role.Name {
+	if object.GetLabels()[fleet.ManagedLabel] != fleet.ManagedValue || of.Namespace == "" || of.Name == "" ||
+		registration.ContentRoleName(registration.ClusterNamespace(of.Namespace, of.Name)) != object.GetName() {
 		return nil
 	}
 	return []types.NamespacedName{of}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/client-go/tools/cache"
 )
 
 // appliesPerSecond bounds how often one owner's set is applied. wrangler's default of 1 would block a worker for a
@@ -23,8 +24,9 @@ const appliesPerSecond = 50
 
 // Sets applies desired sets of the kinds it was made for.
 type Sets struct {
-	base  apply.Apply
-	kinds []schema.GroupVersionKind
+	base     apply.Apply
+	kinds    []schema.GroupVersionKind
+	indexers []cache.Indexer
 }
 
 // New returns Sets for the given kinds, which are read from their caches and pruned there. Call it while controllers are
@@ -33,6 +35,7 @@ func New(base apply.Apply, kinds ...apply.InformerGetter) Sets {
 	s := Sets{base: base.WithCacheTypes(kinds...).WithSetOwnerReference(false, false).WithRateLimiting(appliesPerSecond)}
 	for _, kind := range kinds {
 		s.kinds = append(s.kinds, kind.GroupVersionKind())
+		s.indexers = append(s.indexers, kind.Informer().GetIndexer())
 	}
 	return s
 }
@@ -54,6 +57,9 @@ func (e *ForeignError) Error() string {
 // Ensure makes the objects exist as given, and removes what the owner's set had before and has no more. Objects in the
 // owner's namespace get an owner reference. The order of the objects is the order of their creation, kind by kind.
 func (s Sets) Ensure(ctx context.Context, setID string, owner runtime.Object, objects ...runtime.Object) error {
+	if s.settled(setID, owner, objects) {
+		return nil
+	}
 	guard := &guard{setID: setID, owner: owner}
 	set := s.base.WithContext(ctx).WithSetID(setID).WithOwner(owner)
 	for _, kind := range s.kinds {

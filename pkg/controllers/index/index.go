@@ -13,6 +13,8 @@ const (
 	ByClientID = "muster.fleet.cattle.io/by-client-id"
 	// ByToken finds requests, and tokens, by TokenKey(namespace, token name).
 	ByToken = "muster.fleet.cattle.io/by-token"
+	// ByUID finds requests by their UID.
+	ByUID = "muster.fleet.cattle.io/by-uid"
 	// ByNoToken finds requests that were not granted and name no token, by their namespace.
 	ByNoToken = "muster.fleet.cattle.io/by-no-token"
 	// ByNewCluster finds requests that were not granted by Key(namespace, name of the Cluster that is made for such a one).
@@ -30,6 +32,7 @@ func Register(f fleetcontrollers.Interface) {
 	f.Cluster().Cache().AddIndexer(ByManagementName, clusterByManagementName)
 	f.ClusterRegistration().Cache().AddIndexer(ByClientID, requestByClientID)
 	f.ClusterRegistration().Cache().AddIndexer(ByToken, requestByToken)
+	f.ClusterRegistration().Cache().AddIndexer(ByUID, requestByUID)
 	f.ClusterRegistration().Cache().AddIndexer(ByNoToken, requestWithoutToken)
 	f.ClusterRegistration().Cache().AddIndexer(ByNewCluster, requestByNewCluster)
 	f.ClusterRegistrationToken().Cache().AddIndexer(ByToken, tokenByName)
@@ -88,6 +91,10 @@ func requestByToken(r *fleet.ClusterRegistration) ([]string, error) {
 		return nil, nil
 	}
 	return []string{Key(r.Namespace, token)}, nil
+}
+
+func requestByUID(r *fleet.ClusterRegistration) ([]string, error) {
+	return []string{string(r.UID)}, nil
 }
 
 // requestWithoutToken leaves out those that were granted, of which there may be very many.

@@ -43,6 +43,28 @@ func OnDamage[T any](source Source, target Enqueuer, resolve Resolve[T]) {
 	watch(source, func(objects ...any) { enqueue(target, resolve, RepairDelay, objects...) }, cache.ResourceEventHandlerFuncs{})
 }
 
+// OnTransition is OnAnyChange for a kind that often changes in ways that bring nothing back: resolve sees the object before and
+// after the event. Before is nil for one that appears, after for one that is gone.
+func OnTransition[T v1.Object](source Source, target Enqueuer, resolve func(before, after T) []types.NamespacedName) {
+	bring := func(before, after any) {
+		b, was := before.(T)
+		a, is := after.(T)
+		if !was && !is {
+			return
+		}
+		for _, key := range resolve(b, a) {
+			target.EnqueueAfter(key.Namespace, key.Name, 0)
+		}
+	}
+	watch(source, func(objects ...any) {
+		if len(objects) == 1 {
+			bring(objects[0], nil)
+		} else {
+			bring(objects[0], objects[1])
+		}
+	}, cache.ResourceEventHandlerFuncs{AddFunc: func(object any) { bring(nil, object) }})
+}
+
 // watch calls changed with both versions of a changed object: what depended on it may depend on something else now.
 func watch(source Source, changed func(...any), funcs cache.ResourceEventHandlerFuncs) {
 	funcs.UpdateFunc = func(before, after any) {

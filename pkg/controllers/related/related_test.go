@@ -104,6 +104,35 @@ func TestEventsBringBackWhatDependsOnTheObject(t *testing.T) {
 	}
 }
 
+func TestATransitionIsToldWithBothVersions(t *testing.T) {
+	watched, target := &source{}, &queue{}
+	var seen []string
+	OnTransition(watched, target, func(before, after *corev1.Secret) []types.NamespacedName {
+		version := func(s *corev1.Secret) string {
+			if s == nil {
+				return "none"
+			}
+			return s.ResourceVersion
+		}
+		seen = append(seen, version(before)+" to "+version(after))
+		if after == nil {
+			return nil
+		}
+		return dependents(after)
+	})
+	for _, h := range watched.handlers {
+		h.OnAdd(secret("1", "a"), false)
+		h.OnUpdate(secret("1", "a"), secret("2", "b"))
+		h.OnUpdate(secret("2", "b"), secret("2", "b"))
+		h.OnDelete(secret("2", "b"))
+		h.OnDelete(cache.DeletedFinalStateUnknown{Key: "ns/s", Obj: secret("3", "")})
+		h.OnDelete(cache.DeletedFinalStateUnknown{Key: "ns/s"})
+		h.OnAdd(&corev1.ConfigMap{}, false)
+	}
+	assert.Equal(t, []string{"none to 1", "1 to 2", "2 to none", "3 to none"}, seen)
+	assert.Equal(t, []string{"ns/a in 0s", "ns/b in 0s"}, target.added)
+}
+
 func TestObjectOfASetIsMadeForItsOwner(t *testing.T) {
 	kind := schema.GroupVersionKind{Group: "fleet.cattle.io", Version: "v1alpha1", Kind: "ClusterRegistration"}
 	made := func(gvk string) *corev1.Secret {

@@ -1,4 +1,4 @@
-package bundle
+package writes
 
 import (
 	"maps"
@@ -8,14 +8,14 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// pendingMax is how long the cache may take to see what the hub wrote. After that it is written again, if need be.
-const pendingMax = 10 * time.Second
+// PendingMax is how long the cache may take to see what the hub wrote. After that it is written again, if need be.
+const PendingMax = 10 * time.Second
 
 // sweepMin is how many may be left whose event came before they were noted; one of them costs a few bytes.
 const sweepMin = 64
 
-// pending remembers what was just written and has not been seen in a cache, so that it is not written twice.
-type pending struct {
+// Pending remembers what was just written and has not been seen in a cache, so that it is not written twice.
+type Pending struct {
 	clock clock.PassiveClock
 
 	mu    sync.Mutex
@@ -23,22 +23,25 @@ type pending struct {
 	sweep int // how many make it worth while to look for those whose time is over
 }
 
-func newPending(c clock.PassiveClock) *pending {
-	return &pending{clock: c, until: map[string]time.Time{}}
+// NewPending remembers nothing yet.
+func NewPending(c clock.PassiveClock) *Pending {
+	return &Pending{clock: c, until: map[string]time.Time{}}
 }
 
-func (p *pending) add(what string) {
+// Add notes that something was written.
+func (p *Pending) Add(what string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock.Now()
-	p.until[what] = now.Add(pendingMax)
+	p.until[what] = now.Add(PendingMax)
 	if len(p.until) > p.sweep {
 		maps.DeleteFunc(p.until, func(_ string, until time.Time) bool { return !now.Before(until) })
 		p.sweep = 2*len(p.until) + sweepMin
 	}
 }
 
-func (p *pending) has(what string) bool {
+// Has says whether it was written a moment ago.
+func (p *Pending) Has(what string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	until, known := p.until[what]
@@ -49,7 +52,8 @@ func (p *pending) has(what string) bool {
 	return known
 }
 
-func (p *pending) forget(what string) {
+// Forget is called when a cache has seen it.
+func (p *Pending) Forget(what string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.until, what)

@@ -1,0 +1,103 @@
+package desiredset
+
+import (
+	"slices"
+
+	"github.com/rancher/wrangler/v3/pkg/apply"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// byHash is the index that wrangler adds to each cache it prunes. Without it no set would count as settled, which a test
+// would notice.
+const byHash = "wrangler.byObjectSetHash"
+
+// settled says whether the caches have the objects of a set as they are wanted, and no other of it. So it is in most passes,
+// and wrangler encodes each object five times, and packs and unpacks the record of its last application, to find that out.
+func (s Sets) settled(setID string, owner runtime.Object, objects []runtime.Object) bool {
+	labels, annotations, err := apply.GetLabelsAndAnnotations(setID, owner)
+	if err != nil {
+		return false
+	}
+	existing, known := s.existing(labels[apply.LabelHash])
+	if !known || len(existing) != len(objects) {
+		return false
+	}
+	holder, err := meta.Accessor(owner)
+	if err != nil {
+		return false
+	}
+	for _, wanted := range objects {
+		is := func(e metav1.Object) bool {
+			return isAs(e, wanted) && carries(e, labels, annotations) && isOwned(e, holder)
+		}
+		if !slices.ContainsFunc(existing, is) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s Sets) existing(hash string) (all []metav1.Object, known bool) {
+	for _, indexer := range s.indexers {
+		found, err := indexer.ByIndex(byHash, hash)
+		if err != nil {
+			return nil, false
+		}
+		for _, object := range found {
+			m, err := meta.Accessor(object)
+			if err != nil {
+				return nil, false
+			}
+			all = append(all, m)
+		}
+	}
+	return all, true
+}
+
+// isAs compares all that a set may say of the kinds it has here.
+func isAs(existing metav1.Object, wanted runtime.Object) bool {
+	switch w := wanted.(type) {
+	case *corev1.ServiceAccount:
+		e, ok := existing.(*corev1.ServiceAccount)
+		return ok && isNamed(e, w)
+	case *rbacv1.Role:
+		e, ok := existing.(*rbacv1.Role)
+		return ok && isNamed(e, w) && equality.Semantic.DeepEqual(e.Rules, w.Rules)
+	case *rbacv1.RoleBinding:
+		e, ok := existing.(*rbacv1.RoleBinding)
+		return ok && isNamed(e, w) && e.RoleRef == w.RoleRef && equality.Semantic.DeepEqual(e.Subjects, w.Subjects)
+	case *rbacv1.ClusterRoleBinding:
+		e, ok := existing.(*rbacv1.ClusterRoleBinding)
+		return ok && isNamed(e, w) && e.RoleRef == w.RoleRef && equality.Semantic.DeepEqual(e.Subjects, w.Subjects)
+	}
+	return false
+}
+
+func isNamed(existing, wanted metav1.Object) bool {
+	return existing.GetName() == wanted.GetName() && existing.GetNamespace() == wanted.GetNamespace() &&
+		existing.GetDeletionTimestamp() == nil && carries(existing, wanted.GetLabels(), wanted.GetAnnotations())
+}
+
+func carries(object metav1.Object, labels, annotations map[string]string) bool {
+	return includes(object.GetLabels(), labels) && includes(object.GetAnnotations(), annotations)
+}
+
+func includes(has, wanted map[string]string) bool {
+	for key, value := range wanted {
+		if v, ok := has[key]; !ok || v != value {
+			return false
+		}
+	}
+	return true
+}
+
+// isOwned looks for the owner reference that wrangler sets on what is in the owner's namespace.
+func isOwned(object, owner metav1.Object) bool {
+	return object.GetNamespace() != owner.GetNamespace() ||
+		slices.ContainsFunc(object.GetOwnerReferences(), func(r metav1.OwnerReference) bool { return r.UID == owner.GetUID() })
+}
