@@ -50,8 +50,8 @@ func Register(ctx context.Context, c *app.Context) {
 	secrets.Cache().AddIndexer(secretsByRequest, requestOfSecret)
 	accounts.Cache().AddIndexer(accountsByRequest, requestOfAccount)
 
-	requests.OnChange(ctx, name, guard.Handler(c.Passes, name, h.onChange))
-	secrets.OnChange(ctx, expiryName, guard.Handler(c.Passes, expiryName, h.expireCredential))
+	requests.OnChange(ctx, name, guard.Handler(c.Passes, name, guard.Own(c.Shards, shardOf, h.onChange, nil)))
+	secrets.OnChange(ctx, expiryName, guard.Handler(c.Passes, expiryName, guard.Own(c.Shards, shardOfSecret, h.expireCredential, nil)))
 
 	h.watchRules()
 	related.OnAnyChange(clusters, requests, h.waitingForCluster)
@@ -59,9 +59,11 @@ func Register(ctx context.Context, c *app.Context) {
 	related.OnAnyChange(tokens, requests, h.waitingForToken)
 	related.OnAnyChange(secrets, requests, h.waitingForTokenSecret)
 	related.OnAnyChange(secrets, requests, h.waitingForAnswer)
-	for _, made := range []related.Source{accounts, secrets, roles, bindings, clusterBindings} {
-		related.OnAnyChange(made, requests, h.orphanOf)
+	made := []related.Source{accounts, secrets, roles, bindings, clusterBindings}
+	for _, source := range made {
+		related.OnAnyChange(source, requests, h.orphanOf)
 	}
+	h.onTake(made)
 	related.OnDamage(accounts, requests, requestOf)
 	related.OnDamage(roles, requests, requestOf)
 	related.OnDamage(bindings, requests, requestOf)
