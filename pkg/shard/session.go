@@ -26,6 +26,7 @@ type session struct {
 	running          sync.WaitGroup
 
 	acquired chan Shard
+	telling  sync.Mutex
 
 	mu    sync.Mutex
 	holds [Count]*hold
@@ -253,6 +254,18 @@ func (s *session) setAcquired(h *hold, acquired bool) {
 	h.acquired = acquired
 }
 
+// isSettled says whether all that is held is worked on, and nothing is on its way.
+func (s *session) isSettled() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range s.holds {
+		if h != nil && (h.leaving || !h.acquired) {
+			return false
+		}
+	}
+	return true
+}
+
 // clear takes the name of a holder out of a Lease that has been silent for too long, so that the election need not wait for
 // that once more. It is based on the version that was silent: a renewal in between makes it fail.
 func (s *session) clear(ctx context.Context, name string) {
@@ -329,9 +342,14 @@ func (s *session) open(some Set) {
 	s.tell()
 }
 
+// tell tells one number after the other, and in the log only the one that comes to rest.
 func (s *session) tell() {
+	s.telling.Lock()
+	defer s.telling.Unlock()
 	held := s.gate.held()
-	logrus.Infof("This hub works on %d of %d shards", held, Count)
+	if s.isSettled() {
+		logrus.Infof("This hub works on %d of %d shards", held, Count)
+	}
 	if s.OnHeld != nil {
 		s.OnHeld(held)
 	}

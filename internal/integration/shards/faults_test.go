@@ -55,7 +55,7 @@ func TestShardsAreDroppedWhenOneTakesOverThatDoesNotShare(t *testing.T) {
 	took := time.Now()
 	for _, r := range []*replica{a, b} {
 		err := r.wait(t)
-		require.Condition(t, func() bool { return assert.ErrorIs(t, err, shard.ErrNotShared) }, "%v", err)
+		require.ErrorIs(t, err, shard.ErrNotShared)
 		assert.Zero(t, r.holding())
 		t.Logf("%s stopped %s after", r.name, r.stopped.Sub(took).Round(time.Millisecond))
 	}

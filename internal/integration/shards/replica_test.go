@@ -57,7 +57,7 @@ func start(t *testing.T, hub *testenv.Cluster, name string) *replica {
 func startAlone(t *testing.T, hub *testenv.Cluster, name string) *replica {
 	return startWith(t, hub, name, func(ctx context.Context, r *replica, main leader.Election, o controllers.Options) error {
 		return leader.Run(ctx, main, func(ctx context.Context) error {
-			r.holds(shard.Count)
+			o.OnReady = func() { r.holds(shard.Count) }
 			return controllers.Run(ctx, o)
 		})
 	})
@@ -125,8 +125,8 @@ func (r *replica) end(t *testing.T) {
 	t.Helper()
 	r.stop()
 	r.wire.heal()
-	if err := r.wait(t); err != nil && !errors.Is(err, errCut) {
-		require.ErrorIs(t, err, leader.ErrLost)
+	if err := r.wait(t); !errors.Is(err, leader.ErrLost) && !errors.Is(err, shard.ErrNotShared) {
+		require.NoError(t, err)
 	}
 }
 
