@@ -51,5 +51,5 @@ func hash(parts ...string) Shard {
 	}
 	const half = 32
 	sum := h.Sum64()
-	return Shard((sum ^ sum>>half) % Count) //nolint:gosec // less than Count
+	return Shard((sum ^ sum>>half) % Count)
 }

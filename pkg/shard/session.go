@@ -54,7 +54,7 @@ func (s *session) run(ctx context.Context, work Work) error {
 	err := s.live(ended)
 	s.stopWorking(err)
 	if err := <-ended; err != nil {
-		s.fail(err)
+		_ = s.fail(err)
 	}
 	s.stopHolding()
 	s.running.Wait()
@@ -76,7 +76,7 @@ func (s *session) live(ended chan error) error {
 			ended <- err // for run
 			return nil
 		case <-s.main.ended:
-			return s.fail(cmp.Or(s.main.err, error(leader.ErrLost)))
+			return s.fail(cmp.Or(s.main.err, leader.ErrLost))
 		case <-ready:
 			ready = nil
 			s.running.Go(s.announce)

@@ -31,6 +31,7 @@ func newScene(t *testing.T) *scene {
 // token makes the token that all register with; a hub has to be at work.
 func (s *scene) token(t *testing.T, limit *int32) {
 	t.Helper()
+	s.hub.AwaitAdmission(t)
 	s.values = s.hub.Token(t, s.ns, "storm", fleet.ClusterRegistrationTokenSpec{UsageLimit: limit})
 }
 
