@@ -140,6 +140,24 @@ func TestHubDeploymentGivesEveryVariableTheHubInsistsOn(t *testing.T) {
 	}
 }
 
+func TestReplicasShareTheWorkOnlyWhenAsked(t *testing.T) {
+	for values, want := range map[string][]string{
+		"{}":                                     nil,
+		"controller: {replicas: 3}":              nil,
+		"controller: {sharing: null}":            nil,
+		"controller: {sharing: {enabled: true}}": {"true", "10s", "2s", "8s"},
+		"controller: {sharing: {enabled: true, leaderElection: {leaseDuration: 20s, retryPeriod: null}}}": {"true", "20s", "2s", "8s"},
+	} {
+		var got []string
+		for _, variable := range hubDeployment(t, renderHub(t, values)).Spec.Template.Spec.Containers[0].Env {
+			if strings.HasPrefix(variable.Name, "FLEET_SHAR") {
+				got = append(got, variable.Value)
+			}
+		}
+		assert.Equal(t, want, got, values)
+	}
+}
+
 func TestHubDeploymentTakesResourcesFromEitherPlace(t *testing.T) {
 	for _, values := range []string{
 		"resources: {limits: {memory: 1Gi}}",

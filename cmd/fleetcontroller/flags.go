@@ -28,7 +28,8 @@ type raw struct {
 	debugLevel                                       int
 	propagateDebug, disableSecurityContext, ttlNeeds bool
 	agentReplicas                                    int
-	election, agentElection                          launch.Election
+	sharing                                          bool
+	election, agentElection, shardElection           launch.Election
 }
 
 // newApp reads the flags and hands one validated configuration to run. Charts of Fleet call the hub by the name of its
@@ -56,7 +57,7 @@ func newApp(run func(context.Context, config) error) *cli.App {
 }
 
 func (r *raw) flags() []cli.Flag {
-	return slices.Concat(r.commandLine(), r.election.Flags(), r.environment(), r.agentElection.AgentFlags())
+	return slices.Concat(r.commandLine(), r.election.Flags(), r.environment(), r.agentElection.AgentFlags(), r.shardElection.ShardFlags())
 }
 
 func (r *raw) commandLine() []cli.Flag {
@@ -77,6 +78,7 @@ func (r *raw) environment() []cli.Flag {
 		&cli.BoolFlag{Name: "token-ttl-required", Destination: &r.ttlNeeds, EnvVars: []string{"FLEET_REGISTRATION_TOKEN_TTL_REQUIRED"}, Usage: "refuse ClusterRegistrationTokens that would live for ever"},
 		&cli.BoolFlag{Name: "disable-bundles", Destination: &r.disableBundles, EnvVars: []string{"FLEET_DISABLE_BUNDLES"}, Usage: "leave Bundles, BundleDeployments and Contents to Fleet's own controllers, beside this hub"},
 		&cli.BoolFlag{Name: "leave-admission-policies", Destination: &r.leaveAdmission, EnvVars: []string{"FLEET_LEAVE_ADMISSION_POLICIES"}, Usage: "leave the hub's admission policies to others, such as the chart, and only watch them"},
+		&cli.BoolFlag{Name: "sharing", Destination: &r.sharing, EnvVars: []string{"FLEET_SHARING"}, Usage: "share the work with the other replicas of this release, instead of standing by; give it to all of them"},
 		&cli.IntFlag{Name: "agent-replicas", Destination: &r.agentReplicas, EnvVars: []string{"FLEET_AGENT_REPLICA_COUNT"}, Usage: "`NUMBER` of replicas of agents the hub installs; default: 1"},
 		&cli.BoolFlag{Name: "disable-agent-probes", Destination: &r.disableAgentProbes, EnvVars: []string{"FLEET_DISABLE_AGENT_PROBES"}, Usage: "agents without probes, for an agent image that does not answer /healthz and /readyz"},
 		&cli.BoolFlag{Name: "propagate-debug", Destination: &r.propagateDebug, EnvVars: []string{"FLEET_PROPAGATE_DEBUG_SETTINGS_TO_AGENTS"}, Usage: "with --debug: agents the hub installs log more too"},
@@ -90,7 +92,8 @@ func (r *raw) config() (config, error) {
 	identity, errIdentity := r.election.Identity()
 	times, errTimes := r.election.Times("CATTLE")
 	agents, errAgents := r.agentElection.Times("FLEET_AGENT")
-	err := errors.Join(r.checkNamespace(), errClient, errIdentity, errTimes, errAgents, r.checkReplicas())
+	shards, errShards := r.shardElection.ShardTimes()
+	err := errors.Join(r.checkNamespace(), errClient, errIdentity, errTimes, errAgents, errShards, r.checkReplicas())
 	if err != nil {
 		return config{}, err
 	}
@@ -98,6 +101,8 @@ func (r *raw) config() (config, error) {
 		metricsAddress: r.metricsAddress,
 		healthAddress:  r.healthAddress,
 		election:       leader.Election{Client: client, Namespace: r.namespace, Name: leaseName, Identity: identity, Times: times},
+		sharing:        r.sharing,
+		shards:         shards,
 		hub: controllers.Options{
 			RESTConfig:       client,
 			SystemNamespace:  r.namespace,

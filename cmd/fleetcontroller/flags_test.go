@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/muster-fleet/muster/pkg/leader"
 )
 
 const kubeconfig = `apiVersion: v1
@@ -139,6 +141,21 @@ func TestEveryFlagAndVariableReachesTheConfiguration(t *testing.T) {
 				assert.Equal(t, 6*time.Second, c.election.RetryPeriod)
 			},
 		},
+		"FLEET_SHARING": {map[string]string{"FLEET_SHARING": "true"}, nil, func(t *testing.T, c config) { assert.True(t, c.sharing) }},
+		"--sharing":     {nil, []string{"--sharing"}, func(t *testing.T, c config) { assert.True(t, c.sharing) }},
+		"nothing is shared unless asked for": {nil, nil, func(t *testing.T, c config) {
+			assert.False(t, c.sharing)
+			assert.Equal(t, leader.Times{LeaseDuration: 10 * time.Second, RenewDeadline: 8 * time.Second, RetryPeriod: 2 * time.Second}, c.shards)
+		}},
+		"FLEET_SHARD_ELECTION": {
+			map[string]string{
+				"FLEET_SHARD_ELECTION_LEASE_DURATION": "62s", "FLEET_SHARD_ELECTION_RENEW_DEADLINE": "42s", "FLEET_SHARD_ELECTION_RETRY_PERIOD": "7s",
+			},
+			nil,
+			func(t *testing.T, c config) {
+				assert.Equal(t, leader.Times{LeaseDuration: 62 * time.Second, RenewDeadline: 42 * time.Second, RetryPeriod: 7 * time.Second}, c.shards)
+			},
+		},
 		"POD_NAME": {map[string]string{"POD_NAME": "pod-1"}, nil, func(t *testing.T, c config) { assert.Equal(t, "pod-1", c.election.Identity) }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -177,6 +194,11 @@ func TestWrongInputSaysWhatIsWrong(t *testing.T) {
 		"missing kubeconfig": {nil, []string{"--namespace", "n", "--kubeconfig", "/nowhere"}, "/nowhere"},
 		"negative replicas":  {map[string]string{"FLEET_AGENT_REPLICA_COUNT": "-1"}, []string{"--namespace", "n", "--kubeconfig", file}, "FLEET_AGENT_REPLICA_COUNT is -1"},
 		"no duration":        {map[string]string{"CATTLE_ELECTION_LEASE_DURATION": "1d"}, []string{"--namespace", "n", "--kubeconfig", file}, `CATTLE_ELECTION_LEASE_DURATION is "1d"`},
+		"times of shards that contradict": {
+			map[string]string{"FLEET_SHARD_ELECTION_LEASE_DURATION": "5s"},
+			[]string{"--namespace", "n", "--kubeconfig", file},
+			"the lease duration (5s) must be longer than the renew deadline (8s)",
+		},
 		"times that contradict": {
 			map[string]string{"FLEET_AGENT_ELECTION_LEASE_DURATION": "5s"},
 			[]string{"--namespace", "n", "--kubeconfig", file},

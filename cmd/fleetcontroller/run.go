@@ -11,6 +11,8 @@ import (
 	"github.com/muster-fleet/muster/internal/launch"
 	"github.com/muster-fleet/muster/pkg/controllers"
 	"github.com/muster-fleet/muster/pkg/leader"
+	"github.com/muster-fleet/muster/pkg/shard"
+	"github.com/muster-fleet/muster/pkg/version"
 )
 
 // config is all the hub is told by its command line and environment.
@@ -18,6 +20,8 @@ type config struct {
 	hub                           controllers.Options
 	metricsAddress, healthAddress string
 	election                      leader.Election
+	sharing                       bool         // with the other replicas
+	shards                        leader.Times // of their Leases
 }
 
 // run takes its turn as the hub. The Lease is that of Fleet's own registration component, so that the two never work at
@@ -44,10 +48,15 @@ func takeTurn(ctx context.Context, c config, health *launch.Health, work func(co
 	health.NotReady("asking for the Lease")
 	c.election.OnWaiting = func(string) { health.Ready("standing by: another hub holds the Lease") }
 	c.hub.OnReady = func() { health.Ready("at work") }
-	return leader.Run(ctx, c.election, func(ctx context.Context) error {
+	turn := func(ctx context.Context, gate *shard.Gate) error {
 		health.NotReady("filling the caches")
+		c.hub.Shards = gate
 		return work(ctx, c.hub)
-	})
+	}
+	if c.sharing {
+		return shard.Run(ctx, shard.Options{Main: c.election, Release: version.Version, Times: c.shards}, turn)
+	}
+	return leader.Run(ctx, c.election, func(ctx context.Context) error { return turn(ctx, nil) })
 }
 
 // ensureNamespace makes the namespace the Lease is in. The chart's release has made it already; a hub that runs from a

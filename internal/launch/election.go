@@ -8,6 +8,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/muster-fleet/muster/pkg/leader"
+	"github.com/muster-fleet/muster/pkg/shard"
 )
 
 // Election is what the command line and the environment say about a Lease, word for word.
@@ -34,17 +35,41 @@ func (e *Election) AgentFlags() []cli.Flag {
 	}
 }
 
+// ShardFlags are the flags of the Leases of shards.
+func (e *Election) ShardFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "shard-lease-duration", Destination: &e.lease, EnvVars: []string{"FLEET_SHARD_ELECTION_LEASE_DURATION"}, Usage: "as --lease-duration, for the shards of hubs that share the work; default: 10s"},
+		&cli.StringFlag{Name: "shard-renew-deadline", Destination: &e.renew, EnvVars: []string{"FLEET_SHARD_ELECTION_RENEW_DEADLINE"}, Usage: "as --renew-deadline, for shards; default: 8s"},
+		&cli.StringFlag{Name: "shard-retry-period", Destination: &e.retry, EnvVars: []string{"FLEET_SHARD_ELECTION_RETRY_PERIOD"}, Usage: "as --retry-period, for shards; default: 2s"},
+	}
+}
+
+// ShardTimes are those of the Leases of shards.
+func (e *Election) ShardTimes() (leader.Times, error) {
+	times, err := e.read("FLEET_SHARD")
+	if err != nil {
+		return leader.Times{}, err
+	}
+	times = shard.WithDefaults(times)
+	return times, times.Validate()
+}
+
 // Times reads the three durations; prefix is that of their environment variables. One that is unset has its default: a
 // chart that sets none must not keep anything from working.
 func (e *Election) Times(prefix string) (leader.Times, error) {
+	times, err := e.read(prefix)
+	if err != nil {
+		return leader.Times{}, err
+	}
+	times = times.WithDefaults()
+	return times, times.Validate()
+}
+
+func (e *Election) read(prefix string) (leader.Times, error) {
 	lease, errLease := Duration(prefix+"_ELECTION_LEASE_DURATION", e.lease)
 	renew, errRenew := Duration(prefix+"_ELECTION_RENEW_DEADLINE", e.renew)
 	retry, errRetry := Duration(prefix+"_ELECTION_RETRY_PERIOD", e.retry)
-	if err := errors.Join(errLease, errRenew, errRetry); err != nil {
-		return leader.Times{}, err
-	}
-	times := leader.Times{LeaseDuration: lease, RenewDeadline: renew, RetryPeriod: retry}.WithDefaults()
-	return times, times.Validate()
+	return leader.Times{LeaseDuration: lease, RenewDeadline: renew, RetryPeriod: retry}, errors.Join(errLease, errRenew, errRetry)
 }
 
 // Identity tells this process from others in a Lease: the name of its pod, else of its host with the process ID.

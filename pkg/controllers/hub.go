@@ -45,8 +45,8 @@ import (
 )
 
 // Run runs a hub until ctx ends, and returns when everything it started has stopped. An error means that it could not
-// start; then nothing of it goes on either. Only one hub may run against an API server at a time; see pkg/leader for a
-// program that has no election of its own.
+// start; then nothing of it goes on either. Only one hub may run against an API server at a time, unless all of them share the
+// work; see pkg/leader for a program that has no election of its own, and pkg/shard for one that shares.
 func Run(ctx context.Context, options Options) error {
 	o, err := options.complete()
 	if err != nil {
@@ -98,6 +98,7 @@ type hub struct {
 func newHub(ctx context.Context, o Options) (*hub, error) {
 	cfg, audible := hubConfig(o.RESTConfig), liveness.NewAudible(o.Clock)
 	cfg.Wrap(audible.Wrap)
+	cfg.Wrap(o.Shards.Wrap)
 	own, err := newFactory(cfg, o.SystemNamespace)
 	if err != nil {
 		return nil, fmt.Errorf("preparing the hub's caches: %w", err)
@@ -161,6 +162,7 @@ func newContext(cfg *rest.Config, o Options, own, fleetFactory controller.Shared
 		FarewellGrace:    o.FarewellGrace,
 		ContentGrace:     o.ContentGrace,
 		Metrics:          metrics.New(o.Metrics),
+		Shards:           o.Shards,
 	}, nil
 }
 
@@ -213,6 +215,7 @@ func (h *hub) register(ctx context.Context) error {
 		next = bootstrap.New(h.Context)
 	}
 	watcher.Register(ctx, next)
+	h.Shards.OnCatchUp(newBarrier(h.Context).await)
 	stripManagedFields(
 		h.Core.Namespace().Informer(), h.Core.Secret().Informer(), h.Core.ServiceAccount().Informer(), h.Core.ConfigMap().Informer(),
 		h.RBAC.Role().Informer(), h.RBAC.RoleBinding().Informer(), h.RBAC.ClusterRoleBinding().Informer(),
@@ -245,6 +248,7 @@ func (h *hub) start(ctx context.Context) error {
 	case err := <-started:
 		if err == nil && ctx.Err() == nil {
 			logrus.Infof("The hub is at work, with its configuration in namespace %s", h.SystemNamespace)
+			h.Shards.Ready()
 			h.options.OnReady()
 		}
 		return err

@@ -13,6 +13,7 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/shard"
 	"github.com/muster-fleet/muster/pkg/version"
 )
 
@@ -57,6 +58,9 @@ type Options struct {
 	Workers int
 	// Clock tells the time; nil means the real one.
 	Clock clock.WithTicker
+	// Shards, if given, decide which objects this hub works on: several hubs share the work then, each with the Gate that
+	// shard.Run gives it. nil means that it is all this hub's, and that no other may run.
+	Shards *shard.Gate
 	// OnReady, if given, is called once all caches are filled and the hub is at work.
 	OnReady func()
 }

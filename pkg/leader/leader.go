@@ -8,11 +8,13 @@ import (
 	"net/http"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/clock"
 )
 
 // Election says by which Lease processes take turns. All of them must have the same times.
@@ -99,6 +101,16 @@ func Run(ctx context.Context, e Election, work func(context.Context) error) erro
 	}
 }
 
+// Take is Run without the watch, for a Lease that is known to be free: until ctx ends it is tried for every retry period.
+func Take(ctx context.Context, e Election, work func(context.Context) error) error {
+	e.Times = e.Times.WithDefaults()
+	if err := e.Times.Validate(); err != nil {
+		return err
+	}
+	_, err := e.round(ctx, func() {}, nil, work)
+	return err
+}
+
 // round is one try to get the Lease, with all that follows when it succeeds. It is to be done again when the Lease became
 // free meanwhile: the elector alone would try only after its next pause.
 func (e Election) round(ctx context.Context, stopWaiting func(), free <-chan struct{}, work func(context.Context) error) (again bool, err error) {
@@ -120,7 +132,7 @@ func (e Election) round(ctx context.Context, stopWaiting func(), free <-chan str
 			return false, nil
 		case term := <-leading:
 			stopWaiting()
-			return false, e.workForTerm(ctx, term, work)
+			return false, e.workForTerm(ctx, contest.bounded(term), work)
 		case <-free:
 			return true, nil
 		case holder := <-holders:
@@ -153,9 +165,19 @@ func (e Election) workForTerm(ctx, term context.Context, work func(context.Conte
 // contest is the contest for a Lease.
 type contest struct {
 	elector *leaderelection.LeaderElector
-	lock    resourcelock.Interface
+	lock    *renewals
 	timeout time.Duration
 	close   func()
+}
+
+// bounded is the term, ended when the Lease was not renewed in time.
+func (c *contest) bounded(term context.Context) context.Context {
+	ctx, end := context.WithCancel(term)
+	go func() {
+		defer end()
+		c.lock.watch(ctx, c.timeout, end)
+	}()
+	return ctx
 }
 
 // contest sends the context of each term to leading, and until ctx ends each holder it sees to holders.
@@ -164,18 +186,18 @@ func (e Election) contest(ctx context.Context, leading chan<- context.Context, h
 	if err != nil {
 		return nil, err
 	}
-	lock, err := resourcelock.New(resourcelock.LeasesResourceLock, e.Namespace, e.Name,
+	lease, err := resourcelock.New(resourcelock.LeasesResourceLock, e.Namespace, e.Name,
 		client.CoreV1(), client.CoordinationV1(), resourcelock.ResourceLockConfig{Identity: e.Identity})
 	if err != nil {
 		return nil, err
 	}
+	lock := &renewals{Interface: lease, clock: clock.RealClock{}}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock:            lock,
-		LeaseDuration:   e.LeaseDuration,
-		RenewDeadline:   e.RenewDeadline,
-		RetryPeriod:     e.RetryPeriod,
-		ReleaseOnCancel: true,
-		Name:            e.Name,
+		Lock:          lock,
+		LeaseDuration: e.LeaseDuration,
+		RenewDeadline: e.RenewDeadline,
+		RetryPeriod:   e.RetryPeriod,
+		Name:          e.Name,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(term context.Context) { leading <- term },
 			OnStoppedLeading: func() {},
@@ -202,16 +224,23 @@ func (e Election) client() (kubernetes.Interface, func(), error) {
 	return client, func() { utilnet.CloseIdleConnectionsFor(transport) }, err
 }
 
-// release gives the Lease back once more. The elector does so itself, but a renewal that was on its way when it was
-// stopped can arrive between its read and its write, and then the Lease stays ours until it runs out.
+// releases is how often it is tried: a renewal that was on its way when the elector was stopped can arrive between the read
+// and the write.
+const releases = 3
+
+// release gives the Lease back. The elector would do so itself, but before it says that the term has ended.
 func (c *contest) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
 	defer cancel()
-	record, _, err := c.lock.Get(ctx)
-	if err != nil || record.HolderIdentity != c.lock.Identity() {
-		return
+	for range releases {
+		record, _, err := c.lock.Get(ctx)
+		if err != nil || record.HolderIdentity != c.lock.Identity() {
+			return
+		}
+		record.HolderIdentity, record.LeaseDurationSeconds = "", 1
+		// When this fails for another reason, the next process waits for the Lease to run out: late, but safe.
+		if err := c.lock.Update(ctx, *record); !apierrors.IsConflict(err) {
+			return
+		}
 	}
-	record.HolderIdentity, record.LeaseDurationSeconds = "", 1
-	// When this fails as well, the next process waits for the Lease to run out: late, but safe.
-	_ = c.lock.Update(ctx, *record)
 }

@@ -131,6 +131,18 @@ The parts of other components are maps too.
   value: {{ $election.retryPeriod | default "10s" | toJson }}
 - name: CATTLE_ELECTION_RENEW_DEADLINE
   value: {{ $election.renewDeadline | default "25s" | toJson }}
+{{- $sharing := (.Values.controller).sharing | default dict }}
+{{- if $sharing.enabled }}
+{{- $shards := $sharing.leaderElection | default dict }}
+- name: FLEET_SHARING
+  value: "true"
+- name: FLEET_SHARD_ELECTION_LEASE_DURATION
+  value: {{ $shards.leaseDuration | default "10s" | toJson }}
+- name: FLEET_SHARD_ELECTION_RETRY_PERIOD
+  value: {{ $shards.retryPeriod | default "2s" | toJson }}
+- name: FLEET_SHARD_ELECTION_RENEW_DEADLINE
+  value: {{ $shards.renewDeadline | default "8s" | toJson }}
+{{- end }}
 - name: FLEET_AGENT_REPLICA_COUNT
   value: {{ kindIs "invalid" $agentReplicas | ternary 1 $agentReplicas | toString | quote }}
 - name: FLEET_AGENT_ELECTION_LEASE_DURATION

@@ -23,6 +23,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/credential"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/shard"
 )
 
 // Context is what the controllers of one hub share.
@@ -73,6 +74,8 @@ type Context struct {
 	Metrics *metrics.Hub
 	// Admission knows whether the admission policies of the hub are in force; nil means that they are not.
 	Admission Admission
+	// Shards decide which objects are this hub's to work on, where several share the work; nil where none do.
+	Shards *shard.Gate
 	// Uses are the requests that wait to be counted as uses of their token.
 	Uses uses.Asks
 	// Left are the requests whose agents have left.

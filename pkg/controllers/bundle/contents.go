@@ -164,6 +164,11 @@ func collectable(c *metav1.PartialObjectMetadata) bool {
 // check deletes a Content that is not needed, and returns when to look again, if at all. The cache may lag behind, so the
 // API server has the last word, and when it does not answer nothing is deleted.
 func (c *contents) check(name string) (again time.Duration, err error) {
+	leave, mine := c.Shards.Enter(shardOfContent(name))
+	if !mine {
+		return 0, nil
+	}
+	defer leave()
 	known := c.find(name)
 	if known == nil || known.DeletionTimestamp != nil || !collectable(known) || len(c.usedBy(name)) > 0 {
 		return 0, nil

@@ -74,8 +74,10 @@ func Register(ctx context.Context, c *app.Context) *Step {
 	// The error is of an informer that runs already, which is one of an embedding server; its objects stay as they are.
 	_ = bundles.Informer().SetTransform(s.texts.share)
 
-	bundles.OnChange(ctx, name, guard.Handler(c.Passes, name, s.onBundle))
-	deployments.OnChange(ctx, finalizerName, guard.Handler(c.Passes, finalizerName, s.dropFinalizer))
+	bundles.OnChange(ctx, name, guard.Handler(c.Passes, name, guard.Own(c.Shards, shardOf[*fleet.Bundle], s.onBundle, s.onOthers)))
+	deployments.OnChange(ctx, finalizerName, guard.Handler(c.Passes, finalizerName,
+		guard.Own(c.Shards, shardOf[*fleet.BundleDeployment], s.dropFinalizer, nil)))
+	s.onTake()
 	related.OnDamage(c.RBAC.ClusterRole(), clusters, contentrole.ClusterOf)
 	related.OnDamage(c.RBAC.ClusterRoleBinding(), clusters, contentrole.ClusterOf)
 	s.watch()

@@ -137,6 +137,18 @@ func (t *tally) expect(bundle key, namespaces map[string]string, now time.Time) 
 	c.touch(now)
 }
 
+// expectedIn are the Bundles that expect something in a cluster namespace.
+func (t *tally) expectedIn(namespace string) (bundles []key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for bundle := range t.expecting {
+		if _, expected := t.of(bundle).expected[namespace]; expected {
+			bundles = append(bundles, bundle)
+		}
+	}
+	return bundles
+}
+
 // arrived says that the Bundles are in a cluster namespace as they are now, and returns those of which that was news.
 func (t *tally) arrived(namespace string, bundles []key, now time.Time) (news []key) {
 	t.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
@@ -19,6 +20,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/related"
 	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/shard"
 )
 
 // Step is one controller's contribution to the status of a Cluster.
@@ -53,6 +55,14 @@ type Witness interface {
 	Step
 	// HasClones says whether two agents check in for the Cluster.
 	HasClones(cluster *fleet.Cluster) bool
+}
+
+// Observer is a Step that has to know of Clusters that another hub looks after, where several share the work: that hub may end,
+// and this one go on with its Clusters.
+type Observer interface {
+	Step
+	// Observe notes what it has to know of a Cluster, and sends no request.
+	Observe(cluster *fleet.Cluster)
 }
 
 const name = "cluster"
@@ -90,7 +100,10 @@ func Register(ctx context.Context, c *app.Context, steps ...Step) {
 
 	// The only handler of the kind: lasso takes handlers out of its list while others of the same kind may still be running,
 	// so with two of them a hub that is stopping could skip or repeat one.
-	clusters.OnChange(ctx, name, guard.Handler(c.Passes, name, h.onChange))
+	clusters.OnChange(ctx, name, guard.Handler(c.Passes, name, guard.Own(c.Shards, shardOf, h.onChange, h.onOthers)))
+	guard.OnTake(c.Shards,
+		func() ([]*fleet.Cluster, error) { return h.known.List("", labels.Everything()) }, shard.OfCluster,
+		func(namespace, name string) { clusters.EnqueueAfter(namespace, name, 0) })
 	related.OnAnyChange(namespaces, clusters, clusterOfNamespace)
 	related.OnAnyChange(requests, clusters, func(request *fleet.ClusterRegistration) []types.NamespacedName {
 		found, _ := h.known.GetByIndex(index.ByClientID, index.Key(request.Namespace, request.Spec.ClientID))

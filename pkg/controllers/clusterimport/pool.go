@@ -43,6 +43,7 @@ type attempt struct {
 	result  callResult // of the call before, while one that failed is tried again
 	retryAt time.Time
 	cancel  context.CancelFunc
+	ended   chan struct{} // closed when it runs no more
 }
 
 // retryIn is how long it is until a call that failed is tried again; 0 while that runs, for its end brings the Cluster
@@ -91,7 +92,7 @@ func (p *pool) attempt(key types.NamespacedName, inputs string, run call) attemp
 	}
 	lane := p.fresh
 	ctx, cancel := context.WithCancel(p.ctx)
-	started := &attempt{inputs: inputs, running: true, cancel: cancel}
+	started := &attempt{inputs: inputs, running: true, cancel: cancel, ended: make(chan struct{})}
 	if last != nil && last.inputs == inputs {
 		// What is wrong stays on the object until it is known to be right: each retry would otherwise be two writes and an
 		// event.
@@ -128,6 +129,7 @@ func (p *pool) settled(a *attempt) bool {
 }
 
 func (p *pool) run(ctx context.Context, key types.NamespacedName, a *attempt, lane chan struct{}, run call) {
+	defer close(a.ended)
 	defer a.cancel()
 	result := inLane(ctx, lane, run)
 

@@ -29,11 +29,13 @@ import (
 // Step is the import's contribution to the status of a Cluster: condition Imported.
 type Step struct {
 	*app.Context
-	tokens  fleetcontrollers.ClusterRegistrationTokenController
-	known   fleetcontrollers.ClusterRegistrationTokenCache
-	values  corecontrollers.SecretCache
-	secrets *secretVersions
-	digests *lru.Cache // of image pull Secrets, by their version
+	// clusters are all there are.
+	clusters fleetcontrollers.ClusterCache
+	tokens   fleetcontrollers.ClusterRegistrationTokenController
+	known    fleetcontrollers.ClusterRegistrationTokenCache
+	values   corecontrollers.SecretCache
+	secrets  *secretVersions
+	digests  *lru.Cache // of image pull Secrets, by their version
 	// requests are those of the agents.
 	requests standing.Requests
 	pool     *pool
@@ -56,13 +58,14 @@ func Register(ctx context.Context, c *app.Context) *Step {
 	clusters, tokens := c.Fleet.Cluster(), c.Fleet.ClusterRegistrationToken()
 	known := clusters.Cache()
 	s := &Step{
-		Context: c,
-		tokens:  tokens,
-		known:   tokens.Cache(),
-		values:  c.Core.Secret().Cache(),
-		secrets: newSecretVersions(c.Metadata),
-		digests: lru.New(digestsKept),
-		forms:   agentmanifest.NewForms(),
+		Context:  c,
+		clusters: known,
+		tokens:   tokens,
+		known:    tokens.Cache(),
+		values:   c.Core.Secret().Cache(),
+		secrets:  newSecretVersions(c.Metadata),
+		digests:  lru.New(digestsKept),
+		forms:    agentmanifest.NewForms(),
 
 		requests:    c.Fleet.ClusterRegistration().Cache(),
 		deployments: c.Fleet.BundleDeployment(),
@@ -70,6 +73,8 @@ func Register(ctx context.Context, c *app.Context) *Step {
 	s.pool = newPool(ctx, c.Clock, c.ImportBackoff, func(key types.NamespacedName) {
 		clusters.EnqueueAfter(key.Namespace, key.Name, 0)
 	})
+
+	c.Shards.OnLeave(s.handOver)
 
 	related.OnAnyChange(s.secrets, clusters, func(secret *metav1.PartialObjectMetadata) []types.NamespacedName {
 		if s.isPullSecret(secret) {

@@ -54,8 +54,8 @@ func Register(ctx context.Context, c *app.Context) {
 	accounts.Cache().AddIndexer(accountsByRequest, requestOfAccount)
 	requests.Cache().AddIndexer(refusedByCreator, creatorOfRefused)
 
-	requests.OnChange(ctx, name, guard.Handler(c.Passes, name, h.onChange))
-	secrets.OnChange(ctx, expiryName, guard.Handler(c.Passes, expiryName, h.expireCredential))
+	requests.OnChange(ctx, name, guard.Handler(c.Passes, name, guard.Own(c.Shards, shardOf, h.onChange, nil)))
+	secrets.OnChange(ctx, expiryName, guard.Handler(c.Passes, expiryName, guard.Own(c.Shards, shardOfSecret, h.expireCredential, nil)))
 
 	h.watchRules()
 	related.OnAnyChange(clusters, requests, h.waitingForCluster)
@@ -63,9 +63,11 @@ func Register(ctx context.Context, c *app.Context) {
 	related.OnTransition(tokens, requests, h.helpedByToken)
 	related.OnAnyChange(secrets, requests, h.waitingForTokenSecret)
 	related.OnAnyChange(secrets, requests, h.waitingForAnswer)
-	for _, made := range []related.Source{accounts, secrets, roles, bindings, clusterBindings} {
-		related.OnAnyChange(made, requests, h.orphanOf)
+	made := []related.Source{accounts, secrets, roles, bindings, clusterBindings}
+	for _, source := range made {
+		related.OnAnyChange(source, requests, h.orphanOf)
 	}
+	h.onTake(made)
 	related.OnDamage(accounts, requests, requestOf)
 	related.OnDamage(roles, requests, requestOf)
 	related.OnDamage(bindings, requests, requestOf)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
@@ -169,7 +170,10 @@ func (h *handler) finish(
 	counted, failure := h.countUses(ctx, after)
 	transition := outcome.Set(&after.Status.Conditions, fleet.ConditionReady, out, h.Clock.Now())
 	latest, written, err := writes.Status(h.tokens, token, after)
-	if err != nil {
+	if h.isTooLate(err) {
+		h.tokens.EnqueueAfter(token.Namespace, token.Name, wait.Jitter(tooLate, 1))
+		return token, errors.Join(out.Err, failure)
+	} else if err != nil {
 		return token, errors.Join(err, out.Err, failure)
 	}
 	h.Uses.Done(keyOf(token), counted.answered)

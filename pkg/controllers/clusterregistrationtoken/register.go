@@ -6,6 +6,7 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -14,6 +15,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/related"
+	"github.com/muster-fleet/muster/pkg/shard"
 )
 
 const (
@@ -39,7 +41,11 @@ func Register(ctx context.Context, c *app.Context) {
 		sets:     desiredset.New(c.Apply, accounts, roles, bindings),
 	}
 
-	tokens.OnChange(ctx, name, guard.Handler(c.Passes, name, h.onChange))
+	tokens.OnChange(ctx, name, guard.Handler(c.Passes, name, guard.Own(c.Shards, shardOf, h.onChange, h.onOthers)))
+	guard.OnTake(c.Shards,
+		func() ([]*fleet.ClusterRegistrationToken, error) { return h.cache.List("", labels.Everything()) },
+		func(token *fleet.ClusterRegistrationToken) shard.Shard { return shard.Of(token.Namespace, token.Name) },
+		func(namespace, name string) { tokens.EnqueueAfter(namespace, name, 0) })
 
 	related.OnDamage(accounts, tokens, tokenOf)
 	related.OnDamage(roles, tokens, tokenOf)

@@ -1,0 +1,93 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/clock"
+)
+
+// slow is a Lease whose API server takes its time, and answers with an error from some moment on.
+type slow struct {
+	resourcelock.Interface
+	takes time.Duration
+	fails bool
+}
+
+func (s *slow) Identity() string { return "me" }
+
+func (s *slow) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	return s.Update(ctx, record)
+}
+
+func (s *slow) Update(context.Context, resourcelock.LeaderElectionRecord) error {
+	time.Sleep(s.takes)
+	if s.fails {
+		return errors.New("etcd has a bad day")
+	}
+	return nil
+}
+
+const deadline = 8 * time.Second
+
+// watched notes when the term ends, counted from now.
+func watched(ctx context.Context, r *renewals) *time.Duration {
+	began, after := time.Now(), new(time.Duration)
+	go r.watch(ctx, deadline, func() { *after = time.Since(began) })
+	return after
+}
+
+func TestATermEndsARenewDeadlineAfterTheLastRenewalBegan(t *testing.T) {
+	mine := resourcelock.LeaderElectionRecord{HolderIdentity: "me"}
+	for name, test := range map[string]struct {
+		then func(*renewals, *slow)
+		want time.Duration
+	}{
+		"nothing is renewed": {func(*renewals, *slow) {}, deadline - 2*time.Second},
+		"it is renewed in time, by a slow server": {func(r *renewals, _ *slow) {
+			time.Sleep(3 * time.Second)
+			_ = r.Update(context.Background(), mine)
+		}, 3*time.Second + deadline},
+		"a renewal that fails does not count": {func(r *renewals, s *slow) {
+			time.Sleep(3 * time.Second)
+			s.fails = true
+			_ = r.Update(context.Background(), mine)
+		}, deadline - 2*time.Second},
+		"giving back is no renewal": {func(r *renewals, _ *slow) {
+			time.Sleep(3 * time.Second)
+			_ = r.Update(context.Background(), resourcelock.LeaderElectionRecord{})
+		}, deadline - 2*time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				lock := &slow{takes: 2 * time.Second}
+				r := &renewals{Interface: lock, clock: clock.RealClock{}}
+				require.NoError(t, r.Create(t.Context(), mine))
+				ended := watched(t.Context(), r)
+				test.then(r, lock)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				assert.Equal(t, test.want, *ended)
+			})
+		})
+	}
+}
+
+func TestATermThatEndedOtherwiseIsNotWatchedAnyMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &renewals{Interface: &slow{}, clock: clock.RealClock{}}
+		require.NoError(t, r.Create(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "me"}))
+		ctx, stop := context.WithCancel(t.Context())
+		ended := watched(ctx, r)
+		stop()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		assert.Zero(t, *ended)
+	})
+}
