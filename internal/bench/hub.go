@@ -102,11 +102,14 @@ func (w *world) startHub(ctx context.Context) error {
 	return w.served(ctx)
 }
 
-// served waits until the API server has the hub's kinds.
+// served waits until the API server has all kinds that agents and imports need: it gets them one after the other.
 func (w *world) served(ctx context.Context) error {
+	one := metav1.ListOptions{Limit: 1}
 	return sim.Await(ctx, "the hub's kinds", func(ctx context.Context) (bool, error) {
-		_, err := w.Fleet.Clusters(workspace).List(ctx, metav1.ListOptions{Limit: 1})
-		return err == nil, nil
+		_, clusters := w.Fleet.Clusters(workspace).List(ctx, one)
+		_, requests := w.Fleet.ClusterRegistrations(workspace).List(ctx, one)
+		_, tokens := w.Fleet.ClusterRegistrationTokens(workspace).List(ctx, one)
+		return errors.Join(clusters, requests, tokens) == nil, nil
 	})
 }
 
