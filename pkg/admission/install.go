@@ -48,6 +48,9 @@ func install(ctx context.Context, client dynamic.Interface, policy *unstructured
 	existing, err := resource.Get(ctx, policy.GetName(), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		_, err = resource.Create(ctx, policy, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil // by another hub a moment ago; what is wrong with it is seen when it is watched
+		}
 		return err
 	}
 	if err != nil || sameSpec(policy, existing) && watched(existing) {

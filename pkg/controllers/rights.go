@@ -40,6 +40,9 @@ func ensureRole(ctx context.Context, client kubernetes.Interface, role *rbacv1.C
 	existing, err := roles.Get(ctx, role.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		_, err = roles.Create(ctx, role, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return nil // by another hub of this release, which starts at the same time
+		}
 		return err
 	}
 	if err != nil || reflect.DeepEqual(existing.Rules, role.Rules) {

@@ -237,7 +237,7 @@ func (s *session) hold(ctx context.Context, shard Shard, h *hold) {
 		<-term.Done()
 		s.setAcquired(h, false)
 		if ctx.Err() == nil {
-			_ = s.fail(leader.ErrLost) // at once: what is under way must not be waited for
+			_ = s.fail(fmt.Errorf("%w %s/%s", leader.ErrLost, s.Main.Namespace, name)) // at once: what is under way must not be waited for
 		}
 		s.gate.close(shard)
 		s.tell()

@@ -17,7 +17,7 @@ import (
 // To the others one that is cut off is one that was killed; itself, it has to notice in time.
 func TestAHubThatIsCutOffStopsBeforeAnotherGoesOn(t *testing.T) {
 	s := newScene(t)
-	a, b := start(t, s.hub, "a"), start(t, s.hub, "b")
+	a, b := startIn(t, s.hub, "a", quick), startIn(t, s.hub, "b", quick)
 	await(t, []*replica{a, b}, 8, 8)
 	s.token(t, nil)
 	s.storm(t, "before", 20)

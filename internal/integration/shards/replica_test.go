@@ -23,10 +23,10 @@ import (
 // mainLease is the one that a hub has which shares with nobody.
 const mainLease = "fleet-agentmanagement-lock"
 
-// times are longer than those of a hub, for a machine that is very busy.
+// Times of Leases. Where no hub is lost they are long, for a machine that is so busy that none of them is heard for a while.
 var (
-	shardTimes = leader.Times{LeaseDuration: 15 * time.Second, RenewDeadline: 11 * time.Second, RetryPeriod: time.Second}
-	mainTimes  = leader.Times{LeaseDuration: 20 * time.Second, RenewDeadline: 15 * time.Second, RetryPeriod: time.Second}
+	patient = leader.Times{LeaseDuration: 90 * time.Second, RenewDeadline: 80 * time.Second, RetryPeriod: time.Second}
+	quick   = leader.Times{LeaseDuration: 15 * time.Second, RenewDeadline: 11 * time.Second, RetryPeriod: time.Second}
 )
 
 // replica is a hub, as it is one process.
@@ -43,8 +43,12 @@ type replica struct {
 }
 
 func start(t *testing.T, hub *testenv.Cluster, name string) *replica {
+	return startIn(t, hub, name, patient)
+}
+
+func startIn(t *testing.T, hub *testenv.Cluster, name string, times leader.Times) *replica {
 	return startWith(t, hub, name, func(ctx context.Context, r *replica, main leader.Election, o controllers.Options) error {
-		options := shard.Options{Main: main, Release: "test", Times: shardTimes, OnHeld: r.holds}
+		options := shard.Options{Main: main, Release: "test", Times: times, OnHeld: r.holds}
 		return shard.Run(ctx, options, func(ctx context.Context, gate *shard.Gate) error {
 			defer context.AfterFunc(ctx, r.noteStop)()
 			o.Shards = gate
@@ -72,7 +76,7 @@ func startWith(t *testing.T, hub *testenv.Cluster, name string, run runner) *rep
 	cfg := hub.RESTConfig()
 	cfg.Wrap(r.wire.wrap)
 	main := leader.Election{
-		Client: rest.CopyConfig(cfg), Namespace: testenv.SystemNamespace, Name: mainLease, Identity: name, Times: mainTimes,
+		Client: rest.CopyConfig(cfg), Namespace: testenv.SystemNamespace, Name: mainLease, Identity: name, Times: patient,
 	}
 	options := controllers.Options{
 		RESTConfig: cfg, DisableBootstrap: true, ImportBackoff: app.Backoff{Base: 200 * time.Millisecond, Max: time.Second},

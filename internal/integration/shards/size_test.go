@@ -28,10 +28,10 @@ import (
 
 // What docs/scaling.md plans with. Who makes a Cluster bigger changes the plan.
 const (
-	mostBytesOfACluster      = 30 * 1024
-	mostBytesWrittenForIt    = 80 * 1024
-	mostBytesOfABeat         = 5 * 1024
-	mostBytesOfABeatsMessage = 6 * 1024
+	mostBytesOfACluster      = 36_000
+	mostBytesWrittenForIt    = 50_000
+	mostBytesOfABeat         = 3_000
+	mostBytesOfABeatsMessage = 3_100
 )
 
 // etcd is that of a control plane, which listens on a socket.
