@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -61,7 +62,7 @@ func (h *own) during(ctx context.Context) (context.Context, func()) {
 	go func() {
 		select {
 		case <-running.Exited():
-			cancel(running.Death())
+			cancel(fmt.Errorf("the hub ended by itself with code %d%s", running.ExitCode(), h.ending()))
 		case <-ctx.Done():
 		}
 	}()
@@ -69,12 +70,17 @@ func (h *own) during(ctx context.Context) (context.Context, func()) {
 }
 
 func (h *own) ending() string {
-	const lines = 20
-	return "\nthe end of the hub's log:\n" + process.Tail(h.command.Log, lines)
+	const lines, most = 10, 300 // a hub that cannot reach its API server writes lines without end
+	text := "\nthe end of the hub's log:"
+	for line := range strings.Lines(process.Tail(h.command.Log, lines)) {
+		line = strings.TrimSuffix(line, "\n")
+		text += "\n" + line[:min(len(line), most)]
+	}
+	return text
 }
 
 // newHub is a process of the hub with that name, which is not started yet.
-func (w *world) newHub(name string) (*own, error) {
+func (w *world) newHub(name string, args ...string) (*own, error) {
 	kubeconfig := filepath.Join(w.dir, "hub.kubeconfig")
 	if err := os.WriteFile(kubeconfig, w.plane.Kubeconfig(), 0o600); err != nil {
 		return nil, err
@@ -85,13 +91,14 @@ func (w *world) newHub(name string) (*own, error) {
 	}
 	return &own{command: process.Command{
 		Path: program, Dir: w.dir, Log: filepath.Join(w.dir, name+".log"),
-		Args: append([]string{"--kubeconfig", kubeconfig, "--namespace", systemNamespace, "--disable-bootstrap", "--pod-name", name}, w.HubArgs...),
+		Args: append([]string{"--kubeconfig", kubeconfig, "--namespace", systemNamespace, "--disable-bootstrap", "--pod-name", name}, slices.Concat(args, w.HubArgs)...),
 	}}, nil
 }
 
 // startHub runs a hub of ours, and returns when its kinds are served.
 func (w *world) startHub(ctx context.Context) error {
-	h, err := w.newHub("hub")
+	// It is alone, so it may be patient with an API server that a busy machine has slowed down.
+	h, err := w.newHub("hub", "--lease-duration=10m", "--renew-deadline=8m")
 	if err != nil {
 		return err
 	}

@@ -33,14 +33,23 @@ func tiny() Sizes {
 	}
 }
 
+// The hub is built once for all of these.
+func TestTheBenchMeasuresARealHub(t *testing.T) {
+	hub := program(t)
+	t.Run("the small run", func(t *testing.T) { theSmallRunMeasuresAllThatHasABudget(t, hub) })
+	t.Run("a hub that runs", func(t *testing.T) { aHubThatRunsIsMeasuredByItsNameAlone(t, hub) })
+	t.Run("the long story", func(t *testing.T) { theLongStoryInShort(t, hub) })
+	t.Run("several processes", func(t *testing.T) { aProcessIsKilledAndNobodyIsLost(t, hub) })
+}
+
 // A row that has a budget and is not measured fails make bench-small; this one is earlier, and needs no quiet machine.
-func TestTheSmallRunMeasuresAllThatHasABudget(t *testing.T) {
+func theSmallRunMeasuresAllThatHasABudget(t *testing.T, hub string) {
 	data, err := os.ReadFile("../../bench/budgets.yaml")
 	require.NoError(t, err)
 	limits, err := figures.ParseLimits(data)
 	require.NoError(t, err)
 
-	measured, err := Run(t.Context(), Options{Hub: program(t), Parts: []string{"small", "imports"}, Sizes: tiny(), Log: t.Output()})
+	measured, err := Run(t.Context(), Options{Hub: hub, Parts: []string{"small", "imports"}, Sizes: tiny(), Log: t.Output()})
 	require.NoError(t, err)
 	_, unmeasured := limits.Budgets.Judge(measured)
 	for _, row := range unmeasured {
@@ -57,8 +66,8 @@ func TestTheSmallRunMeasuresAllThatHasABudget(t *testing.T) {
 	assert.Positive(t, reads.Value, "the log is read after the restart")
 }
 
-func TestAHubThatRunsIsMeasuredByItsNameAlone(t *testing.T) {
-	o := Options{Hub: program(t), Sizes: tiny(), Log: t.Output()}.withDefaults()
+func aHubThatRunsIsMeasuredByItsNameAlone(t *testing.T, hub string) {
+	o := Options{Hub: hub, Sizes: tiny(), Log: t.Output()}.withDefaults()
 	o.Binaries = os.Getenv("KUBEBUILDER_ASSETS")
 	w, err := withHub(t.Context(), o, flavour{})
 	require.NoError(t, err)
@@ -77,8 +86,8 @@ func TestAHubThatRunsIsMeasuredByItsNameAlone(t *testing.T) {
 	require.NoError(t, w.served(t.Context()), "it is left running")
 }
 
-func TestTheLongStoryInShort(t *testing.T) {
-	measured, err := Run(t.Context(), Options{Hub: program(t), Parts: []string{"day"}, Sizes: tiny(), Log: t.Output()})
+func theLongStoryInShort(t *testing.T, hub string) {
+	measured, err := Run(t.Context(), Options{Hub: hub, Parts: []string{"day"}, Sizes: tiny(), Log: t.Output()})
 	require.NoError(t, err)
 	all := values(measured)
 	assert.GreaterOrEqual(t, all["day/hour-writes"], 2., "the one that was silent is gone, and back")
@@ -87,9 +96,9 @@ func TestTheLongStoryInShort(t *testing.T) {
 	}
 }
 
-func TestAProcessIsKilledAndNobodyIsLost(t *testing.T) {
+func aProcessIsKilledAndNobodyIsLost(t *testing.T, hub string) {
 	measured, err := Run(t.Context(), Options{
-		Hub: program(t), Parts: []string{"replicas"}, Sizes: tiny(), Log: t.Output(),
+		Hub: hub, Parts: []string{"replicas"}, Sizes: tiny(), Log: t.Output(),
 		HubArgs: []string{"--lease-duration", "3s", "--renew-deadline", "2s", "--retry-period", "1s"},
 	})
 	require.NoError(t, err)
