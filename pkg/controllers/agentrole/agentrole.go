@@ -37,6 +37,9 @@ func Ensure(ctx context.Context, client kubernetes.Interface) error {
 	switch {
 	case apierrors.IsNotFound(err):
 		_, err = roles.Create(ctx, wanted(), metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			err = nil // another hub of this release has started at the same time
+		}
 	case err == nil && !isRight(existing):
 		changed := existing.DeepCopy()
 		changed.Rules, changed.AggregationRule = Rules(), nil

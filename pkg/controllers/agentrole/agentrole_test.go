@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
@@ -87,4 +88,12 @@ func TestAnErrorNamesTheClusterRole(t *testing.T) {
 	err := Ensure(t.Context(), server)
 	require.ErrorIs(t, err, bad)
 	assert.ErrorContains(t, err, role)
+}
+
+func TestAnotherHubThatMakesThemAtTheSameTimeIsNoError(t *testing.T) {
+	server := fake.NewClientset()
+	server.PrependReactor("create", "clusterroles", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewAlreadyExists(rbacv1.Resource("clusterroles"), role)
+	})
+	require.NoError(t, Ensure(t.Context(), server))
 }
