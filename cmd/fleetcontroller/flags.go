@@ -21,7 +21,7 @@ const leaseName = "fleet-agentmanagement-lock"
 // raw is what the command line and the environment say, word for word.
 type raw struct {
 	kubeconfig, namespace                            string
-	metricsAddress, healthAddress                    string
+	metricsAddress, healthAddress, profilesAddress   string
 	disableBootstrap, disableBundles, debug          bool
 	leaveAdmission                                   bool
 	disableAgentProbes                               bool
@@ -67,6 +67,7 @@ func (r *raw) commandLine() []cli.Flag {
 		&cli.BoolFlag{Name: "disable-bootstrap", Destination: &r.disableBootstrap, Usage: "do not register the hub's own cluster"},
 		&cli.StringFlag{Name: "metrics-bind-address", Destination: &r.metricsAddress, EnvVars: []string{"FLEET_METRICS_BIND_ADDRESS"}, Usage: "`ADDRESS` such as :8080 to serve Prometheus metrics at; default: none"},
 		launch.HealthFlag(&r.healthAddress),
+		launch.ProfilesFlag(&r.profilesAddress),
 		&cli.BoolFlag{Name: "debug", Destination: &r.debug, Usage: "log more"},
 		&cli.IntFlag{Name: "debug-level", Destination: &r.debugLevel, Usage: "`LEVEL` of the Kubernetes client's log, with --debug"},
 	}
@@ -98,11 +99,12 @@ func (r *raw) config() (config, error) {
 		return config{}, err
 	}
 	return config{
-		metricsAddress: r.metricsAddress,
-		healthAddress:  r.healthAddress,
-		election:       leader.Election{Client: client, Namespace: r.namespace, Name: leaseName, Identity: identity, Times: times},
-		sharing:        r.sharing,
-		shards:         shards,
+		metricsAddress:  r.metricsAddress,
+		healthAddress:   r.healthAddress,
+		profilesAddress: r.profilesAddress,
+		election:        leader.Election{Client: client, Namespace: r.namespace, Name: leaseName, Identity: identity, Times: times},
+		sharing:         r.sharing,
+		shards:          shards,
 		hub: controllers.Options{
 			RESTConfig:       client,
 			SystemNamespace:  r.namespace,

@@ -100,8 +100,13 @@ func TestEveryFlagAndVariableReachesTheConfiguration(t *testing.T) {
 			func(t *testing.T, c config) { assert.Equal(t, ":8081", c.healthAddress) },
 		},
 		"--health-bind-address": {nil, []string{"--health-bind-address", ":1"}, func(t *testing.T, c config) { assert.Equal(t, ":1", c.healthAddress) }},
+		"--profiling-bind-address": {
+			map[string]string{"FLEET_PROFILING_BIND_ADDRESS": ":1"}, []string{"--profiling-bind-address", "localhost:6060"},
+			func(t *testing.T, c config) { assert.Equal(t, "localhost:6060", c.profilesAddress) },
+		},
 		"nobody is answered unless asked for": {nil, nil, func(t *testing.T, c config) {
 			assert.Empty(t, c.healthAddress)
+			assert.Empty(t, c.profilesAddress)
 			assert.False(t, c.hub.Agent.DisableProbes)
 		}},
 		"FLEET_DISABLE_AGENT_PROBES": {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/launch"
 	"github.com/muster-fleet/muster/pkg/controllers"
+	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	"github.com/muster-fleet/muster/pkg/leader"
 	"github.com/muster-fleet/muster/pkg/shard"
 	"github.com/muster-fleet/muster/pkg/version"
@@ -19,6 +20,7 @@ import (
 type config struct {
 	hub                           controllers.Options
 	metricsAddress, healthAddress string
+	profilesAddress               string
 	election                      leader.Election
 	sharing                       bool         // with the other replicas
 	shards                        leader.Times // of their Leases
@@ -27,18 +29,22 @@ type config struct {
 // run takes its turn as the hub. The Lease is that of Fleet's own registration component, so that the two never work at
 // the same time.
 func run(ctx context.Context, c config) error {
+	launch.SpareMemory()
 	health := launch.NewHealth()
 	if err := health.Serve(ctx, c.healthAddress); err != nil {
+		return err
+	}
+	if err := launch.Profiles(ctx, c.profilesAddress); err != nil {
 		return err
 	}
 	if err := ensureNamespace(ctx, c); err != nil {
 		return err
 	}
-	metrics, err := launch.Metrics(ctx, c.metricsAddress)
+	registry, err := launch.Metrics(ctx, c.metricsAddress)
 	if err != nil {
 		return err
 	}
-	c.hub.Metrics = metrics
+	c.hub.Metrics = registry
 	return takeTurn(ctx, c, health, controllers.Run)
 }
 
@@ -54,7 +60,9 @@ func takeTurn(ctx context.Context, c config, health *launch.Health, work func(co
 		return work(ctx, c.hub)
 	}
 	if c.sharing {
-		return shard.Run(ctx, shard.Options{Main: c.election, Release: version.Version, Times: c.shards}, turn)
+		held := metrics.ShardsHeld(c.hub.Metrics)
+		tell := func(shards int) { held.Set(float64(shards)) }
+		return shard.Run(ctx, shard.Options{Main: c.election, Release: version.Version, Times: c.shards, OnHeld: tell}, turn)
 	}
 	return leader.Run(ctx, c.election, func(ctx context.Context) error { return turn(ctx, nil) })
 }

@@ -17,28 +17,8 @@ const flappers = 10
 
 // day is growth, and then an hour of heartbeats in less time, in which some agents come and go, an outage of the API server
 // after which all agents come back, and deletions.
-func day(ctx context.Context, o Options) (all []figures.Figure, err error) {
-	g, err := newGrowing(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	defer g.close()
-	for _, size := range o.Clusters {
-		measured, err := g.at(ctx, size)
-		all = append(all, measured...)
-		if err != nil {
-			return all, err
-		}
-	}
-	all = append(all, spreads(all, o.Clusters)...)
-	for _, measure := range []func(context.Context) ([]figures.Figure, error){g.hour, g.outage, g.tenth} {
-		measured, err := measure(ctx)
-		all = append(all, measured...)
-		if err != nil {
-			return all, err
-		}
-	}
-	return all, nil
+func day(ctx context.Context, o Options) ([]figures.Figure, error) {
+	return grown(ctx, o, (*growing).hour, (*growing).outage, (*growing).tenth)
 }
 
 // hour is an hour of heartbeats, with check-ins so much shorter.

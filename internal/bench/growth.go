@@ -19,7 +19,12 @@ type growing struct {
 }
 
 // growth measures what one more registration, an idle hub and a restart cost as the hub grows, and deletions in the end.
-func growth(ctx context.Context, o Options) (all []figures.Figure, err error) {
+func growth(ctx context.Context, o Options) ([]figures.Figure, error) {
+	return grown(ctx, o, (*growing).tenth)
+}
+
+// grown grows a hub through all sizes, and measures the rest one after the other.
+func grown(ctx context.Context, o Options, then ...func(*growing, context.Context) ([]figures.Figure, error)) (all []figures.Figure, err error) {
 	g, err := newGrowing(ctx, o)
 	if err != nil {
 		return nil, err
@@ -33,8 +38,14 @@ func growth(ctx context.Context, o Options) (all []figures.Figure, err error) {
 		}
 	}
 	all = append(all, spreads(all, o.Clusters)...)
-	deleted, err := g.tenth(ctx)
-	return append(all, deleted...), err
+	for _, measure := range then {
+		measured, err := measure(g, ctx)
+		all = append(all, measured...)
+		if err != nil {
+			return all, err
+		}
+	}
+	return all, nil
 }
 
 func newGrowing(ctx context.Context, o Options) (*growing, error) {

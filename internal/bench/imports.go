@@ -120,6 +120,9 @@ func (i *importing) besideSilence(ctx context.Context) ([]figures.Figure, error)
 	if err := i.given.Create(ctx, i.run("silent"), silent, i.InFlight, kubeconfig); err != nil {
 		return nil, err
 	}
+	if _, err := i.quiet(ctx); err != nil { // what the hub makes for each of them here is work, too
+		return nil, err
+	}
 	beside, err := i.take(ctx, "beside", few)
 	if err != nil {
 		return nil, err

@@ -46,7 +46,7 @@ type handler struct {
 func New(c *app.Context) func(*corev1.ConfigMap) error {
 	h := &handler{
 		Context: c,
-		sets:    desiredset.New(c.Apply, c.Fleet.Cluster(), c.Fleet.ClusterGroup()),
+		sets:    desiredset.New(c.Apply, c.Kubernetes, c.Fleet.Cluster(), c.Fleet.ClusterGroup()),
 		secrets: c.Core.Secret().Cache(),
 	}
 	configMaps := c.Core.ConfigMap()

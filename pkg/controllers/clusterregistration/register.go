@@ -42,7 +42,7 @@ func Register(ctx context.Context, c *app.Context) {
 		tokens:   tokens.Cache(),
 		accounts: accounts.Cache(),
 		secrets:  secrets.Cache(),
-		sets:     desiredset.New(c.Apply, accounts, roles, bindings, clusterBindings),
+		sets:     desiredset.New(c.Apply, c.Kubernetes, accounts, roles, bindings, clusterBindings),
 		made:     writes.NewPending(c.Clock),
 	}
 	h.bindings, h.clusterBindings = bindings.Cache(), clusterBindings.Cache()

@@ -106,7 +106,7 @@ func (noSecrets) GetByIndex(string, string) ([]*corev1.Secret, error) { return n
 
 func TestWhatTheEndOfAFarewellDeletesIsRemovedWithoutALook(t *testing.T) {
 	p, applied := somePass(), &applyfake.FakeApply{}
-	p.accounts, p.secrets, p.sets = accountsOf{err: errBadDay}, noSecrets{}, desiredset.New(applied) // nobody could tell
+	p.accounts, p.secrets, p.sets = accountsOf{err: errBadDay}, noSecrets{}, desiredset.New(applied, nil) // nobody could tell
 	p.Left.Add(types.NamespacedName{Namespace: "fleet-default", Name: "request-abc"})
 	require.NoError(t, p.removeUnlessNeeded(t.Context(), "fleet-default/request-abc"))
 	assert.NotZero(t, applied.Count)

@@ -38,7 +38,7 @@ func Register(ctx context.Context, c *app.Context) {
 		accounts: accounts.Cache(),
 		secrets:  secrets.Cache(),
 		requests: c.Fleet.ClusterRegistration().Cache(),
-		sets:     desiredset.New(c.Apply, accounts, roles, bindings),
+		sets:     desiredset.New(c.Apply, c.Kubernetes, accounts, roles, bindings),
 	}
 
 	tokens.OnChange(ctx, name, guard.Handler(c.Passes, name, guard.Own(c.Shards, shardOf, h.onChange, h.onOthers)))

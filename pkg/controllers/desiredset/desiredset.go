@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -25,14 +26,15 @@ const appliesPerSecond = 50
 // Sets applies desired sets of the kinds it was made for.
 type Sets struct {
 	base     apply.Apply
+	client   kubernetes.Interface
 	kinds    []schema.GroupVersionKind
 	indexers []cache.Indexer
 }
 
 // New returns Sets for the given kinds, which are read from their caches and pruned there. Call it while controllers are
 // registered, for it adds an index to each cache.
-func New(base apply.Apply, kinds ...apply.InformerGetter) Sets {
-	s := Sets{base: base.WithCacheTypes(kinds...).WithSetOwnerReference(false, false).WithRateLimiting(appliesPerSecond)}
+func New(base apply.Apply, client kubernetes.Interface, kinds ...apply.InformerGetter) Sets {
+	s := Sets{client: client, base: base.WithCacheTypes(kinds...).WithSetOwnerReference(false, false).WithRateLimiting(appliesPerSecond)}
 	for _, kind := range kinds {
 		s.kinds = append(s.kinds, kind.GroupVersionKind())
 		s.indexers = append(s.indexers, kind.Informer().GetIndexer())
@@ -57,9 +59,21 @@ func (e *ForeignError) Error() string {
 // Ensure makes the objects exist as given, and removes what the owner's set had before and has no more. Objects in the
 // owner's namespace get an owner reference. The order of the objects is the order of their creation, kind by kind.
 func (s Sets) Ensure(ctx context.Context, setID string, owner runtime.Object, objects ...runtime.Object) error {
-	if s.settled(setID, owner, objects) {
+	set, err := marksOf(setID, owner)
+	if err != nil {
+		return err
+	}
+	if s.settled(set, owner, objects) {
 		return nil
 	}
+	if made, err := s.makeAll(ctx, set, owner, objects); made || err != nil {
+		return err
+	}
+	return s.apply(ctx, setID, owner, objects)
+}
+
+// apply has wrangler find out what is missing, wrong or not wanted any more.
+func (s Sets) apply(ctx context.Context, setID string, owner runtime.Object, objects []runtime.Object) error {
 	guard := &guard{setID: setID, owner: owner}
 	set := s.base.WithContext(ctx).WithSetID(setID).WithOwner(owner)
 	for _, kind := range s.kinds {

@@ -10,6 +10,7 @@ import (
 	"github.com/rancher/lasso/pkg/client"
 	"github.com/rancher/lasso/pkg/controller"
 	"github.com/rancher/wrangler/v3/pkg/apply"
+	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	rbaccontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/rbac/v1"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -31,7 +32,7 @@ const managed = "fleet.cattle.io/managed"
 
 var configMapKind = corev1.SchemeGroupVersion.WithKind("ConfigMap")
 
-// house is a set of Roles and ClusterRoles over caches like the hub's, which hold managed objects only.
+// house is a set over caches like the hub's, which hold managed objects only.
 type house struct {
 	Sets
 	client kubernetes.Interface
@@ -46,15 +47,16 @@ func newHouse(t *testing.T, purpose string) *house {
 	clients, err := client.NewSharedClientFactory(cfg, nil)
 	require.NoError(t, err)
 	kinds := map[schema.GroupVersionKind]cache.TweakListOptionsFunc{}
-	for _, kind := range []string{"Role", "ClusterRole"} {
+	for _, kind := range []string{"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"} {
 		kinds[rbacv1.SchemeGroupVersion.WithKind(kind)] = func(o *metav1.ListOptions) { o.LabelSelector = managed + "=true" }
 	}
 	factory := controller.NewSharedControllerFactory(
 		cache.NewSharedCachedFactory(clients, &cache.SharedCacheFactoryOptions{KindTweakList: kinds}), &controller.SharedControllerFactoryOptions{})
 	base, err := apply.NewForConfig(cfg)
 	require.NoError(t, err)
-	rbac := rbaccontrollers.New(factory)
-	h := &house{Sets: New(base, rbac.Role(), rbac.ClusterRole()), client: kubernetes.NewForConfigOrDie(cfg), roles: rbac.Role(), ns: namespace}
+	rbac, core := rbaccontrollers.New(factory), corecontrollers.New(factory)
+	kube := kubernetes.NewForConfigOrDie(cfg)
+	h := &house{Sets: New(base, kube, core.ServiceAccount(), rbac.Role(), rbac.ClusterRole(), rbac.RoleBinding(), rbac.ClusterRoleBinding()), client: kube, roles: rbac.Role(), ns: namespace}
 	ctx, stop := context.WithCancel(context.Background())
 	t.Cleanup(stop)
 	require.NoError(t, factory.Start(ctx, 1))

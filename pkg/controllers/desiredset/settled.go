@@ -18,12 +18,8 @@ const byHash = "wrangler.byObjectSetHash"
 
 // settled says whether the caches have the objects of a set as they are wanted, and no other of it. So it is in most passes,
 // and wrangler encodes each object five times, and packs and unpacks the record of its last application, to find that out.
-func (s Sets) settled(setID string, owner runtime.Object, objects []runtime.Object) bool {
-	labels, annotations, err := apply.GetLabelsAndAnnotations(setID, owner)
-	if err != nil {
-		return false
-	}
-	existing, known := s.existing(labels[apply.LabelHash])
+func (s Sets) settled(set marks, owner runtime.Object, objects []runtime.Object) bool {
+	existing, known := s.existing(set.labels[apply.LabelHash])
 	if !known || len(existing) != len(objects) {
 		return false
 	}
@@ -33,7 +29,7 @@ func (s Sets) settled(setID string, owner runtime.Object, objects []runtime.Obje
 	}
 	for _, wanted := range objects {
 		is := func(e metav1.Object) bool {
-			return isAs(e, wanted) && carries(e, labels, annotations) && isOwned(e, holder)
+			return isAs(e, wanted) && carries(e, set.labels, set.annotations) && isOwned(e, holder)
 		}
 		if !slices.ContainsFunc(existing, is) {
 			return false

@@ -67,6 +67,13 @@ func cachesOf(t *testing.T, objects ...metav1.Object) Sets {
 	return Sets{indexers: []cache.Indexer{indexer}}
 }
 
+func marked(t *testing.T, owner runtime.Object) marks {
+	t.Helper()
+	set, err := marksOf("set", owner)
+	require.NoError(t, err)
+	return set
+}
+
 func typeOf(object any) string {
 	switch object.(type) {
 	case *corev1.ServiceAccount:
@@ -121,29 +128,29 @@ func TestASetIsSettledOnlyWhileAllOfItIsAsWanted(t *testing.T) {
 		row.change(s)
 		sets := cachesOf(t, append(s.more, s.account, s.role, s.binding, s.clusterBinding)...)
 		a, r, b, c := wantedSet()
-		assert.Equal(t, row.settled, sets.settled("set", someOwner(), []runtime.Object{a, r, b, c}), title)
+		assert.Equal(t, row.settled, sets.settled(marked(t, someOwner()), someOwner(), []runtime.Object{a, r, b, c}), title)
 	}
 }
 
 func TestWhatIsOfNoKnownKindIsNeverSettled(t *testing.T) {
 	wanted := &corev1.Secret{ObjectMeta: labelled("ns", "s")}
-	assert.False(t, cachesOf(t, made(t, wanted.DeepCopy())).settled("set", someOwner(), []runtime.Object{wanted}))
-	assert.False(t, Sets{indexers: []cache.Indexer{cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)}}.settled("set", someOwner(), nil), "without the index")
+	assert.False(t, cachesOf(t, made(t, wanted.DeepCopy())).settled(marked(t, someOwner()), someOwner(), []runtime.Object{wanted}))
+	assert.False(t, Sets{indexers: []cache.Indexer{cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)}}.settled(marked(t, someOwner()), someOwner(), nil), "without the index")
 }
 
 func TestASettledSetIsNotAppliedAgain(t *testing.T) {
 	h := newHouse(t, "settled")
 	owner := h.owner(t, h.ns, "owner")
-	require.False(t, h.settled("set", owner, []runtime.Object{h.role("a", "get")}))
+	require.False(t, h.settled(marked(t, owner), owner, []runtime.Object{h.role("a", "get")}))
 	require.NoError(t, h.Ensure(t.Context(), "set", owner, h.role("a", "get")))
 	h.settle(t)
-	assert.True(t, h.settled("set", owner, []runtime.Object{h.role("a", "get")}), "the caches have wrangler's index, and what the API server fills in counts for nothing")
+	assert.True(t, h.settled(marked(t, owner), owner, []runtime.Object{h.role("a", "get")}), "the caches have wrangler's index, and what the API server fills in counts for nothing")
 	base := h.base
 	h.base = nil // it would not survive being asked
 	require.NoError(t, h.Ensure(t.Context(), "set", owner, h.role("a", "get")))
 	h.base = base
-	assert.False(t, h.settled("set", owner, []runtime.Object{h.role("a", "list")}))
-	assert.False(t, h.settled("set", owner, nil))
+	assert.False(t, h.settled(marked(t, owner), owner, []runtime.Object{h.role("a", "list")}))
+	assert.False(t, h.settled(marked(t, owner), owner, nil))
 	require.NoError(t, h.Ensure(t.Context(), "set", owner, h.role("a", "list")))
 	assert.Equal(t, []string{"list"}, h.get(t, "a").Rules[0].Verbs)
 }

@@ -1,0 +1,125 @@
+package desiredset
+
+import (
+	"context"
+	"maps"
+
+	"github.com/rancher/wrangler/v3/pkg/apply"
+	"github.com/rancher/wrangler/v3/pkg/gvk"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+)
+
+// makeAll creates a set of which nothing exists yet, and says whether it did. wrangler would find the same, but it keeps with
+// each object a packed copy of it, sends all of it as JSON, and remembers each set for ever. What it takes up later without
+// such a copy it compares with the object itself. A name that is taken, or that the cache has not told of yet, is left to it.
+func (s Sets) makeAll(ctx context.Context, set marks, owner runtime.Object, objects []runtime.Object) (bool, error) {
+	existing, known := s.existing(set.labels[apply.LabelHash])
+	if !known || len(existing) > 0 {
+		return false, nil
+	}
+	marked, err := set.onAll(owner, objects)
+	if err != nil || marked == nil {
+		return false, err
+	}
+	for _, object := range marked {
+		err := s.create(ctx, object)
+		switch {
+		case apierrors.IsAlreadyExists(err):
+			return false, nil
+		case err != nil:
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// marks are what wrangler knows the objects of a set by.
+type marks struct{ labels, annotations map[string]string }
+
+func marksOf(setID string, owner runtime.Object) (m marks, err error) {
+	m.labels, m.annotations, err = apply.GetLabelsAndAnnotations(setID, owner)
+	return m, err
+}
+
+// onAll are copies of the objects with the marks and the owner on them; nil when one of them is of a kind that create does not know.
+func (m marks) onAll(owner runtime.Object, objects []runtime.Object) (all []runtime.Object, err error) {
+	reference, namespace, err := referenceTo(owner)
+	if err != nil {
+		return nil, err
+	}
+	for _, object := range objects {
+		if !creatable(object) {
+			return nil, nil
+		}
+		object = object.DeepCopyObject()
+		accessor, err := meta.Accessor(object)
+		if err != nil {
+			return nil, err
+		}
+		accessor.SetLabels(merged(accessor.GetLabels(), m.labels))
+		accessor.SetAnnotations(merged(accessor.GetAnnotations(), m.annotations))
+		if reference != nil && accessor.GetNamespace() == namespace {
+			accessor.SetOwnerReferences([]metav1.OwnerReference{*reference})
+		}
+		all = append(all, object)
+	}
+	return all, nil
+}
+
+// referenceTo is what wrangler sets on objects in the owner's namespace; nil without an owner.
+func referenceTo(owner runtime.Object) (reference *metav1.OwnerReference, namespace string, err error) {
+	if owner == nil {
+		return nil, "", nil
+	}
+	kind, err := gvk.Get(owner)
+	if err != nil {
+		return nil, "", err
+	}
+	accessor, err := meta.Accessor(owner)
+	if err != nil {
+		return nil, "", err
+	}
+	apiVersion, name := kind.ToAPIVersionAndKind()
+	return &metav1.OwnerReference{
+		APIVersion: apiVersion, Kind: name, Name: accessor.GetName(), UID: accessor.GetUID(),
+		Controller: ptr.To(false), BlockOwnerDeletion: ptr.To(false),
+	}, accessor.GetNamespace(), nil
+}
+
+func merged(has, more map[string]string) map[string]string {
+	all := maps.Clone(has)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, more)
+	return all
+}
+
+func creatable(object runtime.Object) bool {
+	switch object.(type) {
+	case *corev1.ServiceAccount, *rbacv1.Role, *rbacv1.RoleBinding, *rbacv1.ClusterRoleBinding:
+		return true
+	}
+	return false
+}
+
+func (s Sets) create(ctx context.Context, object runtime.Object) (err error) {
+	var options metav1.CreateOptions
+	switch o := object.(type) {
+	case *corev1.ServiceAccount:
+		_, err = s.client.CoreV1().ServiceAccounts(o.Namespace).Create(ctx, o, options)
+	case *rbacv1.Role:
+		_, err = s.client.RbacV1().Roles(o.Namespace).Create(ctx, o, options)
+	case *rbacv1.RoleBinding:
+		_, err = s.client.RbacV1().RoleBindings(o.Namespace).Create(ctx, o, options)
+	case *rbacv1.ClusterRoleBinding:
+		_, err = s.client.RbacV1().ClusterRoleBindings().Create(ctx, o, options)
+	}
+	return err
+}
