@@ -4,6 +4,9 @@ package cluster
 
 import (
 	"context"
+	"reflect"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -105,14 +108,28 @@ func Register(ctx context.Context, c *app.Context, steps ...Step) {
 		func() ([]*fleet.Cluster, error) { return h.known.List("", labels.Everything()) }, shard.OfCluster,
 		func(namespace, name string) { clusters.EnqueueAfter(namespace, name, 0) })
 	related.OnAnyChange(namespaces, clusters, clusterOfNamespace)
-	related.OnAnyChange(requests, clusters, func(request *fleet.ClusterRegistration) []types.NamespacedName {
-		found, _ := h.known.GetByIndex(index.ByClientID, index.Key(request.Namespace, request.Spec.ClientID))
-		return Keys(found)
-	})
+	related.OnTransition(requests, clusters, h.clustersOfRequest)
 	if !c.DisableBundles {
 		h.deployments = c.Fleet.BundleDeployment().Cache()
 		related.OnAnyChange(c.Fleet.BundleDeployment(), clusters, h.clusterOfFarewell)
 	}
+}
+
+// clustersOfRequest finds the Clusters whose status may tell of a request: of its coming, its going, and its fate.
+func (h *handler) clustersOfRequest(before, after *fleet.ClusterRegistration) []types.NamespacedName {
+	if before != nil && after != nil && before.Spec.ClientID == after.Spec.ClientID && reflect.DeepEqual(before.Status, after.Status) {
+		return nil
+	}
+	var keys []types.NamespacedName
+	for _, request := range []*fleet.ClusterRegistration{before, after} {
+		if request == nil {
+			continue
+		}
+		found, _ := h.known.GetByIndex(index.ByClientID, index.Key(request.Namespace, request.Spec.ClientID))
+		keys = append(keys, Keys(found)...)
+	}
+	slices.SortFunc(keys, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
+	return slices.Compact(keys)
 }
 
 // Keys are the names of Clusters.

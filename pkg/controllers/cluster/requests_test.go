@@ -63,3 +63,46 @@ func TestADeletedClusterTakesItsOwnRequestsAndNoOthers(t *testing.T) {
 		})
 	}
 }
+
+func TestAClusterIsLookedAtForTheFateOfARequestOnly(t *testing.T) {
+	h := &handler{known: identities{byID: map[string]string{"ws/a": "alice", "ws/b": "bob"}}}
+	asked := func(id string, change ...func(*fleet.ClusterRegistration)) *fleet.ClusterRegistration {
+		r := &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "r"}, Spec: fleet.ClusterRegistrationSpec{ClientID: id}}
+		for _, f := range change {
+			f(r)
+		}
+		return r
+	}
+	owned := func(r *fleet.ClusterRegistration) { r.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster"}} }
+	granted := func(r *fleet.ClusterRegistration) { r.Status.Granted = true }
+	for title, row := range map[string]struct {
+		before, after *fleet.ClusterRegistration
+		want          []string
+	}{
+		"it comes":                {nil, asked("a"), []string{"alice"}},
+		"it goes":                 {asked("a"), nil, []string{"alice"}},
+		"it is granted":           {asked("a"), asked("a", granted), []string{"alice"}},
+		"it is given an owner":    {asked("a"), asked("a", owned), nil},
+		"it is of another":        {asked("a"), asked("b"), []string{"alice", "bob"}},
+		"nobody has its identity": {nil, asked("c"), nil},
+	} {
+		var got []string
+		for _, key := range h.clustersOfRequest(row.before, row.after) {
+			got = append(got, key.Name)
+		}
+		assert.Equal(t, row.want, got, title)
+	}
+}
+
+// identities finds the name of the Cluster that has an identity.
+type identities struct {
+	fleetcontrollers.ClusterCache
+	byID map[string]string
+}
+
+func (i identities) GetByIndex(_, key string) ([]*fleet.Cluster, error) {
+	if name := i.byID[key]; name != "" {
+		return []*fleet.Cluster{{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: name}}}, nil
+	}
+	return nil, nil
+}
