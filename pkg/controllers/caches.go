@@ -9,13 +9,11 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/ratelimit"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -109,19 +107,4 @@ func newFactory(cfg *rest.Config, systemNamespace string) (controller.SharedCont
 			KindRateLimiter:        rateLimiters(kinds...),
 			SyncOnlyChangedObjects: true,
 		}), nil
-}
-
-// stripManagedFields drops what nobody reads and is half of a small object.
-func stripManagedFields(informers ...toolscache.SharedIndexInformer) {
-	for _, informer := range informers {
-		// The error is of an informer that runs already, which is one of an embedding server; it stays as it is.
-		_ = informer.SetTransform(withoutManagedFields)
-	}
-}
-
-func withoutManagedFields(object any) (any, error) {
-	if accessor, err := meta.Accessor(object); err == nil {
-		accessor.SetManagedFields(nil)
-	}
-	return object, nil
 }

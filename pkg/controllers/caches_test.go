@@ -77,16 +77,6 @@ func TestHubsClientHasNoLimitAndATimeout(t *testing.T) {
 	assert.NotSame(t, limited.RateLimiter, hubConfig(limited).RateLimiter)
 }
 
-func TestManagedFieldsAreNotKept(t *testing.T) {
-	object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}}}}
-	stripped, err := withoutManagedFields(object)
-	require.NoError(t, err)
-	assert.Equal(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, stripped)
-	other, err := withoutManagedFields("no object")
-	require.NoError(t, err)
-	assert.Equal(t, "no object", other)
-}
-
 func TestAgentsShareRightsOnlyWhereOthersMakeTheirBundleDeployments(t *testing.T) {
 	assert.Empty(t, sharedRoles(false))
 	rules := map[string][]rbacv1.PolicyRule{}

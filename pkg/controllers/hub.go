@@ -93,6 +93,7 @@ type hub struct {
 	orphans   *orphans.Collector
 	admission *admission.Monitor
 	transport http.RoundTripper
+	words     words
 }
 
 func newHub(ctx context.Context, o Options) (*hub, error) {
@@ -201,12 +202,12 @@ func (h *hub) register(ctx context.Context) error {
 	steps := []cluster.Step{h.imports, manageagent.Register(ctx, h.Context)}
 	if !h.DisableBundles {
 		h.bundles = bundle.Register(ctx, h.Context)
-		stripManagedFields(h.Fleet.BundleDeployment().Informer())
+		h.words.slim(h.Fleet.BundleDeployment().Informer())
 		steps = append(steps, h.bundles)
 		agentrole.Register(ctx, h.Context)
-		stripManagedFields(h.RBAC.ClusterRole().Informer())
+		h.words.slim(h.RBAC.ClusterRole().Informer())
 	} else {
-		stripManagedFields(h.Fleet.Bundle().Informer())
+		h.words.slim(h.Fleet.Bundle().Informer())
 	}
 	cluster.Register(ctx, h.Context, append(steps, h.connected)...)
 	h.orphans = orphans.Register(ctx, h.Context)
@@ -216,7 +217,7 @@ func (h *hub) register(ctx context.Context) error {
 	}
 	watcher.Register(ctx, next)
 	h.Shards.OnCatchUp(newBarrier(h.Context).await)
-	stripManagedFields(
+	h.words.slim(
 		h.Core.Namespace().Informer(), h.Core.Secret().Informer(), h.Core.ServiceAccount().Informer(), h.Core.ConfigMap().Informer(),
 		h.RBAC.Role().Informer(), h.RBAC.RoleBinding().Informer(), h.RBAC.ClusterRoleBinding().Informer(),
 		h.Fleet.Cluster().Informer(), h.Fleet.ClusterGroup().Informer(), h.Fleet.ClusterRegistration().Informer(),

@@ -81,7 +81,7 @@ func names(keys []types.NamespacedName) (all []string) {
 }
 
 func TestAStormIsCountedWithFewWrites(t *testing.T) {
-	for pending, want := range map[int]time.Duration{0: gather, storm - 1: gather, storm: gatherInStorm} {
+	for pending, want := range map[int]time.Duration{0: 0, few: gather, storm - 1: gather, storm: gatherInStorm} {
 		p, token, queue := somePass(), someToken(), &tokenQueue{}
 		p.Fleet = fleetOf{tokens: queue}
 		token.Status.PendingUses = make([]string, pending)

@@ -13,12 +13,24 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// A token waits so long for more requests that want to be counted, so that a storm of them costs few writes.
 const (
 	gather        = 20 * time.Millisecond
 	gatherInStorm = 250 * time.Millisecond // less than a request takes then in any case
+	few           = 2                      // requests that a token names, or that want to be counted: this one, and the one before it
 	storm         = 10                     // requests that a token names at a time
 )
+
+// gathering is how long a token waits for more requests that want to be counted, so that a storm of them costs few writes, and one
+// that comes alone no time.
+func gathering(named, asking int) time.Duration {
+	switch {
+	case named+asking <= few:
+		return 0
+	case named < storm:
+		return gather
+	}
+	return gatherInStorm
+}
 
 // countUse sees to it that the request counts as a use of its token before anything is made for it, where the token has a
 // limit; otherwise while its Cluster is made. It only asks: the controller of tokens counts, and the event of its write brings
@@ -52,11 +64,9 @@ func (p *pass) countUse(context.Context) outcome.Outcome {
 }
 
 func (p *pass) ask(token *fleet.ClusterRegistrationToken) {
-	p.Uses.Add(types.NamespacedName{Namespace: token.Namespace, Name: token.Name}, p.use())
-	wait := gather
-	if len(token.Status.PendingUses) >= storm {
-		wait = gatherInStorm
-	}
+	key := types.NamespacedName{Namespace: token.Namespace, Name: token.Name}
+	p.Uses.Add(key, p.use())
+	wait := gathering(len(token.Status.PendingUses), p.Uses.Count(key))
 	p.Fleet.ClusterRegistrationToken().EnqueueAfter(token.Namespace, token.Name, wait)
 }
 

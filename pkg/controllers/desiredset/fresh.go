@@ -3,9 +3,12 @@ package desiredset
 import (
 	"context"
 	"maps"
+	"reflect"
+	"slices"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	"github.com/rancher/wrangler/v3/pkg/gvk"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,8 +30,8 @@ func (s Sets) makeAll(ctx context.Context, set marks, owner runtime.Object, obje
 	if err != nil || marked == nil {
 		return false, err
 	}
-	for _, object := range marked {
-		err := s.create(ctx, object)
+	for _, alike := range byKind(marked) {
+		err := s.createAll(ctx, alike)
 		switch {
 		case apierrors.IsAlreadyExists(err):
 			return false, nil
@@ -37,6 +40,28 @@ func (s Sets) makeAll(ctx context.Context, set marks, owner runtime.Object, obje
 		}
 	}
 	return true, nil
+}
+
+// byKind are the objects of each kind, in the order in which kinds are first met: what a binding names is there before it.
+func byKind(objects []runtime.Object) (all [][]runtime.Object) {
+	for _, object := range objects {
+		same := func(alike []runtime.Object) bool { return reflect.TypeOf(alike[0]) == reflect.TypeOf(object) }
+		if n := slices.IndexFunc(all, same); n >= 0 {
+			all[n] = append(all[n], object)
+		} else {
+			all = append(all, []runtime.Object{object})
+		}
+	}
+	return all
+}
+
+// createAll creates objects of one kind at the same time: who waits for a credential waits for the slowest of them only.
+func (s Sets) createAll(ctx context.Context, objects []runtime.Object) error {
+	var all errgroup.Group
+	for _, object := range objects {
+		all.Go(func() error { return s.create(ctx, object) })
+	}
+	return all.Wait()
 }
 
 // marks are what wrangler knows the objects of a set by.

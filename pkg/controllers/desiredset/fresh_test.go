@@ -100,3 +100,11 @@ func TestASetWithAKindThatIsNotMadeDirectlyIsWranglers(t *testing.T) {
 	assert.Nil(t, all)
 	assert.Empty(t, role.OwnerReferences, "what is wanted is not changed")
 }
+
+func TestWhatABindingNamesIsMadeBeforeIt(t *testing.T) {
+	account, role, binding, clusterBinding := wantedSet()
+	other, further := role.DeepCopy(), binding.DeepCopy()
+	assert.Equal(t, [][]runtime.Object{{account}, {role, other}, {binding, further}, {clusterBinding}},
+		byKind([]runtime.Object{account, role, binding, other, further, clusterBinding}))
+	assert.Empty(t, byKind(nil))
+}

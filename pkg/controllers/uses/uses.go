@@ -39,6 +39,13 @@ func (a *Asks) Of(token types.NamespacedName) []registration.Use {
 	return slices.Collect(maps.Values(a.byToken[token]))
 }
 
+// Count is how many requests ask for a use of the token.
+func (a *Asks) Count(token types.NamespacedName) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.byToken[token])
+}
+
 // Done drops requests that were answered.
 func (a *Asks) Done(token types.NamespacedName, answered []registration.Use) {
 	a.mu.Lock()

@@ -21,6 +21,8 @@ func TestEachAsksOnceAndUntilItIsAnswered(t *testing.T) {
 	asks.Add(one, b)
 	asks.Add(other, a)
 	assert.ElementsMatch(t, []registration.Use{a, b}, asks.Of(one))
+	assert.Equal(t, 2, asks.Count(one))
+	assert.Equal(t, 0, asks.Count(types.NamespacedName{Name: "third"}))
 
 	asks.Done(one, []registration.Use{a, {UID: "never asked"}})
 	assert.Equal(t, []registration.Use{b}, asks.Of(one))

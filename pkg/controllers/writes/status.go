@@ -21,13 +21,13 @@ type Patcher[T metav1.Object] interface {
 // names the resourceVersion it is based on, so that it never overwrites what it has not seen; a conflict is retried by
 // the work queue.
 func Status[T metav1.Object](client Patcher[T], before, after T) (latest T, written bool, err error) {
-	fields, err := difference(before, after)
-	if err != nil || fields["status"] == nil {
+	status, err := difference(statusOf(before), statusOf(after))
+	if err != nil || status == nil {
 		return before, false, err
 	}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"resourceVersion": before.GetResourceVersion(), "uid": before.GetUID()},
-		"status":   fields["status"],
+		"status":   status,
 	})
 	if err != nil {
 		return before, false, err
@@ -39,8 +39,14 @@ func Status[T metav1.Object](client Patcher[T], before, after T) (latest T, writ
 	return latest, true, nil
 }
 
-// difference is the merge patch from one version of an object to another, nil when there is none.
-func difference(before, after any) (map[string]any, error) {
+// statusOf is a pointer to the status of an object, which every kind of the hub has under that name: encoding all of an object
+// costs more than the rest of a pass.
+func statusOf(object any) any {
+	return reflect.Indirect(reflect.ValueOf(object)).FieldByName("Status").Addr().Interface()
+}
+
+// difference is the merge patch from one status to another, nil when there is none.
+func difference(before, after any) (json.RawMessage, error) {
 	if reflect.DeepEqual(before, after) {
 		return nil, nil // most passes change nothing, and this is far cheaper than encoding both
 	}
@@ -53,12 +59,10 @@ func difference(before, after any) (map[string]any, error) {
 		return nil, err
 	}
 	patch, err := jsonpatch.CreateMergePatch(old, changed)
-	if err != nil {
+	if err != nil || string(patch) == "{}" {
 		return nil, err
 	}
-	var fields map[string]any
-	err = json.Unmarshal(patch, &fields)
-	return fields, err
+	return patch, nil
 }
 
 // Merge sends a merge patch of metadata or spec fields.
