@@ -63,11 +63,10 @@ func (s Sets) Ensure(ctx context.Context, setID string, owner runtime.Object, ob
 	if err != nil {
 		return err
 	}
-	if s.settled(set, owner, objects) {
-		return nil
-	}
-	if made, err := s.makeAll(ctx, set, owner, objects); made || err != nil {
-		return err
+	if missing, rest := s.missing(set, owner, objects); rest {
+		if complete, err := s.makeMissing(ctx, set, owner, missing); complete || err != nil {
+			return err
+		}
 	}
 	return s.apply(ctx, setID, owner, objects)
 }

@@ -2,9 +2,11 @@ package desiredset
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
+	"sync/atomic"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	"github.com/rancher/wrangler/v3/pkg/gvk"
@@ -18,24 +20,17 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// makeAll creates a set of which nothing exists yet, and says whether it did. wrangler would find the same, but it keeps with
-// each object a packed copy of it, sends all of it as JSON, and remembers each set for ever. What it takes up later without
-// such a copy it compares with the object itself. A name that is taken, or that the cache has not told of yet, is left to it.
-func (s Sets) makeAll(ctx context.Context, set marks, owner runtime.Object, objects []runtime.Object) (bool, error) {
-	existing, known := s.existing(set.labels[apply.LabelHash])
-	if !known || len(existing) > 0 {
-		return false, nil
-	}
-	marked, err := set.onAll(owner, objects)
-	if err != nil || marked == nil {
+// makeMissing creates what is missing of a set that is as it is wanted otherwise, and says whether it is complete then. wrangler
+// would do the same, but it keeps with each object a packed copy of it, sends all of it as JSON, and remembers each set for
+// ever. What it takes up later without such a copy it compares with the object itself. A name that somebody else has is left
+// to it.
+func (s Sets) makeMissing(ctx context.Context, set marks, owner runtime.Object, missing []runtime.Object) (complete bool, err error) {
+	marked, known, err := set.onAll(owner, missing)
+	if err != nil || !known {
 		return false, err
 	}
 	for _, alike := range byKind(marked) {
-		err := s.createAll(ctx, alike)
-		switch {
-		case apierrors.IsAlreadyExists(err):
-			return false, nil
-		case err != nil:
+		if complete, err := s.createAll(ctx, set, owner, alike); err != nil || !complete {
 			return false, err
 		}
 	}
@@ -56,12 +51,36 @@ func byKind(objects []runtime.Object) (all [][]runtime.Object) {
 }
 
 // createAll creates objects of one kind at the same time: who waits for a credential waits for the slowest of them only.
-func (s Sets) createAll(ctx context.Context, objects []runtime.Object) error {
+func (s Sets) createAll(ctx context.Context, set marks, owner runtime.Object, objects []runtime.Object) (complete bool, err error) {
 	var all errgroup.Group
+	var taken atomic.Bool
 	for _, object := range objects {
-		all.Go(func() error { return s.create(ctx, object) })
+		all.Go(func() error {
+			is, err := s.createOne(ctx, set, owner, object)
+			if !is {
+				taken.Store(true)
+			}
+			return err
+		})
 	}
-	return all.Wait()
+	err = all.Wait()
+	return !taken.Load(), err
+}
+
+// createOne creates an object, unless it is there: a cache may be told late of what was made a moment ago.
+func (s Sets) createOne(ctx context.Context, set marks, owner, object runtime.Object) (is bool, err error) {
+	err = s.create(ctx, object)
+	if !apierrors.IsAlreadyExists(err) {
+		return err == nil, err
+	}
+	existing, err := s.get(ctx, object)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	} else if err != nil {
+		return false, err
+	}
+	holder, err := meta.Accessor(owner)
+	return err == nil && set.isAs(existing, object, holder), err
 }
 
 // marks are what wrangler knows the objects of a set by.
@@ -72,46 +91,43 @@ func marksOf(setID string, owner runtime.Object) (m marks, err error) {
 	return m, err
 }
 
-// onAll are copies of the objects with the marks and the owner on them; nil when one of them is of a kind that create does not know.
-func (m marks) onAll(owner runtime.Object, objects []runtime.Object) (all []runtime.Object, err error) {
+// onAll are copies of the objects with the marks and the owner on them, unless one is of a kind that create does not know.
+func (m marks) onAll(owner runtime.Object, objects []runtime.Object) (all []runtime.Object, known bool, err error) {
 	reference, namespace, err := referenceTo(owner)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	for _, object := range objects {
 		if !creatable(object) {
-			return nil, nil
+			return nil, false, nil
 		}
 		object = object.DeepCopyObject()
 		accessor, err := meta.Accessor(object)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		accessor.SetLabels(merged(accessor.GetLabels(), m.labels))
 		accessor.SetAnnotations(merged(accessor.GetAnnotations(), m.annotations))
-		if reference != nil && accessor.GetNamespace() == namespace {
-			accessor.SetOwnerReferences([]metav1.OwnerReference{*reference})
+		if accessor.GetNamespace() == namespace {
+			accessor.SetOwnerReferences([]metav1.OwnerReference{reference})
 		}
 		all = append(all, object)
 	}
-	return all, nil
+	return all, true, nil
 }
 
-// referenceTo is what wrangler sets on objects in the owner's namespace; nil without an owner.
-func referenceTo(owner runtime.Object) (reference *metav1.OwnerReference, namespace string, err error) {
-	if owner == nil {
-		return nil, "", nil
-	}
+// referenceTo is what wrangler sets on objects in the owner's namespace.
+func referenceTo(owner runtime.Object) (reference metav1.OwnerReference, namespace string, err error) {
 	kind, err := gvk.Get(owner)
 	if err != nil {
-		return nil, "", err
+		return reference, "", err
 	}
 	accessor, err := meta.Accessor(owner)
 	if err != nil {
-		return nil, "", err
+		return reference, "", err
 	}
 	apiVersion, name := kind.ToAPIVersionAndKind()
-	return &metav1.OwnerReference{
+	return metav1.OwnerReference{
 		APIVersion: apiVersion, Kind: name, Name: accessor.GetName(), UID: accessor.GetUID(),
 		Controller: ptr.To(false), BlockOwnerDeletion: ptr.To(false),
 	}, accessor.GetNamespace(), nil
@@ -147,4 +163,19 @@ func (s Sets) create(ctx context.Context, object runtime.Object) (err error) {
 		_, err = s.client.RbacV1().ClusterRoleBindings().Create(ctx, o, options)
 	}
 	return err
+}
+
+func (s Sets) get(ctx context.Context, object runtime.Object) (metav1.Object, error) {
+	var options metav1.GetOptions
+	switch o := object.(type) {
+	case *corev1.ServiceAccount:
+		return s.client.CoreV1().ServiceAccounts(o.Namespace).Get(ctx, o.Name, options)
+	case *rbacv1.Role:
+		return s.client.RbacV1().Roles(o.Namespace).Get(ctx, o.Name, options)
+	case *rbacv1.RoleBinding:
+		return s.client.RbacV1().RoleBindings(o.Namespace).Get(ctx, o.Name, options)
+	case *rbacv1.ClusterRoleBinding:
+		return s.client.RbacV1().ClusterRoleBindings().Get(ctx, o.Name, options)
+	}
+	return nil, fmt.Errorf("%T is not read here", object) // creatable has let nothing else through
 }

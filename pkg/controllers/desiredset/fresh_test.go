@@ -95,9 +95,9 @@ func TestWhatWasMadeWithoutWranglersCopyIsCorrected(t *testing.T) {
 func TestASetWithAKindThatIsNotMadeDirectlyIsWranglers(t *testing.T) {
 	set := marked(t, someOwner())
 	_, role, _, _ := wantedSet()
-	all, err := set.onAll(someOwner(), []runtime.Object{role, &corev1.Secret{}})
+	_, known, err := set.onAll(someOwner(), []runtime.Object{role, &corev1.Secret{}})
 	require.NoError(t, err)
-	assert.Nil(t, all)
+	assert.False(t, known, "it is left to wrangler")
 	assert.Empty(t, role.OwnerReferences, "what is wanted is not changed")
 }
 
@@ -107,4 +107,36 @@ func TestWhatABindingNamesIsMadeBeforeIt(t *testing.T) {
 	assert.Equal(t, [][]runtime.Object{{account}, {role, other}, {binding, further}, {clusterBinding}},
 		byKind([]runtime.Object{account, role, binding, other, further, clusterBinding}))
 	assert.Empty(t, byKind(nil))
+}
+
+func TestNothingIsWrittenTwiceWhileTheCacheIsBehind(t *testing.T) {
+	h := newHouse(t, "behind")
+	owner := h.owner(t, h.ns, "owner")
+	var before []string
+	for n := range 20 { // the cache has some of them, none, or all
+		require.NoError(t, h.Ensure(t.Context(), "set", owner, h.role("a", "get"), h.role("b", "get"), h.role("c", "get")))
+		var now []string
+		for _, name := range []string{"a", "b", "c"} {
+			now = append(now, h.get(t, name).ResourceVersion)
+		}
+		if n > 0 {
+			assert.Equal(t, before, now)
+		}
+		before = now
+	}
+}
+
+func TestWhatIsThereOtherThanWantedIsCorrectedWhileTheCacheIsBehind(t *testing.T) {
+	h := newHouse(t, "other")
+	owner := h.owner(t, h.ns, "owner")
+	set := marked(t, owner)
+	require.NoError(t, h.Ensure(t.Context(), "set", owner, h.role("a", "get")))
+	all, _, err := set.onAll(owner, []runtime.Object{h.role("a", "get"), h.role("a", "list")})
+	require.NoError(t, err)
+	is, err := h.createOne(t.Context(), set, owner, all[0])
+	require.NoError(t, err)
+	assert.True(t, is)
+	is, err = h.createOne(t.Context(), set, owner, all[1])
+	require.NoError(t, err)
+	assert.False(t, is, "wrangler corrects it")
 }

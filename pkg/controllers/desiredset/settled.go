@@ -19,23 +19,28 @@ const byHash = "wrangler.byObjectSetHash"
 // settled says whether the caches have the objects of a set as they are wanted, and no other of it. So it is in most passes,
 // and wrangler encodes each object five times, and packs and unpacks the record of its last application, to find that out.
 func (s Sets) settled(set marks, owner runtime.Object, objects []runtime.Object) bool {
+	missing, rest := s.missing(set, owner, objects)
+	return rest && len(missing) == 0
+}
+
+// missing are the objects of a set that the caches do not have, and whether they have the rest of it as it is wanted, and no more.
+func (s Sets) missing(set marks, owner runtime.Object, objects []runtime.Object) (missing []runtime.Object, rest bool) {
 	existing, known := s.existing(set.labels[apply.LabelHash])
-	if !known || len(existing) != len(objects) {
-		return false
-	}
 	holder, err := meta.Accessor(owner)
-	if err != nil {
-		return false
+	if !known || err != nil {
+		return nil, false
 	}
 	for _, wanted := range objects {
-		is := func(e metav1.Object) bool {
-			return isAs(e, wanted) && carries(e, set.labels, set.annotations) && isOwned(e, holder)
-		}
-		if !slices.ContainsFunc(existing, is) {
-			return false
+		if !slices.ContainsFunc(existing, func(e metav1.Object) bool { return set.isAs(e, wanted, holder) }) {
+			missing = append(missing, wanted)
 		}
 	}
-	return true
+	return missing, len(existing) == len(objects)-len(missing)
+}
+
+// isAs says whether an object of the set is as it is wanted.
+func (m marks) isAs(existing metav1.Object, wanted runtime.Object, owner metav1.Object) bool {
+	return isAs(existing, wanted) && carries(existing, m.labels, m.annotations) && isOwned(existing, owner)
 }
 
 func (s Sets) existing(hash string) (all []metav1.Object, known bool) {
