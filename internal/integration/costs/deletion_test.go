@@ -52,7 +52,7 @@ func requireRemoval(t *testing.T, all []testenv.Sent, most map[string]int) {
 func rightsOfARequest() map[string]int {
 	return map[string]int{
 		"DELETE clusterregistrations": 1, "DELETE namespaces": 1, "PATCH clusters": 1,
-		"DELETE serviceaccounts": 1, "DELETE roles": 2, "DELETE rolebindings": 2, "DELETE clusterrolebindings": 1, "DELETE secrets": 1,
+		"DELETE serviceaccounts": 1, "DELETE roles": 2, "DELETE rolebindings": 3, "DELETE clusterrolebindings": 1, "DELETE secrets": 1,
 	}
 }
 
@@ -69,7 +69,9 @@ func TestADeletionReadsNothing(t *testing.T) {
 func TestADeletionWithAnAgentThatLeavesCostsItsBundleMore(t *testing.T) {
 	r := &testenv.Recorder{}
 	s := newStage(t, r.Wrap)
-	name := s.Register(t, s.Token(t, "tok"), "edge", "random").Request.Status.ClusterName
+	values := s.Token(t, "tok")
+	s.deletion(t, r, s.Register(t, values, "first", "random").Request.Status.ClusterName, nothing) // asks once what kinds there are
+	name := s.Register(t, values, "edge", "random").Request.Status.ClusterName
 	s.Beat(t, name, fleet.AgentStatus{LastSeen: metav1.NewTime(time.Now()), Namespace: testenv.SystemNamespace, Generation: "managed/0"})
 	s.Hub.ClusterCondition(t, s.Namespace, name, fleet.ConditionConnected, "True")
 	deployments, bundle := s.Hub.Fleet.BundleDeployments(registration.ClusterNamespace(s.Namespace, name)), registration.AgentBundleName(name)
