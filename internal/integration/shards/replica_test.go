@@ -116,6 +116,7 @@ func await(t *testing.T, replicas []*replica, want ...int) {
 			got[i] = r.holding()
 			select {
 			case err := <-r.ended:
+				r.ended <- err // for the one who cleans up
 				t.Fatalf("%s has ended: %v", r.name, err)
 			default:
 			}
