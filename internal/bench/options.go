@@ -61,8 +61,8 @@ type Sizes struct {
 	Window time.Duration
 	// Hour is how long an hour of heartbeats takes; 0 means 5 minutes.
 	Hour time.Duration
-	// Spread is how long agents take to come back after an outage; 0 means 2 minutes, the longest pause between two tries of
-	// this project's agent.
+	// Spread is how long agents take to come back after an outage; 0 means 5 minutes, the longest pause between two tries of
+	// this project's agent that checks in every quarter of an hour.
 	Spread time.Duration
 	// Balance is for how long processes of one hub may divide its work before they are measured; 0 means 15 s.
 	Balance time.Duration
@@ -75,7 +75,7 @@ func Whole(clusters int) Sizes {
 	const some, more = 100, 300
 	s := Sizes{
 		Storm: 1000, InFlight: 200, Idle: 50, Imports: 200, Replicas: []int{1, 2, 4},
-		Window: 10 * time.Second, Hour: 5 * time.Minute, Spread: 2 * time.Minute, Balance: 15 * time.Second,
+		Window: 10 * time.Second, Hour: 5 * time.Minute, Spread: 5 * time.Minute, Balance: 15 * time.Second,
 	}
 	s.Clusters = slices.Compact([]int{min(some, clusters), min(more, clusters), clusters})
 	return s

@@ -10,7 +10,7 @@ import (
 // fails is tried again soon, not at the next check-in, so that a hub that comes back hears of all its agents within minutes.
 func (l *life) heartbeat(ctx context.Context, s *session) error {
 	suspicion := l.config.Timing.suspicion()
-	pauses := l.config.Timing.retry()
+	pauses := l.config.Timing.comeback(l.config.CheckinInterval)
 	for ctx.Err() == nil {
 		pending, news := l.notice.get()
 		err := s.beat(ctx, l.report(ctx, s, pending))
@@ -19,7 +19,7 @@ func (l *life) heartbeat(ctx context.Context, s *session) error {
 		}
 		next := spread(l.config.CheckinInterval)
 		if err == nil {
-			pauses = l.config.Timing.retry()
+			pauses = l.config.Timing.comeback(l.config.CheckinInterval)
 		} else if ctx.Err() == nil {
 			next = min(next, pauses.Step())
 			l.log.Warnf("Heartbeat of cluster %s/%s failed, next try in %s: %v",

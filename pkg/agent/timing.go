@@ -73,6 +73,13 @@ func (t Timing) poll() *wait.Backoff { return backoff(t.PollFirst, t.PollMax, po
 
 func (t Timing) refused() *wait.Backoff { return backoff(t.RefusedFirst, t.RefusedMax, retryFactor) }
 
+// comeback is the backoff of heartbeats that fail. The agents of a fleet that has lost its hub for long come back within a third
+// of their interval: whoever makes that longer, for more agents than the hub hears easily, gets more time for their return, too.
+func (t Timing) comeback(interval time.Duration) *wait.Backoff {
+	const share = 3
+	return backoff(t.RetryFirst, max(t.RetryMax, interval/share), retryFactor)
+}
+
 // renewal is the backoff of renewing a credential that lives that long: where a whole fleet fails, each of its agents asks
 // a few dozen times until the end.
 func (t Timing) renewal(life time.Duration) *wait.Backoff {

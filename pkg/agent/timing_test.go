@@ -25,6 +25,20 @@ func TestPausesGrowToTheirLimitAndStayThere(t *testing.T) {
 	}
 }
 
+func TestAFleetThatLostItsHubComesBackWithinAThirdOfItsInterval(t *testing.T) {
+	for interval, limit := range map[time.Duration]time.Duration{
+		time.Minute: 2 * time.Minute, 6 * time.Minute: 2 * time.Minute, 15 * time.Minute: 5 * time.Minute, time.Hour: 20 * time.Minute,
+	} {
+		pauses, longest := DefaultTiming().comeback(interval), time.Duration(0)
+		for range 200 {
+			longest = max(longest, pauses.Step())
+		}
+		assert.GreaterOrEqual(t, longest, limit, interval)
+		assert.LessOrEqual(t, longest, limit*12/10, interval)
+		assert.Less(t, DefaultTiming().comeback(interval).Step(), 2*time.Second, "at first it may have been a moment")
+	}
+}
+
 func TestNoTwoAgentsBeatInStep(t *testing.T) {
 	seen := map[time.Duration]bool{}
 	for range 1000 {

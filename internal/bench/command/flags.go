@@ -31,7 +31,7 @@ func flags() []cli.Flag {
 		&cli.IntFlag{Name: "in-flight", EnvVars: []string{"BENCH_IN_FLIGHT"}, Usage: "`NUMBER` of them at a time; default: 200"},
 		&cli.IntFlag{Name: "imports", EnvVars: []string{"BENCH_IMPORTS"}, Usage: "`NUMBER` of clusters that are imported at once; default: 200"},
 		&cli.DurationFlag{Name: "hour", EnvVars: []string{"BENCH_HOUR"}, Usage: "`DURATION` of an hour of heartbeats; default: 5m"},
-		&cli.DurationFlag{Name: "spread", EnvVars: []string{"BENCH_SPREAD"}, Usage: "`DURATION` that agents take to come back after an outage; default: 2m"},
+		&cli.DurationFlag{Name: "spread", EnvVars: []string{"BENCH_SPREAD"}, Usage: "`DURATION` that agents take to come back after an outage; default: 5m"},
 		&cli.StringFlag{Name: "replicas", EnvVars: []string{"BENCH_REPLICAS"}, Usage: "`NUMBERS` of processes that are measured together, with commas; default: 1,2,4"},
 		&cli.StringFlag{Name: "parts", EnvVars: []string{"BENCH_PARTS"}, Usage: "`PARTS` to measure, with commas; default: those of the command"},
 		resultsFlag(),
