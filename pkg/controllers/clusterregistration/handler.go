@@ -2,6 +2,7 @@ package clusterregistration
 
 import (
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/contentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/related"
 	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/policy"
@@ -38,6 +40,7 @@ type handler struct {
 	fresh    writes.Freshness
 	policy   atomic.Pointer[policy.Policy]
 	turns    turns
+	granted  sync.Map        // UID -> the version by which this hub granted the request, until its event comes
 	made     *writes.Pending // Clusters
 
 	bindings        rbaccontrollers.RoleBindingCache
@@ -54,6 +57,10 @@ func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fle
 	case request == nil:
 		return nil, h.removeUnlessNeeded(ctx, key)
 	case request.DeletionTimestamp != nil, request.Labels[fleet.ClusterManagementLabel] != "", h.fresh.IsStale(request):
+		return request, nil
+	}
+	if h.isOwnGrant(request) {
+		h.requests.EnqueueAfter(request.Namespace, request.Name, related.RepairDelay)
 		return request, nil
 	}
 	if !request.Status.Granted {
@@ -87,6 +94,7 @@ func (h *handler) finish(p *pass, out outcome.Outcome) (*fleet.ClusterRegistrati
 	}
 	if written {
 		h.fresh.Wrote(latest)
+		h.noteGrant(p.request, latest)
 		transition.Record(h.Events, latest)
 		p.alarm(transition)
 		p.recordApproval(latest)
@@ -95,6 +103,19 @@ func (h *handler) finish(p *pass, out outcome.Outcome) (*fleet.ClusterRegistrati
 		h.requests.EnqueueAfter(latest.Namespace, latest.Name, out.After)
 	}
 	return latest, errors.Join(out.Err, h.forget(latest, out))
+}
+
+// noteGrant has the first look at a request after its grant wait until the caches know what was made for it: what they do not
+// know yet would be made again, in vain.
+func (h *handler) noteGrant(before, after *fleet.ClusterRegistration) {
+	if after.Status.Granted && !before.Status.Granted {
+		h.granted.Store(after.UID, after.ResourceVersion)
+	}
+}
+
+func (h *handler) isOwnGrant(request *fleet.ClusterRegistration) bool {
+	version, known := h.granted.LoadAndDelete(request.UID)
+	return known && version == request.ResourceVersion
 }
 
 func (h *handler) tooEarlyToTell(request *fleet.ClusterRegistration, out outcome.Outcome) bool {

@@ -1,0 +1,32 @@
+package clusterregistration
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+func TestTheEventOfItsOwnGrantIsToldFromAllOthers(t *testing.T) {
+	version := func(uid, version string, granted bool) *fleet.ClusterRegistration {
+		return &fleet.ClusterRegistration{
+			ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid), ResourceVersion: version},
+			Status:     fleet.ClusterRegistrationStatus{Granted: granted},
+		}
+	}
+	h := &handler{}
+	h.noteGrant(version("a", "7", false), version("a", "8", true))
+	h.noteGrant(version("b", "7", false), version("b", "8", true))
+	h.noteGrant(version("c", "7", false), version("c", "8", false))
+	h.noteGrant(version("d", "7", true), version("d", "8", true))
+
+	assert.True(t, h.isOwnGrant(version("a", "8", true)))
+	assert.False(t, h.isOwnGrant(version("a", "8", true)), "the next look is a real one")
+	assert.False(t, h.isOwnGrant(version("b", "9", true)), "somebody has written since")
+	assert.False(t, h.isOwnGrant(version("b", "8", true)))
+	assert.False(t, h.isOwnGrant(version("c", "8", false)), "it is not granted")
+	assert.False(t, h.isOwnGrant(version("d", "8", true)), "it was granted before")
+}
