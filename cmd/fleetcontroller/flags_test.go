@@ -101,7 +101,8 @@ func TestEveryFlagAndVariableReachesTheConfiguration(t *testing.T) {
 		},
 		"--health-bind-address": {nil, []string{"--health-bind-address", ":1"}, func(t *testing.T, c config) { assert.Equal(t, ":1", c.healthAddress) }},
 		"--profiling-bind-address": {
-			map[string]string{"FLEET_PROFILING_BIND_ADDRESS": ":1"}, []string{"--profiling-bind-address", "localhost:6060"},
+			map[string]string{"FLEET_PROFILING_BIND_ADDRESS": ":1"},
+			[]string{"--profiling-bind-address", "localhost:6060"},
 			func(t *testing.T, c config) { assert.Equal(t, "localhost:6060", c.profilesAddress) },
 		},
 		"nobody is answered unless asked for": {nil, nil, func(t *testing.T, c config) {

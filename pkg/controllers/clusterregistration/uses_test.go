@@ -117,9 +117,15 @@ func TestOneThatComesAloneIsCountedAtOnceAndAStormTogether(t *testing.T) {
 		named, asking int
 		want          time.Duration
 	}{
-		{0, 1, 0}, {1, 1, 0}, {0, 2, 0},
-		{2, 1, gather}, {0, 3, gather}, {0, 500, gather}, {storm - 1, 1, gather},
-		{storm, 1, gatherInStorm}, {100, 200, gatherInStorm},
+		{0, 1, 0},
+		{1, 1, 0},
+		{0, 2, 0},
+		{2, 1, gather},
+		{0, 3, gather},
+		{0, 500, gather},
+		{storm - 1, 1, gather},
+		{storm, 1, gatherInStorm},
+		{100, 200, gatherInStorm},
 	} {
 		assert.Equal(t, row.want, gathering(row.named, row.asking), row)
 	}
