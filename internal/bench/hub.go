@@ -16,6 +16,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/bench/sim"
 	"github.com/muster-fleet/muster/internal/process"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 // hub is what is measured.
@@ -109,15 +110,24 @@ func (w *world) startHub(ctx context.Context) error {
 	return w.served(ctx)
 }
 
-// served waits until the API server has all kinds that agents and imports need: it gets them one after the other.
+// served waits until the API server has all kinds that agents and imports need: it gets them one after the other, and its
+// admission, which policies are a part of, learns of a new kind a moment later.
 func (w *world) served(ctx context.Context) error {
 	one := metav1.ListOptions{Limit: 1}
 	return sim.Await(ctx, "the hub's kinds", func(ctx context.Context) (bool, error) {
 		_, clusters := w.Fleet.Clusters(workspace).List(ctx, one)
 		_, requests := w.Fleet.ClusterRegistrations(workspace).List(ctx, one)
 		_, tokens := w.Fleet.ClusterRegistrationTokens(workspace).List(ctx, one)
-		return errors.Join(clusters, requests, tokens) == nil, nil
+		return errors.Join(clusters, requests, tokens, w.admitted(ctx)) == nil, nil
 	})
+}
+
+// admitted asks for a registration without making it.
+func (w *world) admitted(ctx context.Context) error {
+	_, err := w.Fleet.ClusterRegistrations(workspace).Create(ctx, &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "asked-"}, Spec: fleet.ClusterRegistrationSpec{ClientID: "asked", ClientRandom: "asked"},
+	}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	return err
 }
 
 // foreign is a hub that runs already.
