@@ -55,6 +55,7 @@ type renewer struct {
 	token    string // the first one
 	serial   int
 	sessions atomic.Int32
+	broken   atomic.Pointer[kubetesting.ReactionFunc] // of the member's Secrets; nil while they work
 }
 
 func newRenewer(t *testing.T, edits ...string) *renewer {
@@ -68,6 +69,13 @@ func newRenewer(t *testing.T, edits ...string) *renewer {
 		return jwtOf("uid", r.clock.Now(), r.clock.Now().Add(lifetime), r.serial)
 	}
 	f.has(storedSecret(t, f.hub.server.URL, f.hub.ca(), r.token, edits...))
+	// The list of reactors has no lock, so it is complete before the agent starts.
+	r.core.PrependReactor("*", "secrets", func(action kubetesting.Action) (bool, runtime.Object, error) {
+		if breaks := r.broken.Load(); breaks != nil {
+			return (*breaks)(action)
+		}
+		return false, nil, nil
+	})
 	return r
 }
 
@@ -278,15 +286,16 @@ func (r *renewer) issueOnce(done func() bool, token string) {
 
 // failMember breaks requests for the Secret once a token was asked for; carried says that they are carried out nevertheless.
 func (r *renewer) failMember(verb string, done func() bool, err error, carried bool) {
-	r.core.PrependReactor(verb, "secrets", func(action kubetesting.Action) (bool, runtime.Object, error) {
-		if r.requests() == 0 || done() {
+	var breaks kubetesting.ReactionFunc = func(action kubetesting.Action) (bool, runtime.Object, error) {
+		if action.GetVerb() != verb || r.requests() == 0 || done() {
 			return false, nil, nil
 		}
 		if update, ok := action.(kubetesting.UpdateAction); ok && carried {
 			assert.NoError(r, r.core.Tracker().Update(action.GetResource(), update.GetObject(), agentNamespace))
 		}
 		return true, nil, err
-	})
+	}
+	r.broken.Store(&breaks)
 }
 
 func TestALifetimeTheHubDoesNotGiveAnyMoreIsAskedForNoMore(t *testing.T) {
