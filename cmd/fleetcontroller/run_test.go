@@ -31,6 +31,16 @@ type replica struct {
 	ended  chan error
 }
 
+func newNamespace(t *testing.T, plane *controlplane.ControlPlane) string {
+	t.Helper()
+	client, err := kubernetes.NewForConfig(plane.RESTConfig())
+	require.NoError(t, err)
+	namespace, err := client.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "hub-"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return namespace.Name
+}
+
 func startReplica(t *testing.T, identity, namespace string, plane *controlplane.ControlPlane) *replica {
 	t.Helper()
 	return startWith(t, config{election: leader.Election{Client: plane.RESTConfig(), Namespace: namespace, Name: leaseName, Identity: identity}})
@@ -71,15 +81,11 @@ func (r *replica) becomes(t *testing.T, code int, text string) {
 
 func TestAHubIsReadyWhileItStandsByAndWhenItsCachesAreFilled(t *testing.T) {
 	plane := controlplane.Shared(t, "hub")
-	client, err := kubernetes.NewForConfig(plane.RESTConfig())
-	require.NoError(t, err)
-	namespace, err := client.CoreV1().Namespaces().Create(t.Context(),
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "hub-"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	namespace := newNamespace(t, plane)
 
-	first := startReplica(t, "first", namespace.Name, plane)
+	first := startReplica(t, "first", namespace, plane)
 	first.becomes(t, http.StatusServiceUnavailable, "filling the caches")
-	second := startReplica(t, "second", namespace.Name, plane)
+	second := startReplica(t, "second", namespace, plane)
 	second.becomes(t, http.StatusOK, "standing by: another hub holds the Lease")
 	close(first.filled)
 	first.becomes(t, http.StatusOK, "at work")
@@ -95,16 +101,12 @@ func TestAHubIsReadyWhileItStandsByAndWhenItsCachesAreFilled(t *testing.T) {
 
 func TestAHubThatSharesTheWorkCountsItsShards(t *testing.T) {
 	plane := controlplane.Shared(t, "hub")
-	client, err := kubernetes.NewForConfig(plane.RESTConfig())
-	require.NoError(t, err)
-	namespace, err := client.CoreV1().Namespaces().Create(t.Context(),
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "sharing-"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
+	namespace := newNamespace(t, plane)
 	registry := prometheus.NewRegistry()
 	r := startWith(t, config{
 		sharing:  true,
 		hub:      controllers.Options{Metrics: registry},
-		election: leader.Election{Client: plane.RESTConfig(), Namespace: namespace.Name, Name: leaseName, Identity: "alone"},
+		election: leader.Election{Client: plane.RESTConfig(), Namespace: namespace, Name: leaseName, Identity: "alone"},
 	})
 	close(r.filled)
 	require.Eventually(t, func() bool {

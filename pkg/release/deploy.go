@@ -15,6 +15,7 @@ import (
 	"helm.sh/helm/v4/pkg/release/common"
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // Deploy installs the release, or upgrades it from whatever the last attempt left behind. It returns an UnsupportedError, an
@@ -100,7 +101,7 @@ func (r Request) recorded(existing *helm.Release) bool {
 func (o *operation) install(ctx context.Context, r Request) *action.Install {
 	install := action.NewInstall(o.config)
 	install.ReleaseName, install.Namespace = r.Name, r.Namespace
-	install.Labels = present(merged(r.Labels, optionLabels(r.Options)))
+	install.Labels = present(labels.Merge(r.Labels, optionLabels(r.Options)))
 	install.ForceConflicts = true
 	install.DisableOpenAPIValidation = true // the API server validates what is applied, strictly
 	install.TakeOwnership = r.adopts()
@@ -116,7 +117,7 @@ func (o *operation) install(ctx context.Context, r Request) *action.Install {
 func (o *operation) upgrade(ctx context.Context, r Request) *action.Upgrade {
 	upgrade := action.NewUpgrade(o.config)
 	upgrade.Namespace = r.Namespace
-	upgrade.Labels = merged(r.Labels, optionLabels(r.Options))
+	upgrade.Labels = labels.Merge(r.Labels, optionLabels(r.Options))
 	// Whose the objects are was decided above; what people changed on the cluster is not to stop a deployment.
 	upgrade.ServerSideApply, upgrade.ForceConflicts = "true", true
 	upgrade.DisableOpenAPIValidation = true
@@ -171,8 +172,8 @@ func (o *operation) objects(r *helm.Release) ([]Object, error) {
 			continue
 		}
 		desired.SetNamespace(info.Namespace)
-		desired.SetLabels(merged(desired.GetLabels(), map[string]string{ManagedByLabel: ManagedByHelm}))
-		desired.SetAnnotations(merged(desired.GetAnnotations(), map[string]string{NameAnnotation: r.Name, NamespaceAnnotation: r.Namespace}))
+		desired.SetLabels(labels.Merge(desired.GetLabels(), map[string]string{ManagedByLabel: ManagedByHelm}))
+		desired.SetAnnotations(labels.Merge(desired.GetAnnotations(), map[string]string{NameAnnotation: r.Name, NamespaceAnnotation: r.Namespace}))
 		all = append(all, Object{Desired: desired, Resource: info.Mapping.Resource})
 	}
 	return all, nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -83,14 +82,4 @@ func (c *Client) deleteNamespace(ctx context.Context, name, release string, prot
 		return nil
 	}
 	return err
-}
-
-// merged is a map with the entries of both.
-func merged(a, b map[string]string) map[string]string {
-	all := maps.Clone(a)
-	if all == nil {
-		all = map[string]string{}
-	}
-	maps.Copy(all, b)
-	return all
 }

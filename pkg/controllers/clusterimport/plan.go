@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
@@ -154,7 +155,7 @@ func (p *pass) agentConfig() (runtime.Object, error) {
 // mark gives every object the label by which agents recognise what belongs to them. Namespaces are shared and stay as
 // they are.
 func (p *pass) mark(objects []runtime.Object) error {
-	labels, annotations, err := apply.GetLabelsAndAnnotations(registration.AgentBootstrapSetID(p.cluster.Spec.AgentNamespace), nil)
+	hash, annotations, err := apply.GetLabelsAndAnnotations(registration.AgentBootstrapSetID(p.cluster.Spec.AgentNamespace), nil)
 	if err != nil {
 		return err
 	}
@@ -166,18 +167,8 @@ func (p *pass) mark(objects []runtime.Object) error {
 		if _, shared := object.(*corev1.Namespace); shared {
 			continue
 		}
-		accessor.SetLabels(merged(accessor.GetLabels(), labels))
-		accessor.SetAnnotations(merged(accessor.GetAnnotations(), annotations))
+		accessor.SetLabels(labels.Merge(accessor.GetLabels(), hash))
+		accessor.SetAnnotations(labels.Merge(accessor.GetAnnotations(), annotations))
 	}
 	return nil
-}
-
-func merged(base, extra map[string]string) map[string]string {
-	out := make(map[string]string, len(base)+len(extra))
-	for _, m := range []map[string]string{base, extra} {
-		for key, value := range m {
-			out[key] = value
-		}
-	}
-	return out
 }

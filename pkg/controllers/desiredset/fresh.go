@@ -3,7 +3,6 @@ package desiredset
 import (
 	"context"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"sync/atomic"
@@ -16,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 )
@@ -106,8 +106,8 @@ func (m marks) onAll(owner runtime.Object, objects []runtime.Object) (all []runt
 		if err != nil {
 			return nil, false, err
 		}
-		accessor.SetLabels(merged(accessor.GetLabels(), m.labels))
-		accessor.SetAnnotations(merged(accessor.GetAnnotations(), m.annotations))
+		accessor.SetLabels(labels.Merge(accessor.GetLabels(), m.labels))
+		accessor.SetAnnotations(labels.Merge(accessor.GetAnnotations(), m.annotations))
 		if accessor.GetNamespace() == namespace {
 			accessor.SetOwnerReferences([]metav1.OwnerReference{reference})
 		}
@@ -131,15 +131,6 @@ func referenceTo(owner runtime.Object) (reference metav1.OwnerReference, namespa
 		APIVersion: apiVersion, Kind: name, Name: accessor.GetName(), UID: accessor.GetUID(),
 		Controller: ptr.To(false), BlockOwnerDeletion: ptr.To(false),
 	}, accessor.GetNamespace(), nil
-}
-
-func merged(has, more map[string]string) map[string]string {
-	all := maps.Clone(has)
-	if all == nil {
-		all = map[string]string{}
-	}
-	maps.Copy(all, more)
-	return all
 }
 
 func creatable(object runtime.Object) bool {

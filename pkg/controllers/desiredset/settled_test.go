@@ -1,6 +1,7 @@
 package desiredset
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
@@ -57,7 +58,7 @@ func cachesOf(t *testing.T, objects ...metav1.Object) Sets {
 	t.Helper()
 	indexer := cache.NewIndexer(func(object any) (string, error) {
 		m := object.(metav1.Object)
-		return typeOf(object) + m.GetNamespace() + "/" + m.GetName(), nil
+		return fmt.Sprintf("%T/%s/%s", object, m.GetNamespace(), m.GetName()), nil
 	}, cache.Indexers{byHash: func(object any) ([]string, error) {
 		return []string{object.(metav1.Object).GetLabels()[apply.LabelHash]}, nil
 	}})
@@ -72,18 +73,6 @@ func marked(t *testing.T, owner runtime.Object) marks {
 	set, err := marksOf("set", owner)
 	require.NoError(t, err)
 	return set
-}
-
-func typeOf(object any) string {
-	switch object.(type) {
-	case *corev1.ServiceAccount:
-		return "ServiceAccount"
-	case *rbacv1.Role:
-		return "Role"
-	case *rbacv1.RoleBinding:
-		return "RoleBinding"
-	}
-	return ""
 }
 
 func TestASetIsSettledOnlyWhileAllOfItIsAsWanted(t *testing.T) {
