@@ -203,6 +203,7 @@ func (h *hub) register(ctx context.Context) error {
 	if !h.DisableBundles {
 		h.bundles = bundle.Register(ctx, h.Context)
 		h.words.slim(h.Fleet.BundleDeployment().Informer())
+		setTransform(h.Fleet.Bundle().Informer(), h.words.after(h.bundles.ShareTexts))
 		steps = append(steps, h.bundles)
 		agentrole.Register(ctx, h.Context)
 		h.words.slim(h.RBAC.ClusterRole().Informer())

@@ -1,21 +1,30 @@
 package controllers
 
 import (
+	"slices"
 	"sync"
 	"unique"
 
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 // slim has the caches of the informers keep no more than they must.
 func (w *words) slim(informers ...cache.SharedIndexInformer) {
 	for _, informer := range informers {
-		// The error is of an informer that runs already, which is one of an embedding server; it stays as it is.
-		_ = informer.SetTransform(w.trim)
+		setTransform(informer, w.trim)
 	}
+}
+
+// setTransform leaves an informer as it is that runs already, which is one of an embedding server: that is the error.
+func setTransform(informer cache.SharedIndexInformer, transform cache.TransformFunc) {
+	_ = informer.SetTransform(transform)
 }
 
 // words keep equal strings of different objects in memory once. A registration makes a dozen objects that all name its namespace
@@ -23,6 +32,7 @@ func (w *words) slim(informers ...cache.SharedIndexInformer) {
 type words struct {
 	mu   sync.Mutex
 	keys map[string]unique.Handle[string]
+	maps recentMaps
 }
 
 // mostKeys bounds what is kept for ever: whoever makes objects chooses their keys.
@@ -52,8 +62,27 @@ func (w *words) trim(object any) (any, error) {
 		shareBinding(&o.RoleRef, o.Subjects)
 	case *rbacv1.ClusterRoleBinding:
 		shareBinding(&o.RoleRef, o.Subjects)
+	case *fleet.Cluster:
+		o.Status.Conditions = sharedConditions(o.Status.Conditions)
+	case *fleet.ClusterRegistration:
+		o.Status.Conditions = sharedConditions(o.Status.Conditions)
+	case *fleet.Bundle:
+		o.Status.Conditions = sharedConditions(o.Status.Conditions)
+	case *fleet.BundleDeployment:
+		o.Status.Conditions = sharedConditions(o.Status.Conditions)
 	}
 	return object, nil
+}
+
+// after is a transform that follows another one.
+func (w *words) after(first cache.TransformFunc) cache.TransformFunc {
+	return func(object any) (any, error) {
+		object, err := first(object)
+		if err != nil {
+			return nil, err
+		}
+		return w.trim(object)
+	}
 }
 
 // word is the one copy of a string. What nobody holds any more is forgotten with the next collection of garbage, so that objects
@@ -62,8 +91,6 @@ func word(s string) string { return unique.Make(s).Value() }
 
 // key is the one copy of a key of labels, which is held: it comes again with the next registration, however late.
 func (w *words) key(s string) string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	handle, known := w.keys[s]
 	switch {
 	case known:
@@ -82,10 +109,16 @@ func (w *words) shared(all map[string]string) map[string]string {
 	if len(all) == 0 {
 		return nil
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if equal := w.maps.like(all); equal != nil {
+		return equal
+	}
 	shared := make(map[string]string, len(all))
 	for key, value := range all {
 		shared[w.key(key)] = word(value)
 	}
+	w.maps.add(shared)
 	return shared
 }
 
@@ -109,4 +142,15 @@ func shareBinding(ref *rbacv1.RoleRef, subjects []rbacv1.Subject) {
 		s := &subjects[i]
 		s.Kind, s.APIGroup, s.Name, s.Namespace = word(s.Kind), word(s.APIGroup), word(s.Name), word(s.Namespace)
 	}
+}
+
+// sharedConditions are as many as there are: a slice that was decoded has room for more.
+func sharedConditions(all []genericcondition.GenericCondition) []genericcondition.GenericCondition {
+	all = slices.Clone(all)
+	for i := range all {
+		c := &all[i]
+		c.Type, c.Status, c.Reason = word(c.Type), corev1.ConditionStatus(word(string(c.Status))), word(c.Reason)
+		c.LastUpdateTime, c.LastTransitionTime, c.Message = word(c.LastUpdateTime), word(c.LastTransitionTime), word(c.Message)
+	}
+	return all
 }

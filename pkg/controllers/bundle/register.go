@@ -71,9 +71,6 @@ func Register(ctx context.Context, c *app.Context) *Step {
 		announced:   map[key]announcement{},
 	}
 	s.addIndexes()
-	// The error is of an informer that runs already, which is one of an embedding server; its objects stay as they are.
-	_ = bundles.Informer().SetTransform(s.texts.share)
-
 	bundles.OnChange(ctx, name, guard.Handler(c.Passes, name, guard.Own(c.Shards, shardOf[*fleet.Bundle], s.onBundle, s.onOthers)))
 	deployments.OnChange(ctx, finalizerName, guard.Handler(c.Passes, finalizerName,
 		guard.Own(c.Shards, shardOf[*fleet.BundleDeployment], s.dropFinalizer, nil)))
@@ -105,6 +102,9 @@ func (s *Step) watch() {
 		AddFunc: s.contentAdded, DeleteFunc: s.contentGone,
 	})
 }
+
+// ShareTexts is the transform for the informer of Bundles, to be set before it starts: it keeps equal resources in memory once.
+func (s *Step) ShareTexts(object any) (any, error) { return s.texts.share(object) }
 
 // Start begins to watch Contents and to collect those nobody needs, until ctx ends.
 func (s *Step) Start(ctx context.Context) { s.contents.start(ctx) }

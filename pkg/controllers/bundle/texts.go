@@ -16,13 +16,12 @@ type texts struct {
 	held map[key][]unique.Handle[string]
 }
 
-// share is the transform of the Bundles' informer. It drops managedFields, like those of other kinds.
+// share is the transform of the Bundles' informer.
 func (t *texts) share(object any) (any, error) {
 	b, ok := object.(*fleet.Bundle)
 	if !ok {
 		return object, nil
 	}
-	b.ManagedFields = nil
 	handles := make([]unique.Handle[string], 0, len(b.Spec.Resources))
 	for i := range b.Spec.Resources {
 		handle := unique.Make(b.Spec.Resources[i].Content)

@@ -12,11 +12,15 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // namespaceStep makes the cluster namespace and says in the status which it is.
-type namespaceStep struct{ *handler }
+type namespaceStep struct {
+	*handler
+	made *writes.Pending // those the cache has not seen yet: the status that names one is often there first
+}
 
 func (namespaceStep) Condition() string { return fleet.ConditionProcessed }
 
@@ -40,7 +44,12 @@ func (s namespaceStep) Reconcile(ctx context.Context, cluster *fleet.Cluster) ou
 
 func (s namespaceStep) ensure(ctx context.Context, cluster *fleet.Cluster, name string) outcome.Outcome {
 	existing, err := s.namespaces.Get(name)
-	if apierrors.IsNotFound(err) {
+	switch {
+	case !apierrors.IsNotFound(err):
+		s.made.Forget(name)
+	case s.made.Has(name):
+		return outcome.Done(fleet.ReasonProcessed, "").In(writes.PendingMax) // it may be gone before the cache has seen it
+	default:
 		existing, err = s.create(ctx, cluster, name)
 	}
 	if err != nil {
@@ -69,6 +78,9 @@ func (s namespaceStep) create(ctx context.Context, cluster *fleet.Cluster, name 
 	}}, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return client.Get(ctx, name, metav1.GetOptions{})
+	}
+	if err == nil {
+		s.made.Add(name)
 	}
 	return created, err
 }

@@ -98,7 +98,7 @@ func Register(ctx context.Context, c *app.Context, steps ...Step) {
 		bundles:    c.Fleet.Bundle().Cache(),
 		started:    c.Clock.Now(),
 	}
-	h.steps = append([]Step{namespaceStep{h}}, steps...)
+	h.steps = append([]Step{namespaceStep{h, writes.NewPending(c.Clock)}}, steps...)
 	h.steps = append(h.steps, registeredStep{h})
 
 	// The only handler of the kind: lasso takes handlers out of its list while others of the same kind may still be running,
