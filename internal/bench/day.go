@@ -9,8 +9,13 @@ import (
 	"github.com/muster-fleet/muster/internal/bench/sim"
 )
 
-// checkins are the heartbeats of an agent in an hour, one every quarter of it, as charts have it.
-const checkins = 4
+const (
+	// checkins are the heartbeats of an agent in an hour.
+	checkins = 4
+	// interval is between them, as charts have it. Agents say that it is, when the hour is over that took less: otherwise they would
+	// count as gone before they come back from an outage.
+	interval = time.Hour / checkins
+)
 
 // flappers is the part of the agents that are silent until they count as gone, and come back: one in so many.
 const flappers = 10
@@ -38,7 +43,7 @@ func (g *growing) hour(ctx context.Context) ([]figures.Figure, error) {
 		for n := range checkins {
 			numbers := steady
 			if n == checkins-1 {
-				numbers = everybody
+				numbers, beats.Checkin = everybody, interval
 			}
 			sent += len(numbers)
 			if _, err := g.agents.Beat(ctx, numbers, beats); err != nil {
@@ -109,7 +114,7 @@ func (g *growing) outage(ctx context.Context) ([]figures.Figure, error) {
 	}
 	began := time.Now()
 	everybody := sim.Numbers(0, len(g.agents.Members()))
-	failed, err := g.agents.Beat(ctx, everybody, sim.Beats{Checkin: g.Hour / checkins, Over: g.Spread, Anew: true})
+	failed, err := g.agents.Beat(ctx, everybody, sim.Beats{Checkin: interval, Over: g.Spread, Anew: true})
 	if err != nil {
 		return nil, err
 	}

@@ -93,7 +93,7 @@ type hub struct {
 	orphans   *orphans.Collector
 	admission *admission.Monitor
 	transport http.RoundTripper
-	words     words
+	words     *words
 }
 
 func newHub(ctx context.Context, o Options) (*hub, error) {
@@ -104,7 +104,7 @@ func newHub(ctx context.Context, o Options) (*hub, error) {
 	if err != nil {
 		return nil, fmt.Errorf("preparing the hub's caches: %w", err)
 	}
-	h := &hub{options: o, audible: audible, factories: []controller.SharedControllerFactory{own}}
+	h := &hub{options: o, audible: audible, factories: []controller.SharedControllerFactory{own}, words: newWords(o.Clock)}
 	fleetFactory := own
 	if o.SharedControllerFactory != nil {
 		fleetFactory = o.SharedControllerFactory
@@ -203,7 +203,7 @@ func (h *hub) register(ctx context.Context) error {
 	if !h.DisableBundles {
 		h.bundles = bundle.Register(ctx, h.Context)
 		h.words.slim(h.Fleet.BundleDeployment().Informer())
-		setTransform(h.Fleet.Bundle().Informer(), h.words.after(h.bundles.ShareTexts))
+		h.words.slimAfter(h.Fleet.Bundle().Informer(), h.bundles.ShareTexts)
 		steps = append(steps, h.bundles)
 		agentrole.Register(ctx, h.Context)
 		h.words.slim(h.RBAC.ClusterRole().Informer())

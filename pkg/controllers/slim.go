@@ -1,16 +1,19 @@
 package controllers
 
 import (
+	"hash/maphash"
+	"maps"
 	"slices"
 	"sync"
-	"unique"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -18,21 +21,59 @@ import (
 // slim has the caches of the informers keep no more than they must.
 func (w *words) slim(informers ...cache.SharedIndexInformer) {
 	for _, informer := range informers {
-		setTransform(informer, w.trim)
+		w.slimAfter(informer, func(object any) (any, error) { return object, nil })
 	}
 }
 
-// setTransform leaves an informer as it is that runs already, which is one of an embedding server: that is the error.
-func setTransform(informer cache.SharedIndexInformer, transform cache.TransformFunc) {
-	_ = informer.SetTransform(transform)
+// slimAfter does so with what another transform has left. An informer that runs already stays as it is; it is one of an embedding
+// server.
+func (w *words) slimAfter(informer cache.SharedIndexInformer, first cache.TransformFunc) {
+	_ = informer.SetTransform(func(object any) (any, error) {
+		if known := unchanged(informer.GetStore(), object); known != nil {
+			return known, nil
+		}
+		object, err := first(object)
+		if err != nil {
+			return nil, err
+		}
+		return w.trim(object)
+	})
 }
 
-// words keep equal strings of different objects in memory once. A registration makes a dozen objects that all name its namespace
-// and its account, and all registrations make them with the same labels. The zero words are ready to use.
+// unchanged is the object of a cache that is the one that came in, in the same version. After an outage everything is read anew:
+// nothing of that is kept in memory twice.
+func unchanged(store cache.Store, object any) any {
+	key, err := cache.MetaNamespaceKeyFunc(object)
+	if err != nil {
+		return nil
+	}
+	known, exists, err := store.GetByKey(key)
+	if err != nil || !exists {
+		return nil
+	}
+	before, _ := meta.Accessor(known)
+	after, _ := meta.Accessor(object)
+	if before == nil || after == nil || before.GetUID() != after.GetUID() || before.GetResourceVersion() != after.GetResourceVersion() {
+		return nil
+	}
+	return known
+}
+
+// words keep equal strings, labels and annotations of different objects in memory once. A registration makes a dozen objects that
+// all name its namespace and its account, and all registrations make them with the same labels.
 type words struct {
-	mu   sync.Mutex
-	keys map[string]unique.Handle[string]
-	maps recentMaps
+	mu      sync.Mutex
+	strings *recent[string, string]
+	maps    *recent[uint64, map[string]string]
+	seed    maphash.Seed
+	keys    map[string]string
+}
+
+func newWords(clock clock.PassiveClock) *words {
+	return &words{
+		strings: newRecent[string, string](clock), maps: newRecent[uint64, map[string]string](clock),
+		seed: maphash.MakeSeed(), keys: map[string]string{},
+	}
 }
 
 // mostKeys bounds what is kept for ever: whoever makes objects chooses their keys.
@@ -44,113 +85,120 @@ func (w *words) trim(object any) (any, error) {
 	if err != nil {
 		return object, nil
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	accessor.SetManagedFields(nil)
-	accessor.SetNamespace(word(accessor.GetNamespace()))
+	accessor.SetNamespace(w.word(accessor.GetNamespace()))
+	accessor.SetName(w.word(accessor.GetName()))
 	accessor.SetLabels(w.shared(accessor.GetLabels()))
 	accessor.SetAnnotations(w.shared(accessor.GetAnnotations()))
-	owners := accessor.GetOwnerReferences()
-	for i := range owners {
-		shareOwner(&owners[i])
-	}
-	accessor.SetOwnerReferences(owners)
+	accessor.SetOwnerReferences(w.sharedOwners(accessor.GetOwnerReferences()))
 	switch o := object.(type) {
 	case *rbacv1.Role:
-		shareRules(o.Rules)
+		w.shareRules(o.Rules)
 	case *rbacv1.ClusterRole:
-		shareRules(o.Rules)
+		w.shareRules(o.Rules)
 	case *rbacv1.RoleBinding:
-		shareBinding(&o.RoleRef, o.Subjects)
+		w.shareBinding(&o.RoleRef, o.Subjects)
 	case *rbacv1.ClusterRoleBinding:
-		shareBinding(&o.RoleRef, o.Subjects)
+		w.shareBinding(&o.RoleRef, o.Subjects)
 	case *fleet.Cluster:
-		o.Status.Conditions = sharedConditions(o.Status.Conditions)
+		o.Status.Conditions = w.sharedConditions(o.Status.Conditions)
 	case *fleet.ClusterRegistration:
-		o.Status.Conditions = sharedConditions(o.Status.Conditions)
+		o.Status.Conditions = w.sharedConditions(o.Status.Conditions)
 	case *fleet.Bundle:
-		o.Status.Conditions = sharedConditions(o.Status.Conditions)
+		o.Status.Conditions = w.sharedConditions(o.Status.Conditions)
 	case *fleet.BundleDeployment:
-		o.Status.Conditions = sharedConditions(o.Status.Conditions)
+		o.Status.Conditions = w.sharedConditions(o.Status.Conditions)
+		o.Spec.DeploymentID, o.Spec.StagedDeploymentID = w.word(o.Spec.DeploymentID), w.word(o.Spec.StagedDeploymentID)
+		o.Status.AppliedDeploymentID = w.word(o.Status.AppliedDeploymentID)
 	}
 	return object, nil
 }
 
-// after is a transform that follows another one.
-func (w *words) after(first cache.TransformFunc) cache.TransformFunc {
-	return func(object any) (any, error) {
-		object, err := first(object)
-		if err != nil {
-			return nil, err
-		}
-		return w.trim(object)
+// word is the one copy of a string.
+func (w *words) word(s string) string {
+	if s == "" {
+		return ""
 	}
+	if known, ok := w.strings.get(s); ok {
+		return known
+	}
+	w.strings.add(s, s)
+	return s
 }
-
-// word is the one copy of a string. What nobody holds any more is forgotten with the next collection of garbage, so that objects
-// which come one soon after the other share it, as those of a registration do, and those of a list.
-func word(s string) string { return unique.Make(s).Value() }
 
 // key is the one copy of a key of labels, which is held: it comes again with the next registration, however late.
 func (w *words) key(s string) string {
-	handle, known := w.keys[s]
+	known, ok := w.keys[s]
 	switch {
-	case known:
-		return handle.Value()
+	case ok:
+		return known
 	case len(w.keys) >= mostKeys:
-		return word(s)
-	case w.keys == nil:
-		w.keys = map[string]unique.Handle[string]{}
+		return w.word(s)
 	}
-	handle = unique.Make(s)
-	w.keys[handle.Value()] = handle
-	return handle.Value()
+	w.keys[s] = s
+	return s
 }
 
+// shared is the one map of those that say the same. A map with two short entries takes 300 bytes.
 func (w *words) shared(all map[string]string) map[string]string {
 	if len(all) == 0 {
 		return nil
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if equal := w.maps.like(all); equal != nil {
+	sum := w.sum(all)
+	if equal, ok := w.maps.get(sum); ok && maps.Equal(equal, all) {
 		return equal
 	}
 	shared := make(map[string]string, len(all))
 	for key, value := range all {
-		shared[w.key(key)] = word(value)
+		shared[w.key(key)] = w.word(value)
 	}
-	w.maps.add(shared)
+	w.maps.add(sum, shared)
 	return shared
 }
 
-func shareOwner(o *metav1.OwnerReference) {
-	o.APIVersion, o.Kind, o.Name = word(o.APIVersion), word(o.Kind), word(o.Name)
+// sum is the same in whichever order a map tells its entries.
+func (w *words) sum(m map[string]string) (sum uint64) {
+	for key, value := range m {
+		sum += maphash.Comparable(w.seed, [2]string{key, value})
+	}
+	return sum
 }
 
-func shareRules(rules []rbacv1.PolicyRule) {
+func (w *words) sharedOwners(owners []metav1.OwnerReference) []metav1.OwnerReference {
+	for i := range owners {
+		o := &owners[i]
+		o.APIVersion, o.Kind, o.Name, o.UID = w.word(o.APIVersion), w.word(o.Kind), w.word(o.Name), types.UID(w.word(string(o.UID)))
+	}
+	return owners
+}
+
+func (w *words) shareRules(rules []rbacv1.PolicyRule) {
 	for _, rule := range rules {
 		for _, list := range [][]string{rule.Verbs, rule.APIGroups, rule.Resources, rule.ResourceNames} {
 			for i := range list {
-				list[i] = word(list[i])
+				list[i] = w.word(list[i])
 			}
 		}
 	}
 }
 
-func shareBinding(ref *rbacv1.RoleRef, subjects []rbacv1.Subject) {
-	ref.APIGroup, ref.Kind, ref.Name = word(ref.APIGroup), word(ref.Kind), word(ref.Name)
+func (w *words) shareBinding(ref *rbacv1.RoleRef, subjects []rbacv1.Subject) {
+	ref.APIGroup, ref.Kind, ref.Name = w.word(ref.APIGroup), w.word(ref.Kind), w.word(ref.Name)
 	for i := range subjects {
 		s := &subjects[i]
-		s.Kind, s.APIGroup, s.Name, s.Namespace = word(s.Kind), word(s.APIGroup), word(s.Name), word(s.Namespace)
+		s.Kind, s.APIGroup, s.Name, s.Namespace = w.word(s.Kind), w.word(s.APIGroup), w.word(s.Name), w.word(s.Namespace)
 	}
 }
 
 // sharedConditions are as many as there are: a slice that was decoded has room for more.
-func sharedConditions(all []genericcondition.GenericCondition) []genericcondition.GenericCondition {
+func (w *words) sharedConditions(all []genericcondition.GenericCondition) []genericcondition.GenericCondition {
 	all = slices.Clone(all)
 	for i := range all {
 		c := &all[i]
-		c.Type, c.Status, c.Reason = word(c.Type), corev1.ConditionStatus(word(string(c.Status))), word(c.Reason)
-		c.LastUpdateTime, c.LastTransitionTime, c.Message = word(c.LastUpdateTime), word(c.LastTransitionTime), word(c.Message)
+		c.Type, c.Status, c.Reason = w.word(c.Type), corev1.ConditionStatus(w.word(string(c.Status))), w.word(c.Reason)
+		c.LastUpdateTime, c.LastTransitionTime, c.Message = w.word(c.LastUpdateTime), w.word(c.LastTransitionTime), w.word(c.Message)
 	}
 	return all
 }

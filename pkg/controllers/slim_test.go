@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 )
 
 // again is a string of its own, as each object that is decoded has them.
@@ -36,7 +37,7 @@ func someRole() *rbacv1.Role {
 }
 
 func TestCachesKeepWhatObjectsSayButManagedFields(t *testing.T) {
-	var w words
+	w := newWords(clock.RealClock{})
 	want := someBinding()
 	want.ManagedFields = nil
 	got, err := w.trim(someBinding())
@@ -58,7 +59,7 @@ func TestCachesKeepWhatObjectsSayButManagedFields(t *testing.T) {
 }
 
 func TestEqualWordsOfDifferentObjectsAreKeptOnce(t *testing.T) {
-	var w words
+	w := newWords(clock.RealClock{})
 	one, other, role := someBinding(), someBinding(), someRole()
 	for _, object := range []any{one, other, role} {
 		_, err := w.trim(object)
@@ -69,6 +70,7 @@ func TestEqualWordsOfDifferentObjectsAreKeptOnce(t *testing.T) {
 		{one.Annotations["of"], other.Annotations["of"], one.OwnerReferences[0].Name},
 		{keyOf(one.Labels), keyOf(other.Labels)},
 		{one.RoleRef.Kind, other.RoleRef.Kind},
+		{one.Name, other.Name},
 		{one.Subjects[0].Name, other.Subjects[0].Name},
 	} {
 		for _, s := range same[1:] {
@@ -85,7 +87,7 @@ func keyOf(labels map[string]string) string {
 }
 
 func TestWhoeverMakesKeysWithoutEndFillsNoMemory(t *testing.T) {
-	var w words
+	w := newWords(clock.RealClock{})
 	for n := range 3 * mostKeys {
 		key := fmt.Sprint("key-", n)
 		assert.Equal(t, key, w.key(key))
