@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"image/color"
 	"slices"
+	"strconv"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/font"
@@ -82,6 +83,7 @@ func (c Chart) plot() (*plot.Plot, error) {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = c.Title, c.X, c.Y
 	sans(p)
+	p.X.Tick.Marker, p.Y.Tick.Marker = plot.TickerFunc(ticks), plot.TickerFunc(ticks)
 	p.X.Min, p.Y.Min = 0, 0 // a curve that looks steep should be
 	p.Add(grid())
 	for n, line := range c.Lines {
@@ -92,6 +94,17 @@ func (c Chart) plot() (*plot.Plot, error) {
 	const air = 1.15
 	p.Y.Max = cmp.Or(p.Y.Max*air, 1)
 	return p, nil
+}
+
+// ticks are those of the library, without zeros after the point.
+func ticks(least, most float64) []plot.Tick {
+	all := plot.DefaultTicks{}.Ticks(least, most)
+	for i := range all {
+		if !all[i].IsMinor() {
+			all[i].Label = strconv.FormatFloat(all[i].Value, 'f', -1, 64)
+		}
+	}
+	return all
 }
 
 // sans sets all text in a font that every viewer has something like.
