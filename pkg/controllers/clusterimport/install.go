@@ -12,6 +12,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -133,11 +134,16 @@ func (p *pass) staleNamespaces(current string) []string {
 func (p *pass) ensureToken() (*registration.Values, outcome.Outcome) {
 	name := registration.ImportTokenName(p.cluster.Name)
 	token, err := p.known.Get(p.cluster.Namespace, name)
-	if apierrors.IsNotFound(err) {
-		return nil, p.createToken(name)
-	} else if err != nil {
+	key := p.cluster.Namespace + "/" + name
+	switch {
+	case apierrors.IsNotFound(err) && p.made.Has(key):
+		return nil, installing().In(writes.PendingMax) // it may be gone before the cache has seen it
+	case apierrors.IsNotFound(err):
+		return nil, p.createToken(key, name)
+	case err != nil:
 		return nil, outcome.Retry(fleet.ReasonError, err)
 	}
+	p.made.Forget(key)
 	if !ownedBy(token, p.cluster) {
 		return nil, foreignToken(token).In(p.RecheckDelay())
 	}
@@ -179,7 +185,7 @@ func ownedBy(token *fleet.ClusterRegistrationToken, cluster *fleet.Cluster) bool
 	return slices.ContainsFunc(token.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == cluster.UID })
 }
 
-func (p *pass) createToken(name string) outcome.Outcome {
+func (p *pass) createToken(key, name string) outcome.Outcome {
 	_, err := p.tokens.Create(&fleet.ClusterRegistrationToken{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: p.cluster.Namespace,
@@ -190,8 +196,11 @@ func (p *pass) createToken(name string) outcome.Outcome {
 		},
 		Spec: fleet.ClusterRegistrationTokenSpec{TTL: &metav1.Duration{Duration: importTokenTTL}},
 	})
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return outcome.Retry(fleet.ReasonError, fmt.Errorf("creating ClusterRegistrationToken %s/%s: %w", p.cluster.Namespace, name, err))
+	switch {
+	case err == nil:
+		p.made.Add(key)
+	case !apierrors.IsAlreadyExists(err):
+		return outcome.Retry(fleet.ReasonError, fmt.Errorf("creating ClusterRegistrationToken %s: %w", key, err))
 	}
 	return installing()
 }

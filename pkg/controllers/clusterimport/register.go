@@ -22,6 +22,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/index"
 	"github.com/muster-fleet/muster/pkg/controllers/related"
 	"github.com/muster-fleet/muster/pkg/controllers/standing"
+	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -33,6 +34,7 @@ type Step struct {
 	clusters fleetcontrollers.ClusterCache
 	tokens   fleetcontrollers.ClusterRegistrationTokenController
 	known    fleetcontrollers.ClusterRegistrationTokenCache
+	made     *writes.Pending // tokens that the cache has not seen yet
 	values   corecontrollers.SecretCache
 	secrets  *secretVersions
 	digests  *lru.Cache // of image pull Secrets, by their version
@@ -62,6 +64,7 @@ func Register(ctx context.Context, c *app.Context) *Step {
 		clusters: known,
 		tokens:   tokens,
 		known:    tokens.Cache(),
+		made:     writes.NewPending(c.Clock),
 		values:   c.Core.Secret().Cache(),
 		secrets:  newSecretVersions(c.Metadata),
 		digests:  lru.New(digestsKept),

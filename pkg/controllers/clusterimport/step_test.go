@@ -17,6 +17,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
@@ -244,6 +245,28 @@ func TestTokenIsMadeForTheClusterAndEndsWithIt(t *testing.T) {
 		}}},
 		Spec: fleet.ClusterRegistrationTokenSpec{TTL: &metav1.Duration{Duration: 12 * time.Hour}},
 	}, o.tokens.created[0])
+}
+
+func TestTokenIsMadeOnceWhileTheCacheHasNotSeenIt(t *testing.T) {
+	c := fresh()
+	o, _ := workFor(t, c)
+	seen := o.tokens.tokens["import-token-c"]
+	delete(o.tokens.tokens, "import-token-c")
+	o.Reconcile(t.Context(), c)
+	out := o.Reconcile(t.Context(), c)
+	assert.Equal(t, fleet.ReasonImporting, out.Reason)
+	assert.Equal(t, writes.PendingMax, out.After, "it may be deleted before anybody has seen it")
+	assert.Len(t, o.tokens.created, 1)
+
+	o.tokens.tokens["import-token-c"] = seen
+	o.Reconcile(t.Context(), c)
+	delete(o.tokens.tokens, "import-token-c") // by a person
+	o.Reconcile(t.Context(), c)
+	assert.Len(t, o.tokens.created, 2)
+
+	o.clock.Step(writes.PendingMax)
+	o.Reconcile(t.Context(), c)
+	assert.Len(t, o.tokens.created, 3)
 }
 
 func TestFailedImportSaysSoAndIsTriedAgainInTime(t *testing.T) {
