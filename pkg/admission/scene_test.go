@@ -16,6 +16,7 @@ import (
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -91,6 +92,21 @@ func (s *scene) inForce() {
 	m, stop := s.start(true)
 	defer stop()
 	s.eventually(m, true)
+	s.validated()
+}
+
+// validated waits for the validating policies: they are of another part of the API server, which may hear of them later.
+func (s *scene) validated() {
+	s.Helper()
+	requests := s.admin.fleet.ClusterRegistrations(s.namespace)
+	created, err := requests.Create(s.Context(), s.request(nil), metav1.CreateOptions{})
+	require.NoError(s, err)
+	s.eventuallyRefused(func() error {
+		_, err := requests.Patch(s.Context(), created.Name, types.MergePatchType,
+			metadata(s.T, "annotations", map[string]any{fleet.CreatorAnnotation: "somebody"}), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}, "cannot be added, changed or removed")
+	require.NoError(s, requests.Delete(s.Context(), created.Name, metav1.DeleteOptions{}))
 }
 
 // monitor runs until the test ends.
