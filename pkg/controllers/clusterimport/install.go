@@ -11,6 +11,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/index"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -134,7 +135,7 @@ func (p *pass) staleNamespaces(current string) []string {
 func (p *pass) ensureToken() (*registration.Values, outcome.Outcome) {
 	name := registration.ImportTokenName(p.cluster.Name)
 	token, err := p.known.Get(p.cluster.Namespace, name)
-	key := p.cluster.Namespace + "/" + name
+	key := index.Key(p.cluster.Namespace, name)
 	switch {
 	case apierrors.IsNotFound(err) && p.made.Has(key):
 		return nil, installing().In(writes.PendingMax) // it may be gone before the cache has seen it
