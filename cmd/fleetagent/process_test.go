@@ -21,25 +21,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/muster-fleet/muster/internal/binaries"
 	"github.com/muster-fleet/muster/internal/controlplane"
 )
 
-func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
+// programs is the folder with the program as a person gets it.
+var programs string
 
-// built is the program as a person gets it.
-func built(t *testing.T) string {
-	t.Helper()
-	program := filepath.Join(t.TempDir(), "fleetagent")
-	output, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".").CombinedOutput()
-	require.NoError(t, err, string(output))
-	return program
-}
+func TestMain(m *testing.M) { os.Exit(binaries.RunTests(m, &programs, "fleetagent")) }
 
 // process runs the program with nothing in its environment but what is given.
-func process(t *testing.T, program string, env []string, args ...string) (*exec.Cmd, *bytes.Buffer) {
+func process(t *testing.T, env []string, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	output := &bytes.Buffer{}
-	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(programs, "fleetagent"), args...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = env, output, output
 	return cmd, output
 }
@@ -79,8 +74,8 @@ func TestTheProcessStopsCleanlyAndGivesItsLeaseBack(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, os.WriteFile(kubeconfig, plane.Kubeconfig(), 0o600))
 
-	program, address := built(t), unusedAddress(t)
-	cmd, output := process(t, program, []string{
+	address := unusedAddress(t)
+	cmd, output := process(t, []string{
 		"NAMESPACE=" + namespace.Name, "KUBECONFIG=" + kubeconfig, "POD_NAME=pod-7", "FLEET_HEALTH_BIND_ADDRESS=" + address,
 	})
 	require.NoError(t, cmd.Start())
@@ -103,7 +98,6 @@ func TestTheProcessStopsCleanlyAndGivesItsLeaseBack(t *testing.T) {
 }
 
 func TestTheProcessFailsWithOneLineThatSaysWhy(t *testing.T) {
-	program := built(t)
 	for name, row := range map[string]struct {
 		env, args []string
 		want      string
@@ -113,7 +107,7 @@ func TestTheProcessFailsWithOneLineThatSaysWhy(t *testing.T) {
 		"an unknown flag": {nil, []string{"--nonsense"}, "-nonsense; see --help"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cmd, output := process(t, program, row.env, row.args...)
+			cmd, output := process(t, row.env, row.args...)
 			var exit *exec.ExitError
 			require.ErrorAs(t, cmd.Run(), &exit)
 			assert.Equal(t, 1, exit.ExitCode())
@@ -124,7 +118,7 @@ func TestTheProcessFailsWithOneLineThatSaysWhy(t *testing.T) {
 }
 
 func TestTheProcessTellsItsVersion(t *testing.T) {
-	cmd, output := process(t, built(t), nil, "--version")
+	cmd, output := process(t, nil, "--version")
 	require.NoError(t, cmd.Run())
 	assert.Equal(t, "fleetagent version dev\n", output.String())
 }

@@ -4,7 +4,6 @@ package docs
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/muster-fleet/muster/internal/binaries"
 	"github.com/muster-fleet/muster/internal/inventory"
 )
 
@@ -73,10 +73,7 @@ func terminal(t *testing.T, e *environment, dir string) *Session {
 	clone, err := filepath.Abs(root)
 	require.NoError(t, err)
 	require.NoError(t, os.Symlink(filepath.Join(clone, "charts"), filepath.Join(dir, "charts")))
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "bin", "muster"), "./cmd/muster")
-	build.Dir = clone
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	require.NoError(t, binaries.Build(t.Context(), filepath.Join(dir, "bin"), "muster"))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "new-ca.pem"), e.newCA, 0o600))
 	helm := filepath.Join(dir, ".helm")
 	return &Session{Dir: dir, Env: append(os.Environ(),

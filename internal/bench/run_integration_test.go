@@ -2,7 +2,6 @@ package bench
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/bench/figures"
 	"github.com/muster-fleet/muster/internal/bench/sim"
+	"github.com/muster-fleet/muster/internal/binaries"
 	"github.com/muster-fleet/muster/internal/controlplane"
 )
 
@@ -20,10 +20,9 @@ func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 // program builds the hub.
 func program(t *testing.T) string {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "fleetcontroller")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", file, "../../cmd/fleetcontroller").CombinedOutput()
-	require.NoError(t, err, string(out))
-	return file
+	dir := t.TempDir()
+	require.NoError(t, binaries.Build(t.Context(), dir, "fleetcontroller"))
+	return filepath.Join(dir, "fleetcontroller")
 }
 
 func tiny() Sizes {

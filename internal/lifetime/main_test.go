@@ -7,14 +7,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"testing"
 
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/charts"
-	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/binaries"
 	"github.com/muster-fleet/muster/internal/helminstall"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -26,7 +25,7 @@ func TestMain(m *testing.M) {
 	if kubeconfig := os.Getenv(installAt); kubeconfig != "" {
 		os.Exit(install(kubeconfig))
 	}
-	os.Exit(runTests(m))
+	os.Exit(binaries.RunTests(m, &programs, "fleetagent", "muster"))
 }
 
 // installAt has this program be a person's helm install of the agent's chart, at the cluster of that kubeconfig and with the
@@ -55,20 +54,4 @@ func install(kubeconfig string) int {
 		return 1
 	}
 	return 0
-}
-
-func runTests(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "muster-programs-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	build := exec.Command("go", "build", "-o", dir, "../../cmd/fleetagent", "../../cmd/muster")
-	if output, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "%s\n%v\n", output, err)
-		return 1
-	}
-	programs = dir
-	return controlplane.RunTests(m)
 }

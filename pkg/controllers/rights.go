@@ -55,7 +55,7 @@ func ensureRole(ctx context.Context, client kubernetes.Interface, role *rbacv1.C
 }
 
 // sharedRoles are bound for each agent where Fleet's own controllers make the BundleDeployments: the hub does not know then
-// which Contents those name, and which Secrets and ConfigMaps are put beside them. Otherwise an agent has a Role of its own.
+// which Contents those name, and which Secrets and ConfigMaps are put beside them. Otherwise an agent that renews has a Role of its own, and all others share one.
 func sharedRoles(disableBundles bool) []*rbacv1.ClusterRole {
 	if !disableBundles {
 		return nil

@@ -23,7 +23,7 @@ func newcomer() *Case {
 	}
 }
 
-// rival is a request for the identity of a Cluster whose agent has registered.
+// rivalCase is a request for the identity of a Cluster whose agent has registered.
 func rivalCase() *Case {
 	c := newcomer()
 	c.Cluster = &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "prod", UID: "prod-uid"}, Spec: fleet.ClusterSpec{ClientID: "edge-1"}}

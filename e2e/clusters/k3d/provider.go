@@ -29,7 +29,7 @@ const network = prefix + "network"
 type Options struct {
 	// Dir keeps kubeconfigs and certificates; Close removes those, not the folder. Required.
 	Dir string
-	// Image is that of k3s, such as rancher/k3s:v1.33.4-k3s1. Empty means what k3d itself has chosen.
+	// Image is that of k3s, such as rancher/k3s:v1.36.3-k3s1. Empty means what k3d itself has chosen.
 	Image string
 	// ProbeImage is that of the pod that proves that a cluster runs pods. Empty means the pause image of k3s.
 	ProbeImage string

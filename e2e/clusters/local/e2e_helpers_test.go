@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/e2e/clusters"
+	"github.com/muster-fleet/muster/e2e/clusters/command"
 )
 
 // soon bounds what should take seconds, on a machine that has other things to do.
@@ -50,10 +51,7 @@ func binaries(t *testing.T) string {
 func callerArchive(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(dir, "caller"), "./testdata/caller")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	output, err := build.CombinedOutput()
-	require.NoError(t, err, string(output))
+	require.NoError(t, command.Build(t.Context(), command.Run, dir, "./testdata/caller"))
 	program, err := os.ReadFile(filepath.Join(dir, "caller"))
 	require.NoError(t, err)
 	var archive bytes.Buffer

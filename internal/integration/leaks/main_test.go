@@ -3,31 +3,15 @@
 package leaks
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
 	"testing"
 
-	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/binaries"
 )
 
 // programs is the folder with the programs that the pods run.
 var programs string
 
-func TestMain(m *testing.M) { os.Exit(runTests(m)) }
-
-func runTests(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "muster-programs-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	build := exec.Command("go", "build", "-o", dir, "../../../cmd/fleetcontroller", "../../../cmd/fleetagent")
-	if output, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "%s\n%v\n", output, err)
-		return 1
-	}
-	programs = dir
-	return controlplane.RunTests(m)
+func TestMain(m *testing.M) {
+	os.Exit(binaries.RunTests(m, &programs, "fleetcontroller", "fleetagent"))
 }

@@ -5,10 +5,9 @@ package proxies
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"testing"
 
-	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/binaries"
 )
 
 // programs is the folder with the programs that the pods run.
@@ -19,21 +18,5 @@ func TestMain(m *testing.M) {
 		fmt.Println(serveProxy(address, os.Getenv(envAnswer)))
 		os.Exit(1)
 	}
-	os.Exit(runTests(m))
-}
-
-func runTests(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "muster-programs-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	build := exec.Command("go", "build", "-o", dir, "../../../cmd/fleetcontroller", "../../../cmd/fleetagent")
-	if output, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "%s\n%v\n", output, err)
-		return 1
-	}
-	programs = dir
-	return controlplane.RunTests(m)
+	os.Exit(binaries.RunTests(m, &programs, "fleetcontroller", "fleetagent"))
 }

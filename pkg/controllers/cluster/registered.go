@@ -95,9 +95,7 @@ func revoked(cluster *fleet.Cluster, message string) outcome.Outcome {
 		return outcome.Stalled(fleet.ReasonCredentialRevoked, message+
 			"; the hub installs the agent again to have it do so, see condition Imported")
 	}
-	return outcome.Stalled(fleet.ReasonCredentialRevoked, message+fmt.Sprintf(
-		"; make a token for this Cluster alone with `muster -n %s token create NAME --cluster %s -o values`, "+
-			"and upgrade the chart fleet-agent on the member with its values and the clientID of this Cluster", cluster.Namespace, cluster.Name))
+	return outcome.Stalled(fleet.ReasonCredentialRevoked, message+"; "+wayBack(cluster))
 }
 
 // refusal finds the reason of the newest refused request, unless another one of the same agent was granted. An index has

@@ -37,12 +37,15 @@ type handler struct {
 	requests fleetcontrollers.ClusterRegistrationCache
 	sets     desiredset.Sets
 	fresh    writes.Freshness
+	rendered rendered
 }
 
 func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*fleet.ClusterRegistrationToken, error) {
 	if token == nil {
 		namespace, name := kv.RSplit(key, "/")
-		h.Uses.Forget(types.NamespacedName{Namespace: namespace, Name: name})
+		gone := types.NamespacedName{Namespace: namespace, Name: name}
+		h.Uses.Forget(gone)
+		h.rendered.forget(gone)
 		return nil, nil
 	}
 	if token.DeletionTimestamp != nil || h.fresh.IsStale(token) {

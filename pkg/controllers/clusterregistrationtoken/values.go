@@ -33,7 +33,7 @@ func (h *handler) ensureValues(ctx context.Context, token *fleet.ClusterRegistra
 	} else if err != nil {
 		return outcome.Retry(fleet.ReasonError, err)
 	}
-	values, err := registration.EncodeValues(h.values(token, bearer))
+	values, err := h.rendered.encode(keyOf(token), h.values(token, bearer))
 	if err != nil {
 		return outcome.Retry(fleet.ReasonError, err)
 	}
@@ -123,7 +123,7 @@ func (h *handler) reusable(ctx context.Context, token *fleet.ClusterRegistration
 	if existing == nil {
 		return "", false
 	}
-	values, err := registration.DecodeValues(existing.Data[registration.ValuesKey])
+	values, err := h.rendered.decode(keyOf(token), existing.Data[registration.ValuesKey])
 	if err != nil {
 		return "", false
 	}
