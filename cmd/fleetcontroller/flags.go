@@ -50,10 +50,23 @@ func newApp(run func(context.Context, config) error) *cli.App {
 		Name:         "agentmanagement",
 		Usage:        "the same, as charts of Fleet call it",
 		Flags:        r.flags(),
+		Before:       refuseFlagsBefore,
 		Action:       action,
 		OnUsageError: hub.OnUsageError,
 	}}
 	return hub
+}
+
+// refuseFlagsBefore: the flags of the sub-command fill the same configuration anew, so that those before its name would be
+// dropped without a word.
+func refuseFlagsBefore(c *cli.Context) error {
+	for _, before := range c.Lineage()[1:] {
+		if before.NumFlags() > 0 {
+			return fmt.Errorf("there are flags before %s, which do not reach it: put them behind it, as in fleetcontroller %s --debug",
+				c.Command.Name, c.Command.Name)
+		}
+	}
+	return nil
 }
 
 func (r *raw) flags() []cli.Flag {
