@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -225,5 +226,11 @@ func TestWrongInputSaysWhatIsWrong(t *testing.T) {
 			_, err := parse(t, test.environment, test.args...)
 			assert.ErrorContains(t, err, test.want)
 		})
+	}
+}
+
+func TestNoFlagTellsTwoDefaults(t *testing.T) {
+	for _, f := range newApp(nil).Flags {
+		assert.LessOrEqual(t, strings.Count(f.String(), "default: "), 1, f)
 	}
 }
