@@ -38,7 +38,7 @@ func TestAgentChartRefusesWhatCannotWorkAndSaysWhatToDo(t *testing.T) {
 	}{
 		"no API server URL":          {changes: "apiServerURL: ''", says: []string{"apiServerURL is missing", "--set apiServerURL="}},
 		"null API server URL":        {changes: "apiServerURL: null", says: []string{"apiServerURL is missing"}},
-		"URL without scheme":         {changes: "apiServerURL: 'hub.example.com:6443'", says: []string{"must begin with https://", "hub.example.com:6443"}},
+		"URL without scheme":         {changes: "apiServerURL: 'hub.example.com:6443'", says: []string{"must begin with https://, or with http://", "hub.example.com:6443"}},
 		"no token name":              {changes: "tokenName: ''", says: []string{"tokenName is missing", "--set tokenName="}},
 		"another release name":       {release: charts.Release{Name: "mine", Namespace: namespace}, says: []string{`must be named "fleet-agent", not "mine"`}},
 		"another namespace":          {release: charts.Release{Name: name, Namespace: "default"}, says: []string{`"cattle-fleet-system", not "default"`, "--namespace cattle-fleet-system"}},
@@ -54,6 +54,7 @@ func TestAgentChartRefusesWhatCannotWorkAndSaysWhatToDo(t *testing.T) {
 		"workers are words":          {changes: "agent: {reconciler: {workers: {drift: many}}}", says: []string{"drift"}},
 		"pull Secret without a name": {changes: "global: {cattle: {imagePullSecrets: [pull]}}", says: []string{"imagePullSecrets"}},
 		"negative replicas":          {changes: "agent: {replicas: -1}", says: []string{"replicas"}},
+		"strict without TLS":         {changes: "{apiServerURL: 'http://hub.example.com', agentTLSMode: strict}", says: []string{"must begin with https:// in agentTLSMode strict", "http://hub.example.com"}},
 		"URL is a number":            {changes: "apiServerURL: 7", says: []string{"apiServerURL"}},
 	}
 	for title, tt := range tests {

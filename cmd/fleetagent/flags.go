@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/launch"
 	"github.com/muster-fleet/muster/pkg/agent"
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/version"
 )
@@ -59,13 +61,13 @@ func (r *raw) flags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "kubeconfig", Destination: &r.kubeconfig, Usage: "`FILE` to reach this cluster with; default: the pod's own ServiceAccount, then $KUBECONFIG"},
 		&cli.StringFlag{Name: "namespace", Destination: &r.namespace, EnvVars: []string{"NAMESPACE"}, Usage: "`NAMESPACE` the agent runs in (required)"},
-		&cli.StringFlag{Name: "agent-scope", Destination: &r.scope, EnvVars: []string{"AGENT_SCOPE"}, Usage: "`NAME` that keeps this agent apart from others in this cluster"},
-		&cli.StringFlag{Name: "checkin-interval", Destination: &r.checkinInterval, EnvVars: []string{"CHECKIN_INTERVAL"}, Usage: "`DURATION` between two heartbeats; empty or 0: 15m"},
-		&cli.BoolFlag{Name: "leader-elect", Destination: &r.leaderElect, Value: true, Usage: "take turns with other agents of the namespace by a Lease"},
-		&cli.StringFlag{Name: "hostname", Destination: &r.hostname, EnvVars: []string{"HOSTNAME"}, Usage: "`NAME` of the pod, told to the hub as a label of the cluster"},
-		&cli.StringFlag{Name: "generation", Destination: &r.generation, EnvVars: []string{registration.GenerationEnv}, Usage: "`TEXT` told to the hub, which changes it to restart the agent"},
-		&cli.StringFlag{Name: "workers", Destination: &r.workers, EnvVars: []string{"BUNDLEDEPLOYMENT_RECONCILER_WORKERS"}, Usage: "`NUMBER` of BundleDeployments that are deployed side by side; empty: 50"},
-		&cli.StringFlag{Name: "drift-workers", Destination: &r.driftWorkers, EnvVars: []string{"DRIFT_RECONCILER_WORKERS"}, Usage: "`NUMBER` of BundleDeployments that are compared with the cluster side by side; empty: 50"},
+		&cli.StringFlag{Name: "agent-scope", Destination: &r.scope, EnvVars: []string{"AGENT_SCOPE"}, Usage: "`NAME` that distinguishes this agent from others in this cluster"},
+		&cli.StringFlag{Name: "checkin-interval", Destination: &r.checkinInterval, EnvVars: []string{"CHECKIN_INTERVAL"}, Usage: "`DURATION` between two heartbeats, at least 1s; empty or 0: 15m"},
+		&cli.BoolFlag{Name: "leader-elect", Destination: &r.leaderElect, Value: true, Usage: "use a Lease to take turns with other agents in the namespace"},
+		&cli.StringFlag{Name: "hostname", Destination: &r.hostname, EnvVars: []string{"HOSTNAME"}, Usage: "`NAME` of the pod, sent to the hub as a label of the cluster"},
+		&cli.StringFlag{Name: "generation", Destination: &r.generation, EnvVars: []string{registration.GenerationEnv}, Usage: "`TEXT` reported to the hub, which changes it to restart the agent"},
+		&cli.StringFlag{Name: "workers", Destination: &r.workers, EnvVars: []string{"BUNDLEDEPLOYMENT_RECONCILER_WORKERS"}, Usage: "`NUMBER` of BundleDeployments to deploy in parallel; empty: 50"},
+		&cli.StringFlag{Name: "drift-workers", Destination: &r.driftWorkers, EnvVars: []string{"DRIFT_RECONCILER_WORKERS"}, Usage: "`NUMBER` of BundleDeployments to compare with the cluster in parallel; empty: 50"},
 		launch.HealthFlag(&r.healthAddress),
 		&cli.BoolFlag{Name: "debug", Destination: &r.debug, Usage: "log more"},
 		&cli.IntFlag{Name: "debug-level", Destination: &r.debugLevel, Usage: "`LEVEL` of the Kubernetes client's log, with --debug"},
@@ -81,7 +83,7 @@ func (r *raw) config() (agent.Config, error) {
 	c := agent.Config{
 		Namespace:       r.namespace,
 		Scope:           r.scope,
-		CheckinInterval: checkin,
+		CheckinInterval: longEnough(checkin),
 		LeaderElection:  election,
 		Pod:             r.hostname,
 		Generation:      r.generation,
@@ -96,6 +98,16 @@ func (r *raw) config() (agent.Config, error) {
 		c.Member = &rest.Config{} // so that Validate speaks of the rest only
 	}
 	return c, errors.Join(errCheckin, errElection, errWorkers, errDriftWorkers, errMember, c.Validate())
+}
+
+// longEnough takes a much too short interval for a typo, as the hub does with its configuration. The agent would be no use to
+// anybody if it ended over that.
+func longEnough(checkin time.Duration) time.Duration {
+	if checkin <= 0 || checkin >= config.LeastCheckinInterval {
+		return checkin
+	}
+	logrus.Warnf("--checkin-interval is %s, which is shorter than %s; it is left at its default", checkin, config.LeastCheckinInterval)
+	return 0
 }
 
 // number is a positive one, or 0 for the default: charts pass an empty text for what nobody set.

@@ -113,6 +113,16 @@ func TestWithoutFlagsThereAreDefaults(t *testing.T) {
 	}
 }
 
+func TestAMuchTooShortCheckinIntervalIsTakenForATypo(t *testing.T) {
+	clean(t)
+	for interval, want := range map[string]time.Duration{"15ms": 0, "999ms": 0, "1s": time.Second} {
+		t.Setenv("CHECKIN_INTERVAL", interval)
+		c, err := parsed(t, "--namespace", "ns", "--kubeconfig", kubeconfigFile(t, "hub"))
+		require.NoError(t, err)
+		assert.Equal(t, want, c.CheckinInterval, interval)
+	}
+}
+
 func TestWhatIsWrongIsSaid(t *testing.T) {
 	file := kubeconfigFile(t, "hub")
 	rows := map[string]struct {

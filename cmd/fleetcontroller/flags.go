@@ -48,12 +48,25 @@ func newApp(run func(context.Context, config) error) *cli.App {
 	hub.Flags, hub.Action = r.flags(), action
 	hub.Commands = []*cli.Command{{
 		Name:         "agentmanagement",
-		Usage:        "the same, as charts of Fleet call it",
+		Usage:        "the same as without a sub-command, under the name that Fleet's charts use",
 		Flags:        r.flags(),
+		Before:       refuseFlagsBefore,
 		Action:       action,
 		OnUsageError: hub.OnUsageError,
 	}}
 	return hub
+}
+
+// refuseFlagsBefore: the flags of the sub-command fill the same configuration anew, so that those before its name would be
+// dropped without a word.
+func refuseFlagsBefore(c *cli.Context) error {
+	for _, before := range c.Lineage()[1:] {
+		if before.NumFlags() > 0 {
+			return fmt.Errorf("there are flags before %s, which do not reach it: put them behind it, as in fleetcontroller %s --debug",
+				c.Command.Name, c.Command.Name)
+		}
+	}
+	return nil
 }
 
 func (r *raw) flags() []cli.Flag {
@@ -76,14 +89,14 @@ func (r *raw) commandLine() []cli.Flag {
 // environment are settings that charts make by environment variables; each has a flag too, which --help explains.
 func (r *raw) environment() []cli.Flag {
 	return []cli.Flag{
-		&cli.BoolFlag{Name: "token-ttl-required", Destination: &r.ttlNeeds, EnvVars: []string{"FLEET_REGISTRATION_TOKEN_TTL_REQUIRED"}, Usage: "refuse ClusterRegistrationTokens that would live for ever"},
+		&cli.BoolFlag{Name: "token-ttl-required", Destination: &r.ttlNeeds, EnvVars: []string{"FLEET_REGISTRATION_TOKEN_TTL_REQUIRED"}, Usage: "refuse ClusterRegistrationTokens that never expire"},
 		&cli.BoolFlag{Name: "disable-bundles", Destination: &r.disableBundles, EnvVars: []string{"FLEET_DISABLE_BUNDLES"}, Usage: "leave Bundles, BundleDeployments and Contents to Fleet's own controllers, beside this hub"},
 		&cli.BoolFlag{Name: "leave-admission-policies", Destination: &r.leaveAdmission, EnvVars: []string{"FLEET_LEAVE_ADMISSION_POLICIES"}, Usage: "leave the hub's admission policies to others, such as the chart, and only watch them"},
-		&cli.BoolFlag{Name: "sharing", Destination: &r.sharing, EnvVars: []string{"FLEET_SHARING"}, Usage: "share the work with the other replicas of this release, instead of standing by; give it to all of them"},
-		&cli.IntFlag{Name: "agent-replicas", Destination: &r.agentReplicas, EnvVars: []string{"FLEET_AGENT_REPLICA_COUNT"}, Usage: "`NUMBER` of replicas of agents the hub installs; default: 1"},
-		&cli.BoolFlag{Name: "disable-agent-probes", Destination: &r.disableAgentProbes, EnvVars: []string{"FLEET_DISABLE_AGENT_PROBES"}, Usage: "agents without probes, for an agent image that does not answer /healthz and /readyz"},
-		&cli.BoolFlag{Name: "propagate-debug", Destination: &r.propagateDebug, EnvVars: []string{"FLEET_PROPAGATE_DEBUG_SETTINGS_TO_AGENTS"}, Usage: "with --debug: agents the hub installs log more too"},
-		&cli.BoolFlag{Name: "disable-agent-security-context", Destination: &r.disableSecurityContext, EnvVars: []string{"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT"}, Usage: "with --propagate-debug: agents without security contexts, for debuggers"},
+		&cli.BoolFlag{Name: "sharing", Destination: &r.sharing, EnvVars: []string{"FLEET_SHARING"}, Usage: "share the work with the other replicas of this release, instead of standing by; set it on all of them"},
+		&cli.IntFlag{Name: "agent-replicas", Destination: &r.agentReplicas, EnvVars: []string{"FLEET_AGENT_REPLICA_COUNT"}, Usage: "`NUMBER` of replicas of the agents the hub installs", DefaultText: "1"},
+		&cli.BoolFlag{Name: "disable-agent-probes", Destination: &r.disableAgentProbes, EnvVars: []string{"FLEET_DISABLE_AGENT_PROBES"}, Usage: "install agents without probes, for an agent image that does not serve /healthz and /readyz"},
+		&cli.BoolFlag{Name: "propagate-debug", Destination: &r.propagateDebug, EnvVars: []string{"FLEET_PROPAGATE_DEBUG_SETTINGS_TO_AGENTS"}, Usage: "with --debug: make the agents the hub installs log more too"},
+		&cli.BoolFlag{Name: "disable-agent-security-context", Destination: &r.disableSecurityContext, EnvVars: []string{"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT"}, Usage: "with --propagate-debug: install agents without security contexts, for debuggers"},
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -187,6 +188,15 @@ func TestChartsOfFleetCallTheHubBySubCommand(t *testing.T) {
 	assert.Equal(t, "cattle-fleet-system", got.hub.SystemNamespace)
 }
 
+func TestFlagsBeforeTheSubCommandAreNotDroppedInSilence(t *testing.T) {
+	environment := map[string]string{"NAMESPACE": "cattle-fleet-system", "KUBECONFIG": kubeconfigFile(t)}
+	for _, flags := range [][]string{{"--debug"}, {"--disable-bootstrap"}, {"--namespace", "elsewhere"}, {"--debug-level=2"}} {
+		got, err := parse(t, environment, append(flags, "agentmanagement", "--sharing")...)
+		require.ErrorContains(t, err, "there are flags before agentmanagement, which do not reach it: put them behind it")
+		assert.Zero(t, got)
+	}
+}
+
 func TestWrongInputSaysWhatIsWrong(t *testing.T) {
 	file := kubeconfigFile(t)
 	for name, test := range map[string]struct {
@@ -216,5 +226,11 @@ func TestWrongInputSaysWhatIsWrong(t *testing.T) {
 			_, err := parse(t, test.environment, test.args...)
 			assert.ErrorContains(t, err, test.want)
 		})
+	}
+}
+
+func TestNoFlagTellsTwoDefaults(t *testing.T) {
+	for _, f := range newApp(nil).Flags {
+		assert.LessOrEqual(t, strings.Count(f.String(), "default: "), 1, f)
 	}
 }

@@ -71,9 +71,7 @@ func (h *Hub) Import(ctx context.Context, i Import) error {
 	if err == nil {
 		return nil
 	}
-	// Without a Cluster nobody would ever look at the Secret again, and the next try would stumble over it.
-	undo := h.Kubernetes.CoreV1().Secrets(i.Namespace).Delete(context.WithoutCancel(ctx), i.SecretName(), metav1.DeleteOptions{})
-	return errors.Join(fmt.Errorf("create Cluster %s/%s: %w", i.Namespace, i.Name, Explain(err, i.Namespace)), undo)
+	return h.undo(ctx, i, fmt.Errorf("create Cluster %s/%s: %w", i.Namespace, i.Name, Explain(err, i.Namespace)))
 }
 
 func (h *Hub) createKubeconfig(ctx context.Context, i Import) error {

@@ -25,17 +25,24 @@ type resource[L runtime.Object] interface {
 var errDeleted = errors.New("it was deleted")
 
 // await follows one object of a kind by a watch, also over an interruption, until it is as wanted. A condition that returns an
-// error ends it, and so does an object that is not there, unless it may still come.
+// error ends it, and so does an object that is not there, unless it may still come, or a server that refuses to tell.
 func await[T, L runtime.Object](ctx context.Context, client resource[L], kind T, name string, mayCome bool, wanted func(T) (bool, error)) (T, error) {
 	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	heard := &hearing{refused: stop}
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.FieldSelector = selector
-			return client.List(ctx, o)
+			list, err := client.List(ctx, o)
+			heard.listed(ctx, err)
+			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.FieldSelector = selector
-			return client.Watch(ctx, o)
+			events, err := client.Watch(ctx, o)
+			heard.watched(ctx, err)
+			return events, err
 		},
 	}
 	var found T
@@ -50,7 +57,7 @@ func await[T, L runtime.Object](ctx context.Context, client resource[L], kind T,
 		found = object
 		return wanted(object)
 	})
-	return found, err
+	return found, heard.explain(ctx, err)
 }
 
 // exists is asked once, when the first list is there.
@@ -69,6 +76,9 @@ func waitError(ctx context.Context, what, last string, err error) error {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		if unheard := (*unheardError)(nil); errors.As(err, &unheard) {
+			return fmt.Errorf("%s was not ready in time: %w", what, unheard)
+		}
 		return fmt.Errorf("%s was not ready in time: %s", what, last)
 	}
 	return fmt.Errorf("stopped waiting for %s: %w", what, ctx.Err())

@@ -22,9 +22,9 @@ type Streams struct {
 	Now func() time.Time
 }
 
-const description = `It works on the hub that kubectl works on: the current context of $KUBECONFIG or ~/.kube/config, unless
---kubeconfig and --context say otherwise. These, and --namespace, may stand before or after the command.
-As kubectl-muster in $PATH it is a plugin: kubectl muster clusters -A.`
+const description = `It works on the same hub as kubectl: the current context of $KUBECONFIG or ~/.kube/config, unless
+--kubeconfig and --context say otherwise. These, and --namespace, can be given before or after the command.
+Installed in $PATH as kubectl-muster, it is a plugin: kubectl muster clusters -A.`
 
 // App is the program. Its arguments have to pass through FlagsFirst.
 func App(s Streams) *cli.App {

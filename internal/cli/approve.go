@@ -14,11 +14,11 @@ const flagMessage = "message"
 func approveCommand(s Streams) *cli.Command {
 	return &cli.Command{
 		Name:      "approve",
-		Usage:     "let an agent have the identity it asks for",
+		Usage:     "grant an agent the identity it asks for",
 		ArgsUsage: "REQUEST|CLUSTER",
-		Description: `REQUEST is a ClusterRegistration that waits for an approval, or was refused because the identity it asks for is in use;
+		Description: `REQUEST is a ClusterRegistration that is waiting for approval, or was refused because the identity it asks for is in use;
 muster requests lists them. CLUSTER stands for the only such request about that cluster. An approval is as good as a proof: the
-agent that made the request becomes the agent of the cluster, instead of the one that is there.`,
+agent that made the request becomes the agent of the cluster, in place of any present one.`,
 		Flags:  decisionFlags(),
 		Action: func(c *cli.Context) error { return decide(c, s, fleet.DecisionApproved) },
 	}
@@ -27,7 +27,7 @@ agent that made the request becomes the agent of the cluster, instead of the one
 func denyCommand(s Streams) *cli.Command {
 	return &cli.Command{
 		Name:        "deny",
-		Usage:       "refuse the request of an agent for good",
+		Usage:       "refuse an agent's request, permanently",
 		ArgsUsage:   "REQUEST|CLUSTER",
 		Description: "The agent writes the message into its log and stops asking. What was granted already stays; see muster revoke.",
 		Flags:       decisionFlags(),
@@ -36,7 +36,7 @@ func denyCommand(s Streams) *cli.Command {
 }
 
 func decisionFlags() []cli.Flag {
-	return append(hubFlags(), &cli.StringFlag{Name: flagMessage, Aliases: []string{"m"}, Usage: "`TEXT` that says why; a denial's reaches the agent's log"})
+	return append(hubFlags(), &cli.StringFlag{Name: flagMessage, Aliases: []string{"m"}, Usage: "`TEXT` that says why; that of a denial is written to the agent's log"})
 }
 
 // mostOfAMessage is what the kind allows.

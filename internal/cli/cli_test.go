@@ -11,6 +11,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/urfave/cli/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -285,4 +286,20 @@ func TestAKubeconfigThatIsOfNoUseToTheHubIsRefused(t *testing.T) {
 	require.NoError(t, os.WriteFile(garbage, []byte("{token: secret"), 0o600))
 	_, err := selfContained(garbage, "")
 	require.ErrorContains(t, err, "kubeconfig of the cluster to import")
+}
+
+func TestNoFlagTellsTwoDefaults(t *testing.T) {
+	check := func(command string, flags []cli.Flag) {
+		for _, f := range flags {
+			assert.LessOrEqual(t, strings.Count(f.String(), "default: "), 1, "%s: %s", command, f)
+		}
+	}
+	app := App(Streams{})
+	check(app.Name, app.Flags)
+	for _, command := range app.Commands {
+		check(command.Name, command.Flags)
+		for _, sub := range command.Subcommands {
+			check(command.Name+" "+sub.Name, sub.Flags)
+		}
+	}
 }

@@ -15,13 +15,13 @@ import (
 const flagAll = "all-namespaces"
 
 func allFlag() cli.Flag {
-	return &cli.BoolFlag{Name: flagAll, Aliases: []string{"A"}, Usage: "of all namespaces"}
+	return &cli.BoolFlag{Name: flagAll, Aliases: []string{"A"}, Usage: "list across all namespaces"}
 }
 
 func clustersCommand(s Streams) *cli.Command {
 	return &cli.Command{
 		Name:  "clusters",
-		Usage: "list the clusters, how they came in and how they stand",
+		Usage: "list the clusters, with how each was registered and its state",
 		Flags: append(hubFlags(), allFlag(), outputFlag(formatWide, formatJSON, formatYAML)),
 		Action: func(c *cli.Context) error {
 			if err := noArguments(c); err != nil {

@@ -12,10 +12,10 @@ import (
 func quarantineCommand(s Streams) *cli.Command {
 	return &cli.Command{
 		Name:      "quarantine",
-		Usage:     "cut the agent of a cluster off from the hub, at once and until it is released",
+		Usage:     "cut a cluster's agent off from the hub, immediately and until it is released",
 		ArgsUsage: "CLUSTER",
-		Description: `The agent keeps its identity and loses every right. Nothing is sent to the cluster, and nobody can register for it. What runs
-there goes on running.`,
+		Description: `The agent keeps its identity but loses all of its rights. Nothing is sent to the cluster, and nobody can register for it. What
+already runs there keeps running.`,
 		Flags:  cutoffFlags(),
 		Action: func(c *cli.Context) error { return quarantine(c, s, true) },
 	}
@@ -26,14 +26,14 @@ func releaseCommand(s Streams) *cli.Command {
 		Name:        "release",
 		Usage:       "end the quarantine of a cluster",
 		ArgsUsage:   "CLUSTER",
-		Description: "The agent has its rights again and goes on with the credential it has, unless that has expired meanwhile.",
+		Description: "The agent gets its rights back and continues with the credential it has, unless that has expired in the meantime.",
 		Flags:       cutoffFlags(),
 		Action:      func(c *cli.Context) error { return quarantine(c, s, false) },
 	}
 }
 
 func cutoffFlags() []cli.Flag {
-	return append(hubFlags(), &cli.DurationFlag{Name: flagTimeout, Value: time.Minute, Usage: "`DURATION` to wait at most for the hub"})
+	return append(hubFlags(), &cli.DurationFlag{Name: flagTimeout, Value: time.Minute, Usage: "maximum `DURATION` to wait for the hub"})
 }
 
 // quarantine waits for the hub's word: a person who cuts an agent off has to know whether there is a hub that does it.
@@ -61,11 +61,11 @@ func quarantine(c *cli.Context, s Streams, on bool) error {
 func revokeCommand(s Streams) *cli.Command {
 	return &cli.Command{
 		Name:      "revoke",
-		Usage:     "make the credential of a cluster's agent void, for good",
+		Usage:     "permanently revoke the credential of a cluster's agent",
 		ArgsUsage: "CLUSTER",
-		Description: `It deletes the ServiceAccounts of the cluster's agent, so that the API server itself refuses their tokens; it may remember one
-for ten seconds. The agent of a cluster that the hub has a kubeconfig of is installed again and registers anew. Any other needs a
-new token: muster token create NAME --cluster CLUSTER.`,
+		Description: `It deletes the ServiceAccounts of the cluster's agent, so that the API server itself refuses their tokens, which it may
+still accept for up to ten seconds. If the hub has a kubeconfig of the cluster, it installs the agent again, which then registers
+anew. Any other agent needs a new token: muster token create NAME --cluster CLUSTER.`,
 		Flags:  hubFlags(),
 		Action: func(c *cli.Context) error { return revoke(c, s) },
 	}

@@ -26,19 +26,19 @@ func importCommand(s Streams) *cli.Command {
 		Name:      "import",
 		Usage:     "give the hub a cluster's kubeconfig; the hub installs the agent there",
 		ArgsUsage: "NAME --kubeconfig FILE",
-		Description: `--kubeconfig after the command is the kubeconfig of the cluster to import; the one of the hub stands before the
+		Description: `--kubeconfig after the command is the kubeconfig of the cluster to import; that of the hub goes before the
 command, or in $KUBECONFIG:
 
     muster --kubeconfig hub.yaml -n fleet-default import east --kubeconfig east.yaml --wait
 
-It creates the Secret NAME-kubeconfig and the Cluster NAME. Only the current context goes into the Secret, with the
-files it refers to.`,
+It creates the Secret NAME-kubeconfig and the Cluster NAME. Only the current context goes into the Secret,
+together with the files it refers to.`,
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: flagKubeconfig, Usage: "`FILE` with the kubeconfig of the cluster to import (required)"},
-			&cli.StringFlag{Name: flagMemberContext, Usage: "`NAME` of the context in it; default: the current one"},
-			&cli.StringSliceFlag{Name: flagLabel, Usage: "`KEY=VALUE` to put on the Cluster; may be repeated"},
-			&cli.BoolFlag{Name: flagWait, Usage: "follow it until the cluster is registered"},
-			&cli.DurationFlag{Name: flagTimeout, Value: 5 * time.Minute, Usage: "`DURATION` to wait at most, with --wait"},
+			&cli.StringFlag{Name: flagMemberContext, Usage: "`NAME` of the context to use from that file; default: the current one"},
+			&cli.StringSliceFlag{Name: flagLabel, Usage: "`KEY=VALUE` label for the Cluster; may be repeated"},
+			&cli.BoolFlag{Name: flagWait, Usage: "wait until the cluster is registered, and show the progress"},
+			&cli.DurationFlag{Name: flagTimeout, Value: 5 * time.Minute, Usage: "maximum `DURATION` of --wait"},
 		}, hubFlagsBesideKubeconfig()...),
 		Action: func(c *cli.Context) error { return importCluster(c, s) },
 	}

@@ -24,12 +24,12 @@ const (
 // limitFlags say what a token may be used for.
 func limitFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.IntFlag{Name: flagUsageLimit, Usage: "`NUMBER` of requests that it may be used for, re-registrations included; default: any"},
-		&cli.StringSliceFlag{Name: flagClientID, Usage: "`ID` that it may register, may be repeated; default: any"},
-		&cli.StringFlag{Name: flagClientIDPattern, Usage: "`PATTERN` of IDs that it may register, such as 'edge-*'"},
-		&cli.StringFlag{Name: flagCluster, Usage: "`NAME` of an existing cluster whose agent it may register again, and no other"},
-		&cli.StringSliceFlag{Name: flagLabel, Usage: "`KEY=VALUE` that each cluster gets it registers; may be repeated"},
-		&cli.StringFlag{Name: flagApproval, Usage: "`WHO` decides about its requests: Auto or Manual; default: what the hub says"},
+		&cli.IntFlag{Name: flagUsageLimit, Usage: "`NUMBER` of requests it may be used for, re-registrations included", DefaultText: "no limit"},
+		&cli.StringSliceFlag{Name: flagClientID, Usage: "`ID` of a cluster it may register; may be repeated; default: any"},
+		&cli.StringFlag{Name: flagClientIDPattern, Usage: "`PATTERN` of the IDs it may register, such as 'edge-*'"},
+		&cli.StringFlag{Name: flagCluster, Usage: "`NAME` of an existing cluster; the token lets its agent register again, and no other"},
+		&cli.StringSliceFlag{Name: flagLabel, Usage: "`KEY=VALUE` label for each cluster it registers; may be repeated"},
+		&cli.StringFlag{Name: flagApproval, Usage: "`MODE` of approval for its requests: Auto or Manual; default: as the hub is configured"},
 	}
 }
 

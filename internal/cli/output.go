@@ -26,7 +26,7 @@ const flagOutput = "output"
 func outputFlag(formats ...string) cli.Flag {
 	return &cli.StringFlag{
 		Name: flagOutput, Aliases: []string{"o"},
-		Usage: "`FORMAT` of the output: " + strings.Join(formats, ", ") + "; default: for people",
+		Usage: "`FORMAT` of the output: " + strings.Join(formats, ", ") + "; default: human-readable text",
 		Action: func(_ *cli.Context, value string) error {
 			if value == "" || slices.Contains(formats, value) {
 				return nil

@@ -18,9 +18,9 @@ const flagGranted = "granted"
 func requestsCommand(s Streams) *cli.Command {
 	return &cli.Command{
 		Name:  "requests",
-		Usage: "list the requests of agents that wait or were refused, and why",
+		Usage: "list registration requests that are waiting or were refused, and why",
 		Flags: append(hubFlags(), allFlag(),
-			&cli.BoolFlag{Name: flagGranted, Usage: "also those that were granted"},
+			&cli.BoolFlag{Name: flagGranted, Usage: "include those that were granted"},
 			outputFlag(formatWide, formatJSON, formatYAML)),
 		Action: func(c *cli.Context) error {
 			if err := noArguments(c); err != nil {

@@ -25,7 +25,7 @@ const (
 func tokenCommand(s Streams) *cli.Command {
 	return &cli.Command{
 		Name:        "token",
-		Usage:       "permissions to register clusters: create, list, revoke",
+		Usage:       "create, list and revoke registration tokens",
 		Subcommands: []*cli.Command{tokenCreate(s), tokenList(s), tokenRevoke(s)},
 	}
 }
@@ -35,18 +35,18 @@ func tokenCreate(s Streams) *cli.Command {
 		Name:      "create",
 		Usage:     "create a registration token, and print what to run on the cluster",
 		ArgsUsage: "NAME",
-		Description: `Whoever has the token can register clusters in its namespace until it expires. It is printed with -o values only:
+		Description: `Whoever has the token can register clusters in its namespace until it expires. It is printed only with -o values:
 
     muster -n fleet-default token create west --ttl 1h -o values > values.yaml
 
-Each limit that is set makes a stolen token worth less. A token with --cluster registers the agent of that cluster again, after
-its credential was lost, say, though another agent may still have it:
+Every limit you set makes a stolen token worth less. A token with --cluster lets the agent of that cluster register again, for
+instance after its credential was lost, even if another agent still holds that identity:
 
     muster -n fleet-default token create west-again --cluster west --usage-limit 1 --ttl 1h -o values > values.yaml`,
 		Flags: append(append(hubFlags(), limitFlags()...),
-			&cli.DurationFlag{Name: flagTTL, Value: 24 * time.Hour, Usage: "`DURATION` after which it expires; 0: never"},
-			&cli.StringFlag{Name: flagChart, Value: "charts/fleet-agent", Usage: "`CHART` fleet-agent, for the helm command that is printed"},
-			&cli.DurationFlag{Name: flagTimeout, Value: time.Minute, Usage: "`DURATION` to wait at most for the hub"},
+			&cli.DurationFlag{Name: flagTTL, Value: 24 * time.Hour, Usage: "`DURATION` after which the token expires; 0: never"},
+			&cli.StringFlag{Name: flagChart, Value: "charts/fleet-agent", Usage: "path or name of the `CHART` fleet-agent, for the helm command that is printed"},
+			&cli.DurationFlag{Name: flagTimeout, Value: time.Minute, Usage: "maximum `DURATION` to wait for the hub"},
 			outputFlag(formatValues, formatJSON, formatYAML),
 		),
 		Action: func(c *cli.Context) error { return createToken(c, s) },
@@ -190,7 +190,7 @@ func identities(t view.Token) string {
 func tokenRevoke(s Streams) *cli.Command {
 	return &cli.Command{
 		Name:        "revoke",
-		Usage:       "delete a registration token; nobody can register with it any more",
+		Usage:       "delete a registration token, so that nobody can register with it any more",
 		ArgsUsage:   "NAME",
 		Description: "Clusters that have registered with it stay registered: their agents have credentials of their own.",
 		Flags:       hubFlags(),

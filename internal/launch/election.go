@@ -20,27 +20,27 @@ type Election struct {
 func (e *Election) Flags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "pod-name", Destination: &e.pod, EnvVars: []string{"POD_NAME"}, Usage: "`NAME` in the Lease; default: hostname and process ID"},
-		&cli.StringFlag{Name: "lease-duration", Destination: &e.lease, EnvVars: []string{"CATTLE_ELECTION_LEASE_DURATION"}, Usage: "`DURATION` others wait for a holder that is silent; default: 30s"},
-		&cli.StringFlag{Name: "renew-deadline", Destination: &e.renew, EnvVars: []string{"CATTLE_ELECTION_RENEW_DEADLINE"}, Usage: "`DURATION` the holder tries to renew; default: 25s"},
-		&cli.StringFlag{Name: "retry-period", Destination: &e.retry, EnvVars: []string{"CATTLE_ELECTION_RETRY_PERIOD"}, Usage: "`DURATION` between two tries; default: 10s"},
+		&cli.StringFlag{Name: "lease-duration", Destination: &e.lease, EnvVars: []string{"CATTLE_ELECTION_LEASE_DURATION"}, Usage: "`DURATION` others wait for a silent holder before they take over; default: 30s"},
+		&cli.StringFlag{Name: "renew-deadline", Destination: &e.renew, EnvVars: []string{"CATTLE_ELECTION_RENEW_DEADLINE"}, Usage: "`DURATION` the holder keeps trying to renew; default: 25s"},
+		&cli.StringFlag{Name: "retry-period", Destination: &e.retry, EnvVars: []string{"CATTLE_ELECTION_RETRY_PERIOD"}, Usage: "`DURATION` between two attempts; default: 10s"},
 	}
 }
 
 // AgentFlags are the flags of the Lease of agents that the hub installs.
 func (e *Election) AgentFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "agent-lease-duration", Destination: &e.lease, EnvVars: []string{"FLEET_AGENT_ELECTION_LEASE_DURATION"}, Usage: "as --lease-duration, for agents the hub installs"},
-		&cli.StringFlag{Name: "agent-renew-deadline", Destination: &e.renew, EnvVars: []string{"FLEET_AGENT_ELECTION_RENEW_DEADLINE"}, Usage: "as --renew-deadline, for agents the hub installs"},
-		&cli.StringFlag{Name: "agent-retry-period", Destination: &e.retry, EnvVars: []string{"FLEET_AGENT_ELECTION_RETRY_PERIOD"}, Usage: "as --retry-period, for agents the hub installs"},
+		&cli.StringFlag{Name: "agent-lease-duration", Destination: &e.lease, EnvVars: []string{"FLEET_AGENT_ELECTION_LEASE_DURATION"}, Usage: "like --lease-duration, for agents the hub installs"},
+		&cli.StringFlag{Name: "agent-renew-deadline", Destination: &e.renew, EnvVars: []string{"FLEET_AGENT_ELECTION_RENEW_DEADLINE"}, Usage: "like --renew-deadline, for agents the hub installs"},
+		&cli.StringFlag{Name: "agent-retry-period", Destination: &e.retry, EnvVars: []string{"FLEET_AGENT_ELECTION_RETRY_PERIOD"}, Usage: "like --retry-period, for agents the hub installs"},
 	}
 }
 
 // ShardFlags are the flags of the Leases of shards.
 func (e *Election) ShardFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "shard-lease-duration", Destination: &e.lease, EnvVars: []string{"FLEET_SHARD_ELECTION_LEASE_DURATION"}, Usage: "as --lease-duration, for the shards of hubs that share the work; default: 10s"},
-		&cli.StringFlag{Name: "shard-renew-deadline", Destination: &e.renew, EnvVars: []string{"FLEET_SHARD_ELECTION_RENEW_DEADLINE"}, Usage: "as --renew-deadline, for shards; default: 8s"},
-		&cli.StringFlag{Name: "shard-retry-period", Destination: &e.retry, EnvVars: []string{"FLEET_SHARD_ELECTION_RETRY_PERIOD"}, Usage: "as --retry-period, for shards; default: 2s"},
+		&cli.StringFlag{Name: "shard-lease-duration", Destination: &e.lease, EnvVars: []string{"FLEET_SHARD_ELECTION_LEASE_DURATION"}, Usage: "like --lease-duration, for the shards of hubs that share the work; default: 10s"},
+		&cli.StringFlag{Name: "shard-renew-deadline", Destination: &e.renew, EnvVars: []string{"FLEET_SHARD_ELECTION_RENEW_DEADLINE"}, Usage: "like --renew-deadline, for shards; default: 8s"},
+		&cli.StringFlag{Name: "shard-retry-period", Destination: &e.retry, EnvVars: []string{"FLEET_SHARD_ELECTION_RETRY_PERIOD"}, Usage: "like --retry-period, for shards; default: 2s"},
 	}
 }
 

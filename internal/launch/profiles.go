@@ -12,7 +12,7 @@ import (
 func ProfilesFlag(address *string) cli.Flag {
 	return &cli.StringFlag{
 		Name: "profiling-bind-address", Destination: address, EnvVars: []string{"FLEET_PROFILING_BIND_ADDRESS"},
-		Usage: "`ADDRESS` such as localhost:6060 to serve Go profiles at, to everybody who reaches it; default: none",
+		Usage: "`ADDRESS` such as localhost:6060 to serve Go profiles at, to anybody who can reach it; default: none",
 	}
 }
 

@@ -34,6 +34,9 @@ type hub struct {
 
 // dial prepares a connection; nothing is sent yet. The caller closes it.
 func (l *life) dial(access hubAccess, mode config.TLSMode) (*hub, error) {
+	if err := l.checkPlain(access, mode); err != nil {
+		return nil, err
+	}
 	roots, err := trustedRoots(mode, access, x509.SystemCertPool)
 	if err != nil {
 		return nil, err

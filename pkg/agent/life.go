@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -24,6 +25,7 @@ type life struct {
 	instance string
 	vouching vouching
 	denial   denial
+	plain    sync.Once // the warning of a way that is not encrypted
 	// deploy carries out BundleDeployments.
 	deploy deployment
 }

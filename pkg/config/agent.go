@@ -22,7 +22,7 @@ type Agent struct {
 }
 
 // ParseAgent reads the document; the empty one is all defaults. Unknown keys are ignored, and so is a duration that is
-// none: a typo in it must not keep a cluster from registering.
+// none or much too short: a typo in it must not keep a cluster from registering.
 func ParseAgent(document string) (Agent, error) {
 	var raw map[string]any
 	if err := yaml.Unmarshal([]byte(document), &raw); err != nil {

@@ -42,7 +42,7 @@ type Hub struct {
 	AgentImagePullPolicy string `json:"agentImagePullPolicy,omitempty"`
 	// SystemDefaultRegistry is the registry AgentImage is written with; a Cluster's privateRepoURL replaces it.
 	SystemDefaultRegistry string `json:"systemDefaultRegistry,omitempty"`
-	// AgentCheckinInterval is how often agents report; 0 means DefaultCheckinInterval.
+	// AgentCheckinInterval is how often agents report, at least LeastCheckinInterval; 0 means DefaultCheckinInterval.
 	AgentCheckinInterval metav1.Duration `json:"agentCheckinInterval,omitempty"`
 	// AgentMissedCheckins is how many check-ins an agent may miss before its Cluster is shown as disconnected, at least 2; 0
 	// means DefaultMissedCheckins.
@@ -60,7 +60,8 @@ type Hub struct {
 	IgnoreClusterRegistrationLabels bool `json:"ignoreClusterRegistrationLabels,omitempty"`
 	// AgentTLSMode is one of TLSModeStrict and TLSModeSystemStore; empty means TLSModeSystemStore.
 	AgentTLSMode TLSMode `json:"agentTLSMode,omitempty"`
-	// GarbageCollectionInterval is how often agents clean up; 0 leaves it to the agent (15 minutes).
+	// GarbageCollectionInterval is how often agents clean up, at least LeastGarbageCollectionInterval; 0 leaves it to the agent (15
+	// minutes).
 	GarbageCollectionInterval metav1.Duration `json:"garbageCollectionInterval,omitempty"`
 	// AgentWorkers are the sizes of the agents' worker pools; empty leaves them to the agent.
 	AgentWorkers AgentWorkers `json:"agentWorkers,omitempty"`
@@ -134,12 +135,28 @@ func (h Hub) PullSecretNames() []string {
 	return names
 }
 
-// optionalDurations are the keys whose value may be nonsense without costing the whole document: a typo in a comfort
-// setting must not stop registrations.
-var optionalDurations = []string{"agentCheckinInterval", "gitClientTimeout", "garbageCollectionInterval"}
+// What is shorter is taken for a typo, 15ms for 15m, say: ten thousand agents would flood the hub with check-ins, and each of
+// them the API server of its member with comparisons.
+const (
+	// LeastCheckinInterval is the shortest time between two check-ins of an agent.
+	LeastCheckinInterval = time.Second
+	// LeastGarbageCollectionInterval is the shortest time between two rounds in which an agent cleans up and compares everything.
+	LeastGarbageCollectionInterval = time.Minute
+)
 
-// ParseHub reads the document. Unknown keys are ignored, for other components have theirs here. A duration that is none
-// is left out with a warning; anything else that does not fit is an error that names the key.
+// optionalDurations are the keys whose value may be nonsense without costing the whole document: a typo in a comfort
+// setting must not stop registrations. Beside 0, which means the default, a value is at least so long.
+var optionalDurations = []struct {
+	key   string
+	least time.Duration
+}{
+	{"agentCheckinInterval", LeastCheckinInterval},
+	{"gitClientTimeout", 0},
+	{"garbageCollectionInterval", LeastGarbageCollectionInterval},
+}
+
+// ParseHub reads the document. Unknown keys are ignored, for other components have theirs here. A duration that is none,
+// or much too short, is left out with a warning; anything else that does not fit is an error that names the key.
 func ParseHub(document string) (Hub, []string, error) {
 	var raw map[string]any
 	if err := yaml.Unmarshal([]byte(document), &raw); err != nil {
@@ -185,22 +202,34 @@ func (h Hub) validate() error {
 }
 
 func dropBadDurations(raw map[string]any) (warnings []string) {
-	for _, key := range optionalDurations {
-		value, present := raw[key]
+	for _, optional := range optionalDurations {
+		value, present := raw[optional.key]
 		if !present {
 			continue
 		}
-		text, isText := value.(string)
-		duration, err := time.ParseDuration(text)
-		if isText && err == nil && duration >= 0 {
+		why := badDuration(value, optional.least)
+		if why == "" {
 			continue
 		}
-		delete(raw, key)
+		delete(raw, optional.key)
 		if value != float64(0) && value != nil {
-			warnings = append(warnings, fmt.Sprintf("%s is %v, which is no duration such as \"15m\"; it is left at its default", key, value))
+			warnings = append(warnings, fmt.Sprintf("%s is %v, which is %s; it is left at its default", optional.key, value, why))
 		}
 	}
 	return warnings
+}
+
+// badDuration says what is wrong with a value; "" when nothing is.
+func badDuration(value any, least time.Duration) string {
+	text, isText := value.(string)
+	duration, err := time.ParseDuration(text)
+	switch {
+	case !isText || err != nil || duration < 0:
+		return `no duration such as "15m"`
+	case duration != 0 && duration < least:
+		return fmt.Sprintf("shorter than %s", least)
+	}
+	return ""
 }
 
 // SameForAgents says whether two configurations tell agents the same way to the hub.

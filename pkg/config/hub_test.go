@@ -73,6 +73,8 @@ func TestDurationThatIsNoneCostsOnlyItself(t *testing.T) {
 		{`0`, ""},
 		{`null`, ""},
 		{`"0"`, ""},
+		{`"15ms"`, "agentCheckinInterval is 15ms, which is shorter than 1s; it is left at its default"},
+		{`"999ms"`, "999ms"},
 	} {
 		hub, warnings, err := ParseHub(`{"apiServerURL":"https://hub","agentCheckinInterval":` + row.value + `}`)
 		require.NoError(t, err, row.value)
@@ -86,6 +88,24 @@ func TestDurationThatIsNoneCostsOnlyItself(t *testing.T) {
 		assert.Contains(t, warnings[0], "agentCheckinInterval")
 		assert.Contains(t, warnings[0], row.warning)
 	}
+}
+
+func TestTheShortestDurationsAreTaken(t *testing.T) {
+	hub, warnings, err := ParseHub(`{"agentCheckinInterval":"1s","gitClientTimeout":"1ms","garbageCollectionInterval":"1m"}`)
+	require.NoError(t, err)
+	assert.Empty(t, warnings)
+	assert.Equal(t, LeastCheckinInterval, hub.AgentCheckinInterval.Duration)
+	assert.Equal(t, LeastGarbageCollectionInterval, hub.GarbageCollectionInterval.Duration)
+}
+
+func TestAgentsDoNotCleanUpWithoutAPause(t *testing.T) {
+	hub, warnings, err := ParseHub(`{"garbageCollectionInterval":"15ms"}`)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"garbageCollectionInterval is 15ms, which is shorter than 1m0s; it is left at its default"}, warnings)
+	assert.Zero(t, hub.GarbageCollectionInterval)
+	agent, err := ParseAgent(`{"garbageCollectionInterval":"15ms"}`)
+	require.NoError(t, err)
+	assert.Zero(t, agent.GarbageCollectionInterval)
 }
 
 func TestEveryBadDurationIsWarnedOf(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rancher/lasso/pkg/controller"
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
@@ -94,6 +95,7 @@ type hub struct {
 	admission *admission.Monitor
 	transport http.RoundTripper
 	words     *words
+	census    prometheus.Collector
 }
 
 func newHub(ctx context.Context, o Options) (*hub, error) {
@@ -217,6 +219,7 @@ func (h *hub) register(ctx context.Context) error {
 		next = bootstrap.New(h.Context)
 	}
 	watcher.Register(ctx, next)
+	h.startCensus()
 	h.Shards.OnCatchUp(newBarrier(h.Context).await)
 	h.words.slim(
 		h.Core.Namespace().Informer(), h.Core.Secret().Informer(), h.Core.ServiceAccount().Informer(), h.Core.ConfigMap().Informer(),
@@ -291,6 +294,7 @@ func (h *hub) awaitAdmission(ctx context.Context) {
 
 // close waits for what ends with the context.
 func (h *hub) close() {
+	h.endCensus()
 	h.Passes.Wait() // first: they begin the work that the others wait for
 	if h.imports != nil {
 		h.imports.Wait()

@@ -95,6 +95,7 @@ func (h *handler) finish(p *pass, out outcome.Outcome) (*fleet.ClusterRegistrati
 	if written {
 		h.fresh.Wrote(latest)
 		h.noteGrant(p.request, latest)
+		h.countGrant(p.request, latest)
 		transition.Record(h.Events, latest)
 		p.alarm(transition)
 		p.recordApproval(latest)
@@ -110,6 +111,12 @@ func (h *handler) finish(p *pass, out outcome.Outcome) (*fleet.ClusterRegistrati
 func (h *handler) noteGrant(before, after *fleet.ClusterRegistration) {
 	if after.Status.Granted && !before.Status.Granted {
 		h.granted.Store(after.UID, after.ResourceVersion)
+	}
+}
+
+func (h *handler) countGrant(before, after *fleet.ClusterRegistration) {
+	if after.Status.Granted && !before.Status.Granted {
+		h.Metrics.Granted(h.Clock.Since(after.CreationTimestamp.Time))
 	}
 }
 

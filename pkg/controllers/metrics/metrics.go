@@ -1,7 +1,11 @@
 // Package metrics has the hub's Prometheus metrics.
 package metrics
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 const namespace = "muster"
 
@@ -13,6 +17,19 @@ type Hub struct {
 	OrphansLeft *prometheus.GaugeVec
 	// MembersLeft counts deleted Clusters whose member could not be cleaned, by reason.
 	MembersLeft *prometheus.CounterVec
+
+	granted prometheus.Counter
+	took    prometheus.Histogram
+}
+
+// buckets of a registration's duration, in seconds: from one of which nothing waits to one that a person has to allow.
+var buckets = []float64{0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
+
+// Granted counts a registration that this hub has granted, that long after it was created. The creation is by the API server's
+// clock and known to the second only, so it may seem to come after the grant.
+func (h *Hub) Granted(took time.Duration) {
+	h.granted.Inc()
+	h.took.Observe(max(took, 0).Seconds())
 }
 
 // New makes the metrics of a hub and registers them; a nil registerer leaves them unregistered, where nobody reads them.
@@ -30,9 +47,17 @@ func New(registerer prometheus.Registerer) *Hub {
 			Namespace: namespace, Name: "members_left_total",
 			Help: "Deleted Clusters on whose member something may be left, by reason.",
 		}, []string{"reason"}),
+		granted: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Name: "registrations_granted_total",
+			Help: "ClusterRegistrations that this hub has granted.",
+		}),
+		took: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "registration_duration_seconds", Buckets: buckets,
+			Help: "Time from the creation of a ClusterRegistration to its grant, waits for a person included.",
+		}),
 	}
 	if registerer != nil {
-		registerer.MustRegister(h.OrphansCollected, h.OrphansLeft, h.MembersLeft)
+		registerer.MustRegister(h.OrphansCollected, h.OrphansLeft, h.MembersLeft, h.granted, h.took)
 	}
 	return h
 }

@@ -1,0 +1,98 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+)
+
+// Census counts Clusters and their registrations anew at each scrape. What it counts is in the hub's caches, so that it is
+// right from the first scrape on and after every restart, which numbers that events move up and down are not.
+type Census struct {
+	// Clusters and Registrations are those that this hub works on: of hubs that share the work each counts its own.
+	Clusters      func() ([]*fleet.Cluster, error)
+	Registrations func() ([]*fleet.ClusterRegistration, error)
+}
+
+// States of a registration.
+const (
+	stateGranted = "granted"
+	stateRefused = "refused"
+	stateWaiting = "waiting"
+)
+
+var (
+	counted  = [...]string{fleet.ConditionRegistered, fleet.ConditionConnected, fleet.ConditionImported, fleet.ConditionReady}
+	statuses = [...]corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}
+	states   = [...]string{stateGranted, stateRefused, stateWaiting}
+)
+
+var (
+	clusters = prometheus.NewDesc(prometheus.BuildFQName(namespace, "", "clusters"),
+		"Clusters that have the condition, by its type and status.", []string{"condition", "status"}, nil)
+	registrations = prometheus.NewDesc(prometheus.BuildFQName(namespace, "", "cluster_registrations"),
+		"ClusterRegistrations, by whether they are granted, refused or wait.", []string{"state"}, nil)
+)
+
+// Describe names what is counted.
+func (c Census) Describe(descriptions chan<- *prometheus.Desc) {
+	descriptions <- clusters
+	descriptions <- registrations
+}
+
+// Collect counts. What there is none of is counted too: an alert must tell none from no hub.
+func (c Census) Collect(into chan<- prometheus.Metric) {
+	c.collectClusters(into)
+	c.collectRegistrations(into)
+}
+
+func (c Census) collectClusters(into chan<- prometheus.Metric) {
+	all, err := c.Clusters()
+	if err != nil {
+		into <- prometheus.NewInvalidMetric(clusters, err)
+		return
+	}
+	type series struct {
+		condition string
+		status    corev1.ConditionStatus
+	}
+	count := map[series]int{}
+	for _, cluster := range all {
+		for _, condition := range cluster.Status.Conditions {
+			count[series{condition.Type, condition.Status}]++
+		}
+	}
+	for _, condition := range counted {
+		for _, status := range statuses {
+			n := float64(count[series{condition, status}])
+			into <- prometheus.MustNewConstMetric(clusters, prometheus.GaugeValue, n, condition, string(status))
+		}
+	}
+}
+
+func (c Census) collectRegistrations(into chan<- prometheus.Metric) {
+	all, err := c.Registrations()
+	if err != nil {
+		into <- prometheus.NewInvalidMetric(registrations, err)
+		return
+	}
+	count := map[string]int{}
+	for _, request := range all {
+		count[stateOf(request)]++
+	}
+	for _, state := range states {
+		into <- prometheus.MustNewConstMetric(registrations, prometheus.GaugeValue, float64(count[state]), state)
+	}
+}
+
+func stateOf(request *fleet.ClusterRegistration) string {
+	switch {
+	case request.Status.Granted:
+		return stateGranted
+	case outcome.Get(request.Status.Conditions, fleet.ConditionGranted).Status == corev1.ConditionFalse:
+		return stateRefused
+	}
+	return stateWaiting
+}

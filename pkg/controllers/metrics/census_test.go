@@ -1,0 +1,119 @@
+package metrics
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+func cluster(conditions ...string) *fleet.Cluster {
+	c := &fleet.Cluster{}
+	for i := 0; i < len(conditions); i += 2 {
+		c.Status.Conditions = append(c.Status.Conditions,
+			genericcondition.GenericCondition{Type: conditions[i], Status: corev1.ConditionStatus(conditions[i+1])})
+	}
+	return c
+}
+
+func request(granted bool, status string) *fleet.ClusterRegistration {
+	r := &fleet.ClusterRegistration{Status: fleet.ClusterRegistrationStatus{Granted: granted}}
+	if status != "" {
+		r.Status.Conditions = cluster(fleet.ConditionGranted, status).Status.Conditions
+	}
+	return r
+}
+
+// gathered has the value of each series, by its name and the values of its labels; that of a histogram is how often it was told.
+func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	values := map[string]float64{}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			name := []string{family.GetName()}
+			for _, label := range metric.GetLabel() {
+				name = append(name, label.GetValue())
+			}
+			value := metric.GetGauge().GetValue() + metric.GetCounter().GetValue() + float64(metric.GetHistogram().GetSampleCount())
+			values[strings.Join(name, " ")] = value
+		}
+	}
+	return values
+}
+
+func TestClustersAndRegistrationsAreCountedAnewAtEachScrape(t *testing.T) {
+	var known []*fleet.Cluster
+	var requests []*fleet.ClusterRegistration
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(Census{
+		Clusters:      func() ([]*fleet.Cluster, error) { return known, nil },
+		Registrations: func() ([]*fleet.ClusterRegistration, error) { return requests, nil },
+	})
+	empty := gathered(t, registry)
+	assert.Len(t, empty, 4*3+3, "what there is none of is there too")
+	for name, value := range empty {
+		assert.Zero(t, value, name)
+	}
+
+	known = []*fleet.Cluster{
+		cluster(),
+		cluster("Processed", "True", "Registered", "Unknown", "Imported", "False"),
+		cluster("Registered", "True", "Connected", "True", "Imported", "True", "Ready", "True"),
+		cluster("Registered", "True", "Connected", "False", "Ready", "True"),
+	}
+	requests = []*fleet.ClusterRegistration{
+		request(true, "True"), request(true, ""), request(false, "False"), request(false, "Unknown"), request(false, ""), request(false, ""),
+	}
+	for name, value := range map[string]float64{
+		"muster_clusters Registered True": 2, "muster_clusters Registered False": 0, "muster_clusters Registered Unknown": 1,
+		"muster_clusters Connected True": 1, "muster_clusters Connected False": 1, "muster_clusters Connected Unknown": 0,
+		"muster_clusters Imported True": 1, "muster_clusters Imported False": 1, "muster_clusters Imported Unknown": 0,
+		"muster_clusters Ready True": 2, "muster_clusters Ready False": 0, "muster_clusters Ready Unknown": 0,
+		"muster_cluster_registrations granted": 2, "muster_cluster_registrations refused": 1, "muster_cluster_registrations waiting": 3,
+	} {
+		empty[name] = value
+	}
+	assert.Equal(t, empty, gathered(t, registry))
+}
+
+func TestACacheThatDoesNotAnswerIsNoZero(t *testing.T) {
+	broken := errors.New("no cache")
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(Census{
+		Clusters:      func() ([]*fleet.Cluster, error) { return nil, broken },
+		Registrations: func() ([]*fleet.ClusterRegistration, error) { return nil, broken },
+	})
+	_, err := registry.Gather()
+	require.ErrorContains(t, err, "no cache")
+}
+
+func TestAGrantIsCountedWithTheTimeItTook(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	hub := New(registry)
+	for _, took := range []time.Duration{2 * time.Second, time.Hour, -time.Second} {
+		hub.Granted(took)
+	}
+	values := gathered(t, registry)
+	assert.InDelta(t, 3, values["muster_registrations_granted_total"], 0)
+	assert.InDelta(t, 3, values["muster_registration_duration_seconds"], 0)
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		if family.GetName() == "muster_registration_duration_seconds" {
+			histogram := family.GetMetric()[0].GetHistogram()
+			assert.InDelta(t, 3602, histogram.GetSampleSum(), 0, "a clock that is behind that of the API server makes no time negative")
+			assert.InDelta(t, 0.01, histogram.GetBucket()[0].GetUpperBound(), 0)
+			assert.InDelta(t, 600, histogram.GetBucket()[len(histogram.GetBucket())-1].GetUpperBound(), 0)
+		}
+	}
+}
