@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -381,6 +383,36 @@ func TestTheAgentLeavesWhenTheHubSaysFarewell(t *testing.T) {
 	f.startsDeploying(farewells(func() {}))
 	f.left()
 	assert.Zero(t, f.said("Starting over"))
+}
+
+// While the hub is away it cannot be told that everything is gone; whoever installs the agent again meanwhile is served first.
+func TestAnAgentThatIsInstalledAgainBeforeTheHubIsToldStays(t *testing.T) {
+	f := newLeaver(t, installation{managed: true})
+	f.life.config.Member = &rest.Config{}
+	var sessions atomic.Int32
+	f.startsDeploying(func(ctx context.Context, c deploy.Config) error {
+		if sessions.Add(1) > 1 {
+			<-ctx.Done()
+			return nil
+		}
+		for again := time.NewTicker(time.Millisecond); ; {
+			_ = c.Leaving(ctx)
+			select {
+			case <-ctx.Done():
+				again.Stop()
+				return nil
+			case <-again.C:
+			}
+		}
+	})
+	f.eventually(func() bool { return marked(secretNow(t, f.life, registration.CredentialSecret)) }, "it wants to leave")
+	assert.Empty(t, f.hub.registrations())
+	another := f.bootstrap()
+	another.UID = "uid-of-another"
+	f.has(another)
+	f.settles(newToken)
+	assert.Zero(t, f.said("The agent has left"))
+	assert.False(t, marked(secretNow(t, f.life, registration.CredentialSecret)))
 }
 
 func TestAnAgentThatDiesBeforeTheHubIsToldLeavesNevertheless(t *testing.T) {

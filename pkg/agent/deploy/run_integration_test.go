@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -380,6 +381,31 @@ func TestAFarewellThatCannotBeFinishedSaysWhy(t *testing.T) {
 	s.member.inject(nil)
 	s.condition(s.ownBundle(), fleet.ConditionFarewell, "True Farewell")
 	require.ErrorIs(t, ended(), deploy.ErrFarewell)
+}
+
+func TestAFarewellIsNotedOnceHoweverOftenTheHubIsTold(t *testing.T) {
+	s := onStage(t)
+	s.put(s.ownBundle(), configMap("agent", "one"), func(bd *fleet.BundleDeployment) {
+		bd.Annotations = map[string]string{fleet.FarewellAnnotation: "true"}
+	})
+	var noted, failed atomic.Int32
+	s.hubWire.inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+		if req.Method == http.MethodPatch && failed.Add(1) < 4 {
+			return nil, errors.New("away")
+		}
+		return send()
+	})
+	ended := s.ends(func(c *deploy.Config) {
+		c.Leaving = func(context.Context) error {
+			if noted.Add(1) == 1 {
+				return errors.New("not yet")
+			}
+			return nil
+		}
+	})
+	require.ErrorIs(t, ended(), deploy.ErrFarewell)
+	assert.EqualValues(t, 2, noted.Load(), "until it has worked")
+	assert.EqualValues(t, 4, failed.Load())
 }
 
 func TestFarewellWaitsForNoWorker(t *testing.T) {
