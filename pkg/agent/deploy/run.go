@@ -18,6 +18,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // deployer is one run.
@@ -220,7 +221,10 @@ func (d *deployer) bundleLists() cache.ListerWatcher {
 			return d.listBundles(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			events, err := d.Watching.FleetV1alpha1().BundleDeployments(d.Namespace).Watch(ctx, o)
+			events, err := transport.Watch(ctx, o, d.Watching.FleetV1alpha1().BundleDeployments(d.Namespace).Watch)
+			if transport.Unanswered(err) {
+				d.Log.Warnf("Nothing is heard of what the hub wants deployed: %s", release.Explain(err))
+			}
 			return events, d.heard(err)
 		},
 	}

@@ -431,6 +431,28 @@ func TestFarewellWaitsForNoWorker(t *testing.T) {
 	assert.Empty(t, s.releases())
 }
 
+func TestNoWatchLastsLongerThanItsTime(t *testing.T) {
+	s := onStage(t)
+	var limited, unlimited atomic.Int32
+	count := func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+		if strings.Contains(req.URL.RawQuery, "watch=") {
+			if _, has := req.Context().Deadline(); has {
+				limited.Add(1)
+			} else {
+				unlimited.Add(1)
+			}
+		}
+		return send()
+	}
+	s.hubWire.inject(count)
+	s.member.inject(count)
+	s.run()
+	s.put("app", configMap("a", "one"))
+	s.state("app", fleet.Ready)
+	assert.GreaterOrEqual(t, limited.Load(), int32(3), "of BundleDeployments, of releases, of what is deployed")
+	assert.Zero(t, unlimited.Load())
+}
+
 func TestACertainRefusalEndsTheRun(t *testing.T) {
 	s := onStage(t)
 	refused := errors.New("refused for certain")
