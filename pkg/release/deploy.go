@@ -107,7 +107,7 @@ func (o *operation) install(ctx context.Context, r Request) *action.Install {
 	install.TakeOwnership = r.adopts()
 	install.Timeout, install.WaitForJobs = r.timeout(), r.waits() && r.helm().WaitForJobs
 	install.WaitStrategy, install.WaitOptions = r.waiting(ctx)
-	install.RollbackOnFailure = r.helm().Atomic && !r.NoWait
+	install.RollbackOnFailure = r.undoes() && !r.adopts() // undoing an installation deletes all of it, adopted or not
 	install.EnableDNS = !r.helm().DisableDNS
 	install.SkipSchemaValidation = r.helm().SkipSchemaValidation
 	install.PostRenderer = o.postRenderer(r)
@@ -125,13 +125,17 @@ func (o *operation) upgrade(ctx context.Context, r Request) *action.Upgrade {
 	upgrade.TakeOwnership = r.adopts()
 	upgrade.Timeout, upgrade.WaitForJobs = r.timeout(), r.waits() && r.helm().WaitForJobs
 	upgrade.WaitStrategy, upgrade.WaitOptions = r.waiting(ctx)
-	upgrade.RollbackOnFailure = r.helm().Atomic && !r.NoWait
+	upgrade.RollbackOnFailure = r.undoes()
 	upgrade.MaxHistory = r.maxHistory()
 	upgrade.EnableDNS = !r.helm().DisableDNS
 	upgrade.SkipSchemaValidation = r.helm().SkipSchemaValidation
 	upgrade.PostRenderer = o.postRenderer(r)
 	return upgrade
 }
+
+// undoes says whether a deployment that fails is taken back. What runs for an older release does so until it is removed, and what
+// this one took over of it would be deleted.
+func (r Request) undoes() bool { return r.helm().Atomic && !r.NoWait && len(r.HandOver) == 0 }
 
 func (r Request) waiting(ctx context.Context) (kube.WaitStrategy, []kube.WaitOption) {
 	strategy := kube.HookOnlyStrategy
