@@ -201,7 +201,32 @@ func (o *operation) sweep(d Deployed, revisions []*helm.Release) error {
 			}
 		}
 	}
-	return o.removeMarked(left, d.Name)
+	if err := o.removeMarked(left, d.Name); err != nil {
+		return &LeftoverError{err}
+	}
+	return nil
+}
+
+// Sweep does again what Deploy returned a LeftoverError for. Another Deploy would not: the attempts that left something behind are
+// over for it.
+func (c *Client) Sweep(ctx context.Context, r Request) (Deployed, error) {
+	op, err := c.operation(ctx, r.Namespace, identity{r.ServiceAccountNamespace, r.Options.ServiceAccount})
+	if err != nil {
+		return Deployed{}, err
+	}
+	revisions, err := op.revisions(r.Name)
+	if err != nil {
+		return Deployed{}, err
+	}
+	latest := last(revisions)
+	if latest == nil || latest.Info.Status != common.StatusDeployed {
+		return Deployed{}, fmt.Errorf("Helm release %s/%s is not deployed any more", r.Namespace, r.Name)
+	}
+	deployed, err := op.deployed(latest)
+	if err != nil {
+		return deployed, err
+	}
+	return deployed, op.sweep(deployed, revisions[:len(revisions)-1])
 }
 
 func (d Deployed) contains(resource, namespace, name string) bool {

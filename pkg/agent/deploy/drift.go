@@ -36,6 +36,9 @@ func (d drift) any() bool {
 	return false
 }
 
+// clean says that all was compared, and nothing differs.
+func (d drift) clean() bool { return d.verdicts != nil && d.err == "" && !d.any() }
+
 func identify(o release.Object) string {
 	return o.Resource.GroupResource().String() + " " + o.Desired.GetNamespace() + "/" + o.Desired.GetName()
 }

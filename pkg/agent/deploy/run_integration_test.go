@@ -260,6 +260,51 @@ func TestDriftIsShownAndCorrectedWhenAsked(t *testing.T) {
 	s.state("app", fleet.Ready)
 }
 
+func TestACorrectionThatFailedIsForgottenWhenSomebodyUndoesTheDrift(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.CorrectDrift = &fleet.CorrectDrift{Enabled: true} })
+	s.state("app", fleet.Ready)
+	s.hubWire.inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+		if strings.Contains(req.URL.Path, "/contents/") {
+			return nil, errors.New("no contents today")
+		}
+		return send()
+	})
+	change := func(value string) {
+		_, err := s.Kubernetes.CoreV1().ConfigMaps(s.target).Patch(t.Context(), "a", types.MergePatchType,
+			[]byte(`{"data":{"k":"`+value+`"}}`), metav1.PatchOptions{FieldManager: "person"})
+		require.NoError(t, err)
+	}
+	change("theirs")
+	s.condition("app", fleet.ConditionMonitored, "False CorrectionFailed: ")
+	change("one")
+	s.condition("app", fleet.ConditionMonitored, "True")
+	s.state("app", fleet.Ready)
+}
+
+func TestWhatAFailedAttemptLeftBehindIsRemovedOnceItCanBe(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	s.put("app", configMap("a", "one"))
+	s.state("app", fleet.Ready)
+	s.put("app", configMap("a", "two")+configMap("b", "two")+"apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n")
+	s.state("app", fleet.ErrApplied)
+	s.member.inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+		if req.Method == http.MethodDelete && strings.HasSuffix(req.URL.Path, "/configmaps/b") {
+			return nil, errors.New("not today")
+		}
+		return send()
+	})
+	s.put("app", configMap("a", "three"))
+	s.condition("app", fleet.ConditionMonitored, "False CorrectionFailed: removing what earlier attempts left behind: ")
+	deployed := s.get("app").Status.Release
+	s.member.inject(nil)
+	s.gone("b")
+	s.condition("app", fleet.ConditionMonitored, "True")
+	assert.Equal(t, deployed, s.get("app").Status.Release, "nothing is deployed again for it")
+}
+
 func TestTheAgentsOwnObjectsAreAlwaysCorrected(t *testing.T) {
 	s := onStage(t)
 	s.run()
