@@ -303,10 +303,13 @@ func (d *deployer) show(ctx context.Context, key string, bd *fleet.BundleDeploym
 		d.again(ctx, key, it, err)
 		return
 	}
+	it.mu.Lock()
+	defer it.mu.Unlock()
 	if wrote.version != "" {
-		it.mu.Lock()
 		it.written = wrote
-		it.mu.Unlock()
+	}
+	if it.failure == nil {
+		it.pauses = nil // the next trouble is another one, and begins with short pauses
 	}
 }
 
