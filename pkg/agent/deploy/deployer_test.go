@@ -7,6 +7,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	kubetesting "k8s.io/client-go/testing"
@@ -87,4 +88,36 @@ func TestPausesBeginAnewAfterAStatusWasWritten(t *testing.T) {
 		p.failed("app", p.bd, it, assert.AnError)
 	}
 	assert.Greater(t, p.queue.last(), time.Minute, "what cannot be deployed is tried less and less often, however often that is shown")
+}
+
+func TestAStatusIsWrittenAgainToAHubThatWasRestored(t *testing.T) {
+	p := newPuppet()
+	it := p.items.get("app")
+	p.show(t.Context(), "app", p.bd, it, false)
+	said := statuses(p)
+	require.Len(t, said, 1)
+	it.written.version = "9"
+	restored := p.bd.DeepCopy()
+	restored.ResourceVersion = "7"
+	p.show(t.Context(), "app", restored, it, false)
+	assert.Len(t, statuses(p), 1, "a watch that is late shows the status from before")
+
+	p.bundleHandler().OnUpdate(p.bd, restored)
+	p.show(t.Context(), "app", restored, it, false)
+	assert.Len(t, statuses(p), 1, "nothing was turned back")
+	lost := p.bd.DeepCopy()
+	lost.ResourceVersion = "9"
+	p.bundleHandler().OnUpdate(lost, restored)
+	p.show(t.Context(), "app", restored, it, false)
+	assert.Len(t, statuses(p), 2)
+}
+
+// statuses are what the hub was sent.
+func statuses(p *puppet) (all []string) {
+	for _, action := range p.hub.Actions() {
+		if patch, ok := action.(kubetesting.PatchAction); ok {
+			all = append(all, string(patch.GetPatch()))
+		}
+	}
+	return all
 }
