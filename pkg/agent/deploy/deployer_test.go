@@ -8,7 +8,9 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/util/workqueue"
@@ -16,6 +18,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
+	"github.com/muster-fleet/muster/pkg/release"
 )
 
 // waits is a queue that only notes how long each key is to wait.
@@ -120,4 +123,21 @@ func statuses(p *puppet) (all []string) {
 		}
 	}
 	return all
+}
+
+func TestAKindThatIsNeverKnownIsLookedForLessAndLessOften(t *testing.T) {
+	p := newPuppet()
+	object := release.Object{Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Desired: &unstructured.Unstructured{}}
+	p.live.kinds[object.Resource] = &kind{synced: func() bool { return false }}
+	deployed, it := &release.Deployed{Objects: []release.Object{object}}, p.items.get("app")
+	looks, begun := 0, p.clock.Now()
+	for p.clock.Since(begun) < time.Hour {
+		looks++
+		waited := p.clock.Since(begun)
+		assert.Equal(t, waited > patience, p.known("app", it, deployed), waited)
+		p.clock.Step(p.queue.last())
+	}
+	assert.Less(t, looks, 200)
+	assert.Equal(t, p.Timing.Settle, p.queue.all[0], "a kind is mostly known in a moment")
+	assert.Equal(t, longestLook, p.queue.last())
 }

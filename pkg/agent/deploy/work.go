@@ -267,6 +267,10 @@ func occupies(d release.Deployed, namespace string) bool {
 // patience is how long a status waits for a kind to be known: one whose objects may not be listed never is.
 const patience = 10 * time.Second
 
+// longestLook is how long it takes at most until a kind that took its time is noticed. The pauses grow with what was waited: a kind
+// that is never known would be asked for some times a second, for each BundleDeployment that has one.
+const longestLook = 30 * time.Second
+
 // known says whether everything about the objects is known; if not, it comes again.
 func (d *deployer) known(key string, it *item, deployed *release.Deployed) bool {
 	synced := d.live.watch(deployed.Objects)
@@ -280,8 +284,9 @@ func (d *deployer) known(key string, it *item, deployed *release.Deployed) bool 
 		it.unwatched = d.Clock.Now()
 	}
 	if !synced {
-		d.queue.AddAfter(key, d.Timing.Settle)
-		return d.since(it.unwatched) > patience
+		waited := d.since(it.unwatched)
+		d.queue.AddAfter(key, min(max(d.Timing.Settle, waited-patience), longestLook))
+		return waited > patience
 	}
 	// Right after a deployment nothing was compared yet; the status waits for it, and is written once.
 	return it.drift.verdicts != nil || it.drift.err != "" || len(deployed.Objects) == 0
