@@ -427,19 +427,23 @@ func TestAnAgentThatDiesBeforeTheHubIsToldLeavesNevertheless(t *testing.T) {
 }
 
 func TestLeavingWaitsForAMemberInTrouble(t *testing.T) {
-	f := newLeaver(t, installation{managed: true})
-	var mutex sync.Mutex
-	failures := 0
-	f.core.PrependReactor("*", "clusterroles", func(kubetesting.Action) (bool, runtime.Object, error) {
-		mutex.Lock()
-		defer mutex.Unlock()
-		if failures++; failures < 5 {
-			return true, nil, apierrors.NewServiceUnavailable("later")
-		}
-		return false, nil, nil
-	})
-	f.has(f.marks(noBootstrap))
-	f.starts()
-	f.says("Cannot leave yet")
-	f.left()
+	for resource, owner := range map[string]string{"clusterroles": "cattle-fleet-system-fleet-agent-role", "deployments": "fleet-agent"} {
+		f := newLeaver(t, installation{managed: resource == "clusterroles"})
+		var mutex sync.Mutex
+		failures := 0
+		f.core.PrependReactor("get", resource, func(kubetesting.Action) (bool, runtime.Object, error) {
+			mutex.Lock()
+			defer mutex.Unlock()
+			if failures++; failures < 5 {
+				return true, nil, apierrors.NewServiceUnavailable("later")
+			}
+			return false, nil, nil
+		})
+		f.has(f.marks(noBootstrap))
+		before := len(f.core.Actions())
+		f.starts()
+		f.says("Cannot leave yet")
+		f.left()
+		assert.Equal(t, []string{"delete " + owner}, f.writes(before), "the owner is known in the end, and nothing goes before it")
+	}
 }

@@ -75,7 +75,7 @@ func told(ignored []fleet.ComparePatch) string {
 	return string(data)
 }
 
-// compare looks at all objects of a release that may have changed, and says whether that was news.
+// compare looks at all objects of a release that may have changed, and has what it found shown or undone.
 func (d *deployer) compare(ctx context.Context, key string) {
 	it := d.items.get(key)
 	it.mu.Lock()
