@@ -24,6 +24,7 @@ type life struct {
 	instance string
 	vouching vouching
 	denial   denial
+	waiting  waiting
 	// deploy carries out BundleDeployments.
 	deploy deployment
 }
