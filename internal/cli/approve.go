@@ -29,7 +29,7 @@ func denyCommand(s Streams) *cli.Command {
 		Name:        "deny",
 		Usage:       "refuse an agent's request, permanently",
 		ArgsUsage:   "REQUEST|CLUSTER",
-		Description: "The agent writes the message into its log and stops asking. What was granted already stays; see muster revoke.",
+		Description: "The agent writes the message into its log once, and looks every ten minutes or so whether you have changed your mind. What was granted already stays; see muster revoke.",
 		Flags:       decisionFlags(),
 		Action:      func(c *cli.Context) error { return decide(c, s, fleet.DecisionDenied) },
 	}

@@ -132,9 +132,9 @@ func (m *member) owner(ctx context.Context) (*metav1.OwnerReference, error) {
 			return nil, fmt.Errorf("reading ClusterRole %s: %w", name, err)
 		}
 	}
-	reference := m.deploymentReference(ctx)
-	if reference.UID == "" {
-		return nil, nil
+	reference, err := m.deploymentReference(ctx)
+	if err != nil || reference.UID == "" {
+		return nil, err
 	}
 	return &metav1.OwnerReference{APIVersion: reference.APIVersion, Kind: reference.Kind, Name: reference.Name, UID: reference.UID}, nil
 }

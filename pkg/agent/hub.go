@@ -43,7 +43,7 @@ func (l *life) dial(access hubAccess, mode config.TLSMode) (*hub, error) {
 	}
 	restConfig := l.hubConfig(access)
 	connections := newTransport(roots)
-	skew := &skewMeter{clock: l.config.Clock, next: &namesDistrust{mode: tlsMode(mode), caSource: access.caSource, next: connections}}
+	skew := &skewMeter{clock: l.config.Clock, next: &namesDistrust{mode: tlsMode(mode), caSource: access.caSource, next: hasty{connections}}}
 	bearer := newBearer(access.token, skew)
 	wrapped, err := rest.HTTPWrappersForConfig(restConfig, bearer)
 	if err != nil {

@@ -60,6 +60,10 @@ func (l *life) keep(ctx context.Context, current *session, proved bool, until ti
 		// Somebody stored another one. It has to work before anything is removed on its account.
 		return ReplaceStored, nil
 	}
+	if s.Leaving && Decide(s.Facts) == Register {
+		// To be registered once this session is over: as long as it goes on, it tells the hub it leaves, and has the agent leave then.
+		return ReplaceStored, nil
+	}
 	if s.Stored == Present && !s.Leaving {
 		l.tryOther(ctx, s)
 	}

@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -383,6 +385,36 @@ func TestTheAgentLeavesWhenTheHubSaysFarewell(t *testing.T) {
 	assert.Zero(t, f.said("Starting over"))
 }
 
+// While the hub is away it cannot be told that everything is gone; whoever installs the agent again meanwhile is served first.
+func TestAnAgentThatIsInstalledAgainBeforeTheHubIsToldStays(t *testing.T) {
+	f := newLeaver(t, installation{managed: true})
+	f.life.config.Member = &rest.Config{}
+	var sessions atomic.Int32
+	f.startsDeploying(func(ctx context.Context, c deploy.Config) error {
+		if sessions.Add(1) > 1 {
+			<-ctx.Done()
+			return nil
+		}
+		for again := time.NewTicker(time.Millisecond); ; {
+			_ = c.Leaving(ctx)
+			select {
+			case <-ctx.Done():
+				again.Stop()
+				return nil
+			case <-again.C:
+			}
+		}
+	})
+	f.eventually(func() bool { return marked(secretNow(t, f.life, registration.CredentialSecret)) }, "it wants to leave")
+	assert.Empty(t, f.hub.registrations())
+	another := f.bootstrap()
+	another.UID = "uid-of-another"
+	f.has(another)
+	f.settles(newToken)
+	assert.Zero(t, f.said("The agent has left"))
+	assert.False(t, marked(secretNow(t, f.life, registration.CredentialSecret)))
+}
+
 func TestAnAgentThatDiesBeforeTheHubIsToldLeavesNevertheless(t *testing.T) {
 	f := newLeaver(t, installation{managed: true})
 	f.life.config.Member = &rest.Config{}
@@ -395,19 +427,23 @@ func TestAnAgentThatDiesBeforeTheHubIsToldLeavesNevertheless(t *testing.T) {
 }
 
 func TestLeavingWaitsForAMemberInTrouble(t *testing.T) {
-	f := newLeaver(t, installation{managed: true})
-	var mutex sync.Mutex
-	failures := 0
-	f.core.PrependReactor("*", "clusterroles", func(kubetesting.Action) (bool, runtime.Object, error) {
-		mutex.Lock()
-		defer mutex.Unlock()
-		if failures++; failures < 5 {
-			return true, nil, apierrors.NewServiceUnavailable("later")
-		}
-		return false, nil, nil
-	})
-	f.has(f.marks(noBootstrap))
-	f.starts()
-	f.says("Cannot leave yet")
-	f.left()
+	for resource, owner := range map[string]string{"clusterroles": "cattle-fleet-system-fleet-agent-role", "deployments": "fleet-agent"} {
+		f := newLeaver(t, installation{managed: resource == "clusterroles"})
+		var mutex sync.Mutex
+		failures := 0
+		f.core.PrependReactor("get", resource, func(kubetesting.Action) (bool, runtime.Object, error) {
+			mutex.Lock()
+			defer mutex.Unlock()
+			if failures++; failures < 5 {
+				return true, nil, apierrors.NewServiceUnavailable("later")
+			}
+			return false, nil, nil
+		})
+		f.has(f.marks(noBootstrap))
+		before := len(f.core.Actions())
+		f.starts()
+		f.says("Cannot leave yet")
+		f.left()
+		assert.Equal(t, []string{"delete " + owner}, f.writes(before), "the owner is known in the end, and nothing goes before it")
+	}
 }

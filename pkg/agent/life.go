@@ -26,6 +26,7 @@ type life struct {
 	vouching vouching
 	denial   denial
 	plain    sync.Once // the warning of a way that is not encrypted
+	waiting  waiting
 	// deploy carries out BundleDeployments.
 	deploy deployment
 }

@@ -414,18 +414,6 @@ func TestThePendingRequestOutlivesARestart(t *testing.T) {
 	assert.Len(t, f.hub.registrations(), 1)
 }
 
-func TestARequestThatIsNeverAnsweredIsGivenUp(t *testing.T) {
-	f := newFixture(t)
-	f.life.config.Timing.Registration = 20 * time.Millisecond
-	f.hub.grantAt = 1 << 30
-	f.has(f.bootstrap())
-	f.starts()
-	f.says("the hub did not grant ClusterRegistration fleet-default/request-")
-	f.eventually(func() bool { return len(f.hub.registrations()) > 1 }, "another request")
-	f.hub.set(func() { f.hub.grantAt = 0 })
-	f.settles(newToken)
-}
-
 func TestAnIncompleteAnswerIsWaitedFor(t *testing.T) {
 	f := newFixture(t)
 	f.hub.grant["token"] = ""

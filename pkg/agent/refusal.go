@@ -59,9 +59,10 @@ func (l *life) event(ctx context.Context, kind, reason, message string) {
 // Kubernetes do.
 func (m *member) recordEvent(ctx context.Context, now metav1.Time, kind, reason, message string) error {
 	events := m.core.CoreV1().Events(m.namespace)
+	involved, _ := m.deploymentReference(ctx) // the name will do
 	event := &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: m.namespace, Name: registration.AgentName + "." + strings.ToLower(reason)},
-		InvolvedObject: m.deploymentReference(ctx),
+		InvolvedObject: involved,
 		Type:           kind, Reason: reason, Message: brief(message),
 		Source:         corev1.EventSource{Component: registration.AgentName},
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
@@ -80,12 +81,16 @@ func (m *member) recordEvent(ctx context.Context, now metav1.Time, kind, reason,
 	return err
 }
 
-// deploymentReference has the UID, by which kubectl describe finds events; without it they are found by name.
-func (m *member) deploymentReference(ctx context.Context) corev1.ObjectReference {
+// deploymentReference has the UID, by which kubectl describe finds events; without it they are found by name. It has none where
+// there is no Deployment, and where that cannot be read.
+func (m *member) deploymentReference(ctx context.Context) (corev1.ObjectReference, error) {
 	reference := corev1.ObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Namespace: m.namespace, Name: registration.AgentName}
 	deployment, err := m.core.AppsV1().Deployments(m.namespace).Get(ctx, registration.AgentName, metav1.GetOptions{})
-	if err == nil {
+	switch {
+	case err == nil:
 		reference.UID = deployment.UID
+	case !apierrors.IsNotFound(err):
+		return reference, fmt.Errorf("reading Deployment %s/%s: %w", m.namespace, registration.AgentName, err)
 	}
-	return reference
+	return reference, nil
 }

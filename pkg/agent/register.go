@@ -79,6 +79,7 @@ func (a *attempt) request(ctx context.Context) error {
 	switch {
 	case err == nil:
 		a.log.Infof("Created ClusterRegistration %s/%s on the hub", request.Namespace, request.Name)
+		a.waiting.begins(request.Name, a.config.Clock.Now())
 		return nil
 	case apierrors.IsAlreadyExists(err) && fromAPIServer(err):
 		return nil
@@ -93,7 +94,7 @@ func (a *attempt) request(ctx context.Context) error {
 // watch; "not found" and "forbidden" both mean that the hub has not come to it yet.
 func (a *attempt) await(ctx context.Context) (granted, error) {
 	deadline := a.config.Clock.Now().Add(a.config.Timing.Registration)
-	pauses := a.config.Timing.poll()
+	pauses := a.looks()
 	said := ""
 	for ctx.Err() == nil {
 		answer, why, err := a.fetch(ctx)
@@ -104,38 +105,50 @@ func (a *attempt) await(ctx context.Context) (granted, error) {
 		case err != nil || why == "":
 			return answer, err
 		case a.config.Clock.Now().After(deadline):
-			return granted{}, errors.Join(a.notGranted(why), a.member.forgetPending(ctx))
+			return granted{}, errors.Join(a.notGranted(why), a.leaveOff(ctx))
 		case why != said:
 			a.log.Infof("Waiting for the hub to grant ClusterRegistration %s/%s: %s", a.bootstrap.clusterNamespace, a.pending.name, why)
 			said = why
 		}
-		if a.wait(ctx, pauses.Step()) && a.outdated(ctx) {
+		if a.wait(ctx, pauses.next(a.config.Clock.Now())) && a.outdated(ctx) {
 			return granted{}, errOutdated
 		}
 	}
 	return granted{}, ctx.Err()
 }
 
-// fetch returns the answer, or why there is none yet, or an error that waiting does not help.
+// fetch is a look that is remembered: see waiting.
 func (a *attempt) fetch(ctx context.Context) (answer granted, why string, err error) {
+	answer, why, heard, err := a.look(ctx)
+	switch {
+	case err == nil && why == "":
+		a.waiting = waiting{} // it may go before it was used
+	case heard:
+		a.waiting.hears(a.config.Clock.Now(), a.config.Timing.Unseen)
+	}
+	return answer, why, err
+}
+
+// look returns the answer, or why there is none yet, or an error that waiting does not help, and whether the hub was heard.
+func (a *attempt) look(ctx context.Context) (answer granted, why string, heard bool, err error) {
 	name := registration.CredentialSecretName(a.clientID, a.pending.clientRandom)
 	secret, err := a.hub.core.CoreV1().Secrets(a.bootstrap.systemRegistrationNamespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case err == nil:
 		if denied := parseDenied(secret); denied != nil {
-			return granted{}, "", denied
+			return granted{}, "", true, denied
 		}
 		answer, filled := parseGranted(secret)
 		if !filled {
-			return granted{}, "the credential is not complete yet", nil
+			return granted{}, "the credential is not complete yet", true, nil
 		}
-		return answer, "", nil
+		return answer, "", true, nil
 	case Classify(err) == Refuses:
-		return granted{}, "", a.tokenRefused(err)
+		return granted{}, "", false, a.tokenRefused(err)
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
-		return granted{}, "there is no answer yet", nil
+		return granted{}, "there is no answer yet", fromAPIServer(err), nil
 	}
-	return granted{}, err.Error(), nil
+	return granted{}, err.Error(), false, nil
 }
 
 // outdated reads the bootstrap Secret again. When it cannot be read or is gone the attempt goes on with what it has.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -121,15 +122,15 @@ func (r *renewing) once(ctx context.Context) error {
 	return nil
 }
 
-// request asks the hub for a token of the same ServiceAccount that lives as long. Where it gives none for so long, by a limit
-// that came later, the next try asks for less.
+// request asks the hub for a token of the same ServiceAccount that lives as long. Where a policy gives none for so long, by a
+// limit that came later, the next try asks for less.
 func (r *renewing) request(ctx context.Context) (string, time.Time, error) {
 	claims := r.term.claims
 	issuer := credential.Issuer{Client: r.session.hub.core.CoreV1(), Clock: r.config.Clock}
 	issued, err := issuer.Request(ctx, credential.Account{Namespace: claims.Namespace, Name: claims.ServiceAccount}, r.asks)
 	if err != nil {
-		if (apierrors.IsForbidden(err) || apierrors.IsInvalid(err)) && fromAPIServer(err) {
-			r.asks = max(r.asks/2, credential.MinLifetime)
+		if limitsLifetime(err) {
+			r.asks = r.less()
 		}
 		return "", time.Time{}, err
 	}
@@ -138,6 +139,26 @@ func (r *renewing) request(ctx context.Context) (string, time.Time, error) {
 		return "", time.Time{}, fmt.Errorf("the hub answered with a token that is not of this agent, or does not end later than %s", stamp(r.term.expires))
 	}
 	return issued.Token.Reveal(), fresh.expires, nil
+}
+
+// limitsLifetime is false where the right to ask is missing: a quarantine takes that away and gives it back, and no lifetime is
+// short enough meanwhile.
+func limitsLifetime(err error) bool {
+	const missingRight = `cannot create resource "serviceaccounts/token"`
+	if !fromAPIServer(err) {
+		return false
+	}
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) && !strings.Contains(err.Error(), missingRight)
+}
+
+// less is the half, and the whole lifetime again where the half ends before the present token does: such a token is of no use,
+// and what refused the longer ones may be gone.
+func (r *renewing) less() time.Duration {
+	half := r.asks / 2
+	if half < credential.MinLifetime || !r.hubTime(r.session).Add(half).After(r.term.expires) {
+		return r.term.life()
+	}
+	return half
 }
 
 func (r *renewing) tryOut(ctx context.Context, renewed *stored) error {

@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -13,9 +15,11 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	kubetesting "k8s.io/client-go/testing"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -301,24 +305,70 @@ func (r *renewer) failMember(verb string, done func() bool, err error, carried b
 func TestALifetimeTheHubDoesNotGiveAnyMoreIsAskedForNoMore(t *testing.T) {
 	r := newRenewer(t)
 	r.hub.fault = func(req *http.Request) (int, string) {
-		if strings.HasSuffix(req.URL.Path, "/token") && r.requestsLocked() <= 2 {
+		if strings.HasSuffix(req.URL.Path, "/token") && lifetimeOf(t, req) > day/4 {
 			return 403, status403
 		}
 		return 0, ""
 	}
 	r.starts()
 	r.passes(r.isRenewed, "renewed")
-	assert.Equal(t, day/4, r.hub.asked[len(r.hub.asked)-1], "which counts once it ends later than the old one")
+	assert.Equal(t, []time.Duration{day / 4}, r.hub.asked, "which counts once it ends later than the old one")
 }
 
-// requestsLocked is for the hub's own functions, which hold its lock.
-func (r *renewer) requestsLocked() (n int) {
-	for _, request := range r.hub.requests {
-		if strings.Contains(request, "/serviceaccounts/the-agent/token") {
-			n++
-		}
+// A quarantine takes the right to ask away, for hours perhaps.
+func TestARightThatComesBackGivesACredentialOfFullLength(t *testing.T) {
+	const refused = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":` +
+		`"serviceaccounts \"the-agent\" is forbidden: User \"system:serviceaccount:cluster-ns:the-agent\" cannot create resource ` +
+		`\"serviceaccounts/token\" in API group \"\" in the namespace \"cluster-ns\""}`
+	for name, message := range map[string]string{"a missing right": refused, "a policy": status403} {
+		t.Run(name, func(t *testing.T) {
+			r := newRenewer(t)
+			asked := map[time.Duration]bool{}
+			r.hub.fault = func(req *http.Request) (int, string) {
+				if !strings.HasSuffix(req.URL.Path, "/token") {
+					return 0, ""
+				}
+				asked[lifetimeOf(t, req)] = true
+				return 403, message
+			}
+			r.starts()
+			r.passes(func() bool { return r.said("could not be renewed") > 4 }, "failures")
+			r.hub.set(func() {
+				r.hub.fault = nil
+				assert.Equal(t, message == refused, !asked[day/2], "a right that is missing is missing for any lifetime")
+			})
+			r.passes(r.isRenewed, "renewed")
+			assert.GreaterOrEqual(t, r.hub.asked[len(r.hub.asked)-1], day/2)
+		})
 	}
-	return n
+}
+
+func TestWhatIsAskedForBeginsAgainWhereLessIsOfNoUse(t *testing.T) {
+	l := testLife(t)
+	clock := clocktesting.NewFakeClock(noon.Add(16 * time.Hour))
+	l.config.Clock = clock
+	x := term{issued: noon, expires: noon.Add(day)}
+	r := &renewing{life: l, session: testSession(t), term: x, asks: x.life()}
+	var asked []time.Duration
+	for range 3 {
+		asked = append(asked, r.asks)
+		r.asks = r.less()
+	}
+	assert.Equal(t, []time.Duration{day, day / 2, day}, asked, "a quarter of a day ends before the present token")
+	clock.SetTime(noon.Add(2 * day))
+	r.asks = credential.MinLifetime
+	assert.Equal(t, day, r.less(), "nobody issues less than the least")
+}
+
+// lifetimeOf is what a request for a token asks for. The body can be read again.
+func lifetimeOf(t *testing.T, req *http.Request) time.Duration {
+	body, err := io.ReadAll(req.Body)
+	assert.NoError(t, err)
+	req.Body = io.NopCloser(bytes.NewReader(body))
+	request := &authenticationv1.TokenRequest{}
+	_, _, err = scheme.Codecs.UniversalDeserializer().Decode(body, nil, request)
+	assert.NoError(t, err)
+	return time.Duration(*request.Spec.ExpirationSeconds) * time.Second
 }
 
 func TestACredentialWhoseEndComesNearIsToldByAnEvent(t *testing.T) {

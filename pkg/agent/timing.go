@@ -17,8 +17,13 @@ type Timing struct {
 	RetryFirst, RetryMax time.Duration
 	// PollFirst and PollMax bound the growing pause between two looks for the credential the hub makes.
 	PollFirst, PollMax time.Duration
-	// Registration is how long the hub has to answer one request; then the agent makes another.
+	// PollSoon is how long a credential may come at any moment; after that, looks are up to PollLate apart.
+	PollSoon, PollLate time.Duration
+	// Registration is how long the hub has to answer one request; then the agent sends it again, or makes another one where this
+	// one may have been answered in vain.
 	Registration time.Duration
+	// Unseen is how long the hub may be out of reach before a credential may have come and gone. The hub keeps one for longer.
+	Unseen time.Duration
 	// RightsLag is how long a new credential may answer 403: the hub writes rights one by one, and API servers learn of
 	// them a moment later.
 	RightsLag time.Duration
@@ -43,7 +48,10 @@ func DefaultTiming() Timing {
 		RetryMax:      2 * time.Minute,
 		PollFirst:     50 * time.Millisecond,
 		PollMax:       2 * time.Second,
+		PollSoon:      5 * time.Minute,
+		PollLate:      30 * time.Second,
 		Registration:  30 * time.Minute,
+		Unseen:        30 * time.Minute,
 		RightsLag:     30 * time.Second,
 		RefusalPause:  2500 * time.Millisecond,
 		RefusalSpread: 5 * time.Second,

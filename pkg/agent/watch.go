@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // imported are the objects by which an import tells a running agent something new.
@@ -78,7 +79,7 @@ func (m *member) only(name string, objects listWatch) cache.ListerWatcher {
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.FieldSelector = selector
-			return objects.Watch(ctx, options)
+			return transport.Watch(ctx, options, objects.Watch)
 		},
 	}
 	return cache.ToListWatcherWithWatchListSemantics(lw, m.watching)

@@ -107,7 +107,7 @@ func (o *operation) install(ctx context.Context, r Request) *action.Install {
 	install.TakeOwnership = r.adopts()
 	install.Timeout, install.WaitForJobs = r.timeout(), r.waits() && r.helm().WaitForJobs
 	install.WaitStrategy, install.WaitOptions = r.waiting(ctx)
-	install.RollbackOnFailure = r.helm().Atomic && !r.NoWait
+	install.RollbackOnFailure = r.undoes() && !r.adopts() // undoing an installation deletes all of it, adopted or not
 	install.EnableDNS = !r.helm().DisableDNS
 	install.SkipSchemaValidation = r.helm().SkipSchemaValidation
 	install.PostRenderer = o.postRenderer(r)
@@ -125,13 +125,17 @@ func (o *operation) upgrade(ctx context.Context, r Request) *action.Upgrade {
 	upgrade.TakeOwnership = r.adopts()
 	upgrade.Timeout, upgrade.WaitForJobs = r.timeout(), r.waits() && r.helm().WaitForJobs
 	upgrade.WaitStrategy, upgrade.WaitOptions = r.waiting(ctx)
-	upgrade.RollbackOnFailure = r.helm().Atomic && !r.NoWait
+	upgrade.RollbackOnFailure = r.undoes()
 	upgrade.MaxHistory = r.maxHistory()
 	upgrade.EnableDNS = !r.helm().DisableDNS
 	upgrade.SkipSchemaValidation = r.helm().SkipSchemaValidation
 	upgrade.PostRenderer = o.postRenderer(r)
 	return upgrade
 }
+
+// undoes says whether a deployment that fails is taken back. What runs for an older release does so until it is removed, and what
+// this one took over of it would be deleted.
+func (r Request) undoes() bool { return r.helm().Atomic && !r.NoWait && len(r.HandOver) == 0 }
 
 func (r Request) waiting(ctx context.Context) (kube.WaitStrategy, []kube.WaitOption) {
 	strategy := kube.HookOnlyStrategy
@@ -197,7 +201,32 @@ func (o *operation) sweep(d Deployed, revisions []*helm.Release) error {
 			}
 		}
 	}
-	return o.removeMarked(left, d.Name)
+	if err := o.removeMarked(left, d.Name); err != nil {
+		return &LeftoverError{err}
+	}
+	return nil
+}
+
+// Sweep does again what Deploy returned a LeftoverError for. Another Deploy would not: the attempts that left something behind are
+// over for it.
+func (c *Client) Sweep(ctx context.Context, r Request) (Deployed, error) {
+	op, err := c.operation(ctx, r.Namespace, identity{r.ServiceAccountNamespace, r.Options.ServiceAccount})
+	if err != nil {
+		return Deployed{}, err
+	}
+	revisions, err := op.revisions(r.Name)
+	if err != nil {
+		return Deployed{}, err
+	}
+	latest := last(revisions)
+	if latest == nil || latest.Info.Status != common.StatusDeployed {
+		return Deployed{}, fmt.Errorf("Helm release %s/%s is not deployed any more", r.Namespace, r.Name)
+	}
+	deployed, err := op.deployed(latest)
+	if err != nil {
+		return deployed, err
+	}
+	return deployed, op.sweep(deployed, revisions[:len(revisions)-1])
 }
 
 func (d Deployed) contains(resource, namespace, name string) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -182,6 +183,42 @@ func TestWhatOnlyAFailedAttemptMadeIsSweptUp(t *testing.T) {
 	assert.Contains(t, m.configMaps(), "b")
 	m.deploy(m.request("a.yaml", configMap("a", "k", "three")))
 	assert.Equal(t, []string{"a"}, m.configMaps())
+}
+
+func TestWhatCouldNotBeSweptUpIsSweptUpLater(t *testing.T) {
+	m := onMember(t)
+	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+	_, err := m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", "two"), "b.yaml", configMap("b", "k", "two"),
+		"z.yaml", "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"))
+	require.Error(t, err)
+	careful := onMember(t, func(c *rest.Config) {
+		c.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(req *http.Request) (*http.Response, error) {
+				if req.Method == http.MethodDelete && strings.HasSuffix(req.URL.Path, "/configmaps/b") {
+					return nil, errCut
+				}
+				return next.RoundTrip(req)
+			})
+		})
+	})
+	r := m.request("a.yaml", configMap("a", "k", "three"))
+	_, err = careful.Deploy(t.Context(), r)
+	var leftover *LeftoverError
+	require.ErrorAs(t, err, &leftover)
+	_, err = careful.Sweep(t.Context(), r)
+	require.ErrorAs(t, err, &leftover, "still")
+	assert.Equal(t, []string{"a", "b"}, m.configMaps())
+	assert.Equal(t, "three", m.configMap("a").Data["k"])
+	swept, err := m.Sweep(t.Context(), r)
+	require.NoError(t, err)
+	assert.Equal(t, 3, swept.Version, "nothing is deployed for it")
+	assert.Equal(t, []string{"a"}, m.configMaps())
+}
+
+func TestNothingIsSweptUpBesideAReleaseThatIsNotThere(t *testing.T) {
+	m := onMember(t)
+	_, err := m.Sweep(t.Context(), m.request())
+	require.ErrorContains(t, err, "is not deployed any more")
 }
 
 func TestAtomicUndoesWhatFailed(t *testing.T) {

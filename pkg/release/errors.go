@@ -36,6 +36,17 @@ func (e *ConflictError) Error() string {
 		e.Namespace, e.Name, e.Owner)
 }
 
+// LeftoverError says that the release is what was asked for, but that something could not be removed that attempts before it had
+// made. Sweep removes it.
+type LeftoverError struct{ Err error }
+
+func (e *LeftoverError) Error() string {
+	return fmt.Sprintf("removing what earlier attempts left behind: %v", e.Err)
+}
+
+// Unwrap is why.
+func (e *LeftoverError) Unwrap() error { return e.Err }
+
 // messageMax bounds what of an error is shown on an object.
 const messageMax = 1024
 

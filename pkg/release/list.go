@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // Labels that Helm itself puts on the Secret of a revision.
@@ -91,7 +93,7 @@ func (c *Client) Revisions(selector labels.Selector) cache.ListerWatcher {
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.LabelSelector = text
-			return c.meta.Resource(secrets).Watch(ctx, o)
+			return transport.Watch(ctx, o, c.meta.Resource(secrets).Watch)
 		},
 	}
 }

@@ -2,6 +2,7 @@ package release
 
 import (
 	"context"
+	"fmt"
 	"path"
 
 	"helm.sh/helm/v4/pkg/chart/common"
@@ -68,6 +69,7 @@ func parseValues(data []byte, source string) (map[string]any, error) {
 	return values, nil
 }
 
+// referredValues fails without an InvalidError for what is not there: it may be about to come, from another Bundle say.
 func (c *Client) referredValues(ctx context.Context, namespace string, from fleet.ValuesFrom) (layers []map[string]any, err error) {
 	add := func(kind string, ref fleet.KeySelector, read func(namespace string) ([]byte, bool, error)) error {
 		place := orElse(ref.Namespace, namespace)
@@ -75,11 +77,11 @@ func (c *Client) referredValues(ctx context.Context, namespace string, from flee
 		source := kind + " " + place + "/" + ref.Name
 		switch {
 		case apierrors.IsNotFound(err):
-			return invalid("helm.valuesFrom names %s, which does not exist on this cluster", source)
+			return fmt.Errorf("helm.valuesFrom names %s, which does not exist on this cluster", source)
 		case err != nil:
 			return err
 		case !found:
-			return invalid("helm.valuesFrom names key %s of %s, which it does not have", orElse(ref.Key, valuesKey), source)
+			return fmt.Errorf("helm.valuesFrom names key %s of %s, which it does not have", orElse(ref.Key, valuesKey), source)
 		}
 		layer, err := parseValues(data, source)
 		layers = append(layers, layer)

@@ -20,6 +20,8 @@ type facts struct {
 	Paused bool
 	// Current says that the release on the cluster is what is to be deployed.
 	Current bool
+	// Unswept says that beside that release something is left of attempts that came to nothing.
+	Unswept bool
 	// WaitsFor is what has to be there first; "" when nothing is missing.
 	WaitsFor string
 	// Drifted says that the cluster differs from what was deployed, Correct that this is to be undone.
@@ -37,6 +39,8 @@ const (
 	deploy
 	// correct deploys the same again, to undo what others changed.
 	correct
+	// sweep removes what attempts that came to nothing have left beside the release.
+	sweep
 	// await does nothing until something else is there.
 	await
 	// hold leaves everything as it is, because it is paused or there is nothing to deploy yet.
@@ -62,6 +66,8 @@ func decide(f facts) action {
 		return await
 	case !f.Current && !f.Held:
 		return deploy
+	case f.Current && f.Unswept && !f.Held:
+		return sweep
 	case f.Current && f.Drifted && (f.Correct || isAgent(f.Name)) && !f.Held:
 		return correct
 	}
@@ -80,5 +86,5 @@ func isAgent(name string) bool {
 }
 
 func (a action) String() string {
-	return [...]string{"observe", "deploy", "correct", "await", "hold", "remove", "forget", "ignore"}[a]
+	return [...]string{"observe", "deploy", "correct", "sweep", "await", "hold", "remove", "forget", "ignore"}[a]
 }

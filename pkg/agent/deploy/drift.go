@@ -36,6 +36,9 @@ func (d drift) any() bool {
 	return false
 }
 
+// clean says that all was compared, and nothing differs.
+func (d drift) clean() bool { return d.verdicts != nil && d.err == "" && !d.any() }
+
 func identify(o release.Object) string {
 	return o.Resource.GroupResource().String() + " " + o.Desired.GetNamespace() + "/" + o.Desired.GetName()
 }
@@ -72,7 +75,7 @@ func told(ignored []fleet.ComparePatch) string {
 	return string(data)
 }
 
-// compare looks at all objects of a release that may have changed, and says whether that was news.
+// compare looks at all objects of a release that may have changed, and has what it found shown or undone.
 func (d *deployer) compare(ctx context.Context, key string) {
 	it := d.items.get(key)
 	it.mu.Lock()

@@ -27,10 +27,12 @@ func asksToLeave(bd *fleet.BundleDeployment) bool {
 func (d *deployer) leave(ctx context.Context) error {
 	d.Log.Info("The hub says farewell: removing everything that was deployed")
 	pauses := backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
+	noted := false // once: what comes after that, a new installation say, is no part of this farewell
 	for ctx.Err() == nil {
 		left := d.removeAll(ctx)
-		if left == nil {
+		if left == nil && !noted {
 			left = d.Leaving(ctx)
+			noted = left == nil
 		}
 		told := d.tell(ctx, left)
 		if verdict := d.Judge(told); verdict != nil {

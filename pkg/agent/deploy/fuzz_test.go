@@ -28,9 +28,9 @@ func FuzzNothingIsRemovedThatIsWantedOrAnAgent(f *testing.F) {
 			assert.False(t, in.Wanted || isAgent(in.Name))
 		case forget:
 			assert.True(t, !in.Wanted && isAgent(in.Name))
-		case deploy, correct:
+		case deploy, correct, sweep:
 			assert.True(t, in.Wanted && !in.Elsewhere && !in.Empty && !in.Paused && !in.Held)
-			assert.Equal(t, does == correct, in.Current)
+			assert.Equal(t, does != deploy, in.Current)
 		default:
 			assert.True(t, in.Wanted)
 		}

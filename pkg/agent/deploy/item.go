@@ -31,7 +31,7 @@ type item struct {
 	waitsFor string
 	// drift is what differs, by object.
 	drift drift
-	// syncGeneration is the forceSyncGeneration carried out last.
+	// written is the status that was reported last.
 	written written
 }
 

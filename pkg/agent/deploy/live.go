@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/muster-fleet/muster/pkg/release"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // live are the objects of releases as the cluster has them: one watch for each kind that a release has, of the objects that
@@ -76,7 +77,7 @@ func (l *live) listerWatcher(resource schema.GroupVersionResource) cache.ListerW
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.LabelSelector = ofHelm
-			return client.Watch(ctx, o)
+			return transport.Watch(ctx, o, client.Watch)
 		},
 	}
 }

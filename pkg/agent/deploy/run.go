@@ -18,6 +18,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // deployer is one run.
@@ -171,6 +172,18 @@ func (d *deployer) resync(ctx context.Context) {
 }
 
 func (d *deployer) watchBundles(ctx context.Context, running *sync.WaitGroup) (synced func() bool) {
+	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: d.bundleLists(),
+		ObjectType:    &fleet.BundleDeployment{},
+		Handler:       d.bundleHandler(),
+		Transform:     withoutManagedFields,
+	})
+	d.bundles = store
+	running.Go(func() { controller.RunWithContext(ctx) })
+	return controller.HasSynced
+}
+
+func (d *deployer) bundleHandler() cache.ResourceEventHandler {
 	tell := func(object any) {
 		if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
 			object = tombstone.Obj
@@ -182,17 +195,11 @@ func (d *deployer) watchBundles(ctx context.Context, running *sync.WaitGroup) (s
 			}
 		}
 	}
-	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: d.bundleLists(),
-		ObjectType:    &fleet.BundleDeployment{},
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc: func(o any) { d.dismissed(o); tell(o) }, UpdateFunc: func(_, o any) { d.dismissed(o); tell(o) }, DeleteFunc: tell,
-		},
-		Transform: withoutManagedFields,
-	})
-	d.bundles = store
-	running.Go(func() { controller.RunWithContext(ctx) })
-	return controller.HasSynced
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { d.dismissed(o); tell(o) },
+		UpdateFunc: func(before, o any) { d.turnedBack(before, o); d.dismissed(o); tell(o) },
+		DeleteFunc: tell,
+	}
 }
 
 // dismissed ends the run when the hub says farewell, without waiting for a worker: all of them may be busy for long.
@@ -200,6 +207,20 @@ func (d *deployer) dismissed(object any) {
 	if bd, ok := object.(*fleet.BundleDeployment); ok && registration.LabelValue(bd.Name) == d.own && asksToLeave(bd) {
 		d.end(errGoodbye)
 	}
+}
+
+// turnedBack forgets what was written to a hub that has been restored from a backup since: it counts as newer than all the hub
+// has, and the status from the backup would stay for as long as nothing new is to be said.
+func (d *deployer) turnedBack(before, after any) {
+	older, isOlder := before.(*fleet.BundleDeployment)
+	newer, isNewer := after.(*fleet.BundleDeployment)
+	if !isOlder || !isNewer || number(newer.ResourceVersion) >= number(older.ResourceVersion) {
+		return
+	}
+	it := d.items.get(registration.LabelValue(newer.Name))
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	it.written = written{}
 }
 
 var errNoList = errors.New("something answered that is no Kubernetes API server")
@@ -220,7 +241,10 @@ func (d *deployer) bundleLists() cache.ListerWatcher {
 			return d.listBundles(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			events, err := d.Watching.FleetV1alpha1().BundleDeployments(d.Namespace).Watch(ctx, o)
+			events, err := transport.Watch(ctx, o, d.Watching.FleetV1alpha1().BundleDeployments(d.Namespace).Watch)
+			if transport.Unanswered(err) {
+				d.Log.Warnf("Nothing is heard of what the hub wants deployed: %s", release.Explain(err))
+			}
 			return events, d.heard(err)
 		},
 	}

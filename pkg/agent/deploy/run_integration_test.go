@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -259,6 +260,51 @@ func TestDriftIsShownAndCorrectedWhenAsked(t *testing.T) {
 	s.state("app", fleet.Ready)
 }
 
+func TestACorrectionThatFailedIsForgottenWhenSomebodyUndoesTheDrift(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.CorrectDrift = &fleet.CorrectDrift{Enabled: true} })
+	s.state("app", fleet.Ready)
+	s.hubWire.inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+		if strings.Contains(req.URL.Path, "/contents/") {
+			return nil, errors.New("no contents today")
+		}
+		return send()
+	})
+	change := func(value string) {
+		_, err := s.Kubernetes.CoreV1().ConfigMaps(s.target).Patch(t.Context(), "a", types.MergePatchType,
+			[]byte(`{"data":{"k":"`+value+`"}}`), metav1.PatchOptions{FieldManager: "person"})
+		require.NoError(t, err)
+	}
+	change("theirs")
+	s.condition("app", fleet.ConditionMonitored, "False CorrectionFailed: ")
+	change("one")
+	s.condition("app", fleet.ConditionMonitored, "True")
+	s.state("app", fleet.Ready)
+}
+
+func TestWhatAFailedAttemptLeftBehindIsRemovedOnceItCanBe(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	s.put("app", configMap("a", "one"))
+	s.state("app", fleet.Ready)
+	s.put("app", configMap("a", "two")+configMap("b", "two")+"apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n")
+	s.state("app", fleet.ErrApplied)
+	s.member.inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+		if req.Method == http.MethodDelete && strings.HasSuffix(req.URL.Path, "/configmaps/b") {
+			return nil, errors.New("not today")
+		}
+		return send()
+	})
+	s.put("app", configMap("a", "three"))
+	s.condition("app", fleet.ConditionMonitored, "False CorrectionFailed: removing what earlier attempts left behind: ")
+	deployed := s.get("app").Status.Release
+	s.member.inject(nil)
+	s.gone("b")
+	s.condition("app", fleet.ConditionMonitored, "True")
+	assert.Equal(t, deployed, s.get("app").Status.Release, "nothing is deployed again for it")
+}
+
 func TestTheAgentsOwnObjectsAreAlwaysCorrected(t *testing.T) {
 	s := onStage(t)
 	s.run()
@@ -382,6 +428,31 @@ func TestAFarewellThatCannotBeFinishedSaysWhy(t *testing.T) {
 	require.ErrorIs(t, ended(), deploy.ErrFarewell)
 }
 
+func TestAFarewellIsNotedOnceHoweverOftenTheHubIsTold(t *testing.T) {
+	s := onStage(t)
+	s.put(s.ownBundle(), configMap("agent", "one"), func(bd *fleet.BundleDeployment) {
+		bd.Annotations = map[string]string{fleet.FarewellAnnotation: "true"}
+	})
+	var noted, failed atomic.Int32
+	s.hubWire.inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+		if req.Method == http.MethodPatch && failed.Add(1) < 4 {
+			return nil, errors.New("away")
+		}
+		return send()
+	})
+	ended := s.ends(func(c *deploy.Config) {
+		c.Leaving = func(context.Context) error {
+			if noted.Add(1) == 1 {
+				return errors.New("not yet")
+			}
+			return nil
+		}
+	})
+	require.ErrorIs(t, ended(), deploy.ErrFarewell)
+	assert.EqualValues(t, 2, noted.Load(), "until it has worked")
+	assert.EqualValues(t, 4, failed.Load())
+}
+
 func TestFarewellWaitsForNoWorker(t *testing.T) {
 	s := onStage(t)
 	s.put(s.ownBundle(), configMap("agent", "one"))
@@ -403,6 +474,28 @@ func TestFarewellWaitsForNoWorker(t *testing.T) {
 	s.condition(s.ownBundle(), fleet.ConditionFarewell, "True Farewell")
 	require.ErrorIs(t, ended(), deploy.ErrFarewell)
 	assert.Empty(t, s.releases())
+}
+
+func TestNoWatchLastsLongerThanItsTime(t *testing.T) {
+	s := onStage(t)
+	var limited, unlimited atomic.Int32
+	count := func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+		if strings.Contains(req.URL.RawQuery, "watch=") {
+			if _, has := req.Context().Deadline(); has {
+				limited.Add(1)
+			} else {
+				unlimited.Add(1)
+			}
+		}
+		return send()
+	}
+	s.hubWire.inject(count)
+	s.member.inject(count)
+	s.run()
+	s.put("app", configMap("a", "one"))
+	s.state("app", fleet.Ready)
+	assert.GreaterOrEqual(t, limited.Load(), int32(3), "of BundleDeployments, of releases, of what is deployed")
+	assert.Zero(t, unlimited.Load())
 }
 
 func TestACertainRefusalEndsTheRun(t *testing.T) {

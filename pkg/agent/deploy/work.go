@@ -17,16 +17,14 @@ func (d *deployer) handle(ctx context.Context, key string) {
 	bd := d.bundle(key)
 	it := d.items.get(key)
 	f := d.facts(key, bd, it)
-	switch decide(f) {
+	switch does := decide(f); does {
 	case remove, forget:
 		d.clear(ctx, key, it)
 		return
 	case ignore:
 		return
-	case deploy:
-		d.deploy(ctx, key, bd, it, false)
-	case correct:
-		d.deploy(ctx, key, bd, it, true)
+	case deploy, correct, sweep:
+		d.deploy(ctx, key, bd, it, does)
 	case observe, await, hold:
 	}
 	if ctx.Err() == nil && d.look(ctx, key, bd, it) {
@@ -44,6 +42,7 @@ func (d *deployer) facts(key string, bd *fleet.BundleDeployment, it *item) facts
 	f.Elsewhere = isAgent(key) && spec.Options.DefaultNamespace != "" && spec.Options.DefaultNamespace != d.AgentNamespace
 	f.Paused = spec.Paused || spec.OffSchedule
 	_, f.Current = d.current(key, bd, it)
+	f.Unswept = f.Current && it.review(spec.DeploymentID)
 	f.Correct = correcting(spec)
 	if !f.Current {
 		f.WaitsFor = unmet(bd, d.allBundles())
@@ -69,6 +68,19 @@ func (it *item) held(deploymentID string, current bool, now time.Time) bool {
 	return now.Before(it.until) && (current || it.failed == deploymentID)
 }
 
+// review is about a release that is what is wanted. A failure is over when nothing differs, because somebody undid what could not
+// be undone, unless it is that something was left behind.
+func (it *item) review(deploymentID string) (unswept bool) {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	var leftover *release.LeftoverError
+	unswept = it.failed == deploymentID && errors.As(it.failure, &leftover)
+	if !unswept && it.drift.clean() {
+		it.failed, it.failure = "", nil
+	}
+	return unswept
+}
+
 // current is the release, when it is what the BundleDeployment asks for. The watch may still show as pending what this run
 // has finished.
 func (d *deployer) current(key string, bd *fleet.BundleDeployment, it *item) (release.Found, bool) {
@@ -85,24 +97,31 @@ func (d *deployer) current(key string, bd *fleet.BundleDeployment, it *item) (re
 	return release.Found{}, false
 }
 
-// deploy installs, upgrades, or undoes drift.
-func (d *deployer) deploy(ctx context.Context, key string, bd *fleet.BundleDeployment, it *item, correcting bool) {
+// deploy installs, upgrades, undoes drift, or sweeps up.
+func (d *deployer) deploy(ctx context.Context, key string, bd *fleet.BundleDeployment, it *item, does action) {
 	lasting, cancel := lingering(ctx, d.Clock, d.Timing.Grace)
 	defer cancel()
-	request, err := d.request(lasting, key, bd, correcting)
+	request, err := d.request(lasting, key, bd, does == correct)
 	if err == nil {
 		bounded, cancel := context.WithTimeout(lasting, d.Timing.Operation+request.Bound())
 		defer cancel()
 		d.items.settle(place{request.Namespace, request.Name}, key)
 		var made release.Deployed
-		if made, err = d.releases.Deploy(bounded, request); err == nil {
-			d.succeeded(key, it, made, correcting)
+		if made, err = d.carryOut(bounded, request, does); err == nil {
+			d.succeeded(key, it, made, does == correct)
 			return
 		}
 	}
 	if ctx.Err() == nil {
 		d.failed(key, bd, it, err)
 	}
+}
+
+func (d *deployer) carryOut(ctx context.Context, r release.Request, does action) (release.Deployed, error) {
+	if does == sweep {
+		return d.releases.Sweep(ctx, r)
+	}
+	return d.releases.Deploy(ctx, r)
 }
 
 func (d *deployer) succeeded(key string, it *item, made release.Deployed, correcting bool) {
@@ -248,6 +267,10 @@ func occupies(d release.Deployed, namespace string) bool {
 // patience is how long a status waits for a kind to be known: one whose objects may not be listed never is.
 const patience = 10 * time.Second
 
+// longestLook is how long it takes at most until a kind that took its time is noticed. The pauses grow with what was waited: a kind
+// that is never known would be asked for some times a second, for each BundleDeployment that has one.
+const longestLook = 30 * time.Second
+
 // known says whether everything about the objects is known; if not, it comes again.
 func (d *deployer) known(key string, it *item, deployed *release.Deployed) bool {
 	synced := d.live.watch(deployed.Objects)
@@ -261,8 +284,9 @@ func (d *deployer) known(key string, it *item, deployed *release.Deployed) bool 
 		it.unwatched = d.Clock.Now()
 	}
 	if !synced {
-		d.queue.AddAfter(key, d.Timing.Settle)
-		return d.since(it.unwatched) > patience
+		waited := d.since(it.unwatched)
+		d.queue.AddAfter(key, min(max(d.Timing.Settle, waited-patience), longestLook))
+		return waited > patience
 	}
 	// Right after a deployment nothing was compared yet; the status waits for it, and is written once.
 	return it.drift.verdicts != nil || it.drift.err != "" || len(deployed.Objects) == 0
@@ -284,10 +308,13 @@ func (d *deployer) show(ctx context.Context, key string, bd *fleet.BundleDeploym
 		d.again(ctx, key, it, err)
 		return
 	}
+	it.mu.Lock()
+	defer it.mu.Unlock()
 	if wrote.version != "" {
-		it.mu.Lock()
 		it.written = wrote
-		it.mu.Unlock()
+	}
+	if it.failure == nil {
+		it.pauses = nil // the next trouble is another one, and begins with short pauses
 	}
 }
 

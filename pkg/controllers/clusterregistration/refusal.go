@@ -16,7 +16,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// isFinal says whether an agent does well to stop asking: only a person can change anything.
+// isFinal says whether an agent does well to ask rarely: only a person can change anything.
 func isFinal(reason string) bool {
 	switch reason {
 	case fleet.ReasonDenied, fleet.ReasonClientIDInUse, fleet.ReasonTokenUsedUp, fleet.ReasonClientIDNotAllowed,

@@ -17,8 +17,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// credentialLifetime is how long a credential Secret stays on the hub. The agent fetches it within half an hour or starts
-// over; after that it only waits to be stolen.
+// credentialLifetime is how long a credential Secret stays on the hub. An agent that waits looks for it every half minute, and one
+// that could not for half an hour makes another request; after that it only waits to be stolen.
 const credentialLifetime = 40 * time.Minute
 
 // farewellLook is how often it is looked whether an agent has left that had to keep what its deleted request was given.

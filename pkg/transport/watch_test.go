@@ -1,0 +1,67 @@
+package transport
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
+)
+
+var fiveMinutes = metav1.ListOptions{TimeoutSeconds: ptr.To[int64](300)}
+
+func TestAWatchThatNobodyAnswersEndsAMinuteAfterItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		_, err := Watch(t.Context(), fiveMinutes, func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		assert.True(t, Unanswered(err))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.EqualError(t, err, "no watch has begun within 6m0s: context deadline exceeded")
+		assert.Equal(t, 6*time.Minute, time.Since(begun))
+	})
+}
+
+func TestAWatchThatNobodyEndsIsCutOffAndOneThatIsStoppedFreesWhatItHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := func(ended *context.Context) func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+			return func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
+				*ended = ctx
+				return watch.NewFake(), nil
+			}
+		}
+		var stopped, silent context.Context
+		events, err := Watch(t.Context(), fiveMinutes, begin(&stopped))
+		require.NoError(t, err)
+		events.Stop()
+		require.ErrorIs(t, stopped.Err(), context.Canceled)
+
+		events, err = Watch(t.Context(), fiveMinutes, begin(&silent))
+		require.NoError(t, err)
+		defer events.Stop()
+		begun := time.Now()
+		<-silent.Done()
+		assert.Equal(t, 6*time.Minute, time.Since(begun))
+	})
+}
+
+func TestAWatchWithoutATimeAndOneThatIsRefusedAreLeftAsTheyAre(t *testing.T) {
+	_, err := Watch(t.Context(), metav1.ListOptions{}, func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
+		_, limited := ctx.Deadline()
+		assert.False(t, limited)
+		return nil, assert.AnError
+	})
+	require.ErrorIs(t, err, assert.AnError)
+	_, err = Watch(t.Context(), fiveMinutes, func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+		return nil, assert.AnError
+	})
+	require.ErrorIs(t, err, assert.AnError)
+	assert.False(t, Unanswered(err))
+}
