@@ -1,6 +1,8 @@
 package controllers
 
 import (
+	"fmt"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -9,24 +11,21 @@ import (
 	"github.com/muster-fleet/muster/pkg/shard"
 )
 
-// startCensus has Clusters and registrations counted at each scrape.
-func (h *hub) startCensus() {
-	if h.options.Metrics == nil {
-		return
-	}
+// startMetrics has Clusters and registrations counted at each scrape, beside what the controllers count themselves.
+func (h *hub) startMetrics() error {
 	clusters, requests := h.Fleet.Cluster().Cache(), h.Fleet.ClusterRegistration().Cache()
-	h.census = metrics.Census{
+	h.series.MustRegister(metrics.Census{
 		Clusters:      ownOf(h.Shards, clusters.List, shard.OfCluster),
 		Registrations: ownOf(h.Shards, requests.List, shard.OfRequest),
+	})
+	if h.options.Metrics == nil {
+		return nil
 	}
-	h.options.Metrics.MustRegister(h.census)
-}
-
-// endCensus: the caches of a hub that has ended stand still, and the program it was embedded in may go on serving metrics.
-func (h *hub) endCensus() {
-	if h.census != nil {
-		h.options.Metrics.Unregister(h.census)
+	if err := h.options.Metrics.Register(h.series); err != nil {
+		return fmt.Errorf("registering the metrics of the hub, which two hubs cannot do in one place: %w", err)
 	}
+	h.endMetrics = func() { h.options.Metrics.Unregister(h.series) }
+	return nil
 }
 
 // ownOf lists what is in the cache and this hub's to work on, so that hubs that share the work count everything once together.

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rancher/lasso/pkg/controller"
 	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/require"
@@ -181,6 +182,26 @@ func TestAFactoryServesOneHub(t *testing.T) {
 	err := controllers.Run(t.Context(), controllers.Options{RESTConfig: hub.RESTConfig(), SharedControllerFactory: first.factory})
 	require.ErrorContains(t, err, "SharedControllerFactory")
 	require.ErrorContains(t, err, "make a new one")
+}
+
+func TestAProgramServesTheMetricsOfAHubForAsLongAsItRuns(t *testing.T) {
+	hub, registry := testenv.SharedCluster(t, "embedding"), prometheus.NewRegistry()
+	measured := func(o *controllers.Options) { o.Metrics = registry }
+	series := func() int {
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		return len(families)
+	}
+	// Two in a row, as in a program that loses its Lease and gets it again.
+	for range 2 {
+		running := hub.Hub(t, measured)
+		require.NotZero(t, series())
+		err := controllers.Run(t.Context(), controllers.Options{RESTConfig: hub.RESTConfig(), Metrics: registry, DisableBootstrap: true})
+		require.ErrorContains(t, err, "two hubs cannot")
+		require.NotZero(t, series(), "the metrics of the hub that runs went with the one that could not start")
+		running.Stop(t)
+		require.Zero(t, series())
+	}
 }
 
 func TestAHubThatCannotStartSaysWhyAndLeavesNothingBehind(t *testing.T) {

@@ -95,7 +95,9 @@ type hub struct {
 	admission *admission.Monitor
 	transport http.RoundTripper
 	words     *words
-	census    prometheus.Collector
+	series    *prometheus.Registry // the hub's metrics, all together
+	// endMetrics is for a program that goes on serving metrics when the hub has ended, and may run it anew.
+	endMetrics func()
 }
 
 func newHub(ctx context.Context, o Options) (*hub, error) {
@@ -106,7 +108,8 @@ func newHub(ctx context.Context, o Options) (*hub, error) {
 	if err != nil {
 		return nil, fmt.Errorf("preparing the hub's caches: %w", err)
 	}
-	h := &hub{options: o, audible: audible, factories: []controller.SharedControllerFactory{own}, words: newWords(o.Clock)}
+	h := &hub{options: o, audible: audible, factories: []controller.SharedControllerFactory{own}, words: newWords(o.Clock),
+		series: prometheus.NewRegistry(), endMetrics: func() {}}
 	fleetFactory := own
 	if o.SharedControllerFactory != nil {
 		fleetFactory = o.SharedControllerFactory
@@ -121,7 +124,7 @@ func newHub(ctx context.Context, o Options) (*hub, error) {
 	if h.admission, err = newAdmission(cfg, o); err != nil {
 		return nil, err
 	}
-	h.Admission = h.admission
+	h.Admission, h.Metrics = h.admission, metrics.New(h.series)
 	h.Passes = guard.NewPasses(ctx)
 	h.events = record.NewBroadcaster(record.WithContext(ctx))
 	h.Events = h.events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "fleetcontroller"})
@@ -164,7 +167,6 @@ func newContext(cfg *rest.Config, o Options, own, fleetFactory controller.Shared
 		DisableBundles:   o.DisableBundles,
 		FarewellGrace:    o.FarewellGrace,
 		ContentGrace:     o.ContentGrace,
-		Metrics:          metrics.New(o.Metrics),
 		Shards:           o.Shards,
 	}, nil
 }
@@ -219,7 +221,9 @@ func (h *hub) register(ctx context.Context) error {
 		next = bootstrap.New(h.Context)
 	}
 	watcher.Register(ctx, next)
-	h.startCensus()
+	if err := h.startMetrics(); err != nil {
+		return err
+	}
 	h.Shards.OnCatchUp(newBarrier(h.Context).await)
 	h.words.slim(
 		h.Core.Namespace().Informer(), h.Core.Secret().Informer(), h.Core.ServiceAccount().Informer(), h.Core.ConfigMap().Informer(),
@@ -294,7 +298,7 @@ func (h *hub) awaitAdmission(ctx context.Context) {
 
 // close waits for what ends with the context.
 func (h *hub) close() {
-	h.endCensus()
+	h.endMetrics()
 	h.Passes.Wait() // first: they begin the work that the others wait for
 	if h.imports != nil {
 		h.imports.Wait()

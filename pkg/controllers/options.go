@@ -44,7 +44,7 @@ type Options struct {
 	FarewellGrace time.Duration
 	// ContentGrace is how long a Content is kept that no BundleDeployment names; 0 means 40 seconds.
 	ContentGrace time.Duration
-	// Metrics, if given, gets the hub's metrics; two hubs cannot share one.
+	// Metrics, if given, has the hub's metrics for as long as it runs; two hubs cannot share one at a time.
 	Metrics prometheus.Registerer
 	// Agent is how agents are run that the hub installs. An empty image means the agent of this release.
 	Agent app.AgentSettings
