@@ -41,14 +41,7 @@ func TestTwoClusters(t *testing.T) {
 }
 
 func newPair(t *testing.T) *pair {
-	provider, err := New(options(t))
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		if dir := os.Getenv("MUSTER_E2E_OUTPUT"); t.Failed() && dir != "" {
-			require.NoError(t, provider.Collect(context.Background(), filepath.Join(dir, t.Name())))
-		}
-		require.NoError(t, provider.Close())
-	})
+	provider := open(t, options(t))
 	p := &pair{provider: provider}
 	var both errgroup.Group
 	for name, into := range map[string]*clusters.Cluster{"hub": &p.hub, "member": &p.member} {
@@ -63,6 +56,7 @@ func newPair(t *testing.T) *pair {
 	require.NoError(t, p.member.Load(t.Context(), archive))
 	p.hubClient, p.onMember = clientOf(t, p.hub), clientOf(t, p.member)
 	p.hubToken = reader(t, p.hubClient, "reader")
+	var err error
 	p.hubCA, err = os.ReadFile(p.hub.(*cluster).node.path(fileCA))
 	require.NoError(t, err)
 	return p
