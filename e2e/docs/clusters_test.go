@@ -68,6 +68,7 @@ func made(t *testing.T, dir string) *environment {
 	}
 	provider, err := newProvider(filepath.Join(dir, "clusters"))
 	require.NoError(t, err)
+	guard.Add(provider)
 	t.Cleanup(func() { require.NoError(t, provider.Close()) })
 
 	e := &environment{kubeconfig: filepath.Join(dir, "kubeconfig"), tag: os.Getenv("MUSTER_E2E_TAG"), provider: provider}

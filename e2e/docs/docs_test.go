@@ -12,11 +12,17 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/muster-fleet/muster/e2e/clusters"
 	"github.com/muster-fleet/muster/internal/binaries"
 	"github.com/muster-fleet/muster/internal/inventory"
 )
 
 const root = "../.."
+
+// guard has the clusters removed also when the test is interrupted.
+var guard clusters.Guard
+
+func TestMain(m *testing.M) { os.Exit(guard.Run(m)) }
 
 // Environment, beside that of scripts/e2e:
 //

@@ -44,6 +44,7 @@ func open(t *testing.T, o Options) clusters.Provider {
 	t.Helper()
 	provider, err := New(o)
 	require.NoError(t, err)
+	guard.Add(provider)
 	t.Cleanup(func() {
 		if dir := os.Getenv("MUSTER_E2E_OUTPUT"); t.Failed() && dir != "" {
 			assert.NoError(t, provider.Collect(context.Background(), filepath.Join(dir, t.Name())))

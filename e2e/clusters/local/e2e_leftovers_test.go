@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/muster-fleet/muster/e2e/clusters"
 	"github.com/muster-fleet/muster/e2e/clusters/command"
 )
 
@@ -25,8 +26,11 @@ func TestMain(m *testing.M) {
 		own(dir)
 		return
 	}
-	os.Exit(m.Run())
+	os.Exit(guard.Run(m))
 }
+
+// guard has the clusters removed also when the tests are interrupted.
+var guard clusters.Guard
 
 // environmentOwner makes this test binary a process that has a cluster, says so, and waits to be killed.
 const environmentOwner = "MUSTER_E2E_TEST_OWNER"
