@@ -46,14 +46,26 @@ func (e *enrolled) mark() string { return e.namespace + "-" + e.name + "-" }
 // enrol has the hub install an agent on the member: a kubeconfig Secret and a Cluster.
 func (s *scene) enrol(name string, change ...func(*fleet.Cluster)) *enrolled {
 	s.Helper()
-	e := &enrolled{s: s, on: s.member, namespace: s.id, name: name, agentNamespace: s.named(name + "-agent"), how: imported}
+	s.giveKubeconfig(name)
+	return s.announce(name, change...)
+}
+
+// giveKubeconfig makes the kubeconfig Secret for the Cluster of that name.
+func (s *scene) giveKubeconfig(name string) {
+	s.Helper()
 	kubeconfig, err := s.member.kubeconfig()
 	s.fail(err)
-	_, err = s.hub.kube.CoreV1().Secrets(e.namespace).Create(s.Context(), &corev1.Secret{
+	_, err = s.hub.kube.CoreV1().Secrets(s.id).Create(s.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: name + "-kubeconfig"},
 		Data:       map[string][]byte{registration.KubeconfigValue: kubeconfig},
 	}, metav1.CreateOptions{})
 	s.fail(err)
+}
+
+// announce makes the Cluster, which names a kubeconfig Secret.
+func (s *scene) announce(name string, change ...func(*fleet.Cluster)) *enrolled {
+	s.Helper()
+	e := &enrolled{s: s, on: s.member, namespace: s.id, name: name, agentNamespace: s.named(name + "-agent"), how: imported}
 	object := &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: name},
 		Spec:       fleet.ClusterSpec{KubeConfigSecret: name + "-kubeconfig", AgentNamespace: e.agentNamespace},
@@ -62,7 +74,7 @@ func (s *scene) enrol(name string, change ...func(*fleet.Cluster)) *enrolled {
 		f(object)
 	}
 	s.enrolled = append(s.enrolled, e)
-	_, err = s.hub.fleet.Clusters(e.namespace).Create(s.Context(), object, metav1.CreateOptions{})
+	_, err := s.hub.fleet.Clusters(e.namespace).Create(s.Context(), object, metav1.CreateOptions{})
 	s.fail(err)
 	return e
 }

@@ -5,13 +5,18 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
 )
 
 // wait keeps the clusters for somebody who wants to look around, until they interrupt it.
-func (s *suites) wait(stop context.Context) {
+func (s *suites) wait() {
 	if !s.options.keep {
 		return
 	}
+	stop, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
 	s.setAtEnd()
 	fmt.Printf("\ne2e: the clusters stay until you press Ctrl-C:\n")
 	for _, pair := range s.started() {

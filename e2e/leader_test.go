@@ -7,9 +7,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -25,16 +28,29 @@ func TestOneOfTwoHubsIsLost(t *testing.T) {
 		s.configure("--set", "controller.replicas=2")
 		s.hubsReady(2)
 	})
-	var leader string
-	s.step("one of them leads", func() { leader = s.leader("") })
+	var leader corev1.Pod
+	s.step("one of them leads", func() { leader, _ = s.leader("") })
 	var late *enrolled
-	s.step("it is killed in the middle of a registration", func() {
+	uncordon := s.cordon(s.member)
+	s.step("a registration is half done", func() {
 		late = s.enrol("late")
-		late.at(granted())
-		s.deletePod(s.hub, systemNamespace, leader, atOnce())
+		late.at(installed())
 	})
-	s.step("the other one takes over", func() { s.leader(leader) })
-	s.step("the registration comes to its end", func() { late.registered() })
+	var lost *coordinationv1.Lease
+	s.step("the one that leads is killed, and stands in its Lease", func() {
+		s.killPod(s.hub, leader)
+		lost = s.lease()
+		s.deletePod(s.hub, leader, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}) // or it would be started again
+		s.held(leader, lost)
+	})
+	s.step("another one takes over when the Lease has run out", func() {
+		_, taken := s.leader(leader.Name)
+		s.ranOut(lost, taken)
+	})
+	s.step("the registration comes to its end", func() {
+		s.fail(uncordon(s.Context()))
+		late.registered()
+	})
 	s.step("a new one begins", func() { s.enrol("later").registered() })
 	s.step("nobody was taken for disconnected", func() {
 		m.condition(fleet.ConditionConnected, "True")
@@ -42,26 +58,49 @@ func TestOneOfTwoHubsIsLost(t *testing.T) {
 	})
 }
 
-// leader waits until a pod other than the given one holds the hub's Lease, and returns its name.
-func (s *scene) leader(other string) (pod string) {
+// leader waits until a pod other than the given one holds the hub's Lease, and returns both.
+func (s *scene) leader(other string) (pod corev1.Pod, lease *coordinationv1.Lease) {
 	s.Helper()
 	s.until("one of the hubs to lead", func(ctx context.Context) (bool, string) {
-		lease, err := s.hub.kube.CoordinationV1().Leases(systemNamespace).Get(ctx, hubLease, metav1.GetOptions{})
+		latest, err := s.hub.kube.CoordinationV1().Leases(systemNamespace).Get(ctx, hubLease, metav1.GetOptions{})
 		if err != nil {
 			return false, err.Error()
 		}
-		if lease.Spec.HolderIdentity == nil {
-			return false, "nobody leads"
-		}
+		holder := ptr.Deref(latest.Spec.HolderIdentity, "")
 		pods, err := s.hub.pods(ctx, systemNamespace, hubPods)
-		i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return strings.HasPrefix(*lease.Spec.HolderIdentity, p.Name) })
+		i := slices.IndexFunc(pods, func(p corev1.Pod) bool { return strings.HasPrefix(holder, p.Name) })
 		if err != nil || i < 0 {
-			return seen(err, false, *lease.Spec.HolderIdentity+" leads, which is no pod any more")
+			return seen(err, false, "the holder is no pod that is there: "+holder)
 		}
-		pod = pods[i].Name
-		return pod != other, pod + " leads"
+		pod, lease = pods[i], latest
+		return pod.Name != other, pod.Name + " leads"
 	})
-	return pod
+	return pod, lease
+}
+
+func (s *scene) lease() *coordinationv1.Lease {
+	s.Helper()
+	lease, err := s.hub.kube.CoordinationV1().Leases(systemNamespace).Get(s.Context(), hubLease, metav1.GetOptions{})
+	s.fail(err)
+	return lease
+}
+
+// held fails a hub that gave its Lease back: it was stopped in order, which is another scene.
+func (s *scene) held(by corev1.Pod, lease *coordinationv1.Lease) {
+	s.Helper()
+	if holder := ptr.Deref(lease.Spec.HolderIdentity, ""); !strings.HasPrefix(holder, by.Name) {
+		s.Fatalf("%s was killed, and the holder of the Lease is %q", by.Name, holder)
+	}
+}
+
+// ranOut fails when the Lease was taken before its last holder's time was over.
+func (s *scene) ranOut(lost, taken *coordinationv1.Lease) {
+	s.Helper()
+	waited := taken.Spec.AcquireTime.Sub(lost.Spec.RenewTime.Time)
+	s.Logf("it was taken %s after the last renewal", waited)
+	if term := time.Duration(*lost.Spec.LeaseDurationSeconds) * time.Second; waited < term {
+		s.Errorf("the Lease lasts %s", term)
+	}
 }
 
 // noEvent looks that no event of that reason was written about the Cluster.

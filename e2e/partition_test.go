@@ -47,17 +47,18 @@ func TestHubAndMemberCannotReachEachOther(t *testing.T) {
 // waiting is a cluster whose agent has asked while no hub was there to answer.
 func (s *scene) waiting() (e *enrolled) {
 	s.Helper()
-	id := s.named("waiting")
-	var values string
-	s.step("the hub is stopped", func() {
-		values = s.token("tok", time.Hour)
-		s.configure("--set", "controller.replicas=0")
-		s.hubsReady(0)
-	})
-	s.step("an agent asks and gets no answer", func() {
-		e = s.installAgent(registration.ClusterName(id), id, values, "--create-namespace")
-		e.at(asked())
-	})
+	values := s.token("tok", time.Hour)
+	s.step("the hub is stopped", s.stopHub)
+	s.step("an agent asks and gets no answer", func() { e = s.asks("waiting", values) })
+	return e
+}
+
+// asks is a cluster whose agent has asked, by a token.
+func (s *scene) asks(name, values string) *enrolled {
+	s.Helper()
+	id := s.named(name)
+	e := s.installAgent(registration.ClusterName(id), id, values, "--create-namespace")
+	e.at(asked())
 	return e
 }
 

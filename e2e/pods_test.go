@@ -6,11 +6,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 )
 
 const (
@@ -29,36 +29,38 @@ func (c *cluster) pods(ctx context.Context, namespace, selector string) ([]corev
 // restartPods has pods replaced as in a rollout: they are told to stop and can give up their Lease.
 func (s *scene) restartPods(c *cluster, namespace, selector string) {
 	s.Helper()
-	s.deletePods(c, namespace, selector, metav1.DeleteOptions{})
+	for _, pod := range s.somePods(c, namespace, selector) {
+		s.deletePod(c, pod, metav1.DeleteOptions{})
+	}
 }
 
-// killPods ends pods as a force deletion does: their names are free at once, and they have two seconds before the signal
-// that cannot be caught. A Lease that nobody gives up is what a power cut leaves.
-func (s *scene) killPods(c *cluster, namespace, selector string) {
-	s.Helper()
-	s.deletePods(c, namespace, selector, atOnce())
-}
-
-func atOnce() metav1.DeleteOptions { return metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)} }
-
-func (s *scene) deletePods(c *cluster, namespace, selector string, options metav1.DeleteOptions) {
+func (s *scene) somePods(c *cluster, namespace, selector string) []corev1.Pod {
 	s.Helper()
 	pods, err := c.pods(s.Context(), namespace, selector)
 	s.fail(err)
 	if len(pods) == 0 {
 		s.Fatalf("there is no pod %s in namespace %s of %s", selector, namespace, c.Name())
 	}
-	for _, pod := range pods {
-		s.deletePod(c, namespace, pod.Name, options)
-	}
+	return pods
 }
 
-func (s *scene) deletePod(c *cluster, namespace, name string, options metav1.DeleteOptions) {
+func (s *scene) deletePod(c *cluster, pod corev1.Pod, options metav1.DeleteOptions) {
 	s.Helper()
-	err := c.kube.CoreV1().Pods(namespace).Delete(s.Context(), name, options)
+	err := c.kube.CoreV1().Pods(pod.Namespace).Delete(s.Context(), pod.Name, options)
 	if !apierrors.IsNotFound(err) {
 		s.fail(err)
 	}
+}
+
+// killPod ends the process of a pod by the signal that cannot be caught, and its Lease stays as a power cut leaves it. A force
+// deletion would not do: it sends the other signal first, and the process tidies up. The kubelet starts the container again.
+func (s *scene) killPod(c *cluster, pod corev1.Pod) {
+	s.Helper()
+	if len(pod.Status.ContainerStatuses) != 1 {
+		s.Fatalf("pod %s has %d containers, not one", pod.Name, len(pod.Status.ContainerStatuses))
+	}
+	_, id, _ := strings.Cut(pod.Status.ContainerStatuses[0].ContainerID, "//")
+	s.fail(c.Kill(s.Context(), id))
 }
 
 // hubsReady waits until exactly so many pods of the hub are there, all of them ready.

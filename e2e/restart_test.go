@@ -3,117 +3,148 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"testing"
+	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// moment is a point of a registration at which hub or agent is restarted or killed.
-type moment struct {
-	name    string
-	reached func(ctx context.Context, e *enrolled) (bool, error)
-}
-
-func hasNamespace() moment {
-	return moment{"when the Cluster has its namespace", func(ctx context.Context, e *enrolled) (bool, error) {
-		c, err := e.get(ctx)
-		return err == nil && c.Status.Namespace != "", err
-	}}
-}
-
-func hasToken() moment {
-	return moment{"when the token is ready", func(ctx context.Context, e *enrolled) (bool, error) {
-		token, err := e.s.hub.fleet.ClusterRegistrationTokens(e.namespace).Get(ctx, registration.ImportTokenName(e.name), metav1.GetOptions{})
-		return err == nil && token.Status.SecretName != "", err
-	}}
-}
-
-func installed() moment {
-	return moment{"when the agent is installed", func(ctx context.Context, e *enrolled) (bool, error) {
-		pods, err := e.on.pods(ctx, e.agentNamespace, agentPods)
-		return len(pods) > 0, err
-	}}
-}
-
-func asked() moment {
-	return moment{"when the agent has asked", func(ctx context.Context, e *enrolled) (bool, error) {
-		requests, err := e.requests(ctx)
-		return len(requests) > 0, err
-	}}
-}
-
-func granted() moment {
-	return moment{"when the request is granted", func(ctx context.Context, e *enrolled) (bool, error) {
-		requests, err := e.requests(ctx)
-		return len(requests) > 0 && requests[0].Status.Granted, err
-	}}
-}
-
-func stored() moment {
-	return moment{"when the agent has stored its credential", func(ctx context.Context, e *enrolled) (bool, error) {
-		_, err := e.on.kube.CoreV1().Secrets(e.agentNamespace).Get(ctx, registration.CredentialSecret, metav1.GetOptions{})
-		return err == nil, err
-	}}
-}
-
-func heard() moment {
-	return moment{"when the agent has been heard of", func(ctx context.Context, e *enrolled) (bool, error) {
-		c, err := e.get(ctx)
-		return err == nil && !c.Status.Agent.LastSeen.IsZero(), err
-	}}
-}
-
-// at waits for the moment.
-func (e *enrolled) at(m moment) {
-	e.s.Helper()
-	e.s.until("the moment "+m.name, func(ctx context.Context) (bool, string) {
-		reached, err := m.reached(ctx, e)
-		if apierrors.IsNotFound(err) {
-			err = nil
-		}
-		return seen(err, reached, "not yet")
-	})
-}
-
+// Each moment lasts until the hub has been restarted: what the registration needs next is kept from it.
 func TestTheHubRestartsAtEveryMoment(t *testing.T) {
 	s := beginAlone(t)
+	s.takeChart()
 	s.workspace()
-	when := []moment{hasNamespace(), hasToken(), installed(), asked(), granted(), heard()}
-	for i, m := range when {
-		s.step("the hub restarts "+m.name, func() {
-			e := s.enrol(fmt.Sprintf("m%d", i))
-			e.at(m)
-			s.restartPods(s.hub, systemNamespace, hubPods)
-			e.registered()
-		})
-	}
-	s.step("no cluster has registered twice", func() { s.registeredOnce(len(when)) })
+	var m, byToken *enrolled
+	s.hubRestarts("when the Cluster has its namespace, and no kubeconfig", func() {
+		m = s.announce("m")
+		m.condition(fleet.ConditionImported, "Unknown "+fleet.ReasonWaitingForKubeconfig)
+		m.at(hasNamespace())
+	})
+	heal := s.cut()
+	s.hubRestarts("when the token is ready, and the member cannot be reached", func() {
+		s.giveKubeconfig("m")
+		m.at(hasToken())
+	})
+	uncordon := s.cordon(s.member)
+	s.hubRestarts("when the agent is installed, and does not run", func() {
+		s.fail(heal())
+		m.at(installed())
+	})
+	values := s.token("tok", time.Hour)
+	s.step("the hub is away when two agents ask, one of them by a token", func() {
+		s.stopHub()
+		s.fail(uncordon(s.Context()))
+		byToken = s.asks("by-token", values)
+		m.at(asked())
+	})
+	heal = s.cut()
+	s.step("it comes back", s.startHub)
+	s.hubRestarts("when both requests are granted, and the agents do not hear of it", func() {
+		m.at(granted())
+		byToken.at(granted())
+	})
+	s.hubRestarts("when the agents have been heard of", func() {
+		s.fail(heal())
+		m.at(heard())
+		byToken.at(heard())
+	})
+	s.step("both are registered", func() {
+		m.registered()
+		byToken.registered()
+	})
+	s.step("no cluster has registered twice", func() { s.registeredOnce(2) })
 }
 
+// hubRestarts is a step to a moment and one in which the hub is replaced there.
+func (s *scene) hubRestarts(when string, arrive func()) {
+	s.Helper()
+	s.step("the hub restarts "+when, func() {
+		arrive()
+		s.restartPods(s.hub, systemNamespace, hubPods)
+		s.hubsReady(1)
+	})
+}
+
+// stopHub has no hub there, at the latest until the scene ends.
+func (s *scene) stopHub() {
+	s.Helper()
+	s.configure("--set", "controller.replicas=0")
+	s.hubsReady(0)
+}
+
+func (s *scene) startHub() {
+	s.Helper()
+	s.fail(s.installHub(s.Context(), charts, s.options.tag))
+}
+
+// One agent is killed at each moment, which lasts until then: what the registrations need next is kept from all of them. Only the
+// last two moments pass as they do in life.
 func TestTheAgentIsKilledAtEveryMoment(t *testing.T) {
-	s := begin(t)
+	s := beginAlone(t)
+	s.takeChart()
 	s.workspace()
-	when := []moment{installed(), asked(), granted(), stored(), heard()}
-	started := make([]*enrolled, len(when))
-	for i, m := range when {
-		s.step("the agent is killed "+m.name, func() {
-			started[i] = s.enrol(fmt.Sprintf("m%d", i))
-			started[i].at(m)
-			s.killPods(s.member, started[i].agentNamespace, agentPods)
-		})
-	}
+	all := make([]*enrolled, 5)
+	values := s.token("tok", time.Hour)
+	uncordon := s.cordon(s.member)
+	s.step("agents are installed that do not run yet", func() {
+		for i := range all {
+			all[i] = s.enrol(fmt.Sprintf("m%d", i))
+		}
+		for _, e := range all {
+			e.at(installed())
+		}
+	})
+	heal := s.cut()
+	s.step("one is killed when it runs and has not asked", func() {
+		s.fail(uncordon(s.Context()))
+		all[0].at(runs())
+		all[0].killAgent()
+	})
+	s.step("the hub is away when they ask", func() {
+		s.stopHub()
+		s.fail(heal())
+	})
+	s.step("two are killed when they have asked, one of them by a token", func() {
+		byToken := s.asks("by-token", values)
+		byToken.killAgent()
+		all[1].at(asked())
+		all[1].killAgent()
+		all = append(all, byToken)
+	})
+	s.step("the others ask", func() {
+		all[2].at(asked())
+	})
+	heal = s.cut()
+	s.step("one is killed when its request is granted and it has not heard of it", func() {
+		s.startHub()
+		all[2].at(granted())
+		all[2].killAgent()
+	})
+	s.step("one is killed when it stores its credential", func() {
+		s.fail(heal())
+		all[3].at(stored())
+		all[3].killAgent()
+	})
+	s.step("one is killed when it has been heard of", func() {
+		all[4].at(heard())
+		all[4].killAgent()
+	})
 	s.step("all of them register", func() {
-		for _, e := range started {
+		for _, e := range all {
 			e.registered()
 		}
 	})
-	s.step("no cluster has registered twice", func() { s.registeredOnce(len(when)) })
+	s.step("no cluster has registered twice", func() { s.registeredOnce(len(all)) })
+}
+
+func (e *enrolled) killAgent() {
+	e.s.Helper()
+	for _, pod := range e.s.somePods(e.on, e.agentNamespace, agentPods) {
+		e.s.killPod(e.on, pod)
+	}
 }
 
 // registeredOnce looks that each Cluster of the scene has one request: an agent or hub that starts again goes on where it was.

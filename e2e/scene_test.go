@@ -55,7 +55,10 @@ func beginBare(t *testing.T) *scene {
 func beginOn(t *testing.T, pair *suite) *scene {
 	t.Helper()
 	pair.ensureStarted(t)
-	return &scene{T: t, suite: pair, id: scenePrefix + rand.String(5), started: time.Now()}
+	s := &scene{T: t, suite: pair, id: scenePrefix + rand.String(5), started: time.Now()}
+	// A hub that does not start fails a scene before there is anything to undo, and is the likeliest failure of all.
+	t.Cleanup(s.collectIfFailed)
+	return s
 }
 
 // step is one thing that a person would say happened. Its number and time are in the log, also when it fails.

@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/muster-fleet/muster/e2e/clusters"
@@ -26,15 +24,13 @@ type suites struct {
 	atEnd bool // all tests are over, and somebody looks around
 }
 
-var errInterrupted = errors.New("the suite has not come to its end")
-
 // shared is made by TestMain, because clusters are too dear to be made for each test.
 var shared *suites
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) (code int) {
-	stop, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	early, cancel := clusters.Early()
 	defer cancel()
 	s, err := newSuites()
 	if err != nil {
@@ -47,11 +43,11 @@ func run(m *testing.M) (code int) {
 	}()
 	over := make(chan struct{})
 	defer close(over)
-	go s.closeOnSignal(stop, over)
+	go s.closeEarly(early, over)
 
 	shared = s
 	code = m.Run()
-	s.wait(stop)
+	s.wait()
 	if err := together(s.started(), (*suite).finish); err != nil {
 		return failed("the end of the suite", errors.Join(err, together(s.started(), func(s *suite) error {
 			return s.collect(filepath.Join(s.options.output, "end"))
@@ -65,17 +61,16 @@ func failed(when string, err error) int {
 	return 1
 }
 
-// closeOnSignal removes the clusters when somebody interrupts the suite: m.Run does not return then. Who waits at the end
-// goes on with the end instead.
-func (s *suites) closeOnSignal(stop context.Context, over <-chan struct{}) {
+// closeEarly removes the clusters when somebody interrupts the suite, or when it is out of time: m.Run does not return then. Who
+// waits at the end goes on with the end instead.
+func (s *suites) closeEarly(early context.Context, over <-chan struct{}) {
 	select {
 	case <-over:
-	case <-stop.Done():
+	case <-early.Done():
 		if s.isAtEnd() {
 			return
 		}
-		fmt.Fprintln(os.Stderr, "e2e: interrupted: removing the clusters")
-		os.Exit(failed("interrupted", errors.Join(errInterrupted, s.provider.Close())))
+		os.Exit(clusters.EndEarly(early, s.provider.Close))
 	}
 }
 

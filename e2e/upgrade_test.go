@@ -18,7 +18,7 @@ import (
 // follows. What scripts/e2e took for that is in the log.
 func TestUpgradeFromTheCommitBefore(t *testing.T) {
 	if shared.options.previous == "" {
-		t.Skip("there is no commit before this one here (a shallow clone?), and so nothing to upgrade from")
+		t.Skip("there is nothing to upgrade from: " + os.Getenv("MUSTER_E2E_NO_PREVIOUS"))
 	}
 	s := beginBare(t)
 	about, err := os.ReadFile(filepath.Join(s.options.previous, "ABOUT"))

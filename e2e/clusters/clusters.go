@@ -24,6 +24,9 @@ type Cluster interface {
 	Kubeconfig() string
 	// Load brings an image archive (docker save format) to the nodes, so that imagePullPolicy IfNotPresent finds it.
 	Load(ctx context.Context, archive string) error
+	// Kill ends the process of a container at once, by the signal that cannot be caught: nothing is given back, nobody is told. The
+	// ID is that of the container runtime.
+	Kill(ctx context.Context, container string) error
 	// Crash stops everything of this cluster at once, as a power cut does; the data stays.
 	Crash(ctx context.Context) error
 	// Restart brings a crashed cluster back and returns when its API server is ready and its node runs pods again.

@@ -4,6 +4,7 @@ package docs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -27,9 +28,9 @@ type environment struct {
 	kubeconfig string // with the contexts hub and member
 	registry   string
 	tag        string
-	newURL     string // of the hub's API server, beside the one in the kubeconfig
-	newCA      []byte // PEM
-	provider   clusters.Provider
+	newURL     string            // of the hub's API server, beside the one in the kubeconfig
+	newCA      []byte            // PEM
+	provider   clusters.Provider // of clusters that are not a person's own
 }
 
 // contexts are what the pages call the two clusters.
@@ -52,10 +53,12 @@ func given(t *testing.T, kubeconfig string) *environment {
 	t.Helper()
 	newCA, err := os.ReadFile(os.Getenv("MUSTER_DOCS_NEW_CA"))
 	require.NoError(t, err, "MUSTER_DOCS_NEW_CA names the file with the CA for MUSTER_DOCS_NEW_URL")
-	return &environment{
+	e := &environment{
 		kubeconfig: kubeconfig, registry: os.Getenv("MUSTER_DOCS_REGISTRY"), tag: os.Getenv("MUSTER_E2E_TAG"),
 		newURL: os.Getenv("MUSTER_DOCS_NEW_URL"), newCA: newCA,
 	}
+	t.Cleanup(func() { e.collectIfFailed(t) })
+	return e
 }
 
 func made(t *testing.T, dir string) *environment {
@@ -65,9 +68,11 @@ func made(t *testing.T, dir string) *environment {
 	}
 	provider, err := newProvider(filepath.Join(dir, "clusters"))
 	require.NoError(t, err)
+	guard.Add(provider)
 	t.Cleanup(func() { require.NoError(t, provider.Close()) })
 
 	e := &environment{kubeconfig: filepath.Join(dir, "kubeconfig"), tag: os.Getenv("MUSTER_E2E_TAG"), provider: provider}
+	t.Cleanup(func() { e.collectIfFailed(t) }) // before the clusters are removed, also when they did not start
 	both, err := createAll(t.Context(), provider)
 	require.NoError(t, err)
 	require.NoError(t, merge(e.kubeconfig, both))
@@ -134,30 +139,44 @@ func merge(file string, all []clusters.Cluster) error {
 	return clientcmd.WriteToFile(*merged, file)
 }
 
-func (e *environment) config(t *testing.T, name string) *rest.Config {
-	t.Helper()
+func (e *environment) config(name string) (*rest.Config, error) {
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 		&clientcmd.ClientConfigLoadingRules{ExplicitPath: e.kubeconfig}, &clientcmd.ConfigOverrides{CurrentContext: name}).ClientConfig()
-	require.NoError(t, err)
+	if err != nil {
+		return nil, fmt.Errorf("context %s of %s: %w", name, e.kubeconfig, err)
+	}
 	config.QPS = -1 // it looks at all kinds there are
-	return config
+	return config, nil
 }
 
-// collect writes down what there is to know about both clusters. A test that failed says so itself: what cannot be collected
-// is only told.
-func (e *environment) collect(t *testing.T, dir string) {
+// collectIfFailed writes down what there is to know about both clusters. A test that failed says so itself: what cannot be
+// collected is only told.
+func (e *environment) collectIfFailed(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
-	defer cancel()
-	for _, name := range contexts() {
-		if err := evidence.Collect(ctx, e.config(t, name), filepath.Join(dir, name)); err != nil {
-			t.Logf("evidence of %s: %v", name, err)
-		}
-	}
-	if e.provider == nil {
+	if !t.Failed() {
 		return
 	}
-	if err := e.provider.Collect(ctx, filepath.Join(dir, "provider")); err != nil {
-		t.Logf("evidence of the provider: %v", err)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	defer cancel()
+	dir := filepath.Join(os.Getenv("MUSTER_E2E_OUTPUT"), t.Name())
+	if err := e.collect(ctx, dir); err != nil {
+		t.Logf("not everything could be collected: %v", err)
 	}
+	t.Logf("logs, events and objects of both clusters are in %s", dir)
+}
+
+// collect has the provider's part also of clusters that have no kubeconfig yet.
+func (e *environment) collect(ctx context.Context, dir string) error {
+	var errs []error
+	for _, name := range contexts() {
+		config, err := e.config(name)
+		if err == nil {
+			err = evidence.Collect(ctx, config, filepath.Join(dir, name))
+		}
+		errs = append(errs, err)
+	}
+	if e.provider != nil {
+		errs = append(errs, e.provider.Collect(ctx, filepath.Join(dir, "provider")))
+	}
+	return errors.Join(errs...)
 }

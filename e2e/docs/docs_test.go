@@ -12,11 +12,17 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/muster-fleet/muster/e2e/clusters"
 	"github.com/muster-fleet/muster/internal/binaries"
 	"github.com/muster-fleet/muster/internal/inventory"
 )
 
 const root = "../.."
+
+// guard has the clusters removed also when the test is interrupted.
+var guard clusters.Guard
+
+func TestMain(m *testing.M) { os.Exit(guard.Run(m)) }
 
 // Environment, beside that of scripts/e2e:
 //
@@ -38,9 +44,7 @@ func TestTheCommandsOfTheDocumentationWork(t *testing.T) {
 	s := terminal(t, e, filepath.Join(dir, "work"))
 	started := time.Now()
 	for _, page := range Pages {
-		passed := t.Run(filepath.Base(page), func(t *testing.T) { runPage(t, s, page) })
-		if !passed {
-			e.collect(t, filepath.Join(dir, "evidence"))
+		if !t.Run(filepath.Base(page), func(t *testing.T) { runPage(t, s, page) }) {
 			t.FailNow()
 		}
 	}
@@ -83,7 +87,9 @@ func terminal(t *testing.T, e *environment, dir string) *Session {
 
 func take(t *testing.T, e *environment, name string) inventory.Inventory {
 	t.Helper()
-	found, err := inventory.Take(t.Context(), e.config(t, name))
+	config, err := e.config(name)
+	require.NoError(t, err)
+	found, err := inventory.Take(t.Context(), config)
 	require.NoError(t, err)
 	return found
 }

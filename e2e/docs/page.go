@@ -6,7 +6,8 @@
 //   - a comment that begins with the line "<!-- test:" holds commands that the test runs at that place and the page does
 //     not show: what every reader does in another way, and what makes room for the next section;
 //   - a comment "<!-- prints: REGEXP -->" below a block says what must be in its output;
-//   - commands that no test can run are fenced as console, below a comment "<!-- not run: REASON -->".
+//   - commands that no test can run are fenced as console, below a comment "<!-- not run: REASON -->";
+//   - what is no command is fenced as text, yaml or json. Any other fence is refused: commands in it would be run by readers only.
 package docs
 
 import (
@@ -44,6 +45,9 @@ const (
 )
 
 var (
+	// A fence of another kind, or one that is indented, as in a list.
+	otherFence = regexp.MustCompile("^(\\s+`{3}|\\s*~{3})")
+
 	heading = regexp.MustCompile(`^#+ (.+)$`)
 	hidden  = regexp.MustCompile(`^<!-- test:$`)
 	prints  = regexp.MustCompile(`^<!-- prints: (.+) -->$`)
@@ -77,6 +81,8 @@ func (p *parser) line() error {
 	switch {
 	case fenced:
 		return p.fenced(language)
+	case otherFence.MatchString(line):
+		return fmt.Errorf("a block begins with %s at the beginning of its line, or it is not run", fence)
 	case hidden.MatchString(line):
 		return p.block("-->", true)
 	case prints.MatchString(line):
@@ -91,11 +97,16 @@ func (p *parser) line() error {
 }
 
 func (p *parser) fenced(language string) error {
-	if language == console && !notRun.MatchString(p.before) {
-		return fmt.Errorf("a %s block needs a comment <!-- not run: REASON --> above it", console)
-	}
-	if language == shell {
+	switch language {
+	case shell:
 		return p.block(fence, false)
+	case console:
+		if !notRun.MatchString(p.before) {
+			return fmt.Errorf("a %s block needs a comment <!-- not run: REASON --> above it", console)
+		}
+	case "text", "yaml", "json":
+	default:
+		return fmt.Errorf("a block of %q: commands that are run are %s, others %s, and what is no command is text, yaml or json", language, shell, console)
 	}
 	_, err := p.until(fence)
 	return err

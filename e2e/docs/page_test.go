@@ -43,6 +43,11 @@ func TestAPageThatBreaksTheRulesIsAnErrorWithItsLine(t *testing.T) {
 		"a hidden block without end":       {page("", "<!-- test:", "one"), "docs/p.md:3: what begins in line 2"},
 		"console without a reason":         {page("text", "~~~console", "one", "~~~"), "docs/p.md:2: a console block"},
 		"console with an empty reason":     {page("<!-- not run:  -->", "~~~console", "one", "~~~"), "docs/p.md:2: a console block"},
+		"commands of another name":         {page("~~~bash", "one", "~~~"), `docs/p.md:1: a block of "bash"`},
+		"a block of no name":               {page("~~~", "one", "~~~"), `docs/p.md:1: a block of ""`},
+		"an indented block":                {page("1. list", "   ~~~sh", "   one", "   ~~~"), "docs/p.md:2: a block begins with"},
+		"another fence":                    {"~~~sh\none\n~~~", "docs/p.md:1: a block begins with"},
+		"a longer fence":                   {page("~~~`sh", "one", "~~~`"), "docs/p.md:1: a block of \"`sh\""},
 		"prints without anything that ran": {page("<!-- prints: a -->"), "docs/p.md:1: nothing was run"},
 		"prints with a broken expression":  {page("~~~sh", "one", "~~~", "<!-- prints: ( -->"), "docs/p.md:4: error parsing regexp"},
 	} {

@@ -62,6 +62,9 @@ func (c *cluster) create(ctx context.Context) error {
 	if err := c.writeKubeconfig(ctx); err != nil {
 		return err
 	}
+	if err := c.checkVersion(ctx); err != nil {
+		return err
+	}
 	return c.waitForPods(ctx)
 }
 

@@ -9,6 +9,11 @@ import (
 	"github.com/muster-fleet/muster/e2e/clusters"
 )
 
+// Kill has the node's containerd send the signal; its client comes with k3s.
+func (c *cluster) Kill(ctx context.Context, container string) error {
+	return c.run(ctx, "docker", "exec", c.node(), "ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", container)
+}
+
 // Crash kills the node. Its data is in the container, which stays.
 func (c *cluster) Crash(ctx context.Context) error { return c.run(ctx, "docker", "kill", c.node()) }
 

@@ -168,6 +168,12 @@ func rules(verb string) []string {
 	}
 }
 
+func TestAContainerIsKilledOnItsNode(t *testing.T) {
+	_, s, made := start(t, "hub")
+	require.NoError(t, made[0].Kill(t.Context(), "0123abcd"))
+	require.Equal(t, []string{"docker exec k3d-muster-e2e-hub-server-0 ctr --namespace k8s.io tasks kill --signal SIGKILL 0123abcd"}, s.take())
+}
+
 func TestACrashAndARestartThatKeepsTheCuts(t *testing.T) {
 	_, s, made := start(t, "hub", "member")
 	_, err := made[0].Cut(t.Context(), made[1])

@@ -31,6 +31,8 @@ type Options struct {
 	Dir string
 	// Image is that of k3s, such as rancher/k3s:v1.36.3-k3s1. Empty means what k3d itself has chosen.
 	Image string
+	// Least is the oldest version of Kubernetes that will do, such as 1.34.0. Empty means any.
+	Least string
 	// ProbeImage is that of the pod that proves that a cluster runs pods. Empty means the pause image of k3s.
 	ProbeImage string
 	// Log gets one line per step. Nil means nobody wants to know.

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -21,11 +20,12 @@ const cgroupMount = "/sys/fs/cgroup"
 type hierarchy struct {
 	trees []string
 	v2    bool
+	set   func(file, value string) error // as the kernel takes it
 }
 
 func findHierarchy(mount string) (hierarchy, error) {
 	if _, err := os.Stat(filepath.Join(mount, "cgroup.controllers")); err == nil {
-		return hierarchy{trees: []string{mount}, v2: true}, nil
+		return hierarchy{trees: []string{mount}, v2: true, set: set}, nil
 	}
 	trees, err := filepath.Glob(filepath.Join(mount, "*", "cgroup.procs"))
 	if err != nil {
@@ -37,8 +37,10 @@ func findHierarchy(mount string) (hierarchy, error) {
 	for i := range trees {
 		trees[i] = filepath.Dir(trees[i])
 	}
-	return hierarchy{trees: trees}, nil
+	return hierarchy{trees: trees, set: set}, nil
 }
+
+func set(file, value string) error { return os.WriteFile(file, []byte(value), 0) }
 
 // create makes the root cgroup of a kubelet, which refuses to start without it.
 func (h hierarchy) create(name string) error {
@@ -52,7 +54,7 @@ func (h hierarchy) create(name string) error {
 
 func (h hierarchy) createIn(tree, name string) error {
 	if h.v2 {
-		if err := delegate(tree); err != nil {
+		if err := h.delegate(tree); err != nil {
 			return err
 		}
 	}
@@ -62,24 +64,11 @@ func (h hierarchy) createIn(tree, name string) error {
 	if h.v2 {
 		return nil // the kubelet passes on what it has got to the cgroups of pods
 	}
-	return inherit(tree, name)
-}
-
-// delegate gives the cgroups below the root every controller there is. One that cannot be had is the kubelet's to complain
-// about: which it needs depends on its version.
-func delegate(tree string) error {
-	available, err := os.ReadFile(filepath.Join(tree, "cgroup.controllers"))
-	if err != nil {
-		return err
-	}
-	for _, controller := range strings.Fields(string(available)) {
-		_ = os.WriteFile(filepath.Join(tree, "cgroup.subtree_control"), []byte("+"+controller), 0)
-	}
-	return nil
+	return h.inherit(tree, name)
 }
 
 // inherit fills in what a new version 1 cgroup of CPUs begins without. Empty, no process can enter it.
-func inherit(tree, name string) error {
+func (h hierarchy) inherit(tree, name string) error {
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		data, err := os.ReadFile(filepath.Join(tree, file))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -88,7 +77,7 @@ func inherit(tree, name string) error {
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(filepath.Join(tree, name, file), data, 0); err != nil {
+		if err := h.set(filepath.Join(tree, name, file), string(data)); err != nil {
 			return err
 		}
 	}

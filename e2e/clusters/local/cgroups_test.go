@@ -28,18 +28,6 @@ func TestVersion1HasATreeForEachController(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(root, "memory/muster-e2e-hub/cpuset.cpus"))
 }
 
-func TestVersion2HasOneTreeWhoseControllersArePassedOn(t *testing.T) {
-	root := files(t, map[string]string{"cgroup.controllers": "memory\n", "cgroup.subtree_control": "", "cgroup.procs": ""})
-	h, err := findHierarchy(root)
-	require.NoError(t, err)
-	require.True(t, h.v2)
-	require.Equal(t, []string{root}, h.trees)
-
-	require.NoError(t, h.create("muster-e2e-hub"))
-	require.DirExists(t, filepath.Join(root, "muster-e2e-hub"))
-	require.Equal(t, "+memory", content(t, root, "cgroup.subtree_control"))
-}
-
 func TestAMachineWithoutCgroups(t *testing.T) {
 	_, err := findHierarchy(t.TempDir())
 	require.ErrorContains(t, err, "no cgroups")

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -35,6 +36,22 @@ const environmentBinaries = "MUSTER_E2E_BINARIES"
 func options(t *testing.T) Options {
 	t.Helper()
 	return Options{Binaries: binaries(t), Dir: t.TempDir(), Log: t.Output()}
+}
+
+// open makes a provider that is closed at the end. One that a failed test left open would have its part of the machine, and the
+// next but one would wait for it for ever.
+func open(t *testing.T, o Options) clusters.Provider {
+	t.Helper()
+	provider, err := New(o)
+	require.NoError(t, err)
+	guard.Add(provider)
+	t.Cleanup(func() {
+		if dir := os.Getenv("MUSTER_E2E_OUTPUT"); t.Failed() && dir != "" {
+			assert.NoError(t, provider.Collect(context.Background(), filepath.Join(dir, t.Name())))
+		}
+		require.NoError(t, provider.Close())
+	})
+	return provider
 }
 
 func binaries(t *testing.T) string {

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/muster-fleet/muster/e2e/clusters"
 	"github.com/muster-fleet/muster/e2e/clusters/command"
 )
 
@@ -25,8 +26,11 @@ func TestMain(m *testing.M) {
 		own(dir)
 		return
 	}
-	os.Exit(m.Run())
+	os.Exit(guard.Run(m))
 }
+
+// guard has the clusters removed also when the tests are interrupted.
+var guard clusters.Guard
 
 // environmentOwner makes this test binary a process that has a cluster, says so, and waits to be killed.
 const environmentOwner = "MUSTER_E2E_TEST_OWNER"
@@ -43,8 +47,7 @@ func own(dir string) {
 func TestCloseLeavesNothing(t *testing.T) {
 	before := takeStock(t)
 	o := options(t)
-	provider, err := New(o)
-	require.NoError(t, err)
+	provider := open(t, o)
 	c, err := provider.Create(t.Context(), "hub")
 	require.NoError(t, err)
 	require.NoError(t, c.Load(t.Context(), callerArchive(t)))
@@ -68,11 +71,10 @@ func TestAFailedCreateLeavesNothing(t *testing.T) {
 	before := takeStock(t)
 	o := options(t)
 	o.Binaries = withBrokenKubelet(t, o.Binaries)
-	provider, err := New(o)
-	require.NoError(t, err)
+	provider := open(t, o)
 	ctx, cancel := context.WithTimeout(t.Context(), probeTimeout)
 	defer cancel()
-	_, err = provider.Create(ctx, "hub")
+	_, err := provider.Create(ctx, "hub")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	logs := t.TempDir()
 	require.NoError(t, provider.Collect(t.Context(), logs))
@@ -105,8 +107,7 @@ func TestWhatAKilledProcessLeftIsRemovedByTheNext(t *testing.T) {
 	}, soon, pollInterval, "processes end by themselves")
 
 	other := options(t)
-	provider, err := New(other)
-	require.NoError(t, err)
+	provider := open(t, other)
 	requireEmpty(t, o.Dir)
 	require.NoError(t, provider.Close())
 	requireNothingNew(t, before)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,6 +35,7 @@ func TestTwoClusters(t *testing.T) {
 	t.Run("a pod reaches the API server of the other cluster", p.acrossClusters)
 	t.Run("of a cut cluster nothing comes back, until it heals", p.cut)
 	t.Run("a second address has a certificate of another authority", p.move)
+	t.Run("a container that is killed is started again", p.kill)
 	t.Run("after a crash everything is as it was", p.crash)
 	t.Run("a cut outlives a crash", p.cutAndCrash)
 	t.Run("logs of programs and containers are collected", p.collect)
@@ -41,14 +43,7 @@ func TestTwoClusters(t *testing.T) {
 }
 
 func newPair(t *testing.T) *pair {
-	provider, err := New(options(t))
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		if dir := os.Getenv("MUSTER_E2E_OUTPUT"); t.Failed() && dir != "" {
-			require.NoError(t, provider.Collect(context.Background(), filepath.Join(dir, t.Name())))
-		}
-		require.NoError(t, provider.Close())
-	})
+	provider := open(t, options(t))
 	p := &pair{provider: provider}
 	var both errgroup.Group
 	for name, into := range map[string]*clusters.Cluster{"hub": &p.hub, "member": &p.member} {
@@ -63,6 +58,7 @@ func newPair(t *testing.T) *pair {
 	require.NoError(t, p.member.Load(t.Context(), archive))
 	p.hubClient, p.onMember = clientOf(t, p.hub), clientOf(t, p.member)
 	p.hubToken = reader(t, p.hubClient, "reader")
+	var err error
 	p.hubCA, err = os.ReadFile(p.hub.(*cluster).node.path(fileCA))
 	require.NoError(t, err)
 	return p
@@ -105,11 +101,24 @@ func (p *pair) move(t *testing.T) {
 	requireSays(t, p.onMember, "across", "ok")
 }
 
+func (p *pair) kill(t *testing.T) {
+	pod, err := p.hubClient.CoreV1().Pods("default").Get(t.Context(), "in-cluster", metav1.GetOptions{})
+	require.NoError(t, err)
+	_, id, _ := strings.Cut(pod.Status.ContainerStatuses[0].ContainerID, "//")
+	require.NoError(t, p.hub.Kill(t.Context(), id))
+	require.Eventually(t, func() bool { return restarts(t, p.hubClient, "in-cluster") > 0 }, soon, pollInterval)
+	pod, err = p.hubClient.CoreV1().Pods("default").Get(t.Context(), "in-cluster", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 128+syscall.SIGKILL, pod.Status.ContainerStatuses[0].LastTerminationState.Terminated.ExitCode)
+	requireSays(t, p.hubClient, "in-cluster", "ok")
+}
+
 func (p *pair) crash(t *testing.T) {
 	_, err := p.hubClient.CoreV1().ConfigMaps("default").Create(t.Context(),
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}, Data: map[string]string{"a": "b"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 
+	before := restarts(t, p.hubClient, "in-cluster")
 	require.NoError(t, p.hub.Crash(t.Context()))
 	require.ErrorContains(t, p.hub.Crash(t.Context()), "is down")
 	require.ErrorContains(t, p.hub.Load(t.Context(), "/dev/null"), "is down")
@@ -119,7 +128,7 @@ func (p *pair) crash(t *testing.T) {
 	kept, err := p.hubClient.CoreV1().ConfigMaps("default").Get(t.Context(), "kept", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Equal(t, "b", kept.Data["a"])
-	require.Eventually(t, func() bool { return restarts(t, p.hubClient, "in-cluster") > 0 }, soon, pollInterval)
+	require.Eventually(t, func() bool { return restarts(t, p.hubClient, "in-cluster") > before }, soon, pollInterval)
 	requireSays(t, p.hubClient, "in-cluster", "ok")
 	requireSays(t, p.onMember, "across", "ok")
 	require.ErrorContains(t, p.hub.Restart(t.Context()), "running already")

@@ -10,6 +10,11 @@ import (
 	"github.com/muster-fleet/muster/e2e/clusters/command"
 )
 
+// Kill has containerd send the signal. Its parent is a shim, which then tells the kubelet.
+func (c *cluster) Kill(ctx context.Context, container string) error {
+	return c.ctr(ctx, nil, "tasks", "kill", "--signal", "SIGKILL", container)
+}
+
 // Crash pulls the plug: first that of the network, or the kernel would still tell every peer that its connection is closed,
 // and then everything at once. What is on disk stays, what a reboot clears is gone.
 func (c *cluster) Crash(ctx context.Context) error {

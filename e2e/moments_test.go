@@ -1,0 +1,111 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// moment is a point of a registration at which hub or agent is restarted or killed. A registration takes seconds and a look at it
+// is late: a scene that needs the moment to last keeps from the registration what it needs next.
+type moment struct {
+	name    string
+	reached func(ctx context.Context, e *enrolled) (bool, error)
+}
+
+func hasNamespace() moment {
+	return moment{"when the Cluster has its namespace", func(ctx context.Context, e *enrolled) (bool, error) {
+		c, err := e.get(ctx)
+		return err == nil && c.Status.Namespace != "", err
+	}}
+}
+
+func hasToken() moment {
+	return moment{"when the token is ready", func(ctx context.Context, e *enrolled) (bool, error) {
+		token, err := e.s.hub.fleet.ClusterRegistrationTokens(e.namespace).Get(ctx, registration.ImportTokenName(e.name), metav1.GetOptions{})
+		return err == nil && token.Status.SecretName != "", err
+	}}
+}
+
+func installed() moment {
+	return moment{"when the agent is installed", func(ctx context.Context, e *enrolled) (bool, error) {
+		pods, err := e.on.pods(ctx, e.agentNamespace, agentPods)
+		return len(pods) > 0, err
+	}}
+}
+
+func runs() moment {
+	return moment{"when the agent runs", func(ctx context.Context, e *enrolled) (bool, error) {
+		pods, err := e.on.pods(ctx, e.agentNamespace, agentPods)
+		return len(pods) == 1 && len(pods[0].Status.ContainerStatuses) == 1 && pods[0].Status.ContainerStatuses[0].State.Running != nil, err
+	}}
+}
+
+func asked() moment {
+	return moment{"when the agent has asked", func(ctx context.Context, e *enrolled) (bool, error) {
+		requests, err := e.requests(ctx)
+		return len(requests) > 0, err
+	}}
+}
+
+func granted() moment {
+	return moment{"when the request is granted", func(ctx context.Context, e *enrolled) (bool, error) {
+		requests, err := e.requests(ctx)
+		return len(requests) > 0 && requests[0].Status.Granted, err
+	}}
+}
+
+func stored() moment {
+	return moment{"when the agent has stored its credential", func(ctx context.Context, e *enrolled) (bool, error) {
+		_, err := e.on.kube.CoreV1().Secrets(e.agentNamespace).Get(ctx, registration.CredentialSecret, metav1.GetOptions{})
+		return err == nil, err
+	}}
+}
+
+func heard() moment {
+	return moment{"when the agent has been heard of", func(ctx context.Context, e *enrolled) (bool, error) {
+		c, err := e.get(ctx)
+		return err == nil && !c.Status.Agent.LastSeen.IsZero(), err
+	}}
+}
+
+// at waits for the moment.
+func (e *enrolled) at(m moment) {
+	e.s.Helper()
+	e.s.until("the moment "+m.name, func(ctx context.Context) (bool, string) {
+		reached, err := m.reached(ctx, e)
+		if apierrors.IsNotFound(err) {
+			err = nil
+		}
+		return seen(err, reached, "not yet")
+	})
+}
+
+// cordon keeps new pods of a cluster from being started, at the latest until the scene ends.
+func (s *scene) cordon(c *cluster) (uncordon func(context.Context) error) {
+	s.Helper()
+	uncordon = func(ctx context.Context) error { return c.setUnschedulable(ctx, "false") }
+	s.undo("uncordoning "+c.Name(), uncordon)
+	s.fail(c.setUnschedulable(s.Context(), "true"))
+	return uncordon
+}
+
+func (c *cluster) setUnschedulable(ctx context.Context, so string) error {
+	nodes, err := c.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, node := range nodes.Items {
+		patch := []byte(`{"spec":{"unschedulable":` + so + `}}`)
+		if _, err := c.kube.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

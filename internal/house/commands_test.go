@@ -1,0 +1,139 @@
+package house_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	urfave "github.com/urfave/cli/v2"
+
+	"github.com/muster-fleet/muster/internal/cli"
+)
+
+var inline = regexp.MustCompile("`([^`\n]+)`")
+
+// What a sentence tells the reader to run is run by no test. That it exists is seen here: the target, the script, the command of
+// muster and its flags.
+func TestEveryCommandThatTheDocumentationNamesExists(t *testing.T) {
+	app := cli.App(cli.Streams{})
+	named := 0
+	for _, page := range append(pages(t), readmesOfCharts(t)...) {
+		for _, found := range inline.FindAllStringSubmatch(read(t, page), -1) {
+			words := strings.Fields(found[1])
+			if len(words) == 0 {
+				continue
+			}
+			known, err := commandExists(app, words)
+			assert.NoError(t, err, "%s: %s", page, found[1])
+			if known {
+				named++
+			}
+		}
+	}
+	assert.Greater(t, named, 20)
+}
+
+func TestACommandThatDoesNotExistIsFound(t *testing.T) {
+	app := cli.App(cli.Streams{})
+	for command, exists := range map[string]bool{
+		"make bench-small ARGS=--x": true, "make nothing": false,
+		"scripts/package --tag TAG": true, "scripts/nothing": false, ".ci/run": true, ".ci/nothing": false,
+		"muster token create NAME --cluster CLUSTER": true, "bin/muster --context hub token create NAME": true,
+		"muster tokens": false, "muster token make": false, "muster token create --nothing": false, "muster clusters -o wide": true,
+	} {
+		known, err := commandExists(app, strings.Fields(command))
+		assert.True(t, known, command)
+		assert.Equal(t, exists, err == nil, "%s: %v", command, err)
+	}
+}
+
+// commandExists says whether it knows a program, and what is wrong with the rest.
+func commandExists(app *urfave.App, words []string) (known bool, err error) {
+	program, arguments := words[0], words[1:]
+	switch {
+	case program == "make" && len(arguments) > 0:
+		return true, isScript("scripts/" + arguments[0])
+	case strings.HasPrefix(program, "scripts/"), strings.HasPrefix(program, ".ci/"):
+		return true, isScript(program)
+	case program == "muster", program == "bin/muster":
+		return true, musterRuns(app, arguments)
+	}
+	return false, nil
+}
+
+// isScript: each target of the Makefile is the script of its name.
+func isScript(path string) error {
+	info, err := os.Stat(filepath.Join("../..", path))
+	if err == nil && info.Mode()&0o111 == 0 {
+		err = fmt.Errorf("%s is no program", path)
+	}
+	return err
+}
+
+// musterRuns goes down the commands of muster. A flag may stand behind any command below its own.
+func musterRuns(app *urfave.App, arguments []string) error {
+	commands, flags := app.Commands, append(slices.Clone(app.Flags), urfave.HelpFlag)
+	for i := 0; i < len(arguments); i++ {
+		word := arguments[i]
+		if strings.HasPrefix(word, "-") {
+			takesValue, err := flagOf(flags, word)
+			if err != nil {
+				return err
+			}
+			if takesValue {
+				i++
+			}
+			continue
+		}
+		if len(commands) == 0 {
+			continue // an argument
+		}
+		at := slices.IndexFunc(commands, func(c *urfave.Command) bool { return c.HasName(word) })
+		if at < 0 {
+			return fmt.Errorf("there is no command %s", word)
+		}
+		flags, commands = append(flags, commands[at].Flags...), commands[at].Subcommands
+	}
+	return nil
+}
+
+func flagOf(flags []urfave.Flag, word string) (takesValue bool, err error) {
+	name, _, hasValue := strings.Cut(strings.TrimLeft(word, "-"), "=")
+	at := slices.IndexFunc(flags, func(f urfave.Flag) bool { return slices.Contains(f.Names(), name) })
+	if at < 0 {
+		return false, fmt.Errorf("there is no flag %s", word)
+	}
+	_, isBool := flags[at].(*urfave.BoolFlag)
+	return !isBool && !hasValue, nil
+}
+
+// Tests look for commands in blocks of sh; under another name they would be found by readers only.
+func TestEveryBlockOfTheDocumentationIsOfAKnownKind(t *testing.T) {
+	kinds := []string{"sh", "console", "text", "yaml", "json", "go", "mermaid"}
+	for _, page := range append(pages(t), readmesOfCharts(t)...) {
+		open := false
+		for _, found := range blockEdge.FindAllStringSubmatch(read(t, page), -1) {
+			if open = !open; open {
+				assert.Contains(t, kinds, found[2], "%s: %s", page, found[0])
+			}
+			assert.Equal(t, "```", found[1], "%s: %s: a block begins and ends at the beginning of its line", page, found[0])
+		}
+		assert.False(t, open, "%s: a block has no end", page)
+	}
+}
+
+var blockEdge = regexp.MustCompile("(?m)^( *(?:`{3}|~{3}))(.*)$")
+
+func readmesOfCharts(t *testing.T) []string {
+	t.Helper()
+	readmes, err := filepath.Glob("../../charts/*/README.md")
+	require.NoError(t, err)
+	require.NotEmpty(t, readmes)
+	return readmes
+}

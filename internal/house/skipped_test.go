@@ -1,0 +1,40 @@
+package house_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A run in which the test of an upgrade was skipped is green, and only the summary of CI says that it was.
+func TestWhatWasSkippedIsTold(t *testing.T) {
+	for file, content := range map[string]string{
+		"test.json": `{"Time":"2026-11-22T12:11:29Z","Action":"run","Package":"m/p","Test":"TestA"}
+{"Time":"2026-11-22T12:11:29Z","Action":"output","Package":"m/p","Test":"TestA","Output":"    a_test.go:3: no \"x\" here: apt-get\n"}
+{"Time":"2026-11-22T12:11:29Z","Action":"output","Package":"m/p","Test":"TestB","Output":"    a_test.go:4: of another\n"}
+{"Time":"2026-11-22T12:11:29Z","Action":"output","Package":"m/p","Test":"TestA","Output":"--- SKIP: TestA (0.00s)\n"}
+{"Time":"2026-11-22T12:11:29Z","Action":"skip","Package":"m/p","Test":"TestA","Elapsed":0}
+{"Time":"2026-11-22T12:11:29Z","Action":"pass","Package":"m/p","Test":"TestB","Elapsed":0}
+{"Time":"2026-11-22T12:11:29Z","Action":"skip","Package":"m/no-tests","Elapsed":0}
+`,
+		"suite.log": `=== RUN   TestA
+    a_test.go:3: no "x" here: apt-get
+--- SKIP: TestA (0.00s)
+=== RUN   TestB
+    a_test.go:4: of another
+--- PASS: TestB (0.00s)
+`,
+	} {
+		t.Run(file, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), file)
+			require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+			said, err := exec.CommandContext(t.Context(), "../../scripts/skipped", path, filepath.Join(t.TempDir(), "missing.log")).CombinedOutput()
+			require.NoError(t, err, string(said))
+			assert.Regexp(t, `^(m/p )?TestA: no "x" here: apt-get\n$`, string(said))
+		})
+	}
+}
