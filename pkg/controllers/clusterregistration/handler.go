@@ -13,6 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/contentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/leaving"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/controllers/related"
 	"github.com/muster-fleet/muster/pkg/controllers/writes"
@@ -37,6 +38,7 @@ type handler struct {
 	accounts corecontrollers.ServiceAccountCache
 	secrets  corecontrollers.SecretCache
 	sets     desiredset.Sets
+	agents   leaving.Agents
 	fresh    writes.Freshness
 	policy   atomic.Pointer[policy.Policy]
 	turns    turns
