@@ -43,7 +43,7 @@ type handler struct {
 	policy   atomic.Pointer[policy.Policy]
 	turns    turns
 	granted  sync.Map        // UID -> the version by which this hub granted the request, until its event comes
-	made     *writes.Pending // Clusters
+	made     *writes.Pending // Clusters, and by the UID of a request what it was given
 
 	bindings        rbaccontrollers.RoleBindingCache
 	clusterBindings rbaccontrollers.ClusterRoleBindingCache
@@ -74,7 +74,7 @@ func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fle
 		defer done()
 	}
 	p := &pass{handler: h, request: request, after: request.Status.DeepCopy()}
-	out := p.run(ctx)
+	out := p.takeBack(ctx, p.run(ctx))
 	if err := p.answer(ctx, out); err != nil {
 		out.Err = errors.Join(out.Err, err)
 	}

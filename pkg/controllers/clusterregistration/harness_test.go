@@ -126,6 +126,22 @@ func (p *pass) earlier() (*fleet.ClusterRegistration, *corev1.Secret) {
 	return before.request, before.credentialSecret("bearer")
 }
 
+// latestRequest is what the API server has of a request.
+type latestRequest struct {
+	fleetcontrollers.ClusterRegistrationController
+	latest *fleet.ClusterRegistration
+	err    error
+	asked  int
+	again  time.Duration // when it is looked at next
+}
+
+func (l *latestRequest) EnqueueAfter(_, _ string, delay time.Duration) { l.again = delay }
+
+func (l *latestRequest) Get(string, string, metav1.GetOptions) (*fleet.ClusterRegistration, error) {
+	l.asked++
+	return l.latest, l.err
+}
+
 func text(out outcome.Outcome) string { return string(out.Status()) + " " + out.Reason }
 
 func conditionText(p *pass, conditionType string) string {
