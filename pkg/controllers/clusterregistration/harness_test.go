@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
@@ -113,7 +114,7 @@ func judged() *pass {
 	p.reader, p.token = nil, nil
 	p.tokens = tokensOf{all: []*fleet.ClusterRegistrationToken{someToken()}}
 	p.cache = requestsOf{all: []*fleet.ClusterRegistration{p.request}}
-	p.secrets = secretsOf{}
+	p.secrets, p.Kubernetes = secretsOf{}, fake.NewClientset()
 	return p
 }
 
