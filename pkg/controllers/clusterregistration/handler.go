@@ -117,7 +117,14 @@ func (h *handler) noteGrant(before, after *fleet.ClusterRegistration) {
 
 func (h *handler) isOwnGrant(request *fleet.ClusterRegistration) bool {
 	version, known := h.granted.LoadAndDelete(request.UID)
-	return known && version == request.ResourceVersion
+	return known && version == request.ResourceVersion && !h.isQuarantined(request)
+}
+
+// isQuarantined says whether the rights of a granted request are to go at once: the look that was asked for when its Cluster
+// was put into quarantine may be the one that the event of the grant is for too.
+func (h *handler) isQuarantined(request *fleet.ClusterRegistration) bool {
+	cluster, err := h.known.Get(request.Namespace, request.Status.ClusterName)
+	return err == nil && cluster.Spec.Quarantined
 }
 
 func (h *handler) tooEarlyToTell(request *fleet.ClusterRegistration, out outcome.Outcome) bool {
