@@ -198,7 +198,7 @@ func (h *hub) register(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	index.Register(h.Fleet)
+	index.Register(h.Fleet, h.Core)
 	clusterregistrationtoken.Register(ctx, h.Context)
 	clusterregistration.Register(ctx, h.Context)
 	h.imports = clusterimport.Register(ctx, h.Context)

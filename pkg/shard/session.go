@@ -25,7 +25,7 @@ type session struct {
 	stopHolding      context.CancelFunc
 	running          sync.WaitGroup
 
-	acquired chan Shard
+	acquired chan acquisition
 	telling  sync.Mutex
 
 	mu    sync.Mutex
@@ -40,8 +40,15 @@ type hold struct {
 	acquired bool
 }
 
+// acquisition is a shard with the hold by which it was taken: one that was lost and taken again meanwhile is another, for which
+// the caches have to be waited for anew.
+type acquisition struct {
+	shard Shard
+	hold  *hold
+}
+
 func newSession(m *member, main *election) *session {
-	s := &session{member: m, main: main, gate: NewGate(), acquired: make(chan Shard, Count)}
+	s := &session{member: m, main: main, gate: NewGate(), acquired: make(chan acquisition, Count)}
 	s.holding, s.stopHolding = context.WithCancel(context.Background())
 	return s
 }
@@ -231,7 +238,7 @@ func (s *session) hold(ctx context.Context, shard Shard, h *hold) {
 		won()
 		s.setAcquired(h, true)
 		select {
-		case s.acquired <- shard:
+		case s.acquired <- acquisition{shard, h}:
 		case <-term.Done():
 		}
 		<-term.Done()
@@ -287,17 +294,17 @@ func (s *session) clear(ctx context.Context, name string) {
 // shard and for all.
 func (s *session) openAcquired() {
 	for {
-		var some Set
+		var some [Count]*hold
 		select {
 		case <-s.holding.Done():
 			return
-		case shard := <-s.acquired:
-			some[shard] = true
+		case a := <-s.acquired:
+			some[a.shard] = a.hold
 		}
 		for more := true; more; {
 			select {
-			case shard := <-s.acquired:
-				some[shard] = true
+			case a := <-s.acquired:
+				some[a.shard] = a.hold
 			case <-s.clock.After(gather):
 				more = false
 			}
@@ -328,17 +335,16 @@ func (s *session) caughtUp() bool {
 // gather is how long more shards are waited for that are taken at the same time.
 const gather = 50 * time.Millisecond
 
-// open leaves out what was lost or given back meanwhile.
-func (s *session) open(some Set) {
+// open leaves out what was lost or given back meanwhile, also when it was taken again since.
+func (s *session) open(some [Count]*hold) {
+	var still Set
 	s.mu.Lock()
-	for shard, h := range s.holds {
-		if h == nil || !h.acquired {
-			some[shard] = false
-		}
+	for shard, h := range some {
+		still[shard] = h != nil && h == s.holds[shard] && h.acquired
 	}
-	s.gate.open(some)
+	s.gate.open(still)
 	s.mu.Unlock()
-	s.gate.tell(some)
+	s.gate.tell(still)
 	s.tell()
 }
 

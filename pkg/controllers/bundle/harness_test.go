@@ -115,7 +115,10 @@ type rightsLog struct {
 	written   int // how many BundleDeployments were written before the last of them
 	log       *log
 	err       error
+	unseen    bool
 }
+
+func (r *rightsLog) Unseen(*fleet.Cluster) bool { return r.unseen }
 
 func (r *rightsLog) Allow(_ context.Context, _ *fleet.Cluster, contents []string) error {
 	r.allowed = append(r.allowed, slices.Compact(slices.Sorted(slices.Values(contents))))

@@ -6,12 +6,15 @@ import (
 	"slices"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/writes"
 )
 
 // roles say which Contents the agent of a Cluster may read.
 type roles interface {
 	Allow(ctx context.Context, cluster *fleet.Cluster, contents []string) error
 	Forbid(ctx context.Context, cluster *fleet.Cluster) error
+	Unseen(cluster *fleet.Cluster) bool
 }
 
 // letRead lets the agent read the Contents of what is about to be written, before it is: an agent that is told of a
@@ -41,5 +44,9 @@ func (p *pass) allow(ctx context.Context, contents []string) error {
 	if len(contents) == 0 && len(p.existing) == 0 {
 		return nil // most Clusters of a hub that deploys nothing; what is left of earlier ones names nothing that is there
 	}
-	return p.roles.Allow(ctx, p.cluster, contents)
+	err := p.roles.Allow(ctx, p.cluster, contents)
+	if err == nil && p.roles.Unseen(p.cluster) {
+		p.again = outcome.Earliest(p.again, writes.PendingMax)
+	}
+	return err
 }

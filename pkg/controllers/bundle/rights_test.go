@@ -8,6 +8,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/writes"
 )
 
 func TestAnAgentMayReadAContentBeforeItIsToldOfIt(t *testing.T) {
@@ -53,6 +54,14 @@ func TestAnAgentMayReadOnlyWhatItsBundleDeploymentsName(t *testing.T) {
 			assert.Equal(t, row.want, s.rights.allowed)
 		})
 	}
+}
+
+func TestABindingThatTheCacheHasNotSeenIsLookedForAgain(t *testing.T) {
+	s := newStage(t)
+	s.has(t, someCluster(), toAlice())
+	s.rights.unseen = true
+	_, out := s.pass(t, someCluster())
+	assert.Equal(t, writes.PendingMax, out.After)
 }
 
 func sorted(a, b string) []string {

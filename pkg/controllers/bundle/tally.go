@@ -2,6 +2,7 @@ package bundle
 
 import (
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,12 +20,14 @@ type tally struct {
 	deployments map[key]contribution
 	versions    map[key]string // the resourceVersions of those that are counted
 	bundles     map[key]*count
-	expecting   map[key]bool // those of the Bundles that expect something, which are few at a time
+	// expecting are the Bundles that expect something in a cluster namespace. Each change of a Cluster asks for those of its
+	// own, and while a Bundle is rolled out to thousands there may be many Bundles.
+	expecting map[string]map[key]bool
 }
 
 func newTally() *tally {
 	return &tally{
-		deployments: map[key]contribution{}, versions: map[key]string{}, bundles: map[key]*count{}, expecting: map[key]bool{},
+		deployments: map[key]contribution{}, versions: map[key]string{}, bundles: map[key]*count{}, expecting: map[string]map[key]bool{},
 	}
 }
 
@@ -131,22 +134,40 @@ func (t *tally) take(at key, before contribution, known bool, now time.Time) {
 func (t *tally) expect(bundle key, namespaces map[string]string, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.unexpect(bundle)
 	c := t.of(bundle)
 	c.expected = namespaces
-	t.expecting[bundle] = true
+	for namespace := range namespaces {
+		if t.expecting[namespace] == nil {
+			t.expecting[namespace] = map[key]bool{}
+		}
+		t.expecting[namespace][bundle] = true
+	}
 	c.touch(now)
 }
 
+// unexpect drops what a Bundle still expects.
+func (t *tally) unexpect(bundle key) {
+	c := t.of(bundle)
+	for namespace := range c.expected {
+		t.strike(bundle, namespace)
+	}
+	c.expected = nil
+}
+
+// strike keeps no entry of a cluster namespace in which nothing is expected: that may be gone.
+func (t *tally) strike(bundle key, namespace string) {
+	delete(t.expecting[namespace], bundle)
+	if len(t.expecting[namespace]) == 0 {
+		delete(t.expecting, namespace)
+	}
+}
+
 // expectedIn are the Bundles that expect something in a cluster namespace.
-func (t *tally) expectedIn(namespace string) (bundles []key) {
+func (t *tally) expectedIn(namespace string) []key {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for bundle := range t.expecting {
-		if _, expected := t.of(bundle).expected[namespace]; expected {
-			bundles = append(bundles, bundle)
-		}
-	}
-	return bundles
+	return slices.Collect(maps.Keys(t.expecting[namespace]))
 }
 
 // arrived says that the Bundles are in a cluster namespace as they are now, and returns those of which that was news.
@@ -154,7 +175,7 @@ func (t *tally) arrived(namespace string, bundles []key, now time.Time) (news []
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, bundle := range bundles {
-		if t.expecting[bundle] && t.meet(bundle, namespace, now) {
+		if t.meet(bundle, namespace, now) {
 			news = append(news, bundle)
 		}
 	}
@@ -165,7 +186,7 @@ func (t *tally) arrived(namespace string, bundles []key, now time.Time) (news []
 func (t *tally) forgetCluster(namespace string, now time.Time) (news []key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for bundle := range t.expecting {
+	for bundle := range maps.Clone(t.expecting[namespace]) {
 		if t.meet(bundle, namespace, now) {
 			news = append(news, bundle)
 		}
@@ -175,16 +196,14 @@ func (t *tally) forgetCluster(namespace string, now time.Time) (news []key) {
 
 // meet strikes a cluster namespace from those that are expected.
 func (t *tally) meet(bundle key, namespace string, now time.Time) bool {
+	if !t.expecting[namespace][bundle] {
+		return false
+	}
+	t.strike(bundle, namespace)
 	c := t.of(bundle)
-	_, expected := c.expected[namespace]
-	if expected {
-		delete(c.expected, namespace)
-		c.touch(now)
-	}
-	if len(c.expected) == 0 {
-		delete(t.expecting, bundle)
-	}
-	return expected
+	delete(c.expected, namespace)
+	c.touch(now)
+	return true
 }
 
 // forget drops a Bundle that is gone, unless some of its BundleDeployments are left.
@@ -195,8 +214,7 @@ func (t *tally) forget(bundle key) {
 	if c == nil {
 		return
 	}
-	c.expected = nil
-	delete(t.expecting, bundle)
+	t.unexpect(bundle)
 	if counted(c.byState).DesiredReady == 0 {
 		delete(t.bundles, bundle)
 	}

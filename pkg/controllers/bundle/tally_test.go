@@ -122,6 +122,36 @@ func TestManyChangesMakeOneWriteAndNoneIsLost(t *testing.T) {
 	tally.wrote(key{Name: "unknown"}, 1, noon)
 }
 
+func TestAClusterIsAskedOnlyAboutBundlesThatExpectSomethingThere(t *testing.T) {
+	tally, other := newTally(), key{Namespace: "ws", Name: "other"}
+	tally.expect(appKey, map[string]string{"c1": "ws/c1", "c2": "ws/c2"}, noon)
+	tally.expect(other, map[string]string{"c2": "ws/c2"}, noon)
+	assert.Equal(t, map[string]map[key]bool{"c1": {appKey: true}, "c2": {appKey: true, other: true}}, tally.expecting)
+	assert.Equal(t, []key{appKey}, tally.expectedIn("c1"))
+	assert.ElementsMatch(t, []key{appKey, other}, tally.expectedIn("c2"))
+	assert.Empty(t, tally.expectedIn("c3"))
+
+	tally.expect(appKey, map[string]string{"c2": "ws/c2"}, noon)
+	assert.Empty(t, tally.expectedIn("c1"), "the Bundle has changed again")
+	assert.ElementsMatch(t, []key{appKey, other}, tally.forgetCluster("c2", noon))
+	assert.Empty(t, tally.expecting)
+}
+
+// The event of a Cluster must not cost more because many Bundles are rolled out to others.
+func BenchmarkExpectedIn(b *testing.B) {
+	for _, n := range []int{100, 10_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			tally := newTally()
+			for i := range n {
+				tally.expect(key{Namespace: "ws", Name: fmt.Sprint("b", i)}, map[string]string{fmt.Sprint("c", i): ""}, noon)
+			}
+			for b.Loop() {
+				tally.expectedIn("c1")
+			}
+		})
+	}
+}
+
 func TestABundleThatIsGoneIsForgottenWhenNothingIsLeftOfIt(t *testing.T) {
 	tally := newTally()
 	tally.forget(appKey)

@@ -119,7 +119,7 @@ func part(hub config.Hub, others ...*fleet.Cluster) *parting {
 				Namespace: "ws", Name: "kubeconfig", Annotations: map[string]string{fleet.KubeconfigAllowedAnnotation: "a-friend"},
 			}}),
 		},
-		known: known{all: others}, started: noon.Add(-10 * time.Minute),
+		known: known{all: others}, tenure: since(noon.Add(-10 * time.Minute)),
 	}
 	return &parting{&farewell{handler: h, cluster: cluster}, clock, bundles, events}
 }
@@ -267,6 +267,9 @@ func TestTheAnswerOfAnAgentIsInTheCache(t *testing.T) {
 	assert.Len(t, p.deployments.patches, 1)
 }
 
+// since is the tenure of a hub that started then.
+func since(start time.Time) *tenure { return newTenure(clocktesting.NewFakePassiveClock(start), nil) }
+
 func TestHowLongAnAgentIsWaitedFor(t *testing.T) {
 	for _, row := range []struct {
 		name       string
@@ -279,7 +282,7 @@ func TestHowLongAnAgentIsWaitedFor(t *testing.T) {
 		{"from the start of a hub that was away", "", time.Hour, time.Hour + 30*time.Second},
 	} {
 		p := part(config.Hub{})
-		p.cluster.Spec.KubeConfigSecret, p.started = row.kubeconfig, noon.Add(row.started)
+		p.cluster.Spec.KubeConfigSecret, p.tenure = row.kubeconfig, since(noon.Add(row.started))
 		p.clock.Step(row.until - time.Nanosecond)
 		assert.True(t, p.askAgent(t.Context()).IsWait(), row.name)
 		p.clock.Step(time.Nanosecond)

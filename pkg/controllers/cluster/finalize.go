@@ -77,13 +77,14 @@ type farewell struct {
 
 var gone = outcome.Done("", "")
 
-// began is when the farewell began: with the deletion, or with the start of this hub, for while none was running nobody
-// could ask the agent.
+// began is when the farewell began: with the deletion, or when this hub began to look after the Cluster, for while none did
+// nobody could ask the agent.
 func (f *farewell) began() time.Time {
-	if deleted := f.cluster.DeletionTimestamp.Time; deleted.After(f.started) {
+	deleted, ours := f.cluster.DeletionTimestamp.Time, f.tenure.of(f.cluster)
+	if deleted.After(ours) {
 		return deleted
 	}
-	return f.started
+	return ours
 }
 
 // until is when the hub stops waiting for anything on the member.

@@ -81,7 +81,7 @@ type handler struct {
 	deployments fleetcontrollers.BundleDeploymentCache
 	steps       []Step
 	fresh       writes.Freshness
-	started     time.Time
+	tenure      *tenure
 }
 
 // Register sets up the controller with the steps of others, which follow its own. It watches Clusters; their namespaces,
@@ -96,7 +96,7 @@ func Register(ctx context.Context, c *app.Context, steps ...Step) {
 		requests:   requests.Cache(),
 		namespaces: namespaces.Cache(),
 		bundles:    c.Fleet.Bundle().Cache(),
-		started:    c.Clock.Now(),
+		tenure:     newTenure(c.Clock, c.Shards),
 	}
 	h.steps = append([]Step{namespaceStep{h, writes.NewPending(c.Clock)}}, steps...)
 	h.steps = append(h.steps, registeredStep{h})

@@ -62,11 +62,11 @@ func (p *pass) removeAgent(m *member, hubUID string, disabled outcome.Outcome) o
 		}
 		return callResult{failure: m.clean(ctx, namespace)}
 	})
-	switch {
+	switch problem := a.problem(p.Clock.Now()); {
+	case problem != nil:
+		return *problem
 	case a.running:
 		return outcome.Wait(fleet.ReasonImporting, "removing the agent of the hub's own cluster")
-	case a.result.failure != nil:
-		return outcome.Stalled(a.result.failure.reason, a.result.failure.message).In(a.retryAt.Sub(p.Clock.Now()))
 	}
 	p.pool.forget(key)
 	status := &p.cluster.Status

@@ -8,6 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
@@ -33,22 +34,43 @@ func (s *Step) Part(ctx context.Context, cluster *fleet.Cluster, until time.Time
 		return outcome.Skip()
 	}
 	p := &pass{Step: s, cluster: cluster, hub: s.Config.Get()}
+	untouched := p.untouched()
 	p.pool.cancel(p.key()) // it would install the agent that is to go
-	if p.untouched() {
+	if untouched {
 		return outcome.Done("", "")
 	}
 	return p.part(ctx, until)
 }
 
-// untouched says whether nothing was ever sent to the member: the first that an import does is to make a token.
+// untouched says whether nothing was ever sent to the member: the first that an import does is to make a token. That alone does
+// not say it, for a token is deleted before its Cluster when their namespace is, and the import may be half-way.
 func (p *pass) untouched() bool {
 	_, err := p.known.Get(p.cluster.Namespace, registration.ImportTokenName(p.cluster.Name))
-	return p.cluster.Status.AgentDeployedGeneration == nil && apierrors.IsNotFound(err)
+	_, parting := p.pool.last(p.parting())
+	return p.cluster.Status.AgentDeployedGeneration == nil && apierrors.IsNotFound(err) &&
+		!p.wasCalled() && !p.pool.busy(p.key()) && !parting
+}
+
+// wasCalled says whether the last word about the import is about a call to the member, which may have left something there even
+// if it failed.
+func (p *pass) wasCalled() bool {
+	switch outcome.Get(p.cluster.Status.Conditions, fleet.ConditionImported).Reason {
+	case fleet.ReasonImporting, fleet.ReasonImported, fleet.ReasonUnreachable, fleet.ReasonCertificateUntrusted,
+		fleet.ReasonUnauthorized, fleet.ReasonForbidden, fleet.ReasonMemberError, fleet.ReasonError:
+		return true
+	}
+	return false
+}
+
+// parting is the call of the farewell.
+func (p *pass) parting() (key types.NamespacedName, inputs string) {
+	key = p.key()
+	key.Name += clean
+	return key, "farewell/" + string(p.cluster.UID)
 }
 
 func (p *pass) part(ctx context.Context, until time.Time) outcome.Outcome {
-	key, inputs := p.key(), "farewell/"+string(p.cluster.UID)
-	key.Name += clean
+	key, inputs := p.parting()
 	rest := until.Sub(p.Clock.Now())
 	last, tried := p.pool.last(key, inputs)
 	if !tried && rest > 0 {

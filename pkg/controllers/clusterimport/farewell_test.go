@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
 )
@@ -268,6 +269,47 @@ func TestWhenThereIsNothingToTry(t *testing.T) {
 			row.check(t, newOffice(t), c)
 		})
 	}
+}
+
+func TestAMemberThatMayHaveBeenCalledIsCleanedThoughTheTokenIsGone(t *testing.T) {
+	for _, row := range []struct {
+		reason  string
+		touched bool
+	}{
+		{"", false},
+		{fleet.ReasonWaitingForKubeconfig, false},
+		{fleet.ReasonKubeconfigInvalid, false},
+		{fleet.ReasonImporting, true},
+		{fleet.ReasonUnreachable, true},
+		{fleet.ReasonForbidden, true},
+		{fleet.ReasonMemberError, true},
+	} {
+		t.Run("Imported says "+row.reason, func(t *testing.T) {
+			c := fresh()
+			o, m := workFor(t, c)
+			delete(o.tokens.tokens, "import-token-c")
+			if row.reason != "" {
+				outcome.Set(&c.Status.Conditions, fleet.ConditionImported, outcome.Wait(row.reason, ""), o.clock.Now())
+			}
+			require.Equal(t, row.touched, o.Part(t.Context(), c, o.clock.Now().Add(time.Minute)).IsWait())
+			o.pool.wait()
+			assert.Equal(t, row.touched, len(m.requests) > 0)
+		})
+	}
+}
+
+func TestACallUnderWayIsFollowedByAFarewellUntilThatIsOver(t *testing.T) {
+	c := fresh()
+	o, _ := workFor(t, c)
+	require.True(t, o.Reconcile(t.Context(), c).IsWait())
+	delete(o.tokens.tokens, "import-token-c") // and the status does not say yet that there is a call
+	until := o.clock.Now().Add(time.Minute)
+	require.True(t, o.Part(t.Context(), c, until).IsWait())
+	for o.pool.busy(clusterKey("c" + clean)) {
+		require.True(t, o.Part(t.Context(), c, until).IsWait() || !o.pool.busy(clusterKey("c"+clean)), "nobody is let go before")
+	}
+	o.pool.wait()
+	require.True(t, o.Part(t.Context(), c, until).IsDone())
 }
 
 func TestAnImportThatWaitsDoesNotFollowTheFarewell(t *testing.T) {

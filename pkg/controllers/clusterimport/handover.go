@@ -9,10 +9,12 @@ import (
 // handOver ends the calls for the Clusters of these shards, and forgets what is known of them: another hub goes on with them.
 // It makes a call again that was cut off.
 func (s *Step) handOver(left shard.Set) {
-	s.pool.handOver(func(key types.NamespacedName) bool {
+	isTheirs := func(key types.NamespacedName) bool {
 		cluster, err := s.clusters.Get(key.Namespace, key.Name)
 		return err != nil || left.Has(shard.OfCluster(cluster))
-	})
+	}
+	s.pool.handOver(isTheirs)
+	s.prepared.dropAll(isTheirs)
 }
 
 // handOver returns when the calls have ended.

@@ -66,9 +66,9 @@ func (p *pass) put(m *member, plan *plan) attempt {
 
 func (p *pass) attempt(m *member, plan *plan) outcome.Outcome {
 	a := p.put(m, plan)
-	switch {
-	case a.result.failure != nil:
-		return outcome.Stalled(a.result.failure.reason, a.result.failure.message).In(a.retryIn(p.Clock.Now()))
+	switch problem := a.problem(p.Clock.Now()); {
+	case problem != nil:
+		return *problem
 	case a.running:
 		// What is asked for may change back before this is done, and then the agent has to be told so.
 		p.cluster.Status.AgentConfigChanged = p.cluster.Status.AgentDeployedGeneration != nil

@@ -15,6 +15,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 )
 
 const (
@@ -46,13 +47,17 @@ type attempt struct {
 	ended   chan struct{} // closed when it runs no more
 }
 
-// retryIn is how long it is until a call that failed is tried again; 0 while that runs, for its end brings the Cluster
-// back.
-func (a attempt) retryIn(now time.Time) time.Duration {
-	if a.running {
-		return 0
+// problem is what a call came to that failed, and nil for one that did not, or is made for the first time. The Cluster is looked
+// at again when it is time to try again; while that runs its end brings the Cluster back.
+func (a attempt) problem(now time.Time) *outcome.Outcome {
+	if a.result.failure == nil {
+		return nil
 	}
-	return max(a.retryAt.Sub(now), time.Millisecond)
+	out := outcome.Stalled(a.result.failure.reason, a.result.failure.message)
+	if !a.running {
+		out = out.In(max(a.retryAt.Sub(now), time.Millisecond))
+	}
+	return &out
 }
 
 // pool runs calls to members, one at a time for each Cluster.

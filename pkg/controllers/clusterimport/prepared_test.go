@@ -7,6 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/shard"
 )
 
 // reads counts how often the kubeconfig Secret was read since the last call.
@@ -84,6 +86,55 @@ func TestASecretThatMayBeUsedNoMoreIsNotUsedFromMemory(t *testing.T) {
 	o.see(t, theirs)
 	assert.Equal(t, fleet.ReasonKubeconfigNotAllowed, o.Reconcile(t.Context(), c).Reason)
 	assert.Nil(t, o.prepared.of(clusterKey("c"), "u/1").secret)
+}
+
+// oneCluster is the cache with one Cluster.
+type oneCluster struct {
+	fleetcontrollers.ClusterCache
+	*fleet.Cluster
+}
+
+func (o oneCluster) Get(string, string) (*fleet.Cluster, error) { return o.Cluster, nil }
+
+func TestNothingIsKeptOfAnImportThatIsNotTheHubsToGoOnWith(t *testing.T) {
+	for name, end := range map[string]func(*testing.T, *office, *fleet.Cluster){
+		"its shard is given away": func(_ *testing.T, o *office, c *fleet.Cluster) {
+			var left shard.Set
+			left[shard.OfCluster(c)] = true
+			o.handOver(left)
+		},
+		"its Secret is deleted": func(t *testing.T, o *office, c *fleet.Cluster) {
+			t.Helper()
+			require.NoError(t, o.secrets.informer.GetStore().Replace(nil, ""))
+			assert.Equal(t, fleet.ReasonWaitingForKubeconfig, o.Reconcile(t.Context(), c).Reason)
+		},
+		"another controller takes it": func(t *testing.T, o *office, c *fleet.Cluster) {
+			t.Helper()
+			c.Labels = map[string]string{fleet.ClusterManagementLabel: "other"}
+			assert.True(t, o.Reconcile(t.Context(), c).IsSkip())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := fresh()
+			o, _ := workFor(t, c)
+			o.clusters = oneCluster{Cluster: c}
+			delete(o.tokens.tokens, "import-token-c")
+			o.Reconcile(t.Context(), c)
+			require.NotNil(t, o.prepared.of(clusterKey("c"), "u/1").secret)
+			end(t, o, c)
+			assert.Nil(t, o.prepared.of(clusterKey("c"), "u/1").secret)
+		})
+	}
+}
+
+func TestAShardThatIsGivenAwayLeavesTheOthersTheirs(t *testing.T) {
+	c := fresh()
+	o, _ := workFor(t, c)
+	o.clusters = oneCluster{Cluster: c}
+	delete(o.tokens.tokens, "import-token-c")
+	o.Reconcile(t.Context(), c)
+	o.handOver(shard.Set{})
+	assert.NotNil(t, o.prepared.of(clusterKey("c"), "u/1").secret)
 }
 
 func TestNothingIsKeptOfAClusterThatIsGone(t *testing.T) {

@@ -123,9 +123,9 @@ func (p *pass) copyPullSecrets(ctx context.Context, m *member) outcome.Outcome {
 		return out
 	}
 	a := p.put(m, plan)
-	switch {
-	case a.result.failure != nil:
-		return outcome.Stalled(a.result.failure.reason, a.result.failure.message).In(a.retryIn(p.Clock.Now()))
+	switch problem := a.problem(p.Clock.Now()); {
+	case problem != nil:
+		return *problem
 	case a.running:
 		return imported()
 	}

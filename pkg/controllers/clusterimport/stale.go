@@ -145,9 +145,9 @@ func (p *pass) cleanStale(m *member, last *fleet.ImportStatus) outcome.Outcome {
 		}
 		return callResult{}
 	}))
-	switch {
-	case a.result.failure != nil:
-		return outcome.Stalled(a.result.failure.reason, a.result.failure.message).In(a.retryIn(p.Clock.Now()))
+	switch problem := a.problem(p.Clock.Now()); {
+	case problem != nil:
+		return *problem
 	case a.running:
 		return imported()
 	}

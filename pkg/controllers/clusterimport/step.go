@@ -25,6 +25,10 @@ import (
 // Condition is Imported.
 func (s *Step) Condition() string { return fleet.ConditionImported }
 
+// Leaves has Reconcile called for a Cluster too that is handed to another controller: a kubeconfig that was read for an import
+// under way must not stay in memory.
+func (s *Step) Leaves() {}
+
 // Forget drops the calls to the member of a Cluster that is gone.
 func (s *Step) Forget(key string) {
 	namespace, name := kv.RSplit(key, "/")
@@ -44,6 +48,8 @@ func (s *Step) Reconcile(ctx context.Context, cluster *fleet.Cluster) outcome.Ou
 func (s *Step) reconcile(ctx context.Context, cluster *fleet.Cluster) outcome.Outcome {
 	hub := s.Config.Get()
 	switch {
+	case cluster.Labels[fleet.ClusterManagementLabel] != "":
+		return outcome.Skip()
 	case cluster.Spec.KubeConfigSecret == "":
 		return outcome.Done(fleet.ReasonAgentInitiated, "")
 	case cluster.Spec.Quarantined:
@@ -145,7 +151,10 @@ func (p *pass) readSecret(ctx context.Context, version string) outcome.Outcome {
 	return outcome.Done("", "")
 }
 
+// secretMissing drops what was made of a Secret that was deleted while an import was under way: the import waits, perhaps for
+// ever, and a kubeconfig is not kept for that.
 func (p *pass) secretMissing() outcome.Outcome {
+	p.prepared.drop(p.key())
 	if !access.Nearby(p.cluster) {
 		return p.secretNotAllowed()
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/contentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/leaving"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/controllers/related"
 	"github.com/muster-fleet/muster/pkg/controllers/writes"
@@ -37,11 +38,12 @@ type handler struct {
 	accounts corecontrollers.ServiceAccountCache
 	secrets  corecontrollers.SecretCache
 	sets     desiredset.Sets
+	agents   leaving.Agents
 	fresh    writes.Freshness
 	policy   atomic.Pointer[policy.Policy]
 	turns    turns
 	granted  sync.Map        // UID -> the version by which this hub granted the request, until its event comes
-	made     *writes.Pending // Clusters
+	made     *writes.Pending // Clusters, and by the UID of a request what it was given
 
 	bindings        rbaccontrollers.RoleBindingCache
 	clusterBindings rbaccontrollers.ClusterRoleBindingCache
@@ -72,7 +74,7 @@ func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fle
 		defer done()
 	}
 	p := &pass{handler: h, request: request, after: request.Status.DeepCopy()}
-	out := p.run(ctx)
+	out := p.takeBack(ctx, p.run(ctx))
 	if err := p.answer(ctx, out); err != nil {
 		out.Err = errors.Join(out.Err, err)
 	}
@@ -122,7 +124,14 @@ func (h *handler) countGrant(before, after *fleet.ClusterRegistration) {
 
 func (h *handler) isOwnGrant(request *fleet.ClusterRegistration) bool {
 	version, known := h.granted.LoadAndDelete(request.UID)
-	return known && version == request.ResourceVersion
+	return known && version == request.ResourceVersion && !h.isQuarantined(request)
+}
+
+// isQuarantined says whether the rights of a granted request are to go at once: the look that was asked for when its Cluster
+// was put into quarantine may be the one that the event of the grant is for too.
+func (h *handler) isQuarantined(request *fleet.ClusterRegistration) bool {
+	cluster, err := h.known.Get(request.Namespace, request.Status.ClusterName)
+	return err == nil && cluster.Spec.Quarantined
 }
 
 func (h *handler) tooEarlyToTell(request *fleet.ClusterRegistration, out outcome.Outcome) bool {

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
@@ -113,7 +114,7 @@ func judged() *pass {
 	p.reader, p.token = nil, nil
 	p.tokens = tokensOf{all: []*fleet.ClusterRegistrationToken{someToken()}}
 	p.cache = requestsOf{all: []*fleet.ClusterRegistration{p.request}}
-	p.secrets = secretsOf{}
+	p.secrets, p.Kubernetes = secretsOf{}, fake.NewClientset()
 	return p
 }
 
@@ -124,6 +125,22 @@ func (p *pass) earlier() (*fleet.ClusterRegistration, *corev1.Secret) {
 	before.request.Name, before.request.UID, before.request.Spec.ClientRandom = "request-before", "before", "other"
 	before.request.Status.Granted = true
 	return before.request, before.credentialSecret("bearer")
+}
+
+// latestRequest is what the API server has of a request.
+type latestRequest struct {
+	fleetcontrollers.ClusterRegistrationController
+	latest *fleet.ClusterRegistration
+	err    error
+	asked  int
+	again  time.Duration // when it is looked at next
+}
+
+func (l *latestRequest) EnqueueAfter(_, _ string, delay time.Duration) { l.again = delay }
+
+func (l *latestRequest) Get(string, string, metav1.GetOptions) (*fleet.ClusterRegistration, error) {
+	l.asked++
+	return l.latest, l.err
 }
 
 func text(out outcome.Outcome) string { return string(out.Status()) + " " + out.Reason }

@@ -2,10 +2,13 @@ package clusterregistration
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
@@ -20,8 +23,8 @@ const aMoment = 50 * time.Millisecond
 
 // judge decides whether the request may be granted. Until it is, that is decided anew in each pass: what counts is how
 // things are when the agent gets its credential.
-func (p *pass) judge(context.Context) outcome.Outcome {
-	held, certain, err := p.isHeld()
+func (p *pass) judge(ctx context.Context) outcome.Outcome {
+	held, certain, err := p.isHeld(ctx)
 	switch {
 	case err != nil:
 		return failed(err)
@@ -52,7 +55,7 @@ func (p *pass) judge(context.Context) outcome.Outcome {
 // isHeld says whether an agent has registered for the Cluster: one was heard of, or the answer to one that was granted still
 // lies on the hub. An answer nobody has used until it was taken away is lost; it keeps nobody from asking again. It is not
 // certain while another request of the same identity was written to and the cache has not seen it.
-func (p *pass) isHeld() (held, certain bool, err error) {
+func (p *pass) isHeld(ctx context.Context) (held, certain bool, err error) {
 	if p.cluster == nil {
 		return false, true, nil
 	}
@@ -68,7 +71,12 @@ func (p *pass) isHeld() (held, certain bool, err error) {
 		if p.fresh.IsStale(r) {
 			return false, false, nil
 		}
-		held = held || r.Status.Granted && r.DeletionTimestamp == nil && p.waitsForItsAgent(r)
+		if held || !r.Status.Granted || r.DeletionTimestamp != nil {
+			continue
+		}
+		if held, err = p.waitsForItsAgent(ctx, r); err != nil {
+			return false, false, err
+		}
 	}
 	return held, true, nil
 }
@@ -77,17 +85,35 @@ func (p *pass) isHeld() (held, certain bool, err error) {
 const lostAfter = 5 * time.Minute
 
 // waitsForItsAgent says whether the answer to a granted request still lies on the hub for an agent that may come for it, or has.
-func (p *pass) waitsForItsAgent(request *fleet.ClusterRegistration) bool {
-	name := registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
-	answer, err := p.secrets.Get(p.RegistrationNamespace(), name)
-	if err != nil || !isFor(answer, request) {
-		return false
-	}
-	if !p.mayBeOfOneAgent(request) {
-		return true
+func (p *pass) waitsForItsAgent(ctx context.Context, request *fleet.ClusterRegistration) (bool, error) {
+	answer, err := p.answerTo(ctx, request)
+	switch {
+	case err != nil:
+		return false, err
+	case answer == nil || !isFor(answer, request):
+		return false, nil
+	case !p.mayBeOfOneAgent(request):
+		return true, nil
 	}
 	p.lostIn = max(lostAfter-p.Clock.Since(answer.CreationTimestamp.Time), 0)
-	return p.lostIn > 0
+	return p.lostIn > 0, nil
+}
+
+// answerTo reads a Secret that the cache does not have, which nobody's agent has used for long or which was made a moment ago:
+// the watch of Secrets may be behind that of requests, and a second agent would be granted the same identity.
+func (p *pass) answerTo(ctx context.Context, request *fleet.ClusterRegistration) (*corev1.Secret, error) {
+	name := registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
+	answer, err := p.secrets.Get(p.RegistrationNamespace(), name)
+	if apierrors.IsNotFound(err) {
+		answer, err = p.Kubernetes.CoreV1().Secrets(p.RegistrationNamespace()).Get(ctx, name, metav1.GetOptions{})
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("looking for the answer to ClusterRegistration %s: %w", request.Name, err)
+	}
+	return answer, nil
 }
 
 // mayBeOfOneAgent says whether an earlier request may be one that an agent has lost, which was stopped before it had stored the

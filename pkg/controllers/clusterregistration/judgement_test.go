@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -38,6 +39,10 @@ func TestAPassJudgesByWhatIsSoNow(t *testing.T) {
 		{"an answer lies there", func(p *pass) {
 			request, answer := p.earlier()
 			p.cache, p.secrets = requestsOf{all: []*fleet.ClusterRegistration{p.request, request}}, secretsOf{all: []*corev1.Secret{answer}}
+		}, "False ClientIDInUse", " "},
+		{"an answer lies there that the cache has not seen", func(p *pass) {
+			request, answer := p.earlier()
+			p.cache, p.Kubernetes = requestsOf{all: []*fleet.ClusterRegistration{p.request, request}}, fake.NewClientset(answer)
 		}, "False ClientIDInUse", " "},
 		{"an answer nobody used is gone", func(p *pass) {
 			request, _ := p.earlier()
@@ -133,7 +138,12 @@ func TestNobodyIsJudgedByHalfAPicture(t *testing.T) {
 	p.cache = requestsOf{err: errBadDay}
 	require.ErrorIs(t, p.judge(t.Context()).Err, errBadDay)
 
-	request, _ := p.earlier()
+	request, answer := p.earlier()
+	p.cache, p.secrets = requestsOf{all: []*fleet.ClusterRegistration{p.request, request}}, secretsOf{all: []*corev1.Secret{answer}, err: errBadDay}
+	require.ErrorIs(t, p.judge(t.Context()).Err, errBadDay)
+	p.secrets, p.Kubernetes = secretsOf{}, failing("get", errBadDay)
+	require.ErrorIs(t, p.judge(t.Context()).Err, errBadDay)
+
 	request.Status.Granted, request.ResourceVersion = false, "5"
 	p.cache = requestsOf{all: []*fleet.ClusterRegistration{p.request, request}}
 	written := request.DeepCopy()

@@ -15,6 +15,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
+	"github.com/muster-fleet/muster/pkg/controllers/leaving"
 	"github.com/muster-fleet/muster/pkg/controllers/related"
 	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -45,13 +46,13 @@ func Register(ctx context.Context, c *app.Context) {
 		sets:     desiredset.New(c.Apply, c.Kubernetes, accounts, roles, bindings, clusterBindings),
 		made:     writes.NewPending(c.Clock),
 	}
+	h.agents = leaving.Agents{Kubernetes: c.Kubernetes, Accounts: h.accounts, Clusters: clusters}
 	h.bindings, h.clusterBindings = bindings.Cache(), clusterBindings.Cache()
 	if !c.DisableBundles {
 		h.contentRoles, h.deployed = contentrole.New(c), c.Fleet.BundleDeployment().Cache()
 		related.OnAnyChange(clusterBindings, requests, h.withWideRights)
 	}
 	secrets.Cache().AddIndexer(secretsByRequest, requestOfSecret)
-	accounts.Cache().AddIndexer(accountsByRequest, requestOfAccount)
 	requests.Cache().AddIndexer(refusedByCreator, creatorOfRefused)
 
 	requests.OnChange(ctx, name, guard.Handler(c.Passes, name, guard.Own(c.Shards, shardOf, h.onChange, nil)))

@@ -13,7 +13,6 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/index"
-	"github.com/muster-fleet/muster/pkg/controllers/leaving"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -43,43 +42,6 @@ func requestKeyOf(secret *corev1.Secret) types.NamespacedName {
 	return types.NamespacedName{Namespace: a[ownerAnnotations[0]], Name: a[ownerAnnotations[1]]}
 }
 
-// accountsByRequest finds the ServiceAccounts of agents by the key of their request.
-const accountsByRequest = "muster.fleet.cattle.io/account-by-request"
-
-func requestOfAccount(account *corev1.ServiceAccount) ([]string, error) {
-	namespace, name := account.Annotations[fleet.ClusterRegistrationNamespaceAnnotation], account.Annotations[fleet.ClusterRegistrationAnnotation]
-	if namespace == "" || name == "" {
-		return nil, nil
-	}
-	return []string{index.Key(namespace, name)}, nil
-}
-
-// isNeeded says whether an agent is to leave with what a request was given. Kubernetes deletes requests before their Cluster
-// when that is deleted in the foreground, or together with its namespace; an agent without identity could not be asked to
-// remove what it deployed. What the agent has goes with the cluster namespace then, and the rest when the Cluster is gone.
-func (h *handler) isNeeded(ctx context.Context, key string) (bool, error) {
-	accounts, err := h.accounts.GetByIndex(accountsByRequest, key)
-	if err != nil || len(accounts) == 0 {
-		return false, err
-	}
-	namespace, _ := kv.RSplit(key, "/")
-	withNamespace, err := leaving.WithNamespace(ctx, h.Kubernetes, namespace)
-	if err != nil {
-		return false, err
-	}
-	for _, account := range accounts {
-		// The cache may not know yet that the Cluster is deleted.
-		cluster, err := h.clusters.Get(namespace, account.Annotations[fleet.ClusterAnnotation], metav1.GetOptions{})
-		switch {
-		case err == nil && leaving.Is(cluster, withNamespace):
-			return true, nil
-		case err != nil && !apierrors.IsNotFound(err):
-			return false, err
-		}
-	}
-	return false, nil
-}
-
 // removeUnlessNeeded looks again later where an agent still has to leave. The deletion of the cluster namespace brings the
 // request back sooner.
 func (h *handler) removeUnlessNeeded(ctx context.Context, key string) error {
@@ -87,7 +49,7 @@ func (h *handler) removeUnlessNeeded(ctx context.Context, key string) error {
 	if h.Left.Take(types.NamespacedName{Namespace: namespace, Name: name}) {
 		return h.remove(ctx, key)
 	}
-	needed, err := h.isNeeded(ctx, key)
+	needed, err := h.agents.Need(ctx, namespace, name)
 	if err != nil {
 		return err
 	}

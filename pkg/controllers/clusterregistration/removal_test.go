@@ -32,7 +32,7 @@ type accountsOf struct {
 
 func (a accountsOf) GetByIndex(_, key string) (found []*corev1.ServiceAccount, err error) {
 	for _, account := range a.all {
-		if keys, _ := requestOfAccount(account); len(keys) == 1 && keys[0] == key {
+		if a := account.Annotations; a[fleet.ClusterRegistrationNamespaceAnnotation]+"/"+a[fleet.ClusterRegistrationAnnotation] == key {
 			found = append(found, account)
 		}
 	}
@@ -84,11 +84,11 @@ func TestWhatADeletedRequestWasGivenStaysUntilTheAgentHasLeft(t *testing.T) {
 			p.cluster.DeletionTimestamp, p.cluster.Finalizers = &deleted, []string{fleet.ClusterFinalizer}
 			account := p.account()
 			row.change(p.cluster, account)
-			p.Kubernetes = fake.NewClientset()
+			p.agents.Kubernetes = fake.NewClientset()
 			later := queue{delays: map[string]time.Duration{}}
 			p.requests = later
-			p.accounts, p.clusters = accountsOf{all: []*corev1.ServiceAccount{account}}, oneCluster{Cluster: p.cluster}
-			needed, err := p.isNeeded(t.Context(), key)
+			p.agents.Accounts, p.agents.Clusters = accountsOf{all: []*corev1.ServiceAccount{account}}, oneCluster{Cluster: p.cluster}
+			needed, err := p.agents.Need(t.Context(), "fleet-default", "request-abc")
 			require.NoError(t, err)
 			assert.Equal(t, row.needed, needed)
 			if needed {
@@ -106,7 +106,7 @@ func (noSecrets) GetByIndex(string, string) ([]*corev1.Secret, error) { return n
 
 func TestWhatTheEndOfAFarewellDeletesIsRemovedWithoutALook(t *testing.T) {
 	p, applied := somePass(), &applyfake.FakeApply{}
-	p.accounts, p.secrets, p.sets = accountsOf{err: errBadDay}, noSecrets{}, desiredset.New(applied, nil) // nobody could tell
+	p.agents.Accounts, p.secrets, p.sets = accountsOf{err: errBadDay}, noSecrets{}, desiredset.New(applied, nil) // nobody could tell
 	p.Left.Add(types.NamespacedName{Namespace: "fleet-default", Name: "request-abc"})
 	require.NoError(t, p.removeUnlessNeeded(t.Context(), "fleet-default/request-abc"))
 	assert.NotZero(t, applied.Count)
@@ -115,9 +115,9 @@ func TestWhatTheEndOfAFarewellDeletesIsRemovedWithoutALook(t *testing.T) {
 
 func TestNothingIsRemovedWhileNobodyKnowsWhetherItIsNeeded(t *testing.T) {
 	p := somePass()
-	p.Kubernetes = fake.NewClientset()
-	p.accounts = accountsOf{err: errBadDay}
+	p.agents.Kubernetes = fake.NewClientset()
+	p.agents.Accounts = accountsOf{err: errBadDay}
 	require.ErrorIs(t, p.removeUnlessNeeded(t.Context(), "fleet-default/request-abc"), errBadDay)
-	p.accounts, p.clusters = accountsOf{all: []*corev1.ServiceAccount{p.account()}}, oneCluster{Cluster: p.cluster, err: errBadDay}
+	p.agents.Accounts, p.agents.Clusters = accountsOf{all: []*corev1.ServiceAccount{p.account()}}, oneCluster{Cluster: p.cluster, err: errBadDay}
 	require.ErrorIs(t, p.removeUnlessNeeded(t.Context(), "fleet-default/request-abc"), errBadDay)
 }

@@ -21,6 +21,9 @@ const setID = "cluster-registration"
 
 // ensureRights makes the agent's ServiceAccount and everything that says what it, and the registering identity, may do.
 func (p *pass) ensureRights(ctx context.Context) outcome.Outcome {
+	if !p.request.Status.Granted {
+		p.made.Add(string(p.request.UID))
+	}
 	err := p.sets.Ensure(ctx, registration.OwnedSetID(setID, p.request.Namespace, p.request.Name), p.request, p.rights()...)
 	if err == nil {
 		err = p.dropWideRights(ctx)

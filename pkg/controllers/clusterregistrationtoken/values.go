@@ -27,6 +27,11 @@ func (h *handler) ensureValues(ctx context.Context, token *fleet.ClusterRegistra
 	if existing != nil && !ownedBy(existing, token) {
 		return foreignSecret(token).In(h.RecheckDelay())
 	}
+	return h.fill(ctx, token, existing, expires)
+}
+
+// fill writes the Secret, as far as it is not what it should be.
+func (h *handler) fill(ctx context.Context, token *fleet.ClusterRegistrationToken, existing *corev1.Secret, expires *metav1.Time) outcome.Outcome {
 	bearer, err := h.bearer(ctx, token, existing, expires)
 	if errors.Is(err, credential.ErrPending) {
 		return outcome.Wait(fleet.ReasonWaitingForCredential, err.Error())
@@ -40,20 +45,24 @@ func (h *handler) ensureValues(ctx context.Context, token *fleet.ClusterRegistra
 	err = h.write(ctx, token, existing, values)
 	switch {
 	case apierrors.IsAlreadyExists(err):
-		return h.taken(ctx, token, err)
+		return h.taken(ctx, token, expires)
 	case err != nil:
 		return outcome.Retry(fleet.ReasonError, err)
 	}
 	return outcome.Done(fleet.ReasonTokenReady, "")
 }
 
-// taken finds out whose Secret has the name: somebody else's stays, our own is one the cache has not seen yet.
-func (h *handler) taken(ctx context.Context, token *fleet.ClusterRegistrationToken, cause error) outcome.Outcome {
+// taken finds out whose Secret has the name: somebody else's stays, our own is one the cache has not seen yet, which an earlier
+// pass made whose write of the status failed.
+func (h *handler) taken(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) outcome.Outcome {
 	secret, err := h.Kubernetes.CoreV1().Secrets(token.Namespace).Get(ctx, token.Name, metav1.GetOptions{})
-	if err == nil && !ownedBy(secret, token) {
+	switch {
+	case err != nil:
+		return outcome.Retry(fleet.ReasonError, err)
+	case !ownedBy(secret, token):
 		return foreignSecret(token).In(h.RecheckDelay())
 	}
-	return outcome.Retry(fleet.ReasonError, cause)
+	return h.fill(ctx, token, secret, expires)
 }
 
 func foreignSecret(token *fleet.ClusterRegistrationToken) outcome.Outcome {

@@ -38,7 +38,9 @@ func TestTheBindingIsOfTheClusterAndItsAgentAlone(t *testing.T) {
 	s.writes()
 	require.NoError(t, s.Allow(t.Context(), alice, []string{"s-1"}))
 	assert.Empty(t, s.writes(), "the caches have not seen them yet")
+	assert.True(t, s.Unseen(alice), "it may be gone before they do")
 	require.NoError(t, s.bindings.Add(s.liveBinding(t)))
+	assert.False(t, s.Unseen(alice))
 	assert.True(t, s.Bound(alice))
 }
 

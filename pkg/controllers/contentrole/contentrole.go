@@ -92,10 +92,13 @@ func (r *Roles) ensure(ctx context.Context, cluster *fleet.Cluster, rules []rbac
 	name := registration.ContentRoleName(registration.ClusterNamespace(cluster.Namespace, cluster.Name))
 	role, err := r.cache.Get(name)
 	switch {
-	case apierrors.IsNotFound(err) && !r.made.Has(name):
-		role, err = r.create(ctx, cluster, name, rules)
-	case apierrors.IsNotFound(err), err == nil && r.fresh.IsStale(role):
-		role, err = r.client.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{})
+	case apierrors.IsNotFound(err):
+		role, err = r.unseen(ctx, cluster, name, rules)
+	case err == nil:
+		r.made.Forget(name)
+		if r.fresh.IsStale(role) {
+			role, err = r.client.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{})
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("ClusterRole %s: %w", name, err)
@@ -104,6 +107,18 @@ func (r *Roles) ensure(ctx context.Context, cluster *fleet.Cluster, rules []rbac
 		return nil, &desiredset.ForeignError{Kind: roleKind, Name: name}
 	}
 	return role, nil
+}
+
+// unseen is the ClusterRole that the cache does not have: made a moment ago, or yet to be made. One that was made may be gone
+// before the cache has seen it.
+func (r *Roles) unseen(ctx context.Context, cluster *fleet.Cluster, name string, rules []rbacv1.PolicyRule) (*rbacv1.ClusterRole, error) {
+	if r.made.Has(name) {
+		role, err := r.client.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{})
+		if !apierrors.IsNotFound(err) {
+			return role, err
+		}
+	}
+	return r.create(ctx, cluster, name, rules)
 }
 
 // create makes the ClusterRole. One that exists already, but not in the cache of what is ours, is read to see whose it is.
@@ -133,6 +148,14 @@ func (r *Roles) namespace(ctx context.Context, name string) (*corev1.Namespace, 
 		return r.client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	}
 	return namespace, err
+}
+
+// Unseen says whether the binding of a Cluster was made and is not in the cache yet. It may be gone before it ever is, and
+// then nothing tells, so that Allow has to be called again after writes.PendingMax.
+func (r *Roles) Unseen(cluster *fleet.Cluster) bool {
+	name := registration.ContentRoleName(registration.ClusterNamespace(cluster.Namespace, cluster.Name))
+	_, err := r.bindings.Get(name)
+	return apierrors.IsNotFound(err) && r.bound.Has(name)
 }
 
 func metaOf(cluster *fleet.Cluster, name string, namespace *corev1.Namespace) metav1.ObjectMeta {

@@ -170,6 +170,19 @@ func TestWhatTheHubJustWroteIsReadFromTheServer(t *testing.T) {
 	assert.Empty(t, s.writes(), "the cache lags behind")
 }
 
+func TestAClusterRoleThatIsGoneBeforeTheCacheHasSeenItIsMadeAgain(t *testing.T) {
+	s := newStage(homeNamespace())
+	require.NoError(t, s.Allow(t.Context(), alice, []string{"s-1"}))
+	require.NoError(t, s.server.RbacV1().ClusterRoles().Delete(t.Context(), name, metav1.DeleteOptions{}))
+	s.writes()
+	require.NoError(t, s.Allow(t.Context(), alice, []string{"s-1"}))
+	assert.Equal(t, []string{"create clusterroles"}, s.writes())
+
+	require.NoError(t, s.roles.Add(s.live(t)))
+	require.NoError(t, s.Allow(t.Context(), alice, []string{"s-1"}))
+	assert.False(t, s.made.Has(name), "the cache knows better from now on")
+}
+
 func TestNoClusterRoleOfSomebodyElseIsAdopted(t *testing.T) {
 	for title, change := range map[string]func(*rbacv1.ClusterRole){
 		"a person's":         func(r *rbacv1.ClusterRole) { r.Labels, r.Annotations = nil, nil },

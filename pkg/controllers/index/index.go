@@ -3,6 +3,9 @@
 package index
 
 import (
+	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
+	corev1 "k8s.io/api/core/v1"
+
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -17,6 +20,8 @@ const (
 	ByUID = "muster.fleet.cattle.io/by-uid"
 	// ByNoToken finds requests that were not granted and name no token, by their namespace.
 	ByNoToken = "muster.fleet.cattle.io/by-no-token"
+	// ByRequest finds the ServiceAccounts of agents by the key of their request.
+	ByRequest = "muster.fleet.cattle.io/by-request"
 	// ByNewCluster finds requests that were not granted by Key(namespace, name of the Cluster that is made for such a one).
 	ByNewCluster = "muster.fleet.cattle.io/by-new-cluster"
 	// ByKubeconfig finds Clusters by Key(namespace, name) of their kubeconfig Secret.
@@ -26,7 +31,7 @@ const (
 )
 
 // Register adds the indexes. It is called once, before any controller is registered.
-func Register(f fleetcontrollers.Interface) {
+func Register(f fleetcontrollers.Interface, core corecontrollers.Interface) {
 	f.Cluster().Cache().AddIndexer(ByClientID, clusterByClientID)
 	f.Cluster().Cache().AddIndexer(ByKubeconfig, clusterByKubeconfig)
 	f.Cluster().Cache().AddIndexer(ByManagementName, clusterByManagementName)
@@ -36,6 +41,7 @@ func Register(f fleetcontrollers.Interface) {
 	f.ClusterRegistration().Cache().AddIndexer(ByNoToken, requestWithoutToken)
 	f.ClusterRegistration().Cache().AddIndexer(ByNewCluster, requestByNewCluster)
 	f.ClusterRegistrationToken().Cache().AddIndexer(ByToken, tokenByName)
+	core.ServiceAccount().Cache().AddIndexer(ByRequest, accountByRequest)
 }
 
 // Registered says whether the indexes are there already: a factory has served a hub, and would not take them again.
@@ -114,4 +120,12 @@ func requestByNewCluster(r *fleet.ClusterRegistration) ([]string, error) {
 
 func tokenByName(t *fleet.ClusterRegistrationToken) ([]string, error) {
 	return []string{TokenKey(t.Namespace, t.Name)}, nil
+}
+
+func accountByRequest(a *corev1.ServiceAccount) ([]string, error) {
+	namespace, name := a.Annotations[fleet.ClusterRegistrationNamespaceAnnotation], a.Annotations[fleet.ClusterRegistrationAnnotation]
+	if namespace == "" || name == "" {
+		return nil, nil
+	}
+	return []string{Key(namespace, name)}, nil
 }

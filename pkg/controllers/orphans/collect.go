@@ -51,19 +51,32 @@ func (c *Collector) pause(ctx context.Context) {
 	}
 }
 
-// settle removes an object if it is an orphan. It is not settled when that cannot be told, or does not work.
+// settle removes an object if it is an orphan. It is not settled when that cannot be told, does not work, or has to wait.
 func (c *Collector) settle(ctx context.Context, k kind, m made) (settled bool) {
 	if c.owners[m.owner.kind].cached(m.owner.namespace, m.owner.name) == nil || ctx.Err() != nil {
 		return true
 	}
 	orphan, err := c.isOrphan(m.owner)
+	settled = true
 	if err == nil && orphan {
-		err = c.remove(k, m)
+		settled, err = c.removeUnlessNeeded(ctx, k, m)
 	}
 	if err != nil {
 		logrus.Warnf("Orphan %s %s/%s: %v", k.name, m.namespace, m.name, err)
 	}
-	return err == nil
+	return settled && err == nil
+}
+
+// removeUnlessNeeded leaves to an agent that is asked to leave what its request was given: without it the agent could not
+// answer, and what it deployed would stay on the member.
+func (c *Collector) removeUnlessNeeded(ctx context.Context, k kind, m made) (removed bool, err error) {
+	if needed := c.owners[m.owner.kind].needed; needed != nil {
+		is, err := needed(ctx, m.owner.namespace, m.owner.name)
+		if err != nil || is {
+			return false, err
+		}
+	}
+	return true, c.remove(k, m)
 }
 
 // isOrphan asks the API server. Nothing but its word that there is no such owner makes an orphan: a cache may be behind, and

@@ -37,6 +37,8 @@ type world struct {
 	objects      []made
 	cached, live error
 	removing     error
+	needed       bool
+	unsure       error // whether it is needed
 	asked        int
 	removed      []made
 	counted      *prometheus.Registry
@@ -80,6 +82,7 @@ func (w *world) collector(clock *clocktesting.FakeClock) *Collector {
 			w.asked++
 			return w.live
 		},
+		needed: func(context.Context, string, string) (bool, error) { return w.needed, w.unsure },
 	}
 	w.counted = prometheus.NewRegistry()
 	return newCollector(&app.Context{Clock: clock, Metrics: metrics.New(w.counted)}, []kind{k}, map[string]look{kindCluster: way})
@@ -120,6 +123,18 @@ func TestOnlyTheAPIServersWordMakesAnOrphan(t *testing.T) {
 			assert.InDelta(t, float64(row.left), w.metric(t, "muster_orphans_left"), 0)
 		})
 	}
+}
+
+func TestWhatAnAgentNeedsForItsFarewellStaysUntilAWalkAfterIt(t *testing.T) {
+	w := &world{cached: errNotFound, live: errNotFound, needed: true, objects: []made{{name: "n", uid: "u", owner: member}}}
+	c := w.collector(someClock())
+	assert.Equal(t, 1, c.walk(t.Context()), "it is looked at again soon")
+	w.needed, w.unsure = false, errors.New("refused")
+	assert.Equal(t, 1, c.walk(t.Context()), "nobody knows whether it is needed")
+	assert.Empty(t, w.removed)
+	w.unsure = nil
+	assert.Zero(t, c.walk(t.Context()))
+	assert.Len(t, w.removed, 1)
 }
 
 func TestAnObjectIsRemovedAsItWasSeen(t *testing.T) {

@@ -1,6 +1,8 @@
 package orphans
 
 import (
+	"context"
+
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -9,6 +11,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/leaving"
 )
 
 // kind is one kind of objects that can be orphaned.
@@ -136,6 +139,8 @@ func kindsOf(c *app.Context) []kind {
 // look is how an owner is looked for: in the cache, which is free, and on the API server, whose word counts.
 type look struct {
 	cached, live func(namespace, name string) error
+	// needed says whether what was made for an owner that is gone is needed all the same, for a while; nil where it never is.
+	needed func(ctx context.Context, namespace, name string) (bool, error)
 }
 
 type gets[T any] interface {
@@ -161,9 +166,11 @@ func looking[T any](cache gets[T], client getsLive[T]) look {
 
 func ownersOf(c *app.Context) map[string]look {
 	clusters, requests, tokens := c.Fleet.Cluster(), c.Fleet.ClusterRegistration(), c.Fleet.ClusterRegistrationToken()
+	ofRequests := looking[*fleet.ClusterRegistration](requests.Cache(), requests)
+	ofRequests.needed = leaving.Agents{Kubernetes: c.Kubernetes, Accounts: c.Core.ServiceAccount().Cache(), Clusters: clusters}.Need
 	return map[string]look{
 		kindCluster: looking[*fleet.Cluster](clusters.Cache(), clusters),
-		kindRequest: looking[*fleet.ClusterRegistration](requests.Cache(), requests),
+		kindRequest: ofRequests,
 		kindToken:   looking[*fleet.ClusterRegistrationToken](tokens.Cache(), tokens),
 	}
 }

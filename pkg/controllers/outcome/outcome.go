@@ -110,9 +110,10 @@ func (o Outcome) Status() corev1.ConditionStatus {
 	}
 }
 
-// Earliest is the sooner of two requeue delays, where 0 means none.
+// Earliest is the sooner of two requeue delays. As with After, one that is not positive is none: it must not keep the other
+// from being asked for.
 func Earliest(a, b time.Duration) time.Duration {
-	if a == 0 || b != 0 && b < a {
+	if a <= 0 || b > 0 && b < a {
 		return b
 	}
 	return a

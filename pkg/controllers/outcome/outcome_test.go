@@ -55,7 +55,7 @@ func TestEachOutcomeHasItsStatus(t *testing.T) {
 
 func TestEarliestIsTheSoonerDelayThatIsOne(t *testing.T) {
 	for _, row := range []struct{ a, b, want time.Duration }{
-		{0, 0, 0}, {1, 0, 1}, {0, 1, 1}, {1, 2, 1}, {2, 1, 1}, {2, 2, 2},
+		{0, 0, 0}, {1, 0, 1}, {0, 1, 1}, {1, 2, 1}, {2, 1, 1}, {2, 2, 2}, {-1, 1, 1}, {1, -1, 1},
 	} {
 		assert.Equal(t, row.want, Earliest(row.a, row.b), "%v and %v", row.a, row.b)
 	}
