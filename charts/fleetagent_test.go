@@ -54,6 +54,7 @@ func TestAgentChartRefusesWhatCannotWorkAndSaysWhatToDo(t *testing.T) {
 		"workers are words":          {changes: "agent: {reconciler: {workers: {drift: many}}}", says: []string{"drift"}},
 		"pull Secret without a name": {changes: "global: {cattle: {imagePullSecrets: [pull]}}", says: []string{"imagePullSecrets"}},
 		"negative replicas":          {changes: "agent: {replicas: -1}", says: []string{"replicas"}},
+		"budget of one replica":      {changes: "agent: {replicas: 2, podDisruptionBudget: {minAvailable: 1}}", says: []string{"podDisruptionBudget.minAvailable", "podDisruptionBudget.maxUnavailable"}},
 		"URL is a number":            {changes: "apiServerURL: 7", says: []string{"apiServerURL"}},
 	}
 	for title, tt := range tests {

@@ -153,10 +153,23 @@ func TestSeveralReplicasAreSpreadAndNotEvictedTogether(t *testing.T) {
 }
 
 func TestABudgetHasOneOfItsTwoNumbers(t *testing.T) {
-	for chart, rendered := range renderPair(t, "controller: {replicas: 3, podDisruptionBudget: {minAvailable: 50%}}", "agent: {replicas: 3, podDisruptionBudget: {minAvailable: 50%}}") {
-		budget := budgetOf(t, chart, rendered)
-		assert.Equal(t, intstr.FromString("50%"), *budget.Spec.MinAvailable, chart)
-		assert.Nil(t, budget.Spec.MaxUnavailable, chart)
+	budget := budgetOf(t, charts.Hub, renderHub(t, "controller: {replicas: 3, podDisruptionBudget: {minAvailable: 50%}}"))
+	assert.Equal(t, intstr.FromString("50%"), *budget.Spec.MinAvailable)
+	assert.Nil(t, budget.Spec.MaxUnavailable)
+}
+
+// The hub takes the agent's Deployment over, with as many replicas as it has settings for, and leaves the budget: one that counts
+// those that must be there would then let nobody drain the node of the only one.
+func TestTheBudgetOfAnAgentCountsThoseThatMayBeAway(t *testing.T) {
+	for values, want := range map[string]intstr.IntOrString{
+		"agent: {replicas: 2}": intstr.FromInt32(1),
+		"agent: {replicas: 4, podDisruptionBudget: {maxUnavailable: 50%, minAvailable: null}}": intstr.FromString("50%"),
+	} {
+		rendered, err := charts.Render(charts.Agent, release(charts.Agent), agentValues(t, values))
+		require.NoError(t, err)
+		budget := budgetOf(t, charts.Agent, rendered)
+		assert.Equal(t, want, *budget.Spec.MaxUnavailable, values)
+		assert.Nil(t, budget.Spec.MinAvailable, values)
 	}
 }
 

@@ -32,7 +32,7 @@ var wellFormed = map[string][]string{
 		"{}", "unknown: {nested: [1]}", "labels: {num: 1, flag: false, none: null, text: x}", "labels: null", "fleetAgent: null",
 		"fleetAgent: {affinity: {}, tolerations: [], nodeSelector: null}", "fleetAgent: {extraLabels: {a: 1}, extraAnnotations: null}",
 		"fleetAgent: {topologySpreadConstraints: null}", "fleetAgent: {probes: {enabled: false, liveness: {timeoutSeconds: 9}}}",
-		"agent: {podDisruptionBudget: {minAvailable: 10%}}", "internal: {somethingNew: 1}", "kubectl: {tag: v1}", "image: {tag: 7}",
+		"agent: {podDisruptionBudget: {maxUnavailable: 10%, minAvailable: null}}", "internal: {somethingNew: 1}", "kubectl: {tag: v1}", "image: {tag: 7}",
 	},
 }
 
