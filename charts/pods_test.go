@@ -210,3 +210,16 @@ func TestBundlesAreLeftToOthersWhereThatIsSaid(t *testing.T) {
 		assert.Equal(t, want, variable(container, "FLEET_DISABLE_BUNDLES"), values)
 	}
 }
+
+// Authorities of one's own, above all: the images have the well-known ones only.
+func TestWhatIsMountedBesideReachesThePods(t *testing.T) {
+	const more = `extraVolumes: [{name: authorities, configMap: {name: ours}}], extraVolumeMounts: [{name: authorities, mountPath: /etc/pki/tls/certs, readOnly: true}]`
+	for chart, rendered := range renderPair(t, "{"+more+"}", "fleetAgent: {"+more+"}") {
+		pod := deploymentOf(t, chart, rendered).Spec.Template.Spec
+		volume, mount := pod.Volumes[len(pod.Volumes)-1], pod.Containers[0].VolumeMounts[len(pod.Containers[0].VolumeMounts)-1]
+		require.NotNil(t, volume.ConfigMap, chart)
+		assert.Equal(t, "ours", volume.ConfigMap.Name, chart)
+		assert.Equal(t, corev1.VolumeMount{Name: "authorities", MountPath: "/etc/pki/tls/certs", ReadOnly: true}, mount, chart)
+		assert.True(t, slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == "tmp" }), "%s: its own are still there", chart)
+	}
+}

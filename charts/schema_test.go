@@ -99,6 +99,8 @@ var malformed = map[string][]refusal{
 		{"agent: {reconciler: {workers: {bundledeployment: 0}}}", "/agent/reconciler/workers/bundledeployment"},
 		{"extraEnv: {A: b}", "/extraEnv"},
 		{"extraEnv: [{value: b}]", "/extraEnv/0"},
+		{"extraVolumes: [{emptyDir: {}}]", "/extraVolumes/0"},
+		{"extraVolumeMounts: [{name: a}]", "/extraVolumeMounts/0"},
 	},
 	charts.Agent: {
 		{"apiServerURL: 7", "/apiServerURL"},
@@ -111,6 +113,8 @@ var malformed = map[string][]refusal{
 		{"fleetAgent: {hostNetwork: 'yes'}", "/fleetAgent/hostNetwork"},
 		{"fleetAgent: {tolerations: {a: b}}", "/fleetAgent/tolerations"},
 		{"fleetAgent: {extraLabels: {a: {b: c}}}", "/fleetAgent/extraLabels/a"},
+		{"fleetAgent: {extraVolumes: [{emptyDir: {}}]}", "/fleetAgent/extraVolumes/0"},
+		{"fleetAgent: {extraVolumeMounts: [{name: a}]}", "/fleetAgent/extraVolumeMounts/0"},
 		{"fleetAgent: {probes: {liveness: []}}", "/fleetAgent/probes/liveness"},
 		{"fleetAgent: {topologySpreadConstraints: hostname}", "/fleetAgent/topologySpreadConstraints"},
 		{"agent: {podDisruptionBudget: {maxUnavailable: most}}", "/agent/podDisruptionBudget/maxUnavailable"},
