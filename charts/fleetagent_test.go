@@ -165,8 +165,8 @@ func TestAgentNotesTellHowToGoOn(t *testing.T) {
 		says, hides []string
 	}{
 		"complete":     {changes: "{}", says: []string{"https://hub.example.com in namespace clusters", "logs -l app=fleet-agent"}, hides: []string{"WARNING", "No token"}},
-		"no token":     {changes: "token: ''", says: []string{"No token was given", "create secret generic fleet-agent-bootstrap"}, hides: []string{"WARNING"}},
-		"no namespace": {changes: "clusterNamespace: ''", says: []string{"WARNING: clusterNamespace is empty"}},
+		"no token":     {changes: "token: ''", says: []string{"No token was given", "--reset-then-reuse-values --set token=TOKEN", "create secret generic fleet-agent-bootstrap"}, hides: []string{"WARNING"}},
+		"no namespace": {changes: "clusterNamespace: ''", says: []string{"WARNING: clusterNamespace is empty", "--reset-then-reuse-values --set clusterNamespace=NAMESPACE"}},
 	}
 	for title, tt := range tests {
 		t.Run(title, func(t *testing.T) {
