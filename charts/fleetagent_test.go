@@ -55,6 +55,7 @@ func TestAgentChartRefusesWhatCannotWorkAndSaysWhatToDo(t *testing.T) {
 		"pull Secret without a name": {changes: "global: {cattle: {imagePullSecrets: [pull]}}", says: []string{"imagePullSecrets"}},
 		"negative replicas":          {changes: "agent: {replicas: -1}", says: []string{"replicas"}},
 		"strict without TLS":         {changes: "{apiServerURL: 'http://hub.example.com', agentTLSMode: strict}", says: []string{"must begin with https:// in agentTLSMode strict", "http://hub.example.com"}},
+		"budget of one replica":      {changes: "agent: {replicas: 2, podDisruptionBudget: {minAvailable: 1}}", says: []string{"podDisruptionBudget.minAvailable", "podDisruptionBudget.maxUnavailable"}},
 		"URL is a number":            {changes: "apiServerURL: 7", says: []string{"apiServerURL"}},
 	}
 	for title, tt := range tests {
@@ -165,8 +166,8 @@ func TestAgentNotesTellHowToGoOn(t *testing.T) {
 		says, hides []string
 	}{
 		"complete":     {changes: "{}", says: []string{"https://hub.example.com in namespace clusters", "logs -l app=fleet-agent"}, hides: []string{"WARNING", "No token"}},
-		"no token":     {changes: "token: ''", says: []string{"No token was given", "create secret generic fleet-agent-bootstrap"}, hides: []string{"WARNING"}},
-		"no namespace": {changes: "clusterNamespace: ''", says: []string{"WARNING: clusterNamespace is empty"}},
+		"no token":     {changes: "token: ''", says: []string{"No token was given", "--reset-then-reuse-values --set token=TOKEN", "create secret generic fleet-agent-bootstrap"}, hides: []string{"WARNING"}},
+		"no namespace": {changes: "clusterNamespace: ''", says: []string{"WARNING: clusterNamespace is empty", "--reset-then-reuse-values --set clusterNamespace=NAMESPACE"}},
 	}
 	for title, tt := range tests {
 		t.Run(title, func(t *testing.T) {

@@ -34,6 +34,11 @@ func TestChartsTellACatalogueWhereTheyBelong(t *testing.T) {
 		assert.True(t, util.IsCompatibleRange(m.Annotations["catalog.cattle.io/kube-version"], "v1.36.3+rke2r1"), name)
 		assert.True(t, util.IsCompatibleRange(m.Annotations["catalog.cattle.io/rancher-version"], "2.15.1"), name)
 	}
+	for _, name := range all {
+		chart, err := charts.Load(name)
+		require.NoError(t, err)
+		assert.NotContains(t, chart.Metadata.Annotations, "catalog.cattle.io/certified", "%s: nobody but who publishes a catalogue can say that", name)
+	}
 	hub, err := charts.Load(charts.Hub)
 	require.NoError(t, err)
 	assert.Equal(t, "clusters.fleet.cattle.io/v1alpha1", hub.Metadata.Annotations["catalog.cattle.io/provides-gvr"])

@@ -153,10 +153,23 @@ func TestSeveralReplicasAreSpreadAndNotEvictedTogether(t *testing.T) {
 }
 
 func TestABudgetHasOneOfItsTwoNumbers(t *testing.T) {
-	for chart, rendered := range renderPair(t, "controller: {replicas: 3, podDisruptionBudget: {minAvailable: 50%}}", "agent: {replicas: 3, podDisruptionBudget: {minAvailable: 50%}}") {
-		budget := budgetOf(t, chart, rendered)
-		assert.Equal(t, intstr.FromString("50%"), *budget.Spec.MinAvailable, chart)
-		assert.Nil(t, budget.Spec.MaxUnavailable, chart)
+	budget := budgetOf(t, charts.Hub, renderHub(t, "controller: {replicas: 3, podDisruptionBudget: {minAvailable: 50%}}"))
+	assert.Equal(t, intstr.FromString("50%"), *budget.Spec.MinAvailable)
+	assert.Nil(t, budget.Spec.MaxUnavailable)
+}
+
+// The hub takes the agent's Deployment over, with as many replicas as it has settings for, and leaves the budget: one that counts
+// those that must be there would then let nobody drain the node of the only one.
+func TestTheBudgetOfAnAgentCountsThoseThatMayBeAway(t *testing.T) {
+	for values, want := range map[string]intstr.IntOrString{
+		"agent: {replicas: 2}": intstr.FromInt32(1),
+		"agent: {replicas: 4, podDisruptionBudget: {maxUnavailable: 50%, minAvailable: null}}": intstr.FromString("50%"),
+	} {
+		rendered, err := charts.Render(charts.Agent, release(charts.Agent), agentValues(t, values))
+		require.NoError(t, err)
+		budget := budgetOf(t, charts.Agent, rendered)
+		assert.Equal(t, want, *budget.Spec.MaxUnavailable, values)
+		assert.Nil(t, budget.Spec.MinAvailable, values)
 	}
 }
 
@@ -195,5 +208,18 @@ func TestBundlesAreLeftToOthersWhereThatIsSaid(t *testing.T) {
 	for values, want := range map[string]string{"{}": "", "disableBundles: null": "", "disableBundles: true": "true"} {
 		container := hubDeployment(t, renderHub(t, values)).Spec.Template.Spec.Containers[0]
 		assert.Equal(t, want, variable(container, "FLEET_DISABLE_BUNDLES"), values)
+	}
+}
+
+// Authorities of one's own, above all: the images have the well-known ones only.
+func TestWhatIsMountedBesideReachesThePods(t *testing.T) {
+	const more = `extraVolumes: [{name: authorities, configMap: {name: ours}}], extraVolumeMounts: [{name: authorities, mountPath: /etc/pki/tls/certs, readOnly: true}]`
+	for chart, rendered := range renderPair(t, "{"+more+"}", "fleetAgent: {"+more+"}") {
+		pod := deploymentOf(t, chart, rendered).Spec.Template.Spec
+		volume, mount := pod.Volumes[len(pod.Volumes)-1], pod.Containers[0].VolumeMounts[len(pod.Containers[0].VolumeMounts)-1]
+		require.NotNil(t, volume.ConfigMap, chart)
+		assert.Equal(t, "ours", volume.ConfigMap.Name, chart)
+		assert.Equal(t, corev1.VolumeMount{Name: "authorities", MountPath: "/etc/pki/tls/certs", ReadOnly: true}, mount, chart)
+		assert.True(t, slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == "tmp" }), "%s: its own are still there", chart)
 	}
 }

@@ -80,3 +80,20 @@ func describe(path string, schema, definitions map[string]any, known map[string]
 		}
 	}
 }
+
+// idle are the values of Fleet's own chart that this one takes and does nothing with: what a person sets there is not done.
+var idle = []string{
+	"gitops", "gitjob", "helmops", "imagescan", "migrations", "shards", "insecureSkipHostKeyChecks", "additionalKnownHosts",
+	"proxyCACert", "clusterEnqueueDelay", "controller.reconciler.workers",
+}
+
+func TestTheReadmeNamesTheValuesThatDoNothing(t *testing.T) {
+	readme, err := os.ReadFile("fleet/README.md")
+	require.NoError(t, err)
+	defaults := map[string]string{}
+	flatten(t, "", readValues(t, "fleet/values.yaml"), defaults)
+	for _, value := range idle {
+		assert.Contains(t, string(readme), "`"+value+"`")
+		assert.NotContains(t, defaults, value, "it does something")
+	}
+}

@@ -87,5 +87,7 @@ func TestTheCheckItself(t *testing.T) {
 	require.NoError(t, run([]string{".", "."}, &out))
 	assert.Contains(t, out.String(), "licences: 1 modules: 1 BSD-3-Clause")
 	assert.ErrorContains(t, run([]string{"."}, &out), "usage")
+	assert.ErrorContains(t, run([]string{"texts", "."}, &out), "usage")
+	assert.ErrorContains(t, run([]string{"texts", ".", ".", "--"}, &out), "usage")
 	assert.ErrorContains(t, run([]string{".", "./nothing"}, &out), "go list")
 }

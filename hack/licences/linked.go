@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"os/exec"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -18,13 +18,9 @@ type module struct {
 
 // linked are the modules that packages need to be built, other than their own, sorted.
 func linked(folder string, packages []string) ([]module, error) {
-	list := exec.Command("go", append([]string{"list", "-deps", "-json=Module"}, packages...)...)
-	list.Dir = folder
-	var complaint bytes.Buffer
-	list.Stderr = &complaint
-	output, err := list.Output()
+	output, err := goCommand(folder, nil, append([]string{"list", "-deps", "-json=Module"}, packages...)...)
 	if err != nil {
-		return nil, fmt.Errorf("go list: %w: %s", err, complaint.String())
+		return nil, err
 	}
 	return parseList(output)
 }
@@ -46,6 +42,43 @@ func parseList(output []byte) ([]module, error) {
 	}
 	slices.SortFunc(all, func(a, b module) int { return strings.Compare(a.Path, b.Path) })
 	return all, nil
+}
+
+// parseSources finds the modules of packages, sorted, the main one first.
+func parseSources(output []byte) ([]source, error) {
+	found := map[string]*source{}
+	var main []string
+	for decoder := json.NewDecoder(bytes.NewReader(output)); decoder.More(); {
+		var p struct {
+			Dir    string
+			Module *module
+		}
+		if err := decoder.Decode(&p); err != nil {
+			return nil, fmt.Errorf("go list says what cannot be understood: %w", err)
+		}
+		if p.Module == nil {
+			continue // of Go itself
+		}
+		m := p.Module.actual()
+		name := strings.TrimSpace(m.Path + " " + m.Version)
+		if found[name] == nil {
+			found[name] = &source{name: name, root: m.Dir}
+		}
+		found[name].folders = append(found[name].folders, p.Dir)
+		if p.Module.Main {
+			main = []string{name}
+		}
+	}
+	return inOrder(found, main), nil
+}
+
+func inOrder(found map[string]*source, first []string) []source {
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(found)), func(name string) bool { return slices.Contains(first, name) })
+	all := make([]source, 0, len(found))
+	for _, name := range append(first, names...) {
+		all = append(all, *found[name])
+	}
+	return all
 }
 
 // actual is the module that is compiled.

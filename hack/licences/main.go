@@ -1,5 +1,5 @@
 // Licences looks at the licence of every module that is linked into the programs. It ends with an error when one of them is
-// not among those that this project may ship with.
+// not among those that this project may ship with. With the word texts it writes what these licences ask to be passed on.
 package main
 
 import (
@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 )
@@ -21,6 +22,9 @@ var excepted = map[string]string{
 	"github.com/opencontainers/go-digest":   "CC-BY-SA-4.0", // of its documentation, which is not linked
 }
 
+const usage = `usage: licences FOLDER PACKAGE...
+       licences texts [-arch=ARCH] FOLDER PACKAGE... [-- FOLDER PACKAGE...]...`
+
 func main() {
 	if err := run(os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "licences:", err)
@@ -28,10 +32,35 @@ func main() {
 	}
 }
 
-// run checks what the packages in a folder of a module are linked with.
+// run checks what the packages in a folder of a module are linked with, or writes the texts of it.
 func run(arguments []string, out io.Writer) error {
+	if len(arguments) > 0 && arguments[0] == "texts" {
+		return runTexts(arguments[1:], out)
+	}
+	return check(arguments, out)
+}
+
+func runTexts(arguments []string, out io.Writer) error {
+	architecture := runtime.GOARCH
+	if len(arguments) > 0 {
+		if given, ok := strings.CutPrefix(arguments[0], "-arch="); ok {
+			architecture, arguments = given, arguments[1:]
+		}
+	}
+	groups := [][]string{nil}
+	for _, argument := range arguments {
+		if argument == "--" {
+			groups = append(groups, nil)
+			continue
+		}
+		groups[len(groups)-1] = append(groups[len(groups)-1], argument)
+	}
+	return writeTexts(architecture, groups, out)
+}
+
+func check(arguments []string, out io.Writer) error {
 	if len(arguments) < 2 {
-		return errors.New("usage: licences FOLDER PACKAGE...")
+		return errors.New(usage)
 	}
 	modules, err := linked(arguments[0], arguments[1:])
 	if err != nil {

@@ -74,6 +74,7 @@ func TestTheImages(t *testing.T) {
 			t.Run("has a program that needs no library", func(t *testing.T) { checkStatic(t, want, got) })
 			t.Run("starts in a root file system of nothing else", func(t *testing.T) { checkStart(t, want, got) })
 			t.Run("lists what it is made of", func(t *testing.T) { checkSBOM(t, want, got, first) })
+			t.Run("passes on what licences ask for", func(t *testing.T) { checkLicences(t, want, got) })
 			t.Run("knows the well-known authorities", func(t *testing.T) { checkAuthorities(t, got) })
 		})
 	}
@@ -131,16 +132,19 @@ func checkLabels(t *testing.T, want wanted, got image) {
 func checkFiles(t *testing.T, want wanted, got image) {
 	const folder, data, program = "drwxr-xr-x", "-rw-r--r--", "-rwxr-xr-x"
 	require.Equal(t, map[string]string{
-		"etc":                               folder,
-		"etc/ssl":                           folder,
-		"etc/ssl/certs":                     folder,
-		"etc/ssl/certs/ca-certificates.crt": data,
-		"usr":                               folder,
-		"usr/bin":                           folder,
-		"usr/bin/" + want.program:           program,
-		"usr/share":                         folder,
-		"usr/share/sbom":                    folder,
-		"usr/share/sbom/" + sbomOf(want):    data,
+		"etc":                                folder,
+		"etc/ssl":                            folder,
+		"etc/ssl/certs":                      folder,
+		"etc/ssl/certs/ca-certificates.crt":  data,
+		"usr":                                folder,
+		"usr/bin":                            folder,
+		"usr/bin/" + want.program:            program,
+		"usr/share":                          folder,
+		"usr/share/licenses":                 folder,
+		"usr/share/licenses/" + want.program: folder,
+		licencesOf(want):                     data,
+		"usr/share/sbom":                     folder,
+		"usr/share/sbom/" + sbomOf(want):     data,
 	}, got.listing())
 	for path, content := range got.files {
 		require.Zero(t, content.header.Uid, "%s: who runs it could change it", path)
@@ -150,6 +154,27 @@ func checkFiles(t *testing.T, want wanted, got image) {
 }
 
 func sbomOf(want wanted) string { return want.program + ".cdx.json" }
+
+func licencesOf(want wanted) string { return "usr/share/licenses/" + want.program + "/LICENSES" }
+
+// Licences such as MIT, BSD and Apache ask for their text, and for notices, to be passed on with the program.
+func checkLicences(t *testing.T, want wanted, got image) {
+	texts := string(got.files[licencesOf(want)].data)
+	for _, module := range linked(t, got.files["usr/bin/"+want.program].data) {
+		if version, isGo := strings.CutPrefix(module, "std "); !isGo {
+			require.Contains(t, texts, "\n"+module+": ")
+		} else {
+			require.Contains(t, texts, "\nGo's own library go"+version+": LICENSE\n")
+		}
+	}
+	for _, file := range []string{"LICENSE", "NOTICE"} {
+		own, err := os.ReadFile(filepath.Join(repository, file))
+		require.NoError(t, err)
+		require.Contains(t, texts, "\ngithub.com/muster-fleet/muster: "+file+"\n")
+		require.Contains(t, texts, strings.TrimSpace(string(own)))
+	}
+	require.Contains(t, texts, "\ngolang.org/x/crypto/x509roots/fallback v")
+}
 
 func checkStatic(t *testing.T, want wanted, got image) {
 	program, err := elf.NewFile(bytes.NewReader(got.files["usr/bin/"+want.program].data))

@@ -64,7 +64,7 @@ func TestTheDockerfilesCopyWhatThePackageScriptMakes(t *testing.T) {
 		require.Equal(t, 1, strings.Count("\n"+string(data), "\nFROM "))
 		require.Contains(t, string(data), "\nFROM scratch\n")
 		found := copied.FindAllStringSubmatch(string(data), -1)
-		require.Len(t, found, 3)
+		require.Len(t, found, 4)
 		for _, one := range found {
 			assert.True(t, strings.HasPrefix(one[1], "bin/linux-${TARGETARCH}/"), one[0])
 		}

@@ -1,10 +1,18 @@
+{{/*
+A value as text: --set image.tag=20261122 arrives as a number, and a number that went through a release's stored values would be
+printed as 2.0261122e+07. Nothing said is no text.
+*/}}
+{{- define "fleet-agent.text" -}}
+{{- kindIs "string" . | ternary . (kindIs "invalid" . | ternary "" (toJson .)) -}}
+{{- end -}}
+
 {{/* The agent's image. The hub works out the whole reference, with the cluster's private registry, itself. */}}
 {{- define "fleet-agent.image" -}}
 {{- if .Values.internal.managed -}}
 {{- .Values.internal.image -}}
 {{- else -}}
 {{- with ((.Values.global).cattle).systemDefaultRegistry }}{{ trimSuffix "/" . }}/{{ end -}}
-{{- .Values.image.repository }}:{{ .Values.image.tag -}}
+{{- .Values.image.repository }}:{{ include "fleet-agent.text" .Values.image.tag -}}
 {{- end -}}
 {{- end -}}
 
@@ -26,11 +34,11 @@ the hub compare it with what they had before.
 {{- $ca -}}
 {{- end -}}
 
-{{/* A map of labels as text: --set labels.build=7 arrives as a number. */}}
+{{/* A map of labels as text. */}}
 {{- define "fleet-agent.labels" -}}
 {{- $labels := dict -}}
 {{- range $key, $value := . -}}
-{{- $_ := set $labels $key (kindIs "string" $value | ternary $value (kindIs "invalid" $value | ternary "" (toJson $value))) -}}
+{{- $_ := set $labels $key (include "fleet-agent.text" $value) -}}
 {{- end -}}
 {{- toJson $labels -}}
 {{- end -}}
@@ -83,9 +91,9 @@ cluster.
 {{- $workers := ((.Values.agent).reconciler).workers | default dict -}}
 {{- $election := .Values.leaderElection | default dict -}}
 - name: BUNDLEDEPLOYMENT_RECONCILER_WORKERS
-  value: {{ $workers.bundledeployment | default "" | toString | toJson }}
+  value: {{ include "fleet-agent.text" $workers.bundledeployment | toJson }}
 - name: DRIFT_RECONCILER_WORKERS
-  value: {{ $workers.drift | default "" | toString | toJson }}
+  value: {{ include "fleet-agent.text" $workers.drift | toJson }}
 - name: NAMESPACE
   valueFrom:
     fieldRef:

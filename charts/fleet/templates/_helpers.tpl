@@ -4,6 +4,19 @@
 {{- end -}}
 
 {{/*
+A value as text: --set image.tag=20261122 arrives as a number, and a number that went through a release's stored values would be
+printed as 2.0261122e+07. Nothing said is no text.
+*/}}
+{{- define "fleet.text" -}}
+{{- kindIs "string" . | ternary . (kindIs "invalid" . | ternary "" (toJson .)) -}}
+{{- end -}}
+
+{{/* The reference of an image: of dict "root" $ "image" .Values.image. */}}
+{{- define "fleet.image" -}}
+{{- printf "%s%s:%s" (include "fleet.registry" .root) .image.repository (include "fleet.text" .image.tag) -}}
+{{- end -}}
+
+{{/*
 apiServerCA as PEM, whether it was given as PEM or as base64 of PEM. PEM stays byte for byte what it was: the hub
 compares it with what the agents have, and a new line more would be delivered to every cluster.
 */}}
@@ -64,11 +77,11 @@ The parts of other components are maps too.
 {{- end -}}
 {{- end -}}
 
-{{/* A map of labels as text: --set labels.build=7 arrives as a number. */}}
+{{/* A map of labels as text. */}}
 {{- define "fleet.labels" -}}
 {{- $labels := dict -}}
 {{- range $key, $value := . -}}
-{{- $_ := set $labels $key (kindIs "string" $value | ternary $value (kindIs "invalid" $value | ternary "" (toJson $value))) -}}
+{{- $_ := set $labels $key (include "fleet.text" $value) -}}
 {{- end -}}
 {{- toJson $labels -}}
 {{- end -}}
@@ -78,7 +91,7 @@ The parts of other components are maps too.
 {{- $bootstrap := .Values.bootstrap | default dict -}}
 {{- $workers := ((.Values.agent).reconciler).workers | default dict -}}
 {{- $config := dict
-    "agentImage" (printf "%s%s:%v" (include "fleet.registry" .) .Values.agentImage.repository .Values.agentImage.tag)
+    "agentImage" (include "fleet.image" (dict "root" . "image" .Values.agentImage))
     "agentImagePullPolicy" (.Values.agentImage.imagePullPolicy | default "")
     "systemDefaultRegistry" (((.Values.global).cattle).systemDefaultRegistry | default "" | trimSuffix "/")
     "apiServerURL" (.Values.apiServerURL | default "")
@@ -86,8 +99,8 @@ The parts of other components are maps too.
     "agentTLSMode" (.Values.agentTLSMode | default "system-store")
     "ignoreClusterRegistrationLabels" (.Values.ignoreClusterRegistrationLabels | default false)
     "agentWorkers" (dict
-      "bundledeployment" ($workers.bundledeployment | default "" | toString)
-      "drift" ($workers.drift | default "" | toString))
+      "bundledeployment" (include "fleet.text" $workers.bundledeployment)
+      "drift" (include "fleet.text" $workers.drift))
     "bootstrap" (dict
       "namespace" ($bootstrap.namespace | default "")
       "agentNamespace" ($bootstrap.agentNamespace | default "")
