@@ -37,20 +37,19 @@ func (g *Guard) close() error {
 	return errors.Join(all...)
 }
 
-// Run is m.Run under guard, and returns its exit code.
+// Run is m.Run under guard, and returns the exit code. It returns early where the tests have to end early: they go on until the
+// process ends.
 func (g *Guard) Run(m interface{ Run() int }) int {
 	early, cancel := Early()
 	defer cancel()
-	over := make(chan struct{})
-	defer close(over)
-	go func() {
-		select {
-		case <-over:
-		case <-early.Done():
-			os.Exit(EndEarly(early, g.close))
-		}
-	}()
-	return m.Run()
+	code := make(chan int, 1)
+	go func() { code <- m.Run() }()
+	select {
+	case all := <-code:
+		return all
+	case <-early.Done():
+		return EndEarly(early, g.close)
+	}
 }
 
 // EndEarly says why the tests end before their time, closes, and returns the exit code.

@@ -70,7 +70,7 @@ func TestAVoidCredentialIsToldWithWhatFollows(t *testing.T) {
 		says       []string
 	}{
 		{name: "revoked, and the hub can help", kubeconfig: "k", requests: []*fleet.ClusterRegistration{void}, says: []string{"of a", "the hub installs the agent again"}},
-		{name: "revoked, and a person has to", requests: []*fleet.ClusterRegistration{void}, says: []string{"of a", "`muster -n ns token create NAME --cluster c -o values`", "chart fleet-agent"}},
+		{name: "revoked, and a person has to", requests: []*fleet.ClusterRegistration{void}, says: []string{"of a", "`muster -n ns token create NAME --cluster c -o values`", "Secret fleet-agent-bootstrap"}},
 		{name: "lost, and the hub can help", kubeconfig: "k", conditions: silent, says: []string{"its ClusterRegistration is gone", "the hub installs"}},
 		{name: "lost, and a person has to", conditions: silent, says: []string{"its ClusterRegistration is gone", "`muster -n ns token create NAME --cluster c -o values`"}},
 	} {
