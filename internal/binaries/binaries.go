@@ -34,7 +34,7 @@ func RunTests(m *testing.M, folder *string, programs ...string) int {
 	if err != nil {
 		return failed(err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	if err := Build(context.Background(), dir, programs...); err != nil {
 		return failed(err)
 	}

@@ -62,13 +62,24 @@ func decide(f facts) action {
 		return ignore
 	case f.Empty || f.Paused:
 		return hold
-	case !f.Current && f.WaitsFor != "":
+	case f.Current:
+		return decideCurrent(f)
+	case f.WaitsFor != "":
 		return await
-	case !f.Current && !f.Held:
-		return deploy
-	case f.Current && f.Unswept && !f.Held:
+	case f.Held:
+		return observe
+	}
+	return deploy
+}
+
+// decideCurrent is about a release that is what is wanted.
+func decideCurrent(f facts) action {
+	switch {
+	case f.Held:
+		return observe
+	case f.Unswept:
 		return sweep
-	case f.Current && f.Drifted && (f.Correct || isAgent(f.Name)) && !f.Held:
+	case f.Drifted && (f.Correct || isAgent(f.Name)):
 		return correct
 	}
 	return observe
