@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/util/retry"
 )
 
 // mutatingVersions are the versions of MutatingAdmissionPolicies, the best first.
@@ -36,7 +37,9 @@ func ServedVersion(api discovery.ServerResourcesInterface) (string, error) {
 // annotations of one that exists stay as they are, for by them Helm knows its own.
 func Install(ctx context.Context, client dynamic.Interface, policies []*unstructured.Unstructured) error {
 	for _, policy := range policies {
-		if err := install(ctx, client, policy); err != nil {
+		// Kubernetes writes the status of a policy when it has looked at its expressions, which may be between our look and our write.
+		err := retry.RetryOnConflict(retry.DefaultRetry, func() error { return install(ctx, client, policy) })
+		if err != nil {
 			return fmt.Errorf("installing %s %s: %w", policy.GetKind(), policy.GetName(), err)
 		}
 	}
