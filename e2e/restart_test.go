@@ -3,10 +3,13 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -142,9 +145,22 @@ func TestTheAgentIsKilledAtEveryMoment(t *testing.T) {
 
 func (e *enrolled) killAgent() {
 	e.s.Helper()
-	for _, pod := range e.s.somePods(e.on, e.agentNamespace, agentPods) {
-		e.s.killPod(e.on, pod)
-	}
+	e.s.until("an agent that runs", func(ctx context.Context) (bool, string) {
+		pods, err := e.on.pods(ctx, e.agentNamespace, agentPods)
+		if err != nil {
+			return false, err.Error()
+		}
+		// While an agent is replaced there is a pod beside it that has no container yet.
+		running := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return !isRunning(p) })
+		for _, pod := range running {
+			e.s.killPod(e.on, pod)
+		}
+		return len(running) > 0, fmt.Sprintf("%d pods, none of which runs", len(pods))
+	})
+}
+
+func isRunning(p corev1.Pod) bool {
+	return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Running != nil
 }
 
 // registeredOnce looks that each Cluster of the scene has one request: an agent or hub that starts again goes on where it was.
