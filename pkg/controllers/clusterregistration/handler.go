@@ -97,7 +97,6 @@ func (h *handler) finish(p *pass, out outcome.Outcome) (*fleet.ClusterRegistrati
 	if written {
 		h.fresh.Wrote(latest)
 		h.noteGrant(p.request, latest)
-		h.countGrant(p.request, latest)
 		transition.Record(h.Events, latest)
 		p.alarm(transition)
 		p.recordApproval(latest)
@@ -108,16 +107,11 @@ func (h *handler) finish(p *pass, out outcome.Outcome) (*fleet.ClusterRegistrati
 	return latest, errors.Join(out.Err, h.forget(latest, out))
 }
 
-// noteGrant has the first look at a request after its grant wait until the caches know what was made for it: what they do not
-// know yet would be made again, in vain.
+// noteGrant counts a grant. It has the first look at the request after it wait until the caches know what was made for it: what
+// they do not know yet would be made again, in vain.
 func (h *handler) noteGrant(before, after *fleet.ClusterRegistration) {
 	if after.Status.Granted && !before.Status.Granted {
 		h.granted.Store(after.UID, after.ResourceVersion)
-	}
-}
-
-func (h *handler) countGrant(before, after *fleet.ClusterRegistration) {
-	if after.Status.Granted && !before.Status.Granted {
 		h.Metrics.Granted(h.Clock.Since(after.CreationTimestamp.Time))
 	}
 }

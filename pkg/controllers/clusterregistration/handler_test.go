@@ -6,8 +6,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
@@ -19,7 +22,7 @@ func TestTheEventOfItsOwnGrantIsToldFromAllOthers(t *testing.T) {
 		}
 	}
 	cluster := somePass().cluster
-	h := &handler{known: knownCluster{cluster: cluster}}
+	h := &handler{Context: &app.Context{Clock: clock.RealClock{}, Metrics: metrics.New(nil)}, known: knownCluster{cluster: cluster}}
 	h.noteGrant(version("a", "7", false), version("a", "8", true))
 	h.noteGrant(version("b", "7", false), version("b", "8", true))
 	h.noteGrant(version("c", "7", false), version("c", "8", false))
