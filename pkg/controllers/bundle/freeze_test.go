@@ -40,7 +40,7 @@ func TestANewBundleDoesNotWaitForAQuarantinedCluster(t *testing.T) {
 	quarantined.Spec.Quarantined = true
 	s := newStage(t)
 	s.has(t, quarantined, toAlice())
-	s.tally.expect(keyOf(toAlice()), map[string]string{home: "ws/alice"}, s.clock.Now())
+	s.tally.expect(keyOf(toAlice()), map[string]key{home: {Namespace: "ws", Name: "alice"}}, s.clock.Now())
 	s.pass(t, quarantined)
 	assert.Equal(t, []string{"bring Bundle app in 1s"}, s.log.take())
 }

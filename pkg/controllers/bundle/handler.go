@@ -162,14 +162,14 @@ func (s *Step) announce(b *fleet.Bundle) {
 	if known && before.is(now) || !known && b.Status.ObservedGeneration == b.Generation {
 		return
 	}
-	expected := map[string]string{}
+	expected := map[string]key{}
 	for _, cluster := range s.targeted(b) {
-		expected[registration.ClusterNamespace(cluster.Namespace, cluster.Name)] = cluster.Namespace + "/" + cluster.Name
+		expected[registration.ClusterNamespace(cluster.Namespace, cluster.Name)] = key{Namespace: cluster.Namespace, Name: cluster.Name}
 	}
 	concerned := maps.Clone(expected)
 	deployed, _ := s.deployed.GetByIndex(byBundle, index.Key(b.Namespace, b.Name))
 	for _, d := range deployed {
-		concerned[d.Namespace] = ""
+		concerned[d.Namespace] = key{}
 	}
 	s.tally.expect(k, expected, s.Clock.Now())
 	for namespace := range concerned {

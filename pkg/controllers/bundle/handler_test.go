@@ -245,7 +245,7 @@ func TestAClusterThatIsGoneIsNotWaitedFor(t *testing.T) {
 	s := newStage(t)
 	b := settled()
 	s.has(t, b)
-	s.tally.expect(keyOf(b), map[string]string{home: "ws/alice"}, noon)
+	s.tally.expect(keyOf(b), map[string]key{home: {Namespace: "ws", Name: "alice"}}, noon)
 	s.Forget("ws/alice")
 	assert.Equal(t, []string{"bring Bundle app in 1s"}, s.log.take())
 	assert.Equal(t, "0/0 ", shown(s.tally, keyOf(b)))

@@ -96,6 +96,14 @@ func TestASummaryCountsAndShowsTheWorst(t *testing.T) {
 	}
 }
 
+// counted is a summary of so many BundleDeployments in each state.
+func counted(states map[fleet.BundleState]int) (s fleet.BundleSummary) {
+	for state, n := range states {
+		tick(&s, state, n)
+	}
+	return s
+}
+
 func TestOnlyTheWorstAreNamedAndAlwaysTheSame(t *testing.T) {
 	var all []fleet.NonReadyResource
 	for i := range 20 {

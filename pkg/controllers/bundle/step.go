@@ -198,20 +198,20 @@ func (p *pass) keep(d *fleet.BundleDeployment) {
 
 // report sums up in the Cluster's status.
 func (p *pass) report() {
-	byState := map[fleet.BundleState]int{}
+	var summary fleet.BundleSummary
 	var unready []fleet.NonReadyResource
 	var resources fleet.ResourceCounts
 	for _, d := range p.current {
 		state := stateOf(d)
-		byState[state]++
+		tick(&summary, state, 1)
 		add(&resources, d.Status.ResourceCounts)
 		if state != fleet.Ready {
 			unready = append(unready, fleet.NonReadyResource{Name: d.Name, State: state, Message: messageOf(d, state)})
 		}
 	}
 	status := &p.cluster.Status
-	status.Summary = counted(byState)
-	status.Summary.NonReadyResources = worstOf(unready)
+	summary.NonReadyResources = worstOf(unready)
+	status.Summary = summary
 	status.ResourceCounts = resources
 	status.Display.ReadyBundles = fraction(status.Summary)
 	status.Display.State = string(worst(status.Summary))

@@ -125,7 +125,7 @@ func TestAnErrorIsReportedAndDeletesNothing(t *testing.T) {
 			}
 			s.log.errors, s.contents.store.err = row.errors, row.content
 			s.log.live = map[string]*fleet.BundleDeployment{atHome: row.live}
-			s.tally.expect(key{Namespace: "ws", Name: "app"}, map[string]string{home: "ws/alice"}, noon)
+			s.tally.expect(key{Namespace: "ws", Name: "app"}, map[string]key{home: {Namespace: "ws", Name: "alice"}}, noon)
 			cluster, out := s.pass(t, someCluster())
 			sent := s.log.take()
 			require.Len(t, sent, len(row.sent))

@@ -25,30 +25,36 @@ var worstFirst = []fleet.BundleState{
 // listMax is how many of those that are not ready are named.
 const listMax = 10
 
-// counted is the number of BundleDeployments by state, as a summary has them.
-func counted(byState map[fleet.BundleState]int) (s fleet.BundleSummary) {
-	s = fleet.BundleSummary{
-		Ready: byState[fleet.Ready], NotReady: byState[fleet.NotReady], WaitApplied: byState[fleet.WaitApplied],
-		ErrApplied: byState[fleet.ErrApplied], OutOfSync: byState[fleet.OutOfSync], Modified: byState[fleet.Modified],
-		Pending: byState[fleet.Pending],
+// numberOf is where a summary counts those in a state.
+func numberOf(s *fleet.BundleSummary, state fleet.BundleState) *int {
+	switch state {
+	case fleet.Ready:
+		return &s.Ready
+	case fleet.NotReady:
+		return &s.NotReady
+	case fleet.WaitApplied:
+		return &s.WaitApplied
+	case fleet.ErrApplied:
+		return &s.ErrApplied
+	case fleet.OutOfSync:
+		return &s.OutOfSync
+	case fleet.Modified:
+		return &s.Modified
+	default:
+		return &s.Pending
 	}
-	for _, n := range byState {
-		s.DesiredReady += n
-	}
-	return s
 }
 
-func inState(s fleet.BundleSummary, state fleet.BundleState) int {
-	return map[fleet.BundleState]int{
-		fleet.Ready: s.Ready, fleet.NotReady: s.NotReady, fleet.WaitApplied: s.WaitApplied, fleet.ErrApplied: s.ErrApplied,
-		fleet.OutOfSync: s.OutOfSync, fleet.Modified: s.Modified, fleet.Pending: s.Pending,
-	}[state]
+// tick counts n more BundleDeployments in a state, or fewer.
+func tick(s *fleet.BundleSummary, state fleet.BundleState, n int) {
+	*numberOf(s, state) += n
+	s.DesiredReady += n
 }
 
 // worst is the worst state of a summary, empty when all is ready.
 func worst(s fleet.BundleSummary) fleet.BundleState {
 	for _, state := range worstFirst {
-		if inState(s, state) > 0 {
+		if *numberOf(&s, state) > 0 {
 			return state
 		}
 	}
@@ -70,7 +76,7 @@ func worstOf(all []fleet.NonReadyResource) []fleet.NonReadyResource {
 func describe(kind string, s fleet.BundleSummary) string {
 	var parts []string
 	for _, state := range worstFirst {
-		n := inState(s, state)
+		n := *numberOf(&s, state)
 		if n == 0 {
 			continue
 		}

@@ -17,8 +17,7 @@ const settle = time.Second
 // tally counts the BundleDeployments of every Bundle by state. Each event of one costs the same, however many there are.
 type tally struct {
 	mu          sync.Mutex
-	deployments map[key]contribution
-	versions    map[key]string // the resourceVersions of those that are counted
+	deployments map[key]*entry
 	bundles     map[key]*count
 	// expecting are the Bundles that expect something in a cluster namespace. Each change of a Cluster asks for those of its
 	// own, and while a Bundle is rolled out to thousands there may be many Bundles.
@@ -26,15 +25,19 @@ type tally struct {
 }
 
 func newTally() *tally {
-	return &tally{
-		deployments: map[key]contribution{}, versions: map[key]string{}, bundles: map[key]*count{}, expecting: map[string]map[key]bool{},
-	}
+	return &tally{deployments: map[key]*entry{}, bundles: map[key]*count{}, expecting: map[string]map[key]bool{}}
+}
+
+// entry is a BundleDeployment that is counted, in that version.
+type entry struct {
+	contribution
+	version string
 }
 
 // contribution is what one BundleDeployment adds to the status of its Bundle and of its Cluster.
 type contribution struct {
 	bundle    key
-	cluster   string
+	cluster   key
 	state     fleet.BundleState
 	message   string
 	resources fleet.ResourceCounts
@@ -43,18 +46,19 @@ type contribution struct {
 func contributionOf(d *fleet.BundleDeployment) contribution {
 	state := stateOf(d)
 	return contribution{
-		bundle: bundleOf(d), cluster: d.Labels[fleet.ClusterNamespaceLabel] + "/" + d.Labels[fleet.ClusterLabel],
+		bundle: bundleOf(d), cluster: key{Namespace: d.Labels[fleet.ClusterNamespaceLabel], Name: d.Labels[fleet.ClusterLabel]},
 		state: state, message: messageOf(d, state), resources: d.Status.ResourceCounts,
 	}
 }
 
-// count is of one Bundle.
+// count is of one Bundle. Most are of an agent and count one BundleDeployment, so maps that are empty are nil: Go makes one for eight
+// entries at once, and keeps it when they are gone.
 type count struct {
-	byState map[fleet.BundleState]int
-	unready map[key]contribution
-	// expected are the cluster namespaces, with the names of their Clusters, that have not been looked at since the Bundle
+	states  fleet.BundleSummary
+	unready map[key]bool
+	// expected are the cluster namespaces, with their Clusters, that have not been looked at since the Bundle
 	// changed. What is deployed there says nothing about the Bundle as it is now.
-	expected map[string]string
+	expected map[string]key
 	// changed is when the status began to be out of date; zero, while it is not.
 	changed time.Time
 	// version counts the changes.
@@ -64,7 +68,7 @@ type count struct {
 func (t *tally) of(bundle key) *count {
 	c := t.bundles[bundle]
 	if c == nil {
-		c = &count{byState: map[fleet.BundleState]int{}, unready: map[key]contribution{}}
+		c = &count{}
 		t.bundles[bundle] = c
 	}
 	return c
@@ -83,26 +87,40 @@ func (t *tally) put(d *fleet.BundleDeployment, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at, c := keyOf(d), contributionOf(d)
-	before, known := t.deployments[at]
-	if known && isOlder(d.ResourceVersion, t.versions[at]) || !known && c.bundle == (key{}) {
+	before := t.deployments[at]
+	if before != nil && isOlder(d.ResourceVersion, before.version) || before == nil && c.bundle == (key{}) {
 		return false
 	}
-	if known && before == c {
-		t.versions[at] = d.ResourceVersion
+	if before != nil && before.contribution == c {
+		before.version = d.ResourceVersion
 		return false
 	}
-	t.take(at, before, known, now)
+	t.take(at, now)
 	if c.bundle == (key{}) {
 		return true
 	}
-	t.deployments[at], t.versions[at] = c, d.ResourceVersion
-	b := t.of(c.bundle)
-	b.byState[c.state]++
-	if c.state != fleet.Ready {
-		b.unready[at] = c
-	}
-	b.touch(now)
+	t.deployments[at] = &entry{c, d.ResourceVersion}
+	t.of(c.bundle).add(at, c.state, now)
 	return true
+}
+
+func (c *count) add(at key, state fleet.BundleState, now time.Time) {
+	tick(&c.states, state, 1)
+	if state != fleet.Ready {
+		if c.unready == nil {
+			c.unready = map[key]bool{}
+		}
+		c.unready[at] = true
+	}
+	c.touch(now)
+}
+
+func (c *count) drop(at key, state fleet.BundleState, now time.Time) {
+	tick(&c.states, state, -1)
+	if delete(c.unready, at); len(c.unready) == 0 {
+		c.unready = nil
+	}
+	c.touch(now)
 }
 
 func isOlder(version, than string) bool {
@@ -114,24 +132,20 @@ func isOlder(version, than string) bool {
 func (t *tally) remove(at key, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	before, known := t.deployments[at]
-	t.take(at, before, known, now)
+	t.take(at, now)
 }
 
-func (t *tally) take(at key, before contribution, known bool, now time.Time) {
-	if !known {
+func (t *tally) take(at key, now time.Time) {
+	before := t.deployments[at]
+	if before == nil {
 		return
 	}
 	delete(t.deployments, at)
-	delete(t.versions, at)
-	b := t.of(before.bundle)
-	b.byState[before.state]--
-	delete(b.unready, at)
-	b.touch(now)
+	t.of(before.bundle).drop(at, before.state, now)
 }
 
 // expect begins a change of a Bundle that concerns these cluster namespaces.
-func (t *tally) expect(bundle key, namespaces map[string]string, now time.Time) {
+func (t *tally) expect(bundle key, namespaces map[string]key, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.unexpect(bundle)
@@ -201,7 +215,9 @@ func (t *tally) meet(bundle key, namespace string, now time.Time) bool {
 	}
 	t.strike(bundle, namespace)
 	c := t.of(bundle)
-	delete(c.expected, namespace)
+	if delete(c.expected, namespace); len(c.expected) == 0 {
+		c.expected = nil
+	}
 	c.touch(now)
 	return true
 }
@@ -215,7 +231,7 @@ func (t *tally) forget(bundle key) {
 		return
 	}
 	t.unexpect(bundle)
-	if counted(c.byState).DesiredReady == 0 {
+	if c.states.DesiredReady == 0 {
 		delete(t.bundles, bundle)
 	}
 }
@@ -239,16 +255,19 @@ func (t *tally) summary(bundle key) (s fleet.BundleSummary, version int) {
 	if c == nil {
 		return s, 0
 	}
-	byState, unready := maps.Clone(c.byState), maps.Clone(c.unready)
+	s = c.states
+	unready := make(map[key]contribution, len(c.unready)+len(c.expected))
+	for at := range c.unready {
+		unready[at] = t.deployments[at].contribution
+	}
 	for namespace, cluster := range c.expected {
 		at := key{Namespace: namespace, Name: bundle.Name}
-		if d, known := t.deployments[at]; known {
-			byState[d.state]--
+		if d := t.deployments[at]; d != nil {
+			tick(&s, d.state, -1)
 		}
-		byState[fleet.WaitApplied]++
+		tick(&s, fleet.WaitApplied, 1)
 		unready[at] = contribution{cluster: cluster, state: fleet.WaitApplied}
 	}
-	s = counted(byState)
 	s.NonReadyResources = listed(unready)
 	return s, c.version
 }
@@ -256,7 +275,7 @@ func (t *tally) summary(bundle key) (s fleet.BundleSummary, version int) {
 func listed(unready map[key]contribution) []fleet.NonReadyResource {
 	list := make([]fleet.NonReadyResource, 0, len(unready))
 	for _, d := range unready {
-		list = append(list, fleet.NonReadyResource{Name: d.cluster, State: d.state, Message: d.message})
+		list = append(list, fleet.NonReadyResource{Name: d.cluster.String(), State: d.state, Message: d.message})
 	}
 	return worstOf(list)
 }

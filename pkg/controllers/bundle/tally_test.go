@@ -29,6 +29,15 @@ func on(namespace string, ready bool) *fleet.BundleDeployment {
 	return d
 }
 
+// in are cluster namespaces, each with a Cluster of its name.
+func in(namespaces ...string) map[string]key {
+	clusters := map[string]key{}
+	for _, namespace := range namespaces {
+		clusters[namespace] = key{Namespace: "ws", Name: namespace}
+	}
+	return clusters
+}
+
 func shown(tally *tally, bundle key) string {
 	s, _ := tally.summary(bundle)
 	return fraction(s) + " " + describe("Cluster", s)
@@ -87,7 +96,7 @@ func TestClustersThatWereNotLookedAtSinceAChangeAreNotReady(t *testing.T) {
 	tally := newTally()
 	tally.put(on("c1", true), noon)
 	tally.put(on("c2", true), noon)
-	tally.expect(appKey, map[string]string{"c1": "ws/c1", "c3": "ws/c3"}, noon)
+	tally.expect(appKey, in("c1", "c3"), noon)
 	assert.Equal(t, "1/3 WaitApplied(2) [Cluster ws/c1; Cluster ws/c3]", shown(tally, appKey))
 
 	assert.Equal(t, []key{appKey}, tally.arrived("c1", []key{appKey, {Name: "unknown"}}, noon))
@@ -124,14 +133,14 @@ func TestManyChangesMakeOneWriteAndNoneIsLost(t *testing.T) {
 
 func TestAClusterIsAskedOnlyAboutBundlesThatExpectSomethingThere(t *testing.T) {
 	tally, other := newTally(), key{Namespace: "ws", Name: "other"}
-	tally.expect(appKey, map[string]string{"c1": "ws/c1", "c2": "ws/c2"}, noon)
-	tally.expect(other, map[string]string{"c2": "ws/c2"}, noon)
+	tally.expect(appKey, in("c1", "c2"), noon)
+	tally.expect(other, in("c2"), noon)
 	assert.Equal(t, map[string]map[key]bool{"c1": {appKey: true}, "c2": {appKey: true, other: true}}, tally.expecting)
 	assert.Equal(t, []key{appKey}, tally.expectedIn("c1"))
 	assert.ElementsMatch(t, []key{appKey, other}, tally.expectedIn("c2"))
 	assert.Empty(t, tally.expectedIn("c3"))
 
-	tally.expect(appKey, map[string]string{"c2": "ws/c2"}, noon)
+	tally.expect(appKey, in("c2"), noon)
 	assert.Empty(t, tally.expectedIn("c1"), "the Bundle has changed again")
 	assert.ElementsMatch(t, []key{appKey, other}, tally.forgetCluster("c2", noon))
 	assert.Empty(t, tally.expecting)
@@ -143,7 +152,7 @@ func BenchmarkExpectedIn(b *testing.B) {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			tally := newTally()
 			for i := range n {
-				tally.expect(key{Namespace: "ws", Name: fmt.Sprint("b", i)}, map[string]string{fmt.Sprint("c", i): ""}, noon)
+				tally.expect(key{Namespace: "ws", Name: fmt.Sprint("b", i)}, in(fmt.Sprint("c", i)), noon)
 			}
 			for b.Loop() {
 				tally.expectedIn("c1")
@@ -156,7 +165,7 @@ func TestABundleThatIsGoneIsForgottenWhenNothingIsLeftOfIt(t *testing.T) {
 	tally := newTally()
 	tally.forget(appKey)
 	tally.put(on("c1", true), noon)
-	tally.expect(appKey, map[string]string{"c2": "ws/c2"}, noon)
+	tally.expect(appKey, in("c2"), noon)
 	tally.forget(appKey)
 	assert.Equal(t, "1/1 ", shown(tally, appKey))
 	tally.remove(keyOf(on("c1", true)), noon)
