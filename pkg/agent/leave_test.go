@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -407,10 +408,20 @@ func TestAnAgentThatIsInstalledAgainBeforeTheHubIsToldStays(t *testing.T) {
 	})
 	f.eventually(func() bool { return marked(secretNow(t, f.life, registration.CredentialSecret)) }, "it wants to leave")
 	assert.Empty(t, f.hub.registrations())
+	var refusals atomic.Int32
+	f.hub.set(func() {
+		f.hub.fault = func(r *http.Request) (int, string) {
+			if r.Method == http.MethodPost && refusals.Add(1) <= 3 {
+				return http.StatusBadGateway, "away"
+			}
+			return 0, ""
+		}
+	})
 	another := f.bootstrap()
 	another.UID = "uid-of-another"
 	f.has(another)
 	f.settles(newToken)
+	assert.Greater(t, refusals.Load(), int32(3))
 	assert.Zero(t, f.said("The agent has left"))
 	assert.False(t, marked(secretNow(t, f.life, registration.CredentialSecret)))
 }

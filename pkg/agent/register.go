@@ -25,11 +25,9 @@ type attempt struct {
 }
 
 // register takes one attempt from the bootstrap Secret to a stored credential that has worked. It keeps what was stored
-// before until then, and the bootstrap Secret in any case: that goes once the stored credential is in use.
+// before until then, and the bootstrap Secret in any case: that goes once the stored credential is in use. An agent that was
+// about to leave stays only then: without its mark it would take up the old credential again, and be told to leave once more.
 func (l *life) register(ctx context.Context, s *situation) error {
-	if err := l.stay(ctx, s); err != nil {
-		return err
-	}
 	a, err := l.newAttempt(ctx, s)
 	if err != nil {
 		return err
@@ -48,6 +46,9 @@ func (l *life) register(ctx context.Context, s *situation) error {
 		return err
 	}
 	if err := l.member.store(ctx, credential); err != nil {
+		return err
+	}
+	if err := l.stay(ctx, s); err != nil {
 		return err
 	}
 	l.vouching.set("")
