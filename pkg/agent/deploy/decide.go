@@ -77,10 +77,10 @@ func decideCurrent(f facts) action {
 	switch {
 	case f.Held:
 		return observe
+	case f.Drifted && (f.Correct || isAgent(f.Name)): // first: what cannot be swept up must not keep drift from being corrected
+		return correct
 	case f.Unswept:
 		return sweep
-	case f.Drifted && (f.Correct || isAgent(f.Name)):
-		return correct
 	}
 	return observe
 }

@@ -35,6 +35,7 @@ func TestWhatIsDoneWithABundleDeployment(t *testing.T) {
 		"drift that was undone just now":          {with(func(f *facts) { f.Drifted, f.Correct, f.Held = true, true, true }), observe},
 		"drift of an agent is always undone":      {with(func(f *facts) { f.Name, f.Drifted = "fleet-agent-one", true }), correct},
 		"something was left behind":               {with(func(f *facts) { f.Unswept, f.Drifted = true, true }), sweep},
+		"left behind, and changed by others":      {with(func(f *facts) { f.Unswept, f.Drifted, f.Correct = true, true, true }), correct},
 		"left behind, and tried just now":         {with(func(f *facts) { f.Unswept, f.Held = true, true }), observe},
 		"left behind by what is not wanted now":   {facts{Name: "app", Wanted: true, Unswept: true}, deploy},
 		"to be corrected, without drift":          {with(func(f *facts) { f.Correct = true }), observe},

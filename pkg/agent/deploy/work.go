@@ -73,12 +73,16 @@ func (it *item) held(deploymentID string, current bool, now time.Time) bool {
 func (it *item) review(deploymentID string) (unswept bool) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	var leftover *release.LeftoverError
-	unswept = it.failed == deploymentID && errors.As(it.failure, &leftover)
+	unswept = it.failed == deploymentID && isLeftover(it.failure)
 	if !unswept && it.drift.clean() {
 		it.failed, it.failure = "", nil
 	}
 	return unswept
+}
+
+func isLeftover(err error) bool {
+	var leftover *release.LeftoverError
+	return errors.As(err, &leftover)
 }
 
 // current is the release, when it is what the BundleDeployment asks for. The watch may still show as pending what this run
@@ -112,6 +116,9 @@ func (d *deployer) deploy(ctx context.Context, key string, bd *fleet.BundleDeplo
 			return
 		}
 	}
+	if does == sweep {
+		err = asLeftover(err)
+	}
 	if ctx.Err() == nil {
 		d.failed(key, bd, it, err)
 	}
@@ -124,13 +131,24 @@ func (d *deployer) carryOut(ctx context.Context, r release.Request, does action)
 	return d.releases.Deploy(ctx, r)
 }
 
+// asLeftover: whatever keeps something from being swept up, it is still there.
+func asLeftover(err error) error {
+	if isLeftover(err) {
+		return err
+	}
+	return &release.LeftoverError{Err: err}
+}
+
 func (d *deployer) succeeded(key string, it *item, made release.Deployed, correcting bool) {
 	d.log(key).Infof("Deployed Helm release %s", made)
 	d.shelf.put(release.Found{Namespace: made.Namespace, Name: made.Name, Version: made.Version, Deployed: true, Labels: made.Labels})
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	it.deployed, it.drift = &made, drift{}
-	it.failure, it.failed, it.pauses, it.until = nil, "", nil, time.Time{}
+	it.pauses, it.until = nil, time.Time{}
+	if !correcting || !isLeftover(it.failure) { // what an earlier attempt left is still there
+		it.failure, it.failed = nil, ""
+	}
 	if correcting {
 		d.rest(it)
 	}
