@@ -42,10 +42,7 @@ type handler struct {
 
 func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*fleet.ClusterRegistrationToken, error) {
 	if token == nil {
-		namespace, name := kv.RSplit(key, "/")
-		gone := types.NamespacedName{Namespace: namespace, Name: name}
-		h.Uses.Forget(gone)
-		h.rendered.forget(gone)
+		h.forget(key)
 		return nil, nil
 	}
 	if token.DeletionTimestamp != nil || h.fresh.IsStale(token) {
@@ -60,6 +57,14 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 	}
 	out := h.reconcile(ctx, token, expires)
 	return h.finish(ctx, token, expires, out)
+}
+
+// forget is for a token that is gone.
+func (h *handler) forget(key string) {
+	namespace, name := kv.RSplit(key, "/")
+	gone := types.NamespacedName{Namespace: namespace, Name: name}
+	h.Uses.Forget(gone)
+	h.rendered.forget(gone)
 }
 
 // expiry is when the token ends; nil for one that does not.

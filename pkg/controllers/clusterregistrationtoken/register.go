@@ -39,6 +39,7 @@ func Register(ctx context.Context, c *app.Context) {
 		secrets:  secrets.Cache(),
 		requests: c.Fleet.ClusterRegistration().Cache(),
 		sets:     desiredset.New(c.Apply, c.Kubernetes, accounts, roles, bindings),
+		rendered: newRendered(),
 	}
 
 	tokens.OnChange(ctx, name, guard.Handler(c.Passes, name, guard.Own(c.Shards, shardOf, h.onChange, h.onOthers)))

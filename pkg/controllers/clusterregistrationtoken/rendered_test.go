@@ -1,6 +1,7 @@
 package clusterregistrationtoken
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -13,7 +14,7 @@ import (
 var rendering = types.NamespacedName{Namespace: "ws", Name: "token"}
 
 func TestAValuesFileIsRenderedOnceForEachChange(t *testing.T) {
-	r := &rendered{}
+	r := newRendered()
 	values := registration.Values{ClusterNamespace: "ws", Token: "a", Internal: &registration.ValuesInternal{SystemNamespace: "s"}}
 	want, err := registration.EncodeValues(values)
 	require.NoError(t, err)
@@ -40,7 +41,7 @@ func TestAValuesFileIsRenderedOnceForEachChange(t *testing.T) {
 }
 
 func TestAValuesFileIsReadAsItStandsThere(t *testing.T) {
-	r := &rendered{}
+	r := newRendered()
 	values := registration.Values{ClusterNamespace: "ws", Token: "a"}
 	data, err := r.encode(rendering, values)
 	require.NoError(t, err)
@@ -56,4 +57,14 @@ func TestAValuesFileIsReadAsItStandsThere(t *testing.T) {
 	kept, err := r.encode(rendering, values)
 	require.NoError(t, err)
 	assert.Equal(t, data, kept, "what a person wrote is not what is rendered")
+}
+
+// Imports have a token each, which lives for half a day.
+func TestTheFilesOfManyTokensAreNotAllRemembered(t *testing.T) {
+	r := newRendered()
+	for i := range 2 * renderedKept {
+		_, err := r.encode(types.NamespacedName{Name: fmt.Sprint(i)}, registration.Values{Token: "a"})
+		require.NoError(t, err)
+	}
+	assert.Equal(t, renderedKept, r.files.Len())
 }

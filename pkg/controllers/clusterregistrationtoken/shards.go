@@ -5,7 +5,6 @@ import (
 
 	"github.com/rancher/wrangler/v3/pkg/kv"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -22,8 +21,7 @@ func shardOf(key string, _ *fleet.ClusterRegistrationToken) shard.Shard {
 // hubs that count at the same time one comes too late, and looks again.
 func (h *handler) onOthers(key string, token *fleet.ClusterRegistrationToken) (*fleet.ClusterRegistrationToken, error) {
 	if token == nil {
-		namespace, name := kv.RSplit(key, "/")
-		h.Uses.Forget(types.NamespacedName{Namespace: namespace, Name: name})
+		h.forget(key) // its shard may have been this hub's
 		return nil, nil
 	}
 	if token.DeletionTimestamp != nil || h.fresh.IsStale(token) || len(h.Uses.Of(keyOf(token))) == 0 {

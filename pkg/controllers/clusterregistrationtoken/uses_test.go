@@ -55,6 +55,7 @@ func newStage(t *testing.T, onServer ...string) *stage {
 	s.handler = &handler{
 		Context:  &app.Context{Clock: clocktesting.NewFakeClock(noon), Metadata: s.server, Config: config.NewStore(config.Hub{})},
 		requests: requests,
+		rendered: newRendered(),
 	}
 	return s
 }
@@ -187,12 +188,23 @@ func TestMoreThanATokenCanNameHaveTheirTurnLater(t *testing.T) {
 	assert.Equal(t, roomDelay, counted.next)
 }
 
-func TestATokenThatIsGoneIsAskedNoMore(t *testing.T) {
-	s := newStage(t)
-	s.asks("a")
-	_, err := s.onChange("ns/tok", nil)
-	require.NoError(t, err)
-	assert.Empty(t, s.Uses.Of(types.NamespacedName{Namespace: "ns", Name: "tok"}))
+func TestATokenThatIsGoneIsAskedNoMoreAndItsFileIsForgotten(t *testing.T) {
+	gone := types.NamespacedName{Namespace: "ns", Name: "tok"}
+	for name, tell := range map[string]func(*stage) error{
+		"its own hub":                        func(s *stage) error { _, err := s.onChange("ns/tok", nil); return err },
+		"a hub that had it, and has no more": func(s *stage) error { _, err := s.onOthers("ns/tok", nil); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.asks("a")
+			_, err := s.rendered.encode(gone, registration.Values{Token: "secret"})
+			require.NoError(t, err)
+			require.NoError(t, tell(s))
+			assert.Empty(t, s.Uses.Of(gone))
+			_, remembered := s.rendered.last(gone)
+			assert.False(t, remembered)
+		})
+	}
 }
 
 func TestWhoWantsTokensToEnd(t *testing.T) {
