@@ -40,6 +40,7 @@ type handler struct {
 	sets     desiredset.Sets
 	agents   leaving.Agents
 	fresh    writes.Freshness
+	grants   writes.Freshness // of those alone that were granted: whatever else is written to one says nothing to its rivals
 	policy   atomic.Pointer[policy.Policy]
 	turns    turns
 	granted  sync.Map        // UID -> the version by which this hub granted the request, until its event comes
@@ -58,7 +59,7 @@ func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fle
 	switch {
 	case request == nil:
 		return nil, h.removeUnlessNeeded(ctx, key)
-	case request.DeletionTimestamp != nil, request.Labels[fleet.ClusterManagementLabel] != "", h.fresh.IsStale(request):
+	case request.DeletionTimestamp != nil, request.Labels[fleet.ClusterManagementLabel] != "", h.isStale(request):
 		return request, nil
 	}
 	if h.isOwnGrant(request) {
@@ -81,6 +82,12 @@ func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fle
 	return h.finish(p, out)
 }
 
+// isStale asks both, for what is seen is forgotten by that.
+func (h *handler) isStale(request *fleet.ClusterRegistration) bool {
+	stale, unseen := h.fresh.IsStale(request), h.grants.IsStale(request)
+	return stale || unseen
+}
+
 // finish writes the status, emits the event of a transition and says when the request is looked at next.
 func (h *handler) finish(p *pass, out outcome.Outcome) (*fleet.ClusterRegistration, error) {
 	if h.tooEarlyToTell(p.request, out) {
@@ -96,6 +103,9 @@ func (h *handler) finish(p *pass, out outcome.Outcome) (*fleet.ClusterRegistrati
 	}
 	if written {
 		h.fresh.Wrote(latest)
+		if latest.Status.Granted {
+			h.grants.Wrote(latest)
+		}
 		h.noteGrant(p.request, latest)
 		transition.Record(h.Events, latest)
 		p.alarm(transition)

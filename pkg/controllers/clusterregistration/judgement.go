@@ -54,7 +54,7 @@ func (p *pass) judge(ctx context.Context) outcome.Outcome {
 
 // isHeld says whether an agent has registered for the Cluster: one was heard of, or the answer to one that was granted still
 // lies on the hub. An answer nobody has used until it was taken away is lost; it keeps nobody from asking again. It is not
-// certain while another request of the same identity was written to and the cache has not seen it.
+// certain while another request of the same identity was granted and the cache has not seen it.
 func (p *pass) isHeld(ctx context.Context) (held, certain bool, err error) {
 	if p.cluster == nil {
 		return false, true, nil
@@ -68,7 +68,7 @@ func (p *pass) isHeld(ctx context.Context) (held, certain bool, err error) {
 		if r.UID == p.request.UID {
 			continue
 		}
-		if p.fresh.IsStale(r) {
+		if p.grants.IsStale(r) {
 			return false, false, nil
 		}
 		if held || !r.Status.Granted || r.DeletionTimestamp != nil {
