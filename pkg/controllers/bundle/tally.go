@@ -63,6 +63,8 @@ type count struct {
 	changed time.Time
 	// version counts the changes.
 	version int
+	// gone is set while the Bundle is not there: the count goes with the last of its BundleDeployments.
+	gone bool
 }
 
 func (t *tally) of(bundle key) *count {
@@ -132,7 +134,12 @@ func isOlder(version, than string) bool {
 func (t *tally) remove(at key, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	before := t.deployments[at]
+	if before == nil {
+		return
+	}
 	t.take(at, now)
+	t.dropEmpty(before.bundle)
 }
 
 func (t *tally) take(at key, now time.Time) {
@@ -150,7 +157,7 @@ func (t *tally) expect(bundle key, namespaces map[string]key, now time.Time) {
 	defer t.mu.Unlock()
 	t.unexpect(bundle)
 	c := t.of(bundle)
-	c.expected = namespaces
+	c.expected, c.gone = namespaces, false
 	for namespace := range namespaces {
 		if t.expecting[namespace] == nil {
 			t.expecting[namespace] = map[key]bool{}
@@ -231,7 +238,14 @@ func (t *tally) forget(bundle key) {
 		return
 	}
 	t.unexpect(bundle)
-	if c.states.DesiredReady == 0 {
+	c.gone = true
+	t.dropEmpty(bundle)
+}
+
+// dropEmpty drops the count of a Bundle that is gone and of which nothing is deployed any more. Whichever of the two ends first: a hub
+// that runs for long has seen more Bundles than there are.
+func (t *tally) dropEmpty(bundle key) {
+	if c := t.bundles[bundle]; c != nil && c.gone && c.states.DesiredReady == 0 {
 		delete(t.bundles, bundle)
 	}
 }

@@ -169,8 +169,7 @@ func TestABundleThatIsGoneIsForgottenWhenNothingIsLeftOfIt(t *testing.T) {
 	tally.forget(appKey)
 	assert.Equal(t, "1/1 ", shown(tally, appKey))
 	tally.remove(keyOf(on("c1", true)), noon)
-	tally.forget(appKey)
-	assert.Empty(t, tally.bundles)
+	assert.Empty(t, tally.bundles, "the Bundle went before what was deployed of it")
 	assert.Empty(t, tally.expecting)
 	assert.Empty(t, tally.deployments)
 }
