@@ -15,6 +15,9 @@ import (
 func (h *hub) startMetrics() error {
 	clusters, requests := h.Fleet.Cluster().Cache(), h.Fleet.ClusterRegistration().Cache()
 	h.series.MustRegister(metrics.Census{
+		Filled: func() bool {
+			return h.Fleet.Cluster().Informer().HasSynced() && h.Fleet.ClusterRegistration().Informer().HasSynced()
+		},
 		Clusters:      ownOf(h.Shards, clusters.List, shard.OfCluster),
 		Registrations: ownOf(h.Shards, requests.List, shard.OfRequest),
 	})

@@ -9,8 +9,10 @@ import (
 )
 
 // Census counts Clusters and their registrations anew at each scrape. What it counts is in the hub's caches, so that it is
-// right from the first scrape on and after every restart, which numbers that events move up and down are not.
+// right from the first figure on and after every restart, which numbers that events move up and down are not.
 type Census struct {
+	// Filled says whether the caches are full. Until then there are no figures, as of a hub that stands by: none would be a lie.
+	Filled func() bool
 	// Clusters and Registrations are those that this hub works on: of hubs that share the work each counts its own.
 	Clusters      func() ([]*fleet.Cluster, error)
 	Registrations func() ([]*fleet.ClusterRegistration, error)
@@ -44,8 +46,10 @@ func (c Census) Describe(descriptions chan<- *prometheus.Desc) {
 
 // Collect counts. What there is none of is counted too: an alert must tell none from no hub.
 func (c Census) Collect(into chan<- prometheus.Metric) {
-	c.collectClusters(into)
-	c.collectRegistrations(into)
+	if c.Filled() {
+		c.collectClusters(into)
+		c.collectRegistrations(into)
+	}
 }
 
 func (c Census) collectClusters(into chan<- prometheus.Metric) {
