@@ -37,7 +37,7 @@ func (t *tenure) begin(taken shard.Set) {
 	defer t.mu.Unlock()
 	for s := range t.since {
 		if taken[s] {
-			t.startOf(shard.Shard(s))
+			t.since[s] = t.clock.Now() // whatever stands there: word of an earlier take may come after its end
 		}
 	}
 }
@@ -56,10 +56,7 @@ func (t *tenure) end(left shard.Set) {
 func (t *tenure) of(cluster *fleet.Cluster) time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.startOf(shard.OfCluster(cluster))
-}
-
-func (t *tenure) startOf(s shard.Shard) time.Time {
+	s := shard.OfCluster(cluster)
 	if t.since[s].IsZero() {
 		t.since[s] = t.clock.Now()
 	}

@@ -38,7 +38,7 @@ func TestAFarewellBeginsWhenItsHubTakesTheClusterOver(t *testing.T) {
 	sharing.end(mine)
 	taken := at(3 * time.Hour)
 	assert.Equal(t, taken, sharing.of(member), "with the first look, which may come before the word")
-	at(4 * time.Hour)
+	taken = at(4 * time.Hour)
 	sharing.begin(mine)
-	assert.Equal(t, taken, sharing.of(member))
+	assert.Equal(t, taken, sharing.of(member), "word of a take always counts: what stood there may be of an earlier one")
 }
