@@ -134,21 +134,19 @@ func isOlder(version, than string) bool {
 func (t *tally) remove(at key, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	before := t.deployments[at]
-	if before == nil {
-		return
+	if before := t.take(at, now); before != nil {
+		t.dropEmpty(before.bundle)
 	}
-	t.take(at, now)
-	t.dropEmpty(before.bundle)
 }
 
-func (t *tally) take(at key, now time.Time) {
-	before := t.deployments[at]
-	if before == nil {
-		return
+// take is nil where the BundleDeployment was not counted.
+func (t *tally) take(at key, now time.Time) (before *entry) {
+	before = t.deployments[at]
+	if before != nil {
+		delete(t.deployments, at)
+		t.of(before.bundle).drop(at, before.state, now)
 	}
-	delete(t.deployments, at)
-	t.of(before.bundle).drop(at, before.state, now)
+	return before
 }
 
 // expect begins a change of a Bundle that concerns these cluster namespaces.
