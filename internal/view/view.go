@@ -100,8 +100,10 @@ func clusterState(c *fleet.Cluster) (state, reason, message string) {
 		return StateDeleting, "", ""
 	case c.Labels[fleet.ClusterManagementLabel] != "":
 		return StateManaged, "", "label " + fleet.ClusterManagementLabel + " hands it to another controller"
+	case c.Spec.Quarantined && registered != nil && registered.Reason == fleet.ReasonQuarantined:
+		return StateQuarantined, registered.Reason, registered.Message
 	case c.Spec.Quarantined:
-		return StateQuarantined, "", ""
+		return StateQuarantined, "", "the hub has not applied the quarantine yet"
 	case is(registered, corev1.ConditionTrue) && is(connected, corev1.ConditionFalse):
 		return StateOffline, connected.Reason, connected.Message
 	case is(registered, corev1.ConditionTrue):

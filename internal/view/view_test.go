@@ -43,6 +43,10 @@ func TestTheStateOfACluster(t *testing.T) {
 		"cut off by a person": {func(c *fleet.Cluster) {
 			c.Spec.Quarantined = true
 			c.Status.Conditions = []genericcondition.GenericCondition{condition("Registered", no, "Quarantined")}
+		}, StateQuarantined, "Quarantined"},
+		"cut off by a person, the hub has not seen it": {func(c *fleet.Cluster) {
+			c.Spec.Quarantined = true
+			c.Status.Conditions = []genericcondition.GenericCondition{condition("Registered", yes, "Registered")}
 		}, StateQuarantined, ""},
 		"there twice": {with(condition("Imported", yes, "Imported"), condition("Registered", no, "CloneDetected")), StateRefused, "CloneDetected"},
 		"on its way out": {func(c *fleet.Cluster) {
