@@ -282,10 +282,25 @@ func TestAKubeconfigThatIsOfNoUseToTheHubIsRefused(t *testing.T) {
 			require.NotContains(t, err.Error(), "secret")
 		})
 	}
-	garbage := filepath.Join(t.TempDir(), "garbage")
-	require.NoError(t, os.WriteFile(garbage, []byte("{token: secret"), 0o600))
-	_, err := selfContained(garbage, "")
-	require.ErrorContains(t, err, "kubeconfig of the cluster to import")
+}
+
+func TestImportOfAFileThatIsNotAKubeconfig(t *testing.T) {
+	for content, reason := range map[string]string{
+		"{token: secret":                 "it contains no YAML or JSON object",
+		"secret":                         "it contains no YAML or JSON object",
+		"- secret":                       "it contains no YAML or JSON object",
+		"{apiVersion: v1, kind: Secret}": `its kind is "Secret", not "Config"`,
+		"{users: secret}":                "its fields are not those of a kubeconfig",
+		"{kind: Config, contexts: 7}":    "its fields are not those of a kubeconfig",
+	} {
+		t.Run(content, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "east.yaml")
+			require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+			_, err := selfContained(file, "")
+			require.EqualError(t, err, file+" is not a kubeconfig: "+reason+". Pass the kubeconfig of the cluster to import; "+
+				"`kubectl config view --raw --minify --flatten` prints that of the current context")
+		})
+	}
 }
 
 func TestNoFlagTellsTwoDefaults(t *testing.T) {

@@ -8,13 +8,19 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/yaml"
 )
 
 // selfContained is one context of a kubeconfig, as it makes sense on another machine: no files, no programs.
 func selfContained(file, context string) ([]byte, error) {
-	config, err := clientcmd.LoadFromFile(file)
+	data, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig of the cluster to import: %w", err)
+	}
+	config, err := clientcmd.LoadFromFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s is not a kubeconfig: %s. Pass the kubeconfig of the cluster to import; "+
+			"`kubectl config view --raw --minify --flatten` prints that of the current context", file, notKubeconfig(data))
 	}
 	if err := clientcmd.ResolveLocalPaths(config); err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: %w", file, err)
@@ -35,6 +41,19 @@ func selfContained(file, context string) ([]byte, error) {
 		return nil, fmt.Errorf("kubeconfig %s: %w", file, err)
 	}
 	return clientcmd.Write(*config)
+}
+
+// notKubeconfig says why clientcmd cannot read a file. The error of clientcmd describes Go types, and may quote the file, which
+// can contain credentials.
+func notKubeconfig(data []byte) string {
+	var object map[string]any
+	if yaml.Unmarshal(data, &object) != nil {
+		return "it contains no YAML or JSON object"
+	}
+	if kind, found := object["kind"]; found && kind != "Config" {
+		return fmt.Sprintf("its kind is %q, not \"Config\"", fmt.Sprint(kind))
+	}
+	return "its fields are not those of a kubeconfig"
 }
 
 func checkContext(file string, config *clientcmdapi.Config) error {
