@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
+	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/rancher/wrangler/v3/pkg/summary"
@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
@@ -36,6 +37,7 @@ type view struct {
 	waitsFor  string
 	paused    bool
 	drift     drift
+	now       time.Time
 	live      func(release.Object) *unstructured.Unstructured
 }
 
@@ -57,7 +59,7 @@ func assess(v view) fleet.BundleDeploymentStatus {
 		v.objects(&s)
 	}
 	v.conditions(&s)
-	state := stateOf(v.spec, s)
+	state := fleetstatus.BundleState(v.spec, s)
 	s.Display = fleet.BundleDeploymentDisplay{
 		Deployed: shown(s, fleet.ConditionDeployed), Monitored: shown(s, fleet.ConditionMonitored), State: string(state),
 	}
@@ -131,7 +133,9 @@ func nonReadyOf(o release.Object, live *unstructured.Unstructured, c summary.Sum
 // conditions says all of it in words.
 func (v view) conditions(s *fleet.BundleDeploymentStatus) {
 	set := func(kind string, status corev1.ConditionStatus, reason, message string) {
-		setCondition(s, genericcondition.GenericCondition{Type: kind, Status: status, Reason: reason, Message: message})
+		fleetstatus.SetCondition(&s.Conditions, genericcondition.GenericCondition{
+			Type: kind, Status: status, Reason: reason, Message: message,
+		}, v.now)
 	}
 	status, reason, message := v.progress()
 	set(fleet.ConditionDeployed, status, reason, message)
@@ -149,16 +153,16 @@ func (v view) conditions(s *fleet.BundleDeploymentStatus) {
 	default:
 		set(fleet.ConditionMonitored, corev1.ConditionTrue, fleet.ReasonMonitored, "")
 	}
-	switch state := stateOf(v.spec, *s); state {
-	case fleet.Ready, fleet.OutOfSync:
+	switch state := fleetstatus.BundleState(v.spec, *s); {
+	case state == fleet.Ready, state == fleet.OutOfSync && s.Ready:
 		set(fleet.ConditionReady, corev1.ConditionTrue, fleet.ReasonAllReady, "")
-	case fleet.Modified:
+	case state == fleet.Modified:
 		set(fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonModified, modifiedMessage(s.ModifiedStatus))
-	case fleet.ErrApplied:
-		set(fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonDeployFailed, conditionOf(*s, fleet.ConditionDeployed).Message)
+	case state == fleet.ErrApplied:
+		set(fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonDeployFailed, fleetstatus.Condition(s.Conditions, fleet.ConditionDeployed).Message)
 	default:
 		set(fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonNotReady,
-			cmp.Or(conditionOf(*s, fleet.ConditionDeployed).Message, notReadyMessage(s.NonReadyStatus), string(state)))
+			cmp.Or(fleetstatus.Condition(s.Conditions, fleet.ConditionDeployed).Message, notReadyMessage(s.NonReadyStatus), string(state)))
 	}
 }
 
@@ -210,31 +214,7 @@ func named(kind, namespace, name string) string {
 	return fmt.Sprintf("%s %s/%s", kind, namespace, name)
 }
 
-func conditionOf(s fleet.BundleDeploymentStatus, kind string) genericcondition.GenericCondition {
-	i := slices.IndexFunc(s.Conditions, func(c genericcondition.GenericCondition) bool { return c.Type == kind })
-	if i < 0 {
-		return genericcondition.GenericCondition{}
-	}
-	return s.Conditions[i]
-}
-
-func isFalse(s fleet.BundleDeploymentStatus, kind string) bool {
-	return conditionOf(s, kind).Status == corev1.ConditionFalse
-}
-
-// setCondition keeps the times; stamp sets those of what changed.
-func setCondition(s *fleet.BundleDeploymentStatus, c genericcondition.GenericCondition) {
-	for i, old := range s.Conditions {
-		if old.Type == c.Type {
-			c.LastUpdateTime, c.LastTransitionTime = old.LastUpdateTime, old.LastTransitionTime
-			s.Conditions[i] = c
-			return
-		}
-	}
-	s.Conditions = append(s.Conditions, c)
-}
-
 func shown(s fleet.BundleDeploymentStatus, kind string) string {
-	c := conditionOf(s, kind)
+	c := fleetstatus.Condition(s.Conditions, kind)
 	return cmp.Or(c.Message, string(c.Status))
 }

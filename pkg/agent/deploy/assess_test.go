@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
@@ -67,6 +68,7 @@ func TestTheStateIsThatOfTheObjects(t *testing.T) {
 		"one was not seen yet":  {unseen(ready(t, 1)), fleet.NotReady, "ConfigMap ns/c0 in-progress"},
 		"not deployed yet":      {view{spec: ready(t, 0).spec}, fleet.WaitApplied, "WaitApplied"},
 		"paused":                {view{spec: ready(t, 0).spec, paused: true}, fleet.WaitApplied, "paused"},
+		"paused at first":       {view{spec: fleet.BundleDeploymentSpec{StagedDeploymentID: "id"}, paused: true}, fleet.OutOfSync, "paused"},
 		"waits":                 {view{spec: ready(t, 0).spec, waitsFor: "for base"}, fleet.WaitApplied, "for base"},
 		"failed":                {view{spec: ready(t, 0).spec, failure: errors.New("no")}, fleet.ErrApplied, "no"},
 		"an older one is there": {outdated(ready(t, 1)), fleet.ErrApplied, "no"},
@@ -75,8 +77,8 @@ func TestTheStateIsThatOfTheObjects(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := assess(row.view)
 			assert.Equal(t, string(row.state), s.Display.State)
-			assert.Equal(t, row.message, conditionOf(s, fleet.ConditionReady).Message)
-			assert.Equal(t, row.state == fleet.Ready || row.state == fleet.OutOfSync, conditionOf(s, fleet.ConditionReady).Status == "True")
+			assert.Equal(t, row.message, fleetstatus.Condition(s.Conditions, fleet.ConditionReady).Message)
+			assert.Equal(t, row.message == "", fleetstatus.Condition(s.Conditions, fleet.ConditionReady).Status == "True")
 		})
 	}
 }
@@ -126,13 +128,11 @@ func TestTheRecordOfAnEarlierAgentStaysUntilThereIsAReleaseOfOurs(t *testing.T) 
 }
 
 func TestTheSameViewWritesNothing(t *testing.T) {
-	before := assess(ready(t, 2))
-	stamp(fleet.BundleDeploymentStatus{}, &before, time.Unix(1, 0))
 	v := ready(t, 2)
-	v.base = before
-	after := assess(v)
-	stamp(before, &after, time.Unix(99, 0))
-	patch, err := statusPatch(before, after)
+	v.now = time.Unix(1, 0)
+	before := assess(v)
+	v.base, v.now = before, time.Unix(99, 0)
+	patch, err := fleetstatus.MergePatch(before, assess(v))
 	require.NoError(t, err)
 	assert.Nil(t, patch, "%s", patch)
 }
@@ -201,6 +201,8 @@ func TestWhatABundleWaitsFor(t *testing.T) {
 		}
 	}
 	good, bad := assess(ready(t, 1)), assess(ready(t, 1).differs(0, release.Difference{Missing: true}))
+	paused, unstaged := other("base", fleet.BundleDeploymentStatus{}), other("base", good)
+	paused.Spec.DeploymentID, unstaged.Spec.StagedDeploymentID = "", ""
 	for name, row := range map[string]struct {
 		ref  fleet.BundleRef
 		all  []*fleet.BundleDeployment
@@ -209,6 +211,8 @@ func TestWhatABundleWaitsFor(t *testing.T) {
 		"it is ready":            {fleet.BundleRef{Name: "base"}, []*fleet.BundleDeployment{other("base", good)}, ""},
 		"it is not there":        {fleet.BundleRef{Name: "base"}, nil, "waiting for Bundle base, which is not deployed to this cluster"},
 		"it is not ready":        {fleet.BundleRef{Name: "base"}, []*fleet.BundleDeployment{other("base", bad)}, "waiting for Bundle base, which is Modified"},
+		"its first is paused":    {fleet.BundleRef{Name: "base"}, []*fleet.BundleDeployment{paused}, "waiting for Bundle base, which is OutOfSync"},
+		"nothing is staged":      {fleet.BundleRef{Name: "base"}, []*fleet.BundleDeployment{unstaged}, "waiting for Bundle base, which is OutOfSync"},
 		"that is good enough":    {fleet.BundleRef{Name: "base", AcceptedStates: []fleet.BundleState{fleet.Modified}}, []*fleet.BundleDeployment{other("base", bad)}, ""},
 		"one of those with it":   {fleet.BundleRef{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "base"}}}, []*fleet.BundleDeployment{other("base", good)}, ""},
 		"none with these labels": {fleet.BundleRef{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "x"}}}, []*fleet.BundleDeployment{other("base", good)}, "waiting for Bundle with labels tier=x, which is not deployed to this cluster"},

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 // unmet is the first Bundle that has to be there and is not, in words; "" when all are.
@@ -23,7 +24,7 @@ func unmet(bd *fleet.BundleDeployment, all []*fleet.BundleDeployment) string {
 				continue
 			}
 			found = true
-			if state := stateOf(other.Spec, other.Status); !accepted(ref, state) {
+			if state := fleetstatus.BundleState(other.Spec, other.Status); !accepted(ref, state) {
 				return fmt.Sprintf("waiting for Bundle %s, which is %s", bundleOf(other), state)
 			}
 		}
@@ -67,21 +68,4 @@ func accepted(ref fleet.BundleRef, state fleet.BundleState) bool {
 		return state == fleet.Ready
 	}
 	return slices.Contains(ref.AcceptedStates, state)
-}
-
-// stateOf is the state that a spec and a status make together; the hub computes it alike.
-func stateOf(spec fleet.BundleDeploymentSpec, status fleet.BundleDeploymentStatus) fleet.BundleState {
-	switch {
-	case spec.DeploymentID != status.AppliedDeploymentID && (isFalse(status, fleet.ConditionDeployed) || isFalse(status, fleet.ConditionInstalled)):
-		return fleet.ErrApplied
-	case spec.DeploymentID != status.AppliedDeploymentID:
-		return fleet.WaitApplied
-	case !status.Ready:
-		return fleet.NotReady
-	case spec.StagedDeploymentID != "" && spec.DeploymentID != spec.StagedDeploymentID:
-		return fleet.OutOfSync
-	case !status.NonModified:
-		return fleet.Modified
-	}
-	return fleet.Ready
 }

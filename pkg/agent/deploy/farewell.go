@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
 )
@@ -87,7 +88,7 @@ func (d *deployer) tell(ctx context.Context, left error) error {
 		condition.Status, condition.Reason, condition.Message = corev1.ConditionFalse, fleet.ReasonFarewellFailed, release.Explain(left)
 	}
 	status := *bd.Status.DeepCopy()
-	setCondition(&status, condition)
+	fleetstatus.SetCondition(&status.Conditions, condition, d.Clock.Now())
 	if _, err = d.report(ctx, bd, bd.Status, status); apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
@@ -314,7 +315,7 @@ func (d *deployer) known(key string, it *item, deployed *release.Deployed) bool 
 func (d *deployer) installed(key string, base fleet.BundleDeploymentStatus) bool {
 	found := d.shelf.of(key)
 	return slices.ContainsFunc(found, func(f release.Found) bool { return f.Deployed }) ||
-		len(found) > 0 && conditionOf(base, fleet.ConditionInstalled).Status == corev1.ConditionTrue
+		len(found) > 0 && fleetstatus.Condition(base.Conditions, fleet.ConditionInstalled).Status == corev1.ConditionTrue
 }
 
 // show writes the status.
@@ -344,7 +345,7 @@ func (d *deployer) view(key string, bd *fleet.BundleDeployment, it *item) view {
 	base := it.written.base(bd)
 	v := view{
 		spec: bd.Spec, base: base, current: current, installed: it.deployed != nil || d.installed(key, base),
-		deployed: it.deployed, failure: it.failure, waitsFor: it.waitsFor, drift: it.drift, live: d.live.get,
+		deployed: it.deployed, failure: it.failure, waitsFor: it.waitsFor, drift: it.drift, now: d.Clock.Now(), live: d.live.get,
 	}
 	if it.failed != bd.Spec.DeploymentID {
 		v.failure = nil // of something else than what is wanted now

@@ -5,35 +5,9 @@ import (
 	"fmt"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 )
-
-// stateOf is the state of a BundleDeployment as its agent reports it.
-func stateOf(d *fleet.BundleDeployment) fleet.BundleState {
-	switch {
-	case d.Spec.DeploymentID == "" && d.Spec.StagedDeploymentID != "":
-		return fleet.OutOfSync // paused before it was ever deployed
-	case d.Spec.DeploymentID != d.Status.AppliedDeploymentID && failed(d):
-		return fleet.ErrApplied
-	case d.Spec.DeploymentID != d.Status.AppliedDeploymentID:
-		return fleet.WaitApplied
-	case !d.Status.Ready:
-		return fleet.NotReady
-	case d.Spec.DeploymentID != d.Spec.StagedDeploymentID:
-		return fleet.OutOfSync
-	case !d.Status.NonModified:
-		return fleet.Modified
-	}
-	return fleet.Ready
-}
-
-func failed(d *fleet.BundleDeployment) bool {
-	return outcome.Get(d.Status.Conditions, fleet.ConditionDeployed).Status == corev1.ConditionFalse ||
-		outcome.Get(d.Status.Conditions, fleet.ConditionInstalled).Status == corev1.ConditionFalse
-}
 
 // messageMax bounds what one BundleDeployment adds to a message that lists many.
 const messageMax = 400

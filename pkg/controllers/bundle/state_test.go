@@ -10,6 +10,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 func condition(conditionType string, status corev1.ConditionStatus, message string) genericcondition.GenericCondition {
@@ -47,7 +48,7 @@ func TestTheStateIsWhatTheAgentReportsOfWhatIsAskedFor(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			d := &fleet.BundleDeployment{Spec: row.spec, Status: row.status}
-			assert.Equal(t, row.state, stateOf(d))
+			assert.Equal(t, row.state, fleetstatus.BundleState(d.Spec, d.Status))
 			assert.Equal(t, row.message, messageOf(d, row.state))
 		})
 	}

@@ -12,6 +12,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -202,7 +203,7 @@ func (p *pass) report() {
 	var unready []fleet.NonReadyResource
 	var resources fleet.ResourceCounts
 	for _, d := range p.current {
-		state := stateOf(d)
+		state := fleetstatus.BundleState(d.Spec, d.Status)
 		tick(&summary, state, 1)
 		add(&resources, d.Status.ResourceCounts)
 		if state != fleet.Ready {

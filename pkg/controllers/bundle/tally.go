@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 // settle is from the first change of something to the status that shows it: many changes make one write.
@@ -44,7 +45,7 @@ type contribution struct {
 }
 
 func contributionOf(d *fleet.BundleDeployment) contribution {
-	state := stateOf(d)
+	state := fleetstatus.BundleState(d.Spec, d.Status)
 	return contribution{
 		bundle: bundleOf(d), cluster: key{Namespace: d.Labels[fleet.ClusterNamespaceLabel], Name: d.Labels[fleet.ClusterLabel]},
 		state: state, message: messageOf(d, state), resources: d.Status.ResourceCounts,

@@ -1,23 +1,19 @@
 package outcome
 
 import (
-	"slices"
 	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 // Conditions is the list of conditions every status has.
-type Conditions = []genericcondition.GenericCondition
+type Conditions = fleetstatus.Conditions
 
 // Get returns the condition of that type; absent, it has the empty status.
 func Get(conditions Conditions, conditionType string) genericcondition.GenericCondition {
-	for _, c := range conditions {
-		if c.Type == conditionType {
-			return c
-		}
-	}
-	return genericcondition.GenericCondition{Type: conditionType}
+	return fleetstatus.Condition(conditions, conditionType)
 }
 
 // Set puts the outcome into the condition and returns the transition, nil where status and reason stayed the same. A
@@ -27,33 +23,12 @@ func Set(conditions *Conditions, conditionType string, o Outcome, now time.Time)
 		return nil
 	}
 	before := Get(*conditions, conditionType)
-	after := before
-	after.Status, after.Reason, after.Message = o.Status(), o.Reason, o.Message
-	if after == before {
-		return nil
-	}
-	stamp := now.UTC().Format(time.RFC3339)
-	after.LastUpdateTime = stamp
-	if before.Status != after.Status {
-		after.LastTransitionTime = stamp
-	}
-	replace(conditions, after)
+	after := genericcondition.GenericCondition{Type: conditionType, Status: o.Status(), Reason: o.Reason, Message: o.Message}
+	fleetstatus.SetCondition(conditions, after, now)
 	if before.Status == after.Status && before.Reason == after.Reason {
 		return nil
 	}
 	return &Transition{
 		Type: conditionType, Before: before.Status, After: after.Status, Reason: after.Reason, Message: after.Message, Tell: o.Tell, Quiet: o.Quiet,
 	}
-}
-
-// replace writes into a copy: the slice may still be that of a cached object.
-func replace(conditions *Conditions, c genericcondition.GenericCondition) {
-	list := slices.Clone(*conditions)
-	at := slices.IndexFunc(list, func(other genericcondition.GenericCondition) bool { return other.Type == c.Type })
-	if at < 0 {
-		list = append(list, c)
-	} else {
-		list[at] = c
-	}
-	*conditions = list
 }

@@ -7,9 +7,10 @@ import (
 	"fmt"
 	"reflect"
 
-	jsonpatch "github.com/evanphx/json-patch/v5"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 // Patcher is what wrangler's generated clients have for one kind.
@@ -21,7 +22,7 @@ type Patcher[T metav1.Object] interface {
 // names the resourceVersion it is based on, so that it never overwrites what it has not seen; a conflict is retried by
 // the work queue.
 func Status[T metav1.Object](client Patcher[T], before, after T) (latest T, written bool, err error) {
-	status, err := difference(statusOf(before), statusOf(after))
+	status, err := fleetstatus.MergePatch(statusOf(before), statusOf(after))
 	if err != nil || status == nil {
 		return before, false, err
 	}
@@ -43,26 +44,6 @@ func Status[T metav1.Object](client Patcher[T], before, after T) (latest T, writ
 // costs more than the rest of a pass.
 func statusOf(object any) any {
 	return reflect.Indirect(reflect.ValueOf(object)).FieldByName("Status").Addr().Interface()
-}
-
-// difference is the merge patch from one status to another, nil when there is none.
-func difference(before, after any) (json.RawMessage, error) {
-	if reflect.DeepEqual(before, after) {
-		return nil, nil // most passes change nothing, and this is far cheaper than encoding both
-	}
-	old, err := json.Marshal(before)
-	if err != nil {
-		return nil, err
-	}
-	changed, err := json.Marshal(after)
-	if err != nil {
-		return nil, err
-	}
-	patch, err := jsonpatch.CreateMergePatch(old, changed)
-	if err != nil || string(patch) == "{}" {
-		return nil, err
-	}
-	return patch, nil
 }
 
 // Merge sends a merge patch of metadata or spec fields.

@@ -1,0 +1,100 @@
+// Package fleetstatus is what hub and agent share about the status of an object: conditions, the state of a
+// BundleDeployment, and patches that change only what differs.
+package fleetstatus
+
+import (
+	"encoding/json"
+	"reflect"
+	"slices"
+	"time"
+
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	corev1 "k8s.io/api/core/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// Conditions is the list of conditions that every status has.
+type Conditions = []genericcondition.GenericCondition
+
+// Condition returns the condition of the given type. If it is absent, the result has that type and nothing else.
+func Condition(conditions Conditions, conditionType string) genericcondition.GenericCondition {
+	for _, c := range conditions {
+		if c.Type == conditionType {
+			return c
+		}
+	}
+	return genericcondition.GenericCondition{Type: conditionType}
+}
+
+// IsFalse reports whether the condition is False; a condition that is absent or Unknown is not.
+func IsFalse(conditions Conditions, conditionType string) bool {
+	return Condition(conditions, conditionType).Status == corev1.ConditionFalse
+}
+
+// SetCondition writes a condition's status, reason (a constant of the API package) and message, and reports whether one
+// of them changed. The times in c are ignored: LastUpdateTime changes with any of the three, LastTransitionTime with the
+// status, so that setting the same condition again changes nothing. The list is replaced, not modified: it may belong to
+// an object in a cache.
+func SetCondition(conditions *Conditions, c genericcondition.GenericCondition, now time.Time) bool {
+	before := Condition(*conditions, c.Type)
+	c.LastUpdateTime, c.LastTransitionTime = before.LastUpdateTime, before.LastTransitionTime
+	if c == before {
+		return false
+	}
+	c.LastUpdateTime = now.UTC().Format(time.RFC3339)
+	if c.Status != before.Status {
+		c.LastTransitionTime = c.LastUpdateTime
+	}
+	list := slices.Clone(*conditions)
+	at := slices.IndexFunc(list, func(other genericcondition.GenericCondition) bool { return other.Type == c.Type })
+	if at < 0 {
+		list = append(list, c)
+	} else {
+		list[at] = c
+	}
+	*conditions = list
+	return true
+}
+
+// BundleState is the state of a BundleDeployment. The hub counts it in summaries; the agent shows it and compares it with
+// the states that dependsOn accepts. It is never Pending, which is the state of a target without a BundleDeployment.
+func BundleState(spec fleet.BundleDeploymentSpec, status fleet.BundleDeploymentStatus) fleet.BundleState {
+	switch {
+	case spec.DeploymentID == "" && spec.StagedDeploymentID != "":
+		return fleet.OutOfSync // paused before the first deployment
+	case spec.DeploymentID != status.AppliedDeploymentID:
+		if IsFalse(status.Conditions, fleet.ConditionDeployed) || IsFalse(status.Conditions, fleet.ConditionInstalled) {
+			return fleet.ErrApplied
+		}
+		return fleet.WaitApplied
+	case !status.Ready:
+		return fleet.NotReady
+	case spec.DeploymentID != spec.StagedDeploymentID:
+		return fleet.OutOfSync
+	case !status.NonModified:
+		return fleet.Modified
+	}
+	return fleet.Ready
+}
+
+// MergePatch returns the JSON merge patch that turns one status into the other, or nil if they are equal.
+func MergePatch(before, after any) (json.RawMessage, error) {
+	if reflect.DeepEqual(before, after) {
+		return nil, nil // most passes change nothing, and this costs far less than encoding both
+	}
+	old, err := json.Marshal(before)
+	if err != nil {
+		return nil, err
+	}
+	changed, err := json.Marshal(after)
+	if err != nil {
+		return nil, err
+	}
+	patch, err := jsonpatch.CreateMergePatch(old, changed)
+	if err != nil || string(patch) == "{}" {
+		return nil, err
+	}
+	return patch, nil
+}
