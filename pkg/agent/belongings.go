@@ -20,13 +20,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Names that only the chart knows.
-const (
-	chartClusterRole        = "fleet-agent-system-fleet-agent-role"
-	chartClusterRoleBinding = "fleet-agent-system-fleet-agent-role-binding"
-	allowAllNetworkPolicy   = "default-allow-all"
-)
-
 // belonging is an object of the agent on its cluster, and the requests that leaving needs.
 type belonging struct {
 	kind, name string
@@ -122,7 +115,7 @@ func (m *member) owner(ctx context.Context) (*metav1.OwnerReference, error) {
 	if chart, err := m.hasChartRole(ctx); err != nil {
 		return nil, err
 	} else if chart {
-		names = append(names, chartClusterRole)
+		names = append(names, agentmanifest.ChartClusterRole)
 	}
 	for _, name := range names {
 		role, err := m.core.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{})
@@ -141,11 +134,11 @@ func (m *member) owner(ctx context.Context) (*metav1.OwnerReference, error) {
 
 // hasChartRole says whether the ClusterRole of the chart is this agent's: the name has no namespace in it.
 func (m *member) hasChartRole(ctx context.Context) (bool, error) {
-	binding, err := m.core.RbacV1().ClusterRoleBindings().Get(ctx, chartClusterRoleBinding, metav1.GetOptions{})
+	binding, err := m.core.RbacV1().ClusterRoleBindings().Get(ctx, agentmanifest.ChartClusterRoleBinding, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	} else if err != nil {
-		return false, fmt.Errorf("reading ClusterRoleBinding %s: %w", chartClusterRoleBinding, err)
+		return false, fmt.Errorf("reading ClusterRoleBinding %s: %w", agentmanifest.ChartClusterRoleBinding, err)
 	}
 	return slices.ContainsFunc(binding.Subjects, func(s rbacv1.Subject) bool {
 		return s.Kind == rbacv1.ServiceAccountKind && s.Namespace == m.namespace && s.Name == registration.AgentName
@@ -178,7 +171,7 @@ func (m *member) namespaced() []belonging {
 	return []belonging{
 		belongs("ConfigMap", registration.AgentConfigMap, configMaps.Patch, configMaps.Delete),
 		belongs("ConfigMap", registration.AgentHubConfigMap, configMaps.Patch, configMaps.Delete),
-		belongs("NetworkPolicy", allowAllNetworkPolicy, policies.Patch, policies.Delete),
+		belongs("NetworkPolicy", agentmanifest.NetworkPolicyName, policies.Patch, policies.Delete),
 		belongs("PodDisruptionBudget", agentmanifest.PodDisruptionBudgetName, budgets.Patch, budgets.Delete),
 		belongs("Lease", registration.AgentName, leases.Patch, leases.Delete),
 		belongs("ServiceAccount", registration.AgentName, accounts.Patch, accounts.Delete),
@@ -198,8 +191,8 @@ func (m *member) clusterWide(ctx context.Context, scope string) ([]belonging, er
 	}
 	if chart {
 		all = append(all,
-			belongs("ClusterRoleBinding", chartClusterRoleBinding, bindings.Patch, bindings.Delete),
-			belongs("ClusterRole", chartClusterRole, roles.Patch, roles.Delete))
+			belongs("ClusterRoleBinding", agentmanifest.ChartClusterRoleBinding, bindings.Patch, bindings.Delete),
+			belongs("ClusterRole", agentmanifest.ChartClusterRole, roles.Patch, roles.Delete))
 	}
 	class, err := m.hasPriorityClass(ctx, scope)
 	if class {

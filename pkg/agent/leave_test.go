@@ -74,7 +74,7 @@ func (i installation) objects() []runtime.Object {
 		all = append(all, i.role(agentmanifest.ClusterRoleName(i.namespace), agentmanifest.ClusterRoleBindingName(i.namespace))...)
 	}
 	if i.chart {
-		all = append(all, i.role(chartClusterRole, chartClusterRoleBinding)...)
+		all = append(all, i.role(agentmanifest.ChartClusterRole, agentmanifest.ChartClusterRoleBinding)...)
 	}
 	return all
 }
@@ -178,7 +178,7 @@ func TestLeavingIsOneDeletionOfTheOwnerOfEverything(t *testing.T) {
 		ownerName string
 	}{
 		"imported":           {installation{managed: true}, "ClusterRole", "cattle-fleet-system-fleet-agent-role"},
-		"by the chart":       {installation{chart: true}, "ClusterRole", chartClusterRole},
+		"by the chart":       {installation{chart: true}, "ClusterRole", agentmanifest.ChartClusterRole},
 		"the chart, adopted": {installation{managed: true, chart: true}, "ClusterRole", "cattle-fleet-system-fleet-agent-role"},
 		"with other rights":  {installation{}, "Deployment", "fleet-agent"},
 	} {
@@ -224,7 +224,7 @@ func TestAnAgentWithoutAnyOwnerRemovesItsObjectsOneByOneTheMarkLast(t *testing.T
 func TestWhatOtherAgentsHaveInCommonStays(t *testing.T) {
 	f := newLeaver(t, installation{managed: true})
 	theirs := installation{namespace: "elsewhere", chart: true}
-	for _, object := range theirs.role(chartClusterRole, chartClusterRoleBinding) {
+	for _, object := range theirs.role(agentmanifest.ChartClusterRole, agentmanifest.ChartClusterRoleBinding) {
 		require.NoError(t, f.core.Tracker().Add(object))
 	}
 	class, err := f.core.SchedulingV1().PriorityClasses().Get(t.Context(), agentmanifest.PriorityClassName, metav1.GetOptions{})
@@ -235,7 +235,7 @@ func TestWhatOtherAgentsHaveInCommonStays(t *testing.T) {
 	f.has(f.marks(noBootstrap))
 	f.starts()
 	f.left()
-	for _, object := range append(theirs.role(chartClusterRole, chartClusterRoleBinding), class) {
+	for _, object := range append(theirs.role(agentmanifest.ChartClusterRole, agentmanifest.ChartClusterRoleBinding), class) {
 		assert.Equal(t, []types.UID{}, f.owners(object))
 	}
 }

@@ -1,0 +1,43 @@
+package agentmanifest
+
+import "github.com/muster-fleet/muster/pkg/registration"
+
+// Names of objects that exist once per cluster, whatever the agent's namespace. Several agents of one cluster may share a
+// name, so check the owner before you delete such an object: the ClusterRole of the chart is bound to a ServiceAccount of one
+// namespace, the PriorityClass (PriorityClassName) carries the labels of the import or of the Helm release that created it.
+const (
+	ChartClusterRole        = "fleet-agent-system-fleet-agent-role"
+	ChartClusterRoleBinding = "fleet-agent-system-fleet-agent-role-binding"
+)
+
+// NetworkPolicyName is the NetworkPolicy that the chart creates in the agent's namespace.
+const NetworkPolicyName = "default-allow-all"
+
+// OwnedObject identifies one object of an agent on the agent's cluster.
+type OwnedObject struct{ Kind, Namespace, Name string }
+
+// OwnedObjects is the inventory of the agent in namespace: every object with a fixed name that is created for this agent alone,
+// by an import, by the chart, by the agent's Bundle or by the agent itself. Some of them may not exist.
+//
+// Delete them in this order. The Deployment comes first, so that no running agent recreates what is deleted. ConfigMap and
+// Secret fleet-agent come last: from them the hub learns whose agent this is, and the agent keeps the mark of its own
+// uninstallation in the Secret, so an interrupted deletion can be continued.
+//
+// The Namespace is not listed: other workloads may use it. Image pull Secrets and the Secrets of Helm releases have no fixed
+// names.
+func OwnedObjects(namespace string) []OwnedObject {
+	return []OwnedObject{
+		{"Deployment", namespace, registration.AgentName},
+		{"NetworkPolicy", namespace, NetworkPolicyName},
+		{"PodDisruptionBudget", namespace, PodDisruptionBudgetName},
+		{"Lease", namespace, registration.AgentName},
+		{"Secret", namespace, registration.BootstrapSecret},
+		{"Secret", namespace, registration.PendingSecret},
+		{"ConfigMap", namespace, registration.AgentHubConfigMap},
+		{"ServiceAccount", namespace, registration.AgentName},
+		{"ClusterRoleBinding", "", ClusterRoleBindingName(namespace)},
+		{"ClusterRole", "", ClusterRoleName(namespace)},
+		{"ConfigMap", namespace, registration.AgentConfigMap},
+		{"Secret", namespace, registration.CredentialSecret},
+	}
+}
