@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"sync"
 
 	"helm.sh/helm/v4/pkg/action"
 	"helm.sh/helm/v4/pkg/chart/common"
@@ -37,12 +36,8 @@ type Client struct {
 	schema  *schemaCache
 }
 
-// helmManager sets the one variable by which Helm is told the name under which it applies.
-var helmManager = sync.OnceFunc(func() { kube.ManagedFieldsManager = registration.FieldManager })
-
 // New returns a client for the cluster; nothing is sent yet. Watching for readiness needs a config without a timeout.
 func New(config *rest.Config) (*Client, error) {
-	helmManager()
 	config = rest.CopyConfig(config)
 	if config.RateLimiter == nil && config.QPS == 0 {
 		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(memberQPS, memberBurst)
@@ -84,6 +79,7 @@ func (i identity) impersonate(config *rest.Config) {
 func (c *Client) operation(ctx context.Context, namespace string, as identity) (*operation, error) {
 	config := rest.CopyConfig(c.config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bound{ctx, next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return fieldManager{next} })
 	core, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
@@ -109,6 +105,23 @@ func (o *operation) capabilities(p packaged) {
 		o.config.Capabilities = common.DefaultCapabilities
 	}
 }
+
+// fieldManager names registration.FieldManager as the field manager of every write that names one. Helm takes the name from
+// a package variable, or from the name of the program; both belong to the whole process, which may be somebody else's.
+type fieldManager struct{ next http.RoundTripper }
+
+// RoundTrip sends a copy of the request if it names a field manager.
+func (f fieldManager) RoundTrip(req *http.Request) (*http.Response, error) {
+	if query := req.URL.Query(); query.Has("fieldManager") {
+		query.Set("fieldManager", registration.FieldManager)
+		req = req.Clone(req.Context())
+		req.URL.RawQuery = query.Encode()
+	}
+	return f.next.RoundTrip(req)
+}
+
+// WrappedRoundTripper lets client-go reach the transport, to close its connections.
+func (f fieldManager) WrappedRoundTripper() http.RoundTripper { return f.next }
 
 // bound sends nothing after its context has ended, and ends what is on its way then.
 type bound struct {

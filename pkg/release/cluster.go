@@ -98,12 +98,13 @@ func (c *cluster) ours(object any) bool {
 	return !named || name == c.release && marks[NamespaceAnnotation] == c.Namespace
 }
 
-// Update replaces what cannot be patched when it was asked to.
+// Update replaces what cannot be patched when it was asked to. It never moves the fields that a client-side update owns to
+// server-side apply: Helm would look for those of the field manager named by its package variable, see fieldManager.
 func (c *cluster) Update(original, target kube.ResourceList, options ...kube.ClientUpdateOption) (*kube.Result, error) {
 	if c.replace {
 		if err := c.clear(target); err != nil {
 			return &kube.Result{}, err
 		}
 	}
-	return c.Client.Update(original, target, options...)
+	return c.Client.Update(original, target, append(options, kube.ClientUpdateOptionUpgradeClientSideFieldManager(false))...)
 }
