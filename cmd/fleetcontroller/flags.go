@@ -4,14 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
+	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"
 	"k8s.io/apimachinery/pkg/api/validation"
 
 	"github.com/muster-fleet/muster/internal/launch"
-	"github.com/muster-fleet/muster/pkg/controllers"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/leader"
 )
 
@@ -28,8 +30,7 @@ type raw struct {
 	debugLevel                                       int
 	propagateDebug, disableSecurityContext, ttlNeeds bool
 	agentReplicas                                    int
-	sharing                                          bool
-	election, agentElection, shardElection           launch.Election
+	election, agentElection                          launch.Election
 }
 
 // newApp reads the flags and hands one validated configuration to run. Charts of Fleet call the hub by the name of its
@@ -42,6 +43,7 @@ func newApp(run func(context.Context, config) error) *cli.App {
 			return err
 		}
 		launch.SetUpLog(r.debug, r.debugLevel)
+		warnIgnored(c)
 		return run(c.Context, cfg)
 	}
 	hub := launch.App("fleetcontroller", "registers member clusters with the cluster it runs in")
@@ -70,7 +72,7 @@ func refuseFlagsBefore(c *cli.Context) error {
 }
 
 func (r *raw) flags() []cli.Flag {
-	return slices.Concat(r.commandLine(), r.election.Flags(), r.environment(), r.agentElection.AgentFlags(), r.shardElection.ShardFlags())
+	return slices.Concat(r.commandLine(), r.election.Flags(), r.environment(), r.agentElection.AgentFlags(), ignoredFlags())
 }
 
 func (r *raw) commandLine() []cli.Flag {
@@ -86,13 +88,37 @@ func (r *raw) commandLine() []cli.Flag {
 	}
 }
 
+// ignoredFlags accepts the settings of releases in which several hubs shared the work, so that a chart or script that still has
+// them keeps working. warnIgnored names those that are set.
+func ignoredFlags() []cli.Flag {
+	var flags []cli.Flag
+	for name, variable := range ignored {
+		flags = append(flags, &cli.StringFlag{Name: name, EnvVars: []string{variable}, Hidden: true})
+	}
+	return flags
+}
+
+var ignored = map[string]string{
+	"sharing":              "FLEET_SHARING",
+	"shard-lease-duration": "FLEET_SHARD_ELECTION_LEASE_DURATION",
+	"shard-renew-deadline": "FLEET_SHARD_ELECTION_RENEW_DEADLINE",
+	"shard-retry-period":   "FLEET_SHARD_ELECTION_RETRY_PERIOD",
+}
+
+func warnIgnored(c *cli.Context) {
+	for _, name := range slices.Sorted(maps.Keys(ignored)) {
+		if c.IsSet(name) {
+			logrus.Warnf("--%s (%s) is ignored: one hub works, and the other replicas are hot standbys", name, ignored[name])
+		}
+	}
+}
+
 // environment are settings that charts make by environment variables; each has a flag too, which --help explains.
 func (r *raw) environment() []cli.Flag {
 	return []cli.Flag{
 		&cli.BoolFlag{Name: "token-ttl-required", Destination: &r.ttlNeeds, EnvVars: []string{"FLEET_REGISTRATION_TOKEN_TTL_REQUIRED"}, Usage: "refuse ClusterRegistrationTokens that never expire"},
 		&cli.BoolFlag{Name: "disable-bundles", Destination: &r.disableBundles, EnvVars: []string{"FLEET_DISABLE_BUNDLES"}, Usage: "leave Bundles, BundleDeployments and Contents to Fleet's own controllers, beside this hub"},
 		&cli.BoolFlag{Name: "leave-admission-policies", Destination: &r.leaveAdmission, EnvVars: []string{"FLEET_LEAVE_ADMISSION_POLICIES"}, Usage: "leave the hub's admission policies to others, such as the chart, and only watch them"},
-		&cli.BoolFlag{Name: "sharing", Destination: &r.sharing, EnvVars: []string{"FLEET_SHARING"}, Usage: "share the work with the other replicas of this release, instead of standing by; set it on all of them"},
 		&cli.IntFlag{Name: "agent-replicas", Destination: &r.agentReplicas, EnvVars: []string{"FLEET_AGENT_REPLICA_COUNT"}, Usage: "`NUMBER` of replicas of the agents the hub installs", DefaultText: "1"},
 		&cli.BoolFlag{Name: "disable-agent-probes", Destination: &r.disableAgentProbes, EnvVars: []string{"FLEET_DISABLE_AGENT_PROBES"}, Usage: "install agents without probes, for an agent image that does not serve /healthz and /readyz"},
 		&cli.BoolFlag{Name: "propagate-debug", Destination: &r.propagateDebug, EnvVars: []string{"FLEET_PROPAGATE_DEBUG_SETTINGS_TO_AGENTS"}, Usage: "with --debug: make the agents the hub installs log more too"},
@@ -106,8 +132,7 @@ func (r *raw) config() (config, error) {
 	identity, errIdentity := r.election.Identity()
 	times, errTimes := r.election.Times("CATTLE")
 	agents, errAgents := r.agentElection.Times("FLEET_AGENT")
-	shards, errShards := r.shardElection.ShardTimes()
-	err := errors.Join(r.checkNamespace(), errClient, errIdentity, errTimes, errAgents, errShards, r.checkReplicas())
+	err := errors.Join(r.checkNamespace(), errClient, errIdentity, errTimes, errAgents, r.checkReplicas())
 	if err != nil {
 		return config{}, err
 	}
@@ -116,9 +141,7 @@ func (r *raw) config() (config, error) {
 		healthAddress:   r.healthAddress,
 		profilesAddress: r.profilesAddress,
 		election:        leader.Election{Client: client, Namespace: r.namespace, Name: leaseName, Identity: identity, Times: times},
-		sharing:         r.sharing,
-		shards:          shards,
-		hub: controllers.Options{
+		hub: hub.Options{
 			RESTConfig:       client,
 			SystemNamespace:  r.namespace,
 			DisableBootstrap: r.disableBootstrap,

@@ -8,10 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
+	"github.com/sirupsen/logrus/hooks/test"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/muster-fleet/muster/pkg/leader"
 )
 
 const kubeconfig = `apiVersion: v1
@@ -148,21 +149,6 @@ func TestEveryFlagAndVariableReachesTheConfiguration(t *testing.T) {
 				assert.Equal(t, 6*time.Second, c.election.RetryPeriod)
 			},
 		},
-		"FLEET_SHARING": {map[string]string{"FLEET_SHARING": "true"}, nil, func(t *testing.T, c config) { assert.True(t, c.sharing) }},
-		"--sharing":     {nil, []string{"--sharing"}, func(t *testing.T, c config) { assert.True(t, c.sharing) }},
-		"nothing is shared unless asked for": {nil, nil, func(t *testing.T, c config) {
-			assert.False(t, c.sharing)
-			assert.Equal(t, leader.Times{LeaseDuration: 10 * time.Second, RenewDeadline: 8 * time.Second, RetryPeriod: 2 * time.Second}, c.shards)
-		}},
-		"FLEET_SHARD_ELECTION": {
-			map[string]string{
-				"FLEET_SHARD_ELECTION_LEASE_DURATION": "62s", "FLEET_SHARD_ELECTION_RENEW_DEADLINE": "42s", "FLEET_SHARD_ELECTION_RETRY_PERIOD": "7s",
-			},
-			nil,
-			func(t *testing.T, c config) {
-				assert.Equal(t, leader.Times{LeaseDuration: 62 * time.Second, RenewDeadline: 42 * time.Second, RetryPeriod: 7 * time.Second}, c.shards)
-			},
-		},
 		"POD_NAME": {map[string]string{"POD_NAME": "pod-1"}, nil, func(t *testing.T, c config) { assert.Equal(t, "pod-1", c.election.Identity) }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -188,10 +174,30 @@ func TestChartsOfFleetCallTheHubBySubCommand(t *testing.T) {
 	assert.Equal(t, "cattle-fleet-system", got.hub.SystemNamespace)
 }
 
+func TestIgnoredFlags(t *testing.T) {
+	t.Run("settings of shared work are accepted and named in a warning", func(t *testing.T) {
+		logs := test.NewGlobal()
+		t.Cleanup(func() { logrus.StandardLogger().ReplaceHooks(make(logrus.LevelHooks)) })
+		_, err := parse(t, map[string]string{
+			"NAMESPACE": "cattle-fleet-system", "KUBECONFIG": kubeconfigFile(t), "FLEET_SHARING": "true", "FLEET_SHARD_ELECTION_RETRY_PERIOD": "nonsense",
+		}, "--shard-lease-duration", "5s")
+		require.NoError(t, err)
+		var warnings []string
+		for _, entry := range logs.AllEntries() {
+			warnings = append(warnings, entry.Message)
+		}
+		assert.Equal(t, []string{
+			"--shard-lease-duration (FLEET_SHARD_ELECTION_LEASE_DURATION) is ignored: one hub works, and the other replicas are hot standbys",
+			"--shard-retry-period (FLEET_SHARD_ELECTION_RETRY_PERIOD) is ignored: one hub works, and the other replicas are hot standbys",
+			"--sharing (FLEET_SHARING) is ignored: one hub works, and the other replicas are hot standbys",
+		}, warnings)
+	})
+}
+
 func TestFlagsBeforeTheSubCommandAreNotDroppedInSilence(t *testing.T) {
 	environment := map[string]string{"NAMESPACE": "cattle-fleet-system", "KUBECONFIG": kubeconfigFile(t)}
 	for _, flags := range [][]string{{"--debug"}, {"--disable-bootstrap"}, {"--namespace", "elsewhere"}, {"--debug-level=2"}} {
-		got, err := parse(t, environment, append(flags, "agentmanagement", "--sharing")...)
+		got, err := parse(t, environment, append(flags, "agentmanagement", "--debug")...)
 		require.ErrorContains(t, err, "there are flags before agentmanagement, which do not reach it: put them behind it")
 		assert.Zero(t, got)
 	}
@@ -210,11 +216,6 @@ func TestWrongInputSaysWhatIsWrong(t *testing.T) {
 		"missing kubeconfig": {nil, []string{"--namespace", "n", "--kubeconfig", "/nowhere"}, "/nowhere"},
 		"negative replicas":  {map[string]string{"FLEET_AGENT_REPLICA_COUNT": "-1"}, []string{"--namespace", "n", "--kubeconfig", file}, "FLEET_AGENT_REPLICA_COUNT is -1"},
 		"no duration":        {map[string]string{"CATTLE_ELECTION_LEASE_DURATION": "1d"}, []string{"--namespace", "n", "--kubeconfig", file}, `CATTLE_ELECTION_LEASE_DURATION is "1d"`},
-		"times of shards that contradict": {
-			map[string]string{"FLEET_SHARD_ELECTION_LEASE_DURATION": "5s"},
-			[]string{"--namespace", "n", "--kubeconfig", file},
-			"the lease duration (5s) must be longer than the renew deadline (8s)",
-		},
 		"times that contradict": {
 			map[string]string{"FLEET_AGENT_ELECTION_LEASE_DURATION": "5s"},
 			[]string{"--namespace", "n", "--kubeconfig", file},

@@ -9,25 +9,19 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/muster-fleet/muster/internal/launch"
-	"github.com/muster-fleet/muster/pkg/controllers"
-	"github.com/muster-fleet/muster/pkg/controllers/metrics"
+	"github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/leader"
-	"github.com/muster-fleet/muster/pkg/shard"
-	"github.com/muster-fleet/muster/pkg/version"
 )
 
 // config is all the hub is told by its command line and environment.
 type config struct {
-	hub                           controllers.Options
+	hub                           hub.Options
 	metricsAddress, healthAddress string
 	profilesAddress               string
 	election                      leader.Election
-	sharing                       bool         // with the other replicas
-	shards                        leader.Times // of their Leases
 }
 
-// run takes its turn as the hub. The Lease is that of Fleet's own registration component, so that the two never work at
-// the same time.
+// run runs the hub. Its Lease is the one of Fleet's own registration component, so that the two never work at the same time.
 func run(ctx context.Context, c config) error {
 	launch.SpareMemory()
 	health := launch.NewHealth()
@@ -45,26 +39,20 @@ func run(ctx context.Context, c config) error {
 		return err
 	}
 	c.hub.Metrics = registry
-	return takeTurn(ctx, c, health, controllers.Run)
+	return runHub(ctx, c, health, hub.Run)
 }
 
-// takeTurn is ready while another hub works: one that waits must not hold up an update of all of them. A hub that has its
-// turn is ready when it is at work.
-func takeTurn(ctx context.Context, c config, health *launch.Health, work func(context.Context, controllers.Options) error) error {
+// runHub serves readiness while the hub runs. A standby is ready: one that waits must not hold up a rolling update. A hub that has
+// acquired the Lease is ready when it is at work.
+func runHub(ctx context.Context, c config, health *launch.Health, run func(context.Context, hub.Options) error) error {
 	health.NotReady("asking for the Lease")
-	c.election.OnWaiting = func(string) { health.Ready("standing by: another hub holds the Lease") }
+	standby := "standing by: another hub holds the Lease"
+	c.election.OnWaiting = func(string) { health.Ready(standby) }
+	c.hub.OnStandby = func() { health.Ready(standby + "; the caches are filled") }
+	c.hub.OnElected = func() { health.NotReady("filling the caches") }
 	c.hub.OnReady = func() { health.Ready("at work") }
-	turn := func(ctx context.Context, gate *shard.Gate) error {
-		health.NotReady("filling the caches")
-		c.hub.Shards = gate
-		return work(ctx, c.hub)
-	}
-	if c.sharing {
-		held := metrics.ShardsHeld(c.hub.Metrics)
-		tell := func(shards int) { held.Set(float64(shards)) }
-		return shard.Run(ctx, shard.Options{Main: c.election, Release: version.Version, Times: c.shards, OnHeld: tell}, turn)
-	}
-	return leader.Run(ctx, c.election, func(ctx context.Context) error { return turn(ctx, nil) })
+	c.hub.Election = &c.election
+	return run(ctx, c.hub)
 }
 
 // ensureNamespace makes the namespace the Lease is in. The chart's release has made it already; a hub that runs from a

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,9 +15,8 @@ import (
 
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/launch"
-	"github.com/muster-fleet/muster/pkg/controllers"
+	"github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/leader"
-	"github.com/muster-fleet/muster/pkg/shard"
 )
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
@@ -43,24 +41,23 @@ func newNamespace(t *testing.T, plane *controlplane.ControlPlane) string {
 
 func startReplica(t *testing.T, identity, namespace string, plane *controlplane.ControlPlane) *replica {
 	t.Helper()
-	return startWith(t, config{election: leader.Election{Client: plane.RESTConfig(), Namespace: namespace, Name: leaseName, Identity: identity}})
-}
-
-func startWith(t *testing.T, c config) *replica {
-	t.Helper()
+	c := config{election: leader.Election{Client: plane.RESTConfig(), Namespace: namespace, Name: leaseName, Identity: identity}}
 	ctx, stop := context.WithCancel(t.Context())
 	r := &replica{health: launch.NewHealth(), filled: make(chan struct{}), stop: stop, ended: make(chan error, 1)}
-	go func() {
-		r.ended <- takeTurn(ctx, c, r.health, func(ctx context.Context, o controllers.Options) error {
+	work := func(o hub.Options) func(context.Context) error {
+		return func(ctx context.Context) error {
+			o.OnElected()
 			select {
 			case <-r.filled:
-				o.Shards.Ready()
 				o.OnReady()
 			case <-ctx.Done():
 			}
 			<-ctx.Done()
 			return nil
-		})
+		}
+	}
+	go func() {
+		r.ended <- runHub(ctx, c, r.health, func(ctx context.Context, o hub.Options) error { return leader.Run(ctx, *o.Election, work(o)) })
 	}()
 	return r
 }
@@ -97,25 +94,6 @@ func TestAHubIsReadyWhileItStandsByAndWhenItsCachesAreFilled(t *testing.T) {
 	second.becomes(t, http.StatusOK, "at work")
 	second.stop()
 	require.NoError(t, <-second.ended)
-}
-
-func TestAHubThatSharesTheWorkCountsItsShards(t *testing.T) {
-	plane := controlplane.Shared(t, "hub")
-	namespace := newNamespace(t, plane)
-	registry := prometheus.NewRegistry()
-	r := startWith(t, config{
-		sharing:  true,
-		hub:      controllers.Options{Metrics: registry},
-		election: leader.Election{Client: plane.RESTConfig(), Namespace: namespace, Name: leaseName, Identity: "alone"},
-	})
-	close(r.filled)
-	require.Eventually(t, func() bool {
-		families, err := registry.Gather()
-		return err == nil && len(families) == 1 && families[0].GetName() == "muster_shards_held" &&
-			families[0].GetMetric()[0].GetGauge().GetValue() == float64(shard.Count)
-	}, 2*time.Minute, 10*time.Millisecond)
-	r.stop()
-	require.NoError(t, <-r.ended)
 }
 
 func TestAHubThatCannotAskForTheLeaseIsNotReady(t *testing.T) {

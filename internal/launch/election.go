@@ -8,7 +8,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/muster-fleet/muster/pkg/leader"
-	"github.com/muster-fleet/muster/pkg/shard"
 )
 
 // Election is what the command line and the environment say about a Lease, word for word.
@@ -33,25 +32,6 @@ func (e *Election) AgentFlags() []cli.Flag {
 		&cli.StringFlag{Name: "agent-renew-deadline", Destination: &e.renew, EnvVars: []string{"FLEET_AGENT_ELECTION_RENEW_DEADLINE"}, Usage: "like --renew-deadline, for agents the hub installs"},
 		&cli.StringFlag{Name: "agent-retry-period", Destination: &e.retry, EnvVars: []string{"FLEET_AGENT_ELECTION_RETRY_PERIOD"}, Usage: "like --retry-period, for agents the hub installs"},
 	}
-}
-
-// ShardFlags are the flags of the Leases of shards.
-func (e *Election) ShardFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringFlag{Name: "shard-lease-duration", Destination: &e.lease, EnvVars: []string{"FLEET_SHARD_ELECTION_LEASE_DURATION"}, Usage: "like --lease-duration, for the shards of hubs that share the work; default: 10s"},
-		&cli.StringFlag{Name: "shard-renew-deadline", Destination: &e.renew, EnvVars: []string{"FLEET_SHARD_ELECTION_RENEW_DEADLINE"}, Usage: "like --renew-deadline, for shards; default: 8s"},
-		&cli.StringFlag{Name: "shard-retry-period", Destination: &e.retry, EnvVars: []string{"FLEET_SHARD_ELECTION_RETRY_PERIOD"}, Usage: "like --retry-period, for shards; default: 2s"},
-	}
-}
-
-// ShardTimes are those of the Leases of shards.
-func (e *Election) ShardTimes() (leader.Times, error) {
-	times, err := e.read("FLEET_SHARD")
-	if err != nil {
-		return leader.Times{}, err
-	}
-	times = shard.WithDefaults(times)
-	return times, times.Validate()
 }
 
 // Times reads the three durations; prefix is that of their environment variables. One that is unset has its default: a

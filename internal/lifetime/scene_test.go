@@ -21,7 +21,7 @@ import (
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers"
+	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -70,7 +70,7 @@ func (s *scene) configure(t *testing.T, change map[string]any) {
 
 func (s *scene) startHub(t *testing.T) {
 	t.Helper()
-	s.running = s.hub.Hub(t, func(o *controllers.Options) { o.FarewellGrace = testenv.Patience })
+	s.running = s.hub.Hub(t, func(o *muster.Options) { o.FarewellGrace = testenv.Patience })
 }
 
 // imported is a manager-initiated Cluster whose agent runs as its Bundle says.

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/muster-fleet/muster/pkg/admission"
-	"github.com/muster-fleet/muster/pkg/controllers"
+	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
 // AwaitAdmission waits until the admission policies have been in force for so long that who creates a request from now on is
@@ -33,7 +33,7 @@ func (c *Cluster) AwaitAdmission(t testing.TB) {
 }
 
 // WithoutAdmission is for a hub that does not install the admission policies; see RemoveAdmission.
-func WithoutAdmission(o *controllers.Options) { o.LeaveAdmission = true }
+func WithoutAdmission(o *muster.Options) { o.LeaveAdmission = true }
 
 // RemoveAdmission removes the admission policies that the hub of an earlier test has installed, and waits until the API
 // server applies them no more. The next hub that is not WithoutAdmission installs them again.

@@ -5,21 +5,21 @@ import (
 
 	"k8s.io/utils/clock"
 
-	"github.com/muster-fleet/muster/pkg/controllers"
+	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
 // WithBootstrap is a hub that registers its own cluster, when its configuration says so.
-func WithBootstrap(o *controllers.Options) { o.DisableBootstrap = false }
+func WithBootstrap(o *muster.Options) { o.DisableBootstrap = false }
 
 // WithoutBundles is a hub beside which Fleet's own controllers work on Bundles, so that they have no finalizer of ours.
-func WithoutBundles(o *controllers.Options) { o.DisableBundles = true }
+func WithoutBundles(o *muster.Options) { o.DisableBundles = true }
 
 // FastRecheck is a hub that soon looks again at what it does not watch.
-func FastRecheck(o *controllers.Options) { o.Recheck = time.Second }
+func FastRecheck(o *muster.Options) { o.Recheck = time.Second }
 
 // Ahead is a hub whose clock is ahead by that much.
-func Ahead(by time.Duration) func(*controllers.Options) {
-	return func(o *controllers.Options) { o.Clock = shifted{by: by} }
+func Ahead(by time.Duration) func(*muster.Options) {
+	return func(o *muster.Options) { o.Clock = shifted{by: by} }
 }
 
 // shifted is a clock that is ahead. Timers run as ever.

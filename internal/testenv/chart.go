@@ -20,13 +20,13 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/muster-fleet/muster/charts"
-	"github.com/muster-fleet/muster/pkg/controllers"
+	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
 // InstallChart installs the chart fleet with these values, or upgrades it, all but the Deployment. It returns the hub as that
 // Deployment would run it: with the rights of the chart's ServiceAccount and no other, and its flags. The admission policies
 // are the chart's.
-func (c *Cluster) InstallChart(t testing.TB, values map[string]any) func(*controllers.Options) {
+func (c *Cluster) InstallChart(t testing.TB, values map[string]any) func(*muster.Options) {
 	t.Helper()
 	manifests, err := charts.Render(charts.Hub, charts.Release{Name: charts.Hub, Namespace: SystemNamespace}, values)
 	require.NoError(t, err)
@@ -46,7 +46,7 @@ func (c *Cluster) InstallChart(t testing.TB, values map[string]any) func(*contro
 	cfg := &rest.Config{
 		Host: c.URL(), BearerToken: c.TokenOf(t, SystemNamespace, "fleet-controller"), TLSClientConfig: rest.TLSClientConfig{CAData: c.CA()},
 	}
-	return func(o *controllers.Options) {
+	return func(o *muster.Options) {
 		o.RESTConfig = rest.CopyConfig(cfg)
 		o.DisableBootstrap = slices.Contains(command, "--disable-bootstrap")
 		o.LeaveAdmission = true

@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/muster-fleet/muster/pkg/controllers"
+	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
 // Recorder notes every request a hub sends to its API server.
@@ -35,7 +35,7 @@ func (s Sent) String() string { return fmt.Sprintf("%s %s -> %d", s.Method, s.Pa
 func (s Sent) IsWrite() bool { return s.Method != http.MethodGet && !s.DryRun }
 
 // Wrap is for Cluster.Hub: it lets the recorder see the requests of that hub.
-func (r *Recorder) Wrap(o *controllers.Options) {
+func (r *Recorder) Wrap(o *muster.Options) {
 	cfg := rest.CopyConfig(o.RESTConfig)
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return recording{next, r} })
 	o.RESTConfig = cfg

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers"
+	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -36,7 +36,7 @@ func Clusters(t testing.TB) (hub, member *Cluster) {
 }
 
 // NewStage starts a hub on the shared clusters, whose configuration tells agents the way to it.
-func NewStage(t testing.TB, change ...func(*controllers.Options)) *Stage {
+func NewStage(t testing.TB, change ...func(*muster.Options)) *Stage {
 	t.Helper()
 	s := EmptyStage(t)
 	s.Running = s.Hub.Hub(t, change...)

@@ -13,8 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/muster-fleet/muster/pkg/controllers"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
 // Blow is what happens to a hub at one of its writes.
@@ -31,7 +31,7 @@ const (
 
 // Supervised is a hub that is started again whenever it was killed, as a kubelet does with a container.
 type Supervised struct {
-	options controllers.Options
+	options muster.Options
 	over    context.Context
 	ready   chan struct{} // closed when the first life is at work
 
@@ -43,10 +43,10 @@ type Supervised struct {
 }
 
 // SupervisedHub runs a hub until the test ends, and returns when it is at work.
-func (c *Cluster) SupervisedHub(t testing.TB, change ...func(*controllers.Options)) *Supervised {
+func (c *Cluster) SupervisedHub(t testing.TB, change ...func(*muster.Options)) *Supervised {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
-	s := &Supervised{over: ctx, ready: make(chan struct{}), options: controllers.Options{
+	s := &Supervised{over: ctx, ready: make(chan struct{}), options: muster.Options{
 		DisableBootstrap: true,
 		ImportBackoff:    app.Backoff{Base: 100 * time.Millisecond, Max: time.Second},
 		Recheck:          time.Second,
@@ -93,7 +93,7 @@ func (s *Supervised) live(c *Cluster) error {
 	s.mu.Lock()
 	s.starts++
 	s.mu.Unlock()
-	err := controllers.Run(ctx, o)
+	err := muster.Run(ctx, o)
 	if ctx.Err() != nil {
 		return nil
 	}

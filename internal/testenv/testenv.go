@@ -21,10 +21,10 @@ import (
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/pkg/agent"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
+	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -105,10 +105,10 @@ func (r *Running) Stop(t testing.TB) {
 
 // Hub runs a hub on the cluster until the test ends or Stop is called. Imports are retried fast. What the test leaves on a
 // shared cluster is swept away at its end.
-func (c *Cluster) Hub(t testing.TB, change ...func(*controllers.Options)) *Running {
+func (c *Cluster) Hub(t testing.TB, change ...func(*muster.Options)) *Running {
 	t.Helper()
 	ready := make(chan struct{})
-	options := controllers.Options{
+	options := muster.Options{
 		RESTConfig:       c.RESTConfig(),
 		DisableBootstrap: true,
 		ImportBackoff:    app.Backoff{Base: 200 * time.Millisecond, Max: time.Second},
@@ -117,7 +117,7 @@ func (c *Cluster) Hub(t testing.TB, change ...func(*controllers.Options)) *Runni
 	for _, f := range change {
 		f(&options)
 	}
-	r := run(func(ctx context.Context) error { return controllers.Run(ctx, options) })
+	r := run(func(ctx context.Context) error { return muster.Run(ctx, options) })
 	t.Cleanup(func() { r.Stop(t); c.sweepUp(t) })
 	select {
 	case <-ready:

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/muster-fleet/muster/pkg/controllers"
+	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
 // Wire is where the requests of one hub pass by: it remembers them, and it can do harm to them. Give Tap to Cluster.Hub.
@@ -23,7 +23,7 @@ type Wire struct {
 type Harm func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error)
 
 // Tap lets all requests of a hub pass by.
-func (w *Wire) Tap(o *controllers.Options) {
+func (w *Wire) Tap(o *muster.Options) {
 	o.RESTConfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return tapped{w, next} })
 }
 

@@ -77,10 +77,10 @@ func (t Times) Validate() error {
 // ErrLost says that the Lease could not be kept. The process should end and be started again.
 var ErrLost = errors.New("lost Lease")
 
-// Run runs work while this process holds the Lease, and gives the Lease back when work has ended: not earlier, or two
-// processes would work at a time, and not later, or the next one would wait for one that does nothing. A process that waits
-// watches the Lease, so that it takes over the moment that one is given back. Run returns nil when ctx ended, work's error,
-// or ErrLost.
+// Run runs work while this process holds the Lease, and releases the Lease when work has returned: not earlier, or two
+// processes would work at a time, and not later, or the next one would wait for nothing. A process that waits watches the Lease.
+// It takes over as soon as the Lease is released, and LeaseDuration after the last renewal that it saw. The context of work ends
+// with ctx, or with cause ErrLost when the Lease could not be renewed. Run returns nil when ctx ended, work's error, or ErrLost.
 func Run(ctx context.Context, e Election, work func(context.Context) error) error {
 	e.Times = e.Times.WithDefaults()
 	if err := e.Times.Validate(); err != nil {
@@ -88,31 +88,21 @@ func Run(ctx context.Context, e Election, work func(context.Context) error) erro
 	}
 	waiting, stop := context.WithCancel(ctx)
 	defer stop()
-	free, watched, err := e.watchFree(waiting)
+	watch, err := e.watch(waiting)
 	if err != nil {
 		return err
 	}
-	defer func() { stop(); <-watched }()
+	defer func() { stop(); <-watch.ended }()
 	for {
-		again, err := e.round(ctx, stop, free, work)
+		again, err := e.round(ctx, stop, watch.free, work)
 		if !again {
 			return err
 		}
 	}
 }
 
-// Take is Run without the watch, for a Lease that is known to be free: until ctx ends it is tried for every retry period.
-func Take(ctx context.Context, e Election, work func(context.Context) error) error {
-	e.Times = e.Times.WithDefaults()
-	if err := e.Times.Validate(); err != nil {
-		return err
-	}
-	_, err := e.round(ctx, func() {}, nil, work)
-	return err
-}
-
-// round is one try to get the Lease, with all that follows when it succeeds. It is to be done again when the Lease became
-// free meanwhile: the elector alone would try only after its next pause.
+// round tries to acquire the Lease until it succeeds, and works then. The result again asks for another round because the Lease
+// became free: the elector would try again only after its next pause.
 func (e Election) round(ctx context.Context, stopWaiting func(), free <-chan struct{}, work func(context.Context) error) (again bool, err error) {
 	// The election outlives ctx by the time work takes to end.
 	election, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -148,10 +138,11 @@ func (e Election) waitFor(holder string) {
 	}
 }
 
+// workForTerm runs work with a context that ends with ctx, or with the term; the cause is ErrLost then.
 func (e Election) workForTerm(ctx, term context.Context, work func(context.Context) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(term, cancel)()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(term, func() { cancel(ErrLost) })()
 	if err := work(ctx); err != nil {
 		return err
 	}

@@ -139,23 +139,11 @@ The parts of other components are maps too.
     fieldRef:
       fieldPath: metadata.name
 - name: CATTLE_ELECTION_LEASE_DURATION
-  value: {{ $election.leaseDuration | default "30s" | toJson }}
+  value: {{ $election.leaseDuration | default "8s" | toJson }}
 - name: CATTLE_ELECTION_RETRY_PERIOD
-  value: {{ $election.retryPeriod | default "10s" | toJson }}
+  value: {{ $election.retryPeriod | default "2s" | toJson }}
 - name: CATTLE_ELECTION_RENEW_DEADLINE
-  value: {{ $election.renewDeadline | default "25s" | toJson }}
-{{- $sharing := (.Values.controller).sharing | default dict }}
-{{- if $sharing.enabled }}
-{{- $shards := $sharing.leaderElection | default dict }}
-- name: FLEET_SHARING
-  value: "true"
-- name: FLEET_SHARD_ELECTION_LEASE_DURATION
-  value: {{ $shards.leaseDuration | default "10s" | toJson }}
-- name: FLEET_SHARD_ELECTION_RETRY_PERIOD
-  value: {{ $shards.retryPeriod | default "2s" | toJson }}
-- name: FLEET_SHARD_ELECTION_RENEW_DEADLINE
-  value: {{ $shards.renewDeadline | default "8s" | toJson }}
-{{- end }}
+  value: {{ $election.renewDeadline | default "6s" | toJson }}
 - name: FLEET_AGENT_REPLICA_COUNT
   value: {{ kindIs "invalid" $agentReplicas | ternary 1 $agentReplicas | toString | quote }}
 - name: FLEET_AGENT_ELECTION_LEASE_DURATION

@@ -11,7 +11,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers"
+	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -122,7 +122,7 @@ func TestAHubThatRequiresATTLRefusesEndlessTokensAndTakesBackThoseItGave(t *test
 	lax.Stop(t)
 
 	wire := &testenv.Wire{}
-	hub.Hub(t, wire.Tap, func(o *controllers.Options) { o.TokenTTLRequired = true })
+	hub.Hub(t, wire.Tap, func(o *muster.Options) { o.TokenTTLRequired = true })
 	_, err := hub.Fleet.ClusterRegistrationTokens(ns).Create(t.Context(),
 		&fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: "new"}}, metav1.CreateOptions{})
 	require.NoError(t, err)

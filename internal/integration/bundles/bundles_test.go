@@ -15,10 +15,10 @@ import (
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers"
+	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
-func newShop(t *testing.T, change ...func(*controllers.Options)) (shop, *testenv.Running) {
+func newShop(t *testing.T, change ...func(*muster.Options)) (shop, *testenv.Running) {
 	t.Helper()
 	s := testenv.NewStage(t, change...)
 	return shop{hub: s.Hub, ns: s.Namespace}, s.Running
@@ -362,7 +362,7 @@ func bundleBill(all []testenv.Sent) map[string]int {
 
 func TestAHubThatLeavesBundlesToOthersTouchesNone(t *testing.T) {
 	r := &testenv.Recorder{}
-	s, running := newShop(t, r.Wrap, func(o *controllers.Options) { o.DisableBundles = true })
+	s, running := newShop(t, r.Wrap, func(o *muster.Options) { o.DisableBundles = true })
 	s.cluster(t, "a", nil)
 	s.bundle(t, "app", "left", everywhere)
 	before := testenv.RequireThere(t, s.hub.Fleet.Bundles(s.ns).Get, "app")

@@ -17,12 +17,12 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
-	"github.com/muster-fleet/muster/pkg/controllers"
+	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // soonCollected is for tests that wait for a Content to be collected.
-func soonCollected(o *controllers.Options) { o.ContentGrace = 500 * time.Millisecond }
+func soonCollected(o *muster.Options) { o.ContentGrace = 500 * time.Millisecond }
 
 // shop is a workspace with Clusters and Bundles in it; the test plays the agents.
 type shop struct {

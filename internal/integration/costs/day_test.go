@@ -19,8 +19,8 @@ import (
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
 // fleetDay is a day in the life of some clusters, of which the test plays the agents and holds the clock.
@@ -57,7 +57,7 @@ const checkin = 15 * time.Minute
 func newFleetDay(t *testing.T, r *testenv.Recorder, size int) *fleetDay {
 	t.Helper()
 	d := &fleetDay{clock: clocktesting.NewFakeClock(time.Now()), heard: heard{last: map[string]string{}}, stage: &stage{testenv.EmptyStage(t)}}
-	d.Running = d.Hub.Hub(t, r.Wrap, func(o *controllers.Options) {
+	d.Running = d.Hub.Hub(t, r.Wrap, func(o *muster.Options) {
 		o.Clock = d.clock
 		factory, err := controller.NewSharedControllerFactoryFromConfig(o.RESTConfig, nil)
 		require.NoError(t, err)

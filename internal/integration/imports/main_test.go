@@ -7,7 +7,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
-	"github.com/muster-fleet/muster/pkg/controllers"
+	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
@@ -15,7 +15,7 @@ func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 // stage has the verbs of this package.
 type stage struct{ *testenv.Stage }
 
-func newStage(t *testing.T, change ...func(*controllers.Options)) *stage {
+func newStage(t *testing.T, change ...func(*muster.Options)) *stage {
 	t.Helper()
 	return &stage{testenv.NewStage(t, change...)}
 }

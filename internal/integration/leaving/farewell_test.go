@@ -20,7 +20,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers"
+	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -83,8 +83,8 @@ func requireAsBefore(t *testing.T, cluster *testenv.Cluster, before []string) {
 	})
 }
 
-func graceOf(d time.Duration) func(*controllers.Options) {
-	return func(o *controllers.Options) { o.FarewellGrace, o.ContentGrace = d, time.Second }
+func graceOf(d time.Duration) func(*muster.Options) {
+	return func(o *muster.Options) { o.FarewellGrace, o.ContentGrace = d, time.Second }
 }
 
 // checksIn is a heartbeat of an agent of this release.

@@ -14,7 +14,7 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv/rancherlike"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
-	"github.com/muster-fleet/muster/pkg/controllers"
+	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -29,7 +29,7 @@ type serverStory struct {
 	hub, member *testenv.Cluster
 	server      *rancherlike.Server
 	seen        *rancherlike.Observer
-	asHub       []func(*controllers.Options)
+	asHub       []func(*muster.Options)
 	running     *testenv.Running
 	edgeAgent   *testenv.Running
 	edge, local *rancherlike.Managed
@@ -90,7 +90,7 @@ func newServerStory(t *testing.T) *serverStory {
 		Name: "edge", ID: "c-m-abcdefgh", Namespace: rancherlike.DefaultWorkspace, Workspace: rancherlike.DefaultWorkspace,
 	}, s.member)
 	s.secretReads = &reads{path: s.local.SecretPath()}
-	s.asHub = []func(*controllers.Options){s.server.Upgrade(t), func(o *controllers.Options) { o.RESTConfig.Wrap(s.secretReads.count) }}
+	s.asHub = []func(*muster.Options){s.server.Upgrade(t), func(o *muster.Options) { o.RESTConfig.Wrap(s.secretReads.count) }}
 	s.running = s.hub.Hub(t, s.asHub...)
 	return s
 }

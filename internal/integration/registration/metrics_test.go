@@ -9,7 +9,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers"
+	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -36,7 +36,7 @@ func TestTheHubCountsWhatRegisters(t *testing.T) {
 	hub := testenv.OwnCluster(t, "counted") // for what other tests leave behind would be counted too
 	hub.Configure(t, hub.Reachable())
 	registry := prometheus.NewRegistry()
-	running := hub.Hub(t, func(o *controllers.Options) { o.Metrics = registry })
+	running := hub.Hub(t, func(o *muster.Options) { o.Metrics = registry })
 	namespace, agentNamespace := hub.Namespace(t), hub.Namespace(t)
 	values := hub.Token(t, namespace, "tok", fleet.ClusterRegistrationTokenSpec{})
 	testenv.BootstrapAgent(t, hub, agentNamespace, values, map[string]string{"config": `{"clientID":"counted"}`})

@@ -3,7 +3,7 @@ package rancherlike
 import (
 	"testing"
 
-	"github.com/muster-fleet/muster/pkg/controllers"
+	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
 // Settings are settings of the server, by their names there.
@@ -36,7 +36,7 @@ func (s *Server) values() map[string]any {
 
 // Upgrade installs the chart fleet with the settings as they are now, or upgrades it, all but the Deployment. It returns
 // the hub as that Deployment would run it: with the rights of the chart's ServiceAccount, and its flags.
-func (s *Server) Upgrade(t testing.TB) func(*controllers.Options) {
+func (s *Server) Upgrade(t testing.TB) func(*muster.Options) {
 	t.Helper()
 	return s.Hub.InstallChart(t, s.values())
 }

@@ -5,7 +5,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -39,7 +39,7 @@ func ServedByBundle(hub config.Hub, cluster *fleet.Cluster) bool {
 
 // Disconnected says whether the agent was heard of and then no more.
 func Disconnected(cluster *fleet.Cluster) bool {
-	return outcome.Get(cluster.Status.Conditions, fleet.ConditionConnected).Status == corev1.ConditionFalse
+	return result.Get(cluster.Status.Conditions, fleet.ConditionConnected).Status == corev1.ConditionFalse
 }
 
 // InstalledGeneration is the GENERATION an import installs the agent with. One that has taken over its Bundle keeps that of

@@ -3,6 +3,7 @@
 package app
 
 import (
+	"context"
 	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
@@ -11,19 +12,19 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
 	"github.com/muster-fleet/muster/pkg/config"
-	"github.com/muster-fleet/muster/pkg/controllers/guard"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/leaving"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	"github.com/muster-fleet/muster/pkg/controllers/uses"
 	"github.com/muster-fleet/muster/pkg/credential"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
-	"github.com/muster-fleet/muster/pkg/shard"
 )
 
 // Context is what the controllers of one hub share.
@@ -41,6 +42,10 @@ type Context struct {
 	// fleet.cattle.io/managed=true, except ConfigMaps, of which they hold the hub's own configuration.
 	Core corecontrollers.Interface
 	RBAC rbaccontrollers.Interface
+	// Secrets has the identity and version of every Secret that may be a kubeconfig. It is filled before the controllers start.
+	Secrets cache.SharedIndexInformer
+	// Contents has the identity of every Content; nil with DisableBundles. It is filled before the controllers start.
+	Contents cache.SharedIndexInformer
 	// Apply is the base of desired sets.
 	Apply apply.Apply
 	// Config is the hub's configuration in force.
@@ -60,7 +65,7 @@ type Context struct {
 	// Agent is how agents are run that the hub installs.
 	Agent AgentSettings
 	// Recheck is when something is looked at again that stalled on an object the hub does not watch; 0 means
-	// outcome.Recheck.
+	// result.Recheck.
 	Recheck time.Duration
 	// ImportBackoff is how soon and how rarely an import that failed is tried again.
 	ImportBackoff Backoff
@@ -74,8 +79,6 @@ type Context struct {
 	Metrics *metrics.Hub
 	// Admission knows whether the admission policies of the hub are in force; nil means that they are not.
 	Admission Admission
-	// Shards decide which objects are this hub's to work on, where several share the work; nil where none do.
-	Shards *shard.Gate
 	// Uses are the requests that wait to be counted as uses of their token.
 	Uses uses.Asks
 	// Left are the requests whose agents have left.
@@ -119,10 +122,13 @@ func (c *Context) RecheckDelay() time.Duration {
 	if c.Recheck > 0 {
 		return c.Recheck
 	}
-	return outcome.Recheck
+	return result.Recheck
 }
 
 // RegistrationNamespace is the namespace of the credential Secrets.
 func (c *Context) RegistrationNamespace() string {
 	return registration.SystemRegistrationNamespace(c.SystemNamespace)
 }
+
+// NewPasses returns the Passes of a hub whose work ends with ctx.
+func NewPasses(ctx context.Context) *guard.Passes { return guard.NewPasses(ctx) }

@@ -20,7 +20,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 )
 
 const system = "cattle-fleet-system"

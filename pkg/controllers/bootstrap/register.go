@@ -18,9 +18,9 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
-	"github.com/muster-fleet/muster/pkg/controllers/related"
-	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -50,7 +50,7 @@ func New(c *app.Context) func(*corev1.ConfigMap) error {
 		secrets: c.Core.Secret().Cache(),
 	}
 	configMaps := c.Core.ConfigMap()
-	related.OnDamage(c.Core.Secret(), configMaps, func(secret *corev1.Secret) []types.NamespacedName {
+	enqueue.OnDamage(c.Core.Secret(), configMaps, func(secret *corev1.Secret) []types.NamespacedName {
 		if secret.Name != secretName || secret.Namespace != c.Config.Get().Bootstrap.Namespace {
 			return nil
 		}

@@ -2,20 +2,17 @@ package bundle
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"regexp"
 	"sync"
 	"time"
 
-	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/singleflight"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
@@ -56,7 +53,7 @@ func newContents(c *app.Context) *contents {
 	}
 	return &contents{
 		Context:     c,
-		informer:    contentInformer(c.Metadata),
+		informer:    c.Contents,
 		client:      c.Fleet.Content(),
 		deployments: c.Fleet.BundleDeployment(),
 		users:       c.Fleet.BundleDeployment().Cache(),
@@ -65,26 +62,6 @@ func newContents(c *app.Context) *contents {
 		queue:       workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Clock: c.Clock}),
 		touched:     map[string]time.Time{},
 	}
-}
-
-func contentInformer(client metadata.Interface) cache.SharedIndexInformer {
-	informer := metadatainformer.NewFilteredMetadataInformer(client, fleet.SchemeGroupVersion.WithResource("contents"),
-		metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
-	// The error is of an informer that runs already.
-	_ = informer.SetTransform(keepIdentity)
-	return informer
-}
-
-// keepIdentity drops what nobody asks for; the content itself is not sent at all.
-func keepIdentity(object any) (any, error) {
-	c, ok := object.(*metav1.PartialObjectMetadata)
-	if !ok {
-		return object, nil
-	}
-	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Name: c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion, DeletionTimestamp: c.DeletionTimestamp,
-		Labels: map[string]string{fleet.ManagedLabel: c.Labels[fleet.ManagedLabel]},
-	}}, nil
 }
 
 // ensure makes the Content of these resources if it is missing. Many Clusters may need it at once.
@@ -164,11 +141,6 @@ func collectable(c *metav1.PartialObjectMetadata) bool {
 // check deletes a Content that is not needed, and returns when to look again, if at all. The cache may lag behind, so the
 // API server has the last word, and when it does not answer nothing is deleted.
 func (c *contents) check(name string) (again time.Duration, err error) {
-	leave, mine := c.Shards.Enter(shardOfContent(name))
-	if !mine {
-		return 0, nil
-	}
-	defer leave()
 	known := c.find(name)
 	if known == nil || known.DeletionTimestamp != nil || !collectable(known) || len(c.usedBy(name)) > 0 {
 		return 0, nil
@@ -193,14 +165,9 @@ func (c *contents) check(name string) (again time.Duration, err error) {
 	return 0, nil
 }
 
-// start watches Contents, and collects once all BundleDeployments are known, until ctx ends.
+// start collects Contents until ctx ends.
 func (c *contents) start(ctx context.Context) {
-	c.done.Go(func() { c.informer.RunWithContext(ctx) })
-	c.done.Go(func() {
-		if cache.WaitForCacheSync(ctx.Done(), c.deployments.Informer().HasSynced) {
-			c.collect()
-		}
-	})
+	c.done.Go(c.collect)
 	c.done.Go(func() {
 		<-ctx.Done()
 		c.queue.ShutDown()
@@ -222,11 +189,4 @@ func (c *contents) collect() {
 			c.queue.AddAfter(name, again)
 		}
 	}
-}
-
-func (c *contents) synced(ctx context.Context) error {
-	if !cache.WaitForCacheSync(ctx.Done(), c.informer.HasSynced) {
-		return errors.New("stopped before the Contents of the hub were known")
-	}
-	return nil
 }

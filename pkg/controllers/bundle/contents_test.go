@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -77,7 +78,7 @@ func newContentsStage(t testing.TB, known ...*metav1.PartialObjectMetadata) cont
 	clock, counts := clocktesting.NewFakeClock(noon), prometheus.NewRegistry()
 	s := contentsStage{clock: clock, counts: counts, store: &store{}, living: &living{}, cached: &cached{}}
 	s.contents = &contents{
-		Context: &app.Context{Clock: clock, Metrics: metrics.New(counts)}, informer: contentInformer(nil), client: s.store,
+		Context: &app.Context{Clock: clock, Metrics: metrics.New(counts)}, informer: cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}), client: s.store,
 		deployments: s.living, users: s.cached, grace: contentGrace, made: writes.NewPending(clock), touched: map[string]time.Time{},
 	}
 	for _, c := range known {
@@ -204,18 +205,4 @@ func TestAContentIsDeletedOnlyWhenItIsCertainThatNobodyNeedsIt(t *testing.T) {
 			assert.Equal(t, row.counts, s.collected(t))
 		})
 	}
-}
-
-func TestOfContentsNothingButTheirIdentityIsKept(t *testing.T) {
-	kept, err := keepIdentity(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Name: "c", UID: "u", ResourceVersion: "7", Labels: map[string]string{"a": "b", fleet.ManagedLabel: "true"},
-		Annotations: map[string]string{"a": "b"}, ManagedFields: []metav1.ManagedFieldsEntry{{}},
-	}})
-	require.NoError(t, err)
-	assert.Equal(t, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Name: "c", UID: "u", ResourceVersion: "7", Labels: map[string]string{fleet.ManagedLabel: "true"},
-	}}, kept)
-	other, err := keepIdentity("no object")
-	require.NoError(t, err)
-	assert.Equal(t, "no object", other)
 }

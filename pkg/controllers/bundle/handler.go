@@ -14,10 +14,10 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
-	"github.com/muster-fleet/muster/pkg/controllers/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/controllers/leaving"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
-	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -255,23 +255,23 @@ func bare(b *fleet.Bundle) *fleet.Bundle {
 	return &fleet.Bundle{TypeMeta: b.TypeMeta, ObjectMeta: b.ObjectMeta, Status: *b.Status.DeepCopy()}
 }
 
-func (s *Step) setStatus(b *fleet.Bundle, p *plan, summary fleet.BundleSummary) *outcome.Transition {
+func (s *Step) setStatus(b *fleet.Bundle, p *plan, summary fleet.BundleSummary) *result.Transition {
 	status := &b.Status
 	status.ObservedGeneration = b.Generation
 	status.ResourcesSHA256Sum = p.sum
 	status.Summary = summary
 	status.Unavailable = summary.DesiredReady - summary.Ready
 	status.Display = fleet.BundleDisplay{ReadyClusters: fraction(summary), State: string(worst(summary))}
-	before := outcome.Get(status.Conditions, fleet.ConditionReady)
-	return outcome.Set(&status.Conditions, fleet.ConditionReady, discreet(before, bundleOutcome(p, summary)), s.Clock.Now())
+	before := result.Get(status.Conditions, fleet.ConditionReady)
+	return result.Set(&status.Conditions, fleet.ConditionReady, discreet(before, bundleOutcome(p, summary)), s.Clock.Now())
 }
 
-func bundleOutcome(p *plan, summary fleet.BundleSummary) outcome.Outcome {
+func bundleOutcome(p *plan, summary fleet.BundleSummary) result.Result {
 	switch {
 	case p.problem != nil:
-		return outcome.Stalled(p.problem.reason, p.problem.message)
+		return result.Stalled(p.problem.reason, p.problem.message)
 	case summary.DesiredReady == 0:
-		return outcome.Done(fleet.ReasonNoClusters, "the targets match no Cluster")
+		return result.Done(fleet.ReasonNoClusters, "the targets match no Cluster")
 	}
 	return ready("Cluster", summary)
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 
 	"github.com/rancher/wrangler/v3/pkg/generic"
 	"github.com/stretchr/testify/require"
@@ -21,8 +21,8 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/guard"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
@@ -182,7 +182,7 @@ func (s *stage) lost(t *testing.T, o metav1.Object) {
 }
 
 // pass looks at a Cluster once, and returns the copy with the new status.
-func (s *stage) pass(t *testing.T, cluster *fleet.Cluster) (*fleet.Cluster, outcome.Outcome) {
+func (s *stage) pass(t *testing.T, cluster *fleet.Cluster) (*fleet.Cluster, result.Result) {
 	t.Helper()
 	after := cluster.DeepCopy()
 	return after, s.Reconcile(t.Context(), after)

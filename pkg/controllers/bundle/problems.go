@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 )
 
 // toldProblems is how many are told of at most; a status is no log.

@@ -12,9 +12,9 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/contentrole"
-	"github.com/muster-fleet/muster/pkg/controllers/guard"
-	"github.com/muster-fleet/muster/pkg/controllers/related"
-	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
@@ -37,7 +37,6 @@ type Step struct {
 	contents *contents
 	roles    roles
 	plans    plans
-	texts    texts
 	tally    *tally
 	counting cache.ResourceEventHandlerRegistration
 
@@ -71,12 +70,10 @@ func Register(ctx context.Context, c *app.Context) *Step {
 		announced:   map[key]announcement{},
 	}
 	s.addIndexes()
-	bundles.OnChange(ctx, name, guard.Handler(c.Passes, name, guard.Own(c.Shards, shardOf[*fleet.Bundle], s.onBundle, s.onOthers)))
-	deployments.OnChange(ctx, finalizerName, guard.Handler(c.Passes, finalizerName,
-		guard.Own(c.Shards, shardOf[*fleet.BundleDeployment], s.dropFinalizer, nil)))
-	s.onTake()
-	related.OnDamage(c.RBAC.ClusterRole(), clusters, contentrole.ClusterOf)
-	related.OnDamage(c.RBAC.ClusterRoleBinding(), clusters, contentrole.ClusterOf)
+	bundles.OnChange(ctx, name, guard.Handler(c.Passes, name, s.onBundle))
+	deployments.OnChange(ctx, finalizerName, guard.Handler(c.Passes, finalizerName, s.dropFinalizer))
+	enqueue.OnDamage(c.RBAC.ClusterRole(), clusters, contentrole.ClusterOf)
+	enqueue.OnDamage(c.RBAC.ClusterRoleBinding(), clusters, contentrole.ClusterOf)
 	s.watch()
 	return s
 }
@@ -91,7 +88,6 @@ func (s *Step) addIndexes() {
 
 // watch adds informers' own handlers. Their errors are of informers that were stopped already; then there is nothing to see.
 func (s *Step) watch() {
-	_, _ = s.bundles.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: s.texts.forget})
 	s.counting, _ = s.deployments.Informer().AddEventHandler(typed[*fleet.BundleDeployment]{
 		added: s.deploymentAdded, changed: s.deploymentChanged, gone: s.deploymentGone,
 	})
@@ -103,14 +99,8 @@ func (s *Step) watch() {
 	})
 }
 
-// ShareTexts is the transform for the informer of Bundles, to be set before it starts: it keeps equal resources in memory once.
-func (s *Step) ShareTexts(object any) (any, error) { return s.texts.share(object) }
-
-// Start begins to watch Contents and to collect those nobody needs, until ctx ends.
+// Start begins to collect the Contents that nobody needs, until ctx ends.
 func (s *Step) Start(ctx context.Context) { s.contents.start(ctx) }
-
-// Synced returns when the Contents are known.
-func (s *Step) Synced(ctx context.Context) error { return s.contents.synced(ctx) }
 
 // Wait returns when what Start began has ended.
 func (s *Step) Wait() { s.contents.done.Wait() }

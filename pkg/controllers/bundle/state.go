@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
 // messageMax bounds what one BundleDeployment adds to a message that lists many.
@@ -14,7 +14,7 @@ const messageMax = 400
 
 // messageOf says why a BundleDeployment is not ready.
 func messageOf(d *fleet.BundleDeployment, state fleet.BundleState) string {
-	of := func(conditionType string) string { return outcome.Get(d.Status.Conditions, conditionType).Message }
+	of := func(conditionType string) string { return result.Get(d.Status.Conditions, conditionType).Message }
 	message := ""
 	switch state {
 	case fleet.ErrApplied:

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
@@ -144,7 +144,7 @@ func TestReadyIsNeverUnknown(t *testing.T) {
 func TestOnlyTroubleIsAnEvent(t *testing.T) {
 	for _, row := range []struct {
 		before string
-		after  outcome.Outcome
+		after  result.Result
 		quiet  bool
 	}{
 		{"", ready("x", counted(map[fleet.BundleState]int{fleet.WaitApplied: 1})), true},
@@ -152,7 +152,7 @@ func TestOnlyTroubleIsAnEvent(t *testing.T) {
 		{fleet.ReasonAllReady, ready("x", counted(map[fleet.BundleState]int{fleet.Modified: 1})), true},
 		{fleet.ReasonAllReady, ready("x", counted(map[fleet.BundleState]int{fleet.ErrApplied: 1})), false},
 		{fleet.ReasonDeployFailed, ready("x", counted(nil)), false},
-		{fleet.ReasonNoClusters, outcome.Stalled(fleet.ReasonUnsupported, ""), false},
+		{fleet.ReasonNoClusters, result.Stalled(fleet.ReasonUnsupported, ""), false},
 	} {
 		assert.Equal(t, row.quiet, discreet(genericcondition.GenericCondition{Reason: row.before}, row.after).Quiet, "%s to %s", row.before, row.after.Reason)
 	}

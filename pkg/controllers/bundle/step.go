@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -32,7 +32,7 @@ func (s *Step) bringBundles(keys []key) {
 }
 
 // Reconcile makes the BundleDeployments of a Cluster what its Bundles ask for, and sums up what its agent reports of them.
-func (s *Step) Reconcile(ctx context.Context, cluster *fleet.Cluster) outcome.Outcome {
+func (s *Step) Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
 	p := &pass{Step: s, cluster: cluster, namespace: registration.ClusterNamespace(cluster.Namespace, cluster.Name)}
 	err := p.run(ctx)
 	s.bringBundles(s.tally.arrived(p.namespace, p.arrived, s.Clock.Now()))
@@ -229,16 +229,16 @@ func add(sum *fleet.ResourceCounts, n fleet.ResourceCounts) {
 	sum.NotReady += n.NotReady
 }
 
-func (p *pass) outcome(err error) outcome.Outcome {
-	var out outcome.Outcome
+func (p *pass) outcome(err error) result.Result {
+	var out result.Result
 	switch {
 	case onlyForeign(err):
-		out = outcome.Stalled(fleet.ReasonNameConflict, err.Error()).In(p.RecheckDelay())
+		out = result.Stalled(fleet.ReasonNameConflict, err.Error()).In(p.RecheckDelay())
 	case err != nil:
-		return outcome.Retry(fleet.ReasonError, err)
+		return result.Retry(fleet.ReasonError, err)
 	default:
 		out = ready("Bundle", p.cluster.Status.Summary)
 	}
-	out.After = outcome.Earliest(out.After, p.again)
-	return discreet(outcome.Get(p.cluster.Status.Conditions, fleet.ConditionReady), out)
+	out.After = result.Earliest(out.After, p.again)
+	return discreet(result.Get(p.cluster.Status.Conditions, fleet.ConditionReady), out)
 }

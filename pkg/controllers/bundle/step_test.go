@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"

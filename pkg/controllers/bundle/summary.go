@@ -9,7 +9,7 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
 // badness orders the states; of several the worst is shown.
@@ -101,20 +101,20 @@ func named(kind string, resources []fleet.NonReadyResource, state fleet.BundleSt
 
 // ready is the outcome of a summary. It is False whenever something is not ready: management servers show a Ready that is
 // Unknown as broken, and one that is False as under way.
-func ready(kind string, s fleet.BundleSummary) outcome.Outcome {
+func ready(kind string, s fleet.BundleSummary) result.Result {
 	switch worst(s) {
 	case "":
-		return outcome.Done(fleet.ReasonAllReady, "")
+		return result.Done(fleet.ReasonAllReady, "")
 	case fleet.ErrApplied:
-		return outcome.Stalled(fleet.ReasonDeployFailed, describe(kind, s))
+		return result.Stalled(fleet.ReasonDeployFailed, describe(kind, s))
 	default:
-		return outcome.Stalled(fleet.ReasonNotReady, describe(kind, s))
+		return result.Stalled(fleet.ReasonNotReady, describe(kind, s))
 	}
 }
 
 // discreet keeps quiet about what is only the way of every deployment: an event for each cluster at each change would tell
 // nobody anything.
-func discreet(before genericcondition.GenericCondition, o outcome.Outcome) outcome.Outcome {
+func discreet(before genericcondition.GenericCondition, o result.Result) result.Result {
 	if usual(before.Reason) && usual(o.Reason) {
 		return o.Quietly()
 	}

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -18,11 +18,11 @@ func wayBack(cluster *fleet.Cluster) string {
 }
 
 // expired says what lets an agent back in that was away for longer than its credential lived.
-func expired(cluster *fleet.Cluster) outcome.Outcome {
+func expired(cluster *fleet.Cluster) result.Result {
 	end := cluster.Status.Agent.CredentialExpires.UTC().Format(time.RFC3339)
 	if cluster.Spec.KubeConfigSecret != "" {
-		return outcome.Stalled(fleet.ReasonCredentialExpired, fmt.Sprintf(
+		return result.Stalled(fleet.ReasonCredentialExpired, fmt.Sprintf(
 			"the agent's credential ended at %s while it was away; the hub installs the agent again to have it register anew, see condition Imported", end))
 	}
-	return outcome.Stalled(fleet.ReasonCredentialExpired, fmt.Sprintf("the agent's credential ended at %s while it was away; %s", end, wayBack(cluster)))
+	return result.Stalled(fleet.ReasonCredentialExpired, fmt.Sprintf("the agent's credential ended at %s while it was away; %s", end, wayBack(cluster)))
 }

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -23,7 +23,7 @@ const farewellPoll = 2 * time.Second
 
 // askAgent asks an agent that is there and knows how to leave to do so, and waits until it has removed what it deployed. It
 // does not wait for ever: where there is another way to the member, a third of the time is for that.
-func (f *farewell) askAgent(context.Context) outcome.Outcome {
+func (f *farewell) askAgent(context.Context) result.Result {
 	if f.nobody || !hadAgent(f.cluster) {
 		return gone
 	}
@@ -39,7 +39,7 @@ func (f *farewell) askAgent(context.Context) outcome.Outcome {
 	case err != nil:
 		return f.notAsked(err)
 	}
-	answer, patience := outcome.Get(deployment.Status.Conditions, fleet.ConditionFarewell), f.agentUntil().Sub(f.Clock.Now())
+	answer, patience := result.Get(deployment.Status.Conditions, fleet.ConditionFarewell), f.agentUntil().Sub(f.Clock.Now())
 	switch {
 	case answer.Status == corev1.ConditionTrue:
 		f.agentLeft = true
@@ -51,13 +51,13 @@ func (f *farewell) askAgent(context.Context) outcome.Outcome {
 	if f.DisableBundles {
 		patience = min(patience, farewellPoll)
 	}
-	return outcome.Wait(fleet.ReasonFarewell, fmt.Sprintf("waiting until %s for the agent to remove what it deployed",
+	return result.Wait(fleet.ReasonFarewell, fmt.Sprintf("waiting until %s for the agent to remove what it deployed",
 		f.agentUntil().UTC().Format(time.RFC3339))).In(patience)
 }
 
 // notAsked tries again as long as there is time. A question that can never be put, refused by a webhook, say, must not keep
 // the Cluster for ever.
-func (f *farewell) notAsked(err error) outcome.Outcome {
+func (f *farewell) notAsked(err error) result.Result {
 	if f.Clock.Now().Before(f.agentUntil()) {
 		return failed(err)
 	}
@@ -66,7 +66,7 @@ func (f *farewell) notAsked(err error) outcome.Outcome {
 }
 
 // late repeats what the agent said of its trouble, if it said anything.
-func late(trouble string) *outcome.Outcome {
+func late(trouble string) *result.Result {
 	message := "the agent did not say in time that it has removed what it deployed"
 	if trouble != "" {
 		message += ": " + trouble
@@ -112,11 +112,11 @@ func farewellPatch(cluster *fleet.Cluster) []byte {
 }
 
 // unasked says why an agent is not asked; nil where it is.
-func unasked(cluster *fleet.Cluster) *outcome.Outcome {
+func unasked(cluster *fleet.Cluster) *result.Result {
 	switch {
 	case cluster.Spec.Quarantined:
 		return mayBeLeft(fleet.ReasonQuarantined, "the agent is quarantined, so it could not be asked to leave")
-	case outcome.Get(cluster.Status.Conditions, fleet.ConditionConnected).Status != corev1.ConditionTrue:
+	case result.Get(cluster.Status.Conditions, fleet.ConditionConnected).Status != corev1.ConditionTrue:
 		return mayBeLeft(fleet.ReasonDisconnected, "the agent is not connected, so it could not be asked to leave")
 	case cluster.Status.Agent.Version == "" && cluster.Status.Agent.Generation == "":
 		// One that a chart installed has no GENERATION until it takes its Bundle over, but says its version.
@@ -128,8 +128,8 @@ func unasked(cluster *fleet.Cluster) *outcome.Outcome {
 // hadAgent says whether an agent of the Cluster was ever heard of.
 func hadAgent(cluster *fleet.Cluster) bool { return !cluster.Status.Agent.LastSeen.IsZero() }
 
-func mayBeLeft(reason, message string) *outcome.Outcome {
-	out := outcome.Stalled(reason, message)
+func mayBeLeft(reason, message string) *result.Result {
+	out := result.Stalled(reason, message)
 	return &out
 }
 

@@ -21,9 +21,9 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
@@ -110,7 +110,7 @@ func part(hub config.Hub, others ...*fleet.Cluster) *parting {
 		Namespace: "ws", Name: "member", UID: "old", DeletionTimestamp: &deleted, Finalizers: []string{fleet.ClusterFinalizer},
 	}}
 	cluster.Status.Agent = fleet.AgentStatus{LastSeen: metav1.NewTime(noon), Generation: "managed/0"}
-	outcome.Set(&cluster.Status.Conditions, fleet.ConditionConnected, outcome.Done(fleet.ReasonConnected, ""), noon)
+	result.Set(&cluster.Status.Conditions, fleet.ConditionConnected, result.Done(fleet.ReasonConnected, ""), noon)
 	h := &handler{
 		Context: &app.Context{
 			Clock: clock, Config: config.NewStore(hub), FarewellGrace: 30 * time.Second, Metrics: metrics.New(nil), Fleet: bundles,
@@ -119,7 +119,7 @@ func part(hub config.Hub, others ...*fleet.Cluster) *parting {
 				Namespace: "ws", Name: "kubeconfig", Annotations: map[string]string{fleet.KubeconfigAllowedAnnotation: "a-friend"},
 			}}),
 		},
-		known: known{all: others}, tenure: since(noon.Add(-10 * time.Minute)),
+		known: known{all: others}, started: noon.Add(-10 * time.Minute),
 	}
 	return &parting{&farewell{handler: h, cluster: cluster}, clock, bundles, events}
 }
@@ -234,7 +234,7 @@ func TestAnAgentIsAskedOnceAndWaitedFor(t *testing.T) {
 	}
 	assert.Equal(t, []string{`{"metadata":{"annotations":{"muster.fleet.cattle.io/farewell":"2026-01-02T12:00:00Z"}}}`}, p.deployments.patches)
 
-	outcome.Set(&p.deployments.agent.Status.Conditions, fleet.ConditionFarewell, outcome.Done("", ""), noon)
+	result.Set(&p.deployments.agent.Status.Conditions, fleet.ConditionFarewell, result.Done("", ""), noon)
 	assert.True(t, p.askAgent(t.Context()).IsDone())
 	p.report()
 	assert.Empty(t, p.events.Events)
@@ -261,14 +261,11 @@ func TestTheAnswerOfAnAgentIsInTheCache(t *testing.T) {
 	answered := p.deployments.agent.DeepCopy()
 	p.handler.deployments = cachedDeployment{agent: answered}
 	assert.True(t, p.askAgent(t.Context()).IsWait())
-	outcome.Set(&answered.Status.Conditions, fleet.ConditionFarewell, outcome.Done("", ""), noon)
+	result.Set(&answered.Status.Conditions, fleet.ConditionFarewell, result.Done("", ""), noon)
 	assert.True(t, p.askAgent(t.Context()).IsDone())
 	assert.True(t, p.agentLeft)
 	assert.Len(t, p.deployments.patches, 1)
 }
-
-// since is the tenure of a hub that started then.
-func since(start time.Time) *tenure { return newTenure(clocktesting.NewFakePassiveClock(start), nil) }
 
 func TestHowLongAnAgentIsWaitedFor(t *testing.T) {
 	for _, row := range []struct {
@@ -282,7 +279,7 @@ func TestHowLongAnAgentIsWaitedFor(t *testing.T) {
 		{"from the start of a hub that was away", "", time.Hour, time.Hour + 30*time.Second},
 	} {
 		p := part(config.Hub{})
-		p.cluster.Spec.KubeConfigSecret, p.tenure = row.kubeconfig, since(noon.Add(row.started))
+		p.cluster.Spec.KubeConfigSecret, p.started = row.kubeconfig, noon.Add(row.started)
 		p.clock.Step(row.until - time.Nanosecond)
 		assert.True(t, p.askAgent(t.Context()).IsWait(), row.name)
 		p.clock.Step(time.Nanosecond)
@@ -294,7 +291,7 @@ func TestHowLongAnAgentIsWaitedFor(t *testing.T) {
 
 func TestWhatKeepsAnAgentIsToldWhenItsTimeIsOver(t *testing.T) {
 	p := part(config.Hub{})
-	outcome.Set(&p.deployments.agent.Status.Conditions, fleet.ConditionFarewell, outcome.Stalled("R", "a finalizer hangs"), noon)
+	result.Set(&p.deployments.agent.Status.Conditions, fleet.ConditionFarewell, result.Stalled("R", "a finalizer hangs"), noon)
 	assert.True(t, p.askAgent(t.Context()).IsWait())
 	p.clock.Step(time.Minute)
 	assert.True(t, p.askAgent(t.Context()).IsDone())
@@ -311,7 +308,7 @@ func TestWhoIsNotAsked(t *testing.T) {
 		{"nobody was ever there", func(p *parting) { p.cluster.Status.Agent = fleet.AgentStatus{} }, ""},
 		{"the agent stays", func(p *parting) { p.nobody = true }, ""},
 		{"the agent is gone", func(p *parting) {
-			outcome.Set(&p.cluster.Status.Conditions, fleet.ConditionConnected, outcome.Stalled(fleet.ReasonDisconnected, ""), noon)
+			result.Set(&p.cluster.Status.Conditions, fleet.ConditionConnected, result.Stalled(fleet.ReasonDisconnected, ""), noon)
 		}, fleet.ReasonDisconnected},
 		{"nobody knows whether it is there", func(p *parting) { p.cluster.Status.Conditions = nil }, fleet.ReasonDisconnected},
 		{"an agent of another release", func(p *parting) { p.cluster.Status.Agent.Generation = "" }, fleet.ReasonAgentUnaware},
@@ -367,25 +364,25 @@ type parter struct {
 	until time.Time
 }
 
-func (s *parter) Part(_ context.Context, _ *fleet.Cluster, until time.Time) outcome.Outcome {
+func (s *parter) Part(_ context.Context, _ *fleet.Cluster, until time.Time) result.Result {
 	s.until = until
 	s.passes++
 	return s.out
 }
 
 func TestStepsThatKnowAWayToTheMemberCleanIt(t *testing.T) {
-	left := outcome.Stalled(fleet.ReasonUnreachable, "no route")
+	left := result.Stalled(fleet.ReasonUnreachable, "no route")
 	for _, row := range []struct {
 		name     string
-		out      outcome.Outcome
+		out      result.Result
 		goesOn   bool
 		reported string
 	}{
-		{"it is clean", outcome.Done("", ""), true, ""},
-		{"it is being cleaned", outcome.Wait(fleet.ReasonFarewell, "").In(time.Second), false, ""},
+		{"it is clean", result.Done("", ""), true, ""},
+		{"it is being cleaned", result.Wait(fleet.ReasonFarewell, "").In(time.Second), false, ""},
 		{"it cannot be cleaned", left, true, "Unreachable: no route"},
-		{"there is no way", outcome.Skip(), true, "Disconnected"},
-		{"the hub's own API server fails", outcome.Retry(fleet.ReasonError, errCause), false, ""},
+		{"there is no way", result.Skip(), true, "Disconnected"},
+		{"the hub's own API server fails", result.Retry(fleet.ReasonError, errCause), false, ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			p, step := part(config.Hub{}), &parter{counted: counted{out: row.out}}

@@ -12,9 +12,9 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
-	"github.com/muster-fleet/muster/pkg/controllers/index"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
-	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -25,7 +25,7 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (*fleet.
 		return cluster, nil
 	}
 	f := &farewell{handler: h, cluster: cluster}
-	for _, step := range []func(context.Context) outcome.Outcome{
+	for _, step := range []func(context.Context) result.Result{
 		f.awaitSuccessor,
 		f.askAgent,
 		f.cleanMember,
@@ -42,12 +42,12 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (*fleet.
 
 // awaitFarewell shows on the Cluster what its deletion waits for. An error is not shown: it is gone in a moment, or in the
 // log.
-func (h *handler) awaitFarewell(cluster *fleet.Cluster, out outcome.Outcome) (*fleet.Cluster, error) {
+func (h *handler) awaitFarewell(cluster *fleet.Cluster, out result.Result) (*fleet.Cluster, error) {
 	if out.Err != nil {
 		return cluster, out.Err
 	}
 	after := cluster.DeepCopy()
-	transition := outcome.Set(&after.Status.Conditions, fleet.ConditionProcessed, out, h.Clock.Now())
+	transition := result.Set(&after.Status.Conditions, fleet.ConditionProcessed, out, h.Clock.Now())
 	latest, written, err := writes.Status(h.clusters, cluster, after)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -69,18 +69,18 @@ type farewell struct {
 	*handler
 	cluster *fleet.Cluster
 
-	nobody    bool             // there is no agent that has to leave
-	agentLeft bool             // it said so
-	clean     bool             // a step says that nothing is left on the member
-	left      *outcome.Outcome // why something may be left
+	nobody    bool           // there is no agent that has to leave
+	agentLeft bool           // it said so
+	clean     bool           // a step says that nothing is left on the member
+	left      *result.Result // why something may be left
 }
 
-var gone = outcome.Done("", "")
+var gone = result.Done("", "")
 
 // began is when the farewell began: with the deletion, or when this hub began to look after the Cluster, for while none did
 // nobody could ask the agent.
 func (f *farewell) began() time.Time {
-	deleted, ours := f.cluster.DeletionTimestamp.Time, f.tenure.of(f.cluster)
+	deleted, ours := f.cluster.DeletionTimestamp.Time, f.started
 	if deleted.After(ours) {
 		return deleted
 	}
@@ -92,7 +92,7 @@ func (f *farewell) until() time.Time { return f.began().Add(f.FarewellGrace) }
 
 // cleanMember has the steps that know a way to the member take back what is there, also if the agent says that it has: it
 // may have been stopped right after that.
-func (f *farewell) cleanMember(ctx context.Context) outcome.Outcome {
+func (f *farewell) cleanMember(ctx context.Context) result.Result {
 	for _, step := range f.steps {
 		parting, ok := step.(Parting)
 		if f.nobody || !ok {
@@ -113,7 +113,7 @@ func (f *farewell) cleanMember(ctx context.Context) outcome.Outcome {
 
 // deleteBundle removes the agent's Bundle, and never one of a person that happens to have its name. One that was made a moment
 // ago, so that no cache knows it, is an orphan, and found as one.
-func (f *farewell) deleteBundle(context.Context) outcome.Outcome {
+func (f *farewell) deleteBundle(context.Context) result.Result {
 	name := registration.AgentBundleName(f.cluster.Name)
 	existing, err := f.bundles.Get(f.cluster.Namespace, name)
 	switch {
@@ -150,7 +150,7 @@ func (f *farewell) dropBundle(bundle *fleet.Bundle) error {
 
 // deleteRequests removes what the agent asked for, and with it all rights that it was given. Kubernetes would do so too, by
 // owner reference, but learns only twice a minute of kinds that were installed since it started.
-func (f *farewell) deleteRequests(context.Context) outcome.Outcome {
+func (f *farewell) deleteRequests(context.Context) result.Result {
 	requests, _ := f.requests.GetByIndex(index.ByClientID, index.Key(f.cluster.Namespace, f.cluster.Spec.ClientID))
 	for _, r := range requests {
 		ours := slices.ContainsFunc(r.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == f.cluster.UID })
@@ -169,7 +169,7 @@ func (f *farewell) deleteRequests(context.Context) outcome.Outcome {
 // deleteNamespace removes the cluster namespace, with the agent's identity and the BundleDeployments in it. It computes which
 // namespace it is and looks whose it is: a status that an agent could write must never decide which namespace the hub
 // deletes.
-func (f *farewell) deleteNamespace(ctx context.Context) outcome.Outcome {
+func (f *farewell) deleteNamespace(ctx context.Context) result.Result {
 	name := registration.ClusterNamespace(f.cluster.Namespace, f.cluster.Name)
 	client := f.Kubernetes.CoreV1().Namespaces()
 	existing, err := f.namespaces.Get(name)
@@ -191,7 +191,7 @@ func (f *farewell) deleteNamespace(ctx context.Context) outcome.Outcome {
 	return gone
 }
 
-func failed(err error) outcome.Outcome { return outcome.Retry(fleet.ReasonError, err) }
+func failed(err error) result.Result { return result.Retry(fleet.ReasonError, err) }
 
 // letGo removes the finalizer. It reports what may be left on the member only then, once: until then it may still go well.
 func (f *farewell) letGo() (*fleet.Cluster, error) {

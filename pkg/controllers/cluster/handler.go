@@ -9,8 +9,8 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/randomtoken"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
-	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 )
 
 func (h *handler) onChange(key string, cluster *fleet.Cluster) (*fleet.Cluster, error) {
@@ -91,7 +91,7 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 }
 
 type report struct {
-	transitions []*outcome.Transition
+	transitions []*result.Transition
 	next        time.Duration
 	err         error
 }
@@ -105,8 +105,8 @@ func (h *handler) runSteps(ctx context.Context, cluster *fleet.Cluster) (r repor
 			continue
 		}
 		out := step.Reconcile(ctx, cluster)
-		r.transitions = append(r.transitions, outcome.Set(&cluster.Status.Conditions, step.Condition(), out, h.Clock.Now()))
-		r.next = outcome.Earliest(r.next, out.After)
+		r.transitions = append(r.transitions, result.Set(&cluster.Status.Conditions, step.Condition(), out, h.Clock.Now()))
+		r.next = result.Earliest(r.next, out.After)
 		r.err = errors.Join(r.err, out.Err)
 		if i == 0 && !out.IsDone() {
 			break

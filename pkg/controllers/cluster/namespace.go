@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
-	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -26,13 +26,13 @@ func (namespaceStep) Condition() string { return fleet.ConditionProcessed }
 
 func (namespaceStep) Forget(string) {}
 
-func (s namespaceStep) Reconcile(ctx context.Context, cluster *fleet.Cluster) outcome.Outcome {
+func (s namespaceStep) Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
 	if managedElsewhere(cluster) {
-		return outcome.Done(fleet.ReasonManagedElsewhere, "the label "+fleet.ClusterManagementLabel+" hands this Cluster to another controller")
+		return result.Done(fleet.ReasonManagedElsewhere, "the label "+fleet.ClusterManagementLabel+" hands this Cluster to another controller")
 	}
 	name := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
 	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
-		return outcome.Stalled(fleet.ReasonInvalidName, fmt.Sprintf(
+		return result.Stalled(fleet.ReasonInvalidName, fmt.Sprintf(
 			"the name of this Cluster gives the namespace name %q, which Kubernetes does not accept: %s", name, strings.Join(problems, "; ")))
 	}
 	out := s.ensure(ctx, cluster, name)
@@ -42,27 +42,27 @@ func (s namespaceStep) Reconcile(ctx context.Context, cluster *fleet.Cluster) ou
 	return out
 }
 
-func (s namespaceStep) ensure(ctx context.Context, cluster *fleet.Cluster, name string) outcome.Outcome {
+func (s namespaceStep) ensure(ctx context.Context, cluster *fleet.Cluster, name string) result.Result {
 	existing, err := s.namespaces.Get(name)
 	switch {
 	case !apierrors.IsNotFound(err):
 		s.made.Forget(name)
 	case s.made.Has(name):
-		return outcome.Done(fleet.ReasonProcessed, "").In(writes.PendingMax) // it may be gone before the cache has seen it
+		return result.Done(fleet.ReasonProcessed, "").In(writes.PendingMax) // it may be gone before the cache has seen it
 	default:
 		existing, err = s.create(ctx, cluster, name)
 	}
 	if err != nil {
-		return outcome.Retry(fleet.ReasonError, err)
+		return result.Retry(fleet.ReasonError, err)
 	}
 	switch {
 	case !isFor(existing, cluster):
-		return outcome.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
+		return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
 			"Namespace %s exists and is not of this Cluster; rename the Cluster or delete the Namespace", name)).In(s.RecheckDelay())
 	case existing.DeletionTimestamp != nil:
-		return outcome.Wait(fleet.ReasonNamespaceDeleting, fmt.Sprintf("waiting for the deletion of an earlier Namespace %s", name))
+		return result.Wait(fleet.ReasonNamespaceDeleting, fmt.Sprintf("waiting for the deletion of an earlier Namespace %s", name))
 	}
-	return outcome.Done(fleet.ReasonProcessed, "")
+	return result.Done(fleet.ReasonProcessed, "")
 }
 
 // create makes the Namespace. One that exists already, but not in the cache of what is ours, is read to see whose it is.

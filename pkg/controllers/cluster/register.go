@@ -10,20 +10,18 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/guard"
-	"github.com/muster-fleet/muster/pkg/controllers/index"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
-	"github.com/muster-fleet/muster/pkg/controllers/related"
-	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/shard"
 )
 
 // Step is one controller's contribution to the status of a Cluster.
@@ -32,7 +30,7 @@ type Step interface {
 	Condition() string
 	// Reconcile looks at the Cluster and changes its status as it should be; the Cluster is a copy, and writing it is not
 	// the step's business. It must not wait for anything: what takes long reports Wait and enqueues the Cluster later.
-	Reconcile(ctx context.Context, cluster *fleet.Cluster) outcome.Outcome
+	Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result
 	// Forget drops what the step remembers of a Cluster that is gone, named by its key.
 	Forget(key string)
 }
@@ -50,7 +48,7 @@ type Parting interface {
 	// Part does so. Done says that nothing is left there; Wait, that it is under way; Stalled, that something may be left, and
 	// nothing more is tried; Skip, that the step has no way to the member. From until on it must not wait any more. It may be
 	// called again after each of them.
-	Part(ctx context.Context, cluster *fleet.Cluster, until time.Time) outcome.Outcome
+	Part(ctx context.Context, cluster *fleet.Cluster, until time.Time) result.Result
 }
 
 // Witness is a Step that hears the agents of Clusters.
@@ -58,14 +56,6 @@ type Witness interface {
 	Step
 	// HasClones says whether two agents check in for the Cluster.
 	HasClones(cluster *fleet.Cluster) bool
-}
-
-// Observer is a Step that has to know of Clusters that another hub looks after, where several share the work: that hub may end,
-// and this one go on with its Clusters.
-type Observer interface {
-	Step
-	// Observe notes what it has to know of a Cluster, and sends no request.
-	Observe(cluster *fleet.Cluster)
 }
 
 const name = "cluster"
@@ -81,7 +71,7 @@ type handler struct {
 	deployments fleetcontrollers.BundleDeploymentCache
 	steps       []Step
 	fresh       writes.Freshness
-	tenure      *tenure
+	started     time.Time // when this hub began to work
 }
 
 // Register sets up the controller with the steps of others, which follow its own. It watches Clusters; their namespaces,
@@ -96,22 +86,19 @@ func Register(ctx context.Context, c *app.Context, steps ...Step) {
 		requests:   requests.Cache(),
 		namespaces: namespaces.Cache(),
 		bundles:    c.Fleet.Bundle().Cache(),
-		tenure:     newTenure(c.Clock, c.Shards),
+		started:    c.Clock.Now(),
 	}
 	h.steps = append([]Step{namespaceStep{h, writes.NewPending(c.Clock)}}, steps...)
 	h.steps = append(h.steps, registeredStep{h})
 
 	// The only handler of the kind: lasso takes handlers out of its list while others of the same kind may still be running,
 	// so with two of them a hub that is stopping could skip or repeat one.
-	clusters.OnChange(ctx, name, guard.Handler(c.Passes, name, guard.Own(c.Shards, shardOf, h.onChange, h.onOthers)))
-	guard.OnTake(c.Shards,
-		func() ([]*fleet.Cluster, error) { return h.known.List("", labels.Everything()) }, shard.OfCluster,
-		func(namespace, name string) { clusters.EnqueueAfter(namespace, name, 0) })
-	related.OnAnyChange(namespaces, clusters, clusterOfNamespace)
-	related.OnTransition(requests, clusters, h.clustersOfRequest)
+	clusters.OnChange(ctx, name, guard.Handler(c.Passes, name, h.onChange))
+	enqueue.OnAnyChange(namespaces, clusters, clusterOfNamespace)
+	enqueue.OnTransition(requests, clusters, h.clustersOfRequest)
 	if !c.DisableBundles {
 		h.deployments = c.Fleet.BundleDeployment().Cache()
-		related.OnAnyChange(c.Fleet.BundleDeployment(), clusters, h.clusterOfFarewell)
+		enqueue.OnAnyChange(c.Fleet.BundleDeployment(), clusters, h.clusterOfFarewell)
 	}
 }
 

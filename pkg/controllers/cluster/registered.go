@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/index"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/standing"
 )
 
@@ -26,7 +26,7 @@ func (registeredStep) Condition() string { return fleet.ConditionRegistered }
 
 func (registeredStep) Forget(string) {}
 
-func (s registeredStep) Reconcile(_ context.Context, cluster *fleet.Cluster) outcome.Outcome {
+func (s registeredStep) Reconcile(_ context.Context, cluster *fleet.Cluster) result.Result {
 	display(cluster)
 	switch {
 	case cluster.Spec.Quarantined:
@@ -37,9 +37,9 @@ func (s registeredStep) Reconcile(_ context.Context, cluster *fleet.Cluster) out
 	requests, err := standing.Of(s.requests, cluster)
 	switch {
 	case err != nil:
-		return outcome.Retry(fleet.ReasonError, err)
+		return result.Retry(fleet.ReasonError, err)
 	case requests.Revoked != nil:
-		return revoked(cluster, outcome.Get(requests.Revoked.Status.Conditions, fleet.ConditionGranted).Message)
+		return revoked(cluster, result.Get(requests.Revoked.Status.Conditions, fleet.ConditionGranted).Message)
 	case requests.Lost(cluster):
 		return revoked(cluster, "the agent is silent and its ClusterRegistration is gone; it has to register again")
 	}
@@ -47,12 +47,12 @@ func (s registeredStep) Reconcile(_ context.Context, cluster *fleet.Cluster) out
 		return expired(cluster)
 	}
 	if !cluster.Status.Agent.LastSeen.IsZero() {
-		return outcome.Done(fleet.ReasonRegistered, "").In(standing.ExpiryIn(cluster, s.Clock.Now()))
+		return result.Done(fleet.ReasonRegistered, "").In(standing.ExpiryIn(cluster, s.Clock.Now()))
 	}
 	if refusal, found := s.refusal(cluster); found {
-		return outcome.Stalled(refusal.Reason, "a registration was refused: "+refusal.Message)
+		return result.Stalled(refusal.Reason, "a registration was refused: "+refusal.Message)
 	}
-	return outcome.Wait(fleet.ReasonWaitingForAgent, "waiting for the agent to register and check in for the first time")
+	return result.Wait(fleet.ReasonWaitingForAgent, "waiting for the agent to register and check in for the first time")
 }
 
 func display(cluster *fleet.Cluster) {
@@ -68,8 +68,8 @@ func display(cluster *fleet.Cluster) {
 	}
 }
 
-func quarantined(cluster *fleet.Cluster) outcome.Outcome {
-	return outcome.Stalled(fleet.ReasonQuarantined, fmt.Sprintf(
+func quarantined(cluster *fleet.Cluster) result.Result {
+	return result.Stalled(fleet.ReasonQuarantined, fmt.Sprintf(
 		"the agent is cut off from the hub; `muster -n %s release %s`, or spec.quarantined: false, gives it its rights back",
 		cluster.Namespace, cluster.Name))
 }
@@ -82,20 +82,20 @@ func (h *handler) hasClones(cluster *fleet.Cluster) bool {
 }
 
 // cloned says what to do. Which of the two agents is the right one only a person can tell.
-func cloned(cluster *fleet.Cluster) outcome.Outcome {
-	return outcome.Stalled(fleet.ReasonCloneDetected, fmt.Sprintf(
+func cloned(cluster *fleet.Cluster) result.Result {
+	return result.Stalled(fleet.ReasonCloneDetected, fmt.Sprintf(
 		"two agents check in with the identity of this cluster, which a copy of the cluster or a stolen credential has too; "+
 			"delete Secret fleet-agent on the copy and register it with another clientID, or, if there is none, make the credential void with `muster -n %s revoke %s`",
 		cluster.Namespace, cluster.Name))
 }
 
 // revoked says what follows from a void credential. Where the hub has a kubeconfig it installs the agent again by itself.
-func revoked(cluster *fleet.Cluster, message string) outcome.Outcome {
+func revoked(cluster *fleet.Cluster, message string) result.Result {
 	if cluster.Spec.KubeConfigSecret != "" {
-		return outcome.Stalled(fleet.ReasonCredentialRevoked, message+
+		return result.Stalled(fleet.ReasonCredentialRevoked, message+
 			"; the hub installs the agent again to have it do so, see condition Imported")
 	}
-	return outcome.Stalled(fleet.ReasonCredentialRevoked, message+"; "+wayBack(cluster))
+	return result.Stalled(fleet.ReasonCredentialRevoked, message+"; "+wayBack(cluster))
 }
 
 // refusal finds the reason of the newest refused request, unless another one of the same agent was granted. An index has
@@ -110,7 +110,7 @@ func (s registeredStep) refusal(cluster *fleet.Cluster) (found genericcondition.
 		if request.Status.Granted {
 			return genericcondition.GenericCondition{}, false
 		}
-		condition := outcome.Get(request.Status.Conditions, fleet.ConditionGranted)
+		condition := result.Get(request.Status.Conditions, fleet.ConditionGranted)
 		if condition.Status == corev1.ConditionFalse && condition.Reason != fleet.ReasonError { // an error passes
 			found, refused = condition, true
 		}

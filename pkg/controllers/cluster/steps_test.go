@@ -13,13 +13,13 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
 // counted is a step that counts its passes.
 type counted struct {
 	condition string
-	out       outcome.Outcome
+	out       result.Result
 	passes    int
 }
 
@@ -27,7 +27,7 @@ func (c *counted) Condition() string { return c.condition }
 
 func (c *counted) Forget(string) {}
 
-func (c *counted) Reconcile(context.Context, *fleet.Cluster) outcome.Outcome {
+func (c *counted) Reconcile(context.Context, *fleet.Cluster) result.Result {
 	c.passes++
 	return c.out
 }
@@ -37,11 +37,11 @@ type leaving struct{ counted }
 func (*leaving) Leaves() {}
 
 func TestWhichStepsLookAtACluster(t *testing.T) {
-	done, broken := outcome.Done("Good", ""), outcome.Retry("Bad", errors.New("out"))
+	done, broken := result.Done("Good", ""), result.Retry("Bad", errors.New("out"))
 	for _, row := range []struct {
 		name      string
 		elsewhere bool
-		ground    outcome.Outcome
+		ground    result.Result
 		want      [3]int // first, ordinary, leaver
 	}{
 		{"all of them", false, done, [3]int{1, 1, 1}},
@@ -66,7 +66,7 @@ func TestAVoidCredentialIsToldWithWhatFollows(t *testing.T) {
 		name       string
 		kubeconfig string
 		requests   []*fleet.ClusterRegistration
-		conditions outcome.Conditions
+		conditions result.Conditions
 		says       []string
 	}{
 		{name: "revoked, and the hub can help", kubeconfig: "k", requests: []*fleet.ClusterRegistration{void}, says: []string{"of a", "the hub installs the agent again"}},

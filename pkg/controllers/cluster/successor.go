@@ -11,8 +11,8 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
-	"github.com/muster-fleet/muster/pkg/controllers/index"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
 // successorTime is how long a management server may take to make the Cluster anew that it has deleted in one namespace to
@@ -21,7 +21,7 @@ const successorTime = 10 * time.Second
 
 // awaitSuccessor finds out whether the agent stays with another Cluster. It then has nothing to leave for: the other Cluster
 // gives it a new identity, and the old one dies with the namespace of this.
-func (f *farewell) awaitSuccessor(ctx context.Context) outcome.Outcome {
+func (f *farewell) awaitSuccessor(ctx context.Context) result.Result {
 	if managedElsewhere(f.cluster) || agentspec.LocalDisabled(f.Config.Get(), f.cluster) {
 		f.nobody = true
 		return gone
@@ -48,7 +48,7 @@ func (f *farewell) awaitSuccessor(ctx context.Context) outcome.Outcome {
 }
 
 // giveTime waits for a Cluster that is still to come, or for one that is there to prove that it has the member.
-func (f *farewell) giveTime(claimed bool) outcome.Outcome {
+func (f *farewell) giveTime(claimed bool) result.Result {
 	patience := f.FarewellGrace / 3
 	if !claimed {
 		patience = min(successorTime, patience)
@@ -60,7 +60,7 @@ func (f *farewell) giveTime(claimed bool) outcome.Outcome {
 	if claimed {
 		left = min(left, farewellPoll)
 	}
-	return outcome.Wait(fleet.ReasonFarewell,
+	return result.Wait(fleet.ReasonFarewell,
 		"looking whether the management server moves the cluster to another namespace; its agent would stay").In(left)
 }
 

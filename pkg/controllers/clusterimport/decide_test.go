@@ -21,7 +21,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -43,7 +43,7 @@ func installed() *fleet.Cluster {
 }
 
 func disconnect(c *fleet.Cluster) {
-	outcome.Set(&c.Status.Conditions, fleet.ConditionConnected, outcome.Stalled(fleet.ReasonDisconnected, ""), start)
+	result.Set(&c.Status.Conditions, fleet.ConditionConnected, result.Stalled(fleet.ReasonDisconnected, ""), start)
 }
 
 func TestWhatOnTheClusterAsksForAnImport(t *testing.T) {

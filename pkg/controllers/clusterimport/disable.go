@@ -9,14 +9,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/index"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // disable removes the agent of the hub's own cluster, where the configuration says that it has none.
-func (p *pass) disable(ctx context.Context) outcome.Outcome {
-	disabled := outcome.Done(fleet.ReasonLocalAgentDisabled, "the configuration says bootstrap.localAgentDisabled")
+func (p *pass) disable(ctx context.Context) result.Result {
+	disabled := result.Done(fleet.ReasonLocalAgentDisabled, "the configuration says bootstrap.localAgentDisabled")
 	if p.cluster.Status.AgentDeployedGeneration == nil {
 		return disabled
 	}
@@ -30,7 +30,7 @@ func (p *pass) disable(ctx context.Context) outcome.Outcome {
 	}
 	hub, err := p.Kubernetes.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {
-		return outcome.Retry(fleet.ReasonError, err)
+		return result.Retry(fleet.ReasonError, err)
 	}
 	return p.removeAgent(member, string(hub.UID), disabled)
 }
@@ -39,20 +39,20 @@ func (p *pass) disable(ctx context.Context) outcome.Outcome {
 const bundleRecheck = time.Second
 
 // bundleGone waits until the agent has nothing to deploy itself by.
-func (p *pass) bundleGone() outcome.Outcome {
+func (p *pass) bundleGone() result.Result {
 	namespace, name := registration.ClusterNamespace(p.cluster.Namespace, p.cluster.Name), registration.AgentBundleName(p.cluster.Name)
 	_, err := p.deployments.Get(namespace, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return outcome.Done("", "")
+		return result.Done("", "")
 	case err != nil:
-		return outcome.Retry(fleet.ReasonError, fmt.Errorf("looking for BundleDeployment %s/%s: %w", namespace, name, err))
+		return result.Retry(fleet.ReasonError, fmt.Errorf("looking for BundleDeployment %s/%s: %w", namespace, name, err))
 	}
-	return outcome.Wait(fleet.ReasonImporting, fmt.Sprintf(
+	return result.Wait(fleet.ReasonImporting, fmt.Sprintf(
 		"removing the agent of the hub's own cluster: waiting for BundleDeployment %s/%s to go, by which it would put itself back", namespace, name)).In(bundleRecheck)
 }
 
-func (p *pass) removeAgent(m *member, hubUID string, disabled outcome.Outcome) outcome.Outcome {
+func (p *pass) removeAgent(m *member, hubUID string, disabled result.Result) result.Result {
 	key, namespace := p.key(), p.installedNamespace()
 	key.Name += clean
 	a := p.pool.attempt(key, "disable/"+m.fingerprint+"/"+namespace, func(ctx context.Context) callResult {
@@ -66,7 +66,7 @@ func (p *pass) removeAgent(m *member, hubUID string, disabled outcome.Outcome) o
 	case problem != nil:
 		return *problem
 	case a.running:
-		return outcome.Wait(fleet.ReasonImporting, "removing the agent of the hub's own cluster")
+		return result.Wait(fleet.ReasonImporting, "removing the agent of the hub's own cluster")
 	}
 	p.pool.forget(key)
 	status := &p.cluster.Status

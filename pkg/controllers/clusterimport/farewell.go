@@ -13,8 +13,8 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/index"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
 )
@@ -29,15 +29,15 @@ type releases interface {
 func helmReleases(config *rest.Config) (releases, error) { return release.New(config) }
 
 // Part removes from the member of a deleted Cluster what its agent has deployed, and then the agent. It is tried once.
-func (s *Step) Part(ctx context.Context, cluster *fleet.Cluster, until time.Time) outcome.Outcome {
+func (s *Step) Part(ctx context.Context, cluster *fleet.Cluster, until time.Time) result.Result {
 	if cluster.Spec.KubeConfigSecret == "" {
-		return outcome.Skip()
+		return result.Skip()
 	}
 	p := &pass{Step: s, cluster: cluster, hub: s.Config.Get()}
 	untouched := p.untouched()
 	p.pool.cancel(p.key()) // it would install the agent that is to go
 	if untouched {
-		return outcome.Done("", "")
+		return result.Done("", "")
 	}
 	return p.part(ctx, until)
 }
@@ -54,7 +54,7 @@ func (p *pass) untouched() bool {
 // wasCalled says whether the last word about the import is about a call to the member, which may have left something there even
 // if it failed.
 func (p *pass) wasCalled() bool {
-	switch outcome.Get(p.cluster.Status.Conditions, fleet.ConditionImported).Reason {
+	switch result.Get(p.cluster.Status.Conditions, fleet.ConditionImported).Reason {
 	case fleet.ReasonImporting, fleet.ReasonImported, fleet.ReasonUnreachable, fleet.ReasonCertificateUntrusted,
 		fleet.ReasonUnauthorized, fleet.ReasonForbidden, fleet.ReasonMemberError, fleet.ReasonError:
 		return true
@@ -69,7 +69,7 @@ func (p *pass) parting() (key types.NamespacedName, inputs string) {
 	return key, "farewell/" + string(p.cluster.UID)
 }
 
-func (p *pass) part(ctx context.Context, until time.Time) outcome.Outcome {
+func (p *pass) part(ctx context.Context, until time.Time) result.Result {
 	key, inputs := p.parting()
 	rest := until.Sub(p.Clock.Now())
 	last, tried := p.pool.last(key, inputs)
@@ -82,20 +82,20 @@ func (p *pass) part(ctx context.Context, until time.Time) outcome.Outcome {
 	}
 	switch {
 	case last.running && rest > 0:
-		return outcome.Wait(fleet.ReasonFarewell, fmt.Sprintf(
+		return result.Wait(fleet.ReasonFarewell, fmt.Sprintf(
 			"removing the agent and what it deployed from the member, until %s at the latest", until.UTC().Format(time.RFC3339))).In(rest)
 	case last.running, !tried && rest <= 0:
-		return outcome.Stalled(fleet.ReasonFarewellTimeout, "the member did not answer in time")
+		return result.Stalled(fleet.ReasonFarewellTimeout, "the member did not answer in time")
 	case last.result.failure != nil:
-		return outcome.Stalled(last.result.failure.reason, last.result.failure.message)
+		return result.Stalled(last.result.failure.reason, last.result.failure.message)
 	}
-	return outcome.Done("", "")
+	return result.Done("", "")
 }
 
 // noWay is why the member cannot be reached at all. Nobody waits for what may never come.
-func noWay(out outcome.Outcome) outcome.Outcome {
+func noWay(out result.Result) result.Result {
 	if out.IsWait() {
-		return outcome.Stalled(out.Reason, "there is no kubeconfig any more: "+out.Message)
+		return result.Stalled(out.Reason, "there is no kubeconfig any more: "+out.Message)
 	}
 	return out
 }

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
 )
@@ -289,7 +289,7 @@ func TestAMemberThatMayHaveBeenCalledIsCleanedThoughTheTokenIsGone(t *testing.T)
 			o, m := workFor(t, c)
 			delete(o.tokens.tokens, "import-token-c")
 			if row.reason != "" {
-				outcome.Set(&c.Status.Conditions, fleet.ConditionImported, outcome.Wait(row.reason, ""), o.clock.Now())
+				result.Set(&c.Status.Conditions, fleet.ConditionImported, result.Wait(row.reason, ""), o.clock.Now())
 			}
 			require.Equal(t, row.touched, o.Part(t.Context(), c, o.clock.Now().Add(time.Minute)).IsWait())
 			o.pool.wait()

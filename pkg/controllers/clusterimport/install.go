@@ -11,17 +11,17 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
-	"github.com/muster-fleet/muster/pkg/controllers/index"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
-	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // install has the pool install the agent, and takes note of the result.
-func (p *pass) install(ctx context.Context) outcome.Outcome {
+func (p *pass) install(ctx context.Context) result.Result {
 	member, problem := p.member()
 	if problem != nil {
-		return outcome.Stalled(problem.reason, problem.message)
+		return result.Stalled(problem.reason, problem.message)
 	}
 	values, out := p.ensureToken()
 	if values == nil {
@@ -64,7 +64,7 @@ func (p *pass) put(m *member, plan *plan) attempt {
 	}))
 }
 
-func (p *pass) attempt(m *member, plan *plan) outcome.Outcome {
+func (p *pass) attempt(m *member, plan *plan) result.Result {
 	a := p.put(m, plan)
 	switch problem := a.problem(p.Clock.Now()); {
 	case problem != nil:
@@ -80,8 +80,8 @@ func (p *pass) attempt(m *member, plan *plan) outcome.Outcome {
 
 // installing is what an import is told as from its first pass on: a token that is made for it meanwhile is not worth a write of
 // the status.
-func installing() outcome.Outcome {
-	return outcome.Wait(fleet.ReasonImporting, "installing the agent on the member")
+func installing() result.Result {
+	return result.Wait(fleet.ReasonImporting, "installing the agent on the member")
 }
 
 // record writes into the status what was delivered.
@@ -132,7 +132,7 @@ func (p *pass) staleNamespaces(current string) []string {
 }
 
 // ensureToken makes the token the agent is to register with and waits for its values.
-func (p *pass) ensureToken() (*registration.Values, outcome.Outcome) {
+func (p *pass) ensureToken() (*registration.Values, result.Result) {
 	name := registration.ImportTokenName(p.cluster.Name)
 	token, err := p.known.Get(p.cluster.Namespace, name)
 	key := index.Key(p.cluster.Namespace, name)
@@ -142,7 +142,7 @@ func (p *pass) ensureToken() (*registration.Values, outcome.Outcome) {
 	case apierrors.IsNotFound(err):
 		return nil, p.createToken(key, name)
 	case err != nil:
-		return nil, outcome.Retry(fleet.ReasonError, err)
+		return nil, result.Retry(fleet.ReasonError, err)
 	}
 	p.made.Forget(key)
 	if !ownedBy(token, p.cluster) {
@@ -154,31 +154,31 @@ func (p *pass) ensureToken() (*registration.Values, outcome.Outcome) {
 	}
 	secret, err := p.values.Get(token.Namespace, token.Status.SecretName)
 	if apierrors.IsNotFound(err) {
-		return nil, waiting.In(outcome.Earliest(waiting.After, p.RecheckDelay()))
+		return nil, waiting.In(result.Earliest(waiting.After, p.RecheckDelay()))
 	} else if err != nil {
-		return nil, outcome.Retry(fleet.ReasonError, err)
+		return nil, result.Retry(fleet.ReasonError, err)
 	}
 	values, err := registration.DecodeValues(secret.Data[registration.ValuesKey])
 	if err != nil || values.Token == "" {
 		return nil, waiting
 	}
-	return &values, outcome.Done("", "")
+	return &values, result.Done("", "")
 }
 
 // tokenPatience is how old a token gets that cannot be used yet before the status says that the import waits for it. Most are ready
 // within milliseconds, and where hundreds are made at once a write for each would delay them all.
 const tokenPatience = 30 * time.Second
 
-func (p *pass) awaitToken(token *fleet.ClusterRegistrationToken) outcome.Outcome {
+func (p *pass) awaitToken(token *fleet.ClusterRegistrationToken) result.Result {
 	if left := tokenPatience - p.Clock.Since(token.CreationTimestamp.Time); left > 0 {
 		return installing().In(min(left, tokenPatience)) // its age is by another clock
 	}
-	return outcome.Wait(fleet.ReasonWaitingForToken, "preparing the token the agent registers with")
+	return result.Wait(fleet.ReasonWaitingForToken, "preparing the token the agent registers with")
 }
 
 // foreignToken covers the token of an earlier Cluster of this name too: Kubernetes is about to remove that one.
-func foreignToken(token *fleet.ClusterRegistrationToken) outcome.Outcome {
-	return outcome.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
+func foreignToken(token *fleet.ClusterRegistrationToken) result.Result {
+	return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
 		"ClusterRegistrationToken %s/%s exists and is not of this Cluster; delete it", token.Namespace, token.Name))
 }
 
@@ -186,7 +186,7 @@ func ownedBy(token *fleet.ClusterRegistrationToken, cluster *fleet.Cluster) bool
 	return slices.ContainsFunc(token.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == cluster.UID })
 }
 
-func (p *pass) createToken(key, name string) outcome.Outcome {
+func (p *pass) createToken(key, name string) result.Result {
 	_, err := p.tokens.Create(&fleet.ClusterRegistrationToken{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: p.cluster.Namespace,
@@ -201,7 +201,7 @@ func (p *pass) createToken(key, name string) outcome.Outcome {
 	case err == nil:
 		p.made.Add(key)
 	case !apierrors.IsAlreadyExists(err):
-		return outcome.Retry(fleet.ReasonError, fmt.Errorf("creating ClusterRegistrationToken %s: %w", key, err))
+		return result.Retry(fleet.ReasonError, fmt.Errorf("creating ClusterRegistrationToken %s: %w", key, err))
 	}
 	return installing()
 }

@@ -16,7 +16,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -41,22 +41,22 @@ type plan struct {
 func (p *plan) inputs(m *member) string { return m.fingerprint + "/" + p.fingerprint }
 
 // plan returns what to install, or why that cannot be said yet.
-func (p *pass) plan(ctx context.Context, values *registration.Values) (*plan, outcome.Outcome) {
+func (p *pass) plan(ctx context.Context, values *registration.Values) (*plan, result.Result) {
 	pull, problem, err := p.pullSecrets(ctx)
 	if err != nil {
-		return nil, outcome.Retry(fleet.ReasonError, err)
+		return nil, result.Retry(fleet.ReasonError, err)
 	}
 	if problem != nil {
-		return nil, outcome.Stalled(problem.reason, problem.message).In(p.RecheckDelay())
+		return nil, result.Stalled(problem.reason, problem.message).In(p.RecheckDelay())
 	}
 	made := p.draft(pull)
 	if made.objects, err = p.objects(values, made); err != nil {
-		return nil, outcome.Stalled(fleet.ReasonSettingsInvalid, fmt.Sprintf("the agent cannot be installed with these settings: %s", err))
+		return nil, result.Stalled(fleet.ReasonSettingsInvalid, fmt.Sprintf("the agent cannot be installed with these settings: %s", err))
 	}
 	if made.fingerprint, err = registration.StatusHash(made.objects); err != nil {
-		return nil, outcome.Retry(fleet.ReasonError, err)
+		return nil, result.Retry(fleet.ReasonError, err)
 	}
-	return made, outcome.Done("", "")
+	return made, result.Done("", "")
 }
 
 // draft is a plan but for its objects.

@@ -15,7 +15,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
 const (
@@ -49,11 +49,11 @@ type attempt struct {
 
 // problem is what a call came to that failed, and nil for one that did not, or is made for the first time. The Cluster is looked
 // at again when it is time to try again; while that runs its end brings the Cluster back.
-func (a attempt) problem(now time.Time) *outcome.Outcome {
+func (a attempt) problem(now time.Time) *result.Result {
 	if a.result.failure == nil {
 		return nil
 	}
-	out := outcome.Stalled(a.result.failure.reason, a.result.failure.message)
+	out := result.Stalled(a.result.failure.reason, a.result.failure.message)
 	if !a.running {
 		out = out.In(max(a.retryAt.Sub(now), time.Millisecond))
 	}

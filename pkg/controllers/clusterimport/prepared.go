@@ -31,13 +31,3 @@ func (p *preparations) of(key types.NamespacedName, secretVersion string) prepar
 func (p *preparations) keep(key types.NamespacedName, now prepared) { p.by.Store(key, now) }
 
 func (p *preparations) drop(key types.NamespacedName) { p.by.Delete(key) }
-
-// dropAll is for Clusters that are not looked at any more, which nothing else would drop.
-func (p *preparations) dropAll(which func(types.NamespacedName) bool) {
-	p.by.Range(func(key, _ any) bool {
-		if which(key.(types.NamespacedName)) {
-			p.by.Delete(key)
-		}
-		return true
-	})
-}

@@ -8,7 +8,6 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/shard"
 )
 
 // reads counts how often the kubeconfig Secret was read since the last call.
@@ -98,11 +97,6 @@ func (o oneCluster) Get(string, string) (*fleet.Cluster, error) { return o.Clust
 
 func TestNothingIsKeptOfAnImportThatIsNotTheHubsToGoOnWith(t *testing.T) {
 	for name, end := range map[string]func(*testing.T, *office, *fleet.Cluster){
-		"its shard is given away": func(_ *testing.T, o *office, c *fleet.Cluster) {
-			var left shard.Set
-			left[shard.OfCluster(c)] = true
-			o.handOver(left)
-		},
 		"its Secret is deleted": func(t *testing.T, o *office, c *fleet.Cluster) {
 			t.Helper()
 			require.NoError(t, o.secrets.informer.GetStore().Replace(nil, ""))
@@ -125,16 +119,6 @@ func TestNothingIsKeptOfAnImportThatIsNotTheHubsToGoOnWith(t *testing.T) {
 			assert.Nil(t, o.prepared.of(clusterKey("c"), "u/1").secret)
 		})
 	}
-}
-
-func TestAShardThatIsGivenAwayLeavesTheOthersTheirs(t *testing.T) {
-	c := fresh()
-	o, _ := workFor(t, c)
-	o.clusters = oneCluster{Cluster: c}
-	delete(o.tokens.tokens, "import-token-c")
-	o.Reconcile(t.Context(), c)
-	o.handOver(shard.Set{})
-	assert.NotNil(t, o.prepared.of(clusterKey("c"), "u/1").secret)
 }
 
 func TestNothingIsKeptOfAClusterThatIsGone(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -92,16 +92,16 @@ func (p *pass) pullSecretsHash(ctx context.Context) (hash string, problem *failu
 
 // refreshPullSecrets copies the image pull Secrets again when they have changed, and nothing else. It is settled when there
 // was nothing to do.
-func (p *pass) refreshPullSecrets(ctx context.Context, version string) (out outcome.Outcome, settled bool) {
+func (p *pass) refreshPullSecrets(ctx context.Context, version string) (out result.Result, settled bool) {
 	last := p.cluster.Status.Import
 	hash, problem, err := p.pullSecretsHash(ctx)
 	switch {
 	case err != nil:
-		return outcome.Retry(fleet.ReasonError, err), false
+		return result.Retry(fleet.ReasonError, err), false
 	case problem != nil && p.hasAllPullSecrets(last):
 		return imported(), true // one that is deleted and made again leaves the copies alone
 	case problem != nil:
-		return outcome.Stalled(problem.reason, problem.message).In(p.RecheckDelay()), false
+		return result.Stalled(problem.reason, problem.message).In(p.RecheckDelay()), false
 	case hash == last.PullSecretsHash:
 		return imported(), true
 	}
@@ -117,7 +117,7 @@ func (p *pass) hasAllPullSecrets(last *fleet.ImportStatus) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(last.PullSecrets, name) })
 }
 
-func (p *pass) copyPullSecrets(ctx context.Context, m *member) outcome.Outcome {
+func (p *pass) copyPullSecrets(ctx context.Context, m *member) result.Result {
 	plan, out := p.pullPlan(ctx)
 	if plan == nil {
 		return out
@@ -136,24 +136,24 @@ func (p *pass) copyPullSecrets(ctx context.Context, m *member) outcome.Outcome {
 }
 
 // pullPlan is a plan of nothing but the copies.
-func (p *pass) pullPlan(ctx context.Context) (*plan, outcome.Outcome) {
+func (p *pass) pullPlan(ctx context.Context) (*plan, result.Result) {
 	pull, problem, err := p.pullSecrets(ctx)
 	if err != nil {
-		return nil, outcome.Retry(fleet.ReasonError, err)
+		return nil, result.Retry(fleet.ReasonError, err)
 	}
 	if problem != nil {
-		return nil, outcome.Stalled(problem.reason, problem.message).In(p.RecheckDelay())
+		return nil, result.Stalled(problem.reason, problem.message).In(p.RecheckDelay())
 	}
 	objects := append([]runtime.Object{p.namespace()}, pull.copies...)
 	if err := p.mark(objects); err != nil {
-		return nil, outcome.Retry(fleet.ReasonError, err)
+		return nil, result.Retry(fleet.ReasonError, err)
 	}
 	leftovers := p.leftPullSecrets(pull.names)
 	fingerprint, err := registration.StatusHash([]any{objects, len(leftovers)})
 	if err != nil {
-		return nil, outcome.Retry(fleet.ReasonError, err)
+		return nil, result.Retry(fleet.ReasonError, err)
 	}
-	return &plan{objects: objects, leftovers: leftovers, pull: pull, fingerprint: fingerprint}, outcome.Done("", "")
+	return &plan{objects: objects, leftovers: leftovers, pull: pull, fingerprint: fingerprint}, result.Done("", "")
 }
 
 // leftPullSecrets are copies that are wanted no more where the agent is.

@@ -19,10 +19,10 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/cluster"
-	"github.com/muster-fleet/muster/pkg/controllers/index"
-	"github.com/muster-fleet/muster/pkg/controllers/related"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/controllers/standing"
-	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -66,7 +66,7 @@ func Register(ctx context.Context, c *app.Context) *Step {
 		known:    tokens.Cache(),
 		made:     writes.NewPending(c.Clock),
 		values:   c.Core.Secret().Cache(),
-		secrets:  newSecretVersions(c.Metadata),
+		secrets:  &secretVersions{informer: c.Secrets},
 		digests:  lru.New(digestsKept),
 		forms:    agentmanifest.NewForms(),
 
@@ -77,9 +77,7 @@ func Register(ctx context.Context, c *app.Context) *Step {
 		clusters.EnqueueAfter(key.Namespace, key.Name, 0)
 	})
 
-	c.Shards.OnLeave(s.handOver)
-
-	related.OnAnyChange(s.secrets, clusters, func(secret *metav1.PartialObjectMetadata) []types.NamespacedName {
+	enqueue.OnAnyChange(s.secrets, clusters, func(secret *metav1.PartialObjectMetadata) []types.NamespacedName {
 		if s.isPullSecret(secret) {
 			all, _ := known.List("", labels.Everything())
 			return cluster.Keys(all)
@@ -87,8 +85,8 @@ func Register(ctx context.Context, c *app.Context) *Step {
 		found, _ := known.GetByIndex(index.ByKubeconfig, index.Key(secret.Namespace, secret.Name))
 		return cluster.Keys(found)
 	})
-	related.OnAnyChange(tokens, clusters, clusterOfToken)
-	related.OnAnyChange(c.Core.Secret(), clusters, s.clusterOfValues)
+	enqueue.OnAnyChange(tokens, clusters, clusterOfToken)
+	enqueue.OnAnyChange(c.Core.Secret(), clusters, s.clusterOfValues)
 	c.Config.OnChange(func(before, after config.Hub) {
 		if settingsHash(before) == settingsHash(after) && before.Bootstrap.LocalAgentDisabled == after.Bootstrap.LocalAgentDisabled {
 			return
@@ -106,17 +104,8 @@ func (s *Step) isPullSecret(secret metav1.Object) bool {
 	return secret.GetNamespace() == s.SystemNamespace && slices.Contains(s.Config.Get().PullSecretNames(), secret.GetName())
 }
 
-// Start begins to watch kubeconfig Secrets, until ctx ends.
-func (s *Step) Start(ctx context.Context) { s.secrets.start(ctx) }
-
-// Synced returns when they are known.
-func (s *Step) Synced(ctx context.Context) error { return s.secrets.synced(ctx) }
-
 // Wait returns when no call to a member is left.
-func (s *Step) Wait() {
-	s.pool.wait()
-	s.secrets.wait()
-}
+func (s *Step) Wait() { s.pool.wait() }
 
 // clusterOfValues finds the Cluster of an import token by the Secret with its values, which the hub may see later than that
 // the token is ready.

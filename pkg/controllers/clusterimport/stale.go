@@ -12,14 +12,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
 // afterImport is what is left to do on a Cluster whose agent is installed: copying image pull Secrets that have changed, and
 // cleaning up after an earlier agent that was in another namespace, once the new one has checked in.
-func (p *pass) afterImport(ctx context.Context, version string) outcome.Outcome {
+func (p *pass) afterImport(ctx context.Context, version string) result.Result {
 	last := p.cluster.Status.Import
 	if out, settled := p.refreshPullSecrets(ctx, version); !settled {
 		return out
@@ -39,16 +39,16 @@ func (p *pass) afterImport(ctx context.Context, version string) outcome.Outcome 
 }
 
 // installedMember is the connection to a member that has its agent, or why there is none.
-func (p *pass) installedMember(ctx context.Context, version string) (*member, outcome.Outcome) {
+func (p *pass) installedMember(ctx context.Context, version string) (*member, result.Result) {
 	if out := p.readSecret(ctx, version); !out.IsDone() {
 		return nil, out
 	}
 	p.wanted.tlsMode = p.hub.TLSMode()
 	member, problem := p.member()
 	if problem != nil {
-		return nil, outcome.Stalled(problem.reason, problem.message)
+		return nil, result.Stalled(problem.reason, problem.message)
 	}
-	return member, outcome.Done("", "")
+	return member, result.Done("", "")
 }
 
 // cleanMoved removes an agent from a namespace it has moved away from, with the copies of image pull Secrets and the history
@@ -129,7 +129,7 @@ func (m *member) forgetRelease(ctx context.Context, cluster *fleet.Cluster, name
 	return err
 }
 
-func (p *pass) cleanStale(m *member, last *fleet.ImportStatus) outcome.Outcome {
+func (p *pass) cleanStale(m *member, last *fleet.ImportStatus) result.Result {
 	key := types.NamespacedName{Namespace: p.cluster.Namespace, Name: p.cluster.Name + clean}
 	stale := last.StaleAgentNamespaces
 	a := p.pool.attempt(key, m.fingerprint+"/"+strings.Join(stale, ","), p.pool.turns.among(m.server, func(ctx context.Context) callResult {

@@ -16,8 +16,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
-	"github.com/muster-fleet/muster/pkg/controllers/index"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/standing"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -37,7 +37,7 @@ func (s *Step) Forget(key string) {
 }
 
 // Reconcile imports the Cluster if anything asks for it.
-func (s *Step) Reconcile(ctx context.Context, cluster *fleet.Cluster) outcome.Outcome {
+func (s *Step) Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
 	out, key := s.reconcile(ctx, cluster), types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}
 	if !out.IsWait() && !s.pool.busy(key) {
 		s.prepared.drop(key)
@@ -45,15 +45,15 @@ func (s *Step) Reconcile(ctx context.Context, cluster *fleet.Cluster) outcome.Ou
 	return out
 }
 
-func (s *Step) reconcile(ctx context.Context, cluster *fleet.Cluster) outcome.Outcome {
+func (s *Step) reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
 	hub := s.Config.Get()
 	switch {
 	case cluster.Labels[fleet.ClusterManagementLabel] != "":
-		return outcome.Skip()
+		return result.Skip()
 	case cluster.Spec.KubeConfigSecret == "":
-		return outcome.Done(fleet.ReasonAgentInitiated, "")
+		return result.Done(fleet.ReasonAgentInitiated, "")
 	case cluster.Spec.Quarantined:
-		return outcome.Skip() // an import would bring the agent back; condition Registered says why there is none
+		return result.Skip() // an import would bring the agent back; condition Registered says why there is none
 	case agentspec.LocalDisabled(hub, cluster):
 		return (&pass{Step: s, cluster: cluster, hub: hub}).disable(ctx)
 	}
@@ -76,10 +76,10 @@ func (p *pass) key() types.NamespacedName {
 	return types.NamespacedName{Namespace: p.cluster.Namespace, Name: p.cluster.Name}
 }
 
-func (p *pass) run(ctx context.Context) outcome.Outcome {
+func (p *pass) run(ctx context.Context) result.Result {
 	version := p.secrets.of(index.KubeconfigNamespace(p.cluster), p.cluster.Spec.KubeConfigSecret)
 	if err := p.learn(); err != nil {
-		return outcome.Retry(fleet.ReasonError, err)
+		return result.Retry(fleet.ReasonError, err)
 	}
 	why := whyImport(p.cluster, p.facts)
 	if why == "" && version == "" {
@@ -123,13 +123,13 @@ func (p *pass) tokenGone() bool {
 	return apierrors.IsNotFound(err)
 }
 
-func imported() outcome.Outcome { return outcome.Done(fleet.ReasonImported, "") }
+func imported() result.Result { return result.Done(fleet.ReasonImported, "") }
 
 func (p *pass) agentNamespace() string { return agentspec.Namespace(p.Context, p.cluster) }
 
 // readSecret reads the kubeconfig Secret itself, which no cache holds. In a namespace the Cluster has no business in, one
 // that is not there is told like one that does not allow it: which Secrets others have is not for it to find out.
-func (p *pass) readSecret(ctx context.Context, version string) outcome.Outcome {
+func (p *pass) readSecret(ctx context.Context, version string) result.Result {
 	namespace, name := index.KubeconfigNamespace(p.cluster), p.cluster.Spec.KubeConfigSecret
 	if version == "" {
 		return p.secretMissing()
@@ -140,7 +140,7 @@ func (p *pass) readSecret(ctx context.Context, version string) outcome.Outcome {
 		case apierrors.IsNotFound(err):
 			return p.secretMissing()
 		case err != nil:
-			return outcome.Retry(fleet.ReasonError, fmt.Errorf("reading kubeconfig Secret %s/%s: %w", namespace, name, err))
+			return result.Retry(fleet.ReasonError, fmt.Errorf("reading kubeconfig Secret %s/%s: %w", namespace, name, err))
 		}
 		p.secret = secret
 		p.prepared.keep(p.key(), prepared{secret: secret})
@@ -148,33 +148,33 @@ func (p *pass) readSecret(ctx context.Context, version string) outcome.Outcome {
 	if !access.MayUse(p.cluster, p.secret) {
 		return p.secretNotAllowed()
 	}
-	return outcome.Done("", "")
+	return result.Done("", "")
 }
 
 // secretMissing drops what was made of a Secret that was deleted while an import was under way: the import waits, perhaps for
 // ever, and a kubeconfig is not kept for that.
-func (p *pass) secretMissing() outcome.Outcome {
+func (p *pass) secretMissing() result.Result {
 	p.prepared.drop(p.key())
 	if !access.Nearby(p.cluster) {
 		return p.secretNotAllowed()
 	}
-	return outcome.Wait(fleet.ReasonWaitingForKubeconfig, fmt.Sprintf("waiting for kubeconfig Secret %s/%s",
+	return result.Wait(fleet.ReasonWaitingForKubeconfig, fmt.Sprintf("waiting for kubeconfig Secret %s/%s",
 		index.KubeconfigNamespace(p.cluster), p.cluster.Spec.KubeConfigSecret)).Told()
 }
 
-func (p *pass) secretNotAllowed() outcome.Outcome {
-	return outcome.Stalled(fleet.ReasonKubeconfigNotAllowed, fmt.Sprintf(
+func (p *pass) secretNotAllowed() result.Result {
+	return result.Stalled(fleet.ReasonKubeconfigNotAllowed, fmt.Sprintf(
 		"Secret %s/%s is in another namespace and does not allow this one, or does not exist; its owner annotates it with %s=%s",
 		index.KubeconfigNamespace(p.cluster), p.cluster.Spec.KubeConfigSecret, fleet.KubeconfigAllowedAnnotation, p.cluster.Namespace))
 }
 
-func (p *pass) decideDelivery() outcome.Outcome {
+func (p *pass) decideDelivery() result.Result {
 	wanted, problem := decideDelivery(p.hub, p.secret.Data)
 	if problem != nil {
-		return outcome.Stalled(problem.reason, problem.message)
+		return result.Stalled(problem.reason, problem.message)
 	}
 	p.wanted = wanted
-	return outcome.Done("", "")
+	return result.Done("", "")
 }
 
 // settle is how long a new kubeconfig Secret may take to get its optional keys back.
@@ -183,16 +183,16 @@ const settle = 30 * time.Second
 // vanishedKeys waits a moment when the Secret no longer says where the hub is, although it did. Management servers delete
 // the Secret, make it again and add the keys a moment later; until then the agent would be sent to another address and
 // back.
-func (p *pass) vanishedKeys() outcome.Outcome {
+func (p *pass) vanishedKeys() result.Result {
 	last := p.cluster.Status.Import
 	if last == nil || !(last.APIServerURLFromSecret && !p.wanted.urlFromSecret || last.APIServerCAFromSecret && !p.wanted.caFromSecret) {
-		return outcome.Done("", "")
+		return result.Done("", "")
 	}
 	age := p.Clock.Since(p.secret.CreationTimestamp.Time)
 	if age >= settle {
-		return outcome.Done("", "")
+		return result.Done("", "")
 	}
-	return outcome.Skip().In(settle - age)
+	return result.Skip().In(settle - age)
 }
 
 // remember notes what was looked at, when it asks for nothing new.

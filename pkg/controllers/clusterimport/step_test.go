@@ -16,8 +16,8 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
-	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
@@ -39,7 +39,7 @@ func workFor(t *testing.T, cluster *fleet.Cluster) (*office, *fakeMember) {
 }
 
 // until reconciles whenever a call to the member has ended, and returns the first outcome that is no wait.
-func (o *office) until(t *testing.T, cluster *fleet.Cluster) outcome.Outcome {
+func (o *office) until(t *testing.T, cluster *fleet.Cluster) result.Result {
 	t.Helper()
 	for range 5 {
 		out := o.Reconcile(t.Context(), cluster)
@@ -49,7 +49,7 @@ func (o *office) until(t *testing.T, cluster *fleet.Cluster) outcome.Outcome {
 		o.pool.wait()
 	}
 	require.FailNow(t, "it waits for ever")
-	return outcome.Outcome{}
+	return result.Result{}
 }
 
 func TestImportRunsThroughAndIsRecorded(t *testing.T) {

@@ -9,15 +9,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/index"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
-	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // findCluster finds the Cluster that has the request's identity, or the name of the one to be made: that is made only after
 // the request has been judged.
-func (p *pass) findCluster(context.Context) outcome.Outcome {
+func (p *pass) findCluster(context.Context) result.Result {
 	clientID := p.request.Spec.ClientID
 	owners, err := p.known.GetByIndex(index.ByClientID, index.Key(p.request.Namespace, clientID))
 	if err != nil {
@@ -60,18 +60,18 @@ func (p *pass) hadCluster() bool {
 
 // ownedElsewhere refuses a request that belongs to a Cluster of another identity. One whose Cluster is gone Kubernetes is about to
 // remove.
-func (p *pass) ownedElsewhere() outcome.Outcome {
+func (p *pass) ownedElsewhere() result.Result {
 	for _, o := range p.request.OwnerReferences {
 		cluster, err := p.clusterNamed(o.Name)
 		switch {
 		case err != nil:
 			return failed(err)
 		case cluster != nil && cluster.UID == o.UID && cluster.DeletionTimestamp == nil:
-			return outcome.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
+			return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
 				"the request belongs to Cluster %s, which has another clientID; the agent has to register anew", cluster.Name))
 		}
 	}
-	return outcome.Skip()
+	return result.Skip()
 }
 
 // clusterNamed reads the cache; nil means that there is none.
@@ -100,11 +100,11 @@ func known(c *fleet.Cluster) *registration.Known {
 
 // createCluster leaves the rest to the cluster controller; the event of the namespace it makes brings the request back.
 // One that exists already was created by another pass and is about to reach the cache.
-func (p *pass) createCluster(context.Context) outcome.Outcome {
+func (p *pass) createCluster(context.Context) result.Result {
 	if p.cluster != nil {
 		return ok
 	}
-	wait := outcome.Wait(fleet.ReasonWaitingForCluster, fmt.Sprintf("waiting for Cluster %s to get its namespace", p.newCluster))
+	wait := result.Wait(fleet.ReasonWaitingForCluster, fmt.Sprintf("waiting for Cluster %s to get its namespace", p.newCluster))
 	key := index.Key(p.request.Namespace, p.newCluster)
 	if p.made.Has(key) {
 		return wait.In(writes.PendingMax) // in case its event is lost
@@ -112,7 +112,7 @@ func (p *pass) createCluster(context.Context) outcome.Outcome {
 	_, err := p.clusters.Create(p.clusterToMake())
 	switch {
 	case apierrors.IsInvalid(err):
-		return outcome.Stalled(fleet.ReasonError, fmt.Sprintf(
+		return result.Stalled(fleet.ReasonError, fmt.Sprintf(
 			"Cluster %s cannot be made; correct spec.labels of ClusterRegistrationToken %s: %v", p.newCluster, p.token.Name, err))
 	case err != nil && !apierrors.IsAlreadyExists(err):
 		return failed(fmt.Errorf("creating Cluster %s/%s: %w", p.request.Namespace, p.newCluster, err))
@@ -141,19 +141,19 @@ func (p *pass) clusterName() string {
 }
 
 // leaveToOthers stops before anybody judges what is the business of another controller.
-func (p *pass) leaveToOthers(context.Context) outcome.Outcome {
+func (p *pass) leaveToOthers(context.Context) result.Result {
 	if p.cluster == nil || p.cluster.Labels[fleet.ClusterManagementLabel] == "" {
 		return ok
 	}
-	return outcome.Wait(fleet.ReasonManagedElsewhere, fmt.Sprintf(
+	return result.Wait(fleet.ReasonManagedElsewhere, fmt.Sprintf(
 		"Cluster %s is handed to another controller by its label %s", p.cluster.Name, fleet.ClusterManagementLabel))
 }
 
 // waitForNamespace looks whether the cluster controller has made the cluster namespace. The status only says that it has:
 // which namespace that is, is computed, for an agent may have written to the status.
-func (p *pass) waitForNamespace(context.Context) outcome.Outcome {
+func (p *pass) waitForNamespace(context.Context) result.Result {
 	if p.cluster.Status.Namespace != p.clusterNamespace() {
-		return outcome.Wait(fleet.ReasonWaitingForCluster, fmt.Sprintf("waiting for Cluster %s to get its namespace", p.cluster.Name))
+		return result.Wait(fleet.ReasonWaitingForCluster, fmt.Sprintf("waiting for Cluster %s to get its namespace", p.cluster.Name))
 	}
 	return ok
 }
@@ -164,7 +164,7 @@ func (p *pass) clusterNamespace() string {
 
 // bindToCluster makes the Cluster the owner of the request, so that it goes with it. That holds for a request that will be
 // refused as well: left behind by a deleted Cluster, it would make the Cluster anew.
-func (p *pass) bindToCluster(context.Context) outcome.Outcome {
+func (p *pass) bindToCluster(context.Context) result.Result {
 	if p.cluster == nil {
 		return ok
 	}
@@ -187,13 +187,13 @@ func (p *pass) bindToCluster(context.Context) outcome.Outcome {
 }
 
 // keepCluster finds the Cluster of a granted request. When it is gone, Kubernetes removes the request with it.
-func (p *pass) keepCluster(context.Context) outcome.Outcome {
+func (p *pass) keepCluster(context.Context) result.Result {
 	cluster, err := p.clusterNamed(p.request.Status.ClusterName)
 	if err != nil {
 		return failed(err)
 	}
 	if cluster == nil || cluster.DeletionTimestamp != nil {
-		return outcome.Skip()
+		return result.Skip()
 	}
 	p.cluster = cluster
 	return ok

@@ -11,14 +11,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // refuseTaken looks whose the credential Secret of that name is, before anybody is given the right to read it. The name
 // follows from the request, so a copy of somebody else's request asks for somebody else's credential.
-func (p *pass) refuseTaken(context.Context) outcome.Outcome {
+func (p *pass) refuseTaken(context.Context) result.Result {
 	existing, err := p.secrets.Get(p.RegistrationNamespace(), p.secretName())
 	switch {
 	case apierrors.IsNotFound(err):
@@ -31,15 +31,15 @@ func (p *pass) refuseTaken(context.Context) outcome.Outcome {
 	return ok
 }
 
-func (p *pass) taken(existing *corev1.Secret) outcome.Outcome {
-	return outcome.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
+func (p *pass) taken(existing *corev1.Secret) result.Result {
+	return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
 		"Secret %s/%s exists and is not of this request; the agent has to register with another clientRandom",
 		existing.Namespace, existing.Name)).In(p.RecheckDelay())
 }
 
 // ensureCredential hands over the credential: it comes last, after all rights, because the agent uses it the moment it
 // can read it.
-func (p *pass) ensureCredential(ctx context.Context) outcome.Outcome {
+func (p *pass) ensureCredential(ctx context.Context) result.Result {
 	existing, err := p.secrets.Get(p.RegistrationNamespace(), p.secretName())
 	if apierrors.IsNotFound(err) {
 		return p.createCredential(ctx)
@@ -55,7 +55,7 @@ func (p *pass) ensureCredential(ctx context.Context) outcome.Outcome {
 	return p.keepCredential(ctx, existing)
 }
 
-func (p *pass) createCredential(ctx context.Context) outcome.Outcome {
+func (p *pass) createCredential(ctx context.Context) result.Result {
 	secret, out := p.newCredential(ctx)
 	if secret == nil {
 		return out
@@ -70,7 +70,7 @@ func (p *pass) createCredential(ctx context.Context) outcome.Outcome {
 }
 
 // takenCredential looks at a Secret the cache does not have: our own of a moment ago, or one of somebody else.
-func (p *pass) takenCredential(ctx context.Context) outcome.Outcome {
+func (p *pass) takenCredential(ctx context.Context) result.Result {
 	existing, err := p.Kubernetes.CoreV1().Secrets(p.RegistrationNamespace()).Get(ctx, p.secretName(), metav1.GetOptions{})
 	if err != nil {
 		return failed(err)
@@ -80,7 +80,7 @@ func (p *pass) takenCredential(ctx context.Context) outcome.Outcome {
 
 // keepCredential accepts what an earlier pass handed over, if it is of this request and its token still works: the
 // ServiceAccount may have been deleted and made again in between.
-func (p *pass) keepCredential(ctx context.Context, existing *corev1.Secret) outcome.Outcome {
+func (p *pass) keepCredential(ctx context.Context, existing *corev1.Secret) result.Result {
 	if !isFor(existing, p.request) { // it was made a moment ago, after refuseTaken looked: take the right to read it back
 		p.reader = nil
 		if out := p.ensureRights(ctx); !out.IsDone() {
@@ -110,7 +110,7 @@ func (p *pass) works(ctx context.Context, secret *corev1.Secret) (bool, error) {
 	return claims.ServesUntil(string(account.UID), p.Clock.Now()), nil
 }
 
-func (p *pass) renewCredential(ctx context.Context, existing *corev1.Secret) outcome.Outcome {
+func (p *pass) renewCredential(ctx context.Context, existing *corev1.Secret) result.Result {
 	secret, out := p.newCredential(ctx)
 	if secret == nil {
 		return out
@@ -123,11 +123,11 @@ func (p *pass) renewCredential(ctx context.Context, existing *corev1.Secret) out
 }
 
 // newCredential returns the Secret, or nil and why there is none yet.
-func (p *pass) newCredential(ctx context.Context) (*corev1.Secret, outcome.Outcome) {
+func (p *pass) newCredential(ctx context.Context) (*corev1.Secret, result.Result) {
 	issued, err := p.issue(ctx)
 	switch {
 	case errors.Is(err, credential.ErrPending):
-		return nil, outcome.Wait(fleet.ReasonWaitingForCredential, err.Error())
+		return nil, result.Wait(fleet.ReasonWaitingForCredential, err.Error())
 	case err != nil:
 		return nil, failed(err)
 	}
@@ -172,14 +172,14 @@ func isFor(secret *corev1.Secret, request *fleet.ClusterRegistration) bool {
 
 // noticeRevocation says so when the ServiceAccount of a granted request is gone. It is not made again: its old token would
 // not work with the new one, and somebody may have deleted it to lock the agent out.
-func (p *pass) noticeRevocation(ctx context.Context) outcome.Outcome {
+func (p *pass) noticeRevocation(ctx context.Context) result.Result {
 	if _, err := p.accounts.Get(p.clusterNamespace(), p.accountName()); err == nil {
 		return ok
 	}
 	_, err := p.Kubernetes.CoreV1().ServiceAccounts(p.clusterNamespace()).Get(ctx, p.accountName(), metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return outcome.Stalled(fleet.ReasonCredentialRevoked, fmt.Sprintf(
+		return result.Stalled(fleet.ReasonCredentialRevoked, fmt.Sprintf(
 			"ServiceAccount %s/%s was deleted; the agent has to register again", p.clusterNamespace(), p.accountName()))
 	case err != nil:
 		return failed(err)

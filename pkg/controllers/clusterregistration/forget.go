@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/index"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -17,7 +17,7 @@ import (
 const refusedByCreator = "muster.fleet.cattle.io/refused-by-creator"
 
 func creatorOfRefused(request *fleet.ClusterRegistration) ([]string, error) {
-	granted := outcome.Get(request.Status.Conditions, fleet.ConditionGranted)
+	granted := result.Get(request.Status.Conditions, fleet.ConditionGranted)
 	if request.Status.Granted || granted.Status != corev1.ConditionFalse || granted.Reason == fleet.ReasonError {
 		return nil, nil // an error passes
 	}
@@ -26,7 +26,7 @@ func creatorOfRefused(request *fleet.ClusterRegistration) ([]string, error) {
 
 // forget deletes refused requests when their time is over, and the oldest of too many: nobody else does, and whoever has stolen
 // a token could fill the hub with them. It comes after the request was judged once more.
-func (h *handler) forget(request *fleet.ClusterRegistration, out outcome.Outcome) error {
+func (h *handler) forget(request *fleet.ClusterRegistration, out result.Result) error {
 	keys, _ := creatorOfRefused(request)
 	if !out.IsStalled() || len(keys) == 0 {
 		return nil

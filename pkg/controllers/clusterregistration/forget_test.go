@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -65,18 +65,18 @@ func TestWhatWasRefusedIsFoundByWhoeverSentIt(t *testing.T) {
 }
 
 func TestARefusedRequestStaysForAWhile(t *testing.T) {
-	stalled := outcome.Stalled(fleet.ReasonClientIDInUse, "")
+	stalled := result.Stalled(fleet.ReasonClientIDInUse, "")
 	for _, row := range []struct {
 		name   string
 		age    time.Duration
-		out    outcome.Outcome
+		out    result.Result
 		change func(*fleet.ClusterRegistration)
 		gone   bool
 		again  time.Duration
 	}{
 		{"new", time.Minute, stalled, nil, false, registration.RefusedLifetime - time.Minute},
 		{"old", registration.RefusedLifetime, stalled, nil, true, 0},
-		{"old, but nobody refuses it any more", registration.RefusedLifetime, outcome.Wait("", ""), nil, false, 0},
+		{"old, but nobody refuses it any more", registration.RefusedLifetime, result.Wait("", ""), nil, false, 0},
 		{"old, and denied by a person", registration.RefusedLifetime, stalled, func(r *fleet.ClusterRegistration) {
 			r.Status.Approval = &fleet.RegistrationApproval{Decision: fleet.DecisionDenied}
 		}, false, 0},
@@ -104,12 +104,12 @@ func TestOfAFloodOfRefusedRequestsTheOldestGo(t *testing.T) {
 	all[0].DeletionTimestamp = &metav1.Time{Time: noon}
 	p.requests, p.cache = b, requestsOf{all: all}
 	latest := refusedRequest("latest", 0)
-	require.NoError(t, p.forget(latest, outcome.Stalled(fleet.ReasonTokenUsedUp, "")))
+	require.NoError(t, p.forget(latest, result.Stalled(fleet.ReasonTokenUsedUp, "")))
 	assert.Equal(t, map[string]types.UID{"r-0001": "r-0001-uid", "r-0002": "r-0002-uid"}, b.deleted, "one is going already")
 
 	b.err = errBadDay
 	p.requests = b
-	require.ErrorIs(t, p.forget(latest, outcome.Stalled(fleet.ReasonTokenUsedUp, "")), errBadDay)
+	require.ErrorIs(t, p.forget(latest, result.Stalled(fleet.ReasonTokenUsedUp, "")), errBadDay)
 	p.cache = requestsOf{err: errBadDay}
-	require.ErrorIs(t, p.forget(latest, outcome.Stalled(fleet.ReasonTokenUsedUp, "")), errBadDay)
+	require.ErrorIs(t, p.forget(latest, result.Stalled(fleet.ReasonTokenUsedUp, "")), errBadDay)
 }

@@ -12,11 +12,11 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/contentrole"
-	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/controllers/leaving"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
-	"github.com/muster-fleet/muster/pkg/controllers/related"
-	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/policy"
 )
@@ -63,7 +63,7 @@ func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fle
 		return request, nil
 	}
 	if h.isOwnGrant(request) {
-		h.requests.EnqueueAfter(request.Namespace, request.Name, related.RepairDelay)
+		h.requests.EnqueueAfter(request.Namespace, request.Name, enqueue.RepairDelay)
 		return request, nil
 	}
 	if !request.Status.Granted {
@@ -89,14 +89,14 @@ func (h *handler) isStale(request *fleet.ClusterRegistration) bool {
 }
 
 // finish writes the status, emits the event of a transition and says when the request is looked at next.
-func (h *handler) finish(p *pass, out outcome.Outcome) (*fleet.ClusterRegistration, error) {
+func (h *handler) finish(p *pass, out result.Result) (*fleet.ClusterRegistration, error) {
 	if h.tooEarlyToTell(p.request, out) {
 		h.requests.EnqueueAfter(p.request.Namespace, p.request.Name, patience)
 		return p.request, nil
 	}
 	after := p.request.DeepCopy()
 	after.Status = *p.after
-	transition := outcome.Set(&after.Status.Conditions, fleet.ConditionGranted, out, h.Clock.Now())
+	transition := result.Set(&after.Status.Conditions, fleet.ConditionGranted, out, h.Clock.Now())
 	latest, written, err := writes.Status(h.requests, p.request, after)
 	if err != nil {
 		return p.request, errors.Join(err, out.Err)
@@ -138,6 +138,6 @@ func (h *handler) isQuarantined(request *fleet.ClusterRegistration) bool {
 	return err == nil && cluster.Spec.Quarantined
 }
 
-func (h *handler) tooEarlyToTell(request *fleet.ClusterRegistration, out outcome.Outcome) bool {
+func (h *handler) tooEarlyToTell(request *fleet.ClusterRegistration, out result.Result) bool {
 	return out.IsWait() && !out.Tell && h.Clock.Since(request.CreationTimestamp.Time) < patience
 }

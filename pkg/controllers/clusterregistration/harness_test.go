@@ -13,7 +13,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -143,9 +143,9 @@ func (l *latestRequest) Get(string, string, metav1.GetOptions) (*fleet.ClusterRe
 	return l.latest, l.err
 }
 
-func text(out outcome.Outcome) string { return string(out.Status()) + " " + out.Reason }
+func text(out result.Result) string { return string(out.Status()) + " " + out.Reason }
 
 func conditionText(p *pass, conditionType string) string {
-	c := outcome.Get(p.after.Conditions, conditionType)
+	c := result.Get(p.after.Conditions, conditionType)
 	return string(c.Status) + " " + c.Reason
 }

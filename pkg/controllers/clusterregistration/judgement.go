@@ -12,8 +12,8 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
-	"github.com/muster-fleet/muster/pkg/controllers/index"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/policy"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -23,13 +23,13 @@ const aMoment = 50 * time.Millisecond
 
 // judge decides whether the request may be granted. Until it is, that is decided anew in each pass: what counts is how
 // things are when the agent gets its credential.
-func (p *pass) judge(ctx context.Context) outcome.Outcome {
+func (p *pass) judge(ctx context.Context) result.Result {
 	held, certain, err := p.isHeld(ctx)
 	switch {
 	case err != nil:
 		return failed(err)
 	case !certain:
-		return outcome.Skip().In(aMoment)
+		return result.Skip().In(aMoment)
 	}
 	settings := p.Config.Get().Registration
 	judgement := registration.Judge(registration.Case{
@@ -132,16 +132,16 @@ func (p *pass) noteApproval(approval *registration.Approval) {
 		})
 		return
 	}
-	var out outcome.Outcome
+	var out result.Result
 	switch approval.Reason {
 	case fleet.ReasonApproved:
-		out = outcome.Done(approval.Reason, approval.Message)
+		out = result.Done(approval.Reason, approval.Message)
 	case fleet.ReasonDenied:
-		out = outcome.Stalled(approval.Reason, approval.Message)
+		out = result.Stalled(approval.Reason, approval.Message)
 	default:
-		out = outcome.Wait(approval.Reason, approval.Message)
+		out = result.Wait(approval.Reason, approval.Message)
 	}
-	p.approval = outcome.Set(&p.after.Conditions, fleet.ConditionApproved, out, p.Clock.Now())
+	p.approval = result.Set(&p.after.Conditions, fleet.ConditionApproved, out, p.Clock.Now())
 }
 
 // recordApproval leaves a trace of an approval. That of a denial, or of the wait for a decision, is the transition of Granted.

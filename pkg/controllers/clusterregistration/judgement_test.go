@@ -13,7 +13,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/policy"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -75,7 +75,7 @@ func TestAPassJudgesByWhatIsSoNow(t *testing.T) {
 		}, "False LongLivedRefused", " "},
 		{"quarantine", func(p *pass) { p.cluster.Spec.Quarantined = true }, "False Quarantined", " "},
 		{"an approval is needed no more", func(p *pass) {
-			outcome.Set(&p.after.Conditions, fleet.ConditionApproved, outcome.Wait(fleet.ReasonWaitingForApproval, ""), noon)
+			result.Set(&p.after.Conditions, fleet.ConditionApproved, result.Wait(fleet.ReasonWaitingForApproval, ""), noon)
 		}, passes, " "},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -180,25 +180,25 @@ func TestAnApprovalLeavesATrace(t *testing.T) {
 func TestAClusterHearsOfWhoWantedItsIdentity(t *testing.T) {
 	for _, row := range []struct {
 		name       string
-		transition *outcome.Transition
+		transition *result.Transition
 		change     func(*pass)
 		want       string
 	}{
 		{
-			"refused", &outcome.Transition{Reason: fleet.ReasonClientIDInUse}, func(*pass) {},
+			"refused", &result.Transition{Reason: fleet.ReasonClientIDInUse}, func(*pass) {},
 			"Warning ClientIDInUse ClusterRegistration request-abc, created by " + tokenUser + ", asked for the identity of this Cluster and was refused",
 		},
 		{
-			"created by a thief", &outcome.Transition{Reason: fleet.ReasonTokenMismatch}, func(p *pass) { p.origin.Creator = "thief" },
+			"created by a thief", &result.Transition{Reason: fleet.ReasonTokenMismatch}, func(p *pass) { p.origin.Creator = "thief" },
 			"Warning TokenMismatch ClusterRegistration request-abc, created by thief, asked for the identity of this Cluster and was refused",
 		},
 		{
-			"nobody knows by whom", &outcome.Transition{Reason: fleet.ReasonClientIDInUse}, func(p *pass) { p.origin.Creator = "" },
+			"nobody knows by whom", &result.Transition{Reason: fleet.ReasonClientIDInUse}, func(p *pass) { p.origin.Creator = "" },
 			"Warning ClientIDInUse ClusterRegistration request-abc, created by an unknown user, asked for the identity of this Cluster and was refused",
 		},
 		{"said before", nil, func(*pass) {}, ""},
-		{"refused for something else", &outcome.Transition{Reason: fleet.ReasonDenied}, func(*pass) {}, ""},
-		{"there is no Cluster", &outcome.Transition{Reason: fleet.ReasonTokenMismatch}, func(p *pass) { p.cluster = nil }, ""},
+		{"refused for something else", &result.Transition{Reason: fleet.ReasonDenied}, func(*pass) {}, ""},
+		{"there is no Cluster", &result.Transition{Reason: fleet.ReasonTokenMismatch}, func(p *pass) { p.cluster = nil }, ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			p, events := judged(), record.NewFakeRecorder(2)

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -15,7 +15,7 @@ type condition = genericcondition.GenericCondition
 
 // proveOrigin finds the token the request was made with, and compares its holder with the user the API server recorded.
 // The condition is written with the next decision, for it is worth no write of its own.
-func (p *pass) proveOrigin(ctx context.Context) outcome.Outcome {
+func (p *pass) proveOrigin(ctx context.Context) result.Result {
 	out := p.findReader(ctx)
 	if out.Err != nil {
 		return out
@@ -23,11 +23,11 @@ func (p *pass) proveOrigin(ctx context.Context) outcome.Outcome {
 	if p.reader != nil {
 		p.origin = p.origin.For(p.request.Namespace, *p.reader)
 	}
-	proof := outcome.Stalled(p.origin.Reason, p.origin.Message)
+	proof := result.Stalled(p.origin.Reason, p.origin.Message)
 	if p.origin.Proved() {
-		proof = outcome.Done(p.origin.Reason, p.origin.Message)
+		proof = result.Done(p.origin.Reason, p.origin.Message)
 	}
-	outcome.Set(&p.after.Conditions, fleet.ConditionOriginProved, proof, p.Clock.Now())
+	result.Set(&p.after.Conditions, fleet.ConditionOriginProved, proof, p.Clock.Now())
 	return out
 }
 
@@ -40,7 +40,7 @@ func (h *handler) recording() registration.Recording {
 }
 
 // alarm tells whoever watches a Cluster that somebody was refused its identity. It is called once for each such refusal.
-func (p *pass) alarm(refusal *outcome.Transition) {
+func (p *pass) alarm(refusal *result.Transition) {
 	if refusal == nil || p.cluster == nil {
 		return
 	}

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -23,11 +23,11 @@ type pass struct {
 	origin     registration.Origin             // who created the request
 	uncounted  string                          // the name of a token without a limit that has not counted the request yet
 
-	approval *outcome.Transition // of condition Approved
-	lostIn   time.Duration       // when an answer that keeps the identity counts as lost; 0 where none will
+	approval *result.Transition // of condition Approved
+	lostIn   time.Duration      // when an answer that keeps the identity counts as lost; 0 where none will
 }
 
-func (p *pass) run(ctx context.Context) outcome.Outcome {
+func (p *pass) run(ctx context.Context) result.Result {
 	steps := p.toGrant()
 	if p.request.Status.Granted {
 		steps = p.toKeep()
@@ -40,10 +40,10 @@ func (p *pass) run(ctx context.Context) outcome.Outcome {
 	p.after.Granted = true
 	p.after.ClusterName = p.cluster.Name
 	_, dropped := registration.AcceptLabels(p.request.Spec.ClusterLabels)
-	return outcome.Done(fleet.ReasonGranted, registration.DroppedLabelsMessage(dropped))
+	return result.Done(fleet.ReasonGranted, registration.DroppedLabelsMessage(dropped))
 }
 
-type step func(context.Context) outcome.Outcome
+type step func(context.Context) result.Result
 
 // toGrant makes nothing before the request has been judged.
 func (p *pass) toGrant() []step {
@@ -79,10 +79,10 @@ func (p *pass) toKeep() []step {
 	}
 }
 
-var ok = outcome.Done("", "")
+var ok = result.Done("", "")
 
-func refused(r *registration.Refusal) outcome.Outcome { return outcome.Stalled(r.Reason, r.Message) }
+func refused(r *registration.Refusal) result.Result { return result.Stalled(r.Reason, r.Message) }
 
-func waiting(r *registration.Refusal) outcome.Outcome { return outcome.Wait(r.Reason, r.Message) }
+func waiting(r *registration.Refusal) result.Result { return result.Wait(r.Reason, r.Message) }
 
-func failed(err error) outcome.Outcome { return outcome.Retry(fleet.ReasonError, err) }
+func failed(err error) result.Result { return result.Retry(fleet.ReasonError, err) }

@@ -7,8 +7,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
-	"github.com/muster-fleet/muster/pkg/controllers/related"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -30,12 +30,12 @@ func (h *handler) quarantine(before, after any) {
 }
 
 // onQuarantine watches Clusters. An error is of an informer that was stopped already; then there is nothing to bring back.
-func (h *handler) onQuarantine(clusters related.Source) {
+func (h *handler) onQuarantine(clusters enqueue.Source) {
 	_, _ = clusters.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{UpdateFunc: h.quarantine})
 }
 
 // cutOff takes the rights from a request that is quarantined between getting them and being granted.
-func (p *pass) cutOff(ctx context.Context) outcome.Outcome {
+func (p *pass) cutOff(ctx context.Context) result.Result {
 	if p.cluster == nil || !p.cluster.Spec.Quarantined {
 		return ok
 	}

@@ -6,13 +6,13 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/index"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // findReader finds the token the agent registers with: its ServiceAccount gets the right to read the credential.
-func (p *pass) findReader(context.Context) outcome.Outcome {
+func (p *pass) findReader(context.Context) result.Result {
 	p.origin = registration.OriginOf(p.request, p.recording())
 	claimed := p.request.Labels[fleet.RegistrationTokenLabel]
 	candidates, err := p.candidates(claimed)
@@ -33,7 +33,7 @@ func (p *pass) findReader(context.Context) outcome.Outcome {
 }
 
 // keepReader finds the same token for a granted request. One that has expired takes the right to read with it.
-func (p *pass) keepReader(ctx context.Context) outcome.Outcome {
+func (p *pass) keepReader(ctx context.Context) result.Result {
 	if out := p.findReader(ctx); out.Err != nil {
 		return out
 	}

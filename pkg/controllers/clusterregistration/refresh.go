@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -15,7 +15,7 @@ import (
 // refreshCredential puts a new token into the credential Secret when half the life of the one in it is over and the agent has
 // not come for it: whenever it comes while the Secret is there, what it finds works. Once the agent uses the credential, which it
 // does from a Secret of its own, the one here only waits to be stolen: whoever holds the same token can find out its name.
-func (p *pass) refreshCredential(ctx context.Context) outcome.Outcome {
+func (p *pass) refreshCredential(ctx context.Context) result.Result {
 	if !renews(p.request) {
 		return ok
 	}
@@ -42,7 +42,7 @@ func (p *pass) refreshCredential(ctx context.Context) outcome.Outcome {
 	return p.renewCredential(ctx, existing)
 }
 
-func (p *pass) dropCredential(ctx context.Context, existing *corev1.Secret) outcome.Outcome {
+func (p *pass) dropCredential(ctx context.Context, existing *corev1.Secret) result.Result {
 	if err := p.deleteSecret(ctx, existing); err != nil {
 		return failed(err)
 	}

@@ -21,7 +21,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/credential"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -230,11 +230,11 @@ func TestOlderRequestsGoOnceTheNewCredentialIsInUse(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			for _, step := range []struct {
-				run  func(*pass) func(context.Context) outcome.Outcome
+				run  func(*pass) func(context.Context) result.Result
 				want []string
 			}{
-				{func(p *pass) func(context.Context) outcome.Outcome { return p.supersede }, row.granting},
-				{func(p *pass) func(context.Context) outcome.Outcome { return p.supersedeUsed }, row.keeping},
+				{func(p *pass) func(context.Context) result.Result { return p.supersede }, row.granting},
+				{func(p *pass) func(context.Context) result.Result { return p.supersedeUsed }, row.keeping},
 			} {
 				p, at, _, _ := issuing(t, row.renewing)
 				p.cluster.Status.Agent = fleet.AgentStatus{Registration: row.uses, Vouches: row.vouches}

@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -29,7 +29,7 @@ func isFinal(reason string) bool {
 
 // answer tells the agent what became of its request, where that is not for the credential to tell: in a Secret of the name
 // the agent looks for. Agents of other releases would take it for a credential, so only those get it that renew theirs.
-func (p *pass) answer(ctx context.Context, out outcome.Outcome) error {
+func (p *pass) answer(ctx context.Context, out result.Result) error {
 	if !renews(p.request) || p.request.Status.Granted {
 		return nil
 	}
@@ -44,7 +44,7 @@ func (p *pass) answer(ctx context.Context, out outcome.Outcome) error {
 
 // refuse writes the Secret, after the right to read it. Where the token is not known nobody may read it, and where the name
 // is taken there is no place for it.
-func (p *pass) refuse(ctx context.Context, out outcome.Outcome) error {
+func (p *pass) refuse(ctx context.Context, out result.Result) error {
 	if p.reader == nil && !p.findReader(ctx).IsDone() {
 		return nil
 	}
@@ -82,7 +82,7 @@ func (p *pass) writeRefusal(ctx context.Context, existing, wanted *corev1.Secret
 	return nil
 }
 
-func (p *pass) refusalSecret(out outcome.Outcome) *corev1.Secret {
+func (p *pass) refusalSecret(out result.Result) *corev1.Secret {
 	meta := managed(p.RegistrationNamespace(), p.secretName())
 	meta.Annotations = map[string]string{
 		fleet.ClusterRegistrationAnnotation:          p.request.Name,

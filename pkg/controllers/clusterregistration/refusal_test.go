@@ -14,12 +14,12 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/guard"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-var inUse = outcome.Stalled(fleet.ReasonClientIDInUse, "an agent has registered")
+var inUse = result.Stalled(fleet.ReasonClientIDInUse, "an agent has registered")
 
 func TestTheRefusalIsNoCredential(t *testing.T) {
 	secret := judged().refusalSecret(inUse)
@@ -44,15 +44,15 @@ func TestTheRefusalIsNoCredential(t *testing.T) {
 func TestOnlyAgentsThatUnderstandItAreAnsweredAndOnlyForGood(t *testing.T) {
 	for _, row := range []struct {
 		name   string
-		out    outcome.Outcome
+		out    result.Result
 		change func(*pass)
 	}{
 		{"an agent of another release", inUse, func(p *pass) { delete(p.request.Annotations, registration.RenewalAnnotation) }},
 		{"one that was granted", inUse, func(p *pass) { p.request.Status.Granted = true }},
-		{"a refusal that may pass", outcome.Stalled(fleet.ReasonNameConflict, ""), func(*pass) {}},
-		{"an error", outcome.Retry(fleet.ReasonError, errBadDay), func(*pass) {}},
-		{"a grant", outcome.Done(fleet.ReasonGranted, ""), func(*pass) {}},
-		{"nothing to say", outcome.Skip(), func(*pass) {}},
+		{"a refusal that may pass", result.Stalled(fleet.ReasonNameConflict, ""), func(*pass) {}},
+		{"an error", result.Retry(fleet.ReasonError, errBadDay), func(*pass) {}},
+		{"a grant", result.Done(fleet.ReasonGranted, ""), func(*pass) {}},
+		{"nothing to say", result.Skip(), func(*pass) {}},
 		{"one whose token nobody knows", inUse, func(p *pass) { p.tokens = tokensOf{} }},
 		{"one whose place is taken", inUse, func(p *pass) {
 			_, others := p.earlier()
@@ -111,7 +111,7 @@ func TestWritingARefusal(t *testing.T) {
 			var existing *corev1.Secret
 			client := fake.NewClientset()
 			if row.existing {
-				existing = p.refusalSecret(outcome.Stalled(fleet.ReasonDenied, "before"))
+				existing = p.refusalSecret(result.Stalled(fleet.ReasonDenied, "before"))
 				existing.ResourceVersion = "7"
 				client = fake.NewClientset(existing)
 			}
@@ -133,7 +133,7 @@ func TestWritingARefusal(t *testing.T) {
 }
 
 func TestARefusalIsWithdrawnWhenThereIsHopeAgain(t *testing.T) {
-	wait := outcome.Wait(fleet.ReasonWaitingForApproval, "")
+	wait := result.Wait(fleet.ReasonWaitingForApproval, "")
 	for _, row := range []struct {
 		name    string
 		secret  func(*pass) *corev1.Secret

@@ -12,12 +12,12 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/contentrole"
-	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
-	"github.com/muster-fleet/muster/pkg/controllers/guard"
-	"github.com/muster-fleet/muster/pkg/controllers/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/controllers/leaving"
-	"github.com/muster-fleet/muster/pkg/controllers/related"
-	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -50,32 +50,31 @@ func Register(ctx context.Context, c *app.Context) {
 	h.bindings, h.clusterBindings = bindings.Cache(), clusterBindings.Cache()
 	if !c.DisableBundles {
 		h.contentRoles, h.deployed = contentrole.New(c), c.Fleet.BundleDeployment().Cache()
-		related.OnAnyChange(clusterBindings, requests, h.withWideRights)
+		enqueue.OnAnyChange(clusterBindings, requests, h.withWideRights)
 	}
 	secrets.Cache().AddIndexer(secretsByRequest, requestOfSecret)
 	requests.Cache().AddIndexer(refusedByCreator, creatorOfRefused)
 
-	requests.OnChange(ctx, name, guard.Handler(c.Passes, name, guard.Own(c.Shards, shardOf, h.onChange, nil)))
-	secrets.OnChange(ctx, expiryName, guard.Handler(c.Passes, expiryName, guard.Own(c.Shards, shardOfSecret, h.expireCredential, nil)))
+	requests.OnChange(ctx, name, guard.Handler(c.Passes, name, h.onChange))
+	secrets.OnChange(ctx, expiryName, guard.Handler(c.Passes, expiryName, h.expireCredential))
 
 	h.watchRules()
-	related.OnAnyChange(clusters, requests, h.waitingForCluster)
+	enqueue.OnAnyChange(clusters, requests, h.waitingForCluster)
 	h.onQuarantine(clusters)
-	related.OnTransition(tokens, requests, h.helpedByToken)
-	related.OnAnyChange(secrets, requests, h.waitingForTokenSecret)
-	related.OnAnyChange(secrets, requests, h.waitingForAnswer)
-	made := []related.Source{accounts, secrets, roles, bindings, clusterBindings}
+	enqueue.OnTransition(tokens, requests, h.helpedByToken)
+	enqueue.OnAnyChange(secrets, requests, h.waitingForTokenSecret)
+	enqueue.OnAnyChange(secrets, requests, h.waitingForAnswer)
+	made := []enqueue.Source{accounts, secrets, roles, bindings, clusterBindings}
 	for _, source := range made {
-		related.OnAnyChange(source, requests, h.orphanOf)
+		enqueue.OnAnyChange(source, requests, h.orphanOf)
 	}
-	h.onTake(made)
-	related.OnDamage(accounts, requests, requestOf)
-	related.OnDamage(roles, requests, requestOf)
-	related.OnDamage(bindings, requests, requestOf)
-	related.OnDamage(clusterBindings, requests, requestOf)
+	enqueue.OnDamage(accounts, requests, requestOf)
+	enqueue.OnDamage(roles, requests, requestOf)
+	enqueue.OnDamage(bindings, requests, requestOf)
+	enqueue.OnDamage(clusterBindings, requests, requestOf)
 }
 
-var requestOf = related.MadeFor(requestKind)
+var requestOf = enqueue.MadeFor(requestKind)
 
 // waitingForCluster finds the requests that a change of a Cluster may help: those of its agent, and those whose new Cluster
 // it keeps from being made by having its name. Also the one whose credential the agent has begun to use.
@@ -124,7 +123,7 @@ func (h *handler) waitingForAnswer(secret *corev1.Secret) []types.NamespacedName
 
 // orphanOf finds the request something was made for when that request is gone already, deleted while no hub was running,
 // say. Looking at a request that is gone removes what it left.
-func (h *handler) orphanOf(made related.Made) []types.NamespacedName {
+func (h *handler) orphanOf(made enqueue.Made) []types.NamespacedName {
 	var orphaned []types.NamespacedName
 	for _, key := range requestOf(made) {
 		if _, err := h.cache.Get(key.Namespace, key.Name); apierrors.IsNotFound(err) {

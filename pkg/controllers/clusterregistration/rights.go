@@ -11,8 +11,8 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
-	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -20,7 +20,7 @@ import (
 const setID = "cluster-registration"
 
 // ensureRights makes the agent's ServiceAccount and everything that says what it, and the registering identity, may do.
-func (p *pass) ensureRights(ctx context.Context) outcome.Outcome {
+func (p *pass) ensureRights(ctx context.Context) result.Result {
 	if !p.request.Status.Granted {
 		p.made.Add(string(p.request.UID))
 	}
@@ -31,7 +31,7 @@ func (p *pass) ensureRights(ctx context.Context) outcome.Outcome {
 	var foreign *desiredset.ForeignError
 	switch {
 	case errors.As(err, &foreign):
-		return outcome.Stalled(fleet.ReasonNameConflict, foreign.Error()).In(p.RecheckDelay())
+		return result.Stalled(fleet.ReasonNameConflict, foreign.Error()).In(p.RecheckDelay())
 	case err != nil:
 		return failed(err)
 	}

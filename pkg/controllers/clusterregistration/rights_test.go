@@ -20,8 +20,8 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
-	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -227,14 +227,14 @@ func TestOnlyCredentialsOfTheHubExpire(t *testing.T) {
 func TestShortWaitIsNotWorthAWrite(t *testing.T) {
 	for _, row := range []struct {
 		name  string
-		out   outcome.Outcome
+		out   result.Result
 		age   time.Duration
 		early bool
 	}{
-		{"a wait of a moment", outcome.Wait("W", ""), time.Second, true},
-		{"a wait that lasts", outcome.Wait("W", ""), patience, false},
-		{"a refusal", outcome.Stalled("S", ""), 0, false},
-		{"a grant", outcome.Done("G", ""), 0, false},
+		{"a wait of a moment", result.Wait("W", ""), time.Second, true},
+		{"a wait that lasts", result.Wait("W", ""), patience, false},
+		{"a refusal", result.Stalled("S", ""), 0, false},
+		{"a grant", result.Done("G", ""), 0, false},
 	} {
 		p := somePass()
 		p.request.CreationTimestamp = metav1.NewTime(noon.Add(-row.age))

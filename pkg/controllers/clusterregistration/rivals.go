@@ -9,19 +9,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/index"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // refuseLatecomer stops an old request that is looked at late from taking the credential away from the current one.
-func (p *pass) refuseLatecomer(context.Context) outcome.Outcome {
+func (p *pass) refuseLatecomer(context.Context) result.Result {
 	rivals, err := p.rivals()
 	if err != nil {
 		return failed(err)
 	}
 	if newer := registration.NewerGranted(rival(p.request), rivals); newer != "" {
-		return outcome.Stalled(fleet.ReasonSuperseded, fmt.Sprintf("the agent registered again with ClusterRegistration %s", newer))
+		return result.Stalled(fleet.ReasonSuperseded, fmt.Sprintf("the agent registered again with ClusterRegistration %s", newer))
 	}
 	return ok
 }
@@ -29,7 +29,7 @@ func (p *pass) refuseLatecomer(context.Context) outcome.Outcome {
 // supersede deletes the older requests of the same agent; their rights go with them, so an old credential stops working.
 // An agent that tells which credential it uses keeps the old one until it uses the new one: an answer that is lost costs it
 // nothing then. Of others nobody would learn that.
-func (p *pass) supersede(ctx context.Context) outcome.Outcome {
+func (p *pass) supersede(ctx context.Context) result.Result {
 	if renews(p.request) {
 		return p.supersedeUsed(ctx)
 	}
@@ -37,14 +37,14 @@ func (p *pass) supersede(ctx context.Context) outcome.Outcome {
 }
 
 // supersedeUsed spares the request the agent vouches for: it may be of the same second, and is the next one.
-func (p *pass) supersedeUsed(context.Context) outcome.Outcome {
+func (p *pass) supersedeUsed(context.Context) result.Result {
 	if !renews(p.request) || !p.isInUse() {
 		return ok
 	}
 	return p.deleteSuperseded(p.cluster.Status.Agent.Vouches)
 }
 
-func (p *pass) deleteSuperseded(spared string) outcome.Outcome {
+func (p *pass) deleteSuperseded(spared string) result.Result {
 	rivals, err := p.rivals()
 	if err != nil {
 		return failed(err)

@@ -8,15 +8,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/index"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // takeBack removes what an earlier pass made for a request, before that is refused: rights and credential come before the
 // write that grants it, and where that failed and the next pass decides otherwise, the agent would work though it is denied.
 // The refusal is for the pass after, when the caches know nothing of it any more.
-func (p *pass) takeBack(ctx context.Context, out outcome.Outcome) outcome.Outcome {
+func (p *pass) takeBack(ctx context.Context, out result.Result) result.Result {
 	if p.request.Status.Granted || !p.isDecidedAgainst(out) {
 		return out
 	}
@@ -28,18 +28,18 @@ func (p *pass) takeBack(ctx context.Context, out outcome.Outcome) outcome.Outcom
 	case len(accounts) > 0:
 		return p.takeBackUngranted(ctx, key)
 	case p.made.Has(string(p.request.UID)):
-		return outcome.Skip().In(aMoment) // what is not in the cache yet could not be found
+		return result.Skip().In(aMoment) // what is not in the cache yet could not be found
 	}
 	return out
 }
 
 // takeBackUngranted asks the API server first, which costs the ordinary refusal nothing: what a granted request has is not
 // taken because the cache of a hub that has just begun is behind.
-func (p *pass) takeBackUngranted(ctx context.Context, key string) outcome.Outcome {
+func (p *pass) takeBackUngranted(ctx context.Context, key string) result.Result {
 	latest, err := p.requests.Get(p.request.Namespace, p.request.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err): // its removal takes everything back
-		return outcome.Skip()
+		return result.Skip()
 	case err != nil:
 		return failed(err)
 	case !latest.Status.Granted:
@@ -48,12 +48,12 @@ func (p *pass) takeBackUngranted(ctx context.Context, key string) outcome.Outcom
 		}
 		p.made.Forget(string(p.request.UID))
 	}
-	return outcome.Skip().In(aMoment)
+	return result.Skip().In(aMoment)
 }
 
 // isDecidedAgainst says whether the agent is not to have what it may have been given. In quarantine cutOff leaves it the bare
 // identity, and a request that is superseded goes with the first heartbeat of the newer one.
-func (p *pass) isDecidedAgainst(out outcome.Outcome) bool {
+func (p *pass) isDecidedAgainst(out result.Result) bool {
 	switch out.Reason {
 	case fleet.ReasonQuarantined, fleet.ReasonSuperseded:
 		return false

@@ -14,12 +14,12 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
-	"github.com/muster-fleet/muster/pkg/controllers/guard"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
-var denied = outcome.Stalled(fleet.ReasonDenied, "no")
+var denied = result.Stalled(fleet.ReasonDenied, "no")
 
 // given is a pass at a request whose rights an earlier pass has made, without coming to grant it.
 func given() (p *pass, api *latestRequest, removing *applyfake.FakeApply) {
@@ -37,12 +37,12 @@ func TestWhatARefusedRequestWasGivenIsTakenBackBeforeItIsToldSo(t *testing.T) {
 	}
 	for _, row := range []struct {
 		name   string
-		out    outcome.Outcome
+		out    result.Result
 		change func(*pass)
 		taken  bool
 	}{
 		{"a person denied it", denied, nil, true},
-		{"its token is gone", outcome.Stalled(fleet.ReasonTokenNotFound, ""), nil, true},
+		{"its token is gone", result.Stalled(fleet.ReasonTokenNotFound, ""), nil, true},
 		{"another agent was granted the identity", inUse, granted, true},
 		{"the agent heard of may be its own", inUse, nil, false},
 		{"the agent heard of says that it is its own", inUse, func(p *pass) {
@@ -50,12 +50,12 @@ func TestWhatARefusedRequestWasGivenIsTakenBackBeforeItIsToldSo(t *testing.T) {
 			p.cluster.Status.Agent.Registration = p.request.Name
 		}, false},
 		{"nobody knows who has the identity", inUse, func(p *pass) { p.cache = requestsOf{err: errBadDay} }, false},
-		{"quarantine leaves the bare identity", outcome.Stalled(fleet.ReasonQuarantined, ""), nil, false},
-		{"the agent registered again", outcome.Stalled(fleet.ReasonSuperseded, ""), nil, false},
-		{"a name is taken", outcome.Stalled(fleet.ReasonNameConflict, ""), nil, false},
-		{"it waits", outcome.Wait(fleet.ReasonWaitingForApproval, ""), nil, false},
-		{"an error", outcome.Retry(fleet.ReasonError, errBadDay), nil, false},
-		{"it is granted", outcome.Done(fleet.ReasonGranted, ""), nil, false},
+		{"quarantine leaves the bare identity", result.Stalled(fleet.ReasonQuarantined, ""), nil, false},
+		{"the agent registered again", result.Stalled(fleet.ReasonSuperseded, ""), nil, false},
+		{"a name is taken", result.Stalled(fleet.ReasonNameConflict, ""), nil, false},
+		{"it waits", result.Wait(fleet.ReasonWaitingForApproval, ""), nil, false},
+		{"an error", result.Retry(fleet.ReasonError, errBadDay), nil, false},
+		{"it is granted", result.Done(fleet.ReasonGranted, ""), nil, false},
 		{"it was granted before", denied, func(p *pass) { p.request.Status.Granted = true }, false},
 		{"it was given nothing", denied, func(p *pass) { p.accounts = accountsOf{} }, false},
 	} {
@@ -71,7 +71,7 @@ func TestWhatARefusedRequestWasGivenIsTakenBackBeforeItIsToldSo(t *testing.T) {
 				assert.Zero(t, api.asked, "an ordinary refusal costs no request")
 				return
 			}
-			assert.Equal(t, outcome.Skip().In(aMoment), out)
+			assert.Equal(t, result.Skip().In(aMoment), out)
 			assert.NotZero(t, removing.Count)
 		})
 	}
@@ -95,10 +95,10 @@ func TestWhatIsOnItsWayToTheCacheIsTakenBackToo(t *testing.T) {
 	client.PrependReactor("create", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errBadDay })
 	p.sets = desiredset.New(removing, client)
 	require.ErrorIs(t, p.ensureRights(t.Context()).Err, errBadDay, "how far it got nobody knows")
-	assert.Equal(t, outcome.Skip().In(aMoment), p.takeBack(t.Context(), denied))
+	assert.Equal(t, result.Skip().In(aMoment), p.takeBack(t.Context(), denied))
 	p.accounts = all
 	removing.Count = 0
-	assert.Equal(t, outcome.Skip().In(aMoment), p.takeBack(t.Context(), denied))
+	assert.Equal(t, result.Skip().In(aMoment), p.takeBack(t.Context(), denied))
 	assert.NotZero(t, removing.Count)
 	p.accounts = accountsOf{}
 	assert.Equal(t, denied, p.takeBack(t.Context(), denied), "now it is told")
@@ -108,9 +108,9 @@ func TestAGrantTheCacheHasNotSeenKeepsWhatItGave(t *testing.T) {
 	p, api, removing := given()
 	api.latest = p.request.DeepCopy()
 	api.latest.Status.Granted = true
-	assert.Equal(t, outcome.Skip().In(aMoment), p.takeBack(t.Context(), denied))
+	assert.Equal(t, result.Skip().In(aMoment), p.takeBack(t.Context(), denied))
 	api.err = apierrors.NewNotFound(schema.GroupResource{}, p.request.Name)
-	assert.Equal(t, outcome.Skip(), p.takeBack(t.Context(), denied))
+	assert.Equal(t, result.Skip(), p.takeBack(t.Context(), denied))
 	api.err = errBadDay
 	require.ErrorIs(t, p.takeBack(t.Context(), denied).Err, errBadDay)
 	assert.Zero(t, removing.Count)

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -35,7 +35,7 @@ func gathering(named, asking int) time.Duration {
 // countUse sees to it that the request counts as a use of its token before anything is made for it, where the token has a
 // limit; otherwise while its Cluster is made. It only asks: the controller of tokens counts, and the event of its write brings
 // the request back. What is counted stays counted: the token names the request until the request's own status says so.
-func (p *pass) countUse(context.Context) outcome.Outcome {
+func (p *pass) countUse(context.Context) result.Result {
 	if p.reader == nil {
 		return ok
 	}
@@ -71,15 +71,15 @@ func (p *pass) ask(token *fleet.ClusterRegistrationToken) {
 }
 
 // awaitCount comes before the identity is given away: what is granted is counted.
-func (p *pass) awaitCount(context.Context) outcome.Outcome {
+func (p *pass) awaitCount(context.Context) result.Result {
 	if p.uncounted != "" {
 		return countingUse(p.uncounted)
 	}
 	return ok
 }
 
-func countingUse(token string) outcome.Outcome {
-	return outcome.Wait(fleet.ReasonCountingUse, fmt.Sprintf("waiting for ClusterRegistrationToken %s to count this use", token))
+func countingUse(token string) result.Result {
+	return result.Wait(fleet.ReasonCountingUse, fmt.Sprintf("waiting for ClusterRegistrationToken %s to count this use", token))
 }
 
 func (p *pass) use() registration.Use {

@@ -15,14 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
-	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/credential"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -88,7 +87,7 @@ func (h *handler) expire(token *fleet.ClusterRegistrationToken) error {
 	return nil
 }
 
-func (h *handler) reconcile(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) outcome.Outcome {
+func (h *handler) reconcile(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) result.Result {
 	if h.ttlRequired(h.Config.Get()) && expires == nil {
 		return h.withdraw(ctx, token)
 	}
@@ -105,11 +104,11 @@ func (h *handler) ttlRequired(hub config.Hub) bool {
 
 // withdraw refuses a token that would live for ever where the hub requires an end, and takes back what it was given
 // before the hub required one.
-func (h *handler) withdraw(ctx context.Context, token *fleet.ClusterRegistrationToken) outcome.Outcome {
+func (h *handler) withdraw(ctx context.Context, token *fleet.ClusterRegistrationToken) result.Result {
 	if err := h.sets.Ensure(ctx, ownedSet(token), token); err != nil {
-		return outcome.Retry(fleet.ReasonError, err)
+		return result.Retry(fleet.ReasonError, err)
 	}
-	return outcome.Stalled(fleet.ReasonTTLRequired,
+	return result.Stalled(fleet.ReasonTTLRequired,
 		"spec.ttl is missing and this hub requires one; create a token with a ttl such as 24h")
 }
 
@@ -117,16 +116,16 @@ func ownedSet(token *fleet.ClusterRegistrationToken) string {
 	return registration.OwnedSetID(setID, token.Namespace, token.Name)
 }
 
-func (h *handler) ensureRights(ctx context.Context, token *fleet.ClusterRegistrationToken) outcome.Outcome {
+func (h *handler) ensureRights(ctx context.Context, token *fleet.ClusterRegistrationToken) result.Result {
 	err := h.sets.Ensure(ctx, ownedSet(token), token, rights(token)...)
 	var foreign *desiredset.ForeignError
 	switch {
 	case errors.As(err, &foreign):
-		return outcome.Stalled(fleet.ReasonNameConflict, foreign.Error()).In(h.RecheckDelay())
+		return result.Stalled(fleet.ReasonNameConflict, foreign.Error()).In(h.RecheckDelay())
 	case err != nil:
-		return outcome.Retry(fleet.ReasonError, err)
+		return result.Retry(fleet.ReasonError, err)
 	}
-	return outcome.Done("", "")
+	return result.Done("", "")
 }
 
 func accountOf(token *fleet.ClusterRegistrationToken) credential.Account {
@@ -165,7 +164,7 @@ func rights(token *fleet.ClusterRegistrationToken) []runtime.Object {
 
 // finish counts uses, writes the status, emits the event of a transition and says when the token is looked at next.
 func (h *handler) finish(
-	ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time, out outcome.Outcome,
+	ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time, out result.Result,
 ) (*fleet.ClusterRegistrationToken, error) {
 	after := token.DeepCopy()
 	after.Status.Expires = expires
@@ -176,12 +175,9 @@ func (h *handler) finish(
 		after.Status.SecretName = ""
 	}
 	counted, failure := h.countUses(ctx, after)
-	transition := outcome.Set(&after.Status.Conditions, fleet.ConditionReady, out, h.Clock.Now())
+	transition := result.Set(&after.Status.Conditions, fleet.ConditionReady, out, h.Clock.Now())
 	latest, written, err := writes.Status(h.tokens, token, after)
-	if h.isTooLate(err) {
-		h.tokens.EnqueueAfter(token.Namespace, token.Name, wait.Jitter(tooLate, 1))
-		return token, errors.Join(out.Err, failure)
-	} else if err != nil {
+	if err != nil {
 		return token, errors.Join(err, out.Err, failure)
 	}
 	h.Uses.Done(keyOf(token), counted.answered)
@@ -189,13 +185,13 @@ func (h *handler) finish(
 		h.fresh.Wrote(latest)
 		transition.Record(h.Events, latest)
 	}
-	h.lookAgain(token, expires, outcome.Earliest(out.After, counted.next))
+	h.lookAgain(token, expires, result.Earliest(out.After, counted.next))
 	return latest, errors.Join(out.Err, failure)
 }
 
 func (h *handler) lookAgain(token *fleet.ClusterRegistrationToken, expires *metav1.Time, next time.Duration) {
 	if expires != nil {
-		next = outcome.Earliest(next, max(expires.Sub(h.Clock.Now()), time.Millisecond))
+		next = result.Earliest(next, max(expires.Sub(h.Clock.Now()), time.Millisecond))
 	}
 	if next > 0 {
 		h.tokens.EnqueueAfter(token.Namespace, token.Name, next)

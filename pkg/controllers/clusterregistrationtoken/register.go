@@ -6,16 +6,14 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/desiredset"
-	"github.com/muster-fleet/muster/pkg/controllers/guard"
-	"github.com/muster-fleet/muster/pkg/controllers/related"
-	"github.com/muster-fleet/muster/pkg/shard"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
 )
 
 const (
@@ -42,20 +40,16 @@ func Register(ctx context.Context, c *app.Context) {
 		rendered: newRendered(),
 	}
 
-	tokens.OnChange(ctx, name, guard.Handler(c.Passes, name, guard.Own(c.Shards, shardOf, h.onChange, h.onOthers)))
-	guard.OnTake(c.Shards,
-		func() ([]*fleet.ClusterRegistrationToken, error) { return h.cache.List("", labels.Everything()) },
-		func(token *fleet.ClusterRegistrationToken) shard.Shard { return shard.Of(token.Namespace, token.Name) },
-		func(namespace, name string) { tokens.EnqueueAfter(namespace, name, 0) })
+	tokens.OnChange(ctx, name, guard.Handler(c.Passes, name, h.onChange))
 
-	related.OnDamage(accounts, tokens, tokenOf)
-	related.OnDamage(roles, tokens, tokenOf)
-	related.OnDamage(bindings, tokens, tokenOf)
-	related.OnAnyChange(secrets, tokens, h.tokensOfSecret)
+	enqueue.OnDamage(accounts, tokens, tokenOf)
+	enqueue.OnDamage(roles, tokens, tokenOf)
+	enqueue.OnDamage(bindings, tokens, tokenOf)
+	enqueue.OnAnyChange(secrets, tokens, h.tokensOfSecret)
 	c.Config.OnChange(h.renderAll)
 }
 
-var tokenOf = related.MadeFor(tokenKind)
+var tokenOf = enqueue.MadeFor(tokenKind)
 
 // tokensOfSecret finds the token of a values Secret by name, and of a ServiceAccount's token Secret by its account.
 func (h *handler) tokensOfSecret(secret *corev1.Secret) []types.NamespacedName {

@@ -10,12 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
-
-// tooLate is when a token is looked at again whose uses another hub has counted at the same time, and up to as much again.
-const tooLate = 10 * time.Millisecond
 
 // roomDelay is when a token is looked at again on which more requests wait to be counted than it can name at once.
 const roomDelay = 250 * time.Millisecond
@@ -63,7 +60,7 @@ func (h *handler) countUses(ctx context.Context, token *fleet.ClusterRegistratio
 // and the token names it no longer.
 func (h *handler) isUncounted(use registration.Use, token *fleet.ClusterRegistrationToken) bool {
 	request := h.request(use.UID)
-	return request != nil && !h.isOthers(request) && request.DeletionTimestamp == nil && request.Status.TokenUID != string(token.UID)
+	return request != nil && request.DeletionTimestamp == nil && request.Status.TokenUID != string(token.UID)
 }
 
 // request reads the cache; nil means that it has none.

@@ -12,17 +12,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // ensureValues keeps the Secret from which agents are installed: a values file for the chart fleet-agent. The bearer
 // token in it is kept while it is good, for others may hold a copy; the rest follows the configuration.
-func (h *handler) ensureValues(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) outcome.Outcome {
+func (h *handler) ensureValues(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) result.Result {
 	existing, err := h.currentSecret(ctx, token)
 	if err != nil {
-		return outcome.Retry(fleet.ReasonError, err)
+		return result.Retry(fleet.ReasonError, err)
 	}
 	if existing != nil && !ownedBy(existing, token) {
 		return foreignSecret(token).In(h.RecheckDelay())
@@ -31,43 +31,43 @@ func (h *handler) ensureValues(ctx context.Context, token *fleet.ClusterRegistra
 }
 
 // fill writes the Secret, as far as it is not what it should be.
-func (h *handler) fill(ctx context.Context, token *fleet.ClusterRegistrationToken, existing *corev1.Secret, expires *metav1.Time) outcome.Outcome {
+func (h *handler) fill(ctx context.Context, token *fleet.ClusterRegistrationToken, existing *corev1.Secret, expires *metav1.Time) result.Result {
 	bearer, err := h.bearer(ctx, token, existing, expires)
 	if errors.Is(err, credential.ErrPending) {
-		return outcome.Wait(fleet.ReasonWaitingForCredential, err.Error())
+		return result.Wait(fleet.ReasonWaitingForCredential, err.Error())
 	} else if err != nil {
-		return outcome.Retry(fleet.ReasonError, err)
+		return result.Retry(fleet.ReasonError, err)
 	}
 	values, err := h.rendered.encode(keyOf(token), h.values(token, bearer))
 	if err != nil {
-		return outcome.Retry(fleet.ReasonError, err)
+		return result.Retry(fleet.ReasonError, err)
 	}
 	err = h.write(ctx, token, existing, values)
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		return h.taken(ctx, token, expires)
 	case err != nil:
-		return outcome.Retry(fleet.ReasonError, err)
+		return result.Retry(fleet.ReasonError, err)
 	}
-	return outcome.Done(fleet.ReasonTokenReady, "")
+	return result.Done(fleet.ReasonTokenReady, "")
 }
 
 // taken finds out whose Secret has the name: somebody else's stays, our own is one the cache has not seen yet, which an earlier
 // pass made whose write of the status failed.
-func (h *handler) taken(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) outcome.Outcome {
+func (h *handler) taken(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) result.Result {
 	secret, err := h.Kubernetes.CoreV1().Secrets(token.Namespace).Get(ctx, token.Name, metav1.GetOptions{})
 	switch {
 	case err != nil:
-		return outcome.Retry(fleet.ReasonError, err)
+		return result.Retry(fleet.ReasonError, err)
 	case !ownedBy(secret, token):
 		return foreignSecret(token).In(h.RecheckDelay())
 	}
 	return h.fill(ctx, token, secret, expires)
 }
 
-func foreignSecret(token *fleet.ClusterRegistrationToken) outcome.Outcome {
+func foreignSecret(token *fleet.ClusterRegistrationToken) result.Result {
 	message := fmt.Sprintf("Secret %s/%s exists and is not of this token; rename or delete it", token.Namespace, token.Name)
-	return outcome.Stalled(fleet.ReasonNameConflict, message)
+	return result.Stalled(fleet.ReasonNameConflict, message)
 }
 
 // currentSecret reads the cache, and asks the API server only when the cache has none: it holds only our own Secrets, and

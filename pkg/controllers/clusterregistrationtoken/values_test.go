@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/credential"
 )
 
@@ -56,12 +56,12 @@ func plainToken() *fleet.ClusterRegistrationToken {
 
 func TestASecretOfItsOwnThatTheCacheHasNotSeenIsGoneOnWith(t *testing.T) {
 	h, kube := issuing(t, plainToken())
-	require.Equal(t, outcome.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), plainToken(), nil))
+	require.Equal(t, result.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), plainToken(), nil))
 	before, err := kube.CoreV1().Secrets("ns").Get(t.Context(), "token", metav1.GetOptions{})
 	require.NoError(t, err)
 
 	// The write of the status conflicted, and the next pass comes before the Secret's event.
-	assert.Equal(t, outcome.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), plainToken(), nil))
+	assert.Equal(t, result.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), plainToken(), nil))
 	after, err := kube.CoreV1().Secrets("ns").Get(t.Context(), "token", metav1.GetOptions{})
 	require.NoError(t, err)
 	assert.Equal(t, before.Data, after.Data, "others may hold a copy of its token")

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
 const (
@@ -61,7 +61,7 @@ func (i *instances) fade(now time.Time, interval time.Duration) {
 // is, has been silent for long enough.
 func knownBefore(cluster *fleet.Cluster, now time.Time) *instances {
 	i := &instances{}
-	if outcome.Get(cluster.Status.Conditions, fleet.ConditionRegistered).Reason == fleet.ReasonCloneDetected {
+	if result.Get(cluster.Status.Conditions, fleet.ConditionRegistered).Reason == fleet.ReasonCloneDetected {
 		i.seen, i.clones = map[string]time.Time{"": now}, true
 	}
 	return i

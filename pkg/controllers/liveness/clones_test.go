@@ -11,7 +11,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
 func TestTwoAgentsWithOneIdentityAreNoticed(t *testing.T) {
@@ -90,7 +90,7 @@ func TestAHeartbeatIsHeardOnce(t *testing.T) {
 
 func TestAHubThatStartsKeepsWhatWasKnownOfClones(t *testing.T) {
 	d := newDay(t, config.Hub{})
-	outcome.Set(&d.cluster.Status.Conditions, fleet.ConditionRegistered, outcome.Stalled(fleet.ReasonCloneDetected, ""), noon)
+	result.Set(&d.cluster.Status.Conditions, fleet.ConditionRegistered, result.Stalled(fleet.ReasonCloneDetected, ""), noon)
 	d.beatAs("A")
 	assert.True(t, d.HasClones(d.cluster))
 	d.clock.Step(grace - tick)

@@ -9,7 +9,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
 // What an agent says about its interval is believed between these: one that says a millisecond would come and go all day,
@@ -84,17 +84,17 @@ func (b beat) deadline(hub config.Hub, audible time.Time) time.Time {
 
 // judge says what the condition is to be, given what it was. While only the benefit of the doubt speaks for an agent, one
 // that was connected stays so, and one that was not becomes it only by a beat.
-func (b beat) judge(agent fleet.AgentStatus, before corev1.ConditionStatus, hub config.Hub, audible, now time.Time) outcome.Outcome {
+func (b beat) judge(agent fleet.AgentStatus, before corev1.ConditionStatus, hub config.Hub, audible, now time.Time) result.Result {
 	fresh := now.Before(b.at.Add(b.grace(hub)))
 	doubtful := !fresh && now.Before(b.deadline(hub, audible))
 	switch {
 	case fresh, doubtful && before == corev1.ConditionTrue:
-		return outcome.Done(fleet.ReasonConnected, fmt.Sprintf("the agent checks in every %s", b.intervalOf(hub)))
+		return result.Done(fleet.ReasonConnected, fmt.Sprintf("the agent checks in every %s", b.intervalOf(hub)))
 	case doubtful && before != corev1.ConditionFalse:
-		return outcome.Wait(fleet.ReasonWaitingForHeartbeat, fmt.Sprintf(
+		return result.Wait(fleet.ReasonWaitingForHeartbeat, fmt.Sprintf(
 			"the last check-in was at %s, before this hub could hear it; waiting for the next one", stampOf(agent)))
 	}
-	return outcome.Stalled(fleet.ReasonDisconnected, fmt.Sprintf(
+	return result.Stalled(fleet.ReasonDisconnected, fmt.Sprintf(
 		"no check-in since %s; the agent is to check in every %s and may miss %d", stampOf(agent), b.intervalOf(hub), hub.MissedCheckins()))
 }
 

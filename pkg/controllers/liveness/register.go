@@ -9,7 +9,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/related"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 )
 
 // Register sets up the step for the cluster controller. It watches nothing: heartbeats arrive with the Clusters it is asked
@@ -22,7 +22,7 @@ func Register(ctx context.Context, c *app.Context, audible *Audible) *Step {
 	return s
 }
 
-func newStep(c *app.Context, clusters related.Enqueuer, audible *Audible) *Step {
+func newStep(c *app.Context, clusters enqueue.Enqueuer, audible *Audible) *Step {
 	return &Step{
 		Context:  c,
 		clusters: clusters,

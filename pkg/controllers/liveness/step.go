@@ -12,14 +12,14 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
-	"github.com/muster-fleet/muster/pkg/controllers/related"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
 // Step is the contribution of this package to the status of a Cluster: condition Connected.
 type Step struct {
 	*app.Context
-	clusters related.Enqueuer
+	clusters enqueue.Enqueuer
 	audible  *Audible
 	moments  workqueue.TypedDelayingInterface[types.NamespacedName]
 	running  sync.WaitGroup
@@ -43,13 +43,13 @@ func (s *Step) Forget(key string) {
 }
 
 // Reconcile takes note of a new beat, judges, and has the Cluster looked at when the judgement may change.
-func (s *Step) Reconcile(_ context.Context, cluster *fleet.Cluster) outcome.Outcome {
+func (s *Step) Reconcile(_ context.Context, cluster *fleet.Cluster) result.Result {
 	key := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}
 	b := s.note(key, cluster)
 	if b.stamp.IsZero() {
-		return outcome.Wait(fleet.ReasonWaitingForAgent, "there was no check-in yet")
+		return result.Wait(fleet.ReasonWaitingForAgent, "there was no check-in yet")
 	}
-	before := outcome.Get(cluster.Status.Conditions, fleet.ConditionConnected).Status
+	before := result.Get(cluster.Status.Conditions, fleet.ConditionConnected).Status
 	hub, audible, now := s.Config.Get(), s.audible.Since(), s.Clock.Now()
 	out := b.judge(cluster.Status.Agent, before, hub, audible, now)
 	if !out.IsStalled() {

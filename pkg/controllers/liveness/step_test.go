@@ -15,7 +15,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
 // patience is no measure of speed: a machine may be very busy.
@@ -51,10 +51,10 @@ func newDay(t *testing.T, hub config.Hub) *day {
 }
 
 // pass is one look at the Cluster, with its status written.
-func (d *day) pass() (corev1.ConditionStatus, *outcome.Transition) {
+func (d *day) pass() (corev1.ConditionStatus, *result.Transition) {
 	out := d.Reconcile(context.Background(), d.cluster)
-	transition := outcome.Set(&d.cluster.Status.Conditions, d.Condition(), out, d.clock.Now())
-	return outcome.Get(d.cluster.Status.Conditions, d.Condition()).Status, transition
+	transition := result.Set(&d.cluster.Status.Conditions, d.Condition(), out, d.clock.Now())
+	return result.Get(d.cluster.Status.Conditions, d.Condition()).Status, transition
 }
 
 func (d *day) status() corev1.ConditionStatus {
@@ -186,7 +186,7 @@ func TestAnotherGraceIsInForceAtOnce(t *testing.T) {
 func TestAHubThatWasAwayPaintsNobodyDisconnected(t *testing.T) {
 	d := newDay(t, config.Hub{})
 	d.cluster.Status.Agent = seen(noon.Add(-3 * time.Hour))
-	outcome.Set(&d.cluster.Status.Conditions, d.Condition(), outcome.Done(fleet.ReasonConnected, "the agent checks in every 15m0s"), noon)
+	result.Set(&d.cluster.Status.Conditions, d.Condition(), result.Done(fleet.ReasonConnected, "the agent checks in every 15m0s"), noon)
 	status, transition := d.pass()
 	assert.Equal(t, yes, status)
 	assert.Nil(t, transition, "nothing to write")

@@ -10,8 +10,8 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
-	"github.com/muster-fleet/muster/pkg/controllers/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -48,7 +48,7 @@ func target(cluster string) fleet.BundleTarget {
 }
 
 // ensure makes the Bundle, or repairs what differs of what is ours in it.
-func (s *Step) ensure(existing, wanted *fleet.Bundle) outcome.Outcome {
+func (s *Step) ensure(existing, wanted *fleet.Bundle) result.Result {
 	if existing == nil {
 		return s.create(wanted)
 	}
@@ -56,41 +56,41 @@ func (s *Step) ensure(existing, wanted *fleet.Bundle) outcome.Outcome {
 }
 
 // create may find that the Bundle is there already: made a moment ago, and not in the cache yet, or by somebody else.
-func (s *Step) create(wanted *fleet.Bundle) outcome.Outcome {
+func (s *Step) create(wanted *fleet.Bundle) result.Result {
 	made, err := s.bundles.Create(wanted)
 	if apierrors.IsAlreadyExists(err) {
 		existing, err := s.bundles.Get(wanted.Namespace, wanted.Name, metav1.GetOptions{})
 		if err != nil {
-			return outcome.Retry(fleet.ReasonError, fmt.Errorf("reading Bundle %s: %w", keyOf(wanted), err))
+			return result.Retry(fleet.ReasonError, fmt.Errorf("reading Bundle %s: %w", keyOf(wanted), err))
 		}
 		return s.keep(existing, wanted)
 	} else if err != nil {
-		return outcome.Retry(fleet.ReasonError, fmt.Errorf("creating Bundle %s: %w", keyOf(wanted), err))
+		return result.Retry(fleet.ReasonError, fmt.Errorf("creating Bundle %s: %w", keyOf(wanted), err))
 	}
 	s.fresh.Wrote(made)
-	return outcome.Done("", "")
+	return result.Done("", "")
 }
 
-func (s *Step) keep(existing, wanted *fleet.Bundle) outcome.Outcome {
+func (s *Step) keep(existing, wanted *fleet.Bundle) result.Result {
 	switch {
 	case !agentspec.IsBundle(existing):
-		return outcome.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
+		return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
 			"Bundle %s exists and is not of an agent; delete or rename it", keyOf(existing))).In(s.RecheckDelay())
 	case existing.DeletionTimestamp != nil:
-		return outcome.Wait(fleet.ReasonBundleDeleting, fmt.Sprintf("waiting for the deletion of Bundle %s, to make it again", keyOf(existing)))
+		return result.Wait(fleet.ReasonBundleDeleting, fmt.Sprintf("waiting for the deletion of Bundle %s, to make it again", keyOf(existing)))
 	case s.fresh.IsStale(existing):
-		return outcome.Done("", "")
+		return result.Done("", "")
 	}
 	patch := repairs(existing, wanted)
 	if patch == nil {
-		return outcome.Done("", "")
+		return result.Done("", "")
 	}
 	latest, err := writes.Merge(s.bundles, existing, patch)
 	if err != nil {
-		return outcome.Retry(fleet.ReasonError, fmt.Errorf("updating the agent's Bundle: %w", err))
+		return result.Retry(fleet.ReasonError, fmt.Errorf("updating the agent's Bundle: %w", err))
 	}
 	s.fresh.Wrote(latest)
-	return outcome.Done("", "")
+	return result.Done("", "")
 }
 
 // repairs is the merge patch that makes of a Bundle what is wanted, nil when it is that already. What others have added, such

@@ -14,9 +14,9 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/cluster"
-	"github.com/muster-fleet/muster/pkg/controllers/related"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/controllers/standing"
-	"github.com/muster-fleet/muster/pkg/controllers/writes"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -44,7 +44,7 @@ func Register(_ context.Context, c *app.Context) *Step {
 		rendered: newManifests(),
 	}
 	known := clusters.Cache()
-	related.OnDamage(bundles, clusters, clusterOf)
+	enqueue.OnDamage(bundles, clusters, clusterOf)
 	c.Config.OnChange(func(before, after config.Hub) {
 		if reflect.DeepEqual(forAgents(before), forAgents(after)) {
 			return

@@ -13,7 +13,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/standing"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -28,16 +28,16 @@ func (s *Step) Forget(string) {}
 func (s *Step) Leaves() {}
 
 // Reconcile makes the Bundle of the Cluster's agent as it should be.
-func (s *Step) Reconcile(_ context.Context, cluster *fleet.Cluster) outcome.Outcome {
+func (s *Step) Reconcile(_ context.Context, cluster *fleet.Cluster) result.Result {
 	existing, err := s.existing(cluster)
 	if err != nil {
-		return outcome.Retry(fleet.ReasonError, err)
+		return result.Retry(fleet.ReasonError, err)
 	}
 	if reason, message := agentspec.Unmanaged(s.Config.Get(), cluster); reason != "" {
-		return s.release(cluster, existing, outcome.Done(reason, message))
+		return s.release(cluster, existing, result.Done(reason, message))
 	}
 	if cluster.Spec.Quarantined {
-		return outcome.Skip() // nothing is sent to the agent; condition Registered says why
+		return result.Skip() // nothing is sent to the agent; condition Registered says why
 	}
 	if out := s.mayFollow(cluster, existing); !out.IsDone() {
 		return out
@@ -55,19 +55,19 @@ func (s *Step) Reconcile(_ context.Context, cluster *fleet.Cluster) outcome.Outc
 
 // reconciled is told together with the agent's first heartbeat: a write of its own, for each Cluster, would tell nobody
 // anything.
-func reconciled(cluster *fleet.Cluster) outcome.Outcome {
+func reconciled(cluster *fleet.Cluster) result.Result {
 	if cluster.Status.Agent.LastSeen.IsZero() && !told(cluster) {
 		return waiting()
 	}
-	return outcome.Done(fleet.ReasonReconciled, "")
+	return result.Done(fleet.ReasonReconciled, "")
 }
 
 func told(cluster *fleet.Cluster) bool {
-	return outcome.Get(cluster.Status.Conditions, fleet.ConditionReconciled).Reason == fleet.ReasonReconciled
+	return result.Get(cluster.Status.Conditions, fleet.ConditionReconciled).Reason == fleet.ReasonReconciled
 }
 
-func waiting() outcome.Outcome {
-	return outcome.Wait(fleet.ReasonWaitingForAgent, "the agent's Bundle follows when the agent has registered")
+func waiting() result.Result {
+	return result.Wait(fleet.ReasonWaitingForAgent, "the agent's Bundle follows when the agent has registered")
 }
 
 // existing is the Bundle of that name, nil where there is none.
@@ -80,24 +80,24 @@ func (s *Step) existing(cluster *fleet.Cluster) (*fleet.Bundle, error) {
 }
 
 // release removes the Bundle of an agent that is to have none. The agent stays as it is.
-func (s *Step) release(cluster *fleet.Cluster, existing *fleet.Bundle, out outcome.Outcome) outcome.Outcome {
+func (s *Step) release(cluster *fleet.Cluster, existing *fleet.Bundle, out result.Result) result.Result {
 	if existing != nil && agentspec.IsBundle(existing) && existing.DeletionTimestamp == nil {
 		err := s.bundles.Delete(existing.Namespace, existing.Name, &metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{UID: &existing.UID},
 		})
 		if err != nil && !apierrors.IsNotFound(err) {
-			return outcome.Retry(fleet.ReasonError, fmt.Errorf("deleting Bundle %s/%s: %w", existing.Namespace, existing.Name, err))
+			return result.Retry(fleet.ReasonError, fmt.Errorf("deleting Bundle %s/%s: %w", existing.Namespace, existing.Name, err))
 		}
 	}
-	before := outcome.Get(cluster.Status.Conditions, fleet.ConditionReconciled)
+	before := result.Get(cluster.Status.Conditions, fleet.ConditionReconciled)
 	if out.Reason == fleet.ReasonManagedElsewhere && before.Status == "" {
-		return outcome.Skip() // condition Processed says it already
+		return result.Skip() // condition Processed says it already
 	}
 	return out
 }
 
 // mayFollow says whether there is an agent for the Bundle to follow, and whether it is where the Bundle would put it.
-func (s *Step) mayFollow(cluster *fleet.Cluster, existing *fleet.Bundle) outcome.Outcome {
+func (s *Step) mayFollow(cluster *fleet.Cluster, existing *fleet.Bundle) result.Result {
 	if cluster.Spec.KubeConfigSecret == "" {
 		return mayFollowOwn(cluster)
 	}
@@ -105,29 +105,29 @@ func (s *Step) mayFollow(cluster *fleet.Cluster, existing *fleet.Bundle) outcome
 		requests, err := standing.Of(s.requests, cluster)
 		switch {
 		case err != nil:
-			return outcome.Retry(fleet.ReasonError, err)
+			return result.Retry(fleet.ReasonError, err)
 		case !requests.Granted:
 			return waiting()
 		}
 	}
 	if wanted := agentspec.Namespace(s.Context, cluster); s.installedIn(cluster) != wanted {
-		return outcome.Wait(fleet.ReasonWaitingForImport, "the agent's Bundle follows when the agent is installed in namespace "+wanted)
+		return result.Wait(fleet.ReasonWaitingForImport, "the agent's Bundle follows when the agent is installed in namespace "+wanted)
 	}
-	return outcome.Done("", "")
+	return result.Done("", "")
 }
 
 // mayFollowOwn is for an agent that registered by itself. Only its heartbeat tells in which namespace it was installed; in
 // any other it would have nothing to work with.
-func mayFollowOwn(cluster *fleet.Cluster) outcome.Outcome {
+func mayFollowOwn(cluster *fleet.Cluster) result.Result {
 	namespace := cluster.Status.Agent.Namespace
 	if namespace == "" {
 		return waiting()
 	}
 	if problems := validation.IsDNS1123Label(namespace); len(problems) > 0 {
-		return outcome.Stalled(fleet.ReasonSettingsInvalid, fmt.Sprintf(
+		return result.Stalled(fleet.ReasonSettingsInvalid, fmt.Sprintf(
 			"the agent says that it is in namespace %q, which cannot be: %s", namespace, strings.Join(problems, "; ")))
 	}
-	return outcome.Done("", "")
+	return result.Done("", "")
 }
 
 // installedIn is the namespace in which the agent has what it needs to work. An import says so; of agents that other
@@ -148,20 +148,20 @@ func (s *Step) installedIn(cluster *fleet.Cluster) string {
 }
 
 // wanted is the Bundle as it should be, or why that cannot be said.
-func (s *Step) wanted(cluster *fleet.Cluster) (*fleet.Bundle, outcome.Outcome) {
+func (s *Step) wanted(cluster *fleet.Cluster) (*fleet.Bundle, result.Result) {
 	in := s.ingredients(cluster)
 	text, err := s.rendered.render(in)
 	switch {
 	case errors.Is(err, agentspec.ErrBadCA):
-		return nil, outcome.Stalled(fleet.ReasonAPIServerCAInvalid, err.Error())
+		return nil, result.Stalled(fleet.ReasonAPIServerCAInvalid, err.Error())
 	case err != nil:
-		return nil, outcome.Stalled(fleet.ReasonSettingsInvalid, fmt.Sprintf("the agent's Bundle cannot be made with these settings: %s", err))
+		return nil, result.Stalled(fleet.ReasonSettingsInvalid, fmt.Sprintf("the agent's Bundle cannot be made with these settings: %s", err))
 	}
 	bundle := newBundle(cluster, in.Agent.Namespace, text)
 	if !s.DisableBundles {
 		bundle.Finalizers = []string{fleet.BundleFinalizer}
 	}
-	return bundle, outcome.Done("", "")
+	return bundle, result.Done("", "")
 }
 
 // ingredients are for the namespace the agent is in. Where the hub has no kubeconfig, nobody can make a PriorityClass, and

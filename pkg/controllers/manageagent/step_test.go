@@ -22,7 +22,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
 var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
@@ -44,7 +44,7 @@ func assertGolden(t *testing.T, name string, bundle *fleet.Bundle) {
 	assert.Equal(t, string(want), string(data))
 }
 
-func (o *office) run(t *testing.T, c *fleet.Cluster) outcome.Outcome {
+func (o *office) run(t *testing.T, c *fleet.Cluster) result.Result {
 	t.Helper()
 	return o.Reconcile(t.Context(), c)
 }
@@ -334,7 +334,7 @@ func TestABundleOfSomebodyElseIsRefused(t *testing.T) {
 		out := o.run(t, c)
 		assert.Equal(t, fleet.ReasonNameConflict, out.Reason)
 		assert.Contains(t, out.Message, "Bundle ns/fleet-agent-c")
-		assert.Equal(t, outcome.Recheck, out.After)
+		assert.Equal(t, result.Recheck, out.After)
 		o.cache.seen = nil // as for a cache that is late
 	}
 	assert.Equal(t, []string{"create"}, o.wrote())

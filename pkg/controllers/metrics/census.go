@@ -5,15 +5,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
 // Census counts Clusters and their registrations anew at each scrape. What it counts is in the hub's caches, so that it is
 // right from the first figure on and after every restart, which numbers that events move up and down are not.
 type Census struct {
-	// Filled says whether the caches are full. Until then there are no figures, as of a hub that stands by: none would be a lie.
-	Filled func() bool
-	// Clusters and Registrations are those that this hub works on: of hubs that share the work each counts its own.
+	// Clusters and Registrations list the objects that the hub works on, from caches that are filled. A standby exports no
+	// fleet metrics: zeros would be wrong.
 	Clusters      func() ([]*fleet.Cluster, error)
 	Registrations func() ([]*fleet.ClusterRegistration, error)
 }
@@ -46,10 +45,8 @@ func (c Census) Describe(descriptions chan<- *prometheus.Desc) {
 
 // Collect counts. What there is none of is counted too: an alert must tell none from no hub.
 func (c Census) Collect(into chan<- prometheus.Metric) {
-	if c.Filled() {
-		c.collectClusters(into)
-		c.collectRegistrations(into)
-	}
+	c.collectClusters(into)
+	c.collectRegistrations(into)
 }
 
 func (c Census) collectClusters(into chan<- prometheus.Metric) {
@@ -95,7 +92,7 @@ func stateOf(request *fleet.ClusterRegistration) string {
 	switch {
 	case request.Status.Granted:
 		return stateGranted
-	case outcome.Get(request.Status.Conditions, fleet.ConditionGranted).Status == corev1.ConditionFalse:
+	case result.Get(request.Status.Conditions, fleet.ConditionGranted).Status == corev1.ConditionFalse:
 		return stateRefused
 	}
 	return stateWaiting

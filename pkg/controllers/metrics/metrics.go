@@ -61,16 +61,3 @@ func New(registerer prometheus.Registerer) *Hub {
 	}
 	return h
 }
-
-// ShardsHeld is the number of shards of the work that this process does, for hubs that share it. One that stands by has none, and
-// of a shard that nobody has, nothing is done until somebody has it. A nil registerer leaves it unregistered.
-func ShardsHeld(registerer prometheus.Registerer) prometheus.Gauge {
-	held := prometheus.NewGauge(prometheus.GaugeOpts{
-		Namespace: namespace, Name: "shards_held",
-		Help: "Shards of the work that this hub does; all hubs that share the work have 16 together.",
-	})
-	if registerer != nil {
-		registerer.MustRegister(held)
-	}
-	return held
-}

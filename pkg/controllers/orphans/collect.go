@@ -31,14 +31,9 @@ func (c *Collector) walkOver(ctx context.Context, k kind) (left int) {
 		if ctx.Err() != nil {
 			return left
 		}
-		leave, mine := c.Shards.Enter(shardOf(walk))
-		if !mine {
-			return left
-		}
 		if !c.settle(ctx, k, m) {
 			left++
 		}
-		leave()
 	}
 	c.Metrics.OrphansLeft.WithLabelValues(k.name).Set(float64(left))
 	return left

@@ -17,7 +17,6 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/registration"
-	"github.com/muster-fleet/muster/pkg/shard"
 )
 
 const (
@@ -32,7 +31,7 @@ const (
 	// batch is how many objects are looked at in one go, and breath the pause after it.
 	batch  = 500
 	breath = 20 * time.Millisecond
-	// jitter keeps the walks of several hubs from falling together.
+	// jitter spreads the walks, so that they do not meet other periodic work for ever.
 	jitter = 0.2
 )
 
@@ -55,11 +54,6 @@ func Register(ctx context.Context, c *app.Context) *Collector {
 	context.AfterFunc(ctx, o.tasks.ShutDown)
 	// The error is of an informer that was stopped already; then there is nothing to see.
 	_, _ = c.Fleet.Cluster().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: o.clusterGone})
-	c.Shards.OnTake(func(taken shard.Set) {
-		if taken.Has(shardOf(walk)) {
-			o.tasks.AddAfter(walk, firstWalk)
-		}
-	})
 	return o
 }
 
@@ -97,25 +91,11 @@ func (c *Collector) run(ctx context.Context) {
 	}
 }
 
-// shardOf has each task done once where several hubs share the work.
-func shardOf(task types.NamespacedName) shard.Shard {
-	if task == walk {
-		return shard.Single("orphans")
-	}
-	return shard.Of(task.Namespace, task.Name)
-}
-
 func (c *Collector) do(ctx context.Context, task types.NamespacedName) {
-	leave, mine := c.Shards.Enter(shardOf(task))
-	if !mine {
-		return // whoever takes it begins anew
-	}
 	if task != walk {
-		defer leave()
 		c.afterCluster(ctx, task)
 		return
 	}
-	leave() // it takes long; each of its steps enters anew
 	next := walkEvery
 	if left := c.walk(ctx); left > 0 {
 		logrus.Warnf("%d orphans could not be removed; they are tried again", left)

@@ -14,10 +14,9 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/guard"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
 	"github.com/muster-fleet/muster/pkg/policy"
 	"github.com/muster-fleet/muster/pkg/registration"
-	"github.com/muster-fleet/muster/pkg/shard"
 )
 
 // Reasons of the events on the ConfigMap.
@@ -77,9 +76,6 @@ type Watcher struct {
 
 const name = "hub-settings"
 
-// taskShard is that of what follows from the configuration once, and not in each of the hubs that share the work.
-var taskShard = shard.Single(name)
-
 // Next is called with the ConfigMap after each look at it, when what it says is in force.
 type Next func(configMap *corev1.ConfigMap) error
 
@@ -91,22 +87,12 @@ func (w *Watcher) Register(ctx context.Context, next Next) {
 			return configMap, nil
 		}
 		w.take(configMap)
-		leave, mine := w.Shards.Enter(taskShard)
-		if !mine {
-			return configMap, nil
-		}
-		defer leave()
 		if next == nil {
 			return configMap, nil
 		}
 		return configMap, next(configMap)
 	}
 	w.Core.ConfigMap().OnChange(ctx, name, guard.Handler(w.Passes, name, handle))
-	w.Shards.OnTake(func(taken shard.Set) {
-		if taken.Has(taskShard) {
-			w.Core.ConfigMap().EnqueueAfter(w.SystemNamespace, registration.HubConfigMap, 0)
-		}
-	})
 }
 
 // take puts the ConfigMap into force. When it is wrong, as when it is deleted, the configuration before it stays: a mistake
@@ -136,7 +122,5 @@ func (w *Watcher) take(configMap *corev1.ConfigMap) {
 
 func (w *Watcher) refuse(configMap *corev1.ConfigMap, reason, message string) {
 	logrus.Warnf("ConfigMap %s/%s: %s", configMap.Namespace, configMap.Name, message)
-	if w.Shards.Holds(taskShard) {
-		w.Events.Event(configMap, corev1.EventTypeWarning, reason, message)
-	}
+	w.Events.Event(configMap, corev1.EventTypeWarning, reason, message)
 }

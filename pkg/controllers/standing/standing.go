@@ -6,8 +6,8 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
-	"github.com/muster-fleet/muster/pkg/controllers/index"
-	"github.com/muster-fleet/muster/pkg/controllers/outcome"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
 // Requests finds requests by an index.
@@ -34,7 +34,7 @@ func Of(requests Requests, cluster *fleet.Cluster) (s Standing, err error) {
 	}
 	for _, request := range all {
 		switch {
-		case outcome.Get(request.Status.Conditions, fleet.ConditionGranted).Reason == fleet.ReasonCredentialRevoked:
+		case result.Get(request.Status.Conditions, fleet.ConditionGranted).Reason == fleet.ReasonCredentialRevoked:
 			s.Revoked = newer(s.Revoked, request)
 		case request.Status.Granted:
 			return Standing{Granted: true}, nil

@@ -1,0 +1,147 @@
+package enqueue
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rancher/wrangler/v3/pkg/apply"
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+)
+
+// source is an informer whose events a test makes.
+type source struct {
+	cache.SharedIndexInformer
+	handlers []cache.ResourceEventHandler
+}
+
+func (s *source) Informer() cache.SharedIndexInformer { return s }
+
+func (s *source) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	s.handlers = append(s.handlers, h)
+	return nil, nil
+}
+
+// queue notes what is enqueued.
+type queue struct{ added []string }
+
+func (q *queue) EnqueueAfter(namespace, name string, delay time.Duration) {
+	q.added = append(q.added, fmt.Sprintf("%s/%s in %s", namespace, name, delay))
+}
+
+func secret(version, dependents string) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: "s", ResourceVersion: version, Annotations: map[string]string{"for": dependents},
+	}}
+}
+
+func dependents(s *corev1.Secret) (keys []types.NamespacedName) {
+	for name := range strings.FieldsSeq(s.Annotations["for"]) {
+		keys = append(keys, types.NamespacedName{Namespace: s.Namespace, Name: name})
+	}
+	return keys
+}
+
+func TestEventsBringBackWhatDependsOnTheObject(t *testing.T) {
+	add := func(object any) func(cache.ResourceEventHandler) {
+		return func(h cache.ResourceEventHandler) { h.OnAdd(object, false) }
+	}
+	update := func(before, after any) func(cache.ResourceEventHandler) {
+		return func(h cache.ResourceEventHandler) { h.OnUpdate(before, after) }
+	}
+	gone := func(object any) func(cache.ResourceEventHandler) {
+		return func(h cache.ResourceEventHandler) { h.OnDelete(object) }
+	}
+	for _, row := range []struct {
+		name  string
+		event func(cache.ResourceEventHandler)
+		any   []string // what OnAnyChange enqueues
+		later []string // what OnDamage enqueues
+	}{
+		{"it appears", add(secret("1", "a b")), []string{"a", "b"}, nil},
+		{"it changes", update(secret("1", "a"), secret("2", "a")), []string{"a"}, []string{"a"}},
+		{"it is only listed again", update(secret("1", "a"), secret("1", "a")), nil, nil},
+		{"something else depends on it now", update(secret("1", "a"), secret("2", "b")), []string{"a", "b"}, []string{"a", "b"}},
+		{"nothing depends on it any more", update(secret("1", "a"), secret("2", "")), []string{"a"}, []string{"a"}},
+		{"it goes", gone(secret("1", "a")), []string{"a"}, []string{"a"}},
+		{
+			"it went while nobody looked",
+			gone(cache.DeletedFinalStateUnknown{Key: "ns/s", Obj: secret("1", "a")}),
+			[]string{"a"},
+			[]string{"a"},
+		},
+		{"it went, and nobody knows what it was", gone(cache.DeletedFinalStateUnknown{Key: "ns/s"}), nil, nil},
+		{"it is of another kind", add(&corev1.ConfigMap{}), nil, nil},
+		{"the same object is named twice", add(secret("1", "a a")), []string{"a"}, nil},
+		{"nothing depends on it", add(secret("1", "")), nil, nil},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			for delay, watch := range map[time.Duration]func(Source, Enqueuer, Resolve[*corev1.Secret]){
+				0: OnAnyChange[*corev1.Secret], RepairDelay: OnDamage[*corev1.Secret],
+			} {
+				watched, target := &source{}, &queue{}
+				watch(watched, target, dependents)
+				for _, h := range watched.handlers {
+					row.event(h)
+				}
+				names := row.any
+				if delay > 0 {
+					names = row.later
+				}
+				var want []string
+				for _, name := range names {
+					want = append(want, fmt.Sprintf("ns/%s in %s", name, delay))
+				}
+				assert.Equal(t, want, target.added)
+			}
+		})
+	}
+}
+
+func TestATransitionIsToldWithBothVersions(t *testing.T) {
+	watched, target := &source{}, &queue{}
+	var seen []string
+	OnTransition(watched, target, func(before, after *corev1.Secret) []types.NamespacedName {
+		version := func(s *corev1.Secret) string {
+			if s == nil {
+				return "none"
+			}
+			return s.ResourceVersion
+		}
+		seen = append(seen, version(before)+" to "+version(after))
+		if after == nil {
+			return nil
+		}
+		return dependents(after)
+	})
+	for _, h := range watched.handlers {
+		h.OnAdd(secret("1", "a"), false)
+		h.OnUpdate(secret("1", "a"), secret("2", "b"))
+		h.OnUpdate(secret("2", "b"), secret("2", "b"))
+		h.OnDelete(secret("2", "b"))
+		h.OnDelete(cache.DeletedFinalStateUnknown{Key: "ns/s", Obj: secret("3", "")})
+		h.OnDelete(cache.DeletedFinalStateUnknown{Key: "ns/s"})
+		h.OnAdd(&corev1.ConfigMap{}, false)
+	}
+	assert.Equal(t, []string{"none to 1", "1 to 2", "2 to none", "3 to none"}, seen)
+	assert.Equal(t, []string{"ns/a in 0s", "ns/b in 0s"}, target.added)
+}
+
+func TestObjectOfASetIsMadeForItsOwner(t *testing.T) {
+	kind := schema.GroupVersionKind{Group: "fleet.cattle.io", Version: "v1alpha1", Kind: "ClusterRegistration"}
+	made := func(gvk string) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Annotations: map[string]string{
+			apply.LabelGVK: gvk, apply.LabelNamespace: "ns", apply.LabelName: "owner",
+		}}}
+	}
+	resolve := MadeFor(kind)
+	assert.Equal(t, []types.NamespacedName{{Namespace: "ns", Name: "owner"}}, resolve(made("fleet.cattle.io/v1alpha1, Kind=ClusterRegistration")))
+	assert.Empty(t, resolve(made("fleet.cattle.io/v1alpha1, Kind=Cluster")))
+	assert.Empty(t, resolve(&corev1.Secret{}))
+}

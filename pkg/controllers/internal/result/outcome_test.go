@@ -1,0 +1,228 @@
+package result
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/record"
+)
+
+var (
+	noon     = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	later    = noon.Add(time.Hour)
+	errCause = errors.New("cause")
+)
+
+const (
+	stampNoon  = "2026-01-02T12:00:00Z"
+	stampLater = "2026-01-02T13:00:00Z"
+)
+
+func TestEachOutcomeHasItsStatus(t *testing.T) {
+	for _, row := range []struct {
+		name             string
+		out              Result
+		status           corev1.ConditionStatus
+		done, wait, skip bool
+		err              error
+	}{
+		{name: "done", out: Done("R", "m"), status: corev1.ConditionTrue, done: true},
+		{name: "wait", out: Wait("R", "m"), status: corev1.ConditionUnknown, wait: true},
+		{name: "stalled", out: Stalled("R", "m"), status: corev1.ConditionFalse},
+		{name: "retry", out: Retry("R", errCause), status: corev1.ConditionFalse, err: errCause},
+		{name: "skip", out: Skip(), status: corev1.ConditionFalse, skip: true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			assert.Equal(t, row.status, row.out.Status())
+			assert.Equal(t, row.done, row.out.IsDone())
+			assert.Equal(t, row.wait, row.out.IsWait())
+			assert.Equal(t, row.skip, row.out.IsSkip())
+			assert.Equal(t, row.err, row.out.Err)
+			assert.Zero(t, row.out.After)
+			assert.Equal(t, time.Minute, row.out.In(time.Minute).After)
+			assert.Zero(t, row.out.After, "In changes a copy")
+		})
+	}
+}
+
+func TestEarliestIsTheSoonerDelayThatIsOne(t *testing.T) {
+	for _, row := range []struct{ a, b, want time.Duration }{
+		{0, 0, 0}, {1, 0, 1}, {0, 1, 1}, {1, 2, 1}, {2, 1, 1}, {2, 2, 2}, {-1, 1, 1}, {1, -1, 1},
+	} {
+		assert.Equal(t, row.want, Earliest(row.a, row.b), "%v and %v", row.a, row.b)
+	}
+}
+
+func TestConditionThatIsAbsentHasNoStatus(t *testing.T) {
+	assert.Equal(t, genericcondition.GenericCondition{Type: "Ready"}, Get(nil, "Ready"))
+}
+
+func TestSetWritesACondition(t *testing.T) {
+	waiting := genericcondition.GenericCondition{
+		Type: "Ready", Status: corev1.ConditionUnknown, Reason: "W", Message: "m", LastUpdateTime: stampNoon, LastTransitionTime: stampNoon,
+	}
+	change := func(edit func(*genericcondition.GenericCondition)) genericcondition.GenericCondition {
+		c := waiting
+		c.LastUpdateTime = stampLater
+		edit(&c)
+		return c
+	}
+	for _, row := range []struct {
+		name       string
+		before     Conditions
+		out        Result
+		want       Conditions
+		transition *Transition
+	}{
+		{
+			name: "the first one", out: Done("R", "m"),
+			want: Conditions{{
+				Type: "Ready", Status: corev1.ConditionTrue, Reason: "R", Message: "m", LastUpdateTime: stampLater, LastTransitionTime: stampLater,
+			}},
+			transition: &Transition{Type: "Ready", After: corev1.ConditionTrue, Reason: "R", Message: "m"},
+		},
+		{name: "the same again keeps its times", before: Conditions{waiting}, out: Wait("W", "m"), want: Conditions{waiting}},
+		{
+			name: "another message is no transition", before: Conditions{waiting}, out: Wait("W", "n"),
+			want: Conditions{change(func(c *genericcondition.GenericCondition) { c.Message = "n" })},
+		},
+		{
+			name: "another reason is one, and keeps the time of the status", before: Conditions{waiting}, out: Wait("V", "m"),
+			want: Conditions{change(func(c *genericcondition.GenericCondition) { c.Reason = "V" })},
+			transition: &Transition{
+				Type: "Ready", Before: corev1.ConditionUnknown, After: corev1.ConditionUnknown, Reason: "V", Message: "m",
+			},
+		},
+		{
+			name: "another status", before: Conditions{waiting}, out: Stalled("W", "m"),
+			want: Conditions{change(func(c *genericcondition.GenericCondition) {
+				c.Status, c.LastTransitionTime = corev1.ConditionFalse, stampLater
+			})},
+			transition: &Transition{Type: "Ready", Before: corev1.ConditionUnknown, After: corev1.ConditionFalse, Reason: "W", Message: "m"},
+		},
+		{name: "nothing to say leaves it alone", before: Conditions{waiting}, out: Skip(), want: Conditions{waiting}},
+		{name: "nothing to say makes none", out: Skip()},
+		{
+			name: "an error is the message", out: Retry("Error", errCause),
+			want: Conditions{{
+				Type: "Ready", Status: corev1.ConditionFalse, Reason: "Error", Message: "cause",
+				LastUpdateTime: stampLater, LastTransitionTime: stampLater,
+			}},
+			transition: &Transition{Type: "Ready", After: corev1.ConditionFalse, Reason: "Error", Message: "cause"},
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			conditions := row.before
+			transition := Set(&conditions, "Ready", row.out, later)
+			assert.Equal(t, row.want, conditions)
+			assert.Equal(t, row.transition, transition)
+		})
+	}
+}
+
+func TestSetLeavesTheOthersAndTheSliceOfTheCacheAlone(t *testing.T) {
+	cached := make(Conditions, 0, 8)
+	cached = append(cached, genericcondition.GenericCondition{Type: "Other"}, genericcondition.GenericCondition{Type: "Ready", Reason: "old"})
+	mine := cached
+	Set(&mine, "Ready", Done("new", ""), noon)
+	Set(&mine, "Third", Done("third", ""), noon)
+	assert.Equal(t, []string{"", "old"}, reasons(cached))
+	assert.Equal(t, []string{"", "new", "third"}, reasons(mine))
+	assert.Equal(t, []string{"", "old", ""}, reasons(cached[:3]), "not even behind its end")
+}
+
+func reasons(conditions Conditions) (all []string) {
+	for _, c := range conditions {
+		all = append(all, c.Reason)
+	}
+	return all
+}
+
+func TestTimesAreInUTC(t *testing.T) {
+	var conditions Conditions
+	Set(&conditions, "Ready", Done("R", ""), noon.In(time.FixedZone("east", 3600)))
+	assert.Equal(t, stampNoon, conditions[0].LastUpdateTime)
+}
+
+func TestEventsAreOfWhatBrokeAndWhatWasMended(t *testing.T) {
+	const yes, no, unknown = corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown
+	for _, row := range []struct {
+		name       string
+		transition *Transition
+		want       string
+	}{
+		{"no transition", nil, ""},
+		{"it broke", &Transition{Type: "Ready", Before: yes, After: no, Reason: "R", Message: "m"}, "Warning R m"},
+		{"it broke before it ever worked", &Transition{Type: "Ready", After: no, Reason: "R", Message: "m"}, "Warning R m"},
+		{"it is broken for another reason", &Transition{Type: "Ready", Before: no, After: no, Reason: "S", Message: "m"}, "Warning S m"},
+		{"it was mended", &Transition{Type: "Ready", Before: no, After: yes, Reason: "R", Message: "m"}, "Normal R Ready again"},
+		{"it simply worked", &Transition{Type: "Ready", After: yes, Reason: "R"}, ""},
+		{"it works after a wait", &Transition{Type: "Ready", Before: unknown, After: yes, Reason: "R"}, ""},
+		{"it waits", &Transition{Type: "Ready", After: unknown, Reason: "R"}, ""},
+		{"it waits again", &Transition{Type: "Ready", Before: no, After: unknown, Reason: "R"}, ""},
+		{"it waits for a person", &Transition{Type: "Ready", After: unknown, Reason: "R", Message: "m", Tell: true}, "Warning R m"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			recorder := record.NewFakeRecorder(2)
+			row.transition.Record(recorder, &corev1.ConfigMap{})
+			close(recorder.Events)
+			assert.Equal(t, row.want, <-recorder.Events)
+			assert.Empty(t, <-recorder.Events)
+		})
+	}
+}
+
+func TestOneTroubleIsOneEventHoweverManyPassesMeetIt(t *testing.T) {
+	recorder := record.NewFakeRecorder(10)
+	var conditions Conditions
+	for _, out := range []Result{
+		Wait("W", ""), Stalled("S", "m"), Stalled("S", "m"), Stalled("S", "changed"), Retry("E", errCause), Retry("E", errCause), Done("R", ""), Done("R", ""),
+	} {
+		Set(&conditions, "Ready", out, noon).Record(recorder, &corev1.ConfigMap{})
+	}
+	close(recorder.Events)
+	var events []string
+	for event := range recorder.Events {
+		events = append(events, event)
+	}
+	require.Equal(t, []string{"Warning S m", "Warning E cause", "Normal R Ready again"}, events)
+}
+
+func TestWaitForAPersonIsToldOnce(t *testing.T) {
+	recorder := record.NewFakeRecorder(10)
+	var conditions Conditions
+	for range 3 {
+		Set(&conditions, "Ready", Wait("W", "where is it?").Told(), noon).Record(recorder, &corev1.ConfigMap{})
+	}
+	assert.Equal(t, "Warning W where is it?", <-recorder.Events)
+	assert.Empty(t, recorder.Events)
+	assert.False(t, Wait("W", "").Tell)
+}
+
+func TestAConflictIsTriedAgainAndToldNobody(t *testing.T) {
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "clusters"}, "c", errors.New("changed"))
+	out := Retry("Error", fmt.Errorf("patching: %w", conflict))
+	assert.ErrorIs(t, out.Err, conflict)
+	assert.True(t, out.IsSkip())
+	assert.False(t, out.IsDone())
+}
+
+func TestAQuietTransitionIsNoEvent(t *testing.T) {
+	recorder := record.NewFakeRecorder(10)
+	var conditions Conditions
+	Set(&conditions, "C", Stalled("R", "m").Quietly(), noon).Record(recorder, nil)
+	assert.Empty(t, recorder.Events)
+	assert.Equal(t, corev1.ConditionFalse, Get(conditions, "C").Status, "the condition is set all the same")
+	Set(&conditions, "C", Done("Other", "").Quietly(), later).Record(recorder, nil)
+	assert.Empty(t, recorder.Events)
+	Set(&conditions, "C", Stalled("R", "m"), later).Record(recorder, nil)
+	assert.Len(t, recorder.Events, 1)
+}

@@ -1,0 +1,289 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	lassocache "github.com/rancher/lasso/pkg/cache"
+	"github.com/rancher/lasso/pkg/client"
+	"github.com/rancher/lasso/pkg/controller"
+	"github.com/rancher/wrangler/v3/pkg/ratelimit"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/version"
+)
+
+// hubConfig is the configuration for all clients of the hub.
+func hubConfig(given *rest.Config) *rest.Config {
+	cfg := rest.CopyConfig(given)
+	cfg.RateLimiter = ratelimit.None
+	cfg.UserAgent = "fleetcontroller/" + version.Version
+	if cfg.Timeout == 0 {
+		cfg.Timeout = defaultTimeout
+	}
+	if cfg.AcceptContentTypes == "" {
+		// Most of what a registration makes is of Kubernetes' own kinds, of which an API server has the binary form ready, and
+		// which are read from it several times as fast. Custom resources have none: they come as JSON.
+		cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	}
+	return cfg
+}
+
+// builtIn is the configuration for a client of Kubernetes' own kinds only.
+func builtIn(cfg *rest.Config) *rest.Config {
+	cfg = rest.CopyConfig(cfg)
+	if cfg.ContentType == "" {
+		cfg.ContentType = runtime.ContentTypeProtobuf
+	}
+	return cfg
+}
+
+// managedOnly are the kinds of which a hub may have very many that are none of ours, so that only those with our label are
+// kept in memory.
+var managedOnly = []schema.GroupVersionKind{
+	corev1.SchemeGroupVersion.WithKind("Namespace"),
+	corev1.SchemeGroupVersion.WithKind("Secret"),
+	corev1.SchemeGroupVersion.WithKind("ServiceAccount"),
+	rbacv1.SchemeGroupVersion.WithKind("Role"),
+	rbacv1.SchemeGroupVersion.WithKind("RoleBinding"),
+	rbacv1.SchemeGroupVersion.WithKind("ClusterRole"),
+	rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"),
+}
+
+const (
+	bundleKind           = "Bundle"
+	bundleDeploymentKind = "BundleDeployment"
+)
+
+// fleetKinds are the kinds of fleet.cattle.io that the hub keeps in memory whole.
+var fleetKinds = []schema.GroupVersionKind{
+	fleet.SchemeGroupVersion.WithKind("Cluster"),
+	fleet.SchemeGroupVersion.WithKind("ClusterGroup"),
+	fleet.SchemeGroupVersion.WithKind("ClusterRegistration"),
+	fleet.SchemeGroupVersion.WithKind("ClusterRegistrationToken"),
+	fleet.SchemeGroupVersion.WithKind(bundleKind),
+	fleet.SchemeGroupVersion.WithKind(bundleDeploymentKind),
+}
+
+var configMapKind = corev1.SchemeGroupVersion.WithKind("ConfigMap")
+
+// cacheOptions bound what the hub keeps in memory.
+func cacheOptions(systemNamespace string) *lassocache.SharedCacheFactoryOptions {
+	tweaks := map[schema.GroupVersionKind]lassocache.TweakListOptionsFunc{
+		configMapKind: func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector("metadata.name", registration.HubConfigMap).String()
+		},
+	}
+	for _, kind := range managedOnly {
+		tweaks[kind] = func(o *metav1.ListOptions) { o.LabelSelector = fleet.ManagedLabel + "=" + fleet.ManagedValue }
+	}
+	return &lassocache.SharedCacheFactoryOptions{
+		KindTweakList: tweaks,
+		KindNamespace: map[schema.GroupVersionKind]string{configMapKind: systemNamespace},
+	}
+}
+
+const (
+	retryFirst = 5 * time.Millisecond
+	retryMax   = 30 * time.Second
+)
+
+// rateLimiters give each kind a limiter of its own: a shared one counts the failures of one kind against another's object
+// of the same name.
+func rateLimiters(kinds ...schema.GroupVersionKind) map[schema.GroupVersionKind]workqueue.RateLimiter { //nolint:staticcheck // lasso's options take this type
+	limiters := map[schema.GroupVersionKind]workqueue.RateLimiter{} //nolint:staticcheck // as above
+	for _, kind := range kinds {
+		limiters[kind] = workqueue.NewItemExponentialFailureRateLimiter(retryFirst, retryMax) //nolint:staticcheck // as above
+	}
+	return limiters
+}
+
+// newFactory makes the factory of all the hub's caches and queues.
+func newFactory(cfg *rest.Config, systemNamespace string) (controller.SharedControllerFactory, error) {
+	clients, err := client.NewSharedClientFactory(cfg, nil)
+	if err != nil {
+		return nil, err
+	}
+	kinds := slices.Concat([]schema.GroupVersionKind{configMapKind}, managedOnly, fleetKinds)
+	return controller.NewSharedControllerFactory(
+		lassocache.NewSharedCachedFactory(clients, cacheOptions(systemNamespace)),
+		&controller.SharedControllerFactoryOptions{
+			KindRateLimiter:        rateLimiters(kinds...),
+			SyncOnlyChangedObjects: true,
+		}), nil
+}
+
+// caches are all caches of a hub. They are made without controllers, so that a standby can fill them: lasso's controllers note
+// every event until they are started.
+type caches struct {
+	lifetime          context.Context // the caches stop when it ends
+	own, fleet        controller.SharedControllerFactory
+	ownKinds          []schema.GroupVersionKind // of the factory own
+	fleetKinds        []schema.GroupVersionKind // of the factory fleet
+	secrets, contents cache.SharedIndexInformer // by metadata; contents is nil when Bundles are left to others
+	interner          *interner
+	texts             texts
+
+	mu      sync.Mutex
+	started bool
+	running sync.WaitGroup
+}
+
+func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, error) {
+	own, err := newFactory(cfg, o.SystemNamespace)
+	if err != nil {
+		return nil, err
+	}
+	watching := rest.CopyConfig(cfg)
+	watching.Timeout = 0 // it would end every watch
+	metadataClient, err := metadata.NewForConfig(watching)
+	if err != nil {
+		return nil, err
+	}
+	c := &caches{
+		lifetime: lifetime,
+		own:      own, fleet: own, ownKinds: append([]schema.GroupVersionKind{configMapKind}, managedOnly...),
+		secrets: secretInformer(metadataClient), interner: newInterner(o.Clock),
+	}
+	if o.SharedControllerFactory != nil {
+		c.fleet = o.SharedControllerFactory
+	}
+	for _, kind := range fleetKinds {
+		if kind.Kind != bundleDeploymentKind || !o.DisableBundles {
+			c.fleetKinds = append(c.fleetKinds, kind)
+		}
+	}
+	if o.DisableBundles {
+		c.ownKinds = slices.DeleteFunc(c.ownKinds, func(kind schema.GroupVersionKind) bool { return kind.Kind == "ClusterRole" })
+	} else {
+		c.contents = contentInformer(metadataClient)
+	}
+	return c, nil
+}
+
+// fill starts the caches and returns when they are filled, or ctx has ended.
+func (c *caches) fill(ctx context.Context) error {
+	if err := c.start(); err != nil {
+		return err
+	}
+	synced := []cache.InformerSynced{c.secrets.HasSynced}
+	if c.contents != nil {
+		synced = append(synced, c.contents.HasSynced)
+	}
+	for _, factory := range []controller.SharedControllerFactory{c.own, c.fleet} {
+		factory.SharedCacheFactory().WaitForCacheSync(ctx)
+	}
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+		return ctx.Err()
+	}
+	return nil
+}
+
+func (c *caches) start() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.started {
+		return nil
+	}
+	if err := c.transform(c.own.SharedCacheFactory(), c.ownKinds); err != nil {
+		return err
+	}
+	if err := c.transform(c.fleet.SharedCacheFactory(), c.fleetKinds); err != nil {
+		return err
+	}
+	for _, factory := range []controller.SharedControllerFactory{c.own, c.fleet} {
+		if err := factory.SharedCacheFactory().Start(c.lifetime); err != nil {
+			return err
+		}
+	}
+	c.running.Go(func() { c.secrets.RunWithContext(c.lifetime) })
+	if c.contents != nil {
+		c.running.Go(func() { c.contents.RunWithContext(c.lifetime) })
+	}
+	c.started = true
+	return nil
+}
+
+// transform has the informers of the kinds keep no more than the hub needs.
+func (c *caches) transform(factory lassocache.SharedCacheFactory, kinds []schema.GroupVersionKind) error {
+	for _, kind := range kinds {
+		informer, err := factory.ForKind(kind)
+		if err != nil {
+			return fmt.Errorf("watching kind %s: %w", kind, err)
+		}
+		if kind.Kind != bundleKind {
+			c.interner.transform(informer, nil)
+			continue
+		}
+		c.interner.transform(informer, c.texts.share)
+		// The error is of an informer that was stopped.
+		_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: c.texts.forget})
+	}
+	return nil
+}
+
+// startWorkers starts the work queues of all registered controllers, until ctx ends.
+func (c *caches) startWorkers(ctx context.Context, workers int) error {
+	for _, factory := range []controller.SharedControllerFactory{c.own, c.fleet} {
+		if err := factory.Start(ctx, workers); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wait returns when the metadata caches have stopped.
+func (c *caches) wait() { c.running.Wait() }
+
+// foreignSecrets leaves out the Secrets that never are kubeconfig Secrets, so that a hub with many Helm releases and
+// ServiceAccounts does not keep them in memory.
+const foreignSecrets = "type!=" + string(corev1.SecretTypeServiceAccountToken) + ",type!=helm.sh/release.v1"
+
+// secretInformer watches Secrets for their versions only. A kubeconfig is read when it is needed.
+func secretInformer(client metadata.Interface) cache.SharedIndexInformer {
+	informer := metadatainformer.NewFilteredMetadataInformer(client, corev1.SchemeGroupVersion.WithResource("secrets"),
+		metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) { o.FieldSelector = foreignSecrets }).Informer()
+	_ = informer.SetTransform(keepIdentity) // the error is of an informer that runs already
+	return informer
+}
+
+// contentInformer watches which Contents exist.
+func contentInformer(client metadata.Interface) cache.SharedIndexInformer {
+	informer := metadatainformer.NewFilteredMetadataInformer(client, fleet.SchemeGroupVersion.WithResource("contents"),
+		metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+	_ = informer.SetTransform(keepIdentity) // the error is of an informer that runs already
+	return informer
+}
+
+// keepIdentity is the transform of the metadata caches. Of the labels it keeps the one that marks the hub's own objects.
+func keepIdentity(object any) (any, error) {
+	m, ok := object.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return object, nil
+	}
+	kept := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, DeletionTimestamp: m.DeletionTimestamp,
+	}}
+	if m.Labels[fleet.ManagedLabel] == fleet.ManagedValue {
+		kept.Labels = managedLabels
+	}
+	return kept, nil
+}
+
+// managedLabels is shared by all objects that keepIdentity returns.
+var managedLabels = map[string]string{fleet.ManagedLabel: fleet.ManagedValue}

@@ -1,0 +1,92 @@
+package hub
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+func TestKindsOfWhichThereAreManyAreCachedByOurLabelOnly(t *testing.T) {
+	options := cacheOptions("system")
+	for _, kind := range []schema.GroupVersionKind{
+		corev1.SchemeGroupVersion.WithKind("Namespace"), corev1.SchemeGroupVersion.WithKind("Secret"),
+		corev1.SchemeGroupVersion.WithKind("ServiceAccount"), rbacv1.SchemeGroupVersion.WithKind("Role"),
+		rbacv1.SchemeGroupVersion.WithKind("RoleBinding"), rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"),
+	} {
+		require.Contains(t, options.KindTweakList, kind)
+		var list metav1.ListOptions
+		options.KindTweakList[kind](&list)
+		assert.Equal(t, "fleet.cattle.io/managed=true", list.LabelSelector, kind.Kind)
+	}
+}
+
+func TestOfConfigMapsOnlyTheHubsOwnIsCached(t *testing.T) {
+	options := cacheOptions("system")
+	var list metav1.ListOptions
+	options.KindTweakList[configMapKind](&list)
+	assert.Equal(t, "metadata.name=fleet-controller", list.FieldSelector)
+	assert.Equal(t, map[schema.GroupVersionKind]string{configMapKind: "system"}, options.KindNamespace)
+}
+
+func TestEachKindHasALimiterOfItsOwn(t *testing.T) {
+	cluster, request := fleet.SchemeGroupVersion.WithKind("Cluster"), fleet.SchemeGroupVersion.WithKind("ClusterRegistration")
+	limiters := rateLimiters(cluster, request)
+	require.Len(t, limiters, 2)
+	assert.NotSame(t, limiters[cluster], limiters[request])
+	for range 10 {
+		limiters[cluster].When("ns/name")
+	}
+	assert.Equal(t, retryFirst, limiters[request].When("ns/name"), "a failure of one kind is none of another")
+}
+
+func TestBackoffOfAFailingObjectHasAnEnd(t *testing.T) {
+	cluster := fleet.SchemeGroupVersion.WithKind("Cluster")
+	limiter := rateLimiters(cluster)[cluster]
+	last := time.Duration(0)
+	for range 40 {
+		delay := limiter.When("ns/name")
+		assert.GreaterOrEqual(t, delay, last)
+		last = delay
+	}
+	assert.Equal(t, retryMax, last)
+	limiter.Forget("ns/name")
+	assert.Equal(t, retryFirst, limiter.When("ns/name"))
+}
+
+func TestHubsClientHasNoLimitAndATimeout(t *testing.T) {
+	given := &rest.Config{Host: "https://hub", QPS: 5, Burst: 10}
+	cfg := hubConfig(given)
+	assert.Equal(t, defaultTimeout, cfg.Timeout)
+	assert.Contains(t, cfg.UserAgent, "fleetcontroller/")
+	for range 1000 {
+		require.True(t, cfg.RateLimiter.TryAccept())
+	}
+	assert.Equal(t, &rest.Config{Host: "https://hub", QPS: 5, Burst: 10}, given, "the configuration is somebody else's")
+	assert.Equal(t, time.Second, hubConfig(&rest.Config{Timeout: time.Second}).Timeout)
+	limited := &rest.Config{RateLimiter: flowcontrol.NewTokenBucketRateLimiter(1, 1)}
+	assert.NotSame(t, limited.RateLimiter, hubConfig(limited).RateLimiter)
+}
+
+func TestKeepIdentity(t *testing.T) {
+	kept, err := keepIdentity(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: "c", UID: "u", ResourceVersion: "7", Labels: map[string]string{"a": "b", fleet.ManagedLabel: "true"},
+		Annotations: map[string]string{"a": "b"}, ManagedFields: []metav1.ManagedFieldsEntry{{}},
+	}})
+	require.NoError(t, err)
+	assert.Equal(t, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: "c", UID: "u", ResourceVersion: "7", Labels: map[string]string{fleet.ManagedLabel: "true"},
+	}}, kept)
+	other, err := keepIdentity("no object")
+	require.NoError(t, err)
+	assert.Equal(t, "no object", other)
+}

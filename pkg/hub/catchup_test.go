@@ -1,0 +1,75 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/utils/clock"
+
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+)
+
+// listed is a kind on the API server, which may change from one list to the next.
+type listed struct {
+	metadata.ResourceInterface
+	answers []map[string]string
+	err     error
+	asked   int
+}
+
+func (l *listed) List(context.Context, metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	if l.err != nil {
+		return nil, l.err
+	}
+	answer := l.answers[min(l.asked, len(l.answers)-1)]
+	l.asked++
+	list := &metav1.PartialObjectMetadataList{}
+	for name, version := range answer {
+		list.Items = append(list.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, ResourceVersion: version}})
+	}
+	return list, nil
+}
+
+func TestCatchUpWaitsUntilTheCacheIsAsNew(t *testing.T) {
+	for name, test := range map[string]struct {
+		lists []map[string]string
+		cache []map[string]string // from look to look
+		looks int
+		asked int
+	}{
+		"there is nothing":                  {[]map[string]string{{}}, []map[string]string{{}}, 0, 1},
+		"it is as new":                      {[]map[string]string{{"a": "9"}}, []map[string]string{{"ns/a": "9"}}, 1, 1},
+		"it is newer, in decimal":           {[]map[string]string{{"a": "9"}}, []map[string]string{{"ns/a": "10"}}, 1, 1},
+		"it is behind for two looks":        {[]map[string]string{{"a": "9"}}, []map[string]string{{}, {"ns/a": "8"}, {"ns/a": "9"}}, 3, 1},
+		"what is deleted is not waited for": {[]map[string]string{{"a": "9"}, {}}, []map[string]string{{}}, looks + 1, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			list, looks := &listed{answers: test.lists}, 0
+			kind := awaited{list: list, seen: func(key string) (string, bool) {
+				cache := test.cache[min(looks, len(test.cache)-1)]
+				looks++
+				version, found := cache[key]
+				return version, found
+			}}
+			b := &catchUp{Context: &app.Context{Clock: clock.RealClock{}}, kinds: []awaited{kind}}
+			require.NoError(t, b.await(t.Context()))
+			assert.Equal(t, test.looks, looks)
+			assert.Equal(t, test.asked, list.asked)
+		})
+	}
+}
+
+func TestCatchUpThatCannotBeToldIsAnError(t *testing.T) {
+	b := &catchUp{Context: &app.Context{Clock: clock.RealClock{}}, kinds: []awaited{{list: &listed{err: errors.New("no answer")}}}}
+	require.ErrorContains(t, b.await(t.Context()), "no answer")
+
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	b.kinds = []awaited{{list: &listed{answers: []map[string]string{{"a": "1"}}}, seen: func(string) (string, bool) { return "", false }}}
+	require.ErrorIs(t, b.await(ctx), context.Canceled)
+}

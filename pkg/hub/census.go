@@ -1,0 +1,43 @@
+package hub
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/metrics"
+)
+
+// serveMetrics registers what the controllers count, and the numbers of Clusters and registrations, which are counted from the
+// caches at each scrape. The result unregisters all of it, for a program that goes on serving metrics when the hub has ended.
+func (h *hub) serveMetrics(c *app.Context, series *prometheus.Registry) (unregister func(), err error) {
+	clusters, requests := c.Fleet.Cluster().Cache(), c.Fleet.ClusterRegistration().Cache()
+	series.MustRegister(metrics.Census{
+		Clusters:      ownOf(clusters.List),
+		Registrations: ownOf(requests.List),
+	})
+	if h.options.Metrics == nil {
+		return func() {}, nil
+	}
+	if err := h.options.Metrics.Register(series); err != nil {
+		return nil, fmt.Errorf("registering the metrics of the hub, which two hubs cannot do in one place: %w", err)
+	}
+	return func() { h.options.Metrics.Unregister(series) }, nil
+}
+
+// ownOf lists the objects of a cache, without those that are handed to another controller.
+func ownOf[T metav1.Object](list func(string, labels.Selector) ([]T, error)) func() ([]T, error) {
+	return func() (own []T, err error) {
+		all, err := list(metav1.NamespaceAll, labels.Everything())
+		for _, object := range all {
+			if object.GetLabels()[fleet.ClusterManagementLabel] == "" {
+				own = append(own, object)
+			}
+		}
+		return own, err
+	}
+}

@@ -1,0 +1,279 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rancher/wrangler/v3/pkg/apply"
+	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
+	rbaccontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/rbac/v1"
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/muster-fleet/muster/pkg/admission"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/liveness"
+	"github.com/muster-fleet/muster/pkg/controllers/metrics"
+	"github.com/muster-fleet/muster/pkg/crds"
+	"github.com/muster-fleet/muster/pkg/credential"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/leader"
+)
+
+const (
+	// startWarning is when the log says that the caches are still being filled.
+	startWarning = 10 * time.Second
+	// startTimeout bounds the time until the caches are filled. Without the right to list a kind its cache never fills, and
+	// only the log of client-go says so.
+	startTimeout = 3 * time.Minute
+	// admissionTimeout bounds the wait for the state of the admission policies. A hub that does not know it yet can do
+	// everything except trust the recorded creator of a request.
+	admissionTimeout = 10 * time.Second
+)
+
+// Run runs a hub until ctx ends, and returns when everything it started has stopped. It returns nil when ctx ended, and an error
+// when the hub could not start, or leader.ErrLost when it lost its Lease.
+//
+// Only one hub may work against an API server at a time. Options.Election sees to that: Run waits for the Lease, and while
+// another hub holds it, Run fills its caches and keeps them up to date (a hot standby). Without an election Run works at once.
+func Run(ctx context.Context, options Options) error {
+	o, err := options.complete()
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	h, err := newHub(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		stop()
+		h.caches.wait()
+		utilnet.CloseIdleConnectionsFor(h.transport)
+	}()
+
+	if o.Election == nil {
+		err = h.work(ctx)
+	} else {
+		election := *o.Election
+		election.OnWaiting = func(holder string) {
+			h.standBy(ctx)
+			o.Election.OnWaiting(holder)
+		}
+		err = leader.Run(ctx, election, h.work)
+		h.standingBy.Wait()
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// hub holds what exists before the hub works: its clients' configuration and its caches.
+type hub struct {
+	options   Options
+	config    *rest.Config
+	transport http.RoundTripper
+	audible   *liveness.Audible
+	fence     *fence
+	caches    *caches
+
+	startStandby sync.Once
+	standingBy   sync.WaitGroup
+	wasStandby   bool // written once, before the Lease can be acquired
+}
+
+func newHub(ctx context.Context, o Options) (*hub, error) {
+	h := &hub{options: o, config: hubConfig(o.RESTConfig), audible: liveness.NewAudible(o.Clock), fence: &fence{}}
+	h.config.Wrap(h.audible.Wrap)
+	h.config.Wrap(h.fence.wrap)
+	var err error
+	if h.caches, err = newCaches(ctx, h.config, o); err != nil {
+		return nil, fmt.Errorf("preparing the hub's caches: %w", err)
+	}
+	h.transport, err = rest.TransportFor(h.config)
+	return h, err
+}
+
+// standBy fills the caches while another hub holds the Lease. An error is not final: work fills what is not filled yet.
+func (h *hub) standBy(ctx context.Context) {
+	h.startStandby.Do(func() {
+		h.wasStandby = true
+		h.standingBy.Go(func() {
+			if err := h.caches.fill(ctx); err != nil {
+				logrus.Warnf("Cannot fill the caches while another hub holds the Lease; they are filled on takeover: %v", err)
+				return
+			}
+			if ctx.Err() == nil {
+				h.options.OnStandby()
+			}
+		})
+	})
+}
+
+// work is the hub at work: until ctx ends, or until the hub has lost its Lease.
+func (h *hub) work(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	h.fence.guard(ctx)
+	h.options.OnElected()
+	c, err := h.newContext(ctx)
+	if err != nil {
+		return err
+	}
+	if err := h.prepare(ctx, c); err != nil {
+		return err
+	}
+	if err := h.fillCaches(ctx, c); err != nil {
+		return err
+	}
+	if controllers.IndexesRegistered(c) {
+		return errors.New("Options.SharedControllerFactory has served a hub before; make a new one for each Run")
+	}
+
+	events := record.NewBroadcaster(record.WithContext(ctx))
+	defer events.Shutdown()
+	c.Events = events.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "fleetcontroller"})
+	events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.Kubernetes.CoreV1().Events("")})
+
+	policies, err := admission.New(admission.Options{
+		RESTConfig: h.config, Namespace: c.SystemNamespace, Install: !h.options.LeaveAdmission, Clock: h.options.Clock,
+	})
+	if err != nil {
+		return err
+	}
+	c.Admission = policies
+	series := prometheus.NewRegistry()
+	c.Metrics = metrics.New(series)
+	all, err := controllers.Register(ctx, c, h.audible, h.options.DisableBootstrap)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		stop()
+		c.Passes.Wait() // first: a handler that still runs may start what the others wait for
+		all.Wait()
+		policies.Wait()
+	}()
+	unregister, err := h.serveMetrics(c, series)
+	if err != nil {
+		return err
+	}
+	defer unregister()
+
+	policies.Start(ctx)
+	awaitPolicies(ctx, policies)
+	all.Start(ctx)
+	if err := h.caches.startWorkers(ctx, h.options.Workers); err != nil {
+		return err
+	}
+	if ctx.Err() == nil {
+		logrus.Infof("The hub is at work, with its configuration in namespace %s", c.SystemNamespace)
+		h.options.OnReady()
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// newContext makes the clients that all controllers share.
+func (h *hub) newContext(ctx context.Context) (*app.Context, error) {
+	client, err := kubernetes.NewForConfig(builtIn(h.config))
+	if err != nil {
+		return nil, err
+	}
+	metadataClient, err := metadata.NewForConfig(h.config)
+	if err != nil {
+		return nil, err
+	}
+	sets, err := apply.NewForConfig(h.config)
+	if err != nil {
+		return nil, err
+	}
+	o := h.options
+	return &app.Context{
+		RESTConfig:       h.config,
+		Kubernetes:       client,
+		Metadata:         metadataClient,
+		Fleet:            fleetcontrollers.New(h.caches.fleet),
+		Core:             corecontrollers.New(h.caches.own),
+		RBAC:             rbaccontrollers.New(h.caches.own),
+		Secrets:          h.caches.secrets,
+		Contents:         h.caches.contents,
+		Apply:            sets,
+		Config:           &config.Store{},
+		Issuer:           credential.Issuer{Client: client.CoreV1(), Clock: o.Clock},
+		Clock:            o.Clock,
+		Passes:           app.NewPasses(ctx),
+		SystemNamespace:  o.SystemNamespace,
+		TokenTTLRequired: o.TokenTTLRequired,
+		Agent:            o.Agent,
+		Recheck:          o.Recheck,
+		ImportBackoff:    o.ImportBackoff,
+		DisableBundles:   o.DisableBundles,
+		FarewellGrace:    o.FarewellGrace,
+		ContentGrace:     o.ContentGrace,
+	}, nil
+}
+
+// prepare creates the kinds that the caches watch, and the namespaces and ClusterRoles that registrations need.
+func (h *hub) prepare(ctx context.Context, c *app.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	extensions, err := apiextensions.NewForConfig(h.config)
+	if err != nil {
+		return err
+	}
+	if err := crds.Ensure(ctx, extensions); err != nil {
+		return err
+	}
+	return controllers.EnsureGround(ctx, c)
+}
+
+// fillCaches returns when the caches are filled. A hub that was a standby then waits until they contain what the hub before it
+// wrote.
+func (h *hub) fillCaches(ctx context.Context, c *app.Context) error {
+	warning := time.AfterFunc(startWarning, func() { //nolint:forbidigo // app.Context.Clock has no AfterFunc, and a log line needs none
+		logrus.Warn("Still filling the caches; if this goes on, the hub may lack the right to list one of the kinds it watches")
+	})
+	defer warning.Stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	filled := make(chan error, 1)
+	go func() {
+		err := h.caches.fill(ctx)
+		if err == nil && h.wasStandby {
+			err = newCatchUp(c).await(ctx)
+		}
+		filled <- err
+	}()
+	select {
+	case err := <-filled:
+		return err
+	case <-h.options.Clock.After(startTimeout):
+		return fmt.Errorf("the caches were not filled in %s: is a CustomResourceDefinition missing, or the right to list a kind?", startTimeout)
+	}
+}
+
+// awaitPolicies waits until the hub knows the state of its admission policies, so that requests which exist already are judged
+// with it.
+func awaitPolicies(ctx context.Context, policies *admission.Monitor) {
+	ctx, cancel := context.WithTimeout(ctx, admissionTimeout)
+	defer cancel()
+	policies.Settle(ctx)
+}
