@@ -31,6 +31,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	"github.com/muster-fleet/muster/pkg/crds"
 	"github.com/muster-fleet/muster/pkg/credential"
+	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/leader"
 )
@@ -205,12 +206,17 @@ func (h *hub) newContext(ctx context.Context) (*app.Context, error) {
 	if err != nil {
 		return nil, err
 	}
+	fleetClient, err := fleetclient.NewForConfig(h.config)
+	if err != nil {
+		return nil, err
+	}
 	o := h.options
 	return &app.Context{
 		RESTConfig:       h.config,
 		Kubernetes:       client,
 		Metadata:         metadataClient,
 		Fleet:            fleetcontrollers.New(h.caches.fleet),
+		FleetClient:      fleetClient,
 		Core:             corecontrollers.New(h.caches.own),
 		RBAC:             rbaccontrollers.New(h.caches.own),
 		Secrets:          h.caches.secrets,

@@ -23,6 +23,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	"github.com/muster-fleet/muster/pkg/controllers/uses"
 	"github.com/muster-fleet/muster/pkg/credential"
+	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -38,6 +39,9 @@ type Context struct {
 	Metadata metadata.Interface
 	// Fleet has the controllers of the fleet.cattle.io kinds; their caches hold every object.
 	Fleet fleetcontrollers.Interface
+	// FleetClient writes the fleet.cattle.io kinds: unlike the clients of Fleet, it takes a context, so that a write ends with
+	// its pass.
+	FleetClient fleetclient.FleetV1alpha1Interface
 	// Core and RBAC have the controllers of the Kubernetes kinds; their caches hold only objects with the label
 	// fleet.cattle.io/managed=true, except ConfigMaps, of which they hold the hub's own configuration.
 	Core corecontrollers.Interface

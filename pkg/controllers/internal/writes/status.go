@@ -3,6 +3,7 @@
 package writes
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -16,6 +17,26 @@ import (
 // Patcher is what wrangler's generated clients have for one kind.
 type Patcher[T metav1.Object] interface {
 	Patch(namespace, name string, pt types.PatchType, data []byte, subresources ...string) (T, error)
+}
+
+// TypedPatcher is the Patch method of client-go's typed client for one kind in one namespace.
+type TypedPatcher[T metav1.Object] interface {
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, o metav1.PatchOptions, subresources ...string) (T, error)
+}
+
+// WithContext returns a Patcher whose patches end with ctx. wrangler's clients take no context.
+func WithContext[T metav1.Object](ctx context.Context, client TypedPatcher[T]) Patcher[T] {
+	return patcherWithContext[T]{ctx: ctx, client: client}
+}
+
+type patcherWithContext[T metav1.Object] struct {
+	ctx    context.Context
+	client TypedPatcher[T]
+}
+
+// Patch implements Patcher. The typed client knows its namespace.
+func (p patcherWithContext[T]) Patch(_, name string, pt types.PatchType, data []byte, subresources ...string) (T, error) {
+	return p.client.Patch(p.ctx, name, pt, data, metav1.PatchOptions{}, subresources...)
 }
 
 // Status writes the difference between two versions of an object's status, and nothing when there is none. The patch
