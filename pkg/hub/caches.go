@@ -121,11 +121,20 @@ func newFactory(cfg *rest.Config, systemNamespace string) (controller.SharedCont
 	}
 	kinds := slices.Concat([]schema.GroupVersionKind{configMapKind}, managedOnly, fleetKinds)
 	return controller.NewSharedControllerFactory(
-		lassocache.NewSharedCachedFactory(clients, cacheOptions(systemNamespace)),
+		lassocache.NewSharedCachedFactory(stoppable{clients}, cacheOptions(systemNamespace)),
 		&controller.SharedControllerFactoryOptions{
 			KindRateLimiter:        rateLimiters(kinds...),
 			SyncOnlyChangedObjects: true,
 		}), nil
+}
+
+// stoppable lets the caches end while the API server does not answer: after a failed list lasso asks for the server's health until it
+// is good, and the end of the context alone does not stop that.
+type stoppable struct{ client.SharedClientFactory }
+
+// IsHealthy reports whether the API server is healthy, or ctx has ended.
+func (s stoppable) IsHealthy(ctx context.Context) bool {
+	return ctx.Err() != nil || s.SharedClientFactory.IsHealthy(ctx)
 }
 
 // caches are all caches of a hub. They are made without controllers, so that a standby can fill them: lasso's controllers note

@@ -1,9 +1,11 @@
 package hub
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"github.com/rancher/lasso/pkg/client"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -89,4 +91,15 @@ func TestKeepIdentity(t *testing.T) {
 	other, err := keepIdentity("no object")
 	require.NoError(t, err)
 	assert.Equal(t, "no object", other)
+}
+
+func TestStoppable(t *testing.T) {
+	t.Run("an ended context stops the wait for a healthy API server", func(t *testing.T) {
+		clients, err := client.NewSharedClientFactory(&rest.Config{Host: "https://127.0.0.1:1"}, nil)
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		assert.False(t, stoppable{clients}.IsHealthy(ctx))
+		stop()
+		assert.True(t, stoppable{clients}.IsHealthy(ctx))
+	})
 }

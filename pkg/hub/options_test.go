@@ -41,6 +41,6 @@ func TestWhatIsSaidIsKept(t *testing.T) {
 	require.NoError(t, err)
 	o.OnReady()
 	assert.True(t, ready)
-	o.OnReady, given.OnReady = nil, nil
+	o.OnReady, given.OnReady, o.OnStandby, o.OnElected = nil, nil, nil, nil
 	assert.Equal(t, given, o)
 }

@@ -1,0 +1,128 @@
+package hub_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	muster "github.com/muster-fleet/muster/pkg/hub"
+	"github.com/muster-fleet/muster/pkg/leader"
+)
+
+// replica is a hub that takes part in an election. Its requests are recorded, and can be cut off.
+type replica struct {
+	sent                     testenv.Recorder
+	cut                      atomic.Bool
+	standby, elected, atWork chan struct{}
+	stop                     context.CancelFunc
+	ended                    chan error
+}
+
+func startReplica(t *testing.T, cluster *testenv.Cluster, namespace, identity string) *replica {
+	t.Helper()
+	r := &replica{standby: make(chan struct{}), elected: make(chan struct{}), atWork: make(chan struct{}), ended: make(chan error, 1)}
+	cfg := cluster.RESTConfig()
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return severed{r, next} })
+	options := muster.Options{
+		RESTConfig: cfg, DisableBootstrap: true, SystemNamespace: namespace,
+		Election: &leader.Election{
+			Client: cfg, Namespace: namespace, Name: "lock", Identity: identity,
+			Times: leader.Times{LeaseDuration: 4 * time.Second, RenewDeadline: 3 * time.Second, RetryPeriod: time.Second},
+		},
+		OnStandby: func() { close(r.standby) },
+		OnElected: func() { close(r.elected) },
+		OnReady:   func() { close(r.atWork) },
+	}
+	r.sent.Wrap(&options) // after the election has its client: renewals are not recorded
+	var ctx context.Context
+	ctx, r.stop = context.WithCancel(context.WithoutCancel(t.Context()))
+	go func() { r.ended <- muster.Run(ctx, options) }()
+	t.Cleanup(r.stop)
+	return r
+}
+
+type severed struct {
+	*replica
+	next http.RoundTripper
+}
+
+func (s severed) RoundTrip(req *http.Request) (*http.Response, error) {
+	if s.cut.Load() {
+		return nil, errors.New("the connection is cut")
+	}
+	return s.next.RoundTrip(req)
+}
+
+func (s severed) WrappedRoundTripper() http.RoundTripper { return s.next }
+
+func await(t *testing.T, what string, happens <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-happens:
+	case <-time.After(testenv.Patience):
+		require.Fail(t, "timeout", "%s", what)
+	}
+}
+
+func TestRunWithElection(t *testing.T) {
+	for name, end := range map[string]struct {
+		leader func(*replica)
+		err    error
+	}{
+		"leader stops in order: the standby takes over":                 {func(r *replica) { r.stop() }, nil},
+		"leader is cut off from the API server: the standby takes over": {func(r *replica) { r.cut.Store(true) }, leader.ErrLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := testenv.SharedCluster(t, "embedding")
+			namespace := cluster.Namespace(t)
+			first := startReplica(t, cluster, namespace, "first")
+			await(t, "the first hub is not at work", first.atWork)
+			for i := range 3 {
+				requireAdopted(t, cluster, namespace, fmt.Sprint("before-", i))
+			}
+			first.sent.Settle(t)
+
+			second := startReplica(t, cluster, namespace, "second")
+			await(t, "the standby does not fill its caches", second.standby)
+			for _, request := range second.sent.Settle(t) {
+				assert.False(t, request.IsWrite(), "a standby sent %s", request)
+			}
+			end.leader(first)
+			await(t, "the standby does not become the leader", second.elected)
+			await(t, "the standby is not at work", second.atWork)
+			require.ErrorIs(t, ended(t, first.ended, testenv.Patience), end.err)
+
+			for _, request := range second.sent.Settle(t) {
+				assert.False(t, request.IsWrite(), "nothing has changed, and the new leader sent %s", request)
+				assert.False(t, strings.HasSuffix(request.Path, "/serviceaccounts") || strings.HasSuffix(request.Path, "/roles"),
+					"the caches were filled before, and the new leader sent %s", request)
+			}
+			requireAdopted(t, cluster, namespace, "after")
+			second.stop()
+			require.NoError(t, ended(t, second.ended, testenv.Patience))
+		})
+	}
+}
+
+// requireAdopted creates a Cluster and waits until a hub has given it its namespace.
+func requireAdopted(t *testing.T, cluster *testenv.Cluster, namespace, name string) {
+	t.Helper()
+	clusters := cluster.Fleet.Clusters(namespace)
+	_, err := clusters.Create(t.Context(), &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	testenv.Eventually(t, func() (bool, string) {
+		c, err := clusters.Get(t.Context(), name, metav1.GetOptions{})
+		return err == nil && c.Status.Namespace != "", "no hub works on Cluster " + name
+	})
+}
