@@ -32,8 +32,10 @@ type ControlPlane struct {
 	temporary  bool
 	identities *identities
 	port       int
+	lent       bool // by the Pool of another process, which alone can stop it
 
 	mutex             sync.Mutex // guards what follows
+	checkpoint        *checkpoint
 	etcd              *process.Process
 	apiServer         *process.Process
 	controllerManager *process.Process

@@ -40,6 +40,8 @@ func (c *ControlPlane) StartAPIServer(ctx context.Context) error {
 
 func (c *ControlPlane) mayStartAPIServer() error {
 	switch {
+	case c.lent:
+		return errors.New("it belongs to another process: a test that stops an API server has to start its own control plane")
 	case c.stopped:
 		return errors.New("it was stopped for good: start a new one")
 	case c.apiServer.Alive():

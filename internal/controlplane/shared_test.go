@@ -1,40 +1,102 @@
 package controlplane
 
 import (
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestTestsOfABinaryShareAControlPlaneByName(t *testing.T) {
-	require.Same(t, Shared(t, "plane"), Shared(t, "plane", func(o *Options) { o.Name = "plane" }))
-	require.Contains(t, shared.planes, "plane")
-}
-
-func TestConcurrentFirstUsersGetTheSameAnswer(t *testing.T) {
-	s := &sharedPlanes{planes: map[string]*sharedPlane{}}
-	errs := make([]error, 8)
-	var wg sync.WaitGroup
-	for i := range errs {
-		wg.Go(func() {
-			_, errs[i] = s.get(Options{Name: "broken", Binaries: "/nowhere"})
+func TestShared(t *testing.T) {
+	t.Run("one control plane for each name", func(t *testing.T) {
+		require.Same(t, Shared(t, "plane"), Shared(t, "plane"))
+	})
+	t.Run("clean: reset when no test has it any more", func(t *testing.T) {
+		left := func(t *testing.T) (names []string) {
+			names, err := listConfigMaps(t.Context(), clientFor(t, Clean(t, "clean").RESTConfig()))
+			require.NoError(t, err)
+			return names
+		}
+		t.Run("first", func(t *testing.T) {
+			createConfigMap(t, clientFor(t, Clean(t, "clean").RESTConfig()), "left")
+			t.Run("part", func(t *testing.T) { require.Contains(t, left(t), "left") })
+			require.Contains(t, left(t), "left")
 		})
-	}
-	wg.Wait()
-	require.ErrorContains(t, errs[0], "/nowhere/etcd")
-	for _, err := range errs {
-		require.Same(t, errs[0], err, "started once for all")
-	}
-	require.NoError(t, s.stop(), "what never started is not stopped")
-	require.Empty(t, s.planes)
+		t.Run("second", func(t *testing.T) { require.NotContains(t, left(t), "left") })
+	})
+	t.Run("a failed preparation fails every user and is repeated by the next process", func(t *testing.T) {
+		t.Setenv(EnvPool, "")
+		b := &borrowed{shared: map[string]*sharedPlane{}}
+		t.Cleanup(func() { require.NoError(t, b.stop()) })
+		broken := []Prepare{func(context.Context, *ControlPlane) error { return errors.New("broken") }}
+		errs := make([]error, 8)
+		var wg sync.WaitGroup
+		for i := range errs {
+			wg.Go(func() { _, errs[i] = b.share("broken", broken) })
+		}
+		wg.Wait()
+		require.ErrorContains(t, errs[0], "broken")
+		for _, err := range errs {
+			require.Same(t, errs[0], err, "prepared once for all")
+		}
+	})
 }
 
-func TestStoppingTheSharedOnesStopsThem(t *testing.T) {
-	s := &sharedPlanes{planes: map[string]*sharedPlane{}}
-	plane, err := s.get(Options{Name: "stopped"})
+func TestPool(t *testing.T) {
+	served := &Pool{}
+	socket := filepath.Join(t.TempDir(), "socket")
+	listener, err := net.Listen("unix", socket)
 	require.NoError(t, err)
-	pids := pidsOf(plane)
-	require.NoError(t, s.stop())
+	go served.Serve(t.Context(), listener)
+	t.Cleanup(func() { require.NoError(t, listener.Close()) })
+	t.Setenv(EnvPool, socket)
+	otherProcess := &borrowed{}
+	prepared := 0
+	prepare := []Prepare{func(ctx context.Context, c *ControlPlane) error {
+		prepared++
+		_, err := clientFor(t, c.RESTConfig()).CoreV1().Namespaces().
+			Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "prepared"}}, metav1.CreateOptions{})
+		return err
+	}}
+
+	plane, giveBack, err := otherProcess.borrow("pooled", prepare)
+	require.NoError(t, err)
+	client := clientFor(t, plane.RESTConfig()).CoreV1()
+	_, err = client.ConfigMaps("prepared").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "left"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.ErrorContains(t, plane.StartAPIServer(t.Context()), "belongs to another process")
+	require.NoError(t, plane.Stop(), "does nothing")
+
+	other, giveBackOther, err := otherProcess.borrow("pooled", prepare)
+	require.NoError(t, err)
+	require.NotEqual(t, plane.URL(), other.URL(), "the first one is lent")
+	giveBackOther()
+	giveBack()
+
+	// The end of a connection is seen a moment later.
+	var again *ControlPlane
+	for again == nil || again.URL() != plane.URL() {
+		again, giveBack, err = otherProcess.borrow("pooled", prepare)
+		require.NoError(t, err)
+		defer giveBack()
+	}
+	client = clientFor(t, again.RESTConfig()).CoreV1()
+	_, err = client.ConfigMaps("prepared").Get(t.Context(), "left", metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), "it was reset: %v", err)
+	_, err = client.Namespaces().Get(t.Context(), "prepared", metav1.GetOptions{})
+	require.NoError(t, err)
+	require.LessOrEqual(t, prepared, 3, "once for each control plane")
+
+	pids := pidsOf(served.started[0])
+	require.NoError(t, served.Stop())
 	requireGone(t, pids...)
+	_, _, err = otherProcess.borrow("pooled", prepare)
+	require.ErrorContains(t, err, "are being stopped")
 }

@@ -17,16 +17,19 @@ import (
 	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
-// AwaitAdmission waits until the admission policies have been in force for so long that who creates a request from now on is
-// known for certain. Hubs of tests install them; the first one of a package waits some seconds.
+// AwaitAdmission waits until the admission policies are in force, which takes some seconds after their installation.
 func (c *Cluster) AwaitAdmission(t testing.TB) {
 	t.Helper()
 	monitor, err := admission.New(admission.Options{RESTConfig: c.RESTConfig(), Namespace: SystemNamespace})
 	require.NoError(t, err)
-	ctx, stop := context.WithCancel(context.Background())
+	require.NoError(t, awaitAdmission(t.Context(), monitor))
+}
+
+func awaitAdmission(ctx context.Context, monitor *admission.Monitor) error {
+	ctx, stop := context.WithTimeout(ctx, Patience)
 	defer func() { stop(); monitor.Wait() }()
 	monitor.Start(ctx)
-	Eventually(t, func() (bool, string) {
+	return pace.Until(ctx, func(context.Context) (bool, string) {
 		since, ok := monitor.InForce()
 		return ok && !time.Now().Before(since), fmt.Sprintf("in force since %s; %s", since, monitor.Missing())
 	})

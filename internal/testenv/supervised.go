@@ -60,7 +60,6 @@ func (c *Cluster) SupervisedHub(t testing.TB, change ...func(*muster.Options)) *
 	t.Cleanup(func() {
 		stop()
 		require.NoError(t, <-ended)
-		c.sweepUp(t)
 	})
 	select {
 	case <-s.ready:
@@ -105,15 +104,6 @@ func (s *Supervised) Strike(blow Blow, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.blow, s.countdown, s.struck = blow, n, ""
-}
-
-// Stride is from one write to the next that gets a blow: all do, unless time is short, or the race detector is at work, which
-// makes everything several times slower and finds in a few lives of a hub what it finds in all of them.
-func Stride() int {
-	if testing.Short() || raceDetector {
-		return 7
-	}
-	return 1
 }
 
 // Struck is the write that got the blow, "" while none did.

@@ -1,108 +1,82 @@
 package testenv
 
 import (
-	"context"
-	"slices"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
-	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
+	"github.com/stretchr/testify/require"
 
-	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
-// askedFor are the kinds by which people, agents and hubs ask a hub for something; all of them go.
-var askedFor = []schema.GroupVersionResource{
-	fleet.SchemeGroupVersion.WithResource("bundles"), fleet.SchemeGroupVersion.WithResource("bundledeployments"),
-	fleet.SchemeGroupVersion.WithResource("contents"), fleet.SchemeGroupVersion.WithResource("clustergroups"),
-	fleet.SchemeGroupVersion.WithResource("clusterregistrations"), fleet.SchemeGroupVersion.WithResource("clusterregistrationtokens"),
-	fleet.SchemeGroupVersion.WithResource("clusters"),
+// EnvAll has tests do everything of which they otherwise do a sample, which takes hours; scripts/test-all sets it.
+const EnvAll = "MUSTER_TEST_ALL"
+
+// EnvSeed is the seed of the samples. Set it to repeat a sample; without it each run takes another one.
+const EnvSeed = "MUSTER_TEST_SEED"
+
+// sampleStride is how many writes there are for each one that a sample hits, on average.
+const sampleStride = 8
+
+// Sweep hits hubs at their writes. Each kind of blow has a hub on a cluster of its own, and the same scenario is run again
+// and again with the blow at another write, until the hub needs fewer writes than that. A sample of the writes is hit, or all
+// of them with EnvAll.
+type Sweep struct {
+	// Least is how many writes the scenario needs at least: a sweep that ends earlier has missed some.
+	Least int
+	// Blows are the kinds; nil means all.
+	Blows []Blow
+	// Hub changes the options of the hubs.
+	Hub []func(*muster.Options)
 }
 
-// madeForIt are the kinds that a hub makes in answer; those with its label go. Namespaces are the first: what is in them goes
-// along.
-var madeForIt = []schema.GroupVersionResource{
-	corev1.SchemeGroupVersion.WithResource("namespaces"),
-	corev1.SchemeGroupVersion.WithResource("secrets"), corev1.SchemeGroupVersion.WithResource("serviceaccounts"),
-	rbacv1.SchemeGroupVersion.WithResource("roles"), rbacv1.SchemeGroupVersion.WithResource("rolebindings"),
-	rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"), rbacv1.SchemeGroupVersion.WithResource("clusterroles"),
-}
-
-// sweepUp removes what a test has left on a shared cluster, where no hub is running. Each hub that started there later would
-// look after all of it: registrations to check, imports to try again, members to call that never answer.
-func (c *Cluster) sweepUp(t testing.TB) {
+// Run runs the sweep. Begin prepares a cluster and returns the scenario, which is given a different number n each time and
+// has to call strike where its writes begin to count.
+func (s Sweep) Run(t *testing.T, begin func(t *testing.T, hub *Cluster) (scenario func(n int, strike func()))) {
 	t.Helper()
-	if !c.shared {
-		return
+	if s.Blows == nil {
+		s.Blows = []Blow{Kill, Fail, Drop}
 	}
-	client, err := dynamic.NewForConfig(c.RESTConfig())
-	if err == nil {
-		err = (&sweeper{client: client}).sweep(context.Background())
-	}
-	if err != nil {
-		t.Errorf("sweeping up what the test has left on its hub: %v", err)
+	all := os.Getenv(EnvAll) != ""
+	random := sample(t)
+	for _, blow := range s.Blows {
+		t.Run(strings.ReplaceAll(string(blow), " ", "-"), func(t *testing.T) {
+			first, step := 1, func() int { return 1 }
+			if all {
+				t.Parallel()
+			} else {
+				first, step = 1+random.IntN(sampleStride), func() int { return 1 + random.IntN(2*sampleStride-1) }
+			}
+			hub := BorrowedCluster(t, "hub")
+			hub.Configure(t, hub.Reachable())
+			supervised := hub.SupervisedHub(t, s.Hub...)
+			scenario := begin(t, hub)
+			for n := first; ; n += step() {
+				began := time.Now()
+				scenario(n, func() { supervised.Strike(blow, n) })
+				write := supervised.Struck()
+				if write == "" {
+					require.Greater(t, n, s.Least, "the scenario must need more writes")
+					return
+				}
+				t.Logf("%3d  %-22s %-80s %s; the hub was started %d times", n, blow, write, time.Since(began).Round(time.Millisecond), supervised.Starts())
+			}
+		})
 	}
 }
 
-type sweeper struct {
-	client dynamic.Interface
-	gone   []string // namespaces
-}
-
-// atOnce is how many objects are removed at a time.
-const atOnce = 8
-
-func (s *sweeper) sweep(ctx context.Context) error {
-	for _, kind := range askedFor {
-		if err := s.sweepKind(ctx, kind, ""); err != nil {
-			return err
-		}
+func sample(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if text := os.Getenv(EnvSeed); text != "" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err, EnvSeed)
 	}
-	for _, kind := range madeForIt {
-		if err := s.sweepKind(ctx, kind, fleet.ManagedLabel+"="+fleet.ManagedValue); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *sweeper) sweepKind(ctx context.Context, kind schema.GroupVersionResource, selector string) error {
-	list, err := s.client.Resource(kind).List(ctx, metav1.ListOptions{LabelSelector: selector})
-	if apierrors.IsNotFound(err) { // the hub that installs the kind did not start
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	var group errgroup.Group
-	group.SetLimit(atOnce)
-	for _, object := range list.Items {
-		if kind.Resource == "namespaces" {
-			s.gone = append(s.gone, object.GetName())
-		}
-		if !slices.Contains(s.gone, object.GetNamespace()) {
-			group.Go(func() error { return s.remove(ctx, kind, object) })
-		}
-	}
-	return group.Wait()
-}
-
-// remove takes the finalizers off an object, for nobody is there to do what they stand for, and deletes it.
-func (s *sweeper) remove(ctx context.Context, kind schema.GroupVersionResource, object unstructured.Unstructured) error {
-	client := s.client.Resource(kind).Namespace(object.GetNamespace())
-	err := client.Delete(ctx, object.GetName(), metav1.DeleteOptions{})
-	if err == nil && len(object.GetFinalizers()) > 0 {
-		_, err = client.Patch(ctx, object.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-	}
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
+	t.Logf("to repeat this sample: %s=%d", EnvSeed, seed)
+	return rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a sample is no secret
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -19,9 +20,11 @@ import (
 
 	"github.com/muster-fleet/muster/internal/await"
 	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/pkg/admission"
 	"github.com/muster-fleet/muster/pkg/agent"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/crds"
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
@@ -38,29 +41,49 @@ type Cluster struct {
 	*controlplane.ControlPlane
 	Kubernetes kubernetes.Interface
 	Fleet      fleetclient.FleetV1alpha1Interface
-
-	shared bool // with tests to come, so that what one of them leaves behind is work for the hubs of the others
 }
 
-// SharedCluster is a cluster that all tests of a package share under that name. Its package's TestMain must return
-// controlplane.RunTests.
+// SharedCluster is a cluster that all tests of a package share under that name. It is reset before a test, so that its hub
+// finds nothing of the tests before. The one called "hub" has the kinds and the admission policies of a hub. The package's
+// TestMain must return controlplane.RunTests.
 func SharedCluster(t testing.TB, name string) *Cluster {
 	t.Helper()
-	c := On(t, controlplane.Shared(t, name))
-	c.shared = true
-	return c
+	return On(t, controlplane.Clean(t, name, preparations[name]...))
 }
 
-// OwnCluster is a cluster for one test, which may do with it as it likes: stop its API server, or run a hub of its own beside
-// those of other tests.
+// BorrowedCluster is a cluster like those of SharedCluster, for one test alone.
+func BorrowedCluster(t testing.TB, name string) *Cluster {
+	t.Helper()
+	return On(t, controlplane.Borrow(t, name, preparations[name]...))
+}
+
+// OwnCluster is an empty cluster for one test, which may stop its API server.
 func OwnCluster(t testing.TB, name string) *Cluster {
 	t.Helper()
 	plane, err := controlplane.Start(t.Context(), controlplane.Options{Name: name, ControllerManager: true})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, plane.Stop()) })
-	c := On(t, plane)
-	c.shared = true // by its subtests
-	return c
+	return On(t, plane)
+}
+
+// preparations are what the checkpoints of shared clusters have, by name.
+var preparations = map[string][]controlplane.Prepare{"hub": {installHubAPI}}
+
+// installHubAPI installs what a hub installs into its cluster, and waits until all of it works: the admission policies
+// are trusted only some seconds after their installation.
+func installHubAPI(ctx context.Context, plane *controlplane.ControlPlane) error {
+	extensions, err := clientset.NewForConfig(plane.RESTConfig())
+	if err != nil {
+		return err
+	}
+	if err := crds.Ensure(ctx, extensions); err != nil {
+		return err
+	}
+	monitor, err := admission.New(admission.Options{RESTConfig: plane.RESTConfig(), Namespace: metav1.NamespaceDefault, Install: true})
+	if err != nil {
+		return err
+	}
+	return awaitAdmission(ctx, monitor)
 }
 
 // On returns the clients for a control plane.
@@ -103,8 +126,7 @@ func (r *Running) Stop(t testing.TB) {
 	}
 }
 
-// Hub runs a hub on the cluster until the test ends or Stop is called. Imports are retried fast. What the test leaves on a
-// shared cluster is swept away at its end.
+// Hub runs a hub on the cluster until the test ends or Stop is called. Imports are retried fast.
 func (c *Cluster) Hub(t testing.TB, change ...func(*muster.Options)) *Running {
 	t.Helper()
 	ready := make(chan struct{})
@@ -118,7 +140,7 @@ func (c *Cluster) Hub(t testing.TB, change ...func(*muster.Options)) *Running {
 		f(&options)
 	}
 	r := run(func(ctx context.Context) error { return muster.Run(ctx, options) })
-	t.Cleanup(func() { r.Stop(t); c.sweepUp(t) })
+	t.Cleanup(func() { r.Stop(t) })
 	select {
 	case <-ready:
 	case err := <-r.ended:

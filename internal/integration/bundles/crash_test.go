@@ -3,40 +3,25 @@ package bundles
 import (
 	"fmt"
 	"testing"
-	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
-// A blow to each write in the life of a Bundle in turn, until a whole life needs no more of them, leaves the same as none.
-func TestABundleLivesThroughABlowAtAnyWrite(t *testing.T) {
-	t.Parallel() // each blow has a hub of its own
-	for _, blow := range []testenv.Blow{testenv.Kill, testenv.Fail, testenv.Drop} {
-		t.Run(string(blow), func(t *testing.T) {
-			t.Parallel()
-			hub := testenv.OwnCluster(t, "bundles")
-			supervised := hub.SupervisedHub(t, soonCollected)
-			s := shop{hub: hub, ns: hub.Namespace(t)}
-			s.cluster(t, "a", nil)
-			s.cluster(t, "b", nil)
-			s.requireBothEmpty(t)
-			for n := 1; ; n += testenv.Stride() {
-				began := time.Now()
-				supervised.Strike(blow, n)
-				s.lifeOfABundle(t, n)
-				write := supervised.Struck()
-				if write == "" {
-					t.Logf("fewer than %d writes; the hub was started %d times", n, supervised.Starts())
-					require.Greater(t, n, 12, "so few writes cannot be the life of a Bundle")
-					return
-				}
-				t.Logf("%3d  %-22s %-100s %s", n, blow, write, time.Since(began).Round(time.Millisecond))
-			}
-		})
-	}
+// A blow at any write, until the life of a Bundle needs fewer writes, leaves the same as none at all.
+func TestBundlesUnderFaults(t *testing.T) {
+	sweep := testenv.Sweep{Least: 12, Hub: []func(*muster.Options){soonCollected}}
+	sweep.Run(t, func(t *testing.T, hub *testenv.Cluster) func(int, func()) {
+		s := shop{hub: hub, ns: hub.Namespace(t)}
+		s.cluster(t, "a", nil)
+		s.cluster(t, "b", nil)
+		s.requireBothEmpty(t)
+		return func(n int, strike func()) {
+			strike()
+			s.lifeOfABundle(t, n)
+		}
+	})
 }
 
 // lifeOfABundle deploys the n-th Bundle to both Clusters, changes it, and deletes it.

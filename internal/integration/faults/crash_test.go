@@ -1,11 +1,11 @@
 package faults
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -21,39 +21,28 @@ import (
 // kubeconfigs is the namespace whose kubeconfig Secrets Clusters of every namespace may use.
 const kubeconfigs = "fleet-default"
 
-// A blow to each write in turn, until two whole registrations need no more of them, leaves the same as none at all.
-func TestAHubThatIsHitAtAnyWriteEndsAtTheSame(t *testing.T) {
-	t.Parallel() // each blow has a hub of its own
+// A blow at any write, until two whole registrations need fewer writes, leaves the same as none at all.
+func TestRegistrationsUnderFaults(t *testing.T) {
 	_, member := testenv.Clusters(t)
-	for _, blow := range []testenv.Blow{testenv.Kill, testenv.Fail, testenv.Drop} {
-		t.Run(strings.Fields(string(blow))[0], func(t *testing.T) {
-			t.Parallel()
-			hub := testenv.OwnCluster(t, "crashing")
-			hub.Configure(t, hub.Reachable())
-			_, err := hub.Kubernetes.CoreV1().Namespaces().Create(t.Context(),
-				&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: kubeconfigs}}, metav1.CreateOptions{})
-			require.NoError(t, err)
-			hub.KubeconfigSecret(t, kubeconfigs, "member", map[string][]byte{registration.KubeconfigValue: member.Kubeconfig()})
-			supervised := hub.SupervisedHub(t)
-			for n := 1; ; n += testenv.Stride() {
-				began := time.Now()
-				supervised.Strike(blow, n)
-				register := bothWays{hub: hub, member: member, ns: hub.Namespace(t), agentNS: member.Namespace(t)}
-				register.run(t)
-				write := supervised.Struck()
-				if write == "" {
-					t.Logf("fewer than %d writes; the hub was started %d times", n, supervised.Starts())
-					require.Greater(t, n, 40, "so few writes cannot be two registrations")
-					break
-				}
-				t.Logf("%3d  %-22s %-80s %s", n, blow, write, time.Since(began).Round(time.Millisecond))
-				if n%together == 0 {
-					requireNothingLeft(t, hub)
-				}
+	testenv.Sweep{Least: 40}.Run(t, func(t *testing.T, hub *testenv.Cluster) func(int, func()) {
+		_, err := hub.Kubernetes.CoreV1().Namespaces().Create(t.Context(),
+			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: kubeconfigs}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		hub.KubeconfigSecret(t, kubeconfigs, "member", map[string][]byte{registration.KubeconfigValue: member.Kubeconfig()})
+		t.Cleanup(func() {
+			if !t.Failed() {
+				requireNothingLeft(t, hub)
 			}
-			requireNothingLeft(t, hub)
 		})
-	}
+		registered := 0
+		return func(_ int, strike func()) {
+			strike()
+			bothWays{hub: hub, member: member, ns: hub.Namespace(t), agentNS: member.Namespace(t)}.run(t)
+			if registered++; registered%together == 0 {
+				requireNothingLeft(t, hub)
+			}
+		}
+	})
 }
 
 // together is how many registrations there are before they are removed: one by one is slow, and a hub that starts checks all.
@@ -210,11 +199,12 @@ func count(list runtime.Object, err error) int {
 // requireNothingLeft deletes all Clusters and tokens and waits until everything the hub made has gone with them.
 func requireNothingLeft(t *testing.T, hub *testenv.Cluster) {
 	t.Helper()
-	namespaces, err := hub.Kubernetes.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+	ctx := context.Background() // of a cleanup, too
+	namespaces, err := hub.Kubernetes.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
 	require.NoError(t, err)
 	for _, ns := range namespaces.Items {
-		require.NoError(t, hub.Fleet.Clusters(ns.Name).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
-		require.NoError(t, hub.Fleet.ClusterRegistrationTokens(ns.Name).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
+		require.NoError(t, hub.Fleet.Clusters(ns.Name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
+		require.NoError(t, hub.Fleet.ClusterRegistrationTokens(ns.Name).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
 	}
 	testenv.EventuallyWithin(t, 3*testenv.Patience, func() (bool, string) {
 		left := append(hub.Managed(t), hub.AskedFor(t)...)

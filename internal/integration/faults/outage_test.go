@@ -44,7 +44,7 @@ var outages = []outage{
 }
 
 func TestAnOutageOfTheHubsAPIAtAnyStepEndsInARegistration(t *testing.T) {
-	t.Parallel() // it has hubs of its own
+
 	_, member := testenv.Clusters(t)
 	const atOnce = 2 // API servers that come and go; the rest of the time is spent waiting
 	for some := range slices.Chunk(outages, len(outages)/atOnce) {

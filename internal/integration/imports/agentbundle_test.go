@@ -1,6 +1,7 @@
 package imports
 
 import (
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -400,35 +400,33 @@ func TestAPullSecretIsCopiedAgainWhenItChangesAndNothingElseIs(t *testing.T) {
 }
 
 // The hub dies right after each of its writes in turn, from the grant of the request to the Bundle of the agent.
-func TestAHubThatDiesAtAnyWriteEndsWithTheSameBundle(t *testing.T) {
-	s := &stage{testenv.EmptyStage(t)}
-	supervised := s.Hub.SupervisedHub(t)
-	for n := 1; n <= 8; n++ {
-		name := fmt.Sprintf("m%d", n)
-		began := time.Now()
-		agentNamespace := s.Member.Namespace(t)
-		s.ImportInto(t, name, agentNamespace)
-		s.registerWith(t, name, agentNamespace, name)
-		supervised.Strike(testenv.Kill, n)
-		s.beat(t, name, agentNamespace, "managed/0")
-		s.PatchSpec(t, name, `{"privateRepoURL":"registry.example"}`)
-		s.awaitBundle(t, name, says("registry.example"))
-		s.EventuallyCluster(t, name, func(c *fleet.Cluster) (bool, string) {
-			return c.Status.AgentPrivateRepoURL == "registry.example", "the status does not say what was delivered"
+
+func TestAgentBundlesUnderFaults(t *testing.T) {
+	_, member := testenv.Clusters(t)
+	sweep := testenv.Sweep{Least: 1, Blows: []testenv.Blow{testenv.Kill}}
+	sweep.Run(t, func(t *testing.T, hub *testenv.Cluster) func(int, func()) {
+		s := &stage{&testenv.Stage{Hub: hub, Member: member, Namespace: hub.Namespace(t)}}
+		t.Cleanup(func() {
+			bundles, err := s.Hub.Fleet.Bundles(s.Namespace).List(context.Background(), metav1.ListOptions{})
+			require.NoError(t, err)
+			for _, bundle := range bundles.Items {
+				assert.Equal(t, []string{fleet.BundleFinalizer}, bundle.Finalizers)
+				assert.Empty(t, bundle.OwnerReferences)
+			}
 		})
-		s.Hub.ClusterCondition(t, s.Namespace, name, fleet.ConditionReconciled, "True Reconciled")
-		write := supervised.Struck()
-		t.Logf("%d %s %s", n, write, time.Since(began).Round(time.Millisecond))
-		supervised.Strike(testenv.Kill, 0)
-		if write == "" {
-			require.Greater(t, n, 1)
-			break
+		return func(n int, strike func()) {
+			name := fmt.Sprintf("m%d", n)
+			agentNamespace := s.Member.Namespace(t)
+			s.ImportInto(t, name, agentNamespace)
+			s.registerWith(t, name, agentNamespace, name)
+			strike()
+			s.beat(t, name, agentNamespace, "managed/0")
+			s.PatchSpec(t, name, `{"privateRepoURL":"registry.example"}`)
+			s.awaitBundle(t, name, says("registry.example"))
+			s.EventuallyCluster(t, name, func(c *fleet.Cluster) (bool, string) {
+				return c.Status.AgentPrivateRepoURL == "registry.example", "the status does not say what was delivered"
+			})
+			s.Hub.ClusterCondition(t, s.Namespace, name, fleet.ConditionReconciled, "True Reconciled")
 		}
-	}
-	bundles, err := s.Hub.Fleet.Bundles(s.Namespace).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	for _, bundle := range bundles.Items {
-		assert.Equal(t, []string{fleet.BundleFinalizer}, bundle.Finalizers)
-		assert.Empty(t, bundle.OwnerReferences)
-	}
+	})
 }

@@ -1,0 +1,103 @@
+package controlplane
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// etcdTimeout bounds one request to etcd.
+const etcdTimeout = 30 * time.Second
+
+// maxEtcdOperations is how many operations go into one transaction: etcd's own limit is 128.
+const maxEtcdOperations = 100
+
+// registryPrefix is the prefix of all keys of the API server, registryEnd the first key after them.
+var registryPrefix, registryEnd = []byte("/registry/"), []byte("/registry0")
+
+// etcdClient talks to the etcd of a control plane, past its API server, through etcd's JSON gateway: the keys of the API
+// server are plain enough that a client library of etcd would be a large dependency for two calls.
+type etcdClient struct{ http *http.Client }
+
+// etcdKey is a key with its value. Revision is the one of its last write.
+type etcdKey struct {
+	Key      []byte `json:"key"`
+	Value    []byte `json:"value,omitempty"`
+	Revision int64  `json:"mod_revision,string,omitempty"`
+	Lease    int64  `json:"lease,string,omitempty"`
+}
+
+// etcdOperation puts or deletes one key.
+type etcdOperation struct {
+	Put    *etcdKey `json:"requestPut,omitempty"`
+	Delete *etcdKey `json:"requestDeleteRange,omitempty"`
+}
+
+func newEtcdClient(dir string) *etcdClient {
+	socket := filepath.Join(dir, strings.TrimPrefix(etcdClientURL, "unix://"))
+	return &etcdClient{http: &http.Client{Timeout: etcdTimeout, Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		},
+	}}}
+}
+
+// keys lists all keys of the API server, in order.
+func (e *etcdClient) keys(ctx context.Context, withValues bool) ([]etcdKey, error) {
+	var answer struct {
+		Keys []etcdKey `json:"kvs"`
+	}
+	err := e.call(ctx, "range", map[string]any{"key": registryPrefix, "range_end": registryEnd, "keys_only": !withValues}, &answer)
+	return answer.Keys, err
+}
+
+// apply performs the operations in transactions, each of which is atomic. It returns the revision of each operation.
+func (e *etcdClient) apply(ctx context.Context, operations []etcdOperation) (revisions []int64, err error) {
+	for len(operations) > 0 {
+		some := operations[:min(len(operations), maxEtcdOperations)]
+		operations = operations[len(some):]
+		var answer struct {
+			Header struct {
+				Revision int64 `json:"revision,string"`
+			} `json:"header"`
+		}
+		if err := e.call(ctx, "txn", map[string]any{"success": some}, &answer); err != nil {
+			return nil, err
+		}
+		for range some {
+			revisions = append(revisions, answer.Header.Revision)
+		}
+	}
+	return revisions, nil
+}
+
+func (e *etcdClient) call(ctx context.Context, method string, question, answer any) error {
+	body, err := json.Marshal(question)
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://etcd/v3/kv/"+method, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	response, err := e.http.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	body, err = io.ReadAll(response.Body)
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("etcd answers %s to %s: %s", response.Status, method, body)
+	}
+	return json.Unmarshal(body, answer)
+}

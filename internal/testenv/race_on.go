@@ -1,6 +1,0 @@
-//go:build race
-
-package testenv
-
-// raceDetector says whether this program was built with it.
-const raceDetector = true
