@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/singleflight"
@@ -38,7 +38,7 @@ type contents struct {
 	grace       time.Duration
 
 	making singleflight.Group
-	made   *writes.Pending
+	made   *expectations.Expectations
 	queue  workqueue.TypedDelayingInterface[string]
 	done   sync.WaitGroup
 
@@ -58,7 +58,7 @@ func newContents(c *app.Context) *contents {
 		deployments: c.Fleet.BundleDeployment(),
 		users:       c.Fleet.BundleDeployment().Cache(),
 		grace:       grace,
-		made:        writes.NewPending(c.Clock),
+		made:        expectations.New(c.Clock),
 		queue:       workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Clock: c.Clock}),
 		touched:     map[string]time.Time{},
 	}
@@ -67,7 +67,7 @@ func newContents(c *app.Context) *contents {
 // ensure makes the Content of these resources if it is missing. Many Clusters may need it at once.
 func (c *contents) ensure(name string, resources []fleet.BundleResource) error {
 	c.touch(name)
-	if known := c.find(name); known != nil && known.DeletionTimestamp == nil || c.made.Has(name) {
+	if known := c.find(name); known != nil && known.DeletionTimestamp == nil || c.made.IsExpected(name) {
 		return nil
 	}
 	_, err, _ := c.making.Do(name, func() (any, error) { return nil, c.create(resources) })
@@ -76,7 +76,7 @@ func (c *contents) ensure(name string, resources []fleet.BundleResource) error {
 
 func (c *contents) create(resources []fleet.BundleResource) error {
 	packed, err := content.Encode(resources)
-	if err != nil || c.made.Has(packed.Name) {
+	if err != nil || c.made.IsExpected(packed.Name) {
 		return err
 	}
 	packed.Labels = map[string]string{fleet.ManagedLabel: fleet.ManagedValue}
@@ -84,7 +84,7 @@ func (c *contents) create(resources []fleet.BundleResource) error {
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("creating Content %s: %w", packed.Name, err)
 	}
-	c.made.Add(packed.Name)
+	c.made.Expect(packed.Name)
 	return nil
 }
 
@@ -114,7 +114,7 @@ func (c *contents) untouched(name string) time.Duration {
 }
 
 func (c *contents) forget(name string) {
-	c.made.Forget(name)
+	c.made.Observed(name)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.touched, name)

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
@@ -79,7 +79,7 @@ func newContentsStage(t testing.TB, known ...*metav1.PartialObjectMetadata) cont
 	s := contentsStage{clock: clock, counts: counts, store: &store{}, living: &living{}, cached: &cached{}}
 	s.contents = &contents{
 		Context: &app.Context{Clock: clock, Metrics: metrics.New(counts)}, informer: cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}), client: s.store,
-		deployments: s.living, users: s.cached, grace: contentGrace, made: writes.NewPending(clock), touched: map[string]time.Time{},
+		deployments: s.living, users: s.cached, grace: contentGrace, made: expectations.New(clock), touched: map[string]time.Time{},
 	}
 	for _, c := range known {
 		require.NoError(t, s.informer.GetStore().Add(c))

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 )
 
@@ -27,7 +28,7 @@ func (p *pass) ensure(b *fleet.Bundle, plan *plan, v variant, existing, wanted *
 	switch {
 	case existing != nil && !isOf(existing, p.cluster.Namespace):
 		return nil, &foreignError{existing.Namespace, existing.Name}
-	case existing != nil && (existing.DeletionTimestamp != nil || p.deleted.Has(string(existing.UID)) || p.freshDeployments.IsStale(existing)):
+	case existing != nil && (existing.DeletionTimestamp != nil || p.deleted.IsExpected(string(existing.UID)) || p.freshDeployments.IsStale(existing)):
 		return existing, nil // its next version brings the Cluster back
 	}
 	if err := p.contents.ensure(plan.content, b.Spec.Resources); err != nil {
@@ -36,8 +37,8 @@ func (p *pass) ensure(b *fleet.Bundle, plan *plan, v variant, existing, wanted *
 	switch {
 	case existing != nil:
 		return p.update(existing, wanted)
-	case p.created.Has(at):
-		p.again = writes.PendingMax
+	case p.created.IsExpected(at):
+		p.again = expectations.Timeout
 		return wanted, nil
 	}
 	return p.create(b, v, wanted)
@@ -59,7 +60,7 @@ func (p *pass) create(b *fleet.Bundle, v variant, wanted *fleet.BundleDeployment
 	if err != nil {
 		return nil, fmt.Errorf("creating BundleDeployment %s/%s: %w", wanted.Namespace, wanted.Name, err)
 	}
-	p.created.Add(keyOf(made).String())
+	p.created.Expect(keyOf(made).String())
 	p.count(made)
 	return made, nil
 }
@@ -92,14 +93,14 @@ func (p *pass) deleteOthers() (problems []error) {
 }
 
 func (s *Step) delete(d *fleet.BundleDeployment) error {
-	if s.deleted.Has(string(d.UID)) {
+	if s.deleted.IsExpected(string(d.UID)) {
 		return nil
 	}
 	err := s.deployments.Delete(d.Namespace, d.Name, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &d.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("deleting BundleDeployment %s/%s: %w", d.Namespace, d.Name, err)
 	}
-	s.deleted.Add(string(d.UID))
+	s.deleted.Expect(string(d.UID))
 	return nil
 }
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 
 	"github.com/rancher/wrangler/v3/pkg/generic"
 	"github.com/stretchr/testify/require"
@@ -153,7 +153,7 @@ func newStage(t testing.TB) *stage {
 		Context: contents.Context, clusters: clustersClient{log: s.log}, bundles: bundlesClient{log: s.log}, deployments: deploymentsClient{log: s.log},
 		known: cacheOf[*fleet.Cluster](s), bundleCache: cacheOf[*fleet.Bundle](s), groups: cacheOf[*fleet.ClusterGroup](s),
 		deployed: cacheOf[*fleet.BundleDeployment](s), contents: contents.contents, roles: s.rights, tally: newTally(), counting: allSeen{},
-		created: writes.NewPending(contents.clock), deleted: writes.NewPending(contents.clock), announced: map[key]announcement{},
+		created: expectations.New(contents.clock), deleted: expectations.New(contents.clock), announced: map[key]announcement{},
 	}
 	s.addIndexes()
 	return s

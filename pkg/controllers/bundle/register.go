@@ -13,8 +13,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/contentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
@@ -40,9 +40,9 @@ type Step struct {
 	tally    *tally
 	counting cache.ResourceEventHandlerRegistration
 
-	created, deleted *writes.Pending // BundleDeployments
-	fresh            writes.Freshness
-	freshDeployments writes.Freshness
+	created, deleted *expectations.Expectations // BundleDeployments
+	fresh            expectations.Expectations
+	freshDeployments expectations.Expectations
 
 	mu        sync.Mutex
 	announced map[key]announcement
@@ -65,8 +65,8 @@ func Register(ctx context.Context, c *app.Context) *Step {
 		contents:    newContents(c),
 		roles:       contentrole.New(c),
 		tally:       newTally(),
-		created:     writes.NewPending(c.Clock),
-		deleted:     writes.NewPending(c.Clock),
+		created:     expectations.New(c.Clock),
+		deleted:     expectations.New(c.Clock),
 		announced:   map[key]announcement{},
 	}
 	s.addIndexes()

@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 )
 
 // roles say which Contents the agent of a Cluster may read.
@@ -46,7 +46,7 @@ func (p *pass) allow(ctx context.Context, contents []string) error {
 	}
 	err := p.roles.Allow(ctx, p.cluster, contents)
 	if err == nil && p.roles.Unseen(p.cluster) {
-		p.again = result.Earliest(p.again, writes.PendingMax)
+		p.again = result.Earliest(p.again, expectations.Timeout)
 	}
 	return err
 }

@@ -8,7 +8,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 )
 
 func TestAnAgentMayReadAContentBeforeItIsToldOfIt(t *testing.T) {
@@ -61,7 +61,7 @@ func TestABindingThatTheCacheHasNotSeenIsLookedForAgain(t *testing.T) {
 	s.has(t, someCluster(), toAlice())
 	s.rights.unseen = true
 	_, out := s.pass(t, someCluster())
-	assert.Equal(t, writes.PendingMax, out.After)
+	assert.Equal(t, expectations.Timeout, out.After)
 }
 
 func sorted(a, b string) []string {

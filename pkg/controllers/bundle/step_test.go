@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -50,7 +50,7 @@ func TestAClusterGetsWhatItsBundlesAskForAndNoMore(t *testing.T) {
 
 	_, out = s.pass(t, someCluster())
 	assert.Empty(t, s.log.take(), "it was made and is not in the cache yet")
-	assert.Equal(t, writes.PendingMax, out.After, "in case its event is lost")
+	assert.Equal(t, expectations.Timeout, out.After, "in case its event is lost")
 
 	d := deployed(t, toAlice())
 	s.has(t, d)

@@ -49,7 +49,7 @@ func (h typed[T]) OnDelete(object any) {
 
 // deploymentAdded only counts those that are there at the start: each Cluster is looked at then anyway.
 func (s *Step) deploymentAdded(d *fleet.BundleDeployment, atStart bool) {
-	s.created.Forget(keyOf(d).String())
+	s.created.Observed(keyOf(d).String())
 	if atStart {
 		s.tally.put(d, s.Clock.Now())
 		return
@@ -85,8 +85,8 @@ func (s *Step) deploymentChanged(before, after *fleet.BundleDeployment) {
 }
 
 func (s *Step) deploymentGone(d *fleet.BundleDeployment) {
-	s.created.Forget(keyOf(d).String())
-	s.deleted.Forget(string(d.UID))
+	s.created.Observed(keyOf(d).String())
+	s.deleted.Observed(string(d.UID))
 	s.tally.remove(keyOf(d), s.Clock.Now())
 	s.bringBundle(bundleOf(d))
 	s.bringCluster(d.Namespace)
@@ -154,7 +154,7 @@ func (s *Step) bringGroups(versions ...*fleet.ClusterGroup) {
 // contentAdded considers those as well that are there at the start: whoever made them may not have lived to name them.
 func (s *Step) contentAdded(object any) {
 	if c, ok := object.(*metav1.PartialObjectMetadata); ok {
-		s.contents.made.Forget(c.Name)
+		s.contents.made.Observed(c.Name)
 		s.contents.consider(c.Name)
 	}
 }

@@ -77,10 +77,10 @@ func TestABundleThatIsDeletedHearsAtOnceThatSomethingOfItIsGone(t *testing.T) {
 	b.DeletionTimestamp = &b.CreationTimestamp
 	d := deployed(t, b)
 	s.has(t, someCluster(), b, d)
-	s.created.Add(atHome)
+	s.created.Expect(atHome)
 	s.deployments().OnDelete(cache.DeletedFinalStateUnknown{Key: atHome, Obj: d})
 	assert.Equal(t, []string{"bring Bundle app in 0s", "bring Cluster alice in 1s"}, s.log.take())
-	assert.False(t, s.created.Has(atHome))
+	assert.False(t, s.created.IsExpected(atHome))
 	assert.Equal(t, "0/0 ", shown(s.tally, appKey))
 	assert.Eventually(t, func() bool { return s.clock.HasWaiters() }, 2*time.Minute, time.Millisecond)
 	s.clock.Step(contentGrace)
@@ -93,10 +93,10 @@ func TestAContentThatIsGoneIsMissedByThoseWhoNeedIt(t *testing.T) {
 	d := deployed(t, toAlice())
 	s.has(t, someCluster(), d)
 	s.contents.cached.users = []*fleet.BundleDeployment{d}
-	s.contents.made.Add("c")
+	s.contents.made.Expect("c")
 	s.contentGone(cache.DeletedFinalStateUnknown{Obj: contentMeta("c", "true")})
 	assert.Equal(t, []string{"bring Cluster alice in 0s"}, s.log.take())
-	assert.False(t, s.contents.made.Has("c"))
+	assert.False(t, s.contents.made.IsExpected("c"))
 	s.contentGone("no object")
 	assert.Empty(t, s.log.take())
 }

@@ -11,15 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // namespaceStep makes the cluster namespace and says in the status which it is.
 type namespaceStep struct {
 	*handler
-	made *writes.Pending // those the cache has not seen yet: the status that names one is often there first
+	made *expectations.Expectations // those the cache has not seen yet: the status that names one is often there first
 }
 
 func (namespaceStep) Condition() string { return fleet.ConditionProcessed }
@@ -46,9 +46,9 @@ func (s namespaceStep) ensure(ctx context.Context, cluster *fleet.Cluster, name 
 	existing, err := s.namespaces.Get(name)
 	switch {
 	case !apierrors.IsNotFound(err):
-		s.made.Forget(name)
-	case s.made.Has(name):
-		return result.Done(fleet.ReasonProcessed, "").In(writes.PendingMax) // it may be gone before the cache has seen it
+		s.made.Observed(name)
+	case s.made.IsExpected(name):
+		return result.Done(fleet.ReasonProcessed, "").In(expectations.Timeout) // it may be gone before the cache has seen it
 	default:
 		existing, err = s.create(ctx, cluster, name)
 	}
@@ -80,7 +80,7 @@ func (s namespaceStep) create(ctx context.Context, cluster *fleet.Cluster, name 
 		return client.Get(ctx, name, metav1.GetOptions{})
 	}
 	if err == nil {
-		s.made.Add(name)
+		s.made.Expect(name)
 	}
 	return created, err
 }

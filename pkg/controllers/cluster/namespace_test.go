@@ -15,7 +15,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -28,7 +28,7 @@ func TestTheNamespaceOfAClusterIsMadeOnceWhileTheCacheHasNotSeenIt(t *testing.T)
 			Context:    &app.Context{Kubernetes: server, Clock: clock},
 			namespaces: generic.NewNonNamespacedCache[*corev1.Namespace](seen, schema.GroupResource{}),
 		},
-		made: writes.NewPending(clock),
+		made: expectations.New(clock),
 	}
 	cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "alice"}}
 	home := registration.ClusterNamespace("ws", "alice")
@@ -46,7 +46,7 @@ func TestTheNamespaceOfAClusterIsMadeOnceWhileTheCacheHasNotSeenIt(t *testing.T)
 	}
 
 	pass("create")
-	assert.Equal(t, writes.PendingMax, step.Reconcile(t.Context(), cluster).After, "it may be deleted before anybody has seen it")
+	assert.Equal(t, expectations.Timeout, step.Reconcile(t.Context(), cluster).After, "it may be deleted before anybody has seen it")
 	pass()
 
 	made, err := server.Tracker().Get(corev1.SchemeGroupVersion.WithResource("namespaces"), "", home)
@@ -57,6 +57,6 @@ func TestTheNamespaceOfAClusterIsMadeOnceWhileTheCacheHasNotSeenIt(t *testing.T)
 
 	require.NoError(t, seen.Delete(made))
 	pass("create", "get") // deleted, as far as the hub knows: it asks
-	clock.Step(writes.PendingMax)
+	clock.Step(expectations.Timeout)
 	pass("create", "get")
 }

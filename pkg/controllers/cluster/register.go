@@ -17,10 +17,10 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
@@ -70,7 +70,7 @@ type handler struct {
 	// deployments is nil where Bundles are left to others: there would be too many to keep in memory for a farewell now and then.
 	deployments fleetcontrollers.BundleDeploymentCache
 	steps       []Step
-	fresh       writes.Freshness
+	fresh       expectations.Expectations
 	started     time.Time // when this hub began to work
 }
 
@@ -88,7 +88,7 @@ func Register(ctx context.Context, c *app.Context, steps ...Step) {
 		bundles:    c.Fleet.Bundle().Cache(),
 		started:    c.Clock.Now(),
 	}
-	h.steps = append([]Step{namespaceStep{h, writes.NewPending(c.Clock)}}, steps...)
+	h.steps = append([]Step{namespaceStep{h, expectations.New(c.Clock)}}, steps...)
 	h.steps = append(h.steps, registeredStep{h})
 
 	// The only handler of the kind: lasso takes handlers out of its list while others of the same kind may still be running,

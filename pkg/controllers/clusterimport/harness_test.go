@@ -24,7 +24,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -128,7 +128,7 @@ func newOffice(t *testing.T, objects ...runtime.Object) *office {
 			Kubernetes: o.kube, Config: config.NewStore(hubConfig), Clock: b.clock, SystemNamespace: system,
 			Agent: app.AgentSettings{Image: "muster-fleet/fleet-agent:dev"},
 		},
-		tokens: tokenClient{store: o.tokens}, known: tokenCache{store: o.tokens}, made: writes.NewPending(b.clock), values: o.values, secrets: versions, pool: b.pool,
+		tokens: tokenClient{store: o.tokens}, known: tokenCache{store: o.tokens}, made: expectations.New(b.clock), values: o.values, secrets: versions, pool: b.pool,
 		digests: lru.New(digestsKept), forms: agentmanifest.NewForms(), requests: &o.requests, deployments: &o.deployments,
 	}
 	for _, object := range objects {

@@ -11,9 +11,9 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -137,14 +137,14 @@ func (p *pass) ensureToken() (*registration.Values, result.Result) {
 	token, err := p.known.Get(p.cluster.Namespace, name)
 	key := index.Key(p.cluster.Namespace, name)
 	switch {
-	case apierrors.IsNotFound(err) && p.made.Has(key):
-		return nil, installing().In(writes.PendingMax) // it may be gone before the cache has seen it
+	case apierrors.IsNotFound(err) && p.made.IsExpected(key):
+		return nil, installing().In(expectations.Timeout) // it may be gone before the cache has seen it
 	case apierrors.IsNotFound(err):
 		return nil, p.createToken(key, name)
 	case err != nil:
 		return nil, result.Retry(fleet.ReasonError, err)
 	}
-	p.made.Forget(key)
+	p.made.Observed(key)
 	if !ownedBy(token, p.cluster) {
 		return nil, foreignToken(token).In(p.RecheckDelay())
 	}
@@ -199,7 +199,7 @@ func (p *pass) createToken(key, name string) result.Result {
 	})
 	switch {
 	case err == nil:
-		p.made.Add(key)
+		p.made.Expect(key)
 	case !apierrors.IsAlreadyExists(err):
 		return result.Retry(fleet.ReasonError, fmt.Errorf("creating ClusterRegistrationToken %s: %w", key, err))
 	}

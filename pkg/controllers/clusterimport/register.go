@@ -20,8 +20,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/cluster"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/controllers/standing"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -34,7 +34,7 @@ type Step struct {
 	clusters fleetcontrollers.ClusterCache
 	tokens   fleetcontrollers.ClusterRegistrationTokenController
 	known    fleetcontrollers.ClusterRegistrationTokenCache
-	made     *writes.Pending // tokens that the cache has not seen yet
+	made     *expectations.Expectations // tokens that the cache has not seen yet
 	values   corecontrollers.SecretCache
 	secrets  *secretVersions
 	digests  *lru.Cache // of image pull Secrets, by their version
@@ -64,7 +64,7 @@ func Register(ctx context.Context, c *app.Context) *Step {
 		clusters: known,
 		tokens:   tokens,
 		known:    tokens.Cache(),
-		made:     writes.NewPending(c.Clock),
+		made:     expectations.New(c.Clock),
 		values:   c.Core.Secret().Cache(),
 		secrets:  &secretVersions{informer: c.Secrets},
 		digests:  lru.New(digestsKept),

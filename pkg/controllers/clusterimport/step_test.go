@@ -16,8 +16,8 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
@@ -255,7 +255,7 @@ func TestTokenIsMadeOnceWhileTheCacheHasNotSeenIt(t *testing.T) {
 	o.Reconcile(t.Context(), c)
 	out := o.Reconcile(t.Context(), c)
 	assert.Equal(t, fleet.ReasonImporting, out.Reason)
-	assert.Equal(t, writes.PendingMax, out.After, "it may be deleted before anybody has seen it")
+	assert.Equal(t, expectations.Timeout, out.After, "it may be deleted before anybody has seen it")
 	assert.Len(t, o.tokens.created, 1)
 
 	o.tokens.tokens["import-token-c"] = seen
@@ -264,7 +264,7 @@ func TestTokenIsMadeOnceWhileTheCacheHasNotSeenIt(t *testing.T) {
 	o.Reconcile(t.Context(), c)
 	assert.Len(t, o.tokens.created, 2)
 
-	o.clock.Step(writes.PendingMax)
+	o.clock.Step(expectations.Timeout)
 	o.Reconcile(t.Context(), c)
 	assert.Len(t, o.tokens.created, 3)
 }

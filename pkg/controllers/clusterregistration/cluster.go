@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
@@ -40,7 +41,7 @@ func (p *pass) findCluster(context.Context) result.Result {
 		return ok
 	}
 	p.cluster = named(match.Use, append(owners, sameName)...)
-	p.made.Forget(index.Key(p.cluster.Namespace, p.cluster.Name))
+	p.made.Observed(index.Key(p.cluster.Namespace, p.cluster.Name))
 	return ok
 }
 
@@ -106,8 +107,8 @@ func (p *pass) createCluster(context.Context) result.Result {
 	}
 	wait := result.Wait(fleet.ReasonWaitingForCluster, fmt.Sprintf("waiting for Cluster %s to get its namespace", p.newCluster))
 	key := index.Key(p.request.Namespace, p.newCluster)
-	if p.made.Has(key) {
-		return wait.In(writes.PendingMax) // in case its event is lost
+	if p.made.IsExpected(key) {
+		return wait.In(expectations.Timeout) // in case its event is lost
 	}
 	_, err := p.clusters.Create(p.clusterToMake())
 	switch {
@@ -117,7 +118,7 @@ func (p *pass) createCluster(context.Context) result.Result {
 	case err != nil && !apierrors.IsAlreadyExists(err):
 		return failed(fmt.Errorf("creating Cluster %s/%s: %w", p.request.Namespace, p.newCluster, err))
 	}
-	p.made.Add(key)
+	p.made.Expect(key)
 	return wait
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/contentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/controllers/leaving"
@@ -39,12 +40,12 @@ type handler struct {
 	secrets  corecontrollers.SecretCache
 	sets     desiredset.Sets
 	agents   leaving.Agents
-	fresh    writes.Freshness
-	grants   writes.Freshness // of those alone that were granted: whatever else is written to one says nothing to its rivals
+	fresh    expectations.Expectations
+	grants   expectations.Expectations // requests this hub granted; never overlooked, so the timeout is long
 	policy   atomic.Pointer[policy.Policy]
 	turns    turns
-	granted  sync.Map        // UID -> the version by which this hub granted the request, until its event comes
-	made     *writes.Pending // Clusters, and by the UID of a request what it was given
+	granted  sync.Map                   // UID -> the version by which this hub granted the request, until its event comes
+	made     *expectations.Expectations // Clusters, and by the UID of a request what it was given
 
 	bindings        rbaccontrollers.RoleBindingCache
 	clusterBindings rbaccontrollers.ClusterRoleBindingCache

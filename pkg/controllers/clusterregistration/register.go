@@ -4,6 +4,7 @@ package clusterregistration
 
 import (
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,9 +15,9 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/contentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/controllers/leaving"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -44,8 +45,9 @@ func Register(ctx context.Context, c *app.Context) {
 		accounts: accounts.Cache(),
 		secrets:  secrets.Cache(),
 		sets:     desiredset.New(c.Apply, c.Kubernetes, accounts, roles, bindings, clusterBindings),
-		made:     writes.NewPending(c.Clock),
+		made:     expectations.New(c.Clock),
 	}
+	h.grants.Timeout = time.Hour
 	h.agents = leaving.Agents{Kubernetes: c.Kubernetes, Accounts: h.accounts, Clusters: clusters}
 	h.bindings, h.clusterBindings = bindings.Cache(), clusterBindings.Cache()
 	if !c.DisableBundles {

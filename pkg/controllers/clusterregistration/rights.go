@@ -22,7 +22,7 @@ const setID = "cluster-registration"
 // ensureRights makes the agent's ServiceAccount and everything that says what it, and the registering identity, may do.
 func (p *pass) ensureRights(ctx context.Context) result.Result {
 	if !p.request.Status.Granted {
-		p.made.Add(string(p.request.UID))
+		p.made.Expect(string(p.request.UID))
 	}
 	err := p.sets.Ensure(ctx, registration.OwnedSetID(setID, p.request.Namespace, p.request.Name), p.request, p.rights()...)
 	if err == nil {

@@ -20,8 +20,8 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -32,7 +32,7 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 func somePass() *pass {
 	clock := clocktesting.NewFakeClock(noon)
-	h := &handler{Context: &app.Context{SystemNamespace: "cattle-fleet-system", Clock: clock}, made: writes.NewPending(clock)}
+	h := &handler{Context: &app.Context{SystemNamespace: "cattle-fleet-system", Clock: clock}, made: expectations.New(clock)}
 	return &pass{
 		handler: h,
 		request: &fleet.ClusterRegistration{

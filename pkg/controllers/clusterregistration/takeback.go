@@ -27,7 +27,7 @@ func (p *pass) takeBack(ctx context.Context, out result.Result) result.Result {
 		return failed(err)
 	case len(accounts) > 0:
 		return p.takeBackUngranted(ctx, key)
-	case p.made.Has(string(p.request.UID)):
+	case p.made.IsExpected(string(p.request.UID)):
 		return result.Skip().In(aMoment) // what is not in the cache yet could not be found
 	}
 	return out
@@ -46,7 +46,7 @@ func (p *pass) takeBackUngranted(ctx context.Context, key string) result.Result 
 		if err := p.remove(ctx, key); err != nil {
 			return failed(err)
 		}
-		p.made.Forget(string(p.request.UID))
+		p.made.Observed(string(p.request.UID))
 	}
 	return result.Skip().In(aMoment)
 }

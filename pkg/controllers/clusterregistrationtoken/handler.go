@@ -20,6 +20,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/credential"
@@ -35,7 +36,7 @@ type handler struct {
 	secrets  corecontrollers.SecretCache
 	requests fleetcontrollers.ClusterRegistrationCache
 	sets     desiredset.Sets
-	fresh    writes.Freshness
+	fresh    expectations.Expectations
 	rendered rendered
 }
 

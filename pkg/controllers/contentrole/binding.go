@@ -35,12 +35,12 @@ func (r *Roles) bind(ctx context.Context, cluster *fleet.Cluster) error {
 	name := registration.ContentRoleName(home)
 	binding, err := r.bindings.Get(name)
 	if apierrors.IsNotFound(err) {
-		if r.bound.Has(name) {
+		if r.bound.IsExpected(name) {
 			return nil
 		}
 		binding, err = r.createBinding(ctx, cluster, name, home)
 	} else {
-		r.bound.Forget(name)
+		r.bound.Observed(name)
 	}
 	switch {
 	case err != nil:
@@ -69,7 +69,7 @@ func (r *Roles) createBinding(ctx context.Context, cluster *fleet.Cluster, name,
 		return bindings.Get(ctx, name, metav1.GetOptions{})
 	}
 	if err == nil {
-		r.bound.Add(name)
+		r.bound.Expect(name)
 	}
 	return made, err
 }
@@ -91,14 +91,14 @@ func (r *Roles) Forbid(ctx context.Context, cluster *fleet.Cluster) error {
 	name := registration.ContentRoleName(registration.ClusterNamespace(cluster.Namespace, cluster.Name))
 	binding, err := r.bindings.Get(name)
 	switch {
-	case apierrors.IsNotFound(err) && r.bound.Has(name): // made a moment ago
+	case apierrors.IsNotFound(err) && r.bound.IsExpected(name): // made a moment ago
 		err = r.client.RbacV1().ClusterRoleBindings().Delete(ctx, name, metav1.DeleteOptions{})
 	case apierrors.IsNotFound(err) || err == nil && !isFor(binding, cluster):
 		return nil
 	case err == nil:
 		err = r.client.RbacV1().ClusterRoleBindings().Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &binding.UID}})
 	}
-	r.bound.Forget(name)
+	r.bound.Observed(name)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("deleting %s %s: %w", bindingKind, name, err)
 	}

@@ -21,7 +21,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -31,16 +31,16 @@ type Roles struct {
 	cache      rbaccontrollers.ClusterRoleCache
 	bindings   rbaccontrollers.ClusterRoleBindingCache
 	namespaces corecontrollers.NamespaceCache
-	fresh      writes.Freshness
-	made       *writes.Pending // ClusterRoles
-	bound      *writes.Pending // and their bindings
+	fresh      expectations.Expectations
+	made       *expectations.Expectations // ClusterRoles
+	bound      *expectations.Expectations // and their bindings
 }
 
 // New asks for the caches it needs, so call it while controllers are registered.
 func New(c *app.Context) *Roles {
 	return &Roles{
 		client: c.Kubernetes, cache: c.RBAC.ClusterRole().Cache(), bindings: c.RBAC.ClusterRoleBinding().Cache(),
-		namespaces: c.Core.Namespace().Cache(), made: writes.NewPending(c.Clock), bound: writes.NewPending(c.Clock),
+		namespaces: c.Core.Namespace().Cache(), made: expectations.New(c.Clock), bound: expectations.New(c.Clock),
 	}
 }
 
@@ -95,7 +95,7 @@ func (r *Roles) ensure(ctx context.Context, cluster *fleet.Cluster, rules []rbac
 	case apierrors.IsNotFound(err):
 		role, err = r.unseen(ctx, cluster, name, rules)
 	case err == nil:
-		r.made.Forget(name)
+		r.made.Observed(name)
 		if r.fresh.IsStale(role) {
 			role, err = r.client.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{})
 		}
@@ -112,7 +112,7 @@ func (r *Roles) ensure(ctx context.Context, cluster *fleet.Cluster, rules []rbac
 // unseen is the ClusterRole that the cache does not have: made a moment ago, or yet to be made. One that was made may be gone
 // before the cache has seen it.
 func (r *Roles) unseen(ctx context.Context, cluster *fleet.Cluster, name string, rules []rbacv1.PolicyRule) (*rbacv1.ClusterRole, error) {
-	if r.made.Has(name) {
+	if r.made.IsExpected(name) {
 		role, err := r.client.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{})
 		if !apierrors.IsNotFound(err) {
 			return role, err
@@ -136,7 +136,7 @@ func (r *Roles) create(ctx context.Context, cluster *fleet.Cluster, name string,
 		return roles.Get(ctx, name, metav1.GetOptions{})
 	}
 	if err == nil {
-		r.made.Add(name)
+		r.made.Expect(name)
 	}
 	return made, err
 }
@@ -151,11 +151,11 @@ func (r *Roles) namespace(ctx context.Context, name string) (*corev1.Namespace, 
 }
 
 // Unseen says whether the binding of a Cluster was made and is not in the cache yet. It may be gone before it ever is, and
-// then nothing tells, so that Allow has to be called again after writes.PendingMax.
+// then nothing tells, so that Allow has to be called again after expectations.Timeout.
 func (r *Roles) Unseen(cluster *fleet.Cluster) bool {
 	name := registration.ContentRoleName(registration.ClusterNamespace(cluster.Namespace, cluster.Name))
 	_, err := r.bindings.Get(name)
-	return apierrors.IsNotFound(err) && r.bound.Has(name)
+	return apierrors.IsNotFound(err) && r.bound.IsExpected(name)
 }
 
 func metaOf(cluster *fleet.Cluster, name string, namespace *corev1.Namespace) metav1.ObjectMeta {

@@ -23,7 +23,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -49,8 +49,8 @@ func newStage(objects ...runtime.Object) *stage {
 		cache:      generic.NewNonNamespacedCache[*rbacv1.ClusterRole](s.roles, schema.GroupResource{}),
 		bindings:   generic.NewNonNamespacedCache[*rbacv1.ClusterRoleBinding](s.bindings, schema.GroupResource{}),
 		namespaces: generic.NewNonNamespacedCache[*corev1.Namespace](s.namespaces, schema.GroupResource{}),
-		made:       writes.NewPending(clock),
-		bound:      writes.NewPending(clock),
+		made:       expectations.New(clock),
+		bound:      expectations.New(clock),
 	}
 	return s
 }
@@ -180,7 +180,7 @@ func TestAClusterRoleThatIsGoneBeforeTheCacheHasSeenItIsMadeAgain(t *testing.T) 
 
 	require.NoError(t, s.roles.Add(s.live(t)))
 	require.NoError(t, s.Allow(t.Context(), alice, []string{"s-1"}))
-	assert.False(t, s.made.Has(name), "the cache knows better from now on")
+	assert.False(t, s.made.IsExpected(name), "the cache knows better from now on")
 }
 
 func TestNoClusterRoleOfSomebodyElseIsAdopted(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/cluster"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/standing"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -29,7 +29,7 @@ type Step struct {
 	known    fleetcontrollers.BundleCache
 	requests standing.Requests
 	rendered *manifests
-	fresh    writes.Freshness
+	fresh    expectations.Expectations
 }
 
 // Register sets up the step for the cluster controller. It watches the Bundles of agents, to repair them, and the

@@ -1,0 +1,123 @@
+// Package expectations answers one question: has the cache caught up with what this controller wrote?
+//
+// A write returns before the informer delivers its event. A pass that runs in between reads the old state from the cache; it
+// would repeat the write, or fail with a conflict. So a controller records an expectation after each write that it must not
+// repeat, and consults it when the cache shows something else:
+//
+//   - Wrote(object) after an update or a patch: IsStale reports whether an object from the cache is older than that version.
+//     The handler then returns, because the event of the write is on its way and enqueues the object again.
+//   - Expect(key) after a create or a delete: IsExpected reports whether the cache may still lack the object of that name, or
+//     still have the object of that UID. Observed(key) ends the expectation as soon as the cache shows the effect.
+//
+// An expectation also ends after the timeout: the object may be deleted again before the cache has seen it, and no event would
+// ever tell. The write is then repeated if need be; all writes of the hub are safe to repeat. Look-ups never remove anything;
+// expired entries are removed when new ones are recorded.
+//
+// The expectations of the Kubernetes controllers only count events, which is not enough to recognize a version. MutationCache of
+// client-go keeps whole objects, no more than 100 of them, and cannot express a deletion.
+package expectations
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/utils/clock"
+)
+
+// Timeout is the time after which an expectation ends that the cache never met.
+const Timeout = 10 * time.Second
+
+// sweepMin is the number of entries below which expired ones are left alone. An entry costs a few bytes.
+const sweepMin = 64
+
+// Expectations are those of one controller about the objects of one kind. The zero value is ready to use.
+type Expectations struct {
+	// Clock defaults to the real one.
+	Clock clock.PassiveClock
+	// Timeout defaults to the constant of that name.
+	Timeout time.Duration
+
+	mu      sync.Mutex
+	entries map[string]expectation
+	sweepAt int // the number of entries from which a sweep is worth its time
+}
+
+type expectation struct {
+	version string // of Wrote; empty for Expect
+	until   time.Time
+}
+
+// New returns Expectations that go by this clock.
+func New(c clock.PassiveClock) *Expectations { return &Expectations{Clock: c} }
+
+// Wrote expects the cache to show the object at the version that a write returned, or at a later one.
+func (e *Expectations) Wrote(object metav1.Object) {
+	e.record(string(object.GetUID()), object.GetResourceVersion())
+}
+
+// IsStale reports whether the object, as the cache has it, is older than the version written last. A version that cannot be
+// compared is not stale.
+func (e *Expectations) IsStale(object metav1.Object) bool {
+	expected, found := e.find(string(object.GetUID()))
+	return found && isOlder(object.GetResourceVersion(), expected.version)
+}
+
+// Expect expects the cache to show the effect of a create or a delete that the key names.
+func (e *Expectations) Expect(key string) { e.record(key, "") }
+
+// IsExpected reports whether that effect may not be in the cache yet.
+func (e *Expectations) IsExpected(key string) bool {
+	_, found := e.find(key)
+	return found
+}
+
+// Observed ends the expectation: the cache shows the effect.
+func (e *Expectations) Observed(key string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.entries, key)
+}
+
+func (e *Expectations) record(key, version string) {
+	now := e.now()
+	timeout := e.Timeout
+	if timeout == 0 {
+		timeout = Timeout
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.entries == nil {
+		e.entries = map[string]expectation{}
+	}
+	if last := e.entries[key]; now.Before(last.until) && isOlder(version, last.version) {
+		return // two writes of one object are recorded in the wrong order
+	}
+	e.entries[key] = expectation{version: version, until: now.Add(timeout)}
+	if len(e.entries) > e.sweepAt {
+		maps.DeleteFunc(e.entries, func(_ string, x expectation) bool { return !now.Before(x.until) })
+		e.sweepAt = 2*len(e.entries) + sweepMin
+	}
+}
+
+func (e *Expectations) find(key string) (expectation, bool) {
+	now := e.now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	x, found := e.entries[key]
+	return x, found && now.Before(x.until)
+}
+
+func (e *Expectations) now() time.Time {
+	if e.Clock == nil {
+		return time.Now()
+	}
+	return e.Clock.Now()
+}
+
+func isOlder(version, than string) bool {
+	order, err := resourceversion.CompareResourceVersion(version, than)
+	return err == nil && order < 0
+}
