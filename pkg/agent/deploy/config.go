@@ -14,41 +14,42 @@ import (
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
 )
 
-// ErrFarewell is what Run returns when the hub has said farewell and everything the agent deployed is gone.
-var ErrFarewell = errors.New("everything deployed was removed because the hub says farewell")
+// ErrFarewell is the error of Run after the hub asked the agent to leave and everything the agent deployed is removed.
+var ErrFarewell = errors.New("everything deployed was removed because the hub asked the agent to leave")
 
-// Workers when nobody says how many.
+// Default numbers of workers.
 const (
 	DefaultWorkers      = 50
 	DefaultDriftWorkers = 50
 )
 
-// DefaultResync is how often everything is compared when nobody says.
+// DefaultResync is the default of Config.Resync.
 const DefaultResync = 15 * time.Minute
 
-// Config is what Run needs.
+// Config is the input of Run.
 type Config struct {
-	// Hub sends requests to the hub, each bounded in time; Watching sends watches, which a bound would cut off.
+	// Hub sends requests to the hub with a timeout. Watching sends watches, which a timeout would cut off.
 	Hub, Watching versioned.Interface
-	// HubCore reads the Secrets with values on the hub.
+	// HubCore reads the Secrets with Helm values on the hub.
 	HubCore kubernetes.Interface
-	// Namespace is that of the BundleDeployments on the hub.
+	// Namespace is the namespace of the BundleDeployments on the hub.
 	Namespace string
-	// ClusterNamespace and ClusterName are the Cluster on the hub.
+	// ClusterNamespace and ClusterName identify the Cluster on the hub.
 	ClusterNamespace, ClusterName string
-	// Member is how to reach the API server of the member, without a timeout, which would cut off watches.
+	// Member connects to the API server of the member. It has no timeout, which would cut off watches.
 	Member *rest.Config
-	// AgentNamespace is the agent's own on the member.
+	// AgentNamespace is the agent's namespace on the member.
 	AgentNamespace string
-	// Workers deploy, DriftWorkers compare; 0 is the default.
+	// Workers deploy, DriftWorkers compare; 0 means the default.
 	Workers, DriftWorkers int
-	// Resync is how often everything is compared with the cluster, whatever events there were; 0 is DefaultResync.
+	// Resync is the interval at which everything is compared with the cluster, independent of events; 0 means DefaultResync.
 	Resync time.Duration
-	// Judge is told how each request to the hub ended. An error of it ends Run: it says that the hub certainly refuses the
-	// credential. nil judges nothing.
+	// Judge gets the result of each request to the hub. It returns an error if the hub definitely refuses the credential; that
+	// error ends Run. nil accepts every result.
 	Judge func(error) error
-	// Leaving is told that everything is gone after a farewell, before the hub is: the hub forgets the agent then, and an
-	// agent that dies between the two would know of nothing. Its error keeps the hub from being told. nil does nothing.
+	// Leaving is called after a farewell has removed everything, before the agent reports that to the hub. The hub deletes its
+	// record of the agent on that report; an agent that dies in between must find its own note. If Leaving fails, nothing is
+	// reported. nil does nothing.
 	Leaving func(context.Context) error
 	// Log, Clock and Timing have defaults.
 	Log    logrus.FieldLogger
@@ -56,50 +57,30 @@ type Config struct {
 	Timing Timing
 }
 
-// Timing are the durations; the zero value of each is its default.
+// Timing holds the durations; a zero value means the default.
 type Timing struct {
-	// RetryFirst and RetryMax bound the growing pause between two attempts at what failed.
+	// RetryFirst and RetryMax are the first and the longest pause between attempts of what fails.
 	RetryFirst, RetryMax time.Duration
-	// CorrectFirst and CorrectMax bound the growing pause between two corrections of one release: somebody else may want
-	// an object to be otherwise just as firmly.
+	// CorrectFirst and CorrectMax are the first and the longest pause between corrections of one release: another controller
+	// may keep changing the same object.
 	CorrectFirst, CorrectMax time.Duration
-	// Settle is from an event of a deployed object to the status that shows it: many events make one write.
+	// Settle is the delay from an event of a deployed object to the status that shows it, so that many events cause one write.
 	Settle time.Duration
-	// Grace is what an operation is given to finish when the agent is stopped.
+	// Grace is the time an operation gets to finish when the agent is stopped.
 	Grace time.Duration
-	// Linger is from the end of a BundleDeployment to the removal of what it deployed: if the whole Cluster goes on the hub,
-	// that is to be seen by then.
+	// Linger is the delay from the end of a BundleDeployment to the removal of its release. If the whole Cluster is deleted on
+	// the hub, the agent's own BundleDeployment is gone by then as well.
 	Linger time.Duration
-	// Hold is between two looks at whether what must stay, because the whole Cluster is gone on the hub, may be removed.
+	// Hold is the interval at which a held removal is checked again, see mustStay.
 	Hold time.Duration
-	// Operation bounds one deployment, in addition to the timeout in its options.
+	// Operation is the time limit of one deployment, in addition to the timeout in its options.
 	Operation time.Duration
 }
 
-func (t Timing) withDefaults() Timing {
-	set := func(d *time.Duration, fallback time.Duration) {
-		if *d == 0 {
-			*d = fallback
-		}
-	}
-	set(&t.RetryFirst, 2*time.Second)
-	set(&t.RetryMax, 10*time.Minute)
-	set(&t.CorrectFirst, 5*time.Second)
-	set(&t.CorrectMax, 10*time.Minute)
-	set(&t.Settle, 300*time.Millisecond)
-	set(&t.Grace, 5*time.Second)
-	set(&t.Linger, 5*time.Second)
-	set(&t.Hold, time.Minute)
-	set(&t.Operation, 10*time.Minute)
-	return t
-}
-
 func (c Config) withDefaults() Config {
-	c.Workers = positive(c.Workers, DefaultWorkers)
-	c.DriftWorkers = positive(c.DriftWorkers, DefaultDriftWorkers)
-	if c.Resync <= 0 {
-		c.Resync = DefaultResync
-	}
+	setDefault(&c.Workers, DefaultWorkers)
+	setDefault(&c.DriftWorkers, DefaultDriftWorkers)
+	setDefault(&c.Resync, DefaultResync)
 	if c.Judge == nil {
 		c.Judge = func(error) error { return nil }
 	}
@@ -112,28 +93,34 @@ func (c Config) withDefaults() Config {
 	if c.Clock == nil {
 		c.Clock = clock.RealClock{}
 	}
-	c.Timing = c.Timing.withDefaults()
+	setDefault(&c.Timing.RetryFirst, 2*time.Second)
+	setDefault(&c.Timing.RetryMax, 10*time.Minute)
+	setDefault(&c.Timing.CorrectFirst, 5*time.Second)
+	setDefault(&c.Timing.CorrectMax, 10*time.Minute)
+	setDefault(&c.Timing.Settle, 300*time.Millisecond)
+	setDefault(&c.Timing.Grace, 5*time.Second)
+	setDefault(&c.Timing.Linger, 5*time.Second)
+	setDefault(&c.Timing.Hold, time.Minute)
+	setDefault(&c.Timing.Operation, 10*time.Minute)
 	return c
 }
 
-func positive(n, fallback int) int {
-	if n > 0 {
-		return n
+func setDefault[T int | time.Duration](value *T, fallback T) {
+	if *value <= 0 {
+		*value = fallback
 	}
-	return fallback
 }
 
 const (
-	jitter = 0.2
-	factor = 2
-	steps  = 100 // enough to reach any limit; the pause stays there
+	jitter       = 0.2
+	backoffSteps = 100 // enough to reach any limit; the pause stays there
 )
 
 func backoff(first, limit time.Duration) *wait.Backoff {
-	return &wait.Backoff{Duration: first, Cap: limit, Factor: factor, Jitter: jitter, Steps: steps}
+	return &wait.Backoff{Duration: first, Cap: limit, Factor: 2, Jitter: jitter, Steps: backoffSteps}
 }
 
-// lingering is a context that ends a while after its parent, so that what was begun can be finished.
+// lingering returns a context that ends a grace period after its parent, so that a running operation can finish.
 func lingering(parent context.Context, c clock.WithTicker, grace time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(parent))
 	stop := context.AfterFunc(parent, func() {

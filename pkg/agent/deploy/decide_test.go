@@ -4,9 +4,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/release"
 )
 
-func TestWhatIsDoneWithABundleDeployment(t *testing.T) {
+func TestDecide(t *testing.T) {
 	fine := facts{Name: "app", Wanted: true, Current: true}
 	with := func(change func(*facts)) facts {
 		f := fine
@@ -27,19 +31,50 @@ func TestWhatIsDoneWithABundleDeployment(t *testing.T) {
 		"paused before anything":                  {facts{Name: "app", Wanted: true, Paused: true}, hold},
 		"paused with drift":                       {with(func(f *facts) { f.Paused, f.Drifted, f.Correct = true, true, true }), hold},
 		"new":                                     {facts{Name: "app", Wanted: true}, deploy},
-		"new, after a failure":                    {facts{Name: "app", Wanted: true, Held: true}, observe},
+		"new, after a failure":                    {facts{Name: "app", Wanted: true, TooEarly: true}, observe},
 		"new, and waits for another":              {facts{Name: "app", Wanted: true, WaitsFor: "base"}, await},
 		"there, and what it needs is gone":        {with(func(f *facts) { f.WaitsFor = "base" }), observe},
 		"drift that is to be shown":               {with(func(f *facts) { f.Drifted = true }), observe},
 		"drift that is to be undone":              {with(func(f *facts) { f.Drifted, f.Correct = true, true }), correct},
-		"drift that was undone just now":          {with(func(f *facts) { f.Drifted, f.Correct, f.Held = true, true, true }), observe},
+		"drift that was undone just now":          {with(func(f *facts) { f.Drifted, f.Correct, f.TooEarly = true, true, true }), observe},
 		"drift of an agent is always undone":      {with(func(f *facts) { f.Name, f.Drifted = "fleet-agent-one", true }), correct},
-		"something was left behind":               {with(func(f *facts) { f.Unswept, f.Drifted = true, true }), sweep},
-		"left behind, and changed by others":      {with(func(f *facts) { f.Unswept, f.Drifted, f.Correct = true, true, true }), correct},
-		"left behind, and tried just now":         {with(func(f *facts) { f.Unswept, f.Held = true, true }), observe},
-		"left behind by what is not wanted now":   {facts{Name: "app", Wanted: true, Unswept: true}, deploy},
+		"something was left behind":               {with(func(f *facts) { f.Leftovers, f.Drifted = true, true }), sweep},
+		"left behind, and changed by others":      {with(func(f *facts) { f.Leftovers, f.Drifted, f.Correct = true, true, true }), correct},
+		"left behind, and tried just now":         {with(func(f *facts) { f.Leftovers, f.TooEarly = true, true }), observe},
+		"left behind by what is not wanted now":   {facts{Name: "app", Wanted: true, Leftovers: true}, deploy},
 		"to be corrected, without drift":          {with(func(f *facts) { f.Correct = true }), observe},
 	} {
 		t.Run(name, func(t *testing.T) { assert.Equal(t, row.want, decide(row.facts), "%s", decide(row.facts)) })
+	}
+}
+
+func TestUnmet(t *testing.T) {
+	other := func(name string, s fleet.BundleDeploymentStatus) *fleet.BundleDeployment {
+		return &fleet.BundleDeployment{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{fleet.BundleNameLabel: name, "tier": name}}, Spec: ready(t, 0).spec, Status: s,
+		}
+	}
+	good, bad := assess(ready(t, 1)), assess(ready(t, 1).differs(0, release.Difference{Missing: true}))
+	paused, unstaged := other("base", fleet.BundleDeploymentStatus{}), other("base", good)
+	paused.Spec.DeploymentID, unstaged.Spec.StagedDeploymentID = "", ""
+	for name, row := range map[string]struct {
+		ref  fleet.BundleRef
+		all  []*fleet.BundleDeployment
+		want string
+	}{
+		"it is ready":            {fleet.BundleRef{Name: "base"}, []*fleet.BundleDeployment{other("base", good)}, ""},
+		"it is not there":        {fleet.BundleRef{Name: "base"}, nil, "waiting for Bundle base, which is not deployed to this cluster"},
+		"it is not ready":        {fleet.BundleRef{Name: "base"}, []*fleet.BundleDeployment{other("base", bad)}, "waiting for Bundle base, which is Modified"},
+		"its first is paused":    {fleet.BundleRef{Name: "base"}, []*fleet.BundleDeployment{paused}, "waiting for Bundle base, which is OutOfSync"},
+		"nothing is staged":      {fleet.BundleRef{Name: "base"}, []*fleet.BundleDeployment{unstaged}, "waiting for Bundle base, which is OutOfSync"},
+		"that is good enough":    {fleet.BundleRef{Name: "base", AcceptedStates: []fleet.BundleState{fleet.Modified}}, []*fleet.BundleDeployment{other("base", bad)}, ""},
+		"one of those with it":   {fleet.BundleRef{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "base"}}}, []*fleet.BundleDeployment{other("base", good)}, ""},
+		"none with these labels": {fleet.BundleRef{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "x"}}}, []*fleet.BundleDeployment{other("base", good)}, "waiting for Bundle with labels tier=x, which is not deployed to this cluster"},
+		"itself does not count":  {fleet.BundleRef{Name: "app"}, []*fleet.BundleDeployment{other("app", good)}, "waiting for Bundle app, which is not deployed to this cluster"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bd := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: "app"}, Spec: fleet.BundleDeploymentSpec{DependsOn: []fleet.BundleRef{row.ref}}}
+			assert.Equal(t, row.want, unmet(bd, row.all))
+		})
 	}
 }

@@ -12,88 +12,76 @@ import (
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
-// drift is what of one release differs from what was deployed.
+// drift is the result of comparing a release with the cluster.
 type drift struct {
-	verdicts map[string]verdict // by object
-	// err says why something could not be compared; "" when everything was.
+	objects map[string]comparison // by objectID; nil before the first comparison
+	// err is why some objects could not be compared; "" if all were.
 	err string
-	// again says that everything is to be compared, whether it seems to have changed or not.
-	again bool
+	// recompare has all objects compared, even those that have not changed since the last comparison.
+	recompare bool
 }
 
-// verdict is the difference of an object as it was at a time.
-type verdict struct {
-	seen string // fingerprint
+// comparison is the result for one object.
+type comparison struct {
+	fingerprint string // of the object that was compared
 	release.Difference
 }
 
-func (d drift) any() bool {
-	for _, v := range d.verdicts {
-		if !v.None() {
+func (d drift) compared() bool { return d.objects != nil || d.err != "" }
+
+// found reports whether an object differs.
+func (d drift) found() bool {
+	for _, c := range d.objects {
+		if !c.None() {
 			return true
 		}
 	}
 	return false
 }
 
-// clean says that all was compared, and nothing differs.
-func (d drift) clean() bool { return d.verdicts != nil && d.err == "" && !d.any() }
+// none reports whether all objects were compared and none differs.
+func (d drift) none() bool { return d.objects != nil && d.err == "" && !d.found() }
 
-func identify(o release.Object) string {
-	return o.Resource.GroupResource().String() + " " + o.Desired.GetNamespace() + "/" + o.Desired.GetName()
-}
-
-// absent is the fingerprint of what the watch does not have.
-const absent = "absent"
-
-// fingerprint changes when something changed that can be drift: the status of an object changes all the time, and counts
-// for nothing.
-func fingerprint(live *unstructured.Unstructured, ignored []fleet.ComparePatch) string {
-	if live == nil {
-		return absent
+// compare compares the objects of a release that may have changed with the cluster. The worker of the queue then shows or
+// undoes what differs.
+func (d *deployer) compare(ctx context.Context, key string) {
+	state, bd := d.states.get(key), d.bundleDeployment(key)
+	deployed, before := state.release()
+	if deployed == nil || bd == nil || !d.objects.watch(deployed.Objects) {
+		return // reconcile enqueues the key again when they are known
 	}
-	if live.GetGeneration() == 0 {
-		return live.GetResourceVersion() + told(ignored)
+	var ignored []fleet.ComparePatch
+	if bd.Spec.Options.Diff != nil {
+		ignored = bd.Spec.Options.Diff.ComparePatches
 	}
-	annotations := map[string]string{}
-	for key, value := range live.GetAnnotations() {
-		if !strings.HasPrefix(key, "deployment.kubernetes.io/") {
-			annotations[key] = value
+	after := drift{objects: map[string]comparison{}}
+	for _, o := range deployed.Objects {
+		id, live := objectID(o), d.objects.get(o)
+		old, known := before.objects[id]
+		seen := fingerprint(live, ignored)
+		if known && old.fingerprint == seen && !before.recompare {
+			after.objects[id] = old
+			continue
+		}
+		difference, err := d.releases.Compare(ctx, o, live, ignored)
+		switch {
+		case err == nil:
+			after.objects[id] = comparison{seen, difference}
+		case known: // keep the last result, without the fingerprint, so that the object is compared again
+			after.objects[id] = comparison{Difference: old.Difference}
+		}
+		if err != nil {
+			after.err = release.Explain(err)
 		}
 	}
-	return fmt.Sprint(live.GetUID(), live.GetGeneration(), live.GetLabels(), annotations, told(ignored))
-}
-
-func told(ignored []fleet.ComparePatch) string {
-	if len(ignored) == 0 {
-		return ""
-	}
-	data, err := json.Marshal(ignored)
-	if err != nil {
-		return err.Error()
-	}
-	return string(data)
-}
-
-// compare looks at all objects of a release that may have changed, and has what it found shown or undone.
-func (d *deployer) compare(ctx context.Context, key string) {
-	it := d.items.get(key)
-	it.mu.Lock()
-	deployed, before := it.deployed, it.drift
-	it.mu.Unlock()
-	bd := d.bundle(key)
-	if deployed == nil || bd == nil || !d.live.watch(deployed.Objects) {
-		return // work brings it back
-	}
-	after := d.judgeAll(ctx, deployed.Objects, before, comparePatches(bd))
 	if ctx.Err() != nil {
 		return
 	}
-	it.mu.Lock()
-	if it.deployed == deployed {
-		it.drift = after
+	state.mu.Lock()
+	if state.deployed == deployed {
+		state.drift = after
 	}
-	it.mu.Unlock()
+	state.mu.Unlock()
 	if after.err != "" {
 		d.log(key).Warnf("Comparing with what was deployed: %s", after.err)
 		d.drifts.AddAfter(key, d.Timing.RetryMax)
@@ -101,31 +89,29 @@ func (d *deployer) compare(ctx context.Context, key string) {
 	d.queue.Add(key)
 }
 
-func comparePatches(bd *fleet.BundleDeployment) []fleet.ComparePatch {
-	if bd.Spec.Options.Diff == nil {
-		return nil
-	}
-	return bd.Spec.Options.Diff.ComparePatches
+func objectID(o release.Object) string {
+	return o.Resource.GroupResource().String() + " " + o.Desired.GetNamespace() + "/" + o.Desired.GetName()
 }
 
-func (d *deployer) judgeAll(ctx context.Context, objects []release.Object, before drift, ignored []fleet.ComparePatch) drift {
-	after := drift{verdicts: map[string]verdict{}}
-	for _, o := range objects {
-		id, live := identify(o), d.live.get(o)
-		seen := fingerprint(live, ignored)
-		if old, known := before.verdicts[id]; known && old.seen == seen && !before.again {
-			after.verdicts[id] = old
-			continue
-		}
-		found, err := d.releases.Compare(ctx, o, live, ignored)
-		if err != nil {
-			after.err = release.Explain(err)
-			if old, known := before.verdicts[id]; known {
-				after.verdicts[id] = verdict{Difference: old.Difference} // and looked at again
-			}
-			continue
-		}
-		after.verdicts[id] = verdict{seen: seen, Difference: found}
+// fingerprint changes when an object changes in a way that can be drift. The status of an object changes often and is never
+// drift, so the resourceVersion counts only for kinds without a generation.
+func fingerprint(live *unstructured.Unstructured, ignored []fleet.ComparePatch) string {
+	if live == nil {
+		return "absent"
 	}
-	return after
+	patches := ""
+	if len(ignored) > 0 {
+		data, _ := json.Marshal(ignored) // text fields only: this cannot fail
+		patches = string(data)
+	}
+	if live.GetGeneration() == 0 {
+		return live.GetResourceVersion() + patches
+	}
+	annotations := map[string]string{}
+	for key, value := range live.GetAnnotations() {
+		if !strings.HasPrefix(key, "deployment.kubernetes.io/") {
+			annotations[key] = value
+		}
+	}
+	return fmt.Sprint(live.GetUID(), live.GetGeneration(), live.GetLabels(), annotations, patches)
 }

@@ -12,8 +12,8 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// Rules that hold whatever else changes in the switch.
-func FuzzNothingIsRemovedThatIsWantedOrAnAgent(f *testing.F) {
+// Nothing is removed that is wanted, and no agent is uninstalled.
+func FuzzDecide(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {
 		f.Add(seed)
 	}
@@ -29,7 +29,7 @@ func FuzzNothingIsRemovedThatIsWantedOrAnAgent(f *testing.F) {
 		case forget:
 			assert.True(t, !in.Wanted && isAgent(in.Name))
 		case deploy, correct, sweep:
-			assert.True(t, in.Wanted && !in.Elsewhere && !in.Empty && !in.Paused && !in.Held)
+			assert.True(t, in.Wanted && !in.Elsewhere && !in.Empty && !in.Paused && !in.TooEarly)
 			assert.Equal(t, does != deploy, in.Current)
 		default:
 			assert.True(t, in.Wanted)
@@ -37,8 +37,8 @@ func FuzzNothingIsRemovedThatIsWantedOrAnAgent(f *testing.F) {
 	})
 }
 
-// What one Bundle waits for does not depend on the order in which the others are looked at.
-func FuzzADependencyIsThereOrNamed(f *testing.F) {
+// The result does not depend on the order of the BundleDeployments.
+func FuzzUnmet(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {
 		f.Add(seed)
 	}
@@ -69,8 +69,8 @@ func FuzzADependencyIsThereOrNamed(f *testing.F) {
 	})
 }
 
-// Conditions that are not to be looked at are taken out of whatever is on the cluster.
-func FuzzAnObjectOfAnyShapeIsSummarized(f *testing.F) {
+// An object may have any shape, and is not modified.
+func FuzzSummarize(f *testing.F) {
 	for _, object := range []string{
 		`{"kind":"Deployment","apiVersion":"apps/v1","status":{"observedGeneration":1,"conditions":[{"type":"Available","status":"False"}]}}`,
 		`{"kind":"X","apiVersion":"a/b","status":{"conditions":[1,null,"x"]}}`, `{"kind":"X","status":[]}`, `{"kind":"Pod","apiVersion":"v1","status":{"phase":1}}`,

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
@@ -131,23 +132,30 @@ func (s *stage) put(name, manifest string, change ...func(*fleet.BundleDeploymen
 	if _, err := s.Fleet.Contents().Create(ctx, packed, metav1.CreateOptions{}); !apierrors.IsAlreadyExists(err) {
 		require.NoError(s.t, err)
 	}
-	bd := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.hub, Name: name}}
-	existing, err := s.Fleet.BundleDeployments(s.hub).Get(ctx, name, metav1.GetOptions{})
-	if err == nil {
-		bd = existing
-	}
-	bd.Spec.Options.DefaultNamespace = s.target
-	for _, f := range change {
-		f(bd)
-	}
-	bd.Spec.DeploymentID, err = content.DeploymentID(packed.Name, bd.Spec.Options)
-	require.NoError(s.t, err)
-	bd.Spec.StagedDeploymentID, bd.Spec.StagedOptions = bd.Spec.DeploymentID, bd.Spec.Options
-	if existing.Name == "" {
-		_, err = s.Fleet.BundleDeployments(s.hub).Create(ctx, bd, metav1.CreateOptions{})
-	} else {
-		_, err = s.Fleet.BundleDeployments(s.hub).Update(ctx, bd, metav1.UpdateOptions{})
-	}
+	client := s.Fleet.BundleDeployments(s.hub)
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error { // the agent writes the status meanwhile
+		bd, err := client.Get(ctx, name, metav1.GetOptions{})
+		create := apierrors.IsNotFound(err)
+		if create {
+			bd = &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.hub, Name: name}}
+		} else if err != nil {
+			return err
+		}
+		bd.Spec.Options.DefaultNamespace = s.target
+		for _, f := range change {
+			f(bd)
+		}
+		if bd.Spec.DeploymentID, err = content.DeploymentID(packed.Name, bd.Spec.Options); err != nil {
+			return err
+		}
+		bd.Spec.StagedDeploymentID, bd.Spec.StagedOptions = bd.Spec.DeploymentID, bd.Spec.Options
+		if create {
+			_, err = client.Create(ctx, bd, metav1.CreateOptions{})
+		} else {
+			_, err = client.Update(ctx, bd, metav1.UpdateOptions{})
+		}
+		return err
+	})
 	require.NoError(s.t, err)
 }
 

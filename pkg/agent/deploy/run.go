@@ -1,3 +1,18 @@
+// Package deploy makes the Helm releases of a member match the BundleDeployments on the hub, and reports the result in their
+// status.
+//
+// The Secrets in which Helm keeps each revision carry the BundleDeployment and the deployment ID as labels. They are the
+// record of what is deployed: an agent that is killed at any point, for example by a change of its own Deployment, continues
+// from them. What it writes to the hub is a report; nothing here depends on it.
+//
+//	run.go       Run: the watches, the queues, the workers, the end
+//	deploy.go    reconcile: one BundleDeployment from the decision to the status
+//	decide.go    the decision as a pure function, and dependsOn
+//	status.go    the status as a pure function, and writing it
+//	drift.go     comparing a release with the cluster
+//	remove.go    removing the releases of a BundleDeployment that is gone, or all of them on a farewell
+//	caches.go    the releases and their objects, and what the run remembers
+//	config.go    Config and its defaults
 package deploy
 
 import (
@@ -21,107 +36,87 @@ import (
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
-// deployer is one run.
+// deployer is the state of one run. A key is the name of a BundleDeployment, shortened to the length of a label.
 type deployer struct {
 	Config
 	owner    release.Owner
-	own      string // the BundleDeployment of the agent itself
+	ownKey   string // of the agent's own BundleDeployment
 	releases *release.Client
-	bundles  cache.Store
-	shelf    *shelf
-	live     *live
-	items    *items
-	queue    workqueue.TypedDelayingInterface[string] // what to work on
-	drifts   workqueue.TypedDelayingInterface[string] // what to compare
-	end      context.CancelCauseFunc                  // of the run
+	bundles  cache.Store // the BundleDeployments
+	index    *releaseIndex
+	objects  *objectCache
+	states   *bundleStates
+	queue    workqueue.TypedDelayingInterface[string] // keys to reconcile
+	drifts   workqueue.TypedDelayingInterface[string] // keys to compare with the cluster
+	end      context.CancelCauseFunc                  // ends the run
 }
 
-// errGoodbye ends the workers because the hub said farewell.
-var errGoodbye = errors.New("the hub says farewell")
+// errAskedToLeave ends the workers, so that nothing is deployed while everything is removed.
+var errAskedToLeave = errors.New("the hub asked the agent to leave")
 
-// Run deploys until ctx ends, and then returns nil with nothing left running. It returns ErrFarewell when the hub said so
-// and everything is gone, and the error of Config.Judge. A hub that is away changes nothing on the member.
-func Run(ctx context.Context, c Config) error {
-	d, inner, err := prepare(ctx, c)
-	if err != nil {
-		return err
-	}
-	err = d.run(inner)
-	switch {
-	case ctx.Err() != nil:
-		return nil
-	case errors.Is(err, errGoodbye):
-		return d.leave(ctx)
-	}
-	return err
-}
-
-func prepare(parent context.Context, c Config) (*deployer, context.Context, error) {
+// Run deploys until ctx ends; it then returns nil, and all its goroutines have ended. It returns ErrFarewell after a farewell
+// that is complete, and the error of Config.Judge. While the hub does not answer, nothing changes on the member.
+func Run(parent context.Context, c Config) error {
 	c = c.withDefaults()
 	releases, err := release.New(c.Member)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	objects, err := dynamic.NewForConfig(c.Member)
+	dynamicClient, err := dynamic.NewForConfig(c.Member)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	ctx, end := context.WithCancelCause(parent)
-	d := &deployer{
-		Config: c, releases: releases, items: newItems(), end: end,
-		owner: release.Owner{Namespace: c.AgentNamespace, ClusterNamespace: c.ClusterNamespace, ClusterName: c.ClusterName},
-		own:   registration.LabelValue(registration.AgentBundleName(c.ClusterName)),
+	newQueue := func() workqueue.TypedDelayingInterface[string] {
+		return workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Clock: c.Clock})
 	}
-	d.queue, d.drifts = d.newQueue(), d.newQueue()
-	d.shelf = newShelf(func(key string) { d.queue.Add(key) })
-	d.live = newLive(ctx, objects, d.touched)
-	return d, ctx, nil
-}
+	d := &deployer{
+		Config: c, releases: releases, states: newBundleStates(), queue: newQueue(), drifts: newQueue(), end: end,
+		owner:  release.Owner{Namespace: c.AgentNamespace, ClusterNamespace: c.ClusterNamespace, ClusterName: c.ClusterName},
+		ownKey: registration.LabelValue(registration.AgentBundleName(c.ClusterName)),
+	}
+	d.index = newReleaseIndex(d.queue.Add)
+	d.objects = newObjectCache(ctx, dynamicClient, d.objectChanged)
 
-func (d *deployer) newQueue() workqueue.TypedDelayingInterface[string] {
-	return workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Clock: d.Clock})
-}
-
-func (d *deployer) log(key string) logrus.FieldLogger {
-	return d.Log.WithField("bundleDeployment", key)
-}
-
-// heard passes on how a request to the hub ended, and ends the run when the hub refuses the credential for certain.
-func (d *deployer) heard(err error) error {
-	if verdict := d.Judge(err); verdict != nil {
-		d.end(verdict)
+	err = d.run(ctx)
+	switch {
+	case parent.Err() != nil:
+		return nil
+	case errors.Is(err, errAskedToLeave):
+		return d.leave(parent)
 	}
 	return err
 }
 
-// touched is told that an object of a release changed.
-func (d *deployer) touched(namespace, name string) {
-	if key, known := d.items.at(namespace, name); known {
-		d.queue.AddAfter(key, d.Timing.Settle)
-		d.drifts.AddAfter(key, d.Timing.Settle)
-	}
-}
-
-// run watches and works until ctx ends. The workers start when both sides are known completely: what is to be removed is
-// what is on the member and not on the hub.
+// run watches and works until ctx ends. The workers start when the BundleDeployments and the releases are listed
+// completely, because what exists on the member and not on the hub is removed.
 func (d *deployer) run(ctx context.Context) error {
 	var running sync.WaitGroup
-	defer d.live.wait.Wait() // last: the workers begin what it waits for
+	defer d.objects.running.Wait() // after the workers, which start its watches
 	defer running.Wait()
 	defer d.queue.ShutDown()
 	defer d.drifts.ShutDown()
 	defer d.end(nil)
-	bundlesSynced := d.watchBundles(ctx, &running)
-	revisionsSynced := d.watchRevisions(ctx, &running)
-	if !cache.WaitForCacheSync(ctx.Done(), bundlesSynced, revisionsSynced) {
+
+	store, bundles := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: d.bundleListerWatcher(), ObjectType: &fleet.BundleDeployment{}, Handler: d.bundleHandler(), Transform: withoutManagedFields,
+	})
+	d.bundles = store
+	_, revisions := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: d.releases.Revisions(d.owner.Selector()), ObjectType: &metav1.PartialObjectMetadata{},
+		Handler: d.index.handler(), Transform: withoutManagedFields,
+	})
+	running.Go(func() { bundles.RunWithContext(ctx) })
+	running.Go(func() { revisions.RunWithContext(ctx) })
+	if !cache.WaitForCacheSync(ctx.Done(), bundles.HasSynced, revisions.HasSynced) {
 		return context.Cause(ctx)
 	}
-	if bd := d.bundle(d.own); asksToLeave(bd) {
-		return errGoodbye
+	if asksToLeave(d.bundleDeployment(d.ownKey)) {
+		return errAskedToLeave
 	}
 	d.enqueueAll()
 	for range d.Workers {
-		running.Go(func() { work(ctx, d.queue, d.handle) })
+		running.Go(func() { work(ctx, d.queue, d.reconcile) })
 	}
 	for range d.DriftWorkers {
 		running.Go(func() { work(ctx, d.drifts, d.compare) })
@@ -144,98 +139,76 @@ func work(ctx context.Context, queue workqueue.TypedDelayingInterface[string], d
 	}
 }
 
-// enqueueAll looks at what is on either side.
+// enqueueAll enqueues what exists on the hub or on the member.
 func (d *deployer) enqueueAll() {
-	for _, bd := range d.allBundles() {
+	for _, bd := range d.bundleDeployments() {
 		d.queue.Add(registration.LabelValue(bd.Name))
 	}
-	for _, key := range d.shelf.deployments() {
+	for _, key := range d.index.keys() {
 		d.queue.Add(key)
 	}
 }
 
-// resync compares everything now and then, for the changes that no watch told of.
+// resync compares everything from time to time, for changes without an event.
 func (d *deployer) resync(ctx context.Context) {
-	for {
-		if !d.pause(ctx, wait.Jitter(d.Resync, jitter)) {
-			return
-		}
-		for _, key := range d.items.keys() {
-			it := d.items.get(key)
-			it.mu.Lock()
-			it.drift.again = true
-			it.mu.Unlock()
+	for d.sleep(ctx, wait.Jitter(d.Resync, jitter)) {
+		for _, key := range d.states.keys() {
+			state := d.states.get(key)
+			state.mu.Lock()
+			state.drift.recompare = true
+			state.mu.Unlock()
 			d.drifts.Add(key)
 		}
 		d.enqueueAll()
 	}
 }
 
-func (d *deployer) watchBundles(ctx context.Context, running *sync.WaitGroup) (synced func() bool) {
-	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: d.bundleLists(),
-		ObjectType:    &fleet.BundleDeployment{},
-		Handler:       d.bundleHandler(),
-		Transform:     withoutManagedFields,
-	})
-	d.bundles = store
-	running.Go(func() { controller.RunWithContext(ctx) })
-	return controller.HasSynced
+// objectChanged handles the event of an object that belongs to a release.
+func (d *deployer) objectChanged(name releaseName) {
+	if key, found := d.states.ownerOf(name); found {
+		d.queue.AddAfter(key, d.Timing.Settle)
+		d.drifts.AddAfter(key, d.Timing.Settle)
+	}
 }
 
 func (d *deployer) bundleHandler() cache.ResourceEventHandler {
-	tell := func(object any) {
-		if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-			object = tombstone.Obj
+	enqueue := func(object any) {
+		bd, ok := withoutTombstone(object).(*fleet.BundleDeployment)
+		if !ok {
+			return
 		}
-		if bd, ok := object.(*fleet.BundleDeployment); ok {
-			d.queue.Add(registration.LabelValue(bd.Name))
-			for _, key := range d.items.waiting() {
-				d.queue.Add(key)
-			}
+		d.queue.Add(registration.LabelValue(bd.Name))
+		for _, waiting := range d.states.waiting() {
+			d.queue.Add(waiting)
+		}
+	}
+	// A farewell ends the run at once, without a worker: all workers may be busy for a long time.
+	endOnFarewell := func(object any) {
+		if bd, ok := object.(*fleet.BundleDeployment); ok && registration.LabelValue(bd.Name) == d.ownKey && asksToLeave(bd) {
+			d.end(errAskedToLeave)
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { d.dismissed(o); tell(o) },
-		UpdateFunc: func(before, o any) { d.turnedBack(before, o); d.dismissed(o); tell(o) },
-		DeleteFunc: tell,
+		AddFunc:    func(o any) { endOnFarewell(o); enqueue(o) },
+		UpdateFunc: func(before, after any) { d.forgetAfterRestore(before, after); endOnFarewell(after); enqueue(after) },
+		DeleteFunc: enqueue,
 	}
 }
 
-// dismissed ends the run when the hub says farewell, without waiting for a worker: all of them may be busy for long.
-func (d *deployer) dismissed(object any) {
-	if bd, ok := object.(*fleet.BundleDeployment); ok && registration.LabelValue(bd.Name) == d.own && asksToLeave(bd) {
-		d.end(errGoodbye)
-	}
-}
-
-// turnedBack forgets what was written to a hub that has been restored from a backup since: it counts as newer than all the hub
-// has, and the status from the backup would stay for as long as nothing new is to be said.
-func (d *deployer) turnedBack(before, after any) {
+// forgetAfterRestore drops the status written last if the hub was restored from a backup, which lowers resource versions.
+// Otherwise the written status would count as newer than the restored one, and never be written again.
+func (d *deployer) forgetAfterRestore(before, after any) {
 	older, isOlder := before.(*fleet.BundleDeployment)
 	newer, isNewer := after.(*fleet.BundleDeployment)
-	if !isOlder || !isNewer || number(newer.ResourceVersion) >= number(older.ResourceVersion) {
-		return
+	if isOlder && isNewer && number(newer.ResourceVersion) < number(older.ResourceVersion) {
+		state := d.states.get(registration.LabelValue(newer.Name))
+		state.mu.Lock()
+		defer state.mu.Unlock()
+		state.written = written{}
 	}
-	it := d.items.get(registration.LabelValue(newer.Name))
-	it.mu.Lock()
-	defer it.mu.Unlock()
-	it.written = written{}
 }
 
-var errNoList = errors.New("something answered that is no Kubernetes API server")
-
-// listBundles refuses a list without a resourceVersion: every list of an API server has one, and what somebody on the way
-// makes up must not look like a hub that wants nothing deployed.
-func (d *deployer) listBundles(ctx context.Context, o metav1.ListOptions) (*fleet.BundleDeploymentList, error) {
-	list, err := d.Hub.FleetV1alpha1().BundleDeployments(d.Namespace).List(ctx, o)
-	if err == nil && list.ResourceVersion == "" {
-		err = errNoList
-	}
-	return list, d.heard(err)
-}
-
-func (d *deployer) bundleLists() cache.ListerWatcher {
+func (d *deployer) bundleListerWatcher() cache.ListerWatcher {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return d.listBundles(ctx, o)
@@ -243,33 +216,38 @@ func (d *deployer) bundleLists() cache.ListerWatcher {
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			events, err := transport.Watch(ctx, o, d.Watching.FleetV1alpha1().BundleDeployments(d.Namespace).Watch)
 			if transport.Unanswered(err) {
-				d.Log.Warnf("Nothing is heard of what the hub wants deployed: %s", release.Explain(err))
+				d.Log.Warnf("Changes of BundleDeployments do not arrive: %s", release.Explain(err))
 			}
-			return events, d.heard(err)
+			return events, d.judged(err)
 		},
 	}
 }
 
-func (d *deployer) watchRevisions(ctx context.Context, running *sync.WaitGroup) (synced func() bool) {
-	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: d.releases.Revisions(d.owner.Selector()),
-		ObjectType:    &metav1.PartialObjectMetadata{},
-		Handler:       d.shelf.handler(),
-		Transform:     withoutManagedFields,
-	})
-	running.Go(func() { controller.RunWithContext(ctx) })
-	return controller.HasSynced
+// listBundles refuses a list without a resourceVersion. Every list of an API server has one; a list that a proxy made up must
+// not look like a hub without BundleDeployments.
+func (d *deployer) listBundles(ctx context.Context, o metav1.ListOptions) (*fleet.BundleDeploymentList, error) {
+	list, err := d.Hub.FleetV1alpha1().BundleDeployments(d.Namespace).List(ctx, o)
+	if err == nil && list.ResourceVersion == "" {
+		err = errors.New("the answer is not from a Kubernetes API server")
+	}
+	return list, d.judged(err)
 }
 
-// bundle is the BundleDeployment of a key, or nil.
-func (d *deployer) bundle(key string) *fleet.BundleDeployment {
-	object, exists, err := d.bundles.GetByKey(cache.NewObjectName(d.Namespace, key).String())
-	if err == nil && exists {
-		if bd, ok := object.(*fleet.BundleDeployment); ok {
-			return bd
-		}
+// judged passes the result of a request to the hub to Config.Judge and returns it. The run ends if the hub definitely
+// refuses the credential.
+func (d *deployer) judged(err error) error {
+	if refused := d.Judge(err); refused != nil {
+		d.end(refused)
 	}
-	for _, bd := range d.allBundles() { // one whose name is too long for a label
+	return err
+}
+
+// bundleDeployment returns the cached BundleDeployment of a key, or nil.
+func (d *deployer) bundleDeployment(key string) *fleet.BundleDeployment {
+	if object, exists, err := d.bundles.GetByKey(cache.NewObjectName(d.Namespace, key).String()); err == nil && exists {
+		return object.(*fleet.BundleDeployment)
+	}
+	for _, bd := range d.bundleDeployments() { // a name that is too long for a label
 		if registration.LabelValue(bd.Name) == key {
 			return bd
 		}
@@ -277,19 +255,15 @@ func (d *deployer) bundle(key string) *fleet.BundleDeployment {
 	return nil
 }
 
-func (d *deployer) allBundles() []*fleet.BundleDeployment {
-	list := d.bundles.List()
-	all := make([]*fleet.BundleDeployment, 0, len(list))
-	for _, object := range list {
-		if bd, ok := object.(*fleet.BundleDeployment); ok {
-			all = append(all, bd)
-		}
+func (d *deployer) bundleDeployments() (all []*fleet.BundleDeployment) {
+	for _, object := range d.bundles.List() {
+		all = append(all, object.(*fleet.BundleDeployment))
 	}
 	return all
 }
 
-// pause waits, and says whether it did so to the end.
-func (d *deployer) pause(ctx context.Context, duration time.Duration) bool {
+// sleep reports whether the whole duration passed before ctx ended.
+func (d *deployer) sleep(ctx context.Context, duration time.Duration) bool {
 	timer := d.Clock.NewTimer(duration)
 	defer timer.Stop()
 	select {
@@ -300,5 +274,20 @@ func (d *deployer) pause(ctx context.Context, duration time.Duration) bool {
 	}
 }
 
-// since is the time that has passed.
 func (d *deployer) since(t time.Time) time.Duration { return d.Clock.Now().Sub(t) }
+
+func (d *deployer) log(key string) logrus.FieldLogger {
+	return d.Log.WithField("bundleDeployment", key)
+}
+
+// retryLater logs the error of a step after which nothing else can be done, and enqueues the key after a growing pause.
+func (d *deployer) retryLater(ctx context.Context, key string, state *bundleState, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	d.log(key).Warnf("Trying again: %s", release.Explain(err))
+	if state.retries == nil {
+		state.retries = backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
+	}
+	d.queue.AddAfter(key, state.retries.Step())
+}

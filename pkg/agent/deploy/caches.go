@@ -1,0 +1,311 @@
+package deploy
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/muster-fleet/muster/pkg/release"
+	"github.com/muster-fleet/muster/pkg/transport"
+)
+
+// bundleState is what this run remembers of one BundleDeployment. A restarted agent does without it.
+type bundleState struct {
+	// Only the worker that reconciles the BundleDeployment uses the fields of this group; the queue admits one at a time.
+
+	// failedID is the deployment ID whose deployment failed last, and failure the reason.
+	failedID string
+	failure  error
+	// retryAt is the earliest time of the next attempt; retries are the pauses between attempts.
+	retryAt time.Time
+	retries *wait.Backoff
+	// correctedAt is the time of the last correction; corrections are the pauses between corrections.
+	correctedAt time.Time
+	corrections *wait.Backoff
+	// unsyncedSince is the time since which the caches of the release's kinds are incomplete; zero if they are complete.
+	unsyncedSince time.Time
+	// goneSince is the time since which the BundleDeployment is missing on the hub; zero if it exists.
+	goneSince time.Time
+
+	mu sync.Mutex // guards the fields below, which drift workers and event handlers use as well
+	// deployed is the release; nil until it was deployed or read.
+	deployed *release.Deployed
+	// drift is the result of the last comparison of deployed with the cluster.
+	drift drift
+	// waitsFor names what has to be deployed first; "" if nothing is missing.
+	waitsFor string
+	// written is the status that this run wrote last.
+	written written
+}
+
+func (s *bundleState) release() (*release.Deployed, drift) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.deployed, s.drift
+}
+
+// setRelease replaces the release; what was found about the previous one is dropped.
+func (s *bundleState) setRelease(deployed *release.Deployed) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deployed, s.drift = deployed, drift{}
+}
+
+// releaseName identifies a Helm release.
+type releaseName struct{ namespace, name string }
+
+// bundleStates holds the state of each BundleDeployment by its key, and the BundleDeployment of each release.
+type bundleStates struct {
+	mu        sync.Mutex
+	byKey     map[string]*bundleState
+	byRelease map[releaseName]string
+}
+
+func newBundleStates() *bundleStates {
+	return &bundleStates{byKey: map[string]*bundleState{}, byRelease: map[releaseName]string{}}
+}
+
+// get returns the state of a key and creates it if it is missing.
+func (b *bundleStates) get(key string) *bundleState {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.byKey[key] == nil {
+		b.byKey[key] = &bundleState{}
+	}
+	return b.byKey[key]
+}
+
+func (b *bundleStates) drop(key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.byKey, key)
+	for name, owner := range b.byRelease {
+		if owner == key {
+			delete(b.byRelease, name)
+		}
+	}
+}
+
+func (b *bundleStates) setOwner(name releaseName, key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.byRelease[name] = key
+}
+
+func (b *bundleStates) ownerOf(name releaseName) (key string, found bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	key, found = b.byRelease[name]
+	return key, found
+}
+
+func (b *bundleStates) keys() (keys []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for key := range b.byKey {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// waiting returns the keys of the BundleDeployments that wait for others.
+func (b *bundleStates) waiting() (keys []string) {
+	for _, key := range b.keys() {
+		state := b.get(key)
+		state.mu.Lock()
+		if state.waitsFor != "" {
+			keys = append(keys, key)
+		}
+		state.mu.Unlock()
+	}
+	return keys
+}
+
+// releaseIndex knows the revisions of this agent's releases by their labels. A watch fills it. Each operation also records
+// its own result, because the watch may be late.
+type releaseIndex struct {
+	mu        sync.Mutex
+	revisions map[string]map[revision]release.Found // by the key of the BundleDeployment
+	changed   func(key string)
+}
+
+type revision struct {
+	releaseName
+	version int
+}
+
+func newReleaseIndex(changed func(key string)) *releaseIndex {
+	return &releaseIndex{revisions: map[string]map[revision]release.Found{}, changed: changed}
+}
+
+func (r *releaseIndex) add(f release.Found) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := f.Labels[release.DeploymentLabel]
+	if r.revisions[key] == nil {
+		r.revisions[key] = map[revision]release.Found{}
+	}
+	r.revisions[key][revision{releaseName{f.Namespace, f.Name}, f.Version}] = f
+}
+
+func (r *releaseIndex) remove(f release.Found) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := f.Labels[release.DeploymentLabel]
+	delete(r.revisions[key], revision{releaseName{f.Namespace, f.Name}, f.Version})
+	if len(r.revisions[key]) == 0 {
+		delete(r.revisions, key)
+	}
+}
+
+// removeRelease removes all revisions of a release that was uninstalled.
+func (r *releaseIndex) removeRelease(key string, name releaseName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for at := range r.revisions[key] {
+		if at.releaseName == name {
+			delete(r.revisions[key], at)
+		}
+	}
+}
+
+// of returns the newest revision of each release of a BundleDeployment: one, unless releases of earlier names are left.
+func (r *releaseIndex) of(key string) []release.Found {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []release.Found
+	for _, f := range r.revisions[key] {
+		all = append(all, f)
+	}
+	return release.Newest(all)
+}
+
+// keys returns the keys of the BundleDeployments that have releases.
+func (r *releaseIndex) keys() (keys []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key := range r.revisions {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+func (r *releaseIndex) handler() cache.ResourceEventHandler {
+	handle := func(change func(release.Found)) func(any) {
+		return func(object any) {
+			if secret, ok := withoutTombstone(object).(metav1.Object); ok {
+				found := release.FoundIn(secret)
+				change(found)
+				r.changed(found.Labels[release.DeploymentLabel])
+			}
+		}
+	}
+	add, remove := handle(r.add), handle(r.remove)
+	return cache.ResourceEventHandlerFuncs{AddFunc: add, UpdateFunc: func(_, o any) { add(o) }, DeleteFunc: remove}
+}
+
+// objectCache holds the objects of all releases as they are on the cluster. It has one watch for each kind that a release
+// contains, limited to objects that Helm created.
+type objectCache struct {
+	ctx     context.Context // of the run
+	client  dynamic.Interface
+	changed func(releaseName)
+	running sync.WaitGroup
+
+	mu    sync.Mutex
+	kinds map[schema.GroupVersionResource]*kindCache
+}
+
+type kindCache struct {
+	store  cache.Store
+	synced func() bool
+}
+
+func newObjectCache(ctx context.Context, client dynamic.Interface, changed func(releaseName)) *objectCache {
+	return &objectCache{ctx: ctx, client: client, changed: changed, kinds: map[schema.GroupVersionResource]*kindCache{}}
+}
+
+// watch starts the missing watches for the kinds of the objects, and reports whether the caches of all kinds are filled.
+func (c *objectCache) watch(objects []release.Object) (synced bool) {
+	synced = true
+	for _, o := range objects {
+		synced = c.kind(o.Resource).synced() && synced
+	}
+	return synced
+}
+
+// get returns the object as the cache has it, or nil.
+func (c *objectCache) get(o release.Object) *unstructured.Unstructured {
+	found, exists, err := c.kind(o.Resource).store.GetByKey(cache.NewObjectName(o.Desired.GetNamespace(), o.Desired.GetName()).String())
+	if err != nil || !exists {
+		return nil
+	}
+	object, _ := found.(*unstructured.Unstructured)
+	return object
+}
+
+func (c *objectCache) kind(resource schema.GroupVersionResource) *kindCache {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if k := c.kinds[resource]; k != nil {
+		return k
+	}
+	const createdByHelm = release.ManagedByLabel + "=" + release.ManagedByHelm
+	client := c.client.Resource(resource)
+	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: &cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				o.LabelSelector = createdByHelm
+				return client.List(ctx, o)
+			},
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				o.LabelSelector = createdByHelm
+				return transport.Watch(ctx, o, client.Watch)
+			},
+		},
+		ObjectType: &unstructured.Unstructured{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    c.notify,
+			UpdateFunc: func(before, after any) { c.notify(before); c.notify(after) }, // it may belong to another release now
+			DeleteFunc: c.notify,
+		},
+		Transform: withoutManagedFields,
+	})
+	k := &kindCache{store: store, synced: controller.HasSynced}
+	c.kinds[resource] = k
+	if c.ctx.Err() == nil {
+		c.running.Go(func() { controller.RunWithContext(c.ctx) })
+	}
+	return k
+}
+
+func (c *objectCache) notify(object any) {
+	if accessor, err := meta.Accessor(withoutTombstone(object)); err == nil {
+		annotations := accessor.GetAnnotations()
+		c.changed(releaseName{annotations[release.NamespaceAnnotation], annotations[release.NameAnnotation]})
+	}
+}
+
+func withoutTombstone(object any) any {
+	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		return tombstone.Obj
+	}
+	return object
+}
+
+func withoutManagedFields(object any) (any, error) {
+	if accessor, err := meta.Accessor(object); err == nil {
+		accessor.SetManagedFields(nil)
+	}
+	return object, nil
+}

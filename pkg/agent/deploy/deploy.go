@@ -1,0 +1,350 @@
+package deploy
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/content"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	"github.com/muster-fleet/muster/pkg/release"
+)
+
+// reconcile carries out one BundleDeployment: it decides what to do, does it, and writes the status. A step that fails or
+// has to wait enqueues the key again and ends the pass.
+func (d *deployer) reconcile(ctx context.Context, key string) {
+	bd, state := d.bundleDeployment(key), d.states.get(key)
+
+	// Decide from the caches and from what this run remembers.
+	f := d.facts(key, bd, state)
+	action := decide(f)
+	switch action {
+	case ignore:
+		return
+	case remove, forget:
+		d.remove(ctx, key, state)
+		return
+	}
+	state.goneSince = time.Time{}
+	if _, drift := state.release(); f.Current && !f.Leftovers && drift.none() {
+		state.failedID, state.failure = "", nil // a correction failed, and somebody else undid the drift
+	}
+	state.mu.Lock()
+	state.waitsFor = f.WaitsFor
+	state.mu.Unlock()
+
+	// Install, upgrade, undo drift, or remove leftovers.
+	if action == deploy || action == correct || action == sweep {
+		made, err := d.carryOut(ctx, key, bd, action)
+		if err == nil {
+			d.succeeded(key, state, made, action)
+		} else if ctx.Err() == nil {
+			d.failed(key, bd, state, err)
+		}
+	}
+	if ctx.Err() != nil {
+		return
+	}
+
+	// Read the release, unless this run has deployed or read that revision.
+	found, current := d.currentRelease(key, bd, state)
+	deployed, _ := state.release()
+	if current && !isRevision(deployed, found) {
+		read, err := d.releases.Get(ctx, found)
+		if err != nil {
+			d.retryLater(ctx, key, state, err)
+			return
+		}
+		deployed = read
+		state.setRelease(read)
+		d.states.setOwner(releaseName{read.Namespace, read.Name}, key)
+		d.drifts.AddAfter(key, d.Timing.Settle)
+	}
+
+	// Uninstall the releases that it replaces: before the options changed they had other names or namespaces.
+	if current {
+		for _, old := range otherReleases(d.index.of(key), found.Namespace, found.Name) {
+			if err := d.uninstall(ctx, key, old, replacedOptions(old, found, deployed)); err != nil {
+				d.retryLater(ctx, key, state, err)
+				return
+			}
+		}
+	}
+	if deployed != nil && len(d.index.of(key)) == 0 { // somebody removed the release
+		deployed = nil
+		state.setRelease(nil)
+	}
+
+	// Write the status when the state of all objects is known.
+	if deployed != nil && !d.objectsKnown(key, state, deployed) {
+		return
+	}
+	d.report(ctx, key, bd, state, f.Paused)
+}
+
+// facts collects the input of decide.
+func (d *deployer) facts(key string, bd *fleet.BundleDeployment, state *bundleState) facts {
+	f := facts{Name: key, Wanted: bd != nil && bd.DeletionTimestamp == nil}
+	if !f.Wanted {
+		return f
+	}
+	spec := bd.Spec
+	_, drift := state.release()
+	_, f.Current = d.currentRelease(key, bd, state)
+	f.Empty = spec.DeploymentID == ""
+	f.Elsewhere = isAgent(key) && spec.Options.DefaultNamespace != "" && spec.Options.DefaultNamespace != d.AgentNamespace
+	f.Paused = spec.Paused || spec.OffSchedule
+	f.Leftovers = f.Current && state.failedID == spec.DeploymentID && isLeftover(state.failure)
+	f.Drifted = drift.found()
+	f.Correct = correctsDrift(spec.CorrectDrift) || correctsDrift(spec.Options.CorrectDrift)
+	// A failed deployment is not repeated before its time; another deployment ID does not wait.
+	f.TooEarly = d.Clock.Now().Before(state.retryAt) && (f.Current || state.failedID == spec.DeploymentID)
+	if !f.Current {
+		f.WaitsFor = unmet(bd, d.bundleDeployments())
+		if spec.WaitingForValues {
+			f.WaitsFor = "waiting for the Secret with the values"
+		}
+	}
+	return f
+}
+
+func correctsDrift(c *fleet.CorrectDrift) bool { return c != nil && c.Enabled }
+
+// currentRelease returns the release if it is what the BundleDeployment asks for. The watch may still show a revision as
+// pending that this run has finished.
+func (d *deployer) currentRelease(key string, bd *fleet.BundleDeployment, state *bundleState) (release.Found, bool) {
+	namespace, name := release.Place(bd.Name, bd.Spec.Options)
+	id := release.DeploymentIDValue(bd.Spec.DeploymentID)
+	deployed, _ := state.release()
+	for _, f := range d.index.of(key) {
+		if f.Namespace == namespace && f.Name == name && f.Labels[release.DeploymentIDLabel] == id {
+			return f, f.Deployed || isRevision(deployed, f)
+		}
+	}
+	return release.Found{}, false
+}
+
+func isRevision(d *release.Deployed, f release.Found) bool {
+	return d != nil && d.Namespace == f.Namespace && d.Name == f.Name && d.Version == f.Version
+}
+
+// carryOut fetches what is to be deployed and runs Helm.
+func (d *deployer) carryOut(ctx context.Context, key string, bd *fleet.BundleDeployment, action action) (release.Deployed, error) {
+	ctx, cancel := lingering(ctx, d.Clock, d.Timing.Grace)
+	defer cancel()
+	made, err := d.runHelm(ctx, key, bd, action)
+	if action == sweep && err != nil && !isLeftover(err) {
+		err = &release.LeftoverError{Err: err} // whatever prevented the sweep, the objects are still there
+	}
+	return made, err
+}
+
+func (d *deployer) runHelm(ctx context.Context, key string, bd *fleet.BundleDeployment, action action) (release.Deployed, error) {
+	if bd.Spec.OCIContents {
+		return release.Deployed{}, &release.UnsupportedError{Field: "ociContents", Why: "the hub has to deliver the resources as a Content"}
+	}
+	if bd.Spec.HelmChartOptions != nil {
+		return release.Deployed{}, &release.UnsupportedError{Field: "helmChartOptions", Why: "put the chart's files into the Bundle"}
+	}
+	resources, err := d.fetchResources(ctx, bd)
+	if err != nil {
+		return release.Deployed{}, err
+	}
+	values, err := d.fetchValues(ctx, bd)
+	if err != nil {
+		return release.Deployed{}, err
+	}
+	options := *bd.Spec.Options.DeepCopy()
+	if bd.Spec.CorrectDrift != nil {
+		options.CorrectDrift = bd.Spec.CorrectDrift
+	}
+	namespace, name := release.Place(bd.Name, options)
+	request := release.Request{
+		Namespace: namespace, Name: name, Resources: resources, Options: options, Values: values,
+		HandOver:                otherReleases(d.index.of(key), namespace, name),
+		Labels:                  d.owner.LabelsFor(bd.Name, bd.Spec.DeploymentID),
+		ServiceAccountNamespace: d.AgentNamespace,
+		Recorded:                bd.Status.Release,
+		Correcting:              action == correct,
+		NoWait:                  isAgent(bd.Name),
+	}
+	d.states.setOwner(releaseName{namespace, name}, key)
+	ctx, cancel := context.WithTimeout(ctx, d.Timing.Operation+request.Bound())
+	defer cancel()
+	if action == sweep {
+		return d.releases.Sweep(ctx, request)
+	}
+	return d.releases.Deploy(ctx, request)
+}
+
+func (d *deployer) fetchResources(ctx context.Context, bd *fleet.BundleDeployment) ([]fleet.BundleResource, error) {
+	name, _, _ := strings.Cut(bd.Spec.DeploymentID, ":")
+	c, err := d.Hub.FleetV1alpha1().Contents().Get(ctx, name, metav1.GetOptions{})
+	if d.judged(err) != nil {
+		return nil, fmt.Errorf("fetching Content %s: %w", name, err)
+	}
+	return content.Decode(c)
+}
+
+// fetchValues reads the Secret with the Helm values. The hub writes it before spec.valuesHash, so that another hash is normal
+// for a moment.
+func (d *deployer) fetchValues(ctx context.Context, bd *fleet.BundleDeployment) (map[string]any, error) {
+	if bd.Spec.ValuesHash == "" {
+		return nil, nil
+	}
+	secret, err := d.HubCore.CoreV1().Secrets(bd.Namespace).Get(ctx, bd.Name, metav1.GetOptions{})
+	if d.judged(err) != nil {
+		return nil, fmt.Errorf("fetching the values: %w", err)
+	}
+	const key = "values"
+	if sum := sha256.Sum256(secret.Data[key]); hex.EncodeToString(sum[:]) != bd.Spec.ValuesHash {
+		return nil, fmt.Errorf("the values in Secret %s/%s do not match spec.valuesHash yet", bd.Namespace, bd.Name)
+	}
+	values := map[string]any{}
+	if err := json.Unmarshal(secret.Data[key], &values); err != nil {
+		return nil, fmt.Errorf("key %s of Secret %s/%s is not a JSON object", key, bd.Namespace, bd.Name)
+	}
+	return values, nil
+}
+
+// otherReleases returns the releases of a BundleDeployment under other names, from before its options changed.
+func otherReleases(releases []release.Found, namespace, name string) []release.Found {
+	return slices.DeleteFunc(slices.Clone(releases), func(f release.Found) bool { return f.Namespace == namespace && f.Name == name })
+}
+
+func (d *deployer) succeeded(key string, state *bundleState, made release.Deployed, action action) {
+	d.log(key).Infof("Deployed Helm release %s", made)
+	d.index.add(release.Found{Namespace: made.Namespace, Name: made.Name, Version: made.Version, Deployed: true, Labels: made.Labels})
+	state.setRelease(&made)
+	state.retries, state.retryAt = nil, time.Time{}
+	if action != correct || !isLeftover(state.failure) { // a correction leaves the objects of earlier attempts where they are
+		state.failure, state.failedID = nil, ""
+	}
+	if action == correct { // the next correction of this release has to wait
+		if state.corrections == nil || d.since(state.correctedAt) > 2*d.Timing.CorrectMax {
+			state.corrections = backoff(d.Timing.CorrectFirst, d.Timing.CorrectMax)
+		}
+		state.correctedAt = d.Clock.Now()
+		state.retryAt = state.correctedAt.Add(state.corrections.Step())
+	}
+	d.drifts.AddAfter(key, d.Timing.Settle)
+}
+
+func (d *deployer) failed(key string, bd *fleet.BundleDeployment, state *bundleState, err error) {
+	d.log(key).Warnf("Deploying failed: %s", release.Explain(err))
+	if state.failedID != bd.Spec.DeploymentID || state.retries == nil {
+		state.retries = backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
+	}
+	pause := state.retries.Step()
+	if needsChange(err) {
+		pause = d.Timing.RetryMax
+	}
+	state.failedID, state.failure, state.retryAt = bd.Spec.DeploymentID, err, d.Clock.Now().Add(pause)
+	d.queue.AddAfter(key, pause)
+}
+
+// needsChange reports whether only a change of the BundleDeployment, which is an event, or of the member can help.
+func needsChange(err error) bool {
+	var unsupported *release.UnsupportedError
+	var invalid *release.InvalidError
+	var conflict *release.ConflictError
+	return errors.As(err, &unsupported) || errors.As(err, &invalid) || errors.As(err, &conflict)
+}
+
+func isLeftover(err error) bool {
+	var leftover *release.LeftoverError
+	return errors.As(err, &leftover)
+}
+
+// replacedOptions returns the options for the removal of a release that another one replaces. What the new release needs
+// stays: its namespace, the namespaces of its objects, and the kinds that the chart brought.
+func replacedOptions(old, current release.Found, deployed *release.Deployed) release.Options {
+	options := old.Options()
+	options.DeleteCRDs = false
+	uses := func(o release.Object) bool {
+		return o.Desired.GetNamespace() == old.Namespace || o.Desired.GetKind() == "Namespace" && o.Desired.GetName() == old.Namespace
+	}
+	if old.Namespace == current.Namespace || deployed != nil && slices.ContainsFunc(deployed.Objects, uses) {
+		options.DeleteNamespace = false
+	}
+	return options
+}
+
+// A cache that may not list its kind is never filled. A status waits syncPatience for the caches; after that, syncCheckMax
+// bounds the interval at which they are checked. The interval grows with the time waited: with a fixed short one, each
+// BundleDeployment with such a kind would check several times a second.
+const (
+	syncPatience = 10 * time.Second
+	syncCheckMax = 30 * time.Second
+)
+
+// objectsKnown reports whether a status can be computed: the caches of all kinds are filled, or have been waited for, and
+// the objects were compared. If not, the key is enqueued again.
+func (d *deployer) objectsKnown(key string, state *bundleState, deployed *release.Deployed) bool {
+	if !d.objects.watch(deployed.Objects) {
+		if state.unsyncedSince.IsZero() {
+			state.unsyncedSince = d.Clock.Now()
+		}
+		waited := d.since(state.unsyncedSince)
+		d.queue.AddAfter(key, min(max(d.Timing.Settle, waited-syncPatience), syncCheckMax))
+		return waited > syncPatience
+	}
+	if !state.unsyncedSince.IsZero() {
+		state.unsyncedSince = time.Time{}
+		d.drifts.AddAfter(key, d.Timing.Settle)
+	}
+	// The comparison after a deployment enqueues the key, so that the status is written once.
+	_, drift := state.release()
+	return drift.compared() || len(deployed.Objects) == 0
+}
+
+// report writes the status. A correction that has to wait is enqueued for its time.
+func (d *deployer) report(ctx context.Context, key string, bd *fleet.BundleDeployment, state *bundleState, paused bool) {
+	_, current := d.currentRelease(key, bd, state)
+	deployed, drift := state.release()
+	state.mu.Lock()
+	before := state.written.latest(bd)
+	waitsFor := state.waitsFor
+	state.mu.Unlock()
+	var failure error
+	if state.failedID == bd.Spec.DeploymentID {
+		failure = state.failure
+	}
+	now := d.Clock.Now()
+	if deployed != nil && drift.found() && now.Before(state.retryAt) {
+		d.queue.AddAfter(key, state.retryAt.Sub(now))
+	}
+	status := assess(view{
+		spec: bd.Spec, before: before, current: current, installed: deployed != nil || d.installed(key, before), deployed: deployed,
+		failure: failure, waitsFor: waitsFor, paused: paused, drift: drift, live: d.objects.get, now: now,
+	})
+	wrote, err := d.writeStatus(ctx, bd, before, status)
+	if err != nil {
+		d.retryLater(ctx, key, state, err)
+		return
+	}
+	if wrote.version != "" {
+		state.mu.Lock()
+		state.written = wrote
+		state.mu.Unlock()
+	}
+	if state.failure == nil {
+		state.retries = nil // the next failure is another one and begins with short pauses
+	}
+}
+
+// installed reports whether there is an installed release: a first attempt that failed has a history as well.
+func (d *deployer) installed(key string, before fleet.BundleDeploymentStatus) bool {
+	found := d.index.of(key)
+	return slices.ContainsFunc(found, func(f release.Found) bool { return f.Deployed }) ||
+		len(found) > 0 && fleetstatus.IsTrue(before.Conditions, fleet.ConditionInstalled)
+}

@@ -1,0 +1,172 @@
+package deploy
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	kubetesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/util/workqueue"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
+	"github.com/muster-fleet/muster/pkg/release"
+)
+
+// recordedQueue records the delay of each key.
+type recordedQueue struct {
+	workqueue.TypedDelayingInterface[string]
+	delays []time.Duration
+}
+
+func (q *recordedQueue) Add(string) { q.delays = append(q.delays, 0) }
+
+func (q *recordedQueue) AddAfter(_ string, d time.Duration) { q.delays = append(q.delays, d) }
+
+func (q *recordedQueue) last() time.Duration { return q.delays[len(q.delays)-1] }
+
+// stoppedDeployer is a deployer without workers and watches.
+type stoppedDeployer struct {
+	*deployer
+	clock *clocktesting.FakeClock
+	hub   *fake.Clientset
+	queue *recordedQueue
+	bd    *fleet.BundleDeployment
+}
+
+func newStoppedDeployer() *stoppedDeployer {
+	bd := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "cluster-ns", Name: "app", ResourceVersion: "5"}}
+	bd.Spec.DeploymentID = "one"
+	p := &stoppedDeployer{clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), hub: fake.NewSimpleClientset(bd), queue: &recordedQueue{}, bd: bd}
+	c := Config{Hub: p.hub, Namespace: bd.Namespace, Clock: p.clock, Log: quiet()}.withDefaults()
+	p.deployer = &deployer{
+		Config: c, states: newBundleStates(), queue: p.queue, drifts: &recordedQueue{}, index: newReleaseIndex(func(string) {}),
+		objects: newObjectCache(context.Background(), nil, func(releaseName) {}),
+	}
+	return p
+}
+
+func quiet() logrus.FieldLogger {
+	log := logrus.New()
+	log.SetLevel(logrus.PanicLevel)
+	return log
+}
+
+func TestReport_retries(t *testing.T) {
+	p := newStoppedDeployer()
+	away := true
+	p.hub.PrependReactor("patch", "bundledeployments", func(kubetesting.Action) (bool, runtime.Object, error) {
+		return away, nil, assert.AnError
+	})
+	state := p.states.get("app")
+	report := func() { p.report(t.Context(), "app", p.bd, state, false) }
+	for range 20 {
+		report()
+	}
+	assert.GreaterOrEqual(t, p.queue.last(), p.Timing.RetryMax, "a long outage")
+	away = false
+	report()
+	away = true
+	p.bd.Spec.Paused = true
+	state.written = written{}
+	report()
+	assert.Len(t, p.queue.delays, 21)
+	assert.Less(t, p.queue.last(), 2*p.Timing.RetryFirst, "another outage")
+
+	p.failed("app", p.bd, state, assert.AnError)
+	away = false
+	for range 10 {
+		state.written = written{}
+		report()
+		p.failed("app", p.bd, state, assert.AnError)
+	}
+	assert.Greater(t, p.queue.last(), time.Minute, "what cannot be deployed is tried less and less often, however often that is shown")
+}
+
+func TestReport_restoredHub(t *testing.T) {
+	p := newStoppedDeployer()
+	state := p.states.get("app")
+	p.report(t.Context(), "app", p.bd, state, false)
+	said := statuses(p)
+	require.Len(t, said, 1)
+	state.written.version = "9"
+	restored := p.bd.DeepCopy()
+	restored.ResourceVersion = "7"
+	p.report(t.Context(), "app", restored, state, false)
+	assert.Len(t, statuses(p), 1, "a watch that is late shows the status from before")
+
+	p.bundleHandler().OnUpdate(p.bd, restored)
+	p.report(t.Context(), "app", restored, state, false)
+	assert.Len(t, statuses(p), 1, "nothing was turned back")
+	lost := p.bd.DeepCopy()
+	lost.ResourceVersion = "9"
+	p.bundleHandler().OnUpdate(lost, restored)
+	p.report(t.Context(), "app", restored, state, false)
+	assert.Len(t, statuses(p), 2)
+}
+
+// statuses are what the hub was sent.
+func statuses(p *stoppedDeployer) (all []string) {
+	for _, action := range p.hub.Actions() {
+		if patch, ok := action.(kubetesting.PatchAction); ok {
+			all = append(all, string(patch.GetPatch()))
+		}
+	}
+	return all
+}
+
+func TestObjectsKnown_neverSynced(t *testing.T) {
+	p := newStoppedDeployer()
+	object := release.Object{Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Desired: &unstructured.Unstructured{}}
+	p.objects.kinds[object.Resource] = &kindCache{synced: func() bool { return false }}
+	deployed, state := &release.Deployed{Objects: []release.Object{object}}, p.states.get("app")
+	looks, begun := 0, p.clock.Now()
+	for p.clock.Since(begun) < time.Hour {
+		looks++
+		waited := p.clock.Since(begun)
+		assert.Equal(t, waited > syncPatience, p.objectsKnown("app", state, deployed), waited)
+		p.clock.Step(p.queue.last())
+	}
+	assert.Less(t, looks, 200)
+	assert.Equal(t, p.Timing.Settle, p.queue.delays[0], "a kind is mostly known in a moment")
+	assert.Equal(t, syncCheckMax, p.queue.last())
+}
+
+func TestReplacedOptions(t *testing.T) {
+	labels := map[string]string{
+		"muster.fleet.cattle.io/delete-namespace": "true", "muster.fleet.cattle.io/delete-crds": "true",
+	}
+	old := release.Found{Namespace: "old", Name: "app", Labels: labels}
+	object := func(kind, namespace, name string) *release.Deployed {
+		o := &unstructured.Unstructured{Object: map[string]any{"kind": kind}}
+		o.SetNamespace(namespace)
+		o.SetName(name)
+		return &release.Deployed{Objects: []release.Object{{Desired: o}}}
+	}
+	for name, row := range map[string]struct {
+		current  release.Found
+		deployed *release.Deployed
+		goes     bool
+	}{
+		"other namespace: removed":                      {release.Found{Namespace: "new", Name: "app"}, object("ConfigMap", "new", "a"), true},
+		"other namespace, new release unknown: removed": {release.Found{Namespace: "new", Name: "app"}, nil, true},
+		"same namespace: kept":                          {release.Found{Namespace: "old", Name: "other"}, nil, false},
+		"an object of the new one is in it: kept":       {release.Found{Namespace: "new", Name: "app"}, object("ConfigMap", "old", "a"), false},
+		"the new one contains it: kept":                 {release.Found{Namespace: "new", Name: "app"}, object("Namespace", "", "old"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			options := replacedOptions(old, row.current, row.deployed)
+			assert.Equal(t, row.goes, options.DeleteNamespace)
+			assert.False(t, options.DeleteCRDs, "the new release has objects of these kinds")
+		})
+	}
+	assert.True(t, old.Options().DeleteNamespace && old.Options().DeleteCRDs)
+}

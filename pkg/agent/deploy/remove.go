@@ -1,0 +1,202 @@
+package deploy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/release"
+)
+
+// remove removes the releases of a BundleDeployment that the watch no longer shows. A removal cannot be undone, so the hub
+// is asked before.
+func (d *deployer) remove(ctx context.Context, key string, state *bundleState) {
+	found := d.index.of(key)
+	if len(found) > 0 {
+		// While a namespace is deleted its objects disappear one after the other, and the agent's own may be the last.
+		if state.goneSince.IsZero() {
+			state.goneSince = d.Clock.Now()
+		}
+		if rest := d.Timing.Linger - d.since(state.goneSince); rest > 0 {
+			d.queue.AddAfter(key, rest)
+			return
+		}
+		held, err := d.mustStay(ctx, key)
+		if err != nil {
+			d.retryLater(ctx, key, state, err)
+			return
+		}
+		if held && !(key == d.ownKey && d.goneAlone(state)) {
+			d.log(key).Info("Removing nothing: the agent's own BundleDeployment is gone too, without a farewell")
+			d.queue.AddAfter(key, d.Timing.Hold)
+			return
+		}
+	}
+	for _, f := range found {
+		if err := d.uninstall(ctx, key, f, f.Options()); err != nil {
+			d.retryLater(ctx, key, state, err)
+			return
+		}
+	}
+	d.states.drop(key)
+}
+
+// uninstall removes one release. Of an agent it removes only the history.
+func (d *deployer) uninstall(ctx context.Context, key string, f release.Found, options release.Options) error {
+	ctx, cancel := lingering(ctx, d.Clock, d.Timing.Grace)
+	defer cancel()
+	ctx, cancelTimeout := context.WithTimeout(ctx, d.Timing.Operation)
+	defer cancelTimeout()
+	options.KeepResources = options.KeepResources || isAgent(key)
+	if err := d.releases.Uninstall(ctx, f.Namespace, f.Name, options); err != nil {
+		return err
+	}
+	d.index.removeRelease(key, releaseName{f.Namespace, f.Name})
+	d.log(key).Infof("Removed Helm release %s/%s", f.Namespace, f.Name)
+	return nil
+}
+
+// mustStay reports whether to remove nothing for now. If the agent's own BundleDeployment is gone as well, without a
+// farewell, the whole Cluster is deleted on the hub: it moves to another workspace, or somebody deleted its namespace. What
+// it runs stays then. It is an error if the hub does not confirm that the BundleDeployment is gone.
+func (d *deployer) mustStay(ctx context.Context, key string) (bool, error) {
+	gone, err := d.goneOnHub(ctx, key)
+	if err != nil {
+		return false, err
+	}
+	if !gone {
+		return false, errors.New("the watch shows the BundleDeployment as deleted, but the hub still has it")
+	}
+	if len(d.index.of(d.ownKey)) == 0 {
+		return false, nil // this agent was not deployed by a Bundle
+	}
+	return d.goneOnHub(ctx, d.ownKey)
+}
+
+// goneAlone reports whether the agent's own BundleDeployment went and others stayed: the hub no longer manages the agent,
+// whose release must not hold the removal of others for ever.
+func (d *deployer) goneAlone(state *bundleState) bool {
+	wanted := slices.ContainsFunc(d.bundleDeployments(), func(bd *fleet.BundleDeployment) bool { return bd.DeletionTimestamp == nil })
+	return wanted && d.since(state.goneSince) >= d.Timing.Hold
+}
+
+// goneOnHub asks the hub whether a BundleDeployment is gone. Only the answer of its API server counts: a proxy in between
+// may answer 404 as well while it restarts.
+func (d *deployer) goneOnHub(ctx context.Context, key string) (bool, error) {
+	bd, err := d.Hub.FleetV1alpha1().BundleDeployments(d.Namespace).Get(ctx, key, metav1.GetOptions{})
+	switch d.judged(err); {
+	case err == nil:
+		return bd.DeletionTimestamp != nil, nil
+	case !isNotFoundByName(err, key):
+		return false, fmt.Errorf("asking the hub whether BundleDeployment %s/%s is gone: %w", d.Namespace, key, err)
+	case len(key) < validation.LabelValueMaxLength:
+		return true, nil
+	}
+	// The key may be a name that was too long for a label.
+	list, err := d.listBundles(ctx, metav1.ListOptions{})
+	if err != nil {
+		return false, err
+	}
+	at := slices.IndexFunc(list.Items, func(bd fleet.BundleDeployment) bool { return registration.LabelValue(bd.Name) == key })
+	return at < 0 || list.Items[at].DeletionTimestamp != nil, nil
+}
+
+// isNotFoundByName reports whether an API server answered that it has no object of that name. It repeats the name, unlike
+// other servers that answer 404.
+func isNotFoundByName(err error, name string) bool {
+	var answer apierrors.APIStatus
+	if !apierrors.IsNotFound(err) || !errors.As(err, &answer) || apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse) {
+		return false
+	}
+	details := answer.Status().Details
+	return details != nil && details.Name == name
+}
+
+// asksToLeave reports whether the agent's own BundleDeployment carries the farewell annotation.
+func asksToLeave(bd *fleet.BundleDeployment) bool {
+	if bd == nil {
+		return false
+	}
+	_, asked := bd.Annotations[fleet.FarewellAnnotation]
+	return asked
+}
+
+// leave removes everything that this agent deployed and reports that to the hub, until both have worked. The workers have
+// ended, so that nothing is deployed at the same time.
+func (d *deployer) leave(ctx context.Context) error {
+	d.Log.Info("The hub asked the agent to leave: removing everything that was deployed")
+	pauses := backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
+	noted := false // Leaving is called once: a new installation after that does not belong to this farewell
+	for ctx.Err() == nil {
+		removeErr := d.removeAll(ctx)
+		if removeErr == nil && !noted {
+			removeErr = d.Leaving(ctx)
+			noted = removeErr == nil
+		}
+		reportErr := d.reportFarewell(ctx, removeErr)
+		if refused := d.Judge(reportErr); refused != nil {
+			return refused
+		}
+		if removeErr == nil && reportErr == nil {
+			return ErrFarewell
+		}
+		if ctx.Err() == nil {
+			d.Log.Warnf("The farewell is not complete, trying again: %s", release.Explain(errors.Join(removeErr, reportErr)))
+		}
+		d.sleep(ctx, pauses.Step())
+	}
+	return nil
+}
+
+// removeAll tries to remove every release, even if some fail. The agent's own release comes last and loses only its history:
+// the agent itself removes its objects.
+func (d *deployer) removeAll(ctx context.Context) error {
+	found, err := d.releases.List(ctx, d.owner.Selector())
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, f := range found {
+		if key := f.Labels[release.DeploymentLabel]; key != d.ownKey {
+			errs = append(errs, d.uninstall(ctx, key, f, f.Options()))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for _, f := range found {
+		if f.Labels[release.DeploymentLabel] == d.ownKey {
+			errs = append(errs, d.releases.Forget(ctx, f.Namespace, f.Name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// reportFarewell writes the condition that the hub waits for. A BundleDeployment that is gone needs no report: the hub has
+// stopped waiting.
+func (d *deployer) reportFarewell(ctx context.Context, removeErr error) error {
+	bd, err := d.Hub.FleetV1alpha1().BundleDeployments(d.Namespace).Get(ctx, registration.AgentBundleName(d.ClusterName), metav1.GetOptions{})
+	if err == nil {
+		condition := genericcondition.GenericCondition{Type: fleet.ConditionFarewell, Status: corev1.ConditionTrue, Reason: fleet.ReasonFarewell}
+		if removeErr != nil {
+			condition.Status, condition.Reason, condition.Message = corev1.ConditionFalse, fleet.ReasonFarewellFailed, release.Explain(removeErr)
+		}
+		status := *bd.Status.DeepCopy()
+		fleetstatus.SetCondition(&status.Conditions, condition, d.Clock.Now())
+		_, err = d.writeStatus(ctx, bd, bd.Status, status)
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("reporting the farewell to the hub: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,285 @@
+package deploy
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	"github.com/rancher/wrangler/v3/pkg/summary"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	"github.com/muster-fleet/muster/pkg/release"
+)
+
+// Limits of the lists in a status: of a thousand objects that are not ready, ten show why.
+const (
+	maxListed          = 10
+	maxListedResources = 500
+)
+
+// view is the input of assess.
+type view struct {
+	spec   fleet.BundleDeploymentSpec
+	before fleet.BundleDeploymentStatus // the latest known
+	// current: the deployed release is what was asked for.
+	current bool
+	// installed: there is a release, whatever it was deployed for.
+	installed bool
+	deployed  *release.Deployed
+	failure   error
+	waitsFor  string
+	paused    bool
+	drift     drift
+	now       time.Time
+	live      func(release.Object) *unstructured.Unstructured
+}
+
+// assess computes the status.
+func assess(v view) fleet.BundleDeploymentStatus {
+	s := *v.before.DeepCopy()
+	switch {
+	case v.current:
+		s.AppliedDeploymentID, s.SyncGeneration = v.spec.DeploymentID, nil
+		if generation := v.spec.Options.ForceSyncGeneration; generation != 0 {
+			s.SyncGeneration = &generation
+		}
+	case s.AppliedDeploymentID == v.spec.DeploymentID:
+		s.AppliedDeploymentID = "" // it was applied, and is not any more
+	}
+	s.Resources, s.NonReadyStatus, s.ModifiedStatus, s.ResourceCounts = nil, nil, nil, fleet.ResourceCounts{}
+	s.IncompleteState, s.Ready, s.NonModified = false, false, false
+	// Without a release of ours s.Release stays: it may name an unlabelled release that another agent deployed for this
+	// BundleDeployment, and proves that this agent may take it over.
+	if v.deployed != nil {
+		s.Release = v.deployed.String()
+		v.assessObjects(&s)
+	}
+	v.setConditions(&s)
+	shown := func(conditionType string) string {
+		c := fleetstatus.Condition(s.Conditions, conditionType)
+		return cmp.Or(c.Message, string(c.Status))
+	}
+	s.Display = fleet.BundleDeploymentDisplay{
+		Deployed: shown(fleet.ConditionDeployed), Monitored: shown(fleet.ConditionMonitored), State: string(fleetstatus.BundleState(v.spec, s)),
+	}
+	return s
+}
+
+// assessObjects counts the objects of the release and lists those that are not ready or differ.
+func (v view) assessObjects(s *fleet.BundleDeploymentStatus) {
+	for _, o := range v.deployed.Objects {
+		kind, apiVersion, namespace, name := o.Desired.GetKind(), o.Desired.GetAPIVersion(), o.Desired.GetNamespace(), o.Desired.GetName()
+		live, difference := v.live(o), v.drift.objects[objectID(o)].Difference
+		resource := fleet.BundleDeploymentResource{Kind: kind, APIVersion: apiVersion, Namespace: namespace, Name: name}
+		uid := ""
+		if live != nil {
+			resource.CreatedAt = metav1.Time{Time: live.GetCreationTimestamp().UTC()}
+			uid = string(live.GetUID())
+		}
+		s.Resources = append(s.Resources, resource)
+		s.ResourceCounts.DesiredReady++
+		if !difference.None() {
+			s.ModifiedStatus = append(s.ModifiedStatus, fleet.ModifiedStatus{
+				Kind: kind, APIVersion: apiVersion, Namespace: namespace, Name: name, Create: difference.Missing, Patch: difference.Patch,
+			})
+		}
+		readiness := summarize(live, v.spec.Options.IgnoreOptions)
+		switch {
+		case difference.Missing:
+			s.ResourceCounts.Missing++
+		case !readiness.IsReady():
+			s.NonReadyStatus = append(s.NonReadyStatus, fleet.NonReadyStatus{
+				UID: uid, Kind: kind, APIVersion: apiVersion, Namespace: namespace, Name: name,
+				Summary: fleet.ResourceSummary{
+					State: readiness.State, Error: readiness.Error, Transitioning: readiness.Transitioning, Message: readiness.Message,
+				},
+			})
+			s.ResourceCounts.NotReady++
+		case !difference.None():
+			s.ResourceCounts.Modified++
+		default:
+			s.ResourceCounts.Ready++
+		}
+	}
+	s.Ready, s.NonModified = len(s.NonReadyStatus) == 0, len(s.ModifiedStatus) == 0
+	s.IncompleteState = len(s.NonReadyStatus) > maxListed || len(s.ModifiedStatus) > maxListed || len(s.Resources) > maxListedResources
+	s.NonReadyStatus = s.NonReadyStatus[:min(maxListed, len(s.NonReadyStatus))]
+	s.ModifiedStatus = s.ModifiedStatus[:min(maxListed, len(s.ModifiedStatus))]
+	s.Resources = s.Resources[:min(maxListedResources, len(s.Resources))]
+}
+
+// setConditions sets Deployed, Installed, Monitored and Ready.
+func (v view) setConditions(s *fleet.BundleDeploymentStatus) {
+	set := func(kind string, status corev1.ConditionStatus, reason, message string) {
+		c := genericcondition.GenericCondition{Type: kind, Status: status, Reason: reason, Message: message}
+		fleetstatus.SetCondition(&s.Conditions, c, v.now)
+	}
+	status, reason, message := v.deployedCondition()
+	deployedMessage := message
+	set(fleet.ConditionDeployed, status, reason, message)
+	if v.installed {
+		status, reason, message = corev1.ConditionTrue, fleet.ReasonInstalled, ""
+	}
+	set(fleet.ConditionInstalled, status, reason, message)
+	switch {
+	case v.deployed == nil:
+		set(fleet.ConditionMonitored, corev1.ConditionUnknown, fleet.ReasonWaitApplied, "")
+	case v.current && v.failure != nil:
+		set(fleet.ConditionMonitored, corev1.ConditionFalse, fleet.ReasonCorrectionFailed, release.Explain(v.failure))
+	case v.drift.err != "":
+		set(fleet.ConditionMonitored, corev1.ConditionFalse, fleet.ReasonMonitoringFailed, v.drift.err)
+	default:
+		set(fleet.ConditionMonitored, corev1.ConditionTrue, fleet.ReasonMonitored, "")
+	}
+	switch state := fleetstatus.BundleState(v.spec, *s); {
+	case state == fleet.Ready, state == fleet.OutOfSync && s.Ready:
+		set(fleet.ConditionReady, corev1.ConditionTrue, fleet.ReasonAllReady, "")
+	case state == fleet.Modified:
+		set(fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonModified, modifiedMessage(s.ModifiedStatus))
+	case state == fleet.ErrApplied:
+		set(fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonDeployFailed, deployedMessage)
+	default:
+		set(fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonNotReady,
+			cmp.Or(deployedMessage, notReadyMessage(s.NonReadyStatus), string(state)))
+	}
+}
+
+func (v view) deployedCondition() (corev1.ConditionStatus, string, string) {
+	var unsupported *release.UnsupportedError
+	switch {
+	case v.current:
+		return corev1.ConditionTrue, fleet.ReasonDeployed, ""
+	case errors.As(v.failure, &unsupported):
+		return corev1.ConditionFalse, fleet.ReasonUnsupported, release.Explain(v.failure)
+	case v.failure != nil:
+		return corev1.ConditionFalse, fleet.ReasonDeployFailed, release.Explain(v.failure)
+	case v.paused:
+		return corev1.ConditionUnknown, fleet.ReasonPaused, "paused"
+	case v.waitsFor != "":
+		return corev1.ConditionUnknown, fleet.ReasonWaitingForDependency, v.waitsFor
+	}
+	return corev1.ConditionUnknown, fleet.ReasonWaitApplied, ""
+}
+
+func modifiedMessage(all []fleet.ModifiedStatus) string {
+	var texts []string
+	for _, m := range all {
+		difference := "modified " + m.Patch
+		if m.Create {
+			difference = "missing"
+		}
+		texts = append(texts, objectText(m.Kind, m.Namespace, m.Name, difference))
+	}
+	return release.Explain(errors.New(strings.Join(texts, "; ")))
+}
+
+func notReadyMessage(all []fleet.NonReadyStatus) string {
+	var texts []string
+	for _, n := range all {
+		texts = append(texts, objectText(n.Kind, n.Namespace, n.Name, n.Summary.State+" "+strings.Join(n.Summary.Message, ", ")))
+	}
+	return release.Explain(errors.New(strings.Join(texts, "; ")))
+}
+
+func objectText(kind, namespace, name, text string) string {
+	if namespace != "" {
+		name = namespace + "/" + name
+	}
+	return strings.TrimSpace(fmt.Sprintf("%s %s %s", kind, name, text))
+}
+
+// summarize computes the readiness of an object; nil is one that the cache does not have yet.
+func summarize(live *unstructured.Unstructured, ignored *fleet.IgnoreOptions) summary.Summary {
+	if live == nil {
+		return summary.Summary{State: "in-progress", Transitioning: true} // wrangler's word
+	}
+	if ignored != nil && len(ignored.Conditions) > 0 {
+		live = withoutConditions(live, ignored.Conditions)
+	}
+	// Kinds outside of apps need not have status.observedGeneration; requiring it, they might never be ready.
+	_, found, err := unstructured.NestedInt64(live.Object, "status", "observedGeneration")
+	observed := err == nil && found || live.GroupVersionKind().Group == "apps"
+	return summary.SummarizeWithOptions(live, &summary.SummarizeOptions{HasObservedGeneration: observed})
+}
+
+// withoutConditions returns the object without the conditions that match all fields of one of the ignored ones.
+func withoutConditions(o *unstructured.Unstructured, ignored []map[string]string) *unstructured.Unstructured {
+	conditions, found, err := unstructured.NestedSlice(o.Object, "status", "conditions")
+	if err != nil || !found {
+		return o
+	}
+	var kept []any
+	for _, c := range conditions {
+		if condition, ok := c.(map[string]any); !ok || !matchesAny(condition, ignored) {
+			kept = append(kept, c)
+		}
+	}
+	changed := o.DeepCopy()
+	if err := unstructured.SetNestedSlice(changed.Object, kept, "status", "conditions"); err != nil {
+		return o
+	}
+	return changed
+}
+
+func matchesAny(condition map[string]any, ignored []map[string]string) bool {
+	for _, fields := range ignored {
+		matches := len(fields) > 0
+		for key, value := range fields {
+			matches = matches && fmt.Sprint(condition[key]) == value
+		}
+		if matches {
+			return true
+		}
+	}
+	return false
+}
+
+// written is the status that this run wrote last. The watch may not show it yet.
+type written struct {
+	version string // the resourceVersion of that write
+	status  fleet.BundleDeploymentStatus
+}
+
+// latest returns the newer of the written and the cached status.
+func (w written) latest(bd *fleet.BundleDeployment) fleet.BundleDeploymentStatus {
+	if number(w.version) > number(bd.ResourceVersion) {
+		return w.status
+	}
+	return bd.Status
+}
+
+func number(resourceVersion string) uint64 {
+	n, err := strconv.ParseUint(resourceVersion, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// writeStatus patches what differs; the result is empty if nothing does.
+func (d *deployer) writeStatus(ctx context.Context, bd *fleet.BundleDeployment, before, after fleet.BundleDeploymentStatus) (written, error) {
+	difference, err := fleetstatus.MergePatch(before, after)
+	if err != nil || difference == nil {
+		return written{}, err
+	}
+	patch, err := json.Marshal(map[string]any{"status": difference})
+	if err != nil {
+		return written{}, err
+	}
+	made, err := d.Hub.FleetV1alpha1().BundleDeployments(bd.Namespace).Patch(ctx, bd.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	if d.judged(err) != nil {
+		return written{}, err
+	}
+	return written{version: made.ResourceVersion, status: made.Status}, nil
+}
