@@ -42,6 +42,12 @@ func (d *deployer) reconcile(ctx context.Context, key string) {
 	state.waitsFor = f.WaitsFor
 	state.mu.Unlock()
 
+	if action == observe && f.TooEarly {
+		// Each pass asks for the next attempt: the queue keeps only the earliest time of a key, so that the request of
+		// failed is lost if an event had already enqueued the key for an earlier time.
+		d.queue.AddAfter(key, state.retryAt.Sub(d.Clock.Now()))
+	}
+
 	// Install, upgrade, undo drift, or remove leftovers.
 	if action == deploy || action == correct || action == sweep {
 		made, err := d.carryOut(ctx, key, bd, action)
@@ -307,7 +313,7 @@ func (d *deployer) objectsKnown(key string, state *bundleState, deployed *releas
 	return drift.compared() || len(deployed.Objects) == 0
 }
 
-// report writes the status. A correction that has to wait is enqueued for its time.
+// report writes the status.
 func (d *deployer) report(ctx context.Context, key string, bd *fleet.BundleDeployment, state *bundleState, paused bool) {
 	_, current := d.currentRelease(key, bd, state)
 	deployed, drift := state.release()
@@ -319,13 +325,9 @@ func (d *deployer) report(ctx context.Context, key string, bd *fleet.BundleDeplo
 	if state.failedID == bd.Spec.DeploymentID {
 		failure = state.failure
 	}
-	now := d.Clock.Now()
-	if deployed != nil && drift.found() && now.Before(state.retryAt) {
-		d.queue.AddAfter(key, state.retryAt.Sub(now))
-	}
 	status := assess(view{
 		spec: bd.Spec, before: before, current: current, installed: deployed != nil || d.installed(key, before), deployed: deployed,
-		failure: failure, waitsFor: waitsFor, paused: paused, drift: drift, live: d.objects.get, now: now,
+		failure: failure, waitsFor: waitsFor, paused: paused, drift: drift, live: d.objects.get, now: d.Clock.Now(),
 	})
 	wrote, err := d.writeStatus(ctx, bd, before, status)
 	if err != nil {

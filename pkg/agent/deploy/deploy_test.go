@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	kubetesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -48,9 +49,10 @@ func newStoppedDeployer() *stoppedDeployer {
 	p := &stoppedDeployer{clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), hub: fake.NewSimpleClientset(bd), queue: &recordedQueue{}, bd: bd}
 	c := Config{Hub: p.hub, Namespace: bd.Namespace, Clock: p.clock, Log: quiet()}.withDefaults()
 	p.deployer = &deployer{
-		Config: c, states: newBundleStates(), queue: p.queue, drifts: &recordedQueue{}, index: newReleaseIndex(func(string) {}),
+		Config: c, bundles: cache.NewStore(cache.MetaNamespaceKeyFunc), states: newBundleStates(), queue: p.queue, drifts: &recordedQueue{}, index: newReleaseIndex(func(string) {}),
 		objects: newObjectCache(context.Background(), nil, func(releaseName) {}),
 	}
+	_ = p.bundles.Add(bd)
 	return p
 }
 
@@ -58,6 +60,17 @@ func quiet() logrus.FieldLogger {
 	log := logrus.New()
 	log.SetLevel(logrus.PanicLevel)
 	return log
+}
+
+func TestReconcile_failedDeployment(t *testing.T) {
+	p := newStoppedDeployer()
+	state := p.states.get("app")
+	p.failed("app", p.bd, state, assert.AnError)
+	retryAt := state.retryAt
+	p.queue.delays = nil
+	p.reconcile(t.Context(), "app") // an event came before the retry, and took its place in the queue
+	assert.Equal(t, []time.Duration{retryAt.Sub(p.clock.Now())}, p.queue.delays)
+	assert.Equal(t, assert.AnError, state.failure)
 }
 
 func TestReport_retries(t *testing.T) {
