@@ -3,6 +3,6 @@
 .DEFAULT_GOAL := help
 
 .PHONY: help demo test fuzz e2e e2e-k3d verify lint generate build package package-charts clean
-.PHONY: bench bench-compare bench-small bench-scale bench-replicas
-help demo test fuzz e2e e2e-k3d verify lint generate build package package-charts clean bench bench-compare bench-small bench-scale bench-replicas:
+.PHONY: bench bench-compare bench-small bench-scale
+help demo test fuzz e2e e2e-k3d verify lint generate build package package-charts clean bench bench-compare bench-small bench-scale:
 	@scripts/$@ $(ARGS)

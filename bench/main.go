@@ -1,4 +1,4 @@
-// Bench measures a hub: what a registration, an import and a deletion cost, and how that grows.
+// Bench measures a hub: the cost of registrations, imports and deletions, and how it grows.
 package main
 
 import (
@@ -13,5 +13,5 @@ import (
 var limits []byte
 
 func main() {
-	os.Exit(launch.Main(command.App(command.Streams{Out: os.Stdout, Err: os.Stderr}, limits)))
+	os.Exit(launch.Main(command.App(os.Stdout, os.Stderr, limits)))
 }

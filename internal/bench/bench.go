@@ -1,62 +1,176 @@
+// Package bench measures a registration hub from outside: through the Kubernetes API, the audit log of its API server, and the
+// process accounting of the kernel. It does not depend on how the hub works, so it can measure other hubs as well.
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"time"
 
 	"github.com/muster-fleet/muster/internal/bench/figures"
 	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// part is one thing that is measured, on API servers of its own.
+const (
+	systemNamespace = registration.DefaultSystemNamespace
+	workspace       = "fleet-default"
+)
+
+// Options says what to measure, and with which sizes.
+type Options struct {
+	// Hub is the fleetcontroller program to start. Required unless External is set.
+	Hub string
+	// External is a hub that already runs; nil means that the bench starts one.
+	External *External
+	// HubArgs are further arguments of Hub.
+	HubArgs []string
+	// UserAgents are the prefixes of the User-Agents of the hub; none means fleetcontroller and the name of Hub.
+	UserAgents []string
+	// Binaries is the directory with etcd, kube-apiserver and kube-controller-manager; empty means that of this repository.
+	Binaries string
+	// Parts are the parts to measure; none means those of a whole run.
+	Parts []string
+	// Log receives the progress. Required.
+	Log io.Writer
+	Sizes
+}
+
+// External is a hub that already runs, on an API server that is thrown away afterwards.
+type External struct {
+	// Kubeconfig is a file with the credential of an administrator. Required.
+	Kubeconfig string
+	// Pids are the processes of the hub. Required.
+	Pids []int
+	// APIServerPids are the processes of the API server; none means that its CPU is not measured.
+	APIServerPids []int
+	// AuditLog is the file in which the API server records every request once, at level Metadata. Required.
+	AuditLog string
+	// Restart is a shell command that restarts the hub and prints the new process IDs; empty means that restarts are not measured.
+	Restart string
+}
+
+// Sizes are the amounts of work.
+type Sizes struct {
+	// Storm is the number of agents that register at the same time; 0 means 1000.
+	Storm int
+	// InFlight is the number of concurrent requests of agents; 0 means 200.
+	InFlight int
+	// Idle is the number of agents that register one after the other; 0 means 50.
+	Idle int
+	// Imports is the number of clusters that are imported at the same time; 0 means 200.
+	Imports int
+	// Clusters are the numbers of clusters at which growth is measured, in ascending order; none means 100, 300 and 1000.
+	Clusters []int
+	// Window is how long an idle hub is observed; 0 means 10 s.
+	Window time.Duration
+	// Hour is the time into which an hour of heartbeats is compressed; 0 means 5 minutes.
+	Hour time.Duration
+	// Spread is the time over which agents come back after an outage; 0 means 5 minutes, the longest pause between two attempts of an
+	// agent with the default check-in interval.
+	Spread time.Duration
+	// Takeovers is how often a leader is killed, and how often it is stopped; 0 means 3.
+	Takeovers int
+}
+
+// Whole are the sizes of a whole run that ends with the given number of clusters.
+func Whole(clusters int) Sizes {
+	return Sizes{
+		Storm: 1000, InFlight: 200, Idle: 50, Imports: 200, Clusters: slices.Compact([]int{min(100, clusters), min(300, clusters), clusters}),
+		Window: 10 * time.Second, Hour: 5 * time.Minute, Spread: 5 * time.Minute, Takeovers: 3,
+	}
+}
+
+// Small are the sizes of the run in CI, which are sufficient for counting requests.
+func Small() Sizes {
+	return Sizes{Storm: 100, InFlight: 50, Idle: 5, Imports: 20, Clusters: []int{100}, Window: 3 * time.Second}
+}
+
+func (o Options) withDefaults() Options {
+	whole := Whole(1000)
+	o.Storm, o.InFlight, o.Idle, o.Imports = cmp.Or(o.Storm, whole.Storm), cmp.Or(o.InFlight, whole.InFlight), cmp.Or(o.Idle, whole.Idle), cmp.Or(o.Imports, whole.Imports)
+	o.Window, o.Hour, o.Spread, o.Takeovers = cmp.Or(o.Window, whole.Window), cmp.Or(o.Hour, whole.Hour), cmp.Or(o.Spread, whole.Spread), cmp.Or(o.Takeovers, whole.Takeovers)
+	if len(o.Clusters) == 0 {
+		o.Clusters = whole.Clusters
+	}
+	if len(o.UserAgents) == 0 {
+		o.UserAgents = []string{"fleetcontroller"}
+		if name := filepath.Base(o.Hub); o.Hub != "" && name != o.UserAgents[0] { // client-go uses the name of the program
+			o.UserAgents = append(o.UserAgents, name)
+		}
+	}
+	if len(o.Parts) == 0 {
+		o.Parts = WholeParts()
+	}
+	return o
+}
+
+func (o Options) validate() error {
+	switch {
+	case o.External == nil && o.Hub == "":
+		return fmt.Errorf("no hub: pass a program to start, or kubeconfig, process IDs and audit log of a hub that already runs")
+	case o.External != nil && (o.External.Kubeconfig == "" || len(o.External.Pids) == 0 || o.External.AuditLog == ""):
+		return fmt.Errorf("a hub that already runs needs kubeconfig, process IDs and audit log")
+	case !slices.IsSorted(o.Clusters):
+		return fmt.Errorf("the numbers of clusters %v are not in ascending order", o.Clusters)
+	case o.Clusters[0] < o.Idle:
+		return fmt.Errorf("there must be at least %d clusters, the number that registers one after the other", o.Idle)
+	}
+	for _, name := range o.Parts {
+		if !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
+			var names []string
+			for _, p := range parts {
+				names = append(names, p.name)
+			}
+			return fmt.Errorf("there is no part %q; the parts are %v", name, names)
+		}
+	}
+	return nil
+}
+
+// Settings describes the sizes. Only runs with the same description are compared.
+func (o Options) Settings() string {
+	o = o.withDefaults()
+	return fmt.Sprintf("%d at once, %d in flight; %d one by one; %d imports; growth to %v; idle %s; hour %s; spread %s",
+		o.Storm, o.InFlight, o.Idle, o.Imports, o.Clusters, o.Window, o.Hour, o.Spread)
+}
+
+// part is one group of measurements, on control planes of its own.
 type part struct {
 	name    string
 	measure func(context.Context, Options) ([]figures.Figure, error)
-	// extra parts are measured only when they are asked for.
-	extra bool
+	// whole says that the part belongs to a whole run.
+	whole bool
 }
 
-func parts() []part {
-	return []part{
-		{name: "registrations", measure: registrations},
-		{name: "throttled", measure: throttled},
-		{name: "secrets", measure: tokenSecrets},
-		{name: "imports", measure: imports},
-		{name: "silence", measure: silence},
-		{name: "growth", measure: growth},
-		{name: "small", measure: small, extra: true},
-		{name: "day", measure: day, extra: true},
-		{name: "replicas", measure: replicas, extra: true},
-	}
+var parts = []part{
+	{name: "registrations", measure: registrations, whole: true},
+	{name: "join", measure: join, whole: true},
+	{name: "throttled", measure: throttled, whole: true},
+	{name: "secrets", measure: tokenSecrets, whole: true},
+	{name: "imports", measure: imports, whole: true},
+	{name: "silence", measure: silence, whole: true},
+	{name: "growth", measure: growth, whole: true},
+	{name: "takeover", measure: takeover, whole: true},
+	{name: "small", measure: small},
+	{name: "day", measure: day},
 }
 
 // WholeParts are the names of the parts of a whole run.
 func WholeParts() (names []string) {
-	for _, p := range parts() {
-		if !p.extra {
+	for _, p := range parts {
+		if p.whole {
 			names = append(names, p.name)
 		}
 	}
 	return names
 }
 
-func allParts() (names []string) {
-	for _, p := range parts() {
-		names = append(names, p.name)
-	}
-	return names
-}
-
-func partOf(name string) (part, bool) {
-	for _, p := range parts() {
-		if p.name == name {
-			return p, true
-		}
-	}
-	return part{}, false
-}
-
-// Run measures everything that is asked for. With an error come the figures taken until then.
+// Run measures the requested parts. If it fails, it also returns the figures it has until then.
 func Run(ctx context.Context, o Options) (all []figures.Figure, err error) {
 	o = o.withDefaults()
 	if err := o.validate(); err != nil {
@@ -68,7 +182,7 @@ func Run(ctx context.Context, o Options) (all []figures.Figure, err error) {
 		}
 	}
 	for _, name := range o.Parts {
-		p, _ := partOf(name)
+		p := parts[slices.IndexFunc(parts, func(p part) bool { return p.name == name })]
 		measured, err := p.measure(ctx, o)
 		all = append(all, measured...)
 		if err != nil {

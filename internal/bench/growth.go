@@ -7,201 +7,292 @@ import (
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/muster-fleet/muster/internal/bench/audit"
 	"github.com/muster-fleet/muster/internal/bench/figures"
 	"github.com/muster-fleet/muster/internal/bench/sim"
 )
 
-// growing is a hub that gets more and more clusters.
+// growing is a hub whose number of clusters grows.
 type growing struct {
-	*world
+	*environment
 	agents *sim.Agents
+	rows   []figures.Figure
 }
 
-// growth measures what one more registration, an idle hub and a restart cost as the hub grows, and deletions in the end.
+func (g *growing) add(rows ...figures.Figure) { g.rows = append(g.rows, rows...) }
+
+// growth measures at several numbers of clusters, and deletions in the end.
 func growth(ctx context.Context, o Options) ([]figures.Figure, error) {
-	return grown(ctx, o, (*growing).tenth)
-}
-
-// grown grows a hub through all sizes, and measures the rest one after the other.
-func grown(ctx context.Context, o Options, then ...func(*growing, context.Context) ([]figures.Figure, error)) (all []figures.Figure, err error) {
 	g, err := newGrowing(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	defer g.close()
-	for _, size := range o.Clusters {
-		measured, err := g.at(ctx, size)
-		all = append(all, measured...)
-		if err != nil {
-			return all, err
-		}
+	if err := g.growThroughSizes(ctx); err != nil {
+		return g.rows, err
 	}
-	all = append(all, spreads(all, o.Clusters)...)
-	for _, measure := range then {
-		measured, err := measure(g, ctx)
-		all = append(all, measured...)
-		if err != nil {
-			return all, err
-		}
+	return g.rows, g.deleteTenth(ctx)
+}
+
+// small measures what can be counted, on one API server: a storm, first heartbeats, an idle hub, a restart, heartbeats, deletions,
+// agents that join, and in the end, without the hub, the floor.
+func small(ctx context.Context, o Options) ([]figures.Figure, error) {
+	g, err := newGrowing(ctx, o)
+	if err != nil {
+		return nil, err
 	}
-	return all, nil
+	defer g.close()
+	warmUp, err := sim.NewAgents(ctx, g.API, g.runName("warm-up"))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := warmUp.Register(ctx, o.Idle, 1); err != nil {
+		return nil, err
+	}
+	s, err := g.storm(ctx, g.agents.Register, o.Storm, o.InFlight)
+	if err != nil {
+		return nil, err
+	}
+	g.add(s.figures("storm")...)
+	beats, err := g.firstHeartbeats(ctx, g.agents, s)
+	g.add(beats...)
+	if err != nil {
+		return g.rows, err
+	}
+	if err := g.settled(ctx, o.Storm); err != nil {
+		return g.rows, err
+	}
+	if err := g.deleteTenth(ctx); err != nil {
+		return g.rows, err
+	}
+	joined, err := g.join(ctx)
+	g.add(joined...)
+	if err != nil || o.External != nil { // a running hub would process the objects of the plain client
+		return g.rows, err
+	}
+	g.hub.stop()
+	f, err := g.plainClient(ctx, sim.Floor{Run: "small"}, o.Storm)
+	if err != nil {
+		return g.rows, err
+	}
+	g.add(f.cpuInFloors(s)...)
+	return g.rows, nil
 }
 
 func newGrowing(ctx context.Context, o Options) (*growing, error) {
-	w, err := withHub(ctx, o, flavour{})
+	e, err := withHub(ctx, o, extraArgs{})
 	if err != nil {
 		return nil, err
 	}
-	agents, err := sim.NewAgents(ctx, w.API, w.run("grow"))
-	return &growing{world: w, agents: agents}, w.orClose(err)
+	agents, err := sim.NewAgents(ctx, e.API, e.runName("grow"))
+	return &growing{environment: e, agents: agents}, e.closeOnError(err)
 }
 
-// grow has agents register and send their first heartbeat until there are so many.
-func (g *growing) grow(ctx context.Context, size int) error {
-	have := len(g.agents.Members())
-	if size <= have {
-		return nil
-	}
-	_, err := g.costOf(ctx, func(ctx context.Context) error {
-		_, err := g.agents.Register(ctx, size-have, g.InFlight)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return g.firstBeats(ctx, have)
-}
-
-// firstBeats are those of the agents from that number on. A hub that has answered may still write what the agent may do.
-func (g *growing) firstBeats(ctx context.Context, from int) error {
-	_, err := g.agents.Beat(ctx, sim.Numbers(from, len(g.agents.Members())-from), sim.Beats{AtATime: g.InFlight})
-	return err
-}
-
-func (g *growing) at(ctx context.Context, size int) (all []figures.Figure, err error) {
-	if err := g.grow(ctx, size-g.Idle); err != nil {
-		return nil, err
-	}
-	for _, measure := range []func(context.Context, int) ([]figures.Figure, error){g.oneMore, g.held, g.idle, g.restarted} {
-		measured, err := measure(ctx, size)
-		all = append(all, measured...)
-		if err != nil {
-			return all, fmt.Errorf("at %d clusters: %w", size, err)
+func (g *growing) growThroughSizes(ctx context.Context) error {
+	for _, size := range g.Clusters {
+		before := len(g.rows)
+		if err := g.atSize(ctx, size); err != nil {
+			return fmt.Errorf("at %d clusters: %w", size, err)
+		}
+		for _, f := range g.rows[before:] {
+			g.logf("%s %.2f %s", f.Row, f.Value, f.Unit)
 		}
 	}
-	g.say("%d clusters: %v", size, short(all))
-	return all, nil
+	g.add(ratios(g.rows, g.Clusters)...)
+	return nil
 }
 
-func short(all []figures.Figure) (texts []string) {
-	for _, f := range all {
-		texts = append(texts, fmt.Sprintf("%s %.2f %s", f.Row, f.Value, f.Unit))
+func row(size int, what string) string { return fmt.Sprintf("growth/%d/%s", size, what) }
+
+func titleAt(size int, what string) string { return fmt.Sprintf("%d clusters: %s", size, what) }
+
+// atSize grows the hub to a number of clusters and measures there. The last agents register one after the other, on a hub that has
+// nothing else to do.
+func (g *growing) atSize(ctx context.Context, size int) error {
+	if have := len(g.agents.Registered); size-g.Idle > have {
+		_, err := g.measure(ctx, func(ctx context.Context) error {
+			_, err := g.agents.Register(ctx, size-g.Idle-have, g.InFlight)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if err := g.heartbeatsSince(ctx, have); err != nil {
+			return err
+		}
 	}
-	return texts
-}
 
-// oneMore registers the last few, one after the other, on a hub that does nothing else.
-func (g *growing) oneMore(ctx context.Context, size int) ([]figures.Figure, error) {
 	var took figures.Times
-	c, err := g.costOf(ctx, func(ctx context.Context) (err error) {
+	c, err := g.measure(ctx, func(ctx context.Context) (err error) {
 		took, err = g.agents.Register(ctx, g.Idle, 1)
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	each := func(sum float64) float64 { return sum / float64(g.Idle) }
-	return []figures.Figure{
-		{
-			Row: rowAt(size, "cpu"), Title: titled("%d clusters: CPU of the hub for one more registration", size),
-			Value: each(figures.Millis(c.cpu)), Unit: "ms", Kind: figures.CPU,
-		},
-		timed(rowAt(size, "p50"), titled("%d clusters: one more, p50", size), figures.Millis(took.Quantile(.5)), "ms"),
-		counted(rowAt(size, "requests"), titled("%d clusters: requests of the hub for one more", size), each(float64(c.All()))),
-	}, g.firstBeats(ctx, len(g.agents.Members())-g.Idle)
+	g.add(
+		figures.Processor(row(size, "cpu"), titleAt(size, "CPU of the hub for one more registration"), c.hubCPU, g.Idle),
+		figures.Milliseconds(row(size, "p50"), titleAt(size, "one more registration, p50"), took.Quantile(.5)),
+		figures.Counted(row(size, "requests"), titleAt(size, "requests of the hub for one more registration"), float64(c.Requests())/float64(g.Idle)),
+	)
+	g.rows = appendAPIServerCPU(g.rows, row(size, "apiserver-cpu"), titleAt(size, "CPU of the API server for one more registration"), c, g.Idle)
+	if err := g.heartbeatsSince(ctx, len(g.agents.Registered)-g.Idle); err != nil {
+		return err
+	}
+	return g.settled(ctx, size)
 }
 
-func rowAt(size int, what string) string { return fmt.Sprintf("growth/%d/%s", size, what) }
+// heartbeatsSince sends the first heartbeats of the agents from a number on.
+func (g *growing) heartbeatsSince(ctx context.Context, first int) error {
+	_, err := g.agents.Beat(ctx, sim.Numbers(first, len(g.agents.Registered)-first), sim.Beats{Limit: g.InFlight})
+	return err
+}
 
-// held is what hub and API server keep of so many clusters.
-func (g *growing) held(ctx context.Context, size int) ([]figures.Figure, error) {
+// settled measures a hub with all its clusters: memory, the database, an idle hub, a restart, and heartbeats.
+func (g *growing) settled(ctx context.Context, size int) error {
 	if _, err := g.quiet(ctx); err != nil {
-		return nil, err
+		return err
 	}
-	used, err := g.usage()
+	used, err := usageOf(g.hub.pids()...)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	stored, err := g.stored(ctx)
-	return []figures.Figure{
-		{Row: rowAt(size, "memory"), Title: titled("%d clusters: most memory of the hub", size), Value: figures.MiB(used.Peak), Unit: "MiB", Kind: figures.Size},
-		{Row: rowAt(size, "etcd"), Title: titled("%d clusters: size of etcd", size), Value: figures.MiB(stored), Unit: "MiB", Kind: figures.Size},
-	}, err
+	database, err := g.databaseSize(ctx)
+	if err != nil {
+		return err
+	}
+	g.add(
+		figures.Bytes(row(size, "memory"), titleAt(size, "peak memory of the hub"), used.peakMemory),
+		figures.Bytes(row(size, "etcd"), titleAt(size, "size of etcd"), database),
+	)
+
+	idle, err := g.measure(ctx, func(ctx context.Context) error { return sim.Pause(ctx, g.Window) })
+	if err != nil {
+		return err
+	}
+	g.add(figures.Counted(row(size, "idle"), titleAt(size, fmt.Sprintf("requests of an idle hub in %s, without its Lease", g.Window)), float64(idle.Requests())))
+
+	if err := g.restart(ctx, size); err != nil {
+		return err
+	}
+	return g.heartbeats(ctx, size)
 }
 
-// idle counts what a hub sends to which nothing happens.
-func (g *growing) idle(ctx context.Context, size int) ([]figures.Figure, error) {
-	c, err := g.costOf(ctx, func(ctx context.Context) error { return sim.Pause(ctx, g.Window) })
-	return []figures.Figure{
-		counted(rowAt(size, "idle"), titled("%d clusters: requests of an idle hub in %s, beside its Lease", size, g.Window), float64(c.All())),
-	}, err
-}
-
-// restarted restarts the hub and counts what it sends until it is quiet again.
-func (g *growing) restarted(ctx context.Context, size int) ([]figures.Figure, error) {
+// restart restarts the hub and counts what it sends until it is quiet again.
+func (g *growing) restart(ctx context.Context, size int) error {
 	if _, err := g.quiet(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	began := time.Now()
 	if err := g.hub.restart(ctx); errors.Is(err, errNoRestart) {
-		return nil, nil
+		return nil
 	} else if err != nil {
-		return nil, err
+		return err
 	}
-	c, err := g.sinceRestart(ctx, began)
-	reads := counted(rowAt(size, "restart-reads"), titled("%d clusters: reads after a restart", size), float64(c.Reads))
-	reads.Note = c.Each(1)
-	return []figures.Figure{
-		counted(rowAt(size, "restart-writes"), titled("%d clusters: writes after a restart", size), float64(c.Writes)),
-		reads,
-		timed(rowAt(size, "restart-settled"), titled("%d clusters: from a restart to the hub's last request", size), c.until().Seconds(), "s"),
-	}, err
-}
-
-// sinceRestart is what the hub sent since then. Every hub reads something when it starts, if late.
-func (g *growing) sinceRestart(ctx context.Context, began time.Time) (cost, error) {
-	var all []audit.Request
-	for {
-		more, err := g.quiet(ctx)
-		all = append(all, more...)
-		c := cost{Tally: audit.Count(all), began: began}
-		if err != nil || c.All() > 0 {
-			return c, err
+	c := cost{began: began}
+	for c.Requests() == 0 { // every hub reads something when it starts, but maybe late
+		requests, err := g.quiet(ctx)
+		if err != nil {
+			return err
 		}
+		c.Counts = audit.Count(requests)
 	}
+	g.add(
+		figures.Counted(row(size, "restart-writes"), titleAt(size, "writes after a restart"), float64(c.Writes)),
+		figures.Counted(row(size, "restart-reads"), titleAt(size, "reads after a restart"), float64(c.Reads)).WithNote(c.PerItem(1)),
+		figures.Seconds(row(size, "restart-settled"), titleAt(size, "from a restart to the hub's last request"), c.duration()),
+	)
+	return nil
 }
 
-// spreads hold the largest size against the smallest: what does not grow with the number of clusters is the same at both.
-func spreads(all []figures.Figure, sizes []int) []figures.Figure {
-	if len(sizes) < 2 {
+// heartbeats sends some hundred heartbeats of agents that the hub already knows.
+func (g *growing) heartbeats(ctx context.Context, size int) error {
+	const enough = 300
+	all := sim.Numbers(0, len(g.agents.Registered))
+	rounds := (enough + len(all) - 1) / len(all)
+	c, err := g.measure(ctx, func(ctx context.Context) error {
+		for range rounds {
+			// A heartbeat has the time in seconds. Two with the same time would be one write only.
+			if err := sim.Pause(ctx, time.Until(time.Now().Truncate(time.Second).Add(time.Second))); err != nil {
+				return err
+			}
+			if _, err := g.agents.Beat(ctx, all, sim.Beats{Limit: g.InFlight}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	sent := rounds * len(all)
+	g.add(
+		figures.Counted(row(size, "heartbeat-requests"), titleAt(size, fmt.Sprintf("requests of the hub after %d heartbeats", sent)), float64(c.Requests())).WithNote(c.PerItem(1)),
+		figures.Processor(row(size, "heartbeat-cpu"), titleAt(size, "CPU of the hub for one heartbeat"), c.hubCPU, sent),
+	)
+	g.rows = appendAPIServerCPU(g.rows, row(size, "heartbeat-apiserver-cpu"), titleAt(size, "CPU of the API server for one heartbeat"), c, sent)
+	return nil
+}
+
+// ratios compare the largest size with the smallest. What does not depend on the number of clusters is the same at both.
+func ratios(all []figures.Figure, sizes []int) (found []figures.Figure) {
+	first, last := slices.Min(sizes), slices.Max(sizes)
+	if first == last {
 		return nil
 	}
-	first, last := slices.Min(sizes), slices.Max(sizes)
-	at := func(what string) (few, many float64, known bool) {
-		f, knowsFew := figures.Find(all, rowAt(first, what))
-		m, knowsMany := figures.Find(all, rowAt(last, what))
-		return f.Value, m.Value, knowsFew && knowsMany
-	}
-	var found []figures.Figure
-	if few, many, known := at("cpu"); known {
-		found = append(found, figures.Figure{
-			Row: "growth/cpu-ratio", Title: titled("CPU for one more registration at %d clusters, in terms of that at %d", last, first),
-			Value: many / few, Kind: figures.Ratio,
-		})
-	}
-	if few, many, known := at("restart-reads"); known {
-		found = append(found, counted("growth/more-restart-reads", titled("reads after a restart at %d clusters, more than at %d", last, first), many-few))
+	for _, what := range []string{"cpu", "apiserver-cpu", "heartbeat-apiserver-cpu", "restart-reads"} {
+		few, knowsFew := figures.Find(all, row(first, what))
+		many, knowsMany := figures.Find(all, row(last, what))
+		switch {
+		case !knowsFew || !knowsMany:
+		case what == "restart-reads":
+			found = append(found, figures.Counted("growth/more-restart-reads",
+				fmt.Sprintf("additional reads after a restart at %d clusters, compared with %d", last, first), many.Value-few.Value))
+		default:
+			found = append(found, figures.Quotient("growth/"+what+"-ratio",
+				fmt.Sprintf("growth/*/%s at %d clusters, divided by that at %d", what, last, first), many.Value, few.Value))
+		}
 	}
 	return found
+}
+
+// deleteTenth deletes a tenth of the clusters, at most 1,000, and waits until the hub is quiet.
+func (g *growing) deleteTenth(ctx context.Context) error {
+	total := len(g.agents.Registered)
+	count := min(total/10, 1000)
+	before, err := g.clusterCount(ctx)
+	if err != nil {
+		return err
+	}
+	c, err := g.measure(ctx, func(ctx context.Context) error {
+		err := sim.InParallel(count, g.InFlight, func(n int) error {
+			return g.Fleet.Clusters(workspace).Delete(ctx, g.agents.Registered[n].Cluster, metav1.DeleteOptions{})
+		})
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeoutCause(ctx, 30*time.Minute, errors.New("the clusters are not deleted"))
+		defer cancel()
+		for left := before; left > before-count; {
+			if err := sim.Pause(ctx, 100*time.Millisecond); err != nil {
+				return err
+			}
+			if left, err = g.clusterCount(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	title := func(what string) string { return fmt.Sprintf("%d of %d clusters deleted: %s", count, total, what) }
+	g.add(
+		figures.Seconds("deletion/quiet", title("until the hub's last request"), c.duration()),
+		figures.Counted("deletion/requests", title("requests of the hub for each"), float64(c.Requests())/float64(count)).WithNote(c.PerItem(count)),
+		figures.Processor("deletion/cpu", title("CPU of the hub for each"), c.hubCPU, count),
+	)
+	return nil
 }

@@ -2,135 +2,299 @@ package bench
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"time"
+
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 
 	"github.com/muster-fleet/muster/internal/bench/figures"
 	"github.com/muster-fleet/muster/internal/bench/sim"
+	"github.com/muster-fleet/muster/pkg/crds"
 )
 
-// registrations measures an idle hub, a storm, and the first heartbeats after it; before and after that a plain client that
-// makes the same writes, in the same minutes on an API server of the same kind.
-func registrations(ctx context.Context, o Options) ([]figures.Figure, error) {
-	before, err := takeFloor(ctx, o)
+// registrations measures registrations on an idle hub, a storm, and the first heartbeats after it. Before and after that it measures
+// the floor, in the same minutes and on API servers of the same kind.
+func registrations(ctx context.Context, o Options) (all []figures.Figure, err error) {
+	before, err := measureFloor(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	measured, storm, err := onHub(ctx, o)
-	if err != nil {
-		return measured, err
-	}
-	after, err := takeFloor(ctx, o)
-	if err != nil {
-		return measured, err
-	}
-	return append(measured, before.and(after).figures(storm)...), nil
-}
-
-func onHub(ctx context.Context, o Options) (all []figures.Figure, s storm, err error) {
-	w, err := withHub(ctx, o, flavour{})
-	if err != nil {
-		return nil, s, err
-	}
-	defer w.close()
-	idle, err := w.oneByOne(ctx)
-	if err != nil {
-		return nil, s, err
-	}
-	agents, err := sim.NewAgents(ctx, w.API, w.run("storm"))
-	if err != nil {
-		return idle, s, err
-	}
-	if s, err = w.storm(ctx, agents, o.Storm, o.InFlight); err != nil {
-		return idle, s, err
-	}
-	beats, err := w.firstBeats(ctx, agents)
-	if err != nil {
-		return idle, s, err
-	}
-	return append(append(idle, s.figures("storm")...), s.withBundle(beats)...), s, nil
-}
-
-// oneByOne registers agents on an idle hub, one after the other.
-func (w *world) oneByOne(ctx context.Context) ([]figures.Figure, error) {
-	agents, err := sim.NewAgents(ctx, w.API, w.run("idle"))
+	e, err := withHub(ctx, o, extraArgs{})
 	if err != nil {
 		return nil, err
 	}
-	took, err := agents.Register(ctx, w.Idle, 1)
+	defer e.close()
+
+	idle, err := sim.NewAgents(ctx, e.API, e.runName("idle"))
 	if err != nil {
 		return nil, err
 	}
-	w.say("idle: p50 %s, p99 %s", took.Quantile(.5), took.Quantile(.99))
-	const p50 = "idle hub: one registration, from its request to the credential it can read, p50"
-	return []figures.Figure{timed("idle/p50", p50, figures.Millis(took.Quantile(.5)), "ms")}, nil
+	took, err := idle.Register(ctx, e.Idle, 1)
+	if err != nil {
+		return nil, err
+	}
+	e.logf("idle: p50 %s, p99 %s", took.Quantile(.5), took.Quantile(.99))
+	all = append(all, figures.Milliseconds("idle/p50", "idle hub: one registration, from the request to the readable credential, p50", took.Quantile(.5)))
+
+	agents, err := sim.NewAgents(ctx, e.API, e.runName("storm"))
+	if err != nil {
+		return all, err
+	}
+	s, err := e.storm(ctx, agents.Register, o.Storm, o.InFlight)
+	if err != nil {
+		return all, err
+	}
+	all = append(all, s.figures("storm")...)
+	beats, err := e.firstHeartbeats(ctx, agents, s)
+	if err != nil {
+		return all, err
+	}
+	all = append(all, beats...)
+	e.close() // the machine is for the floor
+
+	after, err := measureFloor(ctx, o)
+	if err != nil {
+		return all, err
+	}
+	return append(all, before.mean(after).figures(s)...), nil
 }
 
-// storm is many agents that registered at once.
+// join measures agents that do at once all that a real agent does when it joins: register, send a heartbeat, and deploy the agent's
+// own Bundle.
+func join(ctx context.Context, o Options) ([]figures.Figure, error) {
+	e, err := withHub(ctx, o, extraArgs{})
+	if err != nil {
+		return nil, err
+	}
+	defer e.close()
+	first, err := sim.NewAgents(ctx, e.API, e.runName("warm-up"))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := first.Register(ctx, o.Idle, 1); err != nil {
+		return nil, err
+	}
+	return e.join(ctx)
+}
+
+func (e *environment) join(ctx context.Context) ([]figures.Figure, error) {
+	agents, err := sim.NewAgents(ctx, e.API, e.runName("join"))
+	if err != nil {
+		return nil, err
+	}
+	s, err := e.storm(ctx, agents.Join, e.Storm, e.InFlight)
+	if err != nil {
+		return nil, err
+	}
+	return append(s.figures("join"),
+		figures.Seconds("join/settled", s.title("until the hub's last request"), s.cost.duration())), nil
+}
+
+// throttled measures a hub whose kube-controller-manager sends 20 requests per second, its default. A hub that needs the controller
+// manager for each registration cannot be faster than that.
+func throttled(ctx context.Context, o Options) ([]figures.Figure, error) {
+	s, err := stormOf100(ctx, o, "throttled", extraArgs{controllerManager: []string{"--kube-api-qps=20", "--kube-api-burst=30"}})
+	if err != nil {
+		return nil, err
+	}
+	return []figures.Figure{
+		figures.Rate("throttled/rate", "100 agents at once, kube-controller-manager at 20 requests per second: registrations per second", s.rate),
+	}, nil
+}
+
+// tokenSecrets measures registrations where the API server issues only short-lived tokens, so that agents that cannot renew theirs
+// need a token Secret.
+func tokenSecrets(ctx context.Context, o Options) ([]figures.Figure, error) {
+	s, err := stormOf100(ctx, o, "secrets", extraArgs{apiServer: []string{"--service-account-max-token-expiration=24h"}})
+	if err != nil {
+		return nil, err
+	}
+	return s.figures("secrets"), nil
+}
+
+func stormOf100(ctx context.Context, o Options, name string, extra extraArgs) (s storm, err error) {
+	e, err := withHub(ctx, o, extra)
+	if err != nil {
+		return s, err
+	}
+	defer e.close()
+	agents, err := sim.NewAgents(ctx, e.API, e.runName(name))
+	if err != nil {
+		return s, err
+	}
+	if _, err := agents.Register(ctx, 5, 1); err != nil { // to open the connections
+		return s, err
+	}
+	return e.storm(ctx, agents.Register, 100, 100)
+}
+
+// storm is the registration of many agents at the same time.
 type storm struct {
 	count int
-	rate  float64 // registrations a second
+	rate  float64 // agents per second
 	took  figures.Times
 	cost  cost
 	peak  int64 // bytes
 }
 
-// storm has agents register at once.
-func (w *world) storm(ctx context.Context, agents *sim.Agents, count, atATime int) (s storm, err error) {
+func (e *environment) storm(ctx context.Context, register func(ctx context.Context, count, limit int) (figures.Times, error), count, limit int) (s storm, err error) {
 	s.count = count
-	s.cost, err = w.costOf(ctx, func(ctx context.Context) (err error) {
+	s.cost, err = e.measure(ctx, func(ctx context.Context) (err error) {
 		began := time.Now()
-		s.took, err = agents.Register(ctx, count, atATime)
+		s.took, err = register(ctx, count, limit)
 		s.rate = figures.PerSecond(count, time.Since(began))
 		return err
 	})
 	if err != nil {
 		return s, err
 	}
-	used, err := w.usage()
-	s.peak = used.Peak
-	w.say("%d at once: %.1f registrations/s, p99 %s, %.1f ms of CPU and %.2f writes each", count, s.rate, s.took.Quantile(.99),
-		figures.Millis(s.cost.cpu)/float64(count), figures.Each(s.cost.Writes, count))
+	used, err := usageOf(e.hub.pids()...)
+	s.peak = used.peakMemory
+	e.logf("%d at once: %.1f/s, p99 %s, %s of CPU and %d writes", count, s.rate, s.took.Quantile(.99), s.cost.hubCPU, s.cost.Writes)
 	return s, err
 }
 
-// cpu is the processor time of the hub for one registration, in milliseconds.
-func (s storm) cpu() float64 { return figures.Each(figures.Millis(s.cost.cpu), s.count) }
+func (s storm) title(what string) string { return fmt.Sprintf("%d agents at once: %s", s.count, what) }
 
-func (s storm) figures(row string) []figures.Figure {
-	at := func(what string) string { return titled("%d agents at once: %s", s.count, what) }
-	requests := counted(row+"/failed", at("requests of the hub that failed"), float64(s.cost.Failed))
-	requests.Note = s.cost.Each(s.count)
-	return []figures.Figure{
-		rated(row+"/rate", at("registrations a second"), s.rate),
-		timed(row+"/p99", at("from a request to the credential, p99"), s.took.Quantile(.99).Seconds(), "s"),
-		{Row: row + "/cpu", Title: at("CPU of the hub for each"), Value: s.cpu(), Unit: "ms", Kind: figures.CPU},
-		counted(row+"/writes", at("writes of the hub for each"), figures.Each(s.cost.Writes, s.count)),
-		counted(row+"/reads", at("reads of the hub for each"), figures.Each(s.cost.Reads, s.count)),
-		requests,
-		{Row: row + "/memory", Title: at("most memory of the hub"), Value: figures.MiB(s.peak), Unit: "MiB", Kind: figures.Size},
+func (s storm) figures(part string) []figures.Figure {
+	title := s.title
+	unit := "registrations per second"
+	if part == "join" {
+		title = func(what string) string {
+			return fmt.Sprintf("%d agents at once register, send a heartbeat and deploy their Bundle: %s", s.count, what)
+		}
+		unit = "agents per second"
+	}
+	perAgent := func(count int) float64 { return float64(count) / float64(s.count) }
+	all := []figures.Figure{
+		figures.Rate(part+"/rate", title(unit), s.rate),
+		figures.Seconds(part+"/p99", title("from the first request to the last, p99"), s.took.Quantile(.99)),
+		figures.Processor(part+"/cpu", title("CPU of the hub for each"), s.cost.hubCPU, s.count),
+		figures.Counted(part+"/writes", title("writes of the hub for each"), perAgent(s.cost.Writes)),
+		figures.Counted(part+"/reads", title("reads of the hub for each"), perAgent(s.cost.Reads)),
+		figures.Counted(part+"/failed", title("failed requests of the hub"), float64(s.cost.Failed)).WithNote(s.cost.PerItem(s.count)),
+		figures.Bytes(part+"/memory", title("peak memory of the hub"), s.peak),
+	}
+	return appendAPIServerCPU(all, part+"/apiserver-cpu", title("CPU of the API server for each"), s.cost, s.count)
+}
+
+// appendAPIServerCPU adds the CPU of the API server for each of n items, if it is known.
+func appendAPIServerCPU(all []figures.Figure, row, title string, c cost, n int) []figures.Figure {
+	if c.apiServerCPU == 0 {
+		return all
+	}
+	return append(all, figures.Processor(row, title, c.apiServerCPU, n))
+}
+
+// firstHeartbeats has all agents of a storm send their first heartbeat, after which the hub creates their Bundles.
+func (e *environment) firstHeartbeats(ctx context.Context, agents *sim.Agents, s storm) ([]figures.Figure, error) {
+	c, err := e.measure(ctx, func(ctx context.Context) error {
+		_, err := agents.Beat(ctx, sim.Numbers(0, len(agents.Registered)), sim.Beats{Limit: e.InFlight})
+		return err
+	})
+	return s.heartbeatFigures(c), err
+}
+
+func (s storm) heartbeatFigures(c cost) []figures.Figure {
+	const title = "after the first heartbeat of an agent"
+	perAgent := func(count int) float64 { return float64(count) / float64(s.count) }
+	all := []figures.Figure{
+		figures.Counted("storm/writes-with-bundle", "writes of the hub for a registration and the agent's Bundle", perAgent(s.cost.Writes+c.Kinds["create bundles"])),
+		figures.Counted("beat/writes", "writes of the hub "+title+": its Bundle and what follows from it", perAgent(c.Writes)).WithNote(c.PerItem(s.count)),
+		figures.Counted("beat/reads", "reads of the hub "+title, perAgent(c.Reads)),
+		figures.Counted("beat/failed", "failed requests of the hub after the first heartbeats", float64(c.Failed)),
+		figures.Processor("beat/cpu", "CPU of the hub "+title, c.hubCPU, s.count),
+	}
+	return appendAPIServerCPU(all, "beat/apiserver-cpu", "CPU of the API server for the first heartbeat of an agent and its Bundle", c, s.count)
+}
+
+// floor is what the writes of a registration cost without a hub.
+type floor struct {
+	rate, tokenSecretRate float64       // registrations per second
+	clientCPU             time.Duration // of the plain client for one registration
+	apiServerCPU          time.Duration // for one registration
+}
+
+// measureFloor uses an API server of its own, because a hub would process the objects that the plain client leaves behind.
+func measureFloor(ctx context.Context, o Options) (f floor, err error) {
+	e, err := newEnvironment(ctx, o, extraArgs{})
+	if err != nil {
+		return f, err
+	}
+	defer e.close()
+	client, err := apiextensions.NewForConfig(e.Config)
+	if err != nil {
+		return f, err
+	}
+	if err := crds.Ensure(ctx, client); err != nil {
+		return f, err
+	}
+	if err := e.awaitHub(ctx); err != nil {
+		return f, err
+	}
+	if _, err := e.plainClient(ctx, sim.Floor{Run: "warm-up"}, o.Storm/4); err != nil { // a new API server is slow at first
+		return f, err
+	}
+	if f, err = e.plainClient(ctx, sim.Floor{Run: "requests"}, o.Storm/2); err != nil {
+		return f, err
+	}
+	secrets, err := e.plainClient(ctx, sim.Floor{Run: "secrets", TokenSecrets: true}, o.Storm/2)
+	f.tokenSecretRate = secrets.rate
+	e.logf("floor: %.1f registrations/s with TokenRequest, %.1f with token Secrets", f.rate, f.tokenSecretRate)
+	return f, err
+}
+
+func (e *environment) plainClient(ctx context.Context, client sim.Floor, count int) (f floor, err error) {
+	client.API, client.Run = e.API, "floor-"+client.Run
+	own, err := usageOf(os.Getpid())
+	if err != nil {
+		return f, err
+	}
+	apiServer, err := usageOf(e.apiServerPids()...)
+	if err != nil {
+		return f, err
+	}
+	began := time.Now()
+	if err := client.Register(ctx, count, e.InFlight); err != nil {
+		return f, err
+	}
+	f.rate = figures.PerSecond(count, time.Since(began))
+	ownAfter, err := usageOf(os.Getpid())
+	if err != nil {
+		return f, err
+	}
+	apiServerAfter, err := usageOf(e.apiServerPids()...)
+	f.clientCPU, f.apiServerCPU = (ownAfter.cpu-own.cpu)/time.Duration(count), (apiServerAfter.cpu-apiServer.cpu)/time.Duration(count)
+	return f, err
+}
+
+func (f floor) mean(g floor) floor {
+	return floor{
+		rate: (f.rate + g.rate) / 2, tokenSecretRate: (f.tokenSecretRate + g.tokenSecretRate) / 2,
+		clientCPU: (f.clientCPU + g.clientCPU) / 2, apiServerCPU: (f.apiServerCPU + g.apiServerCPU) / 2,
 	}
 }
 
-// firstBeats has all agents send their first heartbeat, which tells the hub where they are: their Bundles follow.
-func (w *world) firstBeats(ctx context.Context, agents *sim.Agents) (cost, error) {
-	all := sim.Numbers(0, len(agents.Members()))
-	return w.costOf(ctx, func(ctx context.Context) error {
-		_, err := agents.Beat(ctx, all, sim.Beats{AtATime: w.InFlight})
-		return err
-	})
+func (f floor) figures(s storm) []figures.Figure {
+	share := figures.Quotient("storm/share-of-floor", "registrations per second, divided by those of the plain client", s.rate, f.rate)
+	secretShare := figures.Quotient("storm/share-of-secret-floor", "the same, divided by those of the plain client with token Secrets", s.rate, f.tokenSecretRate)
+	share.MoreIsBetter, secretShare.MoreIsBetter = true, true
+	all := []figures.Figure{
+		figures.Rate("floor/token-request", "a plain client that makes the same writes, with TokenRequest: registrations per second", f.rate),
+		figures.Rate("floor/token-secret", "the same with token Secrets", f.tokenSecretRate),
+		figures.Processor("floor/apiserver-cpu", "CPU of the API server for a registration of the plain client", f.apiServerCPU, 1),
+		share, secretShare,
+	}
+	return append(all, f.cpuInFloors(s)...)
 }
 
-// withBundle adds what the first heartbeats cost to what the registrations did.
-func (s storm) withBundle(beats cost) []figures.Figure {
-	writes := counted("beat/writes", "writes of the hub after an agent's first heartbeat: its Bundle, and what of it goes to the agent",
-		figures.Each(beats.Writes, s.count))
-	writes.Note = beats.Each(s.count)
-	bundles := beats.Kinds["create bundles"]
+// cpuInFloors are ratios of CPU times, which do not depend on the processor.
+func (f floor) cpuInFloors(s storm) []figures.Figure {
+	each := func(d time.Duration) float64 { return figures.Millis(d) / float64(s.count) }
 	return []figures.Figure{
-		counted("storm/writes-with-bundle", "writes of the hub for each registration and the agent's Bundle", figures.Each(s.cost.Writes+bundles, s.count)),
-		writes,
-		counted("beat/reads", "reads of the hub after an agent's first heartbeat", figures.Each(beats.Reads, s.count)),
-		counted("beat/failed", "requests of the hub that failed after first heartbeats", float64(beats.Failed)),
-		{Row: "beat/cpu", Title: "CPU of the hub after an agent's first heartbeat", Value: figures.Each(figures.Millis(beats.cpu), s.count), Unit: "ms", Kind: figures.CPU},
+		figures.Quotient("storm/cpu-in-floors", "CPU of the hub for a registration, divided by that of the plain client", each(s.cost.hubCPU), figures.Millis(f.clientCPU)),
+		figures.Quotient("storm/apiserver-cpu-in-floors", "CPU of the API server for a registration, divided by that for one of the plain client",
+			each(s.cost.apiServerCPU), figures.Millis(f.apiServerCPU)),
 	}
 }

@@ -51,6 +51,13 @@ func (c *ControlPlane) mayStartAPIServer() error {
 	}
 }
 
+// APIServerPid is the process ID of the API server, which must be running.
+func (c *ControlPlane) APIServerPid() int {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return c.apiServer.Pid()
+}
+
 // PauseAPIServer freezes the API server: it accepts connections and never answers, until ResumeAPIServer. Not every
 // system can do that; the error says so.
 func (c *ControlPlane) PauseAPIServer() error {

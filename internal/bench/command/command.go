@@ -6,9 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os/exec"
+	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"github.com/urfave/cli/v2"
 
 	"github.com/muster-fleet/muster/internal/bench"
@@ -16,26 +20,32 @@ import (
 	"github.com/muster-fleet/muster/internal/launch"
 )
 
-// Streams are where the output goes: figures to Out, progress to Err.
-type Streams struct {
-	Out, Err io.Writer
+// program has what the commands share.
+type program struct {
+	out, err io.Writer // figures and progress
+	limits   []byte    // the content of bench/budgets.yaml
+	measure  func(context.Context, bench.Options) ([]figures.Figure, error)
+	now      func() time.Time
 }
 
-// App is the program. The limits are the text of the file that has them all.
-func App(s Streams, limits []byte) *cli.App {
-	return app(&program{Streams: s, limits: limits, measure: bench.Run, now: time.Now})
+// App is the program. Figures are written to out and progress to err.
+func App(out, err io.Writer, limits []byte) *cli.App {
+	return (&program{out: out, err: err, limits: limits, measure: bench.Run, now: time.Now}).app()
 }
 
-func app(p *program) *cli.App {
+func (p *program) app() *cli.App {
 	app := launch.App("bench", "measures a hub from outside")
-	app.Writer = p.Out
+	app.Writer = p.out
 	app.Commands = []*cli.Command{
-		p.command("run", "measures everything, holds it against the targets, and keeps it", p.run, whole),
-		p.command("compare", "measures everything and holds it against the last run kept with the same settings", p.compare, whole),
-		p.command("small", "counts what can be counted within a minute, and holds it against the budgets", p.small, small),
-		p.command("scale", "grows a hub, gives it an hour of heartbeats, an outage and deletions, and keeps the figures", p.run, scale),
-		p.command("replicas", "measures several processes of one hub, and keeps the figures", p.run, replicas),
-		{Name: "charts", Usage: "prints the curves of the last run kept that has some, for hack/curves", Flags: []cli.Flag{resultsFlag()}, Action: p.charts},
+		p.command("run", "measure everything, check the targets, and keep the figures", p.run, whole),
+		p.command("compare", "measure everything and compare it with the last runs that have the same sizes", p.compare, whole),
+		p.command("small", "count requests, in some minutes, and check the budgets", p.small, func(int) bench.Options {
+			return bench.Options{Sizes: bench.Small(), Parts: []string{"small", "imports"}}
+		}),
+		p.command("scale", "grow a hub, then simulate an hour of heartbeats, an outage and deletions, and keep the figures", p.run, func(clusters int) bench.Options {
+			return bench.Options{Sizes: bench.Whole(clusters), Parts: []string{"day"}}
+		}),
+		{Name: "charts", Usage: "print the curves of the largest run, for hack/curves", Flags: []cli.Flag{resultsFlag()}, Action: p.charts},
 	}
 	for _, c := range app.Commands {
 		c.OnUsageError = app.OnUsageError
@@ -43,62 +53,131 @@ func app(p *program) *cli.App {
 	return app
 }
 
-// program is what the commands share.
-type program struct {
-	Streams
-	limits  []byte
-	measure func(context.Context, bench.Options) ([]figures.Figure, error)
-	now     func() time.Time
-}
+func whole(clusters int) bench.Options { return bench.Options{Sizes: bench.Whole(clusters)} }
 
-// action is a command that measures.
-type action func(*cli.Context, bench.Options) error
-
-func (p *program) command(name, usage string, do action, defaults func(clusters int) bench.Options) *cli.Command {
+func (p *program) command(name, usage string, action func(*cli.Context, bench.Options) error, defaults func(clusters int) bench.Options) *cli.Command {
 	return &cli.Command{Name: name, Usage: usage, Flags: flags(), Action: func(c *cli.Context) error {
 		o, err := options(c, defaults)
 		if err != nil {
 			return err
 		}
-		o.Log = p.Err
-		return do(c, o)
+		o.Log = p.err
+		return action(c, o)
 	}}
 }
 
-// run measures, shows, and keeps what was measured.
+func resultsFlag() cli.Flag {
+	return &cli.StringFlag{Name: "results", Value: "bench/results", Usage: "`DIRECTORY` with the kept figures; empty: keep none"}
+}
+
+func flags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "hub", Value: "bin/fleetcontroller", Usage: "`PROGRAM` of the hub to start"},
+		&cli.StringSliceFlag{Name: "hub-arg", Usage: "additional `ARGUMENT` of that program; may be repeated"},
+		&cli.StringFlag{Name: "kubeconfig", Usage: "`FILE` for the API server of a hub that already runs, which is measured instead; its clusters are not removed"},
+		&cli.StringFlag{Name: "pid", Usage: "process `IDS` of that hub, separated by commas"},
+		&cli.StringFlag{Name: "apiserver-pid", Usage: "process `IDS` of that API server, separated by commas; without them its CPU is not measured"},
+		&cli.StringFlag{Name: "audit-log", Usage: "`FILE` in which that API server records every request once, at level Metadata"},
+		&cli.StringFlag{Name: "restart", Usage: "shell `COMMAND` that restarts that hub and prints the new process IDs; without it restarts are not measured"},
+		&cli.StringSliceFlag{Name: "user-agent", Usage: "`PREFIX` of the hub's User-Agent; may be repeated; default: fleetcontroller"},
+		&cli.IntFlag{Name: "clusters", EnvVars: []string{"BENCH_CLUSTERS"}, Usage: "final `NUMBER` of clusters; default: 1000"},
+		&cli.StringFlag{Name: "sizes", EnvVars: []string{"BENCH_SIZES"}, Usage: "`NUMBERS` of clusters at which growth is measured, separated by commas; default: 100, 300 and --clusters"},
+		&cli.IntFlag{Name: "storm", EnvVars: []string{"BENCH_STORM"}, Usage: "`NUMBER` of agents that register at once; default: 1000"},
+		&cli.IntFlag{Name: "in-flight", EnvVars: []string{"BENCH_IN_FLIGHT"}, Usage: "`NUMBER` of concurrent requests of agents; default: 200"},
+		&cli.IntFlag{Name: "imports", EnvVars: []string{"BENCH_IMPORTS"}, Usage: "`NUMBER` of clusters that are imported at once; default: 200"},
+		&cli.DurationFlag{Name: "hour", EnvVars: []string{"BENCH_HOUR"}, Usage: "`DURATION` into which an hour of heartbeats is compressed; default: 5m"},
+		&cli.DurationFlag{Name: "spread", EnvVars: []string{"BENCH_SPREAD"}, Usage: "`DURATION` over which agents come back after an outage; default: 5m"},
+		&cli.StringFlag{Name: "parts", EnvVars: []string{"BENCH_PARTS"}, Usage: "`PARTS` to measure, separated by commas; default: those of the command"},
+		resultsFlag(),
+	}
+}
+
+// options combines the flags with the defaults of a command.
+func options(c *cli.Context, defaults func(clusters int) bench.Options) (o bench.Options, err error) {
+	clusters := c.Int("clusters")
+	if clusters < 0 {
+		return o, fmt.Errorf("--clusters is %d: it must not be negative", clusters)
+	}
+	if clusters == 0 {
+		clusters = 1000
+	}
+	o = defaults(clusters)
+	o.Hub, o.HubArgs, o.UserAgents = c.String("hub"), c.StringSlice("hub-arg"), c.StringSlice("user-agent")
+	for name, value := range map[string]*int{"storm": &o.Storm, "in-flight": &o.InFlight, "imports": &o.Imports} {
+		if n := c.Int(name); n > 0 {
+			*value = n
+		}
+	}
+	for name, value := range map[string]*time.Duration{"hour": &o.Hour, "spread": &o.Spread} {
+		if d := c.Duration(name); d > 0 {
+			*value = d
+		}
+	}
+	if parts := words(c.String("parts")); len(parts) > 0 {
+		o.Parts = parts
+	}
+	if sizes := words(c.String("sizes")); len(sizes) > 0 {
+		o.Clusters = nil
+		for _, word := range sizes {
+			n, err := strconv.Atoi(word)
+			if err != nil || n <= 0 {
+				return o, fmt.Errorf("--sizes: %q must be a number above 0", word)
+			}
+			o.Clusters = append(o.Clusters, n)
+		}
+	}
+	o.External, err = external(c)
+	return o, err
+}
+
+func words(list string) []string { return strings.Fields(strings.ReplaceAll(list, ",", " ")) }
+
+// external is the hub that already runs, nil if the flags name none. bench.Run reports missing flags.
+func external(c *cli.Context) (*bench.External, error) {
+	e := &bench.External{Kubeconfig: c.String("kubeconfig"), AuditLog: c.String("audit-log"), Restart: c.String("restart")}
+	if e.Kubeconfig == "" && c.String("pid") == "" && e.AuditLog == "" {
+		return nil, nil
+	}
+	for name, value := range map[string]*[]int{"pid": &e.Pids, "apiserver-pid": &e.APIServerPids} {
+		if c.String(name) == "" {
+			continue
+		}
+		pids, err := bench.ParsePids(c.String(name))
+		if err != nil {
+			return nil, fmt.Errorf("--%s: %w", name, err)
+		}
+		*value = pids
+	}
+	return e, nil
+}
+
+// run measures, prints the figures with their targets, and keeps them.
 func (p *program) run(c *cli.Context, o bench.Options) error {
 	limits, err := figures.ParseLimits(p.limits)
 	if err != nil {
 		return err
 	}
-	r, err := p.record(c.Context, o)
-	if failed := figures.Table(p.Out, r.Figures, limits.Targets); failed != nil {
+	r := figures.Record{Time: p.now().UTC().Truncate(time.Second), Settings: o.Settings(), Machine: machine(), Go: runtime.Version()}
+	if o.External == nil {
+		r.Commit = version(o.Hub)
+	}
+	r.Figures, err = p.measure(c.Context, o)
+	if failed := figures.Table(p.out, r.Figures, limits.Targets); failed != nil {
 		return failed
 	}
-	if err != nil || c.String(resultsName) == "" {
+	if err != nil || c.String("results") == "" {
 		return err
 	}
-	file, err := figures.Keep(c.String(resultsName), r)
+	file, err := figures.Keep(c.String("results"), r)
 	if err == nil {
-		fmt.Fprintln(p.Err, "bench: kept as", file)
+		fmt.Fprintln(p.err, "bench: kept as", file)
 	}
 	return err
 }
 
-func (p *program) record(ctx context.Context, o bench.Options) (figures.Record, error) {
-	r := figures.Record{Time: p.now().UTC().Truncate(time.Second), Settings: o.Settings()}
-	r.Machine, r.Go = machine(), goVersion()
-	if o.Named == nil {
-		r.Commit = version(o.Hub)
-	}
-	var err error
-	r.Figures, err = p.measure(ctx, o)
-	return r, err
-}
-
-// compare measures and keeps nothing, so that one can try as often as one likes.
+// compare measures and compares, and keeps nothing.
 func (p *program) compare(c *cli.Context, o bench.Options) error {
-	last, err := figures.Last(c.String(resultsName), o.Settings())
+	before, records, err := figures.Baseline(c.String("results"), o.Settings())
 	if err != nil {
 		return err
 	}
@@ -106,37 +185,41 @@ func (p *program) compare(c *cli.Context, o bench.Options) error {
 	if err != nil {
 		return err
 	}
-	changes := figures.Compare(last.Figures, now)
-	fmt.Fprintf(p.Out, "held against the run of %s, commit %s\n", last.Time.Format(time.RFC3339), last.Commit)
-	if err := figures.ChangeTable(p.Out, changes); err != nil {
+	changes := figures.Compare(before, now)
+	for _, r := range records {
+		fmt.Fprintf(p.out, "compared with the run of %s, commit %s\n", r.Time.Format(time.RFC3339), r.Commit)
+	}
+	if err := figures.ChangeTable(p.out, changes); err != nil {
 		return err
 	}
-	var rows []string
-	for _, bad := range figures.Worse(changes) {
-		rows = append(rows, bad.Row)
+	var worse []string
+	for _, change := range changes {
+		if change.Worse {
+			worse = append(worse, change.Row)
+		}
 	}
-	if len(rows) > 0 {
-		return fmt.Errorf("worse than the run before: %s", strings.Join(rows, ", "))
+	if len(worse) > 0 {
+		return fmt.Errorf("worse than before: %s", strings.Join(worse, ", "))
 	}
 	return nil
 }
 
-// small measures what has budgets.
+// small measures and checks the budgets.
 func (p *program) small(c *cli.Context, o bench.Options) error {
 	limits, err := figures.ParseLimits(p.limits)
 	if err != nil {
 		return err
 	}
 	measured, err := p.measure(c.Context, o)
-	if failed := figures.Table(p.Out, measured, limits.Budgets); failed != nil {
+	if failed := figures.Table(p.out, measured, limits.Budgets); failed != nil {
 		return failed
 	}
 	if err != nil {
 		return err
 	}
-	broken, unmeasured := limits.Budgets.Judge(measured)
+	exceeded, unmeasured := limits.Budgets.Check(measured)
 	var problems []string
-	for _, f := range broken {
+	for _, f := range exceeded {
 		limit, _ := limits.Budgets.Of(f.Row)
 		problems = append(problems, fmt.Sprintf("%s is %g and must be %s", f.Row, f.Value, limit))
 	}
@@ -149,34 +232,52 @@ func (p *program) small(c *cli.Context, o bench.Options) error {
 	return nil
 }
 
+// charts prints the charts of the run with the most clusters, or the newest of several.
 func (p *program) charts(c *cli.Context) error {
-	all, err := figures.All(c.String(resultsName))
+	all, err := figures.Records(c.String("results"))
 	if err != nil {
 		return err
 	}
-	// The longest curves are those of the run that had the most clusters; of two the newer one's.
 	var best []figures.Chart
+	largest := 0.
 	for _, r := range all {
-		if charts := figures.Charts(r.Figures); longest(charts) >= longest(best) && len(charts) > 0 {
-			best = charts
+		for _, chart := range figures.Charts(r.Figures) {
+			points := chart.Lines[0].Points
+			if size := points[len(points)-1].X; size >= largest {
+				best, largest = figures.Charts(r.Figures), size
+			}
 		}
 	}
 	if len(best) == 0 {
-		return fmt.Errorf("no run in %s has curves", c.String(resultsName))
+		return fmt.Errorf("no run in %s has curves", c.String("results"))
 	}
-	encoder := json.NewEncoder(p.Out)
+	encoder := json.NewEncoder(p.out)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(best)
 }
 
-// longest is the largest number of clusters of a chart.
-func longest(charts []figures.Chart) (most float64) {
-	for _, chart := range charts {
-		for _, line := range chart.Lines {
-			for _, point := range line.Points {
-				most = max(most, point.X)
-			}
-		}
+// version is the last word that a program prints for --version, or "".
+func version(program string) string {
+	out, err := exec.Command(program, "--version").Output()
+	words := strings.Fields(string(out))
+	if err != nil || len(words) == 0 {
+		return ""
 	}
-	return most
+	return words[len(words)-1]
+}
+
+// machine describes the processors and the memory, if the system provides them.
+func machine() string {
+	text := fmt.Sprintf("%s/%s, %d CPUs", runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return text
+	}
+	if cpus, err := fs.CPUInfo(); err == nil && len(cpus) > 0 && cpus[0].ModelName != "" {
+		text += " " + cpus[0].ModelName
+	}
+	if memory, err := fs.Meminfo(); err == nil && memory.MemTotalBytes != nil {
+		text += fmt.Sprintf(", %d GiB", *memory.MemTotalBytes>>30)
+	}
+	return text
 }

@@ -9,13 +9,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Limit is what a figure must reach.
+// Limit is the range in which a figure has to be.
 type Limit struct {
 	AtMost  *float64 `json:"atMost,omitempty"`
 	AtLeast *float64 `json:"atLeast,omitempty"`
 }
 
-// Met says whether a value keeps to the limit.
+// Met says whether a value is within the limit.
 func (l Limit) Met(value float64) bool {
 	return (l.AtMost == nil || value <= *l.AtMost) && (l.AtLeast == nil || value >= *l.AtLeast)
 }
@@ -32,55 +32,54 @@ func (l Limit) String() string {
 	return ""
 }
 
-// Limits are limits by row. A row may have stars, each for a part of a name: growth/*/memory.
+// Limits are limits by row. The name of a row may be a pattern in which each star stands for one segment: growth/*/memory.
 type Limits map[string]Limit
 
-// Of returns the limit of a row: its own, else that of the longest row with stars that fits.
-func (l Limits) Of(row string) (Limit, bool) {
-	if own, found := l[row]; found {
-		return own, true
+// Of returns the limit of a row: the limit of exactly that name, or that of the longest pattern that matches.
+func (l Limits) Of(row string) (limit Limit, found bool) {
+	if limit, found := l[row]; found {
+		return limit, true
 	}
 	best := ""
-	for pattern := range l {
-		if fits(pattern, row) && (len(pattern) > len(best) || len(pattern) == len(best) && pattern < best) {
-			best = pattern
+	for _, pattern := range slices.Sorted(maps.Keys(l)) {
+		if matches(pattern, row) && len(pattern) > len(best) {
+			best, limit, found = pattern, l[pattern], true
 		}
 	}
-	limit, found := l[best]
-	return limit, found && best != ""
+	return limit, found
 }
 
-func fits(pattern, row string) bool {
+func matches(pattern, row string) bool {
 	ok, err := path.Match(pattern, row)
 	return err == nil && ok
 }
 
-// Judge returns the rows that break their limit, and the limits that none of the figures has: a gate that a renamed row
-// would leave open.
-func (l Limits) Judge(all []Figure) (broken []Figure, unmeasured []string) {
+// Check returns the figures that exceed their limit, and the limits for which there is no figure. The second list finds a row that
+// was renamed while its limit was not.
+func (l Limits) Check(all []Figure) (exceeded []Figure, unmeasured []string) {
 	for _, f := range all {
 		if limit, found := l.Of(f.Row); found && !limit.Met(f.Value) {
-			broken = append(broken, f)
+			exceeded = append(exceeded, f)
 		}
 	}
 	for _, pattern := range slices.Sorted(maps.Keys(l)) {
-		if !slices.ContainsFunc(all, func(f Figure) bool { return fits(pattern, f.Row) }) {
+		if !slices.ContainsFunc(all, func(f Figure) bool { return matches(pattern, f.Row) }) {
 			unmeasured = append(unmeasured, pattern)
 		}
 	}
-	return broken, unmeasured
+	return exceeded, unmeasured
 }
 
-// File is the file that has all limits.
-type File struct {
-	// Targets are what a whole run must reach on the machine they were set for.
+// LimitFile is the content of bench/budgets.yaml.
+type LimitFile struct {
+	// Targets are the limits of a whole run on the machine they were set for.
 	Targets Limits `json:"targets"`
-	// Budgets are what the small run must keep to on any machine.
+	// Budgets are the limits of the small run on any machine.
 	Budgets Limits `json:"budgets"`
 }
 
-// ParseLimits reads that file. A limit that limits nothing is an error.
-func ParseLimits(data []byte) (f File, err error) {
+// ParseLimits reads a LimitFile. A limit without atMost and atLeast is an error.
+func ParseLimits(data []byte) (f LimitFile, err error) {
 	if err := yaml.UnmarshalStrict(data, &f); err != nil {
 		return f, fmt.Errorf("reading limits: %w", err)
 	}

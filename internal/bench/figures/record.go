@@ -1,81 +1,175 @@
 package figures
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
-// Record is one run, as it is kept.
+// Record is one run, as it is stored.
 type Record struct {
-	// Time is when it began.
+	// Time is when the run began.
 	Time time.Time `json:"time"`
-	// Commit is what the hub says it was built from, with "-dirty" where that was no whole commit; empty for a hub that was named.
+	// Commit is the version that the hub reports; it ends in "-dirty" if the hub was built from uncommitted changes. It is empty
+	// for an external hub.
 	Commit string `json:"commit,omitempty"`
-	// Machine says what it ran on, and Go what built the program that measured.
+	// Machine describes the hardware, and Go is the version that built the bench.
 	Machine string `json:"machine"`
 	Go      string `json:"go"`
-	// Settings are the sizes of the run, in words. Only runs of the same settings are compared.
+	// Settings are the sizes of the run. Only runs with the same sizes are compared.
 	Settings string `json:"settings"`
-	// Figures are what was measured.
+	// Figures are the results.
 	Figures []Figure `json:"figures"`
 }
 
-// Keep writes a record into a folder, under a name that sorts by time, and returns the file.
+// Keep writes a record into a directory, in a file whose name sorts by time, and returns the file.
 func Keep(dir string, r Record) (string, error) {
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return "", err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // a folder of the repository
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // a directory of the repository
 		return "", err
 	}
 	path := filepath.Join(dir, r.Time.UTC().Format("2006-01-02T150405Z")+".json")
 	return path, os.WriteFile(path, append(data, '\n'), 0o644) //nolint:gosec // a file of the repository
 }
 
-// Last returns the newest record of a folder with these settings.
-func Last(dir, settings string) (Record, error) {
-	all, err := All(dir)
-	if err != nil {
-		return Record{}, err
-	}
-	for _, r := range slices.Backward(all) {
-		if r.Settings == settings {
-			return r, nil
-		}
-	}
-	return Record{}, fmt.Errorf("no record in %s of an earlier run with these settings: %s; make bench keeps one", dir, settings)
-}
-
-// Read returns the record in a file.
-func Read(path string) (r Record, err error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return r, err
-	}
-	if err := json.Unmarshal(data, &r); err != nil {
-		return r, fmt.Errorf("%s is no record of a run: %w", path, err)
-	}
-	return r, nil
-}
-
-// All are the records of a folder, the oldest first.
-func All(dir string) (all []Record, err error) {
+// Records are the records in a directory, the oldest first.
+func Records(dir string) (all []Record, err error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
 		return nil, err
 	}
 	slices.Sort(files)
 	for _, file := range files {
-		r, err := Read(file)
+		data, err := os.ReadFile(file)
 		if err != nil {
 			return nil, err
+		}
+		var r Record
+		if err := json.Unmarshal(data, &r); err != nil {
+			return nil, fmt.Errorf("%s is not a record of a run: %w", file, err)
 		}
 		all = append(all, r)
 	}
 	return all, nil
+}
+
+// Baseline has, for every row, the figure from the newest record in a directory that was made with these settings and has that
+// row. A run may measure only some of the parts. It also returns the records that were used, the newest first.
+func Baseline(dir, settings string) (rows []Figure, used []Record, err error) {
+	all, err := Records(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, r := range slices.Backward(all) {
+		if !strings.Contains(": "+r.Settings+";", ": "+settings+";") { // older records have the parts in front, and more sizes behind
+			continue
+		}
+		before := len(rows)
+		for _, f := range r.Figures {
+			if _, known := Find(rows, f.Row); !known {
+				rows = append(rows, f)
+			}
+		}
+		if len(rows) > before {
+			used = append(used, r)
+		}
+	}
+	if len(used) == 0 {
+		return nil, nil, fmt.Errorf("%s has no record of a run with these settings: %s; `make bench` keeps one", dir, settings)
+	}
+	return rows, used, nil
+}
+
+// Change is a figure of two runs.
+type Change struct {
+	Row         string
+	Unit        string
+	Before, Now float64
+	// Worse says that the change is larger than noise.
+	Worse bool
+}
+
+// margins are the relative changes that count as noise. Kinds that are not listed depend on the machine as much as on the hub
+// and are not compared.
+var margins = map[Kind]float64{
+	Count: 0.03, // on a busy machine a reconciliation sometimes runs twice
+	Size:  0.15, // a heap grows until it is collected
+	Ratio: 0.25, // both terms come from a clock, or from CPU time that the kernel counts in ticks of 10 ms
+}
+
+// Compare compares the figures of a run with those of earlier runs. Rows that only one side has are left out.
+func Compare(before, now []Figure) (changes []Change) {
+	for _, f := range now {
+		earlier, known := Find(before, f.Row)
+		margin, compared := margins[f.Kind]
+		if !known || !compared {
+			continue
+		}
+		by := f.Value - earlier.Value
+		if f.MoreIsBetter {
+			by = -by
+		}
+		// Of a count near 0, a tenth of a request is noise, and a whole request is not.
+		const least = 0.1
+		worse := by > max(margin*earlier.Value, least)
+		changes = append(changes, Change{Row: f.Row, Unit: f.Unit, Before: earlier.Value, Now: f.Value, Worse: worse})
+	}
+	return changes
+}
+
+// Chart shows how figures grow with the number of clusters. hack/curves draws it.
+type Chart struct {
+	Title string      `json:"title"`
+	X     string      `json:"x"`
+	Y     string      `json:"y"`
+	Lines []ChartLine `json:"lines"`
+}
+
+// ChartLine is one line of a chart, from left to right.
+type ChartLine struct {
+	Name   string       `json:"name,omitempty"`
+	Points []ChartPoint `json:"points"`
+}
+
+// ChartPoint is one figure at one number of clusters.
+type ChartPoint struct {
+	X float64 `json:"x"`
+	Y float64 `json:"y"`
+}
+
+// Charts are the charts of all figures that were measured at two or more numbers of clusters.
+func Charts(all []Figure) (charts []Chart) {
+	for _, c := range []struct{ what, title, unit string }{
+		{"memory", "Peak memory of the hub", "MiB"},
+		{"cpu", "CPU of the hub for one more registration", "ms"},
+		{"apiserver-cpu", "CPU of the API server for one more registration", "ms"},
+		{"heartbeat-apiserver-cpu", "CPU of the API server for one heartbeat", "ms"},
+		{"requests", "Requests of the hub for one more registration", "requests"},
+		{"restart-reads", "Reads of the hub after a restart", "requests"},
+		{"etcd", "Size of etcd", "MiB"},
+		{"idle", "Requests of an idle hub", "requests"},
+	} {
+		var points []ChartPoint
+		for _, f := range all {
+			size, grows := strings.CutPrefix(f.Row, "growth/")
+			size, same := strings.CutSuffix(size, "/"+c.what)
+			if clusters, err := strconv.Atoi(size); grows && same && err == nil {
+				points = append(points, ChartPoint{X: float64(clusters), Y: f.Value})
+			}
+		}
+		if len(points) > 1 {
+			slices.SortFunc(points, func(a, b ChartPoint) int { return cmp.Compare(a.X, b.X) })
+			charts = append(charts, Chart{Title: c.title, X: "clusters", Y: c.unit, Lines: []ChartLine{{Points: points}}})
+		}
+	}
+	return charts
 }

@@ -8,25 +8,28 @@ import (
 	"text/tabwriter"
 )
 
-// Table writes figures with what they must reach.
+// Table writes the figures with their limits, and the notes on lines of their own.
 func Table(out io.Writer, all []Figure, limits Limits) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "row\tmeasured\tmust be\tmet?\twhat")
 	for _, f := range all {
-		if f.Kind == Text {
-			continue
-		}
 		limit, limited := limits.Of(f.Row)
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", f.Row, amount(f), limit, verdict(f, limit, limited), f.Title)
+		met := ""
+		switch {
+		case limited && limit.Met(f.Value):
+			met = "yes"
+		case limited:
+			met = "NO"
+		}
+		value := number(f.Value)
+		if f.Unit != "" {
+			value += " " + f.Unit
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", f.Row, value, limit, met, f.Title)
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	return notes(out, all)
-}
-
-// notes are lines of their own: they are long.
-func notes(out io.Writer, all []Figure) error {
 	for _, f := range all {
 		if f.Note == "" {
 			continue
@@ -38,32 +41,27 @@ func notes(out io.Writer, all []Figure) error {
 	return nil
 }
 
-func verdict(f Figure, limit Limit, limited bool) string {
-	switch {
-	case !limited:
-		return ""
-	case limit.Met(f.Value):
-		return "yes"
+// ChangeTable writes a comparison of two runs.
+func ChangeTable(out io.Writer, changes []Change) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "row\tbefore\tnow\t\t")
+	for _, c := range changes {
+		mark := ""
+		if c.Worse {
+			mark = "WORSE"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", c.Row, number(c.Before), number(c.Now), c.Unit, mark)
 	}
-	return "NO"
+	return w.Flush()
 }
 
-func amount(f Figure) string {
-	text := number(f.Value)
-	if f.Unit != "" {
-		text += " " + f.Unit
-	}
-	return text
-}
-
-// number has three digits that say something.
+// number formats a value with three significant digits, or as a whole number.
 func number(value float64) string {
-	const whole, tens = 100, 10
 	digits := 2
 	switch size := math.Abs(value); {
-	case size >= whole || value == math.Trunc(value):
+	case size >= 100 || value == math.Trunc(value):
 		digits = 0
-	case size >= tens:
+	case size >= 10:
 		digits = 1
 	}
 	return strconv.FormatFloat(value, 'f', digits, 64)

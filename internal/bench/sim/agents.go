@@ -2,12 +2,18 @@ package sim
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -17,47 +23,36 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Agents register with one token, as unchanged agents of Fleet do: a ClusterRegistration with a generated name, then the Secret
-// with the answer, then heartbeats. When that Secret is there is told by one watch for all of them; a real agent asks every two
-// seconds, which would hide what is measured.
+// Agents register with one token, as unchanged agents of Fleet do: each creates a ClusterRegistration with a generated name and then
+// reads the Secret with its credential. One watch tells all agents that their Secret exists; a real agent polls every two seconds,
+// which would hide the time that the hub takes.
 type Agents struct {
-	api      *API
-	values   registration.Values
-	core     kubernetes.Interface
-	fleet    fleetclient.FleetV1alpha1Interface
-	run      string // makes the identities of one run its own
-	answered Signals
-	members  []Member
+	api    *API
+	values registration.Values
+	core   kubernetes.Interface
+	fleet  fleetclient.FleetV1alpha1Interface
+	run    string // is part of each clientID, because a control plane can have clusters of several runs
+	issued names  // credential Secrets
+	// Registered has the agents in the order of their numbers.
+	Registered []Agent
 }
 
-// Member is a registered agent.
-type Member struct {
+// Agent is a registered agent.
+type Agent struct {
 	// Cluster is the name of its Cluster.
 	Cluster string
 	token   string
 }
 
-// NewAgents makes a registration token, connects with it, and listens for answers until ctx ends.
+// NewAgents creates a registration token, connects with it, and follows the credential Secrets until ctx ends.
 func NewAgents(ctx context.Context, api *API, run string) (*Agents, error) {
 	a := &Agents{api: api, run: run}
 	token := &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: "bench-" + run}}
 	if _, err := api.Fleet.ClusterRegistrationTokens(api.Workspace).Create(ctx, token, metav1.CreateOptions{}); err != nil {
 		return nil, err
 	}
-	if err := a.awaitValues(ctx, token.Name); err != nil {
-		return nil, err
-	}
-	if err := a.connect(); err != nil {
-		return nil, err
-	}
-	secrets := api.Core.CoreV1().Secrets(a.values.SystemRegistrationNamespace)
-	return a, Follow(ctx, &corev1.Secret{}, secrets, func(secret *corev1.Secret) { a.answered.Give(secret.Name) })
-}
-
-func (a *Agents) awaitValues(ctx context.Context, token string) error {
-	secrets := a.api.Core.CoreV1().Secrets(a.api.Workspace)
-	return Await(ctx, "the values of token "+token, func(ctx context.Context) (bool, error) {
-		secret, err := secrets.Get(ctx, token, metav1.GetOptions{})
+	err := Await(ctx, "the values of token "+token.Name, func(ctx context.Context) (bool, error) {
+		secret, err := api.Core.CoreV1().Secrets(api.Workspace).Get(ctx, token.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return false, nil
 		} else if err != nil {
@@ -66,59 +61,62 @@ func (a *Agents) awaitValues(ctx context.Context, token string) error {
 		a.values, err = registration.DecodeValues(secret.Data[registration.ValuesKey])
 		return a.values.Token != "", err
 	})
-}
-
-func (a *Agents) connect() (err error) {
-	config := a.api.as(a.values.Token)
-	if a.core, err = kubernetes.NewForConfig(config); err != nil {
-		return err
+	if err != nil {
+		return nil, err
 	}
-	a.fleet, err = fleetclient.NewForConfig(config)
-	return err
+	if err := connect(api.as(a.values.Token), &a.core, &a.fleet); err != nil {
+		return nil, err
+	}
+	secrets := api.Core.CoreV1().Secrets(a.values.SystemRegistrationNamespace)
+	return a, follow(ctx, &corev1.Secret{}, secrets, func(secret *corev1.Secret) { a.issued.add(secret.Name) })
 }
 
-// as reaches the API server with a token, over connections that all who do so share.
-func (a *API) as(token string) *rest.Config {
-	config := rest.AnonymousClientConfig(a.Config)
-	config.BearerToken, config.UserAgent, config.QPS = token, UserAgent+"-agent", -1
-	return config
+// Register registers more agents and returns how long each took, from its request until it could read its credential.
+func (a *Agents) Register(ctx context.Context, count, limit int) (figures.Times, error) {
+	return a.more(count, limit, func(n int) (Agent, error) { return a.register(ctx, n) })
 }
 
-// Members are those that have registered, in the order of their numbers.
-func (a *Agents) Members() []Member { return a.members }
+// Join registers more agents, each of which also does what a real agent does next: it sends its first heartbeat, follows the
+// BundleDeployments of its cluster, reads the Content of the agent's own Bundle, and reports that it is deployed. Join returns how
+// long each took, from its request until that report. The watches stay open until ctx ends.
+func (a *Agents) Join(ctx context.Context, count, limit int) (figures.Times, error) {
+	return a.more(count, limit, func(n int) (Agent, error) {
+		agent, err := a.register(ctx, n)
+		if err != nil {
+			return agent, err
+		}
+		if err := a.beat(ctx, agent, Beats{}, new(atomic.Int64)); err != nil {
+			return agent, err
+		}
+		return agent, a.deploy(ctx, agent)
+	})
+}
 
-// Register has so many more agents register, so many at a time, and returns how long each took from its request to the
-// credential it can read.
-func (a *Agents) Register(ctx context.Context, count, atATime int) (figures.Times, error) {
-	took, first := make(figures.Times, count), len(a.members)
-	a.members = append(a.members, make([]Member, count)...)
-	err := InParallel(count, atATime, func(n int) (err error) {
+func (a *Agents) more(count, limit int, do func(n int) (Agent, error)) (figures.Times, error) {
+	took, first := make(figures.Times, count), len(a.Registered)
+	a.Registered = append(a.Registered, make([]Agent, count)...)
+	err := InParallel(count, limit, func(n int) (err error) {
 		began := time.Now()
-		a.members[first+n], err = a.register(ctx, first+n)
+		a.Registered[first+n], err = do(first + n)
 		took[n] = time.Since(began)
 		return err
 	})
 	return took, err
 }
 
-func (a *Agents) register(ctx context.Context, n int) (Member, error) {
+func (a *Agents) register(ctx context.Context, n int) (agent Agent, err error) {
 	id, random := fmt.Sprintf("%s-%d", a.run, n), fmt.Sprintf("random-%d", n)
-	_, err := a.fleet.ClusterRegistrations(a.api.Workspace).Create(ctx, &fleet.ClusterRegistration{
+	_, err = a.fleet.ClusterRegistrations(a.api.Workspace).Create(ctx, &fleet.ClusterRegistration{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "request-", Labels: map[string]string{fleet.RegistrationTokenLabel: a.values.TokenName}},
 		Spec:       fleet.ClusterRegistrationSpec{ClientID: id, ClientRandom: random},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return Member{}, fmt.Errorf("agent %s: %w", id, err)
+		return agent, fmt.Errorf("agent %s: %w", id, err)
 	}
 	name := registration.CredentialSecretName(id, random)
-	if err := a.answered.Wait(ctx, name); err != nil {
-		return Member{}, fmt.Errorf("agent %s: %w", id, err)
+	if err := a.issued.wait(ctx, name); err != nil {
+		return agent, fmt.Errorf("agent %s: %w", id, err)
 	}
-	return a.fetch(ctx, name)
-}
-
-// fetch reads the credential as the agent: it must be able to.
-func (a *Agents) fetch(ctx context.Context, name string) (m Member, err error) {
 	secrets := a.core.CoreV1().Secrets(a.values.SystemRegistrationNamespace)
 	err = Await(ctx, "the right to read Secret "+name, func(ctx context.Context) (bool, error) {
 		secret, err := secrets.Get(ctx, name, metav1.GetOptions{})
@@ -127,13 +125,154 @@ func (a *Agents) fetch(ctx context.Context, name string) (m Member, err error) {
 		} else if err != nil {
 			return false, err
 		}
-		m = Member{Cluster: string(secret.Data[registration.CredentialClusterName]), token: string(secret.Data[registration.CredentialToken])}
-		return m.token != "", nil
+		agent = Agent{Cluster: string(secret.Data[registration.CredentialClusterName]), token: string(secret.Data[registration.CredentialToken])}
+		return agent.token != "", nil
 	})
-	return m, err
+	return agent, err
 }
 
-// Numbers are those from first on, so many.
+// deploy pretends to deploy the agent's own Bundle.
+func (a *Agents) deploy(ctx context.Context, agent Agent) error {
+	client, err := fleetclient.NewForConfig(a.api.as(agent.token))
+	if err != nil {
+		return err
+	}
+	deployments := client.BundleDeployments(registration.ClusterNamespace(a.api.Workspace, agent.Cluster))
+	assigned := make(chan *fleet.BundleDeployment, 1)
+	err = follow(ctx, &fleet.BundleDeployment{}, deployments, func(bd *fleet.BundleDeployment) {
+		if bd.Spec.DeploymentID == "" {
+			return
+		}
+		select {
+		case assigned <- bd:
+		default:
+		}
+	})
+	if err != nil {
+		return err
+	}
+	waiting, cancel := context.WithTimeoutCause(ctx, Patience, fmt.Errorf("Cluster %s got no BundleDeployment within %s", agent.Cluster, Patience))
+	defer cancel()
+	select {
+	case <-waiting.Done():
+		return context.Cause(waiting)
+	case bd := <-assigned:
+		content, _, _ := strings.Cut(bd.Spec.DeploymentID, ":")
+		if _, err := client.Contents().Get(ctx, content, metav1.GetOptions{}); err != nil {
+			return fmt.Errorf("the Content of BundleDeployment %s/%s: %w", bd.Namespace, bd.Name, err)
+		}
+		_, err := deployments.Patch(ctx, bd.Name, types.MergePatchType, deployed(bd), metav1.PatchOptions{}, "status")
+		return err
+	}
+}
+
+// deployed is the patch with which an agent reports that a BundleDeployment is deployed and ready.
+func deployed(bd *fleet.BundleDeployment) []byte {
+	var conditions []map[string]string
+	for _, kind := range []string{fleet.ConditionInstalled, fleet.ConditionDeployed, fleet.ConditionMonitored, fleet.ConditionReady} {
+		conditions = append(conditions, map[string]string{"type": kind, "status": "True", "lastUpdateTime": time.Now().UTC().Format(time.RFC3339)})
+	}
+	return mustJSON(map[string]any{"status": map[string]any{
+		"appliedDeploymentID": bd.Spec.DeploymentID, "release": registration.DefaultSystemNamespace + "/" + bd.Name + ":1",
+		"ready": true, "nonModified": true, "conditions": conditions,
+	}})
+}
+
+// Beats says how heartbeats are sent.
+type Beats struct {
+	// Checkin is the interval that agents report; 0 means that they report none, as unchanged agents of Fleet.
+	Checkin time.Duration
+	// Over is the time over which the heartbeats are spread, with 10 % jitter; 0 means that all are sent at once.
+	Over time.Duration
+	// Limit is the number of concurrent requests; 0 means no limit.
+	Limit int
+	// Reconnect opens a new connection for each heartbeat, as after an outage.
+	Reconnect bool
+}
+
+// Beat sends one heartbeat for each of the agents with these numbers. A heartbeat that fails is repeated every second up to 30
+// times. Beat returns how many attempts failed.
+func (a *Agents) Beat(ctx context.Context, numbers []int, b Beats) (failures int, err error) {
+	if b.Limit == 0 {
+		b.Limit = len(numbers)
+	}
+	var failed atomic.Int64
+	began := time.Now()
+	err = InParallel(len(numbers), b.Limit, func(n int) error {
+		if err := Pause(ctx, time.Until(began.Add(b.delay(n, len(numbers))))); err != nil {
+			return err
+		}
+		return a.beat(ctx, a.Registered[numbers[n]], b, &failed)
+	})
+	return int(failed.Load()), err
+}
+
+// delay is when the n-th of count heartbeats is sent. The jitter is the same in every run.
+func (b Beats) delay(n, count int) time.Duration {
+	if b.Over == 0 {
+		return 0
+	}
+	jitter := rand.New(rand.NewPCG(uint64(n), uint64(count))).Float64() / 10 //nolint:gosec // not a secret
+	return time.Duration(float64(b.Over) * (.9*float64(n)/float64(count) + jitter))
+}
+
+func (a *Agents) beat(ctx context.Context, agent Agent, b Beats, failed *atomic.Int64) error {
+	client, done, err := a.clientOf(agent, b.Reconnect)
+	if err != nil {
+		return err
+	}
+	defer done()
+	const tries = 30
+	for range tries {
+		_, err = client.Clusters(a.api.Workspace).Patch(ctx, agent.Cluster, types.JSONPatchType, a.heartbeat(b.Checkin), metav1.PatchOptions{}, "status")
+		if err == nil {
+			return nil
+		}
+		failed.Add(1)
+		if err := Pause(ctx, time.Second); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("the heartbeat of Cluster %s: %w", agent.Cluster, err)
+}
+
+func (a *Agents) heartbeat(checkin time.Duration) []byte {
+	status := map[string]string{"lastSeen": time.Now().UTC().Format(time.RFC3339), "namespace": a.api.SystemNamespace}
+	if checkin > 0 {
+		status["checkinInterval"] = checkin.String()
+	}
+	return mustJSON([]map[string]any{{"op": "add", "path": "/status/agent", "value": status}})
+}
+
+func mustJSON(value any) []byte {
+	data, err := json.Marshal(value)
+	if err != nil {
+		panic(fmt.Sprintf("maps of strings cannot be encoded: %v", err))
+	}
+	return data
+}
+
+// clientOf has the credential of an agent, and the connections that all agents share, or one of its own.
+func (a *Agents) clientOf(agent Agent, reconnect bool) (client *fleetclient.FleetV1alpha1Client, done func(), err error) {
+	config := a.api.as(agent.token)
+	if !reconnect {
+		client, err = fleetclient.NewForConfig(config)
+		return client, func() {}, err
+	}
+	tls, err := rest.TLSConfigFor(config)
+	if err != nil {
+		return nil, nil, err
+	}
+	connection := &http.Transport{TLSClientConfig: tls, ForceAttemptHTTP2: true}
+	transport, err := rest.HTTPWrappersForConfig(config, connection)
+	if err != nil {
+		return nil, nil, err
+	}
+	client, err = fleetclient.NewForConfigAndClient(config, &http.Client{Transport: transport})
+	return client, connection.CloseIdleConnections, err
+}
+
+// Numbers are count numbers, starting with first.
 func Numbers(first, count int) []int {
 	all := make([]int, count)
 	for n := range all {

@@ -24,7 +24,7 @@ func connected(t *testing.T, hub *testenv.Cluster) *API {
 	return api
 }
 
-func TestAgentsRegisterAndBeatWithWhatTheyWereGiven(t *testing.T) {
+func TestAgents(t *testing.T) {
 	hub, _ := testenv.Clusters(t)
 	hub.Configure(t, hub.Reachable())
 	hub.Hub(t)
@@ -37,31 +37,39 @@ func TestAgentsRegisterAndBeatWithWhatTheyWereGiven(t *testing.T) {
 		require.Len(t, took, count)
 		assert.Positive(t, took.Quantile(0))
 	}
-	require.Len(t, agents.Members(), 3)
+	require.Len(t, agents.Registered, 3)
 
 	seen := map[string]bool{}
-	for n, anew := range []bool{false, true} {
-		failed, err := agents.Beat(t.Context(), []int{n}, Beats{Checkin: time.Hour, Anew: anew})
+	for n, reconnect := range []bool{false, true} {
+		failed, err := agents.Beat(t.Context(), []int{n}, Beats{Checkin: time.Hour, Reconnect: reconnect})
 		require.NoError(t, err)
-		assert.LessOrEqual(t, failed, 2, "rights may come a moment after the credential")
+		assert.LessOrEqual(t, failed, 2, "the rights may take effect a moment after the credential")
 	}
-	for n, member := range agents.Members() {
-		assert.False(t, seen[member.Cluster], "each has a Cluster of its own")
-		seen[member.Cluster] = true
-		cluster, err := api.Fleet.Clusters(api.Workspace).Get(t.Context(), member.Cluster, metav1.GetOptions{})
+	for n, agent := range agents.Registered {
+		assert.False(t, seen[agent.Cluster], "each has a Cluster of its own")
+		seen[agent.Cluster] = true
+		cluster, err := api.Fleet.Clusters(api.Workspace).Get(t.Context(), agent.Cluster, metav1.GetOptions{})
 		require.NoError(t, err)
 		assert.Equal(t, n == 2, cluster.Status.Agent.LastSeen.IsZero())
 	}
+
+	took, err := agents.Join(t.Context(), 2, 2)
+	require.NoError(t, err)
+	require.Len(t, took, 2)
+	joined := agents.Registered[4].Cluster
+	testenv.Eventually(t, func() (bool, string) {
+		cluster, err := api.Fleet.Clusters(api.Workspace).Get(t.Context(), joined, metav1.GetOptions{})
+		require.NoError(t, err)
+		return cluster.Status.Display.ReadyBundles == "1/1", cluster.Status.Display.ReadyBundles
+	})
 	hub.DropClusters(t, api.Workspace)
 }
 
-func TestTheFloorMakesTheWritesOfARegistration(t *testing.T) {
+func TestFloor(t *testing.T) {
 	hub, _ := testenv.Clusters(t)
 	api := connected(t, hub)
 	for name, secrets := range map[string]bool{"requests": false, "secrets": true} {
-		took, err := Floor{API: api, Run: name, Secrets: secrets}.Register(t.Context(), 2, 2)
-		require.NoError(t, err)
-		assert.Len(t, took, 2)
+		require.NoError(t, Floor{API: api, Run: name, TokenSecrets: secrets}.Register(t.Context(), 2, 2))
 		request, err := api.Fleet.ClusterRegistrations(api.Workspace).Get(t.Context(), name+"-1", metav1.GetOptions{})
 		require.NoError(t, err)
 		assert.True(t, request.Status.Granted)
@@ -72,7 +80,7 @@ func TestTheFloorMakesTheWritesOfARegistration(t *testing.T) {
 	hub.DropClusters(t, api.Workspace)
 }
 
-func TestImportsAreToldWhenTheirAgentIsThere(t *testing.T) {
+func TestImports(t *testing.T) {
 	hub, member := testenv.Clusters(t)
 	hub.Configure(t, hub.Reachable())
 	hub.Hub(t)

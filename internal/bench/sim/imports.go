@@ -3,55 +3,56 @@ package sim
 import (
 	"context"
 	"fmt"
+	"net"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/muster-fleet/muster/internal/bench/figures"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Imports are clusters that a hub is given kubeconfigs of, each with an agent namespace of its own, so that all may be the same
+// Imports creates Clusters with a kubeconfig. Each Cluster has an agent namespace of its own, so that all of them can be the same
 // member.
 type Imports struct {
 	api       *API
-	installed Signals
+	installed names // Clusters
 }
 
-// NewImports listens, until ctx ends, for Clusters that have their agent.
+// NewImports follows the Clusters until ctx ends.
 func NewImports(ctx context.Context, api *API) (*Imports, error) {
 	i := &Imports{api: api}
-	return i, Follow(ctx, &fleet.Cluster{}, api.Fleet.Clusters(api.Workspace), func(cluster *fleet.Cluster) {
+	return i, follow(ctx, &fleet.Cluster{}, api.Fleet.Clusters(api.Workspace), func(cluster *fleet.Cluster) {
 		if cluster.Status.AgentDeployedGeneration != nil {
-			i.installed.Give(cluster.Name)
+			i.installed.add(cluster.Name)
 		}
 	})
 }
 
-// Create gives the hub clusters and does not wait for them.
-func (i *Imports) Create(ctx context.Context, prefix string, count, atATime int, kubeconfig []byte) error {
-	return InParallel(count, atATime, func(n int) error { return i.create(ctx, nameOf(prefix, n), kubeconfig) })
+// Create creates Clusters and does not wait until they are imported.
+func (i *Imports) Create(ctx context.Context, prefix string, count, limit int, kubeconfig []byte) error {
+	return InParallel(count, limit, func(n int) error { return i.create(ctx, fmt.Sprintf("%s-%d", prefix, n), kubeconfig) })
 }
 
-// Import gives the hub clusters, all at once, and returns how long each took until its agent was installed.
+// Import creates Clusters, all at once, and returns how long each took until its agent was installed.
 func (i *Imports) Import(ctx context.Context, prefix string, count int, kubeconfig []byte) (figures.Times, error) {
 	took := make(figures.Times, count)
 	return took, InParallel(count, count, func(n int) error {
-		name, began := nameOf(prefix, n), time.Now()
+		name, began := fmt.Sprintf("%s-%d", prefix, n), time.Now()
 		if err := i.create(ctx, name, kubeconfig); err != nil {
 			return err
 		}
-		if err := i.installed.Wait(ctx, name); err != nil {
-			return fmt.Errorf("cluster %s was not imported: %w: %s", name, err, i.stateOf(ctx, name))
+		if err := i.installed.wait(ctx, name); err != nil {
+			return fmt.Errorf("Cluster %s was not imported: %w: %s", name, err, i.conditions(ctx, name))
 		}
 		took[n] = time.Since(began)
 		return nil
 	})
 }
-
-func nameOf(prefix string, n int) string { return fmt.Sprintf("%s-%d", prefix, n) }
 
 func (i *Imports) create(ctx context.Context, name string, kubeconfig []byte) error {
 	secret := &corev1.Secret{
@@ -67,11 +68,51 @@ func (i *Imports) create(ctx context.Context, name string, kubeconfig []byte) er
 	return err
 }
 
-// stateOf is what the hub says of a cluster.
-func (i *Imports) stateOf(ctx context.Context, name string) string {
+// conditions are the conditions of a Cluster, for an error.
+func (i *Imports) conditions(ctx context.Context, name string) string {
 	cluster, err := i.api.Fleet.Clusters(i.api.Workspace).Get(context.WithoutCancel(ctx), name, metav1.GetOptions{})
 	if err != nil {
 		return err.Error()
 	}
 	return fmt.Sprintf("%+v", cluster.Status.Conditions)
+}
+
+// SilentMember accepts connections and never answers.
+type SilentMember struct {
+	listener net.Listener
+}
+
+// NewSilentMember listens on a free port.
+func NewSilentMember() (*SilentMember, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	go func() {
+		var open []net.Conn
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				break
+			}
+			open = append(open, connection)
+		}
+		for _, connection := range open {
+			_ = connection.Close()
+		}
+	}()
+	return &SilentMember{listener: listener}, nil
+}
+
+// Close closes the listener and all connections.
+func (s *SilentMember) Close() { _ = s.listener.Close() }
+
+// Kubeconfig has the address of the member.
+func (s *SilentMember) Kubeconfig() ([]byte, error) {
+	return clientcmd.Write(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: "https://" + s.listener.Addr().String(), InsecureSkipTLSVerify: true}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": {Token: "unused"}},
+		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
+		CurrentContext: "x",
+	})
 }

@@ -15,38 +15,38 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-func TestASignalIsHeardBeforeAndAfterOneWaits(t *testing.T) {
+func TestNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s Signals
-		s.Give("early")
-		s.Give("early")
-		require.NoError(t, s.Wait(t.Context(), "early"))
+		var s names
+		s.add("early")
+		s.add("early")
+		require.NoError(t, s.wait(t.Context(), "early"))
 		go func() {
 			time.Sleep(time.Second)
-			s.Give("late")
+			s.add("late")
 		}()
 		began := time.Now()
-		require.NoError(t, s.Wait(t.Context(), "late"))
+		require.NoError(t, s.wait(t.Context(), "late"))
 		assert.Equal(t, time.Second, time.Since(began))
 	})
 }
 
-func TestNobodyWaitsForEver(t *testing.T) {
+func TestWaitsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var s Signals
+		var s names
 		began := time.Now()
-		require.ErrorContains(t, s.Wait(t.Context(), "x"), "no sign of x")
+		require.ErrorContains(t, s.wait(t.Context(), "x"), "x did not appear")
 		assert.Equal(t, Patience, time.Since(began))
 		require.ErrorContains(t, Await(t.Context(), "y", func(context.Context) (bool, error) { return false, nil }), "waiting for y")
 
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		require.ErrorIs(t, s.Wait(ctx, "x"), context.Canceled)
+		require.ErrorIs(t, s.wait(ctx, "x"), context.Canceled)
 		require.ErrorIs(t, Pause(ctx, time.Hour), context.Canceled)
 	})
 }
 
-func TestWhatIsDoneInParallel(t *testing.T) {
+func TestInParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var now, most, done atomic.Int64
 		began := time.Now()
@@ -70,46 +70,41 @@ func TestWhatIsDoneInParallel(t *testing.T) {
 	}), broken)
 }
 
-func TestEachAgentHasItsPlaceInTheTime(t *testing.T) {
+func TestBeatsDelay(t *testing.T) {
 	b := Beats{Over: time.Minute}
 	last, seen := time.Duration(-1), map[time.Duration]bool{}
 	for n := range 5 { // far enough apart for the jitter
-		moment := b.moment(n, 5)
-		assert.Greater(t, moment, last)
-		assert.Less(t, moment, time.Minute)
-		assert.Equal(t, moment, b.moment(n, 5), "in every run")
-		last, seen[moment] = moment, true
+		delay := b.delay(n, 5)
+		assert.Greater(t, delay, last)
+		assert.Less(t, delay, time.Minute)
+		assert.Equal(t, delay, b.delay(n, 5), "the same in every run")
+		last, seen[delay] = delay, true
 	}
 	assert.Len(t, seen, 5)
-	assert.Zero(t, Beats{}.moment(3, 5), "all at once")
+	assert.Zero(t, Beats{}.delay(3, 5), "no delay")
 }
 
-func TestAHeartbeatIsThatOfAnUnchangedAgentUnlessItSaysMore(t *testing.T) {
+func TestHeartbeat(t *testing.T) {
 	agents := &Agents{api: &API{SystemNamespace: "cattle-fleet-system"}}
-	pulse := func(checkin time.Duration) map[string]any {
-		var patch []map[string]any
-		require.NoError(t, json.Unmarshal(agents.pulse(checkin), &patch))
-		require.Len(t, patch, 1)
-		assert.Equal(t, "add", patch[0]["op"])
-		assert.Equal(t, "/status/agent", patch[0]["path"])
-		return patch[0]["value"].(map[string]any)
+	patch := func(checkin time.Duration) map[string]any {
+		var operations []map[string]any
+		require.NoError(t, json.Unmarshal(agents.heartbeat(checkin), &operations))
+		require.Len(t, operations, 1)
+		assert.Equal(t, "add", operations[0]["op"])
+		assert.Equal(t, "/status/agent", operations[0]["path"])
+		return operations[0]["value"].(map[string]any)
 	}
-	plain := pulse(0)
+	plain := patch(0)
 	seen, err := time.Parse(time.RFC3339, plain["lastSeen"].(string))
 	require.NoError(t, err)
 	assert.WithinDuration(t, time.Now(), seen, time.Minute)
 	assert.Equal(t, "cattle-fleet-system", plain["namespace"])
 	assert.Len(t, plain, 2)
-	assert.Equal(t, "15m0s", pulse(15 * time.Minute)["checkinInterval"])
+	assert.Equal(t, "15m0s", patch(15 * time.Minute)["checkinInterval"])
 }
 
-func TestNumbers(t *testing.T) {
-	assert.Equal(t, []int{3, 4}, Numbers(3, 2))
-	assert.Empty(t, Numbers(3, 0))
-}
-
-func TestSilenceAcceptsAndSaysNothing(t *testing.T) {
-	silence, err := NewSilence()
+func TestSilentMember(t *testing.T) {
+	silence, err := NewSilentMember()
 	require.NoError(t, err)
 	kubeconfig, err := silence.Kubeconfig()
 	require.NoError(t, err)
@@ -131,5 +126,5 @@ func TestSilenceAcceptsAndSaysNothing(t *testing.T) {
 	silence.Close()
 	require.NoError(t, connection.SetReadDeadline(time.Now().Add(time.Minute)))
 	_, err = connection.Read(make([]byte, 1))
-	require.Error(t, err, "it ends with the silence")
+	require.Error(t, err, "the connection is closed")
 }

@@ -1,0 +1,169 @@
+package bench
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/muster-fleet/muster/internal/bench/audit"
+	"github.com/muster-fleet/muster/internal/bench/figures"
+	"github.com/muster-fleet/muster/internal/bench/sim"
+)
+
+// values are figures by row.
+func values(all []figures.Figure) map[string]float64 {
+	byRow := map[string]float64{}
+	for _, f := range all {
+		byRow[f.Row] = f.Value
+	}
+	return byRow
+}
+
+func TestStormFigures(t *testing.T) {
+	s := storm{
+		count: 10, rate: 50, took: figures.Times{time.Second, 2 * time.Second}, peak: 64 << 20,
+		cost: cost{Counts: audit.Counts{Writes: 150, Reads: 5, Failed: 1}, hubCPU: 80 * time.Millisecond, apiServerCPU: 300 * time.Millisecond},
+	}
+	assert.Equal(t, map[string]float64{
+		"storm/rate": 50, "storm/p99": 2, "storm/cpu": 8, "storm/writes": 15, "storm/reads": .5, "storm/failed": 1, "storm/memory": 64, "storm/apiserver-cpu": 30,
+	}, values(s.figures("storm")))
+
+	beats := cost{Counts: audit.Counts{Writes: 40, Reads: 10, Kinds: map[string]int{"create bundles": 10, "patch clusters/status": 30}}, hubCPU: 20 * time.Millisecond}
+	assert.Equal(t, map[string]float64{
+		"storm/writes-with-bundle": 16, "beat/writes": 4, "beat/reads": 1, "beat/failed": 0, "beat/cpu": 2,
+	}, values(s.heartbeatFigures(beats)), "the CPU of the API server is not known")
+
+	f := floor{rate: 40, tokenSecretRate: 20, clientCPU: 2 * time.Millisecond, apiServerCPU: 10 * time.Millisecond}.
+		mean(floor{rate: 60, tokenSecretRate: 30, clientCPU: 6 * time.Millisecond, apiServerCPU: 30 * time.Millisecond})
+	assert.Equal(t, map[string]float64{
+		"floor/token-request": 50, "floor/token-secret": 25, "floor/apiserver-cpu": 20,
+		"storm/share-of-floor": 1, "storm/share-of-secret-floor": 2, "storm/cpu-in-floors": 2, "storm/apiserver-cpu-in-floors": 1.5,
+	}, values(f.figures(s)))
+}
+
+func TestImportFigures(t *testing.T) {
+	hub := cost{Counts: audit.Counts{Writes: 24, Reads: 8}, hubCPU: 40 * time.Millisecond}
+	assert.Equal(t, map[string]float64{
+		"imports/rate": 25, "imports/hub-requests": 16, "imports/member-requests": 12.5, "imports/cpu": 20,
+	}, values(importFigures(2, 25, hub, audit.Counts{Writes: 20, Reads: 5})))
+}
+
+func TestRatios(t *testing.T) {
+	all := []figures.Figure{
+		{Row: "growth/100/cpu", Value: 8},
+		{Row: "growth/1000/cpu", Value: 10},
+		{Row: "growth/100/restart-reads", Value: 20},
+		{Row: "growth/1000/restart-reads", Value: 23},
+	}
+	assert.Equal(t, map[string]float64{"growth/cpu-ratio": 1.25, "growth/more-restart-reads": 3}, values(ratios(all, []int{100, 300, 1000})))
+	assert.Equal(t, map[string]float64{"growth/cpu-ratio": 1.25}, values(ratios(all[:2], []int{100, 1000})), "restarts were not measured")
+	assert.Empty(t, ratios(all, []int{100}), "one size only")
+}
+
+func TestHourFigures(t *testing.T) {
+	c := cost{Counts: audit.Counts{Writes: 20, Reads: 3}, hubCPU: 400 * time.Millisecond}
+	assert.Equal(t, map[string]float64{"day/hour-writes": 2, "day/hour-reads": 3, "day/beat-cpu": 1, "day/hour-p99": 250},
+		values(hourFigures(100, 10, 400, c, 250*time.Millisecond)))
+	assert.InDelta(t, 20, values(hourFigures(5, 0, 5, c, 0))["day/hour-writes"], 0, "no agent was disconnected")
+
+	taken, left := split(sim.Numbers(5, 7), 3)
+	assert.Equal(t, []int{5, 8, 11}, taken)
+	assert.Equal(t, []int{6, 7, 9, 10}, left)
+}
+
+func TestCostDuration(t *testing.T) {
+	began := time.Now()
+	assert.Equal(t, time.Second, cost{Counts: audit.Counts{Last: began.Add(time.Second)}, began: began}.duration())
+	assert.Zero(t, cost{began: began}.duration(), "no request")
+}
+
+func TestParseDatabaseSize(t *testing.T) {
+	size, err := parseDatabaseSize("# HELP apiserver_storage_size_bytes Size\n# TYPE apiserver_storage_size_bytes gauge\n" +
+		"apiserver_storage_size_bytes{storage_cluster_id=\"etcd-0\"} 4.2500096e+07\nother 1\n")
+	require.NoError(t, err)
+	assert.Equal(t, int64(42500096), size)
+	_, err = parseDatabaseSize("other 1\n")
+	require.ErrorContains(t, err, "has no metric")
+	_, err = parseDatabaseSize("apiserver_storage_size_bytes many\n")
+	require.Error(t, err)
+}
+
+func TestUsageOf(t *testing.T) {
+	one, err := usageOf(os.Getpid())
+	require.NoError(t, err)
+	assert.Positive(t, one.peakMemory)
+	two, err := usageOf(os.Getpid(), os.Getpid())
+	require.NoError(t, err)
+	assert.GreaterOrEqual(t, two.peakMemory, 2*one.peakMemory)
+	assert.GreaterOrEqual(t, two.cpu, 2*one.cpu)
+	_, err = usageOf(os.Getpid(), 1<<30)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	none, err := usageOf()
+	require.NoError(t, err)
+	assert.Zero(t, none)
+}
+
+func TestOptionsValidate(t *testing.T) {
+	complete := External{Kubeconfig: "k", Pids: []int{1}, AuditLog: "a"}
+	without := func(change func(*External)) Options {
+		e := complete
+		change(&e)
+		return Options{External: &e}
+	}
+	for name, test := range map[string]struct {
+		options Options
+		problem string
+	}{
+		"a program":                  {Options{Hub: "hub"}, ""},
+		"an external hub":            {Options{External: &complete}, ""},
+		"no hub":                     {Options{}, "no hub"},
+		"no kubeconfig":              {without(func(e *External) { e.Kubeconfig = "" }), "needs kubeconfig"},
+		"no process ID":              {without(func(e *External) { e.Pids = nil }), "needs kubeconfig"},
+		"no audit log":               {without(func(e *External) { e.AuditLog = "" }), "needs kubeconfig"},
+		"an unknown part":            {Options{Hub: "hub", Parts: []string{"imports", "exports"}}, `no part "exports"; the parts are [registrations`},
+		"numbers in the wrong order": {Options{Hub: "hub", Sizes: Sizes{Clusters: []int{10, 5}}}, "ascending order"},
+		"too few clusters":           {Options{Hub: "hub", Sizes: Sizes{Idle: 50, Clusters: []int{40}}}, "at least 50"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := test.options.withDefaults().validate()
+			if test.problem == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorContains(t, err, test.problem)
+		})
+	}
+	for hub, want := range map[string][]string{"": {"fleetcontroller"}, "bin/fleetcontroller": {"fleetcontroller"}, "/tmp/hub-2": {"fleetcontroller", "hub-2"}} {
+		assert.Equal(t, want, Options{Hub: hub}.withDefaults().UserAgents)
+	}
+	assert.NotContains(t, WholeParts(), "small")
+}
+
+// The kept records must stay comparable.
+func TestSettings(t *testing.T) {
+	assert.Equal(t, "1000 at once, 200 in flight; 50 one by one; 200 imports; growth to [100 300 1000]; idle 10s; hour 5m0s; spread 5m0s", Options{}.Settings())
+	assert.Equal(t, Options{}.Settings(), Options{Sizes: Whole(1000)}.Settings())
+	assert.NotEqual(t, Options{}.Settings(), Options{Sizes: Small()}.Settings())
+	assert.Equal(t, []int{100, 300, 10000}, Whole(10000).Clusters)
+	assert.Equal(t, []int{100, 200}, Whole(200).Clusters)
+	assert.Equal(t, []int{100}, Whole(100).Clusters)
+	rows, _, err := figures.Baseline("../../bench/results", Options{}.Settings())
+	require.NoError(t, err)
+	_, found := figures.Find(rows, "storm/writes-with-bundle")
+	assert.True(t, found)
+}
+
+func TestParsePids(t *testing.T) {
+	for text, want := range map[string][]int{"7": {7}, "7,8\n": {7, 8}, "7 8": {7, 8}} {
+		pids, err := ParsePids(text)
+		require.NoError(t, err)
+		assert.Equal(t, want, pids)
+	}
+	for _, text := range []string{"", " ", "x", "7,-1", "0"} {
+		_, err := ParsePids(text)
+		require.Error(t, err, text)
+	}
+}

@@ -1,0 +1,271 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/internal/bench/audit"
+	"github.com/muster-fleet/muster/internal/bench/sim"
+	"github.com/muster-fleet/muster/internal/controlplane"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// environment is an API server with the hub that is measured.
+type environment struct {
+	Options
+	*sim.API
+	audit *audit.Log
+	dir   string                     // empty for an external hub
+	plane *controlplane.ControlPlane // nil for an external hub
+	hub   hub                        // nil until it is started
+}
+
+// extraArgs are arguments of a control plane in addition to the usual ones.
+type extraArgs struct {
+	apiServer, controllerManager []string
+}
+
+// newEnvironment starts a control plane with an audit log, and no hub.
+func newEnvironment(ctx context.Context, o Options, extra extraArgs) (e *environment, err error) {
+	e = &environment{Options: o}
+	if e.dir, err = os.MkdirTemp("", "muster-bench-"); err != nil {
+		return nil, err
+	}
+	policy, log := filepath.Join(e.dir, "audit-policy.yaml"), filepath.Join(e.dir, "audit.log")
+	if err := os.WriteFile(policy, []byte(audit.Policy), 0o600); err != nil {
+		return nil, e.closeOnError(err)
+	}
+	e.audit = audit.NewLog(log)
+	const megabytes = "--audit-log-maxsize=100000" // do not rotate the log, however long the run is
+	e.plane, err = controlplane.Start(ctx, controlplane.Options{
+		Name: "bench", Dir: filepath.Join(e.dir, "plane"), Binaries: o.Binaries, ControllerManager: true,
+		APIServerArgs:         append([]string{"--audit-policy-file=" + policy, "--audit-log-path=" + log, megabytes}, extra.apiServer...),
+		ControllerManagerArgs: extra.controllerManager,
+	})
+	if err != nil {
+		return nil, e.closeOnError(err)
+	}
+	if e.API, err = sim.Connect(ctx, e.plane.RESTConfig(), systemNamespace, workspace); err != nil {
+		return nil, e.closeOnError(err)
+	}
+	config, err := yaml.Marshal(map[string]any{"apiServerURL": e.plane.URL(), "apiServerCA": e.plane.CA()})
+	if err != nil {
+		return nil, e.closeOnError(err)
+	}
+	_, err = e.Core.CoreV1().ConfigMaps(systemNamespace).Create(ctx, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: registration.HubConfigMap}, Data: map[string]string{registration.ConfigKey: string(config)},
+	}, metav1.CreateOptions{})
+	return e, e.closeOnError(err)
+}
+
+// withHub returns an environment whose hub is at work: on a control plane of its own, or the external hub.
+func withHub(ctx context.Context, o Options, extra extraArgs) (e *environment, err error) {
+	if o.External != nil {
+		config, err := clientcmd.BuildConfigFromFlags("", o.External.Kubeconfig)
+		if err != nil {
+			return nil, err
+		}
+		e = &environment{Options: o, audit: audit.NewLog(o.External.AuditLog), hub: &externalHub{External: *o.External}}
+		e.API, err = sim.Connect(ctx, config, systemNamespace, workspace)
+		return e, err
+	}
+	if e, err = newEnvironment(ctx, o, extra); err != nil {
+		return nil, err
+	}
+	// No other process waits for the Lease, so the times can be long enough for an API server on a busy machine.
+	local, err := e.newHub("hub", "--lease-duration=10m", "--renew-deadline=8m")
+	if err != nil {
+		return nil, e.closeOnError(err)
+	}
+	e.hub = local
+	if err := local.start(); err != nil {
+		return nil, e.closeOnError(err)
+	}
+	return e, e.closeOnError(e.awaitHub(ctx))
+}
+
+func (e *environment) closeOnError(err error) error {
+	if err != nil {
+		e.close()
+	}
+	return err
+}
+
+func (e *environment) close() {
+	if e.hub != nil {
+		e.hub.stop()
+	}
+	if e.plane != nil {
+		_ = e.plane.Stop()
+	}
+	if e.dir != "" {
+		_ = os.RemoveAll(e.dir)
+	}
+}
+
+// awaitHub waits until the API server serves all kinds that agents and imports need. The hub creates the kinds one after the other,
+// and the admission plugins see a new kind a moment later, which the dry run tests.
+func (e *environment) awaitHub(ctx context.Context) error {
+	one := metav1.ListOptions{Limit: 1}
+	return sim.Await(ctx, "the kinds of the hub", func(ctx context.Context) (bool, error) {
+		_, errClusters := e.Fleet.Clusters(workspace).List(ctx, one)
+		_, errRequests := e.Fleet.ClusterRegistrations(workspace).List(ctx, one)
+		_, errTokens := e.Fleet.ClusterRegistrationTokens(workspace).List(ctx, one)
+		_, errDryRun := e.Fleet.ClusterRegistrations(workspace).Create(ctx, &fleet.ClusterRegistration{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: "dry-run-"}, Spec: fleet.ClusterRegistrationSpec{ClientID: "dry-run", ClientRandom: "dry-run"},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return errors.Join(errClusters, errRequests, errTokens, errDryRun) == nil, nil
+	})
+}
+
+func (e *environment) logf(format string, arguments ...any) {
+	fmt.Fprintf(e.Log, "bench: "+format+"\n", arguments...)
+}
+
+// runName is part of the clientIDs of a run. An external control plane can have clusters of earlier runs.
+func (e *environment) runName(name string) string {
+	if e.plane != nil {
+		return name
+	}
+	return name + "-" + strconv.FormatInt(time.Now().UnixMilli(), 36)
+}
+
+// apiServerPids are the processes of the API server; none if they are not known.
+func (e *environment) apiServerPids() []int {
+	if e.plane == nil {
+		return e.External.APIServerPids
+	}
+	return []int{e.plane.APIServerPid()}
+}
+
+// cost is what an operation cost the hub and its API server.
+type cost struct {
+	audit.Counts
+	hubCPU       time.Duration
+	apiServerCPU time.Duration // 0 if it is not known
+	began        time.Time
+}
+
+// duration is the time until the hub's last request was answered.
+func (c cost) duration() time.Duration { return max(c.Last.Sub(c.began), 0) }
+
+// measure runs an operation on a quiet hub, waits until the hub is quiet again, and returns what that cost. It fails when the hub
+// exits.
+func (e *environment) measure(ctx context.Context, operation func(context.Context) error) (c cost, err error) {
+	ctx, done := e.hub.guard(ctx)
+	defer done()
+	defer func() {
+		switch {
+		case err == nil:
+		case context.Cause(ctx) != nil:
+			err = context.Cause(ctx)
+		default:
+			err = fmt.Errorf("%w%s", err, e.hub.logTail())
+		}
+	}()
+	if _, err := e.quiet(ctx); err != nil {
+		return c, err
+	}
+	hub, err := usageOf(e.hub.pids()...)
+	if err != nil {
+		return c, err
+	}
+	apiServer, err := usageOf(e.apiServerPids()...)
+	if err != nil {
+		return c, err
+	}
+	c.began = time.Now()
+	if err := operation(ctx); err != nil {
+		return c, err
+	}
+	requests, err := e.quiet(ctx)
+	if err != nil {
+		return c, err
+	}
+	c.Counts = audit.Count(requests)
+	hubAfter, err := usageOf(e.hub.pids()...)
+	if err != nil {
+		return c, err
+	}
+	apiServerAfter, err := usageOf(e.apiServerPids()...)
+	c.hubCPU, c.apiServerCPU = hubAfter.cpu-hub.cpu, apiServerAfter.cpu-apiServer.cpu
+	return c, err
+}
+
+// quiet waits until the hub has sent no request that counts for two seconds, and returns all its requests since the last call. Two
+// seconds because the hub writes into a status what it has waited for that long.
+func (e *environment) quiet(ctx context.Context) (all []audit.Request, err error) {
+	const (
+		silence = 2 * time.Second
+		every   = 50 * time.Millisecond
+		limit   = 30 * time.Minute
+	)
+	began := time.Now()
+	for last := began; time.Since(last) < silence; {
+		more, err := e.audit.Next(audit.ByUserAgents(e.UserAgents...))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, more...)
+		if audit.Count(more).Requests() > 0 {
+			last = time.Now()
+		}
+		if time.Since(began) > limit {
+			return nil, fmt.Errorf("the hub is not quiet after %s: %s", limit, audit.Count(more).PerItem(1))
+		}
+		if err := sim.Pause(ctx, every); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// clusterCount is the number of Clusters. The API server counts them without sending them.
+func (e *environment) clusterCount(ctx context.Context) (int, error) {
+	first, err := e.Fleet.Clusters(workspace).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return 0, err
+	}
+	count := len(first.Items)
+	if more := first.RemainingItemCount; more != nil {
+		count += int(*more)
+	}
+	return count, nil
+}
+
+// databaseSize is the size of the API server's database in bytes, from its metrics.
+func (e *environment) databaseSize(ctx context.Context) (int64, error) {
+	metrics, err := e.Core.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return parseDatabaseSize(string(metrics))
+}
+
+func parseDatabaseSize(metrics string) (int64, error) {
+	const name = "apiserver_storage_size_bytes"
+	for line := range strings.Lines(metrics) {
+		if !strings.HasPrefix(line, name) {
+			continue
+		}
+		fields := strings.Fields(line)
+		value, err := strconv.ParseFloat(fields[len(fields)-1], 64)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", name, err)
+		}
+		return int64(value), nil
+	}
+	return 0, fmt.Errorf("the API server has no metric %s", name)
+}

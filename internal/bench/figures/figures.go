@@ -1,0 +1,114 @@
+// Package figures stores measured figures: the limits they are checked against, the tables that show them, the records that keep
+// them, and the comparison with earlier records.
+package figures
+
+import (
+	"slices"
+	"time"
+)
+
+// Kind says what a figure depends on, and so what it can be compared with.
+type Kind string
+
+// The kinds of figures.
+const (
+	// Count is a number of requests or objects, which is the same on every machine.
+	Count Kind = "count"
+	// Ratio is one figure of a run divided by another figure of the same run.
+	Ratio Kind = "ratio"
+	// Size is memory or disk space. It varies with garbage collection.
+	Size Kind = "size"
+	// CPU is processor time, which depends on the processor.
+	CPU Kind = "cpu"
+	// Time is seconds or events per second. It depends on everything else that the machine does.
+	Time Kind = "time"
+)
+
+// Figure is one measured value.
+type Figure struct {
+	// Row is the name that limits and other runs use, such as growth/1000/memory.
+	Row string `json:"row"`
+	// Title describes the figure.
+	Title string `json:"title"`
+	// Value is in Unit, which is empty for plain numbers.
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit,omitempty"`
+	Kind  Kind    `json:"kind"`
+	// MoreIsBetter is true for rates.
+	MoreIsBetter bool `json:"moreIsBetter,omitempty"`
+	// Note has details, such as the requests that were counted.
+	Note string `json:"note,omitempty"`
+}
+
+// Counted is a number of requests or objects.
+func Counted(row, title string, value float64) Figure {
+	return Figure{Row: row, Title: title, Value: value, Kind: Count}
+}
+
+// Seconds is a duration in seconds.
+func Seconds(row, title string, d time.Duration) Figure {
+	return Figure{Row: row, Title: title, Value: d.Seconds(), Unit: "s", Kind: Time}
+}
+
+// Milliseconds is a duration in milliseconds.
+func Milliseconds(row, title string, d time.Duration) Figure {
+	return Figure{Row: row, Title: title, Value: Millis(d), Unit: "ms", Kind: Time}
+}
+
+// Rate is a number of events per second.
+func Rate(row, title string, value float64) Figure {
+	return Figure{Row: row, Title: title, Value: value, Unit: "1/s", Kind: Time, MoreIsBetter: true}
+}
+
+// Processor is the processor time for each of n items, in milliseconds.
+func Processor(row, title string, sum time.Duration, n int) Figure {
+	return Figure{Row: row, Title: title, Value: Millis(sum) / float64(n), Unit: "ms", Kind: CPU}
+}
+
+// Bytes is memory or disk space, in MiB.
+func Bytes(row, title string, bytes int64) Figure {
+	return Figure{Row: row, Title: title, Value: float64(bytes) / (1 << 20), Unit: "MiB", Kind: Size}
+}
+
+// Quotient is a ratio of two figures of one run.
+func Quotient(row, title string, a, b float64) Figure {
+	return Figure{Row: row, Title: title, Value: a / b, Kind: Ratio}
+}
+
+// WithNote adds details to a figure.
+func (f Figure) WithNote(note string) Figure {
+	f.Note = note
+	return f
+}
+
+// Find returns the figure of a row.
+func Find(all []Figure, row string) (Figure, bool) {
+	i := slices.IndexFunc(all, func(f Figure) bool { return f.Row == row })
+	if i < 0 {
+		return Figure{}, false
+	}
+	return all[i], true
+}
+
+// Times are the durations of repetitions of one operation.
+type Times []time.Duration
+
+// Quantile of the times: 0.5 is the median. The quantile of an empty list is 0.
+func (t Times) Quantile(q float64) time.Duration {
+	if len(t) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(t))
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}
+
+// Millis is a duration in milliseconds.
+func Millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// PerSecond is a rate; it is 0 if no time has passed.
+func PerSecond(count int, took time.Duration) float64 {
+	if took <= 0 {
+		return 0
+	}
+	return float64(count) / took.Seconds()
+}
