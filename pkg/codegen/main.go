@@ -1,5 +1,5 @@
-// Command codegen writes pkg/generated and the zz_generated files beside the types. Run it from the root of the
-// repository; scripts/generate does.
+// Command codegen generates pkg/generated and the zz_generated files beside the types. It must run in the root of the
+// repository, as scripts/generate does.
 package main
 
 import (
@@ -7,17 +7,20 @@ import (
 
 	controllergen "github.com/rancher/wrangler/v3/pkg/controller-gen"
 	"github.com/rancher/wrangler/v3/pkg/controller-gen/args"
+	// Wrangler's generator runs the deepcopy and client generators of this module. The import makes it a direct requirement, so
+	// that its version follows the other k8s.io modules.
+	_ "k8s.io/code-generator"
 
 	"github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 func main() {
-	// With GOPATH set the generator writes below $GOPATH/src instead of into this module.
+	// If GOPATH is set, the generator writes below $GOPATH/src instead of into this module.
 	_ = os.Unsetenv("GOPATH")
 
 	controllergen.Run(args.Options{
 		OutputPackage: "github.com/muster-fleet/muster/pkg/generated",
-		// Files of this project have no header.
+		// Generated files have no licence header.
 		Boilerplate: os.DevNull,
 		Groups: map[string]args.Group{
 			"fleet.cattle.io": {
