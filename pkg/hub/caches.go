@@ -28,7 +28,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/version"
 )
 
-// hubConfig is the configuration for all clients of the hub.
+// hubConfig returns the configuration of all clients of the hub.
 func hubConfig(given *rest.Config) *rest.Config {
 	cfg := rest.CopyConfig(given)
 	cfg.RateLimiter = ratelimit.None
@@ -37,14 +37,14 @@ func hubConfig(given *rest.Config) *rest.Config {
 		cfg.Timeout = defaultTimeout
 	}
 	if cfg.AcceptContentTypes == "" {
-		// Most of what a registration makes is of Kubernetes' own kinds, of which an API server has the binary form ready, and
-		// which are read from it several times as fast. Custom resources have none: they come as JSON.
+		// Most objects of a registration are of built-in kinds, which are decoded several times as fast from protobuf. Custom
+		// resources are served as JSON only.
 		cfg.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	}
 	return cfg
 }
 
-// builtIn is the configuration for a client of Kubernetes' own kinds only.
+// builtIn returns the configuration of a client for built-in kinds only.
 func builtIn(cfg *rest.Config) *rest.Config {
 	cfg = rest.CopyConfig(cfg)
 	if cfg.ContentType == "" {
@@ -53,8 +53,7 @@ func builtIn(cfg *rest.Config) *rest.Config {
 	return cfg
 }
 
-// managedOnly are the kinds of which a hub may have very many that are none of ours, so that only those with our label are
-// kept in memory.
+// managedOnly are kinds of which a cluster may have very many objects. Only those with the hub's label are kept in memory.
 var managedOnly = []schema.GroupVersionKind{
 	corev1.SchemeGroupVersion.WithKind("Namespace"),
 	corev1.SchemeGroupVersion.WithKind("Secret"),
@@ -82,7 +81,7 @@ var fleetKinds = []schema.GroupVersionKind{
 
 var configMapKind = corev1.SchemeGroupVersion.WithKind("ConfigMap")
 
-// cacheOptions bound what the hub keeps in memory.
+// cacheOptions bounds what the hub keeps in memory.
 func cacheOptions(systemNamespace string) *lassocache.SharedCacheFactoryOptions {
 	tweaks := map[schema.GroupVersionKind]lassocache.TweakListOptionsFunc{
 		configMapKind: func(o *metav1.ListOptions) {
@@ -103,8 +102,8 @@ const (
 	retryMax   = 30 * time.Second
 )
 
-// rateLimiters give each kind a limiter of its own: a shared one counts the failures of one kind against another's object
-// of the same name.
+// rateLimiters returns a limiter for each kind. A shared limiter would count the failures of an object against an object of another
+// kind with the same name.
 func rateLimiters(kinds ...schema.GroupVersionKind) map[schema.GroupVersionKind]workqueue.RateLimiter { //nolint:staticcheck // lasso's options take this type
 	limiters := map[schema.GroupVersionKind]workqueue.RateLimiter{} //nolint:staticcheck // as above
 	for _, kind := range kinds {
@@ -113,7 +112,7 @@ func rateLimiters(kinds ...schema.GroupVersionKind) map[schema.GroupVersionKind]
 	return limiters
 }
 
-// newFactory makes the factory of all the hub's caches and queues.
+// newFactory returns the factory of the hub's own caches and queues.
 func newFactory(cfg *rest.Config, systemNamespace string) (controller.SharedControllerFactory, error) {
 	clients, err := client.NewSharedClientFactory(cfg, nil)
 	if err != nil {

@@ -60,7 +60,7 @@ func versions(informer cache.SharedIndexInformer) func(key string) (string, bool
 	}
 }
 
-// await asks for all objects of the kinds, without what is in them, and waits until the caches have them.
+// await lists the metadata of all objects of the kinds, and waits until the caches contain these versions.
 func (u *catchUp) await(ctx context.Context) error {
 	for _, kind := range u.kinds {
 		if err := u.awaitKind(ctx, kind); err != nil {
@@ -91,7 +91,7 @@ func (u *catchUp) awaitKind(ctx context.Context, kind awaited) error {
 	}
 }
 
-// missing are those that the cache does not have, or not as new.
+// missing returns the listed objects that the cache does not contain in this or a newer version.
 func (k awaited) missing(listed []metav1.PartialObjectMetadata) (missing []metav1.PartialObjectMetadata) {
 	for _, object := range listed {
 		version, found := k.seen(object.Namespace + "/" + object.Name)

@@ -1,5 +1,5 @@
-// Package hub is the hub: it registers member clusters with the cluster it runs against. Run is all a program
-// needs, whether it is the hub's own binary or a management server that embeds it.
+// Package hub runs the hub, which registers member clusters with the cluster that it runs against. Run is all that a program needs:
+// the hub's own binary, and a management server that embeds the hub.
 package hub
 
 import (
@@ -17,46 +17,44 @@ import (
 	"github.com/muster-fleet/muster/pkg/version"
 )
 
-// Options say which hub to run. Only RESTConfig is required.
+// Options configure a hub. Only RESTConfig is required.
 type Options struct {
-	// RESTConfig is how the hub reaches its API server. It is copied; limits on requests are taken off the copy, for the API
-	// server's own priority and fairness does that better, and a Timeout of 0 becomes 30 seconds.
+	// RESTConfig is the configuration for the hub's API server. Run copies it, removes client-side rate limits from the copy, because
+	// the API server's priority and fairness does better, and replaces a Timeout of 0 with 30 seconds.
 	RESTConfig *rest.Config
-	// SharedControllerFactory, if given, serves the fleet.cattle.io kinds, so that a server which watches them anyway keeps
-	// them in memory once. It must not have been started; Run starts it. The Kubernetes kinds always have caches of the
-	// hub's own, which hold only what the hub made.
+	// SharedControllerFactory, if given, is used for the fleet.cattle.io kinds, so that a server that watches them anyway keeps them
+	// in memory once. It must not have been started; Run starts it. For Kubernetes kinds the hub always has caches of its own, which
+	// contain only the objects that the hub made.
 	SharedControllerFactory controller.SharedControllerFactory
-	// SystemNamespace is where the hub's ConfigMap is; empty means "cattle-fleet-system".
+	// SystemNamespace is the namespace of the hub's ConfigMap; empty means "cattle-fleet-system".
 	SystemNamespace string
-	// DisableBootstrap keeps the hub from registering its own cluster, whatever its configuration says.
+	// DisableBootstrap prevents the hub from registering its own cluster, whatever its configuration says.
 	DisableBootstrap bool
-	// TokenTTLRequired refuses ClusterRegistrationTokens that would live for ever.
+	// TokenTTLRequired refuses ClusterRegistrationTokens without a TTL.
 	TokenTTLRequired bool
-	// DisableBundles leaves Bundles, BundleDeployments and Contents to Fleet's own controllers, where they run beside this
-	// hub. The Bundles of agents are made all the same.
+	// DisableBundles leaves Bundles, BundleDeployments and Contents to Fleet's own controllers beside this hub. The hub still creates
+	// the Bundles of agents.
 	DisableBundles bool
-	// LeaveAdmission leaves the admission policies to others, such as the chart fleet: the hub relies on them where they are,
-	// and needs only the right to watch them. Otherwise it installs them itself, and puts them right whenever somebody changes
-	// or removes them.
+	// LeaveAdmission leaves the admission policies to others, such as the chart fleet. The hub then only watches them. Otherwise it
+	// installs them, and restores them when somebody changes or deletes them.
 	LeaveAdmission bool
-	// FarewellGrace is how long a deleted Cluster waits for its agent to remove what it deployed; 0 means 30 seconds. An
-	// agent that is not there is not waited for.
+	// FarewellGrace bounds the time that a deleted Cluster waits for its agent to remove what it deployed; 0 means 30 seconds. The
+	// hub does not wait for a disconnected agent.
 	FarewellGrace time.Duration
-	// ContentGrace is how long a Content is kept that no BundleDeployment names; 0 means 40 seconds.
+	// ContentGrace is the time that a Content is kept after no BundleDeployment names it; 0 means 40 seconds.
 	ContentGrace time.Duration
-	// Metrics, if given, has the hub's metrics for as long as it runs; two hubs cannot share one at a time.
+	// Metrics, if given, has the hub's metrics registered while the hub works. Two hubs cannot use one at the same time.
 	Metrics prometheus.Registerer
-	// Agent is how agents are run that the hub installs. An empty image means the agent of this release.
+	// Agent configures the agents that the hub installs. An empty image means the agent of this release.
 	Agent app.AgentSettings
-	// ImportBackoff is how soon and how rarely an import that failed is tried again; the zero value means 2 seconds to 5
-	// minutes.
+	// ImportBackoff is the backoff of an import that failed; the zero value means 2 seconds to 5 minutes.
 	ImportBackoff app.Backoff
-	// Recheck is when something is looked at again that stalled on an object the hub does not watch, such as one of
-	// somebody else that has a name it needs; 0 means a minute.
+	// Recheck is the time after which an object is reconciled again that stalled on an object which the hub does not watch, such as
+	// a foreign object with a name that the hub needs; 0 means a minute.
 	Recheck time.Duration
 	// Workers is the number of workers for each kind; 0 means 50.
 	Workers int
-	// Clock tells the time; nil means the real one.
+	// Clock is replaced in tests; nil means the real clock.
 	Clock clock.WithTicker
 	// Election, if given, is the Lease that the hub holds while it works; while another process holds it, the hub is a hot
 	// standby. nil means that no other hub runs.
@@ -65,7 +63,7 @@ type Options struct {
 	OnStandby func()
 	// OnElected, if given, is called once the hub has acquired the Lease, before it fills what is left of its caches.
 	OnElected func()
-	// OnReady, if given, is called once all caches are filled and the hub is at work.
+	// OnReady, if given, is called once the hub is at work.
 	OnReady func()
 }
 
@@ -76,7 +74,7 @@ const (
 	agentImage     = "muster-fleet/fleet-agent:"
 )
 
-// complete checks the options and fills in the defaults.
+// complete validates the options and sets the defaults.
 func (o Options) complete() (Options, error) {
 	if o.RESTConfig == nil {
 		return o, errors.New("Options.RESTConfig is missing: it says which API server the hub works on")

@@ -1,4 +1,5 @@
-// Package leader lets one of several processes work at a time, by a Lease.
+// Package leader lets one of several processes work at a time, by a Lease. It is client-go's leader election with a faster takeover
+// and a stricter end of a term.
 package leader
 
 import (
@@ -17,27 +18,27 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Election says by which Lease processes take turns. All of them must have the same times.
+// Election describes the Lease and this process as a candidate for it. All candidates must have the same Times.
 type Election struct {
 	// Client reaches the API server that has the Lease. Required.
 	Client *rest.Config
 	// Namespace and Name are of the Lease. Required.
 	Namespace, Name string
-	// Identity is what the holder writes into the Lease; it must differ between two processes. Required.
+	// Identity is the name of this process in the Lease; it must be different for each process. Required.
 	Identity string
-	// OnWaiting, if given, is called while this process waits, each time it sees that another one holds the Lease. It is not
-	// called any more once work has begun.
+	// OnWaiting, if given, is called while this process waits, each time it sees another holder. It is not called after work has
+	// begun.
 	OnWaiting func(holder string)
 	Times
 }
 
-// Times of a Lease; a zero one has its default.
+// Times of a Lease. A zero value means the default.
 type Times struct {
-	// LeaseDuration is how long others wait for a holder that does not answer; 0 means 30s.
+	// LeaseDuration is the time without a renewal after which another process takes over; 0 means 30s.
 	LeaseDuration time.Duration
-	// RenewDeadline is how long the holder tries to renew before it gives up; 0 means 25s.
+	// RenewDeadline is the time without a successful renewal after which the holder stops; 0 means 25s.
 	RenewDeadline time.Duration
-	// RetryPeriod is the pause between two tries; 0 means 10s.
+	// RetryPeriod is the time between two renewals, and between two attempts to acquire the Lease; 0 means 10s.
 	RetryPeriod time.Duration
 }
 
@@ -47,7 +48,7 @@ const (
 	defaultRetryPeriod   = 10 * time.Second
 )
 
-// WithDefaults fills in what is 0.
+// WithDefaults replaces zero values with the defaults.
 func (t Times) WithDefaults() Times {
 	fill := func(d *time.Duration, fallback time.Duration) {
 		if *d == 0 {
@@ -60,7 +61,7 @@ func (t Times) WithDefaults() Times {
 	return t
 }
 
-// Validate says what is wrong with the times, after WithDefaults; client-go would panic.
+// Validate returns an error for times with which client-go would panic. Call it after WithDefaults.
 func (t Times) Validate() error {
 	const jitter = 12 // tenths
 	switch {
@@ -74,7 +75,7 @@ func (t Times) Validate() error {
 	return nil
 }
 
-// ErrLost says that the Lease could not be kept. The process should end and be started again.
+// ErrLost means that the Lease could not be renewed. The process should exit and be started again.
 var ErrLost = errors.New("lost Lease")
 
 // Run runs work while this process holds the Lease, and releases the Lease when work has returned: not earlier, or two
@@ -104,7 +105,7 @@ func Run(ctx context.Context, e Election, work func(context.Context) error) erro
 // round tries to acquire the Lease until it succeeds, and works then. The result again asks for another round because the Lease
 // became free: the elector would try again only after its next pause.
 func (e Election) round(ctx context.Context, stopWaiting func(), free <-chan struct{}, work func(context.Context) error) (again bool, err error) {
-	// The election outlives ctx by the time work takes to end.
+	// The Lease is renewed until work has returned, which is after the end of ctx.
 	election, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	leading, holders := make(chan context.Context, 1), make(chan string)
@@ -131,7 +132,7 @@ func (e Election) round(ctx context.Context, stopWaiting func(), free <-chan str
 	}
 }
 
-// waitFor tells of a holder, who is nobody while the Lease is free.
+// waitFor reports a holder other than this process. The name is empty while the Lease is free.
 func (e Election) waitFor(holder string) {
 	if holder != "" && holder != e.Identity && e.OnWaiting != nil {
 		e.OnWaiting(holder)
@@ -153,7 +154,7 @@ func (e Election) workForTerm(ctx, term context.Context, work func(context.Conte
 	return nil
 }
 
-// contest is the contest for a Lease.
+// contest is one run of the elector.
 type contest struct {
 	elector *leaderelection.LeaderElector
 	lock    *renewals
@@ -161,7 +162,7 @@ type contest struct {
 	close   func()
 }
 
-// bounded is the term, ended when the Lease was not renewed in time.
+// bounded returns a context that ends with the term, and when the Lease was not renewed in time.
 func (c *contest) bounded(term context.Context) context.Context {
 	ctx, end := context.WithCancel(term)
 	go func() {
@@ -171,7 +172,7 @@ func (c *contest) bounded(term context.Context) context.Context {
 	return ctx
 }
 
-// contest sends the context of each term to leading, and until ctx ends each holder it sees to holders.
+// contest prepares an elector that sends the context of its term to leading, and each holder it sees to holders.
 func (e Election) contest(ctx context.Context, leading chan<- context.Context, holders chan<- string) (*contest, error) {
 	client, closeClient, err := e.client()
 	if err != nil {
@@ -203,7 +204,7 @@ func (e Election) contest(ctx context.Context, leading chan<- context.Context, h
 	return &contest{elector: elector, lock: lock, timeout: e.RenewDeadline, close: closeClient}, err
 }
 
-// client gives up on a request early enough that a second one fits before the renew deadline.
+// client has a timeout that leaves time for a second request before the renew deadline.
 func (e Election) client() (kubernetes.Interface, func(), error) {
 	cfg := rest.AddUserAgent(rest.CopyConfig(e.Client), "leader-election")
 	cfg.Timeout = max(time.Second, e.RenewDeadline/2)
@@ -215,11 +216,11 @@ func (e Election) client() (kubernetes.Interface, func(), error) {
 	return client, func() { utilnet.CloseIdleConnectionsFor(transport) }, err
 }
 
-// releases is how often it is tried: a renewal that was on its way when the elector was stopped can arrive between the read
-// and the write.
+// releases is the number of attempts to release the Lease: a renewal that was in flight when the elector stopped can arrive between
+// the read and the write.
 const releases = 3
 
-// release gives the Lease back. The elector would do so itself, but before it says that the term has ended.
+// release removes this process from the Lease. The elector could do that, but it would do so before the term has ended.
 func (c *contest) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.timeout)
 	defer cancel()
@@ -229,7 +230,7 @@ func (c *contest) release(ctx context.Context) {
 			return
 		}
 		record.HolderIdentity, record.LeaseDurationSeconds = "", 1
-		// When this fails for another reason, the next process waits for the Lease to run out: late, but safe.
+		// After another error the next process waits until the Lease has expired: late, but safe.
 		if err := c.lock.Update(ctx, *record); !apierrors.IsConflict(err) {
 			return
 		}

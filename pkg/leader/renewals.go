@@ -9,9 +9,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// renewals knows when the Lease was last renewed. The elector alone would let a holder work for too long that the API server
-// does not answer: it counts the renew deadline from its next try, one retry period later, and tells of the end only after it
-// has tried to give the Lease back. By then another process may have it.
+// renewals records when the Lease was last renewed. The elector alone would end a term too late if the API server does not
+// answer: it counts the renew deadline from its next attempt, one retry period later. By then another process may hold the Lease.
 type renewals struct {
 	resourcelock.Interface
 	clock clock.Clock
@@ -20,17 +19,17 @@ type renewals struct {
 	last time.Time
 }
 
-// Create notes when the Lease was taken.
+// Create records when the Lease was acquired.
 func (r *renewals) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	return r.note(record, func() error { return r.Interface.Create(ctx, record) })
 }
 
-// Update notes when the Lease was taken or renewed.
+// Update records when the Lease was acquired or renewed.
 func (r *renewals) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	return r.note(record, func() error { return r.Interface.Update(ctx, record) })
 }
 
-// note takes the time before the request is sent: the others count from when they see the result.
+// note uses the time before the request was sent: other processes count from when they see the result.
 func (r *renewals) note(record resourcelock.LeaderElectionRecord, write func() error) error {
 	began := r.clock.Now()
 	err := write()
@@ -48,7 +47,7 @@ func (r *renewals) left(deadline time.Duration) time.Duration {
 	return deadline - r.clock.Since(r.last)
 }
 
-// watch calls end when the Lease has not been renewed for the deadline, unless ctx ends before.
+// watch calls end when the Lease has not been renewed for the deadline, unless ctx ends first.
 func (r *renewals) watch(ctx context.Context, deadline time.Duration, end func()) {
 	for left := r.left(deadline); left > 0; left = r.left(deadline) {
 		select {
