@@ -123,10 +123,11 @@ func (l *life) helmWaits(s *situation, until time.Time) bool {
 func (l *life) tidy(ctx context.Context, s *situation, until time.Time) error {
 	err := l.member.forgetPending(ctx)
 	l.vouching.set("")
-	if err == nil && l.helmWaits(s, until) {
+	helmWaits := l.helmWaits(s, until)
+	if err == nil && helmWaits {
 		return errHelmWaits
 	}
-	if s.Bootstrap == Present {
+	if s.Bootstrap == Present && !helmWaits {
 		err = errors.Join(err, l.member.remove(ctx, s.bootstrapSecret))
 	}
 	if err != nil {

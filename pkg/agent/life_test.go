@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -274,6 +275,25 @@ func TestABootstrapSecretOfHelmStaysUntilHelmHasSeenTheAgentAtWork(t *testing.T)
 	f.eventually(func() bool { return secretNow(t, f.life, registration.PendingSecret) == nil }, "tidied up")
 	require.NotNil(t, secretNow(t, f.life, registration.BootstrapSecret))
 	assert.Len(t, f.hub.registrations(), 1)
+}
+
+func TestABootstrapSecretOfHelmStaysWhileThePendingRequestCannotBeDeleted(t *testing.T) {
+	f := newFixture(t)
+	var failures atomic.Int32
+	f.core.PrependReactor("delete", "secrets", func(action kubetesting.Action) (bool, runtime.Object, error) {
+		if action.(kubetesting.DeleteAction).GetName() != registration.PendingSecret || failures.Add(1) > 5 {
+			return false, nil, nil
+		}
+		return true, nil, apierrors.NewInternalError(assert.AnError)
+	})
+	ofHelm := f.bootstrap()
+	ofHelm.Annotations = map[string]string{"meta.helm.sh/release-name": "fleet-agent"}
+	f.life.config.Timing.HelmWaits = time.Hour
+	f.has(ofHelm)
+	f.starts()
+	f.eventually(func() bool { return secretNow(t, f.life, registration.PendingSecret) == nil && f.storedToken() == newToken }, "clean-up was retried")
+	assert.Greater(t, failures.Load(), int32(5))
+	assert.NotNil(t, secretNow(t, f.life, registration.BootstrapSecret))
 }
 
 func TestABootstrapSecretOfHelmGoesInTheEnd(t *testing.T) {
