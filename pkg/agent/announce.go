@@ -1,131 +1,164 @@
 package agent
 
 import (
+	"context"
 	"fmt"
+	"time"
 
 	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
 
+	"github.com/muster-fleet/muster/pkg/agent/credential"
+	"github.com/muster-fleet/muster/pkg/agent/hubclient"
+	"github.com/muster-fleet/muster/pkg/agent/member"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// announce logs what was decided and why, once per turn.
-func (l *life) announce(action Action, s *situation) {
+// Reasons of the events on the agent's Deployment.
+const (
+	reasonRejected = "CredentialRefused"  // the hub rejects the stored credential, and there is no bootstrap Secret
+	reasonAccepted = "CredentialAccepted" // after CredentialRefused: a credential works again
+)
+
+// announce reports a decision: to OnState, in the log, by events, and with the heartbeats. While the agent works with its
+// credential, the log gets only what differs from that.
+func (l *loop) announce(ctx context.Context, action Action, o observation, running bool) {
 	l.config.OnState(state(action))
-	level, text := announcement(action, s, l.member.namespace)
-	if action == ReportRefused && l.refusal.told {
+	l.notePendingEndpoint(action, o)
+	level, text := announcement(action, o, l.member.Namespace)
+	if action == ReportRejected && l.rejectionReported {
 		level = logrus.DebugLevel
 	}
-	switch level {
-	case logrus.DebugLevel:
-		l.log.Debug(text)
-	case logrus.InfoLevel:
-		l.log.Info(text)
-	case logrus.WarnLevel:
-		l.log.Warn(text)
-	default:
-		l.log.Error(text)
+	if !running || action == Register || action == ReplaceStored || action == WaitForBootstrap {
+		l.log.WithFields(logrus.Fields{}).Log(level, text)
 	}
-	if s.Bootstrap == Malformed {
-		l.log.Warnf("Secret %s/%s cannot be used: %v", l.member.namespace, registration.BootstrapSecret, s.bootstrapErr)
+	if o.bootstrapPresence == Malformed {
+		l.log.Warnf("Secret %s/%s is ignored: %v", l.member.Namespace, registration.BootstrapSecret, o.bootstrapErr)
 	}
-}
-
-func announcement(action Action, s *situation, namespace string) (logrus.Level, string) {
-	switch action {
-	case UseStored, StayPut:
-		return logrus.InfoLevel, fmt.Sprintf("The stored credential works: this is cluster %s/%s", s.stored.clusterNamespace, s.stored.clusterName)
-	case ReplaceStored:
-		return logrus.InfoLevel, fmt.Sprintf("The stored credential of cluster %s/%s works; %s, which happens beside it",
-			s.stored.clusterNamespace, s.stored.clusterName, whyReplace(s))
-	case MoveStored:
-		return logrus.InfoLevel, fmt.Sprintf("The stored credential of cluster %s/%s works at %s: going over to it",
-			s.stored.clusterNamespace, s.stored.clusterName, s.other)
-	case Leave:
-		return logrus.InfoLevel, fmt.Sprintf("Leaving: the hub has said farewell, and this agent's objects in Namespace %s are removed", namespace)
-	case Register:
-		return logrus.InfoLevel, fmt.Sprintf("Registering at %s: %s", s.bootstrap.apiServerURL, whyRegister(s))
-	case WaitForHub:
-		return logrus.WarnLevel, fmt.Sprintf("Waiting for the hub, keeping the stored credential: %s: %v", whyNoVerdict(s.Hub), s.hubErr)
-	case ReportRefused:
-		return logrus.ErrorLevel, fmt.Sprintf("Failed to register agent: the hub refuses the stored credential%s (%v) and there is nothing else to register with; %s",
-			whoseEnd(s.stored), s.hubErr, remedy(namespace))
-	default:
-		return logrus.ErrorLevel, fmt.Sprintf("Failed to register agent: %s and there is nothing to register with; %s",
-			whyNotStored(s), remedy(namespace))
+	switch {
+	case action == ReportRejected && !l.rejectionReported:
+		l.rejectionReported = true
+		l.event(ctx, corev1.EventTypeWarning, reasonRejected, text)
+	case action.usesStored() && l.rejectionReported:
+		l.rejectionReported = false
+		l.event(ctx, corev1.EventTypeNormal, reasonAccepted, text)
 	}
 }
 
-// state is an announcement for those who may not read the log.
+// event logs an event that cannot be written; the log has the same information.
+func (l *loop) event(ctx context.Context, kind, reason, message string) {
+	if err := l.member.RecordEvent(ctx, l.config.Clock.Now(), kind, reason, message); err != nil && ctx.Err() == nil {
+		l.log.Debugf("Cannot write the event %s: %v", reason, err)
+	}
+}
+
+// notePendingEndpoint reports with the heartbeats why the agent cannot switch to another endpoint.
+func (l *loop) notePendingEndpoint(action Action, o observation) {
+	if o.other == nil || action == SwitchEndpoint {
+		l.notes.SetPendingEndpoint("", "")
+		return
+	}
+	cause := fmt.Sprintf("%s: %v", noVerdict(o.otherAnswer), o.otherErr)
+	switch {
+	case o.otherAnswer == hubclient.Rejected:
+		cause = fmt.Sprintf("the hub there rejects the stored credential: %v", o.otherErr)
+	case o.other.Err != nil:
+		cause = o.other.Err.Error()
+	}
+	if l.notes.SetPendingEndpoint(fmt.Sprint(o.other, o.otherAnswer), member.Brief(fmt.Sprintf("%s: %s", o.other, cause))) {
+		l.log.Warnf("Cannot switch to %s: %s. The agent keeps its endpoint %s and tries again", o.other, cause, o.stored.Server)
+	}
+}
+
+// state describes an action for readers who may not read the log: without names, addresses and errors.
 func state(action Action) string {
 	switch action {
-	case UseStored, StayPut:
+	case UseStored, KeepEndpoint:
 		return "registered"
 	case ReplaceStored:
-		return "registered, and registering anew beside it"
-	case MoveStored:
-		return "registered, and going over to another way to the hub"
+		return "registered, and registering again at the same time"
+	case SwitchEndpoint:
+		return "registered, and switching to another endpoint of the hub"
 	case Leave:
-		return "leaving, for the hub has said farewell"
+		return "leaving: the hub has asked the agent to leave"
 	case Register:
 		return "registering: waiting until the hub has granted the request"
 	case WaitForHub:
 		return "waiting for the hub, keeping the stored credential"
-	case ReportRefused:
-		return "the hub refuses the stored credential, and there is nothing else to register with; the log says what to do"
+	case ReportRejected:
+		return "the hub rejects the stored credential, and there is no bootstrap Secret to register with; the log says what to do"
 	default:
-		return "there is nothing to register with; the log says what to do"
+		return "there is no bootstrap Secret to register with; the log says what to do"
 	}
 }
 
-func whyReplace(s *situation) string {
-	if s.There == Refuses && !s.RegisterAnew {
-		return fmt.Sprintf("at %s it is refused, so that the agent has to register there", s.other)
+func announcement(action Action, o observation, namespace string) (logrus.Level, string) {
+	switch action {
+	case UseStored, KeepEndpoint:
+		return logrus.InfoLevel, fmt.Sprintf("The stored credential works: this is cluster %s/%s", o.stored.ClusterNamespace, o.stored.ClusterName)
+	case ReplaceStored:
+		return logrus.InfoLevel, fmt.Sprintf("The stored credential of cluster %s/%s works; registering again at %s at the same time: %s",
+			o.stored.ClusterNamespace, o.stored.ClusterName, o.identity.Server, whyRegister(o))
+	case SwitchEndpoint:
+		return logrus.InfoLevel, fmt.Sprintf("The stored credential of cluster %s/%s works at %s: switching to it",
+			o.stored.ClusterNamespace, o.stored.ClusterName, o.other)
+	case Leave:
+		return logrus.InfoLevel, fmt.Sprintf("Leaving: the hub has asked the agent to leave, and its objects in Namespace %s are deleted", namespace)
+	case Register:
+		return logrus.InfoLevel, fmt.Sprintf("Registering at %s: %s", o.identity.Server, whyRegister(o))
+	case WaitForHub:
+		return logrus.WarnLevel, fmt.Sprintf("Waiting for the hub, keeping the stored credential: %s: %v", noVerdict(o.hub), o.hubErr)
+	case ReportRejected:
+		return logrus.ErrorLevel, fmt.Sprintf("Failed to register agent: the hub rejects the stored credential%s (%v) and there is no bootstrap Secret to register with; %s",
+			expiry(o.stored), o.hubErr, remedy(namespace))
+	default:
+		return logrus.ErrorLevel, fmt.Sprintf("Failed to register agent: %s and there is no bootstrap Secret to register with; %s",
+			whyNotStored(o), remedy(namespace))
 	}
-	return "the hub asks to register anew"
 }
 
-func whyRegister(s *situation) string {
+func whyRegister(o observation) string {
 	switch {
-	case s.Leaving:
+	case o.leaving:
 		return "the agent was installed again while it was leaving"
-	case s.Stored != Present:
-		return whyNotStored(s)
-	case s.RegisterAnew:
-		return "the hub asks to register anew; the stored credential is kept until the new one has worked"
-	case s.There == Refuses:
-		return fmt.Sprintf("the hub there refuses the stored credential (%v), which is kept until the new one has worked", s.thereErr)
+	case o.storedPresence != Present:
+		return whyNotStored(o)
+	case o.newRegistration:
+		return "the hub asks for a new registration; the stored credential is kept until the new one has worked"
+	case o.otherAnswer == hubclient.Rejected:
+		return fmt.Sprintf("the hub there rejects the stored credential (%v), which is kept until the new one has worked", o.otherErr)
 	default:
-		return fmt.Sprintf("the hub refuses the stored credential (%v)", s.hubErr)
+		return fmt.Sprintf("the hub rejects the stored credential (%v)", o.hubErr)
 	}
 }
 
-// whoseEnd tells a credential that ran out while the agent was away from one that was taken back.
-func whoseEnd(s *stored) string {
-	if s == nil {
+// expiry distinguishes a credential that expired while the agent was away from one that was revoked.
+func expiry(stored *credential.Stored) string {
+	if stored == nil {
 		return ""
 	}
-	t, limited := termOf(s.access.token)
-	if !limited {
+	expires, known := credential.Expiry(stored.Token)
+	if !known {
 		return ""
 	}
-	return ", which was to end at " + stamp(t.expires) + ","
+	return ", whose lifetime ends at " + expires.UTC().Format(time.RFC3339) + ","
 }
 
-func whyNotStored(s *situation) string {
-	if s.Stored == Malformed {
-		return fmt.Sprintf("the stored credential cannot be used (%v)", s.storedErr)
+func whyNotStored(o observation) string {
+	if o.storedPresence == Malformed {
+		return fmt.Sprintf("the stored credential is unusable (%v)", o.storedErr)
 	}
 	return "there is no stored credential"
 }
 
-func whyNoVerdict(a Answer) string {
-	if a == Unreachable {
-		return "it cannot be reached"
+func noVerdict(a hubclient.Answer) string {
+	if a == hubclient.Unreachable {
+		return "it is unreachable"
 	}
-	return "it, or a proxy on the way, answered, but did not refuse the credential"
+	return "it, or a proxy before it, answered with an error, but did not reject the credential"
 }
 
-// remedy is what a person has to do.
+// remedy is what a person must do.
 func remedy(namespace string) string {
 	return fmt.Sprintf("create a ClusterRegistrationToken on the hub (for a cluster that was registered before, one for it alone: "+
 		"muster token create NAME --cluster CLUSTER -o values) and put its values into Secret %s/%s (key %s), or have the hub import this cluster again",

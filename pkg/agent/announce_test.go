@@ -6,105 +6,95 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/assert"
+
+	"github.com/muster-fleet/muster/internal/agenttest"
+	"github.com/muster-fleet/muster/pkg/agent/credential"
+	"github.com/muster-fleet/muster/pkg/agent/hubclient"
+	"github.com/muster-fleet/muster/pkg/agent/register"
 )
 
-func TestEveryActionIsAnnouncedWithItsReason(t *testing.T) {
-	credential := &stored{clusterNamespace: "fleet-default", clusterName: "one"}
-	b := &bootstrap{apiServerURL: hubURL}
+func TestAnnouncement(t *testing.T) {
+	stored := &credential.Stored{ClusterNamespace: "fleet-default", ClusterName: "one"}
+	identity := &register.ImportIdentity{Access: hubclient.Access{Endpoint: hubclient.Endpoint{Server: agenttest.HubURL}}}
+	other := &hubclient.Endpoint{Server: agenttest.HubURL, Source: "ConfigMap fleet-agent-hub"}
 	cause := errors.New("the cause")
-	rows := map[string]struct {
+	for name, row := range map[string]struct {
 		action Action
-		s      situation
+		member memberState
+		hub    hubState
 		level  logrus.Level
 		want   string
 	}{
-		"use": {UseStored, situation{stored: credential}, logrus.InfoLevel, "The stored credential works: this is cluster fleet-default/one"},
-		"replace": {
-			ReplaceStored,
-			situation{stored: credential},
-			logrus.InfoLevel,
-			"The stored credential of cluster fleet-default/one works; the hub asks to register anew, which happens beside it",
+		"UseStored": {
+			action: UseStored, member: memberState{stored: stored},
+			level: logrus.InfoLevel, want: "The stored credential works: this is cluster fleet-default/one",
 		},
-		"replace, refused elsewhere": {
-			ReplaceStored,
-			situation{stored: credential, Facts: Facts{There: Refuses}, other: &way{server: hubURL, source: "Secret fleet-agent-bootstrap"}},
-			logrus.InfoLevel,
-			"The stored credential of cluster fleet-default/one works; at https://hub.example.com (without a CA, system-store) of Secret fleet-agent-bootstrap " +
-				"it is refused, so that the agent has to register there, which happens beside it",
+		"KeepEndpoint": {
+			action: KeepEndpoint, member: memberState{stored: stored},
+			level: logrus.InfoLevel, want: "The stored credential works: this is cluster fleet-default/one",
 		},
-		"register, nothing stored": {Register, situation{bootstrap: b}, logrus.InfoLevel, "Registering at https://hub.example.com: there is no stored credential"},
-		"register, malformed": {
-			Register,
-			situation{bootstrap: b, Facts: Facts{Stored: Malformed}, storedErr: cause},
-			logrus.InfoLevel,
-			"Registering at https://hub.example.com: the stored credential cannot be used (the cause)",
+		"ReplaceStored, new registration": {
+			action: ReplaceStored, member: memberState{stored: stored, storedPresence: Present, identity: identity, newRegistration: true},
+			level: logrus.InfoLevel,
+			want: "The stored credential of cluster fleet-default/one works; registering again at https://hub.example.com at the same time: " +
+				"the hub asks for a new registration; the stored credential is kept until the new one has worked",
 		},
-		"register, asked to": {
-			Register,
-			situation{bootstrap: b, Facts: Facts{Stored: Present, RegisterAnew: true}},
-			logrus.InfoLevel,
-			"Registering at https://hub.example.com: the hub asks to register anew; the stored credential is kept until the new one has worked",
+		"ReplaceStored, rejected at the other endpoint": {
+			action: ReplaceStored, member: memberState{stored: stored, storedPresence: Present, identity: identity},
+			hub:   hubState{otherAnswer: hubclient.Rejected, otherErr: cause},
+			level: logrus.InfoLevel,
+			want: "The stored credential of cluster fleet-default/one works; registering again at https://hub.example.com at the same time: " +
+				"the hub there rejects the stored credential (the cause), which is kept until the new one has worked",
 		},
-		"register, refused": {
-			Register,
-			situation{bootstrap: b, Facts: Facts{Stored: Present, Hub: Refuses}, hubErr: cause},
-			logrus.InfoLevel,
-			"Registering at https://hub.example.com: the hub refuses the stored credential (the cause)",
+		"Register, nothing stored": {
+			action: Register, member: memberState{identity: identity},
+			level: logrus.InfoLevel, want: "Registering at https://hub.example.com: there is no stored credential",
 		},
-		"register, refused elsewhere": {
-			Register,
-			situation{bootstrap: b, Facts: Facts{Stored: Present, Hub: Unreachable, There: Refuses}, thereErr: cause},
-			logrus.InfoLevel,
-			"Registering at https://hub.example.com: the hub there refuses the stored credential (the cause), which is kept until the new one has worked",
+		"Register, malformed": {
+			action: Register, member: memberState{identity: identity, storedPresence: Malformed, storedErr: cause},
+			level: logrus.InfoLevel, want: "Registering at https://hub.example.com: the stored credential is unusable (the cause)",
 		},
-		"register, back": {
-			Register,
-			situation{bootstrap: b, Facts: Facts{Stored: Present, Leaving: true}},
-			logrus.InfoLevel,
-			"Registering at https://hub.example.com: the agent was installed again while it was leaving",
+		"Register, rejected": {
+			action: Register, member: memberState{identity: identity, storedPresence: Present}, hub: hubState{hub: hubclient.Rejected, hubErr: cause},
+			level: logrus.InfoLevel, want: "Registering at https://hub.example.com: the hub rejects the stored credential (the cause)",
 		},
-		"stay": {StayPut, situation{stored: credential}, logrus.InfoLevel, "The stored credential works: this is cluster fleet-default/one"},
-		"move": {
-			MoveStored,
-			situation{stored: credential, other: &way{server: hubURL, source: "ConfigMap fleet-agent-hub"}},
-			logrus.InfoLevel,
-			"The stored credential of cluster fleet-default/one works at https://hub.example.com (without a CA, system-store) of ConfigMap fleet-agent-hub: going over to it",
+		"Register, installed again": {
+			action: Register, member: memberState{identity: identity, storedPresence: Present, leaving: true},
+			level: logrus.InfoLevel, want: "Registering at https://hub.example.com: the agent was installed again while it was leaving",
 		},
-		"leave": {Leave, situation{}, logrus.InfoLevel, "Leaving: the hub has said farewell, and this agent's objects in Namespace ns are removed"},
-		"wait, unreachable": {
-			WaitForHub,
-			situation{Facts: Facts{Hub: Unreachable}, hubErr: cause},
-			logrus.WarnLevel,
-			"Waiting for the hub, keeping the stored credential: it cannot be reached: the cause",
+		"SwitchEndpoint": {
+			action: SwitchEndpoint, member: memberState{stored: stored}, hub: hubState{other: other},
+			level: logrus.InfoLevel,
+			want:  "The stored credential of cluster fleet-default/one works at https://hub.example.com (without a CA, system-store) of ConfigMap fleet-agent-hub: switching to it",
 		},
-		"wait, obstructed": {
-			WaitForHub,
-			situation{Facts: Facts{Hub: Obstructed}, hubErr: cause},
-			logrus.WarnLevel,
-			"Waiting for the hub, keeping the stored credential: it, or a proxy on the way, answered, but did not refuse the credential: the cause",
+		"Leave": {
+			action: Leave, level: logrus.InfoLevel,
+			want: "Leaving: the hub has asked the agent to leave, and its objects in Namespace ns are deleted",
 		},
-		"refused": {
-			ReportRefused,
-			situation{hubErr: cause},
-			logrus.ErrorLevel,
-			"Failed to register agent: the hub refuses the stored credential (the cause) and there is nothing else to register with; " + remedy("ns"),
+		"WaitForHub, unreachable": {
+			action: WaitForHub, hub: hubState{hub: hubclient.Unreachable, hubErr: cause},
+			level: logrus.WarnLevel, want: "Waiting for the hub, keeping the stored credential: it is unreachable: the cause",
 		},
-		"nothing": {
-			WaitForBootstrap,
-			situation{},
-			logrus.ErrorLevel,
-			"Failed to register agent: there is no stored credential and there is nothing to register with; " + remedy("ns"),
+		"WaitForHub, obstructed": {
+			action: WaitForHub, hub: hubState{hub: hubclient.Obstructed, hubErr: cause},
+			level: logrus.WarnLevel,
+			want:  "Waiting for the hub, keeping the stored credential: it, or a proxy before it, answered with an error, but did not reject the credential: the cause",
 		},
-		"nothing but garbage": {
-			WaitForBootstrap,
-			situation{Facts: Facts{Stored: Malformed}, storedErr: cause},
-			logrus.ErrorLevel,
-			"Failed to register agent: the stored credential cannot be used (the cause) and there is nothing to register with; " + remedy("ns"),
+		"ReportRejected": {
+			action: ReportRejected, hub: hubState{hubErr: cause}, level: logrus.ErrorLevel,
+			want: "Failed to register agent: the hub rejects the stored credential (the cause) and there is no bootstrap Secret to register with; " + remedy("ns"),
 		},
-	}
-	for name, row := range rows {
+		"WaitForBootstrap": {
+			action: WaitForBootstrap, level: logrus.ErrorLevel,
+			want: "Failed to register agent: there is no stored credential and there is no bootstrap Secret to register with; " + remedy("ns"),
+		},
+		"WaitForBootstrap, malformed": {
+			action: WaitForBootstrap, member: memberState{storedPresence: Malformed, storedErr: cause}, level: logrus.ErrorLevel,
+			want: "Failed to register agent: the stored credential is unusable (the cause) and there is no bootstrap Secret to register with; " + remedy("ns"),
+		},
+	} {
 		t.Run(name, func(t *testing.T) {
-			level, text := announcement(row.action, &row.s, "ns")
+			level, text := announcement(row.action, observation{memberState: row.member, hubState: row.hub}, "ns")
 			assert.Equal(t, row.level.String(), level.String())
 			assert.Equal(t, row.want, text)
 		})
@@ -112,7 +102,7 @@ func TestEveryActionIsAnnouncedWithItsReason(t *testing.T) {
 	assert.Contains(t, remedy("ns"), "Secret ns/fleet-agent-bootstrap (key values)")
 }
 
-func TestTheStateOfEveryActionIsToldWithoutNamesAddressesOrErrors(t *testing.T) {
+func TestState(t *testing.T) {
 	seen := map[string]Action{}
 	for action := WaitForBootstrap; action <= Leave; action++ {
 		text := state(action)
@@ -120,15 +110,6 @@ func TestTheStateOfEveryActionIsToldWithoutNamesAddressesOrErrors(t *testing.T) 
 		assert.NotContains(t, text, "%")
 		seen[text] = action
 	}
-	assert.Len(t, seen, int(Leave), "StayPut is told as UseStored, everything else in words of its own")
-	assert.Equal(t, state(UseStored), state(StayPut))
-}
-
-func TestATurnTellsItsState(t *testing.T) {
-	l := testLife(t)
-	var told []string
-	l.config.OnState = func(state string) { told = append(told, state) }
-	_, err := l.turn(t.Context())
-	assert.ErrorIs(t, err, errWaiting)
-	assert.Equal(t, []string{state(WaitForBootstrap)}, told)
+	assert.Len(t, seen, int(Leave), "KeepEndpoint is described as UseStored, every other action differently")
+	assert.Equal(t, state(UseStored), state(KeepEndpoint))
 }

@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
+	"github.com/muster-fleet/muster/pkg/agent/timing"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/leader"
 )
@@ -45,7 +46,7 @@ type Config struct {
 	Log logrus.FieldLogger
 	// Clock and Timing are for tests; unset they are the real clock and DefaultTiming.
 	Clock  clock.WithTicker
-	Timing *Timing
+	Timing *timing.Durations
 }
 
 // LeaderElection is how agents of one namespace take turns. Every one of them must have the same times.
@@ -71,8 +72,8 @@ func (c Config) withDefaults() (Config, error) {
 		c.OnState = func(string) {}
 	}
 	if c.Timing == nil {
-		timing := DefaultTiming()
-		c.Timing = &timing
+		defaults := timing.Default()
+		c.Timing = &defaults
 	}
 	if c.LeaderElection != nil {
 		c.LeaderElection = &LeaderElection{Identity: c.LeaderElection.Identity, Times: c.LeaderElection.WithDefaults()}
@@ -110,6 +111,8 @@ func (l *LeaderElection) validate() error {
 		l.Times.Validate(),
 	)
 }
+
+func (c Config) userAgent() string { return "fleetagent/" + c.Version }
 
 func check(ok bool, format string, args ...any) error {
 	if ok {

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
 
+	"github.com/muster-fleet/muster/internal/agenttest"
+	"github.com/muster-fleet/muster/pkg/agent/timing"
 	"github.com/muster-fleet/muster/pkg/leader"
 )
 
@@ -19,18 +21,18 @@ func TestWhatIsLeftOutHasADefault(t *testing.T) {
 	assert.Equal(t, "dev", c.Version)
 	assert.Equal(t, logrus.StandardLogger(), c.Log)
 	assert.NotNil(t, c.Clock)
-	assert.Equal(t, DefaultTiming(), *c.Timing)
+	assert.Equal(t, timing.Default(), *c.Timing)
 	assert.Equal(t, LeaderElection{Identity: "me", Times: leader.Times{LeaseDuration: 30 * time.Second, RenewDeadline: 25 * time.Second, RetryPeriod: 10 * time.Second}}, *c.LeaderElection)
 }
 
 func TestWhatIsGivenIsKept(t *testing.T) {
 	election := LeaderElection{Identity: "me", Times: leader.Times{LeaseDuration: 9, RenewDeadline: 8, RetryPeriod: 2}}
-	c, err := Config{Member: &rest.Config{}, Namespace: "ns", CheckinInterval: 1, Version: "v", LeaderElection: &election, Timing: quick()}.withDefaults()
+	c, err := Config{Member: &rest.Config{}, Namespace: "ns", CheckinInterval: 1, Version: "v", LeaderElection: &election, Timing: agenttest.Quick()}.withDefaults()
 	require.NoError(t, err)
 	assert.EqualValues(t, 1, c.CheckinInterval)
 	assert.Equal(t, "v", c.Version)
 	assert.Equal(t, election, *c.LeaderElection)
-	assert.Equal(t, quick(), c.Timing)
+	assert.Equal(t, agenttest.Quick(), c.Timing)
 }
 
 func TestABadConfigurationIsRefusedWithAReason(t *testing.T) {

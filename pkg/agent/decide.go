@@ -1,71 +1,72 @@
 package agent
 
-// Presence says what was found under the name of a Secret.
+import "github.com/muster-fleet/muster/pkg/agent/hubclient"
+
+// Presence says whether a Secret exists and is usable.
 type Presence int
 
 const (
-	// Absent means there is no such Secret.
+	// Absent means that there is no such Secret.
 	Absent Presence = iota
-	// Present means the Secret can be used.
+	// Present means that the Secret is usable.
 	Present
-	// Malformed means the Secret is there, but something in it is missing or cannot be read.
+	// Malformed means that the Secret exists, but something in it is missing or unreadable.
 	Malformed
 )
 
-// Facts is all that Decide looks at.
+// Facts are all that Decide considers.
 type Facts struct {
-	// Stored is the credential of an earlier registration.
+	// Stored is Secret fleet-agent: the credential of an earlier registration.
 	Stored Presence
-	// Bootstrap is the Secret with which an agent registers.
+	// Bootstrap is Secret fleet-agent-bootstrap, with which an agent registers.
 	Bootstrap Presence
-	// RegisterAnew says that the bootstrap Secret asks for another registration than the one the stored credential came
-	// from. It means nothing unless both are Present, or the agent is Leaving.
-	RegisterAnew bool
-	// Leaving says that the agent has begun to remove itself.
+	// NewRegistration means that the bootstrap Secret asks for another registration than the one the stored credential came
+	// from. It has a meaning only if both are Present, or if the agent is Leaving.
+	NewRegistration bool
+	// Leaving means that the agent has begun to uninstall itself.
 	Leaving bool
-	// Hub is what the hub answered to the stored credential on the way that is stored with it; NotAsked when there is none
-	// to ask with, or no need to ask.
-	Hub Answer
-	// There is what the hub answered to the stored credential on another way that the agent was told of; NotAsked when it
-	// was told of none.
-	There Answer
+	// Hub is the hub's answer to the stored credential at the stored endpoint; NotAsked if there is no credential, or no need
+	// to ask.
+	Hub hubclient.Answer
+	// Other is the hub's answer to the stored credential at another endpoint that is configured; NotAsked if there is none.
+	Other hubclient.Answer
 }
 
 // Action is what the agent does next.
 type Action int
 
 const (
-	// WaitForBootstrap waits for a person or the hub to bring a bootstrap Secret: there is nothing to register with.
+	// WaitForBootstrap waits until a person or the hub creates a bootstrap Secret: there is nothing to register with.
 	WaitForBootstrap Action = iota
-	// Register registers with the bootstrap Secret, keeping what is stored until the new credential has worked.
+	// Register registers with the bootstrap Secret. The stored credential stays until the new one has worked.
 	Register
-	// UseStored works with the stored credential and then removes what is left of the registration.
+	// UseStored works with the stored credential and deletes what is left of the registration.
 	UseStored
-	// ReplaceStored works with the stored credential and registers anew beside it.
+	// ReplaceStored works with the stored credential and registers again at the same time.
 	ReplaceStored
-	// MoveStored stores the other way with the credential, which works there, and goes on there.
-	MoveStored
-	// StayPut works with the stored credential where it works, and tries the other way again later.
-	StayPut
-	// WaitForHub keeps everything and asks again later: nobody refused the credential.
+	// SwitchEndpoint stores the other endpoint, where the credential works too.
+	SwitchEndpoint
+	// KeepEndpoint works with the stored credential at the stored endpoint, and tries the other endpoint again later.
+	KeepEndpoint
+	// WaitForHub keeps everything and asks the hub again later: the credential was not rejected.
 	WaitForHub
-	// ReportRefused says that a person has to act, keeps everything and asks again later.
-	ReportRefused
+	// ReportRejected reports that a person must act, keeps everything and asks the hub again later.
+	ReportRejected
 	// Leave removes the agent from its cluster.
 	Leave
 )
 
-// Decide is the agent's one switch. Three rules are behind all of it: a stored credential is given up only when the hub
-// itself refused it, the way it works on only for one on which it works too, and a new registration starts only when there
-// is a bootstrap Secret to start it with.
+// Decide is the agent's one decision. It follows three rules: the agent gives up a stored credential only when the hub itself
+// has rejected it; it leaves an endpoint that works only for another one that works; and it registers only with a bootstrap
+// Secret.
 func Decide(f Facts) Action {
 	switch {
 	case f.Leaving:
 		return decideLeaving(f)
-	case f.Stored == Present && f.There == Accepts:
-		return MoveStored
-	case f.Stored == Present && f.Bootstrap == Present && (f.RegisterAnew || f.There == Refuses):
-		return decideAnew(f.Hub)
+	case f.Stored == Present && f.Other == hubclient.Accepted:
+		return SwitchEndpoint
+	case f.Stored == Present && f.Bootstrap == Present && (f.NewRegistration || f.Other == hubclient.Rejected):
+		return decideNewRegistration(f.Hub)
 	case f.Stored == Present:
 		return decideStored(f)
 	case f.Bootstrap == Present:
@@ -75,18 +76,18 @@ func Decide(f Facts) Action {
 	}
 }
 
-// decideLeaving: who installed the agent anew wants it to stay. The hub it leaves has forgotten it, and is not asked.
+// decideLeaving keeps an agent that was installed again. The hub that the agent leaves has forgotten it, and is not asked.
 func decideLeaving(f Facts) Action {
-	if f.Bootstrap == Present && f.RegisterAnew {
+	if f.Bootstrap == Present && f.NewRegistration {
 		return Register
 	}
 	return Leave
 }
 
-// decideAnew: the hub that does not answer may be the old one, and the bootstrap Secret name the new one; so registering
-// does not wait for the stored credential to be heard.
-func decideAnew(hub Answer) Action {
-	if hub == Accepts {
+// decideNewRegistration does not wait for a hub that does not answer: it may be the old hub, and the bootstrap Secret may name
+// the new one.
+func decideNewRegistration(hub hubclient.Answer) Action {
+	if hub == hubclient.Accepted {
 		return ReplaceStored
 	}
 	return Register
@@ -94,14 +95,14 @@ func decideAnew(hub Answer) Action {
 
 func decideStored(f Facts) Action {
 	switch {
-	case f.Hub == Accepts && f.There == NotAsked:
+	case f.Hub == hubclient.Accepted && f.Other == hubclient.NotAsked:
 		return UseStored
-	case f.Hub == Accepts:
-		return StayPut
-	case f.Hub == Refuses && f.Bootstrap == Present:
+	case f.Hub == hubclient.Accepted:
+		return KeepEndpoint
+	case f.Hub == hubclient.Rejected && f.Bootstrap == Present:
 		return Register
-	case f.Hub == Refuses:
-		return ReportRefused
+	case f.Hub == hubclient.Rejected:
+		return ReportRejected
 	}
 	return WaitForHub
 }
@@ -112,9 +113,9 @@ func (p Presence) String() string {
 
 func (a Action) String() string {
 	return [...]string{
-		"WaitForBootstrap", "Register", "UseStored", "ReplaceStored", "MoveStored", "StayPut", "WaitForHub", "ReportRefused", "Leave",
+		"WaitForBootstrap", "Register", "UseStored", "ReplaceStored", "SwitchEndpoint", "KeepEndpoint", "WaitForHub", "ReportRejected", "Leave",
 	}[a]
 }
 
-// works says that the stored credential is in use with this action.
-func (a Action) works() bool { return a == UseStored || a == ReplaceStored || a == StayPut }
+// usesStored reports whether the agent works with the stored credential.
+func (a Action) usesStored() bool { return a == UseStored || a == ReplaceStored || a == KeepEndpoint }

@@ -1,40 +1,42 @@
 package agent
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/muster-fleet/muster/internal/fuzz"
+	"github.com/muster-fleet/muster/pkg/agent/hubclient"
 )
 
 // decisions is the whole switch. A row covers every combination of what its columns allow: "*" is anything, "a|b" is
 // either. Each combination must be covered by exactly one row.
 const decisions = `
-# stored           bootstrap          anew  leaving  hub                               there                          action
+# stored           bootstrap          new   leaving  hub                               other                          action
   *                *                  no    yes      *                                 *                              Leave
   *                absent|malformed   yes   yes      *                                 *                              Leave
   *                present            yes   yes      *                                 *                              Register
   absent|malformed absent|malformed   *     no       *                                 *                              WaitForBootstrap
   absent|malformed present            *     no       *                                 *                              Register
-  present          *                  *     no       *                                 accepts                        MoveStored
-  present          absent|malformed   *     no       accepts                           not-asked                      UseStored
-  present          absent|malformed   *     no       accepts                           refuses|obstructed|unreachable StayPut
-  present          absent|malformed   *     no       refuses                           not-asked|refuses|obstructed|unreachable ReportRefused
-  present          absent|malformed   *     no       not-asked|obstructed|unreachable  not-asked|refuses|obstructed|unreachable WaitForHub
-  present          present            no    no       accepts                           not-asked                      UseStored
-  present          present            no    no       accepts                           obstructed|unreachable         StayPut
-  present          present            no    no       accepts                           refuses                        ReplaceStored
-  present          present            no    no       refuses                           not-asked|refuses|obstructed|unreachable Register
-  present          present            no    no       not-asked|obstructed|unreachable  refuses                        Register
+  present          *                  *     no       *                                 accepted                        SwitchEndpoint
+  present          absent|malformed   *     no       accepted                           not-asked                      UseStored
+  present          absent|malformed   *     no       accepted                           rejected|obstructed|unreachable KeepEndpoint
+  present          absent|malformed   *     no       rejected                           not-asked|rejected|obstructed|unreachable ReportRejected
+  present          absent|malformed   *     no       not-asked|obstructed|unreachable  not-asked|rejected|obstructed|unreachable WaitForHub
+  present          present            no    no       accepted                           not-asked                      UseStored
+  present          present            no    no       accepted                           obstructed|unreachable         KeepEndpoint
+  present          present            no    no       accepted                           rejected                        ReplaceStored
+  present          present            no    no       rejected                           not-asked|rejected|obstructed|unreachable Register
+  present          present            no    no       not-asked|obstructed|unreachable  rejected                        Register
   present          present            no    no       not-asked|obstructed|unreachable  not-asked|obstructed|unreachable WaitForHub
-  present          present            yes   no       accepts                           not-asked|refuses|obstructed|unreachable ReplaceStored
-  present          present            yes   no       not-asked|refuses|obstructed|unreachable  not-asked|refuses|obstructed|unreachable Register
+  present          present            yes   no       accepted                           not-asked|rejected|obstructed|unreachable ReplaceStored
+  present          present            yes   no       not-asked|rejected|obstructed|unreachable  not-asked|rejected|obstructed|unreachable Register
 `
 
-func TestEveryCombinationOfFactsHasExactlyOneAction(t *testing.T) {
+func TestDecide(t *testing.T) {
 	rows := parseDecisions(t)
 	combinations := everyCombination()
 	require.Len(t, combinations, 3*3*2*2*5*5)
@@ -52,35 +54,21 @@ func TestEveryCombinationOfFactsHasExactlyOneAction(t *testing.T) {
 	}
 }
 
-func TestAStoredCredentialIsReplacedOnlyByABootstrapSecret(t *testing.T) {
+func TestDecideKeepsTheIdentity(t *testing.T) {
 	for _, f := range everyCombination() {
-		if action := Decide(f); action == Register || action == ReplaceStored {
+		action := Decide(f)
+		if f.Stored == Present && f.Hub == hubclient.Accepted && !f.Leaving {
+			assert.Contains(t, []Action{UseStored, ReplaceStored, KeepEndpoint, SwitchEndpoint}, action, "a credential that works is used: %+v", f)
+		}
+		rejected := f.Hub == hubclient.Rejected || f.Other == hubclient.Rejected
+		if f.Stored == Present && !f.NewRegistration && !rejected && !f.Leaving {
+			assert.Contains(t, []Action{UseStored, KeepEndpoint, SwitchEndpoint, WaitForHub}, action, "no reason to register: %+v", f)
+		}
+		if action == Register || action == ReplaceStored {
 			assert.Equal(t, Present, f.Bootstrap, "%+v", f)
 		}
-	}
-}
-
-func TestACredentialThatWorksIsAlwaysUsed(t *testing.T) {
-	for _, f := range everyCombination() {
-		if f.Stored == Present && f.Hub == Accepts && !f.Leaving {
-			assert.Contains(t, []Action{UseStored, ReplaceStored, StayPut, MoveStored}, Decide(f), "%+v", f)
-		}
-	}
-}
-
-func TestWithoutARefusalOrAnOrderTheIdentityIsKept(t *testing.T) {
-	for _, f := range everyCombination() {
-		refused := f.Hub == Refuses || f.There == Refuses
-		if f.Stored == Present && !f.RegisterAnew && !refused && !f.Leaving {
-			assert.Contains(t, []Action{UseStored, StayPut, MoveStored, WaitForHub}, Decide(f), "%+v", f)
-		}
-	}
-}
-
-func TestAWayThatWorksIsGivenUpOnlyForAnotherThatWorks(t *testing.T) {
-	for _, f := range everyCombination() {
-		if Decide(f) == MoveStored {
-			assert.Equal(t, Accepts, f.There, "%+v", f)
+		if action == SwitchEndpoint {
+			assert.Equal(t, hubclient.Accepted, f.Other, "%+v", f)
 		}
 	}
 }
@@ -110,18 +98,18 @@ func covers(row, combination []string) bool {
 
 func columns(f Facts) []string {
 	yesNo := map[bool]string{true: "yes", false: "no"}
-	return []string{f.Stored.String(), f.Bootstrap.String(), yesNo[f.RegisterAnew], yesNo[f.Leaving], f.Hub.String(), f.There.String()}
+	return []string{f.Stored.String(), f.Bootstrap.String(), yesNo[f.NewRegistration], yesNo[f.Leaving], f.Hub.String(), f.Other.String()}
 }
 
 func everyCombination() []Facts {
-	answers := []Answer{NotAsked, Accepts, Refuses, Obstructed, Unreachable}
+	answers := []hubclient.Answer{hubclient.NotAsked, hubclient.Accepted, hubclient.Rejected, hubclient.Obstructed, hubclient.Unreachable}
 	var all []Facts
 	for _, stored := range []Presence{Absent, Present, Malformed} {
 		for _, bootstrap := range []Presence{Absent, Present, Malformed} {
 			for i := range len(answers) * len(answers) * 4 {
 				all = append(all, Facts{
-					Stored: stored, Bootstrap: bootstrap, RegisterAnew: i&1 > 0, Leaving: i&2 > 0,
-					Hub: answers[i/4%len(answers)], There: answers[i/4/len(answers)],
+					Stored: stored, Bootstrap: bootstrap, NewRegistration: i&1 > 0, Leaving: i&2 > 0,
+					Hub: answers[i/4%len(answers)], Other: answers[i/4/len(answers)],
 				})
 			}
 		}
@@ -129,7 +117,36 @@ func everyCombination() []Facts {
 	return all
 }
 
-func TestActionsAndPresencesHaveNames(t *testing.T) {
-	assert.Equal(t, "malformed WaitForBootstrap ReportRefused Leave unreachable",
-		fmt.Sprint(Malformed, " ", WaitForBootstrap, " ", ReportRefused, " ", Leave, " ", Unreachable))
+// Rules that hold whatever else changes in Decide.
+func FuzzDecide(f *testing.F) {
+	for _, seed := range fuzz.Seeds() {
+		f.Add(seed[0]%3, seed[1]%3, seed[2]%5, seed[3]%5, seed[4]&1 > 0, seed[5]&1 > 0)
+	}
+	f.Fuzz(func(t *testing.T, stored, boot, hub, there byte, newRegistration, leaving bool) {
+		facts := Facts{
+			Stored: Presence(stored % 3), Bootstrap: Presence(boot % 3), Hub: hubclient.Answer(hub % 5), Other: hubclient.Answer(there % 5),
+			NewRegistration: newRegistration, Leaving: leaving,
+		}
+		action := Decide(facts)
+		require.NotEmpty(t, action.String())
+		assert.Equal(t, action, Decide(facts))
+		switch action {
+		case Register, ReplaceStored:
+			assert.Equal(t, Present, facts.Bootstrap, "nothing to register with")
+		case Leave:
+			assert.True(t, facts.Leaving)
+		case SwitchEndpoint:
+			assert.Equal(t, hubclient.Accepted, facts.Other, "an endpoint that does not work")
+		case ReportRejected:
+			assert.Equal(t, hubclient.Rejected, facts.Hub, "the hub did not reject it")
+		case WaitForBootstrap, UseStored, KeepEndpoint, WaitForHub:
+		}
+		if action == Register && facts.Stored == Present && !facts.Leaving && !facts.NewRegistration && facts.Other != hubclient.Rejected {
+			assert.Equal(t, hubclient.Rejected, facts.Hub, "a credential that was not rejected is given up")
+		}
+		if action.usesStored() {
+			assert.Equal(t, Present, facts.Stored)
+			assert.Equal(t, hubclient.Accepted, facts.Hub)
+		}
+	})
 }

@@ -11,10 +11,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/muster-fleet/muster/pkg/agent/timing"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-const wantsApproval = "the hub refuses ClusterRegistration fleet-default/request-"
+const wantsApproval = "the hub denies ClusterRegistration fleet-default/request-"
 
 // denies has the hub refuse whatever is asked of it.
 func (f *fixture) denies(reason, message string) {
@@ -37,12 +38,12 @@ func TestARefusedRegistrationIsToldOnceAndWaitsForAnApproval(t *testing.T) {
 	f.has(f.bootstrap())
 	f.starts()
 	f.says(wantsApproval)
-	f.says("not on a Sunday (Denied). The agent looks again now and then")
+	f.says("not on a Sunday (Denied). The agent checks again from time to time")
 	looks := f.hub.count("GET /api/v1")
 	f.eventually(func() bool { return f.hub.count("GET /api/v1") > looks+5 }, "it looks again")
 	assert.Equal(t, 1, f.said(wantsApproval), "told once")
-	require.Len(t, f.events(reasonDenied), 1)
-	event := f.events(reasonDenied)[0]
+	require.Len(t, f.events("RegistrationRefused"), 1)
+	event := f.events("RegistrationRefused")[0]
 	assert.Equal(t, corev1.EventTypeWarning, event.Type)
 	assert.Contains(t, event.Message, "not on a Sunday (Denied)")
 	assert.EqualValues(t, 1, event.Count)
@@ -52,13 +53,13 @@ func TestARefusedRegistrationIsToldOnceAndWaitsForAnApproval(t *testing.T) {
 	f.approves()
 	f.settles(newToken)
 	assert.Len(t, f.hub.registrations(), 1, "the request that was refused is the one that was approved")
-	f.eventually(func() bool { return len(f.events(reasonGranted)) == 1 }, "told as well")
+	f.eventually(func() bool { return len(f.events("RegistrationGranted")) == 1 }, "told as well")
 }
 
 func TestARefusalCostsTheHubNextToNothing(t *testing.T) {
 	f := newFixture(t)
 	still := clocktesting.NewFakeClock(time.Unix(1000, 0))
-	f.life.config.Clock = still
+	f.config.Clock = still
 	f.denies("Denied", "no")
 	f.has(f.bootstrap())
 	f.starts()
@@ -66,7 +67,7 @@ func TestARefusalCostsTheHubNextToNothing(t *testing.T) {
 	f.eventually(still.HasWaiters, "a pause")
 	assert.Never(t, func() bool { return f.hub.count("") > 12 }, 100*time.Millisecond, 10*time.Millisecond)
 	assert.Len(t, f.hub.registrations(), 1)
-	assert.Less(t, DefaultTiming().RefusedMax*12/10, 40*time.Minute, "the hub keeps what it grants that long")
+	assert.Less(t, timing.Default().DeniedMax*12/10, 40*time.Minute, "the hub keeps what it grants that long")
 }
 
 // With pauses of an hour only what changes can end them.
@@ -93,7 +94,7 @@ func TestARefusedRegistrationIsLookedAtAtOnceWhenSomethingChanges(t *testing.T) 
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
-			f.life.config.Timing.RefusedFirst, f.life.config.Timing.RefusedMax = time.Hour, time.Hour
+			f.config.Timing.DeniedFirst, f.config.Timing.DeniedMax = time.Hour, time.Hour
 			_, err := f.core.CoreV1().ConfigMaps(agentNamespace).Create(t.Context(), configMap(`{"clientID":"one"}`), metav1.CreateOptions{})
 			require.NoError(t, err)
 			f.denies("ClientIDInUse", "no")
@@ -101,10 +102,10 @@ func TestARefusedRegistrationIsLookedAtAtOnceWhenSomethingChanges(t *testing.T) 
 			f.starts()
 			f.says(wantsApproval)
 			row.change(f)
-			f.says("Something that an import writes has changed")
+			f.says("The configuration of the agent has changed")
 			f.eventually(func() bool { return len(f.hub.registrations()) == row.requests }, "a request that says what is true now")
 			f.approves()
-			again := secretNow(t, f.life, registration.BootstrapSecret)
+			again := f.secret(registration.BootstrapSecret)
 			again.Labels = map[string]string{"looked": "at"}
 			f.has(again)
 			f.settles(newToken)
@@ -115,7 +116,7 @@ func TestARefusedRegistrationIsLookedAtAtOnceWhenSomethingChanges(t *testing.T) 
 
 func TestTheOldCredentialGoesOnWhileAnotherRegistrationIsRefused(t *testing.T) {
 	f := newFixture(t)
-	f.life.config.CheckinInterval = 5 * time.Millisecond
+	f.config.CheckinInterval = 5 * time.Millisecond
 	f.denies("TokenUsedUp", "no")
 	f.has(f.stored("registration", "uid/1"), f.bootstrap("registration", "uid/2"))
 	f.starts()
@@ -143,7 +144,7 @@ func TestARefusalOutlivesARestartAndAnOutage(t *testing.T) {
 	f := newFixture(t)
 	f.denies("Denied", "no")
 	f.has(f.bootstrap())
-	runUntil(t, f.life, func() bool { return f.said(wantsApproval) > 0 })
+	f.runsUntil(func() bool { return f.said(wantsApproval) > 0 })
 	f.starts()
 	f.eventually(func() bool { return f.said(wantsApproval) == 2 }, "a new process says it once more")
 	f.hub.set(func() { f.hub.fault = func(*http.Request) (int, string) { return http.StatusBadGateway, "no" } })
@@ -153,19 +154,4 @@ func TestARefusalOutlivesARestartAndAnOutage(t *testing.T) {
 	f.hub.set(func() { f.hub.fault = nil })
 	f.settles(newToken)
 	assert.Len(t, f.hub.registrations(), 1)
-}
-
-func TestWhatIsARefusal(t *testing.T) {
-	for name, row := range map[string]struct {
-		data map[string]string
-		want *deniedError
-	}{
-		"a refusal":               {map[string]string{"refusalReason": "R", "refusalMessage": "m"}, &deniedError{"R", "m"}},
-		"without a message":       {map[string]string{"refusalReason": "R"}, &deniedError{"R", ""}},
-		"a credential":            {map[string]string{"token": "t", "refusalReason": "R"}, nil},
-		"nothing yet":             {map[string]string{}, nil},
-		"a message and no reason": {map[string]string{"refusalMessage": "m"}, nil},
-	} {
-		assert.Equal(t, row.want, parseDenied(secretOf("c", row.data)), name)
-	}
 }

@@ -17,7 +17,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
+	"github.com/muster-fleet/muster/internal/agenttest"
 	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/pkg/agent/hubclient"
+	"github.com/muster-fleet/muster/pkg/agent/timing"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/crds"
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
@@ -104,7 +107,7 @@ func (h *realHub) allow(ctx context.Context, namespace, name, saNamespace, sa st
 
 // fine accepts what happens when a grant is repeated, when the test ends, and during an outage.
 func (h *realHub) fine(err error) {
-	if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) && Classify(err) != Unreachable {
+	if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) && hubclient.Classify(err) != hubclient.Unreachable {
 		h.t.Logf("hub: %v", err)
 	}
 }
@@ -118,7 +121,7 @@ func (h *realHub) grants() {
 		defer close(ended)
 		for ctx.Err() == nil {
 			h.grantAll(ctx)
-			pause(ctx, testClock, 20*time.Millisecond, nil)
+			timing.Pause(ctx, testClock, 20*time.Millisecond, nil)
 		}
 	}()
 	h.t.Cleanup(func() { cancel(); <-ended })
@@ -187,11 +190,14 @@ func (h *realHub) revokeAll(token string) {
 	for _, request := range h.requests(h.t.Context()) {
 		h.revoke(h.t.Context(), registration.RequestServiceAccount(request.Name, string(request.UID)))
 	}
-	l := testLife(h.t)
-	holder, err := l.dial(hubAccess{server: h.plane.URL(), ca: h.plane.CA(), token: token, namespace: h.cluster}, "strict")
+	log, _ := agenttest.Log(h.t)
+	dialer := &hubclient.Dialer{Timing: *agenttest.Quick(), Clock: testClock, Log: log}
+	holder, err := dialer.Dial(hubclient.Access{
+		Endpoint: hubclient.Endpoint{Server: h.plane.URL(), CA: h.plane.CA(), Mode: "strict"}, Token: token, Namespace: h.cluster,
+	})
 	require.NoError(h.t, err)
-	defer holder.close()
-	require.Eventually(h.t, func() bool { return Classify(holder.probe(h.t.Context())) == Refuses }, patience, 100*time.Millisecond)
+	defer holder.Close()
+	require.Eventually(h.t, func() bool { return hubclient.Classify(holder.Probe(h.t.Context())) == hubclient.Rejected }, patience, 100*time.Millisecond)
 }
 
 func (h *realHub) requests(ctx context.Context) []fleet.ClusterRegistration {

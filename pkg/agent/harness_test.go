@@ -1,142 +1,258 @@
 package agent
 
 import (
+	"context"
+	"encoding/json"
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	kubefake "k8s.io/client-go/kubernetes/fake"
+	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 
+	"github.com/muster-fleet/muster/internal/agenttest"
+	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/pkg/agent/credential"
+	"github.com/muster-fleet/muster/pkg/agent/member"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
+
+func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
 var update = flag.Bool("update", false, "rewrite the files in testdata")
 
 const (
-	agentNamespace = "cattle-fleet-system"
-	testToken      = "the-registration-token"
-	newToken       = "the-new-credential"
-	oldToken       = "the-old-credential"
-	jwtBeginning   = "eyJ" // of every token that says something of itself
+	agentNamespace = agenttest.Namespace
+	testToken      = agenttest.RegistrationToken
+	newToken       = agenttest.NewToken
+	oldToken       = agenttest.OldToken
+	patience       = agenttest.Patience
+	certainly      = 3 // rejections in a row
 )
 
-// patience is how long a test waits for what must happen. It is no measure of speed: a machine may be very busy.
-const patience = 2 * time.Minute
+// fixture is an agent on a member (a fake client), with a hub that answers.
+type fixture struct {
+	*testing.T
+	hub    *stubHub
+	config Config
+	member *member.Member
+	core   *kubefake.Clientset
+	log    *logtest.Hook
+}
 
-// quick is DefaultTiming with the pauses that a test would wait for shortened. What ends an attempt is long: on a machine that
-// stands still for some seconds no attempt may fail that would not fail on another.
-func quick() *Timing {
-	return &Timing{
-		Request:       30 * time.Second,
-		RetryFirst:    5 * time.Millisecond,
-		RetryMax:      50 * time.Millisecond,
-		PollFirst:     time.Millisecond,
-		PollMax:       20 * time.Millisecond,
-		PollSoon:      5 * time.Minute,
-		PollLate:      20 * time.Millisecond,
-		Registration:  10 * time.Minute,
-		Unseen:        10 * time.Minute,
-		RightsLag:     300 * time.Millisecond,
-		RefusalPause:  5 * time.Millisecond,
-		RefusalSpread: 10 * time.Millisecond,
-		HelmWaits:     300 * time.Millisecond,
-		RenewAfter:    2.0 / 3,
-		RefusedFirst:  5 * time.Millisecond,
-		RefusedMax:    50 * time.Millisecond,
+// newFixture has the given objects on the member.
+func newFixture(t *testing.T, objects ...runtime.Object) *fixture {
+	t.Helper()
+	log, hook := agenttest.Log(t)
+	kubeSystem := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "the-uid"}}
+	core := kubefake.NewClientset(append(objects, kubeSystem)...)
+	return &fixture{
+		T: t, hub: newStubHub(t), core: core, log: hook,
+		member: &member.Member{Namespace: agentNamespace, Core: core, Watching: core},
+		config: Config{
+			Namespace: agentNamespace, Version: "test", CheckinInterval: time.Hour, Log: log, Clock: clock.RealClock{},
+			Timing: agenttest.Quick(), OnState: func(string) {},
+		},
 	}
 }
 
-// kubeSystem is there in every cluster; its UID is the default clientID.
-func kubeSystem() *corev1.Namespace {
-	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "the-uid"}}
-}
-
-// testLife is a life on a member that has the given objects.
-func testLife(t *testing.T, objects ...runtime.Object) *life {
-	t.Helper()
-	log, _ := testLog(t)
-	core := kubefake.NewClientset(append(objects, kubeSystem())...)
-	c := Config{Namespace: agentNamespace, Version: "test", CheckinInterval: time.Hour, Log: log, Clock: clock.RealClock{}, Timing: quick(), OnState: func(string) {}}
-	return &life{
-		config: c, log: log, changed: make(chan struct{}),
-		member: &member{namespace: agentNamespace, core: core, watching: core, close: func() {}},
+// has puts Secrets onto the member; one that exists is replaced.
+func (f *fixture) has(secrets ...*corev1.Secret) {
+	f.Helper()
+	for _, secret := range secrets {
+		_, err := f.core.CoreV1().Secrets(agentNamespace).Create(f.Context(), secret, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			_, err = f.core.CoreV1().Secrets(agentNamespace).Update(f.Context(), secret, metav1.UpdateOptions{})
+		}
+		require.NoError(f, err)
 	}
 }
 
-// testLog fails the test when a credential gets into it, and is shown when the test failed for another reason.
-func testLog(t *testing.T) (*logrus.Logger, *logtest.Hook) {
-	t.Helper()
-	log, hook := logtest.NewNullLogger()
-	log.SetLevel(logrus.DebugLevel)
-	t.Cleanup(func() {
-		for _, entry := range hook.AllEntries() {
-			for _, secret := range []string{testToken, newToken, oldToken, jwtBeginning} {
-				assert.NotContains(t, entry.Message, secret, "a credential in the log")
-			}
-		}
-		if t.Failed() {
-			for _, entry := range hook.AllEntries() {
-				t.Logf("log: %s: %s", entry.Level, entry.Message)
-			}
-		}
+func (f *fixture) hasConfigMap(configMap *corev1.ConfigMap) {
+	f.Helper()
+	client := f.core.CoreV1().ConfigMaps(agentNamespace)
+	_, err := client.Create(f.Context(), configMap, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		_, err = client.Update(f.Context(), configMap, metav1.UpdateOptions{})
+	}
+	require.NoError(f, err)
+}
+
+// hasSettings writes ConfigMap fleet-agent.
+func (f *fixture) hasSettings(document string) {
+	f.Helper()
+	f.hasConfigMap(&corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: registration.AgentConfigMap},
+		Data:       map[string]string{registration.ConfigKey: document},
 	})
-	return log, hook
 }
 
-func secretOf(name string, data map[string]string) *corev1.Secret {
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: name, UID: "uid-of-" + "it", ResourceVersion: "1"}}
-	secret.Data = map[string][]byte{}
-	for key, value := range data {
-		secret.Data[key] = []byte(value)
+func (f *fixture) lacks(name string) {
+	f.Helper()
+	require.NoError(f, f.core.CoreV1().Secrets(agentNamespace).Delete(f.Context(), name, metav1.DeleteOptions{}))
+}
+
+func (f *fixture) bootstrap(edits ...string) *corev1.Secret {
+	return agenttest.BootstrapSecret(f.hub.server.URL, f.hub.ca(), edits...)
+}
+
+func (f *fixture) stored(edits ...string) *corev1.Secret {
+	f.Helper()
+	return agenttest.StoredSecret(f.T, f.hub.server.URL, f.hub.ca(), oldToken, edits...)
+}
+
+// starts runs the agent until the test ends.
+func (f *fixture) starts() {
+	f.Helper()
+	f.startsDeploying(nil)
+}
+
+func (f *fixture) startsDeploying(deploying deployer) {
+	f.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { defer close(ended); runLoop(ctx, f.config, f.member, deploying) }()
+	f.Cleanup(func() { cancel(); <-ended })
+}
+
+// runsUntil runs the agent until the condition holds.
+func (f *fixture) runsUntil(condition func() bool) {
+	f.Helper()
+	ctx, cancel := context.WithCancel(f.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); runLoop(ctx, f.config, f.member, nil) }()
+	defer func() { cancel(); <-ended }()
+	require.Eventually(f, condition, patience, time.Millisecond)
+}
+
+func (f *fixture) eventually(condition func() bool, what string) {
+	f.Helper()
+	require.Eventually(f, condition, patience, 2*time.Millisecond, what)
+}
+
+// says waits for a line of the log.
+func (f *fixture) says(text string) {
+	f.Helper()
+	f.eventually(func() bool { return f.said(text) > 0 }, "log line with: "+text)
+}
+
+func (f *fixture) said(text string) int { return count(f.log, text) }
+
+func count(log *logtest.Hook, text string) (n int) {
+	for _, entry := range log.AllEntries() {
+		if strings.Contains(entry.Message, text) {
+			n++
+		}
 	}
+	return n
+}
+
+// settles waits until the agent works with the token that is stored, and everything of a registration is gone.
+func (f *fixture) settles(token string) {
+	f.Helper()
+	f.eventually(func() bool { return f.isSettled() && f.storedToken() == token }, "settled with "+token)
+}
+
+// isSettled: a heartbeat arrived with the credential that is stored now, and nothing of a registration is left.
+func (f *fixture) isSettled() bool {
+	f.Helper()
+	token := f.storedToken()
+	return token != "" && f.secret(registration.BootstrapSecret) == nil && f.secret(registration.PendingSecret) == nil &&
+		f.hub.count("/status as "+token) > 0
+}
+
+// secret is nil if there is none.
+func (f *fixture) secret(name string) *corev1.Secret {
+	f.Helper()
+	secret, err := f.member.Secret(context.Background(), name)
+	require.NoError(f, err)
 	return secret
 }
 
-// bootstrapSecret is a good one for a hub at url; edits are pairs of key and value.
-func bootstrapSecret(url, ca string, edits ...string) *corev1.Secret {
-	data := map[string]string{
-		registration.BootstrapAPIServerURL:                url,
-		registration.BootstrapAPIServerCA:                 ca,
-		registration.BootstrapClusterNamespace:            "fleet-default",
-		registration.BootstrapToken:                       testToken,
-		registration.BootstrapTokenName:                   "import-token-one",
-		registration.BootstrapSystemRegistrationNamespace: "cattle-fleet-clusters-system",
+func (f *fixture) storedToken() string {
+	f.Helper()
+	if secret := f.secret(registration.CredentialSecret); secret != nil {
+		if s, err := credential.Parse(secret); err == nil {
+			return s.Token
+		}
 	}
-	edit(data, edits)
-	return secretOf(registration.BootstrapSecret, data)
+	return ""
 }
 
-// storedSecret is a good credential for a hub at url.
-func storedSecret(t *testing.T, url, ca, token string, edits ...string) *corev1.Secret {
-	t.Helper()
-	kubeconfig, err := hubAccess{server: url, ca: []byte(ca), token: token, namespace: "cluster-ns"}.kubeconfig()
-	require.NoError(t, err)
-	data := map[string]string{
-		registration.CredentialKubeconfig:          string(kubeconfig),
-		registration.CredentialDeploymentNamespace: "cluster-ns",
-		registration.CredentialClusterNamespace:    "fleet-default",
-		registration.CredentialClusterName:         "one",
-		credentialTLSMode:                          "system-store",
-	}
-	edit(data, edits)
-	return secretOf(registration.CredentialSecret, data)
+func (f *fixture) storedNow() *credential.Stored {
+	f.Helper()
+	secret := f.secret(registration.CredentialSecret)
+	require.NotNil(f, secret)
+	s, err := credential.Parse(secret)
+	require.NoError(f, err)
+	return s
 }
 
-func edit(data map[string]string, edits []string) {
-	for i := 0; i < len(edits); i += 2 {
-		data[edits[i]] = edits[i+1]
+// writes are the verbs and names of what the agent wrote on the member since the given action.
+func (f *fixture) writes(since int) []string {
+	var writes []string
+	for _, action := range f.core.Actions()[since:] {
+		switch a := action.(type) {
+		case kubetesting.CreateAction:
+			object, err := runtime.DefaultUnstructuredConverter.ToUnstructured(a.GetObject())
+			require.NoError(f, err)
+			name, _ := object["metadata"].(map[string]any)["name"].(string)
+			writes = append(writes, a.GetVerb()+" "+name)
+		case kubetesting.DeleteAction:
+			writes = append(writes, "delete "+a.GetName())
+		}
 	}
+	return writes
+}
+
+// events are those of a reason on the member.
+func (f *fixture) events(reason string) []corev1.Event {
+	f.Helper()
+	list, err := f.core.CoreV1().Events(agentNamespace).List(f.Context(), metav1.ListOptions{})
+	require.NoError(f, err)
+	var found []corev1.Event
+	for _, event := range list.Items {
+		if event.Reason == reason {
+			found = append(found, event)
+		}
+	}
+	return found
+}
+
+// eventOf is nil if there is none.
+func (f *fixture) eventOf(reason string) *corev1.Event {
+	f.Helper()
+	if found := f.events(reason); len(found) > 0 {
+		return &found[0]
+	}
+	return nil
+}
+
+// lastBeat is the status.agent of the latest heartbeat.
+func (f *fixture) lastBeat() (status fleet.AgentStatus) {
+	f.hub.mutex.Lock()
+	defer f.hub.mutex.Unlock()
+	for _, beat := range f.hub.beats {
+		if strings.Contains(beat, "lastSeen") {
+			var cluster fleet.Cluster
+			require.NoError(f, json.Unmarshal([]byte(beat), &cluster))
+			status = cluster.Status.Agent
+		}
+	}
+	return status
 }
 
 // noLeak waits until every goroutine has ended that is not among the known ones: closed connections take their time.
@@ -159,4 +275,11 @@ func golden(t *testing.T, name, got string) {
 	want, err := os.ReadFile(file)
 	require.NoError(t, err)
 	assert.Equal(t, string(want), got)
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
 }

@@ -19,7 +19,10 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
+	"github.com/muster-fleet/muster/internal/agenttest"
 	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/pkg/agent/credential"
+	"github.com/muster-fleet/muster/pkg/agent/member"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -46,9 +49,9 @@ func newWorld(t *testing.T) *world {
 	w.hubFront = newHubFront(t, w.hub.plane)
 	namespace, err := member.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "agent-"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	log, hook := testLog(t)
+	log, hook := agenttest.Log(t)
 	w.log = hook
-	timing := quick()
+	timing := agenttest.Quick()
 	timing.RightsLag = time.Minute
 	w.config = Config{
 		Member: &rest.Config{Host: w.memberFront.server.URL, QPS: -1}, Namespace: namespace.Name,
@@ -60,7 +63,7 @@ func newWorld(t *testing.T) *world {
 // bootstraps puts the bootstrap Secret onto the member, or replaces it; edits are pairs of key and value.
 func (w *world) bootstraps(token string, edits ...string) {
 	w.Helper()
-	secret := bootstrapSecret(w.hubFront.server.URL, pemOf(w.hubFront.server), append([]string{
+	secret := agenttest.BootstrapSecret(w.hubFront.server.URL, agenttest.PEM(w.hubFront.server), append([]string{
 		registration.BootstrapToken, w.hub.issue(w.Context(), w.hub.workspace, token), registration.BootstrapTokenName, token,
 		registration.BootstrapClusterNamespace, w.hub.workspace, registration.BootstrapSystemRegistrationNamespace, w.hub.system,
 	}, edits...)...)
@@ -122,25 +125,17 @@ func (w *world) says(text string) {
 	w.eventually(func() bool { return w.said(text) > 0 }, "log line with: "+text)
 }
 
-func (w *world) said(text string) int {
-	n := 0
-	for _, entry := range w.log.AllEntries() {
-		if strings.Contains(entry.Message, text) {
-			n++
-		}
-	}
-	return n
-}
+func (w *world) said(text string) int { return count(w.log, text) }
 
 // settles waits for the end of a registration and returns what is stored: the credential works, a heartbeat came after
 // this was called, and nothing else is left on the member.
-func (w *world) settles() *stored {
+func (w *world) settles() *credential.Stored {
 	w.Helper()
 	return w.settlesAfter(testClock.Now())
 }
 
 // settlesAfter is settles with a heartbeat that came after start.
-func (w *world) settlesAfter(start time.Time) *stored {
+func (w *world) settlesAfter(start time.Time) *credential.Stored {
 	w.Helper()
 	start = start.Truncate(time.Second) // the precision of lastSeen
 	w.eventually(func() bool {
@@ -148,7 +143,7 @@ func (w *world) settlesAfter(start time.Time) *stored {
 		return from == w.config.Namespace && !seen.Before(start) && w.secret(registration.CredentialSecret) != nil &&
 			w.secret(registration.BootstrapSecret) == nil && w.secret(registration.PendingSecret) == nil
 	}, "settled")
-	s, err := parseStored(w.secret(registration.CredentialSecret))
+	s, err := credential.Parse(w.secret(registration.CredentialSecret))
 	require.NoError(w, err)
 	return s
 }
@@ -159,9 +154,9 @@ func TestAnAgentRegistersWithRealAPIServers(t *testing.T) {
 	w.hasToken("token")
 	w.starts()
 	s := w.settles()
-	assert.Equal(t, w.hub.cluster, s.access.namespace)
-	assert.Equal(t, w.hub.workspace, s.clusterNamespace)
-	assert.Equal(t, clusterName, s.clusterName)
+	assert.Equal(t, w.hub.cluster, s.Namespace)
+	assert.Equal(t, w.hub.workspace, s.ClusterNamespace)
+	assert.Equal(t, clusterName, s.ClusterName)
 
 	requests := w.hub.requests(t.Context())
 	require.Len(t, requests, 1)
@@ -340,13 +335,13 @@ func TestARevokedCredentialIsReplacedWhileRunning(t *testing.T) {
 	w.hasToken("token")
 	w.starts()
 	before := w.settles()
-	w.hub.revokeAll(before.access.token)
-	w.says(": the hub refuses the credential")
-	w.says("Failed to register agent: the hub refuses the stored credential")
+	w.hub.revokeAll(before.Token)
+	w.says(": the hub rejects the credential")
+	w.says("Failed to register agent: the hub rejects the stored credential")
 	assert.NotNil(t, w.secret(registration.CredentialSecret), "kept until there is a better one")
 	w.bootstraps("token")
 	after := w.settles()
-	assert.NotEqual(t, before.access.token, after.access.token)
+	assert.NotEqual(t, before.Token, after.Token)
 }
 
 func TestARevokedCredentialWithABootstrapSecretIsReplacedAtTheStart(t *testing.T) {
@@ -357,11 +352,11 @@ func TestARevokedCredentialWithABootstrapSecretIsReplacedAtTheStart(t *testing.T
 	stop := w.starts()
 	before := w.settles()
 	stop()
-	w.hub.revokeAll(before.access.token)
+	w.hub.revokeAll(before.Token)
 	w.bootstraps("token")
 	w.starts()
 	after := w.settles()
-	assert.NotEqual(t, before.access.token, after.access.token)
+	assert.NotEqual(t, before.Token, after.Token)
 }
 
 func TestTheHubCanAskForANewRegistration(t *testing.T) {
@@ -370,15 +365,15 @@ func TestTheHubCanAskForANewRegistration(t *testing.T) {
 	w.hasToken("token", registration.BootstrapRegistration, "uid/1")
 	w.starts()
 	before := w.settles()
-	assert.Equal(t, "uid/1", before.registration)
+	assert.Equal(t, "uid/1", before.Registration)
 
 	w.bootstraps("token", registration.BootstrapRegistration, "uid/1")
 	assert.Equal(t, before, w.settles(), "the same registration is not made twice")
 
 	w.bootstraps("token", registration.BootstrapRegistration, "uid/2")
 	after := w.settles()
-	assert.Equal(t, "uid/2", after.registration)
-	assert.NotEqual(t, before.access.token, after.access.token)
+	assert.Equal(t, "uid/2", after.Registration)
+	assert.NotEqual(t, before.Token, after.Token)
 	w.eventually(func() bool { return len(w.hub.requests(context.Background())) == 1 }, "the older one is revoked")
 }
 
@@ -397,11 +392,11 @@ func TestTheOldCredentialIsKeptUntilTheNewOneHasWorkedOnRealAPIServers(t *testin
 	}, nil)
 	w.bootstraps("token", registration.BootstrapRegistration, "uid/2")
 	w.says("does not work")
-	kept, err := parseStored(w.secret(registration.CredentialSecret))
+	kept, err := credential.Parse(w.secret(registration.CredentialSecret))
 	require.NoError(t, err)
 	assert.Equal(t, before, kept)
 	w.hubFront.set(nil, nil)
-	assert.Equal(t, "uid/2", w.settles().registration)
+	assert.Equal(t, "uid/2", w.settles().Registration)
 }
 
 func TestADeadTokenIsNamedOnRealAPIServers(t *testing.T) {
@@ -424,7 +419,7 @@ func TestMalformedSecretsOnRealAPIServers(t *testing.T) {
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	w.starts()
-	w.says("the stored credential cannot be used")
+	w.says("the stored credential is unusable")
 	w.says("key token of Secret")
 	w.bootstraps("token")
 	w.settles()
@@ -434,13 +429,13 @@ func TestABootstrapSecretThatCameBehindOurBackIsNotDeleted(t *testing.T) {
 	w := newWorld(t)
 	w.hub.token("token")
 	w.bootstraps("token")
-	m, err := newMember(must(w.config.withDefaults()))
+	m, err := member.New(w.config.Member, w.config.Namespace, "test", time.Minute)
 	require.NoError(t, err)
-	defer m.close()
-	read, err := m.secret(t.Context(), registration.BootstrapSecret)
+	defer m.Close()
+	read, err := m.Secret(t.Context(), registration.BootstrapSecret)
 	require.NoError(t, err)
 	w.bootstraps("token", "extra", "x")
-	require.Error(t, m.remove(t.Context(), read))
+	require.Error(t, m.DeleteSecret(t.Context(), read))
 	assert.NotNil(t, w.secret(registration.BootstrapSecret))
 }
 
@@ -459,11 +454,4 @@ func TestRunLeavesNoGoroutine(t *testing.T) {
 	w.settles()
 	stop()
 	noLeak(t, before)
-}
-
-func must[T any](value T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return value
 }

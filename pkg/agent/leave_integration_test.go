@@ -20,6 +20,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/pkg/agent/member"
+	"github.com/muster-fleet/muster/pkg/agent/uninstall"
 	"github.com/muster-fleet/muster/pkg/leader"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -98,14 +100,14 @@ func (w *world) gone(objects []runtime.Object) {
 	assert.Nil(w, namespace.DeletionTimestamp, "the Namespace stays")
 }
 
-// farewell does what the agent does when the hub has said farewell and all is undeployed.
+// farewell does what the agent does when the hub has asked it to leave and everything it deployed is removed.
 func (w *world) farewell() {
 	w.Helper()
-	m, err := newMember(must(w.config.withDefaults()))
-	require.NoError(w, err)
-	defer m.close()
 	c := must(w.config.withDefaults())
-	require.NoError(w, (&life{config: c, log: c.Log, member: m}).beginLeaving(w.Context()))
+	m, err := member.New(c.Member, c.Namespace, "test", time.Minute)
+	require.NoError(w, err)
+	defer m.Close()
+	require.NoError(w, (&uninstall.Uninstaller{Member: m, Log: c.Log}).Mark(w.Context()))
 }
 
 func TestAnAgentRemovesItselfWithTheRightsItHas(t *testing.T) {
@@ -123,7 +125,7 @@ func TestAnAgentRemovesItselfWithTheRightsItHas(t *testing.T) {
 			stop()
 			w.farewell()
 			w.starts()
-			w.says("The agent has left")
+			w.says("The agent is uninstalled")
 			w.gone(objects)
 		})
 	}
@@ -186,7 +188,7 @@ func TestAnAgentInstalledAgainWhileLeavingRegistersOnRealAPIServers(t *testing.T
 	before := w.settles()
 	stop()
 	w.farewell()
-	w.hub.revokeAll(before.access.token)
+	w.hub.revokeAll(before.Token)
 	ctx, die := context.WithCancel(context.Background())
 	w.memberFront.set(func(r *http.Request) (int, string) {
 		if r.Method == http.MethodDelete {
@@ -202,7 +204,7 @@ func TestAnAgentInstalledAgainWhileLeavingRegistersOnRealAPIServers(t *testing.T
 	w.bootstraps("token", registration.BootstrapRegistration, "uid/2")
 	w.starts()
 	after := w.settles()
-	assert.NotEqual(t, before.access.token, after.access.token)
+	assert.NotEqual(t, before.Token, after.Token)
 	for _, object := range objects {
 		if _, _, name := describeObject(t, object); name == registration.PendingSecret {
 			continue

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rancher/wrangler/v3/pkg/apply"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
@@ -30,6 +31,7 @@ import (
 	kubetesting "k8s.io/client-go/testing"
 
 	"github.com/muster-fleet/muster/pkg/agent/deploy"
+	"github.com/muster-fleet/muster/pkg/agent/uninstall"
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -46,7 +48,10 @@ func (i installation) objects() []runtime.Object {
 	here := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: i.namespace, Name: name, UID: types.UID("uid-" + name)}
 	}
-	imported := must(importLabels(""))
+	imported, _, err := apply.GetLabelsAndAnnotations(registration.AgentBootstrapSetID(""), nil)
+	if err != nil {
+		panic(err)
+	}
 	helm := func(release string) *corev1.Secret {
 		s := &corev1.Secret{ObjectMeta: here("sh.helm.release.v1." + release + ".v1")}
 		s.Labels = map[string]string{"owner": "helm", "name": release}
@@ -104,6 +109,11 @@ func (i installation) bystanders() []runtime.Object {
 	}
 }
 
+const (
+	markAnnotation = "muster.fleet.cattle.io/leaving"
+	noBootstrap    = "-" // the value of the mark without a bootstrap Secret
+)
+
 var kinds = map[string]schema.GroupVersionResource{
 	"ConfigMap": corev1.SchemeGroupVersion.WithResource("configmaps"), "Secret": corev1.SchemeGroupVersion.WithResource("secrets"),
 	"ServiceAccount": corev1.SchemeGroupVersion.WithResource("serviceaccounts"), "Lease": coordinationv1.SchemeGroupVersion.WithResource("leases"),
@@ -135,8 +145,13 @@ func newLeaver(t *testing.T, i installation) *leaver {
 func (f *leaver) marks(value string) *corev1.Secret {
 	f.Helper()
 	secret := f.stored()
-	secret.Annotations = map[string]string{leavingAnnotation: value}
+	secret.Annotations = map[string]string{markAnnotation: value}
 	return secret
+}
+
+// marksItself does what the agent does when the hub has asked it to leave and everything it deployed is removed.
+func (f *leaver) marksItself() error {
+	return (&uninstall.Uninstaller{Member: f.member, Log: f.config.Log}).Mark(f.Context())
 }
 
 func describeObject(t *testing.T, object runtime.Object) (kind, namespace, name string) {
@@ -168,7 +183,7 @@ func (f *leaver) owners(object runtime.Object) []types.UID {
 // left waits for the last word of an agent that has left.
 func (f *leaver) left() {
 	f.Helper()
-	f.says("The agent has left: its objects in Namespace cattle-fleet-system are being removed")
+	f.says("The agent is uninstalled: its objects in Namespace cattle-fleet-system are being deleted")
 }
 
 func TestLeavingIsOneDeletionOfTheOwnerOfEverything(t *testing.T) {
@@ -209,13 +224,13 @@ func TestLeavingIsOneDeletionOfTheOwnerOfEverything(t *testing.T) {
 func TestAnAgentWithoutAnyOwnerRemovesItsObjectsOneByOneTheMarkLast(t *testing.T) {
 	f := newFixture(t)
 	secret := f.stored()
-	secret.Annotations = map[string]string{leavingAnnotation: noBootstrap}
+	secret.Annotations = map[string]string{markAnnotation: noBootstrap}
 	f.has(secret)
 	f.hasConfigMap(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: registration.AgentHubConfigMap}})
 	before := len(f.core.Actions())
 	f.starts()
-	f.says("The agent has left")
-	assert.Nil(t, secretNow(t, f.life, registration.CredentialSecret))
+	f.says("The agent is uninstalled")
+	assert.Nil(t, f.secret(registration.CredentialSecret))
 	writes := f.writes(before)
 	assert.Equal(t, "delete fleet-agent", writes[len(writes)-1])
 	assert.Contains(t, writes, "delete fleet-agent-hub")
@@ -252,19 +267,19 @@ func TestAFarewellIsWrittenDownBeforeAnythingElse(t *testing.T) {
 			f := newLeaver(t, installation{managed: true})
 			f.has(row.bootstrap(f)...)
 			before := len(f.core.Actions())
-			require.NoError(t, f.life.beginLeaving(t.Context()))
+			require.NoError(t, f.marksItself())
 			assert.Equal(t, []string{"update fleet-agent"}, f.writes(before))
-			assert.Equal(t, row.want, secretNow(t, f.life, registration.CredentialSecret).Annotations[leavingAnnotation])
+			assert.Equal(t, row.want, f.secret(registration.CredentialSecret).Annotations[markAnnotation])
 			f.starts()
 			f.left()
-			assert.Nil(t, secretNow(t, f.life, registration.BootstrapSecret))
+			assert.Nil(t, f.secret(registration.BootstrapSecret))
 			assert.Empty(t, f.hub.registrations())
 		})
 	}
 	t.Run("without a credential there is no mark", func(t *testing.T) {
 		f := newLeaver(t, installation{managed: true})
 		f.lacks(registration.CredentialSecret)
-		require.ErrorContains(t, f.life.beginLeaving(t.Context()), "Secret cattle-fleet-system/fleet-agent")
+		require.ErrorContains(t, f.marksItself(), "Secret cattle-fleet-system/fleet-agent")
 	})
 }
 
@@ -274,13 +289,13 @@ func TestLeavingIsFinishedAfterDeathAtAnyWrite(t *testing.T) {
 		for n := 1; ; n++ {
 			f := newLeaver(t, installation{managed: true, chart: true})
 			f.has(f.bootstrap())
-			require.NoError(t, f.life.beginLeaving(t.Context()))
+			require.NoError(t, f.marksItself())
 			ctx, die := context.WithCancel(t.Context())
 			deaths := &deathAtWrite{at: n, die: die, carriedOut: carriedOut}
 			f.core.PrependReactor("*", "*", deaths.react)
 			ended := make(chan struct{})
-			go func() { defer close(ended); live(ctx, f.life.config, f.life.member, nil) }()
-			f.eventually(func() bool { return ctx.Err() != nil || f.said("The agent has left") > 0 }, "death or the end")
+			go func() { defer close(ended); runLoop(ctx, f.config, f.member, nil) }()
+			f.eventually(func() bool { return ctx.Err() != nil || f.said("The agent is uninstalled") > 0 }, "death or the end")
 			died := ctx.Err() != nil
 			die()
 			<-ended
@@ -356,19 +371,19 @@ func TestAnAgentThatIsInstalledAgainWhileItLeavesStays(t *testing.T) {
 			arrange(f)
 			f.starts()
 			f.settles(newToken)
-			assert.Zero(t, f.said("The agent has left"))
+			assert.Zero(t, f.said("The agent is uninstalled"))
 			for _, object := range append(f.objects, f.stored()) {
 				if _, _, name := describeObject(t, object); name != registration.PendingSecret {
 					assert.Equal(t, []types.UID{}, f.owners(object), "%T %s", object, name)
 				}
 			}
-			assert.Empty(t, secretNow(t, f.life, registration.CredentialSecret).Annotations)
+			assert.Empty(t, f.secret(registration.CredentialSecret).Annotations)
 		})
 	}
 }
 
 // farewells is a part that removes everything as soon as it is told to.
-func farewells(between func()) deployment {
+func farewells(between func()) deployer {
 	return func(ctx context.Context, c deploy.Config) error {
 		if err := c.Leaving(ctx); err != nil {
 			return err
@@ -380,7 +395,7 @@ func farewells(between func()) deployment {
 
 func TestTheAgentLeavesWhenTheHubSaysFarewell(t *testing.T) {
 	f := newLeaver(t, installation{managed: true})
-	f.life.config.Member = &rest.Config{}
+	f.config.Member = &rest.Config{}
 	f.startsDeploying(farewells(func() {}))
 	f.left()
 	assert.Zero(t, f.said("Starting over"))
@@ -389,7 +404,7 @@ func TestTheAgentLeavesWhenTheHubSaysFarewell(t *testing.T) {
 // While the hub is away it cannot be told that everything is gone; whoever installs the agent again meanwhile is served first.
 func TestAnAgentThatIsInstalledAgainBeforeTheHubIsToldStays(t *testing.T) {
 	f := newLeaver(t, installation{managed: true})
-	f.life.config.Member = &rest.Config{}
+	f.config.Member = &rest.Config{}
 	var sessions atomic.Int32
 	f.startsDeploying(func(ctx context.Context, c deploy.Config) error {
 		if sessions.Add(1) > 1 {
@@ -406,7 +421,7 @@ func TestAnAgentThatIsInstalledAgainBeforeTheHubIsToldStays(t *testing.T) {
 			}
 		}
 	})
-	f.eventually(func() bool { return marked(secretNow(t, f.life, registration.CredentialSecret)) }, "it wants to leave")
+	f.eventually(func() bool { return uninstall.Marked(f.secret(registration.CredentialSecret)) }, "it wants to leave")
 	assert.Empty(t, f.hub.registrations())
 	var refusals atomic.Int32
 	f.hub.set(func() {
@@ -422,16 +437,16 @@ func TestAnAgentThatIsInstalledAgainBeforeTheHubIsToldStays(t *testing.T) {
 	f.has(another)
 	f.settles(newToken)
 	assert.Greater(t, refusals.Load(), int32(3))
-	assert.Zero(t, f.said("The agent has left"))
-	assert.False(t, marked(secretNow(t, f.life, registration.CredentialSecret)))
+	assert.Zero(t, f.said("The agent is uninstalled"))
+	assert.False(t, uninstall.Marked(f.secret(registration.CredentialSecret)))
 }
 
 func TestAnAgentThatDiesBeforeTheHubIsToldLeavesNevertheless(t *testing.T) {
 	f := newLeaver(t, installation{managed: true})
-	f.life.config.Member = &rest.Config{}
+	f.config.Member = &rest.Config{}
 	ctx, die := context.WithCancel(t.Context())
-	live(ctx, f.life.config, f.life.member, farewells(die))
-	assert.True(t, marked(secretNow(t, f.life, registration.CredentialSecret)))
+	runLoop(ctx, f.config, f.member, farewells(die))
+	assert.True(t, uninstall.Marked(f.secret(registration.CredentialSecret)))
 	f.hub.set(func() { f.hub.refused[oldToken] = true }) // forgotten
 	f.starts()
 	f.left()

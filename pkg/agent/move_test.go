@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	kubetesting "k8s.io/client-go/testing"
 
+	"github.com/muster-fleet/muster/internal/agenttest"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -33,17 +33,7 @@ func newMoving(t *testing.T) *moving {
 // says writes the ConfigMap that has the hub's address.
 func (m *moving) tells(url, ca, mode string) {
 	m.Helper()
-	m.hasConfigMap(hubConfigMap(url, ca, mode))
-}
-
-func (f *fixture) hasConfigMap(configMap *corev1.ConfigMap) {
-	f.Helper()
-	client := f.core.CoreV1().ConfigMaps(agentNamespace)
-	_, err := client.Create(f.Context(), configMap, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		_, err = client.Update(f.Context(), configMap, metav1.UpdateOptions{})
-	}
-	require.NoError(f, err)
+	m.hasConfigMap(agenttest.HubConfigMap(url, ca, mode))
 }
 
 func (m *moving) tellsMode(mode string) {
@@ -56,16 +46,7 @@ func (m *moving) tellsMode(mode string) {
 
 // bootstrapThere is what an import at the other address writes.
 func (m *moving) bootstrapThere(edits ...string) *corev1.Secret {
-	return bootstrapSecret(m.there.server.URL, m.there.ca(), edits...)
-}
-
-func (f *fixture) storedNow() *stored {
-	f.Helper()
-	secret := secretNow(f.T, f.life, registration.CredentialSecret)
-	require.NotNil(f, secret)
-	s, err := parseStored(secret)
-	require.NoError(f, err)
-	return s
+	return agenttest.BootstrapSecret(m.there.server.URL, m.there.ca(), edits...)
 }
 
 // arrives waits until the agent works at the address with the token, and nothing of an import is left.
@@ -73,8 +54,8 @@ func (f *fixture) arrives(at *stubHub, token string) {
 	f.Helper()
 	f.eventually(func() bool {
 		s := f.storedNow()
-		return strings.TrimRight(s.access.server, "/") == at.server.URL && s.access.token == token && at.count("/status as "+token) > 0 &&
-			secretNow(f.T, f.life, registration.BootstrapSecret) == nil && secretNow(f.T, f.life, registration.PendingSecret) == nil
+		return strings.TrimRight(s.Server, "/") == at.server.URL && s.Token == token && at.count("/status as "+token) > 0 &&
+			f.secret(registration.BootstrapSecret) == nil && f.secret(registration.PendingSecret) == nil
 	}, "work at "+at.server.URL)
 }
 
@@ -147,10 +128,10 @@ func TestAWayThatDoesNotWorkIsReportedAndTheOldOneKept(t *testing.T) {
 		want string
 	}{
 		"nobody there": {
-			func(m *moving) { m.there.server.Close(); m.tells(m.there.server.URL, m.there.ca(), "") }, "it cannot be reached",
+			func(m *moving) { m.there.server.Close(); m.tells(m.there.server.URL, m.there.ca(), "") }, "it is unreachable",
 		},
 		"a CA of somebody else": {
-			func(m *moving) { m.tells(m.there.server.URL, testCA(m.T), "strict") }, "certificate",
+			func(m *moving) { m.tells(m.there.server.URL, agenttest.CA(m.T), "strict") }, "certificate",
 		},
 		"strict without a CA": {
 			func(m *moving) { m.tells(m.there.server.URL, "", "strict") }, "agentTLSMode is strict, but there is no CA to trust; set key apiServerCA of ConfigMap fleet-agent-hub",
@@ -165,32 +146,32 @@ func TestAWayThatDoesNotWorkIsReportedAndTheOldOneKept(t *testing.T) {
 			func(m *moving) {
 				m.there.fault = func(*http.Request) (int, string) { return 401, "<h1>401</h1>" }
 				m.has(m.bootstrapThere())
-			}, "it, or a proxy on the way, answered, but did not refuse the credential",
+			}, "it, or a proxy before it, answered with an error",
 		},
 		"another hub, and nothing to register with": {
 			func(m *moving) { m.there.refused[oldToken] = true; m.tells(m.there.server.URL, m.there.ca(), "") },
-			"the hub there refuses the stored credential",
+			"the hub there rejects the stored credential",
 		},
 	}
 	for name, row := range rows {
 		t.Run(name, func(t *testing.T) {
 			m := newMoving(t)
-			m.life.config.CheckinInterval = time.Hour // a change is reported at once nevertheless
+			m.config.CheckinInterval = time.Hour // a change is reported at once nevertheless
 			m.has(m.stored())
 			m.starts()
 			m.settles(oldToken)
 			before := m.storedNow()
 			row.tell(m)
 			m.reportsPending(row.want)
-			m.says("Cannot go over to ")
+			m.says("Cannot switch to ")
 			assert.Equal(t, before, m.storedNow())
 			assert.Empty(t, m.there.registrations())
 			assert.Equal(t, m.hub.server.URL, m.hub.reported()["apiServerURL"])
-			assert.Equal(t, 1, m.said("Cannot go over to "), "said once, tried often")
+			assert.Equal(t, 1, m.said("Cannot switch to "), "said once, tried often")
 
 			m.tells(m.hub.server.URL, m.hub.ca(), "")
 			m.tellsMode("system-store")
-			if secretNow(t, m.life, registration.BootstrapSecret) != nil {
+			if m.secret(registration.BootstrapSecret) != nil {
 				m.lacks(registration.BootstrapSecret)
 			}
 			m.eventually(func() bool { return m.hub.reported()["pending"] == nil }, "nothing pending any more")
@@ -204,7 +185,7 @@ func TestAWayThatComesToWorkIsTaken(t *testing.T) {
 	m.has(m.stored(), m.bootstrapThere())
 	m.starts()
 	m.reportsPending("unable to handle the request")
-	assert.NotNil(t, secretNow(t, m.life, registration.BootstrapSecret), "it is needed until it has worked")
+	assert.NotNil(t, m.secret(registration.BootstrapSecret), "it is needed until it has worked")
 	m.there.set(func() { m.there.fault = nil })
 	m.arrives(m.there, oldToken)
 }
@@ -228,7 +209,7 @@ func TestBothWaysAreTriedWhileNeitherWorks(t *testing.T) {
 			back := comesBack(m)
 			back.set(func() { back.fault = nil })
 			m.eventually(func() bool { return back.count("/status as "+oldToken) > 0 }, "work")
-			assert.Equal(t, back.server.URL, m.storedNow().access.server)
+			assert.Equal(t, back.server.URL, m.storedNow().Server)
 			assert.Empty(t, m.there.registrations())
 		})
 	}
@@ -247,7 +228,7 @@ func TestWhereTheStoredCredentialIsRefusedTheBootstrapSecretRegisters(t *testing
 			m.has(m.stored(), m.bootstrapThere())
 			m.starts()
 			m.arrives(m.there, newToken)
-			assert.GreaterOrEqual(t, m.there.count("bundledeployments as "+oldToken), refusalsNeeded, "certain")
+			assert.GreaterOrEqual(t, m.there.count("bundledeployments as "+oldToken), certainly, "certain")
 			assert.Len(t, m.there.registrations(), 1)
 		})
 	}
@@ -255,7 +236,7 @@ func TestWhereTheStoredCredentialIsRefusedTheBootstrapSecretRegisters(t *testing
 
 func TestTheOldWayIsKeptUntilARegistrationElsewhereHasWorked(t *testing.T) {
 	m := newMoving(t)
-	m.life.config.CheckinInterval = 5 * time.Millisecond
+	m.config.CheckinInterval = 5 * time.Millisecond
 	m.there.refused[oldToken], m.there.refused[testToken] = true, true
 	m.has(m.stored(), m.bootstrapThere())
 	before := m.storedNow()
@@ -275,7 +256,7 @@ func TestAnImportIsNotUndoneByAnOldConfigMap(t *testing.T) {
 	before, asked := len(m.core.Actions()), m.hub.count("")
 	m.tellsMode("system-store")
 	m.eventually(func() bool { return len(m.core.Actions()) > before+6 }, "a look")
-	assert.Equal(t, m.there.server.URL, m.storedNow().access.server)
+	assert.Equal(t, m.there.server.URL, m.storedNow().Server)
 	assert.Equal(t, asked, m.hub.count(""), "not even asked")
 	m.tells(m.hub.server.URL+"/", m.hub.ca(), "system-store")
 	m.arrives(m.hub, oldToken) // what has changed counts again
@@ -288,8 +269,8 @@ func TestAnAgentThatWasLedAstrayFindsBackByTheConfigMap(t *testing.T) {
 	m.starts()
 	m.arrives(m.there, oldToken)
 	m.there.set(func() { m.there.fault = func(*http.Request) (int, string) { return 502, "<h1>502</h1>" } })
-	m.life.config.CheckinInterval = time.Millisecond
-	runUntil(t, m.life, func() bool { return m.storedNow().access.server == m.hub.server.URL })
+	m.config.CheckinInterval = time.Millisecond
+	m.runsUntil(func() bool { return m.storedNow().Server == m.hub.server.URL })
 	assert.Empty(t, m.hub.registrations())
 }
 
@@ -299,7 +280,7 @@ func TestANewTLSModeIsProvedBeforeItIsTaken(t *testing.T) {
 	m.starts()
 	m.settles(oldToken)
 	m.tellsMode("strict")
-	m.eventually(func() bool { return m.storedNow().mode == "strict" }, "the mode that works is stored")
+	m.eventually(func() bool { return m.storedNow().Mode == "strict" }, "the mode that works is stored")
 	m.eventually(func() bool { return m.hub.reported()["agentTLSMode"] == "strict" }, "and reported")
 	assert.Empty(t, m.hub.registrations())
 }
@@ -309,21 +290,21 @@ func TestAModeThatCannotWorkDoesNotCostTheIdentity(t *testing.T) {
 	plain := newStubHub(t)
 	plain.server.Close()
 	m.tellsMode("strict")
-	m.has(storedSecret(t, plain.server.URL, "", oldToken, credentialTLSMode, ""))
+	m.has(agenttest.StoredSecret(t, plain.server.URL, "", oldToken, "agentTLSMode", ""))
 	m.starts()
 	m.says("Waiting for the hub, keeping the stored credential")
-	assert.Zero(t, m.said("cannot be used"))
+	assert.Zero(t, m.said("is unusable"))
 	assert.Equal(t, oldToken, m.storedToken())
 }
 
 func TestSecretsOfEarlierAgentsLearnTheirTLSMode(t *testing.T) {
 	m := newMoving(t)
 	m.tellsMode("strict")
-	m.has(m.stored(credentialTLSMode, ""))
+	m.has(m.stored("agentTLSMode", ""))
 	before := len(m.core.Actions())
 	m.starts()
 	m.settles(oldToken)
-	m.eventually(func() bool { return m.storedNow().mode == "strict" }, "the mode it works in")
+	m.eventually(func() bool { return m.storedNow().Mode == "strict" }, "the mode it works in")
 	assert.Equal(t, []string{"update fleet-agent"}, m.writes(before))
 }
 
@@ -346,7 +327,7 @@ func TestDeathAtAnyWriteOfAMoveIsRecoveredFrom(t *testing.T) {
 				return false, nil, nil
 			})
 			ended := make(chan struct{})
-			go func() { defer close(ended); live(ctx, m.life.config, m.life.member, nil) }()
+			go func() { defer close(ended); runLoop(ctx, m.config, m.member, nil) }()
 			m.eventually(func() bool { return ctx.Err() != nil || m.there.count("/status") > 0 && m.gone() }, "death or arrival")
 			died := ctx.Err() != nil
 			die()
@@ -360,29 +341,4 @@ func TestDeathAtAnyWriteOfAMoveIsRecoveredFrom(t *testing.T) {
 	}
 }
 
-func (m *moving) gone() bool { return secretNow(m.T, m.life, registration.BootstrapSecret) == nil }
-
-func TestANoticeWakesForNewsOnly(t *testing.T) {
-	n := &notice{}
-	text, news := n.get()
-	assert.Empty(t, text)
-	assert.True(t, n.set("a", "first"))
-	<-news
-	text, news = n.get()
-	assert.Equal(t, "first", text)
-	assert.False(t, n.set("a", "other words"))
-	select {
-	case <-news:
-		t.Fatal("other words are no news")
-	default:
-	}
-	text, _ = n.get()
-	assert.Equal(t, "other words", text)
-	assert.True(t, n.set("", ""))
-	<-news
-}
-
-func TestAPageOfAProxyIsCutShort(t *testing.T) {
-	assert.Equal(t, "short", brief("short"))
-	assert.Len(t, []rune(brief(strings.Repeat("ü", 1000))), 403)
-}
+func (m *moving) gone() bool { return m.secret(registration.BootstrapSecret) == nil }

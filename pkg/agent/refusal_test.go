@@ -16,20 +16,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// events are those of a reason on the member.
-func (f *fixture) events(reason string) []corev1.Event {
-	f.Helper()
-	list, err := f.core.CoreV1().Events(agentNamespace).List(f.Context(), metav1.ListOptions{})
-	require.NoError(f, err)
-	var found []corev1.Event
-	for _, event := range list.Items {
-		if event.Reason == reason {
-			found = append(found, event)
-		}
-	}
-	return found
-}
-
 func TestARefusedCredentialWithoutBootstrapSecretIsToldOnceKeptAndTriedAgain(t *testing.T) {
 	f := newFixture(t)
 	_, err := f.core.AppsV1().Deployments(agentNamespace).Create(t.Context(), &appsv1.Deployment{
@@ -40,11 +26,11 @@ func TestARefusedCredentialWithoutBootstrapSecretIsToldOnceKeptAndTriedAgain(t *
 	f.has(f.stored())
 	before := f.storedNow()
 	f.starts()
-	f.says("Failed to register agent: the hub refuses the stored credential")
+	f.says("Failed to register agent: the hub rejects the stored credential")
 	f.says("put its values into Secret cattle-fleet-system/fleet-agent-bootstrap")
-	f.eventually(func() bool { return f.hub.count("bundledeployments") > 5*refusalsNeeded }, "many tries")
+	f.eventually(func() bool { return f.hub.count("bundledeployments") > 5*certainly }, "many tries")
 	assert.Equal(t, before, f.storedNow())
-	events := f.events(reasonRefused)
+	events := f.events("CredentialRefused")
 	require.Len(t, events, 1)
 	assert.EqualValues(t, 1, events[0].Count)
 	assert.Equal(t, corev1.EventTypeWarning, events[0].Type)
@@ -63,23 +49,23 @@ func TestARefusedCredentialWithoutBootstrapSecretIsToldOnceKeptAndTriedAgain(t *
 
 	f.hub.set(func() { f.hub.refused[oldToken] = false })
 	f.settles(oldToken)
-	f.eventually(func() bool { return len(f.events(reasonAccepted)) == 1 }, "the good news")
+	f.eventually(func() bool { return len(f.events("CredentialAccepted")) == 1 }, "the good news")
 }
 
 func TestEachRefusalIsOneEventThatCounts(t *testing.T) {
 	f := newFixture(t)
-	f.life.config.CheckinInterval = 2 * time.Millisecond
+	f.config.CheckinInterval = 2 * time.Millisecond
 	f.has(f.stored())
 	f.starts()
 	f.settles(oldToken)
 	for range 2 {
-		refusals := f.counted(reasonRefused)
+		refusals := f.counted("CredentialRefused")
 		f.hub.set(func() { f.hub.refused[oldToken] = true })
-		f.eventually(func() bool { return f.counted(reasonRefused) == refusals+1 }, "told")
+		f.eventually(func() bool { return f.counted("CredentialRefused") == refusals+1 }, "told")
 		f.hub.set(func() { f.hub.refused[oldToken] = false })
-		f.eventually(func() bool { return f.counted(reasonAccepted) == refusals+1 }, "good news")
+		f.eventually(func() bool { return f.counted("CredentialAccepted") == refusals+1 }, "good news")
 	}
-	assert.Len(t, f.events(reasonRefused), 1)
+	assert.Len(t, f.events("CredentialRefused"), 1)
 }
 
 func (f *fixture) counted(reason string) int32 {
@@ -92,14 +78,14 @@ func (f *fixture) counted(reason string) int32 {
 
 func TestARefusedAgentRegistersWhenABootstrapSecretComes(t *testing.T) {
 	f := newFixture(t)
-	f.life.config.Timing.RetryFirst, f.life.config.Timing.RetryMax = time.Hour, time.Hour
+	f.config.Timing.RetryFirst, f.config.Timing.RetryMax = time.Hour, time.Hour
 	f.hub.refused[oldToken] = true
 	f.has(f.stored())
 	f.starts()
-	f.says("Failed to register agent: the hub refuses the stored credential")
+	f.says("Failed to register agent: the hub rejects the stored credential")
 	f.has(f.bootstrap())
 	f.settles(newToken)
-	f.eventually(func() bool { return len(f.events(reasonAccepted)) == 1 }, "the good news")
+	f.eventually(func() bool { return len(f.events("CredentialAccepted")) == 1 }, "the good news")
 }
 
 func TestAnEventThatCannotBeWrittenStopsNothing(t *testing.T) {

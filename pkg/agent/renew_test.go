@@ -3,18 +3,14 @@ package agent
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/golang-jwt/jwt/v5"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,8 +20,8 @@ import (
 	kubetesting "k8s.io/client-go/testing"
 	clocktesting "k8s.io/utils/clock/testing"
 
+	"github.com/muster-fleet/muster/internal/agenttest"
 	"github.com/muster-fleet/muster/pkg/agent/deploy"
-	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -33,24 +29,6 @@ import (
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 const day = 24 * time.Hour
-
-// jwtOf is a token of a ServiceAccount; serial tells two of the same life apart. A zero moment is left out.
-func jwtOf(uid string, issued, expires time.Time, serial int) string {
-	claims := jwt.MapClaims{
-		"kubernetes.io": map[string]any{"namespace": "cluster-ns", "serviceaccount": map[string]any{"name": "the-agent", "uid": uid}},
-		"jti":           strconv.Itoa(serial),
-	}
-	for key, moment := range map[string]time.Time{"iat": issued, "exp": expires} {
-		if !moment.IsZero() {
-			claims[key] = moment.Unix()
-		}
-	}
-	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, claims).SignedString([]byte("k"))
-	if err != nil {
-		panic(err)
-	}
-	return token
-}
 
 // renewer is an agent with a credential of a day, a hub that renews it, and a clock that a test moves.
 type renewer struct {
@@ -65,14 +43,14 @@ type renewer struct {
 func newRenewer(t *testing.T, edits ...string) *renewer {
 	t.Helper()
 	f := newFixture(t)
-	r := &renewer{fixture: f, clock: clocktesting.NewFakeClock(noon), token: jwtOf("uid", noon, noon.Add(day), 0)}
-	f.life.config.Clock, f.life.config.Member = r.clock, &rest.Config{}
+	r := &renewer{fixture: f, clock: clocktesting.NewFakeClock(noon), token: agenttest.JWT("uid", noon, noon.Add(day), 0)}
+	f.config.Clock, f.config.Member = r.clock, &rest.Config{}
 	f.hub.dateless = true
 	f.hub.issue = func(lifetime time.Duration) string {
 		r.serial++
-		return jwtOf("uid", r.clock.Now(), r.clock.Now().Add(lifetime), r.serial)
+		return agenttest.JWT("uid", r.clock.Now(), r.clock.Now().Add(lifetime), r.serial)
 	}
-	f.has(storedSecret(t, f.hub.server.URL, f.hub.ca(), r.token, edits...))
+	f.has(agenttest.StoredSecret(t, f.hub.server.URL, f.hub.ca(), r.token, edits...))
 	// The list of reactors has no lock, so it is complete before the agent starts.
 	r.core.PrependReactor("*", "secrets", func(action kubetesting.Action) (bool, runtime.Object, error) {
 		if breaks := r.broken.Load(); breaks != nil {
@@ -103,31 +81,9 @@ func (r *renewer) isRenewed() bool { return r.storedToken() != r.token && r.stor
 
 func (r *renewer) requests() int { return r.hub.count("/serviceaccounts/the-agent/token") }
 
-// lastBeat is the status.agent of the latest heartbeat.
-func (f *fixture) lastBeat() (status fleet.AgentStatus) {
-	f.hub.mutex.Lock()
-	defer f.hub.mutex.Unlock()
-	for _, beat := range f.hub.beats {
-		if strings.Contains(beat, "lastSeen") {
-			var cluster fleet.Cluster
-			require.NoError(f, json.Unmarshal([]byte(beat), &cluster))
-			status = cluster.Status.Agent
-		}
-	}
-	return status
-}
-
-func (f *fixture) eventOf(reason string) *corev1.Event {
-	f.Helper()
-	if found := f.events(reason); len(found) > 0 {
-		return &found[0]
-	}
-	return nil
-}
-
 func TestACredentialIsRenewedWhenTwoThirdsOfItsLifeAreOverAndNothingElseChanges(t *testing.T) {
 	r := newRenewer(t, "registration", "uid/1", "agentHubSettled", "seen", "request", "request-1")
-	r.life.config.CheckinInterval = 30 * day // only news are beaten
+	r.config.CheckinInterval = 30 * day // only news are beaten
 	r.starts()
 	assert.Equal(t, noon.Add(day), r.lastBeat().CredentialExpires.UTC())
 	before := len(r.core.Actions())
@@ -143,11 +99,11 @@ func TestACredentialIsRenewedWhenTwoThirdsOfItsLifeAreOverAndNothingElseChanges(
 	assert.Equal(t, []time.Duration{day}, r.hub.asked)
 	assert.Equal(t, 1, r.hub.count("/token as "+r.token))
 	assert.Equal(t, 1, r.hub.count("PATCH /apis/fleet.cattle.io/v1alpha1/namespaces/fleet-default/clusters/one/status as "+r.storedToken()), "the new one is used")
-	secret := secretNow(t, r.life, registration.CredentialSecret)
+	secret := r.secret(registration.CredentialSecret)
 	for key, want := range map[string]string{"registration": "uid/1", "agentHubSettled": "seen", "request": "request-1", "clusterName": "one", "agentTLSMode": "system-store"} {
 		assert.Equal(t, want, string(secret.Data[key]), key)
 	}
-	assert.Nil(t, r.eventOf(reasonExpiring))
+	assert.Nil(t, r.eventOf("CredentialExpiring"))
 }
 
 func TestACredentialIsRenewedAgainAndAgain(t *testing.T) {
@@ -171,7 +127,7 @@ func TestAnAgentWhoseClockIsFarAheadDoesNotRenewAllTheTime(t *testing.T) {
 	r.hub.issue = func(lifetime time.Duration) string {
 		r.serial++
 		issued := noon.Add(time.Duration(r.serial) * time.Minute)
-		return jwtOf("uid", issued, issued.Add(lifetime), r.serial)
+		return agenttest.JWT("uid", issued, issued.Add(lifetime), r.serial)
 	}
 	r.clock.Step(100 * day)
 	r.startsDeploying(nil)
@@ -179,38 +135,14 @@ func TestAnAgentWhoseClockIsFarAheadDoesNotRenewAllTheTime(t *testing.T) {
 	assert.Never(t, func() bool { return r.requests() > 1 }, 100*time.Millisecond, 10*time.Millisecond)
 }
 
-func TestWhatHasNoEndOrAFarOneIsNotRenewed(t *testing.T) {
-	for name, token := range map[string]string{
-		"nothing that can be read": oldToken,
-		"no end":                   jwtOf("uid", noon, time.Time{}, 0),
-		"no beginning":             jwtOf("uid", time.Time{}, noon.Add(day), 0),
-		"ten years":                jwtOf("uid", noon, noon.Add(credential.LongLived), 0),
-		"an end at the beginning":  jwtOf("uid", noon, noon, 0),
-		"nobody's":                 "eyJhbGciOiJub25lIn0.eyJpYXQiOjEsImV4cCI6MTAwfQ.",
-	} {
-		_, limited := termOf(token)
-		assert.False(t, limited, name)
-	}
+func TestACredentialForTenYearsIsNotRenewed(t *testing.T) {
 	r := newRenewer(t)
-	r.token = jwtOf("uid", noon, noon.Add(credential.LongLived), 0)
-	r.has(storedSecret(t, r.hub.server.URL, r.hub.ca(), r.token))
+	r.token = agenttest.JWT("uid", noon, noon.Add(credential.LongLived), 0)
+	r.has(agenttest.StoredSecret(t, r.hub.server.URL, r.hub.ca(), r.token))
 	r.starts()
 	r.clock.Step(9 * 365 * day)
 	assert.Never(t, func() bool { return r.requests() > 0 }, 100*time.Millisecond, 10*time.Millisecond)
 	assert.Nil(t, r.lastBeat().CredentialExpires)
-}
-
-func TestMomentsOfARenewal(t *testing.T) {
-	x := term{issued: noon, expires: noon.Add(30 * time.Hour)}
-	seen := map[time.Time]bool{}
-	for range 1000 {
-		moment := x.renewal(2.0 / 3)
-		assert.False(t, moment.Before(noon.Add(18*time.Hour)))
-		assert.False(t, moment.After(noon.Add(22*time.Hour)))
-		seen[moment] = true
-	}
-	assert.Greater(t, len(seen), 900, "agents that registered together do not renew together")
-	assert.Equal(t, noon.Add(25*time.Hour), x.alarm(2.0/3).Round(time.Second))
 }
 
 // Whatever fails once, the old credential goes on and the next try succeeds.
@@ -227,10 +159,12 @@ func TestARenewalThatFailsIsTriedAgainAndCostsNothing(t *testing.T) {
 		"no token in it": func(r *renewer, done func() bool) {
 			r.failHub(done, isToken, 201, `{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","spec":{"audiences":null}}`)
 		},
-		"a lost answer":   func(r *renewer, done func() bool) { r.failHub(done, isToken, 502, "<h1>502</h1>") },
-		"somebody else's": func(r *renewer, done func() bool) { r.issueOnce(done, jwtOf("other", noon, noon.Add(9*day), 9)) },
-		"no longer life":  func(r *renewer, done func() bool) { r.issueOnce(done, jwtOf("uid", noon, noon.Add(day), 9)) },
-		"no end":          func(r *renewer, done func() bool) { r.issueOnce(done, jwtOf("uid", noon, time.Time{}, 9)) },
+		"a lost answer": func(r *renewer, done func() bool) { r.failHub(done, isToken, 502, "<h1>502</h1>") },
+		"somebody else's": func(r *renewer, done func() bool) {
+			r.issueOnce(done, agenttest.JWT("other", noon, noon.Add(9*day), 9))
+		},
+		"no longer life": func(r *renewer, done func() bool) { r.issueOnce(done, agenttest.JWT("uid", noon, noon.Add(day), 9)) },
+		"no end":         func(r *renewer, done func() bool) { r.issueOnce(done, agenttest.JWT("uid", noon, time.Time{}, 9)) },
 		"a new one that is refused": func(r *renewer, done func() bool) {
 			r.failHub(done, func(req *http.Request) bool { return isProbe(r, req) }, 401, status401)
 		},
@@ -345,23 +279,6 @@ func TestARightThatComesBackGivesACredentialOfFullLength(t *testing.T) {
 	}
 }
 
-func TestWhatIsAskedForBeginsAgainWhereLessIsOfNoUse(t *testing.T) {
-	l := testLife(t)
-	clock := clocktesting.NewFakeClock(noon.Add(16 * time.Hour))
-	l.config.Clock = clock
-	x := term{issued: noon, expires: noon.Add(day)}
-	r := &renewing{life: l, session: testSession(t), term: x, asks: x.life()}
-	var asked []time.Duration
-	for range 3 {
-		asked = append(asked, r.asks)
-		r.asks = r.less()
-	}
-	assert.Equal(t, []time.Duration{day, day / 2, day}, asked, "a quarter of a day ends before the present token")
-	clock.SetTime(noon.Add(2 * day))
-	r.asks = credential.MinLifetime
-	assert.Equal(t, day, r.less(), "nobody issues less than the least")
-}
-
 // lifetimeOf is what a request for a token asks for. The body can be read again.
 func lifetimeOf(t *testing.T, req *http.Request) time.Duration {
 	body, err := io.ReadAll(req.Body)
@@ -384,17 +301,17 @@ func TestACredentialWhoseEndComesNearIsToldByAnEvent(t *testing.T) {
 	r.starts()
 	r.passes(func() bool { return r.said("could not be renewed") > 2 }, "failures")
 	if r.clock.Now().Before(noon.Add(day * 5 / 6)) {
-		assert.Nil(t, r.eventOf(reasonExpiring), "there is time enough")
+		assert.Nil(t, r.eventOf("CredentialExpiring"), "there is time enough")
 	}
-	r.passes(func() bool { return r.eventOf(reasonExpiring) != nil }, "told")
-	event := r.eventOf(reasonExpiring)
+	r.passes(func() bool { return r.eventOf("CredentialExpiring") != nil }, "told")
+	event := r.eventOf("CredentialExpiring")
 	assert.Equal(t, corev1.EventTypeWarning, event.Type)
-	assert.Contains(t, event.Message, "ends at 2026-01-03T12:00:00Z")
+	assert.Contains(t, event.Message, "expires at 2026-01-03T12:00:00Z")
 	assert.EqualValues(t, 1, event.Count)
 	assert.False(t, r.clock.Now().Before(noon.Add(day*5/6)))
 	r.hub.set(func() { r.hub.fault = nil })
-	r.passes(func() bool { return r.eventOf(reasonRenewed) != nil }, "renewed")
-	assert.EqualValues(t, 1, r.eventOf(reasonExpiring).Count, "once")
+	r.passes(func() bool { return r.eventOf("CredentialRenewed") != nil }, "renewed")
+	assert.EqualValues(t, 1, r.eventOf("CredentialExpiring").Count, "once")
 }
 
 func TestACredentialThatSomebodyElseStoredIsNotOverwritten(t *testing.T) {
@@ -409,55 +326,8 @@ func TestACredentialThatWasTakenAwayIsNotPutBack(t *testing.T) {
 	r := newRenewer(t)
 	r.starts()
 	r.lacks(registration.CredentialSecret)
-	r.passes(func() bool { return r.said("which is to keep the new token, is absent") > 1 }, "it was noticed")
-	assert.Nil(t, secretNow(t, r.life, registration.CredentialSecret))
+	r.passes(func() bool { return r.said("in which the new token must be stored, does not exist") > 1 }, "it was noticed")
+	assert.Nil(t, r.secret(registration.CredentialSecret))
 	asked := r.requests()
 	assert.Equal(t, 1, asked, "the token it has by now is kept for the next try")
-}
-
-func TestARenewalGoesByTheHubsClock(t *testing.T) {
-	l := testLife(t)
-	l.config.Clock = clocktesting.NewFakeClock(noon.Add(3 * time.Hour))
-	s := testSession(t)
-	assert.Equal(t, noon.Add(3*time.Hour), l.hubTime(s), "nothing else is known")
-	s.hub.skew = &skewMeter{known: true, skew: 3 * time.Hour}
-	assert.Equal(t, noon, l.hubTime(s))
-	s.hub.skew = &skewMeter{known: true, skew: -time.Hour}
-	assert.Equal(t, noon.Add(4*time.Hour), l.hubTime(s))
-}
-
-func TestTheTokenOfRequestsChangesAtOnceAndThatOfTheSessionIsKnown(t *testing.T) {
-	var sent []string
-	b := newBearer("one", roundTrip(func(req *http.Request) { sent = append(sent, req.Header.Get("Authorization")) }))
-	s := testSession(t)
-	s.hub.bearer = b
-	for _, token := range []string{"one", "two"} {
-		b.use(token)
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, hubURL, http.NoBody)
-		require.NoError(t, err)
-		_, err = b.RoundTrip(request)
-		require.NoError(t, err)
-		assert.Empty(t, request.Header, "the caller's request is left alone")
-	}
-	assert.Equal(t, []string{"Bearer one", "Bearer two"}, sent)
-
-	first := s.credential.access.token
-	assert.True(t, s.holds(s.credential))
-	assert.False(t, s.holds(s.credential.renewed("next")))
-	s.expect("next")
-	assert.True(t, s.holds(s.credential.renewed("next")), "while it is being stored")
-	s.goOver("next")
-	assert.Equal(t, "next", s.token())
-	assert.True(t, s.holds(s.credential.renewed(first)), "who looked a moment ago")
-	elsewhere := s.credential.renewed("next")
-	elsewhere.access.server = "https://elsewhere"
-	assert.False(t, s.holds(elsewhere))
-}
-
-// roundTrip answers nothing.
-type roundTrip func(*http.Request)
-
-func (f roundTrip) RoundTrip(request *http.Request) (*http.Response, error) {
-	f(request)
-	return &http.Response{StatusCode: http.StatusOK}, nil
 }

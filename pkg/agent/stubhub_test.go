@@ -17,8 +17,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 
+	"github.com/muster-fleet/muster/internal/agenttest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+const (
+	status401 = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Unauthorized","reason":"Unauthorized","code":401}`
+	status403 = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"no","reason":"Forbidden","code":403}`
+	status404 = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"no","reason":"NotFound","code":404}`
+	status500 = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"etcd","reason":"InternalError","code":500}`
 )
 
 // stubHub answers as a hub does, as far as one agent can see. Behaviour that a real API server shows is tested with a
@@ -62,7 +70,7 @@ func newStubHub(t *testing.T) *stubHub {
 	return h
 }
 
-func (h *stubHub) ca() string { return pemOf(h.server) }
+func (h *stubHub) ca() string { return agenttest.PEM(h.server) }
 
 // front records, refuses and injects faults before anything is carried out.
 func (h *stubHub) front(next http.Handler) http.Handler {

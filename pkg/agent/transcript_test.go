@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"net/http"
@@ -10,15 +9,16 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	kubetesting "k8s.io/client-go/testing"
 
+	"github.com/stretchr/testify/require"
+
+	"github.com/muster-fleet/muster/internal/agenttest"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -105,7 +105,7 @@ func describe(object runtime.Object) string {
 func TestTranscriptOfARegistration(t *testing.T) {
 	rows := map[string]func(t *testing.T, hub *stubHub) []runtime.Object{
 		"fresh.txt": func(_ *testing.T, hub *stubHub) []runtime.Object {
-			return []runtime.Object{bootstrapSecret(hub.server.URL, hub.ca()), &corev1.ConfigMap{
+			return []runtime.Object{agenttest.BootstrapSecret(hub.server.URL, hub.ca()), &corev1.ConfigMap{
 				ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: registration.AgentConfigMap},
 				Data:       map[string]string{"config": `{"clientID":"my-client","labels":{"env":"prod"},"agentTLSMode":"strict"}`},
 			}}
@@ -114,57 +114,27 @@ func TestTranscriptOfARegistration(t *testing.T) {
 			t.Helper()
 			hub.grantAfterBeat = true
 			return []runtime.Object{
-				bootstrapSecret(hub.server.URL, hub.ca(), "registration", "uid/2"),
-				storedSecret(t, hub.server.URL, hub.ca(), oldToken, "registration", "uid/1"),
+				agenttest.BootstrapSecret(hub.server.URL, hub.ca(), "registration", "uid/2"),
+				agenttest.StoredSecret(t, hub.server.URL, hub.ca(), oldToken, "registration", "uid/1"),
 			}
 		},
 		"restart.txt": func(t *testing.T, hub *stubHub) []runtime.Object {
 			t.Helper()
-			return []runtime.Object{storedSecret(t, hub.server.URL, hub.ca(), oldToken)}
+			return []runtime.Object{agenttest.StoredSecret(t, hub.server.URL, hub.ca(), oldToken)}
 		},
 	}
 	for name, objects := range rows {
 		t.Run(name, func(t *testing.T) {
-			hub := newStubHub(t)
-			l := testLife(t, objects(t, hub)...)
-			l.config.Pod = "fleet-agent-0"
+			f := newFixture(t)
+			for _, object := range objects(t, f.hub) {
+				require.NoError(t, f.core.Tracker().Add(object))
+			}
+			f.config.Pod = "fleet-agent-0"
 			tr := &transcript{}
-			hub.record = tr.hubRequest
-			tr.memberWrites(l.member.core.(*kubefake.Clientset))
-			runUntil(t, l, func() bool { return settled(t, l, hub) })
+			f.hub.record = tr.hubRequest
+			tr.memberWrites(f.core)
+			f.runsUntil(f.isSettled)
 			golden(t, name, tr.String())
 		})
 	}
-}
-
-// settled: a heartbeat arrived with the credential that is stored now, and nothing of a registration is left.
-func settled(t *testing.T, l *life, hub *stubHub) bool {
-	t.Helper()
-	credential := secretNow(t, l, registration.CredentialSecret)
-	if credential == nil {
-		return false
-	}
-	s, err := parseStored(credential)
-	if err != nil {
-		return false
-	}
-	return secretNow(t, l, registration.BootstrapSecret) == nil && secretNow(t, l, registration.PendingSecret) == nil &&
-		hub.count("/status as "+s.access.token) > 0
-}
-
-func secretNow(t *testing.T, l *life, name string) *corev1.Secret {
-	t.Helper()
-	secret, err := l.member.secret(context.Background(), name)
-	require.NoError(t, err)
-	return secret
-}
-
-// runUntil lives the agent's life until the condition holds, and ends it.
-func runUntil(t *testing.T, l *life, condition func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); live(ctx, l.config, l.member, nil) }()
-	defer func() { cancel(); <-ended }()
-	require.Eventually(t, condition, patience, time.Millisecond)
 }

@@ -42,7 +42,7 @@ func TestAnAgentVouchesForItsNextRequestBeforeItSendsIt(t *testing.T) {
 	assert.Contains(t, first, `{"status":{"agent":{"vouches":"`+request+`"}}}`)
 	f.eventually(func() bool { return f.lastBeat().Registration == request }, "it says whose credential it uses now")
 	assert.Empty(t, f.lastBeat().Vouches, "and vouches for nothing any more")
-	assert.Equal(t, request, string(secretNow(t, f.life, registration.CredentialSecret).Data["request"]))
+	assert.Equal(t, request, string(f.secret(registration.CredentialSecret).Data["request"]))
 }
 
 func TestAnAgentWithoutACredentialVouchesForNothing(t *testing.T) {
@@ -63,7 +63,7 @@ func TestAnAgentWithoutACredentialVouchesForNothing(t *testing.T) {
 
 func TestVouchingThatFailsKeepsNobodyFromRegisteringAndIsMadeUpFor(t *testing.T) {
 	f := newFixture(t)
-	f.life.config.CheckinInterval = 5 * time.Millisecond
+	f.config.CheckinInterval = 5 * time.Millisecond
 	f.hub.grantAt = 1 << 30
 	patches := 0
 	f.hub.fault = func(r *http.Request) (int, string) {
@@ -75,7 +75,7 @@ func TestVouchingThatFailsKeepsNobodyFromRegisteringAndIsMadeUpFor(t *testing.T)
 	}
 	f.has(f.stored("registration", "uid/1"), f.bootstrap("registration", "uid/2"))
 	f.starts()
-	f.says("Cannot vouch for ClusterRegistration fleet-default/request-")
+	f.says("Cannot prove to the hub that ClusterRegistration request-")
 	f.eventually(func() bool { return len(f.vouched(true)) > 0 }, "a heartbeat does it")
 	assert.Contains(t, f.vouched(true)[0], f.hub.registrations()[0].Name)
 	f.hub.set(func() { f.hub.grantAt = 0 })
@@ -84,7 +84,7 @@ func TestVouchingThatFailsKeepsNobodyFromRegisteringAndIsMadeUpFor(t *testing.T)
 
 func TestWhatAnAgentVouchedForIsForgottenWithTheRequest(t *testing.T) {
 	f := newFixture(t)
-	f.life.config.CheckinInterval = 5 * time.Millisecond
+	f.config.CheckinInterval = 5 * time.Millisecond
 	f.hub.grantAt = 1 << 30
 	f.has(f.stored("registration", "uid/1"), f.bootstrap("registration", "uid/2"))
 	f.starts()
@@ -99,9 +99,9 @@ func TestWhatAnAgentVouchedForIsForgottenWithTheRequest(t *testing.T) {
 func TestTwoProcessesHaveNamesOfTheirOwn(t *testing.T) {
 	f := newFixture(t)
 	f.has(f.stored("request", "request-1"))
-	runUntil(t, f.life, func() bool { return f.lastBeat().Instance != "" })
+	f.runsUntil(func() bool { return f.lastBeat().Instance != "" })
 	first := f.lastBeat()
 	assert.Equal(t, "request-1", first.Registration)
 	assert.LessOrEqual(t, len(first.Instance), 64)
-	runUntil(t, f.life, func() bool { return f.lastBeat().Instance != first.Instance })
+	f.runsUntil(func() bool { return f.lastBeat().Instance != first.Instance })
 }

@@ -20,7 +20,7 @@ const notGranted = "the hub did not grant ClusterRegistration fleet-default/requ
 func ignored(t *testing.T) *fixture {
 	t.Helper()
 	f := newFixture(t)
-	f.life.config.Timing.Registration = 20 * time.Millisecond
+	f.config.Timing.Registration = 20 * time.Millisecond
 	f.hub.grantAt = 1 << 30
 	f.has(f.bootstrap())
 	return f
@@ -53,9 +53,9 @@ func TestARequestThatWaitsForLongIsSentAgainAndNoOther(t *testing.T) {
 func TestARequestThatMayHaveBeenAnsweredInVainIsGivenUp(t *testing.T) {
 	t.Run("from before a restart", func(t *testing.T) {
 		f := ignored(t)
-		f.life.config.Timing.Registration = patience
-		runUntil(t, f.life, func() bool { return len(f.hub.registrations()) == 1 })
-		f.life.config.Timing.Registration = 20 * time.Millisecond
+		f.config.Timing.Registration = patience
+		f.runsUntil(func() bool { return len(f.hub.registrations()) == 1 })
+		f.config.Timing.Registration = 20 * time.Millisecond
 		f.starts()
 		f.eventually(func() bool { return f.said(notGranted) > 3 }, "given up, and waited for")
 		assert.Len(t, f.hub.registrations(), 2, "the second one was looked after all the time")
@@ -63,14 +63,14 @@ func TestARequestThatMayHaveBeenAnsweredInVainIsGivenUp(t *testing.T) {
 	})
 	t.Run("after an outage", func(t *testing.T) {
 		f := ignored(t)
-		f.life.config.Timing.Unseen = time.Nanosecond // there is one after each look
+		f.config.Timing.Unseen = time.Nanosecond // there is one after each look
 		f.starts()
 		f.eventually(func() bool { return len(f.hub.registrations()) > 2 }, "another request")
 		f.answered()
 	})
 	t.Run("by a credential that did not work", func(t *testing.T) {
 		f := ignored(t)
-		f.life.config.Timing.RightsLag = time.Millisecond
+		f.config.Timing.RightsLag = time.Millisecond
 		f.hub.fault = func(r *http.Request) (int, string) {
 			if strings.HasSuffix(r.URL.Path, "bundledeployments") {
 				return 403, status403
@@ -79,7 +79,7 @@ func TestARequestThatMayHaveBeenAnsweredInVainIsGivenUp(t *testing.T) {
 		}
 		f.hub.grantAt = 0
 		f.starts()
-		f.says("the credential the hub gave for cluster fleet-default/one does not work")
+		f.says("the credential from the hub for cluster fleet-default/one does not work")
 		f.hub.set(func() { f.hub.grantAt = 1 << 30 })
 		f.eventually(func() bool { return len(f.hub.registrations()) > 1 }, "another request")
 		f.hub.set(func() { f.hub.fault = nil })
@@ -99,43 +99,4 @@ func TestARequestThatSaysOfTheClusterWhatIsNotTrueAnyMoreIsGivenUp(t *testing.T)
 	f.eventually(func() bool { return len(f.hub.registrations()) == 2 }, "another request")
 	assert.Equal(t, "b", f.hub.registrations()[1].Spec.ClusterLabels["a"])
 	f.answered()
-}
-
-func TestWhatIsMissedOfAnAnswer(t *testing.T) {
-	w := &waiting{}
-	assert.False(t, w.missedNothing("request-1"), "it may be from before")
-	w.hears(noon, time.Minute)
-	assert.False(t, w.missedNothing("request-1"))
-	w.begins("request-1", noon)
-	for n := range 5 {
-		w.hears(noon.Add(time.Duration(n)*time.Minute), time.Minute)
-	}
-	assert.True(t, w.missedNothing("request-1"))
-	assert.False(t, w.missedNothing("request-2"))
-	w.hears(noon.Add(6*time.Minute), time.Minute)
-	w.hears(noon.Add(6*time.Minute), time.Minute)
-	assert.False(t, w.missedNothing("request-1"), "what was missed stays missed")
-	assert.Less(t, DefaultTiming().Unseen+DefaultTiming().PollLate*12/10, 40*time.Minute, "the hub keeps what it grants that long")
-	assert.Less(t, DefaultTiming().RefusedMax*12/10, DefaultTiming().Unseen, "who is refused looks often enough")
-}
-
-func TestTheLongerAnAnswerTakesTheLessOftenItIsLookedFor(t *testing.T) {
-	l := testLife(t)
-	timing := DefaultTiming()
-	l.config.Timing = &timing
-	now := l.config.Clock.Now()
-	l.waiting.begins("request-1", now)
-	looks := (&attempt{life: l, pending: pending{name: "request-1"}}).looks()
-	count := 0
-	for end := now.Add(time.Hour); now.Before(end); count++ {
-		pause := looks.next(now)
-		assert.LessOrEqual(t, pause, timing.PollLate*12/10)
-		now = now.Add(pause)
-	}
-	assert.Greater(t, count, 5*60/3, "in the first minutes it may come at any moment")
-	assert.Less(t, count, 5*60/2+20+60*60/25)
-	again := (&attempt{life: l, pending: pending{name: "request-1"}}).looks()
-	assert.GreaterOrEqual(t, again.next(now), timing.PollMax, "sent again, it is late as before")
-	other := (&attempt{life: l, pending: pending{name: "request-2"}}).looks()
-	assert.Less(t, other.next(l.config.Clock.Now()), time.Second)
 }

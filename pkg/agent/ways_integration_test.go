@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/muster-fleet/muster/internal/agenttest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -24,7 +25,7 @@ import (
 // address is a second address of the hub of a world, with a CA of its own.
 func (w *world) address() *front {
 	w.Helper()
-	certificate := serverCertificate(w.T)
+	certificate := agenttest.ServerCertificate(w.T)
 	plane := w.hub.plane
 	return newFront(w.T, &rest.Config{Host: plane.URL(), TLSClientConfig: rest.TLSClientConfig{CAData: plane.CA()}}, func(h http.Handler) *httptest.Server {
 		server := httptest.NewUnstartedServer(h)
@@ -38,7 +39,7 @@ func (w *world) address() *front {
 // tells writes ConfigMap fleet-agent-hub, as the agent's Bundle does.
 func (w *world) tells(url, ca, mode string) {
 	w.Helper()
-	configMap := hubConfigMap(url, ca, mode)
+	configMap := agenttest.HubConfigMap(url, ca, mode)
 	configMap.Namespace = w.config.Namespace
 	client := w.member.CoreV1().ConfigMaps(w.config.Namespace)
 	_, err := client.Create(w.Context(), configMap, metav1.CreateOptions{})
@@ -61,7 +62,7 @@ func (w *world) reports(f *front) {
 	w.Helper()
 	w.eventually(func() bool {
 		hub := w.reported().Hub
-		return hub != nil && hub.APIServerURL == f.server.URL && hub.APIServerCAHash == registration.CAHash(bytes.TrimSpace([]byte(pemOf(f.server))))
+		return hub != nil && hub.APIServerURL == f.server.URL && hub.APIServerCAHash == registration.CAHash(bytes.TrimSpace([]byte(agenttest.PEM(f.server))))
 	}, "the way "+f.server.URL)
 }
 
@@ -78,9 +79,9 @@ func TestANewAddressIsTakenWithoutANewRegistrationOnRealAPIServers(t *testing.T)
 	for name, tell := range map[string]func(w *world, there *front){
 		"by an import": func(w *world, there *front) {
 			w.bootstraps("token", registration.BootstrapRegistration, "uid/1",
-				registration.BootstrapAPIServerURL, there.server.URL, registration.BootstrapAPIServerCA, pemOf(there.server))
+				registration.BootstrapAPIServerURL, there.server.URL, registration.BootstrapAPIServerCA, agenttest.PEM(there.server))
 		},
-		"by the agent's Bundle": func(w *world, there *front) { w.tells(there.server.URL, pemOf(there.server), "strict") },
+		"by the agent's Bundle": func(w *world, there *front) { w.tells(there.server.URL, agenttest.PEM(there.server), "strict") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := registered(t)
@@ -91,7 +92,7 @@ func TestANewAddressIsTakenWithoutANewRegistrationOnRealAPIServers(t *testing.T)
 			tell(w, there)
 			w.reports(there)
 			after := w.settles()
-			assert.Equal(t, before.access.token, after.access.token)
+			assert.Equal(t, before.Token, after.Token)
 			assert.Len(t, w.hub.requests(t.Context()), 1)
 			w.hubFront.server.Close() // nothing needs it any more
 			w.settles()
@@ -105,7 +106,7 @@ func TestADeadAddressIsReportedUntilTheOldOneDiesToo(t *testing.T) {
 	before := w.settles()
 	there := w.address()
 	there.set(answers(503, "<h1>503</h1>"), nil)
-	w.tells(there.server.URL, pemOf(there.server), "strict")
+	w.tells(there.server.URL, agenttest.PEM(there.server), "strict")
 	w.eventually(func() bool {
 		hub := w.reported().Hub
 		return hub != nil && strings.Contains(hub.Pending, there.server.URL)
@@ -120,7 +121,7 @@ func TestADeadAddressIsReportedUntilTheOldOneDiesToo(t *testing.T) {
 	there.set(nil, nil)
 	w.reports(there)
 	w.eventually(func() bool { return w.reported().Hub.Pending == "" }, "nothing pending")
-	assert.Equal(t, before.access.token, w.settles().access.token)
+	assert.Equal(t, before.Token, w.settles().Token)
 	assert.Len(t, w.hub.requests(t.Context()), 1)
 }
 
@@ -130,14 +131,14 @@ func TestAWrongCAAndAModeThatCannotWorkCostNothing(t *testing.T) {
 	before := w.settles()
 	there := w.address()
 	for want, location := range map[string][3]string{
-		"certificate": {there.server.URL, testCA(t), "strict"},
+		"certificate": {there.server.URL, agenttest.CA(t), "strict"},
 		"agentTLSMode is strict, but there is no CA": {w.hubFront.server.URL, "", "strict"},
 	} {
 		w.tells(location[0], location[1], location[2])
 		w.eventually(func() bool { hub := w.reported().Hub; return hub != nil && strings.Contains(hub.Pending, want) }, "pending: "+want)
 		assert.Equal(t, before, w.settles())
 	}
-	w.tells(w.hubFront.server.URL, pemOf(w.hubFront.server), "strict")
+	w.tells(w.hubFront.server.URL, agenttest.PEM(w.hubFront.server), "strict")
 	w.eventually(func() bool { hub := w.reported().Hub; return hub.Pending == "" && hub.AgentTLSMode == "strict" }, "the mode")
 	assert.Len(t, w.hub.requests(t.Context()), 1)
 }

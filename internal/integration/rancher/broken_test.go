@@ -11,17 +11,18 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/testenv/rancherlike"
 	"github.com/muster-fleet/muster/pkg/agent"
+	"github.com/muster-fleet/muster/pkg/agent/timing"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // quick are an agent's pauses, short enough for a test to see many of them.
 func quick(c *agent.Config) {
-	timing := agent.DefaultTiming()
-	timing.RetryFirst, timing.RetryMax = 100*time.Millisecond, 500*time.Millisecond
-	timing.PollMax = 500 * time.Millisecond
-	timing.RefusalPause, timing.RefusalSpread = 200*time.Millisecond, 400*time.Millisecond
-	c.Timing = &timing
+	durations := timing.Default()
+	durations.RetryFirst, durations.RetryMax = 100*time.Millisecond, 500*time.Millisecond
+	durations.PollMax = 500 * time.Millisecond
+	durations.RejectionPause, durations.RejectionSpread = 200*time.Millisecond, 400*time.Millisecond
+	c.Timing = &durations
 }
 
 func (s *serverStory) brokenBeforeRegistration(t *testing.T) {

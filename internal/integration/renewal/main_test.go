@@ -17,6 +17,7 @@ import (
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/pkg/agent"
+	"github.com/muster-fleet/muster/pkg/agent/timing"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -43,9 +44,9 @@ func newStage(t *testing.T) *stage {
 // hasty renews when that part of the life is over, and looks soon for what was refused.
 func hasty(part float64) func(*agent.Config) {
 	return func(c *agent.Config) {
-		timing := agent.DefaultTiming()
-		timing.RenewAfter, timing.RefusedFirst, timing.RefusedMax = part, 200*time.Millisecond, time.Second
-		c.Timing = &timing
+		durations := timing.Default()
+		durations.RenewAfter, durations.DeniedFirst, durations.DeniedMax = part, 200*time.Millisecond, time.Second
+		c.Timing = &durations
 	}
 }
 

@@ -1,0 +1,194 @@
+// Package agenttest has what the tests of the agent's packages share: short pauses, a log that must not contain a credential, the
+// Secrets of an agent, and certificates.
+package agenttest
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/muster-fleet/muster/pkg/agent/timing"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// The agent's namespace, an address of a hub that does not exist, and the tokens that no log may contain.
+const (
+	Namespace         = "cattle-fleet-system"
+	HubURL            = "https://hub.example.com"
+	RegistrationToken = "the-registration-token"
+	NewToken          = "the-new-credential"
+	OldToken          = "the-old-credential"
+	jwtBeginning      = "eyJ"
+)
+
+// Patience is how long a test waits for what must happen. It does not measure speed: a machine may be very busy.
+const Patience = 2 * time.Minute
+
+// Quick is timing.Default with short pauses. What ends an attempt stays long: no attempt may fail on a machine that stands still
+// for some seconds if it does not fail on others.
+func Quick() *timing.Durations {
+	return &timing.Durations{
+		Request:         30 * time.Second,
+		RetryFirst:      5 * time.Millisecond,
+		RetryMax:        50 * time.Millisecond,
+		PollFirst:       time.Millisecond,
+		PollMax:         20 * time.Millisecond,
+		PollSoon:        5 * time.Minute,
+		PollLate:        20 * time.Millisecond,
+		Registration:    10 * time.Minute,
+		Unseen:          10 * time.Minute,
+		RightsLag:       300 * time.Millisecond,
+		RejectionPause:  5 * time.Millisecond,
+		RejectionSpread: 10 * time.Millisecond,
+		HelmWait:        300 * time.Millisecond,
+		RenewAfter:      2.0 / 3,
+		DeniedFirst:     5 * time.Millisecond,
+		DeniedMax:       50 * time.Millisecond,
+	}
+}
+
+// Log fails the test when it gets a credential, and is printed when the test failed for another reason.
+func Log(t *testing.T) (*logrus.Logger, *logtest.Hook) {
+	t.Helper()
+	log, hook := logtest.NewNullLogger()
+	log.SetLevel(logrus.DebugLevel)
+	t.Cleanup(func() {
+		for _, entry := range hook.AllEntries() {
+			for _, secret := range []string{RegistrationToken, NewToken, OldToken, jwtBeginning} {
+				assert.NotContains(t, entry.Message, secret, "a credential in the log")
+			}
+		}
+		if t.Failed() {
+			for _, entry := range hook.AllEntries() {
+				t.Logf("log: %s: %s", entry.Level, entry.Message)
+			}
+		}
+	})
+	return log, hook
+}
+
+// Secret is a Secret in the agent's namespace.
+func Secret(name string, data map[string]string) *corev1.Secret {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name, UID: "uid-of-it", ResourceVersion: "1"}}
+	secret.Data = map[string][]byte{}
+	for key, value := range data {
+		secret.Data[key] = []byte(value)
+	}
+	return secret
+}
+
+// BootstrapSecret is usable for a hub at url; edits are pairs of key and value.
+func BootstrapSecret(url, ca string, edits ...string) *corev1.Secret {
+	return Secret(registration.BootstrapSecret, edited(map[string]string{
+		registration.BootstrapAPIServerURL:                url,
+		registration.BootstrapAPIServerCA:                 ca,
+		registration.BootstrapClusterNamespace:            "fleet-default",
+		registration.BootstrapToken:                       RegistrationToken,
+		registration.BootstrapTokenName:                   "import-token-one",
+		registration.BootstrapSystemRegistrationNamespace: "cattle-fleet-clusters-system",
+	}, edits))
+}
+
+// StoredSecret is a usable credential for a hub at url; edits are pairs of key and value.
+func StoredSecret(t testing.TB, url, ca, token string, edits ...string) *corev1.Secret {
+	t.Helper()
+	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"cluster": {Server: url, CertificateAuthorityData: []byte(ca)}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"user": {Token: token}},
+		Contexts:       map[string]*clientcmdapi.Context{"default": {Cluster: "cluster", AuthInfo: "user", Namespace: "cluster-ns"}},
+		CurrentContext: "default",
+	})
+	require.NoError(t, err)
+	return Secret(registration.CredentialSecret, edited(map[string]string{
+		registration.CredentialKubeconfig:          string(kubeconfig),
+		registration.CredentialDeploymentNamespace: "cluster-ns",
+		registration.CredentialClusterNamespace:    "fleet-default",
+		registration.CredentialClusterName:         "one",
+		"agentTLSMode":                             "system-store",
+	}, edits))
+}
+
+func edited(data map[string]string, edits []string) map[string]string {
+	for i := 0; i < len(edits); i += 2 {
+		data[edits[i]] = edits[i+1]
+	}
+	return data
+}
+
+// JWT is a token of ServiceAccount the-agent; serial distinguishes two of the same lifetime. A zero time is left out.
+func JWT(uid string, issued, expires time.Time, serial int) string {
+	claims := jwt.MapClaims{
+		"kubernetes.io": map[string]any{"namespace": "cluster-ns", "serviceaccount": map[string]any{"name": "the-agent", "uid": uid}},
+		"jti":           strconv.Itoa(serial),
+	}
+	for key, moment := range map[string]time.Time{"iat": issued, "exp": expires} {
+		if !moment.IsZero() {
+			claims[key] = moment.Unix()
+		}
+	}
+	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, claims).SignedString([]byte("k"))
+	if err != nil {
+		panic(err)
+	}
+	return token
+}
+
+// HubConfigMap is ConfigMap fleet-agent-hub.
+func HubConfigMap(url, ca, mode string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: registration.AgentHubConfigMap},
+		Data: map[string]string{
+			registration.BootstrapAPIServerURL: url, registration.BootstrapAPIServerCA: ca, registration.AgentHubTLSMode: mode,
+		},
+	}
+}
+
+// PEM is the CA an agent must be given to trust the server.
+func PEM(server *httptest.Server) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
+}
+
+// CA is a CA that has signed no certificate.
+func CA(t testing.TB) string {
+	t.Helper()
+	der, _ := certificate(t, &x509.Certificate{Subject: pkix.Name{CommonName: "nobody"}})
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+// ServerCertificate is a new certificate for this machine, which is its own CA.
+func ServerCertificate(t testing.TB) tls.Certificate {
+	t.Helper()
+	der, key := certificate(t, &x509.Certificate{Subject: pkix.Name{CommonName: t.Name()}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}})
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func certificate(t testing.TB, template *x509.Certificate) ([]byte, *ecdsa.PrivateKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template.SerialNumber, template.IsCA, template.BasicConstraintsValid = big.NewInt(1), true, true
+	template.NotBefore, template.NotAfter = time.Unix(0, 0), time.Unix(1<<33, 0)
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	return der, key
+}

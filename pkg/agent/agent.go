@@ -1,0 +1,433 @@
+// Package agent runs the agent of a member cluster: it registers with the hub, works with the credential it gets, and recovers
+// from failures of itself, its cluster and the hub.
+//
+// Run holds the Lease and starts the loop. Each iteration of the loop observes the objects on the member and the hub's answer
+// (observe.go), decides (decide.go) and acts. The packages below know the details:
+//
+//	register    obtains a credential with the bootstrap Secret
+//	credential  stores, uses and renews the credential
+//	heartbeat   reports the agent and its cluster to the hub
+//	deploy      deploys the Bundles
+//	uninstall   removes the agent from its cluster
+//	hubclient   endpoints, TLS, connections, and the meaning of the hub's answers
+//	member      the API server of the agent's own cluster
+//	timing      all durations and backoffs
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/rest"
+
+	"github.com/muster-fleet/muster/pkg/agent/credential"
+	"github.com/muster-fleet/muster/pkg/agent/deploy"
+	"github.com/muster-fleet/muster/pkg/agent/heartbeat"
+	"github.com/muster-fleet/muster/pkg/agent/hubclient"
+	"github.com/muster-fleet/muster/pkg/agent/member"
+	"github.com/muster-fleet/muster/pkg/agent/register"
+	"github.com/muster-fleet/muster/pkg/agent/timing"
+	"github.com/muster-fleet/muster/pkg/agent/uninstall"
+	"github.com/muster-fleet/muster/pkg/leader"
+	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/release"
+)
+
+// Run runs the agent until ctx ends, and then returns nil with nothing left running. It returns an error when the configuration
+// is wrong or the Lease was lost: the process should end then and be restarted. It retries after every other failure, on the
+// member or the hub.
+func Run(ctx context.Context, c Config) error {
+	c, err := c.withDefaults()
+	if err != nil {
+		return err
+	}
+	m, err := member.New(c.Member, c.Namespace, c.userAgent(), c.Timing.Request)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	c.Log.Infof("Agent %s starting in namespace %s (scope %q)", c.Version, c.Namespace, c.Scope)
+	return lead(ctx, c, func(ctx context.Context) error {
+		runLoop(ctx, c, m, deploy.Run)
+		return nil
+	})
+}
+
+// lead does the work while this process holds the Lease of the agents in its namespace.
+func lead(ctx context.Context, c Config, work func(context.Context) error) error {
+	if c.LeaderElection == nil {
+		return work(ctx)
+	}
+	return leader.Run(ctx, leader.Election{
+		Client:    c.Member,
+		Namespace: c.Namespace,
+		Name:      registration.AgentName,
+		Identity:  c.LeaderElection.Identity,
+		OnWaiting: func(string) { c.OnState("standing by: another agent of this namespace holds the Lease") },
+		Times:     c.LeaderElection.Times,
+	}, work)
+}
+
+// deployer is deploy.Run, or a replacement in a test; nil deploys nothing.
+type deployer func(context.Context, deploy.Config) error
+
+// loop is the state of the agent between two iterations.
+type loop struct {
+	config  Config
+	log     logrus.FieldLogger
+	member  *member.Member
+	changed <-chan struct{} // receives a signal when an object that an import writes has changed
+	deploy  deployer
+
+	dialer      *hubclient.Dialer
+	notes       *heartbeat.Notes
+	heartbeat   *heartbeat.Heartbeat
+	renewer     *credential.Renewer
+	registrar   *register.Registrar
+	uninstaller *uninstall.Uninstaller
+
+	rejectionReported bool // by an event; see reportRejection
+}
+
+// runLoop runs the loop, and beside it the watch on the objects that an import writes.
+func runLoop(ctx context.Context, c Config, m *member.Member, deploying deployer) {
+	ctx, stop := context.WithCancel(ctx)
+	changed := make(chan struct{}, 1)
+	var watching sync.WaitGroup
+	watching.Go(func() { m.WatchImported(ctx, changed) })
+	defer watching.Wait()
+	defer stop()
+	newLoop(c, m, changed, deploying).run(ctx)
+}
+
+func newLoop(c Config, m *member.Member, changed <-chan struct{}, deploying deployer) *loop {
+	l := &loop{
+		config: c, log: c.Log, member: m, changed: changed, deploy: deploying, notes: &heartbeat.Notes{},
+		dialer:      &hubclient.Dialer{UserAgent: c.userAgent(), Timing: *c.Timing, Clock: c.Clock, Log: c.Log},
+		uninstaller: &uninstall.Uninstaller{Member: m, Scope: c.Scope, Log: c.Log},
+	}
+	l.heartbeat = &heartbeat.Heartbeat{
+		Member: m, Clock: c.Clock, Timing: *c.Timing, Log: c.Log, Interval: c.CheckinInterval,
+		Version: c.Version, Generation: c.Generation, Instance: string(uuid.NewUUID()), Notes: l.notes,
+	}
+	l.renewer = &credential.Renewer{
+		Member: m, Dialer: l.dialer, Clock: c.Clock, Timing: *c.Timing, Log: c.Log, Event: l.event, Renewed: l.notes.SendNow,
+	}
+	l.registrar = &register.Registrar{
+		Member: m, Dialer: l.dialer, Clock: c.Clock, Timing: *c.Timing, Log: c.Log,
+		Pod: c.Pod, Changed: changed, OnState: c.OnState, Event: l.event,
+	}
+	return l
+}
+
+const untilChange = time.Duration(-1)
+
+// run is the agent's loop: observe, decide, act, wait. It ends with ctx.
+//
+// What the agent does while it is registered (heartbeats, renewals, deployments) are runnables beside the loop. They work with one
+// credential and go on while the loop observes and acts, even while the agent registers again. The loop waits for them to end,
+// for a change and for the next iteration at the same time.
+func (l *loop) run(ctx context.Context) {
+	var running *runnables // nil while the agent does not work with a credential
+	defer func() { running.stop() }()
+	retry := l.config.Timing.Retry()
+	unused := 0 // registrations and endpoint switches since runnables were last started
+	for ctx.Err() == nil {
+		if running.ended() {
+			wait := l.finish(ctx, running.stop())
+			if running = nil; wait {
+				l.wait(ctx, retry.Step(), nil)
+			}
+			continue
+		}
+
+		// Observe. What is done while the runnables work is cancelled when they end: the credential does not work any more then.
+		work := running.context(ctx)
+		m, err := readMember(work, l.member)
+		if err != nil {
+			l.logError(work, "Failed to register agent", err)
+			l.wait(ctx, retry.Step(), running)
+			continue
+		}
+		if running != nil && running.outdated(m) {
+			running.stop()
+			running = nil
+			continue
+		}
+		o := observation{memberState: m, hubState: l.askHub(work, m, running)}
+		if work.Err() != nil {
+			o.conn.Close()
+			continue
+		}
+
+		// Decide.
+		action := Decide(o.facts())
+		l.announce(ctx, action, o, running != nil)
+
+		// Act.
+		if running == nil && action.usesStored() {
+			running = l.start(ctx, o.conn, o.stored)
+			work, o.conn = running.context(ctx), nil
+			retry, unused = l.config.Timing.Retry(), 0
+		}
+		wait := time.Duration(0)
+		switch action {
+		case UseStored:
+			wait, err = l.cleanUp(work, o, running.started)
+		case KeepEndpoint:
+			wait, err = retry.Step(), l.recordMode(work, o)
+		case SwitchEndpoint:
+			if err = l.switchEndpoint(work, o); err == nil {
+				unused++
+			}
+		case Register, ReplaceStored:
+			if err = l.register(work, o, running); err == nil {
+				unused++
+			}
+		case Leave:
+			wait = untilChange // with running: the deployments are being removed
+			if running == nil {
+				err = l.leave(ctx)
+			}
+		case WaitForBootstrap, WaitForHub, ReportRejected:
+			wait = retry.Step()
+		}
+		o.conn.Close()
+
+		// Wait.
+		switch {
+		case errors.Is(err, register.ErrInputChanged):
+			wait = 0
+		case err != nil:
+			wait = retry.Step()
+		case wait == 0 && unused > 1: // registrations that lead to no use of the credential must not follow each other at once
+			wait = retry.Step()
+		}
+		if changed := l.wait(ctx, wait, running); changed {
+			retry = l.config.Timing.Retry()
+		}
+	}
+}
+
+// wait waits for d or until a change; for untilChange until a change only. It also ends with ctx and with the runnables. It
+// reports whether there was a change.
+func (l *loop) wait(ctx context.Context, d time.Duration, running *runnables) (changed bool) {
+	if d == 0 {
+		return false
+	}
+	work := running.context(ctx)
+	if d == untilChange {
+		select {
+		case <-work.Done():
+			return false
+		case <-l.changed:
+			return true
+		}
+	}
+	return timing.Pause(work, l.config.Clock, d, l.changed)
+}
+
+// runnables are what the agent runs with one credential. A nil *runnables is one that was never started.
+type runnables struct {
+	use     *credential.InUse
+	started time.Time
+
+	ctx    context.Context // ends with the first of the runnables
+	cancel context.CancelFunc
+	group  *errgroup.Group
+}
+
+// start starts the runnables. Each of them runs until its context ends, or returns an error that ends all of them.
+func (l *loop) start(ctx context.Context, conn *hubclient.Connection, stored *credential.Stored) *runnables {
+	r := &runnables{use: credential.NewInUse(conn, stored), started: l.config.Clock.Now()}
+	ctx, r.cancel = context.WithCancel(ctx)
+	r.group, r.ctx = errgroup.WithContext(ctx)
+	run := func(name string, runnable func(context.Context, *credential.InUse) error) {
+		r.group.Go(func() error {
+			if err := runnable(r.ctx, r.use); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			return nil
+		})
+	}
+	run("heartbeat", l.heartbeat.Run)
+	run("renewal", l.renewer.Run)
+	run("deploy", l.deployBundles)
+	return r
+}
+
+// context ends with the runnables; without runnables it is the given one.
+func (r *runnables) context(ctx context.Context) context.Context {
+	if r == nil {
+		return ctx
+	}
+	return r.ctx
+}
+
+// ended reports whether one of the runnables has returned an error, and with it all of them end.
+func (r *runnables) ended() bool { return r != nil && r.ctx.Err() != nil }
+
+// stop ends the runnables, waits for their end, and returns the first error.
+func (r *runnables) stop() error {
+	if r == nil {
+		return nil
+	}
+	r.cancel()
+	err := r.group.Wait()
+	r.use.Conn.Close()
+	return err
+}
+
+// outdated reports whether the agent must stop working with the credential: another one is stored, or the agent was installed
+// again while it was leaving. In the second case the runnables would tell the hub that the agent leaves.
+func (r *runnables) outdated(m memberState) bool {
+	if m.leaving {
+		return m.newRegistration
+	}
+	return m.storedPresence == Present && !r.use.Matches(m.stored)
+}
+
+// finish handles the end of runnables, and reports whether the loop must wait before the next iteration.
+func (l *loop) finish(ctx context.Context, err error) (wait bool) {
+	switch {
+	case ctx.Err() != nil, err == nil, errors.Is(err, credential.ErrReplaced):
+		return false
+	case errors.Is(err, deploy.ErrFarewell):
+		l.log.Info("The hub has asked this agent to leave, and everything it deployed is removed: the agent uninstalls itself")
+		if err := l.uninstaller.Mark(ctx); err != nil {
+			l.logError(ctx, "Cannot leave yet", err)
+			return true
+		}
+		return false
+	}
+	l.log.Warnf("Starting over: %v", err)
+	return true
+}
+
+// deployBundles runs package deploy on the connection to the hub.
+func (l *loop) deployBundles(ctx context.Context, use *credential.InUse) error {
+	if l.deploy == nil {
+		<-ctx.Done()
+		return nil
+	}
+	settings, err := l.member.AgentConfig(ctx)
+	if err != nil {
+		l.log.Warnf("Deploying without the settings of ConfigMap %s: %v", registration.AgentConfigMap, err)
+	}
+	rejections := hubclient.NewRejectionThreshold(*l.config.Timing)
+	cluster := use.Stored()
+	return l.deploy(ctx, deploy.Config{
+		Hub: use.Conn.Fleet, Watching: use.Conn.Watching, HubCore: use.Conn.Core,
+		Namespace:        use.Conn.Namespace,
+		ClusterNamespace: cluster.ClusterNamespace,
+		ClusterName:      cluster.ClusterName,
+		Member:           rest.AddUserAgent(rest.CopyConfig(l.config.Member), l.config.userAgent()),
+		AgentNamespace:   l.config.Namespace,
+		Workers:          l.config.Workers,
+		DriftWorkers:     l.config.DriftWorkers,
+		Resync:           settings.GarbageCollectionInterval.Duration,
+		Judge:            func(err error) error { return rejections.Check(err, l.config.Clock.Now()) },
+		Leaving:          l.uninstaller.Mark,
+		Log:              l.log,
+		Clock:            l.config.Clock,
+	})
+}
+
+// register makes one attempt to register. With runnables, the agent proves to the hub that the request is its own.
+func (l *loop) register(ctx context.Context, o observation, running *runnables) error {
+	in := register.Input{Identity: o.identity, Settings: o.settings, Seen: o.endpoints.Digest()}
+	if running != nil {
+		in.ProvePossession = func(ctx context.Context, request string) {
+			if err := l.notes.ProvePossession(ctx, running.use, request); err != nil && ctx.Err() == nil {
+				l.log.Warnf("Cannot prove to the hub that ClusterRegistration %s is this agent's own, the next heartbeat tries again: %v", request, err)
+			}
+		}
+	}
+	err := l.registrar.Register(ctx, in)
+	if err == nil && o.leaving { // only now: without its mark, the agent would use the earlier credential and be asked to leave again
+		err = l.uninstaller.Cancel(ctx)
+	}
+	if err != nil {
+		if !errors.Is(err, register.ErrInputChanged) {
+			l.logError(ctx, "Failed to register agent", err)
+		}
+		return err
+	}
+	l.notes.SetProvedRequest("")
+	l.log.Infof("Registered; credential stored in Secret %s/%s", l.member.Namespace, registration.CredentialSecret)
+	return nil
+}
+
+// cleanUp deletes what only a registration needs, once the credential is in use, and returns how long the loop may wait. A
+// bootstrap Secret that cannot be parsed stays: a person may want to correct it.
+//
+// "helm install --wait" succeeds when all objects of the release are ready at the same moment. So a bootstrap Secret of a Helm
+// release stays until the agent's own Deployment has become available.
+func (l *loop) cleanUp(ctx context.Context, o observation, working time.Time) (wait time.Duration, err error) {
+	l.notes.SetProvedRequest("")
+	err = errors.Join(l.recordMode(ctx, o), register.ForgetRequest(ctx, l.member))
+	wait = untilChange
+	if o.bootstrapPresence == Present {
+		helmWait := working.Add(l.config.Timing.HelmWait).Sub(l.config.Clock.Now())
+		if o.bootstrapSecret.Annotations[release.NameAnnotation] != "" && helmWait > 0 {
+			wait = helmWait
+		} else {
+			wait = 0 // without the Secret, another object may say where the hub is
+			err = errors.Join(err, l.member.DeleteSecret(ctx, o.bootstrapSecret))
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("deleting what is left of the registration: %w", err)
+		l.log.Warn(err)
+	}
+	return wait, err
+}
+
+// recordMode stores with which TLS mode the credential works. Secrets of earlier agents do not record it: when the configured mode
+// changes, the agent must know to which mode it can return.
+func (l *loop) recordMode(ctx context.Context, o observation) error {
+	if !o.modeUnknown {
+		return nil
+	}
+	return o.stored.Replace(ctx, l.member, o.storedSecret)
+}
+
+// switchEndpoint stores the other endpoint with one write. If somebody else has written the Secret since it was read, the write
+// fails.
+func (l *loop) switchEndpoint(ctx context.Context, o observation) error {
+	if err := o.stored.MovedTo(*o.other, o.endpoints.Digest()).Replace(ctx, l.member, o.storedSecret); err != nil {
+		l.logError(ctx, "Failed to register agent", err)
+		return err
+	}
+	l.log.Infof("The credential works at %s: stored in Secret %s/%s, and used from now on",
+		o.other, l.member.Namespace, registration.CredentialSecret)
+	return nil
+}
+
+// leave uninstalls the agent and then waits to be stopped.
+func (l *loop) leave(ctx context.Context) error {
+	removed, err := l.uninstaller.Run(ctx, func(ctx context.Context) (bool, error) {
+		m, err := readMember(ctx, l.member)
+		return Decide(observation{memberState: m}.facts()) == Leave, err
+	})
+	if err != nil {
+		l.logError(ctx, "Cannot leave yet", err)
+	}
+	if removed {
+		<-ctx.Done()
+	}
+	return err
+}
+
+// logError logs nothing when the work was cancelled.
+func (l *loop) logError(ctx context.Context, what string, err error) {
+	if ctx.Err() == nil {
+		l.log.Errorf("%s: %v", what, err)
+	}
+}

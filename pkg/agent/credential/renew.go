@@ -1,0 +1,228 @@
+package credential
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/clock"
+
+	"github.com/muster-fleet/muster/pkg/agent/hubclient"
+	"github.com/muster-fleet/muster/pkg/agent/member"
+	"github.com/muster-fleet/muster/pkg/agent/timing"
+	tokens "github.com/muster-fleet/muster/pkg/credential"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Reasons of the events on the agent's Deployment.
+const (
+	reasonExpiring = "CredentialExpiring" // renewals have failed for half of the time that is left for them
+	reasonRenewed  = "CredentialRenewed"  // after CredentialExpiring: the credential was renewed
+)
+
+// ErrReplaced means that another credential is stored now; the agent must use that one.
+var ErrReplaced = errors.New("another credential is stored")
+
+// Renewer renews the credential in use before it expires.
+type Renewer struct {
+	Member *member.Member
+	Dialer *hubclient.Dialer
+	Clock  clock.WithTicker
+	Timing timing.Durations
+	Log    logrus.FieldLogger
+	// Event writes an event on the agent's Deployment.
+	Event func(ctx context.Context, kind, reason, message string)
+	// Renewed is called after each renewal.
+	Renewed func()
+}
+
+// Run renews the credential until ctx ends, or returns ErrReplaced. Whatever fails, the current token works until it expires. A
+// credential that does not expire, or lives for years, is not renewed: its hub does not know agents that renew.
+func (r *Renewer) Run(ctx context.Context, use *InUse) error {
+	for ctx.Err() == nil {
+		lifetime, renewed := lifetimeOf(use.Stored().Token)
+		if !renewed {
+			<-ctx.Done()
+			return nil
+		}
+		due := lifetime.renewal(r.Timing.RenewAfter)
+		for left := due.Sub(use.hubTime(r.Clock.Now())); left > 0 && ctx.Err() == nil; left = due.Sub(use.hubTime(r.Clock.Now())) {
+			timing.Pause(ctx, r.Clock, min(left, longestPause), nil)
+		}
+		if err := r.renew(ctx, use, lifetime); err != nil {
+			return err
+		}
+		// An agent whose clock is ahead by more than a lifetime, and who cannot measure that, must not renew all the time.
+		half := time.Duration(float64(lifetime.length()) * r.Timing.RenewAfter / 2)
+		timing.Pause(ctx, r.Clock, min(half, longestPause), nil)
+	}
+	return nil
+}
+
+// longestPause limits one pause before a renewal. A timer stands still while the machine sleeps; the clock does not.
+const longestPause = 5 * time.Minute
+
+// renew gets a new token, proves that it works, stores it and then uses it, and retries until all of that has succeeded.
+func (r *Renewer) renew(ctx context.Context, use *InUse, lifetime tokenLifetime) error {
+	pauses := r.Timing.RetryRenewal(lifetime.length())
+	ask, token, warned := lifetime.length(), "", false
+	for ctx.Err() == nil {
+		var err error
+		if token == "" { // a token that works is kept when storing it fails
+			var issued string
+			if issued, err = r.requestToken(ctx, use, lifetime, ask); limitsLifetime(err) {
+				ask = shorterLifetime(ask, lifetime, use.hubTime(r.Clock.Now()))
+			} else if err == nil {
+				err = r.verify(ctx, use.Stored().WithToken(issued))
+			}
+			if err == nil {
+				token = issued
+			}
+		}
+		if err == nil {
+			use.storing(token)
+			err = r.storeToken(ctx, use, token)
+		}
+		if err == nil {
+			use.useToken(token)
+			text := "The credential for the hub was renewed; it expires at " + use.Expires().UTC().Format(time.RFC3339)
+			r.Log.Info(text)
+			if warned {
+				r.Event(ctx, corev1.EventTypeNormal, reasonRenewed, text)
+			}
+			r.Renewed()
+			return nil
+		}
+		if errors.Is(err, ErrReplaced) {
+			return err
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		pause := pauses.Step()
+		text := fmt.Sprintf("The credential for the hub, which expires at %s, could not be renewed: %v", lifetime.expires.UTC().Format(time.RFC3339), err)
+		r.Log.Warnf("%s; next try in %s", text, pause.Round(time.Millisecond))
+		if !warned && !use.hubTime(r.Clock.Now()).Before(lifetime.alarm(r.Timing.RenewAfter)) {
+			warned = true
+			r.Event(ctx, corev1.EventTypeWarning, reasonExpiring, text)
+		}
+		timing.Pause(ctx, r.Clock, pause, nil)
+	}
+	return nil
+}
+
+// requestToken gets a token for the same ServiceAccount.
+func (r *Renewer) requestToken(ctx context.Context, use *InUse, lifetime tokenLifetime, ask time.Duration) (string, error) {
+	claims := lifetime.claims
+	issuer := tokens.Issuer{Client: use.Conn.Core.CoreV1(), Clock: r.Clock}
+	issued, err := issuer.Request(ctx, tokens.Account{Namespace: claims.Namespace, Name: claims.ServiceAccount}, ask)
+	if err != nil {
+		return "", err
+	}
+	token := issued.Token.Reveal()
+	next, renewed := lifetimeOf(token)
+	if !renewed || next.claims.UID != claims.UID || !next.expires.After(lifetime.expires) {
+		return "", fmt.Errorf("the hub answered with a token of another identity, or one that does not expire later than %s", lifetime.expires.UTC().Format(time.RFC3339))
+	}
+	return token, nil
+}
+
+func (r *Renewer) verify(ctx context.Context, renewed *Stored) error {
+	conn, answer, err := r.Dialer.DialAndVerify(ctx, renewed.Access)
+	defer conn.Close()
+	if answer != hubclient.Accepted {
+		return fmt.Errorf("the new token does not work (%s): %w", answer, err)
+	}
+	return nil
+}
+
+// storeToken changes only the token of what is stored now. It does not recreate a Secret that was deleted: that deletion asks
+// the agent to register again.
+func (r *Renewer) storeToken(ctx context.Context, use *InUse, token string) error {
+	secret, err := r.Member.Secret(ctx, registration.CredentialSecret)
+	switch {
+	case err != nil:
+		return err
+	case secret == nil:
+		return fmt.Errorf("Secret %s/%s, in which the new token must be stored, does not exist", r.Member.Namespace, registration.CredentialSecret)
+	}
+	current, err := Parse(secret)
+	switch {
+	case err != nil:
+		return err
+	case current.Token == token:
+		return nil // an earlier write succeeded, and its response was lost
+	}
+	current.Mode = current.WorkingMode(use.stored.Mode)
+	if !use.Matches(current) {
+		return ErrReplaced
+	}
+	return current.WithToken(token).Replace(ctx, r.Member, secret)
+}
+
+// limitsLifetime reports whether the hub may issue a token with a shorter lifetime. A missing right is missing for every
+// lifetime: a quarantine takes it away and gives it back.
+func limitsLifetime(err error) bool {
+	const missingRight = `cannot create resource "serviceaccounts/token"`
+	if err == nil || !hubclient.FromAPIServer(err) {
+		return false
+	}
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) && !strings.Contains(err.Error(), missingRight)
+}
+
+// shorterLifetime is the half of what was asked for. It starts again with the full lifetime when the half would end before the
+// current token does: such a token is useless, and the limit may be gone.
+func shorterLifetime(asked time.Duration, current tokenLifetime, hubTime time.Time) time.Duration {
+	half := asked / 2
+	if half < tokens.MinLifetime || !hubTime.Add(half).After(current.expires) {
+		return current.length()
+	}
+	return half
+}
+
+// longestRenewable is the longest lifetime of a token that is renewed. A hub gives a longer one to an agent that, as far as it
+// knows, does not renew.
+const longestRenewable = tokens.LongLived / 2
+
+// tokenLifetime is the lifetime of a token that is renewed, by the clock of the hub's API server.
+type tokenLifetime struct {
+	claims          tokens.Claims
+	issued, expires time.Time
+}
+
+// lifetimeOf returns false for a token that is not renewed: it does not expire, or only in years, or is not readable.
+func lifetimeOf(token string) (tokenLifetime, bool) {
+	claims, err := tokens.Inspect(tokens.Token(token))
+	length := claims.Lifetime()
+	if err != nil || claims.ServiceAccount == "" || length <= 0 || length >= longestRenewable {
+		return tokenLifetime{}, false
+	}
+	return tokenLifetime{claims: claims, issued: claims.Issued, expires: claims.Expires}, true
+}
+
+// Expiry is the end of a token; false for a token that is not renewed.
+func Expiry(token string) (time.Time, bool) {
+	lifetime, renewed := lifetimeOf(token)
+	return lifetime.expires, renewed
+}
+
+func (l tokenLifetime) length() time.Duration { return l.expires.Sub(l.issued) }
+
+// renewal is the moment after that part of the lifetime, a tenth of the part more or less: agents that registered together must
+// not renew together.
+func (l tokenLifetime) renewal(part float64) time.Time {
+	const width = 0.2
+	earliest := time.Duration(float64(l.length()) * part * (1 - width/2))
+	return l.issued.Add(wait.Jitter(earliest, width/(1-width/2)))
+}
+
+// alarm is the middle between the renewal and the end.
+func (l tokenLifetime) alarm(part float64) time.Time {
+	return l.issued.Add(time.Duration(float64(l.length()) * (1 + part) / 2))
+}

@@ -1,0 +1,126 @@
+package credential
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/utils/clock"
+
+	"github.com/muster-fleet/muster/internal/agenttest"
+	"github.com/muster-fleet/muster/pkg/agent/hubclient"
+	"github.com/muster-fleet/muster/pkg/agent/timing"
+	tokens "github.com/muster-fleet/muster/pkg/credential"
+)
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+const day = 24 * time.Hour
+
+func TestLifetimeOf(t *testing.T) {
+	for name, token := range map[string]string{
+		"unreadable":           agenttest.OldToken,
+		"without expiry":       agenttest.JWT("uid", noon, time.Time{}, 0),
+		"without issue time":   agenttest.JWT("uid", time.Time{}, noon.Add(day), 0),
+		"for ten years":        agenttest.JWT("uid", noon, noon.Add(tokens.LongLived), 0),
+		"expired when issued":  agenttest.JWT("uid", noon, noon, 0),
+		"of no ServiceAccount": "eyJhbGciOiJub25lIn0.eyJpYXQiOjEsImV4cCI6MTAwfQ.",
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, renewed := lifetimeOf(token)
+			assert.False(t, renewed)
+		})
+	}
+	t.Run("for a day", func(t *testing.T) {
+		lifetime, renewed := lifetimeOf(agenttest.JWT("uid", noon, noon.Add(day), 0))
+		require.True(t, renewed)
+		assert.Equal(t, day, lifetime.length())
+	})
+}
+
+func TestTokenLifetime(t *testing.T) {
+	lifetime := tokenLifetime{issued: noon, expires: noon.Add(30 * time.Hour)}
+	seen := map[time.Time]bool{}
+	for range 1000 {
+		moment := lifetime.renewal(2.0 / 3)
+		assert.False(t, moment.Before(noon.Add(18*time.Hour)))
+		assert.False(t, moment.After(noon.Add(22*time.Hour)))
+		seen[moment] = true
+	}
+	assert.Greater(t, len(seen), 900, "agents that registered together do not renew together")
+	assert.Equal(t, noon.Add(25*time.Hour), lifetime.alarm(2.0/3).Round(time.Second))
+}
+
+func TestShorterLifetime(t *testing.T) {
+	current := tokenLifetime{issued: noon, expires: noon.Add(day)}
+	now := noon.Add(16 * time.Hour)
+	assert.Equal(t, day/2, shorterLifetime(day, current, now))
+	assert.Equal(t, day, shorterLifetime(day/2, current, now), "a quarter of a day ends before the current token")
+	assert.Equal(t, day, shorterLifetime(tokens.MinLifetime, current, noon.Add(2*day)), "no hub issues less than the minimum")
+}
+
+// inUse has a connection to a hub that does not exist.
+func inUse(t *testing.T) *InUse {
+	t.Helper()
+	stored, err := Parse(agenttest.StoredSecret(t, agenttest.HubURL, agenttest.CA(t), agenttest.OldToken))
+	require.NoError(t, err)
+	log, _ := agenttest.Log(t)
+	conn, err := (&hubclient.Dialer{Timing: *agenttest.Quick(), Clock: clock.RealClock{}, Log: log}).Dial(stored.Access)
+	require.NoError(t, err)
+	return NewInUse(conn, stored)
+}
+
+func TestInUseMatches(t *testing.T) {
+	use := inUse(t)
+	first := use.Stored()
+	assert.True(t, use.Matches(first))
+	assert.False(t, use.Matches(first.WithToken("next")))
+	use.storing("next")
+	assert.True(t, use.Matches(first.WithToken("next")), "while it is being stored")
+	use.useToken("next")
+	assert.Equal(t, "next", use.Stored().Token)
+	assert.True(t, use.Matches(first), "for a reader that read the Secret a moment ago")
+	elsewhere := first.WithToken("next")
+	elsewhere.Server = "https://elsewhere"
+	assert.False(t, use.Matches(elsewhere))
+	assert.Nil(t, use.Expires(), "a token that is not renewed")
+	assert.Equal(t, noon, use.hubTime(noon), "while the clock skew is unknown")
+}
+
+func TestInUseHubTime(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Date", time.Now().Add(-3*time.Hour).UTC().Format(http.TimeFormat))
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	defer server.Close()
+	log, _ := agenttest.Log(t)
+	conn, err := (&hubclient.Dialer{Timing: *agenttest.Quick(), Clock: clock.RealClock{}, Log: log}).Dial(
+		hubclient.Access{Endpoint: hubclient.Endpoint{Server: server.URL}, Token: "t"})
+	require.NoError(t, err)
+	defer conn.Close()
+	require.Error(t, conn.Probe(t.Context()))
+	assert.InDelta(t, -3*time.Hour, NewInUse(conn, &Stored{}).hubTime(noon).Sub(noon), float64(time.Minute))
+}
+
+func FuzzLifetimeOf(f *testing.F) {
+	f.Add(agenttest.JWT("uid", noon, noon.Add(day), 1))
+	f.Add(agenttest.JWT("uid", noon, noon, 1))
+	f.Add(agenttest.JWT("uid", noon.Add(day), noon, 1))
+	f.Add(agenttest.JWT("uid", time.Time{}, noon, 1))
+	f.Add(agenttest.JWT("uid", noon, noon.Add(tokens.LongLived), 1))
+	f.Add(agenttest.OldToken)
+	f.Add("eyJhbGciOiJub25lIn0.eyJpYXQiOi0xZTMwLCJleHAiOjFlMzB9.")
+	f.Fuzz(func(t *testing.T, token string) {
+		lifetime, renewed := lifetimeOf(token)
+		if !renewed {
+			return
+		}
+		moment := lifetime.renewal(timing.Default().RenewAfter)
+		assert.True(t, moment.After(lifetime.issued) && moment.Before(lifetime.expires))
+		assert.True(t, lifetime.alarm(timing.Default().RenewAfter).Before(lifetime.expires))
+		assert.Less(t, lifetime.length(), longestRenewable)
+	})
+}

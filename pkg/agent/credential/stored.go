@@ -1,0 +1,138 @@
+// Package credential handles the agent's request identity: the credential in Secret fleet-agent, its use on a connection to the
+// hub, and its renewal.
+package credential
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/pkg/agent/hubclient"
+	"github.com/muster-fleet/muster/pkg/agent/member"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Keys of Secret fleet-agent that other agents do not know.
+const (
+	keyTLSMode = "agentTLSMode"
+	keySeen    = "agentHubSettled"
+	keyRequest = "request"
+)
+
+// Stored is the content of Secret fleet-agent: the credential of a registered agent, and of which Cluster it is.
+type Stored struct {
+	// Access leads to the hub. Its Namespace is the one of the BundleDeployments; its Mode is empty in a Secret of an earlier
+	// agent.
+	hubclient.Access
+	// ClusterNamespace and ClusterName identify the Cluster on the hub.
+	ClusterNamespace, ClusterName string
+	// Registration is the key "registration" of the bootstrap Secret with which the credential was obtained.
+	Registration string
+	// Request is the name of the ClusterRegistration; empty in a Secret of an earlier agent.
+	Request string
+	// Seen is the digest of ConfigMap fleet-agent-hub when the endpoint was chosen; empty if there was none.
+	Seen string
+}
+
+// Parse reads Secret fleet-agent. The error names the key and does not quote a value.
+func Parse(secret *corev1.Secret) (*Stored, error) {
+	unusable := func(key, problem string) error {
+		return UnusableKey(secret.Namespace, registration.CredentialSecret, key, problem)
+	}
+	access, err := hubclient.ParseKubeconfig(secret.Data[registration.CredentialKubeconfig])
+	if err != nil {
+		return nil, unusable(registration.CredentialKubeconfig, err.Error())
+	}
+	access.Mode = config.TLSMode(secret.Data[keyTLSMode])
+	access.Namespace = cmp.Or(string(secret.Data[registration.CredentialDeploymentNamespace]), access.Namespace)
+	s := &Stored{
+		Access:           access,
+		ClusterNamespace: string(secret.Data[registration.CredentialClusterNamespace]),
+		ClusterName:      string(secret.Data[registration.CredentialClusterName]),
+		Registration:     string(secret.Data[registration.BootstrapRegistration]),
+		Request:          string(secret.Data[keyRequest]),
+		Seen:             string(secret.Data[keySeen]),
+	}
+	var errs []error
+	for key, value := range map[string]string{
+		registration.CredentialDeploymentNamespace: s.Namespace,
+		registration.CredentialClusterNamespace:    s.ClusterNamespace,
+		registration.CredentialClusterName:         s.ClusterName,
+	} {
+		if value == "" {
+			errs = append(errs, unusable(key, "it is empty"))
+		}
+	}
+	return s, errors.Join(errs...)
+}
+
+// Store replaces the content of Secret fleet-agent with one write, so that there is a credential at every moment.
+func (s *Stored) Store(ctx context.Context, m *member.Member) error {
+	older, err := m.Secret(ctx, registration.CredentialSecret)
+	if err != nil {
+		return err
+	}
+	return s.Replace(ctx, m, older)
+}
+
+// Replace writes Secret fleet-agent in place of the older one that the caller has read; nil if there is none. The write fails
+// if somebody else has written the Secret since.
+func (s *Stored) Replace(ctx context.Context, m *member.Member, older *corev1.Secret) error {
+	secret, err := s.secret(m.Namespace, older)
+	if err != nil {
+		return err
+	}
+	return m.WriteSecret(ctx, secret, older != nil)
+}
+
+// secret keeps the metadata of the older Secret, the resource version included, and replaces all of its data.
+func (s *Stored) secret(namespace string, older *corev1.Secret) (*corev1.Secret, error) {
+	kubeconfig, err := s.Kubeconfig()
+	if err != nil {
+		return nil, err
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: registration.CredentialSecret}}
+	if older != nil {
+		secret = older.DeepCopy()
+	}
+	secret.Data = map[string][]byte{
+		registration.CredentialKubeconfig:          kubeconfig,
+		registration.CredentialDeploymentNamespace: []byte(s.Namespace),
+		registration.CredentialClusterNamespace:    []byte(s.ClusterNamespace),
+		registration.CredentialClusterName:         []byte(s.ClusterName),
+	}
+	for key, value := range map[string]string{
+		registration.BootstrapRegistration: s.Registration, keyRequest: s.Request, keyTLSMode: string(s.Mode), keySeen: s.Seen,
+	} {
+		if value != "" {
+			secret.Data[key] = []byte(value)
+		}
+	}
+	return secret, nil
+}
+
+// WithToken is the same with another token.
+func (s *Stored) WithToken(token string) *Stored {
+	copied := *s
+	copied.Token = token
+	return &copied
+}
+
+// MovedTo is the same credential at another endpoint, chosen when ConfigMap fleet-agent-hub had the digest seen.
+func (s *Stored) MovedTo(e hubclient.Endpoint, seen string) *Stored {
+	copied := *s
+	e.Mode = e.TLSMode()
+	copied.Access, copied.Seen = s.At(e), seen
+	return &copied
+}
+
+// UnusableKey is the error about a key of a Secret: it names the Secret, the key and the remedy.
+func UnusableKey(namespace, secret, key, problem string) error {
+	return fmt.Errorf("key %s of Secret %s/%s is unusable: %s; correct it, or delete the Secret and let the hub create it again",
+		key, namespace, secret, problem)
+}

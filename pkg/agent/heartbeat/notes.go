@@ -1,0 +1,72 @@
+package heartbeat
+
+import (
+	"context"
+	"sync"
+
+	"github.com/muster-fleet/muster/pkg/agent/credential"
+)
+
+// Notes are what the agent's loop adds to the heartbeats. The zero value adds nothing.
+type Notes struct {
+	mutex sync.Mutex
+	notes
+	pendingTopic string
+	wake         chan struct{} // closed to send a heartbeat at once; nil until the heartbeat waits
+}
+
+type notes struct {
+	pendingEndpoint string // why the agent cannot switch to another endpoint
+	provedRequest   string // the request for which the agent proves possession of its credential
+}
+
+// SetPendingEndpoint reports why the agent cannot switch to another endpoint; empty if no switch is pending. A new topic is
+// reported at once; another text about the same topic waits for the next heartbeat. It returns whether the topic is new.
+func (n *Notes) SetPendingEndpoint(topic, text string) (isNew bool) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	isNew = n.pendingTopic != topic
+	n.pendingTopic, n.pendingEndpoint = topic, text
+	if isNew {
+		n.sendNow()
+	}
+	return isNew
+}
+
+// SetProvedRequest makes the next heartbeats repeat the proof of possession for a ClusterRegistration; empty ends that.
+func (n *Notes) SetProvedRequest(request string) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	n.provedRequest = request
+}
+
+// SendNow sends a heartbeat at once.
+func (n *Notes) SendNow() {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	n.sendNow()
+}
+
+func (n *Notes) sendNow() {
+	if n.wake != nil {
+		close(n.wake)
+		n.wake = nil
+	}
+}
+
+func (n *Notes) read() (notes, <-chan struct{}) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	if n.wake == nil {
+		n.wake = make(chan struct{})
+	}
+	return n.notes, n.wake
+}
+
+// ProvePossession tells the hub, with the credential in use, that the ClusterRegistration is this agent's own: the agent
+// registers again, and nobody else can prove that. The heartbeats repeat it, so an error here delays the proof only.
+func (n *Notes) ProvePossession(ctx context.Context, use *credential.InUse, request string) error {
+	n.SetProvedRequest(request)
+	cluster := use.Stored()
+	return use.Conn.PatchAgentStatus(ctx, cluster.ClusterNamespace, cluster.ClusterName, map[string]any{"vouches": request})
+}

@@ -1,0 +1,180 @@
+// Package hubclient connects the agent to its hub: where the hub is (Endpoint), with which token (Access), which certificates
+// are trusted, and what an answer of the hub says about the token (Answer).
+package hubclient
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/utils/clock"
+
+	"github.com/muster-fleet/muster/pkg/agent/timing"
+	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
+	"github.com/muster-fleet/muster/pkg/transport"
+)
+
+// Limits of an agent towards its hub. They stop a runaway loop. An agent at work stays far below them, and ten thousand agents
+// share one hub.
+const (
+	qps   = 20
+	burst = 40
+)
+
+// idleConnection is how long an unused connection to the hub stays open: ten thousand agents that send a heartbeat every quarter
+// of an hour need not keep ten thousand connections.
+const idleConnection = 90 * time.Second
+
+// Dialer makes connections to the hub.
+type Dialer struct {
+	UserAgent string
+	Timing    timing.Durations
+	Clock     clock.WithTicker
+	Log       logrus.FieldLogger
+
+	warnInsecure sync.Once
+}
+
+// Connection is a connection to the hub with one token.
+type Connection struct {
+	// Namespace is the one of the Access: the namespace of the BundleDeployments, if the token is a credential.
+	Namespace string
+	// Fleet and Core send requests with a timeout, Watching sends watches, which a timeout would cut off.
+	Fleet, Watching versioned.Interface
+	Core            kubernetes.Interface
+
+	transport *http.Transport
+	skew      *clockSkewMeter
+	token     *tokenTransport
+}
+
+// Dial prepares a connection; nothing is sent yet. The caller closes it.
+func (d *Dialer) Dial(access Access) (*Connection, error) {
+	if err := d.checkScheme(access.Endpoint); err != nil {
+		return nil, err
+	}
+	roots, err := tlsRoots(access.Endpoint, x509.SystemCertPool)
+	if err != nil {
+		return nil, err
+	}
+	connections := newTransport(roots)
+	skew := &clockSkewMeter{clock: d.Clock, next: &tlsHint{endpoint: access.Endpoint, next: retryAfterCap{connections}}}
+	token := newTokenTransport(access.Token, skew)
+	restConfig := d.restConfig(access.Server)
+	wrapped, err := rest.HTTPWrappersForConfig(restConfig, token)
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{Transport: wrapped, Timeout: restConfig.Timeout, CheckRedirect: transport.RefuseRedirect}
+	fleet, err := versioned.NewForConfigAndClient(restConfig, client)
+	if err != nil {
+		return nil, err
+	}
+	core, err := kubernetes.NewForConfigAndClient(restConfig, client)
+	if err != nil {
+		return nil, err
+	}
+	unbounded := rest.CopyConfig(restConfig)
+	unbounded.Timeout = 0
+	watching, err := versioned.NewForConfigAndClient(unbounded, &http.Client{Transport: wrapped, CheckRedirect: transport.RefuseRedirect})
+	if err != nil {
+		return nil, err
+	}
+	return &Connection{
+		Namespace: access.Namespace, Fleet: fleet, Watching: watching, Core: core, transport: connections, skew: skew, token: token,
+	}, nil
+}
+
+// DialAndVerify returns a connection and what the hub says about the token. The connection is nil if it could not be prepared,
+// which says nothing about the token.
+func (d *Dialer) DialAndVerify(ctx context.Context, access Access) (*Connection, Answer, error) {
+	c, err := d.Dial(access)
+	if err != nil {
+		return nil, Unreachable, err
+	}
+	answer, err := d.Verify(ctx, c)
+	return c, answer, err
+}
+
+// Verify asks the hub whether it accepts the token of the connection. It repeats the request after a rejection until the
+// rejection is certain.
+func (d *Dialer) Verify(ctx context.Context, c *Connection) (Answer, error) {
+	threshold := NewRejectionThreshold(d.Timing)
+	for {
+		err := c.Probe(ctx)
+		answer := Classify(err)
+		if answer != Rejected || threshold.Reached(answer, d.Clock.Now()) {
+			return answer, err
+		}
+		d.Log.Debugf("The hub rejects the credential (%v): asking again to be certain", err)
+		timing.Pause(ctx, d.Clock, d.Timing.RejectionPause, nil)
+	}
+}
+
+func (d *Dialer) restConfig(server string) *rest.Config {
+	return &rest.Config{
+		Host:      server,
+		UserAgent: d.UserAgent,
+		Timeout:   d.Timing.Request,
+		// One bucket for all clients of this connection; a clientset that is given only QPS makes its own.
+		RateLimiter: flowcontrol.NewTokenBucketRateLimiter(qps, burst),
+		QPS:         qps,
+		Burst:       burst,
+	}
+}
+
+// newTransport uses the proxy of the environment.
+func newTransport(roots *x509.CertPool) *http.Transport {
+	connections := transport.New(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, nil)
+	connections.IdleConnTimeout = idleConnection
+	return connections
+}
+
+var errNoList = errors.New("the server that answered is not a Kubernetes API server")
+
+// Probe sends a request that the credential must allow: it lists one BundleDeployment. nil means that the credential works.
+func (c *Connection) Probe(ctx context.Context) error {
+	list, err := c.Fleet.FleetV1alpha1().BundleDeployments(c.Namespace).List(ctx, metav1.ListOptions{Limit: 1})
+	if err == nil && list.ResourceVersion == "" {
+		// Every list of an API server has a resource version. A captive portal that answers 200 to everything must not make the
+		// agent delete its bootstrap Secret.
+		return errNoList
+	}
+	return err
+}
+
+// PatchAgentStatus sends a merge patch of the Cluster's status.agent. It changes only the given fields: the hub and other
+// components own the rest of the status.
+func (c *Connection) PatchAgentStatus(ctx context.Context, namespace, name string, agent any) error {
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"agent": agent}})
+	if err != nil {
+		return err
+	}
+	_, err = c.Fleet.FleetV1alpha1().Clusters(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	return err
+}
+
+// UseToken sends another token from the next request on. Requests and watches under way continue: an API server checks the
+// token when a request begins.
+func (c *Connection) UseToken(token string) { c.token.use(token) }
+
+// ClockSkew is how far the agent's clock is ahead of the hub's, in whole seconds; false if it is less than a second or unknown.
+func (c *Connection) ClockSkew() (time.Duration, bool) { return c.skew.seconds() }
+
+// Close closes idle connections. A nil Connection has none.
+func (c *Connection) Close() {
+	if c != nil && c.transport != nil {
+		c.transport.CloseIdleConnections()
+	}
+}

@@ -1,0 +1,257 @@
+package hubclient
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
+
+	"github.com/muster-fleet/muster/internal/agenttest"
+	"github.com/muster-fleet/muster/pkg/agent/timing"
+	"github.com/muster-fleet/muster/pkg/config"
+)
+
+func TestConnectionLimits(t *testing.T) {
+	d := dialer(t)
+	c := d.restConfig(agenttest.HubURL)
+	assert.Equal(t, d.Timing.Request, c.Timeout)
+	assert.InDelta(t, qps, c.QPS, 0)
+	assert.Equal(t, burst, c.Burst)
+	assert.NotNil(t, c.RateLimiter)
+	assert.Equal(t, "fleetagent/test", c.UserAgent)
+	assert.Equal(t, rest.TLSClientConfig{}, c.TLSClientConfig, "the transport verifies certificates")
+	assert.NotNil(t, newTransport(nil).Proxy, "the proxy of the environment")
+	assert.Equal(t, 30*time.Second, timing.Default().Request)
+}
+
+func TestRetryAfterIsLimited(t *testing.T) {
+	for asked, waits := range map[string]string{"3600": "30", "31": "30", "30": "30", "1": "1", "": "", "soon": "soon"} {
+		server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if asked != "" {
+				w.Header().Set("Retry-After", asked)
+			}
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}))
+		t.Cleanup(server.Close)
+		h, err := dialer(t).Dial(Access{Endpoint: Endpoint{Server: server.URL, CA: []byte(agenttest.PEM(server)), Mode: "strict"}, Token: agenttest.RegistrationToken, Namespace: "cluster-ns"})
+		require.NoError(t, err)
+		for _, client := range []rest.Interface{h.Fleet.Discovery().RESTClient(), h.Watching.Discovery().RESTClient()} {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, http.NoBody)
+			require.NoError(t, err)
+			response, err := client.(*rest.RESTClient).Client.Do(request)
+			require.NoError(t, err)
+			response.Body.Close()
+			assert.Equal(t, waits, response.Header.Get("Retry-After"), asked)
+		}
+		h.Close()
+	}
+}
+
+// hubWithItsCA is a hub with its own CA and without BundleDeployments.
+func hubWithItsCA(t *testing.T, seen *[]string) *httptest.Server {
+	t.Helper()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		*seen = append(*seen, r.Header.Get("Authorization"))
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"kind":"BundleDeploymentList","apiVersion":"fleet.cattle.io/v1alpha1","metadata":{"resourceVersion":"1"},"items":[]}`)
+	}))
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{agenttest.ServerCertificate(t)}, MinVersion: tls.VersionTLS12}
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server
+}
+
+func TestUntrustedCertificate(t *testing.T) {
+	const source = "key apiServerCA of Secret fleet-agent-bootstrap"
+	var seen []string
+	server := hubWithItsCA(t, &seen)
+	right, wrong := agenttest.PEM(server), agenttest.CA(t)
+	otherName := strings.Replace(server.URL, "127.0.0.1", "localhost", 1)
+	rows := map[string]struct {
+		mode        config.TLSMode
+		ca, address string
+		want        []string // of the error; nil when the agent gets through
+	}{
+		"strict with the CA":           {config.TLSModeStrict, right, server.URL, nil},
+		"system-store with the CA":     {config.TLSModeSystemStore, right, server.URL, nil},
+		"no mode, with the CA":         {"", right, server.URL, nil},
+		"strict with two CAs":          {config.TLSModeStrict, wrong + right, server.URL, nil},
+		"strict with another CA":       {config.TLSModeStrict, wrong, server.URL, []string{"unknown authority", "agentTLSMode is strict, so that only the given CA is trusted; correct " + source}},
+		"system-store with another CA": {config.TLSModeSystemStore, wrong, server.URL, []string{"unknown authority", "agentTLSMode is system-store", source}},
+		"system-store without a CA":    {config.TLSModeSystemStore, "", server.URL, []string{"unknown authority", "the CAs of this image are trusted", source}},
+		"another name":                 {config.TLSModeStrict, right, otherName, []string{"localhost", "agentTLSMode is strict"}},
+	}
+	for name, row := range rows {
+		t.Run(name, func(t *testing.T) {
+			seen = nil
+			h, err := dialer(t).Dial(Access{Endpoint: Endpoint{Server: row.address, CA: []byte(row.ca), Mode: row.mode, CASource: source}, Token: agenttest.NewToken, Namespace: "ns"})
+			require.NoError(t, err)
+			defer h.Close()
+			err = h.Probe(t.Context())
+			if row.want == nil {
+				require.NoError(t, err)
+				assert.Equal(t, []string{"Bearer " + agenttest.NewToken}, seen)
+				return
+			}
+			require.ErrorContains(t, err, "the certificate of the hub is not trusted: ")
+			for _, want := range row.want {
+				require.ErrorContains(t, err, want)
+			}
+			assert.Equal(t, Unreachable, Classify(err), "the credential was not rejected")
+			assert.Empty(t, seen, "no request to see whether somebody is there")
+			assert.NotContains(t, err.Error(), agenttest.NewToken)
+		})
+	}
+}
+
+// The TLS mode of one connection does not apply to another one of the same process.
+func TestTLSModeOfTwoConnections(t *testing.T) {
+	var seen []string
+	server := hubWithItsCA(t, &seen)
+	access := func(ca string, mode config.TLSMode) Access {
+		return Access{Endpoint: Endpoint{Server: server.URL, CA: []byte(ca), Mode: mode}, Token: agenttest.NewToken, Namespace: "ns"}
+	}
+	for range 2 {
+		for _, row := range []struct {
+			mode config.TLSMode
+			ca   string
+			ok   bool
+		}{
+			{config.TLSModeStrict, agenttest.CA(t), false},
+			{config.TLSModeSystemStore, agenttest.PEM(server), true},
+			{config.TLSModeSystemStore, "", false},
+			{config.TLSModeStrict, agenttest.PEM(server), true},
+		} {
+			h, err := dialer(t).Dial(access(row.ca, row.mode))
+			require.NoError(t, err)
+			assert.Equal(t, row.ok, h.Probe(t.Context()) == nil, "%+v", row)
+			h.Close()
+		}
+	}
+}
+
+// The hub's certificate is of a private CA that is given, of one of the operating system, or of an unknown one.
+func TestTLSRoots(t *testing.T) {
+	given := httptest.NewTLSServer(http.NotFoundHandler())
+	defer given.Close()
+	certificate := given.Certificate()
+	private := agenttest.PEM(given)
+	emptySystem := func() (*x509.CertPool, error) { return x509.NewCertPool(), nil }
+	systemKnows := func() (*x509.CertPool, error) {
+		pool := x509.NewCertPool()
+		pool.AddCert(certificate)
+		return pool, nil
+	}
+	rows := map[string]struct {
+		mode    config.TLSMode
+		ca      string
+		system  func() (*x509.CertPool, error)
+		trusted bool
+		want    string // of the error
+	}{
+		"strict with the CA":                        {config.TLSModeStrict, private, emptySystem, true, ""},
+		"strict does not ask the system":            {config.TLSModeStrict, agenttest.CA(t), systemKnows, false, ""},
+		"strict without a CA":                       {config.TLSModeStrict, "", systemKnows, false, "there is no CA to trust; set key apiServerCA of Secret fleet-agent-bootstrap"},
+		"system-store with a CA the system lacks":   {config.TLSModeSystemStore, private, emptySystem, true, ""},
+		"system-store without a CA":                 {config.TLSModeSystemStore, "", systemKnows, true, ""},
+		"system-store with a CA that is not needed": {config.TLSModeSystemStore, agenttest.CA(t), systemKnows, true, ""},
+		"system-store and a stranger":               {config.TLSModeSystemStore, "", emptySystem, false, ""},
+		"no mode is system-store":                   {"", "", systemKnows, true, ""},
+		"a mode nobody knows":                       {"loose", private, systemKnows, false, `agentTLSMode "loose"`},
+		"a CA of garbage":                           {config.TLSModeSystemStore, "xx", systemKnows, false, "not a PEM certificate"},
+		"a system whose CAs cannot be read":         {config.TLSModeSystemStore, private, func() (*x509.CertPool, error) { return nil, assert.AnError }, false, assert.AnError.Error()},
+	}
+	for name, row := range rows {
+		t.Run(name, func(t *testing.T) {
+			endpoint := Endpoint{Server: given.URL, CA: []byte(row.ca), Mode: row.mode, CASource: "key apiServerCA of Secret fleet-agent-bootstrap"}
+			roots, err := tlsRoots(endpoint, row.system)
+			if row.want != "" {
+				require.ErrorContains(t, err, row.want)
+				return
+			}
+			require.NoError(t, err)
+			_, err = certificate.Verify(x509.VerifyOptions{Roots: roots})
+			assert.Equal(t, row.trusted, err == nil, "%v", err)
+		})
+	}
+}
+
+func TestInsecureSchemeIsWarnedOfOnce(t *testing.T) {
+	log, hook := agenttest.Log(t)
+	d := dialer(t)
+	d.Log = log
+	for _, url := range []string{"https://hub.example.com", "http://hub.example.com", "http://hub.example.com", "http://other.example.com"} {
+		h, err := d.Dial(Access{Endpoint: Endpoint{Server: url, Mode: "system-store"}, Token: agenttest.NewToken, Namespace: "ns"})
+		require.NoError(t, err)
+		h.Close()
+	}
+	require.Len(t, hook.AllEntries(), 1)
+	assert.Equal(t, logrus.WarnLevel, hook.LastEntry().Level)
+	assert.True(t, strings.HasPrefix(hook.LastEntry().Message, "The address of the hub is http://hub.example.com: the token is sent unencrypted"))
+}
+
+func TestClockSkewMeter(t *testing.T) {
+	hubTime := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for name, row := range map[string]struct {
+		ahead, trip time.Duration // of the own clock; there and back
+		date        string
+		want        time.Duration
+	}{
+		"no difference":                  {500 * time.Millisecond, 100 * time.Millisecond, "", 0},
+		"less than a date can tell":      {1400 * time.Millisecond, 0, "", 0},
+		"ahead":                          {61 * time.Second, time.Second, "", 61 * time.Second},
+		"behind":                         {-90 * time.Second, 0, "", -90 * time.Second},
+		"an answer that took too long":   {time.Hour, 3 * time.Second, "", 0},
+		"no date":                        {time.Hour, 0, "yesterday", 0},
+		"a slow answer is no difference": {500 * time.Millisecond, 1900 * time.Millisecond, "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := &clockSkewMeter{}
+			middle := hubTime.Add(row.ahead)
+			date := hubTime.Format(http.TimeFormat)
+			if row.date != "" {
+				date = row.date
+			}
+			m.measure(middle.Add(-row.trip/2), middle.Add(row.trip/2), date)
+			got, known := m.seconds()
+			assert.Equal(t, row.want != 0, known)
+			if known {
+				assert.InDelta(t, row.want.Seconds(), got.Seconds(), 1)
+				assert.Zero(t, got%time.Second)
+			}
+		})
+	}
+}
+
+func TestTokenTransport(t *testing.T) {
+	var sent []string
+	transport := newTokenTransport("one", roundTrip(func(r *http.Request) { sent = append(sent, r.Header.Get("Authorization")) }))
+	for _, token := range []string{"one", "two"} {
+		transport.use(token)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, agenttest.HubURL, http.NoBody)
+		require.NoError(t, err)
+		_, err = transport.RoundTrip(request)
+		require.NoError(t, err)
+		assert.Empty(t, request.Header, "the caller's request does not change")
+	}
+	assert.Equal(t, []string{"Bearer one", "Bearer two"}, sent)
+}
+
+// roundTrip answers with an empty response.
+type roundTrip func(*http.Request)
+
+func (f roundTrip) RoundTrip(request *http.Request) (*http.Response, error) {
+	f(request)
+	return &http.Response{StatusCode: http.StatusOK}, nil
+}

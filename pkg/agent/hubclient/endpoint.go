@@ -1,0 +1,158 @@
+package hubclient
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"fmt"
+	"net/url"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Endpoint is where the hub's API server is and how its certificate is verified.
+type Endpoint struct {
+	Server string
+	CA     []byte // PEM; empty if none was given
+	Mode   config.TLSMode
+	// Source names the object that configures the endpoint, CASource the key of its CA, for messages.
+	Source, CASource string
+	// Err says why the endpoint cannot be used; nothing is sent to it.
+	Err error
+}
+
+// Same compares what a connection depends on.
+func (e Endpoint) Same(other Endpoint) bool {
+	return strings.TrimRight(e.Server, "/") == strings.TrimRight(other.Server, "/") &&
+		bytes.Equal(e.CA, other.CA) && e.TLSMode() == other.TLSMode()
+}
+
+// TLSMode is the Mode, or the default mode.
+func (e Endpoint) TLSMode() config.TLSMode { return cmp.Or(e.Mode, config.TLSModeSystemStore) }
+
+// String is for the log and the status on the hub. It shows a digest of the CA.
+func (e Endpoint) String() string {
+	const shown = 12 // enough of the digest to tell two CAs apart
+	ca := "without a CA"
+	if len(e.CA) > 0 {
+		ca = "with CA " + registration.CAHash(e.CA)[:shown]
+	}
+	return fmt.Sprintf("%s (%s, %s) of %s", cmp.Or(e.Server, "no address"), ca, e.TLSMode(), e.Source)
+}
+
+// Candidates are the objects beside the stored credential that say where the hub is.
+type Candidates struct {
+	// Bootstrap is the endpoint in Secret fleet-agent-bootstrap; nil if there is none, or it belongs to another registration.
+	Bootstrap *Endpoint
+	// ConfigMap is the endpoint in ConfigMap fleet-agent-hub; nil if there is none.
+	ConfigMap *ConfigMapEndpoint
+	// Mode is agentTLSMode of ConfigMap fleet-agent.
+	Mode config.TLSMode
+}
+
+// ConfigMapEndpoint is the endpoint in ConfigMap fleet-agent-hub, with a digest by which the agent notices a change.
+type ConfigMapEndpoint struct {
+	Endpoint
+	Digest string
+}
+
+// Digest is the digest of the ConfigMap; empty if there is none.
+func (c Candidates) Digest() string {
+	if c.ConfigMap == nil {
+		return ""
+	}
+	return c.ConfigMap.Digest
+}
+
+// Preferred is the endpoint to which the agent should switch from the current one; nil if it should stay.
+//
+// The bootstrap Secret wins, because an import writes it and imports are deliberate. Once it is used up, ConfigMap
+// fleet-agent-hub counts only if its digest differs from seen, the digest at the last switch: an older content must not undo a
+// newer import, or the agent would switch back and forth for ever. ConfigMap fleet-agent has no address; its TLS mode applies
+// where the other objects set none.
+func (c Candidates) Preferred(current Endpoint, seen string) *Endpoint {
+	var preferred Endpoint
+	switch {
+	case c.Bootstrap != nil:
+		preferred = *c.Bootstrap
+	case c.ConfigMap != nil && c.ConfigMap.Digest != seen:
+		preferred = c.configMapEndpoint()
+	case c.ConfigMap == nil || c.ConfigMap.Mode == "":
+		preferred = current
+		preferred.Mode, preferred.Source = c.Mode, "ConfigMap "+registration.AgentConfigMap
+	default:
+		return nil
+	}
+	if preferred.Same(current) {
+		return nil
+	}
+	return &preferred
+}
+
+// Fallback is an endpoint to try when the current one does not work and no other is preferred: the one in ConfigMap
+// fleet-agent-hub, even if its content is older than the last switch. A chart's values may have led the agent away from it, to
+// an address that is gone.
+func (c Candidates) Fallback(current Endpoint) *Endpoint {
+	if c.Bootstrap != nil || c.ConfigMap == nil {
+		return nil
+	}
+	fallback := c.configMapEndpoint()
+	if fallback.Same(current) {
+		return nil
+	}
+	return &fallback
+}
+
+func (c Candidates) configMapEndpoint() Endpoint {
+	e := c.ConfigMap.Endpoint
+	e.Mode = cmp.Or(e.Mode, c.Mode)
+	return e
+}
+
+// ParseConfigMap reads ConfigMap fleet-agent-hub; nil if there is none. An unusable ConfigMap becomes an endpoint with an Err:
+// the agent keeps its current endpoint and reports the error to the hub.
+func ParseConfigMap(configMap *corev1.ConfigMap) *ConfigMapEndpoint {
+	if configMap == nil {
+		return nil
+	}
+	source := "ConfigMap " + registration.AgentHubConfigMap
+	e := &ConfigMapEndpoint{Endpoint: Endpoint{
+		Server: strings.TrimSpace(configMap.Data[registration.BootstrapAPIServerURL]),
+		CA:     bytes.TrimSpace([]byte(configMap.Data[registration.BootstrapAPIServerCA])),
+		Mode:   config.TLSMode(strings.TrimSpace(configMap.Data[registration.AgentHubTLSMode])),
+		Source: source, CASource: "key " + registration.BootstrapAPIServerCA + " of " + source,
+	}}
+	sum := sha256.Sum256([]byte(strings.Join([]string{e.Server, string(e.CA), string(e.Mode)}, "\x00")))
+	e.Digest = hex.EncodeToString(sum[:])
+	if problem := CheckServer(e.Server); problem != "" {
+		e.Err = fmt.Errorf("its key %s is unusable: %s", registration.BootstrapAPIServerURL, problem)
+	} else if !ValidCA(e.CA) {
+		e.Err = fmt.Errorf("its key %s is unusable: it is not a PEM certificate", registration.BootstrapAPIServerCA)
+	}
+	return e
+}
+
+// CheckServer says what is wrong with the URL of an API server; "" if nothing is.
+func CheckServer(server string) string {
+	parsed, err := url.Parse(server)
+	switch {
+	case server == "":
+		return "it is empty"
+	case err != nil || parsed.Host == "" || parsed.Scheme != "https" && parsed.Scheme != "http":
+		return "it is not a URL like https://hub.example.com"
+	case parsed.User != nil:
+		return "it contains a user name; the agent authenticates with its token"
+	}
+	return ""
+}
+
+// ValidCA accepts an empty CA: the TLS mode decides whether one is needed.
+func ValidCA(pem []byte) bool {
+	return len(pem) == 0 || x509.NewCertPool().AppendCertsFromPEM(pem)
+}

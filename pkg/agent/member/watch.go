@@ -1,0 +1,90 @@
+package member
+
+import (
+	"context"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/transport"
+)
+
+// WatchImported watches the objects by which an import changes the configuration of a running agent, until ctx ends. It sends
+// to changed when one of them is created or changed, also for an object that exists at the start. The signal carries no
+// content: the receiver reads the objects. client-go retries failed watches.
+func (m *Member) WatchImported(ctx context.Context, changed chan<- struct{}) {
+	core := m.Watching.CoreV1()
+	secrets, configMaps := core.Secrets(m.Namespace), core.ConfigMaps(m.Namespace)
+	listSecrets := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return secrets.List(ctx, o) }
+	listConfigMaps := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return configMaps.List(ctx, o)
+	}
+	var watches sync.WaitGroup
+	watches.Go(func() {
+		watchOne(ctx, m.named(registration.BootstrapSecret, listSecrets, secrets.Watch), &corev1.Secret{}, changed)
+	})
+	for _, name := range []string{registration.AgentHubConfigMap, registration.AgentConfigMap} {
+		watches.Go(func() { watchOne(ctx, m.named(name, listConfigMaps, configMaps.Watch), &corev1.ConfigMap{}, changed) })
+	}
+	watches.Wait()
+}
+
+func watchOne(ctx context.Context, lw cache.ListerWatcher, kind runtime.Object, changed chan<- struct{}) {
+	signal := func() {
+		select {
+		case changed <- struct{}{}:
+		default: // a signal is already waiting
+		}
+	}
+	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: lw,
+		ObjectType:    kind,
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { signal() },
+			UpdateFunc: func(any, any) { signal() },
+		},
+		Transform: withoutData,
+	})
+	informer.RunWithContext(ctx)
+}
+
+// named selects one object by its name on the API server, so that the other objects of the namespace are not transferred.
+func (m *Member) named(
+	name string,
+	list func(context.Context, metav1.ListOptions) (runtime.Object, error),
+	watchFrom func(context.Context, metav1.ListOptions) (watch.Interface, error),
+) cache.ListerWatcher {
+	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			options.FieldSelector = selector
+			return list(ctx, options)
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.FieldSelector = selector
+			return transport.Watch(ctx, options, watchFrom)
+		},
+	}
+	return cache.ToListWatcherWithWatchListSemantics(lw, m.Watching)
+}
+
+// withoutData keeps tokens out of the informer's store.
+func withoutData(object any) (any, error) {
+	switch o := object.(type) {
+	case *corev1.Secret:
+		return &corev1.Secret{ObjectMeta: nameAndVersion(o)}, nil
+	case *corev1.ConfigMap:
+		return &corev1.ConfigMap{ObjectMeta: nameAndVersion(o)}, nil
+	}
+	return object, nil
+}
+
+func nameAndVersion(o metav1.Object) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion()}
+}

@@ -1,0 +1,342 @@
+// Package register obtains the agent's request identity: with the import identity from Secret fleet-agent-bootstrap it creates a
+// ClusterRegistration on the hub, waits until the hub has granted it, and stores the credential in Secret fleet-agent.
+package register
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/muster-fleet/muster/pkg/agent/credential"
+	"github.com/muster-fleet/muster/pkg/agent/hubclient"
+	"github.com/muster-fleet/muster/pkg/agent/member"
+	"github.com/muster-fleet/muster/pkg/agent/timing"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Reasons of the events on the agent's Deployment.
+const (
+	reasonDenied  = "RegistrationRefused" // the hub denies the request, and says why
+	reasonGranted = "RegistrationGranted" // after RegistrationRefused: the hub has granted it
+)
+
+// ErrInputChanged ends a registration because an object it was made with has changed: start over with the new content.
+var ErrInputChanged = errors.New("the configuration of the registration has changed")
+
+// Registrar registers the agent. It keeps what one attempt learns for the next one.
+type Registrar struct {
+	Member *member.Member
+	Dialer *hubclient.Dialer
+	Clock  clock.WithTicker
+	Timing timing.Durations
+	Log    logrus.FieldLogger
+	// Pod is the name of the agent's Pod; empty if unknown.
+	Pod string
+	// Changed receives a signal when an object that an import writes has changed.
+	Changed <-chan struct{}
+	// OnState is called with a short description of what the agent waits for.
+	OnState func(string)
+	// Event writes an event on the agent's Deployment.
+	Event func(ctx context.Context, kind, reason, message string)
+
+	tracker        requestTracker
+	reportedDenial string // so that a denial that lasts is logged once; empty while there is none
+}
+
+// Input is what a registration is made with.
+type Input struct {
+	Identity *ImportIdentity
+	// Settings is the content of ConfigMap fleet-agent.
+	Settings config.Agent
+	// Seen is the digest of ConfigMap fleet-agent-hub, to be stored with the credential.
+	Seen string
+	// ProvePossession proves to the hub, with the credential in use, that the request is this agent's own; nil if no credential
+	// is in use.
+	ProvePossession func(ctx context.Context, request string)
+}
+
+// Register makes one attempt to register. The earlier credential stays stored until the new one has worked; the bootstrap Secret
+// stays in any case, until the caller uses the new credential.
+func (r *Registrar) Register(ctx context.Context, in Input) error {
+	// The request is stored before it is sent, so that a restart sends the same one again.
+	clientID, err := r.Member.ClientID(ctx, in.Settings)
+	if err != nil {
+		return err
+	}
+	conn, err := r.Dialer.Dial(in.Identity.At(in.Identity.EndpointIn(in.Settings.AgentTLSMode)))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	request, err := loadOrCreateRequest(ctx, r.Member, in.Identity.digest(clientID), in.Settings.Labels)
+	if err != nil {
+		return err
+	}
+
+	// The proof comes before the request, so that the hub has it when it judges the request.
+	if in.ProvePossession != nil {
+		in.ProvePossession(ctx, request.name)
+	}
+	object := clusterRegistration(request, in.Identity, clientID, in.Settings.Labels, r.Pod)
+	if err := r.create(ctx, conn, object, in.Identity); err != nil {
+		return err
+	}
+	granted, err := r.await(ctx, conn, in.Identity, request, object)
+	if err != nil {
+		return err
+	}
+
+	// The hub says nothing about its own address: that is the one in the bootstrap Secret.
+	endpoint := in.Identity.EndpointIn(in.Settings.AgentTLSMode)
+	endpoint.Mode = endpoint.TLSMode()
+	stored := &credential.Stored{
+		Access:           hubclient.Access{Endpoint: endpoint, Token: granted.token, Namespace: granted.deploymentNamespace},
+		ClusterNamespace: granted.clusterNamespace, ClusterName: granted.clusterName,
+		Registration: in.Identity.Registration, Request: request.name, Seen: in.Seen,
+	}
+	if err := r.verify(ctx, stored); err != nil {
+		return err
+	}
+	if err := stored.Store(ctx, r.Member); err != nil {
+		return err
+	}
+	if r.reportedDenial != "" {
+		r.reportedDenial = ""
+		r.Event(ctx, corev1.EventTypeNormal, reasonGranted, "the hub has registered this cluster")
+	}
+	return nil
+}
+
+// create sends the ClusterRegistration. If it exists, this agent created it before a restart or a lost response; a 409 of a proxy
+// does not count.
+func (r *Registrar) create(ctx context.Context, conn *hubclient.Connection, object *fleet.ClusterRegistration, i *ImportIdentity) error {
+	_, err := conn.Fleet.FleetV1alpha1().ClusterRegistrations(object.Namespace).Create(ctx, object, metav1.CreateOptions{})
+	switch {
+	case err == nil:
+		r.Log.Infof("Created ClusterRegistration %s/%s on the hub", object.Namespace, object.Name)
+		r.tracker.sent(object.Name, r.Clock.Now())
+		return nil
+	case apierrors.IsAlreadyExists(err) && hubclient.FromAPIServer(err):
+		return nil
+	case hubclient.Classify(err) == hubclient.Rejected:
+		return r.tokenRejected(i, err)
+	}
+	return fmt.Errorf("cannot create clusterregistration on management cluster for cluster id '%s' in namespace %s: %w",
+		object.Spec.ClientID, object.Namespace, err)
+}
+
+// await polls for the credential. The token may read one Secret, so a watch is not possible. The attempt ends after
+// Timing.Registration, but not once the hub has denied the request: another request would be denied too, and a person may
+// approve this one later.
+func (r *Registrar) await(
+	ctx context.Context, conn *hubclient.Connection, i *ImportIdentity, request pendingRequest, object *fleet.ClusterRegistration,
+) (*grant, error) {
+	begun := r.Clock.Now()
+	deadline, soon := begun.Add(r.Timing.Registration), begun.Add(r.Timing.PollSoon)
+	if since, complete := r.tracker.observed(request.name); complete {
+		soon = since.Add(r.Timing.PollSoon)
+	}
+	pauses, slowPauses, deniedPauses := r.Timing.Poll(), r.Timing.PollSlowly(), r.Timing.PollDenied()
+	denied, logged := false, ""
+	for ctx.Err() == nil {
+		a, err := r.readAnswer(ctx, conn, i, object)
+		if err != nil {
+			return nil, err
+		}
+		if a.fromHub {
+			r.tracker.answered(r.Clock.Now(), r.Timing.Unseen)
+		}
+		now := r.Clock.Now()
+		switch {
+		case a.grant != nil:
+			r.tracker = requestTracker{} // the hub may delete this credential before the agent has used it
+			return a.grant, nil
+		case a.denial != "":
+			denied = true
+			r.reportDenial(ctx, object, a.denial)
+		case !denied && now.After(deadline):
+			return nil, r.giveUp(ctx, request, object, a.missing)
+		case !denied && a.missing != logged:
+			r.Log.Infof("Waiting for the hub to grant ClusterRegistration %s/%s: %s", object.Namespace, object.Name, a.missing)
+			logged = a.missing
+		}
+
+		if denied {
+			pauses = deniedPauses
+		} else if !now.Before(soon) {
+			pauses = slowPauses
+		}
+		woken := timing.Pause(ctx, r.Clock, pauses.Step(), r.Changed)
+		switch {
+		case denied && woken:
+			r.Log.Info("The configuration of the agent has changed: checking the denied registration again")
+			if r.labelsChanged(ctx, request) {
+				err = ForgetRequest(ctx, r.Member)
+			}
+			return nil, errors.Join(ErrInputChanged, err)
+		case denied: // a person may have deleted the denied request
+			if err := r.create(ctx, conn, object, i); err != nil {
+				return nil, err
+			}
+		case woken && r.identityChanged(ctx, request, object.Spec.ClientID):
+			r.Log.Infof("Secret %s has changed: starting over with it", registration.BootstrapSecret)
+			return nil, ErrInputChanged
+		}
+	}
+	return nil, ctx.Err()
+}
+
+// grant is the content of the Secret with which the hub grants a request.
+type grant struct{ token, deploymentNamespace, clusterNamespace, clusterName string }
+
+// answer is what the hub says to a request: a grant, a denial, or neither yet.
+type answer struct {
+	grant   *grant
+	denial  string // message and reason
+	missing string // why there is neither a grant nor a denial
+	fromHub bool   // the API server answered, not a proxy
+}
+
+// readAnswer reads the Secret with the answer. "Not found" and "forbidden" both mean that the hub has not answered yet.
+func (r *Registrar) readAnswer(ctx context.Context, conn *hubclient.Connection, i *ImportIdentity, object *fleet.ClusterRegistration) (answer, error) {
+	name := registration.CredentialSecretName(object.Spec.ClientID, object.Spec.ClientRandom)
+	secret, err := conn.Core.CoreV1().Secrets(i.systemNamespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return parseAnswer(secret), nil
+	case hubclient.Classify(err) == hubclient.Rejected:
+		return answer{}, r.tokenRejected(i, err)
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+		return answer{missing: "there is no answer yet", fromHub: hubclient.FromAPIServer(err)}, nil
+	}
+	return answer{missing: err.Error()}, nil
+}
+
+// parseAnswer takes a Secret with a token for a grant, even if it has a reason of a denial as well.
+func parseAnswer(secret *corev1.Secret) answer {
+	value := func(key string) string { return string(secret.Data[key]) }
+	g := grant{
+		token:               value(registration.CredentialToken),
+		deploymentNamespace: value(registration.CredentialDeploymentNamespace),
+		clusterNamespace:    value(registration.CredentialClusterNamespace),
+		clusterName:         value(registration.CredentialClusterName),
+	}
+	reason := value(registration.RefusalReason)
+	switch {
+	case g.token == "" && reason != "":
+		return answer{denial: fmt.Sprintf("%s (%s)", member.Brief(value(registration.RefusalMessage)), member.Brief(reason)), fromHub: true}
+	case g.token == "" || g.deploymentNamespace == "" || g.clusterNamespace == "" || g.clusterName == "":
+		return answer{missing: "the credential is not complete yet", fromHub: true}
+	}
+	return answer{grant: &g, fromHub: true}
+}
+
+// verify uses the new credential. The hub writes its Roles one by one, and API servers see a new ServiceAccount a moment later,
+// so no failure is final before Timing.RightsLag. The request is kept if its credential may still start to work, and deleted if
+// the hub does not know that credential: the hub would answer it with the same one.
+func (r *Registrar) verify(ctx context.Context, stored *credential.Stored) error {
+	conn, err := r.Dialer.Dial(stored.Access)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	deadline, pauses := r.Clock.Now().Add(r.Timing.RightsLag), r.Timing.Poll()
+	for {
+		cause := conn.Probe(ctx)
+		if cause == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if r.Clock.Now().After(deadline) {
+			err := fmt.Errorf("the credential from the hub for cluster %s/%s does not work: %w", stored.ClusterNamespace, stored.ClusterName, cause)
+			if hubclient.Classify(cause) == hubclient.Rejected {
+				err = errors.Join(err, ForgetRequest(ctx, r.Member))
+			}
+			return err
+		}
+		timing.Pause(ctx, r.Clock, pauses.Step(), nil)
+	}
+}
+
+// giveUp ends an attempt that was not answered in time. The request is kept if it certainly is still waiting: with a new request
+// each time, a person would have several to choose from, and only an approval of the last would help. It is deleted if the answer
+// may have expired unseen, or if the labels in it are outdated.
+func (r *Registrar) giveUp(ctx context.Context, request pendingRequest, object *fleet.ClusterRegistration, missing string) error {
+	err := fmt.Errorf("the hub did not grant ClusterRegistration %s/%s within %s (%s); its conditions on the hub say why: "+
+		"kubectl get clusterregistrations.fleet.cattle.io -n %[1]s %[2]s -o yaml", object.Namespace, object.Name, r.Timing.Registration, missing)
+	if _, complete := r.tracker.observed(request.name); !complete || r.labelsChanged(ctx, request) {
+		err = errors.Join(err, ForgetRequest(ctx, r.Member))
+	}
+	return err
+}
+
+// labelsChanged reports whether ConfigMap fleet-agent now has other labels than the request.
+func (r *Registrar) labelsChanged(ctx context.Context, request pendingRequest) bool {
+	settings, err := r.Member.AgentConfig(ctx)
+	return err == nil && !request.hasLabels(settings.Labels)
+}
+
+// identityChanged reports whether the bootstrap Secret now has another import identity. If the Secret cannot be read or is gone,
+// the attempt continues with the identity it has.
+func (r *Registrar) identityChanged(ctx context.Context, request pendingRequest, clientID string) bool {
+	secret, err := r.Member.Secret(ctx, registration.BootstrapSecret)
+	if err != nil || secret == nil {
+		return false
+	}
+	current, err := ParseIdentity(secret)
+	return err == nil && !request.madeWith(current.digest(clientID))
+}
+
+// reportDenial reports each denial once, in the log and where people look first.
+func (r *Registrar) reportDenial(ctx context.Context, object *fleet.ClusterRegistration, denial string) {
+	text := fmt.Sprintf("the hub denies ClusterRegistration %s/%s: %s", object.Namespace, object.Name, denial)
+	if ctx.Err() != nil || r.reportedDenial == text {
+		return
+	}
+	r.reportedDenial = text
+	r.OnState("the hub denies the registration of this cluster; the log says why")
+	r.Log.Errorf("Failed to register agent: %s. The agent checks again from time to time, and at once when Secret %s or ConfigMap %s in Namespace %s changes",
+		text, registration.BootstrapSecret, registration.AgentConfigMap, r.Member.Namespace)
+	r.Event(ctx, corev1.EventTypeWarning, reasonDenied, text)
+}
+
+func (r *Registrar) tokenRejected(i *ImportIdentity, cause error) error {
+	return fmt.Errorf("registration token %q expired or was revoked; create a new one on the hub and put it into Secret %s/%s: %w",
+		i.TokenName, r.Member.Namespace, registration.BootstrapSecret, cause)
+}
+
+// requestTracker knows whether this process has polled for the answer to a request without a gap since it sent the request. The
+// hub keeps a credential for 40 minutes. Without a gap the agent knows that there was none: a later approval will find it
+// polling. A request from before a restart or an outage may have been granted meanwhile, and its credential may have expired.
+type requestTracker struct {
+	request           string // empty while none is observed
+	since, lastAnswer time.Time
+}
+
+func (t *requestTracker) sent(request string, now time.Time) {
+	*t = requestTracker{request: request, since: now, lastAnswer: now}
+}
+
+// answered records an answer of the hub. A gap longer than unseen ends the observation.
+func (t *requestTracker) answered(now time.Time, unseen time.Duration) {
+	if now.Sub(t.lastAnswer) > unseen {
+		*t = requestTracker{}
+	}
+	t.lastAnswer = now
+}
+
+// observed returns since when the request is observed without a gap.
+func (t *requestTracker) observed(request string) (since time.Time, complete bool) {
+	return t.since, request != "" && t.request == request
+}

@@ -1,0 +1,328 @@
+package register
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/muster-fleet/muster/internal/agenttest"
+	"github.com/muster-fleet/muster/pkg/agent/hubclient"
+	"github.com/muster-fleet/muster/pkg/agent/member"
+	"github.com/muster-fleet/muster/pkg/agent/timing"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func TestParseIdentity(t *testing.T) {
+	ca := agenttest.CA(t)
+	document := "apiServerURL: " + agenttest.HubURL + "\napiServerCA: |\n  " + strings.ReplaceAll(ca, "\n", "\n  ") +
+		"\nclusterNamespace: fleet-default\ntoken: " + agenttest.RegistrationToken + "\ntokenName: import-token-one\n" +
+		"systemRegistrationNamespace: cattle-fleet-clusters-system\nlabels: {env: prod}\nregistration: uid/1\n"
+	want := &ImportIdentity{
+		Access: hubclient.Access{
+			Endpoint: hubclient.Endpoint{
+				Server: agenttest.HubURL, CA: []byte(strings.TrimSpace(ca)),
+				Source: "Secret fleet-agent-bootstrap", CASource: "key apiServerCA of Secret fleet-agent-bootstrap",
+			},
+			Token: agenttest.RegistrationToken, Namespace: "fleet-default",
+		},
+		TokenName: "import-token-one", Registration: "uid/1", systemNamespace: "cattle-fleet-clusters-system",
+	}
+	secretOf := func(data map[string]string) *corev1.Secret {
+		return agenttest.Secret(registration.BootstrapSecret, data)
+	}
+	for name, secret := range map[string]*corev1.Secret{
+		"keys":       agenttest.BootstrapSecret(agenttest.HubURL, ca, "registration", "uid/1"),
+		"a document": secretOf(map[string]string{registration.BootstrapValues: document}),
+		"a key wins over the document": secretOf(map[string]string{
+			registration.BootstrapValues:       strings.ReplaceAll(document, agenttest.HubURL, "https://other.example.com"),
+			registration.BootstrapAPIServerURL: agenttest.HubURL + "\n",
+		}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := ParseIdentity(secret)
+			require.NoError(t, err)
+			assert.Equal(t, want, got)
+		})
+	}
+	edited := func(edits ...string) *corev1.Secret { return agenttest.BootstrapSecret(agenttest.HubURL, "", edits...) }
+	for name, row := range map[string]struct {
+		secret *corev1.Secret
+		want   string
+	}{
+		"empty":                 {secretOf(nil), "key apiServerURL of Secret cattle-fleet-system/fleet-agent-bootstrap is unusable: it is empty"},
+		"no token":              {edited("token", " \n"), "key token"},
+		"no cluster namespace":  {edited("clusterNamespace", ""), "key clusterNamespace"},
+		"no system namespace":   {edited("systemRegistrationNamespace", ""), "key systemRegistrationNamespace"},
+		"a URL without scheme":  {edited("apiServerURL", "hub.example.com"), "it is not a URL like"},
+		"a URL for files":       {edited("apiServerURL", "file:///etc/passwd"), "it is not a URL like"},
+		"a URL with a password": {edited("apiServerURL", "https://user:"+agenttest.RegistrationToken+"@hub"), "user name"},
+		"a URL of garbage":      {edited("apiServerURL", "https://%zz"+agenttest.RegistrationToken), "it is not a URL like"},
+		"a CA of garbage":       {edited("apiServerCA", "-----BEGIN CERTIFICATE-----\nxx\n-----END CERTIFICATE-----"), "key apiServerCA"},
+		"a document of garbage": {secretOf(map[string]string{"values": "token: {" + agenttest.RegistrationToken}), "key values"},
+		"a document of a list":  {secretOf(map[string]string{"values": "- " + agenttest.RegistrationToken}), "key values"},
+		"a document of numbers": {secretOf(map[string]string{"values": "token: 42"}), "key token"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := ParseIdentity(row.secret)
+			require.ErrorContains(t, err, row.want)
+			assert.NotContains(t, err.Error(), agenttest.RegistrationToken)
+		})
+	}
+}
+
+func TestIdentityDigest(t *testing.T) {
+	original, err := ParseIdentity(agenttest.BootstrapSecret(agenttest.HubURL, ""))
+	require.NoError(t, err)
+	seen := map[string]string{original.digest("client"): "the original", original.digest("other client"): "another clientID"}
+	for _, key := range []string{"apiServerURL", "clusterNamespace", "token", "tokenName", "systemRegistrationNamespace", "registration"} {
+		changed, err := ParseIdentity(agenttest.BootstrapSecret(agenttest.HubURL, "", key, agenttest.HubURL+"/x"))
+		require.NoError(t, err)
+		assert.NotContains(t, seen, changed.digest("client"), key)
+		seen[changed.digest("client")] = key
+	}
+	again, err := ParseIdentity(agenttest.BootstrapSecret(agenttest.HubURL, agenttest.CA(t)))
+	require.NoError(t, err)
+	assert.Equal(t, original.digest("client"), again.digest("client"), "a new CA does not need a new request")
+	assert.NotContains(t, original.digest("client"), agenttest.RegistrationToken)
+}
+
+func TestClusterRegistration(t *testing.T) {
+	identity := &ImportIdentity{Access: hubclient.Access{Namespace: "fleet-default"}, TokenName: "token"}
+	labels := map[string]string{"env": "prod"}
+	object := clusterRegistration(pendingRequest{name: "request-x", clientRandom: "random"}, identity, "client", labels, "pod-0")
+	assert.Equal(t, "fleet-default", object.Namespace)
+	assert.Equal(t, "request-x", object.Name)
+	assert.Equal(t, "request-", object.GenerateName)
+	assert.Equal(t, fleet.ClusterRegistrationSpec{
+		ClientID: "client", ClientRandom: "random",
+		ClusterLabels: map[string]string{"env": "prod", "fleet.cattle.io/created-by-agent-pod": "pod-0"},
+	}, object.Spec)
+	assert.Equal(t, map[string]string{"fleet.cattle.io/registration-token": "token"}, object.Labels)
+	assert.Equal(t, map[string]string{"muster.fleet.cattle.io/credential-renewal": "true"}, object.Annotations)
+	assert.Equal(t, map[string]string{"env": "prod"}, labels, "the configuration does not change")
+
+	long := strings.Repeat("a", 253)
+	for name, row := range map[string]struct{ token, want string }{
+		"no token name": {"", ""}, "short": {"token", "token"}, "as long as a name can be": {long, registration.LabelValue(long)}, "no label value": {"no/label", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := tokenLabel(row.token)["fleet.cattle.io/registration-token"]
+			assert.Equal(t, row.want, got)
+			assert.True(t, isLabelValue(got))
+		})
+	}
+	for _, pod := range []string{"", "no label!", strings.Repeat("a", 64)} {
+		assert.Empty(t, clusterRegistration(pendingRequest{}, identity, "client", nil, pod).Spec.ClusterLabels, "Pod %q", pod)
+	}
+}
+
+func TestNewRequest(t *testing.T) {
+	first, err := newRequest("f", nil)
+	require.NoError(t, err)
+	second, err := newRequest("f", nil)
+	require.NoError(t, err)
+	assert.NotEqual(t, first.name, second.name)
+	assert.NotEqual(t, first.clientRandom, second.clientRandom)
+	assert.Regexp(t, `^request-[a-z0-9]{10}$`, first.name)
+	assert.Len(t, first.clientRandom, 54)
+	assert.NotContains(t, first.clientRandom, strings.TrimPrefix(first.name, requestPrefix))
+}
+
+func TestParseAnswer(t *testing.T) {
+	complete := map[string]string{"token": "t", "deploymentNamespace": "d", "clusterNamespace": "n", "clusterName": "c", "systemNamespace": "s"}
+	without := func(key string) map[string]string {
+		data := map[string]string{}
+		for k, v := range complete {
+			if k != key {
+				data[k] = v
+			}
+		}
+		return data
+	}
+	incomplete := answer{missing: "the credential is not complete yet", fromHub: true}
+	for name, row := range map[string]struct {
+		data map[string]string
+		want answer
+	}{
+		"complete":                     {complete, answer{grant: &grant{"t", "d", "n", "c"}, fromHub: true}},
+		"no token":                     {without("token"), incomplete},
+		"no deployment namespace":      {without("deploymentNamespace"), incomplete},
+		"no cluster namespace":         {without("clusterNamespace"), incomplete},
+		"no cluster name":              {without("clusterName"), incomplete},
+		"empty":                        {nil, incomplete},
+		"a denial":                     {map[string]string{"refusalReason": "R", "refusalMessage": "m"}, answer{denial: "m (R)", fromHub: true}},
+		"a denial without message":     {map[string]string{"refusalReason": "R"}, answer{denial: " (R)", fromHub: true}},
+		"a message without reason":     {map[string]string{"refusalMessage": "m"}, incomplete},
+		"a denial replaced by a grant": {map[string]string{"token": "t", "refusalReason": "R"}, incomplete},
+	} {
+		t.Run(name, func(t *testing.T) {
+			assert.Equal(t, row.want, parseAnswer(agenttest.Secret("c-1", row.data)))
+		})
+	}
+}
+
+func TestRequestTracker(t *testing.T) {
+	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	complete := func(tracker *requestTracker, request string) bool {
+		_, complete := tracker.observed(request)
+		return complete
+	}
+	tracker := &requestTracker{}
+	assert.False(t, complete(tracker, "request-1"), "the request may be from before a restart")
+	tracker.answered(noon, time.Minute)
+	assert.False(t, complete(tracker, "request-1"))
+	tracker.sent("request-1", noon)
+	for n := range 5 {
+		tracker.answered(noon.Add(time.Duration(n)*time.Minute), time.Minute)
+	}
+	assert.True(t, complete(tracker, "request-1"))
+	assert.False(t, complete(tracker, "request-2"))
+	tracker.answered(noon.Add(6*time.Minute), time.Minute)
+	tracker.answered(noon.Add(6*time.Minute), time.Minute)
+	assert.False(t, complete(tracker, "request-1"), "after a gap")
+
+	const hubKeepsCredential = 40 * time.Minute
+	d := timing.Default()
+	assert.Less(t, d.Unseen+d.PollLate*12/10, hubKeepsCredential)
+	assert.Less(t, d.DeniedMax*12/10, d.Unseen, "polling a denied request leaves no gap")
+}
+
+func TestAwaitPollsLessOftenWithTime(t *testing.T) {
+	polls := 0
+	hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		polls++
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
+	}))
+	defer hub.Close()
+	log, _ := agenttest.Log(t)
+	fake := clocktesting.NewFakeClock(time.Unix(1000, 0))
+	core := kubefake.NewClientset()
+	r := &Registrar{
+		Member: &member.Member{Namespace: agenttest.Namespace, Core: core}, Clock: fake, Timing: timing.Default(), Log: log,
+		Dialer: &hubclient.Dialer{Timing: timing.Default(), Clock: clock.RealClock{}, Log: log},
+	}
+	conn, err := r.Dialer.Dial(hubclient.Access{Endpoint: hubclient.Endpoint{Server: hub.URL}, Token: "t"})
+	require.NoError(t, err)
+	defer conn.Close()
+	identity := &ImportIdentity{systemNamespace: "sys"}
+	// await lets the attempt time out, half an hour after it began, and returns how often it polled.
+	await := func(request string) int {
+		before, ended := polls, make(chan error, 1)
+		object := clusterRegistration(pendingRequest{name: request, clientRandom: "r"}, identity, "id", nil, "")
+		go func() {
+			_, err := r.await(t.Context(), conn, identity, pendingRequest{name: request}, object)
+			ended <- err
+		}()
+		for {
+			select {
+			case err := <-ended:
+				require.ErrorContains(t, err, "did not grant")
+				return polls - before
+			default:
+			}
+			if fake.HasWaiters() {
+				fake.Step(200 * time.Millisecond)
+			}
+		}
+	}
+	r.tracker.sent("request-1", fake.Now())
+	first := await("request-1")
+	assert.Greater(t, first, 5*60/3, "in the first minutes the credential may come at any moment")
+	assert.Less(t, first, 5*60/2+30+25*60/25)
+	assert.Less(t, await("request-1"), 30*60/25, "the same request goes on at the slow pace")
+	assert.Greater(t, await("request-2"), 5*60/3, "another request begins at the fast pace")
+}
+
+// marker is what no error may quote.
+const marker = "MARKER-5d1c"
+
+func FuzzParseIdentity(f *testing.F) {
+	f.Add("https://hub", "", "fleet-default", "token", "import", "sys", "")
+	f.Add("", "x", "", "", "", "", "apiServerURL: https://hub\ntoken: a\nclusterNamespace: b\nsystemRegistrationNamespace: c")
+	f.Add("ftp://hub", agenttest.CA(f), " ", "\n", "", "", "[]")
+	f.Add("https://u:"+marker+"@hub", "", "n", "t", "", "s", "token: [")
+	f.Add("https://[::1", "-----BEGIN CERTIFICATE-----", "n", "t", "", "s", "token: {a: b}")
+	f.Fuzz(func(t *testing.T, url, ca, namespace, token, name, system, document string) {
+		secret := agenttest.Secret("name", map[string]string{
+			registration.BootstrapAPIServerURL: url, registration.BootstrapAPIServerCA: ca,
+			registration.BootstrapClusterNamespace: namespace, registration.BootstrapToken: token + marker, registration.BootstrapTokenName: name,
+			registration.BootstrapSystemRegistrationNamespace: system, registration.BootstrapValues: document,
+		})
+		identity, err := ParseIdentity(secret)
+		if err != nil {
+			assert.NotContains(t, err.Error(), marker)
+			return
+		}
+		assert.NotEmpty(t, identity.Namespace)
+		assert.NotEmpty(t, identity.systemNamespace)
+		assert.Equal(t, strings.TrimSpace(token+marker), identity.Token)
+		assert.Empty(t, hubclient.CheckServer(identity.Server), "the agent can connect to it")
+		assert.True(t, hubclient.ValidCA(identity.CA))
+		again, err := ParseIdentity(secret)
+		require.NoError(t, err)
+		assert.Equal(t, identity.digest("id"), again.digest("id"))
+		assert.NotEqual(t, identity.digest("id"), identity.digest("id2"))
+		assert.NotContains(t, identity.digest("id"), marker)
+	})
+}
+
+func FuzzParseAnswer(f *testing.F) {
+	f.Add("token", "a", "b", "c")
+	f.Add("", "a", "b", "c")
+	f.Add("token", "", "", "")
+	f.Fuzz(func(t *testing.T, token, deployment, namespace, name string) {
+		got := parseAnswer(agenttest.Secret("name", map[string]string{
+			registration.CredentialToken: token, registration.CredentialDeploymentNamespace: deployment,
+			registration.CredentialClusterNamespace: namespace, registration.CredentialClusterName: name,
+		}))
+		assert.Equal(t, token != "" && deployment != "" && namespace != "" && name != "", got.grant != nil)
+	})
+}
+
+func FuzzParseRequest(f *testing.F) {
+	f.Add("request-x", "random", "digest", "digest")
+	f.Add("", "random", "digest", "digest")
+	f.Add("request-x", "random", "digest", "other")
+	f.Fuzz(func(t *testing.T, name, clientRandom, digest, other string) {
+		request := pendingRequest{name: name, clientRandom: clientRandom, identityDigest: digest}
+		assert.Equal(t, request, parseRequest(request.secret("ns")))
+		assert.Equal(t, name != "" && clientRandom != "" && digest == other, request.madeWith(other))
+	})
+}
+
+// The API server accepts what the agent sends: an unusual label or token name must not fail the registration.
+func FuzzClusterRegistration(f *testing.F) {
+	f.Add("import", "k", "v", "fleet-agent-0")
+	f.Add(strings.Repeat("t", 253), "a b", "", strings.Repeat("p", 64))
+	f.Add("", "", "\x00", "é")
+	f.Fuzz(func(t *testing.T, token, key, value, pod string) {
+		request, err := newRequest("digest", nil)
+		require.NoError(t, err)
+		identity := &ImportIdentity{Access: hubclient.Access{Namespace: "ns"}, TokenName: token}
+		sent := clusterRegistration(request, identity, "id", map[string]string{key: value}, pod)
+		assert.Empty(t, validation.IsDNS1123Subdomain(sent.Name))
+		for name, value := range sent.Labels {
+			assert.Empty(t, validation.IsValidLabelValue(value), name)
+		}
+		assert.NotContains(t, sent.Name, request.clientRandom)
+		if key == fleet.CreatedByAgentPodLabel {
+			return
+		}
+		assert.Equal(t, value, sent.Spec.ClusterLabels[key])
+		assert.Empty(t, validation.IsValidLabelValue(sent.Spec.ClusterLabels[fleet.CreatedByAgentPodLabel]))
+	})
+}

@@ -1,0 +1,127 @@
+// Package timing holds every duration of the agent except the check-in interval, and the backoffs made of them.
+package timing
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/clock"
+)
+
+// Durations are the agent's timeouts and the limits of its backoffs. Default is for real clusters; tests shorten it.
+type Durations struct {
+	// Request limits one request to the hub or to the member's API server.
+	Request time.Duration
+	// RetryFirst and RetryMax are the first and the longest pause after a failure.
+	RetryFirst, RetryMax time.Duration
+	// PollFirst and PollMax are the first and the longest pause between two reads of the credential Secret that the hub creates.
+	PollFirst, PollMax time.Duration
+	// PollSoon is how long the agent polls at that pace after it sent a request. Later a person probably has to approve the
+	// request, and the pause grows to PollLate.
+	PollSoon, PollLate time.Duration
+	// Registration limits the wait for the answer to one request. After it the agent sends the same request again, or a new one
+	// if the answer to this one may have come and expired unseen.
+	Registration time.Duration
+	// Unseen is the longest gap between two answers of the hub within which no credential can have come and expired. The hub
+	// keeps a credential for longer.
+	Unseen time.Duration
+	// RightsLag is how long a new credential may be answered with 403: the hub writes the Roles one by one, and API servers
+	// see them a moment later.
+	RightsLag time.Duration
+	// RejectionPause is the pause between two requests while a credential seems to be rejected. The first and the last of these
+	// rejections must be RejectionSpread apart.
+	RejectionPause, RejectionSpread time.Duration
+	// HelmWait is how long the agent keeps a bootstrap Secret of a Helm release after it began to work, for "helm install
+	// --wait". A Deployment becomes available some seconds after its Pod has started.
+	HelmWait time.Duration
+	// RenewAfter is the part of a credential's lifetime after which it is renewed. Each renewal is jittered by a tenth.
+	RenewAfter float64
+	// DeniedFirst and DeniedMax are the first and the longest pause between two reads after the hub has denied a request: a
+	// person may approve it later. The hub keeps a credential for longer than DeniedMax.
+	DeniedFirst, DeniedMax time.Duration
+}
+
+// Default is for real clusters.
+func Default() Durations {
+	return Durations{
+		Request:         30 * time.Second,
+		RetryFirst:      time.Second,
+		RetryMax:        2 * time.Minute,
+		PollFirst:       50 * time.Millisecond,
+		PollMax:         2 * time.Second,
+		PollSoon:        5 * time.Minute,
+		PollLate:        30 * time.Second,
+		Registration:    30 * time.Minute,
+		Unseen:          30 * time.Minute,
+		RightsLag:       30 * time.Second,
+		RejectionPause:  2500 * time.Millisecond,
+		RejectionSpread: 5 * time.Second,
+		HelmWait:        15 * time.Second,
+		RenewAfter:      2.0 / 3,
+		DeniedFirst:     30 * time.Second,
+		DeniedMax:       10 * time.Minute,
+	}
+}
+
+const (
+	retryFactor = 2
+	pollFactor  = 1.5
+	jitter      = 0.2
+)
+
+// Retry is the backoff after failures.
+func (d Durations) Retry() *wait.Backoff { return backoff(d.RetryFirst, d.RetryMax, retryFactor) }
+
+// Poll is the backoff of polling for a credential that may come at any moment.
+func (d Durations) Poll() *wait.Backoff { return backoff(d.PollFirst, d.PollMax, pollFactor) }
+
+// PollSlowly is the backoff of polling for a credential that a person probably has to approve.
+func (d Durations) PollSlowly() *wait.Backoff { return backoff(d.PollMax, d.PollLate, pollFactor) }
+
+// PollDenied is the backoff of polling after the hub has denied the request.
+func (d Durations) PollDenied() *wait.Backoff {
+	return backoff(d.DeniedFirst, d.DeniedMax, retryFactor)
+}
+
+// RetryHeartbeat is the backoff of heartbeats that fail. The agents of a fleet that was without its hub for long return within
+// a third of the check-in interval: a longer interval, chosen for a large fleet, also spreads their return.
+func (d Durations) RetryHeartbeat(interval time.Duration) *wait.Backoff {
+	const share = 3
+	return backoff(d.RetryFirst, max(d.RetryMax, interval/share), retryFactor)
+}
+
+// RetryRenewal is the backoff of renewing a credential with that lifetime. If the renewals of a whole fleet fail, each agent
+// sends a few dozen requests until its credential expires.
+func (d Durations) RetryRenewal(lifetime time.Duration) *wait.Backoff {
+	const share = 24
+	return backoff(d.RetryFirst, max(d.RetryMax, lifetime/share), retryFactor)
+}
+
+// backoff is jittered, so that agents that lost the hub at the same moment do not return at the same moment.
+func backoff(first, limit time.Duration, factor float64) *wait.Backoff {
+	const steps = 100 // enough to reach any limit; the pause stays there
+	return &wait.Backoff{Duration: first, Cap: limit, Factor: factor, Jitter: jitter, Steps: steps}
+}
+
+// Jitter returns d, 10 % more or less: agents that were installed by one script must not send their heartbeats in step.
+func Jitter(d time.Duration) time.Duration {
+	const width = 0.2
+	shortest := time.Duration(float64(d) * (1 - width/2))
+	return wait.Jitter(shortest, width/(1-width/2))
+}
+
+// Pause waits for d, for wake or for the end of ctx, whichever comes first, and reports whether it was wake. A nil wake never
+// comes.
+func Pause(ctx context.Context, c clock.WithTicker, d time.Duration, wake <-chan struct{}) (woken bool) {
+	timer := c.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C():
+		return false
+	case <-wake:
+		return true
+	}
+}

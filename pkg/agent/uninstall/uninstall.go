@@ -1,0 +1,284 @@
+// Package uninstall removes the agent from its cluster after the hub has asked it to leave.
+//
+// The agent first writes a mark on Secret fleet-agent. From then on it continues after every restart, although the hub forgets
+// it and would not ask again. It then makes one object the owner of all its others and deletes that object; Kubernetes' garbage
+// collector deletes the rest. So the agent never needs a right that it has just deleted, and until that one request nothing is
+// lost: the agent can be killed, or be installed again, at any moment.
+package uninstall
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/rancher/wrangler/v3/pkg/apply"
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
+
+	"github.com/muster-fleet/muster/pkg/agent/member"
+	"github.com/muster-fleet/muster/pkg/agentmanifest"
+	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/release"
+)
+
+// markAnnotation on Secret fleet-agent means that the agent uninstalls itself. Its value is the UID of the bootstrap Secret that
+// existed when the mark was written; a bootstrap Secret with another UID installs the agent again.
+const (
+	markAnnotation = "muster.fleet.cattle.io/leaving"
+	noBootstrap    = "-"
+)
+
+// Uninstaller removes one agent.
+type Uninstaller struct {
+	Member *member.Member
+	// Scope is the agent's; it is part of the labels of imported objects.
+	Scope string
+	Log   logrus.FieldLogger
+}
+
+// Marked reports whether the Secret fleet-agent has the mark.
+func Marked(credential *corev1.Secret) bool {
+	return credential != nil && credential.Annotations[markAnnotation] != ""
+}
+
+// InstalledAgain reports whether the bootstrap Secret came after the mark was written.
+func InstalledAgain(credential, bootstrap *corev1.Secret) bool {
+	return credential.Annotations[markAnnotation] != string(bootstrap.UID)
+}
+
+// Mark writes the mark. Nothing of the agent is deleted before.
+func (u *Uninstaller) Mark(ctx context.Context) error {
+	secret, err := u.Member.Secret(ctx, registration.CredentialSecret)
+	if err != nil || Marked(secret) {
+		return err
+	}
+	if secret == nil {
+		return fmt.Errorf("Secret %s/%s, on which the agent must note its uninstallation, does not exist", u.Member.Namespace, registration.CredentialSecret)
+	}
+	bootstrap, err := u.Member.Secret(ctx, registration.BootstrapSecret)
+	if err != nil {
+		return err
+	}
+	value := noBootstrap
+	if bootstrap != nil {
+		value = string(bootstrap.UID)
+	}
+	metav1.SetMetaDataAnnotation(&secret.ObjectMeta, markAnnotation, value)
+	return u.Member.WriteSecret(ctx, secret, true)
+}
+
+// Run removes the agent. confirm is called before the deletion and reads the objects again: it returns false if the agent was
+// installed again in the meantime. removed is false then.
+func (u *Uninstaller) Run(ctx context.Context, confirm func(context.Context) (bool, error)) (removed bool, err error) {
+	owner, err := u.findOwner(ctx)
+	if err != nil {
+		return false, err
+	}
+	if owner != nil {
+		if err := u.patchOwner(ctx, *owner, owner); err != nil {
+			return false, err
+		}
+	}
+	if err := u.deleteOldBootstrap(ctx); err != nil {
+		return false, err
+	}
+	if confirmed, err := confirm(ctx); err != nil || !confirmed {
+		return false, err
+	}
+
+	remaining := []agentmanifest.OwnedObject{}
+	options := metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationBackground)}
+	if owner != nil {
+		remaining = append(remaining, agentmanifest.OwnedObject{Kind: owner.Kind, Namespace: u.Member.Namespace, Name: owner.Name})
+		options.Preconditions = &metav1.Preconditions{UID: &owner.UID}
+	} else if remaining, err = u.objects(ctx); err != nil { // delete them one by one
+		return false, err
+	}
+	for _, object := range remaining {
+		if err := u.request(object).delete(ctx, options); err != nil && !apierrors.IsNotFound(err) {
+			return false, fmt.Errorf("deleting %s %s: %w", object.Kind, object.Name, err)
+		}
+	}
+	u.Log.Infof("The agent is uninstalled: its objects in Namespace %s are being deleted, the Namespace stays", u.Member.Namespace)
+	return true, nil
+}
+
+// Cancel undoes what Run did before the deletion, after the agent was installed again. The mark goes last: while it exists, a
+// restart continues with the rest.
+func (u *Uninstaller) Cancel(ctx context.Context) error {
+	u.Log.Infof("Secret %s/%s was created after the hub had asked the agent to leave: the agent stays and registers again",
+		u.Member.Namespace, registration.BootstrapSecret)
+	owner, err := u.findOwner(ctx)
+	if err != nil {
+		return err
+	}
+	if owner != nil {
+		if err := u.patchOwner(ctx, *owner, map[string]string{"$patch": "delete", "uid": string(owner.UID)}); err != nil {
+			return err
+		}
+	}
+	secret, err := u.Member.Secret(ctx, registration.CredentialSecret)
+	if err != nil || secret == nil {
+		return err
+	}
+	delete(secret.Annotations, markAnnotation)
+	return u.Member.WriteSecret(ctx, secret, true)
+}
+
+// findOwner returns the object whose deletion must be the agent's last request, because it gives the agent its rights: its
+// ClusterRole, the ClusterRole of the chart, or its Deployment if the rights come from elsewhere. nil if none of them exists.
+func (u *Uninstaller) findOwner(ctx context.Context) (*metav1.OwnerReference, error) {
+	names := []string{agentmanifest.ClusterRoleName(u.Member.Namespace)}
+	if chart, err := u.ownsChartRole(ctx); err != nil {
+		return nil, err
+	} else if chart {
+		names = append(names, agentmanifest.ChartClusterRole)
+	}
+	for _, name := range names {
+		role, err := u.Member.Core.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{})
+		if err == nil {
+			return &metav1.OwnerReference{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole", Name: name, UID: role.UID}, nil
+		} else if !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("reading ClusterRole %s: %w", name, err)
+		}
+	}
+	reference, err := u.Member.DeploymentReference(ctx)
+	if err != nil || reference.UID == "" {
+		return nil, err
+	}
+	return &metav1.OwnerReference{APIVersion: reference.APIVersion, Kind: reference.Kind, Name: reference.Name, UID: reference.UID}, nil
+}
+
+// patchOwner adds the reference to the owner to all other objects, or removes it.
+func (u *Uninstaller) patchOwner(ctx context.Context, owner metav1.OwnerReference, reference any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"ownerReferences": []any{reference}}})
+	if err != nil {
+		return err
+	}
+	objects, err := u.objects(ctx)
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		if object.Kind == owner.Kind && object.Name == owner.Name {
+			continue
+		}
+		if err := u.request(object).patch(ctx, patch); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("changing the owner of %s %s: %w", object.Kind, object.Name, err)
+		}
+	}
+	return nil
+}
+
+// deleteOldBootstrap deletes the bootstrap Secret that existed when the mark was written.
+func (u *Uninstaller) deleteOldBootstrap(ctx context.Context) error {
+	credential, err := u.Member.Secret(ctx, registration.CredentialSecret)
+	if err != nil {
+		return err
+	}
+	bootstrap, err := u.Member.Secret(ctx, registration.BootstrapSecret)
+	if err != nil || bootstrap == nil || !Marked(credential) || InstalledAgain(credential, bootstrap) {
+		return err
+	}
+	return u.Member.DeleteSecret(ctx, bootstrap)
+}
+
+// objects are all objects of the agent, whether they exist or not; Secret fleet-agent, which has the mark, is the last one. The
+// bootstrap Secret is not among them: one that is created now installs the agent again and must stay.
+func (u *Uninstaller) objects(ctx context.Context) ([]agentmanifest.OwnedObject, error) {
+	var all []agentmanifest.OwnedObject
+	if chart, err := u.ownsChartRole(ctx); err != nil {
+		return nil, err
+	} else if chart {
+		all = append(all,
+			agentmanifest.OwnedObject{Kind: "ClusterRoleBinding", Name: agentmanifest.ChartClusterRoleBinding},
+			agentmanifest.OwnedObject{Kind: "ClusterRole", Name: agentmanifest.ChartClusterRole})
+	}
+	if class, err := u.ownsPriorityClass(ctx); err != nil {
+		return nil, err
+	} else if class {
+		all = append(all, agentmanifest.OwnedObject{Kind: "PriorityClass", Name: agentmanifest.PriorityClassName})
+	}
+	secrets, err := u.listSecrets(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, secrets...)
+	for _, object := range agentmanifest.OwnedObjects(u.Member.Namespace) {
+		if object.Name != registration.BootstrapSecret {
+			all = append(all, object)
+		}
+	}
+	return all, nil
+}
+
+// ownsChartRole reports whether the ClusterRole of the chart is this agent's: its name does not contain a namespace.
+func (u *Uninstaller) ownsChartRole(ctx context.Context) (bool, error) {
+	name := agentmanifest.ChartClusterRoleBinding
+	binding, err := u.Member.Core.RbacV1().ClusterRoleBindings().Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	} else if err != nil {
+		return false, fmt.Errorf("reading ClusterRoleBinding %s: %w", name, err)
+	}
+	for _, subject := range binding.Subjects {
+		if subject.Kind == rbacv1.ServiceAccountKind && subject.Namespace == u.Member.Namespace && subject.Name == registration.AgentName {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// ownsPriorityClass reports whether the PriorityClass is this agent's: its name does not contain a namespace.
+func (u *Uninstaller) ownsPriorityClass(ctx context.Context) (bool, error) {
+	class, err := u.Member.Core.SchedulingV1().PriorityClasses().Get(ctx, agentmanifest.PriorityClassName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	} else if err != nil {
+		return false, fmt.Errorf("reading PriorityClass %s: %w", agentmanifest.PriorityClassName, err)
+	}
+	imported, err := importLabels(u.Scope)
+	return err == nil && labels.SelectorFromSet(imported).Matches(labels.Set(class.Labels)) ||
+		class.Annotations[release.NamespaceAnnotation] == u.Member.Namespace, err
+}
+
+// listSecrets lists the Secrets without a fixed name: those of the import, and those of the agent's own Helm releases.
+func (u *Uninstaller) listSecrets(ctx context.Context) ([]agentmanifest.OwnedObject, error) {
+	imported, err := importLabels(u.Scope)
+	if err != nil {
+		return nil, err
+	}
+	var found []agentmanifest.OwnedObject
+	for _, selector := range []labels.Set{imported, {"owner": "helm"}} {
+		list, err := u.Member.Core.CoreV1().Secrets(u.Member.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
+		if err != nil {
+			return nil, fmt.Errorf("listing Secrets in Namespace %s: %w", u.Member.Namespace, err)
+		}
+		for _, secret := range list.Items {
+			if isAgentsSecret(&secret) {
+				found = append(found, agentmanifest.OwnedObject{Kind: "Secret", Namespace: u.Member.Namespace, Name: secret.Name})
+			}
+		}
+	}
+	return found, nil
+}
+
+func isAgentsSecret(secret *corev1.Secret) bool {
+	if secret.Labels["owner"] == "helm" {
+		release := secret.Labels["name"]
+		return release == registration.AgentName || strings.HasPrefix(release, registration.AgentName+"-")
+	}
+	return secret.Name != registration.BootstrapSecret && secret.Name != registration.CredentialSecret
+}
+
+// importLabels are the labels of what the hub installs on a member.
+func importLabels(scope string) (labels.Set, error) {
+	set, _, err := apply.GetLabelsAndAnnotations(registration.AgentBootstrapSetID(scope), nil)
+	return set, err
+}
