@@ -1,3 +1,18 @@
+// Package release manages Helm releases on a member: it installs, upgrades and removes them, and compares them with the
+// cluster. The agent deploys with it; the hub removes releases with it when a Cluster is deleted.
+//
+// It uses Helm as a library. Charts come from resources in memory; no home directory, cache or plugin is needed. The history
+// is kept in Secrets, as Helm does it, so that `helm list` shows what an agent deployed.
+//
+//	client.go     Client; operation is one Helm action that ends with its context
+//	deploy.go     Deploy: install or upgrade, from whatever the last attempt left
+//	chart.go      the chart of a request, its release name and its values
+//	render.go     checks and changes of the rendered manifests
+//	uninstall.go  Uninstall and Forget, and the namespace of a release
+//	history.go    the revisions of releases and the labels on them
+//	cluster.go    Helm's client of the cluster, with the changes that an agent needs
+//	drift.go      Compare: differences between an object and the cluster
+//	errors.go     errors and their texts
 package release
 
 import (
@@ -8,26 +23,31 @@ import (
 	"net/http"
 
 	"helm.sh/helm/v4/pkg/action"
-	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/kube"
 	"helm.sh/helm/v4/pkg/storage"
 	"helm.sh/helm/v4/pkg/storage/driver"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Limits towards the member's API server, for a client that came with none: client-go's own are for one person.
+// Default rate limit towards the member's API server: client-go's own is meant for one person.
 const (
 	memberQPS   = 50
 	memberBurst = 100
 )
 
-// Client keeps releases on one cluster. It may be used by several goroutines, but only one at a time may work on a release.
+// Client manages releases on one cluster. Several goroutines may use it, but only one at a time may work on a release.
 type Client struct {
 	config  *rest.Config
 	core    kubernetes.Interface
@@ -36,7 +56,8 @@ type Client struct {
 	schema  *schemaCache
 }
 
-// New returns a client for the cluster; nothing is sent yet. Watching for readiness needs a config without a timeout.
+// New returns a client for a cluster and sends nothing yet. The config must have no timeout, which would cut off the watches
+// that wait for readiness.
 func New(config *rest.Config) (*Client, error) {
 	config = rest.CopyConfig(config)
 	if config.RateLimiter == nil && config.QPS == 0 {
@@ -44,7 +65,7 @@ func New(config *rest.Config) (*Client, error) {
 	}
 	core, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("the way to the member's API server: %w", err)
+		return nil, fmt.Errorf("connecting to the member's API server: %w", err)
 	}
 	dynamicClient, err := dynamic.NewForConfig(config)
 	if err != nil {
@@ -57,7 +78,7 @@ func New(config *rest.Config) (*Client, error) {
 	return &Client{config: config, core: core, dynamic: dynamicClient, meta: meta, schema: newSchemaCache(core.Discovery())}, nil
 }
 
-// operation is one action of Helm: everything it sends ends with its context.
+// operation is one action of Helm on the releases of a namespace.
 type operation struct {
 	client    *Client
 	namespace string
@@ -65,28 +86,21 @@ type operation struct {
 	config    *action.Configuration
 }
 
-// identity is who acts on the resources; the history of releases is always kept with the client's own rights.
-type identity struct{ namespace, account string }
-
-func (i identity) impersonate(config *rest.Config) {
-	if i.account != "" {
-		config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + i.namespace + ":" + i.account}
-	}
-}
-
-// operation prepares an action on the releases of a namespace. Helm takes no context for most of what it sends, so it is
-// bound to ctx on the wire: when ctx ends the action fails at once, and nothing of it goes on in the background.
-func (c *Client) operation(ctx context.Context, namespace string, as identity) (*operation, error) {
+// operation prepares an action. Most of Helm's calls take no context, so ctx is applied on the wire: when it ends, every
+// request of the action fails, and nothing continues in the background. If account is set, the action uses that
+// ServiceAccount for the objects of the release; the history is always kept with the client's own identity.
+func (c *Client) operation(ctx context.Context, namespace string, account serviceAccount) (*operation, error) {
 	config := rest.CopyConfig(c.config)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return bound{ctx, next} })
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return fieldManager{next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return withContext{ctx, fieldManager{next}} })
 	core, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
 	}
-	acting := rest.CopyConfig(config)
-	as.impersonate(acting)
-	getter := &getter{config: acting, namespace: namespace, schema: c.schema}
+	impersonating := rest.CopyConfig(config)
+	if account.name != "" {
+		impersonating.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + account.namespace + ":" + account.name}
+	}
+	getter := &clientGetter{config: impersonating, namespace: namespace, schema: c.schema}
 	cluster := &cluster{Client: kube.New(getter), mapper: c.schema.mapper}
 	cluster.Namespace = namespace
 	cluster.SetLogger(slog.DiscardHandler)
@@ -94,17 +108,12 @@ func (c *Client) operation(ctx context.Context, namespace string, as identity) (
 	actions := action.NewConfiguration(action.ConfigurationSetLogger(slog.DiscardHandler))
 	actions.RESTClientGetter = getter
 	actions.KubeClient = cluster
-	actions.Releases = storage.Init(lean{driver.NewSecrets(core.CoreV1().Secrets(namespace))})
+	actions.Releases = storage.Init(slimDriver{driver.NewSecrets(core.CoreV1().Secrets(namespace))})
 	actions.HookOutputFunc = func(_, _, _ string) io.Writer { return io.Discard }
 	return &operation{client: c, namespace: namespace, cluster: cluster, config: actions}, nil
 }
 
-// capabilities spares plain manifests the discovery that only templates ask for.
-func (o *operation) capabilities(p packaged) {
-	if p.plain {
-		o.config.Capabilities = common.DefaultCapabilities
-	}
-}
+type serviceAccount struct{ namespace, name string }
 
 // fieldManager names registration.FieldManager as the field manager of every write that names one. Helm takes the name from
 // a package variable, or from the name of the program; both belong to the whole process, which may be somebody else's.
@@ -120,42 +129,89 @@ func (f fieldManager) RoundTrip(req *http.Request) (*http.Response, error) {
 	return f.next.RoundTrip(req)
 }
 
-// WrappedRoundTripper lets client-go reach the transport, to close its connections.
+// WrappedRoundTripper lets client-go reach the transport to close its connections.
 func (f fieldManager) WrappedRoundTripper() http.RoundTripper { return f.next }
 
-// bound sends nothing after its context has ended, and ends what is on its way then.
-type bound struct {
+// withContext ends requests with ctx, and sends none after that.
+type withContext struct {
 	ctx  context.Context
 	next http.RoundTripper
 }
 
-// RoundTrip gives the request a context that ends with either of the two.
-func (b bound) RoundTrip(req *http.Request) (*http.Response, error) {
-	if b.ctx.Err() != nil {
-		return nil, context.Cause(b.ctx)
+// RoundTrip sends the request with a context that ends with either of the two.
+func (w withContext) RoundTrip(req *http.Request) (*http.Response, error) {
+	if w.ctx.Err() != nil {
+		return nil, context.Cause(w.ctx)
 	}
 	ctx, cancel := context.WithCancelCause(req.Context())
-	stop := context.AfterFunc(b.ctx, func() { cancel(context.Cause(b.ctx)) })
-	answer, err := b.next.RoundTrip(req.WithContext(ctx))
+	stop := context.AfterFunc(w.ctx, func() { cancel(context.Cause(w.ctx)) })
+	response, err := w.next.RoundTrip(req.WithContext(ctx))
 	if err != nil {
 		stop()
 		cancel(err)
 		return nil, err
 	}
-	answer.Body = &released{ReadCloser: answer.Body, release: func() { stop(); cancel(nil) }}
-	return answer, nil
+	response.Body = &closeFunc{response.Body, func() { stop(); cancel(nil) }}
+	return response, nil
 }
 
-// WrappedRoundTripper lets client-go reach the transport, to close its connections.
-func (b bound) WrappedRoundTripper() http.RoundTripper { return b.next }
+// WrappedRoundTripper lets client-go reach the transport to close its connections.
+func (w withContext) WrappedRoundTripper() http.RoundTripper { return w.next }
 
-type released struct {
+type closeFunc struct {
 	io.ReadCloser
-	release func()
+	closed func()
 }
 
-// Close frees what watched over the answer.
-func (r *released) Close() error {
-	defer r.release()
-	return r.ReadCloser.Close()
+// Close closes the body and calls closed.
+func (c *closeFunc) Close() error {
+	defer c.closed()
+	return c.ReadCloser.Close()
+}
+
+// schemaCache holds the kinds that the cluster serves. It is read once, and again when a kind is unknown.
+type schemaCache struct {
+	discovery discovery.CachedDiscoveryInterface
+	mapper    meta.ResettableRESTMapper
+}
+
+func newSchemaCache(d discovery.DiscoveryInterface) *schemaCache {
+	cached := memory.NewMemCacheClient(d)
+	return &schemaCache{discovery: cached, mapper: restmapper.NewDeferredDiscoveryRESTMapper(cached)}
+}
+
+// clientGetter gives Helm its clients. Unlike the one of Helm's command line it reads no file and no environment variable.
+type clientGetter struct {
+	config    *rest.Config
+	namespace string
+	schema    *schemaCache
+}
+
+// ToRESTConfig returns a copy, because callers change it.
+func (g *clientGetter) ToRESTConfig() (*rest.Config, error) { return rest.CopyConfig(g.config), nil }
+
+// ToDiscoveryClient returns the cached discovery of the client.
+func (g *clientGetter) ToDiscoveryClient() (discovery.CachedDiscoveryInterface, error) {
+	return g.schema.discovery, nil
+}
+
+// ToRESTMapper returns the cached mapper of the client.
+func (g *clientGetter) ToRESTMapper() (meta.RESTMapper, error) { return g.schema.mapper, nil }
+
+// ToRawKubeConfigLoader returns a kubeconfig that has only the namespace.
+func (g *clientGetter) ToRawKubeConfigLoader() clientcmd.ClientConfig {
+	return clientcmd.NewDefaultClientConfig(*clientcmdapi.NewConfig(), &clientcmd.ConfigOverrides{
+		Context: clientcmdapi.Context{Namespace: g.namespace},
+	})
+}
+
+// Configuration returns a configuration for Helm's own actions, with the releases in the Secrets of a namespace.
+func Configuration(config *rest.Config, namespace string) (*action.Configuration, error) {
+	client, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	configuration := action.NewConfiguration(action.ConfigurationSetLogger(slog.DiscardHandler))
+	getter := &clientGetter{config: config, namespace: namespace, schema: newSchemaCache(client)}
+	return configuration, configuration.Init(getter, namespace, "secret")
 }

@@ -2,7 +2,9 @@ package release
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 
@@ -10,74 +12,65 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 )
 
-// Marks by which Helm knows whose an object is.
+// Helm's marks on the objects of a release.
 const (
-	// ManagedByLabel, with ManagedByHelm, is on all objects of all releases.
+	// ManagedByLabel with the value ManagedByHelm is on all objects of all releases.
 	ManagedByLabel = "app.kubernetes.io/managed-by"
-	// ManagedByHelm is the value of ManagedByLabel.
-	ManagedByHelm = "Helm"
-	// NameAnnotation and NamespaceAnnotation name the release an object is of.
+	ManagedByHelm  = "Helm"
+	// NameAnnotation and NamespaceAnnotation name the release of an object.
 	NameAnnotation      = "meta.helm.sh/release-name"
 	NamespaceAnnotation = "meta.helm.sh/release-namespace"
 )
 
-// cluster is Helm's client of the cluster, changed where an agent is not a person at a terminal.
+// cluster is Helm's client of the cluster with other behaviour where no person watches.
 type cluster struct {
 	*kube.Client
 	mapper meta.ResettableRESTMapper
-	// release is whose objects are removed; "" while nothing is.
-	release string
-	// replace removes what cannot be patched, so that it is made anew.
+	// removing is the name of the release whose objects are being removed; "" if none are.
+	removing string
+	// replace deletes objects that cannot be patched, so that they are created again.
 	replace bool
-	// deleteError is what Helm's own uninstallation keeps to itself: which object could not be deleted, and why.
+	// deleteError is the last error of Delete, which Helm's uninstall action does not pass on.
 	deleteError error
 }
 
-// IsReachable does not ask: whether the cluster is there shows with the first request that matters.
+// IsReachable sends nothing: the first request that matters shows whether the cluster answers.
 func (c *cluster) IsReachable() error { return nil }
 
-// Build asks the cluster for its kinds anew when it does not know one, because another release may just have brought it. It
-// passes over kinds that are gone when it is about a removal: with their definition all objects of them went, and what is
-// left of the release is not to wait for them.
+// Build reads the kinds of the cluster again if one is unknown: another release may just have installed it. During a removal
+// it skips unknown kinds: their objects were deleted with the definition, and the rest of the release must not wait for them.
 func (c *cluster) Build(reader io.Reader, validate bool) (kube.ResourceList, error) {
 	manifest, err := io.ReadAll(reader)
 	if err != nil {
 		return nil, err
 	}
 	infos, err := c.Client.Build(bytes.NewReader(manifest), validate)
-	if unknownKind(err) {
+	if isUnknownKind(err) {
 		c.mapper.Reset()
 		infos, err = c.Client.Build(bytes.NewReader(manifest), validate)
 	}
-	if c.release != "" && utilerrors.FilterOut(err, unknownKind) == nil {
+	if c.removing != "" && utilerrors.FilterOut(err, isUnknownKind) == nil {
 		return infos, nil
 	}
 	return infos, err
 }
 
-// unknownKind goes by the text too: the library that reads manifests keeps nothing else of the cause.
-func unknownKind(err error) bool {
-	var unknown *meta.NoKindMatchError
-	return errors.As(err, &unknown) || err != nil && strings.Contains(err.Error(), "no matches for kind ")
+// isUnknownKind checks the text as well, because the library that reads manifests does not wrap the cause.
+func isUnknownKind(err error) bool {
+	return meta.IsNoMatchError(err) || err != nil && strings.Contains(err.Error(), "no matches for kind ")
 }
 
-// Delete leaves alone what another release has taken over: Helm goes by the manifest it stored, whatever became of the
-// objects since.
+// Delete skips objects that another release has taken over. Helm would delete them, because it goes by the stored manifest.
 func (c *cluster) Delete(resources kube.ResourceList, policy metav1.DeletionPropagation) (*kube.Result, []error) {
-	var ours kube.ResourceList
-	for _, info := range resources {
-		if err := info.Get(); apierrors.IsNotFound(err) {
-			continue
-		} else if err != nil {
-			c.deleteError = err
-			return nil, []error{err}
-		}
-		if c.ours(info.Object) {
-			ours = append(ours, info)
-		}
+	ours, err := c.existing(resources, func(name, _ string) bool { return name == "" })
+	if err != nil {
+		c.deleteError = err
+		return nil, []error{err}
 	}
 	if len(ours) == 0 {
 		return &kube.Result{}, nil
@@ -87,24 +80,77 @@ func (c *cluster) Delete(resources kube.ResourceList, policy metav1.DeletionProp
 	return result, errs
 }
 
-// ours: objects without marks of an owner were made by the manifest, or they would not be in it.
-func (c *cluster) ours(object any) bool {
-	accessor, err := meta.Accessor(object)
-	if err != nil || c.release == "" {
-		return true
+// deleteMarked deletes those of the objects that carry the marks of the release.
+func (c *cluster) deleteMarked(resources kube.ResourceList, release string) error {
+	c.removing = release
+	marked, err := c.existing(resources, func(string, string) bool { return false })
+	if err != nil || len(marked) == 0 {
+		return err
 	}
-	marks := accessor.GetAnnotations()
-	name, named := marks[NameAnnotation]
-	return !named || name == c.release && marks[NamespaceAnnotation] == c.Namespace
+	_, errs := c.Client.Delete(marked, metav1.DeletePropagationBackground)
+	return errors.Join(errs...)
 }
 
-// Update replaces what cannot be patched when it was asked to. It never moves the fields that a client-side update owns to
-// server-side apply: Helm would look for those of the field manager named by its package variable, see fieldManager.
+// existing reads the objects and returns those that exist and either belong to the release that is being removed or are
+// accepted by the function, which gets the release that an object is marked with.
+func (c *cluster) existing(resources kube.ResourceList, accept func(name, namespace string) bool) (found kube.ResourceList, err error) {
+	for _, info := range resources {
+		if err := info.Get(); apierrors.IsNotFound(err) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		name, namespace := marksOf(info.Object)
+		if c.removing == "" || name == c.removing && namespace == c.Namespace || accept(name, namespace) {
+			found = append(found, info)
+		}
+	}
+	return found, nil
+}
+
+// marksOf returns the release that an object is marked with; "" if it has no mark.
+func marksOf(object runtime.Object) (name, namespace string) {
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return "", ""
+	}
+	annotations := accessor.GetAnnotations()
+	return annotations[NameAnnotation], annotations[NamespaceAnnotation]
+}
+
+// Update deletes objects that cannot be patched before, if replace is set. It never moves the fields that a client-side
+// update owns to server-side apply: Helm would look for those of the field manager in its package variable, see fieldManager.
 func (c *cluster) Update(original, target kube.ResourceList, options ...kube.ClientUpdateOption) (*kube.Result, error) {
 	if c.replace {
-		if err := c.clear(target); err != nil {
+		if err := c.deleteUnpatchable(target); err != nil {
 			return &kube.Result{}, err
 		}
 	}
 	return c.Client.Update(original, target, append(options, kube.ClientUpdateOptionUpgradeClientSideFieldManager(false))...)
+}
+
+// deleteUnpatchable deletes the objects that the API server refuses to change into the target.
+func (c *cluster) deleteUnpatchable(target kube.ResourceList) error {
+	client, err := c.Factory.DynamicClient()
+	if err != nil {
+		return err
+	}
+	var unpatchable kube.ResourceList
+	for _, info := range target {
+		if object, ok := info.Object.(*unstructured.Unstructured); ok {
+			// The context of the operation is applied on the wire.
+			_, err := applyDryRun(context.Background(), client, Object{Desired: object, Resource: info.Mapping.Resource})
+			if apierrors.IsInvalid(err) {
+				unpatchable = append(unpatchable, info)
+			}
+		}
+	}
+	if len(unpatchable) == 0 {
+		return nil
+	}
+	_, errs := c.Client.Delete(unpatchable, metav1.DeletePropagationBackground)
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("replacing objects that cannot be patched: %w", err)
+	}
+	return nil
 }

@@ -8,28 +8,118 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"helm.sh/helm/v4/pkg/action"
+	chartcommon "helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/kube"
 	helmrelease "helm.sh/helm/v4/pkg/release"
 	"helm.sh/helm/v4/pkg/release/common"
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// Deploy installs the release, or upgrades it from whatever the last attempt left behind. It returns an UnsupportedError, an
-// InvalidError or a ConflictError when trying again is of no use. When ctx ends in the middle, the next Deploy goes on.
+// Request describes a deployment.
+type Request struct {
+	// Namespace and Name identify the release; Place computes them.
+	Namespace, Name string
+	// Resources are files: those of a chart if one of them is a Chart.yaml, plain manifests otherwise.
+	Resources []fleet.BundleResource
+	// Options are the options of the BundleDeployment.
+	Options fleet.BundleDeploymentOptions
+	// Values come from the Secret of a BundleDeployment and override those in Options.
+	Values map[string]any
+	// Labels go on the history of the release; Owner.LabelsFor returns them.
+	Labels map[string]string
+	// ServiceAccountNamespace is the namespace of Options.ServiceAccount: the agent's own.
+	ServiceAccountNamespace string
+	// HandOver lists older releases of the same BundleDeployment under other names. The new release may take over their
+	// objects, but not those of other owners or of none.
+	HandOver []Found
+	// Recorded is the release in the status of the BundleDeployment, as Deployed.String prints it; empty if there is none. Only
+	// agents of this cluster write it, so an unlabelled release with that name was deployed by an agent that sets no labels,
+	// and may be taken over.
+	Recorded string
+	// Correcting: the same is deployed again to undo drift.
+	Correcting bool
+	// NoWait does not wait for resources to be ready. An agent that deploys itself would wait for its own end.
+	NoWait bool
+}
+
+// Deployed is a release that is on the cluster.
+type Deployed struct {
+	// Namespace, Name and Version identify the revision.
+	Namespace, Name string
+	Version         int
+	// Labels are those of its history.
+	Labels map[string]string
+	// Objects are the objects of the release, without hooks.
+	Objects []Object
+}
+
+// String formats the release as a status shows it: "namespace/name:version".
+func (d Deployed) String() string { return fmt.Sprintf("%s/%s:%d", d.Namespace, d.Name, d.Version) }
+
+// Object is one object of a release.
+type Object struct {
+	// Desired is the object as it was applied, with Helm's marks.
+	Desired *unstructured.Unstructured
+	// Resource is the resource of its kind.
+	Resource schema.GroupVersionResource
+}
+
+const (
+	// defaultTimeout bounds an operation and its hooks if the options set no timeout.
+	defaultTimeout = 5 * time.Minute
+	// defaultHistory is the number of kept revisions if the options set none.
+	defaultHistory = 5
+)
+
+func (r Request) helm() fleet.HelmOptions {
+	if r.Options.Helm == nil {
+		return fleet.HelmOptions{}
+	}
+	return *r.Options.Helm
+}
+
+func (r Request) timeout() time.Duration {
+	if seconds := r.helm().TimeoutSeconds; seconds > 0 {
+		return time.Duration(seconds) * time.Second
+	}
+	return defaultTimeout
+}
+
+func (r Request) waits() bool { return !r.NoWait && (r.helm().TimeoutSeconds > 0 || r.helm().Atomic) }
+
+// adopts reports whether Helm may take over existing objects. checkOwners limits that to HandOver, unless the options allow all.
+func (r Request) adopts() bool { return r.helm().TakeOwnership || len(r.HandOver) > 0 }
+
+// rollsBack reports whether a failed deployment is undone. Until it is removed, an older release runs what this one took
+// over of it; undoing this one would delete that.
+func (r Request) rollsBack() bool { return r.helm().Atomic && !r.NoWait && len(r.HandOver) == 0 }
+
+// Bound is the time that the options allow the deployment to take: for waiting, and for waiting after a rollback.
+func (r Request) Bound() time.Duration { return 2 * r.timeout() }
+
+// Deploy installs the release, or upgrades it from whatever the last attempt left. It returns an UnsupportedError, an
+// InvalidError or a ConflictError if a repetition cannot help, and a LeftoverError if the release is deployed and something of
+// earlier attempts could not be removed. After ctx has ended in the middle, the next Deploy continues.
 func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
-	chart, err := pack(r)
+	chart, isPlain, err := makeChart(r)
 	if err != nil {
 		return Deployed{}, err
 	}
-	op, err := c.operation(ctx, r.Namespace, identity{r.ServiceAccountNamespace, r.Options.ServiceAccount})
+	op, err := c.operation(ctx, r.Namespace, serviceAccount{r.ServiceAccountNamespace, r.Options.ServiceAccount})
 	if err != nil {
 		return Deployed{}, err
 	}
-	op.capabilities(chart)
+	if isPlain {
+		op.config.Capabilities = chartcommon.DefaultCapabilities // only templates need those of the cluster
+	}
 	values, err := c.values(ctx, r)
 	if err != nil {
 		return Deployed{}, err
@@ -38,25 +128,21 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if err != nil {
 		return Deployed{}, err
 	}
-	if err := mine(r, last(revisions)); err != nil {
+	if err := checkOwner(r, last(revisions)); err != nil {
 		return Deployed{}, err
 	}
-	if err := errors.Join(c.ensureNamespace(ctx, r.Namespace, r.Options), op.settle(revisions)); err != nil {
+	if err := errors.Join(c.ensureNamespace(ctx, r.Namespace, r.Options), op.failInterrupted(revisions)); err != nil {
 		return Deployed{}, err
 	}
-	return op.run(ctx, r, chart, values, revisions)
-}
 
-func (o *operation) run(ctx context.Context, r Request, p packaged, values map[string]any, revisions []*helm.Release) (Deployed, error) {
-	o.cluster.replace = r.force()
-	// Helm's own context would leave the work running behind our back; the wire ends it, see operation.
+	op.cluster.replace = r.helm().Force || r.Correcting && r.Options.CorrectDrift != nil && r.Options.CorrectDrift.Force
+	// With its own context Helm would return early and continue in the background; operation ends it on the wire instead.
 	background := context.WithoutCancel(ctx)
 	var made helmrelease.Releaser
-	var err error
 	if len(revisions) == 0 {
-		made, err = o.install(ctx, r).RunWithContext(background, p.chart, values)
+		made, err = op.install(ctx, r).RunWithContext(background, chart, values)
 	} else {
-		made, err = o.upgrade(ctx, r).RunWithContext(background, r.Name, p.chart, values)
+		made, err = op.upgrade(ctx, r).RunWithContext(background, r.Name, chart, values)
 	}
 	if ctx.Err() != nil {
 		return Deployed{}, context.Cause(ctx)
@@ -64,153 +150,17 @@ func (o *operation) run(ctx context.Context, r Request, p packaged, values map[s
 	if err != nil {
 		return Deployed{}, err
 	}
-	deployed, err := o.deployed(made)
+	deployed, err := op.deployed(made)
 	if err != nil {
 		return deployed, err
 	}
-	return deployed, o.sweep(deployed, revisions)
+	return deployed, op.sweep(deployed, revisions)
 }
 
-// mine refuses a release that is somebody else's: an upgrade would replace what it consists of.
-func mine(r Request, existing *helm.Release) error {
-	if existing == nil || r.helm().TakeOwnership {
-		return nil
-	}
-	agent, deployment := existing.Labels[AgentLabel], existing.Labels[DeploymentLabel]
-	if agent == r.Labels[AgentLabel] && deployment == r.Labels[DeploymentLabel] {
-		return nil
-	}
-	if agent == "" && deployment == "" && r.recorded(existing) {
-		return nil
-	}
-	owner := "somebody else"
-	if deployment != "" {
-		owner = fmt.Sprintf("BundleDeployment %s of the agent in namespace %s", deployment, agent)
-	}
-	return &ConflictError{Namespace: r.Namespace, Name: r.Name, Owner: owner}
-}
-
-// recorded says whether the hub has the release on record. A later revision than the one on record is of an agent that ended
-// before it could report.
-func (r Request) recorded(existing *helm.Release) bool {
-	place, number, _ := strings.Cut(r.Recorded, ":")
-	version, err := strconv.Atoi(number)
-	return err == nil && place == r.Namespace+"/"+r.Name && version <= existing.Version
-}
-
-func (o *operation) install(ctx context.Context, r Request) *action.Install {
-	install := action.NewInstall(o.config)
-	install.ReleaseName, install.Namespace = r.Name, r.Namespace
-	install.Labels = present(labels.Merge(r.Labels, optionLabels(r.Options)))
-	install.ForceConflicts = true
-	install.DisableOpenAPIValidation = true // the API server validates what is applied, strictly
-	install.TakeOwnership = r.adopts()
-	install.Timeout, install.WaitForJobs = r.timeout(), r.waits() && r.helm().WaitForJobs
-	install.WaitStrategy, install.WaitOptions = r.waiting(ctx)
-	install.RollbackOnFailure = r.undoes() && !r.adopts() // undoing an installation deletes all of it, adopted or not
-	install.EnableDNS = !r.helm().DisableDNS
-	install.SkipSchemaValidation = r.helm().SkipSchemaValidation
-	install.PostRenderer = o.postRenderer(r)
-	return install
-}
-
-func (o *operation) upgrade(ctx context.Context, r Request) *action.Upgrade {
-	upgrade := action.NewUpgrade(o.config)
-	upgrade.Namespace = r.Namespace
-	upgrade.Labels = labels.Merge(r.Labels, optionLabels(r.Options))
-	// Whose the objects are was decided above; what people changed on the cluster is not to stop a deployment.
-	upgrade.ServerSideApply, upgrade.ForceConflicts = "true", true
-	upgrade.DisableOpenAPIValidation = true
-	upgrade.ResetValues = true
-	upgrade.TakeOwnership = r.adopts()
-	upgrade.Timeout, upgrade.WaitForJobs = r.timeout(), r.waits() && r.helm().WaitForJobs
-	upgrade.WaitStrategy, upgrade.WaitOptions = r.waiting(ctx)
-	upgrade.RollbackOnFailure = r.undoes()
-	upgrade.MaxHistory = r.maxHistory()
-	upgrade.EnableDNS = !r.helm().DisableDNS
-	upgrade.SkipSchemaValidation = r.helm().SkipSchemaValidation
-	upgrade.PostRenderer = o.postRenderer(r)
-	return upgrade
-}
-
-// undoes says whether a deployment that fails is taken back. What runs for an older release does so until it is removed, and what
-// this one took over of it would be deleted.
-func (r Request) undoes() bool { return r.helm().Atomic && !r.NoWait && len(r.HandOver) == 0 }
-
-func (r Request) waiting(ctx context.Context) (kube.WaitStrategy, []kube.WaitOption) {
-	strategy := kube.HookOnlyStrategy
-	if r.waits() {
-		strategy = kube.StatusWatcherStrategy
-	}
-	return strategy, []kube.WaitOption{kube.WithWaitContext(ctx)}
-}
-
-func (r Request) maxHistory() int {
-	if kept := r.helm().MaxHistory; kept > 0 {
-		return kept
-	}
-	return history
-}
-
-func (o *operation) deployed(made helmrelease.Releaser) (Deployed, error) {
-	r, ok := made.(*helm.Release)
-	if !ok {
-		return Deployed{}, fmt.Errorf("unknown release: Helm made one of the unknown type %T", made)
-	}
-	d := Deployed{Namespace: r.Namespace, Name: r.Name, Version: r.Version, Labels: r.Labels}
-	objects, err := o.objects(r)
-	d.Objects = objects
-	return d, err
-}
-
-// objects are those of a revision, as they were applied.
-func (o *operation) objects(r *helm.Release) ([]Object, error) {
-	infos, err := o.cluster.Build(bytes.NewBufferString(r.Manifest), false)
-	if err != nil {
-		return nil, fmt.Errorf("reading the manifest of Helm release %s/%s: %w", r.Namespace, r.Name, err)
-	}
-	var all []Object
-	for _, info := range infos {
-		desired, ok := info.Object.(*unstructured.Unstructured)
-		if !ok {
-			continue
-		}
-		desired.SetNamespace(info.Namespace)
-		desired.SetLabels(labels.Merge(desired.GetLabels(), map[string]string{ManagedByLabel: ManagedByHelm}))
-		desired.SetAnnotations(labels.Merge(desired.GetAnnotations(), map[string]string{NameAnnotation: r.Name, NamespaceAnnotation: r.Namespace}))
-		all = append(all, Object{Desired: desired, Resource: info.Mapping.Resource})
-	}
-	return all, nil
-}
-
-// sweep removes what only attempts that came to nothing have made: Helm compares with the last revision that worked, and
-// forgets what a failed one after it brought along.
-func (o *operation) sweep(d Deployed, revisions []*helm.Release) error {
-	var left kube.ResourceList
-	for _, r := range slices.Backward(revisions) {
-		if r.Info.Status == common.StatusDeployed || r.Info.Status == common.StatusSuperseded {
-			break
-		}
-		infos, err := o.cluster.Build(bytes.NewBufferString(r.Manifest), false)
-		if err != nil {
-			continue // a kind that never existed: nothing of it can be left
-		}
-		for _, info := range infos {
-			if !d.contains(info.Mapping.Resource.GroupResource().String(), info.Namespace, info.Name) {
-				left = append(left, info)
-			}
-		}
-	}
-	if err := o.removeMarked(left, d.Name); err != nil {
-		return &LeftoverError{err}
-	}
-	return nil
-}
-
-// Sweep does again what Deploy returned a LeftoverError for. Another Deploy would not: the attempts that left something behind are
-// over for it.
+// Sweep removes what Deploy returned a LeftoverError for. Another Deploy would not: it looks only at the attempts after the last
+// revision that worked.
 func (c *Client) Sweep(ctx context.Context, r Request) (Deployed, error) {
-	op, err := c.operation(ctx, r.Namespace, identity{r.ServiceAccountNamespace, r.Options.ServiceAccount})
+	op, err := c.operation(ctx, r.Namespace, serviceAccount{r.ServiceAccountNamespace, r.Options.ServiceAccount})
 	if err != nil {
 		return Deployed{}, err
 	}
@@ -229,8 +179,124 @@ func (c *Client) Sweep(ctx context.Context, r Request) (Deployed, error) {
 	return deployed, op.sweep(deployed, revisions[:len(revisions)-1])
 }
 
-func (d Deployed) contains(resource, namespace, name string) bool {
-	return slices.ContainsFunc(d.Objects, func(o Object) bool {
-		return o.Resource.GroupResource().String() == resource && o.Desired.GetNamespace() == namespace && o.Desired.GetName() == name
-	})
+// checkOwner refuses a release of another owner: an upgrade would replace its objects.
+func checkOwner(r Request, existing *helm.Release) error {
+	if existing == nil || r.helm().TakeOwnership {
+		return nil
+	}
+	agent, deployment := existing.Labels[AgentLabel], existing.Labels[DeploymentLabel]
+	if agent == r.Labels[AgentLabel] && deployment == r.Labels[DeploymentLabel] {
+		return nil
+	}
+	if agent == "" && deployment == "" {
+		// A later revision than the recorded one is of an agent that ended before it could report.
+		place, number, _ := strings.Cut(r.Recorded, ":")
+		version, err := strconv.Atoi(number)
+		if err == nil && place == r.Namespace+"/"+r.Name && version <= existing.Version {
+			return nil
+		}
+	}
+	owner := "another owner"
+	if deployment != "" {
+		owner = fmt.Sprintf("BundleDeployment %s of the agent in namespace %s", deployment, agent)
+	}
+	return &ConflictError{Namespace: r.Namespace, Name: r.Name, Owner: owner}
+}
+
+func (o *operation) install(ctx context.Context, r Request) *action.Install {
+	install := action.NewInstall(o.config)
+	install.ReleaseName, install.Namespace = r.Name, r.Namespace
+	install.Labels = withoutRemoved(labels.Merge(r.Labels, optionLabels(r.Options)))
+	install.ForceConflicts = true
+	install.DisableOpenAPIValidation = true // the API server validates what is applied, strictly
+	install.TakeOwnership = r.adopts()
+	install.Timeout, install.WaitForJobs = r.timeout(), r.waits() && r.helm().WaitForJobs
+	install.WaitStrategy, install.WaitOptions = waitStrategy(ctx, r)
+	install.RollbackOnFailure = r.rollsBack() && !r.adopts() // undoing an installation deletes all objects, adopted ones too
+	install.EnableDNS = !r.helm().DisableDNS
+	install.SkipSchemaValidation = r.helm().SkipSchemaValidation
+	install.PostRenderer = o.postRenderer(r)
+	return install
+}
+
+func (o *operation) upgrade(ctx context.Context, r Request) *action.Upgrade {
+	upgrade := action.NewUpgrade(o.config)
+	upgrade.Namespace = r.Namespace
+	upgrade.Labels = labels.Merge(r.Labels, optionLabels(r.Options))
+	// Owners were checked before; changes that people made on the cluster must not stop a deployment.
+	upgrade.ServerSideApply, upgrade.ForceConflicts = "true", true
+	upgrade.DisableOpenAPIValidation = true
+	upgrade.ResetValues = true
+	upgrade.TakeOwnership = r.adopts()
+	upgrade.Timeout, upgrade.WaitForJobs = r.timeout(), r.waits() && r.helm().WaitForJobs
+	upgrade.WaitStrategy, upgrade.WaitOptions = waitStrategy(ctx, r)
+	upgrade.RollbackOnFailure = r.rollsBack()
+	if upgrade.MaxHistory = r.helm().MaxHistory; upgrade.MaxHistory <= 0 {
+		upgrade.MaxHistory = defaultHistory
+	}
+	upgrade.EnableDNS = !r.helm().DisableDNS
+	upgrade.SkipSchemaValidation = r.helm().SkipSchemaValidation
+	upgrade.PostRenderer = o.postRenderer(r)
+	return upgrade
+}
+
+func waitStrategy(ctx context.Context, r Request) (kube.WaitStrategy, []kube.WaitOption) {
+	strategy := kube.HookOnlyStrategy
+	if r.waits() {
+		strategy = kube.StatusWatcherStrategy
+	}
+	return strategy, []kube.WaitOption{kube.WithWaitContext(ctx)}
+}
+
+// deployed returns the objects of a revision as they were applied.
+func (o *operation) deployed(made helmrelease.Releaser) (Deployed, error) {
+	r, ok := made.(*helm.Release)
+	if !ok {
+		return Deployed{}, fmt.Errorf("Helm returned a release of the unknown type %T", made)
+	}
+	d := Deployed{Namespace: r.Namespace, Name: r.Name, Version: r.Version, Labels: r.Labels}
+	infos, err := o.cluster.Build(bytes.NewBufferString(r.Manifest), false)
+	if err != nil {
+		return d, fmt.Errorf("reading the manifest of Helm release %s/%s: %w", r.Namespace, r.Name, err)
+	}
+	for _, info := range infos {
+		desired, ok := info.Object.(*unstructured.Unstructured)
+		if !ok {
+			continue
+		}
+		desired.SetNamespace(info.Namespace)
+		desired.SetLabels(labels.Merge(desired.GetLabels(), map[string]string{ManagedByLabel: ManagedByHelm}))
+		desired.SetAnnotations(labels.Merge(desired.GetAnnotations(), map[string]string{NameAnnotation: r.Name, NamespaceAnnotation: r.Namespace}))
+		d.Objects = append(d.Objects, Object{Desired: desired, Resource: info.Mapping.Resource})
+	}
+	return d, nil
+}
+
+// sweep removes objects that only failed attempts created. Helm compares with the last revision that worked and does not
+// know what failed ones after it added.
+func (o *operation) sweep(d Deployed, revisions []*helm.Release) error {
+	deployed := func(resource schema.GroupResource, namespace, name string) bool {
+		return slices.ContainsFunc(d.Objects, func(o Object) bool {
+			return o.Resource.GroupResource() == resource && o.Desired.GetNamespace() == namespace && o.Desired.GetName() == name
+		})
+	}
+	var left kube.ResourceList
+	for _, r := range slices.Backward(revisions) {
+		if r.Info.Status == common.StatusDeployed || r.Info.Status == common.StatusSuperseded {
+			break
+		}
+		infos, err := o.cluster.Build(bytes.NewBufferString(r.Manifest), false)
+		if err != nil {
+			continue // of an unknown kind there are no objects
+		}
+		for _, info := range infos {
+			if !deployed(info.Mapping.Resource.GroupResource(), info.Namespace, info.Name) {
+				left = append(left, info)
+			}
+		}
+	}
+	if err := o.cluster.deleteMarked(left, d.Name); err != nil {
+		return &LeftoverError{err}
+	}
+	return nil
 }

@@ -282,7 +282,7 @@ func TestTheTargetNamespaceIsForAll(t *testing.T) {
 	assert.Equal(t, "{{ x }}", m.configMap("a").Data["k"])
 	r.Resources = append(r.Resources, fleet.BundleResource{Name: "n.yaml", Content: "apiVersion: v1\nkind: Namespace\nmetadata: {name: some}\n"})
 	_, err := m.Deploy(t.Context(), r)
-	require.ErrorContains(t, err, "Namespace some is in no namespace")
+	require.ErrorContains(t, err, "Namespace some is cluster-scoped")
 }
 
 func TestAServiceAccountDeploysWithItsOwnRights(t *testing.T) {

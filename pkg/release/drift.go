@@ -14,33 +14,34 @@ import (
 	"k8s.io/utils/ptr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Difference is how an object on the cluster is not what was deployed; the zero value is none.
+// Difference is how an object differs from what was deployed; the zero value means that it does not.
 type Difference struct {
-	// Missing says that the object does not exist.
+	// Missing: the object does not exist.
 	Missing bool
-	// Patch is the JSON merge patch that would undo the difference. Of a Secret it shows no values.
+	// Patch is the JSON merge patch that would undo the difference. It does not show the values of a Secret.
 	Patch string
 }
 
-// None says that the object is as it should be.
+// None reports whether there is no difference.
 func (d Difference) None() bool { return d == Difference{} }
 
-// Compare asks the API server what applying the object again would change; nothing is changed. live is the object as a
-// cache has it, or nil; it costs one request when that is current.
+// Compare asks the API server, with a dry run, what applying the object again would change. live is the cached object or nil;
+// if it is current, Compare sends one request.
 func (c *Client) Compare(ctx context.Context, o Object, live *unstructured.Unstructured, ignored []fleet.ComparePatch) (Difference, error) {
-	if ignoresAll(o.Desired, ignored) {
+	if ignoresObject(o.Desired, ignored) {
 		return Difference{}, nil
 	}
 	if live == nil {
 		var err error
-		if live, err = c.Live(ctx, o); live == nil {
+		if live, err = c.get(ctx, o); live == nil {
 			return Difference{Missing: err == nil}, err
 		}
 	}
-	applied, err := dryRun(ctx, c.dynamic, o)
+	applied, err := applyDryRun(ctx, c.dynamic, o)
 	if apierrors.IsInvalid(err) {
 		return Difference{Patch: Explain(err)}, nil
 	}
@@ -48,15 +49,15 @@ func (c *Client) Compare(ctx context.Context, o Object, live *unstructured.Unstr
 		return Difference{}, err
 	}
 	if applied.GetResourceVersion() != live.GetResourceVersion() {
-		if live, err = c.Live(ctx, o); live == nil {
+		if live, err = c.get(ctx, o); live == nil {
 			return Difference{Missing: err == nil}, err
 		}
 	}
 	return difference(live, applied, ignored)
 }
 
-// Live is the object as the cluster has it, or nil.
-func (c *Client) Live(ctx context.Context, o Object) (*unstructured.Unstructured, error) {
+// get returns the object as the cluster has it, or nil.
+func (c *Client) get(ctx context.Context, o Object) (*unstructured.Unstructured, error) {
 	live, err := c.dynamic.Resource(o.Resource).Namespace(o.Desired.GetNamespace()).Get(ctx, o.Desired.GetName(), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
@@ -64,7 +65,7 @@ func (c *Client) Live(ctx context.Context, o Object) (*unstructured.Unstructured
 	return live, err
 }
 
-func dryRun(ctx context.Context, client dynamic.Interface, o Object) (*unstructured.Unstructured, error) {
+func applyDryRun(ctx context.Context, client dynamic.Interface, o Object) (*unstructured.Unstructured, error) {
 	data, err := json.Marshal(o.Desired)
 	if err != nil {
 		return nil, err
@@ -74,60 +75,118 @@ func dryRun(ctx context.Context, client dynamic.Interface, o Object) (*unstructu
 }
 
 func difference(live, applied *unstructured.Unstructured, ignored []fleet.ComparePatch) (Difference, error) {
-	is, err := bare(live, ignored)
+	is, err := stripped(live, ignored)
 	if err != nil {
 		return Difference{}, err
 	}
-	should, err := bare(applied, ignored)
+	should, err := stripped(applied, ignored)
 	if err != nil || equality.Semantic.DeepEqual(is, should) {
 		return Difference{}, err
 	}
-	patch, err := mergePatch(is, should)
-	if err != nil {
+	data, err := fleetstatus.MergePatch(is, should)
+	if err != nil || data == nil {
 		return Difference{}, err
 	}
 	if live.GetKind() == "Secret" {
-		hide(patch, "data", "stringData")
+		if data, err = withoutSecretValues(data); err != nil {
+			return Difference{}, err
+		}
 	}
-	text, err := json.Marshal(patch)
-	if len(text) > messageMax {
-		text = append(text[:messageMax], "…"...)
+	if len(data) > messageMax {
+		data = append(data[:messageMax], "…"...)
 	}
-	return Difference{Patch: string(text)}, err
+	return Difference{Patch: string(data)}, nil
 }
 
-// bare is an object without what the API server counts and what the options say not to compare.
-func bare(o *unstructured.Unstructured, ignored []fleet.ComparePatch) (map[string]any, error) {
-	o = o.DeepCopy()
-	for _, field := range []string{"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink"} {
-		unstructured.RemoveNestedField(o.Object, "metadata", field)
-	}
-	unstructured.RemoveNestedField(o.Object, "status")
-	return ignore(o, ignored)
-}
-
-func mergePatch(is, should map[string]any) (map[string]any, error) {
-	from, err := json.Marshal(is)
-	if err != nil {
-		return nil, err
-	}
-	to, err := json.Marshal(should)
-	if err != nil {
-		return nil, err
-	}
-	data, err := jsonpatch.CreateMergePatch(from, to)
-	if err != nil {
-		return nil, err
-	}
+func withoutSecretValues(data []byte) ([]byte, error) {
 	patch := map[string]any{}
-	return patch, json.Unmarshal(data, &patch)
-}
-
-func hide(patch map[string]any, fields ...string) {
-	for _, field := range fields {
+	if err := json.Unmarshal(data, &patch); err != nil {
+		return nil, err
+	}
+	for _, field := range []string{"data", "stringData"} {
 		values, _ := patch[field].(map[string]any)
 		for key := range values {
 			values[key] = "(hidden)"
 		}
 	}
+	return json.Marshal(patch)
+}
+
+// stripped returns an object without what the API server sets and without what the ComparePatches ignore.
+func stripped(o *unstructured.Unstructured, ignored []fleet.ComparePatch) (map[string]any, error) {
+	o = o.DeepCopy()
+	for _, field := range []string{"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink"} {
+		unstructured.RemoveNestedField(o.Object, "metadata", field)
+	}
+	unstructured.RemoveNestedField(o.Object, "status")
+	for _, p := range ignored {
+		if !concerns(p, o) {
+			continue
+		}
+		changed, err := applyComparePatch(o.Object, p)
+		if err != nil {
+			return nil, invalid("diff.comparePatches of %s %s: %v", o.GetKind(), o.GetName(), err)
+		}
+		o.Object = changed
+	}
+	return o.Object, nil
+}
+
+// concerns reports whether a ComparePatch is about the object; an empty field matches everything.
+func concerns(p fleet.ComparePatch, o *unstructured.Unstructured) bool {
+	matches := func(pattern, value string) bool { return pattern == "" || pattern == value }
+	return matches(p.Kind, o.GetKind()) && matches(p.APIVersion, o.GetAPIVersion()) &&
+		matches(p.Namespace, o.GetNamespace()) && matches(p.Name, o.GetName())
+}
+
+// ignoresObject reports whether a ComparePatch has the operation "ignore", which JSON patch does not know: the object is not
+// compared at all.
+func ignoresObject(o *unstructured.Unstructured, patches []fleet.ComparePatch) bool {
+	for _, p := range patches {
+		for _, operation := range p.Operations {
+			if operation.Op == "ignore" && concerns(p, o) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// applyComparePatch returns the object with the JSON pointers removed and the operations applied, and leaves the original
+// unchanged. The value of an operation is JSON, or else the text itself.
+func applyComparePatch(object map[string]any, p fleet.ComparePatch) (map[string]any, error) {
+	var operations []map[string]any
+	for _, pointer := range p.JSONPointers {
+		operations = append(operations, map[string]any{"op": "remove", "path": pointer})
+	}
+	for _, o := range p.Operations {
+		operation := map[string]any{"op": o.Op, "path": o.Path}
+		if o.Op != "remove" {
+			var value any
+			if json.Unmarshal([]byte(o.Value), &value) != nil {
+				value = o.Value
+			}
+			operation["value"] = value
+		}
+		operations = append(operations, operation)
+	}
+	data, err := json.Marshal(operations)
+	if err != nil {
+		return nil, err
+	}
+	patch, err := jsonpatch.DecodePatch(data)
+	if err != nil {
+		return nil, err
+	}
+	document, err := json.Marshal(object)
+	if err != nil {
+		return nil, err
+	}
+	options := jsonpatch.NewApplyOptions()
+	options.AllowMissingPathOnRemove, options.EnsurePathExistsOnAdd = true, true
+	if document, err = patch.ApplyWithOptions(document, options); err != nil {
+		return nil, err
+	}
+	changed := map[string]any{}
+	return changed, json.Unmarshal(document, &changed)
 }

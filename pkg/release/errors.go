@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// UnsupportedError says that the options or the resources ask for something this agent does not do. Nothing was deployed,
-// and trying again is of no use until somebody changes what it names.
+// UnsupportedError: the options or the resources ask for something that this agent does not do. Nothing was deployed, and a
+// repetition cannot help.
 type UnsupportedError struct {
-	// Field is what asks for it, as a person wrote it: "helm.repo".
+	// Field is the option or file that asks for it, such as "helm.repo".
 	Field string
 	// Why says what to do instead.
 	Why string
@@ -19,7 +19,7 @@ func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("%s is not supported: %s", e.Field, e.Why)
 }
 
-// InvalidError says that the resources cannot be deployed as they are, whatever the cluster. Trying again is of no use.
+// InvalidError: the resources cannot be deployed as they are, on any cluster. A repetition cannot help.
 type InvalidError struct{ Why string }
 
 func (e *InvalidError) Error() string { return e.Why }
@@ -28,7 +28,7 @@ func invalid(format string, args ...any) error {
 	return &InvalidError{Why: fmt.Sprintf(format, args...)}
 }
 
-// ConflictError says that a Helm release of that name is not this deployment's.
+// ConflictError: a Helm release of that name has another owner.
 type ConflictError struct{ Namespace, Name, Owner string }
 
 func (e *ConflictError) Error() string {
@@ -36,18 +36,17 @@ func (e *ConflictError) Error() string {
 		e.Namespace, e.Name, e.Owner)
 }
 
-// LeftoverError says that the release is what was asked for, but that something could not be removed that attempts before it had
-// made. Sweep removes it.
+// LeftoverError: the release is deployed, but objects that only failed attempts created could not be removed. Sweep tries again.
 type LeftoverError struct{ Err error }
 
 func (e *LeftoverError) Error() string {
 	return fmt.Sprintf("removing what earlier attempts left behind: %v", e.Err)
 }
 
-// Unwrap is why.
+// Unwrap returns the cause.
 func (e *LeftoverError) Unwrap() error { return e.Err }
 
-// messageMax bounds what of an error is shown on an object.
+// messageMax bounds the text of an error or a difference in a status.
 const messageMax = 1024
 
 var (
@@ -55,9 +54,8 @@ var (
 	spaces    = regexp.MustCompile(`\s+`)
 )
 
-// Explain is the text of an error for a status: of one line, bounded, and the same each time for the same cause, because a
-// status that changes with every attempt would be written with every attempt. It shows no values of objects: they may be
-// of a Secret.
+// Explain formats an error for a status. The text is one line, bounded, and the same for the same cause: a text that changes
+// with every attempt would be written with every attempt. It contains no values of objects, which may be of a Secret.
 func Explain(err error) string {
 	text := spaces.ReplaceAllString(localPort.ReplaceAllString(withoutValues(err.Error()), "->"), " ")
 	if len(text) > messageMax {
@@ -66,10 +64,9 @@ func Explain(err error) string {
 	return strings.TrimSpace(text)
 }
 
-// dumped is how the library that compares objects shows a value it did not expect.
+// dumped is how structured-merge-diff prints a value of an unexpected type.
 const dumped = "valueUnstructured{Value:"
 
-// withoutValues hides the values in a text.
 func withoutValues(text string) string {
 	var shown strings.Builder
 	for {
@@ -83,7 +80,7 @@ func withoutValues(text string) string {
 	}
 }
 
-// afterValue is what follows the brace that closes a value written as Go source; nothing when there is none.
+// afterValue returns what follows the brace that closes a value in Go syntax; "" if there is none.
 func afterValue(text string) string {
 	depth, quoted, escaped := 1, false, false
 	for i, r := range text {

@@ -41,9 +41,9 @@ func FuzzValuesAreReadAndMerged(f *testing.F) {
 			}
 			return layers
 		}
-		merged := merge(read())
+		merged := mergeValues(read())
 		require.NotNil(t, merged)
-		assert.Equal(t, merged, merge(read()))
+		assert.Equal(t, merged, mergeValues(read()))
 		if layers := read(); len(layers) == 2 {
 			assertOver(t, layers[1], merged)
 		}
@@ -78,11 +78,11 @@ func FuzzWhatIsNotComparedIsTakenOut(f *testing.F) {
 		before, err := json.Marshal(object)
 		require.NoError(t, err)
 		patches := []fleet.ComparePatch{{JSONPointers: []string{path}, Operations: []fleet.Operation{{Op: op, Path: path, Value: value}}}}
-		ignoresAll(&unstructured.Unstructured{Object: object}, patches)
-		changed, err := change(object, operations(patches[0]))
+		ignoresObject(&unstructured.Unstructured{Object: object}, patches)
+		changed, err := applyComparePatch(object, patches[0])
 		after, _ := json.Marshal(object)
 		assert.JSONEq(t, string(before), string(after), "the object is somebody else's")
-		again, errAgain := change(object, operations(patches[0]))
+		again, errAgain := applyComparePatch(object, patches[0])
 		assert.Equal(t, err == nil, errAgain == nil)
 		assert.Equal(t, changed, again)
 	})

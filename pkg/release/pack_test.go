@@ -44,13 +44,13 @@ func TestWhatIsAChartAndWhatIsNot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := Request{Name: "app", Resources: files(row.files...)}
 			r.Options.Helm = &fleet.HelmOptions{Chart: row.chart, ValuesFiles: []string{"./values.yaml"}}
-			packed, err := pack(r)
+			made, _, err := makeChart(r)
 			if err != nil {
 				assert.EqualError(t, err, row.want)
 				return
 			}
 			var names []string
-			for _, f := range packed.chart.Templates {
+			for _, f := range made.Templates {
 				names = append(names, f.Name)
 			}
 			assert.Equal(t, row.want, strings.Join(names, " "))
@@ -65,17 +65,17 @@ func TestWhatCannotBeDoneIsSaidByItsField(t *testing.T) {
 		"downstreamResources": {DownstreamResources: []fleet.DownstreamResource{{Kind: "Secret"}}},
 		"helm.repo":           {Helm: &fleet.HelmOptions{Repo: "https://charts.example.com", Chart: "x"}},
 	} {
-		_, err := pack(Request{Name: "app", Options: o})
+		_, _, err := makeChart(Request{Name: "app", Options: o})
 		var unsupported *UnsupportedError
 		require.ErrorAs(t, err, &unsupported)
 		assert.Equal(t, field, unsupported.Field)
 	}
-	_, err := pack(Request{Name: "app", Resources: files("kustomization.yaml")})
+	_, _, err := makeChart(Request{Name: "app", Resources: files("kustomization.yaml")})
 	assert.ErrorContains(t, err, "kustomization.yaml is not supported")
 }
 
 func TestAChartThatMissesADependencyIsRefused(t *testing.T) {
-	_, err := pack(Request{Name: "app", Resources: []fleet.BundleResource{{
+	_, _, err := makeChart(Request{Name: "app", Resources: []fleet.BundleResource{{
 		Name: chartFile, Content: "apiVersion: v2\nname: app\nversion: 1.0.0\ndependencies: [{name: db, version: 1.0.0, repository: https://x}]\n",
 	}}})
 	assert.ErrorContains(t, err, "chart app is not complete")
@@ -116,8 +116,8 @@ func TestTheSameCauseHasTheSameText(t *testing.T) {
 
 func TestLabelsTellHowToRemoveARelease(t *testing.T) {
 	labels := optionLabels(fleet.BundleDeploymentOptions{DeleteNamespace: true, ServiceAccount: "deployer"})
-	assert.Equal(t, map[string]string{deleteNamespaceLabel: "true", ServiceAccountLabel: "deployer"}, present(labels))
-	assert.Equal(t, Options{DeleteNamespace: true, ServiceAccount: "deployer"}, OptionsFrom(present(labels)))
+	assert.Equal(t, map[string]string{deleteNamespaceLabel: "true", ServiceAccountLabel: "deployer"}, withoutRemoved(labels))
+	assert.Equal(t, Options{DeleteNamespace: true, ServiceAccount: "deployer"}, OptionsFrom(withoutRemoved(labels)))
 	for _, value := range (Owner{Namespace: strings.Repeat("n", 63), ClusterNamespace: "w", ClusterName: strings.Repeat("c", 200)}).LabelsFor(strings.Repeat("b", 200), "id") {
 		assert.LessOrEqual(t, len(value), 63)
 	}

@@ -21,16 +21,16 @@ func TestWhoseAReleaseIs(t *testing.T) {
 		{name: "it bears our labels", existing: &helm.Release{Labels: owner.LabelsFor("app", "one")}},
 		{name: "it bears another's labels", existing: &helm.Release{Labels: owner.LabelsFor("other", "one")}, refused: "belongs to BundleDeployment other"},
 		{name: "another's labels count more than the record", existing: &helm.Release{Labels: owner.LabelsFor("other", "one"), Version: 4}, recorded: "apps/shop:4", refused: "belongs to BundleDeployment other"},
-		{name: "it bears none, and the hub has none on record", existing: unlabelled, refused: "somebody else"},
+		{name: "it bears none, and the hub has none on record", existing: unlabelled, refused: "another owner"},
 		{name: "the hub has it on record", existing: unlabelled, recorded: "apps/shop:4"},
 		{name: "the hub has the revision before it on record", existing: unlabelled, recorded: "apps/shop:3"},
-		{name: "the hub had a later one on record, which is gone", existing: unlabelled, recorded: "apps/shop:5", refused: "somebody else"},
-		{name: "the hub has another place on record", existing: unlabelled, recorded: "apps/other:4", refused: "somebody else"},
-		{name: "the hub has another namespace on record", existing: unlabelled, recorded: "shop/shop:4", refused: "somebody else"},
-		{name: "the record is no record", existing: unlabelled, recorded: "apps/shop", refused: "somebody else"},
+		{name: "the hub had a later one on record, which is gone", existing: unlabelled, recorded: "apps/shop:5", refused: "another owner"},
+		{name: "the hub has another place on record", existing: unlabelled, recorded: "apps/other:4", refused: "another owner"},
+		{name: "the hub has another namespace on record", existing: unlabelled, recorded: "shop/shop:4", refused: "another owner"},
+		{name: "the record is no record", existing: unlabelled, recorded: "apps/shop", refused: "another owner"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			err := mine(Request{Namespace: "apps", Name: "shop", Labels: owner.LabelsFor("app", "one"), Recorded: row.recorded}, row.existing)
+			err := checkOwner(Request{Namespace: "apps", Name: "shop", Labels: owner.LabelsFor("app", "one"), Recorded: row.recorded}, row.existing)
 			if row.refused == "" {
 				assert.NoError(t, err)
 				return
@@ -39,5 +39,5 @@ func TestWhoseAReleaseIs(t *testing.T) {
 		})
 	}
 	anybodys := Request{Options: fleet.BundleDeploymentOptions{Helm: &fleet.HelmOptions{TakeOwnership: true}}}
-	assert.NoError(t, mine(anybodys, unlabelled), "who takes ownership is not refused")
+	assert.NoError(t, checkOwner(anybodys, unlabelled), "who takes ownership is not refused")
 }

@@ -236,7 +236,7 @@ func TestAReleaseThatAnotherDeploymentTookOverLosesOnlyTheHistoryBefore(t *testi
 				require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
 			}
 			assert.Equal(t, []string{"a"}, m.configMaps())
-			op, err := m.operation(t.Context(), m.namespace, identity{})
+			op, err := m.operation(t.Context(), m.namespace, serviceAccount{})
 			require.NoError(t, err)
 			left, err := op.revisions("app")
 			require.NoError(t, err)

@@ -3,25 +3,48 @@ package release
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"helm.sh/helm/v4/pkg/action"
 	"helm.sh/helm/v4/pkg/kube"
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage/driver"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Uninstall removes a release and what it consists of, but not what another release has taken over, nor a release
-// whose last revision is of another BundleDeployment or agent: only the history from before goes then. A ServiceAccount that
-// may no longer do what it once did, because its rights went before the release did, keeps nothing on the cluster: the
-// client removes with its own rights then. A release that is not
-// there is a success.
+// Options of a removal.
+type Options struct {
+	// KeepResources removes only the history.
+	KeepResources bool
+	// DeleteNamespace also deletes the namespace of the release, unless it is one of Kubernetes' own or the agent's, or
+	// contains another Helm release.
+	DeleteNamespace bool
+	// DeleteCRDs also deletes the CustomResourceDefinitions in the folder crds of the chart.
+	DeleteCRDs bool
+	// ServiceAccount, if set, removes in place of the client's own identity, as long as it has the rights.
+	ServiceAccount, ServiceAccountNamespace string
+	// Agent and Deployment are the owner of the release, as in AgentLabel and DeploymentLabel. If another owner has taken the
+	// release over, only the history of the former owner is removed. If both are empty, the owner is not checked.
+	Agent, Deployment string
+}
+
+// Uninstall removes a release and its objects. It keeps objects that another release has taken over. If the last revision is of
+// another owner, it removes only the revisions before. If the ServiceAccount lacks rights, because they were removed first, the
+// client uses its own. A release that does not exist is no error.
 func (c *Client) Uninstall(ctx context.Context, namespace, name string, options Options) error {
-	op, err := c.operation(ctx, namespace, identity{options.ServiceAccountNamespace, options.ServiceAccount})
+	op, err := c.operation(ctx, namespace, serviceAccount{options.ServiceAccountNamespace, options.ServiceAccount})
 	if err != nil {
 		return err
 	}
@@ -29,14 +52,17 @@ func (c *Client) Uninstall(ctx context.Context, namespace, name string, options 
 	if err != nil {
 		return err
 	}
-	own := options.own(revisions)
-	if options.KeepResources || len(revisions) > 0 && last(own) != last(revisions) {
+	own := slices.DeleteFunc(slices.Clone(revisions), func(r *helm.Release) bool {
+		checked := options.Agent != "" || options.Deployment != ""
+		return checked && (r.Labels[AgentLabel] != options.Agent || r.Labels[DeploymentLabel] != options.Deployment)
+	})
+	if options.KeepResources || last(own) != last(revisions) {
 		return op.forget(own)
 	}
 	if len(revisions) > 0 {
-		err = op.uninstall(ctx, name, last(revisions), options)
+		err = op.uninstall(ctx, name, last(revisions), options.DeleteCRDs)
 	}
-	if options.ServiceAccount != "" && refused(err) {
+	if options.ServiceAccount != "" && isForbidden(err) {
 		options.ServiceAccount = ""
 		return c.Uninstall(ctx, namespace, name, options)
 	}
@@ -49,28 +75,18 @@ func (c *Client) Uninstall(ctx context.Context, namespace, name string, options 
 	return nil
 }
 
-// refused goes by the text too: Helm passes on no more of what failed on several objects.
-func refused(err error) bool {
-	return err != nil && (apierrors.IsForbidden(err) || strings.Contains(err.Error(), " is forbidden: "))
+// isForbidden checks the text as well, because Helm does not wrap the errors of several objects.
+func isForbidden(err error) bool {
+	return apierrors.IsForbidden(err) || err != nil && strings.Contains(err.Error(), " is forbidden: ")
 }
 
-// own are the revisions that are not somebody else's.
-func (o Options) own(revisions []*helm.Release) (own []*helm.Release) {
-	for _, r := range revisions {
-		if o.Agent == "" && o.Deployment == "" || r.Labels[AgentLabel] == o.Agent && r.Labels[DeploymentLabel] == o.Deployment {
-			own = append(own, r)
-		}
-	}
-	return own
-}
-
-func (o *operation) uninstall(ctx context.Context, name string, latest *helm.Release, options Options) error {
+func (o *operation) uninstall(ctx context.Context, name string, latest *helm.Release, deleteCRDs bool) error {
 	uninstall := action.NewUninstall(o.config)
 	uninstall.IgnoreNotFound = true
 	uninstall.WaitStrategy = kube.HookOnlyStrategy
 	uninstall.WaitOptions = []kube.WaitOption{kube.WithWaitContext(ctx)}
-	uninstall.Timeout = hookTimeout
-	o.cluster.release = name
+	uninstall.Timeout = defaultTimeout
+	o.cluster.removing = name
 	_, err := uninstall.Run(name)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -78,20 +94,12 @@ func (o *operation) uninstall(ctx context.Context, name string, latest *helm.Rel
 	if err != nil {
 		return errors.Join(err, o.cluster.deleteError)
 	}
-	if options.DeleteCRDs {
-		return o.deleteCRDs(latest)
-	}
-	return nil
-}
-
-// deleteCRDs removes what came in the folder crds of the chart, which Helm never removes: all objects of those kinds go
-// with them, whoever made them.
-func (o *operation) deleteCRDs(r *helm.Release) error {
-	if r.Chart == nil {
+	if !deleteCRDs || latest.Chart == nil {
 		return nil
 	}
+	// Helm never removes what is in the folder crds. All objects of these kinds go with them, whoever created them.
 	var errs []error
-	for _, crd := range r.Chart.CRDObjects() {
+	for _, crd := range latest.Chart.CRDObjects() {
 		infos, err := o.cluster.Build(bytes.NewReader(crd.File.Data), false)
 		if err == nil && len(infos) > 0 {
 			_, more := o.cluster.Client.Delete(infos, metav1.DeletePropagationBackground)
@@ -102,9 +110,9 @@ func (o *operation) deleteCRDs(r *helm.Release) error {
 	return errors.Join(errs...)
 }
 
-// Forget removes the history of a release; what it deployed stays.
+// Forget removes the history of a release and keeps its objects.
 func (c *Client) Forget(ctx context.Context, namespace, name string) error {
-	op, err := c.operation(ctx, namespace, identity{})
+	op, err := c.operation(ctx, namespace, serviceAccount{})
 	if err != nil {
 		return err
 	}
@@ -122,4 +130,61 @@ func (o *operation) forget(revisions []*helm.Release) error {
 		}
 	}
 	return nil
+}
+
+// ensureNamespace creates the namespace of a release, or adds the labels and annotations of the options to an existing one.
+func (c *Client) ensureNamespace(ctx context.Context, name string, o fleet.BundleDeploymentOptions) error {
+	namespaces := c.core.CoreV1().Namespaces()
+	existing, err := namespaces.Get(ctx, name, metav1.GetOptions{})
+	contains := func(all, some map[string]string) bool {
+		return maps.Equal(labels.Merge(all, some), labels.Merge(all, nil))
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		created := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: o.NamespaceLabels, Annotations: o.NamespaceAnnotations}}
+		_, err = namespaces.Create(ctx, created, metav1.CreateOptions{FieldManager: registration.FieldManager})
+		if apierrors.IsAlreadyExists(err) {
+			return nil // the next deployment checks its labels
+		}
+	case err == nil && !(contains(existing.Labels, o.NamespaceLabels) && contains(existing.Annotations, o.NamespaceAnnotations)):
+		// An empty map is left out: as null it would remove all labels in a merge patch.
+		var patch struct {
+			Metadata struct {
+				Labels      map[string]string `json:"labels,omitempty"`
+				Annotations map[string]string `json:"annotations,omitempty"`
+			} `json:"metadata"`
+		}
+		patch.Metadata.Labels, patch.Metadata.Annotations = o.NamespaceLabels, o.NamespaceAnnotations
+		var data []byte
+		if data, err = json.Marshal(patch); err == nil {
+			_, err = namespaces.Patch(ctx, name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: registration.FieldManager})
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("preparing namespace %s of the release: %w", name, err)
+	}
+	return nil
+}
+
+// deleteNamespace deletes the namespace of a release. It keeps the protected ones, those that a cluster needs, and those that
+// contain another Helm release, whoever deployed it.
+func (c *Client) deleteNamespace(ctx context.Context, name, release string, protected ...string) error {
+	protected = append(protected, metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease)
+	if slices.Contains(protected, name) {
+		return nil
+	}
+	others, err := c.meta.Resource(secrets).Namespace(name).List(ctx, metav1.ListOptions{
+		LabelSelector: helmOwnerLabel + "=helm," + helmNameLabel + "!=" + release, Limit: 1,
+	})
+	if err != nil {
+		return fmt.Errorf("listing other Helm releases in namespace %s: %w", name, err)
+	}
+	if len(others.Items) > 0 {
+		return nil
+	}
+	err = c.core.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }

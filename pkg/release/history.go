@@ -1,0 +1,294 @@
+package release
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+
+	chart "helm.sh/helm/v4/pkg/chart/v2"
+	helmrelease "helm.sh/helm/v4/pkg/release"
+	"helm.sh/helm/v4/pkg/release/common"
+	helm "helm.sh/helm/v4/pkg/release/v1"
+	"helm.sh/helm/v4/pkg/release/v1/util"
+	"helm.sh/helm/v4/pkg/storage/driver"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/transport"
+)
+
+// Labels of the Secrets in which Helm keeps a release. They are the only record: a restarted agent finds its releases by
+// them, and so does a hub that has to remove them.
+const (
+	// AgentLabel holds the namespace of the agent. It tells agents of two hubs on one member apart, whose clusters may have
+	// the same name.
+	AgentLabel = labelPrefix + "agent-namespace"
+	// ClusterLabel holds the namespace of the agent's Cluster on the hub.
+	ClusterLabel = labelPrefix + "cluster"
+	// DeploymentLabel holds the name of the BundleDeployment, shortened to the length of a label.
+	DeploymentLabel = labelPrefix + "bundle-deployment"
+	// DeploymentIDLabel holds a digest of the deployment ID of this revision.
+	DeploymentIDLabel = labelPrefix + "deployment-id"
+	// ServiceAccountLabel holds the ServiceAccount that deployed, if it was not the agent's own.
+	ServiceAccountLabel = labelPrefix + "service-account"
+
+	keepResourcesLabel   = labelPrefix + "keep-resources"
+	deleteNamespaceLabel = labelPrefix + "delete-namespace"
+	deleteCRDsLabel      = labelPrefix + "delete-crds"
+
+	labelPrefix = "muster.fleet.cattle.io/"
+	labelTrue   = "true"
+	// labelRemoved is the value with which a Helm upgrade removes a label of the previous revision.
+	labelRemoved = "null"
+)
+
+// Labels that Helm itself puts on the Secret of a revision.
+const (
+	helmOwnerLabel   = "owner"
+	helmNameLabel    = "name"
+	helmVersionLabel = "version"
+	helmStatusLabel  = "status"
+)
+
+var secrets = corev1.SchemeGroupVersion.WithResource("secrets")
+
+// Owner is the agent that deploys releases.
+type Owner struct {
+	// Namespace is the agent's namespace on the member.
+	Namespace string
+	// ClusterNamespace and ClusterName identify the Cluster on the hub.
+	ClusterNamespace, ClusterName string
+}
+
+// Labels returns the labels of all releases of the agent.
+func (o Owner) Labels() map[string]string {
+	return map[string]string{
+		AgentLabel:   registration.LabelValue(o.Namespace),
+		ClusterLabel: registration.ClusterNamespace(o.ClusterNamespace, o.ClusterName),
+	}
+}
+
+// Selector selects all releases of the agent.
+func (o Owner) Selector() labels.Selector { return labels.SelectorFromSet(o.Labels()) }
+
+// LabelsFor returns the labels for a revision that deploys a BundleDeployment.
+func (o Owner) LabelsFor(bundleDeployment, deploymentID string) map[string]string {
+	all := o.Labels()
+	all[DeploymentLabel] = registration.LabelValue(bundleDeployment)
+	all[DeploymentIDLabel] = DeploymentIDValue(deploymentID)
+	return all
+}
+
+// DeploymentIDValue is the value of DeploymentIDLabel.
+func DeploymentIDValue(deploymentID string) string {
+	sum := sha256.Sum256([]byte(deploymentID))
+	return hex.EncodeToString(sum[:20])
+}
+
+// optionLabels returns the labels with the options of a later removal. Unset options have the value labelRemoved.
+func optionLabels(o fleet.BundleDeploymentOptions) map[string]string {
+	all := map[string]string{
+		keepResourcesLabel: labelRemoved, deleteNamespaceLabel: labelRemoved, deleteCRDsLabel: labelRemoved, ServiceAccountLabel: labelRemoved,
+	}
+	for label, set := range map[string]bool{
+		keepResourcesLabel: o.KeepResources, deleteNamespaceLabel: o.DeleteNamespace, deleteCRDsLabel: o.DeleteCRDResources,
+	} {
+		if set {
+			all[label] = labelTrue
+		}
+	}
+	if o.ServiceAccount != "" {
+		all[ServiceAccountLabel] = o.ServiceAccount
+	}
+	return all
+}
+
+// withoutRemoved leaves out the labels that an upgrade would remove: an installation would store the value instead.
+func withoutRemoved(l map[string]string) map[string]string {
+	kept := map[string]string{}
+	for key, value := range l {
+		if value != labelRemoved {
+			kept[key] = value
+		}
+	}
+	return kept
+}
+
+// OptionsFrom returns the options of a removal from the labels of the release.
+func OptionsFrom(l map[string]string) Options {
+	return Options{
+		KeepResources:           l[keepResourcesLabel] == labelTrue,
+		DeleteNamespace:         l[deleteNamespaceLabel] == labelTrue,
+		DeleteCRDs:              l[deleteCRDsLabel] == labelTrue,
+		ServiceAccount:          l[ServiceAccountLabel],
+		ServiceAccountNamespace: l[AgentLabel],
+		Agent:                   l[AgentLabel],
+		Deployment:              l[DeploymentLabel],
+	}
+}
+
+// Found is one revision of a release, as its labels describe it.
+type Found struct {
+	// Namespace, Name and Version identify the revision.
+	Namespace, Name string
+	Version         int
+	// Deployed: this revision is on the cluster. Others failed, were interrupted or are history.
+	Deployed bool
+	// Labels are the labels of the Secret.
+	Labels map[string]string
+}
+
+// FoundIn reads a revision from the labels of its Secret.
+func FoundIn(secret metav1.Object) Found {
+	l := secret.GetLabels()
+	version, _ := strconv.Atoi(l[helmVersionLabel])
+	return Found{
+		Namespace: secret.GetNamespace(), Name: l[helmNameLabel], Version: version, Labels: l,
+		Deployed: l[helmStatusLabel] == string(common.StatusDeployed),
+	}
+}
+
+// Options returns the options with which to remove the release.
+func (f Found) Options() Options { return OptionsFrom(f.Labels) }
+
+// Newest returns the last revision of each release.
+func Newest(all []Found) (newest []Found) {
+	type releaseName struct{ namespace, name string }
+	at := map[releaseName]int{}
+	for _, f := range all {
+		i, known := at[releaseName{f.Namespace, f.Name}]
+		switch {
+		case !known:
+			at[releaseName{f.Namespace, f.Name}] = len(newest)
+			newest = append(newest, f)
+		case f.Version > newest[i].Version:
+			newest[i] = f
+		}
+	}
+	return newest
+}
+
+// List returns the newest revision of each release in all namespaces whose history matches the selector.
+func (c *Client) List(ctx context.Context, selector labels.Selector) ([]Found, error) {
+	list, err := c.meta.Resource(secrets).List(ctx, metav1.ListOptions{LabelSelector: ownedByHelm(selector)})
+	if err != nil {
+		return nil, fmt.Errorf("listing Helm releases: %w", err)
+	}
+	all := make([]Found, 0, len(list.Items))
+	for i := range list.Items {
+		all = append(all, FoundIn(&list.Items[i]))
+	}
+	return Newest(all), nil
+}
+
+// Revisions lists and watches the metadata of the Secrets that List reads.
+func (c *Client) Revisions(selector labels.Selector) cache.ListerWatcher {
+	text := ownedByHelm(selector)
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = text
+			return c.meta.Resource(secrets).List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.LabelSelector = text
+			return transport.Watch(ctx, o, c.meta.Resource(secrets).Watch)
+		},
+	}
+}
+
+func ownedByHelm(selector labels.Selector) string {
+	owner, _ := labels.NewRequirement(helmOwnerLabel, selection.Equals, []string{"helm"}) // constants: this cannot fail
+	return selector.Add(*owner).String()
+}
+
+// Get reads the objects of a revision, as Deploy returns them.
+func (c *Client) Get(ctx context.Context, f Found) (*Deployed, error) {
+	op, err := c.operation(ctx, f.Namespace, serviceAccount{})
+	if err != nil {
+		return nil, err
+	}
+	kept, err := op.config.Releases.Get(f.Name, f.Version)
+	if err != nil {
+		return nil, fmt.Errorf("reading Helm release %s/%s: %w", f.Namespace, f.Name, err)
+	}
+	deployed, err := op.deployed(kept)
+	return &deployed, err
+}
+
+// revisions returns the kept revisions of a release, oldest first; none if there is no such release.
+func (o *operation) revisions(name string) ([]*helm.Release, error) {
+	found, err := o.config.Releases.History(name)
+	if errors.Is(err, driver.ErrReleaseNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the history of Helm release %s/%s: %w", o.namespace, name, err)
+	}
+	var all []*helm.Release
+	for _, r := range found {
+		if revision, ok := r.(*helm.Release); ok {
+			all = append(all, revision)
+		}
+	}
+	util.SortByRevision(all)
+	return all, nil
+}
+
+func last(revisions []*helm.Release) *helm.Release {
+	if len(revisions) == 0 {
+		return nil
+	}
+	return revisions[len(revisions)-1]
+}
+
+// failInterrupted marks the last revision as failed if its operation was interrupted, for example because the agent was
+// killed. Helm refuses to work on a pending release, and nothing else would ever finish it.
+func (o *operation) failInterrupted(revisions []*helm.Release) error {
+	r := last(revisions)
+	if r == nil {
+		return nil
+	}
+	switch r.Info.Status {
+	case common.StatusDeployed, common.StatusFailed, common.StatusSuperseded:
+		return nil
+	}
+	r.Info.Status, r.Info.Description = common.StatusFailed, "Interrupted while "+string(r.Info.Status)
+	if err := o.config.Releases.Update(r); err != nil {
+		return fmt.Errorf("recovering Helm release %s/%s: %w", r.Namespace, r.Name, err)
+	}
+	return nil
+}
+
+// slimDriver stores the chart that was made around plain manifests without its files: the rendered manifest contains them, and
+// a Secret has room for them only once.
+type slimDriver struct{ driver.Driver }
+
+// Create stores a revision.
+func (s slimDriver) Create(key string, r helmrelease.Releaser) error {
+	return s.Driver.Create(key, slim(r))
+}
+
+// Update stores a revision again.
+func (s slimDriver) Update(key string, r helmrelease.Releaser) error {
+	return s.Driver.Update(key, slim(r))
+}
+
+func slim(r helmrelease.Releaser) helmrelease.Releaser {
+	full, ok := r.(*helm.Release)
+	if !ok || full.Chart == nil || full.Chart.Metadata == nil || full.Chart.Metadata.Annotations[plainAnnotation] == "" {
+		return r
+	}
+	thin := *full
+	thin.Chart = &chart.Chart{Metadata: full.Chart.Metadata}
+	return &thin
+}
