@@ -32,7 +32,7 @@ type scene struct {
 // takes an API server minutes.
 func newScene(t *testing.T) *scene {
 	t.Helper()
-	s := sceneOn(t, controlplane.Shared(t, "cluster"))
+	s := sceneOn(t, controlplane.Shared(t, "charts"))
 	// The controller manager gives a new namespace its ServiceAccount and ConfigMap a moment later.
 	require.Eventually(t, func() bool {
 		_, errAccount := s.core.CoreV1().ServiceAccounts(systemNamespace).Get(context.Background(), "default", metav1.GetOptions{})

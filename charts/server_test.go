@@ -47,7 +47,7 @@ func (w *warnings) HandleWarningHeader(_ int, _, text string) {
 
 // A dry run of the server is its whole judgement: admission, validation and field names, but for the storage.
 func TestARealAPIServerTakesEveryObjectOfEveryChart(t *testing.T) {
-	plane := controlplane.Shared(t, "cluster")
+	plane := controlplane.Shared(t, "charts")
 	ensureNamespace(t, plane.RESTConfig())
 	forEachValuesFile(t, func(t *testing.T, chart, file string) {
 		said := dryRun(t, plane.RESTConfig(), chart, readValues(t, file))
@@ -57,7 +57,7 @@ func TestARealAPIServerTakesEveryObjectOfEveryChart(t *testing.T) {
 
 // The strictest of the standards for pods is no obstacle, unless a person asks for what it forbids.
 func TestPodsKeepToTheRestrictedStandard(t *testing.T) {
-	plane := controlplane.Shared(t, "cluster")
+	plane := controlplane.Shared(t, "charts")
 	ensureNamespace(t, plane.RESTConfig())
 	label(t, plane.RESTConfig(), `"restricted"`)
 	defer label(t, plane.RESTConfig(), "null")

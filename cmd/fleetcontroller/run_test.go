@@ -77,7 +77,7 @@ func (r *replica) becomes(t *testing.T, code int, text string) {
 }
 
 func TestAHubIsReadyWhileItStandsByAndWhenItsCachesAreFilled(t *testing.T) {
-	plane := controlplane.Shared(t, "hub")
+	plane := controlplane.Shared(t, "member")
 	namespace := newNamespace(t, plane)
 
 	first := startReplica(t, "first", namespace, plane)
@@ -97,7 +97,7 @@ func TestAHubIsReadyWhileItStandsByAndWhenItsCachesAreFilled(t *testing.T) {
 }
 
 func TestAHubThatCannotAskForTheLeaseIsNotReady(t *testing.T) {
-	plane := controlplane.Shared(t, "hub")
+	plane := controlplane.Shared(t, "member")
 	r := startReplica(t, "lost", "no-such-namespace", plane)
 	r.becomes(t, http.StatusServiceUnavailable, "asking for the Lease")
 	r.stop()

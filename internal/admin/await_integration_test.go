@@ -10,13 +10,12 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv/withkinds"
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/crds"
 )
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
@@ -25,9 +24,7 @@ func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 // one would.
 func quietHub(t *testing.T) (*Hub, string) {
 	t.Helper()
-	config := controlplane.Shared(t, "hub").RESTConfig()
-	require.NoError(t, crds.Ensure(t.Context(), apiextensions.NewForConfigOrDie(config)))
-	hub, err := Connect(config)
+	hub, err := Connect(withkinds.Shared(t).RESTConfig())
 	require.NoError(t, err)
 	created, err := hub.Kubernetes.CoreV1().Namespaces().Create(t.Context(),
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "ws-"}}, metav1.CreateOptions{})

@@ -32,7 +32,7 @@ type ControlPlane struct {
 	temporary  bool
 	identities *identities
 	port       int
-	lent       bool // by the Pool of another process, which alone can stop it
+	lent       bool // by the Lender of another process, which alone can stop it
 
 	mutex             sync.Mutex // guards what follows
 	checkpoint        *checkpoint

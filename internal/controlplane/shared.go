@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// EnvPool names the Unix socket of a Pool that serves all test binaries of one run. Without it each has a Pool of its own.
-const EnvPool = "MUSTER_CONTROL_PLANES"
+// EnvLender names the Unix socket of a Lender that serves all test binaries of one run. Without it each has a Lender of its own.
+const EnvLender = "MUSTER_CONTROL_PLANES"
 
 // borrowTimeout bounds the start of a control plane, which may have to build its binaries first.
 const borrowTimeout = 15 * time.Minute
@@ -22,7 +22,7 @@ type Prepare func(context.Context, *ControlPlane) error
 
 // borrowed are the control planes of one test binary.
 type borrowed struct {
-	pool Pool
+	lender Lender
 
 	mutex  sync.Mutex
 	shared map[string]*sharedPlane
@@ -31,7 +31,7 @@ type borrowed struct {
 type sharedPlane struct {
 	once     sync.Once
 	plane    *ControlPlane
-	giveBack func() // kept so that the connection to the Pool of another process stays open
+	giveBack func() // kept so that the connection to the Lender of another process stays open
 	err      error
 
 	mutex   sync.Mutex
@@ -137,8 +137,8 @@ func (b *borrowed) borrow(name string, prepare []Prepare) (*ControlPlane, func()
 	// Not the context of a test: a shared control plane outlives the test that happens to be first.
 	ctx, cancel := context.WithTimeout(context.Background(), borrowTimeout)
 	defer cancel()
-	source := b.pool.borrow
-	if socket := os.Getenv(EnvPool); socket != "" {
+	source := b.lender.borrow
+	if socket := os.Getenv(EnvLender); socket != "" {
 		source = func(ctx context.Context, name string) (*ControlPlane, func(), error) {
 			return borrowFrom(ctx, socket, name)
 		}
@@ -164,7 +164,7 @@ func (b *borrowed) borrow(name string, prepare []Prepare) (*ControlPlane, func()
 	return plane, giveBack, nil
 }
 
-// stop gives everything back and stops the control planes of this binary's own Pool.
+// stop gives everything back and stops the control planes of this binary's own Lender.
 func (b *borrowed) stop() error {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()
@@ -173,5 +173,5 @@ func (b *borrowed) stop() error {
 			entry.giveBack()
 		}
 	}
-	return b.pool.Stop()
+	return b.lender.Stop()
 }

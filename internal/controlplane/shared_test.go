@@ -32,7 +32,7 @@ func TestShared(t *testing.T) {
 		t.Run("second", func(t *testing.T) { require.NotContains(t, left(t), "left") })
 	})
 	t.Run("a failed preparation fails every user and is repeated by the next process", func(t *testing.T) {
-		t.Setenv(EnvPool, "")
+		t.Setenv(EnvLender, "")
 		b := &borrowed{shared: map[string]*sharedPlane{}}
 		t.Cleanup(func() { require.NoError(t, b.stop()) })
 		broken := []Prepare{func(context.Context, *ControlPlane) error { return errors.New("broken") }}
@@ -49,14 +49,14 @@ func TestShared(t *testing.T) {
 	})
 }
 
-func TestPool(t *testing.T) {
-	served := &Pool{}
+func TestLender(t *testing.T) {
+	served := &Lender{}
 	socket := filepath.Join(t.TempDir(), "socket")
 	listener, err := net.Listen("unix", socket)
 	require.NoError(t, err)
 	go served.Serve(t.Context(), listener)
 	t.Cleanup(func() { require.NoError(t, listener.Close()) })
-	t.Setenv(EnvPool, socket)
+	t.Setenv(EnvLender, socket)
 	otherProcess := &borrowed{}
 	prepared := 0
 	prepare := []Prepare{func(ctx context.Context, c *ControlPlane) error {

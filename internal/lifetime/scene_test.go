@@ -11,14 +11,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
-	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
@@ -38,18 +36,7 @@ type scene struct {
 func newScene(t *testing.T) *scene {
 	t.Helper()
 	s := &scene{}
-	var group errgroup.Group
-	for name, cluster := range map[string]**testenv.Cluster{"hub": &s.hub, "member": &s.member} {
-		group.Go(func() error {
-			plane, err := controlplane.Start(t.Context(), controlplane.Options{Name: name, ControllerManager: true})
-			if err == nil {
-				t.Cleanup(func() { require.NoError(t, plane.Stop()) })
-				*cluster = testenv.On(t, plane)
-			}
-			return err
-		})
-	}
-	require.NoError(t, group.Wait())
+	s.hub, s.member = testenv.BorrowedCluster(t, "hub"), testenv.BorrowedCluster(t, "member")
 	s.settings = s.hub.Reachable()
 	s.settings["agentCheckinInterval"] = "1s"
 	s.configure(t, nil)

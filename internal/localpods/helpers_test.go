@@ -52,7 +52,7 @@ func binaries(t *testing.T, names ...string) string {
 
 func newEnv(t *testing.T, change ...func(*Options)) *env {
 	t.Helper()
-	plane := controlplane.Shared(t, "cluster")
+	plane := controlplane.Shared(t, "member")
 	e := &env{t: t, client: kubernetes.NewForConfigOrDie(plane.RESTConfig())}
 	namespace, err := e.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "pods-"},

@@ -13,7 +13,7 @@ import (
 	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
-// EnvAll has tests do everything of which they otherwise do a sample, which takes hours; scripts/test-all sets it.
+// EnvAll has tests do everything of which they otherwise do a sample; scripts/test-all sets it.
 const EnvAll = "MUSTER_TEST_ALL"
 
 // EnvSeed is the seed of the samples. Set it to repeat a sample; without it each run takes another one.

@@ -11,7 +11,6 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -20,11 +19,11 @@ import (
 
 	"github.com/muster-fleet/muster/internal/await"
 	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv/withkinds"
 	"github.com/muster-fleet/muster/pkg/admission"
 	"github.com/muster-fleet/muster/pkg/agent"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/crds"
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
@@ -44,8 +43,8 @@ type Cluster struct {
 }
 
 // SharedCluster is a cluster that all tests of a package share under that name. It is reset before a test, so that its hub
-// finds nothing of the tests before. The one called "hub" has the kinds and the admission policies of a hub. The package's
-// TestMain must return controlplane.RunTests.
+// finds nothing of the tests before. The one called "hub" has the kinds and the admission policies of a hub, "kinds" has
+// the kinds alone, and "member" has nothing. The package's TestMain must return controlplane.RunTests.
 func SharedCluster(t testing.TB, name string) *Cluster {
 	t.Helper()
 	return On(t, controlplane.Clean(t, name, preparations[name]...))
@@ -67,16 +66,12 @@ func OwnCluster(t testing.TB, name string) *Cluster {
 }
 
 // preparations are what the checkpoints of shared clusters have, by name.
-var preparations = map[string][]controlplane.Prepare{"hub": {installHubAPI}}
+var preparations = map[string][]controlplane.Prepare{"hub": {installHubAPI}, "kinds": {withkinds.Install}}
 
 // installHubAPI installs what a hub installs into its cluster, and waits until all of it works: the admission policies
 // are trusted only some seconds after their installation.
 func installHubAPI(ctx context.Context, plane *controlplane.ControlPlane) error {
-	extensions, err := clientset.NewForConfig(plane.RESTConfig())
-	if err != nil {
-		return err
-	}
-	if err := crds.Ensure(ctx, extensions); err != nil {
+	if err := withkinds.Install(ctx, plane); err != nil {
 		return err
 	}
 	monitor, err := admission.New(admission.Options{RESTConfig: plane.RESTConfig(), Namespace: metav1.NamespaceDefault, Install: true})

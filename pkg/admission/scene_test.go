@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv/withkinds"
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/crds"
@@ -67,7 +68,7 @@ type scene struct {
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
-	return sceneOn(t, controlplane.Shared(t, "hub"))
+	return sceneOn(t, controlplane.Shared(t, "admission", withkinds.Install))
 }
 
 func sceneOn(t *testing.T, plane *controlplane.ControlPlane) *scene {

@@ -11,7 +11,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -22,7 +21,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/agent/hubclient"
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/crds"
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -41,13 +39,9 @@ type realHub struct {
 
 const clusterName = "one"
 
-func newRealHub(t *testing.T) *realHub {
+func newRealHub(t *testing.T, plane *controlplane.ControlPlane) *realHub {
 	t.Helper()
-	plane := controlplane.Shared(t, "hub")
 	config := plane.RESTConfig()
-	extensions, err := clientset.NewForConfig(config)
-	require.NoError(t, err)
-	require.NoError(t, crds.Ensure(t.Context(), extensions))
 	core, err := kubernetes.NewForConfig(config)
 	require.NoError(t, err)
 	fleetClient, err := versioned.NewForConfig(config)

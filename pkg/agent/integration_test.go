@@ -21,6 +21,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/agenttest"
 	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv/withkinds"
 	"github.com/muster-fleet/muster/pkg/agent/credential"
 	"github.com/muster-fleet/muster/pkg/agent/member"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -42,10 +43,16 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	return newWorldWith(t, withkinds.Shared(t))
+}
+
+// newWorldWith is newWorld with another control plane of the hub.
+func newWorldWith(t *testing.T, hub *controlplane.ControlPlane) *world {
+	t.Helper()
 	plane := controlplane.Shared(t, "member")
 	member, err := kubernetes.NewForConfig(plane.RESTConfig())
 	require.NoError(t, err)
-	w := &world{T: t, hub: newRealHub(t), member: member, memberFront: newMemberFront(t, plane)}
+	w := &world{T: t, hub: newRealHub(t, hub), member: member, memberFront: newMemberFront(t, plane)}
 	w.hubFront = newHubFront(t, w.hub.plane)
 	namespace, err := member.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "agent-"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -253,20 +260,17 @@ func TestAHubOutageAtAnyStepIsWaitedOut(t *testing.T) {
 			after:  func(*world) {},
 		},
 	}
+	hub, err := controlplane.Start(t.Context(), controlplane.Options{Name: "hub", ControllerManager: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, hub.Stop()) })
+	require.NoError(t, withkinds.Install(t.Context(), hub))
 	worlds := map[string]*world{}
 	for name, row := range rows { // one outage for all of them
-		worlds[name] = newWorld(t)
+		worlds[name] = newWorldWith(t, hub)
 		worlds[name].hasToken("token")
 		row.reach(worlds[name])
 	}
-	hub := controlplane.Shared(t, "hub")
 	require.NoError(t, hub.StopAPIServer())
-	defer func() {
-		// The other tests need it.
-		if t.Failed() {
-			_ = hub.StartAPIServer(context.Background())
-		}
-	}()
 	for name, row := range rows {
 		row.during(worlds[name])
 	}

@@ -205,7 +205,7 @@ func TestAnEmptyListOfPullSecretsIsNotTheSameAsNone(t *testing.T) {
 
 func extensions(t *testing.T) clientset.Interface {
 	t.Helper()
-	plane := controlplane.Shared(t, "plain")
+	plane := controlplane.Shared(t, "crds")
 	client, err := clientset.NewForConfig(plane.RESTConfig())
 	require.NoError(t, err)
 	return client
@@ -229,7 +229,7 @@ func resource(t *testing.T, plural string) dynamic.ResourceInterface {
 func clusterScoped(t *testing.T, plural string) dynamic.NamespaceableResourceInterface {
 	t.Helper()
 	served(t)
-	client, err := dynamic.NewForConfig(controlplane.Shared(t, "plain").RESTConfig())
+	client, err := dynamic.NewForConfig(controlplane.Shared(t, "crds").RESTConfig())
 	require.NoError(t, err)
 	return client.Resource(schema.GroupVersionResource{Group: "fleet.cattle.io", Version: "v1alpha1", Resource: plural})
 }

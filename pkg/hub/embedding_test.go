@@ -36,7 +36,7 @@ func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 const soon = 2 * time.Minute
 
 func TestAHubRunsInsideAnotherProgramAndLeavesNothingBehind(t *testing.T) {
-	hub := testenv.SharedCluster(t, "embedding")
+	hub := testenv.SharedCluster(t, "hub")
 	namespace := hub.Namespace(t)
 	cfg := hub.RESTConfig()
 	given := rest.CopyConfig(cfg)
@@ -174,7 +174,7 @@ func processState() process {
 }
 
 func TestAFactoryServesOneHub(t *testing.T) {
-	hub := testenv.SharedCluster(t, "embedding")
+	hub := testenv.SharedCluster(t, "hub")
 	first := start(t, hub, hub.Namespace(t), "once", hub.RESTConfig())
 	first.requireAtWork(t, hub)
 	first.stopHub(t)
@@ -185,7 +185,7 @@ func TestAFactoryServesOneHub(t *testing.T) {
 }
 
 func TestAProgramServesTheMetricsOfAHubForAsLongAsItRuns(t *testing.T) {
-	hub, registry := testenv.SharedCluster(t, "embedding"), prometheus.NewRegistry()
+	hub, registry := testenv.SharedCluster(t, "hub"), prometheus.NewRegistry()
 	measured := func(o *muster.Options) { o.Metrics = registry }
 	series := func() int {
 		families, err := registry.Gather()
@@ -205,7 +205,7 @@ func TestAProgramServesTheMetricsOfAHubForAsLongAsItRuns(t *testing.T) {
 }
 
 func TestAHubThatCannotStartSaysWhyAndLeavesNothingBehind(t *testing.T) {
-	hub := testenv.SharedCluster(t, "embedding")
+	hub := testenv.SharedCluster(t, "hub")
 	_ = hub.Namespace(t) // the connection of the test itself
 	nobody := hub.RESTConfig()
 	nobody.Impersonate.UserName = "nobody"
@@ -245,7 +245,7 @@ func silentAddress(t *testing.T) string {
 }
 
 func TestAHubThatMayNotListAKindGivesUp(t *testing.T) {
-	hub := testenv.SharedCluster(t, "embedding")
+	hub := testenv.SharedCluster(t, "hub")
 	limited := limitedTo(t, hub,
 		rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{fleet.SchemeGroupVersion.Group, "apiextensions.k8s.io", "rbac.authorization.k8s.io"}, Resources: []string{"*"}},
 		rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{""}, Resources: []string{"namespaces", "serviceaccounts", "configmaps", "events"}},
@@ -291,7 +291,7 @@ func limitedTo(t *testing.T, hub *testenv.Cluster, rules ...rbacv1.PolicyRule) *
 }
 
 func TestAHubThatIsStoppedWhileItStartsIsNoError(t *testing.T) {
-	hub := testenv.SharedCluster(t, "embedding")
+	hub := testenv.SharedCluster(t, "hub")
 	held, release := holding(hub.RESTConfig())
 	ctx, stop := context.WithCancel(t.Context())
 	result := make(chan error, 1)

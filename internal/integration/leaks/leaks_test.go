@@ -8,13 +8,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/muster-fleet/muster/charts"
-	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/helminstall"
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -43,18 +41,7 @@ type scene struct {
 func newScene(t *testing.T) *scene {
 	t.Helper()
 	s := &scene{vault: &vault{secrets: map[string]string{}}}
-	var group errgroup.Group
-	for name, cluster := range map[string]**testenv.Cluster{"hub": &s.hub, "member": &s.member} {
-		group.Go(func() error {
-			plane, err := controlplane.Start(t.Context(), controlplane.Options{Name: name, ControllerManager: true})
-			if err == nil {
-				t.Cleanup(func() { require.NoError(t, plane.Stop()) })
-				*cluster = testenv.On(t, plane)
-			}
-			return err
-		})
-	}
-	require.NoError(t, group.Wait())
+	s.hub, s.member = testenv.BorrowedCluster(t, "member"), testenv.BorrowedCluster(t, "member")
 	s.vault.watch(t, "hub", s.hub)
 	s.vault.watch(t, "member", s.member)
 	s.installHub(t)

@@ -10,12 +10,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/charts"
-	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/helminstall"
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -47,18 +45,7 @@ func newScene(t *testing.T) *scene {
 		require.Error(t, err, "somebody knows this name, so that the test proves nothing")
 	}
 	s := &scene{hubsProxy: newProxy(t), agentsProxy: newProxy(t)}
-	var group errgroup.Group
-	for name, cluster := range map[string]**testenv.Cluster{"hub": &s.hub, "member": &s.member} {
-		group.Go(func() error {
-			plane, err := controlplane.Start(t.Context(), controlplane.Options{Name: name, ControllerManager: true})
-			if err == nil {
-				t.Cleanup(func() { require.NoError(t, plane.Stop()) })
-				*cluster = testenv.On(t, plane)
-			}
-			return err
-		})
-	}
-	require.NoError(t, group.Wait())
+	s.hub, s.member = testenv.BorrowedCluster(t, "member"), testenv.BorrowedCluster(t, "member")
 	s.installHub(t)
 	s.hubLogs, s.memberLogs = s.hub.Node(t, programs), s.member.Node(t, programs)
 	s.ns = s.hub.Namespace(t)

@@ -79,7 +79,7 @@ func TestAManagementServerDoesNotNoticeWhichFleetItHas(t *testing.T) {
 
 func newServerStory(t *testing.T) *serverStory {
 	t.Helper()
-	s := &serverStory{t: t, hub: testenv.OwnCluster(t, "rancher"), member: testenv.OwnCluster(t, "rancher-member")}
+	s := &serverStory{t: t, hub: testenv.BorrowedCluster(t, "member"), member: testenv.BorrowedCluster(t, "member")}
 	s.server = rancherlike.New(t, s.hub)
 	s.fronts = append(s.fronts, s.server.Proxy)
 	s.seen = s.server.Observe(t)

@@ -14,7 +14,6 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -26,7 +25,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/agent/deploy"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
-	"github.com/muster-fleet/muster/pkg/crds"
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
@@ -48,10 +46,7 @@ type stage struct {
 
 func onStage(t *testing.T) *stage {
 	t.Helper()
-	cluster := testenv.SharedCluster(t, "both")
-	extensions, err := clientset.NewForConfig(cluster.RESTConfig())
-	require.NoError(t, err)
-	require.NoError(t, crds.Ensure(t.Context(), extensions))
+	cluster := testenv.SharedCluster(t, "kinds")
 	s := &stage{Cluster: cluster, t: t, member: &wire{}, hubWire: &wire{}}
 	s.hub, s.target = s.Namespace(t), s.Namespace(t)
 	s.agent = s.target // an agent leaves alone what is of an agent in another namespace

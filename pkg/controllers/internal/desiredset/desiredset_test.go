@@ -43,7 +43,7 @@ type house struct {
 func newHouse(t *testing.T, purpose string) *house {
 	t.Helper()
 	namespace := purpose + "-" + rand.String(5)
-	cfg := controlplane.Shared(t, "hub").RESTConfig()
+	cfg := controlplane.Shared(t, "member").RESTConfig()
 	clients, err := client.NewSharedClientFactory(cfg, nil)
 	require.NoError(t, err)
 	kinds := map[schema.GroupVersionKind]cache.TweakListOptionsFunc{}

@@ -12,8 +12,8 @@ import (
 	"github.com/muster-fleet/muster/internal/pki"
 )
 
-// Pool starts control planes on demand and lends each to one borrower at a time. Those of one name have the same checkpoint.
-type Pool struct {
+// Lender starts control planes on demand and lends each to one borrower at a time. Those of one name have the same checkpoint.
+type Lender struct {
 	mutex   sync.Mutex
 	stopped bool
 	started []*ControlPlane
@@ -21,59 +21,59 @@ type Pool struct {
 }
 
 // borrow returns a control plane of that name that nobody has, and what gives it back.
-func (p *Pool) borrow(ctx context.Context, name string) (*ControlPlane, func(), error) {
-	plane, err := p.take(name)
+func (l *Lender) borrow(ctx context.Context, name string) (*ControlPlane, func(), error) {
+	plane, err := l.take(name)
 	if err == nil && plane == nil {
-		plane, err = p.start(ctx, name)
+		plane, err = l.start(ctx, name)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
 	return plane, func() {
-		p.mutex.Lock()
-		defer p.mutex.Unlock()
-		p.free[name] = append(p.free[name], plane)
+		l.mutex.Lock()
+		defer l.mutex.Unlock()
+		l.free[name] = append(l.free[name], plane)
 	}, nil
 }
 
-func (p *Pool) take(name string) (*ControlPlane, error) {
-	p.mutex.Lock()
-	defer p.mutex.Unlock()
-	if p.stopped {
+func (l *Lender) take(name string) (*ControlPlane, error) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	if l.stopped {
 		return nil, errors.New("the control planes are being stopped")
 	}
-	free := p.free[name]
+	free := l.free[name]
 	if len(free) == 0 {
 		return nil, nil
 	}
 	plane := free[len(free)-1]
-	p.free[name] = free[:len(free)-1]
+	l.free[name] = free[:len(free)-1]
 	return plane, nil
 }
 
-func (p *Pool) start(ctx context.Context, name string) (*ControlPlane, error) {
+func (l *Lender) start(ctx context.Context, name string) (*ControlPlane, error) {
 	plane, err := Start(ctx, Options{Name: name, ControllerManager: true})
 	if err != nil {
 		return nil, err
 	}
-	p.mutex.Lock()
-	defer p.mutex.Unlock()
-	if p.stopped {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	if l.stopped {
 		return nil, errors.Join(errors.New("the control planes are being stopped"), plane.Stop())
 	}
-	if p.free == nil {
-		p.free = map[string][]*ControlPlane{}
+	if l.free == nil {
+		l.free = map[string][]*ControlPlane{}
 	}
-	p.started = append(p.started, plane)
+	l.started = append(l.started, plane)
 	return plane, nil
 }
 
 // Stop stops all control planes at once, lent or not.
-func (p *Pool) Stop() error {
-	p.mutex.Lock()
-	p.stopped = true
-	started := p.started
-	p.mutex.Unlock()
+func (l *Lender) Stop() error {
+	l.mutex.Lock()
+	l.stopped = true
+	started := l.started
+	l.mutex.Unlock()
 	errs := make([]error, len(started))
 	var wg sync.WaitGroup
 	for i, plane := range started {
@@ -95,23 +95,23 @@ type loan struct {
 
 // Serve lends control planes to other processes, each of which connects to the listener and says a name. A control plane is
 // lent until the connection ends, so also until its borrower crashes. Serve returns when the listener is closed.
-func (p *Pool) Serve(ctx context.Context, listener net.Listener) {
+func (l *Lender) Serve(ctx context.Context, listener net.Listener) {
 	for {
 		connection, err := listener.Accept()
 		if err != nil {
 			return
 		}
-		go p.serve(ctx, connection)
+		go l.serve(ctx, connection)
 	}
 }
 
-func (p *Pool) serve(ctx context.Context, connection net.Conn) {
+func (l *Lender) serve(ctx context.Context, connection net.Conn) {
 	defer connection.Close()
 	lines := bufio.NewScanner(connection)
 	if !lines.Scan() {
 		return
 	}
-	plane, giveBack, err := p.borrow(ctx, lines.Text())
+	plane, giveBack, err := l.borrow(ctx, lines.Text())
 	if err != nil {
 		_ = json.NewEncoder(connection).Encode(loan{Problem: err.Error()})
 		return
@@ -124,7 +124,7 @@ func (p *Pool) serve(ctx context.Context, connection net.Conn) {
 	}
 }
 
-// borrowFrom is borrow from the Pool of another process, which serves at that Unix socket.
+// borrowFrom is borrow from the Lender of another process, which serves at that Unix socket.
 func borrowFrom(ctx context.Context, socket, name string) (*ControlPlane, func(), error) {
 	connection, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {
