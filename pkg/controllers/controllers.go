@@ -23,7 +23,7 @@ import (
 // Controllers are the registered controllers of one hub. The fields are the parts that have goroutines beside the work queues.
 type Controllers struct {
 	imports   *clusterimport.Step
-	bundles   *bundle.Step // nil when Bundles are left to Fleet's own controllers
+	bundles   *bundle.Deployer // nil when Bundles are left to Fleet's own controllers
 	connected *liveness.Step
 	orphans   *orphans.Collector
 }

@@ -262,7 +262,7 @@ func TestWhatTheHubCannotDoIsSaidAndChangesNothing(t *testing.T) {
 	s.bundle(t, "app", "app", everywhere)
 	d := s.deployment(t, "a", "app")
 	s.merge(t, "Bundle", "app", `{"spec":{"kustomize":{"dir":"x"},"contentsId":"oci"}}`)
-	s.requireBundle(t, "app", "0/1", "WaitApplied", "False Unsupported: this hub cannot carry out spec.contentsId, spec.kustomize")
+	s.requireBundle(t, "app", "0/1", "WaitApplied", "False Unsupported: this hub does not support spec.contentsId, spec.kustomize")
 	s.merge(t, "Bundle", "app", `{"spec":{"kustomize":null,"contentsId":null,"targets":[{"clusterSelector":{"matchExpressions":[{"key":"a","operator":"Like"}]}}]}}`)
 	s.requireBundle(t, "app", "0/1", "WaitApplied", "False BundleInvalid: spec.targets[0].clusterSelector")
 	s.merge(t, "Bundle", "app", `{"spec":{"targets":[{"clusterName":"a"}],"resources":[{"name":"f","encoding":"zip"}]}}`)

@@ -1,208 +1,134 @@
 package bundle
 
 import (
-	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
-
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/tools/cache"
-	clocktesting "k8s.io/utils/clock/testing"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
-	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/metrics"
-	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
-
-var errBadDay = errors.New("etcd has a bad day")
-
-// store plays the API server for Contents.
-type store struct {
-	fleetcontrollers.ContentClient
-	created, deleted []string
-	preconditions    metav1.Preconditions
-	err              error
-}
-
-func (s *store) Create(c *fleet.Content) (*fleet.Content, error) {
-	s.created = append(s.created, c.Name+" "+c.Labels[fleet.ManagedLabel])
-	return c, s.err
-}
-
-func (s *store) Delete(name string, o *metav1.DeleteOptions) error {
-	s.deleted, s.preconditions = append(s.deleted, name), *o.Preconditions
-	return s.err
-}
-
-// living plays it for BundleDeployments.
-type living struct {
-	fleetcontrollers.BundleDeploymentController
-	asked []string
-	items []fleet.BundleDeployment
-	err   error
-}
-
-func (l *living) List(namespace string, o metav1.ListOptions) (*fleet.BundleDeploymentList, error) {
-	l.asked = append(l.asked, namespace+" "+o.LabelSelector)
-	return &fleet.BundleDeploymentList{Items: l.items}, l.err
-}
-
-// cached is the cache of BundleDeployments.
-type cached struct {
-	fleetcontrollers.BundleDeploymentCache
-	users []*fleet.BundleDeployment
-}
-
-func (c *cached) GetByIndex(string, string) ([]*fleet.BundleDeployment, error) { return c.users, nil }
-
-type contentsStage struct {
-	*contents
-	clock  *clocktesting.FakeClock
-	counts *prometheus.Registry
-	store  *store
-	living *living
-	cached *cached
-}
-
-func newContentsStage(t testing.TB, known ...*metav1.PartialObjectMetadata) contentsStage {
-	t.Helper()
-	clock, counts := clocktesting.NewFakeClock(noon), prometheus.NewRegistry()
-	s := contentsStage{clock: clock, counts: counts, store: &store{}, living: &living{}, cached: &cached{}}
-	s.contents = &contents{
-		Context: &app.Context{Clock: clock, Metrics: metrics.New(counts)}, informer: cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}), client: s.store,
-		deployments: s.living, users: s.cached, grace: contentGrace, made: expectations.New(clock), touched: map[string]time.Time{},
-	}
-	for _, c := range known {
-		require.NoError(t, s.informer.GetStore().Add(c))
-	}
-	return s
-}
-
-// collected is how many the metric has.
-func (s contentsStage) collected(t *testing.T) (sum int) {
-	t.Helper()
-	families, err := s.counts.Gather()
-	require.NoError(t, err)
-	for _, family := range families {
-		if family.GetName() == "muster_orphans_collected_total" {
-			sum += int(family.GetMetric()[0].GetCounter().GetValue())
-		}
-	}
-	return sum
-}
 
 func contentMeta(name, managed string) *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid", Labels: map[string]string{fleet.ManagedLabel: managed}}}
 }
 
-func TestAContentIsMadeWhenItIsMissing(t *testing.T) {
+func deleting(c *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
+	c.DeletionTimestamp = &metav1.Time{Time: noon}
+	return c
+}
+
+func TestContentsEnsure(t *testing.T) {
 	name, _, err := content.Digest(files)
 	require.NoError(t, err)
-	deleting := contentMeta(name, "true")
-	deleting.DeletionTimestamp = &metav1.Time{Time: noon}
-	taken := apierrors.NewAlreadyExists(schema.GroupResource{}, name)
-	for _, row := range []struct {
-		title   string
-		known   []*metav1.PartialObjectMetadata
+	for title, row := range map[string]struct {
+		known   *metav1.PartialObjectMetadata
 		err     error
 		created int
 		fails   bool
 	}{
-		{"it is there", []*metav1.PartialObjectMetadata{contentMeta(name, "")}, nil, 0, false},
-		{"it is missing", nil, nil, 1, false},
-		{"it is going", []*metav1.PartialObjectMetadata{deleting}, nil, 1, false},
-		{"somebody was faster", nil, taken, 1, false},
-		{"it cannot be made", nil, errBadDay, 2, true},
+		"it exists":                       {contentMeta(name, ""), nil, 0, false},
+		"it does not exist: created once": {nil, nil, 1, false},
+		"it is being deleted":             {deleting(contentMeta(name, "true")), nil, 1, false},
+		"somebody else creates it":        {nil, apierrors.NewAlreadyExists(schema.GroupResource{}, name), 1, false},
+		"an error: repeated":              {nil, errInternal, 2, true},
 	} {
-		t.Run(row.title, func(t *testing.T) {
-			s := newContentsStage(t, row.known...)
-			s.store.err = row.err
-			for range 2 { // the second time it has been made and is not in the cache yet
-				err := s.ensure(name, files)
+		t.Run(title, func(t *testing.T) {
+			s := newStage(t)
+			s.errors = map[string]error{"create": row.err}
+			if row.known != nil {
+				require.NoError(t, s.Contents.GetStore().Add(row.known))
+			}
+			for range 2 { // the second time it has been created and is not in the cache yet
+				err := s.contents.ensure(t.Context(), name, files)
 				assert.Equal(t, row.fails, err != nil, "%v", err)
 			}
-			assert.Len(t, s.store.created, row.created)
-			if row.created > 0 {
-				assert.Equal(t, name+" true", s.store.created[0])
-			}
+			assert.Equal(t, slices.Repeat([]string{"create Content " + name + " true"}, row.created), append([]string{}, s.taken()...))
 		})
 	}
 }
 
-func TestAContentIsDeletedOnlyWhenItIsCertainThatNobodyNeedsIt(t *testing.T) {
+func TestContentsCollect(t *testing.T) {
 	const digest = "s-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abc"
-	going := contentMeta("c", "true")
-	going.DeletionTimestamp = &metav1.Time{Time: noon}
-	gone := apierrors.NewNotFound(schema.GroupResource{}, "c")
-	for _, row := range []struct {
-		title   string
+	user := func() *fleet.BundleDeployment {
+		d := deployed(t, toAlice())
+		d.Labels[fleet.ContentNameLabel] = "c"
+		return d
+	}
+	neededAgo := func(d time.Duration) func(*stage) {
+		return func(s *stage) {
+			_ = s.contents.ensure(t.Context(), "c", nil)
+			s.clock.Step(d)
+			s.taken()
+		}
+	}
+	for title, row := range map[string]struct {
 		known   *metav1.PartialObjectMetadata
-		set     func(contentsStage)
+		set     func(*testing.T, *stage)
+		needed  func(*stage)
+		errors  map[string]error
 		again   time.Duration
+		asked   bool // the API server, for BundleDeployments
 		deleted bool
-		asked   bool
 		counts  int
-		says    string
+		err     string
 	}{
-		{title: "nobody needs it", known: contentMeta("c", "true"), asked: true, deleted: true, counts: 1},
-		{title: "an earlier fleet controller made it", known: contentMeta(digest, ""), asked: true, deleted: true, counts: 1},
-		{title: "somebody else made it", known: contentMeta("c", "")},
-		{title: "it is not there", known: contentMeta("other", "true")},
-		{title: "it is going already", known: going},
-		{title: "somebody needs it", known: contentMeta("c", "true"), set: func(s contentsStage) { s.cached.users = []*fleet.BundleDeployment{{}} }},
-		{title: "it was asked for a moment ago", known: contentMeta("c", "true"), set: func(s contentsStage) {
-			s.touch("c")
-			s.clock.Step(time.Second)
-		}, again: contentGrace - time.Second},
-		{title: "it was asked for long ago", known: contentMeta("c", "true"), set: func(s contentsStage) {
-			s.touch("c")
-			s.clock.Step(contentGrace)
-		}, asked: true, deleted: true, counts: 1},
-		{title: "the API server knows of one that needs it", known: contentMeta("c", "true"), set: func(s contentsStage) {
-			s.living.items = []fleet.BundleDeployment{{}}
-		}, asked: true, again: contentGrace},
-		{title: "the API server does not say", known: contentMeta("c", "true"), set: func(s contentsStage) {
-			s.living.err = errBadDay
-		}, asked: true, again: contentGrace, says: "looking for BundleDeployments that need Content c"},
-		{title: "it cannot be deleted", known: contentMeta("c", "true"), set: func(s contentsStage) {
-			s.store.err = errBadDay
-		}, asked: true, deleted: true, again: contentGrace, says: "deleting Content c"},
-		{title: "somebody was faster", known: contentMeta("c", "true"), set: func(s contentsStage) { s.store.err = gone }, asked: true, deleted: true, counts: 1},
+		"not needed: deleted":                           {known: contentMeta("c", "true"), asked: true, deleted: true, counts: 1},
+		"of another fleet controller: deleted":          {known: contentMeta(digest, ""), asked: true, deleted: true, counts: 1},
+		"of somebody else: kept":                        {known: contentMeta("c", "")},
+		"it does not exist":                             {},
+		"it is being deleted":                           {known: deleting(contentMeta("c", "true"))},
+		"a BundleDeployment in the cache needs it":      {known: contentMeta("c", "true"), set: func(t *testing.T, s *stage) { s.has(t, user()) }},
+		"needed a second ago: checked again":            {known: contentMeta("c", "true"), needed: neededAgo(time.Second), again: contentGrace - time.Second},
+		"needed long ago: deleted":                      {known: contentMeta("c", "true"), needed: neededAgo(contentGrace), asked: true, deleted: true, counts: 1},
+		"a BundleDeployment on the API server needs it": {known: contentMeta("c", "true"), set: func(_ *testing.T, s *stage) { s.live["x"] = user() }, asked: true, again: contentGrace},
+		"the API server does not answer: kept": {
+			known: contentMeta("c", "true"), errors: map[string]error{"list": errInternal}, asked: true, again: contentGrace, err: "looking for BundleDeployments that need Content c",
+		},
+		"the deletion fails: retried": {
+			known: contentMeta("c", "true"), errors: map[string]error{"delete": errInternal}, asked: true, deleted: true, again: contentGrace, err: "deleting Content c",
+		},
+		"somebody else deletes it": {known: contentMeta("c", "true"), errors: map[string]error{"delete": errNotFound}, asked: true, deleted: true, counts: 1},
 	} {
-		t.Run(row.title, func(t *testing.T) {
-			s := newContentsStage(t, row.known)
+		t.Run(title, func(t *testing.T) {
+			s, name := newStage(t), "c"
+			if row.known != nil {
+				name = row.known.Name
+				require.NoError(t, s.Contents.GetStore().Add(row.known))
+			}
 			if row.set != nil {
-				row.set(s)
+				row.set(t, s)
 			}
-			name := row.known.Name
-			if name == "other" {
-				name = "c"
+			if row.needed != nil {
+				row.needed(s)
 			}
-			again, err := s.check(name)
+			s.errors = row.errors
+			again, err := s.contents.collect(t.Context(), name)
 			assert.Equal(t, row.again, again)
-			if row.says == "" {
+			if row.err == "" {
 				require.NoError(t, err)
 			} else {
-				require.ErrorContains(t, err, row.says)
+				require.ErrorContains(t, err, row.err)
 			}
-			assert.Equal(t, row.deleted, len(s.store.deleted) == 1)
-			assert.Equal(t, row.asked, len(s.living.asked) == 1)
-			if row.asked {
-				assert.Equal(t, " fleet.cattle.io/content-name="+name, s.living.asked[0])
+			log := strings.Join(s.taken(), "\n")
+			assert.Equal(t, row.asked, strings.Contains(log, "list fleet.cattle.io/content-name="+name))
+			assert.Equal(t, row.deleted, strings.Contains(log, "delete Content "+name+" uid"))
+			families, err := s.metrics.Gather()
+			require.NoError(t, err)
+			collected := 0
+			for _, family := range families {
+				if family.GetName() == "muster_orphans_collected_total" {
+					collected = int(family.GetMetric()[0].GetCounter().GetValue())
+				}
 			}
-			if row.deleted {
-				assert.Equal(t, row.known.UID, *s.store.preconditions.UID)
-			}
-			assert.Equal(t, row.counts, s.collected(t))
+			assert.Equal(t, row.counts, collected)
 		})
 	}
 }

@@ -11,8 +11,8 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// A Bundle is for the Clusters its targets choose, and for no other, whatever is written in it.
-func FuzzABundleGoesWhereItsTargetsSay(f *testing.F) {
+// Whatever a Bundle says, it targets only Clusters that a target selects.
+func FuzzChoose(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {
 		f.Add(seed)
 	}
@@ -39,11 +39,11 @@ func FuzzABundleGoesWhereItsTargetsSay(f *testing.F) {
 		assert.Equal(t, chosen, newPlan(b.DeepCopy()).choose(&b, m))
 		if p.problem != nil {
 			require.NotEmpty(t, p.problem.reason)
-			assert.Empty(t, chosen, "a Bundle that cannot be understood goes nowhere")
+			assert.Empty(t, chosen, "an invalid Bundle targets no Cluster")
 		}
 		for _, i := range chosen {
-			assert.False(t, p.targets[i].none(), "a target that was left empty by mistake")
-			assert.False(t, p.targets[i].skip)
+			assert.False(t, p.targets[i].isEmpty(), "an empty target selects nothing")
+			assert.False(t, p.targets[i].doNotDeploy)
 		}
 		if len(b.Spec.Targets) == 0 {
 			assert.Empty(t, chosen)

@@ -2,159 +2,86 @@ package bundle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
-
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rancher/wrangler/v3/pkg/generic"
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
-	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/metrics"
+	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1/fake"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// stage is a Step whose caches the test fills and whose writes it sees.
+var (
+	noon   = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	home   = registration.ClusterNamespace("ws", "alice")
+	atHome = home + "/app"
+	appKey = key{Namespace: "ws", Name: "app"}
+
+	errInternal = errors.New("etcd is unavailable")
+	errExists   = apierrors.NewAlreadyExists(schema.GroupResource{}, "app")
+	errConflict = apierrors.NewConflict(schema.GroupResource{}, "app", errInternal)
+	errNotFound = apierrors.NewNotFound(schema.GroupResource{}, "app")
+)
+
+// stage is a Deployer whose caches the test fills, and whose requests and queue entries it reads.
 type stage struct {
-	*Step
+	*Deployer
 	clock    *clocktesting.FakeClock
-	log      *log
-	contents contentsStage
+	metrics  *prometheus.Registry
 	indexers map[string]cache.Indexer
 	events   *record.FakeRecorder
-	rights   *rightsLog
+	rights   *rights
+
+	mu     sync.Mutex
+	log    []string
+	errors map[string]error                   // the answer to a request, by the beginning of its line in the log
+	live   map[string]*fleet.BundleDeployment // what the API server has, by namespace/name
 }
-
-// log is what was sent, and what the API server answers.
-type log struct {
-	sent   []string
-	errors map[string]error                   // by the beginning of a line
-	live   map[string]*fleet.BundleDeployment // for Get
-	bundle func(namespace, name string) *fleet.Bundle
-}
-
-func (l *log) note(format string, args ...any) error {
-	line := fmt.Sprintf(format, args...)
-	l.sent = append(l.sent, line)
-	for prefix, err := range l.errors {
-		if strings.HasPrefix(line, prefix) {
-			return err
-		}
-	}
-	return nil
-}
-
-// take returns what was sent since the last time, in order of the alphabet.
-func (l *log) take() []string {
-	sent := l.sent
-	l.sent = nil
-	slices.Sort(sent)
-	return sent
-}
-
-type deploymentsClient struct {
-	fleetcontrollers.BundleDeploymentController
-	log *log
-}
-
-func (c deploymentsClient) Create(d *fleet.BundleDeployment) (*fleet.BundleDeployment, error) {
-	return d, c.log.note("create %s/%s", d.Namespace, d.Name)
-}
-
-func (c deploymentsClient) Get(namespace, name string, _ metav1.GetOptions) (*fleet.BundleDeployment, error) {
-	return c.log.live[namespace+"/"+name], c.log.note("get %s/%s", namespace, name)
-}
-
-func (c deploymentsClient) Delete(namespace, name string, o *metav1.DeleteOptions) error {
-	return c.log.note("delete %s/%s %s", namespace, name, *o.Preconditions.UID)
-}
-
-func (c deploymentsClient) Patch(namespace, name string, _ types.PatchType, data []byte, _ ...string) (*fleet.BundleDeployment, error) {
-	return &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "patched", ResourceVersion: "9"}},
-		c.log.note("patch %s/%s %s", namespace, name, data)
-}
-
-type bundlesClient struct {
-	fleetcontrollers.BundleController
-	log *log
-}
-
-func (c bundlesClient) Patch(namespace, name string, _ types.PatchType, data []byte, sub ...string) (*fleet.Bundle, error) {
-	return c.log.bundle(namespace, name), c.log.note("patch Bundle %s %v %s", name, sub, data)
-}
-
-func (c bundlesClient) EnqueueAfter(_, name string, d time.Duration) {
-	_ = c.log.note("bring Bundle %s in %s", name, d)
-}
-
-type clustersClient struct {
-	fleetcontrollers.ClusterController
-	log *log
-}
-
-func (c clustersClient) EnqueueAfter(_, name string, d time.Duration) {
-	_ = c.log.note("bring Cluster %s in %s", name, d)
-}
-
-// rightsLog plays the ClusterRoles by which agents read Contents.
-type rightsLog struct {
-	allowed   [][]string
-	forbidden int
-	written   int // how many BundleDeployments were written before the last of them
-	log       *log
-	err       error
-	unseen    bool
-}
-
-func (r *rightsLog) Unseen(*fleet.Cluster) bool { return r.unseen }
-
-func (r *rightsLog) Allow(_ context.Context, _ *fleet.Cluster, contents []string) error {
-	r.allowed = append(r.allowed, slices.Compact(slices.Sorted(slices.Values(contents))))
-	r.written = len(r.log.sent)
-	return r.err
-}
-
-func (r *rightsLog) Forbid(context.Context, *fleet.Cluster) error {
-	r.forbidden++
-	return r.err
-}
-
-// allSeen is a handler that has seen everything.
-type allSeen struct {
-	cache.ResourceEventHandlerRegistration
-}
-
-func (allSeen) HasSynced() bool { return true }
 
 func newStage(t testing.TB) *stage {
 	t.Helper()
-	contents := newContentsStage(t)
-	s := &stage{clock: contents.clock, contents: contents, log: &log{}, indexers: map[string]cache.Indexer{}, events: record.NewFakeRecorder(10)}
-	s.log.bundle = func(namespace, name string) *fleet.Bundle {
-		b, err := s.bundleCache.Get(namespace, name)
-		require.NoError(t, err)
-		return b
+	s := &stage{
+		clock: clocktesting.NewFakeClock(noon), metrics: prometheus.NewRegistry(), indexers: map[string]cache.Indexer{},
+		events: record.NewFakeRecorder(10), live: map[string]*fleet.BundleDeployment{},
 	}
-	s.rights = &rightsLog{log: s.log}
-	contents.Context.Passes, contents.Context.Events = guard.NewPasses(t.Context()), s.events
-	s.Step = &Step{
-		Context: contents.Context, clusters: clustersClient{log: s.log}, bundles: bundlesClient{log: s.log}, deployments: deploymentsClient{log: s.log},
-		known: cacheOf[*fleet.Cluster](s), bundleCache: cacheOf[*fleet.Bundle](s), groups: cacheOf[*fleet.ClusterGroup](s),
-		deployed: cacheOf[*fleet.BundleDeployment](s), contents: contents.contents, roles: s.rights, tally: newTally(), counting: allSeen{},
-		created: expectations.New(contents.clock), deleted: expectations.New(contents.clock), announced: map[key]announcement{},
+	s.rights = &rights{stage: s}
+	fake := &clienttesting.Fake{}
+	fake.AddReactor("*", "*", s.answer)
+	c := &app.Context{
+		Clock: s.clock, Metrics: metrics.New(s.metrics), Passes: guard.NewPasses(t.Context()), Events: s.events,
+		FleetClient: &fleetclient.FakeFleetV1alpha1{Fake: fake},
+		Contents:    cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}),
 	}
+	s.Deployer = &Deployer{
+		Context: c, clusters: queue{s, "Cluster"}, bundles: queue{s, "Bundle"},
+		clusterCache: cacheOf[*fleet.Cluster](s), groupCache: cacheOf[*fleet.ClusterGroup](s),
+		bundleCache: cacheOf[*fleet.Bundle](s), deploymentCache: cacheOf[*fleet.BundleDeployment](s), roles: s.rights,
+		written: expectations.New(s.clock), deleted: expectations.New(s.clock), writtenBundles: expectations.New(s.clock),
+		seen: map[key]revision{}, changedAt: map[key]time.Time{},
+	}
+	s.contents = newContents(c, s.deploymentCache)
+	t.Cleanup(s.contents.queue.ShutDown)
 	s.addIndexes()
 	return s
 }
@@ -165,25 +92,167 @@ func cacheOf[T runtime.Object](s *stage) *generic.Cache[T] {
 	return generic.NewCache[T](indexer, schema.GroupResource{})
 }
 
+// answer logs a request and plays the API server. Requests about BundleDeployments are logged without their kind.
+func (s *stage) answer(action clienttesting.Action) (handled bool, answer runtime.Object, err error) {
+	kind := map[string]string{"bundles": "Bundle ", "contents": "Content "}[action.GetResource().Resource]
+	at := strings.TrimPrefix(action.GetNamespace()+"/", "/")
+	switch a := action.(type) {
+	case clienttesting.CreateActionImpl:
+		object := a.GetObject().(metav1.Object)
+		if c, ok := object.(*fleet.Content); ok {
+			return true, c, s.note("create Content %s %s", c.Name, c.Labels[fleet.ManagedLabel])
+		}
+		return true, a.GetObject(), s.note("create %s%s", at, object.GetName())
+	case clienttesting.GetActionImpl:
+		return true, s.live[at+a.GetName()], s.note("get %s%s", at, a.GetName())
+	case clienttesting.DeleteActionImpl:
+		return true, nil, s.note("delete %s%s%s %s", kind, at, a.GetName(), *a.DeleteOptions.Preconditions.UID)
+	case clienttesting.ListActionImpl:
+		list := &fleet.BundleDeploymentList{}
+		for _, deployment := range s.live {
+			list.Items = append(list.Items, *deployment)
+		}
+		return true, list, s.note("list %s%s", at, a.GetListRestrictions().Labels)
+	case clienttesting.PatchActionImpl:
+		if kind == "" {
+			patched := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: a.GetNamespace(), Name: a.GetName(), UID: "patched", ResourceVersion: "9"}}
+			return true, patched, s.note("patch %s%s %s", at, a.GetName(), a.GetPatch())
+		}
+		b, err := s.bundleCache.Get(a.GetNamespace(), a.GetName())
+		return true, b, errors.Join(err, s.note("patch Bundle %s [%s] %s", a.GetName(), a.GetSubresource(), a.GetPatch()))
+	}
+	return true, nil, fmt.Errorf("unexpected request %v", action)
+}
+
+func (s *stage) note(format string, args ...any) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	line := fmt.Sprintf(format, args...)
+	s.log = append(s.log, line)
+	for prefix, err := range s.errors {
+		if strings.HasPrefix(line, prefix) {
+			return err
+		}
+	}
+	return nil
+}
+
+// taken returns the sorted log since the last call.
+func (s *stage) taken() []string {
+	log := s.log
+	s.log = nil
+	slices.Sort(log)
+	return log
+}
+
+// queue logs what is enqueued.
+type queue struct {
+	stage *stage
+	kind  string
+}
+
+func (q queue) EnqueueAfter(_, name string, d time.Duration) {
+	_ = q.stage.note("enqueue %s %s in %s", q.kind, name, d)
+}
+
+// rights plays the ClusterRoles by which agents read Contents.
+type rights struct {
+	stage     *stage
+	allowed   [][]string
+	forbidden int
+	written   int // the number of requests before the last call of Allow
+	err       error
+	unseen    bool
+}
+
+func (r *rights) Unseen(*fleet.Cluster) bool { return r.unseen }
+
+func (r *rights) Allow(_ context.Context, _ *fleet.Cluster, contents []string) error {
+	r.allowed = append(r.allowed, slices.Compact(slices.Sorted(slices.Values(contents))))
+	r.written = len(r.stage.log)
+	return r.err
+}
+
+func (r *rights) Forbid(context.Context, *fleet.Cluster) error {
+	r.forbidden++
+	return r.err
+}
+
 // has puts objects into the caches.
 func (s *stage) has(t testing.TB, objects ...metav1.Object) {
 	t.Helper()
 	for _, o := range objects {
 		require.NoError(t, s.indexers[fmt.Sprintf("%T", o)].Update(o))
-		if d, ok := o.(*fleet.BundleDeployment); ok {
-			s.tally.put(d, s.clock.Now())
-		}
 	}
 }
 
+// lost removes an object from its cache.
 func (s *stage) lost(t *testing.T, o metav1.Object) {
 	t.Helper()
 	require.NoError(t, s.indexers[fmt.Sprintf("%T", o)].Delete(o))
 }
 
-// pass looks at a Cluster once, and returns the copy with the new status.
-func (s *stage) pass(t *testing.T, cluster *fleet.Cluster) (*fleet.Cluster, result.Result) {
+// reconcile runs Reconcile on a copy of the Cluster, and returns the copy with the new status.
+func (s *stage) reconcile(t *testing.T, cluster *fleet.Cluster) (*fleet.Cluster, result.Result) {
 	t.Helper()
 	after := cluster.DeepCopy()
 	return after, s.Reconcile(t.Context(), after)
 }
+
+// handle runs onBundle on a Bundle that has its finalizer.
+func (s *stage) handle(t *testing.T, b *fleet.Bundle) {
+	t.Helper()
+	b = b.DeepCopy()
+	b.Finalizers = []string{fleet.BundleFinalizer}
+	_, err := s.onBundle("ws/app", b)
+	require.NoError(t, err)
+}
+
+// shown is the summary of a Bundle as text.
+func (s *stage) shown(b *fleet.Bundle) string {
+	summary, _ := s.summarize(b, s.plans.of(b))
+	return strings.TrimSpace(fraction(summary) + " " + describe("Cluster", summary))
+}
+
+var files = []fleet.BundleResource{{Name: "a.yaml", Content: "kind: A"}}
+
+func bundleWith(change func(*fleet.BundleSpec)) *fleet.Bundle {
+	b := &fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "app", UID: "uid", Generation: 1}, Spec: fleet.BundleSpec{Resources: files}}
+	change(&b.Spec)
+	return b
+}
+
+// toAlice is a Bundle that targets the Cluster alice.
+func toAlice() *fleet.Bundle {
+	return bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterName: "alice"}} })
+}
+
+// everywhere is a Bundle that targets all Clusters.
+func everywhere() *fleet.Bundle {
+	return bundleWith(func(s *fleet.BundleSpec) {
+		s.Targets = []fleet.BundleTarget{{ClusterSelector: &metav1.LabelSelector{}}}
+	})
+}
+
+func clusterNamed(name string) *fleet.Cluster {
+	return &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: name, ResourceVersion: "5"}}
+}
+
+// deployed is the BundleDeployment of a Bundle for a Cluster as it should be, without a report of the agent.
+func deployed(t testing.TB, b *fleet.Bundle, cluster ...*fleet.Cluster) *fleet.BundleDeployment {
+	t.Helper()
+	v, err := newPlan(b).variant([]int{0})
+	require.NoError(t, err)
+	d := desired(b, v, append(cluster, clusterNamed("alice"))[0], nil)
+	d.UID, d.ResourceVersion, d.Generation = "uid-of-app", "5", 1
+	return d
+}
+
+// isReady reports that a BundleDeployment is deployed and ready.
+func isReady(d *fleet.BundleDeployment) *fleet.BundleDeployment {
+	d.Status = fleet.BundleDeploymentStatus{AppliedDeploymentID: d.Spec.DeploymentID, Ready: true, NonModified: true}
+	return d
+}
+
+// manageAgent are the annotations of the Bundle of an agent.
+var manageAgent = map[string]string{"objectset.rio.cattle.io/id": "fleet-manage-agent"}

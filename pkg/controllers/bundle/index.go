@@ -10,30 +10,43 @@ import (
 )
 
 const (
-	// byTarget finds Bundles by the Clusters they may be for: see nameKey and anyKey.
+	// byTarget finds Bundles by the Clusters that their targets may match: see nameKey and anyKey.
 	byTarget = "muster.fleet.cattle.io/bundles-by-target"
-	// byBundle finds BundleDeployments by Key(namespace, name) of their Bundle.
+	// byBundle finds BundleDeployments by the index.Key of their Bundle.
 	byBundle = "muster.fleet.cattle.io/deployments-by-bundle"
-	// byContent finds BundleDeployments by the name of a Content they need.
+	// byContent finds BundleDeployments by the name of a Content that they need.
 	byContent = "muster.fleet.cattle.io/deployments-by-content"
-	// byDisplayName finds Clusters by Key(namespace, display name).
+	// byDisplayName finds Clusters by the index.Key of their namespace and display name.
 	byDisplayName = "muster.fleet.cattle.io/clusters-by-display-name"
-	// byClusterNamespace finds the Cluster of a cluster namespace. It is computed, for nobody else may say it.
+	// byClusterNamespace finds the Cluster of a cluster namespace. The key is computed, because anybody may write a status.
 	byClusterNamespace = "muster.fleet.cattle.io/clusters-by-cluster-namespace"
 )
 
-// key is the namespace and name of an object.
-type key = types.NamespacedName
+func (d *Deployer) addIndexes() {
+	d.bundleCache.AddIndexer(byTarget, targetKeys)
+	d.deploymentCache.AddIndexer(byBundle, func(deployment *fleet.BundleDeployment) ([]string, error) {
+		if b := bundleOf(deployment); b != (key{}) {
+			return []string{index.Key(b.Namespace, b.Name)}, nil
+		}
+		return nil, nil
+	})
+	d.deploymentCache.AddIndexer(byContent, func(deployment *fleet.BundleDeployment) ([]string, error) {
+		return contentsOf(deployment), nil
+	})
+	d.clusterCache.AddIndexer(byDisplayName, func(c *fleet.Cluster) ([]string, error) {
+		if displayName := c.Labels[fleet.ClusterDisplayNameLabel]; displayName != "" {
+			return []string{index.Key(c.Namespace, displayName)}, nil
+		}
+		return nil, nil
+	})
+	d.clusterCache.AddIndexer(byClusterNamespace, func(c *fleet.Cluster) ([]string, error) {
+		return []string{registration.ClusterNamespace(c.Namespace, c.Name)}, nil
+	})
+}
 
-func keyOf(o metav1.Object) key { return key{Namespace: o.GetNamespace(), Name: o.GetName()} }
-
-// nameKey finds Bundles all of whose targets name a Cluster, of which there is one for each agent: they are never walked.
-func nameKey(namespace, cluster string) string { return index.Key(namespace, "name/"+cluster) }
-
-// anyKey finds the Bundles of a namespace that may be for any Cluster.
-func anyKey(namespace string) string { return index.Key(namespace, "*") }
-
-func bundleByTarget(b *fleet.Bundle) ([]string, error) {
+// targetKeys are the keys of a Bundle in the index byTarget. Each agent has a Bundle that names its Cluster, so that a pass
+// over one Cluster must not visit the Bundles that name another.
+func targetKeys(b *fleet.Bundle) ([]string, error) {
 	keys := make([]string, 0, len(b.Spec.Targets))
 	for _, t := range b.Spec.Targets {
 		if t.ClusterName == "" {
@@ -44,24 +57,13 @@ func bundleByTarget(b *fleet.Bundle) ([]string, error) {
 	return keys, nil
 }
 
-func deploymentByBundle(d *fleet.BundleDeployment) ([]string, error) {
-	b := bundleOf(d)
-	if b == (key{}) {
-		return nil, nil
-	}
-	return []string{index.Key(b.Namespace, b.Name)}, nil
-}
+// nameKey is the key of the Bundles all of whose targets name a Cluster, one of them this one.
+func nameKey(namespace, cluster string) string { return index.Key(namespace, "name/"+cluster) }
 
-func deploymentByContent(d *fleet.BundleDeployment) ([]string, error) { return contentsOf(d), nil }
+// anyKey is the key of the Bundles of a namespace that have a target without a name.
+func anyKey(namespace string) string { return index.Key(namespace, "*") }
 
-func clusterByDisplayName(c *fleet.Cluster) ([]string, error) {
-	name := c.Labels[fleet.ClusterDisplayNameLabel]
-	if name == "" {
-		return nil, nil
-	}
-	return []string{index.Key(c.Namespace, name)}, nil
-}
+// key is the namespace and name of an object.
+type key = types.NamespacedName
 
-func clusterByClusterNamespace(c *fleet.Cluster) ([]string, error) {
-	return []string{registration.ClusterNamespace(c.Namespace, c.Name)}, nil
-}
+func keyOf(o metav1.Object) key { return key{Namespace: o.GetNamespace(), Name: o.GetName()} }

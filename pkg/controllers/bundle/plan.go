@@ -3,9 +3,11 @@ package bundle
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/json"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
@@ -13,136 +15,121 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// plan is what a generation of a Bundle asks for, worked out once for all Clusters.
+// plan is what one generation of a Bundle asks for. It is computed once for all Clusters.
 type plan struct {
-	// problem, if any, keeps the Bundle from being deployed or changed; what is deployed of it stays.
+	// problem, if not nil, is why the Bundle is not deployed. What is deployed of it stays.
 	problem *problem
-	// content is the name of the Content with the resources, sum their digest.
+	// content is the name of the Content with the resources, and sum their digest.
 	content, sum string
 
 	uid          types.UID
 	generation   int64
 	options      fleet.BundleDeploymentOptions
-	all          bool // that match, not only the first
+	allMatches   bool // the options of all targets that match are merged, and not only those of the first
 	targets      []target
 	restrictions []criteria
 
 	mu       sync.Mutex
-	variants map[string]variant
+	variants map[string]variant // by the indexes of the targets
 }
 
-// problem is why a Bundle is not deployed.
+// problem is the reason and the message of the condition Ready of a Bundle that is not deployed.
 type problem struct{ reason, message string }
 
 type target struct {
 	criteria
-	skip    bool
-	options fleet.BundleDeploymentOptions
+	doNotDeploy bool
+	options     fleet.BundleDeploymentOptions
 }
 
-// variant is a Bundle as the targets that match a Cluster want it.
+// variant is the options for the Clusters that match the same targets, and the deployment ID that follows from them.
 type variant struct {
 	options      fleet.BundleDeploymentOptions
 	deploymentID string
 }
 
+// Values of spec.targetCustomizationMode.
 const (
 	firstMatch = "FirstMatch"
 	allMatches = "AllMatches"
 )
 
+// newPlan reads the spec of a Bundle.
 func newPlan(b *fleet.Bundle) *plan {
 	p := &plan{
 		uid: b.UID, generation: b.Generation, options: b.Spec.BundleDeploymentOptions, variants: map[string]variant{},
-		all: b.Spec.TargetCustomizationMode == allMatches,
+		allMatches: b.Spec.TargetCustomizationMode == allMatches,
 	}
-	err := errors.Join(p.readTargets(b.Spec.Targets), p.readRestrictions(b.Spec.TargetRestrictions), checkMode(b.Spec.TargetCustomizationMode))
-	if err != nil {
+	var invalid []error
+	for i, t := range b.Spec.Targets {
+		c, err := newCriteria(t.ClusterName, t.ClusterSelector, t.ClusterGroup, t.ClusterGroupSelector)
+		if err != nil {
+			invalid = append(invalid, fmt.Errorf("spec.targets[%d].%w", i, err))
+		}
+		p.targets = append(p.targets, target{criteria: c, doNotDeploy: t.DoNotDeploy, options: t.BundleDeploymentOptions})
+	}
+	for i, r := range b.Spec.TargetRestrictions {
+		c, err := newCriteria(r.ClusterName, r.ClusterSelector, r.ClusterGroup, r.ClusterGroupSelector)
+		if err != nil {
+			invalid = append(invalid, fmt.Errorf("spec.targetRestrictions[%d].%w", i, err))
+		}
+		p.restrictions = append(p.restrictions, c)
+	}
+	switch mode := b.Spec.TargetCustomizationMode; mode {
+	case "", firstMatch, allMatches:
+	default:
+		invalid = append(invalid, fmt.Errorf("spec.targetCustomizationMode is %q; it must be %s or %s", mode, firstMatch, allMatches))
+	}
+	if err := errors.Join(invalid...); err != nil {
 		p.problem = &problem{fleet.ReasonBundleInvalid, err.Error()}
 		return p
 	}
-	if fields := unsupported(b.Spec); len(fields) > 0 {
-		p.problem = &problem{fleet.ReasonUnsupported, tellUnsupported(fields)}
+	if fields := unsupportedFields(b.Spec); len(fields) > 0 {
+		p.problem = &problem{fleet.ReasonUnsupported, "this hub does not support " + strings.Join(fields, ", ") + "; what was deployed before stays as it is"}
 		return p
 	}
+	var err error
 	if p.content, p.sum, err = content.Digest(b.Spec.Resources); err != nil {
 		p.problem = &problem{fleet.ReasonBundleInvalid, fmt.Sprintf("spec.resources: %v", err)}
 	}
 	return p
 }
 
-func (p *plan) readTargets(targets []fleet.BundleTarget) (problems error) {
-	for i, t := range targets {
-		c, err := parseCriteria(t.ClusterName, t.ClusterSelector, t.ClusterGroup, t.ClusterGroupSelector)
-		if err != nil {
-			problems = errors.Join(problems, fmt.Errorf("spec.targets[%d].%w", i, err))
-		}
-		p.targets = append(p.targets, target{criteria: c, skip: t.DoNotDeploy, options: t.BundleDeploymentOptions})
-	}
-	return problems
-}
-
-func (p *plan) readRestrictions(restrictions []fleet.BundleTargetRestriction) (problems error) {
-	for i, r := range restrictions {
-		c, err := parseCriteria(r.ClusterName, r.ClusterSelector, r.ClusterGroup, r.ClusterGroupSelector)
-		if err != nil {
-			problems = errors.Join(problems, fmt.Errorf("spec.targetRestrictions[%d].%w", i, err))
-		}
-		p.restrictions = append(p.restrictions, c)
-	}
-	return problems
-}
-
-func checkMode(mode string) error {
-	switch mode {
-	case "", firstMatch, allMatches:
+// choose returns the indexes of the targets whose options apply to a Cluster, none if the Bundle does not target it.
+func (p *plan) choose(b *fleet.Bundle, m member) (chosen []int) {
+	// An agent's Bundle targets its Cluster by name. Another Cluster may have that name as its display name, and must not get
+	// the agent.
+	if p.problem != nil || agentspec.IsBundle(b) && b.Name != registration.AgentBundleName(m.name) {
 		return nil
 	}
-	return fmt.Errorf("spec.targetCustomizationMode is %q; it must be %s or %s", mode, firstMatch, allMatches)
-}
-
-// choose returns the targets whose options apply to a Cluster; none, when the Bundle is not for it. b is the Bundle of the
-// plan as it is now.
-func (p *plan) choose(b *fleet.Bundle, m member) (chosen []int) {
-	if p.problem != nil || isOfOtherAgent(b, m) || !p.mayGoTo(m) {
+	allowed := len(p.restrictions) == 0
+	for _, r := range p.restrictions {
+		allowed = allowed || r.match(m)
+	}
+	if !allowed {
 		return nil
 	}
 	for i, t := range p.targets {
 		if !t.match(m) {
 			continue
 		}
-		if t.skip {
+		if t.doNotDeploy {
 			return nil
 		}
 		chosen = append(chosen, i)
-		if !p.all {
+		if !p.allMatches {
 			break
 		}
 	}
 	return chosen
 }
 
-// isOfOtherAgent says whether this is the Bundle of the agent of another Cluster. Two Clusters may answer to one name, the
-// second by its display name, and the agent of one must not run on the other.
-func isOfOtherAgent(b *fleet.Bundle, m member) bool {
-	return agentspec.IsBundle(b) && b.Name != registration.AgentBundleName(m.name)
-}
-
-func (p *plan) mayGoTo(m member) bool {
-	for _, r := range p.restrictions {
-		if r.match(m) {
-			return true
-		}
-	}
-	return len(p.restrictions) == 0
-}
-
-// variant merges the options of the chosen targets into those of the Bundle. Most Clusters share one, so it is kept.
+// variant merges the options of the chosen targets into those of the Bundle. Most Clusters share a variant, so it is kept.
 func (p *plan) variant(chosen []int) (variant, error) {
 	key := fmt.Sprint(chosen)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if v, known := p.variants[key]; known {
+	if v, ok := p.variants[key]; ok {
 		return v, nil
 	}
 	var overrides []fleet.BundleDeploymentOptions
@@ -161,28 +148,114 @@ func (p *plan) variant(chosen []int) (variant, error) {
 	return p.variants[key], nil
 }
 
-// plans are those of all Bundles, by their keys.
-type plans struct {
-	mu    sync.Mutex
-	known map[key]*plan
+// mergeOptions overrides options as JSON: objects are merged, other values are replaced. A field that an override does not
+// set keeps its value.
+func mergeOptions(base fleet.BundleDeploymentOptions, overrides ...fleet.BundleDeploymentOptions) (merged fleet.BundleDeploymentOptions, err error) {
+	all := map[string]any{}
+	for _, o := range append([]fleet.BundleDeploymentOptions{base}, overrides...) {
+		data, err := json.Marshal(o)
+		if err != nil {
+			return merged, err
+		}
+		var fields map[string]any
+		if err := json.Unmarshal(data, &fields); err != nil {
+			return merged, err
+		}
+		overlay(all, fields)
+	}
+	data, err := json.Marshal(all)
+	if err != nil {
+		return merged, err
+	}
+	err = json.Unmarshal(data, &merged)
+	return merged, err
 }
 
+func overlay(into, from map[string]any) {
+	for key, value := range from {
+		inner, isObject := value.(map[string]any)
+		existing, wasObject := into[key].(map[string]any)
+		if isObject && wasObject {
+			overlay(existing, inner)
+			continue
+		}
+		into[key] = value
+	}
+}
+
+// unsupportedFields are the fields of a Bundle that this hub does not support. To ignore them would deploy something else than
+// the Bundle asks for.
+func unsupportedFields(spec fleet.BundleSpec) (fields []string) {
+	check := func(unsupported bool, field string) {
+		if unsupported {
+			fields = append(fields, "spec."+field)
+		}
+	}
+	checkOptions := func(prefix string, o fleet.BundleDeploymentOptions) {
+		check(o.Kustomize != nil, prefix+"kustomize")
+		check(len(o.DownstreamResources) > 0, prefix+"downstreamResources")
+		if o.Helm != nil {
+			check(len(o.Helm.TemplateValues) > 0, prefix+"helm.templateValues")
+			check(!o.Helm.DisablePreProcess && o.Helm.Values != nil && hasTemplate(o.Helm.Values.Data), prefix+"helm.values (a template, unless disablePreProcess)")
+		}
+	}
+	check(spec.ContentsID != "", "contentsId")
+	check(spec.HelmOpOptions != nil, "helmOpOptions")
+	check(spec.ValuesHash != "", "valuesHash")
+	s := spec.RolloutStrategy
+	check(s != nil && (s.MaxUnavailable != nil || s.MaxUnavailablePartitions != nil || s.AutoPartitionSize != nil || len(s.Partitions) > 0), "rolloutStrategy")
+	checkOptions("", spec.BundleDeploymentOptions)
+	for i, t := range spec.Targets {
+		checkOptions(fmt.Sprintf("targets[%d].", i), t.BundleDeploymentOptions)
+	}
+	return fields
+}
+
+// hasTemplate reports whether a value, or a key, contains the delimiter of templates over the Cluster's labels.
+func hasTemplate(value any) bool {
+	switch v := value.(type) {
+	case string:
+		return strings.Contains(v, "${")
+	case map[string]any:
+		for key, inner := range v {
+			if hasTemplate(key) || hasTemplate(inner) {
+				return true
+			}
+		}
+	case []any:
+		for _, inner := range v {
+			if hasTemplate(inner) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// plans has the plan of each Bundle.
+type plans struct {
+	mu    sync.Mutex
+	byKey map[key]*plan
+}
+
+// of returns the plan of a Bundle, and computes it if the Bundle has changed.
 func (p *plans) of(b *fleet.Bundle) *plan {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	k := keyOf(b)
-	if known := p.known[k]; known != nil && known.uid == b.UID && known.generation == b.Generation {
+	if known := p.byKey[keyOf(b)]; known != nil && known.uid == b.UID && known.generation == b.Generation {
 		return known
 	}
-	if p.known == nil {
-		p.known = map[key]*plan{}
+	if p.byKey == nil {
+		p.byKey = map[key]*plan{}
 	}
-	p.known[k] = newPlan(b)
-	return p.known[k]
+	made := newPlan(b)
+	p.byKey[keyOf(b)] = made
+	return made
 }
 
+// forget drops the plan of a deleted Bundle.
 func (p *plans) forget(k key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.known, k)
+	delete(p.byKey, k)
 }

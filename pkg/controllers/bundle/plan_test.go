@@ -13,15 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/content"
 )
 
-var files = []fleet.BundleResource{{Name: "a.yaml", Content: "kind: A"}}
-
-func bundleWith(change func(*fleet.BundleSpec)) *fleet.Bundle {
-	b := &fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "app", UID: "uid", Generation: 1}, Spec: fleet.BundleSpec{Resources: files}}
-	change(&b.Spec)
-	return b
-}
-
-func TestTheTargetsThatCountAreChosen(t *testing.T) {
+func TestChoose(t *testing.T) {
 	yes, no := fleet.BundleTarget{ClusterName: "alice"}, fleet.BundleTarget{ClusterName: "bob"}
 	never := fleet.BundleTarget{ClusterSelector: &metav1.LabelSelector{}, DoNotDeploy: true}
 	for _, row := range []struct {
@@ -31,17 +23,17 @@ func TestTheTargetsThatCountAreChosen(t *testing.T) {
 		restrictions []fleet.BundleTargetRestriction
 		want         []int
 	}{
-		{name: "no targets"},
-		{name: "none matches", targets: []fleet.BundleTarget{no, {}}},
-		{name: "the first match wins", targets: []fleet.BundleTarget{no, yes, yes}, want: []int{1}},
-		{name: "said in words", mode: "FirstMatch", targets: []fleet.BundleTarget{yes, yes}, want: []int{0}},
+		{name: "no target"},
+		{name: "no target matches", targets: []fleet.BundleTarget{no, {}}},
+		{name: "the first match", targets: []fleet.BundleTarget{no, yes, yes}, want: []int{1}},
+		{name: "the first match, set explicitly", mode: "FirstMatch", targets: []fleet.BundleTarget{yes, yes}, want: []int{0}},
 		{name: "all matches", mode: "AllMatches", targets: []fleet.BundleTarget{yes, no, yes}, want: []int{0, 2}},
-		{name: "the first says not to", targets: []fleet.BundleTarget{never, yes}},
-		{name: "the second says not to, too late", targets: []fleet.BundleTarget{yes, never}, want: []int{0}},
-		{name: "of all, one says not to", mode: "AllMatches", targets: []fleet.BundleTarget{yes, never}},
-		{name: "a restriction holds", targets: []fleet.BundleTarget{yes}, restrictions: []fleet.BundleTargetRestriction{{ClusterName: "bob"}, {ClusterSelector: selector("env", "prod")}}, want: []int{0}},
-		{name: "no restriction holds", targets: []fleet.BundleTarget{yes}, restrictions: []fleet.BundleTargetRestriction{{ClusterName: "bob"}}},
-		{name: "an empty restriction lets nothing through", targets: []fleet.BundleTarget{yes}, restrictions: []fleet.BundleTargetRestriction{{}}},
+		{name: "the first match is doNotDeploy", targets: []fleet.BundleTarget{never, yes}},
+		{name: "the second match is doNotDeploy: ignored", targets: []fleet.BundleTarget{yes, never}, want: []int{0}},
+		{name: "one of all matches is doNotDeploy", mode: "AllMatches", targets: []fleet.BundleTarget{yes, never}},
+		{name: "a restriction matches", targets: []fleet.BundleTarget{yes}, restrictions: []fleet.BundleTargetRestriction{{ClusterName: "bob"}, {ClusterSelector: selector("env", "prod")}}, want: []int{0}},
+		{name: "no restriction matches", targets: []fleet.BundleTarget{yes}, restrictions: []fleet.BundleTargetRestriction{{ClusterName: "bob"}}},
+		{name: "an empty restriction matches nothing", targets: []fleet.BundleTarget{yes}, restrictions: []fleet.BundleTargetRestriction{{}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			b := bundleWith(func(s *fleet.BundleSpec) {
@@ -54,10 +46,10 @@ func TestTheTargetsThatCountAreChosen(t *testing.T) {
 	}
 }
 
-func TestTheBundleOfAnAgentIsForNoOtherCluster(t *testing.T) {
+func TestChooseForTheBundleOfAnAgent(t *testing.T) {
 	b := bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterName: "Alice A"}} })
 	b.Name, b.Annotations = "fleet-agent-other", map[string]string{"objectset.rio.cattle.io/id": "fleet-manage-agent"}
-	assert.Empty(t, newPlan(b).choose(b, alice()), "its display name is that of another")
+	assert.Empty(t, newPlan(b).choose(b, alice()), "the display name of another Cluster")
 	b.Name = "fleet-agent-alice"
 	assert.Equal(t, []int{0}, newPlan(b).choose(b, alice()))
 	b.Name, b.Annotations = "anything", nil
@@ -68,7 +60,7 @@ func values(data map[string]any) *fleet.HelmOptions {
 	return &fleet.HelmOptions{Values: &fleet.GenericMap{Data: data}}
 }
 
-func TestOptionsOfTargetsAreLaidOverThoseOfTheBundle(t *testing.T) {
+func TestMergeOptions(t *testing.T) {
 	base := fleet.BundleDeploymentOptions{
 		DefaultNamespace: "base", KeepResources: true, NamespaceLabels: map[string]string{"a": "1", "b": "1"},
 		Helm:          &fleet.HelmOptions{ReleaseName: "r", ValuesFiles: []string{"x", "y"}, Values: &fleet.GenericMap{Data: map[string]any{"big": int64(9007199254740993), "in": map[string]any{"a": int64(1), "gone": nil}}}},
@@ -83,10 +75,10 @@ func TestOptionsOfTargetsAreLaidOverThoseOfTheBundle(t *testing.T) {
 		Helm:          &fleet.HelmOptions{ReleaseName: "r", ValuesFiles: []string{"z"}, Values: &fleet.GenericMap{Data: map[string]any{"big": int64(9007199254740993), "in": map[string]any{"a": int64(1), "gone": nil, "b": "2"}}}},
 		IgnoreOptions: &fleet.IgnoreOptions{Conditions: []map[string]string{{"type": "A"}}},
 	}, merged)
-	assert.Equal(t, map[string]any{"a": int64(1), "gone": nil}, base.Helm.Values.Data["in"], "the Bundle's own stay")
+	assert.Equal(t, map[string]any{"a": int64(1), "gone": nil}, base.Helm.Values.Data["in"], "the Bundle is not modified")
 }
 
-func TestAVariantIsWorkedOutOnce(t *testing.T) {
+func TestVariant(t *testing.T) {
 	b := bundleWith(func(s *fleet.BundleSpec) {
 		s.DefaultNamespace = "base"
 		s.Targets = []fleet.BundleTarget{{}, {BundleDeploymentOptions: fleet.BundleDeploymentOptions{DefaultNamespace: "other"}}}
@@ -108,7 +100,7 @@ func TestAVariantIsWorkedOutOnce(t *testing.T) {
 	assert.Equal(t, []string{name, sum}, []string{p.content, p.sum})
 }
 
-func TestWhatCannotBeDoneNamesTheField(t *testing.T) {
+func TestNewPlanProblem(t *testing.T) {
 	limit := &fleet.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromInt32(1))}
 	for _, row := range []struct {
 		name   string
@@ -116,25 +108,25 @@ func TestWhatCannotBeDoneNamesTheField(t *testing.T) {
 		reason string
 		says   string
 	}{
-		{"an artifact", func(s *fleet.BundleSpec) { s.ContentsID = "x" }, fleet.ReasonUnsupported, "spec.contentsId"},
+		{"an OCI artifact", func(s *fleet.BundleSpec) { s.ContentsID = "x" }, fleet.ReasonUnsupported, "spec.contentsId"},
 		{"a chart the agent downloads", func(s *fleet.BundleSpec) { s.HelmOpOptions = &fleet.GenericMap{} }, fleet.ReasonUnsupported, "spec.helmOpOptions"},
 		{"values in a Secret", func(s *fleet.BundleSpec) { s.ValuesHash = "x" }, fleet.ReasonUnsupported, "spec.valuesHash"},
 		{"a rollout in steps", func(s *fleet.BundleSpec) { s.RolloutStrategy = limit }, fleet.ReasonUnsupported, "spec.rolloutStrategy"},
 		{"kustomize", func(s *fleet.BundleSpec) { s.Kustomize = &fleet.KustomizeOptions{} }, fleet.ReasonUnsupported, "spec.kustomize"},
-		{"copies", func(s *fleet.BundleSpec) { s.DownstreamResources = []fleet.DownstreamResource{{}} }, fleet.ReasonUnsupported, "spec.downstreamResources"},
-		{"of a target", func(s *fleet.BundleSpec) {
+		{"downstream resources", func(s *fleet.BundleSpec) { s.DownstreamResources = []fleet.DownstreamResource{{}} }, fleet.ReasonUnsupported, "spec.downstreamResources"},
+		{"a field of a target", func(s *fleet.BundleSpec) {
 			s.Targets = []fleet.BundleTarget{{}, {BundleDeploymentOptions: fleet.BundleDeploymentOptions{Kustomize: &fleet.KustomizeOptions{}}}}
 		}, fleet.ReasonUnsupported, "spec.targets[1].kustomize"},
-		{"values made of templates", func(s *fleet.BundleSpec) { s.Helm = &fleet.HelmOptions{TemplateValues: map[string]string{"a": "b"}} }, fleet.ReasonUnsupported, "spec.helm.templateValues"},
+		{"templateValues", func(s *fleet.BundleSpec) { s.Helm = &fleet.HelmOptions{TemplateValues: map[string]string{"a": "b"}} }, fleet.ReasonUnsupported, "spec.helm.templateValues"},
 		{"a template deep in the values", func(s *fleet.BundleSpec) {
 			s.Helm = values(map[string]any{"a": []any{int64(1), map[string]any{"b": "x ${ .ClusterName }"}}})
 		}, fleet.ReasonUnsupported, "spec.helm.values"},
 		{"a template as a key", func(s *fleet.BundleSpec) { s.Helm = values(map[string]any{"${a}": nil}) }, fleet.ReasonUnsupported, "spec.helm.values"},
 		{"an unknown mode", func(s *fleet.BundleSpec) { s.TargetCustomizationMode = "Some" }, fleet.ReasonBundleInvalid, `spec.targetCustomizationMode is "Some"`},
-		{"a wrong restriction", func(s *fleet.BundleSpec) {
+		{"an invalid restriction", func(s *fleet.BundleSpec) {
 			s.TargetRestrictions = []fleet.BundleTargetRestriction{{ClusterSelector: selector("a b", "")}}
 		}, fleet.ReasonBundleInvalid, "spec.targetRestrictions[0].clusterSelector"},
-		{"a file that cannot be packed", func(s *fleet.BundleSpec) { s.Resources = []fleet.BundleResource{{Name: "f", Encoding: "zip"}} }, fleet.ReasonBundleInvalid, "spec.resources: resource f"},
+		{"a file of an unknown encoding", func(s *fleet.BundleSpec) { s.Resources = []fleet.BundleResource{{Name: "f", Encoding: "zip"}} }, fleet.ReasonBundleInvalid, "spec.resources: resource f"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			b := bundleWith(row.change)
@@ -148,11 +140,11 @@ func TestWhatCannotBeDoneNamesTheField(t *testing.T) {
 	}
 }
 
-func TestWhatOnlyLooksImpossibleIsDone(t *testing.T) {
+func TestNewPlanWithoutProblem(t *testing.T) {
 	for name, change := range map[string]func(*fleet.BundleSpec){
 		"a strategy that limits nothing": func(s *fleet.BundleSpec) { s.RolloutStrategy = &fleet.RolloutStrategy{} },
 		"a dollar":                       func(s *fleet.BundleSpec) { s.Helm = values(map[string]any{"price": "$5"}) },
-		"what is no template when told so": func(s *fleet.BundleSpec) {
+		"disablePreProcess": func(s *fleet.BundleSpec) {
 			s.Helm = values(map[string]any{"script": "${HOME}"})
 			s.Helm.DisablePreProcess = true
 		},
@@ -162,7 +154,7 @@ func TestWhatOnlyLooksImpossibleIsDone(t *testing.T) {
 	}
 }
 
-func TestAPlanIsMadeOncePerGeneration(t *testing.T) {
+func TestPlans(t *testing.T) {
 	var all plans
 	b := bundleWith(func(*fleet.BundleSpec) {})
 	first := all.of(b)
@@ -175,5 +167,26 @@ func TestAPlanIsMadeOncePerGeneration(t *testing.T) {
 	again.UID = "another of that name"
 	assert.NotSame(t, second, all.of(again))
 	all.forget(keyOf(b))
-	assert.Empty(t, all.known)
+	assert.Empty(t, all.byKey)
+}
+
+func TestTargetKeys(t *testing.T) {
+	agent := fleet.BundleTarget{ClusterName: "alice", ClusterSelector: selector("a", "b")}
+	for _, row := range []struct {
+		name    string
+		targets []fleet.BundleTarget
+		want    []string
+	}{
+		{"no target", nil, []string{}},
+		{"the target of an agent: a name and a selector", []fleet.BundleTarget{agent}, []string{"ws/name/alice"}},
+		{"names", []fleet.BundleTarget{agent, {ClusterName: "bob"}}, []string{"ws/name/alice", "ws/name/bob"}},
+		{"a selector", []fleet.BundleTarget{{ClusterSelector: selector("a", "b")}}, []string{"ws/*"}},
+		{"a name and a group", []fleet.BundleTarget{agent, {ClusterGroup: "g"}}, []string{"ws/*"}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			keys, err := targetKeys(bundleWith(func(s *fleet.BundleSpec) { s.Targets = row.targets }))
+			require.NoError(t, err)
+			assert.Equal(t, row.want, keys)
+		})
+	}
 }

@@ -1,13 +1,12 @@
-// Package bundle deploys Bundles: it decides which Bundles are for which Cluster, keeps a BundleDeployment for each in the
-// Cluster's own namespace, keeps the resources in Contents that all Clusters share, and sums up what the agents report. Its
-// unit of work is one Cluster: an event touches the Clusters it concerns and no other.
+// Package bundle deploys Bundles to Clusters. It has three entry points, each with a file of its own: Reconcile (deploy.go)
+// makes the BundleDeployments of one Cluster what its Bundles ask for, onBundle (bundle.go) keeps the status of one Bundle, and
+// contents (contents.go) collects the Contents that no BundleDeployment needs.
 package bundle
 
 import (
 	"context"
 	"sync"
-
-	"k8s.io/client-go/tools/cache"
+	"time"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
@@ -23,84 +22,81 @@ const (
 	finalizerName = "bundle-deployment-finalizer"
 )
 
-// Step is the contribution of Bundles to the status of a Cluster: condition Ready, summary, resource counts and display.
-type Step struct {
+// Deployer deploys Bundles. It contributes condition Ready, summary, resource counts and display to the status of a Cluster.
+type Deployer struct {
 	*app.Context
-	clusters    fleetcontrollers.ClusterController
-	known       fleetcontrollers.ClusterCache
-	bundles     fleetcontrollers.BundleController
-	bundleCache fleetcontrollers.BundleCache
-	groups      fleetcontrollers.ClusterGroupCache
-	deployments fleetcontrollers.BundleDeploymentController
-	deployed    fleetcontrollers.BundleDeploymentCache
+	clusters, bundles enqueue.Enqueuer // the work queues
+	clusterCache      fleetcontrollers.ClusterCache
+	groupCache        fleetcontrollers.ClusterGroupCache
+	bundleCache       fleetcontrollers.BundleCache
+	deploymentCache   fleetcontrollers.BundleDeploymentCache
 
 	contents *contents
 	roles    roles
 	plans    plans
-	tally    *tally
-	counting cache.ResourceEventHandlerRegistration
 
-	created, deleted *expectations.Expectations // BundleDeployments
-	fresh            expectations.Expectations
-	freshDeployments expectations.Expectations
+	// Expectations about BundleDeployments: written has the keys of those created and the versions of those patched, deleted the
+	// UIDs of those deleted.
+	written, deleted *expectations.Expectations
+	// writtenBundles has the versions of Bundles.
+	writtenBundles *expectations.Expectations
 
-	mu        sync.Mutex
-	announced map[key]announcement
+	mu sync.Mutex
+	// seen has the revision of each Bundle whose Clusters were enqueued last.
+	seen map[key]revision
+	// changedAt has the Bundles whose status is out of date, with the time of the first change that it does not show.
+	changedAt map[key]time.Time
 }
 
-// Register sets up the step for the cluster controller. It watches Bundles; BundleDeployments, for what agents report and
-// to repair them; ClusterGroups; Contents, by metadata only; and the ClusterRoles by which agents read those. Start begins the watch of Contents;
-// Wait waits for it.
-func Register(ctx context.Context, c *app.Context) *Step {
+// roles grants the agent of a Cluster the right to read Contents.
+type roles interface {
+	Allow(ctx context.Context, cluster *fleet.Cluster, contents []string) error
+	Forbid(ctx context.Context, cluster *fleet.Cluster) error
+	Unseen(cluster *fleet.Cluster) bool
+}
+
+// Register registers the controllers of Bundles and BundleDeployments. Beside these two kinds they watch Clusters and
+// ClusterGroups, which targets select; Contents, by metadata only; and the ClusterRoles by which agents read Contents.
+func Register(ctx context.Context, c *app.Context) *Deployer {
 	clusters, bundles, deployments := c.Fleet.Cluster(), c.Fleet.Bundle(), c.Fleet.BundleDeployment()
-	s := &Step{
-		Context:     c,
-		clusters:    clusters,
-		known:       clusters.Cache(),
-		bundles:     bundles,
-		bundleCache: bundles.Cache(),
-		groups:      c.Fleet.ClusterGroup().Cache(),
-		deployments: deployments,
-		deployed:    deployments.Cache(),
-		contents:    newContents(c),
-		roles:       contentrole.New(c),
-		tally:       newTally(),
-		created:     expectations.New(c.Clock),
-		deleted:     expectations.New(c.Clock),
-		announced:   map[key]announcement{},
+	d := &Deployer{
+		Context:         c,
+		clusters:        clusters,
+		bundles:         bundles,
+		clusterCache:    clusters.Cache(),
+		groupCache:      c.Fleet.ClusterGroup().Cache(),
+		bundleCache:     bundles.Cache(),
+		deploymentCache: deployments.Cache(),
+		contents:        newContents(c, deployments.Cache()),
+		roles:           contentrole.New(c),
+		written:         expectations.New(c.Clock),
+		deleted:         expectations.New(c.Clock),
+		writtenBundles:  expectations.New(c.Clock),
+		seen:            map[key]revision{},
+		changedAt:       map[key]time.Time{},
 	}
-	s.addIndexes()
-	bundles.OnChange(ctx, name, guard.Handler(c.Passes, name, s.onBundle))
-	deployments.OnChange(ctx, finalizerName, guard.Handler(c.Passes, finalizerName, s.dropFinalizer))
+	d.addIndexes()
+	bundles.OnChange(ctx, name, guard.Handler(c.Passes, name, d.onBundle))
+	deployments.OnChange(ctx, finalizerName, guard.Handler(c.Passes, finalizerName, d.removeFinalizer))
+
+	// The informers were not stopped yet, so that adding a handler does not fail.
+	_, _ = deployments.Informer().AddEventHandler(d.deploymentEvents())
+	_, _ = clusters.Informer().AddEventHandler(d.clusterEvents())
+	_, _ = c.Fleet.ClusterGroup().Informer().AddEventHandler(d.groupEvents())
+	_, _ = c.Contents.AddEventHandler(d.contentEvents())
 	enqueue.OnDamage(c.RBAC.ClusterRole(), clusters, contentrole.ClusterOf)
 	enqueue.OnDamage(c.RBAC.ClusterRoleBinding(), clusters, contentrole.ClusterOf)
-	s.watch()
-	return s
+	return d
 }
 
-func (s *Step) addIndexes() {
-	s.bundleCache.AddIndexer(byTarget, bundleByTarget)
-	s.deployed.AddIndexer(byBundle, deploymentByBundle)
-	s.deployed.AddIndexer(byContent, deploymentByContent)
-	s.known.AddIndexer(byDisplayName, clusterByDisplayName)
-	s.known.AddIndexer(byClusterNamespace, clusterByClusterNamespace)
-}
+// Start starts to collect Contents, until ctx ends.
+func (d *Deployer) Start(ctx context.Context) { d.contents.start(ctx) }
 
-// watch adds informers' own handlers. Their errors are of informers that were stopped already; then there is nothing to see.
-func (s *Step) watch() {
-	s.counting, _ = s.deployments.Informer().AddEventHandler(typed[*fleet.BundleDeployment]{
-		added: s.deploymentAdded, changed: s.deploymentChanged, gone: s.deploymentGone,
-	})
-	_, _ = s.Fleet.ClusterGroup().Informer().AddEventHandler(typed[*fleet.ClusterGroup]{
-		added: s.groupAdded, changed: s.groupChanged, gone: s.groupGone,
-	})
-	_, _ = s.contents.informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: s.contentAdded, DeleteFunc: s.contentGone,
-	})
-}
+// Wait returns when the goroutines of Start have ended.
+func (d *Deployer) Wait() { d.contents.running.Wait() }
 
-// Start begins to collect the Contents that nobody needs, until ctx ends.
-func (s *Step) Start(ctx context.Context) { s.contents.start(ctx) }
+// Forget drops nothing: what the Deployer remembers belongs to Bundles.
+func (d *Deployer) Forget(string) {}
 
-// Wait returns when what Start began has ended.
-func (s *Step) Wait() { s.contents.done.Wait() }
+// Condition is the condition of a Cluster that Reconcile reports.
+func (d *Deployer) Condition() string { return fleet.ConditionReady }

@@ -10,23 +10,121 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
-// badness orders the states; of several the worst is shown.
-var badness = map[fleet.BundleState]int{
-	fleet.Ready: 0, fleet.NotReady: 1, fleet.Pending: 2, fleet.OutOfSync: 3, fleet.Modified: 4, fleet.WaitApplied: 5, fleet.ErrApplied: 6,
-}
-
-// worstFirst are the states that are not ready.
-var worstFirst = []fleet.BundleState{
+// unreadyStates are the states that are not ready, the worst first.
+var unreadyStates = []fleet.BundleState{
 	fleet.ErrApplied, fleet.WaitApplied, fleet.Modified, fleet.OutOfSync, fleet.Pending, fleet.NotReady,
 }
 
-// listMax is how many of those that are not ready are named.
-const listMax = 10
+// maxNonReady is how many BundleDeployments that are not ready a status lists.
+const maxNonReady = 10
 
-// numberOf is where a summary counts those in a state.
-func numberOf(s *fleet.BundleSummary, state fleet.BundleState) *int {
+// reportDeployments sums up the BundleDeployments of a Cluster in its status.
+func reportDeployments(status *fleet.ClusterStatus, deployments []*fleet.BundleDeployment) {
+	var summary fleet.BundleSummary
+	var resources fleet.ResourceCounts
+	var unready []fleet.NonReadyResource
+	for _, deployment := range deployments {
+		state := fleetstatus.BundleState(deployment.Spec, deployment.Status)
+		count(&summary, state, 1)
+		if state != fleet.Ready {
+			unready = append(unready, nonReady(deployment.Name, deployment, state))
+		}
+		n := deployment.Status.ResourceCounts
+		resources.Ready += n.Ready
+		resources.DesiredReady += n.DesiredReady
+		resources.WaitApplied += n.WaitApplied
+		resources.Modified += n.Modified
+		resources.Orphaned += n.Orphaned
+		resources.Missing += n.Missing
+		resources.Unknown += n.Unknown
+		resources.NotReady += n.NotReady
+	}
+	summary.NonReadyResources = worstFirst(unready)
+	status.Summary = summary
+	status.ResourceCounts = resources
+	status.Display.ReadyBundles = fraction(summary)
+	status.Display.State = string(worst(summary))
+}
+
+// ready is the condition Ready of a summary over objects of a kind. It is False whenever something is not ready: management
+// servers show Unknown as broken and False as in progress.
+func ready(kind string, s fleet.BundleSummary) result.Result {
+	switch worst(s) {
+	case "":
+		return result.Done(fleet.ReasonAllReady, "")
+	case fleet.ErrApplied:
+		return result.Stalled(fleet.ReasonDeployFailed, describe(kind, s))
+	default:
+		return result.Stalled(fleet.ReasonNotReady, describe(kind, s))
+	}
+}
+
+// withoutRoutineEvent suppresses the event of a transition that is part of every deployment.
+func withoutRoutineEvent(before genericcondition.GenericCondition, out result.Result) result.Result {
+	routine := []string{"", fleet.ReasonAllReady, fleet.ReasonNoClusters, fleet.ReasonNotReady}
+	if slices.Contains(routine, before.Reason) && slices.Contains(routine, out.Reason) {
+		return out.Quietly()
+	}
+	return out
+}
+
+// describe lists what is not ready: "ErrApplied(1) [Cluster ws/a: no such chart]; WaitApplied(2) [Cluster ws/b; Cluster ws/c]".
+func describe(kind string, s fleet.BundleSummary) string {
+	var parts []string
+	for _, state := range unreadyStates {
+		n := *counter(&s, state)
+		if n == 0 {
+			continue
+		}
+		var names []string
+		for _, r := range s.NonReadyResources {
+			if r.State != state {
+				continue
+			}
+			name := kind + " " + r.Name
+			if r.Message != "" {
+				name += ": " + r.Message
+			}
+			names = append(names, name)
+		}
+		parts = append(parts, fmt.Sprintf("%s(%d) [%s]", state, n, strings.Join(names, "; ")))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// worstFirst are the first of the resources, sorted by state and name so that equal resources give an equal list.
+func worstFirst(all []fleet.NonReadyResource) []fleet.NonReadyResource {
+	slices.SortFunc(all, func(a, b fleet.NonReadyResource) int {
+		return cmp.Or(slices.Index(unreadyStates, a.State)-slices.Index(unreadyStates, b.State), strings.Compare(a.Name, b.Name))
+	})
+	if len(all) == 0 {
+		return nil
+	}
+	return slices.Clone(all[:min(len(all), maxNonReady)])
+}
+
+// worst is the worst state in a summary, empty if all is ready.
+func worst(s fleet.BundleSummary) fleet.BundleState {
+	for _, state := range unreadyStates {
+		if *counter(&s, state) > 0 {
+			return state
+		}
+	}
+	return ""
+}
+
+func fraction(s fleet.BundleSummary) string { return fmt.Sprintf("%d/%d", s.Ready, s.DesiredReady) }
+
+// count adds n BundleDeployments in a state to a summary.
+func count(s *fleet.BundleSummary, state fleet.BundleState, n int) {
+	*counter(s, state) += n
+	s.DesiredReady += n
+}
+
+func counter(s *fleet.BundleSummary, state fleet.BundleState) *int {
 	switch state {
 	case fleet.Ready:
 		return &s.Ready
@@ -45,84 +143,51 @@ func numberOf(s *fleet.BundleSummary, state fleet.BundleState) *int {
 	}
 }
 
-// tick counts n more BundleDeployments in a state, or fewer.
-func tick(s *fleet.BundleSummary, state fleet.BundleState, n int) {
-	*numberOf(s, state) += n
-	s.DesiredReady += n
+// maxMessage is how many bytes one BundleDeployment adds to a message that lists many.
+const maxMessage = 400
+
+// nonReady is the entry of a BundleDeployment in the status of its Cluster or Bundle.
+func nonReady(name string, deployment *fleet.BundleDeployment, state fleet.BundleState) fleet.NonReadyResource {
+	return fleet.NonReadyResource{Name: name, State: state, Message: message(deployment, state)}
 }
 
-// worst is the worst state of a summary, empty when all is ready.
-func worst(s fleet.BundleSummary) fleet.BundleState {
-	for _, state := range worstFirst {
-		if *numberOf(&s, state) > 0 {
-			return state
-		}
+// message is why a BundleDeployment is not ready, empty if the state says it all.
+func message(deployment *fleet.BundleDeployment, state fleet.BundleState) string {
+	of := func(conditionType string) string {
+		return fleetstatus.Condition(deployment.Status.Conditions, conditionType).Message
 	}
-	return ""
-}
-
-// worstOf are the first few, worst first and then by name, so that the same ones give the same list.
-func worstOf(all []fleet.NonReadyResource) []fleet.NonReadyResource {
-	slices.SortFunc(all, func(a, b fleet.NonReadyResource) int {
-		return cmp.Or(cmp.Compare(badness[b.State], badness[a.State]), strings.Compare(a.Name, b.Name))
-	})
-	if len(all) == 0 {
-		return nil
-	}
-	return slices.Clone(all[:min(len(all), listMax)])
-}
-
-// describe lists what is not ready: "ErrApplied(1) [Cluster ws/a: no such chart]; WaitApplied(2) [Cluster ws/b; Cluster ws/c]".
-func describe(kind string, s fleet.BundleSummary) string {
-	var parts []string
-	for _, state := range worstFirst {
-		n := *numberOf(&s, state)
-		if n == 0 {
-			continue
-		}
-		parts = append(parts, fmt.Sprintf("%s(%d) [%s]", state, n, strings.Join(named(kind, s.NonReadyResources, state), "; ")))
-	}
-	return strings.Join(parts, "; ")
-}
-
-func named(kind string, resources []fleet.NonReadyResource, state fleet.BundleState) (names []string) {
-	for _, r := range resources {
-		if r.State != state {
-			continue
-		}
-		name := kind + " " + r.Name
-		if r.Message != "" {
-			name += ": " + r.Message
-		}
-		names = append(names, name)
-	}
-	return names
-}
-
-// ready is the outcome of a summary. It is False whenever something is not ready: management servers show a Ready that is
-// Unknown as broken, and one that is False as under way.
-func ready(kind string, s fleet.BundleSummary) result.Result {
-	switch worst(s) {
-	case "":
-		return result.Done(fleet.ReasonAllReady, "")
+	text := ""
+	switch state {
 	case fleet.ErrApplied:
-		return result.Stalled(fleet.ReasonDeployFailed, describe(kind, s))
-	default:
-		return result.Stalled(fleet.ReasonNotReady, describe(kind, s))
+		text = cmp.Or(of(fleet.ConditionDeployed), of(fleet.ConditionInstalled))
+	case fleet.NotReady:
+		text = of(fleet.ConditionReady)
+		if all := deployment.Status.NonReadyStatus; text == "" && len(all) > 0 {
+			r := all[0]
+			text = strings.TrimSpace(fmt.Sprintf("%s %s/%s %s %s", r.Kind, r.Namespace, r.Name, r.Summary.State, strings.Join(r.Summary.Message, ", ")))
+		}
+	case fleet.Modified:
+		text = of(fleet.ConditionReady)
+		if all := deployment.Status.ModifiedStatus; len(all) > 0 {
+			difference := "modified"
+			switch r := all[0]; {
+			case r.Exist:
+				difference = "exists and is not part of the release"
+			case r.Create:
+				difference = "missing"
+			case r.Delete:
+				difference = "extra"
+			}
+			text = fmt.Sprintf("%s %s/%s %s", all[0].Kind, all[0].Namespace, all[0].Name, difference)
+		}
+	case fleet.OutOfSync:
+		if deployment.Spec.Paused {
+			text = "paused"
+		}
+	default: // the state says it
 	}
-}
-
-// discreet keeps quiet about what is only the way of every deployment: an event for each cluster at each change would tell
-// nobody anything.
-func discreet(before genericcondition.GenericCondition, o result.Result) result.Result {
-	if usual(before.Reason) && usual(o.Reason) {
-		return o.Quietly()
+	if len(text) > maxMessage {
+		text = strings.ToValidUTF8(text[:maxMessage], "") + "..."
 	}
-	return o
+	return text
 }
-
-func usual(reason string) bool {
-	return slices.Contains([]string{"", fleet.ReasonAllReady, fleet.ReasonNoClusters, fleet.ReasonNotReady}, reason)
-}
-
-func fraction(s fleet.BundleSummary) string { return fmt.Sprintf("%d/%d", s.Ready, s.DesiredReady) }

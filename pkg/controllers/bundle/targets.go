@@ -3,23 +3,82 @@ package bundle
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 )
 
-// member is what targets ask about a Cluster.
+// match is a Cluster that a Bundle targets, with the indexes of the targets whose options apply to it.
+type match struct {
+	cluster *fleet.Cluster
+	targets []int
+}
+
+// matches are the Clusters that a Bundle targets, except those that are being deleted or managed elsewhere.
+func (d *Deployer) matches(b *fleet.Bundle, p *plan) (matches []match) {
+	for _, cluster := range d.mayMatch(b) {
+		if cluster.DeletionTimestamp != nil || cluster.Labels[fleet.ClusterManagementLabel] != "" {
+			continue
+		}
+		if targets := p.choose(b, d.memberOf(cluster)); len(targets) > 0 {
+			matches = append(matches, match{cluster, targets})
+		}
+	}
+	return matches
+}
+
+// mayMatch are the Clusters that the targets of a Bundle may match: those with the names in the targets, or all of the
+// namespace if a target has no name.
+func (d *Deployer) mayMatch(b *fleet.Bundle) (clusters []*fleet.Cluster) {
+	for _, t := range b.Spec.Targets {
+		if t.ClusterName == "" {
+			clusters, _ = d.clusterCache.List(b.Namespace, labels.Everything())
+			return clusters
+		}
+		if cluster, err := d.clusterCache.Get(b.Namespace, t.ClusterName); err == nil {
+			clusters = append(clusters, cluster)
+		}
+		named, _ := d.clusterCache.GetByIndex(byDisplayName, index.Key(b.Namespace, t.ClusterName))
+		clusters = append(clusters, named...)
+	}
+	return clusters
+}
+
+// member is what targets select a Cluster by.
 type member struct {
 	name, displayName string
 	labels            labels.Set
-	// groups are the ClusterGroups that select it; they are looked up only when a target asks for them.
+	// groups returns the ClusterGroups that select the Cluster. It is called only for targets that select groups.
 	groups func() []*fleet.ClusterGroup
 }
 
-// criteria choose Clusters. All that are given must hold; where none is given, nothing is chosen: a target that was left
-// empty by mistake must not deploy everywhere. An empty selector, which is given, matches all.
+func (d *Deployer) memberOf(cluster *fleet.Cluster) member {
+	return member{
+		name: cluster.Name, displayName: cluster.Labels[fleet.ClusterDisplayNameLabel], labels: cluster.Labels,
+		groups: sync.OnceValue(func() (groups []*fleet.ClusterGroup) {
+			all, _ := d.groupCache.List(cluster.Namespace, labels.Everything())
+			for _, group := range all {
+				if selects(group, cluster.Labels) {
+					groups = append(groups, group)
+				}
+			}
+			return groups
+		}),
+	}
+}
+
+// selects reports whether a group selects a Cluster with these labels. A group without a selector selects none.
+func selects(group *fleet.ClusterGroup, cluster labels.Set) bool {
+	selector, err := parseSelector("selector", group.Spec.Selector)
+	return err == nil && selector != nil && selector.Matches(cluster)
+}
+
+// criteria select Clusters that meet all of those that are set. If none is set they select no Cluster: a target that was left
+// empty by mistake must not deploy everywhere. An empty selector is set, and selects all.
 type criteria struct {
 	clusterName string
 	cluster     labels.Selector
@@ -27,15 +86,13 @@ type criteria struct {
 	groups      labels.Selector
 }
 
-func parseCriteria(clusterName string, cluster *metav1.LabelSelector, group string, groups *metav1.LabelSelector) (criteria, error) {
-	c := criteria{clusterName: clusterName, group: group}
-	var errCluster, errGroups error
-	c.cluster, errCluster = parseSelector("clusterSelector", cluster)
-	c.groups, errGroups = parseSelector("clusterGroupSelector", groups)
-	return c, errors.Join(errCluster, errGroups)
+func newCriteria(clusterName string, cluster *metav1.LabelSelector, group string, groups *metav1.LabelSelector) (criteria, error) {
+	clusterSelector, errCluster := parseSelector("clusterSelector", cluster)
+	groupSelector, errGroups := parseSelector("clusterGroupSelector", groups)
+	return criteria{clusterName: clusterName, cluster: clusterSelector, group: group, groups: groupSelector}, errors.Join(errCluster, errGroups)
 }
 
-// parseSelector returns nil for a selector that is not given.
+// parseSelector returns nil for a selector that is not set.
 func parseSelector(field string, given *metav1.LabelSelector) (labels.Selector, error) {
 	if given == nil {
 		return nil, nil
@@ -47,37 +104,25 @@ func parseSelector(field string, given *metav1.LabelSelector) (labels.Selector, 
 	return selector, nil
 }
 
-func (c criteria) none() bool {
+func (c criteria) isEmpty() bool {
 	return c.clusterName == "" && c.cluster == nil && c.group == "" && c.groups == nil
 }
 
 func (c criteria) match(m member) bool {
 	switch {
-	case c.none():
+	case c.isEmpty():
 		return false
 	case c.clusterName != "" && c.clusterName != m.name && c.clusterName != m.displayName:
 		return false
 	case c.cluster != nil && !c.cluster.Matches(m.labels):
 		return false
-	}
-	return c.matchGroup(m)
-}
-
-// matchGroup wants one group that has both the name and the labels, where both are asked for.
-func (c criteria) matchGroup(m member) bool {
-	if c.group == "" && c.groups == nil {
+	case c.group == "" && c.groups == nil:
 		return true
 	}
-	for _, group := range m.groups() {
+	for _, group := range m.groups() { // one group must have both the name and the labels
 		if (c.group == "" || c.group == group.Name) && (c.groups == nil || c.groups.Matches(labels.Set(group.Labels))) {
 			return true
 		}
 	}
 	return false
-}
-
-// selects says whether a group has the Cluster. A group without a selector has none.
-func selects(group *fleet.ClusterGroup, cluster labels.Set) bool {
-	selector, err := parseSelector("selector", group.Spec.Selector)
-	return err == nil && selector != nil && selector.Matches(cluster)
 }

@@ -25,27 +25,27 @@ func alice() member {
 	}}
 }
 
-func TestATargetMatchesWhatHasAllItAsksFor(t *testing.T) {
+func TestMatch(t *testing.T) {
 	for _, row := range []struct {
 		name   string
 		target fleet.BundleTarget
 		want   bool
 	}{
-		{"nothing is asked for, nothing matches", fleet.BundleTarget{}, false},
-		{"a name for people asks for nothing", fleet.BundleTarget{Name: "alice"}, false},
-		{"an empty selector matches all", fleet.BundleTarget{ClusterSelector: &metav1.LabelSelector{}}, true},
+		{"empty", fleet.BundleTarget{}, false},
+		{"the name of the target", fleet.BundleTarget{Name: "alice"}, false},
+		{"an empty selector", fleet.BundleTarget{ClusterSelector: &metav1.LabelSelector{}}, true},
 		{"the name", fleet.BundleTarget{ClusterName: "alice"}, true},
 		{"the display name", fleet.BundleTarget{ClusterName: "Alice A"}, true},
 		{"another name", fleet.BundleTarget{ClusterName: "bob"}, false},
 		{"the labels", fleet.BundleTarget{ClusterSelector: selector("env", "prod")}, true},
 		{"other labels", fleet.BundleTarget{ClusterSelector: selector("env", "dev")}, false},
-		{"a label it must not have", fleet.BundleTarget{ClusterSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		{"the absence of a label", fleet.BundleTarget{ClusterSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 			{Key: "fleet.cattle.io/non-managed-agent", Operator: metav1.LabelSelectorOpDoesNotExist},
 		}}}, true},
 		{"the group", fleet.BundleTarget{ClusterGroup: "north"}, true},
 		{"another group", fleet.BundleTarget{ClusterGroup: "south"}, false},
 		{"labels of a group", fleet.BundleTarget{ClusterGroupSelector: selector("tier", "gold")}, true},
-		{"labels of no group", fleet.BundleTarget{ClusterGroupSelector: selector("tier", "lead")}, false},
+		{"labels that no group has", fleet.BundleTarget{ClusterGroupSelector: selector("tier", "lead")}, false},
 		{"labels of any group", fleet.BundleTarget{ClusterGroupSelector: &metav1.LabelSelector{}}, true},
 		{"name and labels", fleet.BundleTarget{ClusterName: "alice", ClusterSelector: selector("env", "prod")}, true},
 		{"the name, but other labels", fleet.BundleTarget{ClusterName: "alice", ClusterSelector: selector("env", "dev")}, false},
@@ -54,33 +54,33 @@ func TestATargetMatchesWhatHasAllItAsksFor(t *testing.T) {
 		{"one group and the labels of another", fleet.BundleTarget{ClusterGroup: "edge", ClusterGroupSelector: selector("tier", "tin")}, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			c, err := parseCriteria(row.target.ClusterName, row.target.ClusterSelector, row.target.ClusterGroup, row.target.ClusterGroupSelector)
+			c, err := newCriteria(row.target.ClusterName, row.target.ClusterSelector, row.target.ClusterGroup, row.target.ClusterGroupSelector)
 			require.NoError(t, err)
 			assert.Equal(t, row.want, c.match(alice()))
 		})
 	}
 }
 
-func TestGroupsAreLookedUpOnlyWhenATargetAsksForThem(t *testing.T) {
+func TestMatchListsGroupsOnlyForTargetsThatSelectThem(t *testing.T) {
 	m := alice()
-	m.groups = func() []*fleet.ClusterGroup { t.Error("looked up"); return nil }
-	c, err := parseCriteria("alice", selector("env", "prod"), "", nil)
+	m.groups = func() []*fleet.ClusterGroup { t.Error("listed"); return nil }
+	c, err := newCriteria("alice", selector("env", "prod"), "", nil)
 	require.NoError(t, err)
 	assert.True(t, c.match(m))
 }
 
-func TestSelectorsThatCannotBeUnderstoodAreNamed(t *testing.T) {
+func TestNewCriteriaNamesInvalidSelectors(t *testing.T) {
 	wrong := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}}
-	_, err := parseCriteria("", wrong, "", wrong)
+	_, err := newCriteria("", wrong, "", wrong)
 	require.ErrorContains(t, err, `clusterSelector: "Like" is not a valid label selector operator`)
 	require.ErrorContains(t, err, "clusterGroupSelector: ")
 }
 
-func TestAGroupHasTheClustersItSelects(t *testing.T) {
+func TestSelects(t *testing.T) {
 	prod := map[string]string{"env": "prod"}
 	assert.True(t, selects(group("g", nil, selector("env", "prod")), prod))
 	assert.True(t, selects(group("g", nil, &metav1.LabelSelector{}), prod))
 	assert.False(t, selects(group("g", nil, selector("env", "dev")), prod))
-	assert.False(t, selects(group("g", nil, nil), prod), "a group without a selector has none")
+	assert.False(t, selects(group("g", nil, nil), prod), "no selector")
 	assert.False(t, selects(group("g", nil, &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Operator: "x"}}}), prod))
 }

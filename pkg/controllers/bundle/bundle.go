@@ -1,0 +1,293 @@
+package bundle
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/leaving"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// initialSilence is how long after its creation a Bundle may be without a status while no agent has reported.
+const initialSilence = 30 * time.Second
+
+// onBundle enqueues the Clusters that a change of a Bundle affects, and keeps the Bundle's status.
+func (d *Deployer) onBundle(k string, b *fleet.Bundle) (*fleet.Bundle, error) {
+	if b == nil {
+		d.forgetBundle(k)
+		return nil, nil
+	}
+	if d.writtenBundles.IsStale(b) {
+		return b, nil
+	}
+	ctx, cancel := d.Passes.Context()
+	defer cancel()
+	if b.DeletionTimestamp != nil {
+		return d.finalizeBundle(ctx, b)
+	}
+	if !slices.Contains(b.Finalizers, fleet.BundleFinalizer) {
+		latest, err := writes.Merge(d.bundlePatcher(ctx, b), b, map[string]any{"metadata": map[string]any{
+			"finalizers": append(slices.Clone(b.Finalizers), fleet.BundleFinalizer), "resourceVersion": b.ResourceVersion,
+		}})
+		if err != nil {
+			return b, err
+		}
+		d.writtenBundles.Wrote(latest)
+		b = latest
+	}
+	p := d.plans.of(b)
+	d.enqueueAffected(b, p)
+	return d.updateStatus(ctx, b, p)
+}
+
+// forgetBundle drops what the Deployer remembers of a deleted Bundle, and enqueues the Clusters that still have a
+// BundleDeployment of it: somebody may have removed the finalizer.
+func (d *Deployer) forgetBundle(k string) {
+	namespace, name, _ := cache.SplitMetaNamespaceKey(k)
+	bundle := key{Namespace: namespace, Name: name}
+	d.plans.forget(bundle)
+	d.mu.Lock()
+	delete(d.seen, bundle)
+	delete(d.changedAt, bundle)
+	d.mu.Unlock()
+	left, _ := d.deploymentCache.GetByIndex(byBundle, index.Key(namespace, name))
+	for _, deployment := range left {
+		d.enqueueCluster(deployment.Namespace, 0)
+	}
+}
+
+// parallelDeletes is how many BundleDeployments of one Bundle are deleted at the same time.
+const parallelDeletes = 16
+
+// uninstallPoll is how often the Bundle of an agent that uninstalls is looked at.
+const uninstallPoll = 10 * time.Second
+
+// finalizeBundle deletes the BundleDeployments of a deleted Bundle, and removes the finalizer when all are gone.
+func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (*fleet.Bundle, error) {
+	if !slices.Contains(b.Finalizers, fleet.BundleFinalizer) {
+		return b, nil
+	}
+	left, err := d.deploymentCache.GetByIndex(byBundle, index.Key(b.Namespace, b.Name))
+	if err != nil {
+		return b, err
+	}
+	if len(left) == 0 {
+		return withoutFinalizer(d.bundlePatcher(ctx, b), b, fleet.BundleFinalizer)
+	}
+
+	// An agent's Bundle may be deleted while the agent has to uninstall itself, for example together with its namespace. The
+	// agent reads its BundleDeployment for that, so it stays and goes later, with the cluster namespace.
+	unused := left
+	if agentspec.IsBundle(b) {
+		unused = d.withoutUninstalling(unused, false)
+		if len(unused) > 0 {
+			namespaceDeleted, err := leaving.WithNamespace(ctx, d.Kubernetes, b.Namespace)
+			if err != nil {
+				return b, err
+			}
+			unused = d.withoutUninstalling(unused, namespaceDeleted)
+		}
+		if len(unused) == 0 {
+			d.bundles.EnqueueAfter(b.Namespace, b.Name, uninstallPoll)
+			return b, nil
+		}
+	}
+
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallelDeletes)
+	for _, deployment := range unused {
+		if deployment.DeletionTimestamp == nil {
+			group.Go(func() error {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				return d.delete(ctx, deployment)
+			})
+		}
+	}
+	return b, group.Wait() // the event of the last deletion enqueues the Bundle
+}
+
+// withoutUninstalling leaves out the BundleDeployments of Clusters whose agents have to uninstall themselves.
+func (d *Deployer) withoutUninstalling(all []*fleet.BundleDeployment, namespaceDeleted bool) []*fleet.BundleDeployment {
+	return slices.DeleteFunc(slices.Clone(all), func(deployment *fleet.BundleDeployment) bool {
+		clusters, _ := d.clusterCache.GetByIndex(byClusterNamespace, deployment.Namespace)
+		return slices.ContainsFunc(clusters, func(c *fleet.Cluster) bool { return leaving.Is(c, namespaceDeleted) })
+	})
+}
+
+// revision is the part of a Bundle that the BundleDeployments follow from.
+type revision struct {
+	uid        types.UID
+	generation int64
+	labels     map[string]string
+	isAgent    bool
+}
+
+// enqueueAffected enqueues the Clusters that a Bundle targets or was deployed to, if its revision is a new one. The first
+// revision that a hub sees is not new if the status is of the same generation: at its start the hub enqueues all Clusters.
+func (d *Deployer) enqueueAffected(b *fleet.Bundle, p *plan) {
+	k, now := keyOf(b), revision{b.UID, b.Generation, b.Labels, agentspec.IsBundle(b)}
+	d.mu.Lock()
+	before, known := d.seen[k]
+	d.seen[k] = now
+	d.mu.Unlock()
+	same := before.uid == now.uid && before.generation == now.generation && before.isAgent == now.isAgent && maps.Equal(before.labels, now.labels)
+	if known && same || !known && b.Status.ObservedGeneration == b.Generation {
+		return
+	}
+	d.markChanged(k)
+	namespaces := map[string]bool{}
+	for _, m := range d.matches(b, p) {
+		namespaces[registration.ClusterNamespace(m.cluster.Namespace, m.cluster.Name)] = true
+	}
+	deployed, _ := d.deploymentCache.GetByIndex(byBundle, index.Key(b.Namespace, b.Name))
+	for _, deployment := range deployed {
+		namespaces[deployment.Namespace] = true
+	}
+	for namespace := range namespaces {
+		d.enqueueCluster(namespace, 0)
+	}
+}
+
+// updateStatus writes the status of a Bundle, at most once in the time settle.
+func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan) (*fleet.Bundle, error) {
+	k, now := keyOf(b), d.Clock.Now()
+	d.mu.Lock()
+	changedAt := d.changedAt[k]
+	due := changedAt.IsZero() || !now.Before(changedAt.Add(settle))
+	if due {
+		delete(d.changedAt, k) // before the status is computed, so that a later change is not lost
+	}
+	d.mu.Unlock()
+	if !due {
+		d.bundles.EnqueueAfter(b.Namespace, b.Name, changedAt.Add(settle).Sub(now))
+		return b, nil
+	}
+
+	summary, quarantined := d.summarize(b, p)
+	// The first status of most Bundles would only report that no agent has reported yet, and would soon be wrong. For the Bundle
+	// of an agent the status of its Cluster reports that.
+	if b.Status.ObservedGeneration == 0 && summary.DesiredReady > 0 && summary.WaitApplied == summary.DesiredReady {
+		wait := initialSilence - now.Sub(b.CreationTimestamp.Time)
+		if agentspec.IsBundle(b) {
+			return b, nil
+		} else if wait > 0 {
+			d.bundles.EnqueueAfter(b.Namespace, b.Name, wait)
+			return b, nil
+		}
+	}
+
+	// The spec is left out: it holds the resources, which are large.
+	before := &fleet.Bundle{TypeMeta: b.TypeMeta, ObjectMeta: b.ObjectMeta, Status: b.Status}
+	after := &fleet.Bundle{TypeMeta: b.TypeMeta, ObjectMeta: b.ObjectMeta, Status: *b.Status.DeepCopy()}
+	status := &after.Status
+	status.ObservedGeneration = b.Generation
+	status.ResourcesSHA256Sum = p.sum
+	status.Summary = summary
+	status.Unavailable = summary.DesiredReady - summary.Ready
+	status.Display = fleet.BundleDisplay{ReadyClusters: fraction(summary), State: string(worst(summary))}
+	out := withoutRoutineEvent(result.Get(status.Conditions, fleet.ConditionReady), bundleResult(p.problem, summary, quarantined))
+	transition := result.Set(&status.Conditions, fleet.ConditionReady, out, now)
+	latest, written, err := writes.Status(d.bundlePatcher(ctx, b), before, after)
+	if err != nil {
+		return b, fmt.Errorf("Bundle: %w", err)
+	}
+	if !written {
+		return b, nil
+	}
+	d.writtenBundles.Wrote(latest)
+	transition.Record(d.Events, latest)
+	return latest, nil
+}
+
+// summarize counts the Clusters that a Bundle targets by the state of their BundleDeployment, and those BundleDeployments that
+// are to be deleted. A Cluster whose BundleDeployment is missing or of an older revision counts as WaitApplied: what its agent
+// reports is not about the Bundle as it is now. A quarantined Cluster gets no BundleDeployment; if it has none it is counted
+// apart.
+func (d *Deployer) summarize(b *fleet.Bundle, p *plan) (summary fleet.BundleSummary, quarantined int) {
+	deployments := map[string]*fleet.BundleDeployment{} // by namespace
+	deployed, _ := d.deploymentCache.GetByIndex(byBundle, index.Key(b.Namespace, b.Name))
+	for _, deployment := range deployed {
+		deployments[deployment.Namespace] = deployment
+	}
+	var unready []fleet.NonReadyResource
+	for _, m := range d.matches(b, p) {
+		namespace := registration.ClusterNamespace(m.cluster.Namespace, m.cluster.Name)
+		deployment := deployments[namespace]
+		if m.cluster.Spec.Quarantined {
+			if deployment == nil {
+				quarantined++
+			}
+			continue
+		}
+		v, err := p.variant(m.targets)
+		if deployment != nil && err == nil && deployment.Spec.StagedDeploymentID == v.deploymentID {
+			continue
+		}
+		delete(deployments, namespace)
+		count(&summary, fleet.WaitApplied, 1)
+		unready = append(unready, fleet.NonReadyResource{Name: keyOf(m.cluster).String(), State: fleet.WaitApplied})
+	}
+	for _, deployment := range deployments {
+		state := fleetstatus.BundleState(deployment.Spec, deployment.Status)
+		count(&summary, state, 1)
+		if state != fleet.Ready {
+			unready = append(unready, nonReady(clusterOf(deployment).String(), deployment, state))
+		}
+	}
+	summary.NonReadyResources = worstFirst(unready)
+	return summary, quarantined
+}
+
+// bundleResult is the condition Ready of a Bundle.
+func bundleResult(p *problem, summary fleet.BundleSummary, _ int) result.Result {
+	switch {
+	case p != nil:
+		return result.Stalled(p.reason, p.message)
+	case summary.DesiredReady == 0:
+		return result.Done(fleet.ReasonNoClusters, "the targets match no Cluster")
+	}
+	return ready("Cluster", summary)
+}
+
+func (d *Deployer) bundlePatcher(ctx context.Context, b *fleet.Bundle) writes.Patcher[*fleet.Bundle] {
+	return writes.WithContext(ctx, d.FleetClient.Bundles(b.Namespace))
+}
+
+// removeFinalizer removes the finalizer that other fleet controllers put on BundleDeployments. This hub puts none on them.
+func (d *Deployer) removeFinalizer(_ string, deployment *fleet.BundleDeployment) (*fleet.BundleDeployment, error) {
+	if deployment == nil || deployment.DeletionTimestamp == nil || !slices.Contains(deployment.Finalizers, fleet.BundleDeploymentFinalizer) {
+		return deployment, nil
+	}
+	ctx, cancel := d.Passes.Context()
+	defer cancel()
+	return withoutFinalizer(writes.WithContext(ctx, d.FleetClient.BundleDeployments(deployment.Namespace)), deployment, fleet.BundleDeploymentFinalizer)
+}
+
+// withoutFinalizer removes a finalizer from an object that is being deleted.
+func withoutFinalizer[T metav1.Object](client writes.Patcher[T], object T, finalizer string) (T, error) {
+	left := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool { return f == finalizer })
+	latest, err := writes.Merge(client, object, map[string]any{
+		"metadata": map[string]any{"finalizers": left, "resourceVersion": object.GetResourceVersion()},
+	})
+	if apierrors.IsNotFound(err) {
+		return object, nil
+	}
+	return latest, err
+}

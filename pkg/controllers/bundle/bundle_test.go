@@ -1,0 +1,287 @@
+package bundle
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// settled is a Bundle to alice that was handled before noon.
+func settled() *fleet.Bundle {
+	b := toAlice()
+	b.ResourceVersion, b.Finalizers, b.CreationTimestamp = "5", []string{fleet.BundleFinalizer}, metav1.NewTime(noon.Add(-time.Hour))
+	b.Status.ObservedGeneration = b.Generation
+	return b
+}
+
+func TestOnBundleOfANewBundle(t *testing.T) {
+	s := newStage(t)
+	b := settled()
+	b.Finalizers, b.Status.ObservedGeneration = nil, 0
+	s.has(t, clusterNamed("alice"), clusterNamed("bob"), b)
+	_, err := s.onBundle("ws/app", b)
+	require.NoError(t, err)
+	assert.Equal(t, []string{
+		"enqueue Bundle app in 1s", "enqueue Cluster alice in 0s",
+		`patch Bundle app [] {"metadata":{"finalizers":["fleet.cattle.io/bundle-finalizer"],"resourceVersion":"5"}}`,
+	}, s.taken())
+	s.handle(t, b)
+	assert.NotContains(t, s.taken(), "enqueue Cluster alice in 0s", "once is enough")
+}
+
+func TestOnBundleEnqueuesClusters(t *testing.T) {
+	for name, row := range map[string]struct {
+		change   func(*fleet.Bundle)
+		enqueues bool
+	}{
+		"no change":                   {func(*fleet.Bundle) {}, false},
+		"another status":              {func(b *fleet.Bundle) { b.Status.Display.State = "x" }, false},
+		"another annotation":          {func(b *fleet.Bundle) { b.Annotations = map[string]string{"a": "b"} }, false},
+		"another spec":                {func(b *fleet.Bundle) { b.Generation++ }, true},
+		"another label":               {func(b *fleet.Bundle) { b.Labels = map[string]string{"a": "b"} }, true},
+		"it becomes one of an agent":  {func(b *fleet.Bundle) { b.Annotations = manageAgent }, true},
+		"another Bundle has its name": {func(b *fleet.Bundle) { b.UID = "other" }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			b := settled()
+			s.has(t, clusterNamed("alice"), b, deployed(t, b))
+			s.handle(t, b)
+			assert.NotContains(t, s.taken(), "enqueue Cluster alice in 0s", "at its start the hub enqueues all Clusters")
+			row.change(b)
+			s.handle(t, b)
+			assert.Equal(t, row.enqueues, slices.Contains(s.taken(), "enqueue Cluster alice in 0s"))
+		})
+	}
+}
+
+func TestOnBundleUpdatesStatus(t *testing.T) {
+	s := newStage(t)
+	b := settled()
+	d := deployed(t, b)
+	s.has(t, clusterNamed("alice"), b, d)
+	s.bundleChanged(keyOf(b))
+	s.handle(t, b)
+	assert.Equal(t, []string{"enqueue Bundle app in 1s", "enqueue Bundle app in 1s"}, s.taken(), "more changes may follow")
+	s.clock.Step(settle / 4)
+	s.bundleChanged(keyOf(b))
+	s.taken()
+	s.handle(t, b)
+	assert.Equal(t, []string{"enqueue Bundle app in 750ms"}, s.taken(), "counted from the first change")
+
+	s.clock.Step(settle)
+	s.errors = map[string]error{"patch Bundle": errInternal}
+	_, err := s.onBundle("ws/app", b)
+	require.ErrorIs(t, err, errInternal)
+	s.errors = nil
+	s.taken()
+	s.handle(t, b)
+	log := s.taken()
+	require.Len(t, log, 1, "retried")
+	assert.Contains(t, log[0], `patch Bundle app [status] {"metadata":{"resourceVersion":"5","uid":"uid"}`)
+	assert.Contains(t, log[0], `"display":{"readyClusters":"0/1","state":"WaitApplied"}`)
+	assert.NotContains(t, log[0], "kind: A", "the resources are not sent")
+
+	t.Run("settled: nothing is written", func(t *testing.T) {
+		s := newStage(t)
+		b := everywhere()
+		b.CreationTimestamp, b.Status.ObservedGeneration = metav1.NewTime(noon), b.Generation
+		s.has(t, b)
+		s.handle(t, b)
+		require.Len(t, s.taken(), 1)
+		b.Status = fleet.BundleStatus{ObservedGeneration: 1, ResourcesSHA256Sum: newPlan(b).sum, Display: fleet.BundleDisplay{ReadyClusters: "0/0"}}
+		b.Status.Conditions = append(b.Status.Conditions, condition(fleet.ConditionReady, corev1.ConditionTrue, "the targets match no Cluster"))
+		b.Status.Conditions[0].Reason = fleet.ReasonNoClusters
+		s.clock.Step(time.Hour)
+		s.handle(t, b)
+		assert.Empty(t, s.taken())
+		assert.Empty(t, s.events.Events)
+	})
+	t.Run("a new Bundle without a report: silent for 30 seconds", func(t *testing.T) {
+		s := newStage(t)
+		b := settled()
+		b.Status.ObservedGeneration, b.CreationTimestamp = 0, metav1.NewTime(noon)
+		s.has(t, clusterNamed("alice"), b, deployed(t, b))
+		s.handle(t, b)
+		s.taken()
+		s.clock.Step(settle)
+		s.handle(t, b)
+		assert.Equal(t, []string{"enqueue Bundle app in 29s"}, s.taken())
+		s.clock.Step(initialSilence)
+		s.handle(t, b)
+		assert.Len(t, s.taken(), 1)
+	})
+	t.Run("the Bundle of an agent without a report: silent", func(t *testing.T) {
+		s := newStage(t)
+		b := settled()
+		b.Name, b.Status.ObservedGeneration, b.Annotations = "fleet-agent-alice", 0, manageAgent
+		d := deployed(t, b)
+		s.has(t, clusterNamed("alice"), b, d)
+		s.handle(t, b)
+		s.clock.Step(time.Hour)
+		s.taken()
+		s.handle(t, b)
+		assert.Empty(t, s.taken())
+		d = d.DeepCopy()
+		d.Status.AppliedDeploymentID = d.Spec.DeploymentID
+		s.has(t, d)
+		s.handle(t, b)
+		assert.Len(t, s.taken(), 1, "the agent has reported")
+	})
+}
+
+func TestOnBundleFinalizes(t *testing.T) {
+	s := newStage(t)
+	b := settled()
+	b.DeletionTimestamp = &metav1.Time{Time: noon}
+	d := deployed(t, b)
+	s.has(t, clusterNamed("alice"), b, d)
+	s.errors = map[string]error{"delete": errInternal}
+	_, err := s.onBundle("ws/app", b)
+	require.ErrorIs(t, err, errInternal)
+	s.errors = nil
+	s.taken()
+	s.handle(t, b)
+	assert.Equal(t, []string{"delete " + atHome + " uid-of-app"}, s.taken(), "the finalizer stays")
+	s.lost(t, d)
+	s.handle(t, b)
+	assert.Equal(t, []string{`patch Bundle app [] {"metadata":{"finalizers":[],"resourceVersion":"5"}}`}, s.taken())
+	b.Finalizers = []string{"other"}
+	_, err = s.onBundle("ws/app", b)
+	require.NoError(t, err)
+	assert.Empty(t, s.taken(), "without the finalizer the Bundle is not the hub's to hold")
+
+	t.Run("somebody removed the finalizer: the Clusters are enqueued", func(t *testing.T) {
+		s := newStage(t)
+		s.has(t, clusterNamed("alice"), deployed(t, toAlice()))
+		s.seen[appKey], s.changedAt[appKey] = revision{}, noon
+		_, err := s.onBundle("ws/app", nil)
+		require.NoError(t, err)
+		assert.Equal(t, []string{"enqueue Cluster alice in 0s"}, s.taken())
+		assert.Empty(t, s.seen)
+		assert.Empty(t, s.changedAt)
+	})
+	for name, row := range map[string]struct {
+		change           func(*fleet.Cluster, *fleet.Bundle)
+		namespaceDeleted bool
+		stays            bool
+	}{
+		"an agent whose Cluster is deleted: the BundleDeployment stays": {func(*fleet.Cluster, *fleet.Bundle) {}, false, true},
+		"an agent whose Cluster is not deleted":                         {func(c *fleet.Cluster, _ *fleet.Bundle) { c.DeletionTimestamp = nil }, false, false},
+		"an agent whose namespace is deleted: it stays":                 {func(c *fleet.Cluster, _ *fleet.Bundle) { c.DeletionTimestamp = nil }, true, true},
+		"an agent that has uninstalled itself":                          {func(c *fleet.Cluster, _ *fleet.Bundle) { c.Finalizers = nil }, true, false},
+		"no agent":                                                      {func(_ *fleet.Cluster, b *fleet.Bundle) { b.Annotations = nil }, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, c, b := newStage(t), clusterNamed("alice"), settled()
+			deleted := &metav1.Time{Time: noon}
+			b.DeletionTimestamp, b.Annotations = deleted, manageAgent
+			c.DeletionTimestamp, c.Finalizers = deleted, []string{fleet.ClusterFinalizer}
+			row.change(c, b)
+			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ws"}}
+			if row.namespaceDeleted {
+				namespace.DeletionTimestamp = deleted
+			}
+			s.Kubernetes = fake.NewClientset(namespace)
+			s.has(t, c, b, deployed(t, b))
+			s.handle(t, b)
+			want := "delete " + atHome + " uid-of-app"
+			if row.stays {
+				want = "enqueue Bundle app in 10s"
+			}
+			assert.Equal(t, []string{want}, s.taken(), "the finalizer stays")
+		})
+	}
+}
+
+func TestRemoveFinalizer(t *testing.T) {
+	s := newStage(t)
+	d := deployed(t, toAlice())
+	d.Finalizers = []string{"other", fleet.BundleDeploymentFinalizer}
+	remove := func() error {
+		_, err := s.removeFinalizer("", d)
+		return err
+	}
+	require.NoError(t, remove())
+	assert.Empty(t, s.taken(), "it is not being deleted")
+	d.DeletionTimestamp = &metav1.Time{Time: noon}
+	require.NoError(t, remove())
+	assert.Equal(t, []string{"patch " + atHome + ` {"metadata":{"finalizers":["other"],"resourceVersion":"5"}}`}, s.taken())
+	s.errors = map[string]error{"patch": errNotFound}
+	require.NoError(t, remove(), "it is gone")
+	s.errors = map[string]error{"patch": errInternal}
+	require.ErrorIs(t, remove(), errInternal)
+	d = nil
+	require.NoError(t, remove())
+}
+
+func TestSummarize(t *testing.T) {
+	alice, bob := clusterNamed("alice"), clusterNamed("bob")
+	bundle := everywhere()
+	outdated := isReady(deployed(t, bundle, alice))
+	outdated.Spec.StagedDeploymentID = "s-old:1"
+	away, elsewhere, quarantined := clusterNamed("away"), clusterNamed("elsewhere"), clusterNamed("quarantined")
+	away.DeletionTimestamp, elsewhere.Labels = &metav1.Time{Time: noon}, map[string]string{fleet.ClusterManagementLabel: "x"}
+	quarantined.Spec.Quarantined = true
+	foreign := deployed(t, bundle, alice)
+	foreign.Labels = nil
+	unsupported := everywhere()
+	unsupported.Spec.ContentsID = "x"
+	for name, row := range map[string]struct {
+		bundle *fleet.Bundle
+		has    []metav1.Object
+		want   string
+	}{
+		"no Cluster":                             {bundle, nil, "0/0"},
+		"all ready":                              {bundle, []metav1.Object{alice, bob, isReady(deployed(t, bundle, alice)), isReady(deployed(t, bundle, bob))}, "2/2"},
+		"no report":                              {bundle, []metav1.Object{alice, bob, isReady(deployed(t, bundle, alice)), deployed(t, bundle, bob)}, "1/2 WaitApplied(1) [Cluster ws/bob]"},
+		"no BundleDeployment: WaitApplied":       {bundle, []metav1.Object{alice, bob, isReady(deployed(t, bundle, alice))}, "1/2 WaitApplied(1) [Cluster ws/bob]"},
+		"an outdated one: WaitApplied, once":     {bundle, []metav1.Object{alice, outdated}, "0/1 WaitApplied(1) [Cluster ws/alice]"},
+		"a foreign one: WaitApplied":             {bundle, []metav1.Object{alice, foreign}, "0/1 WaitApplied(1) [Cluster ws/alice]"},
+		"no longer targeted: counts until gone":  {toAlice(), []metav1.Object{bob, isReady(deployed(t, bundle, bob))}, "1/1"},
+		"deleted, or managed elsewhere: nothing": {bundle, []metav1.Object{away, elsewhere}, "0/0"},
+		"quarantined: nothing is awaited":        {bundle, []metav1.Object{quarantined}, "0/0"},
+		"quarantined: what is deployed counts":   {bundle, []metav1.Object{quarantined, outdated, isReady(deployed(t, bundle, quarantined))}, "1/2 OutOfSync(1) [Cluster ws/alice]"},
+		"unsupported: what is deployed counts":   {unsupported, []metav1.Object{alice, bob, isReady(deployed(t, bundle, alice))}, "1/1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.has(t, row.has...)
+			assert.Equal(t, row.want, s.shown(row.bundle))
+		})
+	}
+}
+
+func TestBundleResult(t *testing.T) {
+	assert.Equal(t, fleet.ReasonNoClusters, bundleResult(nil, fleet.BundleSummary{}, 0).Reason)
+	assert.Equal(t, fleet.ReasonAllReady, bundleResult(nil, counted(map[fleet.BundleState]int{fleet.Ready: 1}), 0).Reason)
+	out := bundleResult(&problem{fleet.ReasonUnsupported, "why"}, counted(map[fleet.BundleState]int{fleet.Ready: 1}), 0)
+	assert.Equal(t, fleet.ReasonUnsupported, out.Reason)
+	assert.True(t, out.IsStalled())
+}
+
+// The status of a Bundle is computed at most twice a second, for all its Clusters.
+func BenchmarkSummarize(b *testing.B) {
+	for _, n := range []int{1, 1000, 10_000} {
+		b.Run(fmt.Sprint(n, " Clusters"), func(b *testing.B) {
+			s, bundle := newStage(b), everywhere()
+			for i := range n {
+				c := clusterNamed(fmt.Sprint("c", i))
+				s.has(b, c, isReady(deployed(b, bundle, c)))
+			}
+			p := s.plans.of(bundle)
+			for b.Loop() {
+				s.summarize(bundle, p)
+			}
+		})
+	}
+}

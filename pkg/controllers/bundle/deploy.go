@@ -1,0 +1,382 @@
+package bundle
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Reconcile makes the BundleDeployments of a Cluster what its Bundles ask for, and reports their state in the Cluster's status.
+func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
+	existing, err := d.deploymentCache.List(registration.ClusterNamespace(cluster.Namespace, cluster.Name), labels.Everything())
+	if err != nil {
+		return result.Retry(fleet.ReasonError, err)
+	}
+	var current []*fleet.BundleDeployment
+	var after time.Duration
+	if cluster.Spec.Quarantined {
+		// The BundleDeployments of a quarantined Cluster stay as they are. The API server checks rights when a request begins,
+		// so that an agent without rights may still have a watch open: whatever is written would reach it.
+		current = slices.DeleteFunc(slices.Clone(existing), func(deployment *fleet.BundleDeployment) bool {
+			return !isFrom(deployment, cluster.Namespace)
+		})
+		err = d.roles.Forbid(ctx, cluster)
+	} else {
+		current, after, err = d.deploy(ctx, cluster, existing)
+	}
+	if ctx.Err() == nil {
+		reportDeployments(&cluster.Status, current)
+	}
+
+	var out result.Result
+	switch {
+	case isNameConflict(err):
+		out = result.Stalled(fleet.ReasonNameConflict, err.Error()).In(d.RecheckDelay())
+	case err != nil:
+		return result.Retry(fleet.ReasonError, err)
+	default:
+		out = ready("Bundle", cluster.Status.Summary)
+	}
+	out.After = result.Earliest(out.After, after)
+	return withoutRoutineEvent(result.Get(cluster.Status.Conditions, fleet.ConditionReady), out)
+}
+
+// assignment is a Bundle that is to be deployed to a Cluster.
+type assignment struct {
+	bundle   *fleet.Bundle
+	plan     *plan
+	variant  variant
+	existing *fleet.BundleDeployment // nil if the cache has none
+	wanted   *fleet.BundleDeployment
+}
+
+// deploy writes the BundleDeployments of one Cluster. It returns those that the Cluster has afterwards, and the time after
+// which to call it again, 0 for never.
+func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fleet.BundleDeployment) (current []*fleet.BundleDeployment, after time.Duration, err error) {
+	existing := map[string]*fleet.BundleDeployment{}
+	for _, deployment := range all {
+		existing[deployment.Name] = deployment
+	}
+
+	// Find the Bundles that target the Cluster, and merge the options of the targets into those of the Bundle. What is
+	// deployed of a Bundle that cannot be carried out stays.
+	var assignments []assignment
+	var failures []error
+	keep := func(deployment *fleet.BundleDeployment) {
+		if deployment != nil && isFrom(deployment, cluster.Namespace) {
+			current = append(current, deployment)
+		}
+	}
+	m := d.memberOf(cluster)
+	for _, b := range d.candidates(cluster) {
+		old, plan := existing[b.Name], d.plans.of(b)
+		if plan.problem != nil { // the status of the Bundle reports it
+			keep(old)
+			continue
+		}
+		targets := plan.choose(b, m)
+		if len(targets) == 0 {
+			continue
+		}
+		v, err := plan.variant(targets)
+		if err != nil {
+			keep(old)
+			failures = append(failures, err)
+			continue
+		}
+		assignments = append(assignments, assignment{bundle: b, plan: plan, variant: v, existing: old, wanted: desired(b, v, cluster, old)})
+	}
+
+	// Grant the right to read the Contents before a BundleDeployment names them, because an agent fetches the Content at once.
+	// The same write revokes the right to read the Contents of earlier versions: an agent reads a Content once.
+	var readable []string
+	for _, deployment := range current {
+		readable = append(readable, contentsOf(deployment)...)
+	}
+	for _, name := range slices.Sorted(maps.Keys(existing)) {
+		if !isFrom(existing[name], cluster.Namespace) {
+			readable = append(readable, contentsOf(existing[name])...)
+		}
+	}
+	for _, a := range assignments {
+		readable = append(readable, contentsOf(a.wanted)...)
+	}
+	// A Cluster to which nothing was deployed needs no ClusterRole. If it has one, that names no Content.
+	if needsRole := len(readable) > 0 || len(existing) > 0; needsRole {
+		if err := d.roles.Allow(ctx, cluster, readable); err != nil {
+			for _, a := range assignments {
+				current = append(current, cmp.Or(a.existing, a.wanted))
+			}
+			return current, 0, joinErrors(append(failures, err)...)
+		}
+		if d.roles.Unseen(cluster) {
+			after = expectations.Timeout
+		}
+	}
+
+	// Write the BundleDeployments. One that cannot be written counts, and keeps what it has.
+	var unreplaced []string
+	for _, a := range assignments {
+		if err := ctx.Err(); err != nil {
+			return current, after, err // the BundleDeployments that are left may be wanted, so that none is deleted
+		}
+		if a.existing == nil && d.written.IsExpected(keyOf(a.wanted).String()) {
+			current, after = append(current, a.wanted), expectations.Timeout
+			continue
+		}
+		deployment, err := d.write(ctx, cluster, a)
+		if err != nil {
+			failures = append(failures, err)
+			deployment = cmp.Or(a.existing, a.wanted)
+			if a.existing != nil {
+				unreplaced = append(unreplaced, contentsOf(a.existing)...)
+			}
+		}
+		current = append(current, deployment)
+	}
+	if len(unreplaced) > 0 {
+		failures = append(failures, d.roles.Allow(ctx, cluster, append(unreplaced, readable...)))
+	}
+
+	// Delete the BundleDeployments that no Bundle asks for any more.
+	for _, deployment := range current {
+		delete(existing, deployment.Name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(existing)) {
+		if isFrom(existing[name], cluster.Namespace) && existing[name].DeletionTimestamp == nil {
+			failures = append(failures, d.delete(ctx, existing[name]))
+		}
+	}
+	return current, after, joinErrors(failures...)
+}
+
+// candidates are the Bundles with a target that may match the Cluster, in the order of their names. The order makes error
+// messages the same in each pass, so that a pass that changes nothing writes nothing.
+func (d *Deployer) candidates(cluster *fleet.Cluster) (bundles []*fleet.Bundle) {
+	keys := []string{anyKey(cluster.Namespace), nameKey(cluster.Namespace, cluster.Name)}
+	if displayName := cluster.Labels[fleet.ClusterDisplayNameLabel]; displayName != "" && displayName != cluster.Name {
+		keys = append(keys, nameKey(cluster.Namespace, displayName))
+	}
+	seen := map[string]bool{}
+	for _, k := range keys {
+		found, _ := d.bundleCache.GetByIndex(byTarget, k)
+		for _, b := range found {
+			if !seen[b.Name] && b.DeletionTimestamp == nil {
+				seen[b.Name] = true
+				bundles = append(bundles, b)
+			}
+		}
+	}
+	slices.SortFunc(bundles, func(a, b *fleet.Bundle) int { return strings.Compare(a.Name, b.Name) })
+	return bundles
+}
+
+// write creates or updates a BundleDeployment, and before it the Content that it names. It returns the BundleDeployment as it
+// is afterwards.
+func (d *Deployer) write(ctx context.Context, cluster *fleet.Cluster, a assignment) (*fleet.BundleDeployment, error) {
+	existing, wanted := a.existing, a.wanted
+	switch {
+	case existing != nil && !isFrom(existing, cluster.Namespace):
+		return nil, &foreignError{existing.Namespace, existing.Name}
+	case existing != nil && (existing.DeletionTimestamp != nil || d.deleted.IsExpected(string(existing.UID)) || d.written.IsStale(existing)):
+		return existing, nil // the event of its next version enqueues the Cluster
+	}
+	if err := d.contents.ensure(ctx, a.plan.content, a.bundle.Spec.Resources); err != nil {
+		return nil, err
+	}
+	client := d.FleetClient.BundleDeployments(wanted.Namespace)
+	if existing == nil {
+		made, err := client.Create(ctx, wanted, metav1.CreateOptions{})
+		if err == nil {
+			d.written.Expect(keyOf(made).String())
+			return made, nil
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return nil, fmt.Errorf("creating BundleDeployment %s/%s: %w", wanted.Namespace, wanted.Name, err)
+		}
+		// It is not in the cache: either the event is late, or somebody else has created it.
+		existing, err = client.Get(ctx, wanted.Name, metav1.GetOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("reading BundleDeployment %s/%s: %w", wanted.Namespace, wanted.Name, err)
+		}
+		if !isFrom(existing, cluster.Namespace) {
+			return nil, &foreignError{existing.Namespace, existing.Name}
+		}
+		wanted = desired(a.bundle, a.variant, cluster, existing)
+	}
+	if maps.Equal(existing.Labels, wanted.Labels) && equality.Semantic.DeepEqual(existing.Spec, wanted.Spec) {
+		return existing, nil // so it is in most passes, and to compare costs far less than to encode both
+	}
+	latest, written, err := writes.Spec(writes.WithContext(ctx, client), existing, wanted)
+	if err != nil {
+		return nil, fmt.Errorf("BundleDeployment: %w", err)
+	}
+	if written {
+		d.written.Wrote(latest)
+	}
+	return latest, nil
+}
+
+// delete deletes a BundleDeployment, once.
+func (d *Deployer) delete(ctx context.Context, deployment *fleet.BundleDeployment) error {
+	if d.deleted.IsExpected(string(deployment.UID)) {
+		return nil
+	}
+	err := d.FleetClient.BundleDeployments(deployment.Namespace).Delete(ctx, deployment.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &deployment.UID},
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting BundleDeployment %s/%s: %w", deployment.Namespace, deployment.Name, err)
+	}
+	d.deleted.Expect(string(deployment.UID))
+	return nil
+}
+
+// desired is the BundleDeployment of a Bundle for a Cluster. It is based on the existing one, if any, so that fields which the
+// hub does not set keep their values. While the Bundle or the Cluster is paused, only the staged fields follow the Bundle.
+func desired(b *fleet.Bundle, v variant, cluster *fleet.Cluster, existing *fleet.BundleDeployment) *fleet.BundleDeployment {
+	deployment := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{
+		Namespace: registration.ClusterNamespace(cluster.Namespace, cluster.Name), Name: b.Name,
+	}}
+	if existing != nil {
+		deployment.ObjectMeta, deployment.Spec = *existing.ObjectMeta.DeepCopy(), *existing.Spec.DeepCopy()
+	}
+	spec := &deployment.Spec
+	spec.Paused = b.Spec.Paused || cluster.Spec.Paused
+	spec.StagedOptions, spec.StagedDeploymentID = v.options, v.deploymentID
+	if !spec.Paused {
+		spec.Options, spec.DeploymentID = v.options, v.deploymentID
+	}
+	spec.DependsOn = b.Spec.DependsOn
+	spec.CorrectDrift = v.options.CorrectDrift
+	// This hub stores resources in Contents and values in the options; other fleet controllers may have used these fields.
+	spec.OCIContents, spec.HelmChartOptions, spec.ValuesHash, spec.WaitingForValues = false, nil, "", false
+
+	// The labels of the Bundle are copied, because dependsOn selects BundleDeployments by them, except for those by which other
+	// tools mark the objects that they manage.
+	deployment.Labels = map[string]string{}
+	for label, value := range b.Labels {
+		if strings.HasPrefix(label, fleet.ReservedPrefix) || !strings.Contains(label, "cattle.io/") {
+			deployment.Labels[label] = value
+		}
+	}
+	maps.Copy(deployment.Labels, map[string]string{
+		fleet.ManagedLabel:          fleet.ManagedValue,
+		fleet.BundleNameLabel:       registration.LabelValue(b.Name),
+		fleet.BundleNamespaceLabel:  b.Namespace,
+		fleet.ClusterLabel:          registration.LabelValue(cluster.Name),
+		fleet.ClusterNamespaceLabel: cluster.Namespace,
+		fleet.ContentNameLabel:      cmp.Or(contentOf(spec.DeploymentID), contentOf(spec.StagedDeploymentID)),
+	})
+	return deployment
+}
+
+// contentOf is the name of the Content in a deployment ID.
+func contentOf(deploymentID string) string {
+	name, _, found := strings.Cut(deploymentID, ":")
+	if !found {
+		return ""
+	}
+	return name
+}
+
+// contentsOf are the names of all Contents that a BundleDeployment needs, by its label and by its deployment IDs.
+func contentsOf(deployment *fleet.BundleDeployment) (names []string) {
+	for _, name := range []string{
+		deployment.Labels[fleet.ContentNameLabel], contentOf(deployment.Spec.DeploymentID), contentOf(deployment.Spec.StagedDeploymentID),
+	} {
+		if name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// isFrom reports whether a BundleDeployment was made from a Bundle of that namespace.
+func isFrom(deployment *fleet.BundleDeployment, namespace string) bool {
+	return bundleOf(deployment) != key{} && deployment.Labels[fleet.BundleNamespaceLabel] == namespace
+}
+
+// bundleOf is the Bundle that a BundleDeployment was made from, or the empty key if the hub did not make it. The name is that
+// of the BundleDeployment, because the value of a label may be a shortened one.
+func bundleOf(deployment *fleet.BundleDeployment) key {
+	namespace := deployment.Labels[fleet.BundleNamespaceLabel]
+	if deployment.Labels[fleet.ManagedLabel] != fleet.ManagedValue || namespace == "" ||
+		deployment.Labels[fleet.BundleNameLabel] != registration.LabelValue(deployment.Name) {
+		return key{}
+	}
+	return key{Namespace: namespace, Name: deployment.Name}
+}
+
+// clusterOf is the Cluster of a BundleDeployment.
+func clusterOf(deployment *fleet.BundleDeployment) key {
+	return key{Namespace: deployment.Labels[fleet.ClusterNamespaceLabel], Name: deployment.Labels[fleet.ClusterLabel]}
+}
+
+// foreignError reports that a BundleDeployment whose name the hub needs was not made from a Bundle of this namespace.
+type foreignError struct{ namespace, name string }
+
+// Error names the object and what to do about it.
+func (e *foreignError) Error() string {
+	return fmt.Sprintf("BundleDeployment %s/%s exists and was not made from this Bundle; delete it", e.namespace, e.name)
+}
+
+// maxErrors is the number of errors that a message lists, so that a status stays small.
+const maxErrors = 10
+
+// errorList is the errors about several Bundles of one Cluster.
+type errorList []error
+
+// joinErrors returns the errors that are not nil as an errorList, or nil if there is none.
+func joinErrors(errs ...error) error {
+	left := errorList(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
+	if len(left) == 0 {
+		return nil
+	}
+	return left
+}
+
+// Error lists the first errors.
+func (l errorList) Error() string {
+	var texts []string
+	for _, err := range l[:min(len(l), maxErrors)] {
+		texts = append(texts, err.Error())
+	}
+	if more := len(l) - maxErrors; more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Unwrap makes errors.Is and errors.As consider each error.
+func (l errorList) Unwrap() []error { return l }
+
+// isNameConflict reports whether each error is about an object of somebody else. A retry does not help then.
+func isNameConflict(err error) bool {
+	var all errorList
+	if !errors.As(err, &all) {
+		return false
+	}
+	return !slices.ContainsFunc(all, func(one error) bool {
+		var deployment *foreignError
+		var role *desiredset.ForeignError
+		return !errors.As(one, &deployment) && !errors.As(one, &role)
+	})
+}

@@ -1,0 +1,385 @@
+package bundle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func TestReconcile(t *testing.T) {
+	s := newStage(t)
+	alice := clusterNamed("alice")
+	s.has(t, alice, toAlice())
+	cluster, out := s.reconcile(t, alice)
+	log := s.log
+	require.Len(t, s.taken(), 2)
+	assert.Contains(t, log[0], "create Content", "the Content exists before the BundleDeployment that names it")
+	assert.Equal(t, "create "+atHome, log[1])
+	assert.Equal(t, fleet.ReasonNotReady, out.Reason)
+	assert.Equal(t, fleet.ClusterDisplay{ReadyBundles: "0/1", State: "WaitApplied"}, cluster.Status.Display)
+
+	_, out = s.reconcile(t, alice)
+	assert.Empty(t, s.taken(), "it was created and is not in the cache yet")
+	assert.Equal(t, expectations.Timeout, out.After, "in case its event is lost")
+
+	s.has(t, deployed(t, toAlice()))
+	_, out = s.reconcile(t, alice)
+	assert.Empty(t, s.taken(), "settled")
+	assert.Zero(t, out.After)
+
+	s.lost(t, toAlice())
+	cluster, out = s.reconcile(t, alice)
+	assert.Equal(t, []string{"delete " + atHome + " uid-of-app"}, s.taken())
+	assert.Equal(t, "0/0", cluster.Status.Display.ReadyBundles)
+	assert.True(t, out.IsDone())
+	s.reconcile(t, alice)
+	assert.Empty(t, s.taken(), "it was deleted and is still in the cache")
+}
+
+func TestReconcileWritesOnlyWhatDiffers(t *testing.T) {
+	s := newStage(t)
+	changed := toAlice()
+	changed.Generation, changed.Spec.TargetNamespace = 2, "other"
+	s.has(t, clusterNamed("alice"), changed, deployed(t, toAlice()))
+	s.reconcile(t, clusterNamed("alice"))
+	log := slices.DeleteFunc(s.taken(), func(line string) bool { return strings.HasPrefix(line, "create Content") })
+	require.Len(t, log, 1)
+	assert.Contains(t, log[0], "patch "+atHome+` [{"op":"replace","path":"/metadata/resourceVersion","value":"5"},{"op":"add","path":"/spec"`)
+	assert.NotContains(t, log[0], "/metadata/labels")
+}
+
+func TestReconcileWithoutChanges(t *testing.T) {
+	broken := toAlice()
+	broken.Generation, broken.Spec.ContentsID = 2, "x"
+	fromElsewhere, deleted := deployed(t, toAlice()), deployed(t, toAlice())
+	fromElsewhere.Labels[fleet.BundleNamespaceLabel] = "another-workspace"
+	deleted.Name, deleted.Labels[fleet.BundleNameLabel], deleted.DeletionTimestamp = "deleted", "deleted", &metav1.Time{Time: noon}
+	foreign := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: "foreign"}}
+	for name, row := range map[string]struct {
+		has   []metav1.Object
+		ready string
+	}{
+		"a Bundle that cannot be deployed: what is deployed stays": {[]metav1.Object{broken, isReady(deployed(t, toAlice()))}, "1/1"},
+		"BundleDeployments of others: never deleted":               {[]metav1.Object{fromElsewhere, deleted, foreign}, "0/0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.has(t, append(row.has, clusterNamed("alice"))...)
+			cluster, out := s.reconcile(t, clusterNamed("alice"))
+			assert.Empty(t, s.taken())
+			assert.Equal(t, row.ready, cluster.Status.Display.ReadyBundles)
+			assert.True(t, out.IsDone())
+		})
+	}
+}
+
+func TestReconcileErrors(t *testing.T) {
+	outdated := deployed(t, toAlice())
+	outdated.Spec.DeploymentID = "other:1"
+	foreign := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: "app"}}
+	for name, row := range map[string]struct {
+		existing *fleet.BundleDeployment
+		errors   map[string]error
+		live     *fleet.BundleDeployment
+		requests []string // about the BundleDeployment
+		reason   string
+		skip     bool
+	}{
+		"the Content cannot be created":           {errors: map[string]error{"create Content": errInternal}, reason: fleet.ReasonError},
+		"the BundleDeployment cannot be created":  {errors: map[string]error{"create " + atHome: errInternal}, requests: []string{"create"}, reason: fleet.ReasonError},
+		"it cannot be patched":                    {existing: outdated, errors: map[string]error{"patch": errInternal}, requests: []string{"patch"}, reason: fleet.ReasonError},
+		"a conflict: retried without a condition": {existing: outdated, errors: map[string]error{"patch": errConflict}, requests: []string{"patch"}, skip: true},
+		"it exists and cannot be read": {
+			errors: map[string]error{"create " + atHome: errExists, "get": errInternal}, requests: []string{"create", "get"}, reason: fleet.ReasonError,
+		},
+		"it exists and is foreign":       {errors: map[string]error{"create " + atHome: errExists}, live: foreign, requests: []string{"create", "get"}, reason: fleet.ReasonNameConflict},
+		"it is in the cache and foreign": {existing: foreign, reason: fleet.ReasonNameConflict},
+		"it exists and is not in the cache": {
+			errors: map[string]error{"create " + atHome: errExists}, live: outdated, requests: []string{"create", "get", "patch"}, reason: fleet.ReasonNotReady,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.has(t, clusterNamed("alice"), toAlice())
+			if row.existing != nil {
+				s.has(t, row.existing)
+			}
+			s.errors, s.live[atHome] = row.errors, row.live
+			cluster, out := s.reconcile(t, clusterNamed("alice"))
+			log := slices.DeleteFunc(s.taken(), func(line string) bool { return strings.Contains(line, "Content") && !strings.HasPrefix(line, "patch") })
+			require.Len(t, log, len(row.requests))
+			for i, line := range log {
+				assert.Contains(t, line, row.requests[i]+" "+atHome)
+			}
+			assert.Equal(t, row.skip, out.IsSkip())
+			assert.Equal(t, row.reason, out.Reason)
+			assert.Equal(t, "0/1", cluster.Status.Display.ReadyBundles, "it counts")
+		})
+	}
+}
+
+func TestReconcileStopsAtItsDeadline(t *testing.T) {
+	s := newStage(t)
+	other := deployed(t, toAlice())
+	other.Name, other.Labels[fleet.BundleNameLabel] = "left", "left"
+	s.has(t, clusterNamed("alice"), toAlice(), other)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	cluster := clusterNamed("alice")
+	cluster.Status.Display.ReadyBundles = "7/9"
+	out := s.Reconcile(ctx, cluster)
+	require.ErrorIs(t, out.Err, context.Canceled)
+	assert.Empty(t, s.taken(), "nothing is written or deleted")
+	assert.Equal(t, "7/9", cluster.Status.Display.ReadyBundles)
+}
+
+func TestReconcileDeletes(t *testing.T) {
+	for name, row := range map[string]struct {
+		err   error
+		done  bool
+		again int
+	}{
+		"an error: repeated":          {errInternal, false, 1},
+		"it is deleted already: done": {errNotFound, true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.has(t, clusterNamed("alice"), deployed(t, toAlice()))
+			s.errors = map[string]error{"delete": row.err}
+			_, out := s.reconcile(t, clusterNamed("alice"))
+			assert.Equal(t, row.done, out.IsDone())
+			assert.Len(t, s.taken(), 1)
+			s.reconcile(t, clusterNamed("alice"))
+			assert.Len(t, s.taken(), row.again)
+		})
+	}
+}
+
+func TestReconcileQuarantinedCluster(t *testing.T) {
+	quarantined := clusterNamed("alice")
+	quarantined.Spec.Quarantined = true
+	changed := toAlice()
+	changed.Generation, changed.Spec.TargetNamespace = 2, "other"
+	for name, bundles := range map[string][]metav1.Object{"the Bundle changes": {changed}, "the Bundle is deleted": nil} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.has(t, append(bundles, quarantined, isReady(deployed(t, toAlice())))...)
+			after, out := s.reconcile(t, quarantined)
+			assert.Empty(t, s.taken(), "nothing is sent to the agent")
+			assert.Equal(t, "1/1", after.Status.Display.ReadyBundles)
+			assert.True(t, out.IsDone())
+			assert.Equal(t, 1, s.rights.forbidden, "the agent may read no Content")
+			s.reconcile(t, clusterNamed("alice"))
+			assert.NotEmpty(t, s.taken(), "the release makes up for it")
+		})
+	}
+}
+
+func TestReconcileGrantsContents(t *testing.T) {
+	needed := contentsOf(deployed(t, toAlice()))
+	before := deployed(t, toAlice())
+	before.Spec.DeploymentID, before.Spec.StagedDeploymentID, before.Labels[fleet.ContentNameLabel] = "s-old:1", "s-old:1", "s-old"
+	both := slices.Sorted(slices.Values([]string{"s-old", needed[0]}))
+	broken := toAlice()
+	broken.Generation, broken.Spec.ContentsID = 2, "x"
+	foreign := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: "foreign"}}
+	foreign.Spec.DeploymentID = "s-foreign:1"
+	paused := toAlice()
+	paused.Spec.Paused = true
+	for name, row := range map[string]struct {
+		has    []metav1.Object
+		errors map[string]error
+		want   [][]string
+	}{
+		"nothing is deployed":                           {},
+		"the first deployment":                          {has: []metav1.Object{toAlice()}, want: [][]string{needed}},
+		"unchanged":                                     {has: []metav1.Object{toAlice(), deployed(t, toAlice())}, want: [][]string{needed}},
+		"another Content":                               {has: []metav1.Object{toAlice(), before}, want: [][]string{needed}},
+		"another Content while paused: both":            {has: []metav1.Object{paused, before}, want: [][]string{both}},
+		"the patch fails: the old one is granted again": {has: []metav1.Object{toAlice(), before}, errors: map[string]error{"patch": errInternal}, want: [][]string{needed, both}},
+		"the Bundle is deleted: none":                   {has: []metav1.Object{before}, want: [][]string{nil}},
+		"a Bundle that cannot be deployed":              {has: []metav1.Object{broken, before}, want: [][]string{{"s-old"}}},
+		"a foreign BundleDeployment":                    {has: []metav1.Object{foreign}, want: [][]string{{"s-foreign"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.errors = row.errors
+			s.has(t, append(row.has, clusterNamed("alice"))...)
+			s.reconcile(t, clusterNamed("alice"))
+			assert.Equal(t, row.want, s.rights.allowed)
+			if len(row.want) == 1 {
+				assert.Zero(t, s.rights.written, "before the BundleDeployments are written")
+			}
+		})
+	}
+	t.Run("a binding that is not in the cache: checked again", func(t *testing.T) {
+		s := newStage(t)
+		s.has(t, clusterNamed("alice"), toAlice())
+		s.rights.unseen = true
+		_, out := s.reconcile(t, clusterNamed("alice"))
+		assert.Equal(t, expectations.Timeout, out.After)
+	})
+	for name, row := range map[string]struct {
+		err    error
+		reason string
+	}{
+		"the grant fails: nothing is written or deleted":       {errInternal, fleet.ReasonError},
+		"a foreign ClusterRole: nothing is written or deleted": {&desiredset.ForeignError{Kind: "ClusterRole", Name: "fleet-content-" + home}, fleet.ReasonNameConflict},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.rights.err = row.err
+			other := deployed(t, toAlice())
+			other.Name, other.UID, other.Labels[fleet.BundleNameLabel] = "other", "uid-of-other", "other"
+			changed := toAlice()
+			changed.Generation, changed.Spec.TargetNamespace = 2, "elsewhere"
+			s.has(t, clusterNamed("alice"), changed, deployed(t, toAlice()), other)
+			cluster, out := s.reconcile(t, clusterNamed("alice"))
+			assert.Empty(t, s.taken())
+			assert.Equal(t, row.reason, out.Reason)
+			assert.Equal(t, "0/1", cluster.Status.Display.ReadyBundles)
+		})
+	}
+}
+
+// A heartbeat costs a pass, so a pass over a settled Cluster must cost little, however many other Clusters there are.
+func BenchmarkSettledReconcile(b *testing.B) {
+	for _, others := range []int{0, 10_000} {
+		b.Run(fmt.Sprint(others, " other Clusters"), func(b *testing.B) {
+			s := newStage(b)
+			for i := range others {
+				other := bundleWith(func(s *fleet.BundleSpec) { s.Targets = []fleet.BundleTarget{{ClusterName: fmt.Sprint("c", i)}} })
+				other.Name = fmt.Sprint("fleet-agent-c", i)
+				s.has(b, other)
+			}
+			for i := range 20 {
+				bundle := toAlice()
+				bundle.Name = fmt.Sprint("app", i)
+				s.has(b, bundle, deployed(b, bundle))
+			}
+			cluster := clusterNamed("alice")
+			s.Reconcile(b.Context(), cluster)
+			s.taken()
+			for b.Loop() {
+				s.Reconcile(b.Context(), cluster)
+			}
+			require.Empty(b, s.taken())
+		})
+	}
+}
+
+func someVariant(namespace, id string) variant {
+	return variant{options: fleet.BundleDeploymentOptions{DefaultNamespace: namespace}, deploymentID: id}
+}
+
+func TestDesired(t *testing.T) {
+	old := &fleet.BundleDeployment{Spec: fleet.BundleDeploymentSpec{
+		StagedOptions: fleet.BundleDeploymentOptions{DefaultNamespace: "old"}, StagedDeploymentID: "s-old:1",
+		Options: fleet.BundleDeploymentOptions{DefaultNamespace: "old"}, DeploymentID: "s-old:1",
+	}}
+	for name, row := range map[string]struct {
+		pausedBundle, pausedCluster  bool
+		existing                     *fleet.BundleDeployment
+		deployed, namespace, content string
+	}{
+		"the first version":                  {false, false, nil, "s-new:2", "new", "s-new"},
+		"a change":                           {false, false, old, "s-new:2", "new", "s-new"},
+		"a paused Bundle: only staged":       {true, false, old, "s-old:1", "old", "s-old"},
+		"a paused Cluster: only staged":      {false, true, old, "s-old:1", "old", "s-old"},
+		"paused before the first deployment": {true, true, nil, "", "", "s-new"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, c := bundleWith(func(s *fleet.BundleSpec) { s.Paused = row.pausedBundle }), clusterNamed("alice")
+			c.Spec.Paused = row.pausedCluster
+			d := desired(b, someVariant("new", "s-new:2"), c, row.existing)
+			assert.Equal(t, row.deployed, d.Spec.DeploymentID)
+			assert.Equal(t, row.namespace, d.Spec.Options.DefaultNamespace)
+			assert.Equal(t, "s-new:2", d.Spec.StagedDeploymentID)
+			assert.Equal(t, "new", d.Spec.StagedOptions.DefaultNamespace)
+			assert.Equal(t, row.content, d.Labels["fleet.cattle.io/content-name"])
+			assert.Equal(t, row.pausedBundle || row.pausedCluster, d.Spec.Paused)
+		})
+	}
+	t.Run("a BundleDeployment of another fleet controller: taken over", func(t *testing.T) {
+		existing := &fleet.BundleDeployment{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "app", UID: "u", Finalizers: []string{"f"}, Annotations: map[string]string{"a": "b"}, Labels: map[string]string{"old": "x"}},
+			Spec: fleet.BundleDeploymentSpec{
+				OCIContents: true, HelmChartOptions: &fleet.GenericMap{}, ValuesHash: "x", WaitingForValues: true, OffSchedule: true, DownstreamResourcesGeneration: 3,
+			},
+		}
+		before := existing.DeepCopy()
+		d := desired(bundleWith(func(*fleet.BundleSpec) {}), someVariant("n", "s:1"), clusterNamed("alice"), existing)
+		assert.Equal(t, before, existing, "the object in the cache is not modified")
+		assert.False(t, d.Spec.OCIContents || d.Spec.WaitingForValues)
+		assert.Nil(t, d.Spec.HelmChartOptions)
+		assert.Empty(t, d.Spec.ValuesHash)
+		assert.True(t, d.Spec.OffSchedule, "another component sets it")
+		assert.Equal(t, int64(3), d.Spec.DownstreamResourcesGeneration)
+		assert.Equal(t, []any{existing.UID, existing.Finalizers, existing.Annotations}, []any{d.UID, d.Finalizers, d.Annotations})
+		assert.NotContains(t, d.Labels, "old")
+	})
+	t.Run("names too long for a label: shortened, and the Bundle is found", func(t *testing.T) {
+		long := strings.Repeat("x", 80)
+		b, c := bundleWith(func(*fleet.BundleSpec) {}), clusterNamed(long)
+		b.Name = long
+		d := desired(b, someVariant("n", "s-c:1"), c, nil)
+		assert.Equal(t, long, d.Name)
+		assert.Equal(t, registration.ClusterNamespace("ws", long), d.Namespace)
+		assert.Len(t, d.Labels["fleet.cattle.io/bundle-name"], 63)
+		assert.Len(t, d.Labels["fleet.cattle.io/cluster"], 63)
+		assert.Equal(t, key{Namespace: "ws", Name: long}, bundleOf(d))
+	})
+}
+
+func TestIsFrom(t *testing.T) {
+	assert.True(t, isFrom(deployed(t, toAlice()), "ws"))
+	assert.False(t, isFrom(deployed(t, toAlice()), "other"))
+	for name, change := range map[string]func(*fleet.BundleDeployment){
+		"not managed":        func(d *fleet.BundleDeployment) { delete(d.Labels, fleet.ManagedLabel) },
+		"without namespace":  func(d *fleet.BundleDeployment) { delete(d.Labels, fleet.BundleNamespaceLabel) },
+		"of another Bundle":  func(d *fleet.BundleDeployment) { d.Labels[fleet.BundleNameLabel] = "other" },
+		"without any labels": func(d *fleet.BundleDeployment) { d.Labels = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := deployed(t, toAlice())
+			change(d)
+			assert.False(t, isFrom(d, "ws"))
+			assert.False(t, isFrom(d, ""))
+			assert.Equal(t, key{}, bundleOf(d))
+		})
+	}
+}
+
+func TestContentsOf(t *testing.T) {
+	d := &fleet.BundleDeployment{Spec: fleet.BundleDeploymentSpec{DeploymentID: "a:1", StagedDeploymentID: "b:2"}}
+	assert.Equal(t, []string{"a", "b"}, contentsOf(d))
+	d.Labels = map[string]string{"fleet.cattle.io/content-name": "c"}
+	assert.Equal(t, []string{"c", "a", "b"}, contentsOf(d))
+	d.Spec.DeploymentID, d.Spec.StagedDeploymentID = "c:1", ""
+	assert.Equal(t, []string{"c"}, contentsOf(d))
+	assert.Empty(t, contentsOf(&fleet.BundleDeployment{Spec: fleet.BundleDeploymentSpec{DeploymentID: "no colon"}}))
+}
+
+func TestJoinErrors(t *testing.T) {
+	require.NoError(t, joinErrors(nil, nil))
+	assert.EqualError(t, joinErrors(errors.New("a"), nil, errors.New("b")), "a; b")
+	assert.EqualError(t, joinErrors(slices.Repeat([]error{errors.New("x")}, 12)...), strings.Repeat("x; ", 10)+"and 2 more")
+
+	foreign := &foreignError{"ns", "n"}
+	assert.True(t, isNameConflict(joinErrors(foreign, foreign)))
+	assert.False(t, isNameConflict(joinErrors(foreign, errInternal)), "a retry may help")
+	assert.False(t, isNameConflict(errInternal))
+	assert.False(t, isNameConflict(nil))
+}

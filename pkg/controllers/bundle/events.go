@@ -1,0 +1,204 @@
+package bundle
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/tools/cache"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
+)
+
+// settle is the time between the first change of something and the write of the status that shows it, so that many changes
+// make one write.
+const settle = time.Second
+
+// deploymentEvents enqueues the Bundle and the Cluster of a BundleDeployment for what their status shows. At the start of the
+// hub all Bundles and Clusters are enqueued anyway.
+func (d *Deployer) deploymentEvents() eventHandler[*fleet.BundleDeployment] {
+	return eventHandler[*fleet.BundleDeployment]{
+		added: func(deployment *fleet.BundleDeployment, atStart bool) {
+			d.written.Observed(keyOf(deployment).String())
+			if !atStart {
+				d.bundleChanged(bundleOf(deployment))
+				d.enqueueCluster(deployment.Namespace, settle)
+			}
+		},
+		changed: func(before, after *fleet.BundleDeployment) {
+			shown := showsOther(before, after)
+			if shown {
+				d.bundleChanged(bundleOf(before))
+				d.bundleChanged(bundleOf(after))
+			}
+			if shown || before.Generation != after.Generation || !maps.Equal(before.Labels, after.Labels) ||
+				(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) {
+				d.enqueueCluster(after.Namespace, settle)
+			}
+			needed := contentsOf(after)
+			for _, content := range contentsOf(before) {
+				if !slices.Contains(needed, content) {
+					d.contents.checkLater(content)
+				}
+			}
+		},
+		deleted: func(deployment *fleet.BundleDeployment) {
+			d.written.Observed(keyOf(deployment).String())
+			d.deleted.Observed(string(deployment.UID))
+			d.bundleChanged(bundleOf(deployment))
+			d.enqueueCluster(deployment.Namespace, settle)
+			for _, content := range contentsOf(deployment) {
+				d.contents.checkLater(content)
+			}
+		},
+	}
+}
+
+// showsOther reports whether a BundleDeployment adds something else to the status of its Bundle or of its Cluster. Of most
+// reports of an agent the status shows nothing.
+func showsOther(before, after *fleet.BundleDeployment) bool {
+	stateBefore, stateAfter := fleetstatus.BundleState(before.Spec, before.Status), fleetstatus.BundleState(after.Spec, after.Status)
+	return bundleOf(before) != bundleOf(after) || clusterOf(before) != clusterOf(after) || before.Status.ResourceCounts != after.Status.ResourceCounts ||
+		!equality.Semantic.DeepEqual(nonReady("", before, stateBefore), nonReady("", after, stateAfter))
+}
+
+// clusterEvents enqueues the Bundles that target a Cluster for changes that write no BundleDeployment: a Cluster that is
+// quarantined, deleted or selected no more before something was deployed to it.
+func (d *Deployer) clusterEvents() eventHandler[*fleet.Cluster] {
+	enqueueBundles := func(cluster *fleet.Cluster) {
+		m := d.memberOf(cluster)
+		for _, b := range d.candidates(cluster) {
+			if len(d.plans.of(b).choose(b, m)) > 0 {
+				d.bundleChanged(keyOf(b))
+			}
+		}
+	}
+	return eventHandler[*fleet.Cluster]{
+		added: func(cluster *fleet.Cluster, atStart bool) {
+			if !atStart && cluster.Spec.Quarantined {
+				enqueueBundles(cluster)
+			}
+		},
+		changed: func(before, after *fleet.Cluster) {
+			if before.Spec.Quarantined != after.Spec.Quarantined || !maps.Equal(before.Labels, after.Labels) ||
+				(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) {
+				enqueueBundles(before)
+				enqueueBundles(after)
+			}
+		},
+		deleted: enqueueBundles,
+	}
+}
+
+// groupEvents enqueues the Clusters that a ClusterGroup selects or selected.
+func (d *Deployer) groupEvents() eventHandler[*fleet.ClusterGroup] {
+	enqueueClusters := func(versions ...*fleet.ClusterGroup) {
+		all, _ := d.clusterCache.List(versions[0].Namespace, labels.Everything())
+		for _, cluster := range all {
+			if slices.ContainsFunc(versions, func(group *fleet.ClusterGroup) bool { return selects(group, cluster.Labels) }) {
+				d.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, 0)
+			}
+		}
+	}
+	return eventHandler[*fleet.ClusterGroup]{
+		added: func(group *fleet.ClusterGroup, atStart bool) {
+			if !atStart {
+				enqueueClusters(group)
+			}
+		},
+		changed: func(before, after *fleet.ClusterGroup) {
+			if !reflect.DeepEqual(before.Spec, after.Spec) || !maps.Equal(before.Labels, after.Labels) {
+				enqueueClusters(before, after)
+			}
+		},
+		deleted: func(group *fleet.ClusterGroup) { enqueueClusters(group) },
+	}
+}
+
+// contentEvents checks each Content that exists or appears, because the hub may have been stopped before it wrote the
+// BundleDeployment that names it. It enqueues the Clusters that need a deleted Content, so that it is created again.
+func (d *Deployer) contentEvents() eventHandler[*metav1.PartialObjectMetadata] {
+	return eventHandler[*metav1.PartialObjectMetadata]{
+		added: func(c *metav1.PartialObjectMetadata, _ bool) {
+			d.contents.made.Observed(c.Name)
+			d.contents.checkLater(c.Name)
+		},
+		deleted: func(c *metav1.PartialObjectMetadata) {
+			d.contents.forget(c.Name)
+			for _, user := range d.contents.usersOf(c.Name) {
+				d.enqueueCluster(user.Namespace, 0)
+			}
+		},
+	}
+}
+
+// bundleChanged marks the status of a Bundle as out of date, and enqueues the Bundle. A Bundle that is being deleted waits for
+// its last BundleDeployment and not for more changes.
+func (d *Deployer) bundleChanged(k key) {
+	b, err := d.bundleCache.Get(k.Namespace, k.Name)
+	if err != nil {
+		return
+	}
+	delay := settle
+	if b.DeletionTimestamp != nil {
+		delay = 0
+	}
+	d.markChanged(k)
+	d.bundles.EnqueueAfter(k.Namespace, k.Name, delay)
+}
+
+// markChanged notes the time of the first change that the status of a Bundle does not show.
+func (d *Deployer) markChanged(k key) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.changedAt[k].IsZero() {
+		d.changedAt[k] = d.Clock.Now()
+	}
+}
+
+// enqueueCluster enqueues the Cluster of a cluster namespace.
+func (d *Deployer) enqueueCluster(namespace string, delay time.Duration) {
+	found, _ := d.clusterCache.GetByIndex(byClusterNamespace, namespace)
+	for _, cluster := range found {
+		d.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, delay)
+	}
+}
+
+// eventHandler calls functions with the typed objects of events. client-go calls them one after the other, so that they must
+// be quick: they enqueue.
+type eventHandler[T metav1.Object] struct {
+	added   func(object T, atStart bool)
+	changed func(before, after T)
+	deleted func(object T)
+}
+
+// OnAdd is called for a new object, and at the start for each that exists.
+func (h eventHandler[T]) OnAdd(object any, atStart bool) {
+	if o, ok := object.(T); ok && h.added != nil {
+		h.added(o, atStart)
+	}
+}
+
+// OnUpdate is called for a changed object. When the informer has to list again, it is called for unchanged ones too.
+func (h eventHandler[T]) OnUpdate(before, after any) {
+	b, okBefore := before.(T)
+	a, okAfter := after.(T)
+	if okBefore && okAfter && h.changed != nil && b.GetResourceVersion() != a.GetResourceVersion() {
+		h.changed(b, a)
+	}
+}
+
+// OnDelete is called for a deleted object, possibly with an older version of it.
+func (h eventHandler[T]) OnDelete(object any) {
+	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = tombstone.Obj
+	}
+	if o, ok := object.(T); ok {
+		h.deleted(o)
+	}
+}

@@ -1,0 +1,138 @@
+package bundle
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+)
+
+func condition(conditionType string, status corev1.ConditionStatus, message string) genericcondition.GenericCondition {
+	return genericcondition.GenericCondition{Type: conditionType, Status: status, Message: message}
+}
+
+func TestMessage(t *testing.T) {
+	notReady := []fleet.NonReadyStatus{{Kind: "Deployment", Namespace: "n", Name: "d", Summary: fleet.ResourceSummary{State: "in-progress", Message: []string{"a", "b"}}}}
+	modified := func(m fleet.ModifiedStatus) fleet.BundleDeploymentStatus {
+		m.Kind, m.Namespace, m.Name = "Secret", "n", "s"
+		return fleet.BundleDeploymentStatus{ModifiedStatus: []fleet.ModifiedStatus{m}}
+	}
+	reports := func(conditionType, message string) fleet.BundleDeploymentStatus {
+		return fleet.BundleDeploymentStatus{Conditions: []genericcondition.GenericCondition{condition(conditionType, "False", message)}}
+	}
+	for _, row := range []struct {
+		state  fleet.BundleState
+		status fleet.BundleDeploymentStatus
+		want   string
+	}{
+		{fleet.WaitApplied, reports("Deployed", "soon"), ""},
+		{fleet.ErrApplied, reports("Deployed", "no chart"), "no chart"},
+		{fleet.ErrApplied, reports("Installed", "no way"), "no way"},
+		{fleet.NotReady, reports("Ready", "0 of 1 pods"), "0 of 1 pods"},
+		{fleet.NotReady, fleet.BundleDeploymentStatus{NonReadyStatus: notReady}, "Deployment n/d in-progress a, b"},
+		{fleet.Modified, reports("Ready", "drift"), "drift"},
+		{fleet.Modified, modified(fleet.ModifiedStatus{}), "Secret n/s modified"},
+		{fleet.Modified, modified(fleet.ModifiedStatus{Create: true}), "Secret n/s missing"},
+		{fleet.Modified, modified(fleet.ModifiedStatus{Delete: true}), "Secret n/s extra"},
+		{fleet.Modified, modified(fleet.ModifiedStatus{Create: true, Exist: true}), "Secret n/s exists and is not part of the release"},
+		{fleet.OutOfSync, reports("Ready", "x"), "paused"},
+		{fleet.Ready, reports("Ready", "x"), ""},
+	} {
+		assert.Equal(t, row.want, message(&fleet.BundleDeployment{Spec: fleet.BundleDeploymentSpec{Paused: true}, Status: row.status}, row.state))
+	}
+	assert.Empty(t, message(&fleet.BundleDeployment{}, fleet.OutOfSync), "another version is staged")
+	long := message(&fleet.BundleDeployment{Status: reports("Deployed", strings.Repeat("ä", 1000))}, fleet.ErrApplied)
+	assert.LessOrEqual(t, len(long), maxMessage+len("..."))
+	assert.True(t, strings.HasSuffix(long, "ä..."))
+}
+
+func TestWorst(t *testing.T) {
+	for _, row := range []struct {
+		name     string
+		states   map[fleet.BundleState]int
+		worst    fleet.BundleState
+		fraction string
+	}{
+		{"nothing", nil, "", "0/0"},
+		{"all ready", map[fleet.BundleState]int{fleet.Ready: 2}, "", "2/2"},
+		{"a count of zero", map[fleet.BundleState]int{fleet.Ready: 1, fleet.ErrApplied: 0}, "", "1/1"},
+		{"not ready", map[fleet.BundleState]int{fleet.Ready: 1, fleet.NotReady: 1}, fleet.NotReady, "1/2"},
+		{"pending is worse", map[fleet.BundleState]int{fleet.NotReady: 1, fleet.Pending: 1}, fleet.Pending, "0/2"},
+		{"out of sync is worse", map[fleet.BundleState]int{fleet.Pending: 1, fleet.OutOfSync: 1}, fleet.OutOfSync, "0/2"},
+		{"modified is worse", map[fleet.BundleState]int{fleet.OutOfSync: 1, fleet.Modified: 1}, fleet.Modified, "0/2"},
+		{"waiting is worse", map[fleet.BundleState]int{fleet.Modified: 1, fleet.WaitApplied: 1}, fleet.WaitApplied, "0/2"},
+		{"a failure is the worst", map[fleet.BundleState]int{fleet.WaitApplied: 9, fleet.ErrApplied: 1, fleet.Ready: 9}, fleet.ErrApplied, "9/19"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := counted(row.states)
+			assert.Equal(t, row.worst, worst(s))
+			assert.Equal(t, row.fraction, fraction(s))
+		})
+	}
+}
+
+// counted is a summary with these numbers of BundleDeployments.
+func counted(states map[fleet.BundleState]int) (s fleet.BundleSummary) {
+	for state, n := range states {
+		count(&s, state, n)
+	}
+	return s
+}
+
+func TestDescribe(t *testing.T) {
+	var all []fleet.NonReadyResource
+	for i := range 20 {
+		all = append(all, fleet.NonReadyResource{Name: string(rune('t' - i)), State: fleet.NotReady})
+	}
+	all = append(all, fleet.NonReadyResource{Name: "z", State: fleet.ErrApplied, Message: "why"})
+	list := worstFirst(all)
+	assert.Len(t, list, 10)
+	assert.Equal(t, "z", list[0].Name)
+	assert.Equal(t, "a", list[1].Name)
+	assert.Equal(t, "i", list[9].Name)
+	s := counted(map[fleet.BundleState]int{fleet.NotReady: 20, fleet.ErrApplied: 1})
+	s.NonReadyResources = list
+	assert.Equal(t, "ErrApplied(1) [Cluster z: why]; NotReady(20) [Cluster a; Cluster b; Cluster c; Cluster d; Cluster e; Cluster f; Cluster g; Cluster h; Cluster i]",
+		describe("Cluster", s))
+	assert.Nil(t, worstFirst(nil))
+}
+
+func TestReady(t *testing.T) {
+	for _, row := range []struct {
+		states map[fleet.BundleState]int
+		status corev1.ConditionStatus
+		reason string
+	}{
+		{nil, "True", fleet.ReasonAllReady},
+		{map[fleet.BundleState]int{fleet.Ready: 1}, "True", fleet.ReasonAllReady},
+		{map[fleet.BundleState]int{fleet.WaitApplied: 1}, "False", fleet.ReasonNotReady},
+		{map[fleet.BundleState]int{fleet.Modified: 1}, "False", fleet.ReasonNotReady},
+		{map[fleet.BundleState]int{fleet.ErrApplied: 1, fleet.Ready: 1}, "False", fleet.ReasonDeployFailed},
+	} {
+		out := ready("Bundle", counted(row.states))
+		assert.Equal(t, row.status, out.Status())
+		assert.Equal(t, row.reason, out.Reason)
+	}
+}
+
+func TestWithoutRoutineEvent(t *testing.T) {
+	for _, row := range []struct {
+		before string
+		after  result.Result
+		quiet  bool
+	}{
+		{"", ready("x", counted(map[fleet.BundleState]int{fleet.WaitApplied: 1})), true},
+		{fleet.ReasonNotReady, ready("x", counted(nil)), true},
+		{fleet.ReasonAllReady, ready("x", counted(map[fleet.BundleState]int{fleet.Modified: 1})), true},
+		{fleet.ReasonAllReady, ready("x", counted(map[fleet.BundleState]int{fleet.ErrApplied: 1})), false},
+		{fleet.ReasonDeployFailed, ready("x", counted(nil)), false},
+		{fleet.ReasonNoClusters, result.Stalled(fleet.ReasonUnsupported, ""), false},
+	} {
+		assert.Equal(t, row.quiet, withoutRoutineEvent(genericcondition.GenericCondition{Reason: row.before}, row.after).Quiet, "%s to %s", row.before, row.after.Reason)
+	}
+}
