@@ -256,10 +256,13 @@ func (d *Deployer) summarize(b *fleet.Bundle, p *plan) (summary fleet.BundleSumm
 }
 
 // bundleResult is the condition Ready of a Bundle.
-func bundleResult(p *problem, summary fleet.BundleSummary, _ int) result.Result {
+func bundleResult(p *problem, summary fleet.BundleSummary, quarantined int) result.Result {
 	switch {
 	case p != nil:
 		return result.Stalled(p.reason, p.message)
+	case summary.DesiredReady == 0 && quarantined > 0:
+		return result.Done(fleet.ReasonNoClusters, fmt.Sprintf(
+			"every Cluster that the targets match is quarantined (%d); nothing is deployed to it before its release", quarantined))
 	case summary.DesiredReady == 0:
 		return result.Done(fleet.ReasonNoClusters, "the targets match no Cluster")
 	}

@@ -261,8 +261,23 @@ func TestSummarize(t *testing.T) {
 	}
 }
 
+// The only target of a Bundle is quarantined before anything is deployed to it.
+func TestUpdateStatusNamesQuarantine(t *testing.T) {
+	s := newStage(t)
+	quarantined := clusterNamed("alice")
+	quarantined.Spec.Quarantined = true
+	b := settled()
+	s.has(t, quarantined, b)
+	s.handle(t, b)
+	log := s.taken()
+	require.Len(t, log, 1)
+	assert.Contains(t, log[0], `"message":"every Cluster that the targets match is quarantined (1); nothing is deployed to it before its release"`)
+	assert.Contains(t, log[0], `"reason":"NoClusters"`)
+}
+
 func TestBundleResult(t *testing.T) {
-	assert.Equal(t, fleet.ReasonNoClusters, bundleResult(nil, fleet.BundleSummary{}, 0).Reason)
+	none := bundleResult(nil, fleet.BundleSummary{}, 0)
+	assert.Equal(t, []string{fleet.ReasonNoClusters, "the targets match no Cluster"}, []string{none.Reason, none.Message})
 	assert.Equal(t, fleet.ReasonAllReady, bundleResult(nil, counted(map[fleet.BundleState]int{fleet.Ready: 1}), 0).Reason)
 	out := bundleResult(&problem{fleet.ReasonUnsupported, "why"}, counted(map[fleet.BundleState]int{fleet.Ready: 1}), 0)
 	assert.Equal(t, fleet.ReasonUnsupported, out.Reason)

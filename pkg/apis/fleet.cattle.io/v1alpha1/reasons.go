@@ -184,7 +184,7 @@ const (
 const (
 	// ReasonAllReady (True): all that is to be deployed is ready.
 	ReasonAllReady = "AllReady"
-	// ReasonNoClusters (True): the targets of the Bundle match no Cluster.
+	// ReasonNoClusters (True): the targets of the Bundle match no Cluster, or only quarantined ones.
 	ReasonNoClusters = "NoClusters"
 	// ReasonNotReady (False): something is not ready (yet), or paused, or differs from what was deployed.
 	ReasonNotReady = "NotReady"
