@@ -148,7 +148,10 @@ const maxMessage = 400
 
 // nonReady is the entry of a BundleDeployment in the status of its Cluster or Bundle.
 func nonReady(name string, deployment *fleet.BundleDeployment, state fleet.BundleState) fleet.NonReadyResource {
-	return fleet.NonReadyResource{Name: name, State: state, Message: message(deployment, state)}
+	return fleet.NonReadyResource{
+		Name: name, State: state, Message: message(deployment, state),
+		ModifiedStatus: deployment.Status.ModifiedStatus, NonReadyStatus: deployment.Status.NonReadyStatus,
+	}
 }
 
 // message is why a BundleDeployment is not ready, empty if the state says it all.

@@ -120,6 +120,30 @@ func TestReady(t *testing.T) {
 	}
 }
 
+func TestNonReadyListsResources(t *testing.T) {
+	d := isReady(deployed(t, toAlice()))
+	d.Status.Ready, d.Status.NonModified = false, false
+	d.Status.ModifiedStatus = []fleet.ModifiedStatus{{Kind: "ConfigMap", Name: "c1", Patch: `{"data":{"a":"1"}}`}}
+	d.Status.NonReadyStatus = []fleet.NonReadyStatus{{Kind: "Deployment", Name: "d"}}
+	want := []fleet.NonReadyResource{{
+		State: fleet.NotReady, Message: "Deployment /d", ModifiedStatus: d.Status.ModifiedStatus, NonReadyStatus: d.Status.NonReadyStatus,
+	}}
+	s := newStage(t)
+	s.has(t, clusterNamed("alice"), toAlice(), d)
+	summary, _ := s.summarize(toAlice(), newPlan(toAlice()))
+	want[0].Name = "ws/alice"
+	assert.Equal(t, want, summary.NonReadyResources, "of a Bundle")
+	cluster, _ := s.reconcile(t, clusterNamed("alice"))
+	want[0].Name = "app"
+	assert.Equal(t, want, cluster.Status.Summary.NonReadyResources, "of a Cluster")
+
+	after := d.DeepCopy()
+	after.ResourceVersion, after.Status.ModifiedStatus[0].Patch = "6", `{"data":{"a":"2"}}`
+	s.has(t, toAlice())
+	s.deploymentEvents().OnUpdate(d, after)
+	assert.Contains(t, s.taken(), "enqueue Bundle app in 1s", "the list has changed")
+}
+
 func TestWithoutRoutineEvent(t *testing.T) {
 	for _, row := range []struct {
 		before string
