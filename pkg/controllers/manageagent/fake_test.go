@@ -1,6 +1,7 @@
 package manageagent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -15,11 +16,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
@@ -27,9 +31,9 @@ const system = "cattle-fleet-system"
 
 var hubConfig = config.Hub{APIServerURL: "https://hub:6443", AgentImage: "rancher/fleet-agent:dev"}
 
-// server keeps Bundles as an API server does. What is not in seen is not in the cache yet.
+// server keeps Bundles as an API server does.
 type server struct {
-	fleetcontrollers.BundleClient
+	fleetclient.BundleInterface
 	bundles map[string]*fleet.Bundle
 	writes  []string
 	fails   map[string]error // by verb
@@ -53,7 +57,7 @@ func (s *server) write(verb string) error {
 	return s.fails[verb]
 }
 
-func (s *server) Create(bundle *fleet.Bundle) (*fleet.Bundle, error) {
+func (s *server) Create(_ context.Context, bundle *fleet.Bundle, _ metav1.CreateOptions) (*fleet.Bundle, error) {
 	if err := s.write("create"); err != nil {
 		return nil, err
 	}
@@ -63,7 +67,7 @@ func (s *server) Create(bundle *fleet.Bundle) (*fleet.Bundle, error) {
 	return s.store(bundle.DeepCopy()), nil
 }
 
-func (s *server) Get(_, name string, _ metav1.GetOptions) (*fleet.Bundle, error) {
+func (s *server) Get(_ context.Context, name string, _ metav1.GetOptions) (*fleet.Bundle, error) {
 	if err := s.fails["get"]; err != nil {
 		return nil, err
 	}
@@ -73,7 +77,7 @@ func (s *server) Get(_, name string, _ metav1.GetOptions) (*fleet.Bundle, error)
 	return nil, apierrors.NewNotFound(resource, name)
 }
 
-func (s *server) Delete(_, name string, options *metav1.DeleteOptions) error {
+func (s *server) Delete(_ context.Context, name string, options metav1.DeleteOptions) error {
 	if err := s.write("delete"); err != nil {
 		return err
 	}
@@ -88,7 +92,7 @@ func (s *server) Delete(_, name string, options *metav1.DeleteOptions) error {
 	return nil
 }
 
-func (s *server) Patch(_, name string, _ types.PatchType, data []byte, _ ...string) (*fleet.Bundle, error) {
+func (s *server) Patch(_ context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*fleet.Bundle, error) {
 	if err := s.write("patch"); err != nil {
 		return nil, err
 	}
@@ -114,7 +118,15 @@ func (s *server) Patch(_, name string, _ types.PatchType, data []byte, _ ...stri
 	return s.store(patched), nil
 }
 
-// cache is what the hub has seen.
+// clients are the typed clients of a server.
+type clients struct {
+	fleetclient.FleetV1alpha1Interface
+	bundles *server
+}
+
+func (c clients) Bundles(string) fleetclient.BundleInterface { return c.bundles }
+
+// cache is the hub's cache of Bundles.
 type cache struct {
 	fleetcontrollers.BundleCache
 	seen map[string]*fleet.Bundle
@@ -140,61 +152,61 @@ func (r *requests) GetByIndex(string, string) ([]*fleet.ClusterRegistration, err
 	return r.all, r.err
 }
 
-// office is a Step whose server and caches a test holds.
-type office struct {
-	*Step
+// stage is an AgentBundles whose server and caches a test holds.
+type stage struct {
+	*AgentBundles
 	server   *server
 	cache    *cache
 	requests *requests
 }
 
-func newOffice(t *testing.T) *office {
+func newStage(t *testing.T) *stage {
 	t.Helper()
-	o := &office{
+	o := &stage{
 		server:   &server{bundles: map[string]*fleet.Bundle{}, fails: map[string]error{}},
 		cache:    &cache{seen: map[string]*fleet.Bundle{}},
 		requests: &requests{},
 	}
-	o.Step = &Step{
-		Context: &app.Context{Config: config.NewStore(hubConfig), SystemNamespace: system},
-		bundles: o.server, known: o.cache, requests: o.requests, rendered: newManifests(),
+	o.AgentBundles = &AgentBundles{
+		Context:     &app.Context{Config: config.NewStore(hubConfig), SystemNamespace: system, FleetClient: clients{bundles: o.server}},
+		bundleCache: o.cache, requests: o.requests, manifests: newManifests(), written: expectations.New(clock.RealClock{}),
 	}
 	return o
 }
 
-// grant has a request of the agent granted.
-func (o *office) grant() {
-	o.requests.all = []*fleet.ClusterRegistration{{Status: fleet.ClusterRegistrationStatus{Granted: true}}}
+// grant grants a request of the agent.
+func (s *stage) grant() {
+	s.requests.all = []*fleet.ClusterRegistration{{Status: fleet.ClusterRegistrationStatus{Granted: true}}}
 }
 
-// catchUp has the cache see what the server has.
-func (o *office) catchUp() {
-	o.cache.seen = map[string]*fleet.Bundle{}
-	for name, bundle := range o.server.bundles {
-		o.cache.seen[name] = bundle.DeepCopy()
+// catchUp makes the cache equal to the server.
+func (s *stage) catchUp() {
+	s.cache.seen = map[string]*fleet.Bundle{}
+	for name, bundle := range s.server.bundles {
+		s.cache.seen[name] = bundle.DeepCopy()
 	}
 }
 
-// put is a Bundle that somebody made.
-func (o *office) put(bundle *fleet.Bundle) {
-	o.server.store(bundle)
-	o.catchUp()
+// put stores a Bundle as somebody else would.
+func (s *stage) put(bundle *fleet.Bundle) {
+	s.server.store(bundle)
+	s.catchUp()
 }
 
-// bundle is that of the Cluster on the server.
-func (o *office) bundle(t *testing.T) *fleet.Bundle {
+// bundle is the Bundle of the Cluster on the server.
+func (s *stage) bundle(t *testing.T) *fleet.Bundle {
 	t.Helper()
-	found := o.server.bundles["fleet-agent-c"]
+	found := s.server.bundles["fleet-agent-c"]
 	require.NotNil(t, found)
 	return found
 }
 
-// forget drops the note of what was written.
-func (o *office) forget() { o.server.writes = nil }
+// forget drops the log of writes.
+func (s *stage) forget() { s.server.writes = nil }
 
-func (o *office) wrote() []string { return slices.Clone(o.server.writes) }
+func (s *stage) wrote() []string { return slices.Clone(s.server.writes) }
 
-// imported is a Cluster whose agent the hub has installed and that is heard of, with its Bundle.
+// imported is a Cluster whose agent the hub has installed, is connected and follows its Bundle.
 func imported() *fleet.Cluster {
 	return &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "uid"},
@@ -208,8 +220,8 @@ func imported() *fleet.Cluster {
 	}
 }
 
-// edge is a Cluster whose agent registered by itself.
-func edge() *fleet.Cluster {
+// selfRegistered is a Cluster whose agent registered by itself.
+func selfRegistered() *fleet.Cluster {
 	c := imported()
 	c.Spec.KubeConfigSecret, c.Status.AgentDeployedGeneration, c.Status.Import = "", nil, nil
 	return c

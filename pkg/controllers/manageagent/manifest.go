@@ -15,24 +15,25 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// manifestsKept is for hubs whose Clusters have settings of their own; most have a few sorts of agents.
+// manifestsKept is how many manifests are kept in memory. Most hubs have few different ones; this is for hubs whose Clusters
+// have settings of their own.
 const manifestsKept = 512
 
-// manifests renders agents' manifests and remembers them by what they are made of: all Clusters with the same settings have
-// one, and a Cluster that did not change costs no rendering.
+// manifests renders agents' manifests and keeps them by the digest of their inputs: all Clusters with the same settings share
+// one, and a pass over an unchanged Cluster renders none.
 type manifests struct{ cache *lru.Cache }
 
 func newManifests() *manifests { return &manifests{cache: lru.New(manifestsKept)} }
 
-// ingredients are what a manifest is made of.
-type ingredients struct {
+// manifestInputs is what a manifest depends on.
+type manifestInputs struct {
 	Agent agentmanifest.Options
-	// Hub is where the agent is told its hub is, nil for one that learns it otherwise.
+	// Hub, if not nil, is the configuration that tells the agent where the hub is.
 	Hub *config.Hub
 }
 
-// render gives the YAML of all objects.
-func (m *manifests) render(in ingredients) (string, error) {
+// render returns the YAML of all objects.
+func (m *manifests) render(in manifestInputs) (string, error) {
 	key, err := registration.StatusHash(in)
 	if err != nil {
 		return "", err
@@ -40,14 +41,6 @@ func (m *manifests) render(in ingredients) (string, error) {
 	if known, found := m.cache.Get(key); found {
 		return known.(string), nil
 	}
-	text, err := render(in)
-	if err == nil {
-		m.cache.Add(key, text)
-	}
-	return text, err
-}
-
-func render(in ingredients) (string, error) {
 	objects, err := agentmanifest.Render(in.Agent)
 	if err != nil {
 		return "", err
@@ -59,11 +52,6 @@ func render(in ingredients) (string, error) {
 		}
 		objects = append(objects, hub)
 	}
-	return documents(objects)
-}
-
-// documents writes objects as one YAML file.
-func documents(objects []runtime.Object) (string, error) {
 	var text strings.Builder
 	for i, object := range objects {
 		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
@@ -73,12 +61,13 @@ func documents(objects []runtime.Object) (string, error) {
 		unstructured.RemoveNestedField(content, "status")
 		data, err := yaml.Marshal(content)
 		if err != nil {
-			return "", fmt.Errorf("writing the agent's manifest: %w", err)
+			return "", fmt.Errorf("encoding the agent's manifest: %w", err)
 		}
 		if i > 0 {
 			text.WriteString("---\n")
 		}
 		text.Write(data)
 	}
+	m.cache.Add(key, text.String())
 	return text.String(), nil
 }

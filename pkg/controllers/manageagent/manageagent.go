@@ -1,0 +1,340 @@
+// Package manageagent keeps, for every Cluster whose agent has registered, the Bundle by which the agent updates itself: the
+// agent deploys this Bundle, and with it its own Deployment.
+package manageagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/rancher/wrangler/v3/pkg/apply"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/cluster"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/standing"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// AgentBundles keeps the Bundles of agents. It contributes condition Reconciled to the status of a Cluster. The controller of
+// Clusters calls it after the import: the Bundle moves to another namespace of the member only when the import has done so.
+type AgentBundles struct {
+	*app.Context
+	bundleCache fleetcontrollers.BundleCache
+	requests    standing.Requests
+	manifests   *manifests
+	written     *expectations.Expectations
+}
+
+// Register watches the Bundles of agents, to repair them, and the configuration.
+func Register(_ context.Context, c *app.Context) *AgentBundles {
+	clusters, bundles := c.Fleet.Cluster(), c.Fleet.Bundle()
+	clusterCache := clusters.Cache()
+	enqueue.OnDamage(bundles, clusters, clusterOf)
+	c.Config.OnChange(func(before, after config.Hub) {
+		if reflect.DeepEqual(forAgents(before), forAgents(after)) {
+			return
+		}
+		all, _ := clusterCache.List("", labels.Everything())
+		for _, key := range cluster.Keys(all) {
+			clusters.EnqueueAfter(key.Namespace, key.Name, 0)
+		}
+	})
+	return &AgentBundles{
+		Context:     c,
+		bundleCache: bundles.Cache(),
+		requests:    c.Fleet.ClusterRegistration().Cache(),
+		manifests:   newManifests(),
+		written:     expectations.New(c.Clock),
+	}
+}
+
+// forAgents is the part of the configuration that Bundles of agents depend on.
+func forAgents(hub config.Hub) config.Hub {
+	return config.Hub{
+		AgentImage:            hub.AgentImage,
+		AgentImagePullPolicy:  hub.AgentImagePullPolicy,
+		SystemDefaultRegistry: hub.SystemDefaultRegistry,
+		AgentCheckinInterval:  hub.AgentCheckinInterval,
+		ManageAgent:           hub.ManageAgent,
+		APIServerURL:          hub.APIServerURL,
+		APIServerCA:           hub.APIServerCA,
+		AgentTLSMode:          hub.TLSMode(),
+		AgentWorkers:          hub.AgentWorkers,
+		ImagePullSecrets:      hub.ImagePullSecrets,
+	}
+}
+
+const clusterKind = "Cluster"
+
+// clusterOf is the Cluster of an agent's Bundle: its owner, which other releases set, or else the Cluster in its target.
+func clusterOf(bundle *fleet.Bundle) []types.NamespacedName {
+	if !agentspec.IsBundle(bundle) {
+		return nil
+	}
+	for _, owner := range bundle.OwnerReferences {
+		if owner.Kind == clusterKind {
+			return []types.NamespacedName{{Namespace: bundle.Namespace, Name: owner.Name}}
+		}
+	}
+	for _, target := range bundle.Spec.Targets {
+		if target.ClusterName != "" && registration.AgentBundleName(target.ClusterName) == bundle.Name {
+			return []types.NamespacedName{{Namespace: bundle.Namespace, Name: target.ClusterName}}
+		}
+	}
+	return nil
+}
+
+// Condition is the condition of a Cluster that Reconcile reports.
+func (a *AgentBundles) Condition() string { return fleet.ConditionReconciled }
+
+// Forget drops nothing: nothing is remembered of a Cluster.
+func (a *AgentBundles) Forget(string) {}
+
+// Leaves makes the controller of Clusters call Reconcile for a Cluster that is handed to another controller as well, to delete
+// the Bundle.
+func (a *AgentBundles) Leaves() {}
+
+// Reconcile creates, repairs or deletes the Bundle of a Cluster's agent.
+func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
+	existing, err := a.bundleCache.Get(cluster.Namespace, registration.AgentBundleName(cluster.Name))
+	if apierrors.IsNotFound(err) {
+		existing = nil
+	} else if err != nil {
+		return result.Retry(fleet.ReasonError, err)
+	}
+
+	if reason, message := agentspec.Unmanaged(a.Config.Get(), cluster); reason != "" {
+		if err := a.delete(ctx, existing); err != nil {
+			return result.Retry(fleet.ReasonError, err)
+		}
+		if reason == fleet.ReasonManagedElsewhere && result.Get(cluster.Status.Conditions, fleet.ConditionReconciled).Status == "" {
+			return result.Skip() // condition Processed reports it
+		}
+		return result.Done(reason, message)
+	}
+	if cluster.Spec.Quarantined {
+		return result.Skip() // nothing is sent to the agent, and condition Registered says why
+	}
+
+	namespace, out := a.agentNamespace(cluster, existing != nil)
+	if !out.IsDone() {
+		return out
+	}
+	options := agentspec.Options(a.Context, cluster, registration.ManagedGeneration(cluster.Spec.RedeployAgentGeneration))
+	options.Namespace = namespace
+	inputs := manifestInputs{Agent: options}
+	if cluster.Spec.KubeConfigSecret == "" {
+		// Without a kubeconfig the hub cannot create the PriorityClass, and a pod that names a missing one does not start. Where
+		// the hub is, such an agent learns from its Bundle only.
+		inputs.Agent.PriorityClassName = ""
+		hub := forAgents(a.Config.Get())
+		inputs.Hub = &hub
+	}
+	manifest, err := a.manifests.render(inputs)
+	switch {
+	case errors.Is(err, agentspec.ErrBadCA):
+		return result.Stalled(fleet.ReasonAPIServerCAInvalid, err.Error())
+	case err != nil:
+		return result.Stalled(fleet.ReasonSettingsInvalid, fmt.Sprintf("these settings give no valid Bundle for the agent: %s", err))
+	}
+	wanted := newBundle(cluster, namespace, manifest)
+	if !a.DisableBundles {
+		wanted.Finalizers = []string{fleet.BundleFinalizer}
+	}
+
+	if existing == nil {
+		out = a.create(ctx, wanted)
+	} else {
+		out = a.repair(ctx, existing, wanted)
+	}
+	if !out.IsDone() {
+		return out
+	}
+
+	// The status has the settings that the agent got last. It gets those of the Bundle only while it is connected and follows its
+	// Bundle, or if nobody can import it.
+	if cluster.Spec.KubeConfigSecret == "" || agentspec.ServedByBundle(a.Config.Get(), cluster) {
+		installed := agentspec.InstalledSettings(cluster.Status)
+		if settings := agentspec.WantedSettings(cluster.Spec).WithSchedulingOf(installed); settings != installed {
+			settings.Record(&cluster.Status)
+		}
+	}
+	// The condition becomes True together with the first heartbeat. A write of its own for each Cluster would bring no news.
+	reported := result.Get(cluster.Status.Conditions, fleet.ConditionReconciled).Reason == fleet.ReasonReconciled
+	if cluster.Status.Agent.LastSeen.IsZero() && !reported {
+		return waitingForAgent()
+	}
+	return result.Done(fleet.ReasonReconciled, "")
+}
+
+func waitingForAgent() result.Result {
+	return result.Wait(fleet.ReasonWaitingForAgent, "the agent's Bundle is created when the agent has registered")
+}
+
+// agentNamespace is the namespace of the member for which the Bundle is made. The result is not done while there is no agent
+// that could deploy the Bundle, or while the agent is in another namespace than the spec says.
+func (a *AgentBundles) agentNamespace(cluster *fleet.Cluster, hasBundle bool) (string, result.Result) {
+	status := cluster.Status
+	if cluster.Spec.KubeConfigSecret == "" {
+		// The agent registered by itself. Only its heartbeat tells in which namespace it was installed, and in no other has it
+		// what it needs.
+		namespace := status.Agent.Namespace
+		if namespace == "" {
+			return "", waitingForAgent()
+		}
+		if problems := validation.IsDNS1123Label(namespace); len(problems) > 0 {
+			return "", result.Stalled(fleet.ReasonSettingsInvalid, fmt.Sprintf(
+				"the agent reports that it runs in namespace %q, which is not a valid name: %s", namespace, strings.Join(problems, "; ")))
+		}
+		return namespace, result.Done("", "")
+	}
+
+	if !hasBundle && status.Agent.LastSeen.IsZero() {
+		requests, err := standing.Of(a.requests, cluster)
+		switch {
+		case err != nil:
+			return "", result.Retry(fleet.ReasonError, err)
+		case !requests.Granted:
+			return "", waitingForAgent()
+		}
+	}
+	wanted := agentspec.Namespace(a.Context, cluster)
+	var installed string
+	switch {
+	case status.Import != nil:
+		installed = status.Import.AgentNamespace
+	case status.AgentDeployedGeneration == nil:
+		// not installed
+	case status.Agent.Namespace != "":
+		installed = status.Agent.Namespace // another release installed the agent
+	default:
+		installed = wanted
+	}
+	if installed != wanted {
+		return "", result.Wait(fleet.ReasonWaitingForImport, "the agent's Bundle is created when the agent is installed in namespace "+wanted)
+	}
+	return wanted, result.Done("", "")
+}
+
+// newBundle is the Bundle of a Cluster's agent. Fleet's own controllers make the same, but with the Cluster as its owner: if a
+// Cluster is deleted in the foreground, Kubernetes deletes what it owns first, and the agent could not uninstall itself any more.
+// The controller of Clusters deletes the Bundle by its name.
+func newBundle(cluster *fleet.Cluster, agentNamespace, manifest string) *fleet.Bundle {
+	return &fleet.Bundle{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   cluster.Namespace,
+			Name:        registration.AgentBundleName(cluster.Name),
+			Annotations: map[string]string{apply.LabelID: registration.SetIDManageAgent},
+		},
+		Spec: fleet.BundleSpec{
+			BundleDeploymentOptions: fleet.BundleDeploymentOptions{
+				DefaultNamespace: agentNamespace,
+				Helm:             &fleet.HelmOptions{TakeOwnership: true},
+			},
+			Resources: []fleet.BundleResource{{Name: "agent.yaml", Content: manifest}},
+			Targets: []fleet.BundleTarget{{
+				ClusterName: cluster.Name,
+				ClusterSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+					Key: fleet.NonManagedAgentLabel, Operator: metav1.LabelSelectorOpDoesNotExist,
+				}}},
+			}},
+		},
+	}
+}
+
+// create creates the Bundle. If it exists and is not in the cache, either its event is late or somebody else has created it.
+func (a *AgentBundles) create(ctx context.Context, wanted *fleet.Bundle) result.Result {
+	client := a.FleetClient.Bundles(wanted.Namespace)
+	made, err := client.Create(ctx, wanted, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		existing, err := client.Get(ctx, wanted.Name, metav1.GetOptions{})
+		if err != nil {
+			return result.Retry(fleet.ReasonError, fmt.Errorf("reading Bundle %s/%s: %w", wanted.Namespace, wanted.Name, err))
+		}
+		return a.repair(ctx, existing, wanted)
+	} else if err != nil {
+		return result.Retry(fleet.ReasonError, fmt.Errorf("creating Bundle %s/%s: %w", wanted.Namespace, wanted.Name, err))
+	}
+	a.written.Wrote(made)
+	return result.Done("", "")
+}
+
+// repair patches what differs in the fields that the hub sets. What others have added, such as a pause, stays.
+func (a *AgentBundles) repair(ctx context.Context, existing, wanted *fleet.Bundle) result.Result {
+	switch {
+	case !agentspec.IsBundle(existing):
+		return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
+			"Bundle %s/%s exists and is not that of an agent; delete or rename it", existing.Namespace, existing.Name)).In(a.RecheckDelay())
+	case existing.DeletionTimestamp != nil:
+		return result.Wait(fleet.ReasonBundleDeleting, fmt.Sprintf("waiting for the deletion of Bundle %s/%s before it is created again", existing.Namespace, existing.Name))
+	case a.written.IsStale(existing):
+		return result.Done("", "")
+	}
+
+	spec := map[string]any{}
+	if existing.Spec.DefaultNamespace != wanted.Spec.DefaultNamespace {
+		spec["defaultNamespace"] = wanted.Spec.DefaultNamespace
+	}
+	if existing.Spec.Helm == nil || !existing.Spec.Helm.TakeOwnership {
+		spec["helm"] = map[string]any{"takeOwnership": true}
+	}
+	if !equality.Semantic.DeepEqual(existing.Spec.Resources, wanted.Spec.Resources) {
+		spec["resources"] = wanted.Spec.Resources
+	}
+	if !equality.Semantic.DeepEqual(existing.Spec.Targets, wanted.Spec.Targets) {
+		spec["targets"] = wanted.Spec.Targets
+	}
+	var owners []metav1.OwnerReference // without Clusters
+	for _, o := range existing.OwnerReferences {
+		if o.Kind != clusterKind || o.APIVersion != fleet.SchemeGroupVersion.String() {
+			owners = append(owners, o)
+		}
+	}
+	metadata := map[string]any{"resourceVersion": existing.ResourceVersion}
+	if len(owners) < len(existing.OwnerReferences) {
+		metadata["ownerReferences"] = owners
+	}
+	patch := map[string]any{"metadata": metadata}
+	if len(spec) > 0 {
+		patch["spec"] = spec
+	}
+	if len(metadata) == 1 && len(spec) == 0 {
+		return result.Done("", "")
+	}
+	latest, err := writes.Merge(writes.WithContext(ctx, a.FleetClient.Bundles(existing.Namespace)), existing, patch)
+	if err != nil {
+		return result.Retry(fleet.ReasonError, fmt.Errorf("updating the agent's Bundle: %w", err))
+	}
+	a.written.Wrote(latest)
+	return result.Done("", "")
+}
+
+// delete deletes the Bundle of an agent that is not to have one. The agent keeps running as it is.
+func (a *AgentBundles) delete(ctx context.Context, existing *fleet.Bundle) error {
+	if existing == nil || !agentspec.IsBundle(existing) || existing.DeletionTimestamp != nil {
+		return nil
+	}
+	err := a.FleetClient.Bundles(existing.Namespace).Delete(ctx, existing.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &existing.UID},
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting Bundle %s/%s: %w", existing.Namespace, existing.Name, err)
+	}
+	return nil
+}
