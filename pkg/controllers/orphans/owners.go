@@ -13,7 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// owner is what an object was made for, as the object itself says.
+// owner is the object for which another one was made, as that one records it.
 type owner struct{ kind, namespace, name string }
 
 // Kinds of owners.
@@ -23,7 +23,7 @@ const (
 	kindToken   = "ClusterRegistrationToken"
 )
 
-// sets are the beginnings of the IDs of the object sets that are made for each kind; Fleet's own controllers use them too.
+// sets has the prefix of the IDs of the object sets that are made for each kind. Fleet's own controllers use the same.
 var sets = map[string]string{
 	kindRequest: "cluster-registration",
 	kindToken:   "cluster-group-token",
@@ -31,12 +31,12 @@ var sets = map[string]string{
 
 var none owner
 
-// isManaged: nothing without this label is ours, whatever else it says.
+// isManaged reports whether an object has the label of all objects that the hub makes.
 func isManaged(object metav1.Object) bool {
 	return object.GetLabels()[fleet.ManagedLabel] == fleet.ManagedValue
 }
 
-// ownerOfNamespace is the Cluster whose namespace this is. The name has to be the one that follows from the Cluster's.
+// ownerOfNamespace is the Cluster of a cluster namespace. The name of the namespace must be the one that follows from the Cluster's.
 func ownerOfNamespace(namespace *corev1.Namespace) owner {
 	a := namespace.Annotations
 	o := owner{kindCluster, a[fleet.ClusterNamespaceAnnotation], a[fleet.ClusterAnnotation]}
@@ -47,7 +47,7 @@ func ownerOfNamespace(namespace *corev1.Namespace) owner {
 	return o
 }
 
-// ownerOfRights is the request or the token that a ServiceAccount or RBAC was made for.
+// ownerOfRights is the request or the token for which a ServiceAccount or an RBAC object was made.
 func ownerOfRights(object metav1.Object) owner {
 	byRequest, bySet := ownerByRequest(object), ownerBySet(object)
 	switch {
@@ -55,7 +55,7 @@ func ownerOfRights(object metav1.Object) owner {
 		return none
 	case bySet == none:
 		if object.GetAnnotations()[apply.LabelGVK] != "" {
-			return none // it says whose it is, and that is not of ours
+			return none // it records an owner of another kind
 		}
 		return byRequest
 	case byRequest != none && byRequest != bySet:
@@ -64,7 +64,7 @@ func ownerOfRights(object metav1.Object) owner {
 	return bySet
 }
 
-// ownerByRequest is what the ServiceAccount of an agent says.
+// ownerByRequest is the owner in the annotations of an agent's ServiceAccount.
 func ownerByRequest(object metav1.Object) owner {
 	a := object.GetAnnotations()
 	o := owner{kindRequest, a[fleet.ClusterRegistrationNamespaceAnnotation], a[fleet.ClusterRegistrationAnnotation]}
@@ -74,7 +74,8 @@ func ownerByRequest(object metav1.Object) owner {
 	return o
 }
 
-// ownerBySet is what an object of an object set says. The label of the set is a digest of it, so both have to agree.
+// ownerBySet is the owner in the annotations of an object of an object set. The label of the set is a digest of them, and must
+// agree.
 func ownerBySet(object metav1.Object) owner {
 	a := object.GetAnnotations()
 	for kind, set := range sets {
@@ -96,7 +97,7 @@ func ownerBySet(object metav1.Object) owner {
 	return none
 }
 
-// ownerOfCredential is the Cluster whose agent is to fetch this credential.
+// ownerOfCredential returns a function for the Cluster whose agent fetches a credential.
 func ownerOfCredential(registrationNamespace string) func(*corev1.Secret) owner {
 	return func(secret *corev1.Secret) owner {
 		o := owner{
@@ -110,7 +111,7 @@ func ownerOfCredential(registrationNamespace string) func(*corev1.Secret) owner 
 	}
 }
 
-// ownerOfBundle is the Cluster whose agent this is the Bundle of.
+// ownerOfBundle is the Cluster of an agent's Bundle.
 func ownerOfBundle(bundle *fleet.Bundle) owner {
 	if !agentspec.IsBundle(bundle) || len(bundle.Spec.Targets) != 1 {
 		return none
@@ -122,7 +123,7 @@ func ownerOfBundle(bundle *fleet.Bundle) owner {
 	return owner{kindCluster, bundle.Namespace, name}
 }
 
-// ownerOfRequest is the Cluster that a request was granted for.
+// ownerOfRequest is the Cluster for which a request was granted.
 func ownerOfRequest(request *fleet.ClusterRegistration) owner {
 	if !request.Status.Granted || request.Status.ClusterName == "" || request.Labels[fleet.ClusterManagementLabel] != "" {
 		return none

@@ -18,7 +18,7 @@ const registrationNamespace = "cattle-fleet-clusters-system"
 
 func managed() map[string]string { return map[string]string{fleet.ManagedLabel: "true"} }
 
-func TestWhoseNamespaceItIs(t *testing.T) {
+func TestOwnerOfNamespace(t *testing.T) {
 	of := func(change func(*corev1.Namespace)) owner {
 		n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 			Name: registration.ClusterNamespace("ws", "member"), Labels: managed(),
@@ -29,13 +29,13 @@ func TestWhoseNamespaceItIs(t *testing.T) {
 	}
 	assert.Equal(t, owner{kindCluster, "ws", "member"}, of(func(*corev1.Namespace) {}))
 	for name, change := range map[string]func(*corev1.Namespace){
-		"no label":               func(n *corev1.Namespace) { n.Labels = nil },
-		"another value":          func(n *corev1.Namespace) { n.Labels[fleet.ManagedLabel] = "false" },
-		"no annotations":         func(n *corev1.Namespace) { n.Annotations = nil },
-		"no namespace":           func(n *corev1.Namespace) { delete(n.Annotations, fleet.ClusterNamespaceAnnotation) },
-		"another name":           func(n *corev1.Namespace) { n.Name = "kube-system" },
-		"the name of another":    func(n *corev1.Namespace) { n.Annotations[fleet.ClusterAnnotation] = "other" },
-		"a person's, with label": func(n *corev1.Namespace) { n.Name, n.Annotations = "mine", nil },
+		"no label":                         func(n *corev1.Namespace) { n.Labels = nil },
+		"another value":                    func(n *corev1.Namespace) { n.Labels[fleet.ManagedLabel] = "false" },
+		"no annotations":                   func(n *corev1.Namespace) { n.Annotations = nil },
+		"no namespace":                     func(n *corev1.Namespace) { delete(n.Annotations, fleet.ClusterNamespaceAnnotation) },
+		"another name":                     func(n *corev1.Namespace) { n.Name = "kube-system" },
+		"the name of another":              func(n *corev1.Namespace) { n.Annotations[fleet.ClusterAnnotation] = "other" },
+		"made by a person, with the label": func(n *corev1.Namespace) { n.Name, n.Annotations = "mine", nil },
 	} {
 		assert.Equal(t, none, of(change), name)
 	}
@@ -54,7 +54,7 @@ func account(t *testing.T, setID, ownerKind string) *corev1.ServiceAccount {
 	return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "y", Labels: labels, Annotations: annotations}}
 }
 
-func TestForWhomRightsWereMade(t *testing.T) {
+func TestOwnerOfRights(t *testing.T) {
 	request, token := owner{kindRequest, "ws", "request-abc"}, owner{kindToken, "ws", "request-abc"}
 	annotate := func(a *corev1.ServiceAccount, key, value string) { a.Annotations[key] = value }
 	for _, row := range []struct {
@@ -68,14 +68,14 @@ func TestForWhomRightsWereMade(t *testing.T) {
 		{name: "by Fleet", set: "cluster-registration", kind: kindRequest, want: request},
 		{name: "for a token", set: "cluster-group-token", kind: kindToken, want: token},
 		{
-			name: "with both ways of saying so", set: "cluster-registration", kind: kindRequest, want: request,
+			name: "in both ways", set: "cluster-registration", kind: kindRequest, want: request,
 			change: func(a *corev1.ServiceAccount) {
 				annotate(a, fleet.ClusterRegistrationAnnotation, "request-abc")
 				annotate(a, fleet.ClusterRegistrationNamespaceAnnotation, "ws")
 			},
 		},
 		{
-			name: "which contradict each other", set: "cluster-registration", kind: kindRequest,
+			name: "in both ways, which contradict each other", set: "cluster-registration", kind: kindRequest,
 			change: func(a *corev1.ServiceAccount) {
 				annotate(a, fleet.ClusterRegistrationAnnotation, "another")
 				annotate(a, fleet.ClusterRegistrationNamespaceAnnotation, "ws")
@@ -92,7 +92,7 @@ func TestForWhomRightsWereMade(t *testing.T) {
 		{name: "for another kind", set: "cluster-registration", kind: "Cluster"},
 		{name: "with the annotations of another", set: "cluster-registration", kind: kindRequest, change: func(a *corev1.ServiceAccount) { annotate(a, apply.LabelName, "gone") }},
 		{name: "without the label of the set", set: "cluster-registration", kind: kindRequest, change: func(a *corev1.ServiceAccount) { delete(a.Labels, apply.LabelHash) }},
-		{name: "for nobody", set: "cluster-registration", kind: kindRequest, change: func(a *corev1.ServiceAccount) { a.Annotations = nil }},
+		{name: "for no owner", set: "cluster-registration", kind: kindRequest, change: func(a *corev1.ServiceAccount) { a.Annotations = nil }},
 		{name: "for half a name", set: "cluster-registration", kind: kindRequest, change: func(a *corev1.ServiceAccount) {
 			a.Annotations = map[string]string{fleet.ClusterRegistrationAnnotation: "request-abc"}
 		}},
@@ -107,7 +107,7 @@ func TestForWhomRightsWereMade(t *testing.T) {
 	}
 }
 
-func TestWhoseCredentialItIs(t *testing.T) {
+func TestOwnerOfCredential(t *testing.T) {
 	of := func(change func(*corev1.Secret)) owner {
 		s := &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Namespace: registrationNamespace, Name: "c-1", Labels: managed()},
@@ -133,7 +133,7 @@ func TestWhoseCredentialItIs(t *testing.T) {
 	}
 }
 
-func TestWhoseBundleItIs(t *testing.T) {
+func TestOwnerOfBundle(t *testing.T) {
 	of := func(change func(*fleet.Bundle)) owner {
 		b := &fleet.Bundle{
 			ObjectMeta: metav1.ObjectMeta{
@@ -146,20 +146,20 @@ func TestWhoseBundleItIs(t *testing.T) {
 	}
 	assert.Equal(t, owner{kindCluster, "ws", "member"}, of(func(*fleet.Bundle) {}))
 	for name, change := range map[string]func(*fleet.Bundle){
-		"a person's":   func(b *fleet.Bundle) { b.Annotations = nil },
-		"another set":  func(b *fleet.Bundle) { b.Annotations[apply.LabelID] = "mine" },
-		"another name": func(b *fleet.Bundle) { b.Name = "fleet-agent-other" },
-		"for nobody":   func(b *fleet.Bundle) { b.Spec.Targets = nil },
+		"made by a person": func(b *fleet.Bundle) { b.Annotations = nil },
+		"another set":      func(b *fleet.Bundle) { b.Annotations[apply.LabelID] = "mine" },
+		"another name":     func(b *fleet.Bundle) { b.Name = "fleet-agent-other" },
+		"for nobody":       func(b *fleet.Bundle) { b.Spec.Targets = nil },
 		"for several": func(b *fleet.Bundle) {
 			b.Spec.Targets = append(b.Spec.Targets, fleet.BundleTarget{ClusterName: "other"})
 		},
-		"for whoever it suits": func(b *fleet.Bundle) { b.Spec.Targets[0].ClusterName = "" },
+		"for any Cluster": func(b *fleet.Bundle) { b.Spec.Targets[0].ClusterName = "" },
 	} {
 		assert.Equal(t, none, of(change), name)
 	}
 }
 
-func TestWhichRequestsBelongToACluster(t *testing.T) {
+func TestOwnerOfRequest(t *testing.T) {
 	of := func(granted bool, cluster, management string) owner {
 		return ownerOfRequest(&fleet.ClusterRegistration{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Labels: map[string]string{fleet.ClusterManagementLabel: management}},
@@ -167,7 +167,7 @@ func TestWhichRequestsBelongToACluster(t *testing.T) {
 		})
 	}
 	assert.Equal(t, owner{kindCluster, "ws", "member"}, of(true, "member", ""))
-	assert.Equal(t, none, of(false, "member", ""), "one that waits may wait for its Cluster")
+	assert.Equal(t, none, of(false, "member", ""), "a request that is not granted may wait for its Cluster")
 	assert.Equal(t, none, of(true, "", ""))
-	assert.Equal(t, none, of(true, "member", "other"), "it is another controller's")
+	assert.Equal(t, none, of(true, "member", "other"), "another controller manages it")
 }

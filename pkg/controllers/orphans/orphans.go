@@ -1,0 +1,252 @@
+// Package orphans deletes objects that the hub has made for an owner that does not exist any more: a Cluster whose finalizer
+// somebody has removed, or a request that was deleted while no hub was running. It walks over the caches periodically, and checks
+// two kinds shortly after the deletion of a Cluster. A cache alone never makes an orphan: the API server has to confirm that the
+// owner does not exist.
+package orphans
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/leaving"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+const (
+	// firstWalk is the time from the start of the hub to the first walk. The other controllers delete most orphans before.
+	firstWalk = 10 * time.Second
+	// walkInterval is the time between two walks.
+	walkInterval = 30 * time.Minute
+	// retryInterval is the time to the next walk if orphans are left.
+	retryInterval = time.Minute
+	// deletionDelay is the time from the deletion of a Cluster to the check of what was made for it. Most of it is gone by then.
+	deletionDelay = 10 * time.Second
+	// A walk pauses after each batch of objects, because other work of the hub is more urgent.
+	batch = 500
+	pause = 20 * time.Millisecond
+	// jitter spreads the walks, so that they do not coincide with other periodic work for ever.
+	jitter = 0.2
+)
+
+// Names of kinds, as the metrics have them.
+const (
+	namespaceKind = "Namespace"
+	bundleKind    = "Bundle"
+)
+
+// Collector deletes orphans.
+type Collector struct {
+	*app.Context
+	kinds  []kind
+	owners map[string]ownerKind // by kind
+	// isInUse reports whether an agent still needs what was made for a deleted request.
+	isInUse func(ctx context.Context, namespace, request string) (bool, error)
+	tasks   workqueue.TypedDelayingInterface[types.NamespacedName]
+	running sync.WaitGroup
+}
+
+// kind is a kind of which the hub makes objects for owners.
+type kind struct {
+	name     string
+	resource schema.GroupVersionResource
+	cache    cache.Store
+	ownerOf  func(object any) owner
+}
+
+// ownerKind is a kind of owners.
+type ownerKind struct {
+	resource schema.GroupVersionResource
+	cache    cache.Store
+}
+
+// walk is the task to check everything. Each other task is the name of a deleted Cluster.
+var walk types.NamespacedName
+
+// Register returns a Collector that watches the deletion of Clusters. Call Start when the caches are filled. The work ends with
+// ctx.
+func Register(ctx context.Context, c *app.Context) *Collector {
+	fleetKind, coreKind, rbacKind := fleet.SchemeGroupVersion.WithResource, corev1.SchemeGroupVersion.WithResource, rbacv1.SchemeGroupVersion.WithResource
+	o := newCollector(c)
+	o.isInUse = leaving.Agents{Kubernetes: c.Kubernetes, Accounts: c.Core.ServiceAccount().Cache(), Clusters: c.Fleet.Cluster()}.Need
+	o.owners = map[string]ownerKind{
+		kindCluster: {fleetKind("clusters"), c.Fleet.Cluster().Informer().GetStore()},
+		kindRequest: {fleetKind("clusterregistrations"), c.Fleet.ClusterRegistration().Informer().GetStore()},
+		kindToken:   {fleetKind("clusterregistrationtokens"), c.Fleet.ClusterRegistrationToken().Informer().GetStore()},
+	}
+	// Kinds that grant rights come first. BundleDeployments are deleted with their Namespace, and Contents with the
+	// BundleDeployments.
+	o.kinds = []kind{
+		kindOf("ServiceAccount", coreKind("serviceaccounts"), c.Core.ServiceAccount().Informer(), func(a *corev1.ServiceAccount) owner { return ownerOfRights(a) }),
+		kindOf("ClusterRoleBinding", rbacKind("clusterrolebindings"), c.RBAC.ClusterRoleBinding().Informer(), func(b *rbacv1.ClusterRoleBinding) owner { return ownerOfRights(b) }),
+		kindOf("RoleBinding", rbacKind("rolebindings"), c.RBAC.RoleBinding().Informer(), func(b *rbacv1.RoleBinding) owner { return ownerOfRights(b) }),
+		kindOf("Role", rbacKind("roles"), c.RBAC.Role().Informer(), func(r *rbacv1.Role) owner { return ownerOfRights(r) }),
+		kindOf("Secret", coreKind("secrets"), c.Core.Secret().Informer(), ownerOfCredential(c.RegistrationNamespace())),
+		kindOf("ClusterRegistration", fleetKind("clusterregistrations"), c.Fleet.ClusterRegistration().Informer(), ownerOfRequest),
+		kindOf(bundleKind, fleetKind("bundles"), c.Fleet.Bundle().Informer(), ownerOfBundle),
+		kindOf(namespaceKind, coreKind("namespaces"), c.Core.Namespace().Informer(), ownerOfNamespace),
+	}
+	context.AfterFunc(ctx, o.tasks.ShutDown)
+	// The error is that of a stopped informer, and the informer was not stopped yet.
+	_, _ = c.Fleet.Cluster().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(object any) {
+		if key, err := cache.DeletionHandlingObjectToName(object); err == nil {
+			o.tasks.AddAfter(types.NamespacedName{Namespace: key.Namespace, Name: key.Name}, deletionDelay)
+		}
+	}})
+	return o
+}
+
+func newCollector(c *app.Context) *Collector {
+	return &Collector{
+		Context: c,
+		tasks:   workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[types.NamespacedName]{Clock: c.Clock}),
+	}
+}
+
+func kindOf[T any](name string, resource schema.GroupVersionResource, informer cache.SharedIndexInformer, ownerOf func(T) owner) kind {
+	return kind{name: name, resource: resource, cache: informer.GetStore(), ownerOf: func(object any) owner {
+		if typed, ok := object.(T); ok {
+			return ownerOf(typed)
+		}
+		return none
+	}}
+}
+
+// Start starts the work, until ctx ends.
+func (c *Collector) Start(ctx context.Context) {
+	c.running.Go(func() {
+		for {
+			task, stopped := c.tasks.Get()
+			if stopped || ctx.Err() != nil {
+				return
+			}
+			c.do(ctx, task)
+			c.tasks.Done(task)
+		}
+	})
+	c.tasks.AddAfter(walk, firstWalk)
+}
+
+// Wait returns when the work has ended.
+func (c *Collector) Wait() { c.running.Wait() }
+
+// do carries out a task.
+func (c *Collector) do(ctx context.Context, task types.NamespacedName) {
+	if task != walk {
+		c.checkCluster(ctx, task)
+		return
+	}
+	next := walkInterval
+	if left := c.checkAll(ctx); left > 0 {
+		logrus.Warnf("%d orphans could not be removed; retrying", left)
+		next = retryInterval
+	}
+	c.tasks.AddAfter(walk, wait.Jitter(next, jitter))
+}
+
+// checkAll checks all objects in the caches. It returns the number of orphans that are left.
+func (c *Collector) checkAll(ctx context.Context) (left int) {
+	for _, k := range c.kinds {
+		leftOfKind := 0
+		for i, object := range k.cache.List() {
+			if i > 0 && i%batch == 0 {
+				select {
+				case <-ctx.Done():
+				case <-c.Clock.After(pause):
+				}
+			}
+			if ctx.Err() != nil {
+				return left + leftOfKind
+			}
+			if !c.check(ctx, k, object) {
+				leftOfKind++
+			}
+		}
+		c.Metrics.OrphansLeft.WithLabelValues(k.name).Set(float64(leftOfKind))
+		left += leftOfKind
+	}
+	return left
+}
+
+// checkCluster checks the two objects of a deleted Cluster that only its finalizer deletes.
+func (c *Collector) checkCluster(ctx context.Context, cluster types.NamespacedName) {
+	keys := map[string]string{
+		namespaceKind: registration.ClusterNamespace(cluster.Namespace, cluster.Name),
+		bundleKind:    cluster.Namespace + "/" + registration.AgentBundleName(cluster.Name),
+	}
+	for _, k := range c.kinds {
+		if object, exists, err := k.cache.GetByKey(keys[k.name]); exists && err == nil {
+			c.check(ctx, k, object)
+		}
+	}
+}
+
+// check deletes an object if it is an orphan. It returns false for an orphan that is left: because the API server does not
+// answer, because the deletion fails, or because an agent still needs it.
+func (c *Collector) check(ctx context.Context, k kind, object any) (done bool) {
+	m, ok := object.(metav1.Object)
+	o := k.ownerOf(object)
+	if !ok || o == none || m.GetDeletionTimestamp() != nil {
+		return true
+	}
+	if _, exists, err := c.owners[o.kind].cache.GetByKey(o.namespace + "/" + o.name); exists || err != nil {
+		return true
+	}
+	deleted, err := c.deleteOrphan(ctx, k, m, o)
+	if err != nil {
+		logrus.Warnf("Orphan %s %s/%s: %v", k.name, m.GetNamespace(), m.GetName(), err)
+	}
+	return deleted && err == nil
+}
+
+// deleteOrphan deletes an object whose owner is not in the cache, if the API server confirms that there is no such owner. An
+// owner that was created again under the name keeps the object: its controller makes objects of the same names.
+func (c *Collector) deleteOrphan(ctx context.Context, k kind, m metav1.Object, o owner) (done bool, err error) {
+	_, err = c.Metadata.Resource(c.owners[o.kind].resource).Namespace(o.namespace).Get(ctx, o.name, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return true, nil
+	case !isMissing(err):
+		return false, fmt.Errorf("looking for its owner, %s %s/%s: %w", o.kind, o.namespace, o.name, err)
+	}
+	// An agent that has to uninstall itself needs what its request was given.
+	if o.kind == kindRequest {
+		inUse, err := c.isInUse(ctx, o.namespace, o.name)
+		if err != nil || inUse {
+			return false, err
+		}
+	}
+	err = c.Metadata.Resource(k.resource).Namespace(m.GetNamespace()).Delete(ctx, m.GetName(), metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: ptr.To(m.GetUID())},
+	})
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // it is gone, or another object has its name
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("deleting it, because %s %s/%s does not exist: %w", o.kind, o.namespace, o.name, err)
+	}
+	c.Metrics.OrphansCollected.WithLabelValues(k.name).Inc()
+	logrus.Infof("Deleted %s %s/%s, because %s %s/%s does not exist", k.name, m.GetNamespace(), m.GetName(), o.kind, o.namespace, o.name)
+	return true, nil
+}
+
+// isMissing tells "there is no such object" from "there is no such kind", which has the same status code: without the
+// CustomResourceDefinition each Cluster would seem to be missing.
+func isMissing(err error) bool {
+	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}
