@@ -4,56 +4,281 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	kubernetesfake "k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/muster-fleet/muster/internal/view"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
+	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 )
 
-func TestErrorsSayWhatToDo(t *testing.T) {
-	noKind := apierrors.NewGenericServerResponse(404, "get", schema.GroupResource{Group: "fleet.cattle.io", Resource: "clusters"}, "", "", 0, true)
-	tests := map[string]struct {
+var clusterResource = schema.GroupResource{Group: "fleet.cattle.io", Resource: "clusters"}
+
+func conditions(kind string, status corev1.ConditionStatus, reason string) []genericcondition.GenericCondition {
+	return []genericcondition.GenericCondition{{Type: kind, Status: status, Reason: reason, Message: "because of " + reason}}
+}
+
+func TestExplain(t *testing.T) {
+	noKind := apierrors.NewGenericServerResponse(404, "get", clusterResource, "", "", 0, true)
+	for name, test := range map[string]struct {
 		err  error
 		want string
 	}{
-		"no namespace":    {apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "ns"), "create it with `kubectl create namespace ns`"},
-		"no such kind":    {noKind, "is this a hub?"},
-		"no such object":  {apierrors.NewNotFound(schema.GroupResource{Resource: "clusters"}, "c"), `clusters "c" not found`},
-		"something else":  {errors.New("connection refused"), "connection refused"},
-		"another refusal": {apierrors.NewForbidden(schema.GroupResource{Resource: "clusters"}, "c", errors.New("no")), "forbidden"},
-	}
-	for name, test := range tests {
+		"no namespace":     {apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "ns"), "create it with `kubectl create namespace ns`"},
+		"no kind":          {noKind, "is this a hub?"},
+		"no object":        {apierrors.NewNotFound(clusterResource, "c"), `clusters.fleet.cattle.io "c" not found`},
+		"no API server":    {errors.New("connection refused"), "connection refused"},
+		"another response": {apierrors.NewForbidden(clusterResource, "c", errors.New("no")), "forbidden"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			err := Explain(test.err, "ns")
 			assert.ErrorContains(t, err, test.want)
 			assert.ErrorIs(t, err, test.err)
 		})
 	}
-	assert.Equal(t, apierrors.NewNotFound(schema.GroupResource{Resource: "clusters"}, "c"),
-		Explain(apierrors.NewNotFound(schema.GroupResource{Resource: "clusters"}, "c"), "ns"), "nothing is added where nothing is known")
-}
-
-func TestTheEndOfAWaitSaysHowItStood(t *testing.T) {
-	late, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
-	defer cancel()
-	stopped, stop := context.WithCancel(t.Context())
-	stop()
-	assert.EqualError(t, waitError(late, "Cluster a/b", "ImportFailed", errors.New("x")), "Cluster a/b was not ready in time: ImportFailed")
-	assert.EqualError(t, waitError(stopped, "Cluster a/b", "", errors.New("x")), "stopped waiting for Cluster a/b: context canceled")
-	assert.EqualError(t, waitError(t.Context(), "Cluster a/b", "", errDeleted), "Cluster a/b: it was deleted")
-}
-
-func TestASecretWithoutValuesIsNamed(t *testing.T) {
-	_, err := valuesOf(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "tok"}})
-	require.EqualError(t, err, `Secret ns/tok has no key "values": delete it, and the hub makes it again`)
-}
-
-func TestABrokenConfigurationIsNoHub(t *testing.T) {
 	_, err := Connect(&rest.Config{Host: "://"})
 	require.Error(t, err)
+}
+
+func TestAwait(t *testing.T) {
+	broken, forbidden := apierrors.NewInternalError(errors.New("etcd is down")), apierrors.NewForbidden(clusterResource, "east", errors.New("no get"))
+	unauthorized, missing := apierrors.NewUnauthorized("unknown token"), apierrors.NewNotFound(clusterResource, "east")
+	for name, test := range map[string]struct {
+		responses []any // errors or statuses; the last one is repeated
+		mayAppear bool
+		problem   string
+		took      time.Duration
+	}{
+		"ready":                      {responses: []any{"ready"}},
+		"later ready":                {responses: []any{"importing", "importing", "ready"}, took: 2 * pollInterval},
+		"appears":                    {responses: []any{missing, "ready"}, mayAppear: true, took: pollInterval},
+		"does not exist":             {responses: []any{missing}, problem: "Cluster ns/east: it was deleted"},
+		"is deleted":                 {responses: []any{"importing", missing}, mayAppear: true, problem: "Cluster ns/east: it was deleted", took: pollInterval},
+		"check fails":                {responses: []any{"refused"}, problem: "Cluster ns/east: the hub refuses it"},
+		"not allowed":                {responses: []any{broken, forbidden}, problem: "no get", took: pollInterval},
+		"unknown credential":         {responses: []any{unauthorized}, problem: "Cluster ns/east: unknown token"},
+		"temporary error":            {responses: []any{broken, "ready"}, took: pollInterval},
+		"never appears":              {responses: []any{missing}, mayAppear: true, problem: "Cluster ns/east was not ready in time: new", took: time.Minute},
+		"waits":                      {responses: []any{"importing", ""}, problem: "Cluster ns/east was not ready in time: importing", took: time.Minute},
+		"error until the end":        {responses: []any{"importing", broken}, problem: "was not ready in time, and its state is not known: Internal error occurred: etcd is down", took: time.Minute},
+		"error and then no object":   {responses: []any{broken, missing}, mayAppear: true, problem: "in time: new", took: time.Minute},
+		"error and then an old wait": {responses: []any{broken, "importing"}, problem: "in time: importing", took: time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				began := time.Now()
+				status, err := awaited[string]{
+					what: "Cluster ns/east", name: "east", mayAppear: test.mayAppear, status: "new",
+					get: func(_ context.Context, name string, _ metav1.GetOptions) (string, error) {
+						require.Equal(t, "east", name)
+						response := test.responses[0]
+						if len(test.responses) > 1 {
+							test.responses = test.responses[1:]
+						}
+						if err, failed := response.(error); failed {
+							return "", err
+						}
+						return response.(string), nil
+					},
+					check: func(status string) (bool, string, error) {
+						if status == "refused" {
+							return false, "", errors.New("the hub refuses it")
+						}
+						return status == "ready", status, nil
+					},
+				}.wait(ctx)
+				assert.Equal(t, test.took, time.Since(began))
+				if test.problem == "" {
+					require.NoError(t, err)
+					assert.Equal(t, "ready", status)
+					return
+				}
+				require.ErrorContains(t, err, test.problem)
+			})
+		})
+	}
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	_, err := awaited[string]{what: "Cluster ns/east", get: func(ctx context.Context, _ string, _ metav1.GetOptions) (string, error) { return "", ctx.Err() }}.wait(stopped)
+	require.EqualError(t, err, "stopped waiting for Cluster ns/east: context canceled")
+}
+
+func TestAwaitRegistered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hub := &Hub{Fleet: fake.NewSimpleClientset().FleetV1alpha1()}
+		clusters := hub.Fleet.Clusters("ns")
+		go func() {
+			cluster, err := clusters.Create(t.Context(), &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "east"}}, metav1.CreateOptions{})
+			assert.NoError(t, err)
+			for _, said := range [][]genericcondition.GenericCondition{
+				conditions(fleet.ConditionImported, corev1.ConditionFalse, "Unreachable"),
+				conditions(fleet.ConditionRegistered, corev1.ConditionUnknown, "WaitingForAgent"),
+				conditions(fleet.ConditionRegistered, corev1.ConditionTrue, "Registered"),
+			} {
+				time.Sleep(time.Second)
+				cluster.Status.Conditions = said
+				cluster, err = clusters.UpdateStatus(t.Context(), cluster, metav1.UpdateOptions{})
+				assert.NoError(t, err)
+			}
+		}()
+		var states []string
+		cluster, err := hub.AwaitRegistered(t.Context(), "ns", "east", func(v view.Cluster) { states = append(states, v.State) })
+		require.NoError(t, err)
+		assert.Equal(t, "east", cluster.Name)
+		assert.Equal(t, []string{view.StateNew, view.StateImportFailed, view.StateWaitingForAgent, view.StateRegistered}, states, "each state once")
+	})
+}
+
+func TestAwaitQuarantine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		east := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "east"}}
+		hub := &Hub{Fleet: fake.NewSimpleClientset(east).FleetV1alpha1()}
+		clusters := hub.Fleet.Clusters("ns")
+		require.NoError(t, hub.Quarantine(t.Context(), "ns", "east", true))
+		east, err := clusters.Get(t.Context(), "east", metav1.GetOptions{})
+		require.NoError(t, err)
+		require.True(t, east.Spec.Quarantined)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.EqualError(t, hub.AwaitQuarantine(ctx, "ns", "east", true), "Cluster ns/east was not ready in time: the hub has not answered: is a fleet-controller running?")
+
+		east.Status.Conditions = conditions(fleet.ConditionRegistered, corev1.ConditionFalse, fleet.ReasonQuarantined)
+		_, err = clusters.UpdateStatus(t.Context(), east, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		require.NoError(t, hub.AwaitQuarantine(t.Context(), "ns", "east", true))
+	})
+}
+
+func TestAwaitToken(t *testing.T) {
+	for name, test := range map[string]struct {
+		status          corev1.ConditionStatus
+		reason, problem string
+	}{
+		"ready":   {corev1.ConditionTrue, "Ready", ""},
+		"refused": {corev1.ConditionFalse, "TTLRequired", "ClusterRegistrationToken ns/tok: the hub refuses it: TTLRequired: because of TTLRequired"},
+		"waiting": {corev1.ConditionUnknown, "WaitingForCredential", "was not ready in time: because of WaitingForCredential"},
+		"no hub":  {"", "", "is a fleet-controller running?"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				hub := &Hub{Fleet: fake.NewSimpleClientset().FleetV1alpha1()}
+				require.NoError(t, hub.CreateToken(t.Context(), "ns", "tok", fleet.ClusterRegistrationTokenSpec{TTL: TTL(time.Hour)}))
+				tokens := hub.Fleet.ClusterRegistrationTokens("ns")
+				token, err := tokens.Get(t.Context(), "tok", metav1.GetOptions{})
+				require.NoError(t, err)
+				if test.status != "" {
+					token.Status.Conditions = conditions(fleet.ConditionReady, test.status, test.reason)
+					_, err = tokens.UpdateStatus(t.Context(), token, metav1.UpdateOptions{})
+					require.NoError(t, err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				_, err = hub.AwaitToken(ctx, "ns", "tok")
+				if test.problem == "" {
+					require.NoError(t, err)
+					return
+				}
+				require.ErrorContains(t, err, test.problem)
+			})
+		})
+	}
+}
+
+func TestValues(t *testing.T) {
+	kube := kubernetesfake.NewSimpleClientset()
+	hub := &Hub{Kubernetes: kube}
+	token := &fleet.ClusterRegistrationToken{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "tok"}, Status: fleet.ClusterRegistrationTokenStatus{SecretName: "tok"},
+	}
+	_, err := hub.Values(t.Context(), token)
+	require.ErrorContains(t, err, "read Secret ns/tok of the token")
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "tok"}}
+	require.NoError(t, kube.Tracker().Add(secret))
+	_, err = hub.Values(t.Context(), token)
+	require.EqualError(t, err, `Secret ns/tok has no key "values": delete it, and the hub creates it again`)
+	secret.Data = map[string][]byte{"values": []byte("token: x\n")}
+	_, err = kube.CoreV1().Secrets("ns").Update(t.Context(), secret, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	values, err := hub.Values(t.Context(), token)
+	require.NoError(t, err)
+	require.Equal(t, "token: x\n", string(values))
+}
+
+// The response to a create can be lost, whether the Cluster was created or not. The program can be interrupted at the same moment.
+func TestUndoImport(t *testing.T) {
+	lost, away := apierrors.NewTimeoutError("the response was lost", 0), errors.New("connection refused")
+	created := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "east"}, Spec: fleet.ClusterSpec{KubeConfigSecret: "east-kubeconfig"}}
+	another := created.DeepCopy()
+	another.Spec.KubeConfigSecret = "elsewhere"
+	for name, test := range map[string]struct {
+		exists  *fleet.Cluster // after the create has failed
+		getErr  error          // after the create has failed
+		secret  bool           // is left
+		problem string
+	}{
+		"not created":        {nil, nil, false, "create Cluster ns/east: "},
+		"created":            {created, nil, true, "Cluster ns/east exists with Secret east-kubeconfig, and the hub imports it"},
+		"created by another": {another, nil, false, "create Cluster ns/east: "},
+		"not known":          {nil, away, true, "whether the Cluster exists is not known (connection refused), so Secret ns/east-kubeconfig was not deleted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clusters, kube := fake.NewSimpleClientset(), kubernetesfake.NewSimpleClientset()
+			hub := &Hub{Kubernetes: kube, Fleet: clusters.FleetV1alpha1()}
+			ctx, interrupt := context.WithCancel(t.Context())
+			clusters.PrependReactor("create", "clusters", func(clienttesting.Action) (bool, runtime.Object, error) {
+				if test.exists != nil {
+					require.NoError(t, clusters.Tracker().Add(test.exists))
+				}
+				interrupt()
+				return true, nil, lost
+			})
+			clusters.PrependReactor("get", "clusters", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return test.getErr != nil && ctx.Err() != nil, nil, test.getErr
+			})
+			err := hub.Import(ctx, Import{Namespace: "ns", Name: "east", Kubeconfig: []byte("k")})
+			require.ErrorIs(t, err, lost)
+			assert.ErrorContains(t, err, test.problem)
+			_, err = kube.CoreV1().Secrets("ns").Get(t.Context(), "east-kubeconfig", metav1.GetOptions{})
+			assert.Equal(t, !test.secret, apierrors.IsNotFound(err), "%v", err)
+		})
+	}
+}
+
+// contextOf is a client of Clusters that records the error of the context of each Get.
+type contextOf struct {
+	fleetclient.FleetV1alpha1Interface
+	fleetclient.ClusterInterface
+	errs *[]error
+}
+
+func (c contextOf) Clusters(string) fleetclient.ClusterInterface { return c }
+
+func (c contextOf) Get(ctx context.Context, name string, _ metav1.GetOptions) (*fleet.Cluster, error) {
+	*c.errs = append(*c.errs, ctx.Err())
+	return nil, apierrors.NewNotFound(clusterResource, name)
+}
+
+func TestUndoImportAfterAnInterruption(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	var errs []error
+	failed := errors.New("failed")
+	hub := &Hub{Kubernetes: kubernetesfake.NewSimpleClientset(), Fleet: contextOf{errs: &errs}}
+	require.ErrorIs(t, hub.undoImport(ctx, Import{Namespace: "ns", Name: "east"}, failed), failed)
+	assert.Equal(t, []error{nil}, errs)
 }

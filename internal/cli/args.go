@@ -7,8 +7,8 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// FlagsFirst puts the flags of a command before its other arguments. People write `muster import east --wait`, and the
-// library stops looking for flags at the first argument that is none.
+// FlagsFirst moves the flags of a command in front of its other arguments, because the library stops at the first argument that is
+// not a flag, and people write `muster import east --wait`.
 func FlagsFirst(app *cli.App, args []string) []string {
 	if len(args) == 0 {
 		return args
@@ -16,45 +16,31 @@ func FlagsFirst(app *cli.App, args []string) []string {
 	sorted, rest := []string{args[0]}, args[1:]
 	flags, commands := app.Flags, app.Commands
 	for {
-		var leading []string
-		leading, rest = leadingFlags(flags, rest)
-		sorted = append(sorted, leading...)
+		for len(rest) > 0 && isFlag(rest[0]) {
+			n := min(length(flags, rest[0]), len(rest))
+			sorted, rest = append(sorted, rest[:n]...), rest[n:]
+		}
 		i := slices.IndexFunc(commands, func(c *cli.Command) bool { return len(rest) > 0 && c.HasName(rest[0]) })
 		if i < 0 {
-			return append(sorted, partition(flags, rest)...)
+			break
 		}
 		sorted, rest = append(sorted, rest[0]), rest[1:]
 		flags, commands = commands[i].Flags, commands[i].Subcommands
 	}
-}
 
-// leadingFlags splits off the flags at the beginning, with their values.
-func leadingFlags(flags []cli.Flag, args []string) (leading, rest []string) {
-	for len(args) > 0 && isFlag(args[0]) {
-		n := min(length(flags, args[0]), len(args))
-		leading, args = append(leading, args[:n]...), args[n:]
-	}
-	return leading, args
-}
-
-// partition is flags first, then the rest. All after "--" is no flag.
-func partition(flags []cli.Flag, args []string) []string {
-	var first, last []string
-	for len(args) > 0 {
-		if args[0] == "--" {
-			last = append(last, args[1:]...)
-			return append(append(first, "--"), last...)
+	var others []string
+	for len(rest) > 0 {
+		switch {
+		case rest[0] == "--": // everything after it is an argument
+			return slices.Concat(sorted, []string{"--"}, others, rest[1:])
+		case isFlag(rest[0]):
+			n := min(length(flags, rest[0]), len(rest))
+			sorted, rest = append(sorted, rest[:n]...), rest[n:]
+		default:
+			others, rest = append(others, rest[0]), rest[1:]
 		}
-		n := 1
-		if isFlag(args[0]) {
-			n = min(length(flags, args[0]), len(args))
-			first = append(first, args[:n]...)
-		} else {
-			last = append(last, args[0])
-		}
-		args = args[n:]
 	}
-	return append(first, last...)
+	return append(sorted, others...)
 }
 
 func isFlag(arg string) bool { return len(arg) > 1 && arg[0] == '-' && arg != "--" }

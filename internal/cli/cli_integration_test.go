@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
-// person sits in front of a hub that runs, in a namespace of her own.
+// person uses a running hub, with a namespace of her own.
 type person struct {
 	t         *testing.T
 	hub       *testenv.Cluster
@@ -65,12 +65,12 @@ func memberConfig(t *testing.T, member *testenv.Cluster) string {
 	return file
 }
 
-func TestImportMakesASecretAndAClusterAndFollowsThem(t *testing.T) {
+func TestImport(t *testing.T) {
 	p := atHub(t)
 	member := testenv.SharedCluster(t, "member")
 	agent := registration.DefaultSystemNamespace
 	_, err := member.Kubernetes.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: agent}}, metav1.CreateOptions{})
-	if !apierrors.IsAlreadyExists(err) { // another import may have made it
+	if !apierrors.IsAlreadyExists(err) { // another test may have created it
 		require.NoError(t, err)
 	}
 	member.Agent(t, agent)
@@ -103,14 +103,14 @@ func TestImportMakesASecretAndAClusterAndFollowsThem(t *testing.T) {
 	require.Equal(t, "east", list[0].Name)
 
 	_, _, err = p.run("import", "east", "--kubeconfig", memberConfig(t, member))
-	require.EqualError(t, err, "Cluster "+p.namespace+"/east exists already: choose another name, or delete it first")
+	require.EqualError(t, err, "Cluster "+p.namespace+"/east already exists: choose another name, or delete it first")
 }
 
-func TestImportNeverOverwritesASecret(t *testing.T) {
+func TestImportKeepsAnExistingSecret(t *testing.T) {
 	p := atHub(t)
 	p.hub.KubeconfigSecret(t, p.namespace, "east-kubeconfig", map[string][]byte{"value": []byte("precious")})
 	_, _, err := p.run("import", "east", "--kubeconfig", memberConfig(t, p.hub))
-	require.ErrorContains(t, err, "Secret "+p.namespace+"/east-kubeconfig exists already")
+	require.ErrorContains(t, err, "Secret "+p.namespace+"/east-kubeconfig already exists")
 	secret, err := p.hub.Kubernetes.CoreV1().Secrets(p.namespace).Get(t.Context(), "east-kubeconfig", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Equal(t, "precious", string(secret.Data["value"]))
@@ -118,7 +118,7 @@ func TestImportNeverOverwritesASecret(t *testing.T) {
 	require.True(t, apierrors.IsNotFound(err))
 }
 
-func TestAnImportThatDoesNotSucceedSaysWhyInTime(t *testing.T) {
+func TestImportTimeout(t *testing.T) {
 	p := atHub(t)
 	away := strings.ReplaceAll(string(p.hub.Kubeconfig()), p.hub.URL(), "https://127.0.0.1:1")
 	file := filepath.Join(t.TempDir(), "away.kubeconfig")
@@ -129,7 +129,7 @@ func TestAnImportThatDoesNotSucceedSaysWhyInTime(t *testing.T) {
 		require.ErrorContains(t, err, "Cluster "+p.namespace+"/"+name+" was not ready in time: ")
 		require.Contains(t, out, "created")
 		if long < testenv.Patience && !strings.Contains(err.Error(), "ImportFailed") {
-			continue // on a machine that is busy the hub had not tried by then
+			continue // on a busy machine the hub may not have tried by then
 		}
 		require.ErrorContains(t, err, "ImportFailed: Unreachable: ")
 		require.Contains(t, progress, "ImportFailed (Unreachable)")
@@ -139,7 +139,7 @@ func TestAnImportThatDoesNotSucceedSaysWhyInTime(t *testing.T) {
 	require.Contains(t, p.mustRun("clusters", "-o", "wide"), "127.0.0.1:1")
 }
 
-func TestAnImportIntoANamespaceThatIsNotThereSaysHowToMakeIt(t *testing.T) {
+func TestMissingNamespace(t *testing.T) {
 	p := atHub(t)
 	p.namespace = "nowhere"
 	_, _, err := p.run("import", "east", "--kubeconfig", memberConfig(t, p.hub))
@@ -148,7 +148,7 @@ func TestAnImportIntoANamespaceThatIsNotThereSaysHowToMakeIt(t *testing.T) {
 	require.ErrorContains(t, err, "create it with `kubectl create namespace nowhere`")
 }
 
-func TestTheGlobalKubeconfigIsTheHubsWhenImporting(t *testing.T) {
+func TestImportWithTwoKubeconfigs(t *testing.T) {
 	p := atHub(t)
 	hub := os.Getenv("KUBECONFIG")
 	t.Setenv("KUBECONFIG", "/nowhere")
@@ -158,7 +158,7 @@ func TestTheGlobalKubeconfigIsTheHubsWhenImporting(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestATokenIsCreatedListedAndRevoked(t *testing.T) {
+func TestTokens(t *testing.T) {
 	p := atHub(t)
 	out := p.mustRun("token", "create", "west", "--timeout", "5m", "--ttl", "2h", "--chart", "oci://example.com/agent")
 	require.Contains(t, out, "Token "+p.namespace+"/west is ready")
@@ -168,7 +168,7 @@ func TestATokenIsCreatedListedAndRevoked(t *testing.T) {
 	require.Equal(t, 2*time.Hour, token.Spec.TTL.Duration)
 
 	_, _, err = p.run("token", "create", "west")
-	require.ErrorContains(t, err, "exists already")
+	require.ErrorContains(t, err, "already exists")
 	require.Regexp(t, p.namespace+` +west +2h0m0s +in \S+ +0 +west +Ready`, p.mustRun("token", "list"))
 	var all []view.Token
 	require.NoError(t, json.Unmarshal([]byte(p.mustRun("token", "list", "-A", "-o", "json")), &all))
@@ -179,7 +179,7 @@ func TestATokenIsCreatedListedAndRevoked(t *testing.T) {
 	require.ErrorContains(t, err, "there is no ClusterRegistrationToken "+p.namespace+"/west")
 }
 
-func TestABearerTokenIsPrintedOnRequestOnly(t *testing.T) {
+func TestBearerTokensArePrintedOnRequestOnly(t *testing.T) {
 	p := atHub(t)
 	values, _, err := p.run("token", "create", "loud", "--timeout", "5m", "-o", "values", "--ttl", "0")
 	require.NoError(t, err)
@@ -189,7 +189,7 @@ func TestABearerTokenIsPrintedOnRequestOnly(t *testing.T) {
 	require.Equal(t, p.namespace, decoded.ClusterNamespace)
 	token, err := p.hub.Fleet.ClusterRegistrationTokens(p.namespace).Get(t.Context(), "loud", metav1.GetOptions{})
 	require.NoError(t, err)
-	require.Nil(t, token.Spec.TTL, "0 means that it does not end")
+	require.Nil(t, token.Spec.TTL, "0 means that it does not expire")
 
 	for _, args := range [][]string{
 		{"token", "create", "quiet1", "--timeout", "5m"},
@@ -199,19 +199,19 @@ func TestABearerTokenIsPrintedOnRequestOnly(t *testing.T) {
 		{"token", "list", "-o", "wide"},
 	} {
 		out := p.mustRun(args...)
-		require.NotContains(t, out, "eyJ", "%v: this is how a token begins", args)
+		require.NotContains(t, out, "eyJ", "%v: the first characters of a token", args)
 	}
 }
 
-func TestATokenThatTheHubRefusesFailsAtOnce(t *testing.T) {
+func TestRefusedToken(t *testing.T) {
 	p := atHub(t)
-	// The name of the token's Secret is taken.
+	// The token's Secret would have the name of this one.
 	p.hub.KubeconfigSecret(t, p.namespace, "west", map[string][]byte{"x": []byte("y")})
 	_, _, err := p.run("token", "create", "west", "--timeout", "5m")
 	require.ErrorContains(t, err, "ClusterRegistrationToken "+p.namespace+"/west: the hub refuses it: "+fleet.ReasonNameConflict)
 }
 
-func TestAClusterThatIsNoHubSaysSo(t *testing.T) {
+func TestNotAHub(t *testing.T) {
 	file := memberConfig(t, testenv.SharedCluster(t, "member"))
 	for _, args := range [][]string{{"clusters"}, {"token", "list"}} {
 		_, _, err := muster(t, append(args, "--kubeconfig", file)...)
@@ -219,7 +219,7 @@ func TestAClusterThatIsNoHubSaysSo(t *testing.T) {
 	}
 }
 
-func TestAnEmptyListIsSaidAndNotPrinted(t *testing.T) {
+func TestEmptyLists(t *testing.T) {
 	p := atHub(t)
 	out, said, err := p.run("clusters")
 	require.NoError(t, err)
@@ -228,7 +228,7 @@ func TestAnEmptyListIsSaidAndNotPrinted(t *testing.T) {
 	require.Equal(t, "[]\n", p.mustRun("token", "list", "-o", "json"))
 }
 
-func TestAnImportThatMayNotMakeTheClusterTakesItsSecretBack(t *testing.T) {
+func TestImportWithoutTheRightToCreateClusters(t *testing.T) {
 	p := atHub(t)
 	rbac := p.hub.Kubernetes.RbacV1()
 	_, err := rbac.Roles(p.namespace).Create(t.Context(), &rbacv1.Role{
@@ -256,5 +256,5 @@ func TestAnImportThatMayNotMakeTheClusterTakesItsSecretBack(t *testing.T) {
 	require.ErrorContains(t, err, "create Cluster "+p.namespace+"/east")
 	require.True(t, apierrors.IsForbidden(err))
 	_, err = p.hub.Kubernetes.CoreV1().Secrets(p.namespace).Get(t.Context(), "east-kubeconfig", metav1.GetOptions{})
-	require.True(t, apierrors.IsNotFound(err), "the next try must not stumble over it")
+	require.True(t, apierrors.IsNotFound(err), "a second import must not fail because of it")
 }

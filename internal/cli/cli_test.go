@@ -21,7 +21,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/crds"
 )
 
-// muster runs the program as a shell would.
+// muster runs the program with the arguments that a shell would pass.
 func muster(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -30,7 +30,7 @@ func muster(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	return out.String(), errs.String(), err
 }
 
-func TestFlagsMayStandAnywhereBehindTheirCommand(t *testing.T) {
+func TestFlagsFirst(t *testing.T) {
 	tests := map[string]string{
 		"muster":                "muster",
 		"muster clusters -A":    "muster clusters -A",
@@ -53,7 +53,7 @@ func TestFlagsMayStandAnywhereBehindTheirCommand(t *testing.T) {
 	assert.Empty(t, FlagsFirst(app, nil))
 }
 
-func TestWrongCommandLinesSayWhatIsWrong(t *testing.T) {
+func TestInvalidCommandLines(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "none")
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	t.Setenv("KUBECONFIG", empty)
@@ -64,30 +64,30 @@ func TestWrongCommandLinesSayWhatIsWrong(t *testing.T) {
 		"clusters east":                   `clusters takes no argument "east"`,
 		"clusters -o xml":                 `--output is "xml": it must be one of wide, json, yaml`,
 		"clusters -o values":              `--output is "values"`,
-		"clusters":                        "no way to the hub: pass --kubeconfig, or set KUBECONFIG",
+		"clusters":                        "cannot connect to the hub: pass --kubeconfig, or set KUBECONFIG",
 		"--kubeconfig /nowhere clusters":  "/nowhere",
 		"clusters --context nobody":       `context "nobody" does not exist`,
 		"import":                          "import needs exactly one argument, the NAME of the cluster, and got 0",
 		"import a b --kubeconfig x":       "and got 2",
-		"import a":                        "which cluster? Pass its kubeconfig after the command",
-		"import UP --kubeconfig /nowhere": `"UP" is no name for an object`,
+		"import a":                        "no cluster to import: pass its kubeconfig after the command",
+		"import UP --kubeconfig /nowhere": `"UP" is not a valid object name`,
 		"import a --kubeconfig /nowhere":  "kubeconfig of the cluster to import: open /nowhere",
 
 		"import a --kubeconfig /x --label novalue": `--label "novalue": write it as KEY=VALUE`,
-		"import a --kubeconfig /x --label a/b/c=1": `--label "a/b/c=1" is no label`,
+		"import a --kubeconfig /x --label a/b/c=1": `--label "a/b/c=1" is not a valid label`,
 
 		"token create":             "token create needs exactly one argument, the NAME of the token",
 		"token create t --ttl -1h": "--ttl is -1h0m0s: it must not be negative",
 		"token create t --ttl 1d":  "ttl",
-		"token create UP":          `"UP" is no name for an object`,
+		"token create UP":          `"UP" is not a valid object name`,
 
 		"token create t --usage-limit 0":                   "--usage-limit is 0: it must be at least 1",
 		"token create t --usage-limit 2147483648":          "--usage-limit is 2147483648",
 		"token create t --usage-limit x":                   "usage-limit",
 		"token create t --approval Maybe":                  `--approval is "Maybe": it must be Auto or Manual`,
 		"token create t --client-id-pattern a[":            `--client-id-pattern "a[": syntax error in pattern`,
-		"token create t --cluster c --client-id x":         "--cluster says which ID the token may register",
-		"token create t --cluster c --client-id-pattern x": "--cluster says which ID the token may register",
+		"token create t --cluster c --client-id x":         "--cluster determines which ID the token can register",
+		"token create t --cluster c --client-id-pattern x": "--cluster determines which ID the token can register",
 		"token create t --label novalue":                   `--label "novalue": write it as KEY=VALUE`,
 
 		"requests x":                             `requests takes no argument "x"`,
@@ -97,7 +97,7 @@ func TestWrongCommandLinesSayWhatIsWrong(t *testing.T) {
 		"quarantine":                             "quarantine needs exactly one argument, the name of the CLUSTER",
 		"release a b":                            "release needs exactly one argument",
 		"revoke":                                 "revoke needs exactly one argument, the name of the CLUSTER",
-		"revoke a":                               "no way to the hub",
+		"revoke a":                               "cannot connect to the hub",
 		"deny a -m " + strings.Repeat("x", 1025): "--message has more than 1024 characters",
 		"token revoke":                           "token revoke needs exactly one argument",
 		"token list x":                           `takes no argument "x"`,
@@ -113,7 +113,7 @@ func TestWrongCommandLinesSayWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestHelpIsShownWhenNothingIsAskedFor(t *testing.T) {
+func TestHelp(t *testing.T) {
 	for _, line := range []string{"", "--help", "token", "import --help"} {
 		out, _, err := muster(t, strings.Fields(line)...)
 		require.NoError(t, err)
@@ -121,21 +121,21 @@ func TestHelpIsShownWhenNothingIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestCRDsArePrintedAsTheyAreInstalled(t *testing.T) {
+func TestCRDs(t *testing.T) {
 	out, _, err := muster(t, "crds")
 	require.NoError(t, err)
 	require.Equal(t, string(crds.YAML()), out)
 }
 
-func TestTheTableOfClusters(t *testing.T) {
+func TestClusterTable(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	clusters := []view.Cluster{
 		{Namespace: "fleet-local", Name: "local", WayIn: "local", State: "Registered", Bundles: "2/2", Agent: "v1", Kubernetes: "v1.36.3", LastSeen: &metav1.Time{Time: now.Add(-5 * time.Second)}},
 		{Namespace: "ns", Name: "east", WayIn: "manager", State: "ImportFailed", Reason: "Unreachable", Message: "no\nroute"},
 	}
 	var narrow, wide bytes.Buffer
-	clusterTable(&narrow, clusters, false, now)
-	clusterTable(&wide, clusters, true, now)
+	require.NoError(t, clusterColumns.write(&narrow, clusters, false, now))
+	require.NoError(t, clusterColumns.write(&wide, clusters, true, now))
 	require.Equal(t, `NAMESPACE    NAME   WAY IN   STATE         REASON       BUNDLES  LAST SEEN
 fleet-local  local  local    Registered    -            2/2      5s ago
 ns           east   manager  ImportFailed  Unreachable  -        -
@@ -145,27 +145,27 @@ ns           east   manager  ImportFailed  Unreachable  -        -
 	require.Contains(t, wide.String(), "Unreachable  -        -          -           -      no route\n")
 }
 
-func TestTheTableOfTokens(t *testing.T) {
+func TestTokenTable(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	var out bytes.Buffer
-	tokenTable(&out, []view.Token{
+	require.NoError(t, tokenColumns.write(&out, []view.Token{
 		{Namespace: "ns", Name: "a", TTL: "24h0m0s", Expires: &metav1.Time{Time: now.Add(24 * time.Hour)}, Secret: "a", State: "Ready"},
 		{Namespace: "ns", Name: "b", State: "Failed", Reason: "TTLRequired"},
-	}, false, now)
+	}, false, now))
 	require.Equal(t, `NAMESPACE  NAME  TTL      EXPIRES  USES  SECRET  STATE   REASON
 ns         a     24h0m0s  in 24h   0     a       Ready   -
 ns         b     -        never    0     -       Failed  TTLRequired
 `, out.String())
 }
 
-func TestTheTableOfTokensSaysWhatTheyMayBeUsedFor(t *testing.T) {
+func TestWideTokenTable(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	var out bytes.Buffer
-	tokenTable(&out, []view.Token{
+	require.NoError(t, tokenColumns.write(&out, []view.Token{
 		{Namespace: "ns", Name: "a", State: "UsedUp", Uses: 2, UsageLimit: ptr.To(int32(2)), LastUsed: &metav1.Time{Time: now.Add(-time.Hour)}, LastCluster: "east", ClientIDs: []string{"x", "y"}, ClientIDPattern: "z-*"},
 		{Namespace: "ns", Name: "b", State: "Ready", ClientIDs: []string{strings.Repeat("long", 20)}},
 		{Namespace: "ns", Name: "c", State: "Ready", Uses: 7},
-	}, true, now)
+	}, true, now))
 	require.Equal(t, `NAMESPACE  NAME  TTL  EXPIRES  USES  SECRET  STATE   REASON  LAST USED  LAST CLUSTER  FOR                                       MESSAGE
 ns         a     -    never    2/2   -       UsedUp  -       60m ago    east          x,y,z-*                                   -
 ns         b     -    never    0     -       Ready   -       -          -             longlonglonglonglonglonglonglonglonglon…  -
@@ -173,15 +173,15 @@ ns         c     -    never    7     -       Ready   -       -          -       
 `, out.String())
 }
 
-func TestTheTableOfRequests(t *testing.T) {
+func TestRequestTable(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	var narrow, wide bytes.Buffer
 	requests := []view.Request{
 		{Namespace: "ns", Name: "request-a", Cluster: "cluster-1", ClientID: "id", Token: "tok", Creator: "system:serviceaccount:ns:tok-1", State: "Waiting", Reason: "WaitingForApproval", Message: "waits", Created: &metav1.Time{Time: now.Add(-3 * time.Minute)}},
 		{Namespace: "ns", Name: "request-b", Cluster: "east", ClientID: strings.Repeat("é", 50), State: "Refused", Reason: "ClientIDInUse"},
 	}
-	requestTable(&narrow, requests, false, now)
-	requestTable(&wide, requests, true, now)
+	require.NoError(t, requestColumns.write(&narrow, requests, false, now))
+	require.NoError(t, requestColumns.write(&wide, requests, true, now))
 	require.Equal(t, `NAMESPACE  NAME       CLUSTER    TOKEN  STATE    REASON              CREATED
 ns         request-a  cluster-1  tok    Waiting  WaitingForApproval  3m ago
 ns         request-b  east       -      Refused  ClientIDInUse       -
@@ -190,9 +190,9 @@ ns         request-b  east       -      Refused  ClientIDInUse       -
 	require.Contains(t, wide.String(), strings.Repeat("é", 39)+"…")
 }
 
-func TestTheInstructionsAreTheWholeWay(t *testing.T) {
+func TestInstructions(t *testing.T) {
 	var out bytes.Buffer
-	instructions(&out, view.Token{Namespace: "ns", Name: "tok", Secret: "tok"}, "oci://example.com/fleet-agent", time.Now())
+	printInstructions(&out, view.Token{Namespace: "ns", Name: "tok", Secret: "tok"}, "oci://example.com/fleet-agent", time.Now())
 	for _, line := range []string{
 		"     kubectl -n ns get secret tok -o jsonpath='{.data.values}' | base64 -d > values.yaml\n",
 		"     helm -n cattle-fleet-system install --create-namespace --wait --values values.yaml fleet-agent oci://example.com/fleet-agent\n",
@@ -202,7 +202,7 @@ func TestTheInstructionsAreTheWholeWay(t *testing.T) {
 	}
 }
 
-func TestAProgressLineSaysAThingOnce(t *testing.T) {
+func TestProgressLine(t *testing.T) {
 	v := view.Cluster{State: "WaitingForAgent", Reason: "WaitingForAgent", Message: "no agent yet"}
 	assert.Equal(t, "   1.5 s  WaitingForAgent: no agent yet", progressLine(v, 1500*time.Millisecond))
 	v.Reason = "Unreachable"
@@ -210,7 +210,7 @@ func TestAProgressLineSaysAThingOnce(t *testing.T) {
 	assert.Equal(t, "   0.0 s  Registered", progressLine(view.Cluster{State: "Registered"}, 0))
 }
 
-func TestErrorsAreToldPlainly(t *testing.T) {
+func TestPlainLog(t *testing.T) {
 	line, err := PlainLog{}.Format(&logrus.Entry{Message: "no way\n"})
 	require.NoError(t, err)
 	require.Equal(t, "muster: no way\n", string(line))
@@ -233,7 +233,7 @@ func writeConfig(t *testing.T, change func(dir string, c *clientcmdapi.Config)) 
 	return file
 }
 
-func TestAKubeconfigIsMadeSelfContained(t *testing.T) {
+func TestSelfContainedKubeconfig(t *testing.T) {
 	file := writeConfig(t, func(dir string, c *clientcmdapi.Config) {
 		for name, content := range map[string]string{"ca.crt": "CA", "me.crt": "CERT", "me.key": "KEY", "token": "TOKEN\n"} {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
@@ -241,12 +241,12 @@ func TestAKubeconfigIsMadeSelfContained(t *testing.T) {
 		c.Clusters["cl"].CertificateAuthority = "ca.crt"
 		c.AuthInfos["me"] = &clientcmdapi.AuthInfo{ClientCertificate: "me.crt", ClientKey: "me.key", TokenFile: "token"}
 		c.Clusters["other"] = &clientcmdapi.Cluster{Server: "https://other"}
-		c.AuthInfos["other"] = &clientcmdapi.AuthInfo{Token: "not yours"}
+		c.AuthInfos["other"] = &clientcmdapi.AuthInfo{Token: "another token"}
 		c.Contexts["other"] = &clientcmdapi.Context{Cluster: "other", AuthInfo: "other"}
 	})
 	data, err := selfContained(file, "")
 	require.NoError(t, err)
-	require.NotContains(t, string(data), "not yours", "only one context leaves the machine")
+	require.NotContains(t, string(data), "another token", "only one context is sent to the hub")
 	config, err := clientcmd.Load(data)
 	require.NoError(t, err)
 	require.Len(t, config.Clusters, 1)
@@ -258,22 +258,22 @@ func TestAKubeconfigIsMadeSelfContained(t *testing.T) {
 	require.Contains(t, string(other), "https://other")
 }
 
-func TestAKubeconfigThatIsOfNoUseToTheHubIsRefused(t *testing.T) {
+func TestUnusableKubeconfig(t *testing.T) {
 	type config = clientcmdapi.Config
 	tests := map[string]struct {
 		change func(string, *config)
 		want   string
 	}{
-		"no current context": {func(_ string, c *config) { c.CurrentContext = "" }, "has no current context: name one with --member-context (ctx)"},
-		"no context at all":  {func(_ string, c *config) { c.CurrentContext, c.Contexts = "", nil }, "(none at all)"},
-		"a missing context":  {func(_ string, c *config) { c.CurrentContext = "x" }, `has no context "x", but ctx`},
-		"a missing cluster":  {func(_ string, c *config) { c.Clusters = nil }, `context "ctx" names cluster "cl", which is not in it`},
-		"a missing user":     {func(_ string, c *config) { c.AuthInfos = nil }, `context "ctx" names user "me", who is not in it`},
-		"a missing file":     {func(_ string, c *config) { c.Clusters["cl"].CertificateAuthority = "ca.crt" }, "a file it refers to"},
+		"no current context": {func(_ string, c *config) { c.CurrentContext = "" }, "has no current context: name one with --member-context (its contexts: ctx)"},
+		"no context at all":  {func(_ string, c *config) { c.CurrentContext, c.Contexts = "", nil }, "(its contexts: none)"},
+		"a missing context":  {func(_ string, c *config) { c.CurrentContext = "x" }, `has no context "x" (its contexts: ctx)`},
+		"a missing cluster":  {func(_ string, c *config) { c.Clusters = nil }, `context "ctx" names cluster "cl", which it does not contain`},
+		"a missing user":     {func(_ string, c *config) { c.AuthInfos = nil }, `context "ctx" names user "me", which it does not contain`},
+		"a missing file":     {func(_ string, c *config) { c.Clusters["cl"].CertificateAuthority = "ca.crt" }, "a file that it refers to"},
 		"a missing token":    {func(_ string, c *config) { c.AuthInfos["me"] = &clientcmdapi.AuthInfo{TokenFile: "t"} }, "its token file"},
 		"a login program": {func(_ string, c *config) {
 			c.AuthInfos["me"] = &clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{Command: "aws", APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: "Never"}}
-		}, `user "me" logs in by a program or plugin, which the hub does not have`},
+		}, `user "me" authenticates with a program or plugin, which the hub does not have`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -303,7 +303,7 @@ func TestImportOfAFileThatIsNotAKubeconfig(t *testing.T) {
 	}
 }
 
-func TestNoFlagTellsTwoDefaults(t *testing.T) {
+func TestFlagsNameOneDefault(t *testing.T) {
 	check := func(command string, flags []cli.Flag) {
 		for _, f := range flags {
 			assert.LessOrEqual(t, strings.Count(f.String(), "default: "), 1, "%s: %s", command, f)

@@ -16,7 +16,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// asks is a request of an agent, made with a token whose requests wait for an approval.
+// asks creates a request of an agent with a token whose requests wait for approval.
 func (p person) asks(token, clientID string) (registration.Values, *fleet.ClusterRegistration) {
 	p.t.Helper()
 	values := p.hub.Values(p.t, p.namespace, token)
@@ -30,7 +30,7 @@ func (p person) token(name string) *fleet.ClusterRegistrationToken {
 	return testenv.RequireThere(p.t, p.hub.Fleet.ClusterRegistrationTokens(p.namespace).Get, name)
 }
 
-func TestRequestsAreListedApprovedAndDenied(t *testing.T) {
+func TestRequests(t *testing.T) {
 	p := atHub(t)
 	p.mustRun("token", "create", "careful", "--timeout", "5m", "--approval", "Manual")
 	values, east := p.asks("careful", "east")
@@ -50,10 +50,10 @@ func TestRequestsAreListedApprovedAndDenied(t *testing.T) {
 	require.Contains(t, p.mustRun("approve", west.Name), "is approved")
 	p.hub.Granted(t, values, west)
 	said := testenv.RequireThere(t, p.hub.Fleet.ClusterRegistrations(p.namespace).Get, west.Name).Status.Approval
-	require.Equal(t, &fleet.RegistrationApproval{Decision: fleet.DecisionApproved}, said, "the earlier message is gone")
+	require.Equal(t, &fleet.RegistrationApproval{Decision: fleet.DecisionApproved}, said, "without the earlier message")
 }
 
-func TestADecisionIsAboutOneRequest(t *testing.T) {
+func TestAmbiguousDecision(t *testing.T) {
 	p := atHub(t)
 	p.mustRun("token", "create", "careful", "--timeout", "5m", "--approval", "Manual")
 	_, _, err := p.run("approve", "nobody")
@@ -71,7 +71,7 @@ func TestADecisionIsAboutOneRequest(t *testing.T) {
 	require.ErrorContains(t, err, second.Name)
 }
 
-func TestATokenIsLimitedAsItIsAskedFor(t *testing.T) {
+func TestTokenLimits(t *testing.T) {
 	p := atHub(t)
 	p.mustRun("token", "create", "narrow", "--timeout", "5m", "--usage-limit", "3", "--client-id", "a", "--client-id", "b",
 		"--client-id-pattern", "edge-*", "--label", "env=prod", "--label", "region=eu", "--approval", "Auto")
@@ -83,7 +83,7 @@ func TestATokenIsLimitedAsItIsAskedFor(t *testing.T) {
 	require.Regexp(t, `narrow +24h0m0s +in \S+ +0/3 +narrow +Ready +- +- +- +a,b,edge-\* +-`, p.mustRun("token", "list", "-o", "wide"))
 
 	_, _, err := p.run("token", "create", "again", "--cluster", "east")
-	require.ErrorContains(t, err, "there is no Cluster "+p.namespace+"/east: `muster clusters -A` shows all there are")
+	require.ErrorContains(t, err, "there is no Cluster "+p.namespace+"/east: `muster clusters -A` lists all Clusters")
 	clusters := p.hub.Fleet.Clusters(p.namespace)
 	_, err = clusters.Create(t.Context(), &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "nameless"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -91,7 +91,7 @@ func TestATokenIsLimitedAsItIsAskedFor(t *testing.T) {
 	require.ErrorContains(t, err, "Cluster "+p.namespace+"/nameless has no clientID yet")
 }
 
-func TestAnAgentIsCutOffRevokedAndRegisteredAgain(t *testing.T) {
+func TestQuarantineAndRevoke(t *testing.T) {
 	p := atHub(t)
 	p.mustRun("token", "create", "first", "--timeout", "5m")
 	values := p.hub.Values(t, p.namespace, "first")
@@ -106,7 +106,7 @@ func TestAnAgentIsCutOffRevokedAndRegisteredAgain(t *testing.T) {
 	require.Equal(t, "Cluster "+p.namespace+"/"+cluster+" is released.\n", p.mustRun("release", cluster, "--timeout", "5m"))
 	testenv.RequireMay(t, p.hub, bearer, reads)
 
-	require.Equal(t, "The credential of Cluster "+p.namespace+"/"+cluster+" is void; it came from "+request.Name+".\n", p.mustRun("revoke", cluster))
+	require.Equal(t, "The credential of Cluster "+p.namespace+"/"+cluster+" is revoked; it was issued for "+request.Name+".\n", p.mustRun("revoke", cluster))
 	account := registration.RequestServiceAccount(request.Name, string(request.UID))
 	testenv.RequireGone(t, p.hub.Kubernetes.CoreV1().ServiceAccounts(registration.ClusterNamespace(p.namespace, cluster)).Get, "ServiceAccount", account)
 	p.hub.ClusterCondition(t, p.namespace, cluster, fleet.ConditionRegistered, "False CredentialRevoked")
@@ -128,10 +128,10 @@ func TestAnAgentIsCutOffRevokedAndRegisteredAgain(t *testing.T) {
 	})
 }
 
-func TestWhatIsNotThereCannotBeCutOff(t *testing.T) {
+func TestQuarantineOfAMissingCluster(t *testing.T) {
 	p := atHub(t)
 	for _, command := range []string{"quarantine", "release", "revoke"} {
 		_, _, err := p.run(command, "nobody")
-		require.EqualError(t, err, "there is no Cluster "+p.namespace+"/nobody: `muster clusters -A` shows all there are")
+		require.EqualError(t, err, "there is no Cluster "+p.namespace+"/nobody: `muster clusters -A` lists all Clusters")
 	}
 }

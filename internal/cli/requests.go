@@ -2,87 +2,100 @@ package cli
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"time"
 
 	"github.com/urfave/cli/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/view"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-const flagGranted = "granted"
+const (
+	flagGranted = "granted"
+	flagMessage = "message"
+)
 
 func requestsCommand(s Streams) *cli.Command {
 	return &cli.Command{
 		Name:  "requests",
 		Usage: "list registration requests that are waiting or were refused, and why",
-		Flags: append(hubFlags(), allFlag(),
-			&cli.BoolFlag{Name: flagGranted, Usage: "include those that were granted"},
-			outputFlag(formatWide, formatJSON, formatYAML)),
-		Action: func(c *cli.Context) error {
-			if err := noArguments(c); err != nil {
-				return err
+		Flags: listFlags(&cli.BoolFlag{Name: flagGranted, Usage: "include those that were granted"}),
+		Action: list(s, "ClusterRegistrations", "No waiting or refused requests", func(c *cli.Context, hub *connection, namespace string) ([]view.Request, error) {
+			requests, err := hub.Fleet.ClusterRegistrations(namespace).List(c.Context, metav1.ListOptions{})
+			if err != nil {
+				return nil, err
 			}
-			return listRequests(c, s)
-		},
+			all := summaries(requests.Items, view.OfRequest)
+			if !c.Bool(flagGranted) {
+				all = slices.DeleteFunc(all, func(v view.Request) bool { return v.State == view.StateGranted })
+			}
+			return all, nil
+		}, requestColumns),
 	}
 }
 
-func listRequests(c *cli.Context, s Streams) error {
+var requestColumns = columns[view.Request]{
+	header:     []string{"NAMESPACE", "NAME", "CLUSTER", "TOKEN", "STATE", "REASON", "CREATED"},
+	wideHeader: []string{"CLIENT ID", "CREATED BY", "MESSAGE"},
+	row: func(v view.Request, now time.Time) []string {
+		return []string{v.Namespace, v.Name, v.Cluster, v.Token, v.State, v.Reason, view.Ago(v.Created, now)}
+	},
+	wideRow: func(v view.Request, _ time.Time) []string { return []string{shorten(v.ClientID), v.Creator, v.Message} },
+}
+
+func approveCommand(s Streams) *cli.Command {
+	return &cli.Command{
+		Name:      "approve",
+		Usage:     "grant an agent the identity that it requests",
+		ArgsUsage: "REQUEST|CLUSTER",
+		Description: `REQUEST is a ClusterRegistration that is waiting for approval, or was refused because another agent has the identity that it
+requests; muster requests lists them. CLUSTER selects the only such request about that cluster. An approval replaces a proof of
+identity: the agent that made the request becomes the agent of the cluster, in place of the present one.`,
+		Flags:  decisionFlags(),
+		Action: func(c *cli.Context) error { return decide(c, s, fleet.DecisionApproved, "approved") },
+	}
+}
+
+func denyCommand(s Streams) *cli.Command {
+	return &cli.Command{
+		Name:      "deny",
+		Usage:     "refuse an agent's request, permanently",
+		ArgsUsage: "REQUEST|CLUSTER",
+		Description: `The agent logs the message once, and checks about every ten minutes whether the decision has changed. It does not affect a
+credential that was already granted; see muster revoke.`,
+		Flags:  decisionFlags(),
+		Action: func(c *cli.Context) error { return decide(c, s, fleet.DecisionDenied, "denied") },
+	}
+}
+
+func decisionFlags() []cli.Flag {
+	return append(hubFlags(), &cli.StringFlag{Name: flagMessage, Aliases: []string{"m"}, Usage: "`TEXT` with the reason; the agent logs that of a denial"})
+}
+
+func decide(c *cli.Context, s Streams, decision fleet.Decision, done string) error {
+	name, err := oneArgument(c, "the name of the REQUEST, or of the CLUSTER it is about")
+	if err != nil {
+		return err
+	}
+	const limit = 1024 // of the kind
+	approval := fleet.RegistrationApproval{Decision: decision, Message: c.String(flagMessage)}
+	if len([]rune(approval.Message)) > limit {
+		return fmt.Errorf("--message has more than %d characters", limit)
+	}
 	hub, err := connect(c)
 	if err != nil {
 		return err
 	}
-	namespace := hub.namespaceOf(c)
-	list, err := hub.Fleet.ClusterRegistrations(namespace).List(c.Context, metav1.ListOptions{})
+	request, err := hub.FindRequest(c.Context, hub.namespace, name)
 	if err != nil {
-		return fmt.Errorf("list ClusterRegistrations: %w", admin.Explain(err, namespace))
-	}
-	requests := make([]view.Request, 0, len(list.Items))
-	for i := range list.Items {
-		requests = append(requests, view.OfRequest(&list.Items[i]))
-	}
-	if !c.Bool(flagGranted) {
-		requests = slices.DeleteFunc(requests, func(v view.Request) bool { return v.State == view.StateGranted })
-	}
-	if done, err := encode(s.Out, c.String(flagOutput), requests); done {
 		return err
 	}
-	if len(requests) == 0 {
-		fmt.Fprintln(s.Err, "No requests wait or were refused "+where(namespace)+".")
-		return nil
+	if err := hub.Decide(c.Context, request, approval); err != nil {
+		return err
 	}
-	requestTable(s.Out, requests, c.String(flagOutput) == formatWide, s.Now())
+	v := view.OfRequest(request)
+	fmt.Fprintf(s.Out, "Request %s/%s for Cluster %s is %s.\n", v.Namespace, v.Name, v.Cluster, done)
 	return nil
-}
-
-// mostOfAnIdentity is as much of a clientID as a table shows.
-const mostOfAnIdentity = 40
-
-func requestTable(w io.Writer, requests []view.Request, wide bool, now time.Time) {
-	header := []string{"NAMESPACE", "NAME", "CLUSTER", "TOKEN", "STATE", "REASON", "CREATED"}
-	if wide {
-		header = append(header, "CLIENT ID", "CREATED BY", "MESSAGE")
-	}
-	rows := make([][]string, 0, len(requests))
-	for _, v := range requests {
-		row := []string{v.Namespace, v.Name, v.Cluster, v.Token, v.State, v.Reason, view.Ago(v.Created, now)}
-		if wide {
-			row = append(row, shortened(v.ClientID, mostOfAnIdentity), v.Creator, v.Message)
-		}
-		rows = append(rows, row)
-	}
-	view.Table(w, header, rows)
-}
-
-// shortened has at most that many characters.
-func shortened(text string, most int) string {
-	runes := []rune(text)
-	if len(runes) <= most {
-		return text
-	}
-	return string(runes[:most-1]) + "…"
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -15,11 +17,17 @@ import (
 
 	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/view"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 const (
-	flagTTL   = "ttl"
-	flagChart = "chart"
+	flagTTL             = "ttl"
+	flagChart           = "chart"
+	flagUsageLimit      = "usage-limit"
+	flagClientID        = "client-id"
+	flagClientIDPattern = "client-id-pattern"
+	flagApproval        = "approval"
+	flagCluster         = "cluster"
 )
 
 func tokenCommand(s Streams) *cli.Command {
@@ -35,18 +43,24 @@ func tokenCreate(s Streams) *cli.Command {
 		Name:      "create",
 		Usage:     "create a registration token, and print what to run on the cluster",
 		ArgsUsage: "NAME",
-		Description: `Whoever has the token can register clusters in its namespace until it expires. It is printed only with -o values:
+		Description: `With the token, clusters can be registered in its namespace until it expires. It is printed only with -o values:
 
     muster -n fleet-default token create west --ttl 1h -o values > values.yaml
 
-Every limit you set makes a stolen token worth less. A token with --cluster lets the agent of that cluster register again, for
-instance after its credential was lost, even if another agent still holds that identity:
+Each limit reduces the damage if the token is stolen. A token with --cluster lets the agent of that cluster register again, for
+example after its credential was lost, even if another agent still has that identity:
 
     muster -n fleet-default token create west-again --cluster west --usage-limit 1 --ttl 1h -o values > values.yaml`,
-		Flags: append(append(hubFlags(), limitFlags()...),
+		Flags: append(hubFlags(),
+			&cli.IntFlag{Name: flagUsageLimit, Usage: "maximum `NUMBER` of requests, including those of agents that register again", DefaultText: "no limit"},
+			&cli.StringSliceFlag{Name: flagClientID, Usage: "`ID` of a cluster that it can register; may be repeated; default: any"},
+			&cli.StringFlag{Name: flagClientIDPattern, Usage: "`PATTERN` of the IDs that it can register, such as 'edge-*'"},
+			&cli.StringFlag{Name: flagCluster, Usage: "`NAME` of an existing cluster, the only one whose agent can register with the token"},
+			&cli.StringSliceFlag{Name: flagLabel, Usage: "`KEY=VALUE` label for each cluster it registers; may be repeated"},
+			&cli.StringFlag{Name: flagApproval, Usage: "`MODE` of approval for its requests: Auto or Manual; default: that of the hub"},
 			&cli.DurationFlag{Name: flagTTL, Value: 24 * time.Hour, Usage: "`DURATION` after which the token expires; 0: never"},
 			&cli.StringFlag{Name: flagChart, Value: "charts/fleet-agent", Usage: "path or name of the `CHART` fleet-agent, for the helm command that is printed"},
-			&cli.DurationFlag{Name: flagTimeout, Value: time.Minute, Usage: "maximum `DURATION` to wait for the hub"},
+			timeoutFlag("to wait for the hub", time.Minute),
 			outputFlag(formatValues, formatJSON, formatYAML),
 		),
 		Action: func(c *cli.Context) error { return createToken(c, s) },
@@ -66,47 +80,80 @@ func createToken(c *cli.Context, s Streams) error {
 	if err != nil {
 		return err
 	}
-	if err := forCluster(c.Context, hub, c.String(flagCluster), &spec); err != nil {
-		return err
+	if cluster := c.String(flagCluster); cluster != "" {
+		clientID, err := hub.ClientID(c.Context, hub.namespace, cluster)
+		if err != nil {
+			return err
+		}
+		spec.ClientIDs = []string{clientID}
 	}
 	if err := hub.CreateToken(c.Context, hub.namespace, name, spec); err != nil {
 		return err
 	}
-	return handOver(c, s, hub, name)
-}
 
-// handOver waits until the token can be used and prints what to do with it.
-func handOver(c *cli.Context, s Streams, hub *connection, name string) error {
 	ctx, cancel := context.WithTimeout(c.Context, c.Duration(flagTimeout))
 	defer cancel()
 	token, err := hub.AwaitToken(ctx, hub.namespace, name)
 	if err != nil {
 		return err
 	}
-	if c.String(flagOutput) != formatValues {
-		return showToken(c, s, view.OfToken(token))
-	}
-	values, err := hub.Values(ctx, token)
-	if err != nil {
+	if c.String(flagOutput) == formatValues {
+		values, err := hub.Values(ctx, token)
+		if err != nil {
+			return err
+		}
+		_, err = s.Out.Write(values)
 		return err
 	}
-	_, err = s.Out.Write(values)
-	return err
-}
-
-func showToken(c *cli.Context, s Streams, token view.Token) error {
-	if done, err := encode(s.Out, c.String(flagOutput), token); done {
+	summary := view.OfToken(token)
+	if done, err := encode(s.Out, c.String(flagOutput), summary); done {
 		return err
 	}
-	instructions(s.Out, token, c.String(flagChart), s.Now())
+	printInstructions(s.Out, summary, c.String(flagChart), s.Now())
 	return nil
 }
 
-// instructions are the whole way from here to a registered cluster.
-func instructions(w io.Writer, t view.Token, chart string, now time.Time) {
+// tokenSpec is the spec that the flags describe, without --cluster.
+func tokenSpec(c *cli.Context) (spec fleet.ClusterRegistrationTokenSpec, err error) {
+	spec = fleet.ClusterRegistrationTokenSpec{
+		TTL: admin.TTL(c.Duration(flagTTL)), ClientIDs: c.StringSlice(flagClientID), ClientIDPattern: c.String(flagClientIDPattern),
+		Approval: fleet.Approval(c.String(flagApproval)),
+	}
+	var problems []error
+	if c.Duration(flagTTL) < 0 {
+		problems = append(problems, fmt.Errorf("--ttl is %s: it must not be negative", c.Duration(flagTTL)))
+	}
+	labels, err := parseLabels(c.StringSlice(flagLabel))
+	problems = append(problems, err)
+	if len(labels) > 0 {
+		spec.Labels = labels
+	}
+	if limit := c.Int(flagUsageLimit); c.IsSet(flagUsageLimit) {
+		if limit < 1 || limit > math.MaxInt32 {
+			problems = append(problems, fmt.Errorf("--usage-limit is %d: it must be at least 1", limit))
+		}
+		number := int32(limit) //nolint:gosec // checked above
+		spec.UsageLimit = &number
+	}
+	switch spec.Approval {
+	case "", fleet.ApprovalAuto, fleet.ApprovalManual:
+	default:
+		problems = append(problems, fmt.Errorf("--approval is %q: it must be %s or %s", spec.Approval, fleet.ApprovalAuto, fleet.ApprovalManual))
+	}
+	if _, err := path.Match(spec.ClientIDPattern, ""); err != nil {
+		problems = append(problems, fmt.Errorf("--client-id-pattern %q: %w", spec.ClientIDPattern, err))
+	}
+	if c.String(flagCluster) != "" && (c.IsSet(flagClientID) || c.IsSet(flagClientIDPattern)) {
+		problems = append(problems, errors.New("--cluster determines which ID the token can register: omit --client-id and --client-id-pattern"))
+	}
+	return spec, errors.Join(problems...)
+}
+
+// printInstructions prints all steps from the token to the registered cluster.
+func printInstructions(w io.Writer, t view.Token, chart string, now time.Time) {
 	fmt.Fprintf(w, `Token %[1]s/%[2]s is ready; it expires %[5]s.
 
-1. On the hub, save its values. They hold a secret: whoever has it can register clusters.
+1. On the hub, save its values. They contain a secret with which clusters can be registered.
 
      kubectl -n %[1]s get secret %[3]s -o jsonpath='{.data.values}' | base64 -d > values.yaml
 
@@ -114,7 +161,7 @@ func instructions(w io.Writer, t view.Token, chart string, now time.Time) {
 
      helm -n cattle-fleet-system install --create-namespace --wait --values values.yaml fleet-agent %[4]s
 
-3. Watch it arrive:
+3. On the hub, check that the cluster is registered:
 
      muster -n %[1]s clusters
 `, t.Namespace, t.Name, t.Secret, chart, view.Until(t.Expires, now))
@@ -124,67 +171,33 @@ func tokenList(s Streams) *cli.Command {
 	return &cli.Command{
 		Name:  "list",
 		Usage: "list the registration tokens",
-		Flags: append(hubFlags(), allFlag(), outputFlag(formatWide, formatJSON, formatYAML)),
-		Action: func(c *cli.Context) error {
-			if err := noArguments(c); err != nil {
-				return err
+		Flags: listFlags(),
+		Action: list(s, "ClusterRegistrationTokens", "No registration tokens", func(c *cli.Context, hub *connection, namespace string) ([]view.Token, error) {
+			tokens, err := hub.Fleet.ClusterRegistrationTokens(namespace).List(c.Context, metav1.ListOptions{})
+			if err != nil {
+				return nil, err
 			}
-			return listTokens(c, s)
-		},
+			return summaries(tokens.Items, view.OfToken), nil
+		}, tokenColumns),
 	}
 }
 
-func listTokens(c *cli.Context, s Streams) error {
-	hub, err := connect(c)
-	if err != nil {
-		return err
-	}
-	namespace := hub.namespaceOf(c)
-	list, err := hub.Fleet.ClusterRegistrationTokens(namespace).List(c.Context, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("list ClusterRegistrationTokens: %w", admin.Explain(err, namespace))
-	}
-	tokens := make([]view.Token, 0, len(list.Items))
-	for i := range list.Items {
-		tokens = append(tokens, view.OfToken(&list.Items[i]))
-	}
-	if done, err := encode(s.Out, c.String(flagOutput), tokens); done {
-		return err
-	}
-	if len(tokens) == 0 {
-		fmt.Fprintln(s.Err, "No registration tokens "+where(namespace)+".")
-		return nil
-	}
-	tokenTable(s.Out, tokens, c.String(flagOutput) == formatWide, s.Now())
-	return nil
-}
-
-func tokenTable(w io.Writer, tokens []view.Token, wide bool, now time.Time) {
-	header := []string{"NAMESPACE", "NAME", "TTL", "EXPIRES", "USES", "SECRET", "STATE", "REASON"}
-	if wide {
-		header = append(header, "LAST USED", "LAST CLUSTER", "FOR", "MESSAGE")
-	}
-	rows := make([][]string, 0, len(tokens))
-	for _, v := range tokens {
-		row := []string{v.Namespace, v.Name, v.TTL, view.Until(v.Expires, now), v.UsesText(), v.Secret, v.State, v.Reason}
-		if wide {
-			row = append(row, view.Ago(v.LastUsed, now), v.LastCluster, identities(v), v.Message)
+var tokenColumns = columns[view.Token]{
+	header:     []string{"NAMESPACE", "NAME", "TTL", "EXPIRES", "USES", "SECRET", "STATE", "REASON"},
+	wideHeader: []string{"LAST USED", "LAST CLUSTER", "FOR", "MESSAGE"},
+	row: func(v view.Token, now time.Time) []string {
+		return []string{v.Namespace, v.Name, v.TTL, view.Until(v.Expires, now), v.UsesText(), v.Secret, v.State, v.Reason}
+	},
+	wideRow: func(v view.Token, now time.Time) []string {
+		identities := slices.Clone(v.ClientIDs)
+		if v.ClientIDPattern != "" {
+			identities = append(identities, v.ClientIDPattern)
 		}
-		rows = append(rows, row)
-	}
-	view.Table(w, header, rows)
-}
-
-// identities are those a token registers, as far as they fit into a table.
-func identities(t view.Token) string {
-	all := slices.Clone(t.ClientIDs)
-	if t.ClientIDPattern != "" {
-		all = append(all, t.ClientIDPattern)
-	}
-	if len(all) == 0 {
-		return "any"
-	}
-	return shortened(strings.Join(all, ","), mostOfAnIdentity)
+		if len(identities) == 0 {
+			identities = []string{"any"}
+		}
+		return []string{view.Ago(v.LastUsed, now), v.LastCluster, shorten(strings.Join(identities, ",")), v.Message}
+	},
 }
 
 func tokenRevoke(s Streams) *cli.Command {
@@ -194,26 +207,24 @@ func tokenRevoke(s Streams) *cli.Command {
 		ArgsUsage:   "NAME",
 		Description: "Clusters that have registered with it stay registered: their agents have credentials of their own.",
 		Flags:       hubFlags(),
-		Action:      func(c *cli.Context) error { return revokeToken(c, s) },
+		Action: func(c *cli.Context) error {
+			name, err := oneArgument(c, "the NAME of the token")
+			if err != nil {
+				return err
+			}
+			hub, err := connect(c)
+			if err != nil {
+				return err
+			}
+			err = hub.Fleet.ClusterRegistrationTokens(hub.namespace).Delete(c.Context, name, metav1.DeleteOptions{})
+			switch {
+			case apierrors.IsNotFound(err):
+				return fmt.Errorf("there is no ClusterRegistrationToken %s/%s: `muster token list -A` lists all tokens", hub.namespace, name)
+			case err != nil:
+				return fmt.Errorf("delete ClusterRegistrationToken %s/%s: %w", hub.namespace, name, err)
+			}
+			fmt.Fprintf(s.Out, "Token %s/%s is revoked. Clusters that registered with it stay registered.\n", hub.namespace, name)
+			return nil
+		},
 	}
-}
-
-func revokeToken(c *cli.Context, s Streams) error {
-	name, err := oneArgument(c, "the NAME of the token")
-	if err != nil {
-		return err
-	}
-	hub, err := connect(c)
-	if err != nil {
-		return err
-	}
-	err = hub.Fleet.ClusterRegistrationTokens(hub.namespace).Delete(c.Context, name, metav1.DeleteOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return fmt.Errorf("there is no ClusterRegistrationToken %s/%s: `muster token list -A` shows all there are", hub.namespace, name)
-	case err != nil:
-		return fmt.Errorf("delete ClusterRegistrationToken %s/%s: %w", hub.namespace, name, err)
-	}
-	fmt.Fprintf(s.Out, "Token %s/%s is revoked. Clusters that registered with it stay registered.\n", hub.namespace, name)
-	return nil
 }

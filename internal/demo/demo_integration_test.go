@@ -188,7 +188,7 @@ func TestAStepThatTakesTooLongSaysWhatItWaitedFor(t *testing.T) {
 		return d.follow(ctx, arrival{namespace: "default", name: "nobody", member: d.hub}, time.Now())
 	}}
 	err := run(t.Context(), o, append(steps()[:2], waits))
-	require.EqualError(t, err, "wait for a cluster: Cluster default/nobody was not ready in time: there is no such Cluster yet")
+	require.EqualError(t, err, "wait for a cluster: Cluster default/nobody was not ready in time: the Cluster does not exist yet")
 }
 
 func TestTheHelmReleasesAreThereAsForAPerson(t *testing.T) {

@@ -113,7 +113,7 @@ func (s *screen) result(arrived []arrival, departed []string) {
 		})
 	}
 	fmt.Fprintln(s.out)
-	view.Table(s.out, []string{"CLUSTER", "WAY IN", "STATE", "REGISTERED IN", "BUNDLES", "LAST SEEN"}, rows)
+	_ = view.Table(s.out, []string{"CLUSTER", "WAY IN", "STATE", "REGISTERED IN", "BUNDLES", "LAST SEEN"}, rows)
 	fmt.Fprintf(s.out, "\n%d clusters registered; %s altogether.\n", len(arrived), strings.TrimSpace(seconds(s.now().Sub(s.begun))))
 }
 

@@ -1,29 +1,35 @@
-// Package view says in a word or two what the hub's objects say in many conditions, for the command line and the demo.
+// Package view summarizes the conditions of the hub's objects in a word or two, for the command line and the demo.
 package view
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// The ways in which a cluster gets to the hub.
+// The ways in which a cluster is registered.
 const (
-	WayManager = "manager" // the hub was given a kubeconfig and installs the agent
+	WayManager = "manager" // the hub has a kubeconfig and installs the agent
 	WayAgent   = "agent"   // a person installed the agent with a token
 	WayLocal   = "local"   // the hub's own cluster
 )
 
-// States of a Cluster and of a ClusterRegistrationToken.
+// The states of Clusters, ClusterRegistrations and ClusterRegistrationTokens.
 const (
 	StateRegistered      = "Registered"
-	StateOffline         = "Offline" // registered, and not heard of for too long
+	StateOffline         = "Offline" // registered, without a heartbeat for too long
 	StateWaitingForAgent = "WaitingForAgent"
 	StateImporting       = "Importing"
 	StateImportFailed    = "ImportFailed"
@@ -31,14 +37,15 @@ const (
 	StateFailed          = "Failed"
 	StateManaged         = "ManagedElsewhere"
 	StateDeleting        = "Deleting"
-	StateNew             = "New" // the hub has not looked at it yet
+	StateNew             = "New" // the hub has not processed it yet
 	StateReady           = "Ready"
 	StateWaiting         = "Waiting"
-	StateQuarantined     = "Quarantined" // a person has cut the agent off
-	StateUsedUp          = "UsedUp"      // a token that may register no more clusters
+	StateQuarantined     = "Quarantined" // a person has removed the agent's rights
+	StateUsedUp          = "UsedUp"      // the token has reached its usage limit
+	StateGranted         = "Granted"     // the agent has what it requested
 )
 
-// Cluster is a Cluster as a person sees it.
+// Cluster is the summary of a Cluster.
 type Cluster struct {
 	Namespace string       `json:"namespace"`
 	Name      string       `json:"name"`
@@ -47,17 +54,17 @@ type Cluster struct {
 	Reason    string       `json:"reason,omitempty"`
 	Message   string       `json:"message,omitempty"`
 	LastSeen  *metav1.Time `json:"lastSeen,omitempty"`
-	// Bundles is how many of its Bundles are ready, such as "2/2".
+	// Bundles is the number of its Bundles that are ready, such as "2/2".
 	Bundles string `json:"bundles,omitempty"`
 	// Agent and Kubernetes are the versions that the agent reports.
 	Agent      string `json:"agent,omitempty"`
 	Kubernetes string `json:"kubernetes,omitempty"`
 }
 
-// notLookedAt is the message of StateNew.
-const notLookedAt = "the hub has not looked at it yet: is a fleet-controller running?"
+// notProcessed is the message of StateNew.
+const notProcessed = "the hub has not processed it yet: is a fleet-controller running?"
 
-// OfCluster condenses a Cluster.
+// OfCluster summarizes a Cluster.
 func OfCluster(c *fleet.Cluster) Cluster {
 	v := Cluster{
 		Namespace: c.Namespace, Name: c.Name, WayIn: wayIn(c),
@@ -70,17 +77,15 @@ func OfCluster(c *fleet.Cluster) Cluster {
 	return v
 }
 
-// setIDAnnotation and bootstrapSet are how the hub marks the Cluster it made for itself.
+// The hub marks the Cluster of its own cluster with this annotation.
 const (
 	setIDAnnotation = "objectset.rio.cattle.io/id"
 	bootstrapSet    = "fleet-bootstrap"
-	localName       = "local"
-	localNamespace  = "fleet-local"
 )
 
 func wayIn(c *fleet.Cluster) string {
 	switch {
-	case c.Annotations[setIDAnnotation] == bootstrapSet, c.Name == localName && c.Namespace == localNamespace:
+	case c.Annotations[setIDAnnotation] == bootstrapSet, c.Name == "local" && c.Namespace == "fleet-local":
 		return WayLocal
 	case c.Spec.KubeConfigSecret != "":
 		return WayManager
@@ -89,8 +94,8 @@ func wayIn(c *fleet.Cluster) string {
 	}
 }
 
-// clusterState is the first of these that applies. The reason is that of the condition which decides; of a registered
-// cluster, that of a condition which is not as it should be.
+// clusterState returns the first state that applies. Reason and message are from the condition that decides; for a registered cluster,
+// from the first condition that is not True.
 func clusterState(c *fleet.Cluster) (state, reason, message string) {
 	conditions := c.Status.Conditions
 	processed, imported := find(conditions, fleet.ConditionProcessed), find(conditions, fleet.ConditionImported)
@@ -99,7 +104,7 @@ func clusterState(c *fleet.Cluster) (state, reason, message string) {
 	case c.DeletionTimestamp != nil:
 		return StateDeleting, "", ""
 	case c.Labels[fleet.ClusterManagementLabel] != "":
-		return StateManaged, "", "label " + fleet.ClusterManagementLabel + " hands it to another controller"
+		return StateManaged, "", "label " + fleet.ClusterManagementLabel + " assigns it to another controller"
 	case c.Spec.Quarantined && registered != nil && registered.Reason == fleet.ReasonQuarantined:
 		return StateQuarantined, registered.Reason, registered.Message
 	case c.Spec.Quarantined:
@@ -107,8 +112,12 @@ func clusterState(c *fleet.Cluster) (state, reason, message string) {
 	case is(registered, corev1.ConditionTrue) && is(connected, corev1.ConditionFalse):
 		return StateOffline, connected.Reason, connected.Message
 	case is(registered, corev1.ConditionTrue):
-		reason, message = trouble(processed, imported)
-		return StateRegistered, reason, message
+		for _, c := range []*genericcondition.GenericCondition{processed, imported} {
+			if c != nil && c.Status != corev1.ConditionTrue {
+				return StateRegistered, c.Reason, c.Message
+			}
+		}
+		return StateRegistered, "", ""
 	case is(processed, corev1.ConditionFalse):
 		return StateFailed, processed.Reason, processed.Message
 	case is(imported, corev1.ConditionFalse):
@@ -120,16 +129,7 @@ func clusterState(c *fleet.Cluster) (state, reason, message string) {
 	case registered != nil:
 		return StateWaitingForAgent, registered.Reason, registered.Message
 	}
-	return StateNew, "", notLookedAt
-}
-
-func trouble(conditions ...*genericcondition.GenericCondition) (reason, message string) {
-	for _, c := range conditions {
-		if c != nil && !is(c, corev1.ConditionTrue) {
-			return c.Reason, c.Message
-		}
-	}
-	return "", ""
+	return StateNew, "", notProcessed
 }
 
 func find(conditions []genericcondition.GenericCondition, kind string) *genericcondition.GenericCondition {
@@ -144,19 +144,19 @@ func is(c *genericcondition.GenericCondition, status corev1.ConditionStatus) boo
 	return c != nil && c.Status == status
 }
 
-// Token is a ClusterRegistrationToken as a person sees it.
+// Token is the summary of a ClusterRegistrationToken.
 type Token struct {
 	Namespace string       `json:"namespace"`
 	Name      string       `json:"name"`
 	TTL       string       `json:"ttl,omitempty"`
 	Expires   *metav1.Time `json:"expires,omitempty"`
 	Secret    string       `json:"secret,omitempty"`
-	// Uses is how many requests were granted with it, and UsageLimit how many may be; nil means any number.
+	// Uses is the number of requests that were granted with it. UsageLimit is the maximum; nil means no maximum.
 	Uses        int64        `json:"uses"`
 	UsageLimit  *int32       `json:"usageLimit,omitempty"`
 	LastUsed    *metav1.Time `json:"lastUsed,omitempty"`
 	LastCluster string       `json:"lastCluster,omitempty"`
-	// ClientIDs and ClientIDPattern are the only identities it registers; without any, it registers all.
+	// ClientIDs and ClientIDPattern are the identities it can register; it can register all if both are empty.
 	ClientIDs       []string          `json:"clientIDs,omitempty"`
 	ClientIDPattern string            `json:"clientIDPattern,omitempty"`
 	Labels          map[string]string `json:"labels,omitempty"`
@@ -166,7 +166,7 @@ type Token struct {
 	Message         string            `json:"message,omitempty"`
 }
 
-// UsesText is "3", or "3/10" where there is a limit.
+// UsesText is "3", or "3/10" if there is a limit.
 func (t Token) UsesText() string {
 	if t.UsageLimit == nil {
 		return strconv.FormatInt(t.Uses, 10)
@@ -174,7 +174,7 @@ func (t Token) UsesText() string {
 	return fmt.Sprintf("%d/%d", t.Uses, *t.UsageLimit)
 }
 
-// OfToken condenses a ClusterRegistrationToken.
+// OfToken summarizes a ClusterRegistrationToken.
 func OfToken(t *fleet.ClusterRegistrationToken) Token {
 	v := Token{
 		Namespace: t.Namespace, Name: t.Name, Expires: t.Status.Expires, Secret: t.Status.SecretName,
@@ -196,13 +196,120 @@ func tokenState(t *fleet.ClusterRegistrationToken) (state, reason, message strin
 	case t.Spec.UsageLimit != nil && t.Status.Uses >= int64(*t.Spec.UsageLimit):
 		return StateUsedUp, fleet.ReasonTokenUsedUp, ""
 	case ready == nil && t.Status.SecretName != "":
-		return StateReady, "", "" // a hub that writes no conditions
+		return StateReady, "", "" // from a hub that writes no conditions
 	case ready == nil:
-		return StateNew, "", notLookedAt
+		return StateNew, "", notProcessed
 	case is(ready, corev1.ConditionTrue):
 		return StateReady, "", ""
 	case is(ready, corev1.ConditionFalse):
 		return StateFailed, ready.Reason, ready.Message
 	}
 	return StateWaiting, ready.Reason, ready.Message
+}
+
+// Request is the summary of a ClusterRegistration.
+type Request struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Cluster is the Cluster that the request belongs to, or the one that the hub would create for it.
+	Cluster  string `json:"cluster"`
+	ClientID string `json:"clientID"`
+	// Token is the ClusterRegistrationToken that the request names. Creator is the user that created it, as recorded by the API server.
+	Token   string            `json:"token,omitempty"`
+	Creator string            `json:"creator,omitempty"`
+	Labels  map[string]string `json:"labels,omitempty"`
+	State   string            `json:"state"`
+	Reason  string            `json:"reason,omitempty"`
+	Message string            `json:"message,omitempty"`
+	Created *metav1.Time      `json:"created,omitempty"`
+}
+
+// OfRequest summarizes a ClusterRegistration.
+func OfRequest(r *fleet.ClusterRegistration) Request {
+	v := Request{
+		Namespace: r.Namespace, Name: r.Name, Cluster: clusterOf(r), ClientID: r.Spec.ClientID,
+		Token: r.Labels[fleet.RegistrationTokenLabel], Creator: r.Annotations[fleet.CreatorAnnotation],
+		Labels: r.Spec.ClusterLabels,
+	}
+	if !r.CreationTimestamp.IsZero() {
+		v.Created = r.CreationTimestamp.DeepCopy()
+	}
+	v.State, v.Reason, v.Message = requestState(r)
+	return v
+}
+
+func clusterOf(r *fleet.ClusterRegistration) string {
+	if r.Status.ClusterName != "" {
+		return r.Status.ClusterName
+	}
+	for _, owner := range r.OwnerReferences {
+		if owner.Kind == "Cluster" {
+			return owner.Name
+		}
+	}
+	return registration.ClusterName(r.Spec.ClientID)
+}
+
+func requestState(r *fleet.ClusterRegistration) (state, reason, message string) {
+	granted := find(r.Status.Conditions, fleet.ConditionGranted)
+	switch {
+	case r.DeletionTimestamp != nil:
+		return StateDeleting, "", ""
+	case granted == nil && r.Status.Granted, is(granted, corev1.ConditionTrue):
+		return StateGranted, "", ""
+	case granted == nil:
+		return StateNew, "", notProcessed
+	case is(granted, corev1.ConditionFalse):
+		return StateRefused, granted.Reason, granted.Message
+	}
+	return StateWaiting, granted.Reason, granted.Message
+}
+
+// noValue is printed for an empty cell.
+const noValue = "-"
+
+// Table writes aligned columns.
+func Table(w io.Writer, header []string, rows [][]string) error {
+	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, row := range append([][]string{header}, rows...) {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = printable(cell)
+		}
+		fmt.Fprintln(out, strings.Join(cells, "\t"))
+	}
+	return out.Flush()
+}
+
+// printable replaces line ends and the control characters that a terminal would interpret: agents write some of the texts.
+func printable(cell string) string {
+	cell = strings.TrimSpace(strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, cell))
+	if cell == "" {
+		return noValue
+	}
+	return cell
+}
+
+// Ago is the time since t: "5s ago".
+func Ago(t *metav1.Time, now time.Time) string {
+	if t.IsZero() {
+		return noValue
+	}
+	return duration.HumanDuration(max(0, now.Sub(t.Time))) + " ago"
+}
+
+// Until is the time until t: "in 3m".
+func Until(t *metav1.Time, now time.Time) string {
+	switch {
+	case t.IsZero():
+		return "never"
+	case !t.After(now):
+		return "now"
+	}
+	return "in " + duration.HumanDuration(t.Sub(now))
 }

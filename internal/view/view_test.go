@@ -13,13 +13,14 @@ import (
 	"k8s.io/utils/ptr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 func condition(kind string, status corev1.ConditionStatus, reason string) genericcondition.GenericCondition {
 	return genericcondition.GenericCondition{Type: kind, Status: status, Reason: reason, Message: "because of " + reason}
 }
 
-func TestTheStateOfACluster(t *testing.T) {
+func TestClusterState(t *testing.T) {
 	const yes, no, unknown = corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown
 	with := func(all ...genericcondition.GenericCondition) func(*fleet.Cluster) {
 		return func(c *fleet.Cluster) { c.Status.Conditions = all }
@@ -28,28 +29,28 @@ func TestTheStateOfACluster(t *testing.T) {
 		change        func(*fleet.Cluster)
 		state, reason string
 	}{
-		"nobody looked at it":         {with(), StateNew, ""},
-		"the kubeconfig is missing":   {with(condition("Imported", unknown, "WaitingForKubeconfig"), condition("Registered", unknown, "WaitingForAgent")), StateImporting, "WaitingForKubeconfig"},
-		"the hub is at it":            {with(condition("Imported", unknown, "Importing")), StateImporting, "Importing"},
-		"the member is away":          {with(condition("Imported", no, "Unreachable"), condition("Registered", unknown, "WaitingForAgent")), StateImportFailed, "Unreachable"},
-		"the agent is awaited":        {with(condition("Imported", yes, "Imported"), condition("Registered", unknown, "WaitingForAgent")), StateWaitingForAgent, "WaitingForAgent"},
-		"the agent was refused":       {with(condition("Imported", yes, "Imported"), condition("Registered", no, "Refused")), StateRefused, "Refused"},
-		"the pass failed":             {with(condition("Processed", no, "Error"), condition("Registered", unknown, "WaitingForAgent")), StateFailed, "Error"},
-		"it is registered":            {with(condition("Processed", yes, ""), condition("Imported", yes, "Imported"), condition("Registered", yes, "Registered")), StateRegistered, ""},
-		"registered, re-import fails": {with(condition("Imported", no, "Unreachable"), condition("Registered", yes, "Registered")), StateRegistered, "Unreachable"},
-		"registered, and silent":      {with(condition("Registered", yes, "Registered"), condition("Connected", no, "HeartbeatMissed")), StateOffline, "HeartbeatMissed"},
-		"registered, and heard of":    {with(condition("Registered", yes, "Registered"), condition("Connected", yes, "Heartbeat")), StateRegistered, ""},
-		"handed to somebody else":     {func(c *fleet.Cluster) { c.Labels = map[string]string{fleet.ClusterManagementLabel: "x"} }, StateManaged, ""},
-		"cut off by a person": {func(c *fleet.Cluster) {
+		"new":                            {with(), StateNew, ""},
+		"the kubeconfig is missing":      {with(condition("Imported", unknown, "WaitingForKubeconfig"), condition("Registered", unknown, "WaitingForAgent")), StateImporting, "WaitingForKubeconfig"},
+		"importing":                      {with(condition("Imported", unknown, "Importing")), StateImporting, "Importing"},
+		"unreachable":                    {with(condition("Imported", no, "Unreachable"), condition("Registered", unknown, "WaitingForAgent")), StateImportFailed, "Unreachable"},
+		"waiting for the agent":          {with(condition("Imported", yes, "Imported"), condition("Registered", unknown, "WaitingForAgent")), StateWaitingForAgent, "WaitingForAgent"},
+		"the agent was refused":          {with(condition("Imported", yes, "Imported"), condition("Registered", no, "Refused")), StateRefused, "Refused"},
+		"the pass failed":                {with(condition("Processed", no, "Error"), condition("Registered", unknown, "WaitingForAgent")), StateFailed, "Error"},
+		"it is registered":               {with(condition("Processed", yes, ""), condition("Imported", yes, "Imported"), condition("Registered", yes, "Registered")), StateRegistered, ""},
+		"registered, re-import fails":    {with(condition("Imported", no, "Unreachable"), condition("Registered", yes, "Registered")), StateRegistered, "Unreachable"},
+		"registered, no heartbeat":       {with(condition("Registered", yes, "Registered"), condition("Connected", no, "HeartbeatMissed")), StateOffline, "HeartbeatMissed"},
+		"registered and connected":       {with(condition("Registered", yes, "Registered"), condition("Connected", yes, "Heartbeat")), StateRegistered, ""},
+		"assigned to another controller": {func(c *fleet.Cluster) { c.Labels = map[string]string{fleet.ClusterManagementLabel: "x"} }, StateManaged, ""},
+		"quarantined": {func(c *fleet.Cluster) {
 			c.Spec.Quarantined = true
 			c.Status.Conditions = []genericcondition.GenericCondition{condition("Registered", no, "Quarantined")}
 		}, StateQuarantined, "Quarantined"},
-		"cut off by a person, the hub has not seen it": {func(c *fleet.Cluster) {
+		"quarantined, not applied yet": {func(c *fleet.Cluster) {
 			c.Spec.Quarantined = true
 			c.Status.Conditions = []genericcondition.GenericCondition{condition("Registered", yes, "Registered")}
 		}, StateQuarantined, ""},
-		"there twice": {with(condition("Imported", yes, "Imported"), condition("Registered", no, "CloneDetected")), StateRefused, "CloneDetected"},
-		"on its way out": {func(c *fleet.Cluster) {
+		"clone": {with(condition("Imported", yes, "Imported"), condition("Registered", no, "CloneDetected")), StateRefused, "CloneDetected"},
+		"deleting": {func(c *fleet.Cluster) {
 			c.DeletionTimestamp = &metav1.Time{}
 			c.Status.Conditions = []genericcondition.GenericCondition{condition("Registered", yes, "Registered")}
 		}, StateDeleting, ""},
@@ -68,30 +69,30 @@ func TestTheStateOfACluster(t *testing.T) {
 	}
 }
 
-func TestTheWayIn(t *testing.T) {
+func TestWayIn(t *testing.T) {
 	tests := map[string]struct {
 		cluster fleet.Cluster
 		want    string
 	}{
-		"a kubeconfig":               {fleet.Cluster{Spec: fleet.ClusterSpec{KubeConfigSecret: "s"}}, WayManager},
-		"none":                       {fleet.Cluster{Spec: fleet.ClusterSpec{ClientID: "id"}}, WayAgent},
-		"local in its usual place":   {fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet-local", Name: "local"}, Spec: fleet.ClusterSpec{KubeConfigSecret: "s"}}, WayLocal},
-		"local where the hub says":   {fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "local", Annotations: map[string]string{setIDAnnotation: bootstrapSet}}}, WayLocal},
-		"one that is called so only": {fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "local"}}, WayAgent},
+		"a kubeconfig":             {fleet.Cluster{Spec: fleet.ClusterSpec{KubeConfigSecret: "s"}}, WayManager},
+		"none":                     {fleet.Cluster{Spec: fleet.ClusterSpec{ClientID: "id"}}, WayAgent},
+		"local in its usual place": {fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet-local", Name: "local"}, Spec: fleet.ClusterSpec{KubeConfigSecret: "s"}}, WayLocal},
+		"local where the hub says": {fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "local", Annotations: map[string]string{setIDAnnotation: bootstrapSet}}}, WayLocal},
+		"only the name is local":   {fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "local"}}, WayAgent},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) { require.Equal(t, test.want, OfCluster(&test.cluster).WayIn) })
 	}
 }
 
-func TestAClusterThatWasNeverSeenHasNoTime(t *testing.T) {
+func TestLastSeen(t *testing.T) {
 	require.Nil(t, OfCluster(&fleet.Cluster{}).LastSeen)
 	seen := metav1.Now()
 	c := &fleet.Cluster{Status: fleet.ClusterStatus{Agent: fleet.AgentStatus{LastSeen: seen}}}
 	require.Equal(t, &seen, OfCluster(c).LastSeen)
 }
 
-func TestTheStateOfAToken(t *testing.T) {
+func TestTokenState(t *testing.T) {
 	ready := func(status corev1.ConditionStatus, reason string) func(*fleet.ClusterRegistrationToken) {
 		return func(token *fleet.ClusterRegistrationToken) {
 			token.Status.Conditions = []genericcondition.GenericCondition{condition("Ready", status, reason)}
@@ -104,7 +105,7 @@ func TestTheStateOfAToken(t *testing.T) {
 		"new":                {func(*fleet.ClusterRegistrationToken) {}, StateNew, ""},
 		"usable":             {ready(corev1.ConditionTrue, "Ready"), StateReady, ""},
 		"waiting":            {ready(corev1.ConditionUnknown, "WaitingForCredential"), StateWaiting, "WaitingForCredential"},
-		"useless":            {ready(corev1.ConditionFalse, "TTLRequired"), StateFailed, "TTLRequired"},
+		"refused":            {ready(corev1.ConditionFalse, "TTLRequired"), StateFailed, "TTLRequired"},
 		"without conditions": {func(token *fleet.ClusterRegistrationToken) { token.Status.SecretName = "s" }, StateReady, ""},
 		"used up": {func(token *fleet.ClusterRegistrationToken) {
 			token.Spec.UsageLimit, token.Status.Uses = ptr.To(int32(2)), 2
@@ -127,27 +128,81 @@ func TestTheStateOfAToken(t *testing.T) {
 	}
 }
 
-func TestTheTTLOfATokenIsShownWhenItEnds(t *testing.T) {
+func TestTokenTTL(t *testing.T) {
 	of := func(d time.Duration) string {
 		return OfToken(&fleet.ClusterRegistrationToken{Spec: fleet.ClusterRegistrationTokenSpec{TTL: &metav1.Duration{Duration: d}}}).TTL
 	}
 	assert.Equal(t, "24h0m0s", of(24*time.Hour))
-	assert.Empty(t, of(0), "zero means that it does not end")
+	assert.Empty(t, of(0), "0 means that it does not expire")
 }
 
-func TestATableIsAlignedAndStaysOnItsLines(t *testing.T) {
+func TestTable(t *testing.T) {
 	var b bytes.Buffer
-	Table(&b, []string{"NAME", "STATE"}, [][]string{{"ä", "Registered"}, {"longer", ""}, {"two\nlines", "\x1b[31mred\u009b"}})
-	require.Equal(t, "NAME       STATE\nä          Registered\nlonger     -\ntwo lines   [31mred\n", b.String())
+	require.NoError(t, Table(&b, []string{"NAME", "STATE"}, [][]string{{"ä", "Registered"}, {"longer", ""}, {"two\nlines", "\x1b[31mred\u009b"}}))
+	require.Equal(t, "NAME       STATE\nä          Registered\nlonger     -\ntwo lines  [31mred\n", b.String())
 }
 
-func TestTimesAreToldFromNow(t *testing.T) {
+func TestAgoAndUntil(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	at := func(d time.Duration) *metav1.Time { return &metav1.Time{Time: now.Add(d)} }
 	assert.Equal(t, "90s ago", Ago(at(-90*time.Second), now))
-	assert.Equal(t, "0s ago", Ago(at(time.Second), now), "the member's clock may be ahead")
+	assert.Equal(t, "0s ago", Ago(at(time.Second), now), "the clock of the member is ahead")
 	assert.Equal(t, "-", Ago(nil, now))
 	assert.Equal(t, "in 24h", Until(at(24*time.Hour), now))
 	assert.Equal(t, "now", Until(at(-time.Hour), now))
 	assert.Equal(t, "never", Until(nil, now))
+}
+
+func TestRequestState(t *testing.T) {
+	const yes, no, unknown = corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown
+	says := func(status corev1.ConditionStatus, reason string) func(*fleet.ClusterRegistration) {
+		return func(r *fleet.ClusterRegistration) {
+			r.Status.Conditions = []genericcondition.GenericCondition{condition("Granted", status, reason)}
+		}
+	}
+	for name, test := range map[string]struct {
+		change        func(*fleet.ClusterRegistration)
+		state, reason string
+	}{
+		"new":                {func(*fleet.ClusterRegistration) {}, StateNew, ""},
+		"waiting":            {says(unknown, "WaitingForApproval"), StateWaiting, "WaitingForApproval"},
+		"refused":            {says(no, "ClientIDInUse"), StateRefused, "ClientIDInUse"},
+		"granted":            {says(yes, "Granted"), StateGranted, ""},
+		"without conditions": {func(r *fleet.ClusterRegistration) { r.Status.Granted = true }, StateGranted, ""},
+		"granted and void": {func(r *fleet.ClusterRegistration) {
+			r.Status.Granted = true
+			says(no, "CredentialRevoked")(r)
+		}, StateRefused, "CredentialRevoked"},
+		"deleting": {func(r *fleet.ClusterRegistration) { r.DeletionTimestamp = &metav1.Time{} }, StateDeleting, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &fleet.ClusterRegistration{}
+			test.change(r)
+			v := OfRequest(r)
+			assert.Equal(t, test.state, v.State)
+			assert.Equal(t, test.reason, v.Reason)
+		})
+	}
+}
+
+func TestRequestCluster(t *testing.T) {
+	r := &fleet.ClusterRegistration{Spec: fleet.ClusterRegistrationSpec{ClientID: "id"}}
+	assert.Equal(t, registration.ClusterName("id"), OfRequest(r).Cluster, "the one that the hub would create")
+	r.OwnerReferences = []metav1.OwnerReference{{Kind: "Other", Name: "x"}, {Kind: "Cluster", Name: "east"}}
+	assert.Equal(t, "east", OfRequest(r).Cluster)
+	r.Status.ClusterName = "west"
+	assert.Equal(t, "west", OfRequest(r).Cluster)
+}
+
+func TestOfRequest(t *testing.T) {
+	created := metav1.Now()
+	v := OfRequest(&fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: "r", CreationTimestamp: created,
+		Labels:      map[string]string{fleet.RegistrationTokenLabel: "tok"},
+		Annotations: map[string]string{fleet.CreatorAnnotation: "system:serviceaccount:ns:tok-1"},
+	}, Spec: fleet.ClusterRegistrationSpec{ClientID: "id", ClientRandom: "secret", ClusterLabels: map[string]string{"a": "b"}}})
+	assert.Equal(t, Request{
+		Namespace: "ns", Name: "r", Cluster: registration.ClusterName("id"), ClientID: "id", Token: "tok",
+		Creator: "system:serviceaccount:ns:tok-1", Labels: map[string]string{"a": "b"}, State: StateNew, Message: notProcessed, Created: &created,
+	}, v)
 }

@@ -1,17 +1,33 @@
 package admin
 
 import (
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv/withkinds"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// ask makes a request of which the hub says this.
+func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
+
+// quietHub has the kinds of a hub and no controllers. Each test has a namespace of its own and writes what a hub would write.
+func quietHub(t *testing.T) (*Hub, string) {
+	t.Helper()
+	hub, err := Connect(withkinds.Shared(t).RESTConfig())
+	require.NoError(t, err)
+	created, err := hub.Kubernetes.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "ws-"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return hub, created.Name
+}
+
+// ask creates a request with the status that a hub would write.
 func (h *Hub) ask(t *testing.T, namespace, name, clientID string, status corev1.ConditionStatus, reason string) *fleet.ClusterRegistration {
 	t.Helper()
 	requests := h.Fleet.ClusterRegistrations(namespace)
@@ -25,7 +41,7 @@ func (h *Hub) ask(t *testing.T, namespace, name, clientID string, status corev1.
 	return created
 }
 
-func TestAClusterStandsForTheOnlyRequestThatCanBeDecided(t *testing.T) {
+func TestFindRequest(t *testing.T) {
 	hub, namespace := quietHub(t)
 	const no, unknown = corev1.ConditionFalse, corev1.ConditionUnknown
 	hub.ask(t, namespace, "waiting", "a", unknown, fleet.ReasonWaitingForApproval)
@@ -40,7 +56,7 @@ func TestAClusterStandsForTheOnlyRequestThatCanBeDecided(t *testing.T) {
 		registration.ClusterName("a"): {"waiting", ""},
 		registration.ClusterName("b"): {"", "2 requests are about Cluster"},
 		registration.ClusterName("c"): {"", "there is no ClusterRegistration"},
-		"nobody":                      {"", "`muster requests -A` shows all there are"},
+		"nobody":                      {"", "`muster requests -A` lists all requests"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found, err := hub.FindRequest(t.Context(), namespace, name)
@@ -54,16 +70,16 @@ func TestAClusterStandsForTheOnlyRequestThatCanBeDecided(t *testing.T) {
 	}
 }
 
-func TestADecisionIsAboutTheRequestThatWasSeen(t *testing.T) {
+func TestDecide(t *testing.T) {
 	hub, namespace := quietHub(t)
 	seen := hub.ask(t, namespace, "seen", "a", corev1.ConditionUnknown, fleet.ReasonWaitingForApproval)
 	requests := hub.Fleet.ClusterRegistrations(namespace)
 	require.NoError(t, requests.Delete(t.Context(), "seen", metav1.DeleteOptions{}))
 	approve := fleet.RegistrationApproval{Decision: fleet.DecisionApproved}
-	require.ErrorContains(t, hub.Decide(t.Context(), seen, approve), "is gone, or another one has its name now")
+	require.ErrorContains(t, hub.Decide(t.Context(), seen, approve), "was deleted, or replaced by another with the same name")
 
 	another := hub.ask(t, namespace, "seen", "b", corev1.ConditionUnknown, fleet.ReasonWaitingForApproval)
-	require.ErrorContains(t, hub.Decide(t.Context(), seen, approve), "is gone, or another one has its name now")
+	require.ErrorContains(t, hub.Decide(t.Context(), seen, approve), "was deleted, or replaced by another with the same name")
 	latest, err := requests.Get(t.Context(), "seen", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Nil(t, latest.Status.Approval)
@@ -75,24 +91,7 @@ func TestADecisionIsAboutTheRequestThatWasSeen(t *testing.T) {
 	require.ErrorContains(t, hub.Decide(t.Context(), another, fleet.RegistrationApproval{Decision: "Maybe"}), "Unsupported value")
 }
 
-func TestAQuarantineThatNoHubCarriesOutIsNotSaidToBe(t *testing.T) {
-	hub, namespace := quietHub(t)
-	clusters := hub.Fleet.Clusters(namespace)
-	_, err := clusters.Create(t.Context(), &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "east"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	require.NoError(t, hub.Quarantine(t.Context(), namespace, "east", true))
-	east, err := clusters.Get(t.Context(), "east", metav1.GetOptions{})
-	require.NoError(t, err)
-	require.True(t, east.Spec.Quarantined)
-	require.ErrorContains(t, hub.AwaitQuarantine(within(t, 1), namespace, "east", true), "Cluster "+namespace+"/east was not ready in time: the hub has not answered")
-
-	east.Status.Conditions = conditions(fleet.ConditionRegistered, corev1.ConditionFalse, fleet.ReasonQuarantined)
-	_, err = clusters.UpdateStatus(t.Context(), east, metav1.UpdateOptions{})
-	require.NoError(t, err)
-	require.NoError(t, hub.AwaitQuarantine(within(t, patience), namespace, "east", true))
-}
-
-func TestOnlyAgentsOfTheClusterAreRevoked(t *testing.T) {
+func TestRevoke(t *testing.T) {
 	hub, namespace := quietHub(t)
 	_, err := hub.Fleet.Clusters(namespace).Create(t.Context(), &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "east"}}, metav1.CreateOptions{})
 	require.NoError(t, err)

@@ -1,0 +1,167 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/internal/view"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Import says which cluster to import.
+type Import struct {
+	// Namespace and Name of the Cluster.
+	Namespace, Name string
+	// Kubeconfig of the cluster, without references to files, of a user who may install the agent.
+	Kubeconfig []byte
+	// Labels of the Cluster.
+	Labels map[string]string
+}
+
+// SecretName is the name of the Secret with the kubeconfig.
+func (i Import) SecretName() string { return i.Name + "-kubeconfig" }
+
+// Import creates a Cluster and the Secret with its kubeconfig, from which the hub imports the cluster. It does not change an existing
+// Cluster or Secret, because that could disconnect another cluster.
+func (h *Hub) Import(ctx context.Context, i Import) error {
+	_, err := h.Fleet.Clusters(i.Namespace).Get(ctx, i.Name, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return fmt.Errorf("Cluster %s/%s already exists: choose another name, or delete it first", i.Namespace, i.Name)
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("look for Cluster %s/%s: %w", i.Namespace, i.Name, Explain(err, i.Namespace))
+	}
+
+	_, err = h.Kubernetes.CoreV1().Secrets(i.Namespace).Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: i.SecretName()},
+		Data:       map[string][]byte{registration.KubeconfigValue: i.Kubeconfig},
+	}, metav1.CreateOptions{})
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return fmt.Errorf("Secret %s/%s already exists, possibly from an earlier import: delete it first, or choose another name", i.Namespace, i.SecretName())
+	case err != nil:
+		return fmt.Errorf("create Secret %s/%s: %w", i.Namespace, i.SecretName(), Explain(err, i.Namespace))
+	}
+
+	_, err = h.Fleet.Clusters(i.Namespace).Create(ctx, &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: i.Name, Labels: i.Labels},
+		Spec:       fleet.ClusterSpec{KubeConfigSecret: i.SecretName()},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return h.undoImport(ctx, i, fmt.Errorf("create Cluster %s/%s: %w", i.Namespace, i.Name, Explain(err, i.Namespace)))
+	}
+	return nil
+}
+
+// undoImport deletes the Secret after the creation of the Cluster has failed: nothing would use the Secret, and a second import would
+// fail because of it. If only the response was lost, the Cluster exists and needs the Secret. So undoImport first reads the Cluster,
+// even if ctx has ended, and the error says what is left. The time limit is short because a person who pressed Ctrl-C waits for it.
+func (h *Hub) undoImport(ctx context.Context, i Import, failed error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	cluster, err := h.Fleet.Clusters(i.Namespace).Get(ctx, i.Name, metav1.GetOptions{})
+	switch {
+	case err == nil && cluster.Spec.KubeConfigSecret == i.SecretName():
+		return fmt.Errorf("%w; but Cluster %s/%s exists with Secret %s, and the hub imports it: delete the Cluster and the Secret if you do not want that",
+			failed, i.Namespace, i.Name, i.SecretName())
+	case err != nil && !apierrors.IsNotFound(err):
+		return fmt.Errorf("%w; whether the Cluster exists is not known (%w), so Secret %s/%s was not deleted: delete it if there is no such Cluster",
+			failed, err, i.Namespace, i.SecretName())
+	}
+	err = h.Kubernetes.CoreV1().Secrets(i.Namespace).Delete(ctx, i.SecretName(), metav1.DeleteOptions{})
+	return errors.Join(failed, err)
+}
+
+// AwaitRegistered waits until the agent of a Cluster is registered, and calls progress each time the state of the Cluster changes.
+// Failed imports are repeated by the hub, so only the deletion of the Cluster ends the wait before ctx ends.
+func (h *Hub) AwaitRegistered(ctx context.Context, namespace, name string, progress func(view.Cluster)) (*fleet.Cluster, error) {
+	var before view.Cluster
+	return awaited[*fleet.Cluster]{
+		what: fmt.Sprintf("Cluster %s/%s", namespace, name), get: h.Fleet.Clusters(namespace).Get, name: name, mayAppear: true,
+		status: "the Cluster does not exist yet",
+		check: func(cluster *fleet.Cluster) (bool, string, error) {
+			now := view.OfCluster(cluster)
+			if now.State != before.State || now.Reason != before.Reason || now.Message != before.Message {
+				before = now
+				progress(now)
+			}
+			return now.State == view.StateRegistered, fmt.Sprintf("%s: %s: %s", now.State, now.Reason, now.Message), nil
+		},
+	}.wait(ctx)
+}
+
+// Quarantine removes the rights of a Cluster's agent on the hub, or gives them back.
+func (h *Hub) Quarantine(ctx context.Context, namespace, name string, quarantined bool) error {
+	patch := fmt.Appendf(nil, `{"spec":{"quarantined":%t}}`, quarantined)
+	_, err := h.Fleet.Clusters(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return explainCluster(err, namespace, name)
+}
+
+// AwaitQuarantine waits until the hub has applied what Quarantine has written.
+func (h *Hub) AwaitQuarantine(ctx context.Context, namespace, name string, quarantined bool) error {
+	_, err := awaited[*fleet.Cluster]{
+		what: fmt.Sprintf("Cluster %s/%s", namespace, name), get: h.Fleet.Clusters(namespace).Get, name: name,
+		status: "the hub has not answered: is a fleet-controller running?",
+		check: func(cluster *fleet.Cluster) (bool, string, error) {
+			applied := false
+			for _, c := range cluster.Status.Conditions {
+				applied = applied || c.Type == fleet.ConditionRegistered && c.Reason == fleet.ReasonQuarantined
+			}
+			return applied == quarantined, "", nil
+		},
+	}.wait(ctx)
+	return err
+}
+
+// ClientID is the clientID of a Cluster.
+func (h *Hub) ClientID(ctx context.Context, namespace, name string) (string, error) {
+	cluster, err := h.Fleet.Clusters(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return "", explainCluster(err, namespace, name)
+	case cluster.Spec.ClientID == "":
+		return "", fmt.Errorf("Cluster %s/%s has no clientID yet: set spec.clientID, or wait for the hub, which sets it for a cluster that it imports", namespace, name)
+	}
+	return cluster.Spec.ClientID, nil
+}
+
+// Revoke deletes the ServiceAccounts of a Cluster's agents: the API server then rejects their tokens, even if no hub runs, and a hub does
+// not create them again. It returns the names of the requests that the ServiceAccounts were created for.
+func (h *Hub) Revoke(ctx context.Context, namespace, name string) (requests []string, err error) {
+	if _, err := h.Fleet.Clusters(namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
+		return nil, explainCluster(err, namespace, name)
+	}
+	accounts := h.Kubernetes.CoreV1().ServiceAccounts(registration.ClusterNamespace(namespace, name))
+	list, err := accounts.List(ctx, metav1.ListOptions{LabelSelector: fleet.ManagedLabel + "=" + fleet.ManagedValue})
+	if err != nil {
+		return nil, fmt.Errorf("list the ServiceAccounts of Cluster %s/%s: %w", namespace, name, err)
+	}
+	for _, account := range list.Items {
+		err := accounts.Delete(ctx, account.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &account.UID}})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("delete ServiceAccount %s/%s: %w", account.Namespace, account.Name, err)
+		}
+		requests = append(requests, account.Annotations[fleet.ClusterRegistrationAnnotation])
+	}
+	slices.Sort(requests)
+	return requests, nil
+}
+
+func explainCluster(err error, namespace, name string) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("there is no Cluster %s/%s: `muster clusters -A` lists all Clusters", namespace, name)
+	case err != nil:
+		return fmt.Errorf("Cluster %s/%s: %w", namespace, name, err)
+	}
+	return nil
+}
