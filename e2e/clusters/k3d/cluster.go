@@ -31,7 +31,7 @@ type cluster struct {
 	front []byte         // the authority of the second address, once there is one
 }
 
-// Name is the name it was created with.
+// Name is the name that Create was called with.
 func (c *cluster) Name() string { return c.name }
 
 // Kubeconfig is the file with the administrator's kubeconfig.

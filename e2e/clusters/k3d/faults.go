@@ -48,11 +48,11 @@ func (c *cluster) cutAgain(ctx context.Context) error {
 	return nil
 }
 
-// Cut drops every packet between the two nodes, those of their pods and of established connections included.
+// Cut drops every packet between the two nodes, including packets of their pods and of established connections.
 func (c *cluster) Cut(ctx context.Context, other clusters.Cluster) (func() error, error) {
 	peer, ok := other.(*cluster)
 	if !ok || peer.provider != c.provider || peer == c {
-		return nil, fmt.Errorf("cluster %q can only be cut off from another one of the same provider", c.name)
+		return nil, fmt.Errorf("cluster %q can only be cut off from another cluster of the same provider", c.name)
 	}
 	c.mutex.Lock()
 	defer c.mutex.Unlock()

@@ -35,7 +35,7 @@ type Options struct {
 	Least string
 	// ProbeImage is that of the pod that proves that a cluster runs pods. Empty means the pause image of k3s.
 	ProbeImage string
-	// Log gets one line per step. Nil means nobody wants to know.
+	// Log receives one line per step; nil means that there is no log.
 	Log io.Writer
 	// Run runs k3d, docker, kubectl and go. Nil means the real ones.
 	Run command.Runner
@@ -125,7 +125,7 @@ func (p *provider) add(name string) (*cluster, error) {
 	}
 	for _, c := range p.clusters {
 		if c.name == name {
-			return nil, fmt.Errorf("cluster %q: there is one of that name already", name)
+			return nil, fmt.Errorf("cluster %q: a cluster of that name already exists", name)
 		}
 	}
 	c := &cluster{provider: p, name: name, cuts: map[string]int{}}

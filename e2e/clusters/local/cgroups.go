@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"syscall"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -15,12 +17,12 @@ import (
 
 const cgroupMount = "/sys/fs/cgroup"
 
-// hierarchy is where the cgroups of this machine are: one tree with all controllers in it (version 2), or one tree for each
-// (version 1, also where a version 2 tree without controllers is beside them).
+// hierarchy has the cgroup trees of this machine: one tree with all controllers (version 2), or one tree for each controller (version 1,
+// possibly with an additional version 2 tree without controllers).
 type hierarchy struct {
 	trees []string
 	v2    bool
-	set   func(file, value string) error // as the kernel takes it
+	set   func(file, value string) error // writes a cgroup file
 }
 
 func findHierarchy(mount string) (hierarchy, error) {
@@ -32,7 +34,7 @@ func findHierarchy(mount string) (hierarchy, error) {
 		return hierarchy{}, err
 	}
 	if len(trees) == 0 {
-		return hierarchy{}, fmt.Errorf("no cgroups below %s: mount them, or run where they are", mount)
+		return hierarchy{}, fmt.Errorf("no cgroups below %s: mount the cgroup file systems", mount)
 	}
 	for i := range trees {
 		trees[i] = filepath.Dir(trees[i])
@@ -42,7 +44,7 @@ func findHierarchy(mount string) (hierarchy, error) {
 
 func set(file, value string) error { return os.WriteFile(file, []byte(value), 0) }
 
-// create makes the root cgroup of a kubelet, which refuses to start without it.
+// create creates the root cgroup of a kubelet, which does not start without it.
 func (h hierarchy) create(name string) error {
 	for _, tree := range h.trees {
 		if err := h.createIn(tree, name); err != nil {
@@ -58,16 +60,16 @@ func (h hierarchy) createIn(tree, name string) error {
 			return err
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(tree, name), 0o755); err != nil { //nolint:gosec // as the kernel itself makes them
+	if err := os.MkdirAll(filepath.Join(tree, name), 0o755); err != nil { //nolint:gosec // the mode of the kernel's own cgroups
 		return err
 	}
 	if h.v2 {
-		return nil // the kubelet passes on what it has got to the cgroups of pods
+		return nil // the kubelet delegates its controllers to the cgroups of pods
 	}
 	return h.inherit(tree, name)
 }
 
-// inherit fills in what a new version 1 cgroup of CPUs begins without. Empty, no process can enter it.
+// inherit copies the settings that are empty in a new version 1 cpuset cgroup. No process can enter it while they are empty.
 func (h hierarchy) inherit(tree, name string) error {
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		data, err := os.ReadFile(filepath.Join(tree, file))
@@ -84,7 +86,7 @@ func (h hierarchy) inherit(tree, name string) error {
 	return nil
 }
 
-// left are the names of all cgroups that begin so and exist in any tree.
+// left are the names of the cgroups with a prefix that exist in any tree.
 func (h hierarchy) left(prefix string) []string {
 	var all []string
 	for _, tree := range h.trees {
@@ -97,10 +99,10 @@ func (h hierarchy) left(prefix string) []string {
 	return slices.Compact(all)
 }
 
-// removalDeadline bounds how long the kernel may take to let go of a cgroup whose processes are dead.
+// removalDeadline limits the time that the kernel takes to release a cgroup whose processes have ended.
 const removalDeadline = 20 * time.Second
 
-// remove removes the given cgroup from every tree, with all that is below it. One that is not there is fine.
+// remove removes a cgroup and all cgroups below it from every tree. A cgroup that does not exist is not an error.
 func (h hierarchy) remove(name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), removalDeadline)
 	defer cancel()
@@ -123,7 +125,7 @@ func (h hierarchy) tryRemove(name string) error {
 	return errors.Join(all...)
 }
 
-// removeTree removes the innermost cgroups first: the kernel removes no other. Their files vanish with them.
+// removeTree removes the innermost cgroups first, because the kernel removes no others. It removes the files in them itself.
 func removeTree(root string) error {
 	var dirs []string
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
@@ -143,4 +145,80 @@ func ignoreMissing(err error) error {
 		return nil
 	}
 	return err
+}
+
+// processesCgroup receives the processes that prevent the delegation of controllers. Others that run clusters in containers use the same
+// name.
+const processesCgroup = "init"
+
+// delegate enables all controllers for the cgroups below the root of a version 2 tree.
+func (h hierarchy) delegate(tree string) error {
+	if err := h.vacate(tree); err != nil {
+		return err
+	}
+	available, err := words(tree, "cgroup.controllers")
+	if err != nil {
+		return err
+	}
+	var refused error
+	for _, controller := range available {
+		refused = errors.Join(refused, h.set(filepath.Join(tree, "cgroup.subtree_control"), "+"+controller))
+	}
+	return h.delegated(tree, available, refused)
+}
+
+// delegated checks the controllers that a kubelet requires. Without the check, the error would be in a log, after minutes of waiting for the
+// node.
+func (h hierarchy) delegated(tree string, available []string, refused error) error {
+	given, err := words(tree, "cgroup.subtree_control")
+	if err != nil {
+		return err
+	}
+	var missing []string
+	for _, controller := range []string{"cpu", "cpuset", "memory", "hugetlb", "pids"} {
+		if slices.Contains(available, controller) && !slices.Contains(given, controller) {
+			missing = append(missing, controller)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("cgroups below %s do not have the controllers that the kubelet needs, %s: %w", tree, strings.Join(missing, ", "), refused)
+	}
+	return nil
+}
+
+// vacate moves the processes of the root to a cgroup below it. The visible root of a container is an ordinary cgroup, which cannot have
+// both processes and cgroups with controllers. Only the real root can; it has no file cgroup.type.
+func (h hierarchy) vacate(tree string) error {
+	if _, err := os.Stat(filepath.Join(tree, "cgroup.type")); err != nil {
+		return ignoreMissing(err)
+	}
+	const rounds = 10 // processes start others in the meantime
+	for range rounds {
+		processes, err := words(tree, "cgroup.procs")
+		if err != nil || len(processes) == 0 {
+			return err
+		}
+		if err := h.moveAll(processes, filepath.Join(tree, processesCgroup)); err != nil {
+			return err
+		}
+	}
+	return nil // if processes are left, enabling controllers fails
+}
+
+func (h hierarchy) moveAll(processes []string, to string) error {
+	if err := os.Mkdir(to, 0o755); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // the mode of the kernel's own cgroups
+		return err
+	}
+	for _, process := range processes {
+		err := h.set(filepath.Join(to, "cgroup.procs"), process)
+		if err != nil && !errors.Is(err, syscall.ESRCH) { // it has ended
+			return fmt.Errorf("process %s prevents the delegation of controllers and cannot be moved to the cgroup %s: %w", process, to, err)
+		}
+	}
+	return nil
+}
+
+func words(elements ...string) ([]string, error) {
+	data, err := os.ReadFile(filepath.Join(elements...))
+	return strings.Fields(string(data)), err
 }

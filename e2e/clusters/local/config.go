@@ -2,14 +2,15 @@ package local
 
 import (
 	"fmt"
+	"syscall"
 
 	"sigs.k8s.io/yaml"
 )
 
-// pauseImage is the image of the container that every pod has. Nothing ever pulls it.
+// pauseImage is the image of the container that every pod has. It is never pulled.
 const pauseImage = "localhost/muster-e2e/pause:1"
 
-// configs are the configuration files of the node, by their path inside its folder.
+// configs are the configuration files of the node by their path inside its directory.
 func (n node) configs() (map[string][]byte, error) {
 	kubelet, err := yaml.Marshal(n.kubeletConfig())
 	if err != nil {
@@ -38,9 +39,9 @@ func (n node) kubeletConfig() map[string]any {
 	return map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1",
 		"kind":       "KubeletConfiguration",
-		// The default since 1.35 is to refuse to start there.
+		// Since 1.35 the default is to fail.
 		"failCgroupV1": false,
-		// systemd, if it runs at all, knows nothing of our cgroups.
+		// systemd, if it runs, does not manage these cgroups.
 		"cgroupDriver": "cgroupfs",
 		// Two kubelets with the same root would delete each other's pods.
 		"cgroupRoot":               n.cgroup(),
@@ -55,9 +56,9 @@ func (n node) kubeletConfig() map[string]any {
 		"tlsCertFile":       n.path(fileKubeletServer + ".crt"),
 		"tlsPrivateKeyFile": n.path(fileKubeletServer + ".key"),
 		"failSwapOn":        false,
-		// There is no DNS for pods, rather than that of whoever runs the tests.
+		// Pods have no DNS, so that they do not use that of the real machine.
 		"resolvConf": "",
-		// Images come by Load only: one that was collected could not be pulled again.
+		// Images come from Load only, so a deleted image could not be pulled again.
 		"imageGCHighThresholdPercent": 100,
 		"evictionHard": map[string]any{
 			"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%", "nodefs.inodesFree": "1%",
@@ -73,9 +74,9 @@ func (n node) proxyConfig() map[string]any {
 		"clientConnection": map[string]any{"kubeconfig": n.path(fileProxy)},
 		"mode":             "iptables",
 		"clusterCIDR":      n.pods(),
-		// The limit is one of the real machine, and not ours to change.
+		// The limit applies to the real machine and must not change.
 		"conntrack": map[string]any{"maxPerCore": 0},
-		// A Service follows its pods within this time; the default is a second.
+		// The delay until a Service includes a changed pod; the default is a second.
 		"iptables": map[string]any{"minSyncPeriod": "100ms"},
 	}
 }
@@ -98,8 +99,8 @@ func (n node) cniConfig() map[string]any {
 	}
 }
 
-// containerdConfig is of the version that containerd 1.6 reads and later ones convert. restrict_oom_score_adj, because a
-// machine whose root may not lower that score (one without CAP_SYS_RESOURCE) could start no container at all.
+// containerdConfig has the version that containerd 1.6 reads and later versions convert. Without restrict_oom_score_adj, a machine whose
+// root user must not lower that score (without CAP_SYS_RESOURCE) could not start containers.
 func (n node) containerdConfig() string {
 	return fmt.Sprintf(`version = 2
 root = "/var/lib/containerd"
@@ -126,4 +127,30 @@ state = "/run/containerd"
     bin_dir = %q
     conf_dir = %q
 `, containerdSocket, pauseImage, n.system.snapshotter, n.system.cni, n.path(dirCNI))
+}
+
+// Snapshotters of containerd: one mounts layers over each other, the other copies them, which is slow and needs space.
+const (
+	snapshotterOverlay = "overlayfs"
+	snapshotterCopy    = "native"
+)
+
+// overlayMagic is the type of overlayfs in statfs(2), which the root of a container usually has.
+const overlayMagic = 0x794c7630
+
+// snapshotter chooses the snapshotter for a directory. An overlay cannot be mounted over another one, as in a container without a volume
+// for the directory.
+func snapshotter(dir string) (string, error) {
+	var about syscall.Statfs_t
+	if err := syscall.Statfs(dir, &about); err != nil {
+		return "", fmt.Errorf("file system of %s: %w", dir, err)
+	}
+	return snapshotterOn(int64(about.Type)), nil //nolint:unconvert // its type differs between architectures
+}
+
+func snapshotterOn(fileSystem int64) string {
+	if fileSystem == overlayMagic {
+		return snapshotterCopy
+	}
+	return snapshotterOverlay
 }

@@ -2,21 +2,25 @@ package local
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/http"
+	"os"
 	"sync"
 
 	"github.com/muster-fleet/muster/e2e/clusters"
 	"github.com/muster-fleet/muster/e2e/clusters/command"
 )
 
-// Kill has containerd send the signal. Its parent is a shim, which then tells the kubelet.
+// Kill lets containerd send the signal. The shim of the container then informs the kubelet.
 func (c *cluster) Kill(ctx context.Context, container string) error {
 	return c.ctr(ctx, nil, "tasks", "kill", "--signal", "SIGKILL", container)
 }
 
-// Crash pulls the plug: first that of the network, or the kernel would still tell every peer that its connection is closed,
-// and then everything at once. What is on disk stays, what a reboot clears is gone.
+// Crash disconnects the network first, because the kernel would otherwise close all connections, and then kills all processes at once.
+// Data on disk stay; what a reboot clears is lost.
 func (c *cluster) Crash(ctx context.Context) error {
 	if _, err := c.running(); err != nil {
 		return err
@@ -27,7 +31,7 @@ func (c *cluster) Crash(ctx context.Context) error {
 	return errors.Join(err, c.kill())
 }
 
-// Restart brings a crashed cluster back.
+// Restart starts a crashed cluster again.
 func (c *cluster) Restart(ctx context.Context) error {
 	if err := c.boot(ctx); err != nil {
 		return fmt.Errorf("restart cluster %q: %w", c.Name(), err)
@@ -35,11 +39,11 @@ func (c *cluster) Restart(ctx context.Context) error {
 	return nil
 }
 
-// Cut drops every packet between the two nodes, those of their pods and of established connections included.
+// Cut drops every packet between the two nodes, including packets of their pods and of established connections.
 func (c *cluster) Cut(ctx context.Context, other clusters.Cluster) (func() error, error) {
 	peer, ok := other.(*cluster)
 	if !ok || peer.provider != c.provider || peer == c {
-		return nil, fmt.Errorf("cluster %q can only be cut off from another one of the same provider", c.Name())
+		return nil, fmt.Errorf("cluster %q can only be cut off from another cluster of the same provider", c.Name())
 	}
 	address := peer.node.node()
 	if err := c.cutOff(ctx, address); err != nil {
@@ -60,7 +64,7 @@ func (c *cluster) cutOff(ctx context.Context, address string) error {
 	return nil
 }
 
-// heal takes back one cut; a node that was restarted meanwhile has one rule for all of them.
+// heal removes one cut. A node that was restarted in the meantime has one rule for all cuts.
 func (c *cluster) heal(address string) error {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -74,7 +78,7 @@ func (c *cluster) heal(address string) error {
 	return c.iptables(context.Background(), "--delete", address)
 }
 
-// drop makes the rules when they are not there. The mutex is held.
+// drop adds the rules if they do not exist. The caller holds the mutex.
 func (c *cluster) drop(ctx context.Context, address string) error {
 	if c.iptables(ctx, "--check", address) == nil {
 		return nil
@@ -82,8 +86,8 @@ func (c *cluster) drop(ctx context.Context, address string) error {
 	return c.iptables(ctx, "--insert", address)
 }
 
-// iptables works on the two rules by which a packet meets us first and last, before and after its addresses are translated:
-// there no other rule and no established connection comes first.
+// iptables changes two rules: one before and one after address translation, where neither other rules nor connection tracking have
+// accepted the packet yet.
 func (c *cluster) iptables(ctx context.Context, verb, address string) error {
 	var all []error
 	for _, rule := range [][]string{
@@ -94,4 +98,33 @@ func (c *cluster) iptables(ctx context.Context, verb, address string) error {
 		all = append(all, err)
 	}
 	return errors.Join(all...)
+}
+
+// Move returns the second address of the API server. There, a proxy on the node forwards requests with bearer tokens, and serves with a
+// certificate of another authority.
+func (c *cluster) Move(ctx context.Context) (string, []byte, error) {
+	ca, err := os.ReadFile(c.node.path(fileFrontCA))
+	if err != nil {
+		return "", nil, err
+	}
+	return c.node.front(), ca, c.waitFor(ctx, "second address of the API server", func(ctx context.Context) error {
+		return answers(ctx, c.node.front(), ca)
+	})
+}
+
+// answers returns nil if a server with a certificate of the authority responds at the address, with any status code.
+func answers(ctx context.Context, url string, ca []byte) error {
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca)
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return err
+	}
+	return response.Body.Close()
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestALaneHasOneOwnerAtATime(t *testing.T) {
+func TestLaneHasOneOwner(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "lock")
 	first, err := acquire([]string{file}, io.Discard)
 	require.NoError(t, err)
@@ -27,7 +27,7 @@ func TestALaneHasOneOwnerAtATime(t *testing.T) {
 	require.Contains(t, <-said, "other processes have clusters")
 	select {
 	case <-second:
-		t.Fatal("two owners at a time")
+		t.Fatal("two owners at the same time")
 	default:
 	}
 
@@ -36,14 +36,14 @@ func TestALaneHasOneOwnerAtATime(t *testing.T) {
 	case l := <-second:
 		folder, err := l.folder()
 		require.NoError(t, err)
-		require.Empty(t, folder, "who ended in order has left nothing")
+		require.Empty(t, folder, "the first owner has removed its directory")
 		require.NoError(t, l.release())
 	case <-time.After(10 * time.Second):
-		t.Fatal("the lock was not passed on")
+		t.Fatal("the lock was not released")
 	}
 }
 
-func TestTwoOwnersHaveALaneEach(t *testing.T) {
+func TestTwoLanes(t *testing.T) {
 	dir := t.TempDir()
 	files := []string{filepath.Join(dir, "0"), filepath.Join(dir, "1")}
 	for want := range lane(2) {
@@ -57,12 +57,12 @@ func TestTwoOwnersHaveALaneEach(t *testing.T) {
 	require.Nil(t, third)
 }
 
-func TestTheNextOwnerKnowsTheFolderOfOneThatWasKilled(t *testing.T) {
+func TestLaneOfAKilledOwner(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "lock")
 	killed, err := acquire([]string{file}, io.Discard)
 	require.NoError(t, err)
 	require.NoError(t, killed.keep("/tmp/"+folderName+"-1"))
-	require.NoError(t, killed.file.Close()) // all that the kernel does for it
+	require.NoError(t, killed.file.Close()) // as the kernel does
 
 	next, err := acquire([]string{file}, io.Discard)
 	require.NoError(t, err)
@@ -73,12 +73,12 @@ func TestTheNextOwnerKnowsTheFolderOfOneThatWasKilled(t *testing.T) {
 	require.True(t, isOurs(folder))
 }
 
-func TestALockThatCannotBeMadeIsAnError(t *testing.T) {
+func TestLockFileError(t *testing.T) {
 	_, err := acquire([]string{"/proc/nowhere/lock"}, io.Discard)
 	require.ErrorContains(t, err, "/proc/nowhere/lock")
 }
 
-func TestNoFolderIsRemovedThatIsNotOurs(t *testing.T) {
+func TestIsOurs(t *testing.T) {
 	for folder, want := range map[string]bool{
 		"":                                  false,
 		"/":                                 false,

@@ -12,14 +12,47 @@ import (
 	"github.com/muster-fleet/muster/internal/process"
 )
 
-// namespaces are those of every machine of ours: with its first process it ends as a whole.
+// The network of a provider exists on this machine only and has one address per cluster.
+const (
+	networkBits = 24
+	firstNode   = 10
+	maxClusters = 50
+)
+
+// Ports of a node that are reachable from outside.
+const (
+	portAPIServer = 6443
+	portFront     = 7443
+)
+
+// addresses are the addresses of the cluster with a number, counted from 0. Services and pods of two clusters have different addresses, so
+// that a packet in a log belongs to one cluster.
+type addresses struct {
+	lane   lane
+	number int
+}
+
+func (a addresses) node() string      { return a.lane.address(firstNode + a.number) }
+func (a addresses) services() string  { return fmt.Sprintf("10.%d.0.0/24", 100+a.number) }
+func (a addresses) serviceIP() string { return fmt.Sprintf("10.%d.0.1", 100+a.number) }
+func (a addresses) pods() string      { return fmt.Sprintf("10.%d.0.0/24", 200+a.number) }
+func (a addresses) apiServer() string { return fmt.Sprintf("https://%s:%d", a.node(), portAPIServer) }
+func (a addresses) front() string     { return fmt.Sprintf("https://%s:%d", a.node(), portFront) }
+
+// mac is the same at each start: peers cache it for most of a minute and would not reach a restarted node with another address.
+func (a addresses) mac() string { return fmt.Sprintf("02:6d:75:73:74:%02x", firstNode+a.number) }
+
+// port is the name of the node's link at the switch.
+func (a addresses) port() string { return fmt.Sprintf("node%d", a.number) }
+
+// namespaces are those of every node and of the switch. When the first process ends, the kernel ends all others.
 const namespaces = syscall.CLONE_NEWPID | syscall.CLONE_NEWNS | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWNET
 
-// bridge is what the switch's bridge is called.
+// bridge is the name of the switch's bridge.
 const bridge = "bridge"
 
-// network is the switch that nodes are plugged into. It is a machine of its own: whatever rules this machine has for packets
-// that pass through it, those between clusters do not, and with its first process all of it ends.
+// network is the switch that connects the nodes. It has namespaces of its own, so that the packet filters of this machine do not apply to
+// packets between clusters, and so that it ends with its first process.
 type network struct {
 	lane    lane
 	process *process.Process
@@ -65,7 +98,7 @@ func runAll(ctx context.Context, commands [][]string) error {
 	return nil
 }
 
-// plug gives a node its network card.
+// plug connects a node's network interface.
 func (n *network) plug(ctx context.Context, a addresses, node int) error {
 	return runAll(ctx, [][]string{
 		inNetwork(n.process.Pid(), "ip", "link", "add", a.port(), "type", "veth",
@@ -74,15 +107,26 @@ func (n *network) plug(ctx context.Context, a addresses, node int) error {
 	})
 }
 
-// unplug takes the cable away: what the node still sends reaches nobody.
+// unplug deletes the node's link, so that nothing it still sends is delivered.
 func (n *network) unplug(ctx context.Context, a addresses) error {
 	_, err := command.Run(ctx, nil, inNetwork(n.process.Pid(), "ip", "link", "delete", a.port())...)
 	return err
 }
 
-// stop ends the network. The kernel takes interfaces away some time after their namespace is gone; the one of this machine is
-// taken away here, so that it is gone on return.
+// stop ends the network. The kernel deletes interfaces some time after their namespace has ended, so the link of this machine is deleted
+// first.
 func (n *network) stop() {
 	n.lane.removeCable(context.Background())
 	n.process.Kill()
+}
+
+// inNetwork is a command line that runs in the network namespace of a process, with the files of this machine. "ip netns exec" would hide
+// the cgroups.
+func inNetwork(pid int, args ...string) []string {
+	return append([]string{"nsenter", "--target=" + strconv.Itoa(pid), "--net", "--"}, args...)
+}
+
+// onNode is a command line that runs on the node whose first process is given, with its files.
+func onNode(pid int, args ...string) []string {
+	return append([]string{"nsenter", "--target=" + strconv.Itoa(pid), "--net", "--mount", "--uts", "--ipc", "--"}, args...)
 }

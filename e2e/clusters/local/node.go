@@ -1,6 +1,7 @@
 package local
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -8,29 +9,29 @@ import (
 	"github.com/muster-fleet/muster/e2e/clusters/local/machine"
 )
 
-// node is the one machine of a cluster: control plane and worker at once. All of it follows from these few values.
+// node is the only machine of a cluster: control plane and worker. All its configuration is derived from these fields.
 type node struct {
 	addresses
 	cluster string
-	dir     string // everything it keeps
+	dir     string // for all its data
 	system  system
 }
 
-// system is what the real machine gives every node.
+// system is what all nodes use of the real machine.
 type system struct {
-	binaries   string // folder with the programs of Kubernetes
-	helpers    string // folder with our own: init and front
+	binaries   string // directory with the programs of Kubernetes
+	helpers    string // directory with the helper programs: init and front
 	containerd string // the program
-	cni        string // folder with the CNI plugins
+	cni        string // directory with the CNI plugins
 	cgroups    hierarchy
-	// snapshotter is how containerd puts the layers of images together.
+	// snapshotter is containerd's snapshotter.
 	snapshotter string
 }
 
 func (n node) name() string   { return n.cluster + "-node" }
 func (n node) cgroup() string { return "/" + n.lane.cgroups() + n.cluster }
 
-// Names inside the folder of a node.
+// Names inside the directory of a node.
 const (
 	fileCA             = "ca.crt"
 	fileCAKey          = "ca.key"
@@ -66,8 +67,8 @@ func (n node) path(elements ...string) string {
 
 func (n node) log(program string) string { return n.path(dirLogs, program+".log") }
 
-// spec is the node as a machine. Folders with fixed names, which Kubernetes and containerd have plenty of, are its own ones:
-// nothing of them is ever seen on the real machine.
+// spec describes the node for its first process. The node has its own directories in place of those with fixed names that Kubernetes and
+// containerd use, so that nothing is written there on the real machine.
 func (n node) spec() machine.Spec {
 	return machine.Spec{
 		Hostname: n.name(),
@@ -80,7 +81,7 @@ func (n node) spec() machine.Spec {
 		},
 		Sysctls: map[string]string{
 			"net/ipv4/ip_forward": "1",
-			// Or a pod that reaches a pod of its own node by a Service gets its answers from an address it never asked.
+			// Without it, a pod that connects to a pod of its own node by a Service gets responses from another address.
 			"net/bridge/bridge-nf-call-iptables": "1",
 		},
 		Link:        linkName,
@@ -90,8 +91,8 @@ func (n node) spec() machine.Spec {
 	}
 }
 
-// hiddenFolders are those the programs of a node write to at fixed places. What a reboot of a real machine clears is cleared here,
-// too.
+// hiddenFolders are the directories with fixed names that the programs of a node write to. A restart of the node clears what a reboot of
+// a real machine clears.
 func hiddenFolders() []string { return []string{"/run", "/var/lib", "/var/log"} }
 
 const linkName = "eth0"
@@ -105,7 +106,7 @@ func (n node) network() [][]string {
 	}
 }
 
-// environment is little on purpose: a proxy for HTTP in the environment of a test would be one for the whole cluster.
+// environment is minimal: an HTTP proxy in the environment of a test must not apply to the cluster.
 func (n node) environment() []string {
 	return []string{
 		"PATH=" + searchPath(os.Getenv("PATH")),
@@ -114,10 +115,10 @@ func (n node) environment() []string {
 	}
 }
 
-// searchPath adds the folders of administrators' programs, which not everybody's PATH has.
+// searchPath adds the directories of system programs, which not every PATH contains.
 func searchPath(path string) string { return path + ":/usr/local/sbin:/usr/sbin:/sbin" }
 
-// programs start all at once, and each of them waits for those it needs; only the kubelet would end instead.
+// programs are started at the same time. Each waits for the programs it needs, except the kubelet, which would exit.
 func (n node) programs() []machine.Program {
 	kubernetes := func(name string, args []string) machine.Program {
 		return n.program(filepath.Join(n.system.binaries, name), args)
@@ -134,7 +135,7 @@ func (n node) programs() []machine.Program {
 	}
 }
 
-// containerdSocket is where everybody looks for containerd.
+// containerdSocket is the default address of containerd.
 const containerdSocket = "/run/containerd/containerd.sock"
 
 func after(file string, p machine.Program) machine.Program {
@@ -147,5 +148,103 @@ func (n node) program(path string, args []string) machine.Program {
 		Args: append([]string{path}, args...),
 		Dir:  n.dir,
 		Log:  n.log(filepath.Base(path)),
+	}
+}
+
+// etcd and others listen on the loopback interface of the node, which is not reachable from outside.
+const (
+	etcdClientURL = "http://127.0.0.1:2379"
+	etcdPeerURL   = "http://127.0.0.1:2380"
+)
+
+func (n node) etcdArgs() []string {
+	return []string{
+		"--name=" + n.name(),
+		"--data-dir=" + n.path(dirData, "etcd"),
+		"--listen-client-urls=" + etcdClientURL,
+		"--advertise-client-urls=" + etcdClientURL,
+		"--listen-peer-urls=" + etcdPeerURL,
+		"--initial-advertise-peer-urls=" + etcdPeerURL,
+		"--initial-cluster=" + n.name() + "=" + etcdPeerURL,
+		// The data have to survive a crash of the node's processes, not of the real machine.
+		"--unsafe-no-fsync",
+		"--log-level=warn",
+	}
+}
+
+func (n node) apiServerArgs() []string {
+	return []string{
+		"--etcd-servers=" + etcdClientURL,
+		"--secure-port=" + strconv.Itoa(portAPIServer),
+		"--advertise-address=" + n.node(),
+		"--service-cluster-ip-range=" + n.services(),
+		"--tls-cert-file=" + n.path(fileAPIServer+".crt"),
+		"--tls-private-key-file=" + n.path(fileAPIServer+".key"),
+		"--client-ca-file=" + n.path(fileCA),
+		"--requestheader-client-ca-file=" + n.path(fileFrontProxyCA),
+		"--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User",
+		"--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + n.path(fileServiceAccount),
+		"--service-account-signing-key-file=" + n.path(fileServiceAccount),
+		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction",
+		"--allow-privileged=true",
+		"--kubelet-client-certificate=" + n.path(fileKubeletClient+".crt"),
+		"--kubelet-client-key=" + n.path(fileKubeletClient+".key"),
+		"--kubelet-certificate-authority=" + n.path(fileCA),
+		"--kubelet-preferred-address-types=InternalIP",
+	}
+}
+
+func (n node) controllerManagerArgs() []string {
+	return append(n.loopbackServer(fileControllerManager),
+		"--root-ca-file="+n.path(fileCA),
+		"--service-account-private-key-file="+n.path(fileServiceAccount),
+		"--cluster-signing-cert-file="+n.path(fileCA),
+		"--cluster-signing-key-file="+n.path(fileCAKey),
+		// With an identity per controller the start takes twice as long.
+		"--use-service-account-credentials=false",
+		// No test requests certificates, and each signer watches its files, for which Linux allows 128 watchers.
+		"--controllers=*,-cloud-node-lifecycle-controller,-service-lb-controller,-node-route-controller,"+
+			"-certificatesigningrequest-signing-controller",
+	)
+}
+
+func (n node) schedulerArgs() []string { return n.loopbackServer(fileScheduler) }
+
+// loopbackServer has the flags that controller manager and scheduler share. There is one of each, so they need no leader election.
+func (n node) loopbackServer(kubeconfig string) []string {
+	path := n.path(kubeconfig)
+	return []string{
+		"--kubeconfig=" + path,
+		"--authentication-kubeconfig=" + path,
+		"--authorization-kubeconfig=" + path,
+		"--bind-address=127.0.0.1",
+		"--leader-elect=false",
+	}
+}
+
+func (n node) kubeletArgs() []string {
+	return []string{
+		"--config=" + n.path(fileKubeletConfig),
+		"--kubeconfig=" + n.path(fileKubelet),
+		"--hostname-override=" + n.name(),
+		"--node-ip=" + n.node(),
+		"--v=2",
+	}
+}
+
+func (n node) proxyArgs() []string {
+	return []string{"--config=" + n.path(fileProxyConfig), "--hostname-override=" + n.name()}
+}
+
+func (n node) frontArgs() []string {
+	return []string{
+		net.JoinHostPort(n.node(), strconv.Itoa(portFront)),
+		n.path(fileFront + ".crt"), n.path(fileFront + ".key"),
+		n.apiServer(), n.path(fileCA),
 	}
 }

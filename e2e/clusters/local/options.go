@@ -10,19 +10,20 @@ import (
 	"strings"
 )
 
-// Options says where clusters come from and go to.
+// Options are the directories and the log of a provider.
 type Options struct {
-	// Binaries is the folder with etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kube-proxy and kubelet, as
+	// Binaries is the directory with etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kube-proxy and kubelet, as
 	// "scripts/kube pods" prints it. Required.
 	Binaries string
-	// Dir is the folder for everything the clusters keep, images included, in one folder for each; Close removes those. It is made when
-	// missing. Empty means a temporary one. It cannot be inside /run, /var/lib or /var/log: nodes have their own of these.
+	// Dir is the directory for the data of the clusters, including images, in one subdirectory for each, which Close removes. It is
+	// created if it is missing. Empty means a temporary directory. It cannot be inside /run, /var/lib or /var/log, because nodes have
+	// their own.
 	Dir string
-	// Log gets one line per step. Nil means nobody wants to know.
+	// Log receives one line per step; nil means that there is no log.
 	Log io.Writer
 }
 
-// programs are those of Kubernetes that a node runs.
+// programs are the programs of Kubernetes that a node runs.
 func programs() []string {
 	return []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet"}
 }
@@ -56,7 +57,7 @@ func (o Options) checkFolders() error {
 	for _, folder := range []string{o.Binaries, dir} {
 		for _, hidden := range hiddenFolders() {
 			if folder == hidden || strings.HasPrefix(folder, hidden+"/") {
-				return fmt.Errorf("%s is inside %s, of which each node has its own: choose another folder", folder, hidden)
+				return fmt.Errorf("%s is inside %s, which each node replaces with its own: choose another directory", folder, hidden)
 			}
 		}
 	}
@@ -89,7 +90,7 @@ func installed(names []string) error {
 	return nil
 }
 
-// cniFolder is where the CNI plugins are: in Debian's package, and everywhere else.
+// cniFolder returns the first candidate with the CNI plugins. Debian's package installs them elsewhere than others.
 func cniFolder(candidates ...string) (string, error) {
 	for _, dir := range candidates {
 		if present(dir, []string{"bridge", "host-local", "loopback", "portmap"}) == nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/muster-fleet/muster/internal/pki"
 )
 
-// write puts all files of the node into its folder: certificates, kubeconfigs and configuration.
+// write writes all files of the node into its directory: certificates, kubeconfigs and configuration.
 func (n node) write(now time.Time) error {
 	files, err := n.configs()
 	if err != nil {
@@ -37,7 +37,7 @@ func (n node) certificates(files map[string][]byte, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	// An authority of its own: were it the same one, every client certificate could pose as the aggregation proxy.
+	// A separate authority: with the same one, every client certificate would be accepted as that of the aggregation proxy.
 	frontProxy, err := pki.NewAuthority("muster-"+n.cluster+"-front-proxy", now)
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func (n node) servers(files map[string][]byte, ca *pki.Authority) error {
 	return nil
 }
 
-// clients are the identities of the programs, which all are users of the API server.
+// clients are the identities of the programs as users of the API server.
 func (n node) clients(files map[string][]byte, ca *pki.Authority) error {
 	for file, who := range map[string]struct{ user, group string }{
 		fileAdmin:             {"muster-admin", "system:masters"},
@@ -96,8 +96,7 @@ func client(ca *pki.Authority, user, group string) (pki.Pair, error) {
 	return ca.Client(user, group)
 }
 
-// frontCertificates are those of the second address. Its authority is a stranger to the cluster, as that of a load balancer
-// would be.
+// frontCertificates are those of the second address. The cluster does not trust their authority, as with a load balancer.
 func (n node) frontCertificates(files map[string][]byte, now time.Time) error {
 	ca, err := pki.NewAuthority("muster-"+n.cluster+"-front", now)
 	if err != nil {

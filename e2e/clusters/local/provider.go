@@ -1,11 +1,13 @@
-// Package local makes clusters of one node each out of processes of this machine: a whole Kubernetes with kubelet and
-// containerd in namespaces of its own, without any container engine and without a registry. Linux and root only.
+// Package local runs clusters of one node each as processes of this machine: a complete Kubernetes with kubelet and containerd in
+// namespaces of its own, without a container engine and without a registry. It needs Linux and root.
 package local
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,12 +18,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/muster-fleet/muster/e2e/clusters"
+	"github.com/muster-fleet/muster/e2e/clusters/command"
 )
 
-// folderName begins the name of the folder that is removed with all its content, by us or by whoever comes after us.
+// folderName is the prefix of the directory of a provider, which Close removes, or the next provider if this process is killed.
 const folderName = "muster-e2e-clusters"
 
-// setupDeadline bounds everything before the first cluster; compiling our helpers is most of it.
+// setupDeadline limits the preparations before the first cluster; most of the time is for compiling the helper programs.
 const setupDeadline = 5 * time.Minute
 
 // provider implements clusters.Provider.
@@ -37,8 +40,8 @@ type provider struct {
 	closed   bool
 }
 
-// New prepares this machine for clusters. Two processes of a machine can have clusters at a time: New waits while two others have,
-// and removes what those that were killed have left.
+// New prepares this machine for clusters. Two processes of a machine can have clusters at the same time: New waits while two others
+// have, and removes what killed processes have left.
 func New(o Options) (clusters.Provider, error) {
 	o, err := o.complete()
 	if err != nil {
@@ -117,7 +120,7 @@ func (p *provider) Create(ctx context.Context, name string) (clusters.Cluster, e
 	return c, nil
 }
 
-// add takes a name and a number, for good: the folder of a cluster that failed is kept for its logs.
+// add reserves a name and a number. They are not used again, because the directory of a failed cluster is kept for its logs.
 func (p *provider) add(name string) (*cluster, error) {
 	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
 		return nil, fmt.Errorf("cluster %q: %s", name, strings.Join(problems, "; "))
@@ -129,11 +132,11 @@ func (p *provider) add(name string) (*cluster, error) {
 	}
 	for _, c := range p.clusters {
 		if c.node.cluster == name {
-			return nil, fmt.Errorf("cluster %q: there is one of that name already", name)
+			return nil, fmt.Errorf("cluster %q: a cluster of that name already exists", name)
 		}
 	}
 	if len(p.clusters) == maxClusters {
-		return nil, fmt.Errorf("cluster %q: there are no addresses for more than %d clusters", name, maxClusters)
+		return nil, fmt.Errorf("cluster %q: the network has addresses for %d clusters", name, maxClusters)
 	}
 	c := newCluster(p, node{
 		addresses: addresses{lane: p.lock.lane, number: len(p.clusters)}, cluster: name, dir: filepath.Join(p.dir, name), system: p.system,
@@ -171,4 +174,71 @@ func (p *provider) Close() error {
 
 func (p *provider) logf(format string, args ...any) {
 	fmt.Fprintf(p.options.Log, "clusters: "+format+"\n", args...)
+}
+
+// Collect copies the logs of the nodes' programs and of all containers, and the state of each node's network and containers.
+func (p *provider) Collect(ctx context.Context, dir string) error {
+	var all []error
+	for _, c := range p.all() {
+		to := filepath.Join(dir, c.Name())
+		all = append(all,
+			copyFiles(c.node.path(dirLogs), filepath.Join(to, dirLogs)),
+			copyFiles(c.node.path(dirPodLogs), filepath.Join(to, dirPodLogs)),
+			c.noteState(ctx, to))
+	}
+	return errors.Join(all...)
+}
+
+// copyFiles copies a tree of plain files, most of which are still being written. Files that do not exist any more are left out.
+func copyFiles(from, to string) error {
+	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return ignoreMissing(err)
+		}
+		relative, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		return ignoreMissing(copyFile(path, filepath.Join(to, relative)))
+	})
+}
+
+func copyFile(from, to string) error {
+	source, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+		return err
+	}
+	target, err := os.OpenFile(to, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(target, source)
+	return errors.Join(err, target.Close())
+}
+
+// noteState writes the state that no file contains. It writes nothing for a node that is down.
+func (c *cluster) noteState(ctx context.Context, dir string) error {
+	p, err := c.running()
+	if err != nil {
+		return nil //nolint:nilerr // the reason is in its log
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	var all []error
+	for file, args := range map[string][]string{
+		"ip-address.txt": {"ip", "address"}, "ip-route.txt": {"ip", "route"},
+		"iptables.txt": {"iptables-save"}, "containers.txt": {"ctr", "--namespace=k8s.io", "tasks", "list"},
+	} {
+		output, err := command.Run(ctx, nil, onNode(p.Pid(), args...)...)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, file), output, 0o600)
+		}
+		all = append(all, err)
+	}
+	return errors.Join(all...)
 }
