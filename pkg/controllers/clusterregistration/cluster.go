@@ -3,7 +3,6 @@ package clusterregistration
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,186 +15,130 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// findCluster finds the Cluster that has the request's identity, or the name of the one to be made: that is made only after
-// the request has been judged.
-func (p *pass) findCluster(context.Context) result.Result {
-	clientID := p.request.Spec.ClientID
-	owners, err := p.known.GetByIndex(index.ByClientID, index.Key(p.request.Namespace, clientID))
+// findCluster returns the Cluster that has the request's clientID, or the name of the Cluster to create.
+func (h *handler) findCluster(request *fleet.ClusterRegistration) (existing *fleet.Cluster, create string, out result.Result) {
+	clientID := request.Spec.ClientID
+	candidates, err := h.clusters.GetByIndex(index.ByClientID, index.Key(request.Namespace, clientID))
 	if err != nil {
-		return failed(err)
+		return nil, "", failed(err)
 	}
-	sameName, err := p.clusterNamed(registration.ClusterName(clientID))
-	if err != nil {
-		return failed(err)
+	owners := make([]registration.Known, 0, len(candidates))
+	for _, c := range candidates {
+		owners = append(owners, known(c))
 	}
-	match := registration.MatchCluster(clientID, knownAll(owners), known(sameName))
+	var sameName *registration.Known
+	if c, err := h.clusterNamed(request.Namespace, registration.ClusterName(clientID)); err != nil {
+		return nil, "", failed(err)
+	} else if c != nil {
+		candidates, sameName = append(candidates, c), new(known(c))
+	}
+
+	match := registration.MatchCluster(clientID, owners, sameName)
 	switch {
 	case match.Refuse != nil:
-		return refused(match.Refuse)
+		return nil, "", refused(match.Refuse)
 	case match.Wait != nil:
-		return waiting(match.Wait)
-	case match.Create != "" && p.hadCluster():
-		return p.ownedElsewhere()
+		return nil, "", waiting(match.Wait)
 	case match.Create != "":
-		p.newCluster = match.Create
-		return ok
+		return nil, match.Create, h.hadNoCluster(request)
 	}
-	p.cluster = named(match.Use, append(owners, sameName)...)
-	p.made.Observed(index.Key(p.cluster.Namespace, p.cluster.Name))
-	return ok
-}
-
-func named(name string, clusters ...*fleet.Cluster) *fleet.Cluster {
-	for _, c := range clusters {
-		if c != nil && c.Name == name {
-			return c
+	for _, c := range candidates {
+		if c.Name == match.Use {
+			existing = c
 		}
 	}
-	return nil
+	return existing, "", ok
 }
 
-// hadCluster says whether the request belongs to a Cluster that was deleted. It must not make the Cluster anew.
-func (p *pass) hadCluster() bool {
-	return slices.ContainsFunc(p.request.OwnerReferences, func(o metav1.OwnerReference) bool { return o.Kind == "Cluster" })
+func known(c *fleet.Cluster) registration.Known {
+	return registration.Known{Name: c.Name, ClientID: c.Spec.ClientID, Deleting: c.DeletionTimestamp != nil}
 }
 
-// ownedElsewhere refuses a request that belongs to a Cluster of another identity. One whose Cluster is gone Kubernetes is about to
-// remove.
-func (p *pass) ownedElsewhere() result.Result {
-	for _, o := range p.request.OwnerReferences {
-		cluster, err := p.clusterNamed(o.Name)
+// hadNoCluster is not done for a request that belongs to another Cluster already: it must not create a second one. If that Cluster
+// is gone, Kubernetes is about to delete the request.
+func (h *handler) hadNoCluster(request *fleet.ClusterRegistration) result.Result {
+	out := ok
+	for _, o := range request.OwnerReferences {
+		if o.Kind != "Cluster" {
+			continue
+		}
+		out = result.Skip()
+		cluster, err := h.clusterNamed(request.Namespace, o.Name)
 		switch {
 		case err != nil:
 			return failed(err)
 		case cluster != nil && cluster.UID == o.UID && cluster.DeletionTimestamp == nil:
 			return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
-				"the request belongs to Cluster %s, which has another clientID; the agent has to register anew", cluster.Name))
+				"the request belongs to Cluster %s, which has another clientID; the agent has to register again", cluster.Name))
 		}
 	}
-	return result.Skip()
+	return out
 }
 
-// clusterNamed reads the cache; nil means that there is none.
-func (p *pass) clusterNamed(name string) (*fleet.Cluster, error) {
-	cluster, err := p.known.Get(p.request.Namespace, name)
+// clusterNamed reads the cache. It returns nil if there is no such Cluster.
+func (h *handler) clusterNamed(namespace, name string) (*fleet.Cluster, error) {
+	cluster, err := h.clusters.Get(namespace, name)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	return cluster, err
 }
 
-func knownAll(clusters []*fleet.Cluster) []registration.Known {
-	all := make([]registration.Known, 0, len(clusters))
-	for _, c := range clusters {
-		all = append(all, *known(c))
+// bindToCluster makes the Cluster the only owner of the request, and returns the latest version of the request.
+func (h *handler) bindToCluster(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster) (*fleet.ClusterRegistration, error) {
+	if owners := request.OwnerReferences; len(owners) == 1 && owners[0].UID == cluster.UID {
+		return request, nil
 	}
-	return all
+	latest, err := writes.Merge(writes.WithContext(ctx, h.FleetClient.ClusterRegistrations(request.Namespace)), request, map[string]any{
+		"metadata": map[string]any{"ownerReferences": []metav1.OwnerReference{{
+			APIVersion: fleet.SchemeGroupVersion.String(), Kind: "Cluster", Name: cluster.Name, UID: cluster.UID,
+		}}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	h.written.Wrote(latest)
+	return latest, nil
 }
 
-func known(c *fleet.Cluster) *registration.Known {
-	if c == nil {
-		return nil
+// createCluster creates a Cluster, unless another pass has created it and the cache does not show it yet.
+func (h *handler) createCluster(
+	ctx context.Context, request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, name string,
+) result.Result {
+	key := index.Key(request.Namespace, name)
+	if h.createdClusters.IsExpected(key) {
+		return waitingForNamespace(name)
 	}
-	return &registration.Known{Name: c.Name, ClientID: c.Spec.ClientID, Deleting: c.DeletionTimestamp != nil}
-}
-
-// createCluster leaves the rest to the cluster controller; the event of the namespace it makes brings the request back.
-// One that exists already was created by another pass and is about to reach the cache.
-func (p *pass) createCluster(context.Context) result.Result {
-	if p.cluster != nil {
-		return ok
-	}
-	wait := result.Wait(fleet.ReasonWaitingForCluster, fmt.Sprintf("waiting for Cluster %s to get its namespace", p.newCluster))
-	key := index.Key(p.request.Namespace, p.newCluster)
-	if p.made.IsExpected(key) {
-		return wait.In(expectations.Timeout) // in case its event is lost
-	}
-	_, err := p.clusters.Create(p.clusterToMake())
+	labels := registration.NewClusterLabels(name, request.Spec.ClusterLabels, h.Config.Get().IgnoreClusterRegistrationLabels)
+	registration.ImposeLabels(labels, token.Spec.Labels)
+	_, err := h.FleetClient.Clusters(request.Namespace).Create(ctx, &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: request.Namespace, Name: name, Labels: labels, Finalizers: []string{fleet.ClusterFinalizer}},
+		Spec:       fleet.ClusterSpec{ClientID: request.Spec.ClientID},
+	}, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsInvalid(err):
 		return result.Stalled(fleet.ReasonError, fmt.Sprintf(
-			"Cluster %s cannot be made; correct spec.labels of ClusterRegistrationToken %s: %v", p.newCluster, p.token.Name, err))
+			"Cluster %s cannot be created; correct spec.labels of ClusterRegistrationToken %s: %v", name, token.Name, err))
 	case err != nil && !apierrors.IsAlreadyExists(err):
-		return failed(fmt.Errorf("creating Cluster %s/%s: %w", p.request.Namespace, p.newCluster, err))
+		return failed(fmt.Errorf("creating Cluster %s/%s: %w", request.Namespace, name, err))
 	}
-	p.made.Expect(key)
-	return wait
+	h.createdClusters.Expect(key)
+	return waitingForNamespace(name)
 }
 
-func (p *pass) clusterToMake() *fleet.Cluster {
-	labels := registration.NewClusterLabels(p.newCluster, p.request.Spec.ClusterLabels, p.Config.Get().IgnoreClusterRegistrationLabels)
-	registration.ImposeLabels(labels, p.token.Spec.Labels)
-	return &fleet.Cluster{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: p.request.Namespace, Name: p.newCluster, Labels: labels, Finalizers: []string{fleet.ClusterFinalizer},
-		},
-		Spec: fleet.ClusterSpec{ClientID: p.request.Spec.ClientID},
-	}
+// waitingForNamespace ends with the event of the Cluster's status. The timer is for a Cluster that is deleted before the cache shows it.
+func waitingForNamespace(cluster string) result.Result {
+	return result.Wait(fleet.ReasonWaitingForCluster, fmt.Sprintf("waiting for Cluster %s to get its namespace", cluster)).In(expectations.Timeout)
 }
 
-// clusterName is the name of the Cluster the request is about, which need not exist yet.
-func (p *pass) clusterName() string {
-	if p.cluster != nil {
-		return p.cluster.Name
+func clusterName(existing *fleet.Cluster, create string) string {
+	if existing != nil {
+		return existing.Name
 	}
-	return p.newCluster
+	return create
 }
 
-// leaveToOthers stops before anybody judges what is the business of another controller.
-func (p *pass) leaveToOthers(context.Context) result.Result {
-	if p.cluster == nil || p.cluster.Labels[fleet.ClusterManagementLabel] == "" {
-		return ok
-	}
-	return result.Wait(fleet.ReasonManagedElsewhere, fmt.Sprintf(
-		"Cluster %s is handed to another controller by its label %s", p.cluster.Name, fleet.ClusterManagementLabel))
-}
-
-// waitForNamespace looks whether the cluster controller has made the cluster namespace. The status only says that it has:
-// which namespace that is, is computed, for an agent may have written to the status.
-func (p *pass) waitForNamespace(context.Context) result.Result {
-	if p.cluster.Status.Namespace != p.clusterNamespace() {
-		return result.Wait(fleet.ReasonWaitingForCluster, fmt.Sprintf("waiting for Cluster %s to get its namespace", p.cluster.Name))
-	}
-	return ok
-}
-
-func (p *pass) clusterNamespace() string {
-	return registration.ClusterNamespace(p.cluster.Namespace, p.cluster.Name)
-}
-
-// bindToCluster makes the Cluster the owner of the request, so that it goes with it. That holds for a request that will be
-// refused as well: left behind by a deleted Cluster, it would make the Cluster anew.
-func (p *pass) bindToCluster(context.Context) result.Result {
-	if p.cluster == nil {
-		return ok
-	}
-	owner := metav1.OwnerReference{
-		APIVersion: fleet.SchemeGroupVersion.String(), Kind: "Cluster", Name: p.cluster.Name, UID: p.cluster.UID,
-	}
-	if current := p.request.OwnerReferences; len(current) == 1 && current[0].UID == owner.UID {
-		return ok
-	}
-	latest, err := writes.Merge(p.requests, p.request, map[string]any{
-		"metadata": map[string]any{"ownerReferences": []metav1.OwnerReference{owner}},
-	})
-	if err != nil {
-		return failed(err)
-	}
-	p.fresh.Wrote(latest)
-	// The status may be newer than the one the pass began with: a person's approval that came meanwhile must stay.
-	p.request, p.after = latest, latest.Status.DeepCopy()
-	return ok
-}
-
-// keepCluster finds the Cluster of a granted request. When it is gone, Kubernetes removes the request with it.
-func (p *pass) keepCluster(context.Context) result.Result {
-	cluster, err := p.clusterNamed(p.request.Status.ClusterName)
-	if err != nil {
-		return failed(err)
-	}
-	if cluster == nil || cluster.DeletionTimestamp != nil {
-		return result.Skip()
-	}
-	p.cluster = cluster
-	return ok
+// clusterNamespace computes the namespace of a Cluster. The status only shows that it exists: an agent may write to the status.
+func clusterNamespace(cluster *fleet.Cluster) string {
+	return registration.ClusterNamespace(cluster.Namespace, cluster.Name)
 }

@@ -9,26 +9,50 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/config"
-	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// maker notes the Clusters that are made.
-type maker struct {
-	fleetcontrollers.ClusterController
-	made []*fleet.Cluster
-	err  error
+func TestFindCluster(t *testing.T) {
+	owner := func(name string) []metav1.OwnerReference {
+		return []metav1.OwnerReference{{Kind: "Cluster", Name: name, UID: "c"}}
+	}
+	newName := registration.ClusterName("client")
+	for _, row := range []struct {
+		name   string
+		change func(*scene)
+		found  string
+		create string
+		want   string
+	}{
+		{"the Cluster with the clientID", func(*scene) {}, "member", "", "True "},
+		{"no Cluster: create one", func(s *scene) { s.clusters = clustersOf{} }, "", newName, "True "},
+		{"a Cluster that appeared between two look-ups", func(s *scene) {
+			s.cluster.Name, s.cluster.Spec.ClientID = newName, ""
+			s.request.Spec.ClientID = "client"
+		}, "", "", "False ClusterNameTaken"},
+		{"a Cluster that is being deleted: wait", func(s *scene) { s.cluster.DeletionTimestamp = &metav1.Time{Time: noon} }, "", "", "Unknown ClusterDeleting"},
+		{"no clientID: refuse", func(s *scene) { s.request.Spec.ClientID = "" }, "", "", "False ClientIDEmpty"},
+		{"the request belongs to a Cluster with another clientID: refuse", func(s *scene) {
+			s.cluster.Spec.ClientID, s.request.OwnerReferences = "other", owner("member")
+		}, "", newName, "False NameConflict"},
+		{"the request belongs to a Cluster that is gone: leave it to Kubernetes", func(s *scene) {
+			s.clusters, s.request.OwnerReferences = clustersOf{}, owner("gone")
+		}, "", newName, "False "},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := newScene(t)
+			row.change(s)
+			found, create, out := s.findCluster(s.request)
+			assert.Equal(t, row.want, text(out))
+			assert.Equal(t, row.create, create)
+			assert.Equal(t, row.found, clusterName(found, ""))
+		})
+	}
 }
 
-func (m *maker) Create(c *fleet.Cluster) (*fleet.Cluster, error) {
-	m.made = append(m.made, c)
-	return c, m.err
-}
-
-func TestAClusterIsMadeOnceTheRequestIsJudged(t *testing.T) {
+func TestCreateCluster(t *testing.T) {
 	kind := schema.GroupResource{Resource: "clusters"}
 	for _, row := range []struct {
 		name string
@@ -36,95 +60,35 @@ func TestAClusterIsMadeOnceTheRequestIsJudged(t *testing.T) {
 		want string
 	}{
 		{"it is new", nil, "Unknown WaitingForCluster"},
-		{"another pass made it", apierrors.NewAlreadyExists(kind, "x"), "Unknown WaitingForCluster"},
-		{"the token's labels are none", apierrors.NewInvalid(schema.GroupKind{Kind: "Cluster"}, "x", nil), "False Error"},
-		{"the API server has a bad day", errBadDay, "False Error"},
+		{"another pass created it", apierrors.NewAlreadyExists(kind, "x"), "Unknown WaitingForCluster"},
+		{"the labels of the token are invalid", apierrors.NewInvalid(schema.GroupKind{Kind: "Cluster"}, "x", nil), "False Error"},
+		{"an error", errTest, "False Error"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			p, clusters := judged(), &maker{err: row.err}
-			p.clusters, p.cluster, p.newCluster, p.token = clusters, nil, "cluster-x", someToken()
-			p.request.Spec.ClusterLabels = map[string]string{"env": "prod", "team": "a", "management.cattle.io/x": "dropped"}
-			p.token.Spec.Labels = map[string]string{"env": "test", "management.cattle.io/y": "imposed"}
-			out := p.createCluster(t.Context())
+			s := newScene(t)
+			s.request.Spec.ClusterLabels = map[string]string{"env": "prod", "team": "a", "management.cattle.io/x": "dropped"}
+			s.token.Spec.Labels = map[string]string{"env": "test", "management.cattle.io/y": "imposed"}
+			if row.err != nil {
+				s.fails("create", "clusters", row.err)
+			}
+			out := s.createCluster(t.Context(), s.request, s.token, "cluster-x")
 			assert.Equal(t, row.want, text(out))
-			assert.Equal(t, errors.Is(row.err, errBadDay), out.Err != nil, "only that is tried again")
-			require.Len(t, clusters.made, 1)
+			assert.Equal(t, errors.Is(row.err, errTest), out.Err != nil, "only an error is retried")
+			if row.err != nil {
+				return
+			}
+			made, err := s.FleetClient.Clusters("fleet-default").Get(t.Context(), "cluster-x", metav1.GetOptions{})
+			require.NoError(t, err)
 			assert.Equal(t, &fleet.Cluster{
 				ObjectMeta: metav1.ObjectMeta{
 					Namespace: "fleet-default", Name: "cluster-x", Finalizers: []string{fleet.ClusterFinalizer},
 					Labels: map[string]string{"env": "test", "team": "a", "management.cattle.io/y": "imposed", fleet.ClusterLabel: "cluster-x"},
 				},
 				Spec: fleet.ClusterSpec{ClientID: "client"},
-			}, clusters.made[0])
+			}, made)
+			again := s.createCluster(t.Context(), s.request, s.token, "cluster-x")
+			assert.Equal(t, out, again)
+			assert.Equal(t, []string{"create clusters"}, s.writes(), "not again before the cache shows it")
 		})
 	}
-}
-
-func TestAClusterThatIsThereIsNotMade(t *testing.T) {
-	p, clusters := judged(), &maker{}
-	p.clusters = clusters
-	require.True(t, p.createCluster(t.Context()).IsDone())
-	assert.Empty(t, clusters.made)
-	assert.Equal(t, "member", p.clusterName())
-	p.cluster, p.newCluster = nil, "cluster-x"
-	assert.Equal(t, "cluster-x", p.clusterName())
-}
-
-// The order of the steps is what keeps a request that is refused from leaving anything.
-func TestNothingIsMadeBeforeTheJudgement(t *testing.T) {
-	p, clusters := judged(), &maker{}
-	p.clusters, p.cluster, p.newCluster = clusters, nil, ""
-	p.known = noClusters{}
-	p.Config = config.NewStore(config.Hub{Registration: config.Registration{Approval: fleet.ApprovalManual}})
-	out := p.run(t.Context())
-	assert.Equal(t, "Unknown WaitingForApproval", text(out))
-	assert.Empty(t, clusters.made)
-	assert.False(t, p.after.Granted)
-}
-
-// noClusters is the cache where there are none.
-type noClusters struct{ fleetcontrollers.ClusterCache }
-
-func (noClusters) GetByIndex(string, string) ([]*fleet.Cluster, error) { return nil, nil }
-func (noClusters) Get(_, name string) (*fleet.Cluster, error)          { return nil, orNotFound(nil, name) }
-
-// binder answers patches with the latest version of the request.
-type binder struct {
-	fleetcontrollers.ClusterRegistrationController
-	latest *fleet.ClusterRegistration
-	err    error
-	sent   []string
-}
-
-func (b *binder) Patch(_, _ string, kind types.PatchType, data []byte, _ ...string) (*fleet.ClusterRegistration, error) {
-	b.sent = append(b.sent, string(kind)+" "+string(data))
-	return b.latest, b.err
-}
-
-func TestAnApprovalThatCameMeanwhileStays(t *testing.T) {
-	p := judged()
-	latest := p.request.DeepCopy()
-	latest.ResourceVersion, latest.Status.Approval = "9", &fleet.RegistrationApproval{Decision: fleet.DecisionApproved}
-	requests := &binder{latest: latest}
-	p.requests = requests
-	require.True(t, p.bindToCluster(t.Context()).IsDone())
-	assert.Len(t, requests.sent, 1)
-	assert.Same(t, latest, p.request)
-	assert.Equal(t, latest.Status.Approval, p.after.Approval, "the status write is a difference to the latest version")
-	p.requests = &binder{err: errBadDay}
-	p.request = judged().request
-	require.ErrorIs(t, p.bindToCluster(t.Context()).Err, errBadDay)
-}
-
-func TestARequestWithoutAClusterIsBoundToNone(t *testing.T) {
-	p := judged()
-	p.cluster = nil
-	require.True(t, p.bindToCluster(t.Context()).IsDone())
-	require.True(t, p.leaveToOthers(t.Context()).IsDone())
-}
-
-func TestWhatIsManagedElsewhereIsNotJudged(t *testing.T) {
-	p := judged()
-	p.cluster.Labels = map[string]string{fleet.ClusterManagementLabel: "other"}
-	assert.Equal(t, "Unknown ManagedElsewhere", text(p.leaveToOthers(t.Context())))
 }

@@ -4,188 +4,249 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// refuseTaken looks whose the credential Secret of that name is, before anybody is given the right to read it. The name
-// follows from the request, so a copy of somebody else's request asks for somebody else's credential.
-func (p *pass) refuseTaken(context.Context) result.Result {
-	existing, err := p.secrets.Get(p.RegistrationNamespace(), p.secretName())
-	switch {
-	case apierrors.IsNotFound(err):
-		return ok
-	case err != nil:
-		return failed(err)
-	case !isFor(existing, p.request):
-		return p.taken(existing)
-	}
-	return ok
-}
+// credentialLifetime is how long a credential Secret stays on the hub. An agent that waits looks for it every half minute, and one
+// that has not found it for half an hour creates another request. After that, only a thief would find the Secret.
+const credentialLifetime = 40 * time.Minute
 
-func (p *pass) taken(existing *corev1.Secret) result.Result {
-	return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
-		"Secret %s/%s exists and is not of this request; the agent has to register with another clientRandom",
-		existing.Namespace, existing.Name)).In(p.RecheckDelay())
-}
-
-// ensureCredential hands over the credential: it comes last, after all rights, because the agent uses it the moment it
-// can read it.
-func (p *pass) ensureCredential(ctx context.Context) result.Result {
-	existing, err := p.secrets.Get(p.RegistrationNamespace(), p.secretName())
-	if apierrors.IsNotFound(err) {
-		return p.createCredential(ctx)
-	} else if err != nil {
+// ensureCredential creates the credential Secret, or accepts the one that an earlier pass created. It stalls with reason NameConflict
+// if the Secret belongs to another request.
+func (h *handler) ensureCredential(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster) result.Result {
+	existing, err := h.cachedSecret(request)
+	if err != nil {
 		return failed(err)
 	}
-	if isRefusal(existing) { // the time of the credential begins with a Secret of its own
-		if err := p.withdrawRefusal(ctx); err != nil {
+	if isRefusal(existing) && isFor(existing, request) {
+		// The Secret is not updated: the lifetime of the credential starts with the creation of its Secret.
+		if err := h.deleteSecret(ctx, existing); err != nil {
 			return failed(err)
 		}
-		return p.createCredential(ctx)
+		existing = nil
 	}
-	return p.keepCredential(ctx, existing)
-}
-
-func (p *pass) createCredential(ctx context.Context) result.Result {
-	secret, out := p.newCredential(ctx)
-	if secret == nil {
-		return out
-	}
-	_, err := p.Kubernetes.CoreV1().Secrets(secret.Namespace).Create(ctx, secret, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		return p.takenCredential(ctx)
-	} else if err != nil {
-		return failed(fmt.Errorf("creating credential Secret %s/%s: %w", secret.Namespace, secret.Name, err))
-	}
-	return ok
-}
-
-// takenCredential looks at a Secret the cache does not have: our own of a moment ago, or one of somebody else.
-func (p *pass) takenCredential(ctx context.Context) result.Result {
-	existing, err := p.Kubernetes.CoreV1().Secrets(p.RegistrationNamespace()).Get(ctx, p.secretName(), metav1.GetOptions{})
-	if err != nil {
-		return failed(err)
-	}
-	return p.keepCredential(ctx, existing)
-}
-
-// keepCredential accepts what an earlier pass handed over, if it is of this request and its token still works: the
-// ServiceAccount may have been deleted and made again in between.
-func (p *pass) keepCredential(ctx context.Context, existing *corev1.Secret) result.Result {
-	if !isFor(existing, p.request) { // it was made a moment ago, after refuseTaken looked: take the right to read it back
-		p.reader = nil
-		if out := p.ensureRights(ctx); !out.IsDone() {
+	secrets := h.Kubernetes.CoreV1().Secrets(h.RegistrationNamespace())
+	if existing == nil {
+		secret, out := h.newCredential(ctx, request, cluster)
+		if secret == nil {
 			return out
 		}
-		return p.taken(existing)
+		if _, err = secrets.Create(ctx, secret, metav1.CreateOptions{}); err == nil {
+			return ok
+		} else if !apierrors.IsAlreadyExists(err) {
+			return failed(fmt.Errorf("creating credential Secret %s/%s: %w", secret.Namespace, secret.Name, err))
+		}
+		// The cache lacks a Secret of an earlier pass, or of another request.
+		if existing, err = secrets.Get(ctx, secret.Name, metav1.GetOptions{}); err != nil {
+			return failed(err)
+		}
 	}
-	good, err := p.works(ctx, existing)
+	if !isFor(existing, request) {
+		return h.secretTaken(existing)
+	}
+
+	// The token works unless it has expired or its ServiceAccount was deleted and created again. An interrupted release left Secrets
+	// without a token.
+	claims, err := credential.Inspect(credential.Token(existing.Data[registration.CredentialToken]))
+	if err != nil {
+		return h.renewCredential(ctx, request, cluster, existing)
+	}
+	account, err := h.Kubernetes.CoreV1().ServiceAccounts(clusterNamespace(cluster)).Get(ctx, accountName(request), metav1.GetOptions{})
 	if err != nil {
 		return failed(err)
 	}
-	if good {
+	if claims.ServesUntil(string(account.UID), h.Clock.Now()) {
 		return ok
 	}
-	return p.renewCredential(ctx, existing)
+	return h.renewCredential(ctx, request, cluster, existing)
 }
 
-func (p *pass) works(ctx context.Context, secret *corev1.Secret) (bool, error) {
-	claims, err := credential.Inspect(credential.Token(secret.Data[registration.CredentialToken]))
-	if err != nil {
-		return false, nil // no token at all: a Secret of an interrupted release; it is renewed
+// refreshCredential replaces the token in the credential Secret of an agent that renews its credential at half its lifetime, so that
+// the agent finds a working one whenever it comes. When the agent uses the credential, from a Secret of its own, it deletes this one:
+// whoever holds the same ClusterRegistrationToken can find out its name and read it.
+func (h *handler) refreshCredential(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster) result.Result {
+	existing, err := h.cachedSecret(request)
+	switch {
+	case err != nil:
+		return failed(err)
+	case existing == nil || !isFor(existing, request):
+		return ok
+	case isInUse(request, cluster):
+		if err := h.deleteSecret(ctx, existing); err != nil {
+			return failed(err)
+		}
+		return ok
 	}
-	account, err := p.Kubernetes.CoreV1().ServiceAccounts(p.clusterNamespace()).Get(ctx, p.accountName(), metav1.GetOptions{})
-	if err != nil {
-		return false, err
+	claims, err := credential.Inspect(credential.Token(existing.Data[registration.CredentialToken]))
+	if err != nil || claims.Expires.IsZero() {
+		return ok
 	}
-	return claims.ServesUntil(string(account.UID), p.Clock.Now()), nil
+	if left := claims.Expires.Add(-claims.Lifetime() / 2).Sub(h.Clock.Now()); left > 0 {
+		h.queue.EnqueueAfter(request.Namespace, request.Name, left)
+		return ok
+	}
+	h.queue.EnqueueAfter(request.Namespace, request.Name, h.Config.Get().Registration.Lifetime()/2) // no event would
+	return h.renewCredential(ctx, request, cluster, existing)
 }
 
-func (p *pass) renewCredential(ctx context.Context, existing *corev1.Secret) result.Result {
-	secret, out := p.newCredential(ctx)
+func (h *handler) renewCredential(
+	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, existing *corev1.Secret,
+) result.Result {
+	secret, out := h.newCredential(ctx, request, cluster)
 	if secret == nil {
 		return out
 	}
 	secret.ResourceVersion = existing.ResourceVersion
-	if _, err := p.Kubernetes.CoreV1().Secrets(secret.Namespace).Update(ctx, secret, metav1.UpdateOptions{}); err != nil {
+	if _, err := h.Kubernetes.CoreV1().Secrets(secret.Namespace).Update(ctx, secret, metav1.UpdateOptions{}); err != nil {
 		return failed(fmt.Errorf("renewing credential Secret %s/%s: %w", secret.Namespace, secret.Name, err))
 	}
 	return ok
 }
 
-// newCredential returns the Secret, or nil and why there is none yet.
-func (p *pass) newCredential(ctx context.Context) (*corev1.Secret, result.Result) {
-	issued, err := p.issue(ctx)
+// newCredential issues a token, with a short lifetime only if the agent renews it. It returns the Secret to write, or nil and the
+// reason why there is none yet.
+func (h *handler) newCredential(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster) (*corev1.Secret, result.Result) {
+	account := credential.Account{Namespace: clusterNamespace(cluster), Name: accountName(request)}
+	var issued credential.Issued
+	var err error
+	if renews(request) {
+		issued, err = h.Issuer.Request(ctx, account, h.Config.Get().Registration.Lifetime())
+	} else {
+		issued, err = h.Issuer.Issue(ctx, account, credential.LongLived)
+	}
 	switch {
 	case errors.Is(err, credential.ErrPending):
 		return nil, result.Wait(fleet.ReasonWaitingForCredential, err.Error())
 	case err != nil:
 		return nil, failed(err)
 	}
-	return p.credentialSecret(issued.Token), ok
+	secret := h.answerSecret(request, map[string][]byte{
+		registration.CredentialToken:               []byte(issued.Token.Reveal()),
+		registration.CredentialDeploymentNamespace: []byte(clusterNamespace(cluster)),
+		registration.CredentialClusterNamespace:    []byte(cluster.Namespace),
+		registration.CredentialClusterName:         []byte(cluster.Name),
+		registration.CredentialSystemNamespace:     []byte(h.SystemNamespace),
+	})
+	secret.Labels[fleet.ClusterLabel] = registration.LabelValue(cluster.Name)
+	return secret, ok
 }
 
-// issue gives a short life only to what is renewed. If the API server makes it shorter still, that is as good.
-func (p *pass) issue(ctx context.Context) (credential.Issued, error) {
-	account := credential.Account{Namespace: p.clusterNamespace(), Name: p.accountName()}
-	if renews(p.request) {
-		return p.Issuer.Request(ctx, account, p.Config.Get().Registration.Lifetime())
+// isRevoked reports whether the ServiceAccount of a granted request was deleted.
+func (h *handler) isRevoked(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster) (bool, error) {
+	if _, err := h.accounts.Get(clusterNamespace(cluster), accountName(request)); err == nil {
+		return false, nil
 	}
-	return p.Issuer.Issue(ctx, account, credential.LongLived)
+	_, err := h.Kubernetes.CoreV1().ServiceAccounts(clusterNamespace(cluster)).Get(ctx, accountName(request), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	return false, err
 }
 
-func (p *pass) credentialSecret(token credential.Token) *corev1.Secret {
-	meta := managed(p.RegistrationNamespace(), p.secretName())
-	meta.Labels[fleet.ClusterLabel] = registration.LabelValue(p.cluster.Name)
-	meta.Annotations = map[string]string{
-		fleet.ClusterRegistrationAnnotation:          p.request.Name,
-		fleet.ClusterRegistrationNamespaceAnnotation: p.request.Namespace,
+// answerSecret is the Secret that the agent of a request looks for. It contains the credential, or why the request is refused.
+func (h *handler) answerSecret(request *fleet.ClusterRegistration, data map[string][]byte) *corev1.Secret {
+	secret := &corev1.Secret{ObjectMeta: managed(h.RegistrationNamespace(), secretName(request)), Type: registration.SecretTypeCredential, Data: data}
+	secret.Annotations = map[string]string{
+		fleet.ClusterRegistrationAnnotation:          request.Name,
+		fleet.ClusterRegistrationNamespaceAnnotation: request.Namespace,
 	}
-	return &corev1.Secret{
-		ObjectMeta: meta,
-		Type:       registration.SecretTypeCredential,
-		Data: map[string][]byte{
-			registration.CredentialToken:               []byte(token.Reveal()),
-			registration.CredentialDeploymentNamespace: []byte(p.clusterNamespace()),
-			registration.CredentialClusterNamespace:    []byte(p.cluster.Namespace),
-			registration.CredentialClusterName:         []byte(p.cluster.Name),
-			registration.CredentialSystemNamespace:     []byte(p.SystemNamespace),
-		},
-	}
+	return secret
 }
 
-// isFor compares the whole key of the request: the Secret's name is a hash of two strings without a separator, and two
-// requests can share it.
+func secretName(request *fleet.ClusterRegistration) string {
+	return registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
+}
+
+// cachedSecret returns the Secret with the name of the request's answer, whosever it is; nil if the cache has none.
+func (h *handler) cachedSecret(request *fleet.ClusterRegistration) (*corev1.Secret, error) {
+	secret, err := h.secrets.Get(h.RegistrationNamespace(), secretName(request))
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	return secret, err
+}
+
+func (h *handler) secretTaken(existing *corev1.Secret) result.Result {
+	return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
+		"Secret %s/%s exists and belongs to another request; the agent has to register with another clientRandom",
+		existing.Namespace, existing.Name)).In(h.RecheckDelay())
+}
+
+// isFor compares the whole key of the request: the name of the Secret is a hash of two strings without a separator, which two
+// requests can share.
 func isFor(secret *corev1.Secret, request *fleet.ClusterRegistration) bool {
 	key := requestKeyOf(secret)
 	return secret.Type == registration.SecretTypeCredential && key.Namespace == request.Namespace && key.Name == request.Name
 }
 
-// noticeRevocation says so when the ServiceAccount of a granted request is gone. It is not made again: its old token would
-// not work with the new one, and somebody may have deleted it to lock the agent out.
-func (p *pass) noticeRevocation(ctx context.Context) result.Result {
-	if _, err := p.accounts.Get(p.clusterNamespace(), p.accountName()); err == nil {
-		return ok
-	}
-	_, err := p.Kubernetes.CoreV1().ServiceAccounts(p.clusterNamespace()).Get(ctx, p.accountName(), metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return result.Stalled(fleet.ReasonCredentialRevoked, fmt.Sprintf(
-			"ServiceAccount %s/%s was deleted; the agent has to register again", p.clusterNamespace(), p.accountName()))
-	case err != nil:
-		return failed(err)
-	}
-	return ok
+// isRefusal reports whether an answer contains no credential.
+func isRefusal(secret *corev1.Secret) bool {
+	return secret != nil && secret.Type == registration.SecretTypeCredential && len(secret.Data[registration.RefusalReason]) > 0
 }
 
-// ownerAnnotations are where releases that passed credentials through apply recorded the request.
-var ownerAnnotations = [2]string{apply.LabelNamespace, apply.LabelName}
+// renews reports whether the agent that sent the request renews its credential. Other agents get one that does not expire.
+func renews(request *fleet.ClusterRegistration) bool {
+	return request.Annotations[registration.RenewalAnnotation] == "true"
+}
+
+// secretsByRequest is the index of credential Secrets by the key of their request.
+const secretsByRequest = "muster.fleet.cattle.io/secret-by-request"
+
+func requestOfSecret(secret *corev1.Secret) ([]string, error) {
+	key := requestKeyOf(secret)
+	if secret.Type != registration.SecretTypeCredential || key.Name == "" {
+		return nil, nil
+	}
+	return []string{index.Key(key.Namespace, key.Name)}, nil
+}
+
+// requestKeyOf also knows the annotations of releases that wrote credentials with wrangler's apply.
+func requestKeyOf(secret *corev1.Secret) types.NamespacedName {
+	a := secret.Annotations
+	if name := a[fleet.ClusterRegistrationAnnotation]; name != "" {
+		return types.NamespacedName{Namespace: a[fleet.ClusterRegistrationNamespaceAnnotation], Name: name}
+	}
+	return types.NamespacedName{Namespace: a[apply.LabelNamespace], Name: a[apply.LabelName]}
+}
+
+// expireCredential handles Secrets: it deletes a credential after credentialLifetime, and a refusal whose request is gone.
+func (h *handler) expireCredential(_ string, secret *corev1.Secret) (*corev1.Secret, error) {
+	if secret == nil || secret.DeletionTimestamp != nil || secret.Namespace != h.RegistrationNamespace() ||
+		secret.Type != registration.SecretTypeCredential || secret.Labels[fleet.ClusterLabel] == "" && !isRefusal(secret) {
+		return secret, nil
+	}
+	ctx, cancel := h.Passes.Context()
+	defer cancel()
+	if isRefusal(secret) {
+		key := requestKeyOf(secret)
+		if _, err := h.requests.Get(key.Namespace, key.Name); !apierrors.IsNotFound(err) {
+			return secret, err
+		}
+		return secret, h.deleteSecret(ctx, secret)
+	}
+	if left := credentialLifetime - h.Clock.Since(secret.CreationTimestamp.Time); left > 0 {
+		h.Core.Secret().EnqueueAfter(secret.Namespace, secret.Name, left)
+		return secret, nil
+	}
+	return secret, h.deleteSecret(ctx, secret)
+}
+
+func (h *handler) deleteSecret(ctx context.Context, secret *corev1.Secret) error {
+	err := h.Kubernetes.CoreV1().Secrets(secret.Namespace).Delete(ctx, secret.Name, ifUID(secret))
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("deleting credential Secret %s/%s: %w", secret.Namespace, secret.Name, err)
+	}
+	return nil
+}

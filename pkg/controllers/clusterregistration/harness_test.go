@@ -1,32 +1,244 @@
 package clusterregistration
 
 import (
+	"errors"
+	"testing"
 	"time"
 
+	"github.com/golang-jwt/jwt/v5"
+	applyfake "github.com/rancher/wrangler/v3/pkg/apply/fake"
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
+	rbaccontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/rbac/v1"
+	"github.com/stretchr/testify/require"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	kubetesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/metrics"
+	"github.com/muster-fleet/muster/pkg/credential"
+	fakefleet "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// requestsOf answers for the cache of requests; all of them have the same identity.
+const tokenUser = "system:serviceaccount:fleet-default:token-uid"
+
+var (
+	noon       = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	errTest    = errors.New("the API server is overloaded")
+	inUse      = result.Stalled(fleet.ReasonClientIDInUse, "an agent has registered")
+	denied     = result.Stalled(fleet.ReasonDenied, "no")
+	requestKey = types.NamespacedName{Namespace: "fleet-default", Name: "request-abc"}
+)
+
+// scene is a handler whose caches and API servers are fakes, and a request of the holder of a token, of an agent that renews its
+// credential, for an existing Cluster that no agent has registered for.
+type scene struct {
+	*handler
+	request *fleet.ClusterRegistration
+	cluster *fleet.Cluster
+	token   *fleet.ClusterRegistrationToken
+
+	delays   map[string]time.Duration // of the work queue of requests
+	kube     *fake.Clientset
+	fleet    *fakefleet.Clientset
+	applied  *applyfake.FakeApply
+	events   *record.FakeRecorder
+	counting *tokenQueue
+	issued   []time.Duration // the lifetimes of the tokens that were issued
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	clock := clocktesting.NewFakeClock(noon)
+	s := &scene{
+		request: &fleet.ClusterRegistration{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "fleet-default", Name: "request-abc", UID: "0c5bbf4e", CreationTimestamp: metav1.NewTime(noon), ResourceVersion: "7",
+				Labels:      map[string]string{fleet.RegistrationTokenLabel: "token"},
+				Annotations: map[string]string{registration.RenewalAnnotation: "true", fleet.CreatorAnnotation: tokenUser},
+			},
+			Spec: fleet.ClusterRegistrationSpec{ClientID: "client", ClientRandom: "random"},
+		},
+		cluster: &fleet.Cluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "fleet-default", Name: "member", UID: "c"}, Spec: fleet.ClusterSpec{ClientID: "client"},
+		},
+		token:    &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet-default", Name: "token", UID: "uid"}},
+		delays:   map[string]time.Duration{},
+		applied:  &applyfake.FakeApply{},
+		events:   record.NewFakeRecorder(10),
+		counting: &tokenQueue{},
+	}
+	s.handler = &handler{
+		Context: &app.Context{
+			SystemNamespace: "cattle-fleet-system", Clock: clock, Events: s.events, Metrics: metrics.New(nil), Passes: guard.NewPasses(t.Context()),
+			Config: config.NewStore(config.Hub{Registration: config.Registration{CredentialLifetime: metav1.Duration{Duration: time.Hour}}}),
+			Fleet:  fleetQueues{tokens: s.counting}, Admission: &recorded{since: noon},
+		},
+		queue:    queue{delays: s.delays},
+		requests: requestsOf{all: []*fleet.ClusterRegistration{s.request}},
+		clusters: clustersOf{all: []*fleet.Cluster{s.cluster}},
+		tokens:   tokensOf{all: []*fleet.ClusterRegistrationToken{s.token}},
+		secrets:  secretsOf{},
+		accounts: accountsOf{},
+	}
+	s.handler.written.Clock, s.handler.grants.Clock, s.createdClusters.Clock, s.givenRights.Clock = clock, clock, clock, clock
+	s.grants.Timeout = grantTimeout
+	s.server(s.request, s.cluster)
+	return s
+}
+
+// server replaces the API server by one that has these objects, and issues tokens of the lifetime asked for.
+func (s *scene) server(objects ...runtime.Object) {
+	var core, fleets []runtime.Object
+	for _, object := range objects {
+		switch object.(type) {
+		case *fleet.ClusterRegistration, *fleet.Cluster:
+			fleets = append(fleets, object)
+		default:
+			core = append(core, object)
+		}
+	}
+	s.kube, s.fleet = fake.NewClientset(core...), fakefleet.NewSimpleClientset(fleets...)
+	s.kube.PrependReactor("create", "serviceaccounts", func(action kubetesting.Action) (bool, runtime.Object, error) {
+		request, ok := action.(kubetesting.CreateAction).GetObject().(*authenticationv1.TokenRequest)
+		if !ok {
+			return false, nil, nil
+		}
+		life := time.Duration(*request.Spec.ExpirationSeconds) * time.Second
+		s.issued = append(s.issued, life)
+		request.Status = authenticationv1.TokenRequestStatus{Token: bearer("uid", noon, noon.Add(life)), ExpirationTimestamp: metav1.NewTime(noon.Add(life))}
+		return true, request, nil
+	})
+	s.Kubernetes, s.FleetClient = s.kube, s.fleet.FleetV1alpha1()
+	s.Issuer = credential.Issuer{Client: s.kube.CoreV1(), Clock: s.Clock}
+	s.sets = desiredset.New(s.applied, s.kube)
+	s.agents.Kubernetes = s.kube
+}
+
+// bearer is a token of the ServiceAccount with that UID; a zero end is none.
+func bearer(uid string, issued, expires time.Time) string {
+	claims := jwt.MapClaims{"kubernetes.io": map[string]any{"serviceaccount": map[string]any{"name": "a", "uid": uid}}, "iat": issued.Unix()}
+	if !expires.IsZero() {
+		claims["exp"] = expires.Unix()
+	}
+	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, claims).SignedString([]byte("k"))
+	if err != nil {
+		panic(err)
+	}
+	return token
+}
+
+func (s *scene) stock() { delete(s.request.Annotations, registration.RenewalAnnotation) }
+
+func (s *scene) configure(r config.Registration) {
+	s.Config.Set(config.Hub{Registration: r})
+	s.onConfigChange(config.Hub{}, s.Config.Get())
+}
+
+// credentialOf is the Secret as the hub writes it.
+func (s *scene) credentialOf(request *fleet.ClusterRegistration, token string) *corev1.Secret {
+	secret := s.answerSecret(request, map[string][]byte{registration.CredentialToken: []byte(token)})
+	secret.Labels[fleet.ClusterLabel] = "member"
+	return secret
+}
+
+func (s *scene) account() *corev1.ServiceAccount {
+	return s.rights(s.request, s.cluster, nil)[0].(*corev1.ServiceAccount)
+}
+
+// earlier is a granted request of the same identity, with its credential, which no agent has used.
+func (s *scene) earlier() (*fleet.ClusterRegistration, *corev1.Secret) {
+	before := s.request.DeepCopy()
+	before.Name, before.UID, before.Spec.ClientRandom, before.Status.Granted = "request-before", "before", "other", true
+	return before, s.credentialOf(before, "bearer")
+}
+
+func (s *scene) cached(requests ...*fleet.ClusterRegistration) {
+	s.handler.requests = requestsOf{all: append([]*fleet.ClusterRegistration{s.request}, requests...)}
+}
+
+// fails lets the API servers answer a verb with an error.
+func (s *scene) fails(verb, resource string, err error) {
+	react := func(kubetesting.Action) (bool, runtime.Object, error) { return true, nil, err }
+	s.kube.PrependReactor(verb, resource, react)
+	s.fleet.PrependReactor(verb, resource, react)
+}
+
+// writes are the verbs, resources and names that the API servers were sent, but for Roles and their bindings.
+func (s *scene) writes() (all []string) {
+	for _, action := range append(s.fleet.Actions(), s.kube.Actions()...) {
+		if action.GetVerb() != "get" && action.GetSubresource() == "" && action.GetResource().Group != rbacv1.GroupName {
+			name := ""
+			if named, ok := action.(interface{ GetName() string }); ok && action.GetVerb() != "create" {
+				name = " " + named.GetName()
+			}
+			all = append(all, action.GetVerb()+" "+action.GetResource().Resource+name)
+		}
+	}
+	return all
+}
+
+func (s *scene) stored(t *testing.T, secret *corev1.Secret) *corev1.Secret {
+	t.Helper()
+	latest, err := s.kube.CoreV1().Secrets(secret.Namespace).Get(t.Context(), secret.Name, metav1.GetOptions{})
+	require.NoError(t, err)
+	return latest
+}
+
+func text(out result.Result) string { return string(out.Status()) + " " + out.Reason }
+
+func conditionText(conditions result.Conditions, conditionType string) string {
+	c := result.Get(conditions, conditionType)
+	return string(c.Status) + " " + c.Reason
+}
+
+func notFound(name string) error { return apierrors.NewNotFound(schema.GroupResource{}, name) }
+
+// find answers for a cache.
+func find[T metav1.Object](all []T, err error, namespace, name string) (found T, _ error) {
+	if err != nil {
+		return found, err
+	}
+	for _, object := range all {
+		if object.GetNamespace() == namespace && object.GetName() == name {
+			return object, nil
+		}
+	}
+	return found, notFound(name)
+}
+
+// requestsOf is the cache of requests. All of them have the same identity and the same token.
 type requestsOf struct {
 	fleetcontrollers.ClusterRegistrationCache
 	all []*fleet.ClusterRegistration
 	err error
 }
 
-func (r requestsOf) GetByIndex(string, string) ([]*fleet.ClusterRegistration, error) {
-	return r.all, r.err
+func (r requestsOf) GetByIndex(name, key string) (found []*fleet.ClusterRegistration, err error) {
+	for _, request := range r.all {
+		if name != index.ByUID || string(request.UID) == key {
+			found = append(found, request)
+		}
+	}
+	return found, r.err
 }
 
 func (r requestsOf) List(string, labels.Selector) ([]*fleet.ClusterRegistration, error) {
@@ -34,15 +246,27 @@ func (r requestsOf) List(string, labels.Selector) ([]*fleet.ClusterRegistration,
 }
 
 func (r requestsOf) Get(namespace, name string) (*fleet.ClusterRegistration, error) {
-	for _, request := range r.all {
-		if request.Namespace == namespace && request.Name == name {
-			return request, r.err
-		}
-	}
-	return nil, orNotFound(r.err, name)
+	return find(r.all, r.err, namespace, name)
 }
 
-// tokensOf answers for the cache of tokens of one namespace.
+type clustersOf struct {
+	fleetcontrollers.ClusterCache
+	all []*fleet.Cluster
+}
+
+func (c clustersOf) GetByIndex(_, key string) (found []*fleet.Cluster, err error) {
+	for _, cluster := range c.all {
+		if key == cluster.Namespace+"/"+cluster.Spec.ClientID {
+			found = append(found, cluster)
+		}
+	}
+	return found, nil
+}
+
+func (c clustersOf) Get(namespace, name string) (*fleet.Cluster, error) {
+	return find(c.all, nil, namespace, name)
+}
+
 type tokensOf struct {
 	fleetcontrollers.ClusterRegistrationTokenCache
 	all []*fleet.ClusterRegistrationToken
@@ -62,7 +286,7 @@ func (t tokensOf) List(string, labels.Selector) ([]*fleet.ClusterRegistrationTok
 	return t.all, t.err
 }
 
-// secretsOf answers for the cache of Secrets.
+// secretsOf is the cache of Secrets; its index returns all of them.
 type secretsOf struct {
 	corecontrollers.SecretCache
 	all []*corev1.Secret
@@ -70,22 +294,70 @@ type secretsOf struct {
 }
 
 func (s secretsOf) Get(namespace, name string) (*corev1.Secret, error) {
-	for _, secret := range s.all {
-		if secret.Namespace == namespace && secret.Name == name {
-			return secret, s.err
+	return find(s.all, s.err, namespace, name)
+}
+func (s secretsOf) GetByIndex(string, string) ([]*corev1.Secret, error) { return s.all, s.err }
+
+// noBindings is the cache of ClusterRoleBindings without any.
+type noBindings struct {
+	rbaccontrollers.ClusterRoleBindingCache
+}
+
+func (noBindings) Get(name string) (*rbacv1.ClusterRoleBinding, error) { return nil, notFound(name) }
+
+type accountsOf struct {
+	corecontrollers.ServiceAccountCache
+	all []*corev1.ServiceAccount
+	err error
+}
+
+func (a accountsOf) Get(namespace, name string) (*corev1.ServiceAccount, error) {
+	return find(a.all, a.err, namespace, name)
+}
+
+func (a accountsOf) List(string, labels.Selector) ([]*corev1.ServiceAccount, error) {
+	return a.all, a.err
+}
+
+func (a accountsOf) GetByIndex(_, key string) (found []*corev1.ServiceAccount, err error) {
+	for _, account := range a.all {
+		if a := account.Annotations; a[fleet.ClusterRegistrationNamespaceAnnotation]+"/"+a[fleet.ClusterRegistrationAnnotation] == key {
+			found = append(found, account)
 		}
 	}
-	return nil, orNotFound(s.err, name)
+	return found, a.err
 }
 
-func orNotFound(err error, name string) error {
-	if err != nil {
-		return err
-	}
-	return apierrors.NewNotFound(schema.GroupResource{}, name)
+// queue records when requests are enqueued.
+type queue struct {
+	fleetcontrollers.ClusterRegistrationController
+	delays map[string]time.Duration
 }
 
-// recorded is a hub whose API server has recorded creators since then, or does not.
+func (q queue) EnqueueAfter(namespace, name string, delay time.Duration) {
+	q.delays[namespace+"/"+name] = delay
+}
+
+// fleetQueues has the work queue of tokens.
+type fleetQueues struct {
+	fleetcontrollers.Interface
+	tokens *tokenQueue
+}
+
+func (f fleetQueues) ClusterRegistrationToken() fleetcontrollers.ClusterRegistrationTokenController {
+	return f.tokens
+}
+
+type tokenQueue struct {
+	fleetcontrollers.ClusterRegistrationTokenController
+	delays []time.Duration
+}
+
+func (q *tokenQueue) EnqueueAfter(_, _ string, delay time.Duration) {
+	q.delays = append(q.delays, delay)
+}
+
+// recorded is a hub whose API server records creators since then, or does not.
 type recorded struct {
 	since   time.Time
 	missing string
@@ -95,57 +367,3 @@ type recorded struct {
 func (r *recorded) InForce() (time.Time, bool) { return r.since, r.missing == "" }
 func (r *recorded) Missing() string            { return r.missing }
 func (r *recorded) OnChange(f func())          { r.changed = f }
-
-const tokenUser = "system:serviceaccount:fleet-default:token-uid"
-
-// someToken is the one somePass registers with.
-func someToken() *fleet.ClusterRegistrationToken {
-	return &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet-default", Name: "token", UID: "uid"}}
-}
-
-// judged is a pass at a request by the holder of someToken, of an agent that renews its credential, for a Cluster no agent
-// has registered for.
-func judged() *pass {
-	p := somePass()
-	p.Config = &config.Store{}
-	p.Admission = &recorded{since: noon}
-	p.request.Labels = map[string]string{fleet.RegistrationTokenLabel: "token"}
-	p.request.Annotations = map[string]string{registration.RenewalAnnotation: "true", fleet.CreatorAnnotation: tokenUser}
-	p.reader, p.token = nil, nil
-	p.tokens = tokensOf{all: []*fleet.ClusterRegistrationToken{someToken()}}
-	p.cache = requestsOf{all: []*fleet.ClusterRegistration{p.request}}
-	p.secrets, p.Kubernetes = secretsOf{}, fake.NewClientset()
-	return p
-}
-
-// earlier is a granted request of the same identity, with its answer, which no agent has used yet.
-func (p *pass) earlier() (*fleet.ClusterRegistration, *corev1.Secret) {
-	before := *p
-	before.request = p.request.DeepCopy()
-	before.request.Name, before.request.UID, before.request.Spec.ClientRandom = "request-before", "before", "other"
-	before.request.Status.Granted = true
-	return before.request, before.credentialSecret("bearer")
-}
-
-// latestRequest is what the API server has of a request.
-type latestRequest struct {
-	fleetcontrollers.ClusterRegistrationController
-	latest *fleet.ClusterRegistration
-	err    error
-	asked  int
-	again  time.Duration // when it is looked at next
-}
-
-func (l *latestRequest) EnqueueAfter(_, _ string, delay time.Duration) { l.again = delay }
-
-func (l *latestRequest) Get(string, string, metav1.GetOptions) (*fleet.ClusterRegistration, error) {
-	l.asked++
-	return l.latest, l.err
-}
-
-func text(out result.Result) string { return string(out.Status()) + " " + out.Reason }
-
-func conditionText(p *pass, conditionType string) string {
-	c := result.Get(p.after.Conditions, conditionType)
-	return string(c.Status) + " " + c.Reason
-}

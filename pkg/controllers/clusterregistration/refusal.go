@@ -12,11 +12,12 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// isFinal says whether an agent does well to ask rarely: only a person can change anything.
+// isFinal reports whether only a person can change the refusal. The agent then asks rarely.
 func isFinal(reason string) bool {
 	switch reason {
 	case fleet.ReasonDenied, fleet.ReasonClientIDInUse, fleet.ReasonTokenUsedUp, fleet.ReasonClientIDNotAllowed,
@@ -27,98 +28,165 @@ func isFinal(reason string) bool {
 	return false
 }
 
-// answer tells the agent what became of its request, where that is not for the credential to tell: in a Secret of the name
-// the agent looks for. Agents of other releases would take it for a credential, so only those get it that renew theirs.
-func (p *pass) answer(ctx context.Context, out result.Result) error {
-	if !renews(p.request) || p.request.Status.Granted {
-		return nil
+// revokeUngranted deletes what an earlier pass created for a request that is now refused. Rights and credential come before the write
+// that grants the request: if that write failed and the next pass refuses, the agent would work although it is denied. The refusal
+// itself is written by a later pass, when the caches no longer show those objects.
+func (h *handler) revokeUngranted(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, out result.Result) result.Result {
+	if !out.IsStalled() {
+		return out
 	}
 	switch {
-	case out.IsStalled() && isFinal(out.Reason):
-		return p.refuse(ctx, out)
-	case out.IsWait():
-		return p.withdrawRefusal(ctx)
+	case out.Reason == fleet.ReasonQuarantined: // cutOff leaves the ServiceAccount
+		return out
+	case out.Reason == fleet.ReasonSuperseded: // the request is deleted with the first heartbeat of the newer one
+		return out
+	case out.Reason == fleet.ReasonClientIDInUse && !h.isHeldByOther(request, cluster):
+		return out
+	case out.Reason != fleet.ReasonTokenNotFound && !isFinal(out.Reason):
+		return out
 	}
-	return nil
+	key := index.Key(request.Namespace, request.Name)
+	accounts, err := h.accounts.GetByIndex(index.ByRequest, key)
+	if err != nil {
+		return failed(err)
+	}
+	if len(accounts) == 0 {
+		if h.givenRights.IsExpected(string(request.UID)) {
+			return result.Skip().In(cacheDelay) // the cache does not show them yet
+		}
+		return out
+	}
+
+	// The cache may be behind, as that of a hub that has just started: a granted request keeps its rights. The ordinary refusal does
+	// not get here and costs no request.
+	latest, err := h.FleetClient.ClusterRegistrations(request.Namespace).Get(ctx, request.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return result.Skip() // its removal deletes everything
+	case err != nil:
+		return failed(err)
+	case !latest.Status.Granted:
+		if err := h.remove(ctx, key); err != nil {
+			return failed(err)
+		}
+		h.givenRights.Observed(string(request.UID))
+	}
+	return result.Skip().In(cacheDelay)
 }
 
-// refuse writes the Secret, after the right to read it. Where the token is not known nobody may read it, and where the name
-// is taken there is no place for it.
-func (p *pass) refuse(ctx context.Context, out result.Result) error {
-	if p.reader == nil && !p.findReader(ctx).IsDone() {
+// isHeldByOther reports whether another request holds the identity. If none was granted, the agent that sends heartbeats may be the
+// one of this request, with its credential.
+func (h *handler) isHeldByOther(request *fleet.ClusterRegistration, cluster *fleet.Cluster) bool {
+	if cluster == nil || isInUse(request, cluster) {
+		return false
+	}
+	siblings, err := h.siblings(request)
+	if err != nil {
+		return false
+	}
+	for _, r := range siblings {
+		if r.Status.Granted && r.DeletionTimestamp == nil && r.Name != request.Name {
+			return true
+		}
+	}
+	return false
+}
+
+// tellAgent writes why a request is refused into the Secret that the agent looks for, and deletes that Secret when the request waits
+// again. It does so only for agents that renew their credential: others would take the Secret for a credential.
+func (h *handler) tellAgent(
+	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, out result.Result,
+) error {
+	isRefused := out.IsStalled() && isFinal(out.Reason)
+	if !renews(request) || !isRefused && !out.IsWait() {
 		return nil
 	}
-	wanted := p.refusalSecret(out)
-	existing, err := p.secrets.Get(wanted.Namespace, wanted.Name)
-	switch {
-	case err != nil && !apierrors.IsNotFound(err):
+	existing, err := h.cachedSecret(request)
+	if err != nil {
 		return err
-	case err == nil && (!isFor(existing, p.request) || reflect.DeepEqual(existing.Data, wanted.Data)):
+	}
+	if !isRefused {
+		if isRefusal(existing) && isFor(existing, request) {
+			return h.deleteSecret(ctx, existing)
+		}
 		return nil
 	}
-	id := registration.OwnedSetID(setID, p.request.Namespace, p.request.Name)
-	err = p.sets.Ensure(ctx, id, p.request, p.readerRights()...)
+
+	// Without a known token nobody could read the Secret. A Secret of another request stays.
+	if token == nil {
+		token, _, err = h.findToken(request, registration.OriginOf(request, h.recording()), clusterName(cluster, ""))
+	}
+	refusal := h.refusalSecret(request, out)
+	if err != nil || token == nil || existing != nil && (!isFor(existing, request) || reflect.DeepEqual(existing.Data, refusal.Data)) {
+		return nil //nolint:nilerr // the result of the pass says the same
+	}
+	err = h.sets.Ensure(ctx, ownedSet(request), request, h.readerRights(request, token)...)
 	if foreign := new(desiredset.ForeignError); errors.As(err, &foreign) {
 		return nil
 	} else if err != nil {
-		return fmt.Errorf("letting the agent read why it is refused: %w", err)
+		return fmt.Errorf("giving the agent the right to read why it is refused: %w", err)
 	}
-	return p.writeRefusal(ctx, existing, wanted)
-}
-
-// writeRefusal overwrites only what is of this request. One that the cache has not seen yet is of a moment ago, and its event
-// brings nothing back: the next pass compares.
-func (p *pass) writeRefusal(ctx context.Context, existing, wanted *corev1.Secret) (err error) {
-	secrets := p.Kubernetes.CoreV1().Secrets(wanted.Namespace)
+	secrets := h.Kubernetes.CoreV1().Secrets(refusal.Namespace)
 	if existing == nil {
-		_, err = secrets.Create(ctx, wanted, metav1.CreateOptions{})
+		_, err = secrets.Create(ctx, refusal, metav1.CreateOptions{})
 	} else {
-		wanted.ResourceVersion = existing.ResourceVersion
-		_, err = secrets.Update(ctx, wanted, metav1.UpdateOptions{})
+		refusal.ResourceVersion = existing.ResourceVersion
+		_, err = secrets.Update(ctx, refusal, metav1.UpdateOptions{})
 	}
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("writing Secret %s/%s, which tells the agent why it is refused: %w", wanted.Namespace, wanted.Name, err)
+	if err != nil && !apierrors.IsAlreadyExists(err) { // one that the cache does not show yet is compared by the next pass
+		return fmt.Errorf("writing Secret %s/%s, which tells the agent why it is refused: %w", refusal.Namespace, refusal.Name, err)
 	}
 	return nil
 }
 
-func (p *pass) refusalSecret(out result.Result) *corev1.Secret {
-	meta := managed(p.RegistrationNamespace(), p.secretName())
-	meta.Annotations = map[string]string{
-		fleet.ClusterRegistrationAnnotation:          p.request.Name,
-		fleet.ClusterRegistrationNamespaceAnnotation: p.request.Namespace,
-	}
-	return &corev1.Secret{
-		ObjectMeta: meta,
-		Type:       registration.SecretTypeCredential,
-		Data: map[string][]byte{
-			registration.RefusalReason:  []byte(out.Reason),
-			registration.RefusalMessage: []byte(out.Message),
-		},
-	}
+func (h *handler) refusalSecret(request *fleet.ClusterRegistration, out result.Result) *corev1.Secret {
+	return h.answerSecret(request, map[string][]byte{
+		registration.RefusalReason:  []byte(out.Reason),
+		registration.RefusalMessage: []byte(out.Message),
+	})
 }
 
-// isRefusal says whether a Secret is an answer without a credential.
-func isRefusal(secret *corev1.Secret) bool {
-	return secret != nil && secret.Type == registration.SecretTypeCredential && len(secret.Data[registration.RefusalReason]) > 0
+// refusedByCreator is the index of refused requests by the user who created them, if that is known.
+const refusedByCreator = "muster.fleet.cattle.io/refused-by-creator"
+
+func creatorOfRefused(request *fleet.ClusterRegistration) ([]string, error) {
+	granted := result.Get(request.Status.Conditions, fleet.ConditionGranted)
+	if request.Status.Granted || granted.Status != corev1.ConditionFalse || granted.Reason == fleet.ReasonError {
+		return nil, nil // an error is not a refusal: it is retried
+	}
+	return []string{index.Key(request.Namespace, request.Annotations[fleet.CreatorAnnotation])}, nil
 }
 
-// withdrawRefusal is for a request that is not refused any more: its agent has reason to wait again.
-func (p *pass) withdrawRefusal(ctx context.Context) error {
-	existing, err := p.secrets.Get(p.RegistrationNamespace(), p.secretName())
-	if apierrors.IsNotFound(err) || err == nil && !(isRefusal(existing) && isFor(existing, p.request)) {
+// forgetRefused deletes refused requests after their lifetime, and the oldest ones of a creator with too many: somebody with a stolen
+// token could fill the hub with them. It runs after the request was judged once more.
+func (h *handler) forgetRefused(ctx context.Context, request *fleet.ClusterRegistration, out result.Result) error {
+	keys, _ := creatorOfRefused(request)
+	if !out.IsStalled() || len(keys) == 0 {
 		return nil
-	} else if err != nil {
+	}
+	others, err := h.requests.GetByIndex(refusedByCreator, keys[0])
+	if err != nil {
 		return err
 	}
-	return p.deleteSecret(ctx, existing)
-}
-
-// dropRefusal removes a refusal whose request is gone: nothing else in it ends.
-func (h *handler) dropRefusal(ctx context.Context, secret *corev1.Secret) error {
-	key := requestKeyOf(secret)
-	if _, err := h.cache.Get(key.Namespace, key.Name); !apierrors.IsNotFound(err) {
-		return err
+	requests := map[string]*fleet.ClusterRegistration{request.Name: request}
+	for _, r := range others {
+		if r.DeletionTimestamp == nil && r.Name != request.Name {
+			requests[r.Name] = r
+		}
 	}
-	return h.deleteSecret(ctx, secret)
+	var candidates []registration.Refused
+	for name, r := range requests {
+		candidates = append(candidates, registration.Refused{Name: name, Created: r.CreationTimestamp.Time, Decided: r.Status.Approval != nil})
+	}
+	now := h.Clock.Now()
+	for _, name := range registration.Forgotten(candidates, now) {
+		err := h.FleetClient.ClusterRegistrations(request.Namespace).Delete(ctx, name, ifUID(requests[name]))
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return fmt.Errorf("deleting the refused ClusterRegistration %s/%s: %w", request.Namespace, name, err)
+		}
+	}
+	if left := request.CreationTimestamp.Add(registration.RefusedLifetime).Sub(now); left > 0 {
+		h.queue.EnqueueAfter(request.Namespace, request.Name, left)
+	}
+	return nil
 }

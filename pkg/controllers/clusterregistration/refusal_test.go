@@ -1,191 +1,271 @@
 package clusterregistration
 
 import (
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-var inUse = result.Stalled(fleet.ReasonClientIDInUse, "an agent has registered")
+// first returns the first words of a text.
+func first(text string, words int) string { return strings.Join(strings.Fields(text)[:words], " ") }
 
-func TestTheRefusalIsNoCredential(t *testing.T) {
-	secret := judged().refusalSecret(inUse)
-	assert.Equal(t, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "cattle-fleet-clusters-system", Name: registration.CredentialSecretName("client", "random"),
-			Labels: map[string]string{"fleet.cattle.io/managed": "true"},
-			Annotations: map[string]string{
-				"fleet.cattle.io/cluster-registration": "request-abc", "fleet.cattle.io/cluster-registration-namespace": "fleet-default",
-			},
-		},
-		Type: "fleet.cattle.io/agent-credential",
-		Data: map[string][]byte{"refusalReason": []byte("ClientIDInUse"), "refusalMessage": []byte("an agent has registered")},
-	}, secret)
-	assert.True(t, isRefusal(secret))
-	assert.False(t, isRefusal(somePass().credentialSecret("bearer")))
-	assert.False(t, isRefusal(nil))
-	assert.True(t, isFor(secret, judged().request), "it is found, replaced and removed as the credential is")
-	assert.True(t, judged().isCredential(secret))
+// given is a request whose rights and credential an earlier pass created, without granting it.
+func given(t *testing.T) *scene {
+	t.Helper()
+	s := newScene(t)
+	secret := s.credentialOf(s.request, "bearer")
+	s.server(s.request, secret)
+	s.accounts, s.secrets = accountsOf{all: []*corev1.ServiceAccount{s.account()}}, secretsOf{all: []*corev1.Secret{secret}}
+	return s
 }
 
-func TestOnlyAgentsThatUnderstandItAreAnsweredAndOnlyForGood(t *testing.T) {
+func (s *scene) revoked() bool { return strings.Contains(fmt.Sprint(s.writes()), "delete secrets") }
+
+func TestRevokeUngranted(t *testing.T) {
+	otherGranted := func(s *scene) {
+		rival, _ := s.earlier()
+		s.cached(rival)
+	}
+	for _, row := range []struct {
+		name    string
+		out     result.Result
+		change  func(*scene)
+		revoked bool
+	}{
+		{"denied by a person", denied, nil, true},
+		{"the token is gone", result.Stalled(fleet.ReasonTokenNotFound, ""), nil, true},
+		{"another agent was granted the identity", inUse, otherGranted, true},
+		{"the agent that sends heartbeats may be its own", inUse, nil, false},
+		{"the agent that sends heartbeats is its own", inUse, func(s *scene) {
+			otherGranted(s)
+			s.cluster.Status.Agent.Registration = s.request.Name
+		}, false},
+		{"the holder of the identity cannot be read", inUse, func(s *scene) { s.handler.requests = requestsOf{err: errTest} }, false},
+		{"quarantine leaves the ServiceAccount", result.Stalled(fleet.ReasonQuarantined, ""), nil, false},
+		{"superseded", result.Stalled(fleet.ReasonSuperseded, ""), nil, false},
+		{"a name is taken", result.Stalled(fleet.ReasonNameConflict, ""), nil, false},
+		{"a wait", result.Wait(fleet.ReasonWaitingForApproval, ""), nil, false},
+		{"an error", result.Retry(fleet.ReasonError, errTest), nil, false},
+		{"a grant", result.Done(fleet.ReasonGranted, ""), nil, false},
+		{"nothing was given", denied, func(s *scene) { s.accounts = accountsOf{} }, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := given(t)
+			if row.change != nil {
+				row.change(s)
+			}
+			out := s.revokeUngranted(t.Context(), s.request, s.cluster, row.out)
+			assert.Equal(t, row.revoked, s.revoked())
+			if row.revoked {
+				assert.Equal(t, result.Skip().In(cacheDelay), out)
+			} else {
+				assert.Equal(t, row.out, out)
+				assert.Empty(t, s.fleet.Actions(), "an ordinary refusal costs no request")
+			}
+		})
+	}
+	t.Run("rights that the cache does not show are revoked when it does", func(t *testing.T) {
+		s := given(t)
+		all := s.accounts
+		s.accounts = accountsOf{}
+		s.fails("create", "serviceaccounts", errTest)
+		require.ErrorIs(t, s.ensureRights(t.Context(), s.request, s.cluster, s.token).Err, errTest)
+		assert.Equal(t, result.Skip().In(cacheDelay), s.revokeUngranted(t.Context(), s.request, s.cluster, denied))
+		assert.False(t, s.revoked())
+		s.accounts = all
+		assert.Equal(t, result.Skip().In(cacheDelay), s.revokeUngranted(t.Context(), s.request, s.cluster, denied))
+		assert.True(t, s.revoked())
+		s.accounts = accountsOf{}
+		assert.Equal(t, denied, s.revokeUngranted(t.Context(), s.request, s.cluster, denied), "now it is refused")
+	})
+	t.Run("a grant that the cache does not show keeps its rights", func(t *testing.T) {
+		s := given(t)
+		latest := s.request.DeepCopy()
+		latest.Status.Granted = true
+		s.server(latest)
+		assert.Equal(t, result.Skip().In(cacheDelay), s.revokeUngranted(t.Context(), s.request, s.cluster, denied))
+		s.server()
+		assert.Equal(t, result.Skip(), s.revokeUngranted(t.Context(), s.request, s.cluster, denied), "the request is gone")
+		s.fails("get", "clusterregistrations", errTest)
+		require.ErrorIs(t, s.revokeUngranted(t.Context(), s.request, s.cluster, denied).Err, errTest)
+		s.accounts = accountsOf{err: errTest}
+		require.ErrorIs(t, s.revokeUngranted(t.Context(), s.request, s.cluster, denied).Err, errTest)
+		assert.False(t, s.revoked())
+	})
+	t.Run("it is part of a pass", func(t *testing.T) {
+		s := given(t)
+		s.request.Spec.ClientID = ""
+		s.secrets = secretsOf{all: []*corev1.Secret{s.credentialOf(s.request, "bearer")}}
+		s.server(s.request, s.credentialOf(s.request, "bearer"))
+		_, err := s.onChange("", s.request)
+		require.NoError(t, err)
+		assert.True(t, s.revoked())
+		assert.Equal(t, cacheDelay, s.delays[requestKey.String()])
+	})
+}
+
+func TestTellAgent(t *testing.T) {
+	before := func(s *scene, secret *corev1.Secret) {
+		secret.ResourceVersion = "7"
+		s.server(secret)
+		s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+	}
+	wait := result.Wait(fleet.ReasonWaitingForApproval, "")
 	for _, row := range []struct {
 		name   string
 		out    result.Result
-		change func(*pass)
+		change func(*scene)
+		writes string // to Secrets
+		err    error
 	}{
-		{"an agent of another release", inUse, func(p *pass) { delete(p.request.Annotations, registration.RenewalAnnotation) }},
-		{"one that was granted", inUse, func(p *pass) { p.request.Status.Granted = true }},
-		{"a refusal that may pass", result.Stalled(fleet.ReasonNameConflict, ""), func(*pass) {}},
-		{"an error", result.Retry(fleet.ReasonError, errBadDay), func(*pass) {}},
-		{"a grant", result.Done(fleet.ReasonGranted, ""), func(*pass) {}},
-		{"nothing to say", result.Skip(), func(*pass) {}},
-		{"one whose token nobody knows", inUse, func(p *pass) { p.tokens = tokensOf{} }},
-		{"one whose place is taken", inUse, func(p *pass) {
-			_, others := p.earlier()
-			others.Name = p.secretName()
-			p.secrets = secretsOf{all: []*corev1.Secret{others}}
-		}},
-		{"one that was told already", inUse, func(p *pass) { p.secrets = secretsOf{all: []*corev1.Secret{p.refusalSecret(inUse)}} }},
+		{"refused: created", inUse, func(*scene) {}, "create secrets", nil},
+		{"refused for another reason than before: updated", inUse, func(s *scene) { before(s, s.refusalSecret(s.request, denied)) }, "update secrets", nil},
+		{"refused as before: nothing", inUse, func(s *scene) { before(s, s.refusalSecret(s.request, inUse)) }, "", nil},
+		{"another request has a Secret of that name: nothing", inUse, func(s *scene) {
+			_, others := s.earlier()
+			others.Name = secretName(s.request)
+			before(s, others)
+		}, "", nil},
+		{"the token is not known, and nobody could read it: nothing", inUse, func(s *scene) { s.tokens = tokensOf{} }, "", nil},
+		{"an agent that does not renew: nothing", inUse, func(s *scene) { s.stock() }, "", nil},
+		{"a refusal that may pass: nothing", result.Stalled(fleet.ReasonNameConflict, ""), func(*scene) {}, "", nil},
+		{"an error: nothing", result.Retry(fleet.ReasonError, errTest), func(*scene) {}, "", nil},
+		{"a grant: nothing", result.Done(fleet.ReasonGranted, ""), func(*scene) {}, "", nil},
+		{"created a moment ago: compared by the next pass", inUse, func(s *scene) {
+			s.fails("create", "secrets", apierrors.NewAlreadyExists(schema.GroupResource{}, "c-x"))
+		}, "create secrets", nil},
+		{"creating fails: retried", inUse, func(s *scene) { s.fails("create", "secrets", errTest) }, "create secrets", errTest},
+		{"updating fails: retried", inUse, func(s *scene) {
+			before(s, s.refusalSecret(s.request, denied))
+			s.fails("update", "secrets", errTest)
+		}, "update secrets", errTest},
+		{"it waits again: deleted", wait, func(s *scene) { before(s, s.refusalSecret(s.request, inUse)) }, "delete secrets", nil},
+		{"it waits, and an earlier pass wrote a credential: nothing", wait, func(s *scene) { before(s, s.credentialOf(s.request, "bearer")) }, "", nil},
+		{"it waits, and the refusal is of another request: nothing", wait, func(s *scene) {
+			refusal := s.refusalSecret(s.request, inUse)
+			refusal.Annotations[fleet.ClusterRegistrationAnnotation] = "other"
+			before(s, refusal)
+		}, "", nil},
+		{"the deletion fails: retried", wait, func(s *scene) {
+			before(s, s.refusalSecret(s.request, inUse))
+			s.fails("delete", "secrets", errTest)
+		}, "delete secrets", errTest},
+		{"the cache fails: retried", wait, func(s *scene) { s.secrets = secretsOf{err: errTest} }, "", errTest},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			p, client := judged(), fake.NewClientset()
-			p.Kubernetes = client
-			row.change(p)
-			require.NoError(t, p.answer(t.Context(), row.out))
-			assert.Empty(t, client.Actions())
+			s := newScene(t)
+			row.change(s)
+			err := s.tellAgent(t.Context(), s.request, s.cluster, nil, row.out)
+			require.ErrorIs(t, err, row.err)
+			var writes []string
+			for _, write := range s.writes() {
+				writes = append(writes, first(write, 2))
+			}
+			assert.Equal(t, row.writes, strings.Join(writes, ", "))
+			if row.writes == "create secrets" && row.err == nil && row.out.Reason == fleet.ReasonClientIDInUse {
+				assert.Contains(t, fmt.Sprint(s.kube.Actions()), "roles", "the right to read it comes first")
+			}
 		})
 	}
+	t.Run("a refusal is not a credential", func(t *testing.T) {
+		s := newScene(t)
+		secret := s.refusalSecret(s.request, inUse)
+		assert.Equal(t, map[string][]byte{"refusalReason": []byte("ClientIDInUse"), "refusalMessage": []byte("an agent has registered")}, secret.Data)
+		assert.Equal(t, map[string]string{"fleet.cattle.io/managed": "true"}, secret.Labels)
+		assert.True(t, isRefusal(secret))
+		assert.False(t, isRefusal(s.credentialOf(s.request, "bearer")))
+		assert.False(t, isRefusal(nil))
+		assert.True(t, isFor(secret, s.request), "it is found, replaced and deleted as a credential is")
+	})
 }
 
-func TestEachFinalReasonIsOne(t *testing.T) {
-	for _, reason := range []string{
-		fleet.ReasonDenied, fleet.ReasonClientIDInUse, fleet.ReasonTokenUsedUp, fleet.ReasonClientIDNotAllowed, fleet.ReasonLongLivedRefused,
-		fleet.ReasonQuarantined, fleet.ReasonTokenMismatch, fleet.ReasonSuperseded,
+// refusedRequest is the request of the scene, refused, with another name and age.
+func (s *scene) refusedRequest(name string, age time.Duration) *fleet.ClusterRegistration {
+	r := s.request.DeepCopy()
+	r.Name, r.UID, r.CreationTimestamp = name, types.UID(name+"-uid"), metav1.NewTime(noon.Add(-age))
+	r.Status.Conditions = []genericcondition.GenericCondition{{Type: fleet.ConditionGranted, Status: corev1.ConditionFalse, Reason: fleet.ReasonClientIDInUse}}
+	return r
+}
+
+func TestCreatorOfRefused(t *testing.T) {
+	for name, row := range map[string]struct {
+		change func(*fleet.ClusterRegistration)
+		want   []string
+	}{
+		"refused":              {func(*fleet.ClusterRegistration) {}, []string{"fleet-default/" + tokenUser}},
+		"the creator is lost":  {func(r *fleet.ClusterRegistration) { r.Annotations = nil }, []string{"fleet-default/"}},
+		"granted":              {func(r *fleet.ClusterRegistration) { r.Status.Granted = true }, nil},
+		"waiting":              {func(r *fleet.ClusterRegistration) { r.Status.Conditions[0].Status = corev1.ConditionUnknown }, nil},
+		"new":                  {func(r *fleet.ClusterRegistration) { r.Status.Conditions = nil }, nil},
+		"retried after errors": {func(r *fleet.ClusterRegistration) { r.Status.Conditions[0].Reason = fleet.ReasonError }, nil},
 	} {
-		assert.True(t, isFinal(reason), reason)
-	}
-	for _, reason := range []string{"", fleet.ReasonError, fleet.ReasonNameConflict, fleet.ReasonWaitingForApproval, fleet.ReasonCountingUse} {
-		assert.False(t, isFinal(reason), reason)
+		r := newScene(t).refusedRequest("r", 0)
+		row.change(r)
+		got, err := creatorOfRefused(r)
+		require.NoError(t, err)
+		assert.Equal(t, row.want, got, name)
 	}
 }
 
-func failing(verb string, err error) *fake.Clientset {
-	client := fake.NewClientset()
-	client.PrependReactor(verb, "secrets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err })
-	return client
-}
-
-func TestWritingARefusal(t *testing.T) {
-	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "secrets"}, "c-x", errBadDay)
-	taken := apierrors.NewAlreadyExists(schema.GroupResource{Resource: "secrets"}, "c-x")
+func TestForgetRefused(t *testing.T) {
+	stalled := result.Stalled(fleet.ReasonClientIDInUse, "")
 	for _, row := range []struct {
-		name     string
-		existing bool
-		verb     string
-		err      error
-		want     error
+		name   string
+		age    time.Duration
+		out    result.Result
+		change func(*fleet.ClusterRegistration)
+		gone   bool
+		again  time.Duration
 	}{
-		{name: "the first", verb: "create"},
-		{name: "another reason than before", existing: true, verb: "update"},
-		{name: "it came a moment ago", verb: "create", err: taken},
-		{name: "the API server has a bad day", verb: "create", err: errBadDay, want: errBadDay},
-		{name: "and later", existing: true, verb: "update", err: errBadDay, want: errBadDay},
-		{name: "somebody was faster", existing: true, verb: "update", err: conflict, want: conflict},
+		{"new: kept", time.Minute, stalled, nil, false, registration.RefusedLifetime - time.Minute},
+		{"old: deleted", registration.RefusedLifetime, stalled, nil, true, 0},
+		{"old, and not refused any more: kept", registration.RefusedLifetime, result.Wait("", ""), nil, false, 0},
+		{"old, and denied by a person: kept", registration.RefusedLifetime, stalled, func(r *fleet.ClusterRegistration) {
+			r.Status.Approval = &fleet.RegistrationApproval{Decision: fleet.DecisionDenied}
+		}, false, 0},
+		{"old, granted and revoked: kept", registration.RefusedLifetime, stalled, func(r *fleet.ClusterRegistration) { r.Status.Granted = true }, false, 0},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			p := judged()
-			var existing *corev1.Secret
-			client := fake.NewClientset()
-			if row.existing {
-				existing = p.refusalSecret(result.Stalled(fleet.ReasonDenied, "before"))
-				existing.ResourceVersion = "7"
-				client = fake.NewClientset(existing)
+			s := newScene(t)
+			r := s.refusedRequest("r", row.age)
+			if row.change != nil {
+				row.change(r)
 			}
-			if row.err != nil {
-				client = failing(row.verb, row.err)
-			}
-			p.Kubernetes = client
-			err := p.writeRefusal(t.Context(), existing, p.refusalSecret(inUse))
-			require.Len(t, client.Actions(), 1)
-			assert.Equal(t, row.verb, client.Actions()[0].GetVerb())
-			if row.want == nil {
-				require.NoError(t, err)
-				return
-			}
-			require.ErrorIs(t, err, row.want)
-			assert.ErrorContains(t, err, "which tells the agent why it is refused")
+			s.handler.requests = requestsOf{}
+			require.NoError(t, s.forgetRefused(t.Context(), r, row.out))
+			assert.Equal(t, row.gone, len(s.writes()) == 1)
+			assert.Equal(t, row.again, s.delays["fleet-default/r"])
 		})
 	}
-}
+	t.Run("of too many, the oldest are deleted", func(t *testing.T) {
+		s := newScene(t)
+		var all []*fleet.ClusterRegistration
+		for n := range registration.MostRefused + 2 {
+			all = append(all, s.refusedRequest(fmt.Sprintf("r-%04d", n), time.Hour-time.Duration(n)*time.Second))
+		}
+		all[0].DeletionTimestamp = &metav1.Time{Time: noon}
+		s.handler.requests = requestsOf{all: all}
+		latest := s.refusedRequest("latest", 0)
+		require.NoError(t, s.forgetRefused(t.Context(), latest, stalled))
+		assert.ElementsMatch(t, []string{"delete clusterregistrations r-0001", "delete clusterregistrations r-0002"}, s.writes())
 
-func TestARefusalIsWithdrawnWhenThereIsHopeAgain(t *testing.T) {
-	wait := result.Wait(fleet.ReasonWaitingForApproval, "")
-	for _, row := range []struct {
-		name    string
-		secret  func(*pass) *corev1.Secret
-		deleted bool
-	}{
-		{"a refusal", func(p *pass) *corev1.Secret { return p.refusalSecret(inUse) }, true},
-		{"nothing", func(*pass) *corev1.Secret { return &corev1.Secret{} }, false},
-		{"a credential of an earlier pass", func(p *pass) *corev1.Secret { return p.credentialSecret("bearer") }, false},
-		{"a refusal of another request", func(p *pass) *corev1.Secret {
-			s := p.refusalSecret(inUse)
-			s.Annotations[fleet.ClusterRegistrationAnnotation] = "other"
-			return s
-		}, false},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			p := judged()
-			secret := row.secret(p)
-			client := fake.NewClientset(secret)
-			p.Kubernetes, p.secrets = client, secretsOf{all: []*corev1.Secret{secret}}
-			require.NoError(t, p.answer(t.Context(), wait))
-			if !row.deleted {
-				assert.Empty(t, client.Actions())
-				return
-			}
-			require.Len(t, client.Actions(), 1)
-			assert.Equal(t, "delete", client.Actions()[0].GetVerb())
-		})
-	}
-	p := judged()
-	p.secrets = secretsOf{err: errBadDay}
-	require.ErrorIs(t, p.answer(t.Context(), wait), errBadDay)
-	p.secrets, p.Kubernetes = secretsOf{all: []*corev1.Secret{p.refusalSecret(inUse)}}, failing("delete", errBadDay)
-	require.ErrorIs(t, p.answer(t.Context(), wait), errBadDay)
-	require.ErrorIs(t, p.ensureCredential(t.Context()).Err, errBadDay, "nor is a credential written over it")
-}
-
-func TestARefusalLivesAsLongAsItsRequest(t *testing.T) {
-	p, client := judged(), fake.NewClientset()
-	p.Kubernetes, p.Passes = client, guard.NewPasses(t.Context())
-	secret := p.refusalSecret(inUse) // created at the beginning of time
-	_, err := p.expireCredential("", secret)
-	require.NoError(t, err)
-	assert.Empty(t, client.Actions())
-
-	p.cache = requestsOf{err: errBadDay}
-	_, err = p.expireCredential("", secret)
-	require.ErrorIs(t, err, errBadDay)
-	assert.Empty(t, client.Actions())
-
-	p.cache = requestsOf{}
-	_, err = p.expireCredential("", secret)
-	require.NoError(t, err)
-	require.Len(t, client.Actions(), 1)
-	assert.Equal(t, "delete", client.Actions()[0].GetVerb())
+		s.fails("delete", "clusterregistrations", errTest)
+		require.ErrorIs(t, s.forgetRefused(t.Context(), latest, stalled), errTest)
+		s.handler.requests = requestsOf{err: errTest}
+		require.ErrorIs(t, s.forgetRefused(t.Context(), latest, stalled), errTest)
+	})
 }

@@ -3,155 +3,201 @@ package clusterregistration
 import (
 	"context"
 	"errors"
+	"fmt"
 
+	"github.com/rancher/wrangler/v3/pkg/apply"
+	wranglername "github.com/rancher/wrangler/v3/pkg/name"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
+	"github.com/muster-fleet/muster/pkg/controllers/contentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// setID is the object set of one request, together with the request's key.
+// setID names the object set of a request, together with the request's key.
 const setID = "cluster-registration"
 
-// ensureRights makes the agent's ServiceAccount and everything that says what it, and the registering identity, may do.
-func (p *pass) ensureRights(ctx context.Context) result.Result {
-	if !p.request.Status.Granted {
-		p.made.Expect(string(p.request.UID))
+func ownedSet(request *fleet.ClusterRegistration) string {
+	return registration.OwnedSetID(setID, request.Namespace, request.Name)
+}
+
+// ensureRights creates, corrects and prunes the rights of a request. Without a token nobody may read the credential.
+func (h *handler) ensureRights(
+	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken,
+) result.Result {
+	if !request.Status.Granted {
+		h.givenRights.Expect(string(request.UID)) // even if this fails halfway: revokeUngranted has to know
 	}
-	err := p.sets.Ensure(ctx, registration.OwnedSetID(setID, p.request.Namespace, p.request.Name), p.request, p.rights()...)
-	if err == nil {
-		err = p.dropWideRights(ctx)
+	err := h.sets.Ensure(ctx, ownedSet(request), request, h.rights(request, cluster, token)...)
+	if err == nil && h.DisableBundles {
+		err = h.deleteOwnContentBinding(ctx, cluster)
+	} else if err == nil {
+		err = h.deleteFleetBindings(ctx, request, cluster) // after the agent has the rights that replace them
 	}
 	var foreign *desiredset.ForeignError
 	switch {
 	case errors.As(err, &foreign):
-		return result.Stalled(fleet.ReasonNameConflict, foreign.Error()).In(p.RecheckDelay())
+		return result.Stalled(fleet.ReasonNameConflict, foreign.Error()).In(h.RecheckDelay())
 	case err != nil:
 		return failed(err)
 	}
 	return ok
 }
 
-// rights are all that a request is given. Of a Cluster in quarantine that is the bare identity. The right to read Contents is
-// the Cluster's, and comes with the first of them: see contentrole.
-func (p *pass) rights() []runtime.Object {
-	objects := []runtime.Object{p.account()}
-	if p.cluster.Spec.Quarantined {
+// rights are all objects of a request's set. In quarantine that is only the ServiceAccount. The right to read Contents belongs to
+// the Cluster and is created with the first of them, see package contentrole.
+func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken) []runtime.Object {
+	namespace, account := clusterNamespace(cluster), accountName(request)
+	agent := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}}
+	serviceAccount := &corev1.ServiceAccount{ObjectMeta: managed(namespace, account)}
+	serviceAccount.Annotations = map[string]string{
+		fleet.ClusterAnnotation:                      cluster.Name,
+		fleet.ClusterRegistrationAnnotation:          request.Name,
+		fleet.ClusterRegistrationNamespaceAnnotation: request.Namespace,
+	}
+	objects := []runtime.Object{serviceAccount}
+	if cluster.Spec.Quarantined {
 		return objects
 	}
-	objects = append(objects, p.statusRights()...)
-	if p.DisableBundles {
-		objects = append(objects, p.stockRights()...)
-	} else {
-		objects = append(objects, p.bundleRights()...)
+
+	// The heartbeat of the agent, on its own Cluster.
+	heartbeat := managed(request.Namespace, request.Name)
+	objects = append(objects,
+		&rbacv1.Role{ObjectMeta: heartbeat, Rules: []rbacv1.PolicyRule{{
+			Verbs: []string{"patch"}, APIGroups: []string{fleet.SchemeGroupVersion.Group},
+			Resources: []string{"clusters/status"}, ResourceNames: []string{cluster.Name},
+		}}},
+		&rbacv1.RoleBinding{ObjectMeta: heartbeat, Subjects: agent, RoleRef: role("Role", request.Name)})
+
+	// An agent that renews its credential requests tokens of its own ServiceAccount, and of no other.
+	var own []rbacv1.PolicyRule
+	if renews(request) {
+		own = []rbacv1.PolicyRule{{
+			Verbs: []string{"create"}, APIGroups: []string{""}, Resources: []string{"serviceaccounts/token"}, ResourceNames: []string{account},
+		}}
 	}
-	return append(objects, p.readerRights()...)
+
+	// The BundleDeployments of the agent: reading them, and reporting on them. The hub copies the values of a Bundle into the
+	// BundleDeployment, so the agent reads no Secret or ConfigMap in its namespace. Fleet's own controllers do not copy them, and
+	// only they know which Contents a BundleDeployment names.
+	switch {
+	case h.DisableBundles:
+		objects = append(objects,
+			&rbacv1.RoleBinding{
+				ObjectMeta: managed(namespace, request.Name), Subjects: agent, RoleRef: role("ClusterRole", registration.ClusterRoleBundleDeployment),
+			},
+			&rbacv1.ClusterRoleBinding{
+				ObjectMeta: managed("", registration.ContentBindingName(account)), Subjects: agent, RoleRef: role("ClusterRole", registration.ClusterRoleContent),
+			})
+	case len(own) > 0:
+		own = append(agentrole.Rules(), own...)
+	default: // the same for all of these agents, so a ClusterRole saves a Role for each
+		objects = append(objects, &rbacv1.RoleBinding{
+			ObjectMeta: managed(namespace, registration.AgentBindingName(account)), Subjects: agent, RoleRef: role("ClusterRole", registration.ClusterRoleAgent),
+		})
+	}
+	if len(own) > 0 {
+		named := managed(namespace, registration.AgentRoleName(account))
+		objects = append(objects,
+			&rbacv1.Role{ObjectMeta: named, Rules: own},
+			&rbacv1.RoleBinding{ObjectMeta: named, Subjects: agent, RoleRef: role("Role", named.Name)})
+	}
+	return append(objects, h.readerRights(request, token)...)
 }
 
-func (p *pass) accountName() string {
-	return registration.RequestServiceAccount(p.request.Name, string(p.request.UID))
+// readerRights let the ServiceAccount of the token read this one credential.
+func (h *handler) readerRights(request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken) []runtime.Object {
+	if token == nil {
+		return nil
+	}
+	named := managed(h.RegistrationNamespace(), registration.CredentialReaderName(accountName(request)))
+	reader := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: request.Namespace, Name: tokenIdentity(token).ServiceAccount}}
+	return []runtime.Object{
+		&rbacv1.Role{ObjectMeta: named, Rules: []rbacv1.PolicyRule{{
+			Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{secretName(request)},
+		}}},
+		&rbacv1.RoleBinding{ObjectMeta: named, Subjects: reader, RoleRef: role("Role", named.Name)},
+	}
 }
 
-func (p *pass) secretName() string {
-	return registration.CredentialSecretName(p.request.Spec.ClientID, p.request.Spec.ClientRandom)
+// deleteFleetBindings deletes the bindings by which Fleet's own controllers let the agent read every Content, and every Secret in the
+// namespace of its BundleDeployments. They belong to another object set, so the set of the hub does not prune them.
+func (h *handler) deleteFleetBindings(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster) error {
+	namespace := clusterNamespace(cluster)
+	binding, err := h.bindings.Get(namespace, request.Name)
+	if err == nil && isFleetBinding(request, binding, binding.RoleRef) {
+		err = h.Kubernetes.RbacV1().RoleBindings(namespace).Delete(ctx, binding.Name, ifUID(binding))
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting RoleBinding %s/%s, which Fleet created: %w", namespace, request.Name, err)
+	}
+
+	name := fleetContentBinding(request.Name)
+	clusterBinding, err := h.clusterBindings.Get(name)
+	if err == nil && isFleetBinding(request, clusterBinding, clusterBinding.RoleRef) && h.hasOwnContents(cluster) {
+		err = h.Kubernetes.RbacV1().ClusterRoleBindings().Delete(ctx, name, ifUID(clusterBinding))
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting ClusterRoleBinding %s, which Fleet created: %w", name, err)
+	}
+	return nil
+}
+
+// hasOwnContents reports whether the agent no longer needs the right to read every Content: its Cluster has a ClusterRole for the
+// deployed ones, or nothing is deployed.
+func (h *handler) hasOwnContents(cluster *fleet.Cluster) bool {
+	if h.contentRoles.Bound(cluster) {
+		return true
+	}
+	deployed, err := h.deployments.List(clusterNamespace(cluster), labels.Everything())
+	return err == nil && len(deployed) == 0
+}
+
+// deleteOwnContentBinding deletes the binding that let the agent read the Contents of BundleDeployments of this hub, which now leaves
+// them to Fleet's own controllers: nothing else would delete it in a quarantine.
+func (h *handler) deleteOwnContentBinding(ctx context.Context, cluster *fleet.Cluster) error {
+	name := registration.ContentRoleName(clusterNamespace(cluster))
+	binding, err := h.clusterBindings.Get(name)
+	if err == nil && len(contentrole.ClusterOf(binding)) > 0 {
+		err = h.Kubernetes.RbacV1().ClusterRoleBindings().Delete(ctx, name, ifUID(binding))
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting ClusterRoleBinding %s: %w", name, err)
+	}
+	return nil
+}
+
+// isFleetBinding reports whether Fleet created a binding for this request, to one of the ClusterRoles that all its agents share.
+func isFleetBinding(request *fleet.ClusterRegistration, binding metav1.Object, ref rbacv1.RoleRef) bool {
+	a := binding.GetAnnotations()
+	return ref.Kind == "ClusterRole" && (ref.Name == registration.ClusterRoleBundleDeployment || ref.Name == registration.ClusterRoleContent) &&
+		a[apply.LabelGVK] == requestKind.String() && a[apply.LabelNamespace] == request.Namespace && a[apply.LabelName] == request.Name
+}
+
+// fleetContentBinding is Fleet's name for the ClusterRoleBinding of a request.
+func fleetContentBinding(request string) string {
+	return wranglername.SafeConcatName(request, "content")
+}
+
+func ifUID(object metav1.Object) metav1.DeleteOptions {
+	uid := object.GetUID()
+	return metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}
+}
+
+func accountName(request *fleet.ClusterRegistration) string {
+	return registration.RequestServiceAccount(request.Name, string(request.UID))
 }
 
 func managed(namespace, name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{
-		Namespace: namespace,
-		Name:      name,
-		Labels:    map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
-	}
-}
-
-// account is the identity of the registered agent.
-func (p *pass) account() *corev1.ServiceAccount {
-	account := &corev1.ServiceAccount{ObjectMeta: managed(p.clusterNamespace(), p.accountName())}
-	account.Annotations = map[string]string{
-		fleet.ClusterAnnotation:                      p.cluster.Name,
-		fleet.ClusterRegistrationAnnotation:          p.request.Name,
-		fleet.ClusterRegistrationNamespaceAnnotation: p.request.Namespace,
-	}
-	return account
-}
-
-func (p *pass) agent() []rbacv1.Subject {
-	return []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: p.clusterNamespace(), Name: p.accountName()}}
-}
-
-// statusRights let the agent report its heartbeat on its own Cluster.
-func (p *pass) statusRights() []runtime.Object {
-	name := managed(p.request.Namespace, p.request.Name)
-	return []runtime.Object{
-		&rbacv1.Role{ObjectMeta: name, Rules: []rbacv1.PolicyRule{{
-			Verbs: []string{"patch"}, APIGroups: []string{fleet.SchemeGroupVersion.Group},
-			Resources: []string{"clusters/status"}, ResourceNames: []string{p.cluster.Name},
-		}}},
-		&rbacv1.RoleBinding{ObjectMeta: name, Subjects: p.agent(), RoleRef: role("Role", p.request.Name)},
-	}
-}
-
-// bundleRights let the agent read its BundleDeployments, and report on them. There is nothing else for it in its namespace:
-// the hub puts the values of a Bundle into the BundleDeployment, and makes no Secret or ConfigMap there that an agent reads.
-// What names nothing of the agent's own is the same for all, and a Role less for each.
-func (p *pass) bundleRights() []runtime.Object {
-	if own := p.renewalRules(); len(own) > 0 {
-		return p.agentRights(append(agentrole.Rules(), own...))
-	}
-	return []runtime.Object{&rbacv1.RoleBinding{
-		ObjectMeta: managed(p.clusterNamespace(), registration.AgentBindingName(p.accountName())),
-		Subjects:   p.agent(),
-		RoleRef:    role("ClusterRole", registration.ClusterRoleAgent),
-	}}
-}
-
-// agentRights are what the agent may do in the cluster namespace.
-func (p *pass) agentRights(rules []rbacv1.PolicyRule) []runtime.Object {
-	if len(rules) == 0 {
-		return nil
-	}
-	name := managed(p.clusterNamespace(), registration.AgentRoleName(p.accountName()))
-	return []runtime.Object{
-		&rbacv1.Role{ObjectMeta: name, Rules: rules},
-		&rbacv1.RoleBinding{ObjectMeta: name, Subjects: p.agent(), RoleRef: role("Role", name.Name)},
-	}
-}
-
-// stockRights are for BundleDeployments that Fleet's own controllers make: this hub does not know which Contents those name,
-// and which Secrets and ConfigMaps are put beside them.
-func (p *pass) stockRights() []runtime.Object {
-	return append(p.agentRights(p.renewalRules()),
-		&rbacv1.RoleBinding{
-			ObjectMeta: managed(p.clusterNamespace(), p.request.Name),
-			Subjects:   p.agent(),
-			RoleRef:    role("ClusterRole", registration.ClusterRoleBundleDeployment),
-		},
-		&rbacv1.ClusterRoleBinding{
-			ObjectMeta: managed("", registration.ContentBindingName(p.accountName())),
-			Subjects:   p.agent(),
-			RoleRef:    role("ClusterRole", registration.ClusterRoleContent),
-		})
-}
-
-// readerRights let the registering identity read this one credential.
-func (p *pass) readerRights() []runtime.Object {
-	if p.reader == nil {
-		return nil
-	}
-	name := managed(p.RegistrationNamespace(), registration.CredentialReaderName(p.accountName()))
-	reader := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: p.request.Namespace, Name: p.reader.ServiceAccount}}
-	return []runtime.Object{
-		&rbacv1.Role{ObjectMeta: name, Rules: []rbacv1.PolicyRule{{
-			Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{p.secretName()},
-		}}},
-		&rbacv1.RoleBinding{ObjectMeta: name, Subjects: reader, RoleRef: role("Role", name.Name)},
-	}
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue}}
 }
 
 func role(kind, name string) rbacv1.RoleRef {

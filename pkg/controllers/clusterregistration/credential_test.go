@@ -1,0 +1,262 @@
+package clusterregistration
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rancher/wrangler/v3/pkg/apply"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/credential"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func TestNewCredential(t *testing.T) {
+	for name, row := range map[string]struct {
+		change func(*scene)
+		want   time.Duration
+	}{
+		"an agent that renews gets a short lifetime": {func(*scene) {}, time.Hour},
+		"any other a long one":                       {func(s *scene) { s.stock() }, credential.LongLived},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			row.change(s)
+			secret, out := s.newCredential(t.Context(), s.request, s.cluster)
+			require.NotNil(t, secret, out.Message)
+			assert.Equal(t, []time.Duration{row.want}, s.issued)
+			assert.Equal(t, &corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "cattle-fleet-clusters-system", Name: "c-8150d44f100d34d77e6d8589694d05645ec40ee2f47982eda19053e416662",
+					Labels: map[string]string{"fleet.cattle.io/managed": "true", "fleet.cattle.io/cluster": "member"},
+					Annotations: map[string]string{
+						"fleet.cattle.io/cluster-registration": "request-abc", "fleet.cattle.io/cluster-registration-namespace": "fleet-default",
+					},
+				},
+				Type: "fleet.cattle.io/agent-credential",
+				Data: map[string][]byte{
+					"token":               []byte(bearer("uid", noon, noon.Add(row.want))),
+					"deploymentNamespace": []byte(registration.ClusterNamespace("fleet-default", "member")),
+					"clusterNamespace":    []byte("fleet-default"), "clusterName": []byte("member"), "systemNamespace": []byte("cattle-fleet-system"),
+				},
+			}, secret)
+		})
+	}
+}
+
+func TestEnsureCredential(t *testing.T) {
+	for _, row := range []struct {
+		name     string
+		existing func(*scene) *corev1.Secret
+		uncached bool
+		want     string
+		writes   []string
+	}{
+		{"there is none: created", nil, false, "True ", []string{"create secrets"}},
+		{"one that works: kept", func(s *scene) *corev1.Secret {
+			return s.credentialOf(s.request, bearer("uid", noon, noon.Add(time.Hour)))
+		}, false, "True ", nil},
+		{"one that works, and the cache does not show it: kept", func(s *scene) *corev1.Secret {
+			return s.credentialOf(s.request, bearer("uid", noon, noon.Add(time.Hour)))
+		}, true, "True ", []string{"create secrets"}},
+		{"one that expired before the grant: renewed", func(s *scene) *corev1.Secret {
+			return s.credentialOf(s.request, bearer("uid", noon.Add(-time.Hour), noon.Add(-time.Second)))
+		}, false, "True ", []string{"update secrets"}},
+		{"one of an earlier ServiceAccount: renewed", func(s *scene) *corev1.Secret {
+			return s.credentialOf(s.request, bearer("other", noon, noon.Add(time.Hour)))
+		}, false, "True ", []string{"update secrets"}},
+		{"one without a token: renewed", func(s *scene) *corev1.Secret { return s.credentialOf(s.request, "") }, false, "True ", []string{"update secrets"}},
+		{"a refusal: deleted and created", func(s *scene) *corev1.Secret { return s.refusalSecret(s.request, inUse) }, false, "True ", []string{"delete secrets", "create secrets"}},
+		{"one of another request: refused", func(s *scene) *corev1.Secret {
+			_, secret := s.earlier()
+			secret.Name = secretName(s.request)
+			return secret
+		}, true, "False NameConflict", []string{"create secrets"}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := newScene(t)
+			account := s.account()
+			account.UID = "uid"
+			if row.existing == nil {
+				s.server(account)
+			} else {
+				secret := row.existing(s)
+				s.server(account, secret)
+				if !row.uncached {
+					s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+				}
+			}
+			assert.Equal(t, row.want, text(s.ensureCredential(t.Context(), s.request, s.cluster)))
+			var writes []string
+			for _, write := range s.writes() {
+				if write != "create serviceaccounts" { // for a token
+					writes = append(writes, first(write, 2))
+				}
+			}
+			assert.Equal(t, row.writes, writes)
+			if row.want == "True " {
+				claims, err := credential.Inspect(credential.Token(s.stored(t, s.credentialOf(s.request, "")).Data["token"]))
+				require.NoError(t, err)
+				assert.True(t, claims.ServesUntil("uid", noon))
+			}
+		})
+	}
+}
+
+func TestRefreshCredential(t *testing.T) {
+	const hour = time.Hour
+	for _, row := range []struct {
+		name            string
+		issued, expires time.Duration // from now
+		used, foreign   bool
+		refreshed       bool
+		after           time.Duration
+	}{
+		{name: "in its first half: kept", issued: -10 * time.Minute, expires: 50 * time.Minute, after: 20 * time.Minute},
+		{name: "in its second half: refreshed", issued: -40 * time.Minute, expires: 20 * time.Minute, refreshed: true, after: hour / 2},
+		{name: "expired: refreshed", issued: -2 * hour, expires: -hour, refreshed: true, after: hour / 2},
+		{name: "in use: deleted", issued: -40 * time.Minute, expires: 20 * time.Minute, used: true},
+		{name: "of another request: kept", issued: -40 * time.Minute, expires: 20 * time.Minute, foreign: true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := newScene(t)
+			secret := s.credentialOf(s.request, bearer("uid", noon.Add(row.issued), noon.Add(row.expires)))
+			if row.foreign {
+				secret.Annotations = nil
+			}
+			s.server(secret)
+			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+			if row.used {
+				s.cluster.Status.Agent.Registration = s.request.Name
+			}
+			require.True(t, s.refreshCredential(t.Context(), s.request, s.cluster).IsDone())
+			assert.Equal(t, row.after, s.delays[requestKey.String()])
+			latest, err := s.kube.CoreV1().Secrets(secret.Namespace).Get(t.Context(), secret.Name, metav1.GetOptions{})
+			if row.used {
+				assert.True(t, apierrors.IsNotFound(err))
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, row.refreshed, string(latest.Data["token"]) != string(secret.Data["token"]))
+		})
+	}
+	for name, breaks := range map[string]func(*scene){
+		"the cache": func(s *scene) { s.secrets = secretsOf{err: errTest} },
+		"the token": func(s *scene) { s.fails("create", "serviceaccounts", errTest) },
+		"the write": func(s *scene) { s.fails("update", "secrets", errTest) },
+		"the deletion": func(s *scene) {
+			s.cluster.Status.Agent.Registration = s.request.Name
+			s.fails("delete", "secrets", errTest)
+		},
+		"a conflict": func(s *scene) {
+			s.fails("update", "secrets", apierrors.NewConflict(schema.GroupResource{}, "", errTest))
+		},
+	} {
+		t.Run("retried after an error of "+name, func(t *testing.T) {
+			s := newScene(t)
+			secret := s.credentialOf(s.request, bearer("uid", noon.Add(-hour), noon.Add(time.Minute)))
+			s.server(secret)
+			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+			breaks(s)
+			out := s.refreshCredential(t.Context(), s.request, s.cluster)
+			require.Error(t, out.Err)
+			assert.NotContains(t, out.Err.Error(), string(secret.Data["token"]))
+		})
+	}
+	t.Run("nothing to refresh", func(t *testing.T) {
+		s := newScene(t)
+		assert.True(t, s.refreshCredential(t.Context(), s.request, s.cluster).IsDone(), "the Secret has expired")
+		s.secrets = secretsOf{all: []*corev1.Secret{s.credentialOf(s.request, "nothing that can be read")}}
+		assert.True(t, s.refreshCredential(t.Context(), s.request, s.cluster).IsDone())
+	})
+}
+
+func TestIsFor(t *testing.T) {
+	for name, row := range map[string]struct {
+		change func(*corev1.Secret)
+		is     bool
+	}{
+		"as the hub wrote it": {func(*corev1.Secret) {}, true},
+		"as an earlier release wrote it": {func(s *corev1.Secret) {
+			s.Annotations = map[string]string{apply.LabelNamespace: "fleet-default", apply.LabelName: "request-abc"}
+		}, true},
+		"of a request elsewhere": {func(s *corev1.Secret) { s.Annotations[fleet.ClusterRegistrationNamespaceAnnotation] = "x" }, false},
+		"of another request":     {func(s *corev1.Secret) { s.Annotations[fleet.ClusterRegistrationAnnotation] = "x" }, false},
+		"of another type":        {func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque }, false},
+		"without annotations":    {func(s *corev1.Secret) { s.Annotations = nil }, false},
+	} {
+		s := newScene(t)
+		secret := s.credentialOf(s.request, "bearer")
+		row.change(secret)
+		assert.Equal(t, row.is, isFor(secret, s.request), name)
+		keys, err := requestOfSecret(secret)
+		require.NoError(t, err)
+		if row.is {
+			assert.Equal(t, []string{"fleet-default/request-abc"}, keys, name)
+		} else {
+			assert.NotContains(t, keys, "fleet-default/request-abc", name)
+		}
+	}
+}
+
+func TestExpireCredential(t *testing.T) {
+	old := metav1.NewTime(noon.Add(-credentialLifetime))
+	for _, row := range []struct {
+		name    string
+		secret  func(*scene) *corev1.Secret
+		deleted bool
+	}{
+		{"a credential after its lifetime", func(s *scene) *corev1.Secret { return s.credentialOf(s.request, "bearer") }, true},
+		{"a Secret of another namespace", func(s *scene) *corev1.Secret {
+			c := s.credentialOf(s.request, "bearer")
+			c.Namespace = "elsewhere"
+			return c
+		}, false},
+		{"a Secret of another type", func(s *scene) *corev1.Secret {
+			c := s.credentialOf(s.request, "bearer")
+			c.Type = corev1.SecretTypeOpaque
+			return c
+		}, false},
+		{"a Secret without a Cluster", func(s *scene) *corev1.Secret {
+			c := s.credentialOf(s.request, "bearer")
+			delete(c.Labels, fleet.ClusterLabel)
+			return c
+		}, false},
+		{"a refusal with its request", func(s *scene) *corev1.Secret { return s.refusalSecret(s.request, inUse) }, false},
+		{"a refusal whose request is gone", func(s *scene) *corev1.Secret {
+			s.handler.requests = requestsOf{}
+			return s.refusalSecret(s.request, inUse)
+		}, true},
+		{"a refusal whose request cannot be read", func(s *scene) *corev1.Secret {
+			s.handler.requests = requestsOf{err: errTest}
+			return s.refusalSecret(s.request, inUse)
+		}, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := newScene(t)
+			secret := row.secret(s)
+			secret.CreationTimestamp = old
+			s.server(secret)
+			_, _ = s.expireCredential("", secret)
+			assert.Equal(t, row.deleted, len(s.writes()) == 1)
+		})
+	}
+}
+
+func TestIsFinal(t *testing.T) {
+	for _, reason := range []string{
+		fleet.ReasonDenied, fleet.ReasonClientIDInUse, fleet.ReasonTokenUsedUp, fleet.ReasonClientIDNotAllowed, fleet.ReasonLongLivedRefused,
+		fleet.ReasonQuarantined, fleet.ReasonTokenMismatch, fleet.ReasonSuperseded,
+	} {
+		assert.True(t, isFinal(reason), reason)
+	}
+	for _, reason := range []string{"", fleet.ReasonError, fleet.ReasonNameConflict, fleet.ReasonWaitingForApproval, fleet.ReasonCountingUse} {
+		assert.False(t, isFinal(reason), reason)
+	}
+}

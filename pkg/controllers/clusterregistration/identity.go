@@ -1,0 +1,165 @@
+package clusterregistration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// identityLocks lets workers decide the requests of one identity one after another: two at a time would both find that nobody holds
+// it. The zero value is ready to use.
+type identityLocks struct{ held sync.Map }
+
+// tryLock returns nil if another request of the identity is being decided.
+func (l *identityLocks) tryLock(request *fleet.ClusterRegistration) (unlock func()) {
+	key := index.Key(request.Namespace, request.Spec.ClientID)
+	if _, locked := l.held.LoadOrStore(key, true); locked {
+		return nil
+	}
+	return func() { l.held.Delete(key) }
+}
+
+// siblings are all requests of the identity, this one included.
+func (h *handler) siblings(request *fleet.ClusterRegistration) ([]*fleet.ClusterRegistration, error) {
+	return h.requests.GetByIndex(index.ByClientID, index.Key(request.Namespace, request.Spec.ClientID))
+}
+
+// awaitsGrant reports whether this hub has granted another request of the identity, and the cache does not show it yet. Other writes
+// to that request do not matter.
+func (h *handler) awaitsGrant(request *fleet.ClusterRegistration, siblings []*fleet.ClusterRegistration) bool {
+	return slices.ContainsFunc(siblings, func(r *fleet.ClusterRegistration) bool {
+		return r.UID != request.UID && h.grants.IsStale(r)
+	})
+}
+
+// lostAfter is the time after which an agent of another release counts as lost that has fetched no credential. Its first action with
+// the credential is a heartbeat.
+const lostAfter = 5 * time.Minute
+
+// isHeld reports whether an agent has registered for the Cluster: it has sent a heartbeat, or the credential of a granted request is
+// still on the hub, waiting for its agent. If nobody uses a credential until it expires, it is lost, and another request may get the
+// identity. lostIn, if positive, is the time until a credential that holds the identity counts as lost.
+func (h *handler) isHeld(
+	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, origin registration.Origin, siblings []*fleet.ClusterRegistration,
+) (held bool, lostIn time.Duration, err error) {
+	if !cluster.Status.Agent.LastSeen.IsZero() {
+		return true, 0, nil
+	}
+	for _, r := range siblings {
+		if r.UID == request.UID || !r.Status.Granted || r.DeletionTimestamp != nil {
+			continue
+		}
+		secret, err := h.liveSecret(ctx, r)
+		switch {
+		case err != nil:
+			return false, 0, err
+		case secret == nil || !isFor(secret, r):
+			continue
+		case !h.mayBeSameAgent(request, origin, r):
+			return true, 0, nil
+		}
+		if lostIn = lostAfter - h.Clock.Since(secret.CreationTimestamp.Time); lostIn > 0 {
+			return true, lostIn, nil
+		}
+	}
+	return false, 0, nil
+}
+
+// liveSecret returns the credential Secret of a granted request, nil if there is none. It asks the API server if the cache has none:
+// the watch of Secrets may be behind that of requests, and a second agent would get the same identity.
+func (h *handler) liveSecret(ctx context.Context, request *fleet.ClusterRegistration) (*corev1.Secret, error) {
+	secret, err := h.secrets.Get(h.RegistrationNamespace(), secretName(request))
+	if apierrors.IsNotFound(err) {
+		secret, err = h.Kubernetes.CoreV1().Secrets(h.RegistrationNamespace()).Get(ctx, secretName(request), metav1.GetOptions{})
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading the credential of ClusterRegistration %s: %w", request.Name, err)
+	}
+	return secret, nil
+}
+
+// mayBeSameAgent reports whether the agent of this request may have sent the earlier one too, and was stopped before it stored the
+// credential. Both came with the same token, whose holder can read that credential anyway, so this gives nobody more than they have.
+// An agent that renews its credential remembers its request and loses none.
+func (h *handler) mayBeSameAgent(request *fleet.ClusterRegistration, origin registration.Origin, earlier *fleet.ClusterRegistration) bool {
+	before := registration.OriginOf(earlier, h.recording())
+	return origin.Proved() && before.Proved() && before.Creator == origin.Creator && !renews(request) && !renews(earlier)
+}
+
+// setApproved sets condition Approved, which exists only where the token, the policy or the hub asks for an approval.
+func setApproved(conditions *result.Conditions, approval *registration.Approval, now time.Time) *result.Transition {
+	if approval == nil {
+		*conditions = slices.DeleteFunc(slices.Clone(*conditions), func(c genericcondition.GenericCondition) bool { return c.Type == fleet.ConditionApproved })
+		return nil
+	}
+	out := result.Wait(approval.Reason, approval.Message)
+	switch approval.Reason {
+	case fleet.ReasonApproved:
+		out = result.Done(approval.Reason, approval.Message)
+	case fleet.ReasonDenied:
+		out = result.Stalled(approval.Reason, approval.Message)
+	}
+	return result.Set(conditions, fleet.ConditionApproved, out, now)
+}
+
+// isInUse reports whether the agent has sent a heartbeat with the credential of this request.
+func isInUse(request *fleet.ClusterRegistration, cluster *fleet.Cluster) bool {
+	return cluster.Status.Agent.Registration == request.Name
+}
+
+// supersedeOnceUsed deletes the older requests of the agent once it uses the credential of this one. The request that the agent has
+// announced as its next one stays: it may be of the same second.
+func (h *handler) supersedeOnceUsed(
+	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, siblings []*fleet.ClusterRegistration,
+) error {
+	if !isInUse(request, cluster) {
+		return nil
+	}
+	return h.supersede(ctx, request, siblings, cluster.Status.Agent.Vouches)
+}
+
+// supersede deletes the older requests of the agent but one. Their rights are deleted with them, so an old credential stops working.
+func (h *handler) supersede(ctx context.Context, request *fleet.ClusterRegistration, siblings []*fleet.ClusterRegistration, except string) error {
+	for _, name := range registration.Superseded(rival(request), rivals(siblings)) {
+		if name == except {
+			continue
+		}
+		err := h.FleetClient.ClusterRegistrations(request.Namespace).Delete(ctx, name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("deleting the superseded ClusterRegistration %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// rivals leaves out requests that are being deleted.
+func rivals(requests []*fleet.ClusterRegistration) []registration.Rival {
+	all := make([]registration.Rival, 0, len(requests))
+	for _, r := range requests {
+		if r.DeletionTimestamp == nil {
+			all = append(all, rival(r))
+		}
+	}
+	return all
+}
+
+func rival(r *fleet.ClusterRegistration) registration.Rival {
+	return registration.Rival{
+		Name: r.Name, ClientRandom: r.Spec.ClientRandom, Created: r.CreationTimestamp.Time, Granted: r.Status.Granted,
+	}
+}

@@ -1,0 +1,357 @@
+package clusterregistration
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/record"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/policy"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+const (
+	// reportAfter is the age from which the status of a request says what it waits for. Most waits end within milliseconds, in a
+	// storm within seconds, and a write for each would cost as much as the registration. A wait for a person is reported at once.
+	reportAfter = 10 * time.Second
+
+	// cacheDelay is the time within which the cache normally shows what the hub wrote itself.
+	cacheDelay = 50 * time.Millisecond
+)
+
+func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
+	ctx, cancel := h.Passes.Context()
+	defer cancel()
+	switch {
+	case request == nil:
+		return nil, h.removeUnlessNeeded(ctx, key)
+	case request.DeletionTimestamp != nil, request.Labels[fleet.ClusterManagementLabel] != "":
+		return request, nil
+	case h.written.IsStale(request) || h.grants.IsStale(request):
+		return request, nil // the event of that write is on its way
+	case request.Status.Granted:
+		return h.keep(ctx, request)
+	}
+	return h.decide(ctx, request)
+}
+
+// decide grants a request, refuses it, or lets it wait, and writes that into its status.
+func (h *handler) decide(ctx context.Context, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
+	unlock := h.locks.tryLock(request)
+	if unlock == nil { // another request of this identity is being decided; the worker has other work meanwhile
+		h.queue.EnqueueAfter(request.Namespace, request.Name, wait.Jitter(cacheDelay, 1))
+		return request, nil
+	}
+	defer unlock()
+
+	d := h.grant(ctx, request)
+	out := h.revokeUngranted(ctx, d.request, d.cluster, d.result)
+	if err := h.tellAgent(ctx, d.request, d.cluster, d.token, out); err != nil {
+		out.Err = errors.Join(out.Err, err)
+	}
+
+	latest, transition, written, err := h.writeStatus(ctx, d.request, d.status, out)
+	if err != nil {
+		return request, errors.Join(err, out.Err)
+	}
+	if written {
+		recordDecision(h.Events, latest, d, transition)
+	}
+	return latest, errors.Join(out.Err, h.forgetRefused(ctx, latest, out))
+}
+
+// recordDecision records the events beside the one of condition Granted: an approval, and on the Cluster that somebody else asked for
+// its identity.
+func recordDecision(events record.EventRecorder, request *fleet.ClusterRegistration, d decision, transition *result.Transition) {
+	if d.approval != nil && d.approval.After == corev1.ConditionTrue { // a denial is a transition of condition Granted
+		events.Event(request, corev1.EventTypeNormal, d.approval.Reason, d.approval.Message)
+	}
+	if d.cluster == nil || transition == nil {
+		return
+	}
+	if transition.Reason == fleet.ReasonClientIDInUse || transition.Reason == fleet.ReasonTokenMismatch {
+		creator := cmp.Or(d.origin.Creator, "an unknown user")
+		events.Eventf(d.cluster, corev1.EventTypeWarning, transition.Reason,
+			"ClusterRegistration %s, created by %s, asked for the identity of this Cluster and was refused", request.Name, creator)
+	}
+}
+
+// decision is what grant came to: the result, what the status is to say, and what was found out on the way.
+type decision struct {
+	result   result.Result
+	request  *fleet.ClusterRegistration // its latest version
+	status   fleet.ClusterRegistrationStatus
+	cluster  *fleet.Cluster                  // nil if it is not created yet, or not known
+	token    *fleet.ClusterRegistrationToken // nil if it is not known
+	origin   registration.Origin
+	approval *result.Transition // of condition Approved
+}
+
+// grant takes a request from its creation to its credential. It stops at the first step that is not done, and starts again with the
+// next event, so each step accepts what an earlier pass has done. Nothing is created before the request is judged.
+func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration) (d decision) {
+	d.request, d.status = request, *request.Status.DeepCopy()
+	stop := func(out result.Result) decision {
+		d.result = out
+		return d
+	}
+
+	// Find the Cluster with this clientID. If there is none, newCluster is the name of the one to create.
+	cluster, newCluster, out := h.findCluster(request)
+	if !out.IsDone() {
+		return stop(out)
+	}
+	d.cluster = cluster
+
+	// Make the Cluster the owner of the request, so that both are deleted together. This includes requests that will be refused:
+	// left behind by a deleted Cluster, such a request would create the Cluster again.
+	if cluster != nil {
+		h.createdClusters.Observed(index.Key(cluster.Namespace, cluster.Name))
+		bound, err := h.bindToCluster(ctx, request, cluster)
+		if err != nil {
+			return stop(failed(err))
+		}
+		request = bound
+		d.request, d.status = bound, *bound.Status.DeepCopy() // it may be newer than the cache: a person's approval must stay
+		if cluster.Labels[fleet.ClusterManagementLabel] != "" {
+			return stop(result.Wait(fleet.ReasonManagedElsewhere, fmt.Sprintf(
+				"Cluster %s is handed to another controller by its label %s", cluster.Name, fleet.ClusterManagementLabel)))
+		}
+	}
+
+	// An old request that is processed late, after an outage for example, must not replace the agent's current one.
+	siblings, err := h.siblings(request)
+	if err != nil {
+		return stop(failed(err))
+	}
+	if newer := registration.NewerGranted(rival(request), rivals(siblings)); newer != "" {
+		return stop(result.Stalled(fleet.ReasonSuperseded, fmt.Sprintf("the agent registered again with ClusterRegistration %s", newer)))
+	}
+
+	// Find the token the request was made with, and prove the origin: compare the ServiceAccount of the token with the user who,
+	// according to the API server, created the request.
+	d.origin = registration.OriginOf(request, h.recording())
+	token, refusal, err := h.findToken(request, d.origin, clusterName(cluster, newCluster))
+	if err != nil {
+		return stop(failed(err))
+	}
+	if token != nil {
+		d.token, d.origin = token, d.origin.For(request.Namespace, tokenIdentity(token))
+	}
+	setOriginProved(&d.status.Conditions, d.origin, h.Clock.Now())
+	if refusal != nil {
+		return stop(refused(refusal).In(h.RecheckDelay()))
+	}
+
+	// A Cluster that was put into quarantine after an earlier pass gave the agent its rights: take them back before refusing.
+	if cluster != nil && cluster.Spec.Quarantined {
+		if out := h.cutOff(ctx, request, cluster, token); !out.IsDone() {
+			return stop(out)
+		}
+	}
+
+	// Judge. This is repeated in each pass until the request is granted: the facts at the time of the grant count.
+	var held bool
+	var lostIn time.Duration
+	if cluster != nil {
+		if h.awaitsGrant(request, siblings) {
+			return stop(result.Skip().In(cacheDelay))
+		}
+		if held, lostIn, err = h.isHeld(ctx, request, cluster, d.origin, siblings); err != nil {
+			return stop(failed(err))
+		}
+	}
+	settings := h.Config.Get().Registration
+	judgement := registration.Judge(registration.Case{
+		Request: request, Token: token, Cluster: cluster, Held: held, Origin: d.origin,
+		Ruling:          h.policy.Load().Rule(policy.Case{Request: request, Token: token, Cluster: cluster}),
+		Approval:        settings.Approval,
+		RefuseLongLived: settings.LongLivedCredentials == config.LongLivedRefuse,
+	})
+	d.approval = setApproved(&d.status.Conditions, judgement.Approval, h.Clock.Now())
+	if judgement.Refuse != nil {
+		return stop(refused(judgement.Refuse).In(lostIn))
+	}
+	if judgement.Wait != nil {
+		return stop(waiting(judgement.Wait).Told())
+	}
+
+	// Check whose the credential Secret of that name is before anybody gets the right to read it. The name follows from the
+	// request, so a copy of another agent's request would ask for the other agent's credential.
+	if existing, err := h.cachedSecret(request); err != nil {
+		return stop(failed(err))
+	} else if existing != nil && !isFor(existing, request) {
+		return stop(h.secretTaken(existing))
+	}
+
+	// Count the request as a use of its token. If the token has a limit, nothing is created before. The controller of tokens
+	// counts, and its write enqueues the request.
+	uses := registration.UsesOf(token)
+	use := uses.State(string(request.UID), request.Status.TokenUID)
+	countingUse := result.Wait(fleet.ReasonCountingUse,
+		fmt.Sprintf("waiting for ClusterRegistrationToken %s to count this use", token.Name)).In(expectations.Timeout)
+	switch use {
+	case registration.UseRefused:
+		return stop(refused(uses.UsedUp()))
+	case registration.UseCounted:
+		d.status.TokenUID = string(token.UID)
+	case registration.UseUncounted:
+		h.askForUse(request, token, clusterName(cluster, newCluster))
+		if token.Spec.UsageLimit != nil {
+			return stop(countingUse)
+		}
+	}
+
+	// Create the Cluster. The controller of Clusters creates its namespace, and its status then enqueues the request.
+	if cluster == nil {
+		return stop(h.createCluster(ctx, request, token, newCluster))
+	}
+	if cluster.Status.Namespace != clusterNamespace(cluster) {
+		return stop(waitingForNamespace(cluster.Name))
+	}
+	if use == registration.UseUncounted {
+		return stop(countingUse) // whatever is granted is counted
+	}
+
+	// Give the agent its ServiceAccount and rights, then the credential: the agent uses it as soon as it can read it.
+	if out := h.ensureRights(ctx, request, cluster, token); !out.IsDone() {
+		return stop(out)
+	}
+	if out := h.ensureCredential(ctx, request, cluster); !out.IsDone() {
+		if out.Reason == fleet.ReasonNameConflict { // the Secret of another request appeared after the check: nobody may read it
+			if withdrawn := h.ensureRights(ctx, request, cluster, nil); !withdrawn.IsDone() {
+				return stop(withdrawn)
+			}
+		}
+		return stop(out)
+	}
+
+	// Delete the older requests of the agent. One that renews its credential keeps the old one until it uses the new one: if the
+	// answer is lost, the agent loses nothing. Other agents do not report which credential they use.
+	if renews(request) {
+		err = h.supersedeOnceUsed(ctx, request, cluster, siblings)
+	} else {
+		err = h.supersede(ctx, request, siblings, "")
+	}
+	if err != nil {
+		return stop(failed(err))
+	}
+
+	d.status.Granted, d.status.ClusterName = true, cluster.Name
+	return stop(granted(request))
+}
+
+// keep repairs what belongs to a granted request. The request is not judged again: its token may have expired long ago.
+func (h *handler) keep(ctx context.Context, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
+	if h.grants.IsExpected(string(request.UID)) {
+		// This is the first event since this hub granted the request. The caches may lack what the hub has just created, and a
+		// repair would try to create it again. Only a quarantine, which may have enqueued the request too, cannot wait.
+		h.grants.Observed(string(request.UID))
+		if cluster, err := h.clusters.Get(request.Namespace, request.Status.ClusterName); err != nil || !cluster.Spec.Quarantined {
+			h.queue.EnqueueAfter(request.Namespace, request.Name, enqueue.RepairDelay)
+			return request, nil
+		}
+	}
+	out := h.repair(ctx, request)
+	latest, _, _, err := h.writeStatus(ctx, request, request.Status, out)
+	return latest, errors.Join(err, out.Err)
+}
+
+// repair stops at the first step that is not done.
+func (h *handler) repair(ctx context.Context, request *fleet.ClusterRegistration) result.Result {
+	cluster, err := h.clusterNamed(request.Namespace, request.Status.ClusterName)
+	if err != nil {
+		return failed(err)
+	}
+	if cluster == nil || cluster.DeletionTimestamp != nil {
+		return result.Skip() // Kubernetes deletes the request with its Cluster
+	}
+
+	// A deleted ServiceAccount is not created again: the old credential would not work with the new account, and somebody may have
+	// deleted it to lock the agent out.
+	if revoked, err := h.isRevoked(ctx, request, cluster); err != nil {
+		return failed(err)
+	} else if revoked {
+		return result.Stalled(fleet.ReasonCredentialRevoked, fmt.Sprintf(
+			"ServiceAccount %s/%s was deleted; the agent has to register again", clusterNamespace(cluster), accountName(request)))
+	}
+
+	// Repair the rights. If the token is gone, the right to read the credential goes too, and the request stays granted.
+	token, _, err := h.findToken(request, registration.OriginOf(request, h.recording()), cluster.Name)
+	if err != nil {
+		return failed(err)
+	}
+	if out := h.ensureRights(ctx, request, cluster, token); !out.IsDone() {
+		return out
+	}
+
+	if renews(request) {
+		if out := h.refreshCredential(ctx, request, cluster); !out.IsDone() {
+			return out
+		}
+		siblings, err := h.siblings(request)
+		if err == nil {
+			err = h.supersedeOnceUsed(ctx, request, cluster, siblings)
+		}
+		if err != nil {
+			return failed(err)
+		}
+	}
+	return granted(request)
+}
+
+// writeStatus writes the status with condition Granted, records the event of its transition, and enqueues the request for the time
+// that the result names.
+func (h *handler) writeStatus(
+	ctx context.Context, request *fleet.ClusterRegistration, status fleet.ClusterRegistrationStatus, out result.Result,
+) (latest *fleet.ClusterRegistration, transition *result.Transition, written bool, err error) {
+	if out.IsWait() && !out.Tell && h.Clock.Since(request.CreationTimestamp.Time) < reportAfter {
+		h.queue.EnqueueAfter(request.Namespace, request.Name, reportAfter)
+		return request, nil, false, nil
+	}
+	after := request.DeepCopy()
+	after.Status = *status.DeepCopy()
+	transition = result.Set(&after.Status.Conditions, fleet.ConditionGranted, out, h.Clock.Now())
+	latest, written, err = writes.Status(writes.WithContext(ctx, h.FleetClient.ClusterRegistrations(request.Namespace)), request, after)
+	if err != nil {
+		return request, nil, false, err
+	}
+	if out.After > 0 {
+		h.queue.EnqueueAfter(latest.Namespace, latest.Name, out.After)
+	}
+	if !written {
+		return latest, nil, false, nil
+	}
+	h.written.Wrote(latest)
+	if latest.Status.Granted && !request.Status.Granted {
+		h.grants.Wrote(latest)
+		h.Metrics.Granted(h.Clock.Since(latest.CreationTimestamp.Time))
+	}
+	transition.Record(h.Events, latest)
+	return latest, transition, true, nil
+}
+
+func granted(request *fleet.ClusterRegistration) result.Result {
+	_, dropped := registration.AcceptLabels(request.Spec.ClusterLabels)
+	return result.Done(fleet.ReasonGranted, registration.DroppedLabelsMessage(dropped))
+}
+
+var ok = result.Done("", "")
+
+func refused(r *registration.Refusal) result.Result { return result.Stalled(r.Reason, r.Message) }
+
+func waiting(r *registration.Refusal) result.Result { return result.Wait(r.Reason, r.Message) }
+
+func failed(err error) result.Result { return result.Retry(fleet.ReasonError, err) }

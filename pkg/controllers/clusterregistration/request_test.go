@@ -1,0 +1,326 @@
+package clusterregistration
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+)
+
+// ready lets a request pass all waits: it belongs to its Cluster, which has a namespace, and its use is counted.
+func (s *scene) ready() {
+	s.request.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster", Name: s.cluster.Name, UID: s.cluster.UID}}
+	s.request.Status.TokenUID = string(s.token.UID)
+	s.cluster.Status.Namespace = clusterNamespace(s.cluster)
+	s.DisableBundles, s.clusterBindings = true, noBindings{}
+	s.configure(config.Registration{CredentialLifetime: metav1.Duration{Duration: time.Hour}})
+	s.server(s.request, s.cluster)
+}
+
+func TestGrant(t *testing.T) {
+	const counting = "Unknown CountingUse"
+	deny := []config.PolicyRule{{Name: "no", Expression: "token.metadata.name == 'token' && cluster.metadata.name == 'member'", Action: config.PolicyDeny}}
+	for _, row := range []struct {
+		name     string
+		change   func(*scene)
+		want     string
+		approved string
+		creates  []string
+	}{
+		{"nothing speaks against it: granted", func(*scene) {}, "True Granted", " ", []string{"create serviceaccounts", "create secrets"}},
+		{"the Cluster belongs to another controller: waits", func(s *scene) {
+			s.cluster.Labels = map[string]string{fleet.ClusterManagementLabel: "other"}
+		}, "Unknown ManagedElsewhere", " ", nil},
+		{"a newer request is granted: superseded", func(s *scene) {
+			newer, _ := s.earlier()
+			newer.CreationTimestamp = metav1.NewTime(noon.Add(time.Second))
+			s.cached(newer)
+		}, "False Superseded", " ", nil},
+		{"the token is gone: refused", func(s *scene) { s.tokens = tokensOf{} }, "False TokenNotFound", " ", nil},
+		{"the agent has sent a heartbeat: refused", func(s *scene) { s.cluster.Status.Agent.LastSeen = metav1.NewTime(noon) }, "False ClientIDInUse", " ", nil},
+		{"a credential waits for its agent: refused", func(s *scene) {
+			request, secret := s.earlier()
+			s.cached(request)
+			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+		}, "False ClientIDInUse", " ", nil},
+		{"a grant that the cache does not show: looked at again", func(s *scene) {
+			request, _ := s.earlier()
+			request.Status.Granted, request.ResourceVersion = false, "5"
+			s.cached(request)
+			written := request.DeepCopy()
+			written.ResourceVersion = "6"
+			s.grants.Wrote(written)
+		}, "False ", " ", nil},
+		{"the hub asks a person: waits", func(s *scene) { s.configure(config.Registration{Approval: fleet.ApprovalManual}) }, "Unknown WaitingForApproval", "Unknown WaitingForApproval", nil},
+		{"the token asks a person: waits", func(s *scene) { s.token.Spec.Approval = fleet.ApprovalManual }, "Unknown WaitingForApproval", "Unknown WaitingForApproval", nil},
+		{"the policy denies: refused", func(s *scene) { s.configure(config.Registration{Policy: deny}) }, "False Denied", "False Denied", nil},
+		{"a person has approved: granted though the identity is held", func(s *scene) {
+			s.cluster.Status.Agent.LastSeen = metav1.NewTime(noon)
+			s.request.Status.Approval = &fleet.RegistrationApproval{Decision: fleet.DecisionApproved}
+		}, "True Granted", "True Approved", []string{"create serviceaccounts", "create secrets"}},
+		{"an approval is no longer needed: the condition goes", func(s *scene) {
+			result.Set(&s.request.Status.Conditions, fleet.ConditionApproved, result.Wait(fleet.ReasonWaitingForApproval, ""), noon)
+		}, "True Granted", " ", []string{"create serviceaccounts", "create secrets"}},
+		{"the hub refuses credentials that do not expire", func(s *scene) {
+			s.configure(config.Registration{LongLivedCredentials: config.LongLivedRefuse})
+			s.stock()
+		}, "False LongLivedRefused", " ", nil},
+		{"the Cluster is in quarantine: refused", func(s *scene) { s.cluster.Spec.Quarantined = true }, "False Quarantined", " ", nil},
+		{"another request has a Secret of that name: refused", func(s *scene) {
+			request, secret := s.earlier()
+			secret.Name, request.Status.Granted = secretName(s.request), false
+			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+		}, "False NameConflict", " ", nil},
+		{"its use is not counted: waits", func(s *scene) { s.request.Status.TokenUID = "" }, counting, " ", nil},
+		{"its use of an earlier token is counted: waits", func(s *scene) { s.request.Status.TokenUID = "earlier" }, counting, " ", nil},
+		{"the token names it: granted", func(s *scene) {
+			s.request.Status.TokenUID, s.token.Status.PendingUses = "", []string{string(s.request.UID)}
+		}, "True Granted", " ", []string{"create serviceaccounts", "create secrets"}},
+		{"the token has a limit: waits before anything is created", func(s *scene) {
+			s.request.Status.TokenUID, s.token.Spec.UsageLimit = "", ptr.To(int32(1))
+			s.request.OwnerReferences, s.clusters = nil, clustersOf{}
+		}, counting, " ", nil},
+		{"the token is used up: refused", func(s *scene) {
+			s.request.Status.TokenUID, s.token.Spec.UsageLimit, s.token.Status.Uses = "", ptr.To(int32(1)), 1
+		}, "False TokenUsedUp", " ", nil},
+		{"the token is used up by this request: granted", func(s *scene) {
+			s.token.Spec.UsageLimit, s.token.Status.Uses = ptr.To(int32(1)), 1
+		}, "True Granted", " ", []string{"create serviceaccounts", "create secrets"}},
+		{"there is no Cluster: created", func(s *scene) { s.request.OwnerReferences, s.clusters = nil, clustersOf{} }, "Unknown WaitingForCluster", " ", []string{"create clusters"}},
+		{"there is no Cluster, and a person is asked: not created", func(s *scene) {
+			s.request.OwnerReferences, s.clusters = nil, clustersOf{}
+			s.configure(config.Registration{Approval: fleet.ApprovalManual})
+		}, "Unknown WaitingForApproval", "Unknown WaitingForApproval", nil},
+		{"the Cluster has no namespace: waits", func(s *scene) { s.cluster.Status.Namespace = "a name an agent wrote" }, "Unknown WaitingForCluster", " ", nil},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := newScene(t)
+			s.ready()
+			row.change(s)
+			before := s.token.DeepCopy()
+			d := s.grant(t.Context(), s.request)
+			assert.Equal(t, row.want, text(d.result), d.result.Message)
+			assert.Equal(t, row.creates, s.writes())
+			assert.Equal(t, row.want == "True Granted", d.status.Granted)
+			assert.Equal(t, row.approved, conditionText(d.status.Conditions, fleet.ConditionApproved))
+			assert.Equal(t, before, s.token, "only the controller of tokens writes to tokens")
+			asked := s.Uses.Count(types.NamespacedName{Namespace: "fleet-default", Name: "token"})
+			assert.Equal(t, row.want == counting, asked == 1)
+			if d.result.IsWait() && !d.result.Tell && d.result.Reason != fleet.ReasonManagedElsewhere {
+				assert.Positive(t, d.result.After, "a wait for another controller has a timer beside its event")
+			}
+			if row.want == "True Granted" {
+				assert.Equal(t, "uid", d.status.TokenUID)
+				assert.Equal(t, "member", d.status.ClusterName)
+			}
+		})
+	}
+	t.Run("an error of a cache or of the API server is retried", func(t *testing.T) {
+		for name, breaks := range map[string]func(*scene){
+			"requests": func(s *scene) { s.handler.requests = requestsOf{err: errTest} },
+			"tokens":   func(s *scene) { s.tokens = tokensOf{err: errTest} },
+			"Secrets":  func(s *scene) { s.secrets = secretsOf{err: errTest} },
+			"the credential of another request": func(s *scene) {
+				request, _ := s.earlier()
+				s.cached(request)
+				s.fails("get", "secrets", errTest)
+			},
+			"binding to the Cluster": func(s *scene) {
+				s.request.OwnerReferences = nil
+				s.fails("patch", "clusterregistrations", errTest)
+			},
+			"creating the Cluster": func(s *scene) {
+				s.request.OwnerReferences, s.clusters = nil, clustersOf{}
+				s.fails("create", "clusters", errTest)
+			},
+			"giving rights":           func(s *scene) { s.fails("create", "rolebindings", errTest) },
+			"creating the credential": func(s *scene) { s.fails("create", "secrets", errTest) },
+		} {
+			s := newScene(t)
+			s.ready()
+			breaks(s)
+			require.ErrorIs(t, s.grant(t.Context(), s.request).result.Err, errTest, name)
+		}
+	})
+	t.Run("an approval that the cache does not show stays", func(t *testing.T) {
+		s := newScene(t)
+		latest := s.request.DeepCopy()
+		latest.ResourceVersion, latest.Status.Approval = "9", &fleet.RegistrationApproval{Decision: fleet.DecisionApproved}
+		s.configure(config.Registration{})
+		s.server(latest)
+		d := s.grant(t.Context(), s.request)
+		assert.Equal(t, "member", d.request.OwnerReferences[0].Name)
+		assert.Equal(t, latest.Status.Approval, d.status.Approval, "the status is written as a difference to the latest version")
+	})
+	t.Run("the right to read a Secret of another request is withdrawn", func(t *testing.T) {
+		s := newScene(t)
+		s.ready()
+		_, secret := s.earlier()
+		secret.Name = secretName(s.request)
+		s.server(s.request, s.cluster, secret) // but not in the cache
+		d := s.grant(t.Context(), s.request)
+		assert.Equal(t, "False NameConflict", text(d.result))
+		assert.Equal(t, []string{"create serviceaccounts", "create secrets", "create serviceaccounts"}, s.writes(), "the set is applied again, without the readers")
+	})
+}
+
+// gaveRights reports whether the ServiceAccount was to be created.
+func (s *scene) gaveRights() bool { return slices.Contains(s.writes(), "create serviceaccounts") }
+
+func TestDecide(t *testing.T) {
+	t.Run("granted: status, expectations and metric", func(t *testing.T) {
+		s := newScene(t)
+		s.ready()
+		latest, err := s.onChange("", s.request)
+		require.NoError(t, err)
+		assert.True(t, latest.Status.Granted)
+		assert.Equal(t, "True Granted", conditionText(latest.Status.Conditions, fleet.ConditionGranted))
+		assert.Equal(t, "True OriginProved", conditionText(latest.Status.Conditions, fleet.ConditionOriginProved))
+		assert.True(t, s.grants.IsExpected(string(s.request.UID)))
+		assert.Empty(t, s.events.Events)
+	})
+	t.Run("refused: events on the request and on the Cluster, once", func(t *testing.T) {
+		for creator, named := range map[string]string{tokenUser: tokenUser, "thief": "thief", "": "an unknown user"} {
+			s := newScene(t)
+			s.ready()
+			s.cluster.Status.Agent.LastSeen = metav1.NewTime(noon)
+			s.request.Annotations[fleet.CreatorAnnotation] = creator
+			s.server(s.request)
+			latest, err := s.onChange("", s.request)
+			require.NoError(t, err)
+			assert.Contains(t, <-s.events.Events, "Warning ")
+			assert.Contains(t, <-s.events.Events, "ClusterRegistration request-abc, created by "+named+", asked for the identity of this Cluster and was refused")
+			_, err = s.decide(t.Context(), latest)
+			require.NoError(t, err)
+			assert.Empty(t, s.events.Events)
+		}
+	})
+	t.Run("approved: an event, once", func(t *testing.T) {
+		s := newScene(t)
+		s.ready()
+		s.token.Spec.Approval = fleet.ApprovalManual
+		s.request.Status.Approval = &fleet.RegistrationApproval{Decision: fleet.DecisionApproved, Message: "ours"}
+		s.server(s.request, s.cluster)
+		_, err := s.onChange("", s.request)
+		require.NoError(t, err)
+		assert.Equal(t, "Normal Approved approved by a person: ours", <-s.events.Events)
+		assert.Empty(t, s.events.Events)
+	})
+	t.Run("another request of the identity is being decided: later", func(t *testing.T) {
+		s := newScene(t)
+		other, _ := s.earlier()
+		unlock := s.locks.tryLock(other)
+		require.NotNil(t, unlock)
+		_, err := s.decide(t.Context(), s.request)
+		require.NoError(t, err)
+		assert.Empty(t, s.writes())
+		assert.InDelta(t, cacheDelay, s.delays[requestKey.String()], float64(cacheDelay))
+		other.Spec.ClientID = "other"
+		assert.NotNil(t, s.locks.tryLock(other), "another identity does not wait")
+		unlock()
+		assert.NotNil(t, s.locks.tryLock(s.request))
+	})
+	t.Run("an old version is left alone", func(t *testing.T) {
+		s := newScene(t)
+		written := s.request.DeepCopy()
+		written.ResourceVersion = "8"
+		s.written.Wrote(written)
+		_, err := s.onChange("", s.request)
+		require.NoError(t, err)
+		assert.Empty(t, s.delays)
+		assert.Empty(t, s.writes())
+	})
+}
+
+func TestWriteStatus(t *testing.T) {
+	for name, row := range map[string]struct {
+		out   result.Result
+		age   time.Duration
+		early bool
+	}{
+		"a wait of a moment is not written": {result.Wait("W", ""), time.Second, true},
+		"a wait that lasts is written":      {result.Wait("W", ""), reportAfter, false},
+		"a wait for a person is written":    {result.Wait("W", "").Told(), 0, false},
+		"a refusal is written":              {result.Stalled("S", ""), 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			s.request.CreationTimestamp = metav1.NewTime(noon.Add(-row.age))
+			_, _, written, err := s.writeStatus(t.Context(), s.request, s.request.Status, row.out.In(time.Minute))
+			require.NoError(t, err)
+			assert.Equal(t, !row.early, written)
+			want := time.Minute
+			if row.early {
+				want = reportAfter
+			}
+			assert.Equal(t, want, s.delays[requestKey.String()])
+		})
+	}
+}
+
+func TestKeep(t *testing.T) {
+	keep := func(t *testing.T, change func(*scene)) (*scene, *fleet.ClusterRegistration, error) {
+		t.Helper()
+		s := newScene(t)
+		s.ready()
+		s.request.Status.Granted, s.request.Status.ClusterName = true, "member"
+		s.accounts = accountsOf{all: []*corev1.ServiceAccount{s.account()}}
+		change(s)
+		s.server(s.request, s.cluster)
+		latest, err := s.onChange("", s.request)
+		return s, latest, err
+	}
+	t.Run("the event of the hub's own grant: repaired later, once", func(t *testing.T) {
+		s, _, err := keep(t, func(s *scene) { s.grants.Wrote(s.request) })
+		require.NoError(t, err)
+		assert.False(t, s.gaveRights())
+		assert.Equal(t, enqueue.RepairDelay, s.delays[requestKey.String()])
+		_, err = s.onChange("", s.request)
+		require.NoError(t, err)
+		assert.True(t, s.gaveRights())
+	})
+	t.Run("the event of the hub's own grant, in quarantine: at once", func(t *testing.T) {
+		s, _, err := keep(t, func(s *scene) { s.grants.Wrote(s.request); s.cluster.Spec.Quarantined = true })
+		require.NoError(t, err)
+		assert.True(t, s.gaveRights())
+	})
+	t.Run("the ServiceAccount is gone: revoked, not created again", func(t *testing.T) {
+		s, latest, err := keep(t, func(s *scene) { s.accounts = accountsOf{} })
+		require.NoError(t, err)
+		assert.Equal(t, "False CredentialRevoked", conditionText(latest.Status.Conditions, fleet.ConditionGranted))
+		assert.True(t, latest.Status.Granted)
+		assert.False(t, s.gaveRights())
+	})
+	t.Run("the Cluster is gone: left to Kubernetes", func(t *testing.T) {
+		s, latest, err := keep(t, func(s *scene) { s.clusters = clustersOf{} })
+		require.NoError(t, err)
+		assert.Empty(t, latest.Status.Conditions)
+		assert.False(t, s.gaveRights())
+	})
+	t.Run("the token is gone: stays granted, not judged again", func(t *testing.T) {
+		_, latest, err := keep(t, func(s *scene) { s.tokens = tokensOf{} })
+		require.NoError(t, err)
+		assert.Equal(t, "True Granted", conditionText(latest.Status.Conditions, fleet.ConditionGranted))
+		assert.Equal(t, " ", conditionText(latest.Status.Conditions, fleet.ConditionOriginProved))
+	})
+	t.Run("an error of a cache is retried", func(t *testing.T) {
+		_, _, err := keep(t, func(s *scene) { s.tokens = tokensOf{err: errTest} })
+		require.ErrorIs(t, err, errTest)
+	})
+	t.Run("labels that the hub does not accept are named", func(t *testing.T) {
+		_, latest, err := keep(t, func(s *scene) { s.request.Spec.ClusterLabels = map[string]string{"management.cattle.io/x": "y"} })
+		require.NoError(t, err)
+		assert.Contains(t, result.Get(latest.Status.Conditions, fleet.ConditionGranted).Message, "management.cattle.io/x")
+	})
+}

@@ -1,0 +1,110 @@
+package clusterregistration
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// findToken returns the token that the agent registers with, or why it is not known. The ServiceAccount of that token gets the right
+// to read the credential.
+func (h *handler) findToken(
+	request *fleet.ClusterRegistration, origin registration.Origin, clusterName string,
+) (*fleet.ClusterRegistrationToken, *registration.Refusal, error) {
+	// Agents that name no token, which no current release does, may hold any of the namespace. Only for them all are listed.
+	claimed := request.Labels[fleet.RegistrationTokenLabel]
+	var tokens []*fleet.ClusterRegistrationToken
+	var err error
+	if claimed == "" {
+		tokens, err = h.tokens.List(request.Namespace, labels.Everything())
+	} else {
+		tokens, err = h.tokens.GetByIndex(index.ByToken, index.Key(request.Namespace, claimed))
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	usable := map[string]*fleet.ClusterRegistrationToken{}
+	var candidates []registration.Token
+	for _, token := range tokens {
+		if token.DeletionTimestamp == nil && !registration.Expired(token, h.Clock.Now()) {
+			usable[token.Name] = token
+			candidates = append(candidates, tokenIdentity(token))
+		}
+	}
+
+	// What the API server recorded counts more than what follows from the number of tokens.
+	var named, ofImport *registration.Token
+	if claimed == "" {
+		if recorded := origin.TokenOf(request.Namespace, candidates); recorded != nil {
+			return usable[recorded.Name], nil, nil
+		}
+		if token := usable[registration.ImportTokenName(clusterName)]; token != nil {
+			ofImport = new(tokenIdentity(token))
+		}
+	} else if len(candidates) > 0 {
+		named = &candidates[0]
+	}
+	match, refusal := registration.MatchToken(claimed, named, ofImport, candidates)
+	if refusal != nil {
+		return nil, refusal, nil
+	}
+	return usable[match.Name], nil, nil
+}
+
+func tokenIdentity(token *fleet.ClusterRegistrationToken) registration.Token {
+	return registration.Token{Name: token.Name, ServiceAccount: registration.TokenServiceAccount(token.Name, string(token.UID))}
+}
+
+// recording is whether the API server records who creates requests, and since when.
+func (h *handler) recording() registration.Recording {
+	if h.Admission == nil {
+		return registration.Recording{Missing: "the hub runs without admission policies, so nobody records who creates requests"}
+	}
+	since, inForce := h.Admission.InForce()
+	return registration.Recording{InForce: inForce, Since: since, Missing: h.Admission.Missing()}
+}
+
+// setOriginProved sets the condition, which is written with the next decision: it is not worth a write of its own.
+func setOriginProved(conditions *result.Conditions, origin registration.Origin, now time.Time) {
+	proof := result.Stalled(origin.Reason, origin.Message)
+	if origin.Proved() {
+		proof = result.Done(origin.Reason, origin.Message)
+	}
+	result.Set(conditions, fleet.ConditionOriginProved, proof, now)
+}
+
+const (
+	batchDelay      = 20 * time.Millisecond
+	batchStormDelay = 250 * time.Millisecond // less than a request takes in a storm in any case
+
+	batchMin = 2  // requests of one token that are counted at once: this one, and the one before it
+	stormMin = 10 // requests that a token names at a time
+)
+
+// countDelay is how long a token waits for more requests to count. A storm of them then costs few writes, and a request that comes
+// alone waits no time.
+func countDelay(named, asking int) time.Duration {
+	switch {
+	case named+asking <= batchMin:
+		return 0
+	case named < stormMin:
+		return batchDelay
+	}
+	return batchStormDelay
+}
+
+// askForUse asks the controller of tokens to count the request. A request that is counted stays counted: the token names it until
+// its own status says so.
+func (h *handler) askForUse(request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, clusterName string) {
+	key := types.NamespacedName{Namespace: token.Namespace, Name: token.Name}
+	h.Uses.Add(key, registration.Use{
+		UID: string(request.UID), Name: request.Name, Created: request.CreationTimestamp.Time, Cluster: clusterName,
+	})
+	h.Fleet.ClusterRegistrationToken().EnqueueAfter(token.Namespace, token.Name, countDelay(len(token.Status.PendingUses), h.Uses.Count(key)))
+}

@@ -1,0 +1,97 @@
+package clusterregistration
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func TestFindToken(t *testing.T) {
+	tokens := func(s *scene, names ...string) {
+		var all []*fleet.ClusterRegistrationToken
+		for _, name := range names {
+			token := s.token.DeepCopy()
+			token.Name = name
+			all = append(all, token)
+		}
+		s.tokens = tokensOf{all: all}
+	}
+	silent := func(s *scene) { s.request.Labels = nil }
+	for _, row := range []struct {
+		name   string
+		change func(*scene)
+		token  string // or the reason why there is none
+		origin string
+	}{
+		{"the one it names", func(*scene) {}, "token", fleet.ReasonOriginProved},
+		{"named, deleted", func(s *scene) { s.tokens = tokensOf{} }, fleet.ReasonTokenNotFound, fleet.ReasonOriginProved},
+		{"named, being deleted", func(s *scene) { s.token.DeletionTimestamp = &metav1.Time{Time: noon} }, fleet.ReasonTokenNotFound, fleet.ReasonOriginProved},
+		{"named, expired and not deleted yet", func(s *scene) {
+			s.token.CreationTimestamp, s.token.Spec.TTL = metav1.NewTime(noon.Add(-time.Hour)), &metav1.Duration{Duration: time.Hour}
+		}, fleet.ReasonTokenNotFound, fleet.ReasonOriginProved},
+		{"named, created by the holder of another token", func(s *scene) {
+			tokens(s, "token", "other")
+			s.request.Labels[fleet.RegistrationTokenLabel] = "other"
+		}, "other", fleet.ReasonTokenMismatch},
+		{"none named: the creator is recorded", func(s *scene) { silent(s); tokens(s, "other", "token", "third") }, "token", fleet.ReasonOriginProved},
+		{"none named, nothing recorded, one token", func(s *scene) { silent(s); s.Admission = &recorded{missing: "x"} }, "token", fleet.ReasonPolicyMissing},
+		{"none named, nothing recorded, two tokens", func(s *scene) {
+			silent(s)
+			tokens(s, "token", "other")
+			s.Admission = nil
+		}, fleet.ReasonTokenUnknown, fleet.ReasonPolicyMissing},
+		{"none named, nothing recorded, one of them of the import", func(s *scene) {
+			silent(s)
+			tokens(s, "token", registration.ImportTokenName("member"))
+			s.Admission = nil
+		}, "import-token-member", fleet.ReasonPolicyMissing},
+		{"none named, created by a person", func(s *scene) { silent(s); s.request.Annotations[fleet.CreatorAnnotation] = "admin" }, "token", fleet.ReasonTokenMismatch},
+		{"created before creators were recorded", func(s *scene) { s.Admission = &recorded{since: noon.Add(time.Second)} }, "token", fleet.ReasonOriginUnknown},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := newScene(t)
+			row.change(s)
+			origin := registration.OriginOf(s.request, s.recording())
+			token, refusal, err := s.findToken(s.request, origin, "member")
+			require.NoError(t, err)
+			if refusal != nil {
+				assert.Nil(t, token)
+				assert.Equal(t, row.token, refusal.Reason)
+			} else {
+				assert.Equal(t, row.token, token.Name)
+				origin = origin.For(s.request.Namespace, tokenIdentity(token))
+			}
+			assert.Equal(t, row.origin, origin.Reason)
+		})
+	}
+}
+
+func TestAskForUse(t *testing.T) {
+	for pending, want := range map[int]time.Duration{0: 0, batchMin: batchDelay, stormMin - 1: batchDelay, stormMin: batchStormDelay} {
+		s := newScene(t)
+		s.token.Status.PendingUses = make([]string, pending)
+		s.askForUse(s.request, s.token, "member")
+		assert.Equal(t, []time.Duration{want}, s.counting.delays, pending)
+		assert.Equal(t, []registration.Use{{UID: "0c5bbf4e", Name: "request-abc", Cluster: "member", Created: noon}},
+			s.Uses.Of(types.NamespacedName{Namespace: "fleet-default", Name: "token"}))
+	}
+}
+
+func TestCountDelay(t *testing.T) {
+	for _, row := range []struct {
+		named, asking int
+		want          time.Duration
+	}{
+		{0, 1, 0}, {1, 1, 0}, {0, 2, 0}, {2, 1, batchDelay}, {0, 3, batchDelay}, {0, 500, batchDelay},
+		{stormMin - 1, 1, batchDelay}, {stormMin, 1, batchStormDelay}, {100, 200, batchStormDelay},
+	} {
+		assert.Equal(t, row.want, countDelay(row.named, row.asking), row)
+	}
+}

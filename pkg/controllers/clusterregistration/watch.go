@@ -1,0 +1,195 @@
+package clusterregistration
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/contentrole"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/policy"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// watch enqueues requests when something changes that they depend on. Each reason for which a request waits, or is refused, has an
+// event here or a timer in its result.
+func (h *handler) watch() {
+	h.policy.Store(policy.Of(h.Config.Get().Registration.Policy))
+	h.Config.OnChange(h.onConfigChange)
+	if h.Admission != nil {
+		h.Admission.OnChange(h.enqueueUngranted)
+	}
+	requests, clusters, tokens, secrets := h.Fleet.ClusterRegistration(), h.Fleet.Cluster(), h.Fleet.ClusterRegistrationToken(), h.Core.Secret()
+	enqueue.OnTransition(requests, h.queue, h.dependentsOfRequest)
+	enqueue.OnAnyChange(clusters, h.queue, h.dependentsOfCluster)
+	enqueue.OnTransition(clusters, h.queue, h.dependentsOfQuarantine)
+	enqueue.OnTransition(tokens, h.queue, h.dependentsOfToken)
+	enqueue.OnAnyChange(secrets, h.queue, h.dependentsOfTokenSecret)
+	enqueue.OnAnyChange(secrets, h.queue, h.dependentsOfCredential)
+	if h.contentRoles != nil {
+		enqueue.OnAnyChange(h.RBAC.ClusterRoleBinding(), h.queue, h.withSharedRights)
+	}
+	enqueue.OnAnyChange(secrets, h.queue, h.deletedOwner)
+	for _, kind := range []enqueue.Source{h.Core.ServiceAccount(), h.RBAC.Role(), h.RBAC.RoleBinding(), h.RBAC.ClusterRoleBinding()} {
+		enqueue.OnAnyChange(kind, h.queue, h.deletedOwner)
+		enqueue.OnDamage(kind, h.queue, requestOf)
+	}
+}
+
+var requestOf = enqueue.MadeFor(requestKind)
+
+// onConfigChange enqueues every request that is not granted when the rules of the hub change.
+func (h *handler) onConfigChange(before, after config.Hub) {
+	if reflect.DeepEqual(before.Registration, after.Registration) {
+		return
+	}
+	h.policy.Store(policy.Of(after.Registration.Policy))
+	h.enqueueUngranted()
+}
+
+// enqueueUngranted lists all requests. Only rare changes call it: of the configuration, and of the admission policies by which the
+// API server records who creates requests.
+func (h *handler) enqueueUngranted() {
+	requests, err := h.requests.List("", labels.Everything())
+	if err != nil {
+		return // listing a cache fails only if the selector is invalid
+	}
+	for _, key := range ungranted(requests) {
+		h.queue.EnqueueAfter(key.Namespace, key.Name, 0)
+	}
+}
+
+// dependentsOfRequest returns the other requests of the agent when a granted one is deleted: they may have been refused because that
+// one held the identity, or superseded them.
+func (h *handler) dependentsOfRequest(before, after *fleet.ClusterRegistration) []types.NamespacedName {
+	if before == nil || !before.Status.Granted || after != nil && after.DeletionTimestamp == nil {
+		return nil
+	}
+	siblings, _ := h.requests.GetByIndex(index.ByClientID, index.Key(before.Namespace, before.Spec.ClientID))
+	return ungranted(siblings)
+}
+
+// dependentsOfCluster returns the requests of the Cluster's agent, and those whose new Cluster cannot be created because this one
+// has its name. A granted request is among them if the agent uses its credential and something is left to clean up.
+func (h *handler) dependentsOfCluster(cluster *fleet.Cluster) []types.NamespacedName {
+	requests, _ := h.requests.GetByIndex(index.ByNewCluster, index.Key(cluster.Namespace, cluster.Name))
+	var own []*fleet.ClusterRegistration
+	if cluster.Spec.ClientID != "" {
+		own, _ = h.requests.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
+	}
+	keys := ungranted(slices.Concat(requests, own))
+	for _, r := range own {
+		if r.Name != cluster.Status.Agent.Registration || !r.Status.Granted || !renews(r) {
+			continue
+		}
+		secrets, _ := h.secrets.GetByIndex(secretsByRequest, index.Key(r.Namespace, r.Name))
+		if len(secrets) > 0 || len(registration.Superseded(rival(r), rivals(own))) > 0 {
+			keys = append(keys, types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
+		}
+	}
+	return keys
+}
+
+// dependentsOfToken returns the requests that a change of a token may help. If only uses were counted, these are the requests that
+// were counted: in a storm on one token, each count would otherwise enqueue all the others.
+func (h *handler) dependentsOfToken(before, after *fleet.ClusterRegistrationToken) (keys []types.NamespacedName) {
+	if before == nil || after == nil || !onlyCounted(before, after) {
+		token := after
+		if token == nil {
+			token = before
+		}
+		naming, _ := h.requests.GetByIndex(index.ByToken, index.TokenKey(token.Namespace, token.Name))
+		// Whether the token of a request that names none is known depends on how many tokens there are.
+		silent, _ := h.requests.GetByIndex(index.ByNoToken, token.Namespace)
+		return ungranted(slices.Concat(naming, silent))
+	}
+	for _, uid := range after.Status.PendingUses {
+		if !slices.Contains(before.Status.PendingUses, uid) {
+			requests, _ := h.requests.GetByIndex(index.ByUID, uid)
+			keys = append(keys, ungranted(requests)...)
+		}
+	}
+	return keys
+}
+
+// onlyCounted reports whether nothing changed but the uses of a token without a limit.
+func onlyCounted(before, after *fleet.ClusterRegistrationToken) bool {
+	was, is := before.Status, after.Status
+	was.Uses, was.PendingUses, was.LastUsed, was.LastCluster = is.Uses, is.PendingUses, is.LastUsed, is.LastCluster
+	return after.Spec.UsageLimit == nil && (before.DeletionTimestamp == nil) == (after.DeletionTimestamp == nil) &&
+		before.Generation == after.Generation && reflect.DeepEqual(before.Spec, after.Spec) && reflect.DeepEqual(was, is) &&
+		maps.Equal(before.Labels, after.Labels) && maps.Equal(before.Annotations, after.Annotations)
+}
+
+// dependentsOfTokenSecret returns the request for whose agent Kubernetes put a long-lived token into a Secret.
+func (h *handler) dependentsOfTokenSecret(secret *corev1.Secret) []types.NamespacedName {
+	if secret.Type != corev1.SecretTypeServiceAccountToken {
+		return nil
+	}
+	account, err := h.accounts.Get(secret.Namespace, secret.Annotations[corev1.ServiceAccountNameKey])
+	if err != nil {
+		return nil
+	}
+	return requestOf(account)
+}
+
+// dependentsOfCredential returns the other requests of an agent whose credential Secret is created or deleted: as long as nobody
+// has used it, the Secret decides whether the identity is held. If its request is gone, dependentsOfRequest has returned them.
+func (h *handler) dependentsOfCredential(secret *corev1.Secret) []types.NamespacedName {
+	if secret.Type != registration.SecretTypeCredential || isRefusal(secret) {
+		return nil
+	}
+	key := requestKeyOf(secret)
+	answered, err := h.requests.Get(key.Namespace, key.Name)
+	if err != nil {
+		return nil
+	}
+	siblings, _ := h.requests.GetByIndex(index.ByClientID, index.Key(answered.Namespace, answered.Spec.ClientID))
+	return ungranted(siblings)
+}
+
+// withSharedRights returns the requests whose agent still reads all Contents when its Cluster gets a ClusterRole of its own.
+func (h *handler) withSharedRights(binding *rbacv1.ClusterRoleBinding) (keys []types.NamespacedName) {
+	for _, of := range contentrole.ClusterOf(binding) {
+		cluster, err := h.clusters.Get(of.Namespace, of.Name)
+		if err != nil {
+			continue
+		}
+		requests, _ := h.requests.GetByIndex(index.ByClientID, index.Key(of.Namespace, cluster.Spec.ClientID))
+		for _, r := range requests {
+			if _, err := h.clusterBindings.Get(fleetContentBinding(r.Name)); err == nil {
+				keys = append(keys, types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
+			}
+		}
+	}
+	return keys
+}
+
+// deletedOwner returns the request an object was created for if that request is gone, for example because it was deleted while no
+// hub was running. Its removal deletes the object.
+func (h *handler) deletedOwner(object enqueue.Made) (keys []types.NamespacedName) {
+	for _, key := range requestOf(object) {
+		if _, err := h.requests.Get(key.Namespace, key.Name); apierrors.IsNotFound(err) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+func ungranted(requests []*fleet.ClusterRegistration) (keys []types.NamespacedName) {
+	for _, r := range requests {
+		if !r.Status.Granted {
+			keys = append(keys, types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
+		}
+	}
+	return keys
+}

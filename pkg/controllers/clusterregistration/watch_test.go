@@ -1,0 +1,144 @@
+package clusterregistration
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/policy"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func names(keys []types.NamespacedName) (all []string) {
+	for _, key := range keys {
+		all = append(all, key.Name)
+	}
+	return all
+}
+
+func TestOnConfigChange(t *testing.T) {
+	s := newScene(t)
+	granted, _ := s.earlier()
+	s.cached(granted)
+	only := map[string]time.Duration{requestKey.String(): 0}
+
+	s.onConfigChange(config.Hub{}, config.Hub{AgentImage: "x"})
+	assert.Empty(t, s.delays, "requests do not depend on it")
+	deny := []config.PolicyRule{{Name: "no", Expression: "true", Action: config.PolicyDeny}}
+	s.onConfigChange(config.Hub{}, config.Hub{Registration: config.Registration{Policy: deny}})
+	assert.Equal(t, only, s.delays)
+	assert.Equal(t, registration.RulingDeny, s.policy.Load().Rule(policy.Case{Request: s.request}).Action)
+}
+
+func TestDependentsOfRequest(t *testing.T) {
+	s := newScene(t)
+	granted, _ := s.earlier()
+	s.cached(granted)
+	deleting := granted.DeepCopy()
+	deleting.DeletionTimestamp = &metav1.Time{Time: noon}
+	waiting := []string{"request-abc"}
+	assert.Equal(t, waiting, names(s.dependentsOfRequest(granted, nil)), "a granted request is gone: the identity is free")
+	assert.Equal(t, waiting, names(s.dependentsOfRequest(granted, deleting)))
+	assert.Empty(t, s.dependentsOfRequest(granted, granted))
+	assert.Empty(t, s.dependentsOfRequest(nil, granted))
+	assert.Empty(t, s.dependentsOfRequest(s.request, nil), "a request that is not granted holds nothing")
+}
+
+func TestDependentsOfCluster(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		uses string
+		own  func(*scene) []*fleet.ClusterRegistration
+		left bool // the credential Secret
+		want []string
+	}{
+		{"uses the new credential, and an older request is left", "request-abc", func(s *scene) []*fleet.ClusterRegistration {
+			return []*fleet.ClusterRegistration{s.sibling("older", time.Hour, true)}
+		}, false, []string{"request-abc"}},
+		{"uses the old credential", "older", func(s *scene) []*fleet.ClusterRegistration {
+			return []*fleet.ClusterRegistration{s.sibling("older", time.Hour, true)}
+		}, false, nil},
+		{"uses the only credential", "request-abc", nil, false, nil},
+		{"uses the credential whose Secret is left", "request-abc", nil, true, []string{"request-abc"}},
+		{"a newer request waits", "request-abc", func(s *scene) []*fleet.ClusterRegistration {
+			return []*fleet.ClusterRegistration{s.sibling("newer", -time.Hour, false)}
+		}, false, []string{"newer", "newer"}},
+		{"does not report what it uses", "", nil, true, nil},
+		{"does not renew", "request-abc", func(s *scene) []*fleet.ClusterRegistration { s.stock(); return nil }, true, nil},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := newScene(t)
+			s.request.Status.Granted = true
+			s.cluster.Status.Agent.Registration = row.uses
+			if row.own != nil {
+				s.cached(row.own(s)...)
+			}
+			if row.left {
+				s.secrets = secretsOf{all: []*corev1.Secret{{}}}
+			}
+			assert.Equal(t, row.want, names(s.dependentsOfCluster(s.cluster)))
+		})
+	}
+}
+
+func TestDependentsOfToken(t *testing.T) {
+	both := []string{"one", "two", "one", "two"} // as naming the token, and as naming none
+	now := metav1.NewTime(noon)
+	for name, row := range map[string]struct {
+		change func(before, after *fleet.ClusterRegistrationToken)
+		want   []string
+	}{
+		"one was counted": {func(before, after *fleet.ClusterRegistrationToken) {
+			before.Status.PendingUses, after.Status.PendingUses = []string{"uid-2"}, []string{"uid-2", "uid-1", "uid-3"}
+			after.Status.Uses, after.Status.LastUsed, after.Status.LastCluster = 3, &now, "c"
+		}, []string{"one"}},
+		"one that is gone was counted": {func(_, after *fleet.ClusterRegistrationToken) { after.Status.PendingUses = []string{"gone"} }, nil},
+		"one is named no longer":       {func(before, _ *fleet.ClusterRegistrationToken) { before.Status.PendingUses = []string{"uid-1"} }, nil},
+		"one was counted of a limit": {func(before, after *fleet.ClusterRegistrationToken) {
+			before.Spec.UsageLimit, after.Spec.UsageLimit = ptr.To(int32(2)), ptr.To(int32(2))
+			after.Status.Uses, after.Status.PendingUses = 1, []string{"uid-1"}
+		}, both},
+		"the limit was lifted":           {func(before, _ *fleet.ClusterRegistrationToken) { before.Spec.UsageLimit = ptr.To(int32(2)) }, both},
+		"its clientIDs changed":          {func(_, after *fleet.ClusterRegistrationToken) { after.Spec.ClientIDs = []string{"x"} }, both},
+		"it got its Secret":              {func(_, after *fleet.ClusterRegistrationToken) { after.Status.SecretName = "tok" }, both},
+		"a label a rule may use changed": {func(_, after *fleet.ClusterRegistrationToken) { after.Labels = map[string]string{"a": "b"} }, both},
+		"an annotation changed":          {func(_, after *fleet.ClusterRegistrationToken) { after.Annotations = map[string]string{"a": "b"} }, both},
+		"it is being deleted":            {func(_, after *fleet.ClusterRegistrationToken) { after.DeletionTimestamp = &now }, both},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			one, two, granted := s.request.DeepCopy(), s.request.DeepCopy(), s.request.DeepCopy()
+			one.Name, one.UID, two.Name, two.UID = "one", "uid-1", "two", "uid-2"
+			granted.Name, granted.UID, granted.Status.Granted = "granted", "uid-3", true
+			s.handler.requests = requestsOf{all: []*fleet.ClusterRegistration{one, two, granted}}
+			before, after := s.token.DeepCopy(), s.token.DeepCopy()
+			row.change(before, after)
+			assert.Equal(t, row.want, names(s.dependentsOfToken(before, after)))
+			assert.Equal(t, both, names(s.dependentsOfToken(nil, after)))
+			assert.Equal(t, both, names(s.dependentsOfToken(before, nil)))
+		})
+	}
+}
+
+func TestDependentsOfQuarantine(t *testing.T) {
+	s := newScene(t)
+	account := s.account()
+	account.Annotations = map[string]string{
+		"objectset.rio.cattle.io/owner-gvk": requestKind.String(), "objectset.rio.cattle.io/owner-namespace": "fleet-default", "objectset.rio.cattle.io/owner-name": "request-abc",
+	}
+	s.accounts = accountsOf{all: []*corev1.ServiceAccount{account}}
+	quarantined := s.cluster.DeepCopy()
+	quarantined.Spec.Quarantined = true
+	assert.Equal(t, []types.NamespacedName{requestKey}, s.dependentsOfQuarantine(s.cluster, quarantined))
+	assert.Equal(t, []types.NamespacedName{requestKey}, s.dependentsOfQuarantine(quarantined, s.cluster))
+	assert.Empty(t, s.dependentsOfQuarantine(quarantined, quarantined), "a heartbeat")
+	assert.Empty(t, s.dependentsOfQuarantine(nil, quarantined))
+	assert.Empty(t, s.dependentsOfQuarantine(quarantined, nil))
+}
