@@ -1,4 +1,4 @@
-// Package guard bounds the passes of controllers: in time, in what a mistake can break, and by the life of the hub.
+// Package guard gives each pass of a controller a deadline, recovers its panics, and ends it with the hub.
 package guard
 
 import (
@@ -13,11 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// passTimeout bounds one pass, so that an API server that accepts and never answers holds no worker.
+// passTimeout is the deadline of a pass. An API server that accepts connections and never answers would otherwise block all workers.
 const passTimeout = 30 * time.Second
 
-// Passes are the passes of one hub's controllers. The work queues do not wait for their workers when they are stopped;
-// Passes do, so that a hub that has ended writes no more and another may begin.
+// Passes tracks the running passes of a hub. Work queues that are stopped do not wait for their workers. Passes does: when it has
+// ended, this hub writes no more and another one may start.
 type Passes struct {
 	ctx context.Context
 
@@ -25,17 +25,17 @@ type Passes struct {
 	running sync.WaitGroup
 }
 
-// NewPasses returns Passes that begin none any more when ctx has ended.
+// NewPasses returns Passes that start no pass after the end of ctx.
 func NewPasses(ctx context.Context) *Passes { return &Passes{ctx: ctx} }
 
-// Context is for one pass: it ends with the hub, and after 30 seconds.
+// Context returns the context of one pass. It ends with the hub, and after 30 seconds.
 func (p *Passes) Context() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(p.ctx, passTimeout)
 }
 
 // Wait returns when the last pass has ended. Call it when ctx has ended.
 func (p *Passes) Wait() {
-	p.mu.Lock() // whoever is about to begin has begun, or sees that ctx has ended
+	p.mu.Lock() // a pass that starts at this moment has either been added or sees the end of ctx
 	defer p.mu.Unlock()
 	p.running.Wait()
 }
@@ -50,8 +50,8 @@ func (p *Passes) begin() bool {
 	return true
 }
 
-// Handler has the handler's calls count as passes. A panic becomes an error: a mistake about one object must not end the
-// program, which may be somebody else's server, and the object is tried again with backoff like after any other error.
+// Handler makes each call of a handler a pass. A panic becomes an error, and the work queue retries the object with backoff: a bug that
+// one object triggers must not end the program, which may embed the hub.
 func Handler[T runtime.Object](p *Passes, name string, handle generic.ObjectHandler[T]) generic.ObjectHandler[T] {
 	return func(key string, object T) (result T, err error) {
 		if !p.begin() {

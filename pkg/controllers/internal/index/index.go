@@ -1,5 +1,4 @@
-// Package index has the indexes that several controllers share. Each look-up costs the same however many clusters there
-// are.
+// Package index has the indexes that several controllers share. The cost of a look-up does not depend on the number of clusters.
 package index
 
 import (
@@ -18,15 +17,15 @@ const (
 	ByToken = "muster.fleet.cattle.io/by-token"
 	// ByUID finds requests by their UID.
 	ByUID = "muster.fleet.cattle.io/by-uid"
-	// ByNoToken finds requests that were not granted and name no token, by their namespace.
+	// ByNoToken finds requests that are not granted and name no token, by their namespace.
 	ByNoToken = "muster.fleet.cattle.io/by-no-token"
 	// ByRequest finds the ServiceAccounts of agents by the key of their request.
 	ByRequest = "muster.fleet.cattle.io/by-request"
-	// ByNewCluster finds requests that were not granted by Key(namespace, name of the Cluster that is made for such a one).
+	// ByNewCluster finds requests that are not granted, by Key(namespace, name of the Cluster that would be created for them).
 	ByNewCluster = "muster.fleet.cattle.io/by-new-cluster"
 	// ByKubeconfig finds Clusters by Key(namespace, name) of their kubeconfig Secret.
 	ByKubeconfig = "muster.fleet.cattle.io/by-kubeconfig"
-	// ByManagementName finds Clusters, of all namespaces, by the name a management server has for the cluster.
+	// ByManagementName finds Clusters of all namespaces by the name that a management server has for the cluster.
 	ByManagementName = "muster.fleet.cattle.io/by-management-name"
 )
 
@@ -44,19 +43,19 @@ func Register(f fleetcontrollers.Interface, core corecontrollers.Interface) {
 	core.ServiceAccount().Cache().AddIndexer(ByRequest, accountByRequest)
 }
 
-// Registered says whether the indexes are there already: a factory has served a hub, and would not take them again.
+// Registered reports whether the indexes exist: the factory has served a hub before, and its caches do not accept them again.
 func Registered(f fleetcontrollers.Interface) bool {
 	_, found := f.Cluster().Informer().GetIndexer().GetIndexers()[ByClientID]
 	return found
 }
 
-// Key joins a namespace, which has no slash, and anything else.
+// Key joins a namespace, which contains no slash, and another string.
 func Key(namespace, rest string) string { return namespace + "/" + rest }
 
-// TokenKey is the key of a token, whose name may be too long for the label in which agents send it.
+// TokenKey is the key of a token. Agents send the name in a label, in which a long name is shortened.
 func TokenKey(namespace, token string) string { return Key(namespace, registration.LabelValue(token)) }
 
-// KubeconfigNamespace is where a Cluster's kubeconfig Secret is.
+// KubeconfigNamespace is the namespace of a Cluster's kubeconfig Secret.
 func KubeconfigNamespace(cluster *fleet.Cluster) string {
 	if cluster.Spec.KubeConfigSecretNamespace != "" {
 		return cluster.Spec.KubeConfigSecretNamespace
@@ -64,7 +63,7 @@ func KubeconfigNamespace(cluster *fleet.Cluster) string {
 	return cluster.Namespace
 }
 
-// clusterByClientID leaves out Clusters without an identity: an empty clientID must match none of them.
+// clusterByClientID leaves out Clusters without a clientID: a request with an empty one must not match them.
 func clusterByClientID(c *fleet.Cluster) ([]string, error) {
 	if c.Spec.ClientID == "" {
 		return nil, nil
@@ -103,7 +102,7 @@ func requestByUID(r *fleet.ClusterRegistration) ([]string, error) {
 	return []string{string(r.UID)}, nil
 }
 
-// requestWithoutToken leaves out those that were granted, of which there may be very many.
+// requestWithoutToken leaves out granted requests, of which there may be very many.
 func requestWithoutToken(r *fleet.ClusterRegistration) ([]string, error) {
 	if r.Labels[fleet.RegistrationTokenLabel] != "" || r.Status.Granted {
 		return nil, nil

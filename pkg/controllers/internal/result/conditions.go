@@ -16,8 +16,8 @@ func Get(conditions Conditions, conditionType string) genericcondition.GenericCo
 	return fleetstatus.Condition(conditions, conditionType)
 }
 
-// Set puts the outcome into the condition and returns the transition, nil where status and reason stayed the same. A
-// condition that already says all this keeps its timestamps, so that nothing is written when nothing changed.
+// Set puts the result into the condition and returns the transition, nil if status and reason stayed the same. An unchanged
+// condition keeps its timestamps, so that nothing is written.
 func Set(conditions *Conditions, conditionType string, o Result, now time.Time) *Transition {
 	if o.IsSkip() {
 		return nil

@@ -12,12 +12,12 @@ type Transition struct {
 	Before, After corev1.ConditionStatus
 	Reason        string
 	Message       string
-	Tell          bool // it is a wait that a person should hear of
-	Quiet         bool // nobody needs to hear of it
+	Tell          bool // of Result
+	Quiet         bool // of Result
 }
 
-// Record emits the event of a transition, if it deserves one: a warning when something is wrong or may have been
-// forgotten, and a normal one when it was wrong and is right again. What simply succeeds or waits is on the object and needs no event.
+// Record records the event of a transition: a warning for a failure and for a wait for a person, a normal event for the recovery from
+// a failure. Other successes and waits are only in the condition.
 func (t *Transition) Record(recorder record.EventRecorder, object runtime.Object) {
 	switch {
 	case t == nil || t.Quiet:

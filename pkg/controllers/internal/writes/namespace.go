@@ -10,8 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// EnsureNamespace makes a namespace that several may use; one that is there stays as it is. It looks first, so that a start
-// over a settled hub writes nothing.
+// EnsureNamespace creates a namespace if it does not exist. It reads first: the start of a hub that has nothing to do writes nothing.
 func EnsureNamespace(ctx context.Context, client kubernetes.Interface, name string) error {
 	namespaces := client.CoreV1().Namespaces()
 	_, err := namespaces.Get(ctx, name, metav1.GetOptions{})

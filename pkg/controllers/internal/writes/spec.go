@@ -9,9 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Spec makes the spec and the labels of an object what they are in after, and writes nothing when they are. Each of the two
-// that differs is replaced as a whole: a merge patch cannot say that a value is null, which a Helm value may be. Like
-// Status, it overwrites nothing it has not seen.
+// Spec writes the spec and the labels of after, and nothing if before has the same. It replaces each of the two as a whole: a merge patch
+// cannot set a value to null, which a Helm value may be. Like Status, it never overwrites a change that this pass has not seen.
 func Spec[T metav1.Object](client Patcher[T], before, after T) (latest T, written bool, err error) {
 	old, err := specAndLabels(before)
 	if err != nil {

@@ -1,5 +1,4 @@
-// Package writes has the few ways in which controllers change objects that others write too: by patches of what they
-// own, never by whole objects.
+// Package writes changes objects that others write too. It patches the fields that the hub owns and never replaces whole objects.
 package writes
 
 import (
@@ -14,7 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
-// Patcher is what wrangler's generated clients have for one kind.
+// Patcher is the Patch method of wrangler's generated client for one kind.
 type Patcher[T metav1.Object] interface {
 	Patch(namespace, name string, pt types.PatchType, data []byte, subresources ...string) (T, error)
 }
@@ -39,9 +38,8 @@ func (p patcherWithContext[T]) Patch(_, name string, pt types.PatchType, data []
 	return p.client.Patch(p.ctx, name, pt, data, metav1.PatchOptions{}, subresources...)
 }
 
-// Status writes the difference between two versions of an object's status, and nothing when there is none. The patch
-// names the resourceVersion it is based on, so that it never overwrites what it has not seen; a conflict is retried by
-// the work queue.
+// Status writes the difference between two versions of an object's status, and nothing if there is none. The patch names the
+// resourceVersion it is based on, so it never overwrites a change that this pass has not seen; the work queue retries after a conflict.
 func Status[T metav1.Object](client Patcher[T], before, after T) (latest T, written bool, err error) {
 	status, err := fleetstatus.MergePatch(statusOf(before), statusOf(after))
 	if err != nil || status == nil {
@@ -61,8 +59,8 @@ func Status[T metav1.Object](client Patcher[T], before, after T) (latest T, writ
 	return latest, true, nil
 }
 
-// statusOf is a pointer to the status of an object, which every kind of the hub has under that name: encoding all of an object
-// costs more than the rest of a pass.
+// statusOf returns a pointer to the field Status, which every kind of the hub has: encoding the whole object would cost more than the
+// rest of a pass.
 func statusOf(object any) any {
 	return reflect.Indirect(reflect.ValueOf(object)).FieldByName("Status").Addr().Interface()
 }

@@ -1,4 +1,4 @@
-// Package related brings objects back to their controllers when something they depend on changes.
+// Package enqueue adds objects to the work queues of their controllers when something they depend on changes.
 package enqueue
 
 import (
@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// RepairDelay is how long after the change of something made for an owner the owner is looked at: several changes make
-// one pass, and the caches have seen what the hub wrote itself.
+// RepairDelay is the time between the change of an object that belongs to an owner and the pass over the owner. Several changes
+// then cause one pass, and the caches show what the hub wrote itself.
 const RepairDelay = 2 * time.Second
 
 // Enqueuer is the work queue of one kind.
@@ -20,33 +20,32 @@ type Enqueuer interface {
 	EnqueueAfter(namespace, name string, duration time.Duration)
 }
 
-// Source is a kind that is watched.
+// Source is a watched kind.
 type Source interface {
 	Informer() cache.SharedIndexInformer
 }
 
-// Resolve names the objects that depend on a watched one. It is called for every event, so it only looks into indexes.
+// Resolve returns the keys of the objects that depend on a watched object. It runs for every event, so it only reads indexes.
 type Resolve[T any] func(object T) []types.NamespacedName
 
-// OnAnyChange enqueues what resolve names at once when an object of the source appears, changes or goes. Unlike
-// wrangler's relatedresource it does not count as a failure of the enqueued key, so it is not delayed by its backoff, and
-// it still has the object when that is deleted.
+// OnAnyChange enqueues the keys that resolve returns when an object of the source is created, changed or deleted. Unlike wrangler's
+// relatedresource, it does not use the rate limiter of the queue, so earlier failures of a key do not delay it, and resolve gets
+// the deleted object.
 func OnAnyChange[T any](source Source, target Enqueuer, resolve Resolve[T]) {
 	watch(source, func(objects ...any) { enqueue(target, resolve, 0, objects...) }, cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) { enqueue(target, resolve, 0, object) },
 	})
 }
 
-// OnDamage enqueues, RepairDelay later, what resolve names when an object that was there changes or goes. The
-// appearance of an object is no damage.
+// OnDamage enqueues the keys, after RepairDelay, when an object is changed or deleted. It ignores the creation of objects.
 func OnDamage[T any](source Source, target Enqueuer, resolve Resolve[T]) {
 	watch(source, func(objects ...any) { enqueue(target, resolve, RepairDelay, objects...) }, cache.ResourceEventHandlerFuncs{})
 }
 
-// OnTransition is OnAnyChange for a kind that often changes in ways that bring nothing back: resolve sees the object before and
-// after the event. Before is nil for one that appears, after for one that is gone.
+// OnTransition is OnAnyChange for a kind that often changes in ways that no other object depends on: resolve gets the object before
+// and after the event. before is nil for a creation, after for a deletion.
 func OnTransition[T v1.Object](source Source, target Enqueuer, resolve func(before, after T) []types.NamespacedName) {
-	bring := func(before, after any) {
+	enqueueAll := func(before, after any) {
 		b, was := before.(T)
 		a, is := after.(T)
 		if !was && !is {
@@ -58,14 +57,14 @@ func OnTransition[T v1.Object](source Source, target Enqueuer, resolve func(befo
 	}
 	watch(source, func(objects ...any) {
 		if len(objects) == 1 {
-			bring(objects[0], nil)
+			enqueueAll(objects[0], nil)
 		} else {
-			bring(objects[0], objects[1])
+			enqueueAll(objects[0], objects[1])
 		}
-	}, cache.ResourceEventHandlerFuncs{AddFunc: func(object any) { bring(nil, object) }})
+	}, cache.ResourceEventHandlerFuncs{AddFunc: func(object any) { enqueueAll(nil, object) }})
 }
 
-// watch calls changed with both versions of a changed object: what depended on it may depend on something else now.
+// watch calls changed with both versions of a changed object: other objects may have depended on the earlier one.
 func watch(source Source, changed func(...any), funcs cache.ResourceEventHandlerFuncs) {
 	funcs.UpdateFunc = func(before, after any) {
 		if version(before) != version(after) {
@@ -78,7 +77,7 @@ func watch(source Source, changed func(...any), funcs cache.ResourceEventHandler
 		}
 		changed(object)
 	}
-	// The error is of an informer that was stopped already; then there is nothing to bring back.
+	// Adding a handler fails only if the informer was stopped.
 	_, _ = source.Informer().AddEventHandler(funcs)
 }
 
@@ -89,7 +88,7 @@ func version(object any) string {
 	return ""
 }
 
-// enqueue adds each key once, however often the objects name it: a key that is added twice may be worked on twice.
+// enqueue adds each key once, even if both versions of an object resolve to it.
 func enqueue[T any](target Enqueuer, resolve Resolve[T], delay time.Duration, objects ...any) {
 	added := map[types.NamespacedName]bool{}
 	for _, object := range objects {
@@ -111,7 +110,7 @@ type Made interface {
 	GetAnnotations() map[string]string
 }
 
-// MadeFor resolves an object of a desired set to the owner of that kind it was made for.
+// MadeFor resolves an object of a desired set to its owner, if that is of the kind.
 func MadeFor(kind schema.GroupVersionKind) Resolve[Made] {
 	return func(object Made) []types.NamespacedName {
 		a := object.GetAnnotations()

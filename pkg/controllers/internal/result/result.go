@@ -1,0 +1,118 @@
+// Package result has the results of a controller's pass over an object, and turns them into conditions, events and requeues.
+package result
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// Recheck is the time after which a pass is repeated that stalled on an object the hub does not watch, for example an object of
+// somebody else with a name that the hub needs.
+const Recheck = time.Minute
+
+type kind int
+
+const (
+	kindDone kind = iota
+	kindWait
+	kindStalled
+	kindRetry
+	kindSkip
+)
+
+// Result is the result of a pass over an object, or of one step of it. It is made by Done, Wait, Stalled, Retry or Skip.
+type Result struct {
+	kind kind
+	// Reason is a constant of the API package.
+	Reason string
+	// Message is for people. Passes with the same result have the same message, so that they write nothing.
+	Message string
+	// After, if positive, is the time after which the object is enqueued even without an event.
+	After time.Duration
+	// Tell makes a transition to a wait a warning event: a person has to act.
+	Tell bool
+	// Quiet suppresses the event of a transition.
+	Quiet bool
+	// Err is the cause of a retry; the work queue backs off.
+	Err error
+}
+
+// Done means success: condition True.
+func Done(reason, message string) Result {
+	return Result{kind: kindDone, Reason: reason, Message: message}
+}
+
+// Wait means that something else must happen first, whose event enqueues the object: condition Unknown.
+func Wait(reason, message string) Result {
+	return Result{kind: kindWait, Reason: reason, Message: message}
+}
+
+// Stalled means that nothing will change until a person or another controller acts: condition False and a warning event. The pass is
+// not retried.
+func Stalled(reason, message string) Result {
+	return Result{kind: kindStalled, Reason: reason, Message: message}
+}
+
+// Retry means a temporary error: condition False, and the work queue retries with backoff. A conflict is retried too, but leaves the
+// condition as it is.
+func Retry(reason string, err error) Result {
+	if apierrors.IsConflict(err) {
+		return Result{kind: kindSkip, Err: err}
+	}
+	return Result{kind: kindRetry, Reason: reason, Message: err.Error(), Err: err}
+}
+
+// Skip stops a pass and leaves the condition as it is.
+func Skip() Result { return Result{kind: kindSkip} }
+
+// Told makes a transition to this wait an event.
+func (o Result) Told() Result {
+	o.Tell = true
+	return o
+}
+
+// Quietly suppresses the event of a transition to this result.
+func (o Result) Quietly() Result {
+	o.Quiet = true
+	return o
+}
+
+// In enqueues the object after d at the latest.
+func (o Result) In(d time.Duration) Result {
+	o.After = d
+	return o
+}
+
+// IsDone reports success: the next step may follow.
+func (o Result) IsDone() bool { return o.kind == kindDone }
+
+// IsStalled reports a result of Stalled.
+func (o Result) IsStalled() bool { return o.kind == kindStalled }
+
+// IsWait reports a result of Wait.
+func (o Result) IsWait() bool { return o.kind == kindWait }
+
+// IsSkip reports whether the condition stays as it is.
+func (o Result) IsSkip() bool { return o.kind == kindSkip }
+
+// Status is the status of the condition.
+func (o Result) Status() corev1.ConditionStatus {
+	switch o.kind {
+	case kindDone:
+		return corev1.ConditionTrue
+	case kindWait:
+		return corev1.ConditionUnknown
+	default:
+		return corev1.ConditionFalse
+	}
+}
+
+// Earliest is the shorter of two requeue delays. A delay that is not positive means none.
+func Earliest(a, b time.Duration) time.Duration {
+	if a <= 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
