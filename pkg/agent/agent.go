@@ -149,25 +149,24 @@ func (l *loop) run(ctx context.Context) {
 
 		// Observe. What is done while the runnables work is cancelled when they end: the credential does not work any more then.
 		work := running.context(ctx)
-		m, err := readMember(work, l.member)
+		o, err := l.observe(work, running)
 		if err != nil {
 			l.logError(work, "Failed to register agent", err)
 			l.wait(ctx, retry.Step(), running)
 			continue
 		}
-		if running != nil && running.outdated(m) {
+		if o.outdated {
 			running.stop()
 			running = nil
 			continue
 		}
-		o := observation{memberState: m, hubState: l.askHub(work, m, running)}
 		if work.Err() != nil {
 			o.conn.Close()
 			continue
 		}
 
 		// Decide.
-		action := Decide(o.facts())
+		action := Decide(o.Facts)
 		l.announce(ctx, action, o, running != nil)
 
 		// Act.
@@ -284,15 +283,6 @@ func (r *runnables) stop() error {
 	return err
 }
 
-// outdated reports whether the agent must stop working with the credential: another one is stored, or the agent was installed
-// again while it was leaving. In the second case the runnables would tell the hub that the agent leaves.
-func (r *runnables) outdated(m memberState) bool {
-	if m.leaving {
-		return m.newRegistration
-	}
-	return m.storedPresence == Present && !r.use.Matches(m.stored)
-}
-
 // finish handles the end of runnables, and reports whether the loop must wait before the next iteration.
 func (l *loop) finish(ctx context.Context, err error) (wait bool) {
 	switch {
@@ -350,7 +340,7 @@ func (l *loop) register(ctx context.Context, o observation, running *runnables) 
 		}
 	}
 	err := l.registrar.Register(ctx, in)
-	if err == nil && o.leaving { // only now: without its mark, the agent would use the earlier credential and be asked to leave again
+	if err == nil && o.Leaving { // only now: without its mark, the agent would use the earlier credential and be asked to leave again
 		err = l.uninstaller.Cancel(ctx)
 	}
 	if err != nil {
@@ -373,7 +363,7 @@ func (l *loop) cleanUp(ctx context.Context, o observation, working time.Time) (w
 	l.notes.SetProvedRequest("")
 	err = errors.Join(l.recordMode(ctx, o), register.ForgetRequest(ctx, l.member))
 	wait = untilChange
-	if o.bootstrapPresence == Present {
+	if o.Bootstrap == Present {
 		helmWait := working.Add(l.config.Timing.HelmWait).Sub(l.config.Clock.Now())
 		if o.bootstrapSecret.Annotations[release.NameAnnotation] != "" && helmWait > 0 {
 			wait = helmWait
@@ -413,8 +403,9 @@ func (l *loop) switchEndpoint(ctx context.Context, o observation) error {
 // leave uninstalls the agent and then waits to be stopped.
 func (l *loop) leave(ctx context.Context) error {
 	removed, err := l.uninstaller.Run(ctx, func(ctx context.Context) (bool, error) {
-		m, err := readMember(ctx, l.member)
-		return Decide(observation{memberState: m}.facts()) == Leave, err
+		o, err := l.observe(ctx, nil)
+		o.conn.Close()
+		return Decide(o.Facts) == Leave, err
 	})
 	if err != nil {
 		l.logError(ctx, "Cannot leave yet", err)

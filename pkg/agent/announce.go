@@ -23,16 +23,16 @@ const (
 // announce reports a decision: to OnState, in the log, by events, and with the heartbeats. While the agent works with its
 // credential, the log gets only what differs from that.
 func (l *loop) announce(ctx context.Context, action Action, o observation, running bool) {
-	l.config.OnState(state(action))
+	state, level, text := describe(action, o, l.member.Namespace)
+	l.config.OnState(state)
 	l.notePendingEndpoint(action, o)
-	level, text := announcement(action, o, l.member.Namespace)
 	if action == ReportRejected && l.rejectionReported {
 		level = logrus.DebugLevel
 	}
 	if !running || action == Register || action == ReplaceStored || action == WaitForBootstrap {
 		l.log.WithFields(logrus.Fields{}).Log(level, text)
 	}
-	if o.bootstrapPresence == Malformed {
+	if o.Bootstrap == Malformed {
 		l.log.Warnf("Secret %s/%s is ignored: %v", l.member.Namespace, registration.BootstrapSecret, o.bootstrapErr)
 	}
 	switch {
@@ -58,74 +58,59 @@ func (l *loop) notePendingEndpoint(action Action, o observation) {
 		l.notes.SetPendingEndpoint("", "")
 		return
 	}
-	cause := fmt.Sprintf("%s: %v", noVerdict(o.otherAnswer), o.otherErr)
+	cause := fmt.Sprintf("%s: %v", noVerdict(o.Other), o.otherErr)
 	switch {
-	case o.otherAnswer == hubclient.Rejected:
+	case o.Other == hubclient.Rejected:
 		cause = fmt.Sprintf("the hub there rejects the stored credential: %v", o.otherErr)
 	case o.other.Err != nil:
 		cause = o.other.Err.Error()
 	}
-	if l.notes.SetPendingEndpoint(fmt.Sprint(o.other, o.otherAnswer), member.Brief(fmt.Sprintf("%s: %s", o.other, cause))) {
+	if l.notes.SetPendingEndpoint(fmt.Sprint(o.other, o.Other), member.Brief(fmt.Sprintf("%s: %s", o.other, cause))) {
 		l.log.Warnf("Cannot switch to %s: %s. The agent keeps its endpoint %s and tries again", o.other, cause, o.stored.Server)
 	}
 }
 
-// state describes an action for readers who may not read the log: without names, addresses and errors.
-func state(action Action) string {
+// describe returns a short description for OnState, without names, addresses and errors, and the line for the log.
+func describe(action Action, o observation, namespace string) (state string, level logrus.Level, line string) {
 	switch action {
 	case UseStored, KeepEndpoint:
-		return "registered"
+		return "registered", logrus.InfoLevel,
+			fmt.Sprintf("The stored credential works: this is cluster %s/%s", o.stored.ClusterNamespace, o.stored.ClusterName)
 	case ReplaceStored:
-		return "registered, and registering again at the same time"
+		return "registered, and registering again at the same time", logrus.InfoLevel,
+			fmt.Sprintf("The stored credential of cluster %s/%s works; registering again at %s at the same time: %s",
+				o.stored.ClusterNamespace, o.stored.ClusterName, o.identity.Server, whyRegister(o))
 	case SwitchEndpoint:
-		return "registered, and switching to another endpoint of the hub"
+		return "registered, and switching to another endpoint of the hub", logrus.InfoLevel,
+			fmt.Sprintf("The stored credential of cluster %s/%s works at %s: switching to it", o.stored.ClusterNamespace, o.stored.ClusterName, o.other)
 	case Leave:
-		return "leaving: the hub has asked the agent to leave"
+		return "leaving: the hub has asked the agent to leave", logrus.InfoLevel,
+			fmt.Sprintf("Leaving: the hub has asked the agent to leave, and its objects in Namespace %s are deleted", namespace)
 	case Register:
-		return "registering: waiting until the hub has granted the request"
+		return "registering: waiting until the hub has granted the request", logrus.InfoLevel,
+			fmt.Sprintf("Registering at %s: %s", o.identity.Server, whyRegister(o))
 	case WaitForHub:
-		return "waiting for the hub, keeping the stored credential"
+		return "waiting for the hub, keeping the stored credential", logrus.WarnLevel,
+			fmt.Sprintf("Waiting for the hub, keeping the stored credential: %s: %v", noVerdict(o.Hub), o.hubErr)
 	case ReportRejected:
-		return "the hub rejects the stored credential, and there is no bootstrap Secret to register with; the log says what to do"
+		return "the hub rejects the stored credential, and there is no bootstrap Secret to register with; the log says what to do", logrus.ErrorLevel,
+			fmt.Sprintf("Failed to register agent: the hub rejects the stored credential%s (%v) and there is no bootstrap Secret to register with; %s",
+				expiry(o.stored), o.hubErr, remedy(namespace))
 	default:
-		return "there is no bootstrap Secret to register with; the log says what to do"
-	}
-}
-
-func announcement(action Action, o observation, namespace string) (logrus.Level, string) {
-	switch action {
-	case UseStored, KeepEndpoint:
-		return logrus.InfoLevel, fmt.Sprintf("The stored credential works: this is cluster %s/%s", o.stored.ClusterNamespace, o.stored.ClusterName)
-	case ReplaceStored:
-		return logrus.InfoLevel, fmt.Sprintf("The stored credential of cluster %s/%s works; registering again at %s at the same time: %s",
-			o.stored.ClusterNamespace, o.stored.ClusterName, o.identity.Server, whyRegister(o))
-	case SwitchEndpoint:
-		return logrus.InfoLevel, fmt.Sprintf("The stored credential of cluster %s/%s works at %s: switching to it",
-			o.stored.ClusterNamespace, o.stored.ClusterName, o.other)
-	case Leave:
-		return logrus.InfoLevel, fmt.Sprintf("Leaving: the hub has asked the agent to leave, and its objects in Namespace %s are deleted", namespace)
-	case Register:
-		return logrus.InfoLevel, fmt.Sprintf("Registering at %s: %s", o.identity.Server, whyRegister(o))
-	case WaitForHub:
-		return logrus.WarnLevel, fmt.Sprintf("Waiting for the hub, keeping the stored credential: %s: %v", noVerdict(o.hub), o.hubErr)
-	case ReportRejected:
-		return logrus.ErrorLevel, fmt.Sprintf("Failed to register agent: the hub rejects the stored credential%s (%v) and there is no bootstrap Secret to register with; %s",
-			expiry(o.stored), o.hubErr, remedy(namespace))
-	default:
-		return logrus.ErrorLevel, fmt.Sprintf("Failed to register agent: %s and there is no bootstrap Secret to register with; %s",
-			whyNotStored(o), remedy(namespace))
+		return "there is no bootstrap Secret to register with; the log says what to do", logrus.ErrorLevel,
+			fmt.Sprintf("Failed to register agent: %s and there is no bootstrap Secret to register with; %s", whyNotStored(o), remedy(namespace))
 	}
 }
 
 func whyRegister(o observation) string {
 	switch {
-	case o.leaving:
+	case o.Leaving:
 		return "the agent was installed again while it was leaving"
-	case o.storedPresence != Present:
+	case o.Stored != Present:
 		return whyNotStored(o)
-	case o.newRegistration:
+	case o.NewRegistration:
 		return "the hub asks for a new registration; the stored credential is kept until the new one has worked"
-	case o.otherAnswer == hubclient.Rejected:
+	case o.Other == hubclient.Rejected:
 		return fmt.Sprintf("the hub there rejects the stored credential (%v), which is kept until the new one has worked", o.otherErr)
 	default:
 		return fmt.Sprintf("the hub rejects the stored credential (%v)", o.hubErr)
@@ -145,7 +130,7 @@ func expiry(stored *credential.Stored) string {
 }
 
 func whyNotStored(o observation) string {
-	if o.storedPresence == Malformed {
+	if o.Stored == Malformed {
 		return fmt.Sprintf("the stored credential is unusable (%v)", o.storedErr)
 	}
 	return "there is no stored credential"

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -64,10 +65,10 @@ func (c Config) Validate() error {
 }
 
 func (c Config) withDefaults() (Config, error) {
-	c.CheckinInterval = orElse(c.CheckinInterval, config.DefaultCheckinInterval)
-	c.Version = orElse(c.Version, "dev")
-	c.Log = orElse[logrus.FieldLogger](c.Log, logrus.StandardLogger())
-	c.Clock = orElse[clock.WithTicker](c.Clock, clock.RealClock{})
+	c.CheckinInterval = cmp.Or(c.CheckinInterval, config.DefaultCheckinInterval)
+	c.Version = cmp.Or(c.Version, "dev")
+	c.Log = cmp.Or[logrus.FieldLogger](c.Log, logrus.StandardLogger())
+	c.Clock = cmp.Or[clock.WithTicker](c.Clock, clock.RealClock{})
 	if c.OnState == nil {
 		c.OnState = func(string) {}
 	}
@@ -82,49 +83,29 @@ func (c Config) withDefaults() (Config, error) {
 }
 
 func (c Config) validate() error {
-	return errors.Join(
-		check(c.Member != nil, "the agent's Config.Member is nil: say how to reach the cluster's API server"),
-		c.validateNamespace(),
-		check(c.CheckinInterval > 0, "the check-in interval is %s: it must not be negative", c.CheckinInterval),
-		check(c.Workers >= 0, "the number of workers for BundleDeployments is %d: it must not be negative", c.Workers),
-		check(c.DriftWorkers >= 0, "the number of workers that look for drift is %d: it must not be negative", c.DriftWorkers),
-		c.LeaderElection.validate(),
-	)
-}
-
-func (c Config) validateNamespace() error {
+	var errs []error
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.Member == nil {
+		fail("the agent's Config.Member is nil: set it to the connection to the cluster's API server")
+	}
 	if c.Namespace == "" {
-		return errors.New("the agent's namespace is not set: pass --namespace or set the environment variable NAMESPACE")
+		fail("the agent's namespace is not set: pass --namespace or set the environment variable NAMESPACE")
+	} else if problems := validation.ValidateNamespaceName(c.Namespace, false); len(problems) > 0 {
+		fail("the agent's namespace %q is not a name of a namespace: %s", c.Namespace, problems[0])
 	}
-	if why := validation.ValidateNamespaceName(c.Namespace, false); len(why) > 0 {
-		return fmt.Errorf("the agent's namespace %q is no name of a namespace: %s", c.Namespace, why[0])
+	if c.CheckinInterval <= 0 {
+		fail("the check-in interval is %s: it must not be negative", c.CheckinInterval)
 	}
-	return nil
-}
-
-func (l *LeaderElection) validate() error {
-	if l == nil {
-		return nil
+	if c.Workers < 0 || c.DriftWorkers < 0 {
+		fail("the numbers of workers are %d and %d: they must not be negative", c.Workers, c.DriftWorkers)
 	}
-	return errors.Join(
-		check(l.Identity != "", "leader election needs an identity: two agents could not tell each other apart"),
-		l.Times.Validate(),
-	)
+	if c.LeaderElection != nil {
+		if c.LeaderElection.Identity == "" {
+			fail("leader election needs an identity that differs between two agents")
+		}
+		errs = append(errs, c.LeaderElection.Times.Validate())
+	}
+	return errors.Join(errs...)
 }
 
 func (c Config) userAgent() string { return "fleetagent/" + c.Version }
-
-func check(ok bool, format string, args ...any) error {
-	if ok {
-		return nil
-	}
-	return fmt.Errorf(format, args...)
-}
-
-func orElse[T comparable](value, fallback T) T {
-	var zero T
-	if value == zero {
-		return fallback
-	}
-	return value
-}

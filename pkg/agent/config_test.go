@@ -40,14 +40,14 @@ func TestABadConfigurationIsRefusedWithAReason(t *testing.T) {
 		return Config{Member: &rest.Config{}, Namespace: "ns", LeaderElection: &LeaderElection{Identity: "me"}}
 	}
 	for want, spoil := range map[string]func(*Config){
-		"Config.Member is nil":                        func(c *Config) { c.Member = nil },
-		"set the environment variable NAMESPACE":      func(c *Config) { c.Namespace = "" },
-		`"Not A Namespace" is no name of a namespace`: func(c *Config) { c.Namespace = "Not A Namespace" },
-		"the check-in interval is -1s":                func(c *Config) { c.CheckinInterval = -time.Second },
-		"leader election needs an identity":           func(c *Config) { c.LeaderElection.Identity = "" },
-		"retry period is -1s":                         func(c *Config) { c.LeaderElection.RetryPeriod = -time.Second },
-		"must be longer than 1.2 times the retry":     func(c *Config) { c.LeaderElection.RenewDeadline = 11 * time.Second },
-		"lease duration (5s) must be longer than the": func(c *Config) { c.LeaderElection.LeaseDuration = 5 * time.Second },
+		"Config.Member is nil":                           func(c *Config) { c.Member = nil },
+		"set the environment variable NAMESPACE":         func(c *Config) { c.Namespace = "" },
+		`"Not A Namespace" is not a name of a namespace`: func(c *Config) { c.Namespace = "Not A Namespace" },
+		"the check-in interval is -1s":                   func(c *Config) { c.CheckinInterval = -time.Second },
+		"leader election needs an identity":              func(c *Config) { c.LeaderElection.Identity = "" },
+		"retry period is -1s":                            func(c *Config) { c.LeaderElection.RetryPeriod = -time.Second },
+		"must be longer than 1.2 times the retry":        func(c *Config) { c.LeaderElection.RenewDeadline = 11 * time.Second },
+		"lease duration (5s) must be longer than the":    func(c *Config) { c.LeaderElection.LeaseDuration = 5 * time.Second },
 	} {
 		c := good()
 		spoil(&c)

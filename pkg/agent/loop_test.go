@@ -559,13 +559,13 @@ func TestStateOfAnIteration(t *testing.T) {
 	states := make(chan string, 100)
 	f.config.OnState = func(state string) { states <- state }
 	f.starts()
-	assert.Equal(t, state(WaitForBootstrap), <-states)
+	assert.Equal(t, "there is no bootstrap Secret to register with; the log says what to do", <-states)
 	f.has(f.stored())
 	f.settles(oldToken)
 	f.eventually(func() bool {
 		select {
 		case got := <-states:
-			return got == state(UseStored)
+			return got == "registered"
 		default:
 			return false
 		}

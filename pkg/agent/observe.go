@@ -7,142 +7,106 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/agent/credential"
 	"github.com/muster-fleet/muster/pkg/agent/hubclient"
-	"github.com/muster-fleet/muster/pkg/agent/member"
 	"github.com/muster-fleet/muster/pkg/agent/register"
 	"github.com/muster-fleet/muster/pkg/agent/uninstall"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// observation is what one iteration of the loop acts on.
+// observation is what one iteration of the loop found: the facts to decide by, and what they were taken from, to act on.
 type observation struct {
-	memberState
-	hubState
+	Facts
+
+	settings        config.Agent   // of ConfigMap fleet-agent
+	storedSecret    *corev1.Secret // fleet-agent; nil if absent
+	stored          *credential.Stored
+	storedErr       error          // why it is Malformed
+	modeUnknown     bool           // the Secret does not record with which TLS mode the credential works
+	bootstrapSecret *corev1.Secret // fleet-agent-bootstrap; nil if absent
+	identity        *register.ImportIdentity
+	bootstrapErr    error                // why it is Malformed
+	endpoints       hubclient.Candidates // beside the one that is stored with the credential
+
+	// outdated means that the runnables work with a credential that must not be used any more: another one is stored, or the
+	// agent was installed again while it was leaving. The hub was not asked then.
+	outdated bool
+
+	conn     *hubclient.Connection // with the stored credential; nil if none was made. The caller closes it.
+	hubErr   error                 // the hub's answer at the stored endpoint
+	other    *hubclient.Endpoint   // that the agent tries beside the stored one; nil if there is none
+	otherErr error                 // the hub's answer there
 }
 
-func (o observation) facts() Facts {
-	return Facts{
-		Stored: o.storedPresence, Bootstrap: o.bootstrapPresence, NewRegistration: o.newRegistration, Leaving: o.leaving,
-		Hub: o.hub, Other: o.otherAnswer,
+// observe reads the objects on the member that the decision depends on, and asks the hub whether it accepts the stored credential.
+func (l *loop) observe(ctx context.Context, running *runnables) (o observation, err error) {
+	if o.settings, err = l.member.AgentConfig(ctx); err != nil {
+		return o, err
 	}
-}
-
-// memberState is what the objects on the member say.
-type memberState struct {
-	settings config.Agent // of ConfigMap fleet-agent
-
-	storedSecret   *corev1.Secret // fleet-agent; nil if absent
-	stored         *credential.Stored
-	storedPresence Presence
-	storedErr      error // why it is Malformed
-	modeUnknown    bool  // the Secret does not record with which TLS mode the credential works
-
-	bootstrapSecret   *corev1.Secret // fleet-agent-bootstrap; nil if absent
-	identity          *register.ImportIdentity
-	bootstrapPresence Presence
-	bootstrapErr      error // why it is Malformed
-
-	leaving         bool // the agent has begun to uninstall itself
-	newRegistration bool // see Facts
-	endpoints       hubclient.Candidates
-}
-
-// readMember reads all objects on the member that the decision depends on.
-func readMember(ctx context.Context, m *member.Member) (s memberState, err error) {
-	if s.settings, err = m.AgentConfig(ctx); err != nil {
-		return s, err
-	}
-	hubConfigMap, err := m.ConfigMap(ctx, registration.AgentHubConfigMap)
+	hubConfigMap, err := l.member.ConfigMap(ctx, registration.AgentHubConfigMap)
 	if err != nil {
-		return s, err
+		return o, err
 	}
-	if s.storedSecret, err = m.Secret(ctx, registration.CredentialSecret); err != nil {
-		return s, err
+	if o.storedSecret, err = l.member.Secret(ctx, registration.CredentialSecret); err != nil {
+		return o, err
 	}
-	if s.bootstrapSecret, err = m.Secret(ctx, registration.BootstrapSecret); err != nil {
-		return s, err
+	if o.bootstrapSecret, err = l.member.Secret(ctx, registration.BootstrapSecret); err != nil {
+		return o, err
 	}
-	s.stored, s.storedPresence, s.storedErr = parse(s.storedSecret, credential.Parse)
-	s.identity, s.bootstrapPresence, s.bootstrapErr = parse(s.bootstrapSecret, register.ParseIdentity)
-	s.endpoints = hubclient.Candidates{ConfigMap: hubclient.ParseConfigMap(hubConfigMap), Mode: s.settings.AgentTLSMode}
-	if s.storedPresence == Present {
-		s.modeUnknown = s.stored.Mode == ""
-		s.stored.Mode = s.stored.WorkingMode(s.settings.AgentTLSMode)
+	o.stored, o.Stored, o.storedErr = parse(o.storedSecret, credential.Parse)
+	o.identity, o.Bootstrap, o.bootstrapErr = parse(o.bootstrapSecret, register.ParseIdentity)
+	o.endpoints = hubclient.Candidates{ConfigMap: hubclient.ParseConfigMap(hubConfigMap), Mode: o.settings.AgentTLSMode}
+	if o.Stored == Present {
+		o.modeUnknown = o.stored.Mode == ""
+		o.stored.Mode = o.stored.WorkingMode(o.settings.AgentTLSMode)
 	}
 
 	// Only a hub that says which registration it wants can want another one. A bootstrap Secret that does not say, of an upgraded
 	// chart for example, is no reason to give up a credential that works.
-	both := s.storedPresence == Present && s.bootstrapPresence == Present
-	otherRegistration := both && s.identity.Registration != "" && s.identity.Registration != s.stored.Registration
-	if s.leaving = uninstall.Marked(s.storedSecret); s.leaving {
-		s.newRegistration = s.bootstrapPresence == Present && (uninstall.InstalledAgain(s.storedSecret, s.bootstrapSecret) || otherRegistration)
-		return s, nil
+	both := o.Stored == Present && o.Bootstrap == Present
+	o.NewRegistration = both && o.identity.Registration != "" && o.identity.Registration != o.stored.Registration
+	if o.Leaving = uninstall.Marked(o.storedSecret); o.Leaving {
+		o.NewRegistration = o.NewRegistration || o.Bootstrap == Present && uninstall.InstalledAgain(o.storedSecret, o.bootstrapSecret)
+		o.outdated = running != nil && o.NewRegistration // the runnables would tell the hub that the agent leaves
+		return o, nil
 	}
-	if both {
-		s.newRegistration = otherRegistration
-		if !otherRegistration {
-			if s.newRegistration, err = register.HasOtherRequest(ctx, m, s.identity, s.settings); err != nil {
-				return s, err
-			}
+	if both && !o.NewRegistration {
+		if o.NewRegistration, err = register.HasOtherRequest(ctx, l.member, o.identity, o.settings); err != nil {
+			return o, err
 		}
-		if !s.newRegistration {
-			endpoint := s.identity.EndpointIn(s.settings.AgentTLSMode)
-			s.endpoints.Bootstrap = &endpoint
+		if !o.NewRegistration {
+			endpoint := o.identity.EndpointIn(o.settings.AgentTLSMode)
+			o.endpoints.Bootstrap = &endpoint
 		}
 	}
-	return s, nil
-}
-
-// parse returns what the Secret contains, and the error that makes it Malformed.
-func parse[T any](secret *corev1.Secret, parse func(*corev1.Secret) (*T, error)) (*T, Presence, error) {
-	if secret == nil {
-		return nil, Absent, nil
+	if o.Stored != Present {
+		return o, nil
 	}
-	parsed, err := parse(secret)
-	if err != nil {
-		return nil, Malformed, err
+	if o.outdated = running != nil && !running.use.Matches(o.stored); o.outdated {
+		return o, nil
 	}
-	return parsed, Present, nil
-}
 
-// hubState is what the hub answers to the stored credential.
-type hubState struct {
-	hub    hubclient.Answer // at the stored endpoint
-	hubErr error
-	conn   *hubclient.Connection // to the stored endpoint; nil if none was made. The caller closes it.
-
-	other       *hubclient.Endpoint // that the agent tries beside the stored one; nil if there is none
-	otherAnswer hubclient.Answer
-	otherErr    error
-}
-
-// askHub uses the stored credential, first at another endpoint if one is configured. Runnables that work with the credential
-// prove that it works: they end when the hub rejects it. Only if there is a bootstrap Secret the hub is asked once more, since
-// the Secret may have been created because the hub no longer knows the credential, and the runnables may notice that only with
-// the next heartbeat.
-func (l *loop) askHub(ctx context.Context, s memberState, running *runnables) (h hubState) {
-	if s.storedPresence != Present || s.leaving {
-		return h
-	}
-	if h.other = s.endpoints.Preferred(s.stored.Endpoint, s.stored.Seen); h.other != nil {
-		if h.otherAnswer, h.otherErr = l.askOther(ctx, s.stored, *h.other); h.otherAnswer == hubclient.Accepted {
-			return h
+	// Another endpoint that is configured comes first: if the credential works there, the stored endpoint does not matter.
+	if o.other = o.endpoints.Preferred(o.stored.Endpoint, o.stored.Seen); o.other != nil {
+		if o.Other, o.otherErr = l.askOther(ctx, o.stored, *o.other); o.Other == hubclient.Accepted {
+			return o, nil
 		}
 	}
 	switch {
 	case running == nil:
-		h.conn, h.hub, h.hubErr = l.dialer.DialAndVerify(ctx, s.stored.Access)
-	case s.bootstrapPresence == Present:
-		h.hub, h.hubErr = l.dialer.Verify(ctx, running.use.Conn)
-	default:
-		h.hub = hubclient.Accepted
+		o.conn, o.Hub, o.hubErr = l.dialer.DialAndVerify(ctx, o.stored.Access)
+	case o.Bootstrap == Present:
+		// The Secret may have been created because the hub no longer knows the credential. The runnables notice that only with the
+		// next heartbeat.
+		o.Hub, o.hubErr = l.dialer.Verify(ctx, running.use.Conn)
+	default: // the runnables prove that the credential works: they end when the hub rejects it
+		o.Hub = hubclient.Accepted
 	}
-	if h.hub != hubclient.Accepted && h.other == nil {
-		if h.other = s.endpoints.Fallback(s.stored.Endpoint); h.other != nil {
-			h.otherAnswer, h.otherErr = l.askOther(ctx, s.stored, *h.other)
+	if o.Hub != hubclient.Accepted && o.other == nil {
+		if o.other = o.endpoints.Fallback(o.stored.Endpoint); o.other != nil {
+			o.Other, o.otherErr = l.askOther(ctx, o.stored, *o.other)
 		}
 	}
-	return h
+	return o, nil
 }
 
 func (l *loop) askOther(ctx context.Context, stored *credential.Stored, other hubclient.Endpoint) (hubclient.Answer, error) {
@@ -152,4 +116,16 @@ func (l *loop) askOther(ctx context.Context, stored *credential.Stored, other hu
 	conn, answer, err := l.dialer.DialAndVerify(ctx, stored.At(other))
 	conn.Close()
 	return answer, err
+}
+
+// parse returns what the Secret contains, or the error that makes it Malformed.
+func parse[T any](secret *corev1.Secret, parse func(*corev1.Secret) (*T, error)) (*T, Presence, error) {
+	if secret == nil {
+		return nil, Absent, nil
+	}
+	parsed, err := parse(secret)
+	if err != nil {
+		return nil, Malformed, err
+	}
+	return parsed, Present, nil
 }

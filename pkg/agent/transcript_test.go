@@ -89,7 +89,7 @@ func (tr *transcript) memberWrites(core *kubefake.Clientset) {
 	core.PrependReactor("*", "*", func(action kubetesting.Action) (bool, runtime.Object, error) {
 		switch a := action.(type) {
 		case kubetesting.CreateAction: // an update is one too
-			tr.add(&tr.entries, fmt.Sprintf("member  %s %s\n", a.GetVerb(), describe(a.GetObject())))
+			tr.add(&tr.entries, fmt.Sprintf("member  %s %s\n", a.GetVerb(), describeSecret(a.GetObject())))
 		case kubetesting.DeleteAction:
 			tr.add(&tr.entries, fmt.Sprintf("member  delete secret %s/%s\n", a.GetNamespace(), a.GetName()))
 		}
@@ -97,7 +97,7 @@ func (tr *transcript) memberWrites(core *kubefake.Clientset) {
 	})
 }
 
-func describe(object runtime.Object) string {
+func describeSecret(object runtime.Object) string {
 	secret := object.(*corev1.Secret)
 	return fmt.Sprintf("secret %s/%s with %s", secret.Namespace, secret.Name, strings.Join(slices.Sorted(maps.Keys(secret.Data)), ", "))
 }

@@ -54,9 +54,8 @@ type Connection struct {
 	Fleet, Watching versioned.Interface
 	Core            kubernetes.Interface
 
-	transport *http.Transport
-	skew      *clockSkewMeter
-	token     *tokenTransport
+	transport *hubTransport
+	idle      *http.Transport // closes idle connections
 }
 
 // Dial prepares a connection; nothing is sent yet. The caller closes it.
@@ -68,11 +67,12 @@ func (d *Dialer) Dial(access Access) (*Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	connections := newTransport(roots)
-	skew := &clockSkewMeter{clock: d.Clock, next: &tlsHint{endpoint: access.Endpoint, next: retryAfterCap{connections}}}
-	token := newTokenTransport(access.Token, skew)
+	connections := transport.New(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, nil) // with the proxy of the environment
+	connections.IdleConnTimeout = idleConnection
+	hub := &hubTransport{next: connections, endpoint: access.Endpoint, clock: d.Clock}
+	hub.token.Store(&access.Token)
 	restConfig := d.restConfig(access.Server)
-	wrapped, err := rest.HTTPWrappersForConfig(restConfig, token)
+	wrapped, err := rest.HTTPWrappersForConfig(restConfig, hub)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func (d *Dialer) Dial(access Access) (*Connection, error) {
 		return nil, err
 	}
 	return &Connection{
-		Namespace: access.Namespace, Fleet: fleet, Watching: watching, Core: core, transport: connections, skew: skew, token: token,
+		Namespace: access.Namespace, Fleet: fleet, Watching: watching, Core: core, transport: hub, idle: connections,
 	}, nil
 }
 
@@ -134,13 +134,6 @@ func (d *Dialer) restConfig(server string) *rest.Config {
 	}
 }
 
-// newTransport uses the proxy of the environment.
-func newTransport(roots *x509.CertPool) *http.Transport {
-	connections := transport.New(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, nil)
-	connections.IdleConnTimeout = idleConnection
-	return connections
-}
-
 var errNoList = errors.New("the server that answered is not a Kubernetes API server")
 
 // Probe sends a request that the credential must allow: it lists one BundleDeployment. nil means that the credential works.
@@ -167,14 +160,14 @@ func (c *Connection) PatchAgentStatus(ctx context.Context, namespace, name strin
 
 // UseToken sends another token from the next request on. Requests and watches under way continue: an API server checks the
 // token when a request begins.
-func (c *Connection) UseToken(token string) { c.token.use(token) }
+func (c *Connection) UseToken(token string) { c.transport.token.Store(&token) }
 
 // ClockSkew is how far the agent's clock is ahead of the hub's, in whole seconds; false if it is less than a second or unknown.
-func (c *Connection) ClockSkew() (time.Duration, bool) { return c.skew.seconds() }
+func (c *Connection) ClockSkew() (time.Duration, bool) { return c.transport.clockSkew() }
 
 // Close closes idle connections. A nil Connection has none.
 func (c *Connection) Close() {
-	if c != nil && c.transport != nil {
-		c.transport.CloseIdleConnections()
+	if c != nil {
+		c.idle.CloseIdleConnections()
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 
 	"github.com/muster-fleet/muster/internal/agenttest"
 	"github.com/muster-fleet/muster/pkg/agent/timing"
@@ -30,7 +31,9 @@ func TestConnectionLimits(t *testing.T) {
 	assert.NotNil(t, c.RateLimiter)
 	assert.Equal(t, "fleetagent/test", c.UserAgent)
 	assert.Equal(t, rest.TLSClientConfig{}, c.TLSClientConfig, "the transport verifies certificates")
-	assert.NotNil(t, newTransport(nil).Proxy, "the proxy of the environment")
+	conn, err := d.Dial(Access{Endpoint: Endpoint{Server: agenttest.HubURL}})
+	require.NoError(t, err)
+	assert.NotNil(t, conn.idle.Proxy, "the proxy of the environment")
 	assert.Equal(t, 30*time.Second, timing.Default().Request)
 }
 
@@ -201,7 +204,7 @@ func TestInsecureSchemeIsWarnedOfOnce(t *testing.T) {
 	assert.True(t, strings.HasPrefix(hook.LastEntry().Message, "The address of the hub is http://hub.example.com: the token is sent unencrypted"))
 }
 
-func TestClockSkewMeter(t *testing.T) {
+func TestClockSkew(t *testing.T) {
 	hubTime := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for name, row := range map[string]struct {
 		ahead, trip time.Duration // of the own clock; there and back
@@ -217,14 +220,14 @@ func TestClockSkewMeter(t *testing.T) {
 		"a slow answer is no difference": {500 * time.Millisecond, 1900 * time.Millisecond, "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &clockSkewMeter{}
+			m := &hubTransport{}
 			middle := hubTime.Add(row.ahead)
 			date := hubTime.Format(http.TimeFormat)
 			if row.date != "" {
 				date = row.date
 			}
-			m.measure(middle.Add(-row.trip/2), middle.Add(row.trip/2), date)
-			got, known := m.seconds()
+			m.measureSkew(middle.Add(-row.trip/2), middle.Add(row.trip/2), date)
+			got, known := m.clockSkew()
 			assert.Equal(t, row.want != 0, known)
 			if known {
 				assert.InDelta(t, row.want.Seconds(), got.Seconds(), 1)
@@ -234,14 +237,14 @@ func TestClockSkewMeter(t *testing.T) {
 	}
 }
 
-func TestTokenTransport(t *testing.T) {
+func TestUseToken(t *testing.T) {
 	var sent []string
-	transport := newTokenTransport("one", roundTrip(func(r *http.Request) { sent = append(sent, r.Header.Get("Authorization")) }))
+	hub := &hubTransport{clock: clock.RealClock{}, next: roundTrip(func(r *http.Request) { sent = append(sent, r.Header.Get("Authorization")) })}
 	for _, token := range []string{"one", "two"} {
-		transport.use(token)
+		(&Connection{transport: hub}).UseToken(token)
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, agenttest.HubURL, http.NoBody)
 		require.NoError(t, err)
-		_, err = transport.RoundTrip(request)
+		_, err = hub.RoundTrip(request)
 		require.NoError(t, err)
 		assert.Empty(t, request.Header, "the caller's request does not change")
 	}

@@ -15,130 +15,81 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 )
 
-// The RoundTrippers of a Connection, the outermost first. WrappedRoundTripper of each leads to the next one, so that its
-// connections can be closed.
-
-// tokenTransport sends the token with every request. The token can be replaced while requests are under way.
-type tokenTransport struct {
-	token atomic.Pointer[string]
-	next  http.RoundTripper
-}
-
-func newTokenTransport(token string, next http.RoundTripper) *tokenTransport {
-	t := &tokenTransport{next: next}
-	t.use(token)
-	return t
-}
-
-func (t *tokenTransport) use(token string) { t.token.Store(&token) }
-
-// RoundTrip changes a copy of the request, as the interface demands.
-func (t *tokenTransport) RoundTrip(request *http.Request) (*http.Response, error) {
-	request = request.Clone(request.Context())
-	request.Header.Set("Authorization", "Bearer "+*t.token.Load())
-	return t.next.RoundTrip(request)
-}
-
-// WrappedRoundTripper returns the next RoundTripper.
-func (t *tokenTransport) WrappedRoundTripper() http.RoundTripper { return t.next }
-
 const (
+	// longestRetryAfter limits the Retry-After header of an answer. client-go waits as long as the header says, and a watch has no
+	// timeout: a load balancer's error page that says an hour would cut the agent off for an hour.
+	longestRetryAfter = 30 * time.Second
 	// dateGrain is what an HTTP date is rounded down to.
 	dateGrain = time.Second
-	// slowAnswer is the duration of a request from which on its date is too imprecise.
+	// slowAnswer is the duration of a request from which on the date of its answer is too imprecise.
 	slowAnswer = 2 * time.Second
 )
 
-// clockSkewMeter measures, from the dates of the hub's answers, how far the agent's clock is ahead of the hub's.
-type clockSkewMeter struct {
-	clock clock.PassiveClock
-	next  http.RoundTripper
-
-	mutex sync.Mutex
-	known bool
-	skew  time.Duration
-}
-
-// RoundTrip passes the request on and reads the date of the response.
-func (m *clockSkewMeter) RoundTrip(request *http.Request) (*http.Response, error) {
-	sent := m.clock.Now()
-	response, err := m.next.RoundTrip(request)
-	if err == nil {
-		m.measure(sent, m.clock.Now(), response.Header.Get("Date"))
-	}
-	return response, err
-}
-
-// WrappedRoundTripper returns the next RoundTripper.
-func (m *clockSkewMeter) WrappedRoundTripper() http.RoundTripper { return m.next }
-
-// measure assumes that the hub wrote the date in the middle of the request, and that the date lost half a second by rounding.
-func (m *clockSkewMeter) measure(sent, received time.Time, date string) {
-	hubTime, err := http.ParseTime(date)
-	duration := received.Sub(sent)
-	if err != nil || duration > slowAnswer {
-		return
-	}
-	m.mutex.Lock()
-	defer m.mutex.Unlock()
-	m.known, m.skew = true, sent.Add(duration/2).Sub(hubTime.Add(dateGrain/2))
-}
-
-// seconds is the skew in whole seconds; false if it is less than one or unknown.
-func (m *clockSkewMeter) seconds() (time.Duration, bool) {
-	m.mutex.Lock()
-	defer m.mutex.Unlock()
-	if !m.known || m.skew.Abs() < dateGrain {
-		return 0, false
-	}
-	return m.skew.Round(dateGrain), true
-}
-
-// tlsHint adds to the error about an untrusted certificate which CAs are trusted and where they are configured.
-type tlsHint struct {
-	endpoint Endpoint
+// hubTransport is the http.RoundTripper of a Connection.
+type hubTransport struct {
 	next     http.RoundTripper
+	endpoint Endpoint
+	clock    clock.PassiveClock
+	token    atomic.Pointer[string] // can be replaced while requests are under way
+
+	mutex     sync.Mutex
+	skewKnown bool
+	skew      time.Duration // how far the agent's clock is ahead of the hub's
 }
 
-// RoundTrip passes the request on.
-func (h *tlsHint) RoundTrip(request *http.Request) (*http.Response, error) {
-	response, err := h.next.RoundTrip(request)
-	var unknownCA x509.UnknownAuthorityError
-	var badName x509.HostnameError
-	var badCert x509.CertificateInvalidError
-	if errors.As(err, &unknownCA) || errors.As(err, &badName) || errors.As(err, &badCert) {
-		trusted := "only the given CA is trusted"
-		if h.endpoint.TLSMode() != config.TLSModeStrict {
-			trusted = "the CAs of this image are trusted and the given CA, if any"
-		}
-		err = fmt.Errorf("the certificate of the hub is not trusted: %w; agentTLSMode is %s, so that %s; correct %s",
-			err, h.endpoint.TLSMode(), trusted, h.endpoint.CASource)
-	}
-	return response, err
-}
-
-// WrappedRoundTripper returns the next RoundTripper.
-func (h *tlsHint) WrappedRoundTripper() http.RoundTripper { return h.next }
-
-// longestRetryAfter limits the Retry-After header of an answer. client-go waits as long as the header says, and a watch has no
-// timeout: a load balancer's error page that says an hour would cut the agent off for an hour.
-const longestRetryAfter = 30 * time.Second
-
-// retryAfterCap shortens the Retry-After header of answers.
-type retryAfterCap struct{ next http.RoundTripper }
-
-// RoundTrip passes the request on.
-func (c retryAfterCap) RoundTrip(request *http.Request) (*http.Response, error) {
-	const header, most = "Retry-After", int(longestRetryAfter / time.Second)
-	response, err := c.next.RoundTrip(request)
+// RoundTrip sends a copy of the request, with the token.
+func (t *hubTransport) RoundTrip(request *http.Request) (*http.Response, error) {
+	request = request.Clone(request.Context())
+	request.Header.Set("Authorization", "Bearer "+*t.token.Load())
+	sent := t.clock.Now()
+	response, err := t.next.RoundTrip(request)
 	if err != nil {
-		return response, err
+		return response, t.explain(err)
 	}
+	t.measureSkew(sent, t.clock.Now(), response.Header.Get("Date"))
+	const header, most = "Retry-After", int(longestRetryAfter / time.Second)
 	if seconds, err := strconv.Atoi(response.Header.Get(header)); err == nil && seconds > most {
 		response.Header.Set(header, strconv.Itoa(most))
 	}
 	return response, nil
 }
 
-// WrappedRoundTripper returns the next RoundTripper.
-func (c retryAfterCap) WrappedRoundTripper() http.RoundTripper { return c.next }
+// WrappedRoundTripper returns the transport below, so that its connections can be closed.
+func (t *hubTransport) WrappedRoundTripper() http.RoundTripper { return t.next }
+
+// explain adds to the error about an untrusted certificate which CAs are trusted and where they are configured.
+func (t *hubTransport) explain(err error) error {
+	var unknownCA x509.UnknownAuthorityError
+	var badName x509.HostnameError
+	var badCert x509.CertificateInvalidError
+	if !errors.As(err, &unknownCA) && !errors.As(err, &badName) && !errors.As(err, &badCert) {
+		return err
+	}
+	trusted := "only the given CA is trusted"
+	if t.endpoint.TLSMode() != config.TLSModeStrict {
+		trusted = "the CAs of this image are trusted and the given CA, if any"
+	}
+	return fmt.Errorf("the certificate of the hub is not trusted: %w; agentTLSMode is %s, so that %s; correct %s",
+		err, t.endpoint.TLSMode(), trusted, t.endpoint.CASource)
+}
+
+// measureSkew assumes that the hub wrote the date in the middle of the request, and that the date lost half a second by rounding.
+func (t *hubTransport) measureSkew(sent, received time.Time, date string) {
+	hubTime, err := http.ParseTime(date)
+	duration := received.Sub(sent)
+	if err != nil || duration > slowAnswer {
+		return
+	}
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	t.skewKnown, t.skew = true, sent.Add(duration/2).Sub(hubTime.Add(dateGrain/2))
+}
+
+func (t *hubTransport) clockSkew() (time.Duration, bool) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	if !t.skewKnown || t.skew.Abs() < dateGrain {
+		return 0, false
+	}
+	return t.skew.Round(dateGrain), true
+}
