@@ -1,8 +1,10 @@
 package testenv
 
 import (
+	"hash/fnv"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -41,12 +43,11 @@ func (s Sweep) Run(t *testing.T, begin func(t *testing.T, hub *Cluster) (scenari
 	if s.Blows == nil {
 		s.Blows = []Blow{Kill, Fail, Drop}
 	}
-	all := os.Getenv(EnvAll) != ""
 	random := sample(t)
 	for _, blow := range s.Blows {
 		t.Run(strings.ReplaceAll(string(blow), " ", "-"), func(t *testing.T) {
 			first, step := 1, func() int { return 1 }
-			if all {
+			if all() {
 				t.Parallel()
 			} else {
 				first, step = 1+random.IntN(sampleStride), func() int { return 1 + random.IntN(2*sampleStride-1) }
@@ -69,6 +70,29 @@ func (s Sweep) Run(t *testing.T, begin func(t *testing.T, hub *Cluster) (scenari
 	}
 }
 
+// OneIn returns a function that chooses about one in n of what it is called for, and everything with EnvAll.
+func OneIn(t *testing.T, n int) func() bool {
+	t.Helper()
+	if all() {
+		return func() bool { return true }
+	}
+	random := sample(t)
+	return func() bool { return random.IntN(n) == 0 }
+}
+
+// Some returns n of the cases in a random order, or all of them with EnvAll.
+func Some[T any](t *testing.T, n int, cases []T) []T {
+	t.Helper()
+	if all() {
+		return cases
+	}
+	cases = slices.Clone(cases)
+	sample(t).Shuffle(len(cases), func(i, j int) { cases[i], cases[j] = cases[j], cases[i] })
+	return cases[:min(n, len(cases))]
+}
+
+func all() bool { return os.Getenv(EnvAll) != "" }
+
 func sample(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())
@@ -78,5 +102,7 @@ func sample(t *testing.T) *rand.Rand {
 		require.NoError(t, err, EnvSeed)
 	}
 	t.Logf("to repeat this sample: %s=%d", EnvSeed, seed)
-	return rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a sample is no secret
+	test := fnv.New64()
+	_, _ = test.Write([]byte(t.Name()))              // tests take different samples
+	return rand.New(rand.NewPCG(seed, test.Sum64())) //nolint:gosec // a sample is no secret
 }

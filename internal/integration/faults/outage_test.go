@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -43,18 +42,15 @@ var outages = []outage{
 	{"after the credential", http.MethodPost, "/namespaces/cattle-fleet-clusters-system/secrets"},
 }
 
-func TestAnOutageOfTheHubsAPIAtAnyStepEndsInARegistration(t *testing.T) {
-
+func TestRegistrationsUnderOutages(t *testing.T) {
 	_, member := testenv.Clusters(t)
-	const atOnce = 2 // API servers that come and go; the rest of the time is spent waiting
-	for some := range slices.Chunk(outages, len(outages)/atOnce) {
-		t.Run("from "+some[0].name, func(t *testing.T) {
-			t.Parallel()
-			hub := testenv.OwnCluster(t, "outage")
+	hub := testenv.OwnCluster(t, "outage")
+	require.NoError(t, hub.Checkpoint(t.Context()))
+	for _, o := range testenv.Some(t, 2, outages) {
+		t.Run(o.name, func(t *testing.T) {
+			require.NoError(t, hub.Reset(t.Context()))
 			hub.Configure(t, hub.Reachable())
-			for _, o := range some {
-				t.Run(o.name, func(t *testing.T) { o.run(t, hub, member) })
-			}
+			o.run(t, hub, member)
 		})
 	}
 }
