@@ -14,6 +14,7 @@ import (
 	"github.com/muster-fleet/muster/internal/bench/sim"
 	"github.com/muster-fleet/muster/internal/binaries"
 	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv"
 )
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
@@ -24,6 +25,9 @@ var tiny = Sizes{
 }
 
 func TestRun(t *testing.T) {
+	if !testenv.All() {
+		t.Skip("make bench-small runs most of it; scripts/test-all runs it whole")
+	}
 	dir := t.TempDir()
 	require.NoError(t, binaries.Build(t.Context(), dir, "fleetcontroller"))
 	hub := filepath.Join(dir, "fleetcontroller")

@@ -47,7 +47,7 @@ func (s Sweep) Run(t *testing.T, begin func(t *testing.T, hub *Cluster) (scenari
 	for _, blow := range s.Blows {
 		t.Run(strings.ReplaceAll(string(blow), " ", "-"), func(t *testing.T) {
 			first, step := 1, func() int { return 1 }
-			if all() {
+			if All() {
 				t.Parallel()
 			} else {
 				first, step = 1+random.IntN(sampleStride), func() int { return 1 + random.IntN(2*sampleStride-1) }
@@ -73,7 +73,7 @@ func (s Sweep) Run(t *testing.T, begin func(t *testing.T, hub *Cluster) (scenari
 // OneIn returns a function that chooses about one in n of what it is called for, and everything with EnvAll.
 func OneIn(t *testing.T, n int) func() bool {
 	t.Helper()
-	if all() {
+	if All() {
 		return func() bool { return true }
 	}
 	random := sample(t)
@@ -83,7 +83,7 @@ func OneIn(t *testing.T, n int) func() bool {
 // Some returns n of the cases in a random order, or all of them with EnvAll.
 func Some[T any](t *testing.T, n int, cases []T) []T {
 	t.Helper()
-	if all() {
+	if All() {
 		return cases
 	}
 	cases = slices.Clone(cases)
@@ -91,7 +91,8 @@ func Some[T any](t *testing.T, n int, cases []T) []T {
 	return cases[:min(n, len(cases))]
 }
 
-func all() bool { return os.Getenv(EnvAll) != "" }
+// All says whether EnvAll is set.
+func All() bool { return os.Getenv(EnvAll) != "" }
 
 func sample(t *testing.T) *rand.Rand {
 	t.Helper()
