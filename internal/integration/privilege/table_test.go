@@ -146,7 +146,9 @@ func lists(rules []authorizationv1.ResourceRule, verb string, r resource) bool {
 	if r.sub != "" {
 		name += "/" + r.sub
 	}
-	has := func(values []string, value string) bool { return slices.Contains(values, value) || slices.Contains(values, "*") }
+	has := func(values []string, value string) bool {
+		return slices.Contains(values, value) || slices.Contains(values, "*")
+	}
 	return slices.ContainsFunc(rules, func(rule authorizationv1.ResourceRule) bool {
 		return len(rule.ResourceNames) == 0 && has(rule.Verbs, verb) && has(rule.APIGroups, r.Group) &&
 			(has(rule.Resources, name) || r.sub != "" && slices.Contains(rule.Resources, "*/"+r.sub))
