@@ -13,34 +13,34 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// formsKept is for hubs whose Clusters have settings of their own; most have a few sorts of agents.
+// formsKept is the number of cached forms. Most hubs have a few kinds of agents; some have Clusters with settings of their own.
 const formsKept = 128
 
-// Forms render agents and remember them but for what each agent has of its own: its namespace, its scope and its GENERATION.
-// Rendering a chart takes milliseconds, filling in a form takes microseconds.
+// Forms caches rendered agents without their individual fields: the namespace, the scope and the GENERATION. Rendering the
+// chart takes milliseconds, a copy with these fields set takes microseconds.
 type Forms struct{ cache *lru.Cache }
 
-// NewForms remembers nothing yet.
+// NewForms returns an empty cache.
 func NewForms() *Forms { return &Forms{cache: lru.New(formsKept)} }
 
-// Render gives what the function of that name gives.
+// Render returns the same as the function Render.
 func (f *Forms) Render(o Options) ([]runtime.Object, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
 	form, err := f.form(o)
 	if err != nil {
-		return Render(o) // which says what is wrong with this agent, not with a form
+		return Render(o) // its error names this agent
 	}
 	objects := make([]runtime.Object, len(form))
 	for i, object := range form {
 		objects[i] = object.DeepCopyObject()
-		fillIn(objects[i], o)
+		setIndividual(objects[i], o)
 	}
 	return objects, nil
 }
 
-// form are the objects of an agent that has nothing of its own.
+// form returns the objects of an agent with these options and empty individual fields.
 func (f *Forms) form(o Options) ([]runtime.Object, error) {
 	blank := o
 	blank.Namespace, blank.Scope, blank.EnvVars = "form", "", slices.Clone(o.EnvVars)
@@ -61,12 +61,13 @@ func (f *Forms) form(o Options) ([]runtime.Object, error) {
 	return form, err
 }
 
-// hasGeneration: the hub's own variable comes before those of people, who may have one of the same name.
+// hasGeneration reports whether the first variable is the hub's GENERATION. People may set one of the same name after it.
 func hasGeneration(o Options) bool {
 	return len(o.EnvVars) > 0 && o.EnvVars[0].Name == registration.GenerationEnv && o.EnvVars[0].ValueFrom == nil
 }
 
-func fillIn(object runtime.Object, o Options) {
+// setIndividual sets the individual fields of one object.
+func setIndividual(object runtime.Object, o Options) {
 	switch typed := object.(type) {
 	case *rbacv1.ClusterRole:
 		typed.Name = ClusterRoleName(o.Namespace)
@@ -76,25 +77,18 @@ func fillIn(object runtime.Object, o Options) {
 			typed.Subjects[i].Namespace = o.Namespace
 		}
 	case *appsv1.Deployment:
-		fillInEnv(typed.Spec.Template.Spec.Containers[0].Env, o)
+		env := typed.Spec.Template.Spec.Containers[0].Env
+		set := func(name, value string) {
+			if at := slices.IndexFunc(env, func(v corev1.EnvVar) bool { return v.Name == name }); at >= 0 {
+				env[at].Value = value
+			}
+		}
+		set("AGENT_SCOPE", o.Scope)
+		if hasGeneration(o) {
+			set(registration.GenerationEnv, o.EnvVars[0].Value)
+		}
 	}
-	// The error is of objects without metadata, which a chart does not render.
 	if accessor, err := meta.Accessor(object); err == nil && accessor.GetNamespace() != "" {
 		accessor.SetNamespace(o.Namespace)
 	}
 }
-
-func fillInEnv(env []corev1.EnvVar, o Options) {
-	set := func(name, value string) {
-		if at := slices.IndexFunc(env, func(v corev1.EnvVar) bool { return v.Name == name }); at >= 0 {
-			env[at].Value = value
-		}
-	}
-	set(scopeEnv, o.Scope)
-	if hasGeneration(o) {
-		set(registration.GenerationEnv, o.EnvVars[0].Value)
-	}
-}
-
-// scopeEnv is the variable in which the chart tells an agent its scope.
-const scopeEnv = "AGENT_SCOPE"

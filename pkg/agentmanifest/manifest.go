@@ -1,10 +1,17 @@
-// Package agentmanifest gives the objects of an agent as the hub installs and updates it on a cluster. They are rendered
-// from the chart fleet-agent, which people install themselves, so both ways in have one source.
+// Package agentmanifest renders the objects of an agent that the hub installs and updates on a cluster. The source is the
+// chart fleet-agent, with which people install agents themselves.
 package agentmanifest
 
 import (
+	"bufio"
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,55 +19,57 @@ import (
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/muster-fleet/muster/charts"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Options are the settings of one cluster's agent. Of the zero values only Namespace and Image are refused.
+// Options are the settings of one cluster's agent. Namespace and Image are required.
 type Options struct {
 	// Namespace of the agent on its cluster. Required.
 	Namespace string
-	// Scope is the Cluster's spec.agentNamespace, which may be empty. Agents of several hubs on one cluster tell their Helm
-	// releases apart by it.
+	// Scope is the Cluster's spec.agentNamespace, which may be empty. It distinguishes the Helm releases of agents of several hubs
+	// on one cluster.
 	Scope string
 
-	// Image is the reference from the hub's configuration. Required. Where PrivateRepoURL is set, it is pulled from there.
+	// Image is the reference from the hub's configuration. Required. If PrivateRepoURL is set, it is pulled from there.
 	Image string
-	// ImagePullPolicy is Kubernetes' own default when empty.
+	// ImagePullPolicy has Kubernetes' own default if it is empty.
 	ImagePullPolicy string
-	// SystemDefaultRegistry is the registry that Image already begins with, if any; it makes way for PrivateRepoURL.
+	// SystemDefaultRegistry is the registry that Image already begins with, if any; PrivateRepoURL replaces it.
 	SystemDefaultRegistry string
 	// PrivateRepoURL is the Cluster's spec.privateRepoURL: host, port and path of a registry.
 	PrivateRepoURL string
 	// ImagePullSecrets are names of Secrets in Namespace.
 	ImagePullSecrets []string
 
-	// Replicas of the Deployment; one of them works, the others wait. 0 means 1.
+	// Replicas is the number of pods; one works, the others stand by. 0 means 1.
 	Replicas int
-	// CheckinInterval is how often the agent reports; 0 leaves it to the agent.
+	// CheckinInterval is the interval of the agent's heartbeat; 0 means the agent's default.
 	CheckinInterval time.Duration
-	// BundleDeploymentWorkers and DriftWorkers are numbers as text; empty leaves them to the agent.
+	// BundleDeploymentWorkers and DriftWorkers are numbers as text; empty means the agent's default.
 	BundleDeploymentWorkers, DriftWorkers string
-	// LeaderElection is between the replicas.
+	// LeaderElection holds the times of the election between the replicas.
 	LeaderElection LeaderElection
 
-	// EnvVars come after the agent's own environment variables, in this order, and win over them.
+	// EnvVars come after the agent's own environment variables, in this order, and override them.
 	EnvVars []corev1.EnvVar
-	// Tolerations come after the two every agent has. Their order here does not matter.
+	// Tolerations are added to the two that every agent has. Their order does not matter.
 	Tolerations []corev1.Toleration
 	// Affinity replaces the preference for nodes labelled fleet.cattle.io/agent=true; an empty one removes it.
 	Affinity *corev1.Affinity
 	// Resources of the agent's container.
 	Resources *corev1.ResourceRequirements
-	// HostNetwork also makes updates stop the old pod first, for both would want the same ports.
+	// HostNetwork also makes updates stop the old pod first, because both would use the same ports.
 	HostNetwork bool
 	// PriorityClassName of the pod; see Scheduling for a class of the agent's own.
 	PriorityClassName string
 
-	// DisableProbes leaves out the probes, for an image that does not answer them: a rolling update would wait for ever for a
-	// pod that is never ready. With HostNetwork there are none anyway. It is left out of the hash of these options where it
-	// is not set, so that a hub that learns of it does not install every agent again.
+	// DisableProbes leaves out the probes, for an image that does not answer them: a rolling update would never complete. With
+	// HostNetwork there are no probes. false is omitted, so that the hash of options from before this field existed stays the
+	// same, and no agent is installed again.
 	DisableProbes bool `json:",omitempty"`
 
 	// Debug and DebugLevel are the agent's --debug and --debug-level.
@@ -70,32 +79,32 @@ type Options struct {
 	DisableSecurityContext bool
 }
 
-// LeaderElection is how replicas of an agent take turns. A zero duration means the chart's default.
+// LeaderElection holds the times of the election between replicas. A zero duration means the chart's default.
 type LeaderElection struct {
-	// LeaseDuration is how long the others wait for a leader that is gone.
+	// LeaseDuration is the time after which the others replace a leader that does not renew its Lease.
 	LeaseDuration time.Duration
-	// RenewDeadline is how long a leader tries before it gives up.
+	// RenewDeadline is the time after which a leader that cannot renew its Lease stops.
 	RenewDeadline time.Duration
-	// RetryPeriod is between two tries.
+	// RetryPeriod is the interval of attempts to get or renew the Lease.
 	RetryPeriod time.Duration
 }
 
-// ClusterRoleName is the agent's ClusterRole on its cluster; agents in two namespaces have one each.
+// ClusterRoleName is the name of the agent's ClusterRole; agents in two namespaces have one each.
 func ClusterRoleName(namespace string) string {
 	return name.SafeConcatName(namespace, registration.AgentName, "role")
 }
 
-// ClusterRoleBindingName binds ClusterRoleName to the agent.
+// ClusterRoleBindingName is the name of the binding of that ClusterRole to the agent.
 func ClusterRoleBindingName(namespace string) string {
 	return name.SafeConcatName(namespace, registration.AgentName, "role", "binding")
 }
 
-// agentChart is parsed once: every import and every update of every cluster renders it.
+// agentChart is parsed once: each import and update renders it.
 var agentChart = sync.OnceValues(func() (*chart.Chart, error) { return charts.Load(charts.Agent) })
 
-// Render gives the agent's objects with TypeMeta set: ClusterRole, ClusterRoleBinding, ServiceAccount fleet-agent,
-// ServiceAccount default, Deployment, NetworkPolicy. Equal options give equal objects, whatever the order of
-// Tolerations, so that comparing tells whether an agent must change. The options are not modified.
+// Render returns the agent's objects with TypeMeta set: ClusterRole, ClusterRoleBinding, ServiceAccount fleet-agent,
+// ServiceAccount default, Deployment, NetworkPolicy. Equal options give equal objects, whatever the order of Tolerations, so
+// that a comparison shows whether an agent must change. The options are not modified.
 func Render(o Options) ([]runtime.Object, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -121,10 +130,56 @@ func (o Options) validate() error {
 	case o.Namespace == "":
 		return errors.New("agent manifest: the agent's namespace is empty")
 	case o.Image == "":
-		return fmt.Errorf("agent manifest: no agent image is known: set agentImage in the hub's ConfigMap %s", registration.HubConfigMap)
+		return fmt.Errorf("agent manifest: the agent's image is empty: set agentImage in the hub's ConfigMap %s", registration.HubConfigMap)
 	case o.Replicas < 0:
-		return fmt.Errorf("agent manifest: %d replicas of the agent cannot be: set 1 or more", o.Replicas)
+		return fmt.Errorf("agent manifest: %d replicas of the agent: set 1 or more", o.Replicas)
 	default:
 		return nil
+	}
+}
+
+// order is the order of the objects: what a pod needs comes before the pod. Kinds that are not listed come last.
+var order = []string{"ClusterRole", "ClusterRoleBinding", "ServiceAccount", "Deployment", "NetworkPolicy"}
+
+// decode returns the typed objects of rendered files in a fixed order.
+func decode(manifests map[string]string) ([]runtime.Object, error) {
+	var objects []runtime.Object
+	for _, file := range slices.Sorted(maps.Keys(manifests)) {
+		decoded, err := decodeFile(manifests[file])
+		if err != nil {
+			return nil, fmt.Errorf("decoding %s: %w", file, err)
+		}
+		objects = append(objects, decoded...)
+	}
+	rank := func(object runtime.Object) int {
+		if i := slices.Index(order, object.GetObjectKind().GroupVersionKind().Kind); i >= 0 {
+			return i
+		}
+		return len(order)
+	}
+	slices.SortStableFunc(objects, func(a, b runtime.Object) int { return cmp.Compare(rank(a), rank(b)) })
+	return objects, nil
+}
+
+func decodeFile(manifest string) ([]runtime.Object, error) {
+	var objects []runtime.Object
+	reader := yaml.NewYAMLReader(bufio.NewReader(strings.NewReader(manifest)))
+	for {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(bytes.TrimSpace(document)) == 0 {
+			continue
+		}
+		object, gvk, err := scheme.Codecs.UniversalDeserializer().Decode(document, nil, nil)
+		if err != nil {
+			return nil, err
+		}
+		object.GetObjectKind().SetGroupVersionKind(*gvk)
+		objects = append(objects, object)
 	}
 }

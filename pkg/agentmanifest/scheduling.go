@@ -17,23 +17,23 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Names of the objects Scheduling gives; agents' pods name the PriorityClass when their Cluster asks for one.
+// Names of the objects of Scheduling. The pods of an agent name the PriorityClass if their Cluster asks for one.
 const (
 	PriorityClassName       = "fleet-agent-priority-class"
 	PodDisruptionBudgetName = "fleet-agent-pod-disruption-budget"
 )
 
-// maxPriority is the highest value Kubernetes leaves to its users; above it are its own classes.
+// maxPriority is the highest value that Kubernetes allows to users.
 const maxPriority = 1_000_000_000
 
 const budgetField = "spec.agentSchedulingCustomization.podDisruptionBudget"
 
-// pods is what the API server takes as a number or a percentage of pods.
-var pods = regexp.MustCompile(`^([0-9]{1,9}|[0-9]{1,2}%|100%)$`)
+// podLimit matches a number or a percentage of pods, as the API server takes it.
+var podLimit = regexp.MustCompile(`^([0-9]{1,9}|[0-9]{1,2}%|100%)$`)
 
-// Scheduling gives the agent's own PriorityClass and, in its namespace, its PodDisruptionBudget: none, one or both, as
-// the Cluster's spec.agentSchedulingCustomization says. The value and the preemption policy of a PriorityClass cannot be
-// changed once it exists, so a changed one has to be deleted and made again.
+// Scheduling returns the agent's PriorityClass and, in its namespace, its PodDisruptionBudget: none, one or both, according to
+// the Cluster's spec.agentSchedulingCustomization. The value and the preemption policy of a PriorityClass are immutable: to
+// change them it has to be deleted and created again.
 func Scheduling(namespace string, s *fleet.AgentSchedulingCustomization) ([]runtime.Object, error) {
 	if s == nil {
 		return nil, nil
@@ -90,8 +90,8 @@ func disruptionBudget(namespace string, spec fleet.PodDisruptionBudgetSpec) (*po
 	}, nil
 }
 
-// budget decides which of the two limits counts, for Kubernetes takes only one. Forms send "0" for the one that was left
-// alone. Without any, no pod may be evicted.
+// budget chooses one of the two limits, because Kubernetes takes only one. User interfaces send "0" for a limit that was not
+// set. Without any, no pod may be evicted.
 func budget(spec fleet.PodDisruptionBudgetSpec) (minAvailable, maxUnavailable *intstr.IntOrString, err error) {
 	least, most := spec.MinAvailable, spec.MaxUnavailable
 	if err := errors.Join(checkLimit("minAvailable", least), checkLimit("maxUnavailable", most)); err != nil {
@@ -111,7 +111,7 @@ func budget(spec fleet.PodDisruptionBudgetSpec) (minAvailable, maxUnavailable *i
 }
 
 func checkLimit(field, value string) error {
-	if value == "" || pods.MatchString(value) {
+	if value == "" || podLimit.MatchString(value) {
 		return nil
 	}
 	return fmt.Errorf("%s.%s is %q: write a number of pods, like 1, or a percentage, like 50%%", budgetField, field, value)

@@ -1,154 +1,123 @@
 package agentmanifest
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"path"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
-// chartValues is the part of the chart's values that the hub sets. A field left out has the chart's default.
-type chartValues struct {
-	Internal               internalValues `json:"internal"`
-	Image                  imageValues    `json:"image"`
-	FleetAgent             podValues      `json:"fleetAgent"`
-	Agent                  agentValues    `json:"agent"`
-	LeaderElection         electionValues `json:"leaderElection"`
-	Global                 globalValues   `json:"global"`
-	Debug                  bool           `json:"debug"`
-	DebugLevel             int            `json:"debugLevel"`
-	DisableSecurityContext bool           `json:"disableSecurityContext"`
-}
-
-type internalValues struct {
-	Managed            bool   `json:"managed"`
-	Image              string `json:"image"`
-	ClusterRole        string `json:"clusterRole"`
-	ClusterRoleBinding string `json:"clusterRoleBinding"`
-	Scope              string `json:"scope"`
-	CheckinInterval    string `json:"checkinInterval"`
-}
-
-type imageValues struct {
-	ImagePullPolicy string `json:"imagePullPolicy"`
-}
-
-type podValues struct {
-	Tolerations       []corev1.Toleration          `json:"tolerations"`
-	HostNetwork       bool                         `json:"hostNetwork"`
-	Affinity          *corev1.Affinity             `json:"affinity,omitempty"`
-	Resources         *corev1.ResourceRequirements `json:"resources,omitempty"`
-	PriorityClassName string                       `json:"priorityClassName"`
-	ExtraEnv          []corev1.EnvVar              `json:"extraEnv"`
-	Probes            probeValues                  `json:"probes"`
-}
-
-type probeValues struct {
-	Enabled bool `json:"enabled"`
-}
-
-type agentValues struct {
-	Replicas   int              `json:"replicas"`
-	Reconciler reconcilerValues `json:"reconciler"`
-}
-
-type reconcilerValues struct {
-	Workers workerValues `json:"workers"`
-}
-
-type workerValues struct {
-	BundleDeployment string `json:"bundledeployment"`
-	Drift            string `json:"drift"`
-}
-
-type electionValues struct {
-	LeaseDuration string `json:"leaseDuration,omitempty"`
-	RenewDeadline string `json:"renewDeadline,omitempty"`
-	RetryPeriod   string `json:"retryPeriod,omitempty"`
-}
-
-type globalValues struct {
-	Cattle cattleValues `json:"cattle"`
-}
-
-type cattleValues struct {
-	ImagePullSecrets []corev1.LocalObjectReference `json:"imagePullSecrets"`
-}
-
-// values are what Helm takes: plain maps and lists.
+// values returns the values of the chart that the hub sets, as Helm takes them: plain maps and lists. A value that is left out
+// has the chart's default.
 func (o Options) values() (map[string]any, error) {
-	data, err := json.Marshal(o.chartValues())
-	if err != nil {
-		return nil, fmt.Errorf("values of the agent in namespace %s: %w", o.Namespace, err)
+	pod := map[string]any{
+		"tolerations":       sortedTolerations(o.Tolerations),
+		"hostNetwork":       o.HostNetwork,
+		"priorityClassName": o.PriorityClassName,
+		"extraEnv":          o.EnvVars,
+		"probes":            map[string]any{"enabled": !o.DisableProbes},
+	}
+	if o.Affinity != nil {
+		pod["affinity"] = o.Affinity
+	}
+	if o.Resources != nil {
+		pod["resources"] = o.Resources
+	}
+	election := map[string]any{}
+	for key, duration := range map[string]time.Duration{
+		"leaseDuration": o.LeaderElection.LeaseDuration, "renewDeadline": o.LeaderElection.RenewDeadline, "retryPeriod": o.LeaderElection.RetryPeriod,
+	} {
+		if duration != 0 {
+			election[key] = duration.String()
+		}
+	}
+	var pullSecrets []corev1.LocalObjectReference
+	for _, name := range o.ImagePullSecrets {
+		pullSecrets = append(pullSecrets, corev1.LocalObjectReference{Name: name})
+	}
+	typed := map[string]any{
+		"internal": map[string]any{
+			"managed":            true,
+			"image":              image(o.Image, o.SystemDefaultRegistry, o.PrivateRepoURL),
+			"clusterRole":        ClusterRoleName(o.Namespace),
+			"clusterRoleBinding": ClusterRoleBindingName(o.Namespace),
+			"scope":              o.Scope,
+			"checkinInterval":    o.CheckinInterval.String(),
+		},
+		"image":      map[string]any{"imagePullPolicy": o.ImagePullPolicy},
+		"fleetAgent": pod,
+		"agent": map[string]any{
+			"replicas":   max(1, o.Replicas),
+			"reconciler": map[string]any{"workers": map[string]any{"bundledeployment": o.BundleDeploymentWorkers, "drift": o.DriftWorkers}},
+		},
+		"leaderElection":         election,
+		"global":                 map[string]any{"cattle": map[string]any{"imagePullSecrets": pullSecrets}},
+		"debug":                  o.Debug,
+		"debugLevel":             o.DebugLevel,
+		"disableSecurityContext": o.DisableSecurityContext,
 	}
 	values := map[string]any{}
-	if err := json.Unmarshal(data, &values); err != nil {
+	data, err := json.Marshal(typed)
+	if err == nil {
+		err = json.Unmarshal(data, &values)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("values of the agent in namespace %s: %w", o.Namespace, err)
 	}
 	return values, nil
 }
 
-func (o Options) chartValues() chartValues {
-	return chartValues{
-		Internal: internalValues{
-			Managed:            true,
-			Image:              image(o.Image, o.SystemDefaultRegistry, o.PrivateRepoURL),
-			ClusterRole:        ClusterRoleName(o.Namespace),
-			ClusterRoleBinding: ClusterRoleBindingName(o.Namespace),
-			Scope:              o.Scope,
-			CheckinInterval:    o.CheckinInterval.String(),
-		},
-		Image:                  imageValues{ImagePullPolicy: o.ImagePullPolicy},
-		FleetAgent:             o.podValues(),
-		Agent:                  o.agentValues(),
-		LeaderElection:         o.LeaderElection.values(),
-		Global:                 globalValues{Cattle: cattleValues{ImagePullSecrets: references(o.ImagePullSecrets)}},
-		Debug:                  o.Debug,
-		DebugLevel:             o.DebugLevel,
-		DisableSecurityContext: o.DisableSecurityContext,
+// image returns the reference that the agent's image is pulled with. A private registry replaces the system's default
+// registry, and is put in front of any other image that does not come from it already.
+func image(reference, systemDefaultRegistry, privateRepoURL string) string {
+	private := registry(privateRepoURL)
+	if private == "" || strings.HasPrefix(reference, private+"/") {
+		return reference
 	}
+	if systemDefault := registry(systemDefaultRegistry); systemDefault != "" {
+		reference = strings.TrimPrefix(reference, systemDefault+"/")
+	}
+	return path.Join(private, reference)
 }
 
-func (o Options) podValues() podValues {
-	return podValues{
-		Tolerations:       sortedTolerations(o.Tolerations),
-		HostNetwork:       o.HostNetwork,
-		Affinity:          o.Affinity,
-		Resources:         o.Resources,
-		PriorityClassName: o.PriorityClassName,
-		ExtraEnv:          slices.Clone(o.EnvVars),
-		Probes:            probeValues{Enabled: !o.DisableProbes},
-	}
+// registry returns the part of a URL that image references begin with: people also write https:// and a final slash.
+func registry(url string) string {
+	url = strings.TrimPrefix(url, "https://")
+	url = strings.TrimPrefix(url, "http://")
+	return strings.TrimSuffix(url, "/")
 }
 
-func (o Options) agentValues() agentValues {
-	return agentValues{
-		Replicas:   max(1, o.Replicas),
-		Reconciler: reconcilerValues{Workers: workerValues{BundleDeployment: o.BundleDeploymentWorkers, Drift: o.DriftWorkers}},
-	}
+// sortedTolerations returns a sorted copy. Management servers list the taints of nodes in any order, and a changed order must not
+// restart an agent. The slice itself may belong to a cache.
+func sortedTolerations(tolerations []corev1.Toleration) []corev1.Toleration {
+	sorted := slices.Clone(tolerations)
+	slices.SortStableFunc(sorted, func(a, b corev1.Toleration) int {
+		return cmp.Or(
+			cmp.Compare(a.Key, b.Key),
+			cmp.Compare(a.Value, b.Value),
+			cmp.Compare(a.Operator, b.Operator),
+			cmp.Compare(a.Effect, b.Effect),
+			compareSeconds(a.TolerationSeconds, b.TolerationSeconds),
+		)
+	})
+	return sorted
 }
 
-func (l LeaderElection) values() electionValues {
-	return electionValues{
-		LeaseDuration: duration(l.LeaseDuration),
-		RenewDeadline: duration(l.RenewDeadline),
-		RetryPeriod:   duration(l.RetryPeriod),
+// compareSeconds sorts nil, which means for ever, first.
+func compareSeconds(a, b *int64) int {
+	switch {
+	case a == nil && b == nil:
+		return 0
+	case a == nil:
+		return -1
+	case b == nil:
+		return 1
+	default:
+		return cmp.Compare(*a, *b)
 	}
-}
-
-func duration(d time.Duration) string {
-	if d == 0 {
-		return ""
-	}
-	return d.String()
-}
-
-func references(names []string) []corev1.LocalObjectReference {
-	var references []corev1.LocalObjectReference
-	for _, name := range names {
-		references = append(references, corev1.LocalObjectReference{Name: name})
-	}
-	return references
 }
