@@ -1,4 +1,4 @@
-// Package helminstall installs Muster's charts the way a person does with helm install.
+// Package helminstall installs Muster's charts as helm install does.
 package helminstall
 
 import (
@@ -13,15 +13,15 @@ import (
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
-// Install installs one of Muster's charts under its own name into the namespace, which it makes, so that a release is there
-// as a person would have it. It does not wait for what it installs.
+// Install installs one of Muster's charts as a release of the same name and creates the namespace. It does not wait for the
+// objects to be ready.
 func Install(ctx context.Context, config *rest.Config, namespace, name string, values map[string]any) error {
 	chart, err := charts.Load(name)
 	if err != nil {
 		return err
 	}
 	quiet := rest.CopyConfig(config)
-	// What the API server warns of would be printed between the lines of whoever installs.
+	// Warnings of the API server would appear in the output of the caller.
 	quiet.WarningHandler = rest.NoWarnings{}
 	configuration, err := release.Configuration(quiet, namespace)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package content is the form in which the resources of a Bundle travel from the hub to the agents.
+// Package content packs the resources of a Bundle into a Content, in which the hub hands them to the agents.
 package content
 
 import (
@@ -23,19 +23,19 @@ const EncodingBase64Gzip = "base64+gz"
 const (
 	namePrefix = "s-"
 	nameMax    = 63
-	// sizeMax bounds what one Content may unpack to: a small object must not fill the memory of an agent.
+	// sizeMax bounds the unpacked size of a Content: a small object must not fill the memory of an agent.
 	sizeMax = 64 << 20
 )
 
-// manifest is what a Content holds, as JSON.
+// manifest is the JSON document in a Content.
 type manifest struct {
 	Resources []fleet.BundleResource `json:"resources,omitempty"`
 }
 
-// Encode packs resources into the Content that holds them. Equal resources give an equal Content, name included, so that
-// all Bundles and clusters with the same resources share one.
+// Encode packs resources into a Content. Equal resources give the same Content with the same name, so that all Bundles and
+// clusters with these resources share it.
 func Encode(resources []fleet.BundleResource) (*fleet.Content, error) {
-	data, digest, err := digested(manifest{Resources: resources})
+	data, digest, err := encodeJSON(manifest{Resources: resources})
 	if err != nil {
 		return nil, err
 	}
@@ -51,27 +51,26 @@ func Encode(resources []fleet.BundleResource) (*fleet.Content, error) {
 	}, nil
 }
 
-// Digest is the name of the Content that Encode would give, and the SHA-256 of what it holds, without packing anything.
+// Digest returns the name of the Content that Encode would return and the SHA-256 of its document, without packing it.
 func Digest(resources []fleet.BundleResource) (name, sum string, err error) {
 	for _, r := range resources {
 		if r.Encoding != "" && r.Encoding != EncodingBase64Gzip {
 			return "", "", unknownEncoding(r)
 		}
 	}
-	_, sum, err = digested(manifest{Resources: resources})
+	_, sum, err = encodeJSON(manifest{Resources: resources})
 	return nameOf(sum), sum, err
 }
 
-// Decode unpacks the resources of a Content, each as plain text with an empty Encoding. It refuses a Content whose name is
-// not the digest of what it holds: whoever may write Contents must not be able to change what an agent deploys under a
-// name that was decided on.
+// Decode unpacks the resources of a Content, each as plain text with an empty Encoding. It refuses a Content whose name is not
+// the digest of its document: a deployment ID names the Content, and a changed one must not be deployed under the same ID.
 func Decode(c *fleet.Content) ([]fleet.BundleResource, error) {
 	data, err := unpack(c.Content)
 	if err != nil {
 		return nil, fmt.Errorf("Content %s is damaged: %w", c.Name, err)
 	}
 	if sum := sha256.Sum256(data); nameOf(hex.EncodeToString(sum[:])) != c.Name {
-		return nil, fmt.Errorf("Content %s does not hold what its name says; delete it, and the hub makes it again", c.Name)
+		return nil, fmt.Errorf("the name of Content %s is not the digest of its resources; delete it, and the hub creates it again", c.Name)
 	}
 	var m manifest
 	if err := json.Unmarshal(data, &m); err != nil {
@@ -85,16 +84,16 @@ func Decode(c *fleet.Content) ([]fleet.BundleResource, error) {
 	return m.Resources, nil
 }
 
-// DeploymentID identifies what an agent is to deploy and how: the Content and a digest of the options that change what is
-// deployed. How drift is compared and corrected is not among them.
+// DeploymentID identifies what to deploy and how: by the Content and a digest of the options. The options for comparing and
+// correcting drift do not count, because they do not change what is deployed.
 func DeploymentID(contentName string, options fleet.BundleDeploymentOptions) (string, error) {
 	options.Diff, options.CorrectDrift = nil, nil
-	_, digest, err := digested(options)
+	_, digest, err := encodeJSON(options)
 	return contentName + ":" + digest, err
 }
 
-// digested is the JSON of a value with the newline that ends a JSON document, and its digest; peers compute it alike.
-func digested(value any) (data []byte, digest string, err error) {
+// encodeJSON returns the JSON of a value with a final newline, and its SHA-256. Other agents and hubs compute the same digest.
+func encodeJSON(value any) (data []byte, digest string, err error) {
 	var buffer bytes.Buffer
 	if err := json.NewEncoder(&buffer).Encode(value); err != nil {
 		return nil, "", err
@@ -120,7 +119,7 @@ func unpack(data []byte) ([]byte, error) {
 	}
 	unpacked, err := io.ReadAll(io.LimitReader(r, sizeMax+1))
 	if err == nil && len(unpacked) > sizeMax {
-		return nil, fmt.Errorf("it unpacks to more than %d MiB", sizeMax>>20)
+		return nil, fmt.Errorf("the unpacked size is more than %d MiB", sizeMax>>20)
 	}
 	return unpacked, err
 }
@@ -132,7 +131,7 @@ func plain(r fleet.BundleResource) (fleet.BundleResource, error) {
 	case EncodingBase64Gzip:
 		packed, err := base64.StdEncoding.DecodeString(r.Content)
 		if err != nil {
-			return r, fmt.Errorf("resource %s is no base64: %w", r.Name, err)
+			return r, fmt.Errorf("resource %s is not valid base64: %w", r.Name, err)
 		}
 		text, err := unpack(packed)
 		if err != nil {

@@ -78,13 +78,13 @@ func TestWhatCannotBeTrustedIsRefused(t *testing.T) {
 		content *fleet.Content
 		says    string
 	}{
-		{"not what the name says", other, "does not hold what its name says"},
+		{"not what the name says", other, "is not the digest of its resources"},
 		{"nothing", &fleet.Content{}, "is damaged"},
 		{"no gzip", &fleet.Content{Content: []byte("text")}, "is damaged"},
 		{"cut off", &fleet.Content{Content: good.Content[:20]}, "is damaged"},
 		{"a bomb", &fleet.Content{Content: huge}, "more than 64 MiB"},
 		{"a resource of unknown encoding", of(fleet.BundleResource{Name: "r", Encoding: "zip"}), `unknown encoding "zip"`},
-		{"a resource that is no base64", of(fleet.BundleResource{Name: "r", Content: "!", Encoding: "base64+gz"}), "resource r is no base64"},
+		{"a resource that is no base64", of(fleet.BundleResource{Name: "r", Content: "!", Encoding: "base64+gz"}), "resource r is not valid base64"},
 		{"a resource that is no gzip", of(fleet.BundleResource{Name: "r", Content: "eA==", Encoding: "base64+gz"}), "resource r is damaged"},
 	} {
 		t.Run(row.name, func(t *testing.T) {

@@ -23,7 +23,7 @@ func FuzzAContentIsWhatItsNameSaysOrRefused(f *testing.F) {
 	for _, document := range []string{"", "null", "[]", `{"resources":[{"encoding":"base64+gz","content":"AA=="}]}`, `{"resources":[{"encoding":"x"}]}`} {
 		packed, err := pack([]byte(document))
 		require.NoError(f, err)
-		_, digest, err := digested(document)
+		_, digest, err := encodeJSON(document)
 		require.NoError(f, err)
 		f.Add(nameOf(digest), packed)
 	}

@@ -1,5 +1,5 @@
-// Package crds has the CustomResourceDefinitions of the API group fleet.cattle.io, the very ones the chart fleet-crd
-// installs, for programs and tests that have to do without Helm.
+// Package crds contains the CustomResourceDefinitions of the API group fleet.cattle.io as the chart fleet-crd installs them, for
+// programs and tests without Helm.
 package crds
 
 import (
@@ -15,17 +15,17 @@ import (
 	"github.com/muster-fleet/muster/charts"
 )
 
-// YAML returns the CustomResourceDefinitions as one multi-document stream that kubectl takes.
+// YAML returns the CustomResourceDefinitions as one stream of YAML documents.
 func YAML() []byte {
 	data, err := charts.Files.ReadFile(path.Join(charts.CRD, "templates", "crds.yaml"))
 	if err != nil {
-		// The file is compiled in: its absence is a broken build, and every test of this package finds that.
+		// The file is embedded: if it is missing, the build is broken, and every test of this package fails.
 		panic(err)
 	}
 	return data
 }
 
-// Objects returns the CustomResourceDefinitions in the order of their names. Each call returns new objects.
+// Objects returns new copies of the CustomResourceDefinitions, ordered by name.
 func Objects() ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	var objects []*apiextensionsv1.CustomResourceDefinition
 	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(YAML()), 4096)

@@ -16,14 +16,14 @@ import (
 	"k8s.io/client-go/discovery"
 )
 
-// pollInterval is how often Ensure looks whether a definition is served. The API server takes a second or so.
+// pollInterval is the interval at which Ensure checks whether a definition is served. The API server needs about a second.
 const pollInterval = 100 * time.Millisecond
 
-// Ensure creates the CustomResourceDefinitions that are missing and returns once the API server serves all of them, or
-// with an error that names the one it does not serve when the context ends.
+// Ensure creates the CustomResourceDefinitions that are missing and returns when the API server serves all of them. If the
+// context ends before, the error names the definition that is not served.
 //
-// A definition that exists is left as it is: it may be newer, and it may be Helm's. Wrangler's BatchCreateCRDs would
-// overwrite it together with the labels and annotations by which Helm knows its own.
+// An existing definition is not changed: it may be newer, and it may belong to Helm. Wrangler's BatchCreateCRDs would overwrite
+// it, together with Helm's labels and annotations.
 func Ensure(ctx context.Context, client clientset.Interface) error {
 	objects, err := Objects()
 	if err != nil {
@@ -38,7 +38,7 @@ func Ensure(ctx context.Context, client clientset.Interface) error {
 
 func ensure(ctx context.Context, client clientset.Interface, object *apiextensionsv1.CustomResourceDefinition) error {
 	crds := client.ApiextensionsV1().CustomResourceDefinitions()
-	// Looking first: a hub that starts where all is in place should need no right to write here, and write nothing.
+	// Get first: if all definitions exist, a hub needs no right to create any, and writes nothing.
 	existing, err := crds.Get(ctx, object.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		existing, err = crds.Create(ctx, object, metav1.CreateOptions{})
@@ -73,8 +73,8 @@ func waitUntilServed(ctx context.Context, client clientset.Interface, name strin
 	return nil
 }
 
-// offered: an API server that has written that a definition is established answers 404 for a moment until its other parts
-// have heard of that. Once it offers the kind all of them have. Who may not ask has to take the word of the definition.
+// offered reports whether the discovery of the API server lists the kind. After a definition is established, requests for its
+// kind still get 404 for a moment; they do not once discovery lists it. Without the right to discovery the condition has to do.
 func offered(api discovery.ServerResourcesInterface, object *apiextensionsv1.CustomResourceDefinition) bool {
 	for _, version := range object.Spec.Versions {
 		if !version.Served {
@@ -91,8 +91,8 @@ func offered(api discovery.ServerResourcesInterface, object *apiextensionsv1.Cus
 	return true
 }
 
-// describe tells whether a definition is served and, if not, the API server's reason. A conflict of names with another
-// definition is the one a person has to resolve.
+// describe reports whether a definition is served and, if not, the API server's reason, such as a conflict of names with
+// another definition.
 func describe(object *apiextensionsv1.CustomResourceDefinition) (bool, string) {
 	state := "it has no conditions yet"
 	for _, condition := range object.Status.Conditions {

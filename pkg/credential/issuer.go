@@ -19,20 +19,19 @@ import (
 )
 
 const (
-	// LongLived is the lifetime asked for agents that cannot renew their credential. API servers grant it unless they run
+	// LongLived is the requested lifetime for agents that cannot renew their credential. API servers grant it unless they run
 	// with --service-account-max-token-expiration.
 	LongLived = 10 * 365 * 24 * time.Hour
 	// MinLifetime is the shortest lifetime an API server issues.
 	MinLifetime = 10 * time.Minute
-	// tolerance is how much less life than asked counts as granted: servers round.
+	// tolerance is the difference to the requested lifetime that still counts as granted: servers round.
 	tolerance = time.Minute
 )
 
-// ErrPending says that a token Secret exists and Kubernetes has not filled it yet. Its update event, not a poll, tells
-// when it has.
+// ErrPending: a token Secret exists, and Kubernetes has not filled it yet. Wait for its update event; do not poll.
 var ErrPending = errors.New("waiting for Kubernetes to fill the token Secret")
 
-// Client is what issuing needs of the API server.
+// Client is the part of a Kubernetes client that Issuer uses.
 type Client interface {
 	corev1client.ServiceAccountsGetter
 	corev1client.SecretsGetter
@@ -44,7 +43,7 @@ type Issuer struct {
 	Clock  clock.PassiveClock
 }
 
-// Issued is a token and the end of its life; Expires is zero for one that has none.
+// Issued is a token with its expiry; Expires is zero if it does not expire.
 type Issued struct {
 	Token   Token
 	Expires time.Time
@@ -56,9 +55,9 @@ type Account struct {
 	Name      string
 }
 
-// Issue returns a token for the ServiceAccount that lives as long as asked. Where the API server grants less, and only
-// there, the token comes from a Secret of type kubernetes.io/service-account-token, which does not expire; the first
-// call then creates that Secret and returns ErrPending. Either kind dies with the ServiceAccount.
+// Issue returns a token for the ServiceAccount with the requested lifetime. Only if the API server grants less, the token comes
+// from a Secret of type kubernetes.io/service-account-token, which does not expire; the first call then creates that Secret
+// and returns ErrPending. Both kinds become invalid with the ServiceAccount.
 func (i Issuer) Issue(ctx context.Context, account Account, lifetime time.Duration) (Issued, error) {
 	issued, err := i.Request(ctx, account, lifetime)
 	if err != nil {
@@ -71,15 +70,15 @@ func (i Issuer) Issue(ctx context.Context, account Account, lifetime time.Durati
 	switch {
 	case err != nil:
 		return Issued{}, fmt.Errorf("the token issued for ServiceAccount %s/%s: %w", account.Namespace, account.Name, err)
-	case claims.UID == "": // a Secret without an owner would outlive its ServiceAccount
-		return Issued{}, fmt.Errorf("the token issued for ServiceAccount %s/%s does not say whose it is", account.Namespace, account.Name)
+	case claims.UID == "": // without an owner the Secret would outlive its ServiceAccount
+		return Issued{}, fmt.Errorf("the token issued for ServiceAccount %s/%s has no UID", account.Namespace, account.Name)
 	case !claims.Issued.IsZero() && claims.Expires.Sub(claims.Issued) > lifetime-tolerance:
-		return issued, nil // it only looks short, because this clock is ahead of the API server's
+		return issued, nil // it only looks short, because the local clock is ahead of the API server's
 	}
 	return i.fromSecret(ctx, account, claims.UID)
 }
 
-// Request returns a token from the TokenRequest API, whatever lifetime the API server grants.
+// Request returns a token from the TokenRequest API with the lifetime that the API server grants.
 func (i Issuer) Request(ctx context.Context, account Account, lifetime time.Duration) (Issued, error) {
 	seconds := int64(max(lifetime, MinLifetime) / time.Second)
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}
@@ -88,7 +87,7 @@ func (i Issuer) Request(ctx context.Context, account Account, lifetime time.Dura
 		return Issued{}, fmt.Errorf("requesting a token for ServiceAccount %s/%s: %w", account.Namespace, account.Name, err)
 	}
 	if reply.Status.Token == "" {
-		return Issued{}, fmt.Errorf("requesting a token for ServiceAccount %s/%s: the answer has none", account.Namespace, account.Name)
+		return Issued{}, fmt.Errorf("requesting a token for ServiceAccount %s/%s: the answer has no token", account.Namespace, account.Name)
 	}
 	return Issued{Token: Token(reply.Status.Token), Expires: reply.Status.ExpirationTimestamp.Time}, nil
 }
@@ -97,8 +96,12 @@ func (i Issuer) fromSecret(ctx context.Context, account Account, uid string) (Is
 	name := registration.ServiceAccountTokenSecret(account.Name)
 	secret, err := i.Client.Secrets(account.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return Issued{}, i.createSecret(ctx, tokenSecret(account, uid))
-	} else if err != nil {
+		if _, err := i.Client.Secrets(account.Namespace).Create(ctx, tokenSecret(account, uid), metav1.CreateOptions{}); err != nil {
+			return Issued{}, fmt.Errorf("creating token Secret %s/%s: %w", account.Namespace, name, err)
+		}
+		return Issued{}, ErrPending
+	}
+	if err != nil {
 		return Issued{}, fmt.Errorf("reading token Secret %s/%s: %w", account.Namespace, name, err)
 	}
 	if err := checkSecret(secret, account, uid); err != nil {
@@ -111,14 +114,7 @@ func (i Issuer) fromSecret(ctx context.Context, account Account, uid string) (Is
 	return Issued{Token: token}, nil
 }
 
-func (i Issuer) createSecret(ctx context.Context, secret *corev1.Secret) error {
-	if _, err := i.Client.Secrets(secret.Namespace).Create(ctx, secret, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("creating token Secret %s/%s: %w", secret.Namespace, secret.Name, err)
-	}
-	return ErrPending
-}
-
-// tokenSecret carries our label, so that the event of its being filled reaches the hub's bounded cache.
+// tokenSecret carries the label that selects Secrets for the hub's cache, so that the update event reaches the hub.
 func tokenSecret(account Account, uid string) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -134,7 +130,7 @@ func tokenSecret(account Account, uid string) *corev1.Secret {
 	}
 }
 
-// checkSecret refuses a Secret that is not this ServiceAccount's own: somebody else's would hand out another identity.
+// checkSecret refuses a Secret of another ServiceAccount, which would give the agent another identity.
 func checkSecret(secret *corev1.Secret, account Account, uid string) error {
 	recorded := secret.Annotations[corev1.ServiceAccountUIDKey]
 	if secret.Type == corev1.SecretTypeServiceAccountToken &&

@@ -2,6 +2,7 @@
 package credential
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"time"
@@ -9,36 +10,35 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// Token is a bearer token. It prints as "[redacted]" whatever verb prints it, so that no log line, error or event can
-// carry it by accident; only Reveal gives the value. fmt does not ask the type for %p and %w, which go vet refuses, nor in
-// unexported fields, so a struct that may be printed keeps its Token in an exported one.
+// Token is a bearer token. Every verb prints it as "[redacted]", so that no log line, error or event contains it by accident;
+// only Reveal returns the value. fmt does not call the methods for %p and %w, which go vet refuses, nor for unexported
+// fields: a struct that may be printed must have its Token in an exported field.
 type Token string
 
 const redacted = "[redacted]"
 
-// Reveal returns the value, for the one place that stores or sends it.
+// Reveal returns the value. Call it only where the token is stored or sent.
 func (t Token) Reveal() string { return string(t) }
 
 // String hides the value.
 func (t Token) String() string { return redacted }
 
-// Format hides the value from every verb; with String alone, a wrong one such as %d would print it.
+// Format hides the value from every verb; with String alone, %d would print it.
 func (t Token) Format(out fmt.State, _ rune) { _, _ = io.WriteString(out, redacted) }
 
 // MarshalText hides the value from encoders; a Secret is built from Reveal.
 func (t Token) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
-// Claims is what a ServiceAccount token says of itself. It is not verified: the hub only uses it to recognise tokens it
-// issued itself.
+// Claims are the unverified claims of a ServiceAccount token. The hub uses them only to recognise tokens that it issued itself.
 type Claims struct {
-	// Namespace, ServiceAccount and UID are of the ServiceAccount. A ServiceAccount that was deleted and created again has
-	// another UID, and the API server refuses the old token.
+	// Namespace, ServiceAccount and UID identify the ServiceAccount. After it was deleted and created again it has another UID,
+	// and the API server refuses the old token.
 	Namespace      string
 	ServiceAccount string
 	UID            string
-	// Expires is the end of the token's life; zero for one that has none, as those of token Secrets.
+	// Expires is zero for a token that does not expire, such as one of a token Secret.
 	Expires time.Time
-	// Issued is when the API server issued the token, by its own clock; zero where the token does not say.
+	// Issued is the time of issue by the API server's clock; zero if the token has none.
 	Issued time.Time
 }
 
@@ -63,9 +63,9 @@ func Inspect(token Token) (Claims, error) {
 		return Claims{}, fmt.Errorf("not a ServiceAccount token: %w", err)
 	}
 	claims := Claims{
-		Namespace:      firstOf(c.Kubernetes.Namespace, c.LegacyNamespace),
-		ServiceAccount: firstOf(c.Kubernetes.ServiceAccount.Name, c.LegacyName),
-		UID:            firstOf(c.Kubernetes.ServiceAccount.UID, c.LegacyUID),
+		Namespace:      cmp.Or(c.Kubernetes.Namespace, c.LegacyNamespace),
+		ServiceAccount: cmp.Or(c.Kubernetes.ServiceAccount.Name, c.LegacyName),
+		UID:            cmp.Or(c.Kubernetes.ServiceAccount.UID, c.LegacyUID),
 	}
 	if c.ExpiresAt != nil {
 		claims.Expires = c.ExpiresAt.Time
@@ -76,14 +76,7 @@ func Inspect(token Token) (Claims, error) {
 	return claims, nil
 }
 
-func firstOf(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
-}
-
-// Lifetime is how long the token was issued for; 0 for one that has no end, or does not say when it began.
+// Lifetime is the time between issue and expiry; 0 if the token lacks one of them.
 func (c Claims) Lifetime() time.Duration {
 	if c.Expires.IsZero() || c.Issued.IsZero() {
 		return 0
@@ -91,7 +84,7 @@ func (c Claims) Lifetime() time.Duration {
 	return c.Expires.Sub(c.Issued)
 }
 
-// ServesUntil says whether the token is one of the ServiceAccount with that UID and still good at the given moment.
+// ServesUntil reports whether the token belongs to the ServiceAccount with that UID and has not expired at the given moment.
 func (c Claims) ServesUntil(uid string, moment time.Time) bool {
 	return c.UID == uid && (c.Expires.IsZero() || c.Expires.After(moment))
 }

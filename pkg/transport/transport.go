@@ -1,5 +1,5 @@
-// Package transport makes the connections between hub and members, in both directions. Which authorities count is a matter of
-// each connection: nothing is kept in the environment or in variables that a whole process would share.
+// Package transport opens the connections between hub and members, in both directions. Each connection has its own trusted
+// authorities; no environment variable or package variable changes those of the whole process.
 package transport
 
 import (
@@ -17,24 +17,24 @@ import (
 // Proxy chooses the proxy for a request; nil means none.
 type Proxy func(*http.Request) (*url.URL, error)
 
-// New has client-go's defaults, HTTP/2 with pings among them, so that a dead connection is noticed. It is not client-go's shared
-// transport, which lives as long as the process. A nil proxy means the one of the environment: HTTPS_PROXY, HTTP_PROXY and
-// NO_PROXY, which nothing bypasses but addresses of this machine.
+// New returns a transport with client-go's defaults, such as HTTP/2 pings that detect a dead connection. It does not use
+// client-go's shared transports, which exist as long as the process. A nil proxy means the environment's: HTTPS_PROXY, HTTP_PROXY
+// and NO_PROXY; only addresses of this machine bypass it without being named.
 func New(config *tls.Config, proxy Proxy) *http.Transport {
 	return utilnet.SetTransportDefaults(&http.Transport{
 		TLSClientConfig: config, Proxy: proxy, OnProxyConnectResponse: checkProxy,
 	})
 }
 
-// ProxyError is the refusal of a proxy to lead on.
+// ProxyError is the refusal of a proxy to connect.
 type ProxyError struct {
-	// Address is the proxy's, without user and password.
+	// Address is the address of the proxy without user and password.
 	Address string
-	// Code is its answer, an HTTP status.
+	// Code is the HTTP status of its answer.
 	Code int
 }
 
-// Error names the proxy: its answer alone, say "Forbidden", would be taken for one of the server behind it.
+// Error names the proxy: "Forbidden" alone would look like an answer of the server behind it.
 func (e *ProxyError) Error() string {
 	text := fmt.Sprintf("the proxy %s answers %d %s", e.Address, e.Code, http.StatusText(e.Code))
 	switch e.Code {
@@ -53,27 +53,26 @@ func checkProxy(_ context.Context, proxy *url.URL, _ *http.Request, answer *http
 	return &ProxyError{Address: proxy.Scheme + "://" + proxy.Host, Code: answer.StatusCode}
 }
 
-// ViaProxy says whether a connection failed on the way to the proxy, not behind it.
+// ViaProxy reports whether the connection to the proxy itself failed.
 func ViaProxy(err error) bool {
 	var network *net.OpError
 	return errors.As(err, &network) && network.Op == "proxyconnect"
 }
 
-// RefuseRedirect is for http.Client.CheckRedirect. It keeps the token at the address it was given for: it would be sent along
-// to wherever a redirect points.
+// RefuseRedirect is a function for http.Client.CheckRedirect. A redirect would send the token to another address.
 func RefuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// Steady refuses redirects where the http.Client is somebody else's, as those that libraries make from a rest.Config.
+// Steady refuses redirects for an http.Client that a library makes, for example from a rest.Config.
 type Steady struct{ Next http.RoundTripper }
 
-// RoundTrip passes the request on.
+// RoundTrip sends the request and removes the target of a redirect from the answer.
 func (s Steady) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := s.Next.RoundTrip(request)
 	if err == nil {
-		response.Header.Del("Location") // without it there is nothing to follow
+		response.Header.Del("Location")
 	}
 	return response, err
 }
 
-// WrappedRoundTripper lets others find the transport below, to close its connections for one.
+// WrappedRoundTripper lets client-go reach the transport to close its connections.
 func (s Steady) WrappedRoundTripper() http.RoundTripper { return s.Next }

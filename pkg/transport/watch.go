@@ -10,12 +10,12 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// watchGrace is how long after its time a watch is given up that nobody has ended.
+// watchGrace is the time after the requested timeout at which a watch is ended from this side.
 const watchGrace = time.Minute
 
-// Watch begins a watch that ends even if nobody at the other end ends it. A server does so after the time it was asked for; a
-// proxy that accepts a connection and never answers does not, nor does what answers "try again in an hour", and whoever waits
-// for either hears of nothing any more. A watch that was asked for without a time is left as it is.
+// Watch begins a watch and ends it if the server does not. A server ends a watch after the requested timeout. A proxy that accepts
+// a connection and never answers does not end it, nor does an answer to retry in an hour; without a limit the informer would get no
+// events any more. A watch without a requested timeout is not limited.
 func Watch(
 	ctx context.Context, o metav1.ListOptions, begin func(context.Context, metav1.ListOptions) (watch.Interface, error),
 ) (watch.Interface, error) {
@@ -35,7 +35,7 @@ func Watch(
 	return &limitedWatch{events, cancel}, nil
 }
 
-// UnansweredError says that a watch could not begin in its time.
+// UnansweredError: a watch could not begin in time.
 type UnansweredError struct {
 	Limit time.Duration
 	Cause error
@@ -45,16 +45,16 @@ func (e *UnansweredError) Error() string {
 	return fmt.Sprintf("no watch has begun within %s: %v", e.Limit, e.Cause)
 }
 
-// Unwrap is the last that was heard.
+// Unwrap returns the last error.
 func (e *UnansweredError) Unwrap() error { return e.Cause }
 
-// Unanswered says whether the error is that no watch could begin in its time.
+// Unanswered reports whether the error contains an UnansweredError.
 func Unanswered(err error) bool {
 	var unanswered *UnansweredError
 	return errors.As(err, &unanswered)
 }
 
-// limitedWatch frees its timer when it is stopped.
+// limitedWatch stops its timer when it is stopped.
 type limitedWatch struct {
 	watch.Interface
 	cancel context.CancelFunc
