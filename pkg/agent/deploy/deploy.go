@@ -211,13 +211,26 @@ func (d *deployer) fetchValues(ctx context.Context, bd *fleet.BundleDeployment) 
 	if d.judged(err) != nil {
 		return nil, fmt.Errorf("fetching the values: %w", err)
 	}
-	const key = "values"
-	if sum := sha256.Sum256(secret.Data[key]); hex.EncodeToString(sum[:]) != bd.Spec.ValuesHash {
-		return nil, fmt.Errorf("the values in Secret %s/%s do not match spec.valuesHash yet", bd.Namespace, bd.Name)
+	values, err := decodeValues(secret.Data, bd.Spec.ValuesHash)
+	if err != nil {
+		return nil, fmt.Errorf("the values in Secret %s/%s: %w", bd.Namespace, bd.Name, err)
+	}
+	return values, nil
+}
+
+// decodeValues checks the hash, which covers the staged values as well, and returns the values to deploy. Either key may be
+// empty.
+func decodeValues(data map[string][]byte, hash string) (map[string]any, error) {
+	sum := sha256.Sum256(slices.Concat(data["values"], data["stagedValues"]))
+	if hex.EncodeToString(sum[:]) != hash {
+		return nil, errors.New("they do not match spec.valuesHash yet")
+	}
+	if len(data["values"]) == 0 {
+		return nil, nil
 	}
 	values := map[string]any{}
-	if err := json.Unmarshal(secret.Data[key], &values); err != nil {
-		return nil, fmt.Errorf("key %s of Secret %s/%s is not a JSON object", key, bd.Namespace, bd.Name)
+	if err := json.Unmarshal(data["values"], &values); err != nil {
+		return nil, errors.New("key values is not a JSON object")
 	}
 	return values, nil
 }

@@ -73,6 +73,34 @@ func TestReconcile_failedDeployment(t *testing.T) {
 	assert.Equal(t, assert.AnError, state.failure)
 }
 
+// The hashes are check vectors of the wire format, from another hub.
+func TestDecodeValues(t *testing.T) {
+	const values = `{"key":"value"}`
+	for name, row := range map[string]struct {
+		values, staged, hash string
+		want                 map[string]any
+		err                  string
+	}{
+		"nothing staged":         {values, "", "e43abcf3375244839c012f9633f95862d232a95b00d5bc7348b3098b9fed7f32", map[string]any{"key": "value"}, ""},
+		"the same values staged": {values, values, "3e595e3b9aececead659294e162b71ffeb4390a932d57dcad86b5974a515a77e", map[string]any{"key": "value"}, ""},
+		"others staged":          {values, `{"newkey":"value"}`, "01c44d8a446abccb870503db292e07cb2b8da135b6fec52b21048bdab8c84a7c", map[string]any{"key": "value"}, ""},
+		"only staged":            {"", values, "e43abcf3375244839c012f9633f95862d232a95b00d5bc7348b3098b9fed7f32", nil, ""},
+		"null":                   {"null", "", "74234e98afe7498fb5daf1f36ac2d78acc339464f950703b8c019892f982b90b", nil, ""},
+		"written before spec":    {values, values, "e43abcf3375244839c012f9633f95862d232a95b00d5bc7348b3098b9fed7f32", nil, "they do not match spec.valuesHash yet"},
+		"no JSON":                {"key: value", "", "b701870861d6ff0565b7078ee799ae7362323298a814d7af4d2dce6cb8d8b674", nil, "not a JSON object"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := decodeValues(map[string][]byte{"values": []byte(row.values), "stagedValues": []byte(row.staged)}, row.hash)
+			if row.err != "" {
+				require.ErrorContains(t, err, row.err)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, row.want, got)
+		})
+	}
+}
+
 func TestReport_retries(t *testing.T) {
 	p := newStoppedDeployer()
 	away := true
