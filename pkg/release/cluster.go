@@ -9,12 +9,14 @@ import (
 	"strings"
 
 	"helm.sh/helm/v4/pkg/kube"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/cli-runtime/pkg/resource"
 )
 
 // Helm's marks on the objects of a release.
@@ -33,6 +35,8 @@ type cluster struct {
 	mapper meta.ResettableRESTMapper
 	// removing is the name of the release whose objects are being removed; "" if none are.
 	removing string
+	// keepCRDs keeps CustomResourceDefinitions: deleting one deletes all objects of its kind, whoever created them.
+	keepCRDs bool
 	// replace deletes objects that cannot be patched, so that they are created again.
 	replace bool
 	// deleteError is the last error of Delete, which Helm's uninstall action does not pass on.
@@ -91,8 +95,8 @@ func (c *cluster) deleteMarked(resources kube.ResourceList, release string) erro
 	return errors.Join(errs...)
 }
 
-// existing reads the objects and returns those that exist and either belong to the release that is being removed or are
-// accepted by the function, which gets the release that an object is marked with.
+// existing reads the objects and returns those to delete: those that exist and either belong to the release that is being
+// removed or are accepted by the function, which gets the release that an object is marked with.
 func (c *cluster) existing(resources kube.ResourceList, accept func(name, namespace string) bool) (found kube.ResourceList, err error) {
 	for _, info := range resources {
 		if err := info.Get(); apierrors.IsNotFound(err) {
@@ -100,12 +104,19 @@ func (c *cluster) existing(resources kube.ResourceList, accept func(name, namesp
 		} else if err != nil {
 			return nil, err
 		}
+		if c.keepCRDs && isCRD(info) {
+			continue
+		}
 		name, namespace := marksOf(info.Object)
 		if c.removing == "" || name == c.removing && namespace == c.Namespace || accept(name, namespace) {
 			found = append(found, info)
 		}
 	}
 	return found, nil
+}
+
+func isCRD(info *resource.Info) bool {
+	return info.Mapping.GroupVersionKind.Group == apiextensionsv1.GroupName && info.Mapping.GroupVersionKind.Kind == "CustomResourceDefinition"
 }
 
 // marksOf returns the release that an object is marked with; "" if it has no mark.
@@ -118,13 +129,17 @@ func marksOf(object runtime.Object) (name, namespace string) {
 	return annotations[NameAnnotation], annotations[NamespaceAnnotation]
 }
 
-// Update deletes objects that cannot be patched before, if replace is set. It never moves the fields that a client-side
+// Update deletes objects that cannot be patched before, if replace is set, and keeps CustomResourceDefinitions that the target no
+// longer contains, if keepCRDs is set. It never moves the fields that a client-side
 // update owns to server-side apply: Helm would look for those of the field manager in its package variable, see fieldManager.
 func (c *cluster) Update(original, target kube.ResourceList, options ...kube.ClientUpdateOption) (*kube.Result, error) {
 	if c.replace {
 		if err := c.deleteUnpatchable(target); err != nil {
 			return &kube.Result{}, err
 		}
+	}
+	if c.keepCRDs {
+		original = original.Filter(func(info *resource.Info) bool { return !isCRD(info) || target.Get(info) != nil })
 	}
 	return c.Client.Update(original, target, append(options, kube.ClientUpdateOptionUpgradeClientSideFieldManager(false))...)
 }
@@ -137,7 +152,7 @@ func (c *cluster) deleteUnpatchable(target kube.ResourceList) error {
 	}
 	var unpatchable kube.ResourceList
 	for _, info := range target {
-		if object, ok := info.Object.(*unstructured.Unstructured); ok {
+		if object, ok := info.Object.(*unstructured.Unstructured); ok && !(c.keepCRDs && isCRD(info)) {
 			// The context of the operation is applied on the wire.
 			_, err := applyDryRun(context.Background(), client, Object{Desired: object, Resource: info.Mapping.Resource})
 			if apierrors.IsInvalid(err) {

@@ -135,6 +135,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, err
 	}
 
+	op.cluster.keepCRDs = !r.Options.DeleteCRDResources
 	op.cluster.replace = r.helm().Force || r.Correcting && r.Options.CorrectDrift != nil && r.Options.CorrectDrift.Force
 	// With its own context Helm would return early and continue in the background; operation ends it on the wire instead.
 	background := context.WithoutCancel(ctx)
@@ -172,6 +173,7 @@ func (c *Client) Sweep(ctx context.Context, r Request) (Deployed, error) {
 	if latest == nil || latest.Info.Status != common.StatusDeployed {
 		return Deployed{}, fmt.Errorf("Helm release %s/%s is not deployed any more", r.Namespace, r.Name)
 	}
+	op.cluster.keepCRDs = !r.Options.DeleteCRDResources
 	deployed, err := op.deployed(latest)
 	if err != nil {
 		return deployed, err

@@ -1,16 +1,19 @@
 package release
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -160,20 +163,61 @@ spec:
 func TestAKindThatIsGoneDoesNotKeepARelease(t *testing.T) {
 	m := onMember(t)
 	definition := m.request("crd.yaml", thingKind)
-	definition.Name = "kind"
+	definition.Name, definition.Options.DeleteCRDResources = "kind", true
 	m.deploy(definition)
 	r := m.request("a.yaml", configMap("a", "k", "one"), "t.yaml", "apiVersion: release.example.com/v1\nkind: Thing\nmetadata: {name: t}\n")
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		_, err := m.Deploy(t.Context(), r)
 		assert.NoError(c, err)
 	}, 2*time.Minute, 50*time.Millisecond)
-	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "kind", Options{}))
+	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "kind", Options{DeleteCRDs: true}))
 	fresh, err := New(m.config)
 	require.NoError(t, err)
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		assert.NoError(c, fresh.Uninstall(t.Context(), m.namespace, "app", Options{}))
 	}, 2*time.Minute, 50*time.Millisecond)
 	assert.Empty(t, m.configMaps())
+}
+
+// Deleting a CustomResourceDefinition deletes all objects of its kind, whoever created them.
+func TestUninstall_customResourceDefinitions(t *testing.T) {
+	m := onMember(t)
+	kind := strings.NewReplacer("things", "keeps", "thing", "keep", "Thing", "Keep").Replace(thingKind)
+	const name = "keeps.release.example.com"
+	exists := func() bool {
+		found := m.definitions(name)
+		return len(found) == 1 && found[0].GetDeletionTimestamp() == nil
+	}
+	chart := []string{
+		"Chart.yaml", "apiVersion: v2\nname: app\nversion: 1.0.0\n", "values.yaml", "kind: CustomResourceDefinition\n",
+		"templates/crd.yaml", strings.Replace(kind, "kind: CustomResourceDefinition", "kind: '{{ .Values.kind }}'", 1),
+	}
+	for title, files := range map[string][]string{"plain manifest": {"crd.yaml", kind}, "template": chart} {
+		t.Run(title, func(t *testing.T) {
+			m.deploy(m.request(append(slices.Clone(files), "a.yaml", configMap("a", "k", "one"))...))
+			require.True(t, exists())
+			m.deploy(m.request("a.yaml", configMap("a", "k", "two")))
+			assert.True(t, exists(), "an upgrade without it keeps it")
+			r := m.request(files...)
+			r.Options.Helm = &fleet.HelmOptions{TakeOwnership: true}
+			m.deploy(r)
+			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", m.mine()[0].Options()))
+			assert.True(t, exists(), "so does a removal")
+			r.Options.DeleteCRDResources = true
+			m.deploy(r)
+			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", m.mine()[0].Options()))
+			assert.False(t, exists(), "unless the options ask for it")
+			require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Empty(c, m.definitions(name)) }, 2*time.Minute, 50*time.Millisecond)
+		})
+	}
+}
+
+func (m *member) definitions(name string) []unstructured.Unstructured {
+	m.t.Helper()
+	list, err := m.dynamic.Resource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")).
+		List(m.t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	require.NoError(m.t, err)
+	return list.Items
 }
 
 func TestANamespaceWithAnotherReleaseStays(t *testing.T) {

@@ -6,21 +6,31 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
+	"helm.sh/helm/v4/pkg/kube"
 	"helm.sh/helm/v4/pkg/postrenderer"
 	helm "helm.sh/helm/v4/pkg/release/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/cli-runtime/pkg/resource"
 	"sigs.k8s.io/yaml"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 // postRenderer returns what Helm calls with the rendered manifests before it writes anything; nil if nothing is needed.
 func (o *operation) postRenderer(r Request) postrenderer.PostRenderer {
-	if r.Options.TargetNamespace == "" && (len(r.HandOver) == 0 || r.helm().TakeOwnership) {
+	// A template that computes its kind is not found here; cluster.keepCRDs protects its CustomResourceDefinitions all the same.
+	mayHaveCRDs := !r.Options.DeleteCRDResources && slices.ContainsFunc(r.Resources, func(r fleet.BundleResource) bool {
+		return strings.Contains(r.Content, "CustomResourceDefinition")
+	})
+	if r.Options.TargetNamespace == "" && !mayHaveCRDs && (len(r.HandOver) == 0 || r.helm().TakeOwnership) {
 		return nil
 	}
 	return rendered{r, o.cluster}
@@ -31,11 +41,13 @@ type rendered struct {
 	cluster *cluster
 }
 
-// Run moves the objects to the target namespace, and refuses those that the release may not take over.
+// Run marks CustomResourceDefinitions to be kept, moves the objects to the target namespace, and refuses those that the release
+// may not take over.
 func (p rendered) Run(manifests *bytes.Buffer) (*bytes.Buffer, error) {
-	if p.request.Options.TargetNamespace != "" {
+	hasCRDs := !p.request.Options.DeleteCRDResources && bytes.Contains(manifests.Bytes(), []byte("CustomResourceDefinition"))
+	if hasCRDs || p.request.Options.TargetNamespace != "" {
 		var err error
-		if manifests, err = p.moveAll(manifests); err != nil {
+		if manifests, err = p.changeAll(manifests); err != nil {
 			return nil, err
 		}
 	}
@@ -45,14 +57,13 @@ func (p rendered) Run(manifests *bytes.Buffer) (*bytes.Buffer, error) {
 	return manifests, nil
 }
 
-// moveAll puts all objects into the target namespace.
-func (p rendered) moveAll(manifests *bytes.Buffer) (*bytes.Buffer, error) {
-	moved := &bytes.Buffer{}
+func (p rendered) changeAll(manifests *bytes.Buffer) (*bytes.Buffer, error) {
+	changed := &bytes.Buffer{}
 	for decoder := utilyaml.NewYAMLOrJSONDecoder(manifests, 4096); ; {
 		object := map[string]any{}
 		err := decoder.Decode(&object)
 		if errors.Is(err, io.EOF) {
-			return moved, nil
+			return changed, nil
 		}
 		if err != nil {
 			return nil, err
@@ -60,22 +71,30 @@ func (p rendered) moveAll(manifests *bytes.Buffer) (*bytes.Buffer, error) {
 		if len(object) == 0 {
 			continue
 		}
-		if err := p.move(&unstructured.Unstructured{Object: object}); err != nil {
+		if err := p.change(&unstructured.Unstructured{Object: object}); err != nil {
 			return nil, err
 		}
 		document, err := yaml.Marshal(object)
 		if err != nil {
 			return nil, err
 		}
-		fmt.Fprintf(moved, "---\n%s", document)
+		fmt.Fprintf(changed, "---\n%s", document)
 	}
 }
 
-func (p rendered) move(o *unstructured.Unstructured) error {
+// change marks a CustomResourceDefinition with Helm's annotation to keep it, unless the options allow its deletion, and puts the
+// object into the target namespace, if there is one.
+func (p rendered) change(o *unstructured.Unstructured) error {
 	if o.IsList() {
-		return o.EachListItem(func(item runtime.Object) error { return p.move(item.(*unstructured.Unstructured)) })
+		return o.EachListItem(func(item runtime.Object) error { return p.change(item.(*unstructured.Unstructured)) })
 	}
 	kind := o.GroupVersionKind()
+	if kind.Group == apiextensionsv1.GroupName && kind.Kind == "CustomResourceDefinition" && !p.request.Options.DeleteCRDResources {
+		o.SetAnnotations(labels.Merge(o.GetAnnotations(), map[string]string{kube.ResourcePolicyAnno: kube.KeepPolicy}))
+	}
+	if p.request.Options.TargetNamespace == "" {
+		return nil
+	}
 	mapping, err := p.cluster.mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	if isUnknownKind(err) {
 		p.cluster.mapper.Reset()

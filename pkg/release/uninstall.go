@@ -31,7 +31,8 @@ type Options struct {
 	// DeleteNamespace also deletes the namespace of the release, unless it is one of Kubernetes' own or the agent's, or
 	// contains another Helm release.
 	DeleteNamespace bool
-	// DeleteCRDs also deletes the CustomResourceDefinitions in the folder crds of the chart.
+	// DeleteCRDs also deletes the CustomResourceDefinitions of the release: rendered ones and those in the folder crds of its chart.
+	// Without it they stay, and so do all objects of their kinds.
 	DeleteCRDs bool
 	// ServiceAccount, if set, removes in place of the client's own identity, as long as it has the rights.
 	ServiceAccount, ServiceAccountNamespace string
@@ -86,7 +87,7 @@ func (o *operation) uninstall(ctx context.Context, name string, latest *helm.Rel
 	uninstall.WaitStrategy = kube.HookOnlyStrategy
 	uninstall.WaitOptions = []kube.WaitOption{kube.WithWaitContext(ctx)}
 	uninstall.Timeout = defaultTimeout
-	o.cluster.removing = name
+	o.cluster.removing, o.cluster.keepCRDs = name, !deleteCRDs
 	_, err := uninstall.Run(name)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
