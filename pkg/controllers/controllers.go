@@ -22,7 +22,7 @@ import (
 
 // Controllers are the registered controllers of one hub. The fields are the parts that have goroutines beside the work queues.
 type Controllers struct {
-	imports   *clusterimport.Step
+	imports   *clusterimport.Importer
 	bundles   *bundle.Deployer // nil when Bundles are left to Fleet's own controllers
 	connected *liveness.Step
 	orphans   *orphans.Collector
@@ -46,13 +46,13 @@ func Register(ctx context.Context, c *app.Context, audible *liveness.Audible, di
 		imports:   clusterimport.Register(ctx, c),
 		connected: liveness.Register(ctx, c, audible),
 	}
-	steps := []cluster.Step{all.imports, manageagent.Register(ctx, c)}
+	steps := cluster.Steps{Import: all.imports, AgentBundle: manageagent.Register(ctx, c), Liveness: all.connected}
 	if !c.DisableBundles {
 		all.bundles = bundle.Register(ctx, c)
-		steps = append(steps, all.bundles)
+		steps.Bundles = all.bundles
 		agentrole.Register(ctx, c)
 	}
-	cluster.Register(ctx, c, append(steps, all.connected)...)
+	cluster.Register(ctx, c, steps)
 
 	all.orphans = orphans.Register(ctx, c)
 	var next settings.Next

@@ -6,11 +6,13 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
@@ -18,37 +20,89 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// finalize takes its steps in the order in which they build on each other, each of which leaves alone what is done already,
-// so that it can be cut off anywhere and taken up again. The import token follows the Cluster by owner reference.
+const (
+	// takeoverPatience is how long a management server may take to move a cluster to another namespace: it deletes one Cluster
+	// and then creates another.
+	takeoverPatience = 10 * time.Second
+	// pollInterval is the interval at which the hub checks for changes that it does not watch.
+	pollInterval = 2 * time.Second
+	// eventMemberLeft is the reason of the event which reports that something may be left on a member.
+	eventMemberLeft = "MemberLeft"
+)
+
+// finalize removes what belongs to a deleted Cluster, on the member and on the hub, and then the finalizer. It runs again from the
+// start whenever the Cluster is enqueued; each step does nothing if it has been done.
 func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (*fleet.Cluster, error) {
 	if !slices.Contains(cluster.Finalizers, fleet.ClusterFinalizer) {
 		return cluster, nil
 	}
-	f := &farewell{handler: h, cluster: cluster}
-	for _, step := range []func(context.Context) result.Result{
-		f.awaitSuccessor,
-		f.askAgent,
-		f.cleanMember,
-		f.deleteBundle,
-		f.deleteRequests,
-		f.deleteNamespace,
-	} {
-		if out := step(ctx); !out.IsDone() {
-			return h.awaitFarewell(cluster, out)
+	// The time for the member starts with the deletion, or with the start of this hub: while no hub ran, no hub could ask the
+	// agent. If the hub can access the member itself, the last third of the time is for that.
+	began := cluster.DeletionTimestamp.Time
+	if h.started.After(began) {
+		began = h.started
+	}
+	deadline := began.Add(h.FarewellGrace)
+	agentDeadline := deadline
+	if cluster.Spec.KubeConfigSecret != "" {
+		agentDeadline = began.Add(h.FarewellGrace * 2 / 3)
+	}
+
+	// On the member: the agent stays if another Cluster takes it over. Otherwise the agent is asked to remove itself, and then the
+	// hub removes it with the kubeconfig, even if the agent reports success: the agent may have been stopped right after that.
+	byAgent, byHub := result.Skip(), result.Skip()
+	stays, out := h.agentStays(ctx, cluster, began)
+	if !out.IsDone() {
+		return h.waitFinalizing(ctx, cluster, out)
+	}
+	if !stays {
+		if byAgent = h.askAgent(ctx, cluster, agentDeadline); byAgent.IsWait() || byAgent.Err != nil {
+			return h.waitFinalizing(ctx, cluster, byAgent)
+		}
+		if byHub = h.steps.Import.Uninstall(ctx, cluster, deadline); byHub.IsWait() || byHub.Err != nil {
+			return h.waitFinalizing(ctx, cluster, byHub)
 		}
 	}
-	return f.letGo()
+
+	// On the hub. The import token is deleted by Kubernetes, because the Cluster is its owner.
+	if err := h.deleteBundle(ctx, cluster); err != nil {
+		return cluster, err
+	}
+	if err := h.deleteRequests(ctx, cluster); err != nil {
+		return cluster, err
+	}
+	if err := h.deleteNamespace(ctx, cluster); err != nil {
+		return cluster, err
+	}
+	latest, err := writes.Merge(writes.WithContext(ctx, h.FleetClient.Clusters(cluster.Namespace)), cluster, map[string]any{
+		"metadata": map[string]any{
+			"finalizers":      without(cluster.Finalizers, fleet.ClusterFinalizer),
+			"resourceVersion": cluster.ResourceVersion,
+		},
+	})
+	if apierrors.IsNotFound(err) {
+		return cluster, nil
+	} else if err != nil {
+		return cluster, err
+	}
+
+	// Report what may be left on the member, once.
+	h.reportLeft(cluster, byAgent, byHub)
+	return latest, nil
 }
 
-// awaitFarewell shows on the Cluster what its deletion waits for. An error is not shown: it is gone in a moment, or in the
-// log.
-func (h *handler) awaitFarewell(cluster *fleet.Cluster, out result.Result) (*fleet.Cluster, error) {
+func without(list []string, item string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(other string) bool { return other == item })
+}
+
+// waitFinalizing shows in condition Processed for what the deletion waits. It does not show an error, which is retried and logged.
+func (h *handler) waitFinalizing(ctx context.Context, cluster *fleet.Cluster, out result.Result) (*fleet.Cluster, error) {
 	if out.Err != nil {
 		return cluster, out.Err
 	}
 	after := cluster.DeepCopy()
 	transition := result.Set(&after.Status.Conditions, fleet.ConditionProcessed, out, h.Clock.Now())
-	latest, written, err := writes.Status(h.clusters, cluster, after)
+	latest, written, err := writes.Status(writes.WithContext(ctx, h.FleetClient.Clusters(cluster.Namespace)), cluster, after)
 	switch {
 	case apierrors.IsNotFound(err):
 		return cluster, nil
@@ -64,147 +118,249 @@ func (h *handler) awaitFarewell(cluster *fleet.Cluster, out result.Result) (*fle
 	return latest, nil
 }
 
-// farewell is one look at one Cluster that is being deleted.
-type farewell struct {
-	*handler
-	cluster *fleet.Cluster
-
-	nobody    bool           // there is no agent that has to leave
-	agentLeft bool           // it said so
-	clean     bool           // a step says that nothing is left on the member
-	left      *result.Result // why something may be left
-}
-
-var gone = result.Done("", "")
-
-// began is when the farewell began: with the deletion, or when this hub began to look after the Cluster, for while none did
-// nobody could ask the agent.
-func (f *farewell) began() time.Time {
-	deleted, ours := f.cluster.DeletionTimestamp.Time, f.started
-	if deleted.After(ours) {
-		return deleted
+// reportLeft emits an event if something may be left on the member: if neither the agent nor the hub has removed the agent, and one
+// of them says why. The hub's reason is the more recent one.
+func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub result.Result) {
+	if byAgent.IsDone() || byHub.IsDone() || byAgent.IsSkip() && byHub.IsSkip() {
+		return
 	}
-	return ours
+	left := byHub
+	if left.IsSkip() {
+		left = byAgent
+	}
+	h.Metrics.MembersLeft.WithLabelValues(left.Reason).Inc()
+	h.Events.Event(cluster, corev1.EventTypeWarning, eventMemberLeft, fmt.Sprintf(
+		"something may be left on the member: %s: %s", left.Reason, left.Message))
 }
 
-// until is when the hub stops waiting for anything on the member.
-func (f *farewell) until() time.Time { return f.began().Add(f.FarewellGrace) }
-
-// cleanMember has the steps that know a way to the member take back what is there, also if the agent says that it has: it
-// may have been stopped right after that.
-func (f *farewell) cleanMember(ctx context.Context) result.Result {
-	for _, step := range f.steps {
-		parting, ok := step.(Parting)
-		if f.nobody || !ok {
-			continue
+// agentStays decides whether the agent stays on the member because it belongs to another Cluster, another controller or nobody. The
+// other Cluster gives the agent a new identity; the old one is deleted with the namespace of this Cluster. out is Done if the
+// decision is final.
+func (h *handler) agentStays(ctx context.Context, cluster *fleet.Cluster, began time.Time) (stays bool, out result.Result) {
+	hub := h.Config.Get()
+	// The hub's own cluster is registered in another namespace after bootstrap.namespace has changed.
+	localMoved := cluster.Name == registration.LocalCluster && cluster.Spec.KubeConfigSecret == registration.LocalSecret &&
+		hub.Bootstrap.Enabled() && hub.Bootstrap.Namespace != cluster.Namespace
+	if managedElsewhere(cluster) || agentspec.LocalDisabled(hub, cluster) || localMoved {
+		return true, result.Done("", "")
+	}
+	claims, err := h.takeoverClaims(cluster)
+	if err != nil {
+		return false, result.Retry(fleet.ReasonError, err)
+	}
+	for _, other := range claims {
+		proved, err := h.provesTakeover(ctx, cluster, other)
+		if err != nil {
+			return false, result.Retry(fleet.ReasonError, err)
 		}
-		out := parting.Part(ctx, f.cluster, f.until())
-		switch {
-		case out.IsWait(), out.Err != nil:
-			return out
-		case out.IsDone():
-			f.clean = true
-		case !out.IsSkip():
-			f.left = &out
+		if proved {
+			return true, result.Done("", "")
 		}
 	}
-	return gone
+
+	// Wait for a Cluster that the management server may create, or for a Cluster that exists to prove its claim.
+	claimed, patience := len(claims) > 0, h.FarewellGrace/3
+	if !claimed {
+		patience = min(takeoverPatience, patience)
+	}
+	remaining := began.Add(patience).Sub(h.Clock.Now())
+	mayMove := claimed || cluster.Labels[fleet.ManagementClusterLabel] != ""
+	if !mayMove || !hadAgent(cluster) || remaining <= 0 {
+		return false, result.Done("", "")
+	}
+	if claimed {
+		remaining = min(remaining, pollInterval)
+	}
+	return false, result.Wait(fleet.ReasonFarewell,
+		"checking whether the management server moves the cluster to another namespace, in which case its agent stays").In(remaining)
 }
 
-// deleteBundle removes the agent's Bundle, and never one of a person that happens to have its name. One that was made a moment
-// ago, so that no cache knows it, is an orphan, and found as one.
-func (f *farewell) deleteBundle(context.Context) result.Result {
-	name := registration.AgentBundleName(f.cluster.Name)
-	existing, err := f.bundles.Get(f.cluster.Namespace, name)
+// takeoverClaims are the Clusters that may take over the agent: Clusters with the same kubeconfig, or with the same cluster ID of a
+// management server, whose agent runs in the same namespace of the member.
+func (h *handler) takeoverClaims(cluster *fleet.Cluster) (claims []*fleet.Cluster, err error) {
+	if name := cluster.Labels[fleet.ManagementClusterLabel]; name != "" {
+		found, err := h.known.GetByIndex(index.ByManagementName, name)
+		if err != nil {
+			return nil, err
+		}
+		claims = append(claims, found...)
+	}
+	if secret := cluster.Spec.KubeConfigSecret; secret != "" {
+		found, err := h.known.GetByIndex(index.ByKubeconfig, index.Key(index.KubeconfigNamespace(cluster), secret))
+		if err != nil {
+			return nil, err
+		}
+		claims = append(claims, found...)
+	}
+	return slices.DeleteFunc(claims, func(other *fleet.Cluster) bool {
+		return other.UID == cluster.UID || other.DeletionTimestamp != nil ||
+			agentspec.Namespace(h.Context, other) != agentspec.Namespace(h.Context, cluster)
+	}), nil
+}
+
+// provesTakeover reports whether a Cluster proves its claim to the agent: the hub has installed its agent, its agent has checked in,
+// or it may use the kubeconfig of the deleted Cluster. Without a proof any user who may create Clusters could keep the agents of
+// other Clusters from being removed.
+func (h *handler) provesTakeover(ctx context.Context, cluster, other *fleet.Cluster) (bool, error) {
+	if other.Status.AgentDeployedGeneration != nil || hadAgent(other) {
+		return true, nil
+	}
+	namespace, name := index.KubeconfigNamespace(cluster), cluster.Spec.KubeConfigSecret
+	switch {
+	case name == "", other.Spec.KubeConfigSecret != name, index.KubeconfigNamespace(other) != namespace:
+		return false, nil
+	case access.Nearby(other):
+		return true, nil
+	}
+	secret, err := h.Kubernetes.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil && access.MayUse(other, secret), err
+}
+
+// hadAgent reports whether an agent of the Cluster has ever checked in.
+func hadAgent(cluster *fleet.Cluster) bool { return !cluster.Status.Agent.LastSeen.IsZero() }
+
+// askAgent asks a connected agent, with an annotation on its BundleDeployment, to remove what it deployed and itself. Done means that
+// the agent has done so, Wait that it has not answered yet, Stalled that something may be left, Skip that there never was an agent.
+func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result {
+	switch {
+	case !hadAgent(cluster):
+		return result.Skip()
+	case cluster.Spec.Quarantined:
+		return result.Stalled(fleet.ReasonQuarantined, "the agent is quarantined and could not be asked to remove what it deployed")
+	case result.Get(cluster.Status.Conditions, fleet.ConditionConnected).Status != corev1.ConditionTrue:
+		return result.Stalled(fleet.ReasonDisconnected, "the agent is not connected and could not be asked to remove what it deployed")
+	case cluster.Status.Agent.Version == "" && cluster.Status.Agent.Generation == "":
+		// An agent that a chart installed reports no generation until it has adopted its Bundle, but it reports its version.
+		return result.Stalled(fleet.ReasonAgentUnaware, "the agent is of a release that cannot be asked to remove what it deployed")
+	}
+
+	remaining := deadline.Sub(h.Clock.Now())
+	deployment, err := h.ensureAsked(ctx, cluster)
 	switch {
 	case apierrors.IsNotFound(err):
-		return gone
-	case err != nil:
-		return failed(fmt.Errorf("reading Bundle %s/%s of the deleted Cluster: %w", f.cluster.Namespace, name, err))
-	case !agentspec.IsBundle(existing):
-		return gone
+		return result.Stalled(fleet.ReasonAgentUnaware, "the agent has no BundleDeployment with which it could be asked to remove what it deployed")
+	case err != nil && remaining > 0:
+		return result.Retry(fleet.ReasonError, err)
+	case err != nil: // a write that always fails, for example because of a webhook, must not block the deletion forever
+		return result.Stalled(fleet.ReasonFarewellTimeout, "the agent could not be asked to remove what it deployed: "+err.Error())
 	}
-	if err := f.dropBundle(existing); err != nil && !apierrors.IsNotFound(err) {
-		return failed(fmt.Errorf("deleting Bundle %s/%s of the deleted Cluster: %w", f.cluster.Namespace, name, err))
+	answer := result.Get(deployment.Status.Conditions, fleet.ConditionFarewell)
+	switch {
+	case answer.Status == corev1.ConditionTrue:
+		return result.Done("", "")
+	case remaining <= 0:
+		message := "the agent did not confirm in time that it has removed what it deployed"
+		if answer.Message != "" {
+			message += ": " + answer.Message
+		}
+		return result.Stalled(fleet.ReasonFarewellTimeout, message)
 	}
-	return gone
+	if h.deployments == nil {
+		remaining = min(remaining, pollInterval)
+	}
+	return result.Wait(fleet.ReasonFarewell, fmt.Sprintf("waiting until %s for the agent to remove what it deployed",
+		deadline.UTC().Format(time.RFC3339))).In(remaining)
 }
 
-// dropBundle does not leave the finalizer to the controller of Bundles: that waits for the BundleDeployment, which goes with the
-// cluster namespace, and a hub that is uninstalled right after its last Cluster would leave a Bundle that keeps the workspace
-// from ever being deleted. Where Bundles are left to others, so is their finalizer.
-func (f *farewell) dropBundle(bundle *fleet.Bundle) error {
-	if bundle.DeletionTimestamp == nil {
-		err := f.Fleet.Bundle().Delete(bundle.Namespace, bundle.Name, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &bundle.UID}})
-		if err != nil {
-			return err
-		}
+// ensureAsked returns the agent's BundleDeployment with the annotation that asks the agent.
+func (h *handler) ensureAsked(ctx context.Context, cluster *fleet.Cluster) (*fleet.BundleDeployment, error) {
+	namespace, name := registration.ClusterNamespace(cluster.Namespace, cluster.Name), registration.AgentBundleName(cluster.Name)
+	client := h.FleetClient.BundleDeployments(namespace)
+	var deployment *fleet.BundleDeployment
+	err := error(apierrors.NewNotFound(fleet.Resource("bundledeployments"), name))
+	if h.deployments != nil {
+		deployment, err = h.deployments.Get(namespace, name)
 	}
-	if f.DisableBundles || !slices.Contains(bundle.Finalizers, fleet.BundleFinalizer) {
+	if err != nil { // the cache may not contain it yet
+		deployment, err = client.Get(ctx, name, metav1.GetOptions{})
+	}
+	if err != nil || deployment.Annotations[fleet.FarewellAnnotation] != "" {
+		return deployment, err
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`,
+		fleet.FarewellAnnotation, cluster.DeletionTimestamp.UTC().Format(time.RFC3339))
+	asked, err := client.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("asking the agent to uninstall itself with BundleDeployment %s/%s: %w", namespace, name, err)
+	}
+	return asked, nil
+}
+
+// deleteBundle deletes the agent's Bundle, and never a user's Bundle of that name. A Bundle that was created a moment ago, so that no
+// cache contains it, is deleted later as an orphan.
+func (h *handler) deleteBundle(ctx context.Context, cluster *fleet.Cluster) error {
+	name := registration.AgentBundleName(cluster.Name)
+	bundle, err := h.bundles.Get(cluster.Namespace, name)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("reading Bundle %s/%s of the deleted Cluster: %w", cluster.Namespace, name, err)
+	case !agentspec.IsBundle(bundle):
 		return nil
 	}
-	left := slices.DeleteFunc(slices.Clone(bundle.Finalizers), func(name string) bool { return name == fleet.BundleFinalizer })
-	_, err := writes.Merge(f.Fleet.Bundle(), bundle, map[string]any{"metadata": map[string]any{"finalizers": left, "uid": bundle.UID}})
-	return err
+	client := h.FleetClient.Bundles(cluster.Namespace)
+	if bundle.DeletionTimestamp == nil {
+		err = client.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &bundle.UID}})
+	}
+	// Remove the finalizer here, not in the controller of Bundles: that waits for the BundleDeployment, which is deleted with the
+	// cluster namespace. If the hub is uninstalled right after its last Cluster, the Bundle would keep the workspace namespace
+	// from being deleted. If Fleet's own controllers handle Bundles, they remove the finalizer.
+	if err == nil && !h.DisableBundles && slices.Contains(bundle.Finalizers, fleet.BundleFinalizer) {
+		_, err = writes.Merge(writes.WithContext(ctx, client), bundle, map[string]any{
+			"metadata": map[string]any{"finalizers": without(bundle.Finalizers, fleet.BundleFinalizer), "uid": bundle.UID},
+		})
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting Bundle %s/%s of the deleted Cluster: %w", cluster.Namespace, name, err)
+	}
+	return nil
 }
 
-// deleteRequests removes what the agent asked for, and with it all rights that it was given. Kubernetes would do so too, by
-// owner reference, but learns only twice a minute of kinds that were installed since it started.
-func (f *farewell) deleteRequests(context.Context) result.Result {
-	requests, _ := f.requests.GetByIndex(index.ByClientID, index.Key(f.cluster.Namespace, f.cluster.Spec.ClientID))
+// deleteRequests deletes the agent's ClusterRegistrations, and with them the rights of the agent. Kubernetes would delete them as well,
+// because the Cluster is their owner, but it discovers new kinds only every 30 seconds.
+func (h *handler) deleteRequests(ctx context.Context, cluster *fleet.Cluster) error {
+	requests, err := h.requests.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
+	if err != nil {
+		return err
+	}
 	for _, r := range requests {
-		ours := slices.ContainsFunc(r.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == f.cluster.UID })
+		ours := slices.ContainsFunc(r.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == cluster.UID })
 		if !ours || r.DeletionTimestamp != nil {
 			continue
 		}
-		f.Left.Add(types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
-		err := f.Fleet.ClusterRegistration().Delete(r.Namespace, r.Name, &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}})
+		h.Left.Add(types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
+		err := h.FleetClient.ClusterRegistrations(r.Namespace).Delete(ctx, r.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}})
 		if err != nil && !apierrors.IsNotFound(err) {
-			return failed(fmt.Errorf("deleting ClusterRegistration %s/%s of the deleted Cluster: %w", r.Namespace, r.Name, err))
+			return fmt.Errorf("deleting ClusterRegistration %s/%s of the deleted Cluster: %w", r.Namespace, r.Name, err)
 		}
 	}
-	return gone
+	return nil
 }
 
-// deleteNamespace removes the cluster namespace, with the agent's identity and the BundleDeployments in it. It computes which
-// namespace it is and looks whose it is: a status that an agent could write must never decide which namespace the hub
-// deletes.
-func (f *farewell) deleteNamespace(ctx context.Context) result.Result {
-	name := registration.ClusterNamespace(f.cluster.Namespace, f.cluster.Name)
-	client := f.Kubernetes.CoreV1().Namespaces()
-	existing, err := f.namespaces.Get(name)
+// deleteNamespace deletes the cluster namespace, with the agent's identity and BundleDeployments. It computes the name and checks the
+// owner, because the agent may write the status: status.namespace must not decide which Namespace the hub deletes.
+func (h *handler) deleteNamespace(ctx context.Context, cluster *fleet.Cluster) error {
+	name := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
+	client := h.Kubernetes.CoreV1().Namespaces()
+	namespace, err := h.namespaces.Get(name)
 	if apierrors.IsNotFound(err) {
-		existing, err = client.Get(ctx, name, metav1.GetOptions{})
+		namespace, err = client.Get(ctx, name, metav1.GetOptions{})
 	}
 	switch {
 	case apierrors.IsNotFound(err):
-		return gone
+		return nil
 	case err != nil:
-		return failed(fmt.Errorf("reading Namespace %s of the deleted Cluster: %w", name, err))
-	case !isFor(existing, f.cluster), existing.DeletionTimestamp != nil:
-		return gone
+		return fmt.Errorf("reading Namespace %s of the deleted Cluster: %w", name, err)
+	case !isFor(namespace, cluster), namespace.DeletionTimestamp != nil:
+		return nil
 	}
-	err = client.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &existing.UID}})
+	err = client.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &namespace.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return failed(fmt.Errorf("deleting Namespace %s of the deleted Cluster: %w", name, err))
+		return fmt.Errorf("deleting Namespace %s of the deleted Cluster: %w", name, err)
 	}
-	return gone
-}
-
-func failed(err error) result.Result { return result.Retry(fleet.ReasonError, err) }
-
-// letGo removes the finalizer. It reports what may be left on the member only then, once: until then it may still go well.
-func (f *farewell) letGo() (*fleet.Cluster, error) {
-	left := slices.DeleteFunc(slices.Clone(f.cluster.Finalizers), func(name string) bool { return name == fleet.ClusterFinalizer })
-	latest, err := writes.Merge(f.clusters, f.cluster, map[string]any{
-		"metadata": map[string]any{"finalizers": left, "resourceVersion": f.cluster.ResourceVersion},
-	})
-	switch {
-	case apierrors.IsNotFound(err):
-		return f.cluster, nil
-	case err != nil:
-		return f.cluster, err
-	}
-	f.report()
-	return latest, nil
+	return nil
 }

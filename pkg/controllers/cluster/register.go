@@ -1,5 +1,6 @@
-// Package cluster gives every Cluster its namespace, writes its status, and removes what belongs to it when it goes. It is
-// the only writer of a Cluster's status on the hub: other controllers contribute Steps.
+// Package cluster has the controller of Clusters: it creates the namespace of each Cluster, writes its status, and removes what
+// belongs to it when it is deleted. It is the only writer of a Cluster's status on the hub; other controllers contribute Steps.
+// One reconciliation is reconcile in reconcile.go, one deletion is finalize in finalize.go.
 package cluster
 
 import (
@@ -26,36 +27,51 @@ import (
 
 // Step is one controller's contribution to the status of a Cluster.
 type Step interface {
-	// Condition is the type of the condition that reports the outcome.
+	// Condition is the type of the condition that reports the result.
 	Condition() string
-	// Reconcile looks at the Cluster and changes its status as it should be; the Cluster is a copy, and writing it is not
-	// the step's business. It must not wait for anything: what takes long reports Wait and enqueues the Cluster later.
+	// Reconcile changes the status of the Cluster, which is a copy; the controller of Clusters writes it. Reconcile does not
+	// block: a step that takes long returns Wait and enqueues the Cluster later.
 	Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result
-	// Forget drops what the step remembers of a Cluster that is gone, named by its key.
+	// Forget drops what the step keeps in memory of a deleted Cluster, identified by its key.
 	Forget(key string)
 }
 
-// Leaver is a Step that is asked about Clusters as well that are handed to another controller, to take back what it made.
-type Leaver interface {
+// Importer is the step that installs the agent on the member.
+type Importer interface {
 	Step
-	// Leaves does nothing.
-	Leaves()
+	// Uninstall removes the agent of a deleted Cluster, and what it deployed, from the member. Done means that nothing is left
+	// on the member, Wait that the removal is under way, Stalled that something may be left and the removal is not repeated, and
+	// Skip that the hub has no access to the member. After the deadline it does not return Wait. It may be called again after
+	// each of these results.
+	Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result
 }
 
-// Parting is a Step that has something to take back from the member when its Cluster is deleted.
-type Parting interface {
+// Liveness is the step that evaluates heartbeats.
+type Liveness interface {
 	Step
-	// Part does so. Done says that nothing is left there; Wait, that it is under way; Stalled, that something may be left, and
-	// nothing more is tried; Skip, that the step has no way to the member. From until on it must not wait any more. It may be
-	// called again after each of them.
-	Part(ctx context.Context, cluster *fleet.Cluster, until time.Time) result.Result
-}
-
-// Witness is a Step that hears the agents of Clusters.
-type Witness interface {
-	Step
-	// HasClones says whether two agents check in for the Cluster.
+	// HasClones reports whether two agents check in with the identity of the Cluster.
 	HasClones(cluster *fleet.Cluster) bool
+}
+
+// Steps are the controllers that contribute to the status of a Cluster, in the order in which they are called.
+type Steps struct {
+	Import      Importer
+	AgentBundle Step
+	Bundles     Step // nil if Fleet's own controllers handle Bundles
+	Liveness    Liveness
+}
+
+// of returns the steps for a Cluster. For a Cluster that is handed to another controller, Import and AgentBundle are called too:
+// they drop the kubeconfig and delete the agent's Bundle.
+func (s Steps) of(cluster *fleet.Cluster) []Step {
+	steps := []Step{s.Import, s.AgentBundle}
+	if managedElsewhere(cluster) {
+		return steps
+	}
+	if s.Bundles != nil {
+		steps = append(steps, s.Bundles)
+	}
+	return append(steps, s.Liveness)
 }
 
 const name = "cluster"
@@ -67,17 +83,18 @@ type handler struct {
 	requests   fleetcontrollers.ClusterRegistrationCache
 	namespaces corecontrollers.NamespaceCache
 	bundles    fleetcontrollers.BundleCache
-	// deployments is nil where Bundles are left to others: there would be too many to keep in memory for a farewell now and then.
+	// deployments is nil if Fleet's own controllers handle Bundles: a cache of all BundleDeployments would be too large for the
+	// few deletions of Clusters.
 	deployments fleetcontrollers.BundleDeploymentCache
-	steps       []Step
+	steps       Steps
 	fresh       expectations.Expectations
-	started     time.Time // when this hub began to work
+	created     *expectations.Expectations // namespaces that the cache does not contain yet
+	started     time.Time                  // when this hub started its controllers
 }
 
-// Register sets up the controller with the steps of others, which follow its own. It watches Clusters; their namespaces,
-// to make them again; requests, whose refusal is shown on the Cluster; and the BundleDeployments of agents that were asked to
-// leave.
-func Register(ctx context.Context, c *app.Context, steps ...Step) {
+// Register sets up the controller. It watches Clusters; their namespaces, to create them again; requests, because a denied request
+// is shown on its Cluster; and the BundleDeployments of agents that were asked to uninstall themselves.
+func Register(ctx context.Context, c *app.Context, steps Steps) {
 	clusters, namespaces, requests := c.Fleet.Cluster(), c.Core.Namespace(), c.Fleet.ClusterRegistration()
 	h := &handler{
 		Context:    c,
@@ -86,23 +103,23 @@ func Register(ctx context.Context, c *app.Context, steps ...Step) {
 		requests:   requests.Cache(),
 		namespaces: namespaces.Cache(),
 		bundles:    c.Fleet.Bundle().Cache(),
+		steps:      steps,
+		created:    expectations.New(c.Clock),
 		started:    c.Clock.Now(),
 	}
-	h.steps = append([]Step{namespaceStep{h, expectations.New(c.Clock)}}, steps...)
-	h.steps = append(h.steps, registeredStep{h})
 
-	// The only handler of the kind: lasso takes handlers out of its list while others of the same kind may still be running,
-	// so with two of them a hub that is stopping could skip or repeat one.
+	// There is only one handler for this kind: lasso removes handlers from its list while others of the same kind may still be
+	// running, so a hub that stops could skip or repeat one of several handlers.
 	clusters.OnChange(ctx, name, guard.Handler(c.Passes, name, h.onChange))
 	enqueue.OnAnyChange(namespaces, clusters, clusterOfNamespace)
 	enqueue.OnTransition(requests, clusters, h.clustersOfRequest)
 	if !c.DisableBundles {
 		h.deployments = c.Fleet.BundleDeployment().Cache()
-		enqueue.OnAnyChange(c.Fleet.BundleDeployment(), clusters, h.clusterOfFarewell)
+		enqueue.OnAnyChange(c.Fleet.BundleDeployment(), clusters, h.clusterOfUninstallingAgent)
 	}
 }
 
-// clustersOfRequest finds the Clusters whose status may tell of a request: of its coming, its going, and its fate.
+// clustersOfRequest finds the Clusters whose status depends on a request that was created, deleted or decided.
 func (h *handler) clustersOfRequest(before, after *fleet.ClusterRegistration) []types.NamespacedName {
 	if before != nil && after != nil && before.Spec.ClientID == after.Spec.ClientID && reflect.DeepEqual(before.Status, after.Status) {
 		return nil
@@ -134,4 +151,17 @@ func clusterOfNamespace(namespace *corev1.Namespace) []types.NamespacedName {
 		return nil
 	}
 	return []types.NamespacedName{{Namespace: a[fleet.ClusterNamespaceAnnotation], Name: a[fleet.ClusterAnnotation]}}
+}
+
+// clusterOfUninstallingAgent finds the Cluster whose agent was asked to uninstall itself. It uses the annotations of the namespace,
+// because the labels of the BundleDeployment may contain a shortened name.
+func (h *handler) clusterOfUninstallingAgent(deployment *fleet.BundleDeployment) []types.NamespacedName {
+	if deployment.Annotations[fleet.FarewellAnnotation] == "" {
+		return nil
+	}
+	namespace, err := h.namespaces.Get(deployment.Namespace)
+	if err != nil {
+		return nil
+	}
+	return clusterOfNamespace(namespace)
 }

@@ -1,10 +1,10 @@
 package cluster
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
@@ -13,49 +13,49 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/standing"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// stateWaitCheckIn is what management servers show for a Cluster whose agent was never heard of.
+// stateWaitCheckIn is what management servers display for a Cluster whose agent has never checked in.
 const stateWaitCheckIn = "WaitCheckIn"
 
-// registeredStep says whether the agent has arrived. While it has not, the condition is Unknown, which shows as "in
-// progress"; False, which shows as broken, is only for a request that was refused.
-type registeredStep struct{ *handler }
-
-func (registeredStep) Condition() string { return fleet.ConditionRegistered }
-
-func (registeredStep) Forget(string) {}
-
-func (s registeredStep) Reconcile(_ context.Context, cluster *fleet.Cluster) result.Result {
-	display(cluster)
+// registered decides condition Registered. Until the agent has checked in, the condition is Unknown, which management servers
+// display as "in progress"; False, which they display as an error, is only for a denied request. It also sets the display state.
+func (h *handler) registered(cluster *fleet.Cluster) result.Result {
+	setDisplay(cluster)
 	switch {
 	case cluster.Spec.Quarantined:
-		return quarantined(cluster)
-	case s.hasClones(cluster):
-		return cloned(cluster)
+		return result.Stalled(fleet.ReasonQuarantined, fmt.Sprintf(
+			"the agent is quarantined and has no access to the hub; `muster -n %s release %s`, or spec.quarantined: false, restores its rights",
+			cluster.Namespace, cluster.Name))
+	case h.steps.Liveness.HasClones(cluster):
+		return result.Stalled(fleet.ReasonCloneDetected, fmt.Sprintf(
+			"two agents check in with the identity of this cluster; the second one runs on a copy of the cluster or uses a stolen credential; "+
+				"delete Secret fleet-agent on the copy and register it with another clientID, or, if there is no copy, revoke the credential with `muster -n %s revoke %s`",
+			cluster.Namespace, cluster.Name))
 	}
-	requests, err := standing.Of(s.requests, cluster)
+	requests, err := standing.Of(h.requests, cluster)
 	switch {
 	case err != nil:
 		return result.Retry(fleet.ReasonError, err)
 	case requests.Revoked != nil:
-		return revoked(cluster, result.Get(requests.Revoked.Status.Conditions, fleet.ConditionGranted).Message)
+		return credentialInvalid(cluster, fleet.ReasonCredentialRevoked, result.Get(requests.Revoked.Status.Conditions, fleet.ConditionGranted).Message)
 	case requests.Lost(cluster):
-		return revoked(cluster, "the agent is silent and its ClusterRegistration is gone; it has to register again")
+		return credentialInvalid(cluster, fleet.ReasonCredentialRevoked,
+			"the agent is not connected and its ClusterRegistration does not exist; it has to register again")
+	case standing.Expired(cluster, h.Clock.Now()):
+		return credentialInvalid(cluster, fleet.ReasonCredentialExpired, fmt.Sprintf(
+			"the agent's credential expired at %s while the agent was not connected", cluster.Status.Agent.CredentialExpires.UTC().Format(time.RFC3339)))
+	case !cluster.Status.Agent.LastSeen.IsZero():
+		return result.Done(fleet.ReasonRegistered, "").In(standing.ExpiryIn(cluster, h.Clock.Now()))
 	}
-	if standing.Expired(cluster, s.Clock.Now()) {
-		return expired(cluster)
-	}
-	if !cluster.Status.Agent.LastSeen.IsZero() {
-		return result.Done(fleet.ReasonRegistered, "").In(standing.ExpiryIn(cluster, s.Clock.Now()))
-	}
-	if refusal, found := s.refusal(cluster); found {
-		return result.Stalled(refusal.Reason, "a registration was refused: "+refusal.Message)
+	if denial, found := h.denial(cluster); found {
+		return result.Stalled(denial.Reason, "a registration was denied: "+denial.Message)
 	}
 	return result.Wait(fleet.ReasonWaitingForAgent, "waiting for the agent to register and check in for the first time")
 }
 
-func display(cluster *fleet.Cluster) {
+func setDisplay(cluster *fleet.Cluster) {
 	d := &cluster.Status.Display
 	if d.ReadyBundles == "" {
 		d.ReadyBundles = "0/0"
@@ -68,59 +68,39 @@ func display(cluster *fleet.Cluster) {
 	}
 }
 
-func quarantined(cluster *fleet.Cluster) result.Result {
-	return result.Stalled(fleet.ReasonQuarantined, fmt.Sprintf(
-		"the agent is cut off from the hub; `muster -n %s release %s`, or spec.quarantined: false, gives it its rights back",
-		cluster.Namespace, cluster.Name))
-}
-
-func (h *handler) hasClones(cluster *fleet.Cluster) bool {
-	return slices.ContainsFunc(h.steps, func(step Step) bool {
-		witness, hears := step.(Witness)
-		return hears && witness.HasClones(cluster)
-	})
-}
-
-// cloned says what to do. Which of the two agents is the right one only a person can tell.
-func cloned(cluster *fleet.Cluster) result.Result {
-	return result.Stalled(fleet.ReasonCloneDetected, fmt.Sprintf(
-		"two agents check in with the identity of this cluster, which a copy of the cluster or a stolen credential has too; "+
-			"delete Secret fleet-agent on the copy and register it with another clientID, or, if there is none, make the credential void with `muster -n %s revoke %s`",
-		cluster.Namespace, cluster.Name))
-}
-
-// revoked says what follows from a void credential. Where the hub has a kubeconfig it installs the agent again by itself.
-func revoked(cluster *fleet.Cluster, message string) result.Result {
+// credentialInvalid adds what happens next: the hub installs the agent again if it has a kubeconfig, otherwise a user has to act. The
+// agent's chart cannot be used for that: the hub owns the agent's Deployment since the agent has registered, and Helm does not
+// overwrite the objects of another owner.
+func credentialInvalid(cluster *fleet.Cluster, reason, message string) result.Result {
 	if cluster.Spec.KubeConfigSecret != "" {
-		return result.Stalled(fleet.ReasonCredentialRevoked, message+
-			"; the hub installs the agent again to have it do so, see condition Imported")
+		return result.Stalled(reason, message+"; the hub installs the agent again so that it registers, see condition Imported")
 	}
-	return result.Stalled(fleet.ReasonCredentialRevoked, message+"; "+wayBack(cluster))
+	return result.Stalled(reason, message+fmt.Sprintf("; create a token for this Cluster alone with `muster -n %s token create NAME --cluster %s -o values`, "+
+		"and put its values into Secret %s (key %s) in the agent's namespace on the member; an agent of Fleet's own needs its chart upgraded with them",
+		cluster.Namespace, cluster.Name, registration.BootstrapSecret, registration.BootstrapValues))
 }
 
-// refusal finds the reason of the newest refused request, unless another one of the same agent was granted. An index has
-// no order, so without one of its own the status would change from pass to pass.
-func (s registeredStep) refusal(cluster *fleet.Cluster) (found genericcondition.GenericCondition, refused bool) {
+// denial finds the condition of the newest denied request, unless another request of the same agent was granted. Requests are sorted,
+// because an index has no order and the status would otherwise change from pass to pass.
+func (h *handler) denial(cluster *fleet.Cluster) (condition genericcondition.GenericCondition, found bool) {
 	if cluster.Spec.ClientID == "" {
-		return found, false
+		return condition, false
 	}
-	requests, _ := s.requests.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
-	slices.SortFunc(requests, byAge)
+	requests, _ := h.requests.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
+	slices.SortFunc(requests, func(a, b *fleet.ClusterRegistration) int {
+		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Name, b.Name)
+	})
 	for _, request := range requests {
 		if request.Status.Granted {
 			return genericcondition.GenericCondition{}, false
 		}
-		condition := result.Get(request.Status.Conditions, fleet.ConditionGranted)
-		if condition.Status == corev1.ConditionFalse && condition.Reason != fleet.ReasonError { // an error passes
-			found, refused = condition, true
+		granted := result.Get(request.Status.Conditions, fleet.ConditionGranted)
+		if granted.Status == corev1.ConditionFalse && granted.Reason != fleet.ReasonError { // an error is retried
+			condition, found = granted, true
 		}
 	}
-	return found, refused
-}
-
-func byAge(a, b *fleet.ClusterRegistration) int {
-	if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
-		return c
-	}
-	return strings.Compare(a.Name, b.Name)
+	return condition, found
 }

@@ -8,15 +8,17 @@ import (
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// requests answers for the cache of ClusterRegistrations.
+// requests is a cache of ClusterRegistrations.
 type requests struct {
 	fleetcontrollers.ClusterRegistrationCache
 	all []*fleet.ClusterRegistration
@@ -42,7 +44,7 @@ func request(name string, age time.Duration, status corev1.ConditionStatus, reas
 	}
 }
 
-func TestRegisteredTellsHowFarTheAgentHasCome(t *testing.T) {
+func TestRegistered(t *testing.T) {
 	const yes, no, unknown = corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown
 	refused := func(name string, age time.Duration) *fleet.ClusterRegistration {
 		return request(name, age, no, fleet.ReasonTokenNotFound)
@@ -56,43 +58,43 @@ func TestRegisteredTellsHowFarTheAgentHasCome(t *testing.T) {
 		reason   string
 		says     string
 	}{
-		{name: "nobody has asked", clientID: "id", status: unknown, reason: fleet.ReasonWaitingForAgent},
-		{name: "a Cluster without identity has no requests", status: unknown, reason: fleet.ReasonWaitingForAgent, requests: []*fleet.ClusterRegistration{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}}}},
-		{name: "the agent was heard of", clientID: "id", lastSeen: noon, status: yes, reason: fleet.ReasonRegistered},
+		{name: "no request", clientID: "id", status: unknown, reason: fleet.ReasonWaitingForAgent},
+		{name: "no clientID", status: unknown, reason: fleet.ReasonWaitingForAgent, requests: []*fleet.ClusterRegistration{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}}}},
+		{name: "agent has checked in", clientID: "id", lastSeen: noon, status: yes, reason: fleet.ReasonRegistered},
 		{
-			name: "it was heard of, whatever was refused since", clientID: "id", lastSeen: noon, status: yes, reason: fleet.ReasonRegistered,
+			name: "agent has checked in, later request denied", clientID: "id", lastSeen: noon, status: yes, reason: fleet.ReasonRegistered,
 			requests: []*fleet.ClusterRegistration{refused("a", 0)},
 		},
 		{
-			name: "a request waits", clientID: "id", status: unknown, reason: fleet.ReasonWaitingForAgent,
+			name: "request waits", clientID: "id", status: unknown, reason: fleet.ReasonWaitingForAgent,
 			requests: []*fleet.ClusterRegistration{request("a", 0, unknown, "W")},
 		},
 		{
-			name: "a request was refused", clientID: "id", status: no, reason: fleet.ReasonTokenNotFound, says: "a registration was refused: of a",
+			name: "request denied", clientID: "id", status: no, reason: fleet.ReasonTokenNotFound, says: "a registration was denied: of a",
 			requests: []*fleet.ClusterRegistration{refused("a", 0)},
 		},
 		{
-			name: "an error that passes is no refusal", clientID: "id", status: unknown, reason: fleet.ReasonWaitingForAgent,
+			name: "an error is not a denial", clientID: "id", status: unknown, reason: fleet.ReasonWaitingForAgent,
 			requests: []*fleet.ClusterRegistration{request("a", 0, no, fleet.ReasonError)},
 		},
 		{
-			name: "the newest refusal counts", clientID: "id", status: no, reason: fleet.ReasonTokenNotFound, says: "of b",
+			name: "newest denial counts", clientID: "id", status: no, reason: fleet.ReasonTokenNotFound, says: "of b",
 			requests: []*fleet.ClusterRegistration{refused("b", time.Second), refused("a", time.Minute), refused("c", time.Hour)},
 		},
 		{
-			name: "of two of one second always the same", clientID: "id", status: no, reason: fleet.ReasonTokenNotFound, says: "of b",
+			name: "denials of the same second: sorted by name", clientID: "id", status: no, reason: fleet.ReasonTokenNotFound, says: "of b",
 			requests: []*fleet.ClusterRegistration{refused("b", 0), refused("a", 0)},
 		},
 		{
-			name: "one that was granted outweighs all refusals", clientID: "id", status: unknown, reason: fleet.ReasonWaitingForAgent,
+			name: "a granted request overrides denials", clientID: "id", status: unknown, reason: fleet.ReasonWaitingForAgent,
 			requests: []*fleet.ClusterRegistration{refused("a", 0), request("b", time.Hour, yes, fleet.ReasonGranted), refused("c", time.Minute)},
 		},
-		{name: "requests of others", clientID: "other", status: unknown, reason: fleet.ReasonWaitingForAgent, requests: []*fleet.ClusterRegistration{refused("a", 0)}},
+		{name: "requests of another clientID", clientID: "other", status: unknown, reason: fleet.ReasonWaitingForAgent, requests: []*fleet.ClusterRegistration{refused("a", 0)}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: fleet.ClusterSpec{ClientID: row.clientID}}
 			c.Status.Agent.LastSeen = metav1.NewTime(row.lastSeen)
-			out := registeredStep{&handler{Context: atNoon(), requests: requests{all: row.requests}}}.Reconcile(t.Context(), c)
+			out := registeredAtNoon(c, requests{all: row.requests}, false)
 			assert.Equal(t, row.status, out.Status())
 			assert.Equal(t, row.reason, out.Reason)
 			assert.Contains(t, out.Message, row.says)
@@ -101,39 +103,113 @@ func TestRegisteredTellsHowFarTheAgentHasCome(t *testing.T) {
 	}
 }
 
-func TestDisplaySaysWhetherTheAgentWasHeardOf(t *testing.T) {
+func TestSetDisplay(t *testing.T) {
 	for _, row := range []struct {
 		name         string
 		lastSeen     time.Time
 		before, want fleet.ClusterDisplay
 	}{
 		{"never", time.Time{}, fleet.ClusterDisplay{}, fleet.ClusterDisplay{State: "WaitCheckIn", ReadyBundles: "0/0"}},
-		{"never, whatever was shown", time.Time{}, fleet.ClusterDisplay{State: "NotReady", ReadyBundles: "1/2"}, fleet.ClusterDisplay{State: "WaitCheckIn", ReadyBundles: "1/2"}},
-		{"for the first time", noon, fleet.ClusterDisplay{State: "WaitCheckIn"}, fleet.ClusterDisplay{ReadyBundles: "0/0"}},
-		{"again, and another component's state stays", noon, fleet.ClusterDisplay{State: "NotReady", ReadyBundles: "1/2"}, fleet.ClusterDisplay{State: "NotReady", ReadyBundles: "1/2"}},
+		{"never, other state", time.Time{}, fleet.ClusterDisplay{State: "NotReady", ReadyBundles: "1/2"}, fleet.ClusterDisplay{State: "WaitCheckIn", ReadyBundles: "1/2"}},
+		{"first check-in", noon, fleet.ClusterDisplay{State: "WaitCheckIn"}, fleet.ClusterDisplay{ReadyBundles: "0/0"}},
+		{"the state of another component stays", noon, fleet.ClusterDisplay{State: "NotReady", ReadyBundles: "1/2"}, fleet.ClusterDisplay{State: "NotReady", ReadyBundles: "1/2"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := &fleet.Cluster{Status: fleet.ClusterStatus{Display: row.before}}
 			c.Status.Agent.LastSeen = metav1.NewTime(row.lastSeen)
-			display(c)
+			setDisplay(c)
 			assert.Equal(t, row.want, c.Status.Display)
 		})
 	}
 }
 
-func TestNamespaceBelongsToTheClusterItNames(t *testing.T) {
-	c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}
-	named := func(namespace, name string) *corev1.Namespace {
-		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
-			"fleet.cattle.io/cluster-namespace": namespace, "fleet.cattle.io/cluster": name,
-		}}}
-	}
-	assert.True(t, isFor(named("ns", "c"), c))
-	assert.False(t, isFor(named("other", "c"), c))
-	assert.False(t, isFor(named("ns", "other"), c))
-	assert.False(t, isFor(&corev1.Namespace{}, c), "one somebody made by hand is not taken over")
+func registeredAtNoon(cluster *fleet.Cluster, known requests, clones bool) result.Result {
+	h := &handler{Context: &app.Context{Clock: clocktesting.NewFakeClock(noon)}, requests: known, steps: Steps{Liveness: &liveness{clones: clones}}}
+	return h.registered(cluster)
+}
 
-	assert.Equal(t, []types.NamespacedName{{Namespace: "ns", Name: "c"}}, clusterOfNamespace(named("ns", "c")))
-	assert.Empty(t, clusterOfNamespace(&corev1.Namespace{}))
-	assert.Equal(t, []types.NamespacedName{{Namespace: "ns", Name: "c"}}, Keys([]*fleet.Cluster{c}))
+func TestRegistered_expiredCredential(t *testing.T) {
+	for _, row := range []struct {
+		name       string
+		end        time.Time
+		kubeconfig string
+		reason     string
+		after      time.Duration
+		says       []string
+	}{
+		{"agent that registered itself", noon.Add(-time.Hour), "", fleet.ReasonCredentialExpired, 0, []string{
+			"expired at 2026-01-02T11:00:00Z", "`muster -n ns token create NAME --cluster c -o values`",
+		}},
+		{"imported agent", noon.Add(-time.Hour), "k", fleet.ReasonCredentialExpired, 0, []string{"the hub installs the agent again"}},
+		{"not yet expired", noon.Add(time.Hour), "", fleet.ReasonRegistered, time.Hour + time.Minute, nil},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}
+			c.Spec.ClientID, c.Spec.KubeConfigSecret = "id", row.kubeconfig
+			c.Status.Conditions = []genericcondition.GenericCondition{{Type: fleet.ConditionConnected, Status: corev1.ConditionFalse}}
+			c.Status.Agent.LastSeen, c.Status.Agent.CredentialExpires = metav1.NewTime(noon.Add(-day)), &metav1.Time{Time: row.end}
+			granted := request("a", day, corev1.ConditionTrue, fleet.ReasonGranted)
+			out := registeredAtNoon(c, requests{all: []*fleet.ClusterRegistration{granted}}, false)
+			assert.Equal(t, row.reason, out.Reason)
+			assert.Equal(t, row.after, out.After, "the Cluster is enqueued when it expires")
+			for _, part := range row.says {
+				assert.Contains(t, out.Message, part)
+			}
+		})
+	}
+}
+
+const day = 24 * time.Hour
+
+func TestRegistered_quarantineAndClones(t *testing.T) {
+	for _, row := range []struct {
+		name                string
+		quarantined, clones bool
+		reason              string
+		says                []string
+	}{
+		{"neither", false, false, fleet.ReasonRegistered, nil},
+		{"quarantined", true, false, fleet.ReasonQuarantined, []string{"`muster -n ns release c`", "spec.quarantined: false"}},
+		{"clones", false, true, fleet.ReasonCloneDetected, []string{"two agents", "Secret fleet-agent on the copy", "`muster -n ns revoke c`"}},
+		{"both", true, true, fleet.ReasonQuarantined, nil},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}
+			c.Spec.ClientID, c.Spec.Quarantined, c.Status.Agent.LastSeen = "id", row.quarantined, metav1.NewTime(noon)
+			out := registeredAtNoon(c, requests{}, row.clones)
+			assert.Equal(t, row.reason, out.Reason)
+			assert.Equal(t, row.reason != fleet.ReasonRegistered, out.IsStalled(), "a stalled result emits an event")
+			for _, part := range row.says {
+				assert.Contains(t, out.Message, part)
+			}
+		})
+	}
+}
+
+func TestRegistered_invalidCredential(t *testing.T) {
+	revoked := request("a", 0, corev1.ConditionFalse, fleet.ReasonCredentialRevoked)
+	silent := []genericcondition.GenericCondition{{Type: fleet.ConditionConnected, Status: corev1.ConditionFalse}}
+	for _, row := range []struct {
+		name       string
+		kubeconfig string
+		requests   []*fleet.ClusterRegistration
+		conditions result.Conditions
+		says       []string
+	}{
+		{name: "revoked, with kubeconfig", kubeconfig: "k", requests: []*fleet.ClusterRegistration{revoked}, says: []string{"of a", "the hub installs the agent again"}},
+		{name: "revoked, without kubeconfig", requests: []*fleet.ClusterRegistration{revoked}, says: []string{"of a", "`muster -n ns token create NAME --cluster c -o values`", "Secret fleet-agent-bootstrap"}},
+		{name: "lost, with kubeconfig", kubeconfig: "k", conditions: silent, says: []string{"its ClusterRegistration does not exist", "the hub installs"}},
+		{name: "lost, without kubeconfig", conditions: silent, says: []string{"its ClusterRegistration does not exist", "`muster -n ns token create NAME --cluster c -o values`"}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}, Spec: fleet.ClusterSpec{ClientID: "id", KubeConfigSecret: row.kubeconfig}}
+			c.Status.Agent.LastSeen, c.Status.Conditions = metav1.NewTime(noon), row.conditions
+			out := registeredAtNoon(c, requests{all: row.requests}, false)
+			assert.Equal(t, fleet.ReasonCredentialRevoked, out.Reason)
+			assert.True(t, out.IsStalled())
+			for _, part := range row.says {
+				assert.Contains(t, out.Message, part)
+			}
+		})
+	}
 }

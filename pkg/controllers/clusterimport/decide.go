@@ -3,46 +3,30 @@ package clusterimport
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/standing"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// facts is what a decision about an import needs to know beside the Cluster itself.
+// facts are the inputs of whyImport beside the Cluster itself.
 type facts struct {
-	agentNamespace  string // wanted
-	tokenGone       bool   // the token the agent was given to register with is there no more
-	served          bool   // new settings reach the agent by its Bundle
-	manifest        string // digest of how the agent is to be run
-	registrationFor string // what the agent's registration is to be made for
+	agentNamespace string // the namespace in which the agent is to run
+	tokenGone      bool   // the import token, with which the agent was to register, does not exist
+	servedByBundle bool   // the agent's Bundle delivers new settings to the agent
+	manifestHash   string // of the settings with which the agent is to run
+	registrationOf string // see wantedRegistrationOf
 }
 
-// whyImport says what on the Cluster itself asks for an import, or "". What its Secret and the hub's configuration ask for
-// is for delivered to say.
+// whyImport returns the reason why the Cluster itself requires an import, or "". What its kubeconfig Secret and the hub's
+// configuration require is decided by isInstalledWith.
 func whyImport(cluster *fleet.Cluster, f facts) string {
-	status := cluster.Status
-	if why := whyInstall(cluster); why != "" {
-		return why
-	}
-	switch {
-	case status.AgentConfigChanged, settingsAskFor(cluster, f):
-		return "the agent's settings changed"
-	case void(status.Import, f.registrationFor):
-		return "the agent's credential is void"
-	case status.Import != nil && status.Agent.LastSeen.IsZero() && f.tokenGone:
-		return "the agent did not register while its token was good"
-	case moved(cluster, f.agentNamespace):
-		return "the agent's namespace changed"
-	}
-	return ""
-}
-
-// whyInstall says why there is no agent that a person would be content with.
-func whyInstall(cluster *fleet.Cluster) string {
 	status := cluster.Status
 	switch {
 	case status.AgentDeployedGeneration == nil:
@@ -51,24 +35,32 @@ func whyInstall(cluster *fleet.Cluster) string {
 		return "an older release installed the agent"
 	case *status.AgentDeployedGeneration != cluster.Spec.RedeployAgentGeneration:
 		return "spec.redeployAgentGeneration changed"
+	case status.AgentConfigChanged, settingsRequireImport(cluster, f):
+		return "the agent's settings changed"
+	case credentialInvalid(status.Import, f.registrationOf):
+		return "the agent's credential is invalid"
+	case status.Import != nil && status.Agent.LastSeen.IsZero() && f.tokenGone:
+		return "the agent did not register before its token expired"
+	case namespaceChanged(cluster, f.agentNamespace):
+		return "the agent's namespace changed"
 	}
 	return ""
 }
 
-// settingsAskFor says whether only an import can deliver the settings. An agent that takes its Bundle and is heard of gets
-// them from there, all but the scheduling customisation. One that is not heard of is installed as it should be, once, even
-// if its Bundle said the same before: perhaps it was that Bundle which keeps it from starting.
-func settingsAskFor(cluster *fleet.Cluster, f facts) bool {
+// settingsRequireImport reports whether new settings can only be delivered by an import. A connected agent receives them with
+// its Bundle, except the scheduling customization, whose objects are not in the Bundle. A disconnected agent is installed once
+// more even if its Bundle already has these settings: settings of its Bundle may be what keeps it from starting.
+func settingsRequireImport(cluster *fleet.Cluster, f facts) bool {
 	wanted, installed := agentspec.WantedSettings(cluster.Spec), agentspec.InstalledSettings(cluster.Status)
-	if f.served {
+	if f.servedByBundle {
 		return !wanted.SameScheduling(installed)
 	}
-	return wanted != installed || manifestDiffers(cluster, f.manifest)
+	return wanted != installed || manifestChanged(cluster, f.manifestHash)
 }
 
-// manifestDiffers compares with how the last import installed the agent. Where that was of a release that did not note it,
-// only an agent that is not heard of any more is thought to be installed otherwise.
-func manifestDiffers(cluster *fleet.Cluster, wanted string) bool {
+// manifestChanged compares with the manifest of the last import. Older releases did not record it; then only a disconnected
+// agent counts as changed.
+func manifestChanged(cluster *fleet.Cluster, wanted string) bool {
 	last := cluster.Status.Import
 	if last == nil || last.ManifestHash == wanted {
 		return false
@@ -76,14 +68,14 @@ func manifestDiffers(cluster *fleet.Cluster, wanted string) bool {
 	return last.ManifestHash != "" || agentspec.Disconnected(cluster)
 }
 
-// void says whether the agent was told of a registration whose credential is void by now.
-func void(last *fleet.ImportStatus, registrationFor string) bool {
-	return strings.Contains(registrationFor, "/") && (last == nil || last.RegistrationOf != registrationFor)
+// credentialInvalid reports whether the last import asked the agent for a registration whose credential has become invalid.
+func credentialInvalid(last *fleet.ImportStatus, registrationOf string) bool {
+	return strings.Contains(registrationOf, "/") && (last == nil || last.RegistrationOf != registrationOf)
 }
 
-// moved compares with where the agent was installed. Other releases do not note that; there, what the agent reports counts,
-// and only where the Cluster asks for a namespace.
-func moved(cluster *fleet.Cluster, agentNamespace string) bool {
+// namespaceChanged compares with the namespace of the last import. Other releases do not record it; for them the namespace that
+// the agent reported counts, and only if the Cluster names a namespace.
+func namespaceChanged(cluster *fleet.Cluster, agentNamespace string) bool {
 	if last := cluster.Status.Import; last != nil {
 		return last.AgentNamespace != agentNamespace
 	}
@@ -91,13 +83,8 @@ func moved(cluster *fleet.Cluster, agentNamespace string) bool {
 	return cluster.Spec.AgentNamespace != "" && reported != "" && reported != agentNamespace
 }
 
-// seen says whether the last import, or the last look, was at the same Secret and settings.
-func seen(last *fleet.ImportStatus, secretVersion, settings string) bool {
-	return last != nil && last.KubeConfigSecretVersion == secretVersion && last.SettingsHash == settings
-}
-
-// delivery is what an agent is told about its hub.
-type delivery struct {
+// hubInfo is what an import tells the agent about its hub.
+type hubInfo struct {
 	apiServerURL  string
 	apiServerCA   []byte
 	tlsMode       config.TLSMode
@@ -106,67 +93,126 @@ type delivery struct {
 	caFromSecret  bool
 }
 
-// decideDelivery takes each of URL and CA from the kubeconfig Secret, where it has them, else from the configuration.
-func decideDelivery(hub config.Hub, secret map[string][]byte) (delivery, *failure) {
-	d := delivery{
+// decideHubInfo takes URL and CA each from the kubeconfig Secret if it has the key, otherwise from the hub's configuration.
+func decideHubInfo(hub config.Hub, secret map[string][]byte) (hubInfo, *failure) {
+	info := hubInfo{
 		apiServerURL: hub.APIServerURL,
 		apiServerCA:  hub.APIServerCA,
 		tlsMode:      hub.TLSMode(),
 		gcInterval:   hub.GarbageCollectionInterval,
 	}
+	caSource := "the hub's configuration (ConfigMap " + registration.HubConfigMap + ")"
 	if url := string(secret[registration.KubeconfigAPIServerURL]); url != "" {
-		d.apiServerURL, d.urlFromSecret = url, true
+		info.apiServerURL, info.urlFromSecret = url, true
 	}
 	if ca := secret[registration.KubeconfigAPIServerCA]; len(ca) > 0 {
-		d.apiServerCA, d.caFromSecret = ca, true
+		info.apiServerCA, info.caFromSecret, caSource = ca, true, "the kubeconfig Secret"
 	}
 	switch {
-	case d.apiServerURL == "":
-		return delivery{}, failed(fleet.ReasonAPIServerURLMissing,
-			"nobody says where the agent reaches the hub; set apiServerURL in the hub's configuration (ConfigMap %s) or in the kubeconfig Secret",
+	case info.apiServerURL == "":
+		return hubInfo{}, failuref(fleet.ReasonAPIServerURLMissing,
+			"the address at which agents reach the hub is not configured; set apiServerURL in the hub's configuration (ConfigMap %s) or in the kubeconfig Secret",
 			registration.HubConfigMap)
-	case len(d.apiServerCA) > 0 && !agentspec.IsCertificate(d.apiServerCA):
-		return delivery{}, failed(fleet.ReasonAPIServerCAInvalid,
-			"apiServerCA is no PEM certificate; correct it in %s", d.caSource())
+	case len(info.apiServerCA) > 0 && !agentspec.IsCertificate(info.apiServerCA):
+		return hubInfo{}, failuref(fleet.ReasonAPIServerCAInvalid, "apiServerCA is not a PEM certificate; correct it in %s", caSource)
 	}
-	return d, nil
+	return info, nil
 }
 
-func (d delivery) caSource() string {
-	if d.caFromSecret {
-		return "the kubeconfig Secret"
+// isInstalledWith reports whether the last import delivered this hubInfo.
+func isInstalledWith(status fleet.ClusterStatus, info hubInfo) bool {
+	interval := metav1.Duration{}
+	if status.GarbageCollectionInterval != nil {
+		interval = *status.GarbageCollectionInterval
 	}
-	return "the hub's configuration (ConfigMap " + registration.HubConfigMap + ")"
+	return sameEndpoint(status, info) && status.AgentTLSMode == string(info.tlsMode) && interval == info.gcInterval
 }
 
-// delivered says whether the agent was told just this.
-func delivered(status fleet.ClusterStatus, d delivery) bool {
-	return sameWay(status, d) &&
-		status.AgentTLSMode == string(d.tlsMode) &&
-		sameInterval(status.GarbageCollectionInterval, d.gcInterval)
-}
-
-// sameWay says whether the agent was told this URL and CA. An empty CA was recorded in two ways by different releases.
-func sameWay(status fleet.ClusterStatus, d delivery) bool {
-	return status.APIServerURL == d.apiServerURL &&
-		(status.APIServerCAHash == registration.CAHash(d.apiServerCA) || len(d.apiServerCA) == 0 && status.APIServerCAHash == emptyCAHash)
-}
-
-// emptyCAHash is the hash of a CA that is there and empty.
+// emptyCAHash is the hash that some releases recorded for a CA that is present and empty.
 const emptyCAHash = "106eab90d1bb9f41a6bc937ccb191f4ff67809fffb93ce4a6e81822d"
 
-func sameInterval(last *metav1.Duration, wanted metav1.Duration) bool {
-	if last == nil {
-		return wanted.Duration == 0
-	}
-	return last.Duration == wanted.Duration
+// sameEndpoint reports whether the last import delivered this URL and CA.
+func sameEndpoint(status fleet.ClusterStatus, info hubInfo) bool {
+	return status.APIServerURL == info.apiServerURL &&
+		(status.APIServerCAHash == registration.CAHash(info.apiServerCA) || len(info.apiServerCA) == 0 && status.APIServerCAHash == emptyCAHash)
 }
 
-// settingsHash is of the settings of the hub that agents are installed with and told about.
+// isRecorded reports whether an earlier pass has compared this version of the kubeconfig Secret and these settings with what is
+// installed.
+func isRecorded(last *fleet.ImportStatus, secretVersion, settings string) bool {
+	return last != nil && last.KubeConfigSecretVersion == secretVersion && last.SettingsHash == settings
+}
+
+// settingsHash is a digest of the hub's settings that an import delivers.
 func settingsHash(hub config.Hub) string {
 	hash, err := registration.StatusHash([]any{hub.APIServerURL, hub.APIServerCA, hub.TLSMode(), hub.GarbageCollectionInterval.Duration})
 	if err != nil {
 		panic(fmt.Sprintf("strings always marshal: %v", err))
 	}
 	return hash
+}
+
+// wantedRegistrationOf identifies what the agent has to be registered for: "<UID of the Cluster>", or "<UID>/<cause>" after its
+// credential became invalid. It stays the same until a new cause occurs, so that the end of a cause requires no import.
+func wantedRegistrationOf(cluster *fleet.Cluster, s standing.Standing, now time.Time) string {
+	switch {
+	case s.Revoked != nil:
+		return withCause(cluster.UID, string(s.Revoked.UID))
+	case s.Lost(cluster):
+		return withCause(cluster.UID, fmt.Sprintf("lost-%d", cluster.Status.Agent.LastSeen.Unix()))
+	case standing.Expired(cluster, now):
+		return withCause(cluster.UID, fmt.Sprintf("expired-%d", cluster.Status.Agent.CredentialExpires.Unix()))
+	}
+	if last := cluster.Status.Import; last != nil && strings.HasPrefix(last.RegistrationOf, withCause(cluster.UID, "")) {
+		return last.RegistrationOf
+	}
+	return string(cluster.UID)
+}
+
+func withCause(uid types.UID, cause string) string { return string(uid) + "/" + cause }
+
+// registrationAt adds the hub's new endpoint as a cause for agents of other releases: they use a new endpoint only if they
+// register again. A connected agent that reports neither version nor generation is of another release.
+func registrationAt(info hubInfo, cluster *fleet.Cluster, registrationOf string) string {
+	agent := cluster.Status.Agent
+	otherRelease := !agent.LastSeen.IsZero() && agent.Generation == "" && agent.Version == ""
+	if !otherRelease || sameEndpoint(cluster.Status, info) {
+		return registrationOf
+	}
+	return withCause(cluster.UID, "way-"+digest(info.apiServerURL, registration.CAHash(info.apiServerCA)))
+}
+
+// registrationKey is delivered to the agent, which registers when it holds a credential for another key. The key changes if the
+// Cluster object is another one, a redeployment is requested, or the credential is invalid. It does not change with the hub's
+// endpoint: the agent keeps its credential there.
+func registrationKey(cluster *fleet.Cluster, registrationOf string) string {
+	generation := fmt.Sprintf("/%d", cluster.Spec.RedeployAgentGeneration)
+	last := cluster.Status.Import
+	if last != nil && strings.HasSuffix(last.Registration, generation) && lastRegistrationOf(cluster) == registrationOf {
+		return last.Registration
+	}
+	return digest(registrationOf) + generation
+}
+
+// lastRegistrationOf is the registrationOf of the last import. Older versions did not record it and computed the key from the
+// endpoint; an agent with such a key keeps it.
+func lastRegistrationOf(cluster *fleet.Cluster) string {
+	status := cluster.Status
+	if status.Import.RegistrationOf != "" {
+		return status.Import.RegistrationOf
+	}
+	if strings.HasPrefix(status.Import.Registration, digest(cluster.UID, status.APIServerURL, status.APIServerCAHash)+"/") {
+		return string(cluster.UID)
+	}
+	return ""
+}
+
+// digest covers all of its parts, unlike a KeyHash, which reads only the first hundred bytes; a URL may be longer.
+func digest(parts ...any) string {
+	const digits = 12
+	hash, err := registration.StatusHash(parts)
+	if err != nil {
+		panic(fmt.Sprintf("strings always marshal: %v", err))
+	}
+	return hash[:digits]
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/standing"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -42,11 +43,12 @@ func installed() *fleet.Cluster {
 	return c
 }
 
-func disconnect(c *fleet.Cluster) {
+func disconnect(c *fleet.Cluster) *fleet.Cluster {
 	result.Set(&c.Status.Conditions, fleet.ConditionConnected, result.Stalled(fleet.ReasonDisconnected, ""), start)
+	return c
 }
 
-func TestWhatOnTheClusterAsksForAnImport(t *testing.T) {
+func TestWhyImport(t *testing.T) {
 	const settings, namespace, older = "the agent's settings changed", "the agent's namespace changed", "an older release installed the agent"
 	for _, row := range []struct {
 		name   string
@@ -62,26 +64,26 @@ func TestWhatOnTheClusterAsksForAnImport(t *testing.T) {
 		{name: "not migrated", change: func(c *fleet.Cluster) { c.Status.AgentMigrated = false }, why: older},
 		{name: "not migrated from the first namespace", change: func(c *fleet.Cluster) { c.Status.CattleNamespaceMigrated = false }, why: older},
 		{name: "namespace not migrated", change: func(c *fleet.Cluster) { c.Status.AgentNamespaceMigrated = false }, why: older},
-		{name: "a person wants it", change: func(c *fleet.Cluster) { c.Spec.RedeployAgentGeneration = 1 }, why: "spec.redeployAgentGeneration changed"},
-		{name: "a server counts backwards", change: func(c *fleet.Cluster) { c.Spec.RedeployAgentGeneration = -1 }, why: "spec.redeployAgentGeneration changed"},
-		{name: "another component says so", change: func(c *fleet.Cluster) { c.Status.AgentConfigChanged = true }, why: settings},
+		{name: "redeploy generation increased", change: func(c *fleet.Cluster) { c.Spec.RedeployAgentGeneration = 1 }, why: "spec.redeployAgentGeneration changed"},
+		{name: "redeploy generation decreased", change: func(c *fleet.Cluster) { c.Spec.RedeployAgentGeneration = -1 }, why: "spec.redeployAgentGeneration changed"},
+		{name: "agentConfigChanged set by another component", change: func(c *fleet.Cluster) { c.Status.AgentConfigChanged = true }, why: settings},
 		{name: "a variable", change: func(c *fleet.Cluster) { c.Spec.AgentEnvVars = []corev1.EnvVar{{Name: "A"}} }, why: settings},
-		{name: "an empty list is none", change: func(c *fleet.Cluster) { c.Spec.AgentEnvVars = []corev1.EnvVar{} }},
+		{name: "empty list of variables", change: func(c *fleet.Cluster) { c.Spec.AgentEnvVars = []corev1.EnvVar{} }},
 		{name: "an affinity", change: func(c *fleet.Cluster) { c.Spec.AgentAffinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}} }, why: settings},
 		{name: "a toleration", change: func(c *fleet.Cluster) { c.Spec.AgentTolerations = []corev1.Toleration{{Key: "k"}} }, why: settings},
 		{name: "a limit", change: func(c *fleet.Cluster) {
 			c.Spec.AgentResources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{}, Claims: []corev1.ResourceClaim{{Name: "x"}}}
 		}, why: settings},
 		{name: "the host's network", change: func(c *fleet.Cluster) { c.Spec.HostNetwork = ptr.To(true) }, why: settings},
-		{name: "not the host's network, said twice", change: func(c *fleet.Cluster) { c.Spec.HostNetwork = ptr.To(false) }},
+		{name: "host network explicitly disabled", change: func(c *fleet.Cluster) { c.Spec.HostNetwork = ptr.To(false) }},
 		{name: "a registry", change: func(c *fleet.Cluster) { c.Spec.PrivateRepoURL = "registry" }, why: settings},
 		{name: "a priority", change: func(c *fleet.Cluster) {
 			c.Spec.AgentSchedulingCustomization = &fleet.AgentSchedulingCustomization{PriorityClass: &fleet.PriorityClassSpec{Value: 1}}
 		}, why: settings},
-		{name: "a token that ended before the agent came", tokenGone: true, why: "the agent did not register while its token was good", change: func(c *fleet.Cluster) {
+		{name: "token expired before registration", tokenGone: true, why: "the agent did not register before its token expired", change: func(c *fleet.Cluster) {
 			c.Status.Agent.LastSeen = metav1.Time{}
 		}},
-		{name: "a token that ended after the agent came", tokenGone: true},
+		{name: "token expired after registration", tokenGone: true},
 		{name: "settings that the Bundle brings", served: true, change: func(c *fleet.Cluster) { c.Spec.AgentEnvVars = []corev1.EnvVar{{Name: "A"}} }},
 		{name: "a priority, which no Bundle brings", served: true, why: settings, change: func(c *fleet.Cluster) {
 			c.Spec.AgentSchedulingCustomization = &fleet.AgentSchedulingCustomization{PriorityClass: &fleet.PriorityClassSpec{Value: 1}}
@@ -91,27 +93,27 @@ func TestWhatOnTheClusterAsksForAnImport(t *testing.T) {
 		{name: "another image that the Bundle brings", served: true, change: func(c *fleet.Cluster) { c.Status.Import.ManifestHash = "other" }},
 		{name: "the same image", change: func(c *fleet.Cluster) { c.Status.Import.ManifestHash = "same" }},
 		{name: "nobody knows how an agent runs that is heard of", change: func(c *fleet.Cluster) { c.Status.Import.ManifestHash = "" }},
-		{name: "nobody knows how an agent ran that is not heard of any more", why: settings, change: func(c *fleet.Cluster) {
+		{name: "disconnected agent, manifest not recorded", why: settings, change: func(c *fleet.Cluster) {
 			c.Status.Import.ManifestHash = ""
 			disconnect(c)
 		}},
-		{name: "an agent that is not heard of any more, and was installed like this", change: func(c *fleet.Cluster) {
+		{name: "disconnected agent, same manifest", change: func(c *fleet.Cluster) {
 			c.Status.Import.ManifestHash = "same"
 			disconnect(c)
 		}},
-		{name: "a credential that is void", cause: "r1", why: "the agent's credential is void"},
-		{name: "a credential that another release granted, and that is void", cause: "r1", why: "the agent's credential is void", change: func(c *fleet.Cluster) { c.Status.Import = nil }},
-		{name: "a void credential that the agent was told of", cause: "r1", change: func(c *fleet.Cluster) { c.Status.Import.RegistrationOf = "uid/r1" }},
-		{name: "another void one since", cause: "r2", why: "the agent's credential is void", change: func(c *fleet.Cluster) { c.Status.Import.RegistrationOf = "uid/r1" }},
+		{name: "invalid credential", cause: "r1", why: "the agent's credential is invalid"},
+		{name: "invalid credential, issued by another release", cause: "r1", why: "the agent's credential is invalid", change: func(c *fleet.Cluster) { c.Status.Import = nil }},
+		{name: "invalid credential, already replaced", cause: "r1", change: func(c *fleet.Cluster) { c.Status.Import.RegistrationOf = "uid/r1" }},
+		{name: "another invalid credential since", cause: "r2", why: "the agent's credential is invalid", change: func(c *fleet.Cluster) { c.Status.Import.RegistrationOf = "uid/r1" }},
 		{name: "another namespace", wanted: "elsewhere", why: namespace},
-		{name: "back to the usual one", change: func(c *fleet.Cluster) { c.Status.Import.AgentNamespace = "elsewhere" }, why: namespace},
-		{name: "another one than another release installed to", wanted: "elsewhere", why: namespace, change: func(c *fleet.Cluster) {
+		{name: "back to the default namespace", change: func(c *fleet.Cluster) { c.Status.Import.AgentNamespace = "elsewhere" }, why: namespace},
+		{name: "other namespace than that of another release", wanted: "elsewhere", why: namespace, change: func(c *fleet.Cluster) {
 			c.Status.Import, c.Spec.AgentNamespace, c.Status.Agent.Namespace = nil, "elsewhere", system
 		}},
-		{name: "the one another release installed to", wanted: "elsewhere", change: func(c *fleet.Cluster) {
+		{name: "same namespace as that of another release", wanted: "elsewhere", change: func(c *fleet.Cluster) {
 			c.Status.Import, c.Spec.AgentNamespace, c.Status.Agent.Namespace = nil, "elsewhere", "elsewhere"
 		}},
-		{name: "nobody knows where another release installed to", change: func(c *fleet.Cluster) { c.Status.Import = nil }},
+		{name: "namespace of another release unknown", change: func(c *fleet.Cluster) { c.Status.Import = nil }},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c, wanted := installed(), system
@@ -121,16 +123,16 @@ func TestWhatOnTheClusterAsksForAnImport(t *testing.T) {
 			if row.wanted != "" {
 				wanted = row.wanted
 			}
-			f := facts{agentNamespace: wanted, tokenGone: row.tokenGone, served: row.served, manifest: "same", registrationFor: "uid"}
+			f := facts{agentNamespace: wanted, tokenGone: row.tokenGone, servedByBundle: row.served, manifestHash: "same", registrationOf: "uid"}
 			if row.cause != "" {
-				f.registrationFor = "uid/" + row.cause
+				f.registrationOf = "uid/" + row.cause
 			}
 			assert.Equal(t, row.why, whyImport(c, f))
 		})
 	}
 }
 
-func TestSettingsRecordedOnceAskForNoOtherImport(t *testing.T) {
+func TestWhyImport_recordedSettings(t *testing.T) {
 	c := installed()
 	c.Spec.AgentEnvVars, c.Spec.HostNetwork, c.Spec.PrivateRepoURL = []corev1.EnvVar{{Name: "A", Value: "b"}}, ptr.To(true), "registry"
 	f := facts{agentNamespace: system}
@@ -138,15 +140,15 @@ func TestSettingsRecordedOnceAskForNoOtherImport(t *testing.T) {
 	agentspec.WantedSettings(c.Spec).Record(&c.Status)
 	assert.Empty(t, whyImport(c, f))
 	c.Spec.AgentEnvVars = nil
-	assert.NotEmpty(t, whyImport(c, f), "taking it back is a change too")
+	assert.NotEmpty(t, whyImport(c, f), "removing a setting is a change too")
 }
 
-func TestSameSecretAndSettingsAreNotLookedAtAgain(t *testing.T) {
+func TestIsRecorded(t *testing.T) {
 	last := &fleet.ImportStatus{KubeConfigSecretVersion: "v", SettingsHash: "h"}
-	assert.True(t, seen(last, "v", "h"))
-	assert.False(t, seen(last, "w", "h"))
-	assert.False(t, seen(last, "v", "i"))
-	assert.False(t, seen(nil, "", ""))
+	assert.True(t, isRecorded(last, "v", "h"))
+	assert.False(t, isRecorded(last, "w", "h"))
+	assert.False(t, isRecorded(last, "v", "i"))
+	assert.False(t, isRecorded(nil, "", ""))
 }
 
 // somePEM is a certificate of nobody.
@@ -167,46 +169,46 @@ func TestWhatTheAgentIsToldOfItsHub(t *testing.T) {
 		name         string
 		hub          config.Hub
 		secret       map[string][]byte
-		want         delivery
+		want         hubInfo
 		reason, says string
 	}{
 		{
 			name: "what the configuration says", hub: hub,
-			want: delivery{apiServerURL: "https://config", apiServerCA: ca, tlsMode: config.TLSModeSystemStore, gcInterval: gc},
+			want: hubInfo{apiServerURL: "https://config", apiServerCA: ca, tlsMode: config.TLSModeSystemStore, gcInterval: gc},
 		},
 		{
 			name: "the Secret's URL wins", hub: hub, secret: map[string][]byte{"apiServerURL": []byte("https://secret")},
-			want: delivery{apiServerURL: "https://secret", apiServerCA: ca, tlsMode: config.TLSModeSystemStore, gcInterval: gc, urlFromSecret: true},
+			want: hubInfo{apiServerURL: "https://secret", apiServerCA: ca, tlsMode: config.TLSModeSystemStore, gcInterval: gc, urlFromSecret: true},
 		},
 		{
 			name: "the Secret's CA wins", hub: hub, secret: map[string][]byte{"apiServerCA": other},
-			want: delivery{apiServerURL: "https://config", apiServerCA: other, tlsMode: config.TLSModeSystemStore, gcInterval: gc, caFromSecret: true},
+			want: hubInfo{apiServerURL: "https://config", apiServerCA: other, tlsMode: config.TLSModeSystemStore, gcInterval: gc, caFromSecret: true},
 		},
 		{
 			name: "an empty key is no key", hub: hub, secret: map[string][]byte{"apiServerURL": {}, "apiServerCA": {}},
-			want: delivery{apiServerURL: "https://config", apiServerCA: ca, tlsMode: config.TLSModeSystemStore, gcInterval: gc},
+			want: hubInfo{apiServerURL: "https://config", apiServerCA: ca, tlsMode: config.TLSModeSystemStore, gcInterval: gc},
 		},
 		{
 			name: "no CA is one the system knows", hub: config.Hub{APIServerURL: "https://config", AgentTLSMode: config.TLSModeStrict},
-			want: delivery{apiServerURL: "https://config", tlsMode: config.TLSModeStrict},
+			want: hubInfo{apiServerURL: "https://config", tlsMode: config.TLSModeStrict},
 		},
 		{name: "no URL anywhere", reason: fleet.ReasonAPIServerURLMissing, says: "ConfigMap fleet-controller"},
 		{
-			name: "a CA that is none", hub: config.Hub{APIServerURL: "https://config", APIServerCA: []byte("garbage")},
+			name: "invalid CA", hub: config.Hub{APIServerURL: "https://config", APIServerCA: []byte("garbage")},
 			reason: fleet.ReasonAPIServerCAInvalid, says: "correct it in the hub's configuration",
 		},
 		{
-			name: "a CA that is none, in the Secret", hub: hub, secret: map[string][]byte{"apiServerCA": []byte("garbage")},
+			name: "invalid CA in the Secret", hub: hub, secret: map[string][]byte{"apiServerCA": []byte("garbage")},
 			reason: fleet.ReasonAPIServerCAInvalid, says: "correct it in the kubeconfig Secret",
 		},
 		{
-			name: "PEM that is no certificate", hub: hub,
+			name: "PEM without a certificate", hub: hub,
 			secret: map[string][]byte{"apiServerCA": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("x")})},
-			reason: fleet.ReasonAPIServerCAInvalid, says: "no PEM certificate",
+			reason: fleet.ReasonAPIServerCAInvalid, says: "not a PEM certificate",
 		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			got, problem := decideDelivery(row.hub, row.secret)
+			got, problem := decideHubInfo(row.hub, row.secret)
 			assert.Equal(t, row.want, got)
 			if row.reason == "" {
 				assert.Nil(t, problem)
@@ -220,42 +222,42 @@ func TestWhatTheAgentIsToldOfItsHub(t *testing.T) {
 	}
 }
 
-func TestWhatWasDeliveredIsNotDeliveredAgain(t *testing.T) {
-	d := delivery{apiServerURL: "https://hub", apiServerCA: []byte("ca"), tlsMode: config.TLSModeStrict, gcInterval: metav1.Duration{Duration: time.Minute}}
+func TestIsInstalledWith(t *testing.T) {
+	d := hubInfo{apiServerURL: "https://hub", apiServerCA: []byte("ca"), tlsMode: config.TLSModeStrict, gcInterval: metav1.Duration{Duration: time.Minute}}
 	status := fleet.ClusterStatus{
 		APIServerURL: "https://hub", APIServerCAHash: registration.CAHash([]byte("ca")), AgentTLSMode: "strict",
 		GarbageCollectionInterval: &metav1.Duration{Duration: time.Minute},
 	}
-	assert.True(t, delivered(status, d))
+	assert.True(t, isInstalledWith(status, d))
 	for name, change := range map[string]func(*fleet.ClusterStatus){
-		"another URL":         func(s *fleet.ClusterStatus) { s.APIServerURL = "https://other" },
-		"another CA":          func(s *fleet.ClusterStatus) { s.APIServerCAHash = registration.CAHash([]byte("other")) },
-		"no CA":               func(s *fleet.ClusterStatus) { s.APIServerCAHash = emptyCAHash },
-		"another TLS mode":    func(s *fleet.ClusterStatus) { s.AgentTLSMode = "system-store" },
-		"another interval":    func(s *fleet.ClusterStatus) { s.GarbageCollectionInterval = &metav1.Duration{} },
-		"no interval":         func(s *fleet.ClusterStatus) { s.GarbageCollectionInterval = nil },
-		"nothing was, so far": func(s *fleet.ClusterStatus) { *s = fleet.ClusterStatus{} },
+		"another URL":           func(s *fleet.ClusterStatus) { s.APIServerURL = "https://other" },
+		"another CA":            func(s *fleet.ClusterStatus) { s.APIServerCAHash = registration.CAHash([]byte("other")) },
+		"no CA":                 func(s *fleet.ClusterStatus) { s.APIServerCAHash = emptyCAHash },
+		"another TLS mode":      func(s *fleet.ClusterStatus) { s.AgentTLSMode = "system-store" },
+		"another interval":      func(s *fleet.ClusterStatus) { s.GarbageCollectionInterval = &metav1.Duration{} },
+		"no interval":           func(s *fleet.ClusterStatus) { s.GarbageCollectionInterval = nil },
+		"nothing delivered yet": func(s *fleet.ClusterStatus) { *s = fleet.ClusterStatus{} },
 	} {
 		changed := status
 		change(&changed)
-		assert.False(t, delivered(changed, d), name)
+		assert.False(t, isInstalledWith(changed, d), name)
 	}
 }
 
-func TestNoCAWasRecordedInTwoWays(t *testing.T) {
-	d := delivery{apiServerURL: "https://hub", tlsMode: config.TLSModeStrict}
+func TestIsInstalledWith_noCA(t *testing.T) {
+	d := hubInfo{apiServerURL: "https://hub", tlsMode: config.TLSModeStrict}
 	for _, hash := range []string{registration.CAHash(nil), emptyCAHash} {
-		assert.True(t, delivered(fleet.ClusterStatus{APIServerURL: "https://hub", AgentTLSMode: "strict", APIServerCAHash: hash}, d), hash)
+		assert.True(t, isInstalledWith(fleet.ClusterStatus{APIServerURL: "https://hub", AgentTLSMode: "strict", APIServerCAHash: hash}, d), hash)
 	}
 	hash, err := registration.StatusHash([]byte{})
 	require.NoError(t, err)
 	assert.Equal(t, emptyCAHash, hash)
 }
 
-func TestSettingsHashIsOfWhatAgentsAreTold(t *testing.T) {
+func TestSettingsHash(t *testing.T) {
 	hub := config.Hub{APIServerURL: "https://hub"}
 	assert.Equal(t, settingsHash(hub), settingsHash(config.Hub{APIServerURL: "https://hub", AgentTLSMode: config.TLSModeSystemStore}),
-		"the default said and left unsaid are one")
+		"an explicit default is the same as none")
 	assert.Equal(t, settingsHash(hub), settingsHash(config.Hub{APIServerURL: "https://hub", IgnoreClusterRegistrationLabels: true}))
 	for _, other := range []config.Hub{
 		{APIServerURL: "https://other"},
@@ -267,7 +269,7 @@ func TestSettingsHashIsOfWhatAgentsAreTold(t *testing.T) {
 	}
 }
 
-func TestWhereAKubeconfigMayComeFrom(t *testing.T) {
+func TestMayUse(t *testing.T) {
 	for _, row := range []struct {
 		name, from, annotation string
 		may                    bool
@@ -297,10 +299,139 @@ func TestWhereAKubeconfigMayComeFrom(t *testing.T) {
 	}
 }
 
-func TestImportTokenBringsBackItsCluster(t *testing.T) {
+func TestClusterOfToken(t *testing.T) {
 	token := &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", OwnerReferences: []metav1.OwnerReference{
 		{Kind: "ConfigMap", Name: "x"}, {Kind: "Cluster", Name: "c"},
 	}}}
 	assert.Equal(t, []types.NamespacedName{clusterKey("c")}, clusterOfToken(token))
 	assert.Empty(t, clusterOfToken(&fleet.ClusterRegistrationToken{}))
+}
+
+func TestWantedRegistrationOf(t *testing.T) {
+	heard := metav1.NewTime(time.Unix(1000, 0))
+	revoked := standing.Standing{Revoked: &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{UID: "r1"}}}
+	granted := standing.Standing{Granted: true}
+	for _, row := range []struct {
+		name     string
+		change   func(*fleet.Cluster)
+		standing standing.Standing
+		want     string
+	}{
+		{name: "a first import", change: func(c *fleet.Cluster) { c.Status.Import = nil }, want: "uid"},
+		{name: "an agent that works", standing: granted, want: "uid"},
+		{name: "revoked credential", standing: revoked, want: "uid/r1"},
+		{
+			name: "cause that has ended", standing: granted, want: "uid/r1",
+			change: func(c *fleet.Cluster) { c.Status.Import.RegistrationOf = "uid/r1" },
+		},
+		{
+			name: "another cause", standing: revoked, want: "uid/r1",
+			change: func(c *fleet.Cluster) { c.Status.Import.RegistrationOf = "uid/r0" },
+		},
+		{
+			name: "status of an earlier Cluster", standing: granted, want: "uid",
+			change: func(c *fleet.Cluster) { c.Status.Import.RegistrationOf = "earlier/r1" },
+		},
+		{name: "no request, agent connected", want: "uid"},
+		{name: "no request, agent disconnected", change: func(c *fleet.Cluster) { disconnect(c) }, want: "uid/lost-1000"},
+		{name: "agent disconnected, credential valid", standing: granted, change: func(c *fleet.Cluster) { disconnect(c) }, want: "uid"},
+		{
+			name: "agent never checked in", want: "uid",
+			change: func(c *fleet.Cluster) { disconnect(c).Status.Agent.LastSeen = metav1.Time{} },
+		},
+		{name: "credential expired, agent disconnected", standing: granted, change: func(c *fleet.Cluster) {
+			disconnect(c).Status.Agent.CredentialExpires = &metav1.Time{Time: heard.Add(58 * time.Minute)}
+		}, want: "uid/expired-4480"},
+		{name: "credential just expired", standing: granted, change: func(c *fleet.Cluster) {
+			disconnect(c).Status.Agent.CredentialExpires = &metav1.Time{Time: heard.Add(59*time.Minute + time.Second)}
+		}, want: "uid"},
+		{name: "credential expired, agent connected", standing: granted, change: func(c *fleet.Cluster) {
+			c.Status.Agent.CredentialExpires = &metav1.Time{Time: heard.Time}
+		}, want: "uid"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := installed()
+			c.Status.Agent.LastSeen = heard
+			if row.change != nil {
+				row.change(c)
+			}
+			assert.Equal(t, row.want, wantedRegistrationOf(c, row.standing, heard.Add(time.Hour)))
+		})
+	}
+}
+
+// keyed is a Cluster whose last import recorded a registration.
+func keyed(key, of string) *fleet.Cluster {
+	c := installed()
+	c.Status.APIServerURL, c.Status.APIServerCAHash = "https://hub", registration.CAHash([]byte("ca"))
+	c.Status.Import.Registration, c.Status.Import.RegistrationOf = key, of
+	return c
+}
+
+func TestRegistrationKey(t *testing.T) {
+	key := registrationKey(installed(), "uid")
+	assert.Regexp(t, `^[0-9a-f]{12}/0$`, key)
+	assert.Equal(t, key, registrationKey(keyed(key, "uid"), "uid"))
+
+	asked := keyed(key, "uid")
+	asked.Spec.RedeployAgentGeneration = -1
+	keys := map[string]bool{key: true}
+	for _, other := range []string{
+		registrationKey(asked, "uid"), registrationKey(keyed(key, "uid"), "other"),
+		registrationKey(keyed(key, "uid"), "uid/r1"), registrationKey(keyed(key, "uid"), "uid/r2"),
+	} {
+		assert.False(t, keys[other], other)
+		keys[other] = true
+	}
+	assert.Contains(t, registrationKey(asked, "uid"), "/-1")
+}
+
+func TestRegistrationAt(t *testing.T) {
+	moved := hubInfo{apiServerURL: "https://moved", apiServerCA: []byte("ca")}
+	same := hubInfo{apiServerURL: "https://hub", apiServerCA: []byte("ca")}
+	for _, row := range []struct {
+		name  string
+		agent fleet.AgentStatus
+		told  hubInfo
+		same  bool
+	}{
+		{"agent with a generation", fleet.AgentStatus{LastSeen: metav1.Now(), Generation: "x/0"}, moved, true},
+		{"agent with its Bundle", fleet.AgentStatus{LastSeen: metav1.Now(), Generation: "managed/0"}, moved, true},
+		{"agent of the chart, without generation", fleet.AgentStatus{LastSeen: metav1.Now(), Version: "v1"}, moved, true},
+		{"agent that never checked in", fleet.AgentStatus{}, moved, true},
+		{"agent of another release", fleet.AgentStatus{LastSeen: metav1.Now()}, moved, false},
+		{"agent of another release at the same endpoint", fleet.AgentStatus{LastSeen: metav1.Now()}, same, true},
+	} {
+		c := keyed("k/0", "uid")
+		c.Status.Agent = row.agent
+		assert.Equal(t, row.same, registrationAt(row.told, c, "uid") == "uid", row.name)
+	}
+}
+
+func TestRegistrationAt_once(t *testing.T) {
+	c := keyed("k/0", "uid")
+	c.Status.Agent = fleet.AgentStatus{LastSeen: metav1.Now()}
+	first := registrationAt(hubInfo{apiServerURL: "https://moved"}, c, "uid")
+	c.Status.APIServerURL, c.Status.APIServerCAHash, c.Status.Import.RegistrationOf = "https://moved", registration.CAHash(nil), first
+	granted := standing.Standing{Granted: true}
+	assert.Equal(t, first, registrationAt(hubInfo{apiServerURL: "https://moved"}, c, wantedRegistrationOf(c, granted, time.Unix(0, 0))))
+	assert.NotEqual(t, first, registrationAt(hubInfo{apiServerURL: "https://again"}, c, wantedRegistrationOf(c, granted, time.Unix(0, 0))))
+	assert.False(t, credentialInvalid(c.Status.Import, wantedRegistrationOf(c, granted, time.Unix(0, 0))), "it requires no other import")
+}
+
+// The version before this one computed the key from URL and CA and did not record registrationOf.
+func TestRegistrationKey_ofTheVersionBefore(t *testing.T) {
+	c := keyed("", "")
+	old := digest(c.UID, c.Status.APIServerURL, c.Status.APIServerCAHash)
+	c.Status.Import.Registration = old + "/0"
+	assert.Equal(t, old+"/0", registrationKey(c, "uid"))
+	assert.NotContains(t, registrationKey(c, "uid/r1"), old, "except with a cause")
+
+	again := c.DeepCopy()
+	again.Spec.RedeployAgentGeneration = 1
+	assert.NotContains(t, registrationKey(again, "uid"), old)
+
+	restored := c.DeepCopy()
+	restored.UID = "another"
+	assert.NotContains(t, registrationKey(restored, "another"), old, "a status restored into another Cluster")
 }

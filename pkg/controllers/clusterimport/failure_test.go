@@ -24,17 +24,17 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 )
 
-// greeting is what comes of a first call to a server, which may take that long.
-func greeting(t *testing.T, change func(*clientcmdapi.Config), patience time.Duration) *failure {
+// firstCall returns the failure of a first call to a server.
+func firstCall(t *testing.T, change func(*clientcmdapi.Config), patience time.Duration) *failure {
 	t.Helper()
 	parsed, err := parseKubeconfig(kubeconfigSecret(with(t, change)))
 	require.NoError(t, err)
-	m, err := newMember(parsed, config.TLSModeStrict)
+	m, err := newMemberClient(parsed, config.TLSModeStrict)
 	require.NoError(t, err)
 	defer m.close()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	return m.install(ctx, &plan{agentNamespace: system})
+	return m.install(ctx, system, nil, false, nil)
 }
 
 // to points a kubeconfig at a test server, trusting its certificate.
@@ -70,13 +70,13 @@ func statusBody(code int, reason, message string) string {
 	return fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","code":%d,"reason":%q,"message":%q}`, code, reason, message)
 }
 
-func TestEachTroubleOnTheWayHasItsReason(t *testing.T) {
+func TestDiagnose_reasons(t *testing.T) {
 	for _, row := range []struct {
 		name         string
 		server       func(*testing.T) func(*clientcmdapi.Config)
 		reason, says string
 	}{
-		{"nobody listens", func(t *testing.T) func(*clientcmdapi.Config) {
+		{"no server", func(t *testing.T) func(*clientcmdapi.Config) {
 			server := serve(t, nil)
 			server.Close()
 			return to(server)
@@ -89,7 +89,7 @@ func TestEachTroubleOnTheWayHasItsReason(t *testing.T) {
 		}, fleet.ReasonUnreachable, "no answer in time"},
 		{"it hangs up", func(t *testing.T) func(*clientcmdapi.Config) {
 			return to(serve(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
-		}, fleet.ReasonUnreachable, "it is tried again"},
+		}, fleet.ReasonUnreachable, "retrying"},
 		{"a certificate of another CA", func(t *testing.T) func(*clientcmdapi.Config) {
 			server, other := serve(t, nil), somePEM(t)
 			return func(c *clientcmdapi.Config) {
@@ -108,10 +108,10 @@ func TestEachTroubleOnTheWayHasItsReason(t *testing.T) {
 			proxy := httptest.NewServer(nil)
 			proxy.Close()
 			return func(c *clientcmdapi.Config) { c.Clusters["cluster"].ProxyURL = withPassword(proxy.URL) }
-		}, fleet.ReasonUnreachable, "the proxy on the way cannot be reached: connection refused"},
+		}, fleet.ReasonUnreachable, "the proxy in front of the member cannot be reached: connection refused"},
 		{"a proxy without a name", func(*testing.T) func(*clientcmdapi.Config) {
 			return func(c *clientcmdapi.Config) { c.Clusters["cluster"].ProxyURL = "http://proxy.invalid:3128" }
-		}, fleet.ReasonUnreachable, "the proxy on the way cannot be reached: the name proxy.invalid cannot be resolved"},
+		}, fleet.ReasonUnreachable, "the proxy in front of the member cannot be reached: the name proxy.invalid cannot be resolved"},
 		{"a proxy that refuses", proxied(403), fleet.ReasonUnreachable, "answers 403 Forbidden; have it allow this address"},
 		{"a proxy that asks for a password", proxied(407), fleet.ReasonUnreachable, "answers 407 Proxy Authentication Required; put user"},
 		{"it sends the hub elsewhere", func(t *testing.T) func(*clientcmdapi.Config) {
@@ -133,10 +133,10 @@ func TestEachTroubleOnTheWayHasItsReason(t *testing.T) {
 		},
 		{"it starts or stops", answered(503, statusBody(503, "ServiceUnavailable", "apiserver not ready")), fleet.ReasonUnreachable, "apiserver not ready"},
 		{"the proxy before it", answered(503, "cluster agent disconnected"), fleet.ReasonUnreachable, "cluster agent disconnected"},
-		{"a gateway", answered(502, "<html>request 4711</html>"), fleet.ReasonUnreachable, "a proxy on the way answered 502 Bad Gateway"},
+		{"a gateway", answered(502, "<html>request 4711</html>"), fleet.ReasonUnreachable, "a proxy in front of the member answered 502 Bad Gateway"},
 		{"a fault of its own", answered(500, statusBody(500, "InternalError", "etcd is out")), fleet.ReasonMemberError, "etcd is out"},
-		{"something else answers", answered(200, "<html>welcome</html>"), fleet.ReasonMemberError, "no Kubernetes API server"},
-		{"something else answers in JSON", answered(200, "{}"), fleet.ReasonMemberError, "no Kubernetes API server"},
+		{"something else answers", answered(200, "<html>welcome</html>"), fleet.ReasonMemberError, "not a Kubernetes API server"},
+		{"something else answers in JSON", answered(200, "{}"), fleet.ReasonMemberError, "not a Kubernetes API server"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
@@ -144,14 +144,14 @@ func TestEachTroubleOnTheWayHasItsReason(t *testing.T) {
 			if slices.Contains([]string{"it never answers", "it hangs up"}, row.name) { // the call ends only with its time
 				patience = 3 * time.Second
 			}
-			first := greeting(t, change, patience)
+			first := firstCall(t, change, patience)
 			require.NotNil(t, first)
 			assert.Equal(t, row.reason, first.reason)
 			assert.Contains(t, first.message, row.says)
 			assert.Contains(t, first.message, "connecting to the member at https://")
 			assert.NotContains(t, first.message, confidential)
 			assert.NotContains(t, first.message, "request 4711")
-			assert.Equal(t, first, greeting(t, change, patience), "the same words each time: another message is another write")
+			assert.Equal(t, first, firstCall(t, change, patience), "the same words each time: another message would be another status write")
 		})
 	}
 }
@@ -177,7 +177,7 @@ func proxied(code int) func(*testing.T) func(*clientcmdapi.Config) {
 	}
 }
 
-func TestMessagesHaveNoNumbersOfTheMoment(t *testing.T) {
+func TestDiagnose_stableMessages(t *testing.T) {
 	expired := &tls.CertificateVerificationError{Err: x509.CertificateInvalidError{
 		Reason: x509.Expired, Detail: "current time 2026-11-21T10:55:17Z is after 2020-01-01T00:00:00Z",
 	}}

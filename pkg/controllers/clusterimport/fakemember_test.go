@@ -134,11 +134,11 @@ func line(r *http.Request, object map[string]any) string {
 }
 
 // connect makes a member of the server.
-func (m *fakeMember) connect(t *testing.T) *member {
+func (m *fakeMember) connect(t *testing.T) *memberClient {
 	t.Helper()
 	parsed, err := parseKubeconfig(kubeconfigSecret(with(t, to(m.Server))))
 	require.NoError(t, err)
-	connected, err := newMember(parsed, config.TLSModeStrict)
+	connected, err := newMemberClient(parsed, config.TLSModeStrict)
 	require.NoError(t, err)
 	t.Cleanup(connected.close)
 	return connected

@@ -28,7 +28,8 @@ func kubeconfigWith(cluster, user string) []byte {
 	return []byte(strings.NewReplacer("CLUSTER", cluster, "USER", user).Replace(fuzzKubeconfig))
 }
 
-// Whoever may write Secrets in a namespace writes kubeconfigs. None makes the hub run a program, read a file or show a secret.
+// Any user who may write Secrets in a namespace can write a kubeconfig. No kubeconfig makes the hub run a program, read a file or
+// reveal a secret.
 func FuzzAKubeconfigIsDataOnly(f *testing.F) {
 	for _, seed := range [][2]string{
 		{"", ""},
@@ -57,7 +58,7 @@ func FuzzAKubeconfigIsDataOnly(f *testing.F) {
 			assert.NotContains(t, err.Error(), fuzzMarker)
 			return
 		}
-		if m, err := newMember(parsed, config.TLSModeStrict); err == nil {
+		if m, err := newMemberClient(parsed, config.TLSModeStrict); err == nil {
 			m.close()
 		}
 		rest, err := clientcmd.NewDefaultClientConfig(*parsed, nil).ClientConfig()
@@ -76,21 +77,21 @@ func FuzzADeliveryHasAnAddress(f *testing.F) {
 	f.Add("", []byte(nil), "https://other", []byte("-----BEGIN CERTIFICATE-----"))
 	f.Fuzz(func(t *testing.T, url string, ca []byte, secretURL string, secretCA []byte) {
 		hub := config.Hub{APIServerURL: url, APIServerCA: ca}
-		d, refused := decideDelivery(hub, map[string][]byte{
+		d, refused := decideHubInfo(hub, map[string][]byte{
 			registration.KubeconfigAPIServerURL: []byte(secretURL), registration.KubeconfigAPIServerCA: secretCA,
 		})
 		if refused != nil {
 			assert.NotEmpty(t, refused.reason)
-			assert.Equal(t, delivery{}, d)
+			assert.Equal(t, hubInfo{}, d)
 			return
 		}
 		assert.NotEmpty(t, d.apiServerURL)
 		assert.True(t, len(d.apiServerCA) == 0 || agentspec.IsCertificate(d.apiServerCA))
-		assert.True(t, sameWay(fleet.ClusterStatus{APIServerURL: d.apiServerURL, APIServerCAHash: registration.CAHash(d.apiServerCA)}, d))
+		assert.True(t, sameEndpoint(fleet.ClusterStatus{APIServerURL: d.apiServerURL, APIServerCAHash: registration.CAHash(d.apiServerCA)}, d))
 	})
 }
 
-// An import that has just been done is not asked for again: it would be done for ever.
+// The decision depends on its inputs alone, and a Cluster without an agent requires an import.
 func FuzzAnImportSettlesWhatAskedForIt(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {
 		f.Add(seed)

@@ -1,10 +1,8 @@
 package clusterimport
 
 import (
-	"context"
 	"crypto/x509"
 	"encoding/pem"
-	"slices"
 	"testing"
 	"time"
 
@@ -14,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -23,8 +20,10 @@ import (
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	fleetfake "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -35,35 +34,17 @@ func pemOf(certificate *x509.Certificate) []byte {
 
 var hubConfig = config.Hub{APIServerURL: "https://hub:6443", AgentImage: "rancher/fleet-agent:dev"}
 
-// store answers for the caches and the client of tokens; err, if set, is its only answer.
-type store struct {
-	fleetcontrollers.ClusterRegistrationTokenController
-	fleetcontrollers.ClusterRegistrationTokenCache
-	tokens  map[string]*fleet.ClusterRegistrationToken
-	created []*fleet.ClusterRegistrationToken
-	err     error
-}
-
+// tokenCache and secretCache are caches of import tokens and of the Secrets with their values, by name.
 type tokenCache struct {
 	fleetcontrollers.ClusterRegistrationTokenCache
-	*store
+	tokens map[string]*fleet.ClusterRegistrationToken
 }
 
-func (s tokenCache) Get(_, name string) (*fleet.ClusterRegistrationToken, error) {
-	if token := s.tokens[name]; token != nil {
+func (c tokenCache) Get(_, name string) (*fleet.ClusterRegistrationToken, error) {
+	if token := c.tokens[name]; token != nil {
 		return token, nil
 	}
-	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "clusterregistrationtokens"}, name)
-}
-
-type tokenClient struct {
-	fleetcontrollers.ClusterRegistrationTokenController
-	*store
-}
-
-func (s tokenClient) Create(token *fleet.ClusterRegistrationToken) (*fleet.ClusterRegistrationToken, error) {
-	s.created = append(s.created, token)
-	return token, s.err
+	return nil, apierrors.NewNotFound(fleet.Resource("clusterregistrationtokens"), name)
 }
 
 type secretCache struct {
@@ -71,11 +52,11 @@ type secretCache struct {
 	secrets map[string]*corev1.Secret
 }
 
-func (s secretCache) Get(_, name string) (*corev1.Secret, error) {
-	if secret := s.secrets[name]; secret != nil {
+func (c secretCache) Get(_, name string) (*corev1.Secret, error) {
+	if secret := c.secrets[name]; secret != nil {
 		return secret, nil
 	}
-	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, name)
+	return nil, apierrors.NewNotFound(corev1.Resource("secrets"), name)
 }
 
 // requests answers for the cache of ClusterRegistrations.
@@ -88,74 +69,59 @@ func (r *requests) GetByIndex(string, string) ([]*fleet.ClusterRegistration, err
 	return r.all, r.notFound
 }
 
-// bundleDeployments are those on the hub, by name.
-type bundleDeployments struct {
-	names []string
-	err   error
-}
-
-func (d *bundleDeployments) Get(namespace, name string, _ metav1.GetOptions) (*fleet.BundleDeployment, error) {
-	if d.err != nil || slices.Contains(d.names, namespace+"/"+name) {
-		return &fleet.BundleDeployment{}, d.err
-	}
-	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "bundledeployments"}, name)
-}
-
-// office is a Step whose caches, clock and member a test holds.
-type office struct {
-	*Step
-	tokens *store
-	values secretCache
+// harness is an Importer whose caches, clients, clock and member a test controls.
+type harness struct {
+	*Importer
 	requests
-	deployments bundleDeployments
-	clock       *clocktesting.FakeClock
-	kube        *fake.Clientset
-	ended       chan struct{} // one for each call to a member that has ended
+	tokens map[string]*fleet.ClusterRegistrationToken // in the cache
+	values map[string]*corev1.Secret                  // of the tokens
+	clock  *clocktesting.FakeClock
+	kube   *fake.Clientset
+	fleet  *fleetfake.Clientset
 }
 
-func newOffice(t *testing.T, objects ...runtime.Object) *office {
+func newHarness(t *testing.T, objects ...runtime.Object) *harness {
 	t.Helper()
-	o := &office{
-		tokens: &store{tokens: map[string]*fleet.ClusterRegistrationToken{}},
-		values: secretCache{secrets: map[string]*corev1.Secret{}},
-		kube:   fake.NewClientset(objects...),
+	h := &harness{
+		tokens: map[string]*fleet.ClusterRegistrationToken{}, values: map[string]*corev1.Secret{},
+		kube: fake.NewClientset(objects...), fleet: fleetfake.NewSimpleClientset(),
 	}
-	b := newBench(t)
-	o.clock, o.ended = b.clock, make(chan struct{}, 100)
-	versions := &secretVersions{informer: cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{})}
-	o.Step = &Step{
+	calls := newTestCalls(t)
+	h.clock = calls.clock
+	h.Importer = &Importer{
 		Context: &app.Context{
-			Kubernetes: o.kube, Config: config.NewStore(hubConfig), Clock: b.clock, SystemNamespace: system,
+			Kubernetes: h.kube, FleetClient: h.fleet.FleetV1alpha1(), Config: config.NewStore(hubConfig), Clock: calls.clock, SystemNamespace: system,
 			Agent: app.AgentSettings{Image: "muster-fleet/fleet-agent:dev"},
 		},
-		tokens: tokenClient{store: o.tokens}, known: tokenCache{store: o.tokens}, made: expectations.New(b.clock), values: o.values, secrets: versions, pool: b.pool,
-		digests: lru.New(digestsKept), forms: agentmanifest.NewForms(), requests: &o.requests, deployments: &o.deployments,
+		tokenCache: tokenCache{tokens: h.tokens}, createdTokens: expectations.New(calls.clock), secretCache: secretCache{secrets: h.values},
+		secretVersions:    &secretVersions{informer: cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{})},
+		pullSecretDigests: lru.New(maxPullSecretDigests), forms: agentmanifest.NewForms(), requests: &h.requests, calls: calls.memberCalls,
 	}
 	for _, object := range objects {
 		if secret, ok := object.(*corev1.Secret); ok {
-			o.see(t, secret)
+			h.see(t, secret)
 		}
 	}
-	return o
+	return h
 }
 
 // see puts a version of a Secret into the cache of versions.
-func (o *office) see(t *testing.T, secret *corev1.Secret) {
+func (h *harness) see(t *testing.T, secret *corev1.Secret) {
 	t.Helper()
-	require.NoError(t, o.secrets.informer.GetStore().Add(&metav1.PartialObjectMetadata{ObjectMeta: *secret.ObjectMeta.DeepCopy()}))
+	require.NoError(t, h.secretVersions.informer.GetStore().Add(&metav1.PartialObjectMetadata{ObjectMeta: *secret.ObjectMeta.DeepCopy()}))
 }
 
 // giveToken makes the import token of a Cluster as the controller of tokens would.
-func (o *office) giveToken(t *testing.T, cluster *fleet.Cluster) {
+func (h *harness) giveToken(t *testing.T, cluster *fleet.Cluster) {
 	t.Helper()
 	name := registration.ImportTokenName(cluster.Name)
-	o.tokens.tokens[name] = &fleet.ClusterRegistrationToken{
+	h.tokens[name] = &fleet.ClusterRegistrationToken{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: cluster.Namespace, Name: name, OwnerReferences: []metav1.OwnerReference{{Kind: "Cluster", Name: cluster.Name, UID: cluster.UID}},
 		},
 		Status: fleet.ClusterRegistrationTokenStatus{SecretName: name},
 	}
-	o.values.secrets[name] = &corev1.Secret{Data: map[string][]byte{registration.ValuesKey: encoded(t, someValues())}}
+	h.values[name] = &corev1.Secret{Data: map[string][]byte{registration.ValuesKey: encoded(t, someValues())}}
 }
 
 func someValues() registration.Values {
@@ -172,27 +138,40 @@ func encoded(t *testing.T, values registration.Values) []byte {
 	return data
 }
 
-// newPass is a pass that has read its kubeconfig Secret.
-func newPass(t *testing.T, secret *corev1.Secret) *pass {
-	t.Helper()
-	o := newOffice(t)
-	return &pass{
-		Step: o.Step, cluster: installed(), hub: hubConfig, secret: secret,
-		facts:  facts{registrationFor: "uid", manifest: "m"},
-		wanted: delivery{apiServerURL: "https://hub:6443", tlsMode: config.TLSModeStrict, gcInterval: metav1.Duration{Duration: 15 * time.Minute}},
-	}
+// planInput is what an installPlan is made of. Its Cluster has an installed agent.
+type planInput struct {
+	*harness
+	hub     config.Hub
+	cluster *fleet.Cluster
+	facts   facts
+	info    hubInfo
+	values  *registration.Values
 }
 
-// planned is what a pass over a fresh Cluster would install.
-func planned(t *testing.T, change func(*pass)) *plan {
+// plan returns the plan for a first import, and its rendered objects; change is applied to its input before.
+func plan(t *testing.T, change func(*planInput)) (*installPlan, []runtime.Object) {
 	t.Helper()
-	p := newPass(t, kubeconfigSecret(nil))
-	p.cluster.Status.AgentDeployedGeneration = nil
-	if change != nil {
-		change(p)
-	}
 	values := someValues()
-	made, out := p.plan(context.Background(), &values)
-	require.NotNil(t, made, out.Message)
-	return made
+	in := &planInput{
+		harness: newHarness(t), hub: hubConfig, cluster: installed(), values: &values,
+		facts: facts{registrationOf: "uid", manifestHash: "m"},
+		info:  hubInfo{apiServerURL: "https://hub:6443", tlsMode: config.TLSModeStrict, gcInterval: metav1.Duration{Duration: 15 * time.Minute}},
+	}
+	in.cluster.Status.AgentDeployedGeneration = nil
+	if change != nil {
+		change(in)
+	}
+	in.facts.agentNamespace = agentspec.Namespace(in.Context, in.cluster)
+	in.Config.Set(in.hub)
+	pull, problem, err := in.pullSecrets(t.Context(), in.hub, in.cluster)
+	require.NoError(t, err)
+	require.Nil(t, problem)
+	made, err := in.Importer.plan(in.hub, in.cluster, in.facts, in.info, in.values, pull)
+	require.NoError(t, err)
+	copies, problem, err := in.pullSecretCopies(t.Context(), pull.names, in.facts.agentNamespace)
+	require.NoError(t, err)
+	require.Nil(t, problem)
+	objects, err := made.render(in.forms, copies)
+	require.NoError(t, err)
+	return made, objects
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 )
 
-// confidential is in every kubeconfig of these tests, and must be in no message.
+// confidential is part of every kubeconfig in these tests and must not appear in any message.
 const confidential = "confidential"
 
-// kubeconfig is a usable one, changed.
+// kubeconfig returns a valid kubeconfig after change.
 func kubeconfig(t *testing.T, change func(*clientcmdapi.Config)) []byte {
 	t.Helper()
 	c := clientcmdapi.Config{
@@ -39,17 +39,17 @@ func kubeconfigSecret(data map[string][]byte) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "kbcfg", UID: "u", ResourceVersion: "1"}, Data: data}
 }
 
-func TestUsableKubeconfigsAreTaken(t *testing.T) {
+func TestParseKubeconfig_accepted(t *testing.T) {
 	for name, change := range map[string]func(*clientcmdapi.Config){
 		"a token": nil,
 		"a password": func(c *clientcmdapi.Config) {
 			c.AuthInfos["user"] = &clientcmdapi.AuthInfo{Username: "u", Password: confidential}
 		},
-		"an embedded CA":       func(c *clientcmdapi.Config) { c.Clusters["cluster"].CertificateAuthorityData = somePEM(t) },
-		"nobody in particular": func(c *clientcmdapi.Config) { c.AuthInfos["user"] = &clientcmdapi.AuthInfo{} },
-		"a proxy on the way":   func(c *clientcmdapi.Config) { c.Clusters["cluster"].ProxyURL = "http://proxy:3128" },
-		"a context not in use": func(c *clientcmdapi.Config) { c.Contexts["other"] = &clientcmdapi.Context{Cluster: "gone"} },
-		"a program not in use": func(c *clientcmdapi.Config) {
+		"an embedded CA":    func(c *clientcmdapi.Config) { c.Clusters["cluster"].CertificateAuthorityData = somePEM(t) },
+		"no credential":     func(c *clientcmdapi.Config) { c.AuthInfos["user"] = &clientcmdapi.AuthInfo{} },
+		"a proxy":           func(c *clientcmdapi.Config) { c.Clusters["cluster"].ProxyURL = "http://proxy:3128" },
+		"an unused context": func(c *clientcmdapi.Config) { c.Contexts["other"] = &clientcmdapi.Context{Cluster: "gone"} },
+		"an unused program": func(c *clientcmdapi.Config) {
 			c.AuthInfos["other"] = &clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{}}
 		},
 		"a server without port": func(c *clientcmdapi.Config) { c.Clusters["cluster"].Server = "https://member" },
@@ -57,27 +57,27 @@ func TestUsableKubeconfigsAreTaken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			parsed, err := parseKubeconfig(kubeconfigSecret(map[string][]byte{"value": kubeconfig(t, change)}))
 			require.NoError(t, err)
-			m, err := newMember(parsed, config.TLSModeStrict)
+			m, err := newMemberClient(parsed, config.TLSModeStrict)
 			require.NoError(t, err)
 			assert.True(t, strings.HasPrefix(m.server, "https://member"), m.server)
 		})
 	}
 }
 
-func TestKubeconfigsThatCannotBeUsedSayWhy(t *testing.T) {
+func TestParseKubeconfig_rejected(t *testing.T) {
 	for _, row := range []struct {
 		name string
 		data map[string][]byte
 		says string
 	}{
-		{"no data", nil, `Secret ns/kbcfg has no key "value" with a kubeconfig; it has none`},
-		{"an empty value", map[string][]byte{"value": {}}, `has no key "value" with a kubeconfig; it has value`},
-		{"another key", map[string][]byte{"kubeconfig": kubeconfig(t, nil), "b": nil}, `it has b, kubeconfig`},
-		{"garbage", map[string][]byte{"value": []byte(confidential + ": [")}, `key "value" of Secret ns/kbcfg is no kubeconfig`},
-		{"bytes", map[string][]byte{"value": []byte("\x00\x01" + confidential)}, "is no kubeconfig"},
-		{"a text", map[string][]byte{"value": []byte(confidential)}, "is no kubeconfig"},
-		{"another object", map[string][]byte{"value": []byte("kind: Secret\napiVersion: v1\ndata: {x: " + confidential + "}")}, "is no kubeconfig"},
-		{"encoded twice", map[string][]byte{"value": []byte(base64.StdEncoding.EncodeToString(kubeconfig(t, nil)))}, "is no kubeconfig"},
+		{"no data", nil, `Secret ns/kbcfg has no key "value" with a kubeconfig; its keys: none; store`},
+		{"an empty value", map[string][]byte{"value": {}}, `has no key "value" with a kubeconfig; its keys: value; store`},
+		{"another key", map[string][]byte{"kubeconfig": kubeconfig(t, nil), "b": nil}, `its keys: b, kubeconfig; store`},
+		{"garbage", map[string][]byte{"value": []byte(confidential + ": [")}, `key "value" of Secret ns/kbcfg is not a kubeconfig`},
+		{"bytes", map[string][]byte{"value": []byte("\x00\x01" + confidential)}, "is not a kubeconfig"},
+		{"a text", map[string][]byte{"value": []byte(confidential)}, "is not a kubeconfig"},
+		{"another object", map[string][]byte{"value": []byte("kind: Secret\napiVersion: v1\ndata: {x: " + confidential + "}")}, "is not a kubeconfig"},
+		{"encoded twice", map[string][]byte{"value": []byte(base64.StdEncoding.EncodeToString(kubeconfig(t, nil)))}, "is not a kubeconfig"},
 		{"an empty document", map[string][]byte{"value": []byte("{}")}, "has no current context"},
 		{"no current context", with(t, func(c *clientcmdapi.Config) { c.CurrentContext = "" }), "has no current context"},
 		{"a context that is not there", with(t, func(c *clientcmdapi.Config) { c.CurrentContext = "gone" }), "has no current context"},
@@ -85,32 +85,32 @@ func TestKubeconfigsThatCannotBeUsedSayWhy(t *testing.T) {
 		{"no server", with(t, func(c *clientcmdapi.Config) { c.Clusters["cluster"].Server = "" }), "names no server"},
 		{"a user that is not there", with(t, func(c *clientcmdapi.Config) { delete(c.AuthInfos, "user") }), "names no user"},
 		{
-			"a server that is no address",
+			"a server that is not a URL",
 			with(t, func(c *clientcmdapi.Config) {
 				c.Clusters["cluster"].Server = "https://user:" + confidential + "@me mber"
-			}), "names a server that is no URL",
+			}), "names a server that is not a URL",
 		},
 		{
-			"a port that is none",
+			"a port that is not a number",
 			with(t, func(c *clientcmdapi.Config) {
 				c.Clusters["cluster"].Server = "https://user:" + confidential + "@member:x"
-			}), "names a server that is no URL",
+			}), "names a server that is not a URL",
 		},
 		{
 			"a password in the address",
 			with(t, func(c *clientcmdapi.Config) {
 				c.Clusters["cluster"].Server = "https://user:" + confidential + "@member"
 			}),
-			"has a user name in the address of its server",
+			"has a user name in the URL of its server",
 		},
-		{"a path only", with(t, func(c *clientcmdapi.Config) { c.Clusters["cluster"].Server = "/" + confidential }), "names a server that is no URL"},
+		{"a path only", with(t, func(c *clientcmdapi.Config) { c.Clusters["cluster"].Server = "/" + confidential }), "names a server that is not a URL"},
 		{
 			"a proxy of another kind",
-			with(t, func(c *clientcmdapi.Config) { c.Clusters["cluster"].ProxyURL = "ftp://user:" + confidential + "@x" }), "names a proxy that is no http",
+			with(t, func(c *clientcmdapi.Config) { c.Clusters["cluster"].ProxyURL = "ftp://user:" + confidential + "@x" }), "names a proxy that is not an http",
 		},
 		{
-			"a proxy that is no address",
-			with(t, func(c *clientcmdapi.Config) { c.Clusters["cluster"].ProxyURL = "http://user:" + confidential + "@x:y" }), "names a proxy that is no http",
+			"a proxy that is not a URL",
+			with(t, func(c *clientcmdapi.Config) { c.Clusters["cluster"].ProxyURL = "http://user:" + confidential + "@x:y" }), "names a proxy that is not an http",
 		},
 		{"a program", with(t, func(c *clientcmdapi.Config) {
 			c.AuthInfos["user"].Exec = &clientcmdapi.ExecConfig{
@@ -120,10 +120,10 @@ func TestKubeconfigsThatCannotBeUsedSayWhy(t *testing.T) {
 		{"a plugin", with(t, func(c *clientcmdapi.Config) {
 			c.AuthInfos["user"].AuthProvider = &clientcmdapi.AuthProviderConfig{Name: "oidc", Config: map[string]string{"s": confidential}}
 		}), "runs a program"},
-		{"a token file", with(t, func(c *clientcmdapi.Config) { c.AuthInfos["user"].TokenFile = "/" + confidential }), "names files"},
-		{"a CA file", with(t, func(c *clientcmdapi.Config) { c.Clusters["cluster"].CertificateAuthority = "/" + confidential }), "names files"},
-		{"a certificate file", with(t, func(c *clientcmdapi.Config) { c.AuthInfos["user"].ClientCertificate = "/" + confidential }), "names files"},
-		{"a key file", with(t, func(c *clientcmdapi.Config) { c.AuthInfos["user"].ClientKey = "/" + confidential }), "names files"},
+		{"a token file", with(t, func(c *clientcmdapi.Config) { c.AuthInfos["user"].TokenFile = "/" + confidential }), "refers to files"},
+		{"a CA file", with(t, func(c *clientcmdapi.Config) { c.Clusters["cluster"].CertificateAuthority = "/" + confidential }), "refers to files"},
+		{"a certificate file", with(t, func(c *clientcmdapi.Config) { c.AuthInfos["user"].ClientCertificate = "/" + confidential }), "refers to files"},
+		{"a key file", with(t, func(c *clientcmdapi.Config) { c.AuthInfos["user"].ClientKey = "/" + confidential }), "refers to files"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			parsed, err := parseKubeconfig(kubeconfigSecret(row.data))
@@ -138,26 +138,17 @@ func with(t *testing.T, change func(*clientcmdapi.Config)) map[string][]byte {
 	return map[string][]byte{"value": kubeconfig(t, change)}
 }
 
-func TestKubeconfigThatParsesAndCannotBeUsed(t *testing.T) {
+func TestConnect_rejected(t *testing.T) {
 	for name, change := range map[string]func(*clientcmdapi.Config){
-		"a server that is no address": func(c *clientcmdapi.Config) {
-			c.Clusters["cluster"].Server = "https://user:" + confidential + "@me mber"
-		},
-		"a port that is none": func(c *clientcmdapi.Config) {
-			c.Clusters["cluster"].Server = "https://user:" + confidential + "@member:x"
-		},
-		"a server with a path only":   func(c *clientcmdapi.Config) { c.Clusters["cluster"].Server = "/" + confidential },
-		"a CA that is none":           func(c *clientcmdapi.Config) { c.Clusters["cluster"].CertificateAuthorityData = []byte(confidential) },
+		"a CA that is not valid":      func(c *clientcmdapi.Config) { c.Clusters["cluster"].CertificateAuthorityData = []byte(confidential) },
 		"a certificate without a key": func(c *clientcmdapi.Config) { c.AuthInfos["user"].ClientCertificateData = []byte(confidential) },
-		"a certificate that is none": func(c *clientcmdapi.Config) {
+		"a certificate that is not valid": func(c *clientcmdapi.Config) {
 			c.AuthInfos["user"].ClientCertificateData, c.AuthInfos["user"].ClientKeyData = []byte(confidential), []byte(confidential)
 		},
 		"a token and a password": func(c *clientcmdapi.Config) { c.AuthInfos["user"].Username = confidential },
-		"a proxy that is none":   func(c *clientcmdapi.Config) { c.Clusters["cluster"].ProxyURL = "ftp://user:" + confidential + "@x" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := newPass(t, kubeconfigSecret(with(t, change)))
-			m, problem := p.member()
+			m, problem := newHarness(t).connect(hubConfig, fresh(), kubeconfigSecret(with(t, change)), config.TLSModeStrict)
 			require.NotNil(t, problem)
 			assert.Nil(t, m)
 			assert.Equal(t, "KubeconfigInvalid", problem.reason)
@@ -167,34 +158,33 @@ func TestKubeconfigThatParsesAndCannotBeUsed(t *testing.T) {
 	}
 }
 
-func TestOnlySystemStoreLetsAKubeconfigTrustAnybody(t *testing.T) {
-	p := newPass(t, kubeconfigSecret(with(t, func(c *clientcmdapi.Config) { c.Clusters["cluster"].InsecureSkipTLSVerify = true })))
-	p.wanted.tlsMode = config.TLSModeSystemStore
-	m, problem := p.member()
+func TestConnect_insecure(t *testing.T) {
+	h := newHarness(t)
+	secret := kubeconfigSecret(with(t, func(c *clientcmdapi.Config) { c.Clusters["cluster"].InsecureSkipTLSVerify = true }))
+	m, problem := h.connect(hubConfig, fresh(), secret, config.TLSModeSystemStore)
 	require.Nil(t, problem)
 	m.close()
-	p.wanted.tlsMode = config.TLSModeStrict
-	_, problem = p.member()
+	_, problem = h.connect(hubConfig, fresh(), secret, config.TLSModeStrict)
 	require.NotNil(t, problem)
 	assert.Equal(t, "KubeconfigInvalid", problem.reason)
-	assert.Contains(t, problem.message, "says insecure-skip-tls-verify, and agentTLSMode is strict")
+	assert.Contains(t, problem.message, "sets insecure-skip-tls-verify, and agentTLSMode is strict")
 }
 
-func TestCredentialsInTheAddressAreNotShown(t *testing.T) {
+func TestWithoutCredentials(t *testing.T) {
 	for server, want := range map[string]string{
 		"https://user:" + confidential + "@member:6443/k8s/clusters/c-1?token=" + confidential: "https://member:6443/k8s/clusters/c-1",
 		"https://member":                       "https://member",
 		"https://user:" + confidential + "@:x": "the server of the kubeconfig",
 	} {
-		assert.Equal(t, want, shown(server))
+		assert.Equal(t, want, withoutCredentials(server))
 	}
 }
 
-func TestFingerprintIsOfTheKubeconfigAndTheTLSMode(t *testing.T) {
+func TestNewMemberClient_fingerprint(t *testing.T) {
 	fingerprint := func(mode config.TLSMode, change func(*clientcmdapi.Config)) string {
 		parsed, err := parseKubeconfig(kubeconfigSecret(with(t, change)))
 		require.NoError(t, err)
-		m, err := newMember(parsed, mode)
+		m, err := newMemberClient(parsed, mode)
 		require.NoError(t, err)
 		return m.fingerprint
 	}

@@ -32,23 +32,25 @@ import (
 )
 
 const (
-	// requestTimeout bounds one request to a member.
+	// requestTimeout limits one request to a member.
 	requestTimeout = 15 * time.Second
+	userAgent      = "fleetcontroller"
 )
 
-// member is a connection to one member cluster with the rights of its kubeconfig.
-type member struct {
-	server      string
+// memberClient is a client for one member cluster with the rights of its kubeconfig.
+type memberClient struct {
+	server      string // the URL without credentials
 	fingerprint string // of the kubeconfig
 	version     rest.Interface
 	objects     dynamic.Interface
 	transport   *http.Transport
-	config      *rest.Config                            // the same connection, for libraries that want one of these
-	agent       func(namespace string) (*member, error) // nil but on the hub's own cluster
+	config      *rest.Config // of the same connection, for Helm
+	// connectAgent connects with the rights of the agent in a namespace. It is nil except for the hub's own cluster.
+	connectAgent func(namespace string) (*memberClient, error)
 }
 
-// newMember prepares a connection; nothing is sent yet.
-func newMember(kubeconfig *clientcmdapi.Config, mode config.TLSMode) (*member, error) {
+// newMemberClient prepares a connection. It sends nothing.
+func newMemberClient(kubeconfig *clientcmdapi.Config, mode config.TLSMode) (*memberClient, error) {
 	cfg, err := clientcmd.NewDefaultClientConfig(*kubeconfig, nil).ClientConfig()
 	if err != nil {
 		return nil, err
@@ -58,22 +60,21 @@ func newMember(kubeconfig *clientcmdapi.Config, mode config.TLSMode) (*member, e
 		return nil, err
 	}
 	cfg.Timeout = requestTimeout
-	cfg.QPS = -1 // a dozen requests, one after another, limit themselves
-	cfg.UserAgent = "fleetcontroller"
+	cfg.QPS = -1 // no client-side limit: a call sends about a dozen requests, one after another
+	cfg.UserAgent = userAgent
 	client, connections, err := newHTTPClient(cfg, mode)
 	if err != nil {
 		return nil, err
 	}
-	m, err := connect(cfg, client)
+	m, err := newClients(cfg, client)
 	if err == nil {
 		m.fingerprint, m.transport = fingerprint, connections
 	}
 	return m, err
 }
 
-// connect makes the clients of a member.
-func connect(cfg *rest.Config, client *http.Client) (*member, error) {
-	greeter, err := discovery.NewDiscoveryClientForConfigAndClient(cfg, client)
+func newClients(cfg *rest.Config, client *http.Client) (*memberClient, error) {
+	version, err := discovery.NewDiscoveryClientForConfigAndClient(cfg, client)
 	if err != nil {
 		return nil, err
 	}
@@ -81,14 +82,14 @@ func connect(cfg *rest.Config, client *http.Client) (*member, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &member{
-		server: shown(cfg.Host), version: greeter.RESTClient(), objects: objects,
+	return &memberClient{
+		server: withoutCredentials(cfg.Host), version: version.RESTClient(), objects: objects,
 		config: &rest.Config{Host: cfg.Host, Transport: client.Transport, Timeout: cfg.Timeout, QPS: cfg.QPS},
 	}, nil
 }
 
-// shown is a server's address without what only the server should see of it.
-func shown(server string) string {
+// withoutCredentials removes user, password and query from a URL.
+func withoutCredentials(server string) string {
 	address, err := url.Parse(server)
 	if err != nil {
 		return "the server of the kubeconfig"
@@ -96,12 +97,12 @@ func shown(server string) string {
 	return (&url.URL{Scheme: address.Scheme, Host: address.Host, Path: address.Path}).String()
 }
 
-var errInsecure = fmt.Errorf("it says insecure-skip-tls-verify, and agentTLSMode is %s: embed the member's CA instead, or set agentTLSMode to %s",
+var errInsecure = fmt.Errorf("it sets insecure-skip-tls-verify, and agentTLSMode is %s: embed the member's CA instead, or set agentTLSMode to %s",
 	config.TLSModeStrict, config.TLSModeSystemStore)
 
-// newHTTPClient has a transport of its own, which can be closed: client-go's cache would keep one for every kubeconfig it
-// ever saw. In mode system-store the CAs of the operating system count as well as the kubeconfig's. In mode strict those of the
-// kubeconfig do; where it has none, it says itself that the system's are meant, but it may not say that none is needed.
+// newHTTPClient creates a transport of its own, which can be closed; client-go's cache would keep one for each kubeconfig. In mode
+// system-store the CAs of the operating system are trusted in addition to those of the kubeconfig. In mode strict only those of
+// the kubeconfig are trusted, or those of the operating system if the kubeconfig has none; disabling verification is an error.
 func newHTTPClient(cfg *rest.Config, mode config.TLSMode) (*http.Client, *http.Transport, error) {
 	if cfg.Insecure && mode == config.TLSModeStrict {
 		return nil, nil, errInsecure
@@ -135,40 +136,40 @@ func withSystemRoots(ca []byte) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// greet finds out whether a Kubernetes API server answers. The discovery client's own method takes no context and would
-// keep a hub from stopping.
-func (m *member) greet(ctx context.Context) error {
-	result := m.version.Get().AbsPath("/version").Do(ctx)
-	if err := result.Error(); err != nil { // Raw would not say what the server wrote
+// ping checks that a Kubernetes API server answers. The discovery client's ServerVersion takes no context and would delay the
+// stop of the hub.
+func (m *memberClient) ping(ctx context.Context) error {
+	response := m.version.Get().AbsPath("/version").Do(ctx)
+	if err := response.Error(); err != nil { // unlike the error of Raw, it contains the server's message
 		return err
 	}
-	body, err := result.Raw()
+	body, err := response.Raw()
 	if err != nil {
 		return err
 	}
 	var info apiversion.Info
 	if err := json.Unmarshal(body, &info); err != nil || info.GitVersion == "" {
-		return errors.New("what answers is no Kubernetes API server")
+		return errors.New("the server that answers is not a Kubernetes API server")
 	}
 	return nil
 }
 
-func (m *member) close() {
-	if m.transport != nil { // the hub's own connections are not this member's to close
+func (m *memberClient) close() {
+	if m.transport != nil { // the transport of the hub's own client is shared
 		m.transport.CloseIdleConnections()
 	}
 }
 
-// asAgent is the same member with the rights of the agent in that namespace: on the hub's own cluster the hub may install an
-// agent, but only the agent itself may do whatever it was asked to do. Elsewhere the kubeconfig is for all of it.
-func (m *member) asAgent(namespace string) (*member, error) {
-	if m.agent == nil {
+// asAgent returns a client for the same member with the rights of the agent in that namespace. On the hub's own cluster the hub
+// may install an agent, but only the agent may remove what it deployed. On other members the kubeconfig has the rights for both.
+func (m *memberClient) asAgent(namespace string) (*memberClient, error) {
+	if m.connectAgent == nil {
 		return m, nil
 	}
-	return m.agent(namespace)
+	return m.connectAgent(namespace)
 }
 
-// resources are the kinds an agent consists of. Knowing them saves a discovery for each import.
+// resources are the resources of the kinds of an agent's objects. The table saves a discovery for each import.
 var resources = map[string]schema.GroupVersionResource{
 	"Namespace":           {Version: "v1", Resource: "namespaces"},
 	"Secret":              {Version: "v1", Resource: "secrets"},
@@ -184,7 +185,7 @@ var resources = map[string]schema.GroupVersionResource{
 	"PodDisruptionBudget": {Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
 }
 
-func (m *member) resource(kind, namespace string) (dynamic.ResourceInterface, error) {
+func (m *memberClient) resource(kind, namespace string) (dynamic.ResourceInterface, error) {
 	gvr, known := resources[kind]
 	if !known {
 		return nil, fmt.Errorf("no resource is known for kind %s", kind)
@@ -195,9 +196,9 @@ func (m *member) resource(kind, namespace string) (dynamic.ResourceInterface, er
 	return m.objects.Resource(gvr).Namespace(namespace), nil
 }
 
-// apply makes the object as given, whoever made it before: on a member the agent's objects may be of an earlier import, of
-// another release or of the chart.
-func (m *member) apply(ctx context.Context, object runtime.Object) error {
+// apply creates or changes an object. It forces the ownership of fields: on a member an earlier import, another release or the
+// chart may have created the object.
+func (m *memberClient) apply(ctx context.Context, object runtime.Object) error {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return err
@@ -217,39 +218,27 @@ func (m *member) apply(ctx context.Context, object runtime.Object) error {
 			metav1.ApplyOptions{FieldManager: registration.FieldManager, Force: true})
 		return err
 	}
-	if err = apply(); !blocked(kind, content, err) {
+	strategy, _, _ := unstructured.NestedString(content, "spec", "strategy", "type")
+	switch err = apply(); {
+	case !apierrors.IsInvalid(err):
+		return err
+	case kind == "PriorityClass": // its value is immutable
+		err = m.remove(ctx, kind, accessor.GetNamespace(), accessor.GetName())
+	case kind == "Deployment" && strategy == string(appsv1.RecreateDeploymentStrategyType):
+		// The API server set defaults for rolling updates, which have no owner and contradict strategy Recreate.
+		recreate := []byte(`{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null}}}`)
+		_, err = client.Patch(ctx, accessor.GetName(), types.MergePatchType, recreate, metav1.PatchOptions{FieldManager: registration.FieldManager})
+	default:
 		return err
 	}
-	if err := m.makeWay(ctx, kind, accessor.GetNamespace(), accessor.GetName()); err != nil {
+	if err != nil {
 		return err
 	}
 	return apply()
 }
 
-// makeWay changes what is there so that the object can be applied: the value of a PriorityClass cannot be changed, and a
-// Deployment that is to have strategy Recreate must first lose the settings for rolling updates, which the API server
-// filled in and nobody owns.
-func (m *member) makeWay(ctx context.Context, kind, namespace, name string) error {
-	if kind == "PriorityClass" {
-		return m.remove(ctx, kind, namespace, name)
-	}
-	client, err := m.resource(kind, namespace)
-	if err != nil {
-		return err
-	}
-	recreate := []byte(`{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null}}}`)
-	_, err = client.Patch(ctx, name, types.MergePatchType, recreate, metav1.PatchOptions{FieldManager: registration.FieldManager})
-	return err
-}
-
-func blocked(kind string, content map[string]any, err error) bool {
-	strategy, _, _ := unstructured.NestedString(content, "spec", "strategy", "type")
-	return apierrors.IsInvalid(err) &&
-		(kind == "PriorityClass" || kind == "Deployment" && strategy == string(appsv1.RecreateDeploymentStrategyType))
-}
-
-// remove deletes an object, if it is there.
-func (m *member) remove(ctx context.Context, kind, namespace, name string) error {
+// remove deletes an object. It is no error if the object does not exist.
+func (m *memberClient) remove(ctx context.Context, kind, namespace, name string) error {
 	client, err := m.resource(kind, namespace)
 	if err != nil {
 		return err

@@ -3,10 +3,11 @@ package clusterimport
 import (
 	"context"
 	"fmt"
-	"time"
+	"slices"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -16,159 +17,207 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// importTokenTTL is how long an installed agent has to register.
-const importTokenTTL = 12 * time.Hour
-
-// plan is everything that is to be on the member.
-type plan struct {
-	agentNamespace string
-	registration   string
+// installPlan is what an import installs on the member, before its objects are rendered. Two plans with the same inputs render
+// the same objects, so a call that has ended is recognized without rendering them again.
+type installPlan struct {
+	options        agentmanifest.Options
+	scheduling     *fleet.AgentSchedulingCustomization
+	agentConfig    string            // the document in the agent's ConfigMap
+	bootstrap      map[string][]byte // the agent's bootstrap Secret
+	registration   string            // see registrationKey
 	registrationOf string
+	reregister     bool // the agent is to register again, not only to restart
 	generation     string
-	manifest       string
-	anew           bool // the agent is to register, not only to restart
-	pull           pullSecrets
-	objects        []runtime.Object
-	leftovers      []named // what an earlier import may have made and the Cluster no longer asks for
-	fingerprint    string
+	manifestHash   string
+	pullSecrets    pullSecrets
+	leftovers      []agentmanifest.OwnedObject // objects of an earlier import that the Cluster no longer requires
 }
 
-// inputs tells one plan for one member from another. It has no secret in it but the digest.
-func (p *plan) inputs(m *member) string { return m.fingerprint + "/" + p.fingerprint }
-
-// plan returns what to install, or why that cannot be said yet.
-func (p *pass) plan(ctx context.Context, values *registration.Values) (*plan, result.Result) {
-	pull, problem, err := p.pullSecrets(ctx)
-	if err != nil {
-		return nil, result.Retry(fleet.ReasonError, err)
-	}
-	if problem != nil {
-		return nil, result.Stalled(problem.reason, problem.message).In(p.RecheckDelay())
-	}
-	made := p.draft(pull)
-	if made.objects, err = p.objects(values, made); err != nil {
-		return nil, result.Stalled(fleet.ReasonSettingsInvalid, fmt.Sprintf("the agent cannot be installed with these settings: %s", err))
-	}
-	if made.fingerprint, err = registration.StatusHash(made.objects); err != nil {
-		return nil, result.Retry(fleet.ReasonError, err)
-	}
-	return made, result.Done("", "")
-}
-
-// draft is a plan but for its objects.
-func (p *pass) draft(pull pullSecrets) *plan {
-	last, namespace := p.cluster.Status.Import, p.agentNamespace()
-	registrationOf := atAnotherWay(p.cluster, p.facts.registrationFor, p.wanted)
-	key := registrationKey(p.cluster, registrationOf)
-	return &plan{
-		agentNamespace: namespace,
-		registration:   key,
-		registrationOf: registrationOf,
-		generation:     agentspec.InstalledGeneration(p.hub, p.cluster, key),
-		manifest:       p.facts.manifest,
-		anew:           last == nil || last.Registration != key || last.AgentNamespace != namespace,
-		pull:           pull,
-		leftovers:      append(p.leftovers(), p.leftPullSecrets(pull.names)...),
-	}
-}
-
-// leftovers are scheduling settings that are not wanted, and that an earlier import may have made. The status does not tell
-// which it made: the Cluster may have changed again before that was written. A first import is spared the look.
-func (p *pass) leftovers() []named {
-	if p.cluster.Status.AgentDeployedGeneration == nil {
-		return nil
-	}
-	wanted := p.cluster.Spec.AgentSchedulingCustomization
-	var unwanted []named
-	if wanted == nil || wanted.PriorityClass == nil {
-		unwanted = append(unwanted, named{"PriorityClass", "", agentmanifest.PriorityClassName})
-	}
-	if wanted == nil || wanted.PodDisruptionBudget == nil {
-		unwanted = append(unwanted, named{"PodDisruptionBudget", p.agentNamespace(), agentmanifest.PodDisruptionBudgetName})
-	}
-	return unwanted
-}
-
-// objects are in the order of their creation: the Deployment comes when all that its pods need is there.
-func (p *pass) objects(values *registration.Values, made *plan) ([]runtime.Object, error) {
-	scheduling, err := agentmanifest.Scheduling(p.agentNamespace(), p.cluster.Spec.AgentSchedulingCustomization)
-	if err != nil {
-		return nil, err
-	}
-	manifest, err := p.forms.Render(agentspec.Options(p.Context, p.cluster, made.generation))
-	if err != nil {
-		return nil, err
-	}
-	agentConfig, err := p.agentConfig()
-	if err != nil {
-		return nil, err
-	}
-	objects := append([]runtime.Object{p.namespace()}, scheduling...)
-	objects = append(objects, made.pull.copies...)
-	// A running agent registers as soon as it sees the Secret, with the identity the ConfigMap gives it by then.
-	objects = append(objects, agentConfig, p.bootstrapSecret(values, made.registration))
-	objects = append(objects, manifest...)
-	return objects, p.mark(objects)
-}
-
-func (p *pass) namespace() runtime.Object {
-	return &corev1.Namespace{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
-		ObjectMeta: metav1.ObjectMeta{Name: p.agentNamespace()},
-	}
-}
-
-func (p *pass) bootstrapSecret(values *registration.Values, key string) runtime.Object {
-	return &corev1.Secret{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: p.agentNamespace(), Name: registration.BootstrapSecret},
-		Data: map[string][]byte{
-			registration.BootstrapAPIServerURL:                []byte(p.wanted.apiServerURL),
-			registration.BootstrapAPIServerCA:                 append([]byte{}, p.wanted.apiServerCA...), // the key is there even when empty
+// plan decides what an import installs on the member.
+func (i *Importer) plan(hub config.Hub, cluster *fleet.Cluster, f facts, info hubInfo, values *registration.Values, pull pullSecrets) (*installPlan, error) {
+	last := cluster.Status.Import
+	of := registrationAt(info, cluster, f.registrationOf)
+	key := registrationKey(cluster, of)
+	generation := agentspec.InstalledGeneration(hub, cluster, key)
+	agentConfig, err := config.Agent{
+		ClientID:                  cluster.Spec.ClientID,
+		Labels:                    registration.AgentConfigLabels(cluster.Labels),
+		AgentTLSMode:              info.tlsMode,
+		GarbageCollectionInterval: info.gcInterval,
+	}.Document()
+	return &installPlan{
+		options:     agentspec.Options(i.Context, cluster, generation),
+		scheduling:  cluster.Spec.AgentSchedulingCustomization,
+		agentConfig: agentConfig,
+		bootstrap: map[string][]byte{
+			registration.BootstrapAPIServerURL:                []byte(info.apiServerURL),
+			registration.BootstrapAPIServerCA:                 append([]byte{}, info.apiServerCA...), // the key exists even when empty
 			registration.BootstrapClusterNamespace:            []byte(values.ClusterNamespace),
 			registration.BootstrapToken:                       []byte(values.Token),
 			registration.BootstrapTokenName:                   []byte(values.TokenName),
 			registration.BootstrapSystemRegistrationNamespace: []byte(values.SystemRegistrationNamespace),
 			registration.BootstrapRegistration:                []byte(key),
 		},
-	}
-}
-
-func (p *pass) agentConfig() (runtime.Object, error) {
-	document, err := config.Agent{
-		ClientID:                  p.cluster.Spec.ClientID,
-		Labels:                    registration.AgentConfigLabels(p.cluster.Labels),
-		AgentTLSMode:              p.wanted.tlsMode,
-		GarbageCollectionInterval: p.wanted.gcInterval,
-	}.Document()
-	return &corev1.ConfigMap{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: p.agentNamespace(), Name: registration.AgentConfigMap},
-		Data:       map[string]string{registration.ConfigKey: document},
+		registration:   key,
+		registrationOf: of,
+		reregister:     last == nil || last.Registration != key || last.AgentNamespace != f.agentNamespace,
+		generation:     generation,
+		manifestHash:   f.manifestHash,
+		pullSecrets:    pull,
+		leftovers:      append(schedulingLeftovers(cluster, f.agentNamespace), pullSecretLeftovers(cluster.Status.Import, f.agentNamespace, pull.names)...),
 	}, err
 }
 
-// mark gives every object the label by which agents recognise what belongs to them. Namespaces are shared and stay as
-// they are.
-func (p *pass) mark(objects []runtime.Object) error {
-	hash, annotations, err := apply.GetLabelsAndAnnotations(registration.AgentBootstrapSetID(p.cluster.Spec.AgentNamespace), nil)
+// inputs is a digest of everything from which the objects are rendered, and of the member.
+func (p *installPlan) inputs(m *memberClient) (string, error) {
+	hash, err := registration.StatusHash([]any{p.options, p.scheduling, p.agentConfig, p.bootstrap, p.pullSecrets.hash})
+	return m.fingerprint + "/" + hash, err
+}
+
+// render returns the objects in the order of their creation: the Deployment comes after everything that its Pods need.
+func (p *installPlan) render(forms *agentmanifest.Forms, pullSecretCopies []runtime.Object) ([]runtime.Object, error) {
+	namespace := p.options.Namespace
+	scheduling, err := agentmanifest.Scheduling(namespace, p.scheduling)
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := forms.Render(p.options)
+	if err != nil {
+		return nil, err
+	}
+	objects := append([]runtime.Object{namespaceObject(namespace)}, scheduling...)
+	objects = append(objects, pullSecretCopies...)
+	// A running agent registers as soon as it sees the bootstrap Secret, with the identity in the ConfigMap at that time.
+	objects = append(objects,
+		&corev1.ConfigMap{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: registration.AgentConfigMap},
+			Data:       map[string]string{registration.ConfigKey: p.agentConfig},
+		},
+		&corev1.Secret{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: registration.BootstrapSecret},
+			Data:       p.bootstrap,
+		},
+	)
+	objects = append(objects, manifest...)
+	return objects, label(objects, p.options.Scope)
+}
+
+func namespaceObject(name string) runtime.Object {
+	return &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+// label gives every object the label by which agents find their own objects, except Namespaces, which others may use.
+func label(objects []runtime.Object, scope string) error {
+	set, annotations, err := apply.GetLabelsAndAnnotations(registration.AgentBootstrapSetID(scope), nil)
 	if err != nil {
 		return err
 	}
 	for _, object := range objects {
+		if _, shared := object.(*corev1.Namespace); shared {
+			continue
+		}
 		accessor, err := meta.Accessor(object)
 		if err != nil {
 			return err
 		}
-		if _, shared := object.(*corev1.Namespace); shared {
-			continue
-		}
-		accessor.SetLabels(labels.Merge(accessor.GetLabels(), hash))
+		accessor.SetLabels(labels.Merge(accessor.GetLabels(), set))
 		accessor.SetAnnotations(labels.Merge(accessor.GetAnnotations(), annotations))
 	}
 	return nil
+}
+
+// schedulingLeftovers are scheduling objects that the Cluster does not require. The status does not say whether an earlier
+// import created them: the Cluster may have changed again before the status was written. A first import has no leftovers.
+func schedulingLeftovers(cluster *fleet.Cluster, agentNamespace string) (leftovers []agentmanifest.OwnedObject) {
+	if cluster.Status.AgentDeployedGeneration == nil {
+		return nil
+	}
+	wanted := cluster.Spec.AgentSchedulingCustomization
+	if wanted == nil || wanted.PriorityClass == nil {
+		leftovers = append(leftovers, agentmanifest.OwnedObject{Kind: "PriorityClass", Name: agentmanifest.PriorityClassName})
+	}
+	if wanted == nil || wanted.PodDisruptionBudget == nil {
+		leftovers = append(leftovers, agentmanifest.OwnedObject{
+			Kind: "PodDisruptionBudget", Namespace: agentNamespace, Name: agentmanifest.PodDisruptionBudgetName,
+		})
+	}
+	return leftovers
+}
+
+// pullSecrets identifies the image pull Secrets of the hub that are copied to a member. They are never part of a Bundle, because
+// more people and components may read a Bundle than a Secret.
+type pullSecrets struct {
+	names []string
+	hash  string // of their content, empty if there are none
+}
+
+// pullSecrets returns the image pull Secrets to copy to the member. It reads a Secret only if its current version was not read
+// before; the digest of each version serves all Clusters.
+func (i *Importer) pullSecrets(ctx context.Context, hub config.Hub, cluster *fleet.Cluster) (pullSecrets, *failure, error) {
+	names, copied := agentspec.PullSecrets(hub, cluster)
+	if !copied || len(names) == 0 {
+		return pullSecrets{}, nil, nil
+	}
+	var digests []string
+	for _, name := range names {
+		known, found := i.pullSecretDigests.Get(i.secretVersions.of(i.SystemNamespace, name))
+		if !found {
+			secret, missing, err := i.pullSecret(ctx, name)
+			if missing != nil || err != nil {
+				return pullSecrets{}, missing, err
+			}
+			known = digest(secret.Type, secret.Data)
+			i.pullSecretDigests.Add(version(secret), known)
+		}
+		digests = append(digests, name, known.(string))
+	}
+	return pullSecrets{names: names, hash: digest(digests)}, nil, nil
+}
+
+func (i *Importer) pullSecret(ctx context.Context, name string) (*corev1.Secret, *failure, error) {
+	secret, err := i.Kubernetes.CoreV1().Secrets(i.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, failuref(fleet.ReasonPullSecretMissing,
+			"image pull Secret %s/%s, named by imagePullSecrets of the hub's configuration, does not exist", i.SystemNamespace, name), nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading image pull Secret %s/%s: %w", i.SystemNamespace, name, err)
+	}
+	return secret, nil, nil
+}
+
+// pullSecretCopies reads the image pull Secrets and returns their copies for the agent's namespace.
+func (i *Importer) pullSecretCopies(ctx context.Context, names []string, agentNamespace string) ([]runtime.Object, *failure, error) {
+	var copies []runtime.Object
+	for _, name := range names {
+		secret, missing, err := i.pullSecret(ctx, name)
+		if missing != nil || err != nil {
+			return nil, missing, err
+		}
+		copies = append(copies, &corev1.Secret{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: secret.Name},
+			Type:       secret.Type,
+			Data:       secret.Data,
+		})
+	}
+	return copies, nil, nil
+}
+
+// pullSecretLeftovers are copies in the agent's namespace that are no longer wanted.
+func pullSecretLeftovers(last *fleet.ImportStatus, agentNamespace string, wanted []string) (leftovers []agentmanifest.OwnedObject) {
+	if last == nil || last.AgentNamespace != agentNamespace {
+		return nil
+	}
+	for _, name := range last.PullSecrets {
+		if !slices.Contains(wanted, name) {
+			leftovers = append(leftovers, agentmanifest.OwnedObject{Kind: "Secret", Namespace: agentNamespace, Name: name})
+		}
+	}
+	return leftovers
 }

@@ -1,5 +1,6 @@
-// Package clusterimport installs the agent on the member clusters whose kubeconfig the hub was given. Calls to members
-// run in a pool of their own; the controller's workers only decide.
+// Package clusterimport installs the agent on the member clusters whose kubeconfig the hub has, and removes it when the Cluster is
+// deleted. The flow of an import is Importer.Reconcile in import.go, that of a removal Importer.Uninstall in uninstall.go.
+// Requests to members are sent by calls of their own (calls.go), so that no worker of the controller waits for a member.
 package clusterimport
 
 import (
@@ -27,97 +28,80 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Step is the import's contribution to the status of a Cluster: condition Imported.
-type Step struct {
+// Importer sets condition Imported of a Cluster.
+type Importer struct {
 	*app.Context
-	// clusters are all there are.
-	clusters fleetcontrollers.ClusterCache
-	tokens   fleetcontrollers.ClusterRegistrationTokenController
-	known    fleetcontrollers.ClusterRegistrationTokenCache
-	made     *expectations.Expectations // tokens that the cache has not seen yet
-	values   corecontrollers.SecretCache
-	secrets  *secretVersions
-	digests  *lru.Cache // of image pull Secrets, by their version
-	// requests are those of the agents.
-	requests standing.Requests
-	pool     *pool
-	forms    *agentmanifest.Forms
-	prepared preparations
-	// deployments are read as they are: the caches may not have them.
-	deployments deployments
+	tokenCache        fleetcontrollers.ClusterRegistrationTokenCache
+	createdTokens     *expectations.Expectations // tokens that the cache does not contain yet
+	secretCache       corecontrollers.SecretCache
+	secretVersions    *secretVersions
+	kubeconfigs       kubeconfigs
+	pullSecretDigests *lru.Cache // of image pull Secrets, by their version
+	requests          standing.Requests
+	forms             *agentmanifest.Forms
+	calls             *memberCalls
 }
 
-type deployments interface {
-	Get(namespace, name string, options metav1.GetOptions) (*fleet.BundleDeployment, error)
-}
+// maxPullSecretDigests is far more than the number of image pull Secrets of a hub.
+const maxPullSecretDigests = 256
 
-// digestsKept is far more than the image pull Secrets of any hub.
-const digestsKept = 256
-
-// Register sets up the step for the cluster controller. It watches kubeconfig Secrets, by metadata only; the tokens that
-// imports wait for, with the Secrets of their values; and the configuration. The pool stops when ctx ends; Wait waits for it.
-func Register(ctx context.Context, c *app.Context) *Step {
+// Register sets up the Importer for the controller of Clusters. It watches kubeconfig Secrets and image pull Secrets, by metadata
+// only; the tokens for which imports wait, with the Secrets of their values; and the hub's configuration. Calls to members end
+// with ctx; Wait waits for them.
+func Register(ctx context.Context, c *app.Context) *Importer {
 	clusters, tokens := c.Fleet.Cluster(), c.Fleet.ClusterRegistrationToken()
-	known := clusters.Cache()
-	s := &Step{
-		Context:  c,
-		clusters: known,
-		tokens:   tokens,
-		known:    tokens.Cache(),
-		made:     expectations.New(c.Clock),
-		values:   c.Core.Secret().Cache(),
-		secrets:  &secretVersions{informer: c.Secrets},
-		digests:  lru.New(digestsKept),
-		forms:    agentmanifest.NewForms(),
-
-		requests:    c.Fleet.ClusterRegistration().Cache(),
-		deployments: c.Fleet.BundleDeployment(),
+	clusterCache := clusters.Cache()
+	enqueueCluster := func(key types.NamespacedName) { clusters.EnqueueAfter(key.Namespace, key.Name, 0) }
+	i := &Importer{
+		Context:           c,
+		tokenCache:        tokens.Cache(),
+		createdTokens:     expectations.New(c.Clock),
+		secretCache:       c.Core.Secret().Cache(),
+		secretVersions:    &secretVersions{informer: c.Secrets},
+		pullSecretDigests: lru.New(maxPullSecretDigests),
+		requests:          c.Fleet.ClusterRegistration().Cache(),
+		forms:             agentmanifest.NewForms(),
+		calls:             newMemberCalls(ctx, c.Clock, c.ImportBackoff, enqueueCluster),
 	}
-	s.pool = newPool(ctx, c.Clock, c.ImportBackoff, func(key types.NamespacedName) {
-		clusters.EnqueueAfter(key.Namespace, key.Name, 0)
-	})
 
-	enqueue.OnAnyChange(s.secrets, clusters, func(secret *metav1.PartialObjectMetadata) []types.NamespacedName {
-		if s.isPullSecret(secret) {
-			all, _ := known.List("", labels.Everything())
+	enqueue.OnAnyChange(i.secretVersions, clusters, func(secret *metav1.PartialObjectMetadata) []types.NamespacedName {
+		if i.isPullSecret(secret) {
+			all, _ := clusterCache.List("", labels.Everything())
 			return cluster.Keys(all)
 		}
-		found, _ := known.GetByIndex(index.ByKubeconfig, index.Key(secret.Namespace, secret.Name))
+		found, _ := clusterCache.GetByIndex(index.ByKubeconfig, index.Key(secret.Namespace, secret.Name))
 		return cluster.Keys(found)
 	})
 	enqueue.OnAnyChange(tokens, clusters, clusterOfToken)
-	enqueue.OnAnyChange(c.Core.Secret(), clusters, s.clusterOfValues)
+	// The cache may contain the Secret with the values later than the token that refers to it.
+	enqueue.OnAnyChange(c.Core.Secret(), clusters, func(secret *corev1.Secret) []types.NamespacedName {
+		if secret.Type != registration.SecretTypeValues {
+			return nil
+		}
+		token, err := i.tokenCache.Get(secret.Namespace, secret.Name)
+		if err != nil {
+			return nil
+		}
+		return clusterOfToken(token)
+	})
 	c.Config.OnChange(func(before, after config.Hub) {
 		if settingsHash(before) == settingsHash(after) && before.Bootstrap.LocalAgentDisabled == after.Bootstrap.LocalAgentDisabled {
 			return
 		}
-		all, _ := known.List("", labels.Everything())
+		all, _ := clusterCache.List("", labels.Everything())
 		for _, key := range cluster.Keys(all) {
-			clusters.EnqueueAfter(key.Namespace, key.Name, 0)
+			enqueueCluster(key)
 		}
 	})
-	return s
+	return i
 }
 
-// isPullSecret says whether a Secret is one that is copied to the members.
-func (s *Step) isPullSecret(secret metav1.Object) bool {
-	return secret.GetNamespace() == s.SystemNamespace && slices.Contains(s.Config.Get().PullSecretNames(), secret.GetName())
-}
+// Wait returns when all calls to members have ended.
+func (i *Importer) Wait() { i.calls.wait() }
 
-// Wait returns when no call to a member is left.
-func (s *Step) Wait() { s.pool.wait() }
-
-// clusterOfValues finds the Cluster of an import token by the Secret with its values, which the hub may see later than that
-// the token is ready.
-func (s *Step) clusterOfValues(secret *corev1.Secret) []types.NamespacedName {
-	if secret.Type != registration.SecretTypeValues {
-		return nil
-	}
-	token, err := s.known.Get(secret.Namespace, secret.Name)
-	if err != nil {
-		return nil
-	}
-	return clusterOfToken(token)
+// isPullSecret reports whether a Secret is copied to the members.
+func (i *Importer) isPullSecret(secret metav1.Object) bool {
+	return secret.GetNamespace() == i.SystemNamespace && slices.Contains(i.Config.Get().PullSecretNames(), secret.GetName())
 }
 
 // clusterOfToken finds the Cluster that owns an import token.

@@ -27,8 +27,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/credential"
 )
 
-// house is the hub's own cluster, which notes as whom it was called.
-type house struct {
+// hubServer is the API server of the hub's own cluster. It records the identity of each request.
+type hubServer struct {
 	*httptest.Server
 	callers []string
 	issued  []string // the ServiceAccounts for which tokens were issued
@@ -36,9 +36,9 @@ type house struct {
 	clock   *clocktesting.FakeClock
 }
 
-func newHouse(t *testing.T) *house {
+func newHubServer(t *testing.T) *hubServer {
 	t.Helper()
-	h := &house{clock: clocktesting.NewFakeClock(time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC))}
+	h := &hubServer{clock: clocktesting.NewFakeClock(time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC))}
 	h.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.callers = append(h.callers, r.Header.Get("Authorization"))
 		_, _ = w.Write([]byte(`{"gitVersion":"v1.36.0"}`))
@@ -47,7 +47,7 @@ func newHouse(t *testing.T) *house {
 	return h
 }
 
-func (h *house) issue(action clienttesting.Action) (bool, runtime.Object, error) {
+func (h *hubServer) issue(action clienttesting.Action) (bool, runtime.Object, error) {
 	create := action.(clienttesting.CreateActionImpl)
 	if h.answer != nil {
 		return true, nil, h.answer
@@ -60,12 +60,19 @@ func (h *house) issue(action clienttesting.Action) (bool, runtime.Object, error)
 	}}, nil
 }
 
-// pass is one over Cluster local, with its Secret as the hub makes it; its address leads elsewhere.
-func (h *house) pass() *pass {
+// localImport is the import of Cluster local, with its Secret as the hub creates it, except that its address is another server.
+type localImport struct {
+	*Importer
+	hub     config.Hub
+	cluster *fleet.Cluster
+	secret  *corev1.Secret
+}
+
+func (h *hubServer) localImport() *localImport {
 	client := fake.NewClientset()
 	client.PrependReactor("create", "serviceaccounts", h.issue)
-	return &pass{
-		Step: &Step{Context: &app.Context{
+	return &localImport{
+		Importer: &Importer{Context: &app.Context{
 			RESTConfig: &rest.Config{Host: h.URL, BearerToken: "of-the-hub"}, SystemNamespace: system, Clock: h.clock,
 			Issuer: credential.Issuer{Client: client.CoreV1(), Clock: h.clock},
 		}},
@@ -79,91 +86,94 @@ func (h *house) pass() *pass {
 			Data: map[string][]byte{"value": []byte(`{"clusters":[{"name":"c","cluster":{"server":"https://thief.example"}}],
 				"users":[{"name":"u","user":{}}],"contexts":[{"name":"x","context":{"cluster":"c","user":"u"}}],"current-context":"x"}`)},
 		},
-		wanted: delivery{tlsMode: config.TLSModeStrict},
 	}
 }
 
-func greeted(t *testing.T, m *member) error {
+func (l *localImport) member() (*memberClient, *failure) {
+	return l.connect(l.hub, l.cluster, l.secret, config.TLSModeStrict)
+}
+
+func ping(t *testing.T, m *memberClient) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	defer m.close()
-	return m.greet(ctx)
+	return m.ping(ctx)
 }
 
-func TestTheHubCallsItsOwnClusterWithATokenOfMinutes(t *testing.T) {
-	h := newHouse(t)
-	m, problem := h.pass().member()
+func TestConnectHub_token(t *testing.T) {
+	h := newHubServer(t)
+	m, problem := h.localImport().member()
 	require.Nil(t, problem)
-	assert.Empty(t, h.issued, "none is issued for a pass that calls nobody")
-	require.NoError(t, greeted(t, m))
-	require.NoError(t, greeted(t, m))
+	assert.Empty(t, h.issued, "none is issued before the first request")
+	require.NoError(t, ping(t, m))
+	require.NoError(t, ping(t, m))
 	assert.Equal(t, []string{"Bearer of-" + system + "/fleet-controller-bootstrap", "Bearer of-" + system + "/fleet-controller-bootstrap"}, h.callers,
 		"at the address of the hub's own configuration, not at that of the Secret")
 	assert.Len(t, h.issued, 1)
 
-	h.clock.Step(ownLifetime - reserve)
-	require.NoError(t, greeted(t, m))
-	assert.Len(t, h.issued, 2, "the first is about to end")
+	h.clock.Step(issuedLifetime - minRemaining)
+	require.NoError(t, ping(t, m))
+	assert.Len(t, h.issued, 2, "the first is about to expire")
 }
 
-func TestTheHubCallsItsOwnClusterAsItsAgentToDoWhatTheAgentDid(t *testing.T) {
-	h := newHouse(t)
-	m, problem := h.pass().member()
+func TestConnectHub_asAgent(t *testing.T) {
+	h := newHubServer(t)
+	m, problem := h.localImport().member()
 	require.Nil(t, problem)
 	agent, err := m.asAgent("agents")
 	require.NoError(t, err)
-	require.NoError(t, greeted(t, agent))
+	require.NoError(t, ping(t, agent))
 	assert.Equal(t, []string{"Bearer of-agents/fleet-agent"}, h.callers)
 
-	other := &member{}
+	other := &memberClient{}
 	same, err := other.asAgent("agents")
 	require.NoError(t, err)
-	assert.Same(t, other, same, "elsewhere the kubeconfig is for all of it")
+	assert.Same(t, other, same, "on other members the kubeconfig has all rights")
 }
 
-func TestAHubWithoutThatServiceAccountCallsItsOwnClusterAsItself(t *testing.T) {
-	h := newHouse(t)
+func TestConnectHub_withoutServiceAccount(t *testing.T) {
+	h := newHubServer(t)
 	h.answer = apierrors.NewNotFound(schema.GroupResource{Resource: "serviceaccounts"}, "fleet-controller-bootstrap")
-	m, problem := h.pass().member()
+	m, problem := h.localImport().member()
 	require.Nil(t, problem)
-	require.NoError(t, greeted(t, m))
+	require.NoError(t, ping(t, m))
 	assert.Equal(t, []string{"Bearer of-the-hub"}, h.callers)
 }
 
-func TestWithoutATokenNothingIsSent(t *testing.T) {
-	h := newHouse(t)
-	h.answer = errors.New("etcd has a bad day")
-	m, problem := h.pass().member()
+func TestConnectHub_tokenRequestFails(t *testing.T) {
+	h := newHubServer(t)
+	h.answer = errors.New("etcd is down")
+	m, problem := h.localImport().member()
 	require.Nil(t, problem)
-	require.ErrorContains(t, greeted(t, m), "bad day")
+	require.ErrorContains(t, ping(t, m), "etcd is down")
 	assert.Empty(t, h.callers)
 }
 
-func TestATokenOfTheHubFollowsNoRedirect(t *testing.T) {
-	elsewhere := newHouse(t)
-	h := newHouse(t)
+func TestConnectHub_redirect(t *testing.T) {
+	elsewhere := newHubServer(t)
+	h := newHubServer(t)
 	h.Config.Handler = http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect)
-	m, problem := h.pass().member()
+	m, problem := h.localImport().member()
 	require.Nil(t, problem)
-	require.Error(t, greeted(t, m))
+	require.Error(t, ping(t, m))
 	assert.Len(t, h.issued, 1)
 	assert.Empty(t, elsewhere.callers)
 }
 
-func TestATokenOfTheHubIsIssuedForItsOwnClusterAlone(t *testing.T) {
-	for title, change := range map[string]func(*pass){
-		"another Cluster beside it":             func(p *pass) { p.cluster.Name = "evil" },
-		"a Cluster local of another namespace":  func(p *pass) { p.cluster.Namespace = "ws" },
-		"with a Secret there":                   func(p *pass) { p.cluster.Namespace, p.secret.Namespace = "ws", "ws" },
-		"with another Secret":                   func(p *pass) { p.secret.Name = "mine" },
-		"a hub that does not register itself":   func(p *pass) { p.hub.Bootstrap.Namespace = "-" },
-		"a hub whose own cluster has moved":     func(p *pass) { p.hub.Bootstrap.Namespace = "elsewhere" },
-		"a hub without a configuration of that": func(p *pass) { p.hub.Bootstrap = config.Bootstrap{} },
+func TestConnectHub_otherClusters(t *testing.T) {
+	for title, change := range map[string]func(*localImport){
+		"another Cluster beside it":             func(p *localImport) { p.cluster.Name = "evil" },
+		"a Cluster local of another namespace":  func(p *localImport) { p.cluster.Namespace = "ws" },
+		"with a Secret there":                   func(p *localImport) { p.cluster.Namespace, p.secret.Namespace = "ws", "ws" },
+		"with another Secret":                   func(p *localImport) { p.secret.Name = "mine" },
+		"a hub that does not register itself":   func(p *localImport) { p.hub.Bootstrap.Namespace = "-" },
+		"a hub whose own cluster has moved":     func(p *localImport) { p.hub.Bootstrap.Namespace = "elsewhere" },
+		"a hub without a configuration of that": func(p *localImport) { p.hub.Bootstrap = config.Bootstrap{} },
 	} {
 		t.Run(title, func(t *testing.T) {
-			h := newHouse(t)
-			p := h.pass()
+			h := newHubServer(t)
+			p := h.localImport()
 			change(p)
 			_, problem := p.member()
 			require.NotNil(t, problem)
@@ -174,31 +184,31 @@ func TestATokenOfTheHubIsIssuedForItsOwnClusterAlone(t *testing.T) {
 	}
 }
 
-func TestASecretOfSomebodyElseIsUsedAsItIs(t *testing.T) {
+func TestConnect_SecretOfAUser(t *testing.T) {
 	for title, change := range map[string]func(*corev1.Secret){
-		"without our label":  func(s *corev1.Secret) { s.Labels = nil },
-		"without the remark": func(s *corev1.Secret) { s.Annotations = nil },
-		"with another":       func(s *corev1.Secret) { s.Annotations["muster.fleet.cattle.io/credential"] = "stored" },
+		"without our label":      func(s *corev1.Secret) { s.Labels = nil },
+		"without our annotation": func(s *corev1.Secret) { s.Annotations = nil },
+		"with another":           func(s *corev1.Secret) { s.Annotations["muster.fleet.cattle.io/credential"] = "stored" },
 	} {
-		h := newHouse(t)
-		p := h.pass()
+		h := newHubServer(t)
+		p := h.localImport()
 		change(p.secret)
 		m, problem := p.member()
 		require.Nil(t, problem, title)
 		assert.Equal(t, "https://thief.example", m.server, title)
-		assert.Nil(t, m.agent, title)
+		assert.Nil(t, m.connectAgent, title)
 	}
 }
 
-func TestANewTokenIsNoNewMember(t *testing.T) {
-	h := newHouse(t)
-	one, problem := h.pass().member()
+func TestConnectHub_fingerprint(t *testing.T) {
+	h := newHubServer(t)
+	one, problem := h.localImport().member()
 	require.Nil(t, problem)
-	require.NoError(t, greeted(t, one))
+	require.NoError(t, ping(t, one))
 	h.clock.Step(time.Hour)
-	two, problem := h.pass().member()
+	two, problem := h.localImport().member()
 	require.Nil(t, problem)
-	require.NoError(t, greeted(t, two))
+	require.NoError(t, ping(t, two))
 	assert.Equal(t, one.fingerprint, two.fingerprint)
 	assert.NotEmpty(t, one.fingerprint)
 }

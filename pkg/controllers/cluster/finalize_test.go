@@ -1,0 +1,558 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rancher/wrangler/v3/pkg/apply"
+	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/record"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/metrics"
+	fleetfake "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+var errCause = errors.New("cause")
+
+const (
+	agentBundle = "fleet-agent-member"
+	grace       = 30 * time.Second
+)
+
+var memberNamespace = registration.ClusterNamespace("ws", "member")
+
+// known is a cache of Clusters.
+type known struct {
+	fleetcontrollers.ClusterCache
+	all []*fleet.Cluster
+}
+
+func (k known) GetByIndex(name, key string) (found []*fleet.Cluster, err error) {
+	for _, c := range k.all {
+		byName := name == index.ByManagementName && c.Labels[fleet.ManagementClusterLabel] == key
+		bySecret := name == index.ByKubeconfig && index.Key(index.KubeconfigNamespace(c), c.Spec.KubeConfigSecret) == key
+		if byName || bySecret {
+			found = append(found, c)
+		}
+	}
+	return found, nil
+}
+
+// cachedBundle, cachedDeployment and cachedNamespace are caches with at most one object.
+type cachedBundle struct {
+	fleetcontrollers.BundleCache
+	bundle *fleet.Bundle
+	err    error
+}
+
+func (c cachedBundle) Get(_, name string) (*fleet.Bundle, error) {
+	if c.bundle == nil && c.err == nil {
+		return nil, apierrors.NewNotFound(fleet.Resource("bundles"), name)
+	}
+	return c.bundle, c.err
+}
+
+type cachedDeployment struct {
+	fleetcontrollers.BundleDeploymentCache
+	agent *fleet.BundleDeployment
+}
+
+func (c cachedDeployment) Get(_, name string) (*fleet.BundleDeployment, error) {
+	if c.agent == nil {
+		return nil, apierrors.NewNotFound(fleet.Resource("bundledeployments"), name)
+	}
+	return c.agent, nil
+}
+
+type cachedNamespace struct {
+	corecontrollers.NamespaceCache
+	*corev1.Namespace
+}
+
+func (c cachedNamespace) Get(name string) (*corev1.Namespace, error) {
+	if c.Namespace == nil {
+		return nil, apierrors.NewNotFound(corev1.Resource("namespaces"), name)
+	}
+	return c.Namespace, nil
+}
+
+// uninstaller is an Importer with a fixed result.
+type uninstaller struct {
+	countingStep
+	deadline time.Time
+	result   result.Result
+}
+
+func (u *uninstaller) Uninstall(_ context.Context, _ *fleet.Cluster, deadline time.Time) result.Result {
+	u.deadline = deadline
+	u.passes++
+	return u.result
+}
+
+// deletion is a handler and a deleted Cluster with a connected agent. The clock stands at the deletion, ten minutes after the start
+// of the hub.
+type deletion struct {
+	*handler
+	cluster  *fleet.Cluster
+	clock    *clocktesting.FakeClock
+	fleet    *fleetfake.Clientset
+	importer *uninstaller
+	events   *record.FakeRecorder
+}
+
+func newDeletion(hub config.Hub, others ...*fleet.Cluster) *deletion {
+	deleted := metav1.NewTime(noon)
+	cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ws", Name: "member", UID: "old", DeletionTimestamp: &deleted, Finalizers: []string{fleet.ClusterFinalizer},
+	}}
+	cluster.Status.Agent = fleet.AgentStatus{LastSeen: metav1.NewTime(noon), Generation: "managed/0"}
+	result.Set(&cluster.Status.Conditions, fleet.ConditionConnected, result.Done(fleet.ReasonConnected, ""), noon)
+	d := &deletion{
+		cluster: cluster, clock: clocktesting.NewFakeClock(noon), events: record.NewFakeRecorder(10), importer: &uninstaller{result: result.Skip()},
+		fleet: fleetfake.NewSimpleClientset(
+			&fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: memberNamespace, Name: agentBundle}}, cluster.DeepCopy()),
+	}
+	d.handler = &handler{
+		Context: &app.Context{
+			Clock: d.clock, Config: config.NewStore(hub), FarewellGrace: grace, Metrics: metrics.New(nil), FleetClient: d.fleet.FleetV1alpha1(),
+			SystemNamespace: "cattle-fleet-system", Events: d.events,
+			Kubernetes: fake.NewClientset(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ws", Name: "kubeconfig", Annotations: map[string]string{fleet.KubeconfigAllowedAnnotation: "a-friend"},
+			}}),
+		},
+		known: known{all: others}, requests: requests{}, bundles: cachedBundle{}, namespaces: cachedNamespace{}, clusters: queue{},
+		steps: Steps{Import: d.importer}, started: noon.Add(-10 * time.Minute),
+	}
+	return d
+}
+
+// queue is the queue of Clusters.
+type queue struct {
+	fleetcontrollers.ClusterController
+}
+
+func (queue) EnqueueAfter(string, string, time.Duration) {}
+
+func (d *deletion) fail(verb, resource string, err error) {
+	d.fleet.PrependReactor(verb, resource, func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err })
+}
+
+// answer sets condition Farewell of the agent's BundleDeployment.
+func (d *deletion) answer(t *testing.T, out result.Result) {
+	t.Helper()
+	resource := fleet.SchemeGroupVersion.WithResource("bundledeployments")
+	deployment, err := d.fleet.Tracker().Get(resource, memberNamespace, agentBundle)
+	require.NoError(t, err)
+	answered := deployment.DeepCopyObject().(*fleet.BundleDeployment)
+	result.Set(&answered.Status.Conditions, fleet.ConditionFarewell, out, noon)
+	require.NoError(t, d.fleet.Tracker().Update(resource, answered, memberNamespace))
+}
+
+// patches returns the patches of BundleDeployments.
+func (d *deletion) patches() (patches []string) {
+	for _, action := range d.fleet.Actions() {
+		if patch, ok := action.(clienttesting.PatchAction); ok && action.GetResource().Resource == "bundledeployments" {
+			patches = append(patches, string(patch.GetPatch()))
+		}
+	}
+	return patches
+}
+
+// finalized runs finalize and reports whether the finalizer was removed.
+func (d *deletion) finalized(t *testing.T) bool {
+	t.Helper()
+	latest, err := d.finalize(t.Context(), d.cluster)
+	require.NoError(t, err)
+	return len(latest.Finalizers) == 0
+}
+
+func TestFinalize_member(t *testing.T) {
+	agentFails := func(d *deletion) {
+		result.Set(&d.cluster.Status.Conditions, fleet.ConditionConnected, result.Stalled(fleet.ReasonDisconnected, ""), noon)
+	}
+	agentAsked := func(d *deletion) {
+		d.handler.deployments = cachedDeployment{agent: &fleet.BundleDeployment{
+			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{fleet.FarewellAnnotation: "asked"}},
+			Status:     fleet.BundleDeploymentStatus{},
+		}}
+	}
+	for _, row := range []struct {
+		name     string
+		change   func(*deletion)
+		hub      result.Result // of Uninstall
+		waits    bool
+		reported string
+	}{
+		{name: "hub removed the agent", change: agentFails, hub: result.Done("", "")},
+		{name: "hub is removing the agent", change: agentFails, hub: result.Wait(fleet.ReasonFarewell, "").In(time.Second), waits: true},
+		{name: "hub cannot remove the agent", change: agentFails, hub: result.Stalled(fleet.ReasonUnreachable, "no route"), reported: "Unreachable: no route"},
+		{name: "hub has no access to the member", change: agentFails, hub: result.Skip(), reported: "Disconnected"},
+		{name: "agent has not answered", change: agentAsked, hub: result.Skip(), waits: true},
+		{name: "there never was an agent", change: func(d *deletion) { d.cluster.Status.Agent = fleet.AgentStatus{} }, hub: result.Skip()},
+		{
+			name: "there never was an agent, and the hub cannot remove it", reported: "Unreachable: no route",
+			change: func(d *deletion) { d.cluster.Status.Agent = fleet.AgentStatus{} }, hub: result.Stalled(fleet.ReasonUnreachable, "no route"),
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			d := newDeletion(config.Hub{})
+			d.importer.result = row.hub
+			row.change(d)
+			assert.Equal(t, !row.waits, d.finalized(t))
+			if d.importer.passes > 0 {
+				assert.Equal(t, noon.Add(grace), d.importer.deadline)
+			}
+			if row.reported == "" {
+				assert.Empty(t, d.events.Events)
+				return
+			}
+			assert.Contains(t, <-d.events.Events, "Warning MemberLeft something may be left on the member: "+row.reported)
+		})
+	}
+	t.Run("agent removed itself, and the hub cannot verify it", func(t *testing.T) {
+		d := newDeletion(config.Hub{})
+		require.False(t, d.finalized(t))
+		d.answer(t, result.Done("", ""))
+		d.importer.result = result.Stalled(fleet.ReasonUnreachable, "no route")
+		assert.True(t, d.finalized(t))
+		assert.Empty(t, d.events.Events)
+	})
+	t.Run("the agent stays with another Cluster", func(t *testing.T) {
+		d := newDeletion(config.Hub{})
+		d.cluster.Labels = map[string]string{fleet.ClusterManagementLabel: "x"}
+		assert.True(t, d.finalized(t))
+		assert.Zero(t, d.importer.passes)
+		assert.Empty(t, d.patches())
+		assert.Empty(t, d.events.Events)
+	})
+	t.Run("the hub's own API server fails", func(t *testing.T) {
+		d := newDeletion(config.Hub{})
+		agentFails(d)
+		d.importer.result = result.Retry(fleet.ReasonError, errCause)
+		_, err := d.finalize(t.Context(), d.cluster)
+		assert.ErrorIs(t, err, errCause)
+	})
+}
+
+func TestAgentStays(t *testing.T) {
+	other := func(change func(*fleet.Cluster)) *fleet.Cluster {
+		c := &fleet.Cluster{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "member", UID: "new", Labels: map[string]string{fleet.ManagementClusterLabel: "c-1"}},
+			Spec:       fleet.ClusterSpec{KubeConfigSecret: "kubeconfig", KubeConfigSecretNamespace: "fleet-default"},
+		}
+		if change != nil {
+			change(c)
+		}
+		return c
+	}
+	deleting := metav1.NewTime(noon)
+	byServer := func(c *fleet.Cluster) { c.Labels = map[string]string{fleet.ManagementClusterLabel: "c-1"} }
+	bySecret := func(c *fleet.Cluster) {
+		c.Spec.KubeConfigSecret, c.Spec.KubeConfigSecretNamespace = "kubeconfig", "fleet-default"
+	}
+	byOwnSecret := func(c *fleet.Cluster) { c.Spec.KubeConfigSecret = "kubeconfig" }
+	stranger := func(change func(*fleet.Cluster)) *fleet.Cluster {
+		return other(func(c *fleet.Cluster) {
+			c.Spec.KubeConfigSecretNamespace = "ws"
+			if change != nil {
+				change(c)
+			}
+		})
+	}
+	local := func(c *fleet.Cluster) { c.Name, c.Spec.KubeConfigSecret = "local", "local-cluster" }
+	for _, row := range []struct {
+		name  string
+		this  func(*fleet.Cluster)
+		hub   config.Hub
+		other *fleet.Cluster
+		stays bool
+	}{
+		{name: "no other Cluster"},
+		{name: "other cluster", other: other(nil)},
+		{name: "same cluster ID, not proved", this: byServer, other: other(nil)},
+		{name: "same cluster ID, agent installed by the hub", this: byServer, stays: true, other: other(func(c *fleet.Cluster) {
+			c.Status.AgentDeployedGeneration = new(int64)
+		})},
+		{name: "same cluster ID, agent has checked in", this: byServer, stays: true, other: other(func(c *fleet.Cluster) {
+			c.Status.Agent.LastSeen = deleting
+		})},
+		{name: "same kubeconfig, not allowed to use it", this: byOwnSecret, other: stranger(nil)},
+		{name: "same kubeconfig, allowed by its annotation", this: byOwnSecret, other: stranger(func(c *fleet.Cluster) { c.Namespace = "a-friend" }), stays: true},
+		{name: "same kubeconfig", this: bySecret, other: other(func(c *fleet.Cluster) { c.Labels = nil }), stays: true},
+		{name: "same kubeconfig, other agent namespace", this: bySecret, other: other(func(c *fleet.Cluster) { c.Spec.AgentNamespace = "its-own" })},
+		{name: "same kubeconfig, deleted as well", this: bySecret, other: other(func(c *fleet.Cluster) { c.DeletionTimestamp = &deleting })},
+		{name: "the Cluster itself", this: bySecret, other: other(func(c *fleet.Cluster) { c.UID = "old" })},
+		{name: "local cluster, moved", this: local, hub: config.Hub{Bootstrap: config.Bootstrap{Namespace: "fleet-local"}}, stays: true},
+		{name: "local cluster, not moved", this: local, hub: config.Hub{Bootstrap: config.Bootstrap{Namespace: "ws"}}},
+		{name: "local cluster, no longer registered", this: local, hub: config.Hub{Bootstrap: config.Bootstrap{Namespace: "-"}}},
+		{name: "local cluster without an agent", this: local, hub: config.Hub{Bootstrap: config.Bootstrap{Namespace: "ws", LocalAgentDisabled: true}}, stays: true},
+		{name: "managed by another controller", this: func(c *fleet.Cluster) { c.Labels = map[string]string{fleet.ClusterManagementLabel: "x"} }, stays: true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			var others []*fleet.Cluster
+			if row.other != nil {
+				others = append(others, row.other)
+			}
+			d := newDeletion(row.hub, others...)
+			if row.this != nil {
+				row.this(d.cluster)
+			}
+			d.clock.Step(takeoverPatience)
+			stays, out := d.agentStays(t.Context(), d.cluster, noon)
+			assert.True(t, out.IsDone())
+			assert.Equal(t, row.stays, stays)
+		})
+	}
+}
+
+func TestAgentStays_patience(t *testing.T) {
+	label := map[string]string{fleet.ManagementClusterLabel: "c-1"}
+	t.Run("for a Cluster that the management server may create", func(t *testing.T) {
+		d := newDeletion(config.Hub{})
+		d.cluster.Labels = label
+		_, out := d.agentStays(t.Context(), d.cluster, noon)
+		assert.True(t, out.IsWait())
+		assert.Equal(t, takeoverPatience, out.After)
+		d.clock.Step(takeoverPatience)
+		_, out = d.agentStays(t.Context(), d.cluster, noon)
+		assert.True(t, out.IsDone())
+
+		d = newDeletion(config.Hub{})
+		d.cluster.Labels, d.cluster.Status.Agent.LastSeen = label, metav1.Time{}
+		_, out = d.agentStays(t.Context(), d.cluster, noon)
+		assert.True(t, out.IsDone(), "there is no agent")
+	})
+	t.Run("for the proof of a claim", func(t *testing.T) {
+		other := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "member", UID: "new", Labels: label}}
+		d := newDeletion(config.Hub{}, other)
+		d.FarewellGrace, d.cluster.Labels = 3*time.Minute, label
+		d.clock.Step(time.Minute - time.Second)
+		_, out := d.agentStays(t.Context(), d.cluster, noon)
+		assert.True(t, out.IsWait())
+		assert.Equal(t, time.Second, out.After)
+		d.clock.Step(time.Second)
+		stays, out := d.agentStays(t.Context(), d.cluster, noon)
+		assert.True(t, out.IsDone())
+		assert.False(t, stays)
+	})
+}
+
+func TestAskAgent(t *testing.T) {
+	deadline := noon.Add(grace)
+	t.Run("the agent is asked once and waited for", func(t *testing.T) {
+		d := newDeletion(config.Hub{})
+		for range 2 {
+			out := d.askAgent(t.Context(), d.cluster, deadline)
+			assert.True(t, out.IsWait())
+			assert.Equal(t, fleet.ReasonFarewell, out.Reason)
+			assert.Equal(t, "waiting until 2026-01-02T12:00:30Z for the agent to remove what it deployed", out.Message)
+			assert.Equal(t, pollInterval, out.After, "BundleDeployments are not watched")
+		}
+		assert.Equal(t, []string{`{"metadata":{"annotations":{"muster.fleet.cattle.io/farewell":"2026-01-02T12:00:00Z"}}}`}, d.patches())
+		d.answer(t, result.Done("", ""))
+		assert.True(t, d.askAgent(t.Context(), d.cluster, deadline).IsDone())
+	})
+	t.Run("the answer is read from the cache", func(t *testing.T) {
+		d := newDeletion(config.Hub{})
+		d.handler.deployments = cachedDeployment{}
+		out := d.askAgent(t.Context(), d.cluster, deadline)
+		require.True(t, out.IsWait(), "a BundleDeployment that the cache does not contain is read from the API server")
+		assert.Equal(t, grace, out.After)
+		d.fail("*", "bundledeployments", errCause) // no further request
+		answered := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{fleet.FarewellAnnotation: "asked"}}}
+		d.handler.deployments = cachedDeployment{agent: answered}
+		assert.True(t, d.askAgent(t.Context(), d.cluster, deadline).IsWait())
+		result.Set(&answered.Status.Conditions, fleet.ConditionFarewell, result.Done("", ""), noon)
+		assert.True(t, d.askAgent(t.Context(), d.cluster, deadline).IsDone())
+	})
+	t.Run("the agent's error is reported at the deadline", func(t *testing.T) {
+		d := newDeletion(config.Hub{})
+		d.askAgent(t.Context(), d.cluster, deadline)
+		d.answer(t, result.Stalled("R", "a finalizer hangs"))
+		assert.True(t, d.askAgent(t.Context(), d.cluster, deadline).IsWait())
+		d.clock.Step(grace)
+		out := d.askAgent(t.Context(), d.cluster, deadline)
+		assert.Equal(t, fleet.ReasonFarewellTimeout, out.Reason)
+		assert.Contains(t, out.Message, "removed what it deployed: a finalizer hangs")
+	})
+	t.Run("an API server that fails is retried until the deadline", func(t *testing.T) {
+		d := newDeletion(config.Hub{})
+		d.fail("patch", "bundledeployments", errCause)
+		d.clock.Step(grace - time.Nanosecond)
+		require.ErrorIs(t, d.askAgent(t.Context(), d.cluster, deadline).Err, errCause)
+		d.clock.Step(time.Nanosecond)
+		out := d.askAgent(t.Context(), d.cluster, deadline)
+		assert.True(t, out.IsStalled())
+		assert.Contains(t, out.Message, "the agent could not be asked")
+	})
+	for _, row := range []struct {
+		name   string
+		change func(*deletion)
+		reason string
+	}{
+		{"no agent has checked in", func(d *deletion) { d.cluster.Status.Agent = fleet.AgentStatus{} }, ""},
+		{"agent disconnected", func(d *deletion) {
+			result.Set(&d.cluster.Status.Conditions, fleet.ConditionConnected, result.Stalled(fleet.ReasonDisconnected, ""), noon)
+		}, fleet.ReasonDisconnected},
+		{"connection unknown", func(d *deletion) { d.cluster.Status.Conditions = nil }, fleet.ReasonDisconnected},
+		{"agent quarantined", func(d *deletion) { d.cluster.Spec.Quarantined = true }, fleet.ReasonQuarantined},
+		{"agent of another release", func(d *deletion) { d.cluster.Status.Agent.Generation = "" }, fleet.ReasonAgentUnaware},
+		{"agent without a Bundle", func(d *deletion) {
+			d.fail("get", "bundledeployments", apierrors.NewNotFound(fleet.Resource("bundledeployments"), agentBundle))
+		}, fleet.ReasonAgentUnaware},
+	} {
+		t.Run("not asked: "+row.name, func(t *testing.T) {
+			d := newDeletion(config.Hub{})
+			row.change(d)
+			out := d.askAgent(t.Context(), d.cluster, deadline)
+			assert.Equal(t, row.reason, out.Reason)
+			assert.Equal(t, row.reason == "", out.IsSkip())
+			assert.Empty(t, d.patches())
+		})
+	}
+	t.Run("an agent that a chart installed is asked before it has adopted its Bundle", func(t *testing.T) {
+		d := newDeletion(config.Hub{})
+		d.cluster.Status.Agent = fleet.AgentStatus{LastSeen: metav1.NewTime(noon), Version: "v1"}
+		assert.True(t, d.askAgent(t.Context(), d.cluster, deadline).IsWait())
+		assert.Len(t, d.patches(), 1)
+	})
+}
+
+func TestFinalize_deadlines(t *testing.T) {
+	for _, row := range []struct {
+		name       string
+		kubeconfig string
+		started    time.Duration // after the deletion
+		until      time.Duration
+	}{
+		{"the whole grace period", "", -time.Minute, grace},
+		{"two thirds of it if the hub has a kubeconfig", "kubeconfig", -time.Minute, grace * 2 / 3},
+		{"from the start of a hub that was down", "", time.Hour, time.Hour + grace},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			d := newDeletion(config.Hub{})
+			d.cluster.Spec.KubeConfigSecret, d.started = row.kubeconfig, noon.Add(row.started)
+			d.clock.Step(row.until - time.Nanosecond)
+			assert.False(t, d.finalized(t))
+			d.clock.Step(time.Nanosecond)
+			assert.True(t, d.finalized(t))
+			assert.Contains(t, <-d.events.Events, "Warning MemberLeft something may be left on the member: FarewellTimeout: ")
+		})
+	}
+}
+
+func TestDeleteBundle(t *testing.T) {
+	bundle := func(change func(*fleet.Bundle)) *fleet.Bundle {
+		b := &fleet.Bundle{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ws", Name: agentBundle, UID: "b", Annotations: map[string]string{apply.LabelID: registration.SetIDManageAgent},
+			Finalizers: []string{"other", fleet.BundleFinalizer},
+		}}
+		change(b)
+		return b
+	}
+	gone := apierrors.NewNotFound(fleet.Resource("bundles"), agentBundle)
+	const deletion, release = "delete fleet-agent-member of b", `patch {"metadata":{"finalizers":["other"],"uid":"b"}}`
+	for _, row := range []struct {
+		name      string
+		bundle    *fleet.Bundle
+		unknown   error
+		refuses   error
+		elsewhere bool
+		failed    bool
+		sent      []string
+	}{
+		{name: "exists", bundle: bundle(func(*fleet.Bundle) {}), sent: []string{deletion, release}},
+		{name: "being deleted", bundle: bundle(func(b *fleet.Bundle) { b.DeletionTimestamp = &metav1.Time{Time: noon} }), sent: []string{release}},
+		{name: "without finalizer", bundle: bundle(func(b *fleet.Bundle) { b.Finalizers = nil }), sent: []string{deletion}},
+		{name: "Fleet's controllers remove the finalizer", bundle: bundle(func(*fleet.Bundle) {}), elsewhere: true, sent: []string{deletion}},
+		{name: "just deleted", bundle: bundle(func(*fleet.Bundle) {}), refuses: gone, sent: []string{deletion}},
+		{name: "does not exist"},
+		{name: "a user's Bundle", bundle: &fleet.Bundle{}},
+		{name: "the cache fails", unknown: errCause, failed: true},
+		{name: "the API server fails", bundle: bundle(func(*fleet.Bundle) {}), refuses: errCause, failed: true, sent: []string{deletion}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			d := newDeletion(config.Hub{})
+			d.bundles, d.DisableBundles = cachedBundle{bundle: row.bundle, err: row.unknown}, row.elsewhere
+			var sent []string
+			d.fleet.PrependReactor("*", "bundles", func(action clienttesting.Action) (bool, runtime.Object, error) {
+				switch a := action.(type) {
+				case clienttesting.DeleteActionImpl:
+					sent = append(sent, fmt.Sprintf("delete %s of %s", a.Name, *a.DeleteOptions.Preconditions.UID))
+				case clienttesting.PatchActionImpl:
+					sent = append(sent, "patch "+string(a.Patch))
+				}
+				return true, &fleet.Bundle{}, row.refuses
+			})
+			assert.Equal(t, row.failed, d.deleteBundle(t.Context(), d.cluster) != nil)
+			assert.Equal(t, row.sent, sent)
+		})
+	}
+}
+
+func TestDeleteRequests(t *testing.T) {
+	of := func(name string, owner types.UID) *fleet.ClusterRegistration {
+		r := request(name, 0, "", "")
+		r.UID = types.UID("uid-of-" + name)
+		r.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster", UID: owner}}
+		return r
+	}
+	going := of("going", "mine")
+	going.DeletionTimestamp = &metav1.Time{Time: noon}
+	for _, row := range []struct {
+		name   string
+		err    error
+		failed bool
+	}{
+		{"exist", nil, false},
+		{"just deleted", apierrors.NewNotFound(fleet.Resource("clusterregistrations"), "own"), false},
+		{"the API server fails", errCause, true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			d := newDeletion(config.Hub{})
+			d.requests = requests{all: []*fleet.ClusterRegistration{of("another's", "other"), of("own", "mine"), going}}
+			var deleted []string
+			d.fleet.PrependReactor("delete", "clusterregistrations", func(action clienttesting.Action) (bool, runtime.Object, error) {
+				a := action.(clienttesting.DeleteActionImpl)
+				deleted = append(deleted, a.Name+" "+string(*a.DeleteOptions.Preconditions.UID))
+				return true, nil, row.err
+			})
+			cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "mine"}, Spec: fleet.ClusterSpec{ClientID: "id"}}
+			assert.Equal(t, row.failed, d.deleteRequests(t.Context(), cluster) != nil)
+			assert.Equal(t, []string{"own uid-of-own"}, deleted)
+			assert.True(t, d.Left.Take(types.NamespacedName{Namespace: "ns", Name: "own"}))
+			assert.False(t, d.Left.Take(types.NamespacedName{Namespace: "ns", Name: "another's"}))
+		})
+	}
+}
+
+func TestClusterOfUninstallingAgent(t *testing.T) {
+	asked := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "cluster-ns", Annotations: map[string]string{fleet.FarewellAnnotation: "x"}}}
+	h := &handler{namespaces: cachedNamespace{Namespace: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+		fleet.ClusterAnnotation: "member", fleet.ClusterNamespaceAnnotation: "ws",
+	}}}}}
+	assert.Equal(t, []types.NamespacedName{{Namespace: "ws", Name: "member"}}, h.clusterOfUninstallingAgent(asked))
+	assert.Empty(t, h.clusterOfUninstallingAgent(&fleet.BundleDeployment{}), "an agent that was not asked")
+	h.namespaces = cachedNamespace{}
+	assert.Empty(t, h.clusterOfUninstallingAgent(asked), "not in a cluster namespace")
+}

@@ -1,0 +1,176 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rancher/wrangler/v3/pkg/randomtoken"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func (h *handler) onChange(key string, cluster *fleet.Cluster) (*fleet.Cluster, error) {
+	if cluster == nil {
+		for _, step := range h.steps.of(&fleet.Cluster{}) {
+			step.Forget(key)
+		}
+		return nil, nil
+	}
+	if h.fresh.IsStale(cluster) {
+		return cluster, nil
+	}
+	ctx, cancel := h.Passes.Context()
+	defer cancel()
+	if cluster.DeletionTimestamp != nil {
+		return h.finalize(ctx, cluster)
+	}
+	return h.reconcile(ctx, cluster)
+}
+
+// reconcile sets the Cluster's finalizer and identity, creates its namespace, runs the steps, and writes the status once.
+func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet.Cluster, error) {
+	cluster, err := h.ensureIdentity(ctx, cluster)
+	if err != nil {
+		return cluster, err
+	}
+
+	after := cluster.DeepCopy()
+	var transitions []*result.Transition
+	var next time.Duration
+	var failed error
+	report := func(condition string, out result.Result) {
+		transitions = append(transitions, result.Set(&after.Status.Conditions, condition, out, h.Clock.Now()))
+		next = result.Earliest(next, out.After)
+		failed = errors.Join(failed, out.Err)
+	}
+	processed := h.ensureNamespace(ctx, after)
+	report(fleet.ConditionProcessed, processed)
+	if processed.IsDone() { // all steps need the namespace
+		for _, step := range h.steps.of(after) {
+			report(step.Condition(), step.Reconcile(ctx, after))
+		}
+		if !managedElsewhere(after) {
+			report(fleet.ConditionRegistered, h.registered(after))
+		}
+	}
+
+	latest, written, err := writes.Status(writes.WithContext(ctx, h.FleetClient.Clusters(cluster.Namespace)), cluster, after)
+	if err != nil {
+		return cluster, errors.Join(err, failed)
+	}
+	if written {
+		h.fresh.Wrote(latest)
+		for _, transition := range transitions {
+			transition.Record(h.Events, latest)
+		}
+	}
+	if next > 0 {
+		h.clusters.EnqueueAfter(latest.Namespace, latest.Name, next)
+	}
+	return latest, failed
+}
+
+func managedElsewhere(cluster *fleet.Cluster) bool {
+	return cluster.Labels[fleet.ClusterManagementLabel] != ""
+}
+
+// ensureIdentity writes the fields outside the status that the hub owns: the finalizer, without which the namespace of a deleted
+// Cluster would remain, and spec.clientID of a Cluster that is to be imported.
+func (h *handler) ensureIdentity(ctx context.Context, cluster *fleet.Cluster) (*fleet.Cluster, error) {
+	if managedElsewhere(cluster) {
+		return cluster, nil
+	}
+	// The resourceVersion prevents a second clientID from replacing one that the cache does not contain yet.
+	metadata := map[string]any{"resourceVersion": cluster.ResourceVersion}
+	fields := map[string]any{}
+	if !slices.Contains(cluster.Finalizers, fleet.ClusterFinalizer) {
+		metadata["finalizers"] = append(slices.Clone(cluster.Finalizers), fleet.ClusterFinalizer)
+		fields["metadata"] = metadata
+	}
+	if cluster.Spec.ClientID == "" && cluster.Spec.KubeConfigSecret != "" {
+		clientID, err := randomtoken.Generate()
+		if err != nil {
+			return cluster, err
+		}
+		fields["metadata"], fields["spec"] = metadata, map[string]any{"clientID": clientID}
+	}
+	if len(fields) == 0 {
+		return cluster, nil
+	}
+	latest, err := writes.Merge(writes.WithContext(ctx, h.FleetClient.Clusters(cluster.Namespace)), cluster, fields)
+	if err == nil {
+		h.fresh.Wrote(latest)
+	}
+	return latest, err
+}
+
+// ensureNamespace creates the cluster namespace and sets it in the status.
+func (h *handler) ensureNamespace(ctx context.Context, cluster *fleet.Cluster) result.Result {
+	if managedElsewhere(cluster) {
+		return result.Done(fleet.ReasonManagedElsewhere, "the label "+fleet.ClusterManagementLabel+" hands this Cluster to another controller")
+	}
+	name := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
+	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+		return result.Stalled(fleet.ReasonInvalidName, fmt.Sprintf(
+			"the name of this Cluster gives the namespace name %q, which Kubernetes does not accept: %s", name, strings.Join(problems, "; ")))
+	}
+	namespace, err := h.namespaces.Get(name)
+	switch {
+	case !apierrors.IsNotFound(err):
+		h.created.Observed(name)
+	case h.created.IsExpected(name):
+		cluster.Status.Namespace = name
+		return result.Done(fleet.ReasonProcessed, "").In(expectations.Timeout) // it may be deleted before the cache contains it
+	default:
+		namespace, err = h.createNamespace(ctx, cluster, name)
+	}
+	switch {
+	case err != nil:
+		return result.Retry(fleet.ReasonError, err)
+	case !isFor(namespace, cluster):
+		return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
+			"Namespace %s exists and does not belong to this Cluster; rename the Cluster or delete the Namespace", name)).In(h.RecheckDelay())
+	case namespace.DeletionTimestamp != nil:
+		return result.Wait(fleet.ReasonNamespaceDeleting, fmt.Sprintf("waiting for the deletion of an earlier Namespace %s", name))
+	}
+	cluster.Status.Namespace = name
+	return result.Done(fleet.ReasonProcessed, "")
+}
+
+// createNamespace creates the Namespace, or reads it if it exists: the cache contains only Namespaces with the hub's label.
+func (h *handler) createNamespace(ctx context.Context, cluster *fleet.Cluster, name string) (*corev1.Namespace, error) {
+	client := h.Kubernetes.CoreV1().Namespaces()
+	created, err := client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name:   name,
+		Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
+		Annotations: map[string]string{
+			fleet.ClusterAnnotation:          cluster.Name,
+			fleet.ClusterNamespaceAnnotation: cluster.Namespace,
+		},
+	}}, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return client.Get(ctx, name, metav1.GetOptions{})
+	}
+	if err == nil {
+		h.created.Expect(name)
+	}
+	return created, err
+}
+
+// isFor reports whether a Namespace belongs to the Cluster. A Namespace that a user created by hand is not used.
+func isFor(namespace *corev1.Namespace, cluster *fleet.Cluster) bool {
+	return namespace.Annotations[fleet.ClusterAnnotation] == cluster.Name &&
+		namespace.Annotations[fleet.ClusterNamespaceAnnotation] == cluster.Namespace
+}

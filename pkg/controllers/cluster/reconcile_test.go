@@ -1,0 +1,184 @@
+package cluster
+
+import (
+	"context"
+	"testing"
+
+	"github.com/rancher/wrangler/v3/pkg/generic"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/cache"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// countingStep is a Step that counts its passes.
+type countingStep struct {
+	condition string
+	passes    int
+}
+
+func (c *countingStep) Condition() string { return c.condition }
+
+func (c *countingStep) Forget(string) {}
+
+func (c *countingStep) Reconcile(context.Context, *fleet.Cluster) result.Result {
+	c.passes++
+	return result.Done("Good", "")
+}
+
+// liveness is a Liveness with a fixed answer.
+type liveness struct {
+	countingStep
+	clones bool
+}
+
+func (l *liveness) HasClones(*fleet.Cluster) bool { return l.clones }
+
+func TestReconcile_steps(t *testing.T) {
+	home := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{fleet.ClusterAnnotation: "member", fleet.ClusterNamespaceAnnotation: "ws"}}}
+	for _, row := range []struct {
+		name       string
+		elsewhere  bool
+		namespace  *corev1.Namespace
+		want       [4]int // Import, AgentBundle, Bundles, Liveness
+		registered bool
+	}{
+		{"all", false, home, [4]int{1, 1, 1, 1}, true},
+		{"none without the namespace", false, &corev1.Namespace{}, [4]int{}, false},
+		{"those that remove something from a Cluster of another controller", true, nil, [4]int{1, 1, 0, 0}, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			d := newDeletion(config.Hub{})
+			importer, agent, bundles, live := &uninstaller{}, &countingStep{condition: "A"}, &countingStep{condition: "B"}, &liveness{}
+			d.steps, d.namespaces, d.created = Steps{importer, agent, bundles, live}, cachedNamespace{Namespace: row.namespace}, expectations.New(d.clock)
+			c := d.cluster
+			if row.elsewhere {
+				c.Labels = map[string]string{fleet.ClusterManagementLabel: "x"}
+			}
+			latest, err := d.reconcile(t.Context(), c)
+			require.NoError(t, err)
+			assert.Equal(t, row.want, [4]int{importer.passes, agent.passes, bundles.passes, live.passes})
+			assert.Equal(t, row.registered, result.Get(latest.Status.Conditions, fleet.ConditionRegistered).Reason != "")
+			patches := 0
+			for _, action := range d.fleet.Actions() {
+				if action.GetVerb() == "patch" {
+					patches++
+				}
+			}
+			assert.Equal(t, 1, patches, "the status is written once")
+		})
+	}
+}
+
+func TestEnsureNamespace_once(t *testing.T) {
+	clock := clocktesting.NewFakeClock(noon)
+	server := fake.NewClientset()
+	seen := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	h := &handler{
+		Context:    &app.Context{Kubernetes: server, Clock: clock},
+		namespaces: generic.NewNonNamespacedCache[*corev1.Namespace](seen, schema.GroupResource{}),
+		created:    expectations.New(clock),
+	}
+	cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "alice"}}
+	home := registration.ClusterNamespace("ws", "alice")
+	pass := func(wrote ...string) {
+		t.Helper()
+		out := h.ensureNamespace(t.Context(), cluster)
+		require.True(t, out.IsDone(), out.Message)
+		assert.Equal(t, home, cluster.Status.Namespace)
+		var verbs []string
+		for _, a := range server.Actions() {
+			verbs = append(verbs, a.GetVerb())
+		}
+		assert.Equal(t, wrote, verbs)
+		server.ClearActions()
+	}
+
+	pass("create")
+	assert.Equal(t, expectations.Timeout, h.ensureNamespace(t.Context(), cluster).After, "it may be deleted before the cache contains it")
+	pass()
+
+	made, err := server.Tracker().Get(corev1.SchemeGroupVersion.WithResource("namespaces"), "", home)
+	require.NoError(t, err)
+	require.NoError(t, seen.Add(made))
+	pass()
+	assert.Zero(t, h.ensureNamespace(t.Context(), cluster).After)
+
+	require.NoError(t, seen.Delete(made))
+	pass("create", "get") // the cache no longer contains it, so the API server is asked
+	clock.Step(expectations.Timeout)
+	pass("create", "get")
+}
+
+func TestIsFor(t *testing.T) {
+	c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}
+	named := func(namespace, name string) *corev1.Namespace {
+		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+			"fleet.cattle.io/cluster-namespace": namespace, "fleet.cattle.io/cluster": name,
+		}}}
+	}
+	assert.True(t, isFor(named("ns", "c"), c))
+	assert.False(t, isFor(named("other", "c"), c))
+	assert.False(t, isFor(named("ns", "other"), c))
+	assert.False(t, isFor(&corev1.Namespace{}, c), "a Namespace that a user created")
+
+	assert.Equal(t, []types.NamespacedName{{Namespace: "ns", Name: "c"}}, clusterOfNamespace(named("ns", "c")))
+	assert.Empty(t, clusterOfNamespace(&corev1.Namespace{}))
+	assert.Equal(t, []types.NamespacedName{{Namespace: "ns", Name: "c"}}, Keys([]*fleet.Cluster{c}))
+}
+
+func TestClustersOfRequest(t *testing.T) {
+	h := &handler{known: identities{byID: map[string]string{"ws/a": "alice", "ws/b": "bob"}}}
+	asked := func(id string, change ...func(*fleet.ClusterRegistration)) *fleet.ClusterRegistration {
+		r := &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "r"}, Spec: fleet.ClusterRegistrationSpec{ClientID: id}}
+		for _, f := range change {
+			f(r)
+		}
+		return r
+	}
+	owned := func(r *fleet.ClusterRegistration) { r.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster"}} }
+	granted := func(r *fleet.ClusterRegistration) { r.Status.Granted = true }
+	for title, row := range map[string]struct {
+		before, after *fleet.ClusterRegistration
+		want          []string
+	}{
+		"created":          {nil, asked("a"), []string{"alice"}},
+		"deleted":          {asked("a"), nil, []string{"alice"}},
+		"granted":          {asked("a"), asked("a", granted), []string{"alice"}},
+		"owner set":        {asked("a"), asked("a", owned), nil},
+		"clientID changed": {asked("a"), asked("b"), []string{"alice", "bob"}},
+		"unknown clientID": {nil, asked("c"), nil},
+	} {
+		var got []string
+		for _, key := range h.clustersOfRequest(row.before, row.after) {
+			got = append(got, key.Name)
+		}
+		assert.Equal(t, row.want, got, title)
+	}
+}
+
+// identities is a cache that finds Clusters by their clientID.
+type identities struct {
+	fleetcontrollers.ClusterCache
+	byID map[string]string
+}
+
+func (i identities) GetByIndex(_, key string) ([]*fleet.Cluster, error) {
+	if name := i.byID[key]; name != "" {
+		return []*fleet.Cluster{{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: name}}}, nil
+	}
+	return nil, nil
+}

@@ -1,0 +1,251 @@
+package clusterimport
+
+import (
+	"context"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/semaphore"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/clock"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+)
+
+const (
+	// firstSlots is the number of concurrent calls whose previous call did not fail. A member that accepts connections and
+	// never answers occupies a slot until callTimeout, so there are many slots.
+	firstSlots = 256
+	// retrySlots is the number of concurrent retries of failed calls. Retries have slots of their own, so that a thousand
+	// unreachable members do not delay a member that works.
+	retrySlots = 32
+	// callTimeout limits one call.
+	callTimeout = time.Minute
+)
+
+// A callKey identifies the calls of which at most one runs at a time.
+type callKey struct {
+	cluster types.NamespacedName
+	purpose purpose
+}
+
+type purpose string
+
+const (
+	installing purpose = "install"
+	removing   purpose = "remove"
+)
+
+// memberCall is the state of the last call with one key. A call is a function that sends requests to a member; it returns when
+// its context ends.
+type memberCall struct {
+	inputs  string // a digest of everything that determines the call; other inputs are another call
+	running bool
+	failure *failure // while a failed call is retried, the failure of the previous try
+	retryAt time.Time
+	backoff *wait.Backoff
+	cancel  context.CancelFunc
+}
+
+// due reports whether the call is to be started: again after a failure, once retryAt has passed.
+func (c memberCall) due(now time.Time) bool {
+	return !c.running && c.failure != nil && !now.Before(c.retryAt)
+}
+
+// failed returns the result of a failed call; ok is false if the call succeeded, or runs for the first time. While a retry
+// runs, the result has no requeue time: the end of the retry enqueues the Cluster.
+func (c memberCall) failed(now time.Time) (out result.Result, ok bool) {
+	if c.failure == nil {
+		return out, false
+	}
+	out = c.failure.stalled()
+	if !c.running {
+		out = out.In(max(c.retryAt.Sub(now), time.Millisecond))
+	}
+	return out, true
+}
+
+// memberCalls runs calls to members beside the workers of the controller.
+type memberCalls struct {
+	ctx     context.Context
+	clock   clock.Clock
+	backoff app.Backoff
+	enqueue func(cluster types.NamespacedName) // called when a call has ended
+
+	first, retries chan struct{} // slots
+	running        sync.WaitGroup
+	servers        serverLocks
+
+	mu    sync.Mutex
+	byKey map[callKey]*memberCall
+}
+
+func newMemberCalls(ctx context.Context, clk clock.Clock, backoff app.Backoff, enqueue func(types.NamespacedName)) *memberCalls {
+	return &memberCalls{
+		ctx: ctx, clock: clk, backoff: backoff, enqueue: enqueue,
+		first:   make(chan struct{}, firstSlots),
+		retries: make(chan struct{}, retrySlots),
+		byKey:   map[callKey]*memberCall{},
+	}
+}
+
+// ensure returns the state of the call with these inputs. It starts do if there is no such call, or if a failed one is due. A
+// running call with other inputs is not interrupted: its end enqueues the Cluster.
+func (c *memberCalls) ensure(key callKey, inputs string, do func(context.Context) *failure) memberCall {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last := c.byKey[key]
+	same := last != nil && last.inputs == inputs
+	if last != nil && last.running || same && !last.due(c.clock.Now()) {
+		return *last
+	}
+	ctx, cancel := context.WithCancel(c.ctx)
+	next, slots := &memberCall{inputs: inputs, running: true, cancel: cancel}, c.first
+	if same {
+		// Keep reporting the failure until the retry has succeeded; otherwise each retry would write the status twice and
+		// emit an event.
+		next.failure, next.backoff, slots = last.failure, last.backoff, c.retries
+	} else {
+		const doublings = 20
+		next.backoff = &wait.Backoff{Duration: c.backoff.Base, Factor: 2, Jitter: 0.2, Steps: doublings, Cap: c.backoff.Max}
+	}
+	c.byKey[key] = next
+	c.running.Go(func() { c.run(ctx, key, next, slots, do) })
+	return *next
+}
+
+func (c *memberCalls) run(ctx context.Context, key callKey, call *memberCall, slots chan struct{}, do func(context.Context) *failure) {
+	defer call.cancel()
+	failure := inSlot(ctx, slots, do)
+
+	c.mu.Lock()
+	call.running, call.failure = false, failure
+	if failure != nil {
+		call.retryAt = c.clock.Now().Add(call.backoff.Step())
+	}
+	if ctx.Err() != nil && c.byKey[key] == call {
+		delete(c.byKey, key)
+	}
+	c.mu.Unlock()
+	if c.ctx.Err() == nil {
+		c.enqueue(key.cluster)
+	}
+}
+
+// inSlot waits for a slot and runs do, unless ctx ends first. It turns a panic into a failure: a defect in the handling of one
+// member must not end the process, which may embed the hub.
+func inSlot(ctx context.Context, slots chan struct{}, do func(context.Context) *failure) (f *failure) {
+	select {
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
+	case <-ctx.Done():
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	defer func() {
+		if cause := recover(); cause != nil {
+			logrus.Errorf("A call to a member panicked: %v\n%s", cause, debug.Stack())
+			f = failuref(fleet.ReasonError, "internal error in the hub (details in its log); retrying")
+		}
+	}()
+	return do(ctx)
+}
+
+// last returns the state of the call with these inputs; known is false if there is none.
+func (c *memberCalls) last(key callKey, inputs string) (call memberCall, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if last := c.byKey[key]; last != nil && last.inputs == inputs {
+		return *last, true
+	}
+	return memberCall{}, false
+}
+
+// isRunning reports whether a call with this key runs or waits for a slot.
+func (c *memberCalls) isRunning(key callKey) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last := c.byKey[key]
+	return last != nil && last.running
+}
+
+// forget drops the state of a call that has ended.
+func (c *memberCalls) forget(key callKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if last := c.byKey[key]; last != nil && !last.running {
+		delete(c.byKey, key)
+	}
+}
+
+// cancel ends a call and drops its state. A call that still waits for a slot or for its server is never made.
+func (c *memberCalls) cancel(key callKey) {
+	c.mu.Lock()
+	if last := c.byKey[key]; last != nil {
+		last.cancel()
+	}
+	c.mu.Unlock()
+	c.forget(key)
+}
+
+func (c *memberCalls) wait() { c.running.Wait() }
+
+// serverLocks are read-write locks, one for each member server. A removal locks its server exclusively: it first checks which
+// Cluster the agent belongs to and then removes the agent, and would remove an agent that an import of another Cluster
+// installed in between. Imports share the lock. The zero serverLocks are ready to use.
+type serverLocks struct {
+	mu       sync.Mutex
+	byServer map[string]*serverLock
+}
+
+type serverLock struct {
+	semaphore *semaphore.Weighted
+	users     int // those that hold the lock or wait for it
+}
+
+// exclusive is the weight of an exclusive lock; a shared lock weighs 1.
+const exclusive = 1 << 30
+
+// shared runs do while no other call has the server exclusively.
+func (l *serverLocks) shared(ctx context.Context, server string, do func(context.Context) *failure) *failure {
+	return l.locked(ctx, server, 1, do)
+}
+
+// alone runs do while no other call uses the server.
+func (l *serverLocks) alone(ctx context.Context, server string, do func(context.Context) *failure) *failure {
+	return l.locked(ctx, server, exclusive, do)
+}
+
+func (l *serverLocks) locked(ctx context.Context, server string, weight int64, do func(context.Context) *failure) *failure {
+	l.mu.Lock()
+	lock := l.byServer[server]
+	if lock == nil {
+		lock = &serverLock{semaphore: semaphore.NewWeighted(exclusive)}
+		if l.byServer == nil {
+			l.byServer = map[string]*serverLock{}
+		}
+		l.byServer[server] = lock
+	}
+	lock.users++
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if lock.users--; lock.users == 0 {
+			delete(l.byServer, server)
+		}
+	}()
+	if lock.semaphore.Acquire(ctx, weight) != nil {
+		return failuref(fleet.ReasonMemberError, "timed out waiting for another call to %s to end; retrying", server)
+	}
+	defer lock.semaphore.Release(weight)
+	return do(ctx)
+}

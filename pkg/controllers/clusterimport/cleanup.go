@@ -1,0 +1,241 @@
+package clusterimport
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
+
+	"github.com/muster-fleet/muster/pkg/agentmanifest"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/release"
+)
+
+// removeStaleAgents removes the agents that earlier imports installed in other namespaces.
+func (i *Importer) removeStaleAgents(ctx context.Context, hub config.Hub, cluster *fleet.Cluster, secretVersion string) result.Result {
+	member, out := i.connectInstalled(ctx, hub, cluster, secretVersion)
+	if member == nil {
+		return out
+	}
+	last := cluster.Status.Import
+	key := callKey{nameOf(cluster), removing}
+	call := i.calls.ensure(key, member.fingerprint+"/"+strings.Join(last.StaleAgentNamespaces, ","), func(ctx context.Context) *failure {
+		return i.calls.servers.shared(ctx, member.server, func(ctx context.Context) *failure {
+			defer member.close()
+			agent, err := member.asAgent(last.AgentNamespace)
+			if err != nil {
+				return failuref(fleet.ReasonError, "%s", err)
+			}
+			for _, namespace := range last.StaleAgentNamespaces {
+				if problem := agent.removeStaleAgent(ctx, cluster, namespace, last); problem != nil {
+					return problem
+				}
+			}
+			return nil
+		})
+	})
+	if out, failed := call.failed(i.Clock.Now()); failed {
+		return out
+	}
+	if !call.running {
+		i.calls.forget(key)
+		changed := last.DeepCopy()
+		changed.StaleAgentNamespaces = nil
+		cluster.Status.Import = changed
+	}
+	return imported()
+}
+
+// removeStaleAgent removes the agent from a namespace that it has left. Its own Helm release is not uninstalled, because some of
+// the release's objects, such as the namespace's default ServiceAccount, must stay. The Namespace stays too.
+func (m *memberClient) removeStaleAgent(ctx context.Context, cluster *fleet.Cluster, namespace string, last *fleet.ImportStatus) *failure {
+	if problem := m.stopAgent(ctx, namespace); problem != nil {
+		return problem
+	}
+	objects := agentmanifest.OwnedObjects(namespace)
+	for _, name := range last.PullSecrets {
+		objects = append(objects, agentmanifest.OwnedObject{Kind: "Secret", Namespace: namespace, Name: name})
+	}
+	if problem := m.removeAll(ctx, objects, "removing the agent's earlier"); problem != nil {
+		return problem
+	}
+	if err := m.relabelReleases(ctx, cluster, namespace, last.AgentNamespace); err != nil {
+		return diagnose(m.server, "removing the earlier agent's labels from its Helm releases", err)
+	}
+
+	_, name := release.Place(registration.AgentBundleName(cluster.Name), fleet.BundleDeploymentOptions{DefaultNamespace: namespace})
+	secrets, err := m.resource("Secret", namespace)
+	if err == nil {
+		err = secrets.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: labels.Set{"owner": "helm", "name": name}.String()})
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return diagnose(m.server, "removing the history of the agent's earlier Helm release", err)
+	}
+	return nil
+}
+
+// relabelReleases makes the agent in namespace to the owner of the Helm releases of the agent in namespace from. Agents find their
+// releases by labels that contain the agent's namespace, because agents of two hubs may run on one member.
+func (m *memberClient) relabelReleases(ctx context.Context, cluster *fleet.Cluster, from, to string) error {
+	before := release.Owner{Namespace: from, ClusterNamespace: cluster.Namespace, ClusterName: cluster.Name}
+	after := release.Owner{Namespace: to, ClusterNamespace: cluster.Namespace, ClusterName: cluster.Name}
+	patch, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"labels": after.Labels()}})
+	if err != nil {
+		return err
+	}
+	all, err := m.resource("Secret", metav1.NamespaceAll)
+	if err != nil {
+		return err
+	}
+	revisions, err := all.List(ctx, metav1.ListOptions{LabelSelector: before.Selector().String()})
+	if err != nil {
+		return err
+	}
+	own := registration.LabelValue(registration.AgentBundleName(cluster.Name))
+	for _, revision := range revisions.Items {
+		if revision.GetNamespace() == from && revision.GetLabels()[release.DeploymentLabel] == own {
+			continue // a revision of the earlier agent itself, which is deleted
+		}
+		secrets, err := m.resource("Secret", revision.GetNamespace())
+		if err != nil {
+			return err
+		}
+		_, err = secrets.Patch(ctx, revision.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: registration.FieldManager})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// bundleRecheck is how often the agent's BundleDeployment is looked up while the local agent is being removed.
+const bundleRecheck = time.Second
+
+// removeLocalAgent removes the agent of the hub's own cluster when the configuration disables it.
+func (i *Importer) removeLocalAgent(ctx context.Context, hub config.Hub, cluster *fleet.Cluster) result.Result {
+	disabled := result.Done(fleet.ReasonLocalAgentDisabled, "the configuration says bootstrap.localAgentDisabled")
+	if cluster.Status.AgentDeployedGeneration == nil {
+		return disabled
+	}
+
+	// Wait until the BundleDeployment is gone, from which the agent would deploy itself again.
+	namespace, name := registration.ClusterNamespace(cluster.Namespace, cluster.Name), registration.AgentBundleName(cluster.Name)
+	_, err := i.FleetClient.BundleDeployments(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return result.Wait(fleet.ReasonImporting, fmt.Sprintf(
+			"removing the agent of the hub's own cluster: waiting for the deletion of BundleDeployment %s/%s, from which the agent would be deployed again",
+			namespace, name)).In(bundleRecheck)
+	case !apierrors.IsNotFound(err):
+		return result.Retry(fleet.ReasonError, fmt.Errorf("looking for BundleDeployment %s/%s: %w", namespace, name, err))
+	}
+
+	member, out := i.connectInstalled(ctx, hub, cluster, i.kubeconfigVersion(cluster))
+	if member == nil {
+		return out
+	}
+	// The UID of Namespace kube-system identifies a cluster: if the kubeconfig leads to another cluster, its agent must stay.
+	system, err := i.Kubernetes.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil {
+		return result.Retry(fleet.ReasonError, err)
+	}
+	key, agentNamespace := callKey{nameOf(cluster), removing}, i.lastNamespace(cluster)
+	call := i.calls.ensure(key, "disable/"+member.fingerprint+"/"+agentNamespace, func(ctx context.Context) *failure {
+		defer member.close()
+		if problem := member.requireCluster(ctx, string(system.UID)); problem != nil {
+			return problem
+		}
+		if problem := member.stopAgent(ctx, agentNamespace); problem != nil {
+			return problem
+		}
+		return member.removeAll(ctx, agentmanifest.OwnedObjects(agentNamespace), "removing the agent's")
+	})
+	if out, failed := call.failed(i.Clock.Now()); failed {
+		return out
+	}
+	if call.running {
+		return result.Wait(fleet.ReasonImporting, "removing the agent of the hub's own cluster")
+	}
+	i.calls.forget(key)
+	status := &cluster.Status
+	status.Agent, status.AgentDeployedGeneration, status.AgentConfigChanged, status.Import = fleet.AgentStatus{}, nil, false, nil
+	return disabled
+}
+
+// requireCluster fails unless Namespace kube-system of the member has this UID.
+func (m *memberClient) requireCluster(ctx context.Context, uid string) *failure {
+	namespaces, err := m.resource("Namespace", "")
+	if err != nil {
+		return failuref(fleet.ReasonError, "%s", err)
+	}
+	found, err := namespaces.Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil {
+		return diagnose(m.server, "checking which cluster this is", err)
+	}
+	if string(found.GetUID()) != uid {
+		return failuref(fleet.ReasonKubeconfigInvalid,
+			"the kubeconfig of the hub's own cluster leads to another cluster at %s, whose agent is not removed; correct the Secret", m.server)
+	}
+	return nil
+}
+
+// stopTimeout is how long to wait for the agent's Pods to end: their termination grace period, and time for the node to report.
+// A Pod on a dead node never ends, and is not running either.
+const stopTimeout = 35 * time.Second
+
+// stopAgent deletes the agent's Deployment and waits until its Pods have ended. An agent that is deploying its own Bundle at this
+// time would create the removed objects again, and the Deployment; the caller deletes the Deployment once more afterwards.
+func (m *memberClient) stopAgent(ctx context.Context, namespace string) *failure {
+	if err := m.remove(ctx, "Deployment", namespace, registration.AgentName); err != nil {
+		return diagnose(m.server, "removing the agent's Deployment "+registration.AgentName, err)
+	}
+	pods, err := m.resource("Pod", namespace)
+	if err != nil {
+		return failuref(fleet.ReasonError, "%s", err)
+	}
+	const selector = "app=" + registration.AgentName // of agents of all releases
+	found, err := pods.List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return diagnose(m.server, "removing the agent's Pods: listing them", err)
+	}
+	if len(found.Items) == 0 {
+		return nil
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
+	var known cache.Store
+	allEnded := func() bool { return len(known.List()) == 0 }
+	source := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			options.LabelSelector = selector
+			return pods.List(ctx, options)
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.LabelSelector = selector
+			return pods.Watch(ctx, options)
+		},
+	}
+	_, err = watchtools.UntilWithSync(ctx, source, &unstructured.Unstructured{},
+		func(store cache.Store) (bool, error) { known = store; return allEnded(), nil },
+		func(watch.Event) (bool, error) { return allEnded(), nil })
+	if err != nil {
+		logrus.Infof("The Pods of the agent in namespace %s at %s have not ended: %v", namespace, m.server, err)
+	}
+	return nil
+}

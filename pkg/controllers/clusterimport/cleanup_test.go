@@ -1,0 +1,230 @@
+package clusterimport
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/muster-fleet/muster/pkg/agentmanifest"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/release"
+)
+
+const agentDeployment = "/apis/apps/v1/namespaces/" + system + "/deployments/fleet-agent"
+
+var agentPod = map[string]any{
+	"apiVersion": "v1", "kind": "Pod",
+	"metadata": map[string]any{"namespace": system, "name": "fleet-agent-1", "resourceVersion": "8"},
+}
+
+// An agent that is stopped may be deploying its own Bundle, and ends only after that.
+func TestStopAgent_redeployedWhileItEnds(t *testing.T) {
+	m := newFakeMember(t)
+	m.put(agentDeployment, map[string]any{"kind": "Deployment"})
+	m.pods = []any{agentPod}
+	m.ended = func() { m.objects[agentDeployment] = map[string]any{"kind": "Deployment"} }
+	assert.Nil(t, m.removeAgent(t, system))
+	assert.Empty(t, m.paths())
+	assert.Empty(t, m.pods, "the Pods were waited for")
+}
+
+// removeAgent removes the agent as when the hub's own cluster is to have none.
+func (m *fakeMember) removeAgent(t *testing.T, namespace string) *failure {
+	t.Helper()
+	c := m.connect(t)
+	if problem := c.stopAgent(t.Context(), namespace); problem != nil {
+		return problem
+	}
+	return c.removeAll(t.Context(), agentmanifest.OwnedObjects(namespace), "removing the agent's")
+}
+
+func TestRemoveAll(t *testing.T) {
+	m := newFakeMember(t)
+	made := planned(t, func(in *planInput) { in.cluster.Spec.AgentNamespace = "old" })
+	require.Nil(t, made.run(t, m))
+	m.put("/api/v1/namespaces/old/secrets/fleet-agent", map[string]any{"kind": "Secret"})
+	m.put("/api/v1/namespaces/old/secrets/of-somebody", map[string]any{"kind": "Secret"})
+	m.requests = nil
+	require.Nil(t, m.removeAgent(t, "old"))
+	assertGolden(t, "clean.txt", m.transcript())
+	assert.Equal(t, []string{
+		"/api/v1/namespaces/old", "/api/v1/namespaces/old/secrets/of-somebody", "/api/v1/namespaces/old/serviceaccounts/default",
+	}, m.paths(), "the Namespace and its default ServiceAccount stay")
+	require.Nil(t, m.removeAgent(t, "old"), "objects that do not exist are no error")
+}
+
+func TestUninstallation_waitsForPods(t *testing.T) {
+	m := newFakeMember(t)
+	w := newWorkloads(m)
+	m.pods = []any{agentPod}
+	m.ended = func() { m.objects[agentDeployment] = map[string]any{"kind": "Deployment"} }
+	assert.Nil(t, w.uninstall(t, deletedCluster()))
+	assert.NotContains(t, m.paths(), agentDeployment)
+}
+
+func TestStopAgent_failures(t *testing.T) {
+	for _, row := range []struct {
+		name, how, reason string
+		at                int
+	}{
+		{"the deletion of the Deployment fails", "out", fleet.ReasonMemberError, 0},
+		{"the deletion of the Deployment is forbidden", "forbid", fleet.ReasonForbidden, 0},
+		{"the Pods cannot be listed", "out", fleet.ReasonMemberError, 1},
+		{"listing Pods is forbidden", "forbid", fleet.ReasonForbidden, 1},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			m := newFakeMember(t)
+			m.put(agentDeployment, map[string]any{"kind": "Deployment"})
+			m.fault = failAt(row.at, row.how)
+			problem := m.connect(t).stopAgent(t.Context(), system)
+			require.NotNil(t, problem)
+			assert.Equal(t, row.reason, problem.reason)
+		})
+	}
+}
+
+// disabled is the hub's own cluster with an agent, which the configuration disables.
+func disabled(t *testing.T) (*harness, *fakeMember, *fleet.Cluster) {
+	t.Helper()
+	c := fresh()
+	c.Name = "local"
+	c.Status.AgentDeployedGeneration = ptr.To(int64(0))
+	c.Status.Import = &fleet.ImportStatus{AgentNamespace: system}
+	h, m := importable(t, c)
+	h.Config.Set(config.Hub{Bootstrap: config.Bootstrap{Namespace: "ns", LocalAgentDisabled: true}})
+	m.put(agentDeployment, map[string]any{"kind": "Deployment"})
+	m.put("/api/v1/namespaces/kube-system", map[string]any{"kind": "Namespace", "metadata": map[string]any{"name": "kube-system", "uid": "hub"}})
+	require.NoError(t, h.kube.Tracker().Add(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "hub"}}))
+	return h, m, c
+}
+
+func TestRemoveLocalAgent(t *testing.T) {
+	h, m, c := disabled(t)
+	own := registration.ClusterNamespace("ns", "local") + "/fleet-agent-local"
+	deployments := fleet.SchemeGroupVersion.WithResource("bundledeployments")
+	require.NoError(t, h.fleet.Tracker().Create(deployments, &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: registration.ClusterNamespace("ns", "local"), Name: "fleet-agent-local"}}, registration.ClusterNamespace("ns", "local")))
+	out := h.Reconcile(t.Context(), c)
+	assert.True(t, out.IsWait())
+	assert.Contains(t, out.Message, own)
+	assert.Contains(t, m.paths(), agentDeployment, "it would be deployed again")
+	assert.Equal(t, time.Second, out.After, "BundleDeployments may not be watched")
+
+	require.NoError(t, h.fleet.Tracker().Delete(deployments, registration.ClusterNamespace("ns", "local"), "fleet-agent-local"))
+	out = h.untilSettled(t, c)
+	assert.True(t, out.IsDone())
+	assert.Equal(t, fleet.ReasonLocalAgentDisabled, out.Reason)
+	assert.NotContains(t, m.paths(), agentDeployment)
+	assert.Nil(t, c.Status.AgentDeployedGeneration)
+	assert.Nil(t, c.Status.Import)
+}
+
+func TestRemoveLocalAgent_lookupFails(t *testing.T) {
+	h, m, c := disabled(t)
+	h.failFleet("get", "bundledeployments", errors.New("out"))
+	out := h.Reconcile(t.Context(), c)
+	assert.False(t, out.IsDone())
+	assert.Contains(t, out.Message+errorOf(out.Err), "out")
+	assert.Contains(t, m.paths(), agentDeployment)
+}
+
+func errorOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func TestRemoveStaleAgents(t *testing.T) {
+	h, m, c := importedCluster(t)
+	c.Spec.AgentNamespace = "elsewhere"
+	h.requireImported(t, c)
+	require.Equal(t, []string{system}, c.Status.Import.StaleAgentNamespaces)
+	assert.Contains(t, m.paths(), "/apis/apps/v1/namespaces/"+system+"/deployments/fleet-agent", "the old agent works until then")
+
+	assert.True(t, h.Reconcile(t.Context(), c).IsDone())
+	h.Wait()
+	assert.Equal(t, []string{system}, c.Status.Import.StaleAgentNamespaces, "the new agent has not checked in")
+
+	c.Status.Agent = fleet.AgentStatus{Namespace: "elsewhere", LastSeen: metav1.NewTime(start)}
+	for range 2 {
+		assert.True(t, h.Reconcile(t.Context(), c).IsDone())
+		h.Wait()
+	}
+	assert.Empty(t, c.Status.Import.StaleAgentNamespaces)
+	assert.NotContains(t, m.paths(), "/apis/apps/v1/namespaces/"+system+"/deployments/fleet-agent")
+	assert.Contains(t, m.paths(), "/apis/apps/v1/namespaces/elsewhere/deployments/fleet-agent")
+	assert.Contains(t, m.transcript(), "DELETE /api/v1/namespaces/"+system+"/secrets?labelSelector=name%3Dfleet-agent-c%2Cowner%3Dhelm",
+		"the history of the agent's own release")
+}
+
+func TestRemoveStaleAgent_relabelsReleases(t *testing.T) {
+	m := newFakeMember(t)
+	revision := func(namespace, name, deployment string) map[string]any {
+		return map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{
+			"namespace": namespace, "name": name, "labels": map[string]any{release.DeploymentLabel: deployment},
+		}}
+	}
+	m.revisions = []any{revision("app", "sh.helm.release.v1.app.v1", "app"), revision("old", "sh.helm.release.v1.fleet-agent-c.v1", "fleet-agent-c")}
+	c := fresh()
+	c.Status.Import = &fleet.ImportStatus{AgentNamespace: "new"}
+	require.Nil(t, m.connect(t).removeStaleAgent(t.Context(), c, "old", c.Status.Import))
+	transcript := m.transcript()
+	assert.Contains(t, transcript, "GET /api/v1/secrets?labelSelector=muster.fleet.cattle.io%2Fagent-namespace%3Dold")
+	assert.Contains(t, transcript, "PATCH /api/v1/namespaces/app/secrets/sh.helm.release.v1.app.v1")
+	assert.Contains(t, transcript, release.AgentLabel+": new")
+	assert.NotContains(t, transcript, "PATCH /api/v1/namespaces/old/secrets", "the earlier agent's own release is deleted")
+}
+
+func TestRemoveStaleAgent_failures(t *testing.T) {
+	c := installed()
+	c.Status.Import.PullSecrets = []string{"pull"}
+	m := newFakeMember(t)
+	require.Nil(t, m.connect(t).removeStaleAgent(t.Context(), c, "old", c.Status.Import))
+	all := len(m.requests)
+	require.Greater(t, all, len(agentmanifest.OwnedObjects("old")))
+	for at := range all {
+		broken := newFakeMember(t)
+		broken.fault = failAt(at, "forbid")
+		f := broken.connect(t).removeStaleAgent(t.Context(), c, "old", c.Status.Import)
+		require.NotNil(t, f, "request %d", at)
+		assert.Equal(t, fleet.ReasonForbidden, f.reason)
+		assert.Contains(t, f.message, "removing the ")
+		assert.Len(t, broken.requests, at+1)
+	}
+}
+
+func TestRecord_staleNamespaces(t *testing.T) {
+	c := fresh()
+	h, _ := importable(t, c)
+	for _, namespace := range []string{"", "elsewhere", ""} {
+		c.Spec.AgentNamespace = namespace
+		h.requireImported(t, c)
+	}
+	assert.Equal(t, []string{"elsewhere"}, c.Status.Import.StaleAgentNamespaces)
+	assert.Equal(t, system, c.Status.Import.AgentNamespace)
+}
+
+func TestRemoveStaleAgents_retry(t *testing.T) {
+	h, m, c := importedCluster(t)
+	c.Status.Import.StaleAgentNamespaces = []string{"old"}
+	c.Status.Agent = fleet.AgentStatus{Namespace: system, LastSeen: metav1.NewTime(start)}
+	m.fault = failAt(len(m.requests), "forbid")
+	h.Reconcile(t.Context(), c)
+	h.Wait()
+	out := h.Reconcile(t.Context(), c)
+	assert.Equal(t, fleet.ReasonForbidden, out.Reason)
+	assert.Equal(t, []string{"old"}, c.Status.Import.StaleAgentNamespaces)
+	h.clock.Step(out.After)
+	h.Reconcile(t.Context(), c)
+	h.Wait()
+	assert.True(t, h.Reconcile(t.Context(), c).IsDone())
+	assert.Empty(t, c.Status.Import.StaleAgentNamespaces)
+}

@@ -1,0 +1,387 @@
+package clusterimport
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rancher/wrangler/v3/pkg/kv"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/pkg/agentmanifest"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/access"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/standing"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Condition is Imported.
+func (i *Importer) Condition() string { return fleet.ConditionImported }
+
+// Forget cancels the calls to the member of a deleted Cluster and drops its kubeconfig.
+func (i *Importer) Forget(key string) {
+	namespace, name := kv.RSplit(key, "/")
+	cluster := types.NamespacedName{Namespace: namespace, Name: name}
+	i.kubeconfigs.drop(cluster)
+	i.calls.cancel(callKey{cluster, installing})
+	i.calls.cancel(callKey{cluster, removing})
+}
+
+// Reconcile imports the Cluster if necessary. It keeps the kubeconfig in memory only while the import is under way.
+func (i *Importer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
+	out := i.reconcile(ctx, cluster)
+	underWay := out.IsWait() && out.Reason != fleet.ReasonWaitingForKubeconfig
+	if !underWay && !i.calls.isRunning(callKey{nameOf(cluster), installing}) {
+		i.kubeconfigs.drop(nameOf(cluster))
+	}
+	return out
+}
+
+// reconcile is one import, from the decision to the record in the status. It does not wait for the member: requests to the
+// member are sent by a call in i.calls, whose end enqueues the Cluster. The next pass arrives at the same call again.
+func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
+	hub := i.Config.Get()
+	switch {
+	case cluster.Labels[fleet.ClusterManagementLabel] != "":
+		return result.Skip()
+	case cluster.Spec.KubeConfigSecret == "":
+		return result.Done(fleet.ReasonAgentInitiated, "")
+	case cluster.Spec.Quarantined:
+		return result.Skip() // an import would give the agent a new registration; condition Registered shows the quarantine
+	case agentspec.LocalDisabled(hub, cluster):
+		return i.removeLocalAgent(ctx, hub, cluster)
+	}
+
+	// Decide whether the Cluster requires an import. If it does not, its Secret or the configuration may: compare them once.
+	requests, err := standing.Of(i.requests, cluster)
+	if err != nil {
+		return result.Retry(fleet.ReasonError, err)
+	}
+	_, err = i.tokenCache.Get(cluster.Namespace, registration.ImportTokenName(cluster.Name))
+	known := facts{
+		agentNamespace: agentspec.Namespace(i.Context, cluster),
+		tokenGone:      apierrors.IsNotFound(err),
+		servedByBundle: agentspec.ServedByBundle(hub, cluster),
+		manifestHash:   agentspec.ManifestHash(agentspec.Options(i.Context, cluster, "")),
+		registrationOf: wantedRegistrationOf(cluster, requests, i.Clock.Now()),
+	}
+	why := whyImport(cluster, known)
+	secretVersion := i.kubeconfigVersion(cluster)
+	switch {
+	case why == "" && secretVersion == "":
+		return imported() // the Secret was deleted; an installed agent does not need it
+	case why == "" && isRecorded(cluster.Status.Import, secretVersion, settingsHash(hub)):
+		return i.maintain(ctx, hub, cluster, secretVersion)
+	}
+
+	// Read the kubeconfig Secret and decide what the agent is told about the hub.
+	secret, out := i.readSecret(ctx, cluster, secretVersion)
+	if secret == nil {
+		return out
+	}
+	info, problem := decideHubInfo(hub, secret.Data)
+	if problem != nil {
+		return problem.stalled()
+	}
+	if why == "" && isInstalledWith(cluster.Status, info) {
+		cluster.Status.Import = importStatus(cluster, hub, secret, info, known.agentNamespace)
+		return imported()
+	}
+	if delay := i.settleDelay(cluster.Status.Import, secret, info); delay > 0 {
+		return result.Skip().In(delay)
+	}
+
+	// Prepare the connection, get a token for the agent, and decide what to install.
+	member, problem := i.connect(hub, cluster, secret, info.tlsMode)
+	if problem != nil {
+		return problem.stalled()
+	}
+	values, out := i.ensureToken(ctx, cluster)
+	if values == nil {
+		return out
+	}
+	pull, problem, err := i.pullSecrets(ctx, hub, cluster)
+	if err != nil {
+		return result.Retry(fleet.ReasonError, err)
+	}
+	if problem != nil {
+		return problem.stalled().In(i.RecheckDelay())
+	}
+	plan, err := i.plan(hub, cluster, known, info, values, pull)
+	if err != nil {
+		return settingsInvalid(err)
+	}
+	inputs, err := plan.inputs(member)
+	if err != nil {
+		return result.Retry(fleet.ReasonError, err)
+	}
+
+	// Render the objects and install them on the member, unless a call with the same inputs has done so.
+	key := callKey{nameOf(cluster), installing}
+	call, started := i.calls.last(key, inputs)
+	if !started || call.due(i.Clock.Now()) {
+		copies, problem, err := i.pullSecretCopies(ctx, pull.names, known.agentNamespace)
+		if err != nil {
+			return result.Retry(fleet.ReasonError, err)
+		}
+		if problem != nil {
+			return problem.stalled().In(i.RecheckDelay())
+		}
+		objects, err := plan.render(i.forms, copies)
+		if err != nil {
+			return settingsInvalid(err)
+		}
+		call = i.calls.ensure(key, inputs, i.installCall(member, known.agentNamespace, objects, plan.reregister, plan.leftovers))
+	}
+	if out, failed := call.failed(i.Clock.Now()); failed {
+		return out
+	}
+	if call.running {
+		// The settings may change back before the call ends. The agent then needs them a second time.
+		cluster.Status.AgentConfigChanged = cluster.Status.AgentDeployedGeneration != nil
+		return importing()
+	}
+
+	i.record(hub, cluster, secret, info, plan)
+	return imported()
+}
+
+func nameOf(cluster *fleet.Cluster) types.NamespacedName {
+	return types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}
+}
+
+func imported() result.Result { return result.Done(fleet.ReasonImported, "") }
+
+// importing is the result from the first pass of an import on, so that waiting for the token costs no status write.
+func importing() result.Result {
+	return result.Wait(fleet.ReasonImporting, "installing the agent on the member")
+}
+
+func settingsInvalid(err error) result.Result {
+	return result.Stalled(fleet.ReasonSettingsInvalid, fmt.Sprintf("the agent cannot be installed with these settings: %s", err))
+}
+
+// kubeconfigVersion is the version of the Cluster's kubeconfig Secret, or "" if it does not exist.
+func (i *Importer) kubeconfigVersion(cluster *fleet.Cluster) string {
+	return i.secretVersions.of(index.KubeconfigNamespace(cluster), cluster.Spec.KubeConfigSecret)
+}
+
+// readSecret reads the kubeconfig Secret from the API server, once for each import; secret is nil if out is to be reported. For a
+// namespace whose Secrets the Cluster may not use, a missing Secret is reported like a Secret that may not be used: a Cluster
+// must not reveal which Secrets exist there.
+func (i *Importer) readSecret(ctx context.Context, cluster *fleet.Cluster, version string) (secret *corev1.Secret, out result.Result) {
+	namespace, name := index.KubeconfigNamespace(cluster), cluster.Spec.KubeConfigSecret
+	notAllowed := result.Stalled(fleet.ReasonKubeconfigNotAllowed, fmt.Sprintf(
+		"Secret %s/%s is in another namespace and does not allow this one, or does not exist; its owner annotates it with %s=%s",
+		namespace, name, fleet.KubeconfigAllowedAnnotation, cluster.Namespace))
+	missing := result.Wait(fleet.ReasonWaitingForKubeconfig, fmt.Sprintf("waiting for kubeconfig Secret %s/%s", namespace, name)).Told()
+	if !access.Nearby(cluster) {
+		missing = notAllowed
+	}
+	if version == "" {
+		return nil, missing
+	}
+	secret = i.kubeconfigs.get(nameOf(cluster), version).secret
+	if secret == nil {
+		var err error
+		secret, err = i.Kubernetes.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil, missing
+		case err != nil:
+			return nil, result.Retry(fleet.ReasonError, fmt.Errorf("reading kubeconfig Secret %s/%s: %w", namespace, name, err))
+		}
+		i.kubeconfigs.keep(nameOf(cluster), keptKubeconfig{secret: secret})
+	}
+	if !access.MayUse(cluster, secret) {
+		return nil, notAllowed
+	}
+	return secret, result.Done("", "")
+}
+
+// settlePeriod is how long a new kubeconfig Secret may lack the optional keys that its predecessor had.
+const settlePeriod = 30 * time.Second
+
+// settleDelay returns how long to wait for optional keys that disappeared from the Secret. Management servers delete the Secret,
+// create it again, and add the keys later; without the wait the agent would be sent to another address and back.
+func (i *Importer) settleDelay(last *fleet.ImportStatus, secret *corev1.Secret, info hubInfo) time.Duration {
+	if last == nil || !(last.APIServerURLFromSecret && !info.urlFromSecret || last.APIServerCAFromSecret && !info.caFromSecret) {
+		return 0
+	}
+	return settlePeriod - i.Clock.Since(secret.CreationTimestamp.Time)
+}
+
+// connect returns the client for the member. It sends nothing. The client for the hub's own cluster is not kept, because it
+// depends on more than the Secret.
+func (i *Importer) connect(hub config.Hub, cluster *fleet.Cluster, secret *corev1.Secret, mode config.TLSMode) (*memberClient, *failure) {
+	known := i.kubeconfigs.get(nameOf(cluster), version(secret))
+	if known.member != nil && known.mode == mode {
+		return known.member, nil
+	}
+	parsed, err := parseKubeconfig(secret)
+	if err != nil {
+		return nil, failuref(fleet.ReasonKubeconfigInvalid, "%s", err)
+	}
+	if isHubKubeconfig(secret) {
+		return i.connectHub(hub, cluster, secret, parsed, mode)
+	}
+	member, err := newMemberClient(parsed, mode)
+	if err != nil {
+		return nil, failuref(fleet.ReasonKubeconfigInvalid, "the kubeconfig in Secret %s/%s cannot be used: %s",
+			secret.Namespace, secret.Name, rootCause(err))
+	}
+	i.kubeconfigs.keep(nameOf(cluster), keptKubeconfig{secret, mode, member})
+	return member, nil
+}
+
+// installCall is the call that installs objects on the member.
+func (i *Importer) installCall(
+	m *memberClient, agentNamespace string, objects []runtime.Object, reregister bool, leftovers []agentmanifest.OwnedObject,
+) func(context.Context) *failure {
+	return func(ctx context.Context) *failure {
+		return i.calls.servers.shared(ctx, m.server, func(ctx context.Context) *failure {
+			defer m.close()
+			return m.install(ctx, agentNamespace, objects, reregister, leftovers)
+		})
+	}
+}
+
+// record writes what was installed into the status.
+func (i *Importer) record(hub config.Hub, cluster *fleet.Cluster, secret *corev1.Secret, info hubInfo, plan *installPlan) {
+	status := &cluster.Status
+	generation, interval, namespace := cluster.Spec.RedeployAgentGeneration, info.gcInterval, plan.options.Namespace
+	stale := staleNamespaces(status, namespace)
+
+	status.AgentDeployedGeneration = &generation
+	status.AgentMigrated, status.CattleNamespaceMigrated, status.AgentNamespaceMigrated = true, true, true
+	status.AgentConfigChanged = false
+	agentspec.WantedSettings(cluster.Spec).Record(status)
+	status.APIServerURL = info.apiServerURL
+	status.APIServerCAHash = registration.CAHash(info.apiServerCA)
+	status.AgentTLSMode = string(info.tlsMode)
+	status.GarbageCollectionInterval = &interval
+	if plan.reregister {
+		status.Agent = fleet.AgentStatus{Namespace: cluster.Spec.AgentNamespace}
+	}
+	last := importStatus(cluster, hub, secret, info, namespace)
+	last.Registration, last.RegistrationOf = plan.registration, plan.registrationOf
+	last.AgentNamespace, last.Generation, last.ManifestHash = namespace, plan.generation, plan.manifestHash
+	last.PullSecrets, last.PullSecretsHash = plan.pullSecrets.names, plan.pullSecrets.hash
+	last.StaleAgentNamespaces = stale
+	last.Time = metav1.NewTime(i.Clock.Now())
+	status.Import = last
+}
+
+// staleNamespaces are the namespaces of earlier agents: those of the last import or, after an import by another release, the
+// namespace that the agent reported.
+func staleNamespaces(status *fleet.ClusterStatus, current string) []string {
+	var stale []string
+	before := status.Agent.Namespace
+	if last := status.Import; last != nil {
+		stale = append(stale, last.StaleAgentNamespaces...)
+		before = last.AgentNamespace
+	}
+	if before != "" {
+		stale = append(stale, before)
+	}
+	slices.Sort(stale)
+	stale = slices.Compact(stale)
+	return slices.DeleteFunc(stale, func(ns string) bool { return ns == current })
+}
+
+// importStatus is a copy of status.import that records which Secret and settings were compared with what is installed.
+func importStatus(cluster *fleet.Cluster, hub config.Hub, secret *corev1.Secret, info hubInfo, agentNamespace string) *fleet.ImportStatus {
+	last := cluster.Status.Import.DeepCopy()
+	if last == nil {
+		// Another release installed the agent, perhaps in another namespace, which the agent reported.
+		last = &fleet.ImportStatus{AgentNamespace: cmp.Or(cluster.Status.Agent.Namespace, agentNamespace)}
+	}
+	last.KubeConfigSecretVersion = version(secret)
+	last.SettingsHash = settingsHash(hub)
+	last.APIServerURLFromSecret, last.APIServerCAFromSecret = info.urlFromSecret, info.caFromSecret
+	return last
+}
+
+// maintain does what remains after an import: it copies image pull Secrets that changed, and removes the agents in earlier
+// namespaces once the new agent has checked in.
+func (i *Importer) maintain(ctx context.Context, hub config.Hub, cluster *fleet.Cluster, secretVersion string) result.Result {
+	last := cluster.Status.Import
+	pull, problem, err := i.pullSecrets(ctx, hub, cluster)
+	switch {
+	case err != nil:
+		return result.Retry(fleet.ReasonError, err)
+	case problem != nil && !hasAllPullSecrets(hub, cluster): // otherwise the copies stay as they are: the Secret may be re-created
+		return problem.stalled().In(i.RecheckDelay())
+	case problem == nil && pull.hash != last.PullSecretsHash:
+		return i.copyPullSecrets(ctx, hub, cluster, secretVersion, pull)
+	case len(last.StaleAgentNamespaces) == 0:
+		i.calls.forget(callKey{nameOf(cluster), installing})
+		return imported()
+	case cluster.Status.Agent.LastSeen.IsZero() || cluster.Status.Agent.Namespace != last.AgentNamespace:
+		return imported()
+	}
+	return i.removeStaleAgents(ctx, hub, cluster, secretVersion)
+}
+
+func hasAllPullSecrets(hub config.Hub, cluster *fleet.Cluster) bool {
+	names, _ := agentspec.PullSecrets(hub, cluster)
+	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(cluster.Status.Import.PullSecrets, name) })
+}
+
+// copyPullSecrets copies the image pull Secrets to the member, and nothing else.
+func (i *Importer) copyPullSecrets(ctx context.Context, hub config.Hub, cluster *fleet.Cluster, secretVersion string, pull pullSecrets) result.Result {
+	member, out := i.connectInstalled(ctx, hub, cluster, secretVersion)
+	if member == nil {
+		return out
+	}
+	namespace := agentspec.Namespace(i.Context, cluster)
+	leftovers := pullSecretLeftovers(cluster.Status.Import, namespace, pull.names)
+	key, inputs := callKey{nameOf(cluster), installing}, fmt.Sprintf("%s/pull-secrets/%s/%d", member.fingerprint, pull.hash, len(leftovers))
+	call, started := i.calls.last(key, inputs)
+	if !started || call.due(i.Clock.Now()) {
+		copies, problem, err := i.pullSecretCopies(ctx, pull.names, namespace)
+		if err != nil {
+			return result.Retry(fleet.ReasonError, err)
+		}
+		if problem != nil {
+			return problem.stalled().In(i.RecheckDelay())
+		}
+		objects := append([]runtime.Object{namespaceObject(namespace)}, copies...)
+		if err := label(objects, cluster.Spec.AgentNamespace); err != nil {
+			return result.Retry(fleet.ReasonError, err)
+		}
+		call = i.calls.ensure(key, inputs, i.installCall(member, namespace, objects, false, leftovers))
+	}
+	if out, failed := call.failed(i.Clock.Now()); failed {
+		return out
+	}
+	if !call.running {
+		changed := cluster.Status.Import.DeepCopy()
+		changed.PullSecrets, changed.PullSecretsHash = pull.names, pull.hash
+		cluster.Status.Import = changed
+	}
+	return imported()
+}
+
+// connectInstalled returns the client for a member on which the agent is installed; it is nil if out is to be reported.
+func (i *Importer) connectInstalled(ctx context.Context, hub config.Hub, cluster *fleet.Cluster, secretVersion string) (*memberClient, result.Result) {
+	secret, out := i.readSecret(ctx, cluster, secretVersion)
+	if secret == nil {
+		return nil, out
+	}
+	member, problem := i.connect(hub, cluster, secret, hub.TLSMode())
+	if problem != nil {
+		return nil, problem.stalled()
+	}
+	return member, result.Done("", "")
+}

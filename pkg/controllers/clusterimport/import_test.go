@@ -1,0 +1,759 @@
+package clusterimport
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+)
+
+// fresh is a Cluster that is to be imported.
+func fresh() *fleet.Cluster {
+	return &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "uid"},
+		Spec:       fleet.ClusterSpec{ClientID: "id", KubeConfigSecret: "kbcfg"},
+	}
+}
+
+// importable returns a harness with a member that works, its kubeconfig and the import token.
+func importable(t *testing.T, cluster *fleet.Cluster) (*harness, *fakeMember) {
+	t.Helper()
+	m := newFakeMember(t)
+	h := newHarness(t, kubeconfigSecret(with(t, to(m.Server))))
+	h.giveToken(t, cluster)
+	return h, m
+}
+
+// importedCluster returns a Cluster that is imported.
+func importedCluster(t *testing.T) (*harness, *fakeMember, *fleet.Cluster) {
+	t.Helper()
+	c := fresh()
+	h, m := importable(t, c)
+	h.requireImported(t, c)
+	return h, m, c
+}
+
+// untilSettled reconciles after each call to the member, and returns the first result that is not Wait.
+func (h *harness) untilSettled(t *testing.T, cluster *fleet.Cluster) result.Result {
+	t.Helper()
+	for range 5 {
+		out := h.Reconcile(t.Context(), cluster)
+		if !out.IsWait() {
+			return out
+		}
+		h.Wait()
+	}
+	require.FailNow(t, "it waits forever")
+	return result.Result{}
+}
+
+func (h *harness) requireImported(t *testing.T, cluster *fleet.Cluster) {
+	t.Helper()
+	out := h.untilSettled(t, cluster)
+	require.True(t, out.IsDone(), out.Message)
+}
+
+var secretsResource = corev1.SchemeGroupVersion.WithResource("secrets")
+
+func (h *harness) fail(verb, resource string, err error) {
+	h.kube.PrependReactor(verb, resource, func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err })
+}
+
+func (h *harness) failFleet(verb, resource string, err error) {
+	h.fleet.PrependReactor(verb, resource, func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err })
+}
+
+// update changes a Secret in the API server and in the cache of versions.
+func (h *harness) update(t *testing.T, secret *corev1.Secret, version string) {
+	t.Helper()
+	secret.ResourceVersion = version
+	require.NoError(t, h.kube.Tracker().Update(secretsResource, secret, secret.Namespace))
+	h.see(t, secret)
+}
+
+// checksIn sets the status of an agent that has checked in with this generation.
+func checksIn(c *fleet.Cluster, generation string) {
+	c.Status.Agent = fleet.AgentStatus{LastSeen: metav1.NewTime(start), Namespace: system, Generation: generation}
+}
+
+// request is a granted request; its credential may be invalid for a reason.
+func request(name, reason string) *fleet.ClusterRegistration {
+	return &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("r-" + name)},
+		Status: fleet.ClusterRegistrationStatus{Granted: true, Conditions: []genericcondition.GenericCondition{
+			{Type: fleet.ConditionGranted, Reason: reason},
+		}},
+	}
+}
+
+// kept returns the kubeconfig Secret that the Importer keeps in memory.
+func (h *harness) kept() *corev1.Secret { return h.kubeconfigs.get(clusterKey("c"), "u/1").secret }
+
+// reads returns how often a Secret was read since the last call.
+func (h *harness) reads() (count int) {
+	for _, action := range h.kube.Actions() {
+		if action.Matches("get", "secrets") {
+			count++
+		}
+	}
+	h.kube.ClearActions()
+	return count
+}
+
+func TestReconcile(t *testing.T) {
+	t.Run("an import is recorded", func(t *testing.T) {
+		c := fresh()
+		h, m := importable(t, c)
+		first := h.Reconcile(t.Context(), c)
+		assert.Equal(t, fleet.ReasonImporting, first.Reason)
+		assert.True(t, first.IsWait(), "a worker does not wait for a member")
+		h.requireImported(t, c)
+		assert.Len(t, m.requests, 11, "a ping, nine objects, and a read of the stored credential")
+
+		s := c.Status
+		assert.Equal(t, ptr.To(int64(0)), s.AgentDeployedGeneration)
+		assert.True(t, s.AgentMigrated && s.CattleNamespaceMigrated && s.AgentNamespaceMigrated)
+		assert.Equal(t, "https://hub:6443", s.APIServerURL)
+		assert.Equal(t, "system-store", s.AgentTLSMode)
+		assert.Equal(t, &fleet.ImportStatus{
+			KubeConfigSecretVersion: "u/1", SettingsHash: settingsHash(hubConfig), AgentNamespace: system,
+			Registration: s.Import.Registration, RegistrationOf: "uid", Generation: s.Import.Registration, ManifestHash: s.Import.ManifestHash,
+			Time: metav1.NewTime(start), StaleAgentNamespaces: s.Import.StaleAgentNamespaces,
+		}, s.Import)
+		assert.Empty(t, s.Import.StaleAgentNamespaces)
+		assert.NotEmpty(t, s.Import.Registration)
+	})
+	t.Run("an imported Cluster costs nothing", func(t *testing.T) {
+		h, m, c := importedCluster(t)
+		settled, requests := c.DeepCopy(), len(m.requests)
+		h.kube.ClearActions()
+		h.calls.forget(keyOf("c"))
+		for range 3 {
+			assert.True(t, h.Reconcile(t.Context(), c).IsDone())
+		}
+		h.Wait()
+		assert.Equal(t, settled, c)
+		assert.Empty(t, h.kube.Actions(), "not even a read")
+		assert.Len(t, m.requests, requests)
+	})
+	t.Run("a failure is reported and retried when it is due", func(t *testing.T) {
+		c := fresh()
+		h, m := importable(t, c)
+		m.fault = failAt(0, "forbid")
+		out := h.untilSettled(t, c)
+		assert.Equal(t, fleet.ReasonForbidden, out.Reason)
+		assert.Greater(t, out.After, time.Duration(0))
+		assert.Nil(t, c.Status.AgentDeployedGeneration)
+		assert.Equal(t, out.Message, h.Reconcile(t.Context(), c).Message)
+		assert.Len(t, m.requests, 1, "it is not due")
+		assert.Nil(t, h.kept())
+
+		m.fault = nil
+		h.clock.Step(out.After)
+		h.reads()
+		assert.Equal(t, out.Message, h.Reconcile(t.Context(), c).Message, "until the retry has succeeded")
+		h.Wait()
+		assert.True(t, h.Reconcile(t.Context(), c).IsDone())
+		assert.NotNil(t, c.Status.AgentDeployedGeneration)
+		assert.Equal(t, 1, h.reads(), "for the call and its result")
+		assert.Nil(t, h.kept())
+	})
+	t.Run("a corrected kubeconfig is tried at once", func(t *testing.T) {
+		c := fresh()
+		h, m := importable(t, c)
+		m.fault = failAt(0, "forbid")
+		require.Equal(t, fleet.ReasonForbidden, h.untilSettled(t, c).Reason)
+		m.fault = nil
+		corrected := with(t, to(m.Server))
+		corrected["value"] = append(corrected["value"], "\n# corrected\npreferences: {colors: true}\n"...)
+		h.update(t, kubeconfigSecret(corrected), "2")
+		h.requireImported(t, c)
+	})
+	t.Run("a missing Secret does not affect an installed agent", func(t *testing.T) {
+		h, m, c := importedCluster(t)
+		requests := len(m.requests)
+		require.NoError(t, h.secretVersions.informer.GetStore().Replace(nil, ""))
+		assert.True(t, h.Reconcile(t.Context(), c).IsDone())
+
+		back := kubeconfigSecret(with(t, to(m.Server)))
+		back.UID = "another"
+		h.update(t, back, "9")
+		assert.True(t, h.Reconcile(t.Context(), c).IsDone())
+		assert.Equal(t, "another/9", c.Status.Import.KubeConfigSecretVersion)
+		assert.Len(t, m.requests, requests, "the same address is not delivered again")
+	})
+	t.Run("keys that a new Secret lacks are waited for", func(t *testing.T) {
+		c := fresh()
+		h, m := importable(t, c)
+		whole := kubeconfigSecret(with(t, to(m.Server)))
+		whole.Data["apiServerURL"] = []byte("https://secret")
+		h.update(t, whole, "2")
+		h.requireImported(t, c)
+		require.Equal(t, "https://secret", c.Status.APIServerURL)
+		requests := len(m.requests)
+
+		half := kubeconfigSecret(with(t, to(m.Server)))
+		half.CreationTimestamp = metav1.NewTime(start.Add(-time.Second))
+		h.update(t, half, "3")
+		out := h.Reconcile(t.Context(), c)
+		assert.True(t, out.IsSkip(), out.Message)
+		assert.Equal(t, settlePeriod-time.Second, out.After)
+		assert.Len(t, m.requests, requests)
+
+		h.clock.Step(settlePeriod)
+		h.requireImported(t, c)
+		assert.Equal(t, "https://hub:6443", c.Status.APIServerURL)
+	})
+}
+
+func TestReconcile_notStarted(t *testing.T) {
+	foreignToken := func(h *harness, _ *fleet.Cluster) { h.tokens["import-token-c"].OwnerReferences = nil }
+	for _, row := range []struct {
+		name   string
+		change func(h *harness, c *fleet.Cluster)
+		reason string
+		says   string
+		status corev1.ConditionStatus
+		after  time.Duration
+	}{
+		{
+			name: "no kubeconfig Secret", reason: fleet.ReasonAgentInitiated, status: corev1.ConditionTrue,
+			change: func(_ *harness, c *fleet.Cluster) { c.Spec.KubeConfigSecret = "" },
+		},
+		{
+			name: "local agent disabled", reason: fleet.ReasonLocalAgentDisabled, status: corev1.ConditionTrue,
+			change: func(h *harness, c *fleet.Cluster) {
+				c.Name = "local"
+				h.Config.Set(config.Hub{Bootstrap: config.Bootstrap{Namespace: "ns", LocalAgentDisabled: true}})
+			},
+		},
+		{
+			name: "Secret does not exist", reason: fleet.ReasonWaitingForKubeconfig, says: "Secret ns/other", status: corev1.ConditionUnknown,
+			change: func(_ *harness, c *fleet.Cluster) { c.Spec.KubeConfigSecret = "other" },
+		},
+		{
+			name: "Secret was just deleted", reason: fleet.ReasonWaitingForKubeconfig, status: corev1.ConditionUnknown,
+			change: func(h *harness, _ *fleet.Cluster) { _ = h.kube.Tracker().Delete(secretsResource, "ns", "kbcfg") },
+		},
+		{
+			name: "Secret cannot be read", reason: fleet.ReasonError, says: "reading kubeconfig Secret ns/kbcfg: out", status: corev1.ConditionFalse,
+			change: func(h *harness, _ *fleet.Cluster) { h.fail("get", "secrets", errors.New("out")) },
+		},
+		{
+			name: "no URL configured", reason: fleet.ReasonAPIServerURLMissing, status: corev1.ConditionFalse,
+			change: func(h *harness, _ *fleet.Cluster) { h.Config.Set(config.Hub{}) },
+		},
+		{
+			name: "no token yet", reason: fleet.ReasonImporting, status: corev1.ConditionUnknown,
+			change: func(h *harness, _ *fleet.Cluster) { delete(h.tokens, "import-token-c") },
+		},
+		{
+			name: "token cannot be created", reason: fleet.ReasonError, says: "creating ClusterRegistrationToken ns/import-token-c", status: corev1.ConditionFalse,
+			change: func(h *harness, _ *fleet.Cluster) {
+				delete(h.tokens, "import-token-c")
+				h.failFleet("create", "clusterregistrationtokens", errors.New("out"))
+			},
+		},
+		{
+			name: "token of another owner", reason: fleet.ReasonNameConflict, says: "ns/import-token-c", status: corev1.ConditionFalse,
+			change: foreignToken, after: time.Minute,
+		},
+		{
+			name: "token being deleted", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown,
+			change: func(h *harness, _ *fleet.Cluster) {
+				h.tokens["import-token-c"].DeletionTimestamp = ptr.To(metav1.Now())
+			},
+		},
+		{
+			name: "token without values", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown,
+			change: func(h *harness, _ *fleet.Cluster) { h.tokens["import-token-c"].Status.SecretName = "" },
+		},
+		{
+			name: "new token without values", reason: fleet.ReasonImporting, status: corev1.ConditionUnknown, after: tokenPatience - time.Second,
+			change: func(h *harness, _ *fleet.Cluster) {
+				h.tokens["import-token-c"].Status.SecretName = ""
+				h.tokens["import-token-c"].CreationTimestamp = metav1.NewTime(start.Add(-time.Second))
+			},
+		},
+		{
+			name: "token created in the future", reason: fleet.ReasonImporting, status: corev1.ConditionUnknown, after: tokenPatience,
+			change: func(h *harness, _ *fleet.Cluster) {
+				h.tokens["import-token-c"].Status.SecretName = ""
+				h.tokens["import-token-c"].CreationTimestamp = metav1.NewTime(start.Add(time.Hour))
+			},
+		},
+		{
+			name: "Secret with the values missing", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown, after: time.Minute,
+			change: func(h *harness, _ *fleet.Cluster) { delete(h.values, "import-token-c") },
+		},
+		{
+			name: "Secret without values", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown,
+			change: func(h *harness, _ *fleet.Cluster) { h.values["import-token-c"].Data = nil },
+		},
+		{
+			name: "image pull Secret missing", reason: fleet.ReasonPullSecretMissing, says: system + "/pull", status: corev1.ConditionFalse, after: time.Minute,
+			change: func(h *harness, _ *fleet.Cluster) {
+				hub := hubConfig
+				hub.ImagePullSecrets = []config.LocalObjectReference{{Name: "pull"}}
+				h.Config.Set(hub)
+			},
+		},
+		{
+			name: "contradictory settings", reason: fleet.ReasonSettingsInvalid, status: corev1.ConditionFalse,
+			change: func(_ *harness, c *fleet.Cluster) {
+				c.Spec.AgentSchedulingCustomization = &fleet.AgentSchedulingCustomization{
+					PodDisruptionBudget: &fleet.PodDisruptionBudgetSpec{MinAvailable: "1", MaxUnavailable: "1"},
+				}
+			},
+		},
+		{
+			name: "Secret that does not allow the namespace", reason: fleet.ReasonKubeconfigNotAllowed, says: "annotates it with", status: corev1.ConditionFalse,
+			change: func(h *harness, c *fleet.Cluster) {
+				c.Spec.KubeConfigSecretNamespace = "theirs"
+				theirs := kubeconfigSecret(nil)
+				theirs.Namespace = "theirs"
+				_ = h.kube.Tracker().Add(theirs)
+				_ = h.secretVersions.informer.GetStore().Add(&metav1.PartialObjectMetadata{ObjectMeta: theirs.ObjectMeta})
+			},
+		},
+		{
+			name: "not a kubeconfig", reason: fleet.ReasonKubeconfigInvalid, status: corev1.ConditionFalse,
+			change: func(h *harness, _ *fleet.Cluster) {
+				_ = h.kube.Tracker().Update(secretsResource, kubeconfigSecret(map[string][]byte{"value": []byte("x")}), "ns")
+			},
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := fresh()
+			h, m := importable(t, c)
+			row.change(h, c)
+			before := c.DeepCopy()
+			out := h.Reconcile(t.Context(), c)
+			assert.Equal(t, row.reason, out.Reason, out.Message)
+			assert.Equal(t, row.status, out.Status())
+			assert.Contains(t, out.Message, row.says)
+			assert.Equal(t, row.after, out.After)
+			assert.Equal(t, before, c, "the status records nothing")
+			h.Wait()
+			assert.Empty(t, m.requests, "no request is sent to the member")
+			assert.NotContains(t, out.Message, confidential)
+		})
+	}
+}
+
+func TestReconcile_token(t *testing.T) {
+	c := fresh()
+	h, _ := importable(t, c)
+	created := func() (tokens []*fleet.ClusterRegistrationToken) {
+		for _, action := range h.fleet.Actions() {
+			if create, ok := action.(clienttesting.CreateAction); ok {
+				tokens = append(tokens, create.GetObject().(*fleet.ClusterRegistrationToken))
+			}
+		}
+		return tokens
+	}
+	token := h.tokens["import-token-c"]
+	delete(h.tokens, "import-token-c")
+	h.Reconcile(t.Context(), c)
+	require.Len(t, created(), 1)
+	assert.Equal(t, &fleet.ClusterRegistrationToken{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "import-token-c", OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: "fleet.cattle.io/v1alpha1", Kind: "Cluster", Name: "c", UID: "uid",
+		}}},
+		Spec: fleet.ClusterRegistrationTokenSpec{TTL: &metav1.Duration{Duration: 12 * time.Hour}},
+	}, created()[0])
+
+	out := h.Reconcile(t.Context(), c)
+	assert.Equal(t, fleet.ReasonImporting, out.Reason)
+	assert.Equal(t, expectations.Timeout, out.After, "the token may be deleted before the cache contains it")
+	assert.Len(t, created(), 1, "while the cache does not contain it")
+
+	h.tokens["import-token-c"] = token
+	h.Reconcile(t.Context(), c)
+	delete(h.tokens, "import-token-c") // by a user
+	require.NoError(t, h.fleet.Tracker().Delete(fleet.SchemeGroupVersion.WithResource("clusterregistrationtokens"), "ns", "import-token-c"))
+	h.Reconcile(t.Context(), c)
+	assert.Len(t, created(), 2)
+	h.clock.Step(expectations.Timeout)
+	h.Reconcile(t.Context(), c)
+	assert.Len(t, created(), 3)
+}
+
+func TestReconcile_kubeconfigInMemory(t *testing.T) {
+	// waiting is an import that has read its Secret and waits for its token.
+	waiting := func(t *testing.T) (*harness, *fakeMember, *fleet.Cluster, *fleet.ClusterRegistrationToken) {
+		t.Helper()
+		c := fresh()
+		h, m := importable(t, c)
+		token := h.tokens["import-token-c"]
+		delete(h.tokens, "import-token-c")
+		for range 2 {
+			require.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), c).Reason)
+		}
+		require.Equal(t, 1, h.reads(), "the Secret is read once for several passes")
+		require.NotNil(t, h.kept())
+		return h, m, c, token
+	}
+	t.Run("it is dropped at the end of the import", func(t *testing.T) {
+		h, _, c, token := waiting(t)
+		h.tokens["import-token-c"] = token
+		h.requireImported(t, c)
+		assert.Zero(t, h.reads())
+		assert.Nil(t, h.kept())
+	})
+	t.Run("it is read again when the Secret changes", func(t *testing.T) {
+		h, m, c, token := waiting(t)
+		changed := kubeconfigSecret(with(t, to(m.Server)))
+		changed.Data["apiServerURL"] = []byte("https://changed")
+		h.update(t, changed, "2")
+		h.tokens["import-token-c"] = token
+		h.requireImported(t, c)
+		assert.Equal(t, 1, h.reads())
+		assert.Equal(t, "https://changed", c.Status.APIServerURL)
+	})
+	t.Run("it is dropped when the Secret no longer allows its use", func(t *testing.T) {
+		c := fresh()
+		theirs := kubeconfigSecret(with(t, to(newFakeMember(t).Server)))
+		theirs.Namespace, theirs.Annotations = "theirs", map[string]string{fleet.KubeconfigAllowedAnnotation: "ns"}
+		h := newHarness(t, theirs)
+		c.Spec.KubeConfigSecretNamespace = "theirs"
+		require.Equal(t, fleet.ReasonImporting, h.Reconcile(t.Context(), c).Reason)
+		require.NotNil(t, h.kept())
+		theirs.Annotations = nil
+		h.update(t, theirs, "2")
+		assert.Equal(t, fleet.ReasonKubeconfigNotAllowed, h.Reconcile(t.Context(), c).Reason)
+		_, found := h.kubeconfigs.byCluster.Load(clusterKey("c"))
+		assert.False(t, found)
+	})
+	t.Run("it is dropped when the Secret is deleted", func(t *testing.T) {
+		h, _, c, _ := waiting(t)
+		require.NoError(t, h.secretVersions.informer.GetStore().Replace(nil, ""))
+		assert.Equal(t, fleet.ReasonWaitingForKubeconfig, h.Reconcile(t.Context(), c).Reason)
+		assert.Nil(t, h.kept())
+	})
+	t.Run("it is dropped when the Cluster is handed to another controller", func(t *testing.T) {
+		h, _, c, _ := waiting(t)
+		c.Labels = map[string]string{fleet.ClusterManagementLabel: "other"}
+		assert.True(t, h.Reconcile(t.Context(), c).IsSkip())
+		assert.Nil(t, h.kept())
+	})
+	t.Run("it is dropped when the Cluster is deleted", func(t *testing.T) {
+		h, _, _, _ := waiting(t)
+		h.Forget("ns/c")
+		assert.Nil(t, h.kept())
+	})
+}
+
+func TestReconcile_reregistration(t *testing.T) {
+	t.Run("a revoked credential causes one import", func(t *testing.T) {
+		h, m, c := importedCluster(t)
+		first := c.Status.Import.Registration
+		checksIn(c, first)
+		h.all = []*fleet.ClusterRegistration{request("r1", fleet.ReasonCredentialRevoked)}
+		m.fault = failAt(len(m.requests), "forbid")
+		out := h.untilSettled(t, c)
+		assert.Equal(t, fleet.ReasonForbidden, out.Reason)
+		h.clock.Step(out.After)
+		h.Reconcile(t.Context(), c)
+		h.Wait()
+		h.requireImported(t, c)
+		assert.Equal(t, "uid/r-r1", c.Status.Import.RegistrationOf)
+		second := c.Status.Import.Registration
+		assert.NotEqual(t, first, second, "the agent has to register again")
+		assert.True(t, c.Status.Agent.LastSeen.IsZero())
+
+		requests := len(m.requests)
+		for range 3 {
+			h.requireImported(t, c)
+		}
+		h.all = []*fleet.ClusterRegistration{request("r2", fleet.ReasonGranted)}
+		checksIn(c, second)
+		h.requireImported(t, c)
+		assert.Equal(t, second, c.Status.Import.Registration, "the end of the cause requires nothing")
+		assert.Len(t, m.requests, requests)
+	})
+	t.Run("a disconnected agent without a request is imported", func(t *testing.T) {
+		h, _, c := importedCluster(t)
+		first := c.Status.Import.Registration
+		checksIn(c, first)
+		h.requireImported(t, c)
+		assert.Equal(t, first, c.Status.Import.Registration, "a connected agent has a credential")
+		disconnect(c)
+		h.requireImported(t, c)
+		assert.NotEqual(t, first, c.Status.Import.Registration)
+	})
+	t.Run("an expired credential causes one import", func(t *testing.T) {
+		h, m, c := importedCluster(t)
+		h.all = []*fleet.ClusterRegistration{request("r1", fleet.ReasonGranted)}
+		first := c.Status.Import.Registration
+		checksIn(c, first)
+		c.Status.Agent.CredentialExpires = ptr.To(metav1.NewTime(h.clock.Now().Add(time.Hour)))
+		disconnect(c)
+		requests := len(m.requests)
+		h.clock.Step(time.Hour)
+		h.requireImported(t, c)
+		assert.Len(t, m.requests, requests, "clocks may differ by a minute")
+		h.clock.Step(time.Minute)
+		h.requireImported(t, c)
+		assert.NotEqual(t, first, c.Status.Import.Registration)
+		assert.True(t, c.Status.Agent.LastSeen.IsZero())
+		requests = len(m.requests)
+		for range 3 {
+			h.clock.Step(time.Hour)
+			h.requireImported(t, c)
+		}
+		assert.Len(t, m.requests, requests)
+	})
+	t.Run("an unreadable cache of requests causes none", func(t *testing.T) {
+		c := fresh()
+		h, m := importable(t, c)
+		h.notFound = errors.New("out")
+		assert.Equal(t, fleet.ReasonError, h.Reconcile(t.Context(), c).Reason)
+		h.Wait()
+		assert.Empty(t, m.requests)
+	})
+	for name, generation := range map[string]string{"an imported agent": "x/0", "an agent with its Bundle": "managed/0"} {
+		t.Run("a new URL does not require it of "+name, func(t *testing.T) {
+			h, _, c := importedCluster(t)
+			key := c.Status.Import.Registration
+			checksIn(c, generation)
+			moved := hubConfig
+			moved.APIServerURL = "https://moved"
+			h.Config.Set(moved)
+			h.requireImported(t, c)
+			assert.Equal(t, "https://moved", c.Status.APIServerURL)
+			assert.Equal(t, key, c.Status.Import.Registration)
+			assert.False(t, c.Status.Agent.LastSeen.IsZero())
+		})
+	}
+	t.Run("a new URL requires it of an agent of another release", func(t *testing.T) {
+		h, m, c := importedCluster(t)
+		key := c.Status.Import.Registration
+		checksIn(c, "")
+		m.put(credentialPath, map[string]any{"kind": "Secret", "apiVersion": "v1", "data": map[string]any{"kubeconfig": "eA=="}})
+		moved := hubConfig
+		moved.APIServerURL = "https://moved"
+		h.Config.Set(moved)
+		h.requireImported(t, c)
+		assert.NotEqual(t, key, c.Status.Import.Registration)
+		assert.Equal(t, c.Status.Import.Registration, m.generation(t), "which restarts the agent")
+		assert.NotContains(t, m.paths(), credentialPath)
+	})
+}
+
+// generation is the GENERATION of the agent's Deployment on the member.
+func (m *fakeMember) generation(t *testing.T) string {
+	t.Helper()
+	object := m.state(t)[agentDeployment]
+	require.NotNil(t, object)
+	pod := object["spec"].(map[string]any)["template"].(map[string]any)["spec"].(map[string]any)
+	for _, env := range pod["containers"].([]any)[0].(map[string]any)["env"].([]any) {
+		if v := env.(map[string]any); v["name"] == "GENERATION" {
+			return v["value"].(string)
+		}
+	}
+	return ""
+}
+
+func TestReconcile_settings(t *testing.T) {
+	t.Run("the Bundle delivers them to a connected agent", func(t *testing.T) {
+		h, m, c := importedCluster(t)
+		h.all = []*fleet.ClusterRegistration{request("r1", fleet.ReasonGranted)}
+		key := c.Status.Import.Registration
+		assert.Equal(t, key, m.generation(t))
+		checksIn(c, "managed/0")
+		requests := len(m.requests)
+		c.Spec.AgentEnvVars = []corev1.EnvVar{{Name: "A", Value: "b"}}
+		h.requireImported(t, c)
+		assert.Len(t, m.requests, requests)
+
+		c.Spec.AgentSchedulingCustomization = &fleet.AgentSchedulingCustomization{PriorityClass: &fleet.PriorityClassSpec{Value: 1}}
+		h.requireImported(t, c)
+		assert.Greater(t, len(m.requests), requests, "except a PriorityClass")
+		assert.Equal(t, "managed/0", m.generation(t))
+		assert.Equal(t, key, c.Status.Import.Registration)
+		assert.False(t, c.Status.Agent.LastSeen.IsZero(), "the agent stays registered")
+
+		c.Spec.RedeployAgentGeneration = 1
+		h.requireImported(t, c)
+		assert.Equal(t, "managed/1", m.generation(t))
+		assert.NotEqual(t, key, c.Status.Import.Registration)
+		assert.True(t, c.Status.Agent.LastSeen.IsZero())
+	})
+	t.Run("a disconnected agent gets them once by an import", func(t *testing.T) {
+		h, m, c := importedCluster(t)
+		h.all = []*fleet.ClusterRegistration{request("r1", fleet.ReasonGranted)}
+		checksIn(c, "managed/0")
+		requests := len(m.requests)
+		image := hubConfig
+		image.AgentImage = "another:image"
+		h.Config.Set(image)
+		h.requireImported(t, c)
+		assert.Len(t, m.requests, requests)
+		disconnect(c)
+		h.requireImported(t, c)
+		assert.Greater(t, len(m.requests), requests)
+		requests = len(m.requests)
+		h.requireImported(t, c)
+		assert.Len(t, m.requests, requests)
+	})
+	t.Run("an agent without a Bundle gets them by an import", func(t *testing.T) {
+		c := fresh()
+		h, m := importable(t, c)
+		unmanaged := hubConfig
+		unmanaged.ManageAgent = ptr.To(false)
+		h.Config.Set(unmanaged)
+		h.requireImported(t, c)
+		checksIn(c, "managed/0")
+		c.Spec.PrivateRepoURL = "registry"
+		h.requireImported(t, c)
+		assert.Equal(t, c.Status.Import.Registration, m.generation(t))
+		assert.Equal(t, "registry", c.Status.AgentPrivateRepoURL)
+	})
+}
+
+func TestImportStatus_agentOfAnotherRelease(t *testing.T) {
+	for name, row := range map[string]struct{ reported, want string }{
+		"the namespace that the agent reported":     {"elsewhere", "elsewhere"},
+		"the configured namespace without a report": {"", system},
+	} {
+		c := installed()
+		c.Status.Import, c.Status.Agent.Namespace = nil, row.reported
+		assert.Equal(t, row.want, importStatus(c, hubConfig, kubeconfigSecret(nil), hubInfo{}, system).AgentNamespace, name)
+	}
+}
+
+// withPullSecret returns an imported Cluster whose agent has a copy of the hub's image pull Secret.
+func withPullSecret(t *testing.T) (*harness, *fakeMember, *fleet.Cluster, *corev1.Secret) {
+	t.Helper()
+	c := fresh()
+	h, m := importable(t, c)
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "pull", UID: "p", ResourceVersion: "1"},
+		Type:       corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte("{}")},
+	}
+	require.NoError(t, h.kube.Tracker().Add(secret))
+	h.see(t, secret)
+	hub := hubConfig
+	hub.ImagePullSecrets = []config.LocalObjectReference{{Name: "pull"}}
+	h.Config.Set(hub)
+	h.requireImported(t, c)
+	checksIn(c, "managed/0")
+	h.all = []*fleet.ClusterRegistration{request("r1", fleet.ReasonGranted)}
+	h.requireImported(t, c)
+	return h, m, c, secret.DeepCopy()
+}
+
+const copyPath = "/api/v1/namespaces/" + system + "/secrets/pull"
+
+// maintained reconciles until nothing is left to do.
+func (h *harness) maintained(t *testing.T, c *fleet.Cluster) {
+	t.Helper()
+	for range 3 {
+		out := h.Reconcile(t.Context(), c)
+		require.True(t, out.IsDone(), out.Message)
+		h.Wait()
+	}
+}
+
+func TestReconcile_pullSecrets(t *testing.T) {
+	t.Run("changed content is copied, and nothing else", func(t *testing.T) {
+		h, m, c, secret := withPullSecret(t)
+		assert.Equal(t, []string{"pull"}, c.Status.Import.PullSecrets)
+		m.requests = nil
+		secret.Data[corev1.DockerConfigJsonKey] = []byte("changed")
+		h.update(t, secret, "2")
+		h.maintained(t, c)
+		assert.Len(t, m.requests, 3, "version, namespace, and the copy")
+		assert.Equal(t, map[string]any{".dockerconfigjson": "Y2hhbmdlZA=="}, m.state(t)[copyPath]["data"])
+	})
+	t.Run("a new version with the same content is read once and not copied", func(t *testing.T) {
+		h, m, c, secret := withPullSecret(t)
+		m.requests = nil
+		h.update(t, secret, "2")
+		h.reads()
+		h.maintained(t, c)
+		assert.Empty(t, m.requests)
+		assert.Equal(t, 1, h.reads())
+	})
+	t.Run("a Secret that is no longer wanted is removed", func(t *testing.T) {
+		h, m, c, _ := withPullSecret(t)
+		h.Config.Set(hubConfig)
+		h.maintained(t, c)
+		assert.NotContains(t, m.paths(), copyPath)
+		assert.Empty(t, c.Status.Import.PullSecrets)
+	})
+	t.Run("a missing Secret is an error unless it was copied before", func(t *testing.T) {
+		h, m, c, secret := withPullSecret(t)
+		require.NoError(t, h.kube.Tracker().Delete(secretsResource, system, "pull"))
+		require.NoError(t, h.secretVersions.informer.GetStore().Delete(&metav1.PartialObjectMetadata{ObjectMeta: secret.ObjectMeta}))
+		m.requests = nil
+		h.maintained(t, c)
+		assert.Empty(t, m.requests)
+		hub := hubConfig
+		hub.ImagePullSecrets = []config.LocalObjectReference{{Name: "pull"}, {Name: "another"}}
+		h.Config.Set(hub)
+		assert.Equal(t, fleet.ReasonPullSecretMissing, h.Reconcile(t.Context(), c).Reason)
+	})
+	t.Run("a failed copy is reported and retried", func(t *testing.T) {
+		h, m, c, secret := withPullSecret(t)
+		for at := range 3 {
+			m.fault = failAt(len(m.requests)+at, "forbid")
+			secret.Data[corev1.DockerConfigJsonKey] = []byte("changed " + string(rune('a'+at)))
+			h.update(t, secret, "1"+string(rune('0'+at)))
+			h.Reconcile(t.Context(), c)
+			h.Wait()
+			out := h.Reconcile(t.Context(), c)
+			assert.Equal(t, fleet.ReasonForbidden, out.Reason, "request %d", at)
+			assert.NotContains(t, out.Message, "changed")
+			m.fault = nil
+			h.clock.Step(out.After)
+			h.Reconcile(t.Context(), c)
+			h.Wait()
+			h.maintained(t, c)
+		}
+		h.fail("get", "secrets", errors.New("out"))
+		h.update(t, secret, "20")
+		assert.Equal(t, fleet.ReasonError, h.Reconcile(t.Context(), c).Reason)
+	})
+	t.Run("the copies follow the agent to another namespace", func(t *testing.T) {
+		h, m, c, _ := withPullSecret(t)
+		c.Spec.AgentNamespace = "elsewhere"
+		h.requireImported(t, c)
+		assert.Contains(t, m.paths(), "/api/v1/namespaces/elsewhere/secrets/pull")
+		c.Status.Agent = fleet.AgentStatus{Namespace: "elsewhere", LastSeen: metav1.NewTime(start), Generation: "managed/0"}
+		h.maintained(t, c)
+		assert.NotContains(t, m.paths(), copyPath)
+	})
+	t.Run("the Cluster's own pull Secrets are not copied", func(t *testing.T) {
+		h, c := newHarness(t), installed()
+		hub := config.Hub{ImagePullSecrets: []config.LocalObjectReference{{Name: "hubs"}}}
+		for _, own := range [][]corev1.LocalObjectReference{{{Name: "own"}}, {}} {
+			c.Spec.AgentPullSecrets = &own
+			pull, problem, err := h.pullSecrets(t.Context(), hub, c)
+			require.NoError(t, err)
+			assert.Nil(t, problem)
+			assert.Empty(t, pull)
+		}
+	})
+	t.Run("only the configured Secrets enqueue all Clusters", func(t *testing.T) {
+		h, _, _, secret := withPullSecret(t)
+		assert.True(t, h.isPullSecret(secret))
+		assert.False(t, h.isPullSecret(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pull"}}))
+		assert.False(t, h.isPullSecret(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "other"}}))
+	})
+}

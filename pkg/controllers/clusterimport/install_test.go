@@ -1,0 +1,274 @@
+package clusterimport
+
+import (
+	"flag"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+
+	"github.com/muster-fleet/muster/pkg/agentmanifest"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+)
+
+var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
+
+func assertGolden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		require.NoError(t, os.MkdirAll("testdata", 0o750))
+		require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
+		return
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err, "run the test with -update")
+	assert.Equal(t, string(want), got)
+}
+
+const credentialPath = "/api/v1/namespaces/" + system + "/secrets/fleet-agent"
+
+// installation is the arguments of memberClient.install.
+type installation struct {
+	*installPlan
+	objects []runtime.Object
+}
+
+func planned(t *testing.T, change func(*planInput)) installation {
+	t.Helper()
+	made, objects := plan(t, change)
+	return installation{made, objects}
+}
+
+func (i installation) run(t *testing.T, m *fakeMember) *failure {
+	t.Helper()
+	return m.connect(t).install(t.Context(), i.options.Namespace, i.objects, i.reregister, i.leftovers)
+}
+
+// wholePlan has everything that adds an object.
+func wholePlan(t *testing.T) installation {
+	t.Helper()
+	return planned(t, func(in *planInput) {
+		pull := &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "pull"}, Type: corev1.SecretTypeDockerConfigJson,
+			Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte("{}")},
+		}
+		require.NoError(t, in.kube.Tracker().Add(pull))
+		in.hub.ImagePullSecrets = []config.LocalObjectReference{{Name: "pull"}}
+		in.cluster.Status.AgentDeployedGeneration = ptr.To(int64(0))
+		in.cluster.Labels = map[string]string{"env": "prod", "management.cattle.io/x": "y"}
+		in.cluster.Spec.AgentSchedulingCustomization = &fleet.AgentSchedulingCustomization{
+			PriorityClass: &fleet.PriorityClassSpec{Value: 5}, PodDisruptionBudget: &fleet.PodDisruptionBudgetSpec{MaxUnavailable: "1"},
+		}
+	})
+}
+
+func TestInstall_transcript(t *testing.T) {
+	for name, made := range map[string]installation{
+		"plain.txt": planned(t, nil),
+		"whole.txt": wholePlan(t),
+		"elsewhere.txt": planned(t, func(in *planInput) {
+			in.cluster.Spec.AgentNamespace = "cattle-fleet-local-system"
+			in.cluster.Status.AgentDeployedGeneration = ptr.To(int64(0))
+		}),
+	} {
+		t.Run(strings.TrimSuffix(name, ".txt"), func(t *testing.T) {
+			m := newFakeMember(t)
+			require.Nil(t, made.run(t, m))
+			assertGolden(t, name, m.transcript())
+		})
+	}
+}
+
+func TestInstall_overAnAgent(t *testing.T) {
+	m := newFakeMember(t)
+	made := planned(t, nil)
+	require.Nil(t, made.run(t, m))
+	m.put(credentialPath, map[string]any{"kind": "Secret", "apiVersion": "v1", "data": map[string]any{"registration": "eA=="}})
+	before := m.state(t)
+	require.Nil(t, made.run(t, m))
+	assert.Equal(t, before, m.state(t))
+	assert.NotContains(t, m.transcript(), "DELETE")
+}
+
+// The agent restarts with the Deployment. With its old credential it would not register again.
+func TestInstall_credentialOfAnotherRelease(t *testing.T) {
+	m := newFakeMember(t)
+	m.put(credentialPath, map[string]any{"kind": "Secret", "apiVersion": "v1", "data": map[string]any{"kubeconfig": "eA=="}})
+	require.Nil(t, planned(t, nil).run(t, m))
+	transcript := m.transcript()
+	bootstrap := strings.Index(transcript, "PATCH "+credentialPath+"-bootstrap")
+	dropped := strings.Index(transcript, "GET "+credentialPath+"\nDELETE "+credentialPath+"\n")
+	deployment := strings.Index(transcript, "/deployments/fleet-agent")
+	assert.Less(t, bootstrap, dropped, transcript)
+	assert.Less(t, dropped, deployment, transcript)
+	assert.GreaterOrEqual(t, bootstrap, 0)
+	assert.NotContains(t, m.paths(), credentialPath)
+}
+
+// TestInstall_interrupted fails every request of an import in turn. Each failure says what was being done, and a second
+// import results in the same state as an uninterrupted one.
+func TestInstall_interrupted(t *testing.T) {
+	made := wholePlan(t)
+	made.leftovers = []agentmanifest.OwnedObject{{Kind: "PodDisruptionBudget", Namespace: system, Name: "some-other"}}
+	prepare := func() *fakeMember {
+		m := newFakeMember(t)
+		m.put(credentialPath, map[string]any{"kind": "Secret", "apiVersion": "v1", "data": map[string]any{"kubeconfig": "eA=="}})
+		return m
+	}
+	undisturbed := prepare()
+	require.Nil(t, made.run(t, undisturbed))
+	steps := len(undisturbed.requests)
+	require.Greater(t, steps, 12)
+
+	for at := range steps {
+		for how, reason := range map[string]string{"500": fleet.ReasonMemberError, "forbid": fleet.ReasonForbidden} {
+			m := prepare()
+			m.fault = failAt(at, how)
+			f := made.run(t, m)
+			require.NotNil(t, f, "request %d", at)
+			assert.Equal(t, reason, f.reason)
+			assert.Regexp(t, `^(connecting to the member|installing [A-Z]|removing )`, f.message)
+			assert.Len(t, m.requests, at+1, "it stops at once")
+			m.fault = nil
+			require.Nil(t, made.run(t, m))
+			assert.Equal(t, undisturbed.state(t), m.state(t), "after request %d", at)
+		}
+	}
+}
+
+func TestInstall_brokenConnection(t *testing.T) {
+	made := planned(t, nil)
+	m := newFakeMember(t)
+	require.Nil(t, made.run(t, m))
+	for at := range len(m.requests) {
+		if strings.HasPrefix(m.requests[at], http.MethodGet) {
+			continue // client-go repeats these itself
+		}
+		broken := newFakeMember(t)
+		broken.fault = failAt(at, "hang up")
+		f := made.run(t, broken)
+		require.NotNil(t, f, "request %d", at)
+		assert.Equal(t, fleet.ReasonUnreachable, f.reason)
+		broken.fault = nil
+		require.Nil(t, made.run(t, broken))
+		assert.Equal(t, m.state(t), broken.state(t))
+	}
+}
+
+func TestApply_immutablePriorityClass(t *testing.T) {
+	m := newFakeMember(t)
+	refused := false
+	m.fault = func(_ int, w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodPatch || !strings.Contains(r.URL.Path, "priorityclasses") || refused {
+			return false
+		}
+		refused = true
+		reply(w, http.StatusUnprocessableEntity, metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonInvalid, Code: 422,
+		})
+		return true
+	}
+	require.Nil(t, wholePlan(t).run(t, m))
+	var about []string
+	for _, request := range m.requests {
+		if strings.Contains(request, "priorityclasses") {
+			about = append(about, strings.Fields(request)[0])
+		}
+	}
+	assert.Equal(t, []string{"PATCH", "DELETE", "PATCH"}, about)
+}
+
+func TestSchedulingLeftovers(t *testing.T) {
+	class, budget := &fleet.PriorityClassSpec{Value: 1}, &fleet.PodDisruptionBudgetSpec{MaxUnavailable: "1"}
+	for _, row := range []struct {
+		name   string
+		had    bool
+		wanted *fleet.AgentSchedulingCustomization
+		kinds  []string
+	}{
+		{"no agent installed", false, nil, nil},
+		{"nothing wanted", true, nil, []string{"PriorityClass", "PodDisruptionBudget"}},
+		{"an empty customization", true, &fleet.AgentSchedulingCustomization{}, []string{"PriorityClass", "PodDisruptionBudget"}},
+		{"only the PriorityClass wanted", true, &fleet.AgentSchedulingCustomization{PriorityClass: class}, []string{"PodDisruptionBudget"}},
+		{"only the PodDisruptionBudget wanted", true, &fleet.AgentSchedulingCustomization{PodDisruptionBudget: budget}, []string{"PriorityClass"}},
+		{"both wanted", true, &fleet.AgentSchedulingCustomization{PriorityClass: class, PodDisruptionBudget: budget}, nil},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			made := planned(t, func(in *planInput) {
+				in.cluster.Spec.AgentSchedulingCustomization = row.wanted
+				if row.had {
+					in.cluster.Status.AgentDeployedGeneration = ptr.To(int64(0))
+				}
+			})
+			var kinds []string
+			for _, o := range made.leftovers {
+				kinds = append(kinds, o.Kind)
+			}
+			assert.Equal(t, row.kinds, kinds)
+		})
+	}
+}
+
+func TestPlan_reregister(t *testing.T) {
+	key := planned(t, nil).registration
+	for _, row := range []struct {
+		name   string
+		change func(*planInput)
+		want   bool
+	}{
+		{"a first import", func(in *planInput) { in.cluster.Status.Import = nil }, true},
+		{"a setting", func(in *planInput) {
+			in.cluster.Status.Import.Registration, in.cluster.Spec.HostNetwork = key, ptr.To(true)
+		}, false},
+		{"another registration", func(in *planInput) { in.cluster.Status.Import.Registration = "other" }, true},
+		{"another namespace", func(in *planInput) {
+			in.cluster.Status.Import.Registration, in.cluster.Spec.AgentNamespace = key, "elsewhere"
+		}, true},
+	} {
+		assert.Equal(t, row.want, planned(t, row.change).reregister, row.name)
+	}
+}
+
+func TestPlan_inputs(t *testing.T) {
+	m := newFakeMember(t).connect(t)
+	inputs := func(change func(*planInput)) string {
+		hash, err := planned(t, change).inputs(m)
+		require.NoError(t, err)
+		return hash
+	}
+	same := inputs(nil)
+	assert.Equal(t, same, inputs(nil))
+	assert.NotContains(t, same, "bearer")
+	for name, change := range map[string]func(*planInput){
+		"a label":        func(in *planInput) { in.cluster.Labels = map[string]string{"a": "b"} },
+		"a setting":      func(in *planInput) { in.cluster.Spec.HostNetwork = ptr.To(true) },
+		"a namespace":    func(in *planInput) { in.cluster.Spec.AgentNamespace = "elsewhere" },
+		"an image":       func(in *planInput) { in.hub.AgentImage = "another" },
+		"a token":        func(in *planInput) { in.values.Token = "another" },
+		"a URL":          func(in *planInput) { in.info.apiServerURL = "https://another" },
+		"a redeployment": func(in *planInput) { in.cluster.Spec.RedeployAgentGeneration = 1 },
+		"a budget": func(in *planInput) {
+			in.cluster.Spec.AgentSchedulingCustomization = &fleet.AgentSchedulingCustomization{PodDisruptionBudget: &fleet.PodDisruptionBudgetSpec{MaxUnavailable: "1"}}
+		},
+	} {
+		assert.NotEqual(t, same, inputs(change), name)
+	}
+}
+
+func TestApply_unknownKind(t *testing.T) {
+	m := newFakeMember(t)
+	c := m.connect(t)
+	require.ErrorContains(t, c.apply(t.Context(), &corev1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node"}}), "kind Node")
+	require.ErrorContains(t, c.remove(t.Context(), "Node", "a", "b"), "kind Node")
+	assert.Empty(t, m.requests)
+}

@@ -1,0 +1,283 @@
+package clusterimport
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/rest"
+
+	"github.com/muster-fleet/muster/pkg/agentmanifest"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/release"
+)
+
+// Uninstall removes what the agent of a deleted Cluster deployed on the member, and then the agent. It is tried once, until the
+// deadline. Wait means that it runs, Done that nothing is left on the member, Stalled that something may be left, and Skip
+// that the hub has no kubeconfig of the member.
+func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result {
+	if cluster.Spec.KubeConfigSecret == "" {
+		return result.Skip()
+	}
+	key, inputs := callKey{nameOf(cluster), removing}, "uninstall/"+string(cluster.UID)
+	call, started := i.calls.last(key, inputs)
+	touched := started || i.mayHaveTouched(cluster)
+	i.calls.cancel(callKey{nameOf(cluster), installing}) // it would install the agent that is to be removed
+	if !touched {
+		return result.Done("", "")
+	}
+
+	remaining := deadline.Sub(i.Clock.Now())
+	if !started && remaining <= 0 {
+		return result.Stalled(fleet.ReasonFarewellTimeout, "the member did not answer in time")
+	}
+	if !started {
+		member, out := i.connectInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
+		if member == nil && out.IsWait() { // for a kubeconfig Secret that may never be created
+			return result.Stalled(out.Reason, "the kubeconfig no longer exists: "+out.Message)
+		} else if member == nil {
+			return out
+		}
+		u := uninstallation{
+			member: member, cluster: cluster, namespaces: []string{i.lastNamespace(cluster)},
+			releases: func(c *rest.Config) (helmReleases, error) { return release.New(c) },
+		}
+		if last := cluster.Status.Import; last != nil {
+			u.namespaces = append(u.namespaces, last.StaleAgentNamespaces...)
+			u.pullSecrets = last.PullSecrets
+		}
+		call = i.calls.ensure(key, inputs, func(ctx context.Context) *failure {
+			ctx, cancel := context.WithTimeout(ctx, remaining)
+			defer cancel()
+			defer member.close()
+			return i.calls.servers.alone(ctx, member.server, u.run)
+		})
+	}
+	switch {
+	case call.running && remaining > 0:
+		return result.Wait(fleet.ReasonFarewell, fmt.Sprintf(
+			"removing the agent and its deployments from the member, until %s at the latest", deadline.UTC().Format(time.RFC3339))).In(remaining)
+	case call.running:
+		return result.Stalled(fleet.ReasonFarewellTimeout, "the member did not answer in time")
+	case call.failure != nil:
+		return call.failure.stalled()
+	}
+	return result.Done("", "")
+}
+
+// mayHaveTouched reports whether an import may have changed the member. The first step of an import creates the import token, but
+// the token may already be deleted together with its namespace. Then the last reported reason counts: it tells whether a call
+// to the member was started, which may have changed the member even if it failed.
+func (i *Importer) mayHaveTouched(cluster *fleet.Cluster) bool {
+	_, err := i.tokenCache.Get(cluster.Namespace, registration.ImportTokenName(cluster.Name))
+	if cluster.Status.AgentDeployedGeneration != nil || !apierrors.IsNotFound(err) || i.calls.isRunning(callKey{nameOf(cluster), installing}) {
+		return true
+	}
+	switch result.Get(cluster.Status.Conditions, fleet.ConditionImported).Reason {
+	case fleet.ReasonImporting, fleet.ReasonImported, fleet.ReasonUnreachable, fleet.ReasonCertificateUntrusted,
+		fleet.ReasonUnauthorized, fleet.ReasonForbidden, fleet.ReasonMemberError, fleet.ReasonError:
+		return true
+	}
+	return false
+}
+
+// lastNamespace is the namespace in which the agent was installed last.
+func (i *Importer) lastNamespace(cluster *fleet.Cluster) string {
+	if last := cluster.Status.Import; last != nil {
+		return last.AgentNamespace
+	}
+	if reported := cluster.Status.Agent.Namespace; reported != "" {
+		return reported
+	}
+	return agentspec.Namespace(i.Context, cluster)
+}
+
+// helmReleases are the Helm releases on a member.
+type helmReleases interface {
+	List(ctx context.Context, selector labels.Selector) ([]release.Found, error)
+	Uninstall(ctx context.Context, namespace, name string, options release.Options) error
+	Forget(ctx context.Context, namespace, name string) error
+}
+
+// uninstallation removes the agent of one deleted Cluster from its member.
+type uninstallation struct {
+	member      *memberClient
+	cluster     *fleet.Cluster
+	namespaces  []string // in which the agent may be
+	pullSecrets []string
+	releases    func(*rest.Config) (helmReleases, error)
+}
+
+// run removes the agent from each namespace in which it belongs to the Cluster. It can be interrupted at any point and repeated:
+// the Deployment is removed first, so that nothing deploys again what is removed, and the objects by which belongsTo recognizes
+// the agent are removed last.
+func (u *uninstallation) run(ctx context.Context) *failure {
+	if err := u.member.ping(ctx); err != nil {
+		return diagnose(u.member.server, "connecting to the member", err)
+	}
+	found := false
+	for _, namespace := range u.namespaces {
+		identity, err := u.member.agentIdentity(ctx, namespace)
+		if err != nil {
+			return diagnose(u.member.server, "checking which Cluster the agent belongs to", err)
+		}
+		if !identity.belongsTo(u.cluster) {
+			continue
+		}
+		found = true
+		if problem := u.member.stopAgent(ctx, namespace); problem != nil {
+			return problem
+		}
+		if err := u.removeReleases(ctx, namespace); err != nil {
+			return diagnose(u.member.server, "removing what the agent deployed", err)
+		}
+		if problem := u.member.removeAll(ctx, u.objects(namespace), "removing the agent's"); problem != nil {
+			return problem
+		}
+	}
+
+	// An agent of another release does not label its Helm releases, so the hub cannot find them. Such an agent reports neither
+	// version nor generation.
+	agent := u.cluster.Status.Agent
+	switch {
+	case agent.LastSeen.IsZero():
+		return nil
+	case !found:
+		return failuref(fleet.ReasonAgentUnaware,
+			"the agent is no longer where it was installed on the member; what it deployed may be left")
+	case agent.Version == "" && agent.Generation == "":
+		return failuref(fleet.ReasonAgentUnaware,
+			"the agent was of a release that does not label what it deploys: the agent is removed, its Helm releases may be left")
+	}
+	return nil
+}
+
+// removeReleases uninstalls the Helm releases that the agent deployed for this Cluster. Of the agent's own release it deletes only
+// the history: its objects are removed by name, except objects that must stay, such as the namespace's default ServiceAccount.
+func (u *uninstallation) removeReleases(ctx context.Context, agentNamespace string) error {
+	member, err := u.member.asAgent(agentNamespace)
+	if err != nil {
+		return err
+	}
+	client, err := u.releases(member.config)
+	if err != nil {
+		return err
+	}
+	owner := release.Owner{Namespace: agentNamespace, ClusterNamespace: u.cluster.Namespace, ClusterName: u.cluster.Name}
+	found, err := client.List(ctx, owner.Selector())
+	if err != nil {
+		return err
+	}
+	own := registration.LabelValue(registration.AgentBundleName(u.cluster.Name))
+	for _, r := range found {
+		if r.Labels[release.DeploymentLabel] == own {
+			err = client.Forget(ctx, r.Namespace, r.Name)
+		} else {
+			err = client.Uninstall(ctx, r.Namespace, r.Name, r.Options())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// objects are the agent's objects in the order of their removal.
+func (u *uninstallation) objects(namespace string) (objects []agentmanifest.OwnedObject) {
+	for _, name := range u.pullSecrets {
+		objects = append(objects, agentmanifest.OwnedObject{Kind: "Secret", Namespace: namespace, Name: name})
+	}
+	if wanted := u.cluster.Spec.AgentSchedulingCustomization; wanted != nil && wanted.PriorityClass != nil {
+		objects = append(objects, agentmanifest.OwnedObject{Kind: "PriorityClass", Name: agentmanifest.PriorityClassName})
+	}
+	return append(objects, agentmanifest.OwnedObjects(namespace)...)
+}
+
+// agentIdentity is what the objects of an agent tell about the Cluster that it belongs to.
+type agentIdentity struct {
+	bootstrap  map[string]string // the data of the bootstrap Secret, nil if it does not exist
+	credential map[string]string // the data of the credential Secret, nil if it does not exist
+	clientID   string            // in the agent's configuration
+	exists     bool
+}
+
+// agentIdentity reads the identity of the agent in a namespace.
+func (m *memberClient) agentIdentity(ctx context.Context, namespace string) (a agentIdentity, err error) {
+	if a.bootstrap, err = m.data(ctx, "Secret", namespace, registration.BootstrapSecret); err != nil {
+		return agentIdentity{}, err
+	}
+	if a.credential, err = m.data(ctx, "Secret", namespace, registration.CredentialSecret); err != nil {
+		return agentIdentity{}, err
+	}
+	agentConfig, err := m.data(ctx, "ConfigMap", namespace, registration.AgentConfigMap)
+	if err != nil {
+		return agentIdentity{}, err
+	}
+	if parsed, err := config.ParseAgent(agentConfig[registration.ConfigKey]); err == nil {
+		a.clientID = parsed.ClientID
+	}
+	a.exists = a.credential != nil || agentConfig != nil
+	return a, nil
+}
+
+// belongsTo decides whether the agent still belongs to the Cluster: a management server moves a cluster by deleting one Cluster and
+// creating another, and the agent may belong to the new one. The credential decides; before the agent has registered, its
+// clientID. A bootstrap Secret for another Cluster overrides both, because the agent will register with it.
+func (a agentIdentity) belongsTo(cluster *fleet.Cluster) bool {
+	if !a.exists {
+		return false
+	}
+	if a.bootstrap != nil {
+		// The token of an import is named after its Cluster. The agent's chart may have delivered another token, for the
+		// registration that the hub recorded.
+		last := cluster.Status.Import
+		recorded := last != nil && last.Registration != "" && a.bootstrap[registration.BootstrapRegistration] == last.Registration
+		ours := recorded || a.bootstrap[registration.BootstrapTokenName] == registration.ImportTokenName(cluster.Name)
+		if a.bootstrap[registration.BootstrapClusterNamespace] != cluster.Namespace || !ours {
+			return false
+		}
+	}
+	if a.credential != nil {
+		return a.credential[registration.CredentialClusterNamespace] == cluster.Namespace &&
+			a.credential[registration.CredentialClusterName] == cluster.Name
+	}
+	return a.clientID != "" && a.clientID == cluster.Spec.ClientID
+}
+
+// data returns the data of a Secret or ConfigMap, nil if it does not exist.
+func (m *memberClient) data(ctx context.Context, kind, namespace, name string) (map[string]string, error) {
+	client, err := m.resource(kind, namespace)
+	if err != nil {
+		return nil, err
+	}
+	object, err := client.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	content, _, err := unstructured.NestedStringMap(object.Object, "data")
+	if content == nil {
+		content = map[string]string{}
+	}
+	if kind != "Secret" {
+		return content, err
+	}
+	for key, value := range content {
+		plain, err := base64.StdEncoding.DecodeString(value)
+		if err != nil {
+			return nil, err
+		}
+		content[key] = string(plain)
+	}
+	return content, err
+}

@@ -1,0 +1,335 @@
+package clusterimport
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/rest"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/release"
+)
+
+func deletedCluster() *fleet.Cluster {
+	return &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "m", UID: "uid"},
+		Spec:       fleet.ClusterSpec{ClientID: "client", KubeConfigSecret: "kubeconfig"},
+		Status:     fleet.ClusterStatus{Import: &fleet.ImportStatus{Registration: "digest/0", AgentNamespace: system}},
+	}
+}
+
+func TestAgentIdentity_belongsTo(t *testing.T) {
+	credential := func(namespace, name string) map[string]string {
+		return map[string]string{registration.CredentialClusterNamespace: namespace, registration.CredentialClusterName: name}
+	}
+	bootstrap := func(namespace, token, key string) map[string]string {
+		return map[string]string{
+			registration.BootstrapClusterNamespace: namespace, registration.BootstrapTokenName: token, registration.BootstrapRegistration: key,
+		}
+	}
+	for _, row := range []struct {
+		name     string
+		identity agentIdentity
+		ours     bool
+	}{
+		{"no agent", agentIdentity{}, false},
+		{"our credential", agentIdentity{exists: true, credential: credential("ws", "m")}, true},
+		{"another credential, our clientID", agentIdentity{exists: true, credential: credential("ws", "other"), clientID: "client"}, false},
+		{"credential of a Cluster of this name in another namespace", agentIdentity{exists: true, credential: credential("elsewhere", "m")}, false},
+		{"not registered, our clientID", agentIdentity{exists: true, clientID: "client"}, true},
+		{"not registered, another clientID", agentIdentity{exists: true, clientID: "other"}, false},
+		{"not registered, no clientID", agentIdentity{exists: true}, false},
+		{"bootstrap Secret with our import token", agentIdentity{exists: true, credential: credential("ws", "m"), bootstrap: bootstrap("ws", "import-token-m", "x")}, true},
+		{"bootstrap Secret with our recorded registration", agentIdentity{exists: true, credential: credential("ws", "m"), bootstrap: bootstrap("ws", "tok", "digest/0")}, true},
+		{"bootstrap Secret of another Cluster", agentIdentity{exists: true, credential: credential("ws", "m"), bootstrap: bootstrap("ws", "import-token-other", "x")}, false},
+		{"bootstrap Secret of another namespace", agentIdentity{exists: true, credential: credential("ws", "m"), bootstrap: bootstrap("elsewhere", "import-token-m", "digest/0")}, false},
+		{"empty bootstrap Secret", agentIdentity{exists: true, credential: credential("ws", "m"), bootstrap: map[string]string{}}, false},
+	} {
+		assert.Equal(t, row.ours, row.identity.belongsTo(deletedCluster()), row.name)
+	}
+	without := deletedCluster()
+	without.Spec.ClientID = ""
+	assert.False(t, agentIdentity{exists: true}.belongsTo(without), "two empty clientIDs do not match")
+}
+
+// workloads are the Helm releases on a member.
+type workloads struct {
+	found    []release.Found
+	err      error
+	selector string
+	removed  []string
+	on       *fakeMember
+	agent    bool // was still there when the first was removed
+}
+
+func (w *workloads) List(_ context.Context, selector labels.Selector) ([]release.Found, error) {
+	w.selector = selector.String()
+	_, w.agent = w.on.objects["/apis/apps/v1/namespaces/"+system+"/deployments/fleet-agent"]
+	return w.found, w.err
+}
+
+func (w *workloads) Uninstall(_ context.Context, namespace, name string, _ release.Options) error {
+	w.removed = append(w.removed, "uninstalled "+namespace+"/"+name)
+	return nil
+}
+
+func (w *workloads) Forget(_ context.Context, namespace, name string) error {
+	w.removed = append(w.removed, "forgot "+namespace+"/"+name)
+	return nil
+}
+
+// newWorkloads puts an agent of the Cluster on the member, and what it has deployed.
+func newWorkloads(m *fakeMember) *workloads {
+	secret := func(data map[string]any) map[string]any { return map[string]any{"kind": "Secret", "data": data} }
+	m.put("/apis/apps/v1/namespaces/"+system+"/deployments/fleet-agent", map[string]any{"kind": "Deployment"})
+	m.put("/api/v1/namespaces/"+system+"/secrets/fleet-agent", secret(map[string]any{"clusterNamespace": "d3M=", "clusterName": "bQ=="}))
+	m.put("/api/v1/namespaces/"+system+"/configmaps/fleet-agent", map[string]any{"kind": "ConfigMap", "data": map[string]any{"config": `{"clientID":"client"}`}})
+	m.put("/api/v1/namespaces/"+system+"/secrets/pull", secret(nil))
+	m.put("/api/v1/namespaces/"+system+"/secrets/somebody-elses", secret(nil))
+	m.put("/apis/coordination.k8s.io/v1/namespaces/"+system+"/leases/fleet-agent", map[string]any{"kind": "Lease"})
+	m.put("/apis/scheduling.k8s.io/v1/priorityclasses/fleet-agent-priority-class", map[string]any{"kind": "PriorityClass"})
+	return &workloads{on: m, found: []release.Found{
+		{Namespace: "apps", Name: "shop"},
+		{Namespace: system, Name: "fleet-agent-m", Labels: map[string]string{release.DeploymentLabel: "fleet-agent-m"}},
+	}}
+}
+
+func (w *workloads) uninstall(t *testing.T, cluster *fleet.Cluster, namespaces ...string) *failure {
+	t.Helper()
+	if len(namespaces) == 0 {
+		namespaces = []string{system, "an-earlier-one"}
+	}
+	u := uninstallation{
+		member: w.on.connect(t), cluster: cluster, namespaces: namespaces, pullSecrets: []string{"pull"},
+		releases: func(*rest.Config) (helmReleases, error) { return w, nil },
+	}
+	return u.run(t.Context())
+}
+
+func TestUninstallation_complete(t *testing.T) {
+	m := newFakeMember(t)
+	w := newWorkloads(m)
+	assert.Nil(t, w.uninstall(t, deletedCluster()))
+	assert.Equal(t, []string{
+		"/api/v1/namespaces/" + system + "/secrets/somebody-elses",
+		"/apis/scheduling.k8s.io/v1/priorityclasses/fleet-agent-priority-class",
+	}, m.paths(), "a PriorityClass that this Cluster does not require may belong to another")
+	assert.Equal(t, []string{"uninstalled apps/shop", "forgot " + system + "/fleet-agent-m"}, w.removed)
+	assert.False(t, w.agent, "the agent would deploy again what is removed")
+	assert.Contains(t, w.selector, registration.ClusterNamespace("ws", "m"))
+}
+
+func TestUninstallation_PriorityClass(t *testing.T) {
+	m := newFakeMember(t)
+	w, c := newWorkloads(m), deletedCluster()
+	c.Spec.AgentSchedulingCustomization = &fleet.AgentSchedulingCustomization{PriorityClass: &fleet.PriorityClassSpec{Value: 1}}
+	assert.Nil(t, w.uninstall(t, c))
+	assert.Equal(t, []string{"/api/v1/namespaces/" + system + "/secrets/somebody-elses"}, m.paths())
+}
+
+func TestUninstallation_agentOfAnotherCluster(t *testing.T) {
+	m := newFakeMember(t)
+	w, c := newWorkloads(m), deletedCluster()
+	c.Name = "another"
+	before := m.paths()
+	assert.Nil(t, w.uninstall(t, c))
+	assert.Equal(t, before, m.paths())
+	assert.Empty(t, w.removed)
+}
+
+func TestUninstallation_agentUnaware(t *testing.T) {
+	for _, row := range []struct {
+		name  string
+		agent fleet.AgentStatus
+		moved bool
+		left  string
+	}{
+		{name: "an agent that labels what it deploys", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start), Generation: "managed/0"}},
+		{name: "an agent that reports only its version", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start), Version: "v1"}},
+		{name: "an agent of another release", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start)}, left: "its Helm releases may be left"},
+		{name: "an agent that is no longer there", agent: fleet.AgentStatus{LastSeen: metav1.NewTime(start), Version: "v1"}, moved: true, left: "may be left"},
+		{name: "an agent that never checked in", moved: true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			m := newFakeMember(t)
+			w, c := newWorkloads(m), deletedCluster()
+			c.Status.Agent = row.agent
+			var namespaces []string
+			if row.moved {
+				namespaces = []string{"an-earlier-one"}
+			}
+			problem := w.uninstall(t, c, namespaces...)
+			assert.Equal(t, row.moved, m.state(t)["/apis/apps/v1/namespaces/"+system+"/deployments/fleet-agent"] != nil, "our agent is removed")
+			if row.left == "" {
+				assert.Nil(t, problem)
+				return
+			}
+			require.NotNil(t, problem)
+			assert.Equal(t, fleet.ReasonAgentUnaware, problem.reason)
+			assert.Contains(t, problem.message, row.left)
+		})
+	}
+}
+
+func TestUninstallation_interrupted(t *testing.T) {
+	for at := 0; ; at++ {
+		m := newFakeMember(t)
+		w := newWorkloads(m)
+		m.fault = failAt(at, "broken")
+		if w.uninstall(t, deletedCluster()) == nil {
+			require.Greater(t, at, 10, "every request was interrupted")
+			return
+		}
+		m.fault = nil
+		assert.Nil(t, w.uninstall(t, deletedCluster()), at)
+		left := strings.Join(m.paths(), " ")
+		assert.NotContains(t, left, "secrets/fleet-agent", at)
+		assert.NotContains(t, left, "leases", at)
+	}
+}
+
+func TestUninstallation_failure(t *testing.T) {
+	m := newFakeMember(t)
+	w := newWorkloads(m)
+	w.err = errors.New("helm fails")
+	problem := w.uninstall(t, deletedCluster())
+	require.NotNil(t, problem)
+	assert.Equal(t, fleet.ReasonMemberError, problem.reason)
+	assert.Contains(t, problem.message, "helm fails")
+	assert.Contains(t, m.paths(), "/api/v1/namespaces/"+system+"/secrets/fleet-agent", "the agent is recognized next time")
+
+	m.fault = failAt(len(m.requests)+2, "forbid")
+	problem = w.uninstall(t, deletedCluster())
+	require.NotNil(t, problem)
+	assert.Equal(t, fleet.ReasonForbidden, problem.reason)
+}
+
+func TestUninstall_once(t *testing.T) {
+	m := newFakeMember(t)
+	m.fault = func(_ int, w http.ResponseWriter, _ *http.Request) bool {
+		http.Error(w, "no", http.StatusInternalServerError)
+		return true
+	}
+	secret, c := kubeconfigSecret(with(t, to(m.Server))), deletedCluster()
+	h := newHarness(t, secret)
+	c.Spec.KubeConfigSecret, c.Namespace = secret.Name, secret.Namespace
+	generation := int64(0)
+	c.Status.AgentDeployedGeneration = &generation
+	until := h.clock.Now().Add(30 * time.Second)
+	out := h.Uninstall(t.Context(), c, until)
+	assert.True(t, out.IsWait(), out.Message)
+	assert.Equal(t, fleet.ReasonFarewell, out.Reason)
+	require.Eventually(t, func() bool { return !h.Uninstall(t.Context(), c, until).IsWait() }, 2*time.Minute, time.Millisecond)
+	for range 2 {
+		out = h.Uninstall(t.Context(), c, until)
+		assert.True(t, out.IsStalled())
+		assert.Equal(t, fleet.ReasonMemberError, out.Reason)
+		h.clock.Step(10 * time.Second)
+	}
+	assert.Len(t, m.requests, 1)
+}
+
+func TestUninstall_notStarted(t *testing.T) {
+	generation := int64(0)
+	for _, row := range []struct {
+		name   string
+		change func(*fleet.Cluster)
+		check  func(*testing.T, *harness, *fleet.Cluster)
+	}{
+		{"no kubeconfig", func(c *fleet.Cluster) { c.Spec.KubeConfigSecret = "" }, func(t *testing.T, h *harness, c *fleet.Cluster) {
+			t.Helper()
+			assert.True(t, h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute)).IsSkip())
+		}},
+		{"the member was never called", nil, func(t *testing.T, h *harness, c *fleet.Cluster) {
+			t.Helper()
+			assert.True(t, h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute)).IsDone())
+		}},
+		{"the kubeconfig was deleted", func(c *fleet.Cluster) { c.Status.AgentDeployedGeneration = &generation }, func(t *testing.T, h *harness, c *fleet.Cluster) {
+			t.Helper()
+			out := h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute))
+			assert.True(t, out.IsStalled())
+			assert.Equal(t, fleet.ReasonWaitingForKubeconfig, out.Reason)
+		}},
+		{"the deadline has passed", func(c *fleet.Cluster) { c.Status.AgentDeployedGeneration = &generation }, func(t *testing.T, h *harness, c *fleet.Cluster) {
+			t.Helper()
+			assert.Equal(t, fleet.ReasonFarewellTimeout, h.Uninstall(t.Context(), c, h.clock.Now()).Reason)
+		}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := deletedCluster()
+			if row.change != nil {
+				row.change(c)
+			}
+			row.check(t, newHarness(t), c)
+		})
+	}
+}
+
+func TestUninstall_tokenDeleted(t *testing.T) {
+	for _, row := range []struct {
+		reason  string
+		touched bool
+	}{
+		{"", false},
+		{fleet.ReasonWaitingForKubeconfig, false},
+		{fleet.ReasonKubeconfigInvalid, false},
+		{fleet.ReasonImporting, true},
+		{fleet.ReasonUnreachable, true},
+		{fleet.ReasonForbidden, true},
+		{fleet.ReasonMemberError, true},
+	} {
+		t.Run("Imported says "+row.reason, func(t *testing.T) {
+			c := fresh()
+			h, m := importable(t, c)
+			delete(h.tokens, "import-token-c")
+			if row.reason != "" {
+				result.Set(&c.Status.Conditions, fleet.ConditionImported, result.Wait(row.reason, ""), h.clock.Now())
+			}
+			require.Equal(t, row.touched, h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute)).IsWait())
+			h.Wait()
+			assert.Equal(t, row.touched, len(m.requests) > 0)
+		})
+	}
+}
+
+func TestUninstall_afterARunningImport(t *testing.T) {
+	c := fresh()
+	h, _ := importable(t, c)
+	require.True(t, h.Reconcile(t.Context(), c).IsWait())
+	delete(h.tokens, "import-token-c") // and the status does not say yet that there is a call
+	until := h.clock.Now().Add(time.Minute)
+	require.True(t, h.Uninstall(t.Context(), c, until).IsWait())
+	removal := callKey{clusterKey("c"), removing}
+	for h.calls.isRunning(removal) {
+		require.True(t, h.Uninstall(t.Context(), c, until).IsWait() || !h.calls.isRunning(removal))
+	}
+	h.Wait()
+	require.True(t, h.Uninstall(t.Context(), c, until).IsDone())
+}
+
+func TestUninstall_cancelsAWaitingImport(t *testing.T) {
+	c := fresh()
+	h, m := importable(t, c)
+	for range firstSlots {
+		h.calls.first <- struct{}{}
+	}
+	require.True(t, h.Reconcile(t.Context(), c).IsWait())
+	deployed := int64(0)
+	c.Status.AgentDeployedGeneration = &deployed
+	h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute))
+	for range firstSlots {
+		<-h.calls.first
+	}
+	h.Wait()
+	assert.NotContains(t, m.transcript(), "PATCH")
+}
