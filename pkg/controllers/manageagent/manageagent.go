@@ -106,10 +106,6 @@ func (a *AgentBundles) Condition() string { return fleet.ConditionReconciled }
 // Forget drops nothing: nothing is remembered of a Cluster.
 func (a *AgentBundles) Forget(string) {}
 
-// Leaves makes the controller of Clusters call Reconcile for a Cluster that is handed to another controller as well, to delete
-// the Bundle.
-func (a *AgentBundles) Leaves() {}
-
 // Reconcile creates, repairs or deletes the Bundle of a Cluster's agent.
 func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result {
 	existing, err := a.bundleCache.Get(cluster.Namespace, registration.AgentBundleName(cluster.Name))
