@@ -24,7 +24,7 @@ import (
 type Controllers struct {
 	imports   *clusterimport.Importer
 	bundles   *bundle.Deployer // nil when Bundles are left to Fleet's own controllers
-	connected *liveness.Step
+	connected *liveness.Monitor
 	orphans   *orphans.Collector
 }
 
@@ -32,7 +32,7 @@ type Controllers struct {
 func IndexesRegistered(c *app.Context) bool { return index.Registered(c.Fleet) }
 
 // Register registers all controllers of the hub. The configuration is loaded first, because the controllers read it.
-func Register(ctx context.Context, c *app.Context, audible *liveness.Audible, disableBootstrap bool) (*Controllers, error) {
+func Register(ctx context.Context, c *app.Context, reachability *liveness.APIReachability, disableBootstrap bool) (*Controllers, error) {
 	watcher, err := settings.Load(ctx, c)
 	if err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func Register(ctx context.Context, c *app.Context, audible *liveness.Audible, di
 	// These controllers contribute to the status of a Cluster. The controller of Clusters calls them in this order.
 	all := &Controllers{
 		imports:   clusterimport.Register(ctx, c),
-		connected: liveness.Register(ctx, c, audible),
+		connected: liveness.Register(ctx, c, reachability),
 	}
 	steps := cluster.Steps{Import: all.imports, AgentBundle: manageagent.Register(ctx, c), Liveness: all.connected}
 	if !c.DisableBundles {

@@ -88,12 +88,12 @@ func Run(ctx context.Context, options Options) error {
 
 // hub holds what exists before the hub works: its clients' configuration and its caches.
 type hub struct {
-	options   Options
-	config    *rest.Config
-	transport http.RoundTripper
-	audible   *liveness.Audible
-	fence     *fence
-	caches    *caches
+	options      Options
+	config       *rest.Config
+	transport    http.RoundTripper
+	reachability *liveness.APIReachability
+	fence        *fence
+	caches       *caches
 
 	startStandby sync.Once
 	standingBy   sync.WaitGroup
@@ -101,8 +101,8 @@ type hub struct {
 }
 
 func newHub(ctx context.Context, o Options) (*hub, error) {
-	h := &hub{options: o, config: hubConfig(o.RESTConfig), audible: liveness.NewAudible(o.Clock), fence: &fence{}}
-	h.config.Wrap(h.audible.Wrap)
+	h := &hub{options: o, config: hubConfig(o.RESTConfig), reachability: liveness.NewAPIReachability(o.Clock), fence: &fence{}}
+	h.config.Wrap(h.reachability.Wrap)
 	h.config.Wrap(h.fence.wrap)
 	var err error
 	if h.caches, err = newCaches(ctx, h.config, o); err != nil {
@@ -162,7 +162,7 @@ func (h *hub) work(ctx context.Context) error {
 	c.Admission = policies
 	series := prometheus.NewRegistry()
 	c.Metrics = metrics.New(series)
-	all, err := controllers.Register(ctx, c, h.audible, h.options.DisableBootstrap)
+	all, err := controllers.Register(ctx, c, h.reachability, h.options.DisableBootstrap)
 	if err != nil {
 		return err
 	}

@@ -11,80 +11,69 @@ import (
 )
 
 const (
-	// cloneIntervals is for how many intervals an agent must be silent until it no longer counts as a second one.
-	cloneIntervals = 3
-	// mostInstances bounds what is remembered of one Cluster, whatever its agents say.
-	mostInstances = 8
+	// instanceIntervals is the number of intervals without a check-in after which an instance is forgotten.
+	instanceIntervals = 3
+	// maxInstances limits the instances that are kept for one Cluster.
+	maxInstances = 8
 )
 
-// instances are the processes that have lately checked in with one identity. An agent that is started again is another
-// instance, and its predecessor is never heard of again. So one that comes back after another was heard is one of two
-// agents that are there at the same time.
+// instances are the agent processes that have recently checked in with one identity. A restarted agent is a new instance, and the
+// previous instance never checks in again. So if an instance checks in after another one did, two agents run at the same time.
 type instances struct {
-	seen    map[string]time.Time // when each was heard last
-	current string               // the one that was heard last of all
-	clones  bool                 // one of them has come back
+	lastSeen map[string]time.Time
+	current  string // the instance that checked in last
+	clones   bool   // an instance has checked in after another one did
 }
 
-// heard takes note of a check-in. An instance without a name is of a release that gives itself none.
-func (i *instances) heard(instance string, now time.Time) {
+// add records a check-in. Agents of other releases report no instance.
+func (i *instances) add(instance string, now time.Time) {
 	if instance == "" {
 		return
 	}
-	if i.seen == nil {
-		i.seen = map[string]time.Time{}
+	if i.lastSeen == nil {
+		i.lastSeen = map[string]time.Time{}
 	}
-	_, known := i.seen[instance]
+	_, known := i.lastSeen[instance]
 	i.clones = i.clones || known && instance != i.current
-	if !known && len(i.seen) == mostInstances {
-		delete(i.seen, i.oldest())
-	}
-	i.seen[instance], i.current = now, instance
-}
-
-func (i *instances) oldest() (oldest string) {
-	for name, at := range i.seen {
-		if oldest == "" || at.Before(i.seen[oldest]) {
-			oldest = name
+	if !known && len(i.lastSeen) == maxInstances {
+		oldest := ""
+		for name, at := range i.lastSeen {
+			if oldest == "" || at.Before(i.lastSeen[oldest]) {
+				oldest = name
+			}
 		}
+		delete(i.lastSeen, oldest)
 	}
-	return oldest
+	i.lastSeen[instance], i.current = now, instance
 }
 
-// fade forgets those who have not been heard for a while. When a single one is left, there are no clones any more.
-func (i *instances) fade(now time.Time, interval time.Duration) {
-	maps.DeleteFunc(i.seen, func(_ string, at time.Time) bool { return now.Sub(at) >= cloneIntervals*interval })
-	i.clones = i.clones && len(i.seen) > 1
+// expire forgets instances that have not checked in for a while. With a single instance left there are no clones.
+func (i *instances) expire(now time.Time, interval time.Duration) {
+	maps.DeleteFunc(i.lastSeen, func(_ string, at time.Time) bool { return now.Sub(at) >= instanceIntervals*interval })
+	i.clones = i.clones && len(i.lastSeen) > 1
 }
 
-// known is where to begin after a restart of the hub: what the Cluster said before holds until one of the two, whoever it
-// is, has been silent for long enough.
-func knownBefore(cluster *fleet.Cluster, now time.Time) *instances {
-	i := &instances{}
-	if result.Get(cluster.Status.Conditions, fleet.ConditionRegistered).Reason == fleet.ReasonCloneDetected {
-		i.seen, i.clones = map[string]time.Time{"": now}, true
-	}
-	return i
-}
-
-// noteInstance keeps the instances of a Cluster; beaten says that its agent has checked in since the last look. The caller
-// holds the lock.
-func (s *Step) noteInstance(key types.NamespacedName, cluster *fleet.Cluster, beaten bool, interval time.Duration) {
-	i, now, instance := s.instances[key], s.Clock.Now(), cluster.Status.Agent.Instance
+// observeInstance records the instance of a Cluster's agent; isNew reports a heartbeat since the last call. The caller holds the lock.
+func (m *Monitor) observeInstance(key types.NamespacedName, cluster *fleet.Cluster, isNew bool, interval time.Duration, now time.Time) {
+	i := m.instances[key]
 	if i == nil {
-		i = knownBefore(cluster, now)
-		s.instances[key] = i
+		i = &instances{}
+		// After a restart of the hub the condition says whether there are clones, until one of them has not checked in for a while.
+		if result.Get(cluster.Status.Conditions, fleet.ConditionRegistered).Reason == fleet.ReasonCloneDetected {
+			i.lastSeen, i.clones = map[string]time.Time{"": now}, true
+		}
+		m.instances[key] = i
 	}
-	if beaten || instance != i.current { // two may beat within one second
-		i.heard(instance, now)
+	if instance := cluster.Status.Agent.Instance; isNew || instance != i.current { // two instances may check in within a second
+		i.add(instance, now)
 	}
-	i.fade(now, interval)
+	i.expire(now, interval)
 }
 
-// HasClones says whether two agents check in for the Cluster.
-func (s *Step) HasClones(cluster *fleet.Cluster) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	i := s.instances[types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}]
+// HasClones reports whether two agents check in with the identity of the Cluster.
+func (m *Monitor) HasClones(cluster *fleet.Cluster) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := m.instances[types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}]
 	return i != nil && i.clones
 }

@@ -14,22 +14,22 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
-func TestTwoAgentsWithOneIdentityAreNoticed(t *testing.T) {
+func TestInstances_clones(t *testing.T) {
 	const interval = 15 * time.Minute
 	for _, row := range []struct {
 		name  string
-		beats string // an interval apart; "." is silence, "-" an agent that gives itself no name
+		beats string // an interval apart; "." is no check-in, "-" an agent that reports no instance
 		want  string // after each: c where there are clones
 	}{
 		{"one agent", "A A A A", "    "},
-		{"one that is started again and again", "A B C D E F G H I J K L", "            "},
-		{"a copy of it", "A B A B A", "  ccc"},
+		{"one agent that restarts", "A B C D E F G H I J K L", "            "},
+		{"a copy", "A B A B A", "  ccc"},
 		{"three of them", "A B C A B C", "   ccc"},
 		{"a copy that stops", "A B A A A A A", "  cc   "},
 		{"both stop", "A B A . . . .", "  cc   "},
-		{"the second has beaten before it was copied", "A A B B A", "    c"},
-		{"one that was away for long, and then both are there", "A B . . . A B A", "       c"},
-		{"agents that give themselves no name", "- - - A - B", "      "},
+		{"a copy that checks in late", "A A B B A", "    c"},
+		{"a copy after a long pause", "A B . . . A B A", "       c"},
+		{"agents without an instance", "- - - A - B", "      "},
 		{"nothing at all", ". . .", "   "},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -39,11 +39,11 @@ func TestTwoAgentsWithOneIdentityAreNoticed(t *testing.T) {
 				switch name {
 				case ".":
 				case "-":
-					i.heard("", now)
+					i.add("", now)
 				default:
-					i.heard(name, now)
+					i.add(name, now)
 				}
-				i.fade(now, interval)
+				i.expire(now, interval)
 				got += map[bool]string{true: "c", false: " "}[i.clones]
 			}
 			assert.Equal(t, row.want, got)
@@ -51,14 +51,14 @@ func TestTwoAgentsWithOneIdentityAreNoticed(t *testing.T) {
 	}
 }
 
-func TestWhatAgentsSayOfThemselvesFillsNoMemory(t *testing.T) {
+func TestInstances_limit(t *testing.T) {
 	i := &instances{}
 	for n := range 1000 {
-		i.heard(fmt.Sprint(n), noon.Add(time.Duration(n)*time.Second))
+		i.add(fmt.Sprint(n), noon.Add(time.Duration(n)*time.Second))
 	}
-	assert.Len(t, i.seen, mostInstances)
-	assert.Contains(t, i.seen, "999")
-	assert.NotContains(t, i.seen, "0")
+	assert.Len(t, i.lastSeen, maxInstances)
+	assert.Contains(t, i.lastSeen, "999")
+	assert.NotContains(t, i.lastSeen, "0")
 	assert.False(t, i.clones)
 }
 
@@ -69,7 +69,7 @@ func (d *day) beatAs(instance string) {
 	d.pass()
 }
 
-func TestAHeartbeatIsHeardOnce(t *testing.T) {
+func TestHasClones(t *testing.T) {
 	d := newDay(t, config.Hub{})
 	d.pass()
 	d.beatAs("A")
@@ -77,9 +77,9 @@ func TestAHeartbeatIsHeardOnce(t *testing.T) {
 	for range 5 {
 		d.pass()
 	}
-	assert.False(t, d.HasClones(d.cluster), "looking again is not hearing again")
+	assert.False(t, d.HasClones(d.cluster), "another pass is not another check-in")
 	d.beatAs("A")
-	assert.True(t, d.HasClones(d.cluster), "all of it within one second")
+	assert.True(t, d.HasClones(d.cluster), "within the same second")
 	d.clock.Step(grace)
 	d.beatAs("A")
 	assert.False(t, d.HasClones(d.cluster))
@@ -88,14 +88,14 @@ func TestAHeartbeatIsHeardOnce(t *testing.T) {
 	assert.Empty(t, d.instances)
 }
 
-func TestAHubThatStartsKeepsWhatWasKnownOfClones(t *testing.T) {
+func TestHasClones_afterRestart(t *testing.T) {
 	d := newDay(t, config.Hub{})
 	result.Set(&d.cluster.Status.Conditions, fleet.ConditionRegistered, result.Stalled(fleet.ReasonCloneDetected, ""), noon)
 	d.beatAs("A")
 	assert.True(t, d.HasClones(d.cluster))
 	d.clock.Step(grace - tick)
 	d.beatAs("A")
-	assert.True(t, d.HasClones(d.cluster), "the other may be about to beat")
+	assert.True(t, d.HasClones(d.cluster), "the other instance may still check in")
 	d.clock.Step(tick)
 	d.beatAs("A")
 	assert.False(t, d.HasClones(d.cluster))

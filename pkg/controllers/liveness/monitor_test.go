@@ -18,21 +18,21 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
-// patience is no measure of speed: a machine may be very busy.
+// patience is long, because the machine may be busy.
 const patience = 2 * time.Minute
 
 var member = types.NamespacedName{Namespace: "ns", Name: "member"}
 
-// queue is the queue of Clusters.
+// queue is the work queue of Clusters.
 type queue chan types.NamespacedName
 
 func (q queue) EnqueueAfter(namespace, name string, _ time.Duration) {
 	q <- types.NamespacedName{Namespace: namespace, Name: name}
 }
 
-// day is a step whose time a test holds.
+// day is a Monitor with a fake clock.
 type day struct {
-	*Step
+	*Monitor
 	clock    *clocktesting.FakeClock
 	clusters queue
 	cluster  *fleet.Cluster
@@ -44,9 +44,9 @@ func newDay(t *testing.T, hub config.Hub) *day {
 		clock: clocktesting.NewFakeClock(noon), clusters: make(queue, 100),
 		cluster: &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: member.Namespace, Name: member.Name}},
 	}
-	d.Step = newStep(&app.Context{Clock: d.clock, Config: config.NewStore(hub)}, d.clusters, NewAudible(d.clock))
+	d.Monitor = newMonitor(&app.Context{Clock: d.clock, Config: config.NewStore(hub)}, d.clusters, NewAPIReachability(d.clock))
 	d.running.Go(d.run)
-	t.Cleanup(func() { d.moments.ShutDown(); d.Wait() })
+	t.Cleanup(func() { d.deadlines.ShutDown(); d.Wait() })
 	return d
 }
 
@@ -66,7 +66,7 @@ func (d *day) beat() {
 	d.cluster.Status.Agent.LastSeen = metav1.NewTime(d.clock.Now().Truncate(time.Second))
 }
 
-// requireBack waits until the queue of moments brings the Cluster back. A queue that looked at the clock just before a step of
+// requireBack waits until the queue of deadlines brings the Cluster back. A queue that looked at the clock just before a step of
 // it, and set its alarm just after, is that much too late: a tick wakes it.
 func (d *day) requireBack(t *testing.T) {
 	t.Helper()
@@ -85,23 +85,23 @@ func (d *day) requireBack(t *testing.T) {
 	}
 }
 
-// requireQuiet is for when the queue of moments has had its chance: everything it does is done when an entry of now is.
+// requireQuiet is for when the queue of deadlines has had its chance: everything it does is done when an entry of now is.
 func (d *day) requireQuiet(t *testing.T) {
 	t.Helper()
 	probe := types.NamespacedName{Name: "probe"}
 	d.mu.Lock()
-	d.beats[probe] = beat{stamp: metav1.NewTime(noon), at: noon.Add(-1000 * time.Hour)}
+	d.heartbeats[probe] = heartbeat{lastSeen: metav1.NewTime(noon), at: noon.Add(-1000 * time.Hour)}
 	d.mu.Unlock()
-	d.moments.Add(probe)
+	d.deadlines.Add(probe)
 	select {
 	case key := <-d.clusters:
 		require.Equal(t, probe, key)
 	case <-time.After(patience):
-		t.Fatal("the queue of moments stands still")
+		t.Fatal("the queue of deadlines stands still")
 	}
 }
 
-func TestAClusterIsConnectedFromABeatUntilItsGraceEnds(t *testing.T) {
+func TestMonitor_gracePeriod(t *testing.T) {
 	d := newDay(t, config.Hub{})
 	assert.Equal(t, unknown, d.status(), "before the first beat")
 	d.clock.Step(time.Hour)
@@ -123,7 +123,7 @@ func TestAClusterIsConnectedFromABeatUntilItsGraceEnds(t *testing.T) {
 	assert.Equal(t, yes, d.status(), "at the next beat")
 }
 
-func TestBeatsPutTheEndOff(t *testing.T) {
+func TestMonitor_heartbeatsExtendTheDeadline(t *testing.T) {
 	d := newDay(t, config.Hub{})
 	d.pass()
 	for range 200 {
@@ -144,7 +144,7 @@ func TestBeatsPutTheEndOff(t *testing.T) {
 	assert.Equal(t, no, d.status())
 }
 
-func TestAClusterThatIsInstalledAgainIsNotJudged(t *testing.T) {
+func TestMonitor_reinstalledAgent(t *testing.T) {
 	d := newDay(t, config.Hub{})
 	d.pass()
 	d.beat()
@@ -157,17 +157,17 @@ func TestAClusterThatIsInstalledAgainIsNotJudged(t *testing.T) {
 	d.requireQuiet(t)
 }
 
-func TestAClusterThatIsGoneIsForgotten(t *testing.T) {
+func TestMonitor_forget(t *testing.T) {
 	d := newDay(t, config.Hub{})
 	d.beat()
 	d.pass()
 	d.Forget("ns/member")
-	assert.Empty(t, d.beats)
+	assert.Empty(t, d.heartbeats)
 	d.clock.Step(2 * grace)
 	d.requireQuiet(t)
 }
 
-func TestAnotherGraceIsInForceAtOnce(t *testing.T) {
+func TestMonitor_changedConfiguration(t *testing.T) {
 	d := newDay(t, config.Hub{})
 	d.pass()
 	d.beat()
@@ -175,15 +175,15 @@ func TestAnotherGraceIsInForceAtOnce(t *testing.T) {
 	d.clock.Step(10 * time.Minute)
 	before, after := config.Hub{}, config.Hub{AgentCheckinInterval: *duration(time.Minute)}
 	d.Config = config.NewStore(after)
-	d.reconsider(before, after)
+	d.onSettings(before, after)
 	d.requireBack(t)
 	assert.Equal(t, no, d.status())
 
-	d.reconsider(after, config.Hub{AgentCheckinInterval: *duration(time.Minute), APIServerURL: "https://elsewhere"})
+	d.onSettings(after, config.Hub{AgentCheckinInterval: *duration(time.Minute), APIServerURL: "https://elsewhere"})
 	d.requireQuiet(t)
 }
 
-func TestAHubThatWasAwayPaintsNobodyDisconnected(t *testing.T) {
+func TestMonitor_hubWasDown(t *testing.T) {
 	d := newDay(t, config.Hub{})
 	d.cluster.Status.Agent = seen(noon.Add(-3 * time.Hour))
 	result.Set(&d.cluster.Status.Conditions, d.Condition(), result.Done(fleet.ReasonConnected, "the agent checks in every 15m0s"), noon)
@@ -196,13 +196,13 @@ func TestAHubThatWasAwayPaintsNobodyDisconnected(t *testing.T) {
 	assert.Equal(t, no, d.status(), "one grace after the hub's start")
 }
 
-func TestAnOutageOfTheHubsAPIServerIsNoOnesDisconnection(t *testing.T) {
+func TestMonitor_apiServerWasDown(t *testing.T) {
 	d := newDay(t, config.Hub{})
 	d.pass()
 	d.beat()
 	d.pass()
 	d.clock.Step(grace - time.Minute)
-	d.audible.deaf()
+	d.reachability.lost()
 	d.clock.Step(time.Minute)
 	assert.Equal(t, yes, d.status())
 	d.clock.Step(grace - time.Minute - tick)

@@ -29,7 +29,7 @@ func breaks(err error) answer {
 	return func(*http.Request) (*http.Response, error) { return nil, err }
 }
 
-func TestOnlyAWatchThatDoesNotReachTheAPIServerMakesTheHubDeaf(t *testing.T) {
+func TestAPIReachability(t *testing.T) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	refused := errors.New("connection refused")
@@ -38,7 +38,7 @@ func TestOnlyAWatchThatDoesNotReachTheAPIServerMakesTheHubDeaf(t *testing.T) {
 		ctx    context.Context
 		url    string
 		answer answer
-		deaf   bool
+		lost   bool
 	}{
 		{"a watch that works", t.Context(), "/clusters?watch=true", code(http.StatusOK), false},
 		{"a watch that breaks", t.Context(), "/clusters?watch=true", breaks(refused), true},
@@ -47,12 +47,12 @@ func TestOnlyAWatchThatDoesNotReachTheAPIServerMakesTheHubDeaf(t *testing.T) {
 		{"a watch that is refused", t.Context(), "/clusters?watch=true", code(http.StatusForbidden), false},
 		{"a watch that is too old", t.Context(), "/clusters?watch=true", code(http.StatusGone), false},
 		{"a watch that the hub ended", ended, "/clusters?watch=true", breaks(refused), false},
-		{"a watch that somebody ended", t.Context(), "/clusters?watch=true", breaks(context.Canceled), false},
+		{"a cancelled watch", t.Context(), "/clusters?watch=true", breaks(context.Canceled), false},
 		{"another request that breaks", t.Context(), "/clusters", breaks(refused), false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			clock := clocktesting.NewFakeClock(noon)
-			a := NewAudible(clock)
+			a := NewAPIReachability(clock)
 			clock.Step(time.Hour)
 			req := httptest.NewRequestWithContext(row.ctx, http.MethodGet, row.url, nil)
 			response, err := a.Wrap(row.answer).RoundTrip(req)
@@ -60,7 +60,7 @@ func TestOnlyAWatchThatDoesNotReachTheAPIServerMakesTheHubDeaf(t *testing.T) {
 				require.NoError(t, response.Body.Close())
 			}
 			want := noon
-			if row.deaf {
+			if row.lost {
 				want = noon.Add(time.Hour)
 			}
 			assert.Equal(t, want, a.Since())

@@ -1,0 +1,125 @@
+package liveness
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+)
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+const (
+	yes, no, unknown = corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown
+	absent           = corev1.ConditionStatus("")
+
+	grace = 45 * time.Minute // of the default configuration
+	tick  = time.Nanosecond
+)
+
+func seen(at time.Time) fleet.AgentStatus { return fleet.AgentStatus{LastSeen: metav1.NewTime(at)} }
+
+func duration(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
+
+func TestNextHeartbeat(t *testing.T) {
+	old := heartbeat{lastSeen: metav1.NewTime(noon), at: noon.Add(3 * time.Second)}
+	skewed := seen(noon.Add(2 * time.Hour))
+	skewed.ClockSkew = duration(2*time.Hour + time.Minute)
+	slow := seen(noon.Add(-2 * time.Hour))
+	slow.ClockSkew = duration(-2 * time.Hour)
+	now := noon.Add(time.Minute)
+	for _, row := range []struct {
+		name  string
+		last  heartbeat
+		known bool
+		agent fleet.AgentStatus
+		at    time.Time
+	}{
+		{name: "known heartbeat", last: old, known: true, agent: seen(noon), at: old.at},
+		{name: "new heartbeat, wrong clock", last: old, known: true, agent: seen(noon.Add(-5 * time.Hour)), at: now},
+		{name: "first heartbeat", last: heartbeat{}, known: true, agent: seen(noon), at: now},
+		{name: "before the start of the hub", agent: seen(noon), at: noon},
+		{name: "before the start of the hub, clock ahead", agent: skewed, at: noon.Add(-time.Minute)},
+		{name: "before the start of the hub, clock behind", agent: slow, at: noon},
+		{name: "time in the future", agent: seen(noon.Add(time.Hour)), at: now},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			assert.Equal(t, row.at, nextHeartbeat(row.last, row.known, row.agent, now).at)
+		})
+	}
+}
+
+func TestGracePeriod(t *testing.T) {
+	for _, row := range []struct {
+		name     string
+		reported time.Duration
+		hub      config.Hub
+		grace    time.Duration
+	}{
+		{name: "default", grace: 45 * time.Minute},
+		{name: "the hub's interval", hub: config.Hub{AgentCheckinInterval: *duration(time.Minute)}, grace: 3 * time.Minute},
+		{name: "the agent's interval", reported: 10 * time.Second, hub: config.Hub{AgentCheckinInterval: *duration(time.Hour)}, grace: 30 * time.Second},
+		{name: "the hub's missed check-ins", reported: time.Minute, hub: config.Hub{AgentMissedCheckins: 10}, grace: 10 * time.Minute},
+		{name: "too short an interval", reported: time.Microsecond, grace: 3 * time.Second},
+		{name: "too long an interval", reported: 1000 * time.Hour, grace: 72 * time.Hour},
+		{name: "negative interval", reported: -time.Second, grace: 45 * time.Minute},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			assert.Equal(t, row.grace, heartbeat{interval: row.reported}.gracePeriod(row.hub))
+		})
+	}
+}
+
+func TestConnected(t *testing.T) {
+	start := noon.Add(-24 * time.Hour)
+	for _, row := range []struct {
+		name      string
+		before    corev1.ConditionStatus
+		reachable time.Time
+		after     time.Duration // the heartbeat
+		want      corev1.ConditionStatus
+		reason    string
+	}{
+		{"at the heartbeat", unknown, start, 0, yes, fleet.ReasonConnected},
+		{"at the heartbeat of a disconnected agent", no, start, 0, yes, fleet.ReasonConnected},
+		{"just before the end of the grace period", yes, start, grace - tick, yes, fleet.ReasonConnected},
+		{"at the end of the grace period", yes, start, grace, no, fleet.ReasonDisconnected},
+		{"long after", no, start, 10 * grace, no, fleet.ReasonDisconnected},
+		{"long after, no condition", absent, start, 10 * grace, no, fleet.ReasonDisconnected},
+
+		{"hub just started: connected agent stays connected", yes, noon.Add(grace), grace, yes, fleet.ReasonConnected},
+		{"hub started: just before the deadline", yes, noon.Add(grace), 2*grace - tick, yes, fleet.ReasonConnected},
+		{"hub started: at the deadline", yes, noon.Add(grace), 2 * grace, no, fleet.ReasonDisconnected},
+		{"hub just started: disconnected agent stays disconnected", no, noon.Add(grace), grace, no, fleet.ReasonDisconnected},
+		{"hub just started: no condition", absent, noon.Add(grace), grace, unknown, fleet.ReasonWaitingForHeartbeat},
+		{"hub started: unknown until the deadline", unknown, noon.Add(grace), 2*grace - tick, unknown, fleet.ReasonWaitingForHeartbeat},
+		{"hub started: disconnected at the deadline", unknown, noon.Add(grace), 2 * grace, no, fleet.ReasonDisconnected},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			b := heartbeat{lastSeen: metav1.NewTime(noon), at: noon}
+			out := b.connected(seen(noon), row.before, config.Hub{}, row.reachable, noon.Add(row.after))
+			assert.Equal(t, row.want, out.Status())
+			assert.Equal(t, row.reason, out.Reason)
+			assert.NoError(t, out.Err)
+		})
+	}
+}
+
+func TestConnected_stableMessages(t *testing.T) {
+	agent := seen(noon.Add(time.Hour))
+	agent.ClockSkew = duration(time.Hour)
+	b := heartbeat{lastSeen: agent.LastSeen, at: noon}
+	says := func(before corev1.ConditionStatus, reachable time.Time, now time.Time) string {
+		return b.connected(agent, before, config.Hub{}, reachable, now).Message
+	}
+	assert.Equal(t, "the agent checks in every 15m0s", says(yes, noon, noon))
+	assert.Equal(t, says(yes, noon, noon), says(yes, noon.Add(grace), noon.Add(grace)), "an unknown state is no transition")
+	gone := says(yes, noon, noon.Add(grace))
+	assert.Equal(t, "no check-in since 2026-01-02T12:00:00Z; the agent checks in every 15m0s and may miss 3 check-ins", gone)
+	assert.Equal(t, gone, says(no, noon, noon.Add(24*time.Hour)))
+}
