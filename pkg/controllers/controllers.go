@@ -24,7 +24,7 @@ import (
 type Controllers struct {
 	imports   *clusterimport.Importer
 	bundles   *bundle.Deployer // nil when Bundles are left to Fleet's own controllers
-	connected *liveness.Monitor
+	connected *liveness.Detector
 	orphans   *orphans.Collector
 }
 

@@ -96,7 +96,7 @@ func (c cachedNamespace) Get(name string) (*corev1.Namespace, error) {
 	return c.Namespace, nil
 }
 
-// uninstaller is an Importer with a fixed result.
+// uninstaller is an AgentInstaller with a fixed result.
 type uninstaller struct {
 	countingStep
 	deadline time.Time

@@ -36,8 +36,8 @@ type Step interface {
 	Forget(key string)
 }
 
-// Importer is the step that installs the agent on the member.
-type Importer interface {
+// AgentInstaller is the step that installs the agent on the member.
+type AgentInstaller interface {
 	Step
 	// Uninstall removes the agent of a deleted Cluster, and what it deployed, from the member. Done means that nothing is left
 	// on the member, Wait that the removal is under way, Stalled that something may be left and the removal is not repeated, and
@@ -55,7 +55,7 @@ type Liveness interface {
 
 // Steps are the controllers that contribute to the status of a Cluster, in the order in which they are called.
 type Steps struct {
-	Import      Importer
+	Import      AgentInstaller
 	AgentBundle Step
 	Bundles     Step // nil if Fleet's own controllers handle Bundles
 	Liveness    Liveness

@@ -54,15 +54,15 @@ func (i *instances) expire(now time.Time, interval time.Duration) {
 }
 
 // observeInstance records the instance of a Cluster's agent; isNew reports a heartbeat since the last call. The caller holds the lock.
-func (m *Monitor) observeInstance(key types.NamespacedName, cluster *fleet.Cluster, isNew bool, interval time.Duration, now time.Time) {
-	i := m.instances[key]
+func (d *Detector) observeInstance(key types.NamespacedName, cluster *fleet.Cluster, isNew bool, interval time.Duration, now time.Time) {
+	i := d.instances[key]
 	if i == nil {
 		i = &instances{}
 		// After a restart of the hub the condition says whether there are clones, until one of them has not checked in for a while.
 		if result.Get(cluster.Status.Conditions, fleet.ConditionRegistered).Reason == fleet.ReasonCloneDetected {
 			i.lastSeen, i.clones = map[string]time.Time{"": now}, true
 		}
-		m.instances[key] = i
+		d.instances[key] = i
 	}
 	if instance := cluster.Status.Agent.Instance; isNew || instance != i.current { // two instances may check in within a second
 		i.add(instance, now)
@@ -71,9 +71,9 @@ func (m *Monitor) observeInstance(key types.NamespacedName, cluster *fleet.Clust
 }
 
 // HasClones reports whether two agents check in with the identity of the Cluster.
-func (m *Monitor) HasClones(cluster *fleet.Cluster) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	i := m.instances[types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}]
+func (d *Detector) HasClones(cluster *fleet.Cluster) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	i := d.instances[types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}]
 	return i != nil && i.clones
 }

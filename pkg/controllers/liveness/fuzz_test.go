@@ -25,7 +25,7 @@ func FuzzHeartbeat(f *testing.F) {
 		}
 		hub := config.Hub{AgentMissedCheckins: 2 + max(missed, -missed)%10}
 		before := []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown}[was%3]
-		b := nextHeartbeat(heartbeat{}, false, agent, now)
+		b := nextHeartbeat(receivedHeartbeat{}, false, agent, now)
 		assert.False(t, b.at.After(now), "a heartbeat in the future")
 		assert.GreaterOrEqual(t, b.gracePeriod(hub), 2*minInterval)
 		assert.LessOrEqual(t, b.gracePeriod(hub), 12*maxInterval)

@@ -27,7 +27,7 @@ func seen(at time.Time) fleet.AgentStatus { return fleet.AgentStatus{LastSeen: m
 func duration(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
 
 func TestNextHeartbeat(t *testing.T) {
-	old := heartbeat{lastSeen: metav1.NewTime(noon), at: noon.Add(3 * time.Second)}
+	old := receivedHeartbeat{lastSeen: metav1.NewTime(noon), at: noon.Add(3 * time.Second)}
 	skewed := seen(noon.Add(2 * time.Hour))
 	skewed.ClockSkew = duration(2*time.Hour + time.Minute)
 	slow := seen(noon.Add(-2 * time.Hour))
@@ -35,14 +35,14 @@ func TestNextHeartbeat(t *testing.T) {
 	now := noon.Add(time.Minute)
 	for _, row := range []struct {
 		name  string
-		last  heartbeat
+		last  receivedHeartbeat
 		known bool
 		agent fleet.AgentStatus
 		at    time.Time
 	}{
 		{name: "known heartbeat", last: old, known: true, agent: seen(noon), at: old.at},
 		{name: "new heartbeat, wrong clock", last: old, known: true, agent: seen(noon.Add(-5 * time.Hour)), at: now},
-		{name: "first heartbeat", last: heartbeat{}, known: true, agent: seen(noon), at: now},
+		{name: "first heartbeat", last: receivedHeartbeat{}, known: true, agent: seen(noon), at: now},
 		{name: "before the start of the hub", agent: seen(noon), at: noon},
 		{name: "before the start of the hub, clock ahead", agent: skewed, at: noon.Add(-time.Minute)},
 		{name: "before the start of the hub, clock behind", agent: slow, at: noon},
@@ -70,7 +70,7 @@ func TestGracePeriod(t *testing.T) {
 		{name: "negative interval", reported: -time.Second, grace: 45 * time.Minute},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			assert.Equal(t, row.grace, heartbeat{interval: row.reported}.gracePeriod(row.hub))
+			assert.Equal(t, row.grace, receivedHeartbeat{interval: row.reported}.gracePeriod(row.hub))
 		})
 	}
 }
@@ -101,7 +101,7 @@ func TestConnected(t *testing.T) {
 		{"hub started: disconnected at the deadline", unknown, noon.Add(grace), 2 * grace, no, fleet.ReasonDisconnected},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			b := heartbeat{lastSeen: metav1.NewTime(noon), at: noon}
+			b := receivedHeartbeat{lastSeen: metav1.NewTime(noon), at: noon}
 			out := b.connected(seen(noon), row.before, config.Hub{}, row.reachable, noon.Add(row.after))
 			assert.Equal(t, row.want, out.Status())
 			assert.Equal(t, row.reason, out.Reason)
@@ -113,7 +113,7 @@ func TestConnected(t *testing.T) {
 func TestConnected_stableMessages(t *testing.T) {
 	agent := seen(noon.Add(time.Hour))
 	agent.ClockSkew = duration(time.Hour)
-	b := heartbeat{lastSeen: agent.LastSeen, at: noon}
+	b := receivedHeartbeat{lastSeen: agent.LastSeen, at: noon}
 	says := func(before corev1.ConditionStatus, reachable time.Time, now time.Time) string {
 		return b.connected(agent, before, config.Hub{}, reachable, now).Message
 	}

@@ -1,6 +1,6 @@
 // Package liveness decides for each Cluster whether its agent is connected: from a heartbeat until the agent has missed as many
 // heartbeats as the configuration allows. A heartbeat costs the hub no request; the status is written only on transitions. One
-// heartbeat is Monitor.Reconcile, the end of a grace period Monitor.expire.
+// heartbeat is Detector.Reconcile, the end of a grace period Detector.expire.
 package liveness
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
-// Monitor sets condition Connected of a Cluster.
-type Monitor struct {
+// Detector sets condition Connected of a Cluster.
+type Detector struct {
 	*app.Context
 	clusters     enqueue.Enqueuer
 	reachability *APIReachability
@@ -31,60 +31,60 @@ type Monitor struct {
 	running      sync.WaitGroup
 
 	mu         sync.Mutex
-	heartbeats map[types.NamespacedName]heartbeat
+	heartbeats map[types.NamespacedName]receivedHeartbeat
 	instances  map[types.NamespacedName]*instances
 }
 
-// Register sets up the Monitor for the controller of Clusters. It watches nothing: heartbeats arrive with the Clusters that it
+// Register sets up the Detector for the controller of Clusters. It watches nothing: heartbeats arrive with the Clusters that it
 // reconciles, and the ends of grace periods come from a queue ordered by time, which stops with ctx. Wait waits for that.
-func Register(ctx context.Context, c *app.Context, reachability *APIReachability) *Monitor {
-	m := newMonitor(c, c.Fleet.Cluster(), reachability)
-	context.AfterFunc(ctx, m.deadlines.ShutDown)
-	m.running.Go(m.run)
-	c.Config.OnChange(m.onSettings)
-	return m
+func Register(ctx context.Context, c *app.Context, reachability *APIReachability) *Detector {
+	d := newDetector(c, c.Fleet.Cluster(), reachability)
+	context.AfterFunc(ctx, d.deadlines.ShutDown)
+	d.running.Go(d.run)
+	c.Config.OnChange(d.onSettings)
+	return d
 }
 
-func newMonitor(c *app.Context, clusters enqueue.Enqueuer, reachability *APIReachability) *Monitor {
-	return &Monitor{
+func newDetector(c *app.Context, clusters enqueue.Enqueuer, reachability *APIReachability) *Detector {
+	return &Detector{
 		Context:      c,
 		clusters:     clusters,
 		reachability: reachability,
 		deadlines:    workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[types.NamespacedName]{Clock: c.Clock}),
-		heartbeats:   map[types.NamespacedName]heartbeat{},
+		heartbeats:   map[types.NamespacedName]receivedHeartbeat{},
 		instances:    map[types.NamespacedName]*instances{},
 	}
 }
 
-// Wait returns when the Monitor has stopped.
-func (m *Monitor) Wait() { m.running.Wait() }
+// Wait returns when the Detector has stopped.
+func (d *Detector) Wait() { d.running.Wait() }
 
 // Condition is Connected.
-func (m *Monitor) Condition() string { return fleet.ConditionConnected }
+func (d *Detector) Condition() string { return fleet.ConditionConnected }
 
 // Forget drops the heartbeats of a deleted Cluster.
-func (m *Monitor) Forget(key string) {
+func (d *Detector) Forget(key string) {
 	namespace, name := kv.RSplit(key, "/")
 	gone := types.NamespacedName{Namespace: namespace, Name: name}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.heartbeats, gone)
-	delete(m.instances, gone)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.heartbeats, gone)
+	delete(d.instances, gone)
 }
 
 // Reconcile records a new heartbeat, decides whether the agent is connected, and enqueues the Cluster for the time at which it is
 // disconnected without another heartbeat.
-func (m *Monitor) Reconcile(_ context.Context, cluster *fleet.Cluster) result.Result {
+func (d *Detector) Reconcile(_ context.Context, cluster *fleet.Cluster) result.Result {
 	key := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}
-	hub, reachable, now := m.Config.Get(), m.reachability.Since(), m.Clock.Now()
+	hub, reachable, now := d.Config.Get(), d.reachability.Since(), d.Clock.Now()
 
 	// A Cluster without a heartbeat is recorded too, so that the hub knows that it has seen the first heartbeat arrive.
-	m.mu.Lock()
-	last, known := m.heartbeats[key]
+	d.mu.Lock()
+	last, known := d.heartbeats[key]
 	h := nextHeartbeat(last, known, cluster.Status.Agent, now)
-	m.heartbeats[key] = h
-	m.observeInstance(key, cluster, !known || !h.lastSeen.Equal(&last.lastSeen), h.effectiveInterval(hub), now)
-	m.mu.Unlock()
+	d.heartbeats[key] = h
+	d.observeInstance(key, cluster, !known || !h.lastSeen.Equal(&last.lastSeen), h.effectiveInterval(hub), now)
+	d.mu.Unlock()
 	if h.lastSeen.IsZero() {
 		return result.Wait(fleet.ReasonWaitingForAgent, "the agent has not checked in yet")
 	}
@@ -93,48 +93,48 @@ func (m *Monitor) Reconcile(_ context.Context, cluster *fleet.Cluster) result.Re
 	out := h.connected(cluster.Status.Agent, before, hub, reachable, now)
 	if !out.IsStalled() {
 		// The queue keeps the earlier of two times for a Cluster, so expire adds the Cluster again if a heartbeat has arrived.
-		m.deadlines.AddAfter(key, h.deadline(hub, reachable).Sub(now))
+		d.deadlines.AddAfter(key, h.deadline(hub, reachable).Sub(now))
 	}
 	return out
 }
 
 // run calls expire for each Cluster whose deadline has passed, until the queue is shut down.
-func (m *Monitor) run() {
+func (d *Detector) run() {
 	for {
-		key, shutDown := m.deadlines.Get()
+		key, shutDown := d.deadlines.Get()
 		if shutDown {
 			return
 		}
-		m.deadlines.Done(key)
-		m.expire(key)
+		d.deadlines.Done(key)
+		d.expire(key)
 	}
 }
 
 // expire enqueues a Cluster whose deadline has passed, unless another heartbeat has arrived.
-func (m *Monitor) expire(key types.NamespacedName) {
-	m.mu.Lock()
-	h, known := m.heartbeats[key]
-	now := m.Clock.Now() // under the lock, so that no heartbeat before now is missed
-	m.mu.Unlock()
+func (d *Detector) expire(key types.NamespacedName) {
+	d.mu.Lock()
+	h, known := d.heartbeats[key]
+	now := d.Clock.Now() // under the lock, so that no heartbeat before now is missed
+	d.mu.Unlock()
 	if !known || h.lastSeen.IsZero() {
 		return
 	}
-	if remaining := h.deadline(m.Config.Get(), m.reachability.Since()).Sub(now); remaining > 0 {
-		m.deadlines.AddAfter(key, remaining)
+	if remaining := h.deadline(d.Config.Get(), d.reachability.Since()).Sub(now); remaining > 0 {
+		d.deadlines.AddAfter(key, remaining)
 		return
 	}
-	m.clusters.EnqueueAfter(key.Namespace, key.Name, 0)
+	d.clusters.EnqueueAfter(key.Namespace, key.Name, 0)
 }
 
 // onSettings enqueues every Cluster if the configuration changes the grace period.
-func (m *Monitor) onSettings(before, after config.Hub) {
+func (d *Detector) onSettings(before, after config.Hub) {
 	if before.CheckinInterval() == after.CheckinInterval() && before.MissedCheckins() == after.MissedCheckins() {
 		return
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for key := range m.heartbeats {
-		m.clusters.EnqueueAfter(key.Namespace, key.Name, 0)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for key := range d.heartbeats {
+		d.clusters.EnqueueAfter(key.Namespace, key.Name, 0)
 	}
 }
 
@@ -145,8 +145,8 @@ const (
 	maxInterval = 24 * time.Hour
 )
 
-// heartbeat is the last heartbeat of one agent.
-type heartbeat struct {
+// receivedHeartbeat is the last heartbeat of one agent.
+type receivedHeartbeat struct {
 	lastSeen metav1.Time // status.agent.lastSeen, by the agent's clock
 	at       time.Time   // by the hub's clock
 	interval time.Duration
@@ -155,8 +155,8 @@ type heartbeat struct {
 // nextHeartbeat returns the heartbeat in the status of a Cluster, given the last one that is known. Its time is the time at which the
 // hub saw it, because the clock of a member may be wrong by hours. For a heartbeat from before the start of this hub only the
 // agent's time is known, corrected by the clock skew that the agent measured.
-func nextHeartbeat(last heartbeat, known bool, agent fleet.AgentStatus, now time.Time) heartbeat {
-	h := heartbeat{lastSeen: agent.LastSeen, at: now}
+func nextHeartbeat(last receivedHeartbeat, known bool, agent fleet.AgentStatus, now time.Time) receivedHeartbeat {
+	h := receivedHeartbeat{lastSeen: agent.LastSeen, at: now}
 	switch {
 	case known && last.lastSeen.Equal(&agent.LastSeen):
 		h.at = last.at
@@ -180,7 +180,7 @@ func correctedLastSeen(agent fleet.AgentStatus) time.Time {
 }
 
 // effectiveInterval is how often the agent checks in.
-func (h heartbeat) effectiveInterval(hub config.Hub) time.Duration {
+func (h receivedHeartbeat) effectiveInterval(hub config.Hub) time.Duration {
 	interval := h.interval
 	if interval <= 0 {
 		interval = hub.CheckinInterval()
@@ -189,14 +189,14 @@ func (h heartbeat) effectiveInterval(hub config.Hub) time.Duration {
 }
 
 // gracePeriod is how long after a heartbeat the agent counts as connected.
-func (h heartbeat) gracePeriod(hub config.Hub) time.Duration {
+func (h receivedHeartbeat) gracePeriod(hub config.Hub) time.Duration {
 	return time.Duration(hub.MissedCheckins()) * h.effectiveInterval(hub)
 }
 
 // deadline is the time at which the agent is disconnected without another heartbeat: one grace period after its last heartbeat, and
 // one after the hub's API server became reachable. A hub that was down has received no heartbeats, and must not report all agents
 // as disconnected.
-func (h heartbeat) deadline(hub config.Hub, reachable time.Time) time.Time {
+func (h receivedHeartbeat) deadline(hub config.Hub, reachable time.Time) time.Time {
 	from := h.at
 	if reachable.After(from) {
 		from = reachable
@@ -207,7 +207,7 @@ func (h heartbeat) deadline(hub config.Hub, reachable time.Time) time.Time {
 // connected decides condition Connected, given its previous status. Between the end of the grace period and the deadline the hub
 // does not know: then a connected agent stays connected, and any other agent becomes connected only by a heartbeat. The messages
 // do not change until the next heartbeat, so a disconnected agent causes no further writes.
-func (h heartbeat) connected(agent fleet.AgentStatus, before corev1.ConditionStatus, hub config.Hub, reachable, now time.Time) result.Result {
+func (h receivedHeartbeat) connected(agent fleet.AgentStatus, before corev1.ConditionStatus, hub config.Hub, reachable, now time.Time) result.Result {
 	lastSeen := correctedLastSeen(agent).UTC().Format(time.RFC3339)
 	inGrace := now.Before(h.at.Add(h.gracePeriod(hub)))
 	unknown := !inGrace && now.Before(h.deadline(hub, reachable))

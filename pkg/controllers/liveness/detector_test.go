@@ -30,9 +30,9 @@ func (q queue) EnqueueAfter(namespace, name string, _ time.Duration) {
 	q <- types.NamespacedName{Namespace: namespace, Name: name}
 }
 
-// day is a Monitor with a fake clock.
+// day is a Detector with a fake clock.
 type day struct {
-	*Monitor
+	*Detector
 	clock    *clocktesting.FakeClock
 	clusters queue
 	cluster  *fleet.Cluster
@@ -44,7 +44,7 @@ func newDay(t *testing.T, hub config.Hub) *day {
 		clock: clocktesting.NewFakeClock(noon), clusters: make(queue, 100),
 		cluster: &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: member.Namespace, Name: member.Name}},
 	}
-	d.Monitor = newMonitor(&app.Context{Clock: d.clock, Config: config.NewStore(hub)}, d.clusters, NewAPIReachability(d.clock))
+	d.Detector = newDetector(&app.Context{Clock: d.clock, Config: config.NewStore(hub)}, d.clusters, NewAPIReachability(d.clock))
 	d.running.Go(d.run)
 	t.Cleanup(func() { d.deadlines.ShutDown(); d.Wait() })
 	return d
@@ -90,7 +90,7 @@ func (d *day) requireQuiet(t *testing.T) {
 	t.Helper()
 	probe := types.NamespacedName{Name: "probe"}
 	d.mu.Lock()
-	d.heartbeats[probe] = heartbeat{lastSeen: metav1.NewTime(noon), at: noon.Add(-1000 * time.Hour)}
+	d.heartbeats[probe] = receivedHeartbeat{lastSeen: metav1.NewTime(noon), at: noon.Add(-1000 * time.Hour)}
 	d.mu.Unlock()
 	d.deadlines.Add(probe)
 	select {
@@ -101,7 +101,7 @@ func (d *day) requireQuiet(t *testing.T) {
 	}
 }
 
-func TestMonitor_gracePeriod(t *testing.T) {
+func TestDetector_gracePeriod(t *testing.T) {
 	d := newDay(t, config.Hub{})
 	assert.Equal(t, unknown, d.status(), "before the first beat")
 	d.clock.Step(time.Hour)
@@ -123,7 +123,7 @@ func TestMonitor_gracePeriod(t *testing.T) {
 	assert.Equal(t, yes, d.status(), "at the next beat")
 }
 
-func TestMonitor_heartbeatsExtendTheDeadline(t *testing.T) {
+func TestDetector_heartbeatsExtendTheDeadline(t *testing.T) {
 	d := newDay(t, config.Hub{})
 	d.pass()
 	for range 200 {
@@ -144,7 +144,7 @@ func TestMonitor_heartbeatsExtendTheDeadline(t *testing.T) {
 	assert.Equal(t, no, d.status())
 }
 
-func TestMonitor_reinstalledAgent(t *testing.T) {
+func TestDetector_reinstalledAgent(t *testing.T) {
 	d := newDay(t, config.Hub{})
 	d.pass()
 	d.beat()
@@ -157,7 +157,7 @@ func TestMonitor_reinstalledAgent(t *testing.T) {
 	d.requireQuiet(t)
 }
 
-func TestMonitor_forget(t *testing.T) {
+func TestDetector_forget(t *testing.T) {
 	d := newDay(t, config.Hub{})
 	d.beat()
 	d.pass()
@@ -167,7 +167,7 @@ func TestMonitor_forget(t *testing.T) {
 	d.requireQuiet(t)
 }
 
-func TestMonitor_changedConfiguration(t *testing.T) {
+func TestDetector_changedConfiguration(t *testing.T) {
 	d := newDay(t, config.Hub{})
 	d.pass()
 	d.beat()
@@ -183,7 +183,7 @@ func TestMonitor_changedConfiguration(t *testing.T) {
 	d.requireQuiet(t)
 }
 
-func TestMonitor_hubWasDown(t *testing.T) {
+func TestDetector_hubWasDown(t *testing.T) {
 	d := newDay(t, config.Hub{})
 	d.cluster.Status.Agent = seen(noon.Add(-3 * time.Hour))
 	result.Set(&d.cluster.Status.Conditions, d.Condition(), result.Done(fleet.ReasonConnected, "the agent checks in every 15m0s"), noon)
@@ -196,7 +196,7 @@ func TestMonitor_hubWasDown(t *testing.T) {
 	assert.Equal(t, no, d.status(), "one grace after the hub's start")
 }
 
-func TestMonitor_apiServerWasDown(t *testing.T) {
+func TestDetector_apiServerWasDown(t *testing.T) {
 	d := newDay(t, config.Hub{})
 	d.pass()
 	d.beat()
