@@ -90,7 +90,7 @@ func TestTheProcessStopsCleanlyAndGivesItsLeaseBack(t *testing.T) {
 	require.Equal(t, "ok\n", answer(t, "http://"+address+"/healthz"))
 	require.Equal(t, "ok\n", answer(t, "http://"+address+"/readyz"), "an agent that nobody has let in yet is ready")
 	require.Eventually(t, func() bool {
-		return strings.HasPrefix(answer(t, "http://"+address+"/readyz?verbose"), "there is nothing to register with")
+		return strings.HasPrefix(answer(t, "http://"+address+"/readyz?verbose"), "there is no bootstrap Secret to register with")
 	}, 2*time.Minute, 50*time.Millisecond)
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, cmd.Wait(), "SIGTERM is no error: %s", output)

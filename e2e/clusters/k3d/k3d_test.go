@@ -264,7 +264,7 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "Options.Dir")
 	p, s, _ := start(t, "hub")
 	_, err = p.Create(t.Context(), "hub")
-	require.ErrorContains(t, err, "one of that name")
+	require.ErrorContains(t, err, "of that name already exists")
 	_, err = p.Create(t.Context(), "Not_A_Label")
 	require.Error(t, err)
 	require.Empty(t, s.take())

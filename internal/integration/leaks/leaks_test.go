@@ -194,7 +194,7 @@ func (s *scene) revoke(t *testing.T) {
 	t.Helper()
 	require.NoError(t, s.hub.Fleet.ClusterRegistrationTokens(s.ns).Delete(t.Context(), "tok", metav1.DeleteOptions{}))
 	require.NoError(t, s.hub.Fleet.ClusterRegistrations(s.ns).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
-	s.logged(t, s.memberLogs, "refuses the stored credential")
+	s.logged(t, s.memberLogs, "rejects the stored credential")
 }
 
 func (s *scene) logged(t *testing.T, folder, text string) {
