@@ -11,9 +11,9 @@ import (
 const (
 	// maxExpression bounds a rule, in characters.
 	maxExpression = 8192
-	// maxDepth bounds how deeply an expression is nested.
+	// maxDepth is the maximum nesting depth of an expression.
 	maxDepth = 100
-	// maxCost bounds one evaluation, in CEL's units, about one for each step: a few milliseconds.
+	// maxCost is the cost limit of one evaluation in CEL's units, about one for each step. It amounts to a few milliseconds.
 	maxCost = 1_000_000
 )
 
@@ -24,8 +24,8 @@ const (
 	variableCluster = "cluster"
 )
 
-// environment has CEL's standard library and optional fields (request.spec.?clusterLabels); extensions are left out, for the
-// cost of what they do is not counted.
+// environment has CEL's standard library and optional fields (request.spec.?clusterLabels); it omits extensions, because
+// CEL does not count their cost.
 func environment() (*cel.Env, error) {
 	return cel.NewEnv(
 		cel.OptionalTypes(),
@@ -39,7 +39,7 @@ func environment() (*cel.Env, error) {
 	)
 }
 
-// compile never lets a panic through: the expression is written by a person, the compiler by another.
+// compile turns a panic of the compiler into an error, because expressions are foreign input.
 func compile(env *cel.Env, expression string) (program cel.Program, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -56,7 +56,7 @@ func compile(env *cel.Env, expression string) (program cel.Program, err error) {
 	return env.Program(ast, cel.EvalOptions(cel.OptOptimize, cel.OptTrackCost), cel.CostLimit(maxCost))
 }
 
-// oneLine is for events and conditions: CEL draws a picture of where the error is.
+// oneLine joins the lines of an error for events and conditions: CEL prints the position of the error on lines of its own.
 func oneLine(err error) error {
 	return errors.New(strings.Join(strings.Fields(err.Error()), " "))
 }

@@ -1,5 +1,5 @@
-// Package policy decides about requests by the rules of the hub's configuration (registration.policy): CEL expressions over
-// the request, the token it was made with, and the Cluster it is for.
+// Package policy evaluates the rules of the hub's configuration (registration.policy): CEL expressions over the request, its token
+// and its Cluster.
 package policy
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Policy is a list of compiled rules. It may be used by several at a time; a nil Policy has no rules.
+// Policy is a list of compiled rules. It is safe for concurrent use; a nil Policy has no rules.
 type Policy struct {
 	rules  []rule
 	broken error
@@ -25,7 +25,7 @@ type rule struct {
 	program cel.Program
 }
 
-// Compile compiles the rules. Its error names each rule that is none, and what is wrong with it.
+// Compile compiles the rules. Its error names each invalid rule and the reason.
 func Compile(rules []config.PolicyRule) (*Policy, error) {
 	if len(rules) == 0 {
 		return nil, nil
@@ -50,26 +50,26 @@ func Compile(rules []config.PolicyRule) (*Policy, error) {
 	return p, nil
 }
 
-// Case is what the rules look at. Token and Cluster may be nil: the expression finds null then.
+// Case holds the variables of the rules. A nil Token or Cluster is null in the expression.
 type Case struct {
 	Request *fleet.ClusterRegistration
 	Token   *fleet.ClusterRegistrationToken
 	Cluster *fleet.Cluster
 }
 
-// Rule is what the first rule says whose expression is true; the zero Ruling when there is none. A rule that cannot be
-// evaluated, for a field that is not there, say, or because it costs too much, leaves the request to a person: to skip it
-// could let in what it is there to keep out.
+// Rule returns the ruling of the first rule whose expression is true, and the zero Ruling if there is none. If a rule cannot be
+// evaluated, for example because of a missing field or of the cost limit, a person must decide: skipping the rule could admit a
+// request that the rule is meant to deny.
 func (p *Policy) Rule(c Case) registration.Ruling {
 	switch {
 	case p == nil:
 		return registration.Ruling{}
 	case p.broken != nil:
-		return ask("the hub's policy is none: %v", p.broken)
+		return ask("the hub's policy is invalid: %v", p.broken)
 	}
 	variables, err := variablesOf(c)
 	if err != nil {
-		return ask("the hub's policy cannot look at the request: %v", err)
+		return ask("the hub's policy cannot read the request: %v", err)
 	}
 	for _, r := range p.rules {
 		matches, err := r.matches(variables)
@@ -110,8 +110,8 @@ func ask(format string, values ...any) registration.Ruling {
 	return registration.Ruling{Action: registration.RulingAsk, Message: registration.Brief(fmt.Sprintf(format, values...))}
 }
 
-// Of is the policy of these rules. Where they are none, which a hub that checks its configuration never puts into force, a
-// person is asked about everything.
+// Of returns the policy of the rules. If they are invalid, a person must decide about every request. The hub checks its configuration
+// first, so this happens only at a start with invalid rules.
 func Of(rules []config.PolicyRule) *Policy {
 	p, err := Compile(rules)
 	if err != nil {

@@ -4,7 +4,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// variablesOf makes of the objects what kubectl shows of them.
+// variablesOf converts the objects to the form that kubectl shows.
 func variablesOf(c Case) (map[string]any, error) {
 	request, err := object(c.Request, c.Request == nil)
 	if err != nil {
@@ -36,8 +36,7 @@ func object(o any, absent bool) (map[string]any, error) {
 	return runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 }
 
-// complete makes the maps that are left out when they are empty, so that "key" in request.metadata.labels needs no look
-// before.
+// complete adds empty maps for absent ones, so that "key" in request.metadata.labels needs no has() before it.
 func complete(o map[string]any, path ...string) {
 	if o == nil {
 		return
@@ -58,7 +57,7 @@ func ensure(o map[string]any, path []string) {
 	}
 }
 
-// orNull is for CEL, to which a nil map is an empty one.
+// orNull returns an untyped nil for a nil map, because CEL treats a nil map as empty and not as null.
 func orNull(o map[string]any) any {
 	if o == nil {
 		return nil

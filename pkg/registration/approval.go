@@ -6,8 +6,8 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// approval is what has been decided about a request by those who are asked, nil where nobody is. A policy that denies beats
-// a person, a person beats what else a policy says, and a policy that approves spares the person.
+// approval returns the decision about a request, nil if none is required. A denying rule overrides a person, a person overrides
+// every other rule, and an approving rule makes the decision of a person unnecessary.
 func (c Case) approval() *Approval {
 	person := c.Request.Status.Approval
 	switch {
@@ -39,11 +39,11 @@ func (c Case) ask(why string) *Approval {
 		"waiting for an approval (%s): run \"muster approve %s\" or \"muster deny %s\"", why, c.Request.Name, c.Request.Name)}
 }
 
-// isManual says whether a person is asked. The hub's default is for those nobody has decided about: not for the agent that a
-// person had the hub install, nor for one that vouches for its own next request.
+// isManual reports whether a person must decide. The hub's default does not apply to an agent that the hub installs, nor to a request
+// that the current agent proved to be its own.
 func (c Case) isManual() bool {
 	if c.Token.Spec.Approval != "" {
 		return c.Token.Spec.Approval == fleet.ApprovalManual
 	}
-	return c.Approval == fleet.ApprovalManual && !c.isImport() && !c.isVouchedFor()
+	return c.Approval == fleet.ApprovalManual && !c.isImport() && !c.isProvedByAgent()
 }

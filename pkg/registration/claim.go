@@ -10,33 +10,33 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// MaxClientIDLength bounds what an agent may send as its clientID, in bytes. The CRD refuses longer ones at the door;
-// the hub checks again, because another component's looser CRD may be installed.
+// MaxClientIDLength bounds what an agent may send as its clientID, in bytes. The CRD refuses longer ones;
+// the hub checks again because another component may have installed a CRD without the limit.
 const MaxClientIDLength = 4096
 
-// Refusal says why something is not done: a constant reason for machines, a message for people.
+// Refusal explains why a request is refused or waits: a constant reason for machines, a message for people.
 type Refusal struct {
 	Reason  string
 	Message string
 }
 
-// Known is what the hub knows of an existing Cluster when a request claims an identity.
+// Known describes an existing Cluster to MatchCluster.
 type Known struct {
 	Name     string
 	ClientID string
 	Deleting bool
 }
 
-// Match is the answer to "which Cluster is this request about?". Exactly one of the fields is set.
+// Match is the Cluster of a request. Exactly one field is set.
 type Match struct {
 	Use    string   // the existing Cluster of that name
 	Create string   // a new Cluster of that name
-	Wait   *Refusal // not now; an event of the Cluster named in the message brings it back
-	Refuse *Refusal // never, unless something named in the message changes
+	Wait   *Refusal // retry on an event of the Cluster in the message
+	Refuse *Refusal // refuse until the object in the message changes
 }
 
-// MatchCluster decides which Cluster a clientID is about. owners are the Clusters of the request's namespace with that
-// clientID, sameName the Cluster, if any, that has the name a new one would get.
+// MatchCluster finds the Cluster of a clientID. owners are the Clusters of the request's namespace with that clientID, and
+// sameName is the Cluster, if any, with the name that a new one would get.
 func MatchCluster(clientID string, owners []Known, sameName *Known) Match {
 	if refusal := checkClientID(clientID); refusal != nil {
 		return Match{Refuse: refusal}
@@ -60,7 +60,7 @@ func matchNew(clientID string, sameName *Known) Match {
 	case sameName.Deleting:
 		return Match{Wait: waitDeleted(sameName.Name)}
 	case sameName.ClientID == clientID:
-		return Match{Use: sameName.Name} // it came to be between the two look-ups
+		return Match{Use: sameName.Name} // created between the two look-ups
 	}
 	return Match{Refuse: &Refusal{
 		Reason: fleet.ReasonClusterNameTaken,
@@ -95,15 +95,15 @@ func waitDeleted(cluster string) *Refusal {
 	return &Refusal{fleet.ReasonClusterDeleting, fmt.Sprintf("waiting for Cluster %s to be deleted", cluster)}
 }
 
-// Token is what the hub knows of a ClusterRegistrationToken that may have created a request.
+// Token describes a ClusterRegistrationToken to MatchToken.
 type Token struct {
 	Name           string
 	ServiceAccount string
 }
 
-// MatchToken decides whose ServiceAccount may read the credential of a request. claimed is the token name the agent put
-// on its request, found the token of that name, if any. Agents of releases that sent no name get the token made for
-// their Cluster, or the only one of the namespace; where there are several, nobody can tell which one they hold.
+// MatchToken finds the token whose ServiceAccount may read the credential of a request. claimed is the token name on the request,
+// found is the token with that name, if any. For agents of releases that send no name it uses the token made for their Cluster, or
+// the only one of the namespace; among several it cannot know which one the agent holds.
 func MatchToken(claimed string, found, importToken *Token, namespaceTokens []Token) (*Token, *Refusal) {
 	switch {
 	case found != nil:
@@ -130,8 +130,8 @@ type Rival struct {
 	Granted      bool
 }
 
-// Superseded are the requests that granting this one makes void: those of the same agent that are older. A granted one
-// of the same second counts as older, for creation times have no finer grain.
+// Superseded returns the older requests of the same agent, which become invalid when this one is granted. A granted request of the
+// same second counts as older, because creation times have a resolution of one second.
 func Superseded(self Rival, rivals []Rival) []string {
 	var names []string
 	for _, r := range rivals {
@@ -146,9 +146,9 @@ func Superseded(self Rival, rivals []Rival) []string {
 	return names
 }
 
-// NewerGranted names the newest of the granted requests that are newer than this one, or "". An old request that is looked
-// at late, after an outage say, must not take the credential away from the agent's current one. Whatever the order of the
-// rivals, it is the same name: it is in a message, and a message that changes is a write.
+// NewerGranted names the newest of the granted requests that are newer than this one, or "". An old request that is
+// reconciled late, for example after an outage, must not revoke the agent's current credential. The result does not depend on the
+// order of rivals: it is part of a message, and each change of a message is a write.
 func NewerGranted(self Rival, rivals []Rival) string {
 	newest := self
 	for _, r := range rivals {

@@ -208,7 +208,7 @@ func FuzzValuesThatAreNoneAreNotRepeated(f *testing.F) {
 	f.Add([]byte("\x00\xff"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if _, err := DecodeValues(data); err != nil {
-			assert.EqualError(t, err, "the values are no YAML document")
+			assert.EqualError(t, err, "the values are not a YAML document")
 		}
 	})
 }

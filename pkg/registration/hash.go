@@ -7,8 +7,8 @@ import (
 	"fmt"
 )
 
-// StatusHash is the digest under which a Cluster's status remembers a setting: the hexadecimal SHA-224 of its JSON. A
-// []byte counts as JSON does, as a base64 string, and nil differs from empty; callers bring "unset" into one form first.
+// StatusHash is the digest of a setting in a Cluster's status: the hexadecimal SHA-224 of its JSON. JSON encodes a []byte as a base64
+// string, and distinguishes nil from empty; callers normalise unset values first.
 func StatusHash(v any) (string, error) {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -18,7 +18,7 @@ func StatusHash(v any) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// CAHash is StatusHash of a CA bundle. An absent and an empty bundle mean the same and hash alike.
+// CAHash is StatusHash of a CA bundle. An absent and an empty bundle have the same hash.
 func CAHash(pem []byte) string {
 	if len(pem) == 0 {
 		pem = nil

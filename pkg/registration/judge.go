@@ -6,48 +6,48 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// Case is what is known of a request when it is judged.
+// Case is the input of Judge.
 type Case struct {
 	Request *fleet.ClusterRegistration
-	// Token is the one the request was made with.
+	// Token is the token with which the request was created.
 	Token *fleet.ClusterRegistrationToken
-	// Cluster is the one that has the request's identity; nil when it would be made.
+	// Cluster is the Cluster with the clientID of the request; nil if the hub would create it.
 	Cluster *fleet.Cluster
-	// Held says that an agent has registered for the Cluster.
+	// Held is true if an agent has registered for the Cluster.
 	Held bool
-	// Origin is who created the request, compared with Token.
+	// Origin is the creator of the request, compared with Token.
 	Origin Origin
-	// Ruling is what the hub's policy says.
+	// Ruling is the result of the hub's policy.
 	Ruling Ruling
-	// Approval is who decides where the token does not say.
+	// Approval is the hub's default, which applies if the token does not set one.
 	Approval fleet.Approval
 	// RefuseLongLived refuses agents that cannot renew their credential.
 	RefuseLongLived bool
 }
 
-// RulingAction is what the hub's policy does with a request, in the words of its configuration.
+// RulingAction is the action of a rule of the hub's policy, as its configuration spells it.
 type RulingAction string
 
-// The actions; the empty one leaves the request to its token and to the hub's default.
+// The actions. Without one, the token and the hub's default decide.
 const (
 	RulingApprove RulingAction = "Approve"
 	RulingDeny    RulingAction = "Deny"
 	RulingAsk     RulingAction = "Ask"
 )
 
-// Ruling is an action and, for people, why.
+// Ruling is an action and its explanation for people.
 type Ruling struct {
 	Action  RulingAction
 	Message string
 }
 
-// Judgement is what becomes of a request.
+// Judgement is the decision about a request.
 type Judgement struct {
-	// Refuse is why it is not granted; nil when nothing speaks against it.
+	// Refuse is the reason for a refusal; nil if the request is not refused.
 	Refuse *Refusal
-	// Wait is what it waits for, when it is not refused.
+	// Wait is the reason why the request waits; nil if it does not, or is refused.
 	Wait *Refusal
-	// Approval is what condition Approved says; nil where nobody is asked.
+	// Approval is the content of condition Approved; nil if no approval is required.
 	Approval *Approval
 }
 
@@ -56,8 +56,8 @@ type Approval struct {
 	Reason, Message string
 }
 
-// Judge decides whether a request may be granted. It depends on nothing but the case, and is asked anew whenever a part of
-// that changes, until the request is granted.
+// Judge decides whether a request may be granted. The decision depends only on c. Until the request is granted, the caller repeats it
+// when a part of c changes.
 func Judge(c Case) Judgement {
 	j := Judgement{Approval: c.approval()}
 	for _, objection := range []func() *Refusal{c.quarantined, c.denied, c.foreign, c.longLived, c.notAllowed, c.inUse} {
@@ -86,7 +86,7 @@ func (c Case) denied() *Refusal {
 	return nil
 }
 
-// foreign refuses a request that somebody else than the token's holder created, unless a person looked at it.
+// foreign refuses a request whose creator is not the ServiceAccount of the token, unless a person approved it.
 func (c Case) foreign() *Refusal {
 	if c.Origin.Reason != fleet.ReasonTokenMismatch || c.isApprovedByPerson() {
 		return nil
@@ -100,17 +100,17 @@ func (c Case) longLived() *Refusal {
 	}
 	return &Refusal{
 		fleet.ReasonLongLivedRefused,
-		"the agent does not renew its credential and this hub gives out no other kind (registration.longLivedCredentials); use an agent that does",
+		"the agent does not renew its credential and this hub refuses long-lived credentials (registration.longLivedCredentials); use an agent that renews its credential",
 	}
 }
 
-// inUse keeps the identity with the agent that has it. Another one gets it only with the token made for the Cluster, with the
-// word of the agent that has it, or with that of a person. The token counts even where nobody has recorded who created the
-// request: only its holder can read the answer. A Cluster that the hub imports has an agent even while it is silent, for the
-// hub forgets what it said when it installs it again: nobody else is to come first.
+// inUse refuses a request for the identity of another agent. A request is permitted if it uses the token made for the Cluster, if
+// the current agent proves that the request is its own, or if a person approved it. The token suffices even if the API server did
+// not record the creator of the request: only the holder of the token can read the credential. A Cluster that the hub imports counts
+// as in use even before its agent reports: an import clears what the agent reported, and no other agent may register meanwhile.
 func (c Case) inUse() *Refusal {
 	taken := c.taken()
-	if taken == "" || c.hasTokenOfCluster() || c.isVouchedFor() || c.isApprovedByPerson() {
+	if taken == "" || c.hasTokenOfCluster() || c.isProvedByAgent() || c.isApprovedByPerson() {
 		return nil
 	}
 	return &Refusal{fleet.ReasonClientIDInUse, fmt.Sprintf(
@@ -119,7 +119,7 @@ func (c Case) inUse() *Refusal {
 		taken, c.Request.Name, c.Cluster.Name)}
 }
 
-// taken says who has the identity; "" where nobody has.
+// taken describes the current holder of the identity; "" if there is none.
 func (c Case) taken() string {
 	switch {
 	case c.Cluster == nil:
@@ -136,15 +136,16 @@ func (c Case) hasTokenOfCluster() bool {
 	return c.isImport() || isOnlyFor(c.Token.Spec, c.Request.Spec.ClientID)
 }
 
-// isImport says whether the token is the one by which the hub imports the Cluster.
+// isImport reports whether the token is the import token of the Cluster.
 func (c Case) isImport() bool {
 	return c.Cluster != nil && c.Cluster.UID != "" && owningCluster(c.Token) == string(c.Cluster.UID) &&
 		c.Token.Name == ImportTokenName(c.Cluster.Name)
 }
 
-// isVouchedFor is true when the agent has said so with the credential it holds: nobody else may write that. What the agent has
-// registered with already it does not vouch for again: once that request is gone, anybody may make another of its name.
-func (c Case) isVouchedFor() bool {
+// isProvedByAgent reports whether the current agent proved that the request is its own: it wrote the name of the request to its
+// status with its current credential, and only that credential may write there. The proof does not count for the request with which the
+// agent has registered: after that request is deleted, another user could create one with the same name.
+func (c Case) isProvedByAgent() bool {
 	if c.Cluster == nil || c.Request.Name == "" {
 		return false
 	}

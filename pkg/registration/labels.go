@@ -11,16 +11,15 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// reservedPrefixes are label keys an agent may not assert about itself: they steer targeting, what a management server
-// shows, and which set of objects a Cluster belongs to, that is, who would prune it.
+// reservedPrefixes are the prefixes of label keys that an agent may not set: they control targeting, the display of management
+// servers, and the object set of a Cluster, which decides who prunes it.
 var reservedPrefixes = []string{fleet.ReservedManagementPrefix, fleet.ReservedPrefix, "objectset.rio.cattle.io/"}
 
-// maxLabels is how many labels an agent may give its Cluster. Every controller has each Cluster in memory.
+// maxLabels is the maximum number of labels that an agent may set on its Cluster. Every controller keeps each Cluster in memory.
 const maxLabels = 100
 
-// AcceptLabels divides the labels an agent sent into those its Cluster gets and the keys that are dropped, sorted.
-// Dropped are reserved keys, what is no valid label, and the last ones where there are too many: one bad label must not cost
-// the cluster its registration.
+// AcceptLabels splits the labels of an agent into accepted labels and the sorted keys of dropped ones. It drops reserved keys,
+// invalid labels, and the last labels above the maximum, so that a bad label does not prevent the registration.
 func AcceptLabels(sent map[string]string) (accepted map[string]string, dropped []string) {
 	accepted = map[string]string{}
 	for _, key := range slices.Sorted(maps.Keys(sent)) {
@@ -44,8 +43,8 @@ func invalid(key, value string) bool {
 	return len(validation.IsQualifiedName(key)) > 0 || len(validation.IsValidLabelValue(value)) > 0
 }
 
-// NewClusterLabels are the labels of a Cluster the hub creates: what the agent may say, unless the hub is configured to
-// ignore it, and the Cluster's own name.
+// NewClusterLabels returns the labels of a Cluster that the hub creates: the accepted labels of the agent, unless the hub is
+// configured to ignore them, and the Cluster's own name.
 func NewClusterLabels(cluster string, sent map[string]string, ignoreSent bool) map[string]string {
 	labels := map[string]string{}
 	if !ignoreSent {
@@ -56,8 +55,8 @@ func NewClusterLabels(cluster string, sent map[string]string, ignoreSent bool) m
 	return labels
 }
 
-// ImposeLabels adds what the token says to the labels of a new Cluster. A person wrote it, so nothing is reserved but the
-// Cluster's own name.
+// ImposeLabels adds the labels of the token to those of a new Cluster. A person wrote them, so only the label with the Cluster's
+// own name is reserved.
 func ImposeLabels(labels, imposed map[string]string) {
 	for key, value := range imposed {
 		if key != fleet.ClusterLabel {
@@ -66,8 +65,8 @@ func ImposeLabels(labels, imposed map[string]string) {
 	}
 }
 
-// DroppedLabelsMessage tells a person which labels were not taken over; "" when all were. It is in a status, so that it names
-// only some of very many.
+// DroppedLabelsMessage names the dropped labels for people; "" if there are none. The message is part of a status, so it names a
+// limited number.
 func DroppedLabelsMessage(dropped []string) string {
 	const most = 10
 	if len(dropped) == 0 {
@@ -84,8 +83,8 @@ func DroppedLabelsMessage(dropped []string) string {
 	return text
 }
 
-// AgentConfigLabels are the labels of a Cluster that its agent is told, to send them should it register again: neither
-// those of management servers nor kubectl's own.
+// AgentConfigLabels returns the labels of a Cluster for the configuration of its agent, which sends them when it registers again.
+// It omits the labels of management servers and of kubectl.
 func AgentConfigLabels(cluster map[string]string) map[string]string {
 	labels := map[string]string{}
 	for key, value := range cluster {

@@ -9,7 +9,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// AllowsClientID says whether a token may be used to register an identity. A pattern that is none allows nothing.
+// AllowsClientID reports whether a token may register a clientID. An invalid pattern allows none.
 func AllowsClientID(token fleet.ClusterRegistrationTokenSpec, clientID string) bool {
 	if len(token.ClientIDs) == 0 && token.ClientIDPattern == "" {
 		return true
@@ -21,7 +21,7 @@ func AllowsClientID(token fleet.ClusterRegistrationTokenSpec, clientID string) b
 	return err == nil && matches && token.ClientIDPattern != ""
 }
 
-// Expires is when a token ends; false for one that does not.
+// Expires returns the expiry time of a token, false if it never expires.
 func Expires(token *fleet.ClusterRegistrationToken) (end time.Time, limited bool) {
 	if token.Spec.TTL == nil || token.Spec.TTL.Duration <= 0 {
 		return time.Time{}, false
@@ -29,18 +29,18 @@ func Expires(token *fleet.ClusterRegistrationToken) (end time.Time, limited bool
 	return token.CreationTimestamp.Add(token.Spec.TTL.Duration), true
 }
 
-// Expired says whether the time of a token is over, though it may still be there: the hub that deletes it was away, say.
+// Expired reports whether a token has expired. An expired token may still exist, for example because no hub runs to delete it.
 func Expired(token *fleet.ClusterRegistrationToken, now time.Time) bool {
 	end, limited := Expires(token)
 	return limited && !now.Before(end)
 }
 
-// isOnlyFor says whether a token was made for one identity and no other.
+// isOnlyFor reports whether a token allows this clientID and no other.
 func isOnlyFor(token fleet.ClusterRegistrationTokenSpec, clientID string) bool {
 	return token.ClientIDPattern == "" && slices.Equal(token.ClientIDs, []string{clientID})
 }
 
-// owningCluster is the UID of the Cluster the hub made the token for, to import it; "" for the token of a person.
+// owningCluster returns the UID of the Cluster for whose import the hub created the token; "" for the token of a person.
 func owningCluster(token *fleet.ClusterRegistrationToken) string {
 	for _, owner := range token.OwnerReferences {
 		if owner.Kind == "Cluster" {
@@ -50,8 +50,8 @@ func owningCluster(token *fleet.ClusterRegistrationToken) string {
 	return ""
 }
 
-// notAllowed refuses what the token is not for. The token by which a Cluster is imported lies on its member: whoever steals
-// it there can register nothing else with it.
+// notAllowed refuses a clientID that the token does not allow. An import token is stored on the member of its Cluster; if it is
+// stolen there, it registers no other Cluster.
 func (c Case) notAllowed() *Refusal {
 	switch {
 	case owningCluster(c.Token) != "" && !c.isImport():

@@ -15,8 +15,8 @@ const (
 	secretNameMax = 63
 )
 
-// KeyHash shortens a key (a clientID, "namespace::name") to 12 hexadecimal digits that peers compute alike. Only the
-// first 100 bytes count, so two long keys may share a hash: whoever finds an object by it compares the whole key.
+// KeyHash shortens a key (a clientID, "namespace::name") to 12 hexadecimal digits. Peers use the same function. Only
+// the first 100 bytes count, so two long keys may share a hash: callers that find an object by hash must compare the whole key.
 func KeyHash(key string) string {
 	if len(key) > keyHashInput {
 		key = key[:keyHashInput]
@@ -26,14 +26,14 @@ func KeyHash(key string) string {
 }
 
 // ClusterNamespace is the namespace on the hub that holds the credential, the rights and the BundleDeployments of one
-// Cluster. It is always computed, never read from a status an agent might have written. A name with dots, which no
-// namespace can have, gets dashes in the readable part; the hash is of the name as it is.
+// Cluster. It is always computed, never read from a status an agent might have written. In the
+// readable part dashes replace dots, which a namespace name cannot contain; the hash uses the unchanged name.
 func ClusterNamespace(namespace, cluster string) string {
 	readable := strings.ReplaceAll(cluster, ".", "-")
 	return name.SafeConcatName("cluster", namespace, readable, KeyHash(namespace+"::"+cluster))
 }
 
-// ClusterName is the name of the Cluster the hub creates for a clientID it has not seen before.
+// ClusterName is the name of the Cluster that the hub creates for a new clientID.
 func ClusterName(clientID string) string {
 	return name.SafeConcatName("cluster", KeyHash(clientID))
 }
@@ -76,20 +76,20 @@ func CredentialReaderName(requestServiceAccount string) string {
 	return name.SafeConcatName(requestServiceAccount, "creds")
 }
 
-// ContentBindingName is the ClusterRoleBinding that lets one agent read every Content, where Fleet's own controllers make the
-// BundleDeployments; with the UID, as above.
+// ContentBindingName is the ClusterRoleBinding that lets one agent read every Content if Fleet's own controllers create the
+// BundleDeployments. It contains the UID for the same reason as CredentialReaderName.
 func ContentBindingName(requestServiceAccount string) string {
 	return name.SafeConcatName(requestServiceAccount, "content")
 }
 
 // ContentRoleName is the ClusterRole that lets the agent of a Cluster read the Contents its BundleDeployments name, and the
-// ClusterRoleBinding that gives it to the agent.
+// ClusterRoleBinding that grants it to the agent.
 func ContentRoleName(clusterNamespace string) string {
 	return name.SafeConcatName(ClusterRoleContent, clusterNamespace)
 }
 
-// AgentBindingName is the RoleBinding, in the cluster namespace, that gives one agent ClusterRoleAgent. It is not AgentRoleName,
-// for a binding cannot be changed to another role.
+// AgentBindingName is the RoleBinding, in the cluster namespace, that grants one agent ClusterRoleAgent. Its name differs from
+// AgentRoleName because the role of a binding is immutable.
 func AgentBindingName(requestServiceAccount string) string {
 	return name.SafeConcatName(requestServiceAccount, "bundles")
 }
@@ -99,16 +99,16 @@ func AgentRoleName(requestServiceAccount string) string {
 	return name.SafeConcatName(requestServiceAccount, "agent")
 }
 
-// ImportTokenName is the ClusterRegistrationToken the hub makes to import a Cluster.
+// ImportTokenName is the ClusterRegistrationToken that the hub creates to import a Cluster.
 func ImportTokenName(cluster string) string { return name.SafeConcatName("import-token-" + cluster) }
 
 // AgentBundleName is the Bundle that keeps the agent of a Cluster up to date.
 func AgentBundleName(cluster string) string { return name.SafeConcatName(AgentName, cluster) }
 
-// ServiceAccountTokenSecret is the Secret for a ServiceAccount's token where the API server grants no long-lived one.
+// ServiceAccountTokenSecret is the Secret for a ServiceAccount's token if the API server issues no long-lived tokens.
 func ServiceAccountTokenSecret(serviceAccount string) string { return serviceAccount + "-token" }
 
-// AgentBootstrapSetID is the object set of what the hub installs on a member. Agents recognise their own objects by its
+// AgentBootstrapSetID is the ID of the object set that the hub installs on a member. Agents recognise their own objects by its
 // hash.
 func AgentBootstrapSetID(agentNamespace string) string {
 	if agentNamespace == "" {
@@ -117,26 +117,26 @@ func AgentBootstrapSetID(agentNamespace string) string {
 	return SetIDAgentBootstrap + "-" + agentNamespace
 }
 
-// LabelValue makes any object name fit where a label value must: names have up to 253 characters, values 63. Names that
-// fit stay as they are.
+// LabelValue shortens an object name to the 63 characters of a label value; object names have up to 253. Shorter names stay
+// unchanged.
 func LabelValue(objectName string) string { return name.SafeConcatName(objectName) }
 
 // OwnedSetID is the object set ID of one owner. wrangler hashes set ID, owner name and owner namespace without
-// separators between them, so two owners could share a hash, and one would prune what the other made; with the hash of
-// the owner's key in the ID they cannot.
+// separators between them, so two owners could share a hash, and one would prune the objects of the other. The hash of
+// the owner's key in the ID prevents this.
 func OwnedSetID(set, namespace, owner string) string {
 	return set + "-" + KeyHash(namespace+"::"+owner)
 }
 
 const managedGeneration = "managed/"
 
-// ManagedGeneration is the GENERATION of an agent that runs as its Bundle says. It is the same for all Clusters but those
-// that were redeployed by hand, so that their agents' Bundles can share one Content.
+// ManagedGeneration is the GENERATION of an agent that its Bundle manages. All Clusters have the same value, except those that a
+// person redeployed, so that the Bundles of their agents can share one Content.
 func ManagedGeneration(redeployAgentGeneration int64) string {
 	return managedGeneration + strconv.FormatInt(redeployAgentGeneration, 10)
 }
 
-// IsManagedGeneration says whether a GENERATION is one of ManagedGeneration.
+// IsManagedGeneration reports whether ManagedGeneration returned this GENERATION.
 func IsManagedGeneration(generation string) bool {
 	return strings.HasPrefix(generation, managedGeneration)
 }

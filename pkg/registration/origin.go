@@ -8,25 +8,26 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// Recording is whether, and since when, the API server records who creates a request.
+// Recording describes whether, and since when, the API server records the creators of requests.
 type Recording struct {
 	InForce bool
 	Since   time.Time
-	Missing string // what keeps it from doing so, for people
+	Missing string // why not, for people
 }
 
-// Origin is what is known of who created a request.
+// Origin is the creator of a request and the content of condition OriginProved.
 type Origin struct {
-	// Creator is the user, as the API server recorded it; "" where only the request itself says so.
+	// Creator is the user that the API server recorded; "" if it recorded none.
 	Creator string
 	// Reason and Message are those of condition OriginProved.
 	Reason, Message string
 }
 
-// Proved says whether the condition is True.
+// Proved reports whether condition OriginProved is True.
 func (o Origin) Proved() bool { return o.Reason == fleet.ReasonOriginProved }
 
-// OriginOf is what the API server has recorded. Nobody could change it since; what was created before may say anything.
+// OriginOf returns the recorded creator. Users cannot change a recorded creator, but a request created before recording began may
+// contain any value.
 func OriginOf(request *fleet.ClusterRegistration, recording Recording) Origin {
 	creator := request.Annotations[fleet.CreatorAnnotation]
 	switch {
@@ -41,10 +42,10 @@ func OriginOf(request *fleet.ClusterRegistration, recording Recording) Origin {
 	return Origin{Creator: creator, Reason: fleet.ReasonOriginProved, Message: "created by " + Brief(creator)}
 }
 
-// briefLength bounds what is repeated of strings of somebody else.
+// briefLength is the maximum length of foreign text in a message, in bytes.
 const briefLength = 200
 
-// Brief bounds a text that repeats what somebody else wrote, as an error may: it gets into a status.
+// Brief shortens foreign text, such as an error, for a message in a status.
 func Brief(text string) string {
 	if len(text) <= briefLength {
 		return text
@@ -52,7 +53,7 @@ func Brief(text string) string {
 	return strings.ToValidUTF8(text[:briefLength], "") + "..."
 }
 
-// For compares the creator with the one who may use a token: the ServiceAccount the hub made for it.
+// For compares the creator with the ServiceAccount of a token.
 func (o Origin) For(namespace string, token Token) Origin {
 	if o.Creator == "" || o.Creator == AccountUser(namespace, token.ServiceAccount) {
 		return o
@@ -63,12 +64,12 @@ func (o Origin) For(namespace string, token Token) Origin {
 	return o
 }
 
-// AccountUser is the name by which an API server knows a ServiceAccount.
+// AccountUser is the user name of a ServiceAccount.
 func AccountUser(namespace, account string) string {
 	return "system:serviceaccount:" + namespace + ":" + account
 }
 
-// TokenOf finds the token whose ServiceAccount created the request, for agents that name none.
+// TokenOf finds the token whose ServiceAccount created the request, for agents that send no token name.
 func (o Origin) TokenOf(namespace string, tokens []Token) *Token {
 	for i, token := range tokens {
 		if o.Creator != "" && o.Creator == AccountUser(namespace, token.ServiceAccount) {

@@ -7,10 +7,10 @@ import (
 )
 
 const (
-	// RefusedLifetime is how long a refused request stays, for somebody to look at or to approve. An agent that still wants
-	// to register sends it again.
+	// RefusedLifetime is the time for which a refused request is kept, so that a person can inspect or approve it. An agent that
+	// still wants to register sends a new one.
 	RefusedLifetime = 24 * time.Hour
-	// MostRefused is how many refused requests of one creator stay. Whoever has stolen a token can make as many as he likes.
+	// MostRefused is the maximum number of refused requests kept for each creator, because the thief of a token can create any number.
 	MostRefused = 500
 )
 
@@ -18,12 +18,12 @@ const (
 type Refused struct {
 	Name    string
 	Created time.Time
-	// Decided says that a person has decided about it. That is not forgotten: the request would be asked about again.
+	// Decided is true if a person decided about the request. Such requests are kept: otherwise the same decision would be needed again.
 	Decided bool
 }
 
-// Forgotten are those of one creator's refused requests that are deleted: the ones whose time is over, and the oldest where
-// there are too many.
+// Forgotten returns the refused requests of one creator that the hub deletes: those older than RefusedLifetime, and the oldest
+// ones above MostRefused.
 func Forgotten(refused []Refused, now time.Time) (names []string) {
 	refused = slices.DeleteFunc(slices.Clone(refused), func(r Refused) bool { return r.Decided })
 	slices.SortFunc(refused, func(a, b Refused) int {

@@ -9,16 +9,16 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// Uses is what a ClusterRegistrationToken says about its uses.
+// Uses are the uses of a ClusterRegistrationToken, from its spec and status.
 type Uses struct {
 	Token   string   // name of the token
 	UID     string   // of the token
 	Limit   *int32   // nil for any number
 	Count   int64    // uses so far
-	Pending []string // UIDs of requests that Count has, and whose own status need not say so yet
+	Pending []string // UIDs of requests included in Count whose own status may not record it yet
 }
 
-// UsesOf is what the token says.
+// UsesOf reads the uses of a token.
 func UsesOf(token *fleet.ClusterRegistrationToken) Uses {
 	return Uses{
 		Token: token.Name, UID: string(token.UID), Limit: token.Spec.UsageLimit,
@@ -26,7 +26,7 @@ func UsesOf(token *fleet.ClusterRegistrationToken) Uses {
 	}
 }
 
-// Use is a request that is to be counted.
+// Use is a request to be counted.
 type Use struct {
 	UID     string    // of the request
 	Name    string    // of the request
@@ -34,19 +34,20 @@ type Use struct {
 	Created time.Time // of the request
 }
 
-// UseState says whether a request counts as a use of its token.
+// UseState is the result of State.
 type UseState int
 
 const (
-	// UseCounted means that it does.
+	// UseCounted means that the request is counted.
 	UseCounted UseState = iota
-	// UseUncounted means that it does not, and that there is room for it.
+	// UseUncounted means that the request is not counted and the token has a use left.
 	UseUncounted
-	// UseRefused means that it does not, and that the token has none left.
+	// UseRefused means that the request is not counted and the token has no use left.
 	UseRefused
 )
 
-// State judges one request. countedAs is what the request's own status says: the UID of the token it was counted for.
+// State reports whether a request is counted as a use of the token. countedAs is the UID of the token for which the request's own
+// status records a use.
 func (u Uses) State(request, countedAs string) UseState {
 	switch {
 	case countedAs == u.UID, slices.Contains(u.Pending, request):
@@ -59,19 +60,18 @@ func (u Uses) State(request, countedAs string) UseState {
 
 func (u Uses) usedUp() bool { return u.Limit != nil && u.Count >= int64(*u.Limit) }
 
-// UsedUp is the refusal of a request for which the token has no use left.
+// UsedUp returns the refusal of a request because the token has no use left.
 func (u Uses) UsedUp() *Refusal {
 	return &Refusal{fleet.ReasonTokenUsedUp, fmt.Sprintf(
 		"ClusterRegistrationToken %s has been used %d times and spec.usageLimit is %d; raise it, or register with a new token",
 		u.Token, u.Count, *u.Limit)}
 }
 
-// MaxPendingUses bounds Pending, and so the size of a token. Requests beyond it wait until those before them have been
-// granted.
+// MaxPendingUses bounds Pending, and so the size of a token. Further requests wait until earlier ones have been granted.
 const MaxPendingUses = 500
 
-// Add counts requests, the oldest first, and returns those it counted and those for which there is no place in Pending just
-// now. One that counts already, or for which no use is left, is neither.
+// Add counts requests, the oldest first. It returns the requests it counted, and those that wait for a place in Pending. Requests
+// already counted, and requests for which no use is left, are in neither list.
 func (u Uses) Add(asking []Use) (after Uses, added, waiting []Use) {
 	asking = slices.Clone(asking)
 	slices.SortFunc(asking, older)
@@ -90,7 +90,7 @@ func (u Uses) Add(asking []Use) (after Uses, added, waiting []Use) {
 	return u, added, waiting
 }
 
-// older puts the requests into one order, whoever asks: two looks at the same storm let the same ones in.
+// older orders requests, so that every pass over the same requests admits the same ones.
 func older(a, b Use) int {
 	if c := a.Created.Compare(b.Created); c != 0 {
 		return c
@@ -98,7 +98,7 @@ func older(a, b Use) int {
 	return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.UID, b.UID))
 }
 
-// Settle drops the requests from Pending whose place there is not needed any more.
+// Settle removes the settled requests from Pending.
 func (u Uses) Settle(settled func(request string) bool) Uses {
 	u.Pending = slices.DeleteFunc(slices.Clone(u.Pending), settled)
 	return u

@@ -6,21 +6,21 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Values is the content of a ClusterRegistrationToken's Secret: a values file for the chart fleet-agent, and what the hub
-// itself installs an agent with.
+// Values is the content of a ClusterRegistrationToken's Secret: a values file for the chart fleet-agent. The hub also uses it
+// to install an agent itself.
 type Values struct {
-	// ClusterNamespace is the token's namespace, where the agent asks to be registered.
+	// ClusterNamespace is the token's namespace, in which the agent creates its request.
 	ClusterNamespace string `json:"clusterNamespace"`
-	// APIServerURL and APIServerCA (PEM) are where and how the agent reaches the hub.
+	// APIServerURL and APIServerCA (PEM) are the address and the CA of the hub for the agent.
 	APIServerURL string `json:"apiServerURL"`
 	APIServerCA  string `json:"apiServerCA"`
-	// Token is the bearer token to register with.
+	// Token is the bearer token for the registration.
 	Token string `json:"token"`
-	// TokenName is what the agent puts on its request as the label fleet.cattle.io/registration-token.
+	// TokenName is the value that the agent sets on its request as the label fleet.cattle.io/registration-token.
 	TokenName string `json:"tokenName"`
-	// SystemRegistrationNamespace is where the agent finds its credential.
+	// SystemRegistrationNamespace is the namespace of the agent's credential Secret.
 	SystemRegistrationNamespace string `json:"systemRegistrationNamespace"`
-	// Internal is set only where the hub does not live in DefaultSystemNamespace.
+	// Internal is set only if the hub does not run in DefaultSystemNamespace.
 	Internal *ValuesInternal `json:"internal,omitempty"`
 }
 
@@ -36,7 +36,7 @@ func EncodeValues(v Values) ([]byte, error) { return yaml.Marshal(v) }
 func DecodeValues(data []byte) (Values, error) {
 	var v Values
 	if err := yaml.Unmarshal(data, &v); err != nil {
-		return Values{}, fmt.Errorf("the values are no YAML document")
+		return Values{}, fmt.Errorf("the values are not a YAML document")
 	}
 	return v, nil
 }

@@ -64,7 +64,7 @@ func FuzzDecodedValuesSurviveTheWay(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		values, err := DecodeValues(data)
 		if err != nil {
-			assert.Equal(t, "the values are no YAML document", err.Error())
+			assert.Equal(t, "the values are not a YAML document", err.Error())
 			return
 		}
 		again, err := EncodeValues(values)

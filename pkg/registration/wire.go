@@ -1,5 +1,5 @@
-// Package registration is the protocol of cluster registration as pure functions: names, hashes, keys, and what to do
-// next. It knows no client, no clock and no I/O; the other packages carry out what it decides.
+// Package registration is the protocol of cluster registration as pure functions: names, hashes, keys, and the decision
+// about each request. It uses no client, no clock and no I/O; other packages carry out its decisions.
 package registration
 
 // Names of objects on the hub and on a member that both sides of the wire know.
@@ -19,18 +19,18 @@ const (
 	// CredentialSecret is the Secret on a member that keeps the credential of a registered agent.
 	CredentialSecret = "fleet-agent"
 
-	// DefaultSystemNamespace is where hub and agent live unless told otherwise.
+	// DefaultSystemNamespace is the default namespace of hub and agent.
 	DefaultSystemNamespace = "cattle-fleet-system"
 
 	// ClusterRoleBundleDeployment lets an agent read its BundleDeployments and report their status, and read the Secrets and
-	// ConfigMaps beside them; it is bound for each agent, in the cluster namespace, where Fleet's own controllers make the
-	// BundleDeployments. Otherwise that is ClusterRoleAgent.
+	// ConfigMaps beside them; the hub binds it for each agent in the cluster namespace if Fleet's own controllers create the
+	// BundleDeployments. Otherwise the hub binds ClusterRoleAgent.
 	ClusterRoleBundleDeployment = "fleet-bundle-deployment"
-	// ClusterRoleContent lets an agent read every Content, where Fleet's own controllers make the BundleDeployments. Otherwise
-	// each Cluster has a ClusterRole of its own, ContentRoleName.
+	// ClusterRoleContent lets an agent read every Content if Fleet's own controllers create the BundleDeployments. Otherwise
+	// each Cluster has its own ClusterRole, ContentRoleName.
 	ClusterRoleContent = "fleet-content"
-	// ClusterRoleAgent lets an agent read its BundleDeployments and report their status; it is bound for each agent, in the
-	// cluster namespace. One that renews its credential has a Role of its own instead, AgentRoleName, which says so.
+	// ClusterRoleAgent lets an agent read its BundleDeployments and report their status; the hub binds it for each agent in the
+	// cluster namespace. An agent that renews its credential has its own Role instead, AgentRoleName.
 	ClusterRoleAgent = "fleet-agent-bundle-deployment"
 )
 
@@ -42,10 +42,10 @@ const (
 	BootstrapToken                       = "token"
 	BootstrapTokenName                   = "tokenName"
 	BootstrapSystemRegistrationNamespace = "systemRegistrationNamespace"
-	// BootstrapRegistration tells an agent to register anew: the hub sets it to "<digest>/<redeployAgentGeneration>", where
-	// the digest is of what makes an earlier registration useless. The agent keeps the value it registered with under the
-	// same key of Secret CredentialSecret, and registers again when the two differ. Absent, as from hubs and charts that do
-	// not know it, the agent keeps a credential that works.
+	// BootstrapRegistration makes an agent register again when its value changes. The hub sets it to
+	// "<digest>/<redeployAgentGeneration>"; the digest covers everything that invalidates an earlier registration. The agent
+	// stores the value of its registration under the same key of Secret CredentialSecret, and compares the two. If the key is
+	// absent, as from other hubs and charts, the agent keeps a credential that works.
 	BootstrapRegistration = "registration"
 	// BootstrapValues may hold all of the above as one YAML document instead.
 	BootstrapValues = "values"
@@ -64,14 +64,14 @@ const (
 	CredentialSystemNamespace     = "systemNamespace"
 )
 
-// Keys of the Secret by which the hub refuses a request for good. It has the name and the type of the credential Secret the
-// agent looks for, and neither a token nor any of the keys above. Only an agent that sends RenewalAnnotation is answered so:
-// others would take it for a credential. A later decision replaces it by the credential Secret, so it is worth another look,
-// now and then.
+// Keys of the Secret with which the hub refuses a request. It has the name and the type of the credential Secret for which the
+// agent polls, but neither a token nor any of the keys above. The hub creates it only for agents that send RenewalAnnotation:
+// other agents would use it as a credential. A later approval replaces it with the credential Secret, so the agent keeps
+// polling at a long interval.
 const (
 	// RefusalReason is a reason of condition Granted.
 	RefusalReason = "refusalReason"
-	// RefusalMessage is for people: what is wrong, and what may be done.
+	// RefusalMessage explains to people the error and its remedy.
 	RefusalMessage = "refusalMessage"
 )
 
@@ -79,15 +79,16 @@ const (
 // the keys CredentialDeploymentNamespace, CredentialClusterNamespace and CredentialClusterName.
 const CredentialKubeconfig = "kubeconfig"
 
-// Names under which the hub registers its own cluster, in the namespace that its configuration says, and the ServiceAccount in
-// the system namespace, made by the chart, as which it installs the agent there.
+// LocalCluster and LocalSecret are the Cluster of the hub's own cluster and its kubeconfig Secret, in the namespace that the
+// configuration sets. BootstrapAccount is the ServiceAccount of the chart, in the system namespace, with which the hub installs
+// the agent there.
 const (
 	LocalCluster     = "local"
 	LocalSecret      = "local-cluster"
 	BootstrapAccount = "fleet-controller-bootstrap"
 )
 
-// Keys of a kubeconfig Secret that a person or a management server makes to have a cluster imported.
+// Keys of a kubeconfig Secret, which a person or a management server creates to import a cluster.
 const (
 	KubeconfigValue        = "value"
 	KubeconfigAPIServerURL = "apiServerURL"
@@ -95,28 +96,28 @@ const (
 )
 
 // RenewalAnnotation is "true" on the ClusterRegistration of an agent that can renew its credential, so that the hub may
-// give it a short-lived one. Agents that do not say so get a long-lived one.
+// issue a short-lived one. Other agents get a long-lived credential.
 const RenewalAnnotation = "muster.fleet.cattle.io/credential-renewal"
 
-// PendingSecret is the Secret on a member in which an agent keeps the request it is waiting for, so that a restart
-// continues it instead of creating another.
+// PendingSecret is the Secret on a member in which an agent stores its pending request, so that after a restart it continues
+// that request instead of creating another.
 const PendingSecret = "fleet-agent-pending"
 
-// Types of Secrets the hub makes.
+// Types of the Secrets that the hub creates.
 const (
 	SecretTypeCredential = "fleet.cattle.io/agent-credential"
 	SecretTypeValues     = "fleet.cattle.io/cluster-registration-values"
 )
 
-// SetIDAgentBootstrap is the object set (wrangler's apply) of what the hub installs on a member. Agents know its hash.
+// SetIDAgentBootstrap is the ID of the object set (wrangler's apply) that the hub installs on a member. Agents recognise its hash.
 const SetIDAgentBootstrap = "fleet-agent-bootstrap"
 
-// SetIDManageAgent says, as annotation objectset.rio.cattle.io/id of a Bundle, that it is the one of a Cluster's agent.
+// SetIDManageAgent is the value of annotation objectset.rio.cattle.io/id on the Bundle of a Cluster's agent.
 const SetIDManageAgent = "fleet-manage-agent"
 
-// AgentHubConfigMap is a ConfigMap beside the agent, in the agent's Bundle, that says where its hub is now. It has the keys
-// BootstrapAPIServerURL, BootstrapAPIServerCA (PEM) and AgentHubTLSMode. An agent tries what is new in it before it gives
-// up what works.
+// AgentHubConfigMap is a ConfigMap beside the agent with the current address of its hub, under the keys BootstrapAPIServerURL,
+// BootstrapAPIServerCA (PEM) and AgentHubTLSMode. Only the Bundle of a self-registered agent contains it: the hub calls the members
+// of imported agents instead. The agent tests a changed address before it gives up the one that works.
 const (
 	AgentHubConfigMap = "fleet-agent-hub"
 	AgentHubTLSMode   = "agentTLSMode"
@@ -125,6 +126,6 @@ const (
 // GenerationEnv is the environment variable of the agent's container whose change restarts it.
 const GenerationEnv = "GENERATION"
 
-// FieldManager is the server-side apply manager of what hub and agent deploy on a member: under one name each of them can
-// take over, and take back, what the other applied.
+// FieldManager is the server-side apply manager for the objects that hub and agent apply on a member. They share one name so that
+// each can take over objects that the other applied.
 const FieldManager = "muster"
