@@ -161,14 +161,14 @@ func badKubeconfigs(t *testing.T) []bad {
 		kubeconfig("with the wrong key", "False KubeconfigInvalid", "it has config", func(s *scene) map[string][]byte {
 			return map[string][]byte{"config": s.member.Kubeconfig()}
 		}),
-		kubeconfig("with garbage", "False KubeconfigInvalid", "is no kubeconfig", text("\x00\x01 {[")),
+		kubeconfig("with garbage", "False KubeconfigInvalid", "is not a kubeconfig", text("\x00\x01 {[")),
 		kubeconfig("with prose", "False KubeconfigInvalid", "", text("see the wiki")),
 		kubeconfig("with another kind", "False KubeconfigInvalid", "", text("apiVersion: v1\nkind: Secret\n")),
 		kubeconfig("without contexts", "False KubeconfigInvalid", "no current context", text("apiVersion: v1\nkind: Config\n")),
 		kubeconfig("with an exec plugin", "False KubeconfigInvalid", "runs a program", edited(withExec)),
 		kubeconfig("with an auth provider", "False KubeconfigInvalid", "runs a program", edited(withAuthProvider)),
-		kubeconfig("with a token file", "False KubeconfigInvalid", "names files", edited(withTokenFile)),
-		kubeconfig("with a CA file", "False KubeconfigInvalid", "names files", edited(withCAFile)),
+		kubeconfig("with a token file", "False KubeconfigInvalid", "refers to files", edited(withTokenFile)),
+		kubeconfig("with a CA file", "False KubeconfigInvalid", "refers to files", edited(withCAFile)),
 		kubeconfig("with a garbage CA", "False KubeconfigInvalid", "cannot be used", edited(withGarbageCA)),
 		kubeconfig("for a closed port", "False Unreachable", "connection refused", value(func(s *scene) []byte {
 			return testenv.At(s.t, s.member.Kubeconfig(), closed)
@@ -176,7 +176,7 @@ func badKubeconfigs(t *testing.T) []bad {
 		kubeconfig("for a server that never answers", "False Unreachable", "tried again", value(func(s *scene) []byte {
 			return testenv.At(s.t, s.member.Kubeconfig(), silent)
 		})),
-		kubeconfig("for a web server", "False MemberError", "no Kubernetes API server", value(func(s *scene) []byte {
+		kubeconfig("for a web server", "False MemberError", "not a Kubernetes API server", value(func(s *scene) []byte {
 			return testenv.At(s.t, s.member.Kubeconfig(), web)
 		})),
 		kubeconfig("with the CA of another server", "False CertificateUntrusted", "not trusted", value(func(s *scene) []byte {

@@ -31,7 +31,7 @@ func TestHubAndAgentFindEachOtherThroughProxiesOnly(t *testing.T) {
 		" answers 407 Proxy Authentication Required; put user and password into the proxy's address")
 	s.hubsProxy.dies()
 	s.imported(t, "edge", "False Unreachable: connecting to the member at "+at(t, s.member, memberName)+
-		": the proxy on the way cannot be reached: connection refused")
+		": the proxy in front of the member cannot be reached: connection refused")
 
 	s.agentsProxy.answers("403")
 	s.hubsProxy.answers("")

@@ -17,9 +17,9 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
-	"github.com/muster-fleet/muster/pkg/controllers/leaving"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	"github.com/muster-fleet/muster/pkg/controllers/uses"
 	"github.com/muster-fleet/muster/pkg/credential"
@@ -85,8 +85,8 @@ type Context struct {
 	Admission Admission
 	// Uses are the requests that wait to be counted as uses of their token.
 	Uses uses.Asks
-	// Left are the requests whose agents have left.
-	Left leaving.Left
+	// DeletedRequests are the requests that were deleted because their Cluster was finalized.
+	DeletedRequests finalizing.DeletedRequests
 }
 
 // Admission knows whether the admission policies are in force on the hub's API server.

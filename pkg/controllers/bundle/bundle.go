@@ -15,10 +15,10 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
-	"github.com/muster-fleet/muster/pkg/controllers/leaving"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -96,7 +96,7 @@ func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (*fleet.
 	if agentspec.IsBundle(b) {
 		unused = d.withoutUninstalling(unused, false)
 		if len(unused) > 0 {
-			namespaceDeleted, err := leaving.WithNamespace(ctx, d.Kubernetes, b.Namespace)
+			namespaceDeleted, err := finalizing.NamespaceDeleted(ctx, d.Kubernetes, b.Namespace)
 			if err != nil {
 				return b, err
 			}
@@ -127,7 +127,7 @@ func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (*fleet.
 func (d *Deployer) withoutUninstalling(all []*fleet.BundleDeployment, namespaceDeleted bool) []*fleet.BundleDeployment {
 	return slices.DeleteFunc(slices.Clone(all), func(deployment *fleet.BundleDeployment) bool {
 		clusters, _ := d.clusterCache.GetByIndex(byClusterNamespace, deployment.Namespace)
-		return slices.ContainsFunc(clusters, func(c *fleet.Cluster) bool { return leaving.Is(c, namespaceDeleted) })
+		return slices.ContainsFunc(clusters, func(c *fleet.Cluster) bool { return finalizing.InProgress(c, namespaceDeleted) })
 	})
 }
 

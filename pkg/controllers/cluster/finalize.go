@@ -332,7 +332,7 @@ func (h *handler) deleteRequests(ctx context.Context, cluster *fleet.Cluster) er
 		if !ours || r.DeletionTimestamp != nil {
 			continue
 		}
-		h.Left.Add(types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
+		h.DeletedRequests.Add(types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
 		err := h.FleetClient.ClusterRegistrations(r.Namespace).Delete(ctx, r.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("deleting ClusterRegistration %s/%s of the deleted Cluster: %w", r.Namespace, r.Name, err)

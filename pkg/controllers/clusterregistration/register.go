@@ -27,10 +27,10 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/contentrole"
+	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
-	"github.com/muster-fleet/muster/pkg/controllers/leaving"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/policy"
 )
@@ -57,7 +57,7 @@ type handler struct {
 	bindings        rbaccontrollers.RoleBindingCache
 	clusterBindings rbaccontrollers.ClusterRoleBindingCache
 	sets            desiredset.Sets
-	agents          leaving.Agents
+	agents          finalizing.Agents
 	policy          atomic.Pointer[policy.Policy]
 	locks           identityLocks
 
@@ -91,7 +91,7 @@ func Register(ctx context.Context, c *app.Context) {
 		createdClusters: expectations.Expectations{Clock: c.Clock},
 		givenRights:     expectations.Expectations{Clock: c.Clock},
 	}
-	h.agents = leaving.Agents{Kubernetes: c.Kubernetes, Accounts: h.accounts, Clusters: c.Fleet.Cluster()}
+	h.agents = finalizing.Agents{Kubernetes: c.Kubernetes, Accounts: h.accounts, Clusters: c.Fleet.Cluster()}
 	if !c.DisableBundles {
 		h.contentRoles, h.deployments = contentrole.New(c), c.Fleet.BundleDeployment().Cache()
 	}

@@ -18,7 +18,7 @@ const leavingPoll = 10 * time.Second
 // cluster namespace then enqueues the request sooner than the timer.
 func (h *handler) removeUnlessNeeded(ctx context.Context, key string) error {
 	namespace, name := kv.RSplit(key, "/")
-	if !h.Left.Take(types.NamespacedName{Namespace: namespace, Name: name}) {
+	if !h.DeletedRequests.Take(types.NamespacedName{Namespace: namespace, Name: name}) {
 		needed, err := h.agents.Need(ctx, namespace, name)
 		if err != nil {
 			return err

@@ -36,7 +36,7 @@ func TestRemoveUnlessNeeded(t *testing.T) {
 		{"the agent is leaving", func(*scene, *corev1.ServiceAccount) {}, true},
 		{"the Cluster stays", func(s *scene, _ *corev1.ServiceAccount) { s.cluster.DeletionTimestamp = nil }, false},
 		{"the agent has left", func(s *scene, _ *corev1.ServiceAccount) { s.cluster.Finalizers = []string{"other"} }, false},
-		{"the hub itself deleted the request after the agent had left", func(s *scene, _ *corev1.ServiceAccount) { s.Left.Add(requestKey) }, false},
+		{"the hub itself deleted the request after the agent had left", func(s *scene, _ *corev1.ServiceAccount) { s.DeletedRequests.Add(requestKey) }, false},
 		{"the Cluster is gone", func(s *scene, _ *corev1.ServiceAccount) { s.cluster.Name = "other" }, false},
 		{"the ServiceAccount is of another request", func(_ *scene, a *corev1.ServiceAccount) {
 			a.Annotations[fleet.ClusterRegistrationAnnotation] = "request-other"

@@ -1,0 +1,84 @@
+// Package finalizing tells which Clusters are being finalized. Until the finalizer is removed, the objects with which the agent
+// reaches the hub must remain, even if Kubernetes deletes them in another order.
+package finalizing
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+)
+
+// InProgress reports whether the Cluster is deleted and still has its finalizer. If the Cluster's namespace is being deleted, the
+// Cluster is about to be deleted too: Kubernetes deletes the objects in a namespace in no particular order.
+func InProgress(cluster *fleet.Cluster, namespaceDeleted bool) bool {
+	return (namespaceDeleted || cluster.DeletionTimestamp != nil) && slices.Contains(cluster.Finalizers, fleet.ClusterFinalizer)
+}
+
+// NamespaceDeleted asks the API server whether a namespace of Clusters is being deleted. No cache contains these namespaces, and the
+// question is rare: it is asked when an object of an agent is deleted.
+func NamespaceDeleted(ctx context.Context, client kubernetes.Interface, name string) (bool, error) {
+	namespace, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("checking whether Namespace %s is being deleted: %w", name, err)
+	}
+	return namespace.DeletionTimestamp != nil, nil
+}
+
+// Agents tells which agents still need their identity to uninstall themselves.
+type Agents struct {
+	Kubernetes kubernetes.Interface
+	Accounts   corecontrollers.ServiceAccountCache
+	Clusters   fleetcontrollers.ClusterClient
+}
+
+// Need reports whether an agent still needs what a request was granted. If a Cluster is deleted in the foreground, or together with
+// its namespace, Kubernetes deletes the requests before the Cluster; an agent without its identity could not be asked to remove
+// what it deployed. What the agent was granted is then deleted with the cluster namespace.
+func (a Agents) Need(ctx context.Context, namespace, request string) (bool, error) {
+	accounts, err := a.Accounts.GetByIndex(index.ByRequest, index.Key(namespace, request))
+	if err != nil || len(accounts) == 0 {
+		return false, err
+	}
+	namespaceDeleted, err := NamespaceDeleted(ctx, a.Kubernetes, namespace)
+	if err != nil {
+		return false, err
+	}
+	for _, account := range accounts {
+		// The cache may not show yet that the Cluster is deleted.
+		cluster, err := a.Clusters.Get(namespace, account.Annotations[fleet.ClusterAnnotation], metav1.GetOptions{})
+		switch {
+		case err == nil && InProgress(cluster, namespaceDeleted):
+			return true, nil
+		case err != nil && !apierrors.IsNotFound(err):
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// DeletedRequests are the requests that finalizing deletes: their agents are done, so Agents.Need need not be called for them. They
+// are lost when the process ends; Need is called for unknown requests. The zero DeletedRequests are ready to use.
+type DeletedRequests struct{ requests sync.Map }
+
+// Add records a request that is being deleted.
+func (d *DeletedRequests) Add(request types.NamespacedName) { d.requests.Store(request, true) }
+
+// Take reports whether a request was recorded, and removes it.
+func (d *DeletedRequests) Take(request types.NamespacedName) bool {
+	_, recorded := d.requests.LoadAndDelete(request)
+	return recorded
+}
