@@ -158,7 +158,7 @@ func badKubeconfigs(t *testing.T) []bad {
 	return []bad{
 		kubeconfig("missing", "Unknown WaitingForKubeconfig", "/kubeconfig", nil),
 		kubeconfig("empty", "False KubeconfigInvalid", `no key "value"`, func(*scene) map[string][]byte { return nil }),
-		kubeconfig("with the wrong key", "False KubeconfigInvalid", "it has config", func(s *scene) map[string][]byte {
+		kubeconfig("with the wrong key", "False KubeconfigInvalid", "its keys: config", func(s *scene) map[string][]byte {
 			return map[string][]byte{"config": s.member.Kubeconfig()}
 		}),
 		kubeconfig("with garbage", "False KubeconfigInvalid", "is not a kubeconfig", text("\x00\x01 {[")),
@@ -173,7 +173,7 @@ func badKubeconfigs(t *testing.T) []bad {
 		kubeconfig("for a closed port", "False Unreachable", "connection refused", value(func(s *scene) []byte {
 			return testenv.At(s.t, s.member.Kubeconfig(), closed)
 		})),
-		kubeconfig("for a server that never answers", "False Unreachable", "tried again", value(func(s *scene) []byte {
+		kubeconfig("for a server that never answers", "False Unreachable", "retrying", value(func(s *scene) []byte {
 			return testenv.At(s.t, s.member.Kubeconfig(), silent)
 		})),
 		kubeconfig("for a web server", "False MemberError", "not a Kubernetes API server", value(func(s *scene) []byte {
