@@ -39,7 +39,7 @@ func own() map[string]func(*agentmanifest.Options) {
 	}
 }
 
-func TestFormsGiveWhatRenderingGives(t *testing.T) {
+func TestForms_Render(t *testing.T) {
 	forms := agentmanifest.NewForms()
 	for range 2 { // from the chart, then from memory
 		for title, base := range map[string]func() agentmanifest.Options{"plain": plain, "full": full} {
@@ -60,7 +60,7 @@ func requireAsRendered(t *testing.T, forms *agentmanifest.Forms, o agentmanifest
 	assert.Equal(t, want, got, title)
 }
 
-func TestWhatAFormGaveMayBeChanged(t *testing.T) {
+func TestForms_Render_resultsAreCopies(t *testing.T) {
 	forms, o := agentmanifest.NewForms(), full()
 	o.EnvVars = append([]corev1.EnvVar{generation("g")}, o.EnvVars...)
 	first, err := forms.Render(o)
@@ -71,7 +71,7 @@ func TestWhatAFormGaveMayBeChanged(t *testing.T) {
 	assert.Equal(t, generation("g"), o.EnvVars[0], "the options may belong to an informer's cache")
 }
 
-func TestFormsRefuseWhatRenderingRefuses(t *testing.T) {
+func TestForms_Render_errors(t *testing.T) {
 	forms := agentmanifest.NewForms()
 	for _, change := range []func(*agentmanifest.Options){
 		func(o *agentmanifest.Options) { o.Namespace = "" },
@@ -87,7 +87,7 @@ func TestFormsRefuseWhatRenderingRefuses(t *testing.T) {
 	}
 }
 
-func FuzzFormsGiveWhatRenderingGives(f *testing.F) {
+func FuzzForms(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {
 		f.Add(seed)
 	}

@@ -68,7 +68,7 @@ func full() agentmanifest.Options {
 	return o
 }
 
-func TestManifestIsAsInItsGoldenFile(t *testing.T) {
+func TestRender(t *testing.T) {
 	bare := agentmanifest.Options{Namespace: "agents", Image: "agent:v1", DisableSecurityContext: true}
 	for name, options := range map[string]agentmanifest.Options{"plain": plain(), "full": full(), "bare": bare} {
 		t.Run(name, func(t *testing.T) {
@@ -101,7 +101,7 @@ func toYAML(t *testing.T, objects []runtime.Object) string {
 	return all.String()
 }
 
-func TestManifestHasTypedObjectsInAFixedOrder(t *testing.T) {
+func TestRender_order(t *testing.T) {
 	objects, err := agentmanifest.Render(plain())
 	require.NoError(t, err)
 	require.Len(t, objects, 6)
@@ -121,7 +121,7 @@ func TestManifestHasTypedObjectsInAFixedOrder(t *testing.T) {
 }
 
 // A stock agent that is put under this manifest restarts once per difference in the pod template.
-func TestDeploymentHasTheEnvironmentInTheOrderOfStockAgents(t *testing.T) {
+func TestRender_environment(t *testing.T) {
 	var names []string
 	for _, variable := range deployment(t, plain()).Spec.Template.Spec.Containers[0].Env {
 		names = append(names, variable.Name)
@@ -133,7 +133,7 @@ func TestDeploymentHasTheEnvironmentInTheOrderOfStockAgents(t *testing.T) {
 	}, names)
 }
 
-func TestProbesGoWhereNothingAnswersThem(t *testing.T) {
+func TestRender_probes(t *testing.T) {
 	for title, change := range map[string]func(*agentmanifest.Options){
 		"another image": func(o *agentmanifest.Options) { o.DisableProbes = true },
 		"host network":  func(o *agentmanifest.Options) { o.HostNetwork = true },
@@ -148,7 +148,7 @@ func TestProbesGoWhereNothingAnswersThem(t *testing.T) {
 	}
 }
 
-func TestDeploymentPassesWhatPeopleWroteUnchanged(t *testing.T) {
+func TestRender_userSettings(t *testing.T) {
 	options := full()
 	pod := deployment(t, options).Spec.Template.Spec
 	env := pod.Containers[0].Env
@@ -159,14 +159,14 @@ func TestDeploymentPassesWhatPeopleWroteUnchanged(t *testing.T) {
 	assert.Equal(t, "private.example.com:5000/mirror/muster-fleet/fleet-agent:v1", pod.Containers[0].Image)
 }
 
-func TestAnEmptyAffinityRemovesTheDefaultOne(t *testing.T) {
+func TestRender_emptyAffinity(t *testing.T) {
 	options := plain()
 	assert.NotNil(t, deployment(t, options).Spec.Template.Spec.Affinity.NodeAffinity)
 	options.Affinity = &corev1.Affinity{}
 	assert.Equal(t, &corev1.Affinity{}, deployment(t, options).Spec.Template.Spec.Affinity)
 }
 
-func TestZeroValuesAreLeftToTheAgent(t *testing.T) {
+func TestRender_zeroValues(t *testing.T) {
 	d := deployment(t, agentmanifest.Options{Namespace: "agents", Image: "agent:v1"})
 	assert.EqualValues(t, 1, *d.Spec.Replicas)
 	values := map[string]string{}
@@ -193,7 +193,7 @@ func deployment(t *testing.T, options agentmanifest.Options) *appsv1.Deployment 
 	return nil
 }
 
-func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
+func TestRender_errors(t *testing.T) {
 	tests := map[string]struct {
 		change func(*agentmanifest.Options)
 		says   string
@@ -216,7 +216,7 @@ func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
 	}
 }
 
-func TestRenderingIsRepeatableAndDoesNotTouchItsOptions(t *testing.T) {
+func TestRender_repeatable(t *testing.T) {
 	options := full()
 	first, err := agentmanifest.Render(options)
 	require.NoError(t, err)
@@ -236,7 +236,7 @@ func TestRenderingIsRepeatableAndDoesNotTouchItsOptions(t *testing.T) {
 	assert.Equal(t, "a", options.Tolerations[0].Key)
 }
 
-func TestManyAgentsAreRenderedAtOnce(t *testing.T) {
+func TestRender_concurrent(t *testing.T) {
 	want, err := agentmanifest.Render(full())
 	require.NoError(t, err)
 	var group sync.WaitGroup
@@ -250,7 +250,7 @@ func TestManyAgentsAreRenderedAtOnce(t *testing.T) {
 	group.Wait()
 }
 
-func TestClusterRolesOfTwoNamespacesDiffer(t *testing.T) {
+func TestClusterRoleName(t *testing.T) {
 	assert.Equal(t, "cattle-fleet-system-fleet-agent-role", agentmanifest.ClusterRoleName("cattle-fleet-system"))
 	assert.Equal(t, "cattle-fleet-system-fleet-agent-role-binding", agentmanifest.ClusterRoleBindingName("cattle-fleet-system"))
 	long := strings.Repeat("a", 63)

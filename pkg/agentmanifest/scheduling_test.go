@@ -16,7 +16,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestWithoutWishesThereAreNoSchedulingObjects(t *testing.T) {
+func TestScheduling_nothingAsked(t *testing.T) {
 	for _, s := range []*fleet.AgentSchedulingCustomization{nil, {}} {
 		objects, err := agentmanifest.Scheduling("agents", s)
 		require.NoError(t, err)
@@ -24,7 +24,7 @@ func TestWithoutWishesThereAreNoSchedulingObjects(t *testing.T) {
 	}
 }
 
-func TestPriorityClassIsAsTheClusterSays(t *testing.T) {
+func TestScheduling_priorityClass(t *testing.T) {
 	never := corev1.PreemptNever
 	for _, policy := range []*corev1.PreemptionPolicy{nil, &never} {
 		objects, err := agentmanifest.Scheduling("agents", &fleet.AgentSchedulingCustomization{
@@ -42,7 +42,7 @@ func TestPriorityClassIsAsTheClusterSays(t *testing.T) {
 	}
 }
 
-func TestPriorityValuesKubernetesWouldRefuseAreRefused(t *testing.T) {
+func TestScheduling_priorityValue(t *testing.T) {
 	for value, refused := range map[int]bool{
 		0: false, -5: false, 1_000_000_000: false, math.MinInt32: false,
 		1_000_000_001: true, math.MaxInt32: true, math.MinInt32 - 1: true, math.MaxInt64: true,
@@ -60,7 +60,7 @@ func TestPriorityValuesKubernetesWouldRefuseAreRefused(t *testing.T) {
 	}
 }
 
-func TestDisruptionBudgetHasOneOfTheTwoLimits(t *testing.T) {
+func TestScheduling_disruptionBudget(t *testing.T) {
 	number := func(n int32) *intstr.IntOrString { v := intstr.FromInt32(n); return &v }
 	percent := func(s string) *intstr.IntOrString { v := intstr.FromString(s); return &v }
 	tests := map[string]struct {
@@ -100,7 +100,7 @@ func TestDisruptionBudgetHasOneOfTheTwoLimits(t *testing.T) {
 	}
 }
 
-func TestDisruptionBudgetsThatCannotBeAreRefusedWithTheWayOut(t *testing.T) {
+func TestScheduling_disruptionBudgetErrors(t *testing.T) {
 	const both = `remove one or set it to "0"`
 	tests := map[string]struct {
 		minAvailable, maxUnavailable string

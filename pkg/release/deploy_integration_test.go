@@ -24,7 +24,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-func TestManifestsAreNoTemplates(t *testing.T) {
+func TestDeploy_plainManifests(t *testing.T) {
 	m := onMember(t)
 	d := m.deploy(m.request("a.yaml", configMap("a", "text", `"{{ .Values.nothing }} {{ fail \"x\" }}"`)+"---\n# nothing here\n---\n",
 		"b.json", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"b"}}`, "README.md", "{{"))
@@ -35,7 +35,7 @@ func TestManifestsAreNoTemplates(t *testing.T) {
 	assert.Equal(t, "configmaps", d.Objects[0].Resource.Resource)
 }
 
-func TestAChartIsRenderedWithTheValuesOfAllSources(t *testing.T) {
+func TestDeploy_valuesOfAllSources(t *testing.T) {
 	m := onMember(t)
 	_, err := m.core.CoreV1().Secrets(m.namespace).Create(t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "more"}, Data: map[string][]byte{"values.yaml": []byte("secret: s")},
@@ -54,7 +54,7 @@ func TestAChartIsRenderedWithTheValuesOfAllSources(t *testing.T) {
 	assert.Equal(t, "cfosr", m.configMap("app").Data["all"])
 }
 
-func TestAnUpgradeRemovesWhatIsGoneAndKeepsWhatOthersAdded(t *testing.T) {
+func TestDeploy_upgrade(t *testing.T) {
 	m := onMember(t)
 	m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one")))
 	_, err := m.core.CoreV1().ConfigMaps(m.namespace).Patch(t.Context(), "a", types.MergePatchType,
@@ -72,7 +72,7 @@ func agentDeployment(env string) string {
 		`"template":{"metadata":{"labels":{"app":"a"}},"spec":{"containers":[{"name":"c","image":"i","env":[` + env + `]}]}}}}`
 }
 
-func TestWhatTheHubInstalledIsTakenOverWithoutWhatDisappeared(t *testing.T) {
+func TestDeploy_takeOwnership(t *testing.T) {
 	m := onMember(t)
 	deployments := m.core.AppsV1().Deployments(m.namespace)
 	_, err := deployments.Patch(t.Context(), "fleet-agent", types.ApplyPatchType,
@@ -96,7 +96,7 @@ func TestWhatTheHubInstalledIsTakenOverWithoutWhatDisappeared(t *testing.T) {
 	assert.Equal(t, before, read().Generation, "deploying the same again rolls nothing")
 }
 
-func TestAReleaseOfSomebodyElseIsLeftAlone(t *testing.T) {
+func TestDeploy_releaseOfAnotherOwner(t *testing.T) {
 	m := onMember(t)
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	m.deploy(r)
@@ -108,7 +108,7 @@ func TestAReleaseOfSomebodyElseIsLeftAlone(t *testing.T) {
 }
 
 // Agents of another make put no labels on the history of their releases; the hub's record of what they deployed is all there is.
-func TestAReleaseThatAnotherMakeOfAgentDeployedIsTakenOverByTheHubsRecord(t *testing.T) {
+func TestDeploy_recordedRelease(t *testing.T) {
 	m := onMember(t)
 	theirs := m.request("a.yaml", configMap("a", "k", "one"), "gone.yaml", configMap("gone", "k", "one"))
 	theirs.Labels = nil
@@ -152,7 +152,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-func TestADeploymentThatWasCutOffAtAnyWriteGoesOn(t *testing.T) {
+func TestDeploy_cutOffAtAnyWrite(t *testing.T) {
 	m := onMember(t)
 	for _, upgrade := range []bool{false, true} {
 		for n := 0; ; n++ {
@@ -174,7 +174,7 @@ func TestADeploymentThatWasCutOffAtAnyWriteGoesOn(t *testing.T) {
 	}
 }
 
-func TestWhatOnlyAFailedAttemptMadeIsSweptUp(t *testing.T) {
+func TestDeploy_leftovers(t *testing.T) {
 	m := onMember(t)
 	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
 	_, err := m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", "two"), "b.yaml", configMap("b", "k", "two"),
@@ -185,7 +185,7 @@ func TestWhatOnlyAFailedAttemptMadeIsSweptUp(t *testing.T) {
 	assert.Equal(t, []string{"a"}, m.configMaps())
 }
 
-func TestWhatCouldNotBeSweptUpIsSweptUpLater(t *testing.T) {
+func TestSweep(t *testing.T) {
 	m := onMember(t)
 	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
 	_, err := m.Deploy(t.Context(), m.request("a.yaml", configMap("a", "k", "two"), "b.yaml", configMap("b", "k", "two"),
@@ -215,13 +215,13 @@ func TestWhatCouldNotBeSweptUpIsSweptUpLater(t *testing.T) {
 	assert.Equal(t, []string{"a"}, m.configMaps())
 }
 
-func TestNothingIsSweptUpBesideAReleaseThatIsNotThere(t *testing.T) {
+func TestSweep_noRelease(t *testing.T) {
 	m := onMember(t)
 	_, err := m.Sweep(t.Context(), m.request())
 	require.ErrorContains(t, err, "is not deployed any more")
 }
 
-func TestAtomicUndoesWhatFailed(t *testing.T) {
+func TestDeploy_atomic(t *testing.T) {
 	m := onMember(t)
 	atomic := func(files ...string) Request {
 		r := m.request(files...)
@@ -238,7 +238,7 @@ func TestAtomicUndoesWhatFailed(t *testing.T) {
 	assert.Equal(t, "two", m.configMap("a").Data["k"])
 }
 
-func TestABadManifestIsExplained(t *testing.T) {
+func TestDeploy_badManifest(t *testing.T) {
 	m := onMember(t)
 	for name, row := range map[string]struct{ content, says string }{
 		"an unknown kind":  {"apiVersion: nowhere/v1\nkind: Nothing\nmetadata: {name: x}", "no matches for kind \"Nothing\""},
@@ -257,7 +257,7 @@ func TestABadManifestIsExplained(t *testing.T) {
 	}
 }
 
-func TestTheNamespaceIsMadeWithItsLabels(t *testing.T) {
+func TestDeploy_newNamespace(t *testing.T) {
 	m := onMember(t)
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	r.Namespace = m.namespace + "-new"
@@ -274,7 +274,7 @@ func TestTheNamespaceIsMadeWithItsLabels(t *testing.T) {
 	assert.True(t, apierrors.IsNotFound(err) || made.DeletionTimestamp != nil)
 }
 
-func TestTheTargetNamespaceIsForAll(t *testing.T) {
+func TestDeploy_targetNamespace(t *testing.T) {
 	m := onMember(t)
 	r := m.request("a.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: default}\ndata: {k: '{{ x }}'}\n")
 	r.Options.TargetNamespace = m.namespace
@@ -285,7 +285,7 @@ func TestTheTargetNamespaceIsForAll(t *testing.T) {
 	require.ErrorContains(t, err, "Namespace some is cluster-scoped")
 }
 
-func TestAServiceAccountDeploysWithItsOwnRights(t *testing.T) {
+func TestDeploy_serviceAccount(t *testing.T) {
 	m := onMember(t)
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	r.Options.ServiceAccount = "weak"
@@ -294,7 +294,7 @@ func TestAServiceAccountDeploysWithItsOwnRights(t *testing.T) {
 	assert.True(t, apierrors.IsForbidden(err) || err != nil)
 }
 
-func TestADeploymentEndsWithItsContext(t *testing.T) {
+func TestDeploy_contextEnds(t *testing.T) {
 	m := onMember(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	r := m.request("pod.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n")
@@ -310,4 +310,77 @@ func TestADeploymentEndsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, err, errCut)
 	r.Options.Helm = nil
 	m.deploy(r)
+}
+
+// renamed is the request under another name, to which the first release hands over.
+func (m *member) renamed(files ...string) Request {
+	r := m.request(files...)
+	r.Name, r.HandOver = "renamed", []Found{{Namespace: m.namespace, Name: "app"}}
+	return r
+}
+
+func TestDeploy_renamedRelease(t *testing.T) {
+	m := onMember(t)
+	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+	for range 2 {
+		m.deploy(m.renamed("a.yaml", configMap("a", "k", "two"), "b.yaml", configMap("b", "k", "two")))
+	}
+	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", Options{}))
+	assert.Equal(t, []string{"a", "b"}, m.configMaps())
+	assert.Equal(t, "two", m.configMap("a").Data["k"])
+}
+
+func TestDeploy_failedTakeover(t *testing.T) {
+	bad := "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"
+	atomic := &fleet.HelmOptions{Atomic: true, TimeoutSeconds: 120}
+	t.Run("from an older release", func(t *testing.T) {
+		m := onMember(t)
+		m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+		r := m.renamed("a.yaml", configMap("a", "k", "two"), "z.yaml", bad)
+		r.Options.Helm = atomic
+		for range 2 { // the second one upgrades what the first has left
+			_, err := m.Deploy(t.Context(), r)
+			require.Error(t, err)
+			assert.Equal(t, []string{"a"}, m.configMaps())
+		}
+		good := m.renamed("a.yaml", configMap("a", "k", "three"))
+		good.Options.Helm = atomic
+		m.deploy(good)
+		assert.Equal(t, "three", m.configMap("a").Data["k"])
+	})
+	t.Run("from anybody", func(t *testing.T) {
+		m := onMember(t)
+		_, err := m.core.CoreV1().ConfigMaps(m.namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		r := m.request("a.yaml", configMap("a", "k", "two"), "z.yaml", bad)
+		r.Options.Helm = &fleet.HelmOptions{Atomic: true, TimeoutSeconds: 120, TakeOwnership: true}
+		_, err = m.Deploy(t.Context(), r)
+		require.Error(t, err)
+		assert.Equal(t, []string{"a"}, m.configMaps())
+	})
+}
+
+func TestDeploy_renamedReleaseObjectsOfOthers(t *testing.T) {
+	m := onMember(t)
+	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+	stranger := m.request("b.yaml", configMap("b", "k", "theirs"))
+	stranger.Name, stranger.Labels = "stranger", nil
+	m.deploy(stranger)
+	_, err := m.Deploy(t.Context(), m.renamed("a.yaml", configMap("a", "k", "two"), "b.yaml", configMap("b", "k", "two")))
+	require.ErrorContains(t, err, "b exists and cannot be imported into the current release")
+	assert.Equal(t, "one", m.configMap("a").Data["k"], "nothing was changed")
+	assert.Equal(t, "theirs", m.configMap("b").Data["k"])
+}
+
+func TestDeploy_renamedReleaseNameOfAnother(t *testing.T) {
+	m := onMember(t)
+	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+	stranger := m.request("b.yaml", configMap("b", "k", "theirs"))
+	stranger.Name, stranger.Labels = "renamed", nil
+	m.deploy(stranger)
+	_, err := m.Deploy(t.Context(), m.renamed("a.yaml", configMap("a", "k", "two")))
+	var conflict *ConflictError
+	require.ErrorAs(t, err, &conflict)
+	assert.Equal(t, []string{"a", "b"}, m.configMaps())
+	assert.Equal(t, "one", m.configMap("a").Data["k"])
 }

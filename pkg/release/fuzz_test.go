@@ -14,7 +14,7 @@ import (
 )
 
 // Values come from Bundles and from ConfigMaps and Secrets of the cluster.
-func FuzzValuesAreReadAndMerged(f *testing.F) {
+func FuzzValues(f *testing.F) {
 	for _, pair := range [][2]string{
 		{"", ""},
 		{"a: 1", "a: {b: 2}"},
@@ -63,7 +63,7 @@ func assertOver(t *testing.T, over, merged map[string]any) {
 }
 
 // What a Bundle wants left out of the comparison is applied to whatever is on the cluster.
-func FuzzWhatIsNotComparedIsTakenOut(f *testing.F) {
+func FuzzApplyComparePatch(f *testing.F) {
 	const document = `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"},"data":{"k":"v"},"list":[1,{"x":2}]}`
 	for _, path := range []string{"", "/", "/data/k", "/data/none/deep", "/list/0", "/list/-", "/list/99", "/list/1/x", "/~2", "data", "/metadata/name"} {
 		for _, op := range []string{"remove", "add", "replace", "test", "copy", "ignore", ""} {
@@ -88,7 +88,7 @@ func FuzzWhatIsNotComparedIsTakenOut(f *testing.F) {
 	})
 }
 
-func FuzzLabelsOfReleasesAreLabels(f *testing.F) {
+func FuzzOwnerLabels(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {
 		f.Add(seed, "fleet-agent-x", "s-1:2")
 	}

@@ -21,7 +21,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestWhatTheHubSaysIsInstalledUpdatedAndRemoved(t *testing.T) {
+func TestRun(t *testing.T) {
 	s := onStage(t)
 	s.run()
 	s.put("app", configMap("a", "one")+configMap("b", "one"))
@@ -38,7 +38,7 @@ func TestWhatTheHubSaysIsInstalledUpdatedAndRemoved(t *testing.T) {
 	s.gone("a")
 }
 
-func TestWhatADeploymentCosts(t *testing.T) {
+func TestRun_requestsOfADeployment(t *testing.T) {
 	s := onStage(t)
 	s.run()
 	s.put("first", configMap("first", "one"))
@@ -63,7 +63,7 @@ func TestWhatADeploymentCosts(t *testing.T) {
 	assert.LessOrEqual(t, upgrade[1], 20)
 }
 
-func TestWhatWasRemovedWhileTheAgentWasDownIsRemovedThen(t *testing.T) {
+func TestRun_removedWhileStopped(t *testing.T) {
 	s := onStage(t)
 	stop := s.run()
 	long := strings.Repeat("long-", 15) + "app"
@@ -89,7 +89,7 @@ func TestWhatWasRemovedWhileTheAgentWasDownIsRemovedThen(t *testing.T) {
 	}
 }
 
-func TestWhatRunsStaysWhenTheWholeClusterGoesOnTheHub(t *testing.T) {
+func TestRun_clusterDeletedOnHub(t *testing.T) {
 	s := onStage(t)
 	s.run(func(c *deploy.Config) { c.Timing.Linger, c.Timing.Hold = 3*time.Second, 200*time.Millisecond })
 	s.put("app", configMap("a", "one"))
@@ -108,7 +108,7 @@ func TestWhatRunsStaysWhenTheWholeClusterGoesOnTheHub(t *testing.T) {
 	s.gone("a")
 }
 
-func TestAHubThatLeavesTheAgentAloneStillHasBundlesRemoved(t *testing.T) {
+func TestRun_ownBundleDeploymentDeleted(t *testing.T) {
 	s := onStage(t)
 	s.run()
 	s.put("app", configMap("a", "one"))
@@ -129,7 +129,7 @@ func TestAHubThatLeavesTheAgentAloneStillHasBundlesRemoved(t *testing.T) {
 // notFound is how a proxy looks that has lost its way to the API server.
 const notFound = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`
 
-func TestNothingIsRemovedBeforeTheHubItselfSaysThatItIsGone(t *testing.T) {
+func TestRun_removalNeedsTheHubsAnswer(t *testing.T) {
 	answer := func(status int, body string) func(*http.Request) (*http.Response, error) {
 		return func(req *http.Request) (*http.Response, error) {
 			return &http.Response{
@@ -206,7 +206,7 @@ type readCloser struct{ *strings.Reader }
 
 func (readCloser) Close() error { return nil }
 
-func TestAListThatFailedOrIsNoListRemovesNothing(t *testing.T) {
+func TestRun_badListRemovesNothing(t *testing.T) {
 	for name, harm := range map[string]testenv.Harm{
 		"an error of the server": fakeList(500, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":500}`),
 		"a list of nobody":       fakeList(200, `{"kind":"BundleDeploymentList","apiVersion":"fleet.cattle.io/v1alpha1","items":[]}`),
@@ -231,7 +231,7 @@ func TestAListThatFailedOrIsNoListRemovesNothing(t *testing.T) {
 	}
 }
 
-func TestDriftIsShownAndCorrectedWhenAsked(t *testing.T) {
+func TestRun_drift(t *testing.T) {
 	s := onStage(t)
 	s.run()
 	s.put("app", configMap("a", "one"))
@@ -260,7 +260,7 @@ func TestDriftIsShownAndCorrectedWhenAsked(t *testing.T) {
 	s.state("app", fleet.Ready)
 }
 
-func TestACorrectionThatFailedIsForgottenWhenSomebodyUndoesTheDrift(t *testing.T) {
+func TestRun_failedCorrection(t *testing.T) {
 	s := onStage(t)
 	s.run()
 	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.CorrectDrift = &fleet.CorrectDrift{Enabled: true} })
@@ -283,7 +283,7 @@ func TestACorrectionThatFailedIsForgottenWhenSomebodyUndoesTheDrift(t *testing.T
 	s.state("app", fleet.Ready)
 }
 
-func TestWhatAFailedAttemptLeftBehindIsRemovedOnceItCanBe(t *testing.T) {
+func TestRun_leftovers(t *testing.T) {
 	s := onStage(t)
 	s.run()
 	s.put("app", configMap("a", "one"))
@@ -305,7 +305,7 @@ func TestWhatAFailedAttemptLeftBehindIsRemovedOnceItCanBe(t *testing.T) {
 	assert.Equal(t, deployed, s.get("app").Status.Release, "nothing is deployed again for it")
 }
 
-func TestTheAgentsOwnObjectsAreAlwaysCorrected(t *testing.T) {
+func TestRun_ownObjectsAreCorrected(t *testing.T) {
 	s := onStage(t)
 	s.run()
 	s.put(s.ownBundle(), configMap("agent", "one"))
@@ -316,7 +316,7 @@ func TestTheAgentsOwnObjectsAreAlwaysCorrected(t *testing.T) {
 	s.value("agent", "one")
 }
 
-func TestAReleaseThatSomebodyUninstalledComesBack(t *testing.T) {
+func TestRun_uninstalledByAPerson(t *testing.T) {
 	s := onStage(t)
 	s.run()
 	s.put("app", configMap("a", "one"))
@@ -330,7 +330,7 @@ func TestAReleaseThatSomebodyUninstalledComesBack(t *testing.T) {
 	s.state("app", fleet.Ready)
 }
 
-func TestNothingChangesWhileItIsPaused(t *testing.T) {
+func TestRun_paused(t *testing.T) {
 	s := onStage(t)
 	s.run()
 	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Paused = true })
@@ -341,7 +341,7 @@ func TestNothingChangesWhileItIsPaused(t *testing.T) {
 	s.state("app", fleet.Ready)
 }
 
-func TestABundleWaitsForTheOneItDependsOn(t *testing.T) {
+func TestRun_dependsOn(t *testing.T) {
 	s := onStage(t)
 	s.run()
 	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.DependsOn = []fleet.BundleRef{{Name: "base"}} })
@@ -350,7 +350,7 @@ func TestABundleWaitsForTheOneItDependsOn(t *testing.T) {
 	s.state("app", fleet.Ready)
 }
 
-func TestAFailureIsShownAndHealsWhenTheHubSendsSomethingElse(t *testing.T) {
+func TestRun_failure(t *testing.T) {
 	s := onStage(t)
 	s.run()
 	s.put("app", "apiVersion: nowhere/v1\nkind: Nothing\nmetadata: {name: x}\n")
@@ -368,7 +368,7 @@ func TestAFailureIsShownAndHealsWhenTheHubSendsSomethingElse(t *testing.T) {
 	s.condition("other", fleet.ConditionDeployed, "False Unsupported: kustomize is not supported")
 }
 
-func TestARenamedReleaseReplacesTheOldOne(t *testing.T) {
+func TestRun_renamedRelease(t *testing.T) {
 	s := onStage(t)
 	s.run()
 	s.put("app", configMap("a", "one"))
@@ -384,7 +384,7 @@ func TestARenamedReleaseReplacesTheOldOne(t *testing.T) {
 	s.value("a", "two")
 }
 
-func TestFarewellRemovesAllButTheAgentItself(t *testing.T) {
+func TestRun_farewell(t *testing.T) {
 	s := onStage(t)
 	ended := s.ends()
 	s.put("app", configMap("a", "one"))
@@ -405,7 +405,7 @@ func TestFarewellRemovesAllButTheAgentItself(t *testing.T) {
 	assert.Empty(t, s.releases(), "nothing is deployed any more")
 }
 
-func TestAFarewellThatCannotBeFinishedSaysWhy(t *testing.T) {
+func TestRun_farewellFails(t *testing.T) {
 	s := onStage(t)
 	ended := s.ends()
 	s.put("app", configMap("a", "one"))
@@ -428,7 +428,7 @@ func TestAFarewellThatCannotBeFinishedSaysWhy(t *testing.T) {
 	require.ErrorIs(t, ended(), deploy.ErrFarewell)
 }
 
-func TestAFarewellIsNotedOnceHoweverOftenTheHubIsTold(t *testing.T) {
+func TestRun_farewellIsNotedOnce(t *testing.T) {
 	s := onStage(t)
 	s.put(s.ownBundle(), configMap("agent", "one"), func(bd *fleet.BundleDeployment) {
 		bd.Annotations = map[string]string{fleet.FarewellAnnotation: "true"}
@@ -453,7 +453,7 @@ func TestAFarewellIsNotedOnceHoweverOftenTheHubIsTold(t *testing.T) {
 	assert.EqualValues(t, 4, failed.Load())
 }
 
-func TestFarewellWaitsForNoWorker(t *testing.T) {
+func TestRun_farewellWhileWorkersAreBusy(t *testing.T) {
 	s := onStage(t)
 	s.put(s.ownBundle(), configMap("agent", "one"))
 	var busy sync.Once
@@ -476,7 +476,7 @@ func TestFarewellWaitsForNoWorker(t *testing.T) {
 	assert.Empty(t, s.releases())
 }
 
-func TestNoWatchLastsLongerThanItsTime(t *testing.T) {
+func TestRun_watchesAreLimited(t *testing.T) {
 	s := onStage(t)
 	var limited, unlimited atomic.Int32
 	count := func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
@@ -498,7 +498,7 @@ func TestNoWatchLastsLongerThanItsTime(t *testing.T) {
 	assert.Zero(t, unlimited.Load())
 }
 
-func TestACertainRefusalEndsTheRun(t *testing.T) {
+func TestRun_credentialRefused(t *testing.T) {
 	s := onStage(t)
 	refused := errors.New("refused for certain")
 	s.hubWire.inject(fakeList(401, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Unauthorized","code":401}`))
@@ -554,7 +554,7 @@ spec:
 ---
 `
 
-func TestAnAgentThatIsKilledAtAnyWriteOfItsOwnDeploymentGoesOnAndRollsOnce(t *testing.T) {
+func TestRun_killedAtAnyWrite(t *testing.T) {
 	for n := range 12 {
 		s := onStage(t)
 		dead := s.killAfter(n)

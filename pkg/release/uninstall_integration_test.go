@@ -18,7 +18,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestWhatIsRemovedIsGoneAndRemovingTwiceIsFine(t *testing.T) {
+func TestUninstall_twice(t *testing.T) {
 	m := onMember(t)
 	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
 	for range 2 {
@@ -30,7 +30,7 @@ func TestWhatIsRemovedIsGoneAndRemovingTwiceIsFine(t *testing.T) {
 	assert.Empty(t, found)
 }
 
-func TestResourcesThatAreKeptLoseOnlyTheirHistory(t *testing.T) {
+func TestUninstall_keepResources(t *testing.T) {
 	m := onMember(t)
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	r.Options.KeepResources = true
@@ -61,7 +61,7 @@ func (m *member) mine() (found []Found) {
 	return found
 }
 
-func TestReleasesAreFoundByTheirLabels(t *testing.T) {
+func TestList(t *testing.T) {
 	m := onMember(t)
 	r := m.request("a.yaml", configMap("a", "k", "one"))
 	m.deploy(r)
@@ -78,7 +78,7 @@ func TestReleasesAreFoundByTheirLabels(t *testing.T) {
 	assert.Equal(t, "a", kept.Objects[0].Desired.GetName())
 }
 
-func TestWhatAnotherReleaseTookOverIsNotRemoved(t *testing.T) {
+func TestUninstall_objectsOfAnotherRelease(t *testing.T) {
 	m := onMember(t)
 	m.deploy(m.request("a.yaml", configMap("a", "k", "one"), "b.yaml", configMap("b", "k", "one")))
 	other := m.request("a.yaml", configMap("a", "k", "two"))
@@ -88,7 +88,7 @@ func TestWhatAnotherReleaseTookOverIsNotRemoved(t *testing.T) {
 	assert.Equal(t, []string{"a"}, m.configMaps())
 }
 
-func TestDriftIsSeenAndUndone(t *testing.T) {
+func TestCompare(t *testing.T) {
 	m := onMember(t)
 	r := m.request("a.yaml", configMap("a", "k", "one"), "s.yaml",
 		"apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {password: hunter2}\n", "d.yaml", agentDeployment(""))
@@ -133,7 +133,7 @@ func TestDriftIsSeenAndUndone(t *testing.T) {
 	}
 }
 
-func TestForceReplacesWhatCannotBePatched(t *testing.T) {
+func TestDeploy_force(t *testing.T) {
 	m := onMember(t)
 	m.deploy(m.request("d.yaml", agentDeployment("")))
 	changed := agentDeployment("")
@@ -160,7 +160,7 @@ spec:
   versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]
 `
 
-func TestAKindThatIsGoneDoesNotKeepARelease(t *testing.T) {
+func TestUninstall_unknownKind(t *testing.T) {
 	m := onMember(t)
 	definition := m.request("crd.yaml", thingKind)
 	definition.Name, definition.Options.DeleteCRDResources = "kind", true
@@ -220,7 +220,7 @@ func (m *member) definitions(name string) []unstructured.Unstructured {
 	return list.Items
 }
 
-func TestANamespaceWithAnotherReleaseStays(t *testing.T) {
+func TestUninstall_namespaceWithAnotherRelease(t *testing.T) {
 	m := onMember(t)
 	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
 	other := m.request("b.yaml", configMap("b", "k", "one"))
@@ -241,7 +241,7 @@ func TestANamespaceWithAnotherReleaseStays(t *testing.T) {
 	assert.True(t, goes(), "with the last one")
 }
 
-func TestLabelsAndAnnotationsOfOthersStayOnTheNamespace(t *testing.T) {
+func TestDeploy_existingNamespace(t *testing.T) {
 	for name, options := range map[string]fleet.BundleDeploymentOptions{
 		"only labels are asked for":      {NamespaceLabels: map[string]string{"a": "b"}},
 		"only annotations are asked for": {NamespaceAnnotations: map[string]string{"a": "b"}},
@@ -264,7 +264,7 @@ func TestLabelsAndAnnotationsOfOthersStayOnTheNamespace(t *testing.T) {
 	}
 }
 
-func TestAReleaseThatAnotherDeploymentTookOverLosesOnlyTheHistoryBefore(t *testing.T) {
+func TestUninstall_releaseOfAnotherOwner(t *testing.T) {
 	for name, keep := range map[string]bool{"removed": false, "kept": true} {
 		t.Run(name, func(t *testing.T) {
 			m := onMember(t)
@@ -292,7 +292,7 @@ func TestAReleaseThatAnotherDeploymentTookOverLosesOnlyTheHistoryBefore(t *testi
 	}
 }
 
-func TestAServiceAccountWithoutRightsKeepsNothingOnTheCluster(t *testing.T) {
+func TestUninstall_serviceAccountWithoutRights(t *testing.T) {
 	m := onMember(t)
 	for _, account := range []string{"weak", "gone"} {
 		if account == "weak" {
