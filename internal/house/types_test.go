@@ -29,8 +29,8 @@ var sharedNames = map[string]string{
 // doubtfulNames are type names that several packages have with different meanings. The list may only become shorter.
 var doubtfulNames = strings.Fields(`
 	action agent agents answer approval awaited bundlestate case client conditions connection decision deployer
-	election facts farewell floor foreignerror hub kind match member notes operation owner plan recording rendered
-	report revision roles running settings step times
+	election facts farewell floor foreignerror hub kind match member notes operation owner plan recording
+	report roles running settings step times
 `)
 
 func TestTypeNamesHaveOneMeaning(t *testing.T) {

@@ -33,17 +33,17 @@ func (o *operation) postRenderer(r Request) postrenderer.PostRenderer {
 	if r.Options.TargetNamespace == "" && !mayHaveCRDs && (len(r.HandOver) == 0 || r.helm().TakeOwnership) {
 		return nil
 	}
-	return rendered{r, o.cluster}
+	return renderedManifests{r, o.cluster}
 }
 
-type rendered struct {
+type renderedManifests struct {
 	request Request
 	cluster *cluster
 }
 
 // Run marks CustomResourceDefinitions to be kept, moves the objects to the target namespace, and refuses those that the release
 // may not take over.
-func (p rendered) Run(manifests *bytes.Buffer) (*bytes.Buffer, error) {
+func (p renderedManifests) Run(manifests *bytes.Buffer) (*bytes.Buffer, error) {
 	hasCRDs := !p.request.Options.DeleteCRDResources && bytes.Contains(manifests.Bytes(), []byte("CustomResourceDefinition"))
 	if hasCRDs || p.request.Options.TargetNamespace != "" {
 		var err error
@@ -57,7 +57,7 @@ func (p rendered) Run(manifests *bytes.Buffer) (*bytes.Buffer, error) {
 	return manifests, nil
 }
 
-func (p rendered) changeAll(manifests *bytes.Buffer) (*bytes.Buffer, error) {
+func (p renderedManifests) changeAll(manifests *bytes.Buffer) (*bytes.Buffer, error) {
 	changed := &bytes.Buffer{}
 	for decoder := utilyaml.NewYAMLOrJSONDecoder(manifests, 4096); ; {
 		object := map[string]any{}
@@ -84,7 +84,7 @@ func (p rendered) changeAll(manifests *bytes.Buffer) (*bytes.Buffer, error) {
 
 // change marks a CustomResourceDefinition with Helm's annotation to keep it, unless the options allow its deletion, and puts the
 // object into the target namespace, if there is one.
-func (p rendered) change(o *unstructured.Unstructured) error {
+func (p renderedManifests) change(o *unstructured.Unstructured) error {
 	if o.IsList() {
 		return o.EachListItem(func(item runtime.Object) error { return p.change(item.(*unstructured.Unstructured)) })
 	}
@@ -114,7 +114,7 @@ func (p rendered) change(o *unstructured.Unstructured) error {
 
 // checkOwners refuses objects that exist and belong neither to this release nor to those that hand over to it. Helm itself
 // adopts all existing objects or none. Hooks carry no marks; their annotations say whether they are replaced.
-func (p rendered) checkOwners(manifests []byte) error {
+func (p renderedManifests) checkOwners(manifests []byte) error {
 	infos, err := p.cluster.Build(bytes.NewReader(manifests), false)
 	if err != nil {
 		return err

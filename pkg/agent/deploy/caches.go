@@ -135,17 +135,17 @@ func (b *bundleStates) waiting() (keys []string) {
 // its own result, because the watch may be late.
 type releaseIndex struct {
 	mu        sync.Mutex
-	revisions map[string]map[revision]release.Found // by the key of the BundleDeployment
+	revisions map[string]map[releaseRevision]release.Found // by the key of the BundleDeployment
 	changed   func(key string)
 }
 
-type revision struct {
+type releaseRevision struct {
 	releaseName
 	version int
 }
 
 func newReleaseIndex(changed func(key string)) *releaseIndex {
-	return &releaseIndex{revisions: map[string]map[revision]release.Found{}, changed: changed}
+	return &releaseIndex{revisions: map[string]map[releaseRevision]release.Found{}, changed: changed}
 }
 
 func (r *releaseIndex) add(f release.Found) {
@@ -153,16 +153,16 @@ func (r *releaseIndex) add(f release.Found) {
 	defer r.mu.Unlock()
 	key := f.Labels[release.DeploymentLabel]
 	if r.revisions[key] == nil {
-		r.revisions[key] = map[revision]release.Found{}
+		r.revisions[key] = map[releaseRevision]release.Found{}
 	}
-	r.revisions[key][revision{releaseName{f.Namespace, f.Name}, f.Version}] = f
+	r.revisions[key][releaseRevision{releaseName{f.Namespace, f.Name}, f.Version}] = f
 }
 
 func (r *releaseIndex) remove(f release.Found) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	key := f.Labels[release.DeploymentLabel]
-	delete(r.revisions[key], revision{releaseName{f.Namespace, f.Name}, f.Version})
+	delete(r.revisions[key], releaseRevision{releaseName{f.Namespace, f.Name}, f.Version})
 	if len(r.revisions[key]) == 0 {
 		delete(r.revisions, key)
 	}

@@ -21,7 +21,7 @@ import (
 
 // reconcile carries out one BundleDeployment: it decides what to do, does it, and writes the status. A step that fails or
 // has to wait enqueues the key again and ends the pass.
-func (d *deployer) reconcile(ctx context.Context, key string) {
+func (d *reconciler) reconcile(ctx context.Context, key string) {
 	bd, state := d.bundleDeployment(key), d.states.get(key)
 
 	// Decide from the caches and from what this run remembers.
@@ -98,7 +98,7 @@ func (d *deployer) reconcile(ctx context.Context, key string) {
 }
 
 // facts collects the input of decide.
-func (d *deployer) facts(key string, bd *fleet.BundleDeployment, state *bundleState) facts {
+func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *bundleState) facts {
 	f := facts{Name: key, Wanted: bd != nil && bd.DeletionTimestamp == nil}
 	if !f.Wanted {
 		return f
@@ -127,7 +127,7 @@ func correctsDrift(c *fleet.CorrectDrift) bool { return c != nil && c.Enabled }
 
 // currentRelease returns the release if it is what the BundleDeployment asks for. The watch may still show a revision as
 // pending that this run has finished.
-func (d *deployer) currentRelease(key string, bd *fleet.BundleDeployment, state *bundleState) (release.Found, bool) {
+func (d *reconciler) currentRelease(key string, bd *fleet.BundleDeployment, state *bundleState) (release.Found, bool) {
 	namespace, name := release.Place(bd.Name, bd.Spec.Options)
 	id := release.DeploymentIDValue(bd.Spec.DeploymentID)
 	deployed, _ := state.release()
@@ -144,7 +144,7 @@ func isRevision(d *release.Deployed, f release.Found) bool {
 }
 
 // carryOut fetches what is to be deployed and runs Helm.
-func (d *deployer) carryOut(ctx context.Context, key string, bd *fleet.BundleDeployment, action action) (release.Deployed, error) {
+func (d *reconciler) carryOut(ctx context.Context, key string, bd *fleet.BundleDeployment, action action) (release.Deployed, error) {
 	ctx, cancel := lingering(ctx, d.Clock, d.Timing.Grace)
 	defer cancel()
 	made, err := d.runHelm(ctx, key, bd, action)
@@ -154,7 +154,7 @@ func (d *deployer) carryOut(ctx context.Context, key string, bd *fleet.BundleDep
 	return made, err
 }
 
-func (d *deployer) runHelm(ctx context.Context, key string, bd *fleet.BundleDeployment, action action) (release.Deployed, error) {
+func (d *reconciler) runHelm(ctx context.Context, key string, bd *fleet.BundleDeployment, action action) (release.Deployed, error) {
 	if bd.Spec.OCIContents {
 		return release.Deployed{}, &release.UnsupportedError{Field: "ociContents", Why: "the hub has to deliver the resources as a Content"}
 	}
@@ -192,7 +192,7 @@ func (d *deployer) runHelm(ctx context.Context, key string, bd *fleet.BundleDepl
 	return d.releases.Deploy(ctx, request)
 }
 
-func (d *deployer) fetchResources(ctx context.Context, bd *fleet.BundleDeployment) ([]fleet.BundleResource, error) {
+func (d *reconciler) fetchResources(ctx context.Context, bd *fleet.BundleDeployment) ([]fleet.BundleResource, error) {
 	name, _, _ := strings.Cut(bd.Spec.DeploymentID, ":")
 	c, err := d.Hub.FleetV1alpha1().Contents().Get(ctx, name, metav1.GetOptions{})
 	if d.judged(err) != nil {
@@ -203,7 +203,7 @@ func (d *deployer) fetchResources(ctx context.Context, bd *fleet.BundleDeploymen
 
 // fetchValues reads the Secret with the Helm values. The hub writes it before spec.valuesHash, so that another hash is normal
 // for a moment.
-func (d *deployer) fetchValues(ctx context.Context, bd *fleet.BundleDeployment) (map[string]any, error) {
+func (d *reconciler) fetchValues(ctx context.Context, bd *fleet.BundleDeployment) (map[string]any, error) {
 	if bd.Spec.ValuesHash == "" {
 		return nil, nil
 	}
@@ -240,7 +240,7 @@ func otherReleases(releases []release.Found, namespace, name string) []release.F
 	return slices.DeleteFunc(slices.Clone(releases), func(f release.Found) bool { return f.Namespace == namespace && f.Name == name })
 }
 
-func (d *deployer) succeeded(key string, state *bundleState, made release.Deployed, action action) {
+func (d *reconciler) succeeded(key string, state *bundleState, made release.Deployed, action action) {
 	d.log(key).Infof("Deployed Helm release %s", made)
 	d.index.add(release.Found{Namespace: made.Namespace, Name: made.Name, Version: made.Version, Deployed: true, Labels: made.Labels})
 	state.setRelease(&made)
@@ -258,7 +258,7 @@ func (d *deployer) succeeded(key string, state *bundleState, made release.Deploy
 	d.drifts.AddAfter(key, d.Timing.Settle)
 }
 
-func (d *deployer) failed(key string, bd *fleet.BundleDeployment, state *bundleState, err error) {
+func (d *reconciler) failed(key string, bd *fleet.BundleDeployment, state *bundleState, err error) {
 	d.log(key).Warnf("Deploying failed: %s", release.Explain(err))
 	if state.failedID != bd.Spec.DeploymentID || state.retries == nil {
 		state.retries = backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
@@ -308,7 +308,7 @@ const (
 
 // objectsKnown reports whether a status can be computed: the caches of all kinds are filled, or have been waited for, and
 // the objects were compared. If not, the key is enqueued again.
-func (d *deployer) objectsKnown(key string, state *bundleState, deployed *release.Deployed) bool {
+func (d *reconciler) objectsKnown(key string, state *bundleState, deployed *release.Deployed) bool {
 	if !d.objects.watch(deployed.Objects) {
 		if state.unsyncedSince.IsZero() {
 			state.unsyncedSince = d.Clock.Now()
@@ -327,7 +327,7 @@ func (d *deployer) objectsKnown(key string, state *bundleState, deployed *releas
 }
 
 // report writes the status.
-func (d *deployer) report(ctx context.Context, key string, bd *fleet.BundleDeployment, state *bundleState, paused bool) {
+func (d *reconciler) report(ctx context.Context, key string, bd *fleet.BundleDeployment, state *bundleState, paused bool) {
 	_, current := d.currentRelease(key, bd, state)
 	deployed, drift := state.release()
 	state.mu.Lock()
@@ -358,7 +358,7 @@ func (d *deployer) report(ctx context.Context, key string, bd *fleet.BundleDeplo
 }
 
 // installed reports whether there is an installed release: a first attempt that failed has a history as well.
-func (d *deployer) installed(key string, before fleet.BundleDeploymentStatus) bool {
+func (d *reconciler) installed(key string, before fleet.BundleDeploymentStatus) bool {
 	found := d.index.of(key)
 	return slices.ContainsFunc(found, func(f release.Found) bool { return f.Deployed }) ||
 		len(found) > 0 && fleetstatus.IsTrue(before.Conditions, fleet.ConditionInstalled)

@@ -34,21 +34,21 @@ func (q *recordedQueue) AddAfter(_ string, d time.Duration) { q.delays = append(
 
 func (q *recordedQueue) last() time.Duration { return q.delays[len(q.delays)-1] }
 
-// stoppedDeployer is a deployer without workers and watches.
-type stoppedDeployer struct {
-	*deployer
+// stoppedReconciler is a reconciler without workers and watches.
+type stoppedReconciler struct {
+	*reconciler
 	clock *clocktesting.FakeClock
 	hub   *fake.Clientset
 	queue *recordedQueue
 	bd    *fleet.BundleDeployment
 }
 
-func newStoppedDeployer() *stoppedDeployer {
+func newStoppedReconciler() *stoppedReconciler {
 	bd := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "cluster-ns", Name: "app", ResourceVersion: "5"}}
 	bd.Spec.DeploymentID = "one"
-	p := &stoppedDeployer{clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), hub: fake.NewSimpleClientset(bd), queue: &recordedQueue{}, bd: bd}
+	p := &stoppedReconciler{clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), hub: fake.NewSimpleClientset(bd), queue: &recordedQueue{}, bd: bd}
 	c := Config{Hub: p.hub, Namespace: bd.Namespace, Clock: p.clock, Log: quiet()}.withDefaults()
-	p.deployer = &deployer{
+	p.reconciler = &reconciler{
 		Config: c, bundles: cache.NewStore(cache.MetaNamespaceKeyFunc), states: newBundleStates(), queue: p.queue, drifts: &recordedQueue{}, index: newReleaseIndex(func(string) {}),
 		objects: newObjectCache(context.Background(), nil, func(releaseName) {}),
 	}
@@ -63,7 +63,7 @@ func quiet() logrus.FieldLogger {
 }
 
 func TestReconcile_failedDeployment(t *testing.T) {
-	p := newStoppedDeployer()
+	p := newStoppedReconciler()
 	state := p.states.get("app")
 	p.failed("app", p.bd, state, assert.AnError)
 	retryAt := state.retryAt
@@ -102,7 +102,7 @@ func TestDecodeValues(t *testing.T) {
 }
 
 func TestReport_retries(t *testing.T) {
-	p := newStoppedDeployer()
+	p := newStoppedReconciler()
 	away := true
 	p.hub.PrependReactor("patch", "bundledeployments", func(kubetesting.Action) (bool, runtime.Object, error) {
 		return away, nil, assert.AnError
@@ -133,7 +133,7 @@ func TestReport_retries(t *testing.T) {
 }
 
 func TestReport_restoredHub(t *testing.T) {
-	p := newStoppedDeployer()
+	p := newStoppedReconciler()
 	state := p.states.get("app")
 	p.report(t.Context(), "app", p.bd, state, false)
 	said := statuses(p)
@@ -155,7 +155,7 @@ func TestReport_restoredHub(t *testing.T) {
 }
 
 // statuses are what the hub was sent.
-func statuses(p *stoppedDeployer) (all []string) {
+func statuses(p *stoppedReconciler) (all []string) {
 	for _, action := range p.hub.Actions() {
 		if patch, ok := action.(kubetesting.PatchAction); ok {
 			all = append(all, string(patch.GetPatch()))
@@ -165,7 +165,7 @@ func statuses(p *stoppedDeployer) (all []string) {
 }
 
 func TestObjectsKnown_neverSynced(t *testing.T) {
-	p := newStoppedDeployer()
+	p := newStoppedReconciler()
 	object := release.Object{Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Desired: &unstructured.Unstructured{}}
 	p.objects.kinds[object.Resource] = &kindCache{synced: func() bool { return false }}
 	deployed, state := &release.Deployed{Objects: []release.Object{object}}, p.states.get("app")

@@ -44,7 +44,7 @@ func (d drift) none() bool { return d.objects != nil && d.err == "" && !d.found(
 
 // compare compares the objects of a release that may have changed with the cluster. The worker of the queue then shows or
 // undoes what differs.
-func (d *deployer) compare(ctx context.Context, key string) {
+func (d *reconciler) compare(ctx context.Context, key string) {
 	state, bd := d.states.get(key), d.bundleDeployment(key)
 	deployed, before := state.release()
 	if deployed == nil || bd == nil || !d.objects.watch(deployed.Objects) {

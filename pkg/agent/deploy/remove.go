@@ -20,7 +20,7 @@ import (
 
 // remove removes the releases of a BundleDeployment that the watch no longer shows. A removal cannot be undone, so the hub
 // is asked before.
-func (d *deployer) remove(ctx context.Context, key string, state *bundleState) {
+func (d *reconciler) remove(ctx context.Context, key string, state *bundleState) {
 	found := d.index.of(key)
 	if len(found) > 0 {
 		// While a namespace is deleted its objects disappear one after the other, and the agent's own may be the last.
@@ -52,7 +52,7 @@ func (d *deployer) remove(ctx context.Context, key string, state *bundleState) {
 }
 
 // uninstall removes one release. Of an agent it removes only the history.
-func (d *deployer) uninstall(ctx context.Context, key string, f release.Found, options release.Options) error {
+func (d *reconciler) uninstall(ctx context.Context, key string, f release.Found, options release.Options) error {
 	ctx, cancel := lingering(ctx, d.Clock, d.Timing.Grace)
 	defer cancel()
 	ctx, cancelTimeout := context.WithTimeout(ctx, d.Timing.Operation)
@@ -69,7 +69,7 @@ func (d *deployer) uninstall(ctx context.Context, key string, f release.Found, o
 // mustStay reports whether to remove nothing for now. If the agent's own BundleDeployment is gone as well, without a
 // farewell, the whole Cluster is deleted on the hub: it moves to another workspace, or somebody deleted its namespace. What
 // it runs stays then. It is an error if the hub does not confirm that the BundleDeployment is gone.
-func (d *deployer) mustStay(ctx context.Context, key string) (bool, error) {
+func (d *reconciler) mustStay(ctx context.Context, key string) (bool, error) {
 	gone, err := d.goneOnHub(ctx, key)
 	if err != nil {
 		return false, err
@@ -85,14 +85,14 @@ func (d *deployer) mustStay(ctx context.Context, key string) (bool, error) {
 
 // goneAlone reports whether the agent's own BundleDeployment went and others stayed: the hub no longer manages the agent,
 // whose release must not hold the removal of others for ever.
-func (d *deployer) goneAlone(state *bundleState) bool {
+func (d *reconciler) goneAlone(state *bundleState) bool {
 	wanted := slices.ContainsFunc(d.bundleDeployments(), func(bd *fleet.BundleDeployment) bool { return bd.DeletionTimestamp == nil })
 	return wanted && d.since(state.goneSince) >= d.Timing.Hold
 }
 
 // goneOnHub asks the hub whether a BundleDeployment is gone. Only the answer of its API server counts: a proxy in between
 // may answer 404 as well while it restarts.
-func (d *deployer) goneOnHub(ctx context.Context, key string) (bool, error) {
+func (d *reconciler) goneOnHub(ctx context.Context, key string) (bool, error) {
 	bd, err := d.Hub.FleetV1alpha1().BundleDeployments(d.Namespace).Get(ctx, key, metav1.GetOptions{})
 	switch d.judged(err); {
 	case err == nil:
@@ -133,7 +133,7 @@ func asksToLeave(bd *fleet.BundleDeployment) bool {
 
 // leave removes everything that this agent deployed and reports that to the hub, until both have worked. The workers have
 // ended, so that nothing is deployed at the same time.
-func (d *deployer) leave(ctx context.Context) error {
+func (d *reconciler) leave(ctx context.Context) error {
 	d.Log.Info("The hub asked the agent to leave: removing everything that was deployed")
 	pauses := backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
 	noted := false // Leaving is called once: a new installation after that does not belong to this farewell
@@ -160,7 +160,7 @@ func (d *deployer) leave(ctx context.Context) error {
 
 // removeAll tries to remove every release, even if some fail. The agent's own release comes last and loses only its history:
 // the agent itself removes its objects.
-func (d *deployer) removeAll(ctx context.Context) error {
+func (d *reconciler) removeAll(ctx context.Context) error {
 	found, err := d.releases.List(ctx, d.owner.Selector())
 	if err != nil {
 		return err
@@ -184,7 +184,7 @@ func (d *deployer) removeAll(ctx context.Context) error {
 
 // reportFarewell writes the condition that the hub waits for. A BundleDeployment that is gone needs no report: the hub has
 // stopped waiting.
-func (d *deployer) reportFarewell(ctx context.Context, removeErr error) error {
+func (d *reconciler) reportFarewell(ctx context.Context, removeErr error) error {
 	bd, err := d.Hub.FleetV1alpha1().BundleDeployments(d.Namespace).Get(ctx, registration.AgentBundleName(d.ClusterName), metav1.GetOptions{})
 	if err == nil {
 		condition := genericcondition.GenericCondition{Type: fleet.ConditionFarewell, Status: corev1.ConditionTrue, Reason: fleet.ReasonFarewell}

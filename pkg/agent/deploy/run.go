@@ -36,8 +36,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
-// deployer is the state of one run. A key is the name of a BundleDeployment, shortened to the length of a label.
-type deployer struct {
+// reconciler is the state of one run. A key is the name of a BundleDeployment, shortened to the length of a label.
+type reconciler struct {
 	Config
 	owner    release.Owner
 	ownKey   string // of the agent's own BundleDeployment
@@ -70,7 +70,7 @@ func Run(parent context.Context, c Config) error {
 	newQueue := func() workqueue.TypedDelayingInterface[string] {
 		return workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Clock: c.Clock})
 	}
-	d := &deployer{
+	d := &reconciler{
 		Config: c, releases: releases, states: newBundleStates(), queue: newQueue(), drifts: newQueue(), end: end,
 		owner:  release.Owner{Namespace: c.AgentNamespace, ClusterNamespace: c.ClusterNamespace, ClusterName: c.ClusterName},
 		ownKey: registration.LabelValue(registration.AgentBundleName(c.ClusterName)),
@@ -90,7 +90,7 @@ func Run(parent context.Context, c Config) error {
 
 // run watches and works until ctx ends. The workers start when the BundleDeployments and the releases are listed
 // completely, because what exists on the member and not on the hub is removed.
-func (d *deployer) run(ctx context.Context) error {
+func (d *reconciler) run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer d.objects.running.Wait() // after the workers, which start its watches
 	defer running.Wait()
@@ -140,7 +140,7 @@ func work(ctx context.Context, queue workqueue.TypedDelayingInterface[string], d
 }
 
 // enqueueAll enqueues what exists on the hub or on the member.
-func (d *deployer) enqueueAll() {
+func (d *reconciler) enqueueAll() {
 	for _, bd := range d.bundleDeployments() {
 		d.queue.Add(registration.LabelValue(bd.Name))
 	}
@@ -150,7 +150,7 @@ func (d *deployer) enqueueAll() {
 }
 
 // resync compares everything from time to time, for changes without an event.
-func (d *deployer) resync(ctx context.Context) {
+func (d *reconciler) resync(ctx context.Context) {
 	for d.sleep(ctx, wait.Jitter(d.Resync, jitter)) {
 		for _, key := range d.states.keys() {
 			state := d.states.get(key)
@@ -164,14 +164,14 @@ func (d *deployer) resync(ctx context.Context) {
 }
 
 // objectChanged handles the event of an object that belongs to a release.
-func (d *deployer) objectChanged(name releaseName) {
+func (d *reconciler) objectChanged(name releaseName) {
 	if key, found := d.states.ownerOf(name); found {
 		d.queue.AddAfter(key, d.Timing.Settle)
 		d.drifts.AddAfter(key, d.Timing.Settle)
 	}
 }
 
-func (d *deployer) bundleHandler() cache.ResourceEventHandler {
+func (d *reconciler) bundleHandler() cache.ResourceEventHandler {
 	enqueue := func(object any) {
 		bd, ok := withoutTombstone(object).(*fleet.BundleDeployment)
 		if !ok {
@@ -197,7 +197,7 @@ func (d *deployer) bundleHandler() cache.ResourceEventHandler {
 
 // forgetAfterRestore drops the status written last if the hub was restored from a backup, which lowers resource versions.
 // Otherwise the written status would count as newer than the restored one, and never be written again.
-func (d *deployer) forgetAfterRestore(before, after any) {
+func (d *reconciler) forgetAfterRestore(before, after any) {
 	older, isOlder := before.(*fleet.BundleDeployment)
 	newer, isNewer := after.(*fleet.BundleDeployment)
 	if isOlder && isNewer && number(newer.ResourceVersion) < number(older.ResourceVersion) {
@@ -208,7 +208,7 @@ func (d *deployer) forgetAfterRestore(before, after any) {
 	}
 }
 
-func (d *deployer) bundleListerWatcher() cache.ListerWatcher {
+func (d *reconciler) bundleListerWatcher() cache.ListerWatcher {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return d.listBundles(ctx, o)
@@ -225,7 +225,7 @@ func (d *deployer) bundleListerWatcher() cache.ListerWatcher {
 
 // listBundles refuses a list without a resourceVersion. Every list of an API server has one; a list that a proxy made up must
 // not look like a hub without BundleDeployments.
-func (d *deployer) listBundles(ctx context.Context, o metav1.ListOptions) (*fleet.BundleDeploymentList, error) {
+func (d *reconciler) listBundles(ctx context.Context, o metav1.ListOptions) (*fleet.BundleDeploymentList, error) {
 	list, err := d.Hub.FleetV1alpha1().BundleDeployments(d.Namespace).List(ctx, o)
 	if err == nil && list.ResourceVersion == "" {
 		err = errors.New("the answer is not from a Kubernetes API server")
@@ -235,7 +235,7 @@ func (d *deployer) listBundles(ctx context.Context, o metav1.ListOptions) (*flee
 
 // judged passes the result of a request to the hub to Config.Judge and returns it. The run ends if the hub definitely
 // refuses the credential.
-func (d *deployer) judged(err error) error {
+func (d *reconciler) judged(err error) error {
 	if refused := d.Judge(err); refused != nil {
 		d.end(refused)
 	}
@@ -243,7 +243,7 @@ func (d *deployer) judged(err error) error {
 }
 
 // bundleDeployment returns the cached BundleDeployment of a key, or nil.
-func (d *deployer) bundleDeployment(key string) *fleet.BundleDeployment {
+func (d *reconciler) bundleDeployment(key string) *fleet.BundleDeployment {
 	if object, exists, err := d.bundles.GetByKey(cache.NewObjectName(d.Namespace, key).String()); err == nil && exists {
 		return object.(*fleet.BundleDeployment)
 	}
@@ -255,7 +255,7 @@ func (d *deployer) bundleDeployment(key string) *fleet.BundleDeployment {
 	return nil
 }
 
-func (d *deployer) bundleDeployments() (all []*fleet.BundleDeployment) {
+func (d *reconciler) bundleDeployments() (all []*fleet.BundleDeployment) {
 	for _, object := range d.bundles.List() {
 		all = append(all, object.(*fleet.BundleDeployment))
 	}
@@ -263,7 +263,7 @@ func (d *deployer) bundleDeployments() (all []*fleet.BundleDeployment) {
 }
 
 // sleep reports whether the whole duration passed before ctx ended.
-func (d *deployer) sleep(ctx context.Context, duration time.Duration) bool {
+func (d *reconciler) sleep(ctx context.Context, duration time.Duration) bool {
 	timer := d.Clock.NewTimer(duration)
 	defer timer.Stop()
 	select {
@@ -274,14 +274,14 @@ func (d *deployer) sleep(ctx context.Context, duration time.Duration) bool {
 	}
 }
 
-func (d *deployer) since(t time.Time) time.Duration { return d.Clock.Now().Sub(t) }
+func (d *reconciler) since(t time.Time) time.Duration { return d.Clock.Now().Sub(t) }
 
-func (d *deployer) log(key string) logrus.FieldLogger {
+func (d *reconciler) log(key string) logrus.FieldLogger {
 	return d.Log.WithField("bundleDeployment", key)
 }
 
 // retryLater logs the error of a step after which nothing else can be done, and enqueues the key after a growing pause.
-func (d *deployer) retryLater(ctx context.Context, key string, state *bundleState, err error) {
+func (d *reconciler) retryLater(ctx context.Context, key string, state *bundleState, err error) {
 	if ctx.Err() != nil {
 		return
 	}

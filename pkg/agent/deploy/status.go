@@ -268,7 +268,7 @@ func number(resourceVersion string) uint64 {
 }
 
 // writeStatus patches what differs; the result is empty if nothing does.
-func (d *deployer) writeStatus(ctx context.Context, bd *fleet.BundleDeployment, before, after fleet.BundleDeploymentStatus) (written, error) {
+func (d *reconciler) writeStatus(ctx context.Context, bd *fleet.BundleDeployment, before, after fleet.BundleDeploymentStatus) (written, error) {
 	difference, err := fleetstatus.MergePatch(before, after)
 	if err != nil || difference == nil {
 		return written{}, err
