@@ -22,7 +22,7 @@ type Bundle struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is set by whoever creates the Bundle.
+	// Spec is set by the creator of the Bundle.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Spec BundleSpec `json:"spec,omitempty"`
@@ -46,7 +46,7 @@ type BundleSpec struct {
 	// +nullable
 	RolloutStrategy *RolloutStrategy `json:"rolloutStrategy,omitempty"`
 
-	// Resources is set by whoever creates the Bundle to the files that are deployed.
+	// Resources is set by the creator of the Bundle to the files that are deployed.
 	// +optional
 	// +nullable
 	Resources []BundleResource `json:"resources,omitempty"`
@@ -57,7 +57,7 @@ type BundleSpec struct {
 	// +nullable
 	TargetCustomizationMode string `json:"targetCustomizationMode,omitempty"`
 
-	// Targets is set by whoever creates the Bundle to the Clusters it is deployed to.
+	// Targets is set by the creator of the Bundle to the Clusters it is deployed to.
 	// +optional
 	// +nullable
 	Targets []BundleTarget `json:"targets,omitempty"`
@@ -91,17 +91,17 @@ type BundleSpec struct {
 // BundleResource is a file.
 // +kubebuilder:pruning:PreserveUnknownFields
 type BundleResource struct {
-	// Name is set by whoever creates the Bundle to the path of the file.
+	// Name is set by the creator of the Bundle to the path of the file.
 	// +optional
 	// +nullable
 	Name string `json:"name,omitempty"`
 
-	// Content is set by whoever creates the Bundle to the file itself, encoded as Encoding says.
+	// Content is set by the creator of the Bundle to the file itself, encoded as Encoding says.
 	// +optional
 	// +nullable
 	Content string `json:"content,omitempty"`
 
-	// Encoding is set by whoever creates the Bundle to "base64+gz" or to nothing for plain text.
+	// Encoding is set by the creator of the Bundle to "base64+gz" or to nothing for plain text.
 	// +optional
 	// +nullable
 	Encoding string `json:"encoding,omitempty"`
@@ -112,27 +112,27 @@ type BundleResource struct {
 type BundleTarget struct {
 	BundleDeploymentOptions `json:",inline"`
 
-	// Name is set by whoever creates the Bundle to a name for the target, used in messages only.
+	// Name is set by the creator of the Bundle to a name for the target, used in messages only.
 	// +optional
 	// +nullable
 	Name string `json:"name,omitempty"`
 
-	// ClusterName is set by whoever creates the Bundle to the name of one Cluster.
+	// ClusterName is set by the creator of the Bundle to the name of one Cluster.
 	// +optional
 	// +nullable
 	ClusterName string `json:"clusterName,omitempty"`
 
-	// ClusterSelector is set by whoever creates the Bundle to the labels of Clusters.
+	// ClusterSelector is set by the creator of the Bundle to the labels of Clusters.
 	// +optional
 	// +nullable
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 
-	// ClusterGroup is set by whoever creates the Bundle to the name of a ClusterGroup.
+	// ClusterGroup is set by the creator of the Bundle to the name of a ClusterGroup.
 	// +optional
 	// +nullable
 	ClusterGroup string `json:"clusterGroup,omitempty"`
 
-	// ClusterGroupSelector is set by whoever creates the Bundle to the labels of ClusterGroups.
+	// ClusterGroupSelector is set by the creator of the Bundle to the labels of ClusterGroups.
 	// +optional
 	// +nullable
 	ClusterGroupSelector *metav1.LabelSelector `json:"clusterGroupSelector,omitempty"`

@@ -23,7 +23,7 @@ type Cluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is what the owner of the cluster asks for. The hub writes only clientID into it, and only when it is empty.
+	// Spec is set by the owner of the cluster. The hub writes only an empty clientID.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Spec ClusterSpec `json:"spec,omitempty"`
@@ -33,15 +33,15 @@ type Cluster struct {
 	Status ClusterStatus `json:"status,omitempty"`
 }
 
-// ClusterSpec is what a person or a management server wants of a cluster and of the agent in it.
+// ClusterSpec is the desired state of a cluster and its agent, set by a person or a management server.
 type ClusterSpec struct {
-	// Paused is set by a person to stop updates of the cluster's BundleDeployments. Registration goes on.
+	// Paused is set by a person to stop updates of the cluster's BundleDeployments. Registration continues.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 
-	// Quarantined is set by a person, with "muster quarantine" or kubectl, to cut the agent of the cluster off from the hub
-	// at once: it keeps its identity and loses every right that goes with it, nothing is sent to it any more, and no new
-	// request for the cluster is granted. What it has deployed goes on running. Setting it back gives the rights back.
+	// Quarantined is set by a person, with "muster quarantine" or kubectl, to lock the agent of the cluster out at once: it
+	// keeps its identity and loses all rights, the hub sends it nothing, and grants no request for the cluster. Deployed workloads
+	// keep running. Setting it to false restores the rights.
 	// +optional
 	Quarantined bool `json:"quarantined,omitempty"`
 
@@ -201,15 +201,15 @@ type ClusterStatus struct {
 	DesiredReadyHelmOps int `json:"desiredReadyHelmOps,omitempty"`
 
 	// AgentEnvVarsHash is set by the hub, when spec.agentEnvVars changes, to the SHA-224 of the value the agent's
-	// manifest was last made from.
+	// manifest was last rendered from.
 	// +optional
 	AgentEnvVarsHash string `json:"agentEnvVarsHash,omitempty"`
 
-	// AgentPrivateRepoURL is set by the hub to the spec.privateRepoURL the agent's manifest was last made from.
+	// AgentPrivateRepoURL is set by the hub to the spec.privateRepoURL the agent's manifest was last rendered from.
 	// +optional
 	AgentPrivateRepoURL string `json:"agentPrivateRepoURL,omitempty"`
 
-	// AgentHostNetwork is set by the hub to the spec.hostNetwork the agent's manifest was last made from.
+	// AgentHostNetwork is set by the hub to the spec.hostNetwork the agent's manifest was last rendered from.
 	// +optional
 	AgentHostNetwork bool `json:"agentHostNetwork,omitempty"`
 
@@ -232,22 +232,22 @@ type ClusterStatus struct {
 	CattleNamespaceMigrated bool `json:"cattleNamespaceMigrated,omitempty"`
 
 	// AgentAffinityHash is set by the hub, when spec.agentAffinity changes, to the SHA-224 of the value the agent's
-	// manifest was last made from; empty when unset.
+	// manifest was last rendered from; empty when unset.
 	// +optional
 	AgentAffinityHash string `json:"agentAffinityHash,omitempty"`
 
 	// AgentResourcesHash is set by the hub, when spec.agentResources changes, to the SHA-224 of the value the agent's
-	// manifest was last made from; empty when unset.
+	// manifest was last rendered from; empty when unset.
 	// +optional
 	AgentResourcesHash string `json:"agentResourcesHash,omitempty"`
 
 	// AgentTolerationsHash is set by the hub, when spec.agentTolerations changes, to the SHA-224 of the value the
-	// agent's manifest was last made from; empty when unset.
+	// agent's manifest was last rendered from; empty when unset.
 	// +optional
 	AgentTolerationsHash string `json:"agentTolerationsHash,omitempty"`
 
 	// AgentSchedulingCustomizationHash is set by the hub, when spec.agentSchedulingCustomization changes, to the SHA-224
-	// of the value the agent's manifest was last made from; empty when unset.
+	// of the value the agent's manifest was last rendered from; empty when unset.
 	// +optional
 	AgentSchedulingCustomizationHash string `json:"agentSchedulingCustomizationHash,omitempty"`
 
@@ -324,8 +324,8 @@ type AgentStatus struct {
 	// +nullable
 	Namespace string `json:"namespace"`
 
-	// CheckinInterval is set by the agent to the time it lets pass between two heartbeats. Absent, which agents of other
-	// releases leave it, the hub goes by its own configuration.
+	// CheckinInterval is set by the agent to the time between two heartbeats. If it is absent, as from agents of other releases,
+	// the hub uses its own configuration.
 	// +optional
 	CheckinInterval *metav1.Duration `json:"checkinInterval,omitempty"`
 
@@ -333,8 +333,8 @@ type AgentStatus struct {
 	// +optional
 	Version string `json:"version,omitempty"`
 
-	// Generation is set by the agent to the environment variable GENERATION it was started with. It tells the hub whether
-	// the agent runs as its import made it or as its Bundle does.
+	// Generation is set by the agent to the environment variable GENERATION it was started with. It shows the hub whether
+	// the agent runs the Deployment of the import or of its Bundle.
 	// +optional
 	Generation string `json:"generation,omitempty"`
 
@@ -342,7 +342,7 @@ type AgentStatus struct {
 	// +optional
 	KubernetesVersion string `json:"kubernetesVersion,omitempty"`
 
-	// Nodes is set by the agent to the number of its cluster's nodes; absent when it could not count them.
+	// Nodes is set by the agent to the number of its cluster's nodes; absent if it could not count them.
 	// +optional
 	Nodes *AgentNodes `json:"nodes,omitempty"`
 
@@ -358,34 +358,34 @@ type AgentStatus struct {
 	// +optional
 	APIServer *AgentAPIServer `json:"apiServer,omitempty"`
 
-	// ClockSkew is set by the agent to how far its clock is ahead of the hub's; negative, behind it. It is absent while
-	// less than the second that an HTTP date can tell.
+	// ClockSkew is set by the agent to how far its clock is ahead of the hub's; negative, behind it. It is absent if
+	// less than one second, the resolution of an HTTP date.
 	// +optional
 	ClockSkew *metav1.Duration `json:"clockSkew,omitempty"`
 
-	// Hub is set by the agent to the way to the hub that it uses.
+	// Hub is set by the agent to the address, CA and TLS mode with which it reaches the hub.
 	// +optional
 	Hub *AgentHub `json:"hub,omitempty"`
 
-	// Instance is set by the agent to a random string that it makes up when it starts. Two that take turns are two agents
-	// with one identity.
+	// Instance is set by the agent to a random string generated at its start. If two values alternate, two agents use one
+	// identity.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Instance string `json:"instance,omitempty"`
 
-	// CredentialExpires is set by the agent to the end of the credential it uses. Absent means that it has none, or that
-	// the agent does not renew it.
+	// CredentialExpires is set by the agent to the expiry time of its credential. Absent means that the credential does not
+	// expire, or that the agent does not renew it.
 	// +optional
 	CredentialExpires *metav1.Time `json:"credentialExpires,omitempty"`
 
-	// Vouches is set by the agent, with the credential it holds, to the name of the ClusterRegistration with which it
-	// registers anew. This proves to the hub that the request is the agent's own.
+	// Vouches is set by the agent, with its current credential, to the name of the ClusterRegistration with which it registers
+	// again. It proves to the hub that the request is the agent's own.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Vouches string `json:"vouches,omitempty"`
 
 	// Registration is set by the agent to the name of the ClusterRegistration whose credential it uses. Only then the hub
-	// deletes the earlier ones of the agent, so that a credential that was lost on its way costs nobody the one that works.
+	// deletes the earlier requests of the agent, so that the agent keeps a working credential if the new one is lost.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Registration string `json:"registration,omitempty"`
@@ -398,27 +398,27 @@ type AgentNodes struct {
 	// +optional
 	Count int `json:"count"`
 
-	// Ready is set by the agent to the number of those whose condition Ready is True.
+	// Ready is set by the agent to the number of nodes whose condition Ready is True.
 	// +optional
 	Ready int `json:"ready"`
 }
 
-// AgentAPIServer is how the API server of an agent's own cluster feels.
+// AgentAPIServer is the health of the API server of an agent's own cluster.
 // +kubebuilder:pruning:PreserveUnknownFields
 type AgentAPIServer struct {
-	// Ready is set by the agent to whether /readyz answers that all is well.
+	// Ready is set by the agent to true if /readyz succeeds.
 	// +optional
 	Ready bool `json:"ready"`
 
-	// Message is set by the agent to what /readyz answered instead.
+	// Message is set by the agent to the answer of /readyz if it does not succeed.
 	// +optional
 	Message string `json:"message,omitempty"`
 }
 
-// AgentHub is an agent's way to its hub.
+// AgentHub describes an agent's connection to its hub.
 // +kubebuilder:pruning:PreserveUnknownFields
 type AgentHub struct {
-	// APIServerURL is set by the agent to the address that its requests go to.
+	// APIServerURL is set by the agent to the address of its requests.
 	// +optional
 	APIServerURL string `json:"apiServerURL,omitempty"`
 
@@ -430,8 +430,8 @@ type AgentHub struct {
 	// +optional
 	AgentTLSMode string `json:"agentTLSMode,omitempty"`
 
-	// Pending is set by the agent to another way that it was told of and that does not work, with the reason; it goes on
-	// with this one and keeps trying.
+	// Pending is set by the agent to a configured change of this connection that does not work, with the reason; the
+	// agent keeps this connection and retries the change.
 	// +optional
 	Pending string `json:"pending,omitempty"`
 }

@@ -72,7 +72,7 @@ type ClusterRegistrationStatus struct {
 	// +optional
 	Granted bool `json:"granted,omitempty"`
 
-	// Approval is set by whoever may approve requests, through the status subresource, which agents may not write: with
+	// Approval is set by a user who may approve requests, through the status subresource, which agents may not write: with
 	// "muster approve" or "muster deny", or with kubectl patch --subresource=status. The hub never writes it.
 	// +optional
 	// +nullable

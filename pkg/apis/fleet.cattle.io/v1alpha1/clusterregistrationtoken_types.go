@@ -24,30 +24,29 @@ type ClusterRegistrationToken struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is set by whoever creates the token.
+	// Spec is set by the creator of the token.
 	// +optional
 	Spec ClusterRegistrationTokenSpec `json:"spec,omitempty"`
-	// Status is set by the hub when the token can be used and until when.
+	// Status is set by the hub.
 	// +optional
 	Status ClusterRegistrationTokenStatus `json:"status,omitempty"`
 }
 
-// Approval says who decides about the requests made with a token.
+// Approval is the approval mode of the requests with a token.
 // +kubebuilder:validation:Enum=Auto;Manual
 type Approval string
 
 const (
-	// ApprovalAuto grants requests that nothing else speaks against.
+	// ApprovalAuto grants requests that no other check refuses.
 	ApprovalAuto Approval = "Auto"
-	// ApprovalManual lets requests wait until a person, or the hub's policy, has approved them.
+	// ApprovalManual makes requests wait until a person or the hub's policy approves them.
 	ApprovalManual Approval = "Manual"
 )
 
-// ClusterRegistrationTokenSpec says how long a token lives and what it may be used for. Each limit is optional; without any
-// a token registers any number of clusters of any identity.
+// ClusterRegistrationTokenSpec limits the lifetime and the use of a token. Each limit is optional; without limits a token
+// registers any number of clusters with any identity.
 type ClusterRegistrationTokenSpec struct {
-	// TTL is set by whoever creates the token to how long, from its creation, it may be used; the hub deletes it
-	// afterwards. It is a Go duration such as "240h" or "30m". Absent or "0" means that it does not expire.
+	// TTL is set by the creator of the token to its lifetime from its creation; the hub deletes it afterwards. It is a Go duration such as "240h" or "30m". Absent or "0" means that it does not expire.
 	// +optional
 	// +nullable
 	// +kubebuilder:validation:Type=string
@@ -56,47 +55,45 @@ type ClusterRegistrationTokenSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == '0' || (self.matches('^([0-9]+([.][0-9]*)?|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h)(([0-9]+([.][0-9]*)?|[.][0-9]+)(ns|us|µs|μs|ms|s|m|h))*$') && duration(self) <= duration('2562047h'))",message="ttl must be '0' or a Go duration such as '240h' or '30m'; units d and w are not known"
 	TTL *metav1.Duration `json:"ttl,omitempty"`
 
-	// UsageLimit is set by whoever creates the token to how many requests may be granted with it, re-registrations
-	// included. Absent means any number.
+	// UsageLimit is set by the creator of the token to the maximum number of granted requests, including
+	// re-registrations. Absent means any number.
 	// +optional
 	// +nullable
 	// +kubebuilder:validation:Minimum=1
 	UsageLimit *int32 `json:"usageLimit,omitempty"`
 
-	// ClientIDs is set by whoever creates the token to the only identities it registers. A token with exactly one is the
-	// token made for the Cluster that has it: it may register that Cluster's agent again, though another agent has its
-	// identity. Empty means any, unless ClientIDPattern is set.
+	// ClientIDs is set by the creator of the token to the only identities it registers. A token with exactly one is made for
+	// the Cluster with that identity: it may register an agent for that Cluster even if another agent holds the identity. Empty means any, unless ClientIDPattern is set.
 	// +optional
 	// +nullable
 	// +kubebuilder:validation:MaxItems=1000
 	// +kubebuilder:validation:items:MaxLength=4096
 	ClientIDs []string `json:"clientIDs,omitempty"`
 
-	// ClientIDPattern is set by whoever creates the token to the shape of the identities it registers, beside those in
-	// ClientIDs: a shell pattern of "*", "?" and "[...]", such as "edge-*". Empty means no others, or any where ClientIDs is
-	// empty too.
+	// ClientIDPattern is set by the creator of the token to a pattern of identities it registers in addition to ClientIDs:
+	// a shell pattern of "*", "?" and "[...]", such as "edge-*". Empty means no others, or any if ClientIDs is empty too.
 	// +optional
 	// +nullable
 	// +kubebuilder:validation:MaxLength=512
 	ClientIDPattern string `json:"clientIDPattern,omitempty"`
 
-	// Labels is set by whoever creates the token to labels that every Cluster gets that is made by a request with it. They
-	// win over those the agent sends.
+	// Labels is set by the creator of the token to labels of every Cluster created by a request with it. They override
+	// the agent's labels.
 	// +optional
 	// +nullable
 	// +kubebuilder:validation:MaxProperties=64
 	Labels map[string]string `json:"labels,omitempty"`
 
-	// Approval is set by whoever creates the token to Manual when its requests are to wait for an approval; absent, the
-	// hub's configuration decides (registration.approval).
+	// Approval is set by the creator of the token to Manual if its requests must wait for an approval; if absent, the
+	// hub's configuration applies (registration.approval).
 	// +optional
 	// +nullable
 	Approval Approval `json:"approval,omitempty"`
 }
 
-// ClusterRegistrationTokenStatus is what the hub made of a token.
+// ClusterRegistrationTokenStatus is the state of a token, reported by the hub.
 type ClusterRegistrationTokenStatus struct {
-	// Expires is set by the hub to the time at which the token ends. Absent means never.
+	// Expires is set by the hub to the expiry time of the token. Absent means never.
 	// +optional
 	Expires *metav1.Time `json:"expires,omitempty"`
 
@@ -106,22 +103,22 @@ type ClusterRegistrationTokenStatus struct {
 	// +nullable
 	SecretName string `json:"secretName,omitempty"`
 
-	// Uses is set by the hub to how many requests it has granted, or is granting, with the token. It never counts one
-	// twice.
+	// Uses is set by the hub to the number of requests it has granted, or is granting, with the token. It counts each
+	// request once.
 	// +optional
 	Uses int64 `json:"uses,omitempty"`
 
-	// PendingUses is set by the hub to the UIDs of the requests that Uses counts and whose own status does not say so yet.
-	// It is what keeps a crash of the hub from counting one twice, or not at all.
+	// PendingUses is set by the hub to the UIDs of the requests that Uses includes and whose own status does not record the use
+	// yet. With it, a crash of the hub leads neither to a double count nor to a lost one.
 	// +optional
 	// +nullable
 	PendingUses []string `json:"pendingUses,omitempty"`
 
-	// LastUsed is set by the hub to when the last of Uses was counted.
+	// LastUsed is set by the hub to the time of the last counted use.
 	// +optional
 	LastUsed *metav1.Time `json:"lastUsed,omitempty"`
 
-	// LastCluster is set by the hub to the name of the Cluster, in the token's namespace, that the last of Uses was for.
+	// LastCluster is set by the hub to the name of the Cluster, in the token's namespace, of the last counted use.
 	// +optional
 	// +nullable
 	LastCluster string `json:"lastCluster,omitempty"`

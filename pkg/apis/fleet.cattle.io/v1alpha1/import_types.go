@@ -2,26 +2,26 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ImportStatus is what the hub remembers of the last import of a manager-initiated Cluster, so that it notices changes
+// ImportStatus records the last import of a manager-initiated Cluster, so that it notices changes
 // without reading Secrets or calling members. It is absent until the first import, and for Clusters imported by others.
 // +kubebuilder:pruning:PreserveUnknownFields
 type ImportStatus struct {
-	// KubeConfigSecretVersion is set by the hub to "<uid>/<resourceVersion>" of the kubeconfig Secret it last looked at. A
-	// Secret of the same version is not read again.
+	// KubeConfigSecretVersion is set by the hub to "<uid>/<resourceVersion>" of the kubeconfig Secret it last read. It
+	// does not read the same version again.
 	// +optional
 	KubeConfigSecretVersion string `json:"kubeConfigSecretVersion,omitempty"`
 
-	// SettingsHash is set by the hub to a digest of those settings of its configuration that agents are installed with.
+	// SettingsHash is set by the hub to a digest of the settings in its configuration that apply to installed agents.
 	// +optional
 	SettingsHash string `json:"settingsHash,omitempty"`
 
-	// Registration is set by the hub to what tells the agent, by key "registration" of Secret fleet-agent-bootstrap, which
-	// registration it should hold. It changes when the agent has to register anew.
+	// Registration is set by the hub to the value of key "registration" in Secret fleet-agent-bootstrap. It changes when the agent
+	// must register again.
 	// +optional
 	Registration string `json:"registration,omitempty"`
 
-	// RegistrationOf is set by the hub to what Registration was made for: the UID of the Cluster, and behind a slash what had
-	// made the registration before it void, if anything. While it stays the same, Registration does.
+	// RegistrationOf is set by the hub to the input of Registration: the UID of the Cluster and, if an earlier registration became
+	// invalid, a slash and the cause. Registration changes only when this value changes.
 	// +optional
 	RegistrationOf string `json:"registrationOf,omitempty"`
 
@@ -29,8 +29,8 @@ type ImportStatus struct {
 	// +optional
 	Generation string `json:"generation,omitempty"`
 
-	// ManifestHash is set by the hub to a digest of how the agent is run that it installed. What the agent's Bundle changed
-	// since is not in it: it is what counts when the agent cannot take its Bundle any more.
+	// ManifestHash is set by the hub to a digest of the manifest with which it installed the agent, without later changes by the
+	// agent's Bundle. The hub compares it when the agent cannot apply its Bundle any more.
 	// +optional
 	ManifestHash string `json:"manifestHash,omitempty"`
 
@@ -46,20 +46,20 @@ type ImportStatus struct {
 	// +optional
 	AgentNamespace string `json:"agentNamespace,omitempty"`
 
-	// StaleAgentNamespaces is set by the hub to namespaces of the member in which an agent was installed earlier. They are
-	// cleaned once the new agent has checked in.
+	// StaleAgentNamespaces is set by the hub to namespaces of the member in which an agent was installed earlier. The hub
+	// removes that agent after the new one has checked in.
 	// +optional
 	StaleAgentNamespaces []string `json:"staleAgentNamespaces,omitempty"`
 
-	// APIServerURLFromSecret and APIServerCAFromSecret are set by the hub to whether the kubeconfig Secret, not the hub's
-	// configuration, said where the agent reaches the hub.
+	// APIServerURLFromSecret and APIServerCAFromSecret are set by the hub to true if the values come from the kubeconfig
+	// Secret and not from the hub's configuration.
 	// +optional
 	APIServerURLFromSecret bool `json:"apiServerURLFromSecret,omitempty"`
 	// APIServerCAFromSecret: see APIServerURLFromSecret.
 	// +optional
 	APIServerCAFromSecret bool `json:"apiServerCAFromSecret,omitempty"`
 
-	// Time is set by the hub to when the last import succeeded.
+	// Time is set by the hub to the time of the last successful import.
 	// +optional
 	Time metav1.Time `json:"time,omitzero"`
 }

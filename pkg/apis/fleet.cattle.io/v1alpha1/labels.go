@@ -65,7 +65,7 @@ const (
 	ClusterDisplayNameLabel = "management.cattle.io/cluster-display-name"
 
 	// ManagementClusterLabel, which a management server puts on a Cluster, holds the server's own name of the cluster. It
-	// stays the same when the server makes the Cluster anew in another namespace.
+	// stays the same when the server recreates the Cluster in another namespace.
 	ManagementClusterLabel = "management.cattle.io/cluster-name"
 
 	// ReservedPrefix begins keys of labels that the hub and other components of the fleet own. An agent may not ask for
@@ -85,6 +85,6 @@ const (
 	ClusterFinalizer = "fleet.cattle.io/cluster-finalizer"
 	// BundleFinalizer is put on Bundles by fleet-controller.
 	BundleFinalizer = "fleet.cattle.io/bundle-finalizer"
-	// BundleDeploymentFinalizer is put on BundleDeployments by whoever creates them and removed by fleet-controller.
+	// BundleDeploymentFinalizer is set on BundleDeployments by their creator and removed by fleet-controller.
 	BundleDeploymentFinalizer = "fleet.cattle.io/bundle-deployment-finalizer"
 )

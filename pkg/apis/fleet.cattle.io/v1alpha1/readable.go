@@ -2,29 +2,29 @@ package v1alpha1
 
 import "k8s.io/apimachinery/pkg/util/json"
 
-// An API server takes more than Go's types do: a time with a small "t", a number of twenty digits, an interval of "often".
-// One object with such a thing in it would keep a hub from reading any of its kind, so those kinds that agents and users of
-// workspaces write leave out what they cannot read.
+// The API server accepts values that Go's types do not: a time with a small "t", a number of twenty digits, an interval of "often".
+// One such object would prevent a hub from listing its kind. The kinds that agents and users of workspaces write therefore omit
+// values that they cannot decode.
 
-// UnmarshalJSON reads a Cluster without what cannot be read.
+// UnmarshalJSON reads a Cluster and omits undecodable values.
 func (c *Cluster) UnmarshalJSON(data []byte) error {
 	type plain Cluster
 	return readable(data, (*plain)(c))
 }
 
-// UnmarshalJSON reads a Bundle without what cannot be read.
+// UnmarshalJSON reads a Bundle and omits undecodable values.
 func (b *Bundle) UnmarshalJSON(data []byte) error {
 	type plain Bundle
 	return readable(data, (*plain)(b))
 }
 
-// UnmarshalJSON reads a BundleDeployment without what cannot be read.
+// UnmarshalJSON reads a BundleDeployment and omits undecodable values.
 func (d *BundleDeployment) UnmarshalJSON(data []byte) error {
 	type plain BundleDeployment
 	return readable(data, (*plain)(d))
 }
 
-// UnmarshalJSON reads a ClusterGroup without what cannot be read.
+// UnmarshalJSON reads a ClusterGroup and omits undecodable values.
 func (g *ClusterGroup) UnmarshalJSON(data []byte) error {
 	type plain ClusterGroup
 	return readable(data, (*plain)(g))
@@ -44,7 +44,7 @@ func readable[T any](data []byte, into *T) error {
 		text, err := json.Marshal(object)
 		return err == nil && json.Unmarshal(text, new(T)) == nil
 	}
-	for _, part := range []string{"spec", "status"} { // the API server sees to the rest itself
+	for _, part := range []string{"spec", "status"} { // the API server validates the rest
 		if value, found := object[part]; found {
 			object[part] = nil
 			if kept, some := prune(value, prunedDepth, func(v any) bool { return fits(map[string]any{part: v}) }); some {
@@ -60,12 +60,12 @@ func readable[T any](data []byte, into *T) error {
 	return json.Unmarshal(text, into)
 }
 
-// prunedDepth is how deep below spec and status is looked for what cannot be read: deeper than the kinds are, and not as deep
-// as somebody could nest what costs a look at each level.
+// prunedDepth is the depth below spec and status to which values are checked. The kinds are less deep; the limit bounds the work
+// that a deeply nested object can cause.
 const prunedDepth = 8
 
-// prune returns as much of a value as fits, and whether that is anything. A list fits as a whole or not at all: one that lacks
-// an element says something else.
+// prune returns the decodable part of a value, and false if there is none. It keeps a list as a whole or not at all, because a list
+// without one of its elements has another meaning.
 func prune(value any, depth int, fits func(any) bool) (kept any, some bool) {
 	if fits(value) {
 		return value, true

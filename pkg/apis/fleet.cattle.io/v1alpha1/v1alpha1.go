@@ -2,7 +2,7 @@
 // ask for, and what the hub answers.
 //
 // Every field says who sets it, when, and what it means. "The hub" is the controller of this project; "fleet-controller"
-// is the component that rolls Bundles out, which may be another project's; "a person" is whoever writes the manifest, a
+// is the component that rolls Bundles out, which may be another project's; "a person" is the author of the manifest, a
 // management server included. Fields that other components own are kept as they are, unknown ones included.
 //
 // This text is not in doc.go because the generator writes that file.
