@@ -145,7 +145,7 @@ type caches struct {
 	fleetKinds        []schema.GroupVersionKind // of the factory fleet
 	secrets, contents cache.SharedIndexInformer // by metadata; contents is nil when Bundles are left to others
 	interner          *interner
-	texts             texts
+	resources         resourceInterner
 
 	mu      sync.Mutex
 	started bool
@@ -238,9 +238,9 @@ func (c *caches) transform(factory lassocache.SharedCacheFactory, kinds []schema
 			c.interner.transform(informer, nil)
 			continue
 		}
-		c.interner.transform(informer, c.texts.share)
+		c.interner.transform(informer, c.resources.intern)
 		// The error is of an informer that was stopped.
-		_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: c.texts.forget})
+		_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: c.resources.forget})
 	}
 	return nil
 }

@@ -1,97 +1,219 @@
 package hub
 
 import (
-	"fmt"
+	"reflect"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// again is a string of its own, as each object that is decoded has them.
-func again(s string) string { return strings.Clone(s) }
+// own is a string with memory of its own, as in an object that was decoded.
+func own(s string) string { return strings.Clone(s) }
 
 func someBinding() *rbacv1.RoleBinding {
 	return &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: again("cluster-a"), Name: again("binding"),
-			Labels: map[string]string{again("managed"): again("true")}, Annotations: map[string]string{again("of"): again("somebody")},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: again("v1"), Kind: again("Owner"), Name: again("somebody"), UID: "uid"}},
+			Namespace: own("cluster-a"), Name: own("binding"),
+			Labels: map[string]string{own("managed"): own("true")}, Annotations: map[string]string{own("of"): own("somebody")},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: own("v1"), Kind: own("Owner"), Name: own("somebody"), UID: "uid"}},
 			ManagedFields:   []metav1.ManagedFieldsEntry{{Manager: "m"}},
 		},
-		RoleRef:  rbacv1.RoleRef{APIGroup: again("rbac"), Kind: again("Role"), Name: again("reader")},
-		Subjects: []rbacv1.Subject{{Kind: again("ServiceAccount"), Namespace: again("cluster-a"), Name: again("account")}},
+		RoleRef:  rbacv1.RoleRef{APIGroup: own("rbac"), Kind: own("Role"), Name: own("reader")},
+		Subjects: []rbacv1.Subject{{Kind: own("ServiceAccount"), Namespace: own("cluster-a"), Name: own("account")}},
 	}
 }
 
 func someRole() *rbacv1.Role {
 	return &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{Namespace: again("cluster-a"), Name: again("reader")},
-		Rules:      []rbacv1.PolicyRule{{Verbs: []string{again("get")}, APIGroups: []string{again("")}, Resources: []string{again("secrets")}, ResourceNames: []string{again("x")}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: own("cluster-a"), Name: own("reader")},
+		Rules:      []rbacv1.PolicyRule{{Verbs: []string{own("get")}, APIGroups: []string{own("")}, Resources: []string{own("secrets")}, ResourceNames: []string{own("x")}}},
 	}
 }
 
-func TestCachesKeepWhatObjectsSayButManagedFields(t *testing.T) {
-	w := newInterner(clock.RealClock{})
-	want := someBinding()
-	want.ManagedFields = nil
-	got, err := w.trim(someBinding())
-	require.NoError(t, err)
-	assert.Equal(t, want, got)
-
-	role, err := w.trim(someRole())
-	require.NoError(t, err)
-	assert.Equal(t, someRole(), role)
-
-	for _, object := range []any{&rbacv1.ClusterRole{Rules: someRole().Rules}, &rbacv1.ClusterRoleBinding{RoleRef: want.RoleRef, Subjects: want.Subjects}} {
-		trimmed, err := w.trim(object)
-		require.NoError(t, err)
-		assert.Equal(t, object, trimmed)
-	}
-	other, err := w.trim("no object")
-	require.NoError(t, err)
-	assert.Equal(t, "no object", other)
-}
-
-func TestEqualWordsOfDifferentObjectsAreKeptOnce(t *testing.T) {
-	w := newInterner(clock.RealClock{})
-	one, other, role := someBinding(), someBinding(), someRole()
-	for _, object := range []any{one, other, role} {
-		_, err := w.trim(object)
-		require.NoError(t, err)
-	}
-	for _, same := range [][]string{
-		{one.Namespace, other.Namespace, role.Namespace, one.Subjects[0].Namespace},
-		{one.Annotations["of"], other.Annotations["of"], one.OwnerReferences[0].Name},
-		{keyOf(one.Labels), keyOf(other.Labels)},
-		{one.RoleRef.Kind, other.RoleRef.Kind},
-		{one.Name, other.Name},
-		{one.Subjects[0].Name, other.Subjects[0].Name},
-	} {
-		for _, s := range same[1:] {
-			assert.Same(t, unsafe.StringData(same[0]), unsafe.StringData(s), same[0])
+func TestIntern(t *testing.T) {
+	t.Run("objects stay equal but for managedFields", func(t *testing.T) {
+		w := newInterner(clock.RealClock{})
+		want := someBinding()
+		want.ManagedFields = nil
+		assert.Equal(t, want, w.intern(someBinding()))
+		assert.Equal(t, someRole(), w.intern(someRole()))
+		for _, object := range []any{&rbacv1.ClusterRole{Rules: someRole().Rules}, &rbacv1.ClusterRoleBinding{RoleRef: want.RoleRef, Subjects: want.Subjects}} {
+			assert.Equal(t, object, w.intern(object))
 		}
+		assert.Equal(t, "no object", w.intern("no object"))
+	})
+	t.Run("equal strings and maps are in memory once", func(t *testing.T) {
+		w := newInterner(clock.RealClock{})
+		one, other, role := someBinding(), someBinding(), someRole()
+		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"managed": "true"}}}
+		odd := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"managed": "false"}}}
+		d := &fleet.BundleDeployment{}
+		d.Spec.DeploymentID, d.Spec.StagedDeploymentID, d.Status.AppliedDeploymentID = own("s-1:2"), own("s-1:2"), own("s-1:2")
+		for _, object := range []any{one, other, role, account, odd, d} {
+			w.intern(object)
+		}
+		for _, same := range [][]string{
+			{one.Namespace, other.Namespace, role.Namespace, one.Subjects[0].Namespace},
+			{one.Annotations["of"], other.Annotations["of"], one.OwnerReferences[0].Name},
+			{one.RoleRef.Kind, other.RoleRef.Kind},
+			{one.Name, other.Name},
+			{one.Subjects[0].Name, other.Subjects[0].Name},
+			{d.Spec.DeploymentID, d.Spec.StagedDeploymentID, d.Status.AppliedDeploymentID},
+		} {
+			for _, s := range same[1:] {
+				assert.Same(t, unsafe.StringData(same[0]), unsafe.StringData(s), same[0])
+			}
+		}
+		address := func(m map[string]string) uintptr { return reflect.ValueOf(m).Pointer() }
+		assert.Equal(t, address(one.Labels), address(other.Labels))
+		assert.Equal(t, address(one.Annotations), address(other.Annotations))
+		assert.Equal(t, address(one.Labels), address(account.Labels), "of another kind")
+		assert.NotEqual(t, address(one.Labels), address(odd.Labels))
+		assert.Equal(t, map[string]string{"managed": "false"}, odd.Labels)
+	})
+	t.Run("different maps of one sum", func(t *testing.T) {
+		w := newInterner(clock.RealClock{})
+		m, another := map[string]string{"a": "b"}, map[string]string{"b": "a"}
+		assert.NotEqual(t, w.sum(m), w.sum(another))
+		w.maps.add(w.sum(m), another)
+		assert.Equal(t, m, w.stringMap(m))
+		assert.Equal(t, m, w.stringMap(m))
+	})
+	t.Run("conditions have no spare capacity", func(t *testing.T) {
+		w := newInterner(clock.RealClock{})
+		conditions := func() []genericcondition.GenericCondition {
+			return append(make([]genericcondition.GenericCondition, 0, 8), genericcondition.GenericCondition{
+				Type: own("Ready"), Status: corev1.ConditionStatus(own("True")), Reason: own("Ready"), Message: own("all is well"),
+				LastUpdateTime: own("2026-01-02T12:00:00Z"), LastTransitionTime: own("2026-01-02T12:00:00Z"),
+			})
+		}
+		cluster, request, bundle, deployment := &fleet.Cluster{}, &fleet.ClusterRegistration{}, &fleet.Bundle{}, &fleet.BundleDeployment{}
+		for object, kept := range map[any]*[]genericcondition.GenericCondition{
+			cluster: &cluster.Status.Conditions, request: &request.Status.Conditions,
+			bundle: &bundle.Status.Conditions, deployment: &deployment.Status.Conditions,
+		} {
+			*kept = conditions()
+			w.intern(object)
+			assert.Equal(t, conditions(), *kept)
+			assert.Less(t, cap(*kept), 8)
+		}
+	})
+}
+
+// informed is an informer that is not started: the test fills its store.
+type informed struct {
+	cache.SharedIndexInformer
+	store     cache.Store
+	transform cache.TransformFunc
+}
+
+func (i *informed) GetStore() cache.Store { return i.store }
+
+func (i *informed) SetTransform(t cache.TransformFunc) error {
+	i.transform = t
+	return nil
+}
+
+func TestTransform(t *testing.T) {
+	w, i := newInterner(clock.RealClock{}), &informed{store: cache.NewStore(cache.MetaNamespaceKeyFunc)}
+	w.transform(i, func(object any) (any, error) {
+		object.(*fleet.Bundle).Name = "first"
+		return object, nil
+	})
+	object, err := i.transform(&fleet.Bundle{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{}}}})
+	require.NoError(t, err)
+	assert.Equal(t, &fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Name: "first"}}, object)
+	w.transform(i, func(any) (any, error) { return nil, assert.AnError })
+	_, err = i.transform(&fleet.Bundle{})
+	require.ErrorIs(t, err, assert.AnError)
+
+	account := func(uid, version string) *corev1.ServiceAccount {
+		return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "name", UID: types.UID(uid), ResourceVersion: version}}
+	}
+	w.transform(i, nil)
+	cached := account("uid", "1")
+	require.NoError(t, i.store.Add(cached))
+	for name, row := range map[string]struct {
+		received any
+		same     bool
+	}{
+		"the cached version: the cached object": {account("uid", "1"), true},
+		"a later version":                       {account("uid", "2"), false},
+		"another object of the name":            {account("another", "1"), false},
+		"a deleted object":                      {cache.DeletedFinalStateUnknown{Key: "ns/name", Obj: cached}, false},
+		"no object":                             {"text", false},
+	} {
+		got, err := i.transform(row.received)
+		require.NoError(t, err, name)
+		assert.Equal(t, row.received, got, name)
+		assert.Equal(t, row.same, got == any(cached), name)
 	}
 }
 
-func keyOf(labels map[string]string) string {
-	for key := range labels {
-		return key
-	}
-	return ""
+func TestRecent(t *testing.T) {
+	t.Run("entries that are used stay", func(t *testing.T) {
+		clock := clocktesting.NewFakeClock(time.Now())
+		r := newRecent[string, int](clock)
+		r.add("used", 1)
+		r.add("unused", 2)
+		for n := range 5 {
+			value, known := r.get("used")
+			assert.True(t, known)
+			assert.Equal(t, 1, value)
+			clock.Step(recentTime)
+			r.add("other", n)
+		}
+		_, known := r.get("unused")
+		assert.False(t, known)
+		assert.LessOrEqual(t, len(r.young)+len(r.old), 4)
+	})
+	t.Run("the number of entries is limited", func(t *testing.T) {
+		r := newRecent[int, int](clocktesting.NewFakeClock(time.Now()))
+		for n := range 3 * recentMax {
+			r.add(n, n)
+		}
+		assert.Equal(t, 2*recentMax, len(r.young)+len(r.old))
+		_, known := r.get(0)
+		assert.False(t, known)
+		last, _ := r.get(3*recentMax - 1)
+		assert.Equal(t, 3*recentMax-1, last)
+	})
 }
 
-func TestWhoeverMakesKeysWithoutEndFillsNoMemory(t *testing.T) {
-	w := newInterner(clock.RealClock{})
-	for n := range 3 * mostKeys {
-		key := fmt.Sprint("key-", n)
-		assert.Equal(t, key, w.key(key))
+func TestResourceInterner(t *testing.T) {
+	var i resourceInterner
+	intern := func(name string) *fleet.Bundle {
+		b := &fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: name}}
+		b.Spec.Resources = []fleet.BundleResource{{Name: "agent.yaml", Content: strings.Repeat("kind: Deployment\n", 100)}}
+		interned, err := i.intern(b)
+		require.NoError(t, err)
+		runtime.GC() // without a handle the text would be forgotten now
+		return interned.(*fleet.Bundle)
 	}
-	assert.Len(t, w.keys, mostKeys)
-	assert.Equal(t, "key-1", w.key("key-1"))
+	one, other := intern("one"), intern("other")
+	assert.Equal(t, one.Spec, other.Spec)
+	assert.Same(t, unsafe.StringData(one.Spec.Resources[0].Content), unsafe.StringData(other.Spec.Resources[0].Content))
+
+	i.forget(one)
+	i.forget(cache.DeletedFinalStateUnknown{Key: "ws/other", Obj: other})
+	i.forget("no Bundle")
+	assert.Empty(t, i.handles)
+	same, err := i.intern("no Bundle")
+	require.NoError(t, err)
+	assert.Equal(t, "no Bundle", same)
 }
