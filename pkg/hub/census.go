@@ -16,7 +16,7 @@ import (
 // caches at each scrape. The result unregisters all of it, for a program that goes on serving metrics when the hub has ended.
 func (h *hub) serveMetrics(c *app.Context, series *prometheus.Registry) (unregister func(), err error) {
 	clusters, requests := c.Fleet.Cluster().Cache(), c.Fleet.ClusterRegistration().Cache()
-	series.MustRegister(metrics.Census{
+	series.MustRegister(metrics.StateCollector{
 		Clusters:      ownOf(clusters.List),
 		Registrations: ownOf(requests.List),
 	})

@@ -9,39 +9,39 @@ import (
 
 const namespace = "muster"
 
-// Hub is what one hub counts.
+// Hub has the metrics that the controllers of one hub update.
 type Hub struct {
-	// OrphansCollected counts objects that were removed because what they were made for is gone, by kind.
+	// OrphansCollected counts objects that were deleted because their owner does not exist, by kind.
 	OrphansCollected *prometheus.CounterVec
-	// OrphansLeft is the number of orphans that were found and could not be removed, by kind.
+	// OrphansLeft is the number of orphans that the last walk could not delete, by kind.
 	OrphansLeft *prometheus.GaugeVec
-	// MembersLeft counts deleted Clusters whose member could not be cleaned, by reason.
+	// MembersLeft counts deleted Clusters on whose member something may be left, by reason.
 	MembersLeft *prometheus.CounterVec
 
 	granted prometheus.Counter
 	took    prometheus.Histogram
 }
 
-// buckets of a registration's duration, in seconds: from one of which nothing waits to one that a person has to allow.
+// buckets of the duration of a registration, in seconds. The long ones are for requests that a person has to approve.
 var buckets = []float64{0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
 
-// Granted counts a registration that this hub has granted, that long after it was created. The creation is by the API server's
-// clock and known to the second only, so it may seem to come after the grant.
+// Granted counts a granted registration, with the time since its creation. That may seem negative: the time of creation is in
+// full seconds and by the clock of the API server.
 func (h *Hub) Granted(took time.Duration) {
 	h.granted.Inc()
 	h.took.Observe(max(took, 0).Seconds())
 }
 
-// New makes the metrics of a hub and registers them; a nil registerer leaves them unregistered, where nobody reads them.
+// New returns the metrics of a hub. It registers them unless the registerer is nil.
 func New(registerer prometheus.Registerer) *Hub {
 	h := &Hub{
 		OrphansCollected: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "orphans_collected_total",
-			Help: "Objects removed because what they were made for is gone, by kind.",
+			Help: "Objects deleted because their owner does not exist, by kind.",
 		}, []string{"kind"}),
 		OrphansLeft: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "orphans_left",
-			Help: "Orphans that were found and could not be removed yet, by kind.",
+			Help: "Orphans that could not be deleted, by kind.",
 		}, []string{"kind"}),
 		MembersLeft: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "members_left_total",
@@ -53,7 +53,7 @@ func New(registerer prometheus.Registerer) *Hub {
 		}),
 		took: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Name: "registration_duration_seconds", Buckets: buckets,
-			Help: "Time from the creation of a ClusterRegistration to its grant, waits for a person included.",
+			Help: "Time from the creation of a ClusterRegistration to its grant, including the time until a person approves it.",
 		}),
 	}
 	if registerer != nil {

@@ -8,11 +8,11 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
-// Census counts Clusters and their registrations anew at each scrape. What it counts is in the hub's caches, so that it is
-// right from the first figure on and after every restart, which numbers that events move up and down are not.
-type Census struct {
-	// Clusters and Registrations list the objects that the hub works on, from caches that are filled. A standby exports no
-	// fleet metrics: zeros would be wrong.
+// StateCollector counts Clusters and registrations by their state, at each scrape and from the hub's caches: gauges that events
+// change would be wrong after a restart.
+type StateCollector struct {
+	// Clusters and Registrations list the objects that the hub works on, from filled caches. A standby exports no fleet metrics:
+	// zeros would be wrong.
 	Clusters      func() ([]*fleet.Cluster, error)
 	Registrations func() ([]*fleet.ClusterRegistration, error)
 }
@@ -34,22 +34,22 @@ var (
 	clusters = prometheus.NewDesc(prometheus.BuildFQName(namespace, "", "clusters"),
 		"Clusters that have the condition, by its type and status.", []string{"condition", "status"}, nil)
 	registrations = prometheus.NewDesc(prometheus.BuildFQName(namespace, "", "cluster_registrations"),
-		"ClusterRegistrations, by whether they are granted, refused or wait.", []string{"state"}, nil)
+		"ClusterRegistrations, by whether they are granted, refused or waiting.", []string{"state"}, nil)
 )
 
-// Describe names what is counted.
-func (c Census) Describe(descriptions chan<- *prometheus.Desc) {
+// Describe implements prometheus.Collector.
+func (c StateCollector) Describe(descriptions chan<- *prometheus.Desc) {
 	descriptions <- clusters
 	descriptions <- registrations
 }
 
-// Collect counts. What there is none of is counted too: an alert must tell none from no hub.
-func (c Census) Collect(into chan<- prometheus.Metric) {
+// Collect implements prometheus.Collector. States that nothing has are exported as 0: an alert must tell that from no hub.
+func (c StateCollector) Collect(into chan<- prometheus.Metric) {
 	c.collectClusters(into)
 	c.collectRegistrations(into)
 }
 
-func (c Census) collectClusters(into chan<- prometheus.Metric) {
+func (c StateCollector) collectClusters(into chan<- prometheus.Metric) {
 	all, err := c.Clusters()
 	if err != nil {
 		into <- prometheus.NewInvalidMetric(clusters, err)
@@ -73,7 +73,7 @@ func (c Census) collectClusters(into chan<- prometheus.Metric) {
 	}
 }
 
-func (c Census) collectRegistrations(into chan<- prometheus.Metric) {
+func (c StateCollector) collectRegistrations(into chan<- prometheus.Metric) {
 	all, err := c.Registrations()
 	if err != nil {
 		into <- prometheus.NewInvalidMetric(registrations, err)

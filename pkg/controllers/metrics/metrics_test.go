@@ -32,7 +32,7 @@ func request(granted bool, status string) *fleet.ClusterRegistration {
 	return r
 }
 
-// gathered has the value of each series, by its name and the values of its labels; that of a histogram is how often it was told.
+// gathered has the value of each series, by its name and label values. The value of a histogram is its number of observations.
 func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -51,16 +51,16 @@ func gathered(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	return values
 }
 
-func TestClustersAndRegistrationsAreCountedAnewAtEachScrape(t *testing.T) {
+func TestStateCollector(t *testing.T) {
 	var known []*fleet.Cluster
 	var requests []*fleet.ClusterRegistration
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(Census{
+	registry.MustRegister(StateCollector{
 		Clusters:      func() ([]*fleet.Cluster, error) { return known, nil },
 		Registrations: func() ([]*fleet.ClusterRegistration, error) { return requests, nil },
 	})
 	empty := gathered(t, registry)
-	assert.Len(t, empty, 4*3+3, "what there is none of is there too")
+	assert.Len(t, empty, 4*3+3, "states that nothing has are exported")
 	for name, value := range empty {
 		assert.Zero(t, value, name)
 	}
@@ -86,10 +86,10 @@ func TestClustersAndRegistrationsAreCountedAnewAtEachScrape(t *testing.T) {
 	assert.Equal(t, empty, gathered(t, registry))
 }
 
-func TestACacheThatDoesNotAnswerIsNoZero(t *testing.T) {
+func TestStateCollectorError(t *testing.T) {
 	broken := errors.New("no cache")
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(Census{
+	registry.MustRegister(StateCollector{
 		Clusters:      func() ([]*fleet.Cluster, error) { return nil, broken },
 		Registrations: func() ([]*fleet.ClusterRegistration, error) { return nil, broken },
 	})
@@ -97,7 +97,7 @@ func TestACacheThatDoesNotAnswerIsNoZero(t *testing.T) {
 	require.ErrorContains(t, err, "no cache")
 }
 
-func TestAGrantIsCountedWithTheTimeItTook(t *testing.T) {
+func TestGranted(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	hub := New(registry)
 	for _, took := range []time.Duration{2 * time.Second, time.Hour, -time.Second} {
@@ -111,7 +111,7 @@ func TestAGrantIsCountedWithTheTimeItTook(t *testing.T) {
 	for _, family := range families {
 		if family.GetName() == "muster_registration_duration_seconds" {
 			histogram := family.GetMetric()[0].GetHistogram()
-			assert.InDelta(t, 3602, histogram.GetSampleSum(), 0, "a clock that is behind that of the API server makes no time negative")
+			assert.InDelta(t, 3602, histogram.GetSampleSum(), 0, "a negative time counts as 0")
 			assert.InDelta(t, 0.01, histogram.GetBucket()[0].GetUpperBound(), 0)
 			assert.InDelta(t, 600, histogram.GetBucket()[len(histogram.GetBucket())-1].GetUpperBound(), 0)
 		}
