@@ -84,10 +84,19 @@ func Decode(c *fleet.Content) ([]fleet.BundleResource, error) {
 	return m.Resources, nil
 }
 
-// DeploymentID identifies what to deploy and how: by the Content and a digest of the options. The options for comparing and
-// correcting drift do not count, because they do not change what is deployed.
+// DeploymentID identifies what an agent deploys and how: the name of the Content and a digest of the options. Fleet's own
+// controllers compute the same ID, so that a change of the hub redeploys nothing. The digest does not cover how drift is compared
+// and corrected. It always covers an object helm, and in it an object values unless the Bundle has no helm.
 func DeploymentID(contentName string, options fleet.BundleDeploymentOptions) (string, error) {
 	options.Diff, options.CorrectDrift = nil, nil
+	var helm fleet.HelmOptions
+	if options.Helm != nil {
+		helm = *options.Helm
+		if helm.Values == nil {
+			helm.Values = &fleet.GenericMap{}
+		}
+	}
+	options.Helm = &helm
 	_, digest, err := encodeJSON(options)
 	return contentName + ":" + digest, err
 }

@@ -3,6 +3,7 @@ package bundle
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -124,7 +125,8 @@ func (p *plan) choose(b *fleet.Bundle, m member) (chosen []int) {
 	return chosen
 }
 
-// variant merges the options of the chosen targets into those of the Bundle. Most Clusters share a variant, so it is kept.
+// variant merges the options of the chosen targets into those of the Bundle. Of several targets the first has precedence. Most
+// Clusters share a variant, so it is kept.
 func (p *plan) variant(chosen []int) (variant, error) {
 	key := fmt.Sprint(chosen)
 	p.mu.Lock()
@@ -133,16 +135,25 @@ func (p *plan) variant(chosen []int) (variant, error) {
 		return v, nil
 	}
 	var overrides []fleet.BundleDeploymentOptions
-	for _, i := range chosen {
+	for _, i := range slices.Backward(chosen) {
 		overrides = append(overrides, p.targets[i].options)
 	}
 	options, err := mergeOptions(p.options, overrides...)
 	if err != nil {
 		return variant{}, err
 	}
-	id, err := content.DeploymentID(p.content, options)
+	// The deployment ID does not cover the labels and annotations of the namespace that a target sets.
+	identifying := options
+	identifying.NamespaceLabels, identifying.NamespaceAnnotations = p.options.NamespaceLabels, p.options.NamespaceAnnotations
+	id, err := content.DeploymentID(p.content, identifying)
 	if err != nil {
 		return variant{}, err
+	}
+	// Agents of Fleet require the object helm, also for plain manifests. An empty object values is left out.
+	if options.Helm == nil {
+		options.Helm = &fleet.HelmOptions{}
+	} else if options.Helm.Values != nil && len(options.Helm.Values.Data) == 0 {
+		options.Helm.Values = nil
 	}
 	p.variants[key] = variant{options: options, deploymentID: id}
 	return p.variants[key], nil

@@ -5,9 +5,20 @@ import (
 )
 
 // BundleDeploymentOptions is how resources are deployed to a cluster. A person sets it on a Bundle or on one of its
-// targets; fleet-controller merges both and hands the result to the agent in a BundleDeployment.
+// targets; fleet-controller merges both and hands the result to the agent in a BundleDeployment. The order of the fields is part
+// of the wire format: the deployment ID has a digest of the options as JSON.
 // +kubebuilder:pruning:PreserveUnknownFields
 type BundleDeploymentOptions struct {
+	// YAML is set by a person to overlay plain manifests.
+	// +optional
+	// +nullable
+	YAML *YAMLOptions `json:"yaml,omitempty"`
+
+	// Kustomize is set by a person to have the resources built by kustomize.
+	// +optional
+	// +nullable
+	Kustomize *KustomizeOptions `json:"kustomize,omitempty"`
+
 	// DefaultNamespace is set by a person to the namespace of resources that name none.
 	// +optional
 	// +nullable
@@ -18,11 +29,6 @@ type BundleDeploymentOptions struct {
 	// +optional
 	// +nullable
 	TargetNamespace string `json:"namespace,omitempty"`
-
-	// Kustomize is set by a person to have the resources built by kustomize.
-	// +optional
-	// +nullable
-	Kustomize *KustomizeOptions `json:"kustomize,omitempty"`
 
 	// Helm is set by a person to say how the Helm release is made.
 	// +optional
@@ -37,11 +43,6 @@ type BundleDeploymentOptions struct {
 	// ForceSyncGeneration is set by a person to a higher number to have everything deployed again.
 	// +optional
 	ForceSyncGeneration int64 `json:"forceSyncGeneration,omitempty"`
-
-	// YAML is set by a person to overlay plain manifests.
-	// +optional
-	// +nullable
-	YAML *YAMLOptions `json:"yaml,omitempty"`
 
 	// Diff is set by a person to say which differences on the cluster are not drift.
 	// +optional
@@ -101,7 +102,7 @@ type KustomizeOptions struct {
 	Dir string `json:"dir,omitempty"`
 }
 
-// HelmOptions says how a Helm release is made.
+// HelmOptions says how a Helm release is made. The order of the fields is part of the wire format, as in BundleDeploymentOptions.
 // +kubebuilder:pruning:PreserveUnknownFields
 type HelmOptions struct {
 	// Chart is set by a person to the chart: a folder of the Bundle, a URL or a name in Repo.
@@ -132,6 +133,11 @@ type HelmOptions struct {
 	// +optional
 	// +nullable
 	Values *GenericMap `json:"values,omitempty"`
+
+	// TemplateValues is set by a person to values given as templates.
+	// +optional
+	// +nullable
+	TemplateValues map[string]string `json:"templateValues,omitempty"`
 
 	// ValuesFrom is set by a person to ConfigMaps and Secrets on the cluster that hold values.
 	// +optional
@@ -178,11 +184,6 @@ type HelmOptions struct {
 	// DisableDependencyUpdate is set by a person to use the dependencies the chart has.
 	// +optional
 	DisableDependencyUpdate bool `json:"disableDependencyUpdate,omitempty"`
-
-	// TemplateValues is set by a person to values given as templates.
-	// +optional
-	// +nullable
-	TemplateValues map[string]string `json:"templateValues,omitempty"`
 }
 
 // ValuesFrom names values on the cluster; one of its fields is set.
