@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/version"
 )
 
-// raw is what the command line and the environment say, word for word.
+// raw has the flags and environment variables as they were given.
 type raw struct {
 	kubeconfig, namespace, scope, checkinInterval string
 	leaderElect, debug                            bool
@@ -29,7 +29,7 @@ type raw struct {
 	lease                                         launch.Election
 }
 
-// newApp reads the flags and hands one validated configuration to run.
+// newApp reads the flags and calls run with a validated configuration.
 func newApp(run func(context.Context, agent.Config) error) *cli.App {
 	r := &raw{}
 	app := launch.App("fleetagent", "registers this cluster with a hub and reports to it")
@@ -48,9 +48,9 @@ func newApp(run func(context.Context, agent.Config) error) *cli.App {
 	return app
 }
 
-// health answers the kubelet and returns what tells it of the agent. An agent is ready from its start: nothing calls it, so
-// that nothing has to wait for it, and its registration may take as long as a person takes to allow it. Were it not ready
-// until then, an installation that waits would fail and a rolling update would stand still.
+// health serves the kubelet's probes and returns a function that sets their text. The agent is ready from its start: it serves no
+// requests, and its registration may wait for the approval of a person. If it were ready only after that, an installation that
+// waits would fail, and a rolling update would stop.
 func (r *raw) health(ctx context.Context) (func(state string), error) {
 	health := launch.NewHealth()
 	health.Ready("starting: asking for the Lease of the agents of this namespace")
@@ -74,7 +74,7 @@ func (r *raw) flags() []cli.Flag {
 	}
 }
 
-// config turns what was said into what is meant, and reports everything that is wrong at once.
+// config parses the flags and reports everything that is wrong at once.
 func (r *raw) config() (agent.Config, error) {
 	checkin, errCheckin := launch.Duration("--checkin-interval", r.checkinInterval)
 	election, errElection := r.election()
@@ -95,13 +95,13 @@ func (r *raw) config() (agent.Config, error) {
 	member, errMember := launch.RESTConfig(r.kubeconfig)
 	c.Member = member
 	if errMember != nil {
-		c.Member = &rest.Config{} // so that Validate speaks of the rest only
+		c.Member = &rest.Config{} // so that Validate reports the other fields only
 	}
 	return c, errors.Join(errCheckin, errElection, errWorkers, errDriftWorkers, errMember, c.Validate())
 }
 
-// longEnough takes a much too short interval for a typo, as the hub does with its configuration. The agent would be no use to
-// anybody if it ended over that.
+// longEnough ignores an interval that is far too short and probably a typo, as the hub does with its configuration. Ending the
+// agent because of it would help nobody.
 func longEnough(checkin time.Duration) time.Duration {
 	if checkin <= 0 || checkin >= config.LeastCheckinInterval {
 		return checkin
@@ -110,7 +110,7 @@ func longEnough(checkin time.Duration) time.Duration {
 	return 0
 }
 
-// number is a positive one, or 0 for the default: charts pass an empty text for what nobody set.
+// number parses a positive number. An empty text, which the chart passes for a value that is not set, is 0: the default.
 func number(flag, text string) (int, error) {
 	if text == "" {
 		return 0, nil

@@ -24,7 +24,7 @@ func kubeconfigFile(t *testing.T, host string) string {
 	return file
 }
 
-// clean takes away what the environment of the test might say.
+// clean unsets the environment variables of the agent.
 func clean(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{
@@ -35,7 +35,7 @@ func clean(t *testing.T) {
 	}
 }
 
-// parsed is the configuration that the agent gets.
+// parsed is the configuration for the agent.
 func parsed(t *testing.T, args ...string) (agent.Config, error) {
 	t.Helper()
 	var got agent.Config
@@ -44,7 +44,7 @@ func parsed(t *testing.T, args ...string) (agent.Config, error) {
 	return got, err
 }
 
-func TestEveryFlagAndVariableChangesTheConfiguration(t *testing.T) {
+func TestFlagsChangeTheConfiguration(t *testing.T) {
 	other := kubeconfigFile(t, "other")
 	rows := map[string]struct {
 		args []string
@@ -99,7 +99,7 @@ func TestEveryFlagAndVariableChangesTheConfiguration(t *testing.T) {
 func host(c agent.Config) any    { return c.Member.Host }
 func checkin(c agent.Config) any { return c.CheckinInterval }
 
-func TestWithoutFlagsThereAreDefaults(t *testing.T) {
+func TestFlagsHaveDefaults(t *testing.T) {
 	clean(t)
 	hostname, err := os.Hostname()
 	require.NoError(t, err)
@@ -113,7 +113,7 @@ func TestWithoutFlagsThereAreDefaults(t *testing.T) {
 	}
 }
 
-func TestAMuchTooShortCheckinIntervalIsTakenForATypo(t *testing.T) {
+func TestCheckinIntervalThatIsTooShort(t *testing.T) {
 	clean(t)
 	for interval, want := range map[string]time.Duration{"15ms": 0, "999ms": 0, "1s": time.Second} {
 		t.Setenv("CHECKIN_INTERVAL", interval)
@@ -123,7 +123,7 @@ func TestAMuchTooShortCheckinIntervalIsTakenForATypo(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongIsSaid(t *testing.T) {
+func TestFlagErrors(t *testing.T) {
 	file := kubeconfigFile(t, "hub")
 	rows := map[string]struct {
 		args []string
@@ -149,14 +149,14 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 	}
 }
 
-func TestAnErrorOfTheAgentIsTheExitOfTheProcess(t *testing.T) {
+func TestAppReturnsTheErrorOfTheAgent(t *testing.T) {
 	clean(t)
 	app := newApp(func(context.Context, agent.Config) error { return assert.AnError })
 	err := app.RunContext(t.Context(), []string{"fleetagent", "--namespace", "ns", "--kubeconfig", kubeconfigFile(t, "hub")})
 	require.ErrorIs(t, err, assert.AnError)
 }
 
-func TestDebugTurnsTheLogUp(t *testing.T) {
+func TestDebugFlags(t *testing.T) {
 	clean(t)
 	before := logrus.GetLevel()
 	defer logrus.SetLevel(before)

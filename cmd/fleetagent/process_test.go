@@ -25,12 +25,12 @@ import (
 	"github.com/muster-fleet/muster/internal/controlplane"
 )
 
-// programs is the folder with the program as a person gets it.
+// programs is the folder with the compiled program.
 var programs string
 
 func TestMain(m *testing.M) { os.Exit(binaries.RunTests(m, &programs, "fleetagent")) }
 
-// process runs the program with nothing in its environment but what is given.
+// process runs the program with exactly the given environment.
 func process(t *testing.T, env []string, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	output := &bytes.Buffer{}
@@ -39,8 +39,8 @@ func process(t *testing.T, env []string, args ...string) (*exec.Cmd, *bytes.Buff
 	return cmd, output
 }
 
-// unusedAddress is one at which nobody listens. It is below the ports that Linux gives to outgoing connections, and those of
-// control planes: one of these, of any process on the machine, might take it before it is listened on.
+// unusedAddress is an address without a listener. Its port is below those that Linux uses for outgoing connections and those of
+// control planes, so that no other process takes it before the test listens.
 func unusedAddress(t *testing.T) string {
 	t.Helper()
 	for {
@@ -64,7 +64,7 @@ func answer(t *testing.T, url string) string {
 	return string(body)
 }
 
-func TestTheProcessStopsCleanlyAndGivesItsLeaseBack(t *testing.T) {
+func TestProcessReleasesItsLeaseOnSIGTERM(t *testing.T) {
 	plane := controlplane.Shared(t, "member")
 	core, err := kubernetes.NewForConfig(plane.RESTConfig())
 	require.NoError(t, err)
@@ -97,7 +97,7 @@ func TestTheProcessStopsCleanlyAndGivesItsLeaseBack(t *testing.T) {
 	assert.Empty(t, holder())
 }
 
-func TestTheProcessFailsWithOneLineThatSaysWhy(t *testing.T) {
+func TestProcessFailsWithOneLine(t *testing.T) {
 	for name, row := range map[string]struct {
 		env, args []string
 		want      string
@@ -117,7 +117,7 @@ func TestTheProcessFailsWithOneLineThatSaysWhy(t *testing.T) {
 	}
 }
 
-func TestTheProcessTellsItsVersion(t *testing.T) {
+func TestProcessPrintsItsVersion(t *testing.T) {
 	cmd, output := process(t, nil, "--version")
 	require.NoError(t, cmd.Run())
 	assert.Equal(t, "fleetagent version dev\n", output.String())

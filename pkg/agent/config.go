@@ -16,49 +16,49 @@ import (
 	"github.com/muster-fleet/muster/pkg/leader"
 )
 
-// Config is all an agent is told by the program that runs it. Run validates it; what the cluster says (the Secrets and
-// ConfigMap beside the agent) is not part of it.
+// Config is the configuration from the program that runs the agent. Run validates it. The Secrets and ConfigMaps in the agent's
+// namespace are not part of it: the agent reads them while it runs.
 type Config struct {
-	// Member is how to reach the API server of the cluster the agent runs in. Required.
+	// Member is the connection to the API server of the cluster the agent runs in. Required.
 	Member *rest.Config
-	// Namespace is the agent's own on the member: its Secrets, its ConfigMap and its Lease are there. Required.
+	// Namespace is the agent's own on the member, with its Secrets, its ConfigMaps and its Lease. Required.
 	Namespace string
-	// Scope keeps several agents of one cluster apart: it becomes part of what they name cluster-wide. Empty is the
-	// default agent.
+	// Scope distinguishes several agents of one cluster: it is part of the labels of their imported objects. Empty is the default
+	// agent.
 	Scope string
 	// CheckinInterval is the time between two heartbeats; 0 means config.DefaultCheckinInterval.
 	CheckinInterval time.Duration
-	// Workers is how many BundleDeployments are deployed side by side, DriftWorkers how many are compared with the cluster;
-	// 0 is deploy.DefaultWorkers and deploy.DefaultDriftWorkers.
+	// Workers is the number of BundleDeployments that are deployed in parallel, DriftWorkers the number that are compared with the
+	// cluster in parallel; 0 means deploy.DefaultWorkers and deploy.DefaultDriftWorkers.
 	Workers, DriftWorkers int
-	// LeaderElection makes agents of one namespace take turns by a Lease; nil runs without.
+	// LeaderElection lets only one agent of the namespace work at a time, with a Lease; nil runs without.
 	LeaderElection *LeaderElection
-	// Pod is the name of the agent's pod, sent as a label of the cluster; empty, or no valid label value, sends none.
+	// Pod is the name of the agent's Pod, sent as a label of the cluster. An empty or invalid label value is not sent.
 	Pod string
-	// Version is that of the program, for the user agent; empty means "dev".
+	// Version is the program's, for the user agent; empty means "dev".
 	Version string
-	// Generation is the environment variable registration.GenerationEnv of the program, reported to the hub: it tells an
-	// agent that runs as its import made it from one that runs as its Bundle does. Empty reports none.
+	// Generation is the environment variable registration.GenerationEnv of the program. The agent reports it to the hub, which
+	// learns from it whether the agent runs as its import or as its Bundle deployed it. Empty reports none.
 	Generation string
-	// OnState, if given, is told in a few words what the agent does or waits for, each time it decides. The words hold no
-	// names, addresses or errors; the log has those.
+	// OnState is called after each decision with a short description of what the agent does or waits for, without names, addresses
+	// and errors; nil calls nothing.
 	OnState func(state string)
-	// Log receives what happens; nil means logrus's standard logger.
+	// Log is logrus's standard logger if nil.
 	Log logrus.FieldLogger
-	// Clock and Timing are for tests; unset they are the real clock and DefaultTiming.
+	// Clock and Timing are for tests; nil means the real clock and timing.Default.
 	Clock  clock.WithTicker
 	Timing *timing.Durations
 }
 
-// LeaderElection is how agents of one namespace take turns. Every one of them must have the same times.
+// LeaderElection configures the Lease of the agents in one namespace. All of them must have the same times.
 type LeaderElection struct {
-	// Identity is what the holder writes into the Lease; it must differ between two agents.
+	// Identity is the holder in the Lease; it must differ between two agents.
 	Identity string
-	// Times of the Lease; a zero one has its default.
+	// Times of the Lease; a zero value has its default.
 	leader.Times
 }
 
-// Validate says everything that is wrong. Zero values that have a default are fine.
+// Validate returns everything that is wrong. A zero value that has a default is valid.
 func (c Config) Validate() error {
 	_, err := c.withDefaults()
 	return err

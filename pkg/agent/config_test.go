@@ -14,7 +14,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/leader"
 )
 
-func TestWhatIsLeftOutHasADefault(t *testing.T) {
+func TestConfigDefaults(t *testing.T) {
 	c, err := Config{Member: &rest.Config{}, Namespace: "ns", LeaderElection: &LeaderElection{Identity: "me"}}.withDefaults()
 	require.NoError(t, err)
 	assert.Equal(t, 15*time.Minute, c.CheckinInterval)
@@ -25,7 +25,7 @@ func TestWhatIsLeftOutHasADefault(t *testing.T) {
 	assert.Equal(t, LeaderElection{Identity: "me", Times: leader.Times{LeaseDuration: 30 * time.Second, RenewDeadline: 25 * time.Second, RetryPeriod: 10 * time.Second}}, *c.LeaderElection)
 }
 
-func TestWhatIsGivenIsKept(t *testing.T) {
+func TestConfigKeepsGivenValues(t *testing.T) {
 	election := LeaderElection{Identity: "me", Times: leader.Times{LeaseDuration: 9, RenewDeadline: 8, RetryPeriod: 2}}
 	c, err := Config{Member: &rest.Config{}, Namespace: "ns", CheckinInterval: 1, Version: "v", LeaderElection: &election, Timing: agenttest.Quick()}.withDefaults()
 	require.NoError(t, err)
@@ -35,7 +35,7 @@ func TestWhatIsGivenIsKept(t *testing.T) {
 	assert.Equal(t, agenttest.Quick(), c.Timing)
 }
 
-func TestABadConfigurationIsRefusedWithAReason(t *testing.T) {
+func TestConfigValidate(t *testing.T) {
 	good := func() Config {
 		return Config{Member: &rest.Config{}, Namespace: "ns", LeaderElection: &LeaderElection{Identity: "me"}}
 	}

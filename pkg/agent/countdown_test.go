@@ -7,7 +7,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// countdown calls reached at the n-th write, and says of it and every later one that it is lost.
+// countdown calls reached at the n-th write. The n-th and all later writes are lost.
 type countdown struct {
 	mutex   sync.Mutex
 	left    int
@@ -27,7 +27,7 @@ func (c *countdown) write(r *http.Request) (lost bool) {
 	return c.left <= 0
 }
 
-// quiet says that the registration came to its end, heartbeat included.
+// quiet reports whether the registration is complete, heartbeat included.
 func (c *countdown) quiet(w *world) bool {
 	return w.secret(registration.CredentialSecret) != nil && w.secret(registration.BootstrapSecret) == nil &&
 		w.secret(registration.PendingSecret) == nil && w.hub.seenIn(w.config.Namespace)

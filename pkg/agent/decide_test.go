@@ -12,8 +12,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/agent/hubclient"
 )
 
-// decisions is the whole switch. A row covers every combination of what its columns allow: "*" is anything, "a|b" is
-// either. Each combination must be covered by exactly one row.
+// decisions is the table of all decisions. A row covers every combination of the values in its columns: "*" is any value, "a|b" is
+// either. Exactly one row must cover each combination.
 const decisions = `
 # stored           bootstrap          new   leaving  hub                               other                          action
   *                *                  no    yes      *                                 *                              Leave

@@ -25,8 +25,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// realHub plays, on a real API server, the part of a Fleet hub that an agent meets: the token, the grant with exactly the
-// rights of the protocol, the revocation of the request before. Each has namespaces of its own.
+// realHub does, on a real API server, what a Fleet hub does for an agent: it creates the token, grants requests with exactly the
+// rights of the protocol, and revokes the earlier request. Each realHub has its own namespaces.
 type realHub struct {
 	t         *testing.T
 	plane     *controlplane.ControlPlane
@@ -99,14 +99,14 @@ func (h *realHub) allow(ctx context.Context, namespace, name, saNamespace, sa st
 	h.fine(err)
 }
 
-// fine accepts what happens when a grant is repeated, when the test ends, and during an outage.
+// fine ignores the errors of a repeated grant, of the end of the test, and of an outage.
 func (h *realHub) fine(err error) {
 	if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) && hubclient.Classify(err) != hubclient.Unreachable {
 		h.t.Logf("hub: %v", err)
 	}
 }
 
-// grants answers requests until the test ends, as often as it takes.
+// grants grants requests until the test ends.
 func (h *realHub) grants() {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -131,7 +131,7 @@ func (h *realHub) grantAll(ctx context.Context) {
 	}
 }
 
-// grant makes the rights first and the Secret last, so that its being there means that it is granted.
+// grant creates the rights first and the Secret last: a Secret that exists means that the request is granted.
 func (h *realHub) grant(ctx context.Context, request *fleet.ClusterRegistration, secret string) {
 	sa := registration.RequestServiceAccount(request.Name, string(request.UID))
 	group := fleet.SchemeGroupVersion.Group
@@ -177,8 +177,8 @@ func (h *realHub) revoke(ctx context.Context, serviceAccount string) {
 	h.fine(h.core.CoreV1().ServiceAccounts(h.cluster).Delete(ctx, serviceAccount, metav1.DeleteOptions{}))
 }
 
-// revokeAll makes every credential given so far invalid. The API server remembers for some seconds that a token was
-// good; revokeAll returns when it refuses this one.
+// revokeAll revokes all credentials. The API server caches valid tokens for some seconds; revokeAll returns when it rejects this
+// token.
 func (h *realHub) revokeAll(token string) {
 	h.t.Helper()
 	for _, request := range h.requests(h.t.Context()) {
@@ -203,7 +203,7 @@ func (h *realHub) requests(ctx context.Context) []fleet.ClusterRegistration {
 	return list.Items
 }
 
-// lastSeen is when the Cluster was last heard of, zero if never, and the agent's namespace.
+// lastSeen is the time of the last heartbeat, zero if there was none, and the agent's namespace.
 func (h *realHub) lastSeen() (time.Time, string) {
 	cluster, err := h.fleet.FleetV1alpha1().Clusters(h.workspace).Get(context.Background(), clusterName, metav1.GetOptions{})
 	if err != nil {
@@ -212,7 +212,7 @@ func (h *realHub) lastSeen() (time.Time, string) {
 	return cluster.Status.Agent.LastSeen.Time, cluster.Status.Agent.Namespace
 }
 
-// seenIn asserts that the Cluster was heard of from an agent in the namespace.
+// seenIn asserts that there was a heartbeat from an agent in the namespace.
 func (h *realHub) seenIn(namespace string) bool {
 	seen, from := h.lastSeen()
 	return !seen.IsZero() && assert.Equal(h.t, namespace, from)

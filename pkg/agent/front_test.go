@@ -14,7 +14,7 @@ import (
 	"github.com/muster-fleet/muster/internal/controlplane"
 )
 
-// front is a reverse proxy before an API server, as a management server is one, and the place where faults happen.
+// front is a reverse proxy before an API server that injects faults.
 type front struct {
 	server *httptest.Server
 
@@ -37,7 +37,7 @@ func startHTTP2(handler http.Handler) *httptest.Server {
 	return server
 }
 
-// newMemberFront lets everybody be an administrator.
+// newMemberFront makes every caller an administrator.
 func newMemberFront(t *testing.T, plane *controlplane.ControlPlane) *front {
 	t.Helper()
 	return newFront(t, plane.RESTConfig(), httptest.NewServer)
@@ -95,7 +95,7 @@ func (f *front) set(before func(*http.Request) (int, string), after func(*http.R
 	f.before, f.after = before, after
 }
 
-// answers makes the front say the same to everything.
+// answers gives the same answer to every request.
 func answers(code int, body string) func(*http.Request) (int, string) {
 	return func(*http.Request) (int, string) { return code, body }
 }

@@ -155,7 +155,7 @@ func (w *world) settlesAfter(start time.Time) *credential.Stored {
 	return s
 }
 
-func TestAnAgentRegistersWithRealAPIServers(t *testing.T) {
+func TestRunRegisters(t *testing.T) {
 	w := newWorld(t)
 	w.hub.grants()
 	w.hasToken("token")
@@ -173,7 +173,7 @@ func TestAnAgentRegistersWithRealAPIServers(t *testing.T) {
 	assert.True(t, strings.HasPrefix(requests[0].Name, "request-"))
 }
 
-func TestARestartDoesNotRegisterAgainOnRealAPIServers(t *testing.T) {
+func TestRunAfterARestart(t *testing.T) {
 	w := newWorld(t)
 	w.hub.grants()
 	w.hasToken("token")
@@ -188,9 +188,9 @@ func TestARestartDoesNotRegisterAgainOnRealAPIServers(t *testing.T) {
 	assert.Len(t, w.hub.requests(t.Context()), 1)
 }
 
-// The agent dies at its n-th write, n = 1, 2, 3 and so on until there is no n-th: before the write was carried out, or
-// after it and before the agent heard of it. Started again, it must end as if nothing had happened.
-func TestDeathAtAnyWriteIsRecoveredFrom(t *testing.T) {
+// The agent is stopped at its n-th write, for all n: before the write is carried out, or after it and before the agent gets the
+// response. Started again, it must register as if nothing had happened.
+func TestRunSurvivesAStopAtAnyWrite(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		for n := 1; ; n++ {
 			died := false
@@ -238,7 +238,7 @@ func dieAtWrite(t *testing.T, n int, carriedOut bool) (died bool) {
 	return died
 }
 
-func TestAHubOutageAtAnyStepIsWaitedOut(t *testing.T) {
+func TestRunWaitsForAHubOutageToEnd(t *testing.T) {
 	rows := map[string]struct {
 		reach  func(w *world) // the step
 		during func(w *world) // what is seen of the outage
@@ -283,56 +283,7 @@ func TestAHubOutageAtAnyStepIsWaitedOut(t *testing.T) {
 	}
 }
 
-func TestARestartDuringAnOutageKeepsTheCredential(t *testing.T) {
-	w := newWorld(t)
-	w.hub.grants()
-	w.hasToken("token")
-	stop := w.starts()
-	before := w.settles()
-	stop()
-	w.hubFront.set(answers(503, "<h1>503</h1>"), nil)
-	w.starts()
-	w.says("Waiting for the hub, keeping the stored credential")
-	w.hubFront.set(nil, nil)
-	assert.Equal(t, before, w.settles())
-	assert.Len(t, w.hub.requests(t.Context()), 1)
-}
-
-func TestAProxyInTroubleCostsNoIdentity(t *testing.T) {
-	for _, code := range []int{401, 403, 502, 503} {
-		t.Run(fmt.Sprint(code), func(t *testing.T) {
-			w := newWorld(t)
-			w.hub.grants()
-			w.hasToken("token")
-			stop := w.starts()
-			before := w.settles()
-			w.hubFront.set(answers(code, `{"type":"error","message":"nobody home"}`), nil)
-			w.says("Heartbeat of cluster")
-			w.bootstraps("token")
-			stop()
-			w.starts()
-			w.eventually(func() bool { return w.said("Waiting for the hub, keeping the stored credential") > 3 }, "waiting")
-			w.hubFront.set(nil, nil)
-			assert.Equal(t, before, w.settles())
-			assert.Len(t, w.hub.requests(t.Context()), 1)
-		})
-	}
-}
-
-func TestAProxyInTroubleDuringARegistration(t *testing.T) {
-	w := newWorld(t)
-	w.hasToken("token")
-	w.starts()
-	w.says("Waiting for the hub to grant")
-	w.hubFront.set(answers(401, "<h1>401</h1>"), nil)
-	w.says("the server has asked for the client to provide credentials")
-	w.hubFront.set(nil, nil)
-	w.hub.grants()
-	w.settles()
-	assert.Len(t, w.hub.requests(t.Context()), 1)
-}
-
-func TestARevokedCredentialIsReplacedWhileRunning(t *testing.T) {
+func TestRunReplacesARevokedCredential(t *testing.T) {
 	t.Parallel() // an API server remembers for ten seconds that a token was good
 	w := newWorld(t)
 	w.hub.grants()
@@ -348,22 +299,7 @@ func TestARevokedCredentialIsReplacedWhileRunning(t *testing.T) {
 	assert.NotEqual(t, before.Token, after.Token)
 }
 
-func TestARevokedCredentialWithABootstrapSecretIsReplacedAtTheStart(t *testing.T) {
-	t.Parallel() // an API server remembers for ten seconds that a token was good
-	w := newWorld(t)
-	w.hub.grants()
-	w.hasToken("token")
-	stop := w.starts()
-	before := w.settles()
-	stop()
-	w.hub.revokeAll(before.Token)
-	w.bootstraps("token")
-	w.starts()
-	after := w.settles()
-	assert.NotEqual(t, before.Token, after.Token)
-}
-
-func TestTheHubCanAskForANewRegistration(t *testing.T) {
+func TestRunRegistersAgainForTheHub(t *testing.T) {
 	w := newWorld(t)
 	w.hub.grants()
 	w.hasToken("token", registration.BootstrapRegistration, "uid/1")
@@ -381,55 +317,7 @@ func TestTheHubCanAskForANewRegistration(t *testing.T) {
 	w.eventually(func() bool { return len(w.hub.requests(context.Background())) == 1 }, "the older one is revoked")
 }
 
-func TestTheOldCredentialIsKeptUntilTheNewOneHasWorkedOnRealAPIServers(t *testing.T) {
-	w := newWorld(t)
-	w.config.Timing.RightsLag = 100 * time.Millisecond
-	w.hub.grants()
-	w.hasToken("token", registration.BootstrapRegistration, "uid/1")
-	w.starts()
-	before := w.settles()
-	w.hubFront.set(func(r *http.Request) (int, string) {
-		if strings.HasSuffix(r.URL.Path, "/bundledeployments") {
-			return 403, "<h1>403</h1>"
-		}
-		return 0, ""
-	}, nil)
-	w.bootstraps("token", registration.BootstrapRegistration, "uid/2")
-	w.says("does not work")
-	kept, err := credential.Parse(w.secret(registration.CredentialSecret))
-	require.NoError(t, err)
-	assert.Equal(t, before, kept)
-	w.hubFront.set(nil, nil)
-	assert.Equal(t, "uid/2", w.settles().Registration)
-}
-
-func TestADeadTokenIsNamedOnRealAPIServers(t *testing.T) {
-	w := newWorld(t)
-	w.hub.grants()
-	w.hasToken("token")
-	require.NoError(t, w.hub.core.CoreV1().ServiceAccounts(w.hub.workspace).Delete(t.Context(), "token", metav1.DeleteOptions{}))
-	w.starts()
-	w.says(`registration token "token" expired or was revoked`)
-	w.hasToken("another")
-	w.settles()
-}
-
-func TestMalformedSecretsOnRealAPIServers(t *testing.T) {
-	w := newWorld(t)
-	w.hub.grants()
-	w.hasToken("token", registration.BootstrapToken, "")
-	_, err := w.member.CoreV1().Secrets(w.config.Namespace).Create(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: registration.CredentialSecret}, StringData: map[string]string{"kubeconfig": "{"},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	w.starts()
-	w.says("the stored credential is unusable")
-	w.says("key token of Secret")
-	w.bootstraps("token")
-	w.settles()
-}
-
-func TestABootstrapSecretThatCameBehindOurBackIsNotDeleted(t *testing.T) {
+func TestDeleteSecretThatHasChanged(t *testing.T) {
 	w := newWorld(t)
 	w.hub.token("token")
 	w.bootstraps("token")

@@ -17,7 +17,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/leader"
 )
 
-// elects has times by which nobody loses a Lease that is not taken away.
+// elects configures times with which no agent loses its Lease on a slow machine.
 func (w *world) elects(identity string) Config {
 	w.Helper()
 	return w.electsWith(identity, leader.Times{LeaseDuration: 2 * patience, RenewDeadline: patience, RetryPeriod: 200 * time.Millisecond})
@@ -37,7 +37,7 @@ func (w *world) lease() *coordinationv1.Lease {
 	return lease
 }
 
-// worker works until its context ends, and says when it began and ended.
+// worker works until its context ends, and signals its begin and end.
 type worker struct{ began, ended chan struct{} }
 
 func newWorker() *worker { return &worker{make(chan struct{}), make(chan struct{})} }
@@ -49,7 +49,7 @@ func (k *worker) work(ctx context.Context) error {
 	return nil
 }
 
-func TestOneAgentWorksAtATimeAndGivesTheLeaseBack(t *testing.T) {
+func TestLeadOneAgentAtATime(t *testing.T) {
 	w := newWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	first, second := newWorker(), newWorker()
@@ -77,8 +77,8 @@ func TestOneAgentWorksAtATimeAndGivesTheLeaseBack(t *testing.T) {
 	assert.Empty(t, *w.lease().Spec.HolderIdentity, "released")
 }
 
-// The pauses are such that nobody would get the Lease by asking for it now and then.
-func TestAnAgentTakesOverTheMomentTheLeaseIsGivenBack(t *testing.T) {
+// The retry period is an hour: an agent that only polls would not get the Lease.
+func TestLeadTakesOverAReleasedLeaseAtOnce(t *testing.T) {
 	w := newWorld(t)
 	patient := func(identity string) Config {
 		return w.electsWith(identity, leader.Times{LeaseDuration: 3 * time.Hour, RenewDeadline: 2 * time.Hour, RetryPeriod: time.Hour})
@@ -108,7 +108,7 @@ func TestAnAgentTakesOverTheMomentTheLeaseIsGivenBack(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-func TestAnAgentThatWaitsForItsTurnStopsAtOnce(t *testing.T) {
+func TestLeadStopsWhileWaiting(t *testing.T) {
 	w := newWorld(t)
 	holder := newWorker()
 	ended := make(chan error, 2)
@@ -126,7 +126,7 @@ func TestAnAgentThatWaitsForItsTurnStopsAtOnce(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-func TestALostLeaseEndsTheWorkWithAnError(t *testing.T) {
+func TestLeadLosesTheLease(t *testing.T) {
 	w := newWorld(t)
 	k := newWorker()
 	ended := make(chan error, 1)
@@ -139,14 +139,14 @@ func TestALostLeaseEndsTheWorkWithAnError(t *testing.T) {
 	<-k.ended
 }
 
-func TestWorkThatFailsGivesTheLeaseBackAndItsError(t *testing.T) {
+func TestLeadReleasesTheLeaseAfterAnError(t *testing.T) {
 	w := newWorld(t)
 	err := lead(t.Context(), w.elects("me"), func(context.Context) error { return assert.AnError })
 	require.ErrorIs(t, err, assert.AnError)
 	assert.Empty(t, *w.lease().Spec.HolderIdentity)
 }
 
-func TestWithoutLeaderElectionThereIsNoLease(t *testing.T) {
+func TestLeadWithoutElection(t *testing.T) {
 	w := newWorld(t)
 	require.NoError(t, lead(t.Context(), w.config, func(context.Context) error { return nil }))
 	leases, err := w.member.CoordinationV1().Leases(w.config.Namespace).List(t.Context(), metav1.ListOptions{})

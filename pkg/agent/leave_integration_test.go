@@ -26,7 +26,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// installs puts everything of an agent onto the member, and makes the agent of this world run with its rights and no others.
+// installs creates all objects of an agent on the member, and lets the agent run with exactly its own rights.
 func (w *world) installs(i installation) (objects []runtime.Object) {
 	w.Helper()
 	i.namespace = w.config.Namespace
@@ -82,7 +82,7 @@ func (w *world) has(object runtime.Object) bool {
 	return err == nil
 }
 
-// gone waits until the garbage collector has removed everything of the agent, and nothing else.
+// gone waits until the garbage collector has deleted all objects of the agent, and checks that it deleted nothing else.
 func (w *world) gone(objects []runtime.Object) {
 	w.Helper()
 	for _, object := range objects {
@@ -110,7 +110,7 @@ func (w *world) farewell() {
 	require.NoError(w, (&uninstall.Uninstaller{Member: m, Log: c.Log}).Mark(w.Context()))
 }
 
-func TestAnAgentRemovesItselfWithTheRightsItHas(t *testing.T) {
+func TestRunUninstallsWithItsOwnRights(t *testing.T) {
 	for name, i := range map[string]installation{
 		"imported": {managed: true}, "by the chart": {chart: true}, "the chart, adopted": {managed: true, chart: true},
 	} {
@@ -131,9 +131,9 @@ func TestAnAgentRemovesItselfWithTheRightsItHas(t *testing.T) {
 	}
 }
 
-// The agent dies in the middle of leaving: before the first write that counts, in the middle, at the last; the request may
-// have been carried out or not. Another process finishes.
-func TestLeavingIsFinishedAfterDeathOnRealAPIServers(t *testing.T) {
+// The agent is stopped at the first write of the uninstallation, in the middle and at the last write, before or after the write was
+// carried out; another process finishes.
+func TestRunUninstallsAfterAStop(t *testing.T) {
 	for name, dies := range map[string]func(r *http.Request) bool{
 		"at the first write": isWrite,
 		"in the middle":      func(r *http.Request) bool { return isWrite(r) && strings.Contains(r.URL.Path, "/deployments/") },
@@ -178,7 +178,7 @@ func TestLeavingIsFinishedAfterDeathOnRealAPIServers(t *testing.T) {
 	}
 }
 
-func TestAnAgentInstalledAgainWhileLeavingRegistersOnRealAPIServers(t *testing.T) {
+func TestRunCancelsTheUninstallation(t *testing.T) {
 	t.Parallel() // an API server remembers for ten seconds that a token was good
 	w := newWorld(t)
 	objects := w.installs(installation{managed: true})

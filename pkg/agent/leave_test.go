@@ -36,8 +36,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// installation is everything that an import, the chart and the agent's Bundle may have put onto a member for an agent in
-// the namespace, without the credential; the bystanders are other people's.
+// installation is everything that an import, the chart and the agent's Bundle may have created on a member for an agent in the
+// namespace, without the credential.
 type installation struct {
 	namespace string
 	managed   bool // the ClusterRole of the import or the Bundle
@@ -97,7 +97,7 @@ func (i installation) role(role, binding string) []runtime.Object {
 	}
 }
 
-// bystanders look like the agent's, but are not.
+// bystanders have similar names, but belong to others.
 func (i installation) bystanders() []runtime.Object {
 	here := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: i.namespace, Name: name} }
 	helm := &corev1.Secret{ObjectMeta: here("sh.helm.release.v1.fleet-agents-friend.v1")}
@@ -124,7 +124,7 @@ var kinds = map[string]schema.GroupVersionResource{
 	"ClusterRoleBinding":  rbacv1.SchemeGroupVersion.WithResource("clusterrolebindings"),
 }
 
-// leaver is an agent that is told farewell as soon as it works.
+// leaver is an agent with all of its objects on the member.
 type leaver struct {
 	*fixture
 	objects []runtime.Object
@@ -141,7 +141,7 @@ func newLeaver(t *testing.T, i installation) *leaver {
 	return f
 }
 
-// marked has the mark on the credential, as after a farewell.
+// marks is the credential with the mark of an agent that leaves.
 func (f *leaver) marks(value string) *corev1.Secret {
 	f.Helper()
 	secret := f.stored()
@@ -180,13 +180,13 @@ func (f *leaver) owners(object runtime.Object) []types.UID {
 	return owners
 }
 
-// left waits for the last word of an agent that has left.
+// left waits for the end of the uninstallation.
 func (f *leaver) left() {
 	f.Helper()
 	f.says("The agent is uninstalled: its objects in Namespace cattle-fleet-system are being deleted")
 }
 
-func TestLeavingIsOneDeletionOfTheOwnerOfEverything(t *testing.T) {
+func TestUninstallDeletesTheOwnerOfAllObjects(t *testing.T) {
 	for name, row := range map[string]struct {
 		installation
 		owner     string
@@ -221,7 +221,7 @@ func TestLeavingIsOneDeletionOfTheOwnerOfEverything(t *testing.T) {
 	}
 }
 
-func TestAnAgentWithoutAnyOwnerRemovesItsObjectsOneByOneTheMarkLast(t *testing.T) {
+func TestUninstallWithoutAnOwner(t *testing.T) {
 	f := newFixture(t)
 	secret := f.stored()
 	secret.Annotations = map[string]string{markAnnotation: noBootstrap}
@@ -236,7 +236,7 @@ func TestAnAgentWithoutAnyOwnerRemovesItsObjectsOneByOneTheMarkLast(t *testing.T
 	assert.Contains(t, writes, "delete fleet-agent-hub")
 }
 
-func TestWhatOtherAgentsHaveInCommonStays(t *testing.T) {
+func TestUninstallKeepsObjectsOfOtherAgents(t *testing.T) {
 	f := newLeaver(t, installation{managed: true})
 	theirs := installation{namespace: "elsewhere", chart: true}
 	for _, object := range theirs.role(agentmanifest.ChartClusterRole, agentmanifest.ChartClusterRoleBinding) {
@@ -255,7 +255,7 @@ func TestWhatOtherAgentsHaveInCommonStays(t *testing.T) {
 	}
 }
 
-func TestAFarewellIsWrittenDownBeforeAnythingElse(t *testing.T) {
+func TestUninstallMarksTheCredentialFirst(t *testing.T) {
 	for name, row := range map[string]struct {
 		bootstrap func(f *leaver) []*corev1.Secret
 		want      string
@@ -283,8 +283,8 @@ func TestAFarewellIsWrittenDownBeforeAnythingElse(t *testing.T) {
 	})
 }
 
-// The agent dies at its n-th write, before it was carried out or after; another process finishes.
-func TestLeavingIsFinishedAfterDeathAtAnyWrite(t *testing.T) {
+// The agent is stopped at its n-th write, before or after the write was carried out; another process finishes.
+func TestUninstallSurvivesAStopAtAnyWrite(t *testing.T) {
 	for _, carriedOut := range []bool{false, true} {
 		for n := 1; ; n++ {
 			f := newLeaver(t, installation{managed: true, chart: true})
@@ -344,7 +344,7 @@ func (d *deathAtWrite) stop() {
 	d.stopped = true
 }
 
-func TestAnAgentThatIsInstalledAgainWhileItLeavesStays(t *testing.T) {
+func TestUninstallIsCancelledWhenInstalledAgain(t *testing.T) {
 	another := func(f *leaver, edits ...string) *corev1.Secret {
 		secret := f.bootstrap(edits...)
 		secret.UID = "uid-of-another"
@@ -382,7 +382,7 @@ func TestAnAgentThatIsInstalledAgainWhileItLeavesStays(t *testing.T) {
 	}
 }
 
-// farewells is a part that removes everything as soon as it is told to.
+// farewells removes all deployments as soon as it runs, and calls between before it ends.
 func farewells(between func()) deployer {
 	return func(ctx context.Context, c deploy.Config) error {
 		if err := c.Leaving(ctx); err != nil {
@@ -393,7 +393,7 @@ func farewells(between func()) deployer {
 	}
 }
 
-func TestTheAgentLeavesWhenTheHubSaysFarewell(t *testing.T) {
+func TestUninstallAfterTheDeployments(t *testing.T) {
 	f := newLeaver(t, installation{managed: true})
 	f.config.Member = &rest.Config{}
 	f.startsDeploying(farewells(func() {}))
@@ -401,8 +401,8 @@ func TestTheAgentLeavesWhenTheHubSaysFarewell(t *testing.T) {
 	assert.Zero(t, f.said("Starting over"))
 }
 
-// While the hub is away it cannot be told that everything is gone; whoever installs the agent again meanwhile is served first.
-func TestAnAgentThatIsInstalledAgainBeforeTheHubIsToldStays(t *testing.T) {
+// While the hub is away, the agent cannot report that everything is removed. It may be installed again in that time.
+func TestUninstallIsCancelledBeforeTheHubKnows(t *testing.T) {
 	f := newLeaver(t, installation{managed: true})
 	f.config.Member = &rest.Config{}
 	var sessions atomic.Int32
@@ -441,7 +441,7 @@ func TestAnAgentThatIsInstalledAgainBeforeTheHubIsToldStays(t *testing.T) {
 	assert.False(t, uninstall.Marked(f.secret(registration.CredentialSecret)))
 }
 
-func TestAnAgentThatDiesBeforeTheHubIsToldLeavesNevertheless(t *testing.T) {
+func TestUninstallContinuesAfterAStopBeforeTheHubKnows(t *testing.T) {
 	f := newLeaver(t, installation{managed: true})
 	f.config.Member = &rest.Config{}
 	ctx, die := context.WithCancel(t.Context())
@@ -452,7 +452,7 @@ func TestAnAgentThatDiesBeforeTheHubIsToldLeavesNevertheless(t *testing.T) {
 	f.left()
 }
 
-func TestLeavingWaitsForAMemberInTrouble(t *testing.T) {
+func TestUninstallRetriesOnAMemberInTrouble(t *testing.T) {
 	for resource, owner := range map[string]string{"clusterroles": "cattle-fleet-system-fleet-agent-role", "deployments": "fleet-agent"} {
 		f := newLeaver(t, installation{managed: resource == "clusterroles"})
 		var mutex sync.Mutex

@@ -19,7 +19,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// moving is an agent that works with its stored credential at the hub, and a second address of the same hub.
+// moving is an agent that works with its stored credential, and a hub with a second address.
 type moving struct {
 	*fixture
 	there *stubHub
@@ -30,7 +30,7 @@ func newMoving(t *testing.T) *moving {
 	return &moving{fixture: newFixture(t), there: newStubHub(t)}
 }
 
-// says writes the ConfigMap that has the hub's address.
+// tells writes ConfigMap fleet-agent-hub.
 func (m *moving) tells(url, ca, mode string) {
 	m.Helper()
 	m.hasConfigMap(agenttest.HubConfigMap(url, ca, mode))
@@ -83,7 +83,7 @@ func (m *moving) reportsPending(text string) {
 	}, "pending: "+text)
 }
 
-func TestAnotherWayIsTakenWithTheStoredCredential(t *testing.T) {
+func TestSwitchEndpoint(t *testing.T) {
 	rows := map[string]func(m *moving){
 		"a bootstrap Secret": func(m *moving) { m.has(m.bootstrapThere()) },
 		"a ConfigMap":        func(m *moving) { m.tells(m.there.server.URL, m.there.ca(), "strict") },
@@ -122,7 +122,7 @@ func TestAnotherWayIsTakenWithTheStoredCredential(t *testing.T) {
 	}
 }
 
-func TestAWayThatDoesNotWorkIsReportedAndTheOldOneKept(t *testing.T) {
+func TestSwitchEndpointThatFailsIsReported(t *testing.T) {
 	rows := map[string]struct {
 		tell func(m *moving)
 		want string
@@ -179,7 +179,7 @@ func TestAWayThatDoesNotWorkIsReportedAndTheOldOneKept(t *testing.T) {
 	}
 }
 
-func TestAWayThatComesToWorkIsTaken(t *testing.T) {
+func TestSwitchEndpointOnceItWorks(t *testing.T) {
 	m := newMoving(t)
 	m.there.fault = func(*http.Request) (int, string) { return 503, "<h1>503</h1>" }
 	m.has(m.stored(), m.bootstrapThere())
@@ -190,7 +190,7 @@ func TestAWayThatComesToWorkIsTaken(t *testing.T) {
 	m.arrives(m.there, oldToken)
 }
 
-func TestBothWaysAreTriedWhileNeitherWorks(t *testing.T) {
+func TestSwitchEndpointWhileNoneWorks(t *testing.T) {
 	down := func(*http.Request) (int, string) { return 503, "<h1>503</h1>" }
 	for name, comesBack := range map[string]func(m *moving) *stubHub{
 		"the old one comes back": func(m *moving) *stubHub { return m.hub },
@@ -215,7 +215,7 @@ func TestBothWaysAreTriedWhileNeitherWorks(t *testing.T) {
 	}
 }
 
-func TestWhereTheStoredCredentialIsRefusedTheBootstrapSecretRegisters(t *testing.T) {
+func TestSwitchEndpointThatRejectsTheCredentialRegisters(t *testing.T) {
 	for name, old := range map[string]func(m *moving){
 		"beside the old way":         func(*moving) {},
 		"when the old way is dead":   func(m *moving) { m.hub.server.Close() },
@@ -234,7 +234,7 @@ func TestWhereTheStoredCredentialIsRefusedTheBootstrapSecretRegisters(t *testing
 	}
 }
 
-func TestTheOldWayIsKeptUntilARegistrationElsewhereHasWorked(t *testing.T) {
+func TestSwitchEndpointKeepsTheOldOneUntilRegistered(t *testing.T) {
 	m := newMoving(t)
 	m.config.CheckinInterval = 5 * time.Millisecond
 	m.there.refused[oldToken], m.there.refused[testToken] = true, true
@@ -247,7 +247,7 @@ func TestTheOldWayIsKeptUntilARegistrationElsewhereHasWorked(t *testing.T) {
 	assert.Equal(t, before, m.storedNow())
 }
 
-func TestAnImportIsNotUndoneByAnOldConfigMap(t *testing.T) {
+func TestSwitchEndpointIsNotUndoneByAnOldConfigMap(t *testing.T) {
 	m := newMoving(t)
 	m.tells(m.hub.server.URL, m.hub.ca(), "system-store")
 	m.has(m.stored(), m.bootstrapThere())
@@ -262,7 +262,7 @@ func TestAnImportIsNotUndoneByAnOldConfigMap(t *testing.T) {
 	m.arrives(m.hub, oldToken) // what has changed counts again
 }
 
-func TestAnAgentThatWasLedAstrayFindsBackByTheConfigMap(t *testing.T) {
+func TestSwitchEndpointBackToTheConfigMap(t *testing.T) {
 	m := newMoving(t)
 	m.tells(m.hub.server.URL, m.hub.ca(), "")
 	m.has(m.stored(), m.bootstrapThere())
@@ -274,7 +274,7 @@ func TestAnAgentThatWasLedAstrayFindsBackByTheConfigMap(t *testing.T) {
 	assert.Empty(t, m.hub.registrations())
 }
 
-func TestANewTLSModeIsProvedBeforeItIsTaken(t *testing.T) {
+func TestSwitchTLSMode(t *testing.T) {
 	m := newMoving(t)
 	m.has(m.stored())
 	m.starts()
@@ -285,7 +285,7 @@ func TestANewTLSModeIsProvedBeforeItIsTaken(t *testing.T) {
 	assert.Empty(t, m.hub.registrations())
 }
 
-func TestAModeThatCannotWorkDoesNotCostTheIdentity(t *testing.T) {
+func TestSwitchTLSModeThatCannotWork(t *testing.T) {
 	m := newMoving(t)
 	plain := newStubHub(t)
 	plain.server.Close()
@@ -297,7 +297,7 @@ func TestAModeThatCannotWorkDoesNotCostTheIdentity(t *testing.T) {
 	assert.Equal(t, oldToken, m.storedToken())
 }
 
-func TestSecretsOfEarlierAgentsLearnTheirTLSMode(t *testing.T) {
+func TestTLSModeIsRecordedForEarlierAgents(t *testing.T) {
 	m := newMoving(t)
 	m.tellsMode("strict")
 	m.has(m.stored("agentTLSMode", ""))
@@ -308,8 +308,8 @@ func TestSecretsOfEarlierAgentsLearnTheirTLSMode(t *testing.T) {
 	assert.Equal(t, []string{"update fleet-agent"}, m.writes(before))
 }
 
-// The agent dies at its n-th write on the member, before the write was carried out or after it; another goes on.
-func TestDeathAtAnyWriteOfAMoveIsRecoveredFrom(t *testing.T) {
+// The agent is stopped at its n-th write on the member, before or after the write was carried out; another process continues.
+func TestSwitchEndpointSurvivesAStopAtAnyWrite(t *testing.T) {
 	for _, carriedOut := range []bool{false, true} {
 		for n := 1; n <= 3; n++ {
 			m := newMoving(t)

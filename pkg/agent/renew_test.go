@@ -30,7 +30,7 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 const day = 24 * time.Hour
 
-// renewer is an agent with a credential of a day, a hub that renews it, and a clock that a test moves.
+// renewer is an agent with a credential for a day, a hub that renews it, and a clock that a test moves.
 type renewer struct {
 	*fixture
 	clock    *clocktesting.FakeClock
@@ -81,7 +81,7 @@ func (r *renewer) isRenewed() bool { return r.storedToken() != r.token && r.stor
 
 func (r *renewer) requests() int { return r.hub.count("/serviceaccounts/the-agent/token") }
 
-func TestACredentialIsRenewedWhenTwoThirdsOfItsLifeAreOverAndNothingElseChanges(t *testing.T) {
+func TestRenewAtTwoThirdsOfTheLifetime(t *testing.T) {
 	r := newRenewer(t, "registration", "uid/1", "agentHubSettled", "seen", "request", "request-1")
 	r.config.CheckinInterval = 30 * day // only news are beaten
 	r.starts()
@@ -106,7 +106,7 @@ func TestACredentialIsRenewedWhenTwoThirdsOfItsLifeAreOverAndNothingElseChanges(
 	assert.Nil(t, r.eventOf("CredentialExpiring"))
 }
 
-func TestACredentialIsRenewedAgainAndAgain(t *testing.T) {
+func TestRenewRepeatedly(t *testing.T) {
 	r := newRenewer(t)
 	r.starts()
 	for n := range 3 {
@@ -115,14 +115,14 @@ func TestACredentialIsRenewedAgainAndAgain(t *testing.T) {
 	assert.EqualValues(t, 1, r.sessions.Load())
 }
 
-func TestACredentialThatIsDueIsRenewedAtTheStart(t *testing.T) {
+func TestRenewAtTheStart(t *testing.T) {
 	r := newRenewer(t)
 	r.clock.Step(20 * time.Hour)
 	r.startsDeploying(nil)
 	r.eventually(r.isRenewed, "renewed without a wait")
 }
 
-func TestAnAgentWhoseClockIsFarAheadDoesNotRenewAllTheTime(t *testing.T) {
+func TestRenewWithAClockFarAhead(t *testing.T) {
 	r := newRenewer(t)
 	r.hub.issue = func(lifetime time.Duration) string {
 		r.serial++
@@ -135,7 +135,7 @@ func TestAnAgentWhoseClockIsFarAheadDoesNotRenewAllTheTime(t *testing.T) {
 	assert.Never(t, func() bool { return r.requests() > 1 }, 100*time.Millisecond, 10*time.Millisecond)
 }
 
-func TestACredentialForTenYearsIsNotRenewed(t *testing.T) {
+func TestRenewNotForTenYears(t *testing.T) {
 	r := newRenewer(t)
 	r.token = agenttest.JWT("uid", noon, noon.Add(credential.LongLived), 0)
 	r.has(agenttest.StoredSecret(t, r.hub.server.URL, r.hub.ca(), r.token))
@@ -145,8 +145,8 @@ func TestACredentialForTenYearsIsNotRenewed(t *testing.T) {
 	assert.Nil(t, r.lastBeat().CredentialExpires)
 }
 
-// Whatever fails once, the old credential goes on and the next try succeeds.
-func TestARenewalThatFailsIsTriedAgainAndCostsNothing(t *testing.T) {
+// Whatever fails, the old credential works and a later attempt succeeds.
+func TestRenewRetriesAfterFailures(t *testing.T) {
 	isToken := func(req *http.Request) bool { return strings.HasSuffix(req.URL.Path, "/token") }
 	isProbe := func(r *renewer, req *http.Request) bool {
 		return req.Method == http.MethodGet && !strings.Contains(req.Header.Get("Authorization"), r.token)
@@ -236,7 +236,7 @@ func (r *renewer) failMember(verb string, done func() bool, err error, carried b
 	r.broken.Store(&breaks)
 }
 
-func TestALifetimeTheHubDoesNotGiveAnyMoreIsAskedForNoMore(t *testing.T) {
+func TestRenewAsksForLessWhenLimited(t *testing.T) {
 	r := newRenewer(t)
 	r.hub.fault = func(req *http.Request) (int, string) {
 		if strings.HasSuffix(req.URL.Path, "/token") && lifetimeOf(t, req) > day/4 {
@@ -249,8 +249,8 @@ func TestALifetimeTheHubDoesNotGiveAnyMoreIsAskedForNoMore(t *testing.T) {
 	assert.Equal(t, []time.Duration{day / 4}, r.hub.asked, "which counts once it ends later than the old one")
 }
 
-// A quarantine takes the right to ask away, for hours perhaps.
-func TestARightThatComesBackGivesACredentialOfFullLength(t *testing.T) {
+// A quarantine takes the right to request tokens away, perhaps for hours.
+func TestRenewAsksForTheFullLifetimeAfterAMissingRight(t *testing.T) {
 	const refused = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":` +
 		`"serviceaccounts \"the-agent\" is forbidden: User \"system:serviceaccount:cluster-ns:the-agent\" cannot create resource ` +
 		`\"serviceaccounts/token\" in API group \"\" in the namespace \"cluster-ns\""}`
@@ -279,7 +279,7 @@ func TestARightThatComesBackGivesACredentialOfFullLength(t *testing.T) {
 	}
 }
 
-// lifetimeOf is what a request for a token asks for. The body can be read again.
+// lifetimeOf is the lifetime in a TokenRequest. The body can be read again.
 func lifetimeOf(t *testing.T, req *http.Request) time.Duration {
 	body, err := io.ReadAll(req.Body)
 	assert.NoError(t, err)
@@ -290,7 +290,7 @@ func lifetimeOf(t *testing.T, req *http.Request) time.Duration {
 	return time.Duration(*request.Spec.ExpirationSeconds) * time.Second
 }
 
-func TestACredentialWhoseEndComesNearIsToldByAnEvent(t *testing.T) {
+func TestRenewWritesEvents(t *testing.T) {
 	r := newRenewer(t)
 	r.hub.fault = func(req *http.Request) (int, string) {
 		if strings.HasSuffix(req.URL.Path, "/token") {
@@ -314,7 +314,7 @@ func TestACredentialWhoseEndComesNearIsToldByAnEvent(t *testing.T) {
 	assert.EqualValues(t, 1, r.eventOf("CredentialExpiring").Count, "once")
 }
 
-func TestACredentialThatSomebodyElseStoredIsNotOverwritten(t *testing.T) {
+func TestRenewDoesNotOverwriteAnotherCredential(t *testing.T) {
 	r := newRenewer(t)
 	r.starts()
 	r.has(r.stored("clusterName", "one"))
@@ -322,7 +322,7 @@ func TestACredentialThatSomebodyElseStoredIsNotOverwritten(t *testing.T) {
 	assert.Equal(t, oldToken, r.storedToken())
 }
 
-func TestACredentialThatWasTakenAwayIsNotPutBack(t *testing.T) {
+func TestRenewDoesNotRecreateADeletedCredential(t *testing.T) {
 	r := newRenewer(t)
 	r.starts()
 	r.lacks(registration.CredentialSecret)

@@ -29,8 +29,8 @@ const (
 	status500 = `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"etcd","reason":"InternalError","code":500}`
 )
 
-// stubHub answers as a hub does, as far as one agent can see. Behaviour that a real API server shows is tested with a
-// real one; this is for exact requests and for faults.
+// stubHub answers an agent as a hub does. It is for exact requests and for faults; the behaviour of a real API server is tested
+// with a real one.
 type stubHub struct {
 	t      *testing.T
 	server *httptest.Server
@@ -49,7 +49,7 @@ type stubHub struct {
 	// issue answers TokenRequests; asked are the lifetimes asked for.
 	issue func(lifetime time.Duration) (token string)
 	asked []time.Duration
-	// dateless leaves the date out of the answers, so that the agent goes by its own clock.
+	// dateless omits the date from the answers, so that the agent uses its own clock.
 	dateless bool
 	fault    func(r *http.Request) (code int, body string)
 }
@@ -72,7 +72,7 @@ func newStubHub(t *testing.T) *stubHub {
 
 func (h *stubHub) ca() string { return agenttest.PEM(h.server) }
 
-// front records, refuses and injects faults before anything is carried out.
+// front records requests, injects faults and rejects tokens before a request is carried out.
 func (h *stubHub) front(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.mutex.Lock()

@@ -22,10 +22,9 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// transcript writes down, in the order in which they happen, what the agent sends to the hub and writes on the member.
-// What differs from run to run is replaced by its name.
-// Heartbeats have a list of their own, for they run beside the rest and their place in it is a matter of luck. Polling is
-// one entry.
+// transcript lists, in order, the requests that the agent sends to the hub and its writes on the member. Values that differ between
+// runs are replaced by their names. Heartbeats are listed separately, because their order relative to the other requests is random.
+// Repeated polling is one entry.
 type transcript struct {
 	mutex   sync.Mutex
 	entries []string
@@ -102,7 +101,7 @@ func describeSecret(object runtime.Object) string {
 	return fmt.Sprintf("secret %s/%s with %s", secret.Namespace, secret.Name, strings.Join(slices.Sorted(maps.Keys(secret.Data)), ", "))
 }
 
-func TestTranscriptOfARegistration(t *testing.T) {
+func TestTranscript(t *testing.T) {
 	rows := map[string]func(t *testing.T, hub *stubHub) []runtime.Object{
 		"fresh.txt": func(_ *testing.T, hub *stubHub) []runtime.Object {
 			return []runtime.Object{agenttest.BootstrapSecret(hub.server.URL, hub.ca()), &corev1.ConfigMap{

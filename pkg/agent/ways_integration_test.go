@@ -22,7 +22,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// address is a second address of the hub of a world, with a CA of its own.
+// address is a second address of the hub, with its own CA.
 func (w *world) address() *front {
 	w.Helper()
 	certificate := agenttest.ServerCertificate(w.T)
@@ -49,7 +49,7 @@ func (w *world) tells(url, ca, mode string) {
 	require.NoError(w, err)
 }
 
-// reported is what the Cluster on the hub says of its agent.
+// reported is the Cluster's status.agent on the hub.
 func (w *world) reported() fleet.AgentStatus {
 	w.Helper()
 	cluster, err := w.hub.fleet.FleetV1alpha1().Clusters(w.hub.workspace).Get(context.Background(), clusterName, metav1.GetOptions{})
@@ -57,7 +57,7 @@ func (w *world) reported() fleet.AgentStatus {
 	return cluster.Status.Agent
 }
 
-// reports waits until the hub knows by which way the agent comes.
+// reports waits until the hub knows which endpoint the agent uses.
 func (w *world) reports(f *front) {
 	w.Helper()
 	w.eventually(func() bool {
@@ -75,7 +75,7 @@ func registered(t *testing.T) *world {
 	return w
 }
 
-func TestANewAddressIsTakenWithoutANewRegistrationOnRealAPIServers(t *testing.T) {
+func TestRunSwitchesEndpoint(t *testing.T) {
 	for name, tell := range map[string]func(w *world, there *front){
 		"by an import": func(w *world, there *front) {
 			w.bootstraps("token", registration.BootstrapRegistration, "uid/1",
@@ -100,7 +100,7 @@ func TestANewAddressIsTakenWithoutANewRegistrationOnRealAPIServers(t *testing.T)
 	}
 }
 
-func TestADeadAddressIsReportedUntilTheOldOneDiesToo(t *testing.T) {
+func TestRunReportsAnEndpointThatFails(t *testing.T) {
 	w := registered(t)
 	stop := w.starts()
 	before := w.settles()
@@ -125,25 +125,7 @@ func TestADeadAddressIsReportedUntilTheOldOneDiesToo(t *testing.T) {
 	assert.Len(t, w.hub.requests(t.Context()), 1)
 }
 
-func TestAWrongCAAndAModeThatCannotWorkCostNothing(t *testing.T) {
-	w := registered(t)
-	w.starts()
-	before := w.settles()
-	there := w.address()
-	for want, location := range map[string][3]string{
-		"certificate": {there.server.URL, agenttest.CA(t), "strict"},
-		"agentTLSMode is strict, but there is no CA": {w.hubFront.server.URL, "", "strict"},
-	} {
-		w.tells(location[0], location[1], location[2])
-		w.eventually(func() bool { hub := w.reported().Hub; return hub != nil && strings.Contains(hub.Pending, want) }, "pending: "+want)
-		assert.Equal(t, before, w.settles())
-	}
-	w.tells(w.hubFront.server.URL, agenttest.PEM(w.hubFront.server), "strict")
-	w.eventually(func() bool { hub := w.reported().Hub; return hub.Pending == "" && hub.AgentTLSMode == "strict" }, "the mode")
-	assert.Len(t, w.hub.requests(t.Context()), 1)
-}
-
-func TestTheHeartbeatReportsARealCluster(t *testing.T) {
+func TestRunReportsTheCluster(t *testing.T) {
 	w := registered(t)
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "node-"}, Status: corev1.NodeStatus{
 		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},

@@ -1,0 +1,305 @@
+package agent
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+const (
+	deniedText  = "the hub denies ClusterRegistration fleet-default/request-"
+	timeoutText = "the hub did not grant ClusterRegistration fleet-default/request-"
+)
+
+// denies makes the hub deny all requests.
+func (f *fixture) denies(reason, message string) {
+	f.hub.set(func() {
+		f.hub.grantAt, f.hub.grant = 0, map[string]string{registration.RefusalReason: reason, registration.RefusalMessage: message}
+	})
+}
+
+func (f *fixture) approves() {
+	f.hub.set(func() {
+		f.hub.grant = map[string]string{
+			"token": newToken, "deploymentNamespace": "cluster-ns", "clusterNamespace": "fleet-default", "clusterName": "one",
+		}
+	})
+}
+
+// grantsTheLast makes the hub grant the last request and no other one.
+func (f *fixture) grantsTheLast() {
+	f.hub.set(func() {
+		f.hub.grantAt = 0
+		f.hub.created = f.hub.created[len(f.hub.created)-1:]
+	})
+}
+
+func TestLoopDeniedRegistration(t *testing.T) {
+	play(t, map[string]scene{
+		"reported once, approved later": {
+			arrange: func(f *fixture) { f.denies("Denied", "not on a Sunday"); f.has(f.bootstrap()) },
+			says:    "not on a Sunday (Denied). The agent checks again from time to time",
+			then: func(f *fixture) {
+				polls := f.hub.count("GET /api/v1")
+				f.eventually(func() bool { return f.hub.count("GET /api/v1") > polls+5 }, "it polls again")
+				assert.Equal(f, 1, f.said(deniedText), "logged once")
+				require.Len(f, f.events("RegistrationRefused"), 1)
+				event := f.events("RegistrationRefused")[0]
+				assert.Equal(f, corev1.EventTypeWarning, event.Type)
+				assert.Contains(f, event.Message, "not on a Sunday (Denied)")
+				assert.EqualValues(f, 1, event.Count)
+				f.denies("WaitingLonger", "ask again")
+				f.says("ask again (WaitingLonger)")
+				f.approves()
+				f.settles(newToken)
+				f.eventually(func() bool { return len(f.events("RegistrationGranted")) == 1 }, "the event")
+			}, token: newToken, requests: 1,
+		},
+		"old credential works meanwhile": {
+			arrange: func(f *fixture) {
+				f.config.CheckinInterval = 5 * time.Millisecond
+				f.denies("TokenUsedUp", "no")
+				f.has(f.stored("registration", "uid/1"), f.bootstrap("registration", "uid/2"))
+			},
+			says: deniedText,
+			then: func(f *fixture) {
+				f.beatsWith(oldToken)
+				assert.Equal(f, oldToken, f.storedToken())
+				f.approves()
+			}, token: newToken, requests: 1,
+		},
+		"request is deleted and sent again": {
+			arrange: func(f *fixture) { f.denies("Denied", "no"); f.has(f.bootstrap()) },
+			says:    deniedText,
+			then: func(f *fixture) {
+				name := f.hub.registrations()[0].Name
+				f.hub.set(func() { f.hub.created = nil })
+				f.eventually(func() bool { return len(f.hub.registrations()) == 1 }, "sent again")
+				assert.Equal(f, name, f.hub.registrations()[0].Name)
+				f.approves()
+			}, token: newToken, requests: 1,
+		},
+		"restart and outage": {
+			arrange: func(f *fixture) {
+				f.denies("Denied", "no")
+				f.has(f.bootstrap())
+				f.runsUntil(func() bool { return f.said(deniedText) > 0 })
+			},
+			then: func(f *fixture) {
+				f.eventually(func() bool { return f.said(deniedText) == 2 }, "each process logs it once")
+				asked := f.hub.count("")
+				f.faults(everything, http.StatusBadGateway, "no")
+				f.eventually(func() bool { return f.hub.count("") > asked+3 }, "requests during the outage")
+				f.approves()
+				f.faults(nil, 0, "")
+			}, token: newToken, requests: 1,
+		},
+	})
+}
+
+func TestLoopDeniedRegistrationCostsTheHubLittle(t *testing.T) {
+	f := newFixture(t)
+	still := clocktesting.NewFakeClock(time.Unix(1000, 0))
+	f.config.Clock = still
+	f.denies("Denied", "no")
+	f.has(f.bootstrap())
+	f.starts()
+	f.says(deniedText)
+	f.eventually(still.HasWaiters, "a pause")
+	assert.Never(t, func() bool { return f.hub.count("") > 12 }, 100*time.Millisecond, 10*time.Millisecond)
+	assert.Len(t, f.hub.registrations(), 1)
+}
+
+func TestLoopChecksADeniedRegistrationAfterAChange(t *testing.T) {
+	for name, row := range map[string]struct {
+		change   func(f *fixture)
+		requests int
+	}{
+		"another token":             {func(f *fixture) { f.has(f.bootstrap("token", "another", "tokenName", "two")) }, 2},
+		"the same token again":      {func(f *fixture) { f.has(f.bootstrap("unknown", "key")) }, 1},
+		"another identity":          {func(f *fixture) { f.hasSettings(`{"clientID":"two"}`) }, 2},
+		"other labels":              {func(f *fixture) { f.hasSettings(`{"clientID":"one","labels":{"a":"b"}}`) }, 2},
+		"a setting not in requests": {func(f *fixture) { f.hasSettings(`{"clientID":"one","agentTLSMode":"system-store"}`) }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			f.retriesAfterAnHour()
+			f.hasSettings(`{"clientID":"one"}`)
+			f.denies("ClientIDInUse", "no")
+			f.has(f.bootstrap())
+			f.starts()
+			f.says(deniedText)
+			row.change(f)
+			f.says("The configuration of the agent has changed")
+			f.eventually(func() bool { return len(f.hub.registrations()) == row.requests }, "a request with the new content")
+			f.approves()
+			again := f.secret(registration.BootstrapSecret)
+			again.Labels = map[string]string{"checked": "again"}
+			f.has(again)
+			f.settles(newToken)
+			assert.Len(t, f.hub.registrations(), row.requests)
+		})
+	}
+}
+
+func TestLoopUnansweredRequest(t *testing.T) {
+	unanswered := func(f *fixture) {
+		f.config.Timing.Registration = 20 * time.Millisecond
+		f.hub.grantAt = 1 << 30
+		f.has(f.bootstrap())
+	}
+	play(t, map[string]scene{
+		"sent again, and no other one": {
+			arrange: unanswered,
+			then: func(f *fixture) {
+				f.eventually(func() bool { return f.said(timeoutText) > 3 }, "several attempts")
+				require.Len(f, f.hub.registrations(), 1)
+				name := f.hub.registrations()[0].Name
+				f.hub.set(func() { f.hub.created = nil })
+				f.eventually(func() bool { return len(f.hub.registrations()) > 0 }, "created again after a deletion")
+				attempts := f.said(timeoutText)
+				f.eventually(func() bool { return f.said(timeoutText) > attempts+3 }, "several attempts")
+				require.Len(f, f.hub.registrations(), 1)
+				assert.Equal(f, name, f.hub.registrations()[0].Name)
+				f.grantsTheLast()
+			}, token: newToken, requests: 1,
+		},
+		"replaced once after a restart": {
+			arrange: func(f *fixture) {
+				unanswered(f)
+				f.config.Timing.Registration = patience
+				f.runsUntil(func() bool { return len(f.hub.registrations()) == 1 })
+				f.config.Timing.Registration = 20 * time.Millisecond
+			},
+			then: func(f *fixture) {
+				f.eventually(func() bool { return f.said(timeoutText) > 3 }, "several attempts")
+				assert.Len(f, f.hub.registrations(), 2, "the second request was observed without a gap")
+				f.grantsTheLast()
+			}, token: newToken, requests: 1,
+		},
+		"replaced after an outage": {
+			arrange: func(f *fixture) { unanswered(f); f.config.Timing.Unseen = time.Nanosecond }, // a gap after each poll
+			then: func(f *fixture) {
+				f.eventually(func() bool { return len(f.hub.registrations()) > 2 }, "another request")
+				f.grantsTheLast()
+			}, token: newToken, requests: anyNumber,
+		},
+		"replaced after a credential that did not work": {
+			arrange: func(f *fixture) {
+				unanswered(f)
+				f.config.Timing.RightsLag = time.Millisecond
+				f.faults(isProbe, 403, status403)
+				f.hub.grantAt = 0
+			},
+			says: "the credential from the hub for cluster fleet-default/one does not work",
+			then: func(f *fixture) {
+				f.hub.set(func() { f.hub.grantAt = 1 << 30 })
+				f.eventually(func() bool { return len(f.hub.registrations()) > 1 }, "another request")
+				f.faults(nil, 0, "")
+				f.grantsTheLast()
+			}, token: newToken, requests: anyNumber,
+		},
+		"replaced after the labels have changed": {
+			arrange: unanswered,
+			says:    timeoutText,
+			then: func(f *fixture) {
+				f.hasSettings(`{"labels":{"a":"b"}}`)
+				f.eventually(func() bool { return len(f.hub.registrations()) == 2 }, "another request")
+				assert.Equal(f, "b", f.hub.registrations()[1].Spec.ClusterLabels["a"])
+				f.grantsTheLast()
+			}, token: newToken, requests: anyNumber,
+		},
+	})
+}
+
+// proofs are the patches that prove possession, outside of heartbeats or with them.
+func (f *fixture) proofs(heartbeats bool) (beats []string) {
+	f.hub.mutex.Lock()
+	defer f.hub.mutex.Unlock()
+	for _, beat := range f.hub.beats {
+		if strings.Contains(beat, `"vouches":"`) && strings.Contains(beat, "lastSeen") == heartbeats {
+			beats = append(beats, beat)
+		}
+	}
+	return beats
+}
+
+func TestLoopProvesPossession(t *testing.T) {
+	registersAgain := func(f *fixture) { f.has(f.stored("registration", "uid/1"), f.bootstrap("registration", "uid/2")) }
+	nothing := func(f *fixture) {
+		f.settles(newToken)
+		assert.Empty(f, f.proofs(false))
+		assert.Empty(f, f.proofs(true))
+	}
+	play(t, map[string]scene{
+		"before the request": {
+			arrange: func(f *fixture) {
+				f.hub.fault = func(r *http.Request) (int, string) {
+					if r.Method == http.MethodPost {
+						assert.Contains(f, strings.Join(f.hub.beats, ""), `{"status":{"agent":{"vouches":"request-`)
+					}
+					return 0, ""
+				}
+				registersAgain(f)
+			},
+			then: func(f *fixture) {
+				f.settles(newToken)
+				request := f.hub.registrations()[0].Name
+				assert.Contains(f, f.proofs(false)[0], request)
+				f.eventually(func() bool { return f.lastBeat().Registration == request }, "the request whose credential it uses")
+				assert.Empty(f, f.lastBeat().Vouches)
+				assert.Equal(f, request, f.storedNow().Request)
+			}, token: newToken, requests: 1,
+		},
+		"not without a credential": {arrange: func(f *fixture) { f.has(f.bootstrap()) }, then: nothing, token: newToken, requests: 1},
+		"not with a rejected one": {
+			arrange: func(f *fixture) { f.refuses(oldToken, true); f.has(f.stored(), f.bootstrap()) }, then: nothing, token: newToken, requests: 1,
+		},
+		"with a heartbeat, after a failure": {
+			arrange: func(f *fixture) {
+				f.config.CheckinInterval = 5 * time.Millisecond
+				f.hub.grantAt = 1 << 30
+				f.faults(func(r *http.Request) bool { return r.Method == http.MethodPatch && len(f.hub.created) == 0 }, 503, "<h1>503</h1>")
+				registersAgain(f)
+			},
+			says: "Cannot prove to the hub that ClusterRegistration request-",
+			then: func(f *fixture) {
+				f.eventually(func() bool { return len(f.proofs(true)) > 0 }, "a heartbeat repeats it")
+				assert.Contains(f, f.proofs(true)[0], f.hub.registrations()[0].Name)
+				f.hub.set(func() { f.hub.grantAt = 0 })
+			}, token: newToken, requests: 1,
+		},
+		"no more when the request is withdrawn": {
+			arrange: func(f *fixture) {
+				f.config.CheckinInterval = 5 * time.Millisecond
+				f.hub.grantAt = 1 << 30
+				registersAgain(f)
+			},
+			then: func(f *fixture) {
+				f.eventually(func() bool { return len(f.proofs(true)) > 0 }, "the proof")
+				f.lacks(registration.PendingSecret)
+				f.has(f.bootstrap("registration", "uid/1"))
+				f.settles(oldToken)
+				f.eventually(func() bool { return f.lastBeat().Vouches == "" }, "no more")
+			}, token: oldToken, requests: anyNumber,
+		},
+	})
+}
+
+func TestLoopInstanceDiffersBetweenProcesses(t *testing.T) {
+	f := newFixture(t)
+	f.has(f.stored("request", "request-1"))
+	f.runsUntil(func() bool { return f.lastBeat().Instance != "" })
+	first := f.lastBeat()
+	assert.Equal(t, "request-1", first.Registration)
+	assert.LessOrEqual(t, len(first.Instance), 64)
+	f.runsUntil(func() bool { return f.lastBeat().Instance != first.Instance })
+}
