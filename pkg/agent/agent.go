@@ -74,8 +74,8 @@ func lead(ctx context.Context, c Config, work func(context.Context) error) error
 	}, work)
 }
 
-// deployer is deploy.Run, or a replacement in a test; nil deploys nothing.
-type deployer func(context.Context, deploy.Config) error
+// deployFunc is deploy.Run, or a replacement in a test; nil deploys nothing.
+type deployFunc func(context.Context, deploy.Config) error
 
 // loop is the state of the agent between two iterations.
 type loop struct {
@@ -83,7 +83,7 @@ type loop struct {
 	log     logrus.FieldLogger
 	member  *member.Member
 	changed <-chan struct{} // receives a signal when an object that an import writes has changed
-	deploy  deployer
+	deploy  deployFunc
 
 	dialer      *hubclient.Dialer
 	notes       *heartbeat.Notes
@@ -96,7 +96,7 @@ type loop struct {
 }
 
 // runLoop runs the loop, and beside it the watch on the objects that an import writes.
-func runLoop(ctx context.Context, c Config, m *member.Member, deploying deployer) {
+func runLoop(ctx context.Context, c Config, m *member.Member, deploying deployFunc) {
 	ctx, stop := context.WithCancel(ctx)
 	changed := make(chan struct{}, 1)
 	var watching sync.WaitGroup
@@ -106,7 +106,7 @@ func runLoop(ctx context.Context, c Config, m *member.Member, deploying deployer
 	newLoop(c, m, changed, deploying).run(ctx)
 }
 
-func newLoop(c Config, m *member.Member, changed <-chan struct{}, deploying deployer) *loop {
+func newLoop(c Config, m *member.Member, changed <-chan struct{}, deploying deployFunc) *loop {
 	l := &loop{
 		config: c, log: c.Log, member: m, changed: changed, deploy: deploying, notes: &heartbeat.Notes{},
 		dialer:      &hubclient.Dialer{UserAgent: c.userAgent(), Timing: *c.Timing, Clock: c.Clock, Log: c.Log},

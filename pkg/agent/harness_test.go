@@ -120,7 +120,7 @@ func (f *fixture) starts() {
 	f.startsDeploying(nil)
 }
 
-func (f *fixture) startsDeploying(deploying deployer) {
+func (f *fixture) startsDeploying(deploying deployFunc) {
 	f.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})

@@ -383,7 +383,7 @@ func TestUninstallIsCancelledWhenInstalledAgain(t *testing.T) {
 }
 
 // farewells removes all deployments as soon as it runs, and calls between before it ends.
-func farewells(between func()) deployer {
+func farewells(between func()) deployFunc {
 	return func(ctx context.Context, c deploy.Config) error {
 		if err := c.Leaving(ctx); err != nil {
 			return err

@@ -59,9 +59,9 @@ func (h *Heartbeat) Run(ctx context.Context, use *credential.InUse) error {
 	return nil
 }
 
-// report is status.agent (fleet.AgentStatus) as a merge patch. A nil field is null in the patch and removes the field: a value
+// statusPatch is status.agent (fleet.AgentStatus) as a merge patch. A nil field is null in the patch and removes the field: a value
 // that could not be read this time must not stay from the time before.
-type report struct {
+type statusPatch struct {
 	LastSeen          string           `json:"lastSeen"`
 	Namespace         string           `json:"namespace"`
 	CheckinInterval   *metav1.Duration `json:"checkinInterval"`
@@ -88,9 +88,9 @@ type hubReport struct {
 }
 
 // report never fails: what cannot be read is left out.
-func (h *Heartbeat) report(ctx context.Context, use *credential.InUse, notes notes) report {
+func (h *Heartbeat) report(ctx context.Context, use *credential.InUse, notes notes) statusPatch {
 	cluster, stored := readClusterInfo(ctx, h.Member, h.Timing.Request), use.Stored()
-	r := report{
+	r := statusPatch{
 		LastSeen:          h.Clock.Now().UTC().Format(time.RFC3339),
 		Namespace:         h.Member.Namespace,
 		CheckinInterval:   &metav1.Duration{Duration: h.Interval},

@@ -198,8 +198,8 @@ func (r *Registrar) await(
 // grant is the content of the Secret with which the hub grants a request.
 type grant struct{ token, deploymentNamespace, clusterNamespace, clusterName string }
 
-// answer is what the hub says to a request: a grant, a denial, or neither yet.
-type answer struct {
+// response is what the hub says to a request: a grant, a denial, or neither yet.
+type response struct {
 	grant   *grant
 	denial  string // message and reason
 	missing string // why there is neither a grant nor a denial
@@ -207,22 +207,22 @@ type answer struct {
 }
 
 // readAnswer reads the Secret with the answer. "Not found" and "forbidden" both mean that the hub has not answered yet.
-func (r *Registrar) readAnswer(ctx context.Context, conn *hubclient.Connection, i *ImportIdentity, object *fleet.ClusterRegistration) (answer, error) {
+func (r *Registrar) readAnswer(ctx context.Context, conn *hubclient.Connection, i *ImportIdentity, object *fleet.ClusterRegistration) (response, error) {
 	name := registration.CredentialSecretName(object.Spec.ClientID, object.Spec.ClientRandom)
 	secret, err := conn.Core.CoreV1().Secrets(i.systemNamespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case err == nil:
 		return parseAnswer(secret), nil
 	case hubclient.Classify(err) == hubclient.Rejected:
-		return answer{}, r.tokenRejected(i, err)
+		return response{}, r.tokenRejected(i, err)
 	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
-		return answer{missing: "there is no answer yet", fromHub: hubclient.FromAPIServer(err)}, nil
+		return response{missing: "there is no answer yet", fromHub: hubclient.FromAPIServer(err)}, nil
 	}
-	return answer{missing: err.Error()}, nil
+	return response{missing: err.Error()}, nil
 }
 
 // parseAnswer takes a Secret with a token for a grant, even if it has a reason of a denial as well.
-func parseAnswer(secret *corev1.Secret) answer {
+func parseAnswer(secret *corev1.Secret) response {
 	value := func(key string) string { return string(secret.Data[key]) }
 	g := grant{
 		token:               value(registration.CredentialToken),
@@ -233,11 +233,11 @@ func parseAnswer(secret *corev1.Secret) answer {
 	reason := value(registration.RefusalReason)
 	switch {
 	case g.token == "" && reason != "":
-		return answer{denial: fmt.Sprintf("%s (%s)", member.Brief(value(registration.RefusalMessage)), member.Brief(reason)), fromHub: true}
+		return response{denial: fmt.Sprintf("%s (%s)", member.Brief(value(registration.RefusalMessage)), member.Brief(reason)), fromHub: true}
 	case g.token == "" || g.deploymentNamespace == "" || g.clusterNamespace == "" || g.clusterName == "":
-		return answer{missing: "the credential is not complete yet", fromHub: true}
+		return response{missing: "the credential is not complete yet", fromHub: true}
 	}
-	return answer{grant: &g, fromHub: true}
+	return response{grant: &g, fromHub: true}
 }
 
 // verify uses the new credential. The hub writes its Roles one by one, and API servers see a new ServiceAccount a moment later,

@@ -151,19 +151,19 @@ func TestParseAnswer(t *testing.T) {
 		}
 		return data
 	}
-	incomplete := answer{missing: "the credential is not complete yet", fromHub: true}
+	incomplete := response{missing: "the credential is not complete yet", fromHub: true}
 	for name, row := range map[string]struct {
 		data map[string]string
-		want answer
+		want response
 	}{
-		"complete":                     {complete, answer{grant: &grant{"t", "d", "n", "c"}, fromHub: true}},
+		"complete":                     {complete, response{grant: &grant{"t", "d", "n", "c"}, fromHub: true}},
 		"no token":                     {without("token"), incomplete},
 		"no deployment namespace":      {without("deploymentNamespace"), incomplete},
 		"no cluster namespace":         {without("clusterNamespace"), incomplete},
 		"no cluster name":              {without("clusterName"), incomplete},
 		"empty":                        {nil, incomplete},
-		"a denial":                     {map[string]string{"refusalReason": "R", "refusalMessage": "m"}, answer{denial: "m (R)", fromHub: true}},
-		"a denial without message":     {map[string]string{"refusalReason": "R"}, answer{denial: " (R)", fromHub: true}},
+		"a denial":                     {map[string]string{"refusalReason": "R", "refusalMessage": "m"}, response{denial: "m (R)", fromHub: true}},
+		"a denial without message":     {map[string]string{"refusalReason": "R"}, response{denial: " (R)", fromHub: true}},
 		"a message without reason":     {map[string]string{"refusalMessage": "m"}, incomplete},
 		"a denial replaced by a grant": {map[string]string{"token": "t", "refusalReason": "R"}, incomplete},
 	} {

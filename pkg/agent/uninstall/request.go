@@ -11,14 +11,14 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// request sends the requests for one object.
-type request struct {
+// objectRequest sends the requests for one object.
+type objectRequest struct {
 	patch  func(ctx context.Context, data []byte) error
 	delete func(ctx context.Context, options metav1.DeleteOptions) error
 }
 
 // request finds the client for the kind of the object.
-func (u *Uninstaller) request(o agentmanifest.OwnedObject) request {
+func (u *Uninstaller) request(o agentmanifest.OwnedObject) objectRequest {
 	core, namespace := u.Member.Core, u.Member.Namespace
 	switch o.Kind {
 	case "ClusterRole":
@@ -43,7 +43,7 @@ func (u *Uninstaller) request(o agentmanifest.OwnedObject) request {
 		return requestOf(core.CoreV1().ServiceAccounts(namespace), o.Name)
 	}
 	unknown := fmt.Errorf("the agent cannot remove objects of kind %s", o.Kind)
-	return request{
+	return objectRequest{
 		patch:  func(context.Context, []byte) error { return unknown },
 		delete: func(context.Context, metav1.DeleteOptions) error { return unknown },
 	}
@@ -55,8 +55,8 @@ type objectClient[T any] interface {
 	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 }
 
-func requestOf[T any](client objectClient[T], name string) request {
-	return request{
+func requestOf[T any](client objectClient[T], name string) objectRequest {
+	return objectRequest{
 		patch: func(ctx context.Context, data []byte) error {
 			_, err := client.Patch(ctx, name, types.StrategicMergePatchType, data, metav1.PatchOptions{FieldManager: registration.FieldManager})
 			return err
