@@ -10,19 +10,19 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 )
 
-// sharedNamespace is where management servers keep the kubeconfig Secrets of clusters they made, also of those they show
-// in another namespace. The hub's own namespaces are not shared: a kubeconfig of the hub itself is in one of them, and
-// whoever may create a Cluster somewhere would be given the hub.
+// sharedNamespace is the namespace in which management servers keep the kubeconfig Secrets of the clusters they created, including
+// clusters they show in another namespace. The namespaces of the hub are not shared: one of them has a kubeconfig of the hub itself,
+// which everybody who may create a Cluster could use.
 const sharedNamespace = "fleet-default"
 
-// Nearby says whether a Cluster may take its kubeconfig from that namespace without being allowed to. Whoever may create
-// Clusters in one namespace could otherwise have the hub install an agent of theirs on the clusters of another.
+// Nearby reports whether a Cluster may use the kubeconfig Secrets of their namespace without an annotation on the Secret. Otherwise,
+// somebody who may create Clusters in one namespace could let the hub install an agent on the clusters of another one.
 func Nearby(cluster *fleet.Cluster) bool {
 	from := index.KubeconfigNamespace(cluster)
 	return from == cluster.Namespace || from == sharedNamespace
 }
 
-// MayUse decides whether a Cluster may use that Secret. One elsewhere says itself who may.
+// MayUse reports whether a Cluster may use a Secret. A Secret that is not nearby lists the allowed namespaces in an annotation.
 func MayUse(cluster *fleet.Cluster, secret *corev1.Secret) bool {
 	if Nearby(cluster) {
 		return true

@@ -10,7 +10,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestWhoMayUseAKubeconfigOfAnotherNamespace(t *testing.T) {
+func TestMayUse(t *testing.T) {
 	for _, row := range []struct {
 		name, from, allowed string
 		nearby, may         bool

@@ -1,4 +1,4 @@
-// Package agentrole keeps the ClusterRole that is bound for each agent in its own cluster namespace.
+// Package agentrole manages the ClusterRole that is bound to each agent in its own cluster namespace.
 package agentrole
 
 import (
@@ -20,7 +20,7 @@ import (
 
 const name = "agent-role"
 
-// Rules let an agent read its BundleDeployments, and report on them.
+// Rules let an agent read its BundleDeployments and write their status.
 func Rules() []rbacv1.PolicyRule {
 	group := []string{fleet.SchemeGroupVersion.Group}
 	return []rbacv1.PolicyRule{
@@ -29,8 +29,8 @@ func Rules() []rbacv1.PolicyRule {
 	}
 }
 
-// Ensure makes the ClusterRole, or makes it again what it is. Whoever can change ClusterRoles could have what it gives anyway;
-// the label keeps it in the hub's cache.
+// Ensure creates or corrects the ClusterRole. It takes over an object of somebody else: whoever may write ClusterRoles has these rights
+// anyway. The label keeps the object in the cache of the hub.
 func Ensure(ctx context.Context, client kubernetes.Interface) error {
 	roles := client.RbacV1().ClusterRoles()
 	existing, err := roles.Get(ctx, registration.ClusterRoleAgent, metav1.GetOptions{})
@@ -38,7 +38,7 @@ func Ensure(ctx context.Context, client kubernetes.Interface) error {
 	case apierrors.IsNotFound(err):
 		_, err = roles.Create(ctx, wanted(), metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
-			err = nil // another hub of this release has started at the same time
+			err = nil // by another hub that starts at the same time
 		}
 	case err == nil && !isRight(existing):
 		changed := existing.DeepCopy()
@@ -63,7 +63,7 @@ func isRight(role *rbacv1.ClusterRole) bool {
 	return equality.Semantic.DeepEqual(role.Rules, Rules()) && role.AggregationRule == nil && role.Labels[fleet.ManagedLabel] == fleet.ManagedValue
 }
 
-// Register repairs the ClusterRole when somebody changes or deletes it.
+// Register sets up the controller, which corrects the ClusterRole when somebody changes or deletes it.
 func Register(ctx context.Context, c *app.Context) {
 	c.RBAC.ClusterRole().OnChange(ctx, name, guard.Handler(c.Passes, name, handler(c)))
 }

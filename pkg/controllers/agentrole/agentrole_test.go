@@ -19,7 +19,7 @@ import (
 
 const role = "fleet-agent-bundle-deployment"
 
-func TestTheSharedRightsAreMadeAndPutRight(t *testing.T) {
+func TestEnsure(t *testing.T) {
 	changed := func(change func(*rbacv1.ClusterRole)) *rbacv1.ClusterRole {
 		r := wanted()
 		change(r)
@@ -59,7 +59,7 @@ func writesOf(server *fake.Clientset) (verbs []string) {
 	return verbs
 }
 
-func TestOnlyItsOwnClusterRoleIsRepaired(t *testing.T) {
+func TestHandler(t *testing.T) {
 	wide := wanted()
 	wide.Rules = nil
 	for title, row := range map[string]struct {
@@ -81,7 +81,7 @@ func TestOnlyItsOwnClusterRoleIsRepaired(t *testing.T) {
 	}
 }
 
-func TestAnErrorNamesTheClusterRole(t *testing.T) {
+func TestEnsureErrorNamesTheClusterRole(t *testing.T) {
 	server := fake.NewClientset()
 	bad := errors.New("etcd has a bad day")
 	server.PrependReactor("create", "clusterroles", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, bad })
@@ -90,7 +90,7 @@ func TestAnErrorNamesTheClusterRole(t *testing.T) {
 	assert.ErrorContains(t, err, role)
 }
 
-func TestAnotherHubThatMakesThemAtTheSameTimeIsNoError(t *testing.T) {
+func TestEnsureBesideAnotherHub(t *testing.T) {
 	server := fake.NewClientset()
 	server.PrependReactor("create", "clusterroles", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewAlreadyExists(rbacv1.Resource("clusterroles"), role)

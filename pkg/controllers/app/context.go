@@ -1,5 +1,5 @@
-// Package app is what the hub's controllers share: clients, caches, configuration, clock and recorder. One Context is
-// built per hub and handed to each controller's Register.
+// Package app has what the controllers of a hub share: clients, caches, configuration, clock and event recorder. Each hub has one Context,
+// which it passes to the Register function of each controller.
 package app
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
-	"github.com/muster-fleet/muster/pkg/controllers/uses"
+	"github.com/muster-fleet/muster/pkg/controllers/tokenusage"
 	"github.com/muster-fleet/muster/pkg/credential"
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
@@ -30,12 +30,11 @@ import (
 
 // Context is what the controllers of one hub share.
 type Context struct {
-	// RESTConfig is how the hub reaches its own API server.
+	// RESTConfig connects to the API server of the hub.
 	RESTConfig *rest.Config
-	// Kubernetes is the typed client: for reads that must be live, for tokens, and for Secrets, which never pass through
-	// apply because that keeps a part of every value in an annotation.
+	// Kubernetes is the typed client of the Kubernetes kinds: for writes, for tokens, and for reads that must not come from a cache.
 	Kubernetes kubernetes.Interface
-	// Metadata reads objects without their content.
+	// Metadata reads the metadata of objects.
 	Metadata metadata.Interface
 	// Fleet has the controllers of the fleet.cattle.io kinds; their caches hold every object.
 	Fleet fleetcontrollers.Interface
@@ -46,32 +45,31 @@ type Context struct {
 	// fleet.cattle.io/managed=true, except ConfigMaps, of which they hold the hub's own configuration.
 	Core corecontrollers.Interface
 	RBAC rbaccontrollers.Interface
-	// Secrets has the identity and version of every Secret that may be a kubeconfig. It is filled before the controllers start.
+	// Secrets caches name, UID and version of every Secret that may contain a kubeconfig. It is filled before the controllers start.
 	Secrets cache.SharedIndexInformer
-	// Contents has the identity of every Content; nil with DisableBundles. It is filled before the controllers start.
+	// Contents caches the metadata of every Content; nil with DisableBundles. It is filled before the controllers start.
 	Contents cache.SharedIndexInformer
 	// Apply is the base of desired sets.
 	Apply apply.Apply
-	// Config is the hub's configuration in force.
+	// Config has the current configuration of the hub.
 	Config *config.Store
 	// Issuer issues ServiceAccount tokens.
 	Issuer credential.Issuer
-	// Clock tells the time; tests bring their own.
+	// Clock is a fake one in tests.
 	Clock clock.WithTicker
-	// Passes are those of all controllers.
+	// Passes tracks the passes of all controllers.
 	Passes *guard.Passes
 	// Events records the events of transitions.
 	Events record.EventRecorder
-	// SystemNamespace is where the hub lives.
+	// SystemNamespace is the namespace of the hub.
 	SystemNamespace string
-	// TokenTTLRequired refuses ClusterRegistrationTokens that would live for ever.
+	// TokenTTLRequired refuses ClusterRegistrationTokens that do not expire.
 	TokenTTLRequired bool
-	// Agent is how agents are run that the hub installs.
+	// Agent configures the agents that the hub installs.
 	Agent AgentSettings
-	// Recheck is when something is looked at again that stalled on an object the hub does not watch; 0 means
-	// result.Recheck.
+	// Recheck is the time after which a pass is repeated that stalled on an object the hub does not watch; 0 means result.Recheck.
 	Recheck time.Duration
-	// ImportBackoff is how soon and how rarely an import that failed is tried again.
+	// ImportBackoff is the time between the attempts of an import.
 	ImportBackoff Backoff
 	// DisableBundles leaves Bundles to Fleet's own controllers.
 	DisableBundles bool
@@ -81,21 +79,21 @@ type Context struct {
 	ContentGrace time.Duration
 	// Metrics counts what the hub does.
 	Metrics *metrics.Hub
-	// Admission knows whether the admission policies of the hub are in force; nil means that they are not.
+	// Admission reports whether the admission policies of the hub are in force; nil means that they are not.
 	Admission Admission
-	// Uses are the requests that wait to be counted as uses of their token.
-	Uses uses.Asks
+	// TokenUsage has the requests that wait to be counted as uses of their token.
+	TokenUsage tokenusage.Queue
 	// DeletedRequests are the requests that were deleted because their Cluster was finalized.
 	DeletedRequests finalizing.DeletedRequests
 }
 
-// Admission knows whether the admission policies are in force on the hub's API server.
+// Admission reports whether the admission policies are in force on the API server of the hub.
 type Admission interface {
-	// InForce says whether they are now, and since when: what was created before may have been created by anybody.
+	// InForce reports whether they are, and since when: the creator of an earlier object is not known.
 	InForce() (since time.Time, ok bool)
-	// OnChange calls f whenever the answer has changed. It is called before the hub starts.
+	// OnChange registers a function that is called after each change. It is called before the hub starts.
 	OnChange(f func())
-	// Missing says in a sentence what keeps them from being in force, and what to do; "" while they are.
+	// Missing is a sentence for people: why they are not in force, and what to do. It is empty while they are.
 	Missing() string
 }
 
@@ -104,17 +102,17 @@ type Backoff struct {
 	Base, Max time.Duration
 }
 
-// AgentSettings is what a hub's process, not its ConfigMap, says about the agents it installs.
+// AgentSettings configures the agents that a hub installs by options of its process, not by its ConfigMap.
 type AgentSettings struct {
-	// Image is the agent of this release, for a configuration that names none.
+	// Image is the agent image of this release, used if the ConfigMap names none.
 	Image string
 	// Replicas of the agent's Deployment; 0 means 1.
 	Replicas int
 	// LeaseDuration, RenewDeadline and RetryPeriod are the agents' leader election; 0 means 30s, 25s and 10s.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
-	// DisableProbes installs agents without probes: Fleet's own agents do not answer them.
+	// DisableProbes installs agents without probes, which Fleet's own agents do not answer.
 	DisableProbes bool
-	// Debug and DebugLevel are passed on to the agents.
+	// Debug and DebugLevel are passed to the agents.
 	Debug      bool
 	DebugLevel int
 	// DisableSecurityContext installs agents without security contexts.
@@ -134,5 +132,5 @@ func (c *Context) RegistrationNamespace() string {
 	return registration.SystemRegistrationNamespace(c.SystemNamespace)
 }
 
-// NewPasses returns the Passes of a hub whose work ends with ctx.
+// NewPasses returns the Passes of a hub that ends with ctx.
 func NewPasses(ctx context.Context) *guard.Passes { return guard.NewPasses(ctx) }

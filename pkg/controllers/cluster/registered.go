@@ -10,9 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/credentialstatus"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
-	"github.com/muster-fleet/muster/pkg/controllers/standing"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -34,7 +34,7 @@ func (h *handler) registered(cluster *fleet.Cluster) result.Result {
 				"delete Secret fleet-agent on the copy and register it with another clientID, or, if there is no copy, revoke the credential with `muster -n %s revoke %s`",
 			cluster.Namespace, cluster.Name))
 	}
-	requests, err := standing.Of(h.requests, cluster)
+	requests, err := credentialstatus.Of(h.requests, cluster)
 	switch {
 	case err != nil:
 		return result.Retry(fleet.ReasonError, err)
@@ -43,11 +43,11 @@ func (h *handler) registered(cluster *fleet.Cluster) result.Result {
 	case requests.Lost(cluster):
 		return credentialInvalid(cluster, fleet.ReasonCredentialRevoked,
 			"the agent is not connected and its ClusterRegistration does not exist; it has to register again")
-	case standing.Expired(cluster, h.Clock.Now()):
+	case credentialstatus.Expired(cluster, h.Clock.Now()):
 		return credentialInvalid(cluster, fleet.ReasonCredentialExpired, fmt.Sprintf(
 			"the agent's credential expired at %s while the agent was not connected", cluster.Status.Agent.CredentialExpires.UTC().Format(time.RFC3339)))
 	case !cluster.Status.Agent.LastSeen.IsZero():
-		return result.Done(fleet.ReasonRegistered, "").In(standing.ExpiryIn(cluster, h.Clock.Now()))
+		return result.Done(fleet.ReasonRegistered, "").In(credentialstatus.ExpiryIn(cluster, h.Clock.Now()))
 	}
 	if denial, found := h.denial(cluster); found {
 		return result.Stalled(denial.Reason, "a registration was denied: "+denial.Message)

@@ -11,7 +11,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
-	"github.com/muster-fleet/muster/pkg/controllers/standing"
+	"github.com/muster-fleet/muster/pkg/controllers/credentialstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -154,13 +154,13 @@ func settingsHash(hub config.Hub) string {
 
 // wantedRegistrationOf identifies what the agent has to be registered for: "<UID of the Cluster>", or "<UID>/<cause>" after its
 // credential became invalid. It stays the same until a new cause occurs, so that the end of a cause requires no import.
-func wantedRegistrationOf(cluster *fleet.Cluster, s standing.Standing, now time.Time) string {
+func wantedRegistrationOf(cluster *fleet.Cluster, s credentialstatus.Status, now time.Time) string {
 	switch {
 	case s.Revoked != nil:
 		return withCause(cluster.UID, string(s.Revoked.UID))
 	case s.Lost(cluster):
 		return withCause(cluster.UID, fmt.Sprintf("lost-%d", cluster.Status.Agent.LastSeen.Unix()))
-	case standing.Expired(cluster, now):
+	case credentialstatus.Expired(cluster, now):
 		return withCause(cluster.UID, fmt.Sprintf("expired-%d", cluster.Status.Agent.CredentialExpires.Unix()))
 	}
 	if last := cluster.Status.Import; last != nil && strings.HasPrefix(last.RegistrationOf, withCause(cluster.UID, "")) {

@@ -21,8 +21,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/credentialstatus"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
-	"github.com/muster-fleet/muster/pkg/controllers/standing"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -309,12 +309,12 @@ func TestClusterOfToken(t *testing.T) {
 
 func TestWantedRegistrationOf(t *testing.T) {
 	heard := metav1.NewTime(time.Unix(1000, 0))
-	revoked := standing.Standing{Revoked: &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{UID: "r1"}}}
-	granted := standing.Standing{Granted: true}
+	revoked := credentialstatus.Status{Revoked: &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{UID: "r1"}}}
+	granted := credentialstatus.Status{Granted: true}
 	for _, row := range []struct {
 		name     string
 		change   func(*fleet.Cluster)
-		standing standing.Standing
+		standing credentialstatus.Status
 		want     string
 	}{
 		{name: "a first import", change: func(c *fleet.Cluster) { c.Status.Import = nil }, want: "uid"},
@@ -413,7 +413,7 @@ func TestRegistrationAt_once(t *testing.T) {
 	c.Status.Agent = fleet.AgentStatus{LastSeen: metav1.Now()}
 	first := registrationAt(hubInfo{apiServerURL: "https://moved"}, c, "uid")
 	c.Status.APIServerURL, c.Status.APIServerCAHash, c.Status.Import.RegistrationOf = "https://moved", registration.CAHash(nil), first
-	granted := standing.Standing{Granted: true}
+	granted := credentialstatus.Status{Granted: true}
 	assert.Equal(t, first, registrationAt(hubInfo{apiServerURL: "https://moved"}, c, wantedRegistrationOf(c, granted, time.Unix(0, 0))))
 	assert.NotEqual(t, first, registrationAt(hubInfo{apiServerURL: "https://again"}, c, wantedRegistrationOf(c, granted, time.Unix(0, 0))))
 	assert.False(t, credentialInvalid(c.Status.Import, wantedRegistrationOf(c, granted, time.Unix(0, 0))), "it requires no other import")

@@ -19,9 +19,9 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/credentialstatus"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
-	"github.com/muster-fleet/muster/pkg/controllers/standing"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -63,7 +63,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	}
 
 	// Decide whether the Cluster requires an import. If it does not, its Secret or the configuration may: compare them once.
-	requests, err := standing.Of(i.requests, cluster)
+	requests, err := credentialstatus.Of(i.requests, cluster)
 	if err != nil {
 		return result.Retry(fleet.ReasonError, err)
 	}

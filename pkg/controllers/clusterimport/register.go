@@ -20,10 +20,10 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/cluster"
+	"github.com/muster-fleet/muster/pkg/controllers/credentialstatus"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
-	"github.com/muster-fleet/muster/pkg/controllers/standing"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -37,7 +37,7 @@ type Importer struct {
 	secretVersions    *secretVersions
 	kubeconfigs       kubeconfigs
 	pullSecretDigests *lru.Cache // of image pull Secrets, by their version
-	requests          standing.Requests
+	requests          credentialstatus.Requests
 	forms             *agentmanifest.Forms
 	calls             *memberCalls
 }

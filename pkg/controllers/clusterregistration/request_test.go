@@ -115,7 +115,7 @@ func TestGrant(t *testing.T) {
 			assert.Equal(t, row.want == "True Granted", d.status.Granted)
 			assert.Equal(t, row.approved, conditionText(d.status.Conditions, fleet.ConditionApproved))
 			assert.Equal(t, before, s.token, "only the controller of tokens writes to tokens")
-			asked := s.Uses.Count(types.NamespacedName{Namespace: "fleet-default", Name: "token"})
+			asked := s.TokenUsage.Count(types.NamespacedName{Namespace: "fleet-default", Name: "token"})
 			assert.Equal(t, row.want == counting, asked == 1)
 			if d.result.IsWait() && !d.result.Tell && d.result.Reason != fleet.ReasonManagedElsewhere {
 				assert.Positive(t, d.result.After, "a wait for another controller has a timer beside its event")

@@ -103,8 +103,8 @@ func countDelay(named, asking int) time.Duration {
 // its own status says so.
 func (h *handler) askForUse(request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, clusterName string) {
 	key := types.NamespacedName{Namespace: token.Namespace, Name: token.Name}
-	h.Uses.Add(key, registration.Use{
+	h.TokenUsage.Add(key, registration.Use{
 		UID: string(request.UID), Name: request.Name, Created: request.CreationTimestamp.Time, Cluster: clusterName,
 	})
-	h.Fleet.ClusterRegistrationToken().EnqueueAfter(token.Namespace, token.Name, countDelay(len(token.Status.PendingUses), h.Uses.Count(key)))
+	h.Fleet.ClusterRegistrationToken().EnqueueAfter(token.Namespace, token.Name, countDelay(len(token.Status.PendingUses), h.TokenUsage.Count(key)))
 }

@@ -80,7 +80,7 @@ func TestAskForUse(t *testing.T) {
 		s.askForUse(s.request, s.token, "member")
 		assert.Equal(t, []time.Duration{want}, s.counting.delays, pending)
 		assert.Equal(t, []registration.Use{{UID: "0c5bbf4e", Name: "request-abc", Cluster: "member", Created: noon}},
-			s.Uses.Of(types.NamespacedName{Namespace: "fleet-default", Name: "token"}))
+			s.TokenUsage.Of(types.NamespacedName{Namespace: "fleet-default", Name: "token"}))
 	}
 }
 

@@ -63,7 +63,7 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 func (h *handler) forget(key string) {
 	namespace, name := kv.RSplit(key, "/")
 	gone := types.NamespacedName{Namespace: namespace, Name: name}
-	h.Uses.Forget(gone)
+	h.TokenUsage.Forget(gone)
 	h.rendered.forget(gone)
 }
 
@@ -181,7 +181,7 @@ func (h *handler) finish(
 	if err != nil {
 		return token, errors.Join(err, out.Err, failure)
 	}
-	h.Uses.Done(keyOf(token), counted.answered)
+	h.TokenUsage.Done(keyOf(token), counted.answered)
 	if written {
 		h.fresh.Wrote(latest)
 		transition.Record(h.Events, latest)

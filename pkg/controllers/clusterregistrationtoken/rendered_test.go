@@ -13,7 +13,7 @@ import (
 
 var rendering = types.NamespacedName{Namespace: "ws", Name: "token"}
 
-func TestAValuesFileIsRenderedOnceForEachChange(t *testing.T) {
+func TestValuesCacheEncode(t *testing.T) {
 	r := newRendered()
 	values := registration.Values{ClusterNamespace: "ws", Token: "a", Internal: &registration.ValuesInternal{SystemNamespace: "s"}}
 	want, err := registration.EncodeValues(values)
@@ -40,7 +40,7 @@ func TestAValuesFileIsRenderedOnceForEachChange(t *testing.T) {
 	assert.NotSame(t, &third[0], &fourth[0])
 }
 
-func TestAValuesFileIsReadAsItStandsThere(t *testing.T) {
+func TestValuesCacheDecode(t *testing.T) {
 	r := newRendered()
 	values := registration.Values{ClusterNamespace: "ws", Token: "a"}
 	data, err := r.encode(rendering, values)
@@ -60,7 +60,7 @@ func TestAValuesFileIsReadAsItStandsThere(t *testing.T) {
 }
 
 // Imports have a token each, which lives for half a day.
-func TestTheFilesOfManyTokensAreNotAllRemembered(t *testing.T) {
+func TestValuesCacheIsBounded(t *testing.T) {
 	r := newRendered()
 	for i := range 2 * renderedKept {
 		_, err := r.encode(types.NamespacedName{Name: fmt.Sprint(i)}, registration.Values{Token: "a"})

@@ -31,7 +31,7 @@ type count struct {
 // names the version it is based on; so it is one step from "not counted" to "counted", whoever else writes and wherever
 // the hub is cut off.
 func (h *handler) countUses(ctx context.Context, token *fleet.ClusterRegistrationToken) (count, error) {
-	asking := h.Uses.Of(keyOf(token))
+	asking := h.TokenUsage.Of(keyOf(token))
 	if len(asking) == 0 {
 		return count{}, nil
 	}

@@ -75,7 +75,7 @@ func (s *stage) knows(t *testing.T, uid, countedAs string, change ...func(*fleet
 
 func (s *stage) asks(uids ...string) {
 	for n, uid := range uids {
-		s.Uses.Add(types.NamespacedName{Namespace: "ns", Name: "tok"}, registration.Use{
+		s.TokenUsage.Add(types.NamespacedName{Namespace: "ns", Name: "tok"}, registration.Use{
 			UID: uid, Name: "request-" + uid, Cluster: "cluster-of-" + uid, Created: noon.Add(time.Duration(n) * time.Second),
 		})
 	}
@@ -95,7 +95,7 @@ func uidsOf(uses []registration.Use) (uids []string) {
 	return uids
 }
 
-func TestAllThatAskAreCountedAtOnce(t *testing.T) {
+func TestCountUses(t *testing.T) {
 	s := newStage(t)
 	token := someToken(5)
 	token.Spec.UsageLimit = ptr.To(int32(7))
@@ -111,11 +111,11 @@ func TestAllThatAskAreCountedAtOnce(t *testing.T) {
 	assert.True(t, noon.Equal(token.Status.LastUsed.Time))
 	assert.ElementsMatch(t, []string{"a", "b", "c"}, uidsOf(counted.answered), "the third finds out that there is no use left")
 	assert.Zero(t, counted.next)
-	assert.Len(t, s.Uses.Of(keyOf(token)), 3, "until the status is written they go on asking")
+	assert.Len(t, s.TokenUsage.Of(keyOf(token)), 3, "until the status is written they go on asking")
 	assert.Empty(t, s.server.Actions())
 }
 
-func TestNobodyIsCountedTwice(t *testing.T) {
+func TestCountUsesCountsOnce(t *testing.T) {
 	for _, row := range []struct {
 		name    string
 		cached  func(*testing.T, *stage)
@@ -144,7 +144,7 @@ func TestNobodyIsCountedTwice(t *testing.T) {
 	}
 }
 
-func TestATokenNamesRequestsNoLongerThanIsNeeded(t *testing.T) {
+func TestCountUsesDropsSettledRequests(t *testing.T) {
 	s := newStage(t, "only-on-the-server")
 	s.knows(t, "says-so", "tok-uid")
 	s.knows(t, "says-another", "other-uid")
@@ -159,7 +159,7 @@ func TestATokenNamesRequestsNoLongerThanIsNeeded(t *testing.T) {
 	assert.Len(t, s.server.Actions(), 1)
 }
 
-func TestWhatCannotBeKnownCountsNobody(t *testing.T) {
+func TestCountUsesFails(t *testing.T) {
 	s := newStage(t)
 	s.server.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("a bad day") })
 	s.knows(t, "new", "")
@@ -171,7 +171,7 @@ func TestWhatCannotBeKnownCountsNobody(t *testing.T) {
 	assert.Empty(t, counted.answered, "it goes on asking")
 }
 
-func TestMoreThanATokenCanNameHaveTheirTurnLater(t *testing.T) {
+func TestCountUsesBeyondTheMaximum(t *testing.T) {
 	s, token := newStage(t), someToken(registration.MaxPendingUses-1)
 	for n := range registration.MaxPendingUses - 1 {
 		uid := fmt.Sprint("pending-", n)
@@ -188,7 +188,7 @@ func TestMoreThanATokenCanNameHaveTheirTurnLater(t *testing.T) {
 	assert.Equal(t, roomDelay, counted.next)
 }
 
-func TestATokenThatIsGoneIsAskedNoMoreAndItsFileIsForgotten(t *testing.T) {
+func TestForget(t *testing.T) {
 	gone := types.NamespacedName{Namespace: "ns", Name: "tok"}
 	for name, tell := range map[string]func(*stage) error{
 		"its own hub": func(s *stage) error { _, err := s.onChange("ns/tok", nil); return err },
@@ -199,14 +199,14 @@ func TestATokenThatIsGoneIsAskedNoMoreAndItsFileIsForgotten(t *testing.T) {
 			_, err := s.rendered.encode(gone, registration.Values{Token: "secret"})
 			require.NoError(t, err)
 			require.NoError(t, tell(s))
-			assert.Empty(t, s.Uses.Of(gone))
+			assert.Empty(t, s.TokenUsage.Of(gone))
 			_, remembered := s.rendered.last(gone)
 			assert.False(t, remembered)
 		})
 	}
 }
 
-func TestWhoWantsTokensToEnd(t *testing.T) {
+func TestTTLRequired(t *testing.T) {
 	required := config.Hub{Registration: config.Registration{RequireTokenTTL: true}}
 	for _, row := range []struct {
 		option bool

@@ -54,7 +54,7 @@ func plainToken() *fleet.ClusterRegistrationToken {
 	return &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "token", UID: "uid"}}
 }
 
-func TestASecretOfItsOwnThatTheCacheHasNotSeenIsGoneOnWith(t *testing.T) {
+func TestEnsureValuesWithAnUncachedSecret(t *testing.T) {
 	h, kube := issuing(t, plainToken())
 	require.Equal(t, result.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), plainToken(), nil))
 	before, err := kube.CoreV1().Secrets("ns").Get(t.Context(), "token", metav1.GetOptions{})
@@ -67,7 +67,7 @@ func TestASecretOfItsOwnThatTheCacheHasNotSeenIsGoneOnWith(t *testing.T) {
 	assert.Equal(t, before.Data, after.Data, "others may hold a copy of its token")
 }
 
-func TestASecretThatIsNotOfTheTokenStaysWhatItIs(t *testing.T) {
+func TestEnsureValuesLeavesForeignSecretsAlone(t *testing.T) {
 	h, kube := issuing(t, plainToken())
 	require.NoError(t, kube.Tracker().Add(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "token"}}))
 	out := h.ensureValues(t.Context(), plainToken(), nil)

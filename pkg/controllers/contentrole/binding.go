@@ -23,13 +23,13 @@ const (
 	accountsOf = "system:serviceaccounts:" // the group of all ServiceAccounts of a namespace
 )
 
-// readers are the ServiceAccounts of the cluster namespace, in which the hub makes those of the Cluster's agent and nobody
-// else has anything: for a while an agent may hold two credentials, and has what its Cluster has with either.
+// readers are all ServiceAccounts of the cluster namespace, in which only the hub creates objects: for a while, an agent may hold two
+// credentials, and both have the rights of its Cluster.
 func readers(namespace string) []rbacv1.Subject {
 	return []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: accountsOf + namespace}}
 }
 
-// bind gives the ClusterRole of a Cluster to its agent.
+// bind binds the ClusterRole of a Cluster to its agent.
 func (r *Roles) bind(ctx context.Context, cluster *fleet.Cluster) error {
 	home := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
 	name := registration.ContentRoleName(home)
@@ -53,7 +53,7 @@ func (r *Roles) bind(ctx context.Context, cluster *fleet.Cluster) error {
 	return r.repairBinding(ctx, name, readers(home))
 }
 
-// createBinding may find one that exists already, but not in the cache of what is ours.
+// createBinding reads a binding that exists, but is not in the cache of labelled objects.
 func (r *Roles) createBinding(ctx context.Context, cluster *fleet.Cluster, name, home string) (*rbacv1.ClusterRoleBinding, error) {
 	namespace, err := r.namespace(ctx, home)
 	if err != nil {
@@ -86,12 +86,12 @@ func (r *Roles) repairBinding(ctx context.Context, name string, subjects []rbacv
 	return nil
 }
 
-// Forbid takes the right to read any Content away from the agent of a Cluster, until Allow gives it back.
+// Forbid withdraws from the agent of a Cluster the right to read any Content, until Allow grants it again.
 func (r *Roles) Forbid(ctx context.Context, cluster *fleet.Cluster) error {
 	name := registration.ContentRoleName(registration.ClusterNamespace(cluster.Namespace, cluster.Name))
 	binding, err := r.bindings.Get(name)
 	switch {
-	case apierrors.IsNotFound(err) && r.bound.IsExpected(name): // made a moment ago
+	case apierrors.IsNotFound(err) && r.bound.IsExpected(name): // created a moment ago
 		err = r.client.RbacV1().ClusterRoleBindings().Delete(ctx, name, metav1.DeleteOptions{})
 	case apierrors.IsNotFound(err) || err == nil && !isFor(binding, cluster):
 		return nil
@@ -105,7 +105,7 @@ func (r *Roles) Forbid(ctx context.Context, cluster *fleet.Cluster) error {
 	return nil
 }
 
-// Bound says whether the agent of a Cluster has the right to read what was deployed to it.
+// Bound reports whether the agent of a Cluster has the right to read its Contents.
 func (r *Roles) Bound(cluster *fleet.Cluster) bool {
 	binding, err := r.bindings.Get(registration.ContentRoleName(registration.ClusterNamespace(cluster.Namespace, cluster.Name)))
 	return err == nil && isFor(binding, cluster)

@@ -28,7 +28,7 @@ func deployed(t *testing.T, binding *rbacv1.ClusterRoleBinding) *stage {
 	return s
 }
 
-func TestTheBindingIsOfTheClusterAndItsAgentAlone(t *testing.T) {
+func TestAllowBindsTheClusterRole(t *testing.T) {
 	s := newStage(homeNamespace())
 	assert.False(t, s.Bound(alice))
 	require.NoError(t, s.Allow(t.Context(), alice, []string{"s-1"}))
@@ -44,7 +44,7 @@ func TestTheBindingIsOfTheClusterAndItsAgentAlone(t *testing.T) {
 	assert.True(t, s.Bound(alice))
 }
 
-func TestABindingIsMadeAgainAndPutRight(t *testing.T) {
+func TestAllowCorrectsTheBinding(t *testing.T) {
 	s := deployed(t, aliceBinding())
 	require.NoError(t, s.Allow(t.Context(), alice, []string{"s-1"}))
 	assert.Empty(t, s.writes())
@@ -61,7 +61,7 @@ func TestABindingIsMadeAgainAndPutRight(t *testing.T) {
 	assert.Equal(t, aliceBinding().Subjects, s.liveBinding(t).Subjects)
 }
 
-func TestNoBindingOfSomebodyElseIsAdoptedOrDeleted(t *testing.T) {
+func TestForeignBindingIsLeftAlone(t *testing.T) {
 	for title, change := range map[string]func(*rbacv1.ClusterRoleBinding){
 		"a person's":            func(b *rbacv1.ClusterRoleBinding) { b.Labels, b.Annotations = nil, nil },
 		"of another Cluster":    func(b *rbacv1.ClusterRoleBinding) { b.Annotations["fleet.cattle.io/cluster"] = "bob" },
@@ -84,7 +84,7 @@ func TestNoBindingOfSomebodyElseIsAdoptedOrDeleted(t *testing.T) {
 	assert.False(t, s.Bound(alice))
 }
 
-func TestAnAgentThatIsCutOffReadsNothingUntilItIsReleased(t *testing.T) {
+func TestForbid(t *testing.T) {
 	s := deployed(t, aliceBinding())
 	require.NoError(t, s.Forbid(t.Context(), alice))
 	assert.Equal(t, []string{"delete clusterrolebindings"}, s.writes())

@@ -1,6 +1,6 @@
-// Package contentrole keeps one ClusterRole, and its binding, for each Cluster to which something was deployed: it lets the
-// Cluster's agent read the Contents that its BundleDeployments name, and no other. Contents are cluster-scoped, so no Role can
-// say that. Both go with the cluster namespace, which owns them; the hub needs no right to delete ClusterRoles.
+// Package contentrole manages a ClusterRole and its binding for each Cluster with BundleDeployments. They let the Cluster's agent read
+// the Contents that these BundleDeployments name, and no other. Contents are cluster-scoped, so a Role cannot grant that. The cluster
+// namespace owns both objects, so they are deleted with it and the hub needs no right to delete ClusterRoles.
 package contentrole
 
 import (
@@ -31,32 +31,33 @@ type Roles struct {
 	cache      rbaccontrollers.ClusterRoleCache
 	bindings   rbaccontrollers.ClusterRoleBindingCache
 	namespaces corecontrollers.NamespaceCache
-	fresh      expectations.Expectations
-	made       *expectations.Expectations // ClusterRoles
-	bound      *expectations.Expectations // and their bindings
+	written    expectations.Expectations  // versions of ClusterRoles
+	created    *expectations.Expectations // ClusterRoles, by name
+	bound      *expectations.Expectations // ClusterRoleBindings, by name
 }
 
-// New asks for the caches it needs, so call it while controllers are registered.
+// New registers the caches it needs, so it is called while controllers are registered.
 func New(c *app.Context) *Roles {
 	return &Roles{
 		client: c.Kubernetes, cache: c.RBAC.ClusterRole().Cache(), bindings: c.RBAC.ClusterRoleBinding().Cache(),
-		namespaces: c.Core.Namespace().Cache(), made: expectations.New(c.Clock), bound: expectations.New(c.Clock),
+		namespaces: c.Core.Namespace().Cache(), created: expectations.New(c.Clock), bound: expectations.New(c.Clock),
 	}
 }
 
-// Allow lets the agent of a Cluster read these Contents, in any order, and no other. It returns a *desiredset.ForeignError where
-// somebody else's ClusterRole or ClusterRoleBinding has the name.
+// Allow lets the agent of a Cluster read these Contents and no other. It returns a *desiredset.ForeignError if a ClusterRole or
+// ClusterRoleBinding of that name belongs to somebody else.
 func (r *Roles) Allow(ctx context.Context, cluster *fleet.Cluster, contents []string) error {
-	if err := r.name(ctx, cluster, contents); err != nil {
+	if err := r.ensureRole(ctx, cluster, contents); err != nil {
 		return err
 	}
 	return r.bind(ctx, cluster)
 }
 
-// name makes the ClusterRole name the Contents. It comes before the binding: one to a ClusterRole that is not there is refused.
-func (r *Roles) name(ctx context.Context, cluster *fleet.Cluster, contents []string) error {
+// ensureRole lets the ClusterRole name the Contents. It comes before the binding: the API server rejects a binding to a ClusterRole
+// that does not exist.
+func (r *Roles) ensureRole(ctx context.Context, cluster *fleet.Cluster, contents []string) error {
 	rules := rulesFor(contents)
-	role, err := r.ensure(ctx, cluster, rules)
+	role, err := r.roleOf(ctx, cluster, rules)
 	if err != nil {
 		return err
 	}
@@ -72,13 +73,13 @@ func (r *Roles) name(ctx context.Context, cluster *fleet.Cluster, contents []str
 	if err != nil {
 		return fmt.Errorf("changing ClusterRole %s: %w", role.Name, err)
 	}
-	r.fresh.Wrote(latest)
+	r.written.Wrote(latest)
 	return nil
 }
 
 func rulesFor(contents []string) []rbacv1.PolicyRule {
 	if len(contents) == 0 {
-		return nil // a rule without names would be one for all
+		return nil // a rule without names would grant all Contents
 	}
 	names := slices.Clone(contents)
 	slices.Sort(names)
@@ -87,16 +88,16 @@ func rulesFor(contents []string) []rbacv1.PolicyRule {
 	}}
 }
 
-// ensure returns the ClusterRole as it is, or as it was made now.
-func (r *Roles) ensure(ctx context.Context, cluster *fleet.Cluster, rules []rbacv1.PolicyRule) (*rbacv1.ClusterRole, error) {
+// roleOf returns the latest ClusterRole, and creates it if there is none.
+func (r *Roles) roleOf(ctx context.Context, cluster *fleet.Cluster, rules []rbacv1.PolicyRule) (*rbacv1.ClusterRole, error) {
 	name := registration.ContentRoleName(registration.ClusterNamespace(cluster.Namespace, cluster.Name))
 	role, err := r.cache.Get(name)
 	switch {
 	case apierrors.IsNotFound(err):
-		role, err = r.unseen(ctx, cluster, name, rules)
+		role, err = r.uncachedRole(ctx, cluster, name, rules)
 	case err == nil:
-		r.made.Observed(name)
-		if r.fresh.IsStale(role) {
+		r.created.Observed(name)
+		if r.written.IsStale(role) {
 			role, err = r.client.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{})
 		}
 	}
@@ -109,10 +110,10 @@ func (r *Roles) ensure(ctx context.Context, cluster *fleet.Cluster, rules []rbac
 	return role, nil
 }
 
-// unseen is the ClusterRole that the cache does not have: made a moment ago, or yet to be made. One that was made may be gone
-// before the cache has seen it.
-func (r *Roles) unseen(ctx context.Context, cluster *fleet.Cluster, name string, rules []rbacv1.PolicyRule) (*rbacv1.ClusterRole, error) {
-	if r.made.IsExpected(name) {
+// uncachedRole returns a ClusterRole that the cache does not show: it was created a moment ago, or is created now. A ClusterRole may be
+// deleted before the cache shows it.
+func (r *Roles) uncachedRole(ctx context.Context, cluster *fleet.Cluster, name string, rules []rbacv1.PolicyRule) (*rbacv1.ClusterRole, error) {
+	if r.created.IsExpected(name) {
 		role, err := r.client.RbacV1().ClusterRoles().Get(ctx, name, metav1.GetOptions{})
 		if !apierrors.IsNotFound(err) {
 			return role, err
@@ -121,7 +122,7 @@ func (r *Roles) unseen(ctx context.Context, cluster *fleet.Cluster, name string,
 	return r.create(ctx, cluster, name, rules)
 }
 
-// create makes the ClusterRole. One that exists already, but not in the cache of what is ours, is read to see whose it is.
+// create creates the ClusterRole. If it exists, but not in the cache of labelled objects, it is read to see whom it belongs to.
 func (r *Roles) create(ctx context.Context, cluster *fleet.Cluster, name string, rules []rbacv1.PolicyRule) (*rbacv1.ClusterRole, error) {
 	namespace, err := r.namespace(ctx, registration.ClusterNamespace(cluster.Namespace, cluster.Name))
 	if err != nil {
@@ -136,12 +137,12 @@ func (r *Roles) create(ctx context.Context, cluster *fleet.Cluster, name string,
 		return roles.Get(ctx, name, metav1.GetOptions{})
 	}
 	if err == nil {
-		r.made.Expect(name)
+		r.created.Expect(name)
 	}
 	return made, err
 }
 
-// namespace is read where the cache does not have it yet: it may have been made a moment ago.
+// namespace asks the API server for a namespace that the cache does not show: it may have been created a moment ago.
 func (r *Roles) namespace(ctx context.Context, name string) (*corev1.Namespace, error) {
 	namespace, err := r.namespaces.Get(name)
 	if apierrors.IsNotFound(err) {
@@ -150,8 +151,8 @@ func (r *Roles) namespace(ctx context.Context, name string) (*corev1.Namespace, 
 	return namespace, err
 }
 
-// Unseen says whether the binding of a Cluster was made and is not in the cache yet. It may be gone before it ever is, and
-// then nothing tells, so that Allow has to be called again after expectations.Timeout.
+// Unseen reports whether the binding of a Cluster was created and the cache does not show it yet. If it is deleted before that, there
+// is no event, so the caller repeats Allow after expectations.Timeout.
 func (r *Roles) Unseen(cluster *fleet.Cluster) bool {
 	name := registration.ContentRoleName(registration.ClusterNamespace(cluster.Namespace, cluster.Name))
 	_, err := r.bindings.Get(name)
@@ -179,7 +180,7 @@ func isFor(object metav1.Object, cluster *fleet.Cluster) bool {
 	return len(of) == 1 && of[0] == types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}
 }
 
-// ClusterOf is the Cluster a ClusterRole or its binding was made for; none, for one that is not of this package.
+// ClusterOf returns the Cluster that a ClusterRole or its binding belongs to; none for an object that is not of this package.
 func ClusterOf(object metav1.Object) []types.NamespacedName {
 	a := object.GetAnnotations()
 	of := types.NamespacedName{Namespace: a[fleet.ClusterNamespaceAnnotation], Name: a[fleet.ClusterAnnotation]}

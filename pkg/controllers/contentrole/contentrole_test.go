@@ -49,7 +49,7 @@ func newStage(objects ...runtime.Object) *stage {
 		cache:      generic.NewNonNamespacedCache[*rbacv1.ClusterRole](s.roles, schema.GroupResource{}),
 		bindings:   generic.NewNonNamespacedCache[*rbacv1.ClusterRoleBinding](s.bindings, schema.GroupResource{}),
 		namespaces: generic.NewNonNamespacedCache[*corev1.Namespace](s.namespaces, schema.GroupResource{}),
-		made:       expectations.New(clock),
+		created:    expectations.New(clock),
 		bound:      expectations.New(clock),
 	}
 	return s
@@ -97,7 +97,7 @@ func (s *stage) writes() (verbs []string) {
 	return verbs
 }
 
-func TestAnAgentMayReadTheContentsThatAreNamedAndNoOther(t *testing.T) {
+func TestAllowNamesTheContents(t *testing.T) {
 	assert.Equal(t, []rbacv1.PolicyRule{{
 		Verbs: []string{"get"}, APIGroups: []string{"fleet.cattle.io"}, Resources: []string{"contents"}, ResourceNames: []string{"s-1", "s-2"},
 	}}, rulesFor([]string{"s-2", "s-1", "s-2"}))
@@ -105,7 +105,7 @@ func TestAnAgentMayReadTheContentsThatAreNamedAndNoOther(t *testing.T) {
 	assert.Empty(t, rulesFor([]string{}))
 }
 
-func TestTheClusterRoleIsMadeWithWhatItIsFor(t *testing.T) {
+func TestAllowCreatesTheClusterRole(t *testing.T) {
 	s := newStage(homeNamespace())
 	require.NoError(t, s.Allow(t.Context(), alice, []string{"s-1"}))
 	assert.Equal(t, []string{"create clusterroles", "create clusterrolebindings"}, s.writes(), "the binding comes after what it binds")
@@ -114,7 +114,7 @@ func TestTheClusterRoleIsMadeWithWhatItIsFor(t *testing.T) {
 	assert.Equal(t, want, s.live(t), "it goes with the cluster namespace, which owns it")
 }
 
-func TestTheClusterRoleFollowsWhatIsNamed(t *testing.T) {
+func TestAllowUpdatesTheClusterRole(t *testing.T) {
 	for _, row := range []struct {
 		name   string
 		before *rbacv1.ClusterRole
@@ -138,7 +138,7 @@ func TestTheClusterRoleFollowsWhatIsNamed(t *testing.T) {
 	}
 }
 
-func TestWhatSomebodyChangedIsPutRight(t *testing.T) {
+func TestAllowCorrectsTheClusterRole(t *testing.T) {
 	wide := aliceRole("s-1")
 	wide.Rules[0].ResourceNames = nil
 	s := newStage(wide)
@@ -148,7 +148,7 @@ func TestWhatSomebodyChangedIsPutRight(t *testing.T) {
 	assert.Equal(t, aliceRole("s-1").Rules, s.live(t).Rules)
 }
 
-func TestANamespaceThatWasMadeAnewOwnsTheClusterRole(t *testing.T) {
+func TestAllowAfterTheNamespaceWasCreatedAgain(t *testing.T) {
 	s := newStage(aliceRole("s-1"))
 	require.NoError(t, s.roles.Add(aliceRole("s-1")))
 	require.NoError(t, s.bindings.Add(aliceBinding()))
@@ -159,18 +159,18 @@ func TestANamespaceThatWasMadeAnewOwnsTheClusterRole(t *testing.T) {
 	assert.EqualValues(t, "uid-of-the-next", s.live(t).OwnerReferences[0].UID)
 }
 
-func TestWhatTheHubJustWroteIsReadFromTheServer(t *testing.T) {
+func TestAllowReadsTheServerAfterItsOwnWrite(t *testing.T) {
 	latest := aliceRole("s-1", "s-2")
 	latest.ResourceVersion = "6"
 	s := newStage(latest)
-	s.fresh.Wrote(latest)
+	s.written.Wrote(latest)
 	require.NoError(t, s.roles.Add(aliceRole("s-1")))
 	require.NoError(t, s.bindings.Add(aliceBinding()))
 	require.NoError(t, s.Allow(t.Context(), alice, []string{"s-1", "s-2"}))
 	assert.Empty(t, s.writes(), "the cache lags behind")
 }
 
-func TestAClusterRoleThatIsGoneBeforeTheCacheHasSeenItIsMadeAgain(t *testing.T) {
+func TestAllowAfterTheClusterRoleWasDeleted(t *testing.T) {
 	s := newStage(homeNamespace())
 	require.NoError(t, s.Allow(t.Context(), alice, []string{"s-1"}))
 	require.NoError(t, s.server.RbacV1().ClusterRoles().Delete(t.Context(), name, metav1.DeleteOptions{}))
@@ -180,10 +180,10 @@ func TestAClusterRoleThatIsGoneBeforeTheCacheHasSeenItIsMadeAgain(t *testing.T) 
 
 	require.NoError(t, s.roles.Add(s.live(t)))
 	require.NoError(t, s.Allow(t.Context(), alice, []string{"s-1"}))
-	assert.False(t, s.made.IsExpected(name), "the cache knows better from now on")
+	assert.False(t, s.created.IsExpected(name), "the cache shows it")
 }
 
-func TestNoClusterRoleOfSomebodyElseIsAdopted(t *testing.T) {
+func TestForeignClusterRoleIsLeftAlone(t *testing.T) {
 	for title, change := range map[string]func(*rbacv1.ClusterRole){
 		"a person's":         func(r *rbacv1.ClusterRole) { r.Labels, r.Annotations = nil, nil },
 		"without our label":  func(r *rbacv1.ClusterRole) { r.Labels = nil },
@@ -199,7 +199,7 @@ func TestNoClusterRoleOfSomebodyElseIsAdopted(t *testing.T) {
 	}
 }
 
-func TestAnErrorIsPassedOn(t *testing.T) {
+func TestAllowReturnsErrors(t *testing.T) {
 	bad := errors.New("etcd has a bad day")
 	for _, verb := range []string{"create", "update"} {
 		s := newStage(homeNamespace())
@@ -215,7 +215,7 @@ func TestAnErrorIsPassedOn(t *testing.T) {
 	assert.Empty(t, s.writes())
 }
 
-func TestClusterRolesSayWhoseTheyAre(t *testing.T) {
+func TestClusterOf(t *testing.T) {
 	assert.Equal(t, []types.NamespacedName{{Namespace: "ws", Name: "alice"}}, ClusterOf(aliceRole()))
 	for title, change := range map[string]func(*rbacv1.ClusterRole){
 		"no label":       func(r *rbacv1.ClusterRole) { r.Labels = nil },

@@ -22,11 +22,11 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/cluster"
+	"github.com/muster-fleet/muster/pkg/controllers/credentialstatus"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
-	"github.com/muster-fleet/muster/pkg/controllers/standing"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -36,7 +36,7 @@ import (
 type AgentBundles struct {
 	*app.Context
 	bundleCache fleetcontrollers.BundleCache
-	requests    standing.Requests
+	requests    credentialstatus.Requests
 	manifests   *manifests
 	written     *expectations.Expectations
 }
@@ -202,7 +202,7 @@ func (a *AgentBundles) agentNamespace(cluster *fleet.Cluster, hasBundle bool) (s
 	}
 
 	if !hasBundle && status.Agent.LastSeen.IsZero() {
-		requests, err := standing.Of(a.requests, cluster)
+		requests, err := credentialstatus.Of(a.requests, cluster)
 		switch {
 		case err != nil:
 			return "", result.Retry(fleet.ReasonError, err)

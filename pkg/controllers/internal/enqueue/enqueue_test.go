@@ -48,7 +48,7 @@ func dependents(s *corev1.Secret) (keys []types.NamespacedName) {
 	return keys
 }
 
-func TestEventsBringBackWhatDependsOnTheObject(t *testing.T) {
+func TestOnAnyChangeAndOnDamage(t *testing.T) {
 	add := func(object any) func(cache.ResourceEventHandler) {
 		return func(h cache.ResourceEventHandler) { h.OnAdd(object, false) }
 	}
@@ -104,7 +104,7 @@ func TestEventsBringBackWhatDependsOnTheObject(t *testing.T) {
 	}
 }
 
-func TestATransitionIsToldWithBothVersions(t *testing.T) {
+func TestOnTransition(t *testing.T) {
 	watched, target := &source{}, &queue{}
 	var seen []string
 	OnTransition(watched, target, func(before, after *corev1.Secret) []types.NamespacedName {
@@ -133,7 +133,7 @@ func TestATransitionIsToldWithBothVersions(t *testing.T) {
 	assert.Equal(t, []string{"ns/a in 0s", "ns/b in 0s"}, target.added)
 }
 
-func TestObjectOfASetIsMadeForItsOwner(t *testing.T) {
+func TestMadeFor(t *testing.T) {
 	kind := schema.GroupVersionKind{Group: "fleet.cattle.io", Version: "v1alpha1", Kind: "ClusterRegistration"}
 	made := func(gvk string) *corev1.Secret {
 		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Annotations: map[string]string{

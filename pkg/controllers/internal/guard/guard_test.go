@@ -12,7 +12,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
 )
 
-func TestAPanicBecomesAnErrorThatNamesTheHandler(t *testing.T) {
+func TestHandlerRecoversPanics(t *testing.T) {
 	secret := &corev1.Secret{}
 	handle := guard.Handler(guard.NewPasses(t.Context()), "broken", func(string, *corev1.Secret) (*corev1.Secret, error) { panic("no map") })
 	result, err := handle("ns/name", secret)
@@ -20,7 +20,7 @@ func TestAPanicBecomesAnErrorThatNamesTheHandler(t *testing.T) {
 	assert.Same(t, secret, result)
 }
 
-func TestWhatAHandlerReturnsIsLeftAlone(t *testing.T) {
+func TestHandlerReturnsItsResult(t *testing.T) {
 	want, problem := &corev1.Secret{}, errors.New("later")
 	handle := guard.Handler(guard.NewPasses(t.Context()), "fine", func(string, *corev1.Secret) (*corev1.Secret, error) { return want, problem })
 	result, err := handle("ns/name", nil)
@@ -28,7 +28,7 @@ func TestWhatAHandlerReturnsIsLeftAlone(t *testing.T) {
 	assert.Equal(t, problem, err)
 }
 
-func TestAStoppedHubWaitsForThePassThatRunsAndBeginsNoOther(t *testing.T) {
+func TestPassesWait(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	passes := guard.NewPasses(ctx)
 	begun, finish, passEnded := make(chan struct{}), make(chan struct{}), make(chan struct{})
@@ -58,7 +58,7 @@ func TestAStoppedHubWaitsForThePassThatRunsAndBeginsNoOther(t *testing.T) {
 	assert.Equal(t, 1, calls)
 }
 
-func TestAPassEndsWithTheHub(t *testing.T) {
+func TestPassesContext(t *testing.T) {
 	hub, stop := context.WithCancel(t.Context())
 	pass, cancel := guard.NewPasses(hub).Context()
 	defer cancel()

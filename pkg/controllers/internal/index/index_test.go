@@ -11,7 +11,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestAnAgentsServiceAccountIsFoundByTheWholeKeyOfItsRequest(t *testing.T) {
+func TestAccountByRequest(t *testing.T) {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "cluster-ns", Name: "request-abc-uid", Annotations: map[string]string{
 		fleet.ClusterRegistrationNamespaceAnnotation: "fleet-default", fleet.ClusterRegistrationAnnotation: "request-abc",
 	}}}

@@ -26,7 +26,7 @@ const (
 	stampLater = "2026-01-02T13:00:00Z"
 )
 
-func TestEachOutcomeHasItsStatus(t *testing.T) {
+func TestResultStatus(t *testing.T) {
 	for _, row := range []struct {
 		name             string
 		out              Result
@@ -53,7 +53,7 @@ func TestEachOutcomeHasItsStatus(t *testing.T) {
 	}
 }
 
-func TestEarliestIsTheSoonerDelayThatIsOne(t *testing.T) {
+func TestEarliest(t *testing.T) {
 	for _, row := range []struct{ a, b, want time.Duration }{
 		{0, 0, 0}, {1, 0, 1}, {0, 1, 1}, {1, 2, 1}, {2, 1, 1}, {2, 2, 2}, {-1, 1, 1}, {1, -1, 1},
 	} {
@@ -61,11 +61,11 @@ func TestEarliestIsTheSoonerDelayThatIsOne(t *testing.T) {
 	}
 }
 
-func TestConditionThatIsAbsentHasNoStatus(t *testing.T) {
+func TestGetWithoutCondition(t *testing.T) {
 	assert.Equal(t, genericcondition.GenericCondition{Type: "Ready"}, Get(nil, "Ready"))
 }
 
-func TestSetWritesACondition(t *testing.T) {
+func TestSet(t *testing.T) {
 	waiting := genericcondition.GenericCondition{
 		Type: "Ready", Status: corev1.ConditionUnknown, Reason: "W", Message: "m", LastUpdateTime: stampNoon, LastTransitionTime: stampNoon,
 	}
@@ -128,7 +128,7 @@ func TestSetWritesACondition(t *testing.T) {
 	}
 }
 
-func TestSetLeavesTheOthersAndTheSliceOfTheCacheAlone(t *testing.T) {
+func TestSetDoesNotShareItsSlice(t *testing.T) {
 	cached := make(Conditions, 0, 8)
 	cached = append(cached, genericcondition.GenericCondition{Type: "Other"}, genericcondition.GenericCondition{Type: "Ready", Reason: "old"})
 	mine := cached
@@ -146,13 +146,13 @@ func reasons(conditions Conditions) (all []string) {
 	return all
 }
 
-func TestTimesAreInUTC(t *testing.T) {
+func TestSetWritesUTC(t *testing.T) {
 	var conditions Conditions
 	Set(&conditions, "Ready", Done("R", ""), noon.In(time.FixedZone("east", 3600)))
 	assert.Equal(t, stampNoon, conditions[0].LastUpdateTime)
 }
 
-func TestEventsAreOfWhatBrokeAndWhatWasMended(t *testing.T) {
+func TestRecord(t *testing.T) {
 	const yes, no, unknown = corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown
 	for _, row := range []struct {
 		name       string
@@ -180,7 +180,7 @@ func TestEventsAreOfWhatBrokeAndWhatWasMended(t *testing.T) {
 	}
 }
 
-func TestOneTroubleIsOneEventHoweverManyPassesMeetIt(t *testing.T) {
+func TestRecordOnce(t *testing.T) {
 	recorder := record.NewFakeRecorder(10)
 	var conditions Conditions
 	for _, out := range []Result{
@@ -196,7 +196,7 @@ func TestOneTroubleIsOneEventHoweverManyPassesMeetIt(t *testing.T) {
 	require.Equal(t, []string{"Warning S m", "Warning E cause", "Normal R Ready again"}, events)
 }
 
-func TestWaitForAPersonIsToldOnce(t *testing.T) {
+func TestRecordWaitForAPersonOnce(t *testing.T) {
 	recorder := record.NewFakeRecorder(10)
 	var conditions Conditions
 	for range 3 {
@@ -207,7 +207,7 @@ func TestWaitForAPersonIsToldOnce(t *testing.T) {
 	assert.False(t, Wait("W", "").Tell)
 }
 
-func TestAConflictIsTriedAgainAndToldNobody(t *testing.T) {
+func TestRetryAfterConflict(t *testing.T) {
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "clusters"}, "c", errors.New("changed"))
 	out := Retry("Error", fmt.Errorf("patching: %w", conflict))
 	assert.ErrorIs(t, out.Err, conflict)
@@ -215,7 +215,7 @@ func TestAConflictIsTriedAgainAndToldNobody(t *testing.T) {
 	assert.False(t, out.IsDone())
 }
 
-func TestAQuietTransitionIsNoEvent(t *testing.T) {
+func TestRecordQuietly(t *testing.T) {
 	recorder := record.NewFakeRecorder(10)
 	var conditions Conditions
 	Set(&conditions, "C", Stalled("R", "m").Quietly(), noon).Record(recorder, nil)

@@ -9,7 +9,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestSpecAndLabelsAreReplacedWhereTheyDiffer(t *testing.T) {
+func TestSpec(t *testing.T) {
 	const version = `{"op":"replace","path":"/metadata/resourceVersion","value":"7"}`
 	for _, row := range []struct {
 		name   string
@@ -36,7 +36,7 @@ func TestSpecAndLabelsAreReplacedWhereTheyDiffer(t *testing.T) {
 	}
 }
 
-func TestSpecWritesNothingForWhatIsNotItsBusiness(t *testing.T) {
+func TestSpecIgnoresOtherFields(t *testing.T) {
 	client := &recorder{}
 	before, after := someCluster(), someCluster()
 	after.Status.APIServerURL, after.Annotations, after.Finalizers = "x", map[string]string{"a": "b"}, []string{"f"}
@@ -47,7 +47,7 @@ func TestSpecWritesNothingForWhatIsNotItsBusiness(t *testing.T) {
 	assert.Empty(t, client.sent)
 }
 
-func TestSpecThatIsRefusedSaysOfWhat(t *testing.T) {
+func TestSpecErrorNamesTheObject(t *testing.T) {
 	client := &recorder{err: assert.AnError}
 	after := someCluster()
 	after.Spec.ClientID = "new"

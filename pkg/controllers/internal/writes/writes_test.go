@@ -38,7 +38,7 @@ func someCluster() *fleet.Cluster {
 	}
 }
 
-func TestStatusPatchHasWhatChangedAndTheVersionItIsBasedOn(t *testing.T) {
+func TestStatus(t *testing.T) {
 	for _, row := range []struct {
 		name   string
 		change func(*fleet.Cluster)
@@ -67,7 +67,7 @@ func TestStatusPatchHasWhatChangedAndTheVersionItIsBasedOn(t *testing.T) {
 	}
 }
 
-func TestNothingIsWrittenWhenTheStatusIsTheSame(t *testing.T) {
+func TestStatusUnchanged(t *testing.T) {
 	for name, change := range map[string]func(*fleet.Cluster){
 		"nothing changed":              func(*fleet.Cluster) {},
 		"something else changed":       func(c *fleet.Cluster) { c.Labels["a"], c.Spec.ClientID = "c", "other" },
@@ -88,7 +88,7 @@ func TestNothingIsWrittenWhenTheStatusIsTheSame(t *testing.T) {
 	}
 }
 
-func TestWriteThatFailsReturnsWhatWasThereAndWhy(t *testing.T) {
+func TestStatusError(t *testing.T) {
 	conflict := errors.New("conflict")
 	before, after := someCluster(), someCluster()
 	after.Status.APIServerURL = "x"
@@ -99,7 +99,7 @@ func TestWriteThatFailsReturnsWhatWasThereAndWhy(t *testing.T) {
 	assert.Same(t, before, latest)
 }
 
-func TestMergeSendsTheFieldsAndNothingElse(t *testing.T) {
+func TestMerge(t *testing.T) {
 	client := &recorder{reply: &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "8"}}}
 	latest, err := Merge(client, someCluster(), map[string]any{"spec": map[string]any{"clientID": "x"}})
 	require.NoError(t, err)
@@ -107,7 +107,7 @@ func TestMergeSendsTheFieldsAndNothingElse(t *testing.T) {
 	assert.Equal(t, []string{`ns/c application/merge-patch+json [] {"spec":{"clientID":"x"}}`}, client.sent)
 }
 
-func TestMergeThatFailsReturnsWhatWasThereAndWhy(t *testing.T) {
+func TestMergeError(t *testing.T) {
 	gone, object := errors.New("gone"), someCluster()
 	latest, err := Merge(&recorder{err: gone}, object, map[string]any{})
 	require.ErrorIs(t, err, gone)

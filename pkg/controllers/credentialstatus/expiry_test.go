@@ -1,4 +1,4 @@
-package standing
+package credentialstatus
 
 import (
 	"testing"
@@ -12,7 +12,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestAnAgentIsLockedOutWhenItWasAwayUntilItsCredentialHadEnded(t *testing.T) {
+func TestExpired(t *testing.T) {
 	const connected, silent = corev1.ConditionTrue, corev1.ConditionFalse
 	end := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	for _, row := range []struct {

@@ -1,4 +1,4 @@
-package standing
+package credentialstatus
 
 import (
 	"errors"
@@ -33,7 +33,7 @@ func request(uid string, minute int, granted bool, reason string) *fleet.Cluster
 	}
 }
 
-func TestWhatBecameOfTheRequestsOfAnAgent(t *testing.T) {
+func TestOf(t *testing.T) {
 	void := func(uid string, minute int) *fleet.ClusterRegistration {
 		return request(uid, minute, true, fleet.ReasonCredentialRevoked)
 	}
@@ -70,12 +70,12 @@ func TestWhatBecameOfTheRequestsOfAnAgent(t *testing.T) {
 	}
 }
 
-func TestALookUpThatFailsIsAnError(t *testing.T) {
+func TestOfFails(t *testing.T) {
 	_, err := Of(requests{err: errors.New("out")}, &fleet.Cluster{Spec: fleet.ClusterSpec{ClientID: "id"}})
 	require.ErrorContains(t, err, "out")
 }
 
-func TestAnAgentIsLostWhenItIsSilentAndHasNoRequest(t *testing.T) {
+func TestLost(t *testing.T) {
 	for _, row := range []struct {
 		name      string
 		seen      bool
@@ -94,6 +94,6 @@ func TestAnAgentIsLostWhenItIsSilentAndHasNoRequest(t *testing.T) {
 		if row.seen {
 			c.Status.Agent.LastSeen = metav1.Now()
 		}
-		assert.Equal(t, row.want, Standing{Granted: row.granted}.Lost(c), row.name)
+		assert.Equal(t, row.want, Status{Granted: row.granted}.Lost(c), row.name)
 	}
 }

@@ -1,0 +1,89 @@
+// Package credentialstatus reports what became of the credential of a Cluster's agent: whether a request was granted, and whether
+// the agent is locked out, so that the hub has to import the cluster again.
+package credentialstatus
+
+import (
+	"cmp"
+	"time"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+)
+
+// expiryMargin is the time after the expiry of a credential at which its agent counts as locked out: credentials expire by the clock
+// of the API server, from which that of the hub differs a little.
+const expiryMargin = time.Minute
+
+// Requests finds requests by an index.
+type Requests interface {
+	GetByIndex(indexName, key string) ([]*fleet.ClusterRegistration, error)
+}
+
+// Status summarizes the requests of one agent.
+type Status struct {
+	// Granted reports that a request is granted and its credential not revoked.
+	Granted bool
+	// Revoked is the newest request with a revoked credential; nil if there is none, or another request is granted.
+	Revoked *fleet.ClusterRegistration
+}
+
+// Of summarizes the requests with the clientID of the Cluster.
+func Of(requests Requests, cluster *fleet.Cluster) (s Status, err error) {
+	if cluster.Spec.ClientID == "" {
+		return s, nil
+	}
+	all, err := requests.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
+	if err != nil {
+		return s, err
+	}
+	for _, request := range all {
+		switch {
+		case result.Get(request.Status.Conditions, fleet.ConditionGranted).Reason == fleet.ReasonCredentialRevoked:
+			s.Revoked = newer(s.Revoked, request)
+		case request.Status.Granted:
+			return Status{Granted: true}, nil
+		}
+	}
+	return s, nil
+}
+
+// newer breaks ties by UID: an index returns its objects in no order.
+func newer(a, b *fleet.ClusterRegistration) *fleet.ClusterRegistration {
+	if a == nil || cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID)) < 0 {
+		return b
+	}
+	return a
+}
+
+// Lost reports that the agent of the Cluster has sent heartbeats, has stopped, and has no request any more: it cannot come back by
+// itself.
+func (s Status) Lost(cluster *fleet.Cluster) bool {
+	return !s.Granted && !cluster.Status.Agent.LastSeen.IsZero() && agentspec.Disconnected(cluster)
+}
+
+// Expired reports that the agent of the Cluster was away until the credential it reported last had expired: it cannot come back by
+// itself. An agent that sends heartbeats has renewed its credential, whatever it reported. In quarantine, the agent is meant to stay
+// away.
+func Expired(cluster *fleet.Cluster, now time.Time) bool {
+	moment, limited := lockedOutAt(cluster)
+	return limited && !now.Before(moment)
+}
+
+// ExpiryIn is the time until Expired becomes true if the agent sends no heartbeat; 0 for never, or already.
+func ExpiryIn(cluster *fleet.Cluster, now time.Time) time.Duration {
+	moment, limited := lockedOutAt(cluster)
+	if !limited {
+		return 0
+	}
+	return max(moment.Sub(now), 0)
+}
+
+func lockedOutAt(cluster *fleet.Cluster) (moment time.Time, limited bool) {
+	agent := cluster.Status.Agent
+	if cluster.Spec.Quarantined || agent.CredentialExpires == nil || agent.LastSeen.IsZero() || !agentspec.Disconnected(cluster) {
+		return time.Time{}, false
+	}
+	return agent.CredentialExpires.Add(expiryMargin), true
+}
