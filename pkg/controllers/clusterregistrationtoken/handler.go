@@ -36,8 +36,8 @@ type handler struct {
 	secrets  corecontrollers.SecretCache
 	requests fleetcontrollers.ClusterRegistrationCache
 	sets     desiredset.Sets
-	fresh    expectations.Expectations
-	rendered rendered
+	written  expectations.Expectations // versions of tokens
+	rendered valuesCache
 }
 
 func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*fleet.ClusterRegistrationToken, error) {
@@ -45,7 +45,7 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 		h.forget(key)
 		return nil, nil
 	}
-	if token.DeletionTimestamp != nil || h.fresh.IsStale(token) {
+	if token.DeletionTimestamp != nil || h.written.IsStale(token) {
 		return token, nil
 	}
 	ctx, cancel := h.Passes.Context()
@@ -59,7 +59,7 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 	return h.finish(ctx, token, expires, out)
 }
 
-// forget is for a token that is gone.
+// forget drops what is in memory about a deleted token.
 func (h *handler) forget(key string) {
 	namespace, name := kv.RSplit(key, "/")
 	gone := types.NamespacedName{Namespace: namespace, Name: name}
@@ -67,7 +67,7 @@ func (h *handler) forget(key string) {
 	h.rendered.forget(gone)
 }
 
-// expiry is when the token ends; nil for one that does not.
+// expiry is the time at which the token expires; nil if it does not.
 func expiry(token *fleet.ClusterRegistrationToken) *metav1.Time {
 	end, limited := registration.Expires(token)
 	if !limited {
@@ -76,8 +76,8 @@ func expiry(token *fleet.ClusterRegistrationToken) *metav1.Time {
 	return &metav1.Time{Time: end}
 }
 
-// expire deletes the token. Its ServiceAccount, and with it every bearer token that was handed out, goes with it by owner
-// reference. An error is retried: an expired token that stays is an open door.
+// expire deletes the token. Kubernetes then deletes its ServiceAccount by owner reference, which invalidates every bearer token that was
+// issued. An error is retried: until the deletion, the bearer tokens may still work.
 func (h *handler) expire(token *fleet.ClusterRegistrationToken) error {
 	err := h.tokens.Delete(token.Namespace, token.Name, &metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &token.UID},
@@ -98,13 +98,12 @@ func (h *handler) reconcile(ctx context.Context, token *fleet.ClusterRegistratio
 	return h.ensureValues(ctx, token, expires)
 }
 
-// ttlRequired says whether the process's options or the hub's configuration want every token to end.
+// ttlRequired reports whether the options of the process or the configuration require a TTL.
 func (h *handler) ttlRequired(hub config.Hub) bool {
 	return h.TokenTTLRequired || hub.Registration.RequireTokenTTL
 }
 
-// withdraw refuses a token that would live for ever where the hub requires an end, and takes back what it was given
-// before the hub required one.
+// withdraw refuses a token without a TTL, and deletes what the token got before the hub required one.
 func (h *handler) withdraw(ctx context.Context, token *fleet.ClusterRegistrationToken) result.Result {
 	if err := h.sets.Ensure(ctx, ownedSet(token), token); err != nil {
 		return result.Retry(fleet.ReasonError, err)
@@ -136,8 +135,8 @@ func accountOf(token *fleet.ClusterRegistrationToken) credential.Account {
 	}
 }
 
-// rights are what the holder of the token may do: create ClusterRegistrations, and nothing else. The right to read one
-// credential comes with each granted request.
+// rights let the holder of the token create ClusterRegistrations, and nothing else. The right to read a credential is created with each
+// granted request.
 func rights(token *fleet.ClusterRegistrationToken) []runtime.Object {
 	account := accountOf(token).Name
 	named := func(name string) metav1.ObjectMeta {
@@ -163,7 +162,7 @@ func rights(token *fleet.ClusterRegistrationToken) []runtime.Object {
 	}
 }
 
-// finish counts uses, writes the status, emits the event of a transition and says when the token is looked at next.
+// finish counts uses, writes the status, records the event of a transition, and enqueues the token for the next deadline.
 func (h *handler) finish(
 	ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time, out result.Result,
 ) (*fleet.ClusterRegistrationToken, error) {
@@ -172,7 +171,7 @@ func (h *handler) finish(
 	switch {
 	case out.IsDone():
 		after.Status.SecretName = token.Name
-	case out.IsStalled(): // what only waits, or failed a moment ago, has not taken anything back
+	case out.IsStalled(): // a wait or an error deletes nothing
 		after.Status.SecretName = ""
 	}
 	counted, failure := h.countUses(ctx, after)
@@ -183,14 +182,14 @@ func (h *handler) finish(
 	}
 	h.TokenUsage.Done(keyOf(token), counted.answered)
 	if written {
-		h.fresh.Wrote(latest)
+		h.written.Wrote(latest)
 		transition.Record(h.Events, latest)
 	}
-	h.lookAgain(token, expires, result.Earliest(out.After, counted.next))
+	h.enqueueNext(token, expires, result.Earliest(out.After, counted.next))
 	return latest, errors.Join(out.Err, failure)
 }
 
-func (h *handler) lookAgain(token *fleet.ClusterRegistrationToken, expires *metav1.Time, next time.Duration) {
+func (h *handler) enqueueNext(token *fleet.ClusterRegistrationToken, expires *metav1.Time, next time.Duration) {
 	if expires != nil {
 		next = result.Earliest(next, max(expires.Sub(h.Clock.Now()), time.Millisecond))
 	}
@@ -199,11 +198,11 @@ func (h *handler) lookAgain(token *fleet.ClusterRegistrationToken, expires *meta
 	}
 }
 
-// everyToken is only for changes of the configuration, which concern every token.
+// everyToken lists all tokens, for changes of the configuration.
 func (h *handler) everyToken() []*fleet.ClusterRegistrationToken {
 	tokens, err := h.cache.List("", labels.Everything())
 	if err != nil {
-		return nil // a cache's list fails only on indexes of another name
+		return nil // listing a cache fails only if the selector is invalid
 	}
 	return tokens
 }

@@ -1,5 +1,7 @@
-// Package clusterregistrationtoken gives every ClusterRegistrationToken its ServiceAccount, the right to register
-// clusters, and a Secret with the values to install agents with; and it ends the token when its time is over.
+// Package clusterregistrationtoken gives every ClusterRegistrationToken a ServiceAccount with the right to create requests and a Secret
+// with chart values for agents, counts the uses of the token, and deletes the token when it expires.
+//
+// onChange in handler.go is the flow of a token, values.go writes its Secret, and uses.go counts.
 package clusterregistrationtoken
 
 import (
@@ -23,8 +25,8 @@ const (
 
 var tokenKind = fleet.SchemeGroupVersion.WithKind("ClusterRegistrationToken")
 
-// Register sets up the controller. It watches tokens; what was made for them, to repair it; token Secrets, to use them
-// once Kubernetes has filled them; and the hub's configuration, which the values Secrets repeat.
+// Register sets up the controller. It watches tokens; the objects created for them, to repair them; token Secrets, which Kubernetes
+// fills; and the configuration of the hub, which the values Secrets repeat.
 func Register(ctx context.Context, c *app.Context) {
 	tokens := c.Fleet.ClusterRegistrationToken()
 	accounts, secrets := c.Core.ServiceAccount(), c.Core.Secret()
@@ -37,7 +39,7 @@ func Register(ctx context.Context, c *app.Context) {
 		secrets:  secrets.Cache(),
 		requests: c.Fleet.ClusterRegistration().Cache(),
 		sets:     desiredset.New(c.Apply, c.Kubernetes, accounts, roles, bindings),
-		rendered: newRendered(),
+		rendered: newValuesCache(),
 	}
 
 	tokens.OnChange(ctx, name, guard.Handler(c.Passes, name, h.onChange))
@@ -51,7 +53,7 @@ func Register(ctx context.Context, c *app.Context) {
 
 var tokenOf = enqueue.MadeFor(tokenKind)
 
-// tokensOfSecret finds the token of a values Secret by name, and of a ServiceAccount's token Secret by its account.
+// tokensOfSecret finds the token of a values Secret by its name, and that of a ServiceAccount's token Secret by the account.
 func (h *handler) tokensOfSecret(secret *corev1.Secret) []types.NamespacedName {
 	if secret.Type != corev1.SecretTypeServiceAccountToken {
 		if _, err := h.cache.Get(secret.Namespace, secret.Name); err != nil {
@@ -66,8 +68,7 @@ func (h *handler) tokensOfSecret(secret *corev1.Secret) []types.NamespacedName {
 	return tokenOf(account)
 }
 
-// renderAll brings every token back when the values Secrets have become wrong, or when tokens without an end are refused
-// from now on, or are no more.
+// renderAll enqueues every token when the values Secrets have to change, or whether tokens without a TTL are refused.
 func (h *handler) renderAll(before, after config.Hub) {
 	if before.SameForAgents(after) && h.ttlRequired(before) == h.ttlRequired(after) {
 		return

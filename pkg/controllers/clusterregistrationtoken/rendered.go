@@ -10,25 +10,25 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// renderedKept bounds what is remembered. The token that a storm uses is among the last; those of ten thousand imports are used
-// once each, and are too large to keep while they live.
+// renderedKept is the number of values files in the cache. In a storm, its token is among the last that were used; the tokens of ten
+// thousand imports are used once each, and their files would be too large to keep.
 const renderedKept = 256
 
-// rendered remembers the last values files of the tokens that were looked at last: every use of a token has its Secret looked at,
-// and nearly all of that look would be YAML. Many may use it at once.
-type rendered struct {
+// valuesCache caches the values files of the tokens that were used last. Every use of a token compares its Secret, and encoding YAML would
+// be nearly all of that work. It is safe for concurrent use.
+type valuesCache struct {
 	files *lru.Cache // of valuesFile, by types.NamespacedName
 }
 
 type valuesFile struct {
 	values registration.Values
-	data   []byte // what EncodeValues makes of them; nobody may change it
+	data   []byte // of EncodeValues; never changed
 }
 
-func newRendered() rendered { return rendered{files: lru.New(renderedKept)} }
+func newValuesCache() valuesCache { return valuesCache{files: lru.New(renderedKept)} }
 
 // encode is registration.EncodeValues.
-func (r rendered) encode(token types.NamespacedName, values registration.Values) ([]byte, error) {
+func (r valuesCache) encode(token types.NamespacedName, values registration.Values) ([]byte, error) {
 	if last, ok := r.last(token); ok && reflect.DeepEqual(last.values, values) {
 		return last.data, nil
 	}
@@ -39,18 +39,18 @@ func (r rendered) encode(token types.NamespacedName, values registration.Values)
 	return data, err
 }
 
-// decode is registration.DecodeValues. It remembers nothing: a file that a person wrote must not become what encode returns.
-func (r rendered) decode(token types.NamespacedName, data []byte) (registration.Values, error) {
+// decode is registration.DecodeValues. It caches nothing: encode must not return a file that a person wrote.
+func (r valuesCache) decode(token types.NamespacedName, data []byte) (registration.Values, error) {
 	if last, ok := r.last(token); ok && bytes.Equal(last.data, data) {
 		return last.values, nil
 	}
 	return registration.DecodeValues(data)
 }
 
-// forget is for a token that is gone: what is in its file is a secret.
-func (r rendered) forget(token types.NamespacedName) { r.files.Remove(token) }
+// forget removes the file of a deleted token: it contains a secret.
+func (r valuesCache) forget(token types.NamespacedName) { r.files.Remove(token) }
 
-func (r rendered) last(token types.NamespacedName) (valuesFile, bool) {
+func (r valuesCache) last(token types.NamespacedName) (valuesFile, bool) {
 	last, ok := r.files.Get(token)
 	if !ok {
 		return valuesFile{}, false

@@ -14,7 +14,7 @@ import (
 var rendering = types.NamespacedName{Namespace: "ws", Name: "token"}
 
 func TestValuesCacheEncode(t *testing.T) {
-	r := newRendered()
+	r := newValuesCache()
 	values := registration.Values{ClusterNamespace: "ws", Token: "a", Internal: &registration.ValuesInternal{SystemNamespace: "s"}}
 	want, err := registration.EncodeValues(values)
 	require.NoError(t, err)
@@ -41,7 +41,7 @@ func TestValuesCacheEncode(t *testing.T) {
 }
 
 func TestValuesCacheDecode(t *testing.T) {
-	r := newRendered()
+	r := newValuesCache()
 	values := registration.Values{ClusterNamespace: "ws", Token: "a"}
 	data, err := r.encode(rendering, values)
 	require.NoError(t, err)
@@ -61,7 +61,7 @@ func TestValuesCacheDecode(t *testing.T) {
 
 // Imports have a token each, which lives for half a day.
 func TestValuesCacheIsBounded(t *testing.T) {
-	r := newRendered()
+	r := newValuesCache()
 	for i := range 2 * renderedKept {
 		_, err := r.encode(types.NamespacedName{Name: fmt.Sprint(i)}, registration.Values{Token: "a"})
 		require.NoError(t, err)

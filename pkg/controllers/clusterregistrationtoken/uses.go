@@ -14,22 +14,21 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// roomDelay is when a token is looked at again on which more requests wait to be counted than it can name at once.
+// roomDelay is the time after which a token is enqueued that has more uncounted requests than its status can name at once.
 const roomDelay = 250 * time.Millisecond
 
 func keyOf(token *fleet.ClusterRegistrationToken) types.NamespacedName {
 	return types.NamespacedName{Namespace: token.Namespace, Name: token.Name}
 }
 
-// count is what became of the requests that ask to be counted.
+// count is the result of countUses.
 type count struct {
-	answered []registration.Use // who need not ask again once the status is written
-	next     time.Duration      // when the others have their turn; 0 where there are none
+	answered []registration.Use // counted or refused, once the status is written
+	next     time.Duration      // the time after which the others are counted; 0 if there are none
 }
 
-// countUses puts the requests that ask for it into the token's status, which is written once for all of them. That write
-// names the version it is based on; so it is one step from "not counted" to "counted", whoever else writes and wherever
-// the hub is cut off.
+// countUses adds the requests that ask for it to the status of the token, which is written once for all of them. That write names the
+// version it is based on, so a request becomes counted in one step, even if others write or the hub is killed.
 func (h *handler) countUses(ctx context.Context, token *fleet.ClusterRegistrationToken) (count, error) {
 	asking := h.TokenUsage.Of(keyOf(token))
 	if len(asking) == 0 {
@@ -56,14 +55,13 @@ func (h *handler) countUses(ctx context.Context, token *fleet.ClusterRegistratio
 	}, nil
 }
 
-// isUncounted looks at the request itself: it may have asked a moment before its own status came to say that it is counted,
-// and the token names it no longer.
+// isUncounted checks the request itself: its own status may say that it is counted since it asked, and the token no longer names it.
 func (h *handler) isUncounted(use registration.Use, token *fleet.ClusterRegistrationToken) bool {
 	request := h.request(use.UID)
 	return request != nil && request.DeletionTimestamp == nil && request.Status.TokenUID != string(token.UID)
 }
 
-// request reads the cache; nil means that it has none.
+// request reads the cache. It returns nil if there is no such request.
 func (h *handler) request(uid string) *fleet.ClusterRegistration {
 	found, err := h.requests.GetByIndex(index.ByUID, uid)
 	if err != nil || len(found) == 0 {
@@ -72,9 +70,8 @@ func (h *handler) request(uid string) *fleet.ClusterRegistration {
 	return found[0]
 }
 
-// settled knows which of the requests that the token names it need not name any longer: those whose own status says that
-// they are counted, and those that are gone. Only the API server knows that one is gone: the cache of a hub that has just
-// started may not have it yet.
+// settled returns which requests the token need not name any longer: requests whose own status says that they are counted, and deleted
+// requests. Whether a request is deleted is asked from the API server: the cache of a hub that has just started may not have it yet.
 func (h *handler) settled(ctx context.Context, token *fleet.ClusterRegistrationToken) (func(uid string) bool, error) {
 	gone := map[string]bool{}
 	for _, uid := range token.Status.PendingUses {

@@ -55,7 +55,7 @@ func newStage(t *testing.T, onServer ...string) *stage {
 	s.handler = &handler{
 		Context:  &app.Context{Clock: clocktesting.NewFakeClock(noon), Metadata: s.server, Config: config.NewStore(config.Hub{})},
 		requests: requests,
-		rendered: newRendered(),
+		rendered: newValuesCache(),
 	}
 	return s
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// ensureValues keeps the Secret from which agents are installed: a values file for the chart fleet-agent. The bearer
-// token in it is kept while it is good, for others may hold a copy; the rest follows the configuration.
+// ensureValues writes the Secret with the values of the chart fleet-agent. It keeps the bearer token as long as that works, because others
+// may hold a copy; the other values follow the configuration.
 func (h *handler) ensureValues(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) result.Result {
 	existing, err := h.currentSecret(ctx, token)
 	if err != nil {
@@ -30,7 +30,7 @@ func (h *handler) ensureValues(ctx context.Context, token *fleet.ClusterRegistra
 	return h.fill(ctx, token, existing, expires)
 }
 
-// fill writes the Secret, as far as it is not what it should be.
+// fill writes the Secret if it differs.
 func (h *handler) fill(ctx context.Context, token *fleet.ClusterRegistrationToken, existing *corev1.Secret, expires *metav1.Time) result.Result {
 	bearer, err := h.bearer(ctx, token, existing, expires)
 	if errors.Is(err, credential.ErrPending) {
@@ -52,8 +52,8 @@ func (h *handler) fill(ctx context.Context, token *fleet.ClusterRegistrationToke
 	return result.Done(fleet.ReasonTokenReady, "")
 }
 
-// taken finds out whose Secret has the name: somebody else's stays, our own is one the cache has not seen yet, which an earlier
-// pass made whose write of the status failed.
+// taken reads a Secret that exists, but not in the cache. It either belongs to somebody else and stays, or an earlier pass created it
+// whose status write failed.
 func (h *handler) taken(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) result.Result {
 	secret, err := h.Kubernetes.CoreV1().Secrets(token.Namespace).Get(ctx, token.Name, metav1.GetOptions{})
 	switch {
@@ -66,16 +66,16 @@ func (h *handler) taken(ctx context.Context, token *fleet.ClusterRegistrationTok
 }
 
 func foreignSecret(token *fleet.ClusterRegistrationToken) result.Result {
-	message := fmt.Sprintf("Secret %s/%s exists and is not of this token; rename or delete it", token.Namespace, token.Name)
+	message := fmt.Sprintf("Secret %s/%s exists and does not belong to this token; rename or delete it", token.Namespace, token.Name)
 	return result.Stalled(fleet.ReasonNameConflict, message)
 }
 
-// currentSecret reads the cache, and asks the API server only when the cache has none: it holds only our own Secrets, and
-// somebody else's must not be overwritten.
+// currentSecret reads the cache, and asks the API server if the cache has none: the cache holds only Secrets with the label of the hub,
+// and a Secret of somebody else must not be overwritten.
 func (h *handler) currentSecret(ctx context.Context, token *fleet.ClusterRegistrationToken) (*corev1.Secret, error) {
 	secret, err := h.secrets.Get(token.Namespace, token.Name)
 	if apierrors.IsNotFound(err) && token.Status.SecretName == "" {
-		return nil, nil // most likely the first pass; creating it finds out whether the name is free
+		return nil, nil // probably the first pass; the create fails if the name is taken
 	}
 	if apierrors.IsNotFound(err) {
 		secret, err = h.Kubernetes.CoreV1().Secrets(token.Namespace).Get(ctx, token.Name, metav1.GetOptions{})
@@ -113,11 +113,11 @@ func (h *handler) bearer(ctx context.Context, token *fleet.ClusterRegistrationTo
 	return issued.Token, err
 }
 
-// tolerance is how much sooner than its ClusterRegistrationToken a bearer token may end.
+// tolerance is how much earlier than its ClusterRegistrationToken a bearer token may expire.
 const tolerance = time.Minute
 
-// shortBy is how much too soon a bearer token ends because the hub's clock is ahead of the API server's, by which both
-// creation times and bearer tokens go. Left alone, such a token would be replaced at every look.
+// shortBy is how much too early a bearer token expires because the clock of the hub is ahead of that of the API server, which sets both
+// creation times and expiry. Such a token would be replaced in every pass.
 func shortBy(issued credential.Issued, expires *metav1.Time) time.Duration {
 	if expires == nil || issued.Expires.IsZero() {
 		return 0
@@ -125,7 +125,7 @@ func shortBy(issued credential.Issued, expires *metav1.Time) time.Duration {
 	return expires.Sub(issued.Expires)
 }
 
-// renewBefore is how much life a bearer token must have left to be kept, when the token itself has no end.
+// renewBefore is the remaining lifetime below which a bearer token is replaced, if the ClusterRegistrationToken does not expire.
 const renewBefore = 30 * 24 * time.Hour
 
 func (h *handler) reusable(ctx context.Context, token *fleet.ClusterRegistrationToken, existing *corev1.Secret, expires *metav1.Time) (credential.Token, bool) {
@@ -149,7 +149,7 @@ func (h *handler) reusable(ctx context.Context, token *fleet.ClusterRegistration
 	return bearer, err == nil && claims.ServesUntil(string(account.UID), moment)
 }
 
-// account reads the cache, which may not have seen yet what was made a moment ago.
+// account reads the cache, and asks the API server for an account that was created a moment ago.
 func (h *handler) account(ctx context.Context, a credential.Account) (*corev1.ServiceAccount, error) {
 	cached, err := h.accounts.Get(a.Namespace, a.Name)
 	if apierrors.IsNotFound(err) {

@@ -1,5 +1,10 @@
-// Package desiredset applies the objects a controller wants to exist for an owner, and removes them with it. It is
-// wrangler's apply with the settings that fit a hub, and it never adopts what somebody else made.
+// Package desiredset creates, corrects and prunes the objects that a controller wants to exist for an owner, and deletes them with it. It
+// never adopts an object of somebody else.
+//
+// wrangler's apply corrects, prunes and deletes. Two frequent cases do not need it: a set that is as wanted according to the caches is
+// left alone (settled.go), and the missing objects of a set whose rest is as wanted are created with typed clients (fresh.go). In a storm
+// of registrations, apply would cost more: it encodes each object five times, stores a packed copy of each in an annotation, sends JSON,
+// and creates one object after another.
 package desiredset
 
 import (
@@ -19,8 +24,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// appliesPerSecond bounds how often one owner's set is applied. wrangler's default of 1 would block a worker for a
-// second each time an owner changes twice.
+// appliesPerSecond limits how often the set of one owner is applied. wrangler's default of 1 would block a worker for a second whenever an
+// owner changes twice.
 const appliesPerSecond = 50
 
 // Sets applies desired sets of the kinds it was made for.
@@ -31,8 +36,7 @@ type Sets struct {
 	indexers []cache.Indexer
 }
 
-// New returns Sets for the given kinds, which are read from their caches and pruned there. Call it while controllers are
-// registered, for it adds an index to each cache.
+// New returns Sets for the given kinds. It adds an index to the cache of each, so it is called while controllers are registered.
 func New(base apply.Apply, client kubernetes.Interface, kinds ...apply.InformerGetter) Sets {
 	s := Sets{client: client, base: base.WithCacheTypes(kinds...).WithSetOwnerReference(false, false).WithRateLimiting(appliesPerSecond)}
 	for _, kind := range kinds {
@@ -42,8 +46,8 @@ func New(base apply.Apply, client kubernetes.Interface, kinds ...apply.InformerG
 	return s
 }
 
-// ForeignError says that a name the hub needs belongs to an object of somebody else. It is a refusal, not a retry:
-// overwriting, say, a Role of that name would change the rights of whoever is bound to it.
+// ForeignError means that an object of somebody else has a name that the hub needs. It is not retried: overwriting a Role, for example,
+// would change the rights of everybody who is bound to it.
 type ForeignError struct {
 	Kind      string
 	Namespace string
@@ -56,8 +60,8 @@ func (e *ForeignError) Error() string {
 		e.Kind, strings.TrimPrefix(e.Namespace+"/"+e.Name, "/"))
 }
 
-// Ensure makes the objects exist as given, and removes what the owner's set had before and has no more. Objects in the
-// owner's namespace get an owner reference. The order of the objects is the order of their creation, kind by kind.
+// Ensure creates or corrects the objects, and deletes others of the owner's set. Objects in the namespace of the owner get an owner
+// reference. Kinds are created in the order of the objects.
 func (s Sets) Ensure(ctx context.Context, setID string, owner runtime.Object, objects ...runtime.Object) error {
 	set, err := marksOf(setID, owner)
 	if err != nil {
@@ -71,7 +75,7 @@ func (s Sets) Ensure(ctx context.Context, setID string, owner runtime.Object, ob
 	return s.apply(ctx, setID, owner, objects)
 }
 
-// apply has wrangler find out what is missing, wrong or not wanted any more.
+// apply lets wrangler create, correct and prune.
 func (s Sets) apply(ctx context.Context, setID string, owner runtime.Object, objects []runtime.Object) error {
 	guard := &guard{setID: setID, owner: owner}
 	set := s.base.WithContext(ctx).WithSetID(setID).WithOwner(owner)
@@ -85,13 +89,12 @@ func (s Sets) apply(ctx context.Context, setID string, owner runtime.Object, obj
 	return err
 }
 
-// Remove deletes everything of an owner's set; the owner need not exist any more.
+// Remove deletes all objects of an owner's set. The owner need not exist.
 func (s Sets) Remove(ctx context.Context, setID, ownerKey string, ownerKind schema.GroupVersionKind) error {
 	return exceptGone(s.base.WithContext(ctx).WithSetID(setID).WithOwnerKey(ownerKey, ownerKind).ApplyObjects())
 }
 
-// exceptGone drops what says only that something is gone already: what goes with its namespace is in the caches for a moment
-// more.
+// exceptGone drops NotFound errors: objects that were deleted with their namespace are in the caches for a moment longer.
 func exceptGone(err error) error {
 	var several merr.Errors
 	if !errors.As(err, &several) {
@@ -106,8 +109,8 @@ type guard struct {
 	foreign *ForeignError
 }
 
-// refuseForeign is called before an existing object is patched. wrangler patches whatever has the name; only an object
-// that says it was made for the same owner is ours.
+// refuseForeign is called before an existing object is patched. wrangler patches any object of that name; only an object whose annotations
+// name the same owner belongs to the set.
 func (g *guard) refuseForeign(existing, _ runtime.Object) (bool, error) {
 	made, err := g.madeFor(existing)
 	if err != nil || made {
@@ -125,7 +128,7 @@ func (g *guard) refuseForeign(existing, _ runtime.Object) (bool, error) {
 	return true, g.foreign
 }
 
-// madeFor compares owners, and set IDs only where there is no owner: another release may have named the set otherwise.
+// madeFor compares owners, and set IDs only if there is no owner: another release may have used another set ID.
 func (g *guard) madeFor(existing runtime.Object) (bool, error) {
 	object, err := meta.Accessor(existing)
 	if err != nil {
@@ -147,7 +150,7 @@ func (g *guard) madeFor(existing runtime.Object) (bool, error) {
 	return true, nil
 }
 
-// remembered is as much of a value as wrangler's record of an applied object keeps.
+// remembered is the part of a value that wrangler's record of an applied object contains.
 func remembered(value string) string {
 	const kept = 64
 	return value[:min(len(value), kept)]

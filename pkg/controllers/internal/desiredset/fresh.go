@@ -20,10 +20,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// makeMissing creates what is missing of a set that is as it is wanted otherwise, and says whether it is complete then. wrangler
-// would do the same, but it keeps with each object a packed copy of it, sends all of it as JSON, and remembers each set for
-// ever. What it takes up later without such a copy it compares with the object itself. A name that somebody else has is left
-// to it.
+// makeMissing creates the missing objects of a set, and reports whether the set is complete then. It leaves objects of somebody else with
+// a wanted name to wrangler's apply.
 func (s Sets) makeMissing(ctx context.Context, set marks, owner runtime.Object, missing []runtime.Object) (complete bool, err error) {
 	marked, known, err := set.onAll(owner, missing)
 	if err != nil || !known {
@@ -37,7 +35,7 @@ func (s Sets) makeMissing(ctx context.Context, set marks, owner runtime.Object, 
 	return true, nil
 }
 
-// byKind are the objects of each kind, in the order in which kinds are first met: what a binding names is there before it.
+// byKind groups the objects by kind, in the order of the first object of each kind: a Role is created before its binding.
 func byKind(objects []runtime.Object) (all [][]runtime.Object) {
 	for _, object := range objects {
 		same := func(alike []runtime.Object) bool { return reflect.TypeOf(alike[0]) == reflect.TypeOf(object) }
@@ -50,7 +48,7 @@ func byKind(objects []runtime.Object) (all [][]runtime.Object) {
 	return all
 }
 
-// createAll creates objects of one kind at the same time: who waits for a credential waits for the slowest of them only.
+// createAll creates objects of one kind in parallel: a registration waits only for the slowest of them.
 func (s Sets) createAll(ctx context.Context, set marks, owner runtime.Object, objects []runtime.Object) (complete bool, err error) {
 	var all errgroup.Group
 	var taken atomic.Bool
@@ -67,7 +65,7 @@ func (s Sets) createAll(ctx context.Context, set marks, owner runtime.Object, ob
 	return !taken.Load(), err
 }
 
-// createOne creates an object, unless it is there: a cache may be told late of what was made a moment ago.
+// createOne creates an object, or checks an existing one that the cache does not show yet.
 func (s Sets) createOne(ctx context.Context, set marks, owner, object runtime.Object) (is bool, err error) {
 	err = s.create(ctx, object)
 	if !apierrors.IsAlreadyExists(err) {
@@ -83,7 +81,7 @@ func (s Sets) createOne(ctx context.Context, set marks, owner, object runtime.Ob
 	return err == nil && set.isAs(existing, object, holder), err
 }
 
-// marks are what wrangler knows the objects of a set by.
+// marks are the labels and annotations by which wrangler identifies the objects of a set.
 type marks struct{ labels, annotations map[string]string }
 
 func marksOf(setID string, owner runtime.Object) (m marks, err error) {
@@ -91,7 +89,7 @@ func marksOf(setID string, owner runtime.Object) (m marks, err error) {
 	return m, err
 }
 
-// onAll are copies of the objects with the marks and the owner on them, unless one is of a kind that create does not know.
+// onAll returns copies of the objects with marks and owner. known is false if an object has a kind that create does not support.
 func (m marks) onAll(owner runtime.Object, objects []runtime.Object) (all []runtime.Object, known bool, err error) {
 	reference, namespace, err := referenceTo(owner)
 	if err != nil {
@@ -116,7 +114,7 @@ func (m marks) onAll(owner runtime.Object, objects []runtime.Object) (all []runt
 	return all, true, nil
 }
 
-// referenceTo is what wrangler sets on objects in the owner's namespace.
+// referenceTo returns the owner reference that wrangler sets on objects in the namespace of the owner.
 func referenceTo(owner runtime.Object) (reference metav1.OwnerReference, namespace string, err error) {
 	kind, err := gvk.Get(owner)
 	if err != nil {

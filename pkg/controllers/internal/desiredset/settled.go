@@ -12,18 +12,16 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// byHash is the index that wrangler adds to each cache it prunes. Without it no set would count as settled, which a test
-// would notice.
+// byHash is the index that wrangler adds to each cache it prunes.
 const byHash = "wrangler.byObjectSetHash"
 
-// settled says whether the caches have the objects of a set as they are wanted, and no other of it. So it is in most passes,
-// and wrangler encodes each object five times, and packs and unpacks the record of its last application, to find that out.
+// settled reports whether the caches have the objects of a set as they are wanted, and no others of the set. This is so in most passes.
 func (s Sets) settled(set marks, owner runtime.Object, objects []runtime.Object) bool {
 	missing, rest := s.missing(set, owner, objects)
 	return rest && len(missing) == 0
 }
 
-// missing are the objects of a set that the caches do not have, and whether they have the rest of it as it is wanted, and no more.
+// missing returns the objects of a set that the caches do not have, and whether they have the rest as wanted and no others.
 func (s Sets) missing(set marks, owner runtime.Object, objects []runtime.Object) (missing []runtime.Object, rest bool) {
 	existing, known := s.existing(set.labels[apply.LabelHash])
 	holder, err := meta.Accessor(owner)
@@ -38,7 +36,7 @@ func (s Sets) missing(set marks, owner runtime.Object, objects []runtime.Object)
 	return missing, len(existing) == len(objects)-len(missing)
 }
 
-// isAs says whether an object of the set is as it is wanted.
+// isAs reports whether an object of the set is as wanted.
 func (m marks) isAs(existing metav1.Object, wanted runtime.Object, owner metav1.Object) bool {
 	return isAs(existing, wanted) && carries(existing, m.labels, m.annotations) && isOwned(existing, owner)
 }
@@ -60,7 +58,7 @@ func (s Sets) existing(hash string) (all []metav1.Object, known bool) {
 	return all, true
 }
 
-// isAs compares all that a set may say of the kinds it has here.
+// isAs compares the fields that the objects of a set may have.
 func isAs(existing metav1.Object, wanted runtime.Object) bool {
 	switch w := wanted.(type) {
 	case *corev1.ServiceAccount:
