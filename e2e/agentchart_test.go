@@ -21,15 +21,15 @@ const (
 	localNamespace        = "fleet-local"
 )
 
-// takeChart waits until no other scene has an agent on the member that the chart installed: there is one per cluster.
+// takeChart waits until no other scene has an agent that the chart installed on the member: there can be one per cluster.
 func (s *scene) takeChart() {
 	s.Helper()
 	s.chart.Lock()
 	s.Cleanup(s.chart.Unlock)
 }
 
-// installAgent installs the chart fleet-agent on the member as the documents say, and returns what will be the Cluster of
-// that name. With --wait it returns when the agent's pod is ready.
+// installAgent installs the chart fleet-agent on the member as documented, and returns the Cluster that the agent will register. With
+// --wait it returns when the agent's pod is ready.
 func (s *scene) installAgent(cluster, clientID, values string, more ...string) *enrolled {
 	s.Helper()
 	e := &enrolled{s: s, on: s.member, namespace: s.id, name: cluster, agentNamespace: systemNamespace, clientID: clientID, how: charted}
@@ -49,7 +49,7 @@ func (s *scene) upgradeAgent(verb, clientID, values string, more ...string) {
 
 var charted = manner{leave: leaveChart, tidy: tidyChart}
 
-// leaveChart does nothing for an agent that never registered and so has no Cluster: it goes with what the chart made.
+// leaveChart does nothing for an agent that never registered: it has no Cluster, and is removed with the release.
 func leaveChart(ctx context.Context, e *enrolled) error {
 	if _, err := e.get(ctx); apierrors.IsNotFound(err) {
 		return nil
@@ -60,7 +60,7 @@ func leaveChart(ctx context.Context, e *enrolled) error {
 	return e.on.nothingLeft(ctx, systemNamespace, inventory.OfNamespace, ofHelm, elsewhere)
 }
 
-// tidyChart removes the release and the namespace. What an agent that never registered has made goes with the namespace.
+// tidyChart removes the release and the namespace. The objects of an agent that never registered are deleted with the namespace.
 func tidyChart(ctx context.Context, e *enrolled) error {
 	_, err := e.s.suite.helm(ctx, e.on, "uninstall", "--ignore-not-found", "--wait", agentRelease)
 	err = errors.Join(err, e.on.deleteNamespaces(ctx, systemNamespace))
@@ -70,12 +70,12 @@ func tidyChart(ctx context.Context, e *enrolled) error {
 	return e.on.nothingLeft(ctx, systemNamespace, elsewhere)
 }
 
-// ofHelm is what Helm knows of the release.
+// ofHelm are the records of the release.
 func ofHelm(t inventory.Thing) bool {
 	return t.Kind == "Secret" && strings.HasPrefix(t.Name, "sh.helm.release.v1."+agentRelease+".")
 }
 
-// elsewhere are the objects of other scenes, whose agents have namespaces of their own.
+// elsewhere matches the objects of other scenes, whose agents have namespaces of their own.
 func elsewhere(t inventory.Thing) bool {
 	return t.Namespace != "" && t.Namespace != systemNamespace || t.Namespace == "" && strings.Contains(t.Name, scenePrefix)
 }

@@ -16,7 +16,7 @@ import (
 	fleetv1alpha1 "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 )
 
-// cluster is one of the two, with clients of its administrator.
+// cluster is the hub or the member, with the clients of its administrator.
 type cluster struct {
 	clusters.Cluster
 	config *rest.Config
@@ -24,7 +24,7 @@ type cluster struct {
 	fleet  fleetv1alpha1.FleetV1alpha1Interface
 }
 
-// newCluster makes a cluster and brings the images to it.
+// newCluster creates a cluster and loads the images.
 func newCluster(ctx context.Context, provider clusters.Provider, name string, archives []string) (*cluster, error) {
 	created, err := provider.Create(ctx, name)
 	if err != nil {
@@ -43,7 +43,7 @@ func connect(created clusters.Cluster) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Many scenes look through these clients at the same time, and one waiting for another would be a wrong time.
+	// Many scenes use these clients at the same time, and a client-side limit would delay them.
 	config.QPS, config.Burst = 200, 400
 	kube, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -56,5 +56,5 @@ func connect(created clusters.Cluster) (*cluster, error) {
 	return &cluster{Cluster: created, config: config, kube: kube, fleet: fleet.FleetV1alpha1()}, nil
 }
 
-// kubeconfig is the text of the administrator's kubeconfig, as it goes into a kubeconfig Secret.
+// kubeconfig is the content of the administrator's kubeconfig, for a kubeconfig Secret.
 func (c *cluster) kubeconfig() ([]byte, error) { return os.ReadFile(c.Kubeconfig()) }

@@ -39,7 +39,7 @@ func TestTheHubLosesPower(t *testing.T) {
 	s.step("the other one registers", func() { late.registered() })
 }
 
-// settled is a Cluster that has registered, and the request by which it did.
+// settled is a registered Cluster with its ClusterRegistration.
 func (s *scene) settled(name string) (m *enrolled, request string) {
 	s.Helper()
 	s.step("a cluster registers", func() {
@@ -51,7 +51,7 @@ func (s *scene) settled(name string) (m *enrolled, request string) {
 	return m, request
 }
 
-// heardAgain waits for a heartbeat that is later than the last one.
+// heardAgain waits for another heartbeat.
 func (e *enrolled) heardAgain() {
 	e.s.Helper()
 	before := e.cluster("to be readable", func(*fleet.Cluster) bool { return true }).Status.Agent.LastSeen
@@ -59,7 +59,7 @@ func (e *enrolled) heardAgain() {
 	e.condition(fleet.ConditionConnected, "True")
 }
 
-// crash stops a cluster as a power cut does. It is up again when the scene ends.
+// crash stops a cluster as a power cut does, and restarts it at the latest when the scene ends.
 func (s *scene) crash(c *cluster) {
 	s.Helper()
 	s.fail(c.Crash(s.Context()))

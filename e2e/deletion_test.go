@@ -36,7 +36,7 @@ func TestADeletedClusterLeavesNothing(t *testing.T) {
 	})
 }
 
-// deploy makes a Bundle and waits until both Clusters have it.
+// deploy creates a Bundle and waits until both Clusters have deployed it.
 func (s *scene) deploy(name string, on ...*enrolled) {
 	s.Helper()
 	for _, e := range on {
@@ -54,7 +54,7 @@ func (s *scene) deploy(name string, on ...*enrolled) {
 	})
 }
 
-// workload is a Bundle that gives each of these Clusters a ConfigMap, in a namespace of its own: they share one member.
+// workload is a Bundle with a ConfigMap for each of these Clusters, in a namespace of its own, because they share one member.
 func (s *scene) workload(name string, on ...*enrolled) *fleet.Bundle {
 	manifest := "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: " + name + "\n"
 	bundle := &fleet.Bundle{

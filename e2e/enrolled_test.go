@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// enrolled is a Cluster of a scene: a name on the hub, and a namespace on the cluster where its agent is or will be.
+// enrolled is a Cluster of a scene: a name on the hub, and the namespace of its agent on the member.
 type enrolled struct {
 	s               *scene
 	on              *cluster
@@ -30,7 +30,7 @@ type enrolled struct {
 	others []string // namespaces on its cluster beside that of the agent
 }
 
-// manner is how a cluster got its agent, which says how it loses it again.
+// manner is how an agent was installed, which determines how it is removed.
 type manner struct {
 	leave func(ctx context.Context, e *enrolled) error // deletes the Cluster, after which its agent has to go by itself
 	tidy  func(ctx context.Context, e *enrolled) error // removes what an agent leaves on its cluster when it goes
@@ -40,17 +40,17 @@ var imported = manner{leave: leaveImported, tidy: tidyImported}
 
 func (e *enrolled) String() string { return "Cluster " + e.namespace + "/" + e.name }
 
-// mark is in the names of all that is made for the Cluster, on either side, and of nothing else.
+// mark is part of the names of all objects of the Cluster, on hub and member, and of no others.
 func (e *enrolled) mark() string { return e.namespace + "-" + e.name + "-" }
 
-// enrol has the hub install an agent on the member: a kubeconfig Secret and a Cluster.
+// enrol creates a kubeconfig Secret and a Cluster, so that the hub installs an agent on the member.
 func (s *scene) enrol(name string, change ...func(*fleet.Cluster)) *enrolled {
 	s.Helper()
 	s.giveKubeconfig(name)
 	return s.announce(name, change...)
 }
 
-// giveKubeconfig makes the kubeconfig Secret for the Cluster of that name.
+// giveKubeconfig creates the kubeconfig Secret for the Cluster of that name.
 func (s *scene) giveKubeconfig(name string) {
 	s.Helper()
 	kubeconfig, err := s.member.kubeconfig()
@@ -62,7 +62,7 @@ func (s *scene) giveKubeconfig(name string) {
 	s.fail(err)
 }
 
-// announce makes the Cluster, which names a kubeconfig Secret.
+// announce creates the Cluster, which names a kubeconfig Secret.
 func (s *scene) announce(name string, change ...func(*fleet.Cluster)) *enrolled {
 	s.Helper()
 	e := &enrolled{s: s, on: s.member, namespace: s.id, name: name, agentNamespace: s.named(name + "-agent"), how: imported}
@@ -105,7 +105,7 @@ func (e *enrolled) get(ctx context.Context) (*fleet.Cluster, error) {
 	return e.s.hub.fleet.Clusters(e.namespace).Get(ctx, e.name, metav1.GetOptions{})
 }
 
-// cluster waits until the Cluster is as told, and returns it.
+// cluster waits until the Cluster fulfils a condition, and returns it.
 func (e *enrolled) cluster(what string, so func(*fleet.Cluster) bool) (found *fleet.Cluster) {
 	e.s.Helper()
 	e.s.until(e.String()+": "+what, func(ctx context.Context) (bool, string) {
@@ -119,7 +119,7 @@ func (e *enrolled) cluster(what string, so func(*fleet.Cluster) bool) (found *fl
 	return found
 }
 
-// condition waits for a condition, written as its status and its reason.
+// condition waits for a condition with the given status and reason.
 func (e *enrolled) condition(kind, want string) *fleet.Cluster {
 	e.s.Helper()
 	return e.cluster("condition "+kind+" to be "+want, func(c *fleet.Cluster) bool {
@@ -127,8 +127,7 @@ func (e *enrolled) condition(kind, want string) *fleet.Cluster {
 	})
 }
 
-// registered waits until the cluster has registered: the hub says so, and on the cluster the token has been exchanged for a
-// credential.
+// registered waits until the cluster is registered: the Cluster says so, and on the member the agent has stored its credential.
 func (e *enrolled) registered() *fleet.Cluster {
 	e.s.Helper()
 	e.condition(fleet.ConditionRegistered, "True")
@@ -153,7 +152,7 @@ func (e *enrolled) exchanged() {
 	})
 }
 
-// patch changes the Cluster as a person would.
+// patch patches the Cluster.
 func (e *enrolled) patch(change func(*fleet.Cluster)) {
 	e.s.Helper()
 	e.s.until("a change of "+e.String(), func(ctx context.Context) (bool, string) {
@@ -167,7 +166,7 @@ func (e *enrolled) patch(change func(*fleet.Cluster)) {
 	})
 }
 
-// requests are the ClusterRegistrations of the Cluster, also those that the hub has not looked at yet.
+// requests are the ClusterRegistrations of the Cluster, including those that the hub has not processed yet.
 func (e *enrolled) requests(ctx context.Context) ([]fleet.ClusterRegistration, error) {
 	id, err := e.identity(ctx)
 	if err != nil {
@@ -180,7 +179,7 @@ func (e *enrolled) requests(ctx context.Context) ([]fleet.ClusterRegistration, e
 	return slices.DeleteFunc(list.Items, func(r fleet.ClusterRegistration) bool { return r.Spec.ClientID != id }), nil
 }
 
-// identity is the client ID that a person gave the agent, or the hub the Cluster.
+// identity is the clientID of the agent, or of the Cluster if the hub has set it.
 func (e *enrolled) identity(ctx context.Context) (string, error) {
 	if e.clientID != "" {
 		return e.clientID, nil
@@ -195,8 +194,7 @@ func (e *enrolled) identity(ctx context.Context) (string, error) {
 	return c.Spec.ClientID, nil
 }
 
-// theRequest is the name of the one request by which the cluster is registered: later the same name means that the agent
-// did not register again.
+// theRequest is the name of the only request of the cluster. If it does not change, the agent did not register again.
 func (e *enrolled) theRequest() string {
 	e.s.Helper()
 	requests, err := e.requests(e.s.Context())
@@ -207,7 +205,7 @@ func (e *enrolled) theRequest() string {
 	return requests[0].Name
 }
 
-// story is a Cluster in one line, for failures.
+// story summarizes a Cluster in one line, for failures.
 func story(c *fleet.Cluster) string {
 	lines := []string{fmt.Sprintf("last seen %s at %s", c.Status.Agent.LastSeen, c.Status.Agent.Namespace)}
 	for _, kind := range []string{fleet.ConditionProcessed, fleet.ConditionImported, fleet.ConditionRegistered, fleet.ConditionConnected, fleet.ConditionReconciled} {

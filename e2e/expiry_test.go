@@ -51,7 +51,7 @@ func (s *scene) expired(token string) {
 	})
 }
 
-// agentSays waits until the log of the agent that the chart installed says something.
+// agentSays waits until the log of the agent that the chart installed contains a text.
 func (s *scene) agentSays(what string) {
 	s.Helper()
 	s.until("the agent to log: "+what, func(ctx context.Context) (bool, string) {
@@ -65,7 +65,7 @@ func (s *scene) agentSays(what string) {
 	})
 }
 
-// refused makes a request as an agent does that got its token in time but came too late, and waits for the reason.
+// refused creates a request with a token that expires before the hub processes it, and waits for the reason.
 func (s *scene) refused(token string) {
 	s.Helper()
 	requests := s.hub.fleet.ClusterRegistrations(s.id)

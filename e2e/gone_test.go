@@ -9,7 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// gone removes something and waits until the API server does not know it any more.
+// gone deletes an object and waits until it does not exist any more.
 func gone(ctx context.Context, what string, get, remove func(ctx context.Context) error) error {
 	if err := remove(ctx); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete %s: %w", what, err)

@@ -10,10 +10,10 @@ import (
 	"path/filepath"
 )
 
-// systemNamespace is where the documents say hub and agent are installed.
+// systemNamespace is the documented namespace of hub and agent.
 const systemNamespace = "cattle-fleet-system"
 
-// helm runs the program helm as a person would, on one cluster.
+// helm runs the program helm on one cluster.
 func (s *suite) helm(ctx context.Context, c *cluster, args ...string) (string, error) {
 	command := exec.CommandContext(ctx, "helm", append([]string{"--kubeconfig", c.Kubeconfig(), "--namespace", systemNamespace}, args...)...)
 	home := filepath.Join(s.options.output, "helm")
@@ -25,7 +25,7 @@ func (s *suite) helm(ctx context.Context, c *cluster, args ...string) (string, e
 	return string(output), nil
 }
 
-// helm runs helm in a scene, which ends if it fails.
+// helm runs helm in a scene, which fails if helm fails.
 func (s *scene) helm(c *cluster, args ...string) {
 	s.Helper()
 	_, err := s.suite.helm(s.Context(), c, args...)

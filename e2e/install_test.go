@@ -14,11 +14,11 @@ import (
 const (
 	// charts of this commit.
 	charts = "../charts"
-	// previousTag is the tag scripts/e2e gives the images of the release before.
+	// previousTag is the tag of the images of the previous commit, which scripts/e2e builds.
 	previousTag = "previous"
 )
 
-// way is an address of the hub with the CA of the certificate there.
+// way is an address of the hub with the CA of its certificate.
 type way struct {
 	url string
 	ca  []byte
@@ -32,7 +32,7 @@ func (c *cluster) way() (way, error) {
 	return way{c.config.Host, c.config.CAData}, nil
 }
 
-// values of the chart fleet, as a person gives them.
+// values are values of the chart fleet.
 func (s *suite) hubValues(w way, tag string, more ...string) ([]string, error) {
 	ca, err := s.file(s.hub.Name()+"-ca.pem", w.ca)
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *suite) ensureInstalled(t *testing.T) {
 	s.installed = true
 }
 
-// configure changes the hub's values, and back at the end of the scene.
+// configure changes the hub's values, and restores them at the end of the scene.
 func (s *scene) configure(changes ...string) {
 	s.Helper()
 	s.undo("the hub's values", func(ctx context.Context) error { return s.installHub(ctx, charts, s.options.tag) })

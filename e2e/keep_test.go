@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// wait keeps the clusters for somebody who wants to look around, until they interrupt it.
+// wait keeps the clusters running until Ctrl-C.
 func (s *suites) wait() {
 	if !s.options.keep {
 		return

@@ -17,7 +17,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// hubLease is held by the hub that works.
+// hubLease is the Lease of the hub.
 const hubLease = "fleet-agentmanagement-lock"
 
 func TestOneOfTwoHubsIsLost(t *testing.T) {
@@ -85,7 +85,7 @@ func (s *scene) lease() *coordinationv1.Lease {
 	return lease
 }
 
-// held fails a hub that gave its Lease back: it was stopped in order, which is another scene.
+// held fails if the hub released its Lease, which it must not do when it is killed.
 func (s *scene) held(by corev1.Pod, lease *coordinationv1.Lease) {
 	s.Helper()
 	if holder := ptr.Deref(lease.Spec.HolderIdentity, ""); !strings.HasPrefix(holder, by.Name) {
@@ -93,7 +93,7 @@ func (s *scene) held(by corev1.Pod, lease *coordinationv1.Lease) {
 	}
 }
 
-// ranOut fails when the Lease was taken before its last holder's time was over.
+// ranOut fails if the Lease was acquired before it expired.
 func (s *scene) ranOut(lost, taken *coordinationv1.Lease) {
 	s.Helper()
 	waited := taken.Spec.AcquireTime.Sub(lost.Spec.RenewTime.Time)
@@ -103,7 +103,7 @@ func (s *scene) ranOut(lost, taken *coordinationv1.Lease) {
 	}
 }
 
-// noEvent looks that no event of that reason was written about the Cluster.
+// noEvent checks that there is no event with that reason about the Cluster.
 func (s *scene) noEvent(e *enrolled, reason string) {
 	s.Helper()
 	events, err := s.hub.kube.CoreV1().Events(e.namespace).List(s.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=" + e.name})

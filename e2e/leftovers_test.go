@@ -10,7 +10,7 @@ import (
 	"github.com/muster-fleet/muster/internal/inventory"
 )
 
-// nothingLeft waits until no object of the cluster mentions the word, but those that are excepted.
+// nothingLeft waits until no object of the cluster contains the word, except some.
 func (c *cluster) nothingLeft(ctx context.Context, word string, except ...func(inventory.Thing) bool) error {
 	return waitFor(ctx, "nothing on "+c.Name()+" to mention "+word, func(ctx context.Context) (bool, string) {
 		all, err := inventory.Take(ctx, c.config)
@@ -28,7 +28,7 @@ func excepting(things []inventory.Thing, except []func(inventory.Thing) bool) []
 	})
 }
 
-// finish removes the hub and waits until both clusters have nothing that was not there before the suite.
+// finish removes the hub and waits until both clusters have no objects that they did not have before the suite.
 func (s *suite) finish() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 	defer cancel()
@@ -42,7 +42,7 @@ func (s *suite) finish() error {
 	return errors.Join(errs...)
 }
 
-// asBefore waits until the cluster has nothing new. What the cluster makes for itself does not count.
+// asBefore waits until the cluster has no new objects, except those that Kubernetes creates itself.
 func (c *cluster) asBefore(ctx context.Context, before inventory.Inventory) error {
 	return waitFor(ctx, c.Name()+" to be as it was before", func(ctx context.Context) (bool, string) {
 		now, err := inventory.Take(ctx, c.config)

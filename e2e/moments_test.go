@@ -12,8 +12,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// moment is a point of a registration at which hub or agent is restarted or killed. A registration takes seconds and a look at it
-// is late: a scene that needs the moment to last keeps from the registration what it needs next.
+// moment is a stage of a registration at which hub or agent is restarted or killed. A registration takes seconds, and a poll can miss a
+// stage. A scene prolongs a stage by withholding what the registration needs next.
 type moment struct {
 	name    string
 	reached func(ctx context.Context, e *enrolled) (bool, error)
@@ -87,7 +87,7 @@ func (e *enrolled) at(m moment) {
 	})
 }
 
-// cordon keeps new pods of a cluster from being started, at the latest until the scene ends.
+// cordon prevents new pods from being scheduled, at the latest until the scene ends.
 func (s *scene) cordon(c *cluster) (uncordon func(context.Context) error) {
 	s.Helper()
 	uncordon = func(ctx context.Context) error { return c.setUnschedulable(ctx, "false") }

@@ -50,7 +50,7 @@ func TestTheHubGetsAnotherAddressAndCA(t *testing.T) {
 	})
 }
 
-// tellWay is what a person does: an upgrade of the chart with the new address and CA.
+// tellWay upgrades the chart with the new address and CA.
 func (s *suite) tellWay(ctx context.Context, w way) error {
 	values, err := s.hubValues(w, s.options.tag)
 	if err != nil {
@@ -60,7 +60,7 @@ func (s *suite) tellWay(ctx context.Context, w way) error {
 	return err
 }
 
-// goesBy waits until the agent uses that way to the hub and is heard of.
+// goesBy waits until the agent uses that address of the hub and sends a heartbeat.
 func (e *enrolled) goesBy(w way) {
 	e.s.Helper()
 	e.cluster("the agent to reach the hub by "+w.url, func(c *fleet.Cluster) bool {
@@ -69,8 +69,8 @@ func (e *enrolled) goesBy(w way) {
 	e.heardAgain()
 }
 
-// moveHub tells the hub a way and waits until all agents go by it, so that the next scene finds none that is on its way. The
-// hub's own goes by the Service of its API server whatever a person says.
+// moveHub configures another address of the hub and waits until all agents use it, so that no agent is still moving in the next scene. The
+// agent of the hub's own cluster always uses the Service of the API server.
 func (s *scene) moveHub(ctx context.Context, w way) error {
 	if err := s.tellWay(ctx, w); err != nil {
 		return err

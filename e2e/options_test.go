@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 )
 
-// options are what scripts/e2e says by environment variables.
+// options are the environment variables that scripts/e2e sets.
 type options struct {
 	provider string // local or k3d
 	binaries string // of Kubernetes, for provider local
@@ -42,7 +42,7 @@ func readOptions() (options, error) {
 	return o, errors.Join(errs...)
 }
 
-// archives are the images of the suite, and those of the release before if there is one.
+// archives are the images of this commit, and of the previous one if there is one.
 func (o options) archives() []string {
 	files := []string{filepath.Join(o.images, "fleet.tar"), filepath.Join(o.images, "fleet-agent.tar")}
 	if o.previous != "" {

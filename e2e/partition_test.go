@@ -13,7 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// One partition meets three clusters, each in another phase: one has registered, one waits for its answer, one has not begun.
+// One partition affects three clusters in different phases: one is registered, one waits for its credential, one has not started.
 func TestHubAndMemberCannotReachEachOther(t *testing.T) {
 	s := beginAlone(t)
 	s.takeChart()
@@ -44,7 +44,7 @@ func TestHubAndMemberCannotReachEachOther(t *testing.T) {
 	s.step("the one that had not begun registers", func() { before.registered() })
 }
 
-// waiting is a cluster whose agent has asked while no hub was there to answer.
+// waiting is a cluster whose agent has created its request while no hub was running.
 func (s *scene) waiting() (e *enrolled) {
 	s.Helper()
 	values := s.token("tok", time.Hour)
@@ -53,7 +53,7 @@ func (s *scene) waiting() (e *enrolled) {
 	return e
 }
 
-// asks is a cluster whose agent has asked, by a token.
+// asks is a cluster whose agent has created its request, with a token.
 func (s *scene) asks(name, values string) *enrolled {
 	s.Helper()
 	id := s.named(name)
@@ -62,7 +62,7 @@ func (s *scene) asks(name, values string) *enrolled {
 	return e
 }
 
-// cut separates the clusters, at the latest until the scene ends.
+// cut separates the clusters, and reconnects them at the latest when the scene ends.
 func (s *scene) cut() (heal func() error) {
 	s.Helper()
 	heal, err := s.member.Cut(s.Context(), s.hub.Cluster)

@@ -26,7 +26,7 @@ func (c *cluster) pods(ctx context.Context, namespace, selector string) ([]corev
 	return list.Items, nil
 }
 
-// restartPods has pods replaced as in a rollout: they are told to stop and can give up their Lease.
+// restartPods replaces pods as a rollout does: they are terminated gracefully and can release their Lease.
 func (s *scene) restartPods(c *cluster, namespace, selector string) {
 	s.Helper()
 	for _, pod := range s.somePods(c, namespace, selector) {
@@ -52,8 +52,8 @@ func (s *scene) deletePod(c *cluster, pod corev1.Pod, options metav1.DeleteOptio
 	}
 }
 
-// killPod ends the process of a pod by the signal that cannot be caught, and its Lease stays as a power cut leaves it. A force
-// deletion would not do: it sends the other signal first, and the process tidies up. The kubelet starts the container again.
+// killPod ends the process of a pod with SIGKILL, so that its Lease stays as after a power cut. A forced deletion sends SIGTERM first, and
+// the process would release the Lease. The kubelet restarts the container.
 func (s *scene) killPod(c *cluster, pod corev1.Pod) {
 	s.Helper()
 	if len(pod.Status.ContainerStatuses) != 1 {
@@ -63,7 +63,7 @@ func (s *scene) killPod(c *cluster, pod corev1.Pod) {
 	s.fail(c.Kill(s.Context(), id))
 }
 
-// hubsReady waits until exactly so many pods of the hub are there, all of them ready.
+// hubsReady waits until the hub has exactly this number of pods, and all are ready.
 func (s *scene) hubsReady(count int) {
 	s.Helper()
 	s.until(fmt.Sprintf("%d ready pods of the hub", count), func(ctx context.Context) (bool, string) {

@@ -20,7 +20,7 @@ const (
 	providerK3d   = "k3d"
 )
 
-// newProvider makes the clusters. The suite does not know which one it got.
+// newProvider returns the provider that scripts/e2e has chosen.
 func newProvider(o options) (clusters.Provider, error) {
 	dir := filepath.Join(o.output, "clusters")
 	switch o.provider {
@@ -36,7 +36,7 @@ func newProvider(o options) (clusters.Provider, error) {
 	return nil, fmt.Errorf("MUSTER_E2E_PROVIDER is %q: there are %s and %s", o.provider, providerLocal, providerK3d)
 }
 
-// leastKubernetes is the oldest version that the charts accept.
+// leastKubernetes is the oldest Kubernetes version that the charts accept.
 func leastKubernetes() (string, error) {
 	data, err := os.ReadFile(filepath.Join(charts, "fleet", "Chart.yaml"))
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// Each moment lasts until the hub has been restarted: what the registration needs next is kept from it.
+// Each stage lasts until the hub has been restarted, because the scene withholds what the registration needs next.
 func TestTheHubRestartsAtEveryMoment(t *testing.T) {
 	s := beginAlone(t)
 	s.takeChart()
@@ -61,7 +61,7 @@ func TestTheHubRestartsAtEveryMoment(t *testing.T) {
 	s.step("no cluster has registered twice", func() { s.registeredOnce(2) })
 }
 
-// hubRestarts is a step to a moment and one in which the hub is replaced there.
+// hubRestarts waits for a stage and then replaces the hub.
 func (s *scene) hubRestarts(when string, arrive func()) {
 	s.Helper()
 	s.step("the hub restarts "+when, func() {
@@ -71,7 +71,7 @@ func (s *scene) hubRestarts(when string, arrive func()) {
 	})
 }
 
-// stopHub has no hub there, at the latest until the scene ends.
+// stopHub scales the hub to 0 replicas, and back at the latest when the scene ends.
 func (s *scene) stopHub() {
 	s.Helper()
 	s.configure("--set", "controller.replicas=0")
@@ -83,8 +83,8 @@ func (s *scene) startHub() {
 	s.fail(s.installHub(s.Context(), charts, s.options.tag))
 }
 
-// One agent is killed at each moment, which lasts until then: what the registrations need next is kept from all of them. Only the
-// last two moments pass as they do in life.
+// One agent is killed at each stage, which lasts until then, because the scene withholds what the registrations need next. Only the last
+// two stages are not prolonged.
 func TestTheAgentIsKilledAtEveryMoment(t *testing.T) {
 	s := beginAlone(t)
 	s.takeChart()
@@ -150,7 +150,7 @@ func (e *enrolled) killAgent() {
 		if err != nil {
 			return false, err.Error()
 		}
-		// While an agent is replaced there is a pod beside it that has no container yet.
+		// While an agent is replaced, there is another pod without a container.
 		running := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return !isRunning(p) })
 		for _, pod := range running {
 			e.s.killPod(e.on, pod)
@@ -163,7 +163,7 @@ func isRunning(p corev1.Pod) bool {
 	return len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].State.Running != nil
 }
 
-// registeredOnce looks that each Cluster of the scene has one request: an agent or hub that starts again goes on where it was.
+// registeredOnce checks that each Cluster of the scene has one request: a restarted agent or hub continues with it.
 func (s *scene) registeredOnce(clusters int) {
 	s.Helper()
 	list, err := s.hub.fleet.ClusterRegistrations(s.id).List(s.Context(), metav1.ListOptions{})

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/rand"
 )
 
-// scenePrefix begins the ID of every scene.
+// scenePrefix is the prefix of the ID of every scene.
 const scenePrefix = "e2e-"
 
 // scene is one test: numbered steps, and names of its own on both clusters.
@@ -28,7 +28,7 @@ type scene struct {
 	enrolled []*enrolled // the Clusters that the scene has made
 }
 
-// begin starts a scene on a hub with the charts of this commit. Other scenes may play there at the same time.
+// begin starts a scene on a hub with the charts of this commit. Other scenes may use it at the same time.
 func begin(t *testing.T) *scene {
 	t.Helper()
 	t.Parallel()
@@ -37,7 +37,7 @@ func begin(t *testing.T) *scene {
 	return s
 }
 
-// beginAlone is begin for a scene that stops, cuts off or reconfigures a cluster.
+// beginAlone is begin for a scene that stops, disconnects or reconfigures a cluster.
 func beginAlone(t *testing.T) *scene {
 	t.Helper()
 	s := beginBare(t)
@@ -45,7 +45,7 @@ func beginAlone(t *testing.T) *scene {
 	return s
 }
 
-// beginBare starts a scene, alone, on a hub on which nothing need be installed.
+// beginBare starts a scene, alone, on a hub where nothing may be installed.
 func beginBare(t *testing.T) *scene {
 	t.Helper()
 	t.Parallel()
@@ -56,12 +56,12 @@ func beginOn(t *testing.T, pair *suite) *scene {
 	t.Helper()
 	pair.ensureStarted(t)
 	s := &scene{T: t, suite: pair, id: scenePrefix + rand.String(5), started: time.Now()}
-	// A hub that does not start fails a scene before there is anything to undo, and is the likeliest failure of all.
+	// A hub that does not start is the most likely failure, and happens before there is anything to undo.
 	t.Cleanup(s.collectIfFailed)
 	return s
 }
 
-// step is one thing that a person would say happened. Its number and time are in the log, also when it fails.
+// step runs one step. Its number and duration are logged, even if it fails.
 func (s *scene) step(what string, do func()) {
 	s.Helper()
 	s.steps++
@@ -78,8 +78,8 @@ func (s *scene) step(what string, do func()) {
 	done = true
 }
 
-// undo takes back at the end what the scene has just done, the last first, also when the scene failed. Before the first removal
-// of a scene that failed, everything about both clusters is written down.
+// undo registers the reversal of a step for the end of the scene, in reverse order, even if the scene fails. Before the first reversal after
+// a failure, the state of both clusters is collected.
 func (s *scene) undo(what string, do func(ctx context.Context) error) {
 	s.Cleanup(func() {
 		s.Helper()

@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/internal/inventory"
 )
 
-// suite is a pair of clusters and what the scenes on it share.
+// suite is a pair of clusters with the state that its scenes share.
 type suite struct {
 	options     options
 	provider    clusters.Provider
@@ -39,7 +39,7 @@ func newSuite(o options, provider clusters.Provider, suffix string) *suite {
 	return &suite{options: o, provider: provider, suffix: suffix, before: map[*cluster]inventory.Inventory{}}
 }
 
-// ensureStarted makes the clusters before the first scene that plays on them.
+// ensureStarted creates the clusters before the first scene that uses them.
 func (s *suite) ensureStarted(t *testing.T) {
 	t.Helper()
 	s.start.Do(func() {
@@ -52,10 +52,10 @@ func (s *suite) ensureStarted(t *testing.T) {
 	}
 }
 
-// startTime is what two clusters may take, on a machine that has other things to do.
+// startTime limits the start of two clusters on a busy machine.
 const startTime = 5 * time.Minute
 
-// startBoth makes both clusters at the same time.
+// startBoth creates both clusters at the same time.
 func (s *suite) startBoth(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
@@ -89,7 +89,7 @@ func (s *suite) clusters() (up []*cluster) {
 	return up
 }
 
-// collect writes what there is to know about both clusters into dir.
+// collect writes the logs and objects of both clusters into dir.
 func (s *suite) collect(dir string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

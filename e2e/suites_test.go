@@ -14,7 +14,7 @@ import (
 	"github.com/muster-fleet/muster/e2e/clusters"
 )
 
-// suites are the pairs of clusters on which scenes play at the same time.
+// suites are the pairs of clusters that scenes use at the same time.
 type suites struct {
 	options  options
 	provider clusters.Provider
@@ -24,7 +24,7 @@ type suites struct {
 	atEnd bool // all tests are over, and somebody looks around
 }
 
-// shared is made by TestMain, because clusters are too dear to be made for each test.
+// shared is created by TestMain, because clusters are too expensive for each test.
 var shared *suites
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -61,8 +61,7 @@ func failed(when string, err error) int {
 	return 1
 }
 
-// closeEarly removes the clusters when somebody interrupts the suite, or when it is out of time: m.Run does not return then. Who
-// waits at the end goes on with the end instead.
+// closeEarly removes the clusters when the suite is interrupted or out of time, because m.Run does not return then.
 func (s *suites) closeEarly(early context.Context, over <-chan struct{}) {
 	select {
 	case <-over:
@@ -86,7 +85,7 @@ func newSuites() (*suites, error) {
 	return &suites{options: o, provider: provider, pairs: []*suite{newSuite(o, provider, ""), newSuite(o, provider, "2")}}, nil
 }
 
-// started are the pairs that a scene has needed.
+// started are the pairs that have been used.
 func (s *suites) started() (started []*suite) {
 	for _, pair := range s.pairs {
 		if pair.hub != nil && pair.member != nil {
@@ -96,7 +95,7 @@ func (s *suites) started() (started []*suite) {
 	return started
 }
 
-// alone is a pair on which no other scene plays until the test ends.
+// alone is a pair that no other scene uses until the test ends.
 func (s *suites) alone(t *testing.T) (found *suite) {
 	t.Helper()
 	err := pace.Until(t.Context(), func(context.Context) (bool, string) {
@@ -115,7 +114,7 @@ func (s *suites) alone(t *testing.T) (found *suite) {
 	return found
 }
 
-// beside is the pair for scenes that do not disturb each other.
+// beside is the pair for scenes that do not affect each other.
 func (s *suites) beside(t *testing.T) *suite {
 	t.Helper()
 	pair := s.pairs[len(s.pairs)-1]

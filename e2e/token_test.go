@@ -12,7 +12,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// token makes a ClusterRegistrationToken and returns a file with its values for the chart fleet-agent.
+// token creates a ClusterRegistrationToken and returns a file with its values for the chart fleet-agent.
 func (s *scene) token(name string, ttl time.Duration) (file string) {
 	s.Helper()
 	_, err := s.hub.fleet.ClusterRegistrationTokens(s.id).Create(s.Context(), &fleet.ClusterRegistrationToken{

@@ -18,8 +18,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// uninstallHub removes the hub as docs/operations.md says: first the Clusters and Bundles, which need the hub to go in order,
-// then the charts, then what is kept because everything in it would go too.
+// uninstallHub removes the hub as docs/operations.md describes: first the Clusters and Bundles, which the hub has to finalize, then the
+// charts, then the kinds and namespaces that the charts keep.
 func (s *suite) uninstallHub(ctx context.Context) error {
 	if !s.isInstalled(ctx) {
 		return nil
@@ -49,7 +49,7 @@ func (s *suite) setInstalled(installed bool) {
 	s.installed = installed
 }
 
-// removeAll deletes all objects of one of the kinds and waits until there is none.
+// removeAll deletes all objects of a kind and waits until there are none.
 func (s *suite) removeAll(ctx context.Context, kind string) error {
 	objects, err := s.hub.objects(fleet.SchemeGroupVersion.WithResource(kind))
 	if err != nil {
@@ -119,7 +119,7 @@ func (s *suite) removeNamespaces(ctx context.Context) error {
 	return s.hub.deleteNamespaces(ctx, names...)
 }
 
-// removeRoles deletes what all agents shared.
+// removeRoles deletes the Roles that all agents share.
 func (s *suite) removeRoles(ctx context.Context) error {
 	var errs []error
 	for _, name := range []string{registration.ClusterRoleAgent, registration.ClusterRoleBundleDeployment, registration.ClusterRoleContent} {

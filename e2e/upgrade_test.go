@@ -14,8 +14,8 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// What was registered with the charts and images before this commit goes on after an upgrade of the charts, and its agent
-// follows. What scripts/e2e took for that is in the log.
+// Clusters that were registered with the charts and images of the previous commit continue after an upgrade of the charts, and their
+// agents are upgraded. The log names the previous commit.
 func TestUpgradeFromTheCommitBefore(t *testing.T) {
 	if shared.options.previous == "" {
 		t.Skip("there is nothing to upgrade from: " + os.Getenv("MUSTER_E2E_NO_PREVIOUS"))

@@ -10,12 +10,12 @@ import (
 	"github.com/muster-fleet/muster/internal/await"
 )
 
-// patience is how long anything may take. It is no expectation: the machine may have other things to do.
+// patience limits each wait. It is long because the machine can be busy.
 const patience = 2 * time.Minute
 
 var pace = await.Pace{First: 100 * time.Millisecond, Most: time.Second}
 
-// until waits for something to be so. What was seen last is in the failure.
+// until waits for a condition. The failure contains the last state.
 func (s *scene) until(what string, l await.Look) {
 	s.Helper()
 	s.fail(waitFor(s.Context(), what, l))
@@ -30,7 +30,7 @@ func waitFor(ctx context.Context, what string, l await.Look) error {
 	return nil
 }
 
-// seen is the answer of a look that asked an API server.
+// seen converts the response of an API server into the result of a poll.
 func seen(err error, so bool, saw string) (bool, string) {
 	if err != nil {
 		return false, err.Error()

@@ -99,7 +99,7 @@ func TestTheHubRegistersItself(t *testing.T) {
 	})
 }
 
-// takenOver waits until the agent runs as its Bundle says.
+// takenOver waits until the agent runs as its Bundle specifies.
 func (e *enrolled) takenOver() {
 	e.s.Helper()
 	e.cluster("the agent to run as its Bundle says", func(c *fleet.Cluster) bool {

@@ -11,8 +11,8 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 )
 
-// workspace makes the namespace on the hub in which the scene's clusters register. At the end all of them are removed, and
-// then the namespace; nothing on the hub may mention the scene any more.
+// workspace creates the namespace of the scene's Clusters on the hub. At the end, the Clusters are removed and then the namespace, and no
+// object on the hub may contain the ID of the scene.
 func (s *scene) workspace() {
 	s.Helper()
 	s.undo("both clusters without this scene", func(ctx context.Context) error {
@@ -23,7 +23,7 @@ func (s *scene) workspace() {
 	s.fail(err)
 }
 
-// together does something to several at the same time. The failure of one does not stop the others.
+// together runs functions at the same time. The failure of one does not stop the others.
 func together[T any](several []T, do func(T) error) error {
 	var doing []func() error
 	for _, one := range several {
@@ -32,8 +32,8 @@ func together[T any](several []T, do func(T) error) error {
 	return utilerrors.AggregateGoroutines(doing...)
 }
 
-// tidyUp removes the namespaces of the scene on both sides, once its Clusters have gone and their agents have left. All of them at
-// the same time: Kubernetes lets each one wait for five seconds before it looks what is in it.
+// tidyUp removes the namespaces of the scene on hub and member after its Clusters and agents are gone. It deletes them at the same time,
+// because Kubernetes waits five seconds before it deletes the content of a namespace.
 func (s *scene) tidyUp(ctx context.Context) error {
 	err := utilerrors.AggregateGoroutines(
 		func() error { return together(s.enrolled, func(e *enrolled) error { return e.how.tidy(ctx, e) }) },

@@ -1,18 +1,17 @@
-// Package clusters is what the end-to-end suite needs of whatever provides its clusters. The suite itself knows a
-// kubeconfig, an address and the faults below, and nothing of how a cluster came to be; a provider knows nothing of Muster.
+// Package clusters defines the clusters of the end-to-end suite. The suite depends on a kubeconfig, an address and the faults below, and not
+// on how a cluster was created. A provider does not depend on Muster.
 package clusters
 
 import "context"
 
-// Provider makes clusters that run real pods.
+// Provider creates clusters that run real pods.
 type Provider interface {
-	// Create makes a cluster and returns when its node is Ready and pods can be made. The name is a DNS label.
+	// Create creates a cluster and returns when its node is ready and runs pods. The name is a DNS label.
 	Create(ctx context.Context, name string) (Cluster, error)
-	// Collect writes what a person needs to find out why a suite failed, as far as the provider alone has it (logs of
-	// components and containers), into dir.
+	// Collect writes the logs of components and containers into dir, for finding the cause of a failure.
 	Collect(ctx context.Context, dir string) error
-	// Close removes every cluster and whatever else this provider left on the machine. It is safe to call twice, and
-	// after a Create that failed.
+	// Close removes all clusters and everything else that the provider has created on the machine. It can be called twice, and after a
+	// Create that failed.
 	Close() error
 }
 
@@ -22,19 +21,18 @@ type Cluster interface {
 	// Kubeconfig is the file with the administrator's kubeconfig. Its server is reachable from this process and from the
 	// pods of the other clusters of the same provider.
 	Kubeconfig() string
-	// Load brings an image archive (docker save format) to the nodes, so that imagePullPolicy IfNotPresent finds it.
+	// Load imports an image archive (docker save format) into the nodes, for pods with imagePullPolicy IfNotPresent.
 	Load(ctx context.Context, archive string) error
-	// Kill ends the process of a container at once, by the signal that cannot be caught: nothing is given back, nobody is told. The
-	// ID is that of the container runtime.
+	// Kill ends the process of a container with SIGKILL. The ID is that of the container runtime.
 	Kill(ctx context.Context, container string) error
-	// Crash stops everything of this cluster at once, as a power cut does; the data stays.
+	// Crash stops all processes of the cluster at once, as a power cut does. The data stay.
 	Crash(ctx context.Context) error
-	// Restart brings a crashed cluster back and returns when its API server is ready and its node runs pods again.
+	// Restart starts a crashed cluster again and returns when its API server is ready and its node runs pods.
 	Restart(ctx context.Context) error
-	// Cut drops every packet between this cluster and another one, both ways, until heal is called. Nothing is refused:
-	// connections hang, as in a real partition.
+	// Cut drops every packet between two clusters, in both directions, until heal is called. Connections are not refused but hang, as in a
+	// network partition.
 	Cut(ctx context.Context, other Cluster) (heal func() error, err error)
-	// Move gives the API server an address beside its own: after it, the server answers at the returned URL as well, with
-	// a certificate of the returned CA (PEM), which is not the one of the kubeconfig.
+	// Move adds an address to the API server. Afterwards the server also responds at the returned URL, with a certificate of the returned
+	// CA (PEM), which differs from that of the kubeconfig.
 	Move(ctx context.Context) (url string, ca []byte, err error)
 }

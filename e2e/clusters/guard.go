@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// Guard closes the providers of a test binary that ends before its tests do. Go runs no cleanup then, and what a provider made
-// outside of this process would stay: cgroups, folders, containers.
+// Guard closes the providers of a test binary that ends before its tests do. Go does not run cleanups then, and cgroups, directories and
+// containers of a provider would be left.
 type Guard struct {
 	mutex sync.Mutex
 	open  []Provider
 }
 
-// Add has the provider closed.
+// Add adds a provider to close.
 func (g *Guard) Add(p Provider) {
 	g.mutex.Lock()
 	defer g.mutex.Unlock()
@@ -37,8 +37,7 @@ func (g *Guard) close() error {
 	return errors.Join(all...)
 }
 
-// Run is m.Run under guard, and returns the exit code. It returns early where the tests have to end early: they go on until the
-// process ends.
+// Run calls m.Run and returns the exit code. If the tests have to end early, it returns while they still run.
 func (g *Guard) Run(m interface{ Run() int }) int {
 	early, cancel := Early()
 	defer cancel()
@@ -52,11 +51,11 @@ func (g *Guard) Run(m interface{ Run() int }) int {
 	}
 }
 
-// EndEarly says why the tests end before their time, closes, and returns the exit code.
+// EndEarly prints why the tests end early, closes the providers, and returns the exit code.
 func EndEarly(early context.Context, closeAll func() error) int {
 	fmt.Fprintf(os.Stderr, "e2e: FAILED: %v: removing the clusters\n", context.Cause(early))
 	if errors.Is(context.Cause(early), errLate) {
-		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2) // what Go's own end would have said
+		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 2) // as Go prints at a timeout
 	}
 	if err := closeAll(); err != nil {
 		fmt.Fprintf(os.Stderr, "e2e: removing the clusters: %v\n", err)
@@ -69,14 +68,13 @@ var (
 	errLate        = errors.New("the tests are out of time")
 )
 
-// spare is what is left of the time of the tests to remove all clusters.
+// spare is the time that is reserved for removing the clusters.
 const spare = time.Minute
 
-// Early returns a context that ends when somebody interrupts this test binary, and shortly before Go would end it because its
-// tests are out of time.
+// Early returns a context that ends when the test binary is interrupted, and shortly before Go ends it because of its timeout.
 func Early() (context.Context, context.CancelFunc) {
-	// Whoever reads what we say may have been interrupted as well, and without this we would end with the first word. To ignore
-	// the signal instead would have every program we start ignore it, too.
+	// The reader of the output may have been interrupted too, and writing to it would end this process. Ignoring the signal instead would
+	// make all child processes ignore it.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
@@ -95,7 +93,7 @@ func Early() (context.Context, context.CancelFunc) {
 	return ctx, func() { cancel(context.Canceled) }
 }
 
-// afterTests is never when the tests have no deadline, or one too near for anything.
+// afterTests never fires if the tests have no timeout, or one shorter than the reserve.
 func afterTests() <-chan time.Time {
 	flag.Parse()
 	timeout := flag.Lookup("test.timeout")

@@ -36,7 +36,7 @@ type environment struct {
 // contexts are what the pages call the two clusters.
 func contexts() []string { return []string{"hub", "member"} }
 
-// startTime is what two clusters may take, on a machine that has other things to do.
+// startTime limits the start of two clusters on a busy machine.
 const startTime = 5 * time.Minute
 
 // prepare uses the clusters of $MUSTER_DOCS_KUBECONFIG, or makes two.

@@ -23,11 +23,11 @@ type cluster struct {
 	name, dir, kubeconfig, logs, homes string
 
 	plane *controlplane.ControlPlane
-	admin *admin.Hub // clients; on a member only those of Kubernetes are of use
-	stop  func()     // ends its pods
+	admin *admin.Hub // clients; a member has no objects of Fleet
+	stop  func()     // stops its pods
 }
 
-// newCluster only says where things will be.
+// newCluster sets the paths of a cluster that is not started yet.
 func (d *demo) newCluster(name string) *cluster {
 	return &cluster{
 		name:       name,
@@ -73,7 +73,7 @@ func (c *cluster) start(ctx context.Context, o Options) (err error) {
 	return c.startPods(o)
 }
 
-// startPods runs the pods of the system namespace, as a node would, until stop.
+// startPods runs the pods of the system namespace, as a node does, until stop is called.
 func (c *cluster) startPods(o Options) error {
 	if err := os.MkdirAll(c.logs, 0o700); err != nil {
 		return err
@@ -84,7 +84,7 @@ func (c *cluster) startPods(o Options) error {
 	}
 	logger := logrus.New()
 	logger.SetOutput(log)
-	// Not the context of the start: the pods end after the steps, and before the API server.
+	// Not the context of the step: the pods run until the demo ends, and are stopped before the API server.
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -102,7 +102,7 @@ func (c *cluster) startPods(o Options) error {
 	return nil
 }
 
-// tearDown ends the pods first, so that they can say good-bye to their API server.
+// tearDown stops the pods first, because they use the API server when they stop.
 func (c *cluster) tearDown() error {
 	c.stop()
 	if c.plane == nil {
@@ -111,7 +111,7 @@ func (c *cluster) tearDown() error {
 	return c.plane.Stop()
 }
 
-// tearDownAll ends what depends on the hub before the hub itself.
+// tearDownAll stops the members before the hub, because their agents use the hub when they stop.
 func (d *demo) tearDownAll() error {
 	var members errgroup.Group
 	for _, c := range []*cluster{d.east, d.west} {
@@ -127,13 +127,13 @@ func (c *cluster) awaitDeployment(ctx context.Context, name string) error {
 			return false, err
 		}
 		if d.Status.AvailableReplicas == 0 {
-			return false, fmt.Errorf("Deployment %s/%s has no replica that runs", systemNamespace, name)
+			return false, fmt.Errorf("Deployment %s/%s has no available replica", systemNamespace, name)
 		}
 		return true, nil
 	})
 }
 
-// registeredName is the name the hub gives to a cluster whose agent registers without being prepared for.
+// registeredName is the name that the hub gives to a cluster for which there is no Cluster when its agent registers.
 func (c *cluster) registeredName(ctx context.Context) (string, error) {
 	namespace, err := c.admin.Kubernetes.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {

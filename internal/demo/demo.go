@@ -1,5 +1,5 @@
-// Package demo shows Muster at work on one machine: a hub and two members, real control planes with the real programs, and
-// a cluster that registers in each of the three ways.
+// Package demo runs a hub and two members on one machine, with real control planes and the real programs, and registers a cluster in each
+// of the three ways.
 package demo
 
 import (
@@ -14,28 +14,28 @@ import (
 	"github.com/muster-fleet/muster/internal/inventory"
 )
 
-// Options say how to show it.
+// Options are the options of the demo.
 type Options struct {
-	// Out is where a person looks. Required.
+	// Out receives the output. Required.
 	Out io.Writer
-	// Terminal allows colours, and lines that change.
+	// Terminal allows colours and lines that are overwritten.
 	Terminal bool
-	// Stay keeps everything up after the last step until the context ends. Without it everything is torn down then.
+	// Stay keeps everything running after the last step until the context ends. Without it, everything is stopped after the last step.
 	Stay bool
-	// Programs is the folder with fleetcontroller, fleetagent and muster; empty means the one of the running program.
+	// Programs is the directory with fleetcontroller, fleetagent and muster; empty means that of the running program.
 	Programs string
-	// ControlPlanes is the folder with etcd, kube-apiserver and kube-controller-manager; empty means that it is looked for
-	// and built if need be.
+	// ControlPlanes is the directory with etcd, kube-apiserver and kube-controller-manager; empty means that the demo finds or builds
+	// them.
 	ControlPlanes string
-	// Patience bounds each step; 0 means five minutes, for a machine that is busy with other things.
+	// Patience limits each step; 0 means five minutes, which is sufficient on a busy machine.
 	Patience time.Duration
 }
 
-// ErrInterrupted is returned when the context ended before the last step did.
+// ErrInterrupted is returned if the context ends before the last step does.
 var ErrInterrupted = errors.New("interrupted; all processes were stopped and all files removed")
 
-// Run runs the demo. When it returns, every process it started has ended. Files are left only after a failure: the logs,
-// in a folder it names.
+// Run runs the demo. When it returns, every process that it started has ended. Only a failure leaves files: the logs, in a directory that
+// is printed.
 func Run(ctx context.Context, o Options) error { return run(ctx, o, steps()) }
 
 func run(ctx context.Context, o Options, steps []step) error {
@@ -43,7 +43,7 @@ func run(ctx context.Context, o Options, steps []step) error {
 	if err != nil {
 		return err
 	}
-	err = d.perform(ctx, steps)
+	err = d.runSteps(ctx, steps)
 	if err == nil && o.Stay {
 		d.screen.stay(d)
 		<-ctx.Done()
@@ -51,18 +51,18 @@ func run(ctx context.Context, o Options, steps []step) error {
 	return d.finish(ctx, err)
 }
 
-// demo is one performance.
+// demo is one run.
 type demo struct {
-	options Options
-	screen  *screen
-	dir     string
-	hub     *cluster
-	east    *cluster // the hub is given its kubeconfig
-	west    *cluster // its agent is installed with a token
-	arrived []arrival
+	options    Options
+	screen     *screen
+	dir        string
+	hub        *cluster
+	east       *cluster // the hub has its kubeconfig
+	west       *cluster // its agent is installed with a token
+	registered []registeredCluster
 
-	before   inventory.Inventory // of west, before anything was installed there
-	departed []string            // Clusters that were deleted
+	before  inventory.Inventory // of west, before the installation
+	deleted []string            // deleted Clusters
 }
 
 func newDemo(ctx context.Context, o Options) (*demo, error) {
@@ -90,7 +90,7 @@ func (d *demo) clusters() []*cluster { return []*cluster{d.hub, d.east, d.west} 
 // The programs that the charts' Deployments run.
 var programNames = [...]string{"fleetcontroller", "fleetagent"}
 
-// programs finds the folder of the programs and checks that they are there.
+// programs returns the directory of the programs if it contains all of them.
 func programs(dir string) (string, error) {
 	if dir == "" {
 		self, err := os.Executable()
@@ -107,27 +107,27 @@ func programs(dir string) (string, error) {
 	return filepath.Abs(dir)
 }
 
-// step is one thing the demo shows.
+// step is one step of the demo.
 type step struct {
 	title string
-	// like is what a person would type for the same; empty when there is nothing to type.
+	// like is the command that a person would use instead; empty if there is none.
 	like string
-	// run does it. The note tells what came out, if there is anything to tell.
+	// run performs the step. The note describes the result.
 	run func(context.Context, *demo) (note string, err error)
 }
 
-func (d *demo) perform(ctx context.Context, steps []step) error {
+func (d *demo) runSteps(ctx context.Context, steps []step) error {
 	d.screen.title("Muster: a hub and two members on this machine; clusters register in three ways")
 	for _, s := range steps {
-		if err := d.performOne(ctx, s); err != nil {
+		if err := d.runStep(ctx, s); err != nil {
 			return err
 		}
 	}
-	d.screen.result(d.arrived, d.departed)
+	d.screen.result(d.registered, d.deleted)
 	return nil
 }
 
-func (d *demo) performOne(ctx context.Context, s step) error {
+func (d *demo) runStep(ctx context.Context, s step) error {
 	limited, cancel := context.WithTimeout(ctx, d.options.Patience)
 	defer cancel()
 	done := d.screen.begin(s)
@@ -140,4 +140,65 @@ func (d *demo) performOne(ctx context.Context, s step) error {
 		return fmt.Errorf("%s: %w", s.title, err)
 	}
 	return err
+}
+
+// finish stops everything and removes all files. After a failure it keeps the logs.
+func (d *demo) finish(ctx context.Context, result error) error {
+	interrupted := ctx.Err() != nil
+	if interrupted {
+		d.screen.print("", "Stopping everything ...")
+	}
+	stopped := d.tearDownAll()
+	if result == nil || interrupted {
+		if err := errors.Join(stopped, os.RemoveAll(d.dir)); err != nil {
+			return err
+		}
+		d.screen.print("", "Everything was stopped, and all files were removed.")
+		return result
+	}
+	logs, kept := d.keepLogs()
+	d.screen.failure(d.podLogs(), logs)
+	return errors.Join(result, stopped, kept)
+}
+
+// keepLogs removes everything except the logs: data, certificates and tokens.
+func (d *demo) keepLogs() (dir string, err error) {
+	var all []error
+	for _, c := range d.clusters() {
+		all = append(all, moveLogs(c.dir, c.logs), os.RemoveAll(c.dir), removeIfExists(c.kubeconfig))
+	}
+	all = append(all, os.RemoveAll(filepath.Join(d.dir, "pods")))
+	return filepath.Join(d.dir, "logs"), errors.Join(all...)
+}
+
+func removeIfExists(file string) error {
+	if err := os.Remove(file); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func moveLogs(from, to string) error {
+	files, err := filepath.Glob(filepath.Join(from, "*.log"))
+	if err != nil || len(files) == 0 {
+		return err
+	}
+	if err := os.MkdirAll(to, 0o700); err != nil {
+		return err
+	}
+	var all []error
+	for _, file := range files {
+		all = append(all, os.Rename(file, filepath.Join(to, filepath.Base(file))))
+	}
+	return errors.Join(all...)
+}
+
+// podLogs are the log files of hub and agents, in the order of the clusters.
+func (d *demo) podLogs() []string {
+	var all []string
+	for _, c := range d.clusters() {
+		files, _ := filepath.Glob(filepath.Join(c.logs, systemNamespace+"_*.log")) // fails only on a bad pattern
+		all = append(all, files...)
+	}
+	return all
 }

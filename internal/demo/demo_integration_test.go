@@ -18,7 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// output is what a person sees. It can end the demo when a line appears.
+// output collects the output. It can end the demo when a line appears.
 type output struct {
 	mutex  sync.Mutex
 	text   strings.Builder
@@ -42,7 +42,7 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// stage is a machine of its own for one demo: a folder for all that is temporary, and programs that only sleep.
+// stage prepares one demo: a directory for its temporary files, and programs that only sleep.
 func stage(t *testing.T) (o Options, out *output, temporary string) {
 	t.Helper()
 	temporary = t.TempDir()
@@ -53,11 +53,11 @@ func stage(t *testing.T) (o Options, out *output, temporary string) {
 		require.NoError(t, os.WriteFile(filepath.Join(programs, name), []byte(body), 0o700))
 	}
 	out = &output{}
-	// The patience is no measure of speed: a machine may be very busy.
+	// A long patience, because the machine can be busy.
 	return Options{Out: out, Programs: programs, Patience: 5 * time.Minute}, out, temporary
 }
 
-// said is what is in the logs.
+// said is the content of the logs.
 func said(logs []string) (text string) {
 	for _, log := range logs {
 		data, _ := os.ReadFile(log)
@@ -66,7 +66,7 @@ func said(logs []string) (text string) {
 	return text
 }
 
-// requireNoChildren: all processes of the demo are children of the test.
+// requireNoChildren checks that all processes of the demo have ended. They are children of the test.
 func requireNoChildren(t *testing.T) {
 	t.Helper()
 	require.Empty(t, children(t))
@@ -79,7 +79,7 @@ func children(t *testing.T) (found []string) {
 	for _, file := range stats {
 		data, err := os.ReadFile(file)
 		if err != nil {
-			continue // it has ended meanwhile
+			continue // it has ended in the meantime
 		}
 		_, rest, _ := strings.Cut(string(data), ") ")
 		if fields := strings.Fields(rest); len(fields) > 1 && fields[1] == strconv.Itoa(os.Getpid()) {
@@ -105,18 +105,18 @@ func blocked() step {
 	}}
 }
 
-func TestAnInterruptLeavesNothingBehind(t *testing.T) {
+func TestInterrupt(t *testing.T) {
 	tests := map[string]struct {
 		until string
 		steps []step
 		stay  bool
 		want  error
 	}{
-		"before the first step":        {until: "Muster", steps: wholeHub(t), want: ErrInterrupted},
-		"during a start":               {until: "start three", steps: wholeHub(t), want: ErrInterrupted},
-		"while a chart is installed":   {until: "install chart fleet-crd", steps: wholeHub(t), want: ErrInterrupted},
-		"while the programs run":       {until: "waiting for ever", steps: append(wholeHub(t), blocked()), want: ErrInterrupted},
-		"by the person, when it stays": {until: "Ctrl-C ends it", steps: wholeHub(t), stay: true},
+		"before the first step":      {until: "Muster", steps: wholeHub(t), want: ErrInterrupted},
+		"during a start":             {until: "start three", steps: wholeHub(t), want: ErrInterrupted},
+		"while a chart is installed": {until: "install chart fleet-crd", steps: wholeHub(t), want: ErrInterrupted},
+		"while the programs run":     {until: "waiting for ever", steps: append(wholeHub(t), blocked()), want: ErrInterrupted},
+		"after the last step":        {until: "Ctrl-C stops everything", steps: wholeHub(t), stay: true},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestAnInterruptLeavesNothingBehind(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			out.until, out.cancel = test.until, cancel
-			// A terminal announces steps before they run.
+			// With a terminal, steps are printed before they run.
 			o.Stay, o.Terminal = test.stay, true
 
 			require.ErrorIs(t, run(ctx, o, test.steps), test.want)
@@ -132,25 +132,25 @@ func TestAnInterruptLeavesNothingBehind(t *testing.T) {
 			left, err := os.ReadDir(temporary)
 			require.NoError(t, err)
 			require.Empty(t, left)
-			require.Contains(t, out.String(), "nothing is left behind")
+			require.Contains(t, out.String(), "all files were removed")
 		})
 	}
 }
 
-func TestAFailureKeepsTheLogsAndNothingElse(t *testing.T) {
+func TestFailureKeepsOnlyTheLogs(t *testing.T) {
 	o, out, temporary := stage(t)
-	broken := errors.New("the moon is in the way")
-	all := append(wholeHub(t), step{title: "reach for the moon", run: func(ctx context.Context, d *demo) (string, error) {
-		// A pod is ready when its program has begun, which has not said anything by then.
+	broken := errors.New("out of range")
+	all := append(wholeHub(t), step{title: "divide", run: func(ctx context.Context, d *demo) (string, error) {
+		// A pod is ready when its program has started, which has logged nothing by then.
 		return "", errors.Join(poll(ctx, func(context.Context) (bool, error) { return strings.Contains(said(d.podLogs()), "token is"), nil }), broken)
 	}})
 
 	err := run(t.Context(), o, all)
 	require.ErrorIs(t, err, broken)
-	require.EqualError(t, err, "reach for the moon: the moon is in the way")
+	require.EqualError(t, err, "divide: out of range")
 	requireNoChildren(t)
 	require.Contains(t, out.String(), "!! ")
-	require.Contains(t, out.String(), "token is", "the log of the hub is shown")
+	require.Contains(t, out.String(), "token is", "the log of the hub is printed")
 	require.Contains(t, out.String(), "All logs are in "+temporary)
 
 	var kept []string
@@ -165,7 +165,7 @@ func TestAFailureKeepsTheLogsAndNothingElse(t *testing.T) {
 	require.False(t, slices.ContainsFunc(kept, func(name string) bool { return !strings.HasSuffix(name, ".log") }), kept)
 }
 
-func TestAControlPlaneThatDoesNotStartIsTheReason(t *testing.T) {
+func TestControlPlaneDoesNotStart(t *testing.T) {
 	o, _, temporary := stage(t)
 	o.ControlPlanes = t.TempDir()
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
@@ -180,18 +180,18 @@ func TestAControlPlaneThatDoesNotStartIsTheReason(t *testing.T) {
 	require.Empty(t, planes)
 }
 
-func TestAStepThatTakesTooLongSaysWhatItWaitedFor(t *testing.T) {
+func TestStepTimeout(t *testing.T) {
 	o, _, _ := stage(t)
 	waits := step{title: "wait for a cluster", run: func(ctx context.Context, d *demo) (string, error) {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		return d.follow(ctx, arrival{namespace: "default", name: "nobody", member: d.hub}, time.Now())
+		return d.follow(ctx, registeredCluster{namespace: "default", name: "nobody", member: d.hub}, time.Now())
 	}}
 	err := run(t.Context(), o, append(steps()[:2], waits))
 	require.EqualError(t, err, "wait for a cluster: Cluster default/nobody was not ready in time: the Cluster does not exist yet")
 }
 
-func TestTheHelmReleasesAreThereAsForAPerson(t *testing.T) {
+func TestHelmReleases(t *testing.T) {
 	o, _, _ := stage(t)
 	look := step{title: "look", run: func(ctx context.Context, d *demo) (string, error) {
 		list, err := d.hub.admin.Kubernetes.CoreV1().Secrets(systemNamespace).List(ctx, metav1.ListOptions{LabelSelector: "owner=helm,status=deployed"})

@@ -17,14 +17,14 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-func TestAMissingProgramIsNamedBeforeAnythingStarts(t *testing.T) {
+func TestMissingProgram(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "fleetcontroller"), nil, 0o700))
 	err := Run(t.Context(), Options{Out: &bytes.Buffer{}, Programs: dir})
 	require.ErrorContains(t, err, "the demo runs the program fleetagent, which is not in "+dir+": build it with scripts/build")
 }
 
-func TestEveryStepSaysWhatItDoes(t *testing.T) {
+func TestSteps(t *testing.T) {
 	titles := map[string]bool{}
 	for _, s := range steps() {
 		require.NotEmpty(t, s.title)
@@ -34,7 +34,7 @@ func TestEveryStepSaysWhatItDoes(t *testing.T) {
 	}
 }
 
-func TestACheckNamesWhatIsMissing(t *testing.T) {
+func TestCheck(t *testing.T) {
 	seen := metav1.Now()
 	good := view.Cluster{Namespace: "ns", Name: "c", State: view.StateRegistered, LastSeen: &seen}
 	tests := map[string]struct {
@@ -43,7 +43,7 @@ func TestACheckNamesWhatIsMissing(t *testing.T) {
 	}{
 		"another state": {func(v *view.Cluster) { v.State, v.Reason, v.Message = "ImportFailed", "Unreachable", "no route" }, "Cluster ns/c is ImportFailed, not Registered: Unreachable: no route"},
 		"some trouble":  {func(v *view.Cluster) { v.Reason, v.Message = "Unreachable", "no route" }, "Cluster ns/c is registered, but: Unreachable: no route"},
-		"no heartbeat":  {func(v *view.Cluster) { v.LastSeen = nil }, "Cluster ns/c: no heartbeat of its agent has arrived"},
+		"no heartbeat":  {func(v *view.Cluster) { v.LastSeen = nil }, "Cluster ns/c: the hub has received no heartbeat of its agent"},
 	}
 	require.NoError(t, checkView(good))
 	for name, test := range tests {
@@ -66,32 +66,32 @@ func fixedScreen(terminal bool) (*screen, *bytes.Buffer) {
 	return s, &out
 }
 
-func TestAStepShowsItsTimeItsCommandAndWhatCameOut(t *testing.T) {
+func TestStepLines(t *testing.T) {
 	s, out := fixedScreen(false)
 	s.begin(step{title: "do it", like: "do --it"})("it is done", nil)
 	require.Equal(t, "  ok   1.5 s do it\n           $ do --it\n           it is done\n", out.String())
 }
 
-func TestAFailedStepIsMarked(t *testing.T) {
+func TestFailedStepLines(t *testing.T) {
 	s, out := fixedScreen(false)
 	s.begin(step{title: "do it"})("", errors.New("no"))
 	require.Equal(t, "  !!   1.5 s do it\n", out.String())
 }
 
-func TestWithoutATerminalThereIsNoControlCharacter(t *testing.T) {
+func TestScreenWithoutATerminal(t *testing.T) {
 	s, out := fixedScreen(false)
 	s.title("title")
 	done := s.begin(step{title: "do it", like: "x"})
 	s.progress("half way")
 	done("note", nil)
-	s.result([]arrival{{namespace: "ns", name: "c"}}, nil)
+	s.result([]registeredCluster{{namespace: "ns", name: "c"}}, nil)
 	s.failure([]string{"/nowhere/x.log"}, "/logs")
 	assert.NotContains(t, out.String(), "\x1b")
 	assert.NotContains(t, out.String(), "\r")
-	assert.NotContains(t, out.String(), "half way", "what is transient is for terminals")
+	assert.NotContains(t, out.String(), "half way", "transient lines are for terminals")
 }
 
-func TestATerminalSeesAStepBeforeItEnds(t *testing.T) {
+func TestScreenOnATerminal(t *testing.T) {
 	s, out := fixedScreen(true)
 	done := s.begin(step{title: "do it"})
 	assert.Contains(t, out.String(), "do it")
@@ -101,11 +101,11 @@ func TestATerminalSeesAStepBeforeItEnds(t *testing.T) {
 	assert.Contains(t, out.String(), eraseLine+"  "+green+"ok")
 }
 
-func TestTheResultIsATable(t *testing.T) {
+func TestResult(t *testing.T) {
 	s, out := fixedScreen(false)
 	seen := metav1.NewTime(s.begun)
 	v := view.Cluster{WayIn: "agent", State: "Registered", Bundles: "2/2", LastSeen: &seen}
-	s.result([]arrival{
+	s.result([]registeredCluster{
 		{namespace: "ns", name: "c", took: 1234 * time.Millisecond, view: v},
 		{namespace: "ns", name: "left", took: time.Second, view: v},
 	}, []string{"ns/left"})
@@ -114,11 +114,11 @@ CLUSTER  WAY IN  STATE       REGISTERED IN  BUNDLES  LAST SEEN
 ns/c     agent   Registered  1.2 s          2/2      1s ago
 ns/left  agent   Deleted     1.0 s          2/2      3s ago
 
-2 clusters registered; 4.5 s altogether.
+2 clusters registered; 4.5 s in total.
 `, out.String())
 }
 
-func TestAPollThatEndsWithoutAnAnswerTellsTheLastReason(t *testing.T) {
+func TestPoll(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	err := poll(ctx, func(context.Context) (bool, error) {
 		cancel()
@@ -127,7 +127,7 @@ func TestAPollThatEndsWithoutAnAnswerTellsTheLastReason(t *testing.T) {
 	require.EqualError(t, err, "not yet")
 }
 
-func TestThatTheTimeIsUpIsNotTheReason(t *testing.T) {
+func TestPollKeepsTheReason(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	reasons := []error{errors.New("something is left"), fmt.Errorf("looking: %w", context.Canceled)}
 	err := poll(ctx, func(context.Context) (bool, error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 )
 
-// Terminal control, used on a terminal only.
+// Control sequences, for terminals only.
 const (
 	green     = "\x1b[32m"
 	red       = "\x1b[31m"
@@ -23,13 +23,10 @@ const (
 	eraseLine = "\r\x1b[K"
 )
 
-// lastLines is how much of a log is shown after a failure.
-const lastLines = 12
-
-// indent puts notes below the title of their step.
+// indent aligns notes with the title of their step.
 const indent = "           "
 
-// screen is what a person sees. Steps report from other goroutines than the one that prints.
+// screen prints the progress. Steps call it from several goroutines.
 type screen struct {
 	mutex    sync.Mutex
 	out      io.Writer
@@ -57,11 +54,9 @@ func (s *screen) print(lines ...string) {
 	}
 }
 
-func (s *screen) say(text string) { s.print("", text) }
-
 func (s *screen) title(text string) { s.print("", s.style(bold, text), "") }
 
-// transient shows what is going on until the next line replaces it; without a terminal there is no such thing.
+// transient prints a line that the next one overwrites. Without a terminal it prints nothing.
 func (s *screen) transient(text string) {
 	if !s.terminal {
 		return
@@ -71,7 +66,7 @@ func (s *screen) transient(text string) {
 	fmt.Fprint(s.out, eraseLine+text)
 }
 
-// begin announces a step. The result is called at its end.
+// begin prints that a step begins. The caller calls done when it ends.
 func (s *screen) begin(step step) (done func(note string, err error)) {
 	begun := s.now()
 	s.transient(s.style(dim, "  ...      "+step.title))
@@ -96,40 +91,40 @@ func (s *screen) stepLines(step step, took time.Duration, note string, err error
 	return lines
 }
 
-// progress shows how the running step stands.
+// progress prints the state of the running step.
 func (s *screen) progress(text string) { s.transient(s.style(dim, "  ...      "+text)) }
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%5.1f s", d.Seconds()) }
 
-// result is the table at the end.
-func (s *screen) result(arrived []arrival, departed []string) {
+// result prints the table at the end.
+func (s *screen) result(registered []registeredCluster, deleted []string) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	var rows [][]string
-	for _, a := range arrived {
+	for _, a := range registered {
 		rows = append(rows, []string{
-			a.namespace + "/" + a.name, a.view.WayIn, state(a, departed),
+			a.namespace + "/" + a.name, a.view.WayIn, state(a, deleted),
 			strings.TrimSpace(seconds(a.took)), a.view.Bundles, view.Ago(a.view.LastSeen, s.now()),
 		})
 	}
 	fmt.Fprintln(s.out)
 	_ = view.Table(s.out, []string{"CLUSTER", "WAY IN", "STATE", "REGISTERED IN", "BUNDLES", "LAST SEEN"}, rows)
-	fmt.Fprintf(s.out, "\n%d clusters registered; %s altogether.\n", len(arrived), strings.TrimSpace(seconds(s.now().Sub(s.begun))))
+	fmt.Fprintf(s.out, "\n%d clusters registered; %s in total.\n", len(registered), strings.TrimSpace(seconds(s.now().Sub(s.begun))))
 }
 
-// state is that of the cluster, which may have left since.
-func state(a arrival, departed []string) string {
-	if slices.Contains(departed, a.namespace+"/"+a.name) {
+// state is the state of the cluster, or Deleted.
+func state(a registeredCluster, deleted []string) string {
+	if slices.Contains(deleted, a.namespace+"/"+a.name) {
 		return "Deleted"
 	}
 	return a.view.State
 }
 
-// stay tells what to do with what is up.
+// stay prints commands to try.
 func (s *screen) stay(d *demo) {
 	muster := filepath.Join(d.options.Programs, "muster")
 	s.print("",
-		s.style(bold, "Everything stays up. Look around from another terminal:"), "",
+		s.style(bold, "Everything keeps running. Commands to try in another terminal:"), "",
 		"  export KUBECONFIG="+d.hub.kubeconfig,
 		"  "+muster+" clusters -A",
 		"  kubectl get clusters.fleet.cattle.io,clusterregistrations -A",
@@ -140,13 +135,13 @@ func (s *screen) stay(d *demo) {
 		"  kubectl --kubeconfig "+d.east.kubeconfig+" -n "+systemNamespace+" rollout restart deploy/fleet-agent", "",
 		"Kubeconfigs: "+strings.Join([]string{d.hub.kubeconfig, d.east.kubeconfig, d.west.kubeconfig}, " "),
 		"Logs:        "+filepath.Join(d.dir, "logs"), "",
-		"Ctrl-C ends it; nothing is left behind.")
+		"Ctrl-C stops everything and removes all files.")
 }
 
-// failure shows the ends of the logs in which the reason may stand.
+// failure prints the ends of the logs, which may contain the reason.
 func (s *screen) failure(logs []string, dir string) {
 	for _, log := range logs {
-		s.print("", s.style(bold, "The end of "+log+":"), process.Tail(log, lastLines))
+		s.print("", s.style(bold, "The end of "+log+":"), process.Tail(log, 12))
 	}
 	s.print("", "All logs are in "+dir)
 }

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/yaml"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/muster-fleet/muster/charts"
 	"github.com/muster-fleet/muster/internal/admin"
@@ -27,13 +27,13 @@ const (
 	localNamespace  = "fleet-local"
 	workspace       = "fleet-default"
 	tokenName       = "west-token"
-	// checkin is how often the demo's agents report: often enough to watch.
+	// checkin is the interval of the heartbeats, short enough to be observed.
 	checkin = 2 * time.Second
 
 	helmInstall = "helm -n " + systemNamespace + " install --create-namespace "
 )
 
-// steps is the whole show, in order.
+// steps are all steps in order.
 func steps() []step {
 	return []step{
 		{"start three control planes: etcd, API server, controller manager", "", startClusters},
@@ -41,13 +41,13 @@ func steps() []step {
 		{"install chart fleet on the hub", helmInstall + "fleet charts/fleet --set apiServerURL=https://HUB,agentCheckinInterval=2s --set-file apiServerCA=ca.pem", installHub},
 		{"local: the hub registers its own cluster", "", registerLocal},
 		{"east: the hub is given a kubeconfig and installs the agent", "muster -n " + workspace + " import east --kubeconfig east.kubeconfig --wait", registerEast},
-		{"west: hand out a registration token", "muster -n " + workspace + " token create " + tokenName + " --ttl 1h -o values > values.yaml", createToken},
+		{"west: create a registration token", "muster -n " + workspace + " token create " + tokenName + " --ttl 1h -o values > values.yaml", createToken},
 		{"west: install the agent with it", helmInstall + "fleet-agent charts/fleet-agent --values values.yaml --set labels.env=demo", registerWest},
-		{"check what the agents made of it", "", check},
-		{"each agent takes over its own Deployment", "", adoptAgents},
+		{"check credentials and heartbeats", "", check},
+		{"each agent adopts its own Deployment", "", adoptAgents},
 		{"a workload for every cluster with env=demo", "kubectl -n " + workspace + " apply -f hello-bundle.yaml", deployWorkload},
 		{"a new setting for the agent of east", "kubectl -n " + workspace + ` patch clusters.fleet.cattle.io east --type merge -p '{"spec":{"agentEnvVars":[{"name":"` + settingName + `","value":"` + settingValue + `"}]}}'`, changeSetting},
-		{"farewell: west is deleted, and nothing of it is left", "kubectl -n " + workspace + " delete clusters.fleet.cattle.io WEST", farewell},
+		{"delete the Cluster of west, and check that nothing of it is left", "kubectl -n " + workspace + " delete clusters.fleet.cattle.io WEST", deleteWest},
 	}
 }
 
@@ -71,7 +71,7 @@ func installHub(ctx context.Context, d *demo) (string, error) {
 }
 
 func registerLocal(ctx context.Context, d *demo) (string, error) {
-	return d.follow(ctx, arrival{namespace: localNamespace, name: "local", member: d.hub}, time.Now())
+	return d.follow(ctx, registeredCluster{namespace: localNamespace, name: "local", member: d.hub}, time.Now())
 }
 
 func registerEast(ctx context.Context, d *demo) (string, error) {
@@ -86,7 +86,7 @@ func registerEast(ctx context.Context, d *demo) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return d.follow(ctx, arrival{namespace: workspace, name: "east", member: d.east}, begun)
+	return d.follow(ctx, registeredCluster{namespace: workspace, name: "east", member: d.east}, begun)
 }
 
 func createToken(ctx context.Context, d *demo) (string, error) {
@@ -116,10 +116,10 @@ func registerWest(ctx context.Context, d *demo) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return d.follow(ctx, arrival{namespace: workspace, name: name, member: d.west}, begun)
+	return d.follow(ctx, registeredCluster{namespace: workspace, name: name, member: d.west}, begun)
 }
 
-// westValues are the values from the token's Secret with what a person would add.
+// westValues are the values from the token's Secret, with labels and a shorter check-in interval.
 func (d *demo) westValues(ctx context.Context) (map[string]any, error) {
 	token, err := d.hub.admin.AwaitToken(ctx, workspace, tokenName)
 	if err != nil {
@@ -131,26 +131,26 @@ func (d *demo) westValues(ctx context.Context) (map[string]any, error) {
 	}
 	values := map[string]any{}
 	if err := yaml.Unmarshal(document, &values); err != nil {
-		return nil, fmt.Errorf("the values of token %s/%s are no YAML", workspace, tokenName)
+		return nil, fmt.Errorf("the values of token %s/%s are not YAML", workspace, tokenName)
 	}
 	values["labels"] = map[string]any{"env": "demo"}
-	// Without it the agent reports every 15 minutes, which is too seldom to watch.
+	// The default of 15 minutes is too long for the demo.
 	values["fleetAgent"] = map[string]any{"extraEnv": []any{map[string]any{"name": "CHECKIN_INTERVAL", "value": checkin.String()}}}
 	return values, nil
 }
 
-// arrival is a cluster that has registered.
-type arrival struct {
+// registeredCluster is a Cluster whose agent has registered.
+type registeredCluster struct {
 	namespace, name string
 	member          *cluster
 	took            time.Duration
 	view            view.Cluster
-	agent           running  // when it had adopted its own Deployment
-	words           []string // what tells the objects of this Cluster from others
+	agent           agentState // after the agent had adopted its own Deployment
+	words           []string   // names that only the objects of this Cluster contain
 }
 
-// follow waits until the Cluster is registered, and tells the states it went through.
-func (d *demo) follow(ctx context.Context, a arrival, begun time.Time) (string, error) {
+// follow waits until the Cluster is registered, and returns a note with the states it went through.
+func (d *demo) follow(ctx context.Context, a registeredCluster, begun time.Time) (string, error) {
 	var states []string
 	cluster, err := d.hub.admin.AwaitRegistered(ctx, a.namespace, a.name, func(v view.Cluster) {
 		if len(states) == 0 || states[len(states)-1] != v.State {
@@ -162,19 +162,20 @@ func (d *demo) follow(ctx context.Context, a arrival, begun time.Time) (string, 
 		return "", err
 	}
 	a.took, a.view = time.Since(begun), view.OfCluster(cluster)
-	d.arrived = append(d.arrived, a)
+	d.registered = append(d.registered, a)
 	return fmt.Sprintf("Cluster %s/%s: %s", a.namespace, a.name, strings.Join(states, " > ")), nil
 }
 
-// poll asks until the answer is yes, and returns the last reason when ctx ends first.
+// poll calls ask until it succeeds, and returns its last error when ctx ends. An error that only says that ctx has ended does not replace
+// an earlier one.
 func poll(ctx context.Context, ask func(context.Context) (bool, error)) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		yes, why := ask(ctx)
-		if last == nil || !isTimeUp(why) {
-			last = why
+		done, err := ask(ctx)
+		if last == nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+			last = err
 		}
-		return yes && why == nil, nil
+		return done && err == nil, nil
 	})
 	if err != nil && last != nil {
 		return last
@@ -182,7 +183,59 @@ func poll(ctx context.Context, ask func(context.Context) (bool, error)) error {
 	return err
 }
 
-// isTimeUp says whether an error tells no more than that nobody waits any longer.
-func isTimeUp(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+// check checks on hub and members that every registration is complete.
+func check(ctx context.Context, d *demo) (string, error) {
+	const want = 3
+	if len(d.registered) != want {
+		return "", fmt.Errorf("%d clusters have registered, not %d", len(d.registered), want)
+	}
+	for i := range d.registered {
+		if err := poll(ctx, func(ctx context.Context) (bool, error) { return true, d.checkOne(ctx, &d.registered[i]) }); err != nil {
+			return "", err
+		}
+	}
+	return "each agent has stored its own credential, deleted its bootstrap Secret, and sends heartbeats", nil
+}
+
+func (d *demo) checkOne(ctx context.Context, a *registeredCluster) error {
+	cluster, err := d.hub.admin.Fleet.Clusters(a.namespace).Get(ctx, a.name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	a.view = view.OfCluster(cluster)
+	if err := checkView(a.view); err != nil {
+		return err
+	}
+	return a.member.checkSecrets(ctx)
+}
+
+func checkView(v view.Cluster) error {
+	switch {
+	case v.State != view.StateRegistered:
+		return fmt.Errorf("Cluster %s/%s is %s, not %s: %s: %s", v.Namespace, v.Name, v.State, view.StateRegistered, v.Reason, v.Message)
+	case v.Reason != "":
+		return fmt.Errorf("Cluster %s/%s is registered, but: %s: %s", v.Namespace, v.Name, v.Reason, v.Message)
+	case v.LastSeen == nil:
+		return fmt.Errorf("Cluster %s/%s: the hub has received no heartbeat of its agent", v.Namespace, v.Name)
+	}
+	return nil
+}
+
+func (c *cluster) checkSecrets(ctx context.Context) error {
+	secrets := c.admin.Kubernetes.CoreV1().Secrets(systemNamespace)
+	credential, err := secrets.Get(ctx, registration.CredentialSecret, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("the agent on %s has not stored its credential: %w", c.name, err)
+	}
+	if len(credential.Data[registration.CredentialKubeconfig]) == 0 {
+		return fmt.Errorf("the credential Secret %s/%s on %s has no kubeconfig", systemNamespace, registration.CredentialSecret, c.name)
+	}
+	_, err = secrets.Get(ctx, registration.BootstrapSecret, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("Secret %s/%s still exists on %s: its agent has not deleted it", systemNamespace, registration.BootstrapSecret, c.name)
 }

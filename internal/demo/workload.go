@@ -13,10 +13,10 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// workload is the name of the Bundle that the demo deploys, and of the namespace and the objects in it.
+// workload is the name of the Bundle that the demo deploys, and of its namespace and objects.
 const workload = "hello"
 
-// helloManifest is what a person would write: a Deployment and its ConfigMap.
+// helloManifest has a Deployment and a ConfigMap.
 const helloManifest = `apiVersion: v1
 kind: ConfigMap
 metadata:
@@ -41,7 +41,7 @@ spec:
           command: [muster, hello]
 `
 
-// deployWorkload makes one Bundle and waits until it runs on every cluster it selects.
+// deployWorkload creates a Bundle and waits until it is deployed on every cluster that it selects.
 func deployWorkload(ctx context.Context, d *demo) (string, error) {
 	_, err := d.hub.admin.Fleet.Bundles(workspace).Create(ctx, &fleet.Bundle{
 		ObjectMeta: metav1.ObjectMeta{Name: workload},
@@ -57,7 +57,10 @@ func deployWorkload(ctx context.Context, d *demo) (string, error) {
 		return "", err
 	}
 	var notes []string
-	for _, a := range d.selected() {
+	for _, a := range d.registered {
+		if a.namespace != workspace { // without the label env=demo
+			continue
+		}
 		err := poll(ctx, func(ctx context.Context) (bool, error) { return true, d.checkWorkload(ctx, a) })
 		if err != nil {
 			return "", err
@@ -67,18 +70,8 @@ func deployWorkload(ctx context.Context, d *demo) (string, error) {
 	return strings.Join(notes, "; "), nil
 }
 
-// selected are the clusters with the label that the Bundle asks for.
-func (d *demo) selected() (found []arrival) {
-	for _, a := range d.arrived {
-		if a.namespace == workspace {
-			found = append(found, a)
-		}
-	}
-	return found
-}
-
-// checkWorkload looks at the member for what was deployed, and at the hub for what it was told.
-func (d *demo) checkWorkload(ctx context.Context, a arrival) error {
+// checkWorkload checks the objects on the member, and the status that the agent reported to the hub.
+func (d *demo) checkWorkload(ctx context.Context, a registeredCluster) error {
 	deployment, err := a.member.admin.Kubernetes.AppsV1().Deployments(workload).Get(ctx, workload, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("on %s: %w", a.member.name, err)
@@ -91,45 +84,45 @@ func (d *demo) checkWorkload(ctx context.Context, a arrival) error {
 		return err
 	}
 	return errors.Join(
-		insist(deployment.Status.AvailableReplicas > 0, "Deployment %s/%s on %s has no replica that runs", workload, workload, a.member.name),
-		insist(deployed.Status.Ready, "BundleDeployment %s of %s is not ready: %s", workload, a.name, deployed.Status.Display.State),
+		errorUnless(deployment.Status.AvailableReplicas > 0, "Deployment %s/%s on %s has no available replica", workload, workload, a.member.name),
+		errorUnless(deployed.Status.Ready, "BundleDeployment %s of %s is not ready: %s", workload, a.name, deployed.Status.Display.State),
 	)
 }
 
-func insist(ok bool, format string, args ...any) error {
+func errorUnless(ok bool, format string, args ...any) error {
 	if ok {
 		return nil
 	}
 	return fmt.Errorf(format, args...)
 }
 
-// running is one agent at one moment: what an update of it in place must not change, and what it must.
-type running struct {
+// agentState is the state of one agent: what an update must not change, and what it must change.
+type agentState struct {
 	credential string // UID of the Secret
-	requests   int    // registrations of its Cluster
+	requests   int    // number of ClusterRegistrations of its Cluster
 	template   *appsv1.DeploymentSpec
 	cluster    *fleet.Cluster
 }
 
-// runningAgent reads it from both sides.
-func (d *demo) runningAgent(ctx context.Context, a arrival) (running, error) {
+// agentStateOf reads the state from hub and member.
+func (d *demo) agentStateOf(ctx context.Context, a registeredCluster) (agentState, error) {
 	cluster, err := d.hub.admin.Fleet.Clusters(a.namespace).Get(ctx, a.name, metav1.GetOptions{})
 	if err != nil {
-		return running{}, err
+		return agentState{}, err
 	}
 	requests, err := d.hub.admin.Fleet.ClusterRegistrations(a.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return running{}, err
+		return agentState{}, err
 	}
 	secret, err := a.member.admin.Kubernetes.CoreV1().Secrets(systemNamespace).Get(ctx, registration.CredentialSecret, metav1.GetOptions{})
 	if err != nil {
-		return running{}, err
+		return agentState{}, err
 	}
 	deployment, err := a.member.admin.Kubernetes.AppsV1().Deployments(systemNamespace).Get(ctx, registration.AgentName, metav1.GetOptions{})
 	if err != nil {
-		return running{}, err
+		return agentState{}, err
 	}
-	return running{
+	return agentState{
 		credential: string(secret.UID), requests: requestsOf(requests.Items, cluster), template: &deployment.Spec, cluster: cluster,
 	}, nil
 }
@@ -143,7 +136,7 @@ func requestsOf(all []fleet.ClusterRegistration, cluster *fleet.Cluster) (n int)
 	return n
 }
 
-func (r running) env(name string) string {
+func (r agentState) env(name string) string {
 	for _, v := range r.template.Template.Spec.Containers[0].Env {
 		if v.Name == name {
 			return v.Value
@@ -152,32 +145,32 @@ func (r running) env(name string) string {
 	return ""
 }
 
-// adopted waits until the agent runs as its Bundle says.
-func (d *demo) adopted(ctx context.Context, a arrival, setting func(running) error) (r running, err error) {
+// adopted waits until the agent runs as its Bundle specifies, with the given setting.
+func (d *demo) adopted(ctx context.Context, a registeredCluster, setting func(agentState) error) (r agentState, err error) {
 	err = poll(ctx, func(ctx context.Context) (bool, error) {
-		if r, err = d.runningAgent(ctx, a); err != nil {
+		if r, err = d.agentStateOf(ctx, a); err != nil {
 			return false, err
 		}
 		ready := r.cluster.Status.Summary.Ready == r.cluster.Status.Summary.DesiredReady && r.cluster.Status.Summary.DesiredReady > 0
 		return true, errors.Join(
-			insist(registration.IsManagedGeneration(r.cluster.Status.Agent.Generation), "the agent of %s has not adopted its own Deployment yet", a.name),
-			insist(ready, "of the bundles of %s only %s are ready", a.name, r.cluster.Status.Display.ReadyBundles),
+			errorUnless(registration.IsManagedGeneration(r.cluster.Status.Agent.Generation), "the agent of %s has not adopted its own Deployment yet", a.name),
+			errorUnless(ready, "only %[2]s of the Bundles of %[1]s are ready", a.name, r.cluster.Status.Display.ReadyBundles),
 			setting(r),
 		)
 	})
 	return r, err
 }
 
-// adoptAgents waits until all agents have taken over their own Deployments.
+// adoptAgents waits until all agents have adopted their own Deployments.
 func adoptAgents(ctx context.Context, d *demo) (string, error) {
-	for i := range d.arrived {
-		r, err := d.adopted(ctx, d.arrived[i], func(running) error { return nil })
+	for i := range d.registered {
+		r, err := d.adopted(ctx, d.registered[i], func(agentState) error { return nil })
 		if err != nil {
 			return "", err
 		}
-		d.arrived[i].agent = r
+		d.registered[i].agent = r
 	}
-	return "each restarted once, with " + registration.GenerationEnv + "=" + d.arrived[0].agent.env(registration.GenerationEnv) + ", and kept its credential", nil
+	return "each agent restarted once, with " + registration.GenerationEnv + "=" + d.registered[0].agent.env(registration.GenerationEnv) + ", and kept its credential", nil
 }
 
 const (
@@ -185,9 +178,9 @@ const (
 	settingValue = "good-morning"
 )
 
-// changeSetting gives one agent an environment variable and waits for it to run with it.
+// changeSetting sets an environment variable of one agent and waits until the agent runs with it.
 func changeSetting(ctx context.Context, d *demo) (string, error) {
-	a, err := d.named(d.east)
+	a, err := d.clusterOf(d.east)
 	if err != nil {
 		return "", err
 	}
@@ -195,8 +188,8 @@ func changeSetting(ctx context.Context, d *demo) (string, error) {
 	if err := d.hub.patchCluster(ctx, *a, patch); err != nil {
 		return "", err
 	}
-	r, err := d.adopted(ctx, *a, func(r running) error {
-		return insist(r.env(settingName) == settingValue, "the agent's Deployment on %s has not got the variable yet", a.member.name)
+	r, err := d.adopted(ctx, *a, func(r agentState) error {
+		return errorUnless(r.env(settingName) == settingValue, "the agent's Deployment on %s does not have the variable yet", a.member.name)
 	})
 	if err != nil {
 		return "", err
@@ -205,7 +198,7 @@ func changeSetting(ctx context.Context, d *demo) (string, error) {
 		return "", err
 	}
 	if r.credential != a.agent.credential || r.requests != a.agent.requests {
-		return "", errors.New("the agent registered again; a setting must not cost it its credential")
+		return "", errors.New("the agent registered again, although only a setting has changed")
 	}
-	return "updated in place by its Bundle; same credential, no new registration", nil
+	return "updated by its Bundle; same credential, no new registration", nil
 }

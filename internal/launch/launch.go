@@ -1,4 +1,4 @@
-// Package launch is what the programs have in common before their real work begins.
+// Package launch has what the main functions of the programs share.
 package launch
 
 import (
@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strconv"
 	"syscall"
 	"time"
@@ -21,7 +22,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/version"
 )
 
-// Main runs a program until it is done, interrupted or terminated, and returns its exit code.
+// Main runs a program until it ends, or is interrupted or terminated, and returns its exit code.
 func Main(app *cli.App) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -32,7 +33,7 @@ func Main(app *cli.App) int {
 	return 0
 }
 
-// App is a program whose errors are one line each, not its whole help with the reason lost above.
+// App is a program that reports usage errors in one line, without its help text.
 func App(name, usage string) *cli.App {
 	return &cli.App{
 		Name:            name,
@@ -40,13 +41,13 @@ func App(name, usage string) *cli.App {
 		Version:         version.Version,
 		HideHelpCommand: true,
 		OnUsageError:    func(_ *cli.Context, err error, _ bool) error { return fmt.Errorf("%w; see --help", err) },
-		// Main decides about the exit; a library that ends the process would leave a Lease held.
+		// Main returns the exit code. If the library ended the process, a Lease would not be released.
 		ExitErrHandler: func(*cli.Context, error) {},
 		ErrWriter:      io.Discard,
 	}
 }
 
-// RESTConfig is the given kubeconfig, else the pod's ServiceAccount, else $KUBECONFIG.
+// RESTConfig is the configuration of the given kubeconfig, of the pod's ServiceAccount, or of $KUBECONFIG, in this order.
 func RESTConfig(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		if config, err := rest.InClusterConfig(); err == nil {
@@ -55,7 +56,7 @@ func RESTConfig(kubeconfig string) (*rest.Config, error) {
 		kubeconfig = os.Getenv(clientcmd.RecommendedConfigPathEnvVar)
 	}
 	if kubeconfig == "" {
-		return nil, fmt.Errorf("no way to the API server: pass --kubeconfig, set KUBECONFIG or run in a pod: %w", rest.ErrNotInCluster)
+		return nil, fmt.Errorf("cannot connect to the API server: pass --kubeconfig, set KUBECONFIG or run in a pod: %w", rest.ErrNotInCluster)
 	}
 	rules := &clientcmd.ClientConfigLoadingRules{Precedence: []string{kubeconfig}}
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
@@ -65,7 +66,7 @@ func RESTConfig(kubeconfig string) (*rest.Config, error) {
 	return config, nil
 }
 
-// Duration reads an optional duration; empty is 0, which means the default.
+// Duration parses an optional duration. An empty text is 0, which means the default.
 func Duration(name, text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
@@ -77,23 +78,34 @@ func Duration(name, text string) (time.Duration, error) {
 	return d, nil
 }
 
-// mostTalkative is the level of the Kubernetes client library's log up to which it keeps secrets to itself. From the next one
-// on it writes down requests and answers whole, Secrets and tokens included.
-const mostTalkative = 7
+// maxClientLogLevel is the highest level of the Kubernetes client library's log that contains no secrets. From the next level on, it logs
+// requests and responses with their bodies, including Secrets and tokens.
+const maxClientLogLevel = 7
 
-// SetUpLog sets the level of our log, and that of the Kubernetes client library, which has a log of its own.
+// SetUpLog sets the level of the log, and that of the log of the Kubernetes client library.
 func SetUpLog(debug bool, level int) {
 	if !debug {
 		return
 	}
 	logrus.SetLevel(logrus.DebugLevel)
-	if level > mostTalkative {
-		logrus.Warnf("--debug-level %d is taken for %d: above, the Kubernetes client library writes Secrets and tokens into the log", level, mostTalkative)
-		level = mostTalkative
+	if level > maxClientLogLevel {
+		logrus.Warnf("--debug-level %d is reduced to %d: at higher levels the Kubernetes client library logs Secrets and tokens", level, maxClientLogLevel)
+		level = maxClientLogLevel
 	}
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(flags)
 	if err := flags.Set("v", strconv.Itoa(level)); err != nil {
 		logrus.Warnf("--debug-level %d has no effect: %v", level, err)
+	}
+}
+
+// gcPercent is the growth of the heap after which garbage is collected, in percent of the memory in use. Most of a hub's memory is its
+// caches, so with Go's default of 100 the hub would need twice the size of its caches.
+const gcPercent = 50
+
+// SpareMemory lets Go collect garbage more often than by default, unless $GOGC is set.
+func SpareMemory() {
+	if _, set := os.LookupEnv("GOGC"); !set {
+		debug.SetGCPercent(gcPercent)
 	}
 }

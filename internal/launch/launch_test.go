@@ -1,15 +1,18 @@
 package launch
 
 import (
+	"os"
+	"runtime/debug"
 	"testing"
 
 	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"k8s.io/klog/v2"
 )
 
-// From level 8 on the Kubernetes client library would write Secrets into the log.
-func TestNoLevelOfTheLogIsHighEnoughForSecrets(t *testing.T) {
+// From level 8 on, the Kubernetes client library logs Secrets.
+func TestSetUpLogLimitsTheLevel(t *testing.T) {
 	t.Cleanup(func() {
 		SetUpLog(true, 0)
 		logrus.SetLevel(logrus.InfoLevel)
@@ -22,8 +25,21 @@ func TestNoLevelOfTheLogIsHighEnoughForSecrets(t *testing.T) {
 	}
 }
 
-func TestWithoutDebugTheLogIsLeftAlone(t *testing.T) {
+func TestSetUpLogWithoutDebug(t *testing.T) {
 	SetUpLog(false, 7)
 	assert.False(t, klog.V(1).Enabled())
 	assert.Equal(t, logrus.InfoLevel, logrus.GetLevel())
+}
+
+func TestSpareMemory(t *testing.T) {
+	before := debug.SetGCPercent(100)
+	t.Cleanup(func() { debug.SetGCPercent(before) })
+
+	t.Setenv("GOGC", "200")
+	SpareMemory()
+	assert.Equal(t, 100, debug.SetGCPercent(100), "the Go runtime has read it")
+
+	require.NoError(t, os.Unsetenv("GOGC"))
+	SpareMemory()
+	assert.Equal(t, gcPercent, debug.SetGCPercent(100))
 }

@@ -6,28 +6,126 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/pprof"
+	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/sirupsen/logrus"
+	"github.com/urfave/cli/v2"
 )
 
-// headerTimeout bounds how long a client may take to say what it wants.
-const headerTimeout = 10 * time.Second
-
-// serve answers at address until ctx ends. An address that cannot be listened on is an error: whoever asked for it would
-// miss in silence what is served there.
+// serve serves HTTP at an address until ctx ends. An address that cannot be listened on is an error.
 func serve(ctx context.Context, what, address string, handler http.Handler) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("%s at %s: %w", what, address, err)
 	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	go func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			logrus.Errorf("The %s: %v", what, err)
+			logrus.Errorf("Serving %s failed: %v", what, err)
 		}
 	}()
-	logrus.Infof("The %s at http://%s", what, listener.Addr())
+	logrus.Infof("Serving %s at http://%s", what, listener.Addr())
 	return nil
+}
+
+// Health answers the probes of the kubelet.
+//
+//	/healthz  200 while the process responds at all. It does not depend on the API server: restarting the pod does not repair the
+//	          API server, and would lose what is in memory.
+//	/readyz   200 while the program is ready, otherwise 503. The body says what the program is doing, if it is not ready or the
+//	          request has ?verbose.
+//
+// Every client that reaches the pod can read the body, so it contains no names, addresses or errors.
+type Health struct {
+	mutex sync.Mutex
+	ready bool
+	state string
+}
+
+// NewHealth is the health of a program that has just started.
+func NewHealth() *Health { return &Health{state: "starting"} }
+
+// Ready records that the program is ready, and what it is doing.
+func (h *Health) Ready(state string) { h.set(true, state) }
+
+// NotReady records that the program is not ready, and what it waits for.
+func (h *Health) NotReady(state string) { h.set(false, state) }
+
+func (h *Health) set(ready bool, state string) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	h.ready, h.state = ready, state
+}
+
+// HealthFlag is the flag for the address of Serve. Charts set the environment variable, so that another address can be set where pods
+// share the network of their node.
+func HealthFlag(address *string) cli.Flag {
+	return &cli.StringFlag{
+		Name: "health-bind-address", Destination: address, EnvVars: []string{"FLEET_HEALTH_BIND_ADDRESS"},
+		Usage: "`ADDRESS` such as :8081 to serve /healthz and /readyz at; default: none",
+	}
+}
+
+// Serve serves the probes at an address until ctx ends; an empty address serves nothing.
+func (h *Health) Serve(ctx context.Context, address string) error {
+	if address == "" {
+		return nil
+	}
+	return serve(ctx, "health checks", address, h)
+}
+
+// ServeHTTP answers one probe.
+func (h *Health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	switch {
+	case r.URL.Path == "/healthz":
+		fmt.Fprintln(w, "ok")
+	case r.URL.Path != "/readyz":
+		http.NotFound(w, r)
+	case !h.ready:
+		http.Error(w, h.state, http.StatusServiceUnavailable)
+	case r.URL.Query().Has("verbose"):
+		fmt.Fprintln(w, h.state)
+	default:
+		fmt.Fprintln(w, "ok")
+	}
+}
+
+// Metrics serves the metrics of this process as /metrics until ctx ends; an empty address serves nothing.
+func Metrics(ctx context.Context, address string) (prometheus.Registerer, error) {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if address == "" {
+		return registry, nil
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	return registry, serve(ctx, "metrics", address, mux)
+}
+
+// ProfilesFlag is the flag for the address of Profiles.
+func ProfilesFlag(address *string) cli.Flag {
+	return &cli.StringFlag{
+		Name: "profiling-bind-address", Destination: address, EnvVars: []string{"FLEET_PROFILING_BIND_ADDRESS"},
+		Usage: "`ADDRESS` such as localhost:6060 to serve Go profiles at, without authentication; default: none",
+	}
+}
+
+// Profiles serves Go's profiles of this process below /debug/pprof/ until ctx ends; an empty address serves nothing.
+func Profiles(ctx context.Context, address string) error {
+	if address == "" {
+		return nil
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index) // heap, goroutine, allocs and others
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return serve(ctx, "profiles", address, mux)
 }

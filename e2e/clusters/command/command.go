@@ -1,4 +1,4 @@
-// Package command runs the programs of the system that clusters are made of.
+// Package command runs programs of the system.
 package command
 
 import (
@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// Runner runs a program with the given input, which may be nil, and returns its standard output. A test has one of its own.
+// Runner runs a program with the given input, which may be nil, and returns its standard output. Tests replace it.
 type Runner func(ctx context.Context, input io.Reader, args ...string) ([]byte, error)
 
-// Run is the Runner for real programs. The error of one that fails has the command line and what it said on standard error.
+// Run runs a real program. The error of a program that fails contains the command line and its standard error.
 func Run(ctx context.Context, input io.Reader, args ...string) ([]byte, error) {
 	command := exec.CommandContext(ctx, args[0], args[1:]...)
 	var output, complaint bytes.Buffer
@@ -24,11 +24,11 @@ func Run(ctx context.Context, input io.Reader, args ...string) ([]byte, error) {
 	return output.Bytes(), nil
 }
 
-// Build builds packages of this repository into dir. Without cgo: in an empty image there are no libraries.
+// Build builds packages of this repository into dir, without cgo because the images contain no libraries.
 func Build(ctx context.Context, run Runner, dir string, packages ...string) error {
 	args := append([]string{"env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-ldflags=-s -w", "-o", dir + "/"}, packages...)
 	if _, err := run(ctx, nil, args...); err != nil {
-		return fmt.Errorf("build the helpers of the clusters, which has to be done inside the repository: %w", err)
+		return fmt.Errorf("build the helper programs of the clusters (only possible inside the repository): %w", err)
 	}
 	return nil
 }

@@ -1,6 +1,6 @@
-// Front is a second address of an API server, as a load balancer or a management server in front of it gives one: it has a
-// serving certificate of another authority and forwards every request, upgraded connections included. Who they are clients say
-// by bearer tokens: the client certificate of a connection ends here.
+// Front is a proxy in front of an API server, such as a load balancer or a management server: it has a serving certificate of another
+// authority and forwards every request, including upgraded connections. Clients have to authenticate with bearer tokens, because the proxy
+// does not forward client certificates.
 //
 // usage: front LISTEN-ADDRESS CERTIFICATE KEY API-SERVER-URL API-SERVER-CA
 package main
@@ -25,7 +25,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) != 5 {
-		return fmt.Errorf("want 5 arguments, have %d", len(args))
+		return fmt.Errorf("expected 5 arguments, got %d", len(args))
 	}
 	listen, certificate, key, server, ca := args[0], args[1], args[2], args[3], args[4]
 	handler, err := proxy(server, ca)
@@ -54,7 +54,7 @@ func proxy(server, ca string) (http.Handler, error) {
 	}
 	return &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		// A watch has to pass on its events as they come.
+		// The events of a watch have to be forwarded immediately.
 		FlushInterval: -1,
 		Transport: &http.Transport{
 			TLSClientConfig:   &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},

@@ -55,7 +55,7 @@ func TestAServerOfAnotherAuthorityIsNotTrusted(t *testing.T) {
 }
 
 func TestArgumentsAreCounted(t *testing.T) {
-	require.ErrorContains(t, run([]string{"one"}), "want 5 arguments")
+	require.ErrorContains(t, run([]string{"one"}), "expected 5 arguments")
 }
 
 func caFile(t *testing.T, server *httptest.Server) string {

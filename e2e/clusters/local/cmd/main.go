@@ -1,5 +1,5 @@
-// Cmd makes clusters with real pods for a person to play with: it prints their kubeconfigs, loads the given image archives, and
-// removes everything on Ctrl-C.
+// Cmd creates clusters with real pods for experiments: it prints their kubeconfigs, loads the given image archives, and removes everything on
+// Ctrl-C.
 //
 // usage: go run ./e2e/clusters/local/cmd up [--image ARCHIVE]... NAME...
 package main
@@ -31,7 +31,7 @@ func main() {
 
 func run(ctx context.Context, args []string) (err error) {
 	if len(args) == 0 || args[0] != "up" {
-		return errors.New("want: up [--image ARCHIVE] NAME, with as many of both as you like")
+		return errors.New("usage: up [--image ARCHIVE]... NAME...")
 	}
 	flags := flag.NewFlagSet("up", flag.ContinueOnError)
 	var images []string
@@ -75,7 +75,7 @@ func up(ctx context.Context, provider clusters.Provider, name string, images []s
 	return nil
 }
 
-// binaries builds the programs of Kubernetes when they are missing.
+// binaries builds the programs of Kubernetes if they are missing.
 func binaries(ctx context.Context) (string, error) {
 	command := exec.CommandContext(ctx, "scripts/kube", "pods")
 	command.Stderr = os.Stderr

@@ -1,6 +1,6 @@
 // Init is the first process of a machine.
 //
-// usage: init SPEC-FILE, in fresh pid, mount, uts, ipc and net namespaces
+// usage: init SPEC-FILE, in new pid, mount, uts, ipc and net namespaces
 package main
 
 import (
@@ -11,18 +11,18 @@ import (
 )
 
 func main() {
-	// There is nothing else to return to.
+	// Boot returns only with an error.
 	fmt.Fprintln(os.Stderr, "init:", boot(os.Args[1:]))
 	os.Exit(1)
 }
 
 func boot(args []string) error {
 	if len(args) != 1 {
-		return fmt.Errorf("want the file of the machine's specification, have %q", args)
+		return fmt.Errorf("expected the file with the specification of the machine, got %q", args)
 	}
-	// Elsewhere it would mount over the folders of whoever called it.
+	// In another process it would change the mounts of its caller.
 	if os.Getpid() != 1 {
-		return fmt.Errorf("this is process %d: it has to be the first one of a pid namespace", os.Getpid())
+		return fmt.Errorf("this is process %d: it has to be the first process of a pid namespace", os.Getpid())
 	}
 	spec, err := machine.Read(args[0])
 	if err != nil {

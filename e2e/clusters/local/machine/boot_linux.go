@@ -12,11 +12,10 @@ import (
 	"time"
 )
 
-// linkDeadline is how long the network card may take to be plugged in, which is done by another process within
-// milliseconds.
+// linkDeadline limits the wait for the network interface, which another process adds within milliseconds.
 const linkDeadline = 30 * time.Second
 
-// Boot makes the machine out of the namespaces of this process and runs its programs. It returns only with an error.
+// Boot prepares the namespaces of this process as the machine and runs its programs. It returns only with an error.
 func Boot(s Spec) error {
 	for _, step := range []func(Spec) error{mount, name, sysctls, plugged, setup} {
 		if err := step(s); err != nil {
@@ -26,7 +25,7 @@ func Boot(s Spec) error {
 	return newSupervisor(s.Environment).run(s.Programs)
 }
 
-// mount happens first of all: what is mounted before the mounts are private would appear on the real machine.
+// mount is called first. A mount before the mounts are private would also appear on the real machine.
 func mount(s Spec) error {
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make the mounts private: %w", err)
@@ -49,7 +48,7 @@ func mount(s Spec) error {
 
 func (b Bind) mount() error {
 	for _, dir := range []string{b.From, b.To} {
-		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // containers of any user look into them
+		if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // containers of any user read them
 			return err
 		}
 	}

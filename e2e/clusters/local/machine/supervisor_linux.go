@@ -11,18 +11,17 @@ import (
 )
 
 const (
-	// restartDelay keeps a program that cannot start from filling its log.
+	// restartDelay prevents a program that cannot start from filling its log.
 	restartDelay = time.Second
-	// fileInterval is how often a file is looked for that a program waits for.
+	// fileInterval is the interval of the checks for the file that a program waits for.
 	fileInterval = 20 * time.Millisecond
 )
 
-// supervisor is what the first process of a machine does: it starts programs again when they end, and collects the orphans
-// that containers leave to it.
+// supervisor is the task of the first process of a machine: it restarts programs, and reaps orphaned processes of containers.
 type supervisor struct {
 	environment []string
 
-	mutex   sync.Mutex // guards programs, and that a program is in there before its end is handled
+	mutex   sync.Mutex // guards running; it is held during a start, so that a program is in running before its end is handled
 	running map[int]Program
 }
 
@@ -41,7 +40,7 @@ func (s *supervisor) run(programs []Program) error {
 		pid, err := syscall.Wait4(-1, &status, 0, nil)
 		switch {
 		case errors.Is(err, syscall.ECHILD):
-			time.Sleep(restartDelay / 10) // every program is waiting for its restart, or there is none
+			time.Sleep(restartDelay / 10) // all programs wait for their restart, or there are none
 		case err != nil && !errors.Is(err, syscall.EINTR):
 			return fmt.Errorf("wait for children: %w", err)
 		case err == nil:
@@ -50,7 +49,7 @@ func (s *supervisor) run(programs []Program) error {
 	}
 }
 
-// start starts a program, now or as soon as the file is there that it waits for.
+// start starts a program, as soon as the file that it waits for exists.
 func (s *supervisor) start(p Program) error {
 	if p.After != "" {
 		if _, err := os.Stat(p.After); err != nil {
@@ -61,7 +60,7 @@ func (s *supervisor) start(p Program) error {
 	return s.startNow(p)
 }
 
-// startIn is for when nobody waits for the result: the machine goes on without the program, and says why.
+// startIn starts a program later. If that fails, the machine continues without the program, and the error is printed.
 func (s *supervisor) startIn(delay time.Duration, p Program) {
 	time.AfterFunc(delay, func() {
 		if err := s.start(p); err != nil {

@@ -1,5 +1,5 @@
-// Pause is the program of the container that holds the namespaces of a pod: it waits until it is told to end, and collects
-// the processes that the pod's other containers leave behind when they share its pid namespace.
+// Pause is the program of the container that keeps the namespaces of a pod. It waits for a signal to terminate, and reaps orphaned processes of
+// the pod's other containers if they share its pid namespace.
 package main
 
 import (
@@ -19,7 +19,7 @@ func main() {
 	}
 }
 
-// collect waits for every child that has ended: one signal may stand for several of them.
+// collect reaps all children that have ended: there can be one signal for several.
 func collect() {
 	for {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)

@@ -13,9 +13,9 @@ import (
 	"github.com/muster-fleet/muster/internal/inventory"
 )
 
-// farewell deletes the Cluster of west and looks on both sides for anything that is left of it.
-func farewell(ctx context.Context, d *demo) (string, error) {
-	a, err := d.named(d.west)
+// deleteWest deletes the Cluster of west and checks that nothing of it is left on hub and member.
+func deleteWest(ctx context.Context, d *demo) (string, error) {
+	a, err := d.clusterOf(d.west)
 	if err != nil {
 		return "", err
 	}
@@ -34,28 +34,28 @@ func farewell(ctx context.Context, d *demo) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	d.departed = append(d.departed, a.namespace+"/"+a.name)
-	// How they stand is asked until they stand well: what they reported a moment ago may be out of date.
+	d.deleted = append(d.deleted, a.namespace+"/"+a.name)
+	// Polled, because the status of a moment ago can be out of date.
 	err = poll(ctx, func(ctx context.Context) (bool, error) { return true, d.checkOthers(ctx) })
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("looked for on the hub:  %s: all gone\n%slooked for on %s: %s: all gone",
+	return fmt.Sprintf("deleted on the hub:  %s\n%sdeleted on %s: %s",
 		inventory.Counted(onHub), indent, a.member.name, inventory.Counted(onMember)), nil
 }
 
-// named is the arrival of one of the members.
-func (d *demo) named(member *cluster) (*arrival, error) {
-	i := slices.IndexFunc(d.arrived, func(a arrival) bool { return a.member == member })
+// clusterOf is the Cluster of a member.
+func (d *demo) clusterOf(member *cluster) (*registeredCluster, error) {
+	i := slices.IndexFunc(d.registered, func(a registeredCluster) bool { return a.member == member })
 	if i < 0 {
 		return nil, fmt.Errorf("%s has not registered", member.name)
 	}
-	return &d.arrived[i], nil
+	return &d.registered[i], nil
 }
 
-// words are what every object on the hub has in it that is of one Cluster only: its name, and the names of its requests,
-// of which those of its rights are made.
-func (d *demo) words(ctx context.Context, a *arrival) ([]string, error) {
+// words are the names by which the objects of one Cluster on the hub can be found: its name, its clientID, and the names of its requests,
+// from which the names of its Roles are derived.
+func (d *demo) words(ctx context.Context, a *registeredCluster) ([]string, error) {
 	if a.words != nil {
 		return a.words, nil
 	}
@@ -76,9 +76,9 @@ func (d *demo) words(ctx context.Context, a *arrival) ([]string, error) {
 	return a.words, nil
 }
 
-// mentions are the objects on the hub that are of a Cluster. The Bundle of the workload and the registration token, which
-// remembers the last Cluster it was used for, are the person's own.
-func (d *demo) mentions(ctx context.Context, a *arrival) ([]inventory.Thing, error) {
+// mentions are the objects on the hub that belong to a Cluster. The Bundle of the workload and the registration token do not, although the
+// token's status names the last Cluster.
+func (d *demo) mentions(ctx context.Context, a *registeredCluster) ([]inventory.Thing, error) {
 	words, err := d.words(ctx, a)
 	if err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func (d *demo) mentions(ctx context.Context, a *arrival) ([]inventory.Thing, err
 	return all.Mentioning(words...), nil
 }
 
-// addedSince are the objects on the member that were not there before; the namespaces stay, for others may use them.
+// addedSince are the new objects on the member. Namespaces stay, because others may use them.
 func (c *cluster) addedSince(ctx context.Context, before inventory.Inventory) ([]inventory.Thing, error) {
 	now, err := inventory.Take(ctx, c.plane.RESTConfig())
 	if err != nil {
@@ -101,16 +101,16 @@ func (c *cluster) addedSince(ctx context.Context, before inventory.Inventory) ([
 	return slices.DeleteFunc(now.Since(before), stays), nil
 }
 
-// stays: the namespaces with what is in each, and the node that the demo itself has made.
+// stays is true for namespaces with their default objects, and for the node that the demo has created.
 func stays(t inventory.Thing) bool {
 	return inventory.OfNamespace(t) || t.Kind == "Node" || t.Kind == "CSINode"
 }
 
-func (d *demo) checkGone(ctx context.Context, a *arrival) error {
+func (d *demo) checkGone(ctx context.Context, a *registeredCluster) error {
 	_, err := d.hub.admin.Fleet.Clusters(a.namespace).Get(ctx, a.name, metav1.GetOptions{})
 	switch {
 	case err == nil:
-		return fmt.Errorf("Cluster %s/%s is still there", a.namespace, a.name)
+		return fmt.Errorf("Cluster %s/%s still exists", a.namespace, a.name)
 	case !apierrors.IsNotFound(err):
 		return err
 	}
@@ -125,13 +125,13 @@ func (d *demo) checkGone(ctx context.Context, a *arrival) error {
 	return errors.Join(left("the hub", onHub), left(a.member.name, onMember))
 }
 
-// checkOthers looks whether the clusters that stay are as they were.
+// checkOthers checks that the other clusters have not changed.
 func (d *demo) checkOthers(ctx context.Context) error {
-	for i := range d.arrived {
-		if slices.Contains(d.departed, d.arrived[i].namespace+"/"+d.arrived[i].name) {
+	for i := range d.registered {
+		if slices.Contains(d.deleted, d.registered[i].namespace+"/"+d.registered[i].name) {
 			continue
 		}
-		if err := d.checkOne(ctx, &d.arrived[i]); err != nil {
+		if err := d.checkOne(ctx, &d.registered[i]); err != nil {
 			return err
 		}
 	}
@@ -142,11 +142,11 @@ func left(where string, things []inventory.Thing) error {
 	if len(things) == 0 {
 		return nil
 	}
-	return fmt.Errorf("on %s is left: %s", where, inventory.List(things))
+	return fmt.Errorf("left on %s: %s", where, inventory.List(things))
 }
 
-// patchCluster changes a Cluster as a person would.
-func (c *cluster) patchCluster(ctx context.Context, a arrival, patch string) error {
+// patchCluster changes a Cluster.
+func (c *cluster) patchCluster(ctx context.Context, a registeredCluster, patch string) error {
 	_, err := c.admin.Fleet.Clusters(a.namespace).Patch(ctx, a.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	return err
 }
