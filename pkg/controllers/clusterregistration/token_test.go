@@ -89,8 +89,15 @@ func TestCountDelay(t *testing.T) {
 		named, asking int
 		want          time.Duration
 	}{
-		{0, 1, 0}, {1, 1, 0}, {0, 2, 0}, {2, 1, batchDelay}, {0, 3, batchDelay}, {0, 500, batchDelay},
-		{stormMin - 1, 1, batchDelay}, {stormMin, 1, batchStormDelay}, {100, 200, batchStormDelay},
+		{0, 1, 0},
+		{1, 1, 0},
+		{0, 2, 0},
+		{2, 1, batchDelay},
+		{0, 3, batchDelay},
+		{0, 500, batchDelay},
+		{stormMin - 1, 1, batchDelay},
+		{stormMin, 1, batchStormDelay},
+		{100, 200, batchStormDelay},
 	} {
 		assert.Equal(t, row.want, countDelay(row.named, row.asking), row)
 	}
