@@ -131,7 +131,7 @@ func (p *pair) crash(t *testing.T) {
 	require.Eventually(t, func() bool { return restarts(t, p.hubClient, "in-cluster") > before }, soon, pollInterval)
 	requireSays(t, p.hubClient, "in-cluster", "ok")
 	requireSays(t, p.onMember, "across", "ok")
-	require.ErrorContains(t, p.hub.Restart(t.Context()), "running already")
+	require.ErrorContains(t, p.hub.Restart(t.Context()), "already running")
 }
 
 func requireUnreachable(t *testing.T, c clusters.Cluster) {
@@ -178,7 +178,7 @@ func (p *pair) collect(t *testing.T) {
 
 func (p *pair) refusals(t *testing.T) {
 	_, err := p.provider.Create(t.Context(), "hub")
-	require.ErrorContains(t, err, "one of that name")
+	require.ErrorContains(t, err, "already exists")
 	_, err = p.provider.Create(t.Context(), "Not_A_Label")
 	require.Error(t, err)
 	_, err = p.hub.Cut(t.Context(), p.hub)
