@@ -85,7 +85,7 @@ func TestAQuarantineCutsAnAgentOffAtOnceAndItGoesOnAfterwards(t *testing.T) {
 	for range 3 { // a busy machine may be slow, but not each time
 		s.PatchSpec(t, s.cluster, `{"quarantined":true}`)
 		fastest = min(fastest, s.awaitAnswer(t, agent, apierrors.IsForbidden))
-		s.Hub.ClusterCondition(t, s.Namespace, s.cluster, fleet.ConditionRegistered, "False Quarantined: the agent is cut off")
+		s.Hub.ClusterCondition(t, s.Namespace, s.cluster, fleet.ConditionRegistered, "False Quarantined: the agent is quarantined")
 		s.PatchSpec(t, s.cluster, `{"quarantined":null}`)
 		s.awaitAnswer(t, agent, isFine)
 		s.Hub.ClusterCondition(t, s.Namespace, s.cluster, fleet.ConditionRegistered, "True Registered")

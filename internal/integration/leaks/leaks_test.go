@@ -179,7 +179,7 @@ func (s *scene) misleadAgent(t *testing.T, v registration.Values) {
 	s.logged(t, s.memberLogs, "expired or was revoked")
 	v.APIServerURL = "https://user:" + marker("bootstrap address") + "@hub"
 	s.bootstrap(t, v)
-	s.logged(t, s.memberLogs, "it has a user name in it")
+	s.logged(t, s.memberLogs, "it contains a user name")
 }
 
 func (s *scene) bootstrap(t *testing.T, v registration.Values) {
