@@ -169,7 +169,7 @@ func newStage(t *testing.T) *stage {
 	}
 	o.AgentBundles = &AgentBundles{
 		Context:     &app.Context{Config: config.NewStore(hubConfig), SystemNamespace: system, FleetClient: clients{bundles: o.server}},
-		bundleCache: o.cache, requests: o.requests, manifests: newManifests(), written: expectations.New(clock.RealClock{}),
+		bundleCache: o.cache, requests: o.requests, manifests: newManifests(), written: expectations.New(clock.RealClock{}), created: expectations.New(clock.RealClock{}),
 	}
 	return o
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -39,6 +40,7 @@ type AgentBundles struct {
 	requests    credentialstatus.Requests
 	manifests   *manifests
 	written     *expectations.Expectations
+	created     *expectations.Expectations // Bundles that the cache may not show yet
 }
 
 // Register watches the Bundles of agents, to repair them, and the configuration.
@@ -61,6 +63,7 @@ func Register(_ context.Context, c *app.Context) *AgentBundles {
 		requests:    c.Fleet.ClusterRegistration().Cache(),
 		manifests:   newManifests(),
 		written:     expectations.New(c.Clock),
+		created:     expectations.New(c.Clock),
 	}
 }
 
@@ -154,10 +157,17 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 		wanted.Finalizers = []string{fleet.BundleFinalizer}
 	}
 
-	if existing == nil {
-		out = a.create(ctx, wanted)
-	} else {
+	key, again := wanted.Namespace+"/"+wanted.Name, time.Duration(0)
+	switch {
+	case existing != nil:
+		a.created.Observed(key)
 		out = a.repair(ctx, existing, wanted)
+	case a.created.IsExpected(key):
+		out, again = result.Done("", ""), expectations.Timeout // in case somebody deletes it before the cache has shown it
+	default:
+		if out = a.create(ctx, wanted); out.IsDone() {
+			a.created.Expect(key)
+		}
 	}
 	if !out.IsDone() {
 		return out
@@ -174,9 +184,9 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 	// The condition becomes True together with the first heartbeat. A write of its own for each Cluster would bring no news.
 	reported := result.Get(cluster.Status.Conditions, fleet.ConditionReconciled).Reason == fleet.ReasonReconciled
 	if cluster.Status.Agent.LastSeen.IsZero() && !reported {
-		return waitingForAgent()
+		return waitingForAgent().In(again)
 	}
-	return result.Done(fleet.ReasonReconciled, "")
+	return result.Done(fleet.ReasonReconciled, "").In(again)
 }
 
 func waitingForAgent() result.Result {

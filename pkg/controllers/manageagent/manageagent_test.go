@@ -16,12 +16,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 )
 
@@ -354,7 +356,12 @@ func TestReconcileDeletingBundle(t *testing.T) {
 func TestReconcileWithALateCacheWritesOnce(t *testing.T) {
 	o, c := newStage(t), imported()
 	require.True(t, o.run(t, c).IsDone())
-	require.True(t, o.run(t, c).IsDone(), "the Bundle exists and is not in the cache")
+	again := o.run(t, c)
+	require.True(t, again.IsDone(), "the Bundle exists and is not in the cache")
+	assert.Equal(t, expectations.Timeout, again.After, "somebody may delete it before the cache has shown it")
+	assert.Equal(t, []string{"create"}, o.wrote())
+	o.created = expectations.New(clock.RealClock{})
+	require.True(t, o.run(t, c).IsDone(), "another hub created it")
 	assert.Equal(t, []string{"create", "create"}, o.wrote())
 	o.catchUp()
 	late := o.cache.seen
@@ -439,6 +446,7 @@ func TestReconcileErrors(t *testing.T) {
 		}, "creating Bundle ns/fleet-agent-c: out"},
 		{"reading one that is there", func(t *testing.T) (*stage, *fleet.Cluster) {
 			o, c := made(t)
+			o.created = expectations.New(clock.RealClock{}) // the hub was restarted, and its cache lags behind
 			o.cache.seen, o.server.fails["get"] = nil, outage
 			return o, c
 		}, "reading Bundle ns/fleet-agent-c: out"},
