@@ -83,7 +83,7 @@ func TestNoSecretIsAnywhereButInSecrets(t *testing.T) {
 	s.vault.requireNoneInLogs(t, "member", s.memberLogs, `"Request" verb=`)
 	for _, folder := range []string{s.hubLogs, s.memberLogs} {
 		said := logs(t, folder)
-		assert.Contains(t, said, "--debug-level 10 is taken for 7")
+		assert.Contains(t, said, "--debug-level 10 is reduced to 7")
 		assert.NotContains(t, said, "Body", "requests and answers, Secrets among them")
 	}
 	s.vault.requireNoneInObjects(t, "hub", s.hub)

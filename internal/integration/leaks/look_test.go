@@ -122,7 +122,7 @@ func logs(t *testing.T, folder string) string {
 	return all.String()
 }
 
-var served = regexp.MustCompile(`The [\w ]+ at (http://127\.0\.0\.1:\d+)`)
+var served = regexp.MustCompile(`Serving [\w ]+ at (http://127\.0\.0\.1:\d+)`)
 
 // requireNoneServed asks for what a program tells everybody who reaches its pod.
 func (v *vault) requireNoneServed(t *testing.T, folder string) {
