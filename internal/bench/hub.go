@@ -153,7 +153,7 @@ func usageOf(pids ...int) (sum usage, err error) {
 			return usage{}, err
 		}
 		sum.cpu += time.Duration(stat.CPUTime() * float64(time.Second))
-		sum.peakMemory += int64(status.VmHWM)
+		sum.peakMemory += int64(status.VmHWM) //nolint:gosec // less memory than an int64 can count
 	}
 	return sum, nil
 }

@@ -16,7 +16,8 @@ import (
 
 func TestShared(t *testing.T) {
 	t.Run("one control plane for each name", func(t *testing.T) {
-		require.Same(t, Shared(t, "plane"), Shared(t, "plane"))
+		first := Shared(t, "plane")
+		require.Same(t, first, Shared(t, "plane"))
 	})
 	t.Run("clean: reset when no test has it any more", func(t *testing.T) {
 		left := func(t *testing.T) (names []string) {

@@ -135,7 +135,7 @@ const untilChange = time.Duration(-1)
 // for a change and for the next iteration at the same time.
 func (l *loop) run(ctx context.Context) {
 	var running *runnables // nil while the agent does not work with a credential
-	defer func() { running.stop() }()
+	defer func() { _ = running.stop() }()
 	retry := l.config.Timing.Retry()
 	unused := 0 // registrations and endpoint switches since runnables were last started
 	for ctx.Err() == nil {
@@ -156,7 +156,7 @@ func (l *loop) run(ctx context.Context) {
 			continue
 		}
 		if o.outdated {
-			running.stop()
+			_ = running.stop() // ended on purpose
 			running = nil
 			continue
 		}

@@ -28,7 +28,7 @@ const (
 	tolerance = time.Minute
 )
 
-// ErrPending: a token Secret exists, and Kubernetes has not filled it yet. Wait for its update event; do not poll.
+// ErrPending means that a token Secret exists and Kubernetes has not filled it yet. Wait for its update event; do not poll.
 var ErrPending = errors.New("waiting for Kubernetes to fill the token Secret")
 
 // Client is the part of a Kubernetes client that Issuer uses.

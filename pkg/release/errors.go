@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// UnsupportedError: the options or the resources ask for something that this agent does not do. Nothing was deployed, and a
+// UnsupportedError means that the options or the resources ask for something that this agent does not do. Nothing was deployed, and a
 // repetition cannot help.
 type UnsupportedError struct {
 	// Field is the option or file that asks for it, such as "helm.repo".
@@ -19,7 +19,7 @@ func (e *UnsupportedError) Error() string {
 	return fmt.Sprintf("%s is not supported: %s", e.Field, e.Why)
 }
 
-// InvalidError: the resources cannot be deployed as they are, on any cluster. A repetition cannot help.
+// InvalidError means that the resources cannot be deployed as they are, on any cluster. A repetition cannot help.
 type InvalidError struct{ Why string }
 
 func (e *InvalidError) Error() string { return e.Why }
@@ -28,7 +28,7 @@ func invalid(format string, args ...any) error {
 	return &InvalidError{Why: fmt.Sprintf(format, args...)}
 }
 
-// ConflictError: a Helm release of that name has another owner.
+// ConflictError means that a Helm release of that name has another owner.
 type ConflictError struct{ Namespace, Name, Owner string }
 
 func (e *ConflictError) Error() string {
@@ -36,7 +36,7 @@ func (e *ConflictError) Error() string {
 		e.Namespace, e.Name, e.Owner)
 }
 
-// LeftoverError: the release is deployed, but objects that only failed attempts created could not be removed. Sweep tries again.
+// LeftoverError means that the release is deployed, but objects that only failed attempts created could not be removed. Sweep tries again.
 type LeftoverError struct{ Err error }
 
 func (e *LeftoverError) Error() string {

@@ -261,6 +261,7 @@ func (o *operation) failInterrupted(revisions []*helm.Release) error {
 	switch r.Info.Status {
 	case common.StatusDeployed, common.StatusFailed, common.StatusSuperseded:
 		return nil
+	default:
 	}
 	r.Info.Status, r.Info.Description = common.StatusFailed, "Interrupted while "+string(r.Info.Status)
 	if err := o.config.Releases.Update(r); err != nil {

@@ -35,7 +35,7 @@ func Watch(
 	return &limitedWatch{events, cancel}, nil
 }
 
-// UnansweredError: a watch could not begin in time.
+// UnansweredError means that a watch could not begin in time.
 type UnansweredError struct {
 	Limit time.Duration
 	Cause error

@@ -135,7 +135,7 @@ func (r *Renewer) requestToken(ctx context.Context, use *InUse, lifetime tokenLi
 
 func (r *Renewer) verify(ctx context.Context, renewed *Stored) error {
 	conn, answer, err := r.Dialer.DialAndVerify(ctx, renewed.Access)
-	defer conn.Close()
+	conn.Close()
 	if answer != hubclient.Accepted {
 		return fmt.Errorf("the new token does not work (%s): %w", answer, err)
 	}

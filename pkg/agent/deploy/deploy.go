@@ -33,6 +33,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	case remove, forget:
 		d.remove(ctx, key, state)
 		return
+	default:
 	}
 	state.goneSince = time.Time{}
 	if _, drift := state.release(); f.Current && !f.Leftovers && drift.none() {

@@ -49,10 +49,10 @@ func answering(t *testing.T, m *member.Member, code int, readyz string) {
 		_, _ = io.WriteString(w, readyz)
 	}))
 	t.Cleanup(server.Close)
-	real, err := member.New(&rest.Config{Host: server.URL}, agenttest.Namespace, "test", time.Minute)
+	actual, err := member.New(&rest.Config{Host: server.URL}, agenttest.Namespace, "test", time.Minute)
 	require.NoError(t, err)
-	t.Cleanup(real.Close)
-	m.REST = real.REST
+	t.Cleanup(actual.Close)
+	m.REST = actual.REST
 }
 
 func node(name string, ready corev1.ConditionStatus, cpu, memory, pods string) *corev1.Node {

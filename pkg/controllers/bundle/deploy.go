@@ -341,12 +341,12 @@ func (e *foreignError) Error() string {
 // maxErrors is the number of errors that a message lists, so that a status stays small.
 const maxErrors = 10
 
-// errorList is the errors about several Bundles of one Cluster.
-type errorList []error
+// bundleErrors are the errors about several Bundles of one Cluster.
+type bundleErrors []error
 
-// joinErrors returns the errors that are not nil as an errorList, or nil if there is none.
+// joinErrors returns the errors that are not nil as bundleErrors, or nil if there is none.
 func joinErrors(errs ...error) error {
-	left := errorList(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
+	left := bundleErrors(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
 	if len(left) == 0 {
 		return nil
 	}
@@ -354,7 +354,7 @@ func joinErrors(errs ...error) error {
 }
 
 // Error lists the first errors.
-func (l errorList) Error() string {
+func (l bundleErrors) Error() string {
 	var texts []string
 	for _, err := range l[:min(len(l), maxErrors)] {
 		texts = append(texts, err.Error())
@@ -366,11 +366,11 @@ func (l errorList) Error() string {
 }
 
 // Unwrap makes errors.Is and errors.As consider each error.
-func (l errorList) Unwrap() []error { return l }
+func (l bundleErrors) Unwrap() []error { return l }
 
 // isNameConflict reports whether each error is about an object of somebody else. A retry does not help then.
 func isNameConflict(err error) bool {
-	var all errorList
+	var all bundleErrors
 	if !errors.As(err, &all) {
 		return false
 	}

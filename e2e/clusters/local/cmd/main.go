@@ -31,7 +31,7 @@ func main() {
 
 func run(ctx context.Context, args []string) (err error) {
 	if len(args) == 0 || args[0] != "up" {
-		return errors.New("usage: up [--image ARCHIVE]... NAME...")
+		return errors.New("usage: up [--image ARCHIVE] NAME; both can be repeated")
 	}
 	flags := flag.NewFlagSet("up", flag.ContinueOnError)
 	var images []string

@@ -112,7 +112,7 @@ func (e *Expectations) find(key string) (expectation, bool) {
 
 func (e *Expectations) now() time.Time {
 	if e.Clock == nil {
-		return time.Now()
+		return clock.RealClock{}.Now()
 	}
 	return e.Clock.Now()
 }
