@@ -184,6 +184,14 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 	return c, nil
 }
 
+// factories returns the one or two factories.
+func (c *caches) factories() []controller.SharedControllerFactory {
+	if c.fleet == c.own {
+		return []controller.SharedControllerFactory{c.own}
+	}
+	return []controller.SharedControllerFactory{c.own, c.fleet}
+}
+
 // fill starts the caches and returns when they are filled, or ctx has ended.
 func (c *caches) fill(ctx context.Context) error {
 	if err := c.start(); err != nil {
@@ -193,7 +201,7 @@ func (c *caches) fill(ctx context.Context) error {
 	if c.contents != nil {
 		synced = append(synced, c.contents.HasSynced)
 	}
-	for _, factory := range []controller.SharedControllerFactory{c.own, c.fleet} {
+	for _, factory := range c.factories() {
 		factory.SharedCacheFactory().WaitForCacheSync(ctx)
 	}
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
@@ -214,7 +222,7 @@ func (c *caches) start() error {
 	if err := c.transform(c.fleet.SharedCacheFactory(), c.fleetKinds); err != nil {
 		return err
 	}
-	for _, factory := range []controller.SharedControllerFactory{c.own, c.fleet} {
+	for _, factory := range c.factories() {
 		if err := factory.SharedCacheFactory().Start(c.lifetime); err != nil {
 			return err
 		}
@@ -247,7 +255,7 @@ func (c *caches) transform(factory lassocache.SharedCacheFactory, kinds []schema
 
 // startWorkers starts the work queues of all registered controllers, until ctx ends.
 func (c *caches) startWorkers(ctx context.Context, workers int) error {
-	for _, factory := range []controller.SharedControllerFactory{c.own, c.fleet} {
+	for _, factory := range c.factories() {
 		if err := factory.Start(ctx, workers); err != nil {
 			return err
 		}
