@@ -15,28 +15,39 @@ import (
 
 const policyGroup = "admissionregistration.k8s.io/"
 
-// served are what clusters tell of themselves.
+// served are the API versions of clusters.
 var served = map[string]common.VersionSet{
-	"both":       {"v1", "v1/Namespace", policyGroup + "v1", policyGroup + "v1/MutatingAdmissionPolicy", policyGroup + "v1beta1/MutatingAdmissionPolicy"},
-	"stable":     {"v1", "v1/Namespace", policyGroup + "v1", policyGroup + "v1/MutatingAdmissionPolicy"},
-	"beta":       {"v1", "v1/Namespace", policyGroup + "v1", policyGroup + "v1beta1/MutatingAdmissionPolicy"},
-	"neither":    {"v1", "v1/Namespace", policyGroup + "v1", policyGroup + "v1/ValidatingAdmissionPolicy"},
+	"both":       {"v1", "v1/Namespace", validatingBinding, policyGroup + "v1/MutatingAdmissionPolicy", policyGroup + "v1beta1/MutatingAdmissionPolicy"},
+	"stable":     {"v1", "v1/Namespace", validatingBinding, policyGroup + "v1/MutatingAdmissionPolicy"},
+	"beta":       {"v1", "v1/Namespace", validatingBinding, policyGroup + "v1beta1/MutatingAdmissionPolicy"},
+	"alpha":      {"v1", "v1/Namespace", validatingBinding, policyGroup + "v1alpha1/MutatingAdmissionPolicy"},
+	"neither":    {"v1", "v1/Namespace", validatingBinding},
 	"no cluster": common.DefaultVersionSet,
+	"no cluster, helm template --api-versions": append(common.VersionSet{policyGroup + "v1beta1/MutatingAdmissionPolicy"}, common.DefaultVersionSet...),
 }
 
-// rendersFor is what Helm renders where these kinds are served.
+const validatingBinding = policyGroup + "v1/ValidatingAdmissionPolicyBinding"
+
+// rendersFor renders the hub's chart for a cluster of Kubernetes 1.36 with these API versions.
 func rendersFor(t *testing.T, versions common.VersionSet, values string) map[string]string {
+	t.Helper()
+	rendered, err := renderOn(t, "v1.36.3", versions, values)
+	require.NoError(t, err)
+	return rendered
+}
+
+// renderOn is Helm's rendering for that version of Kubernetes.
+func renderOn(t *testing.T, kubernetes string, versions common.VersionSet, values string) (map[string]string, error) {
 	t.Helper()
 	loaded, err := charts.Load(charts.Hub)
 	require.NoError(t, err)
 	capabilities := common.DefaultCapabilities.Copy()
 	capabilities.APIVersions = versions
+	capabilities.KubeVersion.Version = kubernetes
 	options := common.ReleaseOptions{Name: charts.Hub, Namespace: systemNamespace, Revision: 1, IsInstall: true}
 	top, err := util.ToRenderValues(loaded, parseValues(t, values), options, capabilities)
 	require.NoError(t, err)
-	rendered, err := engine.Render(loaded, top)
-	require.NoError(t, err)
-	return rendered
+	return engine.Render(loaded, top)
 }
 
 // policies are the kinds and names of the policies, with the versions of the mutating ones.
@@ -53,21 +64,97 @@ func policies(t *testing.T, rendered map[string]string) (found []string, version
 }
 
 func TestPoliciesAreRenderedInTheVersionThatTheClusterServes(t *testing.T) {
-	for title, want := range map[string]string{"both": "v1", "stable": "v1", "no cluster": "v1", "beta": "v1beta1"} {
+	for title, want := range map[string]string{
+		"both": "v1", "stable": "v1", "no cluster": "v1", "beta": "v1beta1", "alpha": "v1alpha1", "no cluster, helm template --api-versions": "v1beta1",
+	} {
 		found, versions := policies(t, rendersFor(t, served[title], "{}"))
 		assert.Len(t, found, 14, title)
 		assert.Equal(t, map[string]bool{policyGroup + want: true}, versions, title)
 	}
 }
 
-func TestHelmTemplateTakesTheVersionItIsToldOf(t *testing.T) {
-	told := append(common.VersionSet{policyGroup + "v1beta1/MutatingAdmissionPolicy"}, common.DefaultVersionSet...)
-	_, versions := policies(t, rendersFor(t, told, "{}"))
-	assert.Equal(t, map[string]bool{policyGroup + "v1beta1": true}, versions)
+// Without a cluster, as for helm template, only --kube-version and --api-versions say what is served.
+func TestHelmTemplate(t *testing.T) {
+	const beta, alpha = policyGroup + "v1beta1", policyGroup + "v1alpha1"
+	tests := map[string]struct {
+		kubernetes, serves string
+		count              int
+		mutating           string
+	}{
+		"1.36":                {kubernetes: "v1.36.3+rke2r1", count: 14, mutating: policyGroup + "v1"},
+		"later":               {kubernetes: "1.40", count: 14, mutating: policyGroup + "v1"},
+		"1.35":                {kubernetes: "1.35.4", count: 8},
+		"1.35 with the beta":  {kubernetes: "v1.35.4", serves: beta + "/MutatingAdmissionPolicy", count: 14, mutating: beta},
+		"1.33 with the alpha": {kubernetes: "v1.33.13", serves: alpha + "/MutatingAdmissionPolicy", count: 14, mutating: alpha},
+		"1.30":                {kubernetes: "v1.30.14", count: 8},
+	}
+	for title, test := range tests {
+		t.Run(title, func(t *testing.T) {
+			versions := append(common.VersionSet{}, common.DefaultVersionSet...)
+			if test.serves != "" {
+				versions = append(versions, test.serves)
+			}
+			rendered, err := renderOn(t, test.kubernetes, versions, "{}")
+			require.NoError(t, err)
+			found, mutating := policies(t, rendered)
+			assert.Len(t, found, test.count)
+			want := map[string]bool{}
+			if test.mutating != "" {
+				want[test.mutating] = true
+			}
+			assert.Equal(t, want, mutating)
+			assert.Contains(t, rendered["fleet/templates/admission.yaml"], "these are the policies for Kubernetes "+test.kubernetes)
+		})
+	}
+	assert.NotContains(t, rendersFor(t, served["neither"], "{}")["fleet/templates/admission.yaml"], "Helm asked no cluster")
 }
 
-// A policy that insists on what nobody writes would refuse every registration.
-func TestWhereNothingRecordsTheCreatorNothingInsistsOnIt(t *testing.T) {
+func TestHubChartWithoutValidatingPolicies(t *testing.T) {
+	old := common.VersionSet{"v1", "v1/Namespace", policyGroup + "v1beta1/ValidatingAdmissionPolicyBinding"}
+	for title, test := range map[string]struct {
+		kubernetes string
+		serves     common.VersionSet
+		refusal    string
+	}{
+		"1.28":                    {"v1.28.15", old, "Kubernetes v1.28.15 serves no ValidatingAdmissionPolicies"},
+		"1.29, without a cluster": {"v1.29.6", common.DefaultVersionSet, "--kube-version"},
+		"1.34 with the kinds off": {"v1.34.4", old, "serves no kind ValidatingAdmissionPolicyBinding in admissionregistration.k8s.io/v1"},
+		"not a version of 1":      {"v0.9.0", old, "--set allowWithoutPolicies=true"},
+	} {
+		t.Run(title, func(t *testing.T) {
+			_, err := renderOn(t, test.kubernetes, test.serves, "{}")
+			require.ErrorContains(t, err, test.refusal)
+			rendered, err := renderOn(t, test.kubernetes, test.serves, "allowWithoutPolicies: true")
+			require.NoError(t, err)
+			found, _ := policies(t, rendered)
+			assert.Empty(t, found)
+			assert.Contains(t, rendered["fleet/templates/NOTES.txt"], "Agents may write the whole\nstatus")
+		})
+	}
+	_, err := renderOn(t, "v1.34.4", old, "admissionPolicies: {enabled: false}")
+	require.NoError(t, err, "the person has said so")
+	_, err = renderOn(t, "v1.28.15", old, "admissionPolicies: {enabled: false}")
+	require.ErrorContains(t, err, "allowWithoutPolicies")
+}
+
+// Flags of the API server are named only to those whom they help.
+func TestNotesNameFlagsThatTheVersionHas(t *testing.T) {
+	for kubernetes, want := range map[string]string{
+		"v1.30.14": "this knowledge. Kubernetes 1.36 serves them.\nThen", "v1.31.14": "this knowledge. Kubernetes 1.36 serves them.\nThen",
+		"v1.33.13": "admissionregistration.k8s.io/v1alpha1=true.\nThen", "v1.35.4": "admissionregistration.k8s.io/v1beta1=true.\nThen",
+		"v1.36.3": "remove what turns them off",
+	} {
+		rendered, err := renderOn(t, kubernetes, served["neither"], "{}")
+		require.NoError(t, err)
+		notes := rendered["fleet/templates/NOTES.txt"]
+		assert.Contains(t, notes, want, kubernetes)
+		assert.Equal(t, strings.Contains(want, "=true"), strings.Contains(notes, "--runtime-config="), kubernetes)
+	}
+}
+
+// Without a MutatingAdmissionPolicy nothing records the creator of a request. A policy that requires the record would then refuse every
+// registration.
+func TestPoliciesWithoutMutatingOnes(t *testing.T) {
 	rendered := rendersFor(t, served["neither"], "{}")
 	found, _ := policies(t, rendered)
 	assert.ElementsMatch(t, []string{
@@ -76,10 +163,9 @@ func TestWhereNothingRecordsTheCreatorNothingInsistsOnIt(t *testing.T) {
 		"ValidatingAdmissionPolicy fleet-agent-status", "ValidatingAdmissionPolicyBinding fleet-agent-status",
 		"ValidatingAdmissionPolicy fleet-agent-token", "ValidatingAdmissionPolicyBinding fleet-agent-token",
 	}, found)
-	assert.Contains(t, rendered["fleet/templates/NOTES.txt"], "--feature-gates=MutatingAdmissionPolicy=true")
 }
 
-func TestNotesSpeakOfPoliciesOnlyWhereSomeAreMissing(t *testing.T) {
+func TestNotesNameMissingPolicies(t *testing.T) {
 	const missing, off = "serves no MutatingAdmissionPolicies", "admissionPolicies.enabled is false"
 	for title, versions := range served {
 		notes := rendersFor(t, versions, "{}")["fleet/templates/NOTES.txt"]
@@ -91,7 +177,7 @@ func TestNotesSpeakOfPoliciesOnlyWhereSomeAreMissing(t *testing.T) {
 	}
 }
 
-func TestPoliciesCanBeLeftOutAndANullLeavesOutNothing(t *testing.T) {
+func TestPoliciesCanBeDisabled(t *testing.T) {
 	for values, want := range map[string]int{
 		"admissionPolicies: {enabled: false}": 0,
 		"admissionPolicies: {enabled: true}":  14,
@@ -105,48 +191,9 @@ func TestPoliciesCanBeLeftOutAndANullLeavesOutNothing(t *testing.T) {
 	assert.ErrorContains(t, err, "admissionPolicies")
 }
 
-// What the chart installs, the hub need not have the right to write.
-func TestTheHubMayWatchPoliciesAndNothingMore(t *testing.T) {
-	cluster := rolesIn(t, "{}")["ClusterRole fleet-controller"]
-	for _, resource := range []string{"mutatingadmissionpolicies", "mutatingadmissionpolicybindings", "validatingadmissionpolicies", "validatingadmissionpolicybindings"} {
-		for _, verb := range []string{"list", "watch"} {
-			assert.True(t, allows(cluster, "admissionregistration.k8s.io", resource, verb), "%s %s", verb, resource)
-		}
-		for _, verb := range []string{"create", "update", "patch", "delete", "deletecollection"} {
-			assert.False(t, allows(cluster, "admissionregistration.k8s.io", resource, verb), "%s %s", verb, resource)
-		}
-	}
-	env := hubDeployment(t, renderHub(t, "{}")).Spec.Template.Spec.Containers[0]
-	assert.Equal(t, "true", variable(env, "FLEET_LEAVE_ADMISSION_POLICIES"))
-}
-
-// Helm asks a cluster what it serves, and takes the policies away with the release.
-func TestARealClusterGetsThePoliciesAndLosesThem(t *testing.T) {
-	s := newScene(t)
-	before := inventory(t, s.config)
-	s.install(t, charts.Hub, nil)
-	here := strings.Join(difference(inventory(t, s.config), before), "\n")
-	for _, object := range []string{
-		"mutatingadmissionpolicies.admissionregistration.k8s.io /fleet-registration-creator",
-		"mutatingadmissionpolicybindings.admissionregistration.k8s.io /fleet-registration-creator",
-		"validatingadmissionpolicies.admissionregistration.k8s.io /fleet-registration-creator",
-		"validatingadmissionpolicybindings.admissionregistration.k8s.io /fleet-registration-creator",
-		"validatingadmissionpolicies.admissionregistration.k8s.io /fleet-agent-status",
-		"validatingadmissionpolicies.admissionregistration.k8s.io /fleet-agent-token",
-	} {
-		assert.Contains(t, here, object)
-	}
-	s.upgrade(t, charts.Hub, parseValues(t, "admissionPolicies: {enabled: false}"))
-	assert.NotContains(t, strings.Join(difference(inventory(t, s.config), before), "\n"), "admissionpolic")
-	s.rollback(t, charts.Hub, 1)
-	assert.Contains(t, strings.Join(difference(inventory(t, s.config), before), "\n"), "fleet-registration-creator")
-	s.uninstall(t, charts.Hub)
-	eventuallyAsBefore(t, s.config, before)
-}
-
-// The kinds' version changes with an upgrade of Kubernetes: the same objects, which Helm must not delete and make anew at a
-// moment when requests come in.
-func TestAReleaseOfTheBetaIsUpgradedInPlace(t *testing.T) {
+// An upgrade of Kubernetes changes the version of the policies. Helm must not delete and create them again while requests come in, so
+// nothing but the version may differ.
+func TestPoliciesAreUpgradedInPlace(t *testing.T) {
 	beta, stable := rendersFor(t, served["beta"], "{}"), rendersFor(t, served["stable"], "{}")
 	const file = "fleet/templates/admission.yaml"
 	assert.Equal(t, stable[file], strings.ReplaceAll(beta[file], policyGroup+"v1beta1", policyGroup+"v1"))

@@ -17,10 +17,10 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// The README says what becomes of what the hub has no setting for.
-func TestWhatIsMountedBesideStaysWhenTheHubTakesTheAgentOver(t *testing.T) {
+// The README promises it: the hub has no setting for extra volumes.
+func TestExtraVolumesStayWhenTheHubTakesTheAgentOver(t *testing.T) {
 	s := newScene(t)
-	before := inventory(t, s.config)
+	before := s.inventory()
 	values := readValues(t, "testdata/fleet-agent/replicas.values.yaml")
 	values["fleetAgent"] = parseValues(t, `{extraVolumes: [{name: authorities, configMap: {name: ours}}], extraVolumeMounts: [{name: authorities, mountPath: /etc/pki/tls/certs}]}`)
 	s.install(t, charts.Agent, values)
@@ -40,7 +40,7 @@ func TestWhatIsMountedBesideStaysWhenTheHubTakesTheAgentOver(t *testing.T) {
 	assert.ElementsMatch(t, []string{"/.kube", "/tmp", "/etc/pki/tls/certs"}, mounts)
 
 	s.uninstall(t, charts.Agent)
-	eventuallyAsBefore(t, s.config, before)
+	s.requireAsBefore(before)
 }
 
 // applyAgentOfTheHub writes the Deployment of the agent's Bundle as the agent that deploys it does.

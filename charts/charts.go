@@ -3,8 +3,12 @@
 package charts
 
 import (
+	"bytes"
 	"embed"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path"
 	"strings"
@@ -15,6 +19,7 @@ import (
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	"helm.sh/helm/v4/pkg/engine"
+	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
 // Names of the charts, in the order in which they are installed on a hub; Agent goes on the members.
@@ -33,6 +38,18 @@ var Files embed.FS
 
 // notesFile is shown to people after an installation. It is no manifest.
 const notesFile = "NOTES.txt"
+
+// newestCluster is what Helm would find on a cluster of the newest supported version. Charts that are rendered for it have all
+// admission policies.
+var newestCluster = &common.Capabilities{
+	KubeVersion: common.KubeVersion{Version: "v1.36.3", Major: "1", Minor: "36"},
+	APIVersions: append(common.VersionSet{
+		"v1/Namespace",
+		"admissionregistration.k8s.io/v1/MutatingAdmissionPolicy",
+		"admissionregistration.k8s.io/v1/ValidatingAdmissionPolicyBinding",
+	}, common.DefaultVersionSet...),
+	HelmVersion: common.DefaultCapabilities.HelmVersion,
+}
 
 // Release is the Helm release a chart is rendered for.
 type Release struct {
@@ -94,6 +111,24 @@ func RenderChart(c *chart.Chart, release Release, values map[string]any) (map[st
 	return rendered, nil
 }
 
+// Documents returns the documents of a rendered file as JSON, empty ones left out.
+func Documents(manifest string) ([]json.RawMessage, error) {
+	var documents []json.RawMessage
+	for decoder := yaml.NewYAMLOrJSONDecoder(strings.NewReader(manifest), bytes.MinRead); ; {
+		var document json.RawMessage
+		err := decoder.Decode(&document)
+		if errors.Is(err, io.EOF) {
+			return documents, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(document) > 0 && string(document) != "null" {
+			documents = append(documents, document)
+		}
+	}
+}
+
 // Notes gives the text Helm shows a person after the chart was installed with these values.
 func Notes(name string, release Release, values map[string]any) (string, error) {
 	loaded, err := Load(name)
@@ -109,7 +144,7 @@ func Notes(name string, release Release, values map[string]any) (string, error) 
 
 func render(c *chart.Chart, release Release, values map[string]any) (map[string]string, error) {
 	options := common.ReleaseOptions{Name: release.Name, Namespace: release.Namespace, Revision: 1, IsInstall: true}
-	top, err := util.ToRenderValues(c, values, options, nil)
+	top, err := util.ToRenderValues(c, values, options, newestCluster)
 	if err != nil {
 		return nil, fmt.Errorf("values of chart %s: %w", c.Name(), err)
 	}

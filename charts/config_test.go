@@ -22,7 +22,7 @@ func configDocument(t *testing.T, chart, values string) string {
 	return configMap.Data["config"]
 }
 
-func TestTheHubReadsTheConfigItsChartWrites(t *testing.T) {
+func TestHubReadsTheConfigOfItsChart(t *testing.T) {
 	for _, values := range []string{"default", "rancher", "full"} {
 		_, warnings, err := config.ParseHub(configDocument(t, charts.Hub, values))
 		require.NoError(t, err, values)
@@ -46,7 +46,7 @@ func TestTheHubReadsTheConfigItsChartWrites(t *testing.T) {
 	assert.Equal(t, 15*time.Minute, hub.AgentCheckinInterval.Duration)
 }
 
-func TestTheAgentReadsTheConfigItsChartWrites(t *testing.T) {
+func TestAgentReadsTheConfigOfItsChart(t *testing.T) {
 	agent, err := config.ParseAgent(configDocument(t, charts.Agent, "full"))
 	require.NoError(t, err)
 	assert.Equal(t, "hard-to-guess", agent.ClientID)

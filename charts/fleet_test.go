@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
@@ -24,19 +23,14 @@ func renderHub(t *testing.T, values string) map[string]string {
 	return rendered
 }
 
-func TestHubChartRefusesWhatCannotWork(t *testing.T) {
+func TestHubChartRefusesValues(t *testing.T) {
 	tests := map[string]struct {
 		values string
 		says   []string
 	}{
-		"unknown TLS mode":         {"agentTLSMode: insecure", []string{"agentTLSMode", "strict", "system-store"}},
-		"CA is neither form":       {"apiServerCA: nonsense", []string{"apiServerCA holds no certificate", "--set-file apiServerCA=ca.pem"}},
-		"CA with its private key":  {"apiServerCA: " + encoded(certificate+privateKey), []string{"contains a private key"}},
-		"bootstrap is a switch":    {"bootstrap: false", []string{"bootstrap"}},
-		"image without repository": {"image: {repository: ''}", []string{"image/repository"}},
-		"pull Secrets are strings": {"global: {cattle: {imagePullSecrets: [pull]}}", []string{"imagePullSecrets"}},
-		"TTL required is text":     {"controller: {registrationTokenTTL: {required: 'no'}}", []string{"required"}},
-		"workers are words":        {"agent: {reconciler: {workers: {drift: many}}}", []string{"drift"}},
+		"unknown TLS mode":        {"agentTLSMode: insecure", []string{"agentTLSMode", "strict", "system-store"}},
+		"CA is neither form":      {"apiServerCA: nonsense", []string{"apiServerCA holds no certificate", "--set-file apiServerCA=ca.pem"}},
+		"CA with its private key": {"apiServerCA: " + encoded(certificate+privateKey), []string{"contains a private key"}},
 	}
 	for title, tt := range tests {
 		t.Run(title, func(t *testing.T) {
@@ -49,7 +43,7 @@ func TestHubChartRefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
-func TestHubConfigCarriesTheCAAsBase64OfPEM(t *testing.T) {
+func TestHubConfigHasTheCAAsBase64OfPEM(t *testing.T) {
 	tests := map[string]struct{ given, want string }{
 		"none":   {"", ""},
 		"PEM":    {certificate, certificate},
@@ -68,66 +62,41 @@ func TestHubConfigCarriesTheCAAsBase64OfPEM(t *testing.T) {
 	}
 }
 
-func TestHubConfigLeavesOutEmptyDurations(t *testing.T) {
-	for _, empty := range []string{"''", "0", "null"} {
-		rendered := renderHub(t, "{agentCheckinInterval: "+empty+", garbageCollectionInterval: "+empty+", gitClientTimeout: "+empty+"}")
-		config := configOf(t, rendered["fleet/templates/configmap.yaml"])
-		for _, key := range []string{"agentCheckinInterval", "garbageCollectionInterval", "gitClientTimeout"} {
-			assert.NotContains(t, config, key, "given as %s", empty)
+func TestHubConfig(t *testing.T) {
+	for values, want := range map[string]map[string]any{
+		"{}": {"agentMissedCheckins": nil, "registration": nil},
+		"{agentCheckinInterval: '', garbageCollectionInterval: 0, gitClientTimeout: null}": {
+			"agentCheckinInterval": nil, "garbageCollectionInterval": nil, "gitClientTimeout": nil,
+		},
+		"{agentCheckinInterval: null, garbageCollectionInterval: '', gitClientTimeout: 0}": {
+			"agentCheckinInterval": nil, "garbageCollectionInterval": nil, "gitClientTimeout": nil,
+		},
+		"agentMissedCheckins: 0":             {"agentMissedCheckins": nil},
+		"agentMissedCheckins: 5":             {"agentMissedCheckins": float64(5)},
+		"registration: null":                 {"registration": nil},
+		"registration: {credentialLifetime}": {"registration": nil},
+		`registration: {credentialLifetime: 1h, longLivedCredentials: Refuse, requireTokenTTL: true, policy: [{name: a, expression: 'x["y"] == "<z>"', action: Deny}]}`: {
+			"registration": map[string]any{
+				"credentialLifetime": "1h", "longLivedCredentials": "Refuse", "requireTokenTTL": true,
+				"policy": []any{map[string]any{"name": "a", "expression": `x["y"] == "<z>"`, "action": "Deny"}},
+			},
+		},
+	} {
+		config := configOf(t, renderHub(t, values)["fleet/templates/configmap.yaml"])
+		for key, value := range want {
+			assert.Equal(t, value, config[key], "%s with values %s", key, values)
 		}
 	}
 }
 
-func TestHubConfigSaysHowManyCheckinsMayBeMissedOnlyWhereSomebodyDid(t *testing.T) {
-	for values, want := range map[string]any{"{}": nil, "agentMissedCheckins: 0": nil, "agentMissedCheckins: 5": float64(5)} {
-		assert.Equal(t, want, configOf(t, renderHub(t, values)["fleet/templates/configmap.yaml"])["agentMissedCheckins"], values)
-	}
-}
-
-func TestHubConfigSaysWhatIsAskedOfAgentsOnlyWhereSomebodyDid(t *testing.T) {
-	for values, want := range map[string]any{
-		"{}":                                 nil,
-		"registration: null":                 nil,
-		"registration: {approval: Manual}":   map[string]any{"approval": "Manual"},
-		"registration: {credentialLifetime}": nil,
-		`registration: {credentialLifetime: 1h, longLivedCredentials: Refuse, requireTokenTTL: true, policy: [{name: a, expression: 'x["y"] == "<z>"', action: Deny}]}`: map[string]any{
-			"credentialLifetime": "1h", "longLivedCredentials": "Refuse", "requireTokenTTL": true,
-			"policy": []any{map[string]any{"name": "a", "expression": `x["y"] == "<z>"`, "action": "Deny"}},
-		},
-	} {
-		assert.Equal(t, want, configOf(t, renderHub(t, values)["fleet/templates/configmap.yaml"])["registration"], values)
-	}
-}
-
-func TestHubConfigHasNothingButWhatAHubReads(t *testing.T) {
-	known := []string{
-		"agentCheckinInterval", "agentImage", "agentImagePullPolicy", "agentTLSMode", "agentWorkers", "apiServerCA", "apiServerURL",
-		"bootstrap", "garbageCollectionInterval", "gitClientTimeout", "ignoreClusterRegistrationLabels", "imagePullSecrets",
-		"registration", "systemDefaultRegistry",
-	}
-	rendered, err := charts.Render(charts.Hub, release(charts.Hub), readValues(t, "testdata/fleet/full.values.yaml"))
-	require.NoError(t, err)
-	for key := range configOf(t, rendered["fleet/templates/configmap.yaml"]) {
-		assert.Contains(t, known, key)
-	}
-}
-
-func TestHubConfigNamesTheVersionItIsFor(t *testing.T) {
-	var configMap corev1.ConfigMap
-	manifest := renderHub(t, "image: {tag: v7}")["fleet/templates/configmap.yaml"]
-	require.NoError(t, yaml.Unmarshal([]byte(manifest), &configMap))
-	assert.Equal(t, "fleet-controller", configMap.Name)
-	assert.Equal(t, map[string]string{"fleet.cattle.io/version": "v7"}, configMap.Annotations)
-}
-
-func TestHubWithoutBootstrapHasNoIdentityWithEveryRight(t *testing.T) {
+func TestHubWithoutBootstrapHasNoBootstrapIdentity(t *testing.T) {
 	rendered := renderHub(t, "bootstrap: {enabled: false}")
 	delete(rendered, "fleet/templates/admission.yaml") // the policies are the same with it and without
 	assert.NotContains(t, join(rendered), "fleet-controller-bootstrap")
 	assert.Equal(t, []string{"fleetcontroller", "--disable-bootstrap"}, hubDeployment(t, rendered).Spec.Template.Spec.Containers[0].Command)
 }
 
-func TestHubDeploymentGivesEveryVariableTheHubInsistsOn(t *testing.T) {
+func TestHubDeploymentSetsEveryRequiredVariable(t *testing.T) {
 	for _, values := range []string{"{}", "{agent: null, leaderElection: null, controller: null}", "agent: {leaderElection: {leaseDuration: ''}}"} {
 		container := hubDeployment(t, renderHub(t, values)).Spec.Template.Spec.Containers[0]
 		for _, variable := range []string{
@@ -141,25 +110,12 @@ func TestHubDeploymentGivesEveryVariableTheHubInsistsOn(t *testing.T) {
 	}
 }
 
-func TestHubDeploymentTakesResourcesFromEitherPlace(t *testing.T) {
-	for _, values := range []string{
-		"resources: {limits: {memory: 1Gi}}",
-		"resources: {fleetController: {limits: {memory: 1Gi}}, gitjob: {limits: {memory: 7Gi}}}",
-	} {
-		container := hubDeployment(t, renderHub(t, values)).Spec.Template.Spec.Containers[0]
-		assert.Equal(t, "1Gi", container.Resources.Limits.Memory().String(), values)
-	}
+func TestHubDeploymentResources(t *testing.T) {
+	container := hubDeployment(t, renderHub(t, "resources: {limits: {memory: 1Gi}}")).Spec.Template.Spec.Containers[0]
+	assert.Equal(t, "1Gi", container.Resources.Limits.Memory().String(), "without the name of the component")
 }
 
-func hubDeployment(t *testing.T, rendered map[string]string) appsv1.Deployment {
-	t.Helper()
-	var deployment appsv1.Deployment
-	require.NoError(t, yaml.UnmarshalStrict([]byte(rendered["fleet/templates/deployment.yaml"]), &deployment))
-	require.Len(t, deployment.Spec.Template.Spec.Containers, 1)
-	return deployment
-}
-
-func TestNoRightOfTheHubIsWithoutAName(t *testing.T) {
+func TestHubRightsHaveNoWildcards(t *testing.T) {
 	for _, values := range []string{"{}", "bootstrap: {enabled: false}", "disableBundles: true", "bootstrap: {agentNamespace: elsewhere}"} {
 		for _, role := range rolesIn(t, values) {
 			for _, rule := range role.Rules {
@@ -177,7 +133,7 @@ func TestNoRightOfTheHubIsWithoutAName(t *testing.T) {
 	}
 }
 
-func TestTheLocalAgentIsInstalledByItsName(t *testing.T) {
+func TestBootstrapRightsNameTheLocalAgent(t *testing.T) {
 	long := strings.Repeat("a-", 25) + "namespace"
 	for values, namespace := range map[string]string{
 		"{}": "cattle-fleet-system", "bootstrap: {agentNamespace: elsewhere}": "elsewhere", "bootstrap: {agentNamespace: " + long + "}": long,
@@ -195,25 +151,9 @@ func TestTheLocalAgentIsInstalledByItsName(t *testing.T) {
 	assert.True(t, slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Equal(r.ResourceNames, []string{"mine", "other"}) }))
 }
 
-// The API server refuses a Role that holds more than its author, so the hub must hold all that it grants.
-func TestHubHoldsEveryRightItGrants(t *testing.T) {
-	granted := []struct{ group, resource, verbs string }{
-		{"fleet.cattle.io", "clusterregistrations", "create"},
-		{"fleet.cattle.io", "bundledeployments", "get list watch"},
-		{"fleet.cattle.io", "bundledeployments/status", "update patch"},
-		{"fleet.cattle.io", "contents", "get"},
-		{"fleet.cattle.io", "clusters/status", "patch"},
-		{"", "secrets", "get"},
-		{"", "serviceaccounts/token", "create"},
-	}
-	for values, more := range map[string]string{"{}": "", "disableBundles: true": "configmaps"} {
-		role := rolesIn(t, values)["ClusterRole fleet-controller"]
-		for _, right := range granted {
-			for verb := range strings.FieldsSeq(right.verbs) {
-				assert.True(t, allows(role, right.group, right.resource, verb), "%s %s/%s", verb, right.group, right.resource)
-			}
-		}
-		assert.Equal(t, more != "", allows(role, "", "configmaps", "get"), values)
+func TestHubRightsWithDisabledBundles(t *testing.T) { // the privilege suite tests the rights with the default values
+	for values, want := range map[string]bool{"{}": false, "disableBundles: true": true} {
+		assert.Equal(t, want, allows(rolesIn(t, values)["ClusterRole fleet-controller"], "", "configmaps", "get"), values)
 	}
 }
 
@@ -239,7 +179,7 @@ func rolesIn(t *testing.T, values string) map[string]rbacv1.ClusterRole {
 	return roles
 }
 
-func TestHubNotesTellHowToGoOn(t *testing.T) {
+func TestHubNotes(t *testing.T) {
 	tests := map[string]struct {
 		values      string
 		says, hides []string
@@ -270,38 +210,10 @@ func TestHubNotesTellHowToGoOn(t *testing.T) {
 	}
 }
 
-func TestNotesOfTheKindsTellHowToGoOnAndWhatStays(t *testing.T) {
+func TestCRDNotes(t *testing.T) {
 	notes, err := charts.Notes(charts.CRD, release(charts.CRD), nil)
 	require.NoError(t, err)
 	for _, says := range []string{"kubectl api-resources", "helm -n cattle-fleet-system install --create-namespace --wait fleet ", "keeps the kinds"} {
 		assert.Contains(t, notes, says)
 	}
-}
-
-func TestHubHasNoVerbThatNothingUses(t *testing.T) {
-	roles := rolesIn(t, "{}")
-	cluster, own := roles["ClusterRole fleet-controller"], roles["Role fleet-controller"]
-	for _, unused := range []struct{ group, resource, verb string }{
-		{"fleet.cattle.io", "contents", "update"},
-		{"fleet.cattle.io", "clusters", "update"},
-		{"fleet.cattle.io", "clusters/status", "update"},
-		{"fleet.cattle.io", "bundledeployments/status", "get"},
-		{"", "serviceaccounts", "update"},
-		{"rbac.authorization.k8s.io", "roles", "update"},
-		{"fleet.cattle.io", "gitrepos", "get"},
-		{"", "secrets", "patch"},
-		{"", "namespaces", "patch"},
-		{"", "configmaps", "list"},
-		{"", "events", "list"},
-		{"", "pods", "get"},
-		{"", "configmaps", "get"},
-		{"rbac.authorization.k8s.io", "clusterroles", "patch"},
-		{"rbac.authorization.k8s.io", "clusterroles", "delete"},
-		{"apiextensions.k8s.io", "customresourcedefinitions", "update"},
-		{"coordination.k8s.io", "leases", "get"},
-	} {
-		assert.False(t, allows(cluster, unused.group, unused.resource, unused.verb), "%s %s", unused.verb, unused.resource)
-	}
-	assert.False(t, allows(own, "coordination.k8s.io", "leases", "delete"))
-	assert.False(t, allows(own, "", "configmaps", "update"))
 }

@@ -29,34 +29,27 @@ func agentValues(t *testing.T, changes string) map[string]any {
 	return values
 }
 
-func TestAgentChartRefusesWhatCannotWorkAndSaysWhatToDo(t *testing.T) {
+func TestAgentChartRefusesValues(t *testing.T) {
 	const namespace, name = "cattle-fleet-system", "fleet-agent"
 	tests := map[string]struct {
 		release charts.Release
 		changes string
 		says    []string
 	}{
-		"no API server URL":          {changes: "apiServerURL: ''", says: []string{"apiServerURL is missing", "--set apiServerURL="}},
-		"null API server URL":        {changes: "apiServerURL: null", says: []string{"apiServerURL is missing"}},
-		"URL without scheme":         {changes: "apiServerURL: 'hub.example.com:6443'", says: []string{"must begin with https://, or with http://", "hub.example.com:6443"}},
-		"no token name":              {changes: "tokenName: ''", says: []string{"tokenName is missing", "--set tokenName="}},
-		"another release name":       {release: charts.Release{Name: "mine", Namespace: namespace}, says: []string{`must be named "fleet-agent", not "mine"`}},
-		"another namespace":          {release: charts.Release{Name: name, Namespace: "default"}, says: []string{`"cattle-fleet-system", not "default"`, "--namespace cattle-fleet-system"}},
-		"namespace of another hub":   {changes: "internal: {systemNamespace: elsewhere}", says: []string{`"elsewhere", not "cattle-fleet-system"`}},
-		"unknown TLS mode":           {changes: "agentTLSMode: insecure", says: []string{"agentTLSMode", "strict", "system-store"}},
-		"empty TLS mode":             {changes: "agentTLSMode: ''", says: []string{"agentTLSMode", "strict"}},
-		"CA is neither form":         {changes: "apiServerCA: nonsense", says: []string{"apiServerCA holds no certificate", "--set-file apiServerCA=ca.pem"}},
-		"CA is base64 of nonsense":   {changes: "apiServerCA: " + encoded("nonsense"), says: []string{"apiServerCA holds no certificate"}},
-		"CA is a private key":        {changes: "apiServerCA: " + encoded(privateKey), says: []string{"apiServerCA holds no certificate"}},
-		"CA and its private key":     {changes: "apiServerCA: " + encoded(certificate+privateKey), says: []string{"contains a private key"}},
-		"labels are a list":          {changes: "labels: [a]", says: []string{"labels"}},
-		"a label is a map":           {changes: "labels: {a: {b: c}}", says: []string{"labels/a"}},
-		"workers are words":          {changes: "agent: {reconciler: {workers: {drift: many}}}", says: []string{"drift"}},
-		"pull Secret without a name": {changes: "global: {cattle: {imagePullSecrets: [pull]}}", says: []string{"imagePullSecrets"}},
-		"negative replicas":          {changes: "agent: {replicas: -1}", says: []string{"replicas"}},
-		"strict without TLS":         {changes: "{apiServerURL: 'http://hub.example.com', agentTLSMode: strict}", says: []string{"must begin with https:// in agentTLSMode strict", "http://hub.example.com"}},
-		"budget of one replica":      {changes: "agent: {replicas: 2, podDisruptionBudget: {minAvailable: 1}}", says: []string{"podDisruptionBudget.minAvailable", "podDisruptionBudget.maxUnavailable"}},
-		"URL is a number":            {changes: "apiServerURL: 7", says: []string{"apiServerURL"}},
+		"no API server URL":        {changes: "apiServerURL: ''", says: []string{"apiServerURL is missing", "--set apiServerURL="}},
+		"URL without scheme":       {changes: "apiServerURL: 'hub.example.com:6443'", says: []string{"must begin with https://, or with http://", "hub.example.com:6443"}},
+		"no token name":            {changes: "tokenName: ''", says: []string{"tokenName is missing", "--set tokenName="}},
+		"another release name":     {release: charts.Release{Name: "mine", Namespace: namespace}, says: []string{`must be named "fleet-agent", not "mine"`}},
+		"another namespace":        {release: charts.Release{Name: name, Namespace: "default"}, says: []string{`"cattle-fleet-system", not "default"`, "--namespace cattle-fleet-system"}},
+		"namespace of another hub": {changes: "internal: {systemNamespace: elsewhere}", says: []string{`"elsewhere", not "cattle-fleet-system"`}},
+		"unknown TLS mode":         {changes: "agentTLSMode: insecure", says: []string{"agentTLSMode", "strict", "system-store"}},
+		"empty TLS mode":           {changes: "agentTLSMode: ''", says: []string{"agentTLSMode", "strict"}},
+		"CA is neither form":       {changes: "apiServerCA: nonsense", says: []string{"apiServerCA holds no certificate", "--set-file apiServerCA=ca.pem"}},
+		"CA is base64 of nonsense": {changes: "apiServerCA: " + encoded("nonsense"), says: []string{"apiServerCA holds no certificate"}},
+		"CA is a private key":      {changes: "apiServerCA: " + encoded(privateKey), says: []string{"apiServerCA holds no certificate"}},
+		"CA and its private key":   {changes: "apiServerCA: " + encoded(certificate+privateKey), says: []string{"contains a private key"}},
+		"strict without TLS":       {changes: "{apiServerURL: 'http://hub.example.com', agentTLSMode: strict}", says: []string{"must begin with https:// in agentTLSMode strict", "http://hub.example.com"}},
+		"budget of one replica":    {changes: "agent: {replicas: 2, podDisruptionBudget: {minAvailable: 1}}", says: []string{"podDisruptionBudget.minAvailable", "podDisruptionBudget.maxUnavailable"}},
 	}
 	for title, tt := range tests {
 		t.Run(title, func(t *testing.T) {
@@ -73,7 +66,7 @@ func TestAgentChartRefusesWhatCannotWorkAndSaysWhatToDo(t *testing.T) {
 	}
 }
 
-func TestAgentChartWritesTheCAAsPEMWhicheverFormItWasGivenIn(t *testing.T) {
+func TestAgentChartWritesTheCAAsPEM(t *testing.T) {
 	tests := map[string]struct{ given, want string }{
 		"none":                     {"", ""},
 		"PEM":                      {certificate, certificate},
@@ -94,7 +87,7 @@ func TestAgentChartWritesTheCAAsPEMWhicheverFormItWasGivenIn(t *testing.T) {
 	}
 }
 
-func TestAgentChartWritesTheSixKeysAnAgentRegistersWith(t *testing.T) {
+func TestAgentChartWritesTheBootstrapSecret(t *testing.T) {
 	secret := bootstrapSecret(t, agentValues(t, "token: '{{ not a template }}'"))
 	data := map[string]string{}
 	for key, value := range secret.Data {
@@ -121,7 +114,7 @@ func bootstrapSecret(t *testing.T, values map[string]any) corev1.Secret {
 	return secret
 }
 
-func TestAgentConfigHasTheLabelsAsText(t *testing.T) {
+func TestAgentConfigHasLabelsAsText(t *testing.T) {
 	config := agentConfig(t, "{labels: {number: 1000000, fraction: 1.5, flag: true, none: null, text: 'a \"b\"', 'example.com/key': x}, clientID: me}")
 	assert.Equal(t, map[string]any{
 		"agentTLSMode":              "system-store",
@@ -133,7 +126,7 @@ func TestAgentConfigHasTheLabelsAsText(t *testing.T) {
 	}, config)
 }
 
-func TestAgentConfigLeavesOutWhatIsEmpty(t *testing.T) {
+func TestAgentConfigWithEmptyValues(t *testing.T) {
 	assert.Equal(t, map[string]any{"agentTLSMode": "strict"},
 		agentConfig(t, "{labels: {}, clientID: '', garbageCollectionInterval: '', agentTLSMode: strict}"))
 }
@@ -154,13 +147,13 @@ func configOf(t *testing.T, manifest string) map[string]any {
 	return config
 }
 
-func TestAgentChartLivesWhereTheHubThatMadeTheTokenLives(t *testing.T) {
+func TestAgentChartInTheSystemNamespaceOfTheHub(t *testing.T) {
 	elsewhere := charts.Release{Name: "fleet-agent", Namespace: "elsewhere"}
 	_, err := charts.Render(charts.Agent, elsewhere, agentValues(t, "internal: {systemNamespace: elsewhere}"))
 	assert.NoError(t, err)
 }
 
-func TestAgentNotesTellHowToGoOn(t *testing.T) {
+func TestAgentNotes(t *testing.T) {
 	tests := map[string]struct {
 		changes     string
 		says, hides []string

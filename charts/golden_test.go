@@ -34,7 +34,7 @@ func valuesFiles(t *testing.T) []string {
 
 func chartOf(valuesFile string) string { return filepath.Base(filepath.Dir(valuesFile)) }
 
-func TestChartsRenderAsInTheirGoldenFiles(t *testing.T) {
+func TestRenderGolden(t *testing.T) {
 	forEachValuesFile(t, func(t *testing.T, chart, file string) {
 		rendered, err := charts.Render(chart, release(chart), readValues(t, file))
 		require.NoError(t, err)
@@ -45,7 +45,7 @@ func TestChartsRenderAsInTheirGoldenFiles(t *testing.T) {
 	})
 }
 
-func TestTheKindsAreTheSameWhateverTheValues(t *testing.T) {
+func TestKindsDoNotDependOnValues(t *testing.T) {
 	bare, err := charts.Render(charts.CRD, release(charts.CRD), nil)
 	require.NoError(t, err)
 	rendered, err := charts.Render(charts.CRD, release(charts.CRD), readValues(t, "testdata/fleet-crd/rancher.values.yaml"))

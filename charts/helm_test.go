@@ -2,15 +2,12 @@ package charts_test
 
 import (
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
+	jsonpatch "github.com/evanphx/json-patch/v5"
 	"github.com/stretchr/testify/require"
 	"helm.sh/helm/v4/pkg/action"
-	"helm.sh/helm/v4/pkg/cli/values"
-	"helm.sh/helm/v4/pkg/getter"
 	"helm.sh/helm/v4/pkg/kube"
 	"k8s.io/client-go/rest"
 
@@ -18,8 +15,8 @@ import (
 	helmreleases "github.com/muster-fleet/muster/pkg/release"
 )
 
-// helm does on a cluster what a person, or a management server, does with Helm. Every release has the name of its chart.
-// Nothing waits for pods, for no node runs them here.
+// helm does with a cluster what a person or a management server does with Helm. Every release has the name of its chart. Nothing waits
+// for pods, because there is no node to run them.
 type helm struct {
 	config *rest.Config
 }
@@ -37,38 +34,32 @@ func (h helm) configuration(t *testing.T) *action.Configuration {
 	return configuration
 }
 
-func (h helm) install(t *testing.T, chart string, given map[string]any) {
+func (h helm) install(t *testing.T, chart string, given map[string]any, change ...func(*action.Install)) {
 	t.Helper()
 	loaded, err := charts.Load(chart)
 	require.NoError(t, err)
 	install := action.NewInstall(h.configuration(t))
 	install.ReleaseName, install.Namespace, install.CreateNamespace = chart, systemNamespace, true
 	install.WaitStrategy = kube.HookOnlyStrategy
+	for _, f := range change {
+		f(install)
+	}
 	_, err = install.RunWithContext(t.Context(), loaded, given)
 	require.NoError(t, err)
 }
 
-// serverUpgrade is how a management server installs and upgrades: it takes what is there, and lays what it wants over the
-// values of the release as a merge patch.
+func takeOwnership(i *action.Install) { i.TakeOwnership = true }
+
+// serverUpgrade installs or upgrades as a management server does: it takes over existing objects, and applies its values as a merge
+// patch to the values of the release.
 func (h helm) serverUpgrade(t *testing.T, chart string, wanted map[string]any) {
 	t.Helper()
 	installed, err := action.NewGetValues(h.configuration(t)).Run(chart)
 	if err != nil { // there is no release yet
-		h.takeOwnership(t, chart, wanted)
+		h.install(t, chart, wanted, takeOwnership)
 		return
 	}
 	h.upgrade(t, chart, merged(t, installed, wanted), func(u *action.Upgrade) { u.TakeOwnership, u.MaxHistory = true, 5 })
-}
-
-func (h helm) takeOwnership(t *testing.T, chart string, given map[string]any) {
-	t.Helper()
-	loaded, err := charts.Load(chart)
-	require.NoError(t, err)
-	install := action.NewInstall(h.configuration(t))
-	install.ReleaseName, install.Namespace, install.CreateNamespace = chart, systemNamespace, true
-	install.WaitStrategy, install.TakeOwnership = kube.HookOnlyStrategy, true
-	_, err = install.RunWithContext(t.Context(), loaded, given)
-	require.NoError(t, err)
 }
 
 func (h helm) upgrade(t *testing.T, chart string, given map[string]any, change ...func(*action.Upgrade)) {
@@ -101,41 +92,19 @@ func (h helm) uninstall(t *testing.T, chart string) {
 	require.NoError(t, err)
 }
 
-// merged is a JSON merge patch: maps are merged, a null takes a key away, and everything else replaces.
-func merged(t *testing.T, target, patch map[string]any) map[string]any {
+// merged applies a JSON merge patch.
+func merged(t *testing.T, target, patch map[string]any) (result map[string]any) {
 	t.Helper()
-	result := map[string]any{}
-	for key, value := range target {
-		result[key] = value
+	if patch == nil {
+		return target
 	}
-	for key, value := range patch {
-		inner, isMap := value.(map[string]any)
-		switch {
-		case value == nil:
-			delete(result, key)
-		case isMap:
-			before, _ := result[key].(map[string]any)
-			result[key] = merged(t, before, inner)
-		default:
-			result[key] = value
-		}
+	if target == nil {
+		target = map[string]any{}
 	}
-	return result
-}
-
-// commandLine is what the flags of a helm command line make of values: --values, --set, --set-string, --set-file.
-func commandLine(t *testing.T, options values.Options) map[string]any {
-	t.Helper()
-	given, err := options.MergeValues(getter.Providers{})
+	data, err := jsonpatch.MergePatch([]byte(text(t, target)), []byte(text(t, patch)))
 	require.NoError(t, err)
-	return given
-}
-
-func file(t *testing.T, name, content string) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
-	return path
+	require.NoError(t, json.Unmarshal(data, &result))
+	return result
 }
 
 func text(t *testing.T, object any) string {

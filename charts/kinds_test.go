@@ -18,9 +18,9 @@ import (
 	"github.com/muster-fleet/muster/charts"
 )
 
-func TestUninstallingTheKindsLosesNoCluster(t *testing.T) {
+func TestUninstallKeepsTheKinds(t *testing.T) {
 	s := freshScene(t)
-	before := inventory(t, s.config)
+	before := s.inventory()
 	s.install(t, charts.CRD, nil)
 	cluster := s.register("stays")
 	s.upgrade(t, charts.CRD, map[string]any{"unknown": true})
@@ -31,16 +31,16 @@ func TestUninstallingTheKindsLosesNoCluster(t *testing.T) {
 	s.requireStillThere(cluster)
 	s.requireOnlyKindsSince(before)
 
-	s.install(t, charts.CRD, nil) // takes over what it kept, without being told
+	s.install(t, charts.CRD, nil) // takes over the kinds that it kept
 	s.requireStillThere(cluster)
 	s.uninstall(t, charts.CRD)
 	s.removeKinds() // for good, as the README says
-	eventuallyAsBefore(t, s.config, before)
+	s.requireAsBefore(before)
 }
 
-func TestKindsThatAServerMadeBeforeAreTakenOver(t *testing.T) {
+func TestKindsOfAManagementServerAreTakenOver(t *testing.T) {
 	s := freshScene(t)
-	before := inventory(t, s.config)
+	before := s.inventory()
 	for plural, kind := range map[string]string{"bundles": "Bundle", "clusters": "Cluster", "clustergroups": "ClusterGroup", "helmops": "HelmOp"} {
 		s.makeKind(plural, kind, map[string]string{"meta.helm.sh/release-name": "fleet-crd", "meta.helm.sh/release-namespace": systemNamespace})
 	}
@@ -48,10 +48,10 @@ func TestKindsThatAServerMadeBeforeAreTakenOver(t *testing.T) {
 	loose := s.crd("clusters").GetUID()
 
 	s.serverUpgrade(t, charts.CRD, nil)
-	assert.Equal(t, loose, s.crd("clusters").GetUID(), "the kind is changed, not made anew")
+	assert.Equal(t, loose, s.crd("clusters").GetUID(), "the kind is updated, not created again")
 	versions, _, err := unstructured.NestedSlice(s.crd("clusters").Object, "spec", "versions")
 	require.NoError(t, err)
-	assert.NotEmpty(t, versions[0].(map[string]any)["additionalPrinterColumns"], "it is ours now")
+	assert.NotEmpty(t, versions[0].(map[string]any)["additionalPrinterColumns"], "the kind is the one of this chart now")
 	s.requireStillThere(cluster)
 
 	s.serverUpgrade(t, charts.CRD, nil) // as it does every few hours
@@ -61,7 +61,7 @@ func TestKindsThatAServerMadeBeforeAreTakenOver(t *testing.T) {
 	s.requireOnlyKindsSince(before)
 }
 
-func TestKindsOfNobodyAreTakenOverOnlyWhenAsked(t *testing.T) {
+func TestKindsWithoutAReleaseNeedTakeOwnership(t *testing.T) {
 	s := freshScene(t)
 	s.makeKind("clusters", "Cluster", nil)
 	cluster := s.register("stays")
@@ -72,41 +72,35 @@ func TestKindsOfNobodyAreTakenOverOnlyWhenAsked(t *testing.T) {
 	_, err = install.RunWithContext(t.Context(), loaded, nil)
 	require.ErrorContains(t, err, "invalid ownership metadata")
 
-	s.takeOwnership(t, charts.CRD, nil)
+	s.install(t, charts.CRD, nil, takeOwnership)
 	s.requireStillThere(cluster)
 	s.uninstall(t, charts.CRD)
 	s.requireStillThere(cluster)
 }
 
 // Helm deletes what a new version of a release leaves out, with every object of it. Fleet's chart of this name has kinds
-// that Muster does not work with.
-func TestKindsOfOtherComponentsStayAsTheyAre(t *testing.T) {
+// that Muster does not work with. The README says how to keep the ones that Muster does not know.
+func TestKindsOfOtherComponentsStay(t *testing.T) {
 	s := freshScene(t)
-	s.installWith(t, looseKind("gitrepos", "GitRepo", nil), looseKind("imagescans", "ImageScan", nil), looseKind("unheards", "Unheard", nil))
+	s.installWith(t, looseKind("gitrepos", "GitRepo", nil), looseKind("imagescans", "ImageScan", nil), looseKind("unknowns", "Unknown", nil), looseKind("kepts", "Kept", nil))
+	keep := []byte(`{"metadata":{"annotations":{"helm.sh/resource-policy":"keep"}}}`)
+	_, err := s.dynamic.Resource(crdsResource).Patch(t.Context(), "kepts.fleet.cattle.io", types.MergePatchType, keep, metav1.PatchOptions{})
+	require.NoError(t, err)
 	cluster := s.register("stays")
 	repos := s.crd("gitrepos")
 
 	s.upgrade(t, charts.CRD, nil)
 	assert.Equal(t, repos.GetUID(), s.crd("gitrepos").GetUID())
-	assert.Equal(t, repos.Object["spec"], s.crd("gitrepos").Object["spec"], "its schema is not ours to loosen")
+	assert.Equal(t, repos.Object["spec"], s.crd("gitrepos").Object["spec"], "its schema does not change")
 	assert.Nil(t, s.crd("imagescans").GetDeletionTimestamp())
 	s.crd("helmops") // is new
-	gone, err := s.dynamic.Resource(crdsResource).Get(t.Context(), "unheards.fleet.cattle.io", metav1.GetOptions{})
-	assert.True(t, apierrors.IsNotFound(err) || gone.GetDeletionTimestamp() != nil, "or the README warns of nothing")
+	assert.Nil(t, s.crd("kepts").GetDeletionTimestamp())
+	gone, err := s.dynamic.Resource(crdsResource).Get(t.Context(), "unknowns.fleet.cattle.io", metav1.GetOptions{})
+	assert.True(t, apierrors.IsNotFound(err) || gone.GetDeletionTimestamp() != nil, "otherwise the warning in the README is wrong")
 	s.requireStillThere(cluster)
 }
 
-func TestAKindThatNobodyKnowsStaysWhereTheReadmeIsFollowed(t *testing.T) {
-	s := freshScene(t)
-	s.installWith(t, looseKind("unheards", "Unheard", nil))
-	keep := []byte(`{"metadata":{"annotations":{"helm.sh/resource-policy":"keep"}}}`)
-	_, err := s.dynamic.Resource(crdsResource).Patch(t.Context(), "unheards.fleet.cattle.io", types.MergePatchType, keep, metav1.PatchOptions{})
-	require.NoError(t, err)
-	s.upgrade(t, charts.CRD, nil)
-	assert.Nil(t, s.crd("unheards").GetDeletionTimestamp())
-}
-
-// installWith installs the chart as another release of it may be, with kinds of its own instead of those of other components.
+// installWith installs the chart with the given kinds in place of those of other components.
 func (s *scene) installWith(t *testing.T, kinds ...*unstructured.Unstructured) {
 	t.Helper()
 	theirs, err := charts.Load(charts.CRD)
@@ -121,14 +115,14 @@ func (s *scene) installWith(t *testing.T, kinds ...*unstructured.Unstructured) {
 	require.NoError(t, err)
 }
 
-// makeKind makes a kind as somebody else does, marked for a release of Helm if there are annotations.
+// makeKind creates a kind outside of Helm. With annotations, it is marked as part of a release.
 func (s *scene) makeKind(plural, kind string, annotations map[string]string) {
 	s.Helper()
 	_, err := s.dynamic.Resource(crdsResource).Create(context.Background(), looseKind(plural, kind, annotations), metav1.CreateOptions{})
 	require.NoError(s, err)
 }
 
-// looseKind has a schema that takes everything.
+// looseKind has a schema that accepts everything.
 func looseKind(plural, kind string, annotations map[string]string) *unstructured.Unstructured {
 	anything := map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}
 	crd := &unstructured.Unstructured{Object: map[string]any{

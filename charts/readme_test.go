@@ -19,7 +19,7 @@ var all = []string{charts.CRD, charts.Hub, charts.Agent}
 
 var valueRow = regexp.MustCompile("(?m)^\\| `([^`]+)` \\| `([^`]*)` \\| (.+) \\|$")
 
-func TestTheTableOfValuesIsThatOfTheChart(t *testing.T) {
+func TestReadmeDocumentsTheValues(t *testing.T) {
 	for _, chart := range all {
 		readme, err := os.ReadFile(chart + "/README.md")
 		require.NoError(t, err)
@@ -35,7 +35,7 @@ func TestTheTableOfValuesIsThatOfTheChart(t *testing.T) {
 	}
 }
 
-// flatten gives the defaults by the path a person sets them with. An empty map is a value, one with keys is not.
+// flatten returns the defaults by their path. An empty map is a value, a map with keys is not.
 func flatten(t *testing.T, path string, values map[string]any, into map[string]string) {
 	t.Helper()
 	for key, value := range values {
@@ -49,8 +49,8 @@ func flatten(t *testing.T, path string, values map[string]any, into map[string]s
 	}
 }
 
-// A value the schema does not know could be of any type, and its template would fail with words about the template.
-func TestTheSchemaKnowsEveryValueThatMatters(t *testing.T) {
+// A value that the schema does not know may have any type, and the error of the template would not name the value.
+func TestSchemaKnowsEveryValue(t *testing.T) {
 	free := []string{"image.os", "internal.image", "internal.clusterRole", "internal.clusterRoleBinding", "internal.scope", "internal.checkinInterval"}
 	for _, chart := range all {
 		var schema map[string]any
@@ -81,19 +81,19 @@ func describe(path string, schema, definitions map[string]any, known map[string]
 	}
 }
 
-// idle are the values of Fleet's own chart that this one takes and does nothing with: what a person sets there is not done.
+// idle are the values of Fleet's own chart that this chart accepts and ignores.
 var idle = []string{
 	"gitops", "gitjob", "helmops", "imagescan", "migrations", "shards", "insecureSkipHostKeyChecks", "additionalKnownHosts",
 	"proxyCACert", "clusterEnqueueDelay", "controller.reconciler.workers",
 }
 
-func TestTheReadmeNamesTheValuesThatDoNothing(t *testing.T) {
+func TestReadmeNamesUnusedValues(t *testing.T) {
 	readme, err := os.ReadFile("fleet/README.md")
 	require.NoError(t, err)
 	defaults := map[string]string{}
 	flatten(t, "", readValues(t, "fleet/values.yaml"), defaults)
 	for _, value := range idle {
 		assert.Contains(t, string(readme), "`"+value+"`")
-		assert.NotContains(t, defaults, value, "it does something")
+		assert.NotContains(t, defaults, value, "it has an effect")
 	}
 }

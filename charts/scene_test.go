@@ -2,7 +2,9 @@ package charts_test
 
 import (
 	"context"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -13,6 +15,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/inventory"
+)
+
+const (
+	patience = 2 * time.Minute
+	poll     = 100 * time.Millisecond
 )
 
 var (
@@ -20,7 +28,7 @@ var (
 	crdsResource     = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 )
 
-// scene is a cluster on which nothing else happens: what a test leaves behind is what it looks for.
+// scene is a cluster without anything else, so that a test can find what it left behind.
 type scene struct {
 	helm
 	*testing.T
@@ -28,21 +36,14 @@ type scene struct {
 	dynamic dynamic.Interface
 }
 
-// newScene is on the cluster that the tests share. They leave the kinds where they are: one that is deleted and made again
-// takes an API server minutes.
+// newScene uses the cluster that the tests share. They keep the kinds: an API server takes minutes until it serves a kind that was
+// deleted and created again.
 func newScene(t *testing.T) *scene {
 	t.Helper()
-	s := sceneOn(t, controlplane.Shared(t, "charts"))
-	// The controller manager gives a new namespace its ServiceAccount and ConfigMap a moment later.
-	require.Eventually(t, func() bool {
-		_, errAccount := s.core.CoreV1().ServiceAccounts(systemNamespace).Get(context.Background(), "default", metav1.GetOptions{})
-		_, errCA := s.core.CoreV1().ConfigMaps(systemNamespace).Get(context.Background(), "kube-root-ca.crt", metav1.GetOptions{})
-		return errAccount == nil && errCA == nil
-	}, patience, poll)
-	return s
+	return sceneOn(t, controlplane.Shared(t, "charts"))
 }
 
-// freshScene is on a cluster of its own, which has never seen the kinds.
+// freshScene uses a cluster of its own, which never had the kinds.
 func freshScene(t *testing.T) *scene {
 	t.Helper()
 	plane, err := controlplane.Start(context.Background(), controlplane.Options{Name: "fresh"})
@@ -60,19 +61,23 @@ func sceneOn(t *testing.T, plane *controlplane.ControlPlane) *scene {
 	require.NoError(t, err)
 	s.dynamic, err = dynamic.NewForConfig(plane.RESTConfig())
 	require.NoError(t, err)
-	// An API server makes a Service for itself a moment after it began to answer.
+	// An API server creates its own Service a moment after it begins to answer, and the controller manager gives a new namespace
+	// its ServiceAccount and ConfigMap a moment later.
 	require.Eventually(t, func() bool {
-		_, err := s.core.CoreV1().Services("default").Get(context.Background(), "kubernetes", metav1.GetOptions{})
-		return err == nil
+		_, errService := s.core.CoreV1().Services("default").Get(context.Background(), "kubernetes", metav1.GetOptions{})
+		_, errAccount := s.core.CoreV1().ServiceAccounts(systemNamespace).Get(context.Background(), "default", metav1.GetOptions{})
+		_, errCA := s.core.CoreV1().ConfigMaps(systemNamespace).Get(context.Background(), "kube-root-ca.crt", metav1.GetOptions{})
+		return errService == nil && errAccount == nil && errCA == nil
 	}, patience, poll)
 	return s
 }
 
-// awaitInInventory waits until an inventory has a Cluster: it lists what the server says it serves, which comes later.
+// awaitInInventory waits until discovery, which an inventory uses, lists the kind of the Cluster.
 func (s *scene) awaitInInventory(cluster *unstructured.Unstructured) {
 	s.Helper()
 	require.Eventually(s, func() bool {
-		return inventory(s.T, s.config)["clusters.fleet.cattle.io default/"+cluster.GetName()] == string(cluster.GetUID())
+		_, there := s.inventory()[inventory.Thing{Kind: "Cluster", Namespace: "default", Name: cluster.GetName()}]
+		return there
 	}, patience, poll)
 }
 
@@ -85,7 +90,7 @@ func (s *scene) removeKinds() {
 	}, patience, poll)
 }
 
-// register makes a Cluster, in a namespace that every cluster has.
+// register creates a Cluster in Namespace default.
 func (s *scene) register(name string) *unstructured.Unstructured {
 	s.Helper()
 	cluster := &unstructured.Unstructured{Object: map[string]any{
@@ -93,7 +98,7 @@ func (s *scene) register(name string) *unstructured.Unstructured {
 		"spec": map[string]any{"clientID": "hard-to-guess"},
 	}}
 	var made *unstructured.Unstructured
-	require.Eventually(s, func() bool { // a kind is served a moment after it is there
+	require.Eventually(s, func() bool { // a kind is served a moment after its creation
 		var err error
 		made, err = s.dynamic.Resource(clustersResource).Namespace("default").Create(context.Background(), cluster, metav1.CreateOptions{})
 		return err == nil
@@ -109,10 +114,29 @@ func (s *scene) requireStillThere(cluster *unstructured.Unstructured) {
 	require.Nil(s, now.GetDeletionTimestamp())
 }
 
-// requireOnlyKindsSince waits until nothing has come since but the kinds, and what is in them.
-func (s *scene) requireOnlyKindsSince(before map[string]string) {
+func (s *scene) inventory() inventory.Inventory {
 	s.Helper()
-	eventuallyAsBefore(s.T, s.config, before, "customresourcedefinitions.", "clusters.fleet.cattle.io")
+	all, err := inventory.Take(context.Background(), s.config)
+	require.NoError(s, err)
+	return all
+}
+
+// requireAsBefore waits until the cluster has the same objects as before, and perhaps some of the kinds that may stay. Kubernetes
+// deletes dependents some time after their owner.
+func (s *scene) requireAsBefore(before inventory.Inventory, mayStay ...string) {
+	s.Helper()
+	require.EventuallyWithT(s, func(c *assert.CollectT) {
+		now := s.inventory()
+		left := slices.DeleteFunc(now.Since(before), func(t inventory.Thing) bool { return slices.Contains(mayStay, t.Kind) })
+		assert.Empty(c, left, "left behind")
+		assert.Empty(c, before.Since(now), "lost")
+	}, patience, poll)
+}
+
+// requireOnlyKindsSince waits until nothing is new but the kinds and the Clusters.
+func (s *scene) requireOnlyKindsSince(before inventory.Inventory) {
+	s.Helper()
+	s.requireAsBefore(before, "CustomResourceDefinition", "Cluster")
 }
 
 func (s *scene) crd(name string) *unstructured.Unstructured {

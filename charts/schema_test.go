@@ -9,7 +9,7 @@ import (
 	"github.com/muster-fleet/muster/charts"
 )
 
-// wellFormed has values people and management servers do set, one or a few at a time.
+// wellFormed are values that people and management servers set.
 var wellFormed = map[string][]string{
 	charts.CRD: {
 		"{}", "unknown: [1, {a: b}]", "global: null",
@@ -36,7 +36,7 @@ var wellFormed = map[string][]string{
 	},
 }
 
-func TestSchemasTakeWhatPeopleAndServersSet(t *testing.T) {
+func TestSchemaAcceptsValues(t *testing.T) {
 	for chart, documents := range wellFormed {
 		for _, document := range documents {
 			_, err := charts.Render(chart, release(chart), withNeeds(t, chart, document))
@@ -47,7 +47,7 @@ func TestSchemasTakeWhatPeopleAndServersSet(t *testing.T) {
 
 type refusal struct{ document, names string }
 
-// malformed has values of a wrong type or range, and the path by which the refusal must name them.
+// malformed are values of a wrong type or range, with the path that the error must name.
 var malformed = map[string][]refusal{
 	charts.Hub: {
 		{"image: null", "'image'"},
@@ -57,6 +57,9 @@ var malformed = map[string][]refusal{
 		{"apiServerURL: [a]", "/apiServerURL"},
 		{"apiServerCA: {a: b}", "/apiServerCA"},
 		{"agentTLSMode: true", "/agentTLSMode"},
+		{"bootstrap: false", "/bootstrap"},
+		{"image: {repository: ''}", "/image/repository"},
+		{"controller: {registrationTokenTTL: {required: 'no'}}", "/controller/registrationTokenTTL/required"},
 		{"agentCheckinInterval: {a: b}", "/agentCheckinInterval"},
 		{"agentMissedCheckins: 1", "/agentMissedCheckins"},
 		{"agentMissedCheckins: '3'", "/agentMissedCheckins"},
@@ -107,6 +110,9 @@ var malformed = map[string][]refusal{
 		{"token: {a: b}", "/token"},
 		{"tokenName: 7", "/tokenName"},
 		{"labels: {a: [b]}", "/labels/a"},
+		{"labels: [a]", "/labels"},
+		{"agent: {replicas: -1}", "/agent/replicas"},
+		{"global: {cattle: {imagePullSecrets: [pull]}}", "/global/cattle/imagePullSecrets/0"},
 		{"clientID: 7", "/clientID"},
 		{"clusterNamespace: [a]", "/clusterNamespace"},
 		{"internal: {managed: 'no'}", "/internal/managed"},
@@ -126,7 +132,7 @@ var malformed = map[string][]refusal{
 	},
 }
 
-func TestSchemasNameTheValueThatIsWrong(t *testing.T) {
+func TestSchemaNamesTheWrongValue(t *testing.T) {
 	for chart, refusals := range malformed {
 		for _, r := range refusals {
 			_, err := charts.Render(chart, release(chart), withNeeds(t, chart, r.document))
@@ -137,7 +143,7 @@ func TestSchemasNameTheValueThatIsWrong(t *testing.T) {
 	}
 }
 
-// withNeeds adds what the chart cannot do without.
+// withNeeds adds the values that the chart requires.
 func withNeeds(t *testing.T, chart, document string) map[string]any {
 	t.Helper()
 	if chart == charts.Agent {

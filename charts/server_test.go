@@ -33,7 +33,7 @@ const systemNamespace = "cattle-fleet-system"
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
-// warnings are what an API server says beside its answers.
+// warnings are the warnings in the answers of an API server.
 type warnings struct {
 	mutex sync.Mutex
 	texts []string
@@ -45,8 +45,8 @@ func (w *warnings) HandleWarningHeader(_ int, _, text string) {
 	w.texts = append(w.texts, text)
 }
 
-// A dry run of the server is its whole judgement: admission, validation and field names, but for the storage.
-func TestARealAPIServerTakesEveryObjectOfEveryChart(t *testing.T) {
+// A dry run checks everything but the storage: admission, validation and field names.
+func TestAPIServerAcceptsEveryObject(t *testing.T) {
 	plane := controlplane.Shared(t, "charts")
 	ensureNamespace(t, plane.RESTConfig())
 	forEachValuesFile(t, func(t *testing.T, chart, file string) {
@@ -55,7 +55,7 @@ func TestARealAPIServerTakesEveryObjectOfEveryChart(t *testing.T) {
 	})
 }
 
-// The strictest of the standards for pods is no obstacle, unless a person asks for what it forbids.
+// The pods meet the restricted Pod Security Standard, unless the values ask for something that it forbids.
 func TestPodsKeepToTheRestrictedStandard(t *testing.T) {
 	plane := controlplane.Shared(t, "charts")
 	ensureNamespace(t, plane.RESTConfig())
@@ -63,7 +63,7 @@ func TestPodsKeepToTheRestrictedStandard(t *testing.T) {
 	defer label(t, plane.RESTConfig(), "null")
 	for _, file := range []string{"testdata/fleet/full.values.yaml", "testdata/fleet-agent/hostnetwork.values.yaml"} {
 		require.Eventually(t, func() bool { return len(dryRun(t, plane.RESTConfig(), chartOf(file), readValues(t, file)).texts) > 0 },
-			patience, poll, "%s: this test would see nothing", file)
+			patience, poll, "%s: the standard is not enforced yet", file)
 	}
 	for _, file := range []string{
 		"testdata/fleet/default.values.yaml", "testdata/fleet/replicas.values.yaml", "testdata/fleet/rancher.values.yaml",

@@ -34,17 +34,12 @@ func (s *scene) installAgent(cluster, clientID, values string, more ...string) *
 	s.Helper()
 	e := &enrolled{s: s, on: s.member, namespace: s.id, name: cluster, agentNamespace: systemNamespace, clientID: clientID, how: charted}
 	s.enrolled = append(s.enrolled, e)
-	s.upgradeAgent("install", clientID, values, more...)
-	return e
-}
-
-func (s *scene) upgradeAgent(verb, clientID, values string, more ...string) {
-	s.Helper()
 	s.helm(s.member, append([]string{
-		verb, "--values", values, "--values", "testdata/agent.yaml",
+		"install", "--values", values, "--values", "testdata/agent.yaml",
 		"--set", "image.tag=" + s.options.tag, "--set", "clientID=" + clientID,
 		agentRelease, filepath.Join(charts, agentRelease),
 	}, more...)...)
+	return e
 }
 
 var charted = manner{leave: leaveChart, tidy: tidyChart}

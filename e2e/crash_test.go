@@ -11,7 +11,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestTheMemberLosesPower(t *testing.T) {
+func TestMemberCrash(t *testing.T) {
 	s := beginAlone(t)
 	s.workspace()
 	m, request := s.settled("m")
@@ -24,7 +24,7 @@ func TestTheMemberLosesPower(t *testing.T) {
 	})
 }
 
-func TestTheHubLosesPower(t *testing.T) {
+func TestHubCrash(t *testing.T) {
 	s := beginAlone(t)
 	s.workspace()
 	m, request := s.settled("m")
@@ -39,12 +39,15 @@ func TestTheHubLosesPower(t *testing.T) {
 	s.step("the other one registers", func() { late.registered() })
 }
 
-// settled is a registered Cluster with its ClusterRegistration.
+// settled imports the member as a Cluster, and returns when its agent is registered and runs as its Bundle specifies.
 func (s *scene) settled(name string) (m *enrolled, request string) {
 	s.Helper()
 	s.step("a cluster registers", func() {
 		m = s.enrol(name)
-		m.registered()
+		m.condition(fleet.ConditionImported, "True Imported")
+		c := m.registered()
+		assert.Equal(s, m.agentNamespace, c.Status.Agent.Namespace)
+		assert.Equal(s, 1, c.Status.Agent.Nodes.Ready)
 		m.takenOver()
 		request = m.theRequest()
 	})

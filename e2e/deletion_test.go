@@ -13,7 +13,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestADeletedClusterLeavesNothing(t *testing.T) {
+func TestClusterDeletion(t *testing.T) {
 	s := begin(t)
 	s.workspace()
 	m, _ := s.settled("m")

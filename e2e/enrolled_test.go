@@ -152,20 +152,6 @@ func (e *enrolled) exchanged() {
 	})
 }
 
-// patch patches the Cluster.
-func (e *enrolled) patch(change func(*fleet.Cluster)) {
-	e.s.Helper()
-	e.s.until("a change of "+e.String(), func(ctx context.Context) (bool, string) {
-		c, err := e.get(ctx)
-		if err != nil {
-			return false, err.Error()
-		}
-		change(c)
-		_, err = e.s.hub.fleet.Clusters(e.namespace).Update(ctx, c, metav1.UpdateOptions{})
-		return seen(err, true, "")
-	})
-}
-
 // requests are the ClusterRegistrations of the Cluster, including those that the hub has not processed yet.
 func (e *enrolled) requests(ctx context.Context) ([]fleet.ClusterRegistration, error) {
 	id, err := e.identity(ctx)

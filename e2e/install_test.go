@@ -18,47 +18,24 @@ const (
 	previousTag = "previous"
 )
 
-// way is an address of the hub with the CA of its certificate.
-type way struct {
-	url string
-	ca  []byte
-}
-
-// way is the address in the administrator's kubeconfig.
-func (c *cluster) way() (way, error) {
-	if err := rest.LoadTLSFiles(c.config); err != nil {
-		return way{}, err
-	}
-	return way{c.config.Host, c.config.CAData}, nil
-}
-
-// values are values of the chart fleet.
-func (s *suite) hubValues(w way, tag string, more ...string) ([]string, error) {
-	ca, err := s.file(s.hub.Name()+"-ca.pem", w.ca)
-	if err != nil {
-		return nil, err
-	}
-	return append([]string{
-		"--values", "testdata/hub.yaml",
-		"--set", "apiServerURL=" + w.url, "--set-file", "apiServerCA=" + ca,
-		"--set", "image.tag=" + tag, "--set", "agentImage.tag=" + tag,
-	}, more...), nil
-}
-
-// installHub installs the two charts of a hub, or upgrades to them, and waits until it runs.
+// installHub installs the two charts of a hub, or upgrades to them, and waits until it runs. Agents use the address in the
+// administrator's kubeconfig.
 func (s *suite) installHub(ctx context.Context, folder, tag string, more ...string) error {
-	w, err := s.hub.way()
-	if err != nil {
+	if err := rest.LoadTLSFiles(s.hub.config); err != nil {
 		return err
 	}
-	values, err := s.hubValues(w, tag, more...)
+	ca, err := s.file(s.hub.Name()+"-ca.pem", s.hub.config.CAData)
 	if err != nil {
 		return err
 	}
 	if _, err := s.helm(ctx, s.hub, "upgrade", "--install", "--create-namespace", "--wait", "fleet-crd", filepath.Join(folder, "fleet-crd")); err != nil {
 		return err
 	}
-	_, err = s.helm(ctx, s.hub, append([]string{"upgrade", "--install", "--create-namespace", "--wait", "fleet", filepath.Join(folder, "fleet")}, values...)...)
+	_, err = s.helm(ctx, s.hub, append([]string{
+		"upgrade", "--install", "--create-namespace", "--wait", "fleet", filepath.Join(folder, "fleet"), "--values", "testdata/hub.yaml",
+		"--set", "apiServerURL=" + s.hub.config.Host, "--set-file", "apiServerCA=" + ca,
+		"--set", "image.tag=" + tag, "--set", "agentImage.tag=" + tag,
+	}, more...)...)
 	return err
 }
 

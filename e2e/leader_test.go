@@ -20,7 +20,7 @@ import (
 // hubLease is the Lease of the hub.
 const hubLease = "fleet-agentmanagement-lock"
 
-func TestOneOfTwoHubsIsLost(t *testing.T) {
+func TestLeaderLoss(t *testing.T) {
 	s := beginAlone(t)
 	s.workspace()
 	m, _ := s.settled("m")
@@ -34,7 +34,7 @@ func TestOneOfTwoHubsIsLost(t *testing.T) {
 	uncordon := s.cordon(s.member)
 	s.step("a registration is half done", func() {
 		late = s.enrol("late")
-		late.at(installed())
+		late.at(installed)
 	})
 	var lost *coordinationv1.Lease
 	s.step("the one that leads is killed, and stands in its Lease", func() {

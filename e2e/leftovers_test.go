@@ -55,6 +55,6 @@ func (c *cluster) asBefore(ctx context.Context, before inventory.Inventory) erro
 }
 
 func ofTheClusterItself(t inventory.Thing) bool {
-	return slices.Contains([]string{"Node", "CSINode", "IPAddress", "ServiceCIDR"}, t.Kind) ||
+	return slices.Contains([]string{"Node", "CSINode", "ServiceCIDR"}, t.Kind) ||
 		slices.Contains([]string{"kube-system", "kube-public", "kube-node-lease", "default"}, t.Namespace)
 }

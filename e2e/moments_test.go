@@ -19,61 +19,45 @@ type moment struct {
 	reached func(ctx context.Context, e *enrolled) (bool, error)
 }
 
-func hasNamespace() moment {
-	return moment{"when the Cluster has its namespace", func(ctx context.Context, e *enrolled) (bool, error) {
-		c, err := e.get(ctx)
-		return err == nil && c.Status.Namespace != "", err
-	}}
-}
+var hasNamespace = moment{"when the Cluster has its namespace", func(ctx context.Context, e *enrolled) (bool, error) {
+	c, err := e.get(ctx)
+	return err == nil && c.Status.Namespace != "", err
+}}
 
-func hasToken() moment {
-	return moment{"when the token is ready", func(ctx context.Context, e *enrolled) (bool, error) {
-		token, err := e.s.hub.fleet.ClusterRegistrationTokens(e.namespace).Get(ctx, registration.ImportTokenName(e.name), metav1.GetOptions{})
-		return err == nil && token.Status.SecretName != "", err
-	}}
-}
+var hasToken = moment{"when the token is ready", func(ctx context.Context, e *enrolled) (bool, error) {
+	token, err := e.s.hub.fleet.ClusterRegistrationTokens(e.namespace).Get(ctx, registration.ImportTokenName(e.name), metav1.GetOptions{})
+	return err == nil && token.Status.SecretName != "", err
+}}
 
-func installed() moment {
-	return moment{"when the agent is installed", func(ctx context.Context, e *enrolled) (bool, error) {
-		pods, err := e.on.pods(ctx, e.agentNamespace, agentPods)
-		return len(pods) > 0, err
-	}}
-}
+var installed = moment{"when the agent is installed", func(ctx context.Context, e *enrolled) (bool, error) {
+	pods, err := e.on.pods(ctx, e.agentNamespace, agentPods)
+	return len(pods) > 0, err
+}}
 
-func runs() moment {
-	return moment{"when the agent runs", func(ctx context.Context, e *enrolled) (bool, error) {
-		pods, err := e.on.pods(ctx, e.agentNamespace, agentPods)
-		return len(pods) == 1 && len(pods[0].Status.ContainerStatuses) == 1 && pods[0].Status.ContainerStatuses[0].State.Running != nil, err
-	}}
-}
+var runs = moment{"when the agent runs", func(ctx context.Context, e *enrolled) (bool, error) {
+	pods, err := e.on.pods(ctx, e.agentNamespace, agentPods)
+	return len(pods) == 1 && len(pods[0].Status.ContainerStatuses) == 1 && pods[0].Status.ContainerStatuses[0].State.Running != nil, err
+}}
 
-func asked() moment {
-	return moment{"when the agent has asked", func(ctx context.Context, e *enrolled) (bool, error) {
-		requests, err := e.requests(ctx)
-		return len(requests) > 0, err
-	}}
-}
+var asked = moment{"when the agent has asked", func(ctx context.Context, e *enrolled) (bool, error) {
+	requests, err := e.requests(ctx)
+	return len(requests) > 0, err
+}}
 
-func granted() moment {
-	return moment{"when the request is granted", func(ctx context.Context, e *enrolled) (bool, error) {
-		requests, err := e.requests(ctx)
-		return len(requests) > 0 && requests[0].Status.Granted, err
-	}}
-}
+var granted = moment{"when the request is granted", func(ctx context.Context, e *enrolled) (bool, error) {
+	requests, err := e.requests(ctx)
+	return len(requests) > 0 && requests[0].Status.Granted, err
+}}
 
-func stored() moment {
-	return moment{"when the agent has stored its credential", func(ctx context.Context, e *enrolled) (bool, error) {
-		_, err := e.on.kube.CoreV1().Secrets(e.agentNamespace).Get(ctx, registration.CredentialSecret, metav1.GetOptions{})
-		return err == nil, err
-	}}
-}
+var stored = moment{"when the agent has stored its credential", func(ctx context.Context, e *enrolled) (bool, error) {
+	_, err := e.on.kube.CoreV1().Secrets(e.agentNamespace).Get(ctx, registration.CredentialSecret, metav1.GetOptions{})
+	return err == nil, err
+}}
 
-func heard() moment {
-	return moment{"when the agent has been heard of", func(ctx context.Context, e *enrolled) (bool, error) {
-		c, err := e.get(ctx)
-		return err == nil && !c.Status.Agent.LastSeen.IsZero(), err
-	}}
-}
+var heard = moment{"when the agent has been heard of", func(ctx context.Context, e *enrolled) (bool, error) {
+	c, err := e.get(ctx)
+	return err == nil && !c.Status.Agent.LastSeen.IsZero(), err
+}}
 
 // at waits for the moment.
 func (e *enrolled) at(m moment) {

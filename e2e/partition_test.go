@@ -14,7 +14,7 @@ import (
 )
 
 // One partition affects three clusters in different phases: one is registered, one waits for its credential, one has not started.
-func TestHubAndMemberCannotReachEachOther(t *testing.T) {
+func TestPartition(t *testing.T) {
 	s := beginAlone(t)
 	s.takeChart()
 	s.workspace()
@@ -24,7 +24,7 @@ func TestHubAndMemberCannotReachEachOther(t *testing.T) {
 	s.step("hub and member are cut off from each other", func() { heal = s.cut() })
 	s.step("the hub comes back and grants the request that waits", func() {
 		s.fail(s.installHub(s.Context(), charts, s.options.tag))
-		waiting.at(granted())
+		waiting.at(granted)
 	})
 	var before *enrolled
 	s.step("another cluster is to be registered, and cannot be reached", func() {
@@ -58,7 +58,7 @@ func (s *scene) asks(name, values string) *enrolled {
 	s.Helper()
 	id := s.named(name)
 	e := s.installAgent(registration.ClusterName(id), id, values, "--create-namespace")
-	e.at(asked())
+	e.at(asked)
 	return e
 }
 

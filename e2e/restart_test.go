@@ -16,7 +16,7 @@ import (
 )
 
 // Each stage lasts until the hub has been restarted, because the scene withholds what the registration needs next.
-func TestTheHubRestartsAtEveryMoment(t *testing.T) {
+func TestHubRestarts(t *testing.T) {
 	s := beginAlone(t)
 	s.takeChart()
 	s.workspace()
@@ -24,35 +24,35 @@ func TestTheHubRestartsAtEveryMoment(t *testing.T) {
 	s.hubRestarts("when the Cluster has its namespace, and no kubeconfig", func() {
 		m = s.announce("m")
 		m.condition(fleet.ConditionImported, "Unknown "+fleet.ReasonWaitingForKubeconfig)
-		m.at(hasNamespace())
+		m.at(hasNamespace)
 	})
 	heal := s.cut()
 	s.hubRestarts("when the token is ready, and the member cannot be reached", func() {
 		s.giveKubeconfig("m")
-		m.at(hasToken())
+		m.at(hasToken)
 	})
 	uncordon := s.cordon(s.member)
 	s.hubRestarts("when the agent is installed, and does not run", func() {
 		s.fail(heal())
-		m.at(installed())
+		m.at(installed)
 	})
 	values := s.token("tok", time.Hour)
 	s.step("the hub is away when two agents ask, one of them by a token", func() {
 		s.stopHub()
 		s.fail(uncordon(s.Context()))
 		byToken = s.asks("by-token", values)
-		m.at(asked())
+		m.at(asked)
 	})
 	heal = s.cut()
 	s.step("it comes back", s.startHub)
 	s.hubRestarts("when both requests are granted, and the agents do not hear of it", func() {
-		m.at(granted())
-		byToken.at(granted())
+		m.at(granted)
+		byToken.at(granted)
 	})
 	s.hubRestarts("when the agents have been heard of", func() {
 		s.fail(heal())
-		m.at(heard())
-		byToken.at(heard())
+		m.at(heard)
+		byToken.at(heard)
 	})
 	s.step("both are registered", func() {
 		m.registered()
@@ -85,7 +85,7 @@ func (s *scene) startHub() {
 
 // One agent is killed at each stage, which lasts until then, because the scene withholds what the registrations need next. Only the last
 // two stages are not prolonged.
-func TestTheAgentIsKilledAtEveryMoment(t *testing.T) {
+func TestAgentKills(t *testing.T) {
 	s := beginAlone(t)
 	s.takeChart()
 	s.workspace()
@@ -97,13 +97,13 @@ func TestTheAgentIsKilledAtEveryMoment(t *testing.T) {
 			all[i] = s.enrol(fmt.Sprintf("m%d", i))
 		}
 		for _, e := range all {
-			e.at(installed())
+			e.at(installed)
 		}
 	})
 	heal := s.cut()
 	s.step("one is killed when it runs and has not asked", func() {
 		s.fail(uncordon(s.Context()))
-		all[0].at(runs())
+		all[0].at(runs)
 		all[0].killAgent()
 	})
 	s.step("the hub is away when they ask", func() {
@@ -113,26 +113,26 @@ func TestTheAgentIsKilledAtEveryMoment(t *testing.T) {
 	s.step("two are killed when they have asked, one of them by a token", func() {
 		byToken := s.asks("by-token", values)
 		byToken.killAgent()
-		all[1].at(asked())
+		all[1].at(asked)
 		all[1].killAgent()
 		all = append(all, byToken)
 	})
 	s.step("the others ask", func() {
-		all[2].at(asked())
+		all[2].at(asked)
 	})
 	heal = s.cut()
 	s.step("one is killed when its request is granted and it has not heard of it", func() {
 		s.startHub()
-		all[2].at(granted())
+		all[2].at(granted)
 		all[2].killAgent()
 	})
 	s.step("one is killed when it stores its credential", func() {
 		s.fail(heal())
-		all[3].at(stored())
+		all[3].at(stored)
 		all[3].killAgent()
 	})
 	s.step("one is killed when it has been heard of", func() {
-		all[4].at(heard())
+		all[4].at(heard)
 		all[4].killAgent()
 	})
 	s.step("all of them register", func() {

@@ -21,7 +21,7 @@ type suites struct {
 	pairs    []*suite
 
 	mu    sync.Mutex
-	atEnd bool // all tests are over, and somebody looks around
+	atEnd bool // all tests have ended, and the clusters are kept for inspection
 }
 
 // shared is created by TestMain, because clusters are too expensive for each test.

@@ -16,7 +16,7 @@ import (
 
 // Clusters that were registered with the charts and images of the previous commit continue after an upgrade of the charts, and their
 // agents are upgraded. The log names the previous commit.
-func TestUpgradeFromTheCommitBefore(t *testing.T) {
+func TestUpgrade(t *testing.T) {
 	if shared.options.previous == "" {
 		t.Skip("there is nothing to upgrade from: " + os.Getenv("MUSTER_E2E_NO_PREVIOUS"))
 	}

@@ -91,7 +91,7 @@ func TestFlagsChangeTheConfiguration(t *testing.T) {
 			with, err := parsed(t, row.args...)
 			require.NoError(t, err)
 			assert.Equal(t, row.want, row.read(with))
-			assert.NotEqual(t, row.read(without), row.read(with), "without it it would be the same")
+			assert.NotEqual(t, row.read(without), row.read(with), "the default differs")
 		})
 	}
 }
@@ -107,7 +107,7 @@ func TestFlagsHaveDefaults(t *testing.T) {
 		t.Setenv("CHECKIN_INTERVAL", interval)
 		c, err := parsed(t, "--namespace", "ns", "--kubeconfig", kubeconfigFile(t, "hub"))
 		require.NoError(t, err)
-		assert.Zero(t, c.CheckinInterval, "which means 15 minutes")
+		assert.Zero(t, c.CheckinInterval, "the default of the agent: 15 minutes")
 		assert.Equal(t, fmt.Sprintf("%s_%d", hostname, os.Getpid()), c.LeaderElection.Identity)
 		assert.Equal(t, "dev", c.Version)
 	}

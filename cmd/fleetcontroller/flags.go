@@ -17,10 +17,10 @@ import (
 	"github.com/muster-fleet/muster/pkg/leader"
 )
 
-// leaseName is that of the component this hub stands in for.
+// leaseName is the Lease of Fleet's own registration component, which the hub replaces.
 const leaseName = "fleet-agentmanagement-lock"
 
-// raw is what the command line and the environment say, word for word.
+// raw holds the flags and environment variables before they are checked.
 type raw struct {
 	kubeconfig, namespace                            string
 	metricsAddress, healthAddress, profilesAddress   string
@@ -33,8 +33,8 @@ type raw struct {
 	election, agentElection                          launch.Election
 }
 
-// newApp reads the flags and hands one validated configuration to run. Charts of Fleet call the hub by the name of its
-// sub-command, so it answers to both.
+// newApp reads the flags and passes one validated configuration to run. The charts of Fleet call the sub-command agentmanagement, which
+// does the same.
 func newApp(run func(context.Context, config) error) *cli.App {
 	r := &raw{}
 	action := func(c *cli.Context) error {
@@ -59,8 +59,8 @@ func newApp(run func(context.Context, config) error) *cli.App {
 	return hub
 }
 
-// refuseFlagsBefore: the flags of the sub-command fill the same configuration anew, so that those before its name would be
-// dropped without a word.
+// refuseFlagsBefore returns an error for flags before the name of the sub-command. The flags of the sub-command set the same variables
+// again, so the earlier ones would be dropped silently.
 func refuseFlagsBefore(c *cli.Context) error {
 	for _, before := range c.Lineage()[1:] {
 		if before.NumFlags() > 0 {
@@ -88,8 +88,8 @@ func (r *raw) commandLine() []cli.Flag {
 	}
 }
 
-// ignoredFlags accepts the settings of releases in which several hubs shared the work, so that a chart or script that still has
-// them keeps working. warnIgnored names those that are set.
+// ignoredFlags accepts the settings of releases in which several hubs shared the work, so that charts and scripts with them keep working.
+// warnIgnored names those that are set.
 func ignoredFlags() []cli.Flag {
 	var flags []cli.Flag
 	for name, variable := range ignored {
@@ -113,7 +113,7 @@ func warnIgnored(c *cli.Context) {
 	}
 }
 
-// environment are settings that charts make by environment variables; each has a flag too, which --help explains.
+// environment returns the settings that charts pass in environment variables. Each has a flag too, which --help explains.
 func (r *raw) environment() []cli.Flag {
 	return []cli.Flag{
 		&cli.BoolFlag{Name: "token-ttl-required", Destination: &r.ttlNeeds, EnvVars: []string{"FLEET_REGISTRATION_TOKEN_TTL_REQUIRED"}, Usage: "refuse ClusterRegistrationTokens that never expire"},
@@ -126,7 +126,7 @@ func (r *raw) environment() []cli.Flag {
 	}
 }
 
-// config turns what was said into what is meant, and reports everything that is wrong at once.
+// config validates the flags and returns the configuration, or all errors at once.
 func (r *raw) config() (config, error) {
 	client, errClient := launch.RESTConfig(r.kubeconfig)
 	identity, errIdentity := r.election.Identity()
@@ -140,7 +140,7 @@ func (r *raw) config() (config, error) {
 		metricsAddress:  r.metricsAddress,
 		healthAddress:   r.healthAddress,
 		profilesAddress: r.profilesAddress,
-		election:        leader.Election{Client: client, Namespace: r.namespace, Name: leaseName, Identity: identity, Times: times},
+		election:        leader.Config{Client: client, Namespace: r.namespace, Name: leaseName, Identity: identity, Times: times},
 		hub: hub.Options{
 			RESTConfig:       client,
 			SystemNamespace:  r.namespace,
@@ -175,7 +175,7 @@ func (r *raw) checkNamespace() error {
 		return errors.New("the hub's namespace is not set: pass --namespace or set the environment variable NAMESPACE")
 	}
 	if why := validation.ValidateNamespaceName(r.namespace, false); len(why) > 0 {
-		return fmt.Errorf("the hub's namespace %q is no name of a namespace: %s", r.namespace, why[0])
+		return fmt.Errorf("the hub's namespace %q is not a valid name of a namespace: %s", r.namespace, why[0])
 	}
 	return nil
 }

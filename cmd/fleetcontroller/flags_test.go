@@ -45,7 +45,7 @@ func kubeconfigFile(t *testing.T) string {
 	return file
 }
 
-func TestEveryFlagAndVariableReachesTheConfiguration(t *testing.T) {
+func TestFlags(t *testing.T) {
 	file := kubeconfigFile(t)
 	base := []string{"--kubeconfig", file, "--namespace", "hub-system"}
 	for name, test := range map[string]struct {
@@ -158,14 +158,14 @@ func TestEveryFlagAndVariableReachesTheConfiguration(t *testing.T) {
 	}
 }
 
-func TestTheNamespaceMayComeFromTheEnvironment(t *testing.T) {
+func TestNamespaceFromTheEnvironment(t *testing.T) {
 	got, err := parse(t, map[string]string{"NAMESPACE": "cattle-fleet-system", "KUBECONFIG": kubeconfigFile(t)})
 	require.NoError(t, err)
 	assert.Equal(t, "cattle-fleet-system", got.hub.SystemNamespace)
 	assert.Equal(t, "fleet-agentmanagement-lock", got.election.Name)
 }
 
-func TestChartsOfFleetCallTheHubBySubCommand(t *testing.T) {
+func TestSubCommandsOfFleetCharts(t *testing.T) {
 	environment := map[string]string{"NAMESPACE": "cattle-fleet-system", "KUBECONFIG": kubeconfigFile(t)}
 	got, err := parse(t, environment, "agentmanagement", "--disable-bootstrap", "--debug", "--debug-level", "2")
 	require.NoError(t, err)
@@ -193,7 +193,7 @@ func TestIgnoredFlags(t *testing.T) {
 	})
 }
 
-func TestFlagsBeforeTheSubCommandAreNotDroppedInSilence(t *testing.T) {
+func TestFlagsBeforeTheSubCommand(t *testing.T) {
 	environment := map[string]string{"NAMESPACE": "cattle-fleet-system", "KUBECONFIG": kubeconfigFile(t)}
 	for _, flags := range [][]string{{"--debug"}, {"--disable-bootstrap"}, {"--namespace", "elsewhere"}, {"--debug-level=2"}} {
 		got, err := parse(t, environment, append(flags, "agentmanagement", "--debug")...)
@@ -202,7 +202,7 @@ func TestFlagsBeforeTheSubCommandAreNotDroppedInSilence(t *testing.T) {
 	}
 }
 
-func TestWrongInputSaysWhatIsWrong(t *testing.T) {
+func TestFlagErrors(t *testing.T) {
 	file := kubeconfigFile(t)
 	for name, test := range map[string]struct {
 		environment map[string]string
@@ -210,7 +210,7 @@ func TestWrongInputSaysWhatIsWrong(t *testing.T) {
 		want        string
 	}{
 		"no namespace":       {nil, []string{"--kubeconfig", file}, "pass --namespace or set the environment variable NAMESPACE"},
-		"impossible name":    {nil, []string{"--kubeconfig", file, "--namespace", "Hub_System"}, `"Hub_System" is no name of a namespace`},
+		"impossible name":    {nil, []string{"--kubeconfig", file, "--namespace", "Hub_System"}, `"Hub_System" is not a valid name of a namespace`},
 		"no cluster":         {nil, []string{"--namespace", "n"}, "pass --kubeconfig, set KUBECONFIG or run in a pod"},
 		"missing kubeconfig": {nil, []string{"--namespace", "n", "--kubeconfig", "/nowhere"}, "/nowhere"},
 		"negative replicas":  {map[string]string{"FLEET_AGENT_REPLICA_COUNT": "-1"}, []string{"--namespace", "n", "--kubeconfig", file}, "FLEET_AGENT_REPLICA_COUNT is -1"},
@@ -229,7 +229,7 @@ func TestWrongInputSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestNoFlagTellsTwoDefaults(t *testing.T) {
+func TestFlagUsageHasOneDefault(t *testing.T) {
 	for _, f := range newApp(nil).Flags {
 		assert.LessOrEqual(t, strings.Count(f.String(), "default: "), 1, f)
 	}

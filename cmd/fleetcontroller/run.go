@@ -13,15 +13,15 @@ import (
 	"github.com/muster-fleet/muster/pkg/leader"
 )
 
-// config is all the hub is told by its command line and environment.
+// config is the validated configuration from the command line and the environment.
 type config struct {
 	hub                           hub.Options
 	metricsAddress, healthAddress string
 	profilesAddress               string
-	election                      leader.Election
+	election                      leader.Config
 }
 
-// run runs the hub. Its Lease is the one of Fleet's own registration component, so that the two never work at the same time.
+// run runs the hub. It uses the Lease of Fleet's own registration component, so that the two never work at the same time.
 func run(ctx context.Context, c config) error {
 	launch.SpareMemory()
 	health := launch.NewHealth()
@@ -42,8 +42,8 @@ func run(ctx context.Context, c config) error {
 	return runHub(ctx, c, health, hub.Run)
 }
 
-// runHub serves readiness while the hub runs. A standby is ready: one that waits must not hold up a rolling update. A hub that has
-// acquired the Lease is ready when it is at work.
+// runHub serves readiness while the hub runs. A standby is ready: otherwise it would block a rolling update. A hub that has acquired the
+// Lease is ready when its controllers have started.
 func runHub(ctx context.Context, c config, health *launch.Health, run func(context.Context, hub.Options) error) error {
 	health.NotReady("asking for the Lease")
 	standby := "standing by: another hub holds the Lease"
@@ -55,8 +55,8 @@ func runHub(ctx context.Context, c config, health *launch.Health, run func(conte
 	return run(ctx, c.hub)
 }
 
-// ensureNamespace makes the namespace the Lease is in. The chart's release has made it already; a hub that runs from a
-// kubeconfig alone may be the first.
+// ensureNamespace creates the namespace of the Lease. A release of the chart has created it already; a hub that runs outside of the cluster
+// may be the first that needs it.
 func ensureNamespace(ctx context.Context, c config) error {
 	client, err := kubernetes.NewForConfig(c.election.Client)
 	if err != nil {
@@ -64,7 +64,7 @@ func ensureNamespace(ctx context.Context, c config) error {
 	}
 	namespaces := client.CoreV1().Namespaces()
 	if _, err = namespaces.Get(ctx, c.election.Namespace, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		return nil // there, or not for us to see: the Lease will tell
+		return nil // it exists, or the error shows when the Lease is acquired
 	}
 	_, err = namespaces.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.election.Namespace}}, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {

@@ -41,7 +41,7 @@ func newNamespace(t *testing.T, plane *controlplane.ControlPlane) string {
 
 func startReplica(t *testing.T, identity, namespace string, plane *controlplane.ControlPlane) *replica {
 	t.Helper()
-	c := config{election: leader.Election{Client: plane.RESTConfig(), Namespace: namespace, Name: leaseName, Identity: identity}}
+	c := config{election: leader.Config{Client: plane.RESTConfig(), Namespace: namespace, Name: leaseName, Identity: identity}}
 	ctx, stop := context.WithCancel(t.Context())
 	r := &replica{health: launch.NewHealth(), filled: make(chan struct{}), stop: stop, ended: make(chan error, 1)}
 	work := func(o hub.Options) func(context.Context) error {
@@ -76,7 +76,7 @@ func (r *replica) becomes(t *testing.T, code int, text string) {
 	}, 2*time.Minute, 10*time.Millisecond, "%d %s", code, text)
 }
 
-func TestAHubIsReadyWhileItStandsByAndWhenItsCachesAreFilled(t *testing.T) {
+func TestReadiness(t *testing.T) {
 	plane := controlplane.Shared(t, "member")
 	namespace := newNamespace(t, plane)
 
@@ -96,7 +96,7 @@ func TestAHubIsReadyWhileItStandsByAndWhenItsCachesAreFilled(t *testing.T) {
 	require.NoError(t, <-second.ended)
 }
 
-func TestAHubThatCannotAskForTheLeaseIsNotReady(t *testing.T) {
+func TestReadinessWithoutTheLease(t *testing.T) {
 	plane := controlplane.Shared(t, "member")
 	r := startReplica(t, "lost", "no-such-namespace", plane)
 	r.becomes(t, http.StatusServiceUnavailable, "asking for the Lease")

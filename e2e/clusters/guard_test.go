@@ -40,7 +40,7 @@ func (recorded) Close() error {
 	return nil
 }
 
-func TestTestsThatAreInterruptedCloseEveryProvider(t *testing.T) {
+func TestGuardOfInterruptedTests(t *testing.T) {
 	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		t.Run(signal.String(), func(t *testing.T) {
 			guarded, said := startGuarded(t)
@@ -51,19 +51,19 @@ func TestTestsThatAreInterruptedCloseEveryProvider(t *testing.T) {
 	}
 }
 
-func TestTestsThatAreOutOfTimeCloseEveryProvider(t *testing.T) {
+func TestGuardOfTestsThatAreOutOfTime(t *testing.T) {
 	guarded, said := startGuarded(t, fmt.Sprintf("-test.timeout=%s", spare+time.Millisecond))
 	require.Equal(t, "closed\nclosed\n", rest(t, said))
 	require.ErrorContains(t, guarded.Wait(), "exit status 1")
 }
 
-// startGuarded returns when its tests run. Nobody listens to its complaints: interrupted in a terminal, the program that does may be
-// gone first.
+// startGuarded starts this test binary and returns when its tests run. Its standard error is a closed pipe, as after Ctrl-C in a terminal that
+// has also ended the reader.
 func startGuarded(t *testing.T, args ...string) (*exec.Cmd, *bufio.Reader) {
 	t.Helper()
 	guarded := exec.Command(os.Args[0], args...)
 	guarded.Env = append(os.Environ(), environmentGuarded+"=1")
-	guarded.Stderr = nobody(t)
+	guarded.Stderr = closedPipe(t)
 	output, err := guarded.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, guarded.Start())
@@ -75,8 +75,8 @@ func startGuarded(t *testing.T, args ...string) (*exec.Cmd, *bufio.Reader) {
 	return guarded, said
 }
 
-// nobody reads what is written there.
-func nobody(t *testing.T) *os.File {
+// closedPipe is a pipe without a reader.
+func closedPipe(t *testing.T) *os.File {
 	t.Helper()
 	read, write, err := os.Pipe()
 	require.NoError(t, err)

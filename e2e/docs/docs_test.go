@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { os.Exit(guard.Run(m)) }
 //	MUSTER_DOCS_REGISTRY    where these clusters have the images from; empty: from nowhere
 //	MUSTER_DOCS_NEW_URL     another address of the hub, and
 //	MUSTER_DOCS_NEW_CA      the file with the CA for it
-func TestTheCommandsOfTheDocumentationWork(t *testing.T) {
+func TestCommandsOfTheDocumentation(t *testing.T) {
 	output := os.Getenv("MUSTER_E2E_OUTPUT")
 	require.NotEmpty(t, output, "MUSTER_E2E_OUTPUT is not set: run the test by scripts/e2e")
 	dir := filepath.Join(output, "docs")

@@ -13,7 +13,7 @@ func page(lines ...string) string {
 	return strings.ReplaceAll(strings.Join(lines, "\n"), "~~~", fence)
 }
 
-func TestTheBlocksOfAPageAreFoundInTheirOrder(t *testing.T) {
+func TestParsePage(t *testing.T) {
 	blocks, err := Parse("docs/p.md", page(
 		"# First", "",
 		"~~~sh", "one", "two", "~~~",
@@ -37,7 +37,7 @@ func TestTheBlocksOfAPageAreFoundInTheirOrder(t *testing.T) {
 	assert.Empty(t, blocks[2].Prints)
 }
 
-func TestAPageThatBreaksTheRulesIsAnErrorWithItsLine(t *testing.T) {
+func TestParsePageErrors(t *testing.T) {
 	for name, row := range map[string]struct{ text, want string }{
 		"a block without end":              {page("~~~sh", "one"), "docs/p.md:2: what begins in line 1"},
 		"a hidden block without end":       {page("", "<!-- test:", "one"), "docs/p.md:3: what begins in line 2"},

@@ -17,14 +17,14 @@ func newSession(t *testing.T) (*Session, *bytes.Buffer) {
 	return &Session{Dir: t.TempDir(), Env: os.Environ(), Log: log}, log
 }
 
-func TestAVariableOfOneBlockIsThereInTheNext(t *testing.T) {
+func TestSessionKeepsVariables(t *testing.T) {
 	s, log := newSession(t)
 	require.NoError(t, s.Run(t.Context(), Block{Script: "NAME='two words'\n"}))
 	require.NoError(t, s.Run(t.Context(), Block{Script: `bash -c 'echo "$NAME"'` + "\n", Prints: []*regexp.Regexp{regexp.MustCompile(`^two words\n$`)}}))
 	assert.Equal(t, "two words\n", log.String())
 }
 
-func TestABlockFailsWithWhatItPrinted(t *testing.T) {
+func TestSessionReportsTheOutputOfAFailure(t *testing.T) {
 	for name, script := range map[string]string{
 		"at its end":                        "echo said; false",
 		"before its end":                    "echo said; false; true",
@@ -40,13 +40,13 @@ func TestABlockFailsWithWhatItPrinted(t *testing.T) {
 	}
 }
 
-func TestABlockThatPrintsSomethingElseFails(t *testing.T) {
+func TestSessionChecksTheOutput(t *testing.T) {
 	s, _ := newSession(t)
 	err := s.Run(t.Context(), Block{Script: "echo this", Prints: []*regexp.Regexp{regexp.MustCompile("this"), regexp.MustCompile("that")}})
 	require.ErrorContains(t, err, `should print "that", and printed`)
 }
 
-func TestABlockIsNotWaitedForForever(t *testing.T) {
+func TestSessionTimeout(t *testing.T) {
 	s, _ := newSession(t)
 	s.Patience = 50 * time.Millisecond
 	err := s.Run(t.Context(), Block{Script: "read -r < <(sleep 60)"})

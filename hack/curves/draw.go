@@ -17,10 +17,10 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// Chart is one of them: lines over the same numbers.
+// Chart has one line or more over the same x axis.
 type Chart struct {
 	Title string `json:"title"`
-	// X and Y are what the axes are of.
+	// X and Y are the labels of the axes.
 	X     string `json:"x"`
 	Y     string `json:"y"`
 	Lines []Line `json:"lines"`
@@ -28,12 +28,12 @@ type Chart struct {
 
 // Line is one line, from left to right.
 type Line struct {
-	// Name is told in a legend where there are several lines.
+	// Name is in the legend if there are several lines.
 	Name   string  `json:"name"`
 	Points []Point `json:"points"`
 }
 
-// Point is one of a line.
+// Point is a point of a line.
 type Point struct {
 	X float64 `json:"x"`
 	Y float64 `json:"y"`
@@ -46,10 +46,10 @@ const (
 	gap     = 18
 )
 
-// Draw puts charts beside and below each other. The same charts make the same picture, byte for byte.
+// Draw draws the charts as an SVG with two columns. The same charts give the same bytes.
 func Draw(charts []Chart) ([]byte, error) {
 	if len(charts) == 0 {
-		return nil, errors.New("there is nothing to draw")
+		return nil, errors.New("there are no charts")
 	}
 	rows := (len(charts) + columns - 1) / columns
 	canvas := vgsvg.New(columns*width, vg.Length(rows*height))
@@ -60,7 +60,7 @@ func Draw(charts []Chart) ([]byte, error) {
 	if _, err := canvas.WriteTo(&out); err != nil {
 		return nil, err
 	}
-	// The font is what widths were measured with; the others are as wide, for viewers that do not have it.
+	// The widths are those of this font. The others have the same widths, for viewers without it.
 	const font = "font-family:Liberation Sans"
 	return bytes.ReplaceAll(out.Bytes(), []byte(font), []byte(font+",Arial,Helvetica,sans-serif")), nil
 }
@@ -84,7 +84,7 @@ func (c Chart) plot() (*plot.Plot, error) {
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = c.Title, c.X, c.Y
 	sans(p)
 	p.X.Tick.Marker, p.Y.Tick.Marker = plot.TickerFunc(ticks), plot.TickerFunc(ticks)
-	p.X.Min, p.Y.Min = 0, 0 // a curve that looks steep should be
+	p.X.Min, p.Y.Min = 0, 0 // with other origins, a flat curve looks steep
 	p.Add(grid())
 	for n, line := range c.Lines {
 		if err := line.add(p, palette()[n%len(palette())], len(c.Lines) > 1); err != nil {
@@ -96,7 +96,7 @@ func (c Chart) plot() (*plot.Plot, error) {
 	return p, nil
 }
 
-// ticks are those of the library, without zeros after the point.
+// ticks are the ticks of the library with shorter labels.
 func ticks(least, most float64) []plot.Tick {
 	all := plot.DefaultTicks{}.Ticks(least, most)
 	for i := range all {
@@ -107,7 +107,7 @@ func ticks(least, most float64) []plot.Tick {
 	return all
 }
 
-// sans sets all text in a font that every viewer has something like.
+// sans uses a font for which every viewer has a replacement.
 func sans(p *plot.Plot) {
 	const title, label, tick = 12, 10, 9
 	set := func(f *font.Font, size font.Length) { f.Variant, f.Size = "Sans", size }
@@ -126,7 +126,7 @@ func grid() *plotter.Grid {
 	return g
 }
 
-// palette is of colours that people who see colours otherwise can tell apart too.
+// palette has colours that people with colour blindness can distinguish.
 func palette() []color.Color {
 	return []color.Color{
 		color.RGBA{R: 0x00, G: 0x5a, B: 0xb5, A: 0xff}, color.RGBA{R: 0xdc, G: 0x6b, B: 0x00, A: 0xff}, color.RGBA{R: 0x40, G: 0x40, B: 0x40, A: 0xff},

@@ -1,5 +1,5 @@
-// Image writes what the images hold beside the programs. It depends on nothing but its arguments, the program it looks at
-// and the modules pinned for it, so that an image can be built again, byte for byte, elsewhere and later.
+// Image writes the files of the images other than the programs: the certificate authorities and the SBOM. Its output depends only on its
+// arguments, the program and the modules in its go.mod, so that builds of images are reproducible.
 package main
 
 import (
@@ -22,7 +22,7 @@ func main() {
 const usage = `usage: image roots
        image sbom -program FILE -version VERSION -created UNIXTIME`
 
-// run writes what was asked for to out.
+// run writes the requested file to out.
 func run(arguments []string, out io.Writer) error {
 	if len(arguments) == 0 {
 		return errors.New(usage)
@@ -38,10 +38,10 @@ func run(arguments []string, out io.Writer) error {
 
 func runSBOM(arguments []string, out io.Writer) error {
 	flags := flag.NewFlagSet("sbom", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error says it, once
+	flags.SetOutput(io.Discard) // the error is returned
 	program := flags.String("program", "", "the Go program in the image")
-	version := flags.String("version", "", "what the program calls itself")
-	created := flags.Int64("created", 0, "when the image counts as made, in seconds since 1970")
+	version := flags.String("version", "", "the version of the program")
+	created := flags.Int64("created", 0, "the creation time of the image in seconds since 1970")
 	if err := flags.Parse(arguments); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func runSBOM(arguments []string, out io.Writer) error {
 	}
 	self, ok := debug.ReadBuildInfo()
 	if !ok {
-		return errors.New("this program was built without module support, so it cannot tell the version of the certificate authorities")
+		return errors.New("this program was built without module support, so the version of the certificate authorities is unknown")
 	}
 	roots, err := rootsModule(self)
 	if err != nil {

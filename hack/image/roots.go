@@ -10,11 +10,11 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// rootsPath is the module the certificate authorities come from: Mozilla's list as the Go project publishes it.
+// rootsPath is the module with the certificate authorities: Mozilla's list, published by the Go project.
 const rootsPath = "golang.org/x/crypto/x509roots/fallback"
 
-// writeRoots writes the certificate authorities as PEM. Those that Mozilla trusts within limits only are left out: a PEM
-// file cannot carry the limit.
+// writeRoots writes the certificate authorities as PEM, without those that Mozilla trusts only with constraints: a PEM file cannot contain
+// a constraint.
 func writeRoots(out io.Writer) error {
 	count := 0
 	for root := range bundle.Roots() {
@@ -27,12 +27,12 @@ func writeRoots(out io.Writer) error {
 		}
 	}
 	if count == 0 {
-		return errors.New("module " + rootsPath + " has no certificate authority without limits")
+		return errors.New("module " + rootsPath + " has no certificate authority without constraints")
 	}
 	return nil
 }
 
-// rootsModule is the module with the certificate authorities, as linked into the program with that build information.
+// rootsModule returns the module with the certificate authorities from the build information of a program.
 func rootsModule(program *debug.BuildInfo) (*debug.Module, error) {
 	for _, module := range program.Deps {
 		if module.Path == rootsPath {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-func TestTheAuthoritiesAreThoseThatMozillaTrustsWithoutLimits(t *testing.T) {
+func TestWriteRoots(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, run([]string{"roots"}, &out))
 	written := certificates(t, out.Bytes())
@@ -20,22 +20,17 @@ func TestTheAuthoritiesAreThoseThatMozillaTrustsWithoutLimits(t *testing.T) {
 		if root.Constraint == nil {
 			require.Contains(t, written, string(root.Certificate))
 		} else {
-			require.NotContains(t, written, string(root.Certificate), "a PEM file cannot carry its limit")
+			require.NotContains(t, written, string(root.Certificate), "a PEM file cannot contain a constraint")
 		}
 	}
-}
-
-func TestEveryAuthorityIsOne(t *testing.T) {
-	var out bytes.Buffer
-	require.NoError(t, run([]string{"roots"}, &out))
-	for der := range certificates(t, out.Bytes()) {
+	for der := range written {
 		certificate, err := x509.ParseCertificate([]byte(der))
 		require.NoError(t, err)
 		require.True(t, certificate.IsCA, certificate.Subject)
 	}
 }
 
-// certificates are those of a PEM file that has nothing else.
+// certificates returns the certificates of a PEM file that contains only certificates.
 func certificates(t *testing.T, data []byte) map[string]bool {
 	t.Helper()
 	found := map[string]bool{}
@@ -48,7 +43,7 @@ func certificates(t *testing.T, data []byte) map[string]bool {
 	return found
 }
 
-func TestAFullDiskIsAnError(t *testing.T) {
+func TestWriteRootsToAFullDisk(t *testing.T) {
 	require.ErrorContains(t, writeRoots(fullDisk{}), "certificate authority 1: no space left")
 }
 
@@ -56,7 +51,7 @@ type fullDisk struct{}
 
 func (fullDisk) Write([]byte) (int, error) { return 0, errors.New("no space left") }
 
-func TestTheModuleOfTheAuthoritiesIsFoundAmongTheProgramsOwn(t *testing.T) {
+func TestRootsModule(t *testing.T) {
 	roots := &debug.Module{Path: rootsPath, Version: "v1"}
 	found, err := rootsModule(&debug.BuildInfo{Deps: []*debug.Module{{Path: "other"}, roots}})
 	require.NoError(t, err)

@@ -17,10 +17,10 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// specification is the newest version of CycloneDX that the common scanners read.
+// specification is the newest version of CycloneDX that common scanners read.
 const specification = cdx.SpecVersion1_6
 
-// program is a Go program as it lies in an image.
+// program is a Go program in an image.
 type program struct {
 	build  *debug.BuildInfo
 	sha256 string
@@ -28,11 +28,11 @@ type program struct {
 
 func inspect(file string) (*program, error) {
 	if file == "" {
-		return nil, errors.New("say which program with -program FILE")
+		return nil, errors.New("no program: pass -program FILE")
 	}
 	build, err := buildinfo.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("%s does not say what it is made of: %w", file, err)
+		return nil, fmt.Errorf("%s has no build information of Go: %w", file, err)
 	}
 	sum, err := sumOf(file)
 	if err != nil {
@@ -54,7 +54,7 @@ func sumOf(file string) (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-// writeSBOM writes the software bill of materials of an image with that program and those certificate authorities.
+// writeSBOM writes the software bill of materials of an image with the program and the certificate authorities.
 func writeSBOM(out io.Writer, inside *program, roots *debug.Module, version string, created time.Time) error {
 	bom := cdx.NewBOM()
 	bom.Metadata = &cdx.Metadata{
@@ -67,7 +67,7 @@ func writeSBOM(out io.Writer, inside *program, roots *debug.Module, version stri
 	return cdx.NewBOMEncoder(out, cdx.BOMFileFormatJSON).SetPretty(true).SetEscapeHTML(false).EncodeVersion(bom, specification)
 }
 
-// subject is the program itself. Its own build information has no version when it was built from a checkout.
+// subject is the program itself. Its build information has no version if it was built from a checkout.
 func subject(inside *program, version string) *cdx.Component {
 	main := inside.build.Main.Path
 	url := packageURL(main, version)
@@ -85,7 +85,7 @@ func subject(inside *program, version string) *cdx.Component {
 	}
 }
 
-// standardLibrary is listed like a module: most advisories about Go programs are about it.
+// standardLibrary is Go's standard library as a module, because most advisories about Go programs are about it.
 func standardLibrary(build *debug.BuildInfo) cdx.Component {
 	return library("std", strings.TrimPrefix(build.GoVersion, "go"), "")
 }
@@ -102,15 +102,15 @@ func moduleComponent(module *debug.Module) cdx.Component {
 	return library(module.Path, module.Version, module.Sum)
 }
 
-// authorities are data, not code, but age as code does: a scanner should see their version.
+// authorities is the module with the certificate authorities, so that scanners see its version.
 func authorities(module *debug.Module) cdx.Component {
 	component := moduleComponent(module)
-	component.Description = "the certificate authorities of /etc/ssl/certs/ca-certificates.crt"
+	component.Description = "the certificate authorities in /etc/ssl/certs/ca-certificates.crt"
 	return component
 }
 
-// library describes a Go module. The sum is the one of go.sum, which is made of the hashes of all its files, so it is no
-// hash that a scanner could compare with one of its own.
+// library describes a Go module. The sum from go.sum is a hash of the hashes of all files, so it is a property and not a hash of the
+// component, which a scanner would compare.
 func library(name, version, sum string) cdx.Component {
 	url := packageURL(name, version)
 	component := cdx.Component{BOMRef: url, Type: cdx.ComponentTypeLibrary, Name: name, Version: version, PackageURL: url}
@@ -120,7 +120,7 @@ func library(name, version, sum string) cdx.Component {
 	return component
 }
 
-// packageURL is the name scanners look modules up by. A plus sign, as in +incompatible, would be read as a space.
+// packageURL is the name with which scanners find a module. A plus sign, as in +incompatible, would be read as a space.
 func packageURL(name, version string) string {
 	url := "pkg:golang/" + name
 	if version != "" {

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// example is a program with each kind of module there is.
+// example is a program with each kind of module.
 var example = &program{
 	sha256: strings.Repeat("ab", 32),
 	build: &debug.BuildInfo{
@@ -32,8 +32,9 @@ var example = &program{
 
 var exampleRoots = &debug.Module{Path: rootsPath, Version: "v0.1.0"}
 
-func TestTheListNamesTheProgramAndAllItIsMadeOf(t *testing.T) {
+func TestWriteSBOM(t *testing.T) {
 	bom := decode(t, exampleSBOM(t))
+	require.Equal(t, string(exampleSBOM(t)), string(exampleSBOM(t)), "reproducible")
 	require.Equal(t, "2001-09-09T01:46:40Z", bom.Metadata.Timestamp)
 	require.Equal(t, "hub", bom.Metadata.Component.Name)
 	require.Equal(t, "pkg:golang/example.com/fleet@v3#cmd/hub", bom.Metadata.Component.PackageURL)
@@ -47,17 +48,13 @@ func TestTheListNamesTheProgramAndAllItIsMadeOf(t *testing.T) {
 		"pkg:golang/std@1.26.8",
 		"pkg:golang/example.com/library@v1.2.3",
 		"pkg:golang/example.com/old@v2.0.0%2Bincompatible",
-		"pkg:golang/example.com/fork@v1.0.1", // what is linked, not what was asked for
+		"pkg:golang/example.com/fork@v1.0.1", // the replacement, which is linked
 		"pkg:golang/" + rootsPath + "@v0.1.0",
 	}, urls)
 	require.Equal(t, []cdx.Property{{Name: "go.sum", Value: "h1:sum"}}, *(*bom.Components)[1].Properties)
 }
 
-func TestTheListIsTheSameEachTime(t *testing.T) {
-	require.Equal(t, string(exampleSBOM(t)), string(exampleSBOM(t)))
-}
-
-func TestTheListKeepsToItsSchema(t *testing.T) {
+func TestSBOMHasTheSchema(t *testing.T) {
 	schema := schemaOfTheSpecification(t)
 	list, err := jsonschema.UnmarshalJSON(bytes.NewReader(exampleSBOM(t)))
 	require.NoError(t, err)
@@ -67,7 +64,7 @@ func TestTheListKeepsToItsSchema(t *testing.T) {
 	require.Error(t, schema.Validate(list), "the schema checks nothing")
 }
 
-func TestTheListOfARealProgram(t *testing.T) {
+func TestSBOMOfARealProgram(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	inside, err := inspect(self)
@@ -78,7 +75,7 @@ func TestTheListOfARealProgram(t *testing.T) {
 	require.Contains(t, out.String(), "pkg:golang/github.com/CycloneDX/cyclonedx-go@v")
 }
 
-func TestWhatCannotBeDoneIsSaid(t *testing.T) {
+func TestRunErrors(t *testing.T) {
 	text := filepath.Join(t.TempDir(), "text")
 	require.NoError(t, os.WriteFile(text, []byte("no program"), 0o600))
 	tests := map[string]struct {
@@ -89,7 +86,7 @@ func TestWhatCannotBeDoneIsSaid(t *testing.T) {
 		"an unknown command":  {[]string{"licences"}, `"licences" is unknown`},
 		"no program":          {[]string{"sbom"}, "-program FILE"},
 		"a missing program":   {[]string{"sbom", "-program", "/nowhere"}, "/nowhere"},
-		"a file of text":      {[]string{"sbom", "-program", text}, "does not say what it is made of"},
+		"a file of text":      {[]string{"sbom", "-program", text}, "has no build information"},
 		"a time in words":     {[]string{"sbom", "-created", "today"}, "today"},
 		"an unknown argument": {[]string{"sbom", "-licences"}, "licences"},
 	}
@@ -116,7 +113,7 @@ func decode(t *testing.T, data []byte) *cdx.BOM {
 	return bom
 }
 
-// schemaOfTheSpecification is the one the library brings along, with the two it refers to.
+// schemaOfTheSpecification is the schema in the module of the library, with the two that it references.
 func schemaOfTheSpecification(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	folder, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/CycloneDX/cyclonedx-go").Output()

@@ -1,5 +1,5 @@
-// Command lend runs a command and lends control planes to the test binaries below it. They would start their own otherwise,
-// which takes seconds and much CPU for each.
+// Command lend runs a command and lends control planes to the test binaries that it starts. Otherwise each test binary would start its own
+// control planes, which takes seconds and much CPU.
 //
 // usage: lend COMMAND [ARGUMENT...]
 package main
@@ -34,7 +34,7 @@ func run(command []string) (err error) {
 	if len(command) == 0 {
 		return errors.New("usage: lend COMMAND [ARGUMENT...]")
 	}
-	dir, err := folder()
+	dir, err := makeDir()
 	if err != nil {
 		return err
 	}
@@ -49,20 +49,20 @@ func run(command []string) (err error) {
 	go lender.Serve(context.Background(), listener)
 	defer func() { err = errors.Join(err, lender.Stop()) }()
 
-	// A terminal interrupts the command too, which then ends by itself.
+	// A terminal also interrupts the command, which then ends by itself.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	signal.Ignore(syscall.SIGINT)
-	child := exec.CommandContext(ctx, command[0], command[1:]...) //nolint:gosec // to run a command is what this program is for
+	child := exec.CommandContext(ctx, command[0], command[1:]...) //nolint:gosec // the purpose of this program
 	child.Cancel = func() error { return child.Process.Signal(syscall.SIGTERM) }
 	child.Stdin, child.Stdout, child.Stderr = os.Stdin, os.Stdout, os.Stderr
 	child.Env = append(os.Environ(), controlplane.EnvLender+"="+socket)
 	return child.Run()
 }
 
-// folder makes the folder of the socket. Its path is the same on every run of a user, unless another run has it: the results
-// of tests that read it are cached with its value.
-func folder() (string, error) {
+// makeDir creates the directory of the socket. The path is the same in every run of a user, unless another run is using it, because go test
+// caches results together with the environment variables that a test has read.
+func makeDir() (string, error) {
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("muster-lend-%d", os.Getuid()))
 	err := os.Mkdir(dir, 0o700)
 	if !errors.Is(err, os.ErrExist) {
@@ -73,7 +73,7 @@ func folder() (string, error) {
 		_ = connection.Close()
 		return os.MkdirTemp("", "muster-lend-")
 	}
-	// Left by a run that was killed.
+	// A run that was killed has left it.
 	if err := os.RemoveAll(dir); err != nil {
 		return "", err
 	}

@@ -2,8 +2,6 @@ package main
 
 import (
 	"bytes"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -31,27 +29,22 @@ const gplHeader = `This program is free software: you can redistribute it and/or
 License as published by the Free Software Foundation, either version 3 of the License, or (at your option) any later version.
 `
 
-func TestWhatAModuleMayBeUsedUnder(t *testing.T) {
+func TestPermitted(t *testing.T) {
 	for name, row := range map[string]struct {
 		files map[string]string
 		want  string // of the error
 	}{
-		"a licence that is allowed":       {map[string]string{"LICENSE": mit, "license.go": "package license"}, ""},
-		"in the spelling of its author":   {map[string]string{"licence.md": mit}, ""},
-		"none":                            {map[string]string{"README.md": mit}, "no file with a licence"},
-		"one that asks for more":          {map[string]string{"COPYING": gplHeader}, "its licence is GPL-3.0"},
-		"an allowed one and another":      {map[string]string{"LICENSE": mit, "LICENSE.other": gplHeader}, "its licence is GPL-3.0"},
-		"conditions of the author's own":  {map[string]string{"LICENSE": "You may use this on Sundays."}, "0 % of it"},
-		"an allowed one with much beside": {map[string]string{"LICENSE": mit + string(bytes.Repeat([]byte("But not on any other day. "), 200))}, "less than 75"},
-		"one whose file cannot be read":   {map[string]string{"LICENSE/text": mit}, "no file with a licence"},
+		"allowed":                      {map[string]string{"LICENSE": mit, "license.go": "package license"}, ""},
+		"another spelling of the file": {map[string]string{"licence.md": mit}, ""},
+		"no licence":                   {map[string]string{"README.md": mit}, "no file with a licence"},
+		"not allowed":                  {map[string]string{"COPYING": gplHeader}, "its licence is GPL-3.0"},
+		"allowed and not allowed":      {map[string]string{"LICENSE": mit, "LICENSE.other": gplHeader}, "its licence is GPL-3.0"},
+		"unknown text":                 {map[string]string{"LICENSE": "You may use this on Sundays."}, "0 % of it"},
+		"allowed, with more text":      {map[string]string{"LICENSE": mit + string(bytes.Repeat([]byte("But not on any other day. "), 200))}, "less than 75"},
+		"directory of that name":       {map[string]string{"LICENSE/text": mit}, "no file with a licence"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			folder := t.TempDir()
-			for file, text := range row.files {
-				require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(folder, file)), 0o700))
-				require.NoError(t, os.WriteFile(filepath.Join(folder, file), []byte(text), 0o600))
-			}
-			found, err := licencesOf(folder)
+			found, err := licencesOf(written(t, row.files))
 			if err == nil {
 				err = permitted("example.com/x", found)
 			}
@@ -65,7 +58,7 @@ func TestWhatAModuleMayBeUsedUnder(t *testing.T) {
 	}
 }
 
-func TestAnExceptionIsForOneLicenceOfOneModule(t *testing.T) {
+func TestExceptions(t *testing.T) {
 	for path, licence := range excepted {
 		require.NoError(t, permitted(path, []string{"MIT", licence}))
 		assert.Error(t, permitted(path, []string{"GPL-3.0"}))
@@ -73,16 +66,7 @@ func TestAnExceptionIsForOneLicenceOfOneModule(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatIsLinkedCounts(t *testing.T) {
-	modules, err := parseList([]byte(`{} {"Module":{"Path":"b","Version":"v1","Dir":"/b"}}
-		{"Module":{"Path":"self","Main":true}} {"Module":{"Path":"a","Replace":{"Path":"c","Dir":"/c"}}} {"Module":{"Path":"b","Version":"v1","Dir":"/b"}}`))
-	require.NoError(t, err)
-	assert.Equal(t, []module{{Path: "b", Version: "v1", Dir: "/b"}, {Path: "c", Dir: "/c"}}, modules)
-	_, err = parseList([]byte("a"))
-	assert.Error(t, err)
-}
-
-func TestTheCheckItself(t *testing.T) {
+func TestRun(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, run([]string{".", "."}, &out))
 	assert.Contains(t, out.String(), "licences: 1 modules: 1 BSD-3-Clause")

@@ -5,172 +5,125 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 )
 
-// noticeFile is how files are called that have to be passed on beside licences.
-var noticeFile = regexp.MustCompile(`(?i)^(notice|patents|copyright)([-.].*)?$`)
-
-const preface = `What the programs of this image are made of, under which licences, and what these ask to be passed on with it. Each text is here once,
-below what it is of. The source code of MODULE VERSION is at https://proxy.golang.org/MODULE/@v/VERSION.zip, with an exclamation mark and the
-small letter for each capital one.
+const preface = `The modules of which the programs in this image consist, with the texts that their licences require to be distributed. Each text is
+here once, below the files in which it is. The source code of MODULE VERSION is at https://proxy.golang.org/MODULE/@v/VERSION.zip, with an
+exclamation mark and the small letter for each capital letter.
 `
 
-// source is something that is in the image: a module, or Go itself.
-type source struct {
-	name string
-	root string
-	// folders are those below root whose packages are linked. A package that was copied from elsewhere keeps its own licence beside it.
-	folders []string
-}
-
-// passedOn is one text and the files in which it is found.
-type passedOn struct {
-	text string
-	of   []string
-}
-
-// writeTexts writes the texts of what the packages of some modules are linked with, for Linux and one architecture.
-func writeTexts(architecture string, groups [][]string, out io.Writer) error {
-	var sources []source
-	for _, group := range groups {
+// writeTexts writes the texts for the modules that the packages of one or more directories are linked with on Linux.
+func writeTexts(arguments []string, out io.Writer) error {
+	architecture := runtime.GOARCH
+	if len(arguments) > 0 {
+		if given, ok := strings.CutPrefix(arguments[0], "-arch="); ok {
+			architecture, arguments = given, arguments[1:]
+		}
+	}
+	var modules []*module
+	for last := false; !last; {
+		group := arguments
+		end := slices.Index(arguments, "--")
+		if last = end < 0; !last {
+			group, arguments = arguments[:end], arguments[end+1:]
+		}
 		if len(group) < 2 {
 			return errors.New(usage)
 		}
-		found, err := sourcesOf(architecture, group[0], group[1:])
+		found, err := linked(group[0], "linux", architecture, group[1:])
 		if err != nil {
 			return err
 		}
-		sources = append(sources, found...)
+		modules = append(modules, found...)
 	}
-	golang, err := goItself()
-	if err != nil {
-		return err
-	}
-	texts, err := collect(append(sources, golang))
-	if err != nil {
-		return err
-	}
-	return write(texts, out)
-}
-
-// sourcesOf are the modules that packages in a folder are linked with, their own among them.
-func sourcesOf(architecture, folder string, packages []string) ([]source, error) {
-	output, err := goCommand(folder, []string{"GOOS=linux", "GOARCH=" + architecture, "CGO_ENABLED=0"},
-		append([]string{"list", "-deps", "-json=Dir,Module"}, packages...)...)
-	if err != nil {
-		return nil, err
-	}
-	return parseSources(output)
-}
-
-// goItself is the library that is linked into every program.
-func goItself() (source, error) {
 	output, err := goCommand(".", nil, "env", "GOVERSION", "GOROOT")
 	if err != nil {
-		return source{}, err
+		return err
 	}
 	version, root, _ := strings.Cut(strings.TrimSpace(string(output)), "\n")
-	return source{name: "Go's own library " + version, root: root}, nil
-}
-
-func goCommand(folder string, environment []string, arguments ...string) ([]byte, error) {
-	command := exec.Command("go", arguments...)
-	command.Dir, command.Env = folder, append(os.Environ(), environment...)
-	output, err := command.Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		return nil, fmt.Errorf("go %s: %w: %s", arguments[0], err, exit.Stderr)
+	texts, err := collect(append(modules, &module{Path: "Go's standard library", Version: version, Dir: root}))
+	if err != nil {
+		return err
 	}
-	return output, err
+	if _, err := io.WriteString(out, preface); err != nil {
+		return err
+	}
+	line := strings.Repeat("=", 120)
+	for _, t := range texts {
+		if _, err := fmt.Fprintf(out, "\n%s\n%s\n%s\n\n%s\n", line, strings.Join(t.files, "\n"), line, t.text); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// collect finds each text once, in the order in which sources have them. One without any licence is an error.
-func collect(sources []source) ([]*passedOn, error) {
-	var all []*passedOn
-	known := map[string]*passedOn{}
-	done := map[string]bool{}
-	for _, s := range sources {
-		if done[s.name] {
-			continue // two groups may have it
+// licenceText is a text and the files that contain it.
+type licenceText struct {
+	text  string
+	files []string
+}
+
+// collect returns each text once, in the order of the modules. A module without any licence is an error.
+func collect(modules []*module) (all []*licenceText, err error) {
+	known, done := map[string]*licenceText{}, map[string]bool{}
+	for _, m := range modules {
+		if done[m.name()] {
+			continue // it is in several groups
 		}
-		done[s.name] = true
-		files, err := s.files()
+		done[m.name()] = true
+		paths, err := m.textFiles()
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", s.name, err)
+			return nil, fmt.Errorf("%s: %w", m.name(), err)
 		}
-		for _, file := range files {
-			data, err := os.ReadFile(filepath.Join(s.root, file))
+		for _, path := range paths {
+			data, err := os.ReadFile(path)
 			if err != nil {
 				return nil, err
 			}
 			text := strings.TrimLeft(strings.TrimRight(strings.ReplaceAll(string(data), "\r\n", "\n"), " \t\n"), "\n")
 			if known[text] == nil {
-				known[text] = &passedOn{text: text}
+				known[text] = &licenceText{text: text}
 				all = append(all, known[text])
 			}
-			known[text].of = append(known[text].of, s.name+": "+filepath.ToSlash(file))
+			relative, err := filepath.Rel(m.Dir, path)
+			if err != nil {
+				return nil, err
+			}
+			known[text].files = append(known[text].files, m.name()+": "+filepath.ToSlash(relative))
 		}
 	}
 	return all, nil
 }
 
-// files are what a source asks to be passed on, by their paths below its root, sorted.
-func (s source) files() ([]string, error) {
-	var found []string
+// textFiles are the licences and notices in the root of a module and in the directories from there to its linked packages: a package that
+// was copied from another module can have its own licence.
+func (m *module) textFiles() (found []string, err error) {
+	dirs := []string{m.Dir}
+	for _, dir := range m.packages {
+		for ; len(dir) > len(m.Dir); dir = filepath.Dir(dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	slices.Sort(dirs)
 	licences := 0
-	for _, folder := range upwards(s.root, s.folders) {
-		entries, err := os.ReadDir(folder)
+	for _, dir := range slices.Compact(dirs) {
+		of, err := files(dir, licenceFile)
 		if err != nil {
 			return nil, err
 		}
-		for _, entry := range entries {
-			isLicence := licenceFile.MatchString(entry.Name())
-			if entry.IsDir() || sourceFile.MatchString(entry.Name()) || !isLicence && !noticeFile.MatchString(entry.Name()) {
-				continue
-			}
-			path, err := filepath.Rel(s.root, filepath.Join(folder, entry.Name()))
-			if err != nil {
-				return nil, err
-			}
-			found = append(found, path)
-			if isLicence {
-				licences++
-			}
+		licences += len(of)
+		if of, err = files(dir, licenceFile, noticeFile); err != nil {
+			return nil, err
 		}
+		found = append(found, of...)
 	}
 	if licences == 0 {
-		return nil, errors.New("it has no file with a licence")
+		return nil, errNoLicence
 	}
 	slices.Sort(found)
 	return found, nil
-}
-
-// upwards are folders with all above them up to the root, each once.
-func upwards(root string, folders []string) []string {
-	all := []string{root}
-	for _, folder := range folders {
-		for ; len(folder) > len(root); folder = filepath.Dir(folder) {
-			all = append(all, folder)
-		}
-	}
-	slices.Sort(all)
-	return slices.Compact(all)
-}
-
-func write(texts []*passedOn, out io.Writer) error {
-	if _, err := io.WriteString(out, preface); err != nil {
-		return err
-	}
-	for _, t := range texts {
-		line := strings.Repeat("=", 120)
-		if _, err := fmt.Fprintf(out, "\n%s\n%s\n%s\n\n%s\n", line, strings.Join(t.of, "\n"), line, t.text); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -50,7 +50,12 @@ func TestFindRequest(t *testing.T) {
 	hub.ask(t, namespace, "done", "a", corev1.ConditionTrue, fleet.ReasonGranted)
 	hub.ask(t, namespace, "taken", "b", no, fleet.ReasonClientIDInUse)
 	hub.ask(t, namespace, "denied", "b", no, fleet.ReasonDenied)
+	_, err := hub.Fleet.Clusters(namespace).Create(t.Context(), &fleet.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "prepared"}, Spec: fleet.ClusterSpec{ClientID: "b"},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
 	for name, test := range map[string]struct{ want, says string }{
+		"prepared":                    {"", "2 requests are about Cluster " + namespace + "/prepared: look at them with `muster -n " + namespace + " requests -o wide` and name one: denied, taken"},
 		"waiting":                     {"waiting", ""},
 		"expired":                     {"expired", ""},
 		registration.ClusterName("a"): {"waiting", ""},

@@ -1,17 +1,10 @@
-// Package agenttest has what the tests of the agent's packages share: short pauses, a log that must not contain a credential, the
-// Secrets of an agent, and certificates.
+// Package agenttest has helpers for the tests of the agent's packages: short durations, a log that must not contain a credential, the Secrets
+// of an agent, and certificates.
 package agenttest
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
-	"math/big"
-	"net"
 	"net/http/httptest"
 	"strconv"
 	"testing"
@@ -27,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/muster-fleet/muster/internal/pki"
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -41,11 +35,11 @@ const (
 	jwtBeginning      = "eyJ"
 )
 
-// Patience is how long a test waits for what must happen. It does not measure speed: a machine may be very busy.
+// Patience limits the waits of a test. It does not measure speed: a machine can be very busy.
 const Patience = 2 * time.Minute
 
-// Quick is timing.Default with short pauses. What ends an attempt stays long: no attempt may fail on a machine that stands still
-// for some seconds if it does not fail on others.
+// Quick is timing.Default with short pauses. The limits of attempts are long, so that no attempt fails because a machine is busy for some
+// seconds.
 func Quick() *timing.Durations {
 	return &timing.Durations{
 		Request:         30 * time.Second,
@@ -67,7 +61,7 @@ func Quick() *timing.Durations {
 	}
 }
 
-// Log fails the test when it gets a credential, and is printed when the test failed for another reason.
+// Log fails the test if a message contains a credential, and is printed if the test has failed.
 func Log(t *testing.T) (*logrus.Logger, *logtest.Hook) {
 	t.Helper()
 	log, hook := logtest.NewNullLogger()
@@ -163,32 +157,30 @@ func HubConfigMap(url, ca, mode string) *corev1.ConfigMap {
 	}
 }
 
-// PEM is the CA an agent must be given to trust the server.
+// PEM is the CA with which an agent trusts the server.
 func PEM(server *httptest.Server) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
 }
 
-// CA is a CA that has signed no certificate.
+// CA is a certificate authority that has signed no certificate of a server.
 func CA(t testing.TB) string {
 	t.Helper()
-	der, _ := certificate(t, &x509.Certificate{Subject: pkix.Name{CommonName: "nobody"}})
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	return string(authority(t).Pair.Cert)
 }
 
-// ServerCertificate is a new certificate for this machine, which is its own CA.
+// ServerCertificate is a new certificate for 127.0.0.1. Clients trust it if it is itself their CA.
 func ServerCertificate(t testing.TB) tls.Certificate {
 	t.Helper()
-	der, key := certificate(t, &x509.Certificate{Subject: pkix.Name{CommonName: t.Name()}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}})
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+	issued, err := authority(t).Server(t.Name(), "127.0.0.1")
+	require.NoError(t, err)
+	certificate, err := tls.X509KeyPair(issued.Cert, issued.Key)
+	require.NoError(t, err)
+	return certificate
 }
 
-func certificate(t testing.TB, template *x509.Certificate) ([]byte, *ecdsa.PrivateKey) {
+func authority(t testing.TB) *pki.Authority {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	a, err := pki.NewAuthority("test", time.Now())
 	require.NoError(t, err)
-	template.SerialNumber, template.IsCA, template.BasicConstraintsValid = big.NewInt(1), true, true
-	template.NotBefore, template.NotAfter = time.Unix(0, 0), time.Unix(1<<33, 0)
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	require.NoError(t, err)
-	return der, key
+	return a
 }

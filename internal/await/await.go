@@ -1,4 +1,4 @@
-// Package await waits for something by looking at it.
+// Package await polls.
 package await
 
 import (
@@ -7,27 +7,26 @@ import (
 	"time"
 )
 
-// Look says whether something is so, and what it saw.
-type Look func(ctx context.Context) (so bool, saw string)
+// Look returns whether the condition is true, and a description of the current state.
+type Look func(ctx context.Context) (done bool, state string)
 
-// Pace is how often to look: the pause after the first look, and the longest. What takes longer is looked at less often, by
-// a tenth of what it has taken: to look at a whole cluster is work for it.
+// Pace has the first and the longest pause between two looks. The pause grows to a tenth of the time waited, because looking at a whole
+// cluster causes load.
 type Pace struct{ First, Most time.Duration }
 
-// Until looks until it is so. The error says how long that was waited for in vain until the context ended, and what was seen
-// last.
+// Until looks until the condition is true. If ctx ends first, the error has the time waited and the last state.
 func (p Pace) Until(ctx context.Context, look Look) error {
-	for began, saw := time.Now(), "nothing"; ; {
-		so, latest := look(ctx)
-		if so {
+	for began, state := time.Now(), "nothing"; ; {
+		done, latest := look(ctx)
+		if done {
 			return nil
 		}
-		if ctx.Err() == nil { // a look that the end of the wait cut off saw nothing
-			saw = latest
+		if ctx.Err() == nil || state == "nothing" { // a look that was interrupted by the end of ctx has no useful state
+			state = latest
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waited %.0fs; the last that was seen: %s", time.Since(began).Seconds(), saw)
+			return fmt.Errorf("waited %.0fs; the last that was seen: %s", time.Since(began).Seconds(), state)
 		case <-time.After(p.pause(time.Since(began))):
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 var pace = Pace{First: 100 * time.Millisecond, Most: time.Second}
 
-func TestItLooksLessOftenTheLongerItTakes(t *testing.T) {
+func TestPause(t *testing.T) {
 	for waited, pause := range map[time.Duration]time.Duration{
 		0: pace.First, time.Second: pace.First, 4 * time.Second: 400 * time.Millisecond, time.Minute: pace.Most,
 	} {
@@ -20,7 +20,7 @@ func TestItLooksLessOftenTheLongerItTakes(t *testing.T) {
 	}
 }
 
-func TestItLooksUntilItIsSo(t *testing.T) {
+func TestUntil(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks := 0
 		require.NoError(t, pace.Until(t.Context(), func(context.Context) (bool, string) {
@@ -31,7 +31,7 @@ func TestItLooksUntilItIsSo(t *testing.T) {
 	})
 }
 
-func TestTheLastThatWasSeenIsInTheError(t *testing.T) {
+func TestUntilError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()

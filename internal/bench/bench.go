@@ -27,8 +27,6 @@ type Options struct {
 	Hub string
 	// External is a hub that already runs; nil means that the bench starts one.
 	External *External
-	// HubArgs are further arguments of Hub.
-	HubArgs []string
 	// UserAgents are the prefixes of the User-Agents of the hub; none means fleetcontroller and the name of Hub.
 	UserAgents []string
 	// Binaries is the directory with etcd, kube-apiserver and kube-controller-manager; empty means that of this repository.
@@ -87,7 +85,7 @@ func Whole(clusters int) Sizes {
 
 // Small are the sizes of the run in CI, which are sufficient for counting requests.
 func Small() Sizes {
-	return Sizes{Storm: 100, InFlight: 50, Idle: 5, Imports: 20, Clusters: []int{100}, Window: 3 * time.Second}
+	return Sizes{Storm: 100, InFlight: 50, Idle: 5, Imports: 20, Clusters: []int{100}, Window: 3 * time.Second, Takeovers: 1}
 }
 
 func (o Options) withDefaults() Options {

@@ -50,7 +50,7 @@ func newEnvironment(ctx context.Context, o Options, extra extraArgs) (e *environ
 	e.audit = audit.NewLog(log)
 	const megabytes = "--audit-log-maxsize=100000" // do not rotate the log, however long the run is
 	e.plane, err = controlplane.Start(ctx, controlplane.Options{
-		Name: "bench", Dir: filepath.Join(e.dir, "plane"), Binaries: o.Binaries, ControllerManager: true,
+		Name: "bench", Dir: filepath.Join(e.dir, "plane"), Binaries: o.Binaries,
 		APIServerArgs:         append([]string{"--audit-policy-file=" + policy, "--audit-log-path=" + log, megabytes}, extra.apiServer...),
 		ControllerManagerArgs: extra.controllerManager,
 	})
@@ -178,34 +178,23 @@ func (e *environment) measure(ctx context.Context, operation func(context.Contex
 	if _, err := e.quiet(ctx); err != nil {
 		return c, err
 	}
-	hub, err := usageOf(e.hub.pids()...)
-	if err != nil {
-		return c, err
-	}
-	apiServer, err := usageOf(e.apiServerPids()...)
-	if err != nil {
-		return c, err
-	}
-	c.began = time.Now()
-	if err := operation(ctx); err != nil {
-		return c, err
-	}
-	requests, err := e.quiet(ctx)
-	if err != nil {
-		return c, err
-	}
-	c.Counts = audit.Count(requests)
-	hubAfter, err := usageOf(e.hub.pids()...)
-	if err != nil {
-		return c, err
-	}
-	apiServerAfter, err := usageOf(e.apiServerPids()...)
-	c.hubCPU, c.apiServerCPU = hubAfter.cpu-hub.cpu, apiServerAfter.cpu-apiServer.cpu
+	c.apiServerCPU, err = cpuDuring(e.apiServerPids(), func() (err error) {
+		c.hubCPU, err = cpuDuring(e.hub.pids(), func() error {
+			c.began = time.Now()
+			if err := operation(ctx); err != nil {
+				return err
+			}
+			requests, err := e.quiet(ctx)
+			c.Counts = audit.Count(requests)
+			return err
+		})
+		return err
+	})
 	return c, err
 }
 
 // quiet waits until the hub has sent no request that counts for two seconds, and returns all its requests since the last call. Two
-// seconds because the hub writes into a status what it has waited for that long.
+// seconds because after that time the hub writes into a status for what it waits.
 func (e *environment) quiet(ctx context.Context) (all []audit.Request, err error) {
 	const (
 		silence = 2 * time.Second

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -50,7 +49,7 @@ func (e *environment) newHub(name string, args ...string) (*localHub, error) {
 	}
 	return &localHub{command: process.Command{
 		Path: program, Dir: e.dir, Log: filepath.Join(e.dir, name+".log"),
-		Args: append([]string{"--kubeconfig", kubeconfig, "--namespace", systemNamespace, "--disable-bootstrap", "--pod-name", name}, slices.Concat(args, e.HubArgs)...),
+		Args: append([]string{"--kubeconfig", kubeconfig, "--namespace", systemNamespace, "--disable-bootstrap", "--pod-name", name}, args...),
 	}}, nil
 }
 
@@ -135,6 +134,19 @@ func ParsePids(text string) (pids []int, err error) {
 type usage struct {
 	cpu        time.Duration // user and system time
 	peakMemory int64         // bytes; the sum of the peaks of all processes
+}
+
+// cpuDuring returns the CPU time of processes during an operation.
+func cpuDuring(pids []int, operation func() error) (time.Duration, error) {
+	before, err := usageOf(pids...)
+	if err != nil {
+		return 0, err
+	}
+	if err := operation(); err != nil {
+		return 0, err
+	}
+	after, err := usageOf(pids...)
+	return after.cpu - before.cpu, err
 }
 
 // usageOf reads the accounting of the kernel. It fails if one of the processes has ended.

@@ -247,25 +247,16 @@ func measureFloor(ctx context.Context, o Options) (f floor, err error) {
 
 func (e *environment) plainClient(ctx context.Context, client sim.Floor, count int) (f floor, err error) {
 	client.API, client.Run = e.API, "floor-"+client.Run
-	own, err := usageOf(os.Getpid())
-	if err != nil {
-		return f, err
-	}
-	apiServer, err := usageOf(e.apiServerPids()...)
-	if err != nil {
-		return f, err
-	}
-	began := time.Now()
-	if err := client.Register(ctx, count, e.InFlight); err != nil {
-		return f, err
-	}
-	f.rate = figures.PerSecond(count, time.Since(began))
-	ownAfter, err := usageOf(os.Getpid())
-	if err != nil {
-		return f, err
-	}
-	apiServerAfter, err := usageOf(e.apiServerPids()...)
-	f.clientCPU, f.apiServerCPU = (ownAfter.cpu-own.cpu)/time.Duration(count), (apiServerAfter.cpu-apiServer.cpu)/time.Duration(count)
+	apiServerCPU, err := cpuDuring(e.apiServerPids(), func() (err error) {
+		f.clientCPU, err = cpuDuring([]int{os.Getpid()}, func() error {
+			began := time.Now()
+			err := client.Register(ctx, count, e.InFlight)
+			f.rate = figures.PerSecond(count, time.Since(began))
+			return err
+		})
+		return err
+	})
+	f.clientCPU, f.apiServerCPU = f.clientCPU/time.Duration(count), apiServerCPU/time.Duration(count)
 	return f, err
 }
 

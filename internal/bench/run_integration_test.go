@@ -14,7 +14,7 @@ import (
 	"github.com/muster-fleet/muster/internal/bench/sim"
 	"github.com/muster-fleet/muster/internal/binaries"
 	"github.com/muster-fleet/muster/internal/controlplane"
-	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 )
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
@@ -25,7 +25,7 @@ var tiny = Sizes{
 }
 
 func TestRun(t *testing.T) {
-	if !testenv.All() {
+	if !sample.All() {
 		t.Skip("make bench-small runs most of it; scripts/test-all runs it whole")
 	}
 	dir := t.TempDir()
@@ -34,7 +34,6 @@ func TestRun(t *testing.T) {
 	t.Run("small: every row that has a budget", func(t *testing.T) { testSmall(t, hub) })
 	t.Run("an external hub", func(t *testing.T) { testExternalHub(t, hub) })
 	t.Run("day", func(t *testing.T) { testDay(t, hub) })
-	t.Run("takeover", func(t *testing.T) { testTakeover(t, hub) })
 }
 
 func testSmall(t *testing.T, hub string) {
@@ -44,7 +43,7 @@ func testSmall(t *testing.T, hub string) {
 	require.NoError(t, err)
 	assert.NotEmpty(t, limits.Targets)
 
-	measured, err := Run(t.Context(), Options{Hub: hub, Parts: []string{"small", "imports"}, Sizes: tiny, Log: t.Output()})
+	measured, err := Run(t.Context(), Options{Hub: hub, Parts: []string{"small", "imports", "takeover"}, Sizes: tiny, Log: t.Output()})
 	require.NoError(t, err)
 	_, unmeasured := limits.Budgets.Check(measured)
 	for _, row := range unmeasured {
@@ -54,11 +53,11 @@ func testSmall(t *testing.T, hub string) {
 	for _, row := range []string{
 		"storm/writes", "storm/cpu", "storm/apiserver-cpu", "beat/writes", "beat/apiserver-cpu", "join/rate", "join/writes", "join/apiserver-cpu",
 		"growth/10/memory", "growth/10/etcd", "growth/10/heartbeat-apiserver-cpu", "growth/10/restart-reads",
-		"imports/hub-requests", "imports/member-requests",
+		"imports/hub-requests", "imports/member-requests", "takeover/kill", "takeover/stop",
 	} {
 		assert.Positive(t, all[row], row)
 	}
-	for _, row := range []string{"growth/10/restart-writes", "growth/10/heartbeat-requests"} {
+	for _, row := range []string{"growth/10/restart-writes", "growth/10/heartbeat-requests", "takeover/idle"} {
 		assert.Contains(t, all, row)
 		assert.Zero(t, all[row], row)
 	}
@@ -91,15 +90,6 @@ func testDay(t *testing.T, hub string) {
 	for _, row := range []string{"growth/10/cpu", "growth/10/apiserver-cpu", "day/hour-p99", "day/outage-p99", "day/outage-back", "day/memory", "deletion/requests"} {
 		assert.Positive(t, all[row], row)
 	}
-}
-
-func testTakeover(t *testing.T, hub string) {
-	measured, err := Run(t.Context(), Options{Hub: hub, Parts: []string{"takeover"}, Sizes: tiny, Log: t.Output()})
-	require.NoError(t, err)
-	all := values(measured)
-	assert.Positive(t, all["takeover/kill"])
-	assert.Positive(t, all["takeover/stop"])
-	assert.Zero(t, all["takeover/idle"])
 }
 
 func TestGuard(t *testing.T) {

@@ -1,4 +1,4 @@
-// Package binaries builds the programs of this repository for tests that run them as processes of their own.
+// Package binaries builds the programs of this repository for tests that run them as processes.
 package binaries
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/muster-fleet/muster/internal/controlplane"
 )
 
-// Build builds programs of cmd into a folder with the flags of scripts/build: those of another build would have Go compile all
-// of Kubernetes' libraries once more.
+// Build builds programs of cmd into a directory with the flags of scripts/build. With other flags, Go would compile the libraries of
+// Kubernetes again.
 func Build(ctx context.Context, folder string, programs ...string) error {
 	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", folder + string(filepath.Separator)}
 	for _, program := range programs {
@@ -27,8 +27,8 @@ func Build(ctx context.Context, folder string, programs ...string) error {
 	return nil
 }
 
-// RunTests is controlplane.RunTests for tests of programs: it builds them into a folder, tells it by this variable, and removes
-// it in the end.
+// RunTests is controlplane.RunTests for tests of programs. It builds the programs into a directory, sets the variable to it, and removes the
+// directory at the end.
 func RunTests(m *testing.M, folder *string, programs ...string) int {
 	dir, err := os.MkdirTemp("", "muster-programs-")
 	if err != nil {

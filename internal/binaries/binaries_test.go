@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAProgramIsBuiltWithTheFlagsOfTheScript(t *testing.T) {
+func TestBuild(t *testing.T) {
 	script, err := os.ReadFile("../../scripts/build")
 	require.NoError(t, err)
 	require.Contains(t, string(script), "CGO_ENABLED=0 go build -trimpath -buildvcs=false", "one build more of all libraries otherwise")
@@ -22,6 +22,6 @@ func TestAProgramIsBuiltWithTheFlagsOfTheScript(t *testing.T) {
 	require.Contains(t, string(output), "CGO_ENABLED=0")
 }
 
-func TestAProgramThatIsNotThereIsNamed(t *testing.T) {
+func TestBuildError(t *testing.T) {
 	require.ErrorContains(t, Build(t.Context(), t.TempDir(), "nowhere"), "cmd/nowhere")
 }

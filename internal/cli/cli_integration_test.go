@@ -2,17 +2,14 @@ package cli
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
@@ -21,7 +18,6 @@ import (
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/view"
-	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -118,27 +114,6 @@ func TestImportKeepsAnExistingSecret(t *testing.T) {
 	require.True(t, apierrors.IsNotFound(err))
 }
 
-func TestImportTimeout(t *testing.T) {
-	p := atHub(t)
-	away := strings.ReplaceAll(string(p.hub.Kubeconfig()), p.hub.URL(), "https://127.0.0.1:1")
-	file := filepath.Join(t.TempDir(), "away.kubeconfig")
-	require.NoError(t, os.WriteFile(file, []byte(away), 0o600))
-	for n, long := 1, 3*time.Second; ; n, long = n+1, 2*long {
-		name := fmt.Sprint("away", n)
-		out, progress, err := p.run("import", name, "--kubeconfig", file, "--wait", "--timeout", long.String())
-		require.ErrorContains(t, err, "Cluster "+p.namespace+"/"+name+" was not ready in time: ")
-		require.Contains(t, out, "created")
-		if long < testenv.Patience && !strings.Contains(err.Error(), "ImportFailed") {
-			continue // on a busy machine the hub may not have tried by then
-		}
-		require.ErrorContains(t, err, "ImportFailed: Unreachable: ")
-		require.Contains(t, progress, "ImportFailed (Unreachable)")
-		break
-	}
-
-	require.Contains(t, p.mustRun("clusters", "-o", "wide"), "127.0.0.1:1")
-}
-
 func TestMissingNamespace(t *testing.T) {
 	p := atHub(t)
 	p.namespace = "nowhere"
@@ -203,14 +178,6 @@ func TestBearerTokensArePrintedOnRequestOnly(t *testing.T) {
 	}
 }
 
-func TestRefusedToken(t *testing.T) {
-	p := atHub(t)
-	// The token's Secret would have the name of this one.
-	p.hub.KubeconfigSecret(t, p.namespace, "west", map[string][]byte{"x": []byte("y")})
-	_, _, err := p.run("token", "create", "west", "--timeout", "5m")
-	require.ErrorContains(t, err, "ClusterRegistrationToken "+p.namespace+"/west: the hub refuses it: "+fleet.ReasonNameConflict)
-}
-
 func TestNotAHub(t *testing.T) {
 	file := memberConfig(t, testenv.SharedCluster(t, "member"))
 	for _, args := range [][]string{{"clusters"}, {"token", "list"}} {
@@ -226,35 +193,4 @@ func TestEmptyLists(t *testing.T) {
 	require.Empty(t, out)
 	require.Equal(t, "No clusters in namespace "+p.namespace+" (-A for all).\n", said)
 	require.Equal(t, "[]\n", p.mustRun("token", "list", "-o", "json"))
-}
-
-func TestImportWithoutTheRightToCreateClusters(t *testing.T) {
-	p := atHub(t)
-	rbac := p.hub.Kubernetes.RbacV1()
-	_, err := rbac.Roles(p.namespace).Create(t.Context(), &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{Name: "half"},
-		Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"create", "delete"}},
-			{APIGroups: []string{"fleet.cattle.io"}, Resources: []string{"clusters"}, Verbs: []string{"get"}},
-		},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, err = rbac.RoleBindings(p.namespace).Create(t.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "half"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "half"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "half"}},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	config, err := clientcmd.Load(p.hub.Kubeconfig())
-	require.NoError(t, err)
-	for _, user := range config.AuthInfos {
-		user.Impersonate = "half"
-	}
-	require.NoError(t, clientcmd.WriteToFile(*config, os.Getenv("KUBECONFIG")))
-
-	_, _, err = p.run("import", "east", "--kubeconfig", memberConfig(t, p.hub))
-	require.ErrorContains(t, err, "create Cluster "+p.namespace+"/east")
-	require.True(t, apierrors.IsForbidden(err))
-	_, err = p.hub.Kubernetes.CoreV1().Secrets(p.namespace).Get(t.Context(), "east-kubeconfig", metav1.GetOptions{})
-	require.True(t, apierrors.IsNotFound(err), "a second import must not fail because of it")
 }

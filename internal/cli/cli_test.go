@@ -11,7 +11,6 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"github.com/urfave/cli/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -300,21 +299,5 @@ func TestImportOfAFileThatIsNotAKubeconfig(t *testing.T) {
 			require.EqualError(t, err, file+" is not a kubeconfig: "+reason+". Pass the kubeconfig of the cluster to import; "+
 				"`kubectl config view --raw --minify --flatten` prints that of the current context")
 		})
-	}
-}
-
-func TestFlagsNameOneDefault(t *testing.T) {
-	check := func(command string, flags []cli.Flag) {
-		for _, f := range flags {
-			assert.LessOrEqual(t, strings.Count(f.String(), "default: "), 1, "%s: %s", command, f)
-		}
-	}
-	app := App(Streams{})
-	check(app.Name, app.Flags)
-	for _, command := range app.Commands {
-		check(command.Name, command.Flags)
-		for _, sub := range command.Subcommands {
-			check(command.Name+" "+sub.Name, sub.Flags)
-		}
 	}
 }

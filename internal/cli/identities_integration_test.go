@@ -53,24 +53,6 @@ func TestRequests(t *testing.T) {
 	require.Equal(t, &fleet.RegistrationApproval{Decision: fleet.DecisionApproved}, said, "without the earlier message")
 }
 
-func TestAmbiguousDecision(t *testing.T) {
-	p := atHub(t)
-	p.mustRun("token", "create", "careful", "--timeout", "5m", "--approval", "Manual")
-	_, _, err := p.run("approve", "nobody")
-	require.ErrorContains(t, err, "there is no ClusterRegistration "+p.namespace+"/nobody, and none that waits for a decision about a Cluster of that name")
-	_, err = p.hub.Fleet.Clusters(p.namespace).Create(t.Context(), &fleet.Cluster{
-		ObjectMeta: metav1.ObjectMeta{Name: "prepared"}, Spec: fleet.ClusterSpec{ClientID: "twin"},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, first := p.asks("careful", "twin")
-	second := p.hub.Request(t, p.hub.Values(t, p.namespace, "careful"), fleet.ClusterRegistrationSpec{ClientID: "twin", ClientRandom: "2" + p.namespace})
-	p.hub.WaitCondition(t, testenv.KindRequest, p.namespace, second.Name, fleet.ConditionGranted, "Unknown WaitingForApproval")
-	_, _, err = p.run("approve", "prepared")
-	require.ErrorContains(t, err, "2 requests are about Cluster "+p.namespace+"/prepared")
-	require.ErrorContains(t, err, first.Name)
-	require.ErrorContains(t, err, second.Name)
-}
-
 func TestTokenLimits(t *testing.T) {
 	p := atHub(t)
 	p.mustRun("token", "create", "narrow", "--timeout", "5m", "--usage-limit", "3", "--client-id", "a", "--client-id", "b",

@@ -1,3 +1,8 @@
+// Package controlplane runs real Kubernetes control planes as child processes: etcd, kube-apiserver and kube-controller-manager. The
+// integration tests, the bench and `muster demo` use it.
+//
+// A control plane needs no root, no container engine and no network other than 127.0.0.1. It has no nodes: pods stay Pending unless
+// package localpods runs them.
 package controlplane
 
 import (
@@ -6,10 +11,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -17,24 +22,38 @@ import (
 	"github.com/muster-fleet/muster/internal/process"
 )
 
-// How long each process may take to end by itself before it is killed. An API server with open watches would take a
-// minute, and nothing is lost by killing it: what it acknowledged is in etcd.
+// Options describes a control plane. Only Name is required.
+type Options struct {
+	// Name identifies the control plane in errors, certificates and temporary directories, and is the name of its kubeconfig's context.
+	// It must be usable as a file name.
+	Name string
+	// Dir is the directory for certificates, data and one log file per process. Empty means a temporary directory, which Stop removes. A
+	// given directory is created if it is missing and kept by Stop. It must not have been used by another control plane.
+	Dir string
+	// Binaries is the directory with etcd, kube-apiserver and kube-controller-manager. Empty means the result of the function Binaries.
+	Binaries string
+	// APIServerArgs and ControllerManagerArgs are added to the flags of these programs. Of a flag that is given twice, the last value
+	// counts, so they override the defaults.
+	APIServerArgs, ControllerManagerArgs []string
+}
+
+// Each process is killed if it has not ended by itself after this time. An API server with open watches takes a minute. Killing it loses
+// nothing, because acknowledged writes are in etcd.
 const (
 	graceControllerManager = 2 * time.Second
 	graceAPIServer         = time.Second
 	graceEtcd              = 2 * time.Second
 )
 
-// ControlPlane is a running control plane. Its methods may be called from several goroutines.
+// ControlPlane is a running control plane. Its methods are safe for concurrent use.
 type ControlPlane struct {
 	options    Options
 	dir        string
-	temporary  bool
 	identities *identities
 	port       int
-	lent       bool // by the Lender of another process, which alone can stop it
+	lent       bool // it belongs to the Lender of another process, and only that process can stop it
 
-	mutex             sync.Mutex // guards what follows
+	mutex             sync.Mutex // guards the fields below
 	checkpoint        *checkpoint
 	etcd              *process.Process
 	apiServer         *process.Process
@@ -42,85 +61,83 @@ type ControlPlane struct {
 	stopped           bool
 }
 
-// Start runs a control plane and returns when it serves requests: the API server says it is ready, and with a controller
-// manager the ServiceAccount default/default exists. It gives up when ctx ends, or when a process does; the error then
-// has the end of that process's log. ctx bounds only the start: the processes live until Stop or the end of the program.
+// Start starts a control plane and returns when the API server is ready and the ServiceAccount default/default exists. It fails when ctx
+// ends, or when one of the processes ends; the error then contains the end of its log. The processes do not depend on ctx: they run until
+// Stop or the end of the program.
 func Start(ctx context.Context, o Options) (*ControlPlane, error) {
-	if err := o.validate(); err != nil {
-		return nil, err
+	if o.Name == "" || strings.ContainsAny(o.Name, `/\:`) {
+		return nil, fmt.Errorf("control plane %q: Options.Name is not usable as a file name: use a name such as \"hub\"", o.Name)
 	}
-	if o.Binaries == "" {
-		dir, err := Binaries(ctx, os.Stderr)
-		if err != nil {
-			return nil, err
-		}
-		o.Binaries = dir
-	}
-	c, err := prepare(o)
-	if err != nil {
-		return nil, fmt.Errorf("control plane %q: %w", o.Name, err)
-	}
+	c := &ControlPlane{options: o}
 	if err := c.start(ctx); err != nil {
-		_ = c.Stop()
-		return nil, fmt.Errorf("control plane %q: %w", o.Name, err)
+		return nil, fmt.Errorf("control plane %q: %w", o.Name, errors.Join(err, c.Stop()))
 	}
 	return c, nil
 }
 
-// prepare does all that needs no process: checks, folder and certificates.
-func prepare(o Options) (*ControlPlane, error) {
-	if err := checkBinaries(o.Binaries, o.programs()...); err != nil {
-		return nil, err
-	}
-	dir, temporary, err := o.workDir()
-	if err != nil {
-		return nil, err
-	}
-	c := &ControlPlane{options: o, dir: dir, temporary: temporary}
-	if c.identities, err = writePKI(dir, o.Name, time.Now()); err != nil {
-		return nil, errors.Join(err, c.removeFolder())
-	}
-	return c, nil
-}
-
-func (o Options) programs() []string {
-	if o.ControllerManager {
-		return []string{binaryEtcd, binaryAPIServer, binaryControllerManager}
-	}
-	return []string{binaryEtcd, binaryAPIServer}
-}
-
-func (c *ControlPlane) start(ctx context.Context) error {
+func (c *ControlPlane) start(ctx context.Context) (err error) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
+	if c.options.Binaries == "" {
+		if c.options.Binaries, err = Binaries(ctx, os.Stderr); err != nil {
+			return err
+		}
+	}
+	if c.dir, err = c.options.makeDir(); err != nil {
+		return err
+	}
+	if c.identities, err = writePKI(c.dir, c.options.Name, time.Now()); err != nil {
+		return err
+	}
 
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := c.startEtcd(ctx); err != nil {
+	if c.etcd, err = c.run("etcd", etcdArgs()...); err != nil {
 		return err
 	}
-	if err := c.startAPIServerOnFreePort(ctx); err != nil {
-		return err
+	for range portAttempts {
+		if c.port, err = freePort(); err != nil {
+			return err
+		}
+		// Another process can take the port before the API server listens. Only the log of the API server tells.
+		if err = c.startAPIServer(ctx); err == nil || !strings.Contains(err.Error(), portTaken) {
+			break
+		}
 	}
-	if !c.options.ControllerManager {
-		return nil
+	if err != nil {
+		return err
 	}
 	return c.startControllerManager(ctx)
 }
 
-// Name is the name given in Options.
+func (o Options) makeDir() (string, error) {
+	if o.Dir == "" {
+		return os.MkdirTemp("", "muster-"+o.Name+"-")
+	}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return "", err
+	}
+	// The certificates and tokens in the data of another control plane have been issued by another authority.
+	if _, err := os.Stat(filepath.Join(dir, etcdDataDir)); err == nil {
+		return "", fmt.Errorf("%s has the data of another control plane: remove it or choose another directory", dir)
+	}
+	return dir, os.MkdirAll(dir, 0o700) // it will contain private keys
+}
+
+// Name is the name from Options.
 func (c *ControlPlane) Name() string { return c.options.Name }
 
-// Dir is the folder with the data and with one NAME.log per process.
+// Dir is the directory with the data and with one NAME.log for each process.
 func (c *ControlPlane) Dir() string { return c.dir }
 
-// URL is the address of the API server. It stays the same over outages.
+// URL is the address of the API server. A restart of the API server does not change it.
 func (c *ControlPlane) URL() string { return fmt.Sprintf("https://%s:%d", loopback, c.port) }
 
-// CA is the certificate authority of the API server, PEM-encoded.
+// CA is the certificate authority of the API server as PEM.
 func (c *ControlPlane) CA() []byte { return append([]byte(nil), c.identities.ca...) }
 
-// RESTConfig is a configuration of its own for each caller: a cluster administrator, without client-side rate limit.
+// RESTConfig returns a new configuration with the credential of an administrator and without a client-side rate limit.
 func (c *ControlPlane) RESTConfig() *rest.Config {
 	return &rest.Config{
 		Host: c.URL(),
@@ -133,12 +150,10 @@ func (c *ControlPlane) RESTConfig() *rest.Config {
 	}
 }
 
-// Kubeconfig is a self-contained kubeconfig of the cluster administrator. Its context is called like the control plane.
-func (c *ControlPlane) Kubeconfig() []byte {
-	return c.kubeconfigFor(c.identities.admin.User())
-}
+// Kubeconfig has the credential of an administrator. Its context has the name of the control plane.
+func (c *ControlPlane) Kubeconfig() []byte { return c.kubeconfigFor(c.identities.admin.User()) }
 
-// UserKubeconfig is a self-contained kubeconfig that presents the given bearer token.
+// UserKubeconfig has a bearer token.
 func (c *ControlPlane) UserKubeconfig(token string) []byte {
 	return c.kubeconfigFor(&clientcmdapi.AuthInfo{Token: token})
 }
@@ -146,44 +161,67 @@ func (c *ControlPlane) UserKubeconfig(token string) []byte {
 func (c *ControlPlane) kubeconfigFor(user *clientcmdapi.AuthInfo) []byte {
 	data, err := pki.Kubeconfig(c.options.Name, c.URL(), c.identities.ca, user)
 	if err != nil {
-		// Encoding strings and bytes cannot fail; if it did, nothing after it could work.
-		panic(fmt.Sprintf("control plane %q: encode kubeconfig: %v", c.options.Name, err))
+		panic(fmt.Sprintf("control plane %q: strings and bytes cannot be encoded: %v", c.options.Name, err))
 	}
 	return data
 }
 
-// client is the administrator's own client, used to see whether the control plane is ready.
-func (c *ControlPlane) client() (kubernetes.Interface, error) {
-	config := c.RESTConfig()
-	config.Timeout = probeTimeout
-	return kubernetes.NewForConfig(config)
+// APIServerPid is the process ID of the API server, which must be running.
+func (c *ControlPlane) APIServerPid() int {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return c.apiServer.Pid()
 }
 
-// Stop ends all processes, the controller manager first and etcd last, and removes the temporary folder. Calling it
-// again does nothing.
+// StopAPIServer stops only the API server. Connections to it are refused until StartAPIServer.
+func (c *ControlPlane) StopAPIServer() error {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if !c.apiServer.Alive() {
+		return fmt.Errorf("control plane %q: the API server is not running", c.options.Name)
+	}
+	c.apiServer.Stop(graceAPIServer)
+	return nil
+}
+
+// StartAPIServer starts the API server again after StopAPIServer, with the same port, certificates and data, and returns when it is
+// ready.
+func (c *ControlPlane) StartAPIServer(ctx context.Context) (err error) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	switch {
+	case c.lent:
+		err = errors.New("it belongs to another process: a test that stops an API server has to start its own control plane")
+	case c.stopped:
+		err = errors.New("it was stopped: start a new one")
+	case c.apiServer.Alive():
+		err = errors.New("the API server is already running")
+	default:
+		ctx, cancel := context.WithTimeout(ctx, startTimeout)
+		defer cancel()
+		if err = c.startAPIServer(ctx); err != nil {
+			c.apiServer.Stop(graceAPIServer)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("control plane %q: %w", c.options.Name, err)
+	}
+	return nil
+}
+
+// Stop stops all processes and removes a temporary directory. It can be called twice.
 func (c *ControlPlane) Stop() error {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	if c.stopped {
+	if c.stopped || c.lent {
 		return nil
 	}
 	c.stopped = true
 	c.controllerManager.Stop(graceControllerManager)
 	c.apiServer.Stop(graceAPIServer)
 	c.etcd.Stop(graceEtcd)
-	return c.removeFolder()
-}
-
-func (c *ControlPlane) removeFolder() error {
-	if !c.temporary {
+	if c.options.Dir != "" || c.dir == "" {
 		return nil
 	}
 	return os.RemoveAll(c.dir)
-}
-
-func (c *ControlPlane) binary(name string) string { return filepath.Join(c.options.Binaries, name) }
-
-// run starts one of the programs inside the folder, where its log goes too.
-func (c *ControlPlane) run(program string, args ...string) (*process.Process, error) {
-	return process.Start(process.Command{Path: c.binary(program), Args: args, Dir: c.dir})
 }

@@ -9,24 +9,23 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
-	"strings"
 	"time"
 )
 
-// etcdTimeout bounds one request to etcd.
-const etcdTimeout = 30 * time.Second
+const (
+	// etcdTimeout limits one request to etcd.
+	etcdTimeout = 30 * time.Second
+	// maxEtcdOperations is the size of a transaction. The limit of etcd is 128.
+	maxEtcdOperations = 100
+)
 
-// maxEtcdOperations is how many operations go into one transaction: etcd's own limit is 128.
-const maxEtcdOperations = 100
-
-// registryPrefix is the prefix of all keys of the API server, registryEnd the first key after them.
+// registryPrefix is the prefix of all keys of the API server, and registryEnd is the first key after them.
 var registryPrefix, registryEnd = []byte("/registry/"), []byte("/registry0")
 
-// etcdClient talks to the etcd of a control plane, past its API server, through etcd's JSON gateway: the keys of the API
-// server are plain enough that a client library of etcd would be a large dependency for two calls.
+// etcdClient uses the JSON gateway of etcd, without the API server. etcd's client library would be a large dependency for two calls.
 type etcdClient struct{ http *http.Client }
 
-// etcdKey is a key with its value. Revision is the one of its last write.
+// etcdKey is a key with its value. Revision is the revision of its last write.
 type etcdKey struct {
 	Key      []byte `json:"key"`
 	Value    []byte `json:"value,omitempty"`
@@ -41,7 +40,7 @@ type etcdOperation struct {
 }
 
 func newEtcdClient(dir string) *etcdClient {
-	socket := filepath.Join(dir, strings.TrimPrefix(etcdClientURL, "unix://"))
+	socket := filepath.Join(dir, etcdSocket)
 	return &etcdClient{http: &http.Client{Timeout: etcdTimeout, Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
@@ -49,7 +48,7 @@ func newEtcdClient(dir string) *etcdClient {
 	}}}
 }
 
-// keys lists all keys of the API server, in order.
+// keys lists all keys of the API server in ascending order.
 func (e *etcdClient) keys(ctx context.Context, withValues bool) ([]etcdKey, error) {
 	var answer struct {
 		Keys []etcdKey `json:"kvs"`
@@ -58,7 +57,7 @@ func (e *etcdClient) keys(ctx context.Context, withValues bool) ([]etcdKey, erro
 	return answer.Keys, err
 }
 
-// apply performs the operations in transactions, each of which is atomic. It returns the revision of each operation.
+// apply runs the operations in transactions and returns the revision of each operation.
 func (e *etcdClient) apply(ctx context.Context, operations []etcdOperation) (revisions []int64, err error) {
 	for len(operations) > 0 {
 		some := operations[:min(len(operations), maxEtcdOperations)]

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 
 	"github.com/muster-fleet/muster/internal/pki"
 )
 
-// Lender starts control planes on demand and lends each to one borrower at a time. Those of one name have the same checkpoint.
+// Lender starts control planes on demand and lends each to one borrower at a time. Control planes with the same name have the same
+// checkpoint.
 type Lender struct {
 	mutex   sync.Mutex
 	stopped bool
@@ -20,55 +22,48 @@ type Lender struct {
 	free    map[string][]*ControlPlane
 }
 
-// borrow returns a control plane of that name that nobody has, and what gives it back.
-func (l *Lender) borrow(ctx context.Context, name string) (*ControlPlane, func(), error) {
-	plane, err := l.take(name)
-	if err == nil && plane == nil {
-		plane, err = l.start(ctx, name)
+// borrow returns a control plane with this name that nobody else has, and a function that returns it.
+func (l *Lender) borrow(ctx context.Context, name string) (plane *ControlPlane, giveBack func(), err error) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	if free := l.free[name]; len(free) > 0 {
+		plane, l.free[name] = free[len(free)-1], free[:len(free)-1]
+	} else if !l.stopped {
+		l.mutex.Unlock()
+		plane, err = Start(ctx, sharedOptions(name))
+		l.mutex.Lock()
+		if err != nil {
+			return nil, nil, err
+		}
+		l.started = append(l.started, plane)
 	}
-	if err != nil {
+	if l.stopped {
+		err = errors.New("the control planes are being stopped")
+		if plane != nil {
+			err = errors.Join(err, plane.Stop())
+		}
 		return nil, nil, err
 	}
 	return plane, func() {
 		l.mutex.Lock()
 		defer l.mutex.Unlock()
+		if l.free == nil {
+			l.free = map[string][]*ControlPlane{}
+		}
 		l.free[name] = append(l.free[name], plane)
 	}, nil
 }
 
-func (l *Lender) take(name string) (*ControlPlane, error) {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	if l.stopped {
-		return nil, errors.New("the control planes are being stopped")
+// sharedOptions are the options of the shared control plane with that name. The one of members is called "member".
+func sharedOptions(name string) Options {
+	o := Options{Name: name}
+	if name == "member" {
+		o.Binaries = os.Getenv(EnvMemberBinaries)
 	}
-	free := l.free[name]
-	if len(free) == 0 {
-		return nil, nil
-	}
-	plane := free[len(free)-1]
-	l.free[name] = free[:len(free)-1]
-	return plane, nil
+	return o
 }
 
-func (l *Lender) start(ctx context.Context, name string) (*ControlPlane, error) {
-	plane, err := Start(ctx, Options{Name: name, ControllerManager: true})
-	if err != nil {
-		return nil, err
-	}
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-	if l.stopped {
-		return nil, errors.Join(errors.New("the control planes are being stopped"), plane.Stop())
-	}
-	if l.free == nil {
-		l.free = map[string][]*ControlPlane{}
-	}
-	l.started = append(l.started, plane)
-	return plane, nil
-}
-
-// Stop stops all control planes at once, lent or not.
+// Stop stops all control planes at the same time, whether they are lent or not.
 func (l *Lender) Stop() error {
 	l.mutex.Lock()
 	l.stopped = true
@@ -83,18 +78,18 @@ func (l *Lender) Stop() error {
 	return errors.Join(errs...)
 }
 
-// loan is what another process needs of a control plane.
+// loan has everything that another process needs to use a control plane.
 type loan struct {
 	Options Options
 	Dir     string
 	Port    int
 	CA      []byte
 	Admin   pki.Pair
-	Problem string // why there is none
+	Problem string // the error if there is no control plane
 }
 
-// Serve lends control planes to other processes, each of which connects to the listener and says a name. A control plane is
-// lent until the connection ends, so also until its borrower crashes. Serve returns when the listener is closed.
+// Serve lends control planes to other processes. A process connects to the listener and sends a name. The loan ends with the connection, so
+// it also ends when the borrower crashes. Serve returns when the listener is closed.
 func (l *Lender) Serve(ctx context.Context, listener net.Listener) {
 	for {
 		connection, err := listener.Accept()
@@ -124,7 +119,7 @@ func (l *Lender) serve(ctx context.Context, connection net.Conn) {
 	}
 }
 
-// borrowFrom is borrow from the Lender of another process, which serves at that Unix socket.
+// borrowFrom borrows from the Lender of another process, which serves at a Unix socket.
 func borrowFrom(ctx context.Context, socket, name string) (*ControlPlane, func(), error) {
 	connection, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {

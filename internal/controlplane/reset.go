@@ -12,21 +12,20 @@ import (
 	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// fileCheckpoint is in the folder of the control plane, so that every process that uses the control plane can reset it.
+// fileCheckpoint is in the directory of the control plane, so that every process that borrows the control plane can reset it.
 const fileCheckpoint = "checkpoint.json"
 
 // checkpoint holds the keys that Reset restores.
 type checkpoint struct {
 	values    map[string][]byte
-	revisions map[string]int64 // the revision at which a key is known to have its value of values
+	revisions map[string]int64 // a key that still has this revision has its value of the checkpoint
 }
 
-// Checkpoint stores the present content of the control plane; Reset returns to it. It first waits until the controller
-// manager has given each namespace what every namespace has.
+// Checkpoint records the objects of the control plane, and Reset restores them. Checkpoint first waits until each namespace has the objects
+// that the controller manager creates in it.
 func (c *ControlPlane) Checkpoint(ctx context.Context) error {
 	if err := c.awaitNamespaces(ctx); err != nil {
 		return fmt.Errorf("control plane %q: checkpoint: %w", c.options.Name, err)
@@ -37,7 +36,7 @@ func (c *ControlPlane) Checkpoint(ctx context.Context) error {
 	}
 	taken := map[string][]byte{}
 	for _, key := range keys {
-		if key.Lease == 0 && !leftAlone(string(key.Key)) {
+		if key.Lease == 0 && !isLease(string(key.Key)) {
 			taken[string(key.Key)] = key.Value
 		}
 	}
@@ -51,54 +50,48 @@ func (c *ControlPlane) Checkpoint(ctx context.Context) error {
 	return writeFiles(c.dir, map[string][]byte{fileCheckpoint: data})
 }
 
-// HasCheckpoint says whether this or another process has called Checkpoint.
-func (c *ControlPlane) HasCheckpoint() bool {
+// hasCheckpoint returns whether this or another process has called Checkpoint.
+func (c *ControlPlane) hasCheckpoint() bool {
 	_, err := os.Stat(filepath.Join(c.dir, fileCheckpoint))
 	return err == nil
 }
 
-// leftAlone are the keys by which API servers and the controller manager say that they are alive.
-func leftAlone(key string) bool {
+// isLease returns whether a key is renewed all the time by the API server or the controller manager.
+func isLease(key string) bool {
 	return strings.HasPrefix(key, "/registry/masterleases/") || strings.HasPrefix(key, "/registry/leases/kube-system/")
 }
 
-// Reset makes the content what it was at the Checkpoint. It writes to etcd, past the API server, so it takes some 10 ms
-// where deletions by the API would wait for finalizers and for the controller manager; every watch sees the changes. All
-// clients that write to the control plane must have ended.
-func (c *ControlPlane) Reset(ctx context.Context) error {
+// Reset restores the objects of the Checkpoint. It writes to etcd directly and takes about 10 ms; deletions through the API would wait for
+// finalizers and for the controller manager. Watches deliver the changes. All clients that write to the control plane must have ended.
+func (c *ControlPlane) Reset(ctx context.Context) (err error) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
-	if err := c.reset(ctx); err != nil {
-		return fmt.Errorf("control plane %q: reset: %w", c.options.Name, err)
-	}
-	return nil
-}
-
-func (c *ControlPlane) reset(ctx context.Context) error {
-	if c.checkpoint == nil {
-		loaded, err := loadCheckpoint(c.dir)
+	defer func() {
 		if err != nil {
+			err = fmt.Errorf("control plane %q: reset: %w", c.options.Name, err)
+		}
+	}()
+	if c.checkpoint == nil {
+		if c.checkpoint, err = loadCheckpoint(c.dir); err != nil {
 			return err
 		}
-		c.checkpoint = loaded
 	}
 	etcd := newEtcdClient(c.dir)
 	defer etcd.http.CloseIdleConnections()
-	// The controller manager may be working on an object that has just gone, and write once more.
-	const rounds = 20
+	const rounds = 20 // the controller manager may write an object once more that has just been deleted
 	for range rounds {
 		changed, err := c.checkpoint.restore(ctx, etcd)
 		if err != nil || !changed {
 			return err
 		}
 	}
-	return errors.New("somebody keeps writing: every client of the control plane must have ended")
+	return errors.New("objects are still being written: all clients of the control plane must have ended")
 }
 
 func loadCheckpoint(dir string) (*checkpoint, error) {
 	data, err := os.ReadFile(filepath.Join(dir, fileCheckpoint))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, errors.New("there is no checkpoint to return to")
+		return nil, errors.New("there is no checkpoint")
 	}
 	if err != nil {
 		return nil, err
@@ -107,9 +100,9 @@ func loadCheckpoint(dir string) (*checkpoint, error) {
 	return k, json.Unmarshal(data, &k.values)
 }
 
-// restore writes what differs from the checkpoint, and says whether anything did.
+// restore writes the keys that differ from the checkpoint, and returns whether there were any.
 func (k *checkpoint) restore(ctx context.Context, etcd *etcdClient) (changed bool, err error) {
-	// The first time nothing is known of the revisions, so that the values have to be compared.
+	// The first time, the revisions are not known, and the values have to be compared.
 	first := len(k.revisions) == 0
 	found, err := etcd.keys(ctx, first)
 	if err != nil {
@@ -122,7 +115,7 @@ func (k *checkpoint) restore(ctx context.Context, etcd *etcdClient) (changed boo
 		there[name] = true
 		value, wanted := k.values[name]
 		switch {
-		case leftAlone(name):
+		case isLease(name):
 		case !wanted:
 			operations = append(operations, etcdOperation{Delete: &etcdKey{Key: key.Key}})
 		case first && bytes.Equal(value, key.Value):
@@ -148,12 +141,9 @@ func (k *checkpoint) restore(ctx context.Context, etcd *etcdClient) (changed boo
 	return len(operations) > 0, nil
 }
 
-// awaitNamespaces waits until each namespace has its ServiceAccount and its certificates, where there is a controller
-// manager to create them. A Reset would delete those that came later, and the controller manager create them again.
+// awaitNamespaces waits until each namespace has its ServiceAccount and its certificates. A Reset would delete objects that are created
+// after the checkpoint, and the controller manager would create them again.
 func (c *ControlPlane) awaitNamespaces(ctx context.Context) error {
-	if !c.options.ControllerManager {
-		return nil
-	}
 	client, err := c.client()
 	if err != nil {
 		return err
@@ -170,11 +160,8 @@ func (c *ControlPlane) awaitNamespaces(ctx context.Context) error {
 			if err == nil {
 				_, err = client.CoreV1().ServiceAccounts(namespace.Name).Get(ctx, "default", metav1.GetOptions{})
 			}
-			if apierrors.IsNotFound(err) {
-				return fmt.Errorf("namespace %s: %w", namespace.Name, err)
-			}
 			if err != nil {
-				return err
+				return fmt.Errorf("namespace %s: %w", namespace.Name, err)
 			}
 		}
 		return nil

@@ -1,7 +1,6 @@
 package controlplane
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -15,7 +14,7 @@ import (
 )
 
 func TestReset(t *testing.T) {
-	c := own(t, Options{Name: "reset", ControllerManager: true})
+	c := own(t, Options{Name: "reset"})
 	client := clientFor(t, c.RESTConfig())
 	require.ErrorContains(t, c.Reset(t.Context()), "no checkpoint")
 	_, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{
@@ -25,7 +24,7 @@ func TestReset(t *testing.T) {
 	_, err = client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "restored"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	require.NoError(t, c.Checkpoint(t.Context()))
-	require.True(t, c.HasCheckpoint())
+	require.True(t, c.hasCheckpoint())
 
 	for round := range 3 {
 		t.Run(fmt.Sprint("round ", round), func(t *testing.T) {
@@ -79,17 +78,6 @@ func TestReset(t *testing.T) {
 		c.etcd.Kill()
 		require.ErrorContains(t, c.Reset(t.Context()), `control plane "reset": reset`)
 	})
-}
-
-func requireServiceAccount(t *testing.T, c *ControlPlane, namespace string) {
-	t.Helper()
-	client := clientFor(t, c.RESTConfig())
-	ctx, cancel := context.WithTimeout(t.Context(), soon)
-	defer cancel()
-	require.NoError(t, waitFor(ctx, "the ServiceAccount", func(ctx context.Context) error {
-		_, err := client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
-		return err
-	}))
 }
 
 func requireDeleted(t *testing.T, watching watch.Interface) {

@@ -4,23 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/sirupsen/logrus"
+	"k8s.io/klog/v2"
 )
 
-// EnvLender names the Unix socket of a Lender that serves all test binaries of one run. Without it each has a Lender of its own.
+// EnvLender names the Unix socket of a Lender for all test binaries of a run. Without it, each test binary has its own Lender.
 const EnvLender = "MUSTER_CONTROL_PLANES"
 
-// borrowTimeout bounds the start of a control plane, which may have to build its binaries first.
+// borrowTimeout limits the start of a control plane, including the time to build its programs.
 const borrowTimeout = 15 * time.Minute
 
-// Prepare changes a new control plane before its checkpoint is taken, such as by installing kinds. It runs once for each
-// control plane.
+// Prepare changes a new control plane before its checkpoint, such as by installing kinds. It runs once for each control plane.
 type Prepare func(context.Context, *ControlPlane) error
 
-// borrowed are the control planes of one test binary.
+// borrowed has the control planes of a test binary.
 type borrowed struct {
 	lender Lender
 
@@ -35,16 +38,14 @@ type sharedPlane struct {
 	err      error
 
 	mutex   sync.Mutex
-	holders int // tests that Clean gave it to
+	holders int // number of running tests that got it from Clean
 }
 
-// ofThisBinary is the one variable of this package: the tests of a package meet here, and the testing package offers no
-// other place that lives as long as the test binary.
+// ofThisBinary is a global variable because the testing package has no other place for what the tests of a package share.
 var ofThisBinary = &borrowed{shared: map[string]*sharedPlane{}}
 
-// Shared returns the control plane of the given name, one per test binary, with a controller manager and with the content of
-// its checkpoint. The name stands for what prepare does: give the same function with it in all packages. Tests keep apart
-// by namespaces of their own, or by Reset. TestMain has to run the tests by RunTests.
+// Shared returns the control plane with this name, of which each test binary has one, with the objects of its checkpoint. All packages must
+// pass the same prepare functions for a name. Tests use different namespaces. TestMain must call RunTests.
 func Shared(t testing.TB, name string, prepare ...Prepare) *ControlPlane {
 	t.Helper()
 	entry, err := ofThisBinary.share(name, prepare)
@@ -54,9 +55,8 @@ func Shared(t testing.TB, name string, prepare ...Prepare) *ControlPlane {
 	return entry.plane
 }
 
-// Clean is Shared for tests that change what namespaces do not keep apart: it resets the control plane, unless another test
-// that called Clean has not ended yet, such as one that this test is a part of. What a test has begun must end by its
-// cleanups.
+// Clean is Shared for tests that change objects outside of a namespace of their own. It resets the control plane, unless another test that
+// called Clean still runs, such as the parent of this test. All clients of a test must end in its cleanups.
 func Clean(t testing.TB, name string, prepare ...Prepare) *ControlPlane {
 	t.Helper()
 	plane, release, err := ofThisBinary.hold(name, prepare)
@@ -67,7 +67,7 @@ func Clean(t testing.TB, name string, prepare ...Prepare) *ControlPlane {
 	return plane
 }
 
-// Borrow is Shared for one test alone: nobody else has the control plane until the test has ended.
+// Borrow returns a control plane that no other test has until this test has ended.
 func Borrow(t testing.TB, name string, prepare ...Prepare) *ControlPlane {
 	t.Helper()
 	plane, giveBack, err := ofThisBinary.borrow(name, prepare)
@@ -78,24 +78,30 @@ func Borrow(t testing.TB, name string, prepare ...Prepare) *ControlPlane {
 	return plane
 }
 
-// RunTests runs the tests of a package, stops the control planes they started, and returns the exit code:
+// RunTests runs the tests of a package, stops the control planes that they started, and returns the exit code:
 //
 //	func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 //
-// The logs of hubs and agents go to a file, which is kept and named when a test failed: thousands of lines would
-// hide what went wrong.
+// The logs of hubs and agents are written to a file, because thousands of lines would hide the failure. The file is kept if a test failed.
 func RunTests(m *testing.M) int {
-	keep, err := divertLogs()
+	// The file is not closed: goroutines that end with the process may still log.
+	log, err := os.CreateTemp("", "muster-test-*.log")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	logrus.SetOutput(log)
+	klog.SetSlogLogger(slog.New(slog.NewTextHandler(log, nil)))
 	code := m.Run()
 	if err := ofThisBinary.stop(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}
-	keep(code != 0)
+	if code == 0 {
+		_ = os.Remove(log.Name())
+	} else {
+		fmt.Fprintf(os.Stderr, "The log of hubs and agents: %s\n", log.Name())
+	}
 	return code
 }
 
@@ -134,12 +140,15 @@ func (b *borrowed) hold(name string, prepare []Prepare) (plane *ControlPlane, re
 }
 
 func (b *borrowed) borrow(name string, prepare []Prepare) (*ControlPlane, func(), error) {
-	// Not the context of a test: a shared control plane outlives the test that happens to be first.
+	// This is not the context of a test, because a shared control plane is used by other tests later.
 	ctx, cancel := context.WithTimeout(context.Background(), borrowTimeout)
 	defer cancel()
 	source := b.lender.borrow
 	if socket := os.Getenv(EnvLender); socket != "" {
 		source = func(ctx context.Context, name string) (*ControlPlane, func(), error) {
+			// The other process reads these. Go caches the results of tests by the variables that the tests themselves read, and a
+			// result on one version of Kubernetes is none on another.
+			_, _ = os.Getenv(EnvBinaries), os.Getenv(EnvMemberBinaries)
 			return borrowFrom(ctx, socket, name)
 		}
 	}
@@ -147,7 +156,7 @@ func (b *borrowed) borrow(name string, prepare []Prepare) (*ControlPlane, func()
 	if err != nil {
 		return nil, nil, err
 	}
-	if plane.HasCheckpoint() {
+	if plane.hasCheckpoint() {
 		err = plane.Reset(ctx)
 	} else {
 		for _, f := range prepare {
@@ -164,7 +173,7 @@ func (b *borrowed) borrow(name string, prepare []Prepare) (*ControlPlane, func()
 	return plane, giveBack, nil
 }
 
-// stop gives everything back and stops the control planes of this binary's own Lender.
+// stop returns all control planes and stops the Lender of this test binary.
 func (b *borrowed) stop() error {
 	b.mutex.Lock()
 	defer b.mutex.Unlock()

@@ -21,7 +21,7 @@ func TestShared(t *testing.T) {
 	})
 	t.Run("clean: reset when no test has it any more", func(t *testing.T) {
 		left := func(t *testing.T) (names []string) {
-			names, err := listConfigMaps(t.Context(), clientFor(t, Clean(t, "clean").RESTConfig()))
+			names, err := configMaps(t.Context(), clientFor(t, Clean(t, "clean").RESTConfig()))
 			require.NoError(t, err)
 			return names
 		}
@@ -73,15 +73,15 @@ func TestLender(t *testing.T) {
 	_, err = client.ConfigMaps("prepared").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "left"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	require.ErrorContains(t, plane.StartAPIServer(t.Context()), "belongs to another process")
-	require.NoError(t, plane.Stop(), "does nothing")
+	require.NoError(t, plane.Stop(), "has no effect")
 
 	other, giveBackOther, err := otherProcess.borrow("pooled", prepare)
 	require.NoError(t, err)
-	require.NotEqual(t, plane.URL(), other.URL(), "the first one is lent")
+	require.NotEqual(t, plane.URL(), other.URL(), "the first one is still lent")
 	giveBackOther()
 	giveBack()
 
-	// The end of a connection is seen a moment later.
+	// The lender notices the end of a connection a moment later.
 	var again *ControlPlane
 	for again == nil || again.URL() != plane.URL() {
 		again, giveBack, err = otherProcess.borrow("pooled", prepare)
@@ -97,7 +97,9 @@ func TestLender(t *testing.T) {
 
 	pids := pidsOf(served.started[0])
 	require.NoError(t, served.Stop())
-	requireGone(t, pids...)
+	for _, pid := range pids {
+		require.False(t, running(pid))
+	}
 	_, _, err = otherProcess.borrow("pooled", prepare)
 	require.ErrorContains(t, err, "are being stopped")
 }

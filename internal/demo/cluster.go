@@ -59,7 +59,7 @@ func startClusters(ctx context.Context, d *demo) (string, error) {
 
 func (c *cluster) start(ctx context.Context, o Options) (err error) {
 	c.plane, err = controlplane.Start(ctx, controlplane.Options{
-		Name: c.name, Dir: c.dir, Binaries: o.ControlPlanes, ControllerManager: true,
+		Name: c.name, Dir: c.dir, Binaries: o.ControlPlanes,
 	})
 	if err != nil {
 		return err
@@ -121,15 +121,12 @@ func (d *demo) tearDownAll() error {
 }
 
 func (c *cluster) awaitDeployment(ctx context.Context, name string) error {
-	return poll(ctx, func(ctx context.Context) (bool, error) {
+	return poll(ctx, func(ctx context.Context) error {
 		d, err := c.admin.Kubernetes.AppsV1().Deployments(systemNamespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return false, err
+		if err == nil && d.Status.AvailableReplicas == 0 {
+			err = fmt.Errorf("Deployment %s/%s has no available replica", systemNamespace, name)
 		}
-		if d.Status.AvailableReplicas == 0 {
-			return false, fmt.Errorf("Deployment %s/%s has no available replica", systemNamespace, name)
-		}
-		return true, nil
+		return err
 	})
 }
 

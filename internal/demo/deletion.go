@@ -8,17 +8,17 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/inventory"
 )
 
 // deleteWest deletes the Cluster of west and checks that nothing of it is left on hub and member.
 func deleteWest(ctx context.Context, d *demo) (string, error) {
-	a, err := d.clusterOf(d.west)
-	if err != nil {
-		return "", err
+	i := slices.IndexFunc(d.registered, func(a registeredCluster) bool { return a.member == d.west })
+	if i < 0 {
+		return "", errors.New("west has not registered")
 	}
+	a := &d.registered[i]
 	onHub, err := d.mentions(ctx, a)
 	if err != nil {
 		return "", err
@@ -30,27 +30,16 @@ func deleteWest(ctx context.Context, d *demo) (string, error) {
 	if err := d.hub.admin.Fleet.Clusters(a.namespace).Delete(ctx, a.name, metav1.DeleteOptions{}); err != nil {
 		return "", err
 	}
-	err = poll(ctx, func(ctx context.Context) (bool, error) { return true, d.checkGone(ctx, a) })
-	if err != nil {
+	if err := poll(ctx, func(ctx context.Context) error { return d.checkGone(ctx, a) }); err != nil {
 		return "", err
 	}
 	d.deleted = append(d.deleted, a.namespace+"/"+a.name)
 	// Polled, because the status of a moment ago can be out of date.
-	err = poll(ctx, func(ctx context.Context) (bool, error) { return true, d.checkOthers(ctx) })
-	if err != nil {
+	if err := poll(ctx, d.checkOthers); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("deleted on the hub:  %s\n%sdeleted on %s: %s",
 		inventory.Counted(onHub), indent, a.member.name, inventory.Counted(onMember)), nil
-}
-
-// clusterOf is the Cluster of a member.
-func (d *demo) clusterOf(member *cluster) (*registeredCluster, error) {
-	i := slices.IndexFunc(d.registered, func(a registeredCluster) bool { return a.member == member })
-	if i < 0 {
-		return nil, fmt.Errorf("%s has not registered", member.name)
-	}
-	return &d.registered[i], nil
 }
 
 // words are the names by which the objects of one Cluster on the hub can be found: its name, its clientID, and the names of its requests,
@@ -143,10 +132,4 @@ func left(where string, things []inventory.Thing) error {
 		return nil
 	}
 	return fmt.Errorf("left on %s: %s", where, inventory.List(things))
-}
-
-// patchCluster changes a Cluster.
-func (c *cluster) patchCluster(ctx context.Context, a registeredCluster, patch string) error {
-	_, err := c.admin.Fleet.Clusters(a.namespace).Patch(ctx, a.name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	return err
 }

@@ -120,22 +120,13 @@ ns/left  agent   Deleted     1.0 s          2/2      3s ago
 
 func TestPoll(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	err := poll(ctx, func(context.Context) (bool, error) {
-		cancel()
-		return false, errors.New("not yet")
-	})
-	require.EqualError(t, err, "not yet")
-}
-
-func TestPollKeepsTheReason(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
 	reasons := []error{errors.New("something is left"), fmt.Errorf("looking: %w", context.Canceled)}
-	err := poll(ctx, func(context.Context) (bool, error) {
+	err := poll(ctx, func(context.Context) error {
 		why := reasons[0]
 		if reasons = reasons[1:]; len(reasons) == 0 {
 			cancel()
 		}
-		return false, why
+		return why
 	})
 	require.EqualError(t, err, "something is left")
 }

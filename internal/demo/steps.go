@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,7 +47,6 @@ func steps() []step {
 		{"check credentials and heartbeats", "", check},
 		{"each agent adopts its own Deployment", "", adoptAgents},
 		{"a workload for every cluster with env=demo", "kubectl -n " + workspace + " apply -f hello-bundle.yaml", deployWorkload},
-		{"a new setting for the agent of east", "kubectl -n " + workspace + ` patch clusters.fleet.cattle.io east --type merge -p '{"spec":{"agentEnvVars":[{"name":"` + settingName + `","value":"` + settingValue + `"}]}}'`, changeSetting},
 		{"delete the Cluster of west, and check that nothing of it is left", "kubectl -n " + workspace + " delete clusters.fleet.cattle.io WEST", deleteWest},
 	}
 }
@@ -145,8 +145,7 @@ type registeredCluster struct {
 	member          *cluster
 	took            time.Duration
 	view            view.Cluster
-	agent           agentState // after the agent had adopted its own Deployment
-	words           []string   // names that only the objects of this Cluster contain
+	words           []string // names that only the objects of this Cluster contain
 }
 
 // follow waits until the Cluster is registered, and returns a note with the states it went through.
@@ -166,21 +165,18 @@ func (d *demo) follow(ctx context.Context, a registeredCluster, begun time.Time)
 	return fmt.Sprintf("Cluster %s/%s: %s", a.namespace, a.name, strings.Join(states, " > ")), nil
 }
 
-// poll calls ask until it succeeds, and returns its last error when ctx ends. An error that only says that ctx has ended does not replace
-// an earlier one.
-func poll(ctx context.Context, ask func(context.Context) (bool, error)) error {
+// poll repeats a check until it succeeds, and returns its last error when ctx ends. An error that only says that ctx has ended does not
+// replace an earlier one.
+func poll(ctx context.Context, check func(context.Context) error) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(ctx context.Context) (bool, error) {
-		done, err := ask(ctx)
+		err := check(ctx)
 		if last == nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 			last = err
 		}
-		return done && err == nil, nil
+		return err == nil, nil
 	})
-	if err != nil && last != nil {
-		return last
-	}
-	return err
+	return cmp.Or(last, err)
 }
 
 // check checks on hub and members that every registration is complete.
@@ -190,7 +186,7 @@ func check(ctx context.Context, d *demo) (string, error) {
 		return "", fmt.Errorf("%d clusters have registered, not %d", len(d.registered), want)
 	}
 	for i := range d.registered {
-		if err := poll(ctx, func(ctx context.Context) (bool, error) { return true, d.checkOne(ctx, &d.registered[i]) }); err != nil {
+		if err := poll(ctx, func(ctx context.Context) error { return d.checkOne(ctx, &d.registered[i]) }); err != nil {
 			return "", err
 		}
 	}

@@ -1,4 +1,4 @@
-// Package fuzz makes values of any type out of the bytes that Go's fuzzer gives, for the fuzz tests of decisions.
+// Package fuzz creates values of any type from the bytes of Go's fuzzer, for the fuzz tests of decisions.
 package fuzz
 
 import (
@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/randfill"
 )
 
-// epoch is when everything happens, give or take a few seconds: moments that are far apart decide nothing.
+// epoch is the start of the few seconds that contain all times. With larger distances, most comparisons would have the same result.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 const (
@@ -20,8 +20,8 @@ const (
 	oddOneIn     = 8 // strings
 )
 
-// From fills values from the data, the same ones each time. Strings are mostly one of the words, so that it happens often that
-// two are equal; the rest is anything.
+// From fills values from the data, always the same ones. Most strings are one of the words, so that two are often equal; the others are
+// random.
 func From(data []byte, words ...string) *randfill.Filler {
 	words = append(words, "")
 	return randfill.NewFromGoFuzz(data).AllowUnexportedFields(true).NilChance(nilChance).NumElements(0, mostElements).Funcs(
@@ -41,24 +41,24 @@ func moment(c randfill.Continue) time.Time {
 	return epoch.Add(time.Duration(c.Intn(seconds)) * time.Second)
 }
 
-// Shuffled is a copy in another order, the same one each time.
+// Shuffled returns a copy in another order, always the same one.
 func Shuffled[T any](data []byte, of []T) []T {
 	var seed uint64
 	From(data).Fill(&seed)
 	shuffled := slices.Clone(of)
-	//nolint:gosec // the same order each time is what is wanted
+	//nolint:gosec // the order must be reproducible
 	rand.New(rand.NewPCG(seed, 0)).Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 	return shuffled
 }
 
-// Seeds are corpora to begin with, for tests that take bytes to fill values from.
+// Seeds are initial inputs for tests that fill values from bytes.
 func Seeds() [][]byte {
 	const count, length = 64, 256
 	source := rand.NewChaCha8([32]byte{})
 	seeds := make([][]byte, count)
 	for i := range seeds {
 		seeds[i] = make([]byte, length)
-		_, _ = source.Read(seeds[i]) // it never fails
+		_, _ = source.Read(seeds[i]) // always succeeds
 	}
 	return seeds
 }

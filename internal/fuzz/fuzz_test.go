@@ -15,7 +15,7 @@ type thing struct {
 	Any   map[string]any
 }
 
-func TestTheSameBytesGiveTheSameValues(t *testing.T) {
+func TestFrom(t *testing.T) {
 	different := map[string]bool{}
 	for _, seed := range Seeds() {
 		var a, b thing
@@ -30,7 +30,7 @@ func TestTheSameBytesGiveTheSameValues(t *testing.T) {
 	assert.Greater(t, len(different), 4, "not only words")
 }
 
-func TestNoBytesAreBytesToo(t *testing.T) {
+func TestFromWithoutBytes(t *testing.T) {
 	var a thing
 	From(nil).Fill(&a)
 	assert.Empty(t, Shuffled[string](nil, nil))

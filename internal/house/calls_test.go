@@ -14,23 +14,23 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// root is the root of the repository, from the folder of this package.
+// root is the root of the repository, relative to this package.
 const root = "../.."
 
-// mainLines is the most a main function's file has: what does not fit belongs into a package that has tests.
+// mainLines is the maximum length of a main.go: everything else belongs into a package with tests.
 const mainLines = 30
 
-func TestNothingButAMainFunctionEndsTheProgram(t *testing.T) {
+func TestOnlyMainEndsTheProgram(t *testing.T) {
 	for _, file := range sourceFiles(t, "pkg", "internal", "charts") {
 		source, err := os.ReadFile(file)
 		require.NoError(t, err)
 		for _, violation := range endings(t, file, source) {
-			t.Errorf("%s: return an error instead: the program may be somebody else's", violation)
+			t.Errorf("%s: return an error instead: another program may embed this code", violation)
 		}
 	}
 }
 
-func TestEndingsAreSeen(t *testing.T) {
+func TestEndings(t *testing.T) {
 	tests := map[string]struct {
 		call string
 		want int
@@ -52,7 +52,7 @@ func TestEndingsAreSeen(t *testing.T) {
 	}
 }
 
-func TestMainFunctionsAreAScreen(t *testing.T) {
+func TestMainFunctionsAreShort(t *testing.T) {
 	mains, err := filepath.Glob(filepath.Join(root, "cmd", "*", "main.go"))
 	require.NoError(t, err)
 	for _, file := range mains {
@@ -62,7 +62,7 @@ func TestMainFunctionsAreAScreen(t *testing.T) {
 	}
 }
 
-// endings finds the calls that end the program, by their names: types would have to be compiled first.
+// endings finds the calls that end the program, by their names: looking up their types would need a compilation.
 func endings(t *testing.T, file string, source []byte) []string {
 	t.Helper()
 	files := token.NewFileSet()
@@ -95,12 +95,12 @@ func ends(selector *ast.SelectorExpr) bool {
 	return strings.HasPrefix(selector.Sel.Name, "Fatal") && receiver != "t"
 }
 
-// sourceFiles are the Go files of some rooms that end up in a program.
-func sourceFiles(t *testing.T, rooms ...string) []string {
+// sourceFiles are the Go files below some directories that are not tests.
+func sourceFiles(t *testing.T, dirs ...string) []string {
 	t.Helper()
 	var files []string
-	for _, room := range rooms {
-		err := filepath.WalkDir(filepath.Join(root, room), func(path string, entry fs.DirEntry, err error) error {
+	for _, dir := range dirs {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, entry fs.DirEntry, err error) error {
 			switch {
 			case err != nil:
 				return err

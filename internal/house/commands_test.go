@@ -18,9 +18,9 @@ import (
 
 var inline = regexp.MustCompile("`([^`\n]+)`")
 
-// What a sentence tells the reader to run is run by no test. That it exists is seen here: the target, the script, the command of
-// muster and its flags.
-func TestEveryCommandThatTheDocumentationNamesExists(t *testing.T) {
+// CI runs the commands in code blocks, but not those in sentences. This test checks that those exist: the target, the script, the command
+// of muster and its flags.
+func TestCommandsInTheDocumentationExist(t *testing.T) {
 	app := cli.App(cli.Streams{})
 	named := 0
 	for _, page := range append(pages(t), readmesOfCharts(t)...) {
@@ -39,7 +39,7 @@ func TestEveryCommandThatTheDocumentationNamesExists(t *testing.T) {
 	assert.Greater(t, named, 20)
 }
 
-func TestACommandThatDoesNotExistIsFound(t *testing.T) {
+func TestUnknownCommandIsFound(t *testing.T) {
 	app := cli.App(cli.Streams{})
 	for command, exists := range map[string]bool{
 		"make bench-small ARGS=--x": true, "make nothing": false,
@@ -53,7 +53,7 @@ func TestACommandThatDoesNotExistIsFound(t *testing.T) {
 	}
 }
 
-// commandExists says whether it knows a program, and what is wrong with the rest.
+// commandExists reports whether it knows a program, and what is wrong with the arguments.
 func commandExists(app *urfave.App, words []string) (known bool, err error) {
 	program, arguments := words[0], words[1:]
 	switch {
@@ -67,7 +67,7 @@ func commandExists(app *urfave.App, words []string) (known bool, err error) {
 	return false, nil
 }
 
-// isScript: each target of the Makefile is the script of its name.
+// isScript reports whether there is a script; each target of the Makefile runs the script of its name.
 func isScript(path string) error {
 	info, err := os.Stat(filepath.Join("../..", path))
 	if err == nil && info.Mode()&0o111 == 0 {
@@ -76,7 +76,7 @@ func isScript(path string) error {
 	return err
 }
 
-// musterRuns goes down the commands of muster. A flag may stand behind any command below its own.
+// musterRuns checks the words against the commands of muster. A flag is also valid after any sub-command.
 func musterRuns(app *urfave.App, arguments []string) error {
 	commands, flags := app.Commands, append(slices.Clone(app.Flags), urfave.HelpFlag)
 	for i := 0; i < len(arguments); i++ {
@@ -113,8 +113,8 @@ func flagOf(flags []urfave.Flag, word string) (takesValue bool, err error) {
 	return !isBool && !hasValue, nil
 }
 
-// Tests look for commands in blocks of sh; under another name they would be found by readers only.
-func TestEveryBlockOfTheDocumentationIsOfAKnownKind(t *testing.T) {
+// Tests run only code blocks that are marked as sh.
+func TestDocumentationBlocks(t *testing.T) {
 	kinds := []string{"sh", "console", "text", "yaml", "json", "go", "mermaid"}
 	for _, page := range append(pages(t), readmesOfCharts(t)...) {
 		open := false

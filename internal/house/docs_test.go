@@ -19,7 +19,7 @@ var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
 
 // A command in the documentation that nobody runs is wrong sooner or later. What the pages of docs.Pages say is run by the
 // end-to-end test of that package, the rest by CI itself.
-func TestEveryCommandOfTheDocumentationIsRunByCI(t *testing.T) {
+func TestDocumentationCommandsRunInCI(t *testing.T) {
 	ci := read(t, "../../.ci/run")
 	commands := 0
 	for _, page := range pages(t) {
@@ -41,7 +41,7 @@ func isRun(page string) bool {
 }
 
 // The end-to-end test needs clusters, and comes late. What can be wrong without them is found here.
-func TestThePagesThatAreRunCanBeRun(t *testing.T) {
+func TestDocumentationPagesThatRun(t *testing.T) {
 	for _, page := range docs.Pages {
 		text := read(t, filepath.Join("../..", page))
 		blocks, err := docs.Parse(page, text)
@@ -72,10 +72,10 @@ func assertContexts(t *testing.T, block docs.Block) {
 	}
 }
 
-// link is one that stays within the clone: the file, if any, and the section, if any.
+// link matches a link within the repository: its file and its section, both optional.
 var link = regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]+))?\)`)
 
-func TestEveryLinkOfTheDocumentationLeadsSomewhere(t *testing.T) {
+func TestDocumentationLinks(t *testing.T) {
 	for _, page := range pages(t) {
 		for _, found := range link.FindAllStringSubmatch(read(t, page), -1) {
 			target := page
@@ -94,7 +94,7 @@ var (
 	notInAnchor    = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// sections are the anchors that a page's headings have on the usual viewers.
+// sections are the anchors of the headings of a page.
 func sections(text string) (anchors []string) {
 	for _, found := range sectionHeading.FindAllStringSubmatch(text, -1) {
 		anchors = append(anchors, strings.ReplaceAll(notInAnchor.ReplaceAllString(strings.ToLower(found[1]), ""), " ", "-"))
@@ -104,7 +104,7 @@ func sections(text string) (anchors []string) {
 
 var packagePath = regexp.MustCompile("`((?:pkg|internal|charts|cmd|hack)(?:/[\\w.-]+)*)`")
 
-func TestEveryPackageTheDocumentationNamesExists(t *testing.T) {
+func TestDocumentationPackages(t *testing.T) {
 	for _, page := range pages(t) {
 		for _, found := range packagePath.FindAllStringSubmatch(read(t, page), -1) {
 			_, err := os.Stat(filepath.Join("../..", found[1]))
@@ -113,8 +113,8 @@ func TestEveryPackageTheDocumentationNamesExists(t *testing.T) {
 	}
 }
 
-// Each direct dependency has its reason on the page of the architecture, and nothing else has.
-func TestEveryDirectDependencyHasItsReason(t *testing.T) {
+// docs/architecture.md gives the reason for each direct dependency, and for no other.
+func TestDirectDependenciesHaveReasons(t *testing.T) {
 	_, section, _ := strings.Cut(read(t, "../../docs/architecture.md"), "## Direct dependencies")
 	table := regexp.MustCompile(`(?m)^\|.*$`).FindAllString(section, -1)
 	explained := regexp.MustCompile("`([^` ]+\\.[^` ]+/[^` ]+)`").FindAllStringSubmatch(strings.Join(table, "\n"), -1)
@@ -127,7 +127,7 @@ func TestEveryDirectDependencyHasItsReason(t *testing.T) {
 		assert.True(t, reasons[found[1]], "docs/architecture.md gives no reason for %s", found[1])
 		delete(reasons, found[1])
 	}
-	assert.Empty(t, reasons, "docs/architecture.md has reasons for what is no direct dependency")
+	assert.Empty(t, reasons, "docs/architecture.md has reasons for modules that are no direct dependency")
 }
 
 var directDependency = regexp.MustCompile(`(?m)^\t(\S+) v\S+$`)

@@ -1,5 +1,5 @@
-// Package house holds the rules of the house that no linter knows: which room may know of which, and what only a main
-// function may do.
+// Package house has tests of the repository that no linter provides: which package may import which, what only a main function may do,
+// and whether the documentation agrees with the code.
 package house
 
 import (
@@ -16,113 +16,113 @@ import (
 
 const module = "github.com/muster-fleet/muster/"
 
-// goPackage is what `go list` tells of a package, tests left out.
+// goPackage is a package in the output of `go list`, without its tests.
 type goPackage struct {
 	ImportPath string
 	Imports    []string // direct
 	Deps       []string // direct and indirect
 }
 
-// room is the path of a package inside the module.
-func (p goPackage) room() string { return strings.TrimPrefix(p.ImportPath, module) }
+// path is the path of a package inside the module.
+func (p goPackage) path() string { return strings.TrimPrefix(p.ImportPath, module) }
 
-func (p goPackage) is(room string) bool { return within(p.ImportPath, module+room) }
+func (p goPackage) is(root string) bool { return within(p.ImportPath, module+root) }
 
-// within says whether a package is the given one or below it.
+// within reports whether a package is the given one or below it.
 func within(path, root string) bool { return path == root || strings.HasPrefix(path, root+"/") }
 
-// rule forbids packages of some rooms to depend on something.
-type rule struct {
-	rooms   []string
+// importRule forbids dependencies of some packages.
+type importRule struct {
+	in      []string
 	except  []string
 	forbids []string
 	direct  bool // only direct imports count, because libraries may do it
 	because string
 }
 
-var rules = []rule{
+var rules = []importRule{
 	{
-		rooms:   []string{"pkg/registration"},
+		in:      []string{"pkg/registration"},
 		forbids: []string{"k8s.io/client-go", module + "pkg/generated"},
-		because: "the protocol decides, others carry out: it is pure, so that each decision is a row of a table test",
+		because: "the decisions of the protocol are pure, so that each is a row of a table test",
 	},
 	{
-		rooms:   []string{"pkg/registration"},
+		in:      []string{"pkg/registration"},
 		forbids: []string{"os", "net", "context", "k8s.io/utils/clock"},
 		direct:  true,
 		because: "the protocol does no input or output",
 	},
 	{
-		rooms:   []string{"pkg/agent"},
+		in:      []string{"pkg/agent"},
 		forbids: []string{module + "pkg/controllers"},
-		because: "hub and agent meet on the wire only",
+		because: "hub and agent share only the wire format",
 	},
 	{
-		rooms:   []string{"pkg/controllers"},
+		in:      []string{"pkg/controllers"},
 		forbids: []string{module + "pkg/agent"},
-		because: "hub and agent meet on the wire only",
+		because: "hub and agent share only the wire format",
 	},
 	{
-		rooms:   []string{"pkg/apis"},
+		in:      []string{"pkg/apis"},
 		forbids: []string{module + "pkg/registration", module + "pkg/generated", "k8s.io/client-go/kubernetes"},
-		because: "other programs import the types, and should get nothing else with them",
+		because: "other programs import the types, and should not get other dependencies with them",
 	},
 	{
-		rooms: []string{"pkg/credential", "pkg/config", "pkg/agentmanifest", "charts"},
+		in: []string{"pkg/credential", "pkg/config", "pkg/agentmanifest", "charts"},
 		forbids: []string{
 			module + "pkg/controllers", module + "pkg/agent",
 		},
-		because: "arrows go downwards: hub and agent use these rooms",
+		because: "imports go down: hub and agent use these packages",
 	},
 	{
-		rooms:   []string{"pkg", "charts"},
+		in:      []string{"pkg", "charts"},
 		forbids: []string{module + "internal/controlplane", module + "internal/localpods", module + "internal/demo"},
-		because: "what ships knows nothing of tests and the demo",
+		because: "the programs do not depend on tests and the demo",
 	},
 	{
-		rooms:   []string{"pkg", "charts"},
+		in:      []string{"pkg", "charts"},
 		forbids: []string{"testing"},
 		direct:  true, // Helm does it
-		because: "what ships knows nothing of tests and the demo",
+		because: "the programs do not depend on tests and the demo",
 	},
 	{
-		rooms:   []string{"pkg", "internal", "charts"},
+		in:      []string{"pkg", "internal", "charts"},
 		except:  []string{"internal/launch"}, // the part of a main function that the programs share
 		forbids: []string{"flag", "os/signal"},
 		direct:  true,
-		because: "flags and signals belong to a main function: hub and agent can be embedded in another program",
+		because: "flags and signals belong into a main function: hub and agent can be embedded in another program",
 	},
 	{
-		rooms:   []string{"pkg", "internal", "charts"},
+		in:      []string{"pkg", "internal", "charts"},
 		forbids: []string{module + "cmd"},
-		because: "arrows go downwards: nothing knows the programs",
+		because: "imports go down: no package imports the programs",
 	},
 }
 
-func (r rule) violations(packages []goPackage) []string {
+func (r importRule) violations(packages []goPackage) []string {
 	var found []string
 	for _, p := range packages {
-		if !slices.ContainsFunc(r.rooms, p.is) || slices.ContainsFunc(r.except, p.is) {
+		if !slices.ContainsFunc(r.in, p.is) || slices.ContainsFunc(r.except, p.is) {
 			continue
 		}
 		for _, dependency := range r.dependencies(p) {
 			forbidden := slices.ContainsFunc(r.forbids, func(root string) bool { return within(dependency, root) })
 			if forbidden && !within(dependency, p.ImportPath) {
-				found = append(found, fmt.Sprintf("%s depends on %s: %s", p.room(), dependency, r.because))
+				found = append(found, fmt.Sprintf("%s depends on %s: %s", p.path(), dependency, r.because))
 			}
 		}
 	}
 	return found
 }
 
-func (r rule) dependencies(p goPackage) []string {
+func (r importRule) dependencies(p goPackage) []string {
 	if r.direct {
 		return p.Imports
 	}
 	return p.Deps
 }
 
-func TestArrowsBetweenRoomsGoDownwards(t *testing.T) {
+func TestImportsGoDown(t *testing.T) {
 	packages := listPackages(t)
 	require.NotEmpty(t, packages)
 	for _, r := range rules {
@@ -132,8 +132,8 @@ func TestArrowsBetweenRoomsGoDownwards(t *testing.T) {
 	}
 }
 
-func TestARuleSeesWhatItForbidsAndNothingElse(t *testing.T) {
-	r := rule{rooms: []string{"pkg/a"}, forbids: []string{"example.com/x"}, because: "reason"}
+func TestRuleViolations(t *testing.T) {
+	r := importRule{in: []string{"pkg/a"}, forbids: []string{"example.com/x"}, because: "reason"}
 	tests := map[string]struct {
 		path       string
 		dependency string
@@ -141,7 +141,7 @@ func TestARuleSeesWhatItForbidsAndNothingElse(t *testing.T) {
 	}{
 		"the package itself":                 {"pkg/a", "example.com/x", []string{"pkg/a depends on example.com/x: reason"}},
 		"a package below, something below":   {"pkg/a/b", "example.com/x/y", []string{"pkg/a/b depends on example.com/x/y: reason"}},
-		"another room with a longer name":    {"pkg/ab", "example.com/x", nil},
+		"another package with a longer name": {"pkg/ab", "example.com/x", nil},
 		"another library with a longer name": {"pkg/a", "example.com/xy", nil},
 	}
 	for name, test := range tests {
@@ -152,8 +152,8 @@ func TestARuleSeesWhatItForbidsAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestADirectRuleForgivesLibraries(t *testing.T) {
-	r := rule{rooms: []string{"pkg"}, forbids: []string{"flag"}, direct: true}
+func TestDirectRule(t *testing.T) {
+	r := importRule{in: []string{"pkg"}, forbids: []string{"flag"}, direct: true}
 	require.Empty(t, r.violations([]goPackage{{ImportPath: module + "pkg/a", Deps: []string{"flag"}}}))
 	require.Len(t, r.violations([]goPackage{{ImportPath: module + "pkg/a", Imports: []string{"flag"}}}), 1)
 }

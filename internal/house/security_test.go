@@ -16,8 +16,8 @@ const measuredRights = "../integration/privilege/testdata"
 
 var rightsTable = regexp.MustCompile(`(?s)<!-- rights: (\S+) -->\n(.*?)\n\n`)
 
-// A table of rights that nobody compares with the rights is wrong after the next change.
-func TestTheRightsInTheDocumentationAreThoseThatWereMeasured(t *testing.T) {
+// The tables of rights in docs/security.md are compared with the golden files of the privilege tests.
+func TestDocumentedRights(t *testing.T) {
 	tables := map[string][]string{}
 	for _, found := range rightsTable.FindAllStringSubmatch(read(t, "../../docs/security.md"), -1) {
 		tables[found[1]] = rightsIn(t, found[2])
@@ -30,7 +30,7 @@ func TestTheRightsInTheDocumentationAreThoseThatWereMeasured(t *testing.T) {
 		assert.Equal(t, measured(t, golden), tables[identity], "docs/security.md, %s", identity)
 		delete(tables, identity)
 	}
-	assert.Empty(t, tables, "nobody measures these")
+	assert.Empty(t, tables, "no golden file has these")
 }
 
 // rightsIn are the rights of a table, as "where resource named: verbs".

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// forEachSource hands over every Go file of a folder and those below it that is no test.
+// forEachSource calls use for every Go file below a directory that is not a test.
 func forEachSource(t *testing.T, folder string, use func(source []byte)) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {

@@ -1,4 +1,4 @@
-// Package inventory lists everything there is on a cluster, so that a test or the demo can tell what was left behind.
+// Package inventory lists all objects of a cluster, so that tests and the demo find leftovers.
 package inventory
 
 import (
@@ -11,25 +11,24 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 )
 
-// Thing is one object, whatever its kind.
+// Thing identifies an object of any kind.
 type Thing struct{ Kind, Namespace, Name string }
 
 func (t Thing) String() string {
 	return t.Kind + " " + strings.TrimPrefix(t.Namespace+"/"+t.Name, "/")
 }
 
-// Inventory is everything on a cluster, each object with its JSON.
+// Inventory has the JSON of all objects of a cluster.
 type Inventory map[Thing]string
 
-// passing are kinds that come and go by themselves, or are read off others, and say nothing about what was left behind.
-var passing = []string{"Event", "Lease", "EndpointSlice", "Endpoints", "ComponentStatus", "APIService", "NodeMetrics", "PodMetrics"}
+// ignored are kinds that Kubernetes creates and deletes itself, or computes from other objects.
+var ignored = []string{"Event", "Lease", "EndpointSlice", "Endpoints", "ComponentStatus", "APIService", "IPAddress", "NodeMetrics", "PodMetrics"}
 
 // Take lists all objects of all kinds.
 func Take(ctx context.Context, config *rest.Config) (Inventory, error) {
@@ -51,48 +50,34 @@ func take(ctx context.Context, kinds discovery.DiscoveryInterface, objects dynam
 	}
 	found := Inventory{}
 	for _, group := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list"}}, groups) {
-		if err := found.addGroup(ctx, objects, group); err != nil {
+		version, err := schema.ParseGroupVersion(group.GroupVersion)
+		if err != nil {
 			return nil, err
+		}
+		for _, kind := range group.APIResources {
+			if slices.Contains(ignored, kind.Kind) {
+				continue
+			}
+			list, err := objects.Resource(version.WithResource(kind.Name)).List(ctx, metav1.ListOptions{})
+			if apierrors.IsNotFound(err) {
+				continue // its definition was deleted in the meantime
+			}
+			if err != nil {
+				return nil, fmt.Errorf("list %s: %w", kind.Name, err)
+			}
+			for _, o := range list.Items {
+				text, err := json.Marshal(o.Object)
+				if err != nil {
+					return nil, err
+				}
+				found[Thing{kind.Kind, o.GetNamespace(), o.GetName()}] = string(text)
+			}
 		}
 	}
 	return found, nil
 }
 
-func (i Inventory) addGroup(ctx context.Context, objects dynamic.Interface, group *metav1.APIResourceList) error {
-	version, err := schema.ParseGroupVersion(group.GroupVersion)
-	if err != nil {
-		return err
-	}
-	for _, kind := range group.APIResources {
-		if slices.Contains(passing, kind.Kind) {
-			continue
-		}
-		list, err := objects.Resource(version.WithResource(kind.Name)).List(ctx, metav1.ListOptions{})
-		if apierrors.IsNotFound(err) {
-			continue // its definition was deleted a moment ago
-		}
-		if err != nil {
-			return fmt.Errorf("list %s: %w", kind.Name, err)
-		}
-		if err := i.add(kind.Kind, list.Items); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (i Inventory) add(kind string, objects []unstructured.Unstructured) error {
-	for _, o := range objects {
-		text, err := json.Marshal(o.Object)
-		if err != nil {
-			return err
-		}
-		i[Thing{kind, o.GetNamespace(), o.GetName()}] = string(text)
-	}
-	return nil
-}
-
-// Mentioning are the objects in which one of the words stands.
+// Mentioning are the objects whose JSON contains one of the words.
 func (i Inventory) Mentioning(words ...string) (found []Thing) {
 	for t, text := range i {
 		if slices.ContainsFunc(words, func(word string) bool { return strings.Contains(text, word) }) {
@@ -102,7 +87,7 @@ func (i Inventory) Mentioning(words ...string) (found []Thing) {
 	return sorted(found)
 }
 
-// Since are the objects that were not there before.
+// Since are the objects that did not exist before.
 func (i Inventory) Since(before Inventory) (found []Thing) {
 	for t := range i {
 		if _, old := before[t]; !old {
@@ -112,14 +97,14 @@ func (i Inventory) Since(before Inventory) (found []Thing) {
 	return sorted(found)
 }
 
-// OfNamespace are a namespace and what Kubernetes itself puts into each.
+// OfNamespace returns whether an object is a namespace, or one that Kubernetes creates in every namespace.
 func OfNamespace(t Thing) bool {
 	return t.Kind == "Namespace" ||
 		t.Kind == "ConfigMap" && t.Name == "kube-root-ca.crt" ||
 		t.Kind == "ServiceAccount" && t.Name == "default"
 }
 
-// List is the names of things, for a message.
+// List has the names of objects, for messages.
 func List(things []Thing) string {
 	names := make([]string, 0, len(things))
 	for _, t := range things {
@@ -128,7 +113,7 @@ func List(things []Thing) string {
 	return strings.Join(names, ", ")
 }
 
-// Counted is "1 Cluster, 3 Secret, ...".
+// Counted has the number of objects by kind, such as "1 Cluster, 3 Secret".
 func Counted(things []Thing) string {
 	counts := map[string]int{}
 	for _, t := range things {

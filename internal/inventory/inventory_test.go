@@ -52,13 +52,13 @@ func inventoryOf(t *testing.T, objects ...runtime.Object) Inventory {
 	return found
 }
 
-func TestAnInventoryHasEverythingThatStays(t *testing.T) {
+func TestTake(t *testing.T) {
 	found := inventoryOf(t, object("Namespace", "", "a"), object("Secret", "a", "s"), object("Event", "a", "e"))
 
 	require.Equal(t, "Namespace a, Secret a/s", List(found.Since(Inventory{})), "events go by themselves, bindings cannot be listed")
 }
 
-func TestWhatIsNewIsTold(t *testing.T) {
+func TestSince(t *testing.T) {
 	before := inventoryOf(t, object("Namespace", "", "a"))
 	after := inventoryOf(t, object("Namespace", "", "a"), object("Secret", "a", "new"))
 
@@ -66,7 +66,7 @@ func TestWhatIsNewIsTold(t *testing.T) {
 	require.Empty(t, before.Since(after), "what is gone is not left")
 }
 
-func TestAMentionIsFoundWhereverItStands(t *testing.T) {
+func TestMentioning(t *testing.T) {
 	found := inventoryOf(t,
 		object("Secret", "a", "by-label", func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"of": "e2e-abc-1"}) }),
 		object("Secret", "e2e-abc", "by-namespace"),
@@ -75,7 +75,7 @@ func TestAMentionIsFoundWhereverItStands(t *testing.T) {
 	require.Equal(t, "Secret a/by-label, Secret e2e-abc/by-namespace", List(found.Mentioning("e2e-abc")))
 }
 
-func TestWhatKubernetesPutsIntoANamespaceIsOfTheNamespace(t *testing.T) {
+func TestOfNamespace(t *testing.T) {
 	tests := map[Thing]bool{
 		{"Namespace", "", "a"}:                  true,
 		{"ConfigMap", "a", "kube-root-ca.crt"}:  true,

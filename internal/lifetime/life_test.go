@@ -20,51 +20,49 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-func isAgents(name string) bool { return strings.Contains(name, "fleet-agent") }
-
-// chapter is one thing that happens to a cluster. Those of one story share a scene, which takes longer to set up than most of
-// them last; each goes on from where the one before ended.
-type chapter struct {
-	title string
-	told  func(*scene, *testing.T, *fleet.Cluster)
+// step is a part of a test. The steps of a test share a scene, because creating one takes longer than most steps, and each continues where
+// the previous one has ended.
+type step struct {
+	name string
+	run  func(*scene, *testing.T, *fleet.Cluster)
 }
 
-func tell(t *testing.T, way string, chapters ...chapter) {
+func runSteps(t *testing.T, way string, steps ...step) {
 	t.Helper()
 	t.Parallel()
 	s := newScene(t)
 	cluster := s.arrive(t, way)
-	for _, c := range chapters {
-		if !t.Run(c.title, func(t *testing.T) { c.told(s, t, cluster) }) {
+	for _, step := range steps {
+		if !t.Run(step.name, func(t *testing.T) { step.run(s, t, cluster) }) {
 			return
 		}
 	}
 }
 
-func TestTheLifeOfAnImportedAgent(t *testing.T) {
-	tell(
+func TestImportedAgent(t *testing.T) {
+	runSteps(
 		t, imported,
-		chapter{"it adopts itself and takes every setting without registering again", (*scene).takesEverySetting},
-		chapter{"when it goes silent that is noticed, and it is taken back", (*scene).goesSilent},
-		chapter{"a revoked credential heals by itself", (*scene).isRevoked},
+		step{"it deploys its own Bundle and applies every setting without registering again", (*scene).takesEverySetting},
+		step{"no heartbeat: Connected becomes False, and True again", (*scene).goesSilent},
+		step{"revoked credential: it registers again", (*scene).isRevoked},
 	)
 }
 
-func TestTheWaysOfAnImportedAgent(t *testing.T) {
-	tell(
+func TestImportedAgentMoves(t *testing.T) {
+	runSteps(
 		t, imported,
-		chapter{"a new address of the hub is tried before the old one is given up", (*scene).goesToANewAddress},
-		chapter{"it moves to another namespace and back and leaves nothing behind", (*scene).moves},
-		chapter{"a deleted Cluster takes it and all it deployed along", (*scene).isDeleted},
+		step{"new address of the hub: tried before the old one is dropped", (*scene).goesToANewAddress},
+		step{"another namespace and back: nothing is left", (*scene).moves},
+		step{"deleted Cluster: the agent and everything it has deployed are deleted", (*scene).isDeleted},
 	)
 }
 
-func TestTheLifeOfAnInstalledAgent(t *testing.T) {
-	tell(
+func TestInstalledAgent(t *testing.T) {
+	runSteps(
 		t, installed,
-		chapter{"it is adopted with what a person gave it", (*scene).isAdopted},
-		chapter{"a new address of the hub is tried before the old one is given up", (*scene).goesToANewAddress},
-		chapter{"a deleted Cluster takes it and all it deployed along, by itself alone", (*scene).isDeleted},
+		step{"it deploys its own Bundle and keeps the values of its chart", (*scene).isAdopted},
+		step{"new address of the hub: tried before the old one is dropped", (*scene).goesToANewAddress},
+		step{"deleted Cluster: the agent removes itself and everything it has deployed", (*scene).isDeleted},
 	)
 }
 
@@ -106,13 +104,13 @@ func (s *scene) takesEverySetting(t *testing.T, _ *fleet.Cluster) {
 			rolled := d.Status.ObservedGeneration == d.Generation && d.Status.UpdatedReplicas == 1 && d.Status.Replicas == 1
 			return setting.done(c) && rolled && c.Status.Summary.Ready == 1, setting.name + " has not arrived"
 		})
-		require.Equal(t, before, s.identity(t), "%s cost the agent its identity", setting.name)
+		require.Equal(t, before, s.identity(t), "%s changed the identity of the agent", setting.name)
 	}
-	require.False(t, gap(), "there was a moment in which no agent could start")
-	require.Equal(t, 6, s.rollouts(t), "one more for each setting; without the variable it is the one before it again")
+	require.False(t, gap(), "for a moment no agent was available")
+	require.Equal(t, 6, s.rollouts(t), "one for each setting, except that removing the variable restores an earlier template")
 }
 
-// watchAvailability tells at the end whether at some moment no agent was available.
+// watchAvailability returns a function that returns whether no agent was available at some moment until then.
 func (s *scene) watchAvailability(t *testing.T) (gap func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -133,35 +131,35 @@ func (s *scene) watchAvailability(t *testing.T) (gap func() bool) {
 func (s *scene) isAdopted(t *testing.T, _ *fleet.Cluster) {
 	t.Helper()
 	require.Equal(t, 2, s.rollouts(t), "one by the chart, one by the adoption")
-	require.Equal(t, "kept", env(s.deployment(t), "MINE"), "what the person set in the chart and the hub does not know stays")
+	require.Equal(t, "kept", env(s.deployment(t), "MINE"), "a value of the chart that the hub does not know stays")
 	require.Len(t, s.identity(t).requests, 1)
 }
 
-func TestAnAgentThatIsKilledAgainAndAgainEndsWhereItShould(t *testing.T) {
+func TestAgentThatIsKilledRepeatedly(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	stop := s.killAgents(t, 700*time.Millisecond)
 	s.hub.Import(t, s.ns, "managed", s.member)
 	s.workload(t)
-	pause(12 * time.Second) // of being killed in the middle of everything
+	pause(12 * time.Second)
 	s.running.Stop(t)
 	s.startHub(t)
 	pause(5 * time.Second)
 	stop()
 	s.runs(t, "managed")
 	s.adopted(t, "managed")
-	assert.LessOrEqual(t, s.rollouts(t), 3, "being killed rolls nothing out")
-	assert.Len(t, s.identity(t).requests, 1, "being killed registers nothing anew")
+	assert.LessOrEqual(t, s.rollouts(t), 3, "no additional rollout")
+	assert.Len(t, s.identity(t).requests, 1, "no additional registration")
 }
 
-// pause lets what goes on go on.
+// pause waits while the agent is being killed.
 func pause(d time.Duration) { <-time.NewTimer(d).C }
 
 func (s *scene) goesToANewAddress(t *testing.T, cluster *fleet.Cluster) {
 	t.Helper()
 	before := s.identity(t)
 
-	dead := "https://127.0.0.1:1" // where nobody listens
+	dead := "https://127.0.0.1:1" // refuses connections
 	s.configure(t, map[string]any{"apiServerURL": dead})
 	s.until(t, cluster.Name, func(c *fleet.Cluster) (bool, string) {
 		hub := c.Status.Agent.Hub
@@ -176,10 +174,10 @@ func (s *scene) goesToANewAddress(t *testing.T, cluster *fleet.Cluster) {
 		return hub != nil && hub.APIServerURL == moved && hub.Pending == "", fmt.Sprintf("hub %+v", hub)
 	})
 	s.requireBeats(t, cluster.Name)
-	require.Equal(t, before, s.identity(t), "a new address is no reason to register again")
+	require.Equal(t, before, s.identity(t), "it does not register again because of a new address")
 }
 
-// The ways in which a cluster arrives.
+// The ways to register a cluster.
 const (
 	imported  = "imported"
 	installed = "installed"
@@ -205,13 +203,12 @@ func (s *scene) requireBeats(t *testing.T, name string) {
 	})
 }
 
-// isDeleted needs no more than the agent where it was installed: the hub has no way to its cluster.
 func (s *scene) isDeleted(t *testing.T, cluster *fleet.Cluster) {
 	t.Helper()
 	s.isDeletedWhile(t, cluster, func(*testing.T, *scene) func() { return func() {} })
 }
 
-// isDeletedWhile hurts while the Cluster goes.
+// isDeletedWhile deletes the Cluster between the start and the end of a fault.
 func (s *scene) isDeletedWhile(t *testing.T, cluster *fleet.Cluster, hurt func(*testing.T, *scene) (over func())) {
 	t.Helper()
 	s.workload(t)
@@ -222,16 +219,16 @@ func (s *scene) isDeletedWhile(t *testing.T, cluster *fleet.Cluster, hurt func(*
 	s.requireNothingLeft(t, cluster.Name)
 }
 
-func TestADeletedClusterTakesItsAgentAndAllItDeployedAlongWhateverHappens(t *testing.T) {
+func TestDeletedClusterWithFaults(t *testing.T) {
 	for name, row := range map[string]struct {
 		way  string
 		hurt func(*testing.T, *scene) func()
 	}{
-		"while its agent is killed in the middle": {installed, func(t *testing.T, s *scene) func() {
+		"the agent is killed repeatedly": {installed, func(t *testing.T, s *scene) func() {
 			stop := s.killAgents(t, 1500*time.Millisecond)
 			return func() { pause(3 * time.Second); stop() }
 		}},
-		"while the hub is restarted": {imported, func(t *testing.T, s *scene) func() {
+		"the hub is restarted": {imported, func(t *testing.T, s *scene) func() {
 			return func() { pause(3 * time.Second); s.running.Stop(t); s.startHub(t) }
 		}},
 	} {
@@ -258,8 +255,8 @@ func (s *scene) moves(t *testing.T, cluster *fleet.Cluster) {
 				fmt.Sprintf("agent %+v, bundles %s", c.Status.Agent, c.Status.Display.ReadyBundles)
 		})
 		testenv.Eventually(t, func() (bool, string) {
-			left := s.leftIn(t, there)
-			return len(left) == 0, fmt.Sprintf("in %s is left: %v", there, left)
+			left := s.left(t, there)
+			return left == "", fmt.Sprintf("left in %s: %s", there, left)
 		})
 		s.runs(t, cluster.Name)
 	}

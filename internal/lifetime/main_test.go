@@ -1,5 +1,5 @@
-// Package lifetime has the tests of an agent's whole life: a hub wired as in production, and agents that are processes of the
-// real program, run as the Deployments of their clusters say and restarted when those change.
+// Package lifetime tests agents from their installation to the deletion of their Cluster, with a real hub and with agents that are processes of
+// the real program, which localpods runs for the Deployments of their clusters.
 package lifetime
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// programs is the folder with the programs that the pods run.
+// programs is the directory with the programs of the pods.
 var programs string
 
 func TestMain(m *testing.M) {
@@ -28,9 +28,8 @@ func TestMain(m *testing.M) {
 	os.Exit(binaries.RunTests(m, &programs, "fleetagent", "muster"))
 }
 
-// installAt has this program be a person's helm install of the agent's chart, at the cluster of that kubeconfig and with the
-// values from its input, instead of running tests. It takes a process of its own because Helm keeps the name under which it
-// applies in one variable for the whole process, and the hub has set that.
+// installAt makes this test binary a helm install of the agent's chart, in the cluster of a kubeconfig and with values from standard input. It
+// needs its own process because Helm has the name of its field manager in a global variable, which the hub has set.
 const installAt = "MUSTER_TEST_INSTALL_AT"
 
 func install(kubeconfig string) int {

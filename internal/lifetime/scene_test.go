@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"github.com/muster-fleet/muster/internal/inventory"
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
@@ -25,10 +28,10 @@ import (
 
 const system = registration.DefaultSystemNamespace
 
-// scene is a hub and a member of one test, which may do with them as it likes.
+// scene is a hub and a member for one test.
 type scene struct {
 	hub, member *testenv.Cluster
-	running     *testenv.Running // the hub's program
+	running     *testenv.Running // the running hub
 	ns          string           // of the Clusters
 	settings    map[string]any   // the hub's configuration
 }
@@ -60,14 +63,14 @@ func (s *scene) startHub(t *testing.T) {
 	s.running = s.hub.Hub(t, func(o *muster.Options) { o.FarewellGrace = testenv.Patience })
 }
 
-// imported is a manager-initiated Cluster whose agent runs as its Bundle says.
+// imported is a manager-initiated Cluster whose agent has deployed its own Bundle.
 func (s *scene) imported(t *testing.T) *fleet.Cluster {
 	t.Helper()
 	s.hub.Import(t, s.ns, "managed", s.member)
 	return s.adopted(t, "managed")
 }
 
-// installed is an agent-initiated Cluster of an agent that a person installed with the chart.
+// installed is an agent-initiated Cluster whose agent was installed with the chart.
 func (s *scene) installed(t *testing.T, values map[string]any) *fleet.Cluster {
 	t.Helper()
 	s.installChart(t, values)
@@ -96,7 +99,7 @@ func (s *scene) installChart(t *testing.T, values map[string]any) {
 	require.NoError(t, err, string(output))
 }
 
-// adopted waits until the agent of a Cluster runs as its Bundle says, and all Bundles are ready.
+// adopted waits until the agent of a Cluster has deployed its own Bundle and all Bundles are ready.
 func (s *scene) adopted(t *testing.T, name string) *fleet.Cluster {
 	t.Helper()
 	return s.until(t, name, func(c *fleet.Cluster) (bool, string) {
@@ -107,7 +110,7 @@ func (s *scene) adopted(t *testing.T, name string) *fleet.Cluster {
 	})
 }
 
-// until waits until a Cluster is as wanted.
+// until waits until as returns true for a Cluster.
 func (s *scene) until(t *testing.T, name string, as func(*fleet.Cluster) (bool, string)) (found *fleet.Cluster) {
 	t.Helper()
 	testenv.EventuallyWithin(t, 2*testenv.Patience, func() (bool, string) {
@@ -135,7 +138,7 @@ func (s *scene) patch(t *testing.T, name, patch string) {
 	require.NoError(t, err)
 }
 
-// identity is what an agent must not lose by being updated.
+// identity is the credential and the requests of an agent. An update must not change them.
 type identity struct {
 	credential types.UID
 	token      string
@@ -165,7 +168,7 @@ func (s *scene) identity(t *testing.T) (i identity) {
 	return i
 }
 
-// deployment is that of the agent.
+// deployment is the Deployment of the agent.
 func (s *scene) deployment(t *testing.T) *appsv1.Deployment {
 	t.Helper()
 	d, err := s.member.Kubernetes.AppsV1().Deployments(system).Get(t.Context(), registration.AgentName, metav1.GetOptions{})
@@ -182,7 +185,7 @@ func env(d *appsv1.Deployment, name string) string {
 	return ""
 }
 
-// rollouts is how many versions of its pods the agent's Deployment has had.
+// rollouts is the number of pod templates that the agent's Deployment has had.
 func (s *scene) rollouts(t *testing.T) int {
 	t.Helper()
 	sets, err := s.member.Kubernetes.AppsV1().ReplicaSets(system).List(t.Context(), metav1.ListOptions{LabelSelector: "app=fleet-agent"})
@@ -190,7 +193,7 @@ func (s *scene) rollouts(t *testing.T) int {
 	return len(sets.Items)
 }
 
-// killAgents ends the agents' processes at once, again and again, until it is told to stop.
+// killAgents kills the processes of the agent at an interval until stop is called.
 func (s *scene) killAgents(t *testing.T, every time.Duration) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -213,7 +216,7 @@ func (s *scene) killAgents(t *testing.T, every time.Duration) (stop func()) {
 	return func() { cancel(); <-ended }
 }
 
-// workload is a Bundle of a ConfigMap and a Deployment for all Clusters of the namespace. It may be there already.
+// workload creates a Bundle with a ConfigMap and a Deployment for all Clusters of the namespace, unless it exists.
 func (s *scene) workload(t *testing.T) {
 	t.Helper()
 	_, err := s.hub.Fleet.Bundles(s.ns).Create(t.Context(), &fleet.Bundle{
@@ -245,96 +248,50 @@ spec:
       containers: [{name: hello, image: any, command: [muster, hello]}]
 `
 
-// runs waits until the workload does.
+// runs waits until the workload runs.
 func (s *scene) runs(t *testing.T, name string) {
 	t.Helper()
 	s.until(t, name, func(c *fleet.Cluster) (bool, string) {
 		if c.Status.Summary.DesiredReady != 2 || c.Status.Summary.Ready != 2 {
 			return false, "bundles " + c.Status.Display.ReadyBundles
 		}
-		// What the hub was told may be out of date.
+		// The status on the hub can be out of date.
 		d, err := s.member.Kubernetes.AppsV1().Deployments("hello").Get(t.Context(), "hello", metav1.GetOptions{})
 		return err == nil && d.Status.AvailableReplicas == 1, fmt.Sprintf("Deployment hello: %+v %v", d.Status, err)
 	})
 	greeting, err := s.member.Kubernetes.CoreV1().ConfigMaps("hello").Get(t.Context(), "hello", metav1.GetOptions{})
 	require.NoError(t, err)
-	require.Equal(t, "{{ Hello }}", greeting.Data["greeting"], "a manifest is no template")
+	require.Equal(t, "{{ Hello }}", greeting.Data["greeting"], "a manifest is not a template")
 }
 
-// requireNothingLeft waits until the Cluster, all it had on the hub, and the agent with all it deployed are gone.
+// requireNothingLeft waits until the Cluster, its namespace on the hub, and the agent with everything it has deployed are deleted.
 func (s *scene) requireNothingLeft(t *testing.T, name string) {
 	t.Helper()
 	namespace := registration.ClusterNamespace(s.ns, name)
 	testenv.EventuallyWithin(t, 2*testenv.Patience, func() (bool, string) {
 		cluster, err := s.hub.Fleet.Clusters(s.ns).Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil {
-			return false, "the Cluster is still there" + conditions(cluster)
+			return false, "the Cluster still exists" + conditions(cluster)
 		}
 		_, err = s.hub.Kubernetes.CoreV1().Namespaces().Get(t.Context(), namespace, metav1.GetOptions{})
-		return apierrors.IsNotFound(err), fmt.Sprintf("Namespace %s is still there", namespace)
+		return apierrors.IsNotFound(err), fmt.Sprintf("Namespace %s still exists", namespace)
 	})
 	testenv.Eventually(t, func() (bool, string) {
-		left := s.leftOnMember(t)
-		return len(left) == 0, fmt.Sprintf("on the member is left: %v", left)
+		left := s.left(t, system, "hello", "")
+		return left == "", "left on the member: " + left
 	})
 }
 
-func (s *scene) leftOnMember(t *testing.T) (left []string) {
+// left lists the objects in namespaces of the member that Kubernetes has not created itself. The namespace "" stands for the cluster-scoped
+// objects of the agent.
+func (s *scene) left(t *testing.T, namespaces ...string) string {
 	t.Helper()
-	for _, ns := range []string{system, "hello"} {
-		left = append(left, s.leftIn(t, ns)...)
-	}
-	return append(left, s.rolesLeft(t)...)
-}
-
-// leftIn is what there is in a namespace of the member that Kubernetes does not put there itself.
-func (s *scene) leftIn(t *testing.T, ns string) (left []string) {
-	t.Helper()
-	ctx, k := t.Context(), s.member.Kubernetes
-	deployments, err := k.AppsV1().Deployments(ns).List(ctx, metav1.ListOptions{})
+	all, err := inventory.Take(t.Context(), s.member.RESTConfig())
 	require.NoError(t, err)
-	for _, o := range deployments.Items {
-		left = append(left, "Deployment "+ns+"/"+o.Name)
-	}
-	secrets, err := k.CoreV1().Secrets(ns).List(ctx, metav1.ListOptions{})
-	require.NoError(t, err)
-	for _, o := range secrets.Items {
-		left = append(left, "Secret "+ns+"/"+o.Name)
-	}
-	configMaps, err := k.CoreV1().ConfigMaps(ns).List(ctx, metav1.ListOptions{})
-	require.NoError(t, err)
-	for _, o := range configMaps.Items {
-		if o.Name != "kube-root-ca.crt" {
-			left = append(left, "ConfigMap "+ns+"/"+o.Name)
-		}
-	}
-	accounts, err := k.CoreV1().ServiceAccounts(ns).List(ctx, metav1.ListOptions{})
-	require.NoError(t, err)
-	for _, o := range accounts.Items {
-		if o.Name != "default" {
-			left = append(left, "ServiceAccount "+ns+"/"+o.Name)
-		}
-	}
-	return left
-}
-
-func (s *scene) rolesLeft(t *testing.T) (left []string) {
-	t.Helper()
-	roles, err := s.member.Kubernetes.RbacV1().ClusterRoles().List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	for _, o := range roles.Items {
-		if isAgents(o.Name) {
-			left = append(left, "ClusterRole "+o.Name)
-		}
-	}
-	bindings, err := s.member.Kubernetes.RbacV1().ClusterRoleBindings().List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	for _, o := range bindings.Items {
-		if isAgents(o.Name) {
-			left = append(left, "ClusterRoleBinding "+o.Name)
-		}
-	}
-	return left
+	return inventory.List(slices.DeleteFunc(all.Since(nil), func(o inventory.Thing) bool {
+		counts := slices.Contains(namespaces, o.Namespace) && (o.Namespace != "" || strings.Contains(o.Name, "fleet-agent"))
+		return !counts || inventory.OfNamespace(o)
+	}))
 }
 
 func (s *scene) patchDeployment(t *testing.T, patch string) {

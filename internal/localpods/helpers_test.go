@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,12 +23,12 @@ import (
 )
 
 const (
-	// soon is no measure of speed: a machine may be very busy.
+	// soon does not measure speed: a machine can be very busy.
 	soon = 2 * time.Minute
 	tick = 20 * time.Millisecond
 )
 
-// env is one namespace of a shared cluster whose pods run here.
+// env is a namespace of a shared cluster whose pods run here.
 type env struct {
 	t         *testing.T
 	client    kubernetes.Interface
@@ -38,7 +37,7 @@ type env struct {
 	stop      func()
 }
 
-// binaries is a folder in which every program is this test binary.
+// binaries is a directory in which every program is this test binary.
 func binaries(t *testing.T, names ...string) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -68,7 +67,7 @@ func newEnv(t *testing.T, change ...func(*Options)) *env {
 	for _, f := range change {
 		f(&e.options)
 	}
-	t.Setenv("TMPDIR", t.TempDir()) // what is left behind would be seen in here
+	t.Setenv("TMPDIR", t.TempDir()) // to find leftovers
 	e.start()
 	return e
 }
@@ -144,7 +143,7 @@ func (e *env) update(name string, change func(*appsv1.Deployment)) {
 	}, soon, tick)
 }
 
-// ready waits until Kubernetes itself takes the Deployment for rolled out.
+// ready waits until the Deployment is rolled out.
 func (e *env) ready(name string, replicas int32) {
 	e.t.Helper()
 	require.Eventually(e.t, func() bool {
@@ -163,7 +162,7 @@ func (e *env) pods() []corev1.Pod {
 	return list.Items
 }
 
-// pod waits for the only pod to be as wanted.
+// pod waits until there is one pod for which wanted returns true.
 func (e *env) pod(wanted func(corev1.Pod) bool) corev1.Pod {
 	e.t.Helper()
 	var pods []corev1.Pod
@@ -179,7 +178,7 @@ func (e *env) log(pod string) string {
 	return string(data)
 }
 
-// said waits for the pod's program to say who it is, the given number of times, and returns the last.
+// said waits until the program of a pod has printed its report the given number of times, and returns the last one.
 func (e *env) said(pod string, times int) saying {
 	e.t.Helper()
 	var all []saying
@@ -204,10 +203,4 @@ func isReady(pod corev1.Pod) bool {
 
 func replicas(n int32) func(*appsv1.Deployment) {
 	return func(d *appsv1.Deployment) { d.Spec.Replicas = ptr.To(n) }
-}
-
-func quiet() logrus.FieldLogger {
-	log := logrus.New()
-	log.SetOutput(io.Discard)
-	return log
 }

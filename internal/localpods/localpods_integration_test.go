@@ -14,7 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-func TestADeploymentRunsAsItsPodSays(t *testing.T) {
+func TestDeployment(t *testing.T) {
 	e := newEnv(t)
 	e.deploy("web", "polite")
 	e.ready("web", 1)
@@ -28,7 +28,7 @@ func TestADeploymentRunsAsItsPodSays(t *testing.T) {
 	}
 	s := e.said(pod.Name, 1)
 	require.Empty(t, s.Problem)
-	require.Equal(t, "system:serviceaccount:"+e.namespace+":web", s.User, "the token is the pod's own")
+	require.Equal(t, "system:serviceaccount:"+e.namespace+":web", s.User, "its own token")
 	require.Equal(t, []string{"--one", "--two"}, s.Args)
 	home := s.Environment["HOME"]
 	require.Equal(t, map[string]string{
@@ -39,7 +39,7 @@ func TestADeploymentRunsAsItsPodSays(t *testing.T) {
 	requirePrivate(t, home, filepath.Join(home, "token"), filepath.Join(home, "kubeconfig"), filepath.Join(e.options.Logs, e.namespace+"_"+pod.Name+".log"))
 }
 
-// requirePrivate: other users of the machine must not read credentials.
+// requirePrivate fails if other users of the machine can read the files.
 func requirePrivate(t *testing.T, paths ...string) {
 	t.Helper()
 	for _, path := range paths {
@@ -49,7 +49,7 @@ func requirePrivate(t *testing.T, paths ...string) {
 	}
 }
 
-func TestAPodThatWantsNoTokenGetsNone(t *testing.T) {
+func TestPodWithoutToken(t *testing.T) {
 	e := newEnv(t)
 	e.deploy("web", "polite", func(d *appsv1.Deployment) { d.Spec.Template.Spec.AutomountServiceAccountToken = ptr.To(false) })
 	e.ready("web", 1)
@@ -58,7 +58,7 @@ func TestAPodThatWantsNoTokenGetsNone(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(s.Environment["HOME"], "token"))
 }
 
-func TestAChangedTemplateReplacesTheProcess(t *testing.T) {
+func TestChangedTemplate(t *testing.T) {
 	e := newEnv(t)
 	e.deploy("web", "polite")
 	e.ready("web", 1)
@@ -77,7 +77,7 @@ func TestAChangedTemplateReplacesTheProcess(t *testing.T) {
 	require.Eventually(t, func() bool { _, err := os.Stat(old.Dir); return os.IsNotExist(err) }, soon, tick)
 }
 
-func TestReplicasAreProcesses(t *testing.T) {
+func TestReplicas(t *testing.T) {
 	e := newEnv(t)
 	e.deploy("web", "polite", replicas(2))
 	e.ready("web", 2)
@@ -87,29 +87,34 @@ func TestReplicasAreProcesses(t *testing.T) {
 	}
 	require.Len(t, pids, 2)
 
+	token, err := os.ReadFile(filepath.Join(e.said(e.pods()[0].Name, 1).Dir, "token"))
+	require.NoError(t, err)
+
 	e.update("web", replicas(0))
 	e.ready("web", 0)
+	require.Eventually(t, func() bool { return apierrors.IsUnauthorized(useToken(t, e.options.RESTConfig, string(token))) }, soon, 200*time.Millisecond,
+		"a token becomes invalid with its pod")
 	for pid := range pids {
 		require.Eventually(t, func() bool { return !running(pid) }, soon, tick)
 	}
 	require.Eventually(t, func() bool { return len(e.pods()) == 0 }, soon, tick)
 }
 
-func TestADeletedDeploymentEndsEvenAProcessThatRefuses(t *testing.T) {
-	e := newEnv(t, func(o *Options) { o.Grace = 200 * time.Millisecond })
-	e.deploy("web", "stubborn")
+func TestDeletionOfAProcessThatIgnoresSIGTERM(t *testing.T) {
+	e := newEnv(t)
+	e.deploy("web", "stubborn", func(d *appsv1.Deployment) { d.Spec.Template.Spec.TerminationGracePeriodSeconds = ptr.To[int64](1) })
 	e.ready("web", 1)
 	pod := e.pod(isReady)
 	s := e.said(pod.Name, 1)
 
 	require.NoError(t, e.client.AppsV1().Deployments(e.namespace).Delete(t.Context(), "web", metav1.DeleteOptions{}))
-	require.Eventually(t, func() bool { return len(e.pods()) == 0 }, soon, tick, "the pod is given free")
-	require.False(t, running(s.Pid), "and not before the process is gone")
-	require.NotContains(t, e.log(pod.Name), "asked to end\n", "it did not obey")
+	require.Eventually(t, func() bool { return len(e.pods()) == 0 }, soon, tick, "the pod is deleted")
+	require.False(t, running(s.Pid), "after its process has ended")
+	require.NotContains(t, e.log(pod.Name), "asked to end\n", "it ignored the signal")
 	require.Eventually(t, func() bool { _, err := os.Stat(s.Dir); return os.IsNotExist(err) }, soon, tick)
 }
 
-func TestAPodDeletedWithoutGraceLeavesNoProcess(t *testing.T) {
+func TestDeletionWithoutGrace(t *testing.T) {
 	e := newEnv(t)
 	e.deploy("web", "polite")
 	e.ready("web", 1)
@@ -120,7 +125,7 @@ func TestAPodDeletedWithoutGraceLeavesNoProcess(t *testing.T) {
 	e.pod(func(p corev1.Pod) bool { return p.Name != pod.Name && isReady(p) })
 }
 
-func TestAProcessThatEndsIsStartedAgainMoreAndMoreRarely(t *testing.T) {
+func TestRestarts(t *testing.T) {
 	e := newEnv(t)
 	e.deploy("web", "crash")
 	pod := e.pod(func(p corev1.Pod) bool {
@@ -136,7 +141,7 @@ func TestAProcessThatEndsIsStartedAgainMoreAndMoreRarely(t *testing.T) {
 	require.Contains(t, e.log(pod.Name), "I am going to crash")
 }
 
-func TestAProgramThatIsNotThereShowsOnThePodUntilItIs(t *testing.T) {
+func TestMissingProgram(t *testing.T) {
 	e := newEnv(t, func(o *Options) { o.Binaries = t.TempDir() })
 	e.deploy("web", "polite")
 	pod := e.pod(func(p corev1.Pod) bool {
@@ -151,7 +156,7 @@ func TestAProgramThatIsNotThereShowsOnThePodUntilItIs(t *testing.T) {
 	e.ready("web", 1)
 }
 
-func TestTheEndOfTheContextLeavesNothingBehind(t *testing.T) {
+func TestEndOfRun(t *testing.T) {
 	e := newEnv(t, func(o *Options) { o.Homes = filepath.Join(t.TempDir(), "homes") })
 	e.deploy("web", "polite", replicas(2))
 	e.ready("web", 2)
@@ -170,7 +175,7 @@ func TestTheEndOfTheContextLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-func TestANodeThatComesBackRunsItsPodsAgain(t *testing.T) {
+func TestSecondRun(t *testing.T) {
 	e := newEnv(t)
 	e.deploy("web", "polite")
 	e.ready("web", 1)
@@ -181,36 +186,4 @@ func TestANodeThatComesBackRunsItsPodsAgain(t *testing.T) {
 	second := e.said(pod.Name, 2)
 	require.NotEqual(t, first.Pid, second.Pid)
 	require.Equal(t, pod.Name, e.pod(isReady).Name)
-}
-
-func TestPodsOfOtherNamespacesAndNodesAreLeftAlone(t *testing.T) {
-	e := newEnv(t, func(o *Options) { o.Selector = "mine=yes" })
-	e.deploy("other", "polite")
-	e.deploy("mine", "polite", func(d *appsv1.Deployment) { d.Spec.Template.Labels["mine"] = "yes" })
-	e.ready("mine", 1)
-	for _, pod := range e.pods() {
-		if pod.Labels["app"] == "other" {
-			require.Empty(t, pod.Spec.NodeName)
-		}
-	}
-}
-
-func TestTheNodeIsReady(t *testing.T) {
-	e := newEnv(t)
-	require.Eventually(t, func() bool {
-		node, err := e.client.CoreV1().Nodes().Get(t.Context(), e.options.Node, metav1.GetOptions{})
-		return err == nil && len(node.Status.Conditions) > 0 && node.Status.Conditions[0].Status == corev1.ConditionTrue
-	}, soon, tick)
-}
-
-func TestTheTokenDiesWithItsPod(t *testing.T) {
-	e := newEnv(t)
-	e.deploy("web", "polite")
-	e.ready("web", 1)
-	pod := e.pod(isReady)
-	token, err := os.ReadFile(filepath.Join(e.said(pod.Name, 1).Dir, "token"))
-	require.NoError(t, err)
-	require.NoError(t, e.client.AppsV1().Deployments(e.namespace).Delete(t.Context(), "web", metav1.DeleteOptions{}))
-	require.Eventually(t, func() bool { return len(e.pods()) == 0 }, soon, tick)
-	require.Eventually(t, func() bool { return apierrors.IsUnauthorized(useToken(t, e.options.RESTConfig, string(token))) }, soon, 200*time.Millisecond)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -25,41 +26,20 @@ func useToken(t *testing.T, admin *rest.Config, token string) error {
 	return err
 }
 
-func TestRunRefusesWhatItCannotWorkWith(t *testing.T) {
-	good := func() Options { return Options{RESTConfig: &rest.Config{Host: "x"}, Binaries: "b", Logs: "l"} }
-	tests := map[string]struct {
-		change func(*Options)
-		want   string
-	}{
-		"no cluster":       {func(o *Options) { o.RESTConfig = nil }, "Options.RESTConfig is missing"},
-		"no binaries":      {func(o *Options) { o.Binaries = "" }, "Options.Binaries is missing"},
-		"no logs":          {func(o *Options) { o.Logs = "" }, "Options.Logs is missing"},
-		"a selector":       {func(o *Options) { o.Selector = "!!" }, `Options.Selector "!!" is no label selector`},
-		"logs in a file":   {func(o *Options) { o.Logs = "/dev/null/logs" }, "/dev/null"},
-		"no server at all": {func(o *Options) { o.RESTConfig.Host, o.Logs = "http://127.0.0.1:1", os.TempDir() }, "create Node local"},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			o := good()
-			test.change(&o)
-			require.ErrorContains(t, Run(t.Context(), o), test.want)
-		})
-	}
-}
-
-func TestOptionsHaveDefaults(t *testing.T) {
-	o := Options{}.withDefaults()
-	assert.Equal(t, "local", o.Node)
-	assert.Equal(t, 10*time.Second, o.Grace)
-	assert.Equal(t, time.Second, o.RestartDelay)
-	assert.Equal(t, time.Minute, o.RestartDelayMax)
-	assert.NotNil(t, o.Log)
+func TestRunErrors(t *testing.T) {
+	o := Options{RESTConfig: &rest.Config{Host: "http://127.0.0.1:1"}, Binaries: "b", Logs: t.TempDir()}
+	require.ErrorContains(t, Run(t.Context(), o), "create Node local")
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, Run(ended, o))
+	o.Logs = "/dev/null/logs"
+	require.ErrorContains(t, Run(t.Context(), o), "/dev/null")
 }
 
 func testPod(change func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: "web-1", Namespace: "ns", UID: "uid", Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"a": "b"},
+			Name: "web-1", Namespace: "ns", UID: "uid",
 		},
 		Spec: corev1.PodSpec{
 			ServiceAccountName: "account", NodeName: "node",
@@ -79,7 +59,7 @@ func fromField(path string) []corev1.EnvVar {
 	return []corev1.EnvVar{{Name: "V", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}}
 }
 
-func TestACommandIsFoundByItsNameWhereverTheImageHasIt(t *testing.T) {
+func TestCommandFor(t *testing.T) {
 	dir := binaries(t, "tool")
 	c, err := commandFor(testPod(func(p *corev1.Pod) { p.Spec.Containers[0].Args = []string{"more"} }), dir, "/home")
 	require.NoError(t, err)
@@ -89,7 +69,7 @@ func TestACommandIsFoundByItsNameWhereverTheImageHasIt(t *testing.T) {
 	assert.Contains(t, c.Env, "KUBECONFIG=/home/kubeconfig")
 }
 
-func TestAPodThatCannotBeAProcessSaysWhy(t *testing.T) {
+func TestCommandForErrors(t *testing.T) {
 	tests := map[string]struct {
 		change func(*corev1.Pod)
 		want   string
@@ -101,7 +81,7 @@ func TestAPodThatCannotBeAProcessSaysWhy(t *testing.T) {
 		"envFrom":           {func(p *corev1.Pod) { p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{}} }, "uses envFrom"},
 		"a Secret's value": {func(p *corev1.Pod) {
 			p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "V", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{}}}}
-		}, "environment variable V comes from something else"},
+		}, "environment variable V has neither"},
 		"an unknown field": {func(p *corev1.Pod) { p.Spec.Containers[0].Env = fromField("spec.moon") }, `environment variable V refers to field "spec.moon"`},
 	}
 	dir := binaries(t, "tool")
@@ -113,11 +93,10 @@ func TestAPodThatCannotBeAProcessSaysWhy(t *testing.T) {
 	}
 }
 
-func TestFieldsOfThePodAreVariables(t *testing.T) {
+func TestValueOfField(t *testing.T) {
 	tests := map[string]string{
 		"metadata.name": "web-1", "metadata.namespace": "ns", "metadata.uid": "uid", "spec.nodeName": "node",
-		"spec.serviceAccountName": "account", "metadata.labels['app']": "web", "metadata.annotations['a']": "b",
-		"metadata.labels['none']": "", "status.podIP": "127.0.0.1",
+		"spec.serviceAccountName": "account", "status.podIP": "127.0.0.1",
 	}
 	for path, want := range tests {
 		value, err := valueOf(testPod(nil), fromField(path)[0])
@@ -126,7 +105,7 @@ func TestFieldsOfThePodAreVariables(t *testing.T) {
 	}
 }
 
-func TestProcessesDoNotFightOverThePortsOfTheirPods(t *testing.T) {
+func TestValueOfAddress(t *testing.T) {
 	tests := map[string]struct{ variable, given, want string }{
 		"an address of all":       {"FLEET_HEALTH_BIND_ADDRESS", ":8081", "127.0.0.1:0"},
 		"an address of loopback":  {"FLEET_METRICS_BIND_ADDRESS", "127.0.0.1:8080", "127.0.0.1:0"},
@@ -142,13 +121,13 @@ func TestProcessesDoNotFightOverThePortsOfTheirPods(t *testing.T) {
 	}
 }
 
-func TestAVariableOfThePodWinsOverOurs(t *testing.T) {
+func TestEnvironmentOfThePodTakesPrecedence(t *testing.T) {
 	env, err := environment(testPod(nil), corev1.Container{Env: []corev1.EnvVar{{Name: "HOME", Value: "/elsewhere"}}}, "/bin", "/home")
 	require.NoError(t, err)
-	require.Equal(t, "HOME=/elsewhere", env[len(env)-1], "of two, the last counts")
+	require.Equal(t, "HOME=/elsewhere", env[len(env)-1], "the last value counts")
 }
 
-func TestThePodsStatusTellsWhatTheProcessDoes(t *testing.T) {
+func TestPodStatus(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	tests := map[string]struct {
 		happened func(*state)
@@ -183,21 +162,21 @@ func TestThePodsStatusTellsWhatTheProcessDoes(t *testing.T) {
 	}
 }
 
-func TestAConditionKeepsItsTimeWhileItStays(t *testing.T) {
+func TestPodStatusKeepsTimes(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	pod := testPod(nil)
 	var s state
 	s.started(now)
 	pod.Status = podStatus(pod, s, now)
 	later := podStatus(pod, s, now.Add(time.Hour))
-	assert.Equal(t, pod.Status, later, "nothing happened, nothing is written")
+	assert.Equal(t, pod.Status, later, "no change")
 	s.ended(1, now.Add(time.Hour), time.Second)
 	later = podStatus(pod, s, now.Add(time.Hour))
 	assert.Equal(t, now.Add(time.Hour), later.Conditions[3].LastTransitionTime.Time)
 	assert.Equal(t, now, later.Conditions[0].LastTransitionTime.Time)
 }
 
-func TestTheGraceIsTheShorterOfThePodsAndOurs(t *testing.T) {
+func TestGrace(t *testing.T) {
 	seconds := func(s int64) *int64 { return &s }
 	tests := map[string]struct {
 		pod, deletion *int64
@@ -210,7 +189,7 @@ func TestTheGraceIsTheShorterOfThePodsAndOurs(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			w := newWorker(&node{options: Options{}.withDefaults()}, testPod(func(p *corev1.Pod) {
+			w := newWorker(&node{}, testPod(func(p *corev1.Pod) {
 				p.Spec.TerminationGracePeriodSeconds, p.DeletionGracePeriodSeconds = test.pod, test.deletion
 			}))
 			require.Equal(t, test.want, w.grace())
@@ -218,16 +197,16 @@ func TestTheGraceIsTheShorterOfThePodsAndOurs(t *testing.T) {
 	}
 }
 
-func TestTheKubeconfigReadsTheTokenFromItsFile(t *testing.T) {
+func TestKubeconfigFor(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(token, []byte("first"), 0o600))
 	data, err := kubeconfigFor(&rest.Config{Host: "https://x", TLSClientConfig: rest.TLSClientConfig{CAData: []byte("ca")}, BearerToken: "admin"}, "ns", token)
 	require.NoError(t, err)
 	config, err := clientcmd.RESTConfigFromKubeConfig(data)
 	require.NoError(t, err)
-	assert.Equal(t, token, config.BearerTokenFile, "so that a new one is picked up")
+	assert.Equal(t, token, config.BearerTokenFile, "it can be replaced")
 	assert.Equal(t, "ca", string(config.CAData))
-	assert.NotContains(t, string(data), "admin", "the administrator's credential stays here")
+	assert.NotContains(t, string(data), "admin", "not the credential of the administrator")
 	parsed, err := clientcmd.NewClientConfigFromBytes(data)
 	require.NoError(t, err)
 	namespace, _, err := parsed.Namespace()
@@ -235,19 +214,19 @@ func TestTheKubeconfigReadsTheTokenFromItsFile(t *testing.T) {
 	assert.Equal(t, "ns", namespace)
 }
 
-func TestAWorkerLooksOnlyAtTheNewestState(t *testing.T) {
-	w := newWorker(&node{options: Options{}.withDefaults()}, testPod(nil))
+func TestUpdateKeepsTheNewest(t *testing.T) {
+	w := newWorker(&node{}, testPod(nil))
 	for range 3 {
-		w.tell(testPod(nil))
+		w.update(testPod(nil))
 	}
 	last := testPod(func(p *corev1.Pod) { p.ResourceVersion = "9" })
-	w.tell(last)
-	require.Same(t, last, <-w.seen)
-	require.Empty(t, w.seen)
+	w.update(last)
+	require.Same(t, last, <-w.updates)
+	require.Empty(t, w.updates)
 }
 
-func TestAnEndedPodIsNotTaken(t *testing.T) {
-	n := &node{options: Options{Namespaces: []string{"ns"}}.withDefaults()}
+func TestTakes(t *testing.T) {
+	n := &node{options: Options{Namespaces: []string{"ns"}}}
 	n.options.Node = "node"
 	tests := map[string]struct {
 		change func(*corev1.Pod)
@@ -264,24 +243,17 @@ func TestAnEndedPodIsNotTaken(t *testing.T) {
 	}
 }
 
-func TestAPodMadeAgainUnderItsNameGetsAWorkerOfItsOwn(t *testing.T) {
+func TestReplace(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // the workers end at once; only the book-keeping counts here
-	n := &node{options: Options{}.withDefaults(), workers: map[workerKey]*worker{}}
+	cancel() // the workers end immediately
+	n := &node{workers: map[types.UID]*worker{}}
 	n.options.Node = "node"
-	n.options.Log = quiet()
 	old := testPod(func(p *corev1.Pod) { p.Status.Phase = "" })
 	n.workers[old.UID] = newWorker(n, old)
 	first := n.workers[old.UID]
 	again := testPod(func(p *corev1.Pod) { p.UID = "another"; p.Spec.NodeName = "other" })
 	n.replace(ctx, old, again)
-	_, open := <-first.seen
-	require.False(t, open, "the old one was told to end")
+	_, open := <-first.updates
+	require.False(t, open, "the old worker ends")
 	require.Empty(t, n.workers, "a pod of another node is not taken")
-}
-
-func TestAnEndBeforeTheBeginningIsNoFailure(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	require.NoError(t, Run(ctx, Options{RESTConfig: &rest.Config{Host: "http://127.0.0.1:1"}, Binaries: "b", Logs: t.TempDir()}))
 }

@@ -37,18 +37,18 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// saying is one line of a program's log.
+// saying is the report that a program prints.
 type saying struct {
 	Name        string
 	Pid         int
 	Args        []string
 	Environment map[string]string
 	Dir         string
-	User        string // whom the API server takes it for
+	User        string // according to the API server
 	Problem     string
 }
 
-// sayAndListen returns where a request to end arrives.
+// sayAndListen prints the report and returns the channel for signals.
 func sayAndListen(name string) <-chan os.Signal {
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, syscall.SIGTERM)

@@ -8,13 +8,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 )
 
-// Reasons for which a container does not run, as a kubelet calls them.
+// The reasons of a kubelet why a container does not run.
 const (
 	reasonCreating    = "ContainerCreating"
 	reasonConfigError = "CreateContainerConfigError"
@@ -23,13 +22,13 @@ const (
 	reasonCompleted   = "Completed"
 )
 
-// state is what a worker knows of its process.
+// state is the state of a process.
 type state struct {
 	running   bool
 	startedAt time.Time
 	notBefore time.Time // of the next start
 	starts    int
-	restarts  int // those before this worker included
+	restarts  int // including those of earlier nodes
 	reason    string
 	message   string
 	last      *corev1.ContainerStateTerminated
@@ -47,7 +46,7 @@ func (s *state) ended(code int, now time.Time, delay time.Duration) {
 	s.running = false
 	s.notBefore = now.Add(delay)
 	s.last = &corev1.ContainerStateTerminated{
-		ExitCode: int32(code), Reason: reasonError, //nolint:gosec // an exit code has eight bits
+		ExitCode: int32(code), Reason: reasonError, //nolint:gosec // an exit code has 8 bits
 		StartedAt: metav1.NewTime(s.startedAt), FinishedAt: metav1.NewTime(now),
 	}
 	if code == 0 {
@@ -58,11 +57,11 @@ func (s *state) ended(code int, now time.Time, delay time.Duration) {
 
 func (s *state) waiting(reason string, why error) { s.reason, s.message = reason, why.Error() }
 
-// container is how the state shows in the pod's status.
+// container returns the status of the container.
 func (s *state) container(c corev1.Container) corev1.ContainerStatus {
 	status := corev1.ContainerStatus{
 		Name: c.Name, Image: c.Image, Ready: s.running, Started: ptr.To(s.running),
-		RestartCount: int32(s.restarts), //nolint:gosec // a pod that restarts two thousand million times has other troubles
+		RestartCount: int32(s.restarts), //nolint:gosec // fewer than an int32 can count
 	}
 	status.LastTerminationState.Terminated = s.last
 	switch {
@@ -76,7 +75,7 @@ func (s *state) container(c corev1.Container) corev1.ContainerStatus {
 	return status
 }
 
-// podStatus is the status of a pod whose process is in that state. Conditions that stay as they are keep their time.
+// podStatus returns the status of a pod. Conditions that do not change keep their time.
 func podStatus(pod *corev1.Pod, s state, now time.Time) corev1.PodStatus {
 	status := corev1.PodStatus{Phase: corev1.PodPending, StartTime: pod.Status.StartTime, Conditions: conditions(pod, s, now)}
 	if status.StartTime == nil {
@@ -117,15 +116,7 @@ func transition(before []corev1.PodCondition, c corev1.PodCondition, now time.Ti
 	return metav1.NewTime(now.Truncate(time.Second))
 }
 
-// restartsOf is what an earlier node counted, which must not go down.
-func restartsOf(pod *corev1.Pod) int {
-	if len(pod.Status.ContainerStatuses) == 0 {
-		return 0
-	}
-	return int(pod.Status.ContainerStatuses[0].RestartCount)
-}
-
-// report writes the status when it has changed.
+// report writes the status if it has changed.
 func (w *worker) report(ctx context.Context) error {
 	status := podStatus(w.pod, w.state, time.Now())
 	if equality.Semantic.DeepEqual(status, w.written) {
@@ -137,11 +128,8 @@ func (w *worker) report(ctx context.Context) error {
 	}
 	pod, err := w.node.client.CoreV1().Pods(w.pod.Namespace).
 		Patch(ctx, w.pod.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager}, "status")
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // the pod is gone, and the watch is about to say so
-	}
 	if err != nil {
-		return err
+		return ignoreGone(err)
 	}
 	w.pod, w.written = pod, podStatus(pod, w.state, time.Now())
 	return nil

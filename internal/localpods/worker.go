@@ -5,60 +5,71 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/process"
 )
 
-// retryDelay is the pause after something went wrong that is not the process itself.
-const retryDelay = time.Second
+const (
+	// retryDelay is the delay after an error other than the end of the process.
+	retryDelay = time.Second
+	// maxGrace limits the grace period of a pod.
+	maxGrace = 10 * time.Second
+	// tokenPath is where the API server mounts the token of the ServiceAccount, unless automountServiceAccountToken is false.
+	tokenPath = "/var/run/secrets/kubernetes.io/serviceaccount"
+	// tokenLife is the requested lifetime. The API server can issue shorter tokens.
+	tokenLife = time.Hour
+	// renewAfter is the part of the lifetime after which a token is replaced. Clients read the file again every minute.
+	renewAfter = 0.8
+)
 
-// worker runs one pod's process. Its own goroutine alone touches it, except for the channel.
+// worker runs the process of one pod. Only its own goroutine uses it, except for the channel.
 type worker struct {
-	node *node
-	seen chan *corev1.Pod // holds the newest state not yet looked at; closed when the pod is gone
+	node    *node
+	updates chan *corev1.Pod // has the newest version that was not handled yet; closed when the pod is deleted
 
 	pod     *corev1.Pod
-	home    string // private folder of the process; empty before its first start
+	home    string // private directory of the process; empty before the first start
 	process *process.Process
 	state   state
 	backoff *flowcontrol.Backoff
-	wake    *time.Timer // something is to be tried again
-	renew   *time.Timer // the token needs to be replaced
+	wake    *time.Timer // fires when a step has to be repeated
+	renew   *time.Timer // fires when the token has to be replaced
 	written corev1.PodStatus
 }
 
 func newWorker(n *node, pod *corev1.Pod) *worker {
-	return &worker{
-		node:    n,
-		seen:    make(chan *corev1.Pod, 1),
-		pod:     pod,
-		state:   state{restarts: restartsOf(pod)},
+	w := &worker{
+		node: n, updates: make(chan *corev1.Pod, 1), pod: pod,
 		backoff: flowcontrol.NewBackOff(n.options.RestartDelay, n.options.RestartDelayMax),
-		wake:    stoppedTimer(),
-		renew:   stoppedTimer(),
+		wake:    time.NewTimer(time.Hour), renew: time.NewTimer(time.Hour),
 	}
+	w.wake.Stop()
+	w.renew.Stop()
+	if len(pod.Status.ContainerStatuses) > 0 { // of a node before this one
+		w.state.restarts = int(pod.Status.ContainerStatuses[0].RestartCount)
+	}
+	return w
 }
 
-func stoppedTimer() *time.Timer {
-	t := time.NewTimer(time.Hour)
-	t.Stop()
-	return t
-}
-
-// tell replaces what the worker has not looked at yet.
-func (w *worker) tell(pod *corev1.Pod) {
+// update replaces a version that was not handled yet.
+func (w *worker) update(pod *corev1.Pod) {
 	select {
-	case <-w.seen:
+	case <-w.updates:
 	default:
 	}
-	w.seen <- pod
+	w.updates <- pod
 }
 
 func (w *worker) run(ctx context.Context) {
@@ -71,126 +82,97 @@ func (w *worker) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case pod, exists := <-w.seen:
+		case pod, exists := <-w.updates:
 			if !exists {
 				return
 			}
 			w.pod = pod
 		case <-w.process.Exited():
-			w.exited()
+			now := time.Now()
+			w.backoff.Next(w.home, now)
+			w.state.ended(w.process.ExitCode(), now, w.backoff.Get(w.home))
+			w.process = nil
 		case <-w.renew.C:
-			w.renewToken(ctx)
+			if err := w.writeAccess(ctx); err != nil && ctx.Err() == nil {
+				w.node.options.Log.Warnf("The token of Pod %s/%s is not replaced yet: %v", w.pod.Namespace, w.pod.Name, err)
+				w.renew.Reset(retryDelay)
+			}
 		case <-w.wake.C:
 		}
 	}
 }
 
-// step does the next thing the pod needs. Most calls find nothing to do.
+// step does the next step for the pod, if there is one, and reports the status.
 func (w *worker) step(ctx context.Context) error {
+	pods := w.node.client.CoreV1().Pods(w.pod.Namespace)
 	switch {
-	case over(w.pod):
+	case hasEnded(w.pod):
 		w.process.Stop(w.grace())
 		return nil
 	case w.pod.DeletionTimestamp != nil:
-		return w.terminate(ctx)
+		// Kubernetes keeps the pod until its node has ended the process and deletes it.
+		w.process.Stop(w.grace())
+		return ignoreGone(pods.Delete(ctx, w.pod.Name, metav1.DeleteOptions{
+			GracePeriodSeconds: ptr.To[int64](0), Preconditions: &metav1.Preconditions{UID: &w.pod.UID},
+		}))
 	case w.pod.Spec.NodeName == "":
-		return w.bind(ctx)
-	case w.process == nil && w.due():
-		w.start(ctx)
+		return ignoreGone(pods.Bind(ctx, &corev1.Binding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: w.pod.Namespace, Name: w.pod.Name, UID: w.pod.UID},
+			Target:     corev1.ObjectReference{Kind: "Node", Name: w.node.options.Node},
+		}, metav1.CreateOptions{}))
+	case w.process != nil:
+	case time.Until(w.state.notBefore) > 0:
+		w.wake.Reset(time.Until(w.state.notBefore))
+	default:
+		if err := w.start(ctx); err != nil {
+			w.state.waiting(reasonConfigError, err)
+			w.state.notBefore = time.Now().Add(retryDelay)
+			w.wake.Reset(retryDelay)
+		} else {
+			w.state.started(time.Now())
+		}
 	}
 	return w.report(ctx)
 }
 
-func (w *worker) bind(ctx context.Context) error {
-	err := w.node.client.CoreV1().Pods(w.pod.Namespace).Bind(ctx, &corev1.Binding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.pod.Namespace, Name: w.pod.Name, UID: w.pod.UID},
-		Target:     corev1.ObjectReference{Kind: "Node", Name: w.node.options.Node},
-	}, metav1.CreateOptions{})
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil // somebody else was faster; the watch tells what happened
-	}
-	return err
-}
-
-// due says whether the pause after the last end is over.
-func (w *worker) due() bool {
-	wait := time.Until(w.state.notBefore)
-	if wait > 0 {
-		w.wake.Reset(wait)
-	}
-	return wait <= 0
-}
-
-func (w *worker) start(ctx context.Context) {
-	p, err := w.launch(ctx)
-	if err != nil {
-		w.state.waiting(reasonConfigError, err)
-		w.state.notBefore = time.Now().Add(retryDelay)
-		w.wake.Reset(retryDelay)
-		return
-	}
-	w.process = p
-	w.state.started(time.Now())
-}
-
-func (w *worker) launch(ctx context.Context) (*process.Process, error) {
-	if err := w.makeHome(); err != nil {
-		return nil, err
-	}
-	c, err := commandFor(w.pod, w.node.options.Binaries, w.home)
-	if err != nil {
-		return nil, err
-	}
-	if mountsToken(w.pod) {
-		if err := w.writeAccess(ctx); err != nil {
-			return nil, err
-		}
-	}
-	c.Log = filepath.Join(w.node.options.Logs, w.pod.Namespace+"_"+w.pod.Name+".log")
-	return process.Start(c)
-}
-
-func (w *worker) makeHome() error {
-	if w.home != "" {
-		return nil
-	}
-	home, err := os.MkdirTemp(w.node.options.Homes, "localpods-")
-	if err != nil {
-		return err
-	}
-	w.home = home
-	return os.Mkdir(filepath.Join(home, tmpFolder), 0o700)
-}
-
-// exited plans the next start.
-func (w *worker) exited() {
-	now := time.Now()
-	w.backoff.Next(w.home, now)
-	delay := w.backoff.Get(w.home)
-	w.state.ended(w.process.ExitCode(), now, delay)
-	w.process = nil
-}
-
-// terminate ends the process and then the pod, which Kubernetes keeps until its node says that this has happened.
-func (w *worker) terminate(ctx context.Context) error {
-	w.process.Stop(w.grace())
-	err := w.node.client.CoreV1().Pods(w.pod.Namespace).Delete(ctx, w.pod.Name, metav1.DeleteOptions{
-		GracePeriodSeconds: ptr.To[int64](0),
-		Preconditions:      &metav1.Preconditions{UID: &w.pod.UID},
-	})
+// ignoreGone ignores that the pod was changed or deleted. The watch reports the change.
+func ignoreGone(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
 	return err
 }
 
-// grace is the pod's own, but not longer than ours.
+func (w *worker) start(ctx context.Context) (err error) {
+	if w.home == "" {
+		if w.home, err = os.MkdirTemp(w.node.options.Homes, "localpods-"); err != nil {
+			return err
+		}
+		if err := os.Mkdir(filepath.Join(w.home, tmpDir), 0o700); err != nil {
+			return err
+		}
+	}
+	c, err := commandFor(w.pod, w.node.options.Binaries, w.home)
+	if err != nil {
+		return err
+	}
+	if mountsToken(w.pod) {
+		if err := w.writeAccess(ctx); err != nil {
+			return err
+		}
+	}
+	c.Log = filepath.Join(w.node.options.Logs, w.pod.Namespace+"_"+w.pod.Name+".log")
+	w.process, err = process.Start(c)
+	return err
+}
+
+// grace is the grace period of the pod, up to maxGrace.
 func (w *worker) grace() time.Duration {
 	seconds := w.pod.DeletionGracePeriodSeconds
 	if seconds == nil {
 		seconds = w.pod.Spec.TerminationGracePeriodSeconds
 	}
-	return min(w.node.options.Grace, time.Duration(ptr.Deref(seconds, 30))*time.Second)
+	return min(maxGrace, time.Duration(ptr.Deref(seconds, 30))*time.Second)
 }
 
 func (w *worker) cleanUp() {
@@ -201,6 +183,58 @@ func (w *worker) cleanUp() {
 		return
 	}
 	if err := os.RemoveAll(w.home); err != nil {
-		w.node.options.Log.Warn(fmt.Errorf("remove the folder of pod %s/%s: %w", w.pod.Namespace, w.pod.Name, err))
+		w.node.options.Log.Warn(fmt.Errorf("remove the directory of pod %s/%s: %w", w.pod.Namespace, w.pod.Name, err))
 	}
+}
+
+// mountsToken returns whether the pod gets a token of its ServiceAccount.
+func mountsToken(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == tokenPath })
+}
+
+// writeAccess writes a kubeconfig and a token of the ServiceAccount. The token is bound to the pod, so it becomes invalid with it.
+func (w *worker) writeAccess(ctx context.Context) error {
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: ptr.To(int64(tokenLife.Seconds())),
+		BoundObjectRef:    &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: w.pod.Name, UID: w.pod.UID},
+	}}
+	account := w.pod.Spec.ServiceAccountName
+	issued, err := w.node.client.CoreV1().ServiceAccounts(w.pod.Namespace).CreateToken(ctx, account, request, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("token of ServiceAccount %s/%s: %w", w.pod.Namespace, account, err)
+	}
+	w.renew.Reset(time.Duration(float64(time.Until(issued.Status.ExpirationTimestamp.Time)) * renewAfter))
+	token := filepath.Join(w.home, tokenFile)
+	if err := replaceFile(token, []byte(issued.Status.Token)); err != nil {
+		return err
+	}
+	kubeconfig, err := kubeconfigFor(w.node.options.RESTConfig, w.pod.Namespace, token)
+	if err != nil {
+		return err
+	}
+	return replaceFile(filepath.Join(w.home, kubeconfigFile), kubeconfig)
+}
+
+// kubeconfigFor has the server of config and the path of a file with a token.
+func kubeconfigFor(config *rest.Config, namespace, token string) ([]byte, error) {
+	tls := rest.CopyConfig(config)
+	if err := rest.LoadTLSFiles(tls); err != nil {
+		return nil, err
+	}
+	const name = "pod"
+	return clientcmd.Write(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{name: {Server: config.Host, CertificateAuthorityData: tls.CAData}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: {TokenFile: token}},
+		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name, Namespace: namespace}},
+		CurrentContext: name,
+	})
+}
+
+// replaceFile writes a file so that no reader sees half of it.
+func replaceFile(path string, data []byte) error {
+	temporary := path + ".new"
+	if err := os.WriteFile(temporary, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temporary, path)
 }

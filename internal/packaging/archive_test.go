@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// image is an image as its archive has it.
+// image is the content of an image archive.
 type image struct {
 	names  []string
 	id     string // digest of the configuration, which has the digests of the layers
@@ -30,7 +30,7 @@ type file struct {
 	data   []byte
 }
 
-// imageConfig is what a container engine reads about an image, as far as the tests look at it.
+// imageConfig is the part of the configuration of an image that the tests check.
 type imageConfig struct {
 	Created      time.Time `json:"created"`
 	Architecture string    `json:"architecture"`
@@ -54,7 +54,7 @@ type manifest struct {
 	Layers   []string
 }
 
-// readImage reads an archive of the kind docker save makes.
+// readImage reads an archive in the format of docker save.
 func readImage(t *testing.T, archive string) image {
 	t.Helper()
 	opened, err := os.Open(archive)
@@ -104,7 +104,7 @@ func (i image) unpack(t *testing.T, folder string) {
 	}
 }
 
-// listing is the files of an image with what ls -l would begin with.
+// listing maps the files of an image to their modes.
 func (i image) listing() map[string]string {
 	lines := map[string]string{}
 	for path, content := range i.files {
@@ -113,7 +113,7 @@ func (i image) listing() map[string]string {
 	return lines
 }
 
-// copyRepository copies what a checkout has beside its history and what was built in it.
+// copyRepository copies a checkout without its history and build results.
 func copyRepository(t *testing.T, to string) {
 	t.Helper()
 	entries, err := os.ReadDir(repository)

@@ -20,15 +20,15 @@ const (
 	imageTag     = "20261122" // YAML reads digits as a number
 )
 
-// needs are the values each chart cannot do without.
+// needs are the values that each chart requires.
 var needs = map[string]map[string]any{
 	charts.CRD:   {},
 	charts.Hub:   {},
 	charts.Agent: {"apiServerURL": "https://hub.example.com", "tokenName": "t"},
 }
 
-// The second time the files have other times and modes, as in another clone.
-func TestTheArchivesOfTheCharts(t *testing.T) {
+// The second checkout has other times and modes, as another clone has.
+func TestChartArchives(t *testing.T) {
 	checkout := t.TempDir()
 	copyRepository(t, checkout)
 	first := packageCharts(t, repository, "umask 022", "TZ=UTC")
@@ -40,7 +40,7 @@ func TestTheArchivesOfTheCharts(t *testing.T) {
 			require.NoError(t, err)
 			again, err := os.ReadFile(filepath.Join(second, archive))
 			require.NoError(t, err)
-			require.Equal(t, data, again, "it is not the same when packed elsewhere")
+			require.Equal(t, data, again, "the archives of two checkouts differ")
 
 			packed, err := loader.LoadFile(filepath.Join(first, archive))
 			require.NoError(t, err)
@@ -102,16 +102,16 @@ func checkTags(t *testing.T, name string, rendered map[string]string) {
 	}
 }
 
-func TestChartsThatCannotBePublishedAreNotPacked(t *testing.T) {
+func TestPackageChartsErrors(t *testing.T) {
 	for want, arguments := range map[string][]string{
-		"say which version":                            nil,
-		"v1.2.3 is no version of a chart":              {"v1.2.3"},
-		"1.2 is no version of a chart":                 {"1.2"},
-		"1.2.3+up1 cannot be the tag":                  {"1.2.3+up1"},
-		"2.0.0 is one version too many":                {"1.0.0", "2.0.0"},
-		"--sign is unknown":                            {"1.0.0", "--sign"},
-		"--tag needs a value":                          {"1.0.0", "--tag"},
-		"fleet:dev cannot be the tag of an image: say": {"1.0.0", "--tag", "fleet:dev"},
+		"the version is missing":                        nil,
+		"v1.2.3 is not a version of a chart":            {"v1.2.3"},
+		"1.2 is not a version of a chart":               {"1.2"},
+		"1.2.3+up1 cannot be the tag":                   {"1.2.3+up1"},
+		"2.0.0: only one version can be given":          {"1.0.0", "2.0.0"},
+		"--sign is unknown":                             {"1.0.0", "--sign"},
+		"--tag needs a value":                           {"1.0.0", "--tag"},
+		"fleet:dev cannot be the tag of an image: pass": {"1.0.0", "--tag", "fleet:dev"},
 	} {
 		command := exec.Command("scripts/package-charts", append(arguments, "--output", t.TempDir())...)
 		if arguments != nil && arguments[len(arguments)-1] == "--tag" {

@@ -1,4 +1,4 @@
-// Package packaging checks the images that scripts/package builds: what is in them, and that two builds give the same.
+// Package packaging tests the images that scripts/package builds: their content, and that two builds are identical.
 package packaging
 
 import (
@@ -35,7 +35,7 @@ const (
 	created  = "2001-09-09T01:46:40Z"
 )
 
-// wanted is one of the images, and where the charts say how it is called.
+// wanted is an image, and the value of a chart with its name.
 type wanted struct {
 	name, program string
 	chart, value  string
@@ -47,8 +47,8 @@ var images = []wanted{
 	{name: "fleet-agent", program: "fleetagent", chart: "fleet", value: "agentImage"},
 }
 
-// The second build has another folder, mask, time zone and home for its flags than the first, as on another machine.
-func TestTheImages(t *testing.T) {
+// The second build has another folder, umask, time zone and GOFLAGS than the first, as on another machine.
+func TestImages(t *testing.T) {
 	if _, err := exec.LookPath("buildah"); err != nil {
 		t.Skip("buildah is not installed, so no image can be built here: apt-get install --no-install-recommends buildah")
 	}
@@ -61,21 +61,21 @@ func TestTheImages(t *testing.T) {
 	for _, want := range images {
 		t.Run(want.value+" of chart "+want.chart, func(t *testing.T) {
 			got := readImage(t, filepath.Join(first, want.name+".tar"))
-			t.Run("is the same when built elsewhere", func(t *testing.T) {
+			t.Run("identical when built elsewhere", func(t *testing.T) {
 				again := readImage(t, filepath.Join(second, want.name+".tar"))
 				require.Equal(t, got.config, again.config)
 				require.Equal(t, got.listing(), again.listing())
 				require.Equal(t, got.id, again.id)
 			})
-			t.Run("is found under the name in the chart", func(t *testing.T) { checkName(t, want, got) })
-			t.Run("runs as a user without rights", func(t *testing.T) { checkConfig(t, want, got) })
-			t.Run("says what it is", func(t *testing.T) { checkLabels(t, want, got) })
-			t.Run("has nothing but what it needs", func(t *testing.T) { checkFiles(t, want, got) })
-			t.Run("has a program that needs no library", func(t *testing.T) { checkStatic(t, want, got) })
-			t.Run("starts in a root file system of nothing else", func(t *testing.T) { checkStart(t, want, got) })
-			t.Run("lists what it is made of", func(t *testing.T) { checkSBOM(t, want, got, first) })
-			t.Run("passes on what licences ask for", func(t *testing.T) { checkLicences(t, want, got) })
-			t.Run("knows the well-known authorities", func(t *testing.T) { checkAuthorities(t, got) })
+			t.Run("name as in the chart", func(t *testing.T) { checkName(t, want, got) })
+			t.Run("unprivileged user", func(t *testing.T) { checkConfig(t, want, got) })
+			t.Run("labels", func(t *testing.T) { checkLabels(t, want, got) })
+			t.Run("files", func(t *testing.T) { checkFiles(t, want, got) })
+			t.Run("static program", func(t *testing.T) { checkStatic(t, want, got) })
+			t.Run("program starts in a root file system with only these files", func(t *testing.T) { checkStart(t, want, got) })
+			t.Run("SBOM", func(t *testing.T) { checkSBOM(t, want, got, first) })
+			t.Run("licences", func(t *testing.T) { checkLicences(t, want, got) })
+			t.Run("certificate authorities", func(t *testing.T) { checkAuthorities(t, got) })
 		})
 	}
 }
@@ -106,10 +106,10 @@ func checkName(t *testing.T, want wanted, got image) {
 }
 
 func checkConfig(t *testing.T, want wanted, got image) {
-	require.Equal(t, "1000:1000", got.config.Config.User, "runAsNonRoot can check a number only")
+	require.Equal(t, "1000:1000", got.config.Config.User, "runAsNonRoot requires a number")
 	require.Equal(t, []string{"/usr/bin/" + want.program}, got.config.Config.Entrypoint)
 	require.Empty(t, got.config.Config.Cmd)
-	require.ElementsMatch(t, []string{"PATH=/usr/bin", "HOME=/tmp"}, got.config.Config.Env, "pods say %s without a path", want.program)
+	require.ElementsMatch(t, []string{"PATH=/usr/bin", "HOME=/tmp"}, got.config.Config.Env, "the Deployments run %s without a path", want.program)
 	require.Equal(t, "linux", got.config.OS)
 	require.Equal(t, runtime.GOARCH, got.config.Architecture)
 	require.Equal(t, created, got.config.Created.Format(time.RFC3339))
@@ -147,7 +147,7 @@ func checkFiles(t *testing.T, want wanted, got image) {
 		"usr/share/sbom/" + sbomOf(want):     data,
 	}, got.listing())
 	for path, content := range got.files {
-		require.Zero(t, content.header.Uid, "%s: who runs it could change it", path)
+		require.Zero(t, content.header.Uid, "%s: the user of the image could change it", path)
 		require.Zero(t, content.header.Gid, path)
 		require.Equal(t, created, content.header.ModTime.UTC().Format(time.RFC3339), path)
 	}
@@ -157,14 +157,14 @@ func sbomOf(want wanted) string { return want.program + ".cdx.json" }
 
 func licencesOf(want wanted) string { return "usr/share/licenses/" + want.program + "/LICENSES" }
 
-// Licences such as MIT, BSD and Apache ask for their text, and for notices, to be passed on with the program.
+// Licences such as MIT, BSD and Apache require that their text and notices are distributed with the program.
 func checkLicences(t *testing.T, want wanted, got image) {
 	texts := string(got.files[licencesOf(want)].data)
 	for _, module := range linked(t, got.files["usr/bin/"+want.program].data) {
 		if version, isGo := strings.CutPrefix(module, "std "); !isGo {
 			require.Contains(t, texts, "\n"+module+": ")
 		} else {
-			require.Contains(t, texts, "\nGo's own library go"+version+": LICENSE\n")
+			require.Contains(t, texts, "\nGo's standard library go"+version+": LICENSE\n")
 		}
 	}
 	for _, file := range []string{"LICENSE", "NOTICE"} {
@@ -180,14 +180,14 @@ func checkStatic(t *testing.T, want wanted, got image) {
 	program, err := elf.NewFile(bytes.NewReader(got.files["usr/bin/"+want.program].data))
 	require.NoError(t, err)
 	for _, part := range program.Progs {
-		require.NotEqual(t, elf.PT_INTERP, part.Type, "it asks for a dynamic linker, and there is none")
+		require.NotEqual(t, elf.PT_INTERP, part.Type, "it requires a dynamic linker, which the image does not have")
 	}
 	libraries, err := program.ImportedLibraries()
 	require.NoError(t, err)
 	require.Empty(t, libraries)
 }
 
-// checkStart runs the program where it sees the files of its image and nothing else, as the image's user.
+// checkStart runs the program as the user of the image, in a root file system with only the files of the image.
 func checkStart(t *testing.T, want wanted, got image) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can give a program another root file system")
@@ -203,7 +203,7 @@ func checkStart(t *testing.T, want wanted, got image) {
 	require.Contains(t, string(said), version)
 }
 
-// sbom is as much of a CycloneDX document as the test compares.
+// sbom is the part of a CycloneDX document that the test compares.
 type sbom struct {
 	Metadata struct {
 		Timestamp string
@@ -239,7 +239,7 @@ func checkSBOM(t *testing.T, want wanted, got image, folder string) {
 	require.ElementsMatch(t, linked(t, program), listed[:len(listed)-1])
 }
 
-// linked is what go version -m tells of a program: each module and Go's own library.
+// linked lists the modules of a program, as go version -m does, and Go's own library.
 func linked(t *testing.T, program []byte) []string {
 	t.Helper()
 	build, err := buildinfo.Read(bytes.NewReader(program))
@@ -252,7 +252,7 @@ func linked(t *testing.T, program []byte) []string {
 		}
 		modules = append(modules, module.Path+" "+module.Version)
 	}
-	require.False(t, slices.ContainsFunc(build.Settings, isVCS), "what git says is in the version already, and differs from clone to clone")
+	require.False(t, slices.ContainsFunc(build.Settings, isVCS), "the version contains the state of git, which otherwise differs between clones")
 	return modules
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestWhatCannotBePackagedIsRefusedBeforeAnythingIsBuilt(t *testing.T) {
+func TestPackageErrors(t *testing.T) {
 	tests := map[string]struct {
 		arguments []string
 		want      string
@@ -21,9 +21,9 @@ func TestWhatCannotBePackagedIsRefusedBeforeAnythingIsBuilt(t *testing.T) {
 		"an option's value":  {[]string{"--tag"}, "--tag needs a value"},
 		"a tag with a colon": {[]string{"--tag", "fleet:dev"}, "--tag fleet:dev: a tag has"},
 		"no tag":             {[]string{"--tag", ""}, "a tag has"},
-		"an unknown engine":  {[]string{"--engine", "kaniko"}, "--engine kaniko: it is buildah, docker or none"},
+		"an unknown engine":  {[]string{"--engine", "kaniko"}, "--engine kaniko: it must be buildah, docker or none"},
 		"a missing engine":   {[]string{"--engine", "docker"}, "--engine docker: it is not installed"},
-		"no engine":          {nil, "neither buildah nor a running Docker is here: apt-get install"},
+		"no engine":          {nil, "neither buildah nor a running docker was found: apt-get install"},
 		"no architecture":    {[]string{"--engine", "none", "--arch", ","}, "--arch names no architecture"},
 	}
 	for name, test := range tests {
@@ -39,7 +39,7 @@ func TestWhatCannotBePackagedIsRefusedBeforeAnythingIsBuilt(t *testing.T) {
 	}
 }
 
-// pathWithoutEngines is a folder with what the script needs, whatever this machine has.
+// pathWithoutEngines is a folder with the programs that the script needs, and no container engine.
 func pathWithoutEngines(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -53,8 +53,8 @@ func pathWithoutEngines(t *testing.T) string {
 
 var copied = regexp.MustCompile(`(?m)^COPY (\S+) (\S+)$`)
 
-// A build of one's own has only what .dockerignore lets through, and only for the architecture it asks for.
-func TestTheDockerfilesCopyWhatThePackageScriptMakes(t *testing.T) {
+// docker build gets only the files that .dockerignore permits, of the requested architecture.
+func TestDockerfiles(t *testing.T) {
 	ignore, err := os.ReadFile(filepath.Join(repository, ".dockerignore"))
 	require.NoError(t, err)
 	require.Contains(t, string(ignore), "\n*\n!bin/linux-*\n")
@@ -71,9 +71,8 @@ func TestTheDockerfilesCopyWhatThePackageScriptMakes(t *testing.T) {
 	}
 }
 
-// The program that writes the certificate authorities and the SBOMs is in a module of its own, which `go test ./...` of
-// this one does not see.
-func TestTheProgramThatWritesTheLists(t *testing.T) {
+// The program that writes the certificate authorities and the SBOMs is a module of its own, which `go test ./...` does not include.
+func TestImageModule(t *testing.T) {
 	command := exec.Command("go", "test", ".")
 	command.Dir = filepath.Join(repository, "hack", "image")
 	said, err := command.CombinedOutput()

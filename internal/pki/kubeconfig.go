@@ -5,7 +5,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Kubeconfig renders a self-contained kubeconfig whose only context is called name.
+// Kubeconfig returns a kubeconfig with one context.
 func Kubeconfig(name, url string, ca []byte, user *clientcmdapi.AuthInfo) ([]byte, error) {
 	config := clientcmdapi.NewConfig()
 	config.Clusters[name] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: ca}
@@ -15,7 +15,7 @@ func Kubeconfig(name, url string, ca []byte, user *clientcmdapi.AuthInfo) ([]byt
 	return clientcmd.Write(*config)
 }
 
-// User is who a kubeconfig speaks for by this certificate.
+// User is the user of a kubeconfig with this certificate.
 func (p Pair) User() *clientcmdapi.AuthInfo {
 	return &clientcmdapi.AuthInfo{ClientCertificateData: p.Cert, ClientKeyData: p.Key}
 }

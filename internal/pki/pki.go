@@ -1,4 +1,4 @@
-// Package pki issues the certificates of clusters made for tests and the demo.
+// Package pki issues certificates for the clusters of tests and of the demo.
 package pki
 
 import (
@@ -13,21 +13,20 @@ import (
 	"time"
 )
 
-// Certificates outlive any test or demo, and start in the past because clocks of two machines never agree.
+// Certificates are valid for longer than any test or demo, and from an hour ago because clocks differ.
 const (
 	lifetime = 30 * 24 * time.Hour
 	backdate = time.Hour
 )
 
-// Pair is a certificate with its private key, both as PEM.
+// Pair is a certificate and its private key as PEM.
 type Pair struct {
 	Cert, Key []byte
 }
 
-// Authority signs the certificates of one cluster. Its keys are ECDSA: an RSA key alone takes longer to generate than
-// everything else in here.
+// Authority signs certificates. All keys are ECDSA, because generating an RSA key takes longer than everything else in this package.
 type Authority struct {
-	// Pair is the certificate of the authority itself, with its key.
+	// Pair is the authority's own certificate.
 	Pair Pair
 
 	cert *x509.Certificate
@@ -35,7 +34,7 @@ type Authority struct {
 	now  time.Time
 }
 
-// NewAuthority makes a self-signed authority. What it issues is valid around now.
+// NewAuthority creates a self-signed authority. Its certificates are valid around now.
 func NewAuthority(commonName string, now time.Time) (*Authority, error) {
 	a := &Authority{now: now}
 	template := a.template(pkix.Name{CommonName: commonName})
@@ -55,14 +54,14 @@ func NewAuthority(commonName string, now time.Time) (*Authority, error) {
 	return a, err
 }
 
-// Client issues a certificate that Kubernetes reads as the given user in the given groups.
+// Client issues a certificate for a user of Kubernetes with groups.
 func (a *Authority) Client(user string, groups ...string) (Pair, error) {
 	template := a.template(pkix.Name{CommonName: user, Organization: groups})
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	return a.issue(template)
 }
 
-// Server issues a serving certificate for every name and IP address the server is reached by.
+// Server issues a serving certificate for names and IP addresses.
 func (a *Authority) Server(commonName string, hosts ...string) (Pair, error) {
 	template := a.template(pkix.Name{CommonName: commonName})
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
@@ -76,7 +75,7 @@ func (a *Authority) Server(commonName string, hosts ...string) (Pair, error) {
 	return a.issue(template)
 }
 
-// NewKey makes a private key that needs no certificate, such as the one that signs ServiceAccount tokens.
+// NewKey creates a private key without a certificate, for signing ServiceAccount tokens.
 func NewKey() ([]byte, error) {
 	key, err := newKey()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-func TestAServerIsKnownByItsNamesAndAddressesAndNoOther(t *testing.T) {
+func TestServer(t *testing.T) {
 	authority, roots := newAuthority(t)
 	pair, err := authority.Server("server", "10.96.0.1", "localhost")
 	require.NoError(t, err)
@@ -24,7 +24,7 @@ func TestAServerIsKnownByItsNamesAndAddressesAndNoOther(t *testing.T) {
 	}
 }
 
-func TestAClientIsAUserInGroupsAndNoServer(t *testing.T) {
+func TestClient(t *testing.T) {
 	authority, roots := newAuthority(t)
 	pair, err := authority.Client("somebody", "one", "two")
 	require.NoError(t, err)
@@ -37,7 +37,7 @@ func TestAClientIsAUserInGroupsAndNoServer(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestAuthoritiesOfTheSameNameDoNotTrustEachOther(t *testing.T) {
+func TestAuthoritiesWithTheSameName(t *testing.T) {
 	one, _ := newAuthority(t)
 	_, others := newAuthority(t)
 	pair, err := one.Client("somebody")
@@ -46,7 +46,7 @@ func TestAuthoritiesOfTheSameNameDoNotTrustEachOther(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestCertificatesHoldForAMachineWhoseClockIsBehindAndEnd(t *testing.T) {
+func TestValidity(t *testing.T) {
 	authority, roots := newAuthority(t)
 	pair, err := authority.Server("server", "localhost")
 	require.NoError(t, err)
@@ -74,7 +74,7 @@ func leaf(t *testing.T, pair Pair) *x509.Certificate {
 	return certificate.Leaf
 }
 
-func TestAKubeconfigIsSelfContained(t *testing.T) {
+func TestKubeconfig(t *testing.T) {
 	authority, _ := newAuthority(t)
 	pair, err := authority.Client("somebody")
 	require.NoError(t, err)

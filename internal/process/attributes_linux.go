@@ -2,8 +2,8 @@ package process
 
 import "syscall"
 
-// attributes puts a child into a process group of its own, so that Ctrl-C in the terminal reaches only us and we end
-// the children in order; and has the kernel kill it when we die without having had the chance.
+// attributes puts a child process into its own process group, so that Ctrl-C in a terminal reaches only this program, which then stops its
+// child processes in order. The kernel kills the child when this program is killed.
 func attributes(namespaces uintptr) (*syscall.SysProcAttr, error) {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Cloneflags: namespaces}, nil
 }

@@ -7,8 +7,7 @@ import (
 	"syscall"
 )
 
-// attributes puts a child into a process group of its own, so that Ctrl-C in the terminal reaches only us and we end
-// the children in order. Only Linux has a parent-death signal: elsewhere children outlive a parent that was killed.
+// attributes puts a child process into its own process group, as on Linux. Here child processes survive a program that is killed.
 func attributes(namespaces uintptr) (*syscall.SysProcAttr, error) {
 	if namespaces != 0 {
 		return nil, errors.ErrUnsupported

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestChildrenDieWithAParentThatIsKilled(t *testing.T) {
+func TestChildOfAKilledParent(t *testing.T) {
 	parent := exec.Command(os.Args[0])
 	parent.Env = append(os.Environ(), envParent+"="+t.TempDir())
 	output, err := parent.StdoutPipe()
@@ -32,12 +32,12 @@ func TestChildrenDieWithAParentThatIsKilled(t *testing.T) {
 	require.Eventually(t, func() bool { return !executing(child) }, soon, 10*time.Millisecond)
 }
 
-func TestWithAPidNamespaceTheDescendantsEndWithTheFirstProcess(t *testing.T) {
+func TestPidNamespace(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("only root may make a pid namespace")
+		t.Skip("only root can create a pid namespace")
 	}
 	dir := t.TempDir()
-	// /proc is still that of the machine, so the process ID in it is the one we know it by.
+	// /proc is still that of the machine, so it has the process ID in our namespace.
 	body := `setsid sh -c "cut -d' ' -f4 /proc/self/stat >child; exec sleep 300" & wait`
 	p, err := Start(Command{
 		Path: script(t, dir, "first", body), Dir: dir, Namespaces: syscall.CLONE_NEWPID,
@@ -55,8 +55,8 @@ func TestWithAPidNamespaceTheDescendantsEndWithTheFirstProcess(t *testing.T) {
 	require.False(t, executing(child))
 }
 
-// executing says whether a process that is not our child runs. What is left of one that died stays until process 1 collects
-// it, which that of a container may never do.
+// executing returns whether a process runs that is not our child. A process that has ended remains as a zombie until process 1
+// reaps it, which that of a container may never do.
 func executing(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !strings.Contains(string(stat), ") Z ")

@@ -14,7 +14,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// BootstrapAgent does what the chart fleet-agent does before the agent starts.
+// BootstrapAgent creates the objects that the chart fleet-agent creates before the agent starts.
 func BootstrapAgent(t testing.TB, member *Cluster, namespace string, v registration.Values, config map[string]string) {
 	t.Helper()
 	core := member.Kubernetes.CoreV1()
@@ -36,13 +36,13 @@ func BootstrapAgent(t testing.TB, member *Cluster, namespace string, v registrat
 	require.NoError(t, err)
 }
 
-// RequireCredential waits until the agent has stored its credential and dropped the one it registered with.
+// RequireCredential waits until the agent has stored its credential and deleted its import identity.
 func RequireCredential(t testing.TB, member *Cluster, namespace, cluster string) {
 	t.Helper()
 	core := member.Kubernetes.CoreV1()
 	Eventually(t, func() (bool, string) {
 		_, err := core.Secrets(namespace).Get(t.Context(), registration.BootstrapSecret, metav1.GetOptions{})
-		return apierrors.IsNotFound(err), "Secret " + registration.BootstrapSecret + " is still there"
+		return apierrors.IsNotFound(err), "Secret " + registration.BootstrapSecret + " still exists"
 	})
 	stored, err := core.Secrets(namespace).Get(t.Context(), registration.CredentialSecret, metav1.GetOptions{})
 	require.NoError(t, err)
@@ -50,7 +50,7 @@ func RequireCredential(t testing.TB, member *Cluster, namespace, cluster string)
 	require.NotEmpty(t, stored.Data[registration.CredentialKubeconfig])
 }
 
-// BootstrapValues are what an agent finds in its bootstrap Secret to register with.
+// BootstrapValues are the values with which an agent registers, from its bootstrap Secret.
 func BootstrapValues(secret *corev1.Secret) registration.Values {
 	return registration.Values{
 		ClusterNamespace:            string(secret.Data[registration.BootstrapClusterNamespace]),
@@ -60,8 +60,8 @@ func BootstrapValues(secret *corev1.Secret) registration.Values {
 	}
 }
 
-// AwaitOwnBundle waits until the agent of a Cluster says that it has deployed its own Bundle. An agent of a test does not end
-// with its Deployment as a Pod does, so until then it may put back what is being removed.
+// AwaitOwnBundle waits until the agent of a Cluster reports that it has deployed its own Bundle. In a test, the agent does not end with its
+// Deployment as a pod does, so until then it could restore objects that the test removes.
 func (c *Cluster) AwaitOwnBundle(t testing.TB, namespace, cluster string) {
 	t.Helper()
 	deployments := c.Fleet.BundleDeployments(registration.ClusterNamespace(namespace, cluster))
@@ -72,6 +72,6 @@ func (c *Cluster) AwaitOwnBundle(t testing.TB, namespace, cluster string) {
 		}
 		deployed := Condition(d.Status.Conditions, fleet.ConditionDeployed)
 		return d.Status.AppliedDeploymentID == d.Spec.DeploymentID && strings.HasPrefix(deployed, "True"),
-			fmt.Sprintf("the agent's own Bundle is to be %s and is %s; Deployed is %s", d.Spec.DeploymentID, d.Status.AppliedDeploymentID, deployed)
+			fmt.Sprintf("the agent's own Bundle must be %s and is %s; Deployed is %s", d.Spec.DeploymentID, d.Status.AppliedDeploymentID, deployed)
 	})
 }

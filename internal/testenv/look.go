@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -17,39 +18,70 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// Kinds whose conditions ConditionOf reads.
+// Get is the Get of a typed client.
+type Get[T any] func(ctx context.Context, name string, options metav1.GetOptions) (T, error)
+
+// RequireGone waits until an object does not exist.
+func RequireGone[T any](t testing.TB, get Get[T], what, name string) {
+	t.Helper()
+	Eventually(t, func() (bool, string) {
+		_, err := get(t.Context(), name, metav1.GetOptions{})
+		return apierrors.IsNotFound(err), fmt.Sprintf("%s %s still exists (error: %v)", what, name, err)
+	})
+}
+
+// RequireThere returns an object, which must exist.
+func RequireThere[T any](t testing.TB, get Get[T], name string) T {
+	t.Helper()
+	object, err := get(t.Context(), name, metav1.GetOptions{})
+	require.NoError(t, err)
+	return object
+}
+
+// EventuallyThere waits until an object exists, and returns it.
+func EventuallyThere[T any](t testing.TB, get Get[T], name string) (object T) {
+	t.Helper()
+	Eventually(t, func() (bool, string) {
+		var err error
+		object, err = get(t.Context(), name, metav1.GetOptions{})
+		return err == nil, fmt.Sprint(err)
+	})
+	return object
+}
+
+// Kinds for ConditionOf.
 const (
 	KindCluster = "Cluster"
 	KindRequest = "ClusterRegistration"
 	KindToken   = "ClusterRegistrationToken"
 )
 
-// ConditionOf describes a condition of an object of one of these kinds, as Condition does.
+// ConditionOf describes a condition of an object as Condition does.
 func (c *Cluster) ConditionOf(kind, namespace, name, conditionType string) string {
-	conditions, err := c.conditions(kind, namespace, name)
+	ctx := context.Background()
+	var conditions []Generic
+	var err error
+	switch kind {
+	case KindCluster:
+		var o *fleet.Cluster
+		o, err = c.Fleet.Clusters(namespace).Get(ctx, name, metav1.GetOptions{})
+		conditions = o.Status.Conditions
+	case KindRequest:
+		var o *fleet.ClusterRegistration
+		o, err = c.Fleet.ClusterRegistrations(namespace).Get(ctx, name, metav1.GetOptions{})
+		conditions = o.Status.Conditions
+	case KindToken:
+		var o *fleet.ClusterRegistrationToken
+		o, err = c.Fleet.ClusterRegistrationTokens(namespace).Get(ctx, name, metav1.GetOptions{})
+		conditions = o.Status.Conditions
+	}
 	if err != nil {
 		return err.Error()
 	}
 	return Condition(conditions, conditionType)
 }
 
-func (c *Cluster) conditions(kind, namespace, name string) ([]Generic, error) {
-	ctx := context.Background()
-	switch kind {
-	case KindCluster:
-		o, err := c.Fleet.Clusters(namespace).Get(ctx, name, metav1.GetOptions{})
-		return o.Status.Conditions, err
-	case KindRequest:
-		o, err := c.Fleet.ClusterRegistrations(namespace).Get(ctx, name, metav1.GetOptions{})
-		return o.Status.Conditions, err
-	case KindToken:
-		o, err := c.Fleet.ClusterRegistrationTokens(namespace).Get(ctx, name, metav1.GetOptions{})
-		return o.Status.Conditions, err
-	}
-	return nil, fmt.Errorf("kind %s has no conditions that tests look at", kind)
-}
-
-// WaitCondition waits until the condition begins with want, as Condition describes it, and returns the whole of it.
+// WaitCondition waits until the description of a condition begins with want, and returns the description.
 func (c *Cluster) WaitCondition(t testing.TB, kind, namespace, name, conditionType, want string) (got string) {
 	t.Helper()
 	Eventually(t, func() (bool, string) {
@@ -59,8 +91,8 @@ func (c *Cluster) WaitCondition(t testing.TB, kind, namespace, name, conditionTy
 	return got
 }
 
-// RequireEvents waits until events of that reason have been emitted about an object that often, and no more. They are sent
-// beside everything else, so they may come later than what they tell of.
+// RequireEvents waits until an object has the given number of events with a reason, and fails if it has more. Events are sent
+// asynchronously, so they can come later than the change that they report.
 func (c *Cluster) RequireEvents(t testing.TB, namespace, name, reason string, want int) {
 	t.Helper()
 	Eventually(t, func() (bool, string) {
@@ -70,7 +102,7 @@ func (c *Cluster) RequireEvents(t testing.TB, namespace, name, reason string, wa
 	require.Equal(t, want, c.EventCount(t, namespace, name, reason), "events %s about %s/%s", reason, namespace, name)
 }
 
-// EventCount is how often an event of that reason was emitted about an object.
+// EventCount is the number of events with a reason about an object.
 func (c *Cluster) EventCount(t testing.TB, namespace, name, reason string) (count int) {
 	t.Helper()
 	for _, event := range c.Events(t, namespace, name) {
@@ -81,7 +113,7 @@ func (c *Cluster) EventCount(t testing.TB, namespace, name, reason string) (coun
 	return count
 }
 
-// Events are those about an object.
+// Events are the events about an object.
 func (c *Cluster) Events(t testing.TB, namespace, name string) []corev1.Event {
 	t.Helper()
 	list, err := c.Kubernetes.CoreV1().Events(namespace).List(context.Background(), metav1.ListOptions{
@@ -91,7 +123,7 @@ func (c *Cluster) Events(t testing.TB, namespace, name string) []corev1.Event {
 	return list.Items
 }
 
-// Bytes are the whole of an object, to see that nobody has touched it.
+// Bytes is the JSON of an object, to compare it with a later version.
 func Bytes(t testing.TB, object any) string {
 	t.Helper()
 	data, err := json.Marshal(object)
@@ -99,12 +131,12 @@ func Bytes(t testing.TB, object any) string {
 	return string(data)
 }
 
-// Ours selects what the hub made.
+// Ours selects the objects that the hub has created.
 func Ours() metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: fleet.ManagedLabel + "=" + fleet.ManagedValue}
 }
 
-// Managed lists all that carries the hub's label, as "Kind namespace/name".
+// Managed lists the objects with the hub's label as "Kind namespace/name".
 func (c *Cluster) Managed(t testing.TB) []string {
 	t.Helper()
 	ctx, found := context.Background(), &listing{t: t}
@@ -118,7 +150,7 @@ func (c *Cluster) Managed(t testing.TB) []string {
 	return found.lines
 }
 
-// AskedFor lists the Clusters, requests, tokens and Bundles of all namespaces, as "Kind namespace/name".
+// AskedFor lists the Clusters, requests, tokens and Bundles of all namespaces as "Kind namespace/name".
 func (c *Cluster) AskedFor(t testing.TB) []string {
 	t.Helper()
 	ctx, found, all := context.Background(), &listing{t: t}, metav1.ListOptions{}
@@ -134,7 +166,7 @@ type listing struct {
 	lines []string
 }
 
-// add returns what takes the result of a List.
+// add returns a function that takes the results of a List.
 func (l *listing) add(kind string) func(runtime.Object, error) {
 	return func(list runtime.Object, err error) {
 		require.NoError(l.t, err)

@@ -1,23 +1,61 @@
 package testenv
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
+	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/muster-fleet/muster/internal/localpods"
+	"github.com/muster-fleet/muster/internal/process"
 )
 
-// SilentServer is an address that accepts connections, for the kernel does, and never answers.
+// Node runs the pods of the cluster as processes until the test ends, with the programs in the directory binaries. It returns the directory
+// with their logs, NAMESPACE_POD.log. If the test fails, it prints the end of each log.
+func (c *Cluster) Node(t testing.TB, binaries string) (logs string) {
+	t.Helper()
+	const restartDelay, lastLines = 200 * time.Millisecond, 40
+	logs = t.TempDir()
+	log := logrus.New()
+	log.SetOutput(testWriter{t})
+	r := run(func(ctx context.Context) error {
+		return localpods.Run(ctx, localpods.Options{
+			RESTConfig: c.RESTConfig(), Binaries: binaries, Logs: logs, Homes: t.TempDir(), Log: log,
+			RestartDelay: restartDelay, RestartDelayMax: restartDelay,
+		})
+	})
+	t.Cleanup(func() {
+		r.Stop(t)
+		if !t.Failed() {
+			return
+		}
+		files, err := filepath.Glob(filepath.Join(logs, "*.log"))
+		require.NoError(t, err)
+		for _, file := range files {
+			if info, err := os.Stat(file); err == nil && info.Size() > 0 {
+				t.Logf("the end of %s:\n%s", filepath.Base(file), process.Tail(file, lastLines))
+			}
+		}
+	})
+	return logs
+}
+
+// SilentServer is an address that accepts connections and never responds.
 func SilentServer(t testing.TB) string {
 	t.Helper()
 	return "https://" + listen(t).Addr().String()
 }
 
-// ClosedPort is an address at which nobody listens.
+// ClosedPort is an address that refuses connections.
 func ClosedPort(t testing.TB) string {
 	t.Helper()
 	listener := listen(t)
@@ -25,12 +63,12 @@ func ClosedPort(t testing.TB) string {
 	return "https://" + listener.Addr().String()
 }
 
-// UnusedAddress is one at which nobody listens, for a program that is to listen there later. It is below the ports that Linux
-// gives to outgoing connections, and those of control planes: one of these, of any process on the machine, might take it before.
+// UnusedAddress is a free address for a program that listens on it later. Its port is below those of control planes, and below those that
+// Linux assigns to outgoing connections, because another process could take such a port first.
 func UnusedAddress(t testing.TB) string {
 	t.Helper()
 	for {
-		//nolint:gosec // a port is no secret
+		//nolint:gosec // not a secret
 		listener, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 10000+rand.IntN(10000)))
 		if err != nil {
 			continue
@@ -48,7 +86,7 @@ func listen(t testing.TB) net.Listener {
 	return listener
 }
 
-// EditKubeconfig changes the cluster and the user of a kubeconfig's current context.
+// EditKubeconfig changes the cluster and the user of the current context.
 func EditKubeconfig(t testing.TB, kubeconfig []byte, edit func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo)) []byte {
 	t.Helper()
 	config, err := clientcmd.Load(kubeconfig)
@@ -60,7 +98,7 @@ func EditKubeconfig(t testing.TB, kubeconfig []byte, edit func(*clientcmdapi.Clu
 	return data
 }
 
-// At is a kubeconfig with another server.
+// At returns the kubeconfig with another server.
 func At(t testing.TB, kubeconfig []byte, server string) []byte {
 	t.Helper()
 	return EditKubeconfig(t, kubeconfig, func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.Server = server })

@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -9,95 +10,149 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/client-go/rest"
+	"github.com/stretchr/testify/require"
 
 	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
-// Recorder notes every request a hub sends to its API server.
+// Recorder records the requests of a hub, and can make them fail. Pass Wrap to Cluster.Hub.
 type Recorder struct {
-	mu    sync.Mutex
-	sent  []Sent
-	under int       // requests without an answer yet
-	last  time.Time // something was sent or answered
+	mu      sync.Mutex
+	sent    []*Sent
+	pending int       // requests without a response, not counting watches
+	last    time.Time // of the last request or response
+	harm    Harm
 }
 
-// Sent is one request that is no watch.
+// Sent is a request.
 type Sent struct {
 	Method, Path string
-	Code         int  // 0 when there was no answer
-	DryRun       bool // the API server was asked to change nothing
+	Code         int // 0 without a response
+	DryRun       bool
+	watch        bool
 }
 
 func (s Sent) String() string { return fmt.Sprintf("%s %s -> %d", s.Method, s.Path, s.Code) }
 
-// IsWrite says whether the request may have changed something.
+// IsWrite returns whether the request may have changed an object.
 func (s Sent) IsWrite() bool { return s.Method != http.MethodGet && !s.DryRun }
 
-// Wrap is for Cluster.Hub: it lets the recorder see the requests of that hub.
+// IsWrite returns whether a request may change an object other than an event.
+func IsWrite(req *http.Request) bool {
+	if req.Method == http.MethodGet || req.URL.Query().Has("dryRun") {
+		return false
+	}
+	return !strings.HasSuffix(req.URL.Path, "/events") && !strings.Contains(req.URL.Path, "/events/")
+}
+
+// Harm handles a request in place of the transport. It can call send, and change the response.
+type Harm func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error)
+
+// Inject passes all requests from now on to harm; nil ends that.
+func (r *Recorder) Inject(harm Harm) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.harm = harm
+}
+
+// Wrap lets the requests of a hub pass through the recorder.
 func (r *Recorder) Wrap(o *muster.Options) {
-	cfg := rest.CopyConfig(o.RESTConfig)
-	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return recording{next, r} })
-	o.RESTConfig = cfg
+	o.RESTConfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return recording{next, r} })
 }
 
 type recording struct {
-	http.RoundTripper
+	next     http.RoundTripper
 	recorder *Recorder
 }
 
-func (r recording) RoundTrip(request *http.Request) (*http.Response, error) {
-	if request.URL.Query().Get("watch") != "" {
-		return r.RoundTripper.RoundTrip(request)
+// WrappedRoundTripper lets client-go find the transport, to close its connections.
+func (r recording) WrappedRoundTripper() http.RoundTripper { return r.next }
+
+// RoundTrip records the request and sends it.
+func (r recording) RoundTrip(req *http.Request) (*http.Response, error) {
+	query := req.URL.Query()
+	s := &Sent{Method: req.Method, Path: req.URL.Path, DryRun: query.Has("dryRun"), watch: query.Get("watch") != ""}
+	harm := r.recorder.begin(s)
+	send := func() (*http.Response, error) { return r.next.RoundTrip(req) }
+	if harm == nil {
+		harm = func(*http.Request, func() (*http.Response, error)) (*http.Response, error) { return send() }
 	}
-	r.recorder.begin()
-	s := Sent{Method: request.Method, Path: request.URL.Path, DryRun: request.URL.Query().Has("dryRun")}
-	response, err := r.RoundTripper.RoundTrip(request)
-	if err == nil {
-		s.Code = response.StatusCode
-	}
-	r.recorder.end(s)
+	response, err := harm(req, send)
+	r.recorder.end(s, response)
 	return response, err
 }
 
-func (r *Recorder) begin() {
+func (r *Recorder) begin(s *Sent) Harm {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.under++
-	r.last = time.Now()
-}
-
-func (r *Recorder) end(s Sent) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.under--
 	r.sent = append(r.sent, s)
-	r.last = time.Now()
+	if !s.watch {
+		r.pending++
+		r.last = time.Now()
+	}
+	return r.harm
 }
 
-// Settle waits until the hub has been silent for a while, and returns and forgets what it sent until then. The while is
-// longer than any delay after which a hub looks at something again by itself.
-func (r *Recorder) Settle(t testing.TB) []Sent {
+func (r *Recorder) end(s *Sent, response *http.Response) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if response != nil {
+		s.Code = response.StatusCode
+	}
+	if !s.watch {
+		r.pending--
+		r.last = time.Now()
+	}
+}
+
+// Settle waits until the hub has sent nothing for longer than any delay after which it reconciles an object again. It returns the requests
+// since the last call, without watches.
+func (r *Recorder) Settle(t testing.TB) (all []Sent) {
 	t.Helper()
 	const silence = 4 * time.Second
 	Eventually(t, func() (bool, string) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return r.under == 0 && time.Since(r.last) > silence, fmt.Sprintf("the hub does not come to rest; %d requests are under way", r.under)
+		return r.pending == 0 && time.Since(r.last) > silence, fmt.Sprintf("the hub still sends requests; %d are pending", r.pending)
 	})
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := r.sent
+	for _, s := range r.sent {
+		if !s.watch {
+			all = append(all, *s)
+		}
+	}
 	r.sent = nil
 	return all
 }
 
-// WritesIn are the requests that may have changed something.
+// RequireQuiet fails if the hub sends limit or more requests within 3 seconds whose "METHOD PATH" contains one of the parts.
+func (r *Recorder) RequireQuiet(t testing.TB, limit int, parts ...string) {
+	t.Helper()
+	const window = 3 * time.Second
+	r.mu.Lock()
+	before := len(r.sent)
+	r.mu.Unlock()
+	<-time.NewTimer(window).C
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, part := range parts {
+		var lines []string
+		for _, s := range r.sent[before:] {
+			if line := s.Method + " " + s.Path; strings.Contains(line, part) {
+				lines = append(lines, line)
+			}
+		}
+		require.Less(t, len(lines), limit, "requests within %s: %s", window, strings.Join(lines, "\n"))
+	}
+}
+
+// WritesIn are the requests that may have changed an object.
 func WritesIn(all []Sent) []Sent {
 	return slices.DeleteFunc(slices.Clone(all), func(s Sent) bool { return !s.IsWrite() })
 }
 
-// Bill is what something cost, by kind of request.
+// Bill counts requests by method, resource and class of the status code.
 func Bill(all []Sent) map[string]int {
 	lines := map[string]int{}
 	for _, s := range all {
@@ -120,13 +175,12 @@ func Bill(all []Sent) map[string]int {
 	return lines
 }
 
-// Totals counts writes and reads, and how many of both were refused.
+// Totals counts writes, reads, and those of both that were refused.
 func Totals(all []Sent) (writes, reads, failures int) {
 	for _, s := range all {
-		switch {
-		case s.IsWrite():
+		if s.IsWrite() {
 			writes++
-		default:
+		} else {
 			reads++
 		}
 		if s.Code >= http.StatusBadRequest {
@@ -134,4 +188,61 @@ func Totals(all []Sent) (writes, reads, failures int) {
 		}
 	}
 	return writes, reads, failures
+}
+
+// Lag delays the events of one watch, so that the cache of the hub is out of date. Inject Harm before the hub starts.
+type Lag struct {
+	path, labelSelector string
+
+	mu  sync.Mutex
+	end chan struct{} // nil while there is no lag
+}
+
+// LagOf delays the watch with this path whose label selector contains the given text.
+func LagOf(path, labelSelector string) *Lag { return &Lag{path: path, labelSelector: labelSelector} }
+
+// Begin begins the delay.
+func (l *Lag) Begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.end = make(chan struct{})
+}
+
+// End delivers all delayed events.
+func (l *Lag) End() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.end)
+	l.end = nil
+}
+
+// Harm is for Recorder.Inject.
+func (l *Lag) Harm(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+	response, err := send()
+	query := req.URL.Query()
+	if err == nil && req.URL.Path == l.path && query.Get("watch") != "" && strings.Contains(query.Get("labelSelector"), l.labelSelector) {
+		response.Body = &delayed{ReadCloser: response.Body, lag: l, closed: req.Context().Done()}
+	}
+	return response, err
+}
+
+type delayed struct {
+	io.ReadCloser
+	lag    *Lag
+	closed <-chan struct{}
+}
+
+// Read waits until the delay ends.
+func (d *delayed) Read(p []byte) (int, error) {
+	n, err := d.ReadCloser.Read(p)
+	d.lag.mu.Lock()
+	end := d.lag.end
+	d.lag.mu.Unlock()
+	if end != nil {
+		select {
+		case <-end:
+		case <-d.closed:
+		}
+	}
+	return n, err
 }

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RequireUnauthorized waits until the API server refuses a token; it remembers good ones for ten seconds.
+// RequireUnauthorized waits until the API server refuses a token. It caches valid tokens for ten seconds.
 func RequireUnauthorized(t testing.TB, cluster *Cluster, token string) {
 	t.Helper()
 	client := cluster.ClientFor(t, token).Kubernetes.AuthenticationV1().SelfSubjectReviews()
@@ -26,10 +26,10 @@ func RequireUnauthorized(t testing.TB, cluster *Cluster, token string) {
 	})
 }
 
-// Right is something one may do, such as to get Secret name in Namespace ns. Resources of our group are written with it.
+// Right is a permission, such as to get Secret name in Namespace ns. Resource has a suffix with the group unless it is a core resource.
 type Right struct{ Verb, Resource, Namespace, Name string }
 
-// To is the right to do something, with an object of that name or with all.
+// To is the permission for a verb on an object, or on all objects if name is empty.
 func To(verb, resource, namespace, name string) Right {
 	return Right{Verb: verb, Resource: resource, Namespace: namespace, Name: name}
 }
@@ -44,7 +44,7 @@ func (r Right) review() *authorizationv1.SelfSubjectAccessReview {
 	}}
 }
 
-// RequireMay waits until the holder of the token may do all this: an API server learns of new rights by a watch of its own.
+// RequireMay waits until a token has all these permissions. An API server learns about new Roles through a watch.
 func RequireMay(t testing.TB, cluster *Cluster, token string, rights ...Right) {
 	t.Helper()
 	for _, r := range rights {
@@ -52,7 +52,7 @@ func RequireMay(t testing.TB, cluster *Cluster, token string, rights ...Right) {
 	}
 }
 
-// RequireMayNot asks the API server whether the holder of the token may do none of this.
+// RequireMayNot fails if a token has one of these permissions.
 func RequireMayNot(t testing.TB, cluster *Cluster, token string, rights ...Right) {
 	t.Helper()
 	for _, r := range rights {
@@ -68,8 +68,8 @@ func may(t testing.TB, cluster *Cluster, token string, r Right) bool {
 	return answer.Status.Allowed
 }
 
-// RequireRights waits until this is all the holder of the token may do in a namespace beyond what everybody may, such as
-// "get secrets name", in the order of the alphabet.
+// RequireRights waits until a token has exactly these permissions in a namespace, such as "get secrets name", in alphabetical order, in
+// addition to those of all ServiceAccounts.
 func RequireRights(t testing.TB, cluster *Cluster, token, namespace string, want ...string) {
 	t.Helper()
 	Eventually(t, func() (bool, string) {
@@ -78,7 +78,7 @@ func RequireRights(t testing.TB, cluster *Cluster, token, namespace string, want
 	})
 }
 
-// rightsIn lists, as text, all the holder of the token may do in a namespace beyond what everybody may.
+// rightsIn lists the permissions of a token in a namespace without those of all ServiceAccounts.
 func rightsIn(t testing.TB, cluster *Cluster, token, namespace string) []string {
 	t.Helper()
 	everybodys := rulesOf(t, cluster, bearerWithoutRights(t, cluster), namespace)
@@ -105,7 +105,7 @@ func rulesOf(t testing.TB, cluster *Cluster, token, namespace string) map[string
 	return rules
 }
 
-// bearerWithoutRights is a token of a ServiceAccount that nobody gave anything.
+// bearerWithoutRights is a token of a ServiceAccount without Roles.
 func bearerWithoutRights(t testing.TB, cluster *Cluster) string {
 	t.Helper()
 	const name = "nobody"

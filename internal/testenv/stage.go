@@ -12,30 +12,31 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/preserve"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Namespaces that a hub has under these names unless it is told otherwise.
+// The default namespaces of a hub.
 const (
 	SystemNamespace       = registration.DefaultSystemNamespace
 	RegistrationNamespace = "cattle-fleet-clusters-system"
 )
 
-// Stage is a hub at work and a workspace on it that no other test uses.
+// Stage is a running hub with a workspace that no other test uses.
 type Stage struct {
 	*Running
 	Hub, Member *Cluster
 	Namespace   string
 }
 
-// Clusters are the hub and the member that the tests of a package share.
+// Clusters returns the hub and the member that the tests of a package share.
 func Clusters(t testing.TB) (hub, member *Cluster) {
 	t.Helper()
 	return SharedCluster(t, "hub"), SharedCluster(t, "member")
 }
 
-// NewStage starts a hub on the shared clusters, whose configuration tells agents the way to it.
+// NewStage starts a hub on the shared clusters. Its configuration has its address for agents.
 func NewStage(t testing.TB, change ...func(*muster.Options)) *Stage {
 	t.Helper()
 	s := EmptyStage(t)
@@ -43,7 +44,7 @@ func NewStage(t testing.TB, change ...func(*muster.Options)) *Stage {
 	return s
 }
 
-// EmptyStage is one whose hub has its configuration but does not run yet.
+// EmptyStage is a Stage whose hub is configured but does not run.
 func EmptyStage(t testing.TB) *Stage {
 	t.Helper()
 	hub, member := Clusters(t)
@@ -51,14 +52,14 @@ func EmptyStage(t testing.TB) *Stage {
 	return &Stage{Hub: hub, Member: member, Namespace: hub.Namespace(t)}
 }
 
-// Registered is a cluster that registered as an agent with that clientID does.
+// Registered is a cluster that has registered as an agent does.
 type Registered struct {
 	Values  registration.Values
 	Request *fleet.ClusterRegistration
 	Secret  *corev1.Secret
 }
 
-// Bearer is the token the hub gave to the agent.
+// Bearer is the token that the hub has issued.
 func (r Registered) Bearer() string { return string(r.Secret.Data[registration.CredentialToken]) }
 
 // ClusterNamespace is the namespace of the Cluster on the hub.
@@ -71,8 +72,8 @@ func (r Registered) Account() string {
 	return registration.RequestServiceAccount(r.Request.Name, string(r.Request.UID))
 }
 
-// Register asks for a credential as an agent does. Its random string is made one that no other test has: the hub refuses one
-// that was used.
+// Register creates a request as an agent does and waits for its credential. The random string gets a suffix that no other test uses, because
+// the hub refuses one that it has seen before.
 func (s *Stage) Register(t testing.TB, values registration.Values, clientID, random string) Registered {
 	t.Helper()
 	request := s.Hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: random + s.Namespace})
@@ -86,25 +87,27 @@ func (s *Stage) Token(t testing.TB, name string) registration.Values {
 	return s.Hub.Token(t, s.Namespace, name, fleet.ClusterRegistrationTokenSpec{})
 }
 
-// TTL is for a ClusterRegistrationToken that expires.
+// TTL is the spec of a ClusterRegistrationToken that expires.
 func TTL(d time.Duration) fleet.ClusterRegistrationTokenSpec {
 	return fleet.ClusterRegistrationTokenSpec{TTL: &metav1.Duration{Duration: d}}
 }
 
-// ReadyToken waits until the status says that the token can be used: only then is its Secret what it stays.
+// ReadyToken waits until a token is Ready. Before that its Secret can still change.
 func (s *Stage) ReadyToken(t testing.TB, name string) *fleet.ClusterRegistrationToken {
 	t.Helper()
 	s.Hub.WaitCondition(t, KindToken, s.Namespace, name, fleet.ConditionReady, "True")
 	return RequireThere(t, s.Hub.Fleet.ClusterRegistrationTokens(s.Namespace).Get, name)
 }
 
-// Cluster reads a Cluster that must exist.
+// Cluster returns a Cluster, which must exist.
 func (s *Stage) Cluster(t testing.TB, name string) *fleet.Cluster {
 	t.Helper()
-	return RequireThere(t, s.Hub.Fleet.Clusters(s.Namespace).Get, name)
+	cluster := RequireThere(t, s.Hub.Fleet.Clusters(s.Namespace).Get, name)
+	preserve.Restore(cluster)
+	return cluster
 }
 
-// CreateCluster makes a Cluster in the workspace.
+// CreateCluster creates a Cluster in the workspace.
 func (s *Stage) CreateCluster(t testing.TB, cluster *fleet.Cluster) *fleet.Cluster {
 	t.Helper()
 	created, err := s.Hub.Fleet.Clusters(s.Namespace).Create(t.Context(), cluster, metav1.CreateOptions{})
@@ -112,7 +115,7 @@ func (s *Stage) CreateCluster(t testing.TB, cluster *fleet.Cluster) *fleet.Clust
 	return created
 }
 
-// PatchSpec changes fields of a Cluster's spec, as a person with kubectl does; null takes one away.
+// PatchSpec applies a JSON merge patch to the spec of a Cluster.
 func (s *Stage) PatchSpec(t testing.TB, cluster, fields string) {
 	t.Helper()
 	_, err := s.Hub.Fleet.Clusters(s.Namespace).Patch(t.Context(), cluster, types.MergePatchType,
@@ -120,13 +123,13 @@ func (s *Stage) PatchSpec(t testing.TB, cluster, fields string) {
 	require.NoError(t, err)
 }
 
-// DeleteCluster deletes a Cluster of the workspace, and does not wait until it is gone.
+// DeleteCluster deletes a Cluster of the workspace and does not wait.
 func (s *Stage) DeleteCluster(t testing.TB, name string) {
 	t.Helper()
 	require.NoError(t, s.Hub.Fleet.Clusters(s.Namespace).Delete(t.Context(), name, metav1.DeleteOptions{}))
 }
 
-// EventuallyCluster waits until the Cluster is as check wants it; check's text says what it is instead.
+// EventuallyCluster waits until check returns true for a Cluster. The text of check describes what it has found.
 func (s *Stage) EventuallyCluster(t testing.TB, name string, check func(*fleet.Cluster) (bool, string)) *fleet.Cluster {
 	t.Helper()
 	var found *fleet.Cluster
@@ -135,13 +138,14 @@ func (s *Stage) EventuallyCluster(t testing.TB, name string, check func(*fleet.C
 		if err != nil {
 			return false, err.Error()
 		}
+		preserve.Restore(cluster)
 		found = cluster
 		return check(cluster)
 	})
 	return found
 }
 
-// ImportInto has the hub import the member, with the agent in that namespace, and waits until it is installed.
+// ImportInto imports the member with the agent in a namespace and waits until the agent is installed.
 func (s *Stage) ImportInto(t testing.TB, name, agentNamespace string, change ...func(*fleet.Cluster)) *fleet.Cluster {
 	t.Helper()
 	into := func(c *fleet.Cluster) { c.Spec.AgentNamespace = agentNamespace }
@@ -149,7 +153,7 @@ func (s *Stage) ImportInto(t testing.TB, name, agentNamespace string, change ...
 	return s.Hub.ClusterCondition(t, s.Namespace, name, fleet.ConditionImported, "True Imported")
 }
 
-// Beat is a heartbeat of a Cluster's agent, with its own words about itself.
+// Beat writes a heartbeat with the given report of the agent.
 func (s *Stage) Beat(t testing.TB, cluster string, agent fleet.AgentStatus) {
 	t.Helper()
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"agent": agent}})
@@ -158,7 +162,7 @@ func (s *Stage) Beat(t testing.TB, cluster string, agent fleet.AgentStatus) {
 	require.NoError(t, err)
 }
 
-// RequireHeartbeat writes as a registered agent does, with its own credential.
+// RequireHeartbeat writes a heartbeat with the credential of a registered agent.
 func (s *Stage) RequireHeartbeat(t testing.TB, r Registered, lastSeen time.Time) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `[{"op":"add","path":"/status/agent","value":{"lastSeen":%q,"namespace":%q}}]`, lastSeen.UTC().Format(time.RFC3339), SystemNamespace)
@@ -167,14 +171,14 @@ func (s *Stage) RequireHeartbeat(t testing.TB, r Registered, lastSeen time.Time)
 	require.NoError(t, err)
 }
 
-// AwaitWork waits until the hub has worked on something that came after all there is.
+// AwaitWork waits until the hub has processed a Cluster that is created now.
 func (s *Stage) AwaitWork(t testing.TB, marker string) {
 	t.Helper()
 	s.CreateCluster(t, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: marker}})
 	s.Hub.ClusterCondition(t, s.Namespace, marker, fleet.ConditionProcessed, "True")
 }
 
-// DropClusters removes the Clusters of a namespace where no hub is running.
+// DropClusters removes the Clusters of a namespace and their finalizers. No hub may be running.
 func (c *Cluster) DropClusters(t testing.TB, namespace string) {
 	t.Helper()
 	clusters := c.Fleet.Clusters(namespace)

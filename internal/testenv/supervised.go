@@ -17,23 +17,23 @@ import (
 	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
-// Blow is what happens to a hub at one of its writes.
+// Blow is a fault at a write of a hub.
 type Blow string
 
 const (
-	// Kill ends the hub right after the write went through: none of its later requests is sent. A fresh one is started.
+	// Kill ends the hub after the write: no later request is sent, and a new hub is started.
 	Kill Blow = "killed after"
-	// Fail answers the write with an error of the server, without sending it.
+	// Fail responds with a server error and does not send the write.
 	Fail Blow = "error 500 instead of"
-	// Drop sends the write and drops the answer.
+	// Drop sends the write and drops the response.
 	Drop Blow = "answer lost of"
 )
 
-// Supervised is a hub that is started again whenever it was killed, as a kubelet does with a container.
+// Supervised is a hub that is started again after it was killed, as a kubelet does with a container.
 type Supervised struct {
 	options muster.Options
 	over    context.Context
-	ready   chan struct{} // closed when the first life is at work
+	ready   chan struct{} // closed when the first hub is ready
 
 	mu        sync.Mutex
 	blow      Blow
@@ -42,7 +42,7 @@ type Supervised struct {
 	starts    int
 }
 
-// SupervisedHub runs a hub until the test ends, and returns when it is at work.
+// SupervisedHub runs a hub until the test ends, and returns when it is ready.
 func (c *Cluster) SupervisedHub(t testing.TB, change ...func(*muster.Options)) *Supervised {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -72,55 +72,48 @@ func (c *Cluster) SupervisedHub(t testing.TB, change ...func(*muster.Options)) *
 	return s
 }
 
+// supervise runs one hub after the other. A hub that is killed during its start may return an error.
 func (s *Supervised) supervise(c *Cluster) error {
 	for s.over.Err() == nil {
-		if err := s.live(c); err != nil {
-			return err
+		s.mu.Lock()
+		s.starts++
+		s.mu.Unlock()
+		ctx, die := context.WithCancelCause(s.over)
+		o := s.options
+		o.RESTConfig = c.RESTConfig()
+		o.RESTConfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return mortal{s, ctx, die, next} })
+		err := muster.Run(ctx, o)
+		killed := ctx.Err() != nil
+		die(nil)
+		if !killed {
+			return fmt.Errorf("the hub ended by itself: %w", err)
 		}
 	}
 	return nil
 }
 
-// live is one life of the hub. A hub that is killed while it starts may say so in an error.
-func (s *Supervised) live(c *Cluster) error {
-	ctx, die := context.WithCancel(s.over)
-	defer die()
-	l := &life{hub: s, die: die}
-	o := s.options
-	o.RESTConfig = c.RESTConfig()
-	o.RESTConfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return mortal{l, next} })
-	s.mu.Lock()
-	s.starts++
-	s.mu.Unlock()
-	err := muster.Run(ctx, o)
-	if ctx.Err() != nil {
-		return nil
-	}
-	return fmt.Errorf("the hub ended by itself: %w", err)
-}
-
-// Strike deals the blow to the n-th write from now on.
+// Strike applies the fault to the n-th write from now on.
 func (s *Supervised) Strike(blow Blow, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.blow, s.countdown, s.struck = blow, n, ""
 }
 
-// Struck is the write that got the blow, "" while none did.
+// Struck is the write that was hit, or empty.
 func (s *Supervised) Struck() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.struck
 }
 
-// Starts is how often the hub was started.
+// Starts is the number of starts of the hub.
 func (s *Supervised) Starts() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.starts
 }
 
-// due says which blow a request gets; none is "".
+// due returns the fault for a request, or empty.
 func (s *Supervised) due(req *http.Request) Blow {
 	if !IsWrite(req) {
 		return ""
@@ -135,66 +128,44 @@ func (s *Supervised) due(req *http.Request) Blow {
 	return s.blow
 }
 
-// life is one process, as it were: once dead it sends nothing more, whatever of it still runs.
-type life struct {
-	hub *Supervised
-	die context.CancelFunc
-
-	mu   sync.Mutex
-	dead bool
+// mortal is the transport of one hub. After the hub was killed it sends nothing, although some goroutines of the hub still run.
+type mortal struct {
+	hub   *Supervised
+	alive context.Context
+	die   context.CancelCauseFunc
+	next  http.RoundTripper
 }
 
 var errKilled = errors.New("this hub was killed")
 
-func (l *life) isDead() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.dead
-}
-
-func (l *life) kill() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.dead = true
-	l.die()
-}
-
-type mortal struct {
-	life *life
-	next http.RoundTripper
-}
-
-// RoundTrip sends the request, unless the hub is dead or a blow is due.
+// RoundTrip sends the request, unless the hub was killed or a fault is due.
 func (m mortal) RoundTrip(req *http.Request) (*http.Response, error) {
-	if m.life.isDead() {
+	if errors.Is(context.Cause(m.alive), errKilled) {
 		return nil, errKilled
 	}
-	switch m.life.hub.due(req) {
+	switch m.hub.due(req) {
 	case Fail:
 		return serverError(req), nil
 	case Drop:
-		return nil, loseAnswer(m.next.RoundTrip(req))
+		response, err := m.next.RoundTrip(req)
+		if err != nil {
+			return nil, err
+		}
+		_ = response.Body.Close()
+		return nil, io.ErrUnexpectedEOF
 	case Kill:
-		answer, err := m.next.RoundTrip(req)
-		m.life.kill()
-		return answer, err
+		response, err := m.next.RoundTrip(req)
+		m.die(errKilled)
+		return response, err
 	}
 	return m.next.RoundTrip(req)
 }
 
-// WrappedRoundTripper lets client-go reach the transport, to close its connections.
+// WrappedRoundTripper lets client-go find the transport, to close its connections.
 func (m mortal) WrappedRoundTripper() http.RoundTripper { return m.next }
 
-func loseAnswer(answer *http.Response, err error) error {
-	if err != nil {
-		return err
-	}
-	_ = answer.Body.Close()
-	return io.ErrUnexpectedEOF
-}
-
 func serverError(req *http.Request) *http.Response {
-	const body = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"InternalError","code":500,"message":"etcd has a bad day"}`
+	const body = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"InternalError","code":500,"message":"a fault of the test"}`
 	return &http.Response{
 		Status: "500 Internal Server Error", StatusCode: http.StatusInternalServerError,
 		Proto: req.Proto, ProtoMajor: req.ProtoMajor, ProtoMinor: req.ProtoMinor,

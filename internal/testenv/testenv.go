@@ -11,10 +11,11 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1apply "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/internal/await"
@@ -24,33 +25,33 @@ import (
 	"github.com/muster-fleet/muster/pkg/agent"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/preserve"
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Patience is how long a test waits for something to become true. It is no measure of speed: a machine may be very busy.
+// Patience limits the waits of a test. It does not measure speed: a machine can be very busy.
 const Patience = 2 * time.Minute
 
 var pace = await.Pace{First: 50 * time.Millisecond, Most: 500 * time.Millisecond}
 
-// Cluster is one real cluster with the clients a test needs.
+// Cluster is a control plane with clients.
 type Cluster struct {
 	*controlplane.ControlPlane
 	Kubernetes kubernetes.Interface
 	Fleet      fleetclient.FleetV1alpha1Interface
 }
 
-// SharedCluster is a cluster that all tests of a package share under that name. It is reset before a test, so that its hub
-// finds nothing of the tests before. The one called "hub" has the kinds and the admission policies of a hub, "kinds" has
-// the kinds alone, and "member" has nothing. The package's TestMain must return controlplane.RunTests.
+// SharedCluster is the cluster with this name that all tests of a package share. It is reset before each test. "hub" has the kinds and the
+// admission policies of a hub, "kinds" has only the kinds, and "member" is empty. TestMain must call controlplane.RunTests.
 func SharedCluster(t testing.TB, name string) *Cluster {
 	t.Helper()
 	return On(t, controlplane.Clean(t, name, preparations[name]...))
 }
 
-// BorrowedCluster is a cluster like those of SharedCluster, for one test alone.
+// BorrowedCluster is like SharedCluster, for one test only.
 func BorrowedCluster(t testing.TB, name string) *Cluster {
 	t.Helper()
 	return On(t, controlplane.Borrow(t, name, preparations[name]...))
@@ -59,17 +60,16 @@ func BorrowedCluster(t testing.TB, name string) *Cluster {
 // OwnCluster is an empty cluster for one test, which may stop its API server.
 func OwnCluster(t testing.TB, name string) *Cluster {
 	t.Helper()
-	plane, err := controlplane.Start(t.Context(), controlplane.Options{Name: name, ControllerManager: true})
+	plane, err := controlplane.Start(t.Context(), controlplane.Options{Name: name})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, plane.Stop()) })
 	return On(t, plane)
 }
 
-// preparations are what the checkpoints of shared clusters have, by name.
+// preparations create the initial objects of shared clusters.
 var preparations = map[string][]controlplane.Prepare{"hub": {installHubAPI}, "kinds": {withkinds.Install}}
 
-// installHubAPI installs what a hub installs into its cluster, and waits until all of it works: the admission policies
-// are trusted only some seconds after their installation.
+// installHubAPI installs the kinds and the admission policies, and waits until the policies are applied.
 func installHubAPI(ctx context.Context, plane *controlplane.ControlPlane) error {
 	if err := withkinds.Install(ctx, plane); err != nil {
 		return err
@@ -78,20 +78,33 @@ func installHubAPI(ctx context.Context, plane *controlplane.ControlPlane) error 
 	if err != nil {
 		return err
 	}
-	return awaitAdmission(ctx, monitor)
+	return awaitAdmission(ctx, plane.RESTConfig(), monitor)
 }
 
 // On returns the clients for a control plane.
 func On(t testing.TB, plane *controlplane.ControlPlane) *Cluster {
 	t.Helper()
-	client, err := kubernetes.NewForConfig(plane.RESTConfig())
-	require.NoError(t, err)
-	fleet, err := versioned.NewForConfig(plane.RESTConfig())
-	require.NoError(t, err)
-	return &Cluster{ControlPlane: plane, Kubernetes: client, Fleet: fleet.FleetV1alpha1()}
+	return clients(t, plane, plane.RESTConfig())
 }
 
-// Namespace makes a namespace for one test: every test has its own, so that they can share a cluster.
+// ClientFor returns clients of this cluster with a bearer token.
+func (c *Cluster) ClientFor(t testing.TB, token string) *Cluster {
+	t.Helper()
+	config := rest.AnonymousClientConfig(c.RESTConfig())
+	config.BearerToken, config.QPS = token, -1
+	return clients(t, c.ControlPlane, config)
+}
+
+func clients(t testing.TB, plane *controlplane.ControlPlane, config *rest.Config) *Cluster {
+	t.Helper()
+	core, err := kubernetes.NewForConfig(config)
+	require.NoError(t, err)
+	fleet, err := versioned.NewForConfig(config)
+	require.NoError(t, err)
+	return &Cluster{ControlPlane: plane, Kubernetes: core, Fleet: fleet.FleetV1alpha1()}
+}
+
+// Namespace creates a namespace for one test. Tests that share a cluster have different namespaces.
 func (c *Cluster) Namespace(t testing.TB) string {
 	t.Helper()
 	created, err := c.Kubernetes.CoreV1().Namespaces().Create(context.Background(),
@@ -100,13 +113,13 @@ func (c *Cluster) Namespace(t testing.TB) string {
 	return created.Name
 }
 
-// Running is a hub or an agent that runs.
+// Running is a running hub or agent.
 type Running struct {
 	stop  context.CancelFunc
 	ended chan error
 }
 
-// Stop ends it and waits until all of it has ended. It may be called twice.
+// Stop stops it and waits until it has ended. It can be called twice.
 func (r *Running) Stop(t testing.TB) {
 	t.Helper()
 	r.stop()
@@ -117,11 +130,11 @@ func (r *Running) Stop(t testing.TB) {
 			close(r.ended)
 		}
 	case <-time.After(Patience):
-		t.Error("it did not stop")
+		t.Error("the hub or agent did not stop")
 	}
 }
 
-// Hub runs a hub on the cluster until the test ends or Stop is called. Imports are retried fast.
+// Hub runs a hub on the cluster until the test ends or Stop is called. It retries imports fast.
 func (c *Cluster) Hub(t testing.TB, change ...func(*muster.Options)) *Running {
 	t.Helper()
 	ready := make(chan struct{})
@@ -140,7 +153,7 @@ func (c *Cluster) Hub(t testing.TB, change ...func(*muster.Options)) *Running {
 	case <-ready:
 	case err := <-r.ended:
 		require.NoError(t, err, "the hub did not start")
-		t.Fatal("the hub ended at once")
+		t.Fatal("the hub ended during its start")
 	case <-time.After(Patience):
 		t.Fatal("the hub was not ready in time")
 	}
@@ -150,7 +163,7 @@ func (c *Cluster) Hub(t testing.TB, change ...func(*muster.Options)) *Running {
 	return r
 }
 
-// Agent runs an agent on the cluster, in that namespace, until the test ends or Stop is called.
+// Agent runs an agent in a namespace of the cluster until the test ends or Stop is called.
 func (c *Cluster) Agent(t testing.TB, namespace string, change ...func(*agent.Config)) *Running {
 	t.Helper()
 	log := logrus.New()
@@ -176,7 +189,7 @@ func run(work func(context.Context) error) *Running {
 	return r
 }
 
-// testWriter writes into the test's log. A line after the end of the test is dropped instead of panicking.
+// testWriter writes to the log of a test. After the end of the test it drops lines, where t.Log would panic.
 type testWriter struct{ t testing.TB }
 
 func (w testWriter) Write(line []byte) (n int, err error) {
@@ -193,39 +206,32 @@ func (c *Cluster) Configure(t testing.TB, settings map[string]any) {
 	c.ConfigureWith(t, string(document))
 }
 
-// ConfigureWith writes the hub's configuration as it is.
+// ConfigureWith writes the hub's configuration as a document.
 func (c *Cluster) ConfigureWith(t testing.TB, document string) {
 	t.Helper()
 	client := c.Kubernetes.CoreV1()
-	_, err := client.Namespaces().Create(context.Background(),
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: registration.DefaultSystemNamespace}}, metav1.CreateOptions{})
-	if !apierrors.IsAlreadyExists(err) {
-		require.NoError(t, err)
-	}
-	configMap := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Name: registration.HubConfigMap},
-		Data:       map[string]string{registration.ConfigKey: document},
-	}
-	configMaps := client.ConfigMaps(registration.DefaultSystemNamespace)
-	_, err = configMaps.Create(context.Background(), configMap, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		_, err = configMaps.Update(context.Background(), configMap, metav1.UpdateOptions{})
-	}
+	_, err := client.Namespaces().Apply(context.Background(), corev1apply.Namespace(SystemNamespace), applied)
+	require.NoError(t, err)
+	_, err = client.ConfigMaps(SystemNamespace).Apply(context.Background(),
+		corev1apply.ConfigMap(registration.HubConfigMap, SystemNamespace).WithData(map[string]string{registration.ConfigKey: document}), applied)
 	require.NoError(t, err)
 }
 
-// Reachable are the settings by which agents find this cluster as their hub.
+// applied creates an object or makes it have the given fields.
+var applied = metav1.ApplyOptions{FieldManager: "test", Force: true}
+
+// Reachable are the settings with which agents reach this cluster as their hub.
 func (c *Cluster) Reachable() map[string]any {
 	return map[string]any{"apiServerURL": c.URL(), "apiServerCA": c.CA(), "agentTLSMode": "system-store"}
 }
 
-// Eventually waits until check says yes, and reports what it said last when it does not.
+// Eventually waits until check returns true. If it does not within Patience, the test fails with the last text of check.
 func Eventually(t testing.TB, check func() (bool, string)) {
 	t.Helper()
 	EventuallyWithin(t, Patience, check)
 }
 
-// EventuallyWithin is Eventually with another patience.
+// EventuallyWithin is Eventually with another limit.
 func EventuallyWithin(t testing.TB, patience time.Duration, check func() (bool, string)) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience) // a cleanup waits too
@@ -235,18 +241,7 @@ func EventuallyWithin(t testing.TB, patience time.Duration, check func() (bool, 
 	}
 }
 
-// ClientFor is a client of this cluster with a bearer token.
-func (c *Cluster) ClientFor(t testing.TB, token string) *Cluster {
-	t.Helper()
-	cfg := &rest.Config{Host: c.URL(), BearerToken: token, TLSClientConfig: rest.TLSClientConfig{CAData: c.CA()}, QPS: -1}
-	client, err := kubernetes.NewForConfig(cfg)
-	require.NoError(t, err)
-	fleet, err := versioned.NewForConfig(cfg)
-	require.NoError(t, err)
-	return &Cluster{ControlPlane: c.ControlPlane, Kubernetes: client, Fleet: fleet.FleetV1alpha1()}
-}
-
-// Condition describes a condition of a list as "status reason: message", or "absent".
+// Condition describes a condition as "status reason: message", or "absent".
 func Condition(conditions []Generic, conditionType string) string {
 	for _, c := range conditions {
 		if c.Type == conditionType {
@@ -256,7 +251,7 @@ func Condition(conditions []Generic, conditionType string) string {
 	return "absent"
 }
 
-// ClusterCondition waits until the Cluster's condition begins with want, as Condition describes it.
+// ClusterCondition waits until the description of a Cluster's condition begins with want, and returns the Cluster.
 func (c *Cluster) ClusterCondition(t testing.TB, namespace, name, conditionType, want string) *fleet.Cluster {
 	t.Helper()
 	var found *fleet.Cluster
@@ -265,9 +260,34 @@ func (c *Cluster) ClusterCondition(t testing.TB, namespace, name, conditionType,
 		if err != nil {
 			return false, err.Error()
 		}
+		preserve.Restore(cluster)
 		found = cluster
 		got := Condition(cluster.Status.Conditions, conditionType)
 		return strings.HasPrefix(got, want), fmt.Sprintf("condition %s of Cluster %s is %q, want %q", conditionType, name, got, want)
 	})
 	return found
 }
+
+// WithBootstrap lets a hub register its own cluster if its configuration says so.
+func WithBootstrap(o *muster.Options) { o.DisableBootstrap = false }
+
+// WithoutBundles is for a hub on whose Bundles Fleet's own controllers work. It sets no finalizers on them.
+func WithoutBundles(o *muster.Options) { o.DisableBundles = true }
+
+// FastRecheck shortens the interval in which a hub checks objects that it does not watch.
+func FastRecheck(o *muster.Options) { o.Recheck = time.Second }
+
+// Ahead is for a hub whose clock is ahead.
+func Ahead(by time.Duration) func(*muster.Options) {
+	return func(o *muster.Options) { o.Clock = shifted{by: by} }
+}
+
+// shifted is a clock that is ahead. Its timers are not changed.
+type shifted struct {
+	clock.RealClock
+	by time.Duration
+}
+
+func (s shifted) Now() time.Time { return s.RealClock.Now().Add(s.by) }
+
+func (s shifted) Since(moment time.Time) time.Duration { return s.Now().Sub(moment) }

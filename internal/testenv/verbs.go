@@ -42,7 +42,7 @@ func (c *Cluster) Values(t testing.TB, namespace, token string) (values registra
 	return values
 }
 
-// Request creates a ClusterRegistration as an agent does, with the token of the values, which may get its rights a moment later.
+// Request creates a ClusterRegistration as an agent does, with the token of the values.
 func (c *Cluster) Request(t testing.TB, values registration.Values, spec fleet.ClusterRegistrationSpec) *fleet.ClusterRegistration {
 	t.Helper()
 	labels := map[string]string{}
@@ -52,7 +52,7 @@ func (c *Cluster) Request(t testing.TB, values registration.Values, spec fleet.C
 	return c.Send(t, values, &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{GenerateName: "request-", Labels: labels}, Spec: spec})
 }
 
-// Send creates that ClusterRegistration, with the token of the values.
+// Send creates a ClusterRegistration with the token of the values, as soon as the token has its rights.
 func (c *Cluster) Send(t testing.TB, values registration.Values, request *fleet.ClusterRegistration) (created *fleet.ClusterRegistration) {
 	t.Helper()
 	requests := c.ClientFor(t, values.Token).Fleet.ClusterRegistrations(values.ClusterNamespace)
@@ -67,7 +67,7 @@ func (c *Cluster) Send(t testing.TB, values registration.Values, request *fleet.
 	return created
 }
 
-// Granted waits until a request is granted and returns it with the credential, read as the agent reads it.
+// Granted waits until a request is granted, and returns it with the credential that the agent can read.
 func (c *Cluster) Granted(t testing.TB, values registration.Values, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, *corev1.Secret) {
 	t.Helper()
 	var latest *fleet.ClusterRegistration
@@ -79,18 +79,11 @@ func (c *Cluster) Granted(t testing.TB, values registration.Values, request *fle
 		}
 		return latest.Status.Granted, Condition(latest.Status.Conditions, fleet.ConditionGranted)
 	})
-	name := registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
-	agent := c.ClientFor(t, values.Token)
-	var secret *corev1.Secret
-	Eventually(t, func() (bool, string) {
-		var err error
-		secret, err = agent.Kubernetes.CoreV1().Secrets(values.SystemRegistrationNamespace).Get(context.Background(), name, metav1.GetOptions{})
-		return err == nil, fmt.Sprint(err)
-	})
-	return latest, secret
+	secrets := c.ClientFor(t, values.Token).Kubernetes.CoreV1().Secrets(values.SystemRegistrationNamespace)
+	return latest, EventuallyThere(t, secrets.Get, registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom))
 }
 
-// Import has the hub import the member under that name: a kubeconfig Secret and a Cluster.
+// Import creates a Cluster with a kubeconfig Secret for the member.
 func (c *Cluster) Import(t testing.TB, namespace, name string, member *Cluster, change ...func(*fleet.Cluster)) *fleet.Cluster {
 	t.Helper()
 	c.KubeconfigSecret(t, namespace, name+"-kubeconfig", map[string][]byte{registration.KubeconfigValue: member.Kubeconfig()})
@@ -106,7 +99,7 @@ func (c *Cluster) Import(t testing.TB, namespace, name string, member *Cluster, 
 	return created
 }
 
-// KubeconfigSecret writes a kubeconfig Secret.
+// KubeconfigSecret creates a kubeconfig Secret.
 func (c *Cluster) KubeconfigSecret(t testing.TB, namespace, name string, data map[string][]byte) {
 	t.Helper()
 	_, err := c.Kubernetes.CoreV1().Secrets(namespace).Create(context.Background(),
@@ -114,7 +107,7 @@ func (c *Cluster) KubeconfigSecret(t testing.TB, namespace, name string, data ma
 	require.NoError(t, err)
 }
 
-// WriteSecret makes a Secret have this data, whether or not it is there.
+// WriteSecret creates a Secret, or replaces its data.
 func (c *Cluster) WriteSecret(t testing.TB, namespace, name string, data map[string][]byte) {
 	t.Helper()
 	secrets := c.Kubernetes.CoreV1().Secrets(namespace)
@@ -126,7 +119,7 @@ func (c *Cluster) WriteSecret(t testing.TB, namespace, name string, data map[str
 	require.NoError(t, err)
 }
 
-// TokenOf is a token of a ServiceAccount.
+// TokenOf returns a token of a ServiceAccount.
 func (c *Cluster) TokenOf(t testing.TB, namespace, account string) string {
 	t.Helper()
 	reply, err := c.Kubernetes.CoreV1().ServiceAccounts(namespace).CreateToken(context.Background(), account,

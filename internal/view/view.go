@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/preserve"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -66,6 +67,8 @@ const notProcessed = "the hub has not processed it yet: is a fleet-controller ru
 
 // OfCluster summarizes a Cluster.
 func OfCluster(c *fleet.Cluster) Cluster {
+	c = c.DeepCopy()
+	preserve.Restore(c)
 	v := Cluster{
 		Namespace: c.Namespace, Name: c.Name, WayIn: wayIn(c),
 		Bundles: c.Status.Display.ReadyBundles, Agent: c.Status.Agent.Version, Kubernetes: c.Status.Agent.KubernetesVersion,

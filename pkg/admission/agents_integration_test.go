@@ -35,229 +35,211 @@ func (s *scene) cluster(name string) *fleet.Cluster {
 // clusterNames are such that the name of the Cluster's namespace is whole, and cut in either of two ways.
 var clusterNames = []string{"short", strings.Repeat("long", 15), strings.Repeat("x", 29) + "." + strings.Repeat("y", 29)}
 
-func TestAnAgentReportsBelowStatusAgent(t *testing.T) {
+func TestAgentPolicies(t *testing.T) {
 	s := newScene(t)
 	s.inForce()
-	for _, name := range clusterNames {
-		s.cluster(name)
-		clusters := s.agent(name).fleet.Clusters(s.namespace)
-		now := time.Now().UTC().Format(time.RFC3339)
-		for _, agent := range []string{
-			`{"lastSeen":"` + now + `","namespace":"cattle-fleet-system"}`, // as Fleet's own agents do
-			`{"lastSeen":"` + now + `","namespace":"cattle-fleet-system","instance":"a"}`,
-			`{"namespace":null}`,
-			`null`,
-		} {
-			cluster, err := clusters.Patch(t.Context(), name, types.MergePatchType, []byte(`{"status":{"agent":`+agent+`}}`), metav1.PatchOptions{}, "status")
-			require.NoError(t, err, "%s: %s", name, agent)
-			assert.Equal(t, "as-the-hub-says", cluster.Status.Namespace)
-		}
-	}
-}
-
-// The first words about a Cluster may be its agent's.
-func TestAnAgentReportsWhereThereIsNoStatusYet(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
-	_, err := s.admin.dynamic.Resource(fleet.SchemeGroupVersion.WithResource("clusters")).Namespace(s.namespace).Create(t.Context(),
-		&unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "Cluster", "metadata": map[string]any{"name": "bare"}, "spec": map[string]any{},
-		}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	clusters := s.agent("bare").fleet.Clusters(s.namespace)
-	_, err = clusters.Patch(t.Context(), "bare", types.MergePatchType, []byte(`{"status":{"namespace":"mine"}}`), metav1.PatchOptions{}, "status")
-	requireRefused(t, err, "nothing of a Cluster but status.agent")
-	_, err = clusters.Patch(t.Context(), "bare", types.MergePatchType, []byte(`{"status":{"agent":{"namespace":"x"}}}`), metav1.PatchOptions{}, "status")
-	require.NoError(t, err)
-}
-
-func TestAnAgentWritesNothingElseOfItsCluster(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
-	for _, name := range clusterNames {
-		before := s.cluster(name)
-		clusters := s.agent(name).fleet.Clusters(s.namespace)
-		for _, status := range []string{
-			`{"namespace":"another"}`,
-			`{"namespace":null}`,
-			`{"namespace":"another","agent":{"namespace":"x"}}`,
-			`{"conditions":[{"type":"Registered","status":"False"}]}`,
-			`{"conditions":[]}`,
-			`{"conditions":null}`,
-			`{"agentMigrated":false}`,
-			`{"cattleNamespaceMigrated":true}`,
-			`{"agentDeployedGeneration":7}`,
-			`{"summary":{"ready":2,"desiredReady":2}}`,
-			`{"display":{"readyBundles":"7/7"}}`,
-			`{"gitRepo":{"x":"y"},"readyGitRepos":7}`,
-		} {
-			_, err := clusters.Patch(t.Context(), name, types.MergePatchType, []byte(`{"status":`+status+`}`), metav1.PatchOptions{}, "status")
-			requireRefused(t, err, "nothing of a Cluster but status.agent")
-		}
-		emptied := before.DeepCopy()
-		emptied.Status = fleet.ClusterStatus{}
-		_, err := clusters.UpdateStatus(t.Context(), emptied, metav1.UpdateOptions{})
-		requireRefused(t, err, "nothing of a Cluster but status.agent")
-		found, err := s.admin.fleet.Clusters(s.namespace).Get(t.Context(), name, metav1.GetOptions{})
-		require.NoError(t, err)
-		assert.Equal(t, before.Status, found.Status)
-	}
-}
-
-func TestAnAgentSaysNoMoreOfItselfThanAHubCanRemember(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
-	s.cluster("c")
-	clusters := s.agent("c").fleet.Clusters(s.namespace)
-	fields := func(count int, value string) string {
-		var all []string
-		for n := range count {
-			all = append(all, fmt.Sprintf("%q:%s", fmt.Sprint("f", n), value))
-		}
-		return "{" + strings.Join(all, ",") + "}"
-	}
-	long := strings.Repeat("x", 20000)
-	for name, agent := range map[string]string{
-		"a long text":             `{"version":"` + long + `"}`,
-		"a long text below":       `{"apiServer":{"message":"` + long + `"}}`,
-		"a long name":             `{"apiServer":{"` + long + `":1}}`,
-		"many texts":              `{"capacity":` + fields(3000, "1") + `}`,
-		"many texts below":        `{"hub":` + fields(60, `"`+strings.Repeat("x", 1000)+`"`) + `}`,
-		"many numbers":            `{"nodes":` + fields(3000, "1") + `}`,
-		"something deep":          `{"nodes":{"x":{"y":"z"}}}`,
-		"a list":                  `{"nodes":{"x":[1]}}`,
-		"half a megabyte, deeply": `{"hub":{"x":` + strings.Repeat(`{"a":`, 50) + `"` + strings.Repeat("x", 1<<19) + `"` + strings.Repeat("}", 50) + `}}`,
-	} {
-		_, err := clusters.Patch(t.Context(), "c", types.MergePatchType, []byte(`{"status":{"agent":`+agent+`}}`), metav1.PatchOptions{}, "status")
-		require.Error(t, err, name)
-		assert.True(t, apierrors.IsForbidden(err) || apierrors.IsInvalid(err), "%s: %v", name, err)
-	}
-	full := `{"lastSeen":"2026-01-02T03:04:05Z","namespace":"cattle-fleet-system","checkinInterval":"15m0s","version":"v1","generation":"managed/7",` +
-		`"kubernetesVersion":"v1.36.3","nodes":{"count":5000,"ready":4999},"capacity":{"cpu":"64","memory":"1Ti","pods":"110"},` +
-		`"apiServer":{"ready":false,"message":"` + strings.Repeat("x", 1024) + `"},"clockSkew":"-3s","instance":"i","vouches":"request-x",` +
-		`"hub":{"apiServerURL":"https://` + strings.Repeat("h", 1000) + `","pending":"` + strings.Repeat("x", 1024) + `"},"registration":"request-y"}`
-	_, err := clusters.Patch(t.Context(), "c", types.MergePatchType, []byte(`{"status":{"agent":`+full+`}}`), metav1.PatchOptions{}, "status")
-	require.NoError(t, err)
-}
-
-func TestAStatusChangesNoMetadata(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
-	before := s.cluster("c")
-	_, err := s.agent("c").fleet.Clusters(s.namespace).Patch(t.Context(), "c", types.MergePatchType, []byte(
-		`{"metadata":{"labels":{"env":"prod"},"annotations":{"a":"b"},"finalizers":["x/y"]},"spec":{"clientID":"x"},"status":{"agent":{"namespace":"x"}}}`), metav1.PatchOptions{}, "status")
-	require.NoError(t, err)
-	after, err := s.admin.fleet.Clusters(s.namespace).Get(t.Context(), "c", metav1.GetOptions{})
-	require.NoError(t, err)
-	assert.Equal(t, before.Labels, after.Labels)
-	assert.Equal(t, before.Annotations, after.Annotations)
-	assert.Equal(t, before.Finalizers, after.Finalizers)
-	assert.Equal(t, before.Spec, after.Spec)
-}
-
-func TestOthersWriteTheWholeStatusOfACluster(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
-	s.cluster("c")
-	rules := []string{"update", "patch"}
-	for _, who := range []user{
-		s.admin,
-		s.account("hub-"+s.namespace, "fleet-controller", rule("fleet.cattle.io", "clusters/status", rules...)),
-		s.account("cluster-api-"+s.namespace, "somebody", rule("fleet.cattle.io", "clusters/status", rules...)),
-	} {
-		_, err := who.fleet.Clusters(s.namespace).Patch(t.Context(), "c", types.MergePatchType,
-			[]byte(`{"status":{"namespace":"`+strings.ReplaceAll(who.name, ":", "-")+`"}}`), metav1.PatchOptions{}, "status")
-		require.NoError(t, err, who.name)
-	}
-}
-
-func TestAnAgentWritesTheStatusOfItsBundleDeployments(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
-	namespace := registration.ClusterNamespace(s.namespace, "c")
-	who := s.agent("c")
-	deployments := s.admin.fleet.BundleDeployments(namespace)
-	_, err := deployments.Create(t.Context(), &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: "b"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, err = who.fleet.BundleDeployments(namespace).Patch(t.Context(), "b", types.MergePatchType,
-		[]byte(`{"status":{"ready":true,"release":"a/b","conditions":[{"type":"Ready","status":"True"}]}}`), metav1.PatchOptions{}, "status")
-	require.NoError(t, err)
-}
-
-func TestAnAgentRenewsItsOwnTokenOnlyAndNotForLong(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
-	for _, cluster := range clusterNames {
-		who, namespace := s.agent(cluster), registration.ClusterNamespace(s.namespace, cluster)
-		s.account(namespace, "neighbour")
-		for _, try := range []struct {
-			namespace, account string
-			spec               authenticationv1.TokenRequestSpec
-			refusal            string
-		}{
-			{namespace, "request-x", authenticationv1.TokenRequestSpec{}, ""},
-			{namespace, "request-x", lasting(10 * time.Minute), ""},
-			{namespace, "request-x", lasting(7 * 24 * time.Hour), ""},
-			{namespace, "request-x", lasting(7*24*time.Hour + time.Second), "at most 7 days"},
-			{namespace, "request-x", lasting(10 * 365 * 24 * time.Hour), "at most 7 days"},
-			{namespace, "neighbour", authenticationv1.TokenRequestSpec{}, "own ServiceAccount only"},
-			{s.namespace, "default", authenticationv1.TokenRequestSpec{}, "own ServiceAccount only"},
-			{namespace, "request-x", bound("Node", "node-1"), "without a boundObjectRef"},
-			{namespace, "request-x", bound("Secret", "some"), "without a boundObjectRef"},
-		} {
-			reply, err := who.kubernetes.CoreV1().ServiceAccounts(try.namespace).CreateToken(t.Context(), try.account,
-				&authenticationv1.TokenRequest{Spec: try.spec}, metav1.CreateOptions{})
-			if try.refusal != "" {
-				requireRefused(t, err, try.refusal)
-				continue
+	s.run("an agent writes status.agent", func(t *testing.T, s *scene) {
+		for _, name := range clusterNames {
+			s.cluster(name)
+			clusters := s.agent(name).fleet.Clusters(s.namespace)
+			now := time.Now().UTC().Format(time.RFC3339)
+			for _, agent := range []string{
+				`{"lastSeen":"` + now + `","namespace":"cattle-fleet-system"}`, // as Fleet's own agents do
+				`{"lastSeen":"` + now + `","namespace":"cattle-fleet-system","instance":"a"}`,
+				`{"namespace":null}`,
+				`null`,
+			} {
+				cluster, err := clusters.Patch(t.Context(), name, types.MergePatchType, []byte(`{"status":{"agent":`+agent+`}}`), metav1.PatchOptions{}, "status")
+				require.NoError(t, err, "%s: %s", name, agent)
+				assert.Equal(t, "as-the-hub-says", cluster.Status.Namespace)
 			}
-			require.NoError(t, err, "%+v", try)
-			assert.NotEmpty(t, reply.Status.Token)
 		}
-	}
-}
-
-func TestAnAgentGetsTokensForTheAPIServerWhateverItAsksFor(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
-	who := s.agent("c")
-	accounts := who.kubernetes.CoreV1().ServiceAccounts(registration.ClusterNamespace(s.namespace, "c"))
-	usual, err := accounts.CreateToken(t.Context(), "request-x", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	require.NotEmpty(t, usual.Spec.Audiences)
-	for _, audiences := range [][]string{{}, {"vault"}, {usual.Spec.Audiences[0], "vault"}, usual.Spec.Audiences} {
-		reply, err := accounts.CreateToken(t.Context(), "request-x",
-			&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}, metav1.CreateOptions{})
+	})
+	s.run("an agent writes status.agent where there is no status yet", func(t *testing.T, s *scene) {
+		_, err := s.admin.dynamic.Resource(fleet.SchemeGroupVersion.WithResource("clusters")).Namespace(s.namespace).Create(t.Context(),
+			&unstructured.Unstructured{Object: map[string]any{
+				"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "Cluster", "metadata": map[string]any{"name": "bare"}, "spec": map[string]any{},
+			}}, metav1.CreateOptions{})
 		require.NoError(t, err)
-		assert.Equal(t, usual.Spec.Audiences, reply.Spec.Audiences)
-	}
-}
-
-func TestAnAgentGetsNoTokenOfANamesakeElsewhere(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
-	who := s.agent("c")
-	s.account(s.namespace, "request-x")
-	_, err := who.kubernetes.CoreV1().ServiceAccounts(s.namespace).CreateToken(t.Context(), "request-x", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	requireRefused(t, err, "own ServiceAccount only")
-}
-
-func TestOthersAskForTokensAsTheyLike(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
-	s.agent("c")
-	account := func(namespace string) user {
-		return s.account(namespace, "issuer", rule("", "serviceaccounts/token", "create"))
-	}
-	for _, who := range []user{s.admin, account(s.namespace), account("cluster-api-" + s.namespace)} {
-		_, err := who.kubernetes.CoreV1().ServiceAccounts(s.namespace).CreateToken(t.Context(), "default",
-			&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"vault"}, ExpirationSeconds: lasting(30 * 24 * time.Hour).ExpirationSeconds}},
-			metav1.CreateOptions{})
-		require.NoError(t, err, who.name)
-	}
-	_, err := s.admin.kubernetes.CoreV1().ServiceAccounts(registration.ClusterNamespace(s.namespace, "c")).CreateToken(t.Context(), "request-x",
-		&authenticationv1.TokenRequest{Spec: lasting(30 * 24 * time.Hour)}, metav1.CreateOptions{})
-	require.NoError(t, err, "the hub issues as long as it is told to")
+		clusters := s.agent("bare").fleet.Clusters(s.namespace)
+		_, err = clusters.Patch(t.Context(), "bare", types.MergePatchType, []byte(`{"status":{"namespace":"mine"}}`), metav1.PatchOptions{}, "status")
+		requireRefused(t, err, "only status.agent of a Cluster")
+		_, err = clusters.Patch(t.Context(), "bare", types.MergePatchType, []byte(`{"status":{"agent":{"namespace":"x"}}}`), metav1.PatchOptions{}, "status")
+		require.NoError(t, err)
+	})
+	s.run("an agent writes nothing else of its Cluster", func(t *testing.T, s *scene) {
+		for _, name := range clusterNames {
+			before := s.cluster(name)
+			clusters := s.agent(name).fleet.Clusters(s.namespace)
+			for _, status := range []string{
+				`{"namespace":"another"}`,
+				`{"namespace":null}`,
+				`{"namespace":"another","agent":{"namespace":"x"}}`,
+				`{"conditions":[{"type":"Registered","status":"False"}]}`,
+				`{"conditions":[]}`,
+				`{"conditions":null}`,
+				`{"agentMigrated":false}`,
+				`{"cattleNamespaceMigrated":true}`,
+				`{"agentDeployedGeneration":7}`,
+				`{"summary":{"ready":2,"desiredReady":2}}`,
+				`{"display":{"readyBundles":"7/7"}}`,
+				`{"gitRepo":{"x":"y"},"readyGitRepos":7}`,
+			} {
+				_, err := clusters.Patch(t.Context(), name, types.MergePatchType, []byte(`{"status":`+status+`}`), metav1.PatchOptions{}, "status")
+				requireRefused(t, err, "only status.agent of a Cluster")
+			}
+			emptied := before.DeepCopy()
+			emptied.Status = fleet.ClusterStatus{}
+			_, err := clusters.UpdateStatus(t.Context(), emptied, metav1.UpdateOptions{})
+			requireRefused(t, err, "only status.agent of a Cluster")
+			found, err := s.admin.fleet.Clusters(s.namespace).Get(t.Context(), name, metav1.GetOptions{})
+			require.NoError(t, err)
+			assert.Equal(t, before.Status, found.Status)
+		}
+	})
+	s.run("the size of status.agent is limited", func(t *testing.T, s *scene) {
+		s.cluster("c")
+		clusters := s.agent("c").fleet.Clusters(s.namespace)
+		fields := func(count int, value string) string {
+			var all []string
+			for n := range count {
+				all = append(all, fmt.Sprintf("%q:%s", fmt.Sprint("f", n), value))
+			}
+			return "{" + strings.Join(all, ",") + "}"
+		}
+		long := strings.Repeat("x", 20000)
+		for name, agent := range map[string]string{
+			"a long text":             `{"version":"` + long + `"}`,
+			"a long text below":       `{"apiServer":{"message":"` + long + `"}}`,
+			"a long name":             `{"apiServer":{"` + long + `":1}}`,
+			"many texts":              `{"capacity":` + fields(3000, "1") + `}`,
+			"many texts below":        `{"hub":` + fields(60, `"`+strings.Repeat("x", 1000)+`"`) + `}`,
+			"many numbers":            `{"nodes":` + fields(3000, "1") + `}`,
+			"something deep":          `{"nodes":{"x":{"y":"z"}}}`,
+			"a list":                  `{"nodes":{"x":[1]}}`,
+			"half a megabyte, deeply": `{"hub":{"x":` + strings.Repeat(`{"a":`, 50) + `"` + strings.Repeat("x", 1<<19) + `"` + strings.Repeat("}", 50) + `}}`,
+		} {
+			_, err := clusters.Patch(t.Context(), "c", types.MergePatchType, []byte(`{"status":{"agent":`+agent+`}}`), metav1.PatchOptions{}, "status")
+			require.Error(t, err, name)
+			assert.True(t, apierrors.IsForbidden(err) || apierrors.IsInvalid(err), "%s: %v", name, err)
+		}
+		full := `{"lastSeen":"2026-01-02T03:04:05Z","namespace":"cattle-fleet-system","checkinInterval":"15m0s","version":"v1","generation":"managed/7",` +
+			`"kubernetesVersion":"v1.36.3","nodes":{"count":5000,"ready":4999},"capacity":{"cpu":"64","memory":"1Ti","pods":"110"},` +
+			`"apiServer":{"ready":false,"message":"` + strings.Repeat("x", 1024) + `"},"clockSkew":"-3s","instance":"i","vouches":"request-x",` +
+			`"hub":{"apiServerURL":"https://` + strings.Repeat("h", 1000) + `","pending":"` + strings.Repeat("x", 1024) + `"},"registration":"request-y"}`
+		_, err := clusters.Patch(t.Context(), "c", types.MergePatchType, []byte(`{"status":{"agent":`+full+`}}`), metav1.PatchOptions{}, "status")
+		require.NoError(t, err)
+	})
+	s.run("a write of the status changes neither metadata nor spec", func(t *testing.T, s *scene) {
+		before := s.cluster("c")
+		_, err := s.agent("c").fleet.Clusters(s.namespace).Patch(t.Context(), "c", types.MergePatchType, []byte(
+			`{"metadata":{"labels":{"env":"prod"},"annotations":{"a":"b"},"finalizers":["x/y"]},"spec":{"clientID":"x"},"status":{"agent":{"namespace":"x"}}}`), metav1.PatchOptions{}, "status")
+		require.NoError(t, err)
+		after, err := s.admin.fleet.Clusters(s.namespace).Get(t.Context(), "c", metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, before.Labels, after.Labels)
+		assert.Equal(t, before.Annotations, after.Annotations)
+		assert.Equal(t, before.Finalizers, after.Finalizers)
+		assert.Equal(t, before.Spec, after.Spec)
+	})
+	s.run("others write the whole status", func(t *testing.T, s *scene) {
+		s.cluster("c")
+		rules := []string{"update", "patch"}
+		for _, who := range []user{
+			s.admin,
+			s.account("hub-"+s.namespace, "fleet-controller", rule("fleet.cattle.io", "clusters/status", rules...)),
+			s.account("cluster-api-"+s.namespace, "somebody", rule("fleet.cattle.io", "clusters/status", rules...)),
+		} {
+			_, err := who.fleet.Clusters(s.namespace).Patch(t.Context(), "c", types.MergePatchType,
+				[]byte(`{"status":{"namespace":"`+strings.ReplaceAll(who.name, ":", "-")+`"}}`), metav1.PatchOptions{}, "status")
+			require.NoError(t, err, who.name)
+		}
+	})
+	s.run("an agent writes the status of its BundleDeployments", func(t *testing.T, s *scene) {
+		namespace := registration.ClusterNamespace(s.namespace, "c")
+		who := s.agent("c")
+		deployments := s.admin.fleet.BundleDeployments(namespace)
+		_, err := deployments.Create(t.Context(), &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: "b"}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		_, err = who.fleet.BundleDeployments(namespace).Patch(t.Context(), "b", types.MergePatchType,
+			[]byte(`{"status":{"ready":true,"release":"a/b","conditions":[{"type":"Ready","status":"True"}]}}`), metav1.PatchOptions{}, "status")
+		require.NoError(t, err)
+	})
+	s.run("an agent gets short-lived tokens of its own ServiceAccount", func(t *testing.T, s *scene) {
+		s.account(s.namespace, "request-x") // the same name elsewhere
+		for _, cluster := range clusterNames {
+			who, namespace := s.agent(cluster), registration.ClusterNamespace(s.namespace, cluster)
+			s.account(namespace, "neighbour")
+			for _, try := range []struct {
+				namespace, account string
+				spec               authenticationv1.TokenRequestSpec
+				refusal            string
+			}{
+				{namespace, "request-x", authenticationv1.TokenRequestSpec{}, ""},
+				{namespace, "request-x", lasting(10 * time.Minute), ""},
+				{namespace, "request-x", lasting(7 * 24 * time.Hour), ""},
+				{namespace, "request-x", lasting(7*24*time.Hour + time.Second), "at most 7 days"},
+				{namespace, "request-x", lasting(10 * 365 * 24 * time.Hour), "at most 7 days"},
+				{namespace, "neighbour", authenticationv1.TokenRequestSpec{}, "own ServiceAccount only"},
+				{s.namespace, "default", authenticationv1.TokenRequestSpec{}, "own ServiceAccount only"},
+				{s.namespace, "request-x", authenticationv1.TokenRequestSpec{}, "own ServiceAccount only"},
+				{namespace, "request-x", bound("Node", "node-1"), "without a boundObjectRef"},
+				{namespace, "request-x", bound("Secret", "some"), "without a boundObjectRef"},
+			} {
+				reply, err := who.kubernetes.CoreV1().ServiceAccounts(try.namespace).CreateToken(t.Context(), try.account,
+					&authenticationv1.TokenRequest{Spec: try.spec}, metav1.CreateOptions{})
+				if try.refusal != "" {
+					requireRefused(t, err, try.refusal)
+					continue
+				}
+				require.NoError(t, err, "%+v", try)
+				assert.NotEmpty(t, reply.Status.Token)
+			}
+		}
+	})
+	s.run("an agent gets tokens for the API server, whatever audience it names", func(t *testing.T, s *scene) {
+		s.needsMutating()
+		who := s.agent("c")
+		accounts := who.kubernetes.CoreV1().ServiceAccounts(registration.ClusterNamespace(s.namespace, "c"))
+		usual, err := accounts.CreateToken(t.Context(), "request-x", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		require.NotEmpty(t, usual.Spec.Audiences)
+		for _, audiences := range [][]string{{}, {"vault"}, {usual.Spec.Audiences[0], "vault"}, usual.Spec.Audiences} {
+			reply, err := accounts.CreateToken(t.Context(), "request-x",
+				&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}, metav1.CreateOptions{})
+			require.NoError(t, err)
+			assert.Equal(t, usual.Spec.Audiences, reply.Spec.Audiences)
+		}
+	})
+	s.run("others get tokens without these limits", func(t *testing.T, s *scene) {
+		s.agent("c")
+		account := func(namespace string) user {
+			return s.account(namespace, "issuer", rule("", "serviceaccounts/token", "create"))
+		}
+		for _, who := range []user{s.admin, account(s.namespace), account("cluster-api-" + s.namespace)} {
+			_, err := who.kubernetes.CoreV1().ServiceAccounts(s.namespace).CreateToken(t.Context(), "default",
+				&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"vault"}, ExpirationSeconds: lasting(30 * 24 * time.Hour).ExpirationSeconds}},
+				metav1.CreateOptions{})
+			require.NoError(t, err, who.name)
+		}
+		_, err := s.admin.kubernetes.CoreV1().ServiceAccounts(registration.ClusterNamespace(s.namespace, "c")).CreateToken(t.Context(), "request-x",
+			&authenticationv1.TokenRequest{Spec: lasting(30 * 24 * time.Hour)}, metav1.CreateOptions{})
+		require.NoError(t, err, "the hub issues as long as it is told to")
+	})
+	// An expression with a mistake that the API server only warns about could refuse every request.
+	s.run("the API server reports no warning about the expressions", func(t *testing.T, s *scene) {
+		require.Eventually(t, func() bool {
+			list, err := s.admin.kubernetes.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(t.Context(), metav1.ListOptions{})
+			require.NoError(t, err)
+			for _, policy := range list.Items {
+				if policy.Status.ObservedGeneration != policy.Generation || policy.Status.TypeChecking == nil {
+					return false
+				}
+				require.Empty(t, policy.Status.TypeChecking.ExpressionWarnings, policy.Name)
+			}
+			return len(list.Items) >= 3
+		}, patience, poll)
+	})
 }
 
 func bound(kind, name string) authenticationv1.TokenRequestSpec {
@@ -267,21 +249,4 @@ func bound(kind, name string) authenticationv1.TokenRequestSpec {
 func lasting(d time.Duration) authenticationv1.TokenRequestSpec {
 	seconds := int64(d.Seconds())
 	return authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}
-}
-
-// A mistake in an expression that the API server tolerates at first would refuse everything later.
-func TestTheAPIServerFindsNothingOddInTheExpressions(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
-	require.Eventually(t, func() bool {
-		list, err := s.admin.kubernetes.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
-		for _, policy := range list.Items {
-			if policy.Status.ObservedGeneration != policy.Generation || policy.Status.TypeChecking == nil {
-				return false
-			}
-			require.Empty(t, policy.Status.TypeChecking.ExpressionWarnings, policy.Name)
-		}
-		return len(list.Items) >= 3
-	}, patience, poll)
 }

@@ -1,6 +1,8 @@
 package admission
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -9,39 +11,86 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// sameSpec tells whether the API server has the policy that is wanted: a selector more, and it would not apply to
-// everything. Fields this release does not know, by which a newer API server says what it does anyway, do not count. Both
-// served versions of a kind have the same fields.
+// policyDiff is the difference between the policies on the API server and those of this hub.
+type policyDiff struct {
+	// creator has the problems of the objects of CreatorPolicy, agents those of the other policies.
+	creator, agents []string
+	// since is the time of the last change of an object of CreatorPolicy.
+	since time.Time
+	// revision changes whenever an object of CreatorPolicy is created or its spec is changed.
+	revision string
+	// inForce tells of each policy of All whether it and its binding are as they should be.
+	inForce [len(All)]bool
+}
+
+// compare gets the policies of the API server with get, which returns nil for a missing one.
+func compare(wanted []*unstructured.Unstructured, get func(*unstructured.Unstructured) *unstructured.Unstructured) policyDiff {
+	var c policyDiff
+	for _, want := range wanted {
+		c.inForce[indexOf(want.GetKind(), want.GetName())] = true
+	}
+	for _, want := range wanted {
+		before := len(c.creator) + len(c.agents)
+		got, problems := get(want), &c.agents
+		if want.GetName() == CreatorPolicy {
+			problems = &c.creator
+		}
+		title := want.GetKind() + " " + want.GetName()
+		switch {
+		case got == nil:
+			*problems = append(*problems, title+" is missing")
+		case got.GetDeletionTimestamp() != nil:
+			*problems = append(*problems, title+" is being deleted")
+		case !sameSpec(want, got):
+			*problems = append(*problems, title+" differs from the one of this hub")
+		}
+		if len(c.creator)+len(c.agents) > before {
+			c.inForce[indexOf(want.GetKind(), want.GetName())] = false
+		}
+		if got != nil && want.GetName() == CreatorPolicy {
+			if last := lastChanged(got); last.After(c.since) {
+				c.since = last
+			}
+			c.revision += fmt.Sprintf("%s/%d ", got.GetUID(), got.GetGeneration())
+		}
+	}
+	return c
+}
+
+func describe(problems []string) string {
+	return strings.Join(problems, ", ") + ": upgrade the chart fleet with admissionPolicies.enabled=true, or let the hub install its policies"
+}
+
+// sameSpec compares specs as this release knows them. A field that a newer API server adds with its default makes no difference, but an
+// additional selector does: with it, the policy would not apply to everything.
 func sameSpec(want, got *unstructured.Unstructured) bool {
 	wanted, errWanted := specOf(want)
 	found, errFound := specOf(got)
 	return errWanted == nil && errFound == nil && equality.Semantic.DeepEqual(wanted, found)
 }
 
+// specOf uses the types of version v1, which has the same fields as the others.
 func specOf(object *unstructured.Unstructured) (any, error) {
-	spec, _, err := unstructured.NestedMap(object.Object, "spec")
+	fields, _, err := unstructured.NestedMap(object.Object, "spec")
 	if err != nil {
 		return nil, err
 	}
-	typed := emptySpec(object.GetKind())
-	return typed, runtime.DefaultUnstructuredConverter.FromUnstructured(spec, typed)
-}
-
-func emptySpec(kind string) any {
-	switch kind {
+	var spec any
+	switch object.GetKind() {
 	case KindMutating:
-		return &admissionv1.MutatingAdmissionPolicySpec{}
+		spec = &admissionv1.MutatingAdmissionPolicySpec{}
 	case KindMutatingBinding:
-		return &admissionv1.MutatingAdmissionPolicyBindingSpec{}
+		spec = &admissionv1.MutatingAdmissionPolicyBindingSpec{}
 	case KindValidating:
-		return &admissionv1.ValidatingAdmissionPolicySpec{}
+		spec = &admissionv1.ValidatingAdmissionPolicySpec{}
 	default:
-		return &admissionv1.ValidatingAdmissionPolicyBindingSpec{}
+		spec = &admissionv1.ValidatingAdmissionPolicyBindingSpec{}
 	}
+	return spec, runtime.DefaultUnstructuredConverter.FromUnstructured(fields, spec)
 }
 
-// lastChanged is when the policy became what it is. Its creation alone would not do: one that was opened for a while, and
-// closed again, has let requests through since.
+// lastChanged is the time of the last change outside the status. The creation time is not enough: a policy that was weakened and then
+// corrected has let requests through in between.
 func lastChanged(object *unstructured.Unstructured) time.Time {
 	last := object.GetCreationTimestamp().Time
 	for _, entry := range object.GetManagedFields() {

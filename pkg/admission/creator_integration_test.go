@@ -20,99 +20,145 @@ const other = "example.com/other"
 
 var requestsResource = fleet.SchemeGroupVersion.WithResource("clusterregistrations")
 
-func TestTheAPIServerRecordsWhoCreatesARequest(t *testing.T) {
+func TestCreatorPolicy(t *testing.T) {
 	s := newScene(t)
+	s.needsMutating()
 	s.inForce()
-	for _, who := range []user{s.importer(), s.agentThatMayAsk("asks"), s.admin} {
-		for title, said := range map[string]map[string]string{
-			"nothing":         nil,
-			"no annotations":  {},
-			"something else":  {other: "stays"},
-			"the truth":       {fleet.CreatorAnnotation: who.name},
-			"nobody":          {fleet.CreatorAnnotation: ""},
-			"somebody else":   {fleet.CreatorAnnotation: "system:serviceaccount:other:account", other: "stays"},
-			"many characters": {fleet.CreatorAnnotation: string(make([]byte, 1000))},
-		} {
-			created, err := who.fleet.ClusterRegistrations(s.namespace).Create(t.Context(), s.request(said), metav1.CreateOptions{})
-			require.NoError(t, err, "%s says %s", who.name, title)
-			assert.Equal(t, who.name, created.Annotations[fleet.CreatorAnnotation], title)
-			assert.Equal(t, said[other], created.Annotations[other], title)
+	s.run("the API server records the creator, whatever the request claims", func(t *testing.T, s *scene) {
+		for _, who := range []user{s.importer(), s.agentThatMayAsk("asks"), s.admin} {
+			for title, said := range map[string]map[string]string{
+				"nothing":         nil,
+				"no annotations":  {},
+				"something else":  {other: "stays"},
+				"the truth":       {fleet.CreatorAnnotation: who.name},
+				"nobody":          {fleet.CreatorAnnotation: ""},
+				"somebody else":   {fleet.CreatorAnnotation: "system:serviceaccount:other:account", other: "stays"},
+				"many characters": {fleet.CreatorAnnotation: string(make([]byte, 1000))},
+			} {
+				created, err := who.fleet.ClusterRegistrations(s.namespace).Create(t.Context(), s.request(said), metav1.CreateOptions{})
+				require.NoError(t, err, "%s says %s", who.name, title)
+				assert.Equal(t, who.name, created.Annotations[fleet.CreatorAnnotation], title)
+				assert.Equal(t, said[other], created.Annotations[other], title)
+			}
 		}
-	}
-}
+	})
+	s.run("however the request is encoded", func(t *testing.T, s *scene) {
+		who := s.importer()
+		requests := who.dynamic.Resource(requestsResource).Namespace(s.namespace)
+		for title, annotations := range map[string]any{"null": nil, "empty": map[string]any{}, "a null in it": map[string]any{fleet.CreatorAnnotation: nil}} {
+			created, err := requests.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+				"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "ClusterRegistration",
+				"metadata": map[string]any{"generateName": "request-", "annotations": annotations}, "spec": map[string]any{},
+			}}, metav1.CreateOptions{})
+			require.NoError(t, err, title)
+			assert.Equal(t, who.name, created.GetAnnotations()[fleet.CreatorAnnotation], title)
+		}
 
-// A client need not speak as ours do.
-func TestTheAPIServerRecordsWhoCreatesARequestHoweverItIsWritten(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
-	who := s.importer()
-	requests := who.dynamic.Resource(requestsResource).Namespace(s.namespace)
-	for title, annotations := range map[string]any{"null": nil, "empty": map[string]any{}, "a null in it": map[string]any{fleet.CreatorAnnotation: nil}} {
-		created, err := requests.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
+		applied := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "ClusterRegistration",
-			"metadata": map[string]any{"generateName": "request-", "annotations": annotations}, "spec": map[string]any{},
-		}}, metav1.CreateOptions{})
-		require.NoError(t, err, title)
-		assert.Equal(t, who.name, created.GetAnnotations()[fleet.CreatorAnnotation], title)
-	}
-
-	applied := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "ClusterRegistration",
-		"metadata": map[string]any{"name": "applied", "annotations": map[string]any{fleet.CreatorAnnotation: "a lie"}}, "spec": map[string]any{},
-	}}
-	created, err := requests.Apply(t.Context(), "applied", applied, metav1.ApplyOptions{FieldManager: "test", Force: true})
-	require.NoError(t, err)
-	assert.Equal(t, who.name, created.GetAnnotations()[fleet.CreatorAnnotation])
-	_, err = requests.Apply(t.Context(), "applied", applied, metav1.ApplyOptions{FieldManager: "test", Force: true})
-	requireRefused(t, err, "cannot be added, changed or removed")
-}
-
-func TestWhoCreatedARequestNobodyChanges(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
-	who := s.importer()
-	created, err := who.fleet.ClusterRegistrations(s.namespace).Create(t.Context(), s.request(nil), metav1.CreateOptions{})
-	require.NoError(t, err)
-	for _, by := range []user{who, s.admin} {
-		requests := by.fleet.ClusterRegistrations(s.namespace)
-		for title, annotations := range map[string]any{
-			"another":          map[string]any{fleet.CreatorAnnotation: "somebody else"},
-			"empty":            map[string]any{fleet.CreatorAnnotation: ""},
-			"removed":          map[string]any{fleet.CreatorAnnotation: nil},
-			"removed with all": nil,
-		} {
-			_, err := requests.Patch(t.Context(), created.Name, types.MergePatchType, metadata(t, "annotations", annotations), metav1.PatchOptions{})
-			requireRefused(t, err, "cannot be added, changed or removed")
-			assert.ErrorContains(t, err, fleet.CreatorAnnotation, title)
-		}
-		changed := created.DeepCopy()
-		changed.Annotations[fleet.CreatorAnnotation] = by.name + "-x"
-		_, err := requests.Update(t.Context(), changed, metav1.UpdateOptions{})
+			"metadata": map[string]any{"name": "applied", "annotations": map[string]any{fleet.CreatorAnnotation: "a lie"}}, "spec": map[string]any{},
+		}}
+		created, err := requests.Apply(t.Context(), "applied", applied, metav1.ApplyOptions{FieldManager: "test", Force: true})
+		require.NoError(t, err)
+		assert.Equal(t, who.name, created.GetAnnotations()[fleet.CreatorAnnotation])
+		_, err = requests.Apply(t.Context(), "applied", applied, metav1.ApplyOptions{FieldManager: "test", Force: true})
 		requireRefused(t, err, "cannot be added, changed or removed")
-	}
-	s.requireCreator(created.Name, who.name)
+	})
+	s.run("nobody changes the creator", func(t *testing.T, s *scene) {
+		who := s.importer()
+		created, err := who.fleet.ClusterRegistrations(s.namespace).Create(t.Context(), s.request(nil), metav1.CreateOptions{})
+		require.NoError(t, err)
+		for _, by := range []user{who, s.admin} {
+			requests := by.fleet.ClusterRegistrations(s.namespace)
+			for title, annotations := range map[string]any{
+				"another":          map[string]any{fleet.CreatorAnnotation: "somebody else"},
+				"empty":            map[string]any{fleet.CreatorAnnotation: ""},
+				"removed":          map[string]any{fleet.CreatorAnnotation: nil},
+				"removed with all": nil,
+			} {
+				_, err := requests.Patch(t.Context(), created.Name, types.MergePatchType, metadata(t, "annotations", annotations), metav1.PatchOptions{})
+				requireRefused(t, err, "cannot be added, changed or removed")
+				assert.ErrorContains(t, err, fleet.CreatorAnnotation, title)
+			}
+			changed := created.DeepCopy()
+			changed.Annotations[fleet.CreatorAnnotation] = by.name + "-x"
+			_, err := requests.Update(t.Context(), changed, metav1.UpdateOptions{})
+			requireRefused(t, err, "cannot be added, changed or removed")
+		}
+		s.requireCreator(created.Name, who.name)
+	})
+	s.run("other fields of a request may change", func(t *testing.T, s *scene) {
+		created, err := s.importer().fleet.ClusterRegistrations(s.namespace).Create(t.Context(), s.request(nil), metav1.CreateOptions{})
+		require.NoError(t, err)
+		requests := s.admin.fleet.ClusterRegistrations(s.namespace)
+		_, err = requests.Patch(t.Context(), created.Name, types.MergePatchType, metadata(t, "annotations", map[string]any{other: "x"}), metav1.PatchOptions{})
+		require.NoError(t, err)
+		_, err = requests.Patch(t.Context(), created.Name, types.MergePatchType, metadata(t, "finalizers", []string{"example.com/x"}), metav1.PatchOptions{})
+		require.NoError(t, err)
+		_, err = requests.Patch(t.Context(), created.Name, types.MergePatchType, []byte(`{"status":{"granted":true}}`), metav1.PatchOptions{}, "status")
+		require.NoError(t, err)
+		require.NoError(t, requests.Delete(t.Context(), created.Name, metav1.DeleteOptions{}))
+		_, err = requests.Patch(t.Context(), created.Name, types.MergePatchType, metadata(t, "finalizers", nil), metav1.PatchOptions{})
+		require.NoError(t, err)
+	})
+	// No identity but the hub has the right to write the status of requests.
+	s.run("a request is created without a status", func(t *testing.T, s *scene) {
+		who := s.importer()
+		asking := s.request(nil)
+		asking.Status = fleet.ClusterRegistrationStatus{Granted: true, ClusterName: "mine"}
+		created, err := who.fleet.ClusterRegistrations(s.namespace).Create(t.Context(), asking, metav1.CreateOptions{})
+		require.NoError(t, err)
+		assert.Zero(t, created.Status)
+		_, err = who.fleet.ClusterRegistrations(s.namespace).Patch(t.Context(), created.Name, types.MergePatchType,
+			[]byte(`{"status":{"granted":true,"approval":{"decision":"Approved"}}}`), metav1.PatchOptions{})
+		require.NoError(t, err, "this identity has more rights than the hub gives")
+		found, err := s.admin.fleet.ClusterRegistrations(s.namespace).Get(t.Context(), created.Name, metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Zero(t, found.Status)
+		_, err = who.fleet.ClusterRegistrations(s.namespace).Patch(t.Context(), created.Name, types.MergePatchType,
+			[]byte(`{"status":{"granted":true}}`), metav1.PatchOptions{}, "status")
+		assert.True(t, apierrors.IsForbidden(err), "%v", err)
+	})
+	// RequestPolicy: an owner or a finalizer could block the deletion of the Cluster or of the request.
+	s.run("a request of an agent blocks no deletion", func(t *testing.T, s *scene) {
+		owner := s.cluster("owner")
+		for says, change := range map[string]func(*fleet.ClusterRegistration){
+			"must not have an owner": func(r *fleet.ClusterRegistration) {
+				r.OwnerReferences = []metav1.OwnerReference{{
+					APIVersion: fleet.SchemeGroupVersion.String(), Kind: "Cluster", Name: owner.Name, UID: owner.UID, BlockOwnerDeletion: ptr.To(true),
+				}}
+			},
+			"must not have a finalizer": func(r *fleet.ClusterRegistration) { r.Finalizers = []string{"evil.example.com/stays"} },
+			"must not have the label fleet.cattle.io/cluster-management": func(r *fleet.ClusterRegistration) {
+				r.Labels = map[string]string{fleet.ClusterManagementLabel: "mine"}
+			},
+		} {
+			request := s.request(nil)
+			change(request)
+			_, err := s.admin.fleet.ClusterRegistrations(s.namespace).Create(t.Context(), request.DeepCopy(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			require.NoError(t, err, "a person who restores a backup may")
+			_, err = s.newImporter(says).fleet.ClusterRegistrations(s.namespace).Create(t.Context(), request, metav1.CreateOptions{})
+			requireRefused(t, err, says)
+		}
+	})
+	// Without the mutating policy the API server would store the creator that the request claims. Last: it removes the policy.
+	s.run("a request is refused while its creator is not recorded", func(t *testing.T, s *scene) {
+		s.remove("MutatingAdmissionPolicyBinding")
+		who := s.importer()
+		requests := who.fleet.ClusterRegistrations(s.namespace)
+		for _, said := range []map[string]string{nil, {fleet.CreatorAnnotation: "a lie"}} {
+			s.eventuallyRefused(func() error {
+				_, err := requests.Create(t.Context(), s.request(said), metav1.CreateOptions{})
+				return err
+			}, "must name the user who creates the request")
+		}
+	})
 }
 
-func TestARequestMayChangeOtherwise(t *testing.T) {
+// Requests that are older than the policies have no recorded creator, and must not get one.
+func TestCreatorPolicyAndOldRequests(t *testing.T) {
 	s := newScene(t)
-	s.inForce()
-	created, err := s.importer().fleet.ClusterRegistrations(s.namespace).Create(t.Context(), s.request(nil), metav1.CreateOptions{})
-	require.NoError(t, err)
-	requests := s.admin.fleet.ClusterRegistrations(s.namespace)
-	_, err = requests.Patch(t.Context(), created.Name, types.MergePatchType, metadata(t, "annotations", map[string]any{other: "x"}), metav1.PatchOptions{})
-	require.NoError(t, err)
-	_, err = requests.Patch(t.Context(), created.Name, types.MergePatchType, metadata(t, "finalizers", []string{"example.com/x"}), metav1.PatchOptions{})
-	require.NoError(t, err)
-	_, err = requests.Patch(t.Context(), created.Name, types.MergePatchType, []byte(`{"status":{"granted":true}}`), metav1.PatchOptions{}, "status")
-	require.NoError(t, err)
-	require.NoError(t, requests.Delete(t.Context(), created.Name, metav1.DeleteOptions{}))
-	_, err = requests.Patch(t.Context(), created.Name, types.MergePatchType, metadata(t, "finalizers", nil), metav1.PatchOptions{})
-	require.NoError(t, err)
-}
-
-// Requests of the time before the policies have no record, and must not get one.
-func TestAnOldRequestGetsNoRecordAfterwards(t *testing.T) {
-	s := newScene(t)
+	s.needsMutating()
 	s.remove()
 	old, err := s.importer().fleet.ClusterRegistrations(s.namespace).Create(t.Context(), s.request(nil), metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -127,42 +173,6 @@ func TestAnOldRequestGetsNoRecordAfterwards(t *testing.T) {
 	_, err = requests.Patch(t.Context(), old.Name, types.MergePatchType, []byte(`{"metadata":{"annotations":null,"labels":{"a":"b"}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	s.requireCreator(old.Name, "")
-}
-
-// Without the mutating policy the annotation would be what the request says, were it not for the validating one.
-func TestARequestIsRefusedWhileNobodyRecordsWhoCreatesIt(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
-	s.remove("MutatingAdmissionPolicyBinding")
-	who := s.importer()
-	requests := who.fleet.ClusterRegistrations(s.namespace)
-	for _, said := range []map[string]string{nil, {fleet.CreatorAnnotation: "a lie"}} {
-		s.eventuallyRefused(func() error {
-			_, err := requests.Create(t.Context(), s.request(said), metav1.CreateOptions{})
-			return err
-		}, "must name the user who creates the request")
-	}
-}
-
-// No identity has the right to write the status of requests but the hub; this holds the API server to it.
-func TestARequestIsCreatedWithoutAStatus(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
-	who := s.importer()
-	asking := s.request(nil)
-	asking.Status = fleet.ClusterRegistrationStatus{Granted: true, ClusterName: "mine"}
-	created, err := who.fleet.ClusterRegistrations(s.namespace).Create(t.Context(), asking, metav1.CreateOptions{})
-	require.NoError(t, err)
-	assert.Zero(t, created.Status)
-	_, err = who.fleet.ClusterRegistrations(s.namespace).Patch(t.Context(), created.Name, types.MergePatchType,
-		[]byte(`{"status":{"granted":true,"approval":{"decision":"Approved"}}}`), metav1.PatchOptions{})
-	require.NoError(t, err, "this identity has more rights than the hub gives")
-	found, err := s.admin.fleet.ClusterRegistrations(s.namespace).Get(t.Context(), created.Name, metav1.GetOptions{})
-	require.NoError(t, err)
-	assert.Zero(t, found.Status)
-	_, err = who.fleet.ClusterRegistrations(s.namespace).Patch(t.Context(), created.Name, types.MergePatchType,
-		[]byte(`{"status":{"granted":true}}`), metav1.PatchOptions{}, "status")
-	assert.True(t, apierrors.IsForbidden(err), "%v", err)
 }
 
 func (s *scene) requireCreator(request, want string) {
@@ -186,31 +196,6 @@ func requireRefused(t *testing.T, err error, says string) {
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	require.ErrorContains(t, err, "ValidatingAdmissionPolicy")
 	require.ErrorContains(t, err, says)
-}
-
-// A request that others would wait for when they are deleted, or that could not be deleted itself, is none.
-func TestWhoeverHoldsARegistrationTokenStandsInNobodysWay(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
-	owner := s.cluster("owner")
-	for says, change := range map[string]func(*fleet.ClusterRegistration){
-		"must not have an owner": func(r *fleet.ClusterRegistration) {
-			r.OwnerReferences = []metav1.OwnerReference{{
-				APIVersion: fleet.SchemeGroupVersion.String(), Kind: "Cluster", Name: owner.Name, UID: owner.UID, BlockOwnerDeletion: ptr.To(true),
-			}}
-		},
-		"must not have a finalizer": func(r *fleet.ClusterRegistration) { r.Finalizers = []string{"evil.example.com/stays"} },
-		"must not have the label fleet.cattle.io/cluster-management": func(r *fleet.ClusterRegistration) {
-			r.Labels = map[string]string{fleet.ClusterManagementLabel: "mine"}
-		},
-	} {
-		request := s.request(nil)
-		change(request)
-		_, err := s.admin.fleet.ClusterRegistrations(s.namespace).Create(t.Context(), request.DeepCopy(), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		require.NoError(t, err, "a person who restores a backup may")
-		_, err = s.newImporter(says).fleet.ClusterRegistrations(s.namespace).Create(t.Context(), request, metav1.CreateOptions{})
-		requireRefused(t, err, says)
-	}
 }
 
 func (s *scene) newImporter(says string) user {

@@ -30,64 +30,59 @@ func issued() map[string]bool {
 	}
 }
 
-func TestTheHubIssuesTokensOfWhatItMadeOnly(t *testing.T) {
+func TestHubTokenPolicy(t *testing.T) {
 	s := newScene(t)
 	s.inForce()
-	who := s.account("hub-"+s.namespace, "fleet-controller",
-		rule("", "serviceaccounts/token", "create"), rule("", "secrets", "create", "get", "update"))
-	for name, may := range issued() {
-		_, err := s.admin.kubernetes.CoreV1().ServiceAccounts(s.namespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-		require.True(t, err == nil || apierrors.IsAlreadyExists(err), "%s: %v", name, err)
-		refusal := only(who.kubernetes.CoreV1().ServiceAccounts(s.namespace).CreateToken(t.Context(), name,
-			&authenticationv1.TokenRequest{}, metav1.CreateOptions{}))
-		secret := &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{GenerateName: "x-", Annotations: map[string]string{corev1.ServiceAccountNameKey: name}},
+	s.run("tokens only of ServiceAccounts that the hub created", func(t *testing.T, s *scene) {
+		who := s.account("hub-"+s.namespace, "fleet-controller",
+			rule("", "serviceaccounts/token", "create"), rule("", "secrets", "create", "get", "update"))
+		for name, may := range issued() {
+			_, err := s.admin.kubernetes.CoreV1().ServiceAccounts(s.namespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+			require.True(t, err == nil || apierrors.IsAlreadyExists(err), "%s: %v", name, err)
+			refusal := only(who.kubernetes.CoreV1().ServiceAccounts(s.namespace).CreateToken(t.Context(), name,
+				&authenticationv1.TokenRequest{}, metav1.CreateOptions{}))
+			secret := &corev1.Secret{
+				ObjectMeta: metav1.ObjectMeta{GenerateName: "x-", Annotations: map[string]string{corev1.ServiceAccountNameKey: name}},
+				Type:       corev1.SecretTypeServiceAccountToken,
+			}
+			_, filled := who.kubernetes.CoreV1().Secrets(s.namespace).Create(t.Context(), secret, metav1.CreateOptions{})
+			if may {
+				assert.NoError(t, refusal, name)
+				assert.NoError(t, filled, name)
+				continue
+			}
+			requireRefused(t, refusal, "only of ServiceAccounts that it created")
+			requireRefused(t, filled, "only of ServiceAccounts that it created")
+		}
+	})
+	s.run("tokens of its own bootstrap account, and other Secrets without limit", func(t *testing.T, s *scene) {
+		home := "hub-" + s.namespace
+		who := s.account(home, "fleet-controller", rule("", "serviceaccounts/token", "create"), rule("", "secrets", "create", "get", "update"))
+		s.account(home, registration.BootstrapAccount)
+		_, err := who.kubernetes.CoreV1().ServiceAccounts(home).CreateToken(t.Context(), registration.BootstrapAccount, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		_, err = who.kubernetes.CoreV1().ServiceAccounts(home).CreateToken(t.Context(), "fleet-controller", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+		requireRefused(t, err, "only of ServiceAccounts that it created")
+		secrets := who.kubernetes.CoreV1().Secrets(s.namespace)
+		made, err := secrets.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "values"}, Type: registration.SecretTypeValues}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		made.Data = map[string][]byte{"values": []byte("x")}
+		_, err = secrets.Update(t.Context(), made, metav1.UpdateOptions{})
+		require.NoError(t, err)
+	})
+	s.run("an existing token Secret cannot be changed to another account", func(t *testing.T, s *scene) {
+		who := s.account("hub-"+s.namespace, "fleet-controller", rule("", "secrets", "create", "get", "update"))
+		s.account(s.namespace, registration.AgentName) // without it Kubernetes removes the Secret
+		secret, err := s.admin.kubernetes.CoreV1().Secrets(s.namespace).Create(t.Context(), &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: "bent", Annotations: map[string]string{corev1.ServiceAccountNameKey: registration.AgentName}},
 			Type:       corev1.SecretTypeServiceAccountToken,
-		}
-		_, filled := who.kubernetes.CoreV1().Secrets(s.namespace).Create(t.Context(), secret, metav1.CreateOptions{})
-		if may {
-			assert.NoError(t, refusal, name)
-			assert.NoError(t, filled, name)
-			continue
-		}
-		requireRefused(t, refusal, "only of ServiceAccounts that it made")
-		requireRefused(t, filled, "only of ServiceAccounts that it made")
-	}
-}
-
-func TestTheHubHasItsOwnAccountBesideItAndWritesOtherSecretsAsItLikes(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
-	home := "hub-" + s.namespace
-	who := s.account(home, "fleet-controller", rule("", "serviceaccounts/token", "create"), rule("", "secrets", "create", "get", "update"))
-	s.account(home, registration.BootstrapAccount)
-	_, err := who.kubernetes.CoreV1().ServiceAccounts(home).CreateToken(t.Context(), registration.BootstrapAccount, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	_, err = who.kubernetes.CoreV1().ServiceAccounts(home).CreateToken(t.Context(), "fleet-controller", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	requireRefused(t, err, "only of ServiceAccounts that it made")
-	secrets := who.kubernetes.CoreV1().Secrets(s.namespace)
-	made, err := secrets.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "values"}, Type: registration.SecretTypeValues}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	made.Data = map[string][]byte{"values": []byte("x")}
-	_, err = secrets.Update(t.Context(), made, metav1.UpdateOptions{})
-	require.NoError(t, err)
-}
-
-// A Secret that is there already is not bent to another account.
-func TestTheHubBendsNoTokenSecret(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
-	who := s.account("hub-"+s.namespace, "fleet-controller", rule("", "secrets", "create", "get", "update"))
-	s.account(s.namespace, registration.AgentName) // without it Kubernetes removes the Secret
-	secret, err := s.admin.kubernetes.CoreV1().Secrets(s.namespace).Create(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: "bent", Annotations: map[string]string{corev1.ServiceAccountNameKey: registration.AgentName}},
-		Type:       corev1.SecretTypeServiceAccountToken,
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	secret.Annotations[corev1.ServiceAccountNameKey] = "default"
-	secret.ResourceVersion = ""
-	_, err = who.kubernetes.CoreV1().Secrets(s.namespace).Update(t.Context(), secret, metav1.UpdateOptions{})
-	requireRefused(t, err, "only of ServiceAccounts that it made")
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		secret.Annotations[corev1.ServiceAccountNameKey] = "default"
+		secret.ResourceVersion = ""
+		_, err = who.kubernetes.CoreV1().Secrets(s.namespace).Update(t.Context(), secret, metav1.UpdateOptions{})
+		requireRefused(t, err, "only of ServiceAccounts that it created")
+	})
 }
 
 func only[T any](_ T, err error) error { return err }

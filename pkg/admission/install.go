@@ -2,42 +2,103 @@ package admission
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/util/retry"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 )
 
-// mutatingVersions are the versions of MutatingAdmissionPolicies, the best first.
-var mutatingVersions = []string{"v1", "v1beta1"}
+// mutatingVersions are the versions of MutatingAdmissionPolicies, in the order of preference. Their fields are the same.
+var mutatingVersions = []string{"v1", "v1beta1", "v1alpha1"}
 
-// ServedVersion is the best version in which the API server serves MutatingAdmissionPolicies, "" when it serves none.
+// ServedVersion returns the version in which the API server serves MutatingAdmissionPolicies, or "" if it does not serve them.
 func ServedVersion(api discovery.ServerResourcesInterface) (string, error) {
 	for _, version := range mutatingVersions {
-		kinds, err := api.ServerResourcesForGroupVersion(Group + "/" + version)
-		if apierrors.IsNotFound(err) {
-			continue
-		}
-		if err != nil {
-			return "", fmt.Errorf("asking which admission policies the API server serves: %w", err)
-		}
-		if slices.ContainsFunc(kinds.APIResources, func(r metav1.APIResource) bool { return r.Kind == KindMutating }) {
-			return version, nil
+		served, err := serves(api, version, KindMutating)
+		if err != nil || served {
+			return version, err
 		}
 	}
 	return "", nil
 }
 
-// Install creates those of the policies that are missing, and gives those that differ the spec they should have. Labels and
-// annotations of one that exists stay as they are, for by them Helm knows its own.
+func serves(api discovery.ServerResourcesInterface, version, kind string) (bool, error) {
+	kinds, err := api.ServerResourcesForGroupVersion(Group + "/" + version)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("listing the admission policies that the API server serves: %w", err)
+	}
+	return slices.ContainsFunc(kinds.APIResources, func(r metav1.APIResource) bool { return r.Kind == kind }), nil
+}
+
+// served are the kinds of policies that an API server serves.
+type served struct {
+	validating bool   // in version v1, which Kubernetes 1.30 and later serve
+	mutating   string // the version, "" for none
+}
+
+func servedBy(api discovery.ServerResourcesInterface) (s served, err error) {
+	if s.validating, err = serves(api, "v1", KindValidatingBinding); err != nil || !s.validating {
+		return s, err
+	}
+	s.mutating, err = ServedVersion(api)
+	return s, err
+}
+
+// noValidating is the reason and the remedy where no policy can be installed at all.
+func noValidating(version string) string {
+	remedy := "upgrade it to Kubernetes 1.30 or later"
+	if minorOf(version) >= 30 {
+		remedy = turnedOff
+	}
+	return fmt.Sprintf("the API server, Kubernetes %s, serves no ValidatingAdmissionPolicies in version v1: %s. "+
+		"Until then agents may write the whole status of their Cluster and get tokens of any lifetime and audience", version, remedy)
+}
+
+const turnedOff = "it can, so remove what turns them off from --feature-gates and --runtime-config of the API server"
+
+// minorOf is 0 for a version that is not one of Kubernetes 1.
+func minorOf(version string) uint {
+	parsed, err := utilversion.ParseGeneric(version)
+	if err != nil || parsed.Major() != 1 {
+		return 0
+	}
+	return parsed.Minor()
+}
+
+// noMutating is the reason and the remedy where nothing records who creates a request. It names flags of the API server only for the
+// versions of Kubernetes that have the kinds and serve them on demand.
+func noMutating(version string) string {
+	const flags = "--feature-gates=MutatingAdmissionPolicy=true and --runtime-config=admissionregistration.k8s.io/%s=true on the API server"
+	remedy := "upgrade it to Kubernetes 1.36 or later"
+	switch minor := minorOf(version); {
+	case minor >= 36:
+		remedy = turnedOff
+	case minor >= 34:
+		remedy += ", or set " + fmt.Sprintf(flags, "v1beta1")
+	case minor >= 32:
+		remedy += ", or set " + fmt.Sprintf(flags, "v1alpha1")
+	}
+	return fmt.Sprintf("the API server, Kubernetes %s, serves no MutatingAdmissionPolicies: %s", version, remedy)
+}
+
+// Install creates missing policies, and corrects the spec of those that differ. It keeps other labels and annotations of an existing
+// policy: Helm recognizes its own objects by them.
 func Install(ctx context.Context, client dynamic.Interface, policies []*unstructured.Unstructured) error {
 	for _, policy := range policies {
-		// Kubernetes writes the status of a policy when it has looked at its expressions, which may be between our look and our write.
+		// Kubernetes writes the status of a policy when it has checked the expressions, which may be between the read and the write.
 		err := retry.RetryOnConflict(retry.DefaultRetry, func() error { return install(ctx, client, policy) })
 		if err != nil {
 			return fmt.Errorf("installing %s %s: %w", policy.GetKind(), policy.GetName(), err)
@@ -52,16 +113,45 @@ func install(ctx context.Context, client dynamic.Interface, policy *unstructured
 	if apierrors.IsNotFound(err) {
 		_, err = resource.Create(ctx, policy, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
-			return nil // by another hub a moment ago; what is wrong with it is seen when it is watched
+			return nil // created by another hub a moment ago; the watch shows whether it is right
 		}
 		return err
-	}
-	if err != nil || sameSpec(policy, existing) && watched(existing) {
+	} else if err != nil {
 		return err
+	}
+	labels := existing.GetLabels()
+	if sameSpec(policy, existing) && labels[fleet.ManagedLabel] == fleet.ManagedValue {
+		return nil
 	}
 	changed := existing.DeepCopy()
 	changed.Object["spec"] = policy.Object["spec"]
-	changed.SetLabels(withManagedLabel(changed.GetLabels()))
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[fleet.ManagedLabel] = fleet.ManagedValue // only policies with this label are watched
+	changed.SetLabels(labels)
 	_, err = resource.Update(ctx, changed, metav1.UpdateOptions{})
 	return err
+}
+
+// ErrNotOverwritten is the error of Probe if the API server stored the creator that the request claimed.
+var ErrNotOverwritten = errors.New("the API server does not apply the policies yet: it stores the creator that a request claims")
+
+// forged is no user of an API server: user names contain no spaces.
+const forged = "nobody at all"
+
+// Probe sends a request with a forged creator to the API server, in a dry run that stores nothing. Errors other than ErrNotOverwritten
+// mean that the outcome is unknown.
+func Probe(ctx context.Context, requests fleetclient.ClusterRegistrationInterface) error {
+	created, err := requests.Create(ctx, &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "admission-probe-", Annotations: map[string]string{fleet.CreatorAnnotation: forged}},
+		Spec:       fleet.ClusterRegistrationSpec{ClientID: "admission-probe", ClientRandom: "admission-probe"},
+	}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil {
+		return fmt.Errorf("trying the admission policies in a dry run: %w", err)
+	}
+	if creator := created.Annotations[fleet.CreatorAnnotation]; creator == forged || creator == "" {
+		return ErrNotOverwritten
+	}
+	return nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/admission"
 )
 
-func TestAPolicyWhoseStatusIsWrittenMeanwhileIsPutRight(t *testing.T) {
+func TestInstallRetriesAfterAConflict(t *testing.T) {
 	wanted := objects(t, "v1")[0]
 	changed := wanted.DeepCopy()
 	require.NoError(t, unstructured.SetNestedField(changed.Object, "Ignore", "spec", "failurePolicy"))

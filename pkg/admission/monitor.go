@@ -4,60 +4,83 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 )
 
-// Options say how to look after the policies of an API server.
+// Options configure a Monitor.
 type Options struct {
-	// RESTConfig is how to reach it. Required.
+	// RESTConfig connects to the API server. Required.
 	RESTConfig *rest.Config
-	// Namespace is one in which requests may be created, in dry runs. Required.
+	// Namespace is one in which the Monitor may create ClusterRegistrations, in dry runs. Required.
 	Namespace string
-	// Install creates the policies, and puts them right whenever somebody changes or removes them. Without it they are
-	// somebody else's, such as the chart's, and only watched.
+	// Install creates the policies, and corrects them when somebody changes or deletes them. Otherwise, something else, for example the
+	// chart, installs them, and they are only watched.
 	Install bool
-	// Clock tells the time; nil means the real one.
+	// Clock defaults to the real one.
 	Clock clock.WithTicker
 }
 
-// Monitor watches the policies and knows whether they are in force.
+// Monitor watches the policies and reports whether they are in force.
 type Monitor struct {
 	options   Options
-	discovery discovery.ServerResourcesInterface
+	discovery discovery.DiscoveryInterface
 	dynamic   dynamic.Interface
 	requests  fleetclient.ClusterRegistrationInterface
 	running   sync.WaitGroup
-	first     chan struct{} // closed when something is known
+	known     chan struct{} // closed by the first call of set
 
 	mu        sync.Mutex
-	now       answer
+	state     policyState
 	listeners []func()
 }
 
-// answer is what a Monitor knows. missing is "" while the policies are in force.
-type answer struct {
+// policyState is the current knowledge of a Monitor.
+type policyState struct {
 	since   time.Time
-	missing string
+	missing string // why the creators of ClusterRegistrations are not recorded; empty while they are
+	// reason and message tell why policies are not in force that the API server can have, or that it can have none. They are empty
+	// while all of them are.
+	reason, message string
+	inForce         [len(All)]bool
 }
 
-// ErrNotOverwritten is what Probe says when the API server believed a request.
-var ErrNotOverwritten = errors.New("the API server does not apply the policies yet: it believes what a request says about who created it")
+// stateOf is the state while err prevents the Monitor from watching.
+func stateOf(err error) policyState {
+	state := policyState{missing: explain(err), reason: fleet.ReasonError, message: explain(err)}
+	var notServed *notServedError
+	if errors.As(err, &notServed) {
+		state.reason = fleet.ReasonPoliciesNotServed
+	}
+	return state
+}
 
-var errNotServed = errors.New("the API server serves no MutatingAdmissionPolicies: Kubernetes 1.36 does, and 1.34 and 1.35 do with " +
-	"--runtime-config=admissionregistration.k8s.io/v1beta1=true and --feature-gates=MutatingAdmissionPolicy=true")
+// notServedError means that the API server serves no kind of policies.
+type notServedError struct{ message string }
 
-// New makes a Monitor, which does nothing before Start.
+func (e *notServedError) Error() string { return e.message }
+
+var errServedChanged = errors.New("the API server has started or stopped to serve kinds of admission policies; looking again")
+
+// New returns a Monitor. It is idle until Start.
 func New(o Options) (*Monitor, error) {
 	if o.Clock == nil {
 		o.Clock = clock.RealClock{}
@@ -72,7 +95,7 @@ func New(o Options) (*Monitor, error) {
 	if err != nil {
 		return nil, err
 	}
-	fleet, err := versioned.NewForConfig(cfg)
+	clients, err := versioned.NewForConfig(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -80,111 +103,298 @@ func New(o Options) (*Monitor, error) {
 		options:   o,
 		discovery: kubernetes,
 		dynamic:   policies,
-		requests:  fleet.FleetV1alpha1().ClusterRegistrations(o.Namespace),
-		first:     make(chan struct{}),
-		now:       answer{missing: "it is not known yet whether the admission policies are in force"},
+		requests:  clients.FleetV1alpha1().ClusterRegistrations(o.Namespace),
+		known:     make(chan struct{}),
+		state:     stateOf(errors.New("it is not known yet whether the admission policies are in force")),
 	}, nil
 }
 
-// InForce says whether the policies are in force, and since when. That may be a moment ahead: an API server takes a few
-// seconds to apply them everywhere.
+// InForce reports whether the policies are in force, and since when. That time may be a few seconds ahead, until every API server
+// applies them.
 func (m *Monitor) InForce() (since time.Time, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.now.since, m.now.missing == ""
+	return m.state.since, m.state.missing == ""
 }
 
-// Missing says in a sentence what keeps the policies from being in force, and what to do; "" while they are.
+// Missing is a sentence for people: why the policies are not in force, and what to do. It is empty while they are in force.
 func (m *Monitor) Missing() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.now.missing
+	return m.state.missing
 }
 
-// OnChange calls f whenever the answer of InForce has changed. It is called before Start, and f must not block.
+// Lacking tells which policies are not in force that this API server can have, or that it can have none: a reason of a condition, and
+// a sentence for people. Both are empty while all of them are in force. Mutating policies do not count where the API server does not
+// serve them; Missing reports these.
+func (m *Monitor) Lacking() (reason, message string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state.reason, m.state.message
+}
+
+// PolicyInForce reports whether the API server has the policy and its binding as they should be.
+func (m *Monitor) PolicyInForce(policy PolicyRef) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := indexOf(policy.Kind, policy.Name)
+	return i >= 0 && m.state.inForce[i]
+}
+
+// OnChange registers a function that is called after each change of the results of InForce and Lacking. It is called before Start; f must not block.
 func (m *Monitor) OnChange(f func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.listeners = append(m.listeners, f)
 }
 
-// Start looks after the policies until ctx ends.
+// Start watches the policies until ctx ends.
 func (m *Monitor) Start(ctx context.Context) {
 	m.running.Go(func() { m.run(ctx) })
 }
 
-// Settle waits until something is known, or ctx ends.
-func (m *Monitor) Settle(ctx context.Context) {
+// WaitUntilKnown waits until the Monitor has checked the policies once, or ctx ends.
+func (m *Monitor) WaitUntilKnown(ctx context.Context) {
 	select {
-	case <-m.first:
+	case <-m.known:
 	case <-ctx.Done():
 	}
 }
 
-// Wait returns when all that Start began has ended.
+// Wait returns when everything that Start began has ended.
 func (m *Monitor) Wait() { m.running.Wait() }
 
 const (
-	sessionRetry    = 5 * time.Second
-	sessionRetryMax = 10 * time.Minute
+	watchRetry    = 5 * time.Second
+	watchRetryMax = 10 * time.Minute
+	checkRetry    = 200 * time.Millisecond
+	checkRetryMax = time.Minute
+	checkTimeout  = 15 * time.Second
+	// servedRecheck is how often the Monitor asks again for a kind that the API server did not serve: after an upgrade of Kubernetes
+	// the watches of the other kinds continue, and nothing else reports a new kind.
+	servedRecheck = 10 * time.Minute
+
+	// propagation is the time within which all API servers apply a policy that was stored. Each collects them once a second, and the dry
+	// run reaches only one of them.
+	propagation = 4 * time.Second
 )
 
-// run begins anew whenever the policies cannot be watched: the API server may be another one by then, or the rights may have
-// come.
+// run watches again, after a delay, when a watch has failed: the API server may have been upgraded, or the hub may have got rights.
 func (m *Monitor) run(ctx context.Context) {
-	delay := sessionRetry
+	delay := watchRetry
 	for ctx.Err() == nil {
-		worked, err := m.session(ctx)
+		worked, err := m.watch(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		m.set(answer{missing: explain(err)})
+		m.set(stateOf(err))
 		if worked {
-			delay = sessionRetry
+			delay = watchRetry
 		}
 		select {
 		case <-ctx.Done():
 		case <-m.options.Clock.After(delay):
 		}
-		delay = min(2*delay, sessionRetryMax)
+		delay = min(2*delay, watchRetryMax)
 	}
+}
+
+// watch watches the policies in the versions that the API server serves, and checks them after each change. It returns the reason why it
+// cannot watch them any longer; worked reports that it has watched for a while.
+func (m *Monitor) watch(ctx context.Context) (worked bool, err error) {
+	served, err := servedBy(m.discovery)
+	if err != nil {
+		return false, err
+	}
+	var notMutating string // why no policy records creators; the validating ones still limit agents
+	var recheck <-chan time.Time
+	if served.mutating == "" {
+		kubernetes, err := m.discovery.ServerVersion()
+		if err != nil {
+			return false, fmt.Errorf("asking the API server for its version: %w", err)
+		}
+		if !served.validating {
+			return false, &notServedError{noValidating(kubernetes.GitVersion)}
+		}
+		notMutating = noMutating(kubernetes.GitVersion)
+		ticker := m.options.Clock.NewTicker(servedRecheck)
+		defer ticker.Stop()
+		recheck = ticker.C()
+	}
+	wanted, err := Objects(served.mutating)
+	if err != nil {
+		return false, err
+	}
+
+	// Install the policies before they are watched, so that no state is reported that does not last.
+	if err := m.install(ctx, wanted); err != nil {
+		logrus.Warnf("Cannot install the admission policies of the hub, using the existing ones: %v", err)
+	}
+
+	// Watch the objects with our label. An error that does not pass by itself, such as a missing right, ends ctx.
+	ctx, fail := context.WithCancelCause(ctx)
+	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(m.dynamic, 0, metav1.NamespaceAll, func(o *metav1.ListOptions) {
+		o.LabelSelector = fleet.ManagedLabel + "=" + fleet.ManagedValue
+	})
+	defer func() { fail(nil); factory.Shutdown() }()
+	changed := make(chan struct{}, 1)
+	notify := func(any) {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	informers := map[schema.GroupVersionResource]cache.SharedIndexInformer{}
+	for _, want := range wanted {
+		informers[Resource(want)] = factory.ForResource(Resource(want)).Informer()
+	}
+	for _, informer := range informers {
+		err := informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, reflector *cache.Reflector, err error) {
+			if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsUnauthorized(err) {
+				fail(err)
+			} else {
+				cache.DefaultWatchErrorHandler(ctx, reflector, err)
+			}
+		})
+		if err != nil {
+			return false, err
+		}
+		_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: notify, UpdateFunc: func(_, object any) { notify(object) }, DeleteFunc: notify,
+		})
+		if err != nil {
+			return false, err
+		}
+	}
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+	if ctx.Err() != nil {
+		return false, context.Cause(ctx)
+	}
+
+	// Check the policies after each change, and again after an error.
+	get := func(want *unstructured.Unstructured) *unstructured.Unstructured {
+		object, _, _ := informers[Resource(want)].GetStore().GetByKey(want.GetName())
+		got, _ := object.(*unstructured.Unstructured)
+		return got
+	}
+	var last checked
+	delay := checkRetry
+	for {
+		var retry <-chan time.Time
+		if last, err = m.check(ctx, compare(wanted, get), wanted, notMutating, last); err != nil {
+			retry, delay = m.options.Clock.After(delay), min(2*delay, checkRetryMax)
+		} else {
+			delay = checkRetry
+		}
+		select {
+		case <-ctx.Done():
+			return true, context.Cause(ctx)
+		case <-changed:
+			delay = checkRetry // the error was about an earlier state
+		case <-retry:
+		case <-recheck:
+			if now, err := servedBy(m.discovery); err == nil && now != served {
+				return true, errServedChanged
+			}
+		}
+	}
+}
+
+// checked is what a check does not repeat.
+type checked struct {
+	revision string // of the objects that a dry run has proved to work
+	warned   string // the problems of the policies about agents that were logged last
+}
+
+// check corrects the policies, proves in a dry run that new ones work, and sets the state. It is repeated after an error.
+func (m *Monitor) check(
+	ctx context.Context, found policyDiff, wanted []*unstructured.Unstructured, notMutating string, last checked,
+) (checked, error) {
+	var installErr error
+	if len(found.creator)+len(found.agents) > 0 {
+		installErr = m.install(ctx, wanted)
+	}
+	slices.Sort(found.agents)
+	if problems := strings.Join(found.agents, ", "); problems != last.warned {
+		if last.warned = problems; problems != "" {
+			logrus.Warnf("Agents may write more than they should: %s", describe(found.agents))
+		}
+	}
+	why := func(problems []string) string {
+		if installErr != nil {
+			return fmt.Sprintf("%s (%v)", describe(problems), installErr)
+		}
+		return describe(problems)
+	}
+	state := policyState{inForce: found.inForce}
+	if all := slices.Concat(found.creator, found.agents); len(all) > 0 {
+		state.reason, state.message = fleet.ReasonPolicyMissing, why(all)
+	}
+	if notMutating != "" || len(found.creator) > 0 {
+		if state.missing = notMutating; notMutating == "" {
+			state.missing = why(found.creator)
+		}
+		m.set(state)
+		return last, installErr
+	}
+	if found.revision != last.revision {
+		probeCtx, cancel := context.WithTimeout(ctx, checkTimeout)
+		defer cancel()
+		if err := Probe(probeCtx, m.requests); err != nil {
+			// An API server applies new policies after a moment. Until then nothing is reported, unless it was reported that they are in
+			// force: requests must not be judged by policies that are not applied.
+			_, inForce := m.InForce()
+			soon := errors.Is(err, ErrNotOverwritten) && !inForce && m.options.Clock.Now().Before(found.since.Add(propagation))
+			if ctx.Err() == nil && !soon {
+				state.missing = explain(err)
+				m.set(state)
+			}
+			return last, err
+		}
+		last.revision = found.revision
+	}
+	state.since = found.since.Add(propagation)
+	m.set(state)
+	return last, installErr
+}
+
+func (m *Monitor) install(ctx context.Context, wanted []*unstructured.Unstructured) error {
+	if !m.options.Install {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	return Install(ctx, m.dynamic, wanted)
 }
 
 func explain(err error) string {
 	if apierrors.IsForbidden(err) {
-		return fmt.Sprintf("the hub may not do what it needs with the admission policies (%v): make sure that it has the rights that the chart fleet gives it", err)
+		return fmt.Sprintf("the hub has no right to use the admission policies (%v): give it the rights that the chart fleet gives it", err)
 	}
 	return err.Error()
 }
 
-// set is called by run alone.
-func (m *Monitor) set(now answer) {
+// set logs each change of the state, and calls the listeners when the result of InForce or Lacking has changed. Only run calls it.
+func (m *Monitor) set(now policyState) {
 	m.mu.Lock()
-	before := m.now
-	m.now = now
-	listeners := m.listeners
+	before, listeners := m.state, m.listeners
+	m.state = now
 	m.mu.Unlock()
-	m.tell(before, now)
-	if now.since.Equal(before.since) && (now.missing == "") == (before.missing == "") {
-		return
-	}
-	for _, f := range listeners {
-		f()
-	}
-}
-
-// tell logs each state once.
-func (m *Monitor) tell(before, now answer) {
 	select {
-	case <-m.first:
+	case <-m.known:
 	default:
-		close(m.first)
+		close(m.known)
 	}
 	switch {
-	case now == before:
-	case now.missing != "":
-		logrus.Warnf("The admission policies of the hub are not in force, so nobody knows who creates a ClusterRegistration: %s", now.missing)
-	case before.missing != "":
+	case now.missing != "" && now.missing != before.missing:
+		logrus.Warnf("The admission policies of the hub are not in force, so the creators of ClusterRegistrations are not recorded: %s", now.missing)
+	case now.missing == "" && before.missing != "":
 		logrus.Info("The admission policies of the hub are in force")
+	}
+	if !now.since.Equal(before.since) || (now.missing == "") != (before.missing == "") || now.reason != before.reason || now.message != before.message {
+		for _, f := range listeners {
+			f()
+		}
 	}
 }

@@ -2,14 +2,18 @@ package admission_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
+	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,78 +27,17 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// creatorObjects are those without which nobody knows who creates a request.
+// creatorObjects are the policies and bindings that record the creators of requests.
 func creatorObjects(t *testing.T) []*unstructured.Unstructured {
 	t.Helper()
-	var found []*unstructured.Unstructured
-	for _, policy := range objects(t, "v1") {
-		if policy.GetName() == admission.CreatorPolicy {
-			found = append(found, policy)
-		}
-	}
+	found := slices.DeleteFunc(objects(t, "v1"), func(p *unstructured.Unstructured) bool { return p.GetName() != admission.CreatorPolicy })
 	require.Len(t, found, 4)
 	return found
 }
 
-func TestThePoliciesAreInForceOnceTheyAreInstalled(t *testing.T) {
-	s := newScene(t)
-	s.remove()
-	watching := s.monitor(false)
-	watching.Settle(t.Context())
-	_, ok := watching.InForce()
-	require.False(t, ok)
-	assert.Contains(t, watching.Missing(), "MutatingAdmissionPolicy fleet-registration-creator is missing")
-	assert.Contains(t, watching.Missing(), "admissionPolicies.enabled=true")
-
-	before := time.Now().Truncate(time.Second)
-	require.NoError(t, admission.Install(t.Context(), s.admin.dynamic, objects(t, "v1")))
-	s.eventually(watching, true)
-	since, _ := watching.InForce()
-	assert.True(t, since.After(before), "%s is before %s", since, before)
-	assert.Empty(t, watching.Missing())
-}
-
-func TestAPolicyThatGoesAndComesBackIsNoticed(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
-	watching := s.monitor(false)
-	s.eventually(watching, true)
-	for _, policy := range creatorObjects(t) {
-		before, _ := watching.InForce()
-		client := s.admin.dynamic.Resource(admission.Resource(policy))
-		require.NoError(t, client.Delete(t.Context(), policy.GetName(), metav1.DeleteOptions{}))
-		s.eventually(watching, false)
-		assert.Contains(t, watching.Missing(), policy.GetKind()+" "+policy.GetName()+" is missing")
-
-		_, err := client.Create(t.Context(), policy, metav1.CreateOptions{})
-		require.NoError(t, err)
-		s.eventually(watching, true)
-		since, _ := watching.InForce()
-		assert.False(t, since.Before(before), "what came in between has no proof")
-	}
-}
-
-func TestAPolicyThatIsChangedIsNoticed(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
-	watching := s.monitor(false)
-	for kind, change := range map[string]string{
-		admission.KindMutating:          `{"spec":{"matchConstraints":{"objectSelector":{"matchLabels":{"a":"b"}}}}}`,
-		admission.KindMutatingBinding:   `{"spec":{"matchResources":{"namespaceSelector":{"matchLabels":{"a":"b"}}}}}`,
-		admission.KindValidating:        `{"spec":{"failurePolicy":"Ignore"}}`,
-		admission.KindValidatingBinding: `{"spec":{"validationActions":["Warn"]}}`,
-	} {
-		s.eventually(watching, true)
-		s.patchCreator(kind, change)
-		s.eventually(watching, false)
-		assert.Contains(t, watching.Missing(), kind+" fleet-registration-creator is not as this hub knows it")
-		require.NoError(t, admission.Install(t.Context(), s.admin.dynamic, objects(t, "v1")))
-	}
-	s.eventually(watching, true)
-	s.patchCreator(admission.KindMutating, `{"metadata":{"labels":{"fleet.cattle.io/managed":null}}}`)
-	s.eventually(watching, false) // it is not watched any more, so nobody would notice its end
-	require.NoError(t, admission.Install(t.Context(), s.admin.dynamic, objects(t, "v1")))
-	s.eventually(watching, true)
+func (s *scene) install() {
+	s.Helper()
+	require.NoError(s, admission.Install(s.Context(), s.admin.dynamic, objects(s.T, "v1")))
 }
 
 func (s *scene) patchCreator(kind, patch string) {
@@ -107,8 +50,86 @@ func (s *scene) patchCreator(kind, patch string) {
 	}
 }
 
-func TestAHubThatInstallsPutsThePoliciesRight(t *testing.T) {
+func TestMonitor(t *testing.T) {
 	s := newScene(t)
+	s.needsMutating()
+	s.remove()
+	var changes atomic.Int64
+	m, err := admission.New(admission.Options{RESTConfig: s.plane.RESTConfig(), Namespace: s.namespace})
+	require.NoError(t, err)
+	m.OnChange(func() { changes.Add(1) })
+	ctx, stop := context.WithCancel(context.Background())
+	m.Start(ctx)
+	defer func() { stop(); m.Wait() }()
+	m.WaitUntilKnown(t.Context())
+	_, ok := m.InForce()
+	require.False(t, ok)
+	assert.Contains(t, m.Missing(), "MutatingAdmissionPolicy fleet-registration-creator is missing")
+	assert.Contains(t, m.Missing(), "admissionPolicies.enabled=true")
+	require.Eventually(t, func() bool { return changes.Load() == 1 }, patience, poll, "the reason is known now")
+
+	before := time.Now().Truncate(time.Second)
+	s.install()
+	s.eventually(m, true)
+	since, _ := m.InForce()
+	assert.True(t, since.After(before), "%s is before %s", since, before)
+	assert.Empty(t, m.Missing())
+	require.Eventually(t, func() bool { return changes.Load() > 0 }, patience, poll)
+
+	for _, policy := range creatorObjects(t) { // deleted and created again
+		seen := changes.Load()
+		before, _ := m.InForce()
+		client := s.admin.dynamic.Resource(admission.Resource(policy))
+		require.NoError(t, client.Delete(t.Context(), policy.GetName(), metav1.DeleteOptions{}))
+		s.eventually(m, false)
+		assert.Contains(t, m.Missing(), policy.GetKind()+" "+policy.GetName()+" is missing")
+		require.Eventually(t, func() bool { return changes.Load() > seen }, patience, poll)
+
+		_, err := client.Create(t.Context(), policy, metav1.CreateOptions{})
+		require.NoError(t, err)
+		s.eventually(m, true)
+		since, _ := m.InForce()
+		assert.False(t, since.Before(before), "the creators of requests in between are not proved")
+	}
+	for kind, change := range map[string]string{
+		admission.KindMutating:          `{"spec":{"matchConstraints":{"objectSelector":{"matchLabels":{"a":"b"}}}}}`,
+		admission.KindMutatingBinding:   `{"spec":{"matchResources":{"namespaceSelector":{"matchLabels":{"a":"b"}}}}}`,
+		admission.KindValidating:        `{"spec":{"failurePolicy":"Ignore"}}`,
+		admission.KindValidatingBinding: `{"spec":{"validationActions":["Warn"]}}`,
+	} {
+		s.patchCreator(kind, change)
+		s.eventually(m, false)
+		assert.Contains(t, m.Missing(), kind+" fleet-registration-creator differs from the one of this hub")
+		s.install()
+		s.eventually(m, true)
+	}
+	s.patchCreator(admission.KindMutating, `{"metadata":{"labels":{"fleet.cattle.io/managed":null}}}`)
+	s.eventually(m, false) // without the label it is not watched, so its deletion would not be noticed
+	s.install()
+	s.eventually(m, true)
+}
+
+func TestMonitor_startLogsNoPassingState(t *testing.T) {
+	s := newScene(t)
+	s.needsMutating()
+	s.remove()
+	log := &bytes.Buffer{}
+	logrus.SetOutput(log)
+	defer logrus.SetOutput(os.Stderr)
+	m, err := admission.New(admission.Options{RESTConfig: s.plane.RESTConfig(), Namespace: s.namespace, Install: true})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	m.Start(ctx)
+	s.eventually(m, true)
+	stop()
+	m.Wait()
+	assert.Contains(t, log.String(), "are in force")
+	assert.NotContains(t, log.String(), "not in force")
+}
+
+func TestMonitorThatInstalls(t *testing.T) {
+	s := newScene(t)
+	s.needsMutating()
 	s.remove()
 	m := s.monitor(true)
 	s.eventually(m, true)
@@ -128,20 +149,21 @@ func TestAHubThatInstallsPutsThePoliciesRight(t *testing.T) {
 	s.eventually(m, true)
 }
 
-func TestAnInstallationLeavesAloneWhatIsRightAndWhoseItIs(t *testing.T) {
+func TestInstall(t *testing.T) {
 	s := newScene(t)
+	s.needsMutating()
 	s.inForce()
 	s.patchCreator(admission.KindMutating, `{"metadata":{"labels":{"app.kubernetes.io/managed-by":"Helm"},"annotations":{"meta.helm.sh/release-name":"fleet"}}}`)
 	client := s.admin.dynamic.Resource(admission.Resource(objects(t, "v1")[0]))
 	before, err := client.Get(t.Context(), admission.CreatorPolicy, metav1.GetOptions{})
 	require.NoError(t, err)
-	require.NoError(t, admission.Install(t.Context(), s.admin.dynamic, objects(t, "v1")))
+	s.install()
 	after, err := client.Get(t.Context(), admission.CreatorPolicy, metav1.GetOptions{})
 	require.NoError(t, err)
-	assert.Equal(t, before.GetResourceVersion(), after.GetResourceVersion())
+	assert.Equal(t, before.GetResourceVersion(), after.GetResourceVersion(), "a right policy is not written")
 
 	s.patchCreator(admission.KindMutating, `{"spec":{"failurePolicy":"Ignore"}}`)
-	require.NoError(t, admission.Install(t.Context(), s.admin.dynamic, objects(t, "v1")))
+	s.install()
 	after, err = client.Get(t.Context(), admission.CreatorPolicy, metav1.GetOptions{})
 	require.NoError(t, err)
 	assert.Equal(t, "Helm", after.GetLabels()["app.kubernetes.io/managed-by"])
@@ -149,75 +171,114 @@ func TestAnInstallationLeavesAloneWhatIsRightAndWhoseItIs(t *testing.T) {
 	assert.Equal(t, "Fail", after.Object["spec"].(map[string]any)["failurePolicy"])
 }
 
-func TestWhoListensHearsOfEachChange(t *testing.T) {
+// The objects alone prove little: an API server may not apply them, or not yet.
+func TestMonitorProbes(t *testing.T) {
 	s := newScene(t)
-	s.remove()
-	var heard atomic.Int64
-	m, err := admission.New(admission.Options{RESTConfig: s.plane.RESTConfig(), Namespace: s.namespace})
-	require.NoError(t, err)
-	m.OnChange(func() { heard.Add(1) })
-	ctx, stop := contextOf(t)
-	m.Start(ctx)
-	defer func() { stop(); m.Wait() }()
-	m.Settle(t.Context())
-	assert.Zero(t, heard.Load(), "nobody thought that they were in force")
-
-	require.NoError(t, admission.Install(t.Context(), s.admin.dynamic, objects(t, "v1")))
-	s.eventually(m, true)
-	require.Eventually(t, func() bool { return heard.Load() > 0 }, patience, poll)
-	so := heard.Load()
-	s.remove(admission.KindValidating)
-	s.eventually(m, false)
-	require.Eventually(t, func() bool { return heard.Load() > so }, patience, poll)
+	s.needsMutating()
 	s.inForce()
+	t.Run("policies that are not applied: not in force, and probed again", func(t *testing.T) {
+		wire := &wire{}
+		wire.believe.Store(true)
+		m := s.monitor(false, wire.tap)
+		m.WaitUntilKnown(t.Context())
+		require.Eventually(t, func() bool { return wire.probes.Load() >= 3 }, patience, poll)
+		_, ok := m.InForce()
+		assert.False(t, ok)
+		assert.Contains(t, m.Missing(), "does not apply the policies yet")
+		wire.believe.Store(false)
+		s.eventually(m, true)
+	})
+	t.Run("policies that are applied: probed once, without a trace", func(t *testing.T) {
+		wire := &wire{}
+		s.eventually(s.monitor(false, wire.tap), true)
+		assert.Equal(t, int64(1), wire.probes.Load())
+		left, err := s.admin.fleet.ClusterRegistrations(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		for _, request := range left.Items {
+			assert.NotContains(t, request.Name, "probe")
+			assert.NotEqual(t, s.namespace, request.Namespace)
+		}
+	})
 }
 
-func TestTheTryLeavesNothingBehind(t *testing.T) {
+func TestMonitorWithoutRights(t *testing.T) {
 	s := newScene(t)
-	s.inForce()
-	wire := &wire{}
-	m := s.monitor(false, wire.tap)
-	s.eventually(m, true)
-	assert.Equal(t, int64(1), wire.tries.Load(), "once for all, while nothing changes")
-	left, err := s.admin.fleet.ClusterRegistrations(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	for _, request := range left.Items {
-		assert.NotContains(t, request.Name, "probe")
-	}
-	own, err := s.admin.fleet.ClusterRegistrations(s.namespace).List(t.Context(), metav1.ListOptions{})
-	require.NoError(t, err)
-	assert.Empty(t, own.Items)
-}
-
-// That the objects are there proves little: an API server may not apply them, or not yet.
-func TestPoliciesThatAreNotAppliedAreNotInForce(t *testing.T) {
-	s := newScene(t)
-	s.inForce()
-	wire := &wire{}
-	wire.believe.Store(true)
-	m := s.monitor(false, wire.tap)
-	m.Settle(t.Context())
-	require.Eventually(t, func() bool { return wire.tries.Load() >= 3 }, patience, poll, "it is tried again and again")
-	_, ok := m.InForce()
-	assert.False(t, ok)
-	assert.Contains(t, m.Missing(), "does not apply the policies yet")
-	wire.believe.Store(false)
-	s.eventually(m, true)
-}
-
-func TestAHubWithoutRightsSaysWhichItNeeds(t *testing.T) {
-	s := newScene(t)
+	s.needsMutating()
 	s.inForce()
 	poor := s.account(s.namespace, "hub", rule("fleet.cattle.io", "clusterregistrations", "create"))
 	clock := clocktesting.NewFakeClock(time.Now())
 	m := s.monitor(false, func(o *admission.Options) { o.RESTConfig, o.Clock = poor.config, clock })
-	m.Settle(t.Context())
+	m.WaitUntilKnown(t.Context())
 	_, ok := m.InForce()
 	require.False(t, ok)
 	assert.Contains(t, m.Missing(), "the rights that the chart fleet gives it")
 
-	// Rights that come are noticed after a while.
 	s.allowEverywhere("hub-watches-"+s.namespace, s.namespace, "hub", rule("admissionregistration.k8s.io", "*", "list", "watch"))
+	require.Eventually(t, func() bool { // the new rights are noticed after a while
+		clock.Step(time.Hour)
+		_, ok := m.InForce()
+		return ok
+	}, patience, poll, m.Missing())
+
+	m = s.monitor(true, func(o *admission.Options) { o.RESTConfig = poor.config })
+	s.eventually(m, true) // it uses the policies that it may not install
+	s.remove(admission.KindMutating)
+	s.eventually(m, false)
+	assert.Contains(t, m.Missing(), "is missing")
+	assert.Contains(t, m.Missing(), "forbidden")
+}
+
+// The API server is one before 1.36, or pretends to be one.
+func TestMonitorOfAPIServerWithoutMutatingPolicies(t *testing.T) {
+	s := newScene(t)
+	s.remove()
+	installs, stop := s.start(true, (&wire{hide: []string{"v1", "v1beta1"}}).tap)
+	defer stop()
+	installs.WaitUntilKnown(t.Context())
+	_, ok := installs.InForce()
+	assert.False(t, ok)
+	assert.Contains(t, installs.Missing(), "serves no MutatingAdmissionPolicies")
+	policies := s.admin.kubernetes.AdmissionregistrationV1().ValidatingAdmissionPolicies()
+	_, err := policies.Get(t.Context(), admission.TokenPolicy, metav1.GetOptions{})
+	require.NoError(t, err, "agents are limited nevertheless")
+	_, err = policies.Get(t.Context(), admission.CreatorPolicy, metav1.GetOptions{})
+	require.Error(t, err, "it would refuse every request")
+	_, err = s.importer().fleet.ClusterRegistrations(s.namespace).Create(t.Context(), s.request(nil), metav1.CreateOptions{})
+	require.NoError(t, err)
+
+	// The validating policies are watched: their deletion is reported, and corrected where the hub installs them.
+	require.NoError(t, policies.Delete(t.Context(), admission.StatusPolicy, metav1.DeleteOptions{}))
+	require.Eventually(t, func() bool {
+		_, err := policies.Get(t.Context(), admission.StatusPolicy, metav1.GetOptions{})
+		return err == nil
+	}, patience, poll)
+	stop()
+	s.remove()
+	var changes atomic.Int64
+	watches := s.monitor(false, (&wire{hide: []string{"v1", "v1beta1"}}).tap)
+	watches.OnChange(func() { changes.Add(1) })
+	require.NoError(t, admission.Install(t.Context(), s.admin.dynamic, objects(t, "")))
+	s.eventuallyLacks(watches, "", "")
+	assert.True(t, watches.PolicyInForce(admission.PolicyRef{Kind: admission.KindValidating, Name: admission.StatusPolicy}))
+	assert.False(t, watches.PolicyInForce(admission.PolicyRef{Kind: admission.KindMutating, Name: admission.CreatorPolicy}))
+	seen := changes.Load()
+	require.NoError(t, policies.Delete(t.Context(), admission.StatusPolicy, metav1.DeleteOptions{}))
+	s.eventuallyLacks(watches, fleet.ReasonPolicyMissing, "ValidatingAdmissionPolicy fleet-agent-status is missing")
+	assert.False(t, watches.PolicyInForce(admission.PolicyRef{Kind: admission.KindValidating, Name: admission.StatusPolicy}))
+	require.Eventually(t, func() bool { return changes.Load() > seen }, patience, poll)
+}
+
+// An upgrade of the API server ends no watch for good, so the Monitor asks again what is served.
+func TestMonitorOfAPIServerThatIsUpgraded(t *testing.T) {
+	s := newScene(t)
+	s.needsMutating()
+	s.inForce()
+	wire := &wire{hide: []string{"v1", "v1beta1"}}
+	clock := clocktesting.NewFakeClock(time.Now())
+	m := s.monitor(false, wire.tap, func(o *admission.Options) { o.Clock = clock })
+	s.eventuallyLacks(m, "", "")
+	assert.Contains(t, m.Missing(), "serves no MutatingAdmissionPolicies")
+	wire.upgraded.Store(true)
 	require.Eventually(t, func() bool {
 		clock.Step(time.Hour)
 		_, ok := m.InForce()
@@ -225,40 +286,22 @@ func TestAHubWithoutRightsSaysWhichItNeeds(t *testing.T) {
 	}, patience, poll, m.Missing())
 }
 
-func TestAHubThatMayNotInstallUsesWhatIsThere(t *testing.T) {
+func TestMonitorOfAPIServerWithoutPolicies(t *testing.T) {
 	s := newScene(t)
-	s.inForce()
-	poor := s.account(s.namespace, "hub", rule("fleet.cattle.io", "clusterregistrations", "create"))
-	s.allowEverywhere("hub-watches-"+s.namespace, s.namespace, "hub", rule("admissionregistration.k8s.io", "*", "list", "watch"))
-	m := s.monitor(true, func(o *admission.Options) { o.RESTConfig = poor.config })
-	s.eventually(m, true)
-	s.remove(admission.KindMutating)
-	s.eventually(m, false)
-	assert.Contains(t, m.Missing(), "is missing")
-	assert.Contains(t, m.Missing(), "forbidden")
-}
-
-func TestAnAPIServerWithoutTheKindsSaysWhatToDo(t *testing.T) {
-	s := newScene(t)
-	s.remove()
 	wire := &wire{hide: []string{"v1", "v1beta1"}}
+	wire.hideAll.Store(true)
 	m := s.monitor(true, wire.tap)
-	m.Settle(t.Context())
+	m.WaitUntilKnown(t.Context())
 	_, ok := m.InForce()
 	assert.False(t, ok)
-	assert.Contains(t, m.Missing(), "--feature-gates=MutatingAdmissionPolicy=true")
-	policies := s.admin.kubernetes.AdmissionregistrationV1().ValidatingAdmissionPolicies()
-	_, err := policies.Get(t.Context(), admission.TokenPolicy, metav1.GetOptions{})
-	require.NoError(t, err, "agents are held to what is theirs all the same")
-	_, err = policies.Get(t.Context(), admission.CreatorPolicy, metav1.GetOptions{})
-	require.Error(t, err, "it would refuse every request")
-	_, err = s.importer().fleet.ClusterRegistrations(s.namespace).Create(t.Context(), s.request(nil), metav1.CreateOptions{})
-	require.NoError(t, err)
+	assert.Contains(t, m.Missing(), "serves no ValidatingAdmissionPolicies in version v1")
+	s.eventuallyLacks(m, fleet.ReasonPoliciesNotServed, "agents may write the whole status")
 }
 
-func TestAnAPIServerThatServesOnlyTheBetaIsEnough(t *testing.T) {
+func TestMonitorOfAPIServerThatServesOnlyTheBeta(t *testing.T) {
+	newScene(t).needsMutating()
 	plane, err := controlplane.Start(t.Context(), controlplane.Options{
-		Name: "beta", ControllerManager: true,
+		Name:          "beta",
 		APIServerArgs: []string{"--runtime-config=admissionregistration.k8s.io/v1beta1=true", "--feature-gates=MutatingAdmissionPolicy=true"},
 	})
 	require.NoError(t, err)
@@ -273,24 +316,33 @@ func TestAnAPIServerThatServesOnlyTheBetaIsEnough(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, who.name, created.Annotations[fleet.CreatorAnnotation])
 
-	// An API server that was away is watched again.
+	// The watch comes back after a restart of the API server.
 	watching := s.monitor(false)
 	s.eventually(watching, true)
 	require.NoError(t, plane.StopAPIServer())
 	require.NoError(t, plane.StartAPIServer(t.Context()))
+	var noticed atomic.Bool // the other Monitor installs the policy again at once
+	watching.OnChange(func() {
+		if _, ok := watching.InForce(); !ok {
+			noticed.Store(true)
+		}
+	})
 	require.Eventually(t, func() bool {
+		noticed.Store(false)
 		return s.admin.kubernetes.AdmissionregistrationV1().MutatingAdmissionPolicies().Delete(t.Context(), admission.CreatorPolicy, metav1.DeleteOptions{}) == nil
 	}, patience, poll)
-	s.eventually(watching, false)
-	s.eventually(watching, true) // the other one installs
+	require.Eventually(t, noticed.Load, patience, poll)
+	s.eventually(watching, true)
 }
 
 // wire is between a Monitor and its API server.
 type wire struct {
-	hide    []string    // versions in which no MutatingAdmissionPolicies are offered
-	believe atomic.Bool // that a request tells the truth about its creator
-	tries   atomic.Int64
-	beta    atomic.Int64 // requests about policies in v1beta1
+	hide     []string    // versions in which no MutatingAdmissionPolicies are offered
+	hideAll  atomic.Bool // no policies are offered in these versions
+	upgraded atomic.Bool // nothing is hidden any more
+	believe  atomic.Bool // that a request tells the truth about its creator
+	probes   atomic.Int64
+	beta     atomic.Int64 // requests about policies in v1beta1
 }
 
 func (w *wire) tap(o *admission.Options) {
@@ -312,7 +364,7 @@ func (t *tapped) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if req.Method == http.MethodPost && req.URL.Query().Get("dryRun") == metav1.DryRunAll {
-		t.tries.Add(1)
+		t.probes.Add(1)
 		if t.believe.Load() {
 			return altered(answer, func(o map[string]any) {
 				_ = unstructured.SetNestedField(o, "nobody at all", "metadata", "annotations", fleet.CreatorAnnotation)
@@ -320,8 +372,12 @@ func (t *tapped) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	for _, version := range t.hide {
-		if req.URL.Path == "/apis/"+admission.Group+"/"+version && answer.StatusCode == http.StatusOK {
-			return altered(answer, func(o map[string]any) { o["resources"] = []any{} })
+		if req.URL.Path == "/apis/"+admission.Group+"/"+version && answer.StatusCode == http.StatusOK && !t.upgraded.Load() {
+			return altered(answer, func(o map[string]any) {
+				o["resources"] = slices.DeleteFunc(o["resources"].([]any), func(resource any) bool {
+					return t.hideAll.Load() || strings.HasPrefix(resource.(map[string]any)["kind"].(string), "Mutating")
+				})
+			})
 		}
 	}
 	return answer, nil

@@ -1,26 +1,23 @@
-// Package admission has the hub's admission policies, the very ones the chart fleet installs, and knows whether they are in
-// force on an API server. By them the API server itself records who asks for a registration, and agents, whose rights RBAC
-// cannot put finely enough, keep to what is theirs. There is no webhook.
+// Package admission has the admission policies of the hub, which the chart fleet installs too, and reports whether they are in force on
+// an API server. They let the API server record who creates a ClusterRegistration, and limit what agents write more narrowly than RBAC
+// can. They are CEL policies, without a webhook.
 package admission
 
 import (
-	"bufio"
-	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/muster-fleet/muster/charts"
 )
 
-// file is where the chart has them.
+// file is the template of the chart that has the policies.
 const file = "admission.yaml"
 
 // Group is the API group of the policies.
@@ -34,64 +31,66 @@ const (
 	KindValidatingBinding = "ValidatingAdmissionPolicyBinding"
 )
 
-// resources of the kinds, by kind.
-var resources = map[string]string{
-	KindMutating:          "mutatingadmissionpolicies",
-	KindMutatingBinding:   "mutatingadmissionpolicybindings",
-	KindValidating:        "validatingadmissionpolicies",
-	KindValidatingBinding: "validatingadmissionpolicybindings",
-}
-
 // Names of the policies; each binding has the name of its policy.
 const (
 	// CreatorPolicy is a mutating policy and a validating one: the annotation fleet.CreatorAnnotation of every
 	// ClusterRegistration names the user who created it.
 	CreatorPolicy = "fleet-registration-creator"
-	// RequestPolicy keeps what whoever holds a registration token creates from standing in the way of others.
+	// RequestPolicy refuses requests of registration tokens that would block the deletion of other objects.
 	RequestPolicy = "fleet-registration-request"
-	// HubTokenPolicy lets the hub issue tokens of ServiceAccounts it made, and of no others.
+	// HubTokenPolicy limits the tokens that the hub issues to ServiceAccounts that it created.
 	HubTokenPolicy = "fleet-controller-token"
-	// StatusPolicy lets agents write nothing but status.agent of a Cluster, and not much there.
+	// StatusPolicy limits agents to status.agent of their Cluster, and the size of that.
 	StatusPolicy = "fleet-agent-status"
-	// TokenPolicy is a validating policy, which lets agents ask for short-lived tokens of their own ServiceAccount only, and a
-	// mutating one, which makes these tokens for the API server.
+	// TokenPolicy is a validating policy that limits agents to short-lived tokens of their own ServiceAccount, and a mutating one that
+	// sets the audience of these tokens to the API server.
 	TokenPolicy = "fleet-agent-token"
 )
 
-// parsed are the policies with their kinds in version v1.
+// PolicyRef names one of the policies. Its binding counts as a part of it.
+type PolicyRef struct {
+	Kind, Name string
+}
+
+// All are the policies for an API server that serves both kinds.
+var All = [...]PolicyRef{
+	{KindMutating, CreatorPolicy},
+	{KindValidating, CreatorPolicy},
+	{KindValidating, RequestPolicy},
+	{KindValidating, HubTokenPolicy},
+	{KindValidating, StatusPolicy},
+	{KindMutating, TokenPolicy},
+	{KindValidating, TokenPolicy},
+}
+
+// indexOf is the index in All of a policy, or of the policy of a binding.
+func indexOf(kind, name string) int {
+	return slices.Index(All[:], PolicyRef{strings.TrimSuffix(kind, "Binding"), name})
+}
+
+// parsed returns the policies of the chart. Their kinds have version v1.
 var parsed = sync.OnceValues(func() ([]*unstructured.Unstructured, error) {
 	rendered, err := charts.Render(charts.Hub, charts.Release{Name: charts.Hub, Namespace: "default"}, nil)
 	if err != nil {
 		return nil, err
 	}
-	return decode(rendered[path.Join(charts.Hub, "templates", file)])
-})
-
-func decode(manifest string) ([]*unstructured.Unstructured, error) {
+	documents, err := charts.Documents(rendered[path.Join(charts.Hub, "templates", file)])
+	if err != nil {
+		return nil, fmt.Errorf("reading the embedded admission policies: %w", err)
+	}
 	var objects []*unstructured.Unstructured
-	reader := yaml.NewYAMLReader(bufio.NewReader(strings.NewReader(manifest)))
-	for {
-		document, err := reader.Read()
-		if errors.Is(err, io.EOF) {
-			return objects, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		if len(bytes.TrimSpace(document)) == 0 {
-			continue
-		}
+	for _, document := range documents {
 		object := &unstructured.Unstructured{}
-		if err := yaml.Unmarshal(document, &object.Object); err != nil {
+		if err := object.UnmarshalJSON(document); err != nil {
 			return nil, fmt.Errorf("reading the embedded admission policies: %w", err)
 		}
 		objects = append(objects, object)
 	}
-}
+	return objects, nil
+})
 
-// Objects returns the policies and their bindings as an API server takes them that serves MutatingAdmissionPolicies in that
-// version, v1 or v1beta1; with an empty one those are left out, and with them the validating policy that relies on one.
-// Each call returns new objects.
+// Objects returns new objects of the policies and their bindings, for an API server that serves MutatingAdmissionPolicies in that
+// version: v1, v1beta1 or v1alpha1. Without a version it leaves out the mutating policies, and the validating policy that relies on one.
 func Objects(mutatingVersion string) ([]*unstructured.Unstructured, error) {
 	all, err := parsed()
 	if err != nil {
@@ -99,11 +98,12 @@ func Objects(mutatingVersion string) ([]*unstructured.Unstructured, error) {
 	}
 	var objects []*unstructured.Unstructured
 	for _, object := range all {
-		if mutatingVersion == "" && (mutating(object.GetKind()) || object.GetName() == CreatorPolicy) {
+		mutating := object.GetKind() == KindMutating || object.GetKind() == KindMutatingBinding
+		if mutatingVersion == "" && (mutating || object.GetName() == CreatorPolicy) {
 			continue
 		}
 		object = object.DeepCopy()
-		if mutating(object.GetKind()) {
+		if mutating {
 			object.SetAPIVersion(Group + "/" + mutatingVersion)
 		}
 		objects = append(objects, object)
@@ -111,9 +111,8 @@ func Objects(mutatingVersion string) ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
-func mutating(kind string) bool { return kind == KindMutating || kind == KindMutatingBinding }
-
-// Resource is under which a policy or binding of Objects is found on the API server.
+// Resource returns the resource of a policy or binding.
 func Resource(object *unstructured.Unstructured) schema.GroupVersionResource {
-	return object.GroupVersionKind().GroupVersion().WithResource(resources[object.GetKind()])
+	plural, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
+	return plural
 }

@@ -31,7 +31,7 @@ func names(policies []*unstructured.Unstructured) []string {
 	return all
 }
 
-func TestThePoliciesAreThoseTheAPIServerTakes(t *testing.T) {
+func TestObjectsByVersion(t *testing.T) {
 	const group = "admissionregistration.k8s.io/"
 	always := []string{
 		group + "v1 ValidatingAdmissionPolicy fleet-registration-request", group + "v1 ValidatingAdmissionPolicyBinding fleet-registration-request",
@@ -39,7 +39,7 @@ func TestThePoliciesAreThoseTheAPIServerTakes(t *testing.T) {
 		group + "v1 ValidatingAdmissionPolicy fleet-agent-status", group + "v1 ValidatingAdmissionPolicyBinding fleet-agent-status",
 		group + "v1 ValidatingAdmissionPolicy fleet-agent-token", group + "v1 ValidatingAdmissionPolicyBinding fleet-agent-token",
 	}
-	assert.Equal(t, always, names(objects(t, "")), "a request that nobody records must not be refused for that")
+	assert.Equal(t, always, names(objects(t, "")), "a request whose creator is not recorded must not be refused for that")
 	for _, version := range []string{"v1", "v1beta1"} {
 		assert.ElementsMatch(t, append([]string{
 			group + version + " MutatingAdmissionPolicy fleet-registration-creator", group + version + " MutatingAdmissionPolicyBinding fleet-registration-creator",
@@ -49,12 +49,12 @@ func TestThePoliciesAreThoseTheAPIServerTakes(t *testing.T) {
 	}
 }
 
-func TestThePoliciesOfOneCallAreNotThoseOfAnother(t *testing.T) {
+func TestObjectsAreNewInEachCall(t *testing.T) {
 	objects(t, "v1")[0].SetName("changed")
 	assert.NotEqual(t, "changed", objects(t, "v1")[0].GetName())
 }
 
-func TestEveryPolicyFailsClosedAndIsBoundToEverything(t *testing.T) {
+func TestObjectsFailClosedAndApplyToEverything(t *testing.T) {
 	for _, policy := range objects(t, "v1") {
 		title := policy.GetKind() + " " + policy.GetName()
 		assert.Equal(t, fleet.ManagedValue, policy.GetLabels()[fleet.ManagedLabel], title)
@@ -72,7 +72,7 @@ func TestEveryPolicyFailsClosedAndIsBoundToEverything(t *testing.T) {
 	}
 }
 
-func TestThePoliciesSpeakOfTheAnnotationThatIsRead(t *testing.T) {
+func TestObjectsUseTheAnnotationOfTheHub(t *testing.T) {
 	found := 0
 	for _, policy := range objects(t, "v1") {
 		text := fmt.Sprint(policy.Object["spec"])
@@ -84,7 +84,7 @@ func TestThePoliciesSpeakOfTheAnnotationThatIsRead(t *testing.T) {
 	assert.Greater(t, found, 4)
 }
 
-// agentGroups are the expressions by which the policies know agents.
+// agentGroups are the expressions by which the policies recognize agents.
 func agentGroups(t *testing.T) []*regexp.Regexp {
 	t.Helper()
 	var all []*regexp.Regexp
@@ -105,7 +105,7 @@ func agentGroups(t *testing.T) []*regexp.Regexp {
 	return all
 }
 
-func TestAgentsAreKnownByTheirNamespaceHoweverLongItsNameWouldBe(t *testing.T) {
+func TestPoliciesRecognizeAgentsByTheirNamespace(t *testing.T) {
 	letters := "abcdefghijklmnopqrstuvwxyz0123456789-."
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, group := range agentGroups(t) {
@@ -117,11 +117,6 @@ func TestAgentsAreKnownByTheirNamespaceHoweverLongItsNameWouldBe(t *testing.T) {
 			namespace := registration.ClusterNamespace("fleet-default", string(name))
 			assert.Regexp(t, group, "system:serviceaccounts:"+namespace)
 		}
-	}
-}
-
-func TestOthersAreNotTakenForAgents(t *testing.T) {
-	for _, group := range agentGroups(t) {
 		for _, other := range []string{
 			"system:masters", "system:authenticated", "system:serviceaccounts", "system:serviceaccounts:fleet-default",
 			"system:serviceaccounts:cattle-fleet-system", "system:serviceaccounts:cattle-fleet-clusters-system",

@@ -80,11 +80,26 @@ func sceneOn(t *testing.T, plane *controlplane.ControlPlane) *scene {
 	review, err := s.admin.kubernetes.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	s.admin.name = review.Status.UserInfo.Username
-	created, err := s.admin.kubernetes.CoreV1().Namespaces().Create(t.Context(),
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "ws-"}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	s.namespace = created.Name
+	s.addNamespace()
 	return s
+}
+
+func (s *scene) addNamespace() {
+	s.Helper()
+	created, err := s.admin.kubernetes.CoreV1().Namespaces().Create(s.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "ws-"}}, metav1.CreateOptions{})
+	require.NoError(s, err)
+	s.namespace = created.Name
+}
+
+// run is a subtest with a namespace of its own.
+func (s *scene) run(name string, test func(t *testing.T, s *scene)) {
+	s.T.Run(name, func(t *testing.T) {
+		own := *s
+		own.T = t
+		own.addNamespace()
+		test(t, &own)
+	})
 }
 
 // inForce has the policies in force, with nobody to put them right.
@@ -92,14 +107,51 @@ func (s *scene) inForce() {
 	s.Helper()
 	m, stop := s.start(true)
 	defer stop()
-	s.eventually(m, true)
+	s.eventuallyLacks(m, "", "")
+	if s.mutating() {
+		s.eventually(m, true)
+	}
 	s.validated()
+}
+
+// mutating tells whether the API server serves MutatingAdmissionPolicies.
+func (s *scene) mutating() bool {
+	s.Helper()
+	version, err := admission.ServedVersion(s.admin.kubernetes.Discovery())
+	require.NoError(s, err)
+	return version != ""
+}
+
+func (s *scene) needsMutating() {
+	s.Helper()
+	if !s.mutating() {
+		s.Skip("this version of Kubernetes serves no MutatingAdmissionPolicies")
+	}
+}
+
+func (s *scene) eventuallyLacks(m *admission.Monitor, wantReason, wantText string) {
+	s.Helper()
+	require.Eventually(s, func() bool {
+		reason, message := m.Lacking()
+		return reason == wantReason && strings.Contains(message, wantText)
+	}, patience, poll, "%v", m.Missing())
 }
 
 // validated waits for the validating policies: they are of another part of the API server, which may hear of them later.
 func (s *scene) validated() {
 	s.Helper()
 	requests := s.admin.fleet.ClusterRegistrations(s.namespace)
+	if !s.mutating() {
+		token := rest.CopyConfig(s.admin.config)
+		token.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + s.namespace + ":token", Groups: []string{"system:masters"}}
+		s.eventuallyRefused(func() error {
+			request := s.request(nil)
+			request.Finalizers = []string{"test.example.com/finalizer"}
+			_, err := newUser(s.T, "", token).fleet.ClusterRegistrations(s.namespace).Create(s.Context(), request, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			return err
+		}, "must not have a finalizer")
+		return
+	}
 	created, err := requests.Create(s.Context(), s.request(nil), metav1.CreateOptions{})
 	require.NoError(s, err)
 	s.eventuallyRefused(func() error {
@@ -189,11 +241,6 @@ func (s *scene) allowEverywhere(name, namespace, account string, rules ...rbacv1
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}},
 	}, metav1.CreateOptions{})
 	require.NoError(s, err)
-}
-
-func contextOf(t *testing.T) (context.Context, context.CancelFunc) {
-	t.Helper()
-	return context.WithCancel(context.Background())
 }
 
 func rule(group, resource string, verbs ...string) rbacv1.PolicyRule {

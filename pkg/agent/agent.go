@@ -64,7 +64,7 @@ func lead(ctx context.Context, c Config, work func(context.Context) error) error
 	if c.LeaderElection == nil {
 		return work(ctx)
 	}
-	return leader.Run(ctx, leader.Election{
+	return leader.Run(ctx, leader.Config{
 		Client:    c.Member,
 		Namespace: c.Namespace,
 		Name:      registration.AgentName,

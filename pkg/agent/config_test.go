@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
 
-	"github.com/muster-fleet/muster/internal/agenttest"
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 	"github.com/muster-fleet/muster/pkg/leader"
 )
@@ -23,16 +22,6 @@ func TestConfigDefaults(t *testing.T) {
 	assert.NotNil(t, c.Clock)
 	assert.Equal(t, timing.Default(), *c.Timing)
 	assert.Equal(t, LeaderElection{Identity: "me", Times: leader.Times{LeaseDuration: 30 * time.Second, RenewDeadline: 25 * time.Second, RetryPeriod: 10 * time.Second}}, *c.LeaderElection)
-}
-
-func TestConfigKeepsGivenValues(t *testing.T) {
-	election := LeaderElection{Identity: "me", Times: leader.Times{LeaseDuration: 9, RenewDeadline: 8, RetryPeriod: 2}}
-	c, err := Config{Member: &rest.Config{}, Namespace: "ns", CheckinInterval: 1, Version: "v", LeaderElection: &election, Timing: agenttest.Quick()}.withDefaults()
-	require.NoError(t, err)
-	assert.EqualValues(t, 1, c.CheckinInterval)
-	assert.Equal(t, "v", c.Version)
-	assert.Equal(t, election, *c.LeaderElection)
-	assert.Equal(t, agenttest.Quick(), c.Timing)
 }
 
 func TestConfigValidate(t *testing.T) {

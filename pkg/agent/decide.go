@@ -76,7 +76,8 @@ func Decide(f Facts) Action {
 	}
 }
 
-// decideLeaving keeps an agent that was installed again. The hub that the agent leaves has forgotten it, and is not asked.
+// decideLeaving keeps an agent that was installed again. It does not use the answer of the hub that the agent leaves: the Cluster there
+// is deleted.
 func decideLeaving(f Facts) Action {
 	if f.Bootstrap == Present && f.NewRegistration {
 		return Register

@@ -13,7 +13,6 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -120,22 +119,22 @@ func (f *fixture) starts() {
 	f.startsDeploying(nil)
 }
 
-func (f *fixture) startsDeploying(deploying deployFunc) {
+func (f *fixture) startsDeploying(deploying deployFunc) (stop func()) {
 	f.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { defer close(ended); runLoop(ctx, f.config, f.member, deploying) }()
-	f.Cleanup(func() { cancel(); <-ended })
+	stop = func() { cancel(); <-ended }
+	f.Cleanup(stop)
+	return stop
 }
 
 // runsUntil runs the agent until the condition holds.
 func (f *fixture) runsUntil(condition func() bool) {
 	f.Helper()
-	ctx, cancel := context.WithCancel(f.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); runLoop(ctx, f.config, f.member, nil) }()
-	defer func() { cancel(); <-ended }()
+	stop := f.startsDeploying(nil)
 	require.Eventually(f, condition, patience, time.Millisecond)
+	stop()
 }
 
 func (f *fixture) eventually(condition func() bool, what string) {
@@ -253,15 +252,6 @@ func (f *fixture) lastBeat() (status fleet.AgentStatus) {
 		}
 	}
 	return status
-}
-
-// noLeak waits until every goroutine has ended that is not among the known ones: closed connections take their time.
-func noLeak(t *testing.T, known goleak.Option) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for err := goleak.Find(known); err != nil; err = goleak.Find(known) {
-		require.True(t, time.Now().Before(deadline), "%v", err)
-	}
 }
 
 // golden compares with a file of testdata; run the tests with -update to rewrite it, and read the difference.

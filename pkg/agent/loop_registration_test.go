@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -63,19 +62,6 @@ func TestLoopDeniedRegistration(t *testing.T) {
 				f.eventually(func() bool { return len(f.events("RegistrationGranted")) == 1 }, "the event")
 			}, token: newToken, requests: 1,
 		},
-		"old credential works meanwhile": {
-			arrange: func(f *fixture) {
-				f.config.CheckinInterval = 5 * time.Millisecond
-				f.denies("TokenUsedUp", "no")
-				f.has(f.stored("registration", "uid/1"), f.bootstrap("registration", "uid/2"))
-			},
-			says: deniedText,
-			then: func(f *fixture) {
-				f.beatsWith(oldToken)
-				assert.Equal(f, oldToken, f.storedToken())
-				f.approves()
-			}, token: newToken, requests: 1,
-		},
 		"request is deleted and sent again": {
 			arrange: func(f *fixture) { f.denies("Denied", "no"); f.has(f.bootstrap()) },
 			says:    deniedText,
@@ -103,19 +89,6 @@ func TestLoopDeniedRegistration(t *testing.T) {
 			}, token: newToken, requests: 1,
 		},
 	})
-}
-
-func TestLoopDeniedRegistrationCostsTheHubLittle(t *testing.T) {
-	f := newFixture(t)
-	still := clocktesting.NewFakeClock(time.Unix(1000, 0))
-	f.config.Clock = still
-	f.denies("Denied", "no")
-	f.has(f.bootstrap())
-	f.starts()
-	f.says(deniedText)
-	f.eventually(still.HasWaiters, "a pause")
-	assert.Never(t, func() bool { return f.hub.count("") > 12 }, 100*time.Millisecond, 10*time.Millisecond)
-	assert.Len(t, f.hub.registrations(), 1)
 }
 
 func TestLoopChecksADeniedRegistrationAfterAChange(t *testing.T) {
@@ -189,31 +162,6 @@ func TestLoopUnansweredRequest(t *testing.T) {
 			arrange: func(f *fixture) { unanswered(f); f.config.Timing.Unseen = time.Nanosecond }, // a gap after each poll
 			then: func(f *fixture) {
 				f.eventually(func() bool { return len(f.hub.registrations()) > 2 }, "another request")
-				f.grantsTheLast()
-			}, token: newToken, requests: anyNumber,
-		},
-		"replaced after a credential that did not work": {
-			arrange: func(f *fixture) {
-				unanswered(f)
-				f.config.Timing.RightsLag = time.Millisecond
-				f.faults(isProbe, 403, status403)
-				f.hub.grantAt = 0
-			},
-			says: "the credential from the hub for cluster fleet-default/one does not work",
-			then: func(f *fixture) {
-				f.hub.set(func() { f.hub.grantAt = 1 << 30 })
-				f.eventually(func() bool { return len(f.hub.registrations()) > 1 }, "another request")
-				f.faults(nil, 0, "")
-				f.grantsTheLast()
-			}, token: newToken, requests: anyNumber,
-		},
-		"replaced after the labels have changed": {
-			arrange: unanswered,
-			says:    timeoutText,
-			then: func(f *fixture) {
-				f.hasSettings(`{"labels":{"a":"b"}}`)
-				f.eventually(func() bool { return len(f.hub.registrations()) == 2 }, "another request")
-				assert.Equal(f, "b", f.hub.registrations()[1].Spec.ClusterLabels["a"])
 				f.grantsTheLast()
 			}, token: newToken, requests: anyNumber,
 		},

@@ -83,7 +83,7 @@ func (r *renewer) requests() int { return r.hub.count("/serviceaccounts/the-agen
 
 func TestRenewAtTwoThirdsOfTheLifetime(t *testing.T) {
 	r := newRenewer(t, "registration", "uid/1", "agentHubSettled", "seen", "request", "request-1")
-	r.config.CheckinInterval = 30 * day // only news are beaten
+	r.config.CheckinInterval = 30 * day // only changes cause a heartbeat
 	r.starts()
 	assert.Equal(t, noon.Add(day), r.lastBeat().CredentialExpires.UTC())
 	before := len(r.core.Actions())
@@ -93,7 +93,7 @@ func TestRenewAtTwoThirdsOfTheLifetime(t *testing.T) {
 	r.eventually(func() bool {
 		expires := r.lastBeat().CredentialExpires
 		return expires != nil && expires.After(noon.Add(day))
-	}, "the hub hears at once until when it is good")
+	}, "the hub learns the new expiry at once")
 	assert.Equal(t, []string{"update fleet-agent"}, r.writes(before))
 	assert.EqualValues(t, 1, r.sessions.Load(), "the work goes on")
 	assert.Equal(t, []time.Duration{day}, r.hub.asked)
@@ -104,15 +104,8 @@ func TestRenewAtTwoThirdsOfTheLifetime(t *testing.T) {
 		assert.Equal(t, want, string(secret.Data[key]), key)
 	}
 	assert.Nil(t, r.eventOf("CredentialExpiring"))
-}
-
-func TestRenewRepeatedly(t *testing.T) {
-	r := newRenewer(t)
-	r.starts()
-	for n := range 3 {
-		r.passes(func() bool { return r.said("The credential for the hub was renewed") > n }, "renewed")
-	}
-	assert.EqualValues(t, 1, r.sessions.Load())
+	r.passes(func() bool { return r.said("The credential for the hub was renewed") > 1 }, "renewed again")
+	assert.EqualValues(t, 1, r.sessions.Load(), "the work goes on")
 }
 
 func TestRenewAtTheStart(t *testing.T) {
@@ -185,7 +178,7 @@ func TestRenewRetriesAfterFailures(t *testing.T) {
 			r.starts()
 			var broken atomic.Int32
 			breaks(r, func() bool { return broken.Add(1) > 3 })
-			r.passes(func() bool { return r.said("could not be renewed") > 0 }, "a failure is told")
+			r.passes(func() bool { return r.said("could not be renewed") > 0 }, "a failure is logged")
 			r.passes(func() bool { return r.said("The credential for the hub was renewed") > 0 }, "renewed in the end")
 			assert.EqualValues(t, 1, r.sessions.Load(), "the work goes on")
 			assert.Zero(t, r.said("Starting over"))
@@ -222,7 +215,7 @@ func (r *renewer) issueOnce(done func() bool, token string) {
 	})
 }
 
-// failMember breaks requests for the Secret once a token was asked for; carried says that they are carried out nevertheless.
+// failMember fails requests for the Secret after a token was requested. With carried they are carried out nevertheless.
 func (r *renewer) failMember(verb string, done func() bool, err error, carried bool) {
 	var breaks kubetesting.ReactionFunc = func(action kubetesting.Action) (bool, runtime.Object, error) {
 		if action.GetVerb() != verb || r.requests() == 0 || done() {
@@ -234,19 +227,6 @@ func (r *renewer) failMember(verb string, done func() bool, err error, carried b
 		return true, nil, err
 	}
 	r.broken.Store(&breaks)
-}
-
-func TestRenewAsksForLessWhenLimited(t *testing.T) {
-	r := newRenewer(t)
-	r.hub.fault = func(req *http.Request) (int, string) {
-		if strings.HasSuffix(req.URL.Path, "/token") && lifetimeOf(t, req) > day/4 {
-			return 403, status403
-		}
-		return 0, ""
-	}
-	r.starts()
-	r.passes(r.isRenewed, "renewed")
-	assert.Equal(t, []time.Duration{day / 4}, r.hub.asked, "which counts once it ends later than the old one")
 }
 
 // A quarantine takes the right to request tokens away, perhaps for hours.
@@ -272,8 +252,8 @@ func TestRenewAsksForTheFullLifetimeAfterAMissingRight(t *testing.T) {
 				assert.Equal(t, message == refused, !asked[day/2], "a right that is missing is missing for any lifetime")
 			})
 			r.passes(r.isRenewed, "renewed")
-			if message == refused {
-				assert.Equal(t, []time.Duration{day}, r.hub.asked)
+			if message == refused { // with a policy, it depends on the number of failures which lifetime is next
+				assert.Equal(t, day, r.hub.asked[0])
 			}
 		})
 	}
@@ -303,7 +283,7 @@ func TestRenewWritesEvents(t *testing.T) {
 	if r.clock.Now().Before(noon.Add(day * 5 / 6)) {
 		assert.Nil(t, r.eventOf("CredentialExpiring"), "there is time enough")
 	}
-	r.passes(func() bool { return r.eventOf("CredentialExpiring") != nil }, "told")
+	r.passes(func() bool { return r.eventOf("CredentialExpiring") != nil }, "the event")
 	event := r.eventOf("CredentialExpiring")
 	assert.Equal(t, corev1.EventTypeWarning, event.Type)
 	assert.Contains(t, event.Message, "expires at 2026-01-03T12:00:00Z")

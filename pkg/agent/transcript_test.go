@@ -109,7 +109,7 @@ func TestTranscript(t *testing.T) {
 				Data:       map[string]string{"config": `{"clientID":"my-client","labels":{"env":"prod"},"agentTLSMode":"strict"}`},
 			}}
 		},
-		"anew.txt": func(t *testing.T, hub *stubHub) []runtime.Object {
+		"again.txt": func(t *testing.T, hub *stubHub) []runtime.Object {
 			t.Helper()
 			hub.grantAfterBeat = true
 			return []runtime.Object{

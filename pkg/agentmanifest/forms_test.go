@@ -16,7 +16,7 @@ import (
 
 func generation(value string) corev1.EnvVar { return corev1.EnvVar{Name: "GENERATION", Value: value} }
 
-// own are options of agents that differ in all that a form leaves open.
+// own changes each individual field of the options, and some that are part of the form.
 func own() map[string]func(*agentmanifest.Options) {
 	return map[string]func(*agentmanifest.Options){
 		"as it is":     func(*agentmanifest.Options) {},
@@ -28,14 +28,14 @@ func own() map[string]func(*agentmanifest.Options) {
 		"another": func(o *agentmanifest.Options) {
 			o.EnvVars = append([]corev1.EnvVar{generation("managed/2")}, o.EnvVars...)
 		},
-		"an empty one":  func(o *agentmanifest.Options) { o.EnvVars = append([]corev1.EnvVar{generation("")}, o.EnvVars...) },
-		"one of people": func(o *agentmanifest.Options) { o.EnvVars = append(o.EnvVars, generation("theirs")) },
-		"one of both":   func(o *agentmanifest.Options) { o.EnvVars = []corev1.EnvVar{generation("ours"), generation("theirs")} },
+		"an empty one":    func(o *agentmanifest.Options) { o.EnvVars = append([]corev1.EnvVar{generation("")}, o.EnvVars...) },
+		"one of the user": func(o *agentmanifest.Options) { o.EnvVars = append(o.EnvVars, generation("theirs")) },
+		"one of both":     func(o *agentmanifest.Options) { o.EnvVars = []corev1.EnvVar{generation("ours"), generation("theirs")} },
 		"a scope twice": func(o *agentmanifest.Options) {
 			o.Scope, o.EnvVars = "s", []corev1.EnvVar{{Name: "AGENT_SCOPE", Value: "theirs"}}
 		},
-		"another wish":   func(o *agentmanifest.Options) { o.HostNetwork = !o.HostNetwork },
-		"no environment": func(o *agentmanifest.Options) { o.EnvVars = nil },
+		"another setting": func(o *agentmanifest.Options) { o.HostNetwork = !o.HostNetwork },
+		"no environment":  func(o *agentmanifest.Options) { o.EnvVars = nil },
 	}
 }
 
@@ -100,19 +100,10 @@ func FuzzForms(f *testing.F) {
 		o.EnvVars = []corev1.EnvVar{generation(mine.Generation), {Name: mine.Theirs, Value: mine.Scope}}
 		want, problem := agentmanifest.Render(o)
 		if problem != nil {
-			return // a name that is none: the API server would not take it
+			return // an invalid name, which the API server would reject
 		}
 		got, err := forms.Render(o)
 		require.NoError(t, err)
 		assert.Equal(t, want, got)
 	})
-}
-
-func BenchmarkForms(b *testing.B) {
-	options, forms := full(), agentmanifest.NewForms()
-	for b.Loop() {
-		if _, err := forms.Render(options); err != nil {
-			b.Fatal(err)
-		}
-	}
 }

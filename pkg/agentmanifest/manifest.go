@@ -3,15 +3,11 @@
 package agentmanifest
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,7 +15,6 @@ import (
 	chart "helm.sh/helm/v4/pkg/chart/v2"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/muster-fleet/muster/charts"
@@ -145,11 +140,18 @@ var order = []string{"ClusterRole", "ClusterRoleBinding", "ServiceAccount", "Dep
 func decode(manifests map[string]string) ([]runtime.Object, error) {
 	var objects []runtime.Object
 	for _, file := range slices.Sorted(maps.Keys(manifests)) {
-		decoded, err := decodeFile(manifests[file])
+		documents, err := charts.Documents(manifests[file])
 		if err != nil {
 			return nil, fmt.Errorf("decoding %s: %w", file, err)
 		}
-		objects = append(objects, decoded...)
+		for _, document := range documents {
+			object, gvk, err := scheme.Codecs.UniversalDeserializer().Decode(document, nil, nil)
+			if err != nil {
+				return nil, fmt.Errorf("decoding %s: %w", file, err)
+			}
+			object.GetObjectKind().SetGroupVersionKind(*gvk)
+			objects = append(objects, object)
+		}
 	}
 	rank := func(object runtime.Object) int {
 		if i := slices.Index(order, object.GetObjectKind().GroupVersionKind().Kind); i >= 0 {
@@ -159,27 +161,4 @@ func decode(manifests map[string]string) ([]runtime.Object, error) {
 	}
 	slices.SortStableFunc(objects, func(a, b runtime.Object) int { return cmp.Compare(rank(a), rank(b)) })
 	return objects, nil
-}
-
-func decodeFile(manifest string) ([]runtime.Object, error) {
-	var objects []runtime.Object
-	reader := yaml.NewYAMLReader(bufio.NewReader(strings.NewReader(manifest)))
-	for {
-		document, err := reader.Read()
-		if errors.Is(err, io.EOF) {
-			return objects, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		if len(bytes.TrimSpace(document)) == 0 {
-			continue
-		}
-		object, gvk, err := scheme.Codecs.UniversalDeserializer().Decode(document, nil, nil)
-		if err != nil {
-			return nil, err
-		}
-		object.GetObjectKind().SetGroupVersionKind(*gvk)
-		objects = append(objects, object)
-	}
 }

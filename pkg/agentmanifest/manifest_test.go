@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,7 +22,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
 
-// plain is what a hub with the chart's defaults gives for a Cluster without wishes.
+// plain are the options of a hub with the chart's defaults for a Cluster without settings.
 func plain() agentmanifest.Options {
 	return agentmanifest.Options{
 		Namespace:               "cattle-fleet-system",
@@ -101,38 +100,6 @@ func toYAML(t *testing.T, objects []runtime.Object) string {
 	return all.String()
 }
 
-func TestRender_order(t *testing.T) {
-	objects, err := agentmanifest.Render(plain())
-	require.NoError(t, err)
-	require.Len(t, objects, 6)
-	assert.IsType(t, &rbacv1.ClusterRole{}, objects[0])
-	assert.IsType(t, &rbacv1.ClusterRoleBinding{}, objects[1])
-	assert.IsType(t, &corev1.ServiceAccount{}, objects[2])
-	assert.IsType(t, &corev1.ServiceAccount{}, objects[3])
-	assert.IsType(t, &appsv1.Deployment{}, objects[4])
-	assert.IsType(t, &networkingv1.NetworkPolicy{}, objects[5])
-	assert.Equal(t, "fleet-agent", objects[2].(*corev1.ServiceAccount).Name)
-	assert.Equal(t, "default", objects[3].(*corev1.ServiceAccount).Name)
-	for _, object := range objects {
-		gvk := object.GetObjectKind().GroupVersionKind()
-		assert.NotEmpty(t, gvk.Kind)
-		assert.NotEmpty(t, gvk.Version)
-	}
-}
-
-// A stock agent that is put under this manifest restarts once per difference in the pod template.
-func TestRender_environment(t *testing.T) {
-	var names []string
-	for _, variable := range deployment(t, plain()).Spec.Template.Spec.Containers[0].Env {
-		names = append(names, variable.Name)
-	}
-	assert.Equal(t, []string{
-		"BUNDLEDEPLOYMENT_RECONCILER_WORKERS", "DRIFT_RECONCILER_WORKERS", "NAMESPACE", "AGENT_SCOPE", "CHECKIN_INTERVAL",
-		"CATTLE_ELECTION_LEASE_DURATION", "CATTLE_ELECTION_RETRY_PERIOD", "CATTLE_ELECTION_RENEW_DEADLINE",
-		"POD_NAME", "FLEET_HEALTH_BIND_ADDRESS", // last, which stock agents do not have
-	}, names)
-}
-
 func TestRender_probes(t *testing.T) {
 	for title, change := range map[string]func(*agentmanifest.Options){
 		"another image": func(o *agentmanifest.Options) { o.DisableProbes = true },
@@ -148,36 +115,11 @@ func TestRender_probes(t *testing.T) {
 	}
 }
 
-func TestRender_userSettings(t *testing.T) {
-	options := full()
-	pod := deployment(t, options).Spec.Template.Spec
-	env := pod.Containers[0].Env
-	assert.Equal(t, options.EnvVars, env[len(env)-len(options.EnvVars):])
-	assert.Equal(t, options.Affinity, pod.Affinity)
-	assert.True(t, options.Resources.Limits.Memory().Equal(*pod.Containers[0].Resources.Limits.Memory()))
-	assert.Equal(t, []corev1.LocalObjectReference{{Name: "pull-b"}, {Name: "pull-a"}}, pod.ImagePullSecrets)
-	assert.Equal(t, "private.example.com:5000/mirror/muster-fleet/fleet-agent:v1", pod.Containers[0].Image)
-}
-
 func TestRender_emptyAffinity(t *testing.T) {
 	options := plain()
 	assert.NotNil(t, deployment(t, options).Spec.Template.Spec.Affinity.NodeAffinity)
 	options.Affinity = &corev1.Affinity{}
 	assert.Equal(t, &corev1.Affinity{}, deployment(t, options).Spec.Template.Spec.Affinity)
-}
-
-func TestRender_zeroValues(t *testing.T) {
-	d := deployment(t, agentmanifest.Options{Namespace: "agents", Image: "agent:v1"})
-	assert.EqualValues(t, 1, *d.Spec.Replicas)
-	values := map[string]string{}
-	for _, variable := range d.Spec.Template.Spec.Containers[0].Env {
-		values[variable.Name] = variable.Value
-	}
-	assert.Equal(t, map[string]string{
-		"BUNDLEDEPLOYMENT_RECONCILER_WORKERS": "", "DRIFT_RECONCILER_WORKERS": "", "NAMESPACE": "", "AGENT_SCOPE": "",
-		"CHECKIN_INTERVAL": "0s", "CATTLE_ELECTION_LEASE_DURATION": "30s", "CATTLE_ELECTION_RETRY_PERIOD": "10s",
-		"CATTLE_ELECTION_RENEW_DEADLINE": "25s", "POD_NAME": "", "FLEET_HEALTH_BIND_ADDRESS": ":8081",
-	}, values)
 }
 
 func deployment(t *testing.T, options agentmanifest.Options) *appsv1.Deployment {
@@ -227,7 +169,7 @@ func TestRender_repeatable(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, first, second, "the order of tolerations must not count")
 
-	// Whoever gets the objects may label and change them.
+	// The caller may change the objects.
 	second[0].(*rbacv1.ClusterRole).Labels = map[string]string{"mine": "true"}
 	second[4].(*appsv1.Deployment).Spec.Template.Spec.Tolerations[2].Key = "changed"
 	third, err := agentmanifest.Render(options)
@@ -257,13 +199,4 @@ func TestClusterRoleName(t *testing.T) {
 	assert.Len(t, agentmanifest.ClusterRoleName(long), 63)
 	assert.NotEqual(t, agentmanifest.ClusterRoleName(long), agentmanifest.ClusterRoleBindingName(long))
 	assert.NotEqual(t, agentmanifest.ClusterRoleName(long), agentmanifest.ClusterRoleName(long[1:]+"b"))
-}
-
-func BenchmarkRender(b *testing.B) {
-	options := full()
-	for b.Loop() {
-		if _, err := agentmanifest.Render(options); err != nil {
-			b.Fatal(err)
-		}
-	}
 }

@@ -16,15 +16,12 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestScheduling_nothingAsked(t *testing.T) {
+func TestScheduling_priorityClass(t *testing.T) {
 	for _, s := range []*fleet.AgentSchedulingCustomization{nil, {}} {
 		objects, err := agentmanifest.Scheduling("agents", s)
 		require.NoError(t, err)
 		assert.Empty(t, objects)
 	}
-}
-
-func TestScheduling_priorityClass(t *testing.T) {
 	never := corev1.PreemptNever
 	for _, policy := range []*corev1.PreemptionPolicy{nil, &never} {
 		objects, err := agentmanifest.Scheduling("agents", &fleet.AgentSchedulingCustomization{

@@ -8,8 +8,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Agent is the configuration of an agent: the value of key "config" of ConfigMap "fleet-agent" beside it. The hub writes
-// it on an import, the chart fleet-agent otherwise. Every field is optional.
+// Agent is the configuration of an agent: the value of key "config" of ConfigMap "fleet-agent" in its namespace. The hub writes it on an
+// import, the chart fleet-agent otherwise. Every field is optional.
 type Agent struct {
 	// Labels are sent with a registration; the hub decides which of them the Cluster gets.
 	Labels map[string]string `json:"labels,omitempty"`
@@ -17,12 +17,12 @@ type Agent struct {
 	ClientID string `json:"clientID,omitempty"`
 	// AgentTLSMode is one of TLSModeStrict and TLSModeSystemStore; empty means TLSModeSystemStore.
 	AgentTLSMode TLSMode `json:"agentTLSMode,omitempty"`
-	// GarbageCollectionInterval is how often the agent cleans up; 0 means 15 minutes.
+	// GarbageCollectionInterval is the time between two cleanups; 0 means 15 minutes.
 	GarbageCollectionInterval metav1.Duration `json:"garbageCollectionInterval,omitempty"`
 }
 
-// ParseAgent reads the document; the empty one is all defaults. Unknown keys are ignored, and so is a duration that is
-// none or much too short: a typo in it must not keep a cluster from registering.
+// ParseAgent reads the document; an empty one has all defaults. It ignores unknown keys, and invalid or much too short durations: a
+// typo in one of them must not prevent a registration.
 func ParseAgent(document string) (Agent, error) {
 	var raw map[string]any
 	if err := yaml.Unmarshal([]byte(document), &raw); err != nil {
@@ -36,7 +36,7 @@ func ParseAgent(document string) (Agent, error) {
 	return agent, nil
 }
 
-// Document is the configuration as ParseAgent reads it.
+// Document returns the document that ParseAgent reads.
 func (a Agent) Document() (string, error) {
 	data, err := json.Marshal(a)
 	return string(data), err

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"testing"
 	"unicode/utf8"
 
@@ -8,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func FuzzAHubIsConfiguredOrTold(f *testing.F) {
+func FuzzParseHub(f *testing.F) {
 	for _, document := range []string{
-		"", "{}", "null", "[]", "a: b", `{"agentTLSMode":"strict","apiServerCA":"AAAA","agentCheckinInterval":"15m"}`,
+		everything, "", "{}", "null", "[]", "a: b", `{"agentTLSMode":"strict","apiServerCA":"AAAA","agentCheckinInterval":"15m"}`,
 		"agentCheckinInterval: nonsense\ngarbageCollectionInterval: -1s\n", "apiServerCA: '***'",
 		`{"registration":{"credentialLifetime":"1m"}}`,
 		`{"registration":{"approval":"Manual","policy":[{"name":"n","expression":"true","action":"Ask"}]}}`,
@@ -24,7 +25,7 @@ func FuzzAHubIsConfiguredOrTold(f *testing.F) {
 		assert.Equal(t, hub, again)
 		assert.ElementsMatch(t, warnings, same)
 		if err != nil {
-			assert.Equal(t, Hub{}, hub, "half a configuration is none")
+			assert.Equal(t, Hub{}, hub, "no part of it is used")
 			return
 		}
 		assert.Positive(t, hub.CheckinInterval())
@@ -35,10 +36,18 @@ func FuzzAHubIsConfiguredOrTold(f *testing.F) {
 		for _, rule := range hub.Registration.Policy {
 			assert.NoError(t, rule.validate(0))
 		}
+		data, err := json.Marshal(hub)
+		require.NoError(t, err)
+		read, warnings, err := ParseHub(string(data))
+		require.NoError(t, err)
+		assert.Empty(t, warnings)
+		written, err := json.Marshal(read)
+		require.NoError(t, err)
+		assert.JSONEq(t, string(data), string(written))
 	})
 }
 
-func FuzzAnAgentReadsWhatItWouldWrite(f *testing.F) {
+func FuzzParseAgent(f *testing.F) {
 	for _, document := range []string{
 		"", "{}", "null", `{"clientID":"x","labels":{"a":"b"},"agentTLSMode":"strict","garbageCollectionInterval":"1h"}`,
 		"labels: {a: 1}", "labels: [a]", "garbageCollectionInterval: 5", "clientID: 0x10", "agentTLSMode: loose", "\xff",

@@ -1,4 +1,4 @@
-// Package config is the typed configuration of hub and agent, and watching it.
+// Package config has the configuration documents of hub and agent, and the store of the configuration that a hub uses.
 package config
 
 import (
@@ -13,61 +13,60 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// TLSMode says which CAs an agent, and the hub when it calls a member, accept.
+// TLSMode selects the CAs that an agent trusts, and that the hub trusts when it calls a member.
 type TLSMode string
 
 const (
-	// TLSModeStrict accepts only the configured CA.
+	// TLSModeStrict trusts only the configured CA.
 	TLSModeStrict TLSMode = "strict"
-	// TLSModeSystemStore accepts the CAs of the operating system as well.
+	// TLSModeSystemStore also trusts the CAs of the operating system.
 	TLSModeSystemStore TLSMode = "system-store"
 )
 
-// DefaultCheckinInterval is how often an agent reports when nothing else is configured.
+// DefaultCheckinInterval is the default time between two heartbeats of an agent.
 const DefaultCheckinInterval = 15 * time.Minute
 
-// DefaultMissedCheckins is how many check-ins an agent may miss when nothing else is configured.
+// DefaultMissedCheckins is the default number of heartbeats that an agent may miss.
 const DefaultMissedCheckins = 3
 
-// leastMissedCheckins: agents spread their check-ins, so the next one may be later than one interval.
+// leastMissedCheckins is 2 because agents add jitter to their heartbeats: the next one may be later than one interval.
 const leastMissedCheckins = 2
 
-// Hub is the configuration of the hub: the value of key "config" of ConfigMap "fleet-controller" in the system
-// namespace, as JSON or YAML. The chart writes it, a person may edit it, the hub applies a change without a restart.
-// Every field is optional.
+// Hub is the configuration of the hub: the value of key "config" of ConfigMap "fleet-controller" in the system namespace, as JSON or
+// YAML. The chart writes it, a person may edit it, and the hub applies a change without a restart. Every field is optional.
 type Hub struct {
 	// AgentImage is the image of the agents; empty means the agent of this release.
 	AgentImage string `json:"agentImage,omitempty"`
 	// AgentImagePullPolicy is the pull policy of AgentImage; empty leaves it to Kubernetes.
 	AgentImagePullPolicy string `json:"agentImagePullPolicy,omitempty"`
-	// SystemDefaultRegistry is the registry AgentImage is written with; a Cluster's privateRepoURL replaces it.
+	// SystemDefaultRegistry is the registry of AgentImage; a Cluster's privateRepoURL replaces it.
 	SystemDefaultRegistry string `json:"systemDefaultRegistry,omitempty"`
-	// AgentCheckinInterval is how often agents report, at least LeastCheckinInterval; 0 means DefaultCheckinInterval.
+	// AgentCheckinInterval is the time between two heartbeats of an agent, at least LeastCheckinInterval; 0 means
+	// DefaultCheckinInterval.
 	AgentCheckinInterval metav1.Duration `json:"agentCheckinInterval,omitempty"`
-	// AgentMissedCheckins is how many check-ins an agent may miss before its Cluster is shown as disconnected, at least 2; 0
-	// means DefaultMissedCheckins.
+	// AgentMissedCheckins is the number of heartbeats that an agent may miss before its Cluster is disconnected, at least 2; 0 means
+	// DefaultMissedCheckins.
 	AgentMissedCheckins int `json:"agentMissedCheckins,omitempty"`
-	// ManageAgent set to false leaves agents alone after their registration; unset means true.
+	// ManageAgent is false if agents are not updated after their registration; unset means true.
 	ManageAgent *bool `json:"manageAgent,omitempty"`
-	// APIServerURL is where agents reach the hub, unless the kubeconfig Secret of their Cluster says otherwise.
+	// APIServerURL is the URL of the hub for agents. The kubeconfig Secret of a Cluster may have another one.
 	APIServerURL string `json:"apiServerURL,omitempty"`
-	// APIServerCA is the PEM bundle that signs APIServerURL's certificate (base64 in the document); empty means a CA the
-	// agents' systems know.
+	// APIServerCA is the PEM bundle with the CA of APIServerURL, in base64; empty means a CA that the systems of the agents trust.
 	APIServerCA []byte `json:"apiServerCA,omitempty"`
-	// Bootstrap says whether and how the hub registers its own cluster.
+	// Bootstrap configures the registration of the hub's own cluster.
 	Bootstrap Bootstrap `json:"bootstrap,omitempty"`
-	// IgnoreClusterRegistrationLabels drops all labels agents send when their Cluster is created.
+	// IgnoreClusterRegistrationLabels drops the labels that agents send for a new Cluster.
 	IgnoreClusterRegistrationLabels bool `json:"ignoreClusterRegistrationLabels,omitempty"`
 	// AgentTLSMode is one of TLSModeStrict and TLSModeSystemStore; empty means TLSModeSystemStore.
 	AgentTLSMode TLSMode `json:"agentTLSMode,omitempty"`
-	// GarbageCollectionInterval is how often agents clean up, at least LeastGarbageCollectionInterval; 0 leaves it to the agent (15
-	// minutes).
+	// GarbageCollectionInterval is the time between two cleanups of an agent, at least LeastGarbageCollectionInterval; 0 leaves it to
+	// the agent (15 minutes).
 	GarbageCollectionInterval metav1.Duration `json:"garbageCollectionInterval,omitempty"`
 	// AgentWorkers are the sizes of the agents' worker pools; empty leaves them to the agent.
 	AgentWorkers AgentWorkers `json:"agentWorkers,omitempty"`
 	// ImagePullSecrets are Secrets of the system namespace that are copied to members for their agents.
 	ImagePullSecrets []LocalObjectReference `json:"imagePullSecrets,omitempty"`
-	// Registration says what the hub asks of agents that register.
+	// Registration has the requirements for agents that register.
 	Registration Registration `json:"registration,omitempty"`
 }
 
@@ -76,33 +75,33 @@ type LocalObjectReference struct {
 	Name string `json:"name"`
 }
 
-// AgentWorkers are numbers, as text, since an empty one means "the agent's default".
+// AgentWorkers are numbers in strings; an empty string means the default of the agent.
 type AgentWorkers struct {
 	BundleDeployment string `json:"bundledeployment,omitempty"`
 	Drift            string `json:"drift,omitempty"`
 }
 
-// Bootstrap describes how the hub registers the cluster it runs in.
+// Bootstrap configures the registration of the cluster that the hub runs in.
 type Bootstrap struct {
 	// Namespace of the Cluster "local"; empty or "-" means the hub does not register itself.
 	Namespace string `json:"namespace,omitempty"`
-	// AgentNamespace is where the local agent runs; empty means the system namespace.
+	// AgentNamespace is the namespace of the local agent; empty means the system namespace.
 	AgentNamespace string `json:"agentNamespace,omitempty"`
-	// LocalAgentDisabled keeps the Cluster "local" without an agent.
+	// LocalAgentDisabled installs no agent for the Cluster "local".
 	LocalAgentDisabled bool `json:"localAgentDisabled,omitempty"`
 	// ClusterLabels are put on the Cluster "local".
 	ClusterLabels map[string]string `json:"clusterLabels,omitempty"`
-	// Repo, Secret, Paths (comma-separated) and Branch describe a GitRepo "bootstrap" to create beside it.
+	// Repo, Secret, Paths (comma-separated) and Branch describe a GitRepo "bootstrap" that the hub creates too.
 	Repo   string `json:"repo,omitempty"`
 	Secret string `json:"secret,omitempty"`
 	Paths  string `json:"paths,omitempty"`
 	Branch string `json:"branch,omitempty"`
 }
 
-// Enabled says whether the hub registers its own cluster.
+// Enabled reports whether the hub registers its own cluster.
 func (b Bootstrap) Enabled() bool { return b.Namespace != "" && b.Namespace != "-" }
 
-// TLSMode is the mode in force: what is configured, or the chart's default.
+// TLSMode returns AgentTLSMode or its default.
 func (h Hub) TLSMode() TLSMode {
 	if h.AgentTLSMode == "" {
 		return TLSModeSystemStore
@@ -110,7 +109,7 @@ func (h Hub) TLSMode() TLSMode {
 	return h.AgentTLSMode
 }
 
-// CheckinInterval is how often agents report: what is configured, or the default.
+// CheckinInterval returns AgentCheckinInterval or its default.
 func (h Hub) CheckinInterval() time.Duration {
 	if h.AgentCheckinInterval.Duration <= 0 {
 		return DefaultCheckinInterval
@@ -118,7 +117,7 @@ func (h Hub) CheckinInterval() time.Duration {
 	return h.AgentCheckinInterval.Duration
 }
 
-// MissedCheckins is how many check-ins an agent may miss: what is configured, or the default.
+// MissedCheckins returns AgentMissedCheckins or its default.
 func (h Hub) MissedCheckins() int {
 	if h.AgentMissedCheckins == 0 {
 		return DefaultMissedCheckins
@@ -135,17 +134,17 @@ func (h Hub) PullSecretNames() []string {
 	return names
 }
 
-// What is shorter is taken for a typo, 15ms for 15m, say: ten thousand agents would flood the hub with check-ins, and each of
+// A shorter duration is probably a typo, such as 15ms for 15m: ten thousand agents would overload the hub with heartbeats, and each of
 // them the API server of its member with comparisons.
 const (
-	// LeastCheckinInterval is the shortest time between two check-ins of an agent.
+	// LeastCheckinInterval is the shortest time between two heartbeats of an agent.
 	LeastCheckinInterval = time.Second
-	// LeastGarbageCollectionInterval is the shortest time between two rounds in which an agent cleans up and compares everything.
+	// LeastGarbageCollectionInterval is the shortest time between two cleanups of an agent, which compare all deployed objects.
 	LeastGarbageCollectionInterval = time.Minute
 )
 
-// optionalDurations are the keys whose value may be nonsense without costing the whole document: a typo in a comfort
-// setting must not stop registrations. Beside 0, which means the default, a value is at least so long.
+// optionalDurations are the keys whose invalid values are dropped with a warning: a typo in one of them must not stop registrations.
+// A value is 0, which means the default, or at least as long as least.
 var optionalDurations = []struct {
 	key   string
 	least time.Duration
@@ -155,8 +154,8 @@ var optionalDurations = []struct {
 	{"garbageCollectionInterval", LeastGarbageCollectionInterval},
 }
 
-// ParseHub reads the document. Unknown keys are ignored, for other components have theirs here. A duration that is none,
-// or much too short, is left out with a warning; anything else that does not fit is an error that names the key.
+// ParseHub reads the document. It ignores unknown keys: other components use the same document. An invalid or much too short duration
+// is dropped with a warning; any other invalid value is an error that names the key.
 func ParseHub(document string) (Hub, []string, error) {
 	var raw map[string]any
 	if err := yaml.Unmarshal([]byte(document), &raw); err != nil {
@@ -180,7 +179,7 @@ func decode(raw map[string]any, into any) error {
 	}
 	err = json.Unmarshal(data, into)
 	var notBase64 base64.CorruptInputError
-	if errors.As(err, &notBase64) { // the one field of bytes; encoding/json does not say which it was
+	if errors.As(err, &notBase64) { // encoding/json does not name the field; only this one has bytes
 		return fmt.Errorf("apiServerCA is not base64 of a PEM certificate: %w", err)
 	}
 	return err
@@ -188,7 +187,7 @@ func decode(raw map[string]any, into any) error {
 
 func (h Hub) validate() error {
 	if h.MissedCheckins() < leastMissedCheckins {
-		return fmt.Errorf("agentMissedCheckins is %d: it must be at least %d, for agents check in a little earlier or later than agreed, or 0 for the default",
+		return fmt.Errorf("agentMissedCheckins is %d: it must be at least %d, because agents check in a little earlier or later than configured, or 0 for the default",
 			h.AgentMissedCheckins, leastMissedCheckins)
 	}
 	if err := h.Registration.validate(); err != nil {
@@ -213,26 +212,26 @@ func dropBadDurations(raw map[string]any) (warnings []string) {
 		}
 		delete(raw, optional.key)
 		if value != float64(0) && value != nil {
-			warnings = append(warnings, fmt.Sprintf("%s is %v, which is %s; it is left at its default", optional.key, value, why))
+			warnings = append(warnings, fmt.Sprintf("%s is %v, which is %s; the default is used", optional.key, value, why))
 		}
 	}
 	return warnings
 }
 
-// badDuration says what is wrong with a value; "" when nothing is.
+// badDuration returns what is wrong with a value; "" if it is valid.
 func badDuration(value any, least time.Duration) string {
 	text, isText := value.(string)
 	duration, err := time.ParseDuration(text)
 	switch {
 	case !isText || err != nil || duration < 0:
-		return `no duration such as "15m"`
+		return `not a duration such as "15m"`
 	case duration != 0 && duration < least:
 		return fmt.Sprintf("shorter than %s", least)
 	}
 	return ""
 }
 
-// SameForAgents says whether two configurations tell agents the same way to the hub.
+// SameForAgents reports whether agents reach the hub in the same way with both configurations.
 func (h Hub) SameForAgents(other Hub) bool {
 	return h.APIServerURL == other.APIServerURL && slices.Equal(h.APIServerCA, other.APIServerCA)
 }

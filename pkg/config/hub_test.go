@@ -1,8 +1,6 @@
 package config
 
 import (
-	"encoding/json"
-	"strings"
 	"testing"
 	"time"
 
@@ -23,7 +21,7 @@ const everything = `{
 	"webhookReceiverURL": "", "githubURLPrefix": ""
 }`
 
-func TestEveryKeyOfTheDocumentArrives(t *testing.T) {
+func TestParseHub(t *testing.T) {
 	hub, warnings, err := ParseHub(everything)
 	require.NoError(t, err)
 	assert.Empty(t, warnings)
@@ -41,9 +39,13 @@ func TestEveryKeyOfTheDocumentArrives(t *testing.T) {
 		ImagePullSecrets:          []LocalObjectReference{{Name: "one"}, {Name: "two"}},
 	}, hub)
 	assert.Equal(t, []string{"one", "two"}, hub.PullSecretNames())
+	assert.True(t, hub.Bootstrap.Enabled())
+	yaml, _, err := ParseHub("apiServerURL: https://hub\nagentCheckinInterval: 1m\n")
+	require.NoError(t, err)
+	assert.Equal(t, Hub{APIServerURL: "https://hub", AgentCheckinInterval: metav1.Duration{Duration: time.Minute}}, yaml)
 }
 
-func TestNothingConfiguredIsTheDefault(t *testing.T) {
+func TestParseHubDefaults(t *testing.T) {
 	for _, document := range []string{"", "{}", "null", "# only a comment"} {
 		hub, warnings, err := ParseHub(document)
 		require.NoError(t, err, document)
@@ -51,17 +53,11 @@ func TestNothingConfiguredIsTheDefault(t *testing.T) {
 		assert.Equal(t, Hub{}, hub)
 		assert.Equal(t, TLSModeSystemStore, hub.TLSMode())
 		assert.False(t, hub.Bootstrap.Enabled())
+		assert.False(t, Bootstrap{Namespace: "-"}.Enabled())
 	}
 }
 
-func TestDocumentMayBeYAML(t *testing.T) {
-	hub, _, err := ParseHub("apiServerURL: https://hub\nagentCheckinInterval: 1m\n")
-	require.NoError(t, err)
-	assert.Equal(t, "https://hub", hub.APIServerURL)
-	assert.Equal(t, time.Minute, hub.AgentCheckinInterval.Duration)
-}
-
-func TestDurationThatIsNoneCostsOnlyItself(t *testing.T) {
+func TestParseHubDropsInvalidDurations(t *testing.T) {
 	for _, row := range []struct{ value, warning string }{
 		{`"15 minutes"`, "15 minutes"},
 		{`"1d"`, "1d"},
@@ -73,13 +69,13 @@ func TestDurationThatIsNoneCostsOnlyItself(t *testing.T) {
 		{`0`, ""},
 		{`null`, ""},
 		{`"0"`, ""},
-		{`"15ms"`, "agentCheckinInterval is 15ms, which is shorter than 1s; it is left at its default"},
+		{`"15ms"`, "agentCheckinInterval is 15ms, which is shorter than 1s; the default is used"},
 		{`"999ms"`, "999ms"},
 	} {
 		hub, warnings, err := ParseHub(`{"apiServerURL":"https://hub","agentCheckinInterval":` + row.value + `}`)
 		require.NoError(t, err, row.value)
 		assert.Zero(t, hub.AgentCheckinInterval.Duration)
-		assert.Equal(t, "https://hub", hub.APIServerURL, "the rest is in force")
+		assert.Equal(t, "https://hub", hub.APIServerURL, "the other keys are used")
 		if row.warning == "" {
 			assert.Empty(t, warnings, row.value)
 			continue
@@ -90,7 +86,10 @@ func TestDurationThatIsNoneCostsOnlyItself(t *testing.T) {
 	}
 }
 
-func TestTheShortestDurationsAreTaken(t *testing.T) {
+func TestParseHubShortestDurations(t *testing.T) {
+	_, warnings, err := ParseHub(`{"agentCheckinInterval":"x","gitClientTimeout":"y","garbageCollectionInterval":"z"}`)
+	require.NoError(t, err)
+	assert.Len(t, warnings, 3, "a warning for each")
 	hub, warnings, err := ParseHub(`{"agentCheckinInterval":"1s","gitClientTimeout":"1ms","garbageCollectionInterval":"1m"}`)
 	require.NoError(t, err)
 	assert.Empty(t, warnings)
@@ -98,23 +97,17 @@ func TestTheShortestDurationsAreTaken(t *testing.T) {
 	assert.Equal(t, LeastGarbageCollectionInterval, hub.GarbageCollectionInterval.Duration)
 }
 
-func TestAgentsDoNotCleanUpWithoutAPause(t *testing.T) {
+func TestParseGarbageCollectionInterval(t *testing.T) {
 	hub, warnings, err := ParseHub(`{"garbageCollectionInterval":"15ms"}`)
 	require.NoError(t, err)
-	assert.Equal(t, []string{"garbageCollectionInterval is 15ms, which is shorter than 1m0s; it is left at its default"}, warnings)
+	assert.Equal(t, []string{"garbageCollectionInterval is 15ms, which is shorter than 1m0s; the default is used"}, warnings)
 	assert.Zero(t, hub.GarbageCollectionInterval)
 	agent, err := ParseAgent(`{"garbageCollectionInterval":"15ms"}`)
 	require.NoError(t, err)
 	assert.Zero(t, agent.GarbageCollectionInterval)
 }
 
-func TestEveryBadDurationIsWarnedOf(t *testing.T) {
-	_, warnings, err := ParseHub(`{"agentCheckinInterval":"x","gitClientTimeout":"y","garbageCollectionInterval":"z"}`)
-	require.NoError(t, err)
-	assert.Len(t, warnings, 3)
-}
-
-func TestUnusableConfigurationSaysWhatIsWrong(t *testing.T) {
+func TestParseHubErrors(t *testing.T) {
 	for _, row := range []struct{ name, document, says string }{
 		{"no document", "just text", "neither JSON nor YAML"},
 		{"broken JSON", `{"apiServerURL": `, "neither JSON nor YAML"},
@@ -128,19 +121,13 @@ func TestUnusableConfigurationSaysWhatIsWrong(t *testing.T) {
 			hub, warnings, err := ParseHub(row.document)
 			require.ErrorContains(t, err, row.says)
 			assert.ErrorContains(t, err, "the hub's configuration")
-			assert.Equal(t, Hub{}, hub, "nothing half read may be put in force")
+			assert.Equal(t, Hub{}, hub, "no part of it is used")
 			assert.Empty(t, warnings)
 		})
 	}
 }
 
-func TestHubRegistersItselfOnlyWhenANamespaceIsNamed(t *testing.T) {
-	for namespace, enabled := range map[string]bool{"": false, "-": false, "fleet-local": true} {
-		assert.Equal(t, enabled, Bootstrap{Namespace: namespace}.Enabled(), namespace)
-	}
-}
-
-func TestOnlyTheWayToTheHubConcernsAgents(t *testing.T) {
+func TestSameForAgents(t *testing.T) {
 	base := Hub{APIServerURL: "https://hub", APIServerCA: []byte("pem")}
 	for _, row := range []struct {
 		name  string
@@ -157,32 +144,7 @@ func TestOnlyTheWayToTheHubConcernsAgents(t *testing.T) {
 	assert.True(t, Hub{APIServerCA: []byte{}}.SameForAgents(Hub{}), "an empty CA is none")
 }
 
-// FuzzHubConfiguration demands no panic, and that what is accepted is valid and is read the same again.
-func FuzzHubConfiguration(f *testing.F) {
-	f.Add(everything)
-	f.Add("agentCheckinInterval: [")
-	f.Add("bootstrap: null\nimagePullSecrets: [{name: x}]")
-	f.Add("? {a: b}\n: c")
-	f.Fuzz(func(t *testing.T, document string) {
-		hub, _, err := ParseHub(document)
-		if err != nil {
-			assert.Equal(t, Hub{}, hub)
-			return
-		}
-		assert.Contains(t, []TLSMode{TLSModeStrict, TLSModeSystemStore}, hub.TLSMode())
-		assert.GreaterOrEqual(t, hub.AgentCheckinInterval.Duration, time.Duration(0))
-		data, err := json.Marshal(hub)
-		require.NoError(t, err)
-		again, warnings, err := ParseHub(string(data))
-		require.NoError(t, err)
-		assert.Empty(t, warnings)
-		third, err := json.Marshal(again)
-		require.NoError(t, err)
-		assert.Equal(t, strings.TrimSpace(string(data)), strings.TrimSpace(string(third)))
-	})
-}
-
-func TestAnAgentMayMissAFewCheckins(t *testing.T) {
+func TestMissedCheckins(t *testing.T) {
 	for _, row := range []struct {
 		document string
 		missed   int

@@ -10,47 +10,49 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// DefaultCredentialLifetime is how long the credential of an agent that renews it lives when nothing else is configured.
+// DefaultCredentialLifetime is the default lifetime of the credential of an agent that renews it.
 const DefaultCredentialLifetime = 24 * time.Hour
 
-// MinCredentialLifetime is the shortest lifetime that can be configured: API servers issue no shorter one.
+// MinCredentialLifetime is the shortest lifetime that can be configured; API servers issue no shorter one.
 const MinCredentialLifetime = 10 * time.Minute
 
-// MaxCredentialLifetime is the longest lifetime that can be configured: the admission policies let no agent renew a
-// credential for longer.
+// MaxCredentialLifetime is the longest lifetime that can be configured; the admission policies refuse to renew a credential for
+// longer.
 const MaxCredentialLifetime = 7 * 24 * time.Hour
 
-// LongLived says what becomes of agents that cannot renew their credential.
+// LongLived decides about agents that cannot renew their credential.
 type LongLived string
 
 const (
-	// LongLivedAllow gives them one that does not end.
+	// LongLivedAllow gives them a credential that does not expire.
 	LongLivedAllow LongLived = "Allow"
 	// LongLivedRefuse refuses their requests.
 	LongLivedRefuse LongLived = "Refuse"
 )
 
-// Registration says what the hub asks of agents that register. Absent means what Fleet does.
+// Registration has the requirements for agents that register. The zero value means the behaviour of Fleet.
 type Registration struct {
-	// CredentialLifetime is how long the credential of an agent lives that renews it; 0 means DefaultCredentialLifetime.
+	// CredentialLifetime is the lifetime of the credential of an agent that renews it; 0 means DefaultCredentialLifetime.
 	CredentialLifetime metav1.Duration `json:"credentialLifetime,omitempty"`
 	// LongLivedCredentials is one of LongLivedAllow and LongLivedRefuse; empty means LongLivedAllow.
 	LongLivedCredentials LongLived `json:"longLivedCredentials,omitempty"`
-	// Approval is who decides about requests whose token does not say; empty means fleet.ApprovalAuto.
+	// Approval applies to requests whose token has no approval of its own; empty means fleet.ApprovalAuto.
 	Approval fleet.Approval `json:"approval,omitempty"`
-	// RequireTokenTTL refuses ClusterRegistrationTokens that would live for ever.
+	// RequirePolicies refuses registrations while the hub's admission policies are not in force, or cannot be.
+	RequirePolicies bool `json:"requirePolicies,omitempty"`
+	// RequireTokenTTL refuses ClusterRegistrationTokens without a TTL.
 	RequireTokenTTL bool `json:"requireTokenTTL,omitempty"`
 	// Policy decides about requests before a person is asked. The first rule whose expression is true decides.
 	Policy []PolicyRule `json:"policy,omitempty"`
 }
 
-// PolicyAction is what a rule does with a request.
+// PolicyAction is the decision of a rule about a request.
 type PolicyAction string
 
 const (
 	// PolicyApprove approves a request that would wait for a person.
 	PolicyApprove PolicyAction = "Approve"
-	// PolicyDeny denies a request, approved by a person or not.
+	// PolicyDeny denies a request, even if a person approved it.
 	PolicyDeny PolicyAction = "Deny"
 	// PolicyAsk lets a request wait for a person.
 	PolicyAsk PolicyAction = "Ask"
@@ -58,18 +60,18 @@ const (
 
 // PolicyRule is one rule of the hub's policy.
 type PolicyRule struct {
-	// Name tells the rule apart in messages.
+	// Name identifies the rule in messages.
 	Name string `json:"name"`
-	// Expression is CEL that gives a bool. Its variables are request (the ClusterRegistration), token (the
-	// ClusterRegistrationToken, null where the hub knows none) and cluster (the Cluster, null where there is none yet).
+	// Expression is a CEL expression of type bool. Its variables are request (the ClusterRegistration), token (the
+	// ClusterRegistrationToken, null if it is not known) and cluster (the Cluster, null if there is none yet).
 	Expression string `json:"expression"`
-	// Action is what is done when the expression is true.
+	// Action applies if the expression is true.
 	Action PolicyAction `json:"action"`
-	// Message tells the agent and people why; empty means the rule's name.
+	// Message is the reason for the agent and for people; empty means the name of the rule.
 	Message string `json:"message,omitempty"`
 }
 
-// Lifetime is CredentialLifetime or its default.
+// Lifetime returns CredentialLifetime or its default.
 func (r Registration) Lifetime() time.Duration {
 	if r.CredentialLifetime.Duration == 0 {
 		return DefaultCredentialLifetime

@@ -10,7 +10,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestRegistrationIsAsFleetDoesItUnlessItIsConfigured(t *testing.T) {
+func TestParseRegistrationDefaults(t *testing.T) {
 	hub, warnings, err := ParseHub("{}")
 	require.NoError(t, err)
 	assert.Empty(t, warnings)
@@ -18,13 +18,14 @@ func TestRegistrationIsAsFleetDoesItUnlessItIsConfigured(t *testing.T) {
 	assert.Equal(t, 24*time.Hour, hub.Registration.Lifetime())
 }
 
-func TestRegistrationIsReadFromTheConfiguration(t *testing.T) {
+func TestParseRegistration(t *testing.T) {
 	hub, _, err := ParseHub(`
 registration:
   credentialLifetime: 1h
   longLivedCredentials: Refuse
   approval: Manual
   requireTokenTTL: true
+  requirePolicies: true
   policy:
   - {name: edge, expression: 'request.spec.clientID.startsWith("edge-")', action: Approve, message: ours}
 `)
@@ -33,12 +34,13 @@ registration:
 	assert.Equal(t, LongLivedRefuse, hub.Registration.LongLivedCredentials)
 	assert.Equal(t, fleet.ApprovalManual, hub.Registration.Approval)
 	assert.True(t, hub.Registration.RequireTokenTTL)
+	assert.True(t, hub.Registration.RequirePolicies)
 	assert.Equal(t, []PolicyRule{{
 		Name: "edge", Expression: `request.spec.clientID.startsWith("edge-")`, Action: PolicyApprove, Message: "ours",
 	}}, hub.Registration.Policy)
 }
 
-func TestAMistakeInRegistrationIsNamed(t *testing.T) {
+func TestParseRegistrationErrors(t *testing.T) {
 	for name, row := range map[string]struct{ document, says string }{
 		"a lifetime that is too short": {`credentialLifetime: 9m59s`, "registration.credentialLifetime is 9m59s: it must be at least 10m0s"},
 		"a lifetime that is too long":  {`credentialLifetime: 168h1s`, "registration.credentialLifetime is 168h0m1s: it must be at most 168h0m0s"},
@@ -62,7 +64,7 @@ func TestAMistakeInRegistrationIsNamed(t *testing.T) {
 	}
 }
 
-func TestEveryBadRuleIsNamed(t *testing.T) {
+func TestParseRegistrationNamesEachInvalidRule(t *testing.T) {
 	_, _, err := ParseHub(`registration: {policy: [{action: Deny}, {name: b}]}`)
 	require.ErrorContains(t, err, "policy[0]")
 	require.ErrorContains(t, err, "policy[1]")

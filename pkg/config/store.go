@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Store holds the configuration in force and tells those who asked when it changes. The zero Store holds the default
-// configuration and is ready to use.
+// Store holds the current configuration and calls listeners when it changes. The zero Store holds the default configuration and is
+// ready to use.
 type Store struct {
 	mu        sync.RWMutex
 	current   Hub
@@ -16,15 +16,15 @@ type Store struct {
 // NewStore returns a Store that holds hub.
 func NewStore(hub Hub) *Store { return &Store{current: hub} }
 
-// Get returns the configuration in force. Callers keep it for one pass and do not change what it points to.
+// Get returns the current configuration. Callers use it for one pass, and do not change values that it points to.
 func (s *Store) Get() Hub {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.current
 }
 
-// Set puts a configuration in force. Listeners are called one after another, before Set returns, and only when something
-// changed; each must be quick, for it is called on a worker.
+// Set replaces the configuration. If it has changed, listeners are called one after another before Set returns. They must be quick: Set
+// is called by a worker.
 func (s *Store) Set(hub Hub) (changed bool) {
 	s.mu.Lock()
 	before := s.current
@@ -40,7 +40,7 @@ func (s *Store) Set(hub Hub) (changed bool) {
 	return true
 }
 
-// OnChange has listen called after each change of the configuration. It cannot be taken back.
+// OnChange registers a listener for changes of the configuration. It cannot be removed.
 func (s *Store) OnChange(listen func(before, after Hub)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

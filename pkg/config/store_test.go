@@ -8,12 +8,12 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestStoreTellsEveryListenerOfAChangeOnce(t *testing.T) {
+func TestStoreCallsListeners(t *testing.T) {
 	store := &Store{}
-	var told []string
+	var calls []string
 	for _, name := range []string{"first", "second"} {
 		store.OnChange(func(before, after Hub) {
-			told = append(told, fmt.Sprintf("%s: %q to %q, now %q", name, before.APIServerURL, after.APIServerURL, store.Get().APIServerURL))
+			calls = append(calls, fmt.Sprintf("%s: %q to %q, now %q", name, before.APIServerURL, after.APIServerURL, store.Get().APIServerURL))
 		})
 	}
 	assert.True(t, store.Set(Hub{APIServerURL: "a"}))
@@ -22,26 +22,26 @@ func TestStoreTellsEveryListenerOfAChangeOnce(t *testing.T) {
 	assert.Equal(t, []string{
 		`first: "" to "a", now "a"`, `second: "" to "a", now "a"`,
 		`first: "a" to "b", now "b"`, `second: "a" to "b", now "b"`,
-	}, told)
+	}, calls)
 }
 
-func TestStoreSeesAChangeInsideWhatPointersPointTo(t *testing.T) {
+func TestStoreComparesPointedValues(t *testing.T) {
 	yes, no, alsoYes := true, false, true
 	store := NewStore(Hub{ManageAgent: &yes})
 	assert.False(t, store.Set(Hub{ManageAgent: &alsoYes}))
 	assert.True(t, store.Set(Hub{ManageAgent: &no}))
 }
 
-func TestListenerMayAskTheStoreAndListenOn(t *testing.T) {
+func TestStoreListenerMayUseTheStore(t *testing.T) {
 	store, late := NewStore(Hub{APIServerURL: "a"}), 0
 	store.OnChange(func(Hub, Hub) { store.OnChange(func(Hub, Hub) { late++ }) })
 	store.Set(Hub{APIServerURL: "b"})
-	assert.Zero(t, late, "who comes during a change hears of the next")
+	assert.Zero(t, late, "a listener added during a change is called for the next one")
 	store.Set(Hub{APIServerURL: "c"})
 	assert.Equal(t, 1, late)
 }
 
-func TestStoreIsSafeForManyReaders(t *testing.T) {
+func TestStoreIsSafeForConcurrentUse(t *testing.T) {
 	store := &Store{}
 	var wg sync.WaitGroup
 	for i := range 8 {

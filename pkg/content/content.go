@@ -20,6 +20,9 @@ import (
 // EncodingBase64Gzip is the encoding of a resource that is not plain text.
 const EncodingBase64Gzip = "base64+gz"
 
+// encodingBase64 is the encoding of a small resource that is not plain text. Only others write it.
+const encodingBase64 = "base64"
+
 const (
 	namePrefix = "s-"
 	nameMax    = 63
@@ -69,16 +72,27 @@ func Decode(c *fleet.Content) ([]fleet.BundleResource, error) {
 	if err != nil {
 		return nil, fmt.Errorf("Content %s is damaged: %w", c.Name, err)
 	}
-	if sum := sha256.Sum256(data); nameOf(hex.EncodeToString(sum[:])) != c.Name {
-		return nil, fmt.Errorf("the name of Content %s is not the digest of its resources; delete it, and the hub creates it again", c.Name)
+	resources, err := DecodeDocument(c.Name, data)
+	if err != nil {
+		return nil, fmt.Errorf("Content %s: %w", c.Name, err)
+	}
+	return resources, nil
+}
+
+// DecodeDocument returns the resources of the JSON document in a Content or in an OCI artifact. It refuses a document that is not
+// the one of the ID.
+func DecodeDocument(id string, data []byte) ([]fleet.BundleResource, error) {
+	if sum := sha256.Sum256(data); nameOf(hex.EncodeToString(sum[:])) != id {
+		return nil, fmt.Errorf("the name %s is not the digest of its resources; delete it, and the hub creates it again", id)
 	}
 	var m manifest
 	if err := json.Unmarshal(data, &m); err != nil {
-		return nil, fmt.Errorf("Content %s is damaged: %w", c.Name, err)
+		return nil, fmt.Errorf("the resources are damaged: %w", err)
 	}
 	for i := range m.Resources {
+		var err error
 		if m.Resources[i], err = plain(m.Resources[i]); err != nil {
-			return nil, fmt.Errorf("Content %s: %w", c.Name, err)
+			return nil, err
 		}
 	}
 	return m.Resources, nil
@@ -137,12 +151,14 @@ func plain(r fleet.BundleResource) (fleet.BundleResource, error) {
 	switch r.Encoding {
 	case "":
 		return r, nil
-	case EncodingBase64Gzip:
-		packed, err := base64.StdEncoding.DecodeString(r.Content)
+	case EncodingBase64Gzip, encodingBase64:
+		text, err := base64.StdEncoding.DecodeString(r.Content)
 		if err != nil {
 			return r, fmt.Errorf("resource %s is not valid base64: %w", r.Name, err)
 		}
-		text, err := unpack(packed)
+		if r.Encoding == EncodingBase64Gzip {
+			text, err = unpack(text)
+		}
 		if err != nil {
 			return r, fmt.Errorf("resource %s is damaged: %w", r.Name, err)
 		}

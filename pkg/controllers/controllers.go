@@ -10,6 +10,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/bootstrap"
 	"github.com/muster-fleet/muster/pkg/controllers/bundle"
 	"github.com/muster-fleet/muster/pkg/controllers/cluster"
+	"github.com/muster-fleet/muster/pkg/controllers/clustergroup"
 	"github.com/muster-fleet/muster/pkg/controllers/clusterimport"
 	"github.com/muster-fleet/muster/pkg/controllers/clusterregistration"
 	"github.com/muster-fleet/muster/pkg/controllers/clusterregistrationtoken"
@@ -47,10 +48,13 @@ func Register(ctx context.Context, c *app.Context, reachability *liveness.APIRea
 		connected: liveness.Register(ctx, c, reachability),
 	}
 	steps := cluster.Steps{Import: all.imports, AgentBundle: manageagent.Register(ctx, c), Liveness: all.connected}
-	if !c.DisableBundles {
+	if c.DisableBundles {
+		steps.Bundles = bundle.RegisterReporter(c)
+	} else {
 		all.bundles = bundle.Register(ctx, c)
 		steps.Bundles = all.bundles
 		agentrole.Register(ctx, c)
+		clustergroup.Register(ctx, c)
 	}
 	cluster.Register(ctx, c, steps)
 

@@ -17,9 +17,9 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// EnsureGround creates what every registration needs: the hub's two namespaces, and the ClusterRoles that are bound for each
+// EnsureNamespacesAndRoles creates what every registration needs: the hub's two namespaces, and the ClusterRoles that are bound for each
 // agent.
-func EnsureGround(ctx context.Context, c *app.Context) error {
+func EnsureNamespacesAndRoles(ctx context.Context, c *app.Context) error {
 	for _, name := range []string{c.SystemNamespace, c.RegistrationNamespace()} {
 		if err := writes.EnsureNamespace(ctx, c.Kubernetes, name); err != nil {
 			return err

@@ -17,7 +17,7 @@ import (
 
 const readyMessage = `.status.conditions[?(@.type=="Ready")].message`
 
-// kinds is what clients and people see of each kind.
+// kinds are the properties of each kind that clients and people see.
 var kinds = []struct {
 	kind       string
 	plural     string
@@ -48,7 +48,7 @@ var kinds = []struct {
 	{kind: "Content", plural: "contents", scope: "Cluster", columns: map[string]string{}},
 }
 
-func TestEveryKindIsServedAsClientsExpectIt(t *testing.T) {
+func TestDefinitions(t *testing.T) {
 	byPlural := definitions(t)
 	require.Len(t, byPlural, len(kinds))
 	for _, want := range kinds {
@@ -75,7 +75,7 @@ func TestEveryKindIsServedAsClientsExpectIt(t *testing.T) {
 	}
 }
 
-func TestFieldsThatClientsMaySetToNullAreNullable(t *testing.T) {
+func TestNullableFields(t *testing.T) {
 	nullable := map[string][]string{
 		"clusters spec": {
 			"agentAffinity", "agentEnvVars", "agentNamespace", "agentPullSecrets", "agentResources",
@@ -101,14 +101,14 @@ func TestFieldsThatClientsMaySetToNullAreNullable(t *testing.T) {
 	assert.Equal(t, "date-time", agent.Properties["lastSeen"].Format)
 }
 
-// An older or newer component of the fleet may write what this schema does not know. The API server drops such fields
-// in silence wherever a schema lists properties without saying otherwise, at each level anew.
-func TestFieldsOfOtherComponentsAreNeverPruned(t *testing.T) {
+// An older or newer component may write fields that this schema does not have. The API server drops them silently, at each level of a
+// schema that does not preserve unknown fields.
+func TestSchemasPreserveUnknownFields(t *testing.T) {
 	// Types of Kubernetes and wrangler, which no component extends.
 	foreign := map[string]bool{
 		"agentEnvVars": true, "agentTolerations": true, "agentAffinity": true, "agentResources": true,
 		"agentPullSecrets": true, "conditions": true, "selector": true, "clusterSelector": true,
-		"clusterGroupSelector": true,
+		"clusterGroupSelector": true, "allowedTargetNamespaceSelector": true,
 	}
 	var walk func(path string, schema apiextensionsv1.JSONSchemaProps)
 	walk = func(path string, schema apiextensionsv1.JSONSchemaProps) {
@@ -134,32 +134,18 @@ func TestFieldsOfOtherComponentsAreNeverPruned(t *testing.T) {
 	}
 }
 
-func TestRequestsAndTokensAreLimitedAtTheDoor(t *testing.T) {
-	byPlural := definitions(t)
-
-	request := schemaOf(byPlural["clusterregistrations"]).Properties["spec"]
-	for _, field := range []string{"clientID", "clientRandom"} {
-		require.NotNil(t, request.Properties[field].MaxLength, field)
-		assert.EqualValues(t, 4096, *request.Properties[field].MaxLength, field)
-	}
+// The API server tests in this package try the limits themselves.
+func TestEveryFieldOfARequestIsImmutable(t *testing.T) {
+	request := schemaOf(definitions(t)["clusterregistrations"]).Properties["spec"]
 	fields := []string{}
 	for _, rule := range request.XValidations {
 		fields = append(fields, rule.FieldPath)
-		assert.Equal(t, "a ClusterRegistration cannot be changed; create a new one", rule.Message)
 	}
-	assert.Equal(t, []string{".clientID", ".clientRandom", ".clusterLabels"}, fields, "every field has its rule")
-	assert.Len(t, request.Properties, len(fields), "a new field needs a rule as well")
-
-	ttl := schemaOf(byPlural["clusterregistrationtokens"]).Properties["spec"].Properties["ttl"]
-	assert.Equal(t, "string", ttl.Type)
-	assert.EqualValues(t, 1, *ttl.MinLength)
-	assert.EqualValues(t, 32, *ttl.MaxLength)
-	require.Len(t, ttl.XValidations, 1)
-	assert.Equal(t, "ttl must be '0' or a Go duration such as '240h' or '30m'; units d and w are not known",
-		ttl.XValidations[0].Message)
+	assert.Equal(t, []string{".clientID", ".clientRandom", ".clusterLabels"}, fields)
+	assert.Len(t, request.Properties, len(fields), "a new field needs a rule")
 }
 
-func TestOnlyTheSpecOfARequestIsRequired(t *testing.T) {
+func TestRequiredFields(t *testing.T) {
 	for plural, crd := range definitions(t) {
 		if plural == "clusterregistrations" {
 			assert.Equal(t, []string{"spec"}, schemaOf(crd).Required)
@@ -172,7 +158,7 @@ func TestOnlyTheSpecOfARequestIsRequired(t *testing.T) {
 	}
 }
 
-func TestTheTemplateIsTheSameRenderedAndUnrendered(t *testing.T) {
+func TestYAMLIsNoTemplate(t *testing.T) {
 	assert.NotContains(t, string(crds.YAML()), "{{", "Helm would evaluate this: reword the comment it comes from")
 
 	rendered, err := charts.Render(charts.CRD, charts.Release{Name: "fleet-crd", Namespace: "cattle-fleet-system"}, nil)
@@ -181,7 +167,7 @@ func TestTheTemplateIsTheSameRenderedAndUnrendered(t *testing.T) {
 	assert.Equal(t, string(crds.YAML()), rendered["fleet-crd/templates/crds.yaml"])
 }
 
-func TestEachCallReturnsObjectsOfItsOwn(t *testing.T) {
+func TestObjectsAreNewInEachCall(t *testing.T) {
 	first, err := crds.Objects()
 	require.NoError(t, err)
 	first[0].Name = "changed"

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/errgroup"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -47,6 +49,10 @@ func ensure(ctx context.Context, client clientset.Interface, object *apiextensio
 		return fmt.Errorf("creating CustomResourceDefinition %s: %w", object.Name, err)
 	}
 	if err == nil {
+		if lacking := lackingStatus(existing, object); len(lacking) > 0 {
+			logrus.Warnf("CustomResourceDefinition %s lacks %s: the API server drops these fields, and people do not see what the hub reports in them; "+
+				"install the chart fleet-crd of this release", object.Name, strings.Join(lacking, ", "))
+		}
 		if served, _ := describe(existing); served {
 			return nil
 		}
@@ -104,4 +110,31 @@ func describe(object *apiextensionsv1.CustomResourceDefinition) (bool, string) {
 		}
 	}
 	return false, state
+}
+
+// lackingStatus returns the fields of the status, and of the objects in it, that an existing definition lacks, as paths.
+func lackingStatus(existing, wanted *apiextensionsv1.CustomResourceDefinition) (paths []string) {
+	var compare func(path string, have, want apiextensionsv1.JSONSchemaProps)
+	compare = func(path string, have, want apiextensionsv1.JSONSchemaProps) {
+		if have.XPreserveUnknownFields != nil && *have.XPreserveUnknownFields {
+			return
+		}
+		for name, wantField := range want.Properties {
+			haveField, found := have.Properties[name]
+			if !found {
+				paths = append(paths, path+"."+name)
+			} else if path == "status" {
+				compare(path+"."+name, haveField, wantField)
+			}
+		}
+	}
+	for _, want := range wanted.Spec.Versions {
+		for _, have := range existing.Spec.Versions {
+			if have.Name == want.Name && have.Schema != nil && have.Schema.OpenAPIV3Schema != nil && want.Schema != nil {
+				compare("status", have.Schema.OpenAPIV3Schema.Properties["status"], want.Schema.OpenAPIV3Schema.Properties["status"])
+			}
+		}
+	}
+	slices.Sort(paths)
+	return paths
 }

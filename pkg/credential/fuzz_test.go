@@ -13,7 +13,7 @@ import (
 )
 
 // What a token says comes from outside: a Secret that somebody else may have written.
-func FuzzATokenIsInspectedWithoutBeingRepeated(f *testing.F) {
+func FuzzInspect(f *testing.F) {
 	for _, token := range []string{
 		"", ".", "..", "a.b.c", "eyJhbGciOiJub25lIn0.e30.", "eyJhbGciOiJSUzI1NiJ9.eyJleHAiOjF9.c2ln",
 		"eyJhbGciOiJSUzI1NiJ9.eyJleHAiOjFlMzA4LCJpYXQiOi0xfQ.", "Bearer eyJhbGciOiJSUzI1NiJ9.e30.x", "eyJhbGciOiJSUzI1NiJ9.bnVsbA.",
@@ -36,7 +36,7 @@ func FuzzATokenIsInspectedWithoutBeingRepeated(f *testing.F) {
 	})
 }
 
-func FuzzATokenTellsWhoseItIs(f *testing.F) {
+func FuzzInspectClaims(f *testing.F) {
 	f.Add("cluster-ns", "request-1", "5a1f", int64(1_800_000_000))
 	f.Add("", "", "", int64(0))
 	f.Add("a", "b", "c", int64(-1))
@@ -58,7 +58,7 @@ func FuzzATokenTellsWhoseItIs(f *testing.F) {
 }
 
 // No verb, width or flag shows a token, and no encoder does.
-func FuzzATokenIsNeverPrinted(f *testing.F) {
+func FuzzTokenIsNotPrinted(f *testing.F) {
 	for _, verb := range []string{"%s", "%v", "%+v", "%#v", "%q", "%x", "%X", "%d", "%10.3s", "%-5v", "%T", "%t", "%e", "%c", "%U", "%[1]s"} {
 		f.Add(verb)
 	}

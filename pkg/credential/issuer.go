@@ -31,15 +31,15 @@ const (
 // ErrPending means that a token Secret exists and Kubernetes has not filled it yet. Wait for its update event; do not poll.
 var ErrPending = errors.New("waiting for Kubernetes to fill the token Secret")
 
-// Client is the part of a Kubernetes client that Issuer uses.
-type Client interface {
+// ServiceAccounts is the part of a Kubernetes client that Issuer uses.
+type ServiceAccounts interface {
 	corev1client.ServiceAccountsGetter
 	corev1client.SecretsGetter
 }
 
 // Issuer issues tokens for ServiceAccounts.
 type Issuer struct {
-	Client Client
+	Client ServiceAccounts
 	Clock  clock.PassiveClock
 }
 

@@ -77,35 +77,47 @@ func filled(t *testing.T, change func(*corev1.Secret)) *corev1.Secret {
 	return s
 }
 
-func TestTokenIsGrantedInOneCallAndLeavesNothing(t *testing.T) {
-	s := newServer(t, LongLived)
-	issued, err := s.issuer().Issue(t.Context(), account, LongLived)
-	require.NoError(t, err)
-	assert.Equal(t, now.Add(LongLived), issued.Expires)
-	assert.NotEmpty(t, issued.Token)
-	assert.Equal(t, []int64{int64(LongLived / time.Second)}, s.asked)
-	assert.Len(t, s.Actions(), 1)
-}
-
-func TestALittleLessThanAskedCountsAsGranted(t *testing.T) {
-	s := newServer(t, LongLived-30*time.Second)
-	issued, err := s.issuer().Issue(t.Context(), account, LongLived)
-	require.NoError(t, err)
-	assert.Equal(t, now.Add(LongLived-30*time.Second), issued.Expires)
-	assert.Empty(t, s.writes())
-}
-
-func TestShortLifetimeIsRaisedToWhatServersIssue(t *testing.T) {
-	for _, lifetime := range []time.Duration{-time.Hour, 0, time.Second, MinLifetime} {
-		s := newServer(t, LongLived)
-		issued, err := s.issuer().Issue(t.Context(), account, lifetime)
-		require.NoError(t, err)
-		assert.Equal(t, now.Add(MinLifetime), issued.Expires)
-		assert.Equal(t, []int64{600}, s.asked)
+func TestIssue(t *testing.T) {
+	for _, row := range []struct {
+		name              string
+		longest, lifetime time.Duration
+		asked             time.Duration
+		secret            *corev1.Secret
+		expires           time.Time // zero if the token is of a Secret
+		err               error
+	}{
+		{"the lifetime is granted", LongLived, LongLived, LongLived, nil, now.Add(LongLived), nil},
+		{"a little less is granted", LongLived - 30*time.Second, LongLived, LongLived, nil, now.Add(LongLived - 30*time.Second), nil},
+		{"a lifetime below the minimum", LongLived, time.Second, MinLifetime, nil, now.Add(MinLifetime), nil},
+		{"no lifetime", LongLived, 0, MinLifetime, nil, now.Add(MinLifetime), nil},
+		{"a negative lifetime", LongLived, -time.Hour, MinLifetime, nil, now.Add(MinLifetime), nil},
+		{"less is granted, and the token Secret has a token", time.Hour, LongLived, LongLived, filled(t, nil), time.Time{}, nil},
+		{
+			"less is granted, and the token Secret is empty: never an empty token", time.Hour, LongLived, LongLived,
+			filled(t, func(s *corev1.Secret) { s.Data = nil }),
+			time.Time{},
+			ErrPending,
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := newServer(t, row.longest)
+			if row.secret != nil {
+				s = newServer(t, row.longest, row.secret)
+			}
+			issued, err := s.issuer().Issue(t.Context(), account, row.lifetime)
+			require.ErrorIs(t, err, row.err)
+			assert.Equal(t, row.expires, issued.Expires)
+			assert.Equal(t, row.err == nil, issued.Token != "")
+			if row.err == nil && row.expires.IsZero() {
+				assert.Equal(t, legacy(t, "uid"), issued.Token)
+			}
+			assert.Equal(t, []int64{int64(row.asked / time.Second)}, s.asked)
+			assert.Empty(t, s.writes())
+		})
 	}
 }
 
-func TestServerThatGrantsLessIsAskedForASecret(t *testing.T) {
+func TestIssueCreatesATokenSecret(t *testing.T) {
 	s := newServer(t, time.Hour)
 	_, err := s.issuer().Issue(t.Context(), account, LongLived)
 	require.ErrorIs(t, err, ErrPending)
@@ -123,23 +135,7 @@ func TestServerThatGrantsLessIsAskedForASecret(t *testing.T) {
 	}, made)
 }
 
-func TestSecretThatIsNotFilledYetIsNeverAnEmptyToken(t *testing.T) {
-	s := newServer(t, time.Hour, filled(t, func(s *corev1.Secret) { s.Data = nil }))
-	issued, err := s.issuer().Issue(t.Context(), account, LongLived)
-	require.ErrorIs(t, err, ErrPending)
-	assert.Zero(t, issued)
-	assert.Empty(t, s.writes(), "and it is not made again")
-}
-
-func TestFilledSecretGivesATokenWithoutEnd(t *testing.T) {
-	s := newServer(t, time.Hour, filled(t, nil))
-	issued, err := s.issuer().Issue(t.Context(), account, LongLived)
-	require.NoError(t, err)
-	assert.Equal(t, Issued{Token: legacy(t, "uid")}, issued)
-	assert.Empty(t, s.writes())
-}
-
-func TestSecretOfSomebodyElseIsRefused(t *testing.T) {
+func TestIssueRefusesForeignSecrets(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Secret){
 		"another type":                           func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque },
 		"another ServiceAccount":                 func(s *corev1.Secret) { s.Annotations[corev1.ServiceAccountNameKey] = "other" },
@@ -159,7 +155,7 @@ func TestSecretOfSomebodyElseIsRefused(t *testing.T) {
 	}
 }
 
-func TestEveryErrorOfTheServerNamesWhatWasDone(t *testing.T) {
+func TestIssueErrors(t *testing.T) {
 	accounts := schema.GroupResource{Resource: "serviceaccounts"}
 	for _, row := range []struct {
 		name, verb, resource string
@@ -188,7 +184,7 @@ func TestEveryErrorOfTheServerNamesWhatWasDone(t *testing.T) {
 	}
 }
 
-func TestAnswerThatIsNoTokenIsAnError(t *testing.T) {
+func TestIssueAfterAnInvalidAnswer(t *testing.T) {
 	for _, reply := range []authenticationv1.TokenRequestStatus{
 		{ExpirationTimestamp: metav1.NewTime(now.Add(LongLived))},
 		{Token: "opaque", ExpirationTimestamp: metav1.NewTime(now.Add(time.Hour))},
@@ -205,7 +201,7 @@ func TestAnswerThatIsNoTokenIsAnError(t *testing.T) {
 	}
 }
 
-func TestRequestTakesWhateverLifetimeIsGranted(t *testing.T) {
+func TestRequest(t *testing.T) {
 	s := newServer(t, time.Hour)
 	issued, err := s.issuer().Request(t.Context(), account, LongLived)
 	require.NoError(t, err)

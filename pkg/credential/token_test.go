@@ -18,7 +18,7 @@ import (
 
 const secret = "c2VjcmV0"
 
-func TestTokenIsPrintedByNoVerb(t *testing.T) {
+func TestTokenIsNotPrinted(t *testing.T) {
 	token := Token(secret)
 	inside := Issued{Token: token}
 	// Not %p and %w, for which fmt asks no type; go vet, which runs with every test, refuses both.
@@ -37,7 +37,7 @@ func TestTokenIsPrintedByNoVerb(t *testing.T) {
 	assert.Equal(t, secret, token.Reveal())
 }
 
-func TestTokenIsInNoDocument(t *testing.T) {
+func TestTokenIsNotEncoded(t *testing.T) {
 	data, err := json.Marshal(map[string]any{"token": Token(secret), "issued": Issued{Token: secret}})
 	require.NoError(t, err)
 	assert.NotContains(t, string(data), secret)
@@ -48,7 +48,7 @@ func TestTokenIsInNoDocument(t *testing.T) {
 	assert.NotContains(t, string(document), secret)
 }
 
-func TestTokenIsInNoLog(t *testing.T) {
+func TestTokenIsNotLogged(t *testing.T) {
 	for _, formatter := range []logrus.Formatter{&logrus.TextFormatter{}, &logrus.JSONFormatter{}} {
 		var out bytes.Buffer
 		log := logrus.New()
@@ -89,7 +89,7 @@ func legacy(t *testing.T, uid string) Token {
 	})
 }
 
-func TestInspectReadsBothKindsOfTokens(t *testing.T) {
+func TestInspect(t *testing.T) {
 	expires := time.Unix(2_000_000_000, 0)
 	claims, err := Inspect(bound(t, "uid", expires))
 	require.NoError(t, err)
@@ -100,7 +100,7 @@ func TestInspectReadsBothKindsOfTokens(t *testing.T) {
 	assert.Equal(t, Claims{Namespace: "ns", ServiceAccount: "account", UID: "uid"}, claims)
 }
 
-func TestInspectRefusesWhatIsNoTokenWithoutRepeatingIt(t *testing.T) {
+func TestInspectErrorsOmitTheToken(t *testing.T) {
 	for _, token := range []Token{"", "text", "a.b", "a.b.c", "....", "secretpart.secretpart.secretpart", "e30.c2VjcmV0cGFydA.x"} {
 		_, err := Inspect(token)
 		require.ErrorContains(t, err, "not a ServiceAccount token", token.Reveal())
@@ -108,7 +108,7 @@ func TestInspectRefusesWhatIsNoTokenWithoutRepeatingIt(t *testing.T) {
 	}
 }
 
-func TestTokenServesItsServiceAccountUntilItExpires(t *testing.T) {
+func TestClaimsServesUntil(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, row := range []struct {
 		name   string
@@ -124,16 +124,4 @@ func TestTokenServesItsServiceAccountUntilItExpires(t *testing.T) {
 	} {
 		assert.Equal(t, row.serves, row.claims.ServesUntil("uid", now), row.name)
 	}
-}
-
-// FuzzInspect demands no panic and no error that repeats the token.
-func FuzzInspect(f *testing.F) {
-	f.Add("e30.e30.")
-	f.Add("eyJhbGciOiJub25lIn0.eyJleHAiOiJ4In0.c2ln")
-	f.Fuzz(func(t *testing.T, text string) {
-		_, err := Inspect(Token(text))
-		if err != nil && len(text) > 12 {
-			assert.NotContains(t, err.Error(), text)
-		}
-	})
 }

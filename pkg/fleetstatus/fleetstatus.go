@@ -63,14 +63,13 @@ func SetCondition(conditions *Conditions, c genericcondition.GenericCondition, n
 	return true
 }
 
-// BundleState is the state of a BundleDeployment. The hub counts it in summaries; the agent shows it and compares it with
-// the states that dependsOn accepts. It is never Pending, which is the state of a target without a BundleDeployment.
+// BundleState is the state of a BundleDeployment: the rule of Fleet's own hub. Hub and agent use this one function, because a
+// BundleDeployment may have two writers of status.display, who must not disagree. The state is never Pending, which is the state
+// of a target without a BundleDeployment.
 func BundleState(spec fleet.BundleDeploymentSpec, status fleet.BundleDeploymentStatus) fleet.BundleState {
 	switch {
-	case spec.DeploymentID == "" && spec.StagedDeploymentID != "":
-		return fleet.OutOfSync // paused before the first deployment
 	case spec.DeploymentID != status.AppliedDeploymentID:
-		if IsFalse(status.Conditions, fleet.ConditionDeployed) || IsFalse(status.Conditions, fleet.ConditionInstalled) {
+		if IsFalse(status.Conditions, fleet.ConditionDeployed) {
 			return fleet.ErrApplied
 		}
 		return fleet.WaitApplied
@@ -82,6 +81,21 @@ func BundleState(spec fleet.BundleDeploymentSpec, status fleet.BundleDeploymentS
 		return fleet.Modified
 	}
 	return fleet.Ready
+}
+
+// Display is the status.display of a BundleDeployment by the rule of Fleet's own hub, which writes it beside an agent of this
+// project. Any other text would be a fight: each write of one side is an event for the other.
+func Display(spec fleet.BundleDeploymentSpec, status fleet.BundleDeploymentStatus) fleet.BundleDeploymentDisplay {
+	shown := func(conditionType string) string {
+		c := Condition(status.Conditions, conditionType)
+		if c.Reason == fleet.ReasonError {
+			return "Error: " + c.Message
+		}
+		return string(c.Status)
+	}
+	return fleet.BundleDeploymentDisplay{
+		Deployed: shown(fleet.ConditionDeployed), Monitored: shown(fleet.ConditionMonitored), State: string(BundleState(spec, status)),
+	}
 }
 
 // MergePatch returns the JSON merge patch that turns one status into the other, or nil if they are equal.

@@ -87,7 +87,7 @@ func TestBundleState(t *testing.T) {
 		"the previous deployment is applied":          {spec("n", "n"), status("o", true, true), fleet.WaitApplied},
 		"under way":                                   {spec("n", "n"), status("", false, false, condition("Deployed", "Unknown", "", "")), fleet.WaitApplied},
 		"deploying failed":                            {spec("n", "n"), status("o", true, true, failed("Deployed")), fleet.ErrApplied},
-		"installing failed":                           {spec("n", "n"), status("", false, false, failed("Installed")), fleet.ErrApplied},
+		"installing failed":                           {spec("n", "n"), status("n", false, true, failed("Installed")), fleet.NotReady},
 		"applied: an old failure does not count":      {spec("n", "n"), status("n", true, true, failed("Installed")), fleet.Ready},
 		"applied, not ready":                          {spec("n", "n"), status("n", false, true), fleet.NotReady},
 		"applied, modified":                           {spec("n", "n"), status("n", true, false), fleet.Modified},
@@ -96,12 +96,33 @@ func TestBundleState(t *testing.T) {
 		"applied, another is staged, and modified":    {spec("o", "n"), status("o", true, false), fleet.OutOfSync},
 		"applied, another is staged, and not ready":   {spec("o", "n"), status("o", false, true), fleet.NotReady},
 		"applied, the staged ID is empty":             {spec("n", ""), status("n", true, true), fleet.OutOfSync},
-		"paused before the first deployment":          {paused, fleet.BundleDeploymentStatus{}, fleet.OutOfSync},
-		"paused before the first, and a failure":      {paused, status("", false, false, failed("Deployed")), fleet.OutOfSync},
-		"paused before the first, another is applied": {paused, status("o", true, true), fleet.OutOfSync},
+		"paused before the first deployment":          {paused, fleet.BundleDeploymentStatus{}, fleet.NotReady},
+		"paused before the first, another is applied": {paused, status("o", true, true), fleet.WaitApplied},
 		"nothing is wanted yet":                       {spec("", ""), fleet.BundleDeploymentStatus{}, fleet.NotReady},
 	} {
 		t.Run(name, func(t *testing.T) { assert.Equal(t, row.want, fleetstatus.BundleState(row.spec, row.status)) })
+	}
+}
+
+func TestDisplay(t *testing.T) {
+	spec := fleet.BundleDeploymentSpec{DeploymentID: "n", StagedDeploymentID: "n"}
+	for name, row := range map[string]struct {
+		conditions fleetstatus.Conditions
+		want       fleet.BundleDeploymentDisplay
+	}{
+		"no report yet": {nil, fleet.BundleDeploymentDisplay{State: "WaitApplied"}},
+		"an error is shown with its message": {
+			fleetstatus.Conditions{condition("Deployed", "False", "Error", "no such kind"), condition("Monitored", "True", "", "")},
+			fleet.BundleDeploymentDisplay{Deployed: "Error: no such kind", Monitored: "True", State: "ErrApplied"},
+		},
+		"the message of another reason is not shown": {
+			fleetstatus.Conditions{condition("Deployed", "Unknown", "Paused", "paused")},
+			fleet.BundleDeploymentDisplay{Deployed: "Unknown", State: "WaitApplied"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			assert.Equal(t, row.want, fleetstatus.Display(spec, fleet.BundleDeploymentStatus{Conditions: row.conditions}))
+		})
 	}
 }
 

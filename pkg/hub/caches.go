@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/preserve"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/version"
 )
@@ -65,13 +66,14 @@ var managedOnly = []schema.GroupVersionKind{
 }
 
 const (
+	clusterKind          = "Cluster"
 	bundleKind           = "Bundle"
 	bundleDeploymentKind = "BundleDeployment"
 )
 
 // fleetKinds are the kinds of fleet.cattle.io that the hub keeps in memory whole.
 var fleetKinds = []schema.GroupVersionKind{
-	fleet.SchemeGroupVersion.WithKind("Cluster"),
+	fleet.SchemeGroupVersion.WithKind(clusterKind),
 	fleet.SchemeGroupVersion.WithKind("ClusterGroup"),
 	fleet.SchemeGroupVersion.WithKind("ClusterRegistration"),
 	fleet.SchemeGroupVersion.WithKind("ClusterRegistrationToken"),
@@ -146,6 +148,9 @@ type caches struct {
 	secrets, contents cache.SharedIndexInformer // by metadata; contents is nil when Bundles are left to others
 	interner          *interner
 	resources         resourceInterner
+	restore           cache.TransformFunc // of Clusters: see package preserve
+	reduce            cache.TransformFunc // of BundleDeployments; nil keeps them whole
+	agents            preserve.AgentReports
 
 	mu      sync.Mutex
 	started bool
@@ -165,18 +170,18 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 	}
 	c := &caches{
 		lifetime: lifetime,
-		own:      own, fleet: own, ownKinds: append([]schema.GroupVersionKind{configMapKind}, managedOnly...),
+		own:      own, fleet: own, ownKinds: append([]schema.GroupVersionKind{configMapKind}, managedOnly...), fleetKinds: fleetKinds,
 		secrets: secretInformer(metadataClient), interner: newInterner(o.Clock),
 	}
 	if o.SharedControllerFactory != nil {
 		c.fleet = o.SharedControllerFactory
 	}
-	for _, kind := range fleetKinds {
-		if kind.Kind != bundleDeploymentKind || !o.DisableBundles {
-			c.fleetKinds = append(c.fleetKinds, kind)
-		}
-	}
+	c.restore = restoreCluster
 	if o.DisableBundles {
+		c.restore = c.agents.Transform
+		if c.fleet == c.own { // an embedding server may need what this hub does not
+			c.reduce = withoutOptions
+		}
 		c.ownKinds = slices.DeleteFunc(c.ownKinds, func(kind schema.GroupVersionKind) bool { return kind.Kind == "ClusterRole" })
 	} else {
 		c.contents = contentInformer(metadataClient)
@@ -242,15 +247,39 @@ func (c *caches) transform(factory lassocache.SharedCacheFactory, kinds []schema
 		if err != nil {
 			return fmt.Errorf("watching kind %s: %w", kind, err)
 		}
-		if kind.Kind != bundleKind {
+		// The errors are of an informer that was stopped.
+		switch kind.Kind {
+		case bundleKind:
+			c.interner.transform(informer, c.resources.intern)
+			_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: c.resources.forget})
+		case clusterKind:
+			c.interner.transform(informer, c.restore)
+			_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: c.agents.Forget})
+		case bundleDeploymentKind:
+			c.interner.transform(informer, c.reduce)
+		default:
 			c.interner.transform(informer, nil)
-			continue
 		}
-		c.interner.transform(informer, c.resources.intern)
-		// The error is of an informer that was stopped.
-		_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: c.resources.forget})
 	}
 	return nil
+}
+
+// restoreCluster completes the status of a Cluster that a hub with disableBundles has worked on.
+func restoreCluster(object any) (any, error) {
+	if cluster, ok := object.(*fleet.Cluster); ok {
+		preserve.Restore(cluster)
+	}
+	return object, nil
+}
+
+// withoutOptions drops the large parts of a BundleDeployment. A hub with disableBundles reads only which deployment it is of, and its
+// state.
+func withoutOptions(object any) (any, error) {
+	if d, ok := object.(*fleet.BundleDeployment); ok {
+		d.Spec.Options, d.Spec.StagedOptions = fleet.BundleDeploymentOptions{}, fleet.BundleDeploymentOptions{}
+		d.Status.Resources = nil
+	}
+	return object, nil
 }
 
 // startWorkers starts the work queues of all registered controllers, until ctx ends.

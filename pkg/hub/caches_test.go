@@ -18,7 +18,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestKindsOfWhichThereAreManyAreCachedByOurLabelOnly(t *testing.T) {
+func TestCacheOptionsLabel(t *testing.T) {
 	options := cacheOptions("system")
 	for _, kind := range []schema.GroupVersionKind{
 		corev1.SchemeGroupVersion.WithKind("Namespace"), corev1.SchemeGroupVersion.WithKind("Secret"),
@@ -32,7 +32,7 @@ func TestKindsOfWhichThereAreManyAreCachedByOurLabelOnly(t *testing.T) {
 	}
 }
 
-func TestOfConfigMapsOnlyTheHubsOwnIsCached(t *testing.T) {
+func TestCacheOptionsConfigMap(t *testing.T) {
 	options := cacheOptions("system")
 	var list metav1.ListOptions
 	options.KindTweakList[configMapKind](&list)
@@ -40,7 +40,7 @@ func TestOfConfigMapsOnlyTheHubsOwnIsCached(t *testing.T) {
 	assert.Equal(t, map[schema.GroupVersionKind]string{configMapKind: "system"}, options.KindNamespace)
 }
 
-func TestEachKindHasALimiterOfItsOwn(t *testing.T) {
+func TestRateLimitersAreSeparate(t *testing.T) {
 	cluster, request := fleet.SchemeGroupVersion.WithKind("Cluster"), fleet.SchemeGroupVersion.WithKind("ClusterRegistration")
 	limiters := rateLimiters(cluster, request)
 	require.Len(t, limiters, 2)
@@ -51,7 +51,7 @@ func TestEachKindHasALimiterOfItsOwn(t *testing.T) {
 	assert.Equal(t, retryFirst, limiters[request].When("ns/name"), "a failure of one kind is none of another")
 }
 
-func TestBackoffOfAFailingObjectHasAnEnd(t *testing.T) {
+func TestRateLimiterMaximum(t *testing.T) {
 	cluster := fleet.SchemeGroupVersion.WithKind("Cluster")
 	limiter := rateLimiters(cluster)[cluster]
 	last := time.Duration(0)
@@ -65,7 +65,7 @@ func TestBackoffOfAFailingObjectHasAnEnd(t *testing.T) {
 	assert.Equal(t, retryFirst, limiter.When("ns/name"))
 }
 
-func TestHubsClientHasNoLimitAndATimeout(t *testing.T) {
+func TestHubConfig(t *testing.T) {
 	given := &rest.Config{Host: "https://hub", QPS: 5, Burst: 10}
 	cfg := hubConfig(given)
 	assert.Equal(t, defaultTimeout, cfg.Timeout)

@@ -29,11 +29,11 @@ const (
 // hub before it has just granted to another agent.
 type catchUp struct {
 	*app.Context
-	kinds []awaited
+	kinds []awaitedVersions
 }
 
-// awaited is a kind that is waited for.
-type awaited struct {
+// awaitedVersions is a kind that is waited for.
+type awaitedVersions struct {
 	list    metadata.ResourceInterface
 	options metav1.ListOptions
 	seen    func(key string) (version string, found bool)
@@ -43,7 +43,7 @@ type awaited struct {
 func newCatchUp(c *app.Context) *catchUp {
 	resource := func(name string) schema.GroupVersionResource { return fleet.SchemeGroupVersion.WithResource(name) }
 	secrets := c.Metadata.Resource(corev1.SchemeGroupVersion.WithResource("secrets")).Namespace(c.RegistrationNamespace())
-	return &catchUp{Context: c, kinds: []awaited{
+	return &catchUp{Context: c, kinds: []awaitedVersions{
 		{c.Metadata.Resource(resource("clusterregistrations")), metav1.ListOptions{}, versions(c.Fleet.ClusterRegistration().Informer())},
 		{c.Metadata.Resource(resource("clusters")), metav1.ListOptions{}, versions(c.Fleet.Cluster().Informer())},
 		{secrets, metav1.ListOptions{LabelSelector: fleet.ManagedLabel + "=" + fleet.ManagedValue}, versions(c.Core.Secret().Informer())},
@@ -70,7 +70,7 @@ func (u *catchUp) await(ctx context.Context) error {
 	return nil
 }
 
-func (u *catchUp) awaitKind(ctx context.Context, kind awaited) error {
+func (u *catchUp) awaitKind(ctx context.Context, kind awaitedVersions) error {
 	for {
 		all, err := kind.list.List(ctx, kind.options)
 		if err != nil {
@@ -92,7 +92,7 @@ func (u *catchUp) awaitKind(ctx context.Context, kind awaited) error {
 }
 
 // missing returns the listed objects that the cache does not contain in this or a newer version.
-func (k awaited) missing(listed []metav1.PartialObjectMetadata) (missing []metav1.PartialObjectMetadata) {
+func (k awaitedVersions) missing(listed []metav1.PartialObjectMetadata) (missing []metav1.PartialObjectMetadata) {
 	for _, object := range listed {
 		version, found := k.seen(object.Namespace + "/" + object.Name)
 		order, err := resourceversion.CompareResourceVersion(version, object.ResourceVersion)

@@ -35,7 +35,7 @@ func (l *listed) List(context.Context, metav1.ListOptions) (*metav1.PartialObjec
 	return list, nil
 }
 
-func TestCatchUpWaitsUntilTheCacheIsAsNew(t *testing.T) {
+func TestCatchUp(t *testing.T) {
 	for name, test := range map[string]struct {
 		lists []map[string]string
 		cache []map[string]string // from look to look
@@ -50,13 +50,13 @@ func TestCatchUpWaitsUntilTheCacheIsAsNew(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			list, looks := &listed{answers: test.lists}, 0
-			kind := awaited{list: list, seen: func(key string) (string, bool) {
+			kind := awaitedVersions{list: list, seen: func(key string) (string, bool) {
 				cache := test.cache[min(looks, len(test.cache)-1)]
 				looks++
 				version, found := cache[key]
 				return version, found
 			}}
-			b := &catchUp{Context: &app.Context{Clock: clock.RealClock{}}, kinds: []awaited{kind}}
+			b := &catchUp{Context: &app.Context{Clock: clock.RealClock{}}, kinds: []awaitedVersions{kind}}
 			require.NoError(t, b.await(t.Context()))
 			assert.Equal(t, test.looks, looks)
 			assert.Equal(t, test.asked, list.asked)
@@ -64,12 +64,12 @@ func TestCatchUpWaitsUntilTheCacheIsAsNew(t *testing.T) {
 	}
 }
 
-func TestCatchUpThatCannotBeToldIsAnError(t *testing.T) {
-	b := &catchUp{Context: &app.Context{Clock: clock.RealClock{}}, kinds: []awaited{{list: &listed{err: errors.New("no answer")}}}}
+func TestCatchUpErrors(t *testing.T) {
+	b := &catchUp{Context: &app.Context{Clock: clock.RealClock{}}, kinds: []awaitedVersions{{list: &listed{err: errors.New("no answer")}}}}
 	require.ErrorContains(t, b.await(t.Context()), "no answer")
 
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	b.kinds = []awaited{{list: &listed{answers: []map[string]string{{"a": "1"}}}, seen: func(string) (string, bool) { return "", false }}}
+	b.kinds = []awaitedVersions{{list: &listed{answers: []map[string]string{{"a": "1"}}}, seen: func(string) (string, bool) { return "", false }}}
 	require.ErrorIs(t, b.await(ctx), context.Canceled)
 }

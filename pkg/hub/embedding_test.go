@@ -35,7 +35,7 @@ func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 // soon is when something that fails at once has failed, on a machine that is very busy.
 const soon = 2 * time.Minute
 
-func TestAHubRunsInsideAnotherProgramAndLeavesNothingBehind(t *testing.T) {
+func TestRunInsideAnotherProgram(t *testing.T) {
 	hub := testenv.SharedCluster(t, "hub")
 	namespace := hub.Namespace(t)
 	cfg := hub.RESTConfig()
@@ -173,7 +173,7 @@ func processState() process {
 	return p
 }
 
-func TestAFactoryServesOneHub(t *testing.T) {
+func TestRunRefusesAUsedFactory(t *testing.T) {
 	hub := testenv.SharedCluster(t, "hub")
 	first := start(t, hub, hub.Namespace(t), "once", hub.RESTConfig())
 	first.requireAtWork(t, hub)
@@ -184,7 +184,7 @@ func TestAFactoryServesOneHub(t *testing.T) {
 	require.ErrorContains(t, err, "make a new one")
 }
 
-func TestAProgramServesTheMetricsOfAHubForAsLongAsItRuns(t *testing.T) {
+func TestRunMetrics(t *testing.T) {
 	hub, registry := testenv.SharedCluster(t, "hub"), prometheus.NewRegistry()
 	measured := func(o *muster.Options) { o.Metrics = registry }
 	series := func() int {
@@ -204,7 +204,7 @@ func TestAProgramServesTheMetricsOfAHubForAsLongAsItRuns(t *testing.T) {
 	}
 }
 
-func TestAHubThatCannotStartSaysWhyAndLeavesNothingBehind(t *testing.T) {
+func TestRunErrors(t *testing.T) {
 	hub := testenv.SharedCluster(t, "hub")
 	_ = hub.Namespace(t) // the connection of the test itself
 	nobody := hub.RESTConfig()
@@ -244,7 +244,7 @@ func silentAddress(t *testing.T) string {
 	return "https://" + listener.Addr().String()
 }
 
-func TestAHubThatMayNotListAKindGivesUp(t *testing.T) {
+func TestRunWithoutTheRightToList(t *testing.T) {
 	hub := testenv.SharedCluster(t, "hub")
 	limited := limitedTo(t, hub,
 		rbacv1.PolicyRule{Verbs: []string{"*"}, APIGroups: []string{fleet.SchemeGroupVersion.Group, "apiextensions.k8s.io", "rbac.authorization.k8s.io"}, Resources: []string{"*"}},
@@ -290,7 +290,7 @@ func limitedTo(t *testing.T, hub *testenv.Cluster, rules ...rbacv1.PolicyRule) *
 	return cfg
 }
 
-func TestAHubThatIsStoppedWhileItStartsIsNoError(t *testing.T) {
+func TestRunStoppedWhileItStarts(t *testing.T) {
 	hub := testenv.SharedCluster(t, "hub")
 	held, release := holding(hub.RESTConfig())
 	ctx, stop := context.WithCancel(t.Context())
@@ -322,7 +322,7 @@ func (w waiting) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-func TestTheDocumentationShowsTheExample(t *testing.T) {
+func TestExampleIsInTheDocumentation(t *testing.T) {
 	page, err := os.ReadFile("../../docs/embedding.md")
 	require.NoError(t, err)
 	source, err := os.ReadFile("example_test.go")

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/rancher/wrangler/v3/pkg/apply"
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	rbaccontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/rbac/v1"
 	"github.com/sirupsen/logrus"
@@ -162,6 +161,7 @@ func (h *hub) work(ctx context.Context) error {
 	c.Admission = policies
 	series := prometheus.NewRegistry()
 	c.Metrics = metrics.New(series)
+	series.MustRegister(metrics.Policies(policies.PolicyInForce))
 	all, err := controllers.Register(ctx, c, h.reachability, h.options.DisableBootstrap)
 	if err != nil {
 		return err
@@ -202,10 +202,6 @@ func (h *hub) newContext(ctx context.Context) (*app.Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	sets, err := apply.NewForConfig(h.config)
-	if err != nil {
-		return nil, err
-	}
 	fleetClient, err := fleetclient.NewForConfig(h.config)
 	if err != nil {
 		return nil, err
@@ -221,12 +217,12 @@ func (h *hub) newContext(ctx context.Context) (*app.Context, error) {
 		RBAC:             rbaccontrollers.New(h.caches.own),
 		Secrets:          h.caches.secrets,
 		Contents:         h.caches.contents,
-		Apply:            sets,
 		Config:           &config.Store{},
 		Issuer:           credential.Issuer{Client: client.CoreV1(), Clock: o.Clock},
 		Clock:            o.Clock,
 		Passes:           app.NewPasses(ctx),
 		SystemNamespace:  o.SystemNamespace,
+		PoliciesRequired: o.RequirePolicies,
 		TokenTTLRequired: o.TokenTTLRequired,
 		Agent:            o.Agent,
 		Recheck:          o.Recheck,
@@ -248,7 +244,7 @@ func (h *hub) prepare(ctx context.Context, c *app.Context) error {
 	if err := crds.Ensure(ctx, extensions); err != nil {
 		return err
 	}
-	return controllers.EnsureGround(ctx, c)
+	return controllers.EnsureNamespacesAndRoles(ctx, c)
 }
 
 // fillCaches returns when the caches are filled. A hub that was a standby then waits until they contain what the hub before it
@@ -281,5 +277,5 @@ func (h *hub) fillCaches(ctx context.Context, c *app.Context) error {
 func awaitPolicies(ctx context.Context, policies *admission.Monitor) {
 	ctx, cancel := context.WithTimeout(ctx, admissionTimeout)
 	defer cancel()
-	policies.Settle(ctx)
+	policies.WaitUntilKnown(ctx)
 }

@@ -38,6 +38,9 @@ type Options struct {
 	// LeaveAdmission leaves the admission policies to others, such as the chart fleet. The hub then only watches them. Otherwise it
 	// installs them, and restores them when somebody changes or deletes them.
 	LeaveAdmission bool
+	// RequirePolicies refuses registrations while the admission policies are not in force, and so wherever the API server serves none.
+	// registration.requirePolicies of the configuration does the same.
+	RequirePolicies bool
 	// FarewellGrace bounds the time that a deleted Cluster waits for its agent to remove what it deployed; 0 means 30 seconds. The
 	// hub does not wait for a disconnected agent.
 	FarewellGrace time.Duration
@@ -58,7 +61,7 @@ type Options struct {
 	Clock clock.WithTicker
 	// Election, if given, is the Lease that the hub holds while it works; while another process holds it, the hub is a hot
 	// standby. nil means that no other hub runs.
-	Election *leader.Election
+	Election *leader.Config
 	// OnStandby, if given, is called once when the caches of a standby are filled.
 	OnStandby func()
 	// OnElected, if given, is called once the hub has acquired the Lease, before it fills what is left of its caches.

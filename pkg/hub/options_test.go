@@ -13,7 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 )
 
-func TestHubNeedsToKnowItsServerAndNothingElse(t *testing.T) {
+func TestOptionsDefaults(t *testing.T) {
 	_, err := Options{}.complete()
 	require.ErrorContains(t, err, "Options.RESTConfig is missing")
 	require.ErrorContains(t, Run(t.Context(), Options{}), "Options.RESTConfig is missing")
@@ -29,7 +29,7 @@ func TestHubNeedsToKnowItsServerAndNothingElse(t *testing.T) {
 	o.OnReady()
 }
 
-func TestWhatIsSaidIsKept(t *testing.T) {
+func TestOptionsAreKept(t *testing.T) {
 	ready := false
 	fake := clocktesting.NewFakeClock(time.Unix(0, 0))
 	given := Options{

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -35,8 +36,8 @@ func startReplica(t *testing.T, cluster *testenv.Cluster, namespace, identity st
 	cfg := cluster.RESTConfig()
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return severed{r, next} })
 	options := muster.Options{
-		RESTConfig: cfg, DisableBootstrap: true, SystemNamespace: namespace,
-		Election: &leader.Election{
+		RESTConfig: rest.CopyConfig(cfg), DisableBootstrap: true, SystemNamespace: namespace,
+		Election: &leader.Config{
 			Client: cfg, Namespace: namespace, Name: "lock", Identity: identity,
 			Times: leader.Times{LeaseDuration: 4 * time.Second, RenewDeadline: 3 * time.Second, RetryPeriod: time.Second},
 		},

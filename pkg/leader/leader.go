@@ -18,8 +18,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Election describes the Lease and this process as a candidate for it. All candidates must have the same Times.
-type Election struct {
+// Config describes the Lease and this process as a candidate for it. All candidates must have the same Times.
+type Config struct {
 	// Client reaches the API server that has the Lease. Required.
 	Client *rest.Config
 	// Namespace and Name are of the Lease. Required.
@@ -82,7 +82,7 @@ var ErrLost = errors.New("lost Lease")
 // processes would work at a time, and not later, or the next one would wait for nothing. A process that waits watches the Lease.
 // It takes over as soon as the Lease is released, and LeaseDuration after the last renewal that it saw. The context of work ends
 // with ctx, or with cause ErrLost when the Lease could not be renewed. Run returns nil when ctx ended, work's error, or ErrLost.
-func Run(ctx context.Context, e Election, work func(context.Context) error) error {
+func Run(ctx context.Context, e Config, work func(context.Context) error) error {
 	e.Times = e.Times.WithDefaults()
 	if err := e.Times.Validate(); err != nil {
 		return err
@@ -104,7 +104,7 @@ func Run(ctx context.Context, e Election, work func(context.Context) error) erro
 
 // round tries to acquire the Lease until it succeeds, and works then. The result again asks for another round because the Lease
 // became free: the elector would try again only after its next pause.
-func (e Election) round(ctx context.Context, stopWaiting func(), free <-chan struct{}, work func(context.Context) error) (again bool, err error) {
+func (e Config) round(ctx context.Context, stopWaiting func(), free <-chan struct{}, work func(context.Context) error) (again bool, err error) {
 	// The Lease is renewed until work has returned, which is after the end of ctx.
 	election, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -133,14 +133,14 @@ func (e Election) round(ctx context.Context, stopWaiting func(), free <-chan str
 }
 
 // waitFor reports a holder other than this process. The name is empty while the Lease is free.
-func (e Election) waitFor(holder string) {
+func (e Config) waitFor(holder string) {
 	if holder != "" && holder != e.Identity && e.OnWaiting != nil {
 		e.OnWaiting(holder)
 	}
 }
 
 // workForTerm runs work with a context that ends with ctx, or with the term; the cause is ErrLost then.
-func (e Election) workForTerm(ctx, term context.Context, work func(context.Context) error) error {
+func (e Config) workForTerm(ctx, term context.Context, work func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(term, func() { cancel(ErrLost) })()
@@ -173,7 +173,7 @@ func (c *contest) bounded(term context.Context) context.Context {
 }
 
 // contest prepares an elector that sends the context of its term to leading, and each holder it sees to holders.
-func (e Election) contest(ctx context.Context, leading chan<- context.Context, holders chan<- string) (*contest, error) {
+func (e Config) contest(ctx context.Context, leading chan<- context.Context, holders chan<- string) (*contest, error) {
 	client, closeClient, err := e.client()
 	if err != nil {
 		return nil, err
@@ -205,7 +205,7 @@ func (e Election) contest(ctx context.Context, leading chan<- context.Context, h
 }
 
 // client has a timeout that leaves time for a second request before the renew deadline.
-func (e Election) client() (kubernetes.Interface, func(), error) {
+func (e Config) client() (kubernetes.Interface, func(), error) {
 	cfg := rest.AddUserAgent(rest.CopyConfig(e.Client), "leader-election")
 	cfg.Timeout = max(time.Second, e.RenewDeadline/2)
 	transport, err := rest.TransportFor(cfg)

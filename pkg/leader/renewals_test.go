@@ -43,7 +43,7 @@ func watched(ctx context.Context, r *renewals) *time.Duration {
 	return after
 }
 
-func TestATermEndsARenewDeadlineAfterTheLastRenewalBegan(t *testing.T) {
+func TestRenewalsEndTheTerm(t *testing.T) {
 	mine := resourcelock.LeaderElectionRecord{HolderIdentity: "me"}
 	for name, test := range map[string]struct {
 		then func(*renewals, *slow)
@@ -79,7 +79,7 @@ func TestATermEndsARenewDeadlineAfterTheLastRenewalBegan(t *testing.T) {
 	}
 }
 
-func TestATermThatEndedOtherwiseIsNotWatchedAnyMore(t *testing.T) {
+func TestRenewalsStopWithTheTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &renewals{Interface: &slow{}, clock: clock.RealClock{}}
 		require.NoError(t, r.Create(t.Context(), resourcelock.LeaderElectionRecord{HolderIdentity: "me"}))

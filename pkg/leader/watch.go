@@ -35,7 +35,7 @@ type leaseWatch struct {
 
 // watch watches the Lease until ctx ends. Without the right to watch it nothing is signalled, and only the elector's own tries
 // remain.
-func (e Election) watch(ctx context.Context) (*leaseWatch, error) {
+func (e Config) watch(ctx context.Context) (*leaseWatch, error) {
 	cfg := rest.AddUserAgent(rest.CopyConfig(e.Client), "leader-election")
 	cfg.Timeout = 0 // it would end the watch
 	transport, err := rest.TransportFor(cfg)

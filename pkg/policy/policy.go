@@ -50,8 +50,8 @@ func Compile(rules []config.PolicyRule) (*Policy, error) {
 	return p, nil
 }
 
-// Case holds the variables of the rules. A nil Token or Cluster is null in the expression.
-type Case struct {
+// RuleInput holds the variables of the rules. A nil Token or Cluster is null in the expression.
+type RuleInput struct {
 	Request *fleet.ClusterRegistration
 	Token   *fleet.ClusterRegistrationToken
 	Cluster *fleet.Cluster
@@ -60,14 +60,14 @@ type Case struct {
 // Rule returns the ruling of the first rule whose expression is true, and the zero Ruling if there is none. If a rule cannot be
 // evaluated, for example because of a missing field or of the cost limit, a person must decide: skipping the rule could admit a
 // request that the rule is meant to deny.
-func (p *Policy) Rule(c Case) registration.Ruling {
+func (p *Policy) Rule(in RuleInput) registration.Ruling {
 	switch {
 	case p == nil:
 		return registration.Ruling{}
 	case p.broken != nil:
 		return ask("the hub's policy is invalid: %v", p.broken)
 	}
-	variables, err := variablesOf(c)
+	variables, err := variablesOf(in)
 	if err != nil {
 		return ask("the hub's policy cannot read the request: %v", err)
 	}

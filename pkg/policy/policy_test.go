@@ -14,8 +14,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-func someCase() Case {
-	return Case{
+func someCase() RuleInput {
+	return RuleInput{
 		Request: &fleet.ClusterRegistration{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "fleet-default", Name: "request-1", Labels: map[string]string{fleet.RegistrationTokenLabel: "tok"}},
 			Spec: fleet.ClusterRegistrationSpec{
@@ -33,7 +33,7 @@ func rules(expressions ...string) (all []config.PolicyRule) {
 	return all
 }
 
-func TestARuleLooksAtRequestTokenAndCluster(t *testing.T) {
+func TestRuleVariables(t *testing.T) {
 	for _, row := range []struct {
 		expression string
 		matches    bool
@@ -68,7 +68,7 @@ func TestARuleLooksAtRequestTokenAndCluster(t *testing.T) {
 }
 
 // What a rule stumbles over may be as long as a request may be; it is repeated in a status.
-func TestAnErrorThatRepeatsARequestIsShort(t *testing.T) {
+func TestRuleErrorsAreShort(t *testing.T) {
 	p, err := Compile(rules(`int(request.spec.clusterLabels["env"]) > 0`))
 	require.NoError(t, err)
 	c := someCase()
@@ -78,7 +78,7 @@ func TestAnErrorThatRepeatsARequestIsShort(t *testing.T) {
 	assert.Less(t, len(ruling.Message), 300)
 }
 
-func TestAClusterIsSeenWhereThereIsOne(t *testing.T) {
+func TestRuleWithoutACluster(t *testing.T) {
 	p, err := Compile(rules(`cluster != null && cluster.metadata.labels["env"] == "prod" && token == null`))
 	require.NoError(t, err)
 	c := someCase()
@@ -86,7 +86,7 @@ func TestAClusterIsSeenWhereThereIsOne(t *testing.T) {
 	assert.Equal(t, registration.RulingDeny, p.Rule(c).Action)
 }
 
-func TestTheFirstRuleThatIsTrueDecides(t *testing.T) {
+func TestRuleOrder(t *testing.T) {
 	p, err := Compile([]config.PolicyRule{
 		{Name: "never", Expression: "false", Action: config.PolicyDeny},
 		{Name: "known", Expression: `request.spec.clientID == "edge-1"`, Action: config.PolicyApprove, Message: "we know it"},
@@ -101,7 +101,7 @@ func TestTheFirstRuleThatIsTrueDecides(t *testing.T) {
 	assert.Equal(t, registration.RulingAsk, p.Rule(c).Action)
 }
 
-func TestARuleThatCannotBeEvaluatedAsksAPerson(t *testing.T) {
+func TestRuleThatFailsAsksAPerson(t *testing.T) {
 	for name, expression := range map[string]string{
 		"a field that is not there": `request.spec.clusterLabels["team"] == "a"`,
 		"a field of nothing":        `cluster.metadata.name == "prod"`,
@@ -124,7 +124,7 @@ func TestARuleThatCannotBeEvaluatedAsksAPerson(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoExpressionIsAnErrorThatNamesTheRule(t *testing.T) {
+func TestCompileErrors(t *testing.T) {
 	for name, row := range map[string]struct{ expression, says string }{
 		"no CEL":              {`request.spec.(`, "Syntax error"},
 		"an unknown variable": {`registration.spec.clientID == "x"`, "undeclared reference to 'registration'"},
@@ -146,22 +146,22 @@ func TestWhatIsNoExpressionIsAnErrorThatNamesTheRule(t *testing.T) {
 	}
 }
 
-func TestEveryRuleThatIsNoneIsNamed(t *testing.T) {
+func TestCompileNamesEachInvalidRule(t *testing.T) {
 	_, err := Compile(rules("((", "true", "))"))
 	require.ErrorContains(t, err, "registration.policy[0]")
 	require.ErrorContains(t, err, "registration.policy[2]")
 	assert.NotContains(t, err.Error(), "registration.policy[1]")
 }
 
-func TestNoRulesSayNothing(t *testing.T) {
+func TestRuleOfNoRules(t *testing.T) {
 	p, err := Compile(nil)
 	require.NoError(t, err)
 	assert.Nil(t, p)
 	assert.Equal(t, registration.Ruling{}, p.Rule(someCase()))
-	assert.Equal(t, registration.Ruling{}, Of(nil).Rule(Case{}))
+	assert.Equal(t, registration.Ruling{}, Of(nil).Rule(RuleInput{}))
 }
 
-func TestARuleChangesNothingOfWhatItLooksAt(t *testing.T) {
+func TestRuleChangesNoInput(t *testing.T) {
 	c := someCase()
 	before := c.Request.DeepCopy()
 	p, err := Compile(rules("true"))
@@ -171,7 +171,7 @@ func TestARuleChangesNothingOfWhatItLooksAt(t *testing.T) {
 }
 
 // Whatever a person writes as a rule, the hub lives on, soon has an answer, and lets nobody in by mistake.
-func FuzzNoExpressionHurts(f *testing.F) {
+func FuzzCompile(f *testing.F) {
 	for _, seed := range []string{
 		"true", "request.spec.clientID == 'a'", "cluster.x", "[1].map(x, x)", "'a'.matches('(((')", "request", "1/0 == 1",
 		"timestamp(request.metadata.name) > timestamp('2026-01-01T00:00:00Z')", "request.?a.b.orValue(true)", "{'a': 1}['b'] == 2",

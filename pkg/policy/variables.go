@@ -5,7 +5,7 @@ import (
 )
 
 // variablesOf converts the objects to the form that kubectl shows.
-func variablesOf(c Case) (map[string]any, error) {
+func variablesOf(c RuleInput) (map[string]any, error) {
 	request, err := object(c.Request, c.Request == nil)
 	if err != nil {
 		return nil, err

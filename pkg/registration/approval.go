@@ -8,17 +8,17 @@ import (
 
 // approval returns the decision about a request, nil if none is required. A denying rule overrides a person, a person overrides
 // every other rule, and an approving rule makes the decision of a person unnecessary.
-func (c Case) approval() *Approval {
+func (c Case) approval() *ApprovalState {
 	person := c.Request.Status.Approval
 	switch {
 	case c.Ruling.Action == RulingDeny:
-		return &Approval{fleet.ReasonDenied, c.Ruling.Message}
+		return &ApprovalState{fleet.ReasonDenied, c.Ruling.Message}
 	case person != nil && person.Decision == fleet.DecisionDenied:
-		return &Approval{fleet.ReasonDenied, said("denied", person.Message)}
+		return &ApprovalState{fleet.ReasonDenied, said("denied", person.Message)}
 	case person != nil && person.Decision == fleet.DecisionApproved:
-		return &Approval{fleet.ReasonApproved, said("approved", person.Message)}
+		return &ApprovalState{fleet.ReasonApproved, said("approved", person.Message)}
 	case c.Ruling.Action == RulingApprove:
-		return &Approval{fleet.ReasonApproved, c.Ruling.Message}
+		return &ApprovalState{fleet.ReasonApproved, c.Ruling.Message}
 	case c.Ruling.Action == RulingAsk:
 		return c.ask(c.Ruling.Message)
 	case c.isManual():
@@ -34,8 +34,8 @@ func said(decision, message string) string {
 	return decision + " by a person: " + message
 }
 
-func (c Case) ask(why string) *Approval {
-	return &Approval{fleet.ReasonWaitingForApproval, fmt.Sprintf(
+func (c Case) ask(why string) *ApprovalState {
+	return &ApprovalState{fleet.ReasonWaitingForApproval, fmt.Sprintf(
 		"waiting for an approval (%s): run \"muster approve %s\" or \"muster deny %s\"", why, c.Request.Name, c.Request.Name)}
 }
 

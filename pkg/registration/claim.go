@@ -27,8 +27,8 @@ type Known struct {
 	Deleting bool
 }
 
-// Match is the Cluster of a request. Exactly one field is set.
-type Match struct {
+// ClusterMatch is the Cluster of a request. Exactly one field is set.
+type ClusterMatch struct {
 	Use    string   // the existing Cluster of that name
 	Create string   // a new Cluster of that name
 	Wait   *Refusal // retry on an event of the Cluster in the message
@@ -37,32 +37,32 @@ type Match struct {
 
 // MatchCluster finds the Cluster of a clientID. owners are the Clusters of the request's namespace with that clientID, and
 // sameName is the Cluster, if any, with the name that a new one would get.
-func MatchCluster(clientID string, owners []Known, sameName *Known) Match {
+func MatchCluster(clientID string, owners []Known, sameName *Known) ClusterMatch {
 	if refusal := checkClientID(clientID); refusal != nil {
-		return Match{Refuse: refusal}
+		return ClusterMatch{Refuse: refusal}
 	}
 	living := slices.DeleteFunc(slices.Clone(owners), func(k Known) bool { return k.Deleting })
 	switch {
 	case len(living) > 1:
-		return Match{Refuse: ambiguous(living)}
+		return ClusterMatch{Refuse: ambiguous(living)}
 	case len(living) == 1:
-		return Match{Use: living[0].Name}
+		return ClusterMatch{Use: living[0].Name}
 	case len(owners) > 0:
-		return Match{Wait: waitDeleted(owners[0].Name)}
+		return ClusterMatch{Wait: waitDeleted(owners[0].Name)}
 	}
 	return matchNew(clientID, sameName)
 }
 
-func matchNew(clientID string, sameName *Known) Match {
+func matchNew(clientID string, sameName *Known) ClusterMatch {
 	switch {
 	case sameName == nil:
-		return Match{Create: ClusterName(clientID)}
+		return ClusterMatch{Create: ClusterName(clientID)}
 	case sameName.Deleting:
-		return Match{Wait: waitDeleted(sameName.Name)}
+		return ClusterMatch{Wait: waitDeleted(sameName.Name)}
 	case sameName.ClientID == clientID:
-		return Match{Use: sameName.Name} // created between the two look-ups
+		return ClusterMatch{Use: sameName.Name} // created between the two look-ups
 	}
-	return Match{Refuse: &Refusal{
+	return ClusterMatch{Refuse: &Refusal{
 		Reason: fleet.ReasonClusterNameTaken,
 		Message: fmt.Sprintf("Cluster %s has the name this clientID gets but another clientID; "+
 			"delete that Cluster or give this agent another clientID", sameName.Name),
@@ -122,7 +122,7 @@ func MatchToken(claimed string, found, importToken *Token, namespaceTokens []Tok
 			"or keep a single token in the namespace", len(namespaceTokens))}
 }
 
-// Rival is another request of the same clientID in the same namespace.
+// Rival is a request of a clientID, among all requests of that clientID in the same namespace.
 type Rival struct {
 	Name         string
 	ClientRandom string

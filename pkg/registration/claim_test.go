@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/quick"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -14,61 +13,61 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestIdentityOfARequestDecidesItsCluster(t *testing.T) {
+func TestMatchCluster(t *testing.T) {
 	newName := ClusterName("id")
 	for _, row := range []struct {
 		name     string
 		clientID string
 		owners   []Known
 		sameName *Known
-		want     Match
+		want     ClusterMatch
 		says     string
 	}{
-		{name: "an unknown identity gets a new Cluster", clientID: "id", want: Match{Create: newName}},
-		{name: "a known one gets its Cluster", clientID: "id", owners: []Known{{Name: "mine", ClientID: "id"}}, want: Match{Use: "mine"}},
+		{name: "an unknown identity gets a new Cluster", clientID: "id", want: ClusterMatch{Create: newName}},
+		{name: "a known one gets its Cluster", clientID: "id", owners: []Known{{Name: "mine", ClientID: "id"}}, want: ClusterMatch{Use: "mine"}},
 		{
 			name: "one that is being deleted does not count beside a living one", clientID: "id",
-			owners: []Known{{Name: "old", ClientID: "id", Deleting: true}, {Name: "mine", ClientID: "id"}}, want: Match{Use: "mine"},
+			owners: []Known{{Name: "old", ClientID: "id", Deleting: true}, {Name: "mine", ClientID: "id"}}, want: ClusterMatch{Use: "mine"},
 		},
 		{
 			name: "one that is being deleted is waited for", clientID: "id", owners: []Known{{Name: "old", ClientID: "id", Deleting: true}},
-			want: Match{Wait: &Refusal{Reason: fleet.ReasonClusterDeleting}}, says: "Cluster old",
+			want: ClusterMatch{Wait: &Refusal{Reason: fleet.ReasonClusterDeleting}}, says: "Cluster old",
 		},
 		{
 			name: "two Clusters of one identity are ambiguous", clientID: "id",
 			owners: []Known{{Name: "b", ClientID: "id"}, {Name: "a", ClientID: "id"}},
-			want:   Match{Refuse: &Refusal{Reason: fleet.ReasonClientIDAmbiguous}}, says: "Clusters a, b all",
+			want:   ClusterMatch{Refuse: &Refusal{Reason: fleet.ReasonClientIDAmbiguous}}, says: "Clusters a, b all",
 		},
 		{
 			name: "the new name is taken by another identity", clientID: "id", sameName: &Known{Name: newName, ClientID: "other"},
-			want: Match{Refuse: &Refusal{Reason: fleet.ReasonClusterNameTaken}}, says: newName,
+			want: ClusterMatch{Refuse: &Refusal{Reason: fleet.ReasonClusterNameTaken}}, says: newName,
 		},
 		{
 			name: "a Cluster without identity is not taken over by its name", clientID: "id", sameName: &Known{Name: newName},
-			want: Match{Refuse: &Refusal{Reason: fleet.ReasonClusterNameTaken}}, says: newName,
+			want: ClusterMatch{Refuse: &Refusal{Reason: fleet.ReasonClusterNameTaken}}, says: newName,
 		},
 		{
 			name: "the new name is about to be free", clientID: "id", sameName: &Known{Name: newName, ClientID: "other", Deleting: true},
-			want: Match{Wait: &Refusal{Reason: fleet.ReasonClusterDeleting}}, says: newName,
+			want: ClusterMatch{Wait: &Refusal{Reason: fleet.ReasonClusterDeleting}}, says: newName,
 		},
 		{
 			name: "the Cluster came to be between the two look-ups", clientID: "id", sameName: &Known{Name: newName, ClientID: "id"},
-			want: Match{Use: newName},
+			want: ClusterMatch{Use: newName},
 		},
 		{
 			name: "no identity", clientID: "", owners: []Known{{Name: "any"}},
-			want: Match{Refuse: &Refusal{Reason: fleet.ReasonClientIDEmpty}}, says: "spec.clientID is empty",
+			want: ClusterMatch{Refuse: &Refusal{Reason: fleet.ReasonClientIDEmpty}}, says: "spec.clientID is empty",
 		},
-		{name: "only blanks are no identity", clientID: " \t\n ", want: Match{Refuse: &Refusal{Reason: fleet.ReasonClientIDEmpty}}, says: "empty"},
+		{name: "only blanks are no identity", clientID: " \t\n ", want: ClusterMatch{Refuse: &Refusal{Reason: fleet.ReasonClientIDEmpty}}, says: "empty"},
 		{
 			name: "an identity of 10 kB", clientID: strings.Repeat("x", 10_000),
-			want: Match{Refuse: &Refusal{Reason: fleet.ReasonClientIDTooLong}}, says: "10000 bytes, at most 4096",
+			want: ClusterMatch{Refuse: &Refusal{Reason: fleet.ReasonClientIDTooLong}}, says: "10000 bytes, at most 4096",
 		},
 		{
 			name: "the longest identity", clientID: strings.Repeat("x", MaxClientIDLength),
-			want: Match{Create: ClusterName(strings.Repeat("x", 100))},
+			want: ClusterMatch{Create: ClusterName(strings.Repeat("x", 100))},
 		},
-		{name: "an identity in unicode", clientID: "クラスタ", want: Match{Create: ClusterName("クラスタ")}},
+		{name: "an identity in unicode", clientID: "クラスタ", want: ClusterMatch{Create: ClusterName("クラスタ")}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			got := MatchCluster(row.clientID, row.owners, row.sameName)
@@ -84,35 +83,7 @@ func TestIdentityOfARequestDecidesItsCluster(t *testing.T) {
 	}
 }
 
-func TestMatchNeverTakesAClusterOfAnotherIdentity(t *testing.T) {
-	check := func(ids []byte, deleting []bool) bool {
-		owners, living := []Known{}, 0
-		for i, id := range ids {
-			k := Known{Name: string('a' + id%5), ClientID: "id", Deleting: i < len(deleting) && deleting[i]}
-			owners = append(owners, k)
-			if !k.Deleting {
-				living++
-			}
-		}
-		before := slices.Clone(owners)
-		m := MatchCluster("id", owners, nil)
-		set := count(m.Use != "", m.Create != "", m.Wait != nil, m.Refuse != nil)
-		return set == 1 && slices.Equal(before, owners) &&
-			(m.Use != "") == (living == 1) && (m.Refuse != nil) == (living > 1) && (m.Create != "") == (len(owners) == 0)
-	}
-	require.NoError(t, quick.Check(check, nil))
-}
-
-func count(conditions ...bool) (n int) {
-	for _, c := range conditions {
-		if c {
-			n++
-		}
-	}
-	return n
-}
-
-func TestTokenBehindARequest(t *testing.T) {
+func TestMatchToken(t *testing.T) {
 	one, two := Token{Name: "one", ServiceAccount: "one-uid"}, Token{Name: "two", ServiceAccount: "two-uid"}
 	for _, row := range []struct {
 		name               string
@@ -151,29 +122,7 @@ func TestTokenBehindARequest(t *testing.T) {
 	}
 }
 
-func TestTokenOrRefusalNeverBoth(t *testing.T) {
-	check := func(claimed string, hasFound, hasImport bool, names []string) bool {
-		var found, importToken *Token
-		if hasFound {
-			found = &Token{Name: claimed}
-		}
-		if hasImport {
-			importToken = &Token{Name: "import"}
-		}
-		all := []Token{}
-		for _, n := range names {
-			all = append(all, Token{Name: n})
-		}
-		token, refusal := MatchToken(claimed, found, importToken, all)
-		if (token == nil) == (refusal == nil) {
-			return false
-		}
-		return token == nil || claimed == "" || token == found // who names a token gets that one or none
-	}
-	require.NoError(t, quick.Check(check, nil))
-}
-
-func TestRequestsMadeVoidByAGrant(t *testing.T) {
+func TestSuperseded(t *testing.T) {
 	now := time.Unix(1000, 0)
 	self := Rival{Name: "self", ClientRandom: "r", Created: now}
 	for _, row := range []struct {
@@ -195,7 +144,7 @@ func TestRequestsMadeVoidByAGrant(t *testing.T) {
 	}
 }
 
-func TestLatecomerIsRecognised(t *testing.T) {
+func TestNewerGranted(t *testing.T) {
 	now := time.Unix(1000, 0)
 	self := Rival{Name: "self", ClientRandom: "r", Created: now}
 	for _, row := range []struct {
@@ -215,9 +164,9 @@ func TestLatecomerIsRecognised(t *testing.T) {
 	}
 }
 
-// TestOneRequestOfAnAgentRemains lets requests be granted in any order, as a hub does after an outage, and demands that
+// TestSupersededLeavesOneRequest lets requests be granted in any order, as a hub does after an outage, and demands that
 // in the end one is left granted, and that it is of the last second.
-func TestOneRequestOfAnAgentRemains(t *testing.T) {
+func TestSupersededLeavesOneRequest(t *testing.T) {
 	for seed := range int64(500) {
 		random := rand.New(rand.NewSource(seed))
 		requests := map[string]Rival{}
@@ -267,22 +216,4 @@ func values(requests map[string]Rival) (all []Rival) {
 		all = append(all, r)
 	}
 	return all
-}
-
-func TestVoidRequestsAreTheOlderOnesOfANaiveModel(t *testing.T) {
-	check := func(offsets []int8, granted []bool) bool {
-		base := time.Unix(1000, 0)
-		self := Rival{Name: "self", ClientRandom: "self", Created: base}
-		rivals, want := []Rival{self}, []string(nil)
-		for i, offset := range offsets {
-			g := i < len(granted) && granted[i]
-			name := "r" + strings.Repeat("x", i)
-			rivals = append(rivals, Rival{Name: name, ClientRandom: name, Created: base.Add(time.Duration(offset) * time.Second), Granted: g})
-			if offset < 0 || offset == 0 && g {
-				want = append(want, name)
-			}
-		}
-		return slices.Equal(want, Superseded(self, rivals))
-	}
-	require.NoError(t, quick.Check(check, nil))
 }

@@ -8,6 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	wranglername "github.com/rancher/wrangler/v3/pkg/name"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -16,8 +17,8 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// Whatever an object of Kubernetes is called, the names made of it are names that Kubernetes accepts.
-func FuzzNamesMadeOfNamesAreNames(f *testing.F) {
+// For any valid name of an object, the names that are derived from it are valid.
+func FuzzObjectNames(f *testing.F) {
 	f.Add("fleet-default", "cluster-1", "5a1f")
 	f.Add("a", "0.b", "0")
 	f.Add(strings.Repeat("n", 63), strings.Repeat("a.", 100)+"z", "e9c1d0f4-0000-4000-8000-000000000000")
@@ -29,17 +30,18 @@ func FuzzNamesMadeOfNamesAreNames(f *testing.F) {
 		account := RequestServiceAccount(name, uid)
 		for _, made := range []string{
 			account, TokenServiceAccount(name, uid), RoleName(account), RoleBindingName(account), CredentialReaderName(account),
-			ContentBindingName(account), ImportTokenName(name), AgentBundleName(name), ServiceAccountTokenSecret(account),
+			ContentBindingName(account), ImportTokenName(name), AgentBundleName(name), wranglername.SafeConcatName(namespace, name),
 		} {
+			assert.LessOrEqual(t, len(made), 63)
 			assert.Empty(t, validation.IsDNS1123Subdomain(made), made)
-			assert.LessOrEqual(t, len(made), 69, "leaves room for what Kubernetes appends")
 		}
+		assert.Empty(t, validation.IsDNS1123Subdomain(ServiceAccountTokenSecret(account)))
 		assert.Empty(t, validation.IsValidLabelValue(LabelValue(name)))
 	})
 }
 
-// Whatever an agent sends as its identity, the names made of it are good ones, and the same each time.
-func FuzzNamesMadeOfAnIdentityAreNames(f *testing.F) {
+// For any bytes that an agent sends as its identity, the derived names are valid.
+func FuzzIdentityNames(f *testing.F) {
 	f.Add("", "")
 	f.Add("5a1f0c5e-7e0c-4b7a-9d3c-1d8f0e1f2a3b", "random")
 	f.Add("../../etc", "\x00\xff")
@@ -52,10 +54,10 @@ func FuzzNamesMadeOfAnIdentityAreNames(f *testing.F) {
 	})
 }
 
-// identities are few, so that they meet.
+// identities fills values from few strings, so that many are equal.
 func identities(seed []byte, into any) { fuzz.From(seed, "a", "b", "ab", "cluster-1").Fill(into) }
 
-func FuzzAClusterIsFoundWhateverTheOrder(f *testing.F) {
+func FuzzMatchCluster(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {
 		f.Add(seed)
 	}
@@ -70,6 +72,11 @@ func FuzzAClusterIsFoundWhateverTheOrder(f *testing.F) {
 		assertOneAnswer(t, match)
 		assert.Equal(t, match.Refuse, MatchCluster(in.ClientID, fuzz.Shuffled(seed, in.Owners), in.SameName).Refuse)
 		assert.Equal(t, match.Use, MatchCluster(in.ClientID, fuzz.Shuffled(seed, in.Owners), in.SameName).Use)
+		if living := slices.DeleteFunc(slices.Clone(in.Owners), func(k Known) bool { return k.Deleting }); len(living) > 1 {
+			assert.NotNil(t, match.Refuse, "the Cluster is ambiguous")
+		} else if len(living) == 1 && match.Refuse == nil {
+			assert.Equal(t, living[0].Name, match.Use)
+		}
 		if match.Create != "" {
 			assert.Nil(t, in.SameName, "a Cluster that exists is not made")
 			assert.Empty(t, in.Owners, "a second Cluster of one identity")
@@ -80,7 +87,7 @@ func FuzzAClusterIsFoundWhateverTheOrder(f *testing.F) {
 	})
 }
 
-func assertOneAnswer(t *testing.T, m Match) {
+func assertOneAnswer(t *testing.T, m ClusterMatch) {
 	t.Helper()
 	answers := 0
 	for _, given := range []bool{m.Use != "", m.Create != "", m.Wait != nil, m.Refuse != nil} {
@@ -98,7 +105,7 @@ func assertOneAnswer(t *testing.T, m Match) {
 	}
 }
 
-func FuzzATokenIsOneThatIsThere(f *testing.F) {
+func FuzzMatchToken(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {
 		f.Add(seed)
 	}
@@ -124,7 +131,7 @@ func FuzzATokenIsOneThatIsThere(f *testing.F) {
 	})
 }
 
-func FuzzOfTwoRequestsAtMostOneIsSuperseded(f *testing.F) {
+func FuzzSuperseded(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {
 		f.Add(seed)
 	}
@@ -141,19 +148,19 @@ func FuzzOfTwoRequestsAtMostOneIsSuperseded(f *testing.F) {
 		assert.Equal(t, void, Superseded(self, fuzz.Shuffled(seed, rivals)), "whatever the order")
 		assert.True(t, slices.IsSorted(void))
 		assert.NotContains(t, void, self.Name)
+		var older []string
 		for _, r := range rivals {
-			switch {
-			case r.ClientRandom == self.ClientRandom:
-			case r.Created.After(self.Created) && r.Name != self.Name:
-				unambiguous := !slices.ContainsFunc(rivals, func(o Rival) bool { return o.Name == r.Name && o != r })
-				assert.False(t, unambiguous && slices.Contains(void, r.Name), "a newer one is never void")
+			same := r.Name == self.Name || r.ClientRandom == self.ClientRandom
+			if !same && (r.Created.Before(self.Created) || r.Granted && r.Created.Equal(self.Created)) {
+				older = append(older, r.Name)
 			}
 		}
-		assert.Equal(t, NewerGranted(self, rivals), NewerGranted(self, fuzz.Shuffled(seed, rivals)), "or the message of a refusal changes for ever")
+		assert.ElementsMatch(t, older, void)
+		assert.Equal(t, NewerGranted(self, rivals), NewerGranted(self, fuzz.Shuffled(seed, rivals)), "otherwise the message of a refusal changes in every pass")
 	})
 }
 
-func FuzzLabelsAreTakenOverOrDropped(f *testing.F) {
+func FuzzAcceptLabels(f *testing.F) {
 	f.Add("env", "prod", "fleet.cattle.io/cluster", "x", "management.cattle.io/cluster-name", "y")
 	f.Add("", "", "a b", "c", "fleet.cattle.io/created-by-agent-pod", "pod")
 	f.Add("objectset.rio.cattle.io/hash", "z", "Fleet.cattle.io/x", "", "k/é", "\x00")
@@ -180,7 +187,7 @@ func FuzzLabelsAreTakenOverOrDropped(f *testing.F) {
 	})
 }
 
-func FuzzValuesComeBackAsTheyWere(f *testing.F) {
+func FuzzEncodeValues(f *testing.F) {
 	f.Add("fleet-default", "https://hub.example.com", "-----BEGIN CERTIFICATE-----\n", "eyJ.a.b", "import", "sys")
 	f.Add("", "1", "null", "0x10", "yes", "~")
 	f.Add("a: b", "- c", "{", "\"", "'", "#\n")
@@ -202,13 +209,28 @@ func FuzzValuesComeBackAsTheyWere(f *testing.F) {
 	})
 }
 
-func FuzzValuesThatAreNoneAreNotRepeated(f *testing.F) {
-	f.Add([]byte("token: [secret"))
-	f.Add([]byte("token: {a: secret-value}\n"))
-	f.Add([]byte("\x00\xff"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		if _, err := DecodeValues(data); err != nil {
-			assert.EqualError(t, err, "the values are not a YAML document")
+func FuzzUsesAdd(f *testing.F) {
+	for _, seed := range fuzz.Seeds() {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed []byte) {
+		var in struct {
+			Uses   Uses
+			Asking []Use
 		}
+		identities(seed, &in)
+		in.Uses.Count = max(in.Uses.Count%8, 0)
+		after, added, waiting := in.Uses.Add(in.Asking)
+		assert.Equal(t, in.Uses.Count+int64(len(added)), after.Count)
+		assert.Empty(t, waiting, "there is a place for so few")
+		for _, use := range added {
+			assert.NotContains(t, in.Uses.Pending, use.UID)
+			assert.Equal(t, UseCounted, after.State(use.UID, ""))
+		}
+		if in.Uses.Limit != nil && in.Uses.Count <= int64(max(*in.Uses.Limit, 0)) {
+			assert.LessOrEqual(t, after.Count, int64(max(*in.Uses.Limit, 0)))
+		}
+		other, _, _ := in.Uses.Add(fuzz.Shuffled(seed, in.Asking))
+		assert.Equal(t, after, other)
 	})
 }

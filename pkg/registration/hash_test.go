@@ -13,7 +13,7 @@ const (
 	hashOfFoo   = "10a98acee3877e0d0f97c1e17ef4f7228193a707e9f6d943947f90fc"
 )
 
-func TestStatusHashesAreThosePeersCompute(t *testing.T) {
+func TestStatusHash(t *testing.T) {
 	for _, row := range []struct {
 		name  string
 		value []byte
@@ -31,13 +31,13 @@ func TestStatusHashesAreThosePeersCompute(t *testing.T) {
 	}
 }
 
-func TestEmptyCAHashesLikeNone(t *testing.T) {
+func TestCAHashOfEmpty(t *testing.T) {
 	assert.Equal(t, hashOfNil, CAHash(nil))
 	assert.Equal(t, hashOfNil, CAHash([]byte{}))
 	assert.Equal(t, hashOfFoo, CAHash([]byte("foo")))
 }
 
-func TestWhatHasNoJSONCannotBeHashed(t *testing.T) {
+func TestStatusHashWithoutJSON(t *testing.T) {
 	_, err := StatusHash(make(chan int))
 	assert.ErrorContains(t, err, "chan int")
 }

@@ -48,11 +48,11 @@ type Judgement struct {
 	// Wait is the reason why the request waits; nil if it does not, or is refused.
 	Wait *Refusal
 	// Approval is the content of condition Approved; nil if no approval is required.
-	Approval *Approval
+	Approval *ApprovalState
 }
 
-// Approval has one of the reasons Approved, Denied and WaitingForApproval.
-type Approval struct {
+// ApprovalState has one of the reasons Approved, Denied and WaitingForApproval.
+type ApprovalState struct {
 	Reason, Message string
 }
 

@@ -40,7 +40,7 @@ func (c *Case) decide(decision fleet.Decision, message string) {
 	c.Request.Status.Approval = &fleet.RegistrationApproval{Decision: decision, Message: message}
 }
 
-func TestAnIdentityStaysWithTheAgentThatHasIt(t *testing.T) {
+func TestJudgeHeldIdentity(t *testing.T) {
 	for _, row := range []struct {
 		name   string
 		change func(*Case)
@@ -123,7 +123,7 @@ func requireRefused(t *testing.T, j Judgement, reason string) {
 	assert.Equal(t, reason, j.Refuse.Reason)
 }
 
-func TestWhatSpeaksAgainstANewcomer(t *testing.T) {
+func TestJudgeNewIdentity(t *testing.T) {
 	for _, row := range []struct {
 		name   string
 		change func(*Case)
@@ -165,7 +165,7 @@ func TestWhatSpeaksAgainstANewcomer(t *testing.T) {
 	}
 }
 
-func TestWhoIsAskedForAnApproval(t *testing.T) {
+func TestJudgeApproval(t *testing.T) {
 	const none, waits, yes, no = "", fleet.ReasonWaitingForApproval, fleet.ReasonApproved, fleet.ReasonDenied
 	manual := func(c *Case) { c.Token.Spec.Approval = fleet.ApprovalManual }
 	hub := func(c *Case) { c.Approval = fleet.ApprovalManual }
@@ -216,7 +216,7 @@ func TestWhoIsAskedForAnApproval(t *testing.T) {
 	}
 }
 
-func TestAWaitForAPersonDoesNotHideARefusal(t *testing.T) {
+func TestJudgeRefusesBeforeItWaits(t *testing.T) {
 	c := rivalCase()
 	c.Token.Spec.Approval = fleet.ApprovalManual
 	j := Judge(*c)
@@ -224,7 +224,7 @@ func TestAWaitForAPersonDoesNotHideARefusal(t *testing.T) {
 	assert.Equal(t, fleet.ReasonWaitingForApproval, j.Approval.Reason, "a person may still lift it")
 }
 
-func TestAnswersToTheAgentDoNotRepeatWhatItSent(t *testing.T) {
+func TestJudgeMessagesOmitTheIdentity(t *testing.T) {
 	c := rivalCase()
 	c.Request.Spec.ClientID, c.Request.Spec.ClientRandom = "secret-identity", "secret-random"
 	c.Token.Spec.ClientIDs = []string{"other"}
@@ -235,7 +235,7 @@ func TestAnswersToTheAgentDoNotRepeatWhatItSent(t *testing.T) {
 }
 
 // Whatever the case is, nobody gets a held identity without one of the proofs, and what is refused does not wait.
-func FuzzNobodyTakesAnIdentityWithoutAProof(f *testing.F) {
+func FuzzJudge(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {
 		f.Add(seed)
 	}

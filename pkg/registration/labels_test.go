@@ -2,8 +2,6 @@ package registration
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"testing"
 
@@ -13,7 +11,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestAgentCannotAssertLabelsThatSteerTheFleet(t *testing.T) {
+func TestAcceptLabels(t *testing.T) {
 	for _, row := range []struct {
 		name, key, value string
 		accepted         bool
@@ -46,30 +44,30 @@ func TestAgentCannotAssertLabelsThatSteerTheFleet(t *testing.T) {
 	}
 }
 
-func TestOneBadLabelCostsNoOther(t *testing.T) {
+func TestAcceptLabelsDropsOnlyBadOnes(t *testing.T) {
 	accepted, dropped := AcceptLabels(map[string]string{"z b": "", "good": "1", "fleet.cattle.io/x": "", "a b": ""})
 	assert.Equal(t, map[string]string{"good": "1"}, accepted)
 	assert.Equal(t, []string{"a b", "fleet.cattle.io/x", "z b"}, dropped, "sorted, for the message must be stable")
 	assert.Equal(t, "labels not taken over because they are reserved, invalid or too many: a b, fleet.cattle.io/x, z b", DroppedLabelsMessage(dropped))
 }
 
-func TestNothingIsSaidWhenNothingWasDropped(t *testing.T) {
+func TestDroppedLabelsMessageOfNone(t *testing.T) {
 	assert.Empty(t, DroppedLabelsMessage(nil))
 }
 
-func TestNewClusterGetsTheAgentsLabelsAndItsOwnName(t *testing.T) {
+func TestNewClusterLabels(t *testing.T) {
 	sent := map[string]string{"env": "prod", fleet.ClusterLabel: "a-lie"}
 	assert.Equal(t, map[string]string{"env": "prod", fleet.ClusterLabel: "real"}, NewClusterLabels("real", sent, false))
 	assert.Equal(t, map[string]string{fleet.ClusterLabel: "real"}, NewClusterLabels("real", sent, true))
 	assert.Equal(t, map[string]string{"env": "prod", fleet.ClusterLabel: "a-lie"}, sent, "what was sent stays as it is")
 }
 
-func TestNameOfAClusterFitsIntoItsLabel(t *testing.T) {
+func TestNewClusterLabelsOfALongName(t *testing.T) {
 	value := NewClusterLabels(strings.Repeat("n", 253), nil, false)[fleet.ClusterLabel]
 	assert.Empty(t, validation.IsValidLabelValue(value))
 }
 
-func TestAgentIsNotToldTheLabelsOfServersAndTools(t *testing.T) {
+func TestAgentConfigLabels(t *testing.T) {
 	told := AgentConfigLabels(map[string]string{
 		"env": "prod", "example.com/x": "y", "provider.cattle.io": "no slash, so it is nobody's",
 		"management.cattle.io/cluster-display-name": "c", "fleet.cattle.io/cluster": "c",
@@ -79,27 +77,7 @@ func TestAgentIsNotToldTheLabelsOfServersAndTools(t *testing.T) {
 	assert.NotNil(t, AgentConfigLabels(nil))
 }
 
-// FuzzAcceptedLabelsAreValid demands that a Cluster can be created with whatever was accepted, and that nothing is lost
-// silently.
-func FuzzAcceptedLabelsAreValid(f *testing.F) {
-	f.Add("env", "prod", "fleet.cattle.io/managed", "true")
-	f.Add("a/b/c", "\xff", fleet.CreatedByAgentPodLabel, "pod")
-	f.Fuzz(func(t *testing.T, key1, value1, key2, value2 string) {
-		sent := map[string]string{key1: value1, key2: value2}
-		accepted, dropped := AcceptLabels(sent)
-		for key, value := range accepted {
-			assert.Empty(t, validation.IsQualifiedName(key))
-			assert.Empty(t, validation.IsValidLabelValue(value))
-			assert.True(t, key == fleet.CreatedByAgentPodLabel || !strings.HasPrefix(key, fleet.ReservedPrefix), key)
-			assert.False(t, strings.HasPrefix(key, fleet.ReservedManagementPrefix), key)
-			assert.Equal(t, sent[key], value)
-		}
-		both := append(slices.Collect(maps.Keys(accepted)), dropped...)
-		assert.ElementsMatch(t, slices.Collect(maps.Keys(sent)), both)
-	})
-}
-
-func TestTooManyLabelsCostLittle(t *testing.T) {
+func TestAcceptLabelsLimitsTheirNumber(t *testing.T) {
 	sent := map[string]string{}
 	for n := range 5000 {
 		sent[fmt.Sprintf("label-%04d", n)] = "v"

@@ -11,7 +11,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestWhichIdentitiesATokenIsFor(t *testing.T) {
+func TestAllowsClientID(t *testing.T) {
 	for _, row := range []struct {
 		name     string
 		ids      []string
@@ -46,7 +46,7 @@ func TestWhichIdentitiesATokenIsFor(t *testing.T) {
 	}
 }
 
-func TestATokenEndsToTheMoment(t *testing.T) {
+func TestExpired(t *testing.T) {
 	created := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	for _, row := range []struct {
 		name    string
@@ -68,7 +68,7 @@ func TestATokenEndsToTheMoment(t *testing.T) {
 	}
 }
 
-func FuzzAPatternNeverPanicsAndAListAlwaysCounts(f *testing.F) {
+func FuzzAllowsClientID(f *testing.F) {
 	f.Add("edge-*", "edge-1")
 	f.Add("[", "[")
 	f.Add("\\", "")
@@ -78,7 +78,7 @@ func FuzzAPatternNeverPanicsAndAListAlwaysCounts(f *testing.F) {
 	})
 }
 
-func TestLabelsOfATokenWinButForTheClustersName(t *testing.T) {
+func TestImposeLabels(t *testing.T) {
 	labels := NewClusterLabels("c", map[string]string{"env": "prod", "team": "a"}, false)
 	ImposeLabels(labels, map[string]string{"env": "test", "management.cattle.io/x": "y", fleet.ClusterLabel: "other"})
 	assert.Equal(t, map[string]string{"env": "test", "team": "a", "management.cattle.io/x": "y", fleet.ClusterLabel: "c"}, labels)

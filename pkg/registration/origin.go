@@ -8,8 +8,8 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// Recording describes whether, and since when, the API server records the creators of requests.
-type Recording struct {
+// CreatorRecording describes whether, and since when, the API server records the creators of requests.
+type CreatorRecording struct {
 	InForce bool
 	Since   time.Time
 	Missing string // why not, for people
@@ -28,7 +28,7 @@ func (o Origin) Proved() bool { return o.Reason == fleet.ReasonOriginProved }
 
 // OriginOf returns the recorded creator. Users cannot change a recorded creator, but a request created before recording began may
 // contain any value.
-func OriginOf(request *fleet.ClusterRegistration, recording Recording) Origin {
+func OriginOf(request *fleet.ClusterRegistration, recording CreatorRecording) Origin {
 	creator := request.Annotations[fleet.CreatorAnnotation]
 	switch {
 	case !recording.InForce:

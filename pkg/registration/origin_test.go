@@ -22,15 +22,15 @@ func sentBy(creator string, when time.Time) *fleet.ClusterRegistration {
 	return request
 }
 
-func TestOriginIsWhatTheAPIServerRecorded(t *testing.T) {
+func TestOriginOf(t *testing.T) {
 	const holder = "system:serviceaccount:ns:tok-uid"
-	recorded := Recording{InForce: true, Since: since}
+	recorded := CreatorRecording{InForce: true, Since: since}
 	token := Token{Name: "tok", ServiceAccount: "tok-uid"}
 	for _, row := range []struct {
 		name      string
 		creator   string
 		when      time.Time
-		recording Recording
+		recording CreatorRecording
 		reason    string
 		says      string
 	}{
@@ -38,12 +38,12 @@ func TestOriginIsWhatTheAPIServerRecorded(t *testing.T) {
 		{"later", holder, since.Add(time.Hour), recorded, fleet.ReasonOriginProved, holder},
 		{"a moment too early", holder, since.Add(-time.Second), recorded, fleet.ReasonOriginUnknown, "before the API server recorded"},
 		{"nobody recorded it", "", since, recorded, fleet.ReasonOriginUnknown, "before the API server recorded"},
-		{"nobody records it now", holder, since, Recording{Since: since, Missing: "install it"}, fleet.ReasonPolicyMissing, "install it"},
+		{"nobody records it now", holder, since, CreatorRecording{Since: since, Missing: "install it"}, fleet.ReasonPolicyMissing, "install it"},
 		{"somebody else", "system:serviceaccount:ns:other-uid", since, recorded, fleet.ReasonTokenMismatch, "ns:other-uid, which is not"},
 		{"a namesake elsewhere", "system:serviceaccount:elsewhere:tok-uid", since, recorded, fleet.ReasonTokenMismatch, "elsewhere:tok-uid"},
 		{"a person", "admin", since, recorded, fleet.ReasonTokenMismatch, "created by admin"},
 		{"somebody else, early", "thief", since.Add(-time.Second), recorded, fleet.ReasonOriginUnknown, ""},
-		{"somebody else, unrecorded", "thief", since, Recording{}, fleet.ReasonPolicyMissing, ""},
+		{"somebody else, unrecorded", "thief", since, CreatorRecording{}, fleet.ReasonPolicyMissing, ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			origin := OriginOf(sentBy(row.creator, row.when), row.recording).For("ns", token)
@@ -54,7 +54,7 @@ func TestOriginIsWhatTheAPIServerRecorded(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatNamesNoTokenIsKnownByItsAccount(t *testing.T) {
+func TestOriginTokenOf(t *testing.T) {
 	tokens := []Token{{Name: "a", ServiceAccount: "a-1"}, {Name: "b", ServiceAccount: "b-2"}}
 	assert.Equal(t, &tokens[1], Origin{Creator: "system:serviceaccount:ns:b-2"}.TokenOf("ns", tokens))
 	assert.Nil(t, Origin{Creator: "system:serviceaccount:other:b-2"}.TokenOf("ns", tokens))
@@ -63,11 +63,11 @@ func TestAnAgentThatNamesNoTokenIsKnownByItsAccount(t *testing.T) {
 	assert.Nil(t, Origin{}.TokenOf("ns", []Token{{}}))
 }
 
-func FuzzOriginRepeatsLittleOfAName(f *testing.F) {
+func FuzzOriginOf(f *testing.F) {
 	f.Add("admin")
 	f.Add(strings.Repeat("é", 300))
 	f.Fuzz(func(t *testing.T, creator string) {
-		origin := OriginOf(sentBy(creator, since), Recording{InForce: true, Since: since}).For("ns", Token{Name: "t", ServiceAccount: "s"})
+		origin := OriginOf(sentBy(creator, since), CreatorRecording{InForce: true, Since: since}).For("ns", Token{Name: "t", ServiceAccount: "s"})
 		assert.Equal(t, creator == "", origin.Reason == fleet.ReasonOriginUnknown)
 		assert.Less(t, len(origin.Message), 400)
 		assert.True(t, !utf8.ValidString(creator) || utf8.ValidString(origin.Message))

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestRefusedRequestsAreForgottenWhenTheirTimeIsOver(t *testing.T) {
+func TestForgottenByAge(t *testing.T) {
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	for _, row := range []struct {
 		name      string
@@ -29,7 +29,7 @@ func TestRefusedRequestsAreForgottenWhenTheirTimeIsOver(t *testing.T) {
 	}
 }
 
-func TestOfTooManyRefusedRequestsTheNewestStay(t *testing.T) {
+func TestForgottenByNumber(t *testing.T) {
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	var all []Refused
 	for n := range MostRefused + 3 {

@@ -15,7 +15,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestWhetherARequestCountsAsAUse(t *testing.T) {
+func TestUsesState(t *testing.T) {
 	for _, row := range []struct {
 		name      string
 		uses      Uses
@@ -36,7 +36,7 @@ func TestWhetherARequestCountsAsAUse(t *testing.T) {
 	}
 }
 
-func TestUsesAreCountedOldestFirst(t *testing.T) {
+func TestUsesAdd(t *testing.T) {
 	at := func(name string, second int64) Use {
 		return Use{UID: "uid-" + name, Name: name, Created: time.Unix(second, 0)}
 	}
@@ -72,14 +72,14 @@ func TestUsesAreCountedOldestFirst(t *testing.T) {
 	}
 }
 
-func TestSettledUsesNeedNoPlace(t *testing.T) {
+func TestUsesSettle(t *testing.T) {
 	before := Uses{Count: 3, Pending: []string{"a", "b", "c"}}
 	after := before.Settle(func(uid string) bool { return uid != "b" })
 	assert.Equal(t, Uses{Count: 3, Pending: []string{"b"}}, after)
 	assert.Equal(t, []string{"a", "b", "c"}, before.Pending)
 }
 
-func TestATokenThatIsUsedUpSaysSo(t *testing.T) {
+func TestUsesUsedUp(t *testing.T) {
 	token := &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: "tok", UID: "u"}}
 	token.Spec.UsageLimit, token.Status.Uses, token.Status.PendingUses = ptr.To(int32(2)), 2, []string{"x"}
 	uses := UsesOf(token)
@@ -97,8 +97,8 @@ type world struct {
 	counted map[string]int    // how often each was counted, which nobody in the world knows
 }
 
-// TestNoCrashCountsTwiceOrLoses lets hubs die between any two writes: those of the token and those of each request.
-func TestNoCrashCountsTwiceOrLoses(t *testing.T) {
+// TestUsesSurviveCrashes lets hubs die between any two writes: those of the token and those of each request.
+func TestUsesSurviveCrashes(t *testing.T) {
 	for seed := range int64(200) {
 		w := &world{Rand: rand.New(rand.NewSource(seed)), says: map[string]string{}, counted: map[string]int{}}
 		w.token = Uses{UID: "token"}

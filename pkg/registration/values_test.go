@@ -13,7 +13,7 @@ var someValues = Values{
 	TokenName: "token", SystemRegistrationNamespace: "cattle-fleet-clusters-system",
 }
 
-func TestValuesHaveTheSixKeysOfTheChart(t *testing.T) {
+func TestEncodeValues(t *testing.T) {
 	data, err := EncodeValues(someValues)
 	require.NoError(t, err)
 	var keys map[string]string
@@ -24,7 +24,7 @@ func TestValuesHaveTheSixKeysOfTheChart(t *testing.T) {
 	}, keys)
 }
 
-func TestValuesNameTheSystemNamespaceOnlyWhereItIsAnother(t *testing.T) {
+func TestEncodeValuesWithAnotherSystemNamespace(t *testing.T) {
 	with := someValues
 	with.Internal = &ValuesInternal{SystemNamespace: "elsewhere"}
 	data, err := EncodeValues(with)
@@ -32,15 +32,7 @@ func TestValuesNameTheSystemNamespaceOnlyWhereItIsAnother(t *testing.T) {
 	assert.Contains(t, string(data), "internal:\n  systemNamespace: elsewhere\n")
 }
 
-func TestValuesSurviveTheWay(t *testing.T) {
-	data, err := EncodeValues(someValues)
-	require.NoError(t, err)
-	back, err := DecodeValues(data)
-	require.NoError(t, err)
-	assert.Equal(t, someValues, back)
-}
-
-func TestUnreadableValuesAreRefusedWithoutRepeatingThem(t *testing.T) {
+func TestDecodeValuesErrorsOmitTheText(t *testing.T) {
 	for _, data := range []string{"secret-token", "token: [secret-token]", "\tsecret-token: x", "- secret-token", "token: {secret-token: 1}"} {
 		_, err := DecodeValues([]byte(data))
 		require.Error(t, err, data)
@@ -48,7 +40,7 @@ func TestUnreadableValuesAreRefusedWithoutRepeatingThem(t *testing.T) {
 	}
 }
 
-func TestNoValuesAreEmptyValues(t *testing.T) {
+func TestDecodeEmptyValues(t *testing.T) {
 	for _, data := range []string{"", "null", "{}", "other: key"} {
 		values, err := DecodeValues([]byte(data))
 		require.NoError(t, err, data)
@@ -56,8 +48,8 @@ func TestNoValuesAreEmptyValues(t *testing.T) {
 	}
 }
 
-// FuzzDecodedValuesSurviveTheWay demands no panic, and that what was read once is read the same again.
-func FuzzDecodedValuesSurviveTheWay(f *testing.F) {
+// FuzzDecodeValues demands no panic, and that what was read once is read the same again.
+func FuzzDecodeValues(f *testing.F) {
 	f.Add([]byte("token: x\napiServerCA: |\n  pem\n"))
 	f.Add([]byte(`{"token":"x","internal":{"systemNamespace":"y"}}`))
 	f.Add([]byte("&a [*a]"))

@@ -1,16 +1,16 @@
 package release
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
 	helm "helm.sh/helm/v4/pkg/release/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	kubefake "k8s.io/client-go/kubernetes/fake"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -26,35 +26,51 @@ func files(names ...string) (all []fleet.BundleResource) {
 	return all
 }
 
-func TestMakeChart(t *testing.T) {
+func TestMakeSource(t *testing.T) {
+	digest := func(text string) string {
+		sum := sha256.Sum256([]byte(text))
+		return ".chart/" + hex.EncodeToString(sum[:])
+	}
+	repo := fleet.HelmOptions{Chart: "app", Repo: "https://x", Version: "1.0.0"}
+	first, second := digest("app:https://x:1.0.0"), digest("app:https://x:2.0.0")
 	for name, row := range map[string]struct {
 		files []string
-		chart string
-		want  string // the templates, or what is wrong
+		helm  fleet.HelmOptions
+		want  string // templates and manifests, or the error
 	}{
-		"manifests":                      {[]string{"a.yaml", "b/c.yml", "d.json"}, "", "templates/m-a.yaml templates/b/m-c.yaml templates/m-d.yaml"},
-		"what is no manifest":            {[]string{"a.yaml", "README.md", "LICENSE", "fleet.yaml", "overlays/x/a.yaml", "values.yaml"}, "", "templates/m-a.yaml"},
-		"nothing":                        {nil, "", ""},
-		"names that mean a lot":          {[]string{"_partial.yaml", "NOTES.yaml"}, "", "templates/m-_partial.yaml templates/m-NOTES.yaml"},
-		"a chart":                        {[]string{"Chart.yaml", "templates/t.yaml"}, "", "templates/t.yaml"},
-		"a chart in a folder":            {[]string{"x/Chart.yaml", "x/templates/t.yaml", "a.yaml"}, "x", "templates/t.yaml"},
-		"a folder with a dot":            {[]string{"x/Chart.yaml", "x/templates/t.yaml"}, "./x/", "templates/t.yaml"},
-		"a chart that was fetched":       {[]string{".chart/abc/Chart.yaml", ".chart/abc/templates/t.yaml"}, "https://x/y.tgz", "templates/t.yaml"},
-		"a chart in a folder, not named": {[]string{"x/Chart.yaml"}, "", "templates/x/m-Chart.yaml"},
-		"a chart that is not there":      {[]string{"a.yaml"}, "x", `helm.chart is "x", but the Bundle has no file x/Chart.yaml`},
-		"a chart of a repository":        {[]string{"a.yaml"}, "oci://x/y", "helm.repo is not supported: put the chart's files into the Bundle"},
-		"twice the same":                 {[]string{"a.yaml", "./a.yaml"}, "", "the Bundle has two resources named a.yaml"},
+		"manifests":                      {[]string{"a.yaml", "b/c.yml", "d.json"}, fleet.HelmOptions{}, "a.yaml b/c.yml d.json"},
+		"other files":                    {[]string{"a.yaml", "README.md", "LICENSE", "fleet.yaml", "fleet.yml", "overlays/x/a.yaml", "values.yaml"}, fleet.HelmOptions{}, "a.yaml"},
+		"no files":                       {nil, fleet.HelmOptions{}, ""},
+		"templates beside manifests":     {[]string{"a.yaml", "templates/t.yaml", "templates/NOTES.txt"}, fleet.HelmOptions{}, "templates/t.yaml a.yaml"},
+		"a nested Bundle":                {[]string{"a.yaml", "sub/fleet.yaml", "sub/b.yaml", "sub/deep/c.yaml", "subway/d.yaml"}, fleet.HelmOptions{}, "a.yaml subway/d.yaml"},
+		"a nested chart":                 {[]string{"a.yaml", "sub/Chart.yaml", "sub/templates/t.yaml"}, fleet.HelmOptions{}, "a.yaml"},
+		"a chart":                        {[]string{"Chart.yaml", "templates/t.yaml"}, fleet.HelmOptions{}, "templates/t.yaml"},
+		"a chart in a folder":            {[]string{"x/Chart.yaml", "x/templates/t.yaml", "xy/templates/u.yaml", "a.yaml"}, fleet.HelmOptions{Chart: "x"}, "templates/t.yaml"},
+		"a folder with a dot":            {[]string{"x/Chart.yaml", "x/templates/t.yaml"}, fleet.HelmOptions{Chart: "./x/"}, "templates/t.yaml"},
+		"a folder named by repo":         {[]string{"x/Chart.yaml", "x/templates/t.yaml"}, fleet.HelmOptions{Repo: "x"}, "templates/t.yaml"},
+		"a downloaded chart":             {[]string{first + "/Chart.yaml", first + "/templates/t.yaml"}, repo, "templates/t.yaml"},
+		"a downloaded archive":           {[]string{first + "/app/Chart.yaml", first + "/app/templates/t.yaml"}, repo, "templates/t.yaml"},
+		"several downloaded charts":      {[]string{second + "/app/Chart.yaml", second + "/app/templates/u.yaml", first + "/app/Chart.yaml", first + "/app/templates/t.yaml"}, repo, "templates/t.yaml"},
+		"a subchart in a downloaded one": {[]string{first + "/app/Chart.yaml", first + "/app/templates/t.yaml", first + "/app/charts/db/Chart.yaml"}, repo, "templates/t.yaml"},
+		"another version":                {[]string{second + "/app/Chart.yaml"}, repo, "helm.repo is not supported: the Bundle has no chart in " + first},
+		"a chart that is not there":      {[]string{"a.yaml"}, fleet.HelmOptions{Chart: "x"}, `helm.chart is "x", but the Bundle has no file x/Chart.yaml`},
+		"an OCI chart":                   {[]string{"a.yaml"}, fleet.HelmOptions{Chart: "oci://x/y"}, "helm.repo is not supported"},
+		"a name twice":                   {[]string{"a.yaml", "./a.yaml"}, fleet.HelmOptions{}, "the Bundle has two resources named a.yaml"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := Request{Name: "app", Resources: files(row.files...)}
-			r.Options.Helm = &fleet.HelmOptions{Chart: row.chart, ValuesFiles: []string{"./values.yaml"}}
-			made, _, err := makeChart(r)
+			row.helm.ValuesFiles = []string{"./values.yaml"}
+			r.Options.Helm = &row.helm
+			made, err := makeSource(r)
 			if err != nil {
-				assert.EqualError(t, err, row.want)
+				assert.ErrorContains(t, err, row.want)
 				return
 			}
 			var names []string
-			for _, f := range made.Templates {
+			for _, f := range made.chart.Templates {
+				names = append(names, f.Name)
+			}
+			for _, f := range made.manifests {
 				names = append(names, f.Name)
 			}
 			assert.Equal(t, row.want, strings.Join(names, " "))
@@ -62,53 +78,74 @@ func TestMakeChart(t *testing.T) {
 	}
 }
 
-func TestMakeChart_unsupported(t *testing.T) {
-	for field, o := range map[string]fleet.BundleDeploymentOptions{
-		"kustomize":           {Kustomize: &fleet.KustomizeOptions{Dir: "x"}},
-		"yaml.overlays":       {YAML: &fleet.YAMLOptions{Overlays: []string{"x"}}},
-		"downstreamResources": {DownstreamResources: []fleet.DownstreamResource{{Kind: "Secret"}}},
-		"helm.repo":           {Helm: &fleet.HelmOptions{Repo: "https://charts.example.com", Chart: "x"}},
-	} {
-		_, _, err := makeChart(Request{Name: "app", Options: o})
-		var unsupported *UnsupportedError
-		require.ErrorAs(t, err, &unsupported)
-		assert.Equal(t, field, unsupported.Field)
-	}
-	_, _, err := makeChart(Request{Name: "app", Resources: files("kustomization.yaml")})
-	assert.ErrorContains(t, err, "kustomization.yaml is not supported")
-}
-
-func TestMakeChart_missingDependency(t *testing.T) {
-	_, _, err := makeChart(Request{Name: "app", Resources: []fleet.BundleResource{{
+func TestMakeSource_missingDependency(t *testing.T) {
+	_, err := makeSource(Request{Name: "app", Resources: []fleet.BundleResource{{
 		Name: chartFile, Content: "apiVersion: v2\nname: app\nversion: 1.0.0\ndependencies: [{name: db, version: 1.0.0, repository: https://x}]\n",
 	}}})
 	assert.ErrorContains(t, err, "chart app is not complete")
 }
 
-func TestPlace(t *testing.T) {
-	long := strings.Repeat("a", 60)
-	for name, row := range map[string]struct {
-		bd        string
-		options   fleet.BundleDeploymentOptions
-		namespace string
-		release   string
-	}{
-		"by default":        {"app", fleet.BundleDeploymentOptions{}, "default", "app"},
-		"a namespace":       {"app", fleet.BundleDeploymentOptions{DefaultNamespace: "d"}, "d", "app"},
-		"the one for all":   {"app", fleet.BundleDeploymentOptions{DefaultNamespace: "d", TargetNamespace: "t"}, "t", "app"},
-		"a name":            {"app", fleet.BundleDeploymentOptions{Helm: &fleet.HelmOptions{ReleaseName: "r"}}, "default", "r"},
-		"as long as can be": {long[:53], fleet.BundleDeploymentOptions{}, "default", long[:53]},
-		"too long":          {long, fleet.BundleDeploymentOptions{}, "default", long[:44] + "-" + shorten(long)[45:]},
+func TestComplete_documents(t *testing.T) {
+	for name, row := range map[string]struct{ content, want string }{
+		"several":          {"kind: A\n---\n# nothing\n---\nkind: B\n---\n", "A B"},
+		"without a kind":   {"a: 1\n---\nkind: A\n", "A"},
+		"a list":           {"kind: List\nitems: [{kind: A}, {kind: B}]\n", "A B"},
+		"JSON":             {`{"kind":"A","text":"{{ .x }}"}`, "A"},
+		"neither":          {"kind: A\n b: c\n", "a.yaml: yaml: line 2: mapping values are not allowed in this context"},
+		"not an object":    {"[kind]", "a.yaml: json: cannot unmarshal array into Go value of type map[string]interface {}"},
+		"of no known type": {"kind: [A]", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			namespace, release := Place(row.bd, row.options)
-			assert.Equal(t, row.namespace, namespace)
-			assert.Equal(t, row.release, release)
-			assert.LessOrEqual(t, len(release), nameMax)
+			made, err := makeSource(Request{Name: "app", Resources: []fleet.BundleResource{{Name: "a.yaml", Content: row.content}}})
+			require.NoError(t, err)
+			objects, err := made.complete(nil)
+			if err != nil {
+				assert.EqualError(t, err, row.want)
+				return
+			}
+			var kinds []string
+			for _, o := range objects {
+				kinds = append(kinds, o.GetKind())
+			}
+			assert.Equal(t, row.want, strings.Join(kinds, " "))
 		})
 	}
-	assert.NotEqual(t, shorten(long+"x"), shorten(long+"y"))
-	assert.NotContains(t, shorten(strings.Repeat("a", 43)+"-."+long), "-.-", "no dash after a dot")
+	made, err := makeSource(Request{Name: "app", Resources: files("Chart.yaml")})
+	require.NoError(t, err)
+	_, err = made.complete([]byte("a: 1"))
+	assert.EqualError(t, err, "chart app renders a document without a kind")
+	objects, err := made.complete([]byte("kind: A\nbig: 9007199254740993"))
+	require.NoError(t, err)
+	documents, err := encodeObjects(objects)
+	require.NoError(t, err)
+	assert.Equal(t, "---\nbig: 9007199254740993\nkind: A\n", documents.String(), "integers stay exact")
+}
+
+func TestOverlaid(t *testing.T) {
+	for name, row := range map[string]struct {
+		patch, want string
+	}{
+		"a strategic merge patch": {"spec: {containers: [{name: b, image: i}]}", `{"apiVersion":"v1","kind":"Pod","spec":{"containers":[{"image":"i","name":"b"},{"name":"a"}]}}`},
+		"a JSON patch":            {"[{op: add, path: /x, value: 1}]", `{"apiVersion":"v1","kind":"Pod","spec":{"containers":[{"name":"a"}]},"x":1}`},
+		"neither":                 {"[1", "yaml.overlays: applying overlays/dev/pod_patch.yaml to pod.yaml: yaml: line 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := Request{Resources: []fleet.BundleResource{
+				{Name: "pod.yaml", Content: "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: a}]}"}, {Name: "overlays/dev/pod_patch.yaml", Content: row.patch},
+			}}
+			r.Options.YAML = &fleet.YAMLOptions{Overlays: []string{"dev"}}
+			made, err := overlaid(r)
+			if err != nil {
+				assert.ErrorContains(t, err, row.want)
+				return
+			}
+			assert.Equal(t, []fleet.BundleResource{{Name: "pod.yaml", Content: row.want}}, made)
+		})
+	}
+	r := Request{Resources: files("overlays/dev/x_patch.yaml")}
+	r.Options.YAML = &fleet.YAMLOptions{Overlays: []string{"dev"}}
+	_, err := overlaid(r)
+	assert.EqualError(t, err, "yaml.overlays: overlays/dev/x_patch.yaml changes x.yaml, which is not in the Bundle")
 }
 
 func TestExplain_sameCause(t *testing.T) {
@@ -133,32 +170,6 @@ func TestNewest(t *testing.T) {
 	}))
 }
 
-func TestValues_missing(t *testing.T) {
-	there := metav1.ObjectMeta{Namespace: "default", Name: "there"}
-	c := &Client{core: kubefake.NewClientset(
-		&corev1.ConfigMap{ObjectMeta: there, Data: map[string]string{"bad": "]"}}, &corev1.Secret{ObjectMeta: there},
-	)}
-	for name, row := range map[string]struct {
-		from    fleet.ValuesFrom
-		says    string
-		invalid bool
-	}{
-		"no ConfigMap":        {fleet.ValuesFrom{ConfigMapKeyRef: &fleet.KeySelector{Name: "gone"}}, "names ConfigMap default/gone, which does not exist", false},
-		"no Secret":           {fleet.ValuesFrom{SecretKeyRef: &fleet.KeySelector{Name: "gone"}}, "names Secret default/gone, which does not exist", false},
-		"no key, ConfigMap":   {fleet.ValuesFrom{ConfigMapKeyRef: &fleet.KeySelector{Name: "there"}}, "names key values.yaml of ConfigMap default/there", false},
-		"no key, Secret":      {fleet.ValuesFrom{SecretKeyRef: &fleet.KeySelector{Name: "there", Key: "k"}}, "names key k of Secret default/there", false},
-		"what holds no value": {fleet.ValuesFrom{ConfigMapKeyRef: &fleet.KeySelector{Name: "there", Key: "bad"}}, "contains no valid values", true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			r := Request{Namespace: "default", Options: fleet.BundleDeploymentOptions{Helm: &fleet.HelmOptions{ValuesFrom: []fleet.ValuesFrom{row.from}}}}
-			_, err := c.values(t.Context(), r)
-			require.ErrorContains(t, err, row.says)
-			var never *InvalidError
-			assert.Equal(t, row.invalid, errors.As(err, &never), "what may come is tried again soon")
-		})
-	}
-}
-
 func TestExplain(t *testing.T) {
 	const hidden = "expected string, got &value.valueUnstructured{Value:(hidden)}"
 	for name, row := range map[string]struct{ text, want string }{
@@ -178,6 +189,11 @@ func TestExplain(t *testing.T) {
 
 func TestCheckOwner(t *testing.T) {
 	unlabelled := &helm.Release{Namespace: "apps", Name: "shop", Version: 4}
+	annotated := func(bundle, agent string) *helm.Release {
+		return &helm.Release{Namespace: "apps", Name: "shop", Version: 4, Chart: &chart.Chart{Metadata: &chart.Metadata{
+			Annotations: map[string]string{bundleAnnotation: bundle, agentAnnotation: agent},
+		}}}
+	}
 	for _, row := range []struct {
 		name     string
 		existing *helm.Release
@@ -194,10 +210,13 @@ func TestCheckOwner(t *testing.T) {
 		{name: "the hub had a later one on record, which is gone", existing: unlabelled, recorded: "apps/shop:5", refused: "another owner"},
 		{name: "the hub has another place on record", existing: unlabelled, recorded: "apps/other:4", refused: "another owner"},
 		{name: "the hub has another namespace on record", existing: unlabelled, recorded: "shop/shop:4", refused: "another owner"},
+		{name: "Fleet's own agent made it for the same", existing: annotated("app", "agents")},
+		{name: "Fleet's own agent made it for another", existing: annotated("other", "agents"), refused: "another owner"},
+		{name: "another agent made it", existing: annotated("app", "others"), refused: "another owner"},
 		{name: "the record is no record", existing: unlabelled, recorded: "apps/shop", refused: "another owner"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			err := checkOwner(Request{Namespace: "apps", Name: "shop", Labels: owner.LabelsFor("app", "one"), Recorded: row.recorded}, row.existing)
+			err := checkOwner(Request{Namespace: "apps", Name: "shop", BundleDeployment: "app", ServiceAccountNamespace: "agents", Labels: owner.LabelsFor("app", "one"), Recorded: row.recorded}, row.existing)
 			if row.refused == "" {
 				assert.NoError(t, err)
 				return

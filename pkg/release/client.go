@@ -6,9 +6,17 @@
 //
 //	client.go     Client; operation is one Helm action that ends with its context
 //	deploy.go     Deploy: install or upgrade, from whatever the last attempt left
-//	chart.go      the chart of a request, its release name and its values
+//	chart.go      the chart of a request
+//	plain.go      plain manifests and their overlays
+//	kustomize.go  kustomizations, alone or over the output of a chart
+//	values.go     the values of a request
+//	copies.go     Secrets and ConfigMaps that are copied from the hub for a release
 //	render.go     checks and changes of the rendered manifests
-//	uninstall.go  Uninstall and Forget, and the namespace of a release
+//	place.go      the namespace and the name of a release
+//	marks.go      marks of Fleet's own agent on releases and objects
+//	tenancy.go    the identity of a deployment, and the namespaces that it may use
+//	correct.go    Correct: undo drift
+//	uninstall.go  Uninstall and Forget
 //	history.go    the revisions of releases and the labels on them
 //	cluster.go    Helm's client of the cluster, with the changes that an agent needs
 //	drift.go      Compare: differences between an object and the cluster
@@ -82,8 +90,10 @@ func New(config *rest.Config) (*Client, error) {
 type operation struct {
 	client    *Client
 	namespace string
-	cluster   *cluster
-	config    *action.Configuration
+	// member acts with the identity of the operation, as cluster does.
+	member  kubernetes.Interface
+	cluster *cluster
+	config  *action.Configuration
 }
 
 // operation prepares an action. Most of Helm's calls take no context, so ctx is applied on the wire: when it ends, every
@@ -100,6 +110,10 @@ func (c *Client) operation(ctx context.Context, namespace string, account servic
 	if account.name != "" {
 		impersonating.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + account.namespace + ":" + account.name}
 	}
+	member, err := kubernetes.NewForConfig(impersonating)
+	if err != nil {
+		return nil, err
+	}
 	getter := &clientGetter{config: impersonating, namespace: namespace, schema: c.schema}
 	cluster := &cluster{Client: kube.New(getter), mapper: c.schema.mapper}
 	cluster.Namespace = namespace
@@ -108,12 +122,10 @@ func (c *Client) operation(ctx context.Context, namespace string, account servic
 	actions := action.NewConfiguration(action.ConfigurationSetLogger(slog.DiscardHandler))
 	actions.RESTClientGetter = getter
 	actions.KubeClient = cluster
-	actions.Releases = storage.Init(slimDriver{driver.NewSecrets(core.CoreV1().Secrets(namespace))})
+	actions.Releases = storage.Init(driver.NewSecrets(core.CoreV1().Secrets(namespace)))
 	actions.HookOutputFunc = func(_, _, _ string) io.Writer { return io.Discard }
-	return &operation{client: c, namespace: namespace, cluster: cluster, config: actions}, nil
+	return &operation{client: c, namespace: namespace, member: member, cluster: cluster, config: actions}, nil
 }
-
-type serviceAccount struct{ namespace, name string }
 
 // fieldManager names registration.FieldManager as the field manager of every write that names one. Helm takes the name from
 // a package variable, or from the name of the program; both belong to the whole process, which may be somebody else's.

@@ -18,6 +18,7 @@ import (
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -27,11 +28,15 @@ import (
 type Request struct {
 	// Namespace and Name identify the release; Place computes them.
 	Namespace, Name string
-	// Resources are files: those of a chart if one of them is a Chart.yaml, plain manifests otherwise.
+	// BundleDeployment is the name of the BundleDeployment, and Commit the commit that it is made of; "" if unknown.
+	BundleDeployment, Commit string
+	// Resources are files: those of charts, of a kustomization, or plain manifests.
 	Resources []fleet.BundleResource
 	// Options are the options of the BundleDeployment.
 	Options fleet.BundleDeploymentOptions
-	// Values come from the Secret of a BundleDeployment and override those in Options.
+	// Copies are Secrets and ConfigMaps of the hub that are written into the namespace of the release before it is deployed.
+	Copies []runtime.Object
+	// Values come from the Secret of a BundleDeployment. They override those in Options, and helm.valuesFrom overrides both.
 	Values map[string]any
 	// Labels go on the history of the release; Owner.LabelsFor returns them.
 	Labels map[string]string
@@ -42,10 +47,8 @@ type Request struct {
 	HandOver []Found
 	// Recorded is the release in the status of the BundleDeployment, as Deployed.String prints it; empty if there is none. Only
 	// agents of this cluster write it, so an unlabelled release with that name was deployed by an agent that sets no labels,
-	// and may be taken over.
+	// and may be taken over. So may one whose chart is annotated for the BundleDeployment.
 	Recorded string
-	// Correcting: the same is deployed again to undo drift.
-	Correcting bool
 	// NoWait does not wait for resources to be ready. An agent that deploys itself would wait for its own end.
 	NoWait bool
 }
@@ -93,6 +96,13 @@ func (r Request) timeout() time.Duration {
 	return defaultTimeout
 }
 
+func (r Request) maxHistory() int {
+	if limit := r.helm().MaxHistory; limit > 0 {
+		return limit
+	}
+	return defaultHistory
+}
+
 func (r Request) waits() bool { return !r.NoWait && (r.helm().TimeoutSeconds > 0 || r.helm().Atomic) }
 
 // adopts reports whether Helm may take over existing objects. checkOwners limits that to HandOver, unless the options allow all.
@@ -109,20 +119,17 @@ func (r Request) Bound() time.Duration { return 2 * r.timeout() }
 // InvalidError or a ConflictError if a repetition cannot help, and a LeftoverError if the release is deployed and something of
 // earlier attempts could not be removed. After ctx has ended in the middle, the next Deploy continues.
 func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
-	chart, isPlain, err := makeChart(r)
+	source, err := makeSource(r)
 	if err != nil {
 		return Deployed{}, err
 	}
-	op, err := c.operation(ctx, r.Namespace, serviceAccount{r.ServiceAccountNamespace, r.Options.ServiceAccount})
+	source.chart.Metadata.Annotations = labels.Merge(source.chart.Metadata.Annotations, chartAnnotations(r))
+	op, err := c.operationFor(ctx, &r)
 	if err != nil {
 		return Deployed{}, err
 	}
-	if isPlain {
+	if !source.hasTemplates() {
 		op.config.Capabilities = chartcommon.DefaultCapabilities // only templates need those of the cluster
-	}
-	values, err := c.values(ctx, r)
-	if err != nil {
-		return Deployed{}, err
 	}
 	revisions, err := op.revisions(r.Name)
 	if err != nil {
@@ -131,19 +138,26 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if err := checkOwner(r, last(revisions)); err != nil {
 		return Deployed{}, err
 	}
-	if err := errors.Join(c.ensureNamespace(ctx, r.Namespace, r.Options), op.failInterrupted(revisions)); err != nil {
+	if err := errors.Join(op.ensureNamespace(ctx, r.Options), op.failInterrupted(revisions)); err != nil {
+		return Deployed{}, err
+	}
+	if err := c.writeCopies(ctx, r); err != nil {
+		return Deployed{}, err
+	}
+	values, err := readValues(ctx, op.member, r) // a tenant deploys only values that they may read
+	if err != nil {
 		return Deployed{}, err
 	}
 
 	op.cluster.keepCRDs = !r.Options.DeleteCRDResources
-	op.cluster.replace = r.helm().Force || r.Correcting && r.Options.CorrectDrift != nil && r.Options.CorrectDrift.Force
+	op.cluster.replace = r.helm().Force
 	// With its own context Helm would return early and continue in the background; operation ends it on the wire instead.
 	background := context.WithoutCancel(ctx)
 	var made helmrelease.Releaser
 	if len(revisions) == 0 {
-		made, err = op.install(ctx, r).RunWithContext(background, chart, values)
+		made, err = op.install(ctx, r, source).RunWithContext(background, source.chart, values)
 	} else {
-		made, err = op.upgrade(ctx, r).RunWithContext(background, r.Name, chart, values)
+		made, err = op.upgrade(ctx, r, source).RunWithContext(background, r.Name, source.chart, values)
 	}
 	if ctx.Err() != nil {
 		return Deployed{}, context.Cause(ctx)
@@ -158,22 +172,41 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	return deployed, op.sweep(deployed, revisions)
 }
 
+// operationFor prepares an action with the identity of the request, and notes that identity in its options.
+func (c *Client) operationFor(ctx context.Context, r *Request) (*operation, error) {
+	account, err := c.serviceAccount(ctx, *r)
+	if err != nil {
+		return nil, err
+	}
+	r.Options.ServiceAccount = account.name
+	return c.operation(ctx, r.Namespace, account)
+}
+
+// resume prepares an action on a release whose last revision is deployed, and returns its revisions.
+func (c *Client) resume(ctx context.Context, r *Request) (*operation, []*helm.Release, error) {
+	op, err := c.operationFor(ctx, r)
+	if err != nil {
+		return nil, nil, err
+	}
+	revisions, err := op.revisions(r.Name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if latest := last(revisions); latest == nil || latest.Info.Status != common.StatusDeployed {
+		return nil, nil, fmt.Errorf("Helm release %s/%s is not deployed any more", r.Namespace, r.Name)
+	}
+	op.cluster.keepCRDs = !r.Options.DeleteCRDResources
+	return op, revisions, nil
+}
+
 // Sweep removes what Deploy returned a LeftoverError for. Another Deploy would not: it looks only at the attempts after the last
 // revision that worked.
 func (c *Client) Sweep(ctx context.Context, r Request) (Deployed, error) {
-	op, err := c.operation(ctx, r.Namespace, serviceAccount{r.ServiceAccountNamespace, r.Options.ServiceAccount})
-	if err != nil {
-		return Deployed{}, err
-	}
-	revisions, err := op.revisions(r.Name)
+	op, revisions, err := c.resume(ctx, &r)
 	if err != nil {
 		return Deployed{}, err
 	}
 	latest := last(revisions)
-	if latest == nil || latest.Info.Status != common.StatusDeployed {
-		return Deployed{}, fmt.Errorf("Helm release %s/%s is not deployed any more", r.Namespace, r.Name)
-	}
-	op.cluster.keepCRDs = !r.Options.DeleteCRDResources
 	deployed, err := op.deployed(latest)
 	if err != nil {
 		return deployed, err
@@ -191,6 +224,9 @@ func checkOwner(r Request, existing *helm.Release) error {
 		return nil
 	}
 	if agent == "" && deployment == "" {
+		if isAnnotatedFor(r, existing) {
+			return nil
+		}
 		// A later revision than the recorded one is of an agent that ended before it could report.
 		place, number, _ := strings.Cut(r.Recorded, ":")
 		version, err := strconv.Atoi(number)
@@ -205,7 +241,7 @@ func checkOwner(r Request, existing *helm.Release) error {
 	return &ConflictError{Namespace: r.Namespace, Name: r.Name, Owner: owner}
 }
 
-func (o *operation) install(ctx context.Context, r Request) *action.Install {
+func (o *operation) install(ctx context.Context, r Request, s chartSource) *action.Install {
 	install := action.NewInstall(o.config)
 	install.ReleaseName, install.Namespace = r.Name, r.Namespace
 	install.Labels = withoutRemoved(labels.Merge(r.Labels, optionLabels(r.Options)))
@@ -217,11 +253,11 @@ func (o *operation) install(ctx context.Context, r Request) *action.Install {
 	install.RollbackOnFailure = r.rollsBack() && !r.adopts() // undoing an installation deletes all objects, adopted ones too
 	install.EnableDNS = !r.helm().DisableDNS
 	install.SkipSchemaValidation = r.helm().SkipSchemaValidation
-	install.PostRenderer = o.postRenderer(r)
+	install.PostRenderer = renderedManifests{r, s, o.cluster}
 	return install
 }
 
-func (o *operation) upgrade(ctx context.Context, r Request) *action.Upgrade {
+func (o *operation) upgrade(ctx context.Context, r Request, s chartSource) *action.Upgrade {
 	upgrade := action.NewUpgrade(o.config)
 	upgrade.Namespace = r.Namespace
 	upgrade.Labels = labels.Merge(r.Labels, optionLabels(r.Options))
@@ -233,12 +269,10 @@ func (o *operation) upgrade(ctx context.Context, r Request) *action.Upgrade {
 	upgrade.Timeout, upgrade.WaitForJobs = r.timeout(), r.waits() && r.helm().WaitForJobs
 	upgrade.WaitStrategy, upgrade.WaitOptions = waitStrategy(ctx, r)
 	upgrade.RollbackOnFailure = r.rollsBack()
-	if upgrade.MaxHistory = r.helm().MaxHistory; upgrade.MaxHistory <= 0 {
-		upgrade.MaxHistory = defaultHistory
-	}
+	upgrade.MaxHistory = r.maxHistory()
 	upgrade.EnableDNS = !r.helm().DisableDNS
 	upgrade.SkipSchemaValidation = r.helm().SkipSchemaValidation
-	upgrade.PostRenderer = o.postRenderer(r)
+	upgrade.PostRenderer = renderedManifests{r, s, o.cluster}
 	return upgrade
 }
 

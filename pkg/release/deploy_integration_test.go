@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -107,11 +106,27 @@ func TestDeploy_releaseOfAnotherOwner(t *testing.T) {
 	assert.Contains(t, err.Error(), "belongs to BundleDeployment app")
 }
 
-// Agents of another make put no labels on the history of their releases; the hub's record of what they deployed is all there is.
-func TestDeploy_recordedRelease(t *testing.T) {
+// Fleet's own agents put no labels on the history of their releases, but annotations in their charts. The last deployment may have
+// failed, which empties the record on the hub.
+func TestDeploy_annotatedRelease(t *testing.T) {
 	m := onMember(t)
 	theirs := m.request("a.yaml", configMap("a", "k", "one"), "gone.yaml", configMap("gone", "k", "one"))
 	theirs.Labels = nil
+	m.deploy(theirs)
+	theirs.Resources = append(theirs.Resources, fleet.BundleResource{Name: "z.yaml", Content: "apiVersion: v1\nkind: Service\nmetadata:\n  name: z\nspec:\n  ports: [{port: 0}]\n"})
+	_, err := m.Deploy(t.Context(), theirs)
+	require.Error(t, err)
+	ours := m.request("a.yaml", configMap("a", "k", "two"))
+	assert.Equal(t, 3, m.deploy(ours).Version)
+	assert.Equal(t, []string{"a"}, m.configMaps(), "what the Bundle no longer has goes")
+	assert.Len(t, m.mine(), 1)
+}
+
+// Releases of other programs have neither labels nor annotations.
+func TestDeploy_recordedRelease(t *testing.T) {
+	m := onMember(t)
+	theirs := m.request("a.yaml", configMap("a", "k", "one"), "gone.yaml", configMap("gone", "k", "one"))
+	theirs.Labels, theirs.BundleDeployment = nil, ""
 	record := m.deploy(theirs)
 	ours := m.request("a.yaml", configMap("a", "k", "two"))
 	_, err := m.Deploy(t.Context(), ours)
@@ -242,7 +257,6 @@ func TestDeploy_badManifest(t *testing.T) {
 	m := onMember(t)
 	for name, row := range map[string]struct{ content, says string }{
 		"an unknown kind":  {"apiVersion: nowhere/v1\nkind: Nothing\nmetadata: {name: x}", "no matches for kind \"Nothing\""},
-		"no kind":          {"metadata: {name: x}", "Kind"},
 		"no YAML":          {"a: b: c", "yaml"},
 		"an unknown field": {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndatum: {}", "datum"},
 	} {
@@ -257,23 +271,6 @@ func TestDeploy_badManifest(t *testing.T) {
 	}
 }
 
-func TestDeploy_newNamespace(t *testing.T) {
-	m := onMember(t)
-	r := m.request("a.yaml", configMap("a", "k", "one"))
-	r.Namespace = m.namespace + "-new"
-	r.Options.NamespaceLabels = map[string]string{"a": "b"}
-	m.deploy(r)
-	r.Options.NamespaceAnnotations = map[string]string{"c": "d"}
-	m.deploy(r)
-	made, err := m.core.CoreV1().Namespaces().Get(t.Context(), r.Namespace, metav1.GetOptions{})
-	require.NoError(t, err)
-	assert.Equal(t, "b", made.Labels["a"])
-	assert.Equal(t, "d", made.Annotations["c"])
-	require.NoError(t, m.Uninstall(t.Context(), r.Namespace, "app", Options{DeleteNamespace: true}))
-	made, err = m.core.CoreV1().Namespaces().Get(t.Context(), r.Namespace, metav1.GetOptions{})
-	assert.True(t, apierrors.IsNotFound(err) || made.DeletionTimestamp != nil)
-}
-
 func TestDeploy_targetNamespace(t *testing.T) {
 	m := onMember(t)
 	r := m.request("a.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: default}\ndata: {k: '{{ x }}'}\n")
@@ -283,15 +280,6 @@ func TestDeploy_targetNamespace(t *testing.T) {
 	r.Resources = append(r.Resources, fleet.BundleResource{Name: "n.yaml", Content: "apiVersion: v1\nkind: Namespace\nmetadata: {name: some}\n"})
 	_, err := m.Deploy(t.Context(), r)
 	require.ErrorContains(t, err, "Namespace some is cluster-scoped")
-}
-
-func TestDeploy_serviceAccount(t *testing.T) {
-	m := onMember(t)
-	r := m.request("a.yaml", configMap("a", "k", "one"))
-	r.Options.ServiceAccount = "weak"
-	_, err := m.Deploy(t.Context(), r)
-	require.ErrorContains(t, err, "system:serviceaccount:"+m.namespace+":weak")
-	assert.True(t, apierrors.IsForbidden(err) || err != nil)
 }
 
 func TestDeploy_contextEnds(t *testing.T) {
@@ -364,7 +352,7 @@ func TestDeploy_renamedReleaseObjectsOfOthers(t *testing.T) {
 	m := onMember(t)
 	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
 	stranger := m.request("b.yaml", configMap("b", "k", "theirs"))
-	stranger.Name, stranger.Labels = "stranger", nil
+	stranger.Name, stranger.Labels, stranger.BundleDeployment = "stranger", nil, ""
 	m.deploy(stranger)
 	_, err := m.Deploy(t.Context(), m.renamed("a.yaml", configMap("a", "k", "two"), "b.yaml", configMap("b", "k", "two")))
 	require.ErrorContains(t, err, "b exists and cannot be imported into the current release")
@@ -376,7 +364,7 @@ func TestDeploy_renamedReleaseNameOfAnother(t *testing.T) {
 	m := onMember(t)
 	m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
 	stranger := m.request("b.yaml", configMap("b", "k", "theirs"))
-	stranger.Name, stranger.Labels = "renamed", nil
+	stranger.Name, stranger.Labels, stranger.BundleDeployment = "renamed", nil, ""
 	m.deploy(stranger)
 	_, err := m.Deploy(t.Context(), m.renamed("a.yaml", configMap("a", "k", "two")))
 	var conflict *ConflictError

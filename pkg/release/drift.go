@@ -3,12 +3,16 @@ package release
 import (
 	"context"
 	"encoding/json"
+	"path"
+	"regexp"
+	"slices"
 
 	jsonpatch "github.com/evanphx/json-patch/v5"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/utils/ptr"
@@ -22,24 +26,43 @@ import (
 type Difference struct {
 	// Missing: the object does not exist.
 	Missing bool
+	// Exists: an object of that name exists, but is not of this release. It is Missing as well.
+	Exists bool
+	// Tolerated: the object does not exist, and a ComparePatch says that this is no difference.
+	Tolerated bool
 	// Patch is the JSON merge patch that would undo the difference. It does not show the values of a Secret.
 	Patch string
 }
 
 // None reports whether there is no difference.
-func (d Difference) None() bool { return d == Difference{} }
+func (d Difference) None() bool { return !d.Missing && d.Patch == "" }
+
+// Expected is what Compare expects to differ from what was deployed.
+type Expected struct {
+	// Patches are the ComparePatches of the options.
+	Patches []fleet.ComparePatch
+	// Release are the objects of the release: a HorizontalPodAutoscaler among them sets the replicas of another.
+	Release []Object
+}
 
 // Compare asks the API server, with a dry run, what applying the object again would change. live is the cached object or nil;
 // if it is current, Compare sends one request.
-func (c *Client) Compare(ctx context.Context, o Object, live *unstructured.Unstructured, ignored []fleet.ComparePatch) (Difference, error) {
-	if ignoresObject(o.Desired, ignored) {
-		return Difference{}, nil
+func (c *Client) Compare(ctx context.Context, o Object, live *unstructured.Unstructured, expected Expected) (Difference, error) {
+	missing := Difference{Missing: true}
+	if toleratesMissing(o.Desired, expected.Patches) {
+		missing = Difference{Tolerated: true}
 	}
 	if live == nil {
 		var err error
-		if live, err = c.get(ctx, o); live == nil {
-			return Difference{Missing: err == nil}, err
+		if live, err = c.get(ctx, o); err != nil {
+			return Difference{}, err
+		} else if live == nil {
+			return missing, nil
 		}
+	}
+	if !sameSet(o.Desired, live) {
+		missing.Exists = missing.Missing
+		return missing, nil
 	}
 	applied, err := applyDryRun(ctx, c.dynamic, o)
 	if apierrors.IsInvalid(err) {
@@ -49,11 +72,82 @@ func (c *Client) Compare(ctx context.Context, o Object, live *unstructured.Unstr
 		return Difference{}, err
 	}
 	if applied.GetResourceVersion() != live.GetResourceVersion() {
-		if live, err = c.get(ctx, o); live == nil {
-			return Difference{Missing: err == nil}, err
+		if live, err = c.get(ctx, o); err != nil {
+			return Difference{}, err
+		} else if live == nil {
+			return missing, nil
 		}
 	}
-	return difference(live, applied, ignored)
+	live, applied = live.DeepCopy(), applied.DeepCopy()
+	for _, compared := range []*unstructured.Unstructured{live, applied} {
+		removeForeignFields(compared, o.Desired, expected.Release, live)
+	}
+	return difference(live, applied, expected.Patches)
+}
+
+// sameSet reports whether an object carries the label of the set that it was deployed with. A release of an earlier agent has
+// none.
+func sameSet(desired, live *unstructured.Unstructured) bool {
+	set := desired.GetLabels()[SetHashLabel]
+	return set == "" || live.GetLabels()[SetHashLabel] == set
+}
+
+// removeForeignFields removes the fields of an object that a controller of the cluster sets, even if the release has them too:
+// replicas that a HorizontalPodAutoscaler of the release may have chosen, caBundle where the release has none, and the rules of
+// an aggregated ClusterRole.
+func removeForeignFields(o, desired *unstructured.Unstructured, release []Object, live *unstructured.Unstructured) {
+	group, kind := desired.GroupVersionKind().Group, desired.GetKind()
+	switch {
+	case group == "rbac.authorization.k8s.io" && kind == "ClusterRole":
+		if _, aggregated, _ := unstructured.NestedMap(desired.Object, "aggregationRule"); aggregated {
+			unstructured.RemoveNestedField(o.Object, "rules")
+		}
+	case group == "admissionregistration.k8s.io":
+		removeCABundles(o, desired)
+	}
+	replicas, found, err := unstructured.NestedInt64(live.Object, "spec", "replicas")
+	if found && err == nil && slices.ContainsFunc(release, func(scaler Object) bool { return allowsReplicas(scaler.Desired, desired, replicas) }) {
+		unstructured.RemoveNestedField(o.Object, "spec", "replicas")
+	}
+}
+
+// allowsReplicas reports whether the object is a HorizontalPodAutoscaler of the target and may have set that number.
+func allowsReplicas(scaler, target *unstructured.Unstructured, replicas int64) bool {
+	if scaler.GetKind() != "HorizontalPodAutoscaler" || scaler.GetNamespace() != target.GetNamespace() {
+		return false
+	}
+	ref, _, _ := unstructured.NestedStringMap(scaler.Object, "spec", "scaleTargetRef")
+	group := schema.FromAPIVersionAndKind(ref["apiVersion"], ref["kind"]).GroupKind()
+	least, set, _ := unstructured.NestedInt64(scaler.Object, "spec", "minReplicas")
+	if !set {
+		least = 1
+	}
+	most, _, _ := unstructured.NestedInt64(scaler.Object, "spec", "maxReplicas")
+	return group == target.GroupVersionKind().GroupKind() && ref["name"] == target.GetName() && least <= replicas && replicas <= most
+}
+
+// removeCABundles removes the CA bundles of the webhooks for which the release has none.
+func removeCABundles(o, desired *unstructured.Unstructured) {
+	bundle := func(webhook any) (name, caBundle string, config map[string]any) {
+		fields, _ := webhook.(map[string]any)
+		config, _ = fields["clientConfig"].(map[string]any)
+		name, _ = fields["name"].(string)
+		caBundle, _ = config["caBundle"].(string)
+		return name, caBundle, config
+	}
+	webhooks, _, _ := unstructured.NestedFieldNoCopy(o.Object, "webhooks")
+	list, _ := webhooks.([]any)
+	wanted, _, _ := unstructured.NestedSlice(desired.Object, "webhooks")
+	for _, webhook := range list {
+		name, _, config := bundle(webhook)
+		isSet := slices.ContainsFunc(wanted, func(w any) bool {
+			wantedName, caBundle, _ := bundle(w)
+			return wantedName == name && caBundle != ""
+		})
+		if !isSet {
+			delete(config, "caBundle")
+		}
+	}
 }
 
 // get returns the object as the cluster has it, or nil.
@@ -120,10 +214,7 @@ func stripped(o *unstructured.Unstructured, ignored []fleet.ComparePatch) (map[s
 	}
 	unstructured.RemoveNestedField(o.Object, "status")
 	for _, p := range ignored {
-		if !concerns(p, o) {
-			continue
-		}
-		changed, err := applyComparePatch(o.Object, p)
+		changed, err := applyComparePatch(o, p)
 		if err != nil {
 			return nil, invalid("diff.comparePatches of %s %s: %v", o.GetKind(), o.GetName(), err)
 		}
@@ -132,43 +223,66 @@ func stripped(o *unstructured.Unstructured, ignored []fleet.ComparePatch) (map[s
 	return o.Object, nil
 }
 
-// concerns reports whether a ComparePatch is about the object; an empty field matches everything.
-func concerns(p fleet.ComparePatch, o *unstructured.Unstructured) bool {
-	matches := func(pattern, value string) bool { return pattern == "" || pattern == value }
-	return matches(p.Kind, o.GetKind()) && matches(p.APIVersion, o.GetAPIVersion()) &&
-		matches(p.Namespace, o.GetNamespace()) && matches(p.Name, o.GetName())
-}
+// ignoreOperation is an operation of a ComparePatch that JSON patch does not know: the object may be missing.
+const ignoreOperation = "ignore"
 
-// ignoresObject reports whether a ComparePatch has the operation "ignore", which JSON patch does not know: the object is not
-// compared at all.
-func ignoresObject(o *unstructured.Unstructured, patches []fleet.ComparePatch) bool {
-	for _, p := range patches {
-		for _, operation := range p.Operations {
-			if operation.Op == "ignore" && concerns(p, o) {
-				return true
-			}
-		}
+// pointersConcern reports whether the JSON pointers of a ComparePatch are about the object. Group and kind may be patterns; an
+// empty namespace or name matches all.
+func pointersConcern(p fleet.ComparePatch, o *unstructured.Unstructured) bool {
+	pattern, kind := schema.FromAPIVersionAndKind(p.APIVersion, p.Kind), o.GroupVersionKind()
+	matches := func(pattern, value string) bool {
+		matched, err := path.Match(pattern, value)
+		return err == nil && matched
 	}
-	return false
+	return matches(pattern.Group, kind.Group) && matches(pattern.Kind, kind.Kind) &&
+		(p.Namespace == "" || p.Namespace == o.GetNamespace()) && (p.Name == "" || p.Name == o.GetName())
 }
 
-// applyComparePatch returns the object with the JSON pointers removed and the operations applied, and leaves the original
-// unchanged. The value of an operation is JSON, or else the text itself.
-func applyComparePatch(object map[string]any, p fleet.ComparePatch) (map[string]any, error) {
+// operationsConcern reports whether the operations of a ComparePatch are about the object: all of its names have to be the same.
+func operationsConcern(p fleet.ComparePatch, o *unstructured.Unstructured) bool {
+	return p.APIVersion == o.GetAPIVersion() && p.Kind == o.GetKind() && p.Namespace == o.GetNamespace() && p.Name == o.GetName()
+}
+
+// toleratesMissing reports whether a ComparePatch has the operation "ignore" for the object. The name may be a regular
+// expression, and an empty namespace matches all.
+func toleratesMissing(o *unstructured.Unstructured, patches []fleet.ComparePatch) bool {
+	return slices.ContainsFunc(patches, func(p fleet.ComparePatch) bool {
+		ignores := slices.ContainsFunc(p.Operations, func(operation fleet.Operation) bool { return operation.Op == ignoreOperation })
+		if !ignores || p.APIVersion != o.GetAPIVersion() || p.Kind != o.GetKind() || p.Namespace != "" && p.Namespace != o.GetNamespace() {
+			return false
+		}
+		matched, err := regexp.MatchString(p.Name, o.GetName())
+		return p.Name == o.GetName() || err == nil && matched
+	})
+}
+
+// applyComparePatch returns the fields of the object with the JSON pointers removed and the operations applied, and leaves the
+// original unchanged. The value of an operation is JSON, or else the text itself.
+func applyComparePatch(o *unstructured.Unstructured, p fleet.ComparePatch) (map[string]any, error) {
 	var operations []map[string]any
-	for _, pointer := range p.JSONPointers {
-		operations = append(operations, map[string]any{"op": "remove", "path": pointer})
-	}
-	for _, o := range p.Operations {
-		operation := map[string]any{"op": o.Op, "path": o.Path}
-		if o.Op != "remove" {
-			var value any
-			if json.Unmarshal([]byte(o.Value), &value) != nil {
-				value = o.Value
-			}
-			operation["value"] = value
+	if pointersConcern(p, o) {
+		for _, pointer := range p.JSONPointers {
+			operations = append(operations, map[string]any{"op": "remove", "path": pointer})
 		}
-		operations = append(operations, operation)
+	}
+	if operationsConcern(p, o) {
+		for _, wanted := range p.Operations {
+			operation := map[string]any{"op": wanted.Op, "path": wanted.Path}
+			if wanted.Op == ignoreOperation {
+				continue
+			}
+			if wanted.Op != "remove" {
+				var value any
+				if json.Unmarshal([]byte(wanted.Value), &value) != nil {
+					value = wanted.Value
+				}
+				operation["value"] = value
+			}
+			operations = append(operations, operation)
+		}
+	}
+	if len(operations) == 0 {
+		return o.Object, nil
 	}
 	data, err := json.Marshal(operations)
 	if err != nil {
@@ -178,7 +292,7 @@ func applyComparePatch(object map[string]any, p fleet.ComparePatch) (map[string]
 	if err != nil {
 		return nil, err
 	}
-	document, err := json.Marshal(object)
+	document, err := json.Marshal(o.Object)
 	if err != nil {
 		return nil, err
 	}

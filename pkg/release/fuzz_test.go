@@ -77,14 +77,52 @@ func FuzzApplyComparePatch(f *testing.F) {
 		}
 		before, err := json.Marshal(object)
 		require.NoError(t, err)
-		patches := []fleet.ComparePatch{{JSONPointers: []string{path}, Operations: []fleet.Operation{{Op: op, Path: path, Value: value}}}}
-		ignoresObject(&unstructured.Unstructured{Object: object}, patches)
-		changed, err := applyComparePatch(object, patches[0])
+		o := &unstructured.Unstructured{Object: object}
+		patch := fleet.ComparePatch{
+			APIVersion: o.GetAPIVersion(), Kind: o.GetKind(), Namespace: o.GetNamespace(), Name: o.GetName(),
+			JSONPointers: []string{path}, Operations: []fleet.Operation{{Op: op, Path: path, Value: value}},
+		}
+		toleratesMissing(o, []fleet.ComparePatch{patch})
+		changed, err := applyComparePatch(o, patch)
 		after, _ := json.Marshal(object)
 		assert.JSONEq(t, string(before), string(after), "the object is somebody else's")
-		again, errAgain := applyComparePatch(object, patches[0])
+		again, errAgain := applyComparePatch(o, patch)
 		assert.Equal(t, err == nil, errAgain == nil)
 		assert.Equal(t, changed, again)
+	})
+}
+
+// The files of a Bundle come from everybody who may write to a git repository.
+func FuzzMakeSource(f *testing.F) {
+	for _, seed := range [][3]string{
+		{"resources: [a.yaml]", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}", "data: {a: b}"},
+		{"{resources: [a.yaml], patchesJson6902: [null]}", "kind: A", "[{op: add, path: /x, value: 1}]"},
+		{"", "apiVersion: v1\nkind: Pod\nspec: {containers: [{name: a}]}", "spec: {containers: [{$patch: replace}, null]}"},
+		{"", "apiVersion: v1\nkind: List\nitems: [null, 1, {kind: A}]", "[null]"},
+		{"", "kind: A\nmetadata: []\n---\n[]", "metadata: {$retainKeys: 1}"},
+		{"generators: ['kind: A']", "{\"kind\":\"A\"}", "null"},
+	} {
+		f.Add(seed[0], seed[1], seed[2])
+	}
+	f.Fuzz(func(t *testing.T, kustomization, manifest, patch string) {
+		r := Request{Name: "app", Resources: []fleet.BundleResource{{Name: "a.yaml", Content: manifest}, {Name: "overlays/dev/a_patch.yaml", Content: patch}}}
+		if kustomization != "" {
+			r.Resources = append(r.Resources, fleet.BundleResource{Name: kustomizationFile, Content: kustomization})
+		}
+		r.Options.YAML = &fleet.YAMLOptions{Overlays: []string{"dev"}}
+		s, err := makeSource(r)
+		if err != nil {
+			return
+		}
+		objects, err := s.complete([]byte(manifest))
+		if err != nil {
+			return
+		}
+		for _, o := range objects {
+			assert.NotEmpty(t, o.GetKind())
+		}
+		_, err = encodeObjects(objects)
+		assert.NoError(t, err)
 	})
 }
 

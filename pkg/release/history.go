@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"strconv"
 
-	chart "helm.sh/helm/v4/pkg/chart/v2"
-	helmrelease "helm.sh/helm/v4/pkg/release"
 	"helm.sh/helm/v4/pkg/release/common"
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/release/v1/util"
@@ -41,6 +39,9 @@ const (
 	DeploymentIDLabel = labelPrefix + "deployment-id"
 	// ServiceAccountLabel holds the ServiceAccount that deployed, if it was not the agent's own.
 	ServiceAccountLabel = labelPrefix + "service-account"
+
+	// CopiesLabel holds the generation of the Secrets and ConfigMaps that were copied for this revision.
+	CopiesLabel = labelPrefix + "copies"
 
 	keepResourcesLabel   = labelPrefix + "keep-resources"
 	deleteNamespaceLabel = labelPrefix + "delete-namespace"
@@ -110,6 +111,9 @@ func optionLabels(o fleet.BundleDeploymentOptions) map[string]string {
 	if o.ServiceAccount != "" {
 		all[ServiceAccountLabel] = o.ServiceAccount
 	}
+	if len(o.DownstreamResources) == 0 {
+		all[CopiesLabel] = labelRemoved
+	}
 	return all
 }
 
@@ -130,6 +134,7 @@ func OptionsFrom(l map[string]string) Options {
 		KeepResources:           l[keepResourcesLabel] == labelTrue,
 		DeleteNamespace:         l[deleteNamespaceLabel] == labelTrue,
 		DeleteCRDs:              l[deleteCRDsLabel] == labelTrue,
+		DeleteCopies:            l[CopiesLabel] != "",
 		ServiceAccount:          l[ServiceAccountLabel],
 		ServiceAccountNamespace: l[AgentLabel],
 		Agent:                   l[AgentLabel],
@@ -268,28 +273,4 @@ func (o *operation) failInterrupted(revisions []*helm.Release) error {
 		return fmt.Errorf("recovering Helm release %s/%s: %w", r.Namespace, r.Name, err)
 	}
 	return nil
-}
-
-// slimDriver stores the chart that was made around plain manifests without its files: the rendered manifest contains them, and
-// a Secret has room for them only once.
-type slimDriver struct{ driver.Driver }
-
-// Create stores a revision.
-func (s slimDriver) Create(key string, r helmrelease.Releaser) error {
-	return s.Driver.Create(key, slim(r))
-}
-
-// Update stores a revision again.
-func (s slimDriver) Update(key string, r helmrelease.Releaser) error {
-	return s.Driver.Update(key, slim(r))
-}
-
-func slim(r helmrelease.Releaser) helmrelease.Releaser {
-	full, ok := r.(*helm.Release)
-	if !ok || full.Chart == nil || full.Chart.Metadata == nil || full.Chart.Metadata.Annotations[plainAnnotation] == "" {
-		return r
-	}
-	thin := *full
-	thin.Chart = &chart.Chart{Metadata: full.Chart.Metadata}
-	return &thin
 }

@@ -45,7 +45,7 @@ func onMember(t *testing.T, wrap ...func(*rest.Config)) *member {
 
 // request deploys files, which are pairs of name and content, under the name "app".
 func (m *member) request(files ...string) Request {
-	r := Request{Namespace: m.namespace, Name: "app", Labels: owner.LabelsFor("app", "one"), ServiceAccountNamespace: m.namespace}
+	r := Request{Namespace: m.namespace, Name: "app", BundleDeployment: "app", Labels: owner.LabelsFor("app", "one"), ServiceAccountNamespace: m.namespace}
 	r.Options.DefaultNamespace = m.namespace
 	for i := 0; i < len(files); i += 2 {
 		r.Resources = append(r.Resources, fleet.BundleResource{Name: files[i], Content: files[i+1]})

@@ -2,91 +2,49 @@ package release
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
-	"strings"
 
 	"helm.sh/helm/v4/pkg/kube"
-	"helm.sh/helm/v4/pkg/postrenderer"
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/cli-runtime/pkg/resource"
-	"sigs.k8s.io/yaml"
-
-	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// postRenderer returns what Helm calls with the rendered manifests before it writes anything; nil if nothing is needed.
-func (o *operation) postRenderer(r Request) postrenderer.PostRenderer {
-	// A template that computes its kind is not found here; cluster.keepCRDs protects its CustomResourceDefinitions all the same.
-	mayHaveCRDs := !r.Options.DeleteCRDResources && slices.ContainsFunc(r.Resources, func(r fleet.BundleResource) bool {
-		return strings.Contains(r.Content, "CustomResourceDefinition")
-	})
-	if r.Options.TargetNamespace == "" && !mayHaveCRDs && (len(r.HandOver) == 0 || r.helm().TakeOwnership) {
-		return nil
-	}
-	return renderedManifests{r, o.cluster}
-}
-
+// renderedManifests changes what a chart rendered, before Helm writes anything.
 type renderedManifests struct {
 	request Request
+	source  chartSource
 	cluster *cluster
 }
 
-// Run marks CustomResourceDefinitions to be kept, moves the objects to the target namespace, and refuses those that the release
-// may not take over.
-func (p renderedManifests) Run(manifests *bytes.Buffer) (*bytes.Buffer, error) {
-	hasCRDs := !p.request.Options.DeleteCRDResources && bytes.Contains(manifests.Bytes(), []byte("CustomResourceDefinition"))
-	if hasCRDs || p.request.Options.TargetNamespace != "" {
-		var err error
-		if manifests, err = p.changeAll(manifests); err != nil {
+// Run adds the plain manifests, runs kustomize, marks the objects, moves them to the target namespace, and refuses those that the release may not take over.
+func (p renderedManifests) Run(rendered *bytes.Buffer) (*bytes.Buffer, error) {
+	objects, err := p.source.complete(rendered.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range objects {
+		if err := p.change(o); err != nil {
 			return nil, err
 		}
 	}
-	if len(p.request.HandOver) > 0 && !p.request.helm().TakeOwnership {
-		return manifests, p.checkOwners(manifests.Bytes())
+	manifests, err := encodeObjects(objects)
+	if err == nil && len(p.request.HandOver) > 0 && !p.request.helm().TakeOwnership {
+		err = p.checkOwners(manifests.Bytes())
 	}
-	return manifests, nil
+	return manifests, err
 }
 
-func (p renderedManifests) changeAll(manifests *bytes.Buffer) (*bytes.Buffer, error) {
-	changed := &bytes.Buffer{}
-	for decoder := utilyaml.NewYAMLOrJSONDecoder(manifests, 4096); ; {
-		object := map[string]any{}
-		err := decoder.Decode(&object)
-		if errors.Is(err, io.EOF) {
-			return changed, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		if len(object) == 0 {
-			continue
-		}
-		if err := p.change(&unstructured.Unstructured{Object: object}); err != nil {
-			return nil, err
-		}
-		document, err := yaml.Marshal(object)
-		if err != nil {
-			return nil, err
-		}
-		fmt.Fprintf(changed, "---\n%s", document)
-	}
-}
-
-// change marks a CustomResourceDefinition with Helm's annotation to keep it, unless the options allow its deletion, and puts the
+// change puts the marks of the BundleDeployment on an object, marks a CustomResourceDefinition with Helm's annotation to keep it, unless the options allow its deletion, and puts the
 // object into the target namespace, if there is one.
 func (p renderedManifests) change(o *unstructured.Unstructured) error {
-	if o.IsList() {
-		return o.EachListItem(func(item runtime.Object) error { return p.change(item.(*unstructured.Unstructured)) })
+	if p.request.BundleDeployment != "" {
+		markObject(o, p.request.BundleDeployment)
 	}
 	kind := o.GroupVersionKind()
 	if kind.Group == apiextensionsv1.GroupName && kind.Kind == "CustomResourceDefinition" && !p.request.Options.DeleteCRDResources {

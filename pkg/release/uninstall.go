@@ -3,10 +3,8 @@ package release
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -17,11 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
-
-	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // Options of a removal.
@@ -34,6 +27,8 @@ type Options struct {
 	// DeleteCRDs also deletes the CustomResourceDefinitions of the release: rendered ones and those in the folder crds of its chart.
 	// Without it they stay, and so do all objects of their kinds.
 	DeleteCRDs bool
+	// DeleteCopies also deletes the Secrets and ConfigMaps that were copied from the hub for the release.
+	DeleteCopies bool
 	// ServiceAccount, if set, removes in place of the client's own identity, as long as it has the rights.
 	ServiceAccount, ServiceAccountNamespace string
 	// Agent and Deployment are the owner of the release, as in AgentLabel and DeploymentLabel. If another owner has taken the
@@ -66,6 +61,9 @@ func (c *Client) Uninstall(ctx context.Context, namespace, name string, options 
 	if options.ServiceAccount != "" && isForbidden(err) {
 		options.ServiceAccount = ""
 		return c.Uninstall(ctx, namespace, name, options)
+	}
+	if err == nil && options.DeleteCopies {
+		err = c.deleteCopies(ctx, namespace, options.Deployment)
 	}
 	if err == nil && options.DeleteNamespace {
 		err = c.deleteNamespace(ctx, namespace, name, options.ServiceAccountNamespace)
@@ -129,40 +127,6 @@ func (o *operation) forget(revisions []*helm.Release) error {
 		if _, err := o.config.Releases.Delete(r.Name, r.Version); err != nil && !errors.Is(err, driver.ErrReleaseNotFound) {
 			return fmt.Errorf("removing the history of Helm release %s/%s: %w", o.namespace, r.Name, err)
 		}
-	}
-	return nil
-}
-
-// ensureNamespace creates the namespace of a release, or adds the labels and annotations of the options to an existing one.
-func (c *Client) ensureNamespace(ctx context.Context, name string, o fleet.BundleDeploymentOptions) error {
-	namespaces := c.core.CoreV1().Namespaces()
-	existing, err := namespaces.Get(ctx, name, metav1.GetOptions{})
-	contains := func(all, some map[string]string) bool {
-		return maps.Equal(labels.Merge(all, some), labels.Merge(all, nil))
-	}
-	switch {
-	case apierrors.IsNotFound(err):
-		created := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: o.NamespaceLabels, Annotations: o.NamespaceAnnotations}}
-		_, err = namespaces.Create(ctx, created, metav1.CreateOptions{FieldManager: registration.FieldManager})
-		if apierrors.IsAlreadyExists(err) {
-			return nil // the next deployment checks its labels
-		}
-	case err == nil && !(contains(existing.Labels, o.NamespaceLabels) && contains(existing.Annotations, o.NamespaceAnnotations)):
-		// An empty map is left out: as null it would remove all labels in a merge patch.
-		var patch struct {
-			Metadata struct {
-				Labels      map[string]string `json:"labels,omitempty"`
-				Annotations map[string]string `json:"annotations,omitempty"`
-			} `json:"metadata"`
-		}
-		patch.Metadata.Labels, patch.Metadata.Annotations = o.NamespaceLabels, o.NamespaceAnnotations
-		var data []byte
-		if data, err = json.Marshal(patch); err == nil {
-			_, err = namespaces.Patch(ctx, name, types.MergePatchType, data, metav1.PatchOptions{FieldManager: registration.FieldManager})
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("preparing namespace %s of the release: %w", name, err)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package release
 
 import (
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -93,9 +95,9 @@ func TestCompare(t *testing.T) {
 	r := m.request("a.yaml", configMap("a", "k", "one"), "s.yaml",
 		"apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {password: hunter2}\n", "d.yaml", agentDeployment(""))
 	d := m.deploy(r)
-	compare := func(i int, ignored ...fleet.ComparePatch) Difference {
+	compare := func(i int, patches ...fleet.ComparePatch) Difference {
 		t.Helper()
-		found, err := m.Compare(t.Context(), d.Objects[i], nil, ignored)
+		found, err := m.Compare(t.Context(), d.Objects[i], nil, Expected{Patches: patches, Release: d.Objects})
 		require.NoError(t, err)
 		return found
 	}
@@ -120,17 +122,47 @@ func TestCompare(t *testing.T) {
 	assert.NotContains(t, compare(at("Secret")).Patch, "aHVudGVy", "a Secret's values are in no status")
 	assert.Contains(t, compare(at("Secret")).Patch, "password")
 
-	assert.True(t, compare(at("ConfigMap"), fleet.ComparePatch{Kind: "ConfigMap", JSONPointers: []string{"/data/k"}}).None())
-	assert.True(t, compare(at("ConfigMap"), fleet.ComparePatch{Operations: []fleet.Operation{{Op: "ignore"}}}).None())
+	assert.True(t, compare(at("ConfigMap"), fleet.ComparePatch{APIVersion: "v1", Kind: "ConfigMap", JSONPointers: []string{"/data/k"}}).None())
+	tolerate := fleet.ComparePatch{APIVersion: "apps/v1", Kind: "Deployment", Name: "fleet-.*", Operations: []fleet.Operation{{Op: "ignore"}}}
 	assert.False(t, compare(at("ConfigMap"), fleet.ComparePatch{Kind: "Secret", JSONPointers: []string{"/data/k"}}).None())
 
 	require.NoError(t, m.core.AppsV1().Deployments(m.namespace).Delete(t.Context(), "fleet-agent", metav1.DeleteOptions{}))
 	assert.Equal(t, Difference{Missing: true}, compare(at("Deployment")))
-	r.Correcting = true
-	m.deploy(r)
+	assert.Equal(t, Difference{Tolerated: true}, compare(at("Deployment"), tolerate))
+	corrected, err := m.Correct(t.Context(), r)
+	require.NoError(t, err)
+	assert.Equal(t, 2, corrected.Version)
+	assert.Equal(t, d.Objects, corrected.Objects)
+	assert.Subset(t, corrected.Labels, d.Labels)
 	for i := range d.Objects {
 		assert.True(t, compare(i).None())
 	}
+}
+
+func TestCorrect_fails(t *testing.T) {
+	m := onMember(t)
+	r := m.request("a.yaml", configMap("a", "k", "one"))
+	m.deploy(r)
+	careful := onMember(t, func(c *rest.Config) {
+		c.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(req *http.Request) (*http.Response, error) {
+				if req.Method == http.MethodPatch {
+					return nil, errCut
+				}
+				return next.RoundTrip(req)
+			})
+		})
+	})
+	for range 2 {
+		_, err := careful.Correct(t.Context(), r)
+		require.ErrorIs(t, err, errCut)
+		found := m.mine()
+		require.Len(t, found, 1)
+		assert.Equal(t, 1, found[0].Version, "the failed revision is gone")
+		assert.True(t, found[0].Deployed)
+	}
+	_, err := m.Correct(t.Context(), r)
+	require.NoError(t, err)
 }
 
 func TestDeploy_force(t *testing.T) {
@@ -239,29 +271,6 @@ func TestUninstall_namespaceWithAnotherRelease(t *testing.T) {
 	assert.Equal(t, []string{"b"}, m.configMaps())
 	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "other", Options{DeleteNamespace: true}))
 	assert.True(t, goes(), "with the last one")
-}
-
-func TestDeploy_existingNamespace(t *testing.T) {
-	for name, options := range map[string]fleet.BundleDeploymentOptions{
-		"only labels are asked for":      {NamespaceLabels: map[string]string{"a": "b"}},
-		"only annotations are asked for": {NamespaceAnnotations: map[string]string{"a": "b"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := onMember(t)
-			_, err := m.core.CoreV1().Namespaces().Patch(t.Context(), m.namespace, types.MergePatchType,
-				[]byte(`{"metadata":{"labels":{"theirs":"l"},"annotations":{"theirs":"a"}}}`), metav1.PatchOptions{FieldManager: "person"})
-			require.NoError(t, err)
-			r := m.request("a.yaml", configMap("a", "k", "one"))
-			r.Options.NamespaceLabels, r.Options.NamespaceAnnotations = options.NamespaceLabels, options.NamespaceAnnotations
-			m.deploy(r)
-			found, err := m.core.CoreV1().Namespaces().Get(t.Context(), m.namespace, metav1.GetOptions{})
-			require.NoError(t, err)
-			assert.Equal(t, "l", found.Labels["theirs"])
-			assert.Equal(t, "a", found.Annotations["theirs"])
-			assert.Equal(t, options.NamespaceLabels["a"], found.Labels["a"])
-			assert.Equal(t, options.NamespaceAnnotations["a"], found.Annotations["a"])
-		})
-	}
 }
 
 func TestUninstall_releaseOfAnotherOwner(t *testing.T) {

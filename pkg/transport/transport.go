@@ -22,7 +22,7 @@ type Proxy func(*http.Request) (*url.URL, error)
 // and NO_PROXY; only addresses of this machine bypass it without being named.
 func New(config *tls.Config, proxy Proxy) *http.Transport {
 	return utilnet.SetTransportDefaults(&http.Transport{
-		TLSClientConfig: config, Proxy: proxy, OnProxyConnectResponse: checkProxy,
+		TLSClientConfig: config, Proxy: proxy, OnProxyConnectResponse: checkProxy, MaxResponseHeaderBytes: maxHeaders,
 	})
 }
 

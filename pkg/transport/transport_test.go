@@ -33,7 +33,7 @@ func trusting(server *httptest.Server) *tls.Config {
 	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 }
 
-// get says where the answer came from, or why there is none.
+// get returns the body of the response.
 func get(t *testing.T, client *http.Client, address string) (string, error) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, http.NoBody)
@@ -48,7 +48,7 @@ func get(t *testing.T, client *http.Client, address string) (string, error) {
 	return string(body), nil
 }
 
-func TestTwoConnectionsOfOneProcessTrustDifferentAuthorities(t *testing.T) {
+func TestNewTrustsItsOwnAuthoritiesOnly(t *testing.T) {
 	a := serve(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) })
 	trusts, doubts := New(trusting(a), nil), New(&tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}, nil)
 	defer trusts.CloseIdleConnections()
@@ -62,7 +62,7 @@ func TestTwoConnectionsOfOneProcessTrustDifferentAuthorities(t *testing.T) {
 	}
 }
 
-// proxied is what a request comes to whose proxy answers like this.
+// proxied returns the error of a request whose proxy answers like this.
 func proxied(t *testing.T, answer http.HandlerFunc) error {
 	t.Helper()
 	proxy := httptest.NewServer(answer)
@@ -83,7 +83,7 @@ func through(t *testing.T, proxy string) error {
 	return err
 }
 
-func TestAProxyThatDoesNotLeadOnIsNamed(t *testing.T) {
+func TestProxyError(t *testing.T) {
 	for code, want := range map[int]string{
 		http.StatusForbidden:         "answers 403 Forbidden; have it allow this address, or name the address in NO_PROXY",
 		http.StatusProxyAuthRequired: "answers 407 Proxy Authentication Required; put user and password into the proxy's address",
@@ -95,11 +95,11 @@ func TestAProxyThatDoesNotLeadOnIsNamed(t *testing.T) {
 		assert.Equal(t, code, refused.Code)
 		require.ErrorContains(t, err, "the proxy http://127.0.0.1:")
 		require.ErrorContains(t, err, want)
-		assert.False(t, ViaProxy(err), "it was there")
+		assert.False(t, ViaProxy(err), "the connection to the proxy itself worked")
 	}
 }
 
-func TestAProxyThatIsNotThereIsToldFromAServerThatIsNot(t *testing.T) {
+func TestViaProxy(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, listener.Close())
@@ -111,7 +111,7 @@ func TestAProxyThatIsNotThereIsToldFromAServerThatIsNot(t *testing.T) {
 	assert.False(t, ViaProxy(err))
 }
 
-func TestARedirectIsNotFollowedWithTheToken(t *testing.T) {
+func TestSteadyAndRefuseRedirect(t *testing.T) {
 	strayed := false
 	elsewhere := serve(t, func(http.ResponseWriter, *http.Request) { strayed = true })
 	for _, code := range []int{301, 302, 303, 307, 308} {
@@ -132,9 +132,6 @@ func TestARedirectIsNotFollowedWithTheToken(t *testing.T) {
 		}
 	}
 	assert.False(t, strayed)
-}
-
-func TestTheTransportBelowIsFound(t *testing.T) {
-	transport := New(&tls.Config{MinVersion: tls.VersionTLS12}, nil)
-	assert.Same(t, transport, Steady{transport}.WrappedRoundTripper())
+	below := New(&tls.Config{MinVersion: tls.VersionTLS12}, nil)
+	assert.Same(t, below, Steady{below}.WrappedRoundTripper())
 }

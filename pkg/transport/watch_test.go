@@ -15,7 +15,7 @@ import (
 
 var fiveMinutes = metav1.ListOptions{TimeoutSeconds: ptr.To[int64](300)}
 
-func TestAWatchThatNobodyAnswersEndsAMinuteAfterItsTime(t *testing.T) {
+func TestWatchWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		_, err := Watch(t.Context(), fiveMinutes, func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
@@ -29,7 +29,7 @@ func TestAWatchThatNobodyAnswersEndsAMinuteAfterItsTime(t *testing.T) {
 	})
 }
 
-func TestAWatchThatNobodyEndsIsCutOffAndOneThatIsStoppedFreesWhatItHolds(t *testing.T) {
+func TestWatchThatTheServerDoesNotEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := func(ended *context.Context) func(context.Context, metav1.ListOptions) (watch.Interface, error) {
 			return func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
@@ -52,7 +52,7 @@ func TestAWatchThatNobodyEndsIsCutOffAndOneThatIsStoppedFreesWhatItHolds(t *test
 	})
 }
 
-func TestAWatchWithoutATimeAndOneThatIsRefusedAreLeftAsTheyAre(t *testing.T) {
+func TestWatchWithoutATimeoutOrRefused(t *testing.T) {
 	_, err := Watch(t.Context(), metav1.ListOptions{}, func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
 		_, limited := ctx.Deadline()
 		assert.False(t, limited)

@@ -1,12 +1,12 @@
 {{/*
-A value as text: --set image.tag=20261122 arrives as a number, and a number that went through a release's stored values would be
-printed as 2.0261122e+07. Nothing said is no text.
+A value as text. --set image.tag=20261122 gives a number, and a number from the stored values of a release would be printed as
+2.0261122e+07. A null is an empty text.
 */}}
 {{- define "fleet-agent.text" -}}
 {{- kindIs "string" . | ternary . (kindIs "invalid" . | ternary "" (toJson .)) -}}
 {{- end -}}
 
-{{/* The agent's image. The hub works out the whole reference, with the cluster's private registry, itself. */}}
+{{/* The reference of the agent's image. A hub gives the whole reference, which includes the private registry of the cluster. */}}
 {{- define "fleet-agent.image" -}}
 {{- if .Values.internal.managed -}}
 {{- .Values.internal.image -}}
@@ -17,8 +17,8 @@ printed as 2.0261122e+07. Nothing said is no text.
 {{- end -}}
 
 {{/*
-apiServerCA as PEM, whether it was given as PEM or as base64 of PEM. PEM stays byte for byte what it was: the agent and
-the hub compare it with what they had before.
+apiServerCA as PEM; it may be given as PEM or as base64 of PEM. PEM is not changed: agent and hub compare it with the CA that they
+had before.
 */}}
 {{- define "fleet-agent.apiServerCA" -}}
 {{- $ca := .Values.apiServerCA | default "" -}}
@@ -43,23 +43,23 @@ the hub compare it with what they had before.
 {{- toJson $labels -}}
 {{- end -}}
 
-{{/* "true" for a switch that is on unless somebody said false: a null counts as nothing said. */}}
+{{/* "true" unless the value is false: a switch that is not set is on. */}}
 {{- define "fleet-agent.on" -}}
 {{- if or (kindIs "invalid" .) . -}}true{{- end -}}
 {{- end -}}
 
-{{/* One or more; nothing said is one. */}}
+{{/* The number of replicas; 1 if it is not set. */}}
 {{- define "fleet-agent.replicas" -}}
 {{- $replicas := (.Values.agent).replicas -}}
 {{- kindIs "invalid" $replicas | ternary 1 $replicas -}}
 {{- end -}}
 
-{{/* "true" where the agent answers the kubelet. In the network of its node the port may be another's, an agent's even. */}}
+{{/* "true" if the pods have probes. With hostNetwork they have none: another program of the node may use the port. */}}
 {{- define "fleet-agent.probed" -}}
 {{- if not (.Values.fleetAgent).hostNetwork }}{{ include "fleet-agent.on" ((.Values.fleetAgent).probes).enabled }}{{ end -}}
 {{- end -}}
 
-{{/* Several replicas on one node would go down together. */}}
+{{/* By default, replicas are spread over the nodes: on one node they would fail together. */}}
 {{- define "fleet-agent.topologySpreadConstraints" -}}
 {{- $given := (.Values.fleetAgent).topologySpreadConstraints -}}
 {{- if not (kindIs "invalid" $given) -}}
@@ -74,7 +74,7 @@ the hub compare it with what they had before.
 {{- end -}}
 {{- end -}}
 
-{{/* The name in the chart differs from the hub's so that the hub can take over the agent without a fight over the role. */}}
+{{/* The hub uses another name. So it can take over the agent while this ClusterRole still belongs to the release. */}}
 {{- define "fleet-agent.clusterRole" -}}
 {{- .Values.internal.managed | ternary .Values.internal.clusterRole "fleet-agent-system-fleet-agent-role" -}}
 {{- end -}}
@@ -84,8 +84,7 @@ the hub compare it with what they had before.
 {{- end -}}
 
 {{/*
-The environment. Its order is fixed: a changed order is a changed pod template, and restarts the agents of every
-cluster.
+The environment. Its order must not change: that would change the pod template, and restart the agents of all clusters.
 */}}
 {{- define "fleet-agent.env" -}}
 {{- $workers := ((.Values.agent).reconciler).workers | default dict -}}
@@ -147,7 +146,7 @@ cluster.
 {{- end }}
 {{- end -}}
 
-{{/* An affinity that was given, even an empty one, replaces the default. */}}
+{{/* A given affinity replaces the default, even if it is empty. */}}
 {{- define "fleet-agent.affinity" -}}
 {{- $affinity := (.Values.fleetAgent).affinity -}}
 {{- if not (kindIs "invalid" $affinity) -}}

@@ -1,24 +1,24 @@
-{{/* Registry for all images, with its slash, or nothing. */}}
+{{/* The registry of all images, with a slash; empty if none is set. */}}
 {{- define "fleet.registry" -}}
 {{- with ((.Values.global).cattle).systemDefaultRegistry }}{{ trimSuffix "/" . }}/{{ end -}}
 {{- end -}}
 
 {{/*
-A value as text: --set image.tag=20261122 arrives as a number, and a number that went through a release's stored values would be
-printed as 2.0261122e+07. Nothing said is no text.
+A value as text. --set image.tag=20261122 gives a number, and a number from the stored values of a release would be printed as
+2.0261122e+07. A null is an empty text.
 */}}
 {{- define "fleet.text" -}}
 {{- kindIs "string" . | ternary . (kindIs "invalid" . | ternary "" (toJson .)) -}}
 {{- end -}}
 
-{{/* The reference of an image: of dict "root" $ "image" .Values.image. */}}
+{{/* The reference of an image. Argument: dict "root" $ "image" .Values.image. */}}
 {{- define "fleet.image" -}}
 {{- printf "%s%s:%s" (include "fleet.registry" .root) .image.repository (include "fleet.text" .image.tag) -}}
 {{- end -}}
 
 {{/*
-apiServerCA as PEM, whether it was given as PEM or as base64 of PEM. PEM stays byte for byte what it was: the hub
-compares it with what the agents have, and a new line more would be delivered to every cluster.
+apiServerCA as PEM; it may be given as PEM or as base64 of PEM. PEM is not changed: the hub compares it with the CA that the agents
+have, and delivers every difference to all clusters, even one more line end.
 */}}
 {{- define "fleet.apiServerCA" -}}
 {{- $ca := .Values.apiServerCA | default "" -}}
@@ -39,20 +39,25 @@ compares it with what the agents have, and a new line more would be delivered to
 {{- coalesce $resources.fleetController $resources.fleetAgentmanagement (pick $resources "requests" "limits") | toYaml -}}
 {{- end -}}
 
-{{/* "true" for a switch that is on unless somebody said false: a null counts as nothing said. */}}
+{{/* "true" unless the value is false: a switch that is not set is on. */}}
 {{- define "fleet.on" -}}
 {{- if or (kindIs "invalid" .) . -}}true{{- end -}}
 {{- end -}}
 
-{{/* One or more; nothing said is one. */}}
+{{/* Fleet's own controllers work on Bundles. */}}
+{{- define "fleet.disableBundles" -}}
+{{- if or .Values.disableBundles (.Values.fleetControllers).enabled -}}true{{- end -}}
+{{- end -}}
+
+{{/* The number of replicas; 1 if it is not set. */}}
 {{- define "fleet.replicas" -}}
 {{- $replicas := (.Values.controller).replicas -}}
 {{- kindIs "invalid" $replicas | ternary 1 $replicas -}}
 {{- end -}}
 
 {{/*
-The hub's part of extraLabels or extraAnnotations: what is written there, and below the name of its component, which wins.
-The parts of other components are maps too.
+The hub's part of extraLabels or extraAnnotations: all values that are not maps, and those below fleetController, which win. The other
+maps are those of other components.
 */}}
 {{- define "fleet.extra" -}}
 {{- $all := . | default dict -}}
@@ -63,7 +68,7 @@ The parts of other components are maps too.
 {{- include "fleet.labels" $extra -}}
 {{- end -}}
 
-{{/* Several replicas on one node would go down together. */}}
+{{/* By default, replicas are spread over the nodes: on one node they would fail together. */}}
 {{- define "fleet.topologySpreadConstraints" -}}
 {{- if not (kindIs "invalid" .Values.topologySpreadConstraints) -}}
 {{- with .Values.topologySpreadConstraints }}{{ toYaml . }}{{ end -}}
@@ -86,7 +91,7 @@ The parts of other components are maps too.
 {{- toJson $labels -}}
 {{- end -}}
 
-{{/* The configuration of the hub. It is watched: a change needs no restart. */}}
+{{/* The configuration of the hub, which watches it. */}}
 {{- define "fleet.config" -}}
 {{- $bootstrap := .Values.bootstrap | default dict -}}
 {{- $workers := ((.Values.agent).reconciler).workers | default dict -}}
@@ -111,7 +116,7 @@ The parts of other components are maps too.
       "paths" ($bootstrap.paths | default "")
       "branch" ($bootstrap.branch | default ""))
 -}}
-{{/* An empty duration would not parse; absent means the default. */}}
+{{/* Without the key, the default applies; an empty duration cannot be parsed. */}}
 {{- range $key := list "agentCheckinInterval" "garbageCollectionInterval" "gitClientTimeout" -}}
 {{- with index $.Values $key }}{{ $_ := set $config $key . }}{{ end -}}
 {{- end -}}
@@ -168,7 +173,7 @@ The parts of other components are maps too.
 - name: FLEET_DISABLE_AGENT_PROBES
   value: "true"
 {{- end }}
-{{- if .Values.disableBundles }}
+{{- if include "fleet.disableBundles" . }}
 - name: FLEET_DISABLE_BUNDLES
   value: "true"
 {{- end }}
@@ -193,22 +198,41 @@ The parts of other components are maps too.
 {{- end }}
 {{- end -}}
 
+{{/* "true" where Helm knows the kinds of a cluster. helm template knows only versions, and the kinds that --api-versions names. */}}
+{{- define "fleet.knowsKinds" -}}
+{{- if .Capabilities.APIVersions.Has "v1/Namespace" -}}true{{- end -}}
+{{- end -}}
+
+{{/* The minor version of Kubernetes: of the cluster, or of --kube-version. */}}
+{{- define "fleet.kubeMinor" -}}
+{{- regexReplaceAll "^v?1\\.([0-9]+).*" .Capabilities.KubeVersion.Version "${1}" -}}
+{{- end -}}
+
+{{/* "true" where ValidatingAdmissionPolicies are served in version v1, as Kubernetes 1.30 and later do. */}}
+{{- define "fleet.validatingPolicies" -}}
+{{- $known := .Capabilities.APIVersions -}}
+{{- if $known.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicyBinding" -}}true
+{{- else if and (not (include "fleet.knowsKinds" .)) (ge (include "fleet.kubeMinor" . | atoi) 30) -}}true
+{{- end -}}
+{{- end -}}
+
 {{/*
-The version in which the API server serves MutatingAdmissionPolicies, or nothing. Without a cluster, as for helm template, it
-is taken for a new one: only a cluster tells the kinds beside the versions.
+The version in which the API server serves MutatingAdmissionPolicies; empty if it serves none. Kubernetes 1.36 and later serve them by
+default. For helm template and an older version, --api-versions states that they are turned on.
 */}}
 {{- define "fleet.mutatingPolicies" -}}
 {{- $group := "admissionregistration.k8s.io" -}}
 {{- $known := .Capabilities.APIVersions -}}
 {{- if $known.Has (printf "%s/v1/MutatingAdmissionPolicy" $group) -}}{{ $group }}/v1
 {{- else if $known.Has (printf "%s/v1beta1/MutatingAdmissionPolicy" $group) -}}{{ $group }}/v1beta1
-{{- else if not ($known.Has "v1/Namespace") -}}{{ $group }}/v1
+{{- else if $known.Has (printf "%s/v1alpha1/MutatingAdmissionPolicy" $group) -}}{{ $group }}/v1alpha1
+{{- else if and (not (include "fleet.knowsKinds" .)) (ge (include "fleet.kubeMinor" . | atoi) 36) -}}{{ $group }}/v1
 {{- end -}}
 {{- end -}}
 
 {{/*
-A request of an agent: of a ServiceAccount of a cluster's namespace, whose name ends in twelve hexadecimal digits, or in five
-or six where it was too long and was cut to 63 characters.
+The condition for requests of agents: their ServiceAccounts are in the cluster namespaces. The name of such a namespace ends in twelve
+hexadecimal digits, or in five or six if it was shortened to 63 characters.
 */}}
 {{- define "fleet.fromAgent" -}}
 - name: from-an-agent

@@ -1,5 +1,5 @@
 {{/*
-A name as the hub makes it of parts: up to 63 characters as it is, a longer one cut and ended by a digest of the whole.
+A name as the hub derives it: a name of more than 63 characters is cut, and ends in a digest of the whole name.
 */}}
 {{- define "fleet.safeName" -}}
 {{- if le (len .) 63 -}}

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestRequestsArePassedOnWithTheirTokensAndAnswersAsTheyCome(t *testing.T) {
+func TestProxy(t *testing.T) {
 	next := make(chan struct{})
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, r.Header.Get("Authorization")+" "+r.URL.RequestURI()+"\n")
@@ -43,7 +43,7 @@ func TestRequestsArePassedOnWithTheirTokensAndAnswersAsTheyCome(t *testing.T) {
 	require.Equal(t, "the end\n", line)
 }
 
-func TestAServerOfAnotherAuthorityIsNotTrusted(t *testing.T) {
+func TestProxyErrors(t *testing.T) {
 	server := httptest.NewTLSServer(http.NotFoundHandler())
 	t.Cleanup(server.Close)
 	empty := filepath.Join(t.TempDir(), "ca.crt")
@@ -54,7 +54,7 @@ func TestAServerOfAnotherAuthorityIsNotTrusted(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-func TestArgumentsAreCounted(t *testing.T) {
+func TestRunArguments(t *testing.T) {
 	require.ErrorContains(t, run([]string{"one"}), "expected 5 arguments")
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/muster-fleet/muster/internal/pki"
 )
 
-// tools stands in for k3d, docker and kubectl: it notes every command line but that of go, and answers by its beginning.
+// tools replaces k3d, docker and kubectl: it records every command line except that of go, and answers according to its beginning.
 type tools struct {
 	mutex   sync.Mutex
 	said    []string
@@ -50,7 +50,7 @@ func (s *tools) run(_ context.Context, _ io.Reader, args ...string) ([]byte, err
 	return nil, nil
 }
 
-// take returns what was run since the last time.
+// take returns the commands since the last call.
 func (s *tools) take() []string {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -77,7 +77,7 @@ func newTools(t *testing.T) *tools {
 	}
 }
 
-// start makes a provider with the given clusters and forgets how.
+// start creates a provider with the given clusters and forgets the commands.
 func start(t *testing.T, names ...string) (*provider, *tools, []*cluster) {
 	t.Helper()
 	s := newTools(t)
@@ -93,7 +93,7 @@ func start(t *testing.T, names ...string) (*provider, *tools, []*cluster) {
 	return p.(*provider), s, made
 }
 
-func TestAProviderBeginsWithWhatAKilledOneLeft(t *testing.T) {
+func TestNewRemovesLeftovers(t *testing.T) {
 	s := newTools(t)
 	s.answers["k3d cluster list"] = "muster-e2e-hub   1/1   0/0   false\nsomebodys-hub   1/1   0/0   true\n"
 	s.answers["docker network ls"] = "0123456789ab\n"
@@ -108,7 +108,7 @@ func TestAProviderBeginsWithWhatAKilledOneLeft(t *testing.T) {
 	}, s.take())
 }
 
-func TestACluster(t *testing.T) {
+func TestCreate(t *testing.T) {
 	p, s, _ := start(t)
 	c, err := p.Create(t.Context(), "hub")
 	require.NoError(t, err)
@@ -126,22 +126,27 @@ func TestACluster(t *testing.T) {
 
 	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
 	require.NoError(t, err)
-	require.Equal(t, "https://172.20.0.2:6443", config.Host, "pods of other clusters do not reach ports of this machine")
+	require.Equal(t, "https://172.20.0.2:6443", config.Host, "pods of other clusters cannot reach ports of this machine")
 	require.Equal(t, "token", config.BearerToken)
 }
 
-func TestTheImageOfK3sIsTheOneAskedFor(t *testing.T) {
-	require.Subset(t, createArgs("name", "rancher/k3s:v1"), []string{"--image", "rancher/k3s:v1"})
-	require.NotContains(t, createArgs("name", ""), "--image")
+func TestCreateWithImage(t *testing.T) {
+	s := newTools(t)
+	p, err := New(Options{Dir: t.TempDir(), Run: s.run, Image: "rancher/k3s:v1"})
+	require.NoError(t, err)
+	s.take()
+	_, err = p.Create(t.Context(), "hub")
+	require.NoError(t, err)
+	require.Contains(t, s.take()[0], " --image rancher/k3s:v1")
 }
 
-func TestImagesAreLoadedDirectly(t *testing.T) {
+func TestLoad(t *testing.T) {
 	_, s, made := start(t, "hub")
 	require.NoError(t, made[0].Load(t.Context(), "/images/fleet.tar"))
 	require.Equal(t, []string{"k3d image import /images/fleet.tar --cluster muster-e2e-hub --mode direct"}, s.take())
 }
 
-func TestACutAndItsHealing(t *testing.T) {
+func TestCut(t *testing.T) {
 	_, s, made := start(t, "hub", "member")
 	hub, member := made[0], made[1]
 	heal, err := hub.Cut(t.Context(), member)
@@ -151,8 +156,8 @@ func TestACutAndItsHealing(t *testing.T) {
 	again, err := hub.Cut(t.Context(), member)
 	require.NoError(t, err)
 	require.NoError(t, heal())
-	require.NoError(t, heal(), "to heal twice does nothing")
-	require.Empty(t, s.take(), "the second cut still holds")
+	require.NoError(t, heal(), "for the second time")
+	require.Empty(t, s.take(), "there is another cut")
 	require.NoError(t, again())
 	require.Equal(t, rules("--delete"), s.take())
 
@@ -168,13 +173,13 @@ func rules(verb string) []string {
 	}
 }
 
-func TestAContainerIsKilledOnItsNode(t *testing.T) {
+func TestKill(t *testing.T) {
 	_, s, made := start(t, "hub")
 	require.NoError(t, made[0].Kill(t.Context(), "0123abcd"))
 	require.Equal(t, []string{"docker exec k3d-muster-e2e-hub-server-0 ctr --namespace k8s.io tasks kill --signal SIGKILL 0123abcd"}, s.take())
 }
 
-func TestACrashAndARestartThatKeepsTheCuts(t *testing.T) {
+func TestCrashAndRestart(t *testing.T) {
 	_, s, made := start(t, "hub", "member")
 	_, err := made[0].Cut(t.Context(), made[1])
 	require.NoError(t, err)
@@ -186,27 +191,27 @@ func TestACrashAndARestartThatKeepsTheCuts(t *testing.T) {
 	said := s.take()
 	require.Equal(t, "docker start k3d-muster-e2e-hub-server-0", said[0])
 	require.Equal(t, rules("--insert"), said[2:4])
-	require.Contains(t, said[4], "run PROBE", "only a new pod proves that pods run again")
+	require.Contains(t, said[4], "run PROBE", "a new pod proves that pods run again")
 }
 
-func TestAClusterThatComesBackElsewhereIsAnError(t *testing.T) {
+func TestRestartWithAnotherAddress(t *testing.T) {
 	_, s, made := start(t, "hub")
 	for beginning := range s.answers {
 		if strings.HasSuffix(beginning, "-hub") {
 			s.answers[beginning] = "172.20.0.9\n"
 		}
 	}
-	require.ErrorContains(t, made[0].Restart(t.Context()), "came back with the address 172.20.0.9, it had 172.20.0.2")
+	require.ErrorContains(t, made[0].Restart(t.Context()), "has the address 172.20.0.9 after its restart, and had 172.20.0.2 before")
 }
 
-func TestASecondAddressWithAnotherAuthority(t *testing.T) {
+func TestMove(t *testing.T) {
 	p, s, made := start(t, "hub")
 	url, ca, err := made[0].Move(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "https://172.20.0.2:7443", url)
-	server, err := made[0].serverCA()
+	server, err := clientcmd.BuildConfigFromFlags("", made[0].Kubeconfig())
 	require.NoError(t, err)
-	require.NotEqual(t, server, ca)
+	require.NotEqual(t, server.CAData, ca)
 	dir := filepath.Join(p.options.Dir, "hub-front")
 	require.Equal(t, []string{
 		"docker cp " + dir + "/. k3d-muster-e2e-hub-server-0:/muster-e2e-front",
@@ -219,10 +224,10 @@ func TestASecondAddressWithAnotherAuthority(t *testing.T) {
 
 	_, again, err := made[0].Move(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, ca, again, "whoever trusts the second address goes on to")
+	require.Equal(t, ca, again, "clients that trust the second address still do")
 }
 
-func TestLogsAreCollected(t *testing.T) {
+func TestCollect(t *testing.T) {
 	p, s, _ := start(t, "hub")
 	dir := t.TempDir()
 	require.NoError(t, p.Collect(t.Context(), dir))
@@ -232,10 +237,10 @@ func TestLogsAreCollected(t *testing.T) {
 	}, s.take())
 	data, err := os.ReadFile(filepath.Join(dir, "hub", "k3s.log"))
 	require.NoError(t, err)
-	require.Equal(t, "the log of k3s", string(data))
+	require.Equal(t, "the log of k3s\n", string(data))
 }
 
-func TestCloseRemovesEverythingAlsoAfterAFailedCreate(t *testing.T) {
+func TestCloseAfterAFailedCreate(t *testing.T) {
 	p, s, _ := start(t, "hub")
 	s.errors["k3d cluster create"] = errors.New("no such image")
 	_, err := p.Create(t.Context(), "member")
@@ -253,13 +258,13 @@ func TestCloseRemovesEverythingAlsoAfterAFailedCreate(t *testing.T) {
 		"docker network rm muster-e2e-network",
 	}, s.take())
 	require.NoDirExists(t, p.options.Dir)
-	require.NoError(t, p.Close(), "to close twice does nothing")
+	require.NoError(t, p.Close(), "for the second time")
 	require.Empty(t, s.take())
 	_, err = p.Create(t.Context(), "late")
 	require.ErrorContains(t, err, "closed")
 }
 
-func TestWhatCannotBeIsRefused(t *testing.T) {
+func TestInvalidArguments(t *testing.T) {
 	_, err := New(Options{})
 	require.ErrorContains(t, err, "Options.Dir")
 	p, s, _ := start(t, "hub")
@@ -270,7 +275,7 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 	require.Empty(t, s.take())
 }
 
-func TestAnEngineThatDoesNotAnswerIsAnErrorBeforeAnythingIsMade(t *testing.T) {
+func TestNewWithoutEngine(t *testing.T) {
 	s := newTools(t)
 	s.errors["k3d cluster list"] = errors.New("cannot connect to the Docker daemon")
 	dir := t.TempDir()

@@ -34,10 +34,6 @@ type cluster struct {
 	closed  bool             // it cannot be started again
 }
 
-func newCluster(p *provider, n node) *cluster {
-	return &cluster{provider: p, node: n, cuts: map[string]int{}}
-}
-
 // Name is the name that Create was called with.
 func (c *cluster) Name() string { return c.node.cluster }
 

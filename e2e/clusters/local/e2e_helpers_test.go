@@ -25,12 +25,12 @@ import (
 	"github.com/muster-fleet/muster/e2e/clusters/command"
 )
 
-// soon bounds what should take seconds, on a machine that has other things to do.
+// soon limits waits that usually take seconds. A machine can be very busy.
 const soon = 2 * time.Minute
 
 const callerImage = "localhost/muster-e2e/caller:1"
 
-// environmentBinaries names the folder with the programs of Kubernetes; without it they are built.
+// environmentBinaries names the directory with the programs of Kubernetes. Without it they are built.
 const environmentBinaries = "MUSTER_E2E_BINARIES"
 
 func options(t *testing.T) Options {
@@ -38,8 +38,7 @@ func options(t *testing.T) Options {
 	return Options{Binaries: binaries(t), Dir: t.TempDir(), Log: t.Output()}
 }
 
-// open makes a provider that is closed at the end. One that a failed test left open would have its part of the machine, and the
-// next but one would wait for it for ever.
+// open creates a provider that is closed at the end of the test. A provider that stays open keeps its lane, for which later providers wait.
 func open(t *testing.T, o Options) clusters.Provider {
 	t.Helper()
 	provider, err := New(o)
@@ -85,7 +84,7 @@ func clientOf(t *testing.T, c clusters.Cluster) kubernetes.Interface {
 	return client
 }
 
-// reader makes a ServiceAccount that may read everything, and a token for it.
+// reader creates a ServiceAccount that is an administrator, and returns a token for it.
 func reader(t *testing.T, client kubernetes.Interface, name string) string {
 	t.Helper()
 	ctx := t.Context()
@@ -120,7 +119,7 @@ func toServer(url, token string, ca []byte) []corev1.EnvVar {
 	return []corev1.EnvVar{{Name: "SERVER", Value: url}, {Name: "TOKEN", Value: token}, {Name: "CA", Value: string(ca)}}
 }
 
-// requireSays waits until the last line of a pod's log begins so.
+// requireSays waits until the last line of a pod's log begins with want.
 func requireSays(t *testing.T, client kubernetes.Interface, pod, want string) {
 	t.Helper()
 	var last string

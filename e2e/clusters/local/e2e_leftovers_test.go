@@ -29,10 +29,10 @@ func TestMain(m *testing.M) {
 	os.Exit(guard.Run(m))
 }
 
-// guard has the clusters removed also when the tests are interrupted.
+// guard removes the clusters if the tests are interrupted.
 var guard clusters.Guard
 
-// environmentOwner makes this test binary a process that has a cluster, says so, and waits to be killed.
+// environmentOwner makes this test binary a process that creates a cluster, prints that, and waits to be killed.
 const environmentOwner = "MUSTER_E2E_TEST_OWNER"
 
 func own(dir string) {
@@ -62,12 +62,12 @@ func TestCloseLeavesNothing(t *testing.T) {
 	require.NoError(t, provider.Close())
 	requireNothingNew(t, before)
 	requireEmpty(t, o.Dir)
-	require.NoError(t, provider.Close(), "to close twice does nothing")
+	require.NoError(t, provider.Close(), "for the second time")
 	_, err = provider.Create(t.Context(), "late")
 	require.ErrorContains(t, err, "closed")
 }
 
-func TestAFailedCreateLeavesNothing(t *testing.T) {
+func TestFailedCreateLeavesNothing(t *testing.T) {
 	before := takeStock(t)
 	o := options(t)
 	o.Binaries = withBrokenKubelet(t, o.Binaries)
@@ -85,7 +85,7 @@ func TestAFailedCreateLeavesNothing(t *testing.T) {
 	requireEmpty(t, o.Dir)
 }
 
-func TestWhatAKilledProcessLeftIsRemovedByTheNext(t *testing.T) {
+func TestLeftoversOfAKilledProcess(t *testing.T) {
 	before := takeStock(t)
 	o := options(t)
 	owner := exec.Command(os.Args[0])
@@ -132,10 +132,10 @@ func withBrokenKubelet(t *testing.T, from string) string {
 	return dir
 }
 
-// stock is everything of this machine that clusters could leave behind.
+// stock lists the resources of this machine that clusters can leave behind.
 type stock struct {
-	ours   []string // cgroups, folders, links and packet rules: nobody else makes such
-	theirs []string // processes in other namespaces and mounts: programs that run beside the test make some, too, for a moment
+	ours   []string // cgroups, directories, links and packet rules, which no other program creates
+	theirs []string // processes in other namespaces and mounts, which other programs also create for a moment
 }
 
 func takeStock(t *testing.T) stock {
@@ -156,14 +156,14 @@ func takeStock(t *testing.T) stock {
 	return s
 }
 
-// since is what was not there before.
+// since lists the resources that did not exist before.
 func (s stock) since(before stock) []string {
 	known := slices.Concat(before.ours, before.theirs)
 	return slices.DeleteFunc(slices.Concat(s.ours, s.theirs), func(line string) bool { return slices.Contains(known, line) })
 }
 
-// requireNothingNew looks for what is ours at once: it has to be gone when Close returns. What others may have made for a moment
-// is left by us if it stays.
+// requireNothingNew checks immediately for resources that only clusters create, because Close must have removed them. It waits for those that
+// other programs also create.
 func requireNothingNew(t *testing.T, before stock) {
 	t.Helper()
 	require.Empty(t, stock{ours: takeStock(t).ours}.since(before))
@@ -174,7 +174,7 @@ func requireNothingNew(t *testing.T, before stock) {
 	}, soon, pollInterval, "left: %v", &left)
 }
 
-// strangers are the processes in another pid or network namespace than ours.
+// strangers are the processes in other pid or network namespaces.
 func strangers(t *testing.T) []string {
 	t.Helper()
 	var found []string
@@ -199,7 +199,7 @@ func output(t *testing.T, args ...string) string {
 	require.NoError(t, err)
 	var lines []string
 	for line := range strings.Lines(string(data)) {
-		if !strings.HasPrefix(line, "#") { // iptables-save writes the time
+		if !strings.HasPrefix(line, "#") { // comments of iptables-save contain the time
 			lines = append(lines, line)
 		}
 	}

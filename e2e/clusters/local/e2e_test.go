@@ -20,7 +20,7 @@ import (
 	"github.com/muster-fleet/muster/e2e/clusters"
 )
 
-// pair is what the parts of TestTwoClusters share: making clusters is most of the time.
+// pair has the clusters of all parts of TestTwoClusters, because creating them takes most of the time.
 type pair struct {
 	provider            clusters.Provider
 	hub, member         clusters.Cluster
@@ -33,13 +33,13 @@ func TestTwoClusters(t *testing.T) {
 	p := newPair(t)
 	t.Run("a pod of a loaded image reaches the API server of its cluster", p.inCluster)
 	t.Run("a pod reaches the API server of the other cluster", p.acrossClusters)
-	t.Run("of a cut cluster nothing comes back, until it heals", p.cut)
+	t.Run("a cut cluster does not respond until the cut ends", p.cut)
 	t.Run("a second address has a certificate of another authority", p.move)
-	t.Run("a container that is killed is started again", p.kill)
-	t.Run("after a crash everything is as it was", p.crash)
+	t.Run("a killed container is started again", p.kill)
+	t.Run("a crash loses no data", p.crash)
 	t.Run("a cut outlives a crash", p.cutAndCrash)
 	t.Run("logs of programs and containers are collected", p.collect)
-	t.Run("what cannot be is refused", p.refusals)
+	t.Run("invalid arguments", p.refusals)
 }
 
 func newPair(t *testing.T) *pair {
@@ -77,7 +77,7 @@ func (p *pair) acrossClusters(t *testing.T) {
 	requireSays(t, p.onMember, "stranger", "refused: 401")
 }
 
-// cut has the pod's connection, established and idle in between, hang rather than fail.
+// cut requires that connections hang and do not fail.
 func (p *pair) cut(t *testing.T) {
 	for _, direction := range [][2]clusters.Cluster{{p.hub, p.member}, {p.member, p.hub}} {
 		heal, err := direction[0].Cut(t.Context(), direction[1])
@@ -86,7 +86,7 @@ func (p *pair) cut(t *testing.T) {
 		requireSays(t, p.hubClient, "in-cluster", "ok")
 		require.NoError(t, heal())
 		requireSays(t, p.onMember, "across", "ok")
-		require.NoError(t, heal(), "to heal twice does nothing")
+		require.NoError(t, heal(), "for the second time")
 	}
 }
 

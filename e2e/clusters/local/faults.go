@@ -46,22 +46,15 @@ func (c *cluster) Cut(ctx context.Context, other clusters.Cluster) (func() error
 		return nil, fmt.Errorf("cluster %q can only be cut off from another cluster of the same provider", c.Name())
 	}
 	address := peer.node.node()
-	if err := c.cutOff(ctx, address); err != nil {
-		return nil, err
-	}
-	return sync.OnceValue(func() error { return c.heal(address) }), nil
-}
-
-func (c *cluster) cutOff(ctx context.Context, address string) error {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	if c.process != nil {
 		if err := c.drop(ctx, address); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	c.cuts[address]++
-	return nil
+	return sync.OnceValue(func() error { return c.heal(address) }), nil
 }
 
 // heal removes one cut. A node that was restarted in the meantime has one rule for all cuts.
@@ -86,15 +79,10 @@ func (c *cluster) drop(ctx context.Context, address string) error {
 	return c.iptables(ctx, "--insert", address)
 }
 
-// iptables changes two rules: one before and one after address translation, where neither other rules nor connection tracking have
-// accepted the packet yet.
 func (c *cluster) iptables(ctx context.Context, verb, address string) error {
 	var all []error
-	for _, rule := range [][]string{
-		{"--table", "raw", verb, "PREROUTING", "--source", address, "--jump", "DROP"},
-		{"--table", "mangle", verb, "POSTROUTING", "--destination", address, "--jump", "DROP"},
-	} {
-		_, err := command.Run(ctx, nil, onNode(c.process.Pid(), append([]string{"iptables", "--wait"}, rule...)...)...)
+	for _, args := range clusters.DropCommands(verb, address) {
+		_, err := command.Run(ctx, nil, onNode(c.process.Pid(), args...)...)
 		all = append(all, err)
 	}
 	return errors.Join(all...)

@@ -69,14 +69,14 @@ func (n node) servers(files map[string][]byte, ca *pki.Authority) error {
 
 // clients are the identities of the programs as users of the API server.
 func (n node) clients(files map[string][]byte, ca *pki.Authority) error {
-	for file, who := range map[string]struct{ user, group string }{
+	for file, who := range map[string][]string{ // user and groups
 		fileAdmin:             {"muster-admin", "system:masters"},
 		fileControllerManager: {"system:kube-controller-manager", "system:masters"}, // see --use-service-account-credentials
-		fileScheduler:         {"system:kube-scheduler", ""},
+		fileScheduler:         {"system:kube-scheduler"},
 		fileKubelet:           {"system:node:" + n.name(), "system:nodes"},
-		fileProxy:             {"system:kube-proxy", ""},
+		fileProxy:             {"system:kube-proxy"},
 	} {
-		pair, err := client(ca, who.user, who.group)
+		pair, err := ca.Client(who[0], who[1:]...)
 		if err != nil {
 			return err
 		}
@@ -84,16 +84,9 @@ func (n node) clients(files map[string][]byte, ca *pki.Authority) error {
 			return err
 		}
 	}
-	pair, err := client(ca, "kube-apiserver", "system:masters")
+	pair, err := ca.Client("kube-apiserver", "system:masters")
 	addPair(files, fileKubeletClient, pair)
 	return err
-}
-
-func client(ca *pki.Authority, user, group string) (pki.Pair, error) {
-	if group == "" {
-		return ca.Client(user)
-	}
-	return ca.Client(user, group)
 }
 
 // frontCertificates are those of the second address. The cluster does not trust their authority, as with a load balancer.

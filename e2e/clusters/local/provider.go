@@ -11,11 +11,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
+	"slices"
 	"sync"
 	"time"
-
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/muster-fleet/muster/e2e/clusters"
 	"github.com/muster-fleet/muster/e2e/clusters/command"
@@ -122,33 +120,26 @@ func (p *provider) Create(ctx context.Context, name string) (clusters.Cluster, e
 
 // add reserves a name and a number. They are not used again, because the directory of a failed cluster is kept for its logs.
 func (p *provider) add(name string) (*cluster, error) {
-	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
-		return nil, fmt.Errorf("cluster %q: %s", name, strings.Join(problems, "; "))
-	}
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	if p.closed {
 		return nil, errors.New("the provider of the clusters is closed")
 	}
+	var names []string
 	for _, c := range p.clusters {
-		if c.node.cluster == name {
-			return nil, fmt.Errorf("cluster %q: a cluster of that name already exists", name)
-		}
+		names = append(names, c.Name())
+	}
+	if err := clusters.CheckName(name, names); err != nil {
+		return nil, err
 	}
 	if len(p.clusters) == maxClusters {
 		return nil, fmt.Errorf("cluster %q: the network has addresses for %d clusters", name, maxClusters)
 	}
-	c := newCluster(p, node{
+	c := &cluster{provider: p, cuts: map[string]int{}, node: node{
 		addresses: addresses{lane: p.lock.lane, number: len(p.clusters)}, cluster: name, dir: filepath.Join(p.dir, name), system: p.system,
-	})
+	}}
 	p.clusters = append(p.clusters, c)
 	return c, nil
-}
-
-func (p *provider) all() []*cluster {
-	p.mutex.Lock()
-	defer p.mutex.Unlock()
-	return append([]*cluster(nil), p.clusters...)
 }
 
 // Close ends all clusters and removes their data.
@@ -178,8 +169,11 @@ func (p *provider) logf(format string, args ...any) {
 
 // Collect copies the logs of the nodes' programs and of all containers, and the state of each node's network and containers.
 func (p *provider) Collect(ctx context.Context, dir string) error {
+	p.mutex.Lock()
+	collected := slices.Clone(p.clusters)
+	p.mutex.Unlock()
 	var all []error
-	for _, c := range p.all() {
+	for _, c := range collected {
 		to := filepath.Join(dir, c.Name())
 		all = append(all,
 			copyFiles(c.node.path(dirLogs), filepath.Join(to, dirLogs)),

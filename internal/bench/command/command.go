@@ -40,7 +40,7 @@ func (p *program) app() *cli.App {
 		p.command("run", "measure everything, check the targets, and keep the figures", p.run, whole),
 		p.command("compare", "measure everything and compare it with the last runs that have the same sizes", p.compare, whole),
 		p.command("small", "count requests, in some minutes, and check the budgets", p.small, func(int) bench.Options {
-			return bench.Options{Sizes: bench.Small(), Parts: []string{"small", "imports"}}
+			return bench.Options{Sizes: bench.Small(), Parts: []string{"small", "imports", "takeover"}}
 		}),
 		p.command("scale", "grow a hub, then simulate an hour of heartbeats, an outage and deletions, and keep the figures", p.run, func(clusters int) bench.Options {
 			return bench.Options{Sizes: bench.Whole(clusters), Parts: []string{"day"}}
@@ -73,7 +73,6 @@ func resultsFlag() cli.Flag {
 func flags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "hub", Value: "bin/fleetcontroller", Usage: "`PROGRAM` of the hub to start"},
-		&cli.StringSliceFlag{Name: "hub-arg", Usage: "additional `ARGUMENT` of that program; may be repeated"},
 		&cli.StringFlag{Name: "kubeconfig", Usage: "`FILE` for the API server of a hub that already runs, which is measured instead; its clusters are not removed"},
 		&cli.StringFlag{Name: "pid", Usage: "process `IDS` of that hub, separated by commas"},
 		&cli.StringFlag{Name: "apiserver-pid", Usage: "process `IDS` of that API server, separated by commas; without them its CPU is not measured"},
@@ -102,7 +101,7 @@ func options(c *cli.Context, defaults func(clusters int) bench.Options) (o bench
 		clusters = 1000
 	}
 	o = defaults(clusters)
-	o.Hub, o.HubArgs, o.UserAgents = c.String("hub"), c.StringSlice("hub-arg"), c.StringSlice("user-agent")
+	o.Hub, o.UserAgents = c.String("hub"), c.StringSlice("user-agent")
 	for name, value := range map[string]*int{"storm": &o.Storm, "in-flight": &o.InFlight, "imports": &o.Imports} {
 		if n := c.Int(name); n > 0 {
 			*value = n

@@ -133,9 +133,8 @@ func TestOptions(t *testing.T) {
 			assert.Equal(t, &bench.External{Kubeconfig: "k", Pids: []int{7, 8}, APIServerPids: []int{9}, AuditLog: "a", Restart: "r"}, o.External)
 			assert.Equal(t, []string{"fleet"}, o.UserAgents)
 		}},
-		"a hub to start": {[]string{"run", "--hub", "h", "--hub-arg", "--debug"}, func(t *testing.T, o bench.Options) {
+		"a hub to start": {[]string{"run", "--hub", "h"}, func(t *testing.T, o bench.Options) {
 			assert.Equal(t, "h", o.Hub)
-			assert.Equal(t, []string{"--debug"}, o.HubArgs)
 			assert.Nil(t, o.External)
 		}},
 	} {

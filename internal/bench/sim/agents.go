@@ -158,10 +158,18 @@ func (a *Agents) deploy(ctx context.Context, agent Agent) error {
 		return context.Cause(waiting)
 	case bd := <-assigned:
 		content, _, _ := strings.Cut(bd.Spec.DeploymentID, ":")
-		if _, err := client.Contents().Get(ctx, content, metav1.GetOptions{}); err != nil {
-			return fmt.Errorf("the Content of BundleDeployment %s/%s: %w", bd.Namespace, bd.Name, err)
+		// An API server that has stored a ClusterRole applies it a moment later.
+		err := Await(ctx, "the right to read Content "+content, func(ctx context.Context) (bool, error) {
+			_, err := client.Contents().Get(ctx, content, metav1.GetOptions{})
+			if apierrors.IsForbidden(err) {
+				return false, nil
+			}
+			return err == nil, err
+		})
+		if err != nil {
+			return fmt.Errorf("BundleDeployment %s/%s: %w", bd.Namespace, bd.Name, err)
 		}
-		_, err := deployments.Patch(ctx, bd.Name, types.MergePatchType, deployed(bd), metav1.PatchOptions{}, "status")
+		_, err = deployments.Patch(ctx, bd.Name, types.MergePatchType, deployed(bd), metav1.PatchOptions{}, "status")
 		return err
 	}
 }

@@ -23,7 +23,7 @@ func TestAStolenImportTokenAsksAndNothingElse(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Token(t, "shared")
 	v := newVictim(t, s, values, "victim")
-	thief := s.Hub.ClientFor(t, values.Token)
+	thief, other := s.Hub.ClientFor(t, values.Token), s.Hub.ClientFor(t, s.Token(t, "other").Token)
 	core, requests := thief.Kubernetes.CoreV1(), thief.Fleet.ClusterRegistrations(s.Namespace)
 	account := registration.TokenServiceAccount("shared", string(s.ReadyToken(t, "shared").UID))
 	ctx, all := t.Context(), metav1.ListOptions{}
@@ -47,6 +47,9 @@ func TestAStolenImportTokenAsksAndNothingElse(t *testing.T) {
 		"read its own Secret": func() error { return only(core.Secrets(s.Namespace).Get(ctx, "shared", metav1.GetOptions{})) },
 		"list credentials":    func() error { return only(core.Secrets(values.SystemRegistrationNamespace).List(ctx, all)) },
 		"watch credentials":   func() error { return only(core.Secrets(values.SystemRegistrationNamespace).Watch(ctx, all)) },
+		"read the victim's credential with another token": func() error {
+			return only(other.Kubernetes.CoreV1().Secrets(v.Secret.Namespace).Get(ctx, v.Secret.Name, metav1.GetOptions{}))
+		},
 		"write the victim's credential": func() error {
 			return only(core.Secrets(v.Secret.Namespace).Patch(ctx, v.Secret.Name, types.MergePatchType, []byte(`{"data":null}`), metav1.PatchOptions{}))
 		},

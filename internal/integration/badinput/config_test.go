@@ -15,11 +15,11 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-func TestAHubWithoutAnAddressSaysSoAndTakesTheOneItGets(t *testing.T) {
+func TestHubWithoutAddress(t *testing.T) {
 	hub, member := testenv.Clusters(t)
 	hub.Configure(t, map[string]any{})
-	wire := &testenv.Wire{}
-	hub.Hub(t, wire.Tap)
+	wire := &testenv.Recorder{}
+	hub.Hub(t, wire.Wrap)
 	bySecret, byConfig := newScene(t, hub, member), newScene(t, hub, member)
 	for _, s := range []*scene{bySecret, byConfig} {
 		s.goodSecret()
@@ -45,67 +45,42 @@ func newScene(t *testing.T, hub, member *testenv.Cluster) *scene {
 	return &scene{t: t, hub: hub, member: member, ns: hub.Namespace(t), agentNS: member.Namespace(t)}
 }
 
-func TestAnInvalidCAInTheConfigurationIsExplainedUntilItIsCorrected(t *testing.T) {
-	hub, member := testenv.Clusters(t)
-	settings := hub.Reachable()
-	settings["apiServerCA"] = []byte("garbage")
-	hub.Configure(t, settings)
-	hub.Hub(t)
-	s := newScene(t, hub, member)
-	s.goodSecret()
-	s.cluster()
-	s.requireExplained(t, bad{condition: fleet.ConditionImported, want: "False APIServerCAInvalid", says: registration.HubConfigMap})
-	hub.Configure(t, hub.Reachable())
-	hub.ClusterCondition(t, s.ns, object, fleet.ConditionImported, "True Imported")
-}
-
-func TestAnInvalidConfigurationLeavesTheOneBeforeItInForce(t *testing.T) {
-	hub, member := testenv.Clusters(t)
-	hub.Configure(t, hub.Reachable())
-	hub.Hub(t)
-	for name, document := range map[string]string{
-		"garbage":          "{[ \x01",
-		"another type":     `["apiServerURL"]`,
-		"a wrong TLS mode": `{"agentTLSMode":"trust-everyone"}`,
-		"a wrong kind":     `{"apiServerURL":{"host":"x"}}`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			before := configEvents(t, hub)
-			hub.ConfigureWith(t, document)
-			testenv.Eventually(t, func() (bool, string) { return configEvents(t, hub) > before, "no event on the ConfigMap" })
-			s := newScene(t, hub, member)
-			s.goodSecret()
-			s.cluster()
-			cluster := hub.ClusterCondition(t, s.ns, object, fleet.ConditionImported, "True Imported")
-			assert.Equal(t, hub.URL(), cluster.Status.APIServerURL)
-			assert.Equal(t, before+1, configEvents(t, hub), "events on the ConfigMap")
-		})
-	}
-	settings := hub.Reachable()
-	settings["agentTLSMode"] = "strict"
-	hub.Configure(t, settings)
-	s := newScene(t, hub, member)
-	s.goodSecret()
-	s.cluster()
-	testenv.Eventually(t, func() (bool, string) {
-		c, err := hub.Fleet.Clusters(s.ns).Get(t.Context(), object, metav1.GetOptions{})
-		require.NoError(t, err)
-		return c.Status.AgentTLSMode == "strict", "the corrected configuration is not in force"
-	})
-}
-
-func TestAHubThatStartsWithAnInvalidConfigurationSaysSoAndGoesOnWhenItIsCorrected(t *testing.T) {
+// The hub starts with an invalid configuration, which is then corrected, broken again, and corrected again.
+func TestInvalidConfiguration(t *testing.T) {
 	hub, member := testenv.Clusters(t)
 	before := configEvents(t, hub)
 	hub.ConfigureWith(t, "agentTLSMode: trust-everyone\napiServerURL: https://wrong\n")
 	hub.Hub(t)
 	testenv.Eventually(t, func() (bool, string) { return configEvents(t, hub) > before, "no event on the ConfigMap" })
-	s := newScene(t, hub, member)
-	s.goodSecret()
-	s.cluster()
-	hub.ClusterCondition(t, s.ns, object, fleet.ConditionImported, "False APIServerURLMissing")
+	first := newScene(t, hub, member)
+	first.goodSecret()
+	first.cluster()
+	hub.ClusterCondition(t, first.ns, object, fleet.ConditionImported, "False APIServerURLMissing")
+	settings := hub.Reachable()
+	settings["apiServerCA"] = []byte("garbage")
+	hub.Configure(t, settings)
+	first.requireExplained(t, bad{condition: fleet.ConditionImported, want: "False APIServerCAInvalid", says: registration.HubConfigMap})
 	hub.Configure(t, hub.Reachable())
-	hub.ClusterCondition(t, s.ns, object, fleet.ConditionImported, "True Imported")
+	hub.ClusterCondition(t, first.ns, object, fleet.ConditionImported, "True Imported")
+
+	before = configEvents(t, hub)
+	hub.ConfigureWith(t, "{[ \x01")
+	testenv.Eventually(t, func() (bool, string) { return configEvents(t, hub) > before, "no event on the ConfigMap" })
+	second := newScene(t, hub, member)
+	second.goodSecret()
+	second.cluster()
+	cluster := hub.ClusterCondition(t, second.ns, object, fleet.ConditionImported, "True Imported")
+	assert.Equal(t, hub.URL(), cluster.Status.APIServerURL, "the previous configuration stays in effect")
+	assert.Equal(t, before+1, configEvents(t, hub), "events on the ConfigMap")
+
+	settings = hub.Reachable()
+	settings["agentTLSMode"] = "strict"
+	hub.Configure(t, settings)
+	testenv.Eventually(t, func() (bool, string) {
+		c, err := hub.Fleet.Clusters(second.ns).Get(t.Context(), object, metav1.GetOptions{})
+		require.NoError(t, err)
+		return c.Status.AgentTLSMode == "strict", "the corrected configuration is not in effect"
+	})
 }
 
 func configEvents(t *testing.T, hub *testenv.Cluster) int {
@@ -113,7 +88,7 @@ func configEvents(t *testing.T, hub *testenv.Cluster) int {
 	return hub.EventCount(t, registration.DefaultSystemNamespace, registration.HubConfigMap, "ConfigInvalid")
 }
 
-func TestAHubThatRequiresATTLRefusesEndlessTokensAndTakesBackThoseItGave(t *testing.T) {
+func TestRequiredTTL(t *testing.T) {
 	hub, _ := testenv.Clusters(t)
 	hub.Configure(t, hub.Reachable())
 	ns := hub.Namespace(t)
@@ -121,8 +96,8 @@ func TestAHubThatRequiresATTLRefusesEndlessTokensAndTakesBackThoseItGave(t *test
 	values := hub.Token(t, ns, "old", fleet.ClusterRegistrationTokenSpec{})
 	lax.Stop(t)
 
-	wire := &testenv.Wire{}
-	hub.Hub(t, wire.Tap, func(o *muster.Options) { o.TokenTTLRequired = true })
+	wire := &testenv.Recorder{}
+	hub.Hub(t, wire.Wrap, func(o *muster.Options) { o.TokenTTLRequired = true })
 	_, err := hub.Fleet.ClusterRegistrationTokens(ns).Create(t.Context(),
 		&fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: "new"}}, metav1.CreateOptions{})
 	require.NoError(t, err)

@@ -9,12 +9,12 @@ import (
 )
 
 // Each kind has a watch of its own, so the hub may see that a token is ready before it sees the Secret of that token.
-func TestAnImportGoesOnTheMomentTheHubSeesTheTokensSecret(t *testing.T) {
+func TestImportWhileTheCacheOfSecretsLags(t *testing.T) {
 	hub, member := testenv.Clusters(t)
 	hub.Configure(t, hub.Reachable())
-	wire, lag := &testenv.Wire{}, testenv.LagOf("/api/v1/secrets", fleet.ManagedLabel)
+	wire, lag := &testenv.Recorder{}, testenv.LagOf("/api/v1/secrets", fleet.ManagedLabel)
 	wire.Inject(lag.Harm)
-	hub.Hub(t, wire.Tap)
+	hub.Hub(t, wire.Wrap)
 	s := newScene(t, hub, member)
 	s.goodSecret()
 	lag.Begin()

@@ -1,4 +1,4 @@
-// Package badinput tests what people and agents get wrong: each mistake is explained on its object and can be put right.
+// Package badinput tests invalid input of users and agents: a condition and an event explain it, and the hub continues once it is corrected.
 package badinput
 
 import (

@@ -160,7 +160,7 @@ func TestAPausedBundleOrClusterOnlyStages(t *testing.T) {
 	assert.Equal(t, contentName(t, "before-"+s.ns), d.Labels[fleet.ContentNameLabel])
 	s.requireBundle(t, "app", "0/1", "OutOfSync", "False NotReady: OutOfSync(1) [Cluster "+s.ns+"/a: paused]")
 	s.bundle(t, "new", "new-"+s.ns, everywhere)
-	s.requireBundle(t, "new", "0/1", "OutOfSync", "False NotReady")
+	s.requireBundle(t, "new", "0/1", "NotReady", "False NotReady")
 	for _, text := range []string{"before-", "after-", "new-"} { // deployed or staged, each is needed
 		testenv.EventuallyThere(t, s.hub.Fleet.Contents().Get, contentName(t, text+s.ns))
 	}
@@ -261,9 +261,9 @@ func TestWhatTheHubCannotDoIsSaidAndChangesNothing(t *testing.T) {
 	s.cluster(t, "a", nil)
 	s.bundle(t, "app", "app", everywhere)
 	d := s.deployment(t, "a", "app")
-	s.merge(t, "Bundle", "app", `{"spec":{"kustomize":{"dir":"x"},"contentsId":"oci"}}`)
-	s.requireBundle(t, "app", "0/1", "WaitApplied", "False Unsupported: this hub does not support spec.contentsId, spec.kustomize")
-	s.merge(t, "Bundle", "app", `{"spec":{"kustomize":null,"contentsId":null,"targets":[{"clusterSelector":{"matchExpressions":[{"key":"a","operator":"Like"}]}}]}}`)
+	s.merge(t, "Bundle", "app", `{"spec":{"rolloutStrategy":{"maxUnavailable":1},"contentsId":"oci"}}`)
+	s.requireBundle(t, "app", "0/1", "WaitApplied", "False Unsupported: this hub does not support spec.contentsId, spec.rolloutStrategy")
+	s.merge(t, "Bundle", "app", `{"spec":{"rolloutStrategy":null,"contentsId":null,"targets":[{"clusterSelector":{"matchExpressions":[{"key":"a","operator":"Like"}]}}]}}`)
 	s.requireBundle(t, "app", "0/1", "WaitApplied", "False BundleInvalid: spec.targets[0].clusterSelector")
 	s.merge(t, "Bundle", "app", `{"spec":{"targets":[{"clusterName":"a"}],"resources":[{"name":"f","encoding":"zip"}]}}`)
 	s.requireBundle(t, "app", "0/1", "WaitApplied", `False BundleInvalid: spec.resources: resource f has the unknown encoding "zip"`)
@@ -370,12 +370,55 @@ func TestAHubThatLeavesBundlesToOthersTouchesNone(t *testing.T) {
 	assert.Equal(t, testenv.Bytes(t, before), testenv.Bytes(t, testenv.RequireThere(t, s.hub.Fleet.Bundles(s.ns).Get, "app")))
 	assert.False(t, isThere(t.Context(), s.hub.Fleet.BundleDeployments(s.namespaceOf("a")).Get, "app"))
 	c := testenv.RequireThere(t, s.hub.Fleet.Clusters(s.ns).Get, "a")
-	assert.Equal(t, "absent", testenv.Condition(c.Status.Conditions, fleet.ConditionReady))
+	assert.Equal(t, "True : ", testenv.Condition(c.Status.Conditions, fleet.ConditionReady), "as Fleet's controller writes it")
 	for _, request := range all {
 		assert.NotContains(t, request.Path, "/v1alpha1/contents")
-		assert.NotRegexp(t, "/v1alpha1/.*bundledeployments", request.Path)
+		if request.IsWrite() {
+			assert.NotRegexp(t, "/v1alpha1/.*bundledeployments", request.Path)
+		}
 	}
 	running.Stop(t)
 	s.hub.Hub(t)
 	s.deployment(t, "a", "app")
+}
+
+func TestStatusOfClusterGroups(t *testing.T) {
+	r := &testenv.Recorder{}
+	s, _ := newShop(t, r.Wrap)
+	_, err := s.hub.Fleet.ClusterGroups(s.ns).Create(t.Context(), &fleet.ClusterGroup{
+		ObjectMeta: metav1.ObjectMeta{Name: "devs"}, Spec: fleet.ClusterGroupSpec{Selector: selecting("env", "dev")},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	requireGroup := func(clusters int, readyClusters, readyBundles, ready string) *fleet.ClusterGroup {
+		t.Helper()
+		var found *fleet.ClusterGroup
+		testenv.Eventually(t, func() (bool, string) {
+			group, err := s.hub.Fleet.ClusterGroups(s.ns).Get(t.Context(), "devs", metav1.GetOptions{})
+			found = group
+			return err == nil && group.Status.ClusterCount == clusters && group.Status.Display.ReadyClusters == readyClusters &&
+				group.Status.Display.ReadyBundles == readyBundles &&
+				strings.HasPrefix(testenv.Condition(group.Status.Conditions, fleet.ConditionReady), ready), fmt.Sprintf("%+v", group.Status)
+		})
+		return found
+	}
+	requireGroup(0, "0/0", "0/0", "True AllReady")
+	s.cluster(t, "a", map[string]string{"env": "dev"})
+	s.cluster(t, "b", map[string]string{"env": "dev"})
+	s.cluster(t, "c", map[string]string{"env": "prod"})
+	s.bundle(t, "app", "group", everywhere)
+	requireGroup(2, "0/2 (a, b)", "0/2", "False NotReady: WaitApplied(2) [Bundle app]")
+	s.reports(t, "a", "app", nil)
+	group := requireGroup(2, "1/2 (b)", "1/2", "False NotReady: WaitApplied(1) [Bundle app]")
+	assert.Equal(t, fleet.ResourceCounts{Ready: 2, DesiredReady: 2}, group.Status.ResourceCounts)
+	s.reports(t, "b", "app", nil)
+	requireGroup(2, "2/2", "2/2", "True AllReady")
+	s.merge(t, "Cluster", "b", `{"metadata":{"labels":{"env":"prod"}}}`)
+	requireGroup(1, "1/1", "1/1", "True AllReady")
+
+	// The test plays Fleet's agent, which leaves the display to the hub.
+	s.eventuallyDeployment(t, "a", "app", func(d *fleet.BundleDeployment) bool {
+		return d.Status.Display == (fleet.BundleDeploymentDisplay{Deployed: "True", State: "Ready"})
+	})
+	r.Settle(t)
+	assert.Empty(t, testenv.WritesIn(r.Settle(t)), "quiet")
 }

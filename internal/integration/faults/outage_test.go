@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -46,7 +47,7 @@ func TestRegistrationsUnderOutages(t *testing.T) {
 	_, member := testenv.Clusters(t)
 	hub := testenv.OwnCluster(t, "outage")
 	require.NoError(t, hub.Checkpoint(t.Context()))
-	for _, o := range testenv.Some(t, 2, outages) {
+	for _, o := range sample.Some(t, 2, outages) {
 		t.Run(o.name, func(t *testing.T) {
 			require.NoError(t, hub.Reset(t.Context()))
 			hub.Configure(t, hub.Reachable())
@@ -57,8 +58,8 @@ func TestRegistrationsUnderOutages(t *testing.T) {
 
 // run has a hub of its own: after a failure client-go takes two minutes without one to forget how long it last waited.
 func (o outage) run(t *testing.T, hub, member *testenv.Cluster) {
-	wire := &testenv.Wire{}
-	hub.Hub(t, wire.Tap, testenv.FastRecheck)
+	wire := &testenv.Recorder{}
+	hub.Hub(t, wire.Wrap, testenv.FastRecheck)
 	story := twoWays{hub: hub, member: member, ns: hub.Namespace(t), edge: member.Namespace(t), managed: member.Namespace(t)}
 	over := o.arm(t, wire, hub)
 	story.begin(t)
@@ -69,7 +70,7 @@ func (o outage) run(t *testing.T, hub, member *testenv.Cluster) {
 }
 
 // arm has the API server go away after the write. It is started again after a while; over waits for that.
-func (o outage) arm(t *testing.T, wire *testenv.Wire, hub *testenv.Cluster) (over func() error) {
+func (o outage) arm(t *testing.T, wire *testenv.Recorder, hub *testenv.Cluster) (over func() error) {
 	t.Helper()
 	var once sync.Once
 	down, up := make(chan error, 1), make(chan error, 1)

@@ -39,23 +39,6 @@ func TestAManualRequestWaitsForAPerson(t *testing.T) {
 	assert.Equal(t, map[string]string{"site": "north", "env": "prod", "a": "b", fleet.ClusterLabel: cluster.Name}, cluster.Labels)
 }
 
-func TestADenialReachesTheAgentAndCanBeTakenBack(t *testing.T) {
-	s := testenv.NewStage(t)
-	values := s.Hub.Token(t, s.Namespace, "manual", fleet.ClusterRegistrationTokenSpec{Approval: fleet.ApprovalManual})
-	request := ask(t, s.Hub, values, "edge", "r")
-	says(t, s.Hub, request, "Unknown WaitingForApproval")
-
-	decide(t, s.Hub, request, fleet.DecisionDenied, "not one of ours")
-	says(t, s.Hub, request, "False Denied")
-	refusal := answer(t, s.Hub, values, request, fleet.ReasonDenied)
-	assert.Equal(t, "denied by a person: not one of ours", string(refusal.Data[registration.RefusalMessage]))
-	nothingMade(t, s, "edge")
-
-	decide(t, s.Hub, request, fleet.DecisionApproved, "it is")
-	says(t, s.Hub, request, "True Granted")
-	answer(t, s.Hub, values, request, "")
-}
-
 func TestARefusalGoesWithItsRequest(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Hub.Token(t, s.Namespace, "narrow", fleet.ClusterRegistrationTokenSpec{ClientIDPattern: "edge-*"})

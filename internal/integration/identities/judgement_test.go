@@ -2,7 +2,6 @@ package identities
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -66,30 +65,6 @@ func decide(t *testing.T, hub *testenv.Cluster, request *fleet.ClusterRegistrati
 func works(t *testing.T, hub *testenv.Cluster, r testenv.Registered) {
 	t.Helper()
 	testenv.RequireMay(t, hub, r.Bearer(), testenv.To("list", "bundledeployments.fleet.cattle.io", r.ClusterNamespace(), ""))
-}
-
-func TestWhoeverKnowsAnIdentityDoesNotGetIt(t *testing.T) {
-	s := testenv.NewStage(t)
-	values := s.Token(t, "shared")
-	victim := s.Register(t, values, "victim", "v")
-	s.RequireHeartbeat(t, victim, time.Now())
-	before := s.Cluster(t, victim.Request.Status.ClusterName)
-
-	attack := ask(t, s.Hub, values, "victim", "a")
-	says(t, s.Hub, attack, "False ClientIDInUse")
-
-	answer(t, s.Hub, values, attack, fleet.ReasonClientIDInUse)
-	s.Hub.RequireEvents(t, s.Namespace, before.Name, fleet.ReasonClientIDInUse, 1)
-	s.Hub.RequireEvents(t, s.Namespace, attack.Name, fleet.ReasonClientIDInUse, 1)
-	works(t, s.Hub, victim)
-	after := s.Cluster(t, before.Name)
-	assert.Equal(t, before.Spec, after.Spec)
-	assert.Equal(t, before.Status.Agent, after.Status.Agent)
-	testenv.RequireThere(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, victim.Request.Name)
-	testenv.RequireGone(t, s.Hub.Kubernetes.CoreV1().ServiceAccounts(victim.ClusterNamespace()).Get, "ServiceAccount",
-		registration.RequestServiceAccount(attack.Name, string(attack.UID)))
-	latest := testenv.RequireThere(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, attack.Name)
-	assert.Contains(t, testenv.Condition(latest.Status.Conditions, fleet.ConditionOriginProved), "True OriginProved")
 }
 
 func TestTheTokenMadeForAClusterRegistersItsAgentAgain(t *testing.T) {
@@ -172,34 +147,6 @@ func TestAnImportTokenRegistersItsClusterAndNoOther(t *testing.T) {
 	first := s.Register(t, values, cluster.Spec.ClientID, "1")
 	second := s.Register(t, values, cluster.Spec.ClientID, "2")
 	assert.Equal(t, first.Request.Status.ClusterName, second.Request.Status.ClusterName)
-}
-
-func TestOfManyThatClaimOneIdentityOneGetsIt(t *testing.T) {
-	s := testenv.NewStage(t)
-	values := s.Token(t, "shared")
-	var requests []*fleet.ClusterRegistration
-	for n := range 20 {
-		requests = append(requests, s.Hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "wanted", ClientRandom: fmt.Sprint(n, s.Namespace)}))
-	}
-	testenv.Eventually(t, func() (bool, string) {
-		var granted, open int
-		for _, request := range requests {
-			latest, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get(t.Context(), request.Name, metav1.GetOptions{})
-			if apierrors.IsNotFound(err) {
-				continue // superseded
-			}
-			require.NoError(t, err)
-			state := testenv.Condition(latest.Status.Conditions, fleet.ConditionGranted)
-			switch {
-			case latest.Status.Granted:
-				granted++
-			case !strings.HasPrefix(state, "False ClientIDInUse") && !strings.HasPrefix(state, "False Superseded"):
-				open++
-			}
-		}
-		require.LessOrEqual(t, granted, 1)
-		return granted == 1 && open == 0, fmt.Sprintf("%d granted, %d open", granted, open)
-	})
 }
 
 func TestAGrantNobodyUsedKeepsNobodyOutForEver(t *testing.T) {

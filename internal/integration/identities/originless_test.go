@@ -11,8 +11,7 @@ import (
 
 func TestWithoutTheAdmissionPoliciesAClaimIsUnproved(t *testing.T) {
 	s := testenv.EmptyStage(t)
-	s.Hub.RemoveAdmission(t)
-	s.Running = s.Hub.Hub(t, testenv.WithoutAdmission)
+	s.Running = s.Hub.Hub(t, s.Hub.WithoutAdmission(t))
 	values := s.Token(t, "shared")
 	own := s.Hub.Token(t, s.Namespace, "own", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"edge"}})
 	s.Register(t, values, "edge", "0")

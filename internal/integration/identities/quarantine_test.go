@@ -136,16 +136,6 @@ func TestNothingReachesAQuarantinedClusterUntilItIsReleased(t *testing.T) {
 	})
 }
 
-func TestTheCredentialOfARequestThatIsGoneIsDeadAtTheAPIServer(t *testing.T) {
-	s := testenv.NewStage(t)
-	r := s.Register(t, s.Token(t, "tok"), "edge", "random")
-	s.RequireHeartbeat(t, r, time.Now())
-	require.NoError(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Delete(t.Context(), r.Request.Name, metav1.DeleteOptions{}))
-	began := time.Now()
-	testenv.RequireUnauthorized(t, s.Hub, r.Bearer())
-	t.Logf("the API server refused the token after %s", time.Since(began).Round(time.Millisecond))
-}
-
 func TestAQuarantinedClusterThatIsDeletedIsCleanedByTheHub(t *testing.T) {
 	s := testenv.NewStage(t)
 	agentNamespace := s.Member.Namespace(t)
@@ -156,25 +146,4 @@ func TestAQuarantinedClusterThatIsDeletedIsCleanedByTheHub(t *testing.T) {
 	s.DeleteCluster(t, "m")
 	testenv.RequireGone(t, s.Member.Kubernetes.AppsV1().Deployments(agentNamespace).Get, "Deployment", registration.AgentName)
 	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", "m")
-}
-
-func TestTwoAgentsWithOneCredentialAreNamed(t *testing.T) {
-	s := testenv.NewStage(t)
-	r := s.Register(t, s.Token(t, "tok"), "edge", "random")
-	cluster := r.Request.Status.ClusterName
-	says := func(instance string) {
-		s.Beat(t, cluster, fleet.AgentStatus{LastSeen: metav1.Now(), Namespace: testenv.SystemNamespace, Instance: instance})
-		s.EventuallyCluster(t, cluster, func(c *fleet.Cluster) (bool, string) { return c.Status.Agent.Instance == instance, "no heartbeat" })
-	}
-	says("one")
-	s.Hub.ClusterCondition(t, s.Namespace, cluster, fleet.ConditionRegistered, "True")
-	testenv.Eventually(t, func() (bool, string) {
-		says("one")
-		says("two")
-		now := testenv.Condition(s.Cluster(t, cluster).Status.Conditions, fleet.ConditionRegistered)
-		return len(now) > 20 && now[:19] == "False CloneDetected", now
-	})
-	testenv.Eventually(t, func() (bool, string) {
-		return s.Hub.EventCount(t, s.Namespace, cluster, fleet.ReasonCloneDetected) == 1, "there is no event CloneDetected"
-	})
 }

@@ -3,10 +3,7 @@ package imports
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -16,16 +13,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
-
-// settled are the agent's own words about itself in a heartbeat.
+// beat sends a heartbeat of the agent.
 func (s *stage) beat(t *testing.T, cluster, namespace, generation string) {
 	t.Helper()
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"agent": fleet.AgentStatus{
@@ -36,14 +30,14 @@ func (s *stage) beat(t *testing.T, cluster, namespace, generation string) {
 	require.NoError(t, err)
 }
 
-// registerWith does what the agent does with the bootstrap Secret it finds.
+// registerWith registers with the bootstrap Secret, as the agent does.
 func (s *stage) registerWith(t *testing.T, cluster, agentNamespace, random string) testenv.Registered {
 	t.Helper()
 	secret := testenv.EventuallyThere(t, s.Member.Kubernetes.CoreV1().Secrets(agentNamespace).Get, registration.BootstrapSecret)
 	return s.Register(t, testenv.BootstrapValues(secret), s.Cluster(t, cluster).Spec.ClientID, random)
 }
 
-// adopted is an imported Cluster whose agent, played by the test, has registered and taken over its Bundle.
+// adopted creates an imported Cluster. The test registers and sends a heartbeat in place of the agent.
 func (s *stage) adopted(t *testing.T, name string, change ...func(*fleet.Cluster)) (agentNamespace string, r testenv.Registered) {
 	t.Helper()
 	agentNamespace = s.Member.Namespace(t)
@@ -54,7 +48,7 @@ func (s *stage) adopted(t *testing.T, name string, change ...func(*fleet.Cluster
 	return agentNamespace, r
 }
 
-// edge is a Cluster whose agent, played by the test, has registered by itself.
+// edge registers in place of an agent that a person installed.
 func (s *stage) edge(t *testing.T, clientID string) string {
 	t.Helper()
 	r := s.Register(t, s.Token(t, "tok-"+clientID), clientID, clientID)
@@ -69,7 +63,7 @@ func (s *stage) agentBundle(t *testing.T, cluster string) *fleet.Bundle {
 	return testenv.RequireThere(t, s.Hub.Fleet.Bundles(s.Namespace).Get, registration.AgentBundleName(cluster))
 }
 
-// awaitBundle waits until the Bundle of the Cluster's agent is as check wants it.
+// awaitBundle waits until check accepts the Bundle of the Cluster's agent.
 func (s *stage) awaitBundle(t *testing.T, cluster string, check func(*fleet.Bundle) bool) *fleet.Bundle {
 	t.Helper()
 	var found *fleet.Bundle
@@ -95,46 +89,13 @@ func says(text string) func(*fleet.Bundle) bool {
 	return func(b *fleet.Bundle) bool { return strings.Contains(manifestOf(b), text) }
 }
 
-// deployment is the agent's on the member.
+// deployment returns the agent's Deployment on the member.
 func (s *stage) deployment(t *testing.T, agentNamespace string) *appsv1.Deployment {
 	t.Helper()
 	return testenv.RequireThere(t, s.Member.Kubernetes.AppsV1().Deployments(agentNamespace).Get, registration.AgentName)
 }
 
-func TestTheBundleOfAnAgentIsAsFleetKnowsIt(t *testing.T) {
-	s := newStage(t, testenv.WithoutBundles)
-	agentNamespace, _ := s.adopted(t, "m", func(c *fleet.Cluster) {
-		c.Spec.AgentEnvVars = []corev1.EnvVar{{Name: "ONE", Value: "1"}}
-	})
-	bundle := s.agentBundle(t, "m")
-	assert.Equal(t, "fleet-manage-agent", bundle.Annotations["objectset.rio.cattle.io/id"])
-	assert.Empty(t, bundle.OwnerReferences)
-	assert.Empty(t, bundle.Finalizers)
-
-	spec, err := yaml.Marshal(bundle.Spec)
-	require.NoError(t, err)
-	requireGolden(t, "agentbundle.yaml", strings.ReplaceAll(string(spec), agentNamespace, "AGENT-NAMESPACE"))
-
-	edge := s.agentBundle(t, s.edge(t, "edge"))
-	assert.Equal(t, testenv.SystemNamespace, edge.Spec.DefaultNamespace)
-	assert.Contains(t, manifestOf(edge), "name: fleet-agent-hub")
-	assert.Contains(t, manifestOf(edge), "apiServerURL: "+s.Hub.URL())
-	assert.NotContains(t, manifestOf(bundle), "fleet-agent-hub")
-}
-
-func requireGolden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		require.NoError(t, os.MkdirAll("testdata", 0o750))
-		require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
-	}
-	want, err := os.ReadFile(file)
-	require.NoError(t, err, "run the test with -update")
-	assert.Equal(t, string(want), got)
-}
-
-func TestSettingsReachAnAgentThatHasItsBundleByThatAlone(t *testing.T) {
+func TestBundleDeliversSettings(t *testing.T) {
 	s := newStage(t, testenv.WithoutBundles)
 	agentNamespace, _ := s.adopted(t, "m")
 	before, deployed := s.Cluster(t, "m"), s.deployment(t, agentNamespace)
@@ -156,18 +117,18 @@ func TestSettingsReachAnAgentThatHasItsBundleByThatAlone(t *testing.T) {
 	after := s.Cluster(t, "m")
 	assert.Equal(t, before.Status.Import, after.Status.Import, "no import")
 	assert.Equal(t, before.Status.Agent, after.Status.Agent)
-	assert.Equal(t, deployed.Generation, s.deployment(t, agentNamespace).Generation, "nothing was asked of the member")
+	assert.Equal(t, deployed.Generation, s.deployment(t, agentNamespace).Generation, "the hub did not change the member")
 	assert.Equal(t, "True Imported: ", s.Hub.ConditionOf(testenv.KindCluster, s.Namespace, "m", fleet.ConditionImported))
 }
 
-func TestASchedulingCustomisationIsImportedAsTheBundleHasIt(t *testing.T) {
+func TestSchedulingCustomizationOfAnAgentWithItsBundle(t *testing.T) {
 	s := newStage(t, testenv.WithoutBundles)
 	agentNamespace, _ := s.adopted(t, "m")
 	before := s.Cluster(t, "m")
 	s.PatchSpec(t, "m", `{"agentSchedulingCustomization":{"podDisruptionBudget":{"minAvailable":"1"}}}`)
 	testenv.EventuallyThere(t, s.Member.Kubernetes.PolicyV1().PodDisruptionBudgets(agentNamespace).Get, "fleet-agent-pod-disruption-budget")
 	after := s.EventuallyCluster(t, "m", func(c *fleet.Cluster) (bool, string) {
-		return c.Status.AgentSchedulingCustomizationHash != "", "the import is not over"
+		return c.Status.AgentSchedulingCustomizationHash != "", "the import has not ended"
 	})
 	assert.Equal(t, before.Status.Import.Registration, after.Status.Import.Registration)
 	assert.Equal(t, before.Status.Agent.Generation, after.Status.Agent.Generation, "the agent stays registered")
@@ -175,7 +136,7 @@ func TestASchedulingCustomisationIsImportedAsTheBundleHasIt(t *testing.T) {
 	assert.Contains(t, env, corev1.EnvVar{Name: "GENERATION", Value: "managed/0"}, "so that it restarts once")
 }
 
-func TestSettingsOfAnAgentWithoutItsBundleComeByImportAsWell(t *testing.T) {
+func TestImportDeliversSettings(t *testing.T) {
 	s := newStage(t, testenv.WithoutBundles)
 	agentNamespace := s.Member.Namespace(t)
 	s.ImportInto(t, "m", agentNamespace)
@@ -197,7 +158,7 @@ func TestSettingsOfAnAgentWithoutItsBundleComeByImportAsWell(t *testing.T) {
 	})
 }
 
-func TestAnotherURLIsDeliveredWithoutANewRegistration(t *testing.T) {
+func TestAddressOfTheHubChanges(t *testing.T) {
 	s := newStage(t, testenv.WithoutBundles)
 	agentNamespace, _ := s.adopted(t, "m")
 	edge := s.edge(t, "edge")
@@ -215,19 +176,19 @@ func TestAnotherURLIsDeliveredWithoutANewRegistration(t *testing.T) {
 	template := s.deployment(t, agentNamespace).Spec.Template
 	assert.Contains(t, template.Spec.Containers[0].Env, corev1.EnvVar{Name: "GENERATION", Value: "managed/0"})
 	assert.Greater(t, s.deployment(t, agentNamespace).Generation, deployed.Generation)
-	assert.Equal(t, bundle.Spec, s.agentBundle(t, "m").Spec, "its way to the hub is none of its Bundle's business")
+	assert.Equal(t, bundle.Spec, s.agentBundle(t, "m").Spec, "the Bundle does not contain the address")
 
-	told := s.awaitBundle(t, edge, says("apiServerURL: https://moved.example:6443"))
-	assert.Contains(t, manifestOf(told), "agentTLSMode: strict")
+	selfRegistered := s.awaitBundle(t, edge, says("apiServerURL: https://moved.example:6443"))
+	assert.Contains(t, manifestOf(selfRegistered), "agentTLSMode: strict")
 
 	s.PatchSpec(t, "m", `{"redeployAgentGeneration":1}`)
 	s.awaitGeneration(t, 1)
-	assert.NotEqual(t, before.Status.Import.Registration, s.Cluster(t, "m").Status.Import.Registration, "a redeployment is a new one")
+	assert.NotEqual(t, before.Status.Import.Registration, s.Cluster(t, "m").Status.Import.Registration, "a redeployment requires a new registration")
 	s.awaitBundle(t, "m", says("managed/1"))
 	assert.Contains(t, s.deployment(t, agentNamespace).Spec.Template.Spec.Containers[0].Env, corev1.EnvVar{Name: "GENERATION", Value: "managed/1"})
 }
 
-func TestARevokedCredentialHeals(t *testing.T) {
+func TestRevokedCredential(t *testing.T) {
 	s := newStage(t, testenv.WithoutBundles)
 	agentNamespace, r := s.adopted(t, "m")
 	edge := s.edge(t, "edge")
@@ -237,7 +198,7 @@ func TestARevokedCredentialHeals(t *testing.T) {
 
 	s.revoke(t, "m")
 	healed := s.EventuallyCluster(t, "m", func(c *fleet.Cluster) (bool, string) {
-		return c.Status.Import.Registration != key, "the agent is not told to register anew; " + s.imported(t)
+		return c.Status.Import.Registration != key, "no new registration is required; " + s.imported(t)
 	})
 	assert.Equal(t, healed.Status.Import.Registration, s.bootstrapSecret(t, agentNamespace)["registration"])
 	s.Hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionRegistered, "False CredentialRevoked")
@@ -249,8 +210,8 @@ func TestARevokedCredentialHeals(t *testing.T) {
 	assert.NotEqual(t, r.Bearer(), again.Bearer())
 
 	s.revoke(t, edge)
-	told := s.Hub.ClusterCondition(t, s.Namespace, edge, fleet.ConditionRegistered, "False CredentialRevoked")
-	assert.Contains(t, testenv.Condition(told.Status.Conditions, fleet.ConditionRegistered), "token create NAME --cluster")
+	refused := s.Hub.ClusterCondition(t, s.Namespace, edge, fleet.ConditionRegistered, "False CredentialRevoked")
+	assert.Contains(t, testenv.Condition(refused.Status.Conditions, fleet.ConditionRegistered), "token create NAME --cluster")
 }
 
 // revoke deletes the ServiceAccounts of a Cluster's agent.
@@ -260,25 +221,7 @@ func (s *stage) revoke(t *testing.T, cluster string) {
 	require.NoError(t, accounts.DeleteCollection(t.Context(), metav1.DeleteOptions{}, testenv.Ours()))
 }
 
-func TestABrokenClusterDoesNotKeepOthersFromTheirBundle(t *testing.T) {
-	s := newStage(t, testenv.WithoutBundles)
-	_, err := s.Hub.Fleet.Bundles(s.Namespace).Create(t.Context(), &fleet.Bundle{
-		ObjectMeta: metav1.ObjectMeta{Name: "fleet-agent-taken"}, Spec: fleet.BundleSpec{Paused: true},
-	}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	agentNamespace := s.Member.Namespace(t)
-	s.ImportInto(t, "taken", agentNamespace)
-	s.beat(t, "taken", agentNamespace, "managed/0")
-	s.Hub.ClusterCondition(t, s.Namespace, "taken", fleet.ConditionReconciled, "False NameConflict")
-	s.Hub.Import(t, s.Namespace, "silent", s.Member, func(c *fleet.Cluster) { c.Spec.KubeConfigSecret = "missing" })
-
-	s.adopted(t, "sound")
-	assert.True(t, s.agentBundle(t, "taken").Spec.Paused)
-	assert.Empty(t, s.agentBundle(t, "taken").Spec.Resources)
-	require.NoError(t, s.Hub.Fleet.Bundles(s.Namespace).Delete(t.Context(), "fleet-agent-taken", metav1.DeleteOptions{}))
-}
-
-func TestAChangeOfOneClusterWritesNothingElsewhere(t *testing.T) {
+func TestWritesOfAChange(t *testing.T) {
 	r := &testenv.Recorder{}
 	s := newStage(t, testenv.WithoutBundles, r.Wrap)
 	for n := range 3 {
@@ -289,7 +232,7 @@ func TestAChangeOfOneClusterWritesNothingElsewhere(t *testing.T) {
 
 	_, err := s.Hub.Fleet.Clusters(s.Namespace).Patch(t.Context(), "m0", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
-	assert.Empty(t, r.Settle(t), "a label is nobody's business")
+	assert.Empty(t, r.Settle(t), "a label changes no Bundle")
 
 	s.PatchSpec(t, "m1", `{"hostNetwork":true}`)
 	s.awaitBundle(t, "m1", says("hostNetwork: true"))
@@ -300,30 +243,22 @@ func TestAChangeOfOneClusterWritesNothingElsewhere(t *testing.T) {
 	assert.ElementsMatch(t, []string{"PATCH /bundles/fleet-agent-m1", "PATCH /clusters/m1/status"}, writes)
 }
 
-func TestADamagedBundleIsRepaired(t *testing.T) {
+func TestBundleIsRepaired(t *testing.T) {
 	s := newStage(t, testenv.WithoutBundles)
 	s.adopted(t, "m")
 	bundles := s.Hub.Fleet.Bundles(s.Namespace)
 	sound := s.agentBundle(t, "m")
-	for name, patch := range map[string]string{
-		"edited": `{"spec":{"resources":[{"name":"agent.yaml","content":"x"}],"targets":[{"clusterSelector":{}}],"defaultNamespace":"x"}}`,
-		"owned": fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"fleet.cattle.io/v1alpha1","kind":"Cluster","name":"m","uid":%q}]}}`,
-			s.Cluster(t, "m").UID),
-		"emptied": `{"spec":{"helm":null,"resources":null,"targets":null}}`,
-	} {
-		_, err := bundles.Patch(t.Context(), sound.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-		require.NoError(t, err, name)
-		repaired := s.awaitBundle(t, "m", func(b *fleet.Bundle) bool {
-			return assert.ObjectsAreEqual(sound.Spec, b.Spec) && len(b.OwnerReferences) == 0
-		})
-		assert.Equal(t, sound.UID, repaired.UID)
-	}
+	_, err := bundles.Patch(t.Context(), sound.Name, types.MergePatchType,
+		[]byte(`{"spec":{"resources":[{"name":"agent.yaml","content":"x"}],"targets":[{"clusterSelector":{}}],"helm":null}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	repaired := s.awaitBundle(t, "m", func(b *fleet.Bundle) bool { return assert.ObjectsAreEqual(sound.Spec, b.Spec) })
+	assert.Equal(t, sound.UID, repaired.UID)
 	require.NoError(t, bundles.Delete(t.Context(), sound.Name, metav1.DeleteOptions{}))
 	again := s.awaitBundle(t, "m", func(b *fleet.Bundle) bool { return b.UID != sound.UID })
 	assert.Equal(t, sound.Spec, again.Spec)
 }
 
-func TestTheBundleComesAndGoesWithTheWish(t *testing.T) {
+func TestBundleOfAnUnmanagedAgent(t *testing.T) {
 	s := newStage(t, testenv.WithoutBundles)
 	s.adopted(t, "m")
 	relabel := func(labels string) {
@@ -337,12 +272,6 @@ func TestTheBundleComesAndGoesWithTheWish(t *testing.T) {
 	s.Hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionReconciled, "True AgentNotManaged")
 	relabel(`null`)
 	s.awaitBundle(t, "m", says("managed/0"))
-	relabel(`{"fleet.cattle.io/cluster-management":"other"}`)
-	gone()
-	s.Hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionReconciled, "True ManagedElsewhere")
-	relabel(`null`)
-	s.awaitBundle(t, "m", says("managed/0"))
-
 	settings := s.Hub.Reachable()
 	settings["manageAgent"] = false
 	s.Hub.Configure(t, settings)
@@ -352,7 +281,7 @@ func TestTheBundleComesAndGoesWithTheWish(t *testing.T) {
 	s.awaitBundle(t, "m", says("managed/0"))
 }
 
-func TestTheBundleMovesWithTheImportAndNotBefore(t *testing.T) {
+func TestBundleMovesWithTheImport(t *testing.T) {
 	s := newStage(t, testenv.WithoutBundles)
 	first, _ := s.adopted(t, "m")
 	second := s.Member.Namespace(t)
@@ -372,7 +301,7 @@ func TestTheBundleMovesWithTheImportAndNotBefore(t *testing.T) {
 	s.awaitBundle(t, "m", func(b *fleet.Bundle) bool { return b.Spec.DefaultNamespace == testenv.SystemNamespace })
 }
 
-func TestAPullSecretIsCopiedAgainWhenItChangesAndNothingElseIs(t *testing.T) {
+func TestPullSecretChanges(t *testing.T) {
 	s := newStage(t, testenv.WithoutBundles)
 	name := "pull-" + s.Namespace
 	s.Hub.WriteSecret(t, testenv.SystemNamespace, name, map[string][]byte{"a": []byte("1")})
@@ -391,7 +320,7 @@ func TestAPullSecretIsCopiedAgainWhenItChangesAndNothingElseIs(t *testing.T) {
 		data := asText(testenv.RequireThere(t, secrets.Get, name).Data)
 		return data["a"] == "2", fmt.Sprintf("the copy is %v; %s", data, s.imported(t))
 	})
-	// Not the resourceVersion: Kubernetes writes the status of the Deployment whenever it gets to it.
+	// Not the resourceVersion: Kubernetes writes the status of the Deployment at any time.
 	assert.Equal(t, deployed.Generation, s.deployment(t, agentNamespace).Generation)
 
 	s.Hub.Configure(t, s.Hub.Reachable())
@@ -399,8 +328,7 @@ func TestAPullSecretIsCopiedAgainWhenItChangesAndNothingElseIs(t *testing.T) {
 	s.awaitBundle(t, "m", func(b *fleet.Bundle) bool { return !says(name)(b) })
 }
 
-// The hub dies right after each of its writes in turn, from the grant of the request to the Bundle of the agent.
-
+// The hub is killed after each of its writes in turn, from the grant of the request to the Bundle of the agent.
 func TestAgentBundlesUnderFaults(t *testing.T) {
 	_, member := testenv.Clusters(t)
 	sweep := testenv.Sweep{Least: 1, Blows: []testenv.Blow{testenv.Kill}}

@@ -24,13 +24,13 @@ const (
 	local  = "fleet-local"
 )
 
-// marker is a secret that the test plants, another one for each place.
+// marker is a secret that the test plants; each place has another one.
 func marker(place string) string {
 	sum := sha256.Sum256([]byte(place))
 	return "MARKER-" + strings.Repeat(hex.EncodeToString(sum[:]), 2)[:80]
 }
 
-// scene is a hub and a member, on which everything says all it can.
+// scene is a hub and a member whose programs log as much as possible.
 type scene struct {
 	vault               *vault
 	hub, member         *testenv.Cluster
@@ -65,7 +65,7 @@ func (s *scene) installHub(t *testing.T) {
 	}))
 }
 
-func TestNoSecretIsAnywhereButInSecrets(t *testing.T) {
+func TestSecretsDoNotLeak(t *testing.T) {
 	s := newScene(t)
 	s.hub.Import(t, s.ns, "edge", s.member, func(c *fleet.Cluster) { c.Spec.AgentNamespace = "edge-agent" })
 	s.importWrong(t)
@@ -79,8 +79,8 @@ func TestNoSecretIsAnywhereButInSecrets(t *testing.T) {
 	s.misleadAgent(t, values)
 
 	assert.Greater(t, s.vault.size(), 20)
-	s.vault.requireNoneInLogs(t, "hub", s.hubLogs, `"Request" verb=`, "level=debug")
-	s.vault.requireNoneInLogs(t, "member", s.memberLogs, `"Request" verb=`)
+	s.vault.requireNoneInLogs(t, "hub", s.hubLogs)
+	s.vault.requireNoneInLogs(t, "member", s.memberLogs)
 	for _, folder := range []string{s.hubLogs, s.memberLogs} {
 		said := logs(t, folder)
 		assert.Contains(t, said, "--debug-level 10 is reduced to 7")
@@ -97,7 +97,7 @@ func (s *scene) registered(t *testing.T, namespace, cluster string) {
 	s.hub.WaitCondition(t, testenv.KindCluster, namespace, cluster, fleet.ConditionRegistered, "True")
 }
 
-// importWrong brings kubeconfigs that cannot be used, each in its own way, and each with a secret.
+// importWrong imports clusters with kubeconfigs that are wrong in different ways, each with a secret.
 func (s *scene) importWrong(t *testing.T) {
 	t.Helper()
 	edit := func(change func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo)) []byte {
@@ -153,7 +153,7 @@ func (s *scene) importWrong(t *testing.T) {
 	}
 }
 
-// installAgent is a person's helm install, as talkative as that can be made.
+// installAgent installs the chart fleet-agent, with as much logging as possible.
 func (s *scene) installAgent(t *testing.T, namespace string, v registration.Values) {
 	t.Helper()
 	require.NoError(t, helminstall.Install(t.Context(), s.member.RESTConfig(), namespace, charts.Agent, map[string]any{
@@ -162,16 +162,16 @@ func (s *scene) installAgent(t *testing.T, namespace string, v registration.Valu
 	}))
 }
 
-// refuse has the hub refuse requests in several ways.
+// refuse sends requests that the hub refuses.
 func (s *scene) refuse(t *testing.T, values registration.Values) {
 	t.Helper()
-	for _, clientID := range []string{" ", system} { // nobody, and somebody who is there
+	for _, clientID := range []string{" ", system} { // no identity, and one that is in use
 		request := s.hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: "random"})
 		s.hub.WaitCondition(t, testenv.KindRequest, s.ns, request.Name, fleet.ConditionGranted, "False")
 	}
 }
 
-// misleadAgent gives the agent that lost its credential a token that nobody knows, and then an address with a password.
+// misleadAgent gives the agent without a valid credential an unknown token, and then an address with a password.
 func (s *scene) misleadAgent(t *testing.T, v registration.Values) {
 	t.Helper()
 	v.Token = marker("bootstrap token")
@@ -189,7 +189,7 @@ func (s *scene) bootstrap(t *testing.T, v registration.Values) {
 	s.member.WriteSecret(t, system, registration.BootstrapSecret, map[string][]byte{registration.BootstrapValues: document})
 }
 
-// revoke takes the credential of an agent back, and the token away.
+// revoke revokes the credentials of all agents, and the token.
 func (s *scene) revoke(t *testing.T) {
 	t.Helper()
 	require.NoError(t, s.hub.Fleet.ClusterRegistrationTokens(s.ns).Delete(t.Context(), "tok", metav1.DeleteOptions{}))
@@ -199,5 +199,5 @@ func (s *scene) revoke(t *testing.T) {
 
 func (s *scene) logged(t *testing.T, folder, text string) {
 	t.Helper()
-	testenv.Eventually(t, func() (bool, string) { return strings.Contains(logs(t, folder), text), "no pod has said: " + text })
+	testenv.Eventually(t, func() (bool, string) { return strings.Contains(logs(t, folder), text), "no pod has logged: " + text })
 }

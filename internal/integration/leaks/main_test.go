@@ -1,5 +1,5 @@
-// Package leaks has the test that no secret gets anywhere but into the data of Secrets. Hub and agent are processes of their own,
-// as talkative as they can be made.
+// Package leaks tests that secrets are only in the data of Secrets. Hub and agent are processes of their own, and log as much as
+// possible.
 package leaks
 
 import (

@@ -17,8 +17,8 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv"
 )
 
-// secret finds, in its last group, what must stay secret within a value: of a token the signature, without which it is worth
-// nothing; of a key some of it, for they all begin alike; and what the test planted.
+// secret matches, in the last group, the secret part of a value: the signature of a token, without which the token is useless; a part
+// of a key that is not the same in all keys; and the markers of the test.
 var secret = []*regexp.Regexp{
 	regexp.MustCompile(`eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.([\w-]{64,})`),
 	regexp.MustCompile(`PRIVATE KEY-----\n[^\n]+\n([^\n]{60,})`),
@@ -26,13 +26,13 @@ var secret = []*regexp.Regexp{
 	regexp.MustCompile(`MARKER-([0-9a-f]{80})`),
 }
 
-// shown is how much of a secret is looked for.
+// shown is the number of characters of a secret that are searched for.
 const shown = 45
 
-// vault knows all secrets that were ever in a Secret.
+// vault has all secrets that were ever in a Secret.
 type vault struct {
 	mutex   sync.Mutex
-	secrets map[string]string // what is looked for, and where it was found
+	secrets map[string]string // the text to search for, and where it comes from
 }
 
 func (v *vault) add(source string, value []byte) {
@@ -42,13 +42,13 @@ func (v *vault) add(source string, value []byte) {
 		for _, found := range pattern.FindAllSubmatchIndex(value, -1) {
 			begin := found[len(found)-2]
 			v.secrets[string(value[begin:begin+shown])] = source
-			aligned := (begin + 2) / 3 * 3 // where an encoded value has a character of its own for it
+			aligned := (begin + 2) / 3 * 3 // base64 encodes groups of three bytes
 			v.secrets[base64.StdEncoding.EncodeToString(value[aligned:aligned+shown])] = source + ", encoded"
 		}
 	}
 }
 
-// watch fills the vault from the Secrets of a cluster, those that live for a moment included.
+// watch fills the vault from the Secrets of a cluster, including those that exist for a moment only.
 func (v *vault) watch(t *testing.T, name string, c *testenv.Cluster) {
 	t.Helper()
 	factory := informers.NewSharedInformerFactory(c.Kubernetes, 0)
@@ -67,7 +67,7 @@ func (v *vault) watch(t *testing.T, name string, c *testenv.Cluster) {
 	t.Cleanup(factory.Shutdown)
 }
 
-// shows says which secrets a text has in it. Anything that looks like a token is one, whether or not it was ever in a Secret.
+// shows lists the secrets that a text contains. A text that looks like a token counts, even if it was never in a Secret.
 func (v *vault) shows(text []byte) []string {
 	v.mutex.Lock()
 	defer v.mutex.Unlock()
@@ -89,7 +89,7 @@ func (v *vault) size() int {
 	return len(v.secrets)
 }
 
-func TestTheVaultFindsWhatItShould(t *testing.T) {
+func TestVault(t *testing.T) {
 	v := vault{secrets: map[string]string{}}
 	token := "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJodWIifQ." + string(bytes.Repeat([]byte("Sig-nature_"), 8))
 	for _, before := range []string{"", "a", "ab"} {

@@ -1,4 +1,4 @@
-// Package leaving tests Clusters that go, and Clusters that come from Fleet.
+// Package leaving tests the deletion of Clusters, and Clusters that were registered by Fleet.
 package leaving
 
 import (
@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
-// stage has the verbs of this package.
+// stage adds the helpers of this package.
 type stage struct{ *testenv.Stage }
 
 func newStage(t *testing.T, change ...func(*muster.Options)) *stage {

@@ -36,11 +36,11 @@ type stock struct {
 
 const unsetEnvHash = "a7408a8b23aff882d8b95165eb24c3a6b519468539eb2b3072f529cb"
 
-// newStock makes the objects while no hub is running.
+// newStock creates the objects while no hub is running.
 func newStock(t *testing.T) *stock {
 	t.Helper()
 	s := &stock{stage: &stage{testenv.EmptyStage(t)}}
-	s.Hub.Hub(t).Stop(t) // it installs the CRDs and the ClusterRoles, which Fleet's charts do otherwise
+	s.Hub.Hub(t).Stop(t) // installs the CRDs and the ClusterRoles, as Fleet's charts do
 	s.agentNamespace = s.Member.Namespace(t)
 	s.makeCluster(t)
 	s.makeToken(t)
@@ -241,7 +241,7 @@ func (s *stock) requestObjects() []runtime.Object {
 	}
 }
 
-// makeAgent is what the agent keeps on the member.
+// makeAgent creates what the agent keeps on the member.
 func (s *stock) makeAgent(t *testing.T) {
 	t.Helper()
 	_, err := s.Member.Kubernetes.CoreV1().Secrets(s.agentNamespace).Create(t.Context(), &corev1.Secret{
@@ -251,7 +251,7 @@ func (s *stock) makeAgent(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// requireAgentUnharmed looks for all that must survive.
+// requireAgentUnharmed checks that the agent keeps its rights and its credential.
 func (s *stock) requireAgentUnharmed(t *testing.T) {
 	t.Helper()
 	testenv.RequireMay(t, s.Hub, s.bearer,
@@ -281,13 +281,13 @@ func (s *stock) requireNotImportedAgain(t *testing.T, before *fleet.Cluster) {
 	assert.Equal(t, unsetEnvHash, after.Status.AgentEnvVarsHash)
 	core := s.Member.Kubernetes.CoreV1()
 	_, err := core.Secrets(s.agentNamespace).Get(t.Context(), "fleet-agent-bootstrap", metav1.GetOptions{})
-	assert.True(t, apierrors.IsNotFound(err), "no agent is told to register: %v", err)
+	assert.True(t, apierrors.IsNotFound(err), "no agent has to register: %v", err)
 	assert.Equal(t, "of a stock agent", string(testenv.RequireThere(t, core.Secrets(s.agentNamespace).Get, "fleet-agent").Data["kubeconfig"]))
 	_, err = s.Member.Kubernetes.AppsV1().Deployments(s.agentNamespace).Get(t.Context(), "fleet-agent", metav1.GetOptions{})
 	assert.True(t, apierrors.IsNotFound(err), "no agent is installed: %v", err)
 }
 
-func TestAnUpgradeFromFleetKeepsEveryAgentAsItIs(t *testing.T) {
+func TestUpgradeFromFleetKeepsAgents(t *testing.T) {
 	s := newStock(t)
 	before := s.Cluster(t, s.cluster.Name)
 	r := &testenv.Recorder{}
@@ -305,10 +305,11 @@ func TestAnUpgradeFromFleetKeepsEveryAgentAsItIs(t *testing.T) {
 	s.Stop(t)
 	again := &testenv.Recorder{}
 	s.Running = s.Hub.Hub(t, again.Wrap, testenv.WithoutBundles)
-	assert.Empty(t, testenv.WritesIn(again.Settle(t)), "what was taken over is settled")
+	assert.Empty(t, testenv.WritesIn(again.Settle(t)), "a restart writes nothing")
 }
 
-func TestAHubThatDeploysTakesTheWideRightsOfFleetsAgentsBack(t *testing.T) {
+// Fleet's agents may read everything in their cluster namespace, and all Contents.
+func TestUpgradeFromFleetNarrowsTheRightsOfAgents(t *testing.T) {
 	s := newStock(t)
 	s.Running = s.Hub.Hub(t)
 	s.Hub.ClusterCondition(t, s.Namespace, s.cluster.Name, fleet.ConditionRegistered, "True")
@@ -321,19 +322,11 @@ func TestAHubThatDeploysTakesTheWideRightsOfFleetsAgentsBack(t *testing.T) {
 		testenv.To("patch", "clusters.fleet.cattle.io/status", s.Namespace, s.cluster.Name),
 	)
 	agent := s.Hub.ClientFor(t, s.bearer)
-	testenv.Eventually(t, func() (bool, string) { // the API server learns of it by a watch
+	testenv.Eventually(t, func() (bool, string) { // the API server sees the change by a watch
 		_, errContent := agent.Fleet.Contents().Get(t.Context(), "any", metav1.GetOptions{})
 		_, errSecret := agent.Kubernetes.CoreV1().Secrets(s.clusterNamespace).Get(t.Context(), s.account+"-token", metav1.GetOptions{})
 		return apierrors.IsForbidden(errContent) && apierrors.IsForbidden(errSecret), fmt.Sprint(errContent, errSecret)
 	})
-}
-
-func TestWhatFleetMadeForARequestGoesWithIt(t *testing.T) {
-	s := newStock(t)
-	r := &testenv.Recorder{}
-	s.Running = s.Hub.Hub(t, r.Wrap)
-	s.Hub.ClusterCondition(t, s.Namespace, s.cluster.Name, fleet.ConditionRegistered, "True")
-	r.Settle(t)
 
 	require.NoError(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Delete(t.Context(), s.request.Name, metav1.DeleteOptions{}))
 	s.requireStockRegistrationGone(t)
@@ -375,7 +368,7 @@ func (s *stock) bindingsOf(ctx context.Context) (left []string, err error) {
 	return left, nil
 }
 
-func TestAClusterOfFleetIsRemovedAsAWhole(t *testing.T) {
+func TestUpgradeFromFleetAndDeleteTheCluster(t *testing.T) {
 	s := newStock(t)
 	s.Running = s.Hub.Hub(t)
 	s.Hub.ClusterCondition(t, s.Namespace, s.cluster.Name, fleet.ConditionRegistered, "True")

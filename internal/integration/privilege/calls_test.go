@@ -146,32 +146,6 @@ func TestAnAgentReachesWhatIsItsOwnAndNothingElse(t *testing.T) {
 	)
 }
 
-func TestARegistrationTokenReachesTheOneCredentialAndNothingElse(t *testing.T) {
-	s := newScene(t)
-	c, elsewhere := s.caller(t, s.values.Token), s.caller(t, s.Token(t, "elsewhere").Token)
-	requireAllowed(t, c.secret("the credential it was asked for with", testenv.RegistrationNamespace, s.own.Secret.Name))
-	assertForbidden(t,
-		elsewhere.secret("with another token", testenv.RegistrationNamespace, s.own.Secret.Name),
-		c.secret("its own values", s.Namespace, "tok"),
-		c.lists("all credentials", func(ctx context.Context, o metav1.ListOptions) error {
-			_, err := c.Kubernetes.CoreV1().Secrets(testenv.RegistrationNamespace).List(ctx, o)
-			return err
-		}),
-		c.lists("requests", func(ctx context.Context, o metav1.ListOptions) error {
-			_, err := c.Fleet.ClusterRegistrations(s.Namespace).List(ctx, o)
-			return err
-		}),
-		c.lists("Clusters", func(ctx context.Context, o metav1.ListOptions) error {
-			_, err := c.Fleet.Clusters(s.Namespace).List(ctx, o)
-			return err
-		}),
-		c.deployments("what is deployed", s.own.ClusterNamespace()),
-		c.content("a Content", s.ownContent[0]),
-		c.request("a request of another namespace", metav1.NamespaceDefault),
-		c.approve("the approval of a request", s.own.Request.Name),
-	)
-}
-
 func TestTheHubsOwnClusterHoldsNoCredentialOfTheHub(t *testing.T) {
 	s := newScene(t)
 	s.Hub.ClusterCondition(t, "fleet-local", registration.LocalCluster, fleet.ConditionImported, "True Imported")

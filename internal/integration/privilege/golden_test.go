@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
+	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -69,7 +72,7 @@ func TestEveryRightOfEveryIdentityIsInTheTable(t *testing.T) {
 	s.Hub.ClusterCondition(t, "fleet-local", registration.LocalCluster, fleet.ConditionImported, "True Imported")
 	testenv.RequireMay(t, s.Hub, s.own.Bearer(), testenv.To("get", "contents.fleet.cattle.io", "", s.ownContent[0]))
 	all, plain := served(t, s.Hub), s.plain(t)
-	chosen := testenv.OneIn(t, 10)
+	chosen := sample.OneIn(t, 10)
 	everybodys := asker{s.Hub, chosen, s.nobody(t)}.rights(t, all, nowhere)
 	token := s.ReadyToken(t, "tok")
 	for title, who := range map[string]identity{
@@ -80,7 +83,7 @@ func TestEveryRightOfEveryIdentityIsInTheTable(t *testing.T) {
 		"local-agent": {agentNamespace, registration.AgentName},
 	} {
 		t.Run(title, func(t *testing.T) {
-			requireGolden(t, "testdata/"+title+".golden", s.table(t, asker{s.Hub, chosen, who}, all, everybodys, plain))
+			requireGolden(t, "testdata/"+title+".golden", s.table(t, asker{s.Hub, chosen, who}, all, everybodys, plain), all)
 		})
 	}
 }
@@ -115,7 +118,7 @@ func renamed(lines map[string]bool, plain *strings.Replacer) map[string]bool {
 	return all
 }
 
-func requireGolden(t *testing.T, file, got string) {
+func requireGolden(t *testing.T, file, got string, all []resource) {
 	t.Helper()
 	if *update {
 		require.NoError(t, os.MkdirAll("testdata", 0o750))
@@ -123,5 +126,10 @@ func requireGolden(t *testing.T, file, got string) {
 	}
 	want, err := os.ReadFile(file)
 	require.NoError(t, err, "run the test with -update")
-	assert.Equal(t, string(want), got)
+	// API servers before 1.36 do not serve all kinds of policies, and are not asked about those.
+	lines := slices.DeleteFunc(strings.SplitAfter(string(want), "\n"), func(line string) bool {
+		kind, _, _ := strings.Cut(line, ": ")
+		return strings.HasSuffix(kind, "."+admission.Group) && !slices.ContainsFunc(all, func(r resource) bool { return r.String() == kind })
+	})
+	assert.Equal(t, strings.Join(lines, ""), got)
 }

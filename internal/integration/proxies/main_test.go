@@ -1,5 +1,5 @@
-// Package proxies has the tests of clusters whose only way to each other is an HTTP proxy. Hub, agent and proxy are processes of
-// their own: which proxy to use is in a process's environment.
+// Package proxies tests clusters that reach each other only through an HTTP proxy. Hub, agent and proxy are separate processes, because
+// the environment of a process determines its proxy.
 package proxies
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/muster-fleet/muster/internal/binaries"
 )
 
-// programs is the folder with the programs that the pods run.
+// programs is the directory of the programs that the Pods run.
 var programs string
 
 func TestMain(m *testing.M) {

@@ -18,14 +18,14 @@ func (s *scene) imported(t *testing.T, cluster, want string) string {
 	return s.hub.WaitCondition(t, testenv.KindCluster, s.ns, cluster, fleet.ConditionImported, want)
 }
 
-func TestHubAndAgentFindEachOtherThroughProxiesOnly(t *testing.T) {
+func TestHubAndAgentBehindProxies(t *testing.T) {
 	s := newScene(t)
 	hub, member := host(t, s.hub, hubName), host(t, s.member, memberName)
 
 	s.hubsProxy.answers("403")
 	s.imports(t, "edge", memberName)
-	said := s.imported(t, "edge", "False Unreachable")
-	assert.Contains(t, said, "the proxy "+s.hubsProxy.url()+" answers 403 Forbidden")
+	message := s.imported(t, "edge", "False Unreachable")
+	assert.Contains(t, message, "the proxy "+s.hubsProxy.url()+" answers 403 Forbidden")
 	s.hubsProxy.answers("407")
 	s.imported(t, "edge", "False Unreachable: connecting to the member at "+at(t, s.member, memberName)+": the proxy "+s.hubsProxy.url()+
 		" answers 407 Proxy Authentication Required; put user and password into the proxy's address")
@@ -36,31 +36,31 @@ func TestHubAndAgentFindEachOtherThroughProxiesOnly(t *testing.T) {
 	s.agentsProxy.answers("403")
 	s.hubsProxy.answers("")
 	s.imported(t, "edge", "True Imported")
-	says(t, s.memberLogs, "the proxy "+s.agentsProxy.url()+" answers 403 Forbidden; have it allow this address")
+	logged(t, s.memberLogs, "the proxy "+s.agentsProxy.url()+" answers 403 Forbidden; have it allow this address")
 	s.agentsProxy.answers("407")
-	says(t, s.memberLogs, "the proxy "+s.agentsProxy.url()+" answers 407 Proxy Authentication Required")
+	logged(t, s.memberLogs, "the proxy "+s.agentsProxy.url()+" answers 407 Proxy Authentication Required")
 	s.agentsProxy.dies()
-	says(t, s.memberLogs, "proxyconnect tcp: dial tcp "+s.agentsProxy.address)
+	logged(t, s.memberLogs, "proxyconnect tcp: dial tcp "+s.agentsProxy.address)
 	s.agentsProxy.answers("")
 	s.hub.WaitCondition(t, testenv.KindCluster, s.ns, "edge", fleet.ConditionRegistered, "True")
 	s.beats(t, "edge", time.Now())
 
-	// In the middle of everything.
+	// The proxy is replaced while the agent is connected.
 	s.agentsProxy.dies()
 	s.agentsProxy.answers("")
 	s.beats(t, "edge", time.Now())
 
 	assert.Positive(t, s.hubsProxy.asked(member))
 	assert.Positive(t, s.agentsProxy.asked(hub))
-	assert.Zero(t, s.hubsProxy.asked(hub), "the hub goes to its own API server directly: it is on this machine")
-	assert.Zero(t, s.agentsProxy.asked(member), "and so does the agent")
+	assert.Zero(t, s.hubsProxy.asked(hub), "the hub calls its own API server directly")
+	assert.Zero(t, s.agentsProxy.asked(member), "the agent calls its own API server directly")
 
 	s.imports(t, "near", noProxyName)
 	s.imported(t, "near", "False Unreachable: connecting to the member at "+at(t, s.member, noProxyName)+": the name "+noProxyName+" cannot be resolved")
-	assert.Zero(t, s.hubsProxy.asked(host(t, s.member, noProxyName)), "noProxy names it")
+	assert.Zero(t, s.hubsProxy.asked(host(t, s.member, noProxyName)), "noProxy contains it")
 }
 
-func TestAnAgentOfTheChartUsesTheProxyOfItsValues(t *testing.T) {
+func TestProxyInTheValuesOfTheAgentsChart(t *testing.T) {
 	s := newScene(t)
 	values := s.hub.Token(t, s.ns, "tok", fleet.ClusterRegistrationTokenSpec{})
 	assert.Equal(t, at(t, s.hub, hubName), values.APIServerURL)

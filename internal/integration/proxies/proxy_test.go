@@ -19,15 +19,15 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv"
 )
 
-// With envListen this program is an HTTP proxy at that address, and no test. envAnswer is the status it answers everything with;
-// empty means that it leads on.
+// With envListen, this program is not a test but an HTTP proxy at that address. envAnswer is the status code of all its answers; if it
+// is empty, the proxy connects.
 const (
 	envListen = "MUSTER_TEST_PROXY_LISTEN"
 	envAnswer = "MUSTER_TEST_PROXY_ANSWER"
 )
 
-// serveProxy knows only CONNECT. Whatever name it is asked for is one of this machine, which nobody else knows: who gets through to
-// such a name came this way.
+// serveProxy serves only CONNECT, and connects every name to this machine. Nothing else resolves these names, so a connection to one of
+// them went through the proxy.
 func serveProxy(address, answer string) error {
 	code, _ := strconv.Atoi(answer)
 	server := &http.Server{Addr: address, ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -50,7 +50,7 @@ func tunnel(w http.ResponseWriter, host string) error {
 	}
 	there, err := net.Dial("tcp", "127.0.0.1:"+port)
 	if err != nil {
-		http.Error(w, "nobody there", http.StatusBadGateway)
+		http.Error(w, "cannot connect", http.StatusBadGateway)
 		return err
 	}
 	defer there.Close()
@@ -67,7 +67,7 @@ func tunnel(w http.ResponseWriter, host string) error {
 	return err
 }
 
-// proxy is one at an address that stays, whoever answers there.
+// proxy is an HTTP proxy whose address stays the same when another process replaces it.
 type proxy struct {
 	t       *testing.T
 	address string
@@ -85,7 +85,7 @@ func newProxy(t *testing.T) *proxy {
 
 func (p *proxy) url() string { return "http://" + p.address }
 
-// answers has another proxy take the place of the present one, whose connections end.
+// answers replaces the proxy by one that answers with this status. Existing connections end.
 func (p *proxy) answers(status string) {
 	p.t.Helper()
 	p.dies()
@@ -104,14 +104,14 @@ func (p *proxy) answers(status string) {
 	})
 }
 
-// dies in the middle of whatever it does.
+// dies kills the proxy.
 func (p *proxy) dies() {
 	if p.running.Alive() {
 		p.running.Kill()
 	}
 }
 
-// asked says how often the proxy was asked for a host.
+// asked returns the number of requests for a host.
 func (p *proxy) asked(host string) (count int) {
 	p.t.Helper()
 	file, err := os.Open(p.log)

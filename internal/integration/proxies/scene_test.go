@@ -22,8 +22,8 @@ import (
 
 const system = registration.DefaultSystemNamespace
 
-// Names in the certificates of the test's clusters that nobody on this machine can resolve: the proxy leads to them, and nothing
-// else does. The last one is in the chart's noProxy.
+// Names in the certificates of the clusters that this machine cannot resolve: only the proxy connects to them. The chart's noProxy
+// contains the last one.
 const (
 	hubName      = "kubernetes.default"
 	memberName   = "kubernetes"
@@ -31,7 +31,7 @@ const (
 	chartNoProxy = "127.0.0.0/8,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,.svc,.cluster.local"
 )
 
-// scene is a hub that the chart installed, and a member; each has a proxy of its own.
+// scene is a hub that the chart installed and a member, each with its own proxy.
 type scene struct {
 	hub, member             *testenv.Cluster
 	hubsProxy, agentsProxy  *proxy
@@ -42,7 +42,7 @@ func newScene(t *testing.T) *scene {
 	t.Helper()
 	for _, name := range []string{hubName, memberName, noProxyName} {
 		_, err := net.DefaultResolver.LookupHost(t.Context(), name)
-		require.Error(t, err, "somebody knows this name, so that the test proves nothing")
+		require.Error(t, err, "the name can be resolved without the proxy")
 	}
 	s := &scene{hubsProxy: newProxy(t), agentsProxy: newProxy(t)}
 	s.hub, s.member = testenv.BorrowedCluster(t, "member"), testenv.BorrowedCluster(t, "member")
@@ -62,7 +62,7 @@ func (s *scene) installHub(t *testing.T) {
 	require.NoError(t, helminstall.Install(t.Context(), s.hub.RESTConfig(), system, charts.Hub, values))
 }
 
-// at is the address of a cluster by one of the names in its certificate.
+// at returns the URL of a cluster with one of the names in its certificate.
 func at(t *testing.T, c *testenv.Cluster, name string) string {
 	t.Helper()
 	address, err := url.Parse(c.URL())
@@ -70,13 +70,13 @@ func at(t *testing.T, c *testenv.Cluster, name string) string {
 	return "https://" + net.JoinHostPort(name, address.Port())
 }
 
-// host is what the proxy is asked for to get there.
+// host returns the host and port of that URL.
 func host(t *testing.T, c *testenv.Cluster, name string) string {
 	t.Helper()
 	return strings.TrimPrefix(at(t, c, name), "https://")
 }
 
-// imports has the hub import the member, which it knows by that name. Its agent uses the other proxy.
+// imports creates a Cluster for the member under this name. Its agent uses the other proxy.
 func (s *scene) imports(t *testing.T, cluster, name string) {
 	t.Helper()
 	kubeconfig := testenv.At(t, s.member.Kubeconfig(), at(t, s.member, name))
@@ -93,7 +93,7 @@ func (s *scene) imports(t *testing.T, cluster, name string) {
 	require.NoError(t, err)
 }
 
-// beats waits for a check-in that is later than the moment, by the hub's clock, which is this machine's.
+// beats waits for a heartbeat after this time.
 func (s *scene) beats(t *testing.T, cluster string, after time.Time) {
 	t.Helper()
 	testenv.Eventually(t, func() (bool, string) {
@@ -105,7 +105,7 @@ func (s *scene) beats(t *testing.T, cluster string, after time.Time) {
 	})
 }
 
-// logs are those of all pods that ran there.
+// logs returns the logs of all Pods of a cluster.
 func logs(t *testing.T, folder string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder, "*.log"))
@@ -119,8 +119,8 @@ func logs(t *testing.T, folder string) string {
 	return all.String()
 }
 
-// says waits until some pod has logged this.
-func says(t *testing.T, folder, text string) {
+// logged waits until a Pod has logged this text.
+func logged(t *testing.T, folder, text string) {
 	t.Helper()
-	testenv.Eventually(t, func() (bool, string) { return strings.Contains(logs(t, folder), text), "no pod has said: " + text })
+	testenv.Eventually(t, func() (bool, string) { return strings.Contains(logs(t, folder), text), "no Pod has logged: " + text })
 }

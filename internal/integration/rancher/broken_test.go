@@ -16,7 +16,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// quick are an agent's pauses, short enough for a test to see many of them.
+// quick shortens the pauses of an agent, so that a test sees many of them.
 func quick(c *agent.Config) {
 	durations := timing.Default()
 	durations.RetryFirst, durations.RetryMax = 100*time.Millisecond, 500*time.Millisecond
@@ -31,7 +31,7 @@ func (s *serverStory) brokenBeforeRegistration(t *testing.T) {
 	requireOutlasted(t, &s.server.Proxy.Agents)
 	require.Empty(t, s.requests(t, s.edge))
 	_, err := s.member.Kubernetes.CoreV1().Secrets(agentNamespace).Get(t.Context(), registration.BootstrapSecret, metav1.GetOptions{})
-	require.NoError(t, err, "the agent threw away what it is to register with")
+	require.NoError(t, err, "the agent has deleted its bootstrap Secret")
 }
 
 func (s *serverStory) brokenWhileWaiting(t *testing.T) {
@@ -45,7 +45,7 @@ func (s *serverStory) brokenWhileWaiting(t *testing.T) {
 	s.server.Proxy.Agents.Mend()
 
 	s.condition(t, s.edge, fleet.ConditionRegistered, "True")
-	require.Equal(t, sent, s.requests(t, s.edge), "the agent asked more than once")
+	require.Equal(t, sent, s.requests(t, s.edge), "the agent sent another request")
 	testenv.RequireCredential(t, s.member, agentNamespace, s.edge.Name)
 }
 
@@ -59,11 +59,10 @@ func (s *serverStory) brokenAtWork(t *testing.T) {
 	require.Equal(t, credential.ResourceVersion, s.credential(t, s.member, agentNamespace).ResourceVersion)
 }
 
-// bearable is how many requests a second one agent may make while nothing works, with the pauses of quick. Without any it
-// would be hundreds.
+// bearable limits the requests per second of one agent during a failure, with the pauses of quick. Without pauses there would be hundreds.
 const bearable = 10
 
-// requireOutlasted breaks the way in every manner, long enough for the agent to notice, and leaves it broken.
+// requireOutlasted injects every fault into the connection, each until the agent has met it twice, and leaves the last one in place.
 func requireOutlasted(t *testing.T, way *rancherlike.Switch) {
 	t.Helper()
 	var requests int

@@ -40,10 +40,10 @@ func (c *counting) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// WrappedRoundTripper lets client-go find the connection below.
+// WrappedRoundTripper lets client-go close the idle connections.
 func (c *counting) WrappedRoundTripper() http.RoundTripper { return c.RoundTripper }
 
-// specFieldsOf are the fields of the spec that somebody wrote last.
+// specFieldsOf are the fields of the spec that the manager owns.
 func specFieldsOf(t *testing.T, cluster *fleet.Cluster, manager string) []string {
 	t.Helper()
 	fields := []string{}
@@ -104,7 +104,7 @@ func (s *serverStory) credential(t *testing.T, member *testenv.Cluster, namespac
 	return secret
 }
 
-// address is where an agent has its hub.
+// address is the hub's address in the credential of an agent.
 func (s *serverStory) address(t *testing.T, member *testenv.Cluster, namespace string) string {
 	t.Helper()
 	stored, err := clientcmd.RESTConfigFromKubeConfig(s.credential(t, member, namespace).Data[registration.CredentialKubeconfig])

@@ -1,4 +1,4 @@
-// Package rancher tests a management server that has this hub instead of Fleet.
+// Package rancher tests this hub in place of Fleet in a Rancher-like management server.
 package rancher
 
 import (

@@ -18,11 +18,11 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// moves is a server that makes the Cluster anew only when the old one is gone. That takes longer than the hub waits for a
-// Cluster to come, so the agent leaves with the old one; the Deployment of the new one starts another.
+// moves creates the new Cluster after the old one is gone. The hub does not wait that long for a new Cluster, so it uninstalls the agent
+// with the old one, and installs another agent for the new one.
 func (s *serverStory) moves(t *testing.T) {
 	s.server.Workspace(t, otherWorkspace)
-	// Between any two of the hub's writes on the member the agent has time to act on the first.
+	// The agent has time to react to each write of the hub on the member.
 	const slow = 100 * time.Millisecond
 	s.server.Proxy.Tunnel.Slow(slow)
 	defer s.server.Proxy.Tunnel.Slow(0)
@@ -44,7 +44,7 @@ func (s *serverStory) requireNoAgent(t *testing.T) {
 	require.True(t, apierrors.IsNotFound(err), "the credential of the agent is still there: %v", err)
 }
 
-// movesBack is a server that makes the new Cluster and deletes the old one in one go. Nobody stops the agent.
+// movesBack creates the new Cluster before it deletes the old one. The agent keeps running.
 func (s *serverStory) movesBack(t *testing.T) {
 	old := s.cluster(t, s.edge)
 	moved := s.moveTo(rancherlike.DefaultWorkspace)
@@ -59,7 +59,7 @@ func (s *serverStory) moveTo(workspace string) *rancherlike.Managed {
 	return s.edge
 }
 
-// requireMoved waits until the agent is the agent of the new Cluster, and nothing is left of the old one.
+// requireMoved waits until the agent is registered for the new Cluster, and nothing is left of the old one.
 func (s *serverStory) requireMoved(t *testing.T, old *fleet.Cluster, moved *rancherlike.Managed) {
 	t.Helper()
 	cluster := s.condition(t, moved, fleet.ConditionRegistered, "True")
@@ -78,7 +78,7 @@ func (s *serverStory) requireMoved(t *testing.T, old *fleet.Cluster, moved *ranc
 	}
 }
 
-// leftOf names what there still is of a Cluster that is gone.
+// leftOf lists the objects that are left of a deleted Cluster.
 func (s *serverStory) leftOf(t *testing.T, old *fleet.Cluster) []string {
 	t.Helper()
 	left := s.requestsOf(t, old)
@@ -101,7 +101,7 @@ func (s *serverStory) leftOf(t *testing.T, old *fleet.Cluster) []string {
 	return append(left, s.rightsOf(t, old, namespace)...)
 }
 
-// rightsOf names what still gives rights to the agent of a Cluster, or to its import token.
+// rightsOf lists the bindings that give rights to the agent of a Cluster, or to its import token.
 func (s *serverStory) rightsOf(t *testing.T, old *fleet.Cluster, namespace string) (left []string) {
 	t.Helper()
 	rights := s.hub.Kubernetes.RbacV1()

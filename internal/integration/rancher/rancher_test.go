@@ -23,9 +23,9 @@ const (
 	otherWorkspace = "team-a"
 )
 
-// serverStory is one management server from its installation on. Its chapters build on one another.
+// serverStory is one management server from its installation on. Each chapter continues with the state that the one before it left.
 type serverStory struct {
-	t           *testing.T // what a chapter starts goes on after it
+	t           *testing.T // for what a chapter starts and the later ones need
 	hub, member *testenv.Cluster
 	server      *rancherlike.Server
 	seen        *rancherlike.Observer
@@ -37,40 +37,39 @@ type serverStory struct {
 	fronts      []*rancherlike.Proxy
 }
 
-// TestAManagementServerDoesNotNoticeWhichFleetItHas plays the server. The numbers are those of what it relies on; 1, 2, 8,
-// 12 and 13 are about charts and rights, which other tests look at.
-func TestAManagementServerDoesNotNoticeWhichFleetItHas(t *testing.T) {
+// TestManagementServer checks what a management server relies on, except for charts and rights, which the packages charts and privilege
+// test.
+func TestManagementServer(t *testing.T) {
 	s := newServerStory(t)
 	for _, chapter := range []struct {
 		name string
 		run  func(*testing.T)
 	}{
-		{"10 without bootstrap nothing is made in its workspaces", s.nothingIsMade},
-		{"5 an import waits for the Secret and for the tunnel", s.importWaits},
-		{"3 an agent that has not registered yet outlasts a broken server", s.brokenBeforeRegistration},
-		{"3 an agent that waits for its credential outlasts a broken server", s.brokenWhileWaiting},
-		{"3 an agent at work outlasts a broken server", s.brokenAtWork},
-		{"3 the server's own cluster is registered beside it", s.localRegisters},
-		{"4 what the server applies stays as it is", s.passesChangeNothing},
-		{"4 agents cannot give themselves labels of the server", s.reservedLabels},
-		{"5 a Secret that is made again is no reason to import", s.secretsAreMadeAgain},
-		{"6 the TLS mode reaches every agent without a registration", s.tlsMode},
-		{"6 another address reaches every agent, whatever is wrong with one of them", s.otherAddress},
-		{"6 an address that is taken back at once costs no agent its credential", s.addressTakenBack},
-		{"7 any other generation redeploys", s.redeploy},
-		{"9 the status is what the server shows", s.status},
-		{"10 everything is where the server expects it", s.places},
-		{"11 a cluster that is made anew in another workspace gets its agent there", s.moves},
-		{"11 one that moves before the old one is gone keeps its agent", s.movesBack},
+		{"no bootstrap: nothing is created in its workspaces", s.nothingIsMade},
+		{"import waits for the Secret and for the tunnel", s.importWaits},
+		{"server broken before the agent registers", s.brokenBeforeRegistration},
+		{"server broken while the agent waits for its credential", s.brokenWhileWaiting},
+		{"server broken while the agent works", s.brokenAtWork},
+		{"local cluster registers", s.localRegisters},
+		{"server applies its Clusters again: nothing changes", s.passesChangeNothing},
+		{"kubeconfig Secret is created again: no import", s.secretsAreMadeAgain},
+		{"TLS mode reaches every agent without a registration", s.tlsMode},
+		{"address reaches every agent, although one cluster is broken", s.otherAddress},
+		{"address is reverted at once: agents keep their credentials", s.addressTakenBack},
+		{"redeployAgentGeneration: every other value installs the agent again", s.redeploy},
+		{"status has what the server shows", s.status},
+		{"objects are where the server expects them", s.places},
+		{"workspace changes, new Cluster after the deletion of the old one", s.moves},
+		{"workspace changes, new Cluster before the deletion of the old one", s.movesBack},
 	} {
 		if !t.Run(chapter.name, chapter.run) {
 			break
 		}
 	}
-	t.Run("9 no healthy cluster was ever red and 4 nothing was reverted", func(t *testing.T) {
+	t.Run("no healthy cluster was ever shown as failed, and nothing was reverted", func(t *testing.T) {
 		require.Empty(t, s.seen.Problems())
 	})
-	t.Run("3 agents used bearer tokens and Kubernetes' own paths only", func(t *testing.T) {
+	t.Run("agents used only bearer tokens and paths of the Kubernetes API", func(t *testing.T) {
 		for _, front := range s.fronts {
 			require.Empty(t, front.Strays())
 		}
@@ -157,19 +156,6 @@ func (s *serverStory) passesChangeNothing(t *testing.T) {
 	}
 }
 
-func (s *serverStory) reservedLabels(t *testing.T) {
-	values := s.hub.Token(t, rancherlike.DefaultWorkspace, "for-people", fleet.ClusterRegistrationTokenSpec{})
-	request := s.hub.Request(t, values, fleet.ClusterRegistrationSpec{
-		ClientID: "self-made", ClientRandom: "random",
-		ClusterLabels: map[string]string{"env": "lab", "management.cattle.io/cluster-name": "local"},
-	})
-	granted, _ := s.hub.Granted(t, values, request)
-	cluster, err := s.hub.Fleet.Clusters(granted.Namespace).Get(t.Context(), granted.Status.ClusterName, metav1.GetOptions{})
-	require.NoError(t, err)
-	require.Equal(t, "lab", cluster.Labels["env"])
-	require.NotContains(t, cluster.Labels, "management.cattle.io/cluster-name")
-}
-
 func (s *serverStory) secretsAreMadeAgain(t *testing.T) {
 	edge, local := s.cluster(t, s.edge), s.cluster(t, s.local)
 	edgeCredential := s.credential(t, s.member, agentNamespace)
@@ -182,7 +168,7 @@ func (s *serverStory) secretsAreMadeAgain(t *testing.T) {
 	before := s.secretReads.n.Load()
 	s.server.CreateSecret(t, s.local)
 	testenv.Eventually(t, func() (bool, string) {
-		return s.secretReads.n.Load() > before, "the hub did not look at the new Secret"
+		return s.secretReads.n.Load() > before, "the hub has not read the new Secret"
 	})
 	s.server.Pass(t, s.local)
 
@@ -195,7 +181,7 @@ func (s *serverStory) secretsAreMadeAgain(t *testing.T) {
 	require.Equal(t, localCredential.ResourceVersion, s.credential(t, s.hub, rancherlike.LocalAgentNamespace).ResourceVersion)
 }
 
-// requireNotImported waits until the hub has looked at the Secret as it is now.
+// requireNotImported waits until the hub has read the current Secret, and checks that it did not import the cluster again.
 func (s *serverStory) requireNotImported(t *testing.T, m *rancherlike.Managed, before *fleet.Cluster) {
 	t.Helper()
 	secret, err := s.hub.Kubernetes.CoreV1().Secrets(m.Namespace).Get(t.Context(), before.Spec.KubeConfigSecret, metav1.GetOptions{})
@@ -203,7 +189,7 @@ func (s *serverStory) requireNotImported(t *testing.T, m *rancherlike.Managed, b
 	var after *fleet.Cluster
 	testenv.Eventually(t, func() (bool, string) {
 		after = s.cluster(t, m)
-		return after.Status.Import.KubeConfigSecretVersion == string(secret.UID)+"/"+secret.ResourceVersion, "the hub has not looked at the Secret"
+		return after.Status.Import.KubeConfigSecretVersion == string(secret.UID)+"/"+secret.ResourceVersion, "the hub has not read the Secret"
 	})
 	require.Equal(t, before.Status.Import.Time, after.Status.Import.Time, "the agent was installed again")
 	require.Equal(t, before.Status.Import.Registration, after.Status.Import.Registration)
@@ -220,10 +206,10 @@ func (s *serverStory) tlsMode(t *testing.T) {
 			mode := s.cluster(t, m).Status.AgentTLSMode
 			return mode == string(config.TLSModeSystemStore), m.Name + " has " + mode
 		})
-		told, err := member.Kubernetes.CoreV1().ConfigMaps(s.cluster(t, m).Status.Agent.Namespace).
+		configMap, err := member.Kubernetes.CoreV1().ConfigMaps(s.cluster(t, m).Status.Agent.Namespace).
 			Get(t.Context(), registration.AgentConfigMap, metav1.GetOptions{})
 		require.NoError(t, err)
-		require.Contains(t, told.Data[registration.ConfigKey], string(config.TLSModeSystemStore))
+		require.Contains(t, configMap.Data[registration.ConfigKey], string(config.TLSModeSystemStore))
 	}
 	testenv.RequireCredential(t, s.member, agentNamespace, s.edge.Name)
 	require.Equal(t, requests, s.requests(t, s.edge), "the agent registered again")
@@ -235,7 +221,7 @@ func (s *serverStory) otherAddress(t *testing.T) {
 	localCredential := s.credential(t, s.hub, rancherlike.LocalAgentNamespace)
 	front := rancherlike.NewProxy(s.t, s.hub)
 	s.fronts = append(s.fronts, front)
-	s.server.Proxy.Agents.Break(rancherlike.AgentFaults()[3]) // nobody is at the old address any more
+	s.server.Proxy.Agents.Break(rancherlike.AgentFaults()[3]) // the old address is not served any more
 	s.server.Settings.ServerURL, s.server.Settings.CACerts = front.URL(), front.CA()
 	s.server.Upgrade(t)
 
@@ -253,8 +239,7 @@ func (s *serverStory) otherAddress(t *testing.T) {
 	require.Equal(t, localCredential.ResourceVersion, s.credential(t, s.hub, rancherlike.LocalAgentNamespace).ResourceVersion)
 }
 
-// addressTakenBack: the agent has heard of an address that works in part, and may even have gone there, when it is told to go
-// back to where it was.
+// addressTakenBack configures an address that works in part, and then the earlier one again. The agent may have switched in between.
 func (s *serverStory) addressTakenBack(t *testing.T) {
 	before, requests := s.server.Settings, s.requests(t, s.edge)
 	mistaken := rancherlike.NewProxy(s.t, s.hub)
@@ -266,15 +251,15 @@ func (s *serverStory) addressTakenBack(t *testing.T) {
 	s.server.Upgrade(t)
 	testenv.Eventually(t, func() (bool, string) {
 		hub, address := s.cluster(t, s.edge).Status.Agent.Hub, s.address(t, s.member, agentNamespace)
-		heard := address == mistaken.URL() || hub != nil && hub.Pending != ""
-		return heard, fmt.Sprintf("the agent is at %s and says %+v", address, hub)
+		known := address == mistaken.URL() || hub != nil && hub.Pending != ""
+		return known, fmt.Sprintf("the agent is at %s and says %+v", address, hub)
 	})
 
 	s.server.Settings = before
 	s.server.Upgrade(t)
 	testenv.Eventually(t, func() (bool, string) {
-		told := s.cluster(t, s.edge).Status.APIServerURL
-		return told == before.ServerURL, "the agent was told " + told
+		delivered := s.cluster(t, s.edge).Status.APIServerURL
+		return delivered == before.ServerURL, "the hub has delivered " + delivered
 	})
 	testenv.RequireCredential(t, s.member, agentNamespace, s.edge.Name)
 	s.awaitBeat(t, s.edge)
@@ -286,7 +271,7 @@ func (s *serverStory) addressTakenBack(t *testing.T) {
 	require.Equal(t, requests, s.requests(t, s.edge), "the agent registered again")
 }
 
-// breakACluster has the server manage a cluster whose kubeconfig leads nowhere.
+// breakACluster adds a managed cluster whose kubeconfig has an unreachable address.
 func (s *serverStory) breakACluster(t *testing.T) {
 	t.Helper()
 	broken := s.manage(t, rancherlike.Managed{

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
@@ -87,28 +85,6 @@ func TestAKnownClientIDRegistersForItsPreparedCluster(t *testing.T) {
 	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", registration.ClusterName("known"))
 }
 
-func TestTheCredentialSecretIsAsAgentsExpectIt(t *testing.T) {
-	s := newStage(t)
-	r := s.Register(t, s.Token(t, "tok"), "client", "random")
-	cluster := r.Request.Status.ClusterName
-
-	sum := sha256.Sum256([]byte("client" + "random" + s.Namespace))
-	assert.Equal(t, "c-"+hex.EncodeToString(sum[:])[:61], r.Secret.Name)
-	assert.Equal(t, testenv.RegistrationNamespace, r.Secret.Namespace)
-	assert.Equal(t, "fleet.cattle.io/agent-credential", string(r.Secret.Type))
-	assert.Equal(t, map[string]string{"fleet.cattle.io/cluster": cluster, "fleet.cattle.io/managed": "true"}, r.Secret.Labels)
-	assert.Equal(t, []string{"clusterName", "clusterNamespace", "deploymentNamespace", "systemNamespace", "token"}, keysOf(r.Secret.Data))
-	assert.NotEmpty(t, r.Bearer())
-	assert.Equal(t, registration.ClusterNamespace(s.Namespace, cluster), r.ClusterNamespace())
-	assert.Equal(t, r.ClusterNamespace(), s.Cluster(t, cluster).Status.Namespace)
-	assert.Equal(t, s.Namespace, string(r.Secret.Data["clusterNamespace"]))
-	assert.Equal(t, cluster, string(r.Secret.Data["clusterName"]))
-	assert.Equal(t, "cattle-fleet-system", string(r.Secret.Data["systemNamespace"]))
-	for _, value := range r.Secret.Annotations {
-		assert.NotContains(t, value, r.Bearer()[:20], "no part of the token is in an annotation")
-	}
-}
-
 func TestTheCredentialMayDoWhatAnAgentNeedsAndNothingElse(t *testing.T) {
 	s := newStage(t)
 	values := s.Token(t, "tok")
@@ -121,74 +97,7 @@ func TestTheCredentialMayDoWhatAnAgentNeedsAndNothingElse(t *testing.T) {
 	for _, elsewhere := range []string{neighbour.ClusterNamespace(), testenv.RegistrationNamespace, "cattle-fleet-system", "default", "kube-system"} {
 		testenv.RequireRights(t, s.Hub, r.Bearer(), elsewhere)
 	}
-	testenv.RequireMay(t, s.Hub, r.Bearer(),
-		testenv.To("list", "bundledeployments.fleet.cattle.io", own, ""),
-		testenv.To("watch", "bundledeployments.fleet.cattle.io", own, ""),
-		testenv.To("patch", "bundledeployments.fleet.cattle.io/status", own, "any"),
-		testenv.To("patch", "clusters.fleet.cattle.io/status", s.Namespace, cluster),
-	)
-	testenv.RequireMayNot(t, s.Hub, r.Bearer(),
-		testenv.To("get", "clusters.fleet.cattle.io", s.Namespace, cluster),
-		testenv.To("update", "clusters.fleet.cattle.io/status", s.Namespace, cluster),
-		testenv.To("patch", "clusters.fleet.cattle.io", s.Namespace, cluster),
-		testenv.To("patch", "clusters.fleet.cattle.io/status", s.Namespace, neighbour.Request.Status.ClusterName),
-		testenv.To("list", "bundledeployments.fleet.cattle.io", neighbour.ClusterNamespace(), ""),
-		testenv.To("get", "secrets", neighbour.ClusterNamespace(), "any"),
-		testenv.To("list", "contents.fleet.cattle.io", "", ""),
-		testenv.To("create", "bundledeployments.fleet.cattle.io", own, ""),
-		testenv.To("update", "bundledeployments.fleet.cattle.io", own, "any"),
-		testenv.To("delete", "bundledeployments.fleet.cattle.io", own, "any"),
-		testenv.To("get", "contents.fleet.cattle.io", "", "any"),
-		testenv.To("get", "secrets", own, "any"),
-		testenv.To("get", "configmaps", own, "any"),
-		testenv.To("list", "secrets", own, ""),
-		testenv.To("list", "configmaps", own, ""),
-		testenv.To("create", "clusterregistrations.fleet.cattle.io", s.Namespace, ""),
-		testenv.To("get", "secrets", testenv.RegistrationNamespace, r.Secret.Name),
-		testenv.To("create", "serviceaccounts/token", own, r.Account()),
-		testenv.To("get", "namespaces", "", own),
-	)
 	s.RequireHeartbeat(t, r, time.Now())
-}
-
-func TestTheTokenMayReadTheOneCredentialItWasAskedForWith(t *testing.T) {
-	s := newStage(t)
-	mine, other := s.Token(t, "mine"), s.Token(t, "other")
-	r := s.Register(t, mine, "client-a", "random-a")
-	foreign := s.Register(t, other, "client-b", "random-b")
-
-	testenv.RequireRights(t, s.Hub, mine.Token, testenv.RegistrationNamespace, "get secrets "+r.Secret.Name)
-	testenv.RequireRights(t, s.Hub, other.Token, testenv.RegistrationNamespace, "get secrets "+foreign.Secret.Name)
-	testenv.RequireRights(t, s.Hub, mine.Token, r.ClusterNamespace())
-
-	secrets := s.Hub.ClientFor(t, mine.Token).Kubernetes.CoreV1().Secrets(testenv.RegistrationNamespace)
-	_, err := secrets.Get(t.Context(), r.Secret.Name, metav1.GetOptions{})
-	require.NoError(t, err)
-	_, err = secrets.Get(t.Context(), foreign.Secret.Name, metav1.GetOptions{})
-	assert.True(t, apierrors.IsForbidden(err), "%v", err)
-	testenv.RequireMayNot(t, s.Hub, mine.Token,
-		testenv.To("list", "secrets", testenv.RegistrationNamespace, ""),
-		testenv.To("watch", "secrets", testenv.RegistrationNamespace, r.Secret.Name),
-		testenv.To("delete", "secrets", testenv.RegistrationNamespace, r.Secret.Name),
-		testenv.To("patch", "secrets", testenv.RegistrationNamespace, r.Secret.Name),
-	)
-}
-
-func TestASecondRegistrationMakesTheFirstWorthless(t *testing.T) {
-	s := newStage(t)
-	values := s.Token(t, "tok")
-	first := s.Register(t, values, "twice", "random-1")
-	testenv.RequireMay(t, s.Hub, first.Bearer(), testenv.To("list", "bundledeployments.fleet.cattle.io", first.ClusterNamespace(), ""))
-
-	values = s.Hub.Token(t, s.Namespace, "own", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"twice"}}) // the token of that Cluster
-	second := s.Register(t, values, "twice", "random-2")
-
-	assert.Equal(t, first.Request.Status.ClusterName, second.Request.Status.ClusterName)
-	assert.Equal(t, first.ClusterNamespace(), second.ClusterNamespace())
-	s.requireRegistrationGone(t, first)
-	testenv.RequireUnauthorized(t, s.Hub, first.Bearer())
-	testenv.RequireMay(t, s.Hub, second.Bearer(), testenv.To("list", "bundledeployments.fleet.cattle.io", second.ClusterNamespace(), ""))
-	testenv.RequireRights(t, s.Hub, values.Token, testenv.RegistrationNamespace, "get secrets "+second.Secret.Name)
 }
 
 func TestACredentialSecretIsTakenFromTheHubAfterFortyMinutes(t *testing.T) {

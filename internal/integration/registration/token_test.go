@@ -6,10 +6,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/internal/testenv"
@@ -45,35 +41,6 @@ func TestATokenGetsASecretWithTheValuesToInstallAgentsWith(t *testing.T) {
 	assert.Equal(t, values.Token, document["token"])
 }
 
-func TestATokenMayCreateRequestsAndNothingElse(t *testing.T) {
-	s := newStage(t)
-	other := s.Hub.Namespace(t)
-	values := s.Token(t, "tok")
-	token := s.ReadyToken(t, "tok")
-	account := registration.TokenServiceAccount("tok", string(token.UID))
-
-	testenv.RequireRights(t, s.Hub, values.Token, s.Namespace, "create clusterregistrations")
-	for _, elsewhere := range []string{other, testenv.RegistrationNamespace, "cattle-fleet-system", "default", "kube-system"} {
-		testenv.RequireRights(t, s.Hub, values.Token, elsewhere)
-	}
-	testenv.RequireMay(t, s.Hub, values.Token, testenv.To("create", "clusterregistrations.fleet.cattle.io", s.Namespace, ""))
-	testenv.RequireMayNot(t, s.Hub, values.Token,
-		testenv.To("create", "clusterregistrations.fleet.cattle.io", other, ""),
-		testenv.To("get", "clusterregistrations.fleet.cattle.io", s.Namespace, ""),
-		testenv.To("list", "clusterregistrations.fleet.cattle.io", s.Namespace, ""),
-		testenv.To("update", "clusterregistrations.fleet.cattle.io/status", s.Namespace, ""),
-		testenv.To("create", "clusters.fleet.cattle.io", s.Namespace, ""),
-		testenv.To("get", "clusterregistrationtokens.fleet.cattle.io", s.Namespace, "tok"),
-		testenv.To("get", "secrets", s.Namespace, "tok"),
-		testenv.To("list", "secrets", testenv.RegistrationNamespace, ""),
-		testenv.To("create", "serviceaccounts/token", s.Namespace, account),
-		testenv.To("impersonate", "serviceaccounts", s.Namespace, account),
-	)
-	rbac := s.Hub.Kubernetes.RbacV1()
-	testenv.RequireThere(t, rbac.Roles(s.Namespace).Get, registration.RoleName(account))
-	testenv.RequireThere(t, rbac.RoleBindings(s.Namespace).Get, registration.RoleBindingName(account))
-}
-
 func TestAnExpiredTokenIsGoneWithAllThatCameWithIt(t *testing.T) {
 	s := newStage(t)
 	values := s.Hub.Token(t, s.Namespace, "short", testenv.TTL(time.Hour))
@@ -106,21 +73,4 @@ func TestACredentialOutlivesTheTokenItWasAskedForWith(t *testing.T) {
 	testenv.RequireUnauthorized(t, s.Hub, values.Token)
 	testenv.RequireMay(t, s.Hub, r.Bearer(), testenv.To("list", "bundledeployments.fleet.cattle.io", r.ClusterNamespace(), ""))
 	testenv.RequireThere(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, r.Request.Name)
-}
-
-func TestATTLInDaysIsRefusedAtAdmission(t *testing.T) {
-	s := newStage(t)
-	client, err := dynamic.NewForConfig(s.Hub.RESTConfig())
-	require.NoError(t, err)
-	tokens := client.Resource(fleet.SchemeGroupVersion.WithResource("clusterregistrationtokens")).Namespace(s.Namespace)
-	for _, bad := range []string{"1d", "1w", "-5m", "soon"} {
-		_, err := tokens.Create(t.Context(), &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "ClusterRegistrationToken",
-			"metadata": map[string]any{"name": "bad"},
-			"spec":     map[string]any{"ttl": bad},
-		}}, metav1.CreateOptions{})
-		require.Error(t, err, bad)
-		assert.True(t, apierrors.IsInvalid(err), "%s: %v", bad, err)
-		assert.ErrorContains(t, err, "ttl must be '0' or a Go duration such as '240h' or '30m'; units d and w are not known")
-	}
 }

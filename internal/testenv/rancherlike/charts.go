@@ -6,14 +6,14 @@ import (
 	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
-// Settings are settings of the server, by their names there.
+// Settings are settings of the server.
 type Settings struct {
 	ServerURL    string
 	CACerts      []byte
 	AgentTLSMode string
 }
 
-// values are all that the server sets, and one it does not know of, from the ConfigMap of its administrators.
+// values are the values that the server sets, and an unknown one from a ConfigMap of its administrators.
 func (s *Server) values() map[string]any {
 	return map[string]any{
 		"apiServerURL": s.Settings.ServerURL,
@@ -34,8 +34,7 @@ func (s *Server) values() map[string]any {
 	}
 }
 
-// Upgrade installs the chart fleet with the settings as they are now, or upgrades it, all but the Deployment. It returns
-// the hub as that Deployment would run it: with the rights of the chart's ServiceAccount, and its flags.
+// Upgrade installs or upgrades the chart fleet with the current settings, as testenv.Cluster.InstallChart does.
 func (s *Server) Upgrade(t testing.TB) func(*muster.Options) {
 	t.Helper()
 	return s.Hub.InstallChart(t, s.values())

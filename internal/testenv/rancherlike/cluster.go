@@ -1,7 +1,6 @@
 package rancherlike
 
 import (
-	"maps"
 	"testing"
 
 	"github.com/rancher/wrangler/v3/pkg/randomtoken"
@@ -16,23 +15,23 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// Managed is a cluster the server manages. It stands for the server's own objects about it, from which it makes the
-// Cluster and the kubeconfig Secret.
+// Managed is a cluster that the server manages. It replaces the server's own objects, from which the server creates the Cluster and the
+// kubeconfig Secret.
 type Managed struct {
-	// Name is what people call it, ID what the server calls it.
+	// Name is the name that people use, and ID the name that the server uses.
 	Name, ID string
-	// Namespace is where the server's own objects about it are, which never changes.
+	// Namespace is the namespace of the server's own objects, which never changes.
 	Namespace string
-	// Workspace is where its Cluster is.
+	// Workspace is the namespace of its Cluster.
 	Workspace string
-	// Local says that it is the cluster the server runs in.
+	// Local is true for the cluster in which the server runs.
 	Local bool
 
-	owner *corev1.ConfigMap // stands for the provisioning Cluster
+	owner *corev1.ConfigMap // in place of the provisioning Cluster
 	token string
 }
 
-// NewManaged has the server manage a cluster. Nothing is made for the fleet yet.
+// NewManaged adds a cluster to the server. It creates no objects of the fleet.
 func (s *Server) NewManaged(t testing.TB, m Managed, member *testenv.Cluster) *Managed {
 	t.Helper()
 	random, err := randomtoken.Generate()
@@ -46,18 +45,18 @@ func (s *Server) NewManaged(t testing.TB, m Managed, member *testenv.Cluster) *M
 	return &m
 }
 
-// In is the same cluster, assigned to another workspace.
+// In returns the same cluster in another workspace.
 func (m *Managed) In(workspace string) *Managed {
 	moved := *m
 	moved.Workspace = workspace
 	return &moved
 }
 
-// setID is the server's name of the set it applies.
+// setID identifies the set that the server applies.
 const setID = "fleet-cluster"
 
-// Pass is what the server does at every event of one of its own objects: it puts the address back into the kubeconfig
-// Secret of its own cluster, and applies the Cluster as it wants it.
+// Pass does what the server does for every event of its own objects: it writes the address into the kubeconfig Secret of its own cluster, and
+// applies the Cluster.
 func (s *Server) Pass(t testing.TB, m *Managed) {
 	t.Helper()
 	if m.Local {
@@ -66,7 +65,7 @@ func (s *Server) Pass(t testing.TB, m *Managed) {
 	require.NoError(t, s.sets.WithContext(t.Context()).WithSetID(setID).WithOwner(m.owner).ApplyObjects(m.Cluster()))
 }
 
-// Cluster is the Cluster as the server wants it: ten fields of the spec and no other.
+// Cluster is the Cluster that the server applies, with ten fields of the spec.
 func (m *Managed) Cluster() *fleet.Cluster {
 	return &fleet.Cluster{
 		TypeMeta: metav1.TypeMeta{APIVersion: fleet.SchemeGroupVersion.String(), Kind: "Cluster"},
@@ -87,7 +86,7 @@ func (m *Managed) labels() map[string]string {
 		"management.cattle.io/cluster-display-name": m.Name,
 	}
 	if m.Local {
-		maps.Copy(labels, map[string]string{"name": "local"})
+		labels["name"] = "local"
 	}
 	return labels
 }
@@ -126,13 +125,13 @@ func preferAgentNodes() *corev1.Affinity {
 	}}
 }
 
-// Delete deletes the Cluster and waits until it is gone, as a move to another workspace does.
+// Delete deletes the Cluster and waits, as a move to another workspace does.
 func (s *Server) Delete(t testing.TB, m *Managed, workspace string) {
 	t.Helper()
 	clusters := s.Hub.Fleet.Clusters(workspace)
 	require.NoError(t, clusters.Delete(t.Context(), m.Name, metav1.DeleteOptions{}))
 	testenv.Eventually(t, func() (bool, string) {
 		_, err := clusters.Get(t.Context(), m.Name, metav1.GetOptions{})
-		return apierrors.IsNotFound(err), "Cluster " + workspace + "/" + m.Name + " is still there"
+		return apierrors.IsNotFound(err), "Cluster " + workspace + "/" + m.Name + " still exists"
 	})
 }

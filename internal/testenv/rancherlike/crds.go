@@ -14,8 +14,8 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// preCreateCRDs makes the four definitions that the server needs itself, before any chart: with a schema of its own, and
-// marked so that the chart fleet-crd may take them over.
+// preCreateCRDs creates the four definitions that the server needs before the charts, with its own schema and with the labels and annotations
+// with which Helm adopts them into the chart fleet-crd.
 func (s *Server) preCreateCRDs(t testing.TB) {
 	t.Helper()
 	client, err := clientset.NewForConfig(s.config)

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// Fault is an answer of the server itself, or of a load balancer before it, instead of the cluster's.
+// Fault is a response of the server, or of a load balancer in front of it, instead of the response of the cluster.
 type Fault struct {
 	Name        string
 	Code        int
 	ContentType string
 	Body        string
-	// Below, if given, breaks only the paths that begin so.
+	// Below limits the fault to paths with this prefix.
 	Below string
 }
 
@@ -25,8 +25,8 @@ const (
 	typeText = "text/plain; charset=utf-8"
 )
 
-// AgentFaults are what agents get to see while the server restarts, loses its own cluster, or forgets about them for a
-// moment. The last two look as if the API server had sent them.
+// AgentFaults are the responses to agents while the server restarts, has lost its own cluster, or does not know them for a moment. The last two
+// are like those of an API server.
 func AgentFaults() []Fault {
 	return []Fault{
 		{Name: "401 of the server", Code: http.StatusUnauthorized, ContentType: typeJSON, Body: `{"type":"error","status":"401","message":"must authenticate"}`},
@@ -39,7 +39,7 @@ func AgentFaults() []Fault {
 	}
 }
 
-// TunnelFaults are what the hub gets to see while the tunnel to a member is down.
+// TunnelFaults are the responses to the hub while the tunnel to a member is down.
 func TunnelFaults() []Fault {
 	return []Fault{
 		{Name: "502 of the tunnel", Code: http.StatusBadGateway, ContentType: typeText, Body: "cluster agent disconnected"},
@@ -51,7 +51,7 @@ func status(code int, reason, message string) string {
 	return fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","code":%d,"reason":%q,"message":%q}`, code, reason, message)
 }
 
-// Switch breaks one way through the server, and counts what it answered instead.
+// Switch injects a fault into one direction through the server, and counts the responses.
 type Switch struct {
 	mutex    sync.Mutex
 	fault    *Fault
@@ -60,7 +60,7 @@ type Switch struct {
 	delay    time.Duration
 }
 
-// Slow has every request take that much longer, as over a tunnel to the other end of the world.
+// Slow delays every request, as a tunnel over a long distance does.
 func (s *Switch) Slow(delay time.Duration) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -76,28 +76,28 @@ func (s *Switch) linger(r *http.Request) {
 	<-ctx.Done()
 }
 
-// Break has every request answered by the fault, and counts from 0.
+// Break responds to every request with the fault, and counts from 0.
 func (s *Switch) Break(f Fault) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	s.fault, s.answered, s.since = &f, 0, time.Now()
 }
 
-// Mend lets requests through again.
+// Mend forwards requests again.
 func (s *Switch) Mend() {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	s.fault = nil
 }
 
-// Answered says how many requests the fault has answered, in how much time.
+// Answered returns the number of requests with the fault, and the time since Break.
 func (s *Switch) Answered() (int, time.Duration) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	return s.answered, time.Since(s.since)
 }
 
-// interrupt answers the request if the way is broken.
+// interrupt responds with the fault, if there is one.
 func (s *Switch) interrupt(w http.ResponseWriter, r *http.Request) bool {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()

@@ -14,8 +14,8 @@ import (
 
 func (m *Managed) secretName() string { return m.Name + "-kubeconfig" }
 
-// CreateSecret makes the kubeconfig Secret, which leads to the member through the server itself. The address of the hub
-// is not in it: Pass adds that to the one of the server's own cluster.
+// CreateSecret creates the kubeconfig Secret with the address of the member at the server. It does not have the address of the hub, which Pass
+// adds to the Secret of the server's own cluster.
 func (s *Server) CreateSecret(t testing.TB, m *Managed) {
 	t.Helper()
 	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
@@ -38,7 +38,7 @@ func (s *Server) CreateSecret(t testing.TB, m *Managed) {
 	require.NoError(t, err)
 }
 
-// DeleteSecret is the first half of how the server corrects the Secret.
+// DeleteSecret is the first step with which the server corrects the Secret.
 func (s *Server) DeleteSecret(t testing.TB, m *Managed) {
 	t.Helper()
 	require.NoError(t, s.Hub.Kubernetes.CoreV1().Secrets(m.Namespace).Delete(t.Context(), m.secretName(), metav1.DeleteOptions{}))
@@ -49,7 +49,7 @@ func (m *Managed) SecretPath() string {
 	return "/api/v1/namespaces/" + m.Namespace + "/secrets/" + m.secretName()
 }
 
-// addAddress writes the address of the hub's API server, as pods of its cluster see it, into the Secret.
+// addAddress writes the address of the hub's API server for pods of its cluster into the Secret.
 func (s *Server) addAddress(t testing.TB, m *Managed) {
 	t.Helper()
 	secrets := s.Hub.Kubernetes.CoreV1().Secrets(m.Namespace)

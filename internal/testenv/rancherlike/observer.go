@@ -18,7 +18,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// Observer sees every version of every Cluster and notes what the server, or a person in front of it, would not like.
+// Observer watches all Clusters and records every version that is a problem for the server or its users.
 type Observer struct {
 	mutex     sync.Mutex
 	managed   []*Managed
@@ -27,7 +27,7 @@ type Observer struct {
 	problems  []string
 }
 
-// Observe watches until the test ends. Clusters of the given ones must be as the server wants them in every version.
+// Observe watches until the test ends.
 func (s *Server) Observe(t testing.TB) *Observer {
 	t.Helper()
 	o := &Observer{clientIDs: map[types.UID]string{}, addresses: map[types.UID][]string{}}
@@ -40,21 +40,21 @@ func (s *Server) Observe(t testing.TB) *Observer {
 	return o
 }
 
-// Expect has the observer compare the Clusters of m with what the server applies.
+// Expect compares every version of the Cluster of m with what the server applies.
 func (o *Observer) Expect(m *Managed) {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
 	o.managed = append(o.managed, m)
 }
 
-// Problems are all that was wrong, in any version.
+// Problems are the problems of all versions.
 func (o *Observer) Problems() []string {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
 	return slices.Clone(o.problems)
 }
 
-// Addresses are the addresses of the hub that the agent of a Cluster was told, one after another.
+// Addresses are the addresses of the hub that the agent of a Cluster has got, in order.
 func (o *Observer) Addresses(uid types.UID) []string {
 	o.mutex.Lock()
 	defer o.mutex.Unlock()
@@ -95,7 +95,7 @@ func (o *Observer) known() []*Managed {
 	return slices.Clone(o.managed)
 }
 
-// red are the conditions that the server shows as an error when they are False.
+// red are the conditions that the server shows as errors if they are False.
 var red = []string{fleet.ConditionRegistered, fleet.ConditionProcessed, "Reconciled"}
 
 func (o *Observer) seeConditions(c *fleet.Cluster) {
@@ -125,7 +125,7 @@ func (o *Observer) seeAddress(c *fleet.Cluster) {
 	}
 }
 
-// compare finds what somebody changed or took away that the server applied.
+// compare records changes to what the server has applied.
 func (o *Observer) compare(m *Managed, c *fleet.Cluster) {
 	wanted, has := m.Cluster(), c.Spec.DeepCopy()
 	has.ClientID, has.RedeployAgentGeneration = "", 0

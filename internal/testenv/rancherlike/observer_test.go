@@ -12,7 +12,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestTheObserverSeesWhatTheServerWouldNotLike(t *testing.T) {
+func TestObserver(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*fleet.Cluster)
 		want   string
@@ -50,7 +50,7 @@ func TestTheObserverSeesWhatTheServerWouldNotLike(t *testing.T) {
 	}
 }
 
-func TestTheObserverRemembersEachTurnOfTheAddress(t *testing.T) {
+func TestObserverAddresses(t *testing.T) {
 	o := &Observer{clientIDs: map[types.UID]string{}, addresses: map[types.UID][]string{}}
 	for _, address := range []string{"", "a", "a", "b", "a"} {
 		cluster := &fleet.Cluster{}

@@ -23,12 +23,12 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv"
 )
 
-// tunnelPrefix is the path below which the server serves the API of each cluster it manages.
+// tunnelPrefix is the path below which the server has the API of each managed cluster.
 const tunnelPrefix = "/k8s/clusters/"
 
-// Proxy is the server's own address: agents reach the hub's API through it, and the hub reaches members.
+// Proxy is the server's address, through which agents reach the hub's API, and the hub reaches members.
 type Proxy struct {
-	// Agents and Tunnel break the two ways.
+	// Agents and Tunnel inject faults into the two directions.
 	Agents, Tunnel Switch
 
 	server *httptest.Server
@@ -40,14 +40,14 @@ type Proxy struct {
 	strays  []string
 }
 
-// tunnel leads to one member, for whoever has the server's own token.
+// tunnel forwards requests with the server's own token to a member.
 type tunnel struct {
 	token   string
 	handler http.Handler
 	calls   atomic.Int64
 }
 
-// Calls says how many requests went to a member, or were to go there.
+// Calls is the number of requests to a member, including those with a fault.
 func (p *Proxy) Calls(name string) int64 {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
@@ -58,7 +58,7 @@ func (p *Proxy) Calls(name string) int64 {
 func NewProxy(t testing.TB, hub *testenv.Cluster) *Proxy {
 	t.Helper()
 	certificate, ca := newCertificate(t)
-	// Bearer tokens pass; a client certificate ends here, for the connection to the hub is the server's own.
+	// Bearer tokens are forwarded. Client certificates are not, because the connection to the hub is another one.
 	toHub := rest.Config{Host: hub.URL(), TLSClientConfig: rest.TLSClientConfig{CAData: hub.CA()}}
 	p := &Proxy{ca: ca, hub: reverse(t, &toHub, ""), members: map[string]*tunnel{}}
 	p.server = httptest.NewUnstartedServer(p)
@@ -67,13 +67,13 @@ func NewProxy(t testing.TB, hub *testenv.Cluster) *Proxy {
 	p.server.EnableHTTP2 = true
 	p.server.StartTLS()
 	t.Cleanup(func() {
-		p.server.CloseClientConnections() // watches that go on would have Close wait for them
+		p.server.CloseClientConnections() // otherwise Close waits for open watches
 		p.server.Close()
 	})
 	return p
 }
 
-// newCertificate also returns the authority that signed it, which is another one each time.
+// newCertificate also returns the authority of the certificate, which is a new one each time.
 func newCertificate(t testing.TB) (tls.Certificate, []byte) {
 	t.Helper()
 	chain, key, err := certutil.GenerateSelfSignedCertKey("rancher.example", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
@@ -90,15 +90,15 @@ func (p *Proxy) URL() string { return p.server.URL }
 // CA is the authority of the server's certificate.
 func (p *Proxy) CA() []byte { return p.ca }
 
-// Strays are the requests that this kind of server does not pass on: paths that are not Kubernetes' own, client
-// certificates, upgrades of the connection.
+// Strays are the requests that such a server does not forward: other paths than those of Kubernetes, client certificates, and upgrades of
+// connections.
 func (p *Proxy) Strays() []string {
 	p.mutex.Lock()
 	defer p.mutex.Unlock()
 	return slices.Clone(p.strays)
 }
 
-// serve has the server lead to a member.
+// serve adds a member.
 func (p *Proxy) serve(t testing.TB, name, token string, member *testenv.Cluster) {
 	t.Helper()
 	p.mutex.Lock()
@@ -106,7 +106,7 @@ func (p *Proxy) serve(t testing.TB, name, token string, member *testenv.Cluster)
 	p.members[name] = &tunnel{token: token, handler: reverse(t, member.RESTConfig(), tunnelPrefix+name)}
 }
 
-// ServeHTTP sorts the requests.
+// ServeHTTP forwards a request to the hub or to a member.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if len(r.TLS.PeerCertificates) > 0 || r.Header.Get("Upgrade") != "" {
 		p.stray(r)
@@ -153,7 +153,7 @@ func (p *Proxy) toMember(w http.ResponseWriter, r *http.Request) {
 		Fault{Code: http.StatusUnauthorized, ContentType: typeJSON, Body: `{"type":"error","status":"401","message":"must authenticate"}`}.answer(w)
 		return
 	}
-	// The server's token is none of the member's; it has the server's rights there.
+	// The member does not know the server's token. The request has the rights of the server.
 	r.Header.Del("Authorization")
 	member.handler.ServeHTTP(w, r)
 }
@@ -167,7 +167,7 @@ func reverse(t testing.TB, target *rest.Config, prefix string) http.Handler {
 	return http.StripPrefix(prefix, &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(address) },
 		Transport:     transport,
-		FlushInterval: -1, // watches
+		FlushInterval: -1, // for watches
 		ErrorLog:      log.New(io.Discard, "", 0),
 	})
 }

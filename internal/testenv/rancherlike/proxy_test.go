@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTheServerPassesOnWhatItKnows(t *testing.T) {
+func TestProxy(t *testing.T) {
 	certificate, ca := newCertificate(t)
 	p := &Proxy{ca: ca, hub: echo("hub"), members: map[string]*tunnel{
 		"c-1": {token: "u-1:secret", handler: http.StripPrefix(tunnelPrefix+"c-1", echo("member"))},

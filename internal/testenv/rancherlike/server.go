@@ -13,12 +13,12 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv"
 )
 
-// Names the server uses.
+// Names that the server uses.
 const (
-	// LocalWorkspace and DefaultWorkspace are the namespaces of Clusters that are always there.
+	// LocalWorkspace and DefaultWorkspace are the namespaces of Clusters that always exist.
 	LocalWorkspace   = "fleet-local"
 	DefaultWorkspace = "fleet-default"
-	// LocalAgentNamespace is where the agent of the server's own cluster lives.
+	// LocalAgentNamespace is the namespace of the agent of the server's own cluster.
 	LocalAgentNamespace = "cattle-fleet-local-system"
 
 	systemNamespace = "cattle-fleet-system"
@@ -27,18 +27,18 @@ const (
 
 // Server is the management server.
 type Server struct {
-	// Hub is the cluster it runs in.
+	// Hub is the cluster in which it runs.
 	Hub *testenv.Cluster
 	// Proxy is its address.
 	Proxy *Proxy
-	// Settings are those of its settings that reach the hub's configuration.
+	// Settings are the settings that are part of the hub's configuration.
 	Settings Settings
 
 	config *rest.Config
 	sets   apply.Apply
 }
 
-// New starts a server in the cluster, as far as it gets before its charts: definitions, workspaces.
+// New starts a server in the cluster, which creates definitions and workspaces. It does not install the charts.
 func New(t testing.TB, hub *testenv.Cluster) *Server {
 	t.Helper()
 	s := &Server{Hub: hub, Proxy: NewProxy(t, hub), config: hub.RESTConfig()}
@@ -54,7 +54,7 @@ func New(t testing.TB, hub *testenv.Cluster) *Server {
 	return s
 }
 
-// Workspace makes a namespace of Clusters.
+// Workspace creates a namespace for Clusters.
 func (s *Server) Workspace(t testing.TB, name string) {
 	t.Helper()
 	_, err := s.Hub.Kubernetes.CoreV1().Namespaces().Create(t.Context(),

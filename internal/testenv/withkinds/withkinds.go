@@ -1,4 +1,4 @@
-// Package withkinds has control planes with the kinds of a hub, for tests of packages that testenv itself imports.
+// Package withkinds has control planes with the kinds of a hub, for tests of packages that testenv imports.
 package withkinds
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/crds"
 )
 
-// Shared is a control plane that has the kinds, and nothing else of a hub. The tests of a package share it.
+// Shared is a control plane with the kinds, and nothing else of a hub, that the tests of a package share.
 func Shared(t testing.TB) *controlplane.ControlPlane {
 	t.Helper()
 	return controlplane.Shared(t, "kinds", Install)

@@ -71,6 +71,8 @@ type Timing struct {
 	// Linger is the delay from the end of a BundleDeployment to the removal of its release. If the whole Cluster is deleted on
 	// the hub, the agent's own BundleDeployment is gone by then as well.
 	Linger time.Duration
+	// Depend is the interval at which a BundleDeployment that waits for others is checked, beside their events.
+	Depend time.Duration
 	// Hold is the interval at which a held removal is checked again, see mustStay.
 	Hold time.Duration
 	// Operation is the time limit of one deployment, in addition to the timeout in its options.
@@ -100,6 +102,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.Timing.Settle, 300*time.Millisecond)
 	setDefault(&c.Timing.Grace, 5*time.Second)
 	setDefault(&c.Timing.Linger, 5*time.Second)
+	setDefault(&c.Timing.Depend, 15*time.Second)
 	setDefault(&c.Timing.Hold, time.Minute)
 	setDefault(&c.Timing.Operation, 10*time.Minute)
 	return c

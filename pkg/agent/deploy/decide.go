@@ -27,10 +27,14 @@ type facts struct {
 	Paused bool
 	// Current: the release on the cluster is what is to be deployed.
 	Current bool
+	// OldCopies: Secrets or ConfigMaps that were copied for that release have changed on the hub.
+	OldCopies bool
 	// Leftovers: objects of failed attempts are left beside that release.
 	Leftovers bool
-	// WaitsFor names what has to be deployed first; "" if nothing is missing.
+	// WaitsFor names the Bundles that have to be ready first; "" if none is missing.
 	WaitsFor string
+	// NoValues: the Secret with the values is missing on the hub.
+	NoValues bool
 	// Drifted: the cluster differs from what was deployed. Correct: drift is to be undone.
 	Drifted, Correct bool
 	// TooEarly: the pause after the last attempt has not passed.
@@ -68,11 +72,13 @@ func decide(f facts) action {
 		return observe
 	case f.Current && f.Drifted && (f.Correct || isAgent(f.Name)): // before sweep, which may fail for a long time
 		return correct
+	case f.Current && f.OldCopies && f.WaitsFor == "" && !f.NoValues:
+		return deploy
 	case f.Current && f.Leftovers:
 		return sweep
 	case f.Current:
 		return observe
-	case f.WaitsFor != "":
+	case f.WaitsFor != "" || f.NoValues:
 		return await
 	case f.TooEarly:
 		return observe
@@ -89,15 +95,26 @@ func (a action) String() string {
 	return [...]string{"observe", "deploy", "correct", "sweep", "await", "hold", "remove", "forget", "ignore"}[a]
 }
 
-// unmet describes the first entry of dependsOn that is not fulfilled; "" if all are.
+// unmet describes the Bundles of dependsOn that are not in an accepted state; "" if all are. The texts are those of Fleet's own
+// agent. An entry selects by its labels and its name; an empty one requires nothing.
 func unmet(bd *fleet.BundleDeployment, all []*fleet.BundleDeployment) string {
+	var notReady []string
 	for _, ref := range bd.Spec.DependsOn {
-		selector := labels.Nothing()
-		if ref.Selector != nil {
-			var err error
-			if selector, err = metav1.LabelSelectorAsSelector(ref.Selector); err != nil {
-				return fmt.Sprintf("dependsOn has an invalid selector: %v", err)
-			}
+		selector := ref.Selector.DeepCopy()
+		if selector == nil {
+			selector = &metav1.LabelSelector{}
+		}
+		workspace := bd.Labels[fleet.BundleNamespaceLabel]
+		if ref.Name != "" {
+			selector = metav1.AddLabelToSelector(selector, fleet.BundleNameLabel, ref.Name)
+			selector = metav1.AddLabelToSelector(selector, fleet.BundleNamespaceLabel, workspace)
+		}
+		matching, err := metav1.LabelSelectorAsSelector(selector)
+		if err != nil {
+			return fmt.Sprintf("dependsOn has an invalid selector: %v", err)
+		}
+		if matching.Empty() {
+			continue
 		}
 		accepted := ref.AcceptedStates
 		if len(accepted) == 0 {
@@ -105,24 +122,23 @@ func unmet(bd *fleet.BundleDeployment, all []*fleet.BundleDeployment) string {
 		}
 		found := false
 		for _, other := range all {
-			named := ref.Name != "" && bundleName(other) == ref.Name
-			if other.Name == bd.Name || !named && !selector.Matches(labels.Set(other.Labels)) {
+			if other.Name == bd.Name || !matching.Matches(labels.Set(other.Labels)) {
 				continue
 			}
 			found = true
-			if state := fleetstatus.BundleState(other.Spec, other.Status); !slices.Contains(accepted, state) {
-				return fmt.Sprintf("waiting for Bundle %s, which is %s", bundleName(other), state)
+			if name := bundleName(other); !slices.Contains(accepted, fleetstatus.BundleState(other.Spec, other.Status)) && !slices.Contains(notReady, name) {
+				notReady = append(notReady, name)
 			}
 		}
 		if !found {
-			wanted := ref.Name
-			if wanted == "" {
-				wanted = "with labels " + metav1.FormatLabelSelector(ref.Selector)
-			}
-			return fmt.Sprintf("waiting for Bundle %s, which is not deployed to this cluster", wanted)
+			return fmt.Sprintf("list bundledeployments: no bundles matching labels %s in namespace %s", matching, workspace)
 		}
 	}
-	return ""
+	if len(notReady) == 0 {
+		return ""
+	}
+	slices.Sort(notReady) // the cache has no order
+	return fmt.Sprintf("dependent bundle(s) are not ready: [%s]", strings.Join(notReady, ", "))
 }
 
 func bundleName(bd *fleet.BundleDeployment) string {

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -33,11 +34,15 @@ func TestDecide(t *testing.T) {
 		"new":                                     {facts{Name: "app", Wanted: true}, deploy},
 		"new, after a failure":                    {facts{Name: "app", Wanted: true, TooEarly: true}, observe},
 		"new, and waits for another":              {facts{Name: "app", Wanted: true, WaitsFor: "base"}, await},
+		"new, and waits for its values":           {facts{Name: "app", Wanted: true, NoValues: true}, await},
 		"there, and what it needs is gone":        {with(func(f *facts) { f.WaitsFor = "base" }), observe},
 		"drift that is to be shown":               {with(func(f *facts) { f.Drifted = true }), observe},
 		"drift that is to be undone":              {with(func(f *facts) { f.Drifted, f.Correct = true, true }), correct},
 		"drift that was undone just now":          {with(func(f *facts) { f.Drifted, f.Correct, f.TooEarly = true, true, true }), observe},
 		"drift of an agent is always undone":      {with(func(f *facts) { f.Name, f.Drifted = "fleet-agent-one", true }), correct},
+		"copied objects changed on the hub":       {with(func(f *facts) { f.OldCopies, f.Leftovers = true, true }), deploy},
+		"copied objects changed, without values":  {with(func(f *facts) { f.OldCopies, f.NoValues = true, true }), observe},
+		"copied objects changed, tried just now":  {with(func(f *facts) { f.OldCopies, f.TooEarly = true, true }), observe},
 		"something was left behind":               {with(func(f *facts) { f.Leftovers, f.Drifted = true, true }), sweep},
 		"left behind, and changed by others":      {with(func(f *facts) { f.Leftovers, f.Drifted, f.Correct = true, true, true }), correct},
 		"left behind, and tried just now":         {with(func(f *facts) { f.Leftovers, f.TooEarly = true, true }), observe},
@@ -49,31 +54,43 @@ func TestDecide(t *testing.T) {
 }
 
 func TestUnmet(t *testing.T) {
+	labelled := func(workspace, name string) map[string]string {
+		return map[string]string{fleet.BundleNameLabel: name, fleet.BundleNamespaceLabel: workspace, "tier": name}
+	}
 	other := func(name string, s fleet.BundleDeploymentStatus) *fleet.BundleDeployment {
-		return &fleet.BundleDeployment{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{fleet.BundleNameLabel: name, "tier": name}}, Spec: ready(t, 0).spec, Status: s,
-		}
+		return &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labelled("ws", name)}, Spec: ready(t, 0).spec, Status: s}
 	}
 	good, bad := assess(ready(t, 1)), assess(ready(t, 1).differs(0, release.Difference{Missing: true}))
-	paused, unstaged := other("base", fleet.BundleDeploymentStatus{}), other("base", good)
+	paused, unstaged, foreign := other("base", fleet.BundleDeploymentStatus{}), other("base", good), other("base", good)
 	paused.Spec.DeploymentID, unstaged.Spec.StagedDeploymentID = "", ""
+	foreign.Labels = labelled("another", "base")
+	tier := func(value string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{"tier": value}}
+	}
+	const notReady, missing = "dependent bundle(s) are not ready: [base]", "list bundledeployments: no bundles matching labels " +
+		"fleet.cattle.io/bundle-name=base,fleet.cattle.io/bundle-namespace=ws in namespace ws"
 	for name, row := range map[string]struct {
 		ref  fleet.BundleRef
 		all  []*fleet.BundleDeployment
 		want string
 	}{
-		"it is ready":            {fleet.BundleRef{Name: "base"}, []*fleet.BundleDeployment{other("base", good)}, ""},
-		"it is not there":        {fleet.BundleRef{Name: "base"}, nil, "waiting for Bundle base, which is not deployed to this cluster"},
-		"it is not ready":        {fleet.BundleRef{Name: "base"}, []*fleet.BundleDeployment{other("base", bad)}, "waiting for Bundle base, which is Modified"},
-		"its first is paused":    {fleet.BundleRef{Name: "base"}, []*fleet.BundleDeployment{paused}, "waiting for Bundle base, which is OutOfSync"},
-		"nothing is staged":      {fleet.BundleRef{Name: "base"}, []*fleet.BundleDeployment{unstaged}, "waiting for Bundle base, which is OutOfSync"},
-		"that is good enough":    {fleet.BundleRef{Name: "base", AcceptedStates: []fleet.BundleState{fleet.Modified}}, []*fleet.BundleDeployment{other("base", bad)}, ""},
-		"one of those with it":   {fleet.BundleRef{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "base"}}}, []*fleet.BundleDeployment{other("base", good)}, ""},
-		"none with these labels": {fleet.BundleRef{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "x"}}}, []*fleet.BundleDeployment{other("base", good)}, "waiting for Bundle with labels tier=x, which is not deployed to this cluster"},
-		"itself does not count":  {fleet.BundleRef{Name: "app"}, []*fleet.BundleDeployment{other("app", good)}, "waiting for Bundle app, which is not deployed to this cluster"},
+		"it is ready":                  {fleet.BundleRef{Name: "base"}, []*fleet.BundleDeployment{other("base", good)}, ""},
+		"it is not there":              {fleet.BundleRef{Name: "base"}, nil, missing},
+		"it is of another workspace":   {fleet.BundleRef{Name: "base"}, []*fleet.BundleDeployment{foreign}, missing},
+		"it is not ready":              {fleet.BundleRef{Name: "base"}, []*fleet.BundleDeployment{other("base", bad)}, notReady},
+		"its first is paused":          {fleet.BundleRef{Name: "base"}, []*fleet.BundleDeployment{paused}, notReady},
+		"nothing is staged":            {fleet.BundleRef{Name: "base"}, []*fleet.BundleDeployment{unstaged}, notReady},
+		"that is good enough":          {fleet.BundleRef{Name: "base", AcceptedStates: []fleet.BundleState{fleet.Modified}}, []*fleet.BundleDeployment{other("base", bad)}, ""},
+		"one with the labels":          {fleet.BundleRef{Selector: tier("base")}, []*fleet.BundleDeployment{other("base", good)}, ""},
+		"the name and other labels":    {fleet.BundleRef{Name: "base", Selector: tier("x")}, []*fleet.BundleDeployment{other("base", good), other("x", good)}, strings.Replace(missing, "=ws in", "=ws,tier=x in", 1)},
+		"none with these labels":       {fleet.BundleRef{Selector: tier("x")}, []*fleet.BundleDeployment{other("base", good)}, "list bundledeployments: no bundles matching labels tier=x in namespace ws"},
+		"several, sorted":              {fleet.BundleRef{Selector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "tier", Operator: "Exists"}}}}, []*fleet.BundleDeployment{other("b", bad), other("a", bad)}, "dependent bundle(s) are not ready: [a, b]"},
+		"itself does not count":        {fleet.BundleRef{Selector: tier("app")}, []*fleet.BundleDeployment{other("app", good)}, "list bundledeployments: no bundles matching labels tier=app in namespace ws"},
+		"an empty entry needs nothing": {fleet.BundleRef{}, nil, ""},
+		"an empty selector, no name":   {fleet.BundleRef{Selector: &metav1.LabelSelector{}}, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bd := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: "app"}, Spec: fleet.BundleDeploymentSpec{DependsOn: []fleet.BundleRef{row.ref}}}
+			bd := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: "app", Labels: labelled("ws", "app")}, Spec: fleet.BundleDeploymentSpec{DependsOn: []fleet.BundleRef{row.ref}}}
 			assert.Equal(t, row.want, unmet(bd, row.all))
 		})
 	}

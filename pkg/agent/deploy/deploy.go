@@ -2,20 +2,12 @@ package deploy
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
+	"strconv"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/content"
-	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
@@ -36,12 +28,16 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	default:
 	}
 	state.goneSince = time.Time{}
-	if _, drift := state.release(); f.Current && !f.Leftovers && drift.none() {
+	if _, drift := state.release(); f.Current && !f.Leftovers && !f.OldCopies && drift.none() {
 		state.failedID, state.failure = "", nil // a correction failed, and somebody else undid the drift
 	}
 	state.mu.Lock()
 	state.waitsFor = f.WaitsFor
 	state.mu.Unlock()
+
+	if f.WaitsFor != "" {
+		d.queue.AddAfter(key, d.Timing.Depend)
+	}
 
 	if action == observe && f.TooEarly {
 		// Each pass asks for the next attempt: the queue keeps only the earliest time of a key, so that the request of
@@ -91,6 +87,11 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		state.setRelease(nil)
 	}
 
+	// While it is paused nothing is reported of what is deployed: it is judged when the pause ends.
+	if current && f.Paused && bd.Status.AppliedDeploymentID == bd.Spec.DeploymentID {
+		return
+	}
+
 	// Write the status when the state of all objects is known.
 	if deployed != nil && !d.objectsKnown(key, state, deployed) {
 		return
@@ -105,22 +106,19 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *bundle
 		return f
 	}
 	spec := bd.Spec
-	_, drift := state.release()
-	_, f.Current = d.currentRelease(key, bd, state)
+	deployed, drift := state.release()
+	var found release.Found
+	found, f.Current = d.currentRelease(key, bd, state)
+	f.OldCopies = len(spec.Options.DownstreamResources) > 0 && copiedGeneration(found) != spec.DownstreamResourcesGeneration
 	f.Empty = spec.DeploymentID == ""
 	f.Elsewhere = isAgent(key) && spec.Options.DefaultNamespace != "" && spec.Options.DefaultNamespace != d.AgentNamespace
 	f.Paused = spec.Paused || spec.OffSchedule
 	f.Leftovers = f.Current && state.failedID == spec.DeploymentID && isLeftover(state.failure)
 	f.Drifted = drift.found()
-	f.Correct = correctsDrift(spec.CorrectDrift) || correctsDrift(spec.Options.CorrectDrift)
+	f.Correct = correctsDrift(spec.CorrectDrift) || correctsDrift(spec.Options.CorrectDrift) || drift.missesOverwritten(deployed, spec.Options.Overwrites)
 	// A failed deployment is not repeated before its time; another deployment ID does not wait.
 	f.TooEarly = d.Clock.Now().Before(state.retryAt) && (f.Current || state.failedID == spec.DeploymentID)
-	if !f.Current {
-		f.WaitsFor = unmet(bd, d.bundleDeployments())
-		if spec.WaitingForValues {
-			f.WaitsFor = "waiting for the Secret with the values"
-		}
-	}
+	f.WaitsFor, f.NoValues = unmet(bd, d.bundleDeployments()), spec.WaitingForValues
 	return f
 }
 
@@ -156,84 +154,43 @@ func (d *reconciler) carryOut(ctx context.Context, key string, bd *fleet.BundleD
 }
 
 func (d *reconciler) runHelm(ctx context.Context, key string, bd *fleet.BundleDeployment, action action) (release.Deployed, error) {
-	if bd.Spec.OCIContents {
-		return release.Deployed{}, &release.UnsupportedError{Field: "ociContents", Why: "the hub has to deliver the resources as a Content"}
-	}
-	if bd.Spec.HelmChartOptions != nil {
-		return release.Deployed{}, &release.UnsupportedError{Field: "helmChartOptions", Why: "put the chart's files into the Bundle"}
-	}
-	resources, err := d.fetchResources(ctx, bd)
-	if err != nil {
-		return release.Deployed{}, err
-	}
-	values, err := d.fetchValues(ctx, bd)
-	if err != nil {
-		return release.Deployed{}, err
-	}
 	options := *bd.Spec.Options.DeepCopy()
 	if bd.Spec.CorrectDrift != nil {
 		options.CorrectDrift = bd.Spec.CorrectDrift
 	}
 	namespace, name := release.Place(bd.Name, options)
 	request := release.Request{
-		Namespace: namespace, Name: name, Resources: resources, Options: options, Values: values,
+		Namespace: namespace, Name: name, BundleDeployment: bd.Name, Commit: bd.Labels[fleet.CommitLabel], Options: options,
 		HandOver:                otherReleases(d.index.of(key), namespace, name),
 		Labels:                  d.owner.LabelsFor(bd.Name, bd.Spec.DeploymentID),
 		ServiceAccountNamespace: d.AgentNamespace,
 		Recorded:                bd.Status.Release,
-		Correcting:              action == correct,
 		NoWait:                  isAgent(bd.Name),
 	}
 	d.states.setOwner(releaseName{namespace, name}, key)
 	ctx, cancel := context.WithTimeout(ctx, d.Timing.Operation+request.Bound())
 	defer cancel()
-	if action == sweep {
+	switch action {
+	case sweep:
 		return d.releases.Sweep(ctx, request)
+	case correct:
+		return d.releases.Correct(ctx, request)
+	default:
+	}
+	var err error
+	if request.Resources, err = d.fetchResources(ctx, bd); err != nil {
+		return release.Deployed{}, err
+	}
+	if request.Values, err = d.fetchValues(ctx, bd); err != nil {
+		return release.Deployed{}, err
+	}
+	if request.Copies, err = d.fetchCopies(ctx, bd); err != nil {
+		return release.Deployed{}, err
+	}
+	if len(request.Copies) > 0 {
+		request.Labels[release.CopiesLabel] = strconv.FormatInt(bd.Spec.DownstreamResourcesGeneration, 10)
 	}
 	return d.releases.Deploy(ctx, request)
-}
-
-func (d *reconciler) fetchResources(ctx context.Context, bd *fleet.BundleDeployment) ([]fleet.BundleResource, error) {
-	name, _, _ := strings.Cut(bd.Spec.DeploymentID, ":")
-	c, err := d.Hub.FleetV1alpha1().Contents().Get(ctx, name, metav1.GetOptions{})
-	if d.judged(err) != nil {
-		return nil, fmt.Errorf("fetching Content %s: %w", name, err)
-	}
-	return content.Decode(c)
-}
-
-// fetchValues reads the Secret with the Helm values. The hub writes it before spec.valuesHash, so that another hash is normal
-// for a moment.
-func (d *reconciler) fetchValues(ctx context.Context, bd *fleet.BundleDeployment) (map[string]any, error) {
-	if bd.Spec.ValuesHash == "" {
-		return nil, nil
-	}
-	secret, err := d.HubCore.CoreV1().Secrets(bd.Namespace).Get(ctx, bd.Name, metav1.GetOptions{})
-	if d.judged(err) != nil {
-		return nil, fmt.Errorf("fetching the values: %w", err)
-	}
-	values, err := decodeValues(secret.Data, bd.Spec.ValuesHash)
-	if err != nil {
-		return nil, fmt.Errorf("the values in Secret %s/%s: %w", bd.Namespace, bd.Name, err)
-	}
-	return values, nil
-}
-
-// decodeValues checks the hash, which covers the staged values as well, and returns the values to deploy. Either key may be
-// empty.
-func decodeValues(data map[string][]byte, hash string) (map[string]any, error) {
-	sum := sha256.Sum256(slices.Concat(data["values"], data["stagedValues"]))
-	if hex.EncodeToString(sum[:]) != hash {
-		return nil, errors.New("they do not match spec.valuesHash yet")
-	}
-	if len(data["values"]) == 0 {
-		return nil, nil
-	}
-	values := map[string]any{}
-	if err := json.Unmarshal(data["values"], &values); err != nil {
-		return nil, errors.New("key values is not a JSON object")
-	}
-	return values, nil
 }
 
 // otherReleases returns the releases of a BundleDeployment under other names, from before its options changed.
@@ -293,6 +250,7 @@ func replacedOptions(old, current release.Found, deployed *release.Deployed) rel
 	uses := func(o release.Object) bool {
 		return o.Desired.GetNamespace() == old.Namespace || o.Desired.GetKind() == "Namespace" && o.Desired.GetName() == old.Namespace
 	}
+	options.DeleteCopies = options.DeleteCopies && old.Namespace != current.Namespace
 	if old.Namespace == current.Namespace || deployed != nil && slices.ContainsFunc(deployed.Objects, uses) {
 		options.DeleteNamespace = false
 	}
@@ -329,7 +287,7 @@ func (d *reconciler) objectsKnown(key string, state *bundleState, deployed *rele
 
 // report writes the status.
 func (d *reconciler) report(ctx context.Context, key string, bd *fleet.BundleDeployment, state *bundleState, paused bool) {
-	_, current := d.currentRelease(key, bd, state)
+	found, current := d.currentRelease(key, bd, state)
 	deployed, drift := state.release()
 	state.mu.Lock()
 	before := state.written.latest(bd)
@@ -340,8 +298,8 @@ func (d *reconciler) report(ctx context.Context, key string, bd *fleet.BundleDep
 		failure = state.failure
 	}
 	status := assess(view{
-		spec: bd.Spec, before: before, current: current, installed: deployed != nil || d.installed(key, before), deployed: deployed,
-		failure: failure, waitsFor: waitsFor, paused: paused, drift: drift, live: d.objects.get, now: d.Clock.Now(),
+		spec: bd.Spec, before: before, current: current, installed: len(d.index.of(key)) > 0, deployed: deployed,
+		copied: copiedGeneration(found), failure: failure, waitsFor: waitsFor, paused: paused, drift: drift, live: d.objects.get, now: d.Clock.Now(),
 	})
 	wrote, err := d.writeStatus(ctx, bd, before, status)
 	if err != nil {
@@ -356,11 +314,4 @@ func (d *reconciler) report(ctx context.Context, key string, bd *fleet.BundleDep
 	if state.failure == nil {
 		state.retries = nil // the next failure is another one and begins with short pauses
 	}
-}
-
-// installed reports whether there is an installed release: a first attempt that failed has a history as well.
-func (d *reconciler) installed(key string, before fleet.BundleDeploymentStatus) bool {
-	found := d.index.of(key)
-	return slices.ContainsFunc(found, func(f release.Found) bool { return f.Deployed }) ||
-		len(found) > 0 && fleetstatus.IsTrue(before.Conditions, fleet.ConditionInstalled)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -42,6 +43,15 @@ func (d drift) found() bool {
 // none reports whether all objects were compared and none differs.
 func (d drift) none() bool { return d.objects != nil && d.err == "" && !d.found() }
 
+// missesOverwritten reports whether an object of the release is missing that another BundleDeployment had as well: the removal of
+// that one may have deleted it, so that it is created again even if drift is not corrected.
+func (d drift) missesOverwritten(deployed *release.Deployed, overwritten []fleet.OverwrittenResource) bool {
+	return deployed != nil && slices.ContainsFunc(deployed.Objects, func(o release.Object) bool {
+		resource := fleet.OverwrittenResource{Kind: o.Desired.GetKind(), Namespace: o.Desired.GetNamespace(), Name: o.Desired.GetName()}
+		return d.objects[objectID(o)].Missing && slices.Contains(overwritten, resource)
+	})
+}
+
 // compare compares the objects of a release that may have changed with the cluster. The worker of the queue then shows or
 // undoes what differs.
 func (d *reconciler) compare(ctx context.Context, key string) {
@@ -50,20 +60,20 @@ func (d *reconciler) compare(ctx context.Context, key string) {
 	if deployed == nil || bd == nil || !d.objects.watch(deployed.Objects) {
 		return // reconcile enqueues the key again when they are known
 	}
-	var ignored []fleet.ComparePatch
+	expected := release.Expected{Release: deployed.Objects}
 	if bd.Spec.Options.Diff != nil {
-		ignored = bd.Spec.Options.Diff.ComparePatches
+		expected.Patches = bd.Spec.Options.Diff.ComparePatches
 	}
 	after := drift{objects: map[string]comparison{}}
 	for _, o := range deployed.Objects {
 		id, live := objectID(o), d.objects.get(o)
 		old, known := before.objects[id]
-		seen := fingerprint(live, ignored)
+		seen := fingerprint(live, expected.Patches)
 		if known && old.fingerprint == seen && !before.recompare {
 			after.objects[id] = old
 			continue
 		}
-		difference, err := d.releases.Compare(ctx, o, live, ignored)
+		difference, err := d.releases.Compare(ctx, o, live, expected)
 		switch {
 		case err == nil:
 			after.objects[id] = comparison{seen, difference}

@@ -46,7 +46,11 @@ type stage struct {
 
 func onStage(t *testing.T) *stage {
 	t.Helper()
-	cluster := testenv.SharedCluster(t, "kinds")
+	return stageOn(t, testenv.SharedCluster(t, "kinds"))
+}
+
+func stageOn(t *testing.T, cluster *testenv.Cluster) *stage {
+	t.Helper()
 	s := &stage{Cluster: cluster, t: t, member: &wire{}, hubWire: &wire{}}
 	s.hub, s.target = s.Namespace(t), s.Namespace(t)
 	s.agent = s.target // an agent leaves alone what is of an agent in another namespace
@@ -132,7 +136,9 @@ func (s *stage) put(name, manifest string, change ...func(*fleet.BundleDeploymen
 		bd, err := client.Get(ctx, name, metav1.GetOptions{})
 		create := apierrors.IsNotFound(err)
 		if create {
-			bd = &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.hub, Name: name}}
+			bd = &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.hub, Name: name, Labels: map[string]string{
+				fleet.BundleNameLabel: registration.LabelValue(name), fleet.BundleNamespaceLabel: "fleet-default",
+			}}}
 		} else if err != nil {
 			return err
 		}

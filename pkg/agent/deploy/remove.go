@@ -32,6 +32,11 @@ func (d *reconciler) remove(ctx context.Context, key string, state *bundleState)
 			return
 		}
 		held, err := d.mustStay(ctx, key)
+		if apierrors.IsUnauthorized(err) && len(d.bundleDeployments()) == 0 {
+			d.keepOfDeletedCluster()
+			d.queue.AddAfter(key, d.Timing.Hold)
+			return
+		}
 		if err != nil {
 			d.retryLater(ctx, key, state, err)
 			return
@@ -81,6 +86,16 @@ func (d *reconciler) mustStay(ctx context.Context, key string) (bool, error) {
 		return false, nil // this agent was not deployed by a Bundle
 	}
 	return d.goneOnHub(ctx, d.ownKey)
+}
+
+// keepOfDeletedCluster logs, once, that nothing is removed: Fleet's own hub deletes a Cluster's BundleDeployments, namespace and
+// credential together. The watch showed the deletions, but the hub can no longer confirm them, and a namespace that somebody
+// deleted by mistake looks the same.
+func (d *reconciler) keepOfDeletedCluster() {
+	d.clusterDeleted.Do(func() {
+		d.Log.Warn("The hub deleted all BundleDeployments of this cluster and rejects the agent's credential, as it does when the Cluster is deleted. " +
+			"What was deployed stays on this cluster: register the cluster again, or uninstall its Helm releases and the agent")
+	})
 }
 
 // goneAlone reports whether the agent's own BundleDeployment went and others stayed: the hub no longer manages the agent,

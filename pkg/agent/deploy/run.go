@@ -7,6 +7,7 @@
 //
 //	run.go       Run: the watches, the queues, the workers, the end
 //	deploy.go    reconcile: one BundleDeployment from the decision to the status
+//	fetch.go     what is fetched before a deployment: files, values, Secrets and ConfigMaps to copy
 //	decide.go    the decision as a pure function, and dependsOn
 //	status.go    the status as a pure function, and writing it
 //	drift.go     comparing a release with the cluster
@@ -49,6 +50,8 @@ type reconciler struct {
 	queue    workqueue.TypedDelayingInterface[string] // keys to reconcile
 	drifts   workqueue.TypedDelayingInterface[string] // keys to compare with the cluster
 	end      context.CancelCauseFunc                  // ends the run
+	// clusterDeleted logs once that the Cluster was deleted on the hub without a farewell.
+	clusterDeleted sync.Once
 }
 
 // errAskedToLeave ends the workers, so that nothing is deployed while everything is removed.

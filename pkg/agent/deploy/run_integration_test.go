@@ -2,14 +2,19 @@ package deploy_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,6 +24,7 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/pkg/agent/deploy"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 func TestRun(t *testing.T) {
@@ -106,6 +112,44 @@ func TestRun_clusterDeletedOnHub(t *testing.T) {
 
 	s.put(s.ownBundle(), configMap("agent", "one"))
 	s.gone("a")
+}
+
+// Fleet's own hub deletes the BundleDeployments, the namespace and the credential of a Cluster within 0.2 s.
+func TestRun_clusterDeletedWithItsCredential(t *testing.T) {
+	s := onStage(t)
+	log, entries := logtest.NewNullLogger()
+	s.run(func(c *deploy.Config) { c.Log = log; c.Timing.Hold = 20 * time.Millisecond })
+	s.put("app", configMap("a", "one"))
+	s.put("other", configMap("b", "one"))
+	s.put(s.ownBundle(), configMap("agent", "one"))
+	for _, name := range []string{"app", "other", s.ownBundle()} {
+		s.state(name, fleet.Ready)
+	}
+	asked := func() int { return len(s.hubWire.lines("/bundledeployments/app")) }
+	before := asked()
+	s.hubWire.inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+		if !strings.Contains(req.URL.Path, "/bundledeployments/") {
+			return send()
+		}
+		return &http.Response{StatusCode: http.StatusUnauthorized, Header: http.Header{"Content-Type": {"application/json"}}, Request: req, Body: readCloser{strings.NewReader(
+			`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"Unauthorized","reason":"Unauthorized","code":401}`)}}, nil
+	})
+	s.removeAll()
+	testenv.Eventually(t, func() (bool, string) { return asked() > before+5, "it does not ask again" })
+	for _, name := range []string{"a", "b", "agent"} {
+		_, err := s.configMap(name)
+		require.NoError(t, err, "%s stays", name)
+	}
+	var said []string
+	for _, entry := range entries.AllEntries() {
+		if entry.Level <= logrus.WarnLevel {
+			said = append(said, entry.Message)
+		}
+	}
+	// Until the last deletion arrives, the agent only knows that the hub does not confirm the first ones.
+	const kept = "What was deployed stays on this cluster"
+	at := slices.IndexFunc(said, func(message string) bool { return strings.Contains(message, kept) })
+	require.Equal(t, len(said)-1, at, "said once, and nothing after it: %q", said)
 }
 
 func TestRun_ownBundleDeploymentDeleted(t *testing.T) {
@@ -236,16 +280,11 @@ func TestRun_drift(t *testing.T) {
 	s.run()
 	s.put("app", configMap("a", "one"))
 	s.state("app", fleet.Ready)
-	change := func(value string) {
-		_, err := s.Kubernetes.CoreV1().ConfigMaps(s.target).Patch(t.Context(), "a", types.MergePatchType,
-			[]byte(`{"data":{"k":"`+value+`"}}`), metav1.PatchOptions{FieldManager: "person"})
-		require.NoError(t, err)
-	}
-	change("theirs")
+	s.change("theirs")
 	bd := s.state("app", fleet.Modified)
 	assert.JSONEq(t, `{"data":{"k":"one"}}`, bd.Status.ModifiedStatus[0].Patch)
-	s.condition("app", fleet.ConditionReady, "False Modified: ConfigMap "+s.target+"/a modified")
-	change("one")
+	s.condition("app", fleet.ConditionReady, "False Error: configmap.v1 "+s.target+"/a modified")
+	s.change("one")
 	s.state("app", fleet.Ready)
 
 	require.NoError(t, s.Kubernetes.CoreV1().ConfigMaps(s.target).Delete(t.Context(), "a", metav1.DeleteOptions{}))
@@ -254,10 +293,18 @@ func TestRun_drift(t *testing.T) {
 	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.CorrectDrift = &fleet.CorrectDrift{Enabled: true} })
 	s.state("app", fleet.Ready)
 	for range 3 {
-		change("theirs")
+		s.change("theirs")
 		s.value("a", "one")
 	}
 	s.state("app", fleet.Ready)
+}
+
+// change sets a key of ConfigMap a as a person does.
+func (s *stage) change(value string) {
+	s.t.Helper()
+	_, err := s.Kubernetes.CoreV1().ConfigMaps(s.target).Patch(s.t.Context(), "a", types.MergePatchType,
+		[]byte(`{"data":{"k":"`+value+`"}}`), metav1.PatchOptions{FieldManager: "person"})
+	require.NoError(s.t, err)
 }
 
 func TestRun_failedCorrection(t *testing.T) {
@@ -265,21 +312,50 @@ func TestRun_failedCorrection(t *testing.T) {
 	s.run()
 	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.CorrectDrift = &fleet.CorrectDrift{Enabled: true} })
 	s.state("app", fleet.Ready)
-	s.hubWire.inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
-		if strings.Contains(req.URL.Path, "/contents/") {
-			return nil, errors.New("no contents today")
+	s.member.inject(func(req *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+		if req.Method == http.MethodPatch && !strings.Contains(req.URL.RawQuery, "dryRun") {
+			return nil, errors.New("not today")
 		}
 		return send()
 	})
-	change := func(value string) {
-		_, err := s.Kubernetes.CoreV1().ConfigMaps(s.target).Patch(t.Context(), "a", types.MergePatchType,
-			[]byte(`{"data":{"k":"`+value+`"}}`), metav1.PatchOptions{FieldManager: "person"})
-		require.NoError(t, err)
-	}
-	change("theirs")
-	s.condition("app", fleet.ConditionMonitored, "False CorrectionFailed: ")
-	change("one")
+	s.change("theirs")
+	s.condition("app", fleet.ConditionMonitored, "False Error: ")
+	assert.Equal(t, s.target+"/app:1", s.get("app").Status.Release)
+	s.change("one")
 	s.condition("app", fleet.ConditionMonitored, "True")
+	s.state("app", fleet.Ready)
+}
+
+func TestRun_correctionWithoutContent(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.CorrectDrift = &fleet.CorrectDrift{Enabled: true} })
+	s.state("app", fleet.Ready)
+	name, _, _ := strings.Cut(s.get("app").Spec.DeploymentID, ":")
+	require.NoError(t, s.Fleet.Contents().Delete(t.Context(), name, metav1.DeleteOptions{}))
+	s.change("theirs")
+	s.value("a", "one")
+	testenv.Eventually(t, func() (bool, string) {
+		release := s.get("app").Status.Release
+		return release == s.target+"/app:2", "the release is " + release
+	})
+	s.state("app", fleet.Ready)
+}
+
+func TestRun_overwrittenObjectIsCreatedAgain(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	s.put("app", configMap("a", "one")+configMap("b", "one"), func(bd *fleet.BundleDeployment) {
+		bd.Spec.Options.Overwrites = []fleet.OverwrittenResource{{Kind: "ConfigMap", Namespace: s.target, Name: "a"}}
+	})
+	s.state("app", fleet.Ready)
+	remove := func(name string) {
+		require.NoError(t, s.Kubernetes.CoreV1().ConfigMaps(s.target).Delete(t.Context(), name, metav1.DeleteOptions{}))
+	}
+	remove("b")
+	s.state("app", fleet.Modified)
+	remove("a")
+	s.value("a", "one")
 	s.state("app", fleet.Ready)
 }
 
@@ -297,7 +373,7 @@ func TestRun_leftovers(t *testing.T) {
 		return send()
 	})
 	s.put("app", configMap("a", "three"))
-	s.condition("app", fleet.ConditionMonitored, "False CorrectionFailed: removing what earlier attempts left behind: ")
+	s.condition("app", fleet.ConditionMonitored, "False Error: removing what earlier attempts left behind: ")
 	deployed := s.get("app").Status.Release
 	s.member.inject(nil)
 	s.gone("b")
@@ -345,7 +421,7 @@ func TestRun_dependsOn(t *testing.T) {
 	s := onStage(t)
 	s.run()
 	s.put("app", configMap("a", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.DependsOn = []fleet.BundleRef{{Name: "base"}} })
-	s.condition("app", fleet.ConditionDeployed, "Unknown WaitingForDependency: waiting for Bundle base, which is not deployed to this cluster")
+	s.condition("app", fleet.ConditionDeployed, "False Error: list bundledeployments: no bundles matching labels fleet.cattle.io/bundle-name=base")
 	s.put("base", configMap("b", "one"))
 	s.state("app", fleet.Ready)
 }
@@ -355,7 +431,7 @@ func TestRun_failure(t *testing.T) {
 	s.run()
 	s.put("app", "apiVersion: nowhere/v1\nkind: Nothing\nmetadata: {name: x}\n")
 	s.state("app", fleet.ErrApplied)
-	s.condition("app", fleet.ConditionDeployed, "False DeployFailed: ")
+	s.condition("app", fleet.ConditionDeployed, "False Error: ")
 	version := s.get("app").ResourceVersion
 	before := len(s.member.lines("helm.sh"))
 	testenv.Eventually(t, func() (bool, string) { return len(s.member.lines("secrets")) > before+8, "it does not try again" })
@@ -363,9 +439,97 @@ func TestRun_failure(t *testing.T) {
 	s.put("app", configMap("a", "one"))
 	s.state("app", fleet.Ready)
 	s.put("other", configMap("b", "one"), func(bd *fleet.BundleDeployment) {
-		bd.Spec.Options.Kustomize = &fleet.KustomizeOptions{Dir: "x"}
+		bd.Spec.Options.Helm = &fleet.HelmOptions{Repo: "https://charts.example.com", Chart: "x"}
 	})
-	s.condition("other", fleet.ConditionDeployed, "False Unsupported: kustomize is not supported")
+	s.condition("other", fleet.ConditionDeployed, "False Error: helm.repo is not supported")
+}
+
+// writeDisplay writes status.display as Fleet's own hub does, after each change of a status, and counts those changes.
+func (s *stage) writeDisplay(changes *atomic.Int32) {
+	s.t.Helper()
+	events, err := s.Fleet.BundleDeployments(s.hub).Watch(s.t.Context(), metav1.ListOptions{})
+	require.NoError(s.t, err)
+	s.t.Cleanup(events.Stop)
+	shown := func(bd *fleet.BundleDeployment, kind string) string {
+		for _, c := range bd.Status.Conditions {
+			if c.Type == kind && c.Reason == "Error" {
+				return "Error: " + c.Message
+			} else if c.Type == kind {
+				return string(c.Status)
+			}
+		}
+		return ""
+	}
+	go func() {
+		for event := range events.ResultChan() {
+			bd, ok := event.Object.(*fleet.BundleDeployment)
+			if !ok {
+				continue
+			}
+			changes.Add(1)
+			display := fleet.BundleDeploymentDisplay{
+				Deployed: shown(bd, "Deployed"), Monitored: shown(bd, "Monitored"), State: string(fleetstatus.BundleState(bd.Spec, bd.Status)),
+			}
+			if display == bd.Status.Display {
+				continue
+			}
+			patch, _ := json.Marshal(map[string]any{"status": map[string]any{"display": display}})
+			_, _ = s.Fleet.BundleDeployments(s.hub).Patch(context.Background(), bd.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+		}
+	}()
+}
+
+// Each write of one side is an event for the other: they have to agree in every state.
+func TestRun_anotherWriterOfTheDisplay(t *testing.T) {
+	s := onStage(t)
+	var changes atomic.Int32
+	s.writeDisplay(&changes)
+	s.run(func(c *deploy.Config) { c.Timing.RetryMax = time.Minute })
+	s.put("ready", configMap("r", "one"))
+	s.put("failed", "apiVersion: nowhere/v1\nkind: Nothing\nmetadata: {name: x}\n")
+	s.put("paused", configMap("p", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Paused = true })
+	s.put("waits", configMap("w", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.DependsOn = []fleet.BundleRef{{Name: "paused"}} })
+	s.put("values", configMap("v", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.WaitingForValues = true })
+	s.put("unready", agentManifest)
+	s.put("modified", configMap("a", "one"))
+	s.state("modified", fleet.Ready)
+	s.change("theirs")
+	for name, want := range map[string]fleet.BundleState{
+		"ready": fleet.Ready, "failed": fleet.ErrApplied, "paused": fleet.WaitApplied, "waits": fleet.ErrApplied, "values": fleet.WaitApplied,
+		"unready": fleet.NotReady, "modified": fleet.Modified,
+	} {
+		testenv.Eventually(t, func() (bool, string) {
+			got := s.get(name).Status.Display.State
+			return got == string(want), name + " is " + got
+		})
+	}
+	s.still()
+	before := changes.Load()
+	s.still()
+	assert.Equal(t, before, changes.Load(), "nobody writes")
+	assert.Less(t, before, int32(60))
+}
+
+func TestRun_customResourcesSurvive(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	group := s.target + ".example.com"
+	definition := "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {name: widgets." + group + "}\n" +
+		"spec:\n  group: " + group + "\n  scope: Namespaced\n  names: {plural: widgets, singular: widget, kind: Widget}\n" +
+		"  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]\n"
+	s.put("app", definition)
+	s.state("app", fleet.Ready)
+	path := "/apis/" + group + "/v1/namespaces/" + s.target + "/widgets"
+	client := s.Kubernetes.Discovery().RESTClient()
+	testenv.Eventually(t, func() (bool, string) {
+		err := client.Post().AbsPath(path).Body([]byte(`{"apiVersion":"` + group + `/v1","kind":"Widget","metadata":{"name":"w"}}`)).Do(t.Context()).Error()
+		return err == nil || apierrors.IsAlreadyExists(err), fmt.Sprint(err)
+	})
+	s.remove("app")
+	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 0, "the release is there" })
+	s.put("app", definition)
+	s.state("app", fleet.Ready)
+	require.NoError(t, client.Get().AbsPath(path, "w").Do(t.Context()).Error(), "the custom resource is still there")
 }
 
 func TestRun_renamedRelease(t *testing.T) {
@@ -575,7 +739,7 @@ func TestRun_killedAtAnyWrite(t *testing.T) {
 		s.member.inject(nil)
 		s.hubWire.inject(nil)
 		again := s.run()
-		s.condition(s.ownBundle(), fleet.ConditionDeployed, "True Deployed")
+		s.condition(s.ownBundle(), fleet.ConditionDeployed, "True")
 		s.value("agent", "one")
 		deployment, err := s.Kubernetes.AppsV1().Deployments(s.target).Get(t.Context(), "fleet-agent", metav1.GetOptions{})
 		require.NoError(t, err)

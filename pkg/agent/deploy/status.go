@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	kstatus "sigs.k8s.io/cli-utils/pkg/kstatus/status"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
@@ -34,31 +36,35 @@ type view struct {
 	before fleet.BundleDeploymentStatus // the latest known
 	// current: the deployed release is what was asked for.
 	current bool
-	// installed: there is a release, whatever it was deployed for.
+	// installed: there is a release or an attempt of one, whatever it was deployed for.
 	installed bool
 	deployed  *release.Deployed
-	failure   error
-	waitsFor  string
-	paused    bool
-	drift     drift
-	now       time.Time
-	live      func(release.Object) *unstructured.Unstructured
+	// copied is the generation of the Secrets and ConfigMaps that the release was deployed with.
+	copied  int64
+	failure error
+	// waitsFor names the Bundles that dependsOn requires first.
+	waitsFor string
+	paused   bool
+	drift    drift
+	now      time.Time
+	live     func(release.Object) *unstructured.Unstructured
 }
 
-// assess computes the status.
+// assess computes the status. While another deployment ID is deployed, what the status says of the objects is of the release that
+// is still there: it is computed if this run knows that release, and stays as it is otherwise.
 func assess(v view) fleet.BundleDeploymentStatus {
 	s := *v.before.DeepCopy()
 	switch {
 	case v.current:
-		s.AppliedDeploymentID, s.SyncGeneration = v.spec.DeploymentID, nil
-		if generation := v.spec.Options.ForceSyncGeneration; generation != 0 {
-			s.SyncGeneration = &generation
-		}
+		s.AppliedDeploymentID, s.SyncGeneration = v.spec.DeploymentID, ptr.To(v.spec.Options.ForceSyncGeneration)
+		s.DownstreamResourcesGeneration = v.copied
 	case s.AppliedDeploymentID == v.spec.DeploymentID:
 		s.AppliedDeploymentID = "" // it was applied, and is not any more
 	}
-	s.Resources, s.NonReadyStatus, s.ModifiedStatus, s.ResourceCounts = nil, nil, nil, fleet.ResourceCounts{}
-	s.IncompleteState, s.Ready, s.NonModified = false, false, false
+	if v.deployed != nil || !v.installed {
+		s.Resources, s.NonReadyStatus, s.ModifiedStatus, s.ResourceCounts = nil, nil, nil, fleet.ResourceCounts{}
+		s.IncompleteState, s.Ready, s.NonModified = false, false, false
+	}
 	// Without a release of ours s.Release stays: it may name an unlabelled release that another agent deployed for this
 	// BundleDeployment, and proves that this agent may take it over.
 	if v.deployed != nil {
@@ -66,13 +72,7 @@ func assess(v view) fleet.BundleDeploymentStatus {
 		v.assessObjects(&s)
 	}
 	v.setConditions(&s)
-	shown := func(conditionType string) string {
-		c := fleetstatus.Condition(s.Conditions, conditionType)
-		return cmp.Or(c.Message, string(c.Status))
-	}
-	s.Display = fleet.BundleDeploymentDisplay{
-		Deployed: shown(fleet.ConditionDeployed), Monitored: shown(fleet.ConditionMonitored), State: string(fleetstatus.BundleState(v.spec, s)),
-	}
+	s.Display = fleetstatus.Display(v.spec, s)
 	return s
 }
 
@@ -81,17 +81,23 @@ func (v view) assessObjects(s *fleet.BundleDeploymentStatus) {
 	for _, o := range v.deployed.Objects {
 		kind, apiVersion, namespace, name := o.Desired.GetKind(), o.Desired.GetAPIVersion(), o.Desired.GetNamespace(), o.Desired.GetName()
 		live, difference := v.live(o), v.drift.objects[objectID(o)].Difference
-		resource := fleet.BundleDeploymentResource{Kind: kind, APIVersion: apiVersion, Namespace: namespace, Name: name}
-		uid := ""
-		if live != nil {
-			resource.CreatedAt = metav1.Time{Time: live.GetCreationTimestamp().UTC()}
-			uid = string(live.GetUID())
+		if difference.Tolerated {
+			continue
 		}
-		s.Resources = append(s.Resources, resource)
+		uid := ""
+		if !difference.Missing {
+			resource := fleet.BundleDeploymentResource{Kind: kind, APIVersion: apiVersion, Namespace: namespace, Name: name}
+			if live != nil {
+				resource.CreatedAt = metav1.Time{Time: live.GetCreationTimestamp().UTC()}
+				uid = string(live.GetUID())
+			}
+			s.Resources = append(s.Resources, resource)
+		}
 		s.ResourceCounts.DesiredReady++
 		if !difference.None() {
 			s.ModifiedStatus = append(s.ModifiedStatus, fleet.ModifiedStatus{
-				Kind: kind, APIVersion: apiVersion, Namespace: namespace, Name: name, Create: difference.Missing, Patch: difference.Patch,
+				Kind: kind, APIVersion: apiVersion, Namespace: namespace, Name: name,
+				Create: difference.Missing, Exist: difference.Exists, Patch: difference.Patch,
 			})
 		}
 		readiness := summarize(live, v.spec.Options.IgnoreOptions)
@@ -119,84 +125,87 @@ func (v view) assessObjects(s *fleet.BundleDeploymentStatus) {
 	s.Resources = s.Resources[:min(maxListedResources, len(s.Resources))]
 }
 
-// setConditions sets Deployed, Installed, Monitored and Ready.
+// setConditions sets Deployed, Installed, Monitored and Ready. A condition that is True has no reason, and one that is False has
+// the reason Error: Fleet's own hub shows the message of no other.
 func (v view) setConditions(s *fleet.BundleDeploymentStatus) {
 	set := func(kind string, status corev1.ConditionStatus, reason, message string) {
 		c := genericcondition.GenericCondition{Type: kind, Status: status, Reason: reason, Message: message}
 		fleetstatus.SetCondition(&s.Conditions, c, v.now)
 	}
-	status, reason, message := v.deployedCondition()
-	deployedMessage := message
-	set(fleet.ConditionDeployed, status, reason, message)
-	if v.installed {
-		status, reason, message = corev1.ConditionTrue, fleet.ReasonInstalled, ""
+	status, reason, why := v.deployedCondition()
+	set(fleet.ConditionDeployed, status, reason, why)
+	switch {
+	case v.current:
+		set(fleet.ConditionInstalled, corev1.ConditionTrue, "", "")
+	case !v.installed:
+		s.Conditions = slices.DeleteFunc(slices.Clone(s.Conditions), func(c genericcondition.GenericCondition) bool {
+			return c.Type == fleet.ConditionInstalled || c.Type == fleet.ConditionMonitored
+		})
 	}
-	set(fleet.ConditionInstalled, status, reason, message)
 	switch {
 	case v.deployed == nil:
-		set(fleet.ConditionMonitored, corev1.ConditionUnknown, fleet.ReasonWaitApplied, "")
 	case v.current && v.failure != nil:
-		set(fleet.ConditionMonitored, corev1.ConditionFalse, fleet.ReasonCorrectionFailed, release.Explain(v.failure))
+		set(fleet.ConditionMonitored, corev1.ConditionFalse, fleet.ReasonError, release.Explain(v.failure))
 	case v.drift.err != "":
-		set(fleet.ConditionMonitored, corev1.ConditionFalse, fleet.ReasonMonitoringFailed, v.drift.err)
+		set(fleet.ConditionMonitored, corev1.ConditionFalse, fleet.ReasonError, v.drift.err)
 	default:
-		set(fleet.ConditionMonitored, corev1.ConditionTrue, fleet.ReasonMonitored, "")
+		set(fleet.ConditionMonitored, corev1.ConditionTrue, "", "")
 	}
 	switch state := fleetstatus.BundleState(v.spec, *s); {
-	case state == fleet.Ready, state == fleet.OutOfSync && s.Ready:
-		set(fleet.ConditionReady, corev1.ConditionTrue, fleet.ReasonAllReady, "")
-	case state == fleet.Modified:
-		set(fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonModified, modifiedMessage(s.ModifiedStatus))
+	case state == fleet.Ready, state == fleet.OutOfSync && s.NonModified:
+		set(fleet.ConditionReady, corev1.ConditionTrue, "", "")
 	case state == fleet.ErrApplied:
-		set(fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonDeployFailed, deployedMessage)
+		set(fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonError, why)
+	case !v.current:
+		set(fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonNotReady, cmp.Or(why, string(state)))
 	default:
-		set(fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonNotReady,
-			cmp.Or(deployedMessage, notReadyMessage(s.NonReadyStatus), string(state)))
+		set(fleet.ConditionReady, corev1.ConditionFalse, fleet.ReasonError, cmp.Or(objectsMessage(*s), why, string(state)))
 	}
 }
 
-func (v view) deployedCondition() (corev1.ConditionStatus, string, string) {
-	var unsupported *release.UnsupportedError
+func (v view) deployedCondition() (status corev1.ConditionStatus, reason, message string) {
 	switch {
-	case v.current:
-		return corev1.ConditionTrue, fleet.ReasonDeployed, ""
-	case errors.As(v.failure, &unsupported):
-		return corev1.ConditionFalse, fleet.ReasonUnsupported, release.Explain(v.failure)
-	case v.failure != nil:
-		return corev1.ConditionFalse, fleet.ReasonDeployFailed, release.Explain(v.failure)
-	case v.paused:
+	case v.current && v.waitsFor == "":
+		return corev1.ConditionTrue, "", ""
+	case !v.current && v.paused:
 		return corev1.ConditionUnknown, fleet.ReasonPaused, "paused"
+	case !v.current && v.spec.WaitingForValues:
+		return corev1.ConditionUnknown, fleet.ReasonWaitApplied, "waiting for the Secret with the values"
 	case v.waitsFor != "":
-		return corev1.ConditionUnknown, fleet.ReasonWaitingForDependency, v.waitsFor
+		return corev1.ConditionFalse, fleet.ReasonError, v.waitsFor
+	case v.failure != nil:
+		return corev1.ConditionFalse, fleet.ReasonError, release.Explain(v.failure)
 	}
 	return corev1.ConditionUnknown, fleet.ReasonWaitApplied, ""
 }
 
-func modifiedMessage(all []fleet.ModifiedStatus) string {
-	var texts []string
-	for _, m := range all {
-		difference := "modified " + m.Patch
-		if m.Create {
-			difference = "missing"
-		}
-		texts = append(texts, objectText(m.Kind, m.Namespace, m.Name, difference))
+// objectsMessage describes the first object that is not ready, or else the first that differs from what was deployed.
+func objectsMessage(s fleet.BundleDeploymentStatus) string {
+	if len(s.NonReadyStatus) > 0 {
+		n := s.NonReadyStatus[0]
+		readiness := summary.Summary{State: n.Summary.State, Error: n.Summary.Error, Transitioning: n.Summary.Transitioning, Message: n.Summary.Message}
+		return objectText(n.APIVersion, n.Kind, n.Namespace, n.Name, readiness.String())
 	}
-	return release.Explain(errors.New(strings.Join(texts, "; ")))
+	if len(s.ModifiedStatus) == 0 {
+		return ""
+	}
+	m := s.ModifiedStatus[0]
+	difference := "modified " + m.Patch
+	if m.Exist {
+		difference = "is not owned by us"
+	} else if m.Create {
+		difference = "missing"
+	}
+	return objectText(m.APIVersion, m.Kind, m.Namespace, m.Name, difference)
 }
 
-func notReadyMessage(all []fleet.NonReadyStatus) string {
-	var texts []string
-	for _, n := range all {
-		texts = append(texts, objectText(n.Kind, n.Namespace, n.Name, n.Summary.State+" "+strings.Join(n.Summary.Message, ", ")))
-	}
-	return release.Explain(errors.New(strings.Join(texts, "; ")))
-}
-
-func objectText(kind, namespace, name, text string) string {
+// objectText names an object as Fleet's own agent does: "deployment.apps web/shop", or "configmap.v1 web/shop" without a group.
+func objectText(apiVersion, kind, namespace, name, text string) string {
+	group, _, _ := strings.Cut(apiVersion, "/")
 	if namespace != "" {
 		name = namespace + "/" + name
 	}
-	return strings.TrimSpace(fmt.Sprintf("%s %s %s", kind, name, text))
+	return release.Explain(fmt.Errorf("%s.%s %s %s", strings.ToLower(kind), group, name, text))
 }
 
 // summarize computes the readiness of an object; nil is one that the cache does not have yet.
@@ -210,7 +219,12 @@ func summarize(live *unstructured.Unstructured, ignored *fleet.IgnoreOptions) su
 	// Kinds outside of apps need not have status.observedGeneration; requiring it, they might never be ready.
 	_, found, err := unstructured.NestedInt64(live.Object, "status", "observedGeneration")
 	observed := err == nil && found || live.GroupVersionKind().Group == "apps"
-	return summary.SummarizeWithOptions(live, &summary.SummarizeOptions{HasObservedGeneration: observed})
+	s := summary.SummarizeWithOptions(live, &summary.SummarizeOptions{HasObservedGeneration: observed})
+	// A condition such as "no minimum availability" hides the numbers that kstatus finds.
+	if result, err := kstatus.Compute(live); !s.IsReady() && err == nil && result.Status == kstatus.InProgressStatus && !slices.Contains(s.Message, result.Message) {
+		s.Message = append(s.Message, result.Message)
+	}
+	return s
 }
 
 // withoutConditions returns the object without the conditions that match all fields of one of the ignored ones.

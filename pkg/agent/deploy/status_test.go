@@ -62,13 +62,16 @@ func TestAssess(t *testing.T) {
 	}{
 		"all ready":             {ready(t, 2), fleet.Ready, ""},
 		"nothing in it":         {ready(t, 0), fleet.Ready, ""},
-		"one is missing":        {ready(t, 2).differs(1, release.Difference{Missing: true}), fleet.Modified, "ConfigMap ns/c1 missing"},
-		"one is modified":       {ready(t, 2).differs(0, release.Difference{Patch: "{}"}), fleet.Modified, "ConfigMap ns/c0 modified {}"},
-		"one not in the cache":  {unseen(ready(t, 1)), fleet.NotReady, "ConfigMap ns/c0 in-progress"},
+		"one is missing":        {ready(t, 2).differs(1, release.Difference{Missing: true}), fleet.Modified, "configmap.v1 ns/c1 missing"},
+		"one is modified":       {ready(t, 2).differs(0, release.Difference{Patch: "{}"}), fleet.Modified, "configmap.v1 ns/c0 modified {}"},
+		"one not in the cache":  {unseen(ready(t, 1)), fleet.NotReady, "configmap.v1 ns/c0 [progressing]"},
 		"not deployed yet":      {view{spec: ready(t, 0).spec}, fleet.WaitApplied, "WaitApplied"},
 		"paused":                {view{spec: ready(t, 0).spec, paused: true}, fleet.WaitApplied, "paused"},
-		"paused at first":       {view{spec: fleet.BundleDeploymentSpec{StagedDeploymentID: "id"}, paused: true}, fleet.OutOfSync, "paused"},
-		"waits":                 {view{spec: ready(t, 0).spec, waitsFor: "for base"}, fleet.WaitApplied, "for base"},
+		"paused at first":       {view{spec: fleet.BundleDeploymentSpec{StagedDeploymentID: "id"}, paused: true}, fleet.NotReady, "paused"},
+		"waits":                 {view{spec: ready(t, 0).spec, waitsFor: "for base"}, fleet.ErrApplied, "for base"},
+		"waits for values":      {view{spec: fleet.BundleDeploymentSpec{DeploymentID: "id", WaitingForValues: true}}, fleet.WaitApplied, "waiting for the Secret with the values"},
+		"one is another's":      {ready(t, 2).differs(1, release.Difference{Missing: true, Exists: true}), fleet.Modified, "configmap.v1 ns/c1 is not owned by us"},
+		"what it needs is gone": {unmetNow(ready(t, 1)), fleet.Ready, ""},
 		"failed":                {view{spec: ready(t, 0).spec, failure: errors.New("no")}, fleet.ErrApplied, "no"},
 		"a previous one exists": {outdated(ready(t, 1)), fleet.ErrApplied, "no"},
 		"a newer one is staged": {staged(ready(t, 1)), fleet.OutOfSync, ""},
@@ -89,6 +92,11 @@ func unseen(v view) view {
 
 func outdated(v view) view {
 	v.current, v.failure = false, errors.New("no")
+	return v
+}
+
+func unmetNow(v view) view {
+	v.waitsFor = "for base"
 	return v
 }
 
@@ -116,6 +124,20 @@ func TestAssess_details(t *testing.T) {
 		s := assess(v)
 		assert.Empty(t, s.AppliedDeploymentID)
 		assert.Empty(t, s.Resources)
+	})
+	t.Run("what was found of the previous deployment stays while this run does not know it", func(t *testing.T) {
+		v := view{spec: ready(t, 0).spec, before: assess(ready(t, 1)), installed: true, failure: errors.New("no")}
+		v.spec.DeploymentID = "newer"
+		s := assess(v)
+		assert.Equal(t, v.before.Resources, s.Resources)
+		assert.True(t, s.Ready && s.NonModified)
+		assert.Equal(t, "id", s.AppliedDeploymentID)
+		assert.Equal(t, "Error: no", s.Display.Deployed)
+	})
+	t.Run("deployed, and dependsOn is not fulfilled any more", func(t *testing.T) {
+		s := assess(unmetNow(ready(t, 1)))
+		assert.Equal(t, "Error: for base", s.Display.Deployed)
+		assert.Equal(t, "id", s.AppliedDeploymentID)
 	})
 	t.Run("the release that another agent recorded stays until there is one of ours", func(t *testing.T) {
 		v := ready(t, 1)

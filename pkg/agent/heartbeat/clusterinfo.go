@@ -110,7 +110,7 @@ func readReadiness(ctx context.Context, m *member.Member) *apiServerReport {
 	switch {
 	case err == nil:
 		return &apiServerReport{Ready: true}
-	case errors.Is(err, errNoPaths) || errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError:
+	case errors.Is(err, errNoRESTClient) || errors.As(err, &status) && status.Status().Code < http.StatusInternalServerError:
 		return nil
 	}
 	var failed []string // checks that failed begin with [-]
@@ -126,12 +126,12 @@ func readReadiness(ctx context.Context, m *member.Member) *apiServerReport {
 	return &apiServerReport{Message: textOrNull(member.Brief(message))}
 }
 
-var errNoPaths = errors.New("this client has no paths that are not objects")
+var errNoRESTClient = errors.New("this client cannot read non-resource paths")
 
 // readPath returns the body of an error response too.
 func readPath(ctx context.Context, m *member.Member, path string) ([]byte, error) {
 	if m.REST == nil {
-		return nil, errNoPaths
+		return nil, errNoRESTClient
 	}
 	return m.REST.Get().AbsPath(path).DoRaw(ctx)
 }

@@ -59,7 +59,7 @@ func ParseKubeconfig(data []byte) (Access, error) {
 		Endpoint: Endpoint{
 			Server: cluster.Server, CA: bytes.TrimSpace(cluster.CertificateAuthorityData),
 			Source:   "Secret " + registration.CredentialSecret,
-			CASource: "certificate-authority-data in the stored kubeconfig, as apiServerCA of a new bootstrap Secret",
+			CASource: "apiServerCA in a new Secret " + registration.BootstrapSecret,
 		},
 		Token: user.Token, Namespace: kubeContext.Namespace,
 	}

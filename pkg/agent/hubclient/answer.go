@@ -13,7 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 )
 
-// Answer is what the response to a request, or the lack of one, says about the token the request was sent with.
+// Answer is what the response to a request, or a missing response, says about the token of the request.
 type Answer int
 
 const (
@@ -46,7 +46,7 @@ func Classify(err error) Answer {
 	return Obstructed
 }
 
-// FromAPIServer tells a Status of the API server from one that client-go generated because the body was something else.
+// FromAPIServer distinguishes a Status of the API server from one that client-go generated because the body was no Status.
 func FromAPIServer(err error) bool {
 	return !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }

@@ -40,24 +40,24 @@ func TestClassifyAnswers(t *testing.T) {
 		body        string
 		want        Answer
 	}{
-		"a list":                                 {200, jsonType, `{"kind":"BundleDeploymentList","apiVersion":"fleet.cattle.io/v1alpha1","metadata":{"resourceVersion":"7"},"items":[]}`, Accepted},
-		"the API server's 401":                   {401, jsonType, status401, Rejected},
-		"a proxy's 401 with a page":              {401, html, "<h1>401 Authorization Required</h1>", Obstructed},
-		"a proxy's 401 without a body":           {401, "", "", Obstructed},
-		"a proxy's 401 with JSON of its own":     {401, jsonType, `{"type":"error","status":"401","message":"must authenticate"}`, Obstructed},
-		"a proxy's 401 that says JSON and lies":  {401, jsonType, `nonsense`, Obstructed},
-		"a 401 with a Status of success":         {401, jsonType, `{"kind":"Status","apiVersion":"v1","status":"Success"}`, Obstructed},
-		"the API server's 403":                   {403, jsonType, status403, Obstructed},
-		"a proxy's 403":                          {403, html, "<h1>Forbidden</h1>", Obstructed},
-		"the API server's 404":                   {404, jsonType, status404, Obstructed},
-		"a proxy's 404":                          {404, html, "<h1>Not Found</h1>", Obstructed},
-		"the API server's 500":                   {500, jsonType, status500, Obstructed},
-		"a proxy's 502":                          {502, html, "<h1>Bad Gateway</h1>", Obstructed},
-		"a proxy's 503":                          {503, "text/plain", "no healthy upstream", Obstructed},
-		"too many requests":                      {429, "text/plain", "slow down", Obstructed},
-		"a redirect to a login page":             {302, html, "", Obstructed},
-		"a captive portal that says yes to all":  {200, html, "<h1>Welcome</h1>", Unreachable},
-		"JSON that is no list of what was asked": {200, jsonType, `{"welcome":true}`, Unreachable},
+		"a list":                                  {200, jsonType, `{"kind":"BundleDeploymentList","apiVersion":"fleet.cattle.io/v1alpha1","metadata":{"resourceVersion":"7"},"items":[]}`, Accepted},
+		"the API server's 401":                    {401, jsonType, status401, Rejected},
+		"a proxy's 401 with a page":               {401, html, "<h1>401 Authorization Required</h1>", Obstructed},
+		"a proxy's 401 without a body":            {401, "", "", Obstructed},
+		"a proxy's 401 with JSON of its own":      {401, jsonType, `{"type":"error","status":"401","message":"must authenticate"}`, Obstructed},
+		"a proxy's 401 with a wrong content type": {401, jsonType, `nonsense`, Obstructed},
+		"a 401 with a Status of success":          {401, jsonType, `{"kind":"Status","apiVersion":"v1","status":"Success"}`, Obstructed},
+		"the API server's 403":                    {403, jsonType, status403, Obstructed},
+		"a proxy's 403":                           {403, html, "<h1>Forbidden</h1>", Obstructed},
+		"the API server's 404":                    {404, jsonType, status404, Obstructed},
+		"a proxy's 404":                           {404, html, "<h1>Not Found</h1>", Obstructed},
+		"the API server's 500":                    {500, jsonType, status500, Obstructed},
+		"a proxy's 502":                           {502, html, "<h1>Bad Gateway</h1>", Obstructed},
+		"a proxy's 503":                           {503, "text/plain", "no healthy upstream", Obstructed},
+		"too many requests":                       {429, "text/plain", "slow down", Obstructed},
+		"a redirect to a login page":              {302, html, "", Obstructed},
+		"a captive portal that answers 200":       {200, html, "<h1>Welcome</h1>", Unreachable},
+		"JSON that is not a list":                 {200, jsonType, `{"welcome":true}`, Unreachable},
 	}
 	for name, row := range rows {
 		t.Run(name, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestClassifyAnswers(t *testing.T) {
 }
 
 func TestClassifySilence(t *testing.T) {
-	t.Parallel() // client-go asks who hangs up ten times, a second apart
+	t.Parallel() // client-go repeats a request ten times, a second apart, when the connection is closed
 	release := make(chan struct{})
 	silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
 	defer silent.Close()
@@ -88,12 +88,12 @@ func TestClassifySilence(t *testing.T) {
 	defer foreign.Close()
 
 	for name, url := range map[string]string{
-		"nobody listens":                   "http://127.0.0.1:1",
-		"the name does not exist":          "https://hub.invalid",
-		"it accepts and never answers":     silent.URL,
-		"it hangs up":                      hangsUp.URL,
-		"its certificate is by another CA": foreign.URL,
-		"it does not speak TLS":            "https" + silent.URL[len("http"):],
+		"no listener":               "http://127.0.0.1:1",
+		"unknown host name":         "https://hub.invalid",
+		"accepted, never answered":  silent.URL,
+		"connection closed":         hangsUp.URL,
+		"certificate of another CA": foreign.URL,
+		"no TLS":                    "https" + silent.URL[len("http"):],
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := probe(t, url)
@@ -119,12 +119,12 @@ func TestRejectionThreshold(t *testing.T) {
 		want   bool
 	}
 	rows := map[string][]answered{
-		"three in a row, far enough apart": {{0, Rejected, false}, {3 * time.Second, Rejected, false}, {6 * time.Second, Rejected, true}},
-		"three at once prove nothing":      {{0, Rejected, false}, {1, Rejected, false}, {2, Rejected, false}, {5 * time.Second, Rejected, true}},
-		"two far apart are too few":        {{0, Rejected, false}, {time.Hour, Rejected, false}, {2 * time.Hour, Rejected, true}},
-		"an acceptance clears it":          {{0, Rejected, false}, {3 * time.Second, Rejected, false}, {4 * time.Second, Accepted, false}, {6 * time.Second, Rejected, false}},
-		"so does an outage":                {{0, Rejected, false}, {3 * time.Second, Rejected, false}, {4 * time.Second, Unreachable, false}, {6 * time.Second, Rejected, false}},
-		"so does a proxy":                  {{0, Rejected, false}, {3 * time.Second, Rejected, false}, {4 * time.Second, Obstructed, false}, {6 * time.Second, Rejected, false}},
+		"three in a row, far enough apart":     {{0, Rejected, false}, {3 * time.Second, Rejected, false}, {6 * time.Second, Rejected, true}},
+		"three within the spread: not certain": {{0, Rejected, false}, {1, Rejected, false}, {2, Rejected, false}, {5 * time.Second, Rejected, true}},
+		"two far apart: not certain":           {{0, Rejected, false}, {time.Hour, Rejected, false}, {2 * time.Hour, Rejected, true}},
+		"reset by an acceptance":               {{0, Rejected, false}, {3 * time.Second, Rejected, false}, {4 * time.Second, Accepted, false}, {6 * time.Second, Rejected, false}},
+		"reset by an outage":                   {{0, Rejected, false}, {3 * time.Second, Rejected, false}, {4 * time.Second, Unreachable, false}, {6 * time.Second, Rejected, false}},
+		"reset by a proxy":                     {{0, Rejected, false}, {3 * time.Second, Rejected, false}, {4 * time.Second, Obstructed, false}, {6 * time.Second, Rejected, false}},
 	}
 	for name, observations := range rows {
 		t.Run(name, func(t *testing.T) {

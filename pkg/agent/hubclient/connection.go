@@ -32,6 +32,10 @@ const (
 	burst = 40
 )
 
+// maxResponse limits one response of the hub, in bytes after decompression. The largest is the list of this cluster's
+// BundleDeployments; a Content has at most 1.5 MiB.
+const maxResponse = 64 << 20
+
 // idleConnection is how long an unused connection to the hub stays open: ten thousand agents that send a heartbeat every quarter
 // of an hour need not keep ten thousand connections.
 const idleConnection = 90 * time.Second
@@ -69,7 +73,7 @@ func (d *Dialer) Dial(access Access) (*Connection, error) {
 	}
 	connections := transport.New(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, nil) // with the proxy of the environment
 	connections.IdleConnTimeout = idleConnection
-	hub := &hubTransport{next: connections, endpoint: access.Endpoint, clock: d.Clock}
+	hub := &hubTransport{next: transport.Limited{Next: connections, Body: maxResponse}, endpoint: access.Endpoint, clock: d.Clock}
 	hub.token.Store(&access.Token)
 	restConfig := d.restConfig(access.Server)
 	wrapped, err := rest.HTTPWrappersForConfig(restConfig, hub)
@@ -154,7 +158,9 @@ func (c *Connection) PatchAgentStatus(ctx context.Context, namespace, name strin
 	if err != nil {
 		return err
 	}
-	_, err = c.Fleet.FleetV1alpha1().Clusters(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	// The definition of a hub of Fleet's own lacks most of these fields, and its API server would warn of each of them at each heartbeat.
+	options := metav1.PatchOptions{FieldValidation: metav1.FieldValidationIgnore}
+	_, err = c.Fleet.FleetV1alpha1().Clusters(namespace).Patch(ctx, name, types.MergePatchType, patch, options, "status")
 	return err
 }
 

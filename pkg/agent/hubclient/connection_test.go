@@ -75,6 +75,7 @@ func hubWithItsCA(t *testing.T, seen *[]string) *httptest.Server {
 	return server
 }
 
+// The rows share a process: the TLS mode of a connection must not apply to another one.
 func TestUntrustedCertificate(t *testing.T) {
 	const source = "key apiServerCA of Secret fleet-agent-bootstrap"
 	var seen []string
@@ -118,32 +119,6 @@ func TestUntrustedCertificate(t *testing.T) {
 	}
 }
 
-// The TLS mode of one connection does not apply to another one of the same process.
-func TestTLSModeOfTwoConnections(t *testing.T) {
-	var seen []string
-	server := hubWithItsCA(t, &seen)
-	access := func(ca string, mode config.TLSMode) Access {
-		return Access{Endpoint: Endpoint{Server: server.URL, CA: []byte(ca), Mode: mode}, Token: agenttest.NewToken, Namespace: "ns"}
-	}
-	for range 2 {
-		for _, row := range []struct {
-			mode config.TLSMode
-			ca   string
-			ok   bool
-		}{
-			{config.TLSModeStrict, agenttest.CA(t), false},
-			{config.TLSModeSystemStore, agenttest.PEM(server), true},
-			{config.TLSModeSystemStore, "", false},
-			{config.TLSModeStrict, agenttest.PEM(server), true},
-		} {
-			h, err := dialer(t).Dial(access(row.ca, row.mode))
-			require.NoError(t, err)
-			assert.Equal(t, row.ok, h.Probe(t.Context()) == nil, "%+v", row)
-			h.Close()
-		}
-	}
-}
-
 // The hub's certificate is of a private CA that is given, of one of the operating system, or of an unknown one.
 func TestTLSRoots(t *testing.T) {
 	given := httptest.NewTLSServer(http.NotFoundHandler())
@@ -171,7 +146,7 @@ func TestTLSRoots(t *testing.T) {
 		"system-store with a CA that is not needed": {config.TLSModeSystemStore, agenttest.CA(t), systemKnows, true, ""},
 		"system-store and a stranger":               {config.TLSModeSystemStore, "", emptySystem, false, ""},
 		"no mode is system-store":                   {"", "", systemKnows, true, ""},
-		"a mode nobody knows":                       {"loose", private, systemKnows, false, `agentTLSMode "loose"`},
+		"unknown mode":                              {"loose", private, systemKnows, false, `agentTLSMode "loose"`},
 		"a CA of garbage":                           {config.TLSModeSystemStore, "xx", systemKnows, false, "not a PEM certificate"},
 		"a system whose CAs cannot be read":         {config.TLSModeSystemStore, private, func() (*x509.CertPool, error) { return nil, assert.AnError }, false, assert.AnError.Error()},
 	}
@@ -211,13 +186,13 @@ func TestClockSkew(t *testing.T) {
 		date        string
 		want        time.Duration
 	}{
-		"no difference":                  {500 * time.Millisecond, 100 * time.Millisecond, "", 0},
-		"less than a date can tell":      {1400 * time.Millisecond, 0, "", 0},
-		"ahead":                          {61 * time.Second, time.Second, "", 61 * time.Second},
-		"behind":                         {-90 * time.Second, 0, "", -90 * time.Second},
-		"an answer that took too long":   {time.Hour, 3 * time.Second, "", 0},
-		"no date":                        {time.Hour, 0, "yesterday", 0},
-		"a slow answer is no difference": {500 * time.Millisecond, 1900 * time.Millisecond, "", 0},
+		"no difference":                     {500 * time.Millisecond, 100 * time.Millisecond, "", 0},
+		"less than the precision of a date": {1400 * time.Millisecond, 0, "", 0},
+		"ahead":                             {61 * time.Second, time.Second, "", 61 * time.Second},
+		"behind":                            {-90 * time.Second, 0, "", -90 * time.Second},
+		"slow answer":                       {time.Hour, 3 * time.Second, "", 0},
+		"no date":                           {time.Hour, 0, "yesterday", 0},
+		"slow answer, small difference":     {500 * time.Millisecond, 1900 * time.Millisecond, "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := &hubTransport{}

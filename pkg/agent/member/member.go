@@ -25,7 +25,7 @@ type Member struct {
 	Namespace string
 	// Core sends requests with a timeout, Watching sends watches, which a timeout would cut off.
 	Core, Watching kubernetes.Interface
-	// REST reads paths that are no objects, such as /readyz; nil if the client has no such paths.
+	// REST reads non-resource paths, such as /readyz; nil if the client cannot.
 	REST rest.Interface
 
 	close func() // nil if the clients belong to somebody else

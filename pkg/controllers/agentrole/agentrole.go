@@ -1,4 +1,5 @@
-// Package agentrole manages the ClusterRole that is bound to each agent in its own cluster namespace.
+// Package agentrole manages the ClusterRoles of agents: one that is bound to each agent in its own cluster namespace, and in
+// contents.go those by which agents read Contents.
 package agentrole
 
 import (
@@ -14,7 +15,6 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -29,8 +29,8 @@ func Rules() []rbacv1.PolicyRule {
 	}
 }
 
-// Ensure creates or corrects the ClusterRole. It takes over an object of somebody else: whoever may write ClusterRoles has these rights
-// anyway. The label keeps the object in the cache of the hub.
+// Ensure creates or corrects the ClusterRole. It takes over an object of somebody else: a user who may write ClusterRoles
+// has these rights anyway. The label keeps the object in the cache of the hub.
 func Ensure(ctx context.Context, client kubernetes.Interface) error {
 	roles := client.RbacV1().ClusterRoles()
 	existing, err := roles.Get(ctx, registration.ClusterRoleAgent, metav1.GetOptions{})
@@ -65,7 +65,7 @@ func isRight(role *rbacv1.ClusterRole) bool {
 
 // Register sets up the controller, which corrects the ClusterRole when somebody changes or deletes it.
 func Register(ctx context.Context, c *app.Context) {
-	c.RBAC.ClusterRole().OnChange(ctx, name, guard.Handler(c.Passes, name, handler(c)))
+	c.RBAC.ClusterRole().OnChange(ctx, name, app.Handler(c.Passes, name, handler(c)))
 }
 
 func handler(c *app.Context) generic.ObjectHandler[*rbacv1.ClusterRole] {

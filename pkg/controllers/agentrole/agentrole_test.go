@@ -14,7 +14,6 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
 )
 
 const role = "fleet-agent-bundle-deployment"
@@ -74,7 +73,7 @@ func TestHandler(t *testing.T) {
 		"another one is gone":     {"view", nil, nil},
 	} {
 		server := fake.NewClientset()
-		handle := handler(&app.Context{Kubernetes: server, Passes: guard.NewPasses(t.Context())})
+		handle := handler(&app.Context{Kubernetes: server, Passes: app.NewPasses(t.Context())})
 		_, err := handle(row.key, row.seen)
 		require.NoError(t, err, title)
 		assert.Equal(t, row.writes, writesOf(server), title)

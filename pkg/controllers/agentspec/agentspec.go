@@ -1,5 +1,5 @@
-// Package agentspec says how the agent of a Cluster is run, for the import that installs it and the Bundle that keeps it up
-// to date: both must ask for the same.
+// Package agentspec determines the settings of a Cluster's agent. The import, which installs the agent, and the agent's Bundle, which
+// updates it, both use it, so that one does not undo what the other did.
 package agentspec
 
 import (
@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
-
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
@@ -17,7 +16,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Namespace is where the agent of a Cluster runs on its member.
+// Namespace is the namespace of a Cluster's agent on the member.
 func Namespace(c *app.Context, cluster *fleet.Cluster) string {
 	if cluster.Spec.AgentNamespace != "" {
 		return cluster.Spec.AgentNamespace
@@ -25,13 +24,13 @@ func Namespace(c *app.Context, cluster *fleet.Cluster) string {
 	return c.SystemNamespace
 }
 
-// IsBundle says whether a Bundle was made for an agent, by this hub or by Fleet. One of a person may have the same name.
+// IsBundle reports whether a hub, this one or Fleet's, created the Bundle for an agent. A Bundle of a user may have the same name.
 func IsBundle(bundle *fleet.Bundle) bool {
 	return bundle.Annotations[apply.LabelID] == registration.SetIDManageAgent
 }
 
-// PullSecrets are the names of the image pull Secrets of the agent, and whether they are copies of the hub's own: a Cluster
-// that names its own gets no copies.
+// PullSecrets returns the names of the agent's image pull Secrets, and whether they are copies of the hub's. A Cluster that names its
+// own gets no copies.
 func PullSecrets(hub config.Hub, cluster *fleet.Cluster) (names []string, copied bool) {
 	own := cluster.Spec.AgentPullSecrets
 	if own == nil {
@@ -43,7 +42,7 @@ func PullSecrets(hub config.Hub, cluster *fleet.Cluster) (names []string, copied
 	return names, false
 }
 
-// Options are the settings of a Cluster's agent from the hub's configuration, its process, and the Cluster itself.
+// Options returns the settings of a Cluster's agent, from the configuration of the hub, the options of its process, and the Cluster.
 func Options(c *app.Context, cluster *fleet.Cluster, generation string) agentmanifest.Options {
 	hub, spec := c.Config.Get(), cluster.Spec
 	pullSecrets, _ := PullSecrets(hub, cluster)
@@ -75,12 +74,12 @@ func Options(c *app.Context, cluster *fleet.Cluster, generation string) agentman
 	}
 }
 
-// ManifestHash is a digest of how the agent of a Cluster is to be run, whatever its GENERATION.
+// ManifestHash is a digest of the options without the GENERATION.
 func ManifestHash(o agentmanifest.Options) string {
 	o.EnvVars = slices.DeleteFunc(slices.Clone(o.EnvVars), func(v corev1.EnvVar) bool { return v.Name == registration.GenerationEnv })
 	hash, err := registration.StatusHash(o)
 	if err != nil {
-		panic(fmt.Sprintf("settings of the API always marshal: %v", err))
+		panic(fmt.Sprintf("options of an agent cannot be encoded: %v", err))
 	}
 	return hash
 }

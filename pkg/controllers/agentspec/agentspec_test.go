@@ -11,7 +11,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 )
 
-func TestPullSecretsOfTheClusterComeBeforeTheHubs(t *testing.T) {
+func TestPullSecrets(t *testing.T) {
 	hub := config.Hub{ImagePullSecrets: []config.LocalObjectReference{{Name: "hubs"}}}
 	for _, row := range []struct {
 		name   string
@@ -21,7 +21,7 @@ func TestPullSecretsOfTheClusterComeBeforeTheHubs(t *testing.T) {
 	}{
 		{"none of its own: copies of the hub's", nil, []string{"hubs"}, true},
 		{"its own", &[]corev1.LocalObjectReference{{Name: "own"}}, []string{"own"}, false},
-		{"an empty list is a wish too", &[]corev1.LocalObjectReference{}, nil, false},
+		{"an empty list of its own", &[]corev1.LocalObjectReference{}, nil, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			names, copied := PullSecrets(hub, &fleet.Cluster{Spec: fleet.ClusterSpec{AgentPullSecrets: row.own}})
@@ -31,13 +31,13 @@ func TestPullSecretsOfTheClusterComeBeforeTheHubs(t *testing.T) {
 	}
 }
 
-func TestTheConfiguredImageComesBeforeThatOfTheRelease(t *testing.T) {
+func TestOptions(t *testing.T) {
 	c := &app.Context{Config: &config.Store{}, SystemNamespace: "sys", Agent: app.AgentSettings{Image: "release"}}
 	cluster := &fleet.Cluster{Spec: fleet.ClusterSpec{AgentEnvVars: []corev1.EnvVar{{Name: "A", Value: "b"}}}}
 	o := Options(c, cluster, "g")
 	assert.Equal(t, "release", o.Image)
 	assert.Equal(t, "sys", o.Namespace)
-	assert.Equal(t, []corev1.EnvVar{{Name: "GENERATION", Value: "g"}, {Name: "A", Value: "b"}}, o.EnvVars, "a person's come last and win")
+	assert.Equal(t, []corev1.EnvVar{{Name: "GENERATION", Value: "g"}, {Name: "A", Value: "b"}}, o.EnvVars, "those of the Cluster come last and override")
 
 	c.Config.Set(config.Hub{AgentImage: "configured"})
 	cluster.Spec.AgentNamespace = "own"

@@ -12,11 +12,11 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// ErrBadCA says that the hub's configuration has something as its CA that agents could not use.
-var ErrBadCA = errors.New("apiServerCA is no PEM certificate; correct it in the hub's configuration (ConfigMap " + registration.HubConfigMap + ")")
+// ErrBadCA means that agents could not use the CA in the hub's configuration.
+var ErrBadCA = errors.New("apiServerCA is not a PEM certificate; correct it in the hub's configuration (ConfigMap " + registration.HubConfigMap + ")")
 
-// HubConfigMap tells an agent that registered by itself where its hub is, as the configuration says. Agents that the hub
-// installs learn it from their import.
+// HubConfigMap returns the ConfigMap with the address, CA and TLS mode of the hub for an agent that a person installed. Agents that the
+// hub installs get these with their import.
 func HubConfigMap(hub config.Hub, namespace string) (*corev1.ConfigMap, error) {
 	if len(hub.APIServerCA) > 0 && !IsCertificate(hub.APIServerCA) {
 		return nil, ErrBadCA
@@ -32,7 +32,7 @@ func HubConfigMap(hub config.Hub, namespace string) (*corev1.ConfigMap, error) {
 	}, nil
 }
 
-// IsCertificate says whether the data begins with a certificate in PEM.
+// IsCertificate reports whether the data begins with a PEM certificate.
 func IsCertificate(data []byte) bool {
 	block, _ := pem.Decode(data)
 	if block == nil {

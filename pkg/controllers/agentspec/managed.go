@@ -1,15 +1,13 @@
 package agentspec
 
 import (
-	corev1 "k8s.io/api/core/v1"
-
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Unmanaged says why the agent of a Cluster has no Bundle; the empty reason means that it has one.
+// Unmanaged returns why a Cluster's agent has no Bundle; an empty reason means that it has one.
 func Unmanaged(hub config.Hub, cluster *fleet.Cluster) (reason, message string) {
 	_, labelled := cluster.Labels[fleet.NonManagedAgentLabel]
 	switch {
@@ -25,33 +23,35 @@ func Unmanaged(hub config.Hub, cluster *fleet.Cluster) (reason, message string) 
 	return "", ""
 }
 
-// LocalDisabled says whether a Cluster is the hub's own and the configuration says that it has no agent.
+// LocalDisabled reports whether the Cluster is the hub's own cluster and the configuration disables the agent there.
 func LocalDisabled(hub config.Hub, cluster *fleet.Cluster) bool {
 	return hub.Bootstrap.LocalAgentDisabled && cluster.Namespace == hub.Bootstrap.Namespace && cluster.Name == "local"
 }
 
-// ServedByBundle says whether new settings reach the agent by its Bundle alone: it has taken its Bundle over and is heard of.
-// Any other agent may not be able to start, and then nobody but an import can help it.
+// ServedByBundle reports whether new settings reach the agent by its Bundle alone: the agent deploys its Bundle, and is not disconnected.
+// Any other agent may be unable to start, and only another import can repair it.
 func ServedByBundle(hub config.Hub, cluster *fleet.Cluster) bool {
 	reason, _ := Unmanaged(hub, cluster)
 	return reason == "" && registration.IsManagedGeneration(cluster.Status.Agent.Generation) && !Disconnected(cluster)
 }
 
-// Disconnected says whether the agent was heard of and then no more.
+// Disconnected reports whether the agent has stopped sending heartbeats.
 func Disconnected(cluster *fleet.Cluster) bool {
-	return result.Get(cluster.Status.Conditions, fleet.ConditionConnected).Status == corev1.ConditionFalse
+	return fleetstatus.IsFalse(cluster.Status.Conditions, fleet.ConditionConnected)
 }
 
-// InstalledGeneration is the GENERATION an import installs the agent with. One that has taken over its Bundle keeps that of
-// the Bundle: with another one it would restart twice, now and when it puts its Bundle's back.
-func InstalledGeneration(hub config.Hub, cluster *fleet.Cluster, key string) string {
+// InstalledGeneration is the GENERATION with which an import installs the agent. An agent that has deployed its Bundle keeps the
+// GENERATION of the Bundle: with another one it would restart twice, now and when it deploys its Bundle again. Otherwise
+// it is the registration key.
+func InstalledGeneration(hub config.Hub, cluster *fleet.Cluster, registrationKey string) string {
 	if reason, _ := Unmanaged(hub, cluster); reason == "" && hasAdopted(cluster.Status) {
 		return registration.ManagedGeneration(cluster.Spec.RedeployAgentGeneration)
 	}
-	return key
+	return registrationKey
 }
 
-// hasAdopted goes by what was installed last where the agent was not heard of since.
+// hasAdopted reports whether the agent has deployed its Bundle. Until the first heartbeat after an import, the GENERATION that was
+// installed decides.
 func hasAdopted(status fleet.ClusterStatus) bool {
 	if status.Agent.LastSeen.IsZero() && status.Import != nil {
 		return registration.IsManagedGeneration(status.Import.Generation)

@@ -21,7 +21,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 )
 
-func TestWhyAnAgentHasNoBundle(t *testing.T) {
+func TestUnmanaged(t *testing.T) {
 	local := config.Bootstrap{Namespace: "fleet-local", LocalAgentDisabled: true}
 	for _, row := range []struct {
 		name            string
@@ -30,13 +30,13 @@ func TestWhyAnAgentHasNoBundle(t *testing.T) {
 		label           string
 		reason          string
 	}{
-		{name: "it has one"},
-		{name: "it has one, said aloud", hub: config.Hub{ManageAgent: ptr.To(true)}},
+		{name: "managed by default"},
+		{name: "managed explicitly", hub: config.Hub{ManageAgent: ptr.To(true)}},
 		{name: "the configuration", hub: config.Hub{ManageAgent: ptr.To(false)}, reason: fleet.ReasonAgentNotManaged},
-		{name: "a label, whatever its value", label: fleet.NonManagedAgentLabel, reason: fleet.ReasonAgentNotManaged},
-		{name: "another controller", label: fleet.ClusterManagementLabel, reason: ""},
+		{name: "a label with any value", label: fleet.NonManagedAgentLabel, reason: fleet.ReasonAgentNotManaged},
+		{name: "an empty label of another controller", label: fleet.ClusterManagementLabel, reason: ""},
 		{name: "the hub's own cluster", hub: config.Hub{Bootstrap: local}, namespace: "fleet-local", call: "local", reason: fleet.ReasonLocalAgentDisabled},
-		{name: "one that is only named so", hub: config.Hub{Bootstrap: local}, namespace: "other", call: "local"},
+		{name: "a Cluster of the same name in another namespace", hub: config.Hub{Bootstrap: local}, namespace: "other", call: "local"},
 	} {
 		c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: row.namespace, Name: row.call}}
 		if row.label != "" {
@@ -50,7 +50,7 @@ func TestWhyAnAgentHasNoBundle(t *testing.T) {
 	assert.Equal(t, fleet.ReasonManagedElsewhere, reason)
 }
 
-func TestWhoGetsItsSettingsFromItsBundle(t *testing.T) {
+func TestServedByBundle(t *testing.T) {
 	for _, row := range []struct {
 		name       string
 		generation string
@@ -58,12 +58,12 @@ func TestWhoGetsItsSettingsFromItsBundle(t *testing.T) {
 		manage     *bool
 		want       bool
 	}{
-		{"an agent that took it over", "managed/0", corev1.ConditionTrue, nil, true},
-		{"one of which nobody knows yet whether it is there", "managed/0", corev1.ConditionUnknown, nil, true},
-		{"one that is silent", "managed/0", corev1.ConditionFalse, nil, false},
-		{"one as an import left it", "0123/0", corev1.ConditionTrue, nil, false},
-		{"one of another release", "", corev1.ConditionTrue, nil, false},
-		{"one that has no Bundle", "managed/0", corev1.ConditionTrue, ptr.To(false), false},
+		{"deployed its Bundle", "managed/0", corev1.ConditionTrue, nil, true},
+		{"no heartbeat yet", "managed/0", corev1.ConditionUnknown, nil, true},
+		{"disconnected", "managed/0", corev1.ConditionFalse, nil, false},
+		{"installed by an import", "0123/0", corev1.ConditionTrue, nil, false},
+		{"another release", "", corev1.ConditionTrue, nil, false},
+		{"no Bundle", "managed/0", corev1.ConditionTrue, ptr.To(false), false},
 	} {
 		c := &fleet.Cluster{Status: fleet.ClusterStatus{
 			Agent:      fleet.AgentStatus{Generation: row.generation},
@@ -73,7 +73,7 @@ func TestWhoGetsItsSettingsFromItsBundle(t *testing.T) {
 	}
 }
 
-func TestWithWhichGenerationAnImportInstalls(t *testing.T) {
+func TestInstalledGeneration(t *testing.T) {
 	heard := metav1.Now()
 	for _, row := range []struct {
 		name  string
@@ -82,19 +82,19 @@ func TestWithWhichGenerationAnImportInstalls(t *testing.T) {
 		hub   config.Hub
 		want  string
 	}{
-		{"a first import", fleet.AgentStatus{}, nil, config.Hub{}, "key"},
-		{"an agent with its Bundle", fleet.AgentStatus{LastSeen: heard, Generation: "managed/2"}, nil, config.Hub{}, "managed/3"},
-		{"one that was not heard of since it was installed so", fleet.AgentStatus{}, &fleet.ImportStatus{Generation: "managed/2"}, config.Hub{}, "managed/3"},
-		{"one that says otherwise", fleet.AgentStatus{LastSeen: heard, Generation: "key"}, &fleet.ImportStatus{Generation: "managed/2"}, config.Hub{}, "key"},
-		{"one of another release", fleet.AgentStatus{LastSeen: heard}, &fleet.ImportStatus{Generation: "key"}, config.Hub{}, "key"},
-		{"one without Bundle", fleet.AgentStatus{LastSeen: heard, Generation: "managed/2"}, nil, config.Hub{ManageAgent: ptr.To(false)}, "key"},
+		{"first import", fleet.AgentStatus{}, nil, config.Hub{}, "key"},
+		{"deployed its Bundle", fleet.AgentStatus{LastSeen: heard, Generation: "managed/2"}, nil, config.Hub{}, "managed/3"},
+		{"no heartbeat since it was installed with the Bundle's", fleet.AgentStatus{}, &fleet.ImportStatus{Generation: "managed/2"}, config.Hub{}, "managed/3"},
+		{"reports another one", fleet.AgentStatus{LastSeen: heard, Generation: "key"}, &fleet.ImportStatus{Generation: "managed/2"}, config.Hub{}, "key"},
+		{"another release", fleet.AgentStatus{LastSeen: heard}, &fleet.ImportStatus{Generation: "key"}, config.Hub{}, "key"},
+		{"no Bundle", fleet.AgentStatus{LastSeen: heard, Generation: "managed/2"}, nil, config.Hub{ManageAgent: ptr.To(false)}, "key"},
 	} {
 		c := &fleet.Cluster{Spec: fleet.ClusterSpec{RedeployAgentGeneration: 3}, Status: fleet.ClusterStatus{Agent: row.agent, Import: row.last}}
 		assert.Equal(t, row.want, InstalledGeneration(row.hub, c, "key"), row.name)
 	}
 }
 
-func TestManifestHashIsOfAllButTheGeneration(t *testing.T) {
+func TestManifestHash(t *testing.T) {
 	env := func(generation, value string) []corev1.EnvVar {
 		return []corev1.EnvVar{{Name: "GENERATION", Value: generation}, {Name: "A", Value: value}}
 	}
@@ -104,19 +104,19 @@ func TestManifestHashIsOfAllButTheGeneration(t *testing.T) {
 	assert.NotEqual(t, hash, ManifestHash(agentmanifest.Options{Image: "j", EnvVars: env("1", "a")}))
 }
 
-func TestWhatAnAgentIsToldOfItsHub(t *testing.T) {
-	told, err := HubConfigMap(config.Hub{APIServerURL: "https://hub", APIServerCA: certificate(t)}, "ns")
+func TestHubConfigMap(t *testing.T) {
+	made, err := HubConfigMap(config.Hub{APIServerURL: "https://hub", APIServerCA: certificate(t)}, "ns")
 	require.NoError(t, err)
-	assert.Equal(t, "fleet-agent-hub", told.Name)
-	assert.Equal(t, "ns", told.Namespace)
+	assert.Equal(t, "fleet-agent-hub", made.Name)
+	assert.Equal(t, "ns", made.Namespace)
 	assert.Equal(t, map[string]string{
-		"apiServerURL": "https://hub", "apiServerCA": told.Data["apiServerCA"], "agentTLSMode": "system-store",
-	}, told.Data)
+		"apiServerURL": "https://hub", "apiServerCA": made.Data["apiServerCA"], "agentTLSMode": "system-store",
+	}, made.Data)
 
-	told, err = HubConfigMap(config.Hub{APIServerURL: "https://hub", AgentTLSMode: config.TLSModeStrict}, "ns")
+	made, err = HubConfigMap(config.Hub{APIServerURL: "https://hub", AgentTLSMode: config.TLSModeStrict}, "ns")
 	require.NoError(t, err)
-	assert.Empty(t, told.Data["apiServerCA"], "a CA the system knows")
-	assert.Equal(t, "strict", told.Data["agentTLSMode"])
+	assert.Empty(t, made.Data["apiServerCA"], "the system knows the CA")
+	assert.Equal(t, "strict", made.Data["agentTLSMode"])
 
 	for _, bad := range [][]byte{[]byte("garbage"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("x")})} {
 		_, err = HubConfigMap(config.Hub{APIServerURL: "https://hub", APIServerCA: bad}, "ns")
@@ -124,7 +124,7 @@ func TestWhatAnAgentIsToldOfItsHub(t *testing.T) {
 	}
 }
 
-// certificate is one of nobody.
+// certificate returns a certificate without names.
 func certificate(t *testing.T) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -8,14 +8,14 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Settings is what a Cluster's spec says about how its agent is run, in the form in which the status remembers it.
+// Settings are the agent's settings in the spec of a Cluster, in the form in which the status records them.
 type Settings struct {
 	envVars, affinity, resources, tolerations, scheduling string // digests, empty when unset
 	privateRepoURL                                        string
 	hostNetwork                                           bool
 }
 
-// WantedSettings is what the spec asks for.
+// WantedSettings are the settings in the spec.
 func WantedSettings(spec fleet.ClusterSpec) Settings {
 	return Settings{
 		envVars:        hashUnlessUnset(spec.AgentEnvVars),
@@ -28,7 +28,7 @@ func WantedSettings(spec fleet.ClusterSpec) Settings {
 	}
 }
 
-// InstalledSettings is what the agent was last given, by an import or by its Bundle.
+// InstalledSettings are the settings that the agent got last, by an import or by its Bundle.
 func InstalledSettings(status fleet.ClusterStatus) Settings {
 	s := Settings{
 		envVars:        status.AgentEnvVarsHash,
@@ -45,17 +45,17 @@ func InstalledSettings(status fleet.ClusterStatus) Settings {
 	return s
 }
 
-// SameScheduling says whether both have the same scheduling customisation, which only an import can deliver: its objects are
-// not in the Bundle.
+// SameScheduling reports whether both have the same scheduling customization. Only an import can change it: its objects are not in the
+// Bundle.
 func (s Settings) SameScheduling(other Settings) bool { return s.scheduling == other.scheduling }
 
-// WithSchedulingOf is s but for the scheduling customisation.
+// WithSchedulingOf returns s with the scheduling customization of other.
 func (s Settings) WithSchedulingOf(other Settings) Settings {
 	s.scheduling = other.scheduling
 	return s
 }
 
-// Record writes into the status that the agent was given these settings.
+// Record writes into the status that the agent got these settings.
 func (s Settings) Record(status *fleet.ClusterStatus) {
 	status.AgentEnvVarsHash = s.envVars
 	if s.envVars == "" {
@@ -69,14 +69,14 @@ func (s Settings) Record(status *fleet.ClusterStatus) {
 	status.AgentHostNetwork = s.hostNetwork
 }
 
-// Digests of environment variables that are not set. Only for them does the status of other releases hold a digest even
-// then; writing the same one keeps such a release, should it come back, from installing the agent again.
+// Digests of environment variables that are not set. Unlike the other fields, this one has a digest in the status that other releases
+// write even if nothing is set. Muster writes the same, so that such a release does not install the agent again after a downgrade.
 const (
 	unsetHash     = "a7408a8b23aff882d8b95165eb24c3a6b519468539eb2b3072f529cb"
 	emptyListHash = "23f497f643e37257c3f7e54f049d8829c41103bb29bf8c0ba0d1df0a"
 )
 
-// hashUnlessUnset counts nil and empty alike: which of them arrives depends on the client that wrote the Cluster.
+// hashUnlessUnset treats nil and empty alike: which of them is stored depends on the client that wrote the Cluster.
 func hashUnlessUnset(setting any) string {
 	value := reflect.Indirect(reflect.ValueOf(setting))
 	if !value.IsValid() || value.IsZero() || value.Kind() == reflect.Slice && value.Len() == 0 {
@@ -84,7 +84,7 @@ func hashUnlessUnset(setting any) string {
 	}
 	hash, err := registration.StatusHash(setting)
 	if err != nil {
-		panic(fmt.Sprintf("settings of the API always marshal: %v", err))
+		panic(fmt.Sprintf("settings of an agent cannot be encoded: %v", err))
 	}
 	return hash
 }

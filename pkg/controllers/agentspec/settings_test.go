@@ -9,7 +9,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestEachAgentSettingIsRecordedOnce(t *testing.T) {
+func TestSettingsRecord(t *testing.T) {
 	yes, no := true, false
 	for name, spec := range map[string]fleet.ClusterSpec{
 		"environment":  {AgentEnvVars: []corev1.EnvVar{{Name: "A", Value: "1"}}},
@@ -22,31 +22,31 @@ func TestEachAgentSettingIsRecordedOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var status fleet.ClusterStatus
-			assert.NotEqual(t, WantedSettings(spec), InstalledSettings(status), "a setting that is new")
+			assert.NotEqual(t, WantedSettings(spec), InstalledSettings(status), "new")
 			WantedSettings(spec).Record(&status)
-			assert.Equal(t, WantedSettings(spec), InstalledSettings(status), "a setting that was installed")
-			assert.NotEqual(t, WantedSettings(fleet.ClusterSpec{HostNetwork: &no}), InstalledSettings(status), "a setting that was taken away")
+			assert.Equal(t, WantedSettings(spec), InstalledSettings(status), "installed")
+			assert.NotEqual(t, WantedSettings(fleet.ClusterSpec{HostNetwork: &no}), InstalledSettings(status), "removed")
 		})
 	}
 }
 
-func TestSettingsThatSayNothingAskForNothing(t *testing.T) {
+func TestEmptySettings(t *testing.T) {
 	no := false
 	empty := fleet.ClusterSpec{
 		AgentEnvVars: []corev1.EnvVar{}, AgentTolerations: []corev1.Toleration{}, AgentAffinity: &corev1.Affinity{},
 		AgentResources: &corev1.ResourceRequirements{}, AgentSchedulingCustomization: &fleet.AgentSchedulingCustomization{}, HostNetwork: &no,
 	}
 	for name, status := range map[string]fleet.ClusterStatus{
-		"never imported":               {},
-		"imported by a release of old": {AgentEnvVarsHash: "a7408a8b23aff882d8b95165eb24c3a6b519468539eb2b3072f529cb"},
-		"imported with an empty list":  {AgentEnvVarsHash: emptyListHash},
+		"never imported":              {},
+		"imported by another release": {AgentEnvVarsHash: "a7408a8b23aff882d8b95165eb24c3a6b519468539eb2b3072f529cb"},
+		"imported with an empty list": {AgentEnvVarsHash: emptyListHash},
 	} {
 		assert.Equal(t, WantedSettings(fleet.ClusterSpec{}), InstalledSettings(status), name)
 		assert.Equal(t, WantedSettings(empty), InstalledSettings(status), name)
 	}
 }
 
-func TestUnsetEnvironmentVariablesAreRecordedAsOtherReleasesDo(t *testing.T) {
+func TestRecordOfUnsetEnvironmentVariables(t *testing.T) {
 	var status fleet.ClusterStatus
 	WantedSettings(fleet.ClusterSpec{}).Record(&status)
 	assert.Equal(t, fleet.ClusterStatus{AgentEnvVarsHash: "a7408a8b23aff882d8b95165eb24c3a6b519468539eb2b3072f529cb"}, status)

@@ -1,12 +1,10 @@
 // Package app has what the controllers of a hub share: clients, caches, configuration, clock and event recorder. Each hub has one Context,
-// which it passes to the Register function of each controller.
+// which it passes to the Register function of each controller. The controllers wrap their handlers in Handler.
 package app
 
 import (
-	"context"
 	"time"
 
-	"github.com/rancher/wrangler/v3/pkg/apply"
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	rbaccontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/rbac/v1"
 	"k8s.io/client-go/kubernetes"
@@ -18,7 +16,6 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	"github.com/muster-fleet/muster/pkg/controllers/tokenusage"
@@ -49,8 +46,6 @@ type Context struct {
 	Secrets cache.SharedIndexInformer
 	// Contents caches the metadata of every Content; nil with DisableBundles. It is filled before the controllers start.
 	Contents cache.SharedIndexInformer
-	// Apply is the base of desired sets.
-	Apply apply.Apply
 	// Config has the current configuration of the hub.
 	Config *config.Store
 	// Issuer issues ServiceAccount tokens.
@@ -58,11 +53,13 @@ type Context struct {
 	// Clock is a fake one in tests.
 	Clock clock.WithTicker
 	// Passes tracks the passes of all controllers.
-	Passes *guard.Passes
+	Passes *Passes
 	// Events records the events of transitions.
 	Events record.EventRecorder
 	// SystemNamespace is the namespace of the hub.
 	SystemNamespace string
+	// PoliciesRequired refuses registrations while the admission policies are not in force.
+	PoliciesRequired bool
 	// TokenTTLRequired refuses ClusterRegistrationTokens that do not expire.
 	TokenTTLRequired bool
 	// Agent configures the agents that the hub installs.
@@ -78,7 +75,7 @@ type Context struct {
 	// ContentGrace is how long a Content is kept that no BundleDeployment names; 0 means 40 seconds.
 	ContentGrace time.Duration
 	// Metrics counts what the hub does.
-	Metrics *metrics.Hub
+	Metrics *metrics.Counters
 	// Admission reports whether the admission policies of the hub are in force; nil means that they are not.
 	Admission Admission
 	// TokenUsage has the requests that wait to be counted as uses of their token.
@@ -93,6 +90,9 @@ type Admission interface {
 	InForce() (since time.Time, ok bool)
 	// OnChange registers a function that is called after each change. It is called before the hub starts.
 	OnChange(f func())
+	// Lacking is why not all policies are in force that the API server can have, or why it can have none: a reason of a condition,
+	// and a sentence for people. Both are empty while all are in force.
+	Lacking() (reason, message string)
 	// Missing is a sentence for people: why they are not in force, and what to do. It is empty while they are.
 	Missing() string
 }
@@ -131,6 +131,3 @@ func (c *Context) RecheckDelay() time.Duration {
 func (c *Context) RegistrationNamespace() string {
 	return registration.SystemRegistrationNamespace(c.SystemNamespace)
 }
-
-// NewPasses returns the Passes of a hub that ends with ctx.
-func NewPasses(ctx context.Context) *guard.Passes { return guard.NewPasses(ctx) }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
@@ -20,8 +21,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// ensureSecret keeps the kubeconfig of the hub's own cluster, in which there is no credential. One that an earlier release put
-// there is made worthless first, for whoever has read it keeps it.
+// ensureSecret writes the kubeconfig Secret of the hub's own cluster, which contains no credential. An earlier release stored a token
+// there; it is revoked first, because somebody may have read it.
 func (h *handler) ensureSecret(ctx context.Context, namespace string) error {
 	secrets := h.Kubernetes.CoreV1().Secrets(namespace)
 	existing, err := secrets.Get(ctx, secretName, metav1.GetOptions{})
@@ -37,12 +38,17 @@ func (h *handler) ensureSecret(ctx context.Context, namespace string) error {
 	if err != nil {
 		return err
 	}
-	wanted := localSecret(namespace, data)
 	if existing == nil {
-		_, err = secrets.Create(ctx, wanted, metav1.CreateOptions{})
+		_, err = secrets.Create(ctx, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: namespace, Name: secretName, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
+				Annotations: map[string]string{fleet.CredentialAnnotation: fleet.CredentialIssued},
+			},
+			Data: data,
+		}, metav1.CreateOptions{})
 		return err
 	}
-	if sameData(existing.Data, data) && existing.Annotations[fleet.CredentialAnnotation] == fleet.CredentialIssued {
+	if maps.EqualFunc(existing.Data, data, bytes.Equal) && existing.Annotations[fleet.CredentialAnnotation] == fleet.CredentialIssued {
 		return nil
 	}
 	if err := h.revoke(ctx, tokenOf(existing)); err != nil {
@@ -55,9 +61,9 @@ func (h *handler) ensureSecret(ctx context.Context, namespace string) error {
 	return err
 }
 
-// removeMoved deletes the kubeconfig of a namespace the local Cluster was in before: with it whoever may read Secrets there
-// has the hub.
-func (h *handler) removeMoved(ctx context.Context, current string) error {
+// deleteMovedSecrets deletes the kubeconfig Secret in a namespace that the configuration named before. One that an earlier release wrote
+// gives the rights of the hub to everybody who may read Secrets there.
+func (h *handler) deleteMovedSecrets(ctx context.Context, current string) error {
 	managed, err := h.secrets.List("", labels.Everything())
 	if err != nil {
 		return err
@@ -70,32 +76,10 @@ func (h *handler) removeMoved(ctx context.Context, current string) error {
 			Preconditions: &metav1.Preconditions{UID: &secret.UID},
 		})
 		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("deleting the hub's kubeconfig in the namespace it moved away from: %w", err)
+			return fmt.Errorf("deleting Secret %s/%s, a kubeconfig of the hub in the namespace that its own cluster was in before: %w", secret.Namespace, secret.Name, err)
 		}
 	}
 	return nil
-}
-
-func localSecret(namespace string, data map[string][]byte) *corev1.Secret {
-	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: secretName, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
-			Annotations: map[string]string{fleet.CredentialAnnotation: fleet.CredentialIssued},
-		},
-		Data: data,
-	}
-}
-
-func sameData(a, b map[string][]byte) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for key := range a {
-		if !bytes.Equal(a[key], b[key]) {
-			return false
-		}
-	}
-	return true
 }
 
 func (h *handler) secretData() (map[string][]byte, error) {
@@ -124,27 +108,22 @@ func tokenOf(secret *corev1.Secret) credential.Token {
 	return credential.Token(parsed.AuthInfos["user"].Token)
 }
 
-// revoke makes a token worthless that an earlier release stored for years, by making its ServiceAccount anew: a token is good
-// for the one it was issued for, not for the next of that name.
+// revoke ends a token that an earlier release stored, and that is valid for years: it deletes the ServiceAccount of the token and creates
+// it again. A token is valid only for the UID of the ServiceAccount that it was issued for.
 func (h *handler) revoke(ctx context.Context, stored credential.Token) error {
 	claims, err := credential.Inspect(stored)
 	if err != nil || claims.Namespace != h.SystemNamespace || claims.ServiceAccount != registration.BootstrapAccount {
-		return nil // of an embedding program, which has not had it issued for this
+		return nil // an embedding program wrote it, with a credential of its own
 	}
 	account, err := h.Kubernetes.CoreV1().ServiceAccounts(h.SystemNamespace).Get(ctx, registration.BootstrapAccount, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err): // the hub was stopped between the two writes
+	case apierrors.IsNotFound(err): // the hub was stopped between the deletion and the creation
 		account = &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: h.SystemNamespace, Name: registration.BootstrapAccount}}
 	case err != nil:
 		return fmt.Errorf("reading ServiceAccount %s/%s: %w", h.SystemNamespace, registration.BootstrapAccount, err)
 	case string(account.UID) != claims.UID:
 		return nil
 	}
-	return h.makeAnew(ctx, account)
-}
-
-// makeAnew deletes a ServiceAccount, if it is there, and creates it as it was.
-func (h *handler) makeAnew(ctx context.Context, account *corev1.ServiceAccount) error {
 	accounts := h.Kubernetes.CoreV1().ServiceAccounts(account.Namespace)
 	if account.UID != "" {
 		err := accounts.Delete(ctx, account.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &account.UID}})
@@ -159,8 +138,8 @@ func (h *handler) makeAnew(ctx context.Context, account *corev1.ServiceAccount) 
 		ImagePullSecrets: account.ImagePullSecrets, AutomountServiceAccountToken: account.AutomountServiceAccountToken,
 	}
 	if _, err := accounts.Create(ctx, again, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("making ServiceAccount %s/%s anew: %w", account.Namespace, account.Name, err)
+		return fmt.Errorf("creating ServiceAccount %s/%s again: %w", account.Namespace, account.Name, err)
 	}
-	logrus.Infof("ServiceAccount %s/%s was made anew, so that the token of an earlier release ends", account.Namespace, account.Name)
+	logrus.Infof("ServiceAccount %s/%s was deleted and created again, to end the token that an earlier release stored", account.Namespace, account.Name)
 	return nil
 }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
@@ -25,7 +25,7 @@ import (
 
 const system = "cattle-fleet-system"
 
-// newHandler is on an API server of objects, which the hub reaches with a credential of its own.
+// newHandler returns a handler on an API server with these objects. The hub's own connection uses every kind of credential.
 func newHandler(objects ...runtime.Object) (*handler, *fake.Clientset) {
 	client := fake.NewClientset(objects...)
 	return &handler{Context: &app.Context{
@@ -37,7 +37,13 @@ func newHandler(objects ...runtime.Object) (*handler, *fake.Clientset) {
 	}}, client
 }
 
-// tokenFor is a token as an API server issues it, but for the signature.
+func hubDeployment(tolerations []corev1.Toleration) *appsv1.Deployment {
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "fleet-controller"}}
+	d.Spec.Template.Spec.Tolerations = tolerations
+	return d
+}
+
+// tokenFor returns a token as an API server issues it, with an invalid signature.
 func tokenFor(t *testing.T, namespace, account, uid string) string {
 	t.Helper()
 	claims, err := json.Marshal(map[string]any{
@@ -49,7 +55,7 @@ func tokenFor(t *testing.T, namespace, account, uid string) string {
 	return encode([]byte(`{"alg":"RS256"}`)) + "." + encode(claims) + "." + encode([]byte("signature"))
 }
 
-// earlier is the Secret of an earlier release.
+// earlier returns the Secret of an earlier release.
 func earlier(t *testing.T, token string) *corev1.Secret {
 	t.Helper()
 	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
@@ -71,94 +77,83 @@ func account() *corev1.ServiceAccount {
 	}}
 }
 
-// requireNoCredential returns the Secret, which holds none.
-func requireNoCredential(t *testing.T, client *fake.Clientset) *corev1.Secret {
+func secretOf(t *testing.T, client *fake.Clientset) *corev1.Secret {
 	t.Helper()
 	secret, err := client.CoreV1().Secrets("fleet-local").Get(t.Context(), "local-cluster", metav1.GetOptions{})
 	require.NoError(t, err)
-	assert.Equal(t, "issued", secret.Annotations["muster.fleet.cattle.io/credential"])
-	for key, value := range secret.Data {
-		assert.NotContains(t, string(value), "secret-", key)
-		assert.NotContains(t, string(value), base64.StdEncoding.EncodeToString([]byte("secret-key")), key)
-	}
-	parsed, err := clientcmd.Load(secret.Data["value"])
-	require.NoError(t, err)
-	require.Contains(t, parsed.AuthInfos, "user")
-	assert.Equal(t, clientcmdapi.NewAuthInfo().Extensions, parsed.AuthInfos["user"].Extensions)
-	assert.Empty(t, parsed.AuthInfos["user"].Token+string(parsed.AuthInfos["user"].ClientKeyData)+parsed.AuthInfos["user"].Password)
-	assert.Equal(t, "https://hub:6443", parsed.Clusters["cluster"].Server)
 	return secret
 }
 
-func TestTheKubeconfigOfTheHubsOwnClusterHoldsNoCredential(t *testing.T) {
-	h, client := newHandler(account())
-	require.NoError(t, h.ensureSecret(t.Context(), "fleet-local"))
-	secret := requireNoCredential(t, client)
-	assert.Equal(t, "https://hub:6443", string(secret.Data["apiServerURL"]))
-	assert.Equal(t, "ca", string(secret.Data["apiServerCA"]))
-
-	client.ClearActions()
-	require.NoError(t, h.ensureSecret(t.Context(), "fleet-local"))
-	assert.Len(t, client.Actions(), 1, "it is read, and it is right")
-}
-
-func TestTheTokenOfAnEarlierReleaseEnds(t *testing.T) {
-	h, client := newHandler(account(), earlier(t, tokenFor(t, system, "fleet-controller-bootstrap", "first")))
-	require.NoError(t, h.ensureSecret(t.Context(), "fleet-local"))
-	requireNoCredential(t, client)
-	again, err := client.CoreV1().ServiceAccounts(system).Get(t.Context(), "fleet-controller-bootstrap", metav1.GetOptions{})
-	require.NoError(t, err)
-	assert.NotEqual(t, account().UID, again.UID, "the token was for another one")
-	assert.Equal(t, account().Labels, again.Labels, "it stays Helm's")
-	assert.Equal(t, account().Annotations, again.Annotations)
-}
-
-func TestATokenThatHasEndedCostsNoServiceAccount(t *testing.T) {
-	for title, token := range map[string]string{
-		"of an earlier ServiceAccount": tokenFor(t, system, "fleet-controller-bootstrap", "zeroth"),
-		"of another one":               tokenFor(t, system, "fleet-controller", "first"),
-		"of another namespace":         tokenFor(t, "elsewhere", "fleet-controller-bootstrap", "first"),
-		"of no ServiceAccount":         "opaque",
-		"none":                         "",
+// TestEnsureSecret: whatever was there, the Secret then contains no credential, and a token that an earlier release stored is revoked.
+func TestEnsureSecret(t *testing.T) {
+	const bootstrap = "fleet-controller-bootstrap"
+	valid := tokenFor(t, system, bootstrap, "first")
+	for title, row := range map[string]struct {
+		objects []runtime.Object
+		revoked bool
+	}{
+		"there is none": {objects: []runtime.Object{account()}},
+		"a valid token": {[]runtime.Object{account(), earlier(t, valid)}, true},
+		"a valid token, ServiceAccount already gone":   {[]runtime.Object{earlier(t, valid)}, true},
+		"a token of an earlier ServiceAccount":         {objects: []runtime.Object{account(), earlier(t, tokenFor(t, system, bootstrap, "zeroth"))}},
+		"a token of another ServiceAccount":            {objects: []runtime.Object{account(), earlier(t, tokenFor(t, system, "fleet-controller", "first"))}},
+		"a token of another namespace":                 {objects: []runtime.Object{account(), earlier(t, tokenFor(t, "elsewhere", bootstrap, "first"))}},
+		"a token that is not of a ServiceAccount":      {objects: []runtime.Object{account(), earlier(t, "opaque")}},
+		"no token, as an embedding program may use it": {objects: []runtime.Object{account(), earlier(t, "")}},
 	} {
-		h, client := newHandler(account(), earlier(t, token))
-		require.NoError(t, h.ensureSecret(t.Context(), "fleet-local"), title)
-		requireNoCredential(t, client)
-		same, err := client.CoreV1().ServiceAccounts(system).Get(t.Context(), "fleet-controller-bootstrap", metav1.GetOptions{})
-		require.NoError(t, err, title)
-		assert.Equal(t, account(), same, title)
+		t.Run(title, func(t *testing.T) {
+			h, client := newHandler(row.objects...)
+			require.NoError(t, h.ensureSecret(t.Context(), "fleet-local"))
+			secret := secretOf(t, client)
+			assert.Equal(t, "issued", secret.Annotations["muster.fleet.cattle.io/credential"])
+			assert.Equal(t, "https://hub:6443", string(secret.Data["apiServerURL"]))
+			assert.Equal(t, "ca", string(secret.Data["apiServerCA"]))
+			for key, value := range secret.Data {
+				assert.NotContains(t, string(value), "secret-", key)
+				assert.NotContains(t, string(value), base64.StdEncoding.EncodeToString([]byte("secret-key")), key)
+			}
+			parsed, err := clientcmd.Load(secret.Data["value"])
+			require.NoError(t, err)
+			require.Contains(t, parsed.AuthInfos, "user")
+			assert.Empty(t, parsed.AuthInfos["user"].Token+string(parsed.AuthInfos["user"].ClientKeyData)+parsed.AuthInfos["user"].Password)
+			assert.Equal(t, "https://hub:6443", parsed.Clusters["cluster"].Server)
+
+			latest, err := client.CoreV1().ServiceAccounts(system).Get(t.Context(), bootstrap, metav1.GetOptions{})
+			require.NoError(t, err)
+			if row.revoked {
+				assert.NotEqual(t, account().UID, latest.UID, "the token was for the UID")
+			} else {
+				assert.Equal(t, account(), latest)
+			}
+			if len(row.objects) == 2 && row.revoked {
+				assert.Equal(t, account().Labels, latest.Labels, "it still belongs to Helm")
+				assert.Equal(t, account().Annotations, latest.Annotations)
+			}
+
+			client.ClearActions()
+			require.NoError(t, h.ensureSecret(t.Context(), "fleet-local"))
+			assert.Len(t, client.Actions(), 1, "the second time it only reads")
+		})
 	}
 }
 
-func TestAHubThatWasStoppedInBetweenMakesTheServiceAccountAnew(t *testing.T) {
-	h, client := newHandler(earlier(t, tokenFor(t, system, "fleet-controller-bootstrap", "first")))
-	require.NoError(t, h.ensureSecret(t.Context(), "fleet-local"))
-	requireNoCredential(t, client)
-	_, err := client.CoreV1().ServiceAccounts(system).Get(t.Context(), "fleet-controller-bootstrap", metav1.GetOptions{})
-	require.NoError(t, err)
-}
-
-func TestTheSecretIsRewrittenOnlyWhenItsTokenHasEnded(t *testing.T) {
-	bad := errors.New("etcd has a bad day")
+func TestEnsureSecretAfterAnError(t *testing.T) {
 	for _, verb := range []string{"get", "delete", "create"} {
-		h, client := newHandler(account(), earlier(t, tokenFor(t, system, "fleet-controller-bootstrap", "first")))
-		client.PrependReactor(verb, "serviceaccounts", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, bad })
-		require.ErrorIs(t, h.ensureSecret(t.Context(), "fleet-local"), bad, verb)
-		secret, err := client.CoreV1().Secrets("fleet-local").Get(t.Context(), "local-cluster", metav1.GetOptions{})
-		require.NoError(t, err)
-		assert.Empty(t, secret.Annotations, "the next attempt sees by it what to do: %s", verb)
+		t.Run(verb, func(t *testing.T) {
+			overloaded := errors.New("etcd is overloaded")
+			h, client := newHandler(account(), earlier(t, tokenFor(t, system, "fleet-controller-bootstrap", "first")))
+			client.PrependReactor(verb, "serviceaccounts", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, overloaded })
+			require.ErrorIs(t, h.ensureSecret(t.Context(), "fleet-local"), overloaded)
+			assert.Empty(t, secretOf(t, client).Annotations, "so the next attempt revokes the token")
+		})
 	}
 }
 
-func TestAManagementServersSecretIsLeftAlone(t *testing.T) {
+func TestEnsureSecretOfAManagementServer(t *testing.T) {
 	foreign := earlier(t, tokenFor(t, system, "fleet-controller-bootstrap", "first"))
 	foreign.Labels = nil
 	h, client := newHandler(account(), foreign)
-	var refused *desiredset.ForeignError
-	require.ErrorAs(t, h.ensureSecret(t.Context(), "fleet-local"), &refused)
-	secret, err := client.CoreV1().Secrets("fleet-local").Get(t.Context(), "local-cluster", metav1.GetOptions{})
-	require.NoError(t, err)
-	assert.Equal(t, foreign.Data, secret.Data)
-	_, err = client.CoreV1().ServiceAccounts(system).Get(t.Context(), "fleet-controller-bootstrap", metav1.GetOptions{})
-	require.False(t, apierrors.IsNotFound(err))
+	require.ErrorAs(t, h.ensureSecret(t.Context(), "fleet-local"), new(*desiredset.ForeignError))
+	assert.Equal(t, foreign.Data, secretOf(t, client).Data)
+	assert.Len(t, client.Actions(), 2, "nothing is written: each of the two only reads the Secret")
 }

@@ -1,19 +1,22 @@
-// Package bootstrap registers the hub's own cluster: it makes the Cluster "local" and a kubeconfig for it. From there on
-// it is a manager-initiated Cluster like any other.
+// Package bootstrap registers the cluster that the hub runs in: it creates the Cluster "local" and a kubeconfig Secret for it. From then
+// on the Cluster is imported like any other.
 package bootstrap
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
@@ -25,8 +28,7 @@ import (
 )
 
 const (
-	setID = "fleet-bootstrap"
-	// clusterName is the hub's own cluster, and clusterGroup the group it is in; the label name=local selects it.
+	// clusterName is the Cluster of the hub's own cluster, and clusterGroup the ClusterGroup that selects it by the label name=local.
 	clusterName  = registration.LocalCluster
 	clusterGroup = "default"
 	// secretName is the kubeconfig Secret of Cluster local.
@@ -37,20 +39,17 @@ const (
 
 type handler struct {
 	*app.Context
-	sets    desiredset.Sets
 	secrets corecontrollers.SecretCache
+	cached  map[schema.GroupVersionResource]cache.Store // Clusters and ClusterGroups
 }
 
-// New sets up the controller. What it returns is to be called when the hub's configuration was read; a kubeconfig Secret of
-// its making that is changed or deleted brings the ConfigMap of the configuration back.
+// New sets up the controller. It returns a function to call whenever the hub's configuration was read. A change or deletion of the
+// kubeconfig Secret enqueues the ConfigMap of the configuration.
 func New(c *app.Context) func(*corev1.ConfigMap) error {
-	h := &handler{
-		Context: c,
-		sets:    desiredset.New(c.Apply, c.Kubernetes, c.Fleet.Cluster(), c.Fleet.ClusterGroup()),
-		secrets: c.Core.Secret().Cache(),
-	}
-	configMaps := c.Core.ConfigMap()
-	enqueue.OnDamage(c.Core.Secret(), configMaps, func(secret *corev1.Secret) []types.NamespacedName {
+	h := &handler{Context: c, secrets: c.Core.Secret().Cache(), cached: map[schema.GroupVersionResource]cache.Store{
+		clusters: c.Fleet.Cluster().Informer().GetStore(), clusterGroups: c.Fleet.ClusterGroup().Informer().GetStore(),
+	}}
+	enqueue.OnDamage(c.Core.Secret(), c.Core.ConfigMap(), func(secret *corev1.Secret) []types.NamespacedName {
 		if secret.Name != secretName || secret.Namespace != c.Config.Get().Bootstrap.Namespace {
 			return nil
 		}
@@ -59,6 +58,7 @@ func New(c *app.Context) func(*corev1.ConfigMap) error {
 	return h.onSettings
 }
 
+// onSettings retries errors, but for an object of somebody else with a name that it needs: a person has to act.
 func (h *handler) onSettings(configMap *corev1.ConfigMap) error {
 	bootstrap := h.Config.Get().Bootstrap
 	if !bootstrap.Enabled() {
@@ -66,20 +66,14 @@ func (h *handler) onSettings(configMap *corev1.ConfigMap) error {
 	}
 	ctx, cancel := h.Passes.Context()
 	defer cancel()
-	return h.report(configMap, h.reconcile(ctx, bootstrap))
-}
-
-// report retries what may pass, and tells a person about what will not.
-func (h *handler) report(configMap *corev1.ConfigMap, err error) error {
-	var foreign *desiredset.ForeignError
-	switch {
-	case errors.As(err, &foreign):
-		logrus.Warnf("Not registering the hub's own cluster: %s", err)
-		h.Events.Event(configMap, corev1.EventTypeWarning, reasonFailed, "the hub's own cluster is not registered: "+err.Error())
-		h.Core.ConfigMap().EnqueueAfter(configMap.Namespace, configMap.Name, h.RecheckDelay())
-		return nil
+	err := h.reconcile(ctx, bootstrap)
+	if foreign := new(desiredset.ForeignError); !errors.As(err, &foreign) {
+		return err
 	}
-	return err
+	logrus.Warnf("Not registering the hub's own cluster: %s", err)
+	h.Events.Event(configMap, corev1.EventTypeWarning, reasonFailed, "the hub's own cluster is not registered: "+err.Error())
+	h.Core.ConfigMap().EnqueueAfter(configMap.Namespace, configMap.Name, h.RecheckDelay())
+	return nil
 }
 
 func (h *handler) reconcile(ctx context.Context, b config.Bootstrap) error {
@@ -89,55 +83,52 @@ func (h *handler) reconcile(ctx context.Context, b config.Bootstrap) error {
 	if err := h.ensureSecret(ctx, b.Namespace); err != nil {
 		return err
 	}
-	if err := h.removeMoved(ctx, b.Namespace); err != nil {
+	if err := h.deleteMovedSecrets(ctx, b.Namespace); err != nil {
 		return err
 	}
 	cluster, err := h.cluster(ctx, b)
 	if err != nil {
 		return err
 	}
-	if err := h.sets.Ensure(ctx, setID, nil, cluster, group(b)); err != nil {
+	client, err := dynamic.NewForConfig(h.RESTConfig)
+	if err != nil {
 		return err
 	}
-	return h.ensureRepo(ctx, b)
+	if err := apply(ctx, client.Resource(clusters).Namespace(b.Namespace), cluster); err != nil {
+		return err
+	}
+	if err := apply(ctx, client.Resource(clusterGroups).Namespace(b.Namespace), group(b)); err != nil {
+		return err
+	}
+	if err := h.deleteMoved(ctx, client, b.Namespace); err != nil {
+		return err
+	}
+	return ensureRepo(ctx, client, b)
 }
 
-func (h *handler) cluster(ctx context.Context, b config.Bootstrap) (runtime.Object, error) {
-	tolerations, err := h.ownTolerations(ctx)
-	if err != nil {
-		return nil, err
+func (h *handler) cluster(ctx context.Context, b config.Bootstrap) (*fleet.Cluster, error) {
+	cluster := &fleet.Cluster{
+		TypeMeta:   metav1.TypeMeta{APIVersion: fleet.SchemeGroupVersion.String(), Kind: "Cluster"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: b.Namespace, Name: clusterName, Labels: map[string]string{}},
+		Spec:       fleet.ClusterSpec{KubeConfigSecret: secretName, AgentNamespace: b.AgentNamespace},
 	}
-	labels := map[string]string{}
-	for key, value := range b.ClusterLabels {
-		labels[key] = value
-	}
-	labels["name"] = clusterName
-	return &fleet.Cluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: b.Namespace, Name: clusterName, Labels: labels},
-		Spec: fleet.ClusterSpec{
-			KubeConfigSecret: secretName,
-			AgentNamespace:   b.AgentNamespace,
-			AgentTolerations: tolerations,
-		},
-	}, nil
-}
+	maps.Copy(cluster.Labels, b.ClusterLabels)
+	cluster.Labels["name"] = clusterName
 
-// ownTolerations are those of the hub: where it may run, the local agent may.
-func (h *handler) ownTolerations(ctx context.Context) ([]corev1.Toleration, error) {
+	// The local agent may run where the hub may.
 	own, err := h.Kubernetes.AppsV1().Deployments(h.SystemNamespace).Get(ctx, "fleet-controller", metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	} else if err != nil {
+	if err == nil {
+		cluster.Spec.AgentTolerations = own.Spec.Template.Spec.Tolerations
+	} else if !apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("reading the hub's own Deployment: %w", err)
 	}
-	return own.Spec.Template.Spec.Tolerations, nil
+	return cluster, nil
 }
 
-func group(b config.Bootstrap) runtime.Object {
+func group(b config.Bootstrap) *fleet.ClusterGroup {
 	return &fleet.ClusterGroup{
+		TypeMeta:   metav1.TypeMeta{APIVersion: fleet.SchemeGroupVersion.String(), Kind: "ClusterGroup"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: b.Namespace, Name: clusterGroup},
-		Spec: fleet.ClusterGroupSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": clusterName}},
-		},
+		Spec:       fleet.ClusterGroupSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": clusterName}}},
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/rollup"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -41,7 +42,7 @@ func (d *Deployer) onBundle(k string, b *fleet.Bundle) (*fleet.Bundle, error) {
 		return d.finalizeBundle(ctx, b)
 	}
 	if !slices.Contains(b.Finalizers, fleet.BundleFinalizer) {
-		latest, err := writes.Merge(d.bundlePatcher(ctx, b), b, map[string]any{"metadata": map[string]any{
+		latest, err := writes.Merge(ctx, d.FleetClient.Bundles(b.Namespace), b, map[string]any{"metadata": map[string]any{
 			"finalizers": append(slices.Clone(b.Finalizers), fleet.BundleFinalizer), "resourceVersion": b.ResourceVersion,
 		}})
 		if err != nil {
@@ -87,7 +88,7 @@ func (d *Deployer) finalizeBundle(ctx context.Context, b *fleet.Bundle) (*fleet.
 		return b, err
 	}
 	if len(left) == 0 {
-		return withoutFinalizer(d.bundlePatcher(ctx, b), b, fleet.BundleFinalizer)
+		return withoutFinalizer(ctx, d.FleetClient.Bundles(b.Namespace), b, fleet.BundleFinalizer)
 	}
 
 	// An agent's Bundle may be deleted while the agent has to uninstall itself, for example together with its namespace. The
@@ -201,10 +202,10 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan) (
 	status.ResourcesSHA256Sum = p.sum
 	status.Summary = summary
 	status.Unavailable = summary.DesiredReady - summary.Ready
-	status.Display = fleet.BundleDisplay{ReadyClusters: fraction(summary), State: string(worst(summary))}
-	out := withoutRoutineEvent(result.Get(status.Conditions, fleet.ConditionReady), bundleResult(p.problem, summary, quarantined))
+	status.Display = fleet.BundleDisplay{ReadyClusters: rollup.Fraction(summary), State: string(rollup.Worst(summary))}
+	out := withoutRoutineEvent(fleetstatus.Condition(status.Conditions, fleet.ConditionReady), bundleResult(p.problem, summary, quarantined))
 	transition := result.Set(&status.Conditions, fleet.ConditionReady, out, now)
-	latest, written, err := writes.Status(d.bundlePatcher(ctx, b), before, after)
+	latest, written, err := writes.Status(ctx, d.FleetClient.Bundles(b.Namespace), before, after)
 	if err != nil {
 		return b, fmt.Errorf("Bundle: %w", err)
 	}
@@ -236,17 +237,17 @@ func (d *Deployer) summarize(b *fleet.Bundle, p *plan) (summary fleet.BundleSumm
 			}
 			continue
 		}
-		v, err := p.variant(m.targets)
+		v, err := p.variant(m.targets, m.cluster.Labels)
 		if deployment != nil && err == nil && deployment.Spec.StagedDeploymentID == v.deploymentID {
 			continue
 		}
 		delete(deployments, namespace)
-		count(&summary, fleet.WaitApplied, 1)
+		rollup.Count(&summary, fleet.WaitApplied, 1)
 		unready = append(unready, fleet.NonReadyResource{Name: keyOf(m.cluster).String(), State: fleet.WaitApplied})
 	}
 	for _, deployment := range deployments {
 		state := fleetstatus.BundleState(deployment.Spec, deployment.Status)
-		count(&summary, state, 1)
+		rollup.Count(&summary, state, 1)
 		if state != fleet.Ready {
 			unready = append(unready, nonReady(clusterOf(deployment).String(), deployment, state))
 		}
@@ -262,15 +263,11 @@ func bundleResult(p *problem, summary fleet.BundleSummary, quarantined int) resu
 		return result.Stalled(p.reason, p.message)
 	case summary.DesiredReady == 0 && quarantined > 0:
 		return result.Done(fleet.ReasonNoClusters, fmt.Sprintf(
-			"every Cluster that the targets match is quarantined (%d); nothing is deployed to it before its release", quarantined))
+			"every Cluster that the targets match is quarantined (%d); nothing is deployed to it until the quarantine is lifted (muster release)", quarantined))
 	case summary.DesiredReady == 0:
 		return result.Done(fleet.ReasonNoClusters, "the targets match no Cluster")
 	}
 	return ready("Cluster", summary)
-}
-
-func (d *Deployer) bundlePatcher(ctx context.Context, b *fleet.Bundle) writes.Patcher[*fleet.Bundle] {
-	return writes.WithContext(ctx, d.FleetClient.Bundles(b.Namespace))
 }
 
 // removeFinalizer removes the finalizer that other fleet controllers put on BundleDeployments. This hub puts none on them.
@@ -280,13 +277,13 @@ func (d *Deployer) removeFinalizer(_ string, deployment *fleet.BundleDeployment)
 	}
 	ctx, cancel := d.Passes.Context()
 	defer cancel()
-	return withoutFinalizer(writes.WithContext(ctx, d.FleetClient.BundleDeployments(deployment.Namespace)), deployment, fleet.BundleDeploymentFinalizer)
+	return withoutFinalizer(ctx, d.FleetClient.BundleDeployments(deployment.Namespace), deployment, fleet.BundleDeploymentFinalizer)
 }
 
 // withoutFinalizer removes a finalizer from an object that is being deleted.
-func withoutFinalizer[T metav1.Object](client writes.Patcher[T], object T, finalizer string) (T, error) {
+func withoutFinalizer[T metav1.Object](ctx context.Context, client writes.Patcher[T], object T, finalizer string) (T, error) {
 	left := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool { return f == finalizer })
-	latest, err := writes.Merge(client, object, map[string]any{
+	latest, err := writes.Merge(ctx, client, object, map[string]any{
 		"metadata": map[string]any{"finalizers": left, "resourceVersion": object.GetResourceVersion()},
 	})
 	if apierrors.IsNotFound(err) {

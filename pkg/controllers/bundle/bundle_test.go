@@ -271,7 +271,7 @@ func TestUpdateStatusNamesQuarantine(t *testing.T) {
 	s.handle(t, b)
 	log := s.taken()
 	require.Len(t, log, 1)
-	assert.Contains(t, log[0], `"message":"every Cluster that the targets match is quarantined (1); nothing is deployed to it before its release"`)
+	assert.Contains(t, log[0], `"message":"every Cluster that the targets match is quarantined (1); nothing is deployed to it until the quarantine is lifted (muster release)"`)
 	assert.Contains(t, log[0], `"reason":"NoClusters"`)
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -55,7 +56,7 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		out = ready("Bundle", cluster.Status.Summary)
 	}
 	out.After = result.Earliest(out.After, after)
-	return withoutRoutineEvent(result.Get(cluster.Status.Conditions, fleet.ConditionReady), out)
+	return withoutRoutineEvent(fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionReady), out)
 }
 
 // assignment is a Bundle that is to be deployed to a Cluster.
@@ -95,7 +96,7 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 		if len(targets) == 0 {
 			continue
 		}
-		v, err := plan.variant(targets)
+		v, err := plan.variant(targets, cluster.Labels)
 		if err != nil {
 			keep(old)
 			failures = append(failures, err)
@@ -153,6 +154,15 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 	}
 	if len(unreplaced) > 0 {
 		failures = append(failures, d.roles.Allow(ctx, cluster, append(unreplaced, readable...)))
+	}
+
+	// Agents of this project report their version, and set the display of their BundleDeployments themselves.
+	if cluster.Status.Agent.Version == "" {
+		for i, deployment := range current {
+			if current[i], err = d.setDisplay(ctx, deployment); err != nil {
+				failures = append(failures, err)
+			}
+		}
 	}
 
 	// Delete the BundleDeployments that no Bundle asks for any more.
@@ -224,7 +234,7 @@ func (d *Deployer) write(ctx context.Context, cluster *fleet.Cluster, a assignme
 	if maps.Equal(existing.Labels, wanted.Labels) && equality.Semantic.DeepEqual(existing.Spec, wanted.Spec) {
 		return existing, nil // so it is in most passes, and to compare costs far less than to encode both
 	}
-	latest, written, err := writes.Spec(writes.WithContext(ctx, client), existing, wanted)
+	latest, written, err := writes.Spec(ctx, client, existing, wanted)
 	if err != nil {
 		return nil, fmt.Errorf("BundleDeployment: %w", err)
 	}
@@ -232,6 +242,36 @@ func (d *Deployer) write(ctx context.Context, cluster *fleet.Cluster, a assignme
 		d.written.Wrote(latest)
 	}
 	return latest, nil
+}
+
+// setDisplay sets the display of a BundleDeployment of Fleet's agent, which leaves that to the hub.
+func (d *Deployer) setDisplay(ctx context.Context, deployment *fleet.BundleDeployment) (*fleet.BundleDeployment, error) {
+	if !lacksDisplay(deployment) || deployment.DeletionTimestamp != nil || d.written.IsStale(deployment) {
+		return deployment, nil
+	}
+	after := *deployment
+	after.Status.Display = fleetstatus.Display(deployment.Spec, deployment.Status)
+	latest, _, err := writes.Status(ctx, d.FleetClient.BundleDeployments(deployment.Namespace), deployment, &after)
+	if err != nil {
+		return deployment, fmt.Errorf("BundleDeployment: %w", err)
+	}
+	d.written.Wrote(latest)
+	return latest, nil
+}
+
+// lacksDisplay reports whether a BundleDeployment has another display than its conditions imply. One without a report needs none, and
+// conditions with other reasons than those of Fleet's agent are of an agent that sets the display itself.
+func lacksDisplay(deployment *fleet.BundleDeployment) bool {
+	if len(deployment.Status.Conditions) == 0 {
+		return false
+	}
+	for _, conditionType := range []string{fleet.ConditionDeployed, fleet.ConditionInstalled, fleet.ConditionMonitored} {
+		reason := fleetstatus.Condition(deployment.Status.Conditions, conditionType).Reason
+		if reason != "" && reason != fleet.ReasonError {
+			return false
+		}
+	}
+	return deployment.Status.Display != fleetstatus.Display(deployment.Spec, deployment.Status)
 }
 
 // delete deletes a BundleDeployment, once.

@@ -8,8 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -382,4 +384,68 @@ func TestJoinErrors(t *testing.T) {
 	assert.False(t, isNameConflict(joinErrors(foreign, errInternal)), "a retry may help")
 	assert.False(t, isNameConflict(errInternal))
 	assert.False(t, isNameConflict(nil))
+}
+
+func TestReconcile_display(t *testing.T) {
+	condition := func(conditionType string, status corev1.ConditionStatus, reason, message string) genericcondition.GenericCondition {
+		return genericcondition.GenericCondition{Type: conditionType, Status: status, Reason: reason, Message: message}
+	}
+	const head = `{"metadata":{"resourceVersion":"5","uid":"uid-of-app"},"status":{"display":`
+	for _, row := range []struct {
+		name       string
+		ready      bool
+		conditions []genericcondition.GenericCondition
+		display    fleet.BundleDeploymentDisplay
+		patch      string
+	}{
+		{"no report yet", false, nil, fleet.BundleDeploymentDisplay{}, ""},
+		{
+			"Fleet's agent: ready", true,
+			[]genericcondition.GenericCondition{condition("Installed", "True", "", ""), condition("Deployed", "True", "", ""), condition("Monitored", "True", "", "")},
+			fleet.BundleDeploymentDisplay{},
+			head + `{"deployed":"True","monitored":"True","state":"Ready"}}}`,
+		},
+		{
+			"Fleet's agent: failed", false,
+			[]genericcondition.GenericCondition{condition("Deployed", "False", "Error", "no chart")},
+			fleet.BundleDeploymentDisplay{Deployed: "True", Monitored: "True", State: "Ready"},
+			head + `{"deployed":"Error: no chart","monitored":null,"state":"ErrApplied"}}}`,
+		},
+		{
+			"Fleet's agent: equal", false,
+			[]genericcondition.GenericCondition{condition("Deployed", "False", "Error", "no chart")},
+			fleet.BundleDeploymentDisplay{Deployed: "Error: no chart", State: "ErrApplied"},
+			"",
+		},
+		{
+			"a reason that Fleet's agent does not use", false,
+			[]genericcondition.GenericCondition{condition("Deployed", "Unknown", fleet.ReasonPaused, "")},
+			fleet.BundleDeploymentDisplay{},
+			"",
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := newStage(t)
+			d := deployed(t, toAlice())
+			if row.ready {
+				d = isReady(d)
+			}
+			d.Status.Conditions, d.Status.Display = row.conditions, row.display
+			s.has(t, clusterNamed("alice"), toAlice(), d)
+			s.contents.made.Expect(contentOf(d.Spec.DeploymentID))
+			_, out := s.reconcile(t, clusterNamed("alice"))
+			require.NoError(t, out.Err)
+			var want []string
+			if row.patch != "" {
+				want = []string{"patch " + atHome + " " + row.patch}
+			}
+			assert.Equal(t, want, s.taken())
+			assert.Equal(t, row.patch != "", lacksDisplay(d))
+
+			ours := clusterNamed("alice")
+			ours.Status.Agent.Version = "v1"
+			s.reconcile(t, ours)
+			assert.Empty(t, s.taken(), "an agent of this project sets it itself")
+		})
+	}
 }

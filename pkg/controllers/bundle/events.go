@@ -36,7 +36,7 @@ func (d *Deployer) deploymentEvents() eventHandler[*fleet.BundleDeployment] {
 				d.bundleChanged(bundleOf(before))
 				d.bundleChanged(bundleOf(after))
 			}
-			if shown || before.Generation != after.Generation || !maps.Equal(before.Labels, after.Labels) ||
+			if shown || lacksDisplay(after) || before.Generation != after.Generation || !maps.Equal(before.Labels, after.Labels) ||
 				(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) {
 				d.enqueueCluster(after.Namespace, settle)
 			}

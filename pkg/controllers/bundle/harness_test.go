@@ -25,8 +25,8 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/rollup"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1/fake"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -69,7 +69,7 @@ func newStage(t testing.TB) *stage {
 	fake := &clienttesting.Fake{}
 	fake.AddReactor("*", "*", s.answer)
 	c := &app.Context{
-		Clock: s.clock, Metrics: metrics.New(s.metrics), Passes: guard.NewPasses(t.Context()), Events: s.events,
+		Clock: s.clock, Metrics: metrics.New(s.metrics), Passes: app.NewPasses(t.Context()), Events: s.events,
 		FleetClient: &fleetclient.FakeFleetV1alpha1{Fake: fake},
 		Contents:    cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}),
 	}
@@ -211,7 +211,7 @@ func (s *stage) handle(t *testing.T, b *fleet.Bundle) {
 // shown is the summary of a Bundle as text.
 func (s *stage) shown(b *fleet.Bundle) string {
 	summary, _ := s.summarize(b, s.plans.of(b))
-	return strings.TrimSpace(fraction(summary) + " " + describe("Cluster", summary))
+	return strings.TrimSpace(rollup.Fraction(summary) + " " + describe("Cluster", summary))
 }
 
 var files = []fleet.BundleResource{{Name: "a.yaml", Content: "kind: A"}}
@@ -241,7 +241,7 @@ func clusterNamed(name string) *fleet.Cluster {
 // deployed is the BundleDeployment of a Bundle for a Cluster as it should be, without a report of the agent.
 func deployed(t testing.TB, b *fleet.Bundle, cluster ...*fleet.Cluster) *fleet.BundleDeployment {
 	t.Helper()
-	v, err := newPlan(b).variant([]int{0})
+	v, err := newPlan(b).variant([]int{0}, nil)
 	require.NoError(t, err)
 	d := desired(b, v, append(cluster, clusterNamed("alice"))[0], nil)
 	d.UID, d.ResourceVersion, d.Generation = "uid-of-app", "5", 1

@@ -39,9 +39,11 @@ func (d *Deployer) addIndexes() {
 		}
 		return nil, nil
 	})
-	d.clusterCache.AddIndexer(byClusterNamespace, func(c *fleet.Cluster) ([]string, error) {
-		return []string{registration.ClusterNamespace(c.Namespace, c.Name)}, nil
-	})
+	d.clusterCache.AddIndexer(byClusterNamespace, clusterNamespaceKeys)
+}
+
+func clusterNamespaceKeys(c *fleet.Cluster) ([]string, error) {
+	return []string{registration.ClusterNamespace(c.Namespace, c.Name)}, nil
 }
 
 // targetKeys are the keys of a Bundle in the index byTarget. Each agent has a Bundle that names its Cluster, so that a pass

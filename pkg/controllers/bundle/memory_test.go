@@ -24,7 +24,7 @@ func TestMemoryOfABundle(t *testing.T) {
 		b := toAlice()
 		b.Name = fmt.Sprint("agent-", i)
 		p := s.plans.of(b)
-		_, err := p.variant([]int{0})
+		_, err := p.variant([]int{0}, nil)
 		require.NoError(t, err)
 		s.enqueueAffected(b, p)
 		delete(s.changedAt, keyOf(b)) // as updateStatus does

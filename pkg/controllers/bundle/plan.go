@@ -3,12 +3,14 @@ package bundle
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
@@ -31,7 +33,14 @@ type plan struct {
 	restrictions []criteria
 
 	mu       sync.Mutex
-	variants map[string]variant // by the indexes of the targets
+	merged   map[string]mergedOptions // by the indexes of the targets
+	variants map[string]variant       // by the indexes of the targets and the values of the labels in the options
+}
+
+// mergedOptions are the options of several targets in one.
+type mergedOptions struct {
+	options    fleet.BundleDeploymentOptions
+	labelNames []string // labels of the Cluster for which Helm values stand
 }
 
 // problem is the reason and the message of the condition Ready of a Bundle that is not deployed.
@@ -43,7 +52,8 @@ type target struct {
 	options     fleet.BundleDeploymentOptions
 }
 
-// variant is the options for the Clusters that match the same targets, and the deployment ID that follows from them.
+// variant is the options for the Clusters that match the same targets and have the same labels in their options, and the deployment ID
+// that follows from them.
 type variant struct {
 	options      fleet.BundleDeploymentOptions
 	deploymentID string
@@ -58,7 +68,8 @@ const (
 // newPlan reads the spec of a Bundle.
 func newPlan(b *fleet.Bundle) *plan {
 	p := &plan{
-		uid: b.UID, generation: b.Generation, options: b.Spec.BundleDeploymentOptions, variants: map[string]variant{},
+		uid: b.UID, generation: b.Generation, options: b.Spec.BundleDeploymentOptions,
+		merged: map[string]mergedOptions{}, variants: map[string]variant{},
 		allMatches: b.Spec.TargetCustomizationMode == allMatches,
 	}
 	var invalid []error
@@ -75,6 +86,10 @@ func newPlan(b *fleet.Bundle) *plan {
 			invalid = append(invalid, fmt.Errorf("spec.targetRestrictions[%d].%w", i, err))
 		}
 		p.restrictions = append(p.restrictions, c)
+	}
+	if len(b.Name) > validation.DNS1123LabelMaxLength {
+		invalid = append(invalid, fmt.Errorf("metadata.name has %d characters; a label of the BundleDeployment has the name, and allows %d",
+			len(b.Name), validation.DNS1123LabelMaxLength))
 	}
 	switch mode := b.Spec.TargetCustomizationMode; mode {
 	case "", firstMatch, allMatches:
@@ -125,22 +140,42 @@ func (p *plan) choose(b *fleet.Bundle, m member) (chosen []int) {
 	return chosen
 }
 
-// variant merges the options of the chosen targets into those of the Bundle. Of several targets the first has precedence. Most
-// Clusters share a variant, so it is kept.
-func (p *plan) variant(chosen []int) (variant, error) {
-	key := fmt.Sprint(chosen)
+// variant merges the options of the chosen targets into those of the Bundle, for a Cluster with these labels. Of several targets the
+// first has precedence. Most Clusters share a variant, so it is kept.
+func (p *plan) variant(chosen []int, clusterLabels map[string]string) (variant, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	key := fmt.Sprint(chosen)
+	merged, known := p.merged[key]
+	if !known {
+		var overrides []fleet.BundleDeploymentOptions
+		for _, i := range slices.Backward(chosen) {
+			overrides = append(overrides, p.targets[i].options)
+		}
+		options, err := mergeOptions(p.options, overrides...)
+		if err != nil {
+			return variant{}, err
+		}
+		merged = mergedOptions{options: options}
+		if options.Helm != nil && options.Helm.Values != nil {
+			replaceLabels(options.Helm.Values.Data, func(name string) string {
+				merged.labelNames = append(merged.labelNames, name)
+				return ""
+			})
+		}
+		p.merged[key] = merged
+	}
+	for _, name := range merged.labelNames {
+		key += fmt.Sprintf(" %q", clusterLabels[name])
+	}
 	if v, ok := p.variants[key]; ok {
 		return v, nil
 	}
-	var overrides []fleet.BundleDeploymentOptions
-	for _, i := range slices.Backward(chosen) {
-		overrides = append(overrides, p.targets[i].options)
-	}
-	options, err := mergeOptions(p.options, overrides...)
-	if err != nil {
-		return variant{}, err
+
+	options := *merged.options.DeepCopy()
+	if len(merged.labelNames) > 0 {
+		replaced := replaceLabels(options.Helm.Values.Data, func(name string) string { return clusterLabels[name] })
+		options.Helm.Values.Data = replaced.(map[string]any)
 	}
 	// The deployment ID does not cover the labels and annotations of the namespace that a target sets.
 	identifying := options
@@ -157,6 +192,32 @@ func (p *plan) variant(chosen []int) (variant, error) {
 	}
 	p.variants[key] = variant{options: options, deploymentID: id}
 	return p.variants[key], nil
+}
+
+// labelPrefix begins a Helm value that stands for a label of the Cluster: global.fleet.clusterLabels.NAME.
+const labelPrefix = "global.fleet.clusterLabels."
+
+// replaceLabels returns a value in which each text that stands for a label of the Cluster is replaced, at any depth.
+func replaceLabels(value any, labelOf func(name string) string) any {
+	switch v := value.(type) {
+	case string:
+		if name, found := strings.CutPrefix(v, labelPrefix); found {
+			return labelOf(name)
+		}
+	case map[string]any:
+		replaced := map[string]any{}
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			replaced[key] = replaceLabels(v[key], labelOf)
+		}
+		return replaced
+	case []any:
+		replaced := make([]any, 0, len(v))
+		for _, inner := range v {
+			replaced = append(replaced, replaceLabels(inner, labelOf))
+		}
+		return replaced
+	}
+	return value
 }
 
 // mergeOptions overrides options as JSON: objects are merged, other values are replaced. A field that an override does not
@@ -203,7 +264,6 @@ func unsupportedFields(spec fleet.BundleSpec) (fields []string) {
 		}
 	}
 	checkOptions := func(prefix string, o fleet.BundleDeploymentOptions) {
-		check(o.Kustomize != nil, prefix+"kustomize")
 		check(len(o.DownstreamResources) > 0, prefix+"downstreamResources")
 		if o.Helm != nil {
 			check(len(o.Helm.TemplateValues) > 0, prefix+"helm.templateValues")

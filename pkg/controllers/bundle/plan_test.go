@@ -84,11 +84,11 @@ func TestVariant(t *testing.T) {
 		s.Targets = []fleet.BundleTarget{{}, {BundleDeploymentOptions: fleet.BundleDeploymentOptions{DefaultNamespace: "other"}}}
 	})
 	p := newPlan(b)
-	first, err := p.variant([]int{0})
+	first, err := p.variant([]int{0}, nil)
 	require.NoError(t, err)
-	second, err := p.variant([]int{1})
+	second, err := p.variant([]int{1}, nil)
 	require.NoError(t, err)
-	again, err := p.variant([]int{0})
+	again, err := p.variant([]int{0}, nil)
 	require.NoError(t, err)
 	assert.Equal(t, "base", first.options.DefaultNamespace)
 	assert.Equal(t, "other", second.options.DefaultNamespace)
@@ -98,6 +98,28 @@ func TestVariant(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, name, contentOf(first.deploymentID))
 	assert.Equal(t, []string{name, sum}, []string{p.content, p.sum})
+}
+
+func TestVariant_clusterLabels(t *testing.T) {
+	for _, disablePreProcess := range []bool{false, true} {
+		p := newPlan(bundleWith(func(s *fleet.BundleSpec) {
+			s.Helm = &fleet.HelmOptions{DisablePreProcess: disablePreProcess, Values: &fleet.GenericMap{Data: map[string]any{
+				"env": "global.fleet.clusterLabels.env", "same": "x",
+				"in": []any{map[string]any{"region": "global.fleet.clusterLabels.region"}},
+			}}}
+			s.Targets = []fleet.BundleTarget{{}}
+		}))
+		east, err := p.variant([]int{0}, map[string]string{"env": "dev", "region": "east", "other": "1"})
+		require.NoError(t, err)
+		assert.Equal(t, map[string]any{"env": "dev", "same": "x", "in": []any{map[string]any{"region": "east"}}}, east.options.Helm.Values.Data)
+		again, err := p.variant([]int{0}, map[string]string{"env": "dev", "region": "east", "other": "2"})
+		require.NoError(t, err)
+		assert.Equal(t, east, again, "only the labels in the values count")
+		none, err := p.variant([]int{0}, nil)
+		require.NoError(t, err)
+		assert.Equal(t, map[string]any{"env": "", "same": "x", "in": []any{map[string]any{"region": ""}}}, none.options.Helm.Values.Data)
+		assert.NotEqual(t, east.deploymentID, none.deploymentID)
+	}
 }
 
 func TestNewPlanProblem(t *testing.T) {
@@ -112,11 +134,10 @@ func TestNewPlanProblem(t *testing.T) {
 		{"a chart the agent downloads", func(s *fleet.BundleSpec) { s.HelmOpOptions = &fleet.GenericMap{} }, fleet.ReasonUnsupported, "spec.helmOpOptions"},
 		{"values in a Secret", func(s *fleet.BundleSpec) { s.ValuesHash = "x" }, fleet.ReasonUnsupported, "spec.valuesHash"},
 		{"a rollout in steps", func(s *fleet.BundleSpec) { s.RolloutStrategy = limit }, fleet.ReasonUnsupported, "spec.rolloutStrategy"},
-		{"kustomize", func(s *fleet.BundleSpec) { s.Kustomize = &fleet.KustomizeOptions{} }, fleet.ReasonUnsupported, "spec.kustomize"},
 		{"downstream resources", func(s *fleet.BundleSpec) { s.DownstreamResources = []fleet.DownstreamResource{{}} }, fleet.ReasonUnsupported, "spec.downstreamResources"},
 		{"a field of a target", func(s *fleet.BundleSpec) {
-			s.Targets = []fleet.BundleTarget{{}, {BundleDeploymentOptions: fleet.BundleDeploymentOptions{Kustomize: &fleet.KustomizeOptions{}}}}
-		}, fleet.ReasonUnsupported, "spec.targets[1].kustomize"},
+			s.Targets = []fleet.BundleTarget{{}, {BundleDeploymentOptions: fleet.BundleDeploymentOptions{DownstreamResources: []fleet.DownstreamResource{{}}}}}
+		}, fleet.ReasonUnsupported, "spec.targets[1].downstreamResources"},
 		{"templateValues", func(s *fleet.BundleSpec) { s.Helm = &fleet.HelmOptions{TemplateValues: map[string]string{"a": "b"}} }, fleet.ReasonUnsupported, "spec.helm.templateValues"},
 		{"a template deep in the values", func(s *fleet.BundleSpec) {
 			s.Helm = values(map[string]any{"a": []any{int64(1), map[string]any{"b": "x ${ .ClusterName }"}}})

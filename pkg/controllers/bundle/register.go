@@ -1,6 +1,6 @@
 // Package bundle deploys Bundles to Clusters. It has three entry points, each with a file of its own: Reconcile (deploy.go)
 // makes the BundleDeployments of one Cluster what its Bundles ask for, onBundle (bundle.go) keeps the status of one Bundle, and
-// contents (contents.go) collects the Contents that no BundleDeployment needs.
+// contents (contents.go) deletes the Contents that no BundleDeployment needs.
 package bundle
 
 import (
@@ -9,11 +9,10 @@ import (
 	"time"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/contentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
@@ -68,7 +67,7 @@ func Register(ctx context.Context, c *app.Context) *Deployer {
 		bundleCache:     bundles.Cache(),
 		deploymentCache: deployments.Cache(),
 		contents:        newContents(c, deployments.Cache()),
-		roles:           contentrole.New(c),
+		roles:           agentrole.NewContentRoles(c),
 		written:         expectations.New(c.Clock),
 		deleted:         expectations.New(c.Clock),
 		writtenBundles:  expectations.New(c.Clock),
@@ -76,20 +75,20 @@ func Register(ctx context.Context, c *app.Context) *Deployer {
 		changedAt:       map[key]time.Time{},
 	}
 	d.addIndexes()
-	bundles.OnChange(ctx, name, guard.Handler(c.Passes, name, d.onBundle))
-	deployments.OnChange(ctx, finalizerName, guard.Handler(c.Passes, finalizerName, d.removeFinalizer))
+	bundles.OnChange(ctx, name, app.Handler(c.Passes, name, d.onBundle))
+	deployments.OnChange(ctx, finalizerName, app.Handler(c.Passes, finalizerName, d.removeFinalizer))
 
 	// The informers were not stopped yet, so that adding a handler does not fail.
 	_, _ = deployments.Informer().AddEventHandler(d.deploymentEvents())
 	_, _ = clusters.Informer().AddEventHandler(d.clusterEvents())
 	_, _ = c.Fleet.ClusterGroup().Informer().AddEventHandler(d.groupEvents())
 	_, _ = c.Contents.AddEventHandler(d.contentEvents())
-	enqueue.OnDamage(c.RBAC.ClusterRole(), clusters, contentrole.ClusterOf)
-	enqueue.OnDamage(c.RBAC.ClusterRoleBinding(), clusters, contentrole.ClusterOf)
+	enqueue.OnDamage(c.RBAC.ClusterRole(), clusters, agentrole.ClusterOf)
+	enqueue.OnDamage(c.RBAC.ClusterRoleBinding(), clusters, agentrole.ClusterOf)
 	return d
 }
 
-// Start starts to collect Contents, until ctx ends.
+// Start starts the deletion of Contents that no BundleDeployment needs, until ctx ends.
 func (d *Deployer) Start(ctx context.Context) { d.contents.start(ctx) }
 
 // Wait returns when the goroutines of Start have ended.

@@ -10,16 +10,9 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/rollup"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
-
-// unreadyStates are the states that are not ready, the worst first.
-var unreadyStates = []fleet.BundleState{
-	fleet.ErrApplied, fleet.WaitApplied, fleet.Modified, fleet.OutOfSync, fleet.Pending, fleet.NotReady,
-}
-
-// maxNonReady is how many BundleDeployments that are not ready a status lists.
-const maxNonReady = 10
 
 // reportDeployments sums up the BundleDeployments of a Cluster in its status.
 func reportDeployments(status *fleet.ClusterStatus, deployments []*fleet.BundleDeployment) {
@@ -28,31 +21,42 @@ func reportDeployments(status *fleet.ClusterStatus, deployments []*fleet.BundleD
 	var unready []fleet.NonReadyResource
 	for _, deployment := range deployments {
 		state := fleetstatus.BundleState(deployment.Spec, deployment.Status)
-		count(&summary, state, 1)
+		rollup.Count(&summary, state, 1)
 		if state != fleet.Ready {
 			unready = append(unready, nonReady(deployment.Name, deployment, state))
 		}
-		n := deployment.Status.ResourceCounts
-		resources.Ready += n.Ready
-		resources.DesiredReady += n.DesiredReady
-		resources.WaitApplied += n.WaitApplied
-		resources.Modified += n.Modified
-		resources.Orphaned += n.Orphaned
-		resources.Missing += n.Missing
-		resources.Unknown += n.Unknown
-		resources.NotReady += n.NotReady
+		rollup.AddResources(&resources, deployment.Status.ResourceCounts)
 	}
 	summary.NonReadyResources = worstFirst(unready)
 	status.Summary = summary
 	status.ResourceCounts = resources
-	status.Display.ReadyBundles = fraction(summary)
-	status.Display.State = string(worst(summary))
+	status.Display.ReadyBundles = rollup.Fraction(summary)
+	status.Display.State = string(rollup.Worst(summary))
+	status.ReadyGitRepos, status.DesiredReadyGitRepos = countApps(deployments, fleet.RepoLabel)
+	status.ReadyHelmOps, status.DesiredReadyHelmOps = countApps(deployments, fleet.HelmOpLabel)
+}
+
+// countApps counts the GitRepos or HelmOps, by the label with their name, that have a BundleDeployment. As with Fleet's own
+// controllers, one that is ready makes the GitRepo or HelmOp ready.
+func countApps(deployments []*fleet.BundleDeployment, label string) (ready, desired int) {
+	apps := map[string]bool{}
+	for _, deployment := range deployments {
+		if name := deployment.Labels[label]; name != "" {
+			apps[name] = apps[name] || fleetstatus.BundleState(deployment.Spec, deployment.Status) == fleet.Ready
+		}
+	}
+	for _, isReady := range apps {
+		if isReady {
+			ready++
+		}
+	}
+	return ready, len(apps)
 }
 
 // ready is the condition Ready of a summary over objects of a kind. It is False whenever something is not ready: management
 // servers show Unknown as broken and False as in progress.
 func ready(kind string, s fleet.BundleSummary) result.Result {
-	switch worst(s) {
+	switch rollup.Worst(s) {
 	case "":
 		return result.Done(fleet.ReasonAllReady, "")
 	case fleet.ErrApplied:
@@ -66,7 +70,7 @@ func ready(kind string, s fleet.BundleSummary) result.Result {
 func withoutRoutineEvent(before genericcondition.GenericCondition, out result.Result) result.Result {
 	routine := []string{"", fleet.ReasonAllReady, fleet.ReasonNoClusters, fleet.ReasonNotReady}
 	if slices.Contains(routine, before.Reason) && slices.Contains(routine, out.Reason) {
-		return out.Quietly()
+		return out.WithoutEvent()
 	}
 	return out
 }
@@ -74,8 +78,8 @@ func withoutRoutineEvent(before genericcondition.GenericCondition, out result.Re
 // describe lists what is not ready: "ErrApplied(1) [Cluster ws/a: no such chart]; WaitApplied(2) [Cluster ws/b; Cluster ws/c]".
 func describe(kind string, s fleet.BundleSummary) string {
 	var parts []string
-	for _, state := range unreadyStates {
-		n := *counter(&s, state)
+	for _, state := range rollup.UnreadyStates {
+		n := rollup.Number(s, state)
 		if n == 0 {
 			continue
 		}
@@ -98,49 +102,12 @@ func describe(kind string, s fleet.BundleSummary) string {
 // worstFirst are the first of the resources, sorted by state and name so that equal resources give an equal list.
 func worstFirst(all []fleet.NonReadyResource) []fleet.NonReadyResource {
 	slices.SortFunc(all, func(a, b fleet.NonReadyResource) int {
-		return cmp.Or(slices.Index(unreadyStates, a.State)-slices.Index(unreadyStates, b.State), strings.Compare(a.Name, b.Name))
+		return cmp.Or(slices.Index(rollup.UnreadyStates, a.State)-slices.Index(rollup.UnreadyStates, b.State), strings.Compare(a.Name, b.Name))
 	})
 	if len(all) == 0 {
 		return nil
 	}
-	return slices.Clone(all[:min(len(all), maxNonReady)])
-}
-
-// worst is the worst state in a summary, empty if all is ready.
-func worst(s fleet.BundleSummary) fleet.BundleState {
-	for _, state := range unreadyStates {
-		if *counter(&s, state) > 0 {
-			return state
-		}
-	}
-	return ""
-}
-
-func fraction(s fleet.BundleSummary) string { return fmt.Sprintf("%d/%d", s.Ready, s.DesiredReady) }
-
-// count adds n BundleDeployments in a state to a summary.
-func count(s *fleet.BundleSummary, state fleet.BundleState, n int) {
-	*counter(s, state) += n
-	s.DesiredReady += n
-}
-
-func counter(s *fleet.BundleSummary, state fleet.BundleState) *int {
-	switch state {
-	case fleet.Ready:
-		return &s.Ready
-	case fleet.NotReady:
-		return &s.NotReady
-	case fleet.WaitApplied:
-		return &s.WaitApplied
-	case fleet.ErrApplied:
-		return &s.ErrApplied
-	case fleet.OutOfSync:
-		return &s.OutOfSync
-	case fleet.Modified:
-		return &s.Modified
-	default:
-		return &s.Pending
-	}
+	return slices.Clone(all[:min(len(all), rollup.MaxListed)])
 }
 
 // maxMessage is how many bytes one BundleDeployment adds to a message that lists many.

@@ -10,6 +10,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/rollup"
 )
 
 func condition(conditionType string, status corev1.ConditionStatus, message string) genericcondition.GenericCondition {
@@ -51,35 +52,10 @@ func TestMessage(t *testing.T) {
 	assert.True(t, strings.HasSuffix(long, "ä..."))
 }
 
-func TestWorst(t *testing.T) {
-	for _, row := range []struct {
-		name     string
-		states   map[fleet.BundleState]int
-		worst    fleet.BundleState
-		fraction string
-	}{
-		{"nothing", nil, "", "0/0"},
-		{"all ready", map[fleet.BundleState]int{fleet.Ready: 2}, "", "2/2"},
-		{"a count of zero", map[fleet.BundleState]int{fleet.Ready: 1, fleet.ErrApplied: 0}, "", "1/1"},
-		{"not ready", map[fleet.BundleState]int{fleet.Ready: 1, fleet.NotReady: 1}, fleet.NotReady, "1/2"},
-		{"pending is worse", map[fleet.BundleState]int{fleet.NotReady: 1, fleet.Pending: 1}, fleet.Pending, "0/2"},
-		{"out of sync is worse", map[fleet.BundleState]int{fleet.Pending: 1, fleet.OutOfSync: 1}, fleet.OutOfSync, "0/2"},
-		{"modified is worse", map[fleet.BundleState]int{fleet.OutOfSync: 1, fleet.Modified: 1}, fleet.Modified, "0/2"},
-		{"waiting is worse", map[fleet.BundleState]int{fleet.Modified: 1, fleet.WaitApplied: 1}, fleet.WaitApplied, "0/2"},
-		{"a failure is the worst", map[fleet.BundleState]int{fleet.WaitApplied: 9, fleet.ErrApplied: 1, fleet.Ready: 9}, fleet.ErrApplied, "9/19"},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			s := counted(row.states)
-			assert.Equal(t, row.worst, worst(s))
-			assert.Equal(t, row.fraction, fraction(s))
-		})
-	}
-}
-
 // counted is a summary with these numbers of BundleDeployments.
 func counted(states map[fleet.BundleState]int) (s fleet.BundleSummary) {
 	for state, n := range states {
-		count(&s, state, n)
+		rollup.Count(&s, state, n)
 	}
 	return s
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -26,7 +27,7 @@ const (
 	takeoverPatience = 10 * time.Second
 	// pollInterval is the interval at which the hub checks for changes that it does not watch.
 	pollInterval = 2 * time.Second
-	// eventMemberLeft is the reason of the event which reports that something may be left on a member.
+	// eventMemberLeft is the reason of the event which reports that something may be left behind on a member.
 	eventMemberLeft = "MemberLeft"
 )
 
@@ -74,7 +75,7 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (*fleet.
 	if err := h.deleteNamespace(ctx, cluster); err != nil {
 		return cluster, err
 	}
-	latest, err := writes.Merge(writes.WithContext(ctx, h.FleetClient.Clusters(cluster.Namespace)), cluster, map[string]any{
+	latest, err := writes.Merge(ctx, h.FleetClient.Clusters(cluster.Namespace), cluster, map[string]any{
 		"metadata": map[string]any{
 			"finalizers":      without(cluster.Finalizers, fleet.ClusterFinalizer),
 			"resourceVersion": cluster.ResourceVersion,
@@ -102,14 +103,14 @@ func (h *handler) waitFinalizing(ctx context.Context, cluster *fleet.Cluster, ou
 	}
 	after := cluster.DeepCopy()
 	transition := result.Set(&after.Status.Conditions, fleet.ConditionProcessed, out, h.Clock.Now())
-	latest, written, err := writes.Status(writes.WithContext(ctx, h.FleetClient.Clusters(cluster.Namespace)), cluster, after)
+	latest, written, err := writes.Status(ctx, h.FleetClient.Clusters(cluster.Namespace), cluster, after)
 	switch {
 	case apierrors.IsNotFound(err):
 		return cluster, nil
 	case err != nil:
 		return cluster, err
 	case written:
-		h.fresh.Wrote(latest)
+		h.written.Wrote(latest)
 		transition.Record(h.Events, latest)
 	}
 	if out.After > 0 {
@@ -179,14 +180,14 @@ func (h *handler) agentStays(ctx context.Context, cluster *fleet.Cluster, began 
 // management server, whose agent runs in the same namespace of the member.
 func (h *handler) takeoverClaims(cluster *fleet.Cluster) (claims []*fleet.Cluster, err error) {
 	if name := cluster.Labels[fleet.ManagementClusterLabel]; name != "" {
-		found, err := h.known.GetByIndex(index.ByManagementName, name)
+		found, err := h.clusterCache.GetByIndex(index.ByManagementName, name)
 		if err != nil {
 			return nil, err
 		}
 		claims = append(claims, found...)
 	}
 	if secret := cluster.Spec.KubeConfigSecret; secret != "" {
-		found, err := h.known.GetByIndex(index.ByKubeconfig, index.Key(index.KubeconfigNamespace(cluster), secret))
+		found, err := h.clusterCache.GetByIndex(index.ByKubeconfig, index.Key(index.KubeconfigNamespace(cluster), secret))
 		if err != nil {
 			return nil, err
 		}
@@ -230,7 +231,7 @@ func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline
 		return result.Skip()
 	case cluster.Spec.Quarantined:
 		return result.Stalled(fleet.ReasonQuarantined, "the agent is quarantined and could not be asked to remove what it deployed")
-	case result.Get(cluster.Status.Conditions, fleet.ConditionConnected).Status != corev1.ConditionTrue:
+	case fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionConnected).Status != corev1.ConditionTrue:
 		return result.Stalled(fleet.ReasonDisconnected, "the agent is not connected and could not be asked to remove what it deployed")
 	case cluster.Status.Agent.Version == "" && cluster.Status.Agent.Generation == "":
 		// An agent that a chart installed reports no generation until it has adopted its Bundle, but it reports its version.
@@ -247,7 +248,7 @@ func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline
 	case err != nil: // a write that always fails, for example because of a webhook, must not block the deletion forever
 		return result.Stalled(fleet.ReasonFarewellTimeout, "the agent could not be asked to remove what it deployed: "+err.Error())
 	}
-	answer := result.Get(deployment.Status.Conditions, fleet.ConditionFarewell)
+	answer := fleetstatus.Condition(deployment.Status.Conditions, fleet.ConditionFarewell)
 	switch {
 	case answer.Status == corev1.ConditionTrue:
 		return result.Done("", "")
@@ -258,9 +259,6 @@ func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline
 		}
 		return result.Stalled(fleet.ReasonFarewellTimeout, message)
 	}
-	if h.deployments == nil {
-		remaining = min(remaining, pollInterval)
-	}
 	return result.Wait(fleet.ReasonFarewell, fmt.Sprintf("waiting until %s for the agent to remove what it deployed",
 		deadline.UTC().Format(time.RFC3339))).In(remaining)
 }
@@ -269,11 +267,7 @@ func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline
 func (h *handler) ensureAsked(ctx context.Context, cluster *fleet.Cluster) (*fleet.BundleDeployment, error) {
 	namespace, name := registration.ClusterNamespace(cluster.Namespace, cluster.Name), registration.AgentBundleName(cluster.Name)
 	client := h.FleetClient.BundleDeployments(namespace)
-	var deployment *fleet.BundleDeployment
-	err := error(apierrors.NewNotFound(fleet.Resource("bundledeployments"), name))
-	if h.deployments != nil {
-		deployment, err = h.deployments.Get(namespace, name)
-	}
+	deployment, err := h.deployments.Get(namespace, name)
 	if err != nil { // the cache may not contain it yet
 		deployment, err = client.Get(ctx, name, metav1.GetOptions{})
 	}
@@ -310,7 +304,7 @@ func (h *handler) deleteBundle(ctx context.Context, cluster *fleet.Cluster) erro
 	// cluster namespace. If the hub is uninstalled right after its last Cluster, the Bundle would keep the workspace namespace
 	// from being deleted. If Fleet's own controllers handle Bundles, they remove the finalizer.
 	if err == nil && !h.DisableBundles && slices.Contains(bundle.Finalizers, fleet.BundleFinalizer) {
-		_, err = writes.Merge(writes.WithContext(ctx, client), bundle, map[string]any{
+		_, err = writes.Merge(ctx, client, bundle, map[string]any{
 			"metadata": map[string]any{"finalizers": without(bundle.Finalizers, fleet.BundleFinalizer), "uid": bundle.UID},
 		})
 	}

@@ -140,7 +140,7 @@ func newDeletion(hub config.Hub, others ...*fleet.Cluster) *deletion {
 				Namespace: "ws", Name: "kubeconfig", Annotations: map[string]string{fleet.KubeconfigAllowedAnnotation: "a-friend"},
 			}}),
 		},
-		known: known{all: others}, requests: requests{}, bundles: cachedBundle{}, namespaces: cachedNamespace{}, clusters: queue{},
+		clusterCache: known{all: others}, requests: requests{}, bundles: cachedBundle{}, deployments: cachedDeployment{}, namespaces: cachedNamespace{}, clusters: queue{},
 		steps: Steps{Import: d.importer}, started: noon.Add(-10 * time.Minute),
 	}
 	return d
@@ -366,7 +366,7 @@ func TestAskAgent(t *testing.T) {
 			assert.True(t, out.IsWait())
 			assert.Equal(t, fleet.ReasonFarewell, out.Reason)
 			assert.Equal(t, "waiting until 2026-01-02T12:00:30Z for the agent to remove what it deployed", out.Message)
-			assert.Equal(t, pollInterval, out.After, "BundleDeployments are not watched")
+			assert.Equal(t, grace, out.After, "the answer is an event")
 		}
 		assert.Equal(t, []string{`{"metadata":{"annotations":{"muster.fleet.cattle.io/farewell":"2026-01-02T12:00:00Z"}}}`}, d.patches())
 		d.answer(t, result.Done("", ""))
@@ -374,7 +374,6 @@ func TestAskAgent(t *testing.T) {
 	})
 	t.Run("the answer is read from the cache", func(t *testing.T) {
 		d := newDeletion(config.Hub{})
-		d.handler.deployments = cachedDeployment{}
 		out := d.askAgent(t.Context(), d.cluster, deadline)
 		require.True(t, out.IsWait(), "a BundleDeployment that the cache does not contain is read from the API server")
 		assert.Equal(t, grace, out.After)

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,12 +13,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/controllers/preserve"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -28,7 +32,7 @@ func (h *handler) onChange(key string, cluster *fleet.Cluster) (*fleet.Cluster, 
 		}
 		return nil, nil
 	}
-	if h.fresh.IsStale(cluster) {
+	if h.written.IsStale(cluster) {
 		return cluster, nil
 	}
 	ctx, cancel := h.Passes.Context()
@@ -45,6 +49,9 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 	if err != nil {
 		return cluster, err
 	}
+	if cluster, err = h.leavePreserved(ctx, cluster); err != nil {
+		return cluster, err
+	}
 
 	after := cluster.DeepCopy()
 	var transitions []*result.Transition
@@ -56,6 +63,9 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 		failed = errors.Join(failed, out.Err)
 	}
 	processed := h.ensureNamespace(ctx, after)
+	if before := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionProcessed); h.DisableBundles && processed.IsDone() && before.Status == corev1.ConditionTrue && before.Reason == "" {
+		processed.Reason, processed.Message = "", before.Message // Fleet's own Cluster controller writes this condition too, without a reason
+	}
 	report(fleet.ConditionProcessed, processed)
 	if processed.IsDone() { // all steps need the namespace
 		for _, step := range h.steps.of(after) {
@@ -66,12 +76,18 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 		}
 	}
 
-	latest, written, err := writes.Status(writes.WithContext(ctx, h.FleetClient.Clusters(cluster.Namespace)), cluster, after)
+	before := cluster
+	if h.DisableBundles {
+		if before, err = h.preserve(ctx, cluster, after); err != nil {
+			return cluster, errors.Join(err, failed)
+		}
+	}
+	latest, written, err := writes.Status(ctx, h.FleetClient.Clusters(cluster.Namespace), before, after)
 	if err != nil {
 		return cluster, errors.Join(err, failed)
 	}
 	if written {
-		h.fresh.Wrote(latest)
+		h.written.Wrote(latest)
 		for _, transition := range transitions {
 			transition.Record(h.Events, latest)
 		}
@@ -87,7 +103,7 @@ func managedElsewhere(cluster *fleet.Cluster) bool {
 }
 
 // ensureIdentity writes the fields outside the status that the hub owns: the finalizer, without which the namespace of a deleted
-// Cluster would remain, and spec.clientID of a Cluster that is to be imported.
+// Cluster would remain, and spec.clientID of a Cluster that is to be imported. It removes an empty spec.agentSchedulingCustomization.
 func (h *handler) ensureIdentity(ctx context.Context, cluster *fleet.Cluster) (*fleet.Cluster, error) {
 	if managedElsewhere(cluster) {
 		return cluster, nil
@@ -99,19 +115,85 @@ func (h *handler) ensureIdentity(ctx context.Context, cluster *fleet.Cluster) (*
 		metadata["finalizers"] = append(slices.Clone(cluster.Finalizers), fleet.ClusterFinalizer)
 		fields["metadata"] = metadata
 	}
+	spec := map[string]any{}
 	if cluster.Spec.ClientID == "" && cluster.Spec.KubeConfigSecret != "" {
 		clientID, err := randomtoken.Generate()
 		if err != nil {
 			return cluster, err
 		}
-		fields["metadata"], fields["spec"] = metadata, map[string]any{"clientID": clientID}
+		spec["clientID"] = clientID
+	}
+	// Management servers expect the absence of a customization, and write an empty one.
+	if s := cluster.Spec.AgentSchedulingCustomization; s != nil && *s == (fleet.AgentSchedulingCustomization{}) {
+		spec["agentSchedulingCustomization"] = nil
+	}
+	if len(spec) > 0 {
+		fields["metadata"], fields["spec"] = metadata, spec
 	}
 	if len(fields) == 0 {
 		return cluster, nil
 	}
-	latest, err := writes.Merge(writes.WithContext(ctx, h.FleetClient.Clusters(cluster.Namespace)), cluster, fields)
+	return h.merge(ctx, cluster, fields)
+}
+
+// preserve writes the fields of the status that Fleet's own Cluster controller removes into an annotation, and takes status.import out
+// of the status that is written next: it stays in the annotation alone. It returns the version of the Cluster to compare with.
+func (h *handler) preserve(ctx context.Context, cluster, after *fleet.Cluster) (before *fleet.Cluster, err error) {
+	text, err := preserve.Annotation(after)
+	if err != nil {
+		return nil, err
+	}
+	before = cluster
+	if text != cluster.Annotations[fleet.StatusAnnotation] {
+		var value any // null removes the annotation
+		if text != "" {
+			value = text
+		}
+		if before, err = h.annotate(ctx, cluster, value); err != nil {
+			return nil, err
+		}
+	}
+	before = before.DeepCopy()
+	before.Status.Import, after.Status.Import = nil, nil
+	return before, nil
+}
+
+// leavePreserved moves status.import back from the annotation of a hub with disableBundles into the status. A merge patch would keep
+// fields of an earlier status.import, so that it is removed first.
+func (h *handler) leavePreserved(ctx context.Context, cluster *fleet.Cluster) (*fleet.Cluster, error) {
+	if h.DisableBundles || cluster.Annotations[fleet.StatusAnnotation] == "" {
+		return cluster, nil
+	}
+	for _, value := range []*fleet.ImportStatus{nil, cluster.Status.Import} {
+		patch, err := json.Marshal(map[string]any{
+			"metadata": map[string]any{"resourceVersion": cluster.ResourceVersion}, "status": map[string]any{"import": value},
+		})
+		if err != nil {
+			return cluster, err
+		}
+		latest, err := h.FleetClient.Clusters(cluster.Namespace).Patch(ctx, cluster.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+		if err != nil {
+			return cluster, err
+		}
+		latest.Status = cluster.Status
+		cluster = latest
+	}
+	return h.annotate(ctx, cluster, nil)
+}
+
+func (h *handler) annotate(ctx context.Context, cluster *fleet.Cluster, value any) (*fleet.Cluster, error) {
+	return h.merge(ctx, cluster, map[string]any{"metadata": map[string]any{
+		"resourceVersion": cluster.ResourceVersion, "annotations": map[string]any{fleet.StatusAnnotation: value},
+	}})
+}
+
+// merge patches fields outside the status, based on the resourceVersion in them. The result has the status of the given Cluster,
+// which the cache has completed.
+func (h *handler) merge(ctx context.Context, cluster *fleet.Cluster, fields map[string]any) (*fleet.Cluster, error) {
+	latest, err := writes.Merge(ctx, h.FleetClient.Clusters(cluster.Namespace), cluster, fields)
 	if err == nil {
-		h.fresh.Wrote(latest)
+		h.written.Wrote(latest)
+		latest.Status = cluster.Status
 	}
 	return latest, err
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -71,7 +73,7 @@ func TestReconcile_steps(t *testing.T) {
 			latest, err := d.reconcile(t.Context(), c)
 			require.NoError(t, err)
 			assert.Equal(t, row.want, [4]int{importer.passes, agent.passes, bundles.passes, live.passes})
-			assert.Equal(t, row.registered, result.Get(latest.Status.Conditions, fleet.ConditionRegistered).Reason != "")
+			assert.Equal(t, row.registered, fleetstatus.Condition(latest.Status.Conditions, fleet.ConditionRegistered).Reason != "")
 			patches := 0
 			for _, action := range d.fleet.Actions() {
 				if action.GetVerb() == "patch" {
@@ -141,7 +143,7 @@ func TestIsFor(t *testing.T) {
 }
 
 func TestClustersOfRequest(t *testing.T) {
-	h := &handler{known: identities{byID: map[string]string{"ws/a": "alice", "ws/b": "bob"}}}
+	h := &handler{clusterCache: identities{byID: map[string]string{"ws/a": "alice", "ws/b": "bob"}}}
 	asked := func(id string, change ...func(*fleet.ClusterRegistration)) *fleet.ClusterRegistration {
 		r := &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "r"}, Spec: fleet.ClusterRegistrationSpec{ClientID: id}}
 		for _, f := range change {
@@ -181,4 +183,27 @@ func (i identities) GetByIndex(_, key string) ([]*fleet.Cluster, error) {
 		return []*fleet.Cluster{{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: name}}}, nil
 	}
 	return nil, nil
+}
+
+func TestEnsureIdentity_emptySchedulingCustomization(t *testing.T) {
+	for name, row := range map[string]struct {
+		customization fleet.AgentSchedulingCustomization
+		patches       int
+	}{
+		"empty: removed": {fleet.AgentSchedulingCustomization{}, 1},
+		"set: kept":      {fleet.AgentSchedulingCustomization{PriorityClass: &fleet.PriorityClassSpec{}}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDeletion(config.Hub{})
+			d.cluster.Spec.AgentSchedulingCustomization = &row.customization
+			_, err := d.ensureIdentity(t.Context(), d.cluster)
+			require.NoError(t, err)
+			actions := d.fleet.Actions()
+			require.Len(t, actions, row.patches)
+			if row.patches > 0 {
+				assert.JSONEq(t, `{"metadata":{"resourceVersion":""},"spec":{"agentSchedulingCustomization":null}}`,
+					string(actions[0].(clienttesting.PatchAction).GetPatch()))
+			}
+		})
+	}
 }

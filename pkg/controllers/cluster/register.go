@@ -19,7 +19,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
@@ -57,7 +56,7 @@ type Liveness interface {
 type Steps struct {
 	Import      AgentInstaller
 	AgentBundle Step
-	Bundles     Step // nil if Fleet's own controllers handle Bundles
+	Bundles     Step
 	Liveness    Liveness
 }
 
@@ -68,28 +67,23 @@ func (s Steps) of(cluster *fleet.Cluster) []Step {
 	if managedElsewhere(cluster) {
 		return steps
 	}
-	if s.Bundles != nil {
-		steps = append(steps, s.Bundles)
-	}
-	return append(steps, s.Liveness)
+	return append(steps, s.Bundles, s.Liveness)
 }
 
 const name = "cluster"
 
 type handler struct {
 	*app.Context
-	clusters   fleetcontrollers.ClusterController
-	known      fleetcontrollers.ClusterCache
-	requests   fleetcontrollers.ClusterRegistrationCache
-	namespaces corecontrollers.NamespaceCache
-	bundles    fleetcontrollers.BundleCache
-	// deployments is nil if Fleet's own controllers handle Bundles: a cache of all BundleDeployments would be too large for the
-	// few deletions of Clusters.
-	deployments fleetcontrollers.BundleDeploymentCache
-	steps       Steps
-	fresh       expectations.Expectations
-	created     *expectations.Expectations // namespaces that the cache does not contain yet
-	started     time.Time                  // when this hub started its controllers
+	clusters     fleetcontrollers.ClusterController
+	clusterCache fleetcontrollers.ClusterCache
+	requests     fleetcontrollers.ClusterRegistrationCache
+	namespaces   corecontrollers.NamespaceCache
+	bundles      fleetcontrollers.BundleCache
+	deployments  fleetcontrollers.BundleDeploymentCache
+	steps        Steps
+	written      expectations.Expectations  // versions of Clusters
+	created      *expectations.Expectations // namespaces that the cache does not contain yet
+	started      time.Time                  // when this hub started its controllers
 }
 
 // Register sets up the controller. It watches Clusters; their namespaces, to create them again; requests, because a denied request
@@ -97,26 +91,24 @@ type handler struct {
 func Register(ctx context.Context, c *app.Context, steps Steps) {
 	clusters, namespaces, requests := c.Fleet.Cluster(), c.Core.Namespace(), c.Fleet.ClusterRegistration()
 	h := &handler{
-		Context:    c,
-		clusters:   clusters,
-		known:      clusters.Cache(),
-		requests:   requests.Cache(),
-		namespaces: namespaces.Cache(),
-		bundles:    c.Fleet.Bundle().Cache(),
-		steps:      steps,
-		created:    expectations.New(c.Clock),
-		started:    c.Clock.Now(),
+		Context:      c,
+		clusters:     clusters,
+		clusterCache: clusters.Cache(),
+		requests:     requests.Cache(),
+		namespaces:   namespaces.Cache(),
+		bundles:      c.Fleet.Bundle().Cache(),
+		deployments:  c.Fleet.BundleDeployment().Cache(),
+		steps:        steps,
+		created:      expectations.New(c.Clock),
+		started:      c.Clock.Now(),
 	}
 
 	// There is only one handler for this kind: lasso removes handlers from its list while others of the same kind may still be
 	// running, so a hub that stops could skip or repeat one of several handlers.
-	clusters.OnChange(ctx, name, guard.Handler(c.Passes, name, h.onChange))
+	clusters.OnChange(ctx, name, app.Handler(c.Passes, name, h.onChange))
 	enqueue.OnAnyChange(namespaces, clusters, clusterOfNamespace)
 	enqueue.OnTransition(requests, clusters, h.clustersOfRequest)
-	if !c.DisableBundles {
-		h.deployments = c.Fleet.BundleDeployment().Cache()
-		enqueue.OnAnyChange(c.Fleet.BundleDeployment(), clusters, h.clusterOfUninstallingAgent)
-	}
+	enqueue.OnAnyChange(c.Fleet.BundleDeployment(), clusters, h.clusterOfUninstallingAgent)
 }
 
 // clustersOfRequest finds the Clusters whose status depends on a request that was created, deleted or decided.
@@ -129,7 +121,7 @@ func (h *handler) clustersOfRequest(before, after *fleet.ClusterRegistration) []
 		if request == nil {
 			continue
 		}
-		found, _ := h.known.GetByIndex(index.ByClientID, index.Key(request.Namespace, request.Spec.ClientID))
+		found, _ := h.clusterCache.GetByIndex(index.ByClientID, index.Key(request.Namespace, request.Spec.ClientID))
 		keys = append(keys, Keys(found)...)
 	}
 	slices.SortFunc(keys, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })

@@ -13,6 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/credentialstatus"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -39,7 +40,7 @@ func (h *handler) registered(cluster *fleet.Cluster) result.Result {
 	case err != nil:
 		return result.Retry(fleet.ReasonError, err)
 	case requests.Revoked != nil:
-		return credentialInvalid(cluster, fleet.ReasonCredentialRevoked, result.Get(requests.Revoked.Status.Conditions, fleet.ConditionGranted).Message)
+		return credentialInvalid(cluster, fleet.ReasonCredentialRevoked, fleetstatus.Condition(requests.Revoked.Status.Conditions, fleet.ConditionGranted).Message)
 	case requests.Lost(cluster):
 		return credentialInvalid(cluster, fleet.ReasonCredentialRevoked,
 			"the agent is not connected and its ClusterRegistration does not exist; it has to register again")
@@ -97,7 +98,7 @@ func (h *handler) denial(cluster *fleet.Cluster) (condition genericcondition.Gen
 		if request.Status.Granted {
 			return genericcondition.GenericCondition{}, false
 		}
-		granted := result.Get(request.Status.Conditions, fleet.ConditionGranted)
+		granted := fleetstatus.Condition(request.Status.Conditions, fleet.ConditionGranted)
 		if granted.Status == corev1.ConditionFalse && granted.Reason != fleet.ReasonError { // an error is retried
 			condition, found = granted, true
 		}

@@ -13,6 +13,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
@@ -193,7 +194,7 @@ func TestRegistered_invalidCredential(t *testing.T) {
 		name       string
 		kubeconfig string
 		requests   []*fleet.ClusterRegistration
-		conditions result.Conditions
+		conditions fleetstatus.Conditions
 		says       []string
 	}{
 		{name: "revoked, with kubeconfig", kubeconfig: "k", requests: []*fleet.ClusterRegistration{revoked}, says: []string{"of a", "the hub installs the agent again"}},

@@ -89,7 +89,7 @@ func (m *memberClient) removeStaleAgent(ctx context.Context, cluster *fleet.Clus
 	return nil
 }
 
-// relabelReleases makes the agent in namespace to the owner of the Helm releases of the agent in namespace from. Agents find their
+// relabelReleases transfers the Helm releases of the agent in namespace from to the agent in namespace to. Agents find their
 // releases by labels that contain the agent's namespace, because agents of two hubs may run on one member.
 func (m *memberClient) relabelReleases(ctx context.Context, cluster *fleet.Cluster, from, to string) error {
 	before := release.Owner{Namespace: from, ClusterNamespace: cluster.Namespace, ClusterName: cluster.Name}
@@ -208,7 +208,7 @@ func (m *memberClient) stopAgent(ctx context.Context, namespace string) *failure
 	if err != nil {
 		return failuref(fleet.ReasonError, "%s", err)
 	}
-	const selector = "app=" + registration.AgentName // of agents of all releases
+	const selector = "app=" + registration.AgentName // of agents of all versions
 	found, err := pods.List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return diagnose(m.server, "removing the agent's Pods: listing them", err)

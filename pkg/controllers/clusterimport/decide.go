@@ -68,7 +68,8 @@ func manifestChanged(cluster *fleet.Cluster, wanted string) bool {
 	return last.ManifestHash != "" || agentspec.Disconnected(cluster)
 }
 
-// credentialInvalid reports whether the last import asked the agent for a registration whose credential has become invalid.
+// credentialInvalid reports whether registrationOf has a cause, the text after the slash, for which no import has asked the agent to
+// register again.
 func credentialInvalid(last *fleet.ImportStatus, registrationOf string) bool {
 	return strings.Contains(registrationOf, "/") && (last == nil || last.RegistrationOf != registrationOf)
 }
@@ -172,7 +173,8 @@ func wantedRegistrationOf(cluster *fleet.Cluster, s credentialstatus.Status, now
 func withCause(uid types.UID, cause string) string { return string(uid) + "/" + cause }
 
 // registrationAt adds the hub's new endpoint as a cause for agents of other releases: they use a new endpoint only if they
-// register again. A connected agent that reports neither version nor generation is of another release.
+// register again. A connected agent that reports neither version nor generation is of another release. The cause is stored in the status
+// of the Cluster: with another prefix than "way-", an upgrade of the hub would make these agents register again.
 func registrationAt(info hubInfo, cluster *fleet.Cluster, registrationOf string) string {
 	agent := cluster.Status.Agent
 	otherRelease := !agent.LastSeen.IsZero() && agent.Generation == "" && agent.Version == ""
@@ -184,7 +186,7 @@ func registrationAt(info hubInfo, cluster *fleet.Cluster, registrationOf string)
 
 // registrationKey is delivered to the agent, which registers when it holds a credential for another key. The key changes if the
 // Cluster object is another one, a redeployment is requested, or the credential is invalid. It does not change with the hub's
-// endpoint: the agent keeps its credential there.
+// endpoint, where the agent keeps its credential; registrationAt has the exception.
 func registrationKey(cluster *fleet.Cluster, registrationOf string) string {
 	generation := fmt.Sprintf("/%d", cluster.Spec.RedeployAgentGeneration)
 	last := cluster.Status.Import

@@ -19,7 +19,6 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
-	"github.com/muster-fleet/muster/pkg/controllers/access"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/credentialstatus"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
@@ -68,31 +67,19 @@ func TestWhyImport(t *testing.T) {
 		{name: "redeploy generation decreased", change: func(c *fleet.Cluster) { c.Spec.RedeployAgentGeneration = -1 }, why: "spec.redeployAgentGeneration changed"},
 		{name: "agentConfigChanged set by another component", change: func(c *fleet.Cluster) { c.Status.AgentConfigChanged = true }, why: settings},
 		{name: "a variable", change: func(c *fleet.Cluster) { c.Spec.AgentEnvVars = []corev1.EnvVar{{Name: "A"}} }, why: settings},
-		{name: "empty list of variables", change: func(c *fleet.Cluster) { c.Spec.AgentEnvVars = []corev1.EnvVar{} }},
-		{name: "an affinity", change: func(c *fleet.Cluster) { c.Spec.AgentAffinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}} }, why: settings},
-		{name: "a toleration", change: func(c *fleet.Cluster) { c.Spec.AgentTolerations = []corev1.Toleration{{Key: "k"}} }, why: settings},
-		{name: "a limit", change: func(c *fleet.Cluster) {
-			c.Spec.AgentResources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{}, Claims: []corev1.ResourceClaim{{Name: "x"}}}
-		}, why: settings},
-		{name: "the host's network", change: func(c *fleet.Cluster) { c.Spec.HostNetwork = ptr.To(true) }, why: settings},
-		{name: "host network explicitly disabled", change: func(c *fleet.Cluster) { c.Spec.HostNetwork = ptr.To(false) }},
-		{name: "a registry", change: func(c *fleet.Cluster) { c.Spec.PrivateRepoURL = "registry" }, why: settings},
-		{name: "a priority", change: func(c *fleet.Cluster) {
-			c.Spec.AgentSchedulingCustomization = &fleet.AgentSchedulingCustomization{PriorityClass: &fleet.PriorityClassSpec{Value: 1}}
-		}, why: settings},
 		{name: "token expired before registration", tokenGone: true, why: "the agent did not register before its token expired", change: func(c *fleet.Cluster) {
 			c.Status.Agent.LastSeen = metav1.Time{}
 		}},
 		{name: "token expired after registration", tokenGone: true},
-		{name: "settings that the Bundle brings", served: true, change: func(c *fleet.Cluster) { c.Spec.AgentEnvVars = []corev1.EnvVar{{Name: "A"}} }},
-		{name: "a priority, which no Bundle brings", served: true, why: settings, change: func(c *fleet.Cluster) {
+		{name: "settings that the Bundle delivers", served: true, change: func(c *fleet.Cluster) { c.Spec.AgentEnvVars = []corev1.EnvVar{{Name: "A"}} }},
+		{name: "a priority, which no Bundle delivers", served: true, why: settings, change: func(c *fleet.Cluster) {
 			c.Spec.AgentSchedulingCustomization = &fleet.AgentSchedulingCustomization{PriorityClass: &fleet.PriorityClassSpec{Value: 1}}
 		}},
-		{name: "another component says so of an agent with a Bundle", served: true, why: settings, change: func(c *fleet.Cluster) { c.Status.AgentConfigChanged = true }},
+		{name: "agentConfigChanged, agent with a Bundle", served: true, why: settings, change: func(c *fleet.Cluster) { c.Status.AgentConfigChanged = true }},
 		{name: "another image for an agent without a Bundle", why: settings, change: func(c *fleet.Cluster) { c.Status.Import.ManifestHash = "other" }},
-		{name: "another image that the Bundle brings", served: true, change: func(c *fleet.Cluster) { c.Status.Import.ManifestHash = "other" }},
+		{name: "another image that the Bundle delivers", served: true, change: func(c *fleet.Cluster) { c.Status.Import.ManifestHash = "other" }},
 		{name: "the same image", change: func(c *fleet.Cluster) { c.Status.Import.ManifestHash = "same" }},
-		{name: "nobody knows how an agent runs that is heard of", change: func(c *fleet.Cluster) { c.Status.Import.ManifestHash = "" }},
+		{name: "connected agent, manifest not recorded", change: func(c *fleet.Cluster) { c.Status.Import.ManifestHash = "" }},
 		{name: "disconnected agent, manifest not recorded", why: settings, change: func(c *fleet.Cluster) {
 			c.Status.Import.ManifestHash = ""
 			disconnect(c)
@@ -132,17 +119,6 @@ func TestWhyImport(t *testing.T) {
 	}
 }
 
-func TestWhyImport_recordedSettings(t *testing.T) {
-	c := installed()
-	c.Spec.AgentEnvVars, c.Spec.HostNetwork, c.Spec.PrivateRepoURL = []corev1.EnvVar{{Name: "A", Value: "b"}}, ptr.To(true), "registry"
-	f := facts{agentNamespace: system}
-	require.NotEmpty(t, whyImport(c, f))
-	agentspec.WantedSettings(c.Spec).Record(&c.Status)
-	assert.Empty(t, whyImport(c, f))
-	c.Spec.AgentEnvVars = nil
-	assert.NotEmpty(t, whyImport(c, f), "removing a setting is a change too")
-}
-
 func TestIsRecorded(t *testing.T) {
 	last := &fleet.ImportStatus{KubeConfigSecretVersion: "v", SettingsHash: "h"}
 	assert.True(t, isRecorded(last, "v", "h"))
@@ -151,7 +127,7 @@ func TestIsRecorded(t *testing.T) {
 	assert.False(t, isRecorded(nil, "", ""))
 }
 
-// somePEM is a certificate of nobody.
+// somePEM returns a certificate without names.
 func somePEM(t *testing.T) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -161,7 +137,7 @@ func somePEM(t *testing.T) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-func TestWhatTheAgentIsToldOfItsHub(t *testing.T) {
+func TestDecideHubInfo(t *testing.T) {
 	ca, other := somePEM(t), somePEM(t)
 	hub := config.Hub{APIServerURL: "https://config", APIServerCA: ca, GarbageCollectionInterval: metav1.Duration{Duration: time.Minute}}
 	gc := hub.GarbageCollectionInterval
@@ -173,23 +149,23 @@ func TestWhatTheAgentIsToldOfItsHub(t *testing.T) {
 		reason, says string
 	}{
 		{
-			name: "what the configuration says", hub: hub,
+			name: "of the configuration", hub: hub,
 			want: hubInfo{apiServerURL: "https://config", apiServerCA: ca, tlsMode: config.TLSModeSystemStore, gcInterval: gc},
 		},
 		{
-			name: "the Secret's URL wins", hub: hub, secret: map[string][]byte{"apiServerURL": []byte("https://secret")},
+			name: "the URL of the Secret overrides", hub: hub, secret: map[string][]byte{"apiServerURL": []byte("https://secret")},
 			want: hubInfo{apiServerURL: "https://secret", apiServerCA: ca, tlsMode: config.TLSModeSystemStore, gcInterval: gc, urlFromSecret: true},
 		},
 		{
-			name: "the Secret's CA wins", hub: hub, secret: map[string][]byte{"apiServerCA": other},
+			name: "the CA of the Secret overrides", hub: hub, secret: map[string][]byte{"apiServerCA": other},
 			want: hubInfo{apiServerURL: "https://config", apiServerCA: other, tlsMode: config.TLSModeSystemStore, gcInterval: gc, caFromSecret: true},
 		},
 		{
-			name: "an empty key is no key", hub: hub, secret: map[string][]byte{"apiServerURL": {}, "apiServerCA": {}},
+			name: "empty keys are ignored", hub: hub, secret: map[string][]byte{"apiServerURL": {}, "apiServerCA": {}},
 			want: hubInfo{apiServerURL: "https://config", apiServerCA: ca, tlsMode: config.TLSModeSystemStore, gcInterval: gc},
 		},
 		{
-			name: "no CA is one the system knows", hub: config.Hub{APIServerURL: "https://config", AgentTLSMode: config.TLSModeStrict},
+			name: "no CA: the system knows it", hub: config.Hub{APIServerURL: "https://config", AgentTLSMode: config.TLSModeStrict},
 			want: hubInfo{apiServerURL: "https://config", tlsMode: config.TLSModeStrict},
 		},
 		{name: "no URL anywhere", reason: fleet.ReasonAPIServerURLMissing, says: "ConfigMap fleet-controller"},
@@ -269,36 +245,6 @@ func TestSettingsHash(t *testing.T) {
 	}
 }
 
-func TestMayUse(t *testing.T) {
-	for _, row := range []struct {
-		name, from, annotation string
-		may                    bool
-	}{
-		{"the Cluster's own namespace", "", "", true},
-		{"the same, by name", "mine", "", true},
-		{"the one where management servers keep them", "fleet-default", "", true},
-		{"the hub's, where the kubeconfig of the hub may be", "fleet-local", "", false},
-		{"the hub's own", "cattle-fleet-system", "", false},
-		{"that of the credentials", "cattle-fleet-clusters-system", "", false},
-		{"one of somebody else", "theirs", "", false},
-		{"one whose name only begins as that of a cluster", "cluster-of-somebody", "", false},
-		{"one that allows this namespace", "theirs", "mine", true},
-		{"one that allows this among others", "theirs", "a, mine ,b", true},
-		{"one that allows all", "theirs", "*", true},
-		{"one that allows another", "theirs", "mine2,min", false},
-		{"one that allows nobody", "theirs", ",", false},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "mine"}, Spec: fleet.ClusterSpec{KubeConfigSecretNamespace: row.from}}
-			s := &corev1.Secret{}
-			if row.annotation != "" {
-				s.Annotations = map[string]string{fleet.KubeconfigAllowedAnnotation: row.annotation}
-			}
-			assert.Equal(t, row.may, access.MayUse(c, s))
-		})
-	}
-}
-
 func TestClusterOfToken(t *testing.T) {
 	token := &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", OwnerReferences: []metav1.OwnerReference{
 		{Kind: "ConfigMap", Name: "x"}, {Kind: "Cluster", Name: "c"},
@@ -314,38 +260,38 @@ func TestWantedRegistrationOf(t *testing.T) {
 	for _, row := range []struct {
 		name     string
 		change   func(*fleet.Cluster)
-		standing credentialstatus.Status
+		requests credentialstatus.Status
 		want     string
 	}{
 		{name: "a first import", change: func(c *fleet.Cluster) { c.Status.Import = nil }, want: "uid"},
-		{name: "an agent that works", standing: granted, want: "uid"},
-		{name: "revoked credential", standing: revoked, want: "uid/r1"},
+		{name: "an agent that works", requests: granted, want: "uid"},
+		{name: "revoked credential", requests: revoked, want: "uid/r1"},
 		{
-			name: "cause that has ended", standing: granted, want: "uid/r1",
+			name: "cause that has ended", requests: granted, want: "uid/r1",
 			change: func(c *fleet.Cluster) { c.Status.Import.RegistrationOf = "uid/r1" },
 		},
 		{
-			name: "another cause", standing: revoked, want: "uid/r1",
+			name: "another cause", requests: revoked, want: "uid/r1",
 			change: func(c *fleet.Cluster) { c.Status.Import.RegistrationOf = "uid/r0" },
 		},
 		{
-			name: "status of an earlier Cluster", standing: granted, want: "uid",
+			name: "status of an earlier Cluster", requests: granted, want: "uid",
 			change: func(c *fleet.Cluster) { c.Status.Import.RegistrationOf = "earlier/r1" },
 		},
 		{name: "no request, agent connected", want: "uid"},
 		{name: "no request, agent disconnected", change: func(c *fleet.Cluster) { disconnect(c) }, want: "uid/lost-1000"},
-		{name: "agent disconnected, credential valid", standing: granted, change: func(c *fleet.Cluster) { disconnect(c) }, want: "uid"},
+		{name: "agent disconnected, credential valid", requests: granted, change: func(c *fleet.Cluster) { disconnect(c) }, want: "uid"},
 		{
 			name: "agent never checked in", want: "uid",
 			change: func(c *fleet.Cluster) { disconnect(c).Status.Agent.LastSeen = metav1.Time{} },
 		},
-		{name: "credential expired, agent disconnected", standing: granted, change: func(c *fleet.Cluster) {
+		{name: "credential expired, agent disconnected", requests: granted, change: func(c *fleet.Cluster) {
 			disconnect(c).Status.Agent.CredentialExpires = &metav1.Time{Time: heard.Add(58 * time.Minute)}
 		}, want: "uid/expired-4480"},
-		{name: "credential just expired", standing: granted, change: func(c *fleet.Cluster) {
+		{name: "credential just expired", requests: granted, change: func(c *fleet.Cluster) {
 			disconnect(c).Status.Agent.CredentialExpires = &metav1.Time{Time: heard.Add(59*time.Minute + time.Second)}
 		}, want: "uid"},
-		{name: "credential expired, agent connected", standing: granted, change: func(c *fleet.Cluster) {
+		{name: "credential expired, agent connected", requests: granted, change: func(c *fleet.Cluster) {
 			c.Status.Agent.CredentialExpires = &metav1.Time{Time: heard.Time}
 		}, want: "uid"},
 	} {
@@ -355,7 +301,7 @@ func TestWantedRegistrationOf(t *testing.T) {
 			if row.change != nil {
 				row.change(c)
 			}
-			assert.Equal(t, row.want, wantedRegistrationOf(c, row.standing, heard.Add(time.Hour)))
+			assert.Equal(t, row.want, wantedRegistrationOf(c, row.requests, heard.Add(time.Hour)))
 		})
 	}
 }
@@ -392,7 +338,7 @@ func TestRegistrationAt(t *testing.T) {
 	for _, row := range []struct {
 		name  string
 		agent fleet.AgentStatus
-		told  hubInfo
+		info  hubInfo
 		same  bool
 	}{
 		{"agent with a generation", fleet.AgentStatus{LastSeen: metav1.Now(), Generation: "x/0"}, moved, true},
@@ -404,7 +350,7 @@ func TestRegistrationAt(t *testing.T) {
 	} {
 		c := keyed("k/0", "uid")
 		c.Status.Agent = row.agent
-		assert.Equal(t, row.same, registrationAt(row.told, c, "uid") == "uid", row.name)
+		assert.Equal(t, row.same, registrationAt(row.info, c, "uid") == "uid", row.name)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 )
 
-// fakeMember is as much of an API server as an import needs: it keeps what is applied, and notes every request.
+// fakeMember is a fake API server for imports: it stores applied objects and records every request.
 type fakeMember struct {
 	*httptest.Server
 
@@ -81,7 +81,7 @@ func (m *fakeMember) answer(w http.ResponseWriter, r *http.Request, object map[s
 	}
 }
 
-// answerPods lists the Pods, or shows to a watch how they end.
+// answerPods lists the Pods; a watch sees them end.
 func (m *fakeMember) answerPods(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	if query.Get("watch") == "" {
@@ -110,7 +110,7 @@ func reply(w http.ResponseWriter, code int, body any) {
 	_ = json.NewEncoder(w).Encode(body)
 }
 
-// line is a request as transcripts have it: with the content of what this package makes itself, and the marks of the rest.
+// line is the text of a request in transcripts. It contains the objects of this package whole, and of others the labels.
 func line(r *http.Request, object map[string]any) string {
 	query := r.URL.Query()
 	query.Del("timeout")
@@ -133,7 +133,7 @@ func line(r *http.Request, object map[string]any) string {
 	return text
 }
 
-// connect makes a member of the server.
+// connect returns a client for the member.
 func (m *fakeMember) connect(t *testing.T) *memberClient {
 	t.Helper()
 	parsed, err := parseKubeconfig(kubeconfigSecret(with(t, to(m.Server))))
@@ -150,7 +150,7 @@ func (m *fakeMember) transcript() string {
 	return strings.Join(m.requests, "")
 }
 
-// state is everything that is on the member.
+// state returns all objects on the member.
 func (m *fakeMember) state(t *testing.T) map[string]map[string]any {
 	t.Helper()
 	m.mu.Lock()
@@ -164,14 +164,14 @@ func (m *fakeMember) paths() []string {
 	return slices.Sorted(maps.Keys(m.objects))
 }
 
-// put is an object somebody made on the member before.
+// put stores an object that existed before.
 func (m *fakeMember) put(path string, object map[string]any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.objects[path] = object
 }
 
-// failAt answers the nth request in one of several bad ways.
+// failAt fails request number at: "hang up" closes the connection, "forbid" answers 403, everything else 500.
 func failAt(at int, how string) func(int, http.ResponseWriter, *http.Request) bool {
 	return func(n int, w http.ResponseWriter, _ *http.Request) bool {
 		if n != at {

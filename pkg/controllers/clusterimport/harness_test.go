@@ -163,14 +163,12 @@ func plan(t *testing.T, change func(*planInput)) (*installPlan, []runtime.Object
 	}
 	in.facts.agentNamespace = agentspec.Namespace(in.Context, in.cluster)
 	in.Config.Set(in.hub)
-	pull, problem, err := in.pullSecrets(t.Context(), in.hub, in.cluster)
-	require.NoError(t, err)
-	require.Nil(t, problem)
+	pull, out := in.pullSecrets(t.Context(), in.hub, in.cluster)
+	require.True(t, out.IsDone(), out.Message)
 	made, err := in.Importer.plan(in.hub, in.cluster, in.facts, in.info, in.values, pull)
 	require.NoError(t, err)
-	copies, problem, err := in.pullSecretCopies(t.Context(), pull.names, in.facts.agentNamespace)
-	require.NoError(t, err)
-	require.Nil(t, problem)
+	copies, out := in.pullSecretCopies(t.Context(), pull.names, in.facts.agentNamespace)
+	require.True(t, out.IsDone(), out.Message)
 	objects, err := made.render(in.forms, copies)
 	require.NoError(t, err)
 	return made, objects

@@ -115,6 +115,11 @@ func TestConnectHub_token(t *testing.T) {
 	h.clock.Step(issuedLifetime - minRemaining)
 	require.NoError(t, ping(t, m))
 	assert.Len(t, h.issued, 2, "the first is about to expire")
+
+	again, problem := h.localImport().member()
+	require.Nil(t, problem)
+	assert.Equal(t, m.fingerprint, again.fingerprint, "it does not depend on the token")
+	assert.NotEmpty(t, m.fingerprint)
 }
 
 func TestConnectHub_asAgent(t *testing.T) {
@@ -132,33 +137,31 @@ func TestConnectHub_asAgent(t *testing.T) {
 	assert.Same(t, other, same, "on other members the kubeconfig has all rights")
 }
 
-func TestConnectHub_withoutServiceAccount(t *testing.T) {
-	h := newHubServer(t)
-	h.answer = apierrors.NewNotFound(schema.GroupResource{Resource: "serviceaccounts"}, "fleet-controller-bootstrap")
-	m, problem := h.localImport().member()
-	require.Nil(t, problem)
-	require.NoError(t, ping(t, m))
-	assert.Equal(t, []string{"Bearer of-the-hub"}, h.callers)
-}
-
-func TestConnectHub_tokenRequestFails(t *testing.T) {
-	h := newHubServer(t)
-	h.answer = errors.New("etcd is down")
-	m, problem := h.localImport().member()
-	require.Nil(t, problem)
-	require.ErrorContains(t, ping(t, m), "etcd is down")
-	assert.Empty(t, h.callers)
-}
-
-func TestConnectHub_redirect(t *testing.T) {
-	elsewhere := newHubServer(t)
-	h := newHubServer(t)
-	h.Config.Handler = http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect)
-	m, problem := h.localImport().member()
-	require.Nil(t, problem)
-	require.Error(t, ping(t, m))
-	assert.Len(t, h.issued, 1)
-	assert.Empty(t, elsewhere.callers)
+func TestConnectHub_errors(t *testing.T) {
+	t.Run("no ServiceAccount, in an embedding program: the identity of the hub", func(t *testing.T) {
+		h := newHubServer(t)
+		h.answer = apierrors.NewNotFound(schema.GroupResource{Resource: "serviceaccounts"}, "fleet-controller-bootstrap")
+		m, problem := h.localImport().member()
+		require.Nil(t, problem)
+		require.NoError(t, ping(t, m))
+		assert.Equal(t, []string{"Bearer of-the-hub"}, h.callers)
+	})
+	t.Run("no token: no request", func(t *testing.T) {
+		h := newHubServer(t)
+		h.answer = errors.New("etcd is down")
+		m, problem := h.localImport().member()
+		require.Nil(t, problem)
+		require.ErrorContains(t, ping(t, m), "etcd is down")
+		assert.Empty(t, h.callers)
+	})
+	t.Run("a redirect is not followed", func(t *testing.T) {
+		h, elsewhere := newHubServer(t), newHubServer(t)
+		h.Config.Handler = http.RedirectHandler(elsewhere.URL, http.StatusTemporaryRedirect)
+		m, problem := h.localImport().member()
+		require.Nil(t, problem)
+		require.Error(t, ping(t, m))
+		assert.Empty(t, elsewhere.callers)
+	})
 }
 
 func TestConnectHub_otherClusters(t *testing.T) {
@@ -198,17 +201,4 @@ func TestConnect_SecretOfAUser(t *testing.T) {
 		assert.Equal(t, "https://thief.example", m.server, title)
 		assert.Nil(t, m.connectAgent, title)
 	}
-}
-
-func TestConnectHub_fingerprint(t *testing.T) {
-	h := newHubServer(t)
-	one, problem := h.localImport().member()
-	require.Nil(t, problem)
-	require.NoError(t, ping(t, one))
-	h.clock.Step(time.Hour)
-	two, problem := h.localImport().member()
-	require.Nil(t, problem)
-	require.NoError(t, ping(t, two))
-	assert.Equal(t, one.fingerprint, two.fingerprint)
-	assert.NotEmpty(t, one.fingerprint)
 }

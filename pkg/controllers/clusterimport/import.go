@@ -110,12 +110,9 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	if values == nil {
 		return out
 	}
-	pull, problem, err := i.pullSecrets(ctx, hub, cluster)
-	if err != nil {
-		return result.Retry(fleet.ReasonError, err)
-	}
-	if problem != nil {
-		return problem.stalled().In(i.RecheckDelay())
+	pull, out := i.pullSecrets(ctx, hub, cluster)
+	if !out.IsDone() {
+		return out
 	}
 	plan, err := i.plan(hub, cluster, known, info, values, pull)
 	if err != nil {
@@ -130,12 +127,9 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	key := callKey{nameOf(cluster), installing}
 	call, started := i.calls.last(key, inputs)
 	if !started || call.due(i.Clock.Now()) {
-		copies, problem, err := i.pullSecretCopies(ctx, pull.names, known.agentNamespace)
-		if err != nil {
-			return result.Retry(fleet.ReasonError, err)
-		}
-		if problem != nil {
-			return problem.stalled().In(i.RecheckDelay())
+		copies, out := i.pullSecretCopies(ctx, pull.names, known.agentNamespace)
+		if !out.IsDone() {
+			return out
 		}
 		objects, err := plan.render(i.forms, copies)
 		if err != nil {
@@ -147,7 +141,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		return out
 	}
 	if call.running {
-		// The settings may change back before the call ends. The agent then needs them a second time.
+		// If the settings change back while this call runs, the Cluster would look up to date. The mark causes another import.
 		cluster.Status.AgentConfigChanged = cluster.Status.AgentDeployedGeneration != nil
 		return importing()
 	}
@@ -184,7 +178,7 @@ func (i *Importer) readSecret(ctx context.Context, cluster *fleet.Cluster, versi
 	notAllowed := result.Stalled(fleet.ReasonKubeconfigNotAllowed, fmt.Sprintf(
 		"Secret %s/%s is in another namespace and does not allow this one, or does not exist; its owner annotates it with %s=%s",
 		namespace, name, fleet.KubeconfigAllowedAnnotation, cluster.Namespace))
-	missing := result.Wait(fleet.ReasonWaitingForKubeconfig, fmt.Sprintf("waiting for kubeconfig Secret %s/%s", namespace, name)).Told()
+	missing := result.Wait(fleet.ReasonWaitingForKubeconfig, fmt.Sprintf("waiting for kubeconfig Secret %s/%s", namespace, name)).WithEvent()
 	if !access.Nearby(cluster) {
 		missing = notAllowed
 	}
@@ -316,14 +310,15 @@ func importStatus(cluster *fleet.Cluster, hub config.Hub, secret *corev1.Secret,
 // namespaces once the new agent has checked in.
 func (i *Importer) maintain(ctx context.Context, hub config.Hub, cluster *fleet.Cluster, secretVersion string) result.Result {
 	last := cluster.Status.Import
-	pull, problem, err := i.pullSecrets(ctx, hub, cluster)
+	pull, out := i.pullSecrets(ctx, hub, cluster)
 	switch {
-	case err != nil:
-		return result.Retry(fleet.ReasonError, err)
-	case problem != nil && !hasAllPullSecrets(hub, cluster): // otherwise the copies stay as they are: the Secret may be re-created
-		return problem.stalled().In(i.RecheckDelay())
-	case problem == nil && pull.hash != last.PullSecretsHash:
+	case out.IsStalled() && hasAllPullSecrets(hub, cluster): // a Secret is missing and may be created again: the copies stay as they are
+	case !out.IsDone():
+		return out
+	case pull.hash != last.PullSecretsHash:
 		return i.copyPullSecrets(ctx, hub, cluster, secretVersion, pull)
+	}
+	switch {
 	case len(last.StaleAgentNamespaces) == 0:
 		i.calls.forget(callKey{nameOf(cluster), installing})
 		return imported()
@@ -349,12 +344,9 @@ func (i *Importer) copyPullSecrets(ctx context.Context, hub config.Hub, cluster 
 	key, inputs := callKey{nameOf(cluster), installing}, fmt.Sprintf("%s/pull-secrets/%s/%d", member.fingerprint, pull.hash, len(leftovers))
 	call, started := i.calls.last(key, inputs)
 	if !started || call.due(i.Clock.Now()) {
-		copies, problem, err := i.pullSecretCopies(ctx, pull.names, namespace)
-		if err != nil {
-			return result.Retry(fleet.ReasonError, err)
-		}
-		if problem != nil {
-			return problem.stalled().In(i.RecheckDelay())
+		copies, out := i.pullSecretCopies(ctx, pull.names, namespace)
+		if !out.IsDone() {
+			return out
 		}
 		objects := append([]runtime.Object{namespaceObject(namespace)}, copies...)
 		if err := label(objects, cluster.Spec.AgentNamespace); err != nil {

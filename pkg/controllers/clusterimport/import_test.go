@@ -439,23 +439,23 @@ func TestReconcile_kubeconfigInMemory(t *testing.T) {
 		_, found := h.kubeconfigs.byCluster.Load(clusterKey("c"))
 		assert.False(t, found)
 	})
-	t.Run("it is dropped when the Secret is deleted", func(t *testing.T) {
-		h, _, c, _ := waiting(t)
-		require.NoError(t, h.secretVersions.informer.GetStore().Replace(nil, ""))
-		assert.Equal(t, fleet.ReasonWaitingForKubeconfig, h.Reconcile(t.Context(), c).Reason)
-		assert.Nil(t, h.kept())
-	})
-	t.Run("it is dropped when the Cluster is handed to another controller", func(t *testing.T) {
-		h, _, c, _ := waiting(t)
-		c.Labels = map[string]string{fleet.ClusterManagementLabel: "other"}
-		assert.True(t, h.Reconcile(t.Context(), c).IsSkip())
-		assert.Nil(t, h.kept())
-	})
-	t.Run("it is dropped when the Cluster is deleted", func(t *testing.T) {
-		h, _, _, _ := waiting(t)
-		h.Forget("ns/c")
-		assert.Nil(t, h.kept())
-	})
+	for name, end := range map[string]func(*harness, *fleet.Cluster){
+		"the Secret is deleted": func(h *harness, c *fleet.Cluster) {
+			_ = h.secretVersions.informer.GetStore().Replace(nil, "")
+			assert.Equal(t, fleet.ReasonWaitingForKubeconfig, h.Reconcile(t.Context(), c).Reason)
+		},
+		"another controller takes over the Cluster": func(h *harness, c *fleet.Cluster) {
+			c.Labels = map[string]string{fleet.ClusterManagementLabel: "other"}
+			assert.True(t, h.Reconcile(t.Context(), c).IsSkip())
+		},
+		"the Cluster is deleted": func(h *harness, _ *fleet.Cluster) { h.Forget("ns/c") },
+	} {
+		t.Run("it is dropped when "+name, func(t *testing.T) {
+			h, _, c, _ := waiting(t)
+			end(h, c)
+			assert.Nil(t, h.kept())
+		})
+	}
 }
 
 func TestReconcile_reregistration(t *testing.T) {
@@ -484,38 +484,6 @@ func TestReconcile_reregistration(t *testing.T) {
 		checksIn(c, second)
 		h.requireImported(t, c)
 		assert.Equal(t, second, c.Status.Import.Registration, "the end of the cause requires nothing")
-		assert.Len(t, m.requests, requests)
-	})
-	t.Run("a disconnected agent without a request is imported", func(t *testing.T) {
-		h, _, c := importedCluster(t)
-		first := c.Status.Import.Registration
-		checksIn(c, first)
-		h.requireImported(t, c)
-		assert.Equal(t, first, c.Status.Import.Registration, "a connected agent has a credential")
-		disconnect(c)
-		h.requireImported(t, c)
-		assert.NotEqual(t, first, c.Status.Import.Registration)
-	})
-	t.Run("an expired credential causes one import", func(t *testing.T) {
-		h, m, c := importedCluster(t)
-		h.all = []*fleet.ClusterRegistration{request("r1", fleet.ReasonGranted)}
-		first := c.Status.Import.Registration
-		checksIn(c, first)
-		c.Status.Agent.CredentialExpires = ptr.To(metav1.NewTime(h.clock.Now().Add(time.Hour)))
-		disconnect(c)
-		requests := len(m.requests)
-		h.clock.Step(time.Hour)
-		h.requireImported(t, c)
-		assert.Len(t, m.requests, requests, "clocks may differ by a minute")
-		h.clock.Step(time.Minute)
-		h.requireImported(t, c)
-		assert.NotEqual(t, first, c.Status.Import.Registration)
-		assert.True(t, c.Status.Agent.LastSeen.IsZero())
-		requests = len(m.requests)
-		for range 3 {
-			h.clock.Step(time.Hour)
-			h.requireImported(t, c)
-		}
 		assert.Len(t, m.requests, requests)
 	})
 	t.Run("an unreadable cache of requests causes none", func(t *testing.T) {
@@ -744,9 +712,8 @@ func TestReconcile_pullSecrets(t *testing.T) {
 		hub := config.Hub{ImagePullSecrets: []config.LocalObjectReference{{Name: "hubs"}}}
 		for _, own := range [][]corev1.LocalObjectReference{{{Name: "own"}}, {}} {
 			c.Spec.AgentPullSecrets = &own
-			pull, problem, err := h.pullSecrets(t.Context(), hub, c)
-			require.NoError(t, err)
-			assert.Nil(t, problem)
+			pull, out := h.pullSecrets(t.Context(), hub, c)
+			assert.True(t, out.IsDone())
 			assert.Empty(t, pull)
 		}
 	})

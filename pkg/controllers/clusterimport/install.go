@@ -2,7 +2,6 @@ package clusterimport
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -10,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -44,10 +44,7 @@ func describe(object runtime.Object) string {
 	if err != nil {
 		return kind
 	}
-	if accessor.GetNamespace() == "" {
-		return fmt.Sprintf("%s %s", kind, accessor.GetName())
-	}
-	return fmt.Sprintf("%s %s/%s", kind, accessor.GetNamespace(), accessor.GetName())
+	return kind + " " + cache.MetaObjectToName(accessor).String()
 }
 
 // deleteUnmarkedCredential deletes a stored credential that does not record for which registration it was issued. An agent of

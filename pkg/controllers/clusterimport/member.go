@@ -34,7 +34,10 @@ import (
 const (
 	// requestTimeout limits one request to a member.
 	requestTimeout = 15 * time.Second
-	userAgent      = "fleetcontroller"
+	// maxResponse limits one response of a member, in bytes. The largest objects that the hub reads are Secrets of Helm releases, of
+	// up to 1.5 MiB.
+	maxResponse = 4 << 20
+	userAgent   = "fleetcontroller"
 )
 
 // memberClient is a client for one member cluster with the rights of its kubeconfig.
@@ -120,7 +123,8 @@ func newHTTPClient(cfg *rest.Config, mode config.TLSMode) (*http.Client, *http.T
 		}
 	}
 	connections := transport.New(tlsConfig, cfg.Proxy)
-	wrapped, err := rest.HTTPWrappersForConfig(cfg, transport.Steady{Next: connections})
+	connections.DisableCompression = true // responses are small, and decompression would be work that a member can cause
+	wrapped, err := rest.HTTPWrappersForConfig(cfg, transport.Steady{Next: transport.Limited{Next: connections, Body: maxResponse}})
 	if err != nil {
 		return nil, nil, err
 	}

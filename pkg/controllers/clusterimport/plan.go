@@ -17,6 +17,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -158,46 +159,46 @@ type pullSecrets struct {
 
 // pullSecrets returns the image pull Secrets to copy to the member. It reads a Secret only if its current version was not read
 // before; the digest of each version serves all Clusters.
-func (i *Importer) pullSecrets(ctx context.Context, hub config.Hub, cluster *fleet.Cluster) (pullSecrets, *failure, error) {
+func (i *Importer) pullSecrets(ctx context.Context, hub config.Hub, cluster *fleet.Cluster) (pullSecrets, result.Result) {
 	names, copied := agentspec.PullSecrets(hub, cluster)
 	if !copied || len(names) == 0 {
-		return pullSecrets{}, nil, nil
+		return pullSecrets{}, result.Done("", "")
 	}
 	var digests []string
 	for _, name := range names {
 		known, found := i.pullSecretDigests.Get(i.secretVersions.of(i.SystemNamespace, name))
 		if !found {
-			secret, missing, err := i.pullSecret(ctx, name)
-			if missing != nil || err != nil {
-				return pullSecrets{}, missing, err
+			secret, out := i.pullSecret(ctx, name)
+			if secret == nil {
+				return pullSecrets{}, out
 			}
 			known = digest(secret.Type, secret.Data)
 			i.pullSecretDigests.Add(version(secret), known)
 		}
 		digests = append(digests, name, known.(string))
 	}
-	return pullSecrets{names: names, hash: digest(digests)}, nil, nil
+	return pullSecrets{names: names, hash: digest(digests)}, result.Done("", "")
 }
 
-func (i *Importer) pullSecret(ctx context.Context, name string) (*corev1.Secret, *failure, error) {
+// pullSecret reads an image pull Secret; it is nil if out is to be reported.
+func (i *Importer) pullSecret(ctx context.Context, name string) (secret *corev1.Secret, out result.Result) {
 	secret, err := i.Kubernetes.CoreV1().Secrets(i.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, failuref(fleet.ReasonPullSecretMissing,
-			"image pull Secret %s/%s, named by imagePullSecrets of the hub's configuration, does not exist", i.SystemNamespace, name), nil
+		return nil, result.Stalled(fleet.ReasonPullSecretMissing, fmt.Sprintf(
+			"image pull Secret %s/%s, named by imagePullSecrets of the hub's configuration, does not exist", i.SystemNamespace, name)).In(i.RecheckDelay())
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading image pull Secret %s/%s: %w", i.SystemNamespace, name, err)
+		return nil, result.Retry(fleet.ReasonError, fmt.Errorf("reading image pull Secret %s/%s: %w", i.SystemNamespace, name, err))
 	}
-	return secret, nil, nil
+	return secret, result.Done("", "")
 }
 
 // pullSecretCopies reads the image pull Secrets and returns their copies for the agent's namespace.
-func (i *Importer) pullSecretCopies(ctx context.Context, names []string, agentNamespace string) ([]runtime.Object, *failure, error) {
-	var copies []runtime.Object
+func (i *Importer) pullSecretCopies(ctx context.Context, names []string, agentNamespace string) (copies []runtime.Object, out result.Result) {
 	for _, name := range names {
-		secret, missing, err := i.pullSecret(ctx, name)
-		if missing != nil || err != nil {
-			return nil, missing, err
+		secret, out := i.pullSecret(ctx, name)
+		if secret == nil {
+			return nil, out
 		}
 		copies = append(copies, &corev1.Secret{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
@@ -206,7 +207,7 @@ func (i *Importer) pullSecretCopies(ctx context.Context, names []string, agentNa
 			Data:       secret.Data,
 		})
 	}
-	return copies, nil, nil
+	return copies, result.Done("", "")
 }
 
 // pullSecretLeftovers are copies in the agent's namespace that are no longer wanted.

@@ -17,6 +17,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
 )
@@ -82,7 +83,7 @@ func (i *Importer) mayHaveTouched(cluster *fleet.Cluster) bool {
 	if cluster.Status.AgentDeployedGeneration != nil || !apierrors.IsNotFound(err) || i.calls.isRunning(callKey{nameOf(cluster), installing}) {
 		return true
 	}
-	switch result.Get(cluster.Status.Conditions, fleet.ConditionImported).Reason {
+	switch fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionImported).Reason {
 	case fleet.ReasonImporting, fleet.ReasonImported, fleet.ReasonUnreachable, fleet.ReasonCertificateUntrusted,
 		fleet.ReasonUnauthorized, fleet.ReasonForbidden, fleet.ReasonMemberError, fleet.ReasonError:
 		return true

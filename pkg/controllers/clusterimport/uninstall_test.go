@@ -62,14 +62,14 @@ func TestAgentIdentity_belongsTo(t *testing.T) {
 	assert.False(t, agentIdentity{exists: true}.belongsTo(without), "two empty clientIDs do not match")
 }
 
-// workloads are the Helm releases on a member.
+// workloads are fake Helm releases on a member.
 type workloads struct {
 	found    []release.Found
 	err      error
 	selector string
 	removed  []string
 	on       *fakeMember
-	agent    bool // was still there when the first was removed
+	agent    bool // whether the agent was still there when the first was removed
 }
 
 func (w *workloads) List(_ context.Context, selector labels.Selector) ([]release.Found, error) {
@@ -88,7 +88,7 @@ func (w *workloads) Forget(_ context.Context, namespace, name string) error {
 	return nil
 }
 
-// newWorkloads puts an agent of the Cluster on the member, and what it has deployed.
+// newWorkloads creates the agent of the Cluster on the member, and its Helm releases.
 func newWorkloads(m *fakeMember) *workloads {
 	secret := func(data map[string]any) map[string]any { return map[string]any{"kind": "Secret", "data": data} }
 	m.put("/apis/apps/v1/namespaces/"+system+"/deployments/fleet-agent", map[string]any{"kind": "Deployment"})
@@ -116,7 +116,7 @@ func (w *workloads) uninstall(t *testing.T, cluster *fleet.Cluster, namespaces .
 	return u.run(t.Context())
 }
 
-func TestUninstallation_complete(t *testing.T) {
+func TestUninstallation(t *testing.T) {
 	m := newFakeMember(t)
 	w := newWorkloads(m)
 	assert.Nil(t, w.uninstall(t, deletedCluster()))
@@ -127,23 +127,16 @@ func TestUninstallation_complete(t *testing.T) {
 	assert.Equal(t, []string{"uninstalled apps/shop", "forgot " + system + "/fleet-agent-m"}, w.removed)
 	assert.False(t, w.agent, "the agent would deploy again what is removed")
 	assert.Contains(t, w.selector, registration.ClusterNamespace("ws", "m"))
-}
 
-func TestUninstallation_PriorityClass(t *testing.T) {
-	m := newFakeMember(t)
 	w, c := newWorkloads(m), deletedCluster()
 	c.Spec.AgentSchedulingCustomization = &fleet.AgentSchedulingCustomization{PriorityClass: &fleet.PriorityClassSpec{Value: 1}}
 	assert.Nil(t, w.uninstall(t, c))
-	assert.Equal(t, []string{"/api/v1/namespaces/" + system + "/secrets/somebody-elses"}, m.paths())
-}
+	assert.Equal(t, []string{"/api/v1/namespaces/" + system + "/secrets/somebody-elses"}, m.paths(), "this Cluster requires it")
 
-func TestUninstallation_agentOfAnotherCluster(t *testing.T) {
-	m := newFakeMember(t)
-	w, c := newWorkloads(m), deletedCluster()
-	c.Name = "another"
+	w, c.Name = newWorkloads(m), "another"
 	before := m.paths()
 	assert.Nil(t, w.uninstall(t, c))
-	assert.Equal(t, before, m.paths())
+	assert.Equal(t, before, m.paths(), "the agent belongs to another Cluster")
 	assert.Empty(t, w.removed)
 }
 
@@ -240,37 +233,27 @@ func TestUninstall_once(t *testing.T) {
 }
 
 func TestUninstall_notStarted(t *testing.T) {
-	generation := int64(0)
+	deployed := func(c *fleet.Cluster) { c.Status.AgentDeployedGeneration = new(int64) }
 	for _, row := range []struct {
-		name   string
-		change func(*fleet.Cluster)
-		check  func(*testing.T, *harness, *fleet.Cluster)
+		name      string
+		change    func(*fleet.Cluster)
+		remaining time.Duration
+		want      string
 	}{
-		{"no kubeconfig", func(c *fleet.Cluster) { c.Spec.KubeConfigSecret = "" }, func(t *testing.T, h *harness, c *fleet.Cluster) {
-			t.Helper()
-			assert.True(t, h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute)).IsSkip())
-		}},
-		{"the member was never called", nil, func(t *testing.T, h *harness, c *fleet.Cluster) {
-			t.Helper()
-			assert.True(t, h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute)).IsDone())
-		}},
-		{"the kubeconfig was deleted", func(c *fleet.Cluster) { c.Status.AgentDeployedGeneration = &generation }, func(t *testing.T, h *harness, c *fleet.Cluster) {
-			t.Helper()
-			out := h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute))
-			assert.True(t, out.IsStalled())
-			assert.Equal(t, fleet.ReasonWaitingForKubeconfig, out.Reason)
-		}},
-		{"the deadline has passed", func(c *fleet.Cluster) { c.Status.AgentDeployedGeneration = &generation }, func(t *testing.T, h *harness, c *fleet.Cluster) {
-			t.Helper()
-			assert.Equal(t, fleet.ReasonFarewellTimeout, h.Uninstall(t.Context(), c, h.clock.Now()).Reason)
-		}},
+		{"no kubeconfig", func(c *fleet.Cluster) { c.Spec.KubeConfigSecret = "" }, time.Minute, "skip"},
+		{"the member was never called", func(*fleet.Cluster) {}, time.Minute, "True "},
+		{"the kubeconfig was deleted", deployed, time.Minute, "False WaitingForKubeconfig"},
+		{"the deadline has passed", deployed, 0, "False FarewellTimeout"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			c := deletedCluster()
-			if row.change != nil {
-				row.change(c)
+			h, c := newHarness(t), deletedCluster()
+			row.change(c)
+			out := h.Uninstall(t.Context(), c, h.clock.Now().Add(row.remaining))
+			if row.want == "skip" {
+				assert.True(t, out.IsSkip())
+				return
 			}
-			row.check(t, newHarness(t), c)
+			assert.Equal(t, row.want, string(out.Status())+" "+out.Reason)
 		})
 	}
 }

@@ -47,7 +47,7 @@ func (h *handler) findCluster(request *fleet.ClusterRegistration) (existing *fle
 			existing = c
 		}
 	}
-	return existing, "", ok
+	return existing, "", done
 }
 
 func known(c *fleet.Cluster) registration.Known {
@@ -57,7 +57,7 @@ func known(c *fleet.Cluster) registration.Known {
 // hadNoCluster is not done for a request that belongs to another Cluster already: it must not create a second one. If that Cluster
 // is gone, Kubernetes is about to delete the request.
 func (h *handler) hadNoCluster(request *fleet.ClusterRegistration) result.Result {
-	out := ok
+	out := done
 	for _, o := range request.OwnerReferences {
 		if o.Kind != "Cluster" {
 			continue
@@ -89,7 +89,7 @@ func (h *handler) bindToCluster(ctx context.Context, request *fleet.ClusterRegis
 	if owners := request.OwnerReferences; len(owners) == 1 && owners[0].UID == cluster.UID {
 		return request, nil
 	}
-	latest, err := writes.Merge(writes.WithContext(ctx, h.FleetClient.ClusterRegistrations(request.Namespace)), request, map[string]any{
+	latest, err := writes.Merge(ctx, h.FleetClient.ClusterRegistrations(request.Namespace), request, map[string]any{
 		"metadata": map[string]any{"ownerReferences": []metav1.OwnerReference{{
 			APIVersion: fleet.SchemeGroupVersion.String(), Kind: "Cluster", Name: cluster.Name, UID: cluster.UID,
 		}}},
@@ -129,16 +129,4 @@ func (h *handler) createCluster(
 // waitingForNamespace ends with the event of the Cluster's status. The timer is for a Cluster that is deleted before the cache shows it.
 func waitingForNamespace(cluster string) result.Result {
 	return result.Wait(fleet.ReasonWaitingForCluster, fmt.Sprintf("waiting for Cluster %s to get its namespace", cluster)).In(expectations.Timeout)
-}
-
-func clusterName(existing *fleet.Cluster, create string) string {
-	if existing != nil {
-		return existing.Name
-	}
-	return create
-}
-
-// clusterNamespace computes the namespace of a Cluster. The status only shows that it exists: an agent may write to the status.
-func clusterNamespace(cluster *fleet.Cluster) string {
-	return registration.ClusterNamespace(cluster.Namespace, cluster.Name)
 }

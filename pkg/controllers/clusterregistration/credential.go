@@ -6,22 +6,19 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rancher/wrangler/v3/pkg/apply"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// credentialLifetime is how long a credential Secret stays on the hub. An agent that waits looks for it every half minute, and one
+// credentialSecretLifetime is how long a credential Secret stays on the hub. An agent that waits looks for it every half minute, and one
 // that has not found it for half an hour creates another request. After that, only a thief would find the Secret.
-const credentialLifetime = 40 * time.Minute
+const credentialSecretLifetime = 40 * time.Minute
 
 // ensureCredential creates the credential Secret, or accepts the one that an earlier pass created. It stalls with reason NameConflict
 // if the Secret belongs to another request.
@@ -44,7 +41,7 @@ func (h *handler) ensureCredential(ctx context.Context, request *fleet.ClusterRe
 			return out
 		}
 		if _, err = secrets.Create(ctx, secret, metav1.CreateOptions{}); err == nil {
-			return ok
+			return done
 		} else if !apierrors.IsAlreadyExists(err) {
 			return failed(fmt.Errorf("creating credential Secret %s/%s: %w", secret.Namespace, secret.Name, err))
 		}
@@ -61,47 +58,47 @@ func (h *handler) ensureCredential(ctx context.Context, request *fleet.ClusterRe
 	// without a token.
 	claims, err := credential.Inspect(credential.Token(existing.Data[registration.CredentialToken]))
 	if err != nil {
-		return h.renewCredential(ctx, request, cluster, existing)
+		return h.reissueCredential(ctx, request, cluster, existing)
 	}
 	account, err := h.Kubernetes.CoreV1().ServiceAccounts(clusterNamespace(cluster)).Get(ctx, accountName(request), metav1.GetOptions{})
 	if err != nil {
 		return failed(err)
 	}
 	if claims.ServesUntil(string(account.UID), h.Clock.Now()) {
-		return ok
+		return done
 	}
-	return h.renewCredential(ctx, request, cluster, existing)
+	return h.reissueCredential(ctx, request, cluster, existing)
 }
 
-// refreshCredential replaces the token in the credential Secret of an agent that renews its credential at half its lifetime, so that
-// the agent finds a working one whenever it comes. When the agent uses the credential, from a Secret of its own, it deletes this one:
-// whoever holds the same ClusterRegistrationToken can find out its name and read it.
+// refreshCredential replaces the token in the credential Secret of an agent that can renew once half the token's lifetime is over, so
+// that the agent finds a working one whenever it comes. Once the agent uses the credential, from a Secret of its own, the hub deletes
+// this Secret: every holder of the same ClusterRegistrationToken can compute its name and read it.
 func (h *handler) refreshCredential(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster) result.Result {
 	existing, err := h.cachedSecret(request)
 	switch {
 	case err != nil:
 		return failed(err)
 	case existing == nil || !isFor(existing, request):
-		return ok
+		return done
 	case isInUse(request, cluster):
 		if err := h.deleteSecret(ctx, existing); err != nil {
 			return failed(err)
 		}
-		return ok
+		return done
 	}
 	claims, err := credential.Inspect(credential.Token(existing.Data[registration.CredentialToken]))
 	if err != nil || claims.Expires.IsZero() {
-		return ok
+		return done
 	}
 	if left := claims.Expires.Add(-claims.Lifetime() / 2).Sub(h.Clock.Now()); left > 0 {
 		h.queue.EnqueueAfter(request.Namespace, request.Name, left)
-		return ok
+		return done
 	}
 	h.queue.EnqueueAfter(request.Namespace, request.Name, h.Config.Get().Registration.Lifetime()/2) // no event would
-	return h.renewCredential(ctx, request, cluster, existing)
+	return h.reissueCredential(ctx, request, cluster, existing)
 }
 
-func (h *handler) renewCredential(
+func (h *handler) reissueCredential(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, existing *corev1.Secret,
 ) result.Result {
 	secret, out := h.newCredential(ctx, request, cluster)
@@ -110,9 +107,9 @@ func (h *handler) renewCredential(
 	}
 	secret.ResourceVersion = existing.ResourceVersion
 	if _, err := h.Kubernetes.CoreV1().Secrets(secret.Namespace).Update(ctx, secret, metav1.UpdateOptions{}); err != nil {
-		return failed(fmt.Errorf("renewing credential Secret %s/%s: %w", secret.Namespace, secret.Name, err))
+		return failed(fmt.Errorf("replacing the token in credential Secret %s/%s: %w", secret.Namespace, secret.Name, err))
 	}
-	return ok
+	return done
 }
 
 // newCredential issues a token, with a short lifetime only if the agent renews it. It returns the Secret to write, or nil and the
@@ -140,7 +137,7 @@ func (h *handler) newCredential(ctx context.Context, request *fleet.ClusterRegis
 		registration.CredentialSystemNamespace:     []byte(h.SystemNamespace),
 	})
 	secret.Labels[fleet.ClusterLabel] = registration.LabelValue(cluster.Name)
-	return secret, ok
+	return secret, done
 }
 
 // isRevoked reports whether the ServiceAccount of a granted request was deleted.
@@ -165,10 +162,6 @@ func (h *handler) answerSecret(request *fleet.ClusterRegistration, data map[stri
 	return secret
 }
 
-func secretName(request *fleet.ClusterRegistration) string {
-	return registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
-}
-
 // cachedSecret returns the Secret with the name of the request's answer, whosever it is; nil if the cache has none.
 func (h *handler) cachedSecret(request *fleet.ClusterRegistration) (*corev1.Secret, error) {
 	secret, err := h.secrets.Get(h.RegistrationNamespace(), secretName(request))
@@ -184,44 +177,7 @@ func (h *handler) secretTaken(existing *corev1.Secret) result.Result {
 		existing.Namespace, existing.Name)).In(h.RecheckDelay())
 }
 
-// isFor compares the whole key of the request: the name of the Secret is a hash of two strings without a separator, which two
-// requests can share.
-func isFor(secret *corev1.Secret, request *fleet.ClusterRegistration) bool {
-	key := requestKeyOf(secret)
-	return secret.Type == registration.SecretTypeCredential && key.Namespace == request.Namespace && key.Name == request.Name
-}
-
-// isRefusal reports whether an answer contains no credential.
-func isRefusal(secret *corev1.Secret) bool {
-	return secret != nil && secret.Type == registration.SecretTypeCredential && len(secret.Data[registration.RefusalReason]) > 0
-}
-
-// renews reports whether the agent that sent the request renews its credential. Other agents get one that does not expire.
-func renews(request *fleet.ClusterRegistration) bool {
-	return request.Annotations[registration.RenewalAnnotation] == "true"
-}
-
-// secretsByRequest is the index of credential Secrets by the key of their request.
-const secretsByRequest = "muster.fleet.cattle.io/secret-by-request"
-
-func requestOfSecret(secret *corev1.Secret) ([]string, error) {
-	key := requestKeyOf(secret)
-	if secret.Type != registration.SecretTypeCredential || key.Name == "" {
-		return nil, nil
-	}
-	return []string{index.Key(key.Namespace, key.Name)}, nil
-}
-
-// requestKeyOf also knows the annotations of releases that wrote credentials with wrangler's apply.
-func requestKeyOf(secret *corev1.Secret) types.NamespacedName {
-	a := secret.Annotations
-	if name := a[fleet.ClusterRegistrationAnnotation]; name != "" {
-		return types.NamespacedName{Namespace: a[fleet.ClusterRegistrationNamespaceAnnotation], Name: name}
-	}
-	return types.NamespacedName{Namespace: a[apply.LabelNamespace], Name: a[apply.LabelName]}
-}
-
-// expireCredential handles Secrets: it deletes a credential after credentialLifetime, and a refusal whose request is gone.
+// expireCredential handles Secrets: it deletes a credential after credentialSecretLifetime, and a refusal whose request is gone.
 func (h *handler) expireCredential(_ string, secret *corev1.Secret) (*corev1.Secret, error) {
 	if secret == nil || secret.DeletionTimestamp != nil || secret.Namespace != h.RegistrationNamespace() ||
 		secret.Type != registration.SecretTypeCredential || secret.Labels[fleet.ClusterLabel] == "" && !isRefusal(secret) {
@@ -236,7 +192,7 @@ func (h *handler) expireCredential(_ string, secret *corev1.Secret) (*corev1.Sec
 		}
 		return secret, h.deleteSecret(ctx, secret)
 	}
-	if left := credentialLifetime - h.Clock.Since(secret.CreationTimestamp.Time); left > 0 {
+	if left := credentialSecretLifetime - h.Clock.Since(secret.CreationTimestamp.Time); left > 0 {
 		h.Core.Secret().EnqueueAfter(secret.Namespace, secret.Name, left)
 		return secret, nil
 	}

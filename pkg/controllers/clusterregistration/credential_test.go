@@ -206,7 +206,7 @@ func TestIsFor(t *testing.T) {
 }
 
 func TestExpireCredential(t *testing.T) {
-	old := metav1.NewTime(noon.Add(-credentialLifetime))
+	old := metav1.NewTime(noon.Add(-credentialSecretLifetime))
 	for _, row := range []struct {
 		name    string
 		secret  func(*scene) *corev1.Secret

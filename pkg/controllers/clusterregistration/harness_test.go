@@ -6,9 +6,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
-	applyfake "github.com/rancher/wrangler/v3/pkg/apply/fake"
-	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	rbaccontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/rbac/v1"
+	"github.com/rancher/wrangler/v3/pkg/generic"
 	"github.com/stretchr/testify/require"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
@@ -28,11 +28,11 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	"github.com/muster-fleet/muster/pkg/credential"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	fakefleet "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -59,7 +59,6 @@ type scene struct {
 	delays   map[string]time.Duration // of the work queue of requests
 	kube     *fake.Clientset
 	fleet    *fakefleet.Clientset
-	applied  *applyfake.FakeApply
 	events   *record.FakeRecorder
 	counting *tokenQueue
 	issued   []time.Duration // the lifetimes of the tokens that were issued
@@ -82,13 +81,12 @@ func newScene(t *testing.T) *scene {
 		},
 		token:    &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet-default", Name: "token", UID: "uid"}},
 		delays:   map[string]time.Duration{},
-		applied:  &applyfake.FakeApply{},
 		events:   record.NewFakeRecorder(10),
 		counting: &tokenQueue{},
 	}
 	s.handler = &handler{
 		Context: &app.Context{
-			SystemNamespace: "cattle-fleet-system", Clock: clock, Events: s.events, Metrics: metrics.New(nil), Passes: guard.NewPasses(t.Context()),
+			SystemNamespace: "cattle-fleet-system", Clock: clock, Events: s.events, Metrics: metrics.New(nil), Passes: app.NewPasses(t.Context()),
 			Config: config.NewStore(config.Hub{Registration: config.Registration{CredentialLifetime: metav1.Duration{Duration: time.Hour}}}),
 			Fleet:  fleetQueues{tokens: s.counting}, Admission: &recorded{since: noon},
 		},
@@ -100,7 +98,7 @@ func newScene(t *testing.T) *scene {
 		accounts: accountsOf{},
 	}
 	s.handler.written.Clock, s.handler.grants.Clock, s.createdClusters.Clock, s.givenRights.Clock = clock, clock, clock, clock
-	s.grants.Timeout = grantTimeout
+	s.grantAttempts.Clock, s.grants.Timeout, s.grantAttempts.Timeout = clock, grantTimeout, grantTimeout
 	s.server(s.request, s.cluster)
 	return s
 }
@@ -129,7 +127,9 @@ func (s *scene) server(objects ...runtime.Object) {
 	})
 	s.Kubernetes, s.FleetClient = s.kube, s.fleet.FleetV1alpha1()
 	s.Issuer = credential.Issuer{Client: s.kube.CoreV1(), Clock: s.Clock}
-	s.sets = desiredset.New(s.applied, s.kube)
+	caches := informers.NewSharedInformerFactory(s.kube, 0) // never started: what the API server has is in no cache
+	s.sets = desiredset.New(s.kube, caches.Core().V1().ServiceAccounts().Informer(), caches.Rbac().V1().Roles().Informer(),
+		caches.Rbac().V1().RoleBindings().Informer(), caches.Rbac().V1().ClusterRoleBindings().Informer())
 	s.agents.Kubernetes = s.kube
 }
 
@@ -171,7 +171,7 @@ func (s *scene) earlier() (*fleet.ClusterRegistration, *corev1.Secret) {
 	return before, s.credentialOf(before, "bearer")
 }
 
-func (s *scene) cached(requests ...*fleet.ClusterRegistration) {
+func (s *scene) haveCached(requests ...*fleet.ClusterRegistration) {
 	s.handler.requests = requestsOf{all: append([]*fleet.ClusterRegistration{s.request}, requests...)}
 }
 
@@ -205,19 +205,24 @@ func (s *scene) stored(t *testing.T, secret *corev1.Secret) *corev1.Secret {
 
 func text(out result.Result) string { return string(out.Status()) + " " + out.Reason }
 
-func conditionText(conditions result.Conditions, conditionType string) string {
-	c := result.Get(conditions, conditionType)
+func conditionText(conditions fleetstatus.Conditions, conditionType string) string {
+	c := fleetstatus.Condition(conditions, conditionType)
 	return string(c.Status) + " " + c.Reason
 }
 
 func notFound(name string) error { return apierrors.NewNotFound(schema.GroupResource{}, name) }
 
-// find answers for a cache.
-func find[T metav1.Object](all []T, err error, namespace, name string) (found T, _ error) {
-	if err != nil {
-		return found, err
+// cached is a cache with these objects. If err is set, each look-up fails.
+type cached[T generic.RuntimeMetaObject] struct {
+	all []T
+	err error
+}
+
+func (c cached[T]) Get(namespace, name string) (found T, _ error) {
+	if c.err != nil {
+		return found, c.err
 	}
-	for _, object := range all {
+	for _, object := range c.all {
 		if object.GetNamespace() == namespace && object.GetName() == name {
 			return object, nil
 		}
@@ -225,78 +230,38 @@ func find[T metav1.Object](all []T, err error, namespace, name string) (found T,
 	return found, notFound(name)
 }
 
-// requestsOf is the cache of requests. All of them have the same identity and the same token.
-type requestsOf struct {
-	fleetcontrollers.ClusterRegistrationCache
-	all []*fleet.ClusterRegistration
-	err error
-}
+func (c cached[T]) List(string, labels.Selector) ([]T, error) { return c.all, c.err }
 
-func (r requestsOf) GetByIndex(name, key string) (found []*fleet.ClusterRegistration, err error) {
-	for _, request := range r.all {
-		if name != index.ByUID || string(request.UID) == key {
-			found = append(found, request)
+// GetByIndex knows no index of Secrets, and of requests only that of the UIDs: all have the same identity and the same token.
+func (c cached[T]) GetByIndex(name, key string) (found []T, err error) {
+	for _, object := range c.all {
+		matches := true
+		switch o := any(object).(type) {
+		case *fleet.ClusterRegistration:
+			matches = name != index.ByUID || string(o.UID) == key
+		case *fleet.Cluster:
+			matches = key == index.Key(o.Namespace, o.Spec.ClientID)
+		case *fleet.ClusterRegistrationToken:
+			matches = key == index.Key(o.Namespace, o.Name)
+		case *corev1.ServiceAccount:
+			matches = key == index.Key(o.Annotations[fleet.ClusterRegistrationNamespaceAnnotation], o.Annotations[fleet.ClusterRegistrationAnnotation])
+		}
+		if matches {
+			found = append(found, object)
 		}
 	}
-	return found, r.err
+	return found, c.err
 }
 
-func (r requestsOf) List(string, labels.Selector) ([]*fleet.ClusterRegistration, error) {
-	return r.all, r.err
-}
+func (cached[T]) AddIndexer(string, generic.Indexer[T]) {}
 
-func (r requestsOf) Get(namespace, name string) (*fleet.ClusterRegistration, error) {
-	return find(r.all, r.err, namespace, name)
-}
-
-type clustersOf struct {
-	fleetcontrollers.ClusterCache
-	all []*fleet.Cluster
-}
-
-func (c clustersOf) GetByIndex(_, key string) (found []*fleet.Cluster, err error) {
-	for _, cluster := range c.all {
-		if key == cluster.Namespace+"/"+cluster.Spec.ClientID {
-			found = append(found, cluster)
-		}
-	}
-	return found, nil
-}
-
-func (c clustersOf) Get(namespace, name string) (*fleet.Cluster, error) {
-	return find(c.all, nil, namespace, name)
-}
-
-type tokensOf struct {
-	fleetcontrollers.ClusterRegistrationTokenCache
-	all []*fleet.ClusterRegistrationToken
-	err error
-}
-
-func (t tokensOf) GetByIndex(_, key string) (found []*fleet.ClusterRegistrationToken, err error) {
-	for _, token := range t.all {
-		if key == token.Namespace+"/"+token.Name {
-			found = append(found, token)
-		}
-	}
-	return found, t.err
-}
-
-func (t tokensOf) List(string, labels.Selector) ([]*fleet.ClusterRegistrationToken, error) {
-	return t.all, t.err
-}
-
-// secretsOf is the cache of Secrets; its index returns all of them.
-type secretsOf struct {
-	corecontrollers.SecretCache
-	all []*corev1.Secret
-	err error
-}
-
-func (s secretsOf) Get(namespace, name string) (*corev1.Secret, error) {
-	return find(s.all, s.err, namespace, name)
-}
-func (s secretsOf) GetByIndex(string, string) ([]*corev1.Secret, error) { return s.all, s.err }
+type (
+	requestsOf = cached[*fleet.ClusterRegistration]
+	clustersOf = cached[*fleet.Cluster]
+	tokensOf   = cached[*fleet.ClusterRegistrationToken]
+	secretsOf  = cached[*corev1.Secret]
+	accountsOf = cached[*corev1.ServiceAccount]
+)
 
 // noBindings is the cache of ClusterRoleBindings without any.
 type noBindings struct {
@@ -304,29 +269,6 @@ type noBindings struct {
 }
 
 func (noBindings) Get(name string) (*rbacv1.ClusterRoleBinding, error) { return nil, notFound(name) }
-
-type accountsOf struct {
-	corecontrollers.ServiceAccountCache
-	all []*corev1.ServiceAccount
-	err error
-}
-
-func (a accountsOf) Get(namespace, name string) (*corev1.ServiceAccount, error) {
-	return find(a.all, a.err, namespace, name)
-}
-
-func (a accountsOf) List(string, labels.Selector) ([]*corev1.ServiceAccount, error) {
-	return a.all, a.err
-}
-
-func (a accountsOf) GetByIndex(_, key string) (found []*corev1.ServiceAccount, err error) {
-	for _, account := range a.all {
-		if a := account.Annotations; a[fleet.ClusterRegistrationNamespaceAnnotation]+"/"+a[fleet.ClusterRegistrationAnnotation] == key {
-			found = append(found, account)
-		}
-	}
-	return found, a.err
-}
 
 // queue records when requests are enqueued.
 type queue struct {
@@ -361,9 +303,11 @@ func (q *tokenQueue) EnqueueAfter(_, _ string, delay time.Duration) {
 type recorded struct {
 	since   time.Time
 	missing string
+	lacking string // the reason
 	changed func()
 }
 
 func (r *recorded) InForce() (time.Time, bool) { return r.since, r.missing == "" }
 func (r *recorded) Missing() string            { return r.missing }
+func (r *recorded) Lacking() (string, string)  { return r.lacking, r.missing }
 func (r *recorded) OnChange(f func())          { r.changed = f }

@@ -15,6 +15,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -36,20 +37,20 @@ func (h *handler) siblings(request *fleet.ClusterRegistration) ([]*fleet.Cluster
 	return h.requests.GetByIndex(index.ByClientID, index.Key(request.Namespace, request.Spec.ClientID))
 }
 
-// awaitsGrant reports whether this hub has granted another request of the identity, and the cache does not show it yet. Other writes
-// to that request do not matter.
+// awaitsGrant reports whether this hub may have granted another request of the identity, and the cache does not show it yet. A write
+// that ended with an error may have been accepted by the API server, for example if the connection broke before the response.
 func (h *handler) awaitsGrant(request *fleet.ClusterRegistration, siblings []*fleet.ClusterRegistration) bool {
 	return slices.ContainsFunc(siblings, func(r *fleet.ClusterRegistration) bool {
-		return r.UID != request.UID && h.grants.IsStale(r)
+		return r.UID != request.UID && (h.grants.IsStale(r) || h.grantAttempts.IsStale(r))
 	})
 }
 
-// lostAfter is the time after which an agent of another release counts as lost that has fetched no credential. Its first action with
-// the credential is a heartbeat.
+// lostAfter is the age of the credential Secret of an agent that does not renew after which the credential counts as lost, if the
+// agent has sent no heartbeat: a heartbeat is the first thing that an agent does with its credential.
 const lostAfter = 5 * time.Minute
 
 // isHeld reports whether an agent has registered for the Cluster: it has sent a heartbeat, or the credential of a granted request is
-// still on the hub, waiting for its agent. If nobody uses a credential until it expires, it is lost, and another request may get the
+// still on the hub, waiting for its agent. If nobody uses a credential before its Secret on the hub expires, it is lost, and another request may get the
 // identity. lostIn, if positive, is the time until a credential that holds the identity counts as lost.
 func (h *handler) isHeld(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, origin registration.Origin, siblings []*fleet.ClusterRegistration,
@@ -102,7 +103,7 @@ func (h *handler) mayBeSameAgent(request *fleet.ClusterRegistration, origin regi
 }
 
 // setApproved sets condition Approved, which exists only where the token, the policy or the hub asks for an approval.
-func setApproved(conditions *result.Conditions, approval *registration.Approval, now time.Time) *result.Transition {
+func setApproved(conditions *fleetstatus.Conditions, approval *registration.ApprovalState, now time.Time) *result.Transition {
 	if approval == nil {
 		*conditions = slices.DeleteFunc(slices.Clone(*conditions), func(c genericcondition.GenericCondition) bool { return c.Type == fleet.ConditionApproved })
 		return nil
@@ -115,11 +116,6 @@ func setApproved(conditions *result.Conditions, approval *registration.Approval,
 		out = result.Stalled(approval.Reason, approval.Message)
 	}
 	return result.Set(conditions, fleet.ConditionApproved, out, now)
-}
-
-// isInUse reports whether the agent has sent a heartbeat with the credential of this request.
-func isInUse(request *fleet.ClusterRegistration, cluster *fleet.Cluster) bool {
-	return cluster.Status.Agent.Registration == request.Name
 }
 
 // supersedeOnceUsed deletes the older requests of the agent once it uses the credential of this one. The request that the agent has

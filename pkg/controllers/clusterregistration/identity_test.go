@@ -14,74 +14,66 @@ import (
 )
 
 func TestIsHeld(t *testing.T) {
-	for _, row := range []struct {
-		name   string
-		change func(s *scene, earlier *fleet.ClusterRegistration, secret *corev1.Secret)
-		held   bool
-	}{
-		{"by an agent that has sent a heartbeat", func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
-			s.cluster.Status.Agent.LastSeen, earlier.Status.Granted = metav1.NewTime(noon), false
-		}, true},
-		{"by a credential that waits for its agent", func(*scene, *fleet.ClusterRegistration, *corev1.Secret) {}, true},
-		{"by a credential that the cache does not show", func(s *scene, _ *fleet.ClusterRegistration, secret *corev1.Secret) {
-			s.secrets = secretsOf{}
-			s.server(secret)
-		}, true},
-		{"not by a credential that expired", func(s *scene, _ *fleet.ClusterRegistration, _ *corev1.Secret) { s.secrets = secretsOf{} }, false},
-		{"not by a request that is being deleted", func(_ *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
-			earlier.DeletionTimestamp = &metav1.Time{Time: noon}
-		}, false},
-		{"not by a request that is not granted", func(_ *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) { earlier.Status.Granted = false }, false},
-		{"not by the Secret of another request", func(_ *scene, _ *fleet.ClusterRegistration, secret *corev1.Secret) { secret.Annotations = nil }, false},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			s := newScene(t)
-			earlier, secret := s.earlier()
-			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
-			row.change(s, earlier, secret)
-			held, lostIn, err := s.isHeld(t.Context(), s.request, s.cluster, registration.OriginOf(s.request, s.recording()), []*fleet.ClusterRegistration{s.request, earlier})
-			require.NoError(t, err)
-			assert.Equal(t, row.held, held)
-			assert.Zero(t, lostIn)
-		})
+	stock := func(s *scene, earlier *fleet.ClusterRegistration) {
+		s.stock()
+		delete(earlier.Annotations, registration.RenewalAnnotation)
 	}
-}
-
-// An agent of another release that is stopped before it has stored its credential comes back with another request.
-func TestIsHeldByAgentThatMayHaveLostItsCredential(t *testing.T) {
 	for _, row := range []struct {
 		name   string
-		age    time.Duration
-		change func(s *scene, earlier *fleet.ClusterRegistration)
+		age    time.Duration // of the credential of the earlier request
+		change func(s *scene, earlier *fleet.ClusterRegistration, secret *corev1.Secret)
 		held   bool
 		lostIn time.Duration
 	}{
-		{"a minute ago: held for four more", time.Minute, nil, true, lostAfter - time.Minute},
-		{"five minutes ago: lost", lostAfter, nil, false, 0},
-		{"it has sent a heartbeat: held", lostAfter, func(s *scene, _ *fleet.ClusterRegistration) { s.cluster.Status.Agent.LastSeen = metav1.NewTime(noon) }, true, 0},
-		{"with another token: held", lostAfter, func(_ *scene, earlier *fleet.ClusterRegistration) {
+		{"by an agent that has sent a heartbeat", 0, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
+			s.cluster.Status.Agent.LastSeen, earlier.Status.Granted = metav1.NewTime(noon), false
+		}, true, 0},
+		{"by a credential that waits for its agent", 0, func(*scene, *fleet.ClusterRegistration, *corev1.Secret) {}, true, 0},
+		{"by a credential that the cache does not show", 0, func(s *scene, _ *fleet.ClusterRegistration, secret *corev1.Secret) {
+			s.secrets = secretsOf{}
+			s.server(secret)
+		}, true, 0},
+		{"not by a credential that expired", 0, func(s *scene, _ *fleet.ClusterRegistration, _ *corev1.Secret) { s.secrets = secretsOf{} }, false, 0},
+		{"not by a request that is being deleted", 0, func(_ *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
+			earlier.DeletionTimestamp = &metav1.Time{Time: noon}
+		}, false, 0},
+		{"not by a request that is not granted", 0, func(_ *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) { earlier.Status.Granted = false }, false, 0},
+		{"not by the Secret of another request", 0, func(_ *scene, _ *fleet.ClusterRegistration, secret *corev1.Secret) { secret.Annotations = nil }, false, 0},
+
+		// An agent of another release that is stopped before it has stored its credential comes back with another request.
+		{"a minute ago by an agent that may have lost its credential: held for four more", time.Minute, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
+			stock(s, earlier)
+		}, true, lostAfter - time.Minute},
+		{"five minutes ago: lost", lostAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) { stock(s, earlier) }, false, 0},
+		{"five minutes ago, and it has sent a heartbeat", lostAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
+			stock(s, earlier)
+			s.cluster.Status.Agent.LastSeen = metav1.NewTime(noon)
+		}, true, 0},
+		{"five minutes ago, with another token", lostAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
+			stock(s, earlier)
 			earlier.Annotations[fleet.CreatorAnnotation] = tokenUser + "-other"
 		}, true, 0},
-		{"no creator is recorded: held", lostAfter, func(s *scene, _ *fleet.ClusterRegistration) { s.Admission = &recorded{missing: "x"} }, true, 0},
-		{"before creators were recorded: held", lostAfter, func(_ *scene, earlier *fleet.ClusterRegistration) {
+		{"five minutes ago, and no creator is recorded", lostAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
+			stock(s, earlier)
+			s.Admission = &recorded{missing: "x"}
+		}, true, 0},
+		{"before creators were recorded", lostAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
+			stock(s, earlier)
 			earlier.CreationTimestamp = metav1.NewTime(noon.Add(-1))
 		}, true, 0},
-		{"it renews its credential and loses none: held", lostAfter, func(_ *scene, earlier *fleet.ClusterRegistration) {
-			earlier.Annotations[registration.RenewalAnnotation] = "true"
+		{"five minutes ago by an agent that renews, and so loses no credential", lostAfter, func(s *scene, _ *fleet.ClusterRegistration, _ *corev1.Secret) {
+			s.stock()
 		}, true, 0},
-		{"this agent renews, so it is another one: held", lostAfter, func(s *scene, _ *fleet.ClusterRegistration) {
-			s.request.Annotations[registration.RenewalAnnotation] = "true"
+		{"this agent renews, so it is another one", lostAfter, func(_ *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
+			delete(earlier.Annotations, registration.RenewalAnnotation)
 		}, true, 0},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := newScene(t)
-			s.stock()
 			earlier, secret := s.earlier()
 			secret.CreationTimestamp = metav1.NewTime(noon.Add(-row.age))
 			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
-			if row.change != nil {
-				row.change(s, earlier)
-			}
+			row.change(s, earlier, secret)
 			held, lostIn, err := s.isHeld(t.Context(), s.request, s.cluster, registration.OriginOf(s.request, s.recording()), []*fleet.ClusterRegistration{s.request, earlier})
 			require.NoError(t, err)
 			assert.Equal(t, row.held, held)
@@ -142,7 +134,7 @@ func TestSupersede(t *testing.T) {
 					s.stock()
 				}
 				s.cluster.Status.Agent = row.agent
-				s.cached(s.sibling("older", time.Hour, true), s.sibling("twin", 0, true), s.sibling("newer", -time.Hour, false))
+				s.haveCached(s.sibling("older", time.Hour, true), s.sibling("twin", 0, true), s.sibling("newer", -time.Hour, false))
 				s.request.Status.Granted, s.request.Status.ClusterName = granted, "member"
 				s.accounts = accountsOf{all: []*corev1.ServiceAccount{s.account()}}
 				want := row.granting

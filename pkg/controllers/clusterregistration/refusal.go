@@ -146,17 +146,6 @@ func (h *handler) refusalSecret(request *fleet.ClusterRegistration, out result.R
 	})
 }
 
-// refusedByCreator is the index of refused requests by the user who created them, if that is known.
-const refusedByCreator = "muster.fleet.cattle.io/refused-by-creator"
-
-func creatorOfRefused(request *fleet.ClusterRegistration) ([]string, error) {
-	granted := result.Get(request.Status.Conditions, fleet.ConditionGranted)
-	if request.Status.Granted || granted.Status != corev1.ConditionFalse || granted.Reason == fleet.ReasonError {
-		return nil, nil // an error is not a refusal: it is retried
-	}
-	return []string{index.Key(request.Namespace, request.Annotations[fleet.CreatorAnnotation])}, nil
-}
-
 // forgetRefused deletes refused requests after their lifetime, and the oldest ones of a creator with too many: somebody with a stolen
 // token could fill the hub with them. It runs after the request was judged once more.
 func (h *handler) forgetRefused(ctx context.Context, request *fleet.ClusterRegistration, out result.Result) error {

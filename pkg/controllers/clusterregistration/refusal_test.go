@@ -17,6 +17,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	fakefleet "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -38,7 +39,7 @@ func (s *scene) revoked() bool { return strings.Contains(fmt.Sprint(s.writes()),
 func TestRevokeUngranted(t *testing.T) {
 	otherGranted := func(s *scene) {
 		rival, _ := s.earlier()
-		s.cached(rival)
+		s.haveCached(rival)
 	}
 	for _, row := range []struct {
 		name    string
@@ -268,4 +269,48 @@ func TestForgetRefused(t *testing.T) {
 		s.handler.requests = requestsOf{err: errTest}
 		require.ErrorIs(t, s.forgetRefused(t.Context(), latest, stalled), errTest)
 	})
+}
+
+func TestRemoveUnlessNeeded(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		change func(*scene, *corev1.ServiceAccount)
+		needed bool
+	}{
+		{"the agent is leaving", func(*scene, *corev1.ServiceAccount) {}, true},
+		{"the Cluster stays", func(s *scene, _ *corev1.ServiceAccount) { s.cluster.DeletionTimestamp = nil }, false},
+		{"the agent has left", func(s *scene, _ *corev1.ServiceAccount) { s.cluster.Finalizers = []string{"other"} }, false},
+		{"the hub itself deleted the request after the agent had left", func(s *scene, _ *corev1.ServiceAccount) { s.DeletedRequests.Add(requestKey) }, false},
+		{"the Cluster is gone", func(s *scene, _ *corev1.ServiceAccount) { s.cluster.Name = "other" }, false},
+		{"the ServiceAccount is of another request", func(_ *scene, a *corev1.ServiceAccount) {
+			a.Annotations[fleet.ClusterRegistrationAnnotation] = "request-other"
+		}, false},
+		{"there is no ServiceAccount", func(_ *scene, a *corev1.ServiceAccount) { a.Annotations = nil }, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := given(t)
+			s.cluster.DeletionTimestamp, s.cluster.Finalizers = &metav1.Time{Time: noon}, []string{fleet.ClusterFinalizer}
+			account := s.account()
+			row.change(s, account)
+			s.agents.Accounts, s.agents.Clusters = accountsOf{all: []*corev1.ServiceAccount{account}}, fakefleet.NewSimpleClientset(s.cluster).FleetV1alpha1()
+			_, err := s.onChange(requestKey.String(), nil)
+			require.NoError(t, err)
+			assert.Equal(t, !row.needed, s.revoked())
+			if row.needed {
+				assert.Equal(t, map[string]time.Duration{requestKey.String(): leavingPoll}, s.delays)
+			}
+		})
+	}
+	for name, breaks := range map[string]func(*scene){
+		"the ServiceAccounts": func(s *scene) { s.agents.Accounts = accountsOf{err: errTest} },
+		"the Cluster":         func(s *scene) { s.fails("get", "clusters", errTest) },
+	} {
+		t.Run("nothing is deleted after an error of "+name, func(t *testing.T) {
+			s := given(t)
+			s.agents.Accounts, s.agents.Clusters = s.accounts, s.fleet.FleetV1alpha1()
+			breaks(s)
+			require.ErrorIs(t, s.removeUnlessNeeded(t.Context(), requestKey.String()), errTest)
+			assert.False(t, s.revoked())
+		})
+	}
 }

@@ -2,35 +2,34 @@
 // is about, gives the agent a ServiceAccount with the rights it needs, and issues its credential as a Secret.
 //
 // A request has a spec with the clientID (the identity of the cluster) and a clientRandom (which request of that agent it is), and
-// a label with the name of the ClusterRegistrationToken that the agent registers with. The files, in the order of a request's life:
+// a label with the name of the ClusterRegistrationToken that the agent registers with. Each file calls only files below it:
 //
 //   - request.go: the flow of one request; grant and repair list all steps
-//   - cluster.go: the Cluster a request is about
-//   - token.go: the token a request was made with, who created the request, and the uses of a token
-//   - identity.go: who holds an identity, and which requests of one agent supersede which
-//   - rights.go: the ServiceAccount of the agent and everything bound to it
-//   - credential.go: the Secret with the credential, from its issue to its expiry
-//   - refusal.go: what a refused request gets, loses, and when it is deleted
-//   - quarantine.go: what an agent loses while its Cluster is in quarantine
-//   - removal.go: the deletion of a request
 //   - watch.go: which event enqueues which requests
+//   - refusal.go: what a refused request gets and loses, and when it is deleted
+//   - cluster.go: the Cluster a request is about
+//   - identity.go: who holds an identity, and which requests of one agent supersede which
+//   - token.go: the token a request was made with, who created the request, and the uses of a token
+//   - rights.go: the ServiceAccount of the agent and everything bound to it
+//   - removal.go: the deletion of a request
+//   - credential.go: the Secret with the credential, from its issue to its expiry
+//   - names.go: names, keys and results that the other files use
 package clusterregistration
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	rbaccontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/rbac/v1"
 
-	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
-	"github.com/muster-fleet/muster/pkg/controllers/contentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/policy"
 )
@@ -44,8 +43,6 @@ const (
 // cache lags behind: judged without that grant, a second agent would get the same identity.
 const grantTimeout = time.Hour
 
-var requestKind = fleet.SchemeGroupVersion.WithKind("ClusterRegistration")
-
 type handler struct {
 	*app.Context
 	queue           fleetcontrollers.ClusterRegistrationController
@@ -57,17 +54,22 @@ type handler struct {
 	bindings        rbaccontrollers.RoleBindingCache
 	clusterBindings rbaccontrollers.ClusterRoleBindingCache
 	sets            desiredset.Sets
-	agents          finalizing.Agents
+	agents          finalizing.LeavingAgents
 	policy          atomic.Pointer[policy.Policy]
 	locks           identityLocks
 
 	written         expectations.Expectations // versions of requests
 	grants          expectations.Expectations // versions of requests that this hub granted
+	grantAttempts   expectations.Expectations // versions of requests that it tried to grant
 	createdClusters expectations.Expectations // by namespace and name
 	givenRights     expectations.Expectations // by the UID of a request that is not granted
 
+	// droppedConditions has, by key, the last condition of a request that the API server did not store: the definition of Fleet's own
+	// chart has no field for it.
+	droppedConditions sync.Map
+
 	// Both are nil where Fleet's own controllers create the BundleDeployments.
-	contentRoles *contentrole.Roles
+	contentRoles *agentrole.ContentRoles
 	deployments  fleetcontrollers.BundleDeploymentCache
 }
 
@@ -84,21 +86,22 @@ func Register(ctx context.Context, c *app.Context) {
 		secrets:         c.Core.Secret().Cache(),
 		bindings:        c.RBAC.RoleBinding().Cache(),
 		clusterBindings: c.RBAC.ClusterRoleBinding().Cache(),
-		sets: desiredset.New(c.Apply, c.Kubernetes,
-			c.Core.ServiceAccount(), c.RBAC.Role(), c.RBAC.RoleBinding(), c.RBAC.ClusterRoleBinding()),
+		sets: desiredset.New(c.Kubernetes, c.Core.ServiceAccount().Informer(), c.RBAC.Role().Informer(),
+			c.RBAC.RoleBinding().Informer(), c.RBAC.ClusterRoleBinding().Informer()),
 		written:         expectations.Expectations{Clock: c.Clock},
 		grants:          expectations.Expectations{Clock: c.Clock, Timeout: grantTimeout},
+		grantAttempts:   expectations.Expectations{Clock: c.Clock, Timeout: grantTimeout},
 		createdClusters: expectations.Expectations{Clock: c.Clock},
 		givenRights:     expectations.Expectations{Clock: c.Clock},
 	}
-	h.agents = finalizing.Agents{Kubernetes: c.Kubernetes, Accounts: h.accounts, Clusters: c.Fleet.Cluster()}
+	h.agents = finalizing.LeavingAgents{Kubernetes: c.Kubernetes, Accounts: h.accounts, Clusters: c.FleetClient}
 	if !c.DisableBundles {
-		h.contentRoles, h.deployments = contentrole.New(c), c.Fleet.BundleDeployment().Cache()
+		h.contentRoles, h.deployments = agentrole.NewContentRoles(c), c.Fleet.BundleDeployment().Cache()
 	}
 	h.secrets.AddIndexer(secretsByRequest, requestOfSecret)
 	h.requests.AddIndexer(refusedByCreator, creatorOfRefused)
 
-	c.Fleet.ClusterRegistration().OnChange(ctx, name, guard.Handler(c.Passes, name, h.onChange))
-	c.Core.Secret().OnChange(ctx, expiryName, guard.Handler(c.Passes, expiryName, h.expireCredential))
+	c.Fleet.ClusterRegistration().OnChange(ctx, name, app.Handler(c.Passes, name, h.onChange))
+	c.Core.Secret().OnChange(ctx, expiryName, app.Handler(c.Passes, expiryName, h.expireCredential))
 	h.watch()
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +19,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/policy"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -36,6 +38,7 @@ func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fle
 	defer cancel()
 	switch {
 	case request == nil:
+		h.droppedConditions.Delete(key)
 		return nil, h.removeUnlessNeeded(ctx, key)
 	case request.DeletionTimestamp != nil, request.Labels[fleet.ClusterManagementLabel] != "":
 		return request, nil
@@ -74,7 +77,7 @@ func (h *handler) decide(ctx context.Context, request *fleet.ClusterRegistration
 
 // recordDecision records the events beside the one of condition Granted: an approval, and on the Cluster that somebody else asked for
 // its identity.
-func recordDecision(events record.EventRecorder, request *fleet.ClusterRegistration, d decision, transition *result.Transition) {
+func recordDecision(events record.EventRecorder, request *fleet.ClusterRegistration, d grantOutcome, transition *result.Transition) {
 	if d.approval != nil && d.approval.After == corev1.ConditionTrue { // a denial is a transition of condition Granted
 		events.Event(request, corev1.EventTypeNormal, d.approval.Reason, d.approval.Message)
 	}
@@ -88,8 +91,8 @@ func recordDecision(events record.EventRecorder, request *fleet.ClusterRegistrat
 	}
 }
 
-// decision is what grant came to: the result, what the status is to say, and what was found out on the way.
-type decision struct {
+// grantOutcome is the result of grant, what the status is to say, and what was found out on the way.
+type grantOutcome struct {
 	result   result.Result
 	request  *fleet.ClusterRegistration // its latest version
 	status   fleet.ClusterRegistrationStatus
@@ -101,9 +104,9 @@ type decision struct {
 
 // grant takes a request from its creation to its credential. It stops at the first step that is not done, and starts again with the
 // next event, so each step accepts what an earlier pass has done. Nothing is created before the request is judged.
-func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration) (d decision) {
+func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration) (d grantOutcome) {
 	d.request, d.status = request, *request.Status.DeepCopy()
-	stop := func(out result.Result) decision {
+	stop := func(out result.Result) grantOutcome {
 		d.result = out
 		return d
 	}
@@ -174,9 +177,12 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 		}
 	}
 	settings := h.Config.Get().Registration
+	if refusal := h.policiesRequired(settings); refusal != nil {
+		return stop(refused(refusal))
+	}
 	judgement := registration.Judge(registration.Case{
 		Request: request, Token: token, Cluster: cluster, Held: held, Origin: d.origin,
-		Ruling:          h.policy.Load().Rule(policy.Case{Request: request, Token: token, Cluster: cluster}),
+		Ruling:          h.policy.Load().Rule(policy.RuleInput{Request: request, Token: token, Cluster: cluster}),
 		Approval:        settings.Approval,
 		RefuseLongLived: settings.LongLivedCredentials == config.LongLivedRefuse,
 	})
@@ -185,7 +191,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 		return stop(refused(judgement.Refuse).In(lostIn))
 	}
 	if judgement.Wait != nil {
-		return stop(waiting(judgement.Wait).Told())
+		return stop(waiting(judgement.Wait).WithEvent())
 	}
 
 	// Check whose the credential Secret of that name is before anybody gets the right to read it. The name follows from the
@@ -238,8 +244,8 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 		return stop(out)
 	}
 
-	// Delete the older requests of the agent. One that renews its credential keeps the old one until it uses the new one: if the
-	// answer is lost, the agent loses nothing. Other agents do not report which credential they use.
+	// Delete the older requests of the agent. If the agent can renew its credential, it reports which one it uses: the older requests
+	// stay until it uses this one, so that it loses nothing if the answer is lost. Other agents do not report that.
 	if renews(request) {
 		err = h.supersedeOnceUsed(ctx, request, cluster, siblings)
 	} else {
@@ -321,10 +327,21 @@ func (h *handler) writeStatus(
 		h.queue.EnqueueAfter(request.Namespace, request.Name, reportAfter)
 		return request, nil, false, nil
 	}
+	key, said := request.Namespace+"/"+request.Name, string(request.UID)+" "+out.Reason+": "+out.Message
+	if dropped, _ := h.droppedConditions.Load(key); dropped == said && reflect.DeepEqual(request.Status, status) {
+		if out.After > 0 {
+			h.queue.EnqueueAfter(request.Namespace, request.Name, out.After)
+		}
+		return request, nil, false, nil // the event was recorded, and another write would be dropped again
+	}
 	after := request.DeepCopy()
 	after.Status = *status.DeepCopy()
 	transition = result.Set(&after.Status.Conditions, fleet.ConditionGranted, out, h.Clock.Now())
-	latest, written, err = writes.Status(writes.WithContext(ctx, h.FleetClient.ClusterRegistrations(request.Namespace)), request, after)
+	grants := after.Status.Granted && !request.Status.Granted
+	if grants {
+		h.grantAttempts.Attempted(request)
+	}
+	latest, written, err = writes.Status(ctx, h.FleetClient.ClusterRegistrations(request.Namespace), request, after)
 	if err != nil {
 		return request, nil, false, err
 	}
@@ -334,8 +351,11 @@ func (h *handler) writeStatus(
 	if !written {
 		return latest, nil, false, nil
 	}
+	if fleetstatus.Condition(latest.Status.Conditions, fleet.ConditionGranted).Status == "" {
+		h.droppedConditions.Store(key, said)
+	}
 	h.written.Wrote(latest)
-	if latest.Status.Granted && !request.Status.Granted {
+	if grants {
 		h.grants.Wrote(latest)
 		h.Metrics.Granted(h.Clock.Since(latest.CreationTimestamp.Time))
 	}
@@ -347,11 +367,3 @@ func granted(request *fleet.ClusterRegistration) result.Result {
 	_, dropped := registration.AcceptLabels(request.Spec.ClusterLabels)
 	return result.Done(fleet.ReasonGranted, registration.DroppedLabelsMessage(dropped))
 }
-
-var ok = result.Done("", "")
-
-func refused(r *registration.Refusal) result.Result { return result.Stalled(r.Reason, r.Message) }
-
-func waiting(r *registration.Refusal) result.Result { return result.Wait(r.Reason, r.Message) }
-
-func failed(err error) result.Result { return result.Retry(fleet.ReasonError, err) }

@@ -9,13 +9,16 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 // ready lets a request pass all waits: it belongs to its Cluster, which has a namespace, and its use is counted.
@@ -45,25 +48,39 @@ func TestGrant(t *testing.T) {
 		{"a newer request is granted: superseded", func(s *scene) {
 			newer, _ := s.earlier()
 			newer.CreationTimestamp = metav1.NewTime(noon.Add(time.Second))
-			s.cached(newer)
+			s.haveCached(newer)
 		}, "False Superseded", " ", nil},
 		{"the token is gone: refused", func(s *scene) { s.tokens = tokensOf{} }, "False TokenNotFound", " ", nil},
 		{"the agent has sent a heartbeat: refused", func(s *scene) { s.cluster.Status.Agent.LastSeen = metav1.NewTime(noon) }, "False ClientIDInUse", " ", nil},
 		{"a credential waits for its agent: refused", func(s *scene) {
 			request, secret := s.earlier()
-			s.cached(request)
+			s.haveCached(request)
 			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
 		}, "False ClientIDInUse", " ", nil},
 		{"a grant that the cache does not show: looked at again", func(s *scene) {
 			request, _ := s.earlier()
 			request.Status.Granted, request.ResourceVersion = false, "5"
-			s.cached(request)
+			s.haveCached(request)
 			written := request.DeepCopy()
 			written.ResourceVersion = "6"
 			s.grants.Wrote(written)
 		}, "False ", " ", nil},
 		{"the hub asks a person: waits", func(s *scene) { s.configure(config.Registration{Approval: fleet.ApprovalManual}) }, "Unknown WaitingForApproval", "Unknown WaitingForApproval", nil},
 		{"the token asks a person: waits", func(s *scene) { s.token.Spec.Approval = fleet.ApprovalManual }, "Unknown WaitingForApproval", "Unknown WaitingForApproval", nil},
+		{"admission policies are missing, and not required: granted", func(s *scene) {
+			s.Admission = &recorded{since: noon, lacking: fleet.ReasonPolicyMissing}
+		}, "True Granted", " ", []string{"create serviceaccounts", "create secrets"}},
+		{"the configuration requires admission policies, some are missing: refused", func(s *scene) {
+			s.configure(config.Registration{RequirePolicies: true})
+			s.Admission = &recorded{since: noon, lacking: fleet.ReasonPolicyMissing}
+		}, "False PoliciesRequired", " ", nil},
+		{"the options require admission policies, none are served: refused", func(s *scene) {
+			s.PoliciesRequired = true
+			s.Admission = &recorded{missing: "too old", lacking: fleet.ReasonPoliciesNotServed}
+		}, "False PoliciesRequired", " ", nil},
+		{"admission policies are required and in force: granted", func(s *scene) {
+			s.configure(config.Registration{RequirePolicies: true})
+		}, "True Granted", " ", []string{"create serviceaccounts", "create secrets"}},
 		{"the policy denies: refused", func(s *scene) { s.configure(config.Registration{Policy: deny}) }, "False Denied", "False Denied", nil},
 		{"a person has approved: granted though the identity is held", func(s *scene) {
 			s.cluster.Status.Agent.LastSeen = metav1.NewTime(noon)
@@ -133,7 +150,7 @@ func TestGrant(t *testing.T) {
 			"Secrets":  func(s *scene) { s.secrets = secretsOf{err: errTest} },
 			"the credential of another request": func(s *scene) {
 				request, _ := s.earlier()
-				s.cached(request)
+				s.haveCached(request)
 				s.fails("get", "secrets", errTest)
 			},
 			"binding to the Cluster": func(s *scene) {
@@ -189,6 +206,39 @@ func TestDecide(t *testing.T) {
 		assert.Equal(t, "True OriginProved", conditionText(latest.Status.Conditions, fleet.ConditionOriginProved))
 		assert.True(t, s.grants.IsExpected(string(s.request.UID)))
 		assert.Empty(t, s.events.Events)
+	})
+	t.Run("the grant of a rival succeeds on the server, and the hub gets an error: looked at again", func(t *testing.T) {
+		s := newScene(t)
+		s.ready()
+		rival, _ := s.earlier()
+		rival.Status, rival.OwnerReferences = s.request.Status, s.request.OwnerReferences
+		s.haveCached(rival)
+		s.server(s.request, rival, s.cluster)
+		accept := kubetesting.ObjectReaction(s.fleet.Tracker())
+		s.fleet.PrependReactor("patch", "clusterregistrations", func(action kubetesting.Action) (bool, runtime.Object, error) {
+			if action.(kubetesting.PatchAction).GetName() != rival.Name {
+				return false, nil, nil
+			}
+			_, _, err := accept(action)
+			require.NoError(t, err)
+			return true, nil, errTest
+		})
+		_, err := s.onChange("", rival)
+		require.ErrorIs(t, err, errTest)
+		live, err := s.FleetClient.ClusterRegistrations(rival.Namespace).Get(t.Context(), rival.Name, metav1.GetOptions{})
+		require.NoError(t, err)
+		require.True(t, live.Status.Granted)
+
+		latest, err := s.onChange("", s.request)
+		require.NoError(t, err)
+		assert.False(t, latest.Status.Granted, "two agents would have the identity")
+		assert.Equal(t, cacheDelay, s.delays[requestKey.String()])
+
+		live.ResourceVersion = "8"
+		s.haveCached(live)
+		latest, err = s.onChange("", s.request)
+		require.NoError(t, err)
+		assert.Equal(t, "False ClientIDInUse", conditionText(latest.Status.Conditions, fleet.ConditionGranted))
 	})
 	t.Run("refused: events on the request and on the Cluster, once", func(t *testing.T) {
 		for creator, named := range map[string]string{tokenUser: tokenUser, "thief": "thief", "": "an unknown user"} {
@@ -251,7 +301,7 @@ func TestWriteStatus(t *testing.T) {
 	}{
 		"a wait of a moment is not written": {result.Wait("W", ""), time.Second, true},
 		"a wait that lasts is written":      {result.Wait("W", ""), reportAfter, false},
-		"a wait for a person is written":    {result.Wait("W", "").Told(), 0, false},
+		"a wait for a person is written":    {result.Wait("W", "").WithEvent(), 0, false},
 		"a refusal is written":              {result.Stalled("S", ""), 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -321,6 +371,32 @@ func TestKeep(t *testing.T) {
 	t.Run("labels that the hub does not accept are named", func(t *testing.T) {
 		_, latest, err := keep(t, func(s *scene) { s.request.Spec.ClusterLabels = map[string]string{"management.cattle.io/x": "y"} })
 		require.NoError(t, err)
-		assert.Contains(t, result.Get(latest.Status.Conditions, fleet.ConditionGranted).Message, "management.cattle.io/x")
+		assert.Contains(t, fleetstatus.Condition(latest.Status.Conditions, fleet.ConditionGranted).Message, "management.cattle.io/x")
 	})
+}
+
+func TestWriteStatus_definitionWithoutConditions(t *testing.T) {
+	s := newScene(t)
+	patches := 0
+	s.fleet.PrependReactor("patch", "clusterregistrations", func(kubetesting.Action) (bool, runtime.Object, error) {
+		patches++
+		return true, s.request, nil // the API server dropped the condition
+	})
+	refuse := func(message string) *result.Transition {
+		t.Helper()
+		out := result.Stalled(fleet.ReasonTokenMismatch, message).In(time.Minute)
+		_, transition, _, err := s.writeStatus(t.Context(), s.request, s.request.Status, out)
+		require.NoError(t, err)
+		assert.Equal(t, time.Minute, s.delays["fleet-default/request-abc"], "it is enqueued again all the same")
+		clear(s.delays)
+		return transition
+	}
+	for range 3 {
+		refuse("why")
+	}
+	assert.Equal(t, 1, patches)
+	assert.Len(t, s.events.Events, 1, "the refusal is an event once")
+	refuse("another reason")
+	assert.Equal(t, 2, patches)
+	assert.Len(t, s.events.Events, 2)
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
-	wranglername "github.com/rancher/wrangler/v3/pkg/name"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,7 +15,6 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
-	"github.com/muster-fleet/muster/pkg/controllers/contentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -49,11 +47,21 @@ func (h *handler) ensureRights(
 	case err != nil:
 		return failed(err)
 	}
-	return ok
+	return done
+}
+
+// cutOff withdraws the rights of a request that got them before its Cluster was put into quarantine, and is not granted yet.
+func (h *handler) cutOff(
+	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken,
+) result.Result {
+	if _, err := h.accounts.Get(clusterNamespace(cluster), accountName(request)); err != nil {
+		return done
+	}
+	return h.ensureRights(ctx, request, cluster, token)
 }
 
 // rights are all objects of a request's set. In quarantine that is only the ServiceAccount. The right to read Contents belongs to
-// the Cluster and is created with the first of them, see package contentrole.
+// the Cluster and is created with the first of them, see agentrole.ContentRoles.
 func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken) []runtime.Object {
 	namespace, account := clusterNamespace(cluster), accountName(request)
 	agent := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}}
@@ -166,7 +174,7 @@ func (h *handler) hasOwnContents(cluster *fleet.Cluster) bool {
 func (h *handler) deleteOwnContentBinding(ctx context.Context, cluster *fleet.Cluster) error {
 	name := registration.ContentRoleName(clusterNamespace(cluster))
 	binding, err := h.clusterBindings.Get(name)
-	if err == nil && len(contentrole.ClusterOf(binding)) > 0 {
+	if err == nil && len(agentrole.ClusterOf(binding)) > 0 {
 		err = h.Kubernetes.RbacV1().ClusterRoleBindings().Delete(ctx, name, ifUID(binding))
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -180,26 +188,4 @@ func isFleetBinding(request *fleet.ClusterRegistration, binding metav1.Object, r
 	a := binding.GetAnnotations()
 	return ref.Kind == "ClusterRole" && (ref.Name == registration.ClusterRoleBundleDeployment || ref.Name == registration.ClusterRoleContent) &&
 		a[apply.LabelGVK] == requestKind.String() && a[apply.LabelNamespace] == request.Namespace && a[apply.LabelName] == request.Name
-}
-
-// fleetContentBinding is Fleet's name for the ClusterRoleBinding of a request.
-func fleetContentBinding(request string) string {
-	return wranglername.SafeConcatName(request, "content")
-}
-
-func ifUID(object metav1.Object) metav1.DeleteOptions {
-	uid := object.GetUID()
-	return metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}
-}
-
-func accountName(request *fleet.ClusterRegistration) string {
-	return registration.RequestServiceAccount(request.Name, string(request.UID))
-}
-
-func managed(namespace, name string) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue}}
-}
-
-func role(kind, name string) rbacv1.RoleRef {
-	return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
 }

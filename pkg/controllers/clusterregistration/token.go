@@ -1,14 +1,17 @@
 package clusterregistration
 
 import (
+	"fmt"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -57,21 +60,31 @@ func (h *handler) findToken(
 	return usable[match.Name], nil, nil
 }
 
-func tokenIdentity(token *fleet.ClusterRegistrationToken) registration.Token {
-	return registration.Token{Name: token.Name, ServiceAccount: registration.TokenServiceAccount(token.Name, string(token.UID))}
-}
-
 // recording is whether the API server records who creates requests, and since when.
-func (h *handler) recording() registration.Recording {
+func (h *handler) recording() registration.CreatorRecording {
 	if h.Admission == nil {
-		return registration.Recording{Missing: "the hub runs without admission policies, so nobody records who creates requests"}
+		return registration.CreatorRecording{Missing: "the hub runs without admission policies, so nobody records who creates requests"}
 	}
 	since, inForce := h.Admission.InForce()
-	return registration.Recording{InForce: inForce, Since: since, Missing: h.Admission.Missing()}
+	return registration.CreatorRecording{InForce: inForce, Since: since, Missing: h.Admission.Missing()}
+}
+
+// policiesRequired refuses every request where the hub requires its admission policies and they are not in force. A change of the
+// policies enqueues the requests that are not granted.
+func (h *handler) policiesRequired(settings config.Registration) *registration.Refusal {
+	if !h.PoliciesRequired && !settings.RequirePolicies || h.Admission == nil {
+		return nil
+	}
+	reason, message := h.Admission.Lacking()
+	if reason == "" {
+		return nil
+	}
+	return &registration.Refusal{Reason: fleet.ReasonPoliciesRequired, Message: fmt.Sprintf(
+		"this hub registers no cluster while its admission policies are not in force (registration.requirePolicies): %s", message)}
 }
 
 // setOriginProved sets the condition, which is written with the next decision: it is not worth a write of its own.
-func setOriginProved(conditions *result.Conditions, origin registration.Origin, now time.Time) {
+func setOriginProved(conditions *fleetstatus.Conditions, origin registration.Origin, now time.Time) {
 	proof := result.Stalled(origin.Reason, origin.Message)
 	if origin.Proved() {
 		proof = result.Done(origin.Reason, origin.Message)

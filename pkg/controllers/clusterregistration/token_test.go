@@ -74,17 +74,6 @@ func TestFindToken(t *testing.T) {
 }
 
 func TestAskForUse(t *testing.T) {
-	for pending, want := range map[int]time.Duration{0: 0, batchMin: batchDelay, stormMin - 1: batchDelay, stormMin: batchStormDelay} {
-		s := newScene(t)
-		s.token.Status.PendingUses = make([]string, pending)
-		s.askForUse(s.request, s.token, "member")
-		assert.Equal(t, []time.Duration{want}, s.counting.delays, pending)
-		assert.Equal(t, []registration.Use{{UID: "0c5bbf4e", Name: "request-abc", Cluster: "member", Created: noon}},
-			s.TokenUsage.Of(types.NamespacedName{Namespace: "fleet-default", Name: "token"}))
-	}
-}
-
-func TestCountDelay(t *testing.T) {
 	for _, row := range []struct {
 		named, asking int
 		want          time.Duration
@@ -101,4 +90,10 @@ func TestCountDelay(t *testing.T) {
 	} {
 		assert.Equal(t, row.want, countDelay(row.named, row.asking), row)
 	}
+	s := newScene(t)
+	s.token.Status.PendingUses = make([]string, stormMin)
+	s.askForUse(s.request, s.token, "member")
+	assert.Equal(t, []time.Duration{batchStormDelay}, s.counting.delays)
+	assert.Equal(t, []registration.Use{{UID: "0c5bbf4e", Name: "request-abc", Cluster: "member", Created: noon}},
+		s.TokenUsage.Of(types.NamespacedName{Namespace: "fleet-default", Name: "token"}))
 }

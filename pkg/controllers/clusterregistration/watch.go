@@ -13,7 +13,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
-	"github.com/muster-fleet/muster/pkg/controllers/contentrole"
+	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/policy"
@@ -44,8 +44,6 @@ func (h *handler) watch() {
 		enqueue.OnDamage(kind, h.queue, requestOf)
 	}
 }
-
-var requestOf = enqueue.MadeFor(requestKind)
 
 // onConfigChange enqueues every request that is not granted when the rules of the hub change.
 func (h *handler) onConfigChange(before, after config.Hub) {
@@ -95,6 +93,20 @@ func (h *handler) dependentsOfCluster(cluster *fleet.Cluster) []types.Namespaced
 		if len(secrets) > 0 || len(registration.Superseded(rival(r), rivals(own))) > 0 {
 			keys = append(keys, types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
 		}
+	}
+	return keys
+}
+
+// dependentsOfQuarantine returns every request that has a ServiceAccount in the namespace of a Cluster when that is put into
+// quarantine or released: rights withdraws the rights of its agent or gives them back. No other change of a Cluster's spec enqueues a
+// granted request.
+func (h *handler) dependentsOfQuarantine(before, after *fleet.Cluster) (keys []types.NamespacedName) {
+	if before == nil || after == nil || before.Spec.Quarantined == after.Spec.Quarantined {
+		return nil
+	}
+	accounts, _ := h.accounts.List(clusterNamespace(after), labels.Everything())
+	for _, account := range accounts {
+		keys = append(keys, requestOf(account)...)
 	}
 	return keys
 }
@@ -159,7 +171,7 @@ func (h *handler) dependentsOfCredential(secret *corev1.Secret) []types.Namespac
 
 // withSharedRights returns the requests whose agent still reads all Contents when its Cluster gets a ClusterRole of its own.
 func (h *handler) withSharedRights(binding *rbacv1.ClusterRoleBinding) (keys []types.NamespacedName) {
-	for _, of := range contentrole.ClusterOf(binding) {
+	for _, of := range agentrole.ClusterOf(binding) {
 		cluster, err := h.clusters.Get(of.Namespace, of.Name)
 		if err != nil {
 			continue

@@ -26,7 +26,7 @@ func names(keys []types.NamespacedName) (all []string) {
 func TestOnConfigChange(t *testing.T) {
 	s := newScene(t)
 	granted, _ := s.earlier()
-	s.cached(granted)
+	s.haveCached(granted)
 	only := map[string]time.Duration{requestKey.String(): 0}
 
 	s.onConfigChange(config.Hub{}, config.Hub{AgentImage: "x"})
@@ -34,13 +34,13 @@ func TestOnConfigChange(t *testing.T) {
 	deny := []config.PolicyRule{{Name: "no", Expression: "true", Action: config.PolicyDeny}}
 	s.onConfigChange(config.Hub{}, config.Hub{Registration: config.Registration{Policy: deny}})
 	assert.Equal(t, only, s.delays)
-	assert.Equal(t, registration.RulingDeny, s.policy.Load().Rule(policy.Case{Request: s.request}).Action)
+	assert.Equal(t, registration.RulingDeny, s.policy.Load().Rule(policy.RuleInput{Request: s.request}).Action)
 }
 
 func TestDependentsOfRequest(t *testing.T) {
 	s := newScene(t)
 	granted, _ := s.earlier()
-	s.cached(granted)
+	s.haveCached(granted)
 	deleting := granted.DeepCopy()
 	deleting.DeletionTimestamp = &metav1.Time{Time: noon}
 	waiting := []string{"request-abc"}
@@ -78,7 +78,7 @@ func TestDependentsOfCluster(t *testing.T) {
 			s.request.Status.Granted = true
 			s.cluster.Status.Agent.Registration = row.uses
 			if row.own != nil {
-				s.cached(row.own(s)...)
+				s.haveCached(row.own(s)...)
 			}
 			if row.left {
 				s.secrets = secretsOf{all: []*corev1.Secret{{}}}

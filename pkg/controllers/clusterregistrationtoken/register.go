@@ -1,13 +1,14 @@
 // Package clusterregistrationtoken gives every ClusterRegistrationToken a ServiceAccount with the right to create requests and a Secret
 // with chart values for agents, counts the uses of the token, and deletes the token when it expires.
 //
-// onChange in handler.go is the flow of a token, values.go writes its Secret, and uses.go counts.
+// onChange in token.go is the flow of a token; values.go writes its Secret, and uses.go counts its uses.
 package clusterregistrationtoken
 
 import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -15,7 +16,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/guard"
 )
 
 const (
@@ -26,7 +26,7 @@ const (
 var tokenKind = fleet.SchemeGroupVersion.WithKind("ClusterRegistrationToken")
 
 // Register sets up the controller. It watches tokens; the objects created for them, to repair them; token Secrets, which Kubernetes
-// fills; and the configuration of the hub, which the values Secrets repeat.
+// fills; the configuration of the hub, which the values Secrets repeat; and the admission policies, which a condition reports.
 func Register(ctx context.Context, c *app.Context) {
 	tokens := c.Fleet.ClusterRegistrationToken()
 	accounts, secrets := c.Core.ServiceAccount(), c.Core.Secret()
@@ -38,17 +38,21 @@ func Register(ctx context.Context, c *app.Context) {
 		accounts: accounts.Cache(),
 		secrets:  secrets.Cache(),
 		requests: c.Fleet.ClusterRegistration().Cache(),
-		sets:     desiredset.New(c.Apply, c.Kubernetes, accounts, roles, bindings),
+		sets: desiredset.New(c.Kubernetes, accounts.Informer(), roles.Informer(), bindings.Informer(),
+			c.RBAC.ClusterRoleBinding().Informer()),
 		rendered: newValuesCache(),
 	}
 
-	tokens.OnChange(ctx, name, guard.Handler(c.Passes, name, h.onChange))
+	tokens.OnChange(ctx, name, app.Handler(c.Passes, name, h.onChange))
 
 	enqueue.OnDamage(accounts, tokens, tokenOf)
 	enqueue.OnDamage(roles, tokens, tokenOf)
 	enqueue.OnDamage(bindings, tokens, tokenOf)
 	enqueue.OnAnyChange(secrets, tokens, h.tokensOfSecret)
 	c.Config.OnChange(h.renderAll)
+	if c.Admission != nil {
+		c.Admission.OnChange(h.enqueueAll)
+	}
 }
 
 var tokenOf = enqueue.MadeFor(tokenKind)
@@ -73,7 +77,12 @@ func (h *handler) renderAll(before, after config.Hub) {
 	if before.SameForAgents(after) && h.ttlRequired(before) == h.ttlRequired(after) {
 		return
 	}
-	for _, token := range h.everyToken() {
+	h.enqueueAll()
+}
+
+func (h *handler) enqueueAll() {
+	tokens, _ := h.cache.List("", labels.Everything()) // fails only if the selector is invalid
+	for _, token := range tokens {
 		h.tokens.EnqueueAfter(token.Namespace, token.Name, 0)
 	}
 }

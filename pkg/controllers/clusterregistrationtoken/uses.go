@@ -39,8 +39,8 @@ func (h *handler) countUses(ctx context.Context, token *fleet.ClusterRegistratio
 	if err != nil {
 		return count{}, fmt.Errorf("counting the uses of ClusterRegistrationToken %s/%s: %w", token.Namespace, token.Name, err)
 	}
-	willing := slices.DeleteFunc(slices.Clone(asking), func(use registration.Use) bool { return !h.isUncounted(use, token) })
-	uses, added, waiting := before.Settle(settled).Add(willing)
+	uncounted := slices.DeleteFunc(slices.Clone(asking), func(use registration.Use) bool { return !h.isUncounted(use, token) })
+	uses, added, waiting := before.Settle(settled).Add(uncounted)
 	if len(added) > 0 {
 		now := metav1.NewTime(h.Clock.Now())
 		token.Status.Uses, token.Status.PendingUses = uses.Count, uses.Pending
@@ -55,7 +55,7 @@ func (h *handler) countUses(ctx context.Context, token *fleet.ClusterRegistratio
 	}, nil
 }
 
-// isUncounted checks the request itself: its own status may say that it is counted since it asked, and the token no longer names it.
+// isUncounted checks the status of the request: since it asked, it may have been counted, and the token may no longer name it.
 func (h *handler) isUncounted(use registration.Use, token *fleet.ClusterRegistrationToken) bool {
 	request := h.request(use.UID)
 	return request != nil && request.DeletionTimestamp == nil && request.Status.TokenUID != string(token.UID)
@@ -70,8 +70,8 @@ func (h *handler) request(uid string) *fleet.ClusterRegistration {
 	return found[0]
 }
 
-// settled returns which requests the token need not name any longer: requests whose own status says that they are counted, and deleted
-// requests. Whether a request is deleted is asked from the API server: the cache of a hub that has just started may not have it yet.
+// settled returns which requests the token need not name any longer: those whose own status says that they are counted, and deleted
+// ones. If the cache lacks a request, the API server is asked: the cache of a hub that has just started may be incomplete.
 func (h *handler) settled(ctx context.Context, token *fleet.ClusterRegistrationToken) (func(uid string) bool, error) {
 	gone := map[string]bool{}
 	for _, uid := range token.Status.PendingUses {

@@ -9,6 +9,7 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/generic"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -23,19 +24,24 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// stage is a handler whose cache of requests the test fills, and an API server that knows more requests than the cache.
-type stage struct {
+// scene is a handler with a cache of requests, and an API server that has others too.
+type scene struct {
 	*handler
-	indexer cache.Indexer
-	server  *metadatafake.FakeMetadataClient
+	cached cache.Indexer
+	server *metadatafake.FakeMetadataClient
 }
 
-func newStage(t *testing.T, onServer ...string) *stage {
+func emptyIndexer() cache.Indexer {
+	return cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+}
+
+func newScene(t *testing.T, onServer ...string) *scene {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	require.NoError(t, metav1.AddMetaToScheme(scheme))
@@ -46,11 +52,8 @@ func newStage(t *testing.T, onServer ...string) *stage {
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "request-" + uid, UID: types.UID(uid)},
 		})
 	}
-	s := &stage{
-		indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}),
-		server:  metadatafake.NewSimpleMetadataClient(scheme, objects...),
-	}
-	requests := generic.NewCache[*fleet.ClusterRegistration](s.indexer, schema.GroupResource{})
+	s := &scene{cached: emptyIndexer(), server: metadatafake.NewSimpleMetadataClient(scheme, objects...)}
+	requests := generic.NewCache[*fleet.ClusterRegistration](s.cached, schema.GroupResource{})
 	requests.AddIndexer(index.ByUID, func(r *fleet.ClusterRegistration) ([]string, error) { return []string{string(r.UID)}, nil })
 	s.handler = &handler{
 		Context:  &app.Context{Clock: clocktesting.NewFakeClock(noon), Metadata: s.server, Config: config.NewStore(config.Hub{})},
@@ -60,20 +63,18 @@ func newStage(t *testing.T, onServer ...string) *stage {
 	return s
 }
 
-// knows puts a request into the cache. countedAs is what its own status says.
-func (s *stage) knows(t *testing.T, uid, countedAs string, change ...func(*fleet.ClusterRegistration)) {
+// cache adds a request. countedAs is the token UID in its status.
+func (s *scene) cache(t *testing.T, uid, countedAs string) {
 	t.Helper()
-	r := &fleet.ClusterRegistration{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "request-" + uid, UID: types.UID(uid)},
-		Status:     fleet.ClusterRegistrationStatus{TokenUID: countedAs},
+	r := &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "request-" + uid, UID: types.UID(uid)}}
+	r.Status.TokenUID = countedAs
+	if uid == "deleting" {
+		r.DeletionTimestamp = &metav1.Time{Time: noon}
 	}
-	for _, f := range change {
-		f(r)
-	}
-	require.NoError(t, s.indexer.Update(r))
+	require.NoError(t, s.cached.Update(r))
 }
 
-func (s *stage) asks(uids ...string) {
+func (s *scene) ask(uids ...string) {
 	for n, uid := range uids {
 		s.TokenUsage.Add(types.NamespacedName{Namespace: "ns", Name: "tok"}, registration.Use{
 			UID: uid, Name: "request-" + uid, Cluster: "cluster-of-" + uid, Created: noon.Add(time.Duration(n) * time.Second),
@@ -88,122 +89,112 @@ func someToken(uses int64, pending ...string) *fleet.ClusterRegistrationToken {
 	}
 }
 
-func uidsOf(uses []registration.Use) (uids []string) {
-	for _, use := range uses {
-		uids = append(uids, use.UID)
-	}
-	return uids
-}
-
 func TestCountUses(t *testing.T) {
-	s := newStage(t)
-	token := someToken(5)
-	token.Spec.UsageLimit = ptr.To(int32(7))
-	for _, uid := range []string{"a", "b", "c"} {
-		s.knows(t, uid, "")
+	var full []string
+	for n := range registration.MaxPendingUses - 1 {
+		full = append(full, fmt.Sprint("pending-", n))
 	}
-	s.asks("a", "b", "c")
-	counted, err := s.countUses(t.Context(), token)
-	require.NoError(t, err)
-	assert.Equal(t, []string{"a", "b"}, token.Status.PendingUses)
-	assert.EqualValues(t, 7, token.Status.Uses)
-	assert.Equal(t, "cluster-of-b", token.Status.LastCluster)
-	assert.True(t, noon.Equal(token.Status.LastUsed.Time))
-	assert.ElementsMatch(t, []string{"a", "b", "c"}, uidsOf(counted.answered), "the third finds out that there is no use left")
-	assert.Zero(t, counted.next)
-	assert.Len(t, s.TokenUsage.Of(keyOf(token)), 3, "until the status is written they go on asking")
-	assert.Empty(t, s.server.Actions())
-}
-
-func TestCountUsesCountsOnce(t *testing.T) {
+	type requests map[string]string // the token UID in the status, by UID
+	uncounted := func(uids ...string) requests {
+		all := requests{}
+		for _, uid := range uids {
+			all[uid] = ""
+		}
+		return all
+	}
 	for _, row := range []struct {
-		name    string
-		cached  func(*testing.T, *stage)
-		pending []string
-		want    []string // pending afterwards
+		name     string
+		cached   requests
+		onServer string
+		asking   []string
+		uses     int64
+		pending  []string
+		limit    *int32
+
+		wantUses    int64
+		wantPending []string
+		last        string
+		answered    []string
+		next        time.Duration
+		calls       int
 	}{
-		{"the token names it already", func(t *testing.T, s *stage) { s.knows(t, "a", "") }, []string{"a"}, []string{"a"}},
-		{"its own status says so, and the token named it until now", func(t *testing.T, s *stage) { s.knows(t, "a", "tok-uid") }, []string{"a"}, []string{"a"}},
-		{"its own status says so", func(t *testing.T, s *stage) { s.knows(t, "a", "tok-uid") }, nil, nil},
-		{"it is gone", func(*testing.T, *stage) {}, nil, nil},
-		{"it is about to go", func(t *testing.T, s *stage) {
-			s.knows(t, "a", "", func(r *fleet.ClusterRegistration) { r.DeletionTimestamp = &metav1.Time{Time: noon} })
-		}, nil, nil},
+		{
+			name: "three ask for two uses: the oldest two, and the third finds the token used up", cached: uncounted("a", "b", "c"),
+			asking: []string{"a", "b", "c"}, uses: 5, limit: ptr.To(int32(7)),
+			wantUses: 7, wantPending: []string{"a", "b"}, last: "cluster-of-b", answered: []string{"a", "b", "c"},
+		},
+		{
+			name: "the token names it already", cached: uncounted("a"), asking: []string{"a"}, uses: 1, pending: []string{"a"},
+			wantUses: 1, wantPending: []string{"a"}, answered: []string{"a"},
+		},
+		{
+			name: "its status says that it is counted, and the token named it until now: no write for that alone", cached: requests{"a": "tok-uid"},
+			asking: []string{"a"}, uses: 1, pending: []string{"a"}, wantUses: 1, wantPending: []string{"a"}, answered: []string{"a"},
+		},
+		{name: "its status says that it is counted", cached: requests{"a": "tok-uid"}, asking: []string{"a"}, uses: 1, wantUses: 1, answered: []string{"a"}},
+		{name: "it is deleted", asking: []string{"a"}, uses: 1, wantUses: 1, answered: []string{"a"}},
+		{name: "it is being deleted", cached: uncounted("deleting"), asking: []string{"deleting"}, uses: 1, wantUses: 1, answered: []string{"deleting"}},
+		{
+			name:   "requests that are counted or deleted are no longer named; one that only the cache lacks is",
+			cached: requests{"says-so": "tok-uid", "says-another": "other-uid", "waits": "", "new": ""}, onServer: "uncached",
+			asking: []string{"new"}, uses: 5, pending: []string{"says-so", "says-another", "waits", "uncached", "gone"},
+			wantUses: 6, wantPending: []string{"says-another", "waits", "uncached", "new"}, last: "cluster-of-new", answered: []string{"new"}, calls: 1,
+		},
+		{
+			name: "more than the status can name: the others later", cached: uncounted(append(full, "a", "b")...), asking: []string{"a", "b"},
+			uses: registration.MaxPendingUses - 1, pending: full,
+			wantUses: registration.MaxPendingUses, wantPending: append(full, "a"), last: "cluster-of-a", answered: []string{"a"}, next: roomDelay,
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			s, token := newStage(t), someToken(1, row.pending...)
-			row.cached(t, s)
-			s.asks("a")
+			s, token := newScene(t, row.onServer), someToken(row.uses, row.pending...)
+			token.Spec.UsageLimit = row.limit
+			for uid, countedAs := range row.cached {
+				s.cache(t, uid, countedAs)
+			}
+			s.ask(row.asking...)
 			counted, err := s.countUses(t.Context(), token)
 			require.NoError(t, err)
-			assert.EqualValues(t, 1, token.Status.Uses)
-			assert.Equal(t, row.want, token.Status.PendingUses, "nothing is written on account of that alone")
-			assert.Nil(t, token.Status.LastUsed)
-			assert.Equal(t, []string{"a"}, uidsOf(counted.answered))
+			assert.Equal(t, row.wantUses, token.Status.Uses)
+			assert.Equal(t, row.wantPending, token.Status.PendingUses)
+			assert.Equal(t, row.last, token.Status.LastCluster)
+			if row.last != "" {
+				assert.True(t, noon.Equal(token.Status.LastUsed.Time))
+			} else {
+				assert.Nil(t, token.Status.LastUsed)
+			}
+			var answered []string
+			for _, use := range counted.answered {
+				answered = append(answered, use.UID)
+			}
+			assert.ElementsMatch(t, row.answered, answered)
+			assert.Equal(t, row.next, counted.next)
+			assert.Len(t, s.server.Actions(), row.calls)
+			assert.Len(t, s.TokenUsage.Of(keyOf(token)), len(row.asking), "they ask until the status is written")
 		})
 	}
+	t.Run("an error of the API server: they ask again", func(t *testing.T) {
+		s := newScene(t)
+		s.server.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("overloaded") })
+		s.cache(t, "new", "")
+		s.ask("new")
+		token := someToken(1, "gone")
+		counted, err := s.countUses(t.Context(), token)
+		require.EqualError(t, err, "counting the uses of ClusterRegistrationToken ns/tok: overloaded")
+		assert.Equal(t, someToken(1, "gone"), token)
+		assert.Empty(t, counted.answered)
+	})
 }
 
-func TestCountUsesDropsSettledRequests(t *testing.T) {
-	s := newStage(t, "only-on-the-server")
-	s.knows(t, "says-so", "tok-uid")
-	s.knows(t, "says-another", "other-uid")
-	s.knows(t, "waits", "")
-	s.knows(t, "new", "")
-	s.asks("new")
-	token := someToken(5, "says-so", "says-another", "waits", "only-on-the-server", "gone")
-	_, err := s.countUses(t.Context(), token)
+func TestOnChangeForgetsDeletedTokens(t *testing.T) {
+	s, gone := newScene(t), types.NamespacedName{Namespace: "ns", Name: "tok"}
+	s.ask("a")
+	_, err := s.rendered.encode(gone, registration.Values{Token: "secret"})
 	require.NoError(t, err)
-	assert.Equal(t, []string{"says-another", "waits", "only-on-the-server", "new"}, token.Status.PendingUses,
-		"the cache of a hub that has just started may lack a request that is there")
-	assert.Len(t, s.server.Actions(), 1)
-}
-
-func TestCountUsesFails(t *testing.T) {
-	s := newStage(t)
-	s.server.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("a bad day") })
-	s.knows(t, "new", "")
-	s.asks("new")
-	token := someToken(1, "gone")
-	counted, err := s.countUses(t.Context(), token)
-	require.EqualError(t, err, "counting the uses of ClusterRegistrationToken ns/tok: a bad day")
-	assert.Equal(t, someToken(1, "gone"), token)
-	assert.Empty(t, counted.answered, "it goes on asking")
-}
-
-func TestCountUsesBeyondTheMaximum(t *testing.T) {
-	s, token := newStage(t), someToken(registration.MaxPendingUses-1)
-	for n := range registration.MaxPendingUses - 1 {
-		uid := fmt.Sprint("pending-", n)
-		s.knows(t, uid, "")
-		token.Status.PendingUses = append(token.Status.PendingUses, uid)
-	}
-	s.knows(t, "a", "")
-	s.knows(t, "b", "")
-	s.asks("a", "b")
-	counted, err := s.countUses(t.Context(), token)
+	_, err = s.onChange("ns/tok", nil)
 	require.NoError(t, err)
-	assert.EqualValues(t, registration.MaxPendingUses, token.Status.Uses)
-	assert.Equal(t, []string{"a"}, uidsOf(counted.answered))
-	assert.Equal(t, roomDelay, counted.next)
-}
-
-func TestForget(t *testing.T) {
-	gone := types.NamespacedName{Namespace: "ns", Name: "tok"}
-	for name, tell := range map[string]func(*stage) error{
-		"its own hub": func(s *stage) error { _, err := s.onChange("ns/tok", nil); return err },
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			s.asks("a")
-			_, err := s.rendered.encode(gone, registration.Values{Token: "secret"})
-			require.NoError(t, err)
-			require.NoError(t, tell(s))
-			assert.Empty(t, s.TokenUsage.Of(gone))
-			_, remembered := s.rendered.last(gone)
-			assert.False(t, remembered)
-		})
-	}
+	assert.Empty(t, s.TokenUsage.Of(gone))
+	assert.Zero(t, s.rendered.files.Len())
 }
 
 func TestTTLRequired(t *testing.T) {
@@ -215,5 +206,35 @@ func TestTTLRequired(t *testing.T) {
 	}{{false, config.Hub{}, false}, {true, config.Hub{}, true}, {false, required, true}, {true, required, true}} {
 		h := &handler{Context: &app.Context{TokenTTLRequired: row.option}}
 		assert.Equal(t, row.want, h.ttlRequired(row.hub), "%+v", row)
+	}
+}
+
+// policyState is what the hub knows of its admission policies.
+type policyState struct {
+	app.Admission
+	reason, message string
+}
+
+func (s policyState) Lacking() (reason, message string) { return s.reason, s.message }
+
+func TestSetPoliciesInForce(t *testing.T) {
+	clock := clocktesting.NewFakeClock(noon)
+	var conditions fleetstatus.Conditions
+	for _, row := range []struct {
+		state  app.Admission
+		status corev1.ConditionStatus
+		reason string
+	}{
+		{nil, "", ""},
+		{policyState{}, "", ""}, // the condition appears only once policies are missing
+		{policyState{reason: fleet.ReasonPolicyMissing, message: "gone"}, corev1.ConditionFalse, fleet.ReasonPolicyMissing},
+		{policyState{reason: fleet.ReasonPoliciesNotServed, message: "too old"}, corev1.ConditionFalse, fleet.ReasonPoliciesNotServed},
+		{policyState{}, corev1.ConditionTrue, fleet.ReasonPoliciesInForce},
+	} {
+		h := &handler{Context: &app.Context{Clock: clock, Admission: row.state}}
+		h.setPoliciesInForce(&conditions)
+		condition := fleetstatus.Condition(conditions, fleet.ConditionPoliciesInForce)
+		assert.Equal(t, row.status, condition.Status)
+		assert.Equal(t, row.reason, condition.Reason)
 	}
 }

@@ -5,11 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/lru"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
@@ -21,53 +25,62 @@ import (
 // may hold a copy; the other values follow the configuration.
 func (h *handler) ensureValues(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) result.Result {
 	existing, err := h.currentSecret(ctx, token)
+	if err == nil && existing == nil {
+		if err = h.writeValues(ctx, token, nil, expires); !apierrors.IsAlreadyExists(err) {
+			return valuesResult(err)
+		}
+		// A Secret that is not in the cache: it belongs to somebody else, or an earlier pass created it whose status write failed.
+		existing, err = h.Kubernetes.CoreV1().Secrets(token.Namespace).Get(ctx, token.Name, metav1.GetOptions{})
+	}
 	if err != nil {
 		return result.Retry(fleet.ReasonError, err)
 	}
-	if existing != nil && !ownedBy(existing, token) {
-		return foreignSecret(token).In(h.RecheckDelay())
+	if !ownedBy(existing, token) {
+		return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
+			"Secret %s/%s exists and does not belong to this token; rename or delete it", token.Namespace, token.Name)).In(h.RecheckDelay())
 	}
-	return h.fill(ctx, token, existing, expires)
+	return valuesResult(h.writeValues(ctx, token, existing, expires))
 }
 
-// fill writes the Secret if it differs.
-func (h *handler) fill(ctx context.Context, token *fleet.ClusterRegistrationToken, existing *corev1.Secret, expires *metav1.Time) result.Result {
-	bearer, err := h.bearer(ctx, token, existing, expires)
-	if errors.Is(err, credential.ErrPending) {
-		return result.Wait(fleet.ReasonWaitingForCredential, err.Error())
-	} else if err != nil {
-		return result.Retry(fleet.ReasonError, err)
-	}
-	values, err := h.rendered.encode(keyOf(token), h.values(token, bearer))
-	if err != nil {
-		return result.Retry(fleet.ReasonError, err)
-	}
-	err = h.write(ctx, token, existing, values)
+func valuesResult(err error) result.Result {
 	switch {
-	case apierrors.IsAlreadyExists(err):
-		return h.taken(ctx, token, expires)
+	case errors.Is(err, credential.ErrPending):
+		return result.Wait(fleet.ReasonWaitingForCredential, err.Error())
 	case err != nil:
 		return result.Retry(fleet.ReasonError, err)
 	}
 	return result.Done(fleet.ReasonTokenReady, "")
 }
 
-// taken reads a Secret that exists, but not in the cache. It either belongs to somebody else and stays, or an earlier pass created it
-// whose status write failed.
-func (h *handler) taken(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) result.Result {
-	secret, err := h.Kubernetes.CoreV1().Secrets(token.Namespace).Get(ctx, token.Name, metav1.GetOptions{})
-	switch {
-	case err != nil:
-		return result.Retry(fleet.ReasonError, err)
-	case !ownedBy(secret, token):
-		return foreignSecret(token).In(h.RecheckDelay())
+// writeValues creates the Secret, or updates it if it differs.
+func (h *handler) writeValues(ctx context.Context, token *fleet.ClusterRegistrationToken, existing *corev1.Secret, expires *metav1.Time) error {
+	bearer, err := h.bearer(ctx, token, existing, expires)
+	if err != nil {
+		return err
 	}
-	return h.fill(ctx, token, secret, expires)
-}
-
-func foreignSecret(token *fleet.ClusterRegistrationToken) result.Result {
-	message := fmt.Sprintf("Secret %s/%s exists and does not belong to this token; rename or delete it", token.Namespace, token.Name)
-	return result.Stalled(fleet.ReasonNameConflict, message)
+	values, err := h.rendered.encode(keyOf(token), h.values(token, bearer))
+	if err != nil {
+		return err
+	}
+	client := h.Kubernetes.CoreV1().Secrets(token.Namespace)
+	switch {
+	case existing == nil:
+		_, err = client.Create(ctx, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: token.Namespace, Name: token.Name, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
+				OwnerReferences: []metav1.OwnerReference{{
+					APIVersion: tokenKind.GroupVersion().String(), Kind: tokenKind.Kind, Name: token.Name, UID: token.UID,
+				}},
+			},
+			Type: registration.SecretTypeValues,
+			Data: map[string][]byte{registration.ValuesKey: values},
+		}, metav1.CreateOptions{})
+	case !bytes.Equal(existing.Data[registration.ValuesKey], values):
+		changed := existing.DeepCopy()
+		changed.Data = map[string][]byte{registration.ValuesKey: values}
+		_, err = client.Update(ctx, changed, metav1.UpdateOptions{})
+	}
+	return err
 }
 
 // currentSecret reads the cache, and asks the API server if the cache has none: the cache holds only Secrets with the label of the hub,
@@ -87,47 +100,40 @@ func (h *handler) currentSecret(ctx context.Context, token *fleet.ClusterRegistr
 }
 
 func ownedBy(secret *corev1.Secret, token *fleet.ClusterRegistrationToken) bool {
-	if secret.Type != registration.SecretTypeValues {
-		return false
-	}
-	for _, owner := range secret.OwnerReferences {
-		if owner.UID == token.UID {
-			return true
-		}
-	}
-	return false
-}
-
-func (h *handler) bearer(ctx context.Context, token *fleet.ClusterRegistrationToken, existing *corev1.Secret, expires *metav1.Time) (credential.Token, error) {
-	lifetime := credential.LongLived
-	if expires != nil {
-		lifetime = expires.Sub(h.Clock.Now())
-	}
-	if bearer, good := h.reusable(ctx, token, existing, expires); good {
-		return bearer, nil
-	}
-	issued, err := h.Issuer.Issue(ctx, accountOf(token), lifetime)
-	if short := shortBy(issued, expires); err == nil && short > tolerance {
-		issued, err = h.Issuer.Issue(ctx, accountOf(token), lifetime+short)
-	}
-	return issued.Token, err
+	return secret.Type == registration.SecretTypeValues && slices.ContainsFunc(secret.OwnerReferences, func(owner metav1.OwnerReference) bool {
+		return owner.UID == token.UID
+	})
 }
 
 // tolerance is how much earlier than its ClusterRegistrationToken a bearer token may expire.
 const tolerance = time.Minute
 
-// shortBy is how much too early a bearer token expires because the clock of the hub is ahead of that of the API server, which sets both
-// creation times and expiry. Such a token would be replaced in every pass.
-func shortBy(issued credential.Issued, expires *metav1.Time) time.Duration {
-	if expires == nil || issued.Expires.IsZero() {
-		return 0
+// bearer returns the bearer token in the Secret, or a new one if that does not work as long as it should.
+func (h *handler) bearer(ctx context.Context, token *fleet.ClusterRegistrationToken, existing *corev1.Secret, expires *metav1.Time) (credential.Token, error) {
+	if bearer, good := h.reusable(ctx, token, existing, expires); good {
+		return bearer, nil
 	}
-	return expires.Sub(issued.Expires)
+	if expires == nil {
+		issued, err := h.Issuer.Issue(ctx, accountOf(token), credential.LongLived)
+		return issued.Token, err
+	}
+	lifetime := expires.Sub(h.Clock.Now())
+	issued, err := h.Issuer.Issue(ctx, accountOf(token), lifetime)
+	if err != nil || issued.Expires.IsZero() {
+		return issued.Token, err
+	}
+	// The API server sets both creation times and expiry. If the clock of the hub is ahead of its clock, the bearer token expires too
+	// early, and would be replaced in every pass.
+	if early := expires.Sub(issued.Expires); early > tolerance {
+		issued, err = h.Issuer.Issue(ctx, accountOf(token), lifetime+early)
+	}
+	return issued.Token, err
 }
 
 // renewBefore is the remaining lifetime below which a bearer token is replaced, if the ClusterRegistrationToken does not expire.
 const renewBefore = 30 * 24 * time.Hour
 
+// reusable returns the bearer token in the Secret, if it is of the present ServiceAccount and expires late enough.
 func (h *handler) reusable(ctx context.Context, token *fleet.ClusterRegistrationToken, existing *corev1.Secret, expires *metav1.Time) (credential.Token, bool) {
 	if existing == nil {
 		return "", false
@@ -136,26 +142,21 @@ func (h *handler) reusable(ctx context.Context, token *fleet.ClusterRegistration
 	if err != nil {
 		return "", false
 	}
-	account, err := h.account(ctx, accountOf(token))
+	of := accountOf(token)
+	account, err := h.accounts.Get(of.Namespace, of.Name)
+	if apierrors.IsNotFound(err) { // created a moment ago
+		account, err = h.Kubernetes.CoreV1().ServiceAccounts(of.Namespace).Get(ctx, of.Name, metav1.GetOptions{})
+	}
 	if err != nil {
 		return "", false
 	}
 	bearer := credential.Token(values.Token)
 	claims, err := credential.Inspect(bearer)
-	moment := h.Clock.Now().Add(renewBefore)
+	until := h.Clock.Now().Add(renewBefore)
 	if expires != nil {
-		moment = expires.Add(-tolerance)
+		until = expires.Add(-tolerance)
 	}
-	return bearer, err == nil && claims.ServesUntil(string(account.UID), moment)
-}
-
-// account reads the cache, and asks the API server for an account that was created a moment ago.
-func (h *handler) account(ctx context.Context, a credential.Account) (*corev1.ServiceAccount, error) {
-	cached, err := h.accounts.Get(a.Namespace, a.Name)
-	if apierrors.IsNotFound(err) {
-		return h.Kubernetes.CoreV1().ServiceAccounts(a.Namespace).Get(ctx, a.Name, metav1.GetOptions{})
-	}
-	return cached, err
+	return bearer, err == nil && claims.ServesUntil(string(account.UID), until)
 }
 
 func (h *handler) values(token *fleet.ClusterRegistrationToken, bearer credential.Token) registration.Values {
@@ -174,32 +175,50 @@ func (h *handler) values(token *fleet.ClusterRegistrationToken, bearer credentia
 	return values
 }
 
-func (h *handler) write(ctx context.Context, token *fleet.ClusterRegistrationToken, existing *corev1.Secret, values []byte) error {
-	client := h.Kubernetes.CoreV1().Secrets(token.Namespace)
-	if existing == nil {
-		_, err := client.Create(ctx, valuesSecret(token, values), metav1.CreateOptions{})
-		return err
-	}
-	if bytes.Equal(existing.Data[registration.ValuesKey], values) {
-		return nil
-	}
-	changed := existing.DeepCopy()
-	changed.Data = map[string][]byte{registration.ValuesKey: values}
-	_, err := client.Update(ctx, changed, metav1.UpdateOptions{})
-	return err
+// renderedKept is the number of values files in the cache. The tokens of ten thousand imports are used once each, and their files would
+// need too much memory.
+const renderedKept = 256
+
+// valuesCache caches the values files of the tokens that were used last. Each use of a token compares its Secret, and encoding YAML would
+// be most of that work. It is safe for concurrent use.
+type valuesCache struct {
+	files *lru.Cache // of valuesFile, by types.NamespacedName
 }
 
-func valuesSecret(token *fleet.ClusterRegistrationToken, values []byte) *corev1.Secret {
-	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: token.Namespace,
-			Name:      token.Name,
-			Labels:    map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
-			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: tokenKind.GroupVersion().String(), Kind: tokenKind.Kind, Name: token.Name, UID: token.UID,
-			}},
-		},
-		Type: registration.SecretTypeValues,
-		Data: map[string][]byte{registration.ValuesKey: values},
+type valuesFile struct {
+	values registration.Values
+	data   []byte // of EncodeValues; never changed
+}
+
+func newValuesCache() valuesCache { return valuesCache{files: lru.New(renderedKept)} }
+
+// encode is registration.EncodeValues.
+func (r valuesCache) encode(token types.NamespacedName, values registration.Values) ([]byte, error) {
+	if last, ok := r.last(token); ok && reflect.DeepEqual(last.values, values) {
+		return last.data, nil
 	}
+	data, err := registration.EncodeValues(values)
+	if err == nil {
+		r.files.Add(token, valuesFile{values: values, data: data})
+	}
+	return data, err
+}
+
+// decode is registration.DecodeValues. It caches nothing: encode must not return a file that a person wrote.
+func (r valuesCache) decode(token types.NamespacedName, data []byte) (registration.Values, error) {
+	if last, ok := r.last(token); ok && bytes.Equal(last.data, data) {
+		return last.values, nil
+	}
+	return registration.DecodeValues(data)
+}
+
+// forget removes the file of a deleted token: it contains a secret.
+func (r valuesCache) forget(token types.NamespacedName) { r.files.Remove(token) }
+
+func (r valuesCache) last(token types.NamespacedName) (valuesFile, bool) {
+	last, ok := r.files.Get(token)
+	if !ok {
+		return valuesFile{}, false
+	}
+	return last.(valuesFile), true
 }

@@ -15,21 +15,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
-	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/credential"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// issuing is a handler whose caches have seen nothing yet, over an API server that issues tokens; no two are the same.
-func issuing(t *testing.T, token *fleet.ClusterRegistrationToken) (*handler, *fake.Clientset) {
-	t.Helper()
+func TestEnsureValues(t *testing.T) {
+	token, issued := someToken(0), 0
 	account := accountOf(token)
 	kube := fake.NewClientset(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: account.Namespace, Name: account.Name, UID: "account"}})
-	issued := 0
 	kube.PrependReactor("create", "serviceaccounts", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		request := action.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenRequest)
 		expires := noon.Add(time.Duration(*request.Spec.ExpirationSeconds) * time.Second)
@@ -42,39 +41,72 @@ func issuing(t *testing.T, token *fleet.ClusterRegistrationToken) (*handler, *fa
 		request.Status = authenticationv1.TokenRequestStatus{Token: bearer, ExpirationTimestamp: metav1.NewTime(expires)}
 		return true, request, nil
 	})
-	h := newStage(t).handler
-	empty := func() cache.Indexer { return cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}) }
-	h.secrets = generic.NewCache[*corev1.Secret](empty(), schema.GroupResource{})
-	h.accounts = generic.NewCache[*corev1.ServiceAccount](empty(), schema.GroupResource{})
+	h := newScene(t).handler // whose caches stay empty
+	h.secrets = generic.NewCache[*corev1.Secret](emptyIndexer(), schema.GroupResource{})
+	h.accounts = generic.NewCache[*corev1.ServiceAccount](emptyIndexer(), schema.GroupResource{})
 	h.Kubernetes, h.Issuer = kube, credential.Issuer{Client: kube.CoreV1(), Clock: h.Clock}
-	return h, kube
-}
+	secrets := kube.CoreV1().Secrets("ns")
 
-func plainToken() *fleet.ClusterRegistrationToken {
-	return &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "token", UID: "uid"}}
-}
-
-func TestEnsureValuesWithAnUncachedSecret(t *testing.T) {
-	h, kube := issuing(t, plainToken())
-	require.Equal(t, result.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), plainToken(), nil))
-	before, err := kube.CoreV1().Secrets("ns").Get(t.Context(), "token", metav1.GetOptions{})
+	require.Equal(t, result.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), token, nil))
+	before, err := secrets.Get(t.Context(), "tok", metav1.GetOptions{})
 	require.NoError(t, err)
-
-	// The write of the status conflicted, and the next pass comes before the Secret's event.
-	assert.Equal(t, result.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), plainToken(), nil))
-	after, err := kube.CoreV1().Secrets("ns").Get(t.Context(), "token", metav1.GetOptions{})
-	require.NoError(t, err)
-	assert.Equal(t, before.Data, after.Data, "others may hold a copy of its token")
+	t.Run("the status write conflicted, and the cache lacks the Secret: its bearer token stays, others may hold a copy", func(t *testing.T) {
+		assert.Equal(t, result.Done(fleet.ReasonTokenReady, ""), h.ensureValues(t.Context(), token, nil))
+		after, err := secrets.Get(t.Context(), "tok", metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, before.Data, after.Data)
+	})
+	t.Run("a Secret of somebody else: refused, and not changed", func(t *testing.T) {
+		other := someToken(0)
+		other.UID = "other"
+		out := h.ensureValues(t.Context(), other, nil)
+		assert.True(t, out.IsStalled())
+		assert.Equal(t, fleet.ReasonNameConflict, out.Reason)
+		after, err := secrets.Get(t.Context(), "tok", metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, before, after)
+	})
+	t.Run("its owner cannot be read: retried", func(t *testing.T) {
+		overloaded := errors.New("overloaded")
+		kube.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, overloaded })
+		require.ErrorIs(t, h.ensureValues(t.Context(), token, nil).Err, overloaded)
+	})
 }
 
-func TestEnsureValuesLeavesForeignSecretsAlone(t *testing.T) {
-	h, kube := issuing(t, plainToken())
-	require.NoError(t, kube.Tracker().Add(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "token"}}))
-	out := h.ensureValues(t.Context(), plainToken(), nil)
-	assert.True(t, out.IsStalled())
-	assert.Equal(t, fleet.ReasonNameConflict, out.Reason)
+func TestValuesCache(t *testing.T) {
+	r, key := newValuesCache(), types.NamespacedName{Namespace: "ws", Name: "token"}
+	valuesOf := func(token string) registration.Values {
+		return registration.Values{ClusterNamespace: "ws", Token: token, Internal: &registration.ValuesInternal{SystemNamespace: "s"}}
+	}
+	encode := func(values registration.Values) []byte {
+		t.Helper()
+		data, err := r.encode(key, values)
+		require.NoError(t, err)
+		return data
+	}
+	want, err := registration.EncodeValues(valuesOf("a"))
+	require.NoError(t, err)
+	first := encode(valuesOf("a"))
+	assert.Equal(t, want, first)
+	assert.Same(t, &first[0], &encode(valuesOf("a"))[0], "equal values are encoded once")
 
-	bad := errors.New("bad day")
-	kube.PrependReactor("get", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, bad })
-	require.ErrorIs(t, h.ensureValues(t.Context(), plainToken(), nil).Err, bad, "nobody knows whose it is")
+	for text, want := range map[string]registration.Values{
+		string(first):                 valuesOf("a"),
+		"token: b\n":                  {Token: "b"},
+		"# by hand\n" + string(first): valuesOf("a"),
+	} {
+		read, err := r.decode(key, []byte(text))
+		require.NoError(t, err)
+		assert.Equal(t, want, read)
+	}
+	assert.Same(t, &first[0], &encode(valuesOf("a"))[0], "the file that a person wrote is not cached")
+
+	assert.NotEqual(t, first, encode(valuesOf("b")))
+	r.forget(key)
+	assert.NotSame(t, &first[0], &encode(valuesOf("a"))[0])
+	for i := range 2 * renderedKept {
+		_, err := r.encode(types.NamespacedName{Name: fmt.Sprint(i)}, valuesOf("a"))
+		require.NoError(t, err)
+	}
+	assert.Equal(t, renderedKept, r.files.Len(), "imports have a token each")
 }

@@ -9,7 +9,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 // expiryMargin is the time after the expiry of a credential at which its agent counts as locked out: credentials expire by the clock
@@ -40,7 +40,7 @@ func Of(requests Requests, cluster *fleet.Cluster) (s Status, err error) {
 	}
 	for _, request := range all {
 		switch {
-		case result.Get(request.Status.Conditions, fleet.ConditionGranted).Reason == fleet.ReasonCredentialRevoked:
+		case fleetstatus.Condition(request.Status.Conditions, fleet.ConditionGranted).Reason == fleet.ReasonCredentialRevoked:
 			s.Revoked = newer(s.Revoked, request)
 		case request.Status.Granted:
 			return Status{Granted: true}, nil

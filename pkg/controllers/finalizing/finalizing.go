@@ -16,7 +16,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
-	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 )
 
 // InProgress reports whether the Cluster is deleted and still has its finalizer. If the Cluster's namespace is being deleted, the
@@ -38,17 +38,17 @@ func NamespaceDeleted(ctx context.Context, client kubernetes.Interface, name str
 	return namespace.DeletionTimestamp != nil, nil
 }
 
-// Agents tells which agents still need their identity to uninstall themselves.
-type Agents struct {
+// LeavingAgents tells which agents still need their identity to uninstall themselves.
+type LeavingAgents struct {
 	Kubernetes kubernetes.Interface
 	Accounts   corecontrollers.ServiceAccountCache
-	Clusters   fleetcontrollers.ClusterClient
+	Clusters   fleetclient.ClustersGetter
 }
 
 // Need reports whether an agent still needs what a request was granted. If a Cluster is deleted in the foreground, or together with
 // its namespace, Kubernetes deletes the requests before the Cluster; an agent without its identity could not be asked to remove
 // what it deployed. What the agent was granted is then deleted with the cluster namespace.
-func (a Agents) Need(ctx context.Context, namespace, request string) (bool, error) {
+func (a LeavingAgents) Need(ctx context.Context, namespace, request string) (bool, error) {
 	accounts, err := a.Accounts.GetByIndex(index.ByRequest, index.Key(namespace, request))
 	if err != nil || len(accounts) == 0 {
 		return false, err
@@ -59,7 +59,7 @@ func (a Agents) Need(ctx context.Context, namespace, request string) (bool, erro
 	}
 	for _, account := range accounts {
 		// The cache may not show yet that the Cluster is deleted.
-		cluster, err := a.Clusters.Get(namespace, account.Annotations[fleet.ClusterAnnotation], metav1.GetOptions{})
+		cluster, err := a.Clusters.Clusters(namespace).Get(ctx, account.Annotations[fleet.ClusterAnnotation], metav1.GetOptions{})
 		switch {
 		case err == nil && InProgress(cluster, namespaceDeleted):
 			return true, nil
@@ -70,7 +70,7 @@ func (a Agents) Need(ctx context.Context, namespace, request string) (bool, erro
 	return false, nil
 }
 
-// DeletedRequests are the requests that finalizing deletes: their agents are done, so Agents.Need need not be called for them. They
+// DeletedRequests are the requests that finalizing deletes: their agents are done, so LeavingAgents.Need need not be called for them. They
 // are lost when the process ends; Need is called for unknown requests. The zero DeletedRequests are ready to use.
 type DeletedRequests struct{ requests sync.Map }
 

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 const (
@@ -59,7 +59,7 @@ func (d *Detector) observeInstance(key types.NamespacedName, cluster *fleet.Clus
 	if i == nil {
 		i = &instances{}
 		// After a restart of the hub the condition says whether there are clones, until one of them has not checked in for a while.
-		if result.Get(cluster.Status.Conditions, fleet.ConditionRegistered).Reason == fleet.ReasonCloneDetected {
+		if fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionRegistered).Reason == fleet.ReasonCloneDetected {
 			i.lastSeen, i.clones = map[string]time.Time{"": now}, true
 		}
 		d.instances[key] = i

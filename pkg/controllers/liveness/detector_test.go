@@ -16,6 +16,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 // patience is long, because the machine may be busy.
@@ -54,7 +55,7 @@ func newDay(t *testing.T, hub config.Hub) *day {
 func (d *day) pass() (corev1.ConditionStatus, *result.Transition) {
 	out := d.Reconcile(context.Background(), d.cluster)
 	transition := result.Set(&d.cluster.Status.Conditions, d.Condition(), out, d.clock.Now())
-	return result.Get(d.cluster.Status.Conditions, d.Condition()).Status, transition
+	return fleetstatus.Condition(d.cluster.Status.Conditions, d.Condition()).Status, transition
 }
 
 func (d *day) status() corev1.ConditionStatus {

@@ -20,6 +20,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 // Detector sets condition Connected of a Cluster.
@@ -89,7 +90,7 @@ func (d *Detector) Reconcile(_ context.Context, cluster *fleet.Cluster) result.R
 		return result.Wait(fleet.ReasonWaitingForAgent, "the agent has not checked in yet")
 	}
 
-	before := result.Get(cluster.Status.Conditions, fleet.ConditionConnected).Status
+	before := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionConnected).Status
 	out := h.connected(cluster.Status.Agent, before, hub, reachable, now)
 	if !out.IsStalled() {
 		// The queue keeps the earlier of two times for a Cluster, so expire adds the Cluster again if a heartbeat has arrived.

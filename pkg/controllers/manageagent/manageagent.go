@@ -28,6 +28,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -122,7 +123,7 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 		if err := a.delete(ctx, existing); err != nil {
 			return result.Retry(fleet.ReasonError, err)
 		}
-		if reason == fleet.ReasonManagedElsewhere && result.Get(cluster.Status.Conditions, fleet.ConditionReconciled).Status == "" {
+		if reason == fleet.ReasonManagedElsewhere && fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionReconciled).Status == "" {
 			return result.Skip() // condition Processed reports it
 		}
 		return result.Done(reason, message)
@@ -182,7 +183,7 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 		}
 	}
 	// The condition becomes True together with the first heartbeat. A write of its own for each Cluster would bring no news.
-	reported := result.Get(cluster.Status.Conditions, fleet.ConditionReconciled).Reason == fleet.ReasonReconciled
+	reported := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionReconciled).Reason == fleet.ReasonReconciled
 	if cluster.Status.Agent.LastSeen.IsZero() && !reported {
 		return waitingForAgent().In(again)
 	}
@@ -323,7 +324,7 @@ func (a *AgentBundles) repair(ctx context.Context, existing, wanted *fleet.Bundl
 	if len(metadata) == 1 && len(spec) == 0 {
 		return result.Done("", "")
 	}
-	latest, err := writes.Merge(writes.WithContext(ctx, a.FleetClient.Bundles(existing.Namespace)), existing, patch)
+	latest, err := writes.Merge(ctx, a.FleetClient.Bundles(existing.Namespace), existing, patch)
 	if err != nil {
 		return result.Retry(fleet.ReasonError, fmt.Errorf("updating the agent's Bundle: %w", err))
 	}

@@ -174,22 +174,19 @@ func TestReconcileDecidesWhen(t *testing.T) {
 	}
 }
 
-func TestReconcileKeepsTheConditionDuringAReinstallation(t *testing.T) {
+func TestReconcileDuringAReinstallation(t *testing.T) {
 	o, c := newStage(t), imported()
 	o.done(t, c)
 	c.Status.Conditions = append(c.Status.Conditions, genericcondition.GenericCondition{Type: fleet.ConditionReconciled, Status: "True", Reason: fleet.ReasonReconciled})
 	c.Status.Agent = fleet.AgentStatus{}
 	o.done(t, c)
+	c.Status.Conditions, c.Spec.HostNetwork = nil, ptr.To(true)
+	o.forget()
+	assert.Equal(t, fleet.ReasonWaitingForAgent, o.run(t, c).Reason)
+	assert.Equal(t, []string{"patch"}, o.wrote(), "the Bundle is updated before the first heartbeat")
 }
 
-func TestReconcileOfSelfRegisteredSetsNoPriorityClass(t *testing.T) {
-	o, c := newStage(t), selfRegistered()
-	c.Spec.AgentSchedulingCustomization = &fleet.AgentSchedulingCustomization{PriorityClass: &fleet.PriorityClassSpec{Value: 1}}
-	o.done(t, c)
-	assert.NotContains(t, o.bundle(t).Spec.Resources[0].Content, "priorityClassName")
-}
-
-func TestReconcileAddsTheHubForSelfRegisteredOnly(t *testing.T) {
+func TestReconcileSelfRegistered(t *testing.T) {
 	o := newStage(t)
 	o.done(t, imported())
 	assert.NotContains(t, o.bundle(t).Spec.Resources[0].Content, "fleet-agent-hub")
@@ -198,6 +195,11 @@ func TestReconcileAddsTheHubForSelfRegisteredOnly(t *testing.T) {
 	o.Config.Set(config.Hub{AgentImage: "i"})
 	o.done(t, selfRegistered())
 	assert.NotContains(t, o.bundle(t).Spec.Resources[0].Content, "fleet-agent-hub", "the configuration has no URL")
+
+	o, c := newStage(t), selfRegistered()
+	c.Spec.AgentSchedulingCustomization = &fleet.AgentSchedulingCustomization{PriorityClass: &fleet.PriorityClassSpec{Value: 1}}
+	o.done(t, c)
+	assert.NotContains(t, o.bundle(t).Spec.Resources[0].Content, "priorityClassName", "the hub cannot create the PriorityClass")
 }
 
 func TestReconcileInvalidSettings(t *testing.T) {
@@ -314,15 +316,6 @@ func TestReconcileAdoptsABundleOfFleet(t *testing.T) {
 	assert.Equal(t, []string{"f"}, b.Finalizers)
 }
 
-func TestReconcileRepairsBeforeTheFirstHeartbeat(t *testing.T) {
-	o, c := newStage(t), imported()
-	o.done(t, c)
-	c.Status.Agent, c.Spec.HostNetwork = fleet.AgentStatus{}, ptr.To(true)
-	o.forget()
-	assert.Equal(t, fleet.ReasonWaitingForAgent, o.run(t, c).Reason)
-	assert.Equal(t, []string{"patch"}, o.wrote())
-}
-
 func TestReconcileForeignBundle(t *testing.T) {
 	o, c := newStage(t), imported()
 	o.put(&fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "fleet-agent-c"}})
@@ -402,6 +395,8 @@ func TestReconcileUnmanagedDeletes(t *testing.T) {
 			o.forget()
 			assert.Equal(t, row.reason, o.run(t, c).Reason)
 			assert.Empty(t, o.wrote())
+			o.cache.seen["fleet-agent-"+c.Name] = sound.server.bundles["fleet-agent-"+c.Name]
+			assert.Equal(t, row.reason, o.run(t, c).Reason, "the cache still shows it")
 		})
 	}
 }
@@ -485,14 +480,6 @@ func TestReconcileConflict(t *testing.T) {
 	out := o.run(t, c)
 	assert.True(t, out.IsSkip())
 	require.Error(t, out.Err)
-}
-
-func TestReconcileDeletesWhatIsGone(t *testing.T) {
-	o, c := newStage(t), imported()
-	o.done(t, c)
-	o.server.bundles = map[string]*fleet.Bundle{}
-	o.Config.Set(config.Hub{ManageAgent: ptr.To(false)})
-	assert.Equal(t, fleet.ReasonAgentNotManaged, o.run(t, c).Reason)
 }
 
 func TestReconcileRecordsSettings(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 
 const namespace = "muster"
 
-// Hub has the metrics that the controllers of one hub update.
-type Hub struct {
+// Counters are the metrics that the controllers of one hub update.
+type Counters struct {
 	// OrphansCollected counts objects that were deleted because their owner does not exist, by kind.
 	OrphansCollected *prometheus.CounterVec
 	// OrphansLeft is the number of orphans that the last walk could not delete, by kind.
@@ -27,14 +27,14 @@ var buckets = []float64{0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 
 
 // Granted counts a granted registration, with the time since its creation. That may seem negative: the time of creation is in
 // full seconds and by the clock of the API server.
-func (h *Hub) Granted(took time.Duration) {
+func (h *Counters) Granted(took time.Duration) {
 	h.granted.Inc()
 	h.took.Observe(max(took, 0).Seconds())
 }
 
 // New returns the metrics of a hub. It registers them unless the registerer is nil.
-func New(registerer prometheus.Registerer) *Hub {
-	h := &Hub{
+func New(registerer prometheus.Registerer) *Counters {
+	h := &Counters{
 		OrphansCollected: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "orphans_collected_total",
 			Help: "Objects deleted because their owner does not exist, by kind.",

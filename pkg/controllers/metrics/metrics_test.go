@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
@@ -115,5 +116,18 @@ func TestGranted(t *testing.T) {
 			assert.InDelta(t, 0.01, histogram.GetBucket()[0].GetUpperBound(), 0)
 			assert.InDelta(t, 600, histogram.GetBucket()[len(histogram.GetBucket())-1].GetUpperBound(), 0)
 		}
+	}
+}
+
+func TestPolicies(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	missing := admission.PolicyRef{Kind: admission.KindValidating, Name: admission.StatusPolicy}
+	registry.MustRegister(Policies(func(policy admission.PolicyRef) bool { return policy != missing }))
+	values := gathered(t, registry)
+	assert.Len(t, values, len(admission.All))
+	for _, policy := range admission.All {
+		value, found := values["muster_admission_policy_in_force "+policy.Kind+" "+policy.Name]
+		assert.True(t, found, policy)
+		assert.Equal(t, policy != missing, value == 1, policy)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 // StateCollector counts Clusters and registrations by their state, at each scrape and from the hub's caches: gauges that events
@@ -92,7 +92,7 @@ func stateOf(request *fleet.ClusterRegistration) string {
 	switch {
 	case request.Status.Granted:
 		return stateGranted
-	case result.Get(request.Status.Conditions, fleet.ConditionGranted).Status == corev1.ConditionFalse:
+	case fleetstatus.IsFalse(request.Status.Conditions, fleet.ConditionGranted):
 		return stateRefused
 	}
 	return stateWaiting

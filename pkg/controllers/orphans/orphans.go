@@ -66,7 +66,7 @@ type kind struct {
 	name     string
 	resource schema.GroupVersionResource
 	cache    cache.Store
-	ownerOf  func(object any) owner
+	ownerOf  func(object any) ownerKey
 }
 
 // ownerKind is a kind of owners.
@@ -83,7 +83,7 @@ var walk types.NamespacedName
 func Register(ctx context.Context, c *app.Context) *Collector {
 	fleetKind, coreKind, rbacKind := fleet.SchemeGroupVersion.WithResource, corev1.SchemeGroupVersion.WithResource, rbacv1.SchemeGroupVersion.WithResource
 	o := newCollector(c)
-	o.isInUse = finalizing.Agents{Kubernetes: c.Kubernetes, Accounts: c.Core.ServiceAccount().Cache(), Clusters: c.Fleet.Cluster()}.Need
+	o.isInUse = finalizing.LeavingAgents{Kubernetes: c.Kubernetes, Accounts: c.Core.ServiceAccount().Cache(), Clusters: c.FleetClient}.Need
 	o.owners = map[string]ownerKind{
 		kindCluster: {fleetKind("clusters"), c.Fleet.Cluster().Informer().GetStore()},
 		kindRequest: {fleetKind("clusterregistrations"), c.Fleet.ClusterRegistration().Informer().GetStore()},
@@ -92,10 +92,10 @@ func Register(ctx context.Context, c *app.Context) *Collector {
 	// Kinds that grant rights come first. BundleDeployments are deleted with their Namespace, and Contents with the
 	// BundleDeployments.
 	o.kinds = []kind{
-		kindOf("ServiceAccount", coreKind("serviceaccounts"), c.Core.ServiceAccount().Informer(), func(a *corev1.ServiceAccount) owner { return ownerOfRights(a) }),
-		kindOf("ClusterRoleBinding", rbacKind("clusterrolebindings"), c.RBAC.ClusterRoleBinding().Informer(), func(b *rbacv1.ClusterRoleBinding) owner { return ownerOfRights(b) }),
-		kindOf("RoleBinding", rbacKind("rolebindings"), c.RBAC.RoleBinding().Informer(), func(b *rbacv1.RoleBinding) owner { return ownerOfRights(b) }),
-		kindOf("Role", rbacKind("roles"), c.RBAC.Role().Informer(), func(r *rbacv1.Role) owner { return ownerOfRights(r) }),
+		kindOf("ServiceAccount", coreKind("serviceaccounts"), c.Core.ServiceAccount().Informer(), ownerOfRights),
+		kindOf("ClusterRoleBinding", rbacKind("clusterrolebindings"), c.RBAC.ClusterRoleBinding().Informer(), ownerOfRights),
+		kindOf("RoleBinding", rbacKind("rolebindings"), c.RBAC.RoleBinding().Informer(), ownerOfRights),
+		kindOf("Role", rbacKind("roles"), c.RBAC.Role().Informer(), ownerOfRights),
 		kindOf("Secret", coreKind("secrets"), c.Core.Secret().Informer(), ownerOfCredential(c.RegistrationNamespace())),
 		kindOf("ClusterRegistration", fleetKind("clusterregistrations"), c.Fleet.ClusterRegistration().Informer(), ownerOfRequest),
 		kindOf(bundleKind, fleetKind("bundles"), c.Fleet.Bundle().Informer(), ownerOfBundle),
@@ -118,8 +118,8 @@ func newCollector(c *app.Context) *Collector {
 	}
 }
 
-func kindOf[T any](name string, resource schema.GroupVersionResource, informer cache.SharedIndexInformer, ownerOf func(T) owner) kind {
-	return kind{name: name, resource: resource, cache: informer.GetStore(), ownerOf: func(object any) owner {
+func kindOf[T any](name string, resource schema.GroupVersionResource, informer cache.SharedIndexInformer, ownerOf func(T) ownerKey) kind {
+	return kind{name: name, resource: resource, cache: informer.GetStore(), ownerOf: func(object any) ownerKey {
 		if typed, ok := object.(T); ok {
 			return ownerOf(typed)
 		}
@@ -216,7 +216,7 @@ func (c *Collector) check(ctx context.Context, k kind, object any) (done bool) {
 
 // deleteOrphan deletes an object whose owner is not in the cache, if the API server confirms that there is no such owner. An
 // owner that was created again under the name keeps the object: its controller makes objects of the same names.
-func (c *Collector) deleteOrphan(ctx context.Context, k kind, m metav1.Object, o owner) (done bool, err error) {
+func (c *Collector) deleteOrphan(ctx context.Context, k kind, m metav1.Object, o ownerKey) (done bool, err error) {
 	_, err = c.Metadata.Resource(c.owners[o.kind].resource).Namespace(o.namespace).Get(ctx, o.name, metav1.GetOptions{})
 	switch {
 	case err == nil:

@@ -44,9 +44,9 @@ type world struct {
 	clock   *clocktesting.FakeClock
 	metrics *prometheus.Registry
 
-	owner             owner // of all Namespaces
-	live, deletion    error // the answers to the look-up of an owner, and to a deletion
-	asked             int   // look-ups
+	owner             ownerKey // of all Namespaces
+	live, deletion    error    // the answers to the look-up of an owner, and to a deletion
+	asked             int      // look-ups
 	deleted, deletedU []string
 }
 
@@ -55,7 +55,7 @@ func newWorld(t *testing.T, namespaces ...string) *world {
 	t.Helper()
 	w := &world{
 		clock: clocktesting.NewFakeClock(time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)), metrics: prometheus.NewRegistry(),
-		owner: owner{kindCluster, "ws", "member"},
+		owner: ownerKey{kindCluster, "ws", "member"},
 	}
 	client := metadatafake.NewSimpleMetadataClient(metadatafake.NewTestScheme())
 	client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
@@ -74,7 +74,7 @@ func newWorld(t *testing.T, namespaces ...string) *world {
 	for _, name := range namespaces {
 		require.NoError(t, store.Add(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-of-" + name)}}))
 	}
-	w.kinds = []kind{{namespaceKind, corev1.SchemeGroupVersion.WithResource("namespaces"), store, func(any) owner { return w.owner }}}
+	w.kinds = []kind{{namespaceKind, corev1.SchemeGroupVersion.WithResource("namespaces"), store, func(any) ownerKey { return w.owner }}}
 	w.owners = map[string]ownerKind{
 		kindCluster: {fleet.SchemeGroupVersion.WithResource("clusters"), cache.NewStore(cache.MetaNamespaceKeyFunc)},
 		kindRequest: {fleet.SchemeGroupVersion.WithResource("clusterregistrations"), cache.NewStore(cache.MetaNamespaceKeyFunc)},
@@ -139,7 +139,7 @@ func TestCheckAll(t *testing.T) {
 	}
 	t.Run("what an agent needs to uninstall itself: kept until it has", func(t *testing.T) {
 		w := newWorld(t, "n")
-		w.owner, w.live = owner{kindRequest, "ws", "member"}, errNotFound
+		w.owner, w.live = ownerKey{kindRequest, "ws", "member"}, errNotFound
 		w.isInUse = func(context.Context, string, string) (bool, error) { return true, nil }
 		assert.Equal(t, 1, w.checkAll(t.Context()), "checked again soon")
 		w.isInUse = func(context.Context, string, string) (bool, error) { return false, errRefused }

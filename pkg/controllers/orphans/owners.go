@@ -13,8 +13,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// owner is the object for which another one was made, as that one records it.
-type owner struct{ kind, namespace, name string }
+// ownerKey identifies the object for which another one was made, according to the annotations or fields of that one.
+type ownerKey struct{ kind, namespace, name string }
 
 // Kinds of owners.
 const (
@@ -29,7 +29,7 @@ var sets = map[string]string{
 	kindToken:   "cluster-group-token",
 }
 
-var none owner
+var none ownerKey
 
 // isManaged reports whether an object has the label of all objects that the hub makes.
 func isManaged(object metav1.Object) bool {
@@ -37,9 +37,9 @@ func isManaged(object metav1.Object) bool {
 }
 
 // ownerOfNamespace is the Cluster of a cluster namespace. The name of the namespace must be the one that follows from the Cluster's.
-func ownerOfNamespace(namespace *corev1.Namespace) owner {
+func ownerOfNamespace(namespace *corev1.Namespace) ownerKey {
 	a := namespace.Annotations
-	o := owner{kindCluster, a[fleet.ClusterNamespaceAnnotation], a[fleet.ClusterAnnotation]}
+	o := ownerKey{kindCluster, a[fleet.ClusterNamespaceAnnotation], a[fleet.ClusterAnnotation]}
 	if !isManaged(namespace) || o.namespace == "" || o.name == "" ||
 		registration.ClusterNamespace(o.namespace, o.name) != namespace.Name {
 		return none
@@ -48,7 +48,7 @@ func ownerOfNamespace(namespace *corev1.Namespace) owner {
 }
 
 // ownerOfRights is the request or the token for which a ServiceAccount or an RBAC object was made.
-func ownerOfRights(object metav1.Object) owner {
+func ownerOfRights(object metav1.Object) ownerKey {
 	byRequest, bySet := ownerByRequest(object), ownerBySet(object)
 	switch {
 	case !isManaged(object):
@@ -65,9 +65,9 @@ func ownerOfRights(object metav1.Object) owner {
 }
 
 // ownerByRequest is the owner in the annotations of an agent's ServiceAccount.
-func ownerByRequest(object metav1.Object) owner {
+func ownerByRequest(object metav1.Object) ownerKey {
 	a := object.GetAnnotations()
-	o := owner{kindRequest, a[fleet.ClusterRegistrationNamespaceAnnotation], a[fleet.ClusterRegistrationAnnotation]}
+	o := ownerKey{kindRequest, a[fleet.ClusterRegistrationNamespaceAnnotation], a[fleet.ClusterRegistrationAnnotation]}
 	if o.namespace == "" || o.name == "" {
 		return none
 	}
@@ -76,14 +76,14 @@ func ownerByRequest(object metav1.Object) owner {
 
 // ownerBySet is the owner in the annotations of an object of an object set. The label of the set is a digest of them, and must
 // agree.
-func ownerBySet(object metav1.Object) owner {
+func ownerBySet(object metav1.Object) ownerKey {
 	a := object.GetAnnotations()
 	for kind, set := range sets {
 		gvk := fleet.SchemeGroupVersion.WithKind(kind)
 		if a[apply.LabelGVK] != gvk.String() || !strings.HasPrefix(a[apply.LabelID], set) {
 			continue
 		}
-		o := owner{kind, a[apply.LabelNamespace], a[apply.LabelName]}
+		o := ownerKey{kind, a[apply.LabelNamespace], a[apply.LabelName]}
 		made := &unstructured.Unstructured{}
 		made.SetGroupVersionKind(gvk)
 		made.SetNamespace(o.namespace)
@@ -98,9 +98,9 @@ func ownerBySet(object metav1.Object) owner {
 }
 
 // ownerOfCredential returns a function for the Cluster whose agent fetches a credential.
-func ownerOfCredential(registrationNamespace string) func(*corev1.Secret) owner {
-	return func(secret *corev1.Secret) owner {
-		o := owner{
+func ownerOfCredential(registrationNamespace string) func(*corev1.Secret) ownerKey {
+	return func(secret *corev1.Secret) ownerKey {
+		o := ownerKey{
 			kindCluster, string(secret.Data[registration.CredentialClusterNamespace]), string(secret.Data[registration.CredentialClusterName]),
 		}
 		if !isManaged(secret) || secret.Namespace != registrationNamespace || secret.Type != registration.SecretTypeCredential ||
@@ -112,7 +112,7 @@ func ownerOfCredential(registrationNamespace string) func(*corev1.Secret) owner 
 }
 
 // ownerOfBundle is the Cluster of an agent's Bundle.
-func ownerOfBundle(bundle *fleet.Bundle) owner {
+func ownerOfBundle(bundle *fleet.Bundle) ownerKey {
 	if !agentspec.IsBundle(bundle) || len(bundle.Spec.Targets) != 1 {
 		return none
 	}
@@ -120,13 +120,13 @@ func ownerOfBundle(bundle *fleet.Bundle) owner {
 	if name == "" || registration.AgentBundleName(name) != bundle.Name {
 		return none
 	}
-	return owner{kindCluster, bundle.Namespace, name}
+	return ownerKey{kindCluster, bundle.Namespace, name}
 }
 
 // ownerOfRequest is the Cluster for which a request was granted.
-func ownerOfRequest(request *fleet.ClusterRegistration) owner {
+func ownerOfRequest(request *fleet.ClusterRegistration) ownerKey {
 	if !request.Status.Granted || request.Status.ClusterName == "" || request.Labels[fleet.ClusterManagementLabel] != "" {
 		return none
 	}
-	return owner{kindCluster, request.Namespace, request.Status.ClusterName}
+	return ownerKey{kindCluster, request.Namespace, request.Status.ClusterName}
 }

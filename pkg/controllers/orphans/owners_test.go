@@ -19,7 +19,7 @@ const registrationNamespace = "cattle-fleet-clusters-system"
 func managed() map[string]string { return map[string]string{fleet.ManagedLabel: "true"} }
 
 func TestOwnerOfNamespace(t *testing.T) {
-	of := func(change func(*corev1.Namespace)) owner {
+	of := func(change func(*corev1.Namespace)) ownerKey {
 		n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 			Name: registration.ClusterNamespace("ws", "member"), Labels: managed(),
 			Annotations: map[string]string{fleet.ClusterAnnotation: "member", fleet.ClusterNamespaceAnnotation: "ws"},
@@ -27,7 +27,7 @@ func TestOwnerOfNamespace(t *testing.T) {
 		change(n)
 		return ownerOfNamespace(n)
 	}
-	assert.Equal(t, owner{kindCluster, "ws", "member"}, of(func(*corev1.Namespace) {}))
+	assert.Equal(t, ownerKey{kindCluster, "ws", "member"}, of(func(*corev1.Namespace) {}))
 	for name, change := range map[string]func(*corev1.Namespace){
 		"no label":                         func(n *corev1.Namespace) { n.Labels = nil },
 		"another value":                    func(n *corev1.Namespace) { n.Labels[fleet.ManagedLabel] = "false" },
@@ -55,14 +55,14 @@ func account(t *testing.T, setID, ownerKind string) *corev1.ServiceAccount {
 }
 
 func TestOwnerOfRights(t *testing.T) {
-	request, token := owner{kindRequest, "ws", "request-abc"}, owner{kindToken, "ws", "request-abc"}
+	request, token := ownerKey{kindRequest, "ws", "request-abc"}, ownerKey{kindToken, "ws", "request-abc"}
 	annotate := func(a *corev1.ServiceAccount, key, value string) { a.Annotations[key] = value }
 	for _, row := range []struct {
 		name   string
 		set    string
 		kind   string
 		change func(*corev1.ServiceAccount)
-		want   owner
+		want   ownerKey
 	}{
 		{name: "by this hub", set: registration.OwnedSetID("cluster-registration", "ws", "request-abc"), kind: kindRequest, want: request},
 		{name: "by Fleet", set: "cluster-registration", kind: kindRequest, want: request},
@@ -108,7 +108,7 @@ func TestOwnerOfRights(t *testing.T) {
 }
 
 func TestOwnerOfCredential(t *testing.T) {
-	of := func(change func(*corev1.Secret)) owner {
+	of := func(change func(*corev1.Secret)) ownerKey {
 		s := &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Namespace: registrationNamespace, Name: "c-1", Labels: managed()},
 			Type:       registration.SecretTypeCredential,
@@ -120,7 +120,7 @@ func TestOwnerOfCredential(t *testing.T) {
 		change(s)
 		return ownerOfCredential(registrationNamespace)(s)
 	}
-	assert.Equal(t, owner{kindCluster, "ws", "member"}, of(func(*corev1.Secret) {}))
+	assert.Equal(t, ownerKey{kindCluster, "ws", "member"}, of(func(*corev1.Secret) {}))
 	for name, change := range map[string]func(*corev1.Secret){
 		"no label":           func(s *corev1.Secret) { delete(s.Labels, fleet.ManagedLabel) },
 		"another namespace":  func(s *corev1.Secret) { s.Namespace = "ws" },
@@ -134,7 +134,7 @@ func TestOwnerOfCredential(t *testing.T) {
 }
 
 func TestOwnerOfBundle(t *testing.T) {
-	of := func(change func(*fleet.Bundle)) owner {
+	of := func(change func(*fleet.Bundle)) ownerKey {
 		b := &fleet.Bundle{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "ws", Name: "fleet-agent-member", Annotations: map[string]string{apply.LabelID: registration.SetIDManageAgent},
@@ -144,7 +144,7 @@ func TestOwnerOfBundle(t *testing.T) {
 		change(b)
 		return ownerOfBundle(b)
 	}
-	assert.Equal(t, owner{kindCluster, "ws", "member"}, of(func(*fleet.Bundle) {}))
+	assert.Equal(t, ownerKey{kindCluster, "ws", "member"}, of(func(*fleet.Bundle) {}))
 	for name, change := range map[string]func(*fleet.Bundle){
 		"made by a person": func(b *fleet.Bundle) { b.Annotations = nil },
 		"another set":      func(b *fleet.Bundle) { b.Annotations[apply.LabelID] = "mine" },
@@ -160,13 +160,13 @@ func TestOwnerOfBundle(t *testing.T) {
 }
 
 func TestOwnerOfRequest(t *testing.T) {
-	of := func(granted bool, cluster, management string) owner {
+	of := func(granted bool, cluster, management string) ownerKey {
 		return ownerOfRequest(&fleet.ClusterRegistration{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Labels: map[string]string{fleet.ClusterManagementLabel: management}},
 			Status:     fleet.ClusterRegistrationStatus{Granted: granted, ClusterName: cluster},
 		})
 	}
-	assert.Equal(t, owner{kindCluster, "ws", "member"}, of(true, "member", ""))
+	assert.Equal(t, ownerKey{kindCluster, "ws", "member"}, of(true, "member", ""))
 	assert.Equal(t, none, of(false, "member", ""), "a request that is not granted may wait for its Cluster")
 	assert.Equal(t, none, of(true, "", ""))
 	assert.Equal(t, none, of(true, "member", "other"), "another controller manages it")

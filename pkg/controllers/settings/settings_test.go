@@ -21,7 +21,7 @@ const (
 	bad  = `{"agentImage":"y","registration":{"policy":[{"name":"n","expression":"request.spec.(","action":"Deny"}]}}`
 )
 
-func saying(document string) *corev1.ConfigMap {
+func configMap(document string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "cattle-fleet-system", Name: registration.HubConfigMap},
 		Data:       map[string]string{registration.ConfigKey: document},
@@ -36,48 +36,48 @@ func hubWith(objects ...*corev1.ConfigMap) (*app.Context, *record.FakeRecorder) 
 	return &app.Context{Kubernetes: client, Config: &config.Store{}, Events: events, SystemNamespace: "cattle-fleet-system"}, events
 }
 
-func TestARuleThatIsNoneKeepsTheConfigurationBeforeIt(t *testing.T) {
-	c, events := hubWith(saying(good))
+func TestWatcherKeepsThePreviousConfigurationOfAnInvalidRule(t *testing.T) {
+	c, events := hubWith(configMap(good))
 	w, err := Load(t.Context(), c)
 	require.NoError(t, err)
 	require.Equal(t, "x", c.Config.Get().AgentImage)
 	require.Len(t, c.Config.Get().Registration.Policy, 1)
 
-	w.take(saying(bad))
+	w.apply(configMap(bad))
 	assert.Equal(t, "x", c.Config.Get().AgentImage)
 	event := <-events.Events
 	assert.Contains(t, event, "Warning ConfigInvalid the hub's configuration: registration.policy[0] (n): ")
-	assert.Contains(t, event, "the configuration before it stays in force")
+	assert.Contains(t, event, "the previous configuration stays in effect")
 
-	w.take(saying(`{"agentImage":"z"}`))
+	w.apply(configMap(`{"agentImage":"z"}`))
 	assert.Equal(t, "z", c.Config.Get().AgentImage)
 	assert.Empty(t, events.Events)
 }
 
-func TestAHubThatCannotReadItsRulesAtItsStartLetsNobodyInByItself(t *testing.T) {
+func TestLoadOfAnInvalidDocument(t *testing.T) {
 	manual := config.Hub{Registration: config.Registration{Approval: fleet.ApprovalManual}}
 	for name, row := range map[string]struct {
 		document string
 		want     config.Hub
 	}{
-		"a rule that is none":              {bad, manual},
-		"no YAML":                          {"{", manual},
-		"a mistake that is not about it":   {`{"agentTLSMode":"maybe"}`, config.Hub{}},
-		"both":                             {`{"agentTLSMode":"maybe","registration":{"approval":"Auto"}}`, manual},
-		"a registration that is no object": {`{"registration":[]}`, manual},
+		"an invalid rule":               {bad, manual},
+		"not YAML":                      {"{", manual},
+		"an error elsewhere":            {`{"agentTLSMode":"maybe"}`, config.Hub{}},
+		"an error elsewhere, and rules": {`{"agentTLSMode":"maybe","registration":{"approval":"Auto"}}`, manual},
+		"registration is not an object": {`{"registration":[]}`, manual},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, _ := hubWith(saying(row.document))
+			c, _ := hubWith(configMap(row.document))
 			w, err := Load(t.Context(), c)
-			require.NoError(t, err, "it starts")
+			require.NoError(t, err, "the hub starts")
 			assert.Equal(t, row.want, c.Config.Get())
-			w.take(saying(good))
-			assert.Empty(t, c.Config.Get().Registration.Approval, "as soon as it is corrected, it is in force")
+			w.apply(configMap(good))
+			assert.Empty(t, c.Config.Get().Registration.Approval, "the corrected document applies")
 		})
 	}
 }
 
-func TestThereMayBeNoConfiguration(t *testing.T) {
+func TestLoadWithoutConfigMap(t *testing.T) {
 	c, _ := hubWith()
 	_, err := Load(t.Context(), c)
 	require.NoError(t, err)

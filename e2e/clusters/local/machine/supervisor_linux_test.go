@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// environmentSpec makes this test binary the supervisor of a Spec: it collects every child of its process, which would
-// include those of other tests.
+// environmentSpec makes this test binary the supervisor of a Spec. A supervisor reaps all children of its process, which would include those of
+// other tests.
 const environmentSpec = "MACHINE_TEST_SPEC"
 
 func TestMain(m *testing.M) {
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	fmt.Println(err)
 }
 
-func TestAProgramThatEndsIsStartedAgainAndOthersGoOn(t *testing.T) {
+func TestRestart(t *testing.T) {
 	dir := t.TempDir()
 	said := supervise(t, Spec{
 		Environment: []string{"PATH=" + os.Getenv("PATH"), "WHO=machine"},
@@ -45,7 +45,7 @@ func TestAProgramThatEndsIsStartedAgainAndOthersGoOn(t *testing.T) {
 	require.Equal(t, "started\n", read(dir, "long.log"))
 }
 
-func TestAProgramWaitsForTheFileOfAnother(t *testing.T) {
+func TestAfter(t *testing.T) {
 	dir := t.TempDir()
 	second := shell(dir, "second", `cat socket; exec sleep 300`)
 	second.After = filepath.Join(dir, "socket")
@@ -56,17 +56,17 @@ func TestAProgramWaitsForTheFileOfAnother(t *testing.T) {
 	require.Eventually(t, func() bool { return read(dir, "second.log") == "there\n" }, 20*time.Second, 10*time.Millisecond)
 }
 
-func TestAProgramThatIsNotThereIsAnErrorAtTheStart(t *testing.T) {
+func TestMissingProgram(t *testing.T) {
 	dir := t.TempDir()
 	said := supervise(t, Spec{Programs: []Program{{Args: []string{"/nowhere/program"}, Dir: dir, Log: filepath.Join(dir, "log")}}})
 	require.Contains(t, <-said, "start /nowhere/program")
 }
 
-func TestMissingSettingsOfTheKernelAreLeftOut(t *testing.T) {
+func TestMissingSysctl(t *testing.T) {
 	require.NoError(t, sysctls(Spec{Sysctls: map[string]string{"net/muster/no-such-setting": "1"}}))
 }
 
-func TestACommandOfTheSetupThatFailsSaysWhy(t *testing.T) {
+func TestSetupError(t *testing.T) {
 	err := setup(Spec{
 		Environment: []string{"PATH=" + os.Getenv("PATH")},
 		Setup:       [][]string{{"true"}, {"sh", "-c", "echo the reason; exit 1"}, {"touch", filepath.Join(t.TempDir(), "never")}},
@@ -86,7 +86,7 @@ func read(dir, name string) string {
 	return string(data)
 }
 
-// supervise runs a Spec in another process and returns what that says, line by line.
+// supervise runs a Spec in another process and returns the lines of its output.
 func supervise(t *testing.T, spec Spec) <-chan string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "spec.json")

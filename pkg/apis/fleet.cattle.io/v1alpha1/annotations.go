@@ -20,3 +20,8 @@ const (
 	CredentialAnnotation = "muster.fleet.cattle.io/credential"
 	CredentialIssued     = "issued"
 )
+
+// StatusAnnotation is set by a hub with disableBundles on a Cluster to a JSON document with status.import and with what the agent
+// reports in status.agent. Fleet's own Cluster controller replaces the status of a Cluster and does not know these fields, so that
+// they would be lost. A hub without disableBundles moves status.import back and removes the annotation.
+const StatusAnnotation = "muster.fleet.cattle.io/status"

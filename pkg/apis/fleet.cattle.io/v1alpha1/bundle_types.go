@@ -26,7 +26,7 @@ type Bundle struct {
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Spec BundleSpec `json:"spec,omitempty"`
-	// Status is set by fleet-controller.
+	// Status is set by the hub.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Status BundleStatus `json:"status,omitempty"`
@@ -229,100 +229,100 @@ type Partition struct {
 	ClusterGroupSelector *metav1.LabelSelector `json:"clusterGroupSelector,omitempty"`
 }
 
-// BundleStatus is set by fleet-controller.
+// BundleStatus is set by the hub.
 type BundleStatus struct {
-	// Conditions are set by fleet-controller: Ready and others.
+	// Conditions are set by the hub: Ready and others.
 	// +optional
 	// +nullable
 	Conditions []genericcondition.GenericCondition `json:"conditions,omitempty"`
 
-	// Summary is set by fleet-controller to the number of the Bundle's BundleDeployments by state.
+	// Summary is set by the hub to the number of the Bundle's BundleDeployments by state.
 	// +optional
 	Summary BundleSummary `json:"summary,omitempty"`
 
-	// NewlyCreated is set by fleet-controller to the number of BundleDeployments it just made.
+	// NewlyCreated is set by the hub to the number of BundleDeployments it just made.
 	// +optional
 	NewlyCreated int `json:"newlyCreated,omitempty"`
 
-	// Unavailable is set by fleet-controller to the number of clusters that are not available.
+	// Unavailable is set by the hub to the number of clusters that are not available.
 	// +optional
 	Unavailable int `json:"unavailable"`
 
-	// UnavailablePartitions is set by fleet-controller to the number of partitions that are not available.
+	// UnavailablePartitions is set by the hub to the number of partitions that are not available.
 	// +optional
 	UnavailablePartitions int `json:"unavailablePartitions"`
 
-	// MaxUnavailable is set by fleet-controller to the number of clusters that may be unavailable.
+	// MaxUnavailable is set by the hub to the number of clusters that may be unavailable.
 	// +optional
 	MaxUnavailable int `json:"maxUnavailable"`
 
-	// MaxUnavailablePartitions is set by fleet-controller to the number of partitions that may be unavailable.
+	// MaxUnavailablePartitions is set by the hub to the number of partitions that may be unavailable.
 	// +optional
 	MaxUnavailablePartitions int `json:"maxUnavailablePartitions"`
 
-	// Partitions is set by fleet-controller to the state of each partition.
+	// Partitions is set by the hub to the state of each partition.
 	// +optional
 	// +nullable
 	Partitions []PartitionStatus `json:"partitions,omitempty"`
 
-	// Display is set by fleet-controller to what user interfaces show.
+	// Display is set by the hub to texts for user interfaces.
 	// +optional
 	Display BundleDisplay `json:"display,omitempty"`
 
-	// ResourceKey is set by fleet-controller to the resources of the Bundle.
+	// ResourceKey is set by the hub to the resources of the Bundle.
 	// +optional
 	// +nullable
 	ResourceKey []ResourceKey `json:"resourceKey,omitempty"`
 
-	// OCIReference is set by fleet-controller to the OCI artifact the resources were stored as.
+	// OCIReference is set by the hub to the OCI artifact the resources were stored as.
 	// +optional
 	// +nullable
 	OCIReference string `json:"ociReference,omitempty"`
 
-	// ObservedGeneration is set by fleet-controller to the generation it last worked on.
+	// ObservedGeneration is set by the hub to the generation it last worked on.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration"`
 
-	// ResourcesSHA256Sum is set by fleet-controller to the SHA-256 of the Bundle's resources.
+	// ResourcesSHA256Sum is set by the hub to the SHA-256 of the Bundle's resources.
 	// +optional
 	// +nullable
 	ResourcesSHA256Sum string `json:"resourcesSha256Sum,omitempty"`
 }
 
-// PartitionStatus is set by fleet-controller to the state of a partition.
+// PartitionStatus is set by the hub to the state of a partition.
 // +kubebuilder:pruning:PreserveUnknownFields
 type PartitionStatus struct {
-	// Name is set by fleet-controller to the name of the partition.
+	// Name is set by the hub to the name of the partition.
 	// +optional
 	// +nullable
 	Name string `json:"name,omitempty"`
 
-	// Count is set by fleet-controller to the number of clusters in the partition.
+	// Count is set by the hub to the number of clusters in the partition.
 	// +optional
 	Count int `json:"count,omitempty"`
 
-	// MaxUnavailable is set by fleet-controller to the number of clusters that may be unavailable.
+	// MaxUnavailable is set by the hub to the number of clusters that may be unavailable.
 	// +optional
 	MaxUnavailable int `json:"maxUnavailable,omitempty"`
 
-	// Unavailable is set by fleet-controller to the number of clusters that are unavailable.
+	// Unavailable is set by the hub to the number of clusters that are unavailable.
 	// +optional
 	Unavailable int `json:"unavailable,omitempty"`
 
-	// Summary is set by fleet-controller to the number of BundleDeployments of the partition by state.
+	// Summary is set by the hub to the number of BundleDeployments of the partition by state.
 	// +optional
 	Summary BundleSummary `json:"summary,omitempty"`
 }
 
-// BundleDisplay is set by fleet-controller and has what user interfaces show of a Bundle.
+// BundleDisplay is set by the hub and has texts for user interfaces about a Bundle.
 // +kubebuilder:pruning:PreserveUnknownFields
 type BundleDisplay struct {
-	// ReadyClusters is set by fleet-controller to ready and targeted clusters, such as "2/3".
+	// ReadyClusters is set by the hub to ready and targeted clusters, such as "2/3".
 	// +optional
 	// +nullable
 	ReadyClusters string `json:"readyClusters,omitempty"`
 
-	// State is set by fleet-controller to the worst state of a BundleDeployment.
+	// State is set by the hub to the worst state of a BundleDeployment.
 	// +optional
 	// +nullable
 	State string `json:"state,omitempty"`
@@ -331,22 +331,22 @@ type BundleDisplay struct {
 // ResourceKey names a resource.
 // +kubebuilder:pruning:PreserveUnknownFields
 type ResourceKey struct {
-	// Kind is set by fleet-controller to the kind of the resource.
+	// Kind is set by the hub to the kind of the resource.
 	// +optional
 	// +nullable
 	Kind string `json:"kind,omitempty"`
 
-	// APIVersion is set by fleet-controller to the API version of the resource.
+	// APIVersion is set by the hub to the API version of the resource.
 	// +optional
 	// +nullable
 	APIVersion string `json:"apiVersion,omitempty"`
 
-	// Namespace is set by fleet-controller to the namespace of the resource.
+	// Namespace is set by the hub to the namespace of the resource.
 	// +optional
 	// +nullable
 	Namespace string `json:"namespace,omitempty"`
 
-	// Name is set by fleet-controller to the name of the resource.
+	// Name is set by the hub to the name of the resource.
 	// +optional
 	// +nullable
 	Name string `json:"name,omitempty"`

@@ -22,7 +22,7 @@ type BundleDeployment struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is set by fleet-controller.
+	// Spec is set by the hub.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Spec BundleDeploymentSpec `json:"spec,omitempty"`
@@ -34,65 +34,65 @@ type BundleDeployment struct {
 
 // BundleDeploymentSpec is what the agent of one cluster is to deploy.
 type BundleDeploymentSpec struct {
-	// Paused is set by fleet-controller while the Bundle or the Cluster is paused; the agent then changes nothing.
+	// Paused is set by the hub while the Bundle or the Cluster is paused; the agent then changes nothing.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 
-	// StagedOptions is set by fleet-controller to the newest options; the rollout strategy decides when they become
+	// StagedOptions is set by the hub to the newest options; the rollout strategy decides when they become
 	// Options.
 	// +optional
 	StagedOptions BundleDeploymentOptions `json:"stagedOptions,omitempty"`
 
-	// StagedDeploymentID is set by fleet-controller to the newest deployment ID; the rollout strategy decides when it
+	// StagedDeploymentID is set by the hub to the newest deployment ID; the rollout strategy decides when it
 	// becomes DeploymentID.
 	// +optional
 	// +nullable
 	StagedDeploymentID string `json:"stagedDeploymentID,omitempty"`
 
-	// Options is set by fleet-controller to how the agent is to deploy.
+	// Options is set by the hub to how the agent is to deploy.
 	// +optional
 	Options BundleDeploymentOptions `json:"options,omitempty"`
 
-	// DeploymentID is set by fleet-controller to what the agent is to deploy: the name of a Content, a colon, and a
+	// DeploymentID is set by the hub to what the agent is to deploy: the name of a Content, a colon, and a
 	// digest of the options.
 	// +optional
 	// +nullable
 	DeploymentID string `json:"deploymentID,omitempty"`
 
-	// DependsOn is set by fleet-controller to Bundles that have to be deployed first.
+	// DependsOn is set by the hub to Bundles that have to be deployed first.
 	// +optional
 	// +nullable
 	DependsOn []BundleRef `json:"dependsOn,omitempty"`
 
-	// CorrectDrift is set by fleet-controller to have differences on the cluster undone.
+	// CorrectDrift is set by the hub to have differences on the cluster undone.
 	// +optional
 	// +nullable
 	CorrectDrift *CorrectDrift `json:"correctDrift,omitempty"`
 
-	// OCIContents is set to true by fleet-controller when the resources are an OCI artifact instead of a Content.
+	// OCIContents is set to true by the hub when the resources are an OCI artifact instead of a Content.
 	// +optional
 	OCIContents bool `json:"ociContents,omitempty"`
 
-	// HelmChartOptions is set by fleet-controller when the agent is to download the chart itself.
+	// HelmChartOptions is set by the hub when the agent is to download the chart itself.
 	// +optional
 	// +nullable
 	HelmChartOptions *GenericMap `json:"helmChartOptions,omitempty"`
 
-	// ValuesHash is set by fleet-controller to a digest of the Secret, of the same name as the BundleDeployment, that
+	// ValuesHash is set by the hub to a digest of the Secret, of the same name as the BundleDeployment, that
 	// holds the values.
 	// +optional
 	// +nullable
 	ValuesHash string `json:"valuesHash,omitempty"`
 
-	// DownstreamResourcesGeneration is set by fleet-controller to a higher number when a resource to copy changed.
+	// DownstreamResourcesGeneration is set by the hub to a higher number when a resource to copy changed.
 	// +optional
 	DownstreamResourcesGeneration int64 `json:"downstreamResourcesGeneration,omitempty"`
 
-	// OffSchedule is set to true by fleet-controller while a schedule forbids deployments.
+	// OffSchedule is set to true by the hub while a schedule forbids deployments.
 	// +optional
 	OffSchedule bool `json:"offSchedule,omitempty"`
 
-	// WaitingForValues is set to true by fleet-controller while the Secret with the values is not there yet.
+	// WaitingForValues is set to true by the hub while the Secret with the values is not there yet.
 	// +optional
 	WaitingForValues bool `json:"waitingForValues,omitempty"`
 }
@@ -136,7 +136,7 @@ type BundleDeploymentStatus struct {
 	// +optional
 	IncompleteState bool `json:"incompleteState,omitempty"`
 
-	// Display is set by fleet-controller to what user interfaces show.
+	// Display is set by the hub to texts for user interfaces.
 	// +optional
 	Display BundleDeploymentDisplay `json:"display,omitempty"`
 
@@ -150,7 +150,7 @@ type BundleDeploymentStatus struct {
 	// +nullable
 	Resources []BundleDeploymentResource `json:"resources,omitempty"`
 
-	// ResourceCounts is set by fleet-controller to the number of deployed resources by state.
+	// ResourceCounts is set by the hub to the number of deployed resources by state.
 	// +optional
 	ResourceCounts ResourceCounts `json:"resourceCounts,omitempty"`
 

@@ -27,7 +27,7 @@ type Cluster struct {
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Spec ClusterSpec `json:"spec,omitempty"`
-	// Status is what the hub, fleet-controller and the cluster's own agent report.
+	// Status is what the hub and the agent of the cluster report.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Status ClusterStatus `json:"status,omitempty"`
@@ -166,8 +166,8 @@ type PodDisruptionBudgetSpec struct {
 
 // ClusterStatus is what is known about a cluster. Several components write it, each its own fields.
 type ClusterStatus struct {
-	// Conditions are set by the hub (Processed, Imported, Registered, Connected, Reconciled) and by fleet-controller
-	// (Ready, Processed) whenever one changes; see the constants for what each means.
+	// Conditions are set by the hub whenever one changes: Processed, Imported, Registered, Connected, Reconciled and Ready; see the
+	// constants of each. With disableBundles, Fleet's own controllers may write Processed and Ready as well.
 	// +optional
 	Conditions []genericcondition.GenericCondition `json:"conditions,omitempty"`
 
@@ -176,29 +176,29 @@ type ClusterStatus struct {
 	// +optional
 	Namespace string `json:"namespace,omitempty"`
 
-	// Summary is set by fleet-controller to the number of the cluster's BundleDeployments by state.
+	// Summary is set by the hub to the number of the cluster's BundleDeployments by state.
 	// +optional
 	Summary BundleSummary `json:"summary,omitempty"`
 
-	// ResourceCounts is set by fleet-controller to the number of deployed resources by state.
+	// ResourceCounts is set by the hub to the number of deployed resources by state.
 	// +optional
 	ResourceCounts ResourceCounts `json:"resourceCounts,omitempty"`
 
-	// ReadyGitRepos is set by fleet-controller to the number of GitRepos that are ready on this cluster.
+	// ReadyGitRepos is set by the hub to the number of GitRepos with a BundleDeployment that is ready on this cluster.
 	// +optional
-	ReadyGitRepos int `json:"readyGitRepos,omitempty"`
+	ReadyGitRepos int `json:"readyGitRepos"`
 
-	// DesiredReadyGitRepos is set by fleet-controller to the number of GitRepos that target this cluster.
+	// DesiredReadyGitRepos is set by the hub to the number of GitRepos with a BundleDeployment on this cluster.
 	// +optional
-	DesiredReadyGitRepos int `json:"desiredReadyGitRepos,omitempty"`
+	DesiredReadyGitRepos int `json:"desiredReadyGitRepos"`
 
-	// ReadyHelmOps is set by fleet-controller to the number of HelmOps that are ready on this cluster.
+	// ReadyHelmOps is set by the hub to the number of HelmOps with a BundleDeployment that is ready on this cluster.
 	// +optional
-	ReadyHelmOps int `json:"readyHelmOps,omitempty"`
+	ReadyHelmOps int `json:"readyHelmOps"`
 
-	// DesiredReadyHelmOps is set by fleet-controller to the number of HelmOps that target this cluster.
+	// DesiredReadyHelmOps is set by the hub to the number of HelmOps with a BundleDeployment on this cluster.
 	// +optional
-	DesiredReadyHelmOps int `json:"desiredReadyHelmOps,omitempty"`
+	DesiredReadyHelmOps int `json:"desiredReadyHelmOps"`
 
 	// AgentEnvVarsHash is set by the hub, when spec.agentEnvVars changes, to the SHA-224 of the value the agent's
 	// manifest was last rendered from.
@@ -277,7 +277,7 @@ type ClusterStatus struct {
 	// +optional
 	GarbageCollectionInterval *metav1.Duration `json:"garbageCollectionInterval,omitempty"`
 
-	// Display is set by fleet-controller to what user interfaces show.
+	// Display is set by the hub to texts for user interfaces.
 	// +optional
 	Display ClusterDisplay `json:"display,omitempty"`
 
@@ -298,14 +298,14 @@ type ClusterStatus struct {
 	ActiveSchedule bool `json:"activeSchedule,omitempty"`
 }
 
-// ClusterDisplay is set by fleet-controller and has what user interfaces show of a cluster.
+// ClusterDisplay is set by the hub and has texts for user interfaces about a cluster.
 // +kubebuilder:pruning:PreserveUnknownFields
 type ClusterDisplay struct {
-	// ReadyBundles is set by fleet-controller to ready and desired bundles, such as "2/3".
+	// ReadyBundles is set by the hub to ready and desired bundles, such as "2/3".
 	// +optional
 	ReadyBundles string `json:"readyBundles,omitempty"`
 
-	// State is set by fleet-controller to the worst state of a bundle, or to WaitCheckIn while no agent was seen.
+	// State is set by the hub to the worst state of a bundle, or to WaitCheckIn while no agent was seen.
 	// +optional
 	State string `json:"state,omitempty"`
 }

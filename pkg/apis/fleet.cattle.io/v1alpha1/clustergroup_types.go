@@ -25,7 +25,7 @@ type ClusterGroup struct {
 	// Spec is set by a person and says which Clusters belong to the group.
 	// +optional
 	Spec ClusterGroupSpec `json:"spec,omitempty"`
-	// Status is set by fleet-controller and sums up the Clusters of the group.
+	// Status is set by the hub and sums up the Clusters of the group.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Status ClusterGroupStatus `json:"status,omitempty"`
@@ -39,49 +39,50 @@ type ClusterGroupSpec struct {
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 }
 
-// ClusterGroupStatus is set by fleet-controller.
+// ClusterGroupStatus is set by the hub.
 type ClusterGroupStatus struct {
-	// ClusterCount is set by fleet-controller to the number of Clusters in the group.
+	// ClusterCount is set by the hub to the number of Clusters in the group.
 	// +optional
-	ClusterCount int `json:"clusterCount,omitempty"`
+	ClusterCount int `json:"clusterCount"`
 
-	// NonReadyClusterCount is set by fleet-controller to the number of Clusters in the group that are not ready.
+	// NonReadyClusterCount is set by the hub to the number of Clusters in the group that are not ready.
 	// +optional
-	NonReadyClusterCount int `json:"nonReadyClusterCount,omitempty"`
+	NonReadyClusterCount int `json:"nonReadyClusterCount"`
 
-	// NonReadyClusters is set by fleet-controller to the names of Clusters that are not ready, ten at most.
+	// NonReadyClusters is set by the hub to the names of Clusters that are not ready, ten at most.
 	// +optional
 	NonReadyClusters []string `json:"nonReadyClusters,omitempty"`
 
-	// Conditions are set by fleet-controller: Ready and Processed.
+	// Conditions are set by the hub: Ready and Processed.
 	// +optional
 	Conditions []genericcondition.GenericCondition `json:"conditions,omitempty"`
 
-	// Summary is set by fleet-controller to the number of BundleDeployments of all Clusters in the group by state.
+	// Summary is set by the hub to the number of BundleDeployments of all Clusters in the group by state.
 	// +optional
 	Summary BundleSummary `json:"summary,omitempty"`
 
-	// Display is set by fleet-controller to what user interfaces show.
+	// Display is set by the hub to texts for user interfaces.
 	// +optional
 	Display ClusterGroupDisplay `json:"display,omitempty"`
 
-	// ResourceCounts is set by fleet-controller to the number of deployed resources by state.
+	// ResourceCounts is set by the hub to the number of deployed resources by state.
 	// +optional
 	ResourceCounts ResourceCounts `json:"resourceCounts,omitempty"`
 }
 
-// ClusterGroupDisplay is set by fleet-controller and has what user interfaces show of a group.
+// ClusterGroupDisplay is set by the hub and has texts for user interfaces about a group.
 // +kubebuilder:pruning:PreserveUnknownFields
 type ClusterGroupDisplay struct {
-	// ReadyClusters is set by fleet-controller to ready and all clusters, such as "2/3".
+	// ReadyClusters is set by the hub to the number of ready and of all Clusters, with the names of at most 10 that are not ready:
+	// "2/3 (east)".
 	// +optional
 	ReadyClusters string `json:"readyClusters,omitempty"`
 
-	// ReadyBundles is set by fleet-controller to ready and desired bundles, such as "2/3".
+	// ReadyBundles is set by the hub to ready and desired bundles, such as "2/3".
 	// +optional
 	ReadyBundles string `json:"readyBundles,omitempty"`
 
-	// State is set by fleet-controller to the worst state of a bundle.
+	// State is set by the hub to the worst state of a bundle.
 	// +optional
 	State string `json:"state,omitempty"`
 }

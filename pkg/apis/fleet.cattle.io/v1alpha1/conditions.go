@@ -53,6 +53,10 @@ const (
 	ConditionOriginProved = "OriginProved"
 )
 
+// ConditionPoliciesInForce exists on a ClusterRegistrationToken since the hub first found that its API server lacks an admission policy
+// that it could have, or can have none. It is False while that is so, and True afterwards.
+const ConditionPoliciesInForce = "PoliciesInForce"
+
 // Condition types of a BundleDeployment, all written by the agent. True is good.
 const (
 	// ConditionInstalled is True once the resources were installed, even if they have changed since.

@@ -25,7 +25,7 @@ type Content struct {
 	// +optional
 	SHA256Sum string `json:"sha256sum,omitempty"`
 
-	// Status is set by fleet-controller.
+	// Status is set by the hub.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Status ContentStatus `json:"status,omitempty"`
@@ -33,7 +33,7 @@ type Content struct {
 
 // ContentStatus says whether a Content is still needed.
 type ContentStatus struct {
-	// ReferenceCount is set by fleet-controller to the number of BundleDeployments that name this Content; at zero it
+	// ReferenceCount is set by the hub to the number of BundleDeployments that name this Content; at zero it
 	// may be deleted.
 	// +optional
 	ReferenceCount int `json:"referenceCount,omitempty"`

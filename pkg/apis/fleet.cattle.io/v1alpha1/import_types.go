@@ -6,8 +6,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // without reading Secrets or calling members. It is absent until the first import, and for Clusters imported by others.
 // +kubebuilder:pruning:PreserveUnknownFields
 type ImportStatus struct {
-	// KubeConfigSecretVersion is set by the hub to "<uid>/<resourceVersion>" of the kubeconfig Secret it last read. It
-	// does not read the same version again.
+	// KubeConfigSecretVersion is set by the hub to "<uid>/<resourceVersion>" of the kubeconfig Secret it last read.
+	// An unchanged version does not cause another import.
 	// +optional
 	KubeConfigSecretVersion string `json:"kubeConfigSecretVersion,omitempty"`
 
@@ -21,7 +21,7 @@ type ImportStatus struct {
 	Registration string `json:"registration,omitempty"`
 
 	// RegistrationOf is set by the hub to the input of Registration: the UID of the Cluster and, if an earlier registration became
-	// invalid, a slash and the cause. Registration changes only when this value changes.
+	// invalid, a slash and the cause. Registration changes with this value and with spec.redeployAgentGeneration.
 	// +optional
 	RegistrationOf string `json:"registrationOf,omitempty"`
 

@@ -3,41 +3,41 @@ package v1alpha1
 // Labels and annotations that components of the fleet, agents and management servers put on objects. Most of them occur
 // as a label on one kind and as an annotation on another; the comment says where.
 const (
-	// ManagedLabel marks, with the value "true", what the hub made for registration: cluster namespaces, ServiceAccounts,
-	// RBAC, credential and values Secrets. Only objects that carry it are ever cleaned up or overwritten.
+	// ManagedLabel, with the value "true", is set by the hub on the objects that it creates: cluster namespaces, ServiceAccounts, RBAC,
+	// Contents, BundleDeployments, credential and values Secrets. The hub overwrites and deletes only objects with this label.
 	ManagedLabel = "fleet.cattle.io/managed"
 
-	// ClusterLabel holds the name of a Cluster. It is an annotation on the cluster namespace and on the ServiceAccount of
+	// ClusterLabel has the name of a Cluster. It is an annotation on the cluster namespace and on the ServiceAccount of
 	// an agent, and a label on credential Secrets, BundleDeployments and Clusters the hub created.
 	ClusterLabel = "fleet.cattle.io/cluster"
 	// ClusterAnnotation is ClusterLabel where it is an annotation.
 	ClusterAnnotation = ClusterLabel
 
-	// ClusterNamespaceLabel holds the namespace of a Cluster, as a label on BundleDeployments.
+	// ClusterNamespaceLabel has the namespace of a Cluster, as a label on BundleDeployments.
 	ClusterNamespaceLabel = "fleet.cattle.io/cluster-namespace"
 	// ClusterNamespaceAnnotation is ClusterNamespaceLabel as an annotation on the cluster namespace.
 	ClusterNamespaceAnnotation = ClusterNamespaceLabel
 
-	// ClusterRegistrationAnnotation, on the ServiceAccount of an agent, holds the name of the ClusterRegistration it was
+	// ClusterRegistrationAnnotation, on the ServiceAccount of an agent, has the name of the ClusterRegistration it was
 	// made for.
 	ClusterRegistrationAnnotation = "fleet.cattle.io/cluster-registration"
-	// ClusterRegistrationNamespaceAnnotation, on the ServiceAccount of an agent, holds the namespace of that
+	// ClusterRegistrationNamespaceAnnotation, on the ServiceAccount of an agent, has the namespace of that
 	// ClusterRegistration.
 	ClusterRegistrationNamespaceAnnotation = "fleet.cattle.io/cluster-registration-namespace"
 
-	// RegistrationTokenLabel, on a ClusterRegistration, holds the name of the ClusterRegistrationToken the agent says it
+	// RegistrationTokenLabel, on a ClusterRegistration, has the name of the ClusterRegistrationToken the agent says it
 	// registered with. It is a claim of the agent, not a proof.
 	RegistrationTokenLabel = "fleet.cattle.io/registration-token"
 
-	// ClusterManagementLabel, with any value but the empty one, on a Cluster or ClusterRegistration keeps the hub away
-	// from it: another component manages it.
+	// ClusterManagementLabel, with a value that is not empty, on a Cluster or ClusterRegistration means that another component manages
+	// it. The hub then ignores it.
 	ClusterManagementLabel = "fleet.cattle.io/cluster-management"
 
-	// CreatedByAgentPodLabel, on a Cluster, holds the name of the pod that registered it, for people who debug. It is the
+	// CreatedByAgentPodLabel, on a Cluster, has the name of the pod that registered it, for people who debug. It is the
 	// only label with a reserved prefix that an agent may ask for.
 	CreatedByAgentPodLabel = "fleet.cattle.io/created-by-agent-pod"
 
-	// NonManagedAgentLabel, with any value, on a Cluster keeps the hub from making a Bundle for its agent.
+	// NonManagedAgentLabel, with any value, on a Cluster prevents the hub from creating a Bundle for its agent.
 	NonManagedAgentLabel = "fleet.cattle.io/non-managed-agent"
 
 	// AgentNodeLabel, with the value "true", on a node of a member makes it preferred for the agent.
@@ -46,14 +46,21 @@ const (
 	// VersionAnnotation, on the hub's ConfigMap, holds the version of the chart that wrote it.
 	VersionAnnotation = "fleet.cattle.io/version"
 
-	// BundleNameLabel, on a BundleDeployment, holds the name of its Bundle.
+	// BundleNameLabel, on a BundleDeployment, has the name of its Bundle.
 	BundleNameLabel = "fleet.cattle.io/bundle-name"
-	// BundleNamespaceLabel, on a BundleDeployment, holds the namespace of its Bundle.
+	// BundleNamespaceLabel, on a BundleDeployment, has the namespace of its Bundle.
 	BundleNamespaceLabel = "fleet.cattle.io/bundle-namespace"
-	// ContentNameLabel, on a BundleDeployment, holds the name of its Content.
+	// ContentNameLabel, on a BundleDeployment, has the name of its Content.
 	ContentNameLabel = "fleet.cattle.io/content-name"
+	// CommitLabel, on a Bundle made from a git repository and on its BundleDeployments, holds the commit.
+	CommitLabel = "fleet.cattle.io/commit"
 
-	// ShardIDLabel, on a process or object of fleet-controller, holds the shard it belongs to. Registration ignores it.
+	// RepoLabel, on a Bundle and its BundleDeployments, is set by Fleet's git job to the name of the GitRepo that the Bundle is from.
+	RepoLabel = "fleet.cattle.io/repo-name"
+	// HelmOpLabel, on a Bundle and its BundleDeployments, is set by Fleet's HelmOps controller to the name of the HelmOp.
+	HelmOpLabel = "fleet.cattle.io/fleet-helm-name"
+
+	// ShardIDLabel, on a process or object of Fleet's own hub, has the shard it belongs to. Registration ignores it.
 	ShardIDLabel = "fleet.cattle.io/shard-id"
 	// ShardRefLabel, on an object, holds the shard that works on it. Registration ignores it.
 	ShardRefLabel = "fleet.cattle.io/shard-ref"
@@ -81,10 +88,10 @@ const ManagedValue = "true"
 // Finalizers. ClusterRegistrations and ClusterRegistrationTokens have none: everything made for them either has an owner
 // reference or goes with the cluster namespace.
 const (
-	// ClusterFinalizer is put on Clusters by fleet-controller.
+	// ClusterFinalizer is put on Clusters by the hub.
 	ClusterFinalizer = "fleet.cattle.io/cluster-finalizer"
-	// BundleFinalizer is put on Bundles by fleet-controller.
+	// BundleFinalizer is put on Bundles by the hub.
 	BundleFinalizer = "fleet.cattle.io/bundle-finalizer"
-	// BundleDeploymentFinalizer is set on BundleDeployments by their creator and removed by fleet-controller.
+	// BundleDeploymentFinalizer is set on BundleDeployments by Fleet's own hub, and removed by either hub.
 	BundleDeploymentFinalizer = "fleet.cattle.io/bundle-deployment-finalizer"
 )

@@ -5,7 +5,7 @@ import (
 )
 
 // BundleDeploymentOptions is how resources are deployed to a cluster. A person sets it on a Bundle or on one of its
-// targets; fleet-controller merges both and hands the result to the agent in a BundleDeployment. The order of the fields is part
+// targets; the hub merges both and passes the result to the agent in a BundleDeployment. The order of the fields is part
 // of the wire format: the deployment ID has a digest of the options as JSON.
 // +kubebuilder:pruning:PreserveUnknownFields
 type BundleDeploymentOptions struct {
@@ -91,6 +91,17 @@ type BundleDeploymentOptions struct {
 	// +optional
 	// +nullable
 	Overwrites []OverwrittenResource `json:"overwrites,omitempty"`
+
+	// CreateNamespace is set by a person, or by a Policy of Fleet's own hub, to false to deploy only into a namespace that exists.
+	// +optional
+	// +nullable
+	CreateNamespace *bool `json:"createNamespace,omitempty"`
+
+	// AllowedTargetNamespaceSelector is set by a person, or by a Policy of Fleet's own hub, to the labels of the namespaces that may
+	// be deployed to. The namespace has to exist.
+	// +optional
+	// +nullable
+	AllowedTargetNamespaceSelector *metav1.LabelSelector `json:"allowedTargetNamespaceSelector,omitempty"`
 }
 
 // KustomizeOptions says how kustomize is run.

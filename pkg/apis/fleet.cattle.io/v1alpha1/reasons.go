@@ -14,7 +14,7 @@ const (
 	ReasonWaitingForCredential = "WaitingForCredential"
 )
 
-// Reasons of the condition Granted, and of Registered while the agent is not there.
+// Reasons of the conditions Granted and Registered.
 const (
 	// ReasonGranted (True): the credential Secret is there and the agent may read it.
 	ReasonGranted = "Granted"
@@ -34,6 +34,10 @@ const (
 	ReasonTokenReady = "TokenReady"
 	// ReasonTTLRequired (False): the hub refuses tokens without a ttl.
 	ReasonTTLRequired = "TTLRequired"
+	// ReasonPoliciesInForce (True): the API server has all admission policies that it can have.
+	ReasonPoliciesInForce = "PoliciesInForce"
+	// ReasonPoliciesNotServed (False): the API server is too old for admission policies.
+	ReasonPoliciesNotServed = "PoliciesNotServed"
 )
 
 // Reasons of the conditions Granted and Registered while a request cannot be granted.
@@ -75,6 +79,8 @@ const (
 	ReasonClientIDNotAllowed = "ClientIDNotAllowed"
 	// ReasonTokenMismatch (False): the request was not created with the token it names.
 	ReasonTokenMismatch = "TokenMismatch"
+	// ReasonPoliciesRequired (False): the hub registers nobody while its admission policies are not in force.
+	ReasonPoliciesRequired = "PoliciesRequired"
 	// ReasonLongLivedRefused (False): the agent cannot renew a credential, and the hub gives out no other kind.
 	ReasonLongLivedRefused = "LongLivedRefused"
 	// ReasonQuarantined (False): a person has cut the agent off.
@@ -89,9 +95,10 @@ const (
 const (
 	// ReasonOriginProved (True): the API server recorded who created the request.
 	ReasonOriginProved = "OriginProved"
-	// ReasonPolicyMissing (False): the admission policies that record it are not in force on the hub's API server.
+	// ReasonPolicyMissing (False): the admission policies that record it are not in force on the hub's API server. On a
+	// ClusterRegistrationToken: some of the policies are not.
 	ReasonPolicyMissing = "PolicyMissing"
-	// ReasonOriginUnknown (False): the request was created before they were.
+	// ReasonOriginUnknown (False): the request was created before the policies were in force.
 	ReasonOriginUnknown = "OriginUnknown"
 )
 
@@ -101,9 +108,9 @@ const (
 	ReasonProcessed = "Processed"
 	// ReasonManagedElsewhere: the label fleet.cattle.io/cluster-management hands the Cluster to another controller.
 	ReasonManagedElsewhere = "ManagedElsewhere"
-	// ReasonNamespaceDeleting: a namespace of the same name is still being deleted.
+	// ReasonNamespaceDeleting (Unknown): an earlier namespace of the same name is still being deleted.
 	ReasonNamespaceDeleting = "NamespaceDeleting"
-	// ReasonInvalidName: the name cannot be used for the objects the hub has to make.
+	// ReasonInvalidName (False): the name of the Cluster gives an invalid name of its namespace.
 	ReasonInvalidName = "InvalidName"
 )
 
@@ -115,19 +122,19 @@ const (
 	ReasonWaitingForKubeconfig = "WaitingForKubeconfig"
 	// ReasonWaitingForToken (Unknown): the token the agent is to register with cannot be used half a minute after it was made.
 	ReasonWaitingForToken = "WaitingForToken"
-	// ReasonKubeconfigInvalid (False): the kubeconfig Secret holds nothing the hub can use.
+	// ReasonKubeconfigInvalid (False): the kubeconfig Secret contains no kubeconfig that the hub can use.
 	ReasonKubeconfigInvalid = "KubeconfigInvalid"
 	// ReasonUnreachable (False): the member does not answer.
 	ReasonUnreachable = "Unreachable"
 	// ReasonAgentInitiated: the Cluster has no kubeconfig Secret; its agent registers by itself.
 	ReasonAgentInitiated = "AgentInitiated"
-	// ReasonImporting: the hub is calling the member, or about to.
+	// ReasonImporting (Unknown): the hub installs the agent, or is about to.
 	ReasonImporting = "Importing"
 	// ReasonLocalAgentDisabled: the configuration says that the hub's own cluster has no agent.
 	ReasonLocalAgentDisabled = "LocalAgentDisabled"
-	// ReasonAPIServerURLMissing: neither the configuration nor the kubeconfig Secret says where agents reach the hub.
+	// ReasonAPIServerURLMissing (False): neither the configuration nor the kubeconfig Secret contains the URL of the hub.
 	ReasonAPIServerURLMissing = "APIServerURLMissing"
-	// ReasonAPIServerCAInvalid: what is configured as the hub's CA contains no certificate.
+	// ReasonAPIServerCAInvalid (False): the configured CA of the hub contains no certificate.
 	ReasonAPIServerCAInvalid = "APIServerCAInvalid"
 	// ReasonKubeconfigNotAllowed: the Secret is in a namespace the Cluster may not take a kubeconfig from.
 	ReasonKubeconfigNotAllowed = "KubeconfigNotAllowed"
@@ -135,9 +142,9 @@ const (
 	ReasonCertificateUntrusted = "CertificateUntrusted"
 	// ReasonUnauthorized: the member refuses the kubeconfig's credential.
 	ReasonUnauthorized = "Unauthorized"
-	// ReasonForbidden: the kubeconfig's user may not do on the member what an import needs.
+	// ReasonForbidden (False): the user of the kubeconfig lacks rights on the member that an import needs.
 	ReasonForbidden = "Forbidden"
-	// ReasonMemberError: the member answered with an error; it is tried again.
+	// ReasonMemberError (False): the member answered with an error; the hub retries.
 	ReasonMemberError = "MemberError"
 	// ReasonSettingsInvalid: the Cluster's agent settings contradict each other.
 	ReasonSettingsInvalid = "SettingsInvalid"
@@ -147,13 +154,13 @@ const (
 
 // Reasons of the condition Reconciled.
 const (
-	// ReasonReconciled (True): the Bundle of the agent holds the settings.
+	// ReasonReconciled (True): the Bundle of the agent contains the settings.
 	ReasonReconciled = "Reconciled"
-	// ReasonAgentNotManaged (True): the agent has no Bundle, as the configuration or a label of the Cluster wants it.
+	// ReasonAgentNotManaged (True): the configuration or a label of the Cluster says that its agent gets no Bundle.
 	ReasonAgentNotManaged = "AgentNotManaged"
 	// ReasonWaitingForImport (Unknown): the agent has to be installed before its Bundle may follow.
 	ReasonWaitingForImport = "WaitingForImport"
-	// ReasonBundleDeleting (Unknown): somebody deletes the Bundle; it is made again.
+	// ReasonBundleDeleting (Unknown): the Bundle is being deleted; the hub creates it again.
 	ReasonBundleDeleting = "BundleDeleting"
 )
 
@@ -161,21 +168,21 @@ const (
 const (
 	// ReasonConnected (True): the agent checks in.
 	ReasonConnected = "Connected"
-	// ReasonDisconnected (False): no check-in came for longer than the agent is given. On an event of a deleted Cluster: its
-	// agent could not be asked to leave.
+	// ReasonDisconnected (False): the agent has missed more heartbeats than it may. On an event of a deleted Cluster: its agent was
+	// not connected and could not be asked to uninstall itself.
 	ReasonDisconnected = "Disconnected"
-	// ReasonWaitingForHeartbeat (Unknown): the agent checked in long ago, when no hub was there to see it; it gets one grace
-	// to do it again.
+	// ReasonWaitingForHeartbeat (Unknown): the last heartbeat was before the start of this hub; the agent has one grace period for
+	// the next one.
 	ReasonWaitingForHeartbeat = "WaitingForHeartbeat"
 )
 
 // Reasons of the condition Processed of a Cluster that is being deleted, and of events about what its member keeps.
 const (
-	// ReasonFarewell (Unknown): what the agent deployed, and the agent itself, are being removed from the member.
+	// ReasonFarewell (Unknown): the agent and its Helm releases are being removed from the member.
 	ReasonFarewell = "Farewell"
-	// ReasonFarewellTimeout (event): the grace ended before that was done.
+	// ReasonFarewellTimeout (event): the grace period ended before they were removed.
 	ReasonFarewellTimeout = "FarewellTimeout"
-	// ReasonAgentUnaware (event): the agent is of a release that cannot be asked to leave.
+	// ReasonAgentUnaware (event): the agent is of a version that cannot be asked to uninstall itself.
 	ReasonAgentUnaware = "AgentUnaware"
 )
 
@@ -190,33 +197,20 @@ const (
 	ReasonNotReady = "NotReady"
 	// ReasonDeployFailed (False): an agent reports that deploying failed.
 	ReasonDeployFailed = "DeployFailed"
-	// ReasonUnsupported (False): the Bundle asks for something this hub cannot do.
+	// ReasonUnsupported (False): the Bundle has fields that this hub does not support; the message names them.
 	ReasonUnsupported = "Unsupported"
-	// ReasonBundleInvalid (False): a field of the Bundle cannot be understood.
+	// ReasonBundleInvalid (False): a field of the Bundle has an invalid value; the message names it.
 	ReasonBundleInvalid = "BundleInvalid"
 )
 
-// Reasons of the conditions of a BundleDeployment, which its agent writes; Deployed and Ready have DeployFailed, NotReady,
-// AllReady and Unsupported as well, and Farewell has Farewell.
+// Reasons of the conditions of a BundleDeployment, which its agent writes. As Fleet's own agents do, it gives no reason for what is
+// True and ReasonError for what is False: Fleet's own hub shows the message of no other reason. Ready has ReasonNotReady while
+// something waits.
 const (
-	// ReasonInstalled (True): there is a Helm release, whatever it is of.
-	ReasonInstalled = "Installed"
-	// ReasonDeployed (True): the release is what the BundleDeployment asks for.
-	ReasonDeployed = "Deployed"
 	// ReasonWaitApplied (Unknown): the agent has not deployed it yet.
 	ReasonWaitApplied = "WaitApplied"
-	// ReasonWaitingForDependency (Unknown): something else has to be there first.
-	ReasonWaitingForDependency = "WaitingForDependency"
 	// ReasonPaused (Unknown): nothing is changed while it is paused.
 	ReasonPaused = "Paused"
-	// ReasonMonitored (True): the agent watches the objects and compares them with what was deployed.
-	ReasonMonitored = "Monitored"
-	// ReasonMonitoringFailed (False): some object could not be compared.
-	ReasonMonitoringFailed = "MonitoringFailed"
-	// ReasonCorrectionFailed (False): what differs could not be undone.
-	ReasonCorrectionFailed = "CorrectionFailed"
-	// ReasonModified (False): objects differ from what was deployed, or are missing.
-	ReasonModified = "Modified"
 	// ReasonFarewellFailed (False): something could not be removed yet.
 	ReasonFarewellFailed = "FarewellFailed"
 )

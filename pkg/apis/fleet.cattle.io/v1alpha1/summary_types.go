@@ -5,124 +5,125 @@ type BundleState string
 
 // States of a BundleDeployment, from good to bad.
 const (
-	// Ready means deployed, and all resources are ready.
+	// Ready means deployed, with all resources ready.
 	Ready BundleState = "Ready"
-	// NotReady means deployed, and some resource is not ready.
+	// NotReady means deployed, with a resource that is not ready.
 	NotReady BundleState = "NotReady"
-	// Pending means that the rollout strategy holds it back.
+	// Pending means that the target has no BundleDeployment yet, because the rollout strategy holds it back.
 	Pending BundleState = "Pending"
-	// OutOfSync means that the agent was not yet told about the newest change.
+	// OutOfSync means that newer options are staged than the agent has been given, for example while the Bundle is paused.
 	OutOfSync BundleState = "OutOfSync"
 	// Modified means that resources on the cluster differ from what was deployed.
 	Modified BundleState = "Modified"
-	// WaitApplied means that the agent has not yet deployed what it was told.
+	// WaitApplied means that the agent has not yet deployed the current deployment ID.
 	WaitApplied BundleState = "WaitApplied"
-	// ErrApplied means that deploying failed.
+	// ErrApplied means that the deployment failed, or waits for another Bundle.
 	ErrApplied BundleState = "ErrApplied"
 )
 
-// BundleSummary is set by fleet-controller to the number of BundleDeployments by state.
+// BundleSummary counts BundleDeployments by state. The hub sets it within about a second after a change.
 // +kubebuilder:pruning:PreserveUnknownFields
 type BundleSummary struct {
-	// NotReady is set by fleet-controller to the number in that state.
+	// NotReady is the number of BundleDeployments in state NotReady.
 	// +optional
 	NotReady int `json:"notReady,omitempty"`
 
-	// WaitApplied is set by fleet-controller to the number in that state.
+	// WaitApplied is the number of BundleDeployments in state WaitApplied.
 	// +optional
 	WaitApplied int `json:"waitApplied,omitempty"`
 
-	// ErrApplied is set by fleet-controller to the number in that state.
+	// ErrApplied is the number of BundleDeployments in state ErrApplied.
 	// +optional
 	ErrApplied int `json:"errApplied,omitempty"`
 
-	// OutOfSync is set by fleet-controller to the number in that state.
+	// OutOfSync is the number of BundleDeployments in state OutOfSync.
 	// +optional
 	OutOfSync int `json:"outOfSync,omitempty"`
 
-	// Modified is set by fleet-controller to the number in that state.
+	// Modified is the number of BundleDeployments in state Modified.
 	// +optional
 	Modified int `json:"modified,omitempty"`
 
-	// Ready is set by fleet-controller to the number in that state.
+	// Ready is the number of BundleDeployments in state Ready.
 	// +optional
 	Ready int `json:"ready"`
 
-	// Pending is set by fleet-controller to the number in that state.
+	// Pending is the number of BundleDeployments in state Pending.
 	// +optional
 	Pending int `json:"pending,omitempty"`
 
-	// DesiredReady is set by fleet-controller to the number there should be.
+	// DesiredReady is the number of all BundleDeployments.
 	// +optional
 	DesiredReady int `json:"desiredReady"`
 
-	// NonReadyResources is set by fleet-controller to some of those that are not ready, and why.
+	// NonReadyResources lists BundleDeployments that are not ready, at most 10, with the reasons.
 	// +optional
 	// +nullable
 	NonReadyResources []NonReadyResource `json:"nonReadyResources,omitempty"`
 }
 
-// NonReadyResource is set by fleet-controller and says why something is not ready.
+// NonReadyResource is set by the hub and says why a BundleDeployment is not ready.
 // +kubebuilder:pruning:PreserveUnknownFields
 type NonReadyResource struct {
-	// Name is set by fleet-controller to the name of the Bundle or BundleDeployment.
+	// Name is the name of the Bundle in the status of a Cluster, and "namespace/name" of the Cluster in the status of a Bundle.
 	// +optional
 	// +nullable
 	Name string `json:"name,omitempty"`
 
-	// State is set by fleet-controller to its state.
+	// State is the state of the BundleDeployment.
 	// +optional
 	// +nullable
 	State BundleState `json:"bundleState,omitempty"`
 
-	// Message is set by fleet-controller to the reason.
+	// Message is the reason, from the conditions of the BundleDeployment; empty if the state says it all.
 	// +optional
 	// +nullable
 	Message string `json:"message,omitempty"`
 
-	// ModifiedStatus is set by fleet-controller to resources that differ from what was deployed.
+	// ModifiedStatus lists resources that differ from what was deployed, as the agent reports them.
 	// +optional
 	// +nullable
 	ModifiedStatus []ModifiedStatus `json:"modifiedStatus,omitempty"`
 
-	// NonReadyStatus is set by fleet-controller to resources that are not ready.
+	// NonReadyStatus lists resources that are not ready, as the agent reports them.
 	// +optional
 	// +nullable
 	NonReadyStatus []NonReadyStatus `json:"nonReadyStatus,omitempty"`
 }
 
-// ResourceCounts is set by fleet-controller to the number of deployed resources by state.
+// ResourceCounts counts deployed resources by state. The agent sets it for a BundleDeployment, the hub sums it up for Clusters and
+// ClusterGroups.
 // +kubebuilder:pruning:PreserveUnknownFields
 type ResourceCounts struct {
-	// Ready is set by fleet-controller to the number in that state.
+	// Ready is the number of resources that are ready.
 	// +optional
 	Ready int `json:"ready"`
 
-	// DesiredReady is set by fleet-controller to the number there should be.
+	// DesiredReady is the number of resources that were deployed.
 	// +optional
 	DesiredReady int `json:"desiredReady"`
 
-	// WaitApplied is set by fleet-controller to the number that is not yet deployed.
+	// WaitApplied is the number of resources that are not deployed yet.
 	// +optional
 	WaitApplied int `json:"waitApplied"`
 
-	// Modified is set by fleet-controller to the number that differs from what was deployed.
+	// Modified is the number of resources that differ from what was deployed.
 	// +optional
 	Modified int `json:"modified"`
 
-	// Orphaned is set by fleet-controller to the number that should be gone.
+	// Orphaned is the number of resources that should be deleted.
 	// +optional
 	Orphaned int `json:"orphaned"`
 
-	// Missing is set by fleet-controller to the number that is gone and should not be.
+	// Missing is the number of deployed resources that do not exist.
 	// +optional
 	Missing int `json:"missing"`
 
-	// Unknown is set by fleet-controller to the number whose state is not known.
+	// Unknown is the number of resources whose state is not known.
 	// +optional
 	Unknown int `json:"unknown"`
 
-	// NotReady is set by fleet-controller to the number that is not ready.
+	// NotReady is the number of resources that are not ready.
 	// +optional
 	NotReady int `json:"notReady"`
 }
@@ -169,7 +170,7 @@ type ResourceSummary struct {
 	// +nullable
 	State string `json:"state,omitempty"`
 
-	// Error is set by the agent to true when the state will not change by itself.
+	// Error is set by the agent to true if the state does not change without a change of the resource.
 	// +optional
 	Error bool `json:"error,omitempty"`
 
@@ -214,11 +215,11 @@ type ModifiedStatus struct {
 	// +optional
 	Delete bool `json:"delete,omitempty"`
 
-	// Exist is set by the agent to true when somebody else's resource is in the way.
+	// Exist is set by the agent to true if the resource exists and belongs to another owner.
 	// +optional
 	Exist bool `json:"exist,omitempty"`
 
-	// Patch is set by the agent to the difference.
+	// Patch is set by the agent to the difference as a JSON merge patch.
 	// +optional
 	// +nullable
 	Patch string `json:"patch,omitempty"`

@@ -1,9 +1,9 @@
 // Package v1alpha1 has the types of the API group fleet.cattle.io: what a person, a management server and an agent may
 // ask for, and what the hub answers.
 //
-// Every field says who sets it, when, and what it means. "The hub" is the controller of this project; "fleet-controller"
-// is the component that rolls Bundles out, which may be another project's; "a person" is the author of the manifest, a
-// management server included. Fields that other components own are kept as they are, unknown ones included.
+// Every field says who sets it, when, and what it means. "The hub" is the controller of this project; for Bundles and
+// BundleDeployments it may be Fleet's own, which then sets the same fields. "A person" is the author of the manifest, a management
+// server included. Fields that other components own are kept as they are, unknown ones included.
 //
 // This text is not in doc.go because the generator writes that file.
 package v1alpha1

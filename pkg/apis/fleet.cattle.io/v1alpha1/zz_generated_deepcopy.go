@@ -309,6 +309,16 @@ func (in *BundleDeploymentOptions) DeepCopyInto(out *BundleDeploymentOptions) {
 		*out = make([]OverwrittenResource, len(*in))
 		copy(*out, *in)
 	}
+	if in.CreateNamespace != nil {
+		in, out := &in.CreateNamespace, &out.CreateNamespace
+		*out = new(bool)
+		**out = **in
+	}
+	if in.AllowedTargetNamespaceSelector != nil {
+		in, out := &in.AllowedTargetNamespaceSelector, &out.AllowedTargetNamespaceSelector
+		*out = new(v1.LabelSelector)
+		(*in).DeepCopyInto(*out)
+	}
 	return
 }
 

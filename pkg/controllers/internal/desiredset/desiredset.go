@@ -1,49 +1,72 @@
-// Package desiredset creates, corrects and prunes the objects that a controller wants to exist for an owner, and deletes them with it. It
-// never adopts an object of somebody else.
+// Package desiredset creates, corrects and prunes the rights that a controller wants to exist for an owner: ServiceAccounts, Roles and
+// bindings. It never adopts an object of somebody else.
 //
-// wrangler's apply corrects, prunes and deletes. Two frequent cases do not need it: a set that is as wanted according to the caches is
-// left alone (settled.go), and the missing objects of a set whose rest is as wanted are created with typed clients (fresh.go). In a storm
-// of registrations, apply would cost more: it encodes each object five times, stores a packed copy of each in an annotation, sends JSON,
-// and creates one object after another.
+// The objects of a set carry the label and the annotations of wrangler's apply, as those of Fleet's own controllers do, so a hub finds
+// what another release created. wrangler's apply itself would cost more in a storm of registrations: it encodes each object five times,
+// stores a packed copy of each in an annotation, sends JSON, and creates one object after another. Most passes find in the caches that
+// the set is as wanted, and send nothing.
 package desiredset
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
-	"github.com/rancher/wrangler/v3/pkg/merr"
+	"github.com/rancher/wrangler/v3/pkg/gvk"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
-// appliesPerSecond limits how often the set of one owner is applied. wrangler's default of 1 would block a worker for a second whenever an
-// owner changes twice.
-const appliesPerSecond = 50
-
-// Sets applies desired sets of the kinds it was made for.
+// Sets manages sets of ServiceAccounts, Roles, RoleBindings and ClusterRoleBindings.
 type Sets struct {
-	base     apply.Apply
-	client   kubernetes.Interface
-	kinds    []schema.GroupVersionKind
-	indexers []cache.Indexer
+	kinds []kind // in the order of creation: what a binding names exists before the binding
 }
 
-// New returns Sets for the given kinds. It adds an index to the cache of each, so it is called while controllers are registered.
-func New(base apply.Apply, client kubernetes.Interface, kinds ...apply.InformerGetter) Sets {
-	s := Sets{client: client, base: base.WithCacheTypes(kinds...).WithSetOwnerReference(false, false).WithRateLimiting(appliesPerSecond)}
-	for _, kind := range kinds {
-		s.kinds = append(s.kinds, kind.GroupVersionKind())
-		s.indexers = append(s.indexers, kind.Informer().GetIndexer())
-	}
-	return s
+// New returns Sets over these caches. It adds an index to each, so it is called while controllers are registered.
+func New(client kubernetes.Interface, accounts, roles, bindings, clusterBindings cache.SharedIndexInformer) Sets {
+	return Sets{kinds: []kind{
+		objects[*corev1.ServiceAccount]{
+			kind: "ServiceAccount", cached: indexed(accounts),
+			client: func(namespace string) typedClient[*corev1.ServiceAccount] {
+				return client.CoreV1().ServiceAccounts(namespace)
+			},
+			copySpec: func(_, _ *corev1.ServiceAccount) {},
+		},
+		objects[*rbacv1.Role]{
+			kind: "Role", cached: indexed(roles),
+			client:   func(namespace string) typedClient[*rbacv1.Role] { return client.RbacV1().Roles(namespace) },
+			copySpec: func(to, from *rbacv1.Role) { to.Rules = from.Rules },
+		},
+		objects[*rbacv1.RoleBinding]{
+			kind: "RoleBinding", cached: indexed(bindings),
+			client: func(namespace string) typedClient[*rbacv1.RoleBinding] {
+				return client.RbacV1().RoleBindings(namespace)
+			},
+			copySpec: func(to, from *rbacv1.RoleBinding) { to.RoleRef, to.Subjects = from.RoleRef, from.Subjects },
+		},
+		objects[*rbacv1.ClusterRoleBinding]{
+			kind: "ClusterRoleBinding", cached: indexed(clusterBindings),
+			client:   func(string) typedClient[*rbacv1.ClusterRoleBinding] { return client.RbacV1().ClusterRoleBindings() },
+			copySpec: func(to, from *rbacv1.ClusterRoleBinding) { to.RoleRef, to.Subjects = from.RoleRef, from.Subjects },
+		},
+	}}
 }
 
 // ForeignError means that an object of somebody else has a name that the hub needs. It is not retried: overwriting a Role, for example,
@@ -61,97 +84,223 @@ func (e *ForeignError) Error() string {
 }
 
 // Ensure creates or corrects the objects, and deletes others of the owner's set. Objects in the namespace of the owner get an owner
-// reference. Kinds are created in the order of the objects.
-func (s Sets) Ensure(ctx context.Context, setID string, owner runtime.Object, objects ...runtime.Object) error {
+// reference.
+func (s Sets) Ensure(ctx context.Context, setID string, owner APIObject, wanted ...runtime.Object) error {
 	set, err := marksOf(setID, owner)
 	if err != nil {
 		return err
 	}
-	if missing, rest := s.missing(set, owner, objects); rest {
-		if complete, err := s.makeMissing(ctx, set, owner, missing); complete || err != nil {
-			return err
+	for _, kind := range s.kinds {
+		if err = kind.ensure(ctx, set, wanted); err != nil {
+			break // a binding to a Role that does not exist would be refused
 		}
 	}
-	return s.apply(ctx, setID, owner, objects)
-}
-
-// apply lets wrangler create, correct and prune.
-func (s Sets) apply(ctx context.Context, setID string, owner runtime.Object, objects []runtime.Object) error {
-	guard := &guard{setID: setID, owner: owner}
-	set := s.base.WithContext(ctx).WithSetID(setID).WithOwner(owner)
-	for _, kind := range s.kinds {
-		set = set.WithReconciler(kind, guard.refuseForeign)
-	}
-	err := set.ApplyObjects(objects...)
-	if guard.foreign != nil {
-		return guard.foreign
-	}
-	return err
+	return errors.Join(err, s.prune(ctx, set, wanted)) // an error must not keep rights alive that are not wanted any more
 }
 
 // Remove deletes all objects of an owner's set. The owner need not exist.
 func (s Sets) Remove(ctx context.Context, setID, ownerKey string, ownerKind schema.GroupVersionKind) error {
-	return exceptGone(s.base.WithContext(ctx).WithSetID(setID).WithOwnerKey(ownerKey, ownerKind).ApplyObjects())
-}
-
-// exceptGone drops NotFound errors: objects that were deleted with their namespace are in the caches for a moment longer.
-func exceptGone(err error) error {
-	var several merr.Errors
-	if !errors.As(err, &several) {
-		several = merr.Errors{err}
+	owner := &metav1.PartialObjectMetadata{}
+	owner.SetGroupVersionKind(ownerKind)
+	var err error
+	if owner.Namespace, owner.Name, err = cache.SplitMetaNamespaceKey(ownerKey); err != nil {
+		return err
 	}
-	return utilerrors.FilterOut(utilerrors.NewAggregate(several), apierrors.IsNotFound)
-}
-
-type guard struct {
-	setID   string
-	owner   runtime.Object
-	foreign *ForeignError
-}
-
-// refuseForeign is called before an existing object is patched. wrangler patches any object of that name; only an object whose annotations
-// name the same owner belongs to the set.
-func (g *guard) refuseForeign(existing, _ runtime.Object) (bool, error) {
-	made, err := g.madeFor(existing)
-	if err != nil || made {
-		return false, err
-	}
-	object, err := meta.Accessor(existing)
+	set, err := marksOf(setID, owner)
 	if err != nil {
-		return false, err
+		return err
 	}
-	g.foreign = &ForeignError{
-		Kind:      existing.GetObjectKind().GroupVersionKind().Kind,
-		Namespace: object.GetNamespace(),
-		Name:      object.GetName(),
-	}
-	return true, g.foreign
+	return s.prune(ctx, set, nil)
 }
 
-// madeFor compares owners, and set IDs only if there is no owner: another release may have used another set ID.
-func (g *guard) madeFor(existing runtime.Object) (bool, error) {
-	object, err := meta.Accessor(existing)
-	if err != nil {
-		return false, err
+// prune deletes the objects of a set that are not wanted, bindings first.
+func (s Sets) prune(ctx context.Context, set marks, wanted []runtime.Object) error {
+	var all []error
+	for _, kind := range slices.Backward(s.kinds) {
+		all = append(all, kind.prune(ctx, set, wanted))
 	}
+	return errors.Join(all...)
+}
+
+// marks are what the objects of a set have in common.
+type marks struct {
+	labels, annotations map[string]string
+	namespace           string // of the owner
+	reference           metav1.OwnerReference
+}
+
+func marksOf(setID string, owner APIObject) (m marks, err error) {
+	if m.labels, m.annotations, err = apply.GetLabelsAndAnnotations(setID, owner); err != nil {
+		return m, err
+	}
+	kind, err := gvk.Get(owner)
+	if err != nil {
+		return m, err
+	}
+	m.namespace = owner.GetNamespace()
+	m.reference = metav1.OwnerReference{
+		APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Name: owner.GetName(), UID: owner.GetUID(),
+		Controller: ptr.To(false), BlockOwnerDeletion: ptr.To(false),
+	}
+	return m, nil
+}
+
+// mark adds the labels, annotations and owner reference of the set.
+func (m marks) mark(object metav1.Object) {
+	object.SetLabels(labels.Merge(object.GetLabels(), m.labels))
+	object.SetAnnotations(labels.Merge(object.GetAnnotations(), m.annotations))
+	if object.GetNamespace() == m.namespace {
+		object.SetOwnerReferences([]metav1.OwnerReference{m.reference})
+	}
+}
+
+// isOwn reports whether an object was made for the owner of the set. Another release may have used another set ID.
+func (m marks) isOwn(object metav1.Object) bool {
 	has := object.GetAnnotations()
-	if g.owner == nil {
-		return has[apply.LabelID] == g.setID, nil
-	}
-	_, wanted, err := apply.GetLabelsAndAnnotations(g.setID, g.owner)
-	if err != nil {
-		return false, err
-	}
-	for _, key := range []string{apply.LabelGVK, apply.LabelName, apply.LabelNamespace} {
-		if remembered(has[key]) != remembered(wanted[key]) {
-			return false, nil
+	for _, key := range []string{apply.LabelGVK, apply.LabelNamespace, apply.LabelName} {
+		if has[key] != m.annotations[key] {
+			return false
 		}
 	}
-	return true, nil
+	return true
 }
 
-// remembered is the part of a value that wrangler's record of an applied object contains.
-func remembered(value string) string {
-	const kept = 64
-	return value[:min(len(value), kept)]
+// kind manages the objects of one kind.
+type kind interface {
+	ensure(ctx context.Context, set marks, wanted []runtime.Object) error
+	prune(ctx context.Context, set marks, wanted []runtime.Object) error
+}
+
+// APIObject is implemented by all kinds.
+type APIObject interface {
+	metav1.Object
+	runtime.Object
+}
+
+// typedClient has the methods of client-go's client for one kind in one namespace.
+type typedClient[T APIObject] interface {
+	Create(ctx context.Context, object T, o metav1.CreateOptions) (T, error)
+	Get(ctx context.Context, name string, o metav1.GetOptions) (T, error)
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, o metav1.PatchOptions, subresources ...string) (T, error)
+	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
+}
+
+// objects implements kind.
+type objects[T APIObject] struct {
+	kind     string
+	cached   cache.Indexer
+	client   func(namespace string) typedClient[T]
+	copySpec func(to, from T)
+}
+
+// byHash is the index of objects by the label of their set.
+const byHash = "muster.fleet.cattle.io/by-object-set"
+
+func indexed(informer cache.SharedIndexInformer) cache.Indexer {
+	indexer := informer.GetIndexer()
+	if _, found := indexer.GetIndexers()[byHash]; !found { // controllers share caches
+		_ = indexer.AddIndexers(cache.Indexers{byHash: func(object any) ([]string, error) { // fails only for a name that is taken
+			m, err := meta.Accessor(object)
+			if err != nil || m.GetLabels()[apply.LabelHash] == "" {
+				return nil, err
+			}
+			return []string{m.GetLabels()[apply.LabelHash]}, nil
+		}})
+	}
+	return indexer
+}
+
+// ensure handles the objects of this kind in parallel: a registration waits only for the slowest of them.
+func (k objects[T]) ensure(ctx context.Context, set marks, wanted []runtime.Object) error {
+	existing, err := k.inSet(set)
+	if err != nil {
+		return err
+	}
+	var all errgroup.Group
+	for _, object := range typed[T](wanted) {
+		all.Go(func() error { return k.ensureOne(ctx, set, existing, object) })
+	}
+	return all.Wait()
+}
+
+// ensureOne creates the object, or corrects what differs in the existing one. Labels and annotations of others stay.
+func (k objects[T]) ensureOne(ctx context.Context, set marks, existing []T, wanted T) error {
+	wanted = wanted.DeepCopyObject().(T)
+	set.mark(wanted)
+	client := k.client(wanted.GetNamespace())
+	var current T
+	if at := slices.IndexFunc(existing, isNamed(wanted)); at >= 0 {
+		current = existing[at]
+	} else {
+		_, err := client.Create(ctx, wanted, metav1.CreateOptions{})
+		if !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		// The cache lacks the object of an earlier pass, or it belongs to another set of the owner, or to somebody else.
+		if current, err = client.Get(ctx, wanted.GetName(), metav1.GetOptions{}); err != nil {
+			return err
+		}
+	}
+	if !set.isOwn(current) {
+		return &ForeignError{Kind: k.kind, Namespace: wanted.GetNamespace(), Name: wanted.GetName()}
+	}
+
+	corrected := current.DeepCopyObject().(T)
+	corrected.SetLabels(labels.Merge(current.GetLabels(), wanted.GetLabels()))
+	corrected.SetAnnotations(labels.Merge(current.GetAnnotations(), wanted.GetAnnotations()))
+	set.mark(corrected)
+	k.copySpec(corrected, wanted)
+	if equality.Semantic.DeepEqual(current, corrected) {
+		return nil
+	}
+	current = current.DeepCopyObject().(T)
+	current.SetUID("") // so that the patch contains UID and version, and changes no other object and no later version
+	current.SetResourceVersion("")
+	patch, err := fleetstatus.MergePatch(current, corrected)
+	if err != nil {
+		return err
+	}
+	_, err = client.Patch(ctx, wanted.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// prune deletes the objects of the set that are not wanted.
+func (k objects[T]) prune(ctx context.Context, set marks, wanted []runtime.Object) error {
+	existing, err := k.inSet(set)
+	if err != nil {
+		return err
+	}
+	var all []error
+	for _, object := range existing {
+		if slices.ContainsFunc(typed[T](wanted), isNamed(object)) {
+			continue
+		}
+		uid := object.GetUID()
+		err := k.client(object.GetNamespace()).Delete(ctx, object.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+		if err != nil && !apierrors.IsNotFound(err) { // an object that was deleted with its namespace is in the cache for a moment longer
+			all = append(all, err)
+		}
+	}
+	return errors.Join(all...)
+}
+
+// inSet returns the cached objects of a set.
+func (k objects[T]) inSet(set marks) ([]T, error) {
+	found, err := k.cached.ByIndex(byHash, set.labels[apply.LabelHash])
+	return typed[T](found), err
+}
+
+func typed[T, U any](all []U) (some []T) {
+	for _, object := range all {
+		if t, ok := any(object).(T); ok {
+			some = append(some, t)
+		}
+	}
+	return some
+}
+
+func isNamed[T APIObject](wanted T) func(T) bool {
+	return func(other T) bool {
+		return other.GetName() == wanted.GetName() && other.GetNamespace() == wanted.GetNamespace()
+	}
 }

@@ -2,249 +2,301 @@ package desiredset
 
 import (
 	"context"
-	"os"
+	"errors"
 	"testing"
-	"time"
 
-	"github.com/rancher/lasso/pkg/cache"
-	"github.com/rancher/lasso/pkg/client"
-	"github.com/rancher/lasso/pkg/controller"
 	"github.com/rancher/wrangler/v3/pkg/apply"
-	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
-	rbaccontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/rbac/v1"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/rand"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	kubetesting "k8s.io/client-go/testing"
 
-	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
-
 const managed = "fleet.cattle.io/managed"
 
-var configMapKind = corev1.SchemeGroupVersion.WithKind("ConfigMap")
+var errTest = errors.New("the API server is overloaded")
 
-// house is a set over caches like the hub's, which hold managed objects only.
-type house struct {
+// scene is an API server, and caches that are behind it until sync is called.
+type scene struct {
 	Sets
-	client kubernetes.Interface
-	roles  rbaccontrollers.RoleController
-	ns     string
+	server *fake.Clientset
 }
 
-func newHouse(t *testing.T, purpose string) *house {
+func newScene(t *testing.T, objects ...runtime.Object) *scene {
+	s := &scene{server: fake.NewClientset(objects...)}
+	s.sync(t)
+	return s
+}
+
+// sync fills the caches with the labelled objects, and forgets the requests.
+func (s *scene) sync(t *testing.T) {
 	t.Helper()
-	namespace := purpose + "-" + rand.String(5)
-	cfg := controlplane.Shared(t, "member").RESTConfig()
-	clients, err := client.NewSharedClientFactory(cfg, nil)
-	require.NoError(t, err)
-	kinds := map[schema.GroupVersionKind]cache.TweakListOptionsFunc{}
-	for _, kind := range []string{"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"} {
-		kinds[rbacv1.SchemeGroupVersion.WithKind(kind)] = func(o *metav1.ListOptions) { o.LabelSelector = managed + "=true" }
+	f := informers.NewSharedInformerFactoryWithOptions(s.server, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = managed + "=true" }))
+	core, rbac := f.Core().V1(), f.Rbac().V1()
+	for range 2 { // controllers share caches
+		s.Sets = New(s.server, core.ServiceAccounts().Informer(), rbac.Roles().Informer(), rbac.RoleBindings().Informer(), rbac.ClusterRoleBindings().Informer())
 	}
-	factory := controller.NewSharedControllerFactory(
-		cache.NewSharedCachedFactory(clients, &cache.SharedCacheFactoryOptions{KindTweakList: kinds}), &controller.SharedControllerFactoryOptions{})
-	base, err := apply.NewForConfig(cfg)
-	require.NoError(t, err)
-	rbac, core := rbaccontrollers.New(factory), corecontrollers.New(factory)
-	kube := kubernetes.NewForConfigOrDie(cfg)
-	h := &house{Sets: New(base, kube, core.ServiceAccount(), rbac.Role(), rbac.ClusterRole(), rbac.RoleBinding(), rbac.ClusterRoleBinding()), client: kube, roles: rbac.Role(), ns: namespace}
-	ctx, stop := context.WithCancel(context.Background())
-	t.Cleanup(stop)
-	require.NoError(t, factory.Start(ctx, 1))
-	h.addNamespace(t, namespace)
-	return h
+	ctx, stop := context.WithCancel(t.Context())
+	f.Start(ctx.Done())
+	f.WaitForCacheSync(ctx.Done())
+	stop()
+	f.Shutdown()
+	s.server.ClearActions()
 }
 
-func (h *house) addNamespace(t *testing.T, name string) {
-	t.Helper()
-	_, err := h.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-}
-
-// owner is a ConfigMap that exists, so that Kubernetes does not collect what it owns.
-func (h *house) owner(t *testing.T, namespace, name string) *corev1.ConfigMap {
-	t.Helper()
-	made, err := h.client.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	made.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}
-	return made
-}
-
-func (h *house) role(name, verb string) *rbacv1.Role {
-	return &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{Namespace: h.ns, Name: name, Labels: map[string]string{managed: "true"}},
-		Rules:      []rbacv1.PolicyRule{{Verbs: []string{verb}, APIGroups: []string{""}, Resources: []string{"pods"}}},
+// requests are those since the last sync.
+func (s *scene) requests() (all []string) {
+	for _, action := range s.server.Actions() {
+		all = append(all, action.GetVerb()+" "+action.GetResource().Resource)
 	}
+	return all
 }
 
-func (h *house) get(t *testing.T, name string) *rbacv1.Role {
+func (s *scene) role(t *testing.T, name string) *rbacv1.Role {
 	t.Helper()
-	role, err := h.client.RbacV1().Roles(h.ns).Get(t.Context(), name, metav1.GetOptions{})
+	role, err := s.server.RbacV1().Roles("ns").Get(t.Context(), name, metav1.GetOptions{})
 	require.NoError(t, err)
 	return role
 }
 
-// settle waits until the cache has what the API server has.
-func (h *house) settle(t *testing.T) {
-	t.Helper()
-	require.Eventually(t, func() bool {
-		live, err := h.client.RbacV1().Roles(h.ns).List(context.Background(), metav1.ListOptions{LabelSelector: managed + "=true"})
-		cached := h.roles.Informer().GetIndexer().ListKeys()
-		if err != nil {
-			return false
-		}
-		seen := 0
-		for i := range live.Items {
-			object, found, _ := h.roles.Informer().GetStore().GetByKey(h.ns + "/" + live.Items[i].Name)
-			if found && object.(*rbacv1.Role).ResourceVersion == live.Items[i].ResourceVersion {
-				seen++
-			}
-		}
-		ours := 0
-		for _, key := range cached {
-			if len(key) > len(h.ns) && key[:len(h.ns)+1] == h.ns+"/" {
-				ours++
-			}
-		}
-		return seen == len(live.Items) && ours == seen
-	}, 2*time.Minute, 10*time.Millisecond)
+func someOwner(namespace, name string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "owner-uid"},
+	}
 }
 
-func (h *house) names(t *testing.T) (names []string) {
-	t.Helper()
-	live, err := h.client.RbacV1().Roles(h.ns).List(t.Context(), metav1.ListOptions{})
+func labelled(namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{managed: "true"}}
+}
+
+func someRole(name, verb string) *rbacv1.Role {
+	return &rbacv1.Role{ObjectMeta: labelled("ns", name), Rules: []rbacv1.PolicyRule{{Verbs: []string{verb}, APIGroups: []string{""}, Resources: []string{"pods"}}}}
+}
+
+// oneOfEach is a set of each kind. The ServiceAccount is in another namespace than the owner.
+func oneOfEach() (*corev1.ServiceAccount, *rbacv1.Role, *rbacv1.RoleBinding, *rbacv1.ClusterRoleBinding) {
+	agent := rbacv1.Subject{Kind: "ServiceAccount", Namespace: "home", Name: "account"}
+	account := &corev1.ServiceAccount{ObjectMeta: labelled("home", "account")}
+	account.Annotations = map[string]string{"for": "somebody"}
+	return account, someRole("role", "get"),
+		&rbacv1.RoleBinding{ObjectMeta: labelled("ns", "role"), Subjects: []rbacv1.Subject{agent}, RoleRef: rbacv1.RoleRef{Kind: "Role", Name: "role"}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: labelled("", "wide"), Subjects: []rbacv1.Subject{agent}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "view"}}
+}
+
+func wantedSet() []runtime.Object {
+	account, role, binding, clusterBinding := oneOfEach()
+	return []runtime.Object{clusterBinding, binding, role, account}
+}
+
+func TestEnsureAndRemove(t *testing.T) {
+	s, owner := newScene(t), someOwner("ns", "owner")
+	require.NoError(t, s.Ensure(t.Context(), "set", owner, wantedSet()...))
+	assert.Equal(t, []string{"create serviceaccounts", "create roles", "create rolebindings", "create clusterrolebindings"}, s.requests(),
+		"what a binding names is created before it")
+	role := s.role(t, "role")
+	assert.Equal(t, map[string]string{managed: "true", "objectset.rio.cattle.io/hash": "e8cb2db873112d2e4d46c34825286b486f7af1d2"}, role.Labels)
+	assert.Equal(t, map[string]string{
+		"objectset.rio.cattle.io/id": "set", "objectset.rio.cattle.io/owner-gvk": "/v1, Kind=ConfigMap",
+		"objectset.rio.cattle.io/owner-name": "owner", "objectset.rio.cattle.io/owner-namespace": "ns",
+	}, role.Annotations, "as wrangler's apply has it")
+	assert.Len(t, role.OwnerReferences, 1)
+	assert.Equal(t, owner.UID, role.OwnerReferences[0].UID)
+	account, err := s.server.CoreV1().ServiceAccounts("home").Get(t.Context(), "account", metav1.GetOptions{})
 	require.NoError(t, err)
-	for i := range live.Items {
-		names = append(names, live.Items[i].Name)
+	assert.Empty(t, account.OwnerReferences, "an owner reference into another namespace is not allowed")
+	assert.Equal(t, "somebody", account.Annotations["for"])
+
+	s.sync(t)
+	require.NoError(t, s.Ensure(t.Context(), "set", owner, wantedSet()...))
+	assert.Empty(t, s.requests(), "as wanted")
+
+	require.NoError(t, s.Ensure(t.Context(), "set", owner, wantedSet()[3]))
+	assert.Equal(t, []string{"delete clusterrolebindings", "delete rolebindings", "delete roles"}, s.requests())
+	for _, action := range s.server.Actions() {
+		assert.NotNil(t, action.(kubetesting.DeleteActionImpl).DeleteOptions.Preconditions.UID, "it deletes no other object of that name")
 	}
-	return names
+	require.NoError(t, s.Remove(t.Context(), "set", "ns/owner", corev1.SchemeGroupVersion.WithKind("ConfigMap")),
+		"the cache still shows objects that are gone")
+	s.sync(t)
+	require.NoError(t, s.Remove(t.Context(), "set", "ns/owner", corev1.SchemeGroupVersion.WithKind("ConfigMap")))
+	assert.Empty(t, s.requests(), "nothing is left")
 }
 
-func TestSetIsMadeKeptPrunedAndRemoved(t *testing.T) {
-	h := newHouse(t, "life")
-	owner := h.owner(t, h.ns, "owner")
-	require.NoError(t, h.Ensure(t.Context(), "set", owner, h.role("a", "get"), h.role("b", "get")))
-	assert.Equal(t, []string{"a", "b"}, h.names(t))
-	a := h.get(t, "a")
-	require.Len(t, a.OwnerReferences, 1)
-	assert.Equal(t, owner.UID, a.OwnerReferences[0].UID)
-	h.settle(t)
-
-	require.NoError(t, h.Ensure(t.Context(), "set", owner, h.role("a", "get"), h.role("b", "get")))
-	assert.Equal(t, a.ResourceVersion, h.get(t, "a").ResourceVersion, "what is right is not written again")
-
-	require.NoError(t, h.Ensure(t.Context(), "set", owner, h.role("a", "list")))
-	assert.Equal(t, []string{"a"}, h.names(t), "what is no longer wanted goes")
-	assert.Equal(t, []string{"list"}, h.get(t, "a").Rules[0].Verbs, "what is wrong is corrected")
-	h.settle(t)
-
-	require.NoError(t, h.Remove(t.Context(), "set", h.ns+"/owner", configMapKind))
-	assert.Empty(t, h.names(t))
-	h.settle(t)
-	require.NoError(t, h.Remove(t.Context(), "set", h.ns+"/owner", configMapKind), "what is gone is no error")
-}
-
-func TestObjectsOfOthersAreRefusedAndLeftUntouched(t *testing.T) {
-	h := newHouse(t, "foreign")
-	owner, other := h.owner(t, h.ns, "owner"), h.owner(t, h.ns, "other")
-	byHand := h.role("by-hand", "delete")
-	byHand.Labels = nil
-	labelled := h.role("labelled", "delete")
-	for _, role := range []*rbacv1.Role{byHand, labelled} {
-		_, err := h.client.RbacV1().Roles(h.ns).Create(t.Context(), role, metav1.CreateOptions{})
-		require.NoError(t, err)
+func TestEnsureCorrects(t *testing.T) {
+	type set struct {
+		account        *corev1.ServiceAccount
+		role           *rbacv1.Role
+		binding        *rbacv1.RoleBinding
+		clusterBinding *rbacv1.ClusterRoleBinding
 	}
-	require.NoError(t, h.Ensure(t.Context(), "set", other, h.role("of-other", "delete")))
-	h.settle(t)
-
-	for _, name := range []string{"by-hand", "labelled", "of-other"} {
-		t.Run(name, func(t *testing.T) {
-			before := h.get(t, name)
-			err := h.Ensure(t.Context(), "set", owner, h.role(name, "get"))
-			var foreign *ForeignError
-			require.ErrorAs(t, err, &foreign)
-			assert.Equal(t, &ForeignError{Kind: "Role", Namespace: h.ns, Name: name}, foreign)
-			assert.ErrorContains(t, err, "Role "+h.ns+"/"+name+" exists and is not of this registration; rename or delete it")
-			assert.Equal(t, before, h.get(t, name))
+	for title, row := range map[string]struct {
+		change   func(*set)
+		requests []string
+	}{
+		"as it was created":                   {func(*set) {}, nil},
+		"a label and an annotation of others": {func(s *set) { s.role.Labels["a"], s.account.Annotations["b"] = "x", "y" }, nil},
+		"other rules":                         {func(s *set) { s.role.Rules[0].Verbs = []string{"*"} }, []string{"patch roles"}},
+		"more rules":                          {func(s *set) { s.role.Rules = append(s.role.Rules, s.role.Rules[0]) }, []string{"patch roles"}},
+		"no rules":                            {func(s *set) { s.role.Rules = nil }, []string{"patch roles"}},
+		"another subject":                     {func(s *set) { s.binding.Subjects[0].Name = "other" }, []string{"patch rolebindings"}},
+		"one more subject": {func(s *set) {
+			s.clusterBinding.Subjects = append(s.clusterBinding.Subjects, s.binding.Subjects[0])
+		}, []string{"patch clusterrolebindings"}},
+		"another Role":        {func(s *set) { s.binding.RoleRef.Name = "other" }, []string{"patch rolebindings"}},
+		"another ClusterRole": {func(s *set) { s.clusterBinding.RoleRef.Name = "cluster-admin" }, []string{"patch clusterrolebindings"}},
+		"a label is gone, so that the cache does not have it": {
+			func(s *set) { delete(s.role.Labels, managed) }, []string{"create roles", "get roles", "patch roles"},
+		},
+		"the label of the set is gone":         {func(s *set) { delete(s.role.Labels, apply.LabelHash) }, []string{"create roles", "get roles", "patch roles"}},
+		"an annotation is gone":                {func(s *set) { delete(s.account.Annotations, "for") }, []string{"patch serviceaccounts"}},
+		"the annotation of the set is another": {func(s *set) { s.account.Annotations[apply.LabelID] = "x" }, []string{"patch serviceaccounts"}},
+		"no owner reference":                   {func(s *set) { s.role.OwnerReferences = nil }, []string{"patch roles"}},
+		"an earlier owner of that name":        {func(s *set) { s.role.OwnerReferences[0].UID = "earlier" }, []string{"patch roles"}},
+	} {
+		t.Run(title, func(t *testing.T) {
+			s, owner, is := newScene(t), someOwner("ns", "owner"), &set{}
+			require.NoError(t, s.Ensure(t.Context(), "set", owner, wantedSet()...))
+			is.account, is.role, is.binding, is.clusterBinding = oneOfEach()
+			for _, object := range []APIObject{is.account, is.role, is.binding, is.clusterBinding} {
+				marks, err := marksOf("set", owner)
+				require.NoError(t, err)
+				marks.mark(object)
+				object.SetUID("uid")
+				object.SetResourceVersion("7")
+			}
+			row.change(is)
+			s.server = fake.NewClientset(is.account, is.role, is.binding, is.clusterBinding)
+			s.sync(t)
+			require.NoError(t, s.Ensure(t.Context(), "set", owner, wantedSet()...))
+			assert.Equal(t, row.requests, s.requests())
+			for _, action := range s.server.Actions() {
+				if patch, ok := action.(kubetesting.PatchAction); ok {
+					assert.Contains(t, string(patch.GetPatch()), `"resourceVersion":"7","uid":"uid"`, "it changes only the version that was compared")
+				}
+			}
+			s.sync(t)
+			require.NoError(t, s.Ensure(t.Context(), "set", owner, wantedSet()...))
+			assert.Empty(t, s.requests(), "once is enough")
 		})
 	}
 }
 
-func TestRefusedNameIsTakenOnceItIsFree(t *testing.T) {
-	h := newHouse(t, "freed")
-	owner := h.owner(t, h.ns, "owner")
-	_, err := h.client.RbacV1().Roles(h.ns).Create(t.Context(), h.role("a", "delete"), metav1.CreateOptions{})
-	require.NoError(t, err)
-	require.Error(t, h.Ensure(t.Context(), "set", owner, h.role("a", "get")))
-	require.NoError(t, h.client.RbacV1().Roles(h.ns).Delete(t.Context(), "a", metav1.DeleteOptions{}))
-	require.NoError(t, h.Ensure(t.Context(), "set", owner, h.role("a", "get")))
-	assert.Equal(t, []string{"get"}, h.get(t, "a").Rules[0].Verbs)
+func TestEnsureBehindTheCache(t *testing.T) {
+	s, owner := newScene(t), someOwner("ns", "owner")
+	require.NoError(t, s.Ensure(t.Context(), "set", owner, someRole("a", "get")))
+	s.server.ClearActions()
+	require.NoError(t, s.Ensure(t.Context(), "set", owner, someRole("a", "get"), someRole("b", "get")))
+	assert.ElementsMatch(t, []string{"create roles", "get roles", "create roles"}, s.requests(), "what the cache does not show is not written again")
+	require.NoError(t, s.Ensure(t.Context(), "set", owner, someRole("a", "list")))
+	assert.Equal(t, []string{"list"}, s.role(t, "a").Rules[0].Verbs, "and corrected")
 }
 
-func TestClusterScopedObjectOfSomebodyElseIsNamedWithoutANamespace(t *testing.T) {
-	h := newHouse(t, "scoped")
-	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: h.ns + "-taken"}}
-	_, err := h.client.RbacV1().ClusterRoles().Create(t.Context(), role.DeepCopy(), metav1.CreateOptions{})
+func TestEnsureForeign(t *testing.T) {
+	other, err := marksOf("set", someOwner("ns", "other"))
 	require.NoError(t, err)
-	role.Labels = map[string]string{managed: "true"}
-	err = h.Ensure(t.Context(), "set", h.owner(t, h.ns, "owner"), role)
-	require.ErrorContains(t, err, "ClusterRole "+h.ns+"-taken exists")
+	own, err := marksOf("set", someOwner("ns", "owner"))
+	require.NoError(t, err)
+	for title, change := range map[string]func(*rbacv1.Role){
+		"created by hand":                      func(r *rbacv1.Role) { r.Labels = nil },
+		"by hand, with the label":              func(*rbacv1.Role) {},
+		"of another owner":                     func(r *rbacv1.Role) { other.mark(r) },
+		"of another owner, in the owner's set": func(r *rbacv1.Role) { other.mark(r); r.Labels[apply.LabelHash] = own.labels[apply.LabelHash] },
+	} {
+		t.Run(title, func(t *testing.T) {
+			taken, owner := someRole("a", "delete"), someOwner("ns", "owner")
+			change(taken)
+			s := newScene(t, taken)
+			err := s.Ensure(t.Context(), "set", owner, someRole("a", "get"))
+			var foreign *ForeignError
+			require.ErrorAs(t, err, &foreign)
+			assert.Equal(t, &ForeignError{Kind: "Role", Namespace: "ns", Name: "a"}, foreign)
+			require.EqualError(t, err, "Role ns/a exists and is not of this registration; rename or delete it")
+			assert.Equal(t, taken.Rules, s.role(t, "a").Rules, "it is left as it is")
+
+			require.NoError(t, s.server.RbacV1().Roles("ns").Delete(t.Context(), "a", metav1.DeleteOptions{}))
+			s.sync(t)
+			require.NoError(t, s.Ensure(t.Context(), "set", owner, someRole("a", "get")), "the name is free")
+		})
+	}
+	assert.EqualError(t, &ForeignError{Kind: "ClusterRole", Name: "a"}, "ClusterRole a exists and is not of this registration; rename or delete it")
 }
 
-func TestObjectsAnotherReleaseMadeForTheOwnerAreAdopted(t *testing.T) {
-	h := newHouse(t, "adopted")
-	owner := h.owner(t, h.ns, "owner")
-	require.NoError(t, h.Ensure(t.Context(), "old-set", owner, h.role("a", "delete")))
-	h.settle(t)
-	uid := h.get(t, "a").UID
-	require.NoError(t, h.Ensure(t.Context(), "new-set", owner, h.role("a", "get")))
-	a := h.get(t, "a")
-	assert.Equal(t, uid, a.UID, "it is changed, not made again")
+func TestEnsureAdoptsFromAnotherRelease(t *testing.T) {
+	s, owner := newScene(t), someOwner("ns", "owner")
+	require.NoError(t, s.Ensure(t.Context(), "old-set", owner, someRole("a", "delete")))
+	s.sync(t)
+	require.NoError(t, s.Ensure(t.Context(), "new-set", owner, someRole("a", "get")))
+	assert.Equal(t, []string{"create roles", "get roles", "patch roles"}, s.requests(), "it is not deleted and created again")
+	a := s.role(t, "a")
 	assert.Equal(t, []string{"get"}, a.Rules[0].Verbs)
 	assert.Equal(t, "new-set", a.Annotations[apply.LabelID])
-	h.settle(t)
-	require.NoError(t, h.Remove(t.Context(), "new-set", h.ns+"/owner", configMapKind))
-	assert.Empty(t, h.names(t))
 }
 
-// wrangler's hash joins the owner's name and namespace without a separator, so "ax" in "n" and "a" in "xn" read alike.
-func TestOwnersWhoseNamesRunTogetherDoNotPruneEachOther(t *testing.T) {
-	h := newHouse(t, "x")
-	h.addNamespace(t, "x"+h.ns)
-	one, two := h.owner(t, h.ns, "ax"), h.owner(t, "x"+h.ns, "a")
-	ensure := func(owner *corev1.ConfigMap, objects ...runtime.Object) {
-		t.Helper()
-		require.NoError(t, h.Ensure(t.Context(), registration.OwnedSetID("set", owner.Namespace, owner.Name), owner, objects...))
-		h.settle(t)
+func TestEnsureErrors(t *testing.T) {
+	fails := func(s *scene, verb, resource string, err error) {
+		s.server.PrependReactor(verb, resource, func(kubetesting.Action) (bool, runtime.Object, error) { return true, nil, err })
 	}
-	labels, _, err := apply.GetLabelsAndAnnotations("set", one)
-	require.NoError(t, err)
-	same, _, err := apply.GetLabelsAndAnnotations("set", two)
-	require.NoError(t, err)
-	require.Equal(t, labels, same, "the two owners collide, as this test is about")
-
-	ensure(one, h.role("of-one", "get"))
-	ensure(two, h.role("of-two", "get"))
-	assert.Equal(t, []string{"of-one", "of-two"}, h.names(t))
-	require.NoError(t, h.Remove(t.Context(), registration.OwnedSetID("set", h.ns, "ax"), h.ns+"/ax", configMapKind))
-	assert.Equal(t, []string{"of-two"}, h.names(t))
+	t.Run("rights that are not wanted end even if a wanted object cannot be created", func(t *testing.T) {
+		s, owner := newScene(t), someOwner("ns", "owner")
+		require.NoError(t, s.Ensure(t.Context(), "set", owner, someRole("old", "*")))
+		s.sync(t)
+		fails(s, "create", "roles", errTest)
+		err := s.Ensure(t.Context(), "set", owner, wantedSet()...)
+		require.ErrorIs(t, err, errTest)
+		assert.Equal(t, []string{"create serviceaccounts", "create roles", "delete roles"}, s.requests(), "no binding without its Role")
+		assert.NotErrorAs(t, err, new(*ForeignError))
+	})
+	for title, row := range map[string]struct{ verb, resource string }{
+		"reading an object that exists": {"get", "roles"}, "correcting": {"patch", "roles"}, "deleting": {"delete", "rolebindings"},
+	} {
+		t.Run(title, func(t *testing.T) {
+			s, owner := newScene(t), someOwner("ns", "owner")
+			require.NoError(t, s.Ensure(t.Context(), "set", owner, wantedSet()...))
+			if row.verb == "delete" {
+				s.sync(t)
+			}
+			fails(s, row.verb, row.resource, errTest)
+			require.ErrorIs(t, s.Ensure(t.Context(), "set", owner, someRole("role", "list")), errTest)
+		})
+	}
+	t.Run("several", func(t *testing.T) {
+		s, owner := newScene(t), someOwner("ns", "owner")
+		require.NoError(t, s.Ensure(t.Context(), "set", owner, wantedSet()...))
+		s.sync(t)
+		fails(s, "delete", "roles", apierrors.NewForbidden(schema.GroupResource{}, "role", errors.New("no")))
+		fails(s, "delete", "rolebindings", errTest)
+		err := s.Remove(t.Context(), "set", "ns/owner", corev1.SchemeGroupVersion.WithKind("ConfigMap"))
+		require.ErrorIs(t, err, errTest)
+		require.ErrorContains(t, err, "forbidden")
+		assert.Contains(t, s.requests(), "delete serviceaccounts", "the others are deleted all the same")
+	})
 }
 
-func TestServerThatRefusesIsAnErrorAndNoForeignObject(t *testing.T) {
-	h := newHouse(t, "refused")
-	lost := h.role("a", "get")
-	lost.Namespace = "no-such-namespace"
-	err := h.Ensure(t.Context(), "set", h.owner(t, h.ns, "owner"), lost)
-	require.ErrorContains(t, err, "no-such-namespace")
-	var foreign *ForeignError
-	assert.NotErrorAs(t, err, &foreign)
+// wrangler's hash joins the name and the namespace of the owner without a separator: "ax" in "n" and "a" in "xn" have the same.
+func TestSetsOfOwnersWhoseNamesRunTogether(t *testing.T) {
+	s, one, two := newScene(t), someOwner("n", "ax"), someOwner("xn", "a")
+	id := func(o *corev1.ConfigMap) string { return registration.OwnedSetID("set", o.Namespace, o.Name) }
+	of := func(setID string, o *corev1.ConfigMap) string {
+		marks, err := marksOf(setID, o)
+		require.NoError(t, err)
+		return marks.labels[apply.LabelHash]
+	}
+	require.Equal(t, of("set", one), of("set", two))
+	require.NotEqual(t, of(id(one), one), of(id(two), two))
+
+	require.NoError(t, s.Ensure(t.Context(), id(one), one, someRole("of-one", "get")))
+	require.NoError(t, s.Ensure(t.Context(), id(two), two, someRole("of-two", "get")))
+	s.sync(t)
+	require.NoError(t, s.Remove(t.Context(), id(one), "n/ax", corev1.SchemeGroupVersion.WithKind("ConfigMap")))
+	assert.Equal(t, []string{"delete roles"}, s.requests())
+	s.role(t, "of-two")
 }

@@ -6,6 +6,8 @@
 //
 //   - Wrote(object) after an update or a patch: IsStale reports whether an object from the cache is older than that version.
 //     The handler then returns, because the event of the write is on its way and enqueues the object again.
+//   - Attempted(object) before an update or a patch that names the version of the object, and whose outcome may stay unknown, for
+//     example after a timeout: IsStale reports whether an object from the cache is not newer than that version.
 //   - Expect(key) after a create or a delete: IsExpected reports whether the cache may still lack the object of that name, or
 //     still have the object of that UID. Observed(key) ends the expectation as soon as the cache shows the effect.
 //
@@ -46,7 +48,8 @@ type Expectations struct {
 }
 
 type expectation struct {
-	version string // of Wrote; empty for Expect
+	version string // of Wrote and Attempted; empty for Expect
+	later   bool   // of Attempted: the cache has to show a version after this one
 	until   time.Time
 }
 
@@ -55,18 +58,25 @@ func New(c clock.PassiveClock) *Expectations { return &Expectations{Clock: c} }
 
 // Wrote expects the cache to show the object at the version that a write returned, or at a later one.
 func (e *Expectations) Wrote(object metav1.Object) {
-	e.record(string(object.GetUID()), object.GetResourceVersion())
+	e.record(string(object.GetUID()), expectation{version: object.GetResourceVersion()})
+}
+
+// Attempted expects the cache to show the object at a later version than this one, which a write names. A later version shows the
+// outcome: either it is the result of that write, or that write can no longer succeed.
+func (e *Expectations) Attempted(object metav1.Object) {
+	e.record(string(object.GetUID()), expectation{version: object.GetResourceVersion(), later: true})
 }
 
 // IsStale reports whether the object, as the cache has it, is older than the version written last. A version that cannot be
 // compared is not stale.
 func (e *Expectations) IsStale(object metav1.Object) bool {
 	expected, found := e.find(string(object.GetUID()))
-	return found && isOlder(object.GetResourceVersion(), expected.version)
+	version := object.GetResourceVersion()
+	return found && (isOlder(version, expected.version) || expected.later && version == expected.version)
 }
 
 // Expect expects the cache to show the effect of a create or a delete that the key names.
-func (e *Expectations) Expect(key string) { e.record(key, "") }
+func (e *Expectations) Expect(key string) { e.record(key, expectation{}) }
 
 // IsExpected reports whether that effect may not be in the cache yet.
 func (e *Expectations) IsExpected(key string) bool {
@@ -81,7 +91,7 @@ func (e *Expectations) Observed(key string) {
 	delete(e.entries, key)
 }
 
-func (e *Expectations) record(key, version string) {
+func (e *Expectations) record(key string, x expectation) {
 	now := e.now()
 	timeout := e.Timeout
 	if timeout == 0 {
@@ -92,10 +102,11 @@ func (e *Expectations) record(key, version string) {
 	if e.entries == nil {
 		e.entries = map[string]expectation{}
 	}
-	if last := e.entries[key]; now.Before(last.until) && isOlder(version, last.version) {
+	if last := e.entries[key]; now.Before(last.until) && isOlder(x.version, last.version) {
 		return // two writes of one object are recorded in the wrong order
 	}
-	e.entries[key] = expectation{version: version, until: now.Add(timeout)}
+	x.until = now.Add(timeout)
+	e.entries[key] = x
 	if len(e.entries) > e.sweepAt {
 		maps.DeleteFunc(e.entries, func(_ string, x expectation) bool { return !now.Before(x.until) })
 		e.sweepAt = 2*len(e.entries) + sweepMin

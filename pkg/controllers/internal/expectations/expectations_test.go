@@ -36,6 +36,13 @@ func TestIsStale(t *testing.T) {
 			assert.False(t, e.IsStale(object("other", "1")), "an object of the same name that was created again")
 		})
 	}
+	t.Run("a write with an unknown outcome: until the cache shows a later version", func(t *testing.T) {
+		var e Expectations
+		e.Attempted(object("uid", "5"))
+		assert.True(t, e.IsStale(object("uid", "4")))
+		assert.True(t, e.IsStale(object("uid", "5")))
+		assert.False(t, e.IsStale(object("uid", "6")))
+	})
 	t.Run("a look-up removes nothing", func(t *testing.T) {
 		var e Expectations
 		e.Wrote(object("uid", "5"))

@@ -49,8 +49,8 @@ func Wait(reason, message string) Result {
 	return Result{kind: kindWait, Reason: reason, Message: message}
 }
 
-// Stalled means that nothing will change until a person or another controller acts: condition False and a warning event. The pass is
-// not retried.
+// Stalled means that nothing will change until a person or another controller acts: condition False and a warning event. The
+// work queue does not retry the pass; with In(d) it runs again after d.
 func Stalled(reason, message string) Result {
 	return Result{kind: kindStalled, Reason: reason, Message: message}
 }
@@ -67,14 +67,14 @@ func Retry(reason string, err error) Result {
 // Skip stops a pass and leaves the condition as it is.
 func Skip() Result { return Result{kind: kindSkip} }
 
-// Told makes a transition to this wait an event.
-func (o Result) Told() Result {
+// WithEvent makes a transition to this wait an event.
+func (o Result) WithEvent() Result {
 	o.Tell = true
 	return o
 }
 
-// Quietly suppresses the event of a transition to this result.
-func (o Result) Quietly() Result {
+// WithoutEvent suppresses the event of a transition to this result.
+func (o Result) WithoutEvent() Result {
 	o.Quiet = true
 	return o
 }

@@ -13,6 +13,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/record"
+
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 var (
@@ -61,10 +63,6 @@ func TestEarliest(t *testing.T) {
 	}
 }
 
-func TestGetWithoutCondition(t *testing.T) {
-	assert.Equal(t, genericcondition.GenericCondition{Type: "Ready"}, Get(nil, "Ready"))
-}
-
 func TestSet(t *testing.T) {
 	waiting := genericcondition.GenericCondition{
 		Type: "Ready", Status: corev1.ConditionUnknown, Reason: "W", Message: "m", LastUpdateTime: stampNoon, LastTransitionTime: stampNoon,
@@ -77,42 +75,42 @@ func TestSet(t *testing.T) {
 	}
 	for _, row := range []struct {
 		name       string
-		before     Conditions
+		before     fleetstatus.Conditions
 		out        Result
-		want       Conditions
+		want       fleetstatus.Conditions
 		transition *Transition
 	}{
 		{
 			name: "the first one", out: Done("R", "m"),
-			want: Conditions{{
+			want: fleetstatus.Conditions{{
 				Type: "Ready", Status: corev1.ConditionTrue, Reason: "R", Message: "m", LastUpdateTime: stampLater, LastTransitionTime: stampLater,
 			}},
 			transition: &Transition{Type: "Ready", After: corev1.ConditionTrue, Reason: "R", Message: "m"},
 		},
-		{name: "the same again keeps its times", before: Conditions{waiting}, out: Wait("W", "m"), want: Conditions{waiting}},
+		{name: "the same again keeps its times", before: fleetstatus.Conditions{waiting}, out: Wait("W", "m"), want: fleetstatus.Conditions{waiting}},
 		{
-			name: "another message is no transition", before: Conditions{waiting}, out: Wait("W", "n"),
-			want: Conditions{change(func(c *genericcondition.GenericCondition) { c.Message = "n" })},
+			name: "another message is no transition", before: fleetstatus.Conditions{waiting}, out: Wait("W", "n"),
+			want: fleetstatus.Conditions{change(func(c *genericcondition.GenericCondition) { c.Message = "n" })},
 		},
 		{
-			name: "another reason is one, and keeps the time of the status", before: Conditions{waiting}, out: Wait("V", "m"),
-			want: Conditions{change(func(c *genericcondition.GenericCondition) { c.Reason = "V" })},
+			name: "another reason is one, and keeps the time of the status", before: fleetstatus.Conditions{waiting}, out: Wait("V", "m"),
+			want: fleetstatus.Conditions{change(func(c *genericcondition.GenericCondition) { c.Reason = "V" })},
 			transition: &Transition{
 				Type: "Ready", Before: corev1.ConditionUnknown, After: corev1.ConditionUnknown, Reason: "V", Message: "m",
 			},
 		},
 		{
-			name: "another status", before: Conditions{waiting}, out: Stalled("W", "m"),
-			want: Conditions{change(func(c *genericcondition.GenericCondition) {
+			name: "another status", before: fleetstatus.Conditions{waiting}, out: Stalled("W", "m"),
+			want: fleetstatus.Conditions{change(func(c *genericcondition.GenericCondition) {
 				c.Status, c.LastTransitionTime = corev1.ConditionFalse, stampLater
 			})},
 			transition: &Transition{Type: "Ready", Before: corev1.ConditionUnknown, After: corev1.ConditionFalse, Reason: "W", Message: "m"},
 		},
-		{name: "nothing to say leaves it alone", before: Conditions{waiting}, out: Skip(), want: Conditions{waiting}},
+		{name: "nothing to say leaves it alone", before: fleetstatus.Conditions{waiting}, out: Skip(), want: fleetstatus.Conditions{waiting}},
 		{name: "nothing to say makes none", out: Skip()},
 		{
 			name: "an error is the message", out: Retry("Error", errCause),
-			want: Conditions{{
+			want: fleetstatus.Conditions{{
 				Type: "Ready", Status: corev1.ConditionFalse, Reason: "Error", Message: "cause",
 				LastUpdateTime: stampLater, LastTransitionTime: stampLater,
 			}},
@@ -126,30 +124,6 @@ func TestSet(t *testing.T) {
 			assert.Equal(t, row.transition, transition)
 		})
 	}
-}
-
-func TestSetDoesNotShareItsSlice(t *testing.T) {
-	cached := make(Conditions, 0, 8)
-	cached = append(cached, genericcondition.GenericCondition{Type: "Other"}, genericcondition.GenericCondition{Type: "Ready", Reason: "old"})
-	mine := cached
-	Set(&mine, "Ready", Done("new", ""), noon)
-	Set(&mine, "Third", Done("third", ""), noon)
-	assert.Equal(t, []string{"", "old"}, reasons(cached))
-	assert.Equal(t, []string{"", "new", "third"}, reasons(mine))
-	assert.Equal(t, []string{"", "old", ""}, reasons(cached[:3]), "not even behind its end")
-}
-
-func reasons(conditions Conditions) (all []string) {
-	for _, c := range conditions {
-		all = append(all, c.Reason)
-	}
-	return all
-}
-
-func TestSetWritesUTC(t *testing.T) {
-	var conditions Conditions
-	Set(&conditions, "Ready", Done("R", ""), noon.In(time.FixedZone("east", 3600)))
-	assert.Equal(t, stampNoon, conditions[0].LastUpdateTime)
 }
 
 func TestRecord(t *testing.T) {
@@ -182,7 +156,7 @@ func TestRecord(t *testing.T) {
 
 func TestRecordOnce(t *testing.T) {
 	recorder := record.NewFakeRecorder(10)
-	var conditions Conditions
+	var conditions fleetstatus.Conditions
 	for _, out := range []Result{
 		Wait("W", ""), Stalled("S", "m"), Stalled("S", "m"), Stalled("S", "changed"), Retry("E", errCause), Retry("E", errCause), Done("R", ""), Done("R", ""),
 	} {
@@ -198,9 +172,9 @@ func TestRecordOnce(t *testing.T) {
 
 func TestRecordWaitForAPersonOnce(t *testing.T) {
 	recorder := record.NewFakeRecorder(10)
-	var conditions Conditions
+	var conditions fleetstatus.Conditions
 	for range 3 {
-		Set(&conditions, "Ready", Wait("W", "where is it?").Told(), noon).Record(recorder, &corev1.ConfigMap{})
+		Set(&conditions, "Ready", Wait("W", "where is it?").WithEvent(), noon).Record(recorder, &corev1.ConfigMap{})
 	}
 	assert.Equal(t, "Warning W where is it?", <-recorder.Events)
 	assert.Empty(t, recorder.Events)
@@ -217,11 +191,11 @@ func TestRetryAfterConflict(t *testing.T) {
 
 func TestRecordQuietly(t *testing.T) {
 	recorder := record.NewFakeRecorder(10)
-	var conditions Conditions
-	Set(&conditions, "C", Stalled("R", "m").Quietly(), noon).Record(recorder, nil)
+	var conditions fleetstatus.Conditions
+	Set(&conditions, "C", Stalled("R", "m").WithoutEvent(), noon).Record(recorder, nil)
 	assert.Empty(t, recorder.Events)
-	assert.Equal(t, corev1.ConditionFalse, Get(conditions, "C").Status, "the condition is set all the same")
-	Set(&conditions, "C", Done("Other", "").Quietly(), later).Record(recorder, nil)
+	assert.Equal(t, corev1.ConditionFalse, fleetstatus.Condition(conditions, "C").Status, "the condition is set all the same")
+	Set(&conditions, "C", Done("Other", "").WithoutEvent(), later).Record(recorder, nil)
 	assert.Empty(t, recorder.Events)
 	Set(&conditions, "C", Stalled("R", "m"), later).Record(recorder, nil)
 	assert.Len(t, recorder.Events, 1)

@@ -1,6 +1,7 @@
 package writes
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -11,7 +12,7 @@ import (
 
 // Spec writes the spec and the labels of after, and nothing if before has the same. It replaces each of the two as a whole: a merge patch
 // cannot set a value to null, which a Helm value may be. Like Status, it never overwrites a change that this pass has not seen.
-func Spec[T metav1.Object](client Patcher[T], before, after T) (latest T, written bool, err error) {
+func Spec[T metav1.Object](ctx context.Context, client Patcher[T], before, after T) (latest T, written bool, err error) {
 	old, err := specAndLabels(before)
 	if err != nil {
 		return before, false, err
@@ -33,7 +34,7 @@ func Spec[T metav1.Object](client Patcher[T], before, after T) (latest T, writte
 	if err != nil {
 		return before, false, err
 	}
-	latest, err = client.Patch(before.GetNamespace(), before.GetName(), types.JSONPatchType, patch)
+	latest, err = client.Patch(ctx, before.GetName(), types.JSONPatchType, patch, metav1.PatchOptions{})
 	if err != nil {
 		return before, false, fmt.Errorf("patching %s/%s: %w", before.GetNamespace(), before.GetName(), err)
 	}

@@ -27,11 +27,11 @@ func TestSpec(t *testing.T) {
 			client := &recorder{reply: &fleet.Cluster{}}
 			before, after := someCluster(), someCluster()
 			row.change(after)
-			latest, written, err := Spec(client, before, after)
+			latest, written, err := Spec(t.Context(), client, before, after)
 			require.NoError(t, err)
 			assert.True(t, written)
 			assert.Same(t, client.reply, latest)
-			assert.Equal(t, []string{"ns/c application/json-patch+json [] [" + version + row.patch + "]"}, client.sent)
+			assert.Equal(t, []string{"c application/json-patch+json [] [" + version + row.patch + "]"}, client.sent)
 		})
 	}
 }
@@ -40,7 +40,7 @@ func TestSpecIgnoresOtherFields(t *testing.T) {
 	client := &recorder{}
 	before, after := someCluster(), someCluster()
 	after.Status.APIServerURL, after.Annotations, after.Finalizers = "x", map[string]string{"a": "b"}, []string{"f"}
-	latest, written, err := Spec(client, before, after)
+	latest, written, err := Spec(t.Context(), client, before, after)
 	require.NoError(t, err)
 	assert.False(t, written)
 	assert.Same(t, before, latest)
@@ -51,7 +51,7 @@ func TestSpecErrorNamesTheObject(t *testing.T) {
 	client := &recorder{err: assert.AnError}
 	after := someCluster()
 	after.Spec.ClientID = "new"
-	_, written, err := Spec(client, someCluster(), after)
+	_, written, err := Spec(t.Context(), client, someCluster(), after)
 	require.ErrorIs(t, err, assert.AnError)
 	require.ErrorContains(t, err, "patching ns/c")
 	assert.False(t, written)

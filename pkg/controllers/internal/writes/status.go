@@ -13,35 +13,20 @@ import (
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
-// Patcher is the Patch method of wrangler's generated client for one kind.
+// Patcher is the Patch method of client-go's typed client for one kind in one namespace.
 type Patcher[T metav1.Object] interface {
-	Patch(namespace, name string, pt types.PatchType, data []byte, subresources ...string) (T, error)
-}
-
-// TypedPatcher is the Patch method of client-go's typed client for one kind in one namespace.
-type TypedPatcher[T metav1.Object] interface {
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, o metav1.PatchOptions, subresources ...string) (T, error)
-}
-
-// WithContext returns a Patcher whose patches end with ctx. wrangler's clients take no context.
-func WithContext[T metav1.Object](ctx context.Context, client TypedPatcher[T]) Patcher[T] {
-	return patcherWithContext[T]{ctx: ctx, client: client}
-}
-
-type patcherWithContext[T metav1.Object] struct {
-	ctx    context.Context
-	client TypedPatcher[T]
-}
-
-// Patch implements Patcher. The typed client knows its namespace.
-func (p patcherWithContext[T]) Patch(_, name string, pt types.PatchType, data []byte, subresources ...string) (T, error) {
-	return p.client.Patch(p.ctx, name, pt, data, metav1.PatchOptions{}, subresources...)
 }
 
 // Status writes the difference between two versions of an object's status, and nothing if there is none. The patch names the
 // resourceVersion it is based on, so it never overwrites a change that this pass has not seen; the work queue retries after a conflict.
-func Status[T metav1.Object](client Patcher[T], before, after T) (latest T, written bool, err error) {
-	status, err := fleetstatus.MergePatch(statusOf(before), statusOf(after))
+// The first status has all fields that are encoded even if they are zero, for example the numbers of a Cluster.
+func Status[T metav1.Object](ctx context.Context, client Patcher[T], before, after T) (latest T, written bool, err error) {
+	old := statusOf(before)
+	if reflect.ValueOf(old).Elem().IsZero() && !reflect.DeepEqual(old, statusOf(after)) {
+		old = struct{}{}
+	}
+	status, err := fleetstatus.MergePatch(old, statusOf(after))
 	if err != nil || status == nil {
 		return before, false, err
 	}
@@ -52,7 +37,9 @@ func Status[T metav1.Object](client Patcher[T], before, after T) (latest T, writ
 	if err != nil {
 		return before, false, err
 	}
-	latest, err = client.Patch(before.GetNamespace(), before.GetName(), types.MergePatchType, patch, "status")
+	// The API server does not warn of each field that its definition of the kind lacks: crds.Ensure logs such a definition once.
+	options := metav1.PatchOptions{FieldValidation: metav1.FieldValidationIgnore}
+	latest, err = client.Patch(ctx, before.GetName(), types.MergePatchType, patch, options, "status")
 	if err != nil {
 		return before, false, fmt.Errorf("writing the status of %s/%s: %w", before.GetNamespace(), before.GetName(), err)
 	}
@@ -66,12 +53,12 @@ func statusOf(object any) any {
 }
 
 // Merge sends a merge patch of metadata or spec fields.
-func Merge[T metav1.Object](client Patcher[T], object T, fields map[string]any) (T, error) {
+func Merge[T metav1.Object](ctx context.Context, client Patcher[T], object T, fields map[string]any) (T, error) {
 	patch, err := json.Marshal(fields)
 	if err != nil {
 		return object, err
 	}
-	latest, err := client.Patch(object.GetNamespace(), object.GetName(), types.MergePatchType, patch)
+	latest, err := client.Patch(ctx, object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
 		return object, fmt.Errorf("patching %s/%s: %w", object.GetNamespace(), object.GetName(), err)
 	}

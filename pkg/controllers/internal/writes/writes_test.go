@@ -1,6 +1,7 @@
 package writes
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -15,15 +16,17 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// recorder is a client that notes what is sent.
+// recorder is a client that records its requests.
 type recorder struct {
 	sent  []string
 	reply *fleet.Cluster
 	err   error
 }
 
-func (r *recorder) Patch(namespace, name string, pt types.PatchType, data []byte, subresources ...string) (*fleet.Cluster, error) {
-	r.sent = append(r.sent, fmt.Sprintf("%s/%s %s %v %s", namespace, name, pt, subresources, data))
+func (r *recorder) Patch(
+	_ context.Context, name string, pt types.PatchType, data []byte, _ metav1.PatchOptions, subresources ...string,
+) (*fleet.Cluster, error) {
+	r.sent = append(r.sent, fmt.Sprintf("%s %s %v %s", name, pt, subresources, data))
 	return r.reply, r.err
 }
 
@@ -57,12 +60,12 @@ func TestStatus(t *testing.T) {
 			client := &recorder{reply: &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "8"}}}
 			before, after := someCluster(), someCluster()
 			row.change(after)
-			latest, written, err := Status(client, before, after)
+			latest, written, err := Status(t.Context(), client, before, after)
 			require.NoError(t, err)
 			assert.True(t, written)
 			assert.Equal(t, "8", latest.ResourceVersion)
 			assert.Equal(t, []string{fmt.Sprintf(
-				`ns/c application/merge-patch+json [status] {"metadata":{"resourceVersion":"7","uid":"uid"},"status":%s}`, row.status)}, client.sent)
+				`c application/merge-patch+json [status] {"metadata":{"resourceVersion":"7","uid":"uid"},"status":%s}`, row.status)}, client.sent)
 		})
 	}
 }
@@ -79,7 +82,7 @@ func TestStatusUnchanged(t *testing.T) {
 			client := &recorder{err: errors.New("not to be called")}
 			before, after := someCluster(), someCluster()
 			change(after)
-			latest, written, err := Status(client, before, after)
+			latest, written, err := Status(t.Context(), client, before, after)
 			require.NoError(t, err)
 			assert.False(t, written)
 			assert.Same(t, before, latest)
@@ -92,7 +95,7 @@ func TestStatusError(t *testing.T) {
 	conflict := errors.New("conflict")
 	before, after := someCluster(), someCluster()
 	after.Status.APIServerURL = "x"
-	latest, written, err := Status(&recorder{err: conflict}, before, after)
+	latest, written, err := Status(t.Context(), &recorder{err: conflict}, before, after)
 	require.ErrorIs(t, err, conflict)
 	assert.ErrorContains(t, err, "writing the status of ns/c")
 	assert.False(t, written)
@@ -101,21 +104,21 @@ func TestStatusError(t *testing.T) {
 
 func TestMerge(t *testing.T) {
 	client := &recorder{reply: &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "8"}}}
-	latest, err := Merge(client, someCluster(), map[string]any{"spec": map[string]any{"clientID": "x"}})
+	latest, err := Merge(t.Context(), client, someCluster(), map[string]any{"spec": map[string]any{"clientID": "x"}})
 	require.NoError(t, err)
 	assert.Equal(t, "8", latest.ResourceVersion)
-	assert.Equal(t, []string{`ns/c application/merge-patch+json [] {"spec":{"clientID":"x"}}`}, client.sent)
+	assert.Equal(t, []string{`c application/merge-patch+json [] {"spec":{"clientID":"x"}}`}, client.sent)
 }
 
 func TestMergeError(t *testing.T) {
 	gone, object := errors.New("gone"), someCluster()
-	latest, err := Merge(&recorder{err: gone}, object, map[string]any{})
+	latest, err := Merge(t.Context(), &recorder{err: gone}, object, map[string]any{})
 	require.ErrorIs(t, err, gone)
 	assert.ErrorContains(t, err, "patching ns/c")
 	assert.Same(t, object, latest)
 
 	client := &recorder{}
-	latest, err = Merge(client, object, map[string]any{"x": make(chan int)})
+	latest, err = Merge(t.Context(), client, object, map[string]any{"x": make(chan int)})
 	require.Error(t, err)
 	assert.Same(t, object, latest)
 	assert.Empty(t, client.sent)

@@ -1,8 +1,7 @@
-// Caller asks an API server for its namespaces, again and again, and prints one word per answer: "ok", "refused" when the
-// server answers something else or nobody does, "hangs" when nothing comes back in time.
+// Caller lists the namespaces of an API server repeatedly, and prints one line per response: "ok", "refused" for another response or a refused
+// connection, and "hangs" if there is no response in time.
 //
-// Without the environment variable SERVER that is the API server of the cluster it runs in; with it, TOKEN and CA (PEM) are
-// needed too.
+// The API server is that of its own cluster, or that of the environment variable SERVER with TOKEN and CA (PEM).
 package main
 
 import (

@@ -1,8 +1,0 @@
-package controlplane
-
-import (
-	"os"
-	"testing"
-)
-
-func TestMain(m *testing.M) { os.Exit(RunTests(m)) }

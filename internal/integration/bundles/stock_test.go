@@ -1,0 +1,196 @@
+package bundles
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// fleetClusters does what Fleet's own Cluster controller does to the status of the Clusters of a namespace: on each event it computes
+// the status and replaces the whole of it by what its own Go type has. writes counts the versions that it stored.
+type fleetClusters struct {
+	hub       *testenv.Cluster
+	namespace string
+	writes    atomic.Int64
+	stop      context.CancelFunc
+	ended     chan struct{}
+}
+
+func startFleetClusters(t *testing.T, hub *testenv.Cluster, namespace string) *fleetClusters {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	f := &fleetClusters{hub: hub, namespace: namespace, stop: stop, ended: make(chan struct{})}
+	go func() {
+		defer close(f.ended)
+		for ctx.Err() == nil {
+			f.watch(ctx)
+		}
+	}()
+	t.Cleanup(f.Stop)
+	return f
+}
+
+// Stop stops it, and returns when it writes no more.
+func (f *fleetClusters) Stop() {
+	f.stop()
+	<-f.ended
+}
+
+func (f *fleetClusters) watch(ctx context.Context) {
+	watch, err := f.hub.Fleet.Clusters(f.namespace).Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		return
+	}
+	defer watch.Stop()
+	for event := range watch.ResultChan() {
+		if cluster, ok := event.Object.(*fleet.Cluster); ok && cluster.DeletionTimestamp == nil {
+			f.reconcile(ctx, cluster)
+		}
+	}
+}
+
+func (f *fleetClusters) reconcile(ctx context.Context, cluster *fleet.Cluster) {
+	after := cluster.DeepCopy()
+	status := &after.Status
+	status.Import = nil
+	status.Agent = fleet.AgentStatus{LastSeen: status.Agent.LastSeen, Namespace: status.Agent.Namespace}
+	status.Namespace = registration.ClusterNamespace(cluster.Namespace, cluster.Name)
+	deployments, err := f.hub.Fleet.BundleDeployments(status.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return
+	}
+	status.Summary, status.ResourceCounts = fleet.BundleSummary{DesiredReady: len(deployments.Items)}, fleet.ResourceCounts{}
+	status.Display.State = ""
+	message := ""
+	for _, d := range deployments.Items {
+		if d.Status.AppliedDeploymentID == d.Spec.DeploymentID && d.Status.Ready {
+			status.Summary.Ready++
+		} else {
+			status.Summary.WaitApplied++
+			status.Summary.NonReadyResources = append(status.Summary.NonReadyResources, fleet.NonReadyResource{Name: d.Name, State: fleet.WaitApplied})
+			status.Display.State = "WaitApplied"
+			message = fmt.Sprintf("WaitApplied(%d) [Bundle %s]", status.Summary.WaitApplied, status.Summary.NonReadyResources[0].Name)
+		}
+		status.ResourceCounts.Ready += d.Status.ResourceCounts.Ready
+		status.ResourceCounts.DesiredReady += d.Status.ResourceCounts.DesiredReady
+	}
+	status.Display.ReadyBundles = fmt.Sprintf("%d/%d", status.Summary.Ready, status.Summary.DesiredReady)
+	if status.Agent.LastSeen.IsZero() {
+		status.Display.State = "WaitCheckIn"
+	}
+	ready := testenv.Generic{Type: "Ready", Status: "True"}
+	if message != "" {
+		ready.Status, ready.Message = "False", message
+	}
+	fleetstatus.SetCondition(&status.Conditions, testenv.Generic{Type: "Processed", Status: "True"}, time.Now())
+	fleetstatus.SetCondition(&status.Conditions, ready, time.Now())
+	if reflect.DeepEqual(cluster.Status, after.Status) {
+		return
+	}
+	if _, err := f.hub.Fleet.Clusters(f.namespace).UpdateStatus(ctx, after, metav1.UpdateOptions{}); err == nil {
+		f.writes.Add(1)
+	}
+}
+
+// deploy makes a BundleDeployment as Fleet's own Bundle controller does.
+func (s shop) deploy(t *testing.T, cluster, bundle string) {
+	t.Helper()
+	_, err := s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).Create(t.Context(), &fleet.BundleDeployment{
+		ObjectMeta: metav1.ObjectMeta{Name: bundle, Labels: map[string]string{
+			fleet.ManagedLabel: "true", fleet.BundleNameLabel: bundle, fleet.BundleNamespaceLabel: s.ns,
+			fleet.ClusterLabel: cluster, fleet.ClusterNamespaceLabel: s.ns, fleet.HelmOpLabel: "op",
+		}},
+		Spec: fleet.BundleDeploymentSpec{DeploymentID: "s-1:1", StagedDeploymentID: "s-1:1"},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+}
+
+func TestFleetsClusterController(t *testing.T) {
+	r := &testenv.Recorder{}
+	stage := testenv.NewStage(t, testenv.WithoutBundles, r.Wrap)
+	s := shop{hub: stage.Hub, ns: stage.Namespace}
+	other := startFleetClusters(t, s.hub, s.ns)
+	agentNamespace := stage.Member.Namespace(t)
+	imported := stage.ImportInto(t, "m", agentNamespace).Status.Import
+	agent := stage.Member.Agent(t, agentNamespace)
+	s.hub.ClusterCondition(t, s.ns, "m", fleet.ConditionRegistered, "True")
+	s.hub.ClusterCondition(t, s.ns, "m", fleet.ConditionConnected, "True Connected: the agent checks in every 1s")
+
+	// quiet counts what the two write in a while in which the agent checks in.
+	quiet := func(t *testing.T) {
+		t.Helper()
+		r.Settle(t)
+		before := other.writes.Load()
+		testenv.Eventually(t, func() (bool, string) { return other.writes.Load() > before+2, "Fleet's controller removed nothing" })
+		assert.Empty(t, testenv.WritesIn(r.Settle(t)), "the hub writes nothing while Fleet's controller removes its fields")
+		cluster, err := s.hub.Fleet.Clusters(s.ns).Get(t.Context(), "m", metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Nil(t, cluster.Status.Import)
+		cluster = stage.Cluster(t, "m")
+		assert.Equal(t, imported, cluster.Status.Import, "the annotation has it")
+		assert.Equal(t, "True : ", testenv.Condition(cluster.Status.Conditions, fleet.ConditionProcessed), "the reason of Fleet's controller")
+		assert.Contains(t, testenv.Condition(cluster.Status.Conditions, fleet.ConditionConnected), "True Connected: the agent checks in every 1s")
+	}
+	t.Run("idle: the hub is quiet", quiet)
+	t.Run("the hub computes the same roll-up", func(t *testing.T) {
+		s.cluster(t, "n", nil)
+		s.deploy(t, "n", "app")
+		s.requireCluster(t, "n", "0/1", "False : WaitApplied(1) [Bundle app]")
+		quiet(t)
+		s.reports(t, "n", "app", nil)
+		cluster := s.requireCluster(t, "n", "1/1", "True : ")
+		assert.Equal(t, fleet.ResourceCounts{Ready: 2, DesiredReady: 2}, cluster.Status.ResourceCounts)
+		assert.Equal(t, []int{0, 0, 1, 1}, []int{
+			cluster.Status.ReadyGitRepos, cluster.Status.DesiredReadyGitRepos, cluster.Status.ReadyHelmOps, cluster.Status.DesiredReadyHelmOps,
+		})
+		quiet(t)
+	})
+	t.Run("a restarted hub knows what it has done", func(t *testing.T) {
+		stage.Stop(t)
+		r.Settle(t)
+		stage.Running = s.hub.Hub(t, testenv.WithoutBundles, r.Wrap)
+		quiet(t)
+	})
+
+	// From here on nobody removes anything.
+	other.Stop()
+	t.Run("a hub with its own Bundle controllers moves the fields back", func(t *testing.T) {
+		stage.Stop(t)
+		agent.Stop(t)
+		stage.Running = s.hub.Hub(t, r.Wrap)
+		testenv.Eventually(t, func() (bool, string) {
+			cluster, err := s.hub.Fleet.Clusters(s.ns).Get(t.Context(), "m", metav1.GetOptions{})
+			return err == nil && cluster.Annotations[fleet.StatusAnnotation] == "" && reflect.DeepEqual(cluster.Status.Import, imported), fmt.Sprint(cluster.Annotations)
+		})
+	})
+	t.Run("and back: the deletion is not judged by removed fields", func(t *testing.T) {
+		stage.Stop(t)
+		stage.Running = s.hub.Hub(t, testenv.WithoutBundles)
+		testenv.Eventually(t, func() (bool, string) {
+			return stage.Cluster(t, "m").Annotations[fleet.StatusAnnotation] != "", "no annotation"
+		})
+		again := startFleetClusters(t, s.hub, s.ns)
+		testenv.Eventually(t, func() (bool, string) { return again.writes.Load() > 0, "nothing was removed" })
+		again.Stop()
+		stage.Stop(t)
+		stage.Running = s.hub.Hub(t, testenv.WithoutBundles)
+		s.hub.ClusterCondition(t, s.ns, "m", fleet.ConditionConnected, "True")
+		stage.DeleteCluster(t, "m")
+		testenv.RequireGone(t, s.hub.Fleet.Clusters(s.ns).Get, "Cluster", "m")
+		for _, event := range s.hub.Events(t, s.ns, "m") {
+			assert.NotContains(t, event.Message, "of a release that cannot be asked")
+		}
+	})
+}

@@ -1,0 +1,202 @@
+package leaving
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/internal/inventory"
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	muster "github.com/muster-fleet/muster/pkg/hub"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// take lists all objects of a cluster, except those that Kubernetes creates by itself in each namespace.
+func take(t *testing.T, cluster *testenv.Cluster) inventory.Inventory {
+	t.Helper()
+	all, err := inventory.Take(t.Context(), cluster.RESTConfig())
+	require.NoError(t, err)
+	for object := range all {
+		if object.Kind != "Namespace" && inventory.OfNamespace(object) {
+			delete(all, object)
+		}
+	}
+	return all
+}
+
+// requireNothingSince waits until the cluster has no objects that it did not have before.
+func requireNothingSince(t *testing.T, before inventory.Inventory, cluster *testenv.Cluster) {
+	t.Helper()
+	testenv.Eventually(t, func() (bool, string) {
+		left := take(t, cluster).Since(before)
+		return len(left) == 0, "left: " + inventory.List(left)
+	})
+}
+
+func graceOf(d time.Duration) func(*muster.Options) {
+	return func(o *muster.Options) { o.FarewellGrace, o.ContentGrace = d, time.Second }
+}
+
+// checksIn is a heartbeat of an agent of this release.
+func (s *stage) checksIn(t *testing.T, cluster, agentNamespace string) {
+	t.Helper()
+	patch := fmt.Appendf(nil, `{"status":{"agent":{"lastSeen":%q,"namespace":%q,"generation":"managed/0"}}}`,
+		time.Now().UTC().Format(time.RFC3339), agentNamespace)
+	_, err := s.Hub.Fleet.Clusters(s.Namespace).Patch(t.Context(), cluster, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+	s.Hub.ClusterCondition(t, s.Namespace, cluster, fleet.ConditionConnected, "True")
+}
+
+// requireAsked waits until the agent is asked to leave.
+func (s *stage) requireAsked(t *testing.T, cluster string) {
+	t.Helper()
+	namespace, name := registration.ClusterNamespace(s.Namespace, cluster), registration.AgentBundleName(cluster)
+	testenv.Eventually(t, func() (bool, string) {
+		d, err := s.Hub.Fleet.BundleDeployments(namespace).Get(t.Context(), name, metav1.GetOptions{})
+		return err == nil && d.Annotations[fleet.FarewellAnnotation] != "", fmt.Sprint("not asked: ", err)
+	})
+}
+
+func (s *stage) reportsFarewell(t *testing.T, cluster string) {
+	t.Helper()
+	namespace, name := registration.ClusterNamespace(s.Namespace, cluster), registration.AgentBundleName(cluster)
+	patch := []byte(`{"status":{"conditions":[{"type":"Farewell","status":"True"}]}}`)
+	_, err := s.Hub.Fleet.BundleDeployments(namespace).Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+}
+
+// awaitDeployment waits until the agent has its BundleDeployment.
+func (s *stage) awaitDeployment(t *testing.T, cluster string) {
+	t.Helper()
+	testenv.EventuallyThere(t, s.Hub.Fleet.BundleDeployments(registration.ClusterNamespace(s.Namespace, cluster)).Get, registration.AgentBundleName(cluster))
+}
+
+const forever = time.Hour
+
+// The agent is asked to leave, also after a restart of the hub, and nothing is left.
+func TestDeleteCluster(t *testing.T) {
+	s := newStage(t, graceOf(forever))
+	values := s.Token(t, "tok")
+	s.ReadyToken(t, "tok")
+	before := take(t, s.Hub)
+	name := s.Register(t, values, "leaving", "random").Request.Status.ClusterName
+	s.checksIn(t, name, testenv.SystemNamespace)
+	s.awaitDeployment(t, name)
+
+	s.DeleteCluster(t, name)
+	s.requireAsked(t, name)
+	s.Hub.ClusterCondition(t, s.Namespace, name, fleet.ConditionProcessed, "Unknown Farewell: waiting until ")
+	s.Stop(t)
+	s.Running = s.Hub.Hub(t, graceOf(forever))
+	testenv.RequireThere(t, s.Hub.Fleet.Clusters(s.Namespace).Get, name)
+
+	bundles := s.Hub.Fleet.Bundles(s.Namespace)
+	require.Contains(t, testenv.RequireThere(t, bundles.Get, registration.AgentBundleName(name)).Finalizers, fleet.BundleFinalizer)
+	s.reportsFarewell(t, name)
+	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", name)
+	// The hub may be uninstalled as soon as its last Cluster is gone. If the Bundle was still there, nothing would remove its finalizer.
+	_, err := bundles.Get(t.Context(), registration.AgentBundleName(name), metav1.GetOptions{})
+	assert.True(t, apierrors.IsNotFound(err), "%v", err)
+	requireNothingSince(t, before, s.Hub)
+	assert.Zero(t, s.Hub.EventCount(t, s.Namespace, name, "MemberLeft"))
+}
+
+func TestDeleteClusterWhoseAgentDoesNotLeave(t *testing.T) {
+	s := newStage(t, graceOf(2*time.Second))
+	values := s.Token(t, "tok")
+	s.ReadyToken(t, "tok")
+	before := take(t, s.Hub)
+	name := s.Register(t, values, "staying", "random").Request.Status.ClusterName
+	s.checksIn(t, name, testenv.SystemNamespace)
+	s.awaitDeployment(t, name)
+	s.DeleteCluster(t, name)
+	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", name)
+	requireNothingSince(t, before, s.Hub)
+	s.requireMemberLeft(t, name, fleet.ReasonFarewellTimeout)
+}
+
+func (s *stage) requireMemberLeft(t *testing.T, cluster, why string) {
+	t.Helper()
+	testenv.Eventually(t, func() (bool, string) {
+		events := s.Hub.Events(t, s.Namespace, cluster)
+		said := slices.ContainsFunc(events, func(e corev1.Event) bool { return e.Reason == "MemberLeft" && strings.Contains(e.Message, why) })
+		return said, fmt.Sprintf("no event tells that the member was left because of %s", why)
+	})
+}
+
+func TestDeleteImportedCluster(t *testing.T) {
+	s := newStage(t)
+	agentNamespace := s.Member.Namespace(t)
+	before := take(t, s.Member)
+	s.Hub.Import(t, s.Namespace, "m", s.Member, func(c *fleet.Cluster) { c.Spec.AgentNamespace = agentNamespace })
+	s.Hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionImported, "True Imported")
+	s.DeleteCluster(t, "m")
+	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", "m")
+	requireNothingSince(t, before, s.Member)
+	assert.Zero(t, s.Hub.EventCount(t, s.Namespace, "m", "MemberLeft"))
+}
+
+func TestDeleteClusterWhoseAgentAnotherClusterHasTakenOver(t *testing.T) {
+	s := newStage(t)
+	agentNamespace := s.Member.Namespace(t)
+	install := func(c *fleet.Cluster) { c.Spec.AgentNamespace = agentNamespace }
+	s.Hub.Import(t, s.Namespace, "old", s.Member, install)
+	s.Hub.ClusterCondition(t, s.Namespace, "old", fleet.ConditionImported, "True Imported")
+	s.Hub.Import(t, s.Namespace, "new", s.Member, install)
+	s.Hub.ClusterCondition(t, s.Namespace, "new", fleet.ConditionImported, "True Imported")
+	before := take(t, s.Member)
+
+	s.DeleteCluster(t, "old")
+	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", "old")
+	lost := slices.DeleteFunc(before.Since(take(t, s.Member)), func(o inventory.Thing) bool {
+		return o.Kind == "Pod" || o.Kind == "ReplicaSet" // of a Deployment that has changed
+	})
+	assert.Empty(t, lost, "nothing of the new Cluster is removed")
+	assert.Zero(t, s.Hub.EventCount(t, s.Namespace, "old", "MemberLeft"))
+}
+
+func TestDeleteClusterWhoseMemberDoesNotAnswer(t *testing.T) {
+	s := newStage(t, graceOf(2*time.Second))
+	agentNamespace := s.Member.Namespace(t)
+	s.Hub.Import(t, s.Namespace, "m", s.Member, func(c *fleet.Cluster) { c.Spec.AgentNamespace = agentNamespace })
+	s.Hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionImported, "True Imported")
+	s.Hub.WriteSecret(t, s.Namespace, "m-kubeconfig", map[string][]byte{
+		registration.KubeconfigValue: testenv.At(t, s.Member.Kubeconfig(), testenv.SilentServer(t)),
+	})
+	s.DeleteCluster(t, "m")
+	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", "m")
+	s.requireMemberLeft(t, "m", "the member")
+}
+
+func TestObjectsOrphanedWithoutAHubAreCollected(t *testing.T) {
+	s := newStage(t, graceOf(forever))
+	values := s.Token(t, "tok")
+	s.ReadyToken(t, "tok")
+	before := take(t, s.Hub)
+	name := s.Register(t, values, "orphan", "random").Request.Status.ClusterName
+	s.checksIn(t, name, testenv.SystemNamespace)
+	s.awaitDeployment(t, name)
+	// Somebody else has given a namespace our label.
+	foreign := inventory.Thing{Kind: "Namespace", Name: s.Namespace + "-foreign"}
+	_, err := s.Hub.Kubernetes.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: foreign.Name, Labels: managedLabel()}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	before[foreign] = ""
+	s.Stop(t)
+	s.Hub.DropClusters(t, s.Namespace)
+	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", name)
+
+	s.Running = s.Hub.Hub(t, graceOf(forever))
+	requireNothingSince(t, before, s.Hub)
+	assert.Contains(t, take(t, s.Hub), foreign)
+}

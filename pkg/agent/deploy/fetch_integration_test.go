@@ -1,0 +1,174 @@
+package deploy_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http/httptest"
+	"testing"
+
+	containerregistry "github.com/google/go-containerregistry/pkg/registry"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"oras.land/oras-go/v2"
+	"oras.land/oras-go/v2/registry/remote"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/content"
+	"github.com/muster-fleet/muster/pkg/release"
+)
+
+// registry runs an OCI registry, and returns its address.
+func registry(t *testing.T) string {
+	t.Helper()
+	server := httptest.NewServer(containerregistry.New(containerregistry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo))))
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
+func push(t *testing.T, reference, tag, mediaType string, layer []byte, annotations map[string]string) {
+	t.Helper()
+	to, err := remote.NewRepository(reference)
+	require.NoError(t, err)
+	to.PlainHTTP = true
+	descriptor, err := oras.PushBytes(t.Context(), to, mediaType, layer)
+	require.NoError(t, err)
+	descriptor.Annotations = annotations
+	manifest, err := oras.PackManifest(t.Context(), to, oras.PackManifestVersion1_1, "application/x", oras.PackManifestOptions{Layers: []ocispec.Descriptor{descriptor}})
+	require.NoError(t, err)
+	require.NoError(t, to.Tag(t.Context(), manifest, tag))
+}
+
+func (s *stage) secret(name string, data map[string]string) {
+	s.t.Helper()
+	_, err := s.Kubernetes.CoreV1().Secrets(s.hub).Create(s.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: data}, metav1.CreateOptions{})
+	require.NoError(s.t, err)
+}
+
+func TestRun_ociContents(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	host := registry(t)
+	resources := []fleet.BundleResource{{Name: "all.yaml", Content: configMap("a", "one")}}
+	id, _, err := content.Digest(resources)
+	require.NoError(t, err)
+	document, err := json.Marshal(map[string]any{"resources": resources})
+	require.NoError(t, err)
+	push(t, host+"/bundles/"+id, "latest", "application/fleet.file", append(document, '\n'), map[string]string{"id": id})
+	s.secret(id, map[string]string{"reference": "oci://" + host + "/bundles", "basicHTTP": "true"})
+	s.put("app", resources[0].Content, func(bd *fleet.BundleDeployment) { bd.Spec.OCIContents = true })
+	s.state("app", fleet.Ready)
+	s.value("a", "one")
+	assert.Empty(t, s.hubWire.lines("/contents/"), "no Content is read")
+}
+
+// TestRun_helmOp deploys a chart that was recorded with Fleet's own agent, from a registry that needs a Secret.
+func TestRun_helmOp(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	host := registry(t)
+	var packed bytes.Buffer
+	zipped := gzip.NewWriter(&packed)
+	archive := tar.NewWriter(zipped)
+	for name, data := range map[string]string{
+		"hc/Chart.yaml":        "apiVersion: v2\nname: hc\nversion: 0.1.0\n",
+		"hc/templates/cm.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hc}\ndata: {k: '{{ .Values.a }}'}\n",
+	} {
+		require.NoError(t, archive.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(data))}))
+		_, err := archive.Write([]byte(data))
+		require.NoError(t, err)
+	}
+	require.NoError(t, archive.Close())
+	require.NoError(t, zipped.Close())
+	push(t, host+"/charts/hc", "0.1.0", "application/vnd.cncf.helm.chart.content.v1.tar+gzip", packed.Bytes(), nil)
+	s.secret("access", map[string]string{"basicHTTP": "true"})
+	s.put("s21-op", "", func(bd *fleet.BundleDeployment) {
+		bd.Spec.HelmChartOptions = &fleet.GenericMap{Data: map[string]any{"helmOpSecretName": "access"}}
+		bd.Spec.Options.Helm = &fleet.HelmOptions{Repo: "oci://" + host + "/charts/hc", Version: "0.1.0", Values: &fleet.GenericMap{Data: map[string]any{"a": "one"}}}
+	})
+	bd := s.state("s21-op", fleet.Ready)
+	s.value("hc", "one")
+	assert.Equal(t, s.target+"/s21-op:1", bd.Status.Release)
+	require.Len(t, bd.Status.Resources, 1)
+	assert.Equal(t, "hc", bd.Status.Resources[0].Name)
+}
+
+// TestRun_copies plays the recorded scene of downstreamResources. One difference is on purpose: Fleet's agent deploys a second
+// revision only to note the generation.
+func TestRun_copies(t *testing.T) {
+	s := onStage(t)
+	stop := s.run()
+	ctx := context.Background()
+	hub, member := s.Kubernetes.CoreV1().ConfigMaps(s.hub), s.Kubernetes.CoreV1().Secrets(s.target)
+	chart := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {k: one}\n"
+	wants := func(generation int64) func(*fleet.BundleDeployment) {
+		return func(bd *fleet.BundleDeployment) {
+			bd.Spec.Options.DownstreamResources = []fleet.DownstreamResource{{Kind: "Secret", Name: "cred"}, {Kind: "configmap", Name: "conf"}}
+			bd.Spec.Options.Helm = &fleet.HelmOptions{ValuesFrom: []fleet.ValuesFrom{{ConfigMapKeyRef: &fleet.KeySelector{Name: "conf"}}}}
+			bd.Spec.DownstreamResourcesGeneration = generation
+		}
+	}
+	s.secret("cred", map[string]string{"password": "first"})
+	s.put("app", chart, wants(1))
+	s.condition("app", fleet.ConditionDeployed, "False Error: fetching configmap conf, which downstreamResources names")
+	_, err := hub.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "conf"}, Data: map[string]string{"values.yaml": "b: from-copy"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	bd := s.state("app", fleet.Ready)
+	assert.Equal(t, int64(1), bd.Status.DownstreamResourcesGeneration)
+	copied, err := member.Get(ctx, "cred", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, "first", string(copied.Data["password"]))
+	assert.Equal(t, map[string]string{release.CopyLabel: "app"}, copied.Labels)
+
+	source, err := s.Kubernetes.CoreV1().Secrets(s.hub).Get(ctx, "cred", metav1.GetOptions{})
+	require.NoError(t, err)
+	source.Data["password"] = []byte("second")
+	_, err = s.Kubernetes.CoreV1().Secrets(s.hub).Update(ctx, source, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	s.put("app", chart, wants(2))
+	testenv.Eventually(t, func() (bool, string) {
+		bd = s.get("app")
+		return bd.Status.DownstreamResourcesGeneration == 2 && bd.Status.Release == s.target+"/app:2", fmt.Sprint("the copies are not updated: ", bd.Status)
+	})
+	copied, err = member.Get(ctx, "cred", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, "second", string(copied.Data["password"]))
+
+	// A restarted agent knows what it copied. Another BundleDeployment that needs the same keeps it.
+	require.NoError(t, stop())
+	s.run()
+	s.put("other", configMap("b", "one"), wants(7))
+	s.state("other", fleet.Ready)
+	assert.Equal(t, s.target+"/app:2", s.get("app").Status.Release)
+	s.remove("other")
+	s.gone("b")
+	testenv.Eventually(t, func() (bool, string) {
+		copied, err = member.Get(ctx, "cred", metav1.GetOptions{})
+		return err == nil && copied.Labels[release.CopyLabel] == "app", fmt.Sprint(copied, err)
+	})
+	s.remove("app")
+	s.gone("a")
+	s.gone("conf")
+	testenv.Eventually(t, func() (bool, string) {
+		_, err := member.Get(ctx, "cred", metav1.GetOptions{})
+		return apierrors.IsNotFound(err), "the copied Secret is still there"
+	})
+
+	// A Secret of somebody else is not overwritten.
+	_, err = member.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cred"}, StringData: map[string]string{"password": "theirs"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.put("third", configMap("c", "one"), wants(1))
+	s.condition("third", fleet.ConditionDeployed, "False Error: copying Secret cred from the hub into namespace "+s.target+": it exists and is not a copy")
+	copied, err = member.Get(ctx, "cred", metav1.GetOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, "theirs", string(copied.Data["password"]))
+}

@@ -1,0 +1,469 @@
+package deploy_test
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
+	helm "helm.sh/helm/v4/pkg/release/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/withkinds"
+	"github.com/muster-fleet/muster/pkg/agent/deploy"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	"github.com/muster-fleet/muster/pkg/release"
+)
+
+// recordedStage is a stage of a scene in testdata/wire: what an unchanged hub wrote, and what an unchanged agent made of it.
+type recordedStage struct {
+	Stage   string
+	Bundles []recordedBundle
+	// AlsoLookedAt are answers of the member to a GET.
+	AlsoLookedAt []struct {
+		Path string
+		Code int
+	}
+}
+
+type recordedBundle struct {
+	Name string
+	// Same: the BundleDeployments are those of the stage before.
+	Same              bool
+	BundleDeployments []struct {
+		Metadata struct {
+			Name   string
+			Labels map[string]string
+		}
+		Spec   fleet.BundleDeploymentSpec
+		Status fleet.BundleDeploymentStatus
+	}
+	Secrets []struct {
+		Type, Name string
+		Data       map[string]string
+	}
+	Contents []struct{ Name, SHA256Sum, Unpacked string }
+	Releases []recordedRelease
+	Objects  []unstructured.Unstructured
+}
+
+type recordedRelease struct {
+	Namespace, Name, Status, Description string
+	Version                              int
+	Chart                                *chart.Metadata
+}
+
+// scene is what a test knows of a recording beside the file.
+type scene struct {
+	// before is done on the member before each stage.
+	before map[string]func(*replay)
+	// differs changes what is expected, by "stage bundle", where this agent differs on purpose. A nil status is not compared.
+	differs map[string]difference
+	// answers are the codes of AlsoLookedAt where this agent differs on purpose.
+	answers map[string]int
+}
+
+type difference struct {
+	why    string
+	change func(*fleet.BundleDeploymentStatus)
+	// release: the release differs as well.
+	release bool
+}
+
+// failsWith is the status of a first deployment that fails with another message than that of an unchanged agent.
+func failsWith(message string) func(*fleet.BundleDeploymentStatus) {
+	return func(s *fleet.BundleDeploymentStatus) {
+		s.Conditions = []genericcondition.GenericCondition{{Type: fleet.ConditionDeployed, Status: "False", Reason: fleet.ReasonError, Message: message}}
+		s.Display = fleet.BundleDeploymentDisplay{Deployed: "Error: " + message, State: string(fleet.ErrApplied)}
+	}
+}
+
+// paused is the status of what is paused before its first deployment: an unchanged agent writes none.
+func paused(s *fleet.BundleDeploymentStatus) {
+	s.Display.Deployed = "Unknown"
+	s.Conditions = []genericcondition.GenericCondition{
+		{Type: fleet.ConditionDeployed, Status: "Unknown", Reason: fleet.ReasonPaused, Message: "paused"},
+		{Type: fleet.ConditionReady, Status: "False", Reason: fleet.ReasonNotReady, Message: "paused"},
+	}
+}
+
+var scenes = map[string]scene{
+	"01-plain.yaml": {}, "02-helm-empty.yaml": {}, "04-chart-values.yaml": {}, "06-target-customisation.yaml": {}, "19-names.yaml": {},
+	"22-gitrepo-labels.yaml": {before: map[string]func(*replay){"b1-ready": func(r *replay) { r.running.Store("s22b", true) }}},
+	"03-drift.yaml": {
+		before: map[string]func(*replay){
+			"corrected": func(r *replay) {
+				r.patch("/v1", "configmaps", "s03on", "c1", `{"data":{"a":"2","z":"new"}}`)
+				r.release("s03-drift-on", "s03on/s03-drift-on:2")
+				require.NoError(r.t, r.Kubernetes.AppsV1().Deployments("s03on").Delete(r.t.Context(), "web", metav1.DeleteOptions{}))
+				r.release("s03-drift-on", "s03on/s03-drift-on:3")
+				r.state("s03-drift-on", fleet.Ready)
+				r.patch("apps/v1", "deployments", "s03on", "web", `{"metadata":{"labels":{"added":"by-hand"}},"spec":{"replicas":3}}`)
+				r.release("s03-drift-on", "s03on/s03-drift-on:4")
+				r.patch("/v1", "configmaps", "s03force", "c1", `{"data":{"a":"x"}}`)
+			},
+			"modified": func(r *replay) { r.patch("/v1", "configmaps", "s03off", "c1", `{"data":{"a":"2"}}`) },
+			"missing": func(r *replay) {
+				require.NoError(r.t, r.Kubernetes.CoreV1().ConfigMaps("s03off").Delete(r.t.Context(), "c2", metav1.DeleteOptions{}))
+			},
+			"exist": func(r *replay) {
+				_, err := r.Kubernetes.CoreV1().ConfigMaps("s03off").Create(r.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c2"}}, metav1.CreateOptions{})
+				require.NoError(r.t, err)
+			},
+			"restored": func(r *replay) { r.patch("/v1", "configmaps", "s03off", "c1", `{"data":{"a":"1"}}`) },
+		},
+	},
+	"12-crd.yaml": {
+		differs: map[string]difference{
+			"deleted s12-cr":  {why: "dependsOn is judged again at each resync, here each second: the Bundle that it names is gone", change: nil},
+			"deleted s12-cr2": {why: "the custom resource is gone with its definition, and reported as missing", change: nil},
+		},
+		answers: map[string]int{"/api/v1/namespaces/s12": 200}, // the namespace is created before Helm finds the unknown kind
+	},
+	"13-dependson.yaml": {
+		before: map[string]func(*replay){
+			"base-ready":          func(r *replay) { r.running.Store("s13", true) },
+			"base-notready-again": func(r *replay) { r.running.Delete("s13") },
+		},
+	},
+	"14-broken.yaml": {
+		before: map[string]func(*replay){
+			"settled": func(r *replay) {
+				_, err := r.Kubernetes.CoreV1().Namespaces().Create(r.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "s14k"}}, metav1.CreateOptions{})
+				require.NoError(r.t, err)
+				_, err = r.Kubernetes.CoreV1().ConfigMaps("s14k").Create(r.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "taken"}}, metav1.CreateOptions{})
+				require.NoError(r.t, err)
+			},
+		},
+		differs: map[string]difference{
+			"settled s14-yaml": {why: "the message names the file", change: failsWith("error while running post render on files: cm.yaml: yaml: line 3: mapping values are not allowed in this context")},
+			"settled s14-conflict": {why: "what is not deployed is not applied", change: func(s *fleet.BundleDeploymentStatus) {
+				message := strings.TrimPrefix(fleetstatus.Condition(s.Conditions, fleet.ConditionReady).Message, "not ready: ")
+				*s = fleet.BundleDeploymentStatus{}
+				failsWith(message)(s)
+			}},
+			"settled s14-clusterscoped": {why: "the message says what to do", change: failsWith("error while running post render on files: Namespace s14-made is cluster-scoped, " +
+				"and the option namespace puts everything into namespace s14l; take it out of the Bundle, or use defaultNamespace")},
+			"after-change s14-required":  {why: "there were more attempts", change: nil, release: true},
+			"after-change s14-immutable": {why: "there were fewer attempts", change: func(*fleet.BundleDeploymentStatus) {}, release: true},
+			"after-change s14-timeout":   {why: "Pods are not replaced here", change: nil, release: true},
+		},
+	},
+	"15-paused.yaml": {
+		before: map[string]func(*replay){
+			"drift-while-paused": func(r *replay) { r.patch("/v1", "configmaps", "s15b", "c1", `{"data":{"a":"9"}}`) },
+		},
+		differs: map[string]difference{
+			"settled s15-first":      {why: "what waits says for what", change: paused},
+			"paused-first s15-first": {why: "what waits says for what", change: paused},
+			"released s15-later": {why: "a change by a person does not stop a deployment", change: func(s *fleet.BundleDeploymentStatus) {
+				s.AppliedDeploymentID, s.Release = "s-7796d29e4bdd2b5d143caef54088bb3918f5e8d79c7066149c310d251a153:e5e1d9249367188a8bfa5e6f2679fc124ddb0d42e6a2bce180c9adf6af2650da", "s15b/s15-later:2"
+			}, release: true},
+		},
+	},
+	"18-keep.yaml": {
+		answers: map[string]int{"/api/v1/namespaces/s18n": 200}, // an unchanged agent ignores deleteNamespace; here no controller removes it
+	},
+}
+
+// replay is an unchanged hub, a member, and an agent of this project between them.
+type replay struct {
+	*stage
+	running sync.Map // namespaces whose Pods run although their image says never
+	last    map[string]fleet.BundleDeploymentStatus
+}
+
+// Given the objects of an unchanged hub, the agent ends with the same releases, objects and status as an unchanged agent.
+func TestWire(t *testing.T) {
+	plane, err := controlplane.Start(t.Context(), controlplane.Options{
+		Name: "wire", ControllerManagerArgs: []string{"--controllers=-deployment-controller"}, // this test writes the status of Deployments
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, plane.Stop()) })
+	require.NoError(t, withkinds.Install(t.Context(), plane))
+	require.NoError(t, plane.Checkpoint(t.Context()))
+	for file, scene := range scenes {
+		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
+			require.NoError(t, plane.Reset(t.Context()))
+			r := &replay{stage: stageOn(t, testenv.On(t, plane)), last: map[string]fleet.BundleDeploymentStatus{}}
+			r.agent = "cattle-fleet-system"
+			go r.markDeployments(t.Context())
+			r.run(func(c *deploy.Config) {
+				c.Resync = time.Second // an object that somebody created without labels is no event
+				c.Timing.Depend = time.Hour
+			})
+			for _, stage := range readStages(t, filepath.Join("testdata", "wire", file)) {
+				if act := scene.before[stage.Stage]; act != nil && len(r.last) == 0 {
+					act(r)
+				}
+				for _, b := range stage.Bundles {
+					r.write(b)
+				}
+				if act := scene.before[stage.Stage]; act != nil && len(r.last) > 0 {
+					act(r)
+				}
+				for _, b := range stage.Bundles {
+					r.require(stage.Stage, b, scene.differs[stage.Stage+" "+b.Name])
+				}
+				for _, looked := range stage.AlsoLookedAt {
+					want := cmp.Or(scene.answers[looked.Path], looked.Code)
+					eventually(t, func() (bool, string) {
+						got := 0
+						r.Kubernetes.Discovery().RESTClient().Get().AbsPath(looked.Path).Do(context.Background()).StatusCode(&got)
+						return got == want, fmt.Sprintf("%s answers %d, want %d", looked.Path, got, want)
+					})
+				}
+			}
+			r.removeAll()
+		})
+	}
+}
+
+func readStages(t *testing.T, file string) (stages []recordedStage) {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	require.NoError(t, err)
+	data = regexp.MustCompile(`TIME-\d+`).ReplaceAll(data, []byte(`"2026-11-22T00:00:00Z"`))
+	for reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data))); ; {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return stages
+		}
+		require.NoError(t, err)
+		var stage recordedStage
+		require.NoError(t, yaml.Unmarshal(document, &stage))
+		stages = append(stages, stage)
+	}
+}
+
+// write makes the objects of the hub what they were.
+func (r *replay) write(b recordedBundle) {
+	r.t.Helper()
+	ctx := r.t.Context()
+	for _, c := range b.Contents {
+		var packed bytes.Buffer
+		w := gzip.NewWriter(&packed)
+		_, err := w.Write([]byte(c.Unpacked))
+		require.NoError(r.t, errors.Join(err, w.Close()))
+		_, err = r.Fleet.Contents().Create(ctx, &fleet.Content{ObjectMeta: metav1.ObjectMeta{Name: c.Name}, Content: packed.Bytes(), SHA256Sum: c.SHA256Sum}, metav1.CreateOptions{})
+		if !apierrors.IsAlreadyExists(err) {
+			require.NoError(r.t, err)
+		}
+	}
+	for _, s := range b.Secrets {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: s.Name}, Type: corev1.SecretType(s.Type), StringData: s.Data}
+		secrets := r.Kubernetes.CoreV1().Secrets(r.hub)
+		err := secrets.Delete(ctx, s.Name, metav1.DeleteOptions{})
+		if !apierrors.IsNotFound(err) {
+			require.NoError(r.t, err)
+		}
+		_, err = secrets.Create(ctx, secret, metav1.CreateOptions{})
+		require.NoError(r.t, err)
+	}
+	if !b.Same && len(b.BundleDeployments) == 0 && r.get(b.Name).Name != "" {
+		r.remove(b.Name)
+	}
+	client := r.Fleet.BundleDeployments(r.hub)
+	for _, recorded := range b.BundleDeployments {
+		err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+			bd, err := client.Get(ctx, recorded.Metadata.Name, metav1.GetOptions{})
+			if apierrors.IsNotFound(err) {
+				bd = &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: recorded.Metadata.Name, Labels: recorded.Metadata.Labels}, Spec: recorded.Spec}
+				_, err = client.Create(ctx, bd, metav1.CreateOptions{})
+				return err
+			}
+			bd.Labels, bd.Spec = recorded.Metadata.Labels, recorded.Spec
+			_, err = client.Update(ctx, bd, metav1.UpdateOptions{})
+			return err
+		})
+		require.NoError(r.t, err)
+	}
+}
+
+// require waits until status, release and objects are as recorded.
+func (r *replay) require(stage string, b recordedBundle, d difference) {
+	r.t.Helper()
+	for _, recorded := range b.BundleDeployments {
+		want := recorded.Status
+		if d.change != nil {
+			d.change(&want)
+		}
+		r.last[recorded.Metadata.Name] = want
+	}
+	name := stage + " " + b.Name
+	if want, found := r.last[b.Name]; found && (b.Same || len(b.BundleDeployments) > 0) && (d.why == "" || d.change != nil) {
+		var got fleet.BundleDeploymentStatus
+		eventually(r.t, func() (bool, string) {
+			got = r.get(b.Name).Status
+			return assert.ObjectsAreEqual(comparableStatus(want, want), comparableStatus(got, want)), name + ": want " + asText(comparableStatus(want, want)) + "\ngot " + asText(comparableStatus(got, want))
+		})
+	}
+	if len(b.Releases) > 0 && !d.release && r.last[b.Name].Release != "" {
+		r.requireRelease(name, b)
+	}
+	for _, want := range b.Objects {
+		// An unchanged agent labels namespaces that exist, here that of everybody.
+		if d.why != "" || want.GetKind() == "Namespace" && want.GetName() == metav1.NamespaceDefault {
+			continue
+		}
+		resource := strings.ToLower(want.GetKind()) + "s"
+		got, err := r.read(want.GetAPIVersion(), resource, want.GetNamespace(), want.GetName())
+		require.NoError(r.t, err, name)
+		annotations := got.GetAnnotations()
+		delete(annotations, "deployment.kubernetes.io/revision")
+		assert.Equal(r.t, want.GetLabels(), got.GetLabels(), "%s: labels of %s %s", name, want.GetKind(), want.GetName())
+		assert.Equal(r.t, want.GetAnnotations(), annotations, "%s: annotations of %s %s", name, want.GetKind(), want.GetName())
+		assert.Equal(r.t, want.Object["data"], got.Object["data"], "%s: data of %s %s", name, want.GetKind(), want.GetName())
+	}
+}
+
+func (r *replay) requireRelease(name string, b recordedBundle) {
+	r.t.Helper()
+	want := slices.MaxFunc(b.Releases, func(a, b recordedRelease) int { return a.Version - b.Version })
+	config, err := release.Configuration(r.RESTConfig(), want.Namespace)
+	require.NoError(r.t, err)
+	found, err := config.Releases.Last(want.Name)
+	require.NoError(r.t, err, name)
+	got := found.(*helm.Release)
+	assert.Equal(r.t, want.Version, got.Version, name)
+	assert.Equal(r.t, want.Status, string(got.Info.Status), name)
+	if want.Chart != nil {
+		assert.Equal(r.t, want.Description, got.Info.Description, name)
+		assert.Equal(r.t, want.Chart, got.Chart.Metadata, name)
+	}
+}
+
+// comparableStatus is a status without what cannot be the same: times, UIDs, line breaks in messages, which this agent joins. Until
+// something is deployed, an unchanged agent sets no condition Ready, and none that says why an upgrade failed; this one does, for
+// the column of kubectl.
+func comparableStatus(s, want fleet.BundleDeploymentStatus) fleet.BundleDeploymentStatus {
+	s = *s.DeepCopy()
+	oneLine := func(text string) string { return strings.Join(strings.Fields(text), " ") }
+	var conditions []genericcondition.GenericCondition
+	for _, c := range s.Conditions {
+		if c.Type == fleet.ConditionReady && want.Display.State == string(fleet.ErrApplied) {
+			continue
+		}
+		conditions = append(conditions, genericcondition.GenericCondition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: oneLine(c.Message)})
+	}
+	slices.SortFunc(conditions, func(a, b genericcondition.GenericCondition) int { return strings.Compare(a.Type, b.Type) })
+	s.Conditions = conditions
+	s.Display.Deployed, s.Display.Monitored = oneLine(s.Display.Deployed), oneLine(s.Display.Monitored)
+	for i := range s.Resources {
+		s.Resources[i].CreatedAt = metav1.Time{}
+	}
+	for i := range s.NonReadyStatus {
+		s.NonReadyStatus[i].UID = ""
+	}
+	return s
+}
+
+// eventually is testenv.Eventually with less patience, and goes on after a failure.
+func eventually(t *testing.T, check func() (bool, string)) {
+	t.Helper()
+	why := ""
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 30*time.Second, true, func(context.Context) (ok bool, _ error) {
+		ok, why = check()
+		return ok, nil
+	})
+	assert.NoError(t, err, why)
+}
+
+func asText(s fleet.BundleDeploymentStatus) string {
+	text, _ := json.Marshal(s)
+	return string(text)
+}
+
+func (r *replay) release(name, want string) {
+	r.t.Helper()
+	eventually(r.t, func() (bool, string) {
+		got := r.get(name).Status.Release
+		return got == want, "the release is " + got + ", want " + want
+	})
+}
+
+func (r *replay) patch(apiVersion, resource, namespace, name, patch string) {
+	r.t.Helper()
+	request := r.Kubernetes.CoreV1().RESTClient().Patch(types.MergePatchType).AbsPath(path(apiVersion, resource, namespace, name))
+	require.NoError(r.t, request.Param("fieldManager", "scene").Body([]byte(patch)).Do(r.t.Context()).Error())
+}
+
+func (r *replay) read(apiVersion, resource, namespace, name string) (*unstructured.Unstructured, error) {
+	data, err := r.Kubernetes.CoreV1().RESTClient().Get().AbsPath(path(apiVersion, resource, namespace, name)).DoRaw(r.t.Context())
+	if err != nil {
+		return nil, err
+	}
+	o := &unstructured.Unstructured{}
+	return o, o.UnmarshalJSON(data)
+}
+
+func path(apiVersion, resource, namespace, name string) string {
+	root := "/apis/" + apiVersion
+	if !strings.Contains(strings.TrimPrefix(apiVersion, "/"), "/") {
+		root = "/api/" + strings.TrimPrefix(apiVersion, "/")
+	}
+	if namespace != "" {
+		root += "/namespaces/" + namespace
+	}
+	return root + "/" + resource + "/" + name
+}
+
+// markDeployments writes the status of Deployments as the controller manager does: Pods run at once, unless their image says never.
+func (r *replay) markDeployments(ctx context.Context) {
+	for ctx.Err() == nil {
+		list, err := r.Kubernetes.AppsV1().Deployments("").List(ctx, metav1.ListOptions{LabelSelector: release.ManagedByLabel + "=" + release.ManagedByHelm})
+		for i := range list.Items {
+			d := &list.Items[i]
+			replicas := int32(1)
+			if d.Spec.Replicas != nil {
+				replicas = *d.Spec.Replicas
+			}
+			status := appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: replicas, UpdatedReplicas: replicas}
+			available := appsv1.DeploymentCondition{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionFalse, Reason: "MinimumReplicasUnavailable", Message: "Deployment does not have minimum availability."}
+			if _, running := r.running.Load(d.Namespace); running || !strings.Contains(d.Spec.Template.Spec.Containers[0].Image, "never") {
+				status.ReadyReplicas, status.AvailableReplicas = replicas, replicas
+				available.Status, available.Reason, available.Message = corev1.ConditionTrue, "MinimumReplicasAvailable", "Deployment has minimum availability."
+			} else {
+				status.UnavailableReplicas = replicas
+			}
+			status.Conditions = []appsv1.DeploymentCondition{available, {Type: appsv1.DeploymentProgressing, Status: corev1.ConditionTrue, Reason: "NewReplicaSetAvailable"}}
+			if err == nil && !assert.ObjectsAreEqual(status, d.Status) {
+				d.Status = status
+				_, _ = r.Kubernetes.AppsV1().Deployments(d.Namespace).UpdateStatus(ctx, d, metav1.UpdateOptions{})
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,301 @@
+package agent
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/agenttest"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// moving is an agent that works with its stored credential, and a hub with a second address.
+type moving struct {
+	*fixture
+	there *stubHub
+}
+
+func newMoving(t *testing.T) *moving {
+	t.Helper()
+	return &moving{fixture: newFixture(t), there: newStubHub(t)}
+}
+
+// configures writes ConfigMap fleet-agent-hub.
+func (m *moving) configures(url, ca, mode string) {
+	m.Helper()
+	m.hasConfigMap(agenttest.HubConfigMap(url, ca, mode))
+}
+
+func (m *moving) configuresMode(mode string) {
+	m.Helper()
+	m.hasConfigMap(&corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: registration.AgentConfigMap},
+		Data:       map[string]string{"config": `{"agentTLSMode":"` + mode + `"}`},
+	})
+}
+
+// bootstrapThere is what an import at the other address writes.
+func (m *moving) bootstrapThere(edits ...string) *corev1.Secret {
+	return agenttest.BootstrapSecret(m.there.server.URL, m.there.ca(), edits...)
+}
+
+// arrives waits until the agent works at the address with the token, and nothing of an import is left.
+func (f *fixture) arrives(at *stubHub, token string) {
+	f.Helper()
+	f.eventually(func() bool {
+		s := f.storedNow()
+		return strings.TrimRight(s.Server, "/") == at.server.URL && s.Token == token && at.count("/status as "+token) > 0 &&
+			f.secret(registration.BootstrapSecret) == nil && f.secret(registration.PendingSecret) == nil
+	}, "work at "+at.server.URL)
+}
+
+// reported is status.agent.hub of the last heartbeat.
+func (h *stubHub) reported() map[string]any {
+	h.mutex.Lock()
+	defer h.mutex.Unlock()
+	if len(h.beats) == 0 {
+		return nil
+	}
+	var patch struct {
+		Status struct{ Agent struct{ Hub map[string]any } }
+	}
+	if err := json.Unmarshal([]byte(h.beats[len(h.beats)-1]), &patch); err != nil {
+		h.t.Error(err)
+	}
+	return patch.Status.Agent.Hub
+}
+
+func (m *moving) reportsPending(text string) {
+	m.Helper()
+	m.eventually(func() bool {
+		pending, _ := m.hub.reported()["pending"].(string)
+		return strings.Contains(pending, text)
+	}, "pending: "+text)
+}
+
+func TestSwitchEndpoint(t *testing.T) {
+	rows := map[string]func(m *moving){
+		"a bootstrap Secret": func(m *moving) { m.has(m.bootstrapThere()) },
+		"a ConfigMap":        func(m *moving) { m.configures(m.there.server.URL, m.there.ca(), "strict") },
+		"a bootstrap Secret against a ConfigMap": func(m *moving) {
+			m.configures("https://127.0.0.1:1", "", "")
+			m.has(m.bootstrapThere())
+		},
+	}
+	for name, configure := range rows {
+		for _, running := range []bool{false, true} {
+			t.Run(name+map[bool]string{false: " at the start", true: " while running"}[running], func(t *testing.T) {
+				m := newMoving(t)
+				m.has(m.stored())
+				if running {
+					m.starts()
+					m.settles(oldToken)
+				}
+				before := len(m.core.Actions())
+				configure(m)
+				if !running {
+					m.starts()
+				}
+				m.arrives(m.there, oldToken)
+				assert.Empty(t, m.there.registrations())
+				assert.Nil(t, m.there.reported()["pending"])
+				assert.Equal(t, m.there.server.URL, m.there.reported()["apiServerURL"])
+				updates := 0
+				for _, write := range m.writes(before) {
+					if write == "update fleet-agent" {
+						updates++
+					}
+				}
+				assert.Equal(t, 1, updates, "one write")
+			})
+		}
+	}
+}
+
+func TestSwitchEndpointThatFailsIsReported(t *testing.T) {
+	rows := map[string]struct {
+		configure func(m *moving)
+		want      string
+	}{
+		"unreachable": {
+			func(m *moving) { m.there.server.Close(); m.configures(m.there.server.URL, m.there.ca(), "") }, "it is unreachable",
+		},
+		"strict, no CA": {
+			func(m *moving) { m.configures(m.there.server.URL, "", "strict") }, "agentTLSMode is strict, but there is no CA to trust; set key apiServerCA of ConfigMap fleet-agent-hub",
+		},
+		"garbage": {
+			func(m *moving) { m.configures("garbage", "", "") }, "its key apiServerURL is unusable",
+		},
+		"a proxy": {
+			func(m *moving) {
+				m.there.fault = func(*http.Request) (int, string) { return 401, "<h1>401</h1>" }
+				m.has(m.bootstrapThere())
+			}, "it, or a proxy before it, answered with an error",
+		},
+		"another hub, no bootstrap Secret": {
+			func(m *moving) { m.there.refused[oldToken] = true; m.configures(m.there.server.URL, m.there.ca(), "") },
+			"the hub there rejects the stored credential",
+		},
+	}
+	for name, row := range rows {
+		t.Run(name, func(t *testing.T) {
+			m := newMoving(t)
+			m.config.CheckinInterval = time.Hour // a change is reported at once nevertheless
+			m.has(m.stored())
+			m.starts()
+			m.settles(oldToken)
+			before := m.storedNow()
+			row.configure(m)
+			m.reportsPending(row.want)
+			m.says("Cannot switch to ")
+			assert.Equal(t, before, m.storedNow())
+			assert.Empty(t, m.there.registrations())
+			assert.Equal(t, m.hub.server.URL, m.hub.reported()["apiServerURL"])
+			assert.Equal(t, 1, m.said("Cannot switch to "), "logged once, tried often")
+
+			m.configures(m.hub.server.URL, m.hub.ca(), "")
+			m.configuresMode("system-store")
+			if m.secret(registration.BootstrapSecret) != nil {
+				m.lacks(registration.BootstrapSecret)
+			}
+			m.eventually(func() bool { return m.hub.reported()["pending"] == nil }, "nothing pending any more")
+		})
+	}
+}
+
+func TestSwitchEndpointOnceItWorks(t *testing.T) {
+	m := newMoving(t)
+	m.there.fault = func(*http.Request) (int, string) { return 503, "<h1>503</h1>" }
+	m.has(m.stored(), m.bootstrapThere())
+	m.starts()
+	m.reportsPending("unable to handle the request")
+	assert.NotNil(t, m.secret(registration.BootstrapSecret), "it is needed until it has worked")
+	m.there.set(func() { m.there.fault = nil })
+	m.arrives(m.there, oldToken)
+}
+
+func TestSwitchEndpointWhileNoneWorks(t *testing.T) {
+	down := func(*http.Request) (int, string) { return 503, "<h1>503</h1>" }
+	for name, comesBack := range map[string]func(m *moving) *stubHub{
+		"the old one comes back": func(m *moving) *stubHub { return m.hub },
+		"the new one comes up":   func(m *moving) *stubHub { return m.there },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMoving(t)
+			m.hub.fault, m.there.fault = down, down
+			m.has(m.stored(), m.bootstrapThere())
+			before := m.storedNow()
+			m.starts()
+			m.eventually(func() bool {
+				return m.hub.count("bundledeployments as "+oldToken) > 2 && m.there.count("bundledeployments as "+oldToken) > 2
+			}, "both asked")
+			assert.Equal(t, before, m.storedNow())
+			back := comesBack(m)
+			back.set(func() { back.fault = nil })
+			m.eventually(func() bool { return back.count("/status as "+oldToken) > 0 }, "work")
+			assert.Equal(t, back.server.URL, m.storedNow().Server)
+			assert.Empty(t, m.there.registrations())
+		})
+	}
+}
+
+func TestSwitchEndpointThatRejectsTheCredentialRegisters(t *testing.T) {
+	for name, old := range map[string]func(m *moving){
+		"the old endpoint works":          func(*moving) {},
+		"the old endpoint is dead":        func(m *moving) { m.hub.server.Close() },
+		"the old endpoint rejects it too": func(m *moving) { m.hub.refused[oldToken] = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMoving(t)
+			m.there.refused[oldToken] = true
+			old(m)
+			m.has(m.stored(), m.bootstrapThere())
+			m.starts()
+			m.arrives(m.there, newToken)
+			assert.GreaterOrEqual(t, m.there.count("bundledeployments as "+oldToken), certainly, "certain")
+			assert.Len(t, m.there.registrations(), 1)
+		})
+	}
+}
+
+func TestSwitchEndpointIsNotUndoneByAnOldConfigMap(t *testing.T) {
+	m := newMoving(t)
+	m.configures(m.hub.server.URL, m.hub.ca(), "system-store")
+	m.has(m.stored(), m.bootstrapThere())
+	m.starts()
+	m.arrives(m.there, oldToken)
+	before, asked := len(m.core.Actions()), m.hub.count("")
+	m.configuresMode("system-store")
+	m.eventually(func() bool { return len(m.core.Actions()) > before+6 }, "an iteration")
+	assert.Equal(t, m.there.server.URL, m.storedNow().Server)
+	assert.Equal(t, asked, m.hub.count(""), "no request")
+	m.configures(m.hub.server.URL+"/", m.hub.ca(), "system-store")
+	m.arrives(m.hub, oldToken) // a changed ConfigMap counts again
+}
+
+func TestSwitchEndpointBackToTheConfigMap(t *testing.T) {
+	m := newMoving(t)
+	m.configures(m.hub.server.URL, m.hub.ca(), "")
+	m.has(m.stored(), m.bootstrapThere())
+	m.starts()
+	m.arrives(m.there, oldToken)
+	m.there.set(func() { m.there.fault = func(*http.Request) (int, string) { return 502, "<h1>502</h1>" } })
+	m.config.CheckinInterval = time.Millisecond
+	m.runsUntil(func() bool { return m.storedNow().Server == m.hub.server.URL })
+	assert.Empty(t, m.hub.registrations())
+}
+
+func TestSwitchTLSMode(t *testing.T) {
+	m := newMoving(t)
+	m.has(m.stored())
+	m.starts()
+	m.settles(oldToken)
+	m.configuresMode("strict")
+	m.eventually(func() bool { return m.storedNow().Mode == "strict" }, "the mode that works is stored")
+	m.eventually(func() bool { return m.hub.reported()["agentTLSMode"] == "strict" }, "and reported")
+	assert.Empty(t, m.hub.registrations())
+}
+
+func TestSwitchTLSModeThatCannotWork(t *testing.T) {
+	m := newMoving(t)
+	plain := newStubHub(t)
+	plain.server.Close()
+	m.configuresMode("strict")
+	m.has(agenttest.StoredSecret(t, plain.server.URL, "", oldToken, "agentTLSMode", ""))
+	m.starts()
+	m.says("Waiting for the hub, keeping the stored credential")
+	assert.Zero(t, m.said("is unusable"))
+	assert.Equal(t, oldToken, m.storedToken())
+}
+
+func TestTLSModeIsRecordedForEarlierAgents(t *testing.T) {
+	m := newMoving(t)
+	m.configuresMode("strict")
+	m.has(m.stored("agentTLSMode", ""))
+	before := len(m.core.Actions())
+	m.starts()
+	m.settles(oldToken)
+	m.eventually(func() bool { return m.storedNow().Mode == "strict" }, "the mode it works in")
+	assert.Equal(t, []string{"update fleet-agent"}, m.writes(before))
+}
+
+// The agent is stopped at its n-th write on the member, before or after the write was carried out; another process continues.
+func TestSwitchEndpointSurvivesAStopAtAnyWrite(t *testing.T) {
+	for _, carriedOut := range []bool{false, true} {
+		for n := 1; n <= 3; n++ {
+			m := newMoving(t)
+			m.has(m.stored(), m.bootstrapThere())
+			died := m.diesAt(n, carriedOut, func() bool { return m.there.count("/status") > 0 && m.secret(registration.BootstrapSecret) == nil })
+			m.starts()
+			m.arrives(m.there, oldToken)
+			assert.Empty(t, m.there.registrations())
+			assert.Equal(t, n < 3, died, "a switch has two writes")
+		}
+	}
+}

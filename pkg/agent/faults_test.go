@@ -1,0 +1,94 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+
+	"github.com/stretchr/testify/assert"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	kubetesting "k8s.io/client-go/testing"
+)
+
+// deathAtWrite stops an agent at its n-th write, before or after the write is carried out, and loses the later writes.
+type deathAtWrite struct {
+	at         int
+	carriedOut bool
+	die        func()
+	counts     func(*http.Request) bool // nil counts every write to a real API server
+
+	mutex   sync.Mutex
+	writes  int
+	stopped bool
+}
+
+// lost counts a write.
+func (d *deathAtWrite) lost() bool {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	if d.stopped {
+		return false
+	}
+	d.writes++
+	if d.writes == d.at {
+		d.die()
+	}
+	return d.writes > d.at || d.writes == d.at && !d.carriedOut
+}
+
+func (d *deathAtWrite) stop() {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	d.stopped = true
+}
+
+// react counts the writes to a fake member.
+func (d *deathAtWrite) react(action kubetesting.Action) (bool, runtime.Object, error) {
+	if verb := action.GetVerb(); verb == "get" || verb == "list" || verb == "watch" {
+		return false, nil, nil
+	}
+	return d.lost(), nil, apierrors.NewInternalError(assert.AnError)
+}
+
+// fault counts the writes to a stubHub.
+func (d *deathAtWrite) fault(r *http.Request) (int, string) {
+	if isWrite(r) && d.lost() {
+		return http.StatusBadGateway, "<h1>502</h1>"
+	}
+	return 0, ""
+}
+
+// wrap counts the writes to a real API server.
+func (d *deathAtWrite) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if isWrite(r) && (d.counts == nil || d.counts(r)) && d.lost() {
+			return nil, errors.New("the agent is dead")
+		}
+		return next.RoundTrip(r)
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func isWrite(r *http.Request) bool { return r.Method != http.MethodGet }
+
+// diesAt runs the agent until it dies at its n-th write, or the condition holds.
+func (f *fixture) diesAt(n int, carriedOut bool, condition func() bool) (died bool) {
+	f.Helper()
+	ctx, die := context.WithCancel(f.Context())
+	death := &deathAtWrite{at: n, die: die, carriedOut: carriedOut}
+	f.core.PrependReactor("*", "*", death.react)
+	f.hub.set(func() { f.hub.fault = death.fault })
+	ended := make(chan struct{})
+	go func() { defer close(ended); runLoop(ctx, f.config, f.member, nil) }()
+	f.eventually(func() bool { return ctx.Err() != nil || condition() }, "death or the end")
+	died = ctx.Err() != nil
+	die()
+	<-ended
+	death.stop()
+	return died
+}

@@ -1,0 +1,68 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/rancher/wrangler/v3/pkg/generic"
+	"github.com/sirupsen/logrus"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// passTimeout is the deadline of a pass. An API server that accepts connections and never answers would otherwise block all workers.
+const passTimeout = 30 * time.Second
+
+// Passes tracks the running passes of a hub. Work queues that are stopped do not wait for their workers. Passes does: when it has
+// ended, this hub writes no more and another one may start.
+type Passes struct {
+	ctx context.Context
+
+	mu      sync.Mutex
+	running sync.WaitGroup
+}
+
+// NewPasses returns Passes that start no pass after the end of ctx.
+func NewPasses(ctx context.Context) *Passes { return &Passes{ctx: ctx} }
+
+// Context returns the context of one pass. It ends with the hub, and after 30 seconds.
+func (p *Passes) Context() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(p.ctx, passTimeout)
+}
+
+// Wait returns when the last pass has ended. Call it when ctx has ended.
+func (p *Passes) Wait() {
+	p.mu.Lock() // a pass that starts at this moment has either been added or sees the end of ctx
+	defer p.mu.Unlock()
+	p.running.Wait()
+}
+
+func (p *Passes) begin() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ctx.Err() != nil {
+		return false
+	}
+	p.running.Add(1)
+	return true
+}
+
+// Handler makes each call of a handler a pass. A panic becomes an error, and the work queue retries the object with backoff: a bug that
+// one object triggers must not end the program, which may embed the hub.
+func Handler[T runtime.Object](p *Passes, name string, handle generic.ObjectHandler[T]) generic.ObjectHandler[T] {
+	return func(key string, object T) (result T, err error) {
+		if !p.begin() {
+			return object, nil
+		}
+		defer p.running.Done()
+		defer func() {
+			if cause := recover(); cause != nil {
+				logrus.Errorf("Handler %s panicked on %s: %v\n%s", name, key, cause, debug.Stack())
+				result, err = object, fmt.Errorf("handler %s panicked: %v", name, cause)
+			}
+		}()
+		return handle(key, object)
+	}
+}

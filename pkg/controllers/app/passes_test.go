@@ -1,0 +1,67 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+)
+
+func TestHandlerRecoversPanics(t *testing.T) {
+	secret := &corev1.Secret{}
+	handle := Handler(NewPasses(t.Context()), "broken", func(string, *corev1.Secret) (*corev1.Secret, error) { panic("no map") })
+	result, err := handle("ns/name", secret)
+	require.ErrorContains(t, err, "handler broken panicked: no map")
+	assert.Same(t, secret, result)
+}
+
+func TestHandlerReturnsItsResult(t *testing.T) {
+	want, problem := &corev1.Secret{}, errors.New("later")
+	handle := Handler(NewPasses(t.Context()), "fine", func(string, *corev1.Secret) (*corev1.Secret, error) { return want, problem })
+	result, err := handle("ns/name", nil)
+	assert.Same(t, want, result)
+	assert.Equal(t, problem, err)
+}
+
+func TestPassesWait(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	passes := NewPasses(ctx)
+	begun, finish, passEnded := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	calls := 0
+	handle := Handler(passes, "slow", func(_ string, s *corev1.Secret) (*corev1.Secret, error) {
+		calls++
+		close(begun)
+		<-finish
+		close(passEnded)
+		return s, nil
+	})
+	go func() { _, _ = handle("ns/name", nil) }()
+	<-begun
+	stop()
+	waited := make(chan struct{})
+	go func() { passes.Wait(); close(waited) }()
+	select {
+	case <-waited:
+		t.Fatal("did not wait")
+	default:
+	}
+	close(finish)
+	<-waited
+	<-passEnded
+	_, err := handle("ns/other", nil)
+	require.NoError(t, err)
+	assert.Equal(t, 1, calls)
+}
+
+func TestPassesContext(t *testing.T) {
+	hub, stop := context.WithCancel(t.Context())
+	pass, cancel := NewPasses(hub).Context()
+	defer cancel()
+	_, bounded := pass.Deadline()
+	assert.True(t, bounded)
+	stop()
+	assert.ErrorIs(t, pass.Err(), context.Canceled)
+}

@@ -1,0 +1,118 @@
+package bundle
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/rollup"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Reporter reports the BundleDeployments that Fleet's own controllers make in the status of their Cluster. It takes the place of the
+// Deployer beside those controllers. It writes exactly what Fleet's own Cluster controller writes, so that the two agree if both work
+// on a Cluster.
+type Reporter struct {
+	clusters        enqueue.Enqueuer
+	clusterCache    fleetcontrollers.ClusterCache
+	deploymentCache fleetcontrollers.BundleDeploymentCache
+}
+
+// RegisterReporter registers the Reporter. It watches BundleDeployments.
+func RegisterReporter(c *app.Context) *Reporter {
+	clusters, deployments := c.Fleet.Cluster(), c.Fleet.BundleDeployment()
+	r := &Reporter{clusters: clusters, clusterCache: clusters.Cache(), deploymentCache: deployments.Cache()}
+	r.clusterCache.AddIndexer(byClusterNamespace, clusterNamespaceKeys)
+	// The informer was not stopped yet, so that adding a handler does not fail.
+	_, _ = deployments.Informer().AddEventHandler(r.deploymentEvents())
+	return r
+}
+
+// deploymentEvents enqueues the Cluster of a BundleDeployment for what its status shows.
+func (r *Reporter) deploymentEvents() eventHandler[*fleet.BundleDeployment] {
+	enqueueCluster := func(deployment *fleet.BundleDeployment) {
+		found, _ := r.clusterCache.GetByIndex(byClusterNamespace, deployment.Namespace)
+		for _, cluster := range found {
+			r.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, settle)
+		}
+	}
+	return eventHandler[*fleet.BundleDeployment]{
+		added: func(deployment *fleet.BundleDeployment, atStart bool) {
+			if !atStart { // at its start the hub enqueues all Clusters
+				enqueueCluster(deployment)
+			}
+		},
+		changed: func(before, after *fleet.BundleDeployment) {
+			if showsOther(before, after) || before.Labels[fleet.RepoLabel] != after.Labels[fleet.RepoLabel] ||
+				before.Labels[fleet.HelmOpLabel] != after.Labels[fleet.HelmOpLabel] {
+				enqueueCluster(after)
+			}
+		},
+		deleted: enqueueCluster,
+	}
+}
+
+// Reconcile sets summary, resource counts, display and the counts of GitRepos and HelmOps, and returns condition Ready without a
+// reason, as Fleet's controller writes it.
+func (r *Reporter) Reconcile(_ context.Context, cluster *fleet.Cluster) result.Result {
+	all, err := r.deploymentCache.List(registration.ClusterNamespace(cluster.Namespace, cluster.Name), labels.Everything())
+	if err != nil {
+		return result.Retry(fleet.ReasonError, err)
+	}
+	var made []*fleet.BundleDeployment
+	for _, deployment := range all {
+		if deployment.Labels[fleet.BundleNamespaceLabel] != "" {
+			made = append(made, deployment)
+		}
+	}
+	slices.SortFunc(made, func(a, b *fleet.BundleDeployment) int { return strings.Compare(a.Name, b.Name) })
+	reportDeployments(&cluster.Status, made)
+
+	var summary fleet.BundleSummary
+	for _, deployment := range made {
+		state := fleetstatus.BundleState(deployment.Spec, deployment.Status)
+		rollup.AddSummary(&summary, fleetSummary(deployment, state))
+	}
+	cluster.Status.Summary = summary
+	if summary.Ready == summary.DesiredReady {
+		return result.Done("", "")
+	}
+	return result.Stalled("", rollup.FleetMessage("Bundle", summary)).WithoutEvent()
+}
+
+// fleetSummary is the summary of one BundleDeployment as Fleet's controllers make it.
+func fleetSummary(deployment *fleet.BundleDeployment, state fleet.BundleState) (s fleet.BundleSummary) {
+	rollup.Count(&s, state, 1)
+	if state == fleet.Ready {
+		return s
+	}
+	entry := nonReady(deployment.Name, deployment, state)
+	entry.Message = ""
+	for _, conditionType := range []string{fleet.ConditionDeployed, fleet.ConditionInstalled, fleet.ConditionMonitored} {
+		// What an agent says about the objects of an earlier deployment does not count.
+		if conditionType != fleet.ConditionDeployed && deployment.Spec.DeploymentID != deployment.Status.AppliedDeploymentID {
+			continue
+		}
+		if c := fleetstatus.Condition(deployment.Status.Conditions, conditionType); c.Status == corev1.ConditionFalse {
+			entry.Message = c.Message
+			break
+		}
+	}
+	s.NonReadyResources = []fleet.NonReadyResource{entry}
+	return s
+}
+
+// Forget drops nothing.
+func (r *Reporter) Forget(string) {}
+
+// Condition is the condition of a Cluster that Reconcile reports.
+func (r *Reporter) Condition() string { return fleet.ConditionReady }

@@ -1,0 +1,138 @@
+// Package clustergroup keeps the status of ClusterGroups: how many Clusters a group selects, and the sums of their status.
+package clustergroup
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/rollup"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+)
+
+const (
+	name = "clustergroup"
+	// settle is the time between the first change of a Cluster and the write of the status that shows it, so that the changes of many
+	// Clusters make one write.
+	settle = time.Second
+)
+
+type handler struct {
+	*app.Context
+	groups   fleetcontrollers.ClusterGroupCache
+	clusters fleetcontrollers.ClusterCache
+	written  expectations.Expectations
+}
+
+// Register registers the controller. It watches ClusterGroups, and the Clusters that they select.
+func Register(ctx context.Context, c *app.Context) {
+	groups, clusters := c.Fleet.ClusterGroup(), c.Fleet.Cluster()
+	h := &handler{Context: c, groups: groups.Cache(), clusters: clusters.Cache(), written: expectations.Expectations{Clock: c.Clock}}
+	groups.OnChange(ctx, name, app.Handler(c.Passes, name, h.onChange))
+	enqueue.OnTransition(clusters, settling{groups}, h.groupsOf)
+}
+
+// settling delays what is enqueued.
+type settling struct{ enqueue.Enqueuer }
+
+// EnqueueAfter enqueues after settle.
+func (s settling) EnqueueAfter(namespace, name string, _ time.Duration) {
+	s.Enqueuer.EnqueueAfter(namespace, name, settle)
+}
+
+// groupsOf finds the groups whose status depends on a Cluster that has changed.
+func (h *handler) groupsOf(before, after *fleet.Cluster) (keys []types.NamespacedName) {
+	if before != nil && after != nil && maps.Equal(before.Labels, after.Labels) && before.Status.ResourceCounts == after.Status.ResourceCounts &&
+		(before.DeletionTimestamp == nil) == (after.DeletionTimestamp == nil) && equality.Semantic.DeepEqual(before.Status.Summary, after.Status.Summary) {
+		return nil
+	}
+	for _, cluster := range []*fleet.Cluster{before, after} {
+		if cluster == nil {
+			continue
+		}
+		groups, _ := h.groups.List(cluster.Namespace, labels.Everything())
+		for _, group := range groups {
+			selector, err := metav1.LabelSelectorAsSelector(group.Spec.Selector)
+			key := types.NamespacedName{Namespace: group.Namespace, Name: group.Name}
+			if err == nil && selector.Matches(labels.Set(cluster.Labels)) && !slices.Contains(keys, key) {
+				keys = append(keys, key)
+			}
+		}
+	}
+	return keys
+}
+
+func (h *handler) onChange(_ string, group *fleet.ClusterGroup) (*fleet.ClusterGroup, error) {
+	if group == nil || group.DeletionTimestamp != nil || h.written.IsStale(group) {
+		return group, nil
+	}
+	ctx, cancel := h.Passes.Context()
+	defer cancel()
+	after := group.DeepCopy()
+	processed, ready := result.Done(fleet.ReasonProcessed, ""), result.Skip()
+	if selector, err := metav1.LabelSelectorAsSelector(group.Spec.Selector); err != nil {
+		processed = result.Stalled(fleet.ReasonError, fmt.Sprintf("spec.selector: %v", err))
+	} else {
+		clusters, err := h.clusters.List(group.Namespace, selector)
+		if err != nil {
+			return group, err
+		}
+		ready = sum(&after.Status, clusters)
+	}
+	result.Set(&after.Status.Conditions, fleet.ConditionReady, ready, h.Clock.Now())
+	transition := result.Set(&after.Status.Conditions, fleet.ConditionProcessed, processed, h.Clock.Now())
+	latest, written, err := writes.Status(ctx, h.FleetClient.ClusterGroups(group.Namespace), group, after)
+	if err != nil {
+		return group, fmt.Errorf("ClusterGroup: %w", err)
+	}
+	if written {
+		h.written.Wrote(latest)
+		transition.Record(h.Events, latest)
+	}
+	return latest, nil
+}
+
+// sum sets the status of a group of these Clusters, and returns its condition Ready.
+func sum(status *fleet.ClusterGroupStatus, clusters []*fleet.Cluster) result.Result {
+	clusters = slices.DeleteFunc(slices.Clone(clusters), func(c *fleet.Cluster) bool { return c.DeletionTimestamp != nil })
+	slices.SortFunc(clusters, func(a, b *fleet.Cluster) int { return strings.Compare(a.Name, b.Name) })
+	var summary fleet.BundleSummary
+	var resources fleet.ResourceCounts
+	var unready []string
+	for _, cluster := range clusters {
+		rollup.AddSummary(&summary, cluster.Status.Summary)
+		rollup.AddResources(&resources, cluster.Status.ResourceCounts)
+		if s := cluster.Status.Summary; s.Ready != s.DesiredReady {
+			unready = append(unready, cluster.Name)
+		}
+	}
+	listed := slices.Clone(unready[:min(len(unready), rollup.MaxListed)])
+	status.ClusterCount, status.NonReadyClusterCount, status.NonReadyClusters = len(clusters), len(unready), listed
+	status.Summary, status.ResourceCounts = summary, resources
+	status.Display = fleet.ClusterGroupDisplay{
+		ReadyClusters: fmt.Sprintf("%d/%d", len(clusters)-len(unready), len(clusters)),
+		ReadyBundles:  rollup.Fraction(summary),
+		State:         string(rollup.Worst(summary)),
+	}
+	if len(listed) > 0 {
+		status.Display.ReadyClusters += fmt.Sprintf(" (%s)", strings.Join(listed, ", "))
+	}
+	if rollup.Worst(summary) == "" {
+		return result.Done(fleet.ReasonAllReady, "")
+	}
+	return result.Stalled(fleet.ReasonNotReady, rollup.FleetMessage("Bundle", summary)).WithoutEvent()
+}

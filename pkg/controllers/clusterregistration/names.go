@@ -1,0 +1,126 @@
+package clusterregistration
+
+import (
+	"github.com/rancher/wrangler/v3/pkg/apply"
+	wranglername "github.com/rancher/wrangler/v3/pkg/name"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+var requestKind = fleet.SchemeGroupVersion.WithKind("ClusterRegistration")
+
+// requestOf returns the request that an object of a set was created for.
+var requestOf = enqueue.MadeFor(requestKind)
+
+var done = result.Done("", "")
+
+func refused(r *registration.Refusal) result.Result { return result.Stalled(r.Reason, r.Message) }
+
+func waiting(r *registration.Refusal) result.Result { return result.Wait(r.Reason, r.Message) }
+
+func failed(err error) result.Result { return result.Retry(fleet.ReasonError, err) }
+
+func clusterName(existing *fleet.Cluster, create string) string {
+	if existing != nil {
+		return existing.Name
+	}
+	return create
+}
+
+// clusterNamespace computes the namespace of a Cluster. The status only shows that it exists: an agent may write to the status.
+func clusterNamespace(cluster *fleet.Cluster) string {
+	return registration.ClusterNamespace(cluster.Namespace, cluster.Name)
+}
+
+func secretName(request *fleet.ClusterRegistration) string {
+	return registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
+}
+
+// fleetContentBinding is Fleet's name for the ClusterRoleBinding of a request.
+func fleetContentBinding(request string) string {
+	return wranglername.SafeConcatName(request, "content")
+}
+
+func ifUID(object metav1.Object) metav1.DeleteOptions {
+	uid := object.GetUID()
+	return metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}
+}
+
+func accountName(request *fleet.ClusterRegistration) string {
+	return registration.RequestServiceAccount(request.Name, string(request.UID))
+}
+
+func tokenIdentity(token *fleet.ClusterRegistrationToken) registration.Token {
+	return registration.Token{Name: token.Name, ServiceAccount: registration.TokenServiceAccount(token.Name, string(token.UID))}
+}
+
+func managed(namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue}}
+}
+
+func role(kind, name string) rbacv1.RoleRef {
+	return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
+}
+
+// renews reports whether the agent that sent the request renews its credential. Other agents get one that lives for ten
+// years, or that does not expire if the API server limits lifetimes.
+func renews(request *fleet.ClusterRegistration) bool {
+	return request.Annotations[registration.RenewalAnnotation] == "true"
+}
+
+// isInUse reports whether the agent has sent a heartbeat with the credential of this request.
+func isInUse(request *fleet.ClusterRegistration, cluster *fleet.Cluster) bool {
+	return cluster.Status.Agent.Registration == request.Name
+}
+
+// isFor compares the whole key of the request: the name of the Secret is a hash of two strings without a separator, which two
+// requests can share.
+func isFor(secret *corev1.Secret, request *fleet.ClusterRegistration) bool {
+	key := requestKeyOf(secret)
+	return secret.Type == registration.SecretTypeCredential && key.Namespace == request.Namespace && key.Name == request.Name
+}
+
+// isRefusal reports whether an answer contains no credential.
+func isRefusal(secret *corev1.Secret) bool {
+	return secret != nil && secret.Type == registration.SecretTypeCredential && len(secret.Data[registration.RefusalReason]) > 0
+}
+
+// secretsByRequest is the index of credential Secrets by the key of their request.
+const secretsByRequest = "muster.fleet.cattle.io/secret-by-request"
+
+func requestOfSecret(secret *corev1.Secret) ([]string, error) {
+	key := requestKeyOf(secret)
+	if secret.Type != registration.SecretTypeCredential || key.Name == "" {
+		return nil, nil
+	}
+	return []string{index.Key(key.Namespace, key.Name)}, nil
+}
+
+// requestKeyOf also knows the annotations of releases that wrote credentials with wrangler's apply.
+func requestKeyOf(secret *corev1.Secret) types.NamespacedName {
+	a := secret.Annotations
+	if name := a[fleet.ClusterRegistrationAnnotation]; name != "" {
+		return types.NamespacedName{Namespace: a[fleet.ClusterRegistrationNamespaceAnnotation], Name: name}
+	}
+	return types.NamespacedName{Namespace: a[apply.LabelNamespace], Name: a[apply.LabelName]}
+}
+
+// refusedByCreator is the index of refused requests by the user who created them, if that is known.
+const refusedByCreator = "muster.fleet.cattle.io/refused-by-creator"
+
+func creatorOfRefused(request *fleet.ClusterRegistration) ([]string, error) {
+	granted := fleetstatus.Condition(request.Status.Conditions, fleet.ConditionGranted)
+	if request.Status.Granted || granted.Status != corev1.ConditionFalse || granted.Reason == fleet.ReasonError {
+		return nil, nil // an error is not a refusal: it is retried
+	}
+	return []string{index.Key(request.Namespace, request.Annotations[fleet.CreatorAnnotation])}, nil
+}

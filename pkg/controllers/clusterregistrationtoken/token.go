@@ -1,0 +1,181 @@
+package clusterregistrationtoken
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
+	"github.com/rancher/wrangler/v3/pkg/kv"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/credential"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+type handler struct {
+	*app.Context
+	tokens   fleetcontrollers.ClusterRegistrationTokenController
+	cache    fleetcontrollers.ClusterRegistrationTokenCache
+	accounts corecontrollers.ServiceAccountCache
+	secrets  corecontrollers.SecretCache
+	requests fleetcontrollers.ClusterRegistrationCache
+	sets     desiredset.Sets
+	written  expectations.Expectations // versions of tokens
+	rendered valuesCache
+}
+
+// onChange takes a token through its life: its ServiceAccount and rights, the Secret with the chart values, the count of its uses, and
+// its deletion when it expires. It writes the status once.
+func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*fleet.ClusterRegistrationToken, error) {
+	if token == nil {
+		namespace, name := kv.RSplit(key, "/")
+		deleted := types.NamespacedName{Namespace: namespace, Name: name}
+		h.TokenUsage.Forget(deleted)
+		h.rendered.forget(deleted)
+		return nil, nil
+	}
+	if token.DeletionTimestamp != nil || h.written.IsStale(token) {
+		return token, nil
+	}
+	ctx, cancel := h.Passes.Context()
+	defer cancel()
+	client := h.FleetClient.ClusterRegistrationTokens(token.Namespace)
+
+	// Delete an expired token. Kubernetes then deletes its ServiceAccount by owner reference, which invalidates every bearer token that
+	// was issued. An error is retried: until the deletion, the bearer tokens may still work.
+	if registration.Expired(token, h.Clock.Now()) {
+		err := client.Delete(ctx, token.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(token.UID))})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return token, fmt.Errorf("deleting the expired ClusterRegistrationToken %s/%s: %w", token.Namespace, token.Name, err)
+		}
+		return token, nil
+	}
+
+	// Create what the holder of the token needs, count its uses, and write both into the status.
+	var expires *metav1.Time // nil if the token does not expire
+	if end, limited := registration.Expires(token); limited {
+		expires = &metav1.Time{Time: end}
+	}
+	out := h.ensureObjects(ctx, token, expires)
+	after := token.DeepCopy()
+	after.Status.Expires = expires
+	switch {
+	case out.IsDone():
+		after.Status.SecretName = token.Name
+	case out.IsStalled(): // a wait or an error deletes nothing
+		after.Status.SecretName = ""
+	}
+	counted, countErr := h.countUses(ctx, after)
+	h.setPoliciesInForce(&after.Status.Conditions)
+	transition := result.Set(&after.Status.Conditions, fleet.ConditionReady, out, h.Clock.Now())
+	latest, written, err := writes.Status(ctx, client, token, after)
+	if err != nil {
+		return token, errors.Join(err, out.Err, countErr)
+	}
+	h.TokenUsage.Done(keyOf(token), counted.answered)
+	if written {
+		h.written.Wrote(latest)
+		transition.Record(h.Events, latest)
+	}
+
+	// Enqueue the token for the next deadline.
+	next := result.Earliest(out.After, counted.next)
+	if expires != nil {
+		next = result.Earliest(next, max(expires.Sub(h.Clock.Now()), time.Millisecond))
+	}
+	if next > 0 {
+		h.tokens.EnqueueAfter(token.Namespace, token.Name, next)
+	}
+	return latest, errors.Join(out.Err, countErr)
+}
+
+// ensureObjects creates and corrects the rights of the token and the Secret with the chart values. A token without a TTL is refused if
+// the hub requires one, and loses what it got before.
+func (h *handler) ensureObjects(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) result.Result {
+	set, objects := registration.OwnedSetID(setID, token.Namespace, token.Name), rights(token)
+	refused := h.ttlRequired(h.Config.Get()) && expires == nil
+	if refused {
+		objects = nil
+	}
+	err := h.sets.Ensure(ctx, set, token, objects...)
+	var foreign *desiredset.ForeignError
+	switch {
+	case errors.As(err, &foreign):
+		return result.Stalled(fleet.ReasonNameConflict, foreign.Error()).In(h.RecheckDelay())
+	case err != nil:
+		return result.Retry(fleet.ReasonError, err)
+	case refused:
+		return result.Stalled(fleet.ReasonTTLRequired,
+			"spec.ttl is missing and this hub requires one; create a token with a ttl such as 24h")
+	}
+	return h.ensureValues(ctx, token, expires)
+}
+
+// ttlRequired reports whether the options of the process or the configuration require a TTL.
+func (h *handler) ttlRequired(hub config.Hub) bool {
+	return h.TokenTTLRequired || hub.Registration.RequireTokenTTL
+}
+
+func accountOf(token *fleet.ClusterRegistrationToken) credential.Account {
+	return credential.Account{
+		Namespace: token.Namespace,
+		Name:      registration.TokenServiceAccount(token.Name, string(token.UID)),
+	}
+}
+
+// rights let the holder of the token create ClusterRegistrations, and nothing else. The right to read a credential is created with each
+// granted request.
+func rights(token *fleet.ClusterRegistrationToken) []runtime.Object {
+	account := accountOf(token).Name
+	named := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{
+			Namespace: token.Namespace,
+			Name:      name,
+			Labels:    map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
+		}
+	}
+	return []runtime.Object{
+		&corev1.ServiceAccount{ObjectMeta: named(account)},
+		&rbacv1.Role{
+			ObjectMeta: named(registration.RoleName(account)),
+			Rules: []rbacv1.PolicyRule{{
+				Verbs: []string{"create"}, APIGroups: []string{fleet.SchemeGroupVersion.Group}, Resources: []string{"clusterregistrations"},
+			}},
+		},
+		&rbacv1.RoleBinding{
+			ObjectMeta: named(registration.RoleBindingName(account)),
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: token.Namespace, Name: account}},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: registration.RoleName(account)},
+		},
+	}
+}
+
+// setPoliciesInForce sets the condition, which a token has only once policies were missing. It causes no event: the log of the hub
+// and a metric report the policies once, not once for each token.
+func (h *handler) setPoliciesInForce(conditions *fleetstatus.Conditions) {
+	if h.Admission == nil {
+		return
+	}
+	switch reason, message := h.Admission.Lacking(); {
+	case reason != "":
+		result.Set(conditions, fleet.ConditionPoliciesInForce, result.Stalled(reason, message), h.Clock.Now())
+	case fleetstatus.Condition(*conditions, fleet.ConditionPoliciesInForce).Status != "":
+		result.Set(conditions, fleet.ConditionPoliciesInForce, result.Done(fleet.ReasonPoliciesInForce, ""), h.Clock.Now())
+	}
+}

@@ -1,0 +1,125 @@
+// Package rollup counts BundleDeployments by state for the status of Bundles, Clusters and ClusterGroups.
+package rollup
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/rancher/wrangler/v3/pkg/summary"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// UnreadyStates are the states that are not ready, the worst first.
+var UnreadyStates = []fleet.BundleState{
+	fleet.ErrApplied, fleet.WaitApplied, fleet.Modified, fleet.OutOfSync, fleet.Pending, fleet.NotReady,
+}
+
+// MaxListed is how many BundleDeployments or Clusters that are not ready a status lists.
+const MaxListed = 10
+
+// Worst is the worst state in a summary, empty if all is ready.
+func Worst(s fleet.BundleSummary) fleet.BundleState {
+	for _, state := range UnreadyStates {
+		if *number(&s, state) > 0 {
+			return state
+		}
+	}
+	return ""
+}
+
+// Fraction is "ready/desired".
+func Fraction(s fleet.BundleSummary) string { return fmt.Sprintf("%d/%d", s.Ready, s.DesiredReady) }
+
+// Count adds n BundleDeployments in a state to a summary.
+func Count(s *fleet.BundleSummary, state fleet.BundleState, n int) {
+	*number(s, state) += n
+	s.DesiredReady += n
+}
+
+// Number is how many BundleDeployments are in a state.
+func Number(s fleet.BundleSummary, state fleet.BundleState) int { return *number(&s, state) }
+
+func number(s *fleet.BundleSummary, state fleet.BundleState) *int {
+	switch state {
+	case fleet.Ready:
+		return &s.Ready
+	case fleet.NotReady:
+		return &s.NotReady
+	case fleet.WaitApplied:
+		return &s.WaitApplied
+	case fleet.ErrApplied:
+		return &s.ErrApplied
+	case fleet.OutOfSync:
+		return &s.OutOfSync
+	case fleet.Modified:
+		return &s.Modified
+	default:
+		return &s.Pending
+	}
+}
+
+// AddSummary adds the numbers of one summary to another. Of the lists it keeps the first entries.
+func AddSummary(into *fleet.BundleSummary, s fleet.BundleSummary) {
+	for _, state := range append(slices.Clone(UnreadyStates), fleet.Ready) {
+		*number(into, state) += Number(s, state)
+	}
+	into.DesiredReady += s.DesiredReady
+	room := MaxListed - len(into.NonReadyResources)
+	into.NonReadyResources = append(into.NonReadyResources, s.NonReadyResources[:min(len(s.NonReadyResources), room)]...)
+}
+
+// AddResources adds the numbers of resources of one BundleDeployment or Cluster to those of many.
+func AddResources(into *fleet.ResourceCounts, n fleet.ResourceCounts) {
+	into.Ready += n.Ready
+	into.DesiredReady += n.DesiredReady
+	into.WaitApplied += n.WaitApplied
+	into.Modified += n.Modified
+	into.Orphaned += n.Orphaned
+	into.Missing += n.Missing
+	into.Unknown += n.Unknown
+	into.NotReady += n.NotReady
+}
+
+// FleetMessage is the message of condition Ready as Fleet's own controllers write it, empty if all is ready. They describe the first
+// entry of the list in each state, and sort these texts.
+func FleetMessage(kind string, s fleet.BundleSummary) string {
+	var texts []string
+	described := map[fleet.BundleState]bool{fleet.Ready: true}
+	for _, r := range s.NonReadyResources {
+		if described[r.State] {
+			continue
+		}
+		described[r.State] = true
+		name := kind + " " + r.Name
+		if r.Message != "" {
+			name += ": " + r.Message
+		}
+		texts = append(texts, fmt.Sprintf("%s(%d) [%s]", r.State, Number(s, r.State), name))
+		for _, m := range r.ModifiedStatus {
+			difference := "modified " + m.Patch
+			switch {
+			case m.Exist:
+				difference = "is not owned by us"
+			case m.Create:
+				difference = "missing"
+			case m.Delete:
+				difference = "extra"
+			}
+			texts = append(texts, resource(m.Kind, m.APIVersion, m.Namespace, m.Name)+" "+difference)
+		}
+		for _, n := range r.NonReadyStatus {
+			state := summary.Summary{State: n.Summary.State, Error: n.Summary.Error, Transitioning: n.Summary.Transitioning, Message: n.Summary.Message}
+			texts = append(texts, resource(n.Kind, n.APIVersion, n.Namespace, n.Name)+" "+state.String())
+		}
+	}
+	slices.Sort(texts)
+	return strings.Join(slices.Compact(texts), "; ")
+}
+
+// resource names an object: "deployment.apps ns/name", "configmap.v1 ns/name".
+func resource(kind, apiVersion, namespace, name string) string {
+	group, _, _ := strings.Cut(apiVersion, "/")
+	return fmt.Sprintf("%s.%s %s/%s", strings.ToLower(kind), group, namespace, name)
+}

@@ -1,0 +1,27 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/muster-fleet/muster/pkg/admission"
+)
+
+var policies = prometheus.NewDesc(prometheus.BuildFQName(namespace, "", "admission_policy_in_force"),
+	"Whether the API server has this admission policy and its binding as they should be.", []string{"kind", "policy"}, nil)
+
+// Policies reports the state of each admission policy at each scrape.
+type Policies func(admission.PolicyRef) bool
+
+// Describe implements prometheus.Collector.
+func (p Policies) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- policies }
+
+// Collect implements prometheus.Collector.
+func (p Policies) Collect(into chan<- prometheus.Metric) {
+	for _, policy := range admission.All {
+		value := 0.0
+		if p(policy) {
+			value = 1
+		}
+		into <- prometheus.MustNewConstMetric(policies, prometheus.GaugeValue, value, policy.Kind, policy.Name)
+	}
+}

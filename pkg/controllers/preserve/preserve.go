@@ -1,0 +1,151 @@
+// Package preserve keeps the fields of a Cluster's status that Fleet's own Cluster controller does not know. That controller writes
+// the whole status with a type of its own, so that status.import and most of status.agent vanish with each of its writes. A hub that
+// works beside it (disableBundles) stores these fields in an annotation, and its cache shows each Cluster as if they were in the
+// status: the rest of the hub does not notice the difference.
+package preserve
+
+import (
+	"encoding/json"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// document is the JSON document in the annotation.
+type document struct {
+	Import *fleet.ImportStatus `json:"import,omitempty"`
+	Agent  *fleet.AgentStatus  `json:"agent,omitempty"`
+}
+
+// skewTolerance is the change of the agent's clock skew below which the annotation stays as it is. The skew is measured at each
+// heartbeat, and its last digits differ.
+const skewTolerance = 10 * time.Second
+
+// Annotation returns the value of fleet.StatusAnnotation for a Cluster whose status has these fields, "" for no annotation. It leaves
+// out lastSeen and namespace, which Fleet's controller keeps, and registration and vouches: they prove that a request is the
+// agent's own, and more users may write an annotation than a status. The agent repeats them with each heartbeat.
+func Annotation(cluster *fleet.Cluster) (string, error) {
+	d := document{Import: cluster.Status.Import}
+	if agent := cluster.Status.Agent; reports(agent) {
+		agent.LastSeen, agent.Namespace, agent.Registration, agent.Vouches = metav1.Time{}, "", "", ""
+		if stored := stored(cluster); stored.Agent != nil && (skew(*stored.Agent)-skew(agent)).Abs() < skewTolerance {
+			agent.ClockSkew = stored.Agent.ClockSkew
+		}
+		d.Agent = &agent
+	}
+	if d == (document{}) {
+		return "", nil
+	}
+	text, err := json.Marshal(d)
+	return string(text), err
+}
+
+func skew(agent fleet.AgentStatus) time.Duration {
+	if agent.ClockSkew == nil {
+		return 0
+	}
+	return agent.ClockSkew.Duration
+}
+
+// Restore completes the status of a Cluster, which was just read, from its annotation. The annotation has precedence for
+// status.import, which may be a remainder of the time before disableBundles.
+func Restore(cluster *fleet.Cluster) {
+	d := stored(cluster)
+	if d.Import != nil {
+		cluster.Status.Import = d.Import
+	}
+	if d.Agent != nil && !cluster.Status.Agent.LastSeen.IsZero() && !reports(cluster.Status.Agent) {
+		cluster.Status.Agent = merged(*d.Agent, cluster.Status.Agent)
+	}
+}
+
+// stored is the document in the annotation. One that cannot be read counts as absent: the hub then writes it again.
+func stored(cluster *fleet.Cluster) (d document) {
+	if text := cluster.Annotations[fleet.StatusAnnotation]; text != "" && json.Unmarshal([]byte(text), &d) != nil {
+		return document{}
+	}
+	return d
+}
+
+// reports reports whether the status has the fields of a Muster agent, which Fleet's agent does not report.
+func reports(agent fleet.AgentStatus) bool {
+	return agent.Version != "" || agent.Instance != "" || agent.Generation != "" || agent.CheckinInterval != nil
+}
+
+// merged is the report of an agent with the fields of the status that Fleet's controller keeps.
+func merged(report, status fleet.AgentStatus) fleet.AgentStatus {
+	report.LastSeen, report.Namespace = status.LastSeen, status.Namespace
+	return report
+}
+
+// AgentReports remembers what the agents reported last. The zero value is ready to use.
+type AgentReports struct {
+	mu      sync.Mutex
+	reports map[types.UID]*report
+}
+
+type report struct {
+	agent fleet.AgentStatus
+	// silent counts the heartbeats without a report since the last one with a report.
+	silent int
+}
+
+// maxSilent is how many heartbeats without a report the last report outlives. After an interrupted watch the cache may miss the
+// version with the report and get only that of Fleet's controller; two in a row are those of another agent.
+const maxSilent = 1
+
+// Transform restores a Cluster on its way into a cache. What the agent reported in an earlier version has precedence over the
+// annotation.
+func (a *AgentReports) Transform(object any) (any, error) {
+	cluster, ok := object.(*fleet.Cluster)
+	if !ok {
+		return object, nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.reports == nil {
+		a.reports = map[types.UID]*report{}
+	}
+	agent, known := &cluster.Status.Agent, a.reports[cluster.UID]
+	switch {
+	case reports(*agent):
+		a.reports[cluster.UID] = &report{agent: *agent.DeepCopy()}
+	case agent.LastSeen.IsZero(): // the hub has installed the agent again
+		delete(a.reports, cluster.UID)
+	case known != nil:
+		if !known.agent.LastSeen.Equal(&agent.LastSeen) {
+			known.silent++
+		}
+		known.agent = merged(known.agent, *agent)
+		if known.silent <= maxSilent {
+			*agent = *known.agent.DeepCopy()
+		}
+	}
+	// A Cluster whose agent is known not to report must not get an earlier report from the annotation.
+	silent := known != nil && known.silent > maxSilent && !reports(*agent)
+	status := *agent
+	Restore(cluster)
+	if silent {
+		*agent = status
+	} else if reports(*agent) && a.reports[cluster.UID] == nil {
+		a.reports[cluster.UID] = &report{agent: *agent.DeepCopy()}
+	}
+	return cluster, nil
+}
+
+// Forget drops the report of a deleted Cluster; it is called with the object of the event.
+func (a *AgentReports) Forget(object any) {
+	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		object = tombstone.Obj
+	}
+	if cluster, ok := object.(*fleet.Cluster); ok {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.reports, cluster.UID)
+	}
+}

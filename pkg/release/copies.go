@@ -1,0 +1,157 @@
+package release
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+const (
+	// CopyLabel is on a Secret or ConfigMap that an agent copied from the hub, and holds the name of the BundleDeployment that it
+	// belongs to. Fleet's own agents set and read it as well.
+	CopyLabel = "fleet.cattle.io/bundledeployment"
+	// copyAnnotation with the name of a BundleDeployment behind it is on a copy for each BundleDeployment that needs it.
+	copyAnnotation = "copies." + labelPrefix
+)
+
+// copiedKinds are the kinds that can be copied.
+var copiedKinds = []string{"Secret", "ConfigMap"}
+
+// copies returns a client for Secrets or ConfigMaps, with the agent's own identity: a tenant need not be allowed to read Secrets.
+func (c *Client) copies(kind, namespace string) dynamic.ResourceInterface {
+	resource := secrets
+	if kind != "Secret" {
+		resource.Resource = "configmaps"
+	}
+	return c.dynamic.Resource(resource).Namespace(namespace)
+}
+
+// writeCopies writes the copies of a request into the namespace of the release. It does not touch an object that is no copy.
+func (c *Client) writeCopies(ctx context.Context, r Request) error {
+	owner := r.Labels[DeploymentLabel]
+	for _, object := range r.Copies {
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+		if err != nil {
+			return err
+		}
+		source := &unstructured.Unstructured{Object: fields}
+		desired := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": copiedKinds[1]}}
+		if _, isSecret := object.(*corev1.Secret); isSecret {
+			desired.SetKind(copiedKinds[0])
+		}
+		for _, field := range []string{"data", "binaryData", "type", "immutable"} {
+			if value, found := fields[field]; found {
+				desired.Object[field] = value
+			}
+		}
+		desired.SetNamespace(r.Namespace)
+		desired.SetName(source.GetName())
+		desired.SetLabels(labels.Merge(source.GetLabels(), map[string]string{CopyLabel: owner}))
+		desired.SetAnnotations(labels.Merge(source.GetAnnotations(), map[string]string{copyAnnotation + owner: labelTrue}))
+		if err := writeCopy(ctx, c.copies(desired.GetKind(), r.Namespace), desired); err != nil {
+			return fmt.Errorf("copying %s %s from the hub into namespace %s: %w", desired.GetKind(), desired.GetName(), r.Namespace, err)
+		}
+	}
+	return nil
+}
+
+func writeCopy(ctx context.Context, client dynamic.ResourceInterface, desired *unstructured.Unstructured) error {
+	create := metav1.CreateOptions{FieldManager: registration.FieldManager}
+	live, err := client.Get(ctx, desired.GetName(), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = client.Create(ctx, desired, create)
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	if live.GetLabels()[CopyLabel] == "" {
+		return errors.New("it exists and is not a copy; delete it, or rename the one on the hub")
+	}
+	annotations := desired.GetAnnotations()
+	for _, other := range copyOwners(live) { // other BundleDeployments need it as well
+		annotations[copyAnnotation+other] = labelTrue
+	}
+	desired.SetAnnotations(annotations)
+	desired.SetResourceVersion(live.GetResourceVersion())
+	same := true
+	for _, field := range []string{"data", "binaryData", "type", "immutable"} {
+		same = same && equality.Semantic.DeepEqual(live.Object[field], desired.Object[field])
+	}
+	if same && maps.Equal(live.GetLabels(), desired.GetLabels()) && maps.Equal(live.GetAnnotations(), annotations) {
+		return nil
+	}
+	_, err = client.Update(ctx, desired, metav1.UpdateOptions{FieldManager: registration.FieldManager})
+	if !apierrors.IsInvalid(err) {
+		return err
+	}
+	// The type of a Secret cannot change, nor can anything of an immutable object.
+	uid := live.GetUID()
+	if err := client.Delete(ctx, live.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}); err != nil {
+		return err
+	}
+	desired.SetResourceVersion("")
+	_, err = client.Create(ctx, desired, create)
+	return err
+}
+
+// copyOwners returns the BundleDeployments that need a copy. One that Fleet's own agent made has only the label.
+func copyOwners(o *unstructured.Unstructured) (owners []string) {
+	for key := range o.GetAnnotations() {
+		if owner, ok := strings.CutPrefix(key, copyAnnotation); ok {
+			owners = append(owners, owner)
+		}
+	}
+	if owner := o.GetLabels()[CopyLabel]; owner != "" && !slices.Contains(owners, owner) {
+		owners = append(owners, owner)
+	}
+	slices.Sort(owners)
+	return owners
+}
+
+// deleteCopies deletes the copies of a BundleDeployment in a namespace, and hands those that others need over to them.
+func (c *Client) deleteCopies(ctx context.Context, namespace, owner string) error {
+	for _, kind := range copiedKinds {
+		client := c.copies(kind, namespace)
+		list, err := client.List(ctx, metav1.ListOptions{LabelSelector: CopyLabel})
+		if err != nil {
+			return fmt.Errorf("listing copies in namespace %s: %w", namespace, err)
+		}
+		for i := range list.Items {
+			o := &list.Items[i]
+			others := copyOwners(o)
+			at := slices.Index(others, owner)
+			if at < 0 {
+				continue
+			}
+			if others = slices.Delete(others, at, at+1); len(others) == 0 {
+				uid := o.GetUID()
+				err = client.Delete(ctx, o.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+			} else {
+				annotations := o.GetAnnotations()
+				delete(annotations, copyAnnotation+owner)
+				o.SetAnnotations(annotations)
+				o.SetLabels(labels.Merge(o.GetLabels(), map[string]string{CopyLabel: others[0]}))
+				_, err = client.Update(ctx, o, metav1.UpdateOptions{FieldManager: registration.FieldManager})
+			}
+			if err != nil && !apierrors.IsNotFound(err) {
+				return fmt.Errorf("deleting the copy %s %s/%s: %w", kind, namespace, o.GetName(), err)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+package release
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"helm.sh/helm/v4/pkg/action"
+	"helm.sh/helm/v4/pkg/kube"
+	"helm.sh/helm/v4/pkg/release/common"
+)
+
+// Correct undoes drift: Helm rolls the release back to the revision that is deployed, which applies its objects again. The history
+// is all it needs, so that it works when the hub no longer has the Content. If it fails, the deployed revision stays the last one.
+func (c *Client) Correct(ctx context.Context, r Request) (Deployed, error) {
+	op, revisions, err := c.resume(ctx, &r)
+	if err != nil {
+		return Deployed{}, err
+	}
+	latest := last(revisions)
+	op.cluster.replace = r.helm().Force || r.Options.CorrectDrift != nil && r.Options.CorrectDrift.Force
+
+	rollback := action.NewRollback(op.config)
+	rollback.Version, rollback.MaxHistory, rollback.Timeout = latest.Version, r.maxHistory(), r.timeout()
+	rollback.ServerSideApply, rollback.ForceConflicts = "true", true
+	rollback.WaitStrategy, rollback.WaitOptions = kube.HookOnlyStrategy, []kube.WaitOption{kube.WithWaitContext(ctx)}
+	err = rollback.Run(r.Name)
+	if ctx.Err() != nil {
+		return Deployed{}, context.Cause(ctx)
+	}
+	if err != nil {
+		// Helm leaves the failed revision as the last one, and superseded the one that is on the cluster.
+		failed, readErr := op.revisions(r.Name)
+		if f := last(failed); readErr == nil && f != nil && f.Version > latest.Version {
+			readErr = op.forget(failed[len(failed)-1:])
+		}
+		latest.Info.Status = common.StatusDeployed
+		return Deployed{}, errors.Join(err, readErr, op.config.Releases.Update(latest))
+	}
+	made, err := op.config.Releases.Last(r.Name)
+	if err != nil {
+		return Deployed{}, fmt.Errorf("reading Helm release %s/%s: %w", r.Namespace, r.Name, err)
+	}
+	return op.deployed(made)
+}

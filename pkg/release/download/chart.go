@@ -1,0 +1,169 @@
+package download
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+
+	"helm.sh/helm/v4/pkg/chart/loader/archive"
+	chart "helm.sh/helm/v4/pkg/chart/v2"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/registry"
+	repo "helm.sh/helm/v4/pkg/repo/v1"
+	"sigs.k8s.io/yaml"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/release"
+)
+
+// filesMax bounds the number of files in a chart.
+const filesMax = 100_000
+
+// Chart downloads the chart that the options name, with the dependencies that its archive does not contain. The files have the
+// names under which release.Client.Deploy looks for them.
+func Chart(ctx context.Context, h fleet.HelmOptions, a ServerAccess) ([]fleet.BundleResource, error) {
+	files, err := chartFiles(ctx, h, a)
+	if err != nil {
+		return nil, err
+	}
+	loaded, err := loader.LoadFiles(files)
+	if err != nil {
+		return nil, fmt.Errorf("chart %s cannot be loaded: %w", describe(h), err)
+	}
+	for _, d := range loaded.Metadata.Dependencies {
+		if slices.ContainsFunc(loaded.Dependencies(), func(c *chart.Chart) bool { return c.Name() == d.Name }) {
+			continue
+		}
+		from := fleet.HelmOptions{Repo: d.Repository, Chart: d.Name, Version: d.Version}
+		if !strings.Contains(d.Repository, "://") || strings.HasPrefix(d.Repository, "file://") {
+			return nil, &release.UnsupportedError{Field: "helm.chart", Why: fmt.Sprintf("chart %s depends on %s in %q, which is not a URL; put the dependency into the chart",
+				loaded.Name(), d.Name, d.Repository)}
+		}
+		if registry.IsOCI(d.Repository) {
+			from.Repo, from.Chart = strings.TrimSuffix(d.Repository, "/")+"/"+d.Name, ""
+		}
+		data, err := chartArchive(ctx, from, a.forURL(cmp.Or(h.Repo, h.Chart), d.Repository))
+		if err != nil {
+			return nil, fmt.Errorf("dependency %s of chart %s: %w", d.Name, loaded.Name(), err)
+		}
+		if _, err := unpack(data); err != nil {
+			return nil, fmt.Errorf("dependency %s of chart %s: %w", d.Name, loaded.Name(), err)
+		}
+		files = append(files, &archive.BufferedFile{Name: "charts/" + d.Name + ".tgz", Data: data})
+	}
+	var resources []fleet.BundleResource
+	for _, f := range files {
+		resources = append(resources, fleet.BundleResource{Name: path.Join(release.FetchedFolder(h), f.Name), Content: string(f.Data)})
+	}
+	return resources, nil
+}
+
+// describe returns the chart that the options name for an error, without passwords in URLs.
+func describe(h fleet.HelmOptions) string {
+	return strings.Join(strings.Fields(redacted(h.Repo)+" "+redacted(h.Chart)+" "+h.Version), " ")
+}
+
+func chartFiles(ctx context.Context, h fleet.HelmOptions, a ServerAccess) ([]*archive.BufferedFile, error) {
+	data, err := chartArchive(ctx, h, a)
+	if err != nil {
+		return nil, fmt.Errorf("downloading chart %s: %w", describe(h), err)
+	}
+	files, err := unpack(data)
+	if err != nil {
+		return nil, fmt.Errorf("chart %s: %w", describe(h), err)
+	}
+	return files, nil
+}
+
+// chartArchive downloads the archive: from an OCI registry, from a URL, or by the index of a repository.
+func chartArchive(ctx context.Context, h fleet.HelmOptions, a ServerAccess) ([]byte, error) {
+	switch {
+	case registry.IsOCI(h.Repo):
+		return pullChart(ctx, h.Repo, h.Version, a)
+	case registry.IsOCI(h.Chart):
+		return pullChart(ctx, h.Chart, h.Version, a)
+	case h.Repo == "" && strings.Contains(h.Chart, "://"):
+		return get(ctx, h.Chart, a)
+	case h.Repo == "" || h.Chart == "":
+		return nil, &release.InvalidError{Why: "a chart to download needs helm.repo and helm.chart, an oci:// reference in helm.repo, or a URL in helm.chart"}
+	}
+
+	version, err := findVersion(ctx, h, a)
+	if err != nil {
+		return nil, err
+	}
+	if len(version.URLs) == 0 {
+		return nil, fmt.Errorf("the index of the repository has no URL for version %s", version.Version)
+	}
+	from, err := repo.ResolveReferenceURL(h.Repo, version.URLs[0])
+	if err != nil {
+		return nil, err
+	}
+	if a = a.forURL(h.Repo, from); registry.IsOCI(from) {
+		return pullChart(ctx, from, version.Version, a)
+	}
+	return get(ctx, from, a)
+}
+
+// indexes limits how many indexes are in memory at once: one of a large repository takes hundreds of MiB while it is parsed.
+var indexes = make(chan struct{}, 2)
+
+// findVersion returns the version of the chart in the index of its repository.
+func findVersion(ctx context.Context, h fleet.HelmOptions, a ServerAccess) (*repo.ChartVersion, error) {
+	select {
+	case indexes <- struct{}{}:
+		defer func() { <-indexes }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	data, err := get(ctx, strings.TrimSuffix(h.Repo, "/")+"/index.yaml", a)
+	if err != nil {
+		return nil, err
+	}
+	index := repo.NewIndexFile()
+	if err := yaml.Unmarshal(data, index); err != nil {
+		return nil, fmt.Errorf("the index of the repository: %w", err)
+	}
+	return newestMatch(index, h.Chart, h.Version)
+}
+
+// newestMatch returns the newest version of a chart that the constraint allows.
+func newestMatch(index *repo.IndexFile, name, constraint string) (*repo.ChartVersion, error) {
+	index.Entries[name] = slices.DeleteFunc(index.Entries[name], func(v *repo.ChartVersion) bool { return v == nil || v.Metadata == nil })
+	if len(index.Entries[name]) == 0 {
+		return nil, fmt.Errorf("there is no chart %s", name)
+	}
+	index.Entries = map[string]repo.ChartVersions{name: index.Entries[name]}
+	index.SortEntries()
+	version, err := index.Get(name, constraint)
+	if err != nil {
+		return nil, fmt.Errorf("chart %s has no version %q", name, constraint)
+	}
+	return version, nil
+}
+
+// unpack returns the files of an archive. Helm limits the files, but not the headers between them.
+func unpack(data []byte) ([]*archive.BufferedFile, error) {
+	unzipped, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return nil, fmt.Errorf("not a chart archive: %w", err)
+	}
+	size, err := io.Copy(io.Discard, io.LimitReader(unzipped, sizeMax+1))
+	if err != nil {
+		return nil, fmt.Errorf("the archive is damaged: %w", err)
+	}
+	if size > sizeMax {
+		return nil, tooLarge("the unpacked archive")
+	}
+	files, err := archive.LoadArchiveFiles(bytes.NewReader(data))
+	if err == nil && len(files) > filesMax {
+		err = fmt.Errorf("the archive has more than %d files", filesMax)
+	}
+	return files, err
+}

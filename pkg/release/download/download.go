@@ -1,0 +1,142 @@
+// Package download fetches what an agent deploys from elsewhere than the hub: charts from repositories and OCI registries, and
+// resources that the hub keeps in an OCI registry. Everything stays in memory and has limits.
+//
+//	download.go  ServerAccess, and requests by HTTP
+//	chart.go     Chart: a chart with its dependencies
+//	oci.go       Artifact: the resources of a Bundle; pulling from a registry
+package download
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/muster-fleet/muster/pkg/transport"
+)
+
+const (
+	// sizeMax bounds one download, and what an archive contains: an agent keeps both in memory.
+	sizeMax = 64 << 20
+	// timeout bounds one request with its response.
+	timeout = 5 * time.Minute
+	// proxyCAs is the environment variable with the authorities of a proxy that opens TLS connections: PEM, or a file with it.
+	proxyCAs = "PROXY_CA_BUNDLE"
+)
+
+// ServerAccess is how a server is reached.
+type ServerAccess struct {
+	// Username and Password are for basic authentication; empty means none.
+	Username, Password string
+	// CAs are trusted authorities in PEM, in addition to the system's.
+	CAs []byte
+	// Insecure accepts every certificate. PlainHTTP reaches an OCI registry without TLS.
+	Insecure, PlainHTTP bool
+}
+
+// ServerAccessFrom reads the Secret of a HelmOp or of an OCI registry. An account for agents only precedes the general one.
+func ServerAccessFrom(secret map[string][]byte) (ServerAccess, error) {
+	is := func(keys ...string) bool {
+		return slices.ContainsFunc(keys, func(key string) bool {
+			value, _ := strconv.ParseBool(strings.TrimSpace(string(secret[key])))
+			return value
+		})
+	}
+	a := ServerAccess{
+		Username: string(secret["username"]), Password: string(secret["password"]), CAs: secret["cacerts"],
+		Insecure: is("insecureSkipVerify", "insecureSkipTLS", "insecure"), PlainHTTP: is("basicHTTP"),
+	}
+	if len(secret["agentUsername"]) > 0 {
+		a.Username, a.Password = string(secret["agentUsername"]), string(secret["agentPassword"])
+	}
+	if (a.Username == "") != (a.Password == "") {
+		return ServerAccess{}, errors.New("it has only one of username and password")
+	}
+	return a, nil
+}
+
+// client returns an HTTP client whose connections end with close.
+func (a ServerAccess) client() (client *http.Client, closeIdle func(), err error) {
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool()
+	}
+	if len(a.CAs) > 0 && !pool.AppendCertsFromPEM(a.CAs) {
+		return nil, nil, errors.New("the CA certificates contain no PEM certificate")
+	}
+	if bundle := os.Getenv(proxyCAs); bundle != "" {
+		data := []byte(bundle)
+		if !strings.Contains(bundle, "-----BEGIN ") {
+			if data, err = os.ReadFile(bundle); err != nil {
+				return nil, nil, fmt.Errorf("%s: %w", proxyCAs, err)
+			}
+		}
+		if !pool.AppendCertsFromPEM(data) {
+			return nil, nil, fmt.Errorf("%s contains no PEM certificate", proxyCAs)
+		}
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, InsecureSkipVerify: a.Insecure} //nolint:gosec // the Secret asks for it
+	t := transport.New(config, nil)
+	return &http.Client{Transport: t, Timeout: timeout}, t.CloseIdleConnections, nil
+}
+
+// forURL leaves the account out for other servers: a repository may name charts and dependencies anywhere.
+func (a ServerAccess) forURL(own, other string) ServerAccess {
+	one, err := url.Parse(own)
+	two, otherErr := url.Parse(other)
+	if err != nil || otherErr != nil || one.Scheme != two.Scheme || one.Host != two.Host {
+		a.Username, a.Password = "", ""
+	}
+	return a
+}
+
+// get returns what a server has under a URL.
+func get(ctx context.Context, from string, a ServerAccess) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
+	if err != nil {
+		return nil, err
+	}
+	if scheme := request.URL.Scheme; scheme != "https" && scheme != "http" {
+		return nil, fmt.Errorf("%s has the unknown scheme %q; it must be https, http or oci", request.URL.Redacted(), scheme)
+	}
+	if a.Username != "" {
+		request.SetBasicAuth(a.Username, a.Password)
+	}
+	client, closeIdle, err := a.client()
+	if err != nil {
+		return nil, err
+	}
+	defer closeIdle()
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answers %s", request.URL.Redacted(), response.Status)
+	}
+	data, err := io.ReadAll(io.LimitReader(response.Body, sizeMax+1))
+	if err == nil && len(data) > sizeMax {
+		err = tooLarge(request.URL.Redacted())
+	}
+	return data, err
+}
+
+// redacted returns a URL without its password.
+func redacted(text string) string {
+	if parsed, err := url.Parse(text); err == nil {
+		return parsed.Redacted()
+	}
+	return text
+}
+
+func tooLarge(what string) error { return fmt.Errorf("%s is larger than %d MiB", what, sizeMax>>20) }

@@ -1,0 +1,266 @@
+package download
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	containerregistry "github.com/google/go-containerregistry/pkg/registry"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"helm.sh/helm/v4/pkg/registry"
+	"oras.land/oras-go/v2"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/content"
+	"github.com/muster-fleet/muster/pkg/release"
+)
+
+// chartArchiveOf packs a chart. Files are pairs of name and content.
+func chartArchiveOf(t *testing.T, name, version, more string, files ...string) []byte {
+	t.Helper()
+	var packed bytes.Buffer
+	zipped := gzip.NewWriter(&packed)
+	archive := tar.NewWriter(zipped)
+	files = append(files, "Chart.yaml", fmt.Sprintf("apiVersion: v2\nname: %s\nversion: %s\n%s", name, version, more))
+	for i := 0; i < len(files); i += 2 {
+		require.NoError(t, archive.WriteHeader(&tar.Header{Name: name + "/" + files[i], Mode: 0o600, Size: int64(len(files[i+1]))}))
+		_, err := archive.Write([]byte(files[i+1]))
+		require.NoError(t, err)
+	}
+	require.NoError(t, archive.Close())
+	require.NoError(t, zipped.Close())
+	return packed.Bytes()
+}
+
+// server serves files under their paths, and an OCI registry under /v2. It demands an account if there is one.
+type server struct {
+	*httptest.Server
+	files    map[string][]byte
+	username string
+	asked    []string
+}
+
+func newServer(t *testing.T, start func(http.Handler) *httptest.Server) *server {
+	t.Helper()
+	s := &server{files: map[string][]byte{}}
+	oci := containerregistry.New(containerregistry.Logger(slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)))
+	s.Server = start(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		username, password, _ := r.BasicAuth()
+		s.asked = append(s.asked, username+" "+r.URL.Path)
+		if s.username != "" && (username != s.username || password != "secret") {
+			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		if data, found := s.files[r.URL.Path]; found {
+			_, _ = w.Write(data)
+			return
+		}
+		oci.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *server) host() string { return s.Listener.Addr().String() }
+
+// push stores a manifest with one layer in the registry.
+func (s *server) push(t *testing.T, repository, tag, mediaType string, annotations map[string]string, layers ...[]byte) {
+	t.Helper()
+	to, closeIdle, err := openRepository(s.host()+"/"+repository, ServerAccess{PlainHTTP: true})
+	require.NoError(t, err)
+	defer closeIdle()
+	var descriptors []ocispec.Descriptor
+	for _, layer := range layers {
+		descriptor, err := oras.PushBytes(t.Context(), to, mediaType, layer)
+		require.NoError(t, err)
+		descriptor.Annotations = annotations
+		descriptors = append(descriptors, descriptor)
+	}
+	manifest, err := oras.PackManifest(t.Context(), to, oras.PackManifestVersion1_1, "application/x", oras.PackManifestOptions{Layers: descriptors})
+	require.NoError(t, err)
+	require.NoError(t, to.Tag(t.Context(), manifest, tag))
+}
+
+func names(resources []fleet.BundleResource) (all []string) {
+	for _, r := range resources {
+		all = append(all, strings.SplitN(r.Name, "/", 3)[2])
+	}
+	return all
+}
+
+func TestChart(t *testing.T) {
+	s := newServer(t, httptest.NewServer)
+	one, two := chartArchiveOf(t, "app", "1.0.0", ""), chartArchiveOf(t, "app", "1.2.0+b", "", "templates/t.yaml", "kind: T")
+	s.files["/repo/index.yaml"] = []byte("apiVersion: v1\nentries:\n  app:\n  - {version: 1.0.0, urls: [app-1.tgz]}\n  -\n" +
+		"  - {version: 1.2.0+b, urls: ['" + s.URL + "/elsewhere/app-2.tgz']}\n  - {version: 3.0.0}\n")
+	s.files["/repo/app-1.tgz"], s.files["/elsewhere/app-2.tgz"] = one, two
+	s.push(t, "charts/app", "1.0.0", registry.ChartLayerMediaType, nil, one)
+	s.push(t, "charts/app", "1.2.0_b", registry.ChartLayerMediaType, nil, two)
+	oci := "oci://" + s.host() + "/charts/app"
+	for name, row := range map[string]struct {
+		helm fleet.HelmOptions
+		want string // the files, or the error
+	}{
+		"a repository":                 {fleet.HelmOptions{Repo: s.URL + "/repo/", Chart: "app", Version: "1.0.0"}, "[Chart.yaml]"},
+		"a constraint":                 {fleet.HelmOptions{Repo: s.URL + "/repo", Chart: "app", Version: "^1"}, "[templates/t.yaml Chart.yaml]"},
+		"a URL":                        {fleet.HelmOptions{Chart: s.URL + "/repo/app-1.tgz"}, "[Chart.yaml]"},
+		"an OCI registry":              {fleet.HelmOptions{Repo: oci, Version: "1.0.0"}, "[Chart.yaml]"},
+		"an OCI registry in chart":     {fleet.HelmOptions{Chart: oci, Version: "1.2.0+b"}, "[templates/t.yaml Chart.yaml]"},
+		"an OCI registry, constraint":  {fleet.HelmOptions{Repo: oci, Version: "1.x"}, "[templates/t.yaml Chart.yaml]"},
+		"an OCI registry, newest":      {fleet.HelmOptions{Repo: oci}, "[templates/t.yaml Chart.yaml]"},
+		"a version that is not there":  {fleet.HelmOptions{Repo: s.URL + "/repo", Chart: "app", Version: "9.0.0"}, `chart app has no version "9.0.0"`},
+		"a version without a URL":      {fleet.HelmOptions{Repo: s.URL + "/repo", Chart: "app", Version: "3.0.0"}, "has no URL for version 3.0.0"},
+		"a password in a URL":          {fleet.HelmOptions{Chart: strings.Replace(s.URL, "//", "//joe:hunter2@", 1) + "/none.tgz"}, "joe:xxxxx@"},
+		"a chart that is not there":    {fleet.HelmOptions{Repo: s.URL + "/repo", Chart: "none"}, "there is no chart none"},
+		"no repository":                {fleet.HelmOptions{Repo: s.URL + "/none", Chart: "app"}, "/none/index.yaml answers 404 Not Found"},
+		"no OCI repository":            {fleet.HelmOptions{Repo: "oci://" + s.host() + "/none", Version: "1.0.0"}, "not found"},
+		"no reference":                 {fleet.HelmOptions{Chart: "app"}, "a chart to download needs helm.repo"},
+		"another scheme":               {fleet.HelmOptions{Chart: "file:///etc/app.tgz"}, `has the unknown scheme "file"`},
+		"an archive that is not there": {fleet.HelmOptions{Chart: s.URL + "/none.tgz"}, "/none.tgz answers 404 Not Found"},
+		"no archive":                   {fleet.HelmOptions{Chart: s.URL + "/repo/index.yaml"}, "not a chart archive"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			resources, err := Chart(t.Context(), row.helm, ServerAccess{PlainHTTP: true})
+			if err != nil {
+				assert.ErrorContains(t, err, row.want)
+				assert.NotContains(t, err.Error(), "hunter2")
+				return
+			}
+			assert.Equal(t, row.want, fmt.Sprint(names(resources)))
+			assert.True(t, strings.HasPrefix(resources[0].Name, release.FetchedFolder(row.helm)+"/"), "where Deploy looks for it")
+		})
+	}
+}
+
+func TestChart_dependencies(t *testing.T) {
+	s, other := newServer(t, httptest.NewServer), newServer(t, httptest.NewServer)
+	s.username = "joe"
+	other.files["/index.yaml"] = []byte("apiVersion: v1\nentries: {db: [{version: 2.1.0, urls: [db.tgz]}]}")
+	other.files["/db.tgz"] = chartArchiveOf(t, "db", "2.1.0", "")
+	depends := func(repository string) []byte {
+		return chartArchiveOf(t, "app", "1.0.0", "dependencies: [{name: db, version: 2.x.x, repository: '"+repository+"'}]")
+	}
+	s.files["/app.tgz"], s.files["/local.tgz"] = depends(other.URL), depends("file://../db")
+	s.files["/complete.tgz"] = chartArchiveOf(t, "app", "1.0.0", "dependencies: [{name: db, version: 2.x.x, repository: 'https://nowhere.invalid'}]",
+		"charts/db/Chart.yaml", "apiVersion: v2\nname: db\nversion: 2.0.0\n")
+	account := ServerAccess{Username: "joe", Password: "secret"}
+
+	resources, err := Chart(t.Context(), fleet.HelmOptions{Chart: s.URL + "/app.tgz"}, account)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"Chart.yaml", "charts/db.tgz"}, names(resources))
+	assert.Equal(t, []string{" /index.yaml", " /db.tgz"}, other.asked, "the account is not for another server")
+
+	resources, err = Chart(t.Context(), fleet.HelmOptions{Chart: s.URL + "/complete.tgz"}, account)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"charts/db/Chart.yaml", "Chart.yaml"}, names(resources))
+
+	_, err = Chart(t.Context(), fleet.HelmOptions{Chart: s.URL + "/local.tgz"}, account)
+	var unsupported *release.UnsupportedError
+	require.ErrorAs(t, err, &unsupported)
+	assert.ErrorContains(t, err, `chart app depends on db in "file://../db"`)
+}
+
+func TestChart_limits(t *testing.T) {
+	s := newServer(t, httptest.NewServer)
+	s.files["/large.tgz"] = make([]byte, sizeMax+1)
+	s.files["/bomb.tgz"] = chartArchiveOf(t, "app", "1.0.0", "", "zeros", string(make([]byte, sizeMax)))
+	s.files["/large-file.tgz"] = chartArchiveOf(t, "app", "1.0.0", "", "zeros", string(make([]byte, 6<<20)))
+	for file, want := range map[string]string{
+		"/large.tgz":      "/large.tgz is larger than 64 MiB",
+		"/bomb.tgz":       "the unpacked archive is larger than 64 MiB",
+		"/large-file.tgz": "larger than the maximum file size",
+	} {
+		_, err := Chart(t.Context(), fleet.HelmOptions{Chart: s.URL + file}, ServerAccess{})
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+func TestServerAccess_tls(t *testing.T) {
+	s := newServer(t, httptest.NewTLSServer)
+	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
+	s.username = "joe"
+	s.files["/app.tgz"] = chartArchiveOf(t, "app", "1.0.0", "")
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+	helm := fleet.HelmOptions{Chart: s.URL + "/app.tgz"}
+	for name, row := range map[string]struct {
+		secret map[string]string
+		env    string
+		want   string // the error
+	}{
+		"the CA":                    {map[string]string{"username": "joe", "password": "secret", "cacerts": string(ca)}, "", ""},
+		"an account for agents":     {map[string]string{"username": "x", "password": "y", "agentUsername": "joe", "agentPassword": "secret", "cacerts": string(ca)}, "", ""},
+		"any certificate":           {map[string]string{"username": "joe", "password": "secret", "insecureSkipVerify": "true"}, "", ""},
+		"the CA of a proxy":         {map[string]string{"username": "joe", "password": "secret"}, string(ca), ""},
+		"no CA":                     {map[string]string{"username": "joe", "password": "secret"}, "", "certificate signed by unknown authority"},
+		"another password":          {map[string]string{"username": "joe", "password": "x", "cacerts": string(ca)}, "", "401 Unauthorized"},
+		"a username only":           {map[string]string{"username": "joe"}, "", "only one of username and password"},
+		"a CA that is not PEM":      {map[string]string{"cacerts": "x"}, "", "contain no PEM certificate"},
+		"a file that is not there":  {nil, "/nowhere", "PROXY_CA_BUNDLE: open /nowhere"},
+		"a proxy's CA without PEM ": {nil, "-----BEGIN x", "PROXY_CA_BUNDLE contains no PEM certificate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(proxyCAs, row.env)
+			secret := map[string][]byte{}
+			for key, value := range row.secret {
+				secret[key] = []byte(value)
+			}
+			access, err := ServerAccessFrom(secret)
+			if err == nil {
+				_, err = Chart(t.Context(), helm, access)
+			}
+			if row.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			assert.ErrorContains(t, err, row.want)
+		})
+	}
+}
+
+func TestArtifact(t *testing.T) {
+	s := newServer(t, httptest.NewServer)
+	want := []fleet.BundleResource{{Name: "a.yaml", Content: "kind: A"}}
+	id, _, err := content.Digest(want)
+	require.NoError(t, err)
+	document := []byte(`{"resources":[{"name":"a.yaml","content":"kind: A"}]}` + "\n")
+	marked := map[string]string{"id": id}
+	s.push(t, "good/"+id, "latest", artifactType, marked, document)
+	s.push(t, "changed/"+id, "latest", artifactType, marked, []byte(`{"resources":[{"name":"a.yaml","content":"kind: B"}]}`+"\n"))
+	s.push(t, "unmarked/"+id, "latest", artifactType, nil, document)
+	s.push(t, "type/"+id, "latest", "text/plain", marked, document)
+	s.push(t, "two/"+id, "latest", artifactType, marked, document, []byte("{}"))
+	for reference, says := range map[string]string{
+		s.host() + "/good":            "",
+		"oci://" + s.host() + "/good": "",
+		s.host() + "/changed":         "is not the digest of its resources",
+		s.host() + "/unmarked":        `has the annotation id=""`,
+		s.host() + "/type":            "it has 0 layers of type application/fleet.file, not one",
+		s.host() + "/two":             "it has 2 layers of type application/fleet.file, not one",
+		s.host() + "/none":            "not found",
+	} {
+		t.Run(strings.ReplaceAll(reference, s.host(), "HOST"), func(t *testing.T) {
+			got, err := Artifact(t.Context(), reference, id, ServerAccess{PlainHTTP: true})
+			if says != "" {
+				require.ErrorContains(t, err, says)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, want, got)
+		})
+	}
+	s.username = "joe"
+	_, err = Artifact(t.Context(), s.host()+"/good", id, ServerAccess{PlainHTTP: true})
+	require.ErrorContains(t, err, "credential not found")
+	_, err = Artifact(t.Context(), s.host()+"/good", id, ServerAccess{PlainHTTP: true, Username: "joe", Password: "secret"})
+	require.NoError(t, err)
+}

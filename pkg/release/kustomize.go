@@ -1,0 +1,209 @@
+package release
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/kustomize/kyaml/openapi"
+	"sigs.k8s.io/yaml"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+const (
+	kustomizationFile = "kustomization.yaml"
+	// renderedFile is the file that gives kustomize the output of a chart.
+	renderedFile = "fleet-manifests.yaml"
+	// kustomizeRoot is the folder of the Bundle in the file system that kustomize sees.
+	kustomizeRoot = "/bundle"
+	// kustomizationsMax bounds how many kustomizations one build includes: bases that double the objects at each level would fill
+	// the memory.
+	kustomizationsMax = 1000
+)
+
+// kustomization is a folder with a kustomization.yaml, and the files that it may use.
+type kustomization struct {
+	folder string
+	files  []fleet.BundleResource
+}
+
+// findKustomization returns the kustomization in the folder that the options name, or in the root; nil if there is none.
+func findKustomization(r Request) (*kustomization, error) {
+	folder := ""
+	if r.Options.Kustomize != nil {
+		folder = r.Options.Kustomize.Dir
+	}
+	file := strings.TrimPrefix(path.Join("/", folder, kustomizationFile), "/")
+	if slices.ContainsFunc(r.Resources, func(r fleet.BundleResource) bool { return path.Clean(r.Name) == file }) {
+		return &kustomization{folder: path.Dir(file), files: r.Resources}, nil
+	}
+	if folder != "" {
+		return nil, invalid("kustomize.dir is %q, but the Bundle has no file %s", folder, file)
+	}
+	return nil, nil
+}
+
+// kustomizing admits one build at a time: kustomize keeps the schema of Kubernetes' kinds in package variables, tens of MiB of
+// memory, which are freed after each build.
+var kustomizing sync.Mutex
+
+// build returns the objects of the kustomization. Objects that a chart rendered become the first of its resources. kustomize
+// gets the files of the Bundle only: no disk, no plugins, no downloads. Some malformed kustomizations make it panic, which must
+// not end the agent.
+func (k kustomization) build(rendered []*unstructured.Unstructured) (objects []*unstructured.Unstructured, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			objects, err = nil, invalid("kustomize failed on a malformed kustomization or manifest: %v", p)
+		}
+	}()
+	if err := k.checkLocal(); err != nil {
+		return nil, err
+	}
+	files := filesys.MakeFsInMemory()
+	for _, file := range k.files {
+		if err := files.WriteFile(path.Join(kustomizeRoot, path.Join("/", file.Name)), []byte(file.Content)); err != nil {
+			return nil, invalid("%s: %v", file.Name, err)
+		}
+	}
+	folder := path.Join(kustomizeRoot, k.folder)
+	if len(rendered) > 0 {
+		if err := addResource(files, folder, rendered); err != nil {
+			return nil, err
+		}
+	}
+
+	kustomizing.Lock()
+	defer kustomizing.Unlock()
+	defer openapi.ResetOpenAPI()
+	counting := &countingFiles{FileSystem: files}
+	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(counting, folder)
+	if counting.kustomizations > kustomizationsMax { // kustomize says that a file is missing
+		return nil, invalid("the kustomization includes more than %d others; check for bases that are included many times", kustomizationsMax)
+	}
+	if err != nil {
+		return nil, invalid("%s", strings.ReplaceAll(err.Error(), kustomizeRoot+"/", ""))
+	}
+	manifests, err := built.AsYaml()
+	if err != nil {
+		return nil, invalid("%v", err)
+	}
+	return decodeObjects(manifests)
+}
+
+// addResource writes objects into a file and puts that before the other resources of the kustomization in a folder.
+func addResource(files filesys.FileSystem, folder string, objects []*unstructured.Unstructured) error {
+	manifests, err := encodeObjects(objects)
+	if err != nil {
+		return err
+	}
+	file := path.Join(folder, kustomizationFile)
+	data, err := files.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	fields := map[string]any{}
+	if err := yaml.Unmarshal(data, &fields); err != nil {
+		return invalid("%s: %v", strings.TrimPrefix(file, kustomizeRoot+"/"), err)
+	}
+	resources, _ := fields["resources"].([]any)
+	fields["resources"] = slices.Concat([]any{renderedFile}, resources)
+	if data, err = yaml.Marshal(fields); err != nil {
+		return err
+	}
+	if err := files.WriteFile(file, data); err != nil {
+		return err
+	}
+	return files.WriteFile(path.Join(folder, renderedFile), manifests.Bytes())
+}
+
+// countingFiles hides all kustomizations after the first kustomizationsMax.
+type countingFiles struct {
+	filesys.FileSystem
+	kustomizations int
+}
+
+// ReadFile returns the content of a file.
+func (c *countingFiles) ReadFile(name string) ([]byte, error) {
+	if isKustomization(name) {
+		c.kustomizations++
+	}
+	if c.kustomizations > kustomizationsMax {
+		return nil, fs.ErrPermission
+	}
+	return c.FileSystem.ReadFile(name)
+}
+
+// remote matches what kustomize takes for a URL or for a git repository.
+var remote = regexp.MustCompile(`(?i)^(git::|https?://|ssh://|file://|github\.com[/:]|[a-z][a-z0-9-]*@)`)
+
+// pathFields are the fields of kustomizations, and of the generators and transformers in them, that name files.
+var pathFields = []string{
+	"resources", "bases", "components", "crds", "configurations", "generators", "transformers", "validators",
+	"patchesStrategicMerge", "path", "paths", "files", "env", "envs",
+}
+
+// checkLocal refuses a kustomization that names files outside of the Bundle: kustomize would download them without limits, or
+// run git.
+func (k kustomization) checkLocal() error {
+	for _, file := range k.files {
+		if !isKustomization(file.Name) && !isManifest(path.Base(file.Name), nil) {
+			continue
+		}
+		documents, err := decodeObjects([]byte(file.Content))
+		if err != nil {
+			continue // kustomize says what is wrong, if it uses the file at all
+		}
+		for _, d := range documents {
+			if !isKustomization(file.Name) && d.GetAPIVersion() != "builtin" {
+				continue
+			}
+			if found := remotePath(d.Object, false); found != "" {
+				return &UnsupportedError{Field: "kustomize", Why: fmt.Sprintf("%s names %s; put the files into the Bundle", file.Name, found)}
+			}
+		}
+	}
+	return nil
+}
+
+func isKustomization(name string) bool {
+	return slices.Contains([]string{kustomizationFile, "kustomization.yml", "Kustomization"}, path.Base(name))
+}
+
+// remotePath returns the first file outside of the Bundle that a value names; "" if there is none.
+func remotePath(value any, isPath bool) string {
+	switch value := value.(type) {
+	case map[string]any:
+		for key, field := range value {
+			if found := remotePath(field, slices.Contains(pathFields, key)); found != "" {
+				return found
+			}
+		}
+	case []any:
+		for _, item := range value {
+			if found := remotePath(item, isPath); found != "" {
+				return found
+			}
+		}
+	case string:
+		_, file, _ := strings.Cut(value, "=") // the files of a generator may be KEY=FILE
+		if isPath && (remote.MatchString(value) || remote.MatchString(file)) {
+			return value
+		}
+		if documents, err := decodeObjects([]byte(value)); isPath && err == nil { // a generator in place of its file
+			for _, d := range documents {
+				if found := remotePath(d.Object, false); found != "" {
+					return found
+				}
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,69 @@
+package release
+
+import (
+	"crypto/sha1" //nolint:gosec // a label of the wire, not a protection
+	"encoding/hex"
+	"strconv"
+	"strings"
+
+	"github.com/rancher/wrangler/v3/pkg/name"
+	helm "helm.sh/helm/v4/pkg/release/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Marks of Fleet's own agent on each object of a release. It takes an object without them for missing.
+const (
+	// SetHashLabel holds a digest of the annotation setIDAnnotation.
+	SetHashLabel = "objectset.rio.cattle.io/hash"
+	// setIDAnnotation names the BundleDeployment.
+	setIDAnnotation = "objectset.rio.cattle.io/id"
+)
+
+// Annotations of the chart in each revision of a release. Fleet's own agent finds its releases by them: it has no labels on the
+// history.
+const (
+	bundleAnnotation         = "fleet.cattle.io/bundle-id"
+	agentAnnotation          = "fleet.cattle.io/agent-namespace"
+	serviceAccountAnnotation = "fleet.cattle.io/service-account"
+	keepResourcesAnnotation  = "fleet.cattle.io/keep-resources"
+	commitAnnotation         = "fleet.cattle.io/commit"
+)
+
+// setID names the set of the objects of a BundleDeployment. All agents share one, so that an agent that was imported and one that
+// a Bundle deploys have the same objects.
+func setID(bundleDeployment string) string {
+	if strings.HasPrefix(bundleDeployment, "fleet-agent") {
+		return "fleet-agent-bootstrap"
+	}
+	return name.SafeConcatName("default", bundleDeployment)
+}
+
+// markObject puts the set of a BundleDeployment on an object.
+func markObject(o *unstructured.Unstructured, bundleDeployment string) {
+	id := setID(bundleDeployment)
+	sum := sha1.Sum([]byte(id)) //nolint:gosec // see the import
+	o.SetLabels(labels.Merge(o.GetLabels(), map[string]string{SetHashLabel: hex.EncodeToString(sum[:])}))
+	o.SetAnnotations(labels.Merge(o.GetAnnotations(), map[string]string{setIDAnnotation: id}))
+}
+
+// chartAnnotations returns the annotations for the chart of a request.
+func chartAnnotations(r Request) map[string]string {
+	all := map[string]string{
+		bundleAnnotation: r.BundleDeployment, agentAnnotation: r.ServiceAccountNamespace, serviceAccountAnnotation: r.Options.ServiceAccount,
+		keepResourcesAnnotation: strconv.FormatBool(r.Options.KeepResources),
+	}
+	if r.Commit != "" {
+		all[commitAnnotation] = r.Commit
+	}
+	return all
+}
+
+// isAnnotatedFor reports whether an agent in the same namespace made a revision for the same BundleDeployment.
+func isAnnotatedFor(r Request, existing *helm.Release) bool {
+	if existing.Chart == nil || existing.Chart.Metadata == nil {
+		return false
+	}
+	annotations := existing.Chart.Metadata.Annotations
+	return annotations[bundleAnnotation] == r.BundleDeployment && annotations[agentAnnotation] == r.ServiceAccountNamespace && r.BundleDeployment != ""
+}

@@ -1,0 +1,67 @@
+package release
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// The names and marks were recorded from Fleet's own agent.
+func TestPlace(t *testing.T) {
+	const ten = "abcdefghij"
+	for name, row := range map[string]struct {
+		bd                 string
+		options            fleet.BundleDeploymentOptions
+		namespace, release string
+	}{
+		"by default":        {"app", fleet.BundleDeploymentOptions{}, "default", "app"},
+		"a namespace":       {"app", fleet.BundleDeploymentOptions{DefaultNamespace: "d"}, "d", "app"},
+		"the one for all":   {"app", fleet.BundleDeploymentOptions{DefaultNamespace: "d", TargetNamespace: "t"}, "t", "app"},
+		"a name with dots":  {"app", fleet.BundleDeploymentOptions{Helm: &fleet.HelmOptions{ReleaseName: "rel.with.dots"}}, "default", "rel.with.dots"},
+		"53 characters":     {"s19-l53-" + strings.Repeat(ten, 4) + "abcde", fleet.BundleDeploymentOptions{}, "default", "s19-l53-" + strings.Repeat(ten, 4) + "abcde"},
+		"54 characters":     {"s19-l54-" + strings.Repeat(ten, 4) + "abcdef", fleet.BundleDeploymentOptions{}, "default", "s19-l54-" + strings.Repeat(ten, 3) + "abcdefghi-2b4a8"},
+		"dots":              {"s19.with.dots", fleet.BundleDeploymentOptions{}, "default", "s19-with-dots-e5a3b24c"},
+		"many dots":         {"s19-" + strings.Repeat("x.", 26) + "end", fleet.BundleDeploymentOptions{}, "default", "s19-" + strings.Repeat("x-", 22)[:43] + "-3dfb9"},
+		"two dashes":        {"s19--double", fleet.BundleDeploymentOptions{}, "default", "s19-double"},
+		"nothing but a dot": {".", fleet.BundleDeploymentOptions{}, "default", "5058f1af"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			namespace, release := Place(row.bd, row.options)
+			assert.Equal(t, row.namespace, namespace)
+			assert.Equal(t, row.release, release)
+			assert.LessOrEqual(t, len(release), nameMax)
+		})
+	}
+}
+
+func TestMarkObject(t *testing.T) {
+	for bd, want := range map[string][2]string{
+		"s01-plain": {"default-s01-plain", "4a14e88d069843d0d3e8d8c0f864b5428944d678"},
+		"s19-l63-abcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcde": {
+			"default-s19-l63-abcdefghijabcdefghijabcdefghijabcdefghija-881f8", "6e899cb118e35d5c2ba70e6fec387d3ff05deb00",
+		},
+		"fleet-agent-m1": {"fleet-agent-bootstrap", "f399d0b310fbfb28e9667312fdc7a33954e2b8c8"},
+	} {
+		o := &unstructured.Unstructured{Object: map[string]any{}}
+		o.SetLabels(map[string]string{"own": "l"})
+		markObject(o, bd)
+		assert.Equal(t, map[string]string{"own": "l", SetHashLabel: want[1]}, o.GetLabels(), bd)
+		assert.Equal(t, map[string]string{setIDAnnotation: want[0]}, o.GetAnnotations(), bd)
+	}
+}
+
+func TestChartAnnotations(t *testing.T) {
+	r := Request{BundleDeployment: "app", ServiceAccountNamespace: "agents"}
+	assert.Equal(t, map[string]string{
+		"fleet.cattle.io/bundle-id": "app", "fleet.cattle.io/agent-namespace": "agents", "fleet.cattle.io/service-account": "", "fleet.cattle.io/keep-resources": "false",
+	}, chartAnnotations(r))
+	r.Commit, r.Options.KeepResources, r.Options.ServiceAccount = "0123", true, "tenant"
+	assert.Equal(t, map[string]string{
+		"fleet.cattle.io/bundle-id": "app", "fleet.cattle.io/agent-namespace": "agents", "fleet.cattle.io/service-account": "tenant", "fleet.cattle.io/keep-resources": "true",
+		"fleet.cattle.io/commit": "0123",
+	}, chartAnnotations(r))
+}

@@ -1,0 +1,109 @@
+package release
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// fallbackServiceAccount deploys what names no ServiceAccount, if it exists in the agent's namespace: the owner of a cluster
+// creates it to limit what Bundles may do there.
+const fallbackServiceAccount = "fleet-default"
+
+// serviceAccount is the identity on the member of a deployment; without a name it is the agent itself.
+type serviceAccount struct{ namespace, name string }
+
+// serviceAccount returns the identity for a request. A ServiceAccount that the options name has to exist.
+func (c *Client) serviceAccount(ctx context.Context, r Request) (serviceAccount, error) {
+	name := r.Options.ServiceAccount
+	if name == "" {
+		name = fallbackServiceAccount
+	}
+	_, err := c.core.CoreV1().ServiceAccounts(r.ServiceAccountNamespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) && r.Options.ServiceAccount == "":
+		return serviceAccount{}, nil
+	case apierrors.IsNotFound(err):
+		return serviceAccount{}, fmt.Errorf("serviceAccount names %s, which does not exist in the agent's namespace %s; create it there", name, r.ServiceAccountNamespace)
+	case err != nil:
+		return serviceAccount{}, fmt.Errorf("looking for ServiceAccount %s/%s: %w", r.ServiceAccountNamespace, name, err)
+	}
+	return serviceAccount{r.ServiceAccountNamespace, name}, nil
+}
+
+// ensureNamespace checks whether the options allow the namespace of the release, creates it if it is missing, and applies the
+// labels and annotations of the options. It reads with the client's own identity and writes with that of the operation. Labels
+// and annotations of others stay; those that earlier options had are removed.
+func (o *operation) ensureNamespace(ctx context.Context, options fleet.BundleDeploymentOptions) error {
+	name := o.namespace
+	existing, err := o.client.core.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+	missing := apierrors.IsNotFound(err)
+	if err != nil && !missing {
+		return fmt.Errorf("reading namespace %s of the release: %w", name, err)
+	}
+	if err := checkNamespace(name, existing.Labels, missing, options); err != nil {
+		return err
+	}
+	wanted, annotations := withoutPodSecurity(options.NamespaceLabels), withoutPodSecurity(options.NamespaceAnnotations)
+	if missing {
+		created := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if len(wanted)+len(annotations) == 0 {
+			created.Labels = map[string]string{"name": name} // as Helm does it
+		}
+		existing, err = o.member.CoreV1().Namespaces().Create(ctx, created, metav1.CreateOptions{FieldManager: registration.FieldManager})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("creating namespace %s of the release: %w", name, err)
+		}
+	}
+	applied, err := applycorev1.ExtractNamespace(existing, registration.FieldManager)
+	if err != nil {
+		return err
+	}
+	if maps.Equal(applied.Labels, wanted) && maps.Equal(applied.Annotations, annotations) {
+		return nil
+	}
+	changed := applycorev1.Namespace(name).WithLabels(wanted).WithAnnotations(annotations)
+	_, err = o.member.CoreV1().Namespaces().Apply(ctx, changed, metav1.ApplyOptions{FieldManager: registration.FieldManager, Force: true})
+	if err != nil {
+		return fmt.Errorf("setting namespaceLabels and namespaceAnnotations of namespace %s: %w", name, err)
+	}
+	return nil
+}
+
+// checkNamespace reports why the options do not allow to deploy into a namespace.
+func checkNamespace(name string, existing map[string]string, missing bool, options fleet.BundleDeploymentOptions) error {
+	selector := options.AllowedTargetNamespaceSelector
+	if missing && (selector != nil || options.CreateNamespace != nil && !*options.CreateNamespace) {
+		return fmt.Errorf("namespace %s does not exist, and createNamespace or allowedTargetNamespaceSelector forbid to create it; create it on the cluster", name)
+	}
+	if selector == nil {
+		return nil
+	}
+	allowed, err := metav1.LabelSelectorAsSelector(selector)
+	if err != nil {
+		return invalid("allowedTargetNamespaceSelector: %v", err)
+	}
+	if !allowed.Matches(labels.Set(existing)) {
+		return fmt.Errorf("namespace %s does not match allowedTargetNamespaceSelector (%s); label it, or use another namespace", name, allowed)
+	}
+	return nil
+}
+
+// withoutPodSecurity leaves out what belongs to the owner of the cluster: which pods a namespace admits, and its name.
+func withoutPodSecurity(l map[string]string) map[string]string {
+	kept := maps.Clone(l)
+	maps.DeleteFunc(kept, func(key, _ string) bool {
+		return strings.HasPrefix(key, "pod-security.kubernetes.io/") || key == corev1.LabelMetadataName
+	})
+	return kept
+}

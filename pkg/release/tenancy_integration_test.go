@@ -1,0 +1,158 @@
+package release
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// tenant creates a ServiceAccount that may do everything in the namespace of the test and nothing elsewhere.
+func (m *member) tenant(name string) {
+	m.t.Helper()
+	ctx := m.t.Context()
+	_, err := m.core.CoreV1().ServiceAccounts(m.namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	require.NoError(m.t, err)
+	_, err = m.core.RbacV1().RoleBindings(m.namespace).Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: m.namespace, Name: name}},
+	}, metav1.CreateOptions{})
+	require.NoError(m.t, err)
+}
+
+func TestDeploy_serviceAccount(t *testing.T) {
+	elsewhere := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: default}\n"
+	t.Run("named, and missing", func(t *testing.T) {
+		m := onMember(t)
+		r := m.request("a.yaml", configMap("a", "k", "one"))
+		r.Options.ServiceAccount = "gone"
+		_, err := m.Deploy(t.Context(), r)
+		require.ErrorContains(t, err, "serviceAccount names gone, which does not exist in the agent's namespace "+m.namespace)
+	})
+	for _, account := range []string{"named", "fleet-default"} {
+		t.Run(account+" deploys, and removes", func(t *testing.T) {
+			m := onMember(t)
+			m.tenant(account)
+			r := m.request("a.yaml", configMap("a", "k", "one"))
+			if account == "named" {
+				r.Options.ServiceAccount = account
+			}
+			m.deploy(r)
+			assert.Equal(t, account, m.mine()[0].Options().ServiceAccount)
+			_, err := m.Correct(t.Context(), r)
+			require.NoError(t, err)
+			r.Resources = []fleet.BundleResource{{Name: "b.yaml", Content: elsewhere}}
+			_, err = m.Deploy(t.Context(), r)
+			require.ErrorContains(t, err, "system:serviceaccount:"+m.namespace+":"+account)
+		})
+	}
+}
+
+func TestDeploy_valuesFromAsTenant(t *testing.T) {
+	m := onMember(t)
+	m.tenant("fleet-default")
+	foreign := onMember(t)
+	for _, namespace := range []string{m.namespace, foreign.namespace} {
+		_, err := m.core.CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: "more"}, Data: map[string][]byte{"values.yaml": []byte("text: s")},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	r := m.request("Chart.yaml", "apiVersion: v2\nname: app\nversion: 1.2.3\n",
+		"templates/cm.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: app}\ndata: {k: '{{ .Values.text }}'}\n")
+	r.Options.Helm = &fleet.HelmOptions{ValuesFrom: []fleet.ValuesFrom{{SecretKeyRef: &fleet.KeySelector{Name: "more"}}}}
+	m.deploy(r)
+	assert.Equal(t, "s", m.configMap("app").Data["k"])
+	r.Options.Helm.ValuesFrom[0].SecretKeyRef.Namespace = foreign.namespace
+	_, err := m.Deploy(t.Context(), r)
+	require.ErrorContains(t, err, "system:serviceaccount:"+m.namespace+":fleet-default", "a tenant reads only what is theirs")
+}
+
+func TestDeploy_namespace(t *testing.T) {
+	read := func(m *member, name string) *corev1.Namespace {
+		t.Helper()
+		found, err := m.core.CoreV1().Namespaces().Get(t.Context(), name, metav1.GetOptions{})
+		require.NoError(t, err)
+		return found
+	}
+	t.Run("is created, labelled and deleted", func(t *testing.T) {
+		m := onMember(t)
+		r := m.request("a.yaml", configMap("a", "k", "one"))
+		r.Namespace = m.namespace + "-new"
+		r.Options.NamespaceLabels = map[string]string{"a": "b", "pod-security.kubernetes.io/enforce": "privileged", "kubernetes.io/metadata.name": "x"}
+		m.deploy(r)
+		assert.Equal(t, map[string]string{"a": "b", "kubernetes.io/metadata.name": r.Namespace}, read(m, r.Namespace).Labels)
+		_, err := m.core.CoreV1().Namespaces().Patch(t.Context(), r.Namespace, types.MergePatchType,
+			[]byte(`{"metadata":{"labels":{"theirs":"l","pod-security.kubernetes.io/enforce":"restricted"},"annotations":{"theirs":"a"}}}`), metav1.PatchOptions{FieldManager: "person"})
+		require.NoError(t, err)
+		r.Options.NamespaceLabels = map[string]string{"pod-security.kubernetes.io/enforce": "privileged"}
+		r.Options.NamespaceAnnotations = map[string]string{"c": "d"}
+		m.deploy(r)
+		found := read(m, r.Namespace)
+		assert.Equal(t, map[string]string{"theirs": "l", "pod-security.kubernetes.io/enforce": "restricted", "kubernetes.io/metadata.name": r.Namespace}, found.Labels)
+		assert.Equal(t, map[string]string{"theirs": "a", "c": "d"}, found.Annotations)
+		require.NoError(t, m.Uninstall(t.Context(), r.Namespace, "app", Options{DeleteNamespace: true}))
+		found, err = m.core.CoreV1().Namespaces().Get(t.Context(), r.Namespace, metav1.GetOptions{})
+		assert.True(t, apierrors.IsNotFound(err) || found.DeletionTimestamp != nil)
+	})
+	t.Run("without labels it is as Helm creates it", func(t *testing.T) {
+		m := onMember(t)
+		r := m.request("a.yaml", configMap("a", "k", "one"))
+		r.Namespace = m.namespace + "-new"
+		m.deploy(r)
+		assert.Equal(t, map[string]string{"name": r.Namespace, "kubernetes.io/metadata.name": r.Namespace}, read(m, r.Namespace).Labels)
+	})
+	t.Run("a tenant may not create or label one", func(t *testing.T) {
+		m := onMember(t)
+		_, err := m.core.CoreV1().ServiceAccounts(m.namespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "fleet-default"}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		r := m.request("a.yaml", configMap("a", "k", "one"))
+		r.Options.NamespaceLabels = map[string]string{"a": "b"}
+		_, err = m.Deploy(t.Context(), r)
+		require.ErrorContains(t, err, "fleet-default")
+		r.Namespace = m.namespace + "-new"
+		_, err = m.Deploy(t.Context(), r)
+		require.ErrorContains(t, err, "fleet-default")
+		_, err = m.core.CoreV1().Namespaces().Get(t.Context(), r.Namespace, metav1.GetOptions{})
+		assert.True(t, apierrors.IsNotFound(err))
+	})
+}
+
+func TestCheckNamespace(t *testing.T) {
+	team := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}
+	for name, row := range map[string]struct {
+		labels  map[string]string
+		missing bool
+		options fleet.BundleDeploymentOptions
+		says    string
+	}{
+		"no limits, missing":          {nil, true, fleet.BundleDeploymentOptions{}, ""},
+		"may be created":              {nil, true, fleet.BundleDeploymentOptions{CreateNamespace: ptr.To(true)}, ""},
+		"may not be created":          {nil, true, fleet.BundleDeploymentOptions{CreateNamespace: ptr.To(false)}, "does not exist"},
+		"need not be created":         {nil, false, fleet.BundleDeploymentOptions{CreateNamespace: ptr.To(false)}, ""},
+		"selected":                    {map[string]string{"team": "a"}, false, fleet.BundleDeploymentOptions{AllowedTargetNamespaceSelector: team}, ""},
+		"not selected":                {map[string]string{"team": "b"}, false, fleet.BundleDeploymentOptions{AllowedTargetNamespaceSelector: team}, "does not match allowedTargetNamespaceSelector (team=a)"},
+		"cannot be selected: missing": {nil, true, fleet.BundleDeploymentOptions{AllowedTargetNamespaceSelector: team, CreateNamespace: ptr.To(true)}, "does not exist"},
+		"an invalid selector": {nil, false, fleet.BundleDeploymentOptions{AllowedTargetNamespaceSelector: &metav1.LabelSelector{
+			MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}},
+		}}, "allowedTargetNamespaceSelector: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := checkNamespace("apps", row.labels, row.missing, row.options)
+			if row.says == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, row.says)
+			}
+		})
+	}
+}

@@ -1,0 +1,107 @@
+package release
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"helm.sh/helm/v4/pkg/chart/common"
+	"helm.sh/helm/v4/pkg/chart/common/util"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// readValues merges the values of the Bundle's files, of the options, of the request, and of ConfigMaps and Secrets on the
+// cluster; later ones win. Files that the Bundle does not have were merged into the options before.
+func readValues(ctx context.Context, member kubernetes.Interface, r Request) (map[string]any, error) {
+	var layers []map[string]any
+	for _, file := range r.helm().ValuesFiles {
+		at := slices.IndexFunc(r.Resources, func(r fleet.BundleResource) bool { return path.Clean(r.Name) == path.Clean(file) })
+		if at < 0 {
+			continue
+		}
+		layer, err := parseValues([]byte(r.Resources[at].Content), "file "+file+" of the Bundle")
+		if err != nil {
+			return nil, err
+		}
+		layers = append(layers, layer)
+	}
+	if values := r.helm().Values; values != nil {
+		layers = append(layers, values.DeepCopy().Data)
+	}
+	layers = append(layers, r.Values)
+	for _, from := range r.helm().ValuesFrom {
+		for kind, ref := range []*fleet.KeySelector{from.ConfigMapKeyRef, from.SecretKeyRef} {
+			if ref == nil {
+				continue
+			}
+			layer, err := valuesFrom(ctx, member, []string{"ConfigMap", "Secret"}[kind], *ref, r)
+			if err != nil {
+				return nil, err
+			}
+			layers = append(layers, layer)
+		}
+	}
+	return mergeValues(layers), nil
+}
+
+// valuesFrom reads the values in a ConfigMap or Secret. One that is copied from the hub is in the namespace of the release,
+// whatever the reference says. A missing one is no InvalidError: another Bundle may create it.
+func valuesFrom(ctx context.Context, member kubernetes.Interface, kind string, ref fleet.KeySelector, r Request) (map[string]any, error) {
+	namespace, key := cmp.Or(ref.Namespace, r.Namespace), cmp.Or(ref.Key, "values.yaml")
+	if slices.ContainsFunc(r.Options.DownstreamResources, func(d fleet.DownstreamResource) bool {
+		return strings.EqualFold(d.Kind, kind) && d.Name == ref.Name
+	}) {
+		namespace = r.Namespace
+	}
+	var data []byte
+	var found bool
+	var err error
+	if kind == "Secret" {
+		secret, getErr := member.CoreV1().Secrets(namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+		if err = getErr; err == nil {
+			data, found = secret.Data[key]
+		}
+	} else {
+		configMap, getErr := member.CoreV1().ConfigMaps(namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+		if err = getErr; err == nil {
+			var text string
+			text, found = configMap.Data[key]
+			data = []byte(text)
+		}
+	}
+	source := kind + " " + namespace + "/" + ref.Name
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("helm.valuesFrom names %s, which does not exist on this cluster", source)
+	case err != nil:
+		return nil, fmt.Errorf("helm.valuesFrom: %w", err)
+	case !found:
+		return nil, fmt.Errorf("helm.valuesFrom names key %s of %s, which it does not have", key, source)
+	}
+	return parseValues(data, source)
+}
+
+func parseValues(data []byte, source string) (map[string]any, error) {
+	values, err := common.ReadValues(data)
+	if err != nil {
+		return nil, invalid("%s contains no valid values: %v", source, err)
+	}
+	return values, nil
+}
+
+func mergeValues(layers []map[string]any) map[string]any {
+	merged := map[string]any{}
+	for _, layer := range layers {
+		if merged = util.MergeTables(layer, merged); merged == nil {
+			merged = map[string]any{}
+		}
+	}
+	return merged
+}

@@ -1,0 +1,79 @@
+package release
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+
+	kubefake "k8s.io/client-go/kubernetes/fake"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+func TestReadValues(t *testing.T) {
+	secret := func(namespace, name, key, value string) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: map[string][]byte{key: []byte(value)}}
+	}
+	configMap := func(namespace, name, key, value string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Data: map[string]string{key: value}}
+	}
+	member := kubefake.NewClientset(
+		secret("apps", "s", "values.yaml", "from: Secret"), secret("other", "s", "k", "from: other Secret"),
+		configMap("apps", "c", "values.yaml", "{from: ConfigMap, in: {c: 1}}"), configMap("other", "c", "values.yaml", "from: other ConfigMap"),
+	)
+	inSecret, inConfigMap := &fleet.KeySelector{Name: "s"}, &fleet.KeySelector{Name: "c"}
+	for name, row := range map[string]struct {
+		from []fleet.ValuesFrom
+		want string
+	}{
+		"none":                              {nil, `{"from":"request","in":{"r":1},"option":1}`},
+		"a ConfigMap over the request":      {[]fleet.ValuesFrom{{ConfigMapKeyRef: inConfigMap}}, `{"from":"ConfigMap","in":{"r":1,"c":1},"option":1}`},
+		"a Secret over the ConfigMap":       {[]fleet.ValuesFrom{{SecretKeyRef: inSecret, ConfigMapKeyRef: inConfigMap}}, `{"from":"Secret","in":{"r":1,"c":1},"option":1}`},
+		"a later entry over an earlier":     {[]fleet.ValuesFrom{{SecretKeyRef: inSecret}, {ConfigMapKeyRef: inConfigMap}}, `{"from":"ConfigMap","in":{"r":1,"c":1},"option":1}`},
+		"another namespace and key":         {[]fleet.ValuesFrom{{SecretKeyRef: &fleet.KeySelector{Namespace: "other", Name: "s", Key: "k"}}}, `{"from":"other Secret","in":{"r":1},"option":1}`},
+		"a copy, always beside the release": {[]fleet.ValuesFrom{{ConfigMapKeyRef: &fleet.KeySelector{Namespace: "other", Name: "c"}}}, `{"from":"ConfigMap","in":{"r":1,"c":1},"option":1}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := Request{Namespace: "apps", Values: map[string]any{"from": "request", "in": map[string]any{"r": 1}}}
+			r.Options.DownstreamResources = []fleet.DownstreamResource{{Kind: "configmap", Name: "c"}}
+			r.Options.Helm = &fleet.HelmOptions{
+				ValuesFiles: []string{"merged-before.yaml"}, ValuesFrom: row.from,
+				Values: &fleet.GenericMap{Data: map[string]any{"from": "options", "option": 1}},
+			}
+			values, err := readValues(t.Context(), member, r)
+			require.NoError(t, err)
+			data, err := json.Marshal(values)
+			require.NoError(t, err)
+			assert.JSONEq(t, row.want, string(data))
+		})
+	}
+}
+
+func TestReadValues_missing(t *testing.T) {
+	there := metav1.ObjectMeta{Namespace: "default", Name: "there"}
+	member := kubefake.NewClientset(&corev1.ConfigMap{ObjectMeta: there, Data: map[string]string{"bad": "]"}}, &corev1.Secret{ObjectMeta: there})
+	for name, row := range map[string]struct {
+		from    fleet.ValuesFrom
+		says    string
+		invalid bool
+	}{
+		"no ConfigMap":        {fleet.ValuesFrom{ConfigMapKeyRef: &fleet.KeySelector{Name: "gone"}}, "names ConfigMap default/gone, which does not exist", false},
+		"no Secret":           {fleet.ValuesFrom{SecretKeyRef: &fleet.KeySelector{Name: "gone"}}, "names Secret default/gone, which does not exist", false},
+		"no key, ConfigMap":   {fleet.ValuesFrom{ConfigMapKeyRef: &fleet.KeySelector{Name: "there"}}, "names key values.yaml of ConfigMap default/there", false},
+		"no key, Secret":      {fleet.ValuesFrom{SecretKeyRef: &fleet.KeySelector{Name: "there", Key: "k"}}, "names key k of Secret default/there", false},
+		"what holds no value": {fleet.ValuesFrom{ConfigMapKeyRef: &fleet.KeySelector{Name: "there", Key: "bad"}}, "contains no valid values", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := Request{Namespace: "default", Options: fleet.BundleDeploymentOptions{Helm: &fleet.HelmOptions{ValuesFrom: []fleet.ValuesFrom{row.from}}}}
+			_, err := readValues(t.Context(), member, r)
+			require.ErrorContains(t, err, row.says)
+			var never *InvalidError
+			assert.Equal(t, row.invalid, errors.As(err, &never), "what may come is tried again soon")
+		})
+	}
+}
