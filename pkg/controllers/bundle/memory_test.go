@@ -1,3 +1,7 @@
+//go:build !race
+
+// The race detector needs memory of its own for each object, so its build measures something else.
+
 package bundle
 
 import (
