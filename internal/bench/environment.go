@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/internal/bench/audit"
 	"github.com/muster-fleet/muster/internal/bench/sim"
 	"github.com/muster-fleet/muster/internal/controlplane"
-	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/admission"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -115,18 +115,16 @@ func (e *environment) close() {
 	}
 }
 
-// awaitHub waits until the API server serves all kinds that agents and imports need. The hub creates the kinds one after the other,
-// and the admission plugins see a new kind a moment later, which the dry run tests.
+// awaitHub waits until the API server serves all kinds that agents and imports need, and applies the admission policies. The hub creates
+// the kinds one after the other, and the API server refuses requests while it applies a policy and does not know the schema of its kind.
 func (e *environment) awaitHub(ctx context.Context) error {
 	one := metav1.ListOptions{Limit: 1}
 	return sim.Await(ctx, "the kinds of the hub", func(ctx context.Context) (bool, error) {
 		_, errClusters := e.Fleet.Clusters(workspace).List(ctx, one)
 		_, errRequests := e.Fleet.ClusterRegistrations(workspace).List(ctx, one)
 		_, errTokens := e.Fleet.ClusterRegistrationTokens(workspace).List(ctx, one)
-		_, errDryRun := e.Fleet.ClusterRegistrations(workspace).Create(ctx, &fleet.ClusterRegistration{
-			ObjectMeta: metav1.ObjectMeta{GenerateName: "dry-run-"}, Spec: fleet.ClusterRegistrationSpec{ClientID: "dry-run", ClientRandom: "dry-run"},
-		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return errors.Join(errClusters, errRequests, errTokens, errDryRun) == nil, nil
+		errPolicies := admission.Probe(ctx, e.Fleet.ClusterRegistrations(workspace))
+		return errors.Join(errClusters, errRequests, errTokens, errPolicies) == nil, nil
 	})
 }
 
