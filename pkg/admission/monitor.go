@@ -177,6 +177,9 @@ const (
 	// propagation is the time within which all API servers apply a policy that was stored. Each collects them once a second, and the dry
 	// run reaches only one of them.
 	propagation = 4 * time.Second
+	// schemaDelay is the time within which an API server knows the schema of a kind that was created. It asks for new schemas every 5 s,
+	// and until then refuses, as unavailable, each object that a mutating policy selects.
+	schemaDelay = 10 * time.Second
 )
 
 // run watches again, after a delay, when a watch has failed: the API server may have been upgraded, or the hub may have got rights.
@@ -345,8 +348,9 @@ func (m *Monitor) check(
 			// An API server applies new policies after a moment. Until then nothing is reported, unless it was reported that they are in
 			// force: requests must not be judged by policies that are not applied.
 			_, inForce := m.InForce()
-			soon := errors.Is(err, ErrNotOverwritten) && !inForce && m.options.Clock.Now().Before(found.since.Add(propagation))
-			if ctx.Err() == nil && !soon {
+			age := m.options.Clock.Now().Sub(found.since)
+			soon := errors.Is(err, ErrNotOverwritten) && age < propagation || apierrors.IsServiceUnavailable(err) && age < schemaDelay
+			if ctx.Err() == nil && (inForce || !soon) {
 				state.missing = explain(err)
 				m.set(state)
 			}
