@@ -24,7 +24,7 @@ func values(all []figures.Figure) map[string]float64 {
 
 func TestStormFigures(t *testing.T) {
 	s := storm{
-		count: 10, rate: 50, took: figures.Times{time.Second, 2 * time.Second}, peak: 64 << 20,
+		count: 10, rate: 50, took: figures.Samples{time.Second, 2 * time.Second}, peak: 64 << 20,
 		cost: cost{Counts: audit.Counts{Writes: 150, Reads: 5, Failed: 1}, hubCPU: 80 * time.Millisecond, apiServerCPU: 300 * time.Millisecond},
 	}
 	assert.Equal(t, map[string]float64{

@@ -98,7 +98,7 @@ func split(numbers []int, oneIn int) (taken, left []int) {
 // apiServerP99 is the time in which the API server answered 99 % of the requests.
 func apiServerP99(log *audit.Log) (time.Duration, error) {
 	all, err := log.Next(audit.All)
-	return figures.Times(audit.Latencies(all)).Quantile(.99), err
+	return figures.Samples(audit.Latencies(all)).Quantile(.99), err
 }
 
 // outage stops the API server for five seconds. Then all agents come back with new connections, spread over the time that their

@@ -73,7 +73,7 @@ func small(ctx context.Context, o Options) ([]figures.Figure, error) {
 		return g.rows, err
 	}
 	g.hub.stop()
-	f, err := g.plainClient(ctx, sim.Floor{Run: "small"}, o.Storm)
+	f, err := g.plainClient(ctx, sim.PlainClient{Run: "small"}, o.Storm)
 	if err != nil {
 		return g.rows, err
 	}
@@ -124,7 +124,7 @@ func (g *growing) atSize(ctx context.Context, size int) error {
 		}
 	}
 
-	var took figures.Times
+	var took figures.Samples
 	c, err := g.measure(ctx, func(ctx context.Context) (err error) {
 		took, err = g.agents.Register(ctx, g.Idle, 1)
 		return err

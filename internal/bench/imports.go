@@ -43,7 +43,7 @@ func (i *importing) close() {
 	i.member.close()
 }
 
-func (i *importing) importMember(ctx context.Context, name string, count int) (figures.Times, error) {
+func (i *importing) importMember(ctx context.Context, name string, count int) (figures.Samples, error) {
 	return i.given.Import(ctx, i.runName(name), count, i.member.plane.Kubeconfig())
 }
 

@@ -133,12 +133,12 @@ func stormOf100(ctx context.Context, o Options, name string, extra extraArgs) (s
 type storm struct {
 	count int
 	rate  float64 // agents per second
-	took  figures.Times
+	took  figures.Samples
 	cost  cost
 	peak  int64 // bytes
 }
 
-func (e *environment) storm(ctx context.Context, register func(ctx context.Context, count, limit int) (figures.Times, error), count, limit int) (s storm, err error) {
+func (e *environment) storm(ctx context.Context, register func(ctx context.Context, count, limit int) (figures.Samples, error), count, limit int) (s storm, err error) {
 	s.count = count
 	s.cost, err = e.measure(ctx, func(ctx context.Context) (err error) {
 		began := time.Now()
@@ -233,19 +233,19 @@ func measureFloor(ctx context.Context, o Options) (f floor, err error) {
 	if err := e.awaitHub(ctx); err != nil {
 		return f, err
 	}
-	if _, err := e.plainClient(ctx, sim.Floor{Run: "warm-up"}, o.Storm/4); err != nil { // a new API server is slow at first
+	if _, err := e.plainClient(ctx, sim.PlainClient{Run: "warm-up"}, o.Storm/4); err != nil { // a new API server is slow at first
 		return f, err
 	}
-	if f, err = e.plainClient(ctx, sim.Floor{Run: "requests"}, o.Storm/2); err != nil {
+	if f, err = e.plainClient(ctx, sim.PlainClient{Run: "requests"}, o.Storm/2); err != nil {
 		return f, err
 	}
-	secrets, err := e.plainClient(ctx, sim.Floor{Run: "secrets", TokenSecrets: true}, o.Storm/2)
+	secrets, err := e.plainClient(ctx, sim.PlainClient{Run: "secrets", TokenSecrets: true}, o.Storm/2)
 	f.tokenSecretRate = secrets.rate
 	e.logf("floor: %.1f registrations/s with TokenRequest, %.1f with token Secrets", f.rate, f.tokenSecretRate)
 	return f, err
 }
 
-func (e *environment) plainClient(ctx context.Context, client sim.Floor, count int) (f floor, err error) {
+func (e *environment) plainClient(ctx context.Context, client sim.PlainClient, count int) (f floor, err error) {
 	client.API, client.Run = e.API, "floor-"+client.Run
 	apiServerCPU, err := cpuDuring(e.apiServerPids(), func() (err error) {
 		f.clientCPU, err = cpuDuring([]int{os.Getpid()}, func() error {

@@ -30,11 +30,11 @@ func takeover(ctx context.Context, o Options) ([]figures.Figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	var killed, stopped figures.Times
+	var killed, stopped figures.Samples
 	var writes, reads int
 	for range o.Takeovers {
 		for _, way := range []struct {
-			took *figures.Times
+			took *figures.Samples
 			end  func() error
 		}{{&killed, r.killLeader}, {&stopped, r.stopLeader}} {
 			c, took, err := r.registerDuring(ctx, way.end)

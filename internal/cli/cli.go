@@ -155,17 +155,17 @@ func valueOf(lineage []*cli.Context, name string) string {
 	return ""
 }
 
-// connection is a hub with the namespace of the objects.
-type connection struct {
+// namespacedHub is a hub with the namespace of the objects.
+type namespacedHub struct {
 	*admin.Hub
 	namespace string
 }
 
-func connect(c *cli.Context) (*connection, error) {
+func connect(c *cli.Context) (*namespacedHub, error) {
 	return connectWith(c, valueOf(c.Lineage(), flagKubeconfig))
 }
 
-func connectWith(c *cli.Context, kubeconfig string) (*connection, error) {
+func connectWith(c *cli.Context, kubeconfig string) (*namespacedHub, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = kubeconfig
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: valueOf(c.Lineage(), flagContext)}
@@ -185,7 +185,7 @@ func connectWith(c *cli.Context, kubeconfig string) (*connection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to the hub: %w", err)
 	}
-	return &connection{Hub: hub, namespace: namespace}, nil
+	return &namespacedHub{Hub: hub, namespace: namespace}, nil
 }
 
 // discardClientLog discards the log of the Kubernetes client library, which also returns each failure as an error.
@@ -307,7 +307,7 @@ func listFlags(more ...cli.Flag) []cli.Flag {
 }
 
 // list is the action of a command that lists objects. fetch returns their summaries.
-func list[T any](s Streams, kind, none string, fetch func(c *cli.Context, hub *connection, namespace string) ([]T, error), table columns[T]) cli.ActionFunc {
+func list[T any](s Streams, kind, none string, fetch func(c *cli.Context, hub *namespacedHub, namespace string) ([]T, error), table columns[T]) cli.ActionFunc {
 	return withoutArguments(func(c *cli.Context) error {
 		hub, err := connect(c)
 		if err != nil {

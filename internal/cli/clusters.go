@@ -17,7 +17,7 @@ func clustersCommand(s Streams) *cli.Command {
 		Name:  "clusters",
 		Usage: "list the clusters, with how each was registered and its state",
 		Flags: listFlags(),
-		Action: list(s, "Clusters", "No clusters", func(c *cli.Context, hub *connection, namespace string) ([]view.Cluster, error) {
+		Action: list(s, "Clusters", "No clusters", func(c *cli.Context, hub *namespacedHub, namespace string) ([]view.Cluster, error) {
 			clusters, err := hub.Fleet.Clusters(namespace).List(c.Context, metav1.ListOptions{})
 			if err != nil {
 				return nil, err

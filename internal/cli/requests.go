@@ -22,7 +22,7 @@ func requestsCommand(s Streams) *cli.Command {
 		Name:  "requests",
 		Usage: "list registration requests that are waiting or were refused, and why",
 		Flags: listFlags(&cli.BoolFlag{Name: flagGranted, Usage: "include those that were granted"}),
-		Action: list(s, "ClusterRegistrations", "No waiting or refused requests", func(c *cli.Context, hub *connection, namespace string) ([]view.Request, error) {
+		Action: list(s, "ClusterRegistrations", "No waiting or refused requests", func(c *cli.Context, hub *namespacedHub, namespace string) ([]view.Request, error) {
 			requests, err := hub.Fleet.ClusterRegistrations(namespace).List(c.Context, metav1.ListOptions{})
 			if err != nil {
 				return nil, err

@@ -172,7 +172,7 @@ func tokenList(s Streams) *cli.Command {
 		Name:  "list",
 		Usage: "list the registration tokens",
 		Flags: listFlags(),
-		Action: list(s, "ClusterRegistrationTokens", "No registration tokens", func(c *cli.Context, hub *connection, namespace string) ([]view.Token, error) {
+		Action: list(s, "ClusterRegistrationTokens", "No registration tokens", func(c *cli.Context, hub *namespacedHub, namespace string) ([]view.Token, error) {
 			tokens, err := hub.Fleet.ClusterRegistrationTokens(namespace).List(c.Context, metav1.ListOptions{})
 			if err != nil {
 				return nil, err

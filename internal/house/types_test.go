@@ -15,10 +15,12 @@ import (
 
 // sharedNames are the type names, in lower case, that several packages have with one meaning, and why.
 var sharedNames = map[string]string{
+	"action":         "what a decision function returns, for the agent and for one BundleDeployment",
 	"agent":          "an agent as it is configured, and as the bench plays it",
 	"cluster":        "a Cluster as the API, the screen, the demo and the tests of real clusters have it",
 	"conditions":     "the list of conditions; pkg/controllers/internal/result has an alias of the type in pkg/fleetstatus",
 	"config":         "what a package or program is configured with",
+	"facts":          "the arguments of a decision function",
 	"handler":        "the state of a controller, whose methods wrangler calls",
 	"hub":            "the hub as it is configured, as it runs, and as people and the bench see it",
 	"leaderelection": "the same settings, as the agent has them and as its manifest has them",
@@ -28,12 +30,6 @@ var sharedNames = map[string]string{
 	"request":        "a ClusterRegistration on the screen, a request in the audit log, a Helm release that is asked for",
 	"token":          "a registration token, as stored and as shown",
 }
-
-// doubtfulNames are type names that several packages have with different meanings. The list may only become shorter.
-var doubtfulNames = strings.Fields(`
-	action bundlestate connection election facts floor foreignerror
-	kind member notes operation settings step times
-`)
 
 func TestTypeNames(t *testing.T) {
 	found := map[string]map[string]bool{}
@@ -52,7 +48,7 @@ func TestTypeNames(t *testing.T) {
 		}
 	}
 	for name, packages := range found {
-		if len(packages) > 1 && sharedNames[name] == "" && !slices.Contains(doubtfulNames, name) {
+		if len(packages) > 1 && sharedNames[name] == "" {
 			t.Errorf("type %s is declared in %v: give the new one another name, or add the reason to sharedNames", name, slices.Sorted(maps.Keys(packages)))
 		}
 	}

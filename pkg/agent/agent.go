@@ -349,7 +349,7 @@ func (l *loop) register(ctx context.Context, o observation, running *runnables) 
 		}
 		return err
 	}
-	l.notes.SetProvedRequest("")
+	l.notes.SetPossessionProof("")
 	l.log.Infof("Registered; credential stored in Secret %s/%s", l.member.Namespace, registration.CredentialSecret)
 	return nil
 }
@@ -360,7 +360,7 @@ func (l *loop) register(ctx context.Context, o observation, running *runnables) 
 // "helm install --wait" succeeds when all objects of the release are ready at the same moment. So a bootstrap Secret of a Helm
 // release stays until the agent's own Deployment has become available.
 func (l *loop) cleanUp(ctx context.Context, o observation, working time.Time) (wait time.Duration, err error) {
-	l.notes.SetProvedRequest("")
+	l.notes.SetPossessionProof("")
 	err = errors.Join(l.recordMode(ctx, o), register.ForgetRequest(ctx, l.member))
 	wait = untilChange
 	if o.Bootstrap == Present {

@@ -203,7 +203,7 @@ func TestLoopProvesPossession(t *testing.T) {
 				request := f.hub.registrations()[0].Name
 				assert.Contains(f, f.proofs(false)[0], request)
 				f.eventually(func() bool { return f.lastBeat().Registration == request }, "the request whose credential it uses")
-				assert.Empty(f, f.lastBeat().Vouches)
+				assert.Empty(f, f.lastBeat().PossessionProof)
 				assert.Equal(f, request, f.storedNow().Request)
 			}, token: newToken, requests: 1,
 		},
@@ -236,7 +236,7 @@ func TestLoopProvesPossession(t *testing.T) {
 				f.lacks(registration.PendingSecret)
 				f.has(f.bootstrap("registration", "uid/1"))
 				f.settles(oldToken)
-				f.eventually(func() bool { return f.lastBeat().Vouches == "" }, "no more")
+				f.eventually(func() bool { return f.lastBeat().PossessionProof == "" }, "no more")
 			}, token: oldToken, requests: anyNumber,
 		},
 	})

@@ -47,16 +47,16 @@ func Register(ctx context.Context, c *app.Context, reachability *liveness.APIRea
 		imports:   clusterimport.Register(ctx, c),
 		connected: liveness.Register(ctx, c, reachability),
 	}
-	steps := cluster.Steps{Import: all.imports, AgentBundle: manageagent.Register(ctx, c), Liveness: all.connected}
+	subReconcilers := cluster.SubReconcilers{Import: all.imports, AgentBundle: manageagent.Register(ctx, c), Liveness: all.connected}
 	if c.DisableBundles {
-		steps.Bundles = bundle.RegisterReporter(c)
+		subReconcilers.Bundles = bundle.RegisterReporter(c)
 	} else {
 		all.bundles = bundle.Register(ctx, c)
-		steps.Bundles = all.bundles
+		subReconcilers.Bundles = all.bundles
 		agentrole.Register(ctx, c)
 		clustergroup.Register(ctx, c)
 	}
-	cluster.Register(ctx, c, steps)
+	cluster.Register(ctx, c, subReconcilers)
 
 	all.orphans = orphans.Register(ctx, c)
 	var next settings.Next

@@ -14,8 +14,8 @@ import (
 // the hub checks again because another component may have installed a CRD without the limit.
 const MaxClientIDLength = 4096
 
-// Refusal explains why a request is refused or waits: a constant reason for machines, a message for people.
-type Refusal struct {
+// Explanation says why a request is refused or waits: a constant reason for machines, and a message for people.
+type Explanation struct {
 	Reason  string
 	Message string
 }
@@ -29,10 +29,10 @@ type Known struct {
 
 // ClusterMatch is the Cluster of a request. Exactly one field is set.
 type ClusterMatch struct {
-	Use    string   // the existing Cluster of that name
-	Create string   // a new Cluster of that name
-	Wait   *Refusal // retry on an event of the Cluster in the message
-	Refuse *Refusal // refuse until the object in the message changes
+	Use    string       // the existing Cluster of that name
+	Create string       // a new Cluster of that name
+	Wait   *Explanation // retry on an event of the Cluster in the message
+	Refuse *Explanation // refuse until the object in the message changes
 }
 
 // MatchCluster finds the Cluster of a clientID. owners are the Clusters of the request's namespace with that clientID, and
@@ -62,37 +62,37 @@ func matchNew(clientID string, sameName *Known) ClusterMatch {
 	case sameName.ClientID == clientID:
 		return ClusterMatch{Use: sameName.Name} // created between the two look-ups
 	}
-	return ClusterMatch{Refuse: &Refusal{
+	return ClusterMatch{Refuse: &Explanation{
 		Reason: fleet.ReasonClusterNameTaken,
 		Message: fmt.Sprintf("Cluster %s has the name this clientID gets but another clientID; "+
 			"delete that Cluster or give this agent another clientID", sameName.Name),
 	}}
 }
 
-func checkClientID(clientID string) *Refusal {
+func checkClientID(clientID string) *Explanation {
 	switch {
 	case strings.TrimSpace(clientID) == "":
-		return &Refusal{fleet.ReasonClientIDEmpty, "spec.clientID is empty; an agent sends its configured clientID or the UID of its kube-system namespace"}
+		return &Explanation{fleet.ReasonClientIDEmpty, "spec.clientID is empty; an agent sends its configured clientID or the UID of its kube-system namespace"}
 	case len(clientID) > MaxClientIDLength:
-		return &Refusal{fleet.ReasonClientIDTooLong, fmt.Sprintf("spec.clientID has %d bytes, at most %d are accepted", len(clientID), MaxClientIDLength)}
+		return &Explanation{fleet.ReasonClientIDTooLong, fmt.Sprintf("spec.clientID has %d bytes, at most %d are accepted", len(clientID), MaxClientIDLength)}
 	}
 	return nil
 }
 
-func ambiguous(clusters []Known) *Refusal {
+func ambiguous(clusters []Known) *Explanation {
 	names := make([]string, len(clusters))
 	for i, c := range clusters {
 		names[i] = c.Name
 	}
 	slices.Sort(names)
-	return &Refusal{
+	return &Explanation{
 		Reason:  fleet.ReasonClientIDAmbiguous,
 		Message: fmt.Sprintf("Clusters %s all have this clientID; change or delete all but one", strings.Join(names, ", ")),
 	}
 }
 
-func waitDeleted(cluster string) *Refusal {
-	return &Refusal{fleet.ReasonClusterDeleting, fmt.Sprintf("waiting for Cluster %s to be deleted", cluster)}
+func waitDeleted(cluster string) *Explanation {
+	return &Explanation{fleet.ReasonClusterDeleting, fmt.Sprintf("waiting for Cluster %s to be deleted", cluster)}
 }
 
 // Token describes a ClusterRegistrationToken to MatchToken.
@@ -104,12 +104,12 @@ type Token struct {
 // MatchToken finds the token whose ServiceAccount may read the credential of a request. claimed is the token name on the request,
 // found is the token with that name, if any. For agents of releases that send no name it uses the token made for their Cluster, or
 // the only one of the namespace; among several it cannot know which one the agent holds.
-func MatchToken(claimed string, found, importToken *Token, namespaceTokens []Token) (*Token, *Refusal) {
+func MatchToken(claimed string, found, importToken *Token, namespaceTokens []Token) (*Token, *Explanation) {
 	switch {
 	case found != nil:
 		return found, nil
 	case claimed != "":
-		return nil, &Refusal{fleet.ReasonTokenNotFound, fmt.Sprintf(
+		return nil, &Explanation{fleet.ReasonTokenNotFound, fmt.Sprintf(
 			"ClusterRegistrationToken %s, named by the request, does not exist: it expired, was deleted or is of another namespace; "+
 				"register with a new token", claimed)}
 	case importToken != nil:
@@ -117,7 +117,7 @@ func MatchToken(claimed string, found, importToken *Token, namespaceTokens []Tok
 	case len(namespaceTokens) == 1:
 		return &namespaceTokens[0], nil
 	}
-	return nil, &Refusal{fleet.ReasonTokenUnknown, fmt.Sprintf(
+	return nil, &Explanation{fleet.ReasonTokenUnknown, fmt.Sprintf(
 		"the request names no ClusterRegistrationToken and the namespace has %d; register with an agent that names its token, "+
 			"or keep a single token in the namespace", len(namespaceTokens))}
 }

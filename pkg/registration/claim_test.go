@@ -31,24 +31,24 @@ func TestMatchCluster(t *testing.T) {
 		},
 		{
 			name: "one that is being deleted is waited for", clientID: "id", owners: []Known{{Name: "old", ClientID: "id", Deleting: true}},
-			want: ClusterMatch{Wait: &Refusal{Reason: fleet.ReasonClusterDeleting}}, says: "Cluster old",
+			want: ClusterMatch{Wait: &Explanation{Reason: fleet.ReasonClusterDeleting}}, says: "Cluster old",
 		},
 		{
 			name: "two Clusters of one identity are ambiguous", clientID: "id",
 			owners: []Known{{Name: "b", ClientID: "id"}, {Name: "a", ClientID: "id"}},
-			want:   ClusterMatch{Refuse: &Refusal{Reason: fleet.ReasonClientIDAmbiguous}}, says: "Clusters a, b all",
+			want:   ClusterMatch{Refuse: &Explanation{Reason: fleet.ReasonClientIDAmbiguous}}, says: "Clusters a, b all",
 		},
 		{
 			name: "the new name is taken by another identity", clientID: "id", sameName: &Known{Name: newName, ClientID: "other"},
-			want: ClusterMatch{Refuse: &Refusal{Reason: fleet.ReasonClusterNameTaken}}, says: newName,
+			want: ClusterMatch{Refuse: &Explanation{Reason: fleet.ReasonClusterNameTaken}}, says: newName,
 		},
 		{
 			name: "a Cluster without identity is not taken over by its name", clientID: "id", sameName: &Known{Name: newName},
-			want: ClusterMatch{Refuse: &Refusal{Reason: fleet.ReasonClusterNameTaken}}, says: newName,
+			want: ClusterMatch{Refuse: &Explanation{Reason: fleet.ReasonClusterNameTaken}}, says: newName,
 		},
 		{
 			name: "the new name is about to be free", clientID: "id", sameName: &Known{Name: newName, ClientID: "other", Deleting: true},
-			want: ClusterMatch{Wait: &Refusal{Reason: fleet.ReasonClusterDeleting}}, says: newName,
+			want: ClusterMatch{Wait: &Explanation{Reason: fleet.ReasonClusterDeleting}}, says: newName,
 		},
 		{
 			name: "the Cluster came to be between the two look-ups", clientID: "id", sameName: &Known{Name: newName, ClientID: "id"},
@@ -56,12 +56,12 @@ func TestMatchCluster(t *testing.T) {
 		},
 		{
 			name: "no identity", clientID: "", owners: []Known{{Name: "any"}},
-			want: ClusterMatch{Refuse: &Refusal{Reason: fleet.ReasonClientIDEmpty}}, says: "spec.clientID is empty",
+			want: ClusterMatch{Refuse: &Explanation{Reason: fleet.ReasonClientIDEmpty}}, says: "spec.clientID is empty",
 		},
-		{name: "only blanks are no identity", clientID: " \t\n ", want: ClusterMatch{Refuse: &Refusal{Reason: fleet.ReasonClientIDEmpty}}, says: "empty"},
+		{name: "only blanks are no identity", clientID: " \t\n ", want: ClusterMatch{Refuse: &Explanation{Reason: fleet.ReasonClientIDEmpty}}, says: "empty"},
 		{
 			name: "an identity of 10 kB", clientID: strings.Repeat("x", 10_000),
-			want: ClusterMatch{Refuse: &Refusal{Reason: fleet.ReasonClientIDTooLong}}, says: "10000 bytes, at most 4096",
+			want: ClusterMatch{Refuse: &Explanation{Reason: fleet.ReasonClientIDTooLong}}, says: "10000 bytes, at most 4096",
 		},
 		{
 			name: "the longest identity", clientID: strings.Repeat("x", MaxClientIDLength),
@@ -71,7 +71,7 @@ func TestMatchCluster(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			got := MatchCluster(row.clientID, row.owners, row.sameName)
-			for _, refusal := range []*Refusal{got.Wait, got.Refuse} {
+			for _, refusal := range []*Explanation{got.Wait, got.Refuse} {
 				if refusal != nil {
 					assert.Contains(t, refusal.Message, row.says)
 					assert.NotContains(t, refusal.Message, "xxxxxxxxxx", "the identity is not repeated")

@@ -97,7 +97,7 @@ func assertOneAnswer(t *testing.T, m ClusterMatch) {
 	}
 	// An owner without a name, which Kubernetes does not have, is used by that name.
 	assert.LessOrEqual(t, answers, 1)
-	for _, r := range []*Refusal{m.Wait, m.Refuse} {
+	for _, r := range []*Explanation{m.Wait, m.Refuse} {
 		if r != nil {
 			assert.NotEmpty(t, r.Reason)
 			assert.NotEmpty(t, r.Message)

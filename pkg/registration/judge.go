@@ -44,9 +44,9 @@ type Ruling struct {
 // Judgement is the decision about a request.
 type Judgement struct {
 	// Refuse is the reason for a refusal; nil if the request is not refused.
-	Refuse *Refusal
+	Refuse *Explanation
 	// Wait is the reason why the request waits; nil if it does not, or is refused.
-	Wait *Refusal
+	Wait *Explanation
 	// Approval is the content of condition Approved; nil if no approval is required.
 	Approval *ApprovalState
 }
@@ -60,45 +60,45 @@ type ApprovalState struct {
 // when a part of c changes.
 func Judge(c Case) Judgement {
 	j := Judgement{Approval: c.approval()}
-	for _, objection := range []func() *Refusal{c.quarantined, c.denied, c.foreign, c.longLived, c.notAllowed, c.inUse} {
+	for _, objection := range []func() *Explanation{c.quarantined, c.denied, c.foreign, c.longLived, c.notAllowed, c.inUse} {
 		if j.Refuse = objection(); j.Refuse != nil {
 			return j
 		}
 	}
 	if j.Approval != nil && j.Approval.Reason == fleet.ReasonWaitingForApproval {
-		j.Wait = &Refusal{j.Approval.Reason, j.Approval.Message}
+		j.Wait = &Explanation{j.Approval.Reason, j.Approval.Message}
 	}
 	return j
 }
 
-func (c Case) quarantined() *Refusal {
+func (c Case) quarantined() *Explanation {
 	if c.Cluster == nil || !c.Cluster.Spec.Quarantined {
 		return nil
 	}
-	return &Refusal{fleet.ReasonQuarantined, fmt.Sprintf(
+	return &Explanation{fleet.ReasonQuarantined, fmt.Sprintf(
 		"Cluster %s is quarantined; release it with \"muster release %s\"", c.Cluster.Name, c.Cluster.Name)}
 }
 
-func (c Case) denied() *Refusal {
+func (c Case) denied() *Explanation {
 	if a := c.approval(); a != nil && a.Reason == fleet.ReasonDenied {
-		return &Refusal{a.Reason, a.Message}
+		return &Explanation{a.Reason, a.Message}
 	}
 	return nil
 }
 
 // foreign refuses a request whose creator is not the ServiceAccount of the token, unless a person approved it.
-func (c Case) foreign() *Refusal {
+func (c Case) foreign() *Explanation {
 	if c.Origin.Reason != fleet.ReasonTokenMismatch || c.isApprovedByPerson() {
 		return nil
 	}
-	return &Refusal{c.Origin.Reason, c.Origin.Message}
+	return &Explanation{c.Origin.Reason, c.Origin.Message}
 }
 
-func (c Case) longLived() *Refusal {
+func (c Case) longLived() *Explanation {
 	if !c.RefuseLongLived || c.Request.Annotations[RenewalAnnotation] == "true" {
 		return nil
 	}
-	return &Refusal{
+	return &Explanation{
 		fleet.ReasonLongLivedRefused,
 		"the agent does not renew its credential and this hub refuses long-lived credentials (registration.longLivedCredentials); use an agent that renews its credential",
 	}
@@ -108,12 +108,12 @@ func (c Case) longLived() *Refusal {
 // the current agent proves that the request is its own, or if a person approved it. The token suffices even if the API server did
 // not record the creator of the request: only the holder of the token can read the credential. A Cluster that the hub imports counts
 // as in use even before its agent reports: an import clears what the agent reported, and no other agent may register meanwhile.
-func (c Case) inUse() *Refusal {
+func (c Case) inUse() *Explanation {
 	taken := c.taken()
 	if taken == "" || c.hasTokenOfCluster() || c.isProvedByAgent() || c.isApprovedByPerson() {
 		return nil
 	}
-	return &Refusal{fleet.ReasonClientIDInUse, fmt.Sprintf(
+	return &Explanation{fleet.ReasonClientIDInUse, fmt.Sprintf(
 		"%s with this clientID; if this is its agent, approve the request with \"muster approve %s\", "+
 			"or let it register with a token made for the Cluster by \"muster token create --cluster %s\"",
 		taken, c.Request.Name, c.Cluster.Name)}
@@ -150,7 +150,7 @@ func (c Case) isProvedByAgent() bool {
 		return false
 	}
 	agent := c.Cluster.Status.Agent
-	return agent.Vouches == c.Request.Name && agent.Registration != c.Request.Name
+	return agent.PossessionProof == c.Request.Name && agent.Registration != c.Request.Name
 }
 
 func (c Case) isApprovedByPerson() bool {

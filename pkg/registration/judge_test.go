@@ -85,13 +85,13 @@ func TestJudgeHeldIdentity(t *testing.T) {
 		}, fleet.ReasonClientIDInUse},
 		{"a token for a pattern", func(c *Case) { c.Token.Spec.ClientIDPattern = "edge-*" }, fleet.ReasonClientIDInUse},
 		{"a token made for another", func(c *Case) { c.Token.Spec.ClientIDs = []string{"edge-2"} }, fleet.ReasonClientIDNotAllowed},
-		{"the agent vouches", func(c *Case) { c.Cluster.Status.Agent.Vouches = "request-1" }, ""},
-		{"the agent vouches for another", func(c *Case) { c.Cluster.Status.Agent.Vouches = "request-2" }, fleet.ReasonClientIDInUse},
-		{"nobody vouches for a request without a name", func(c *Case) { c.Request.Name = "" }, fleet.ReasonClientIDInUse},
+		{"the agent proves possession", func(c *Case) { c.Cluster.Status.Agent.PossessionProof = "request-1" }, ""},
+		{"the agent proves possession for another request", func(c *Case) { c.Cluster.Status.Agent.PossessionProof = "request-2" }, fleet.ReasonClientIDInUse},
+		{"no agent proves possession for a request without a name", func(c *Case) { c.Request.Name = "" }, fleet.ReasonClientIDInUse},
 		{"a person approves", func(c *Case) { c.decide(fleet.DecisionApproved, "") }, ""},
-		{"a person denies though the agent vouches", func(c *Case) {
+		{"a person denies though the agent proves possession", func(c *Case) {
 			c.decide(fleet.DecisionDenied, "")
-			c.Cluster.Status.Agent.Vouches = "request-1"
+			c.Cluster.Status.Agent.PossessionProof = "request-1"
 		}, fleet.ReasonDenied},
 		{"the policy approves", func(c *Case) { c.Ruling.Action = RulingApprove }, fleet.ReasonClientIDInUse},
 		{"the policy denies what a person approves", func(c *Case) {
@@ -194,7 +194,7 @@ func TestJudgeApproval(t *testing.T) {
 		{"nor for the agent's own next request", []func(*Case){func(c *Case) {
 			*c = *rivalCase()
 			hub(c)
-			c.Cluster.Status.Agent.Vouches = "request-1"
+			c.Cluster.Status.Agent.PossessionProof = "request-1"
 		}}, none, ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -251,7 +251,7 @@ func FuzzJudge(f *testing.F) {
 		fill.Fill(&c.Token.Spec.ClientIDs)
 		fill.Fill(&c.Token.Spec.ClientIDPattern)
 		fill.Fill(&c.Token.Spec.Approval)
-		fill.Fill(&c.Cluster.Status.Agent.Vouches)
+		fill.Fill(&c.Cluster.Status.Agent.PossessionProof)
 		fill.Fill(&c.Cluster.Spec.Quarantined)
 		fill.Fill(&c.Origin.Reason)
 		fill.Fill(&c.Ruling)
@@ -264,7 +264,7 @@ func FuzzJudge(f *testing.F) {
 		}
 		assert.False(t, c.Cluster.Spec.Quarantined)
 		assert.NotEqual(t, RulingDeny, c.Ruling.Action)
-		proved := c.hasTokenOfCluster() || c.Cluster.Status.Agent.Vouches == c.Request.Name ||
+		proved := c.hasTokenOfCluster() || c.Cluster.Status.Agent.PossessionProof == c.Request.Name ||
 			c.Request.Status.Approval != nil && c.Request.Status.Approval.Decision == fleet.DecisionApproved
 		assert.True(t, proved)
 	})

@@ -52,13 +52,13 @@ func owningCluster(token *fleet.ClusterRegistrationToken) string {
 
 // notAllowed refuses a clientID that the token does not allow. An import token is stored on the member of its Cluster; if it is
 // stolen there, it registers no other Cluster.
-func (c Case) notAllowed() *Refusal {
+func (c Case) notAllowed() *Explanation {
 	switch {
 	case owningCluster(c.Token) != "" && !c.isImport():
-		return &Refusal{fleet.ReasonClientIDNotAllowed, fmt.Sprintf(
+		return &Explanation{fleet.ReasonClientIDNotAllowed, fmt.Sprintf(
 			"ClusterRegistrationToken %s is for the import of another Cluster; register with a token of your own", c.Token.Name)}
 	case !AllowsClientID(c.Token.Spec, c.Request.Spec.ClientID):
-		return &Refusal{fleet.ReasonClientIDNotAllowed, fmt.Sprintf(
+		return &Explanation{fleet.ReasonClientIDNotAllowed, fmt.Sprintf(
 			"ClusterRegistrationToken %s is not for this clientID: see its spec.clientIDs and spec.clientIDPattern", c.Token.Name)}
 	}
 	return nil

@@ -61,8 +61,8 @@ func (u Uses) State(request, countedAs string) UseState {
 func (u Uses) usedUp() bool { return u.Limit != nil && u.Count >= int64(*u.Limit) }
 
 // UsedUp returns the refusal of a request because the token has no use left.
-func (u Uses) UsedUp() *Refusal {
-	return &Refusal{fleet.ReasonTokenUsedUp, fmt.Sprintf(
+func (u Uses) UsedUp() *Explanation {
+	return &Explanation{fleet.ReasonTokenUsedUp, fmt.Sprintf(
 		"ClusterRegistrationToken %s has been used %d times and spec.usageLimit is %d; raise it, or register with a new token",
 		u.Token, u.Count, *u.Limit)}
 }

@@ -4,7 +4,7 @@
 // It uses Helm as a library. Charts come from resources in memory; no home directory, cache or plugin is needed. The history
 // is kept in Secrets, as Helm does it, so that `helm list` shows what an agent deployed.
 //
-//	client.go     Client; operation is one Helm action that ends with its context
+//	client.go     Client; helmAction is one action of Helm that ends with its context
 //	deploy.go     Deploy: install or upgrade, from whatever the last attempt left
 //	chart.go      the chart of a request
 //	plain.go      plain manifests and their overlays
@@ -86,20 +86,20 @@ func New(config *rest.Config) (*Client, error) {
 	return &Client{config: config, core: core, dynamic: dynamicClient, meta: meta, schema: newSchemaCache(core.Discovery())}, nil
 }
 
-// operation is one action of Helm on the releases of a namespace.
-type operation struct {
+// helmAction is one action of Helm on the releases of a namespace.
+type helmAction struct {
 	client    *Client
 	namespace string
-	// member acts with the identity of the operation, as cluster does.
+	// member acts with the identity of the action, as cluster does.
 	member  kubernetes.Interface
 	cluster *cluster
 	config  *action.Configuration
 }
 
-// operation prepares an action. Most of Helm's calls take no context, so ctx is applied on the wire: when it ends, every
+// newAction prepares an action. Most of Helm's calls take no context, so ctx is applied on the wire: when it ends, every
 // request of the action fails, and nothing continues in the background. If account is set, the action uses that
 // ServiceAccount for the objects of the release; the history is always kept with the client's own identity.
-func (c *Client) operation(ctx context.Context, namespace string, account serviceAccount) (*operation, error) {
+func (c *Client) newAction(ctx context.Context, namespace string, account serviceAccount) (*helmAction, error) {
 	config := rest.CopyConfig(c.config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return withContext{ctx, fieldManager{next}} })
 	core, err := kubernetes.NewForConfig(config)
@@ -124,7 +124,7 @@ func (c *Client) operation(ctx context.Context, namespace string, account servic
 	actions.KubeClient = cluster
 	actions.Releases = storage.Init(driver.NewSecrets(core.CoreV1().Secrets(namespace)))
 	actions.HookOutputFunc = func(_, _, _ string) io.Writer { return io.Discard }
-	return &operation{client: c, namespace: namespace, member: member, cluster: cluster, config: actions}, nil
+	return &helmAction{client: c, namespace: namespace, member: member, cluster: cluster, config: actions}, nil
 }
 
 // fieldManager names registration.FieldManager as the field manager of every write that names one. Helm takes the name from

@@ -153,7 +153,7 @@ func (c *cluster) deleteUnpatchable(target kube.ResourceList) error {
 	var unpatchable kube.ResourceList
 	for _, info := range target {
 		if object, ok := info.Object.(*unstructured.Unstructured); ok && !(c.keepCRDs && isCRD(info)) {
-			// The context of the operation is applied on the wire.
+			// The context of the action is applied on the wire.
 			_, err := applyDryRun(context.Background(), client, Object{Desired: object, Resource: info.Mapping.Resource})
 			if apierrors.IsInvalid(err) {
 				unpatchable = append(unpatchable, info)

@@ -124,7 +124,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, err
 	}
 	source.chart.Metadata.Annotations = labels.Merge(source.chart.Metadata.Annotations, chartAnnotations(r))
-	op, err := c.operationFor(ctx, &r)
+	op, err := c.actionFor(ctx, &r)
 	if err != nil {
 		return Deployed{}, err
 	}
@@ -151,7 +151,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 
 	op.cluster.keepCRDs = !r.Options.DeleteCRDResources
 	op.cluster.replace = r.helm().Force
-	// With its own context Helm would return early and continue in the background; operation ends it on the wire instead.
+	// With its own context Helm would return early and continue in the background; newAction ends it on the wire instead.
 	background := context.WithoutCancel(ctx)
 	var made helmrelease.Releaser
 	if len(revisions) == 0 {
@@ -172,19 +172,19 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	return deployed, op.sweep(deployed, revisions)
 }
 
-// operationFor prepares an action with the identity of the request, and notes that identity in its options.
-func (c *Client) operationFor(ctx context.Context, r *Request) (*operation, error) {
+// actionFor prepares an action with the identity of the request, and notes that identity in its options.
+func (c *Client) actionFor(ctx context.Context, r *Request) (*helmAction, error) {
 	account, err := c.serviceAccount(ctx, *r)
 	if err != nil {
 		return nil, err
 	}
 	r.Options.ServiceAccount = account.name
-	return c.operation(ctx, r.Namespace, account)
+	return c.newAction(ctx, r.Namespace, account)
 }
 
 // resume prepares an action on a release whose last revision is deployed, and returns its revisions.
-func (c *Client) resume(ctx context.Context, r *Request) (*operation, []*helm.Release, error) {
-	op, err := c.operationFor(ctx, r)
+func (c *Client) resume(ctx context.Context, r *Request) (*helmAction, []*helm.Release, error) {
+	op, err := c.actionFor(ctx, r)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -241,7 +241,7 @@ func checkOwner(r Request, existing *helm.Release) error {
 	return &ConflictError{Namespace: r.Namespace, Name: r.Name, Owner: owner}
 }
 
-func (o *operation) install(ctx context.Context, r Request, s chartSource) *action.Install {
+func (o *helmAction) install(ctx context.Context, r Request, s chartSource) *action.Install {
 	install := action.NewInstall(o.config)
 	install.ReleaseName, install.Namespace = r.Name, r.Namespace
 	install.Labels = withoutRemoved(labels.Merge(r.Labels, optionLabels(r.Options)))
@@ -257,7 +257,7 @@ func (o *operation) install(ctx context.Context, r Request, s chartSource) *acti
 	return install
 }
 
-func (o *operation) upgrade(ctx context.Context, r Request, s chartSource) *action.Upgrade {
+func (o *helmAction) upgrade(ctx context.Context, r Request, s chartSource) *action.Upgrade {
 	upgrade := action.NewUpgrade(o.config)
 	upgrade.Namespace = r.Namespace
 	upgrade.Labels = labels.Merge(r.Labels, optionLabels(r.Options))
@@ -285,7 +285,7 @@ func waitStrategy(ctx context.Context, r Request) (kube.WaitStrategy, []kube.Wai
 }
 
 // deployed returns the objects of a revision as they were applied.
-func (o *operation) deployed(made helmrelease.Releaser) (Deployed, error) {
+func (o *helmAction) deployed(made helmrelease.Releaser) (Deployed, error) {
 	r, ok := made.(*helm.Release)
 	if !ok {
 		return Deployed{}, fmt.Errorf("Helm returned a release of the unknown type %T", made)
@@ -310,7 +310,7 @@ func (o *operation) deployed(made helmrelease.Releaser) (Deployed, error) {
 
 // sweep removes objects that only failed attempts created. Helm compares with the last revision that worked and does not
 // know what failed ones after it added.
-func (o *operation) sweep(d Deployed, revisions []*helm.Release) error {
+func (o *helmAction) sweep(d Deployed, revisions []*helm.Release) error {
 	deployed := func(resource schema.GroupResource, namespace, name string) bool {
 		return slices.ContainsFunc(d.Objects, func(o Object) bool {
 			return o.Resource.GroupResource() == resource && o.Desired.GetNamespace() == namespace && o.Desired.GetName() == name

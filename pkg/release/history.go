@@ -218,7 +218,7 @@ func ownedByHelm(selector labels.Selector) string {
 
 // Get reads the objects of a revision, as Deploy returns them.
 func (c *Client) Get(ctx context.Context, f Found) (*Deployed, error) {
-	op, err := c.operation(ctx, f.Namespace, serviceAccount{})
+	op, err := c.newAction(ctx, f.Namespace, serviceAccount{})
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +231,7 @@ func (c *Client) Get(ctx context.Context, f Found) (*Deployed, error) {
 }
 
 // revisions returns the kept revisions of a release, oldest first; none if there is no such release.
-func (o *operation) revisions(name string) ([]*helm.Release, error) {
+func (o *helmAction) revisions(name string) ([]*helm.Release, error) {
 	found, err := o.config.Releases.History(name)
 	if errors.Is(err, driver.ErrReleaseNotFound) {
 		return nil, nil
@@ -258,7 +258,7 @@ func last(revisions []*helm.Release) *helm.Release {
 
 // failInterrupted marks the last revision as failed if its operation was interrupted, for example because the agent was
 // killed. Helm refuses to work on a pending release, and nothing else would ever finish it.
-func (o *operation) failInterrupted(revisions []*helm.Release) error {
+func (o *helmAction) failInterrupted(revisions []*helm.Release) error {
 	r := last(revisions)
 	if r == nil {
 		return nil

@@ -44,7 +44,7 @@ func (c *Client) serviceAccount(ctx context.Context, r Request) (serviceAccount,
 // ensureNamespace checks whether the options allow the namespace of the release, creates it if it is missing, and applies the
 // labels and annotations of the options. It reads with the client's own identity and writes with that of the operation. Labels
 // and annotations of others stay; those that earlier options had are removed.
-func (o *operation) ensureNamespace(ctx context.Context, options fleet.BundleDeploymentOptions) error {
+func (o *helmAction) ensureNamespace(ctx context.Context, options fleet.BundleDeploymentOptions) error {
 	name := o.namespace
 	existing, err := o.client.core.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	missing := apierrors.IsNotFound(err)

@@ -40,7 +40,7 @@ type Options struct {
 // another owner, it removes only the revisions before. If the ServiceAccount lacks rights, because they were removed first, the
 // client uses its own. A release that does not exist is no error.
 func (c *Client) Uninstall(ctx context.Context, namespace, name string, options Options) error {
-	op, err := c.operation(ctx, namespace, serviceAccount{options.ServiceAccountNamespace, options.ServiceAccount})
+	op, err := c.newAction(ctx, namespace, serviceAccount{options.ServiceAccountNamespace, options.ServiceAccount})
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func isForbidden(err error) bool {
 	return apierrors.IsForbidden(err) || err != nil && strings.Contains(err.Error(), " is forbidden: ")
 }
 
-func (o *operation) uninstall(ctx context.Context, name string, latest *helm.Release, deleteCRDs bool) error {
+func (o *helmAction) uninstall(ctx context.Context, name string, latest *helm.Release, deleteCRDs bool) error {
 	uninstall := action.NewUninstall(o.config)
 	uninstall.IgnoreNotFound = true
 	uninstall.WaitStrategy = kube.HookOnlyStrategy
@@ -111,7 +111,7 @@ func (o *operation) uninstall(ctx context.Context, name string, latest *helm.Rel
 
 // Forget removes the history of a release and keeps its objects.
 func (c *Client) Forget(ctx context.Context, namespace, name string) error {
-	op, err := c.operation(ctx, namespace, serviceAccount{})
+	op, err := c.newAction(ctx, namespace, serviceAccount{})
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (c *Client) Forget(ctx context.Context, namespace, name string) error {
 	return op.forget(revisions)
 }
 
-func (o *operation) forget(revisions []*helm.Release) error {
+func (o *helmAction) forget(revisions []*helm.Release) error {
 	for _, r := range revisions {
 		if _, err := o.config.Releases.Delete(r.Name, r.Version); err != nil && !errors.Is(err, driver.ErrReleaseNotFound) {
 			return fmt.Errorf("removing the history of Helm release %s/%s: %w", o.namespace, r.Name, err)

@@ -289,7 +289,7 @@ func TestUninstall_releaseOfAnotherOwner(t *testing.T) {
 				require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", options))
 			}
 			assert.Equal(t, []string{"a"}, m.configMaps())
-			op, err := m.operation(t.Context(), m.namespace, serviceAccount{})
+			op, err := m.newAction(t.Context(), m.namespace, serviceAccount{})
 			require.NoError(t, err)
 			left, err := op.revisions("app")
 			require.NoError(t, err)

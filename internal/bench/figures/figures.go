@@ -90,11 +90,11 @@ func Find(all []Figure, row string) (Figure, bool) {
 	return all[i], true
 }
 
-// Times are the durations of repetitions of one operation.
-type Times []time.Duration
+// Samples are the durations of repetitions of one operation.
+type Samples []time.Duration
 
 // Quantile of the times: 0.5 is the median. The quantile of an empty list is 0.
-func (t Times) Quantile(q float64) time.Duration {
+func (t Samples) Quantile(q float64) time.Duration {
 	if len(t) == 0 {
 		return 0
 	}

@@ -61,12 +61,12 @@ func TestUnits(t *testing.T) {
 	assert.InDelta(t, 2.5, Processor("", "", 5*time.Millisecond, 2).Value, 0)
 	assert.InDelta(t, 1.5, Bytes("", "", 3<<19).Value, 0)
 
-	assert.Zero(t, Times(nil).Quantile(.5))
-	all := Times{3, 1, 2, 5, 4}
+	assert.Zero(t, Samples(nil).Quantile(.5))
+	all := Samples{3, 1, 2, 5, 4}
 	for q, want := range map[float64]time.Duration{0: 1, .5: 3, .99: 5, 1: 5} {
 		assert.Equal(t, want, all.Quantile(q))
 	}
-	assert.Equal(t, Times{3, 1, 2, 5, 4}, all, "the order is not changed")
+	assert.Equal(t, Samples{3, 1, 2, 5, 4}, all, "the order is not changed")
 }
 
 func TestCompare(t *testing.T) {

@@ -72,14 +72,14 @@ func NewAgents(ctx context.Context, api *API, run string) (*Agents, error) {
 }
 
 // Register registers more agents and returns how long each took, from its request until it could read its credential.
-func (a *Agents) Register(ctx context.Context, count, limit int) (figures.Times, error) {
+func (a *Agents) Register(ctx context.Context, count, limit int) (figures.Samples, error) {
 	return a.more(count, limit, func(n int) (Agent, error) { return a.register(ctx, n) })
 }
 
 // Join registers more agents, each of which also does what a real agent does next: it sends its first heartbeat, follows the
 // BundleDeployments of its cluster, reads the Content of the agent's own Bundle, and reports that it is deployed. Join returns how
 // long each took, from its request until that report. The watches stay open until ctx ends.
-func (a *Agents) Join(ctx context.Context, count, limit int) (figures.Times, error) {
+func (a *Agents) Join(ctx context.Context, count, limit int) (figures.Samples, error) {
 	return a.more(count, limit, func(n int) (Agent, error) {
 		agent, err := a.register(ctx, n)
 		if err != nil {
@@ -92,8 +92,8 @@ func (a *Agents) Join(ctx context.Context, count, limit int) (figures.Times, err
 	})
 }
 
-func (a *Agents) more(count, limit int, do func(n int) (Agent, error)) (figures.Times, error) {
-	took, first := make(figures.Times, count), len(a.Registered)
+func (a *Agents) more(count, limit int, do func(n int) (Agent, error)) (figures.Samples, error) {
+	took, first := make(figures.Samples, count), len(a.Registered)
 	a.Registered = append(a.Registered, make([]Agent, count)...)
 	err := InParallel(count, limit, func(n int) (err error) {
 		began := time.Now()

@@ -65,11 +65,11 @@ func TestAgents(t *testing.T) {
 	hub.DropClusters(t, api.Workspace)
 }
 
-func TestFloor(t *testing.T) {
+func TestPlainClient(t *testing.T) {
 	hub, _ := testenv.Clusters(t)
 	api := connected(t, hub)
 	for name, secrets := range map[string]bool{"requests": false, "secrets": true} {
-		require.NoError(t, Floor{API: api, Run: name, TokenSecrets: secrets}.Register(t.Context(), 2, 2))
+		require.NoError(t, PlainClient{API: api, Run: name, TokenSecrets: secrets}.Register(t.Context(), 2, 2))
 		request, err := api.Fleet.ClusterRegistrations(api.Workspace).Get(t.Context(), name+"-1", metav1.GetOptions{})
 		require.NoError(t, err)
 		assert.True(t, request.Status.Granted)

@@ -39,8 +39,8 @@ func (i *Imports) Create(ctx context.Context, prefix string, count, limit int, k
 }
 
 // Import creates Clusters, all at once, and returns how long each took until its agent was installed.
-func (i *Imports) Import(ctx context.Context, prefix string, count int, kubeconfig []byte) (figures.Times, error) {
-	took := make(figures.Times, count)
+func (i *Imports) Import(ctx context.Context, prefix string, count int, kubeconfig []byte) (figures.Samples, error) {
+	took := make(figures.Samples, count)
 	return took, InParallel(count, count, func(n int) error {
 		name, began := fmt.Sprintf("%s-%d", prefix, n), time.Now()
 		if err := i.create(ctx, name, kubeconfig); err != nil {

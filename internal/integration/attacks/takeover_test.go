@@ -73,17 +73,17 @@ func TestARequestCannotSpeakForItself(t *testing.T) {
 	v.undisturbed(t)
 }
 
-// The living agent vouches for its next request by name. Whoever knows the name cannot use it again.
+// An agent at work proves possession for its next request, by name. Somebody who knows the name cannot use it again.
 func TestTheNameOfARequestIsNotPlayedBack(t *testing.T) {
 	s := testenv.NewStage(t)
 	shared := s.Token(t, "shared")
 	v := newVictim(t, s, shared, "victim")
-	vouch(t, s, v, "request-next")
+	provePossession(t, s, v, "request-next")
 	next := with("shared", "victim", "next"+s.Namespace)
 	next.Name = "request-next"
 	granted, secret := s.Hub.Granted(t, shared, sends(t, s, shared, next))
 	successor := &victim{Registered: testenv.Registered{Values: shared, Request: granted, Secret: secret}, stage: s, secret: testenv.Bytes(t, secret)}
-	beat(t, s, successor, fleet.AgentStatus{Vouches: "request-next", Registration: "request-next"})
+	beat(t, s, successor, fleet.AgentStatus{PossessionProof: "request-next", Registration: "request-next"})
 	testenv.RequireGone(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, "ClusterRegistration", v.Request.Name)
 
 	again := with("shared", "victim", "again"+s.Namespace)
@@ -94,13 +94,13 @@ func TestTheNameOfARequestIsNotPlayedBack(t *testing.T) {
 	require.NoError(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Delete(t.Context(), "request-next", metav1.DeleteOptions{}))
 	testenv.RequireGone(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, "ClusterRegistration", "request-next")
 	redeemed := with("shared", "victim", "redeemed"+s.Namespace)
-	redeemed.Name = "request-next" // for which the agent vouched, when it was its own
+	redeemed.Name = "request-next" // for which the agent proved possession, when it was its own
 	refused(t, s, sends(t, s, shared, redeemed), fleet.ReasonClientIDInUse)
 }
 
-func vouch(t *testing.T, s *testenv.Stage, v *victim, request string) {
+func provePossession(t *testing.T, s *testenv.Stage, v *victim, request string) {
 	t.Helper()
-	beat(t, s, v, fleet.AgentStatus{Vouches: request})
+	beat(t, s, v, fleet.AgentStatus{PossessionProof: request})
 }
 
 // beat is a heartbeat with words of the agent's own.

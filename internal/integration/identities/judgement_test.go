@@ -83,7 +83,7 @@ func TestTheTokenMadeForAClusterRegistersItsAgentAgain(t *testing.T) {
 	works(t, s.Hub, second)
 }
 
-func TestTheAgentVouchesForItsNextRequest(t *testing.T) {
+func TestPossessionProof(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Token(t, "shared")
 	first := s.Register(t, values, "edge", "1")

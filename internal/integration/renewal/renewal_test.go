@@ -122,7 +122,7 @@ func (s *stage) bootstrap(t *testing.T, namespace string, values registration.Va
 	s.Member.WriteSecret(t, namespace, registration.BootstrapSecret, data)
 }
 
-// Any token will do for an agent that vouches for its request with the credential it holds.
+// Any token will do for an agent that proves possession of its current credential.
 func TestALivingAgentRegistersAnewWithoutAGap(t *testing.T) {
 	s := newStage(t)
 	namespace := s.Member.Namespace(t)
@@ -137,7 +137,7 @@ func TestALivingAgentRegistersAnewWithoutAGap(t *testing.T) {
 		return len(left) == 1 && !slices.Contains(before, left[0]), fmt.Sprintf("there are %v, the first one was %v", left, before)
 	})
 	found := s.EventuallyCluster(t, cluster, func(c *fleet.Cluster) (bool, string) {
-		return c.Status.Agent.Registration == s.requests(t)[0] && c.Status.Agent.Vouches == "", fmt.Sprintf("the agent says %+v", c.Status.Agent)
+		return c.Status.Agent.Registration == s.requests(t)[0] && c.Status.Agent.PossessionProof == "", fmt.Sprintf("the agent says %+v", c.Status.Agent)
 	})
 	require.NotNil(t, found.Status.Agent.CredentialExpires)
 	testenv.RequireUnauthorized(t, s.Hub, first)

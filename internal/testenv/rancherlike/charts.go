@@ -6,8 +6,8 @@ import (
 	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
-// Settings are settings of the server.
-type Settings struct {
+// RancherSettings are settings of the server.
+type RancherSettings struct {
 	ServerURL    string
 	CACerts      []byte
 	AgentTLSMode string

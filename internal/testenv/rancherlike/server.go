@@ -32,7 +32,7 @@ type Server struct {
 	// Proxy is its address.
 	Proxy *Proxy
 	// Settings are the settings that are part of the hub's configuration.
-	Settings Settings
+	Settings RancherSettings
 
 	config *rest.Config
 	sets   apply.Apply
@@ -43,7 +43,7 @@ func New(t testing.TB, hub *testenv.Cluster) *Server {
 	t.Helper()
 	s := &Server{Hub: hub, Proxy: NewProxy(t, hub), config: hub.RESTConfig()}
 	s.config.UserAgent = userAgent
-	s.Settings = Settings{ServerURL: s.Proxy.URL(), CACerts: s.Proxy.CA(), AgentTLSMode: "strict"}
+	s.Settings = RancherSettings{ServerURL: s.Proxy.URL(), CACerts: s.Proxy.CA(), AgentTLSMode: "strict"}
 	s.preCreateCRDs(t)
 	s.Workspace(t, LocalWorkspace)
 	s.Workspace(t, DefaultWorkspace)

@@ -19,8 +19,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
-// bundleState is what this run remembers of one BundleDeployment. A restarted agent does without it.
-type bundleState struct {
+// deploymentState is what this run remembers of one BundleDeployment. A restarted agent does without it.
+type deploymentState struct {
 	// Only the worker that reconciles the BundleDeployment uses the fields of this group; the queue admits one at a time.
 
 	// failedID is the deployment ID whose deployment failed last, and failure the reason.
@@ -48,14 +48,14 @@ type bundleState struct {
 	written written
 }
 
-func (s *bundleState) release() (*release.Deployed, drift) {
+func (s *deploymentState) release() (*release.Deployed, drift) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.deployed, s.drift
 }
 
 // setRelease replaces the release; what was found about the previous one is dropped.
-func (s *bundleState) setRelease(deployed *release.Deployed) {
+func (s *deploymentState) setRelease(deployed *release.Deployed) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.deployed, s.drift = deployed, drift{}
@@ -64,64 +64,64 @@ func (s *bundleState) setRelease(deployed *release.Deployed) {
 // releaseName identifies a Helm release.
 type releaseName struct{ namespace, name string }
 
-// bundleStates holds the state of each BundleDeployment by its key, and the BundleDeployment of each release.
-type bundleStates struct {
+// deploymentStates holds the state of each BundleDeployment by its key, and the BundleDeployment of each release.
+type deploymentStates struct {
 	mu        sync.Mutex
-	byKey     map[string]*bundleState
+	byKey     map[string]*deploymentState
 	byRelease map[releaseName]string
 }
 
-func newBundleStates() *bundleStates {
-	return &bundleStates{byKey: map[string]*bundleState{}, byRelease: map[releaseName]string{}}
+func newDeploymentStates() *deploymentStates {
+	return &deploymentStates{byKey: map[string]*deploymentState{}, byRelease: map[releaseName]string{}}
 }
 
 // get returns the state of a key and creates it if it is missing.
-func (b *bundleStates) get(key string) *bundleState {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.byKey[key] == nil {
-		b.byKey[key] = &bundleState{}
+func (s *deploymentStates) get(key string) *deploymentState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byKey[key] == nil {
+		s.byKey[key] = &deploymentState{}
 	}
-	return b.byKey[key]
+	return s.byKey[key]
 }
 
-func (b *bundleStates) drop(key string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.byKey, key)
-	for name, owner := range b.byRelease {
+func (s *deploymentStates) drop(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byKey, key)
+	for name, owner := range s.byRelease {
 		if owner == key {
-			delete(b.byRelease, name)
+			delete(s.byRelease, name)
 		}
 	}
 }
 
-func (b *bundleStates) setOwner(name releaseName, key string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.byRelease[name] = key
+func (s *deploymentStates) setOwner(name releaseName, key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byRelease[name] = key
 }
 
-func (b *bundleStates) ownerOf(name releaseName) (key string, found bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	key, found = b.byRelease[name]
+func (s *deploymentStates) ownerOf(name releaseName) (key string, found bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key, found = s.byRelease[name]
 	return key, found
 }
 
-func (b *bundleStates) keys() (keys []string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for key := range b.byKey {
+func (s *deploymentStates) keys() (keys []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key := range s.byKey {
 		keys = append(keys, key)
 	}
 	return keys
 }
 
 // waiting returns the keys of the BundleDeployments that wait for others.
-func (b *bundleStates) waiting() (keys []string) {
-	for _, key := range b.keys() {
-		state := b.get(key)
+func (s *deploymentStates) waiting() (keys []string) {
+	for _, key := range s.keys() {
+		state := s.get(key)
 		state.mu.Lock()
 		if state.waitsFor != "" {
 			keys = append(keys, key)

@@ -100,7 +100,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 }
 
 // facts collects the input of decide.
-func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *bundleState) facts {
+func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploymentState) facts {
 	f := facts{Name: key, Wanted: bd != nil && bd.DeletionTimestamp == nil}
 	if !f.Wanted {
 		return f
@@ -126,7 +126,7 @@ func correctsDrift(c *fleet.CorrectDrift) bool { return c != nil && c.Enabled }
 
 // currentRelease returns the release if it is what the BundleDeployment asks for. The watch may still show a revision as
 // pending that this run has finished.
-func (d *reconciler) currentRelease(key string, bd *fleet.BundleDeployment, state *bundleState) (release.Found, bool) {
+func (d *reconciler) currentRelease(key string, bd *fleet.BundleDeployment, state *deploymentState) (release.Found, bool) {
 	namespace, name := release.Place(bd.Name, bd.Spec.Options)
 	id := release.DeploymentIDValue(bd.Spec.DeploymentID)
 	deployed, _ := state.release()
@@ -198,7 +198,7 @@ func otherReleases(releases []release.Found, namespace, name string) []release.F
 	return slices.DeleteFunc(slices.Clone(releases), func(f release.Found) bool { return f.Namespace == namespace && f.Name == name })
 }
 
-func (d *reconciler) succeeded(key string, state *bundleState, made release.Deployed, action action) {
+func (d *reconciler) succeeded(key string, state *deploymentState, made release.Deployed, action action) {
 	d.log(key).Infof("Deployed Helm release %s", made)
 	d.index.add(release.Found{Namespace: made.Namespace, Name: made.Name, Version: made.Version, Deployed: true, Labels: made.Labels})
 	state.setRelease(&made)
@@ -216,7 +216,7 @@ func (d *reconciler) succeeded(key string, state *bundleState, made release.Depl
 	d.drifts.AddAfter(key, d.Timing.Settle)
 }
 
-func (d *reconciler) failed(key string, bd *fleet.BundleDeployment, state *bundleState, err error) {
+func (d *reconciler) failed(key string, bd *fleet.BundleDeployment, state *deploymentState, err error) {
 	d.log(key).Warnf("Deploying failed: %s", release.Explain(err))
 	if state.failedID != bd.Spec.DeploymentID || state.retries == nil {
 		state.retries = backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
@@ -267,7 +267,7 @@ const (
 
 // objectsKnown reports whether a status can be computed: the caches of all kinds are filled, or have been waited for, and
 // the objects were compared. If not, the key is enqueued again.
-func (d *reconciler) objectsKnown(key string, state *bundleState, deployed *release.Deployed) bool {
+func (d *reconciler) objectsKnown(key string, state *deploymentState, deployed *release.Deployed) bool {
 	if !d.objects.watch(deployed.Objects) {
 		if state.unsyncedSince.IsZero() {
 			state.unsyncedSince = d.Clock.Now()
@@ -286,7 +286,7 @@ func (d *reconciler) objectsKnown(key string, state *bundleState, deployed *rele
 }
 
 // report writes the status.
-func (d *reconciler) report(ctx context.Context, key string, bd *fleet.BundleDeployment, state *bundleState, paused bool) {
+func (d *reconciler) report(ctx context.Context, key string, bd *fleet.BundleDeployment, state *deploymentState, paused bool) {
 	found, current := d.currentRelease(key, bd, state)
 	deployed, drift := state.release()
 	state.mu.Lock()

@@ -49,7 +49,7 @@ func newStoppedReconciler() *stoppedReconciler {
 	p := &stoppedReconciler{clock: clocktesting.NewFakeClock(time.Unix(1e9, 0)), hub: fake.NewSimpleClientset(bd), queue: &recordedQueue{}, bd: bd}
 	c := Config{Hub: p.hub, Namespace: bd.Namespace, Clock: p.clock, Log: quiet()}.withDefaults()
 	p.reconciler = &reconciler{
-		Config: c, bundles: cache.NewStore(cache.MetaNamespaceKeyFunc), states: newBundleStates(), queue: p.queue, drifts: &recordedQueue{}, index: newReleaseIndex(func(string) {}),
+		Config: c, bundles: cache.NewStore(cache.MetaNamespaceKeyFunc), states: newDeploymentStates(), queue: p.queue, drifts: &recordedQueue{}, index: newReleaseIndex(func(string) {}),
 		objects: newObjectCache(context.Background(), nil, func(releaseName) {}),
 	}
 	_ = p.bundles.Add(bd)

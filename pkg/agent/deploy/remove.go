@@ -20,7 +20,7 @@ import (
 
 // remove removes the releases of a BundleDeployment that the watch no longer shows. A removal cannot be undone, so the hub
 // is asked before.
-func (d *reconciler) remove(ctx context.Context, key string, state *bundleState) {
+func (d *reconciler) remove(ctx context.Context, key string, state *deploymentState) {
 	found := d.index.of(key)
 	if len(found) > 0 {
 		// While a namespace is deleted its objects disappear one after the other, and the agent's own may be the last.
@@ -100,7 +100,7 @@ func (d *reconciler) keepOfDeletedCluster() {
 
 // goneAlone reports whether the agent's own BundleDeployment went and others stayed: the hub no longer manages the agent,
 // whose release must not hold the removal of others for ever.
-func (d *reconciler) goneAlone(state *bundleState) bool {
+func (d *reconciler) goneAlone(state *deploymentState) bool {
 	wanted := slices.ContainsFunc(d.bundleDeployments(), func(bd *fleet.BundleDeployment) bool { return bd.DeletionTimestamp == nil })
 	return wanted && d.since(state.goneSince) >= d.Timing.Hold
 }

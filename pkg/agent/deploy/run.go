@@ -46,7 +46,7 @@ type reconciler struct {
 	bundles  cache.Store // the BundleDeployments
 	index    *releaseIndex
 	objects  *objectCache
-	states   *bundleStates
+	states   *deploymentStates
 	queue    workqueue.TypedDelayingInterface[string] // keys to reconcile
 	drifts   workqueue.TypedDelayingInterface[string] // keys to compare with the cluster
 	end      context.CancelCauseFunc                  // ends the run
@@ -74,7 +74,7 @@ func Run(parent context.Context, c Config) error {
 		return workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Clock: c.Clock})
 	}
 	d := &reconciler{
-		Config: c, releases: releases, states: newBundleStates(), queue: newQueue(), drifts: newQueue(), end: end,
+		Config: c, releases: releases, states: newDeploymentStates(), queue: newQueue(), drifts: newQueue(), end: end,
 		owner:  release.Owner{Namespace: c.AgentNamespace, ClusterNamespace: c.ClusterNamespace, ClusterName: c.ClusterName},
 		ownKey: registration.LabelValue(registration.AgentBundleName(c.ClusterName)),
 	}
@@ -284,7 +284,7 @@ func (d *reconciler) log(key string) logrus.FieldLogger {
 }
 
 // retryLater logs the error of a step after which nothing else can be done, and enqueues the key after a growing pause.
-func (d *reconciler) retryLater(ctx context.Context, key string, state *bundleState, err error) {
+func (d *reconciler) retryLater(ctx context.Context, key string, state *deploymentState, err error) {
 	if ctx.Err() != nil {
 		return
 	}

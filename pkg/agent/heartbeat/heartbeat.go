@@ -76,7 +76,7 @@ type statusPatch struct {
 	Instance          *string      `json:"instance"`
 	CredentialExpires *metav1.Time `json:"credentialExpires"`
 	Registration      *string      `json:"registration"`
-	Vouches           *string      `json:"vouches"`
+	PossessionProof   *string      `json:"vouches"`
 }
 
 // hubReport is fleet.AgentHub as a patch.
@@ -108,7 +108,7 @@ func (h *Heartbeat) report(ctx context.Context, use *credential.InUse, notes not
 		Instance:          textOrNull(h.Instance),
 		CredentialExpires: use.Expires(),
 		Registration:      textOrNull(stored.Request),
-		Vouches:           textOrNull(notes.provedRequest),
+		PossessionProof:   textOrNull(notes.possessionProof),
 	}
 	if skew, known := use.Conn.ClockSkew(); known {
 		r.ClockSkew = &metav1.Duration{Duration: skew}

@@ -95,7 +95,7 @@ func TestReport(t *testing.T) {
 		answering(t, m, http.StatusOK, "ok")
 		now := time.Date(2026, 1, 2, 3, 4, 5, 6, time.FixedZone("", 3600))
 		h := &Heartbeat{Member: m, Clock: clocktesting.NewFakeClock(now), Generation: "managed/1"}
-		got, _ := reported(t, h, notes{pendingEndpoint: "elsewhere: dead", provedRequest: "request-2"})
+		got, _ := reported(t, h, notes{pendingEndpoint: "elsewhere: dead", possessionProof: "request-2"})
 		assert.True(t, got.LastSeen.Time.Equal(now.Truncate(time.Second)))
 		got.LastSeen = metav1.Time{}
 		assert.Equal(t, map[corev1.ResourceName]string{"cpu": "6500m", "memory": "24Gi", "pods": "160"}, texts(got.Capacity))
@@ -107,7 +107,7 @@ func TestReport(t *testing.T) {
 			Hub: &fleet.AgentHub{
 				APIServerURL: agenttest.HubURL, APIServerCAHash: registration.CAHash(nil), AgentTLSMode: "system-store", Pending: "elsewhere: dead",
 			},
-			Vouches: "request-2",
+			PossessionProof: "request-2",
 		}, got)
 	})
 	t.Run("what cannot be read is removed from the status", func(t *testing.T) {

@@ -17,7 +17,7 @@ type Notes struct {
 
 type notes struct {
 	pendingEndpoint string // why the agent cannot switch to another endpoint
-	provedRequest   string // the request for which the agent proves possession of its credential
+	possessionProof string // the request for which the agent proves possession of its credential
 }
 
 // SetPendingEndpoint reports why the agent cannot switch to another endpoint; empty if no switch is pending. A new topic is
@@ -33,11 +33,11 @@ func (n *Notes) SetPendingEndpoint(topic, text string) (isNew bool) {
 	return isNew
 }
 
-// SetProvedRequest makes the next heartbeats repeat the proof of possession for a ClusterRegistration; empty ends that.
-func (n *Notes) SetProvedRequest(request string) {
+// SetPossessionProof makes the next heartbeats repeat the proof of possession for a ClusterRegistration; empty ends that.
+func (n *Notes) SetPossessionProof(request string) {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
-	n.provedRequest = request
+	n.possessionProof = request
 }
 
 // SendNow sends a heartbeat at once.
@@ -66,7 +66,7 @@ func (n *Notes) read() (notes, <-chan struct{}) {
 // ProvePossession tells the hub, with the credential in use, that the ClusterRegistration is this agent's own: the agent
 // registers again, and nobody else can prove that. The heartbeats repeat it, so an error here delays the proof only.
 func (n *Notes) ProvePossession(ctx context.Context, use *credential.InUse, request string) error {
-	n.SetProvedRequest(request)
+	n.SetPossessionProof(request)
 	cluster := use.Stored()
 	return use.Conn.PatchAgentStatus(ctx, cluster.ClusterNamespace, cluster.ClusterName, map[string]any{"vouches": request})
 }

@@ -25,8 +25,8 @@ import (
 
 // Reasons of the events on the agent's Deployment.
 const (
-	reasonDenied  = "RegistrationRefused" // the hub denies the request, and says why
-	reasonGranted = "RegistrationGranted" // after RegistrationRefused: the hub has granted it
+	reasonRegistrationRefused = "RegistrationRefused" // the hub denies the request, and says why
+	reasonGranted             = "RegistrationGranted" // after RegistrationRefused: the hub has granted it
 )
 
 // ErrInputChanged ends a registration because an object it was made with has changed: start over with the new content.
@@ -308,7 +308,7 @@ func (r *Registrar) reportDenial(ctx context.Context, object *fleet.ClusterRegis
 	r.OnState("the hub denies the registration of this cluster; the log says why")
 	r.Log.Errorf("Failed to register agent: %s. The agent checks again from time to time, and at once when Secret %s or ConfigMap %s in Namespace %s changes",
 		text, registration.BootstrapSecret, registration.AgentConfigMap, r.Member.Namespace)
-	r.Event(ctx, corev1.EventTypeWarning, reasonDenied, text)
+	r.Event(ctx, corev1.EventTypeWarning, reasonRegistrationRefused, text)
 }
 
 func (r *Registrar) tokenRejected(i *ImportIdentity, cause error) error {

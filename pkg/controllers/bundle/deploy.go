@@ -85,7 +85,7 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 			current = append(current, deployment)
 		}
 	}
-	m := d.memberOf(cluster)
+	m := d.candidateOf(cluster)
 	for _, b := range d.candidates(cluster) {
 		old, plan := existing[b.Name], d.plans.of(b)
 		if plan.problem != nil { // the status of the Bundle reports it
@@ -204,7 +204,7 @@ func (d *Deployer) write(ctx context.Context, cluster *fleet.Cluster, a assignme
 	existing, wanted := a.existing, a.wanted
 	switch {
 	case existing != nil && !isFrom(existing, cluster.Namespace):
-		return nil, &foreignError{existing.Namespace, existing.Name}
+		return nil, &foreignDeploymentError{existing.Namespace, existing.Name}
 	case existing != nil && (existing.DeletionTimestamp != nil || d.deleted.IsExpected(string(existing.UID)) || d.written.IsStale(existing)):
 		return existing, nil // the event of its next version enqueues the Cluster
 	}
@@ -227,7 +227,7 @@ func (d *Deployer) write(ctx context.Context, cluster *fleet.Cluster, a assignme
 			return nil, fmt.Errorf("reading BundleDeployment %s/%s: %w", wanted.Namespace, wanted.Name, err)
 		}
 		if !isFrom(existing, cluster.Namespace) {
-			return nil, &foreignError{existing.Namespace, existing.Name}
+			return nil, &foreignDeploymentError{existing.Namespace, existing.Name}
 		}
 		wanted = desired(a.bundle, a.variant, cluster, existing)
 	}
@@ -370,11 +370,11 @@ func clusterOf(deployment *fleet.BundleDeployment) key {
 	return key{Namespace: deployment.Labels[fleet.ClusterNamespaceLabel], Name: deployment.Labels[fleet.ClusterLabel]}
 }
 
-// foreignError reports that a BundleDeployment whose name the hub needs was not made from a Bundle of this namespace.
-type foreignError struct{ namespace, name string }
+// foreignDeploymentError reports that a BundleDeployment whose name the hub needs was not made from a Bundle of this namespace.
+type foreignDeploymentError struct{ namespace, name string }
 
 // Error names the object and what to do about it.
-func (e *foreignError) Error() string {
+func (e *foreignDeploymentError) Error() string {
 	return fmt.Sprintf("BundleDeployment %s/%s exists and was not made from this Bundle; delete it", e.namespace, e.name)
 }
 
@@ -415,7 +415,7 @@ func isNameConflict(err error) bool {
 		return false
 	}
 	return !slices.ContainsFunc(all, func(one error) bool {
-		var deployment *foreignError
+		var deployment *foreignDeploymentError
 		var role *desiredset.ForeignError
 		return !errors.As(one, &deployment) && !errors.As(one, &role)
 	})

@@ -379,7 +379,7 @@ func TestJoinErrors(t *testing.T) {
 	assert.EqualError(t, joinErrors(errors.New("a"), nil, errors.New("b")), "a; b")
 	assert.EqualError(t, joinErrors(slices.Repeat([]error{errors.New("x")}, 12)...), strings.Repeat("x; ", 10)+"and 2 more")
 
-	foreign := &foreignError{"ns", "n"}
+	foreign := &foreignDeploymentError{"ns", "n"}
 	assert.True(t, isNameConflict(joinErrors(foreign, foreign)))
 	assert.False(t, isNameConflict(joinErrors(foreign, errInternal)), "a retry may help")
 	assert.False(t, isNameConflict(errInternal))

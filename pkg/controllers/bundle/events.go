@@ -71,7 +71,7 @@ func showsOther(before, after *fleet.BundleDeployment) bool {
 // quarantined, deleted or selected no more before something was deployed to it.
 func (d *Deployer) clusterEvents() eventHandler[*fleet.Cluster] {
 	enqueueBundles := func(cluster *fleet.Cluster) {
-		m := d.memberOf(cluster)
+		m := d.candidateOf(cluster)
 		for _, b := range d.candidates(cluster) {
 			if len(d.plans.of(b).choose(b, m)) > 0 {
 				d.bundleChanged(keyOf(b))

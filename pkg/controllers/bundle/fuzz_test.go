@@ -28,7 +28,7 @@ func FuzzChoose(f *testing.F) {
 		filler.Fill(&b.Spec.TargetRestrictions)
 		filler.Fill(&b.Spec.TargetCustomizationMode)
 		filler.Fill(&cluster)
-		m := member{name: cluster.Name, displayName: cluster.DisplayName, labels: labels.Set(cluster.Labels), groups: func() (all []*fleet.ClusterGroup) {
+		m := candidate{name: cluster.Name, displayName: cluster.DisplayName, labels: labels.Set(cluster.Labels), groups: func() (all []*fleet.ClusterGroup) {
 			for i := range cluster.Groups {
 				all = append(all, &cluster.Groups[i])
 			}

@@ -112,7 +112,7 @@ func newPlan(b *fleet.Bundle) *plan {
 }
 
 // choose returns the indexes of the targets whose options apply to a Cluster, none if the Bundle does not target it.
-func (p *plan) choose(b *fleet.Bundle, m member) (chosen []int) {
+func (p *plan) choose(b *fleet.Bundle, m candidate) (chosen []int) {
 	// An agent's Bundle targets its Cluster by name. Another Cluster may have that name as its display name, and must not get
 	// the agent.
 	if p.problem != nil || agentspec.IsBundle(b) && b.Name != registration.AgentBundleName(m.name) {

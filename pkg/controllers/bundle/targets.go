@@ -24,7 +24,7 @@ func (d *Deployer) matches(b *fleet.Bundle, p *plan) (matches []match) {
 		if cluster.DeletionTimestamp != nil || cluster.Labels[fleet.ClusterManagementLabel] != "" {
 			continue
 		}
-		if targets := p.choose(b, d.memberOf(cluster)); len(targets) > 0 {
+		if targets := p.choose(b, d.candidateOf(cluster)); len(targets) > 0 {
 			matches = append(matches, match{cluster, targets})
 		}
 	}
@@ -48,16 +48,16 @@ func (d *Deployer) mayMatch(b *fleet.Bundle) (clusters []*fleet.Cluster) {
 	return clusters
 }
 
-// member is what targets select a Cluster by.
-type member struct {
+// candidate is what targets select a Cluster by.
+type candidate struct {
 	name, displayName string
 	labels            labels.Set
 	// groups returns the ClusterGroups that select the Cluster. It is called only for targets that select groups.
 	groups func() []*fleet.ClusterGroup
 }
 
-func (d *Deployer) memberOf(cluster *fleet.Cluster) member {
-	return member{
+func (d *Deployer) candidateOf(cluster *fleet.Cluster) candidate {
+	return candidate{
 		name: cluster.Name, displayName: cluster.Labels[fleet.ClusterDisplayNameLabel], labels: cluster.Labels,
 		groups: sync.OnceValue(func() (groups []*fleet.ClusterGroup) {
 			all, _ := d.groupCache.List(cluster.Namespace, labels.Everything())
@@ -108,7 +108,7 @@ func (c criteria) isEmpty() bool {
 	return c.clusterName == "" && c.cluster == nil && c.group == "" && c.groups == nil
 }
 
-func (c criteria) match(m member) bool {
+func (c criteria) match(m candidate) bool {
 	switch {
 	case c.isEmpty():
 		return false

@@ -19,8 +19,8 @@ func group(name string, labels map[string]string, selects *metav1.LabelSelector)
 }
 
 // alice is a Cluster in the groups "edge" (tier: gold) and "north" (tier: tin).
-func alice() member {
-	return member{name: "alice", displayName: "Alice A", labels: map[string]string{"env": "prod"}, groups: func() []*fleet.ClusterGroup {
+func alice() candidate {
+	return candidate{name: "alice", displayName: "Alice A", labels: map[string]string{"env": "prod"}, groups: func() []*fleet.ClusterGroup {
 		return []*fleet.ClusterGroup{group("edge", map[string]string{"tier": "gold"}, nil), group("north", map[string]string{"tier": "tin"}, nil)}
 	}}
 }

@@ -79,7 +79,7 @@ func TestWire(t *testing.T) {
 						return
 					}
 					require.Nil(t, p.problem)
-					chosen := p.choose(&b, s.memberOf(m1))
+					chosen := p.choose(&b, s.candidateOf(m1))
 					if len(r.BundleDeployments) > 0 && r.BundleDeployments[0] == '"' {
 						return
 					}

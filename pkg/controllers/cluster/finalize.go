@@ -27,8 +27,8 @@ const (
 	takeoverPatience = 10 * time.Second
 	// pollInterval is the interval at which the hub checks for changes that it does not watch.
 	pollInterval = 2 * time.Second
-	// eventMemberLeft is the reason of the event which reports that something may be left behind on a member.
-	eventMemberLeft = "MemberLeft"
+	// eventLeftOnMember is the reason of the event that reports objects which may be left on the member.
+	eventLeftOnMember = "MemberLeft"
 )
 
 // finalize removes what belongs to a deleted Cluster, on the member and on the hub, and then the finalizer. It runs again from the
@@ -60,7 +60,7 @@ func (h *handler) finalize(ctx context.Context, cluster *fleet.Cluster) (*fleet.
 		if byAgent = h.askAgent(ctx, cluster, agentDeadline); byAgent.IsWait() || byAgent.Err != nil {
 			return h.waitFinalizing(ctx, cluster, byAgent)
 		}
-		if byHub = h.steps.Import.Uninstall(ctx, cluster, deadline); byHub.IsWait() || byHub.Err != nil {
+		if byHub = h.subReconcilers.Import.Uninstall(ctx, cluster, deadline); byHub.IsWait() || byHub.Err != nil {
 			return h.waitFinalizing(ctx, cluster, byHub)
 		}
 	}
@@ -130,7 +130,7 @@ func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub result.Resul
 		left = byAgent
 	}
 	h.Metrics.MembersLeft.WithLabelValues(left.Reason).Inc()
-	h.Events.Event(cluster, corev1.EventTypeWarning, eventMemberLeft, fmt.Sprintf(
+	h.Events.Event(cluster, corev1.EventTypeWarning, eventLeftOnMember, fmt.Sprintf(
 		"something may be left on the member: %s: %s", left.Reason, left.Message))
 }
 

@@ -98,7 +98,7 @@ func (c cachedNamespace) Get(name string) (*corev1.Namespace, error) {
 
 // uninstaller is an AgentInstaller with a fixed result.
 type uninstaller struct {
-	countingStep
+	countingSubReconciler
 	deadline time.Time
 	result   result.Result
 }
@@ -141,7 +141,7 @@ func newDeletion(hub config.Hub, others ...*fleet.Cluster) *deletion {
 			}}),
 		},
 		clusterCache: known{all: others}, requests: requests{}, bundles: cachedBundle{}, deployments: cachedDeployment{}, namespaces: cachedNamespace{}, clusters: queue{},
-		steps: Steps{Import: d.importer}, started: noon.Add(-10 * time.Minute),
+		subReconcilers: SubReconcilers{Import: d.importer}, started: noon.Add(-10 * time.Minute),
 	}
 	return d
 }

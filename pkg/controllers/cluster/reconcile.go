@@ -27,8 +27,8 @@ import (
 
 func (h *handler) onChange(key string, cluster *fleet.Cluster) (*fleet.Cluster, error) {
 	if cluster == nil {
-		for _, step := range h.steps.of(&fleet.Cluster{}) {
-			step.Forget(key)
+		for _, sub := range h.subReconcilers.of(&fleet.Cluster{}) {
+			sub.Forget(key)
 		}
 		return nil, nil
 	}
@@ -43,7 +43,7 @@ func (h *handler) onChange(key string, cluster *fleet.Cluster) (*fleet.Cluster, 
 	return h.reconcile(ctx, cluster)
 }
 
-// reconcile sets the Cluster's finalizer and identity, creates its namespace, runs the steps, and writes the status once.
+// reconcile sets the Cluster's finalizer and identity, creates its namespace, calls the sub-reconcilers, and writes the status once.
 func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet.Cluster, error) {
 	cluster, err := h.ensureIdentity(ctx, cluster)
 	if err != nil {
@@ -67,9 +67,9 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 		processed.Reason, processed.Message = "", before.Message // Fleet's own Cluster controller writes this condition too, without a reason
 	}
 	report(fleet.ConditionProcessed, processed)
-	if processed.IsDone() { // all steps need the namespace
-		for _, step := range h.steps.of(after) {
-			report(step.Condition(), step.Reconcile(ctx, after))
+	if processed.IsDone() { // all sub-reconcilers need the namespace
+		for _, sub := range h.subReconcilers.of(after) {
+			report(sub.Condition(), sub.Reconcile(ctx, after))
 		}
 		if !managedElsewhere(after) {
 			report(fleet.ConditionRegistered, h.registered(after))

@@ -26,24 +26,24 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// countingStep is a Step that counts its passes.
-type countingStep struct {
+// countingSubReconciler is a SubReconciler that counts its passes.
+type countingSubReconciler struct {
 	condition string
 	passes    int
 }
 
-func (c *countingStep) Condition() string { return c.condition }
+func (c *countingSubReconciler) Condition() string { return c.condition }
 
-func (c *countingStep) Forget(string) {}
+func (c *countingSubReconciler) Forget(string) {}
 
-func (c *countingStep) Reconcile(context.Context, *fleet.Cluster) result.Result {
+func (c *countingSubReconciler) Reconcile(context.Context, *fleet.Cluster) result.Result {
 	c.passes++
 	return result.Done("Good", "")
 }
 
 // liveness is a Liveness with a fixed answer.
 type liveness struct {
-	countingStep
+	countingSubReconciler
 	clones bool
 }
 
@@ -64,8 +64,8 @@ func TestReconcile_steps(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			d := newDeletion(config.Hub{})
-			importer, agent, bundles, live := &uninstaller{}, &countingStep{condition: "A"}, &countingStep{condition: "B"}, &liveness{}
-			d.steps, d.namespaces, d.created = Steps{importer, agent, bundles, live}, cachedNamespace{Namespace: row.namespace}, expectations.New(d.clock)
+			importer, agent, bundles, live := &uninstaller{}, &countingSubReconciler{condition: "A"}, &countingSubReconciler{condition: "B"}, &liveness{}
+			d.subReconcilers, d.namespaces, d.created = SubReconcilers{importer, agent, bundles, live}, cachedNamespace{Namespace: row.namespace}, expectations.New(d.clock)
 			c := d.cluster
 			if row.elsewhere {
 				c.Labels = map[string]string{fleet.ClusterManagementLabel: "x"}

@@ -1,5 +1,5 @@
 // Package cluster has the controller of Clusters: it creates the namespace of each Cluster, writes its status, and removes what
-// belongs to it when it is deleted. It is the only writer of a Cluster's status on the hub; other controllers contribute Steps.
+// belongs to it when it is deleted. It is the only writer of a Cluster's status on the hub; other controllers contribute SubReconcilers.
 // One reconciliation is reconcile in reconcile.go, one deletion is finalize in finalize.go.
 package cluster
 
@@ -24,20 +24,20 @@ import (
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
-// Step is one controller's contribution to the status of a Cluster.
-type Step interface {
+// SubReconciler is one controller's contribution to the status of a Cluster.
+type SubReconciler interface {
 	// Condition is the type of the condition that reports the result.
 	Condition() string
 	// Reconcile changes the status of the Cluster, which is a copy; the controller of Clusters writes it. Reconcile does not
-	// block: a step that takes long returns Wait and enqueues the Cluster later.
+	// block: a sub-reconciler that takes long returns Wait and enqueues the Cluster later.
 	Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result
-	// Forget drops what the step keeps in memory of a deleted Cluster, identified by its key.
+	// Forget drops what the sub-reconciler keeps in memory of a deleted Cluster, identified by its key.
 	Forget(key string)
 }
 
-// AgentInstaller is the step that installs the agent on the member.
+// AgentInstaller is the sub-reconciler that installs the agent on the member.
 type AgentInstaller interface {
-	Step
+	SubReconciler
 	// Uninstall removes the agent of a deleted Cluster, and what it deployed, from the member. Done means that nothing is left
 	// on the member, Wait that the removal is under way, Stalled that something may be left and the removal is not repeated, and
 	// Skip that the hub has no access to the member. After the deadline it does not return Wait. It may be called again after
@@ -45,62 +45,62 @@ type AgentInstaller interface {
 	Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result
 }
 
-// Liveness is the step that evaluates heartbeats.
+// Liveness is the sub-reconciler that evaluates heartbeats.
 type Liveness interface {
-	Step
+	SubReconciler
 	// HasClones reports whether two agents check in with the identity of the Cluster.
 	HasClones(cluster *fleet.Cluster) bool
 }
 
-// Steps are the controllers that contribute to the status of a Cluster, in the order in which they are called.
-type Steps struct {
+// SubReconcilers are the controllers that contribute to the status of a Cluster, in the order in which they are called.
+type SubReconcilers struct {
 	Import      AgentInstaller
-	AgentBundle Step
-	Bundles     Step
+	AgentBundle SubReconciler
+	Bundles     SubReconciler
 	Liveness    Liveness
 }
 
-// of returns the steps for a Cluster. For a Cluster that is handed to another controller, Import and AgentBundle are called too:
+// of returns the sub-reconcilers for a Cluster. For a Cluster that is handed to another controller, Import and AgentBundle are called too:
 // they drop the kubeconfig and delete the agent's Bundle.
-func (s Steps) of(cluster *fleet.Cluster) []Step {
-	steps := []Step{s.Import, s.AgentBundle}
+func (s SubReconcilers) of(cluster *fleet.Cluster) []SubReconciler {
+	all := []SubReconciler{s.Import, s.AgentBundle}
 	if managedElsewhere(cluster) {
-		return steps
+		return all
 	}
-	return append(steps, s.Bundles, s.Liveness)
+	return append(all, s.Bundles, s.Liveness)
 }
 
 const name = "cluster"
 
 type handler struct {
 	*app.Context
-	clusters     fleetcontrollers.ClusterController
-	clusterCache fleetcontrollers.ClusterCache
-	requests     fleetcontrollers.ClusterRegistrationCache
-	namespaces   corecontrollers.NamespaceCache
-	bundles      fleetcontrollers.BundleCache
-	deployments  fleetcontrollers.BundleDeploymentCache
-	steps        Steps
-	written      expectations.Expectations  // versions of Clusters
-	created      *expectations.Expectations // namespaces that the cache does not contain yet
-	started      time.Time                  // when this hub started its controllers
+	clusters       fleetcontrollers.ClusterController
+	clusterCache   fleetcontrollers.ClusterCache
+	requests       fleetcontrollers.ClusterRegistrationCache
+	namespaces     corecontrollers.NamespaceCache
+	bundles        fleetcontrollers.BundleCache
+	deployments    fleetcontrollers.BundleDeploymentCache
+	subReconcilers SubReconcilers
+	written        expectations.Expectations  // versions of Clusters
+	created        *expectations.Expectations // namespaces that the cache does not contain yet
+	started        time.Time                  // when this hub started its controllers
 }
 
 // Register sets up the controller. It watches Clusters; their namespaces, to create them again; requests, because a denied request
 // is shown on its Cluster; and the BundleDeployments of agents that were asked to uninstall themselves.
-func Register(ctx context.Context, c *app.Context, steps Steps) {
+func Register(ctx context.Context, c *app.Context, subReconcilers SubReconcilers) {
 	clusters, namespaces, requests := c.Fleet.Cluster(), c.Core.Namespace(), c.Fleet.ClusterRegistration()
 	h := &handler{
-		Context:      c,
-		clusters:     clusters,
-		clusterCache: clusters.Cache(),
-		requests:     requests.Cache(),
-		namespaces:   namespaces.Cache(),
-		bundles:      c.Fleet.Bundle().Cache(),
-		deployments:  c.Fleet.BundleDeployment().Cache(),
-		steps:        steps,
-		created:      expectations.New(c.Clock),
-		started:      c.Clock.Now(),
+		Context:        c,
+		clusters:       clusters,
+		clusterCache:   clusters.Cache(),
+		requests:       requests.Cache(),
+		namespaces:     namespaces.Cache(),
+		bundles:        c.Fleet.Bundle().Cache(),
+		deployments:    c.Fleet.BundleDeployment().Cache(),
+		subReconcilers: subReconcilers,
+		created:        expectations.New(c.Clock),
+		started:        c.Clock.Now(),
 	}
 
 	// There is only one handler for this kind: lasso removes handlers from its list while others of the same kind may still be

@@ -29,7 +29,7 @@ func (h *handler) registered(cluster *fleet.Cluster) result.Result {
 		return result.Stalled(fleet.ReasonQuarantined, fmt.Sprintf(
 			"the agent is quarantined and has no access to the hub; `muster -n %s release %s`, or spec.quarantined: false, restores its rights",
 			cluster.Namespace, cluster.Name))
-	case h.steps.Liveness.HasClones(cluster):
+	case h.subReconcilers.Liveness.HasClones(cluster):
 		return result.Stalled(fleet.ReasonCloneDetected, fmt.Sprintf(
 			"two agents check in with the identity of this cluster; the second one runs on a copy of the cluster or uses a stolen credential; "+
 				"delete Secret fleet-agent on the copy and register it with another clientID, or, if there is no copy, revoke the credential with `muster -n %s revoke %s`",

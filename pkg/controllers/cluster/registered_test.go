@@ -125,7 +125,7 @@ func TestSetDisplay(t *testing.T) {
 }
 
 func registeredAtNoon(cluster *fleet.Cluster, known requests, clones bool) result.Result {
-	h := &handler{Context: &app.Context{Clock: clocktesting.NewFakeClock(noon)}, requests: known, steps: Steps{Liveness: &liveness{clones: clones}}}
+	h := &handler{Context: &app.Context{Clock: clocktesting.NewFakeClock(noon)}, requests: known, subReconcilers: SubReconcilers{Liveness: &liveness{clones: clones}}}
 	return h.registered(cluster)
 }
 

@@ -95,7 +95,7 @@ func newHarness(t *testing.T, objects ...runtime.Object) *harness {
 		},
 		tokenCache: tokenCache{tokens: h.tokens}, createdTokens: expectations.New(calls.clock), secretCache: secretCache{secrets: h.values},
 		secretVersions:    &secretVersions{informer: cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{})},
-		pullSecretDigests: lru.New(maxPullSecretDigests), forms: agentmanifest.NewForms(), requests: &h.requests, calls: calls.memberCalls,
+		pullSecretDigests: lru.New(maxPullSecretDigests), renderer: agentmanifest.NewRenderer(), requests: &h.requests, calls: calls.memberCalls,
 	}
 	for _, object := range objects {
 		if secret, ok := object.(*corev1.Secret); ok {
@@ -169,7 +169,7 @@ func plan(t *testing.T, change func(*planInput)) (*installPlan, []runtime.Object
 	require.NoError(t, err)
 	copies, out := in.pullSecretCopies(t.Context(), pull.names, in.facts.agentNamespace)
 	require.True(t, out.IsDone(), out.Message)
-	objects, err := made.render(in.forms, copies)
+	objects, err := made.render(in.renderer, copies)
 	require.NoError(t, err)
 	return made, objects
 }

@@ -131,7 +131,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		if !out.IsDone() {
 			return out
 		}
-		objects, err := plan.render(i.forms, copies)
+		objects, err := plan.render(i.renderer, copies)
 		if err != nil {
 			return settingsInvalid(err)
 		}

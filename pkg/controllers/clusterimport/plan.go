@@ -79,13 +79,13 @@ func (p *installPlan) inputs(m *memberClient) (string, error) {
 }
 
 // render returns the objects in the order of their creation: the Deployment comes after everything that its Pods need.
-func (p *installPlan) render(forms *agentmanifest.Forms, pullSecretCopies []runtime.Object) ([]runtime.Object, error) {
+func (p *installPlan) render(renderer *agentmanifest.Renderer, pullSecretCopies []runtime.Object) ([]runtime.Object, error) {
 	namespace := p.options.Namespace
 	scheduling, err := agentmanifest.Scheduling(namespace, p.scheduling)
 	if err != nil {
 		return nil, err
 	}
-	manifest, err := forms.Render(p.options)
+	manifest, err := renderer.Render(p.options)
 	if err != nil {
 		return nil, err
 	}

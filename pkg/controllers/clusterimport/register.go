@@ -38,7 +38,7 @@ type Importer struct {
 	kubeconfigs       kubeconfigs
 	pullSecretDigests *lru.Cache // of image pull Secrets, by their version
 	requests          credentialstatus.Requests
-	forms             *agentmanifest.Forms
+	renderer          *agentmanifest.Renderer
 	calls             *memberCalls
 }
 
@@ -60,7 +60,7 @@ func Register(ctx context.Context, c *app.Context) *Importer {
 		secretVersions:    &secretVersions{informer: c.Secrets},
 		pullSecretDigests: lru.New(maxPullSecretDigests),
 		requests:          c.Fleet.ClusterRegistration().Cache(),
-		forms:             agentmanifest.NewForms(),
+		renderer:          agentmanifest.NewRenderer(),
 		calls:             newMemberCalls(ctx, c.Clock, c.ImportBackoff, enqueueCluster),
 	}
 

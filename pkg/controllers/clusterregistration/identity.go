@@ -126,7 +126,7 @@ func (h *handler) supersedeOnceUsed(
 	if !isInUse(request, cluster) {
 		return nil
 	}
-	return h.supersede(ctx, request, siblings, cluster.Status.Agent.Vouches)
+	return h.supersede(ctx, request, siblings, cluster.Status.Agent.PossessionProof)
 }
 
 // supersede deletes the older requests of the agent but one. Their rights are deleted with them, so an old credential stops working.

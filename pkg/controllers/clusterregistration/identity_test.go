@@ -122,7 +122,7 @@ func TestSupersede(t *testing.T) {
 			keeping:  []string{"delete clusterregistrations older", "delete clusterregistrations twin"},
 		},
 		{
-			name: "an agent that has announced its next request within the second", renewing: true, agent: fleet.AgentStatus{Registration: "request-abc", Vouches: "twin"},
+			name: "an agent that has announced its next request within the second", renewing: true, agent: fleet.AgentStatus{Registration: "request-abc", PossessionProof: "twin"},
 			granting: []string{"delete clusterregistrations older"}, keeping: []string{"delete clusterregistrations older"},
 		},
 	} {

@@ -23,9 +23,9 @@ var requestOf = enqueue.MadeFor(requestKind)
 
 var done = result.Done("", "")
 
-func refused(r *registration.Refusal) result.Result { return result.Stalled(r.Reason, r.Message) }
+func refused(r *registration.Explanation) result.Result { return result.Stalled(r.Reason, r.Message) }
 
-func waiting(r *registration.Refusal) result.Result { return result.Wait(r.Reason, r.Message) }
+func waiting(r *registration.Explanation) result.Result { return result.Wait(r.Reason, r.Message) }
 
 func failed(err error) result.Result { return result.Retry(fleet.ReasonError, err) }
 

@@ -19,7 +19,7 @@ import (
 // to read the credential.
 func (h *handler) findToken(
 	request *fleet.ClusterRegistration, origin registration.Origin, clusterName string,
-) (*fleet.ClusterRegistrationToken, *registration.Refusal, error) {
+) (*fleet.ClusterRegistrationToken, *registration.Explanation, error) {
 	// Agents that name no token, which no current release does, may hold any of the namespace. Only for them all are listed.
 	claimed := request.Labels[fleet.RegistrationTokenLabel]
 	var tokens []*fleet.ClusterRegistrationToken
@@ -71,7 +71,7 @@ func (h *handler) recording() registration.CreatorRecording {
 
 // policiesRequired refuses every request where the hub requires its admission policies and they are not in force. A change of the
 // policies enqueues the requests that are not granted.
-func (h *handler) policiesRequired(settings config.Registration) *registration.Refusal {
+func (h *handler) policiesRequired(settings config.Registration) *registration.Explanation {
 	if !h.PoliciesRequired && !settings.RequirePolicies || h.Admission == nil {
 		return nil
 	}
@@ -79,7 +79,7 @@ func (h *handler) policiesRequired(settings config.Registration) *registration.R
 	if reason == "" {
 		return nil
 	}
-	return &registration.Refusal{Reason: fleet.ReasonPoliciesRequired, Message: fmt.Sprintf(
+	return &registration.Explanation{Reason: fleet.ReasonPoliciesRequired, Message: fmt.Sprintf(
 		"this hub registers no cluster while its admission policies are not in force (registration.requirePolicies): %s", message)}
 }
 

@@ -53,7 +53,7 @@ const (
 // Collector deletes orphans.
 type Collector struct {
 	*app.Context
-	kinds  []kind
+	kinds  []ownedKind
 	owners map[string]ownerKind // by kind
 	// isInUse reports whether an agent still needs what was made for a deleted request.
 	isInUse func(ctx context.Context, namespace, request string) (bool, error)
@@ -61,8 +61,8 @@ type Collector struct {
 	running sync.WaitGroup
 }
 
-// kind is a kind of which the hub makes objects for owners.
-type kind struct {
+// ownedKind is a kind of which the hub creates objects for owners.
+type ownedKind struct {
 	name     string
 	resource schema.GroupVersionResource
 	cache    cache.Store
@@ -91,7 +91,7 @@ func Register(ctx context.Context, c *app.Context) *Collector {
 	}
 	// Kinds that grant rights come first. BundleDeployments are deleted with their Namespace, and Contents with the
 	// BundleDeployments.
-	o.kinds = []kind{
+	o.kinds = []ownedKind{
 		kindOf("ServiceAccount", coreKind("serviceaccounts"), c.Core.ServiceAccount().Informer(), ownerOfRights),
 		kindOf("ClusterRoleBinding", rbacKind("clusterrolebindings"), c.RBAC.ClusterRoleBinding().Informer(), ownerOfRights),
 		kindOf("RoleBinding", rbacKind("rolebindings"), c.RBAC.RoleBinding().Informer(), ownerOfRights),
@@ -118,8 +118,8 @@ func newCollector(c *app.Context) *Collector {
 	}
 }
 
-func kindOf[T any](name string, resource schema.GroupVersionResource, informer cache.SharedIndexInformer, ownerOf func(T) ownerKey) kind {
-	return kind{name: name, resource: resource, cache: informer.GetStore(), ownerOf: func(object any) ownerKey {
+func kindOf[T any](name string, resource schema.GroupVersionResource, informer cache.SharedIndexInformer, ownerOf func(T) ownerKey) ownedKind {
+	return ownedKind{name: name, resource: resource, cache: informer.GetStore(), ownerOf: func(object any) ownerKey {
 		if typed, ok := object.(T); ok {
 			return ownerOf(typed)
 		}
@@ -198,7 +198,7 @@ func (c *Collector) checkCluster(ctx context.Context, cluster types.NamespacedNa
 
 // check deletes an object if it is an orphan. It returns false for an orphan that is left: because the API server does not
 // answer, because the deletion fails, or because an agent still needs it.
-func (c *Collector) check(ctx context.Context, k kind, object any) (done bool) {
+func (c *Collector) check(ctx context.Context, k ownedKind, object any) (done bool) {
 	m, ok := object.(metav1.Object)
 	o := k.ownerOf(object)
 	if !ok || o == none || m.GetDeletionTimestamp() != nil {
@@ -216,7 +216,7 @@ func (c *Collector) check(ctx context.Context, k kind, object any) (done bool) {
 
 // deleteOrphan deletes an object whose owner is not in the cache, if the API server confirms that there is no such owner. An
 // owner that was created again under the name keeps the object: its controller makes objects of the same names.
-func (c *Collector) deleteOrphan(ctx context.Context, k kind, m metav1.Object, o ownerKey) (done bool, err error) {
+func (c *Collector) deleteOrphan(ctx context.Context, k ownedKind, m metav1.Object, o ownerKey) (done bool, err error) {
 	_, err = c.Metadata.Resource(c.owners[o.kind].resource).Namespace(o.namespace).Get(ctx, o.name, metav1.GetOptions{})
 	switch {
 	case err == nil:

@@ -74,7 +74,7 @@ func newWorld(t *testing.T, namespaces ...string) *world {
 	for _, name := range namespaces {
 		require.NoError(t, store.Add(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-of-" + name)}}))
 	}
-	w.kinds = []kind{{namespaceKind, corev1.SchemeGroupVersion.WithResource("namespaces"), store, func(any) ownerKey { return w.owner }}}
+	w.kinds = []ownedKind{{namespaceKind, corev1.SchemeGroupVersion.WithResource("namespaces"), store, func(any) ownerKey { return w.owner }}}
 	w.owners = map[string]ownerKind{
 		kindCluster: {fleet.SchemeGroupVersion.WithResource("clusters"), cache.NewStore(cache.MetaNamespaceKeyFunc)},
 		kindRequest: {fleet.SchemeGroupVersion.WithResource("clusterregistrations"), cache.NewStore(cache.MetaNamespaceKeyFunc)},

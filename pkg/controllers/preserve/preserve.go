@@ -32,7 +32,7 @@ const skewTolerance = 10 * time.Second
 func Annotation(cluster *fleet.Cluster) (string, error) {
 	d := document{Import: cluster.Status.Import}
 	if agent := cluster.Status.Agent; reports(agent) {
-		agent.LastSeen, agent.Namespace, agent.Registration, agent.Vouches = metav1.Time{}, "", "", ""
+		agent.LastSeen, agent.Namespace, agent.Registration, agent.PossessionProof = metav1.Time{}, "", "", ""
 		if stored := stored(cluster); stored.Agent != nil && (skew(*stored.Agent)-skew(agent)).Abs() < skewTolerance {
 			agent.ClockSkew = stored.Agent.ClockSkew
 		}

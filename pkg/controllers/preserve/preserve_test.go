@@ -23,7 +23,7 @@ func seenAt(minutes int) fleet.AgentStatus {
 func reportAt(minutes int) fleet.AgentStatus {
 	agent := seenAt(minutes)
 	agent.Version, agent.Instance, agent.CheckinInterval = "v1", "i", &metav1.Duration{Duration: time.Minute}
-	agent.ClockSkew, agent.Registration, agent.Vouches = &metav1.Duration{Duration: time.Hour}, "r-1", "r-2"
+	agent.ClockSkew, agent.Registration, agent.PossessionProof = &metav1.Duration{Duration: time.Hour}, "r-1", "r-2"
 	return agent
 }
 
@@ -62,7 +62,7 @@ func TestTransform(t *testing.T) {
 	stored, err := Annotation(clusterOf(reportAt(0)))
 	require.NoError(t, err)
 	withoutProofs := func(agent fleet.AgentStatus) fleet.AgentStatus {
-		agent.Registration, agent.Vouches = "", ""
+		agent.Registration, agent.PossessionProof = "", ""
 		return agent
 	}
 	for _, row := range []struct {

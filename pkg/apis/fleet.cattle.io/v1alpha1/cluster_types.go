@@ -378,11 +378,11 @@ type AgentStatus struct {
 	// +optional
 	CredentialExpires *metav1.Time `json:"credentialExpires,omitempty"`
 
-	// Vouches is set by the agent, with its current credential, to the name of the ClusterRegistration with which it registers
-	// again. It proves to the hub that the request is the agent's own.
+	// PossessionProof is set by the agent, which registers again, to the name of its new ClusterRegistration. The agent writes it with
+	// its current credential, which proves to the hub that the request is the agent's own.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
-	Vouches string `json:"vouches,omitempty"`
+	PossessionProof string `json:"vouches,omitempty"`
 
 	// Registration is set by the agent to the name of the ClusterRegistration whose credential it uses. Only then the hub
 	// deletes the earlier requests of the agent, so that the agent keeps a working credential if the new one is lost.

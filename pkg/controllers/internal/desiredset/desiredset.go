@@ -36,12 +36,12 @@ import (
 
 // Sets manages sets of ServiceAccounts, Roles, RoleBindings and ClusterRoleBindings.
 type Sets struct {
-	kinds []kind // in the order of creation: what a binding names exists before the binding
+	kinds []kindManager // in the order of creation: what a binding names exists before the binding
 }
 
 // New returns Sets over these caches. It adds an index to each, so it is called while controllers are registered.
 func New(client kubernetes.Interface, accounts, roles, bindings, clusterBindings cache.SharedIndexInformer) Sets {
-	return Sets{kinds: []kind{
+	return Sets{kinds: []kindManager{
 		objects[*corev1.ServiceAccount]{
 			kind: "ServiceAccount", cached: indexed(accounts),
 			client: func(namespace string) typedClient[*corev1.ServiceAccount] {
@@ -165,8 +165,8 @@ func (m marks) isOwn(object metav1.Object) bool {
 	return true
 }
 
-// kind manages the objects of one kind.
-type kind interface {
+// kindManager ensures and prunes the objects of one kind.
+type kindManager interface {
 	ensure(ctx context.Context, set marks, wanted []runtime.Object) error
 	prune(ctx context.Context, set marks, wanted []runtime.Object) error
 }
@@ -185,7 +185,7 @@ type typedClient[T APIObject] interface {
 	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
 }
 
-// objects implements kind.
+// objects implements kindManager.
 type objects[T APIObject] struct {
 	kind     string
 	cached   cache.Indexer

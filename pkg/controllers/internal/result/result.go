@@ -12,19 +12,19 @@ import (
 // somebody else with a name that the hub needs.
 const Recheck = time.Minute
 
-type kind int
+type outcome int
 
 const (
-	kindDone kind = iota
-	kindWait
-	kindStalled
-	kindRetry
-	kindSkip
+	outcomeDone outcome = iota
+	outcomeWait
+	outcomeStalled
+	outcomeRetry
+	outcomeSkip
 )
 
 // Result is the result of a pass over an object, or of one step of it. It is made by Done, Wait, Stalled, Retry or Skip.
 type Result struct {
-	kind kind
+	outcome outcome
 	// Reason is a constant of the API package.
 	Reason string
 	// Message is for people. Passes with the same result have the same message, so that they write nothing.
@@ -41,31 +41,31 @@ type Result struct {
 
 // Done means success: condition True.
 func Done(reason, message string) Result {
-	return Result{kind: kindDone, Reason: reason, Message: message}
+	return Result{outcome: outcomeDone, Reason: reason, Message: message}
 }
 
 // Wait means that something else must happen first, whose event enqueues the object: condition Unknown.
 func Wait(reason, message string) Result {
-	return Result{kind: kindWait, Reason: reason, Message: message}
+	return Result{outcome: outcomeWait, Reason: reason, Message: message}
 }
 
 // Stalled means that nothing will change until a person or another controller acts: condition False and a warning event. The
 // work queue does not retry the pass; with In(d) it runs again after d.
 func Stalled(reason, message string) Result {
-	return Result{kind: kindStalled, Reason: reason, Message: message}
+	return Result{outcome: outcomeStalled, Reason: reason, Message: message}
 }
 
 // Retry means a temporary error: condition False, and the work queue retries with backoff. A conflict is retried too, but leaves the
 // condition as it is.
 func Retry(reason string, err error) Result {
 	if apierrors.IsConflict(err) {
-		return Result{kind: kindSkip, Err: err}
+		return Result{outcome: outcomeSkip, Err: err}
 	}
-	return Result{kind: kindRetry, Reason: reason, Message: err.Error(), Err: err}
+	return Result{outcome: outcomeRetry, Reason: reason, Message: err.Error(), Err: err}
 }
 
 // Skip stops a pass and leaves the condition as it is.
-func Skip() Result { return Result{kind: kindSkip} }
+func Skip() Result { return Result{outcome: outcomeSkip} }
 
 // WithEvent makes a transition to this wait an event.
 func (o Result) WithEvent() Result {
@@ -86,23 +86,23 @@ func (o Result) In(d time.Duration) Result {
 }
 
 // IsDone reports success: the next step may follow.
-func (o Result) IsDone() bool { return o.kind == kindDone }
+func (o Result) IsDone() bool { return o.outcome == outcomeDone }
 
 // IsStalled reports a result of Stalled.
-func (o Result) IsStalled() bool { return o.kind == kindStalled }
+func (o Result) IsStalled() bool { return o.outcome == outcomeStalled }
 
 // IsWait reports a result of Wait.
-func (o Result) IsWait() bool { return o.kind == kindWait }
+func (o Result) IsWait() bool { return o.outcome == outcomeWait }
 
 // IsSkip reports whether the condition stays as it is.
-func (o Result) IsSkip() bool { return o.kind == kindSkip }
+func (o Result) IsSkip() bool { return o.outcome == outcomeSkip }
 
 // Status is the status of the condition.
 func (o Result) Status() corev1.ConditionStatus {
-	switch o.kind {
-	case kindDone:
+	switch o.outcome {
+	case outcomeDone:
 		return corev1.ConditionTrue
-	case kindWait:
+	case outcomeWait:
 		return corev1.ConditionUnknown
 	default:
 		return corev1.ConditionFalse

@@ -21,10 +21,10 @@ func Spec[T metav1.Object](ctx context.Context, client Patcher[T], before, after
 	if err != nil {
 		return before, false, err
 	}
-	operations := []operation{{"replace", "/metadata/resourceVersion", before.GetResourceVersion()}}
+	operations := []patchOperation{{"replace", "/metadata/resourceVersion", before.GetResourceVersion()}}
 	for _, path := range []string{"/metadata/labels", "/spec"} {
 		if !reflect.DeepEqual(old[path], wanted[path]) {
-			operations = append(operations, operation{"add", path, wanted[path]})
+			operations = append(operations, patchOperation{"add", path, wanted[path]})
 		}
 	}
 	if len(operations) == 1 {
@@ -41,8 +41,8 @@ func Spec[T metav1.Object](ctx context.Context, client Patcher[T], before, after
 	return latest, true, nil
 }
 
-// operation is one of a JSON patch, RFC 6902.
-type operation struct {
+// patchOperation is one of a JSON patch, RFC 6902.
+type patchOperation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value"`

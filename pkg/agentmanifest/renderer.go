@@ -13,37 +13,37 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// formsKept is the number of cached forms. Most hubs have a few kinds of agents; some have Clusters with settings of their own.
-const formsKept = 128
+// maxTemplates is the number of cached templates. Most hubs have a few kinds of agents; some have Clusters with settings of their own.
+const maxTemplates = 128
 
-// Forms caches rendered agents without their individual fields: the namespace, the scope and the GENERATION. Rendering the
-// chart takes milliseconds, a copy with these fields set takes microseconds.
-type Forms struct{ cache *lru.Cache }
+// Renderer renders agents. It caches each manifest without its individual fields (namespace, scope and GENERATION):
+// rendering the chart takes milliseconds, and a copy with these fields set takes microseconds.
+type Renderer struct{ cache *lru.Cache }
 
-// NewForms returns an empty cache.
-func NewForms() *Forms { return &Forms{cache: lru.New(formsKept)} }
+// NewRenderer returns a Renderer with an empty cache.
+func NewRenderer() *Renderer { return &Renderer{cache: lru.New(maxTemplates)} }
 
 // Render returns the same as the function Render.
-func (f *Forms) Render(o Options) ([]runtime.Object, error) {
+func (r *Renderer) Render(o Options) ([]runtime.Object, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	form, err := f.form(o)
+	template, err := r.template(o)
 	if err != nil {
 		return Render(o) // its error names this agent
 	}
-	objects := make([]runtime.Object, len(form))
-	for i, object := range form {
+	objects := make([]runtime.Object, len(template))
+	for i, object := range template {
 		objects[i] = object.DeepCopyObject()
 		setIndividual(objects[i], o)
 	}
 	return objects, nil
 }
 
-// form returns the objects of an agent with these options and empty individual fields.
-func (f *Forms) form(o Options) ([]runtime.Object, error) {
+// template returns the objects of an agent with these options and empty individual fields.
+func (r *Renderer) template(o Options) ([]runtime.Object, error) {
 	blank := o
-	blank.Namespace, blank.Scope, blank.EnvVars = "form", "", slices.Clone(o.EnvVars)
+	blank.Namespace, blank.Scope, blank.EnvVars = "template", "", slices.Clone(o.EnvVars)
 	if hasGeneration(o) {
 		blank.EnvVars[0].Value = ""
 	}
@@ -51,14 +51,14 @@ func (f *Forms) form(o Options) ([]runtime.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	if known, found := f.cache.Get(key); found {
+	if known, found := r.cache.Get(key); found {
 		return known.([]runtime.Object), nil
 	}
-	form, err := Render(blank)
+	template, err := Render(blank)
 	if err == nil {
-		f.cache.Add(key, form)
+		r.cache.Add(key, template)
 	}
-	return form, err
+	return template, err
 }
 
 // hasGeneration reports whether the first variable is the hub's GENERATION. People may set one of the same name after it.

@@ -16,7 +16,7 @@ import (
 
 func generation(value string) corev1.EnvVar { return corev1.EnvVar{Name: "GENERATION", Value: value} }
 
-// own changes each individual field of the options, and some that are part of the form.
+// own changes each individual field of the options, and some that are part of the template.
 func own() map[string]func(*agentmanifest.Options) {
 	return map[string]func(*agentmanifest.Options){
 		"as it is":     func(*agentmanifest.Options) {},
@@ -40,39 +40,39 @@ func own() map[string]func(*agentmanifest.Options) {
 }
 
 func TestForms_Render(t *testing.T) {
-	forms := agentmanifest.NewForms()
+	renderer := agentmanifest.NewRenderer()
 	for range 2 { // from the chart, then from memory
 		for title, base := range map[string]func() agentmanifest.Options{"plain": plain, "full": full} {
 			for change, apply := range own() {
 				o := base()
 				apply(&o)
-				requireAsRendered(t, forms, o, title+", "+change)
+				requireAsRendered(t, renderer, o, title+", "+change)
 			}
 		}
 	}
 }
 
-func requireAsRendered(t *testing.T, forms *agentmanifest.Forms, o agentmanifest.Options, title string) {
+func requireAsRendered(t *testing.T, renderer *agentmanifest.Renderer, o agentmanifest.Options, title string) {
 	t.Helper()
 	want, problem := agentmanifest.Render(o)
-	got, err := forms.Render(o)
+	got, err := renderer.Render(o)
 	assert.Equal(t, problem == nil, err == nil, "%s: %v, %v", title, problem, err)
 	assert.Equal(t, want, got, title)
 }
 
 func TestForms_Render_resultsAreCopies(t *testing.T) {
-	forms, o := agentmanifest.NewForms(), full()
+	renderer, o := agentmanifest.NewRenderer(), full()
 	o.EnvVars = append([]corev1.EnvVar{generation("g")}, o.EnvVars...)
-	first, err := forms.Render(o)
+	first, err := renderer.Render(o)
 	require.NoError(t, err)
 	first[0].(*rbacv1.ClusterRole).Labels = map[string]string{"mine": "true"}
 	first[4].(*appsv1.Deployment).Spec.Template.Spec.Containers[0].Env[0].Name = "CHANGED"
-	requireAsRendered(t, forms, o, "again")
+	requireAsRendered(t, renderer, o, "again")
 	assert.Equal(t, generation("g"), o.EnvVars[0], "the options may belong to an informer's cache")
 }
 
 func TestForms_Render_errors(t *testing.T) {
-	forms := agentmanifest.NewForms()
+	renderer := agentmanifest.NewRenderer()
 	for _, change := range []func(*agentmanifest.Options){
 		func(o *agentmanifest.Options) { o.Namespace = "" },
 		func(o *agentmanifest.Options) { o.Image = "" },
@@ -81,7 +81,7 @@ func TestForms_Render_errors(t *testing.T) {
 		o := plain()
 		change(&o)
 		_, want := agentmanifest.Render(o)
-		objects, err := forms.Render(o)
+		objects, err := renderer.Render(o)
 		require.EqualError(t, err, want.Error())
 		assert.Empty(t, objects)
 	}
@@ -91,10 +91,10 @@ func FuzzForms(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {
 		f.Add(seed)
 	}
-	forms := agentmanifest.NewForms()
+	renderer := agentmanifest.NewRenderer()
 	f.Fuzz(func(t *testing.T, seed []byte) {
 		var mine struct{ Namespace, Scope, Generation, Theirs string }
-		fuzz.From(seed, "agents", "form", "cattle-fleet-system", "managed/3", "GENERATION", "AGENT_SCOPE").Fill(&mine)
+		fuzz.From(seed, "agents", "template", "cattle-fleet-system", "managed/3", "GENERATION", "AGENT_SCOPE").Fill(&mine)
 		o := plain()
 		o.Namespace, o.Scope = mine.Namespace, mine.Scope
 		o.EnvVars = []corev1.EnvVar{generation(mine.Generation), {Name: mine.Theirs, Value: mine.Scope}}
@@ -102,7 +102,7 @@ func FuzzForms(f *testing.F) {
 		if problem != nil {
 			return // an invalid name, which the API server would reject
 		}
-		got, err := forms.Render(o)
+		got, err := renderer.Render(o)
 		require.NoError(t, err)
 		assert.Equal(t, want, got)
 	})

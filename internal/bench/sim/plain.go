@@ -14,9 +14,9 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Floor is a plain client that makes the 15 writes of a registration in sequence and reads nothing: the one of the agent, and the 14
+// PlainClient is a plain client that makes the 15 writes of a registration in sequence and reads nothing: the one of the agent, and the 14
 // of the hub without the agent's Bundle. A hub that makes the same writes cannot be faster.
-type Floor struct {
+type PlainClient struct {
 	API *API
 	// Run is part of all names, because a control plane can have objects of several runs.
 	Run string
@@ -25,39 +25,39 @@ type Floor struct {
 }
 
 // Register makes the writes of count registrations.
-func (f Floor) Register(ctx context.Context, count, limit int) error {
-	return InParallel(count, limit, func(n int) error { return f.register(ctx, fmt.Sprintf("%s-%d", f.Run, n)) })
+func (p PlainClient) Register(ctx context.Context, count, limit int) error {
+	return InParallel(count, limit, func(n int) error { return p.register(ctx, fmt.Sprintf("%s-%d", p.Run, n)) })
 }
 
-func (f Floor) register(ctx context.Context, id string) error {
-	workspace, system, namespace := f.API.Workspace, f.API.SystemNamespace, registration.ClusterNamespace(f.API.Workspace, id)
-	request, err := f.API.Fleet.ClusterRegistrations(workspace).Create(ctx, &fleet.ClusterRegistration{
+func (p PlainClient) register(ctx context.Context, id string) error {
+	workspace, system, namespace := p.API.Workspace, p.API.SystemNamespace, registration.ClusterNamespace(p.API.Workspace, id)
+	request, err := p.API.Fleet.ClusterRegistrations(workspace).Create(ctx, &fleet.ClusterRegistration{
 		ObjectMeta: named(id), Spec: fleet.ClusterRegistrationSpec{ClientID: id, ClientRandom: id},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
 
-	cluster, err := f.API.Fleet.Clusters(workspace).Create(ctx, &fleet.Cluster{ObjectMeta: named(id), Spec: fleet.ClusterSpec{ClientID: id}}, metav1.CreateOptions{})
+	cluster, err := p.API.Fleet.Clusters(workspace).Create(ctx, &fleet.Cluster{ObjectMeta: named(id), Spec: fleet.ClusterSpec{ClientID: id}}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
-	if _, err := f.API.Core.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: named(namespace)}, metav1.CreateOptions{}); err != nil {
+	if _, err := p.API.Core.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: named(namespace)}, metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	cluster.Status.Namespace = namespace
-	if cluster, err = f.API.Fleet.Clusters(workspace).UpdateStatus(ctx, cluster, metav1.UpdateOptions{}); err != nil {
+	if cluster, err = p.API.Fleet.Clusters(workspace).UpdateStatus(ctx, cluster, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
 
-	token, err := f.token(ctx, namespace, id)
+	token, err := p.token(ctx, namespace, id)
 	if err != nil {
 		return err
 	}
-	if err := f.grant(ctx, namespace, id); err != nil {
+	if err := p.grant(ctx, namespace, id); err != nil {
 		return err
 	}
-	_, err = f.API.Core.CoreV1().Secrets(system).Create(ctx, &corev1.Secret{
+	_, err = p.API.Core.CoreV1().Secrets(system).Create(ctx, &corev1.Secret{
 		ObjectMeta: named(request.Name), Type: registration.SecretTypeCredential,
 		Data: map[string][]byte{registration.CredentialToken: []byte(token)},
 	}, metav1.CreateOptions{})
@@ -67,7 +67,7 @@ func (f Floor) register(ctx context.Context, id string) error {
 
 	owner := fmt.Appendf(nil, `{"metadata":{"ownerReferences":[{"apiVersion":%q,"kind":"Cluster","name":%q,"uid":%q}]}}`,
 		fleet.SchemeGroupVersion.String(), cluster.Name, cluster.UID)
-	requests := f.API.Fleet.ClusterRegistrations(workspace)
+	requests := p.API.Fleet.ClusterRegistrations(workspace)
 	if _, err := requests.Patch(ctx, request.Name, types.MergePatchType, owner, metav1.PatchOptions{}); err != nil {
 		return err
 	}
@@ -81,12 +81,12 @@ func named(name string) metav1.ObjectMeta {
 }
 
 // token creates a ServiceAccount and gets a token for it.
-func (f Floor) token(ctx context.Context, namespace, id string) (token string, err error) {
-	accounts, secrets := f.API.Core.CoreV1().ServiceAccounts(namespace), f.API.Core.CoreV1().Secrets(namespace)
+func (p PlainClient) token(ctx context.Context, namespace, id string) (token string, err error) {
+	accounts, secrets := p.API.Core.CoreV1().ServiceAccounts(namespace), p.API.Core.CoreV1().Secrets(namespace)
 	if _, err := accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: named(id)}, metav1.CreateOptions{}); err != nil {
 		return "", err
 	}
-	if !f.TokenSecrets {
+	if !p.TokenSecrets {
 		reply, err := accounts.CreateToken(ctx, id, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 		if err != nil {
 			return "", err
@@ -109,15 +109,15 @@ func (f Floor) token(ctx context.Context, namespace, id string) (token string, e
 }
 
 // grant makes two Roles, three RoleBindings and a ClusterRoleBinding.
-func (f Floor) grant(ctx context.Context, namespace, id string) error {
-	rbac := f.API.Core.RbacV1()
+func (p PlainClient) grant(ctx context.Context, namespace, id string) error {
+	rbac := p.API.Core.RbacV1()
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: id}}
 	bind := func(namespace, kind, name string) error {
 		ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
 		_, err := rbac.RoleBindings(namespace).Create(ctx, &rbacv1.RoleBinding{ObjectMeta: named(id), Subjects: subjects, RoleRef: ref}, metav1.CreateOptions{})
 		return err
 	}
-	for _, ns := range []string{f.API.Workspace, f.API.SystemNamespace} {
+	for _, ns := range []string{p.API.Workspace, p.API.SystemNamespace} {
 		role := &rbacv1.Role{ObjectMeta: named(id), Rules: []rbacv1.PolicyRule{{
 			Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{id},
 		}}}
