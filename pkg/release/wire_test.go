@@ -1,11 +1,7 @@
 package release
 
 import (
-	"bufio"
 	"encoding/json"
-	"errors"
-	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,10 +15,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	kubefake "k8s.io/client-go/kubernetes/fake"
-	"sigs.k8s.io/yaml"
 
+	"github.com/muster-fleet/muster/internal/testenv/recording"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
@@ -101,30 +96,19 @@ func TestWire(t *testing.T) {
 	assert.Greater(t, compared, 15)
 }
 
+// readWire reads the Bundles of a scene, without those that refer to an earlier stage.
 func readWire(t *testing.T, file string) (bundles []wireBundle) {
 	t.Helper()
-	f, err := os.Open(file)
-	require.NoError(t, err)
-	defer f.Close()
-	for reader := utilyaml.NewYAMLReader(bufio.NewReader(f)); ; {
-		document, err := reader.Read()
-		if errors.Is(err, io.EOF) {
-			return bundles
-		}
-		require.NoError(t, err)
-		var stage struct{ Bundles []json.RawMessage }
-		require.NoError(t, yaml.Unmarshal(document, &stage))
+	for _, stage := range recording.Stages[struct{ Bundles []json.RawMessage }](t, file) {
 		for _, raw := range stage.Bundles {
 			var b wireBundle
-			if json.Unmarshal([]byte(wireTimes.Replace(string(raw))), &b) == nil {
+			if json.Unmarshal(raw, &b) == nil {
 				bundles = append(bundles, b)
 			}
 		}
 	}
+	return bundles
 }
-
-// wireTimes removes the placeholders in fields that are times.
-var wireTimes = strings.NewReplacer(`"creationTimestamp":"TIME-`, `"-":"`, `"deletionTimestamp":"TIME-`, `"-":"`)
 
 // renderWire renders what the BundleDeployment asks for, without a cluster.
 func renderWire(t *testing.T, b wireBundle) (*helm.Release, error) {

@@ -1,7 +1,6 @@
 package deploy_test
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"compress/gzip"
@@ -9,10 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -31,12 +27,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/util/retry"
-	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/recording"
 	"github.com/muster-fleet/muster/internal/testenv/withkinds"
 	"github.com/muster-fleet/muster/pkg/agent/deploy"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -221,7 +216,7 @@ func TestWire(t *testing.T) {
 				c.Resync = time.Second // an object that somebody created without labels is no event
 				c.Timing.Depend = time.Hour
 			})
-			for _, stage := range readStages(t, filepath.Join("testdata", "wire", file)) {
+			for _, stage := range recording.Stages[recordedStage](t, filepath.Join("testdata", "wire", file)) {
 				if act := scene.before[stage.Stage]; act != nil && len(r.last) == 0 {
 					act(r)
 				}
@@ -245,23 +240,6 @@ func TestWire(t *testing.T) {
 			}
 			r.removeAll()
 		})
-	}
-}
-
-func readStages(t *testing.T, file string) (stages []recordedStage) {
-	t.Helper()
-	data, err := os.ReadFile(file)
-	require.NoError(t, err)
-	data = regexp.MustCompile(`TIME-\d+`).ReplaceAll(data, []byte(`"2026-11-22T00:00:00Z"`))
-	for reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(data))); ; {
-		document, err := reader.Read()
-		if errors.Is(err, io.EOF) {
-			return stages
-		}
-		require.NoError(t, err)
-		var stage recordedStage
-		require.NoError(t, yaml.Unmarshal(document, &stage))
-		stages = append(stages, stage)
 	}
 }
 

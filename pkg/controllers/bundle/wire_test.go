@@ -1,21 +1,15 @@
 package bundle
 
 import (
-	"bufio"
 	"encoding/json"
-	"errors"
-	"io"
-	"os"
 	"path/filepath"
-	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	yamlreader "k8s.io/apimachinery/pkg/util/yaml"
-	"sigs.k8s.io/yaml"
 
+	"github.com/muster-fleet/muster/internal/testenv/recording"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
@@ -58,7 +52,7 @@ func TestWire(t *testing.T) {
 	s.has(t, devs)
 	compared := 0
 	for _, scene := range scenes {
-		for _, stage := range readStages(t, scene) {
+		for _, stage := range recording.Stages[recorded](t, scene) {
 			for _, r := range stage.Bundles {
 				applied := r.BundleAsApplied
 				if len(applied) == 0 || applied[0] == '"' {
@@ -131,24 +125,4 @@ func asJSON(t *testing.T, object any) string {
 	data, err := json.Marshal(object)
 	require.NoError(t, err)
 	return string(data)
-}
-
-// placeholder stands for a time in the recordings.
-var placeholder = regexp.MustCompile(`\bTIME-\d+\b`)
-
-func readStages(t *testing.T, file string) (stages []recorded) {
-	t.Helper()
-	f, err := os.Open(file)
-	require.NoError(t, err)
-	defer f.Close()
-	for reader := yamlreader.NewYAMLReader(bufio.NewReader(f)); ; {
-		document, err := reader.Read()
-		if errors.Is(err, io.EOF) {
-			return stages
-		}
-		require.NoError(t, err)
-		var stage recorded
-		require.NoError(t, yaml.Unmarshal(placeholder.ReplaceAll(document, []byte("2026-01-02T12:00:00Z")), &stage))
-		stages = append(stages, stage)
-	}
 }
