@@ -11,11 +11,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/rest"
 
 	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
-// Recorder records the requests of a hub, and can make them fail. Pass Wrap to Cluster.Hub.
+// Recorder records the requests of a hub or agent, and can make them fail. Pass Wrap to Cluster.Hub.
 type Recorder struct {
 	mu      sync.Mutex
 	sent    []*Sent
@@ -57,7 +58,26 @@ func (r *Recorder) Inject(harm Harm) {
 
 // Wrap lets the requests of a hub pass through the recorder.
 func (r *Recorder) Wrap(o *muster.Options) {
-	o.RESTConfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return recording{next, r} })
+	o.RESTConfig = r.On(o.RESTConfig)
+}
+
+// On returns a configuration whose requests pass through the recorder.
+func (r *Recorder) On(config *rest.Config) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return recording{next, r} })
+	return config
+}
+
+// Requests returns the requests since the last call of Settle, as "METHOD PATH", that contain a text.
+func (r *Recorder) Requests(part string) (found []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range r.sent {
+		if line := s.Method + " " + s.Path; strings.Contains(line, part) {
+			found = append(found, line)
+		}
+	}
+	return found
 }
 
 type recording struct {
@@ -130,19 +150,13 @@ func (r *Recorder) Settle(t testing.TB) (all []Sent) {
 func (r *Recorder) RequireQuiet(t testing.TB, limit int, parts ...string) {
 	t.Helper()
 	const window = 3 * time.Second
-	r.mu.Lock()
-	before := len(r.sent)
-	r.mu.Unlock()
-	<-time.NewTimer(window).C
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	before := map[string]int{}
 	for _, part := range parts {
-		var lines []string
-		for _, s := range r.sent[before:] {
-			if line := s.Method + " " + s.Path; strings.Contains(line, part) {
-				lines = append(lines, line)
-			}
-		}
+		before[part] = len(r.Requests(part))
+	}
+	<-time.NewTimer(window).C
+	for _, part := range parts {
+		lines := r.Requests(part)[before[part]:]
 		require.Less(t, len(lines), limit, "requests within %s: %s", window, strings.Join(lines, "\n"))
 	}
 }

@@ -68,7 +68,7 @@ func TestRun_ociContents(t *testing.T) {
 	s.put("app", resources[0].Content, func(bd *fleet.BundleDeployment) { bd.Spec.OCIContents = true })
 	s.state("app", fleet.Ready)
 	s.value("a", "one")
-	assert.Empty(t, s.hubWire.lines("/contents/"), "no Content is read")
+	assert.Empty(t, s.hubWire.Requests("/contents/"), "no Content is read")
 }
 
 // TestRun_helmOp deploys a chart that was recorded with Fleet's own agent, from a registry that needs a Secret.

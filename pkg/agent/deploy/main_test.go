@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -17,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/retry"
 
 	"github.com/muster-fleet/muster/internal/controlplane"
@@ -40,8 +38,8 @@ type stage struct {
 	agent   string // namespace of the agent
 	target  string // namespace that is deployed to
 	cluster string
-	member  *wire
-	hubWire *wire
+	member  *testenv.Recorder
+	hubWire *testenv.Recorder
 }
 
 func onStage(t *testing.T) *stage {
@@ -51,7 +49,7 @@ func onStage(t *testing.T) *stage {
 
 func stageOn(t *testing.T, cluster *testenv.Cluster) *stage {
 	t.Helper()
-	s := &stage{Cluster: cluster, t: t, member: &wire{}, hubWire: &wire{}}
+	s := &stage{Cluster: cluster, t: t, member: &testenv.Recorder{}, hubWire: &testenv.Recorder{}}
 	s.hub, s.target = s.Namespace(t), s.Namespace(t)
 	s.agent = s.target // an agent leaves alone what is of an agent in another namespace
 	s.cluster = "c-" + s.hub
@@ -61,28 +59,21 @@ func stageOn(t *testing.T, cluster *testenv.Cluster) *stage {
 // config is that of an agent which retries fast.
 func (s *stage) config() deploy.Config {
 	s.t.Helper()
-	hub := s.hubWire.on(s.RESTConfig())
+	hub := s.hubWire.On(s.RESTConfig())
 	fleetClient, err := versioned.NewForConfig(hub)
 	require.NoError(s.t, err)
 	core, err := kubernetes.NewForConfig(hub)
 	require.NoError(s.t, err)
 	log := logrus.New()
-	log.SetOutput(testLog{s.t})
+	log.SetOutput(s.t.Output())
 	return deploy.Config{
 		Hub: fleetClient, Watching: fleetClient, HubCore: core, Namespace: s.hub, ClusterNamespace: "fleet-default", ClusterName: s.cluster,
-		Member: s.member.on(s.RESTConfig()), AgentNamespace: s.agent, Workers: 2, DriftWorkers: 2, Log: log,
+		Member: s.member.On(s.RESTConfig()), AgentNamespace: s.agent, Workers: 2, DriftWorkers: 2, Log: log,
 		Timing: deploy.Timing{
 			RetryFirst: 20 * time.Millisecond, RetryMax: 500 * time.Millisecond, CorrectFirst: 50 * time.Millisecond, CorrectMax: time.Second,
 			Settle: 20 * time.Millisecond, Grace: time.Second, Linger: 20 * time.Millisecond, Hold: 50 * time.Millisecond,
 		},
 	}
-}
-
-type testLog struct{ t *testing.T }
-
-func (l testLog) Write(p []byte) (int, error) {
-	l.t.Log(strings.TrimSpace(string(p)))
-	return len(p), nil
 }
 
 // run runs an agent until stop is called or the test ends, and hands out what it returned.
@@ -166,7 +157,7 @@ func (s *stage) still() {
 	const enough = 500 * time.Millisecond
 	seen, since := -1, time.Now()
 	testenv.Eventually(s.t, func() (bool, string) {
-		if now := len(s.hubWire.lines("")) + len(s.member.lines("")); now != seen {
+		if now := len(s.hubWire.Requests("")) + len(s.member.Requests("")); now != seen {
 			seen, since = now, time.Now()
 		}
 		return time.Since(since) > enough, "requests do not cease"
@@ -247,50 +238,4 @@ func (s *stage) ownBundle() string { return registration.AgentBundleName(s.clust
 
 func configMap(name, value string) string {
 	return "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: " + name + "\ndata:\n  k: " + value + "\n---\n"
-}
-
-// wire is where the requests to one side pass by.
-type wire struct {
-	mu   sync.Mutex
-	seen []string
-	harm testenv.Harm
-}
-
-func (w *wire) on(c *rest.Config) *rest.Config {
-	c = rest.CopyConfig(c)
-	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return tapped{w, next} })
-	return c
-}
-
-func (w *wire) inject(harm testenv.Harm) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.harm = harm
-}
-
-func (w *wire) lines(part string) (found []string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, line := range w.seen {
-		if strings.Contains(line, part) {
-			found = append(found, line)
-		}
-	}
-	return found
-}
-
-type tapped struct {
-	wire *wire
-	next http.RoundTripper
-}
-
-func (t tapped) RoundTrip(req *http.Request) (*http.Response, error) {
-	t.wire.mu.Lock()
-	t.wire.seen = append(t.wire.seen, req.Method+" "+req.URL.RequestURI())
-	harm := t.wire.harm
-	t.wire.mu.Unlock()
-	if harm == nil {
-		return t.next.RoundTrip(req)
-	}
-	return harm(req, func() (*http.Response, error) { return t.next.RoundTrip(req) })
 }
