@@ -88,7 +88,7 @@ func (r *raw) commandLine() []cli.Flag {
 	}
 }
 
-// ignoredFlags accepts the settings of releases in which several hubs shared the work, so that charts and scripts with them keep working.
+// ignoredFlags accepts the settings of versions in which several hubs shared the work, so that charts and scripts with them keep working.
 // warnIgnored names those that are set.
 func ignoredFlags() []cli.Flag {
 	var flags []cli.Flag

@@ -61,7 +61,7 @@ func describe(problems []string) string {
 	return strings.Join(problems, ", ") + ": upgrade the chart fleet with admissionPolicies.enabled=true, or let the hub install its policies"
 }
 
-// sameSpec compares specs as this release knows them. A field that a newer API server adds with its default makes no difference, but an
+// sameSpec compares specs as this version knows them. A field that a newer API server adds with its default makes no difference, but an
 // additional selector does: with it, the policy would not apply to everything.
 func sameSpec(want, got *unstructured.Unstructured) bool {
 	wanted, errWanted := specOf(want)

@@ -92,7 +92,7 @@ type loop struct {
 	registrar   *register.Registrar
 	uninstaller *uninstall.Uninstaller
 
-	rejectionReported bool // by an event; see reportRejection
+	rejectionReported bool // by an event; see announce
 }
 
 // runLoop runs the loop, and beside it the watch on the objects that an import writes.
@@ -151,7 +151,7 @@ func (l *loop) run(ctx context.Context) {
 		work := running.context(ctx)
 		o, err := l.observe(work, running)
 		if err != nil {
-			l.logError(work, "Failed to register agent", err)
+			l.logError(work, "Cannot read the objects of the agent, trying again", err)
 			l.wait(ctx, retry.Step(), running)
 			continue
 		}
@@ -392,7 +392,7 @@ func (l *loop) recordMode(ctx context.Context, o observation) error {
 // fails.
 func (l *loop) switchEndpoint(ctx context.Context, o observation) error {
 	if err := o.stored.MovedTo(*o.other, o.endpoints.Digest()).Replace(ctx, l.member, o.storedSecret); err != nil {
-		l.logError(ctx, "Failed to register agent", err)
+		l.logError(ctx, "Cannot switch to another endpoint of the hub", err)
 		return err
 	}
 	l.log.Infof("The credential works at %s: stored in Secret %s/%s, and used from now on",

@@ -342,7 +342,7 @@ func TestLoopMalformedObjects(t *testing.T) {
 		},
 		"ConfigMap": { // the defaults may trust more CAs
 			arrange: func(f *fixture) { f.has(f.bootstrap()); f.hasSettings("{") },
-			says:    "Failed to register agent: the agent's configuration (ConfigMap fleet-agent, key config)",
+			says:    "Cannot read the objects of the agent, trying again: the agent's configuration (ConfigMap fleet-agent, key config)",
 			then: func(f *fixture) {
 				assert.Empty(f, f.hub.registrations())
 				f.hasSettings(`{"clientID":"mine"}`)

@@ -35,7 +35,7 @@ const leastMissedCheckins = 2
 // Hub is the configuration of the hub: the value of key "config" of ConfigMap "fleet-controller" in the system namespace, as JSON or
 // YAML. The chart writes it, a person may edit it, and the hub applies a change without a restart. Every field is optional.
 type Hub struct {
-	// AgentImage is the image of the agents; empty means the agent of this release.
+	// AgentImage is the image of the agents; empty means the agent of this version.
 	AgentImage string `json:"agentImage,omitempty"`
 	// AgentImagePullPolicy is the pull policy of AgentImage; empty leaves it to Kubernetes.
 	AgentImagePullPolicy string `json:"agentImagePullPolicy,omitempty"`

@@ -42,7 +42,7 @@ func ensureRole(ctx context.Context, client kubernetes.Interface, role *rbacv1.C
 	if apierrors.IsNotFound(err) {
 		_, err = roles.Create(ctx, role, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
-			return nil // by another hub of this release, which starts at the same time
+			return nil // by another hub of this version, which starts at the same time
 		}
 		return err
 	}

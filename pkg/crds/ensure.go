@@ -51,7 +51,7 @@ func ensure(ctx context.Context, client clientset.Interface, object *apiextensio
 	if err == nil {
 		if lacking := lackingStatus(existing, object); len(lacking) > 0 {
 			logrus.Warnf("CustomResourceDefinition %s lacks %s: the API server drops these fields, and people do not see what the hub reports in them; "+
-				"install the chart fleet-crd of this release", object.Name, strings.Join(lacking, ", "))
+				"install the chart fleet-crd of this version", object.Name, strings.Join(lacking, ", "))
 		}
 		if served, _ := describe(existing); served {
 			return nil

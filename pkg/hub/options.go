@@ -48,7 +48,7 @@ type Options struct {
 	ContentGrace time.Duration
 	// Metrics, if given, has the hub's metrics registered while the hub works. Two hubs cannot use one at the same time.
 	Metrics prometheus.Registerer
-	// Agent configures the agents that the hub installs. An empty image means the agent of this release.
+	// Agent configures the agents that the hub installs. An empty image means the agent of this version.
 	Agent app.AgentSettings
 	// ImportBackoff is the backoff of an import that failed; the zero value means 2 seconds to 5 minutes.
 	ImportBackoff app.Backoff

@@ -102,7 +102,7 @@ type Token struct {
 }
 
 // MatchToken finds the token whose ServiceAccount may read the credential of a request. claimed is the token name on the request,
-// found is the token with that name, if any. For agents of releases that send no name it uses the token made for their Cluster, or
+// found is the token with that name, if any. For agents of versions that send no name it uses the token made for their Cluster, or
 // the only one of the namespace; among several it cannot know which one the agent holds.
 func MatchToken(claimed string, found, importToken *Token, namespaceTokens []Token) (*Token, *Explanation) {
 	switch {

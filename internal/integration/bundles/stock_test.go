@@ -190,7 +190,7 @@ func TestFleetsClusterController(t *testing.T) {
 		stage.DeleteCluster(t, "m")
 		testenv.RequireGone(t, s.hub.Fleet.Clusters(s.ns).Get, "Cluster", "m")
 		for _, event := range s.hub.Events(t, s.ns, "m") {
-			assert.NotContains(t, event.Message, "of a release that cannot be asked")
+			assert.NotContains(t, event.Message, "of a version that cannot be asked")
 		}
 	})
 }

@@ -47,7 +47,7 @@ func graceOf(d time.Duration) func(*muster.Options) {
 	return func(o *muster.Options) { o.FarewellGrace, o.ContentGrace = d, time.Second }
 }
 
-// checksIn is a heartbeat of an agent of this release.
+// checksIn is a heartbeat of an agent of this version.
 func (s *stage) checksIn(t *testing.T, cluster, agentNamespace string) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `{"status":{"agent":{"lastSeen":%q,"namespace":%q,"generation":"managed/0"}}}`,

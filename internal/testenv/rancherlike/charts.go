@@ -30,7 +30,7 @@ func (s *Server) values() map[string]any {
 		"priorityClassName":        "rancher-critical",
 		"tolerations":              []any{map[string]any{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"}},
 		"automaticCPTolerations":   true,
-		"somethingOfRancherConfig": map[string]any{"of": "a later release"},
+		"somethingOfRancherConfig": map[string]any{"of": "a later version"},
 	}
 }
 

@@ -104,7 +104,7 @@ type Backoff struct {
 
 // AgentSettings configures the agents that a hub installs by options of its process, not by its ConfigMap.
 type AgentSettings struct {
-	// Image is the agent image of this release, used if the ConfigMap names none.
+	// Image is the agent image of this version, used if the ConfigMap names none.
 	Image string
 	// Replicas of the agent's Deployment; 0 means 1.
 	Replicas int

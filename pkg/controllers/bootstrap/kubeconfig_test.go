@@ -55,7 +55,7 @@ func tokenFor(t *testing.T, namespace, account, uid string) string {
 	return encode([]byte(`{"alg":"RS256"}`)) + "." + encode(claims) + "." + encode([]byte("signature"))
 }
 
-// earlier returns the Secret of an earlier release.
+// earlier returns the Secret of an earlier version.
 func earlier(t *testing.T, token string) *corev1.Secret {
 	t.Helper()
 	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
@@ -84,7 +84,7 @@ func secretOf(t *testing.T, client *fake.Clientset) *corev1.Secret {
 	return secret
 }
 
-// TestEnsureSecret: whatever was there, the Secret then contains no credential, and a token that an earlier release stored is revoked.
+// TestEnsureSecret: whatever was there, the Secret then contains no credential, and a token that an earlier version stored is revoked.
 func TestEnsureSecret(t *testing.T) {
 	const bootstrap = "fleet-controller-bootstrap"
 	valid := tokenFor(t, system, bootstrap, "first")

@@ -37,7 +37,7 @@ var (
 const setID = "fleet-bootstrap"
 
 // apply creates an object, or changes it as kubectl apply does: it removes labels and fields of the spec that the hub set before and no
-// longer wants, and leaves those of others. The annotation that records what was set is wrangler's, because earlier releases and
+// longer wants, and leaves those of others. The annotation that records what was set is wrangler's, because earlier versions and
 // Fleet's own controllers applied these objects with wrangler: server-side apply would not know which of their fields to remove.
 func apply(ctx context.Context, client dynamic.ResourceInterface, object metav1.Object) error {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)

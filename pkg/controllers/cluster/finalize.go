@@ -235,7 +235,7 @@ func (h *handler) askAgent(ctx context.Context, cluster *fleet.Cluster, deadline
 		return result.Stalled(fleet.ReasonDisconnected, "the agent is not connected and could not be asked to remove what it deployed")
 	case cluster.Status.Agent.Version == "" && cluster.Status.Agent.Generation == "":
 		// An agent that a chart installed reports no generation until it has adopted its Bundle, but it reports its version.
-		return result.Stalled(fleet.ReasonAgentUnaware, "the agent is of a release that cannot be asked to remove what it deployed")
+		return result.Stalled(fleet.ReasonAgentUnaware, "the agent is of a version that cannot be asked to remove what it deployed")
 	}
 
 	remaining := deadline.Sub(h.Clock.Now())

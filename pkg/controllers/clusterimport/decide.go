@@ -32,7 +32,7 @@ func whyImport(cluster *fleet.Cluster, f facts) string {
 	case status.AgentDeployedGeneration == nil:
 		return "no agent was installed yet"
 	case !status.AgentMigrated || !status.CattleNamespaceMigrated || !status.AgentNamespaceMigrated:
-		return "an older release installed the agent"
+		return "an older version installed the agent"
 	case *status.AgentDeployedGeneration != cluster.Spec.RedeployAgentGeneration:
 		return "spec.redeployAgentGeneration changed"
 	case status.AgentConfigChanged, settingsRequireImport(cluster, f):
@@ -58,7 +58,7 @@ func settingsRequireImport(cluster *fleet.Cluster, f facts) bool {
 	return wanted != installed || manifestChanged(cluster, f.manifestHash)
 }
 
-// manifestChanged compares with the manifest of the last import. Older releases did not record it; then only a disconnected
+// manifestChanged compares with the manifest of the last import. Older versions did not record it; then only a disconnected
 // agent counts as changed.
 func manifestChanged(cluster *fleet.Cluster, wanted string) bool {
 	last := cluster.Status.Import
@@ -74,7 +74,7 @@ func credentialInvalid(last *fleet.ImportStatus, registrationOf string) bool {
 	return strings.Contains(registrationOf, "/") && (last == nil || last.RegistrationOf != registrationOf)
 }
 
-// namespaceChanged compares with the namespace of the last import. Other releases do not record it; for them the namespace that
+// namespaceChanged compares with the namespace of the last import. Other versions do not record it; for them the namespace that
 // the agent reported counts, and only if the Cluster names a namespace.
 func namespaceChanged(cluster *fleet.Cluster, agentNamespace string) bool {
 	if last := cluster.Status.Import; last != nil {
@@ -129,7 +129,7 @@ func isInstalledWith(status fleet.ClusterStatus, info hubInfo) bool {
 	return sameEndpoint(status, info) && status.AgentTLSMode == string(info.tlsMode) && interval == info.gcInterval
 }
 
-// emptyCAHash is the hash that some releases recorded for a CA that is present and empty.
+// emptyCAHash is the hash that some versions recorded for a CA that is present and empty.
 const emptyCAHash = "106eab90d1bb9f41a6bc937ccb191f4ff67809fffb93ce4a6e81822d"
 
 // sameEndpoint reports whether the last import delivered this URL and CA.
@@ -172,8 +172,8 @@ func wantedRegistrationOf(cluster *fleet.Cluster, s credentialstatus.Status, now
 
 func withCause(uid types.UID, cause string) string { return string(uid) + "/" + cause }
 
-// registrationAt adds the hub's new endpoint as a cause for agents of other releases: they use a new endpoint only if they
-// register again. A connected agent that reports neither version nor generation is of another release. The cause is stored in the status
+// registrationAt adds the hub's new endpoint as a cause for agents of other versions: they use a new endpoint only if they
+// register again. A connected agent that reports neither version nor generation is of another version. The cause is stored in the status
 // of the Cluster: with another prefix than "way-", an upgrade of the hub would make these agents register again.
 func registrationAt(info hubInfo, cluster *fleet.Cluster, registrationOf string) string {
 	agent := cluster.Status.Agent

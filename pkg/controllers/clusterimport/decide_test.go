@@ -27,7 +27,7 @@ import (
 
 const system = "cattle-fleet-system"
 
-// installed is a Cluster whose agent this release has installed.
+// installed is a Cluster whose agent this version has installed.
 func installed() *fleet.Cluster {
 	c := &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "uid"},
@@ -48,7 +48,7 @@ func disconnect(c *fleet.Cluster) *fleet.Cluster {
 }
 
 func TestWhyImport(t *testing.T) {
-	const settings, namespace, older = "the agent's settings changed", "the agent's namespace changed", "an older release installed the agent"
+	const settings, namespace, older = "the agent's settings changed", "the agent's namespace changed", "an older version installed the agent"
 	for _, row := range []struct {
 		name   string
 		change func(*fleet.Cluster)
@@ -89,18 +89,18 @@ func TestWhyImport(t *testing.T) {
 			disconnect(c)
 		}},
 		{name: "invalid credential", cause: "r1", why: "the agent's credential is invalid"},
-		{name: "invalid credential, issued by another release", cause: "r1", why: "the agent's credential is invalid", change: func(c *fleet.Cluster) { c.Status.Import = nil }},
+		{name: "invalid credential, issued by another version", cause: "r1", why: "the agent's credential is invalid", change: func(c *fleet.Cluster) { c.Status.Import = nil }},
 		{name: "invalid credential, already replaced", cause: "r1", change: func(c *fleet.Cluster) { c.Status.Import.RegistrationOf = "uid/r1" }},
 		{name: "another invalid credential since", cause: "r2", why: "the agent's credential is invalid", change: func(c *fleet.Cluster) { c.Status.Import.RegistrationOf = "uid/r1" }},
 		{name: "another namespace", wanted: "elsewhere", why: namespace},
 		{name: "back to the default namespace", change: func(c *fleet.Cluster) { c.Status.Import.AgentNamespace = "elsewhere" }, why: namespace},
-		{name: "other namespace than that of another release", wanted: "elsewhere", why: namespace, change: func(c *fleet.Cluster) {
+		{name: "other namespace than that of another version", wanted: "elsewhere", why: namespace, change: func(c *fleet.Cluster) {
 			c.Status.Import, c.Spec.AgentNamespace, c.Status.Agent.Namespace = nil, "elsewhere", system
 		}},
-		{name: "same namespace as that of another release", wanted: "elsewhere", change: func(c *fleet.Cluster) {
+		{name: "same namespace as that of another version", wanted: "elsewhere", change: func(c *fleet.Cluster) {
 			c.Status.Import, c.Spec.AgentNamespace, c.Status.Agent.Namespace = nil, "elsewhere", "elsewhere"
 		}},
-		{name: "namespace of another release unknown", change: func(c *fleet.Cluster) { c.Status.Import = nil }},
+		{name: "namespace of another version unknown", change: func(c *fleet.Cluster) { c.Status.Import = nil }},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c, wanted := installed(), system
@@ -345,8 +345,8 @@ func TestRegistrationAt(t *testing.T) {
 		{"agent with its Bundle", fleet.AgentStatus{LastSeen: metav1.Now(), Generation: "managed/0"}, moved, true},
 		{"agent of the chart, without generation", fleet.AgentStatus{LastSeen: metav1.Now(), Version: "v1"}, moved, true},
 		{"agent that never checked in", fleet.AgentStatus{}, moved, true},
-		{"agent of another release", fleet.AgentStatus{LastSeen: metav1.Now()}, moved, false},
-		{"agent of another release at the same endpoint", fleet.AgentStatus{LastSeen: metav1.Now()}, same, true},
+		{"agent of another version", fleet.AgentStatus{LastSeen: metav1.Now()}, moved, false},
+		{"agent of another version at the same endpoint", fleet.AgentStatus{LastSeen: metav1.Now()}, same, true},
 	} {
 		c := keyed("k/0", "uid")
 		c.Status.Agent = row.agent

@@ -276,7 +276,7 @@ func (i *Importer) record(hub config.Hub, cluster *fleet.Cluster, secret *corev1
 	status.Import = last
 }
 
-// staleNamespaces are the namespaces of earlier agents: those of the last import or, after an import by another release, the
+// staleNamespaces are the namespaces of earlier agents: those of the last import or, after an import by another version, the
 // namespace that the agent reported.
 func staleNamespaces(status *fleet.ClusterStatus, current string) []string {
 	var stale []string
@@ -297,7 +297,7 @@ func staleNamespaces(status *fleet.ClusterStatus, current string) []string {
 func importStatus(cluster *fleet.Cluster, hub config.Hub, secret *corev1.Secret, info hubInfo, agentNamespace string) *fleet.ImportStatus {
 	last := cluster.Status.Import.DeepCopy()
 	if last == nil {
-		// Another release installed the agent, perhaps in another namespace, which the agent reported.
+		// Another version installed the agent, perhaps in another namespace, which the agent reported.
 		last = &fleet.ImportStatus{AgentNamespace: cmp.Or(cluster.Status.Agent.Namespace, agentNamespace)}
 	}
 	last.KubeConfigSecretVersion = version(secret)

@@ -508,7 +508,7 @@ func TestReconcile_reregistration(t *testing.T) {
 			assert.False(t, c.Status.Agent.LastSeen.IsZero())
 		})
 	}
-	t.Run("a new URL requires it of an agent of another release", func(t *testing.T) {
+	t.Run("a new URL requires it of an agent of another version", func(t *testing.T) {
 		h, m, c := importedCluster(t)
 		key := c.Status.Import.Registration
 		checksIn(c, "")

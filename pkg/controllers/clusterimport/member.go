@@ -200,7 +200,7 @@ func (m *memberClient) resource(kind, namespace string) (dynamic.ResourceInterfa
 	return m.objects.Resource(gvr).Namespace(namespace), nil
 }
 
-// apply creates or changes an object. It forces the ownership of fields: on a member an earlier import, another release or the
+// apply creates or changes an object. It forces the ownership of fields: on a member an earlier import, another version or the
 // chart may have created the object.
 func (m *memberClient) apply(ctx context.Context, object runtime.Object) error {
 	accessor, err := meta.Accessor(object)

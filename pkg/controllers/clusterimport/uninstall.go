@@ -146,7 +146,7 @@ func (u *uninstallation) run(ctx context.Context) *failure {
 		}
 	}
 
-	// An agent of another release does not label its Helm releases, so the hub cannot find them. Such an agent reports neither
+	// An agent of another version does not label its Helm releases, so the hub cannot find them. Such an agent reports neither
 	// version nor generation.
 	agent := u.cluster.Status.Agent
 	switch {
@@ -157,7 +157,7 @@ func (u *uninstallation) run(ctx context.Context) *failure {
 			"the agent is no longer where it was installed on the member; what it deployed may be left")
 	case agent.Version == "" && agent.Generation == "":
 		return failuref(fleet.ReasonAgentUnaware,
-			"the agent was of a release that does not label what it deploys: the agent is removed, its Helm releases may be left")
+			"the agent was of a version that does not label what it deploys: the agent is removed, its Helm releases may be left")
 	}
 	return nil
 }

@@ -54,8 +54,8 @@ func (h *handler) ensureCredential(ctx context.Context, request *fleet.ClusterRe
 		return h.secretTaken(existing)
 	}
 
-	// The token works unless it has expired or its ServiceAccount was deleted and created again. An interrupted release left Secrets
-	// without a token.
+	// The token works unless it has expired or its ServiceAccount was deleted and created again. Earlier versions left Secrets
+	// without a token when they were interrupted.
 	claims, err := credential.Inspect(credential.Token(existing.Data[registration.CredentialToken]))
 	if err != nil {
 		return h.reissueCredential(ctx, request, cluster, existing)

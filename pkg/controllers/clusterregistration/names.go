@@ -105,7 +105,7 @@ func requestOfSecret(secret *corev1.Secret) ([]string, error) {
 	return []string{index.Key(key.Namespace, key.Name)}, nil
 }
 
-// requestKeyOf also knows the annotations of releases that wrote credentials with wrangler's apply.
+// requestKeyOf also knows the annotations of versions that wrote credentials with wrangler's apply.
 func requestKeyOf(secret *corev1.Secret) types.NamespacedName {
 	a := secret.Annotations
 	if name := a[fleet.ClusterRegistrationAnnotation]; name != "" {

@@ -32,7 +32,7 @@ func (h *handler) removeUnlessNeeded(ctx context.Context, key string) error {
 }
 
 // remove deletes everything that a request was given. Most of it is in other namespaces and has no owner reference; the sets find it by
-// label, including what a release created that used the set ID without the key.
+// label, including what a version created that used the set ID without the key.
 func (h *handler) remove(ctx context.Context, key string) error {
 	namespace, name := kv.RSplit(key, "/")
 	for _, id := range []string{registration.OwnedSetID(setID, namespace, name), setID} {

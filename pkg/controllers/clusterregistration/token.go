@@ -20,7 +20,7 @@ import (
 func (h *handler) findToken(
 	request *fleet.ClusterRegistration, origin registration.Origin, clusterName string,
 ) (*fleet.ClusterRegistrationToken, *registration.Explanation, error) {
-	// Agents that name no token, which no current release does, may hold any of the namespace. Only for them all are listed.
+	// Agents that name no token, which no current version does, may hold any of the namespace. Only for them all are listed.
 	claimed := request.Labels[fleet.RegistrationTokenLabel]
 	var tokens []*fleet.ClusterRegistrationToken
 	var err error

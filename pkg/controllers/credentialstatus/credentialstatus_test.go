@@ -49,7 +49,7 @@ func TestOf(t *testing.T) {
 		{name: "no request", clientID: "id"},
 		{name: "one that waits", clientID: "id", requests: []*fleet.ClusterRegistration{request("w", 0, false, fleet.ReasonWaitingForCluster)}},
 		{name: "one that was granted", clientID: "id", requests: []*fleet.ClusterRegistration{granted}, granted: true},
-		{name: "one of another release, which has no conditions", clientID: "id", requests: []*fleet.ClusterRegistration{request("o", 0, true, "")}, granted: true},
+		{name: "one of another version, which has no conditions", clientID: "id", requests: []*fleet.ClusterRegistration{request("o", 0, true, "")}, granted: true},
 		{name: "one that is void", clientID: "id", requests: []*fleet.ClusterRegistration{void("v", 0)}, revoked: "v"},
 		{name: "the newest of two", clientID: "id", requests: []*fleet.ClusterRegistration{void("new", 2), void("old", 1)}, revoked: "new"},
 		{name: "the newest, in another order", clientID: "id", requests: []*fleet.ClusterRegistration{void("old", 1), void("new", 2)}, revoked: "new"},

@@ -25,7 +25,7 @@ type instances struct {
 	clones   bool   // an instance has checked in after another one did
 }
 
-// add records a check-in. Agents of other releases report no instance.
+// add records a check-in. Agents of other versions report no instance.
 func (i *instances) add(instance string, now time.Time) {
 	if instance == "" {
 		return

@@ -86,7 +86,7 @@ func forAgents(hub config.Hub) config.Hub {
 
 const clusterKind = "Cluster"
 
-// clusterOf is the Cluster of an agent's Bundle: its owner, which other releases set, or else the Cluster in its target.
+// clusterOf is the Cluster of an agent's Bundle: its owner, which other versions set, or else the Cluster in its target.
 func clusterOf(bundle *fleet.Bundle) []types.NamespacedName {
 	if !agentspec.IsBundle(bundle) {
 		return nil
@@ -229,7 +229,7 @@ func (a *AgentBundles) agentNamespace(cluster *fleet.Cluster, hasBundle bool) (s
 	case status.AgentDeployedGeneration == nil:
 		// not installed
 	case status.Agent.Namespace != "":
-		installed = status.Agent.Namespace // another release installed the agent
+		installed = status.Agent.Namespace // another version installed the agent
 	default:
 		installed = wanted
 	}

@@ -142,15 +142,15 @@ func TestReconcileDecidesWhen(t *testing.T) {
 			change: func(c *fleet.Cluster) { c.Status.Import, c.Status.AgentDeployedGeneration = nil, nil },
 		},
 		{
-			name: "installed by another release", cluster: imported(), reason: fleet.ReasonReconciled, made: system,
+			name: "installed by another version", cluster: imported(), reason: fleet.ReasonReconciled, made: system,
 			change: func(c *fleet.Cluster) { c.Status.Import = nil },
 		},
 		{
-			name: "installed by another release, does not report its namespace", cluster: imported(), reason: fleet.ReasonReconciled, made: system,
+			name: "installed by another version, does not report its namespace", cluster: imported(), reason: fleet.ReasonReconciled, made: system,
 			change: func(c *fleet.Cluster) { c.Status.Import, c.Status.Agent.Namespace = nil, "" },
 		},
 		{
-			name: "installed by another release in another namespace", cluster: imported(), reason: fleet.ReasonWaitingForImport,
+			name: "installed by another version in another namespace", cluster: imported(), reason: fleet.ReasonWaitingForImport,
 			change: func(c *fleet.Cluster) { c.Status.Import, c.Status.Agent.Namespace = nil, "elsewhere" },
 		},
 	} {
@@ -492,8 +492,8 @@ func TestReconcileRecordsSettings(t *testing.T) {
 		{name: "it follows its Bundle", cluster: imported(), delivered: true},
 		{name: "disconnected", cluster: imported(), change: func(c *fleet.Cluster) { c.Status.Conditions[0].Status = corev1.ConditionFalse }},
 		{name: "it follows its import", cluster: imported(), change: func(c *fleet.Cluster) { c.Status.Agent.Generation = "x/0" }},
-		{name: "of another release", cluster: imported(), change: func(c *fleet.Cluster) { c.Status.Agent.Generation = "" }},
-		{name: "self-registered, of another release", cluster: selfRegistered(), change: func(c *fleet.Cluster) { c.Status.Agent.Generation = "" }, delivered: true},
+		{name: "of another version", cluster: imported(), change: func(c *fleet.Cluster) { c.Status.Agent.Generation = "" }},
+		{name: "self-registered, of another version", cluster: selfRegistered(), change: func(c *fleet.Cluster) { c.Status.Agent.Generation = "" }, delivered: true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			o, c := newStage(t), row.cluster

@@ -19,7 +19,7 @@ func seenAt(minutes int) fleet.AgentStatus {
 	return fleet.AgentStatus{LastSeen: metav1.NewTime(noon.Add(time.Duration(minutes) * time.Minute)), Namespace: "agent"}
 }
 
-// reportAt is what an agent of this release writes.
+// reportAt is what an agent of this version writes.
 func reportAt(minutes int) fleet.AgentStatus {
 	agent := seenAt(minutes)
 	agent.Version, agent.Instance, agent.CheckinInterval = "v1", "i", &metav1.Duration{Duration: time.Minute}

@@ -21,7 +21,7 @@ import (
 // Reasons of the events on the ConfigMap.
 const (
 	reasonInvalid      = "ConfigInvalid"
-	reasonOtherRelease = "ConfigOfOtherRelease"
+	reasonOtherVersion = "ConfigOfOtherRelease"
 )
 
 // Load reads the configuration before the controllers start. Without a ConfigMap, as before the installation of the chart, the defaults
@@ -33,7 +33,7 @@ func Load(ctx context.Context, c *app.Context) (*Watcher, error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("reading the hub's configuration: %w", err)
 	}
-	w := &Watcher{Context: c, started: true, release: configMap.Annotations[fleet.VersionAnnotation]}
+	w := &Watcher{Context: c, started: true, version: configMap.Annotations[fleet.VersionAnnotation]}
 	// An invalid document is reported when the ConfigMap is watched. Until it is corrected, the defaults apply.
 	hub, _, err := parse(configMap.Data[registration.ConfigKey])
 	if err != nil {
@@ -70,8 +70,8 @@ func parse(document string) (config.Hub, []string, error) {
 // Watcher applies each change of the ConfigMap.
 type Watcher struct {
 	*app.Context
-	started bool   // whether release is known
-	release string // of the first ConfigMap
+	started bool   // whether version has been set
+	version string // of the Muster that wrote the first ConfigMap
 }
 
 const name = "hub-settings"
@@ -98,13 +98,13 @@ func (w *Watcher) Register(ctx context.Context, next Next) {
 // apply applies the ConfigMap. An invalid document changes nothing, nor does the deletion of the ConfigMap: a mistake while editing must
 // not direct every agent to another address.
 func (w *Watcher) apply(configMap *corev1.ConfigMap) {
-	release := configMap.Annotations[fleet.VersionAnnotation]
+	version := configMap.Annotations[fleet.VersionAnnotation]
 	if !w.started {
-		w.started, w.release = true, release
+		w.started, w.version = true, version
 	}
-	if release != w.release {
-		w.warn(configMap, reasonOtherRelease, fmt.Sprintf(
-			"the configuration is of release %q and this hub started with one of release %q; the hub of that release will apply it", release, w.release))
+	if version != w.version {
+		w.warn(configMap, reasonOtherVersion, fmt.Sprintf(
+			"the configuration is of version %q and this hub started with one of version %q; the hub of that version will apply it", version, w.version))
 		return
 	}
 	hub, warnings, err := parse(configMap.Data[registration.ConfigKey])

@@ -324,7 +324,7 @@ type AgentStatus struct {
 	// +nullable
 	Namespace string `json:"namespace"`
 
-	// CheckinInterval is set by the agent to the time between two heartbeats. If it is absent, as from agents of other releases,
+	// CheckinInterval is set by the agent to the time between two heartbeats. If it is absent, as from agents of other versions,
 	// the hub uses its own configuration.
 	// +optional
 	CheckinInterval *metav1.Duration `json:"checkinInterval,omitempty"`

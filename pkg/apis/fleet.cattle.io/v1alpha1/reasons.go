@@ -5,10 +5,10 @@ package v1alpha1
 
 // Reasons of several conditions.
 const (
-	// ReasonError (False): the hub's API server answered with an error; the pass is repeated. Wrangler's status handlers
-	// write the same word.
+	// ReasonError (False): the hub's API server answered with an error, and the hub retries. Wrangler's status handlers
+	// write the same reason.
 	ReasonError = "Error"
-	// ReasonNameConflict (False): an object the hub has to make exists and is somebody else's.
+	// ReasonNameConflict (False): an object that the hub must create exists already and does not belong to the hub.
 	ReasonNameConflict = "NameConflict"
 	// ReasonWaitingForCredential (Unknown): Kubernetes has not issued the token of a ServiceAccount yet.
 	ReasonWaitingForCredential = "WaitingForCredential"
@@ -16,7 +16,7 @@ const (
 
 // Reasons of the conditions Granted and Registered.
 const (
-	// ReasonGranted (True): the credential Secret is there and the agent may read it.
+	// ReasonGranted (True): the credential Secret exists and the agent may read it.
 	ReasonGranted = "Granted"
 	// ReasonWaitingForCluster (Unknown): the Cluster the request belongs to has no namespace yet.
 	ReasonWaitingForCluster = "WaitingForCluster"
@@ -30,10 +30,14 @@ const (
 
 // Reasons of the condition Ready of a ClusterRegistrationToken.
 const (
-	// ReasonTokenReady (True): the Secret with the values is there.
+	// ReasonTokenReady (True): the Secret with the values exists.
 	ReasonTokenReady = "TokenReady"
 	// ReasonTTLRequired (False): the hub refuses tokens without a ttl.
 	ReasonTTLRequired = "TTLRequired"
+)
+
+// Reasons of the condition PoliciesInForce of a ClusterRegistrationToken, which has PolicyMissing as well.
+const (
 	// ReasonPoliciesInForce (True): the API server has all admission policies that it can have.
 	ReasonPoliciesInForce = "PoliciesInForce"
 	// ReasonPoliciesNotServed (False): the API server is too old for admission policies.
@@ -42,50 +46,51 @@ const (
 
 // Reasons of the conditions Granted and Registered while a request cannot be granted.
 const (
-	// ReasonClientIDEmpty: the request names no identity.
+	// ReasonClientIDEmpty: the request has no clientID.
 	ReasonClientIDEmpty = "ClientIDEmpty"
-	// ReasonClientIDTooLong: the identity exceeds what the hub accepts.
+	// ReasonClientIDTooLong: the clientID is longer than the hub accepts.
 	ReasonClientIDTooLong = "ClientIDTooLong"
-	// ReasonClientIDAmbiguous: several Clusters of the namespace have this identity, so that nobody can tell which is meant.
+	// ReasonClientIDAmbiguous: several Clusters of the namespace have this clientID, so the hub cannot choose one.
 	ReasonClientIDAmbiguous = "ClientIDAmbiguous"
-	// ReasonClusterNameTaken: the Cluster this identity would create exists and has another identity.
+	// ReasonClusterNameTaken: a Cluster with the name that a new one would get exists and has another clientID.
 	ReasonClusterNameTaken = "ClusterNameTaken"
-	// ReasonClusterDeleting: the Cluster is being deleted; the request is looked at again when it is gone.
+	// ReasonClusterDeleting: the Cluster is being deleted; the hub decides on the request when it is gone.
 	ReasonClusterDeleting = "ClusterDeleting"
 	// ReasonTokenNotFound: the ClusterRegistrationToken named by the request does not exist (any more).
 	ReasonTokenNotFound = "TokenNotFound"
 	// ReasonTokenUnknown: the request names no token and the hub cannot tell which one was used.
 	ReasonTokenUnknown = "TokenUnknown"
-	// ReasonCredentialRevoked: the ServiceAccount behind a granted request was deleted; its agent has to register again.
+	// ReasonCredentialRevoked: the ServiceAccount of a granted request was deleted; the agent must register again.
 	ReasonCredentialRevoked = "CredentialRevoked"
 )
 
-// Reasons of the conditions Granted and Registered that guard identities.
+// Reasons of the conditions Granted, Approved and Registered that decide who may have an identity. CredentialExpired and CloneDetected are
+// reasons of Registered only.
 const (
-	// ReasonClientIDInUse (False): the identity is that of a Cluster whose agent has registered, and the request proves
-	// neither that it comes from that agent nor that it was made with the token of that Cluster, nor was it approved.
+	// ReasonClientIDInUse (False): the clientID belongs to a Cluster whose agent has registered. The request does not prove that it
+	// comes from that agent or was created with the token of that Cluster, and nobody has approved it.
 	ReasonClientIDInUse = "ClientIDInUse"
-	// ReasonWaitingForApproval (Unknown): the token, or the hub's configuration, wants a person to decide.
+	// ReasonWaitingForApproval (Unknown): the token, or the hub's configuration, requires that a person decides.
 	ReasonWaitingForApproval = "WaitingForApproval"
 	// ReasonApproved (True): a person, or the hub's policy, has approved the request.
 	ReasonApproved = "Approved"
 	// ReasonDenied (False): a person, or the hub's policy, has denied the request.
 	ReasonDenied = "Denied"
-	// ReasonCountingUse (Unknown): the use of the token is being written down.
+	// ReasonCountingUse (Unknown): the hub is recording the use of the token in its status.
 	ReasonCountingUse = "CountingUse"
-	// ReasonTokenUsedUp (False): the token has registered as many clusters as it may.
+	// ReasonTokenUsedUp (False): the token has granted as many requests as its usageLimit permits.
 	ReasonTokenUsedUp = "TokenUsedUp"
-	// ReasonClientIDNotAllowed (False): the token is not for this identity.
+	// ReasonClientIDNotAllowed (False): the token is restricted to other clientIDs.
 	ReasonClientIDNotAllowed = "ClientIDNotAllowed"
 	// ReasonTokenMismatch (False): the request was not created with the token it names.
 	ReasonTokenMismatch = "TokenMismatch"
-	// ReasonPoliciesRequired (False): the hub registers nobody while its admission policies are not in force.
+	// ReasonPoliciesRequired (False): the hub refuses registrations while its admission policies are not in force.
 	ReasonPoliciesRequired = "PoliciesRequired"
-	// ReasonLongLivedRefused (False): the agent cannot renew a credential, and the hub gives out no other kind.
+	// ReasonLongLivedRefused (False): the agent cannot renew credentials, and the hub issues only credentials that must be renewed.
 	ReasonLongLivedRefused = "LongLivedRefused"
-	// ReasonQuarantined (False): a person has cut the agent off.
+	// ReasonQuarantined (False): a person has withdrawn the rights of the agent with spec.quarantined.
 	ReasonQuarantined = "Quarantined"
-	// ReasonCredentialExpired (False): the agent was away until its credential had come to its end.
+	// ReasonCredentialExpired (False): the credential expired while the agent did not check in.
 	ReasonCredentialExpired = "CredentialExpired"
 	// ReasonCloneDetected (False): two agents use the identity of the cluster at the same time.
 	ReasonCloneDetected = "CloneDetected"
@@ -106,11 +111,11 @@ const (
 const (
 	// ReasonProcessed: the Cluster has its namespace and its status is current.
 	ReasonProcessed = "Processed"
-	// ReasonManagedElsewhere: the label fleet.cattle.io/cluster-management hands the Cluster to another controller.
+	// ReasonManagedElsewhere: the label fleet.cattle.io/cluster-management assigns the Cluster to another controller.
 	ReasonManagedElsewhere = "ManagedElsewhere"
 	// ReasonNamespaceDeleting (Unknown): an earlier namespace of the same name is still being deleted.
 	ReasonNamespaceDeleting = "NamespaceDeleting"
-	// ReasonInvalidName (False): the name of the Cluster gives an invalid name of its namespace.
+	// ReasonInvalidName (False): the name of the cluster namespace, computed from the name of the Cluster, is invalid.
 	ReasonInvalidName = "InvalidName"
 )
 
@@ -120,7 +125,7 @@ const (
 	ReasonImported = "Imported"
 	// ReasonWaitingForKubeconfig (Unknown): the Secret that spec.kubeConfigSecret names does not exist.
 	ReasonWaitingForKubeconfig = "WaitingForKubeconfig"
-	// ReasonWaitingForToken (Unknown): the token the agent is to register with cannot be used half a minute after it was made.
+	// ReasonWaitingForToken (Unknown): 30 seconds after its creation, the token with which the agent will register is not usable yet.
 	ReasonWaitingForToken = "WaitingForToken"
 	// ReasonKubeconfigInvalid (False): the kubeconfig Secret contains no kubeconfig that the hub can use.
 	ReasonKubeconfigInvalid = "KubeconfigInvalid"
@@ -130,17 +135,17 @@ const (
 	ReasonAgentInitiated = "AgentInitiated"
 	// ReasonImporting (Unknown): the hub installs the agent, or is about to.
 	ReasonImporting = "Importing"
-	// ReasonLocalAgentDisabled: the configuration says that the hub's own cluster has no agent.
+	// ReasonLocalAgentDisabled: the configuration disables the agent of the hub's own cluster.
 	ReasonLocalAgentDisabled = "LocalAgentDisabled"
 	// ReasonAPIServerURLMissing (False): neither the configuration nor the kubeconfig Secret contains the URL of the hub.
 	ReasonAPIServerURLMissing = "APIServerURLMissing"
 	// ReasonAPIServerCAInvalid (False): the configured CA of the hub contains no certificate.
 	ReasonAPIServerCAInvalid = "APIServerCAInvalid"
-	// ReasonKubeconfigNotAllowed: the Secret is in a namespace the Cluster may not take a kubeconfig from.
+	// ReasonKubeconfigNotAllowed: the Secret is in a namespace from which the Cluster may not use a kubeconfig.
 	ReasonKubeconfigNotAllowed = "KubeconfigNotAllowed"
-	// ReasonCertificateUntrusted: the member's API server shows a certificate that the kubeconfig's CA did not sign.
+	// ReasonCertificateUntrusted: the certificate of the member's API server is not signed by the CA in the kubeconfig.
 	ReasonCertificateUntrusted = "CertificateUntrusted"
-	// ReasonUnauthorized: the member refuses the kubeconfig's credential.
+	// ReasonUnauthorized: the member rejects the credential in the kubeconfig.
 	ReasonUnauthorized = "Unauthorized"
 	// ReasonForbidden (False): the user of the kubeconfig lacks rights on the member that an import needs.
 	ReasonForbidden = "Forbidden"
@@ -158,7 +163,7 @@ const (
 	ReasonReconciled = "Reconciled"
 	// ReasonAgentNotManaged (True): the configuration or a label of the Cluster says that its agent gets no Bundle.
 	ReasonAgentNotManaged = "AgentNotManaged"
-	// ReasonWaitingForImport (Unknown): the agent has to be installed before its Bundle may follow.
+	// ReasonWaitingForImport (Unknown): the agent must be installed before the hub creates its Bundle.
 	ReasonWaitingForImport = "WaitingForImport"
 	// ReasonBundleDeleting (Unknown): the Bundle is being deleted; the hub creates it again.
 	ReasonBundleDeleting = "BundleDeleting"
@@ -168,7 +173,7 @@ const (
 const (
 	// ReasonConnected (True): the agent checks in.
 	ReasonConnected = "Connected"
-	// ReasonDisconnected (False): the agent has missed more heartbeats than it may. On an event of a deleted Cluster: its agent was
+	// ReasonDisconnected (False): no heartbeat has arrived within the grace period. On an event of a deleted Cluster: its agent was
 	// not connected and could not be asked to uninstall itself.
 	ReasonDisconnected = "Disconnected"
 	// ReasonWaitingForHeartbeat (Unknown): the last heartbeat was before the start of this hub; the agent has one grace period for
@@ -176,7 +181,7 @@ const (
 	ReasonWaitingForHeartbeat = "WaitingForHeartbeat"
 )
 
-// Reasons of the condition Processed of a Cluster that is being deleted, and of events about what its member keeps.
+// Reasons of the condition Processed of a Cluster that is being deleted, and of events about objects that may be left on its member.
 const (
 	// ReasonFarewell (Unknown): the agent and its Helm releases are being removed from the member.
 	ReasonFarewell = "Farewell"
@@ -189,7 +194,7 @@ const (
 // Reasons of the condition Ready of a Cluster and of a Bundle. It is never Unknown, which management servers show as an
 // error.
 const (
-	// ReasonAllReady (True): all that is to be deployed is ready.
+	// ReasonAllReady (True): everything that is deployed is ready.
 	ReasonAllReady = "AllReady"
 	// ReasonNoClusters (True): the targets of the Bundle match no Cluster, or only quarantined ones.
 	ReasonNoClusters = "NoClusters"
@@ -203,9 +208,9 @@ const (
 	ReasonBundleInvalid = "BundleInvalid"
 )
 
-// Reasons of the conditions of a BundleDeployment, which its agent writes. As Fleet's own agents do, it gives no reason for what is
-// True and ReasonError for what is False: Fleet's own hub shows the message of no other reason. Ready has ReasonNotReady while
-// something waits.
+// Reasons of the conditions of a BundleDeployment, which its agent writes. As Fleet's own agents do, it writes no reason for
+// status True and ReasonError for status False: Fleet's own hub shows messages of no other reason. Ready has ReasonNotReady while
+// an object is not ready yet.
 const (
 	// ReasonWaitApplied (Unknown): the agent has not deployed it yet.
 	ReasonWaitApplied = "WaitApplied"

@@ -2,7 +2,7 @@
 // bindings. It never adopts an object of somebody else.
 //
 // The objects of a set carry the label and the annotations of wrangler's apply, as those of Fleet's own controllers do, so a hub finds
-// what another release created. wrangler's apply itself would cost more in a storm of registrations: it encodes each object five times,
+// what another version created. wrangler's apply itself would cost more in a storm of registrations: it encodes each object five times,
 // stores a packed copy of each in an annotation, sends JSON, and creates one object after another. Most passes find in the caches that
 // the set is as wanted, and send nothing.
 package desiredset
@@ -154,7 +154,7 @@ func (m marks) mark(object metav1.Object) {
 	}
 }
 
-// isOwn reports whether an object was made for the owner of the set. Another release may have used another set ID.
+// isOwn reports whether an object was made for the owner of the set. Another version may have used another set ID.
 func (m marks) isOwn(object metav1.Object) bool {
 	has := object.GetAnnotations()
 	for _, key := range []string{apply.LabelGVK, apply.LabelNamespace, apply.LabelName} {
