@@ -28,6 +28,7 @@ const (
 	flagClientIDPattern = "client-id-pattern"
 	flagApproval        = "approval"
 	flagCluster         = "cluster"
+	flagAllowLabel      = "allow-label"
 )
 
 func tokenCommand(s Streams) *cli.Command {
@@ -57,6 +58,7 @@ example after its credential was lost, even if another agent still has that iden
 			&cli.StringFlag{Name: flagClientIDPattern, Usage: "`PATTERN` of the IDs that it can register, such as 'edge-*'"},
 			&cli.StringFlag{Name: flagCluster, Usage: "`NAME` of an existing cluster, the only one whose agent can register with the token"},
 			&cli.StringSliceFlag{Name: flagLabel, Usage: "`KEY=VALUE` label for each cluster it registers; may be repeated"},
+			&cli.StringSliceFlag{Name: flagAllowLabel, Usage: "`KEY` of a label that agents may choose for their clusters; may be repeated; default: none"},
 			&cli.StringFlag{Name: flagApproval, Usage: "`MODE` of approval for its requests: Auto or Manual; default: that of the hub"},
 			&cli.DurationFlag{Name: flagTTL, Value: 24 * time.Hour, Usage: "`DURATION` after which the token expires; 0: never"},
 			&cli.StringFlag{Name: flagChart, Value: "charts/fleet-agent", Usage: "path or name of the `CHART` fleet-agent, for the helm command that is printed"},
@@ -118,6 +120,8 @@ func tokenSpec(c *cli.Context) (spec fleet.ClusterRegistrationTokenSpec, err err
 	spec = fleet.ClusterRegistrationTokenSpec{
 		TTL: admin.TTL(c.Duration(flagTTL)), ClientIDs: c.StringSlice(flagClientID), ClientIDPattern: c.String(flagClientIDPattern),
 		Approval: fleet.Approval(c.String(flagApproval)),
+		// An absent list would leave the labels to the configuration of the hub.
+		AllowedLabelKeys: new(append([]string{}, c.StringSlice(flagAllowLabel)...)),
 	}
 	var problems []error
 	if c.Duration(flagTTL) < 0 {

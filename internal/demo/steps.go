@@ -42,7 +42,7 @@ func steps() []step {
 		{"install chart fleet on the hub", helmInstall + "fleet charts/fleet --set apiServerURL=https://HUB,agentCheckinInterval=2s --set-file apiServerCA=ca.pem", installHub},
 		{"local: the hub registers its own cluster", "", registerLocal},
 		{"east: the hub is given a kubeconfig and installs the agent", "muster -n " + workspace + " import east --kubeconfig east.kubeconfig --wait", registerEast},
-		{"west: create a registration token", "muster -n " + workspace + " token create " + tokenName + " --ttl 1h -o values > values.yaml", createToken},
+		{"west: create a registration token", "muster -n " + workspace + " token create " + tokenName + " --ttl 1h --allow-label env -o values > values.yaml", createToken},
 		{"west: install the agent with it", helmInstall + "fleet-agent charts/fleet-agent --values values.yaml --set labels.env=demo", registerWest},
 		{"check credentials and heartbeats", "", check},
 		{"each agent adopts its own Deployment", "", adoptAgents},
@@ -90,7 +90,9 @@ func registerEast(ctx context.Context, d *demo) (string, error) {
 }
 
 func createToken(ctx context.Context, d *demo) (string, error) {
-	if err := d.hub.admin.CreateToken(ctx, workspace, tokenName, fleet.ClusterRegistrationTokenSpec{TTL: admin.TTL(time.Hour)}); err != nil {
+	if err := d.hub.admin.CreateToken(ctx, workspace, tokenName, fleet.ClusterRegistrationTokenSpec{
+		TTL: admin.TTL(time.Hour), AllowedLabelKeys: &[]string{"env"},
+	}); err != nil {
 		return "", err
 	}
 	token, err := d.hub.admin.AwaitToken(ctx, workspace, tokenName)

@@ -163,10 +163,12 @@ type Token struct {
 	ClientIDs       []string          `json:"clientIDs,omitempty"`
 	ClientIDPattern string            `json:"clientIDPattern,omitempty"`
 	Labels          map[string]string `json:"labels,omitempty"`
-	Approval        string            `json:"approval,omitempty"`
-	State           string            `json:"state"`
-	Reason          string            `json:"reason,omitempty"`
-	Message         string            `json:"message,omitempty"`
+	// AllowedLabelKeys are the keys of labels that agents may choose; nil means that the configuration of the hub decides.
+	AllowedLabelKeys *[]string `json:"allowedLabelKeys,omitempty"`
+	Approval         string    `json:"approval,omitempty"`
+	State            string    `json:"state"`
+	Reason           string    `json:"reason,omitempty"`
+	Message          string    `json:"message,omitempty"`
 }
 
 // UsesText is "3", or "3/10" if there is a limit.
@@ -182,7 +184,8 @@ func OfToken(t *fleet.ClusterRegistrationToken) Token {
 	v := Token{
 		Namespace: t.Namespace, Name: t.Name, Expires: t.Status.Expires, Secret: t.Status.SecretName,
 		Uses: t.Status.Uses, UsageLimit: t.Spec.UsageLimit, LastUsed: t.Status.LastUsed, LastCluster: t.Status.LastCluster,
-		ClientIDs: t.Spec.ClientIDs, ClientIDPattern: t.Spec.ClientIDPattern, Labels: t.Spec.Labels, Approval: string(t.Spec.Approval),
+		ClientIDs: t.Spec.ClientIDs, ClientIDPattern: t.Spec.ClientIDPattern, Labels: t.Spec.Labels,
+		AllowedLabelKeys: t.Spec.AllowedLabelKeys, Approval: string(t.Spec.Approval),
 	}
 	if t.Spec.TTL != nil && t.Spec.TTL.Duration > 0 {
 		v.TTL = t.Spec.TTL.Duration.String()

@@ -30,12 +30,25 @@ const (
 	LongLivedRefuse LongLived = "Refuse"
 )
 
+// AgentLabels decides about the labels that agents choose for their Clusters.
+type AgentLabels string
+
+const (
+	// AgentLabelsAccept copies them if the token of the agent does not name the allowed keys.
+	AgentLabelsAccept AgentLabels = "Accept"
+	// AgentLabelsAllowed copies only those with a key that the token allows.
+	AgentLabelsAllowed AgentLabels = "Allowed"
+)
+
 // Registration has the requirements for agents that register. The zero value means the behaviour of Fleet.
 type Registration struct {
 	// CredentialLifetime is the lifetime of the credential of an agent that renews it; 0 means DefaultCredentialLifetime.
 	CredentialLifetime metav1.Duration `json:"credentialLifetime,omitempty"`
 	// LongLivedCredentials is one of LongLivedAllow and LongLivedRefuse; empty means LongLivedAllow.
 	LongLivedCredentials LongLived `json:"longLivedCredentials,omitempty"`
+	// AgentLabels applies to requests whose token has no allowedLabelKeys: one of AgentLabelsAccept and AgentLabelsAllowed; empty
+	// means AgentLabelsAccept.
+	AgentLabels AgentLabels `json:"agentLabels,omitempty"`
 	// Approval applies to requests whose token has no approval of its own; empty means fleet.ApprovalAuto.
 	Approval fleet.Approval `json:"approval,omitempty"`
 	// RequirePolicies refuses registrations while the hub's admission policies are not in force, or cannot be.
@@ -79,6 +92,9 @@ func (r Registration) Lifetime() time.Duration {
 	return r.CredentialLifetime.Duration
 }
 
+// AcceptsAgentLabels reports whether agents whose token does not name the allowed keys choose the labels of their Clusters.
+func (r Registration) AcceptsAgentLabels() bool { return r.AgentLabels != AgentLabelsAllowed }
+
 func (r Registration) validate() error {
 	switch lifetime := r.Lifetime(); {
 	case lifetime < MinCredentialLifetime:
@@ -90,6 +106,11 @@ func (r Registration) validate() error {
 	case "", LongLivedAllow, LongLivedRefuse:
 	default:
 		return fmt.Errorf("registration.longLivedCredentials is %q: it must be %q or %q", r.LongLivedCredentials, LongLivedAllow, LongLivedRefuse)
+	}
+	switch r.AgentLabels {
+	case "", AgentLabelsAccept, AgentLabelsAllowed:
+	default:
+		return fmt.Errorf("registration.agentLabels is %q: it must be %q or %q", r.AgentLabels, AgentLabelsAccept, AgentLabelsAllowed)
 	}
 	switch r.Approval {
 	case "", fleet.ApprovalAuto, fleet.ApprovalManual:

@@ -23,6 +23,7 @@ func TestParseRegistration(t *testing.T) {
 registration:
   credentialLifetime: 1h
   longLivedCredentials: Refuse
+  agentLabels: Allowed
   approval: Manual
   requireTokenTTL: true
   requirePolicies: true
@@ -32,6 +33,7 @@ registration:
 	require.NoError(t, err)
 	assert.Equal(t, time.Hour, hub.Registration.Lifetime())
 	assert.Equal(t, LongLivedRefuse, hub.Registration.LongLivedCredentials)
+	assert.Equal(t, AgentLabelsAllowed, hub.Registration.AgentLabels)
 	assert.Equal(t, fleet.ApprovalManual, hub.Registration.Approval)
 	assert.True(t, hub.Registration.RequireTokenTTL)
 	assert.True(t, hub.Registration.RequirePolicies)
@@ -48,6 +50,7 @@ func TestParseRegistrationErrors(t *testing.T) {
 		"a lifetime that is none":      {`credentialLifetime: 1d`, "unknown unit"},
 		"long-lived credentials":       {`longLivedCredentials: Maybe`, `registration.longLivedCredentials is "Maybe": it must be "Allow" or "Refuse"`},
 		"the case of a word":           {`longLivedCredentials: refuse`, `registration.longLivedCredentials is "refuse"`},
+		"labels of agents":             {`agentLabels: Any`, `registration.agentLabels is "Any": it must be "Accept" or "Allowed"`},
 		"an approval":                  {`approval: Yes please`, `registration.approval is "Yes please": it must be "Auto" or "Manual"`},
 		"a rule without a name":        {`policy: [{expression: "true", action: Deny}]`, "registration.policy[0] has no name"},
 		"a rule without an expression": {`policy: [{name: a, action: Deny}]`, "registration.policy[0] (a) has no expression"},

@@ -18,6 +18,37 @@ var reservedPrefixes = []string{fleet.ReservedManagementPrefix, fleet.ReservedPr
 // maxLabels is the maximum number of labels that an agent may set on its Cluster. Every controller keeps each Cluster in memory.
 const maxLabels = 100
 
+// AllowLabels splits the labels of an agent into those that it may choose and the sorted keys of the others. The token says which keys
+// are allowed; byDefault says whether all are if it does not. The keys of the others leave out the one that every agent sends.
+func AllowLabels(sent map[string]string, token fleet.ClusterRegistrationTokenSpec, byDefault bool) (allowed map[string]string, others []string) {
+	if token.AllowedLabelKeys == nil && byDefault {
+		return sent, nil
+	}
+	var keys []string
+	if token.AllowedLabelKeys != nil {
+		keys = *token.AllowedLabelKeys
+	}
+	allowed = map[string]string{}
+	for _, key := range slices.Sorted(maps.Keys(sent)) {
+		switch {
+		case slices.Contains(keys, key):
+			allowed[key] = sent[key]
+		case key != fleet.CreatedByAgentPodLabel:
+			others = append(others, key)
+		}
+	}
+	return allowed, others
+}
+
+// AgentsChooseLabels reports whether several agents may register with a token and choose any label for their Clusters. byDefault is
+// that of AllowLabels.
+func AgentsChooseLabels(token *fleet.ClusterRegistrationToken, byDefault bool) bool {
+	spec := token.Spec
+	once := spec.UsageLimit != nil && *spec.UsageLimit == 1
+	oneIdentity := len(spec.ClientIDs) == 1 && spec.ClientIDPattern == ""
+	return byDefault && spec.AllowedLabelKeys == nil && !once && !oneIdentity && owningCluster(token) == ""
+}
+
 // AcceptLabels splits the labels of an agent into accepted labels and the sorted keys of dropped ones. It drops reserved keys,
 // invalid labels, and the last labels above the maximum, so that a bad label does not prevent the registration.
 func AcceptLabels(sent map[string]string) (accepted map[string]string, dropped []string) {
@@ -65,19 +96,28 @@ func ImposeLabels(labels, imposed map[string]string) {
 	}
 }
 
-// DroppedLabelsMessage names the dropped labels for people; "" if there are none. The message is part of a status, so it names a
-// limited number.
-func DroppedLabelsMessage(dropped []string) string {
-	const most = 10
-	if len(dropped) == 0 {
-		return ""
+// DroppedLabelsMessage names the labels that were dropped by AcceptLabels, and those that AllowLabels did not allow, for people; "" if
+// there are none. The message is part of a status, so it names a limited number.
+func DroppedLabelsMessage(dropped, notAllowed []string) string {
+	var texts []string
+	if len(dropped) > 0 {
+		texts = append(texts, "labels not taken over because they are reserved, invalid or too many: "+someKeys(dropped))
 	}
+	if len(notAllowed) > 0 {
+		texts = append(texts, "labels not taken over because neither spec.allowedLabelKeys of the token nor registration.agentLabels "+
+			"of the hub allows them: "+someKeys(notAllowed))
+	}
+	return strings.Join(texts, "; ")
+}
+
+func someKeys(keys []string) string {
+	const most = 10
 	named := make([]string, 0, most)
-	for _, key := range dropped[:min(len(dropped), most)] {
+	for _, key := range keys[:min(len(keys), most)] {
 		named = append(named, Brief(key))
 	}
-	text := "labels not taken over because they are reserved, invalid or too many: " + strings.Join(named, ", ")
-	if more := len(dropped) - len(named); more > 0 {
+	text := strings.Join(named, ", ")
+	if more := len(keys) - len(named); more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text

@@ -109,7 +109,9 @@ func (h *handler) createCluster(
 	if h.createdClusters.IsExpected(key) {
 		return waitingForNamespace(name)
 	}
-	labels := registration.NewClusterLabels(name, request.Spec.ClusterLabels, h.Config.Get().IgnoreClusterRegistrationLabels)
+	hub := h.Config.Get()
+	allowed, _ := registration.AllowLabels(request.Spec.ClusterLabels, token.Spec, hub.Registration.AcceptsAgentLabels())
+	labels := registration.NewClusterLabels(name, allowed, hub.IgnoreClusterRegistrationLabels)
 	registration.ImposeLabels(labels, token.Spec.Labels)
 	_, err := h.FleetClient.Clusters(request.Namespace).Create(ctx, &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: request.Namespace, Name: name, Labels: labels, Finalizers: []string{fleet.ClusterFinalizer}},

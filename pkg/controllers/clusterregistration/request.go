@@ -255,8 +255,11 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 		return stop(failed(err))
 	}
 
+	// The message of condition Granted names the labels that a Cluster made for this request does not get.
 	d.status.Granted, d.status.ClusterName = true, cluster.Name
-	return stop(granted(request))
+	allowed, notAllowed := registration.AllowLabels(request.Spec.ClusterLabels, token.Spec, settings.AcceptsAgentLabels())
+	_, dropped := registration.AcceptLabels(allowed)
+	return stop(result.Done(fleet.ReasonGranted, registration.DroppedLabelsMessage(dropped, notAllowed)))
 }
 
 // keep repairs what belongs to a granted request. The request is not judged again: its token may have expired long ago.
@@ -315,7 +318,7 @@ func (h *handler) repair(ctx context.Context, request *fleet.ClusterRegistration
 			return failed(err)
 		}
 	}
-	return granted(request)
+	return stillGranted(request)
 }
 
 // writeStatus writes the status with condition Granted, records the event of its transition, and enqueues the request for the time
@@ -363,7 +366,11 @@ func (h *handler) writeStatus(
 	return latest, transition, true, nil
 }
 
-func granted(request *fleet.ClusterRegistration) result.Result {
+// stillGranted keeps the message of condition Granted, which depends on the token and the configuration at the time of the grant.
+func stillGranted(request *fleet.ClusterRegistration) result.Result {
+	if c := fleetstatus.Condition(request.Status.Conditions, fleet.ConditionGranted); c.Status == corev1.ConditionTrue {
+		return result.Done(fleet.ReasonGranted, c.Message)
+	}
 	_, dropped := registration.AcceptLabels(request.Spec.ClusterLabels)
-	return result.Done(fleet.ReasonGranted, registration.DroppedLabelsMessage(dropped))
+	return result.Done(fleet.ReasonGranted, registration.DroppedLabelsMessage(dropped, nil))
 }

@@ -72,9 +72,10 @@ func (h *handler) tokensOfSecret(secret *corev1.Secret) []types.NamespacedName {
 	return tokenOf(account)
 }
 
-// renderAll enqueues every token when the values Secrets have to change, or whether tokens without a TTL are refused.
+// renderAll enqueues every token when the values Secrets have to change, or whether tokens without a TTL are refused, or whether agents
+// choose labels.
 func (h *handler) renderAll(before, after config.Hub) {
-	if before.SameForAgents(after) && h.ttlRequired(before) == h.ttlRequired(after) {
+	if before.SameForAgents(after) && h.ttlRequired(before) == h.ttlRequired(after) && agentsChooseLabels(before) == agentsChooseLabels(after) {
 		return
 	}
 	h.enqueueAll()

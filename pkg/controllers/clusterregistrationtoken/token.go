@@ -83,6 +83,7 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 	}
 	counted, countErr := h.countUses(ctx, after)
 	h.setPoliciesInForce(&after.Status.Conditions)
+	h.setLabelsLimited(after)
 	transition := result.Set(&after.Status.Conditions, fleet.ConditionReady, out, h.Clock.Now())
 	latest, written, err := writes.Status(ctx, client, token, after)
 	if err != nil {
@@ -178,4 +179,24 @@ func (h *handler) setPoliciesInForce(conditions *fleetstatus.Conditions) {
 	case fleetstatus.Condition(*conditions, fleet.ConditionPoliciesInForce).Status != "":
 		result.Set(conditions, fleet.ConditionPoliciesInForce, result.Done(fleet.ReasonPoliciesInForce, ""), h.Clock.Now())
 	}
+}
+
+// setLabelsLimited sets the condition, which a token has only once it needed it. It causes no event, like that of the policies: it is
+// a property of the token that its creator chose, or of the configuration.
+func (h *handler) setLabelsLimited(token *fleet.ClusterRegistrationToken) {
+	conditions := &token.Status.Conditions
+	switch {
+	case registration.AgentsChooseLabels(token, agentsChooseLabels(h.Config.Get())):
+		result.Set(conditions, fleet.ConditionLabelsLimited, result.Stalled(fleet.ReasonAgentLabelsAccepted, fmt.Sprintf(
+			"each holder of this token can register a Cluster with labels of its choice, and so obtains everything, Secrets included, that "+
+				"Bundles of namespace %s deploy to Clusters selected by label; set spec.allowedLabelKeys to the keys that agents may use "+
+				"([] for none)", token.Namespace)), h.Clock.Now())
+	case fleetstatus.Condition(*conditions, fleet.ConditionLabelsLimited).Status != "":
+		result.Set(conditions, fleet.ConditionLabelsLimited, result.Done(fleet.ReasonLabelsLimited, ""), h.Clock.Now())
+	}
+}
+
+// agentsChooseLabels reports whether the configuration copies labels of agents that their token does not mention.
+func agentsChooseLabels(hub config.Hub) bool {
+	return hub.Registration.AcceptsAgentLabels() && !hub.IgnoreClusterRegistrationLabels
 }

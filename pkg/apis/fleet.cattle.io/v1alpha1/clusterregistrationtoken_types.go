@@ -84,6 +84,15 @@ type ClusterRegistrationTokenSpec struct {
 	// +kubebuilder:validation:MaxProperties=64
 	Labels map[string]string `json:"labels,omitempty"`
 
+	// AllowedLabelKeys is set by the creator of the token to the keys of the labels that agents may choose for the Clusters they
+	// register with it. Other labels of an agent are dropped. A list, even an empty one, is used as it is; if absent, the hub's
+	// configuration applies (registration.agentLabels). It does not apply to Labels.
+	// +optional
+	// +nullable
+	// +kubebuilder:validation:MaxItems=100
+	// +kubebuilder:validation:items:MaxLength=317
+	AllowedLabelKeys *[]string `json:"allowedLabelKeys,omitempty"`
+
 	// Approval is set by the creator of the token to Manual if its requests must wait for an approval; if absent, the
 	// hub's configuration applies (registration.approval).
 	// +optional

@@ -57,6 +57,10 @@ const (
 // that it could have, or can have none. It is False while that is so, and True afterwards.
 const ConditionPoliciesInForce = "PoliciesInForce"
 
+// ConditionLabelsLimited exists on a ClusterRegistrationToken since the hub first found that several agents may register with it and
+// choose any label for their Clusters. It is False while that is so, and True afterwards.
+const ConditionLabelsLimited = "LabelsLimited"
+
 // Condition types of a BundleDeployment, all written by the agent. True is good.
 const (
 	// ConditionInstalled is True once the resources were installed, even if they have changed since.

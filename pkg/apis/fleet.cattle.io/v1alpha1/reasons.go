@@ -44,6 +44,14 @@ const (
 	ReasonPoliciesNotServed = "PoliciesNotServed"
 )
 
+// Reasons of the condition LabelsLimited of a ClusterRegistrationToken.
+const (
+	// ReasonLabelsLimited (True): agents choose no labels, only those with allowed keys, or only one agent can register.
+	ReasonLabelsLimited = "LabelsLimited"
+	// ReasonAgentLabelsAccepted (False): each holder of the token can choose any label that selects Clusters.
+	ReasonAgentLabelsAccepted = "AgentLabelsAccepted"
+)
+
 // Reasons of the conditions Granted and Registered while a request cannot be granted.
 const (
 	// ReasonClientIDEmpty: the request has no clientID.

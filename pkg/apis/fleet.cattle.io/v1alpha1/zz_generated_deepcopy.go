@@ -1084,6 +1084,15 @@ func (in *ClusterRegistrationTokenSpec) DeepCopyInto(out *ClusterRegistrationTok
 			(*out)[key] = val
 		}
 	}
+	if in.AllowedLabelKeys != nil {
+		in, out := &in.AllowedLabelKeys, &out.AllowedLabelKeys
+		*out = new([]string)
+		if **in != nil {
+			in, out := *in, *out
+			*out = make([]string, len(*in))
+			copy(*out, *in)
+		}
+	}
 	return
 }
 
