@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"helm.sh/helm/v4/pkg/action"
@@ -65,7 +63,9 @@ type Deployed struct {
 }
 
 // String formats the release as a status shows it: "namespace/name:version".
-func (d Deployed) String() string { return fmt.Sprintf("%s/%s:%d", d.Namespace, d.Name, d.Version) }
+func (d Deployed) String() string {
+	return Found{Namespace: d.Namespace, Name: d.Name, Version: d.Version}.String()
+}
 
 // Object is one object of a release.
 type Object struct {
@@ -228,9 +228,8 @@ func checkOwner(r Request, existing *helm.Release) error {
 			return nil
 		}
 		// A later revision than the recorded one is of an agent that ended before it could report.
-		place, number, _ := strings.Cut(r.Recorded, ":")
-		version, err := strconv.Atoi(number)
-		if err == nil && place == r.Namespace+"/"+r.Name && version <= existing.Version {
+		recorded := ParseRecord(r.Recorded)
+		if recorded.Name != "" && recorded.Namespace == r.Namespace && recorded.Name == r.Name && recorded.Version <= existing.Version {
 			return nil
 		}
 	}

@@ -122,6 +122,49 @@ func TestDeploy_annotatedRelease(t *testing.T) {
 	assert.Len(t, m.mine(), 1)
 }
 
+func TestAdopt(t *testing.T) {
+	m := onMember(t)
+	deploy := func(id, value string, theirs bool) Deployed {
+		r := m.request("a.yaml", configMap("a", "k", value))
+		r.Labels = owner.LabelsFor("app", id)
+		if theirs {
+			r.Labels, r.Options.Helm = nil, &fleet.HelmOptions{TakeOwnership: true} // their agent does not read labels
+			r.Options.KeepResources = true
+		}
+		return m.deploy(r)
+	}
+	adopt := func(bundleDeployment, id, recorded string) Found {
+		t.Helper()
+		r := m.request()
+		r.BundleDeployment, r.Recorded, r.Labels = bundleDeployment, recorded, owner.LabelsFor(bundleDeployment, id)
+		r.Options.DeleteNamespace, r.Options.KeepResources = true, true
+		found, err := m.Adopt(t.Context(), r)
+		require.NoError(t, err)
+		return found
+	}
+	requireLabels := func(want Found, id string, keeps, deletesNamespace bool) {
+		t.Helper()
+		mine := m.mine()
+		require.Len(t, mine, 1)
+		assert.Equal(t, want.String(), mine[0].String())
+		assert.Equal(t, want.Options(), mine[0].Options())
+		assert.Equal(t, id, mine[0].Labels[DeploymentIDLabel])
+		assert.Equal(t, []bool{keeps, deletesNamespace}, []bool{mine[0].Options().KeepResources, mine[0].Options().DeleteNamespace})
+	}
+	assert.Empty(t, adopt("app", "one", "").Name, "there is no release")
+	first := deploy("one", "one", true)
+	assert.Empty(t, adopt("other", "one", first.String()).Name, "it is annotated for another BundleDeployment")
+	assert.Empty(t, m.mine())
+	requireLabels(adopt("app", "one", ""), "", true, false)
+
+	second := deploy("two", "two", false)
+	assert.Empty(t, adopt("app", "zero", "").Name, "this agent deployed it")
+	third := deploy("three", "three", true)
+	assert.Equal(t, DeploymentIDValue("two"), m.mine()[0].Labels[DeploymentIDLabel], "Helm copies the labels")
+	assert.Empty(t, adopt("app", "three", second.String()).Name, "the hub has not this revision on record")
+	requireLabels(adopt("app", "three", third.String()), DeploymentIDValue("three"), true, true)
+}
+
 // Releases of other programs have neither labels nor annotations.
 func TestDeploy_recordedRelease(t *testing.T) {
 	m := onMember(t)

@@ -6,7 +6,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
+	"strings"
 
 	"helm.sh/helm/v4/pkg/release/common"
 	helm "helm.sh/helm/v4/pkg/release/v1"
@@ -163,6 +165,20 @@ func FoundIn(secret metav1.Object) Found {
 	}
 }
 
+// String formats the revision as Deployed does.
+func (f Found) String() string { return fmt.Sprintf("%s/%s:%d", f.Namespace, f.Name, f.Version) }
+
+// ParseRecord reads a revision from the status of a BundleDeployment. Without one the result has no name.
+func ParseRecord(text string) Found {
+	place, number, _ := strings.Cut(text, ":")
+	namespace, name, _ := strings.Cut(place, "/")
+	version, err := strconv.Atoi(number)
+	if err != nil {
+		return Found{}
+	}
+	return Found{Namespace: namespace, Name: name, Version: version}
+}
+
 // Options returns the options with which to remove the release.
 func (f Found) Options() Options { return OptionsFrom(f.Labels) }
 
@@ -214,6 +230,78 @@ func (c *Client) Revisions(selector labels.Selector) cache.ListerWatcher {
 func ownedByHelm(selector labels.Selector) string {
 	owner, _ := labels.NewRequirement(helmOwnerLabel, selection.Equals, []string{"helm"}) // constants: this cannot fail
 	return selector.Add(*owner).String()
+}
+
+// Adopt labels the last revision of a release that an agent deployed which sets no labels, such as Fleet's own: the revision has
+// none, or Helm copied those of the revision before. The chart must be annotated for the BundleDeployment of the request. The
+// revision that the hub has on record gets the deployment ID and the options of the request; another one gets what its removal
+// needs. Without such a release the result has no name.
+func (c *Client) Adopt(ctx context.Context, r Request) (Found, error) {
+	op, err := c.newAction(ctx, r.Namespace, serviceAccount{})
+	if err != nil {
+		return Found{}, err
+	}
+	revisions, err := op.revisions(r.Name)
+	if err != nil {
+		return Found{}, err
+	}
+	latest := last(revisions)
+	if latest == nil || !isAnnotatedFor(r, latest) {
+		return Found{}, nil
+	}
+	found := Found{Namespace: latest.Namespace, Name: latest.Name, Version: latest.Version, Deployed: latest.Info.Status == common.StatusDeployed}
+	recorded := found.Deployed && found.String() == r.Recorded
+	agent, deployment := latest.Labels[AgentLabel], latest.Labels[DeploymentLabel]
+	copied := recorded && agent == r.Labels[AgentLabel] && deployment == r.Labels[DeploymentLabel]
+	if !copied && (agent != "" || deployment != "") {
+		return Found{}, nil
+	}
+	found.Labels = maps.Clone(r.Labels)
+	options := r.Options
+	if !recorded {
+		delete(found.Labels, DeploymentIDLabel)
+		options = fleet.BundleDeploymentOptions{}
+	}
+	annotations := annotationsOf(latest)
+	options.KeepResources = annotations[keepResourcesAnnotation] == strconv.FormatBool(true)
+	options.ServiceAccount = annotations[serviceAccountAnnotation]
+	found.Labels = withoutRemoved(labels.Merge(latest.Labels, labels.Merge(found.Labels, optionLabels(options))))
+	latest.Labels = found.Labels
+	if err := op.config.Releases.Update(latest); err != nil {
+		return Found{}, fmt.Errorf("labelling Helm release %s/%s: %w", latest.Namespace, latest.Name, err)
+	}
+	return found, nil
+}
+
+// Unlabelled returns the newest revisions of all releases that no agent labelled.
+func (c *Client) Unlabelled(ctx context.Context) ([]Found, error) {
+	unlabelled, err := labels.NewRequirement(AgentLabel, selection.DoesNotExist, nil)
+	if err != nil {
+		return nil, err
+	}
+	return c.List(ctx, labels.NewSelector().Add(*unlabelled))
+}
+
+// Annotated returns the BundleDeployment that a revision was deployed for and the namespace of the agent that did it, as Fleet's own
+// agent annotates its charts. Releases of other programs have neither.
+func (c *Client) Annotated(ctx context.Context, f Found) (bundleDeployment, agentNamespace string, err error) {
+	op, err := c.newAction(ctx, f.Namespace, serviceAccount{})
+	if err != nil {
+		return "", "", err
+	}
+	kept, err := op.config.Releases.Get(f.Name, f.Version)
+	if errors.Is(err, driver.ErrReleaseNotFound) {
+		return "", "", nil
+	}
+	if err != nil {
+		return "", "", fmt.Errorf("reading Helm release %s/%s: %w", f.Namespace, f.Name, err)
+	}
+	revision, ok := kept.(*helm.Release)
+	if !ok {
+		return "", "", nil
+	}
+	annotations := annotationsOf(revision)
+	return annotations[bundleAnnotation], annotations[agentAnnotation], nil
 }
 
 // Get reads the objects of a revision, as Deploy returns them.

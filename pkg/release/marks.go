@@ -61,9 +61,13 @@ func chartAnnotations(r Request) map[string]string {
 
 // isAnnotatedFor reports whether an agent in the same namespace made a revision for the same BundleDeployment.
 func isAnnotatedFor(r Request, existing *helm.Release) bool {
-	if existing.Chart == nil || existing.Chart.Metadata == nil {
-		return false
-	}
-	annotations := existing.Chart.Metadata.Annotations
+	annotations := annotationsOf(existing)
 	return annotations[bundleAnnotation] == r.BundleDeployment && annotations[agentAnnotation] == r.ServiceAccountNamespace && r.BundleDeployment != ""
+}
+
+func annotationsOf(existing *helm.Release) map[string]string {
+	if existing.Chart == nil || existing.Chart.Metadata == nil {
+		return nil
+	}
+	return existing.Chart.Metadata.Annotations
 }

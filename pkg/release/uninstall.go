@@ -15,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // Options of a removal.
@@ -50,7 +52,12 @@ func (c *Client) Uninstall(ctx context.Context, namespace, name string, options 
 	}
 	own := slices.DeleteFunc(slices.Clone(revisions), func(r *helm.Release) bool {
 		checked := options.Agent != "" || options.Deployment != ""
-		return checked && (r.Labels[AgentLabel] != options.Agent || r.Labels[DeploymentLabel] != options.Deployment)
+		agent, deployment := r.Labels[AgentLabel], r.Labels[DeploymentLabel]
+		if agent == "" && deployment == "" { // an agent that sets no labels deployed this revision
+			annotations := annotationsOf(r)
+			agent, deployment = registration.LabelValue(annotations[agentAnnotation]), registration.LabelValue(annotations[bundleAnnotation])
+		}
+		return checked && (agent != options.Agent || deployment != options.Deployment)
 	})
 	if options.KeepResources || last(own) != last(revisions) {
 		return op.forget(own)

@@ -317,3 +317,31 @@ func TestUninstall_serviceAccountWithoutRights(t *testing.T) {
 		assert.Empty(t, m.mine(), account)
 	}
 }
+
+// Fleet's own agent labels no revision. Whichever agent deployed last, the release is removed.
+func TestUninstall_revisionsOfSeveralAgents(t *testing.T) {
+	for name, last := range map[string]func(*Request){
+		"ours is the last":   func(*Request) {},
+		"theirs is the last": func(r *Request) { r.Labels = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := onMember(t)
+			for _, change := range []func(*Request){func(r *Request) { r.Labels = nil }, func(*Request) {}, last} {
+				r := m.request("a.yaml", configMap("a", "k", "one"))
+				change(&r)
+				r.Recorded = m.namespace + "/app:1"
+				if r.Labels == nil {
+					r.Options.Helm = &fleet.HelmOptions{TakeOwnership: true} // their agent does not look at our labels
+				}
+				m.deploy(r)
+			}
+			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", m.mine()[0].Options()))
+			assert.Empty(t, m.configMaps())
+			op, err := m.newAction(t.Context(), m.namespace, serviceAccount{})
+			require.NoError(t, err)
+			left, err := op.revisions("app")
+			require.NoError(t, err)
+			assert.Empty(t, left)
+		})
+	}
+}

@@ -36,6 +36,8 @@ type deploymentState struct {
 	unsyncedSince time.Time
 	// goneSince is the time since which the BundleDeployment is missing on the hub; zero if it exists.
 	goneSince time.Time
+	// sought is the release for which adopt has asked the member last.
+	sought string
 
 	mu sync.Mutex // guards the fields below, which drift workers and event handlers use as well
 	// deployed is the release; nil until it was deployed or read.

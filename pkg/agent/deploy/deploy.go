@@ -16,6 +16,14 @@ import (
 func (d *reconciler) reconcile(ctx context.Context, key string) {
 	bd, state := d.bundleDeployment(key), d.states.get(key)
 
+	// Take over what an agent that sets no labels deployed for it, such as Fleet's own: nothing else would ever remove that.
+	if bd != nil && !d.isElsewhere(bd) {
+		if err := d.adopt(ctx, key, bd, state); err != nil {
+			d.retryLater(ctx, key, state, err)
+			return
+		}
+	}
+
 	// Decide from the caches and from what this run remembers.
 	f := d.facts(key, bd, state)
 	action := decide(f)
@@ -111,7 +119,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	found, f.Current = d.currentRelease(key, bd, state)
 	f.OldCopies = len(spec.Options.DownstreamResources) > 0 && copiedGeneration(found) != spec.DownstreamResourcesGeneration
 	f.Empty = spec.DeploymentID == ""
-	f.Elsewhere = isAgent(key) && spec.Options.DefaultNamespace != "" && spec.Options.DefaultNamespace != d.AgentNamespace
+	f.Elsewhere = d.isElsewhere(bd)
 	f.Paused = spec.Paused || spec.OffSchedule
 	f.Leftovers = f.Current && state.failedID == spec.DeploymentID && isLeftover(state.failure)
 	f.Drifted = drift.found()
@@ -120,6 +128,52 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	f.TooEarly = d.Clock.Now().Before(state.retryAt) && (f.Current || state.failedID == spec.DeploymentID)
 	f.WaitsFor, f.NoValues = unmet(bd, d.bundleDeployments()), spec.WaitingForValues
 	return f
+}
+
+// isElsewhere reports whether a BundleDeployment is that of an agent in another namespace.
+func (d *reconciler) isElsewhere(bd *fleet.BundleDeployment) bool {
+	namespace := bd.Spec.Options.DefaultNamespace
+	return isAgent(bd.Name) && namespace != "" && namespace != d.AgentNamespace
+}
+
+// adopt labels the release that an agent without labels left, if the status shows that any agent has worked on the
+// BundleDeployment. It is where the status says, or, after a deployment that failed, where the options say. A revision of that
+// agent may also have the labels of the one before, which Helm copies: then it is labelled with another deployment ID than the
+// status has for it.
+func (d *reconciler) adopt(ctx context.Context, key string, bd *fleet.BundleDeployment, state *deploymentState) error {
+	known := d.index.of(key)
+	at := release.ParseRecord(bd.Status.Release)
+	if at.Name == "" && len(bd.Status.Conditions) > 0 && len(known) == 0 {
+		at.Namespace, at.Name = release.Place(bd.Name, bd.Spec.Options)
+	}
+	applied := bd.Status.AppliedDeploymentID
+	isKnown := func(f release.Found) bool {
+		isLater := f.Namespace == at.Namespace && f.Name == at.Name && f.Version > at.Version
+		return isLater || f.String() == at.String() && (applied == "" || f.Labels[release.DeploymentIDLabel] == release.DeploymentIDValue(applied))
+	}
+	if at.Name == "" || state.sought == at.String() || slices.ContainsFunc(known, isKnown) {
+		return nil
+	}
+	request := release.Request{
+		Namespace: at.Namespace, Name: at.Name, BundleDeployment: bd.Name, Recorded: bd.Status.Release,
+		Labels: d.owner.LabelsFor(bd.Name, applied), ServiceAccountNamespace: d.AgentNamespace,
+	}
+	if applied == bd.Spec.DeploymentID { // it was deployed with these options
+		request.Options = bd.Spec.Options
+		if len(request.Options.DownstreamResources) > 0 {
+			request.Labels[release.CopiesLabel] = strconv.FormatInt(bd.Status.DownstreamResourcesGeneration, 10)
+		}
+	}
+	adopted, err := d.releases.Adopt(ctx, request)
+	if err != nil {
+		return err
+	}
+	state.sought = at.String()
+	if adopted.Name != "" {
+		d.index.add(adopted)
+		d.log(key).Infof("Took over Helm release %s of an agent that sets no labels", adopted)
+	}
+	return nil
 }
 
 func correctsDrift(c *fleet.CorrectDrift) bool { return c != nil && c.Enabled }

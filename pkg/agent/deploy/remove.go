@@ -137,6 +137,34 @@ func isNotFoundByName(err error, name string) bool {
 	return details != nil && details.Name == name
 }
 
+// warnOfLeftReleases logs, once for each, the releases of an agent that sets no labels whose BundleDeployment the hub does not have.
+// Fleet's own agent removes them. This one does not: it never saw the BundleDeployment, and a hub that was restored, or another
+// hub, has none either. known holds the revisions that need no second look.
+func (d *reconciler) warnOfLeftReleases(ctx context.Context, known map[string]bool) {
+	found, err := d.releases.Unlabelled(ctx)
+	for _, f := range found {
+		if known[f.String()] {
+			continue
+		}
+		bundleDeployment, agent, readErr := d.releases.Annotated(ctx, f)
+		if err = readErr; err != nil {
+			break
+		}
+		ours := bundleDeployment != "" && agent == d.AgentNamespace
+		if ours && d.bundleDeployment(registration.LabelValue(bundleDeployment)) != nil {
+			continue // it is adopted with the BundleDeployment
+		}
+		known[f.String()] = true
+		if ours {
+			d.log(bundleDeployment).Warnf("Helm release %s/%s was deployed for a BundleDeployment that the hub does not have. It stays, because another hub may have "+
+				"had it. If it is not needed any more, run: helm uninstall --namespace %s %s", f.Namespace, f.Name, f.Namespace, f.Name)
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		d.Log.Warnf("Cannot look for releases that nobody removes: %s", release.Explain(err))
+	}
+}
+
 // asksToLeave reports whether the agent's own BundleDeployment carries the farewell annotation.
 func asksToLeave(bd *fleet.BundleDeployment) bool {
 	if bd == nil {

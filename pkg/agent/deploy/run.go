@@ -154,7 +154,10 @@ func (d *reconciler) enqueueAll() {
 
 // resync compares everything from time to time, for changes without an event.
 func (d *reconciler) resync(ctx context.Context) {
+	warned := map[string]bool{}
+	d.warnOfLeftReleases(ctx, warned)
 	for d.sleep(ctx, wait.Jitter(d.Resync, jitter)) {
+		d.warnOfLeftReleases(ctx, warned)
 		for _, key := range d.states.keys() {
 			state := d.states.get(key)
 			state.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -745,4 +746,81 @@ func TestRun_killedAtAnyWrite(t *testing.T) {
 			return
 		}
 	}
+}
+
+// unlabel makes a release look as Fleet's own agent leaves it: it labels no revision, but annotates its charts as this agent does.
+func (s *stage) unlabel(name string) {
+	s.t.Helper()
+	secrets := s.Kubernetes.CoreV1().Secrets(s.target)
+	list, err := secrets.List(context.Background(), metav1.ListOptions{LabelSelector: "owner=helm,name=" + name})
+	require.NoError(s.t, err)
+	require.NotEmpty(s.t, list.Items)
+	for i := range list.Items {
+		secret := &list.Items[i]
+		maps.DeleteFunc(secret.Labels, func(key, _ string) bool { return strings.HasPrefix(key, "muster.") })
+		_, err := secrets.Update(context.Background(), secret, metav1.UpdateOptions{})
+		require.NoError(s.t, err)
+	}
+}
+
+// Fleet's own agent was replaced by this one.
+func TestRun_releaseOfAnotherAgent(t *testing.T) {
+	s := onStage(t)
+	log, entries := logtest.NewNullLogger()
+	stop := s.run()
+	names := []string{"same", "paused", "failed", "moved", "deleted", "kept"}
+	for _, name := range names {
+		s.put(name, configMap(name, "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Options.KeepResources = name == "kept" })
+		s.state(name, fleet.Ready)
+	}
+	require.NoError(t, stop())
+	for _, name := range names {
+		s.unlabel(name)
+	}
+	pause := func(bd *fleet.BundleDeployment) { bd.Spec.Paused = true }
+	s.put("paused", configMap("paused", "one"), pause)
+	s.put("kept", configMap("kept", "two"), pause)
+	_, err := s.Fleet.BundleDeployments(s.hub).Patch(t.Context(), "failed", types.MergePatchType, []byte(`{"status":{"release":null}}`), metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+	s.put("moved", configMap("moved", "one"), func(bd *fleet.BundleDeployment) { bd.Spec.Options.Helm = &fleet.HelmOptions{ReleaseName: "renamed"} })
+	s.remove("deleted")
+
+	told := len(s.hubWire.Requests("/bundledeployments/same/status"))
+	s.run(func(c *deploy.Config) { c.Log = log })
+	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 5, "not all are taken over" })
+	testenv.Eventually(t, func() (bool, string) {
+		release := s.get("failed").Status.Release
+		return release == s.target+"/failed:2", "the release is " + release
+	})
+	testenv.Eventually(t, func() (bool, string) {
+		release := s.get("moved").Status.Release
+		return release == s.target+"/renamed:1", "the release is " + release
+	})
+	s.still()
+	for _, name := range []string{"same", "paused"} {
+		assert.Equal(t, s.target+"/"+name+":1", s.get(name).Status.Release)
+		assert.Equal(t, s.get(name).Spec.DeploymentID, s.get(name).Status.AppliedDeploymentID)
+	}
+	assert.Len(t, s.hubWire.Requests("/bundledeployments/same/status"), told, "the hub knows all of it")
+	_, err = s.configMap("moved")
+	require.NoError(t, err, "the renamed release has it")
+
+	// Nobody can tell whether a BundleDeployment that this agent never saw was deleted, or was that of another hub.
+	_, err = s.configMap("deleted")
+	require.NoError(t, err, "it stays")
+	warnings := 0
+	for _, entry := range entries.AllEntries() {
+		if strings.Contains(entry.Message, "helm uninstall --namespace "+s.target+" deleted") {
+			warnings++
+		}
+	}
+	assert.Equal(t, 1, warnings)
+
+	// What this agent saw is removed, although it never deployed it.
+	s.remove("paused")
+	s.gone("paused")
+	s.remove("kept")
+	testenv.Eventually(t, func() (bool, string) { return len(s.releases()) == 3, "the histories are still there" })
+	_, err = s.configMap("kept")
+	require.NoError(t, err)
 }
