@@ -322,7 +322,7 @@ func (l *loop) deployBundles(ctx context.Context, use *credential.InUse) error {
 		Workers:          l.config.Workers,
 		DriftWorkers:     l.config.DriftWorkers,
 		Resync:           settings.GarbageCollectionInterval.Duration,
-		Judge:            func(err error) error { return rejections.Check(err, l.config.Clock.Now()) },
+		CheckRejection:   func(err error) error { return rejections.Check(err, l.config.Clock.Now()) },
 		Leaving:          l.uninstaller.Mark,
 		Log:              l.log,
 		Clock:            l.config.Clock,
@@ -331,7 +331,7 @@ func (l *loop) deployBundles(ctx context.Context, use *credential.InUse) error {
 
 // register makes one attempt to register. With runnables, the agent proves to the hub that the request is its own.
 func (l *loop) register(ctx context.Context, o observation, running *runnables) error {
-	in := register.Input{Identity: o.identity, Settings: o.settings, Seen: o.endpoints.Digest()}
+	in := register.Input{Identity: o.identity, Settings: o.settings, HubConfigDigest: o.endpoints.Digest()}
 	if running != nil {
 		in.ProvePossession = func(ctx context.Context, request string) {
 			if err := l.notes.ProvePossession(ctx, running.use, request); err != nil && ctx.Err() == nil {

@@ -159,7 +159,7 @@ func TestLoopUnansweredRequest(t *testing.T) {
 			}, token: newToken, requests: 1,
 		},
 		"replaced after an outage": {
-			arrange: func(f *fixture) { unanswered(f); f.config.Timing.Unseen = time.Nanosecond }, // a gap after each poll
+			arrange: func(f *fixture) { unanswered(f); f.config.Timing.MaxAnswerGap = time.Nanosecond }, // a gap after each poll
 			then: func(f *fixture) {
 				f.eventually(func() bool { return len(f.hub.registrations()) > 2 }, "another request")
 				f.grantsTheLast()

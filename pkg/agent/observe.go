@@ -86,7 +86,7 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 	}
 
 	// Another endpoint that is configured comes first: if the credential works there, the stored endpoint does not matter.
-	if o.other = o.endpoints.Preferred(o.stored.Endpoint, o.stored.Seen); o.other != nil {
+	if o.other = o.endpoints.Preferred(o.stored.Endpoint, o.stored.HubConfigDigest); o.other != nil {
 		if o.Other, o.otherErr = l.askOther(ctx, o.stored, *o.other); o.Other == hubclient.Accepted {
 			return o, nil
 		}

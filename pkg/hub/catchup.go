@@ -4,39 +4,37 @@ import (
 	"context"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/muster-fleet/muster/pkg/controllers/app"
-
-	corev1 "k8s.io/api/core/v1"
-
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
 )
 
 const (
-	// lookPause is the pause between two looks at a cache.
-	lookPause = 20 * time.Millisecond
-	// looks is the number of looks after which the API server is asked again: an object that does not appear may be deleted.
-	looks = 50
+	// pollInterval is the interval at which a cache is compared with the list.
+	pollInterval = 20 * time.Millisecond
+	// pollsPerList is the number of comparisons after which the objects are listed again: a missing object may have been deleted.
+	pollsPerList = 50
 )
 
 // catchUp waits until the caches contain what another hub wrote before this one acquired the Lease. Who holds an identity, and
-// which request was counted, is judged from the caches: from a cache that lags behind, the hub would grant an identity that the
-// hub before it has just granted to another agent.
+// which request was counted, is decided from the caches. With a cache that lags behind, this hub could grant an identity that the
+// previous hub has just granted to another agent.
 type catchUp struct {
 	*app.Context
 	kinds []awaitedVersions
 }
 
-// awaitedVersions is a kind that is waited for.
+// awaitedVersions lists the objects of one kind on the API server and finds their versions in the cache.
 type awaitedVersions struct {
 	list    metadata.ResourceInterface
 	options metav1.ListOptions
-	seen    func(key string) (version string, found bool)
+	cached  func(key string) (version string, found bool)
 }
 
 // newCatchUp waits for Clusters, requests and credential Secrets. Writes to other kinds name the version that they are based on.
@@ -77,11 +75,11 @@ func (u *catchUp) awaitKind(ctx context.Context, kind awaitedVersions) error {
 			return err
 		}
 		missing := kind.missing(all.Items)
-		for look := 0; len(missing) > 0 && look < looks; look++ {
+		for poll := 0; len(missing) > 0 && poll < pollsPerList; poll++ {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-u.Clock.After(lookPause):
+			case <-u.Clock.After(pollInterval):
 			}
 			missing = kind.missing(missing)
 		}
@@ -94,7 +92,7 @@ func (u *catchUp) awaitKind(ctx context.Context, kind awaitedVersions) error {
 // missing returns the listed objects that the cache does not contain in this or a newer version.
 func (k awaitedVersions) missing(listed []metav1.PartialObjectMetadata) (missing []metav1.PartialObjectMetadata) {
 	for _, object := range listed {
-		version, found := k.seen(object.Namespace + "/" + object.Name)
+		version, found := k.cached(object.Namespace + "/" + object.Name)
 		order, err := resourceversion.CompareResourceVersion(version, object.ResourceVersion)
 		if !found || err == nil && order < 0 {
 			missing = append(missing, object)

@@ -37,28 +37,28 @@ func (l *listed) List(context.Context, metav1.ListOptions) (*metav1.PartialObjec
 
 func TestCatchUp(t *testing.T) {
 	for name, test := range map[string]struct {
-		lists []map[string]string
-		cache []map[string]string // from look to look
-		looks int
-		asked int
+		lists        []map[string]string
+		cache        []map[string]string // from look to look
+		pollsPerList int
+		asked        int
 	}{
 		"there is nothing":                  {[]map[string]string{{}}, []map[string]string{{}}, 0, 1},
 		"it is as new":                      {[]map[string]string{{"a": "9"}}, []map[string]string{{"ns/a": "9"}}, 1, 1},
 		"it is newer, in decimal":           {[]map[string]string{{"a": "9"}}, []map[string]string{{"ns/a": "10"}}, 1, 1},
-		"it is behind for two looks":        {[]map[string]string{{"a": "9"}}, []map[string]string{{}, {"ns/a": "8"}, {"ns/a": "9"}}, 3, 1},
-		"what is deleted is not waited for": {[]map[string]string{{"a": "9"}, {}}, []map[string]string{{}}, looks + 1, 2},
+		"it is behind for two pollsPerList": {[]map[string]string{{"a": "9"}}, []map[string]string{{}, {"ns/a": "8"}, {"ns/a": "9"}}, 3, 1},
+		"what is deleted is not waited for": {[]map[string]string{{"a": "9"}, {}}, []map[string]string{{}}, pollsPerList + 1, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			list, looks := &listed{answers: test.lists}, 0
-			kind := awaitedVersions{list: list, seen: func(key string) (string, bool) {
-				cache := test.cache[min(looks, len(test.cache)-1)]
-				looks++
+			list, pollsPerList := &listed{answers: test.lists}, 0
+			kind := awaitedVersions{list: list, cached: func(key string) (string, bool) {
+				cache := test.cache[min(pollsPerList, len(test.cache)-1)]
+				pollsPerList++
 				version, found := cache[key]
 				return version, found
 			}}
 			b := &catchUp{Context: &app.Context{Clock: clock.RealClock{}}, kinds: []awaitedVersions{kind}}
 			require.NoError(t, b.await(t.Context()))
-			assert.Equal(t, test.looks, looks)
+			assert.Equal(t, test.pollsPerList, pollsPerList)
 			assert.Equal(t, test.asked, list.asked)
 		})
 	}
@@ -70,6 +70,6 @@ func TestCatchUpErrors(t *testing.T) {
 
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	b.kinds = []awaitedVersions{{list: &listed{answers: []map[string]string{{"a": "1"}}}, seen: func(string) (string, bool) { return "", false }}}
+	b.kinds = []awaitedVersions{{list: &listed{answers: []map[string]string{{"a": "1"}}}, cached: func(string) (string, bool) { return "", false }}}
 	require.ErrorIs(t, b.await(ctx), context.Canceled)
 }

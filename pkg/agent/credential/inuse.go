@@ -64,14 +64,14 @@ func (u *InUse) hubTime(now time.Time) time.Time {
 	return now
 }
 
-// storing announces the token that is about to be stored.
+// storing notes the token that is about to be stored, so that Matches accepts it.
 func (u *InUse) storing(token string) {
 	u.mutex.Lock()
 	defer u.mutex.Unlock()
 	u.otherToken = token
 }
 
-// useToken sends another token from the next request on.
+// useToken makes Conn send another token from the next request on.
 func (u *InUse) useToken(token string) {
 	u.mutex.Lock()
 	defer u.mutex.Unlock()

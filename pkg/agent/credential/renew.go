@@ -10,7 +10,6 @@ import (
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 
 	"github.com/muster-fleet/muster/pkg/agent/hubclient"
@@ -58,26 +57,27 @@ func (r *Renewer) Run(ctx context.Context, use *InUse) error {
 		if err := r.renew(ctx, use, lifetime); err != nil {
 			return err
 		}
-		// An agent whose clock is ahead by more than a lifetime, and who cannot measure that, must not renew all the time.
+		// If the clock of the agent is ahead by more than a lifetime, and the skew is unknown, the next renewal is due at once. The pause
+		// prevents a loop of renewals.
 		half := time.Duration(float64(lifetime.length()) * r.Timing.RenewAfter / 2)
 		timing.Pause(ctx, r.Clock, min(half, longestPause), nil)
 	}
 	return nil
 }
 
-// longestPause limits one pause before a renewal. A timer stands still while the machine sleeps; the clock does not.
+// longestPause limits one pause before a renewal, because a timer does not advance while the machine is suspended.
 const longestPause = 5 * time.Minute
 
 // renew gets a new token, proves that it works, stores it and then uses it, and retries until all of that has succeeded.
 func (r *Renewer) renew(ctx context.Context, use *InUse, lifetime tokenLifetime) error {
 	pauses := r.Timing.RetryRenewal(lifetime.length())
-	ask, token, warned := lifetime.length(), "", false
+	requested, token, warned := lifetime.length(), "", false
 	for ctx.Err() == nil {
 		var err error
 		if token == "" { // a token that works is kept when storing it fails
 			var issued string
-			if issued, err = r.requestToken(ctx, use, lifetime, ask); limitsLifetime(err) {
-				ask = shorterLifetime(ask, lifetime, use.hubTime(r.Clock.Now()))
+			if issued, err = r.requestToken(ctx, use, lifetime, requested); limitsLifetime(err) {
+				requested = shorterLifetime(requested, lifetime, use.hubTime(r.Clock.Now()))
 			} else if err == nil {
 				err = r.verify(ctx, use.Stored().WithToken(issued))
 			}
@@ -108,7 +108,7 @@ func (r *Renewer) renew(ctx context.Context, use *InUse, lifetime tokenLifetime)
 		pause := pauses.Step()
 		text := fmt.Sprintf("The credential for the hub, which expires at %s, could not be renewed: %v", lifetime.expires.UTC().Format(time.RFC3339), err)
 		r.Log.Warnf("%s; next try in %s", text, pause.Round(time.Millisecond))
-		if !warned && !use.hubTime(r.Clock.Now()).Before(lifetime.alarm(r.Timing.RenewAfter)) {
+		if !warned && !use.hubTime(r.Clock.Now()).Before(lifetime.warnFrom(r.Timing.RenewAfter)) {
 			warned = true
 			r.Event(ctx, corev1.EventTypeWarning, reasonExpiring, text)
 		}
@@ -118,10 +118,10 @@ func (r *Renewer) renew(ctx context.Context, use *InUse, lifetime tokenLifetime)
 }
 
 // requestToken gets a token for the same ServiceAccount.
-func (r *Renewer) requestToken(ctx context.Context, use *InUse, lifetime tokenLifetime, ask time.Duration) (string, error) {
+func (r *Renewer) requestToken(ctx context.Context, use *InUse, lifetime tokenLifetime, requested time.Duration) (string, error) {
 	claims := lifetime.claims
 	issuer := tokens.Issuer{Client: use.Conn.Core.CoreV1(), Clock: r.Clock}
-	issued, err := issuer.Request(ctx, tokens.Account{Namespace: claims.Namespace, Name: claims.ServiceAccount}, ask)
+	issued, err := issuer.Request(ctx, tokens.Account{Namespace: claims.Namespace, Name: claims.ServiceAccount}, requested)
 	if err != nil {
 		return "", err
 	}
@@ -166,8 +166,8 @@ func (r *Renewer) storeToken(ctx context.Context, use *InUse, token string) erro
 	return current.WithToken(token).Replace(ctx, r.Member, secret)
 }
 
-// limitsLifetime reports whether the hub may issue a token with a shorter lifetime. A missing right is missing for every
-// lifetime: a quarantine takes it away and gives it back.
+// limitsLifetime reports whether the hub refused the lifetime, and may issue a token with a shorter one. A missing right is not such an
+// error: a quarantine withdraws the right for every lifetime.
 func limitsLifetime(err error) bool {
 	const missingRight = `cannot create resource "serviceaccounts/token"`
 	if err == nil || !hubclient.FromAPIServer(err) {
@@ -176,53 +176,12 @@ func limitsLifetime(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) && !strings.Contains(err.Error(), missingRight)
 }
 
-// shorterLifetime is the half of what was asked for. It starts again with the full lifetime when the half would end before the
+// shorterLifetime is half of the requested lifetime. It starts again with the full lifetime when the half would end before the
 // current token does: such a token is useless, and the limit may be gone.
-func shorterLifetime(asked time.Duration, current tokenLifetime, hubTime time.Time) time.Duration {
-	half := asked / 2
+func shorterLifetime(requested time.Duration, current tokenLifetime, hubTime time.Time) time.Duration {
+	half := requested / 2
 	if half < tokens.MinLifetime || !hubTime.Add(half).After(current.expires) {
 		return current.length()
 	}
 	return half
-}
-
-// longestRenewable is the longest lifetime of a token that is renewed. A hub gives a longer one to an agent that, as far as it
-// knows, does not renew.
-const longestRenewable = tokens.LongLived / 2
-
-// tokenLifetime is the lifetime of a token that is renewed, by the clock of the hub's API server.
-type tokenLifetime struct {
-	claims          tokens.Claims
-	issued, expires time.Time
-}
-
-// lifetimeOf returns false for a token that is not renewed: it does not expire, or only in years, or is not readable.
-func lifetimeOf(token string) (tokenLifetime, bool) {
-	claims, err := tokens.Inspect(tokens.Token(token))
-	length := claims.Lifetime()
-	if err != nil || claims.ServiceAccount == "" || length <= 0 || length >= longestRenewable {
-		return tokenLifetime{}, false
-	}
-	return tokenLifetime{claims: claims, issued: claims.Issued, expires: claims.Expires}, true
-}
-
-// Expiry is the end of a token; false for a token that is not renewed.
-func Expiry(token string) (time.Time, bool) {
-	lifetime, renewed := lifetimeOf(token)
-	return lifetime.expires, renewed
-}
-
-func (l tokenLifetime) length() time.Duration { return l.expires.Sub(l.issued) }
-
-// renewal is the moment after that part of the lifetime, a tenth of the part more or less: agents that registered together must
-// not renew together.
-func (l tokenLifetime) renewal(part float64) time.Time {
-	const width = 0.2
-	earliest := time.Duration(float64(l.length()) * part * (1 - width/2))
-	return l.issued.Add(wait.Jitter(earliest, width/(1-width/2)))
-}
-
-// alarm is the middle between the renewal and the end.
-func (l tokenLifetime) alarm(part float64) time.Time {
-	return l.issued.Add(time.Duration(float64(l.length()) * (1 + part) / 2))
 }

@@ -51,7 +51,7 @@ func TestTokenLifetime(t *testing.T) {
 		seen[moment] = true
 	}
 	assert.Greater(t, len(seen), 900, "agents that registered together do not renew together")
-	assert.Equal(t, noon.Add(25*time.Hour), lifetime.alarm(2.0/3).Round(time.Second))
+	assert.Equal(t, noon.Add(25*time.Hour), lifetime.warnFrom(2.0/3).Round(time.Second))
 }
 
 func TestShorterLifetime(t *testing.T) {
@@ -120,7 +120,7 @@ func FuzzLifetimeOf(f *testing.F) {
 		}
 		moment := lifetime.renewal(timing.Default().RenewAfter)
 		assert.True(t, moment.After(lifetime.issued) && moment.Before(lifetime.expires))
-		assert.True(t, lifetime.alarm(timing.Default().RenewAfter).Before(lifetime.expires))
+		assert.True(t, lifetime.warnFrom(timing.Default().RenewAfter).Before(lifetime.expires))
 		assert.Less(t, lifetime.length(), longestRenewable)
 	})
 }

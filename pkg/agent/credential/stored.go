@@ -19,14 +19,14 @@ import (
 
 // Keys of Secret fleet-agent that other agents do not know.
 const (
-	keyTLSMode = "agentTLSMode"
-	keySeen    = "agentHubSettled"
-	keyRequest = "request"
+	keyTLSMode         = "agentTLSMode"
+	keyHubConfigDigest = "agentHubSettled"
+	keyRequest         = "request"
 )
 
 // Stored is the content of Secret fleet-agent: the credential of a registered agent, and of which Cluster it is.
 type Stored struct {
-	// Access leads to the hub. Its Namespace is the one of the BundleDeployments; its Mode is empty in a Secret of an earlier
+	// Access is the connection to the hub. Its Namespace is the one of the BundleDeployments; its Mode is empty in a Secret of an earlier
 	// agent.
 	hubclient.Access
 	// ClusterNamespace and ClusterName identify the Cluster on the hub.
@@ -35,8 +35,8 @@ type Stored struct {
 	Registration string
 	// Request is the name of the ClusterRegistration; empty in a Secret of an earlier agent.
 	Request string
-	// Seen is the digest of ConfigMap fleet-agent-hub when the endpoint was chosen; empty if there was none.
-	Seen string
+	// HubConfigDigest is the digest of ConfigMap fleet-agent-hub when the endpoint was chosen; empty if there was none.
+	HubConfigDigest string
 }
 
 // Parse reads Secret fleet-agent. The error names the key and does not quote a value.
@@ -56,7 +56,7 @@ func Parse(secret *corev1.Secret) (*Stored, error) {
 		ClusterName:      string(secret.Data[registration.CredentialClusterName]),
 		Registration:     string(secret.Data[registration.BootstrapRegistration]),
 		Request:          string(secret.Data[keyRequest]),
-		Seen:             string(secret.Data[keySeen]),
+		HubConfigDigest:  string(secret.Data[keyHubConfigDigest]),
 	}
 	var errs []error
 	for key, value := range map[string]string{
@@ -107,7 +107,7 @@ func (s *Stored) secret(namespace string, older *corev1.Secret) (*corev1.Secret,
 		registration.CredentialClusterName:         []byte(s.ClusterName),
 	}
 	for key, value := range map[string]string{
-		registration.BootstrapRegistration: s.Registration, keyRequest: s.Request, keyTLSMode: string(s.Mode), keySeen: s.Seen,
+		registration.BootstrapRegistration: s.Registration, keyRequest: s.Request, keyTLSMode: string(s.Mode), keyHubConfigDigest: s.HubConfigDigest,
 	} {
 		if value != "" {
 			secret.Data[key] = []byte(value)
@@ -123,11 +123,11 @@ func (s *Stored) WithToken(token string) *Stored {
 	return &copied
 }
 
-// MovedTo is the same credential at another endpoint, chosen when ConfigMap fleet-agent-hub had the digest seen.
-func (s *Stored) MovedTo(e hubclient.Endpoint, seen string) *Stored {
+// MovedTo is the same credential at another endpoint, chosen when ConfigMap fleet-agent-hub had that digest.
+func (s *Stored) MovedTo(e hubclient.Endpoint, hubConfigDigest string) *Stored {
 	copied := *s
 	e.Mode = e.TLSMode()
-	copied.Access, copied.Seen = s.At(e), seen
+	copied.Access, copied.HubConfigDigest = s.At(e), hubConfigDigest
 	return &copied
 }
 

@@ -21,7 +21,7 @@ func TestStoredSecretIsWhatPeersExpect(t *testing.T) {
 			Endpoint: hubclient.Endpoint{Server: agenttest.HubURL, CA: []byte(ca), Mode: config.TLSModeStrict},
 			Token:    agenttest.NewToken, Namespace: "cluster-ns",
 		},
-		ClusterNamespace: "fleet-default", ClusterName: "one", Registration: "uid/3", Request: "request-1", Seen: "seen",
+		ClusterNamespace: "fleet-default", ClusterName: "one", Registration: "uid/3", Request: "request-1", HubConfigDigest: "seen",
 	}
 	secret, err := stored.secret(agenttest.Namespace, nil)
 	require.NoError(t, err)

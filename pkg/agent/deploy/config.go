@@ -44,11 +44,11 @@ type Config struct {
 	Workers, DriftWorkers int
 	// Resync is the interval at which everything is compared with the cluster, independent of events; 0 means DefaultResync.
 	Resync time.Duration
-	// Judge gets the result of each request to the hub. It returns an error if the hub definitely refuses the credential; that
-	// error ends Run. nil accepts every result.
-	Judge func(error) error
+	// CheckRejection is called with the result of each request to the hub. It returns an error if the hub certainly rejects the
+	// credential; that error ends Run. nil accepts every result.
+	CheckRejection func(error) error
 	// Leaving is called after a farewell has removed everything, before the agent reports that to the hub. The hub deletes its
-	// record of the agent on that report; an agent that dies in between must find its own note. If Leaving fails, nothing is
+	// record of the agent on that report; an agent that is killed in between must find its own mark. If Leaving fails, nothing is
 	// reported. nil does nothing.
 	Leaving func(context.Context) error
 	// Log, Clock and Timing have defaults.
@@ -57,7 +57,7 @@ type Config struct {
 	Timing Timing
 }
 
-// Timing holds the durations; a zero value means the default.
+// Timing has the durations; a zero value means the default.
 type Timing struct {
 	// RetryFirst and RetryMax are the first and the longest pause between attempts of what fails.
 	RetryFirst, RetryMax time.Duration
@@ -83,8 +83,8 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.Workers, DefaultWorkers)
 	setDefault(&c.DriftWorkers, DefaultDriftWorkers)
 	setDefault(&c.Resync, DefaultResync)
-	if c.Judge == nil {
-		c.Judge = func(error) error { return nil }
+	if c.CheckRejection == nil {
+		c.CheckRejection = func(error) error { return nil }
 	}
 	if c.Leaving == nil {
 		c.Leaving = func(context.Context) error { return nil }

@@ -95,7 +95,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 		state.setRelease(nil)
 	}
 
-	// While it is paused nothing is reported of what is deployed: it is judged when the pause ends.
+	// While it is paused nothing is reported of what is deployed: it is assessed when the pause ends.
 	if current && f.Paused && bd.Status.AppliedDeploymentID == bd.Spec.DeploymentID {
 		return
 	}

@@ -109,7 +109,7 @@ func (d *reconciler) goneAlone(state *deploymentState) bool {
 // may answer 404 as well while it restarts.
 func (d *reconciler) goneOnHub(ctx context.Context, key string) (bool, error) {
 	bd, err := d.Hub.FleetV1alpha1().BundleDeployments(d.Namespace).Get(ctx, key, metav1.GetOptions{})
-	switch err = d.judged(err); {
+	switch err = d.endIfRejected(err); {
 	case err == nil:
 		return bd.DeletionTimestamp != nil, nil
 	case !isNotFoundByName(err, key):
@@ -187,7 +187,7 @@ func (d *reconciler) leave(ctx context.Context) error {
 			noted = removeErr == nil
 		}
 		reportErr := d.reportFarewell(ctx, removeErr)
-		if refused := d.Judge(reportErr); refused != nil {
+		if refused := d.CheckRejection(reportErr); refused != nil {
 			return refused
 		}
 		if removeErr == nil && reportErr == nil {

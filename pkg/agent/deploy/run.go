@@ -58,7 +58,7 @@ type reconciler struct {
 var errAskedToLeave = errors.New("the hub asked the agent to leave")
 
 // Run deploys until ctx ends; it then returns nil, and all its goroutines have ended. It returns ErrFarewell after a farewell
-// that is complete, and the error of Config.Judge. While the hub does not answer, nothing changes on the member.
+// that is complete, and the error of Config.CheckRejection. While the hub does not answer, nothing changes on the member.
 func Run(parent context.Context, c Config) error {
 	c = c.withDefaults()
 	releases, err := release.New(c.Member)
@@ -224,7 +224,7 @@ func (d *reconciler) bundleListerWatcher() cache.ListerWatcher {
 			if transport.Unanswered(err) {
 				d.Log.Warnf("Changes of BundleDeployments do not arrive: %s", release.Explain(err))
 			}
-			return events, d.judged(err)
+			return events, d.endIfRejected(err)
 		},
 	}
 }
@@ -236,13 +236,13 @@ func (d *reconciler) listBundles(ctx context.Context, o metav1.ListOptions) (*fl
 	if err == nil && list.ResourceVersion == "" {
 		err = errors.New("the answer is not from a Kubernetes API server")
 	}
-	return list, d.judged(err)
+	return list, d.endIfRejected(err)
 }
 
-// judged passes the result of a request to the hub to Config.Judge and returns it. The run ends if the hub definitely
+// endIfRejected passes the result of a request to the hub to Config.CheckRejection and returns it. The run ends if the hub definitely
 // refuses the credential.
-func (d *reconciler) judged(err error) error {
-	if refused := d.Judge(err); refused != nil {
+func (d *reconciler) endIfRejected(err error) error {
+	if refused := d.CheckRejection(err); refused != nil {
 		d.end(refused)
 	}
 	return err

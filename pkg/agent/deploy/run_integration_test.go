@@ -663,7 +663,7 @@ func TestRun_credentialRefused(t *testing.T) {
 	refused := errors.New("refused for certain")
 	s.hubWire.Inject(fakeList(401, unauthorized))
 	c := s.config()
-	c.Judge = func(err error) error {
+	c.CheckRejection = func(err error) error {
 		if apierrors.IsUnauthorized(err) {
 			return refused
 		}

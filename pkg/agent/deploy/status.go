@@ -292,7 +292,7 @@ func (d *reconciler) writeStatus(ctx context.Context, bd *fleet.BundleDeployment
 		return written{}, err
 	}
 	made, err := d.Hub.FleetV1alpha1().BundleDeployments(bd.Namespace).Patch(ctx, bd.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	if d.judged(err) != nil {
+	if d.endIfRejected(err) != nil {
 		return written{}, err
 	}
 	return written{version: made.ResourceVersion, status: made.Status}, nil

@@ -135,3 +135,10 @@ func readPath(ctx context.Context, m *member.Member, path string) ([]byte, error
 	}
 	return m.REST.Get().AbsPath(path).DoRaw(ctx)
 }
+
+func textOrNull(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
+}

@@ -34,8 +34,8 @@ type Heartbeat struct {
 }
 
 // Run sends a heartbeat at once, after each interval, and when the Notes ask for one, until ctx ends. It returns an error when the
-// hub certainly rejects the credential. A heartbeat that fails is retried soon, not after the interval, so that a hub that was
-// away sees all of its agents again within minutes.
+// hub certainly rejects the credential. A heartbeat that fails is retried with backoff, not after the interval, so that after an outage of
+// the hub all agents are connected again within minutes.
 func (h *Heartbeat) Run(ctx context.Context, use *credential.InUse) error {
 	rejections := hubclient.NewRejectionThreshold(h.Timing)
 	retries := h.Timing.RetryHeartbeat(h.Interval)
@@ -114,11 +114,4 @@ func (h *Heartbeat) report(ctx context.Context, use *credential.InUse, notes not
 		r.ClockSkew = &metav1.Duration{Duration: skew}
 	}
 	return r
-}
-
-func textOrNull(text string) *string {
-	if text == "" {
-		return nil
-	}
-	return &text
 }

@@ -33,7 +33,7 @@ func (n *Notes) SetPendingEndpoint(topic, text string) (isNew bool) {
 	return isNew
 }
 
-// SetPossessionProof makes the next heartbeats repeat the proof of possession for a ClusterRegistration; empty ends that.
+// SetPossessionProof makes the next heartbeats repeat the proof of possession for a ClusterRegistration; empty ends the proof.
 func (n *Notes) SetPossessionProof(request string) {
 	n.mutex.Lock()
 	defer n.mutex.Unlock()
@@ -63,8 +63,9 @@ func (n *Notes) read() (notes, <-chan struct{}) {
 	return n.notes, n.wake
 }
 
-// ProvePossession tells the hub, with the credential in use, that the ClusterRegistration is this agent's own: the agent
-// registers again, and nobody else can prove that. The heartbeats repeat it, so an error here delays the proof only.
+// ProvePossession writes the name of a new ClusterRegistration into the status of the Cluster, with the credential in use. Only the holder
+// of that credential can do so, which proves to the hub that the request is this agent's own. The heartbeats repeat the proof, so an
+// error here only delays it.
 func (n *Notes) ProvePossession(ctx context.Context, use *credential.InUse, request string) error {
 	n.SetPossessionProof(request)
 	cluster := use.Stored()

@@ -29,7 +29,7 @@ const (
 	reasonGranted             = "RegistrationGranted" // after RegistrationRefused: the hub has granted it
 )
 
-// ErrInputChanged ends a registration because an object it was made with has changed: start over with the new content.
+// ErrInputChanged ends a registration because one of its input objects has changed: start over with the new content.
 var ErrInputChanged = errors.New("the configuration of the registration has changed")
 
 // Registrar registers the agent. It keeps what one attempt learns for the next one.
@@ -52,13 +52,13 @@ type Registrar struct {
 	reportedDenial string // so that a denial that lasts is logged once; empty while there is none
 }
 
-// Input is what a registration is made with.
+// Input has the arguments of a registration.
 type Input struct {
 	Identity *ImportIdentity
 	// Settings is the content of ConfigMap fleet-agent.
 	Settings config.Agent
-	// Seen is the digest of ConfigMap fleet-agent-hub, to be stored with the credential.
-	Seen string
+	// HubConfigDigest is the digest of ConfigMap fleet-agent-hub; it is stored with the credential.
+	HubConfigDigest string
 	// ProvePossession proves to the hub, with the credential in use, that the request is this agent's own; nil if no credential
 	// is in use.
 	ProvePossession func(ctx context.Context, request string)
@@ -67,7 +67,6 @@ type Input struct {
 // Register makes one attempt to register. The earlier credential stays stored until the new one has worked; the bootstrap Secret
 // stays in any case, until the caller uses the new credential.
 func (r *Registrar) Register(ctx context.Context, in Input) error {
-	// The request is stored before it is sent, so that a restart sends the same one again.
 	clientID, err := r.Member.ClientID(ctx, in.Settings)
 	if err != nil {
 		return err
@@ -77,12 +76,13 @@ func (r *Registrar) Register(ctx context.Context, in Input) error {
 		return err
 	}
 	defer conn.Close()
+	// The request is stored before it is sent, so that the agent sends the same one again after a restart.
 	request, err := loadOrCreateRequest(ctx, r.Member, in.Identity.digest(clientID), in.Settings.Labels)
 	if err != nil {
 		return err
 	}
 
-	// The proof comes before the request, so that the hub has it when it judges the request.
+	// The proof comes before the request, so that the hub has it when it decides on the request.
 	if in.ProvePossession != nil {
 		in.ProvePossession(ctx, request.name)
 	}
@@ -95,13 +95,13 @@ func (r *Registrar) Register(ctx context.Context, in Input) error {
 		return err
 	}
 
-	// The hub says nothing about its own address: that is the one in the bootstrap Secret.
+	// The answer does not contain the address of the hub: the agent keeps the one in the bootstrap Secret.
 	endpoint := in.Identity.EndpointIn(in.Settings.AgentTLSMode)
 	endpoint.Mode = endpoint.TLSMode()
 	stored := &credential.Stored{
 		Access:           hubclient.Access{Endpoint: endpoint, Token: granted.token, Namespace: granted.deploymentNamespace},
 		ClusterNamespace: granted.clusterNamespace, ClusterName: granted.clusterName,
-		Registration: in.Identity.Registration, Request: request.name, Seen: in.Seen,
+		Registration: in.Identity.Registration, Request: request.name, HubConfigDigest: in.HubConfigDigest,
 	}
 	if err := r.verify(ctx, stored); err != nil {
 		return err
@@ -141,9 +141,9 @@ func (r *Registrar) await(
 	ctx context.Context, conn *hubclient.Connection, i *ImportIdentity, request pendingRequest, object *fleet.ClusterRegistration,
 ) (*grant, error) {
 	begun := r.Clock.Now()
-	deadline, soon := begun.Add(r.Timing.Registration), begun.Add(r.Timing.PollSoon)
+	deadline, fastUntil := begun.Add(r.Timing.Registration), begun.Add(r.Timing.PollFast)
 	if since, complete := r.tracker.observed(request.name); complete {
-		soon = since.Add(r.Timing.PollSoon)
+		fastUntil = since.Add(r.Timing.PollFast)
 	}
 	pauses, slowPauses, deniedPauses := r.Timing.Poll(), r.Timing.PollSlowly(), r.Timing.PollDenied()
 	denied, logged := false, ""
@@ -153,7 +153,7 @@ func (r *Registrar) await(
 			return nil, err
 		}
 		if a.fromHub {
-			r.tracker.answered(r.Clock.Now(), r.Timing.Unseen)
+			r.tracker.answered(r.Clock.Now(), r.Timing.MaxAnswerGap)
 		}
 		now := r.Clock.Now()
 		switch {
@@ -172,7 +172,7 @@ func (r *Registrar) await(
 
 		if denied {
 			pauses = deniedPauses
-		} else if !now.Before(soon) {
+		} else if !now.Before(fastUntil) {
 			pauses = slowPauses
 		}
 		woken := timing.Pause(ctx, r.Clock, pauses.Step(), r.Changed)
@@ -198,7 +198,7 @@ func (r *Registrar) await(
 // grant is the content of the Secret with which the hub grants a request.
 type grant struct{ token, deploymentNamespace, clusterNamespace, clusterName string }
 
-// response is what the hub says to a request: a grant, a denial, or neither yet.
+// response is the answer of the hub to a request: a grant, a denial, or neither yet.
 type response struct {
 	grant   *grant
 	denial  string // message and reason
@@ -221,7 +221,7 @@ func (r *Registrar) readAnswer(ctx context.Context, conn *hubclient.Connection, 
 	return response{missing: err.Error()}, nil
 }
 
-// parseAnswer takes a Secret with a token for a grant, even if it has a reason of a denial as well.
+// parseAnswer treats a Secret with a token as a grant, even if it also has the reason of a denial.
 func parseAnswer(secret *corev1.Secret) response {
 	value := func(key string) string { return string(secret.Data[key]) }
 	g := grant{
@@ -240,7 +240,7 @@ func parseAnswer(secret *corev1.Secret) response {
 	return response{grant: &g, fromHub: true}
 }
 
-// verify uses the new credential. The hub writes its Roles one by one, and API servers see a new ServiceAccount a moment later,
+// verify sends requests with the new credential until one succeeds. The hub writes its Roles one by one, and API servers see a new ServiceAccount a moment later,
 // so no failure is final before Timing.RightsLag. The request is kept if its credential may still start to work, and deleted if
 // the hub does not know that credential: the hub would answer it with the same one.
 func (r *Registrar) verify(ctx context.Context, stored *credential.Stored) error {
@@ -270,8 +270,8 @@ func (r *Registrar) verify(ctx context.Context, stored *credential.Stored) error
 }
 
 // giveUp ends an attempt that was not answered in time. The request is kept if it certainly is still waiting: with a new request
-// each time, a person would have several to choose from, and only an approval of the last would help. It is deleted if the answer
-// may have expired unseen, or if the labels in it are outdated.
+// each time, a person would see several requests of this agent, and only the approval of the last one would help. The request is deleted
+// if the hub may have granted it and deleted the credential before the agent read it, or if its labels are outdated.
 func (r *Registrar) giveUp(ctx context.Context, request pendingRequest, object *fleet.ClusterRegistration, missing string) error {
 	err := fmt.Errorf("the hub did not grant ClusterRegistration %s/%s within %s (%s); its conditions on the hub say why: "+
 		"kubectl get clusterregistrations.fleet.cattle.io -n %[1]s %[2]s -o yaml", object.Namespace, object.Name, r.Timing.Registration, missing)
@@ -298,7 +298,7 @@ func (r *Registrar) identityChanged(ctx context.Context, request pendingRequest,
 	return err == nil && !request.madeWith(current.digest(clientID))
 }
 
-// reportDenial reports each denial once, in the log and where people look first.
+// reportDenial reports each denial once: in the log, and with an event on the agent's Deployment.
 func (r *Registrar) reportDenial(ctx context.Context, object *fleet.ClusterRegistration, denial string) {
 	text := fmt.Sprintf("the hub denies ClusterRegistration %s/%s: %s", object.Namespace, object.Name, denial)
 	if ctx.Err() != nil || r.reportedDenial == text {

@@ -195,8 +195,8 @@ func TestRequestTracker(t *testing.T) {
 
 	const hubKeepsCredential = 40 * time.Minute
 	d := timing.Default()
-	assert.Less(t, d.Unseen+d.PollLate*12/10, hubKeepsCredential)
-	assert.Less(t, d.DeniedMax*12/10, d.Unseen, "polling a denied request leaves no gap")
+	assert.Less(t, d.MaxAnswerGap+d.PollSlowMax*12/10, hubKeepsCredential)
+	assert.Less(t, d.DeniedMax*12/10, d.MaxAnswerGap, "polling a denied request leaves no gap")
 }
 
 func TestAwaitPollsLessOftenWithTime(t *testing.T) {

@@ -17,15 +17,15 @@ type Durations struct {
 	RetryFirst, RetryMax time.Duration
 	// PollFirst and PollMax are the first and the longest pause between two reads of the credential Secret that the hub creates.
 	PollFirst, PollMax time.Duration
-	// PollSoon is how long the agent polls at that pace after it sent a request. Later a person probably has to approve the
-	// request, and the pause grows to PollLate.
-	PollSoon, PollLate time.Duration
-	// Registration limits the wait for the answer to one request. After it the agent sends the same request again, or a new one
-	// if the answer to this one may have come and expired unseen.
+	// PollFast is how long the agent polls with these pauses after it sent a request. Later a person probably has to approve the
+	// request, and the pause grows to PollSlowMax.
+	PollFast, PollSlowMax time.Duration
+	// Registration limits the wait for the answer to one request. Then the agent sends the same request again, or a new one if the
+	// hub may have granted this one and deleted the credential before the agent read it.
 	Registration time.Duration
-	// Unseen is the longest gap between two answers of the hub within which no credential can have come and expired. The hub
-	// keeps a credential for longer.
-	Unseen time.Duration
+	// MaxAnswerGap is the longest gap between two answers of the hub in which the hub cannot have issued a credential that has
+	// expired since. The hub keeps a credential for longer.
+	MaxAnswerGap time.Duration
 	// RightsLag is how long a new credential may be answered with 403: the hub writes the Roles one by one, and API servers
 	// see them a moment later.
 	RightsLag time.Duration
@@ -50,10 +50,10 @@ func Default() Durations {
 		RetryMax:        2 * time.Minute,
 		PollFirst:       50 * time.Millisecond,
 		PollMax:         2 * time.Second,
-		PollSoon:        5 * time.Minute,
-		PollLate:        30 * time.Second,
+		PollFast:        5 * time.Minute,
+		PollSlowMax:     30 * time.Second,
 		Registration:    30 * time.Minute,
-		Unseen:          30 * time.Minute,
+		MaxAnswerGap:    30 * time.Minute,
 		RightsLag:       30 * time.Second,
 		RejectionPause:  2500 * time.Millisecond,
 		RejectionSpread: 5 * time.Second,
@@ -77,7 +77,7 @@ func (d Durations) Retry() *wait.Backoff { return backoff(d.RetryFirst, d.RetryM
 func (d Durations) Poll() *wait.Backoff { return backoff(d.PollFirst, d.PollMax, pollFactor) }
 
 // PollSlowly is the backoff of polling for a credential that a person probably has to approve.
-func (d Durations) PollSlowly() *wait.Backoff { return backoff(d.PollMax, d.PollLate, pollFactor) }
+func (d Durations) PollSlowly() *wait.Backoff { return backoff(d.PollMax, d.PollSlowMax, pollFactor) }
 
 // PollDenied is the backoff of polling after the hub has denied the request.
 func (d Durations) PollDenied() *wait.Backoff {
@@ -111,8 +111,7 @@ func Jitter(d time.Duration) time.Duration {
 	return wait.Jitter(shortest, width/(1-width/2))
 }
 
-// Pause waits for d, for wake or for the end of ctx, whichever comes first, and reports whether it was wake. A nil wake never
-// comes.
+// Pause waits until d has passed, wake receives a signal, or ctx ends, and reports whether it was the signal. wake may be nil.
 func Pause(ctx context.Context, c clock.WithTicker, d time.Duration, wake <-chan struct{}) (woken bool) {
 	timer := c.NewTimer(d)
 	defer timer.Stop()

@@ -1,9 +1,9 @@
 // Package uninstall removes the agent from its cluster after the hub has asked it to leave.
 //
-// The agent first writes a mark on Secret fleet-agent. From then on it continues after every restart, although the hub forgets
-// it and would not ask again. It then makes one object the owner of all its others and deletes that object; Kubernetes' garbage
-// collector deletes the rest. So the agent never needs a right that it has just deleted, and until that one request nothing is
-// lost: the agent can be killed, or be installed again, at any moment.
+// The agent first writes a mark on Secret fleet-agent. From then on it continues after every restart, although the hub deletes
+// its Cluster and does not ask again. It then makes one object the owner of all its others and deletes that object; Kubernetes' garbage
+// collector deletes the rest. So the agent never needs a right that it has just deleted, and nothing is deleted before that one
+// request: the agent can be killed, or be installed again, at any moment.
 package uninstall
 
 import (

@@ -12,7 +12,7 @@ func Unmanaged(hub config.Hub, cluster *fleet.Cluster) (reason, message string) 
 	_, labelled := cluster.Labels[fleet.NonManagedAgentLabel]
 	switch {
 	case cluster.Labels[fleet.ClusterManagementLabel] != "":
-		return fleet.ReasonManagedElsewhere, "the label " + fleet.ClusterManagementLabel + " hands this Cluster to another controller"
+		return fleet.ReasonManagedElsewhere, "the label " + fleet.ClusterManagementLabel + " assigns this Cluster to another controller"
 	case LocalDisabled(hub, cluster):
 		return fleet.ReasonLocalAgentDisabled, "the configuration says bootstrap.localAgentDisabled"
 	case hub.ManageAgent != nil && !*hub.ManageAgent:

@@ -25,31 +25,13 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-func (h *handler) onChange(key string, cluster *fleet.Cluster) (*fleet.Cluster, error) {
-	if cluster == nil {
-		for _, sub := range h.subReconcilers.of(&fleet.Cluster{}) {
-			sub.Forget(key)
-		}
-		return nil, nil
-	}
-	if h.written.IsStale(cluster) {
-		return cluster, nil
-	}
-	ctx, cancel := h.Passes.Context()
-	defer cancel()
-	if cluster.DeletionTimestamp != nil {
-		return h.finalize(ctx, cluster)
-	}
-	return h.reconcile(ctx, cluster)
-}
-
 // reconcile sets the Cluster's finalizer and identity, creates its namespace, calls the sub-reconcilers, and writes the status once.
 func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet.Cluster, error) {
 	cluster, err := h.ensureIdentity(ctx, cluster)
 	if err != nil {
 		return cluster, err
 	}
-	if cluster, err = h.leavePreserved(ctx, cluster); err != nil {
+	if cluster, err = h.restorePreserved(ctx, cluster); err != nil {
 		return cluster, err
 	}
 
@@ -96,10 +78,6 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 		h.clusters.EnqueueAfter(latest.Namespace, latest.Name, next)
 	}
 	return latest, failed
-}
-
-func managedElsewhere(cluster *fleet.Cluster) bool {
-	return cluster.Labels[fleet.ClusterManagementLabel] != ""
 }
 
 // ensureIdentity writes the fields outside the status that the hub owns: the finalizer, without which the namespace of a deleted
@@ -158,9 +136,9 @@ func (h *handler) preserve(ctx context.Context, cluster, after *fleet.Cluster) (
 	return before, nil
 }
 
-// leavePreserved moves status.import back from the annotation of a hub with disableBundles into the status. A merge patch would keep
+// restorePreserved moves status.import back from the annotation of a hub with disableBundles into the status. A merge patch would keep
 // fields of an earlier status.import, so that it is removed first.
-func (h *handler) leavePreserved(ctx context.Context, cluster *fleet.Cluster) (*fleet.Cluster, error) {
+func (h *handler) restorePreserved(ctx context.Context, cluster *fleet.Cluster) (*fleet.Cluster, error) {
 	if h.DisableBundles || cluster.Annotations[fleet.StatusAnnotation] == "" {
 		return cluster, nil
 	}
@@ -187,8 +165,8 @@ func (h *handler) annotate(ctx context.Context, cluster *fleet.Cluster, value an
 	}})
 }
 
-// merge patches fields outside the status, based on the resourceVersion in them. The result has the status of the given Cluster,
-// which the cache has completed.
+// merge patches fields outside the status; fields must contain the resourceVersion. The result has the status of the given Cluster: with
+// disableBundles, the cache adds fields to it that the API server does not return.
 func (h *handler) merge(ctx context.Context, cluster *fleet.Cluster, fields map[string]any) (*fleet.Cluster, error) {
 	latest, err := writes.Merge(ctx, h.FleetClient.Clusters(cluster.Namespace), cluster, fields)
 	if err == nil {
@@ -201,12 +179,12 @@ func (h *handler) merge(ctx context.Context, cluster *fleet.Cluster, fields map[
 // ensureNamespace creates the cluster namespace and sets it in the status.
 func (h *handler) ensureNamespace(ctx context.Context, cluster *fleet.Cluster) result.Result {
 	if managedElsewhere(cluster) {
-		return result.Done(fleet.ReasonManagedElsewhere, "the label "+fleet.ClusterManagementLabel+" hands this Cluster to another controller")
+		return result.Done(fleet.ReasonManagedElsewhere, "the label "+fleet.ClusterManagementLabel+" assigns this Cluster to another controller")
 	}
 	name := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
 	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
 		return result.Stalled(fleet.ReasonInvalidName, fmt.Sprintf(
-			"the name of this Cluster gives the namespace name %q, which Kubernetes does not accept: %s", name, strings.Join(problems, "; ")))
+			"the name of the cluster namespace would be %q, which Kubernetes does not accept: %s; rename the Cluster", name, strings.Join(problems, "; ")))
 	}
 	namespace, err := h.namespaces.Get(name)
 	switch {
@@ -225,7 +203,7 @@ func (h *handler) ensureNamespace(ctx context.Context, cluster *fleet.Cluster) r
 		return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
 			"Namespace %s exists and does not belong to this Cluster; rename the Cluster or delete the Namespace", name)).In(h.RecheckDelay())
 	case namespace.DeletionTimestamp != nil:
-		return result.Wait(fleet.ReasonNamespaceDeleting, fmt.Sprintf("waiting for the deletion of an earlier Namespace %s", name))
+		return result.Wait(fleet.ReasonNamespaceDeleting, fmt.Sprintf("waiting for the deletion of the earlier Namespace %s", name))
 	}
 	cluster.Status.Namespace = name
 	return result.Done(fleet.ReasonProcessed, "")

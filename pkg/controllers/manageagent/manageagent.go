@@ -41,7 +41,7 @@ type AgentBundles struct {
 	requests    credentialstatus.Requests
 	manifests   *manifests
 	written     *expectations.Expectations
-	created     *expectations.Expectations // Bundles that the cache may not show yet
+	created     *expectations.Expectations // Bundles that the cache may not contain yet
 }
 
 // Register watches the Bundles of agents, to repair them, and the configuration.
@@ -107,7 +107,7 @@ func clusterOf(bundle *fleet.Bundle) []types.NamespacedName {
 // Condition is the condition of a Cluster that Reconcile reports.
 func (a *AgentBundles) Condition() string { return fleet.ConditionReconciled }
 
-// Forget drops nothing: nothing is remembered of a Cluster.
+// Forget does nothing: AgentBundles keeps no state of a Cluster.
 func (a *AgentBundles) Forget(string) {}
 
 // Reconcile creates, repairs or deletes the Bundle of a Cluster's agent.
@@ -140,8 +140,8 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 	options.Namespace = namespace
 	inputs := manifestInputs{Agent: options}
 	if cluster.Spec.KubeConfigSecret == "" {
-		// Without a kubeconfig the hub cannot create the PriorityClass, and a pod that names a missing one does not start. Where
-		// the hub is, such an agent learns from its Bundle only.
+		// Without a kubeconfig the hub cannot create the PriorityClass, and a Pod that names a missing one does not start. Only its
+		// Bundle tells such an agent the address of the hub.
 		inputs.Agent.PriorityClassName = ""
 		hub := forAgents(a.Config.Get())
 		inputs.Hub = &hub
@@ -151,20 +151,20 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 	case errors.Is(err, agentspec.ErrBadCA):
 		return result.Stalled(fleet.ReasonAPIServerCAInvalid, err.Error())
 	case err != nil:
-		return result.Stalled(fleet.ReasonSettingsInvalid, fmt.Sprintf("these settings give no valid Bundle for the agent: %s", err))
+		return result.Stalled(fleet.ReasonSettingsInvalid, fmt.Sprintf("the hub cannot create a valid Bundle for the agent with these settings: %s", err))
 	}
 	wanted := newBundle(cluster, namespace, manifest)
 	if !a.DisableBundles {
 		wanted.Finalizers = []string{fleet.BundleFinalizer}
 	}
 
-	key, again := wanted.Namespace+"/"+wanted.Name, time.Duration(0)
+	key, recheck := wanted.Namespace+"/"+wanted.Name, time.Duration(0)
 	switch {
 	case existing != nil:
 		a.created.Observed(key)
 		out = a.repair(ctx, existing, wanted)
 	case a.created.IsExpected(key):
-		out, again = result.Done("", ""), expectations.Timeout // in case somebody deletes it before the cache has shown it
+		out, recheck = result.Done("", ""), expectations.Timeout // it may be deleted before the cache contains it
 	default:
 		if out = a.create(ctx, wanted); out.IsDone() {
 			a.created.Expect(key)
@@ -174,33 +174,33 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 		return out
 	}
 
-	// The status has the settings that the agent got last. It gets those of the Bundle only while it is connected and follows its
-	// Bundle, or if nobody can import it.
+	// The status records the settings that the agent received last. It receives those in its Bundle only while it is connected and
+	// applies its Bundle, or if it cannot be imported.
 	if cluster.Spec.KubeConfigSecret == "" || agentspec.ServedByBundle(a.Config.Get(), cluster) {
 		installed := agentspec.InstalledSettings(cluster.Status)
 		if settings := agentspec.WantedSettings(cluster.Spec).WithSchedulingOf(installed); settings != installed {
 			settings.Record(&cluster.Status)
 		}
 	}
-	// The condition becomes True together with the first heartbeat. A write of its own for each Cluster would bring no news.
+	// The condition becomes True together with the first heartbeat, to save a status write for each Cluster.
 	reported := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionReconciled).Reason == fleet.ReasonReconciled
 	if cluster.Status.Agent.LastSeen.IsZero() && !reported {
-		return waitingForAgent().In(again)
+		return waitingForAgent().In(recheck)
 	}
-	return result.Done(fleet.ReasonReconciled, "").In(again)
+	return result.Done(fleet.ReasonReconciled, "").In(recheck)
 }
 
 func waitingForAgent() result.Result {
 	return result.Wait(fleet.ReasonWaitingForAgent, "the agent's Bundle is created when the agent has registered")
 }
 
-// agentNamespace is the namespace of the member for which the Bundle is made. The result is not done while there is no agent
-// that could deploy the Bundle, or while the agent is in another namespace than the spec says.
+// agentNamespace is the namespace of the member for which the Bundle is created. The result is not done while there is no agent
+// that could deploy the Bundle, or while the agent runs in another namespace than the Cluster wants.
 func (a *AgentBundles) agentNamespace(cluster *fleet.Cluster, hasBundle bool) (string, result.Result) {
 	status := cluster.Status
 	if cluster.Spec.KubeConfigSecret == "" {
-		// The agent registered by itself. Only its heartbeat tells in which namespace it was installed, and in no other has it
-		// what it needs.
+		// The agent registered by itself. Its heartbeat reports the namespace in which it was installed, the only one that contains
+		// its objects.
 		namespace := status.Agent.Namespace
 		if namespace == "" {
 			return "", waitingForAgent()
@@ -239,8 +239,8 @@ func (a *AgentBundles) agentNamespace(cluster *fleet.Cluster, hasBundle bool) (s
 	return wanted, result.Done("", "")
 }
 
-// newBundle is the Bundle of a Cluster's agent. Fleet's own controllers make the same, but with the Cluster as its owner: if a
-// Cluster is deleted in the foreground, Kubernetes deletes what it owns first, and the agent could not uninstall itself any more.
+// newBundle is the Bundle of a Cluster's agent. Fleet's own controllers create the same Bundle with the Cluster as its owner. Here it has no
+// owner: a foreground deletion of the Cluster would delete the Bundle first, and the agent could not uninstall itself any more.
 // The controller of Clusters deletes the Bundle by its name.
 func newBundle(cluster *fleet.Cluster, agentNamespace, manifest string) *fleet.Bundle {
 	return &fleet.Bundle{
@@ -289,7 +289,7 @@ func (a *AgentBundles) repair(ctx context.Context, existing, wanted *fleet.Bundl
 		return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
 			"Bundle %s/%s exists and is not that of an agent; delete or rename it", existing.Namespace, existing.Name)).In(a.RecheckDelay())
 	case existing.DeletionTimestamp != nil:
-		return result.Wait(fleet.ReasonBundleDeleting, fmt.Sprintf("waiting for the deletion of Bundle %s/%s before it is created again", existing.Namespace, existing.Name))
+		return result.Wait(fleet.ReasonBundleDeleting, fmt.Sprintf("waiting for the deletion of Bundle %s/%s before the hub creates it again", existing.Namespace, existing.Name))
 	case a.written.IsStale(existing):
 		return result.Done("", "")
 	}
@@ -332,7 +332,7 @@ func (a *AgentBundles) repair(ctx context.Context, existing, wanted *fleet.Bundl
 	return result.Done("", "")
 }
 
-// delete deletes the Bundle of an agent that is not to have one. The agent keeps running as it is.
+// delete deletes the Bundle of an agent that the hub does not manage any more. The agent keeps running as it is.
 func (a *AgentBundles) delete(ctx context.Context, existing *fleet.Bundle) error {
 	if existing == nil || !agentspec.IsBundle(existing) || existing.DeletionTimestamp != nil {
 		return nil

@@ -1,0 +1,59 @@
+package cluster
+
+import (
+	"context"
+	"time"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+)
+
+// SubReconciler is one controller's contribution to the status of a Cluster.
+type SubReconciler interface {
+	// Condition is the type of the condition that reports the result.
+	Condition() string
+	// Reconcile changes the status of the Cluster, which is a copy; the controller of Clusters writes it. Reconcile does not
+	// block: a sub-reconciler that takes long returns Wait and enqueues the Cluster later.
+	Reconcile(ctx context.Context, cluster *fleet.Cluster) result.Result
+	// Forget drops what the sub-reconciler keeps in memory of a deleted Cluster, identified by its key.
+	Forget(key string)
+}
+
+// AgentInstaller is the sub-reconciler that installs the agent on the member.
+type AgentInstaller interface {
+	SubReconciler
+	// Uninstall removes the agent of a deleted Cluster, and what it deployed, from the member. Done means that nothing is left
+	// on the member, Wait that the removal is under way, Stalled that something may be left and the removal is not repeated, and
+	// Skip that the hub has no access to the member. After the deadline it does not return Wait. It may be called again after
+	// each of these results.
+	Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result
+}
+
+// Liveness is the sub-reconciler that evaluates heartbeats.
+type Liveness interface {
+	SubReconciler
+	// HasClones reports whether two agents check in with the identity of the Cluster.
+	HasClones(cluster *fleet.Cluster) bool
+}
+
+// SubReconcilers are the controllers that contribute to the status of a Cluster, in the order in which they are called.
+type SubReconcilers struct {
+	Import      AgentInstaller
+	AgentBundle SubReconciler
+	Bundles     SubReconciler
+	Liveness    Liveness
+}
+
+// of returns the sub-reconcilers for a Cluster. For a Cluster that is assigned to another controller, Import and AgentBundle are called too:
+// they drop the kubeconfig and delete the agent's Bundle.
+func (s SubReconcilers) of(cluster *fleet.Cluster) []SubReconciler {
+	all := []SubReconciler{s.Import, s.AgentBundle}
+	if managedElsewhere(cluster) {
+		return all
+	}
+	return append(all, s.Bundles, s.Liveness)
+}
+
+func managedElsewhere(cluster *fleet.Cluster) bool {
+	return cluster.Labels[fleet.ClusterManagementLabel] != ""
+}
