@@ -37,6 +37,9 @@ func TestHubReadsTheConfigOfItsChart(t *testing.T) {
 	assert.Equal(t, []string{"pull"}, hub.PullSecretNames())
 	assert.Equal(t, "7", hub.AgentWorkers.BundleDeployment)
 	assert.Zero(t, hub.AgentCheckinInterval.Duration)
+	assert.Len(t, hub.Members.DeniedCIDRs, 2)
+	assert.Len(t, hub.Members.AllowedCIDRs, 1)
+	assert.True(t, hub.Members.AllowProxyURL)
 
 	hub, _, err = config.ParseHub(configDocument(t, charts.Hub, "rancher"))
 	require.NoError(t, err)

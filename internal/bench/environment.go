@@ -60,7 +60,10 @@ func newEnvironment(ctx context.Context, o Options, extra extraArgs) (e *environ
 	if e.API, err = sim.Connect(ctx, e.plane.RESTConfig(), systemNamespace, workspace); err != nil {
 		return nil, e.closeOnError(err)
 	}
-	config, err := yaml.Marshal(map[string]any{"apiServerURL": e.plane.URL(), "apiServerCA": e.plane.CA()})
+	config, err := yaml.Marshal(map[string]any{
+		"apiServerURL": e.plane.URL(), "apiServerCA": e.plane.CA(),
+		"members": map[string]any{"allowedCIDRs": []any{"127.0.0.0/8"}}, // the simulated members
+	})
 	if err != nil {
 		return nil, e.closeOnError(err)
 	}

@@ -63,6 +63,7 @@ func installHub(ctx context.Context, d *demo) (string, error) {
 		"image":                map[string]any{"tag": version.Version},
 		"agentImage":           map[string]any{"tag": version.Version},
 		"bootstrap":            map[string]any{"enabled": true, "namespace": localNamespace},
+		"members":              map[string]any{"allowedCIDRs": []any{"127.0.0.0/8"}}, // the control planes of the demo
 	})
 	if err != nil {
 		return "", err

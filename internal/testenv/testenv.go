@@ -220,9 +220,14 @@ func (c *Cluster) ConfigureWith(t testing.TB, document string) {
 // applied creates an object or makes it have the given fields.
 var applied = metav1.ApplyOptions{FieldManager: "test", Force: true}
 
-// Reachable are the settings with which agents reach this cluster as their hub.
+// Reachable are the settings with which agents reach this cluster as their hub, and the hub reaches members on this machine.
 func (c *Cluster) Reachable() map[string]any {
-	return map[string]any{"apiServerURL": c.URL(), "apiServerCA": c.CA(), "agentTLSMode": "system-store"}
+	return map[string]any{"apiServerURL": c.URL(), "apiServerCA": c.CA(), "agentTLSMode": "system-store", "members": MembersOnLoopback()}
+}
+
+// MembersOnLoopback are the settings of a hub, or the values of its chart, whose members are control planes on this machine.
+func MembersOnLoopback() map[string]any {
+	return map[string]any{"allowedCIDRs": []any{"127.0.0.0/8"}}
 }
 
 // Eventually waits until check returns true. If it does not within Patience, the test fails with the last text of check.

@@ -66,6 +66,8 @@ type Hub struct {
 	AgentWorkers AgentWorkers `json:"agentWorkers,omitempty"`
 	// ImagePullSecrets are Secrets of the system namespace that are copied to members for their agents.
 	ImagePullSecrets []LocalObjectReference `json:"imagePullSecrets,omitempty"`
+	// Members limit where the kubeconfigs of members lead.
+	Members Members `json:"members,omitzero"`
 	// Registration has the requirements for agents that register.
 	Registration Registration `json:"registration,omitempty"`
 }

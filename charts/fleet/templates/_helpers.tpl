@@ -127,6 +127,11 @@ maps are those of other components.
 {{- with $value }}{{ $_ := set $registration $key . }}{{ end -}}
 {{- end -}}
 {{- with $registration }}{{ $_ := set $config "registration" . }}{{ end -}}
+{{- $members := dict -}}
+{{- range $key, $value := .Values.members | default dict -}}
+{{- with $value }}{{ $_ := set $members $key . }}{{ end -}}
+{{- end -}}
+{{- with $members }}{{ $_ := set $config "members" . }}{{ end -}}
 {{- toPrettyJson $config -}}
 {{- end -}}
 

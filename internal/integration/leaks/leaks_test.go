@@ -60,7 +60,8 @@ func (s *scene) installHub(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, helminstall.Install(t.Context(), s.hub.RESTConfig(), system, charts.Hub, map[string]any{
 		"apiServerURL": s.hub.URL(), "apiServerCA": string(s.hub.CA()), "agentTLSMode": "strict", "agentCheckinInterval": "1s",
-		"debug": true, "debugLevel": 10,
+		"members": testenv.MembersOnLoopback(),
+		"debug":   true, "debugLevel": 10,
 		"global": map[string]any{"cattle": map[string]any{"imagePullSecrets": []any{map[string]any{"name": "pull"}}}},
 	}))
 }

@@ -40,6 +40,7 @@ func newScene(t *testing.T) *scene {
 func chartValues(hub *testenv.Cluster, localAgentDisabled bool) map[string]any {
 	return map[string]any{
 		"apiServerURL": hub.URL(), "apiServerCA": string(hub.CA()),
+		"members":   testenv.MembersOnLoopback(),
 		"bootstrap": map[string]any{"agentNamespace": agentNamespace, "localAgentDisabled": localAgentDisabled},
 	}
 }

@@ -57,6 +57,7 @@ func (s *scene) installHub(t *testing.T) {
 	values := map[string]any{
 		"apiServerURL": at(t, s.hub, hubName), "apiServerCA": string(s.hub.CA()), "agentTLSMode": "strict", "agentCheckinInterval": "1s",
 		"bootstrap": map[string]any{"enabled": false}, "proxy": s.hubsProxy.url(), "noProxy": chartNoProxy, "debug": true,
+		"members": testenv.MembersOnLoopback(),
 	}
 	require.NoError(t, helminstall.Install(t.Context(), s.hub.RESTConfig(), system, charts.CRD, nil))
 	require.NoError(t, helminstall.Install(t.Context(), s.hub.RESTConfig(), system, charts.Hub, values))

@@ -3,6 +3,7 @@ package rancherlike
 import (
 	"testing"
 
+	"github.com/muster-fleet/muster/internal/testenv"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
@@ -24,6 +25,7 @@ func (s *Server) values() map[string]any {
 			"imagePullSecrets":      nil,
 		}},
 		"bootstrap":                map[string]any{"enabled": false, "agentNamespace": LocalAgentNamespace},
+		"members":                  testenv.MembersOnLoopback(),
 		"gitops":                   map[string]any{"enabled": true},
 		"proxy":                    "http://proxy.example:3128",
 		"noProxy":                  "127.0.0.0/8,.svc",

@@ -235,7 +235,7 @@ func (m *memberClient) stopAgent(ctx context.Context, namespace string) *failure
 		func(store cache.Store) (bool, error) { known = store; return allEnded(), nil },
 		func(watch.Event) (bool, error) { return allEnded(), nil })
 	if err != nil {
-		logrus.Infof("The Pods of the agent in namespace %s at %s have not ended: %v", namespace, m.server, err)
+		logrus.Infof("The Pods of the agent in namespace %s at %s have not ended: %s", namespace, m.server, diagnose(m.server, "waiting for them", err).message)
 	}
 	return nil
 }

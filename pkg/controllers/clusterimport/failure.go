@@ -2,20 +2,24 @@ package clusterimport
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"strings"
+	"syscall"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
@@ -32,26 +36,50 @@ func failuref(reason, format string, args ...any) *failure {
 
 func (f *failure) stalled() result.Result { return result.Stalled(f.reason, f.message) }
 
-// diagnose turns an error of a request to a member into a failure that names the cause and what to do about it.
+// diagnose turns an error of a request to a member into a failure that names the class of the error and what to do about it. It contains
+// nothing that the server has answered: the server of a kubeconfig may be a service inside the hub's network, whose answers the
+// writer of the kubeconfig must not read, and it may be as long as the server likes.
 func diagnose(server, doing string, err error) *failure {
-	var unknownCA x509.UnknownAuthorityError
-	var badName x509.HostnameError
-	var badCert x509.CertificateInvalidError
+	var denied *transport.AddressError
+	var tooLarge *transport.TooLargeError
+	var status apierrors.APIStatus
+	answered := errors.As(err, &status)
 	switch {
-	case errors.As(err, &unknownCA), errors.As(err, &badName), errors.As(err, &badCert):
+	case errors.As(err, &denied):
+		return addressNotAllowed(doing, server)
+	case certificateProblem(err) != "":
 		return failuref(fleet.ReasonCertificateUntrusted,
-			"%s at %s: its certificate is not trusted (%s); correct the CA or the server in the kubeconfig", doing, server, rootCause(err))
+			"%s at %s: its certificate is not trusted (%s); correct the CA or the server in the kubeconfig", doing, server, certificateProblem(err))
 	case apierrors.IsUnauthorized(err):
 		return failuref(fleet.ReasonUnauthorized,
 			"%s at %s: the member rejected the credential of the kubeconfig; renew it", doing, server)
 	case apierrors.IsForbidden(err):
-		return failuref(fleet.ReasonForbidden, "%s at %s: %s; give the user of the kubeconfig this right", doing, server, apiMessage(err))
+		return failuref(fleet.ReasonForbidden,
+			"%s at %s: the member forbids it; give the user of the kubeconfig this right", doing, server)
 	case fromGateway(err):
-		return failuref(fleet.ReasonUnreachable, "%s at %s: %s; retrying", doing, server, gatewayMessage(err))
-	case isNetwork(err), apierrors.IsServiceUnavailable(err), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err):
-		return failuref(fleet.ReasonUnreachable, "%s at %s: %s; retrying", doing, server, rootCause(err))
+		return failuref(fleet.ReasonUnreachable, "%s at %s: a proxy in front of the member answered %s; retrying", doing, server, codeOf(status))
+	case answered && (apierrors.IsServiceUnavailable(err) || apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err)):
+		return failuref(fleet.ReasonUnreachable, "%s at %s: the member answered %s; retrying", doing, server, codeOf(status))
+	case answered:
+		return failuref(fleet.ReasonMemberError, "%s at %s: the member answered %s; retrying", doing, server, codeOf(status))
+	case errors.As(err, &tooLarge), errors.Is(err, errNotKubernetes):
+		return failuref(fleet.ReasonMemberError, "%s at %s: %s; retrying", doing, server, innermost(err))
+	case isNetwork(err):
+		return failuref(fleet.ReasonUnreachable, "%s at %s: %s; retrying", doing, server, networkProblem(err))
 	}
-	return failuref(fleet.ReasonMemberError, "%s at %s: %s; retrying", doing, server, apiMessage(err))
+	return failuref(fleet.ReasonMemberError, "%s at %s: the answer of the member cannot be used; retrying", doing, server)
+}
+
+func addressNotAllowed(doing, server string) *failure {
+	return failuref(fleet.ReasonAddressNotAllowed,
+		"%s at %s: the hub does not connect to this address; correct the server in the kubeconfig, or set members.allowedCIDRs in the hub's configuration (ConfigMap %s)",
+		doing, server, registration.HubConfigMap)
+}
+
+// codeOf is the HTTP status of an answer, such as "404 Not Found".
+func codeOf(status apierrors.APIStatus) string {
+	code := int(status.Status().Code)
+	return strings.TrimSpace(fmt.Sprintf("%d %s", code, http.StatusText(code)))
 }
 
 // fromGateway reports whether the response came from a proxy that cannot reach the member.
@@ -69,21 +97,6 @@ func fromGateway(err error) bool {
 	return false
 }
 
-// gatewayMessage includes the body of the proxy's response if it is one short line, such as "cluster agent disconnected". A
-// longer page may contain a request ID and would make each message different.
-func gatewayMessage(err error) string {
-	const short = 80
-	var status apierrors.APIStatus
-	errors.As(err, &status)
-	code := int(status.Status().Code)
-	message := fmt.Sprintf("a proxy in front of the member answered %d %s", code, http.StatusText(code))
-	cause, _ := apierrors.StatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
-	if said := cause.Message; said != "" && said != "unknown" && len(said) <= short && !strings.ContainsAny(said, "<\n") {
-		message += ": " + said
-	}
-	return message
-}
-
 func isNetwork(err error) bool {
 	var network net.Error
 	var address *url.Error
@@ -94,25 +107,54 @@ func isTimeout(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// rootCause is the text of the innermost error, without the addresses that the outer errors add.
-func rootCause(err error) string {
-	if transport.ViaProxy(err) {
-		return "the proxy in front of the member cannot be reached: " + innermost(err)
-	}
-	return innermost(err)
-}
-
-func innermost(err error) string {
-	var lookup *net.DNSError
+// certificateProblem says why the certificate of the member is not trusted, "" if the error has another cause. The texts of the
+// errors contain names in the certificate and the current time.
+func certificateProblem(err error) string {
+	var unknownCA x509.UnknownAuthorityError
+	var badName x509.HostnameError
 	var badCert x509.CertificateInvalidError
 	switch {
-	case errors.As(err, &lookup): // its text contains the address of the resolver and sometimes a local port
-		return "the name " + lookup.Name + " cannot be resolved"
-	case errors.As(err, &badCert) && badCert.Reason == x509.Expired: // its text contains the current time
-		return "x509: certificate has expired or is not yet valid"
-	case isTimeout(err):
-		return "no answer in time"
+	case errors.As(err, &unknownCA):
+		return "x509: certificate signed by unknown authority"
+	case errors.As(err, &badName):
+		return "x509: certificate is not valid for " + badName.Host
+	case errors.As(err, &badCert):
+		return strings.TrimRight(x509.CertificateInvalidError{Reason: badCert.Reason}.Error(), ": ")
 	}
+	return ""
+}
+
+// networkProblem is the class of an error of a connection, without addresses.
+func networkProblem(err error) string {
+	var refused *transport.ProxyError
+	var lookup *net.DNSError
+	var number syscall.Errno
+	var alert tls.AlertError
+	text := "the connection failed"
+	switch {
+	case errors.As(err, &refused):
+		return refused.Error()
+	case errors.As(err, &lookup):
+		text = "the name " + lookup.Name + " cannot be resolved"
+	case isTimeout(err):
+		text = "no answer in time"
+	case errors.As(err, &number):
+		text = number.Error()
+	case errors.As(err, &alert):
+		text = alert.Error()
+	case errors.Is(err, http.ErrSchemeMismatch):
+		text = http.ErrSchemeMismatch.Error()
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		text = "the connection was closed"
+	}
+	if transport.ViaProxy(err) {
+		return "the proxy in front of the member cannot be reached: " + text
+	}
+	return text
+}
+
+// innermost is the text of the innermost error, for errors that do not come from a member.
+func innermost(err error) string {
 	for {
 		inner := errors.Unwrap(err)
 		if inner == nil {
@@ -120,13 +162,4 @@ func innermost(err error) string {
 		}
 		err = inner
 	}
-}
-
-// apiMessage is the message of the API server, or the root cause of an error that did not come from it.
-func apiMessage(err error) string {
-	var status apierrors.APIStatus
-	if errors.As(err, &status) {
-		return status.Status().Message
-	}
-	return rootCause(err)
 }

@@ -4,15 +4,16 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -29,7 +30,7 @@ func firstCall(t *testing.T, change func(*clientcmdapi.Config), patience time.Du
 	t.Helper()
 	parsed, err := parseKubeconfig(kubeconfigSecret(with(t, change)))
 	require.NoError(t, err)
-	m, err := newMemberClient(parsed, config.TLSModeStrict)
+	m, err := newMemberClient(parsed, config.TLSModeStrict, loopback)
 	require.NoError(t, err)
 	defer m.close()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -103,7 +104,7 @@ func TestDiagnose_reasons(t *testing.T) {
 				to(server)(c)
 				c.Clusters["cluster"].TLSServerName = "member.invalid"
 			}
-		}, fleet.ReasonCertificateUntrusted, "not member.invalid"},
+		}, fleet.ReasonCertificateUntrusted, "not valid for member.invalid"},
 		{"a proxy that is not there", func(t *testing.T) func(*clientcmdapi.Config) {
 			proxy := httptest.NewServer(nil)
 			proxy.Close()
@@ -129,12 +130,12 @@ func TestDiagnose_reasons(t *testing.T) {
 		{"a proxy refuses the credential", answered(401, "no"), fleet.ReasonUnauthorized, "renew it"},
 		{
 			"a right is missing", answered(403, statusBody(403, "Forbidden", `nodes is forbidden: User "u" cannot list`)),
-			fleet.ReasonForbidden, `User "u" cannot list; give the user of the kubeconfig this right`,
+			fleet.ReasonForbidden, "the member forbids it; give the user of the kubeconfig this right",
 		},
-		{"it starts or stops", answered(503, statusBody(503, "ServiceUnavailable", "apiserver not ready")), fleet.ReasonUnreachable, "apiserver not ready"},
-		{"the proxy before it", answered(503, "cluster agent disconnected"), fleet.ReasonUnreachable, "cluster agent disconnected"},
+		{"it starts or stops", answered(503, statusBody(503, "ServiceUnavailable", "apiserver not ready")), fleet.ReasonUnreachable, "the member answered 503 Service Unavailable"},
+		{"the proxy before it", answered(503, "cluster agent disconnected"), fleet.ReasonUnreachable, "a proxy in front of the member answered 503 Service Unavailable"},
 		{"a gateway", answered(502, "<html>request 4711</html>"), fleet.ReasonUnreachable, "a proxy in front of the member answered 502 Bad Gateway"},
-		{"a fault of its own", answered(500, statusBody(500, "InternalError", "etcd is out")), fleet.ReasonMemberError, "etcd is out"},
+		{"a fault of its own", answered(500, statusBody(500, "InternalError", "etcd is out")), fleet.ReasonMemberError, "the member answered 500 Internal Server Error"},
 		{"something else answers", answered(200, "<html>welcome</html>"), fleet.ReasonMemberError, "not a Kubernetes API server"},
 		{"something else answers in JSON", answered(200, "{}"), fleet.ReasonMemberError, "not a Kubernetes API server"},
 	} {
@@ -181,7 +182,7 @@ func TestDiagnose_stableMessages(t *testing.T) {
 	expired := &tls.CertificateVerificationError{Err: x509.CertificateInvalidError{
 		Reason: x509.Expired, Detail: "current time 2026-11-21T10:55:17Z is after 2020-01-01T00:00:00Z",
 	}}
-	reset := &net.OpError{Op: "read", Net: "tcp", Source: &net.TCPAddr{Port: 45678}, Addr: &net.TCPAddr{Port: 6443}, Err: errors.New("connection reset by peer")}
+	reset := &net.OpError{Op: "read", Net: "tcp", Source: &net.TCPAddr{Port: 45678}, Addr: &net.TCPAddr{Port: 6443}, Err: os.NewSyscallError("read", syscall.ECONNRESET)}
 	for _, row := range []struct {
 		name         string
 		err          error
@@ -203,6 +204,64 @@ func TestDiagnose_stableMessages(t *testing.T) {
 			assert.Contains(t, f.message, "installing Secret a/b at https://member: ")
 			assert.Contains(t, f.message, row.says)
 			assert.NotRegexp(t, `45678|10:55|10\.0\.0`, f.message)
+		})
+	}
+}
+
+// A kubeconfig may lead to any service inside the hub's network, and its writer reads the condition.
+func TestDiagnose_revealsNoAnswer(t *testing.T) {
+	const inside = "inside-secret"
+	raw := func(answer string) func(*testing.T) func(*clientcmdapi.Config) {
+		return func(t *testing.T) func(*clientcmdapi.Config) {
+			t.Helper()
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = listener.Close() })
+			go func() {
+				for {
+					conn, err := listener.Accept()
+					if err != nil {
+						return
+					}
+					_, _ = conn.Read(make([]byte, 4096))
+					_, _ = io.WriteString(conn, answer)
+					_ = conn.Close()
+				}
+			}()
+			return func(c *clientcmdapi.Config) { c.Clusters["cluster"].Server = "http://" + listener.Addr().String() }
+		}
+	}
+	for name, server := range map[string]func(*testing.T) func(*clientcmdapi.Config){
+		"a banner":                      raw("SSH-2.0-" + inside + "\r\n"),
+		"a malformed header":            raw("HTTP/1.1 200 OK\r\n" + inside + "\r\n\r\n"),
+		"a malformed status":            raw("HTTP/1.1 " + inside + "\r\n\r\n"),
+		"an unknown status":             raw("HTTP/1.1 599 " + inside + "\r\nContent-Length: 0\r\n\r\n"),
+		"a malformed length":            raw("HTTP/1.1 200 OK\r\nContent-Length: " + inside + "\r\n\r\n"),
+		"a page":                        answered(200, inside),
+		"a page in JSON":                answered(200, `{"gitVersion": ["`+inside+`"]}`),
+		"an error in text":              answered(500, inside),
+		"a short text of a gateway":     answered(503, inside),
+		"a page that is not there":      answered(404, inside),
+		"a Status":                      answered(500, statusBody(500, "InternalError", inside)),
+		"a Status of a missing right":   answered(403, statusBody(403, "Forbidden", inside)),
+		"a Status of a bad credential":  answered(401, statusBody(401, "Unauthorized", inside)),
+		"a Status with another reason":  answered(422, statusBody(422, inside, inside)),
+		"a Status that the server ends": answered(503, statusBody(503, "ServiceUnavailable", inside)),
+		"a redirect": func(t *testing.T) func(*clientcmdapi.Config) {
+			return to(serve(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "https://"+inside, http.StatusFound) }))
+		},
+		"a certificate of another name": func(t *testing.T) func(*clientcmdapi.Config) {
+			server := serve(t, nil)
+			return func(c *clientcmdapi.Config) { to(server)(c); c.Clusters["cluster"].TLSServerName = "member.invalid" }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			failed := firstCall(t, server(t), 5*time.Second)
+			require.NotNil(t, failed)
+			assert.NotContains(t, failed.message, inside)
+			assert.NotContains(t, failed.message, "example.com", "a name in the certificate of the test server")
+			assert.Less(t, len(failed.message), 300)
 		})
 	}
 }

@@ -138,7 +138,7 @@ func (m *fakeMember) connect(t *testing.T) *memberClient {
 	t.Helper()
 	parsed, err := parseKubeconfig(kubeconfigSecret(with(t, to(m.Server))))
 	require.NoError(t, err)
-	connected, err := newMemberClient(parsed, config.TLSModeStrict)
+	connected, err := newMemberClient(parsed, config.TLSModeStrict, loopback)
 	require.NoError(t, err)
 	t.Cleanup(connected.close)
 	return connected

@@ -58,7 +58,7 @@ func FuzzAKubeconfigIsDataOnly(f *testing.F) {
 			assert.NotContains(t, err.Error(), fuzzMarker)
 			return
 		}
-		if m, err := newMemberClient(parsed, config.TLSModeStrict); err == nil {
+		if m, err := newMemberClient(parsed, config.TLSModeStrict, config.Members{}); err == nil {
 			m.close()
 		}
 		rest, err := clientcmd.NewDefaultClientConfig(*parsed, nil).ClientConfig()

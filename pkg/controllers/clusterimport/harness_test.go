@@ -3,6 +3,7 @@ package clusterimport
 import (
 	"crypto/x509"
 	"encoding/pem"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -32,7 +33,10 @@ func pemOf(certificate *x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate.Raw})
 }
 
-var hubConfig = config.Hub{APIServerURL: "https://hub:6443", AgentImage: "rancher/fleet-agent:dev"}
+// loopback lets the hub call the members of these tests.
+var loopback = config.Members{AllowedCIDRs: config.CIDRs{netip.MustParsePrefix("127.0.0.0/8")}}
+
+var hubConfig = config.Hub{APIServerURL: "https://hub:6443", AgentImage: "rancher/fleet-agent:dev", Members: loopback}
 
 // tokenCache and secretCache are caches of import tokens and of the Secrets with their values, by name.
 type tokenCache struct {

@@ -49,7 +49,7 @@ func (i *Importer) connectHub(
 	}
 	m, err := i.connectAs(credential.Account{Namespace: i.SystemNamespace, Name: registration.BootstrapAccount})
 	if err != nil {
-		return nil, failuref(fleet.ReasonError, "the hub's own client configuration cannot be used for its own cluster: %s", rootCause(err))
+		return nil, failuref(fleet.ReasonError, "the hub's own client configuration cannot be used for its own cluster: %s", innermost(err))
 	}
 	m.fingerprint = fingerprint
 	m.connectAgent = func(namespace string) (*memberClient, error) {

@@ -3,7 +3,9 @@ package clusterimport
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -23,6 +25,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // Condition is Imported.
@@ -219,7 +222,7 @@ func (i *Importer) settleDelay(last *fleet.ImportStatus, secret *corev1.Secret, 
 // depends on more than the Secret.
 func (i *Importer) connect(hub config.Hub, cluster *fleet.Cluster, secret *corev1.Secret, mode config.TLSMode) (*memberClient, *failure) {
 	known := i.kubeconfigs.get(nameOf(cluster), version(secret))
-	if known.member != nil && known.mode == mode {
+	if known.member != nil && known.mode == mode && reflect.DeepEqual(known.limits, hub.Members) {
 		return known.member, nil
 	}
 	parsed, err := parseKubeconfig(secret)
@@ -229,12 +232,21 @@ func (i *Importer) connect(hub config.Hub, cluster *fleet.Cluster, secret *corev
 	if isHubKubeconfig(secret) {
 		return i.connectHub(hub, cluster, secret, parsed, mode)
 	}
-	member, err := newMemberClient(parsed, mode)
-	if err != nil {
-		return nil, failuref(fleet.ReasonKubeconfigInvalid, "the kubeconfig in Secret %s/%s cannot be used: %s",
-			secret.Namespace, secret.Name, rootCause(err))
+	if !hub.Members.AllowProxyURL && parsed.Clusters[parsed.Contexts[parsed.CurrentContext].Cluster].ProxyURL != "" {
+		return nil, failuref(fleet.ReasonAddressNotAllowed,
+			"the kubeconfig in Secret %s/%s names a proxy, which the hub uses only with members.allowProxyURL in its configuration (ConfigMap %s); remove proxy-url, or set it",
+			secret.Namespace, secret.Name, registration.HubConfigMap)
 	}
-	i.kubeconfigs.keep(nameOf(cluster), keptKubeconfig{secret, mode, member})
+	member, err := newMemberClient(parsed, mode, hub.Members)
+	var denied *transport.AddressError
+	switch {
+	case errors.As(err, &denied):
+		return nil, addressNotAllowed("connecting to the member", "the server of the kubeconfig")
+	case err != nil:
+		return nil, failuref(fleet.ReasonKubeconfigInvalid, "the kubeconfig in Secret %s/%s cannot be used: %s",
+			secret.Namespace, secret.Name, innermost(err))
+	}
+	i.kubeconfigs.keep(nameOf(cluster), keptKubeconfig{secret, mode, hub.Members, member})
 	return member, nil
 }
 

@@ -51,6 +51,7 @@ type kubeconfigs struct{ byCluster sync.Map }
 type keptKubeconfig struct {
 	secret *corev1.Secret
 	mode   config.TLSMode
+	limits config.Members
 	member *memberClient // nil until connected
 }
 

@@ -2,6 +2,7 @@ package clusterimport
 
 import (
 	"encoding/base64"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -57,7 +58,7 @@ func TestParseKubeconfig_accepted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			parsed, err := parseKubeconfig(kubeconfigSecret(map[string][]byte{"value": kubeconfig(t, change)}))
 			require.NoError(t, err)
-			m, err := newMemberClient(parsed, config.TLSModeStrict)
+			m, err := newMemberClient(parsed, config.TLSModeStrict, config.Members{})
 			require.NoError(t, err)
 			assert.True(t, strings.HasPrefix(m.server, "https://member"), m.server)
 		})
@@ -170,6 +171,51 @@ func TestConnect_insecure(t *testing.T) {
 	assert.Contains(t, problem.message, "sets insecure-skip-tls-verify, and agentTLSMode is strict")
 }
 
+func TestConnect_addresses(t *testing.T) {
+	server := func(address string) func(*clientcmdapi.Config) {
+		return func(c *clientcmdapi.Config) { c.Clusters["cluster"].Server = address }
+	}
+	proxy := func(c *clientcmdapi.Config) { c.Clusters["cluster"].ProxyURL = "http://10.0.0.1:3128" }
+	for _, row := range []struct {
+		name    string
+		limits  config.Members
+		change  func(*clientcmdapi.Config)
+		allowed bool
+	}{
+		{"a private address", config.Members{}, server("https://10.0.0.1:6443"), true},
+		{"a proxy", config.Members{}, proxy, false},
+		{"a proxy that the configuration allows", config.Members{AllowProxyURL: true}, proxy, true},
+		{"a metadata service behind an allowed proxy", config.Members{AllowProxyURL: true}, func(c *clientcmdapi.Config) {
+			proxy(c)
+			server("http://169.254.169.254")(c)
+		}, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			hub := hubConfig
+			hub.Members = row.limits
+			m, problem := newHarness(t).connect(hub, fresh(), kubeconfigSecret(with(t, row.change)), config.TLSModeStrict)
+			if row.allowed {
+				require.Nil(t, problem)
+				m.close()
+				return
+			}
+			require.NotNil(t, problem)
+			assert.Equal(t, "AddressNotAllowed", problem.reason)
+		})
+	}
+	t.Run("another configuration: another connection", func(t *testing.T) {
+		h, secret, hub := newHarness(t), kubeconfigSecret(with(t, nil)), hubConfig
+		first, problem := h.connect(hub, fresh(), secret, config.TLSModeStrict)
+		require.Nil(t, problem)
+		again, _ := h.connect(hub, fresh(), secret, config.TLSModeStrict)
+		assert.Same(t, first, again)
+		hub.Members = config.Members{DeniedCIDRs: config.CIDRs{netip.MustParsePrefix("10.0.0.0/8")}}
+		other, _ := h.connect(hub, fresh(), secret, config.TLSModeStrict)
+		assert.NotSame(t, first, other)
+		assert.NotEqual(t, first.fingerprint, other.fingerprint, "the call is tried at once")
+	})
+}
+
 func TestWithoutCredentials(t *testing.T) {
 	for server, want := range map[string]string{
 		"https://user:" + confidential + "@member:6443/k8s/clusters/c-1?token=" + confidential: "https://member:6443/k8s/clusters/c-1",
@@ -184,7 +230,7 @@ func TestNewMemberClient_fingerprint(t *testing.T) {
 	fingerprint := func(mode config.TLSMode, change func(*clientcmdapi.Config)) string {
 		parsed, err := parseKubeconfig(kubeconfigSecret(with(t, change)))
 		require.NoError(t, err)
-		m, err := newMemberClient(parsed, mode)
+		m, err := newMemberClient(parsed, mode, config.Members{})
 		require.NoError(t, err)
 		return m.fingerprint
 	}

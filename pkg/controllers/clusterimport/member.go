@@ -43,7 +43,7 @@ const (
 // memberClient is a client for one member cluster with the rights of its kubeconfig.
 type memberClient struct {
 	server      string // the URL without credentials
-	fingerprint string // of the kubeconfig
+	fingerprint string // of the kubeconfig and the settings of the connection
 	version     rest.Interface
 	objects     dynamic.Interface
 	transport   *http.Transport
@@ -53,19 +53,19 @@ type memberClient struct {
 }
 
 // newMemberClient prepares a connection. It sends nothing.
-func newMemberClient(kubeconfig *clientcmdapi.Config, mode config.TLSMode) (*memberClient, error) {
+func newMemberClient(kubeconfig *clientcmdapi.Config, mode config.TLSMode, limits config.Members) (*memberClient, error) {
 	cfg, err := clientcmd.NewDefaultClientConfig(*kubeconfig, nil).ClientConfig()
 	if err != nil {
 		return nil, err
 	}
-	fingerprint, err := registration.StatusHash([]any{kubeconfig, mode})
+	fingerprint, err := registration.StatusHash([]any{kubeconfig, mode, limits})
 	if err != nil {
 		return nil, err
 	}
 	cfg.Timeout = requestTimeout
 	cfg.QPS = -1 // no client-side limit: a call sends about a dozen requests, one after another
 	cfg.UserAgent = userAgent
-	client, connections, err := newHTTPClient(cfg, mode)
+	client, connections, err := newHTTPClient(cfg, mode, limits)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ var errInsecure = fmt.Errorf("it sets insecure-skip-tls-verify, and agentTLSMode
 // newHTTPClient creates a transport of its own, which can be closed; client-go's cache would keep one for each kubeconfig. In mode
 // system-store the CAs of the operating system are trusted in addition to those of the kubeconfig. In mode strict only those of
 // the kubeconfig are trusted, or those of the operating system if the kubeconfig has none; disabling verification is an error.
-func newHTTPClient(cfg *rest.Config, mode config.TLSMode) (*http.Client, *http.Transport, error) {
+func newHTTPClient(cfg *rest.Config, mode config.TLSMode, limits config.Members) (*http.Client, *http.Transport, error) {
 	if cfg.Insecure && mode == config.TLSModeStrict {
 		return nil, nil, errInsecure
 	}
@@ -122,7 +122,15 @@ func newHTTPClient(cfg *rest.Config, mode config.TLSMode) (*http.Client, *http.T
 			return nil, nil, err
 		}
 	}
+	server, _, err := rest.DefaultServerURL(cfg.Host, "", schema.GroupVersion{}, true)
+	if err != nil {
+		return nil, nil, err
+	}
 	connections := transport.New(tlsConfig, cfg.Proxy)
+	rules := transport.AddressRules{Allowed: limits.AllowedCIDRs, Denied: limits.DeniedCIDRs}
+	if err := rules.Restrict(connections, server, cfg.Proxy == nil); err != nil {
+		return nil, nil, err
+	}
 	connections.DisableCompression = true // responses are small, and decompression would be work that a member can cause
 	wrapped, err := rest.HTTPWrappersForConfig(cfg, transport.Steady{Next: transport.Limited{Next: connections, Body: maxResponse}})
 	if err != nil {
@@ -140,6 +148,8 @@ func withSystemRoots(ca []byte) (*x509.CertPool, error) {
 	return roots, nil
 }
 
+var errNotKubernetes = errors.New("the server that answers is not a Kubernetes API server")
+
 // ping checks that a Kubernetes API server answers. The discovery client's ServerVersion takes no context and would delay the
 // stop of the hub.
 func (m *memberClient) ping(ctx context.Context) error {
@@ -153,7 +163,7 @@ func (m *memberClient) ping(ctx context.Context) error {
 	}
 	var info apiversion.Info
 	if err := json.Unmarshal(body, &info); err != nil || info.GitVersion == "" {
-		return errors.New("the server that answers is not a Kubernetes API server")
+		return errNotKubernetes
 	}
 	return nil
 }

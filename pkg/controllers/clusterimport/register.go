@@ -5,6 +5,7 @@ package clusterimport
 
 import (
 	"context"
+	"reflect"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -85,7 +86,8 @@ func Register(ctx context.Context, c *app.Context) *Importer {
 		return clusterOfToken(token)
 	})
 	c.Config.OnChange(func(before, after config.Hub) {
-		if settingsHash(before) == settingsHash(after) && before.Bootstrap.LocalAgentDisabled == after.Bootstrap.LocalAgentDisabled {
+		if settingsHash(before) == settingsHash(after) && before.Bootstrap.LocalAgentDisabled == after.Bootstrap.LocalAgentDisabled &&
+			reflect.DeepEqual(before.Members, after.Members) {
 			return
 		}
 		all, _ := clusterCache.List("", labels.Everything())

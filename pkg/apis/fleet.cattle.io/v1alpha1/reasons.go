@@ -149,6 +149,9 @@ const (
 	ReasonAPIServerURLMissing = "APIServerURLMissing"
 	// ReasonAPIServerCAInvalid (False): the configured CA of the hub contains no certificate.
 	ReasonAPIServerCAInvalid = "APIServerCAInvalid"
+	// ReasonAddressNotAllowed (False): the kubeconfig leads to an address, or through a proxy, that the hub's configuration does not
+	// allow.
+	ReasonAddressNotAllowed = "AddressNotAllowed"
 	// ReasonKubeconfigNotAllowed: the Secret is in a namespace from which the Cluster may not use a kubeconfig.
 	ReasonKubeconfigNotAllowed = "KubeconfigNotAllowed"
 	// ReasonCertificateUntrusted: the certificate of the member's API server is not signed by the CA in the kubeconfig.
