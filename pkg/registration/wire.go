@@ -32,6 +32,9 @@ const (
 	// ClusterRoleAgent lets an agent read its BundleDeployments and report their status; the hub binds it for each agent in the
 	// cluster namespace. An agent that renews its credential has its own Role instead, AgentRoleName.
 	ClusterRoleAgent = "fleet-agent-bundle-deployment"
+	// RoleDeploymentSecrets is the Role and RoleBinding, in the cluster namespace, that let the agents of a Cluster read the Secrets
+	// with the Helm values of their BundleDeployments, by name. It exists while there are such Secrets.
+	RoleDeploymentSecrets = "fleet-deployment-secrets"
 )
 
 // Keys of Secret BootstrapSecret. The chart fleet-agent takes values of the same names.
@@ -107,6 +110,8 @@ const PendingSecret = "fleet-agent-pending"
 const (
 	SecretTypeCredential = "fleet.cattle.io/agent-credential"
 	SecretTypeValues     = "fleet.cattle.io/cluster-registration-values"
+	// SecretTypeHelmValues is the type of the Secret with the Helm values of a BundleDeployment, whose name it has.
+	SecretTypeHelmValues = "fleet.cattle.io/bundle-deployment/v1alpha1"
 )
 
 // SetIDAgentBootstrap is the ID of the object set (wrangler's apply) that the hub installs on a member. Agents recognise its hash.

@@ -83,7 +83,12 @@ func TestABundleDeploymentSaysAllAnAgentNeeds(t *testing.T) {
 			DefaultNamespace: "elsewhere", Helm: &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"a": map[string]any{"c": "d"}}}},
 		}}}
 	})
-	d := s.deployment(t, "a", "app")
+	d := s.eventuallyDeployment(t, "a", "app", func(d *fleet.BundleDeployment) bool { return !d.Spec.WaitingForValues })
+	secret := testenv.RequireThere(t, s.hub.Kubernetes.CoreV1().Secrets(d.Namespace).Get, "app")
+	assert.EqualValues(t, "fleet.cattle.io/bundle-deployment/v1alpha1", secret.Type)
+	assert.JSONEq(t, `{"a":{"b":1,"c":"d","none":null}}`, string(secret.Data["values"]))
+	assert.Equal(t, secret.Data["values"], secret.Data["stagedValues"])
+	assert.True(t, metav1.IsControlledBy(secret, d))
 	assert.Equal(t, map[string]string{
 		"app": "x", "fleet.cattle.io/repo-name": "repo",
 		"fleet.cattle.io/managed": "true", "fleet.cattle.io/bundle-name": "app", "fleet.cattle.io/bundle-namespace": s.ns,
@@ -91,7 +96,7 @@ func TestABundleDeploymentSaysAllAnAgentNeeds(t *testing.T) {
 	}, d.Labels)
 	assert.Empty(t, d.Finalizers)
 	assert.Equal(t, "elsewhere", d.Spec.Options.DefaultNamespace)
-	assert.Equal(t, map[string]any{"a": map[string]any{"b": int64(1), "c": "d", "none": nil}}, d.Spec.Options.Helm.Values.Data)
+	assert.Nil(t, d.Spec.Options.Helm.Values, "the values are in a Secret")
 	assert.Equal(t, "r", d.Spec.Options.Helm.ReleaseName)
 	assert.Equal(t, d.Spec.Options, d.Spec.StagedOptions)
 	assert.Equal(t, d.Spec.DeploymentID, d.Spec.StagedDeploymentID)
@@ -106,8 +111,9 @@ func TestABundleDeploymentSaysAllAnAgentNeeds(t *testing.T) {
 	d = s.eventuallyDeployment(t, "a", "app", func(d *fleet.BundleDeployment) bool {
 		return d.Spec.DependsOn == nil && d.Labels["app"] == ""
 	})
-	assert.Equal(t, map[string]any{"a": map[string]any{"b": int64(2), "c": "d"}}, d.Spec.Options.Helm.Values.Data)
-	assert.Equal(t, int64(2), d.Generation, "one change of the Bundle is one change of its BundleDeployment")
+	secret = testenv.RequireThere(t, s.hub.Kubernetes.CoreV1().Secrets(d.Namespace).Get, "app")
+	assert.JSONEq(t, `{"a":{"b":2,"c":"d"}}`, string(secret.Data["values"]))
+	assert.Equal(t, int64(3), d.Generation, "it is created, completed when its Secret is there, and one change of the Bundle is one change of it")
 }
 
 func TestWhatAgentsReportIsShownOnBundleAndCluster(t *testing.T) {

@@ -1,8 +1,13 @@
 package bundles
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -11,7 +16,7 @@ import (
 
 // A blow at any write, until the life of a Bundle needs fewer writes, leaves the same as none at all.
 func TestBundlesUnderFaults(t *testing.T) {
-	sweep := testenv.Sweep{Least: 12, Hub: []func(*muster.Options){soonCollected}}
+	sweep := testenv.Sweep{Least: 20, Hub: []func(*muster.Options){soonCollected}}
 	sweep.Run(t, func(t *testing.T, hub *testenv.Cluster) func(int, func()) {
 		s := shop{hub: hub, ns: hub.Namespace(t)}
 		s.cluster(t, "a", nil)
@@ -24,13 +29,21 @@ func TestBundlesUnderFaults(t *testing.T) {
 	})
 }
 
-// lifeOfABundle deploys the n-th Bundle to both Clusters, changes it, and deletes it.
+// lifeOfABundle deploys the n-th Bundle with a Helm value to both Clusters, changes both, removes the value, and deletes the Bundle.
 func (s shop) lifeOfABundle(t *testing.T, n int) {
 	t.Helper()
 	first, second := fmt.Sprintf("first-%s-%d", s.ns, n), fmt.Sprintf("second-%s-%d", s.ns, n)
-	s.bundle(t, "app", first, everywhere)
+	s.bundle(t, "app", first, func(b *fleet.Bundle) {
+		everywhere(b)
+		b.Spec.Helm = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"v": int64(1)}}}
+	})
+	s.requireValues(t, `{"v":1}`)
 	s.allReport(t, first)
+	s.merge(t, "Bundle", "app", `{"spec":{"helm":{"values":{"v":2}}}}`)
+	s.requireValues(t, `{"v":2}`)
+	s.merge(t, "Bundle", "app", `{"spec":{"helm":null}}`)
 	s.change(t, "app", second)
+	s.requireValues(t, "")
 	s.allReport(t, second)
 	s.requireNoContent(t, first)
 	s.deleteBundle(t, "app")
@@ -38,6 +51,29 @@ func (s shop) lifeOfABundle(t *testing.T, n int) {
 	s.requireOn(t, "app", []string{"a", "b"})
 	s.requireNoContent(t, second)
 	s.requireBothEmpty(t)
+}
+
+// requireValues waits until both Clusters have a Secret with these Helm values, which the spec of the BundleDeployment names.
+func (s shop) requireValues(t *testing.T, want string) {
+	t.Helper()
+	for _, cluster := range []string{"a", "b"} {
+		testenv.Eventually(t, func() (bool, string) {
+			d, err := s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).Get(t.Context(), "app", metav1.GetOptions{})
+			if err != nil {
+				return false, err.Error()
+			}
+			secret, err := s.hub.Kubernetes.CoreV1().Secrets(d.Namespace).Get(t.Context(), "app", metav1.GetOptions{})
+			if want == "" {
+				return apierrors.IsNotFound(err) && d.Spec.ValuesHash == "", fmt.Sprintf("Secret: %v, digest %q", err, d.Spec.ValuesHash)
+			}
+			if err != nil {
+				return false, err.Error()
+			}
+			sum := sha256.Sum256([]byte(want + want))
+			return string(secret.Data["values"]) == want && d.Spec.ValuesHash == hex.EncodeToString(sum[:]) && !d.Spec.WaitingForValues &&
+				metav1.IsControlledBy(secret, d), fmt.Sprintf("values %s, digest %s", secret.Data["values"], d.Spec.ValuesHash)
+		})
+	}
 }
 
 func (s shop) requireBothEmpty(t *testing.T) {

@@ -46,6 +46,7 @@ func (s *scene) plain(t *testing.T) *strings.Replacer {
 		registration.TokenServiceAccount("tok", string(token.UID)), "SERVICEACCOUNT-OF-TOKEN",
 		s.own.Secret.Name, "CREDENTIAL-OWN", s.other.Secret.Name, "CREDENTIAL-OTHER",
 		s.own.Account(), "SERVICEACCOUNT-OWN", s.other.Account(), "SERVICEACCOUNT-OTHER",
+		bundleOf("own"), "VALUES-OF-OWN", bundleOf("other"), "VALUES-OF-OTHER",
 		s.own.Request.Status.ClusterName, "CLUSTER-OWN", s.other.Request.Status.ClusterName, "CLUSTER-OTHER",
 	}
 	for _, name := range s.ownContent {

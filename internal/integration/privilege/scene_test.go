@@ -63,11 +63,13 @@ func (s *scene) register(t *testing.T, clientID string) testenv.Registered {
 func (s *scene) deploy(t *testing.T, name string, to testenv.Registered) (contents []string) {
 	t.Helper()
 	_, err := s.Hub.Fleet.Bundles(s.Namespace).Create(t.Context(), &fleet.Bundle{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
+		ObjectMeta: metav1.ObjectMeta{Name: bundleOf(name)},
 		Spec: fleet.BundleSpec{
-			BundleDeploymentOptions: fleet.BundleDeploymentOptions{DefaultNamespace: "default"},
-			Resources:               []fleet.BundleResource{{Name: "cm.yaml", Content: fmt.Sprintf("kind: ConfigMap\napiVersion: v1\nmetadata: {name: %s}", name)}},
-			Targets:                 []fleet.BundleTarget{{ClusterName: to.Request.Status.ClusterName}},
+			BundleDeploymentOptions: fleet.BundleDeploymentOptions{
+				DefaultNamespace: "default", Helm: &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"password": name}}},
+			},
+			Resources: []fleet.BundleResource{{Name: "cm.yaml", Content: fmt.Sprintf("kind: ConfigMap\napiVersion: v1\nmetadata: {name: %s}", name)}},
+			Targets:   []fleet.BundleTarget{{ClusterName: to.Request.Status.ClusterName}},
 		},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -80,9 +82,12 @@ func (s *scene) deploy(t *testing.T, name string, to testenv.Registered) (conten
 		there := false
 		for _, d := range list.Items { // that of the agent may be one of them
 			contents = append(contents, d.Labels[fleet.ContentNameLabel])
-			there = there || d.Name == name
+			there = there || d.Name == bundleOf(name) && !d.Spec.WaitingForValues
 		}
-		return there, "BundleDeployment " + name + " is not there"
+		return there, "BundleDeployment " + bundleOf(name) + " is not there"
 	})
 	return contents
 }
+
+// bundleOf is the name of the Bundle for one cluster alone, and of the Secret with its Helm values.
+func bundleOf(cluster string) string { return "bundle-of-" + cluster }

@@ -3,6 +3,7 @@ package agentrole
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -39,6 +40,7 @@ type ContentRoles struct {
 	written    expectations.Expectations  // versions of ClusterRoles
 	created    *expectations.Expectations // ClusterRoles, by name
 	bound      *expectations.Expectations // ClusterRoleBindings, by name
+	secrets    desiredset.Sets            // the Roles and RoleBindings of AllowSecrets
 }
 
 // NewContentRoles registers the caches it needs, so it is called while controllers are registered.
@@ -46,6 +48,8 @@ func NewContentRoles(c *app.Context) *ContentRoles {
 	return &ContentRoles{
 		client: c.Kubernetes, roles: c.RBAC.ClusterRole().Cache(), bindings: c.RBAC.ClusterRoleBinding().Cache(),
 		namespaces: c.Core.Namespace().Cache(), created: expectations.New(c.Clock), bound: expectations.New(c.Clock),
+		secrets: desiredset.New(c.Kubernetes, c.Core.ServiceAccount().Informer(), c.RBAC.Role().Informer(), c.RBAC.RoleBinding().Informer(),
+			c.RBAC.ClusterRoleBinding().Informer()),
 	}
 }
 
@@ -96,8 +100,13 @@ func (r *ContentRoles) Allow(ctx context.Context, cluster *fleet.Cluster, conten
 	return nil
 }
 
-// Forbid withdraws from the agent of a Cluster the right to read any Content, until Allow grants it again.
+// Forbid withdraws from the agent of a Cluster the right to read any Content and any Secret, until Allow and AllowSecrets grant it
+// again.
 func (r *ContentRoles) Forbid(ctx context.Context, cluster *fleet.Cluster) error {
+	return errors.Join(r.forbidContents(ctx, cluster), r.AllowSecrets(ctx, cluster, nil))
+}
+
+func (r *ContentRoles) forbidContents(ctx context.Context, cluster *fleet.Cluster) error {
 	name := nameFor(cluster)
 	options := metav1.DeleteOptions{}
 	binding, err := r.bindings.Get(name)

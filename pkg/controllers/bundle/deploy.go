@@ -64,7 +64,8 @@ type assignment struct {
 	bundle   *fleet.Bundle
 	plan     *plan
 	variant  variant
-	existing *fleet.BundleDeployment // nil if the cache has none
+	values   helmValues
+	existing *fleet.BundleDeployment // nil if there is none
 	wanted   *fleet.BundleDeployment
 }
 
@@ -102,19 +103,21 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 			failures = append(failures, err)
 			continue
 		}
-		assignments = append(assignments, assignment{bundle: b, plan: plan, variant: v, existing: old, wanted: desired(b, v, cluster, old)})
+		values, err := d.valuesFor(ctx, b, v, cluster, old)
+		if err != nil {
+			keep(old)
+			failures = append(failures, err)
+			continue
+		}
+		assignments = append(assignments, assignment{bundle: b, plan: plan, variant: v, values: values, existing: old, wanted: desired(b, v, values, cluster, old)})
 	}
 
 	// Grant the right to read the Contents before a BundleDeployment names them, because an agent fetches the Content at once.
 	// The same write revokes the right to read the Contents of earlier versions: an agent reads a Content once.
-	var readable []string
-	for _, deployment := range current {
-		readable = append(readable, contentsOf(deployment)...)
-	}
-	for _, name := range slices.Sorted(maps.Keys(existing)) {
-		if !isFrom(existing[name], cluster.Namespace) {
-			readable = append(readable, contentsOf(existing[name])...)
-		}
+	var readable, secrets []string
+	foreign := slices.DeleteFunc(slices.Clone(all), func(deployment *fleet.BundleDeployment) bool { return isFrom(deployment, cluster.Namespace) })
+	for _, deployment := range slices.Concat(current, foreign) {
+		readable, secrets = append(readable, contentsOf(deployment)...), append(secrets, secretsOf(deployment)...)
 	}
 	for _, a := range assignments {
 		readable = append(readable, contentsOf(a.wanted)...)
@@ -132,23 +135,47 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 		}
 	}
 
-	// Write the BundleDeployments. One that cannot be written counts, and keeps what it has.
+	// Create the BundleDeployments and the Secrets with their Helm values. One that cannot be written counts, and keeps what it has.
 	var unreplaced []string
+	failed := func(a assignment, err error) {
+		failures = append(failures, err)
+		current = append(current, cmp.Or(a.existing, a.wanted))
+		if a.existing != nil {
+			unreplaced, secrets = append(unreplaced, contentsOf(a.existing)...), append(secrets, secretsOf(a.existing)...)
+		}
+	}
+	var created []assignment
 	for _, a := range assignments {
 		if err := ctx.Err(); err != nil {
 			return current, after, err // the BundleDeployments that are left may be wanted, so that none is deleted
 		}
+		var err error
 		if a.existing == nil && d.written.IsExpected(keyOf(a.wanted).String()) {
 			current, after = append(current, a.wanted), expectations.Timeout
+		} else if a, err = d.create(ctx, cluster, a); err != nil {
+			failed(a, err)
 			continue
+		} else {
+			created = append(created, a)
 		}
-		deployment, err := d.write(ctx, cluster, a)
+		secrets = append(secrets, secretsOf(a.wanted)...)
+	}
+
+	// Grant the right to read the Secrets, and write the specs, which have the digests of the values: an agent reads them then.
+	if err := d.roles.AllowSecrets(ctx, cluster, secrets); err != nil {
+		for _, a := range created {
+			failed(a, nil)
+		}
+		return current, after, joinErrors(append(failures, err)...)
+	}
+	for _, a := range created {
+		if err := ctx.Err(); err != nil {
+			return current, after, err
+		}
+		deployment, err := d.write(ctx, a)
 		if err != nil {
-			failures = append(failures, err)
-			deployment = cmp.Or(a.existing, a.wanted)
-			if a.existing != nil {
-				unreplaced = append(unreplaced, contentsOf(a.existing)...)
-			}
+			failed(a, err)
+			continue
 		}
 		current = append(current, deployment)
 	}
@@ -198,43 +225,60 @@ func (d *Deployer) candidates(cluster *fleet.Cluster) (bundles []*fleet.Bundle) 
 	return bundles
 }
 
-// write creates or updates a BundleDeployment, and before it the Content that it names. It returns the BundleDeployment as it
-// is afterwards.
-func (d *Deployer) write(ctx context.Context, cluster *fleet.Cluster, a assignment) (*fleet.BundleDeployment, error) {
-	existing, wanted := a.existing, a.wanted
-	switch {
-	case existing != nil && !isFrom(existing, cluster.Namespace):
-		return nil, &foreignDeploymentError{existing.Namespace, existing.Name}
-	case existing != nil && (existing.DeletionTimestamp != nil || d.deleted.IsExpected(string(existing.UID)) || d.written.IsStale(existing)):
-		return existing, nil // the event of its next version enqueues the Cluster
+// create creates the Content that a BundleDeployment names, the BundleDeployment and the Secret with its Helm values if they do not
+// exist. It brings an existing Secret up to date. The BundleDeployment owns the Secret, so it comes first, and waits for the values until
+// write completes it.
+func (d *Deployer) create(ctx context.Context, cluster *fleet.Cluster, a assignment) (assignment, error) {
+	if a.existing != nil {
+		if !isFrom(a.existing, cluster.Namespace) {
+			return a, &foreignDeploymentError{a.existing.Namespace, a.existing.Name}
+		}
+		if d.isOutdated(a.existing) {
+			return a, nil
+		}
 	}
 	if err := d.contents.ensure(ctx, a.plan.content, a.bundle.Spec.Resources); err != nil {
-		return nil, err
+		return a, err
 	}
-	client := d.FleetClient.BundleDeployments(wanted.Namespace)
-	if existing == nil {
-		made, err := client.Create(ctx, wanted, metav1.CreateOptions{})
+	if a.existing == nil {
+		first := a.wanted
+		if !a.values.isEmpty() {
+			first = a.wanted.DeepCopy()
+			first.Spec.WaitingForValues, first.Spec.ValuesHash = true, ""
+		}
+		client := d.FleetClient.BundleDeployments(first.Namespace)
+		made, err := client.Create(ctx, first, metav1.CreateOptions{})
 		if err == nil {
 			d.written.Expect(keyOf(made).String())
-			return made, nil
+		} else if apierrors.IsAlreadyExists(err) {
+			// It is not in the cache: either the event is late, or somebody else has created it.
+			made, err = client.Get(ctx, first.Name, metav1.GetOptions{})
+			if err == nil && !isFrom(made, cluster.Namespace) {
+				return a, &foreignDeploymentError{made.Namespace, made.Name}
+			}
 		}
-		if !apierrors.IsAlreadyExists(err) {
-			return nil, fmt.Errorf("creating BundleDeployment %s/%s: %w", wanted.Namespace, wanted.Name, err)
-		}
-		// It is not in the cache: either the event is late, or somebody else has created it.
-		existing, err = client.Get(ctx, wanted.Name, metav1.GetOptions{})
 		if err != nil {
-			return nil, fmt.Errorf("reading BundleDeployment %s/%s: %w", wanted.Namespace, wanted.Name, err)
+			return a, fmt.Errorf("creating BundleDeployment %s/%s: %w", first.Namespace, first.Name, err)
 		}
-		if !isFrom(existing, cluster.Namespace) {
-			return nil, &foreignDeploymentError{existing.Namespace, existing.Name}
+		a.existing, a.wanted = made, desired(a.bundle, a.variant, a.values, cluster, made)
+	}
+	return a, d.secrets.ensure(ctx, a.existing, a.values)
+}
+
+// write brings the spec and the labels of a BundleDeployment up to date, and returns the BundleDeployment as it is afterwards.
+func (d *Deployer) write(ctx context.Context, a assignment) (*fleet.BundleDeployment, error) {
+	if d.isOutdated(a.existing) {
+		return a.existing, nil
+	}
+	if maps.Equal(a.existing.Labels, a.wanted.Labels) && equality.Semantic.DeepEqual(a.existing.Spec, a.wanted.Spec) {
+		return a.existing, nil // so it is in most passes, and to compare costs far less than to encode both
+	}
+	if a.existing.Spec.ValuesHash != "" && a.values.isEmpty() {
+		if err := d.secrets.delete(ctx, keyOf(a.existing)); err != nil {
+			return nil, err
 		}
-		wanted = desired(a.bundle, a.variant, cluster, existing)
 	}
-	if maps.Equal(existing.Labels, wanted.Labels) && equality.Semantic.DeepEqual(existing.Spec, wanted.Spec) {
-		return existing, nil // so it is in most passes, and to compare costs far less than to encode both
-	}
-	latest, written, err := writes.Spec(ctx, client, existing, wanted)
+	latest, written, err := writes.Spec(ctx, d.FleetClient.BundleDeployments(a.wanted.Namespace), a.existing, a.wanted)
 	if err != nil {
 		return nil, fmt.Errorf("BundleDeployment: %w", err)
 	}
@@ -242,6 +286,12 @@ func (d *Deployer) write(ctx context.Context, cluster *fleet.Cluster, a assignme
 		d.written.Wrote(latest)
 	}
 	return latest, nil
+}
+
+// isOutdated reports whether a BundleDeployment is being deleted, or older than what this hub wrote last. The event of its next version
+// enqueues the Cluster.
+func (d *Deployer) isOutdated(deployment *fleet.BundleDeployment) bool {
+	return deployment.DeletionTimestamp != nil || d.deleted.IsExpected(string(deployment.UID)) || d.written.IsStale(deployment)
 }
 
 // setDisplay sets the display of a BundleDeployment of Fleet's agent, which leaves that to the hub.
@@ -291,7 +341,7 @@ func (d *Deployer) delete(ctx context.Context, deployment *fleet.BundleDeploymen
 
 // desired is the BundleDeployment of a Bundle for a Cluster. It is based on the existing one, if any, so that fields which the
 // hub does not set keep their values. While the Bundle or the Cluster is paused, only the staged fields follow the Bundle.
-func desired(b *fleet.Bundle, v variant, cluster *fleet.Cluster, existing *fleet.BundleDeployment) *fleet.BundleDeployment {
+func desired(b *fleet.Bundle, v variant, values helmValues, cluster *fleet.Cluster, existing *fleet.BundleDeployment) *fleet.BundleDeployment {
 	deployment := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{
 		Namespace: registration.ClusterNamespace(cluster.Namespace, cluster.Name), Name: b.Name,
 	}}
@@ -299,15 +349,18 @@ func desired(b *fleet.Bundle, v variant, cluster *fleet.Cluster, existing *fleet
 		deployment.ObjectMeta, deployment.Spec = *existing.ObjectMeta.DeepCopy(), *existing.Spec.DeepCopy()
 	}
 	spec := &deployment.Spec
-	spec.Paused = b.Spec.Paused || cluster.Spec.Paused
+	spec.Paused = isPaused(b, cluster)
 	spec.StagedOptions, spec.StagedDeploymentID = v.options, v.deploymentID
 	if !spec.Paused {
 		spec.Options, spec.DeploymentID = v.options, v.deploymentID
+	} else if spec.Options.Helm != nil {
+		spec.Options.Helm.Values = nil // earlier releases wrote the values into the options
 	}
 	spec.DependsOn = b.Spec.DependsOn
 	spec.CorrectDrift = v.options.CorrectDrift
-	// This hub stores resources in Contents and values in the options; other fleet controllers may have used these fields.
-	spec.OCIContents, spec.HelmChartOptions, spec.ValuesHash, spec.WaitingForValues = false, nil, "", false
+	spec.ValuesHash, spec.WaitingForValues = values.hash(), false
+	// This hub stores resources in Contents; other fleet controllers may have used these fields.
+	spec.OCIContents, spec.HelmChartOptions = false, nil
 
 	// The labels of the Bundle are copied, because dependsOn selects BundleDeployments by them, except for those by which other
 	// tools mark the objects that they manage.
@@ -326,6 +379,11 @@ func desired(b *fleet.Bundle, v variant, cluster *fleet.Cluster, existing *fleet
 		fleet.ContentNameLabel:      cmp.Or(contentOf(spec.DeploymentID), contentOf(spec.StagedDeploymentID)),
 	})
 	return deployment
+}
+
+// isPaused reports whether the agent is to change nothing.
+func isPaused(b *fleet.Bundle, cluster *fleet.Cluster) bool {
+	return b.Spec.Paused || cluster.Spec.Paused
 }
 
 // contentOf is the name of the Content in a deployment ID.
@@ -347,6 +405,14 @@ func contentsOf(deployment *fleet.BundleDeployment) (names []string) {
 		}
 	}
 	return names
+}
+
+// secretsOf are the names of the Secrets that the agent reads for a BundleDeployment.
+func secretsOf(deployment *fleet.BundleDeployment) []string {
+	if deployment.Spec.ValuesHash == "" {
+		return nil
+	}
+	return []string{deployment.Name}
 }
 
 // isFrom reports whether a BundleDeployment was made from a Bundle of that namespace.
@@ -417,6 +483,7 @@ func isNameConflict(err error) bool {
 	return !slices.ContainsFunc(all, func(one error) bool {
 		var deployment *foreignDeploymentError
 		var role *desiredset.ForeignError
-		return !errors.As(one, &deployment) && !errors.As(one, &role)
+		var secret *foreignSecretError
+		return !errors.As(one, &deployment) && !errors.As(one, &role) && !errors.As(one, &secret)
 	})
 }

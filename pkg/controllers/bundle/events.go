@@ -137,6 +137,29 @@ func (d *Deployer) contentEvents() eventHandler[*metav1.PartialObjectMetadata] {
 	}
 }
 
+// secretEvents enqueues the Cluster of a BundleDeployment if somebody else changes or deletes the Secret with its Helm values.
+func (d *Deployer) secretEvents() eventHandler[*metav1.PartialObjectMetadata] {
+	return eventHandler[*metav1.PartialObjectMetadata]{
+		changed: func(_, after *metav1.PartialObjectMetadata) {
+			if d.hasValues(keyOf(after)) && d.secrets.changed(after) {
+				d.enqueueCluster(after.Namespace, 0)
+			}
+		},
+		deleted: func(secret *metav1.PartialObjectMetadata) {
+			d.secrets.forget(keyOf(secret))
+			if d.hasValues(keyOf(secret)) {
+				d.enqueueCluster(secret.Namespace, 0)
+			}
+		},
+	}
+}
+
+// hasValues reports whether there is a BundleDeployment of that key with Helm values.
+func (d *Deployer) hasValues(k key) bool {
+	deployment, err := d.deploymentCache.Get(k.Namespace, k.Name)
+	return err == nil && deployment.Spec.ValuesHash != ""
+}
+
 // bundleChanged marks the status of a Bundle as out of date, and enqueues the Bundle. A Bundle that is being deleted waits for
 // its last BundleDeployment and not for more changes.
 func (d *Deployer) bundleChanged(k key) {

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	kubernetesfake "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
@@ -52,6 +53,8 @@ type stage struct {
 	indexers map[string]cache.Indexer
 	events   *record.FakeRecorder
 	rights   *rights
+	// kubernetes is the API server's Secrets.
+	kubernetes *kubernetesfake.Clientset
 
 	mu     sync.Mutex
 	log    []string
@@ -68,10 +71,24 @@ func newStage(t testing.TB) *stage {
 	s.rights = &rights{stage: s}
 	fake := &clienttesting.Fake{}
 	fake.AddReactor("*", "*", s.answer)
+	s.kubernetes = kubernetesfake.NewClientset()
+	s.kubernetes.PrependReactor("*", "secrets", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		name := ""
+		switch a := action.(type) {
+		case interface{ GetName() string }:
+			name = a.GetName()
+		case interface{ GetObject() runtime.Object }:
+			name = a.GetObject().(metav1.Object).GetName()
+		}
+		err := s.note("%s Secret %s/%s", action.GetVerb(), action.GetNamespace(), name)
+		return err != nil, nil, err
+	})
 	c := &app.Context{
 		Clock: s.clock, Metrics: metrics.New(s.metrics), Passes: app.NewPasses(t.Context()), Events: s.events,
 		FleetClient: &fleetclient.FakeFleetV1alpha1{Fake: fake},
+		Kubernetes:  s.kubernetes,
 		Contents:    cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}),
+		Secrets:     cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}),
 	}
 	s.Deployer = &Deployer{
 		Context: c, clusters: queue{s, "Cluster"}, bundles: queue{s, "Bundle"},
@@ -80,7 +97,7 @@ func newStage(t testing.TB) *stage {
 		written: expectations.New(s.clock), deleted: expectations.New(s.clock), writtenBundles: expectations.New(s.clock),
 		seen: map[key]revision{}, changedAt: map[key]time.Time{},
 	}
-	s.contents = newContents(c, s.deploymentCache)
+	s.contents, s.secrets = newContents(c, s.deploymentCache), newValueSecrets(c)
 	t.Cleanup(s.contents.queue.ShutDown)
 	s.addIndexes()
 	return s
@@ -160,9 +177,12 @@ type rights struct {
 	stage     *stage
 	allowed   [][]string
 	forbidden int
+	secrets   [][]string
 	written   int // the number of requests before the last call of Allow
 	err       error
-	unseen    bool
+	// secretsErr is the answer of AllowSecrets.
+	secretsErr error
+	unseen     bool
 }
 
 func (r *rights) Unseen(*fleet.Cluster) bool { return r.unseen }
@@ -171,6 +191,11 @@ func (r *rights) Allow(_ context.Context, _ *fleet.Cluster, contents []string) e
 	r.allowed = append(r.allowed, slices.Compact(slices.Sorted(slices.Values(contents))))
 	r.written = len(r.stage.log)
 	return r.err
+}
+
+func (r *rights) AllowSecrets(_ context.Context, _ *fleet.Cluster, names []string) error {
+	r.secrets = append(r.secrets, slices.Compact(slices.Sorted(slices.Values(names))))
+	return r.secretsErr
 }
 
 func (r *rights) Forbid(context.Context, *fleet.Cluster) error {
@@ -243,7 +268,7 @@ func deployed(t testing.TB, b *fleet.Bundle, cluster ...*fleet.Cluster) *fleet.B
 	t.Helper()
 	v, err := newPlan(b).variant([]int{0}, nil)
 	require.NoError(t, err)
-	d := desired(b, v, append(cluster, clusterNamed("alice"))[0], nil)
+	d := desired(b, v, helmValues{v.values, v.values}, append(cluster, clusterNamed("alice"))[0], nil)
 	d.UID, d.ResourceVersion, d.Generation = "uid-of-app", "5", 1
 	return d
 }

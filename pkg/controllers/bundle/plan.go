@@ -53,9 +53,10 @@ type target struct {
 }
 
 // variant is the options for the Clusters that match the same targets and have the same labels in their options, and the deployment ID
-// that follows from them.
+// that follows from them. The Helm values are apart from the options: they are in a Secret.
 type variant struct {
 	options      fleet.BundleDeploymentOptions
+	values       []byte // a JSON object, nil if it is empty
 	deploymentID string
 }
 
@@ -184,13 +185,15 @@ func (p *plan) variant(chosen []int, clusterLabels map[string]string) (variant, 
 	if err != nil {
 		return variant{}, err
 	}
-	// Agents of Fleet require the object helm, also for plain manifests. An empty object values is left out.
+	// Agents of Fleet require the object helm, also for plain manifests.
 	if options.Helm == nil {
 		options.Helm = &fleet.HelmOptions{}
-	} else if options.Helm.Values != nil && len(options.Helm.Values.Data) == 0 {
-		options.Helm.Values = nil
 	}
-	p.variants[key] = variant{options: options, deploymentID: id}
+	values, err := takeValues(&options)
+	if err != nil {
+		return variant{}, err
+	}
+	p.variants[key] = variant{options: options, values: values, deploymentID: id}
 	return p.variants[key], nil
 }
 

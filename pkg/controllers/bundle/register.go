@@ -31,6 +31,7 @@ type Deployer struct {
 	deploymentCache   fleetcontrollers.BundleDeploymentCache
 
 	contents *contents
+	secrets  *valueSecrets
 	roles    roles
 	plans    plans
 
@@ -47,15 +48,16 @@ type Deployer struct {
 	changedAt map[key]time.Time
 }
 
-// roles grants the agent of a Cluster the right to read Contents.
+// roles grants the agent of a Cluster the right to read Contents, and Secrets of the cluster namespace.
 type roles interface {
 	Allow(ctx context.Context, cluster *fleet.Cluster, contents []string) error
+	AllowSecrets(ctx context.Context, cluster *fleet.Cluster, names []string) error
 	Forbid(ctx context.Context, cluster *fleet.Cluster) error
 	Unseen(cluster *fleet.Cluster) bool
 }
 
 // Register registers the controllers of Bundles and BundleDeployments. Beside these two kinds they watch Clusters and
-// ClusterGroups, which targets select; Contents, by metadata only; and the ClusterRoles by which agents read Contents.
+// ClusterGroups, which targets select; Contents and Secrets, by metadata only; and the Roles by which agents read both.
 func Register(ctx context.Context, c *app.Context) *Deployer {
 	clusters, bundles, deployments := c.Fleet.Cluster(), c.Fleet.Bundle(), c.Fleet.BundleDeployment()
 	d := &Deployer{
@@ -67,6 +69,7 @@ func Register(ctx context.Context, c *app.Context) *Deployer {
 		bundleCache:     bundles.Cache(),
 		deploymentCache: deployments.Cache(),
 		contents:        newContents(c, deployments.Cache()),
+		secrets:         newValueSecrets(c),
 		roles:           agentrole.NewContentRoles(c),
 		written:         expectations.New(c.Clock),
 		deleted:         expectations.New(c.Clock),
@@ -83,6 +86,9 @@ func Register(ctx context.Context, c *app.Context) *Deployer {
 	_, _ = clusters.Informer().AddEventHandler(d.clusterEvents())
 	_, _ = c.Fleet.ClusterGroup().Informer().AddEventHandler(d.groupEvents())
 	_, _ = c.Contents.AddEventHandler(d.contentEvents())
+	_, _ = c.Secrets.AddEventHandler(d.secretEvents())
+	enqueue.OnDamage(c.RBAC.Role(), clusters, agentrole.ClusterOfSecrets)
+	enqueue.OnDamage(c.RBAC.RoleBinding(), clusters, agentrole.ClusterOfSecrets)
 	enqueue.OnDamage(c.RBAC.ClusterRole(), clusters, agentrole.ClusterOf)
 	enqueue.OnDamage(c.RBAC.ClusterRoleBinding(), clusters, agentrole.ClusterOf)
 	return d

@@ -3,6 +3,7 @@ package bundle
 import (
 	"encoding/json"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/testenv/recording"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // recorded is a stage of a scene in testdata/wire, which has what Fleet's own controllers made of Bundles. A text stands for a part
@@ -22,8 +24,14 @@ type recorded struct {
 		BundleAsApplied, Bundle    json.RawMessage
 		BundleDeployments, Secrets json.RawMessage
 		decodedDeployments         []fleet.BundleDeployment
-		decodedSecrets             []struct{ DataDecoded struct{ StagedValues string } }
+		decodedSecrets             []recordedSecret
 	}
+}
+
+type recordedSecret struct {
+	Metadata    struct{ Name string }
+	Type        string
+	DataDecoded struct{ Values, StagedValues string }
 }
 
 // refused are the recorded Bundles that this hub refuses on purpose, with the reason and what its message names: to ignore a field that
@@ -38,9 +46,8 @@ var refused = map[string]problem{
 	"s19-l64-abcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcdef": {fleet.ReasonBundleInvalid, "has 64 characters"},
 }
 
-// TestWire makes the BundleDeployments of recorded Bundles. They are the same as recorded, so that a change between this hub and
-// Fleet's redeploys nothing. Beside the refused Bundles a difference is on purpose: Fleet's hub puts values into a Secret, this one
-// into the options, which only the agent of the Cluster can read as well. The deployment ID covers the values either way.
+// TestWire makes the BundleDeployments of recorded Bundles, and the Secrets with their Helm values. They are the same as recorded, so
+// that a change between this hub and Fleet's redeploys nothing.
 func TestWire(t *testing.T) {
 	scenes, err := filepath.Glob("testdata/wire/*.yaml")
 	require.NoError(t, err)
@@ -86,7 +93,24 @@ func TestWire(t *testing.T) {
 					}
 					v, err := p.variant(chosen, m1.Labels)
 					require.NoError(t, err)
-					got, want := desired(&b, v, m1, nil), r.decodedDeployments[0]
+					want, values := r.decodedDeployments[0], helmValues{current: v.values, staged: v.values}
+					if want.Spec.Paused {
+						values.current = nil
+					}
+					if len(r.Secrets) > 0 && r.Secrets[0] != '"' {
+						require.NoError(t, json.Unmarshal(r.Secrets, &r.decodedSecrets))
+						var secret recordedSecret
+						if at := slices.IndexFunc(r.decodedSecrets, func(s recordedSecret) bool { return s.Metadata.Name == r.Name }); at >= 0 {
+							secret = r.decodedSecrets[at]
+							assert.Equal(t, registration.SecretTypeHelmValues, secret.Type)
+						}
+						if want.Spec.Paused {
+							values.current = []byte(secret.DataDecoded.Values) // of an earlier stage
+						}
+						assert.Equal(t, secret.DataDecoded.Values, string(values.current))
+						assert.Equal(t, secret.DataDecoded.StagedValues, string(values.staged))
+					}
+					got := desired(&b, v, values, m1, nil)
 					assert.Equal(t, want.Spec.StagedDeploymentID, got.Spec.StagedDeploymentID)
 					assert.Equal(t, want.Namespace+"/"+want.Name, got.Namespace+"/"+got.Name)
 					if want.Spec.Paused {
@@ -94,23 +118,9 @@ func TestWire(t *testing.T) {
 						got.Labels[fleet.ContentNameLabel] = want.Labels[fleet.ContentNameLabel]
 					}
 					assert.Equal(t, want.Labels, got.Labels)
-					if len(r.Secrets) > 0 && r.Secrets[0] != '"' {
-						require.NoError(t, json.Unmarshal(r.Secrets, &r.decodedSecrets))
-					}
-					if len(r.decodedSecrets) > 0 {
-						assert.JSONEq(t, r.decodedSecrets[0].DataDecoded.StagedValues, asJSON(t, v.options.Helm.Values))
-					}
-					if v.options.Helm.Values != nil {
-						helm := *v.options.Helm
-						helm.Values, got.Spec.StagedOptions.Helm = nil, &helm
-						if !want.Spec.Paused {
-							got.Spec.Options.Helm = &helm
-						}
-					}
 					// Fleet's hub copies the staged options when the deployment ID changes, which does not cover correctDrift. This
 					// hub copies them at once; the agent acts on spec.correctDrift, which is the same.
 					want.Spec.Options.CorrectDrift = got.Spec.Options.CorrectDrift
-					got.Spec.ValuesHash, want.Spec.ValuesHash = "", ""
 					assert.JSONEq(t, asJSON(t, want.Spec), asJSON(t, got.Spec))
 					compared++
 				})

@@ -93,9 +93,9 @@ func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Clus
 		}}
 	}
 
-	// The BundleDeployments of the agent: reading them, and reporting on them. The hub copies the values of a Bundle into the
-	// BundleDeployment, so the agent reads no Secret or ConfigMap in its namespace. Fleet's own controllers do not copy them, and
-	// only they know which Contents a BundleDeployment names.
+	// The BundleDeployments of the agent: reading them, and reporting on them. The right to read the Secrets beside them, by name,
+	// belongs to the Cluster, see agentrole.AllowSecrets. With DisableBundles only Fleet's own controllers know which Secrets and
+	// Contents a BundleDeployment names.
 	switch {
 	case h.DisableBundles:
 		objects = append(objects,

@@ -1,0 +1,235 @@
+package bundle
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Keys of the Secret with the Helm values of a BundleDeployment.
+const (
+	currentKey = "values"
+	stagedKey  = "stagedValues"
+)
+
+// helmValues are the Helm values of a BundleDeployment: JSON objects, nil if there are no values.
+type helmValues struct{ current, staged []byte }
+
+func (v helmValues) isEmpty() bool { return len(v.current) == 0 && len(v.staged) == 0 }
+
+func (v helmValues) equal(other helmValues) bool {
+	return bytes.Equal(v.current, other.current) && bytes.Equal(v.staged, other.staged)
+}
+
+// hash is spec.valuesHash. Other hubs and agents compute the same.
+func (v helmValues) hash() string {
+	if v.isEmpty() {
+		return ""
+	}
+	sum := sha256.Sum256(slices.Concat(v.current, v.staged))
+	return hex.EncodeToString(sum[:])
+}
+
+// takeValues removes the Helm values from options, and returns them as a JSON object, nil if there are none.
+func takeValues(options *fleet.BundleDeploymentOptions) ([]byte, error) {
+	if options.Helm == nil || options.Helm.Values == nil {
+		return nil, nil
+	}
+	values := options.Helm.Values
+	options.Helm.Values = nil
+	if len(values.Data) == 0 {
+		return nil, nil
+	}
+	return json.Marshal(values)
+}
+
+// valuesFor returns the Helm values that a BundleDeployment is to have. While it is paused, the current ones stay.
+func (d *Deployer) valuesFor(
+	ctx context.Context, b *fleet.Bundle, v variant, cluster *fleet.Cluster, existing *fleet.BundleDeployment,
+) (helmValues, error) {
+	switch {
+	case !isPaused(b, cluster) || existing != nil && existing.Spec.DeploymentID == v.deploymentID:
+		return helmValues{current: v.values, staged: v.values}, nil
+	case existing == nil || !isFrom(existing, cluster.Namespace):
+		return helmValues{staged: v.values}, nil
+	case existing.Spec.ValuesHash == "": // an earlier release wrote the values into the options
+		current, err := takeValues(existing.Spec.Options.DeepCopy())
+		return helmValues{current: current, staged: v.values}, err
+	}
+	held, err := d.secrets.read(ctx, keyOf(existing))
+	return helmValues{current: held.current, staged: v.values}, err
+}
+
+// valueSecrets writes the Secrets with the Helm values of BundleDeployments. It knows them by their metadata, and remembers which
+// values a version has, so that a pass that changes nothing reads no Secret.
+type valueSecrets struct {
+	*app.Context
+	created *expectations.Expectations // Secrets, by the key
+	written *expectations.Expectations // versions of Secrets
+
+	mu   sync.Mutex
+	held map[key]heldValues
+}
+
+// heldValues are the values that one version of a Secret has. The version is empty if somebody else changed the Secret.
+type heldValues struct {
+	helmValues
+	version string
+}
+
+func newValueSecrets(c *app.Context) *valueSecrets {
+	return &valueSecrets{Context: c, created: expectations.New(c.Clock), written: expectations.New(c.Clock), held: map[key]heldValues{}}
+}
+
+// ensure creates or corrects the Secret of a BundleDeployment. Of a Secret that this hub has neither written nor seen change, it relies
+// on spec.valuesHash, which is written after the Secret.
+func (s *valueSecrets) ensure(ctx context.Context, deployment *fleet.BundleDeployment, values helmValues) error {
+	if values.isEmpty() {
+		return nil
+	}
+	k := keyOf(deployment)
+	held, seen := s.recall(k)
+	cached := s.find(k)
+	if seen && s.isCurrent(held, cached, k) && held.equal(values) || !seen && cached != nil && deployment.Spec.ValuesHash == values.hash() {
+		return nil
+	}
+	client := s.Kubernetes.CoreV1().Secrets(k.Namespace)
+	wanted := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: k.Namespace, Name: k.Name,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(deployment, deploymentKind)},
+		},
+		Type: registration.SecretTypeHelmValues,
+		Data: map[string][]byte{currentKey: append([]byte{}, values.current...), stagedKey: append([]byte{}, values.staged...)},
+	}
+	if cached == nil {
+		made, err := client.Create(ctx, wanted, metav1.CreateOptions{})
+		if err == nil {
+			s.created.Expect(k.String())
+			s.remember(made, values)
+			return nil
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("creating Secret %s with the Helm values: %w", k, err)
+		}
+	}
+	secret, err := client.Get(ctx, k.Name, metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return fmt.Errorf("reading Secret %s with the Helm values: %w", k, err)
+	case secret.Type != registration.SecretTypeHelmValues:
+		return &foreignSecretError{k}
+	}
+	if !equality.Semantic.DeepEqual(secret.Data, wanted.Data) || !metav1.IsControlledBy(secret, deployment) {
+		secret.Data, secret.OwnerReferences = wanted.Data, wanted.OwnerReferences
+		if secret, err = client.Update(ctx, secret, metav1.UpdateOptions{}); err != nil {
+			return fmt.Errorf("changing Secret %s with the Helm values: %w", k, err)
+		}
+	}
+	s.remember(secret, values)
+	return nil
+}
+
+// read returns the values that the Secret of a BundleDeployment has, and none if there is no Secret.
+func (s *valueSecrets) read(ctx context.Context, k key) (helmValues, error) {
+	if held, seen := s.recall(k); seen && s.isCurrent(held, s.find(k), k) {
+		return held.helmValues, nil
+	}
+	secret, err := s.Kubernetes.CoreV1().Secrets(k.Namespace).Get(ctx, k.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return helmValues{}, nil
+	case err != nil:
+		return helmValues{}, fmt.Errorf("reading Secret %s with the Helm values: %w", k, err)
+	case secret.Type != registration.SecretTypeHelmValues:
+		return helmValues{}, &foreignSecretError{k}
+	}
+	values := helmValues{current: secret.Data[currentKey], staged: secret.Data[stagedKey]}
+	s.remember(secret, values)
+	return values, nil
+}
+
+// delete deletes the Secret of a BundleDeployment that has no values any more.
+func (s *valueSecrets) delete(ctx context.Context, k key) error {
+	err := s.Kubernetes.CoreV1().Secrets(k.Namespace).Delete(ctx, k.Name, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting Secret %s with the Helm values: %w", k, err)
+	}
+	s.forget(k)
+	return nil
+}
+
+// find returns the metadata of a Secret, or nil if the cache has none.
+func (s *valueSecrets) find(k key) *metav1.PartialObjectMetadata {
+	object, exists, err := s.Secrets.GetStore().GetByKey(k.String())
+	if err != nil || !exists {
+		return nil
+	}
+	return object.(*metav1.PartialObjectMetadata)
+}
+
+// isCurrent reports whether a Secret still is the version with these values, or the cache does not show that version yet.
+func (s *valueSecrets) isCurrent(held heldValues, cached *metav1.PartialObjectMetadata, k key) bool {
+	if cached == nil {
+		return s.created.IsExpected(k.String())
+	}
+	return cached.ResourceVersion == held.version || s.written.IsStale(cached)
+}
+
+func (s *valueSecrets) recall(k key) (held heldValues, seen bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	held, seen = s.held[k]
+	return held, seen
+}
+
+func (s *valueSecrets) remember(secret *corev1.Secret, values helmValues) {
+	s.written.Wrote(secret)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held[keyOf(secret)] = heldValues{values, secret.ResourceVersion}
+}
+
+// changed notes that a Secret has another version, and reports whether somebody else may have written it.
+func (s *valueSecrets) changed(secret *metav1.PartialObjectMetadata) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	held, seen := s.held[keyOf(secret)]
+	if !seen {
+		s.held[keyOf(secret)] = heldValues{}
+	}
+	return held.version != secret.ResourceVersion && !s.written.IsStale(secret)
+}
+
+// forget drops what is remembered of a deleted Secret.
+func (s *valueSecrets) forget(k key) {
+	s.created.Observed(k.String())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.held, k)
+}
+
+var deploymentKind = fleet.SchemeGroupVersion.WithKind("BundleDeployment")
+
+// foreignSecretError reports that a Secret whose name the hub needs is of another type.
+type foreignSecretError struct{ key }
+
+// Error names the object and what to do about it.
+func (e *foreignSecretError) Error() string {
+	return fmt.Sprintf("Secret %s exists and is not one with Helm values (type %s); delete it, or rename the Bundle", e.key, registration.SecretTypeHelmValues)
+}
