@@ -37,7 +37,7 @@ func read(t *testing.T, elements ...string) string {
 	return string(data)
 }
 
-func TestLogsOfAContainerAndTheOneBefore(t *testing.T) {
+func TestContainerLogs(t *testing.T) {
 	dir := t.TempDir()
 	core := clusterWith(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "hub"},
@@ -56,7 +56,7 @@ func TestLogsOfAContainerAndTheOneBefore(t *testing.T) {
 	require.Equal(t, []string{"hub.crashed.log", "hub.crashed.previous.log", "hub.steady.log"}, logs)
 }
 
-func TestSecretsAreNamedAndNotShown(t *testing.T) {
+func TestSecretsAreRedacted(t *testing.T) {
 	dir := t.TempDir()
 	core := clusterWith(&corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "fleet-agent"},
@@ -72,7 +72,7 @@ func TestSecretsAreNamedAndNotShown(t *testing.T) {
 	require.NotContains(t, text, "as well")
 }
 
-func TestObjectsAreWrittenWithoutWhatIdentifiesACluster(t *testing.T) {
+func TestObjectsAreRedacted(t *testing.T) {
 	dir := t.TempDir()
 	request := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "fleet.cattle.io/v1alpha1", "kind": "ClusterRegistration",
@@ -91,7 +91,7 @@ func TestObjectsAreWrittenWithoutWhatIdentifiesACluster(t *testing.T) {
 	require.NotContains(t, text, token)
 }
 
-func TestEventsAreInOrder(t *testing.T) {
+func TestEventOrder(t *testing.T) {
 	dir := t.TempDir()
 	event := func(name string, second int) *corev1.Event {
 		return &corev1.Event{
@@ -106,7 +106,7 @@ func TestEventsAreInOrder(t *testing.T) {
 	require.Regexp(t, `(?s)first.*middle.*last`, read(t, dir, "events.txt"))
 }
 
-func TestWhatCannotBeHadDoesNotKeepTheRest(t *testing.T) {
+func TestMissingEvidence(t *testing.T) {
 	dir := t.TempDir()
 	core := clusterWith()
 	core.PrependReactor("list", "events", func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -120,7 +120,7 @@ func TestWhatCannotBeHadDoesNotKeepTheRest(t *testing.T) {
 	require.FileExists(t, filepath.Join(dir, "pods.yaml"))
 }
 
-func TestRedactLeavesTheOriginalAsItIs(t *testing.T) {
+func TestRedactDoesNotChangeItsArgument(t *testing.T) {
 	object := map[string]any{"items": []any{map[string]any{"token": "0123456789"}}, "count": int64(2)}
 
 	require.Equal(t, map[string]any{"items": []any{map[string]any{"token": "0123... (redacted)"}}, "count": int64(2)}, redact(object))

@@ -1,4 +1,4 @@
-// Package integration is empty: the tests that run hubs and agents, wired as in production, against real API servers are in
-// the folders below. Each of these packages has a hub and a member of its own, which its tests share one after another, for
-// only one hub may run on a control plane at a time; the packages run beside one another.
+// Package integration is empty. The packages below it test hubs and agents, wired as in production, against real API servers. The tests of
+// a package run one after another and share a hub and a member, because only one hub may run on a control plane at a time. The packages
+// run in parallel.
 package integration

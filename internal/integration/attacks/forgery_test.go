@@ -16,8 +16,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Labels choose what is deployed to a Cluster. An agent says some of them, its token others, and the hub the rest.
-func TestLabelsAreNotSpoofed(t *testing.T) {
+// Labels decide what is deployed to a Cluster. Some come from the agent, some from its token and the others from the hub.
+func TestForgedLabels(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Hub.Token(t, s.Namespace, "dev", fleet.ClusterRegistrationTokenSpec{Labels: map[string]string{"env": "dev"}})
 	request := with("dev", "liar", "l"+s.Namespace)
@@ -35,9 +35,9 @@ func TestLabelsAreNotSpoofed(t *testing.T) {
 	}
 }
 
-// A request with the metadata of what the hub makes is a request. One that claims to belong to a Cluster gets nothing: the hub takes
-// it for one that goes with its Cluster.
-func TestMetadataOfARequestGetsItNothing(t *testing.T) {
+// Labels and annotations of the hub's own objects have no effect on a request. A request with an owner reference to a Cluster that does
+// not exist is not granted: the hub treats it as one that Kubernetes will delete with its Cluster.
+func TestForgedMetadata(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Token(t, "shared")
 	v := newVictim(t, s, values, "victim")
@@ -73,8 +73,8 @@ func TestMetadataOfARequestGetsItNothing(t *testing.T) {
 	v.undisturbed(t)
 }
 
-// Two strings that are one when they are written one after the other are two.
-func TestHashesThatCollideGetNobodyAnything(t *testing.T) {
+// Pairs of strings that give the same text when they are concatenated must have different hashes.
+func TestConcatenationsThatCollide(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Token(t, "shared")
 	v := newVictim(t, s, values, "ab")
@@ -91,8 +91,8 @@ func TestHashesThatCollideGetNobodyAnything(t *testing.T) {
 
 const roleOfToken, bindingOfToken = "the Role of the token", "the RoleBinding of the token"
 
-// Whoever may choose the name of a request chooses one that something of the hub has.
-func TestARequestWithTheNameOfSomethingElseTouchesNothing(t *testing.T) {
+// A request has the name of an object of the hub.
+func TestRequestNamedAfterAnotherObject(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Token(t, "shared")
 	v := newVictim(t, s, values, "victim")
@@ -122,7 +122,7 @@ func TestARequestWithTheNameOfSomethingElseTouchesNothing(t *testing.T) {
 	v.undisturbed(t)
 }
 
-// everything are the Roles, RoleBindings and ServiceAccounts of the workspace, with their versions.
+// everything lists the Roles, RoleBindings and ServiceAccounts of the workspace with their versions.
 func everything(t *testing.T, s *testenv.Stage) map[string]string {
 	t.Helper()
 	found, ctx, all := map[string]string{}, t.Context(), metav1.ListOptions{}
@@ -144,8 +144,8 @@ func everything(t *testing.T, s *testenv.Stage) map[string]string {
 	return found
 }
 
-// What is too big is refused at the door, or costs what something small does.
-func TestOversizedRequestsCostLittle(t *testing.T) {
+// A request that is too large is refused by the API server, or costs no more than a small one.
+func TestOversizedRequests(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Token(t, "shared")
 	v := newVictim(t, s, values, "victim")

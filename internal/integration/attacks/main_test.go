@@ -1,5 +1,5 @@
-// Package attacks is what somebody tries who has stolen a token, guesses names, or makes things up: against a running hub on real
-// API servers. Nothing of it works, and all of it leaves a trace.
+// Package attacks tests what the holder of a stolen token, or a user who guesses names or forges fields, can do to a running hub on real
+// API servers. Each attack must fail, and each one that reaches the hub must leave a condition and an event.
 package attacks
 
 import (

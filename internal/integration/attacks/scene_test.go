@@ -17,7 +17,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// victim is a registered agent that goes about its work, and what was on the hub of it before it was attacked.
+// victim is a registered agent that sends heartbeats, with its credential Secret as it was before the attack.
 type victim struct {
 	testenv.Registered
 	stage  *testenv.Stage
@@ -35,7 +35,7 @@ func newVictim(t *testing.T, s *testenv.Stage, values registration.Values, clien
 
 func (v *victim) cluster() string { return v.Request.Status.ClusterName }
 
-// undisturbed: the agent has what it had, and works on.
+// undisturbed checks that the agent has the same request, Cluster and credential as before, and that the credential works.
 func (v *victim) undisturbed(t *testing.T) {
 	t.Helper()
 	request := testenv.RequireThere(t, v.stage.Hub.Fleet.ClusterRegistrations(v.stage.Namespace).Get, v.Request.Name)
@@ -51,7 +51,7 @@ func (v *victim) undisturbed(t *testing.T) {
 	v.stage.RequireHeartbeat(t, v.Registered, time.Now())
 }
 
-// sends creates a request with a stolen token, as it is.
+// sends creates the request with the token of the values.
 func sends(t *testing.T, s *testenv.Stage, values registration.Values, request *fleet.ClusterRegistration) *fleet.ClusterRegistration {
 	t.Helper()
 	if request.Name == "" {
@@ -60,7 +60,7 @@ func sends(t *testing.T, s *testenv.Stage, values registration.Values, request *
 	return s.Hub.Send(t, values, request)
 }
 
-// with is a request that names a token.
+// with returns a request that names a token.
 func with(token, clientID, clientRandom string) *fleet.ClusterRegistration {
 	return &fleet.ClusterRegistration{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{fleet.RegistrationTokenLabel: token}},
@@ -68,8 +68,8 @@ func with(token, clientID, clientRandom string) *fleet.ClusterRegistration {
 	}
 }
 
-// refused waits until the hub has refused a request for that reason, and asks for the traces: condition and warning event. Nothing
-// was made for it, and nobody can read an answer.
+// refused waits until the hub has refused a request for that reason, with a condition and a warning event. It checks that the hub has not
+// created a ServiceAccount for the request.
 func refused(t *testing.T, s *testenv.Stage, request *fleet.ClusterRegistration, reason string) {
 	t.Helper()
 	s.Hub.WaitCondition(t, testenv.KindRequest, s.Namespace, request.Name, fleet.ConditionGranted, "False "+reason+":")
@@ -79,7 +79,7 @@ func refused(t *testing.T, s *testenv.Stage, request *fleet.ClusterRegistration,
 	assert.Empty(t, accounts(t, s, request), "an identity was made for it")
 }
 
-// warned waits for the event about an object.
+// warned waits for a warning event about an object.
 func warned(t *testing.T, s *testenv.Stage, name, reason string) {
 	t.Helper()
 	testenv.Eventually(t, func() (bool, string) {
@@ -92,7 +92,7 @@ func warned(t *testing.T, s *testenv.Stage, name, reason string) {
 	})
 }
 
-// accounts are the ServiceAccounts that were made for a request, wherever.
+// accounts are the ServiceAccounts of all namespaces that were created for a request.
 func accounts(t *testing.T, s *testenv.Stage, request *fleet.ClusterRegistration) (names []string) {
 	t.Helper()
 	all, err := s.Hub.Kubernetes.CoreV1().ServiceAccounts("").List(t.Context(), metav1.ListOptions{})
@@ -105,7 +105,7 @@ func accounts(t *testing.T, s *testenv.Stage, request *fleet.ClusterRegistration
 	return names
 }
 
-// forbidden is what the API server says to each of some calls.
+// forbidden checks that the API server refuses each call.
 func forbidden(t *testing.T, calls map[string]func() error) {
 	t.Helper()
 	for name, call := range calls {
@@ -117,7 +117,7 @@ func forbidden(t *testing.T, calls map[string]func() error) {
 // only is the error of a call whose result does not matter.
 func only[T any](_ T, err error) error { return err }
 
-// answersTo counts the answers to all requests of an identity, by the status of Granted.
+// answersTo counts the requests with a clientID by the status of their condition Granted.
 func answersTo(t *testing.T, s *testenv.Stage, clientID string) map[string]int {
 	t.Helper()
 	all, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).List(t.Context(), metav1.ListOptions{})

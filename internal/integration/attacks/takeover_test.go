@@ -17,7 +17,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-func TestAHeldIdentityIsNotTakenOver(t *testing.T) {
+func TestHeldIdentity(t *testing.T) {
 	s := testenv.NewStage(t)
 	shared, other := s.Token(t, "shared"), s.Token(t, "other")
 	v := newVictim(t, s, shared, "victim")
@@ -29,12 +29,12 @@ func TestAHeldIdentityIsNotTakenOver(t *testing.T) {
 		request *fleet.ClusterRegistration
 		reason  string
 	}{
-		"with the token it came with":      {shared, with("shared", "victim", "1"+s.Namespace), fleet.ReasonClientIDInUse},
+		"with the token of the victim":     {shared, with("shared", "victim", "1"+s.Namespace), fleet.ReasonClientIDInUse},
 		"with another token":               {other, with("other", "victim", "2"+s.Namespace), fleet.ReasonClientIDInUse},
 		"with a copy of its request":       {shared, with("shared", "victim", v.Request.Spec.ClientRandom), fleet.ReasonClientIDInUse},
-		"with the name of another's token": {other, with("shared", "victim", "3"+s.Namespace), fleet.ReasonTokenMismatch},
-		"with a token that is not there":   {other, with("import-token-"+v.cluster(), "victim", "4"+s.Namespace), fleet.ReasonTokenNotFound},
-		"as one that renews": {shared, func() *fleet.ClusterRegistration {
+		"with the name of another token":   {other, with("shared", "victim", "3"+s.Namespace), fleet.ReasonTokenMismatch},
+		"with a token that does not exist": {other, with("import-token-"+v.cluster(), "victim", "4"+s.Namespace), fleet.ReasonTokenNotFound},
+		"as an agent that renews": {shared, func() *fleet.ClusterRegistration {
 			r := with("shared", "victim", "5"+s.Namespace)
 			r.Annotations = map[string]string{registration.RenewalAnnotation: "true"}
 			return r
@@ -51,8 +51,8 @@ func TestAHeldIdentityIsNotTakenOver(t *testing.T) {
 	}
 }
 
-// Who is named as the maker of a request, and what is already in its status, is not for the one to say who makes it.
-func TestARequestCannotSpeakForItself(t *testing.T) {
+// A request is created with the annotation of another creator and with the status of a granted request. The API server replaces both.
+func TestForgedCreatorAndStatus(t *testing.T) {
 	s := testenv.NewStage(t)
 	shared := s.Token(t, "shared")
 	v := newVictim(t, s, shared, "victim")
@@ -74,7 +74,7 @@ func TestARequestCannotSpeakForItself(t *testing.T) {
 }
 
 // An agent at work proves possession for its next request, by name. Somebody who knows the name cannot use it again.
-func TestTheNameOfARequestIsNotPlayedBack(t *testing.T) {
+func TestReplayedPossessionProof(t *testing.T) {
 	s := testenv.NewStage(t)
 	shared := s.Token(t, "shared")
 	v := newVictim(t, s, shared, "victim")
@@ -103,7 +103,7 @@ func provePossession(t *testing.T, s *testenv.Stage, v *victim, request string) 
 	beat(t, s, v, fleet.AgentStatus{PossessionProof: request})
 }
 
-// beat is a heartbeat with words of the agent's own.
+// beat sends a heartbeat with these fields of status.agent.
 func beat(t *testing.T, s *testenv.Stage, v *victim, agent fleet.AgentStatus) {
 	t.Helper()
 	agent.LastSeen, agent.Namespace = metav1.Now(), testenv.SystemNamespace
@@ -113,14 +113,14 @@ func beat(t *testing.T, s *testenv.Stage, v *victim, agent fleet.AgentStatus) {
 	require.NoError(t, err)
 }
 
-// Fifty at once want the same identity, nobody has it. One of them gets it.
-func TestOfManyThatWantOneIdentityOneGetsIt(t *testing.T) {
+// Fifty requests with the same new clientID are created at the same time. The hub grants exactly one.
+func TestRaceForOneIdentity(t *testing.T) {
 	s := testenv.NewStage(t)
 	shared := s.Token(t, "shared")
 	const many = 50
 	var sending sync.WaitGroup
 	requests := s.Hub.ClientFor(t, shared.Token).Fleet.ClusterRegistrations(s.Namespace)
-	sends(t, s, shared, with("shared", "", "first"+s.Namespace)) // its rights are there
+	sends(t, s, shared, with("shared", "", "first"+s.Namespace)) // returns when the token has its rights
 	for n := range many {
 		sending.Go(func() {
 			request := with("shared", "wanted", fmt.Sprint(n, s.Namespace))
@@ -136,8 +136,8 @@ func TestOfManyThatWantOneIdentityOneGetsIt(t *testing.T) {
 	})
 }
 
-// A clone holds the credential of the agent it was copied from. Nobody can tell which is which, but everybody is told.
-func TestACloneIsNamed(t *testing.T) {
+// A clone uses the credential of the agent from which it was copied. The hub cannot tell which of the two is the clone, but it reports both.
+func TestClone(t *testing.T) {
 	s := testenv.NewStage(t)
 	v := newVictim(t, s, s.Token(t, "shared"), "victim")
 	instance := func(name string) {
@@ -154,9 +154,8 @@ func TestACloneIsNamed(t *testing.T) {
 	s.Hub.ClusterCondition(t, s.Namespace, v.cluster(), fleet.ConditionRegistered, "False CloneDetected")
 }
 
-// While the hub installs the agent of a Cluster anew, which it does when a setting changes, nothing was heard of one. Who comes
-// then with another token comes to nothing.
-func TestAnImportedIdentityIsNotSnatchedWhileItsAgentIsInstalled(t *testing.T) {
+// While the hub installs the agent of a Cluster, no heartbeat has arrived yet. A request with another token must be refused nevertheless.
+func TestIdentityDuringAnImport(t *testing.T) {
 	s := testenv.NewStage(t)
 	shared := s.Token(t, "shared")
 	imported := s.CreateCluster(t, &fleet.Cluster{

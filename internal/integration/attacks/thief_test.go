@@ -19,7 +19,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-func TestAStolenImportTokenAsksAndNothingElse(t *testing.T) {
+func TestStolenImportToken(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Token(t, "shared")
 	v := newVictim(t, s, values, "victim")
@@ -36,11 +36,11 @@ func TestAStolenImportTokenAsksAndNothingElse(t *testing.T) {
 			return only(requests.Patch(ctx, v.Request.Name, types.MergePatchType, approval, metav1.PatchOptions{}, "status"))
 		},
 		"read Clusters": func() error { return only(thief.Fleet.Clusters(s.Namespace).List(ctx, all)) },
-		"make a Cluster": func() error {
+		"create a Cluster": func() error {
 			return only(thief.Fleet.Clusters(s.Namespace).Create(ctx, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}))
 		},
 		"read tokens": func() error { return only(thief.Fleet.ClusterRegistrationTokens(s.Namespace).List(ctx, all)) },
-		"make a token": func() error {
+		"create a token": func() error {
 			return only(thief.Fleet.ClusterRegistrationTokens(s.Namespace).Create(ctx, &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}))
 		},
 		"read Secrets":        func() error { return only(core.Secrets(s.Namespace).List(ctx, all)) },
@@ -53,14 +53,14 @@ func TestAStolenImportTokenAsksAndNothingElse(t *testing.T) {
 		"write the victim's credential": func() error {
 			return only(core.Secrets(v.Secret.Namespace).Patch(ctx, v.Secret.Name, types.MergePatchType, []byte(`{"data":null}`), metav1.PatchOptions{}))
 		},
-		"stretch its life": func() error {
+		"extend the lifetime of its token": func() error {
 			return only(core.ServiceAccounts(s.Namespace).CreateToken(ctx, account, longLived(), metav1.CreateOptions{}))
 		},
-		"be the victim": func() error {
+		"get a token of the victim": func() error {
 			return only(core.ServiceAccounts(v.ClusterNamespace()).CreateToken(ctx, v.Account(), longLived(), metav1.CreateOptions{}))
 		},
 		"read the hub's configuration": func() error { return only(core.ConfigMaps(testenv.SystemNamespace).List(ctx, all)) },
-		"ask elsewhere": func() error {
+		"create a request in another namespace": func() error {
 			return only(thief.Fleet.ClusterRegistrations(metav1.NamespaceDefault).Create(ctx, with("shared", "x", "x"), metav1.CreateOptions{}))
 		},
 		"give itself rights": func() error {
@@ -72,7 +72,7 @@ func TestAStolenImportTokenAsksAndNothingElse(t *testing.T) {
 	v.undisturbed(t)
 }
 
-func TestAStolenRequestTokenIsOfItsClusterOnly(t *testing.T) {
+func TestStolenRequestToken(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Token(t, "shared")
 	v, mine := newVictim(t, s, values, "victim"), newVictim(t, s, values, "stolen")
@@ -87,7 +87,7 @@ func TestAStolenRequestTokenIsOfItsClusterOnly(t *testing.T) {
 	forbidden(t, map[string]func() error{
 		"read the victim's deployments": func() error { return only(thief.Fleet.BundleDeployments(v.ClusterNamespace()).List(ctx, all)) },
 		"read all deployments":          func() error { return only(thief.Fleet.BundleDeployments("").List(ctx, all)) },
-		"make a deployment": func() error {
+		"create a BundleDeployment": func() error {
 			return only(thief.Fleet.BundleDeployments(mine.ClusterNamespace()).Create(ctx, &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}))
 		},
 		"read all Contents":                            func() error { return only(thief.Fleet.Contents().List(ctx, all)) },
@@ -97,33 +97,33 @@ func TestAStolenRequestTokenIsOfItsClusterOnly(t *testing.T) {
 		"read credentials":                             func() error { return only(core.Secrets(values.SystemRegistrationNamespace).List(ctx, all)) },
 		"read the token's Secret":                      func() error { return only(core.Secrets(s.Namespace).Get(ctx, "shared", metav1.GetOptions{})) },
 		"read Clusters":                                func() error { return only(clusters.List(ctx, all)) },
-		"point the hub elsewhere":                      patch(mine.cluster(), `{"status":{"namespace":"kube-system"}}`, "status"),
-		"have itself imported anew":                    patch(mine.cluster(), `{"status":{"agentConfigChanged":true}}`, "status"),
-		"say where the hub is":                         patch(mine.cluster(), `{"status":{"apiServerURL":"https://evil"}}`, "status"),
-		"call itself ready":                            patch(mine.cluster(), `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, "status"),
-		"take labels by the status":                    patch(mine.cluster(), `{"metadata":{"labels":{"env":"prod"}},"status":{"agent":{"namespace":"x"}},"spec":{"paused":true}}`),
-		"speak for the victim":                         patch(v.cluster(), `{"status":{"agent":{"namespace":"evil"}}}`, "status"),
+		"change the namespace in its status":           patch(mine.cluster(), `{"status":{"namespace":"kube-system"}}`, "status"),
+		"cause another import of itself":               patch(mine.cluster(), `{"status":{"agentConfigChanged":true}}`, "status"),
+		"change the address of the hub":                patch(mine.cluster(), `{"status":{"apiServerURL":"https://evil"}}`, "status"),
+		"set condition Ready":                          patch(mine.cluster(), `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, "status"),
+		"change labels and spec with the status":       patch(mine.cluster(), `{"metadata":{"labels":{"env":"prod"}},"status":{"agent":{"namespace":"x"}},"spec":{"paused":true}}`),
+		"send a heartbeat of the victim":               patch(v.cluster(), `{"status":{"agent":{"namespace":"evil"}}}`, "status"),
 		"prove possession for a request of the victim": patch(v.cluster(), `{"status":{"agent":{"vouches":"evil"}}}`, "status"),
 		"take the victim's identity":                   patch(mine.cluster(), `{"spec":{"clientID":"victim"}}`),
 		"leave quarantine":                             patch(mine.cluster(), `{"spec":{"quarantined":false}}`),
-		"ask for another Cluster":                      func() error { return only(requests.Create(ctx, with("shared", "x", "x"), metav1.CreateOptions{})) },
+		"create a request for another Cluster":         func() error { return only(requests.Create(ctx, with("shared", "x", "x"), metav1.CreateOptions{})) },
 		"approve": func() error {
 			return only(requests.Patch(ctx, mine.Request.Name, types.MergePatchType, approval, metav1.PatchOptions{}, "status"))
 		},
 		"delete the victim's request": func() error { return requests.Delete(ctx, v.Request.Name, metav1.DeleteOptions{}) },
-		"be the victim": func() error {
+		"get a token of the victim": func() error {
 			return only(core.ServiceAccounts(v.ClusterNamespace()).CreateToken(ctx, v.Account(), longLived(), metav1.CreateOptions{}))
 		},
-		"stretch its life": func() error {
+		"extend the lifetime of its token": func() error {
 			return only(core.ServiceAccounts(mine.ClusterNamespace()).CreateToken(ctx, mine.Account(), longLived(), metav1.CreateOptions{}))
 		},
-		"be somebody else of its namespace": func() error {
+		"get a token of another ServiceAccount in its namespace": func() error {
 			return only(core.ServiceAccounts(mine.ClusterNamespace()).CreateToken(ctx, "default", longLived(), metav1.CreateOptions{}))
 		},
-		"make an account": func() error {
+		"create a ServiceAccount": func() error {
 			return only(core.ServiceAccounts(mine.ClusterNamespace()).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}))
 		},
-		"make a token Secret": func() error {
+		"create a token Secret": func() error {
 			return only(core.Secrets(mine.ClusterNamespace()).Create(ctx, tokenSecret(mine.Account()), metav1.CreateOptions{}))
 		},
 		"give itself rights": func() error {
@@ -135,8 +135,8 @@ func TestAStolenRequestTokenIsOfItsClusterOnly(t *testing.T) {
 	assert.Equal(t, registration.ClusterNamespace(s.Namespace, mine.cluster()), s.Cluster(t, mine.cluster()).Status.Namespace)
 }
 
-// What was stolen dies with the request, at the API server.
-func TestARevokedTokenIsRefusedByTheAPIServer(t *testing.T) {
+// The API server rejects the token of a request that was deleted.
+func TestRevokedToken(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Token(t, "shared")
 	v, stolen := newVictim(t, s, values, "victim"), newVictim(t, s, values, "stolen")
@@ -149,13 +149,13 @@ func TestARevokedTokenIsRefusedByTheAPIServer(t *testing.T) {
 
 var approval = []byte(`{"status":{"approval":{"decision":"Approved"},"granted":true}}`)
 
-// longLived is a token for ten years.
+// longLived requests a token for ten years.
 func longLived() *authenticationv1.TokenRequest {
 	const tenYears = 10 * 365 * 24 * 60 * 60
 	return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To(int64(tenYears))}}
 }
 
-// tokenSecret would be filled with a token that never ends.
+// tokenSecret is a Secret into which Kubernetes would write a token that does not expire.
 func tokenSecret(account string) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "x", Annotations: map[string]string{corev1.ServiceAccountNameKey: account}},
@@ -171,8 +171,8 @@ func admin(account, namespace string) *rbacv1.RoleBinding {
 	}
 }
 
-// Whoever holds a token can ask which Secrets it may read. Those of agents that have come for their credential are not there.
-func TestCredentialsAreNotHarvested(t *testing.T) {
+// The holder of a token can list the names of the Secrets that it may read. The hub has deleted those whose credential is in use.
+func TestReadCredentialsOfOthers(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Token(t, "shared")
 	request := with("shared", "victim", "v"+s.Namespace)

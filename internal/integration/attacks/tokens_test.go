@@ -16,7 +16,7 @@ import (
 const password = "hunter2"
 
 // The thief of a shared token registers a cluster with the label that a Bundle selects, to read the Secret in the Bundle.
-func TestLabelsOfTheThiefsChoice(t *testing.T) {
+func TestLabelsOfAStolenToken(t *testing.T) {
 	s := testenv.NewStage(t)
 	for name, label := range map[string]string{"app": "env", "public": "zone"} {
 		_, err := s.Hub.Fleet.Bundles(s.Namespace).Create(t.Context(), &fleet.Bundle{

@@ -24,7 +24,7 @@ func newShop(t *testing.T, change ...func(*muster.Options)) (shop, *testenv.Runn
 	return shop{hub: s.Hub, ns: s.Namespace}, s.Running
 }
 
-func TestBundlesReachTheClustersTheirTargetsMatch(t *testing.T) {
+func TestTargets(t *testing.T) {
 	s, _ := newShop(t)
 	all := []string{"a", "b", "c"}
 	s.cluster(t, "a", map[string]string{"env": "prod"})
@@ -71,7 +71,7 @@ func TestBundlesReachTheClustersTheirTargetsMatch(t *testing.T) {
 	s.requireOn(t, "by-group-selector", all)
 }
 
-func TestABundleDeploymentSaysAllAnAgentNeeds(t *testing.T) {
+func TestBundleDeployment(t *testing.T) {
 	s, _ := newShop(t)
 	s.cluster(t, "a", nil)
 	s.bundle(t, "app", "whole", func(b *fleet.Bundle) {
@@ -116,7 +116,7 @@ func TestABundleDeploymentSaysAllAnAgentNeeds(t *testing.T) {
 	assert.Equal(t, int64(3), d.Generation, "it is created, completed when its Secret is there, and one change of the Bundle is one change of it")
 }
 
-func TestWhatAgentsReportIsShownOnBundleAndCluster(t *testing.T) {
+func TestStatusOfBundlesAndClusters(t *testing.T) {
 	s, _ := newShop(t)
 	s.cluster(t, "a", nil)
 	s.cluster(t, "b", nil)
@@ -152,7 +152,7 @@ func TestWhatAgentsReportIsShownOnBundleAndCluster(t *testing.T) {
 	s.requireBundle(t, "one", "0/2", "WaitApplied", "False NotReady")
 }
 
-func TestAPausedBundleOrClusterOnlyStages(t *testing.T) {
+func TestPause(t *testing.T) {
 	s, _ := newShop(t, soonCollected)
 	s.cluster(t, "a", nil)
 	s.bundle(t, "app", "before-"+s.ns, everywhere)
@@ -180,7 +180,7 @@ func (s shop) change(t *testing.T, bundle, text string) {
 	s.merge(t, "Bundle", bundle, `{"spec":{"resources":`+testenv.Bytes(t, file(text))+`}}`)
 }
 
-func TestAContentIsSharedAndGoesWithItsLastUser(t *testing.T) {
+func TestSharedContent(t *testing.T) {
 	s, _ := newShop(t, soonCollected)
 	text := "shared-" + s.ns
 	s.cluster(t, "a", nil)
@@ -208,7 +208,7 @@ func TestAContentIsSharedAndGoesWithItsLastUser(t *testing.T) {
 	s.requireBundle(t, "two", "0/0", "", "True NoClusters")
 }
 
-func TestContentsThatAreLeftOrForeign(t *testing.T) {
+func TestUnusedAndForeignContents(t *testing.T) {
 	s, running := newShop(t, soonCollected)
 	running.Stop(t)
 	name := func(prefix string) string { return (prefix + strings.Repeat("0123456789abcdef", 4))[:63] }
@@ -227,7 +227,7 @@ func TestContentsThatAreLeftOrForeign(t *testing.T) {
 	require.NoError(t, s.hub.Fleet.Contents().Delete(t.Context(), "foreign", metav1.DeleteOptions{}))
 }
 
-func TestWhatSomebodyElseDidToABundleDeploymentIsRepaired(t *testing.T) {
+func TestBundleDeploymentIsRepaired(t *testing.T) {
 	s, _ := newShop(t)
 	s.cluster(t, "a", nil)
 	s.bundle(t, "app", "app", everywhere)
@@ -247,7 +247,7 @@ func TestWhatSomebodyElseDidToABundleDeploymentIsRepaired(t *testing.T) {
 	s.eventuallyDeployment(t, "a", "app", func(now *fleet.BundleDeployment) bool { return now.UID != d.UID })
 }
 
-func TestABundleDeploymentOfSomebodyElseIsNotTakenOver(t *testing.T) {
+func TestForeignBundleDeployment(t *testing.T) {
 	s, running := newShop(t)
 	s.cluster(t, "a", nil)
 	running.Stop(t)
@@ -262,7 +262,7 @@ func TestABundleDeploymentOfSomebodyElseIsNotTakenOver(t *testing.T) {
 	assert.Equal(t, testenv.Bytes(t, foreign), testenv.Bytes(t, after))
 }
 
-func TestWhatTheHubCannotDoIsSaidAndChangesNothing(t *testing.T) {
+func TestUnsupportedFields(t *testing.T) {
 	s, _ := newShop(t, testenv.Ahead(time.Minute)) // past the moment until which a Bundle without reports may be silent
 	s.cluster(t, "a", nil)
 	s.bundle(t, "app", "app", everywhere)
@@ -278,7 +278,7 @@ func TestWhatTheHubCannotDoIsSaidAndChangesNothing(t *testing.T) {
 	s.hub.RequireEvents(t, s.ns, "app", fleet.ReasonUnsupported, 1)
 }
 
-func TestARestartOverSettledBundlesWritesNothing(t *testing.T) {
+func TestRestartWritesNothing(t *testing.T) {
 	first := &testenv.Recorder{}
 	s, running := newShop(t, first.Wrap)
 	for _, name := range []string{"a", "b", "c"} {
@@ -308,14 +308,14 @@ func TestARestartOverSettledBundlesWritesNothing(t *testing.T) {
 	assert.NotEmpty(t, ownWrites(again.Settle(t), s), "the recorder does see writes")
 }
 
-// ownWrites are those about the workspace and its Clusters: other tests may have left work on the shared hub.
+// ownWrites are the writes to objects of the workspace and its Clusters: other tests may have left work on the shared hub.
 func ownWrites(all []testenv.Sent, s shop) []testenv.Sent {
 	return slices.DeleteFunc(testenv.WritesIn(all), func(w testenv.Sent) bool {
 		return !strings.Contains(w.Path, s.ns) && !strings.Contains(w.Path, "/contents")
 	})
 }
 
-func TestABundleForOneClusterLeavesItsNeighboursAlone(t *testing.T) {
+func TestWritesOfABundleForOneCluster(t *testing.T) {
 	r := &testenv.Recorder{}
 	s, _ := newShop(t, r.Wrap)
 	const neighbours = 30
@@ -349,7 +349,7 @@ func TestABundleForOneClusterLeavesItsNeighboursAlone(t *testing.T) {
 	t.Logf("its end: %v", bundleBill(r.Settle(t)))
 }
 
-// bundleBill is what something cost, by kind of request.
+// bundleBill counts requests by their kind.
 func bundleBill(all []testenv.Sent) map[string]int {
 	lines := map[string]int{}
 	for _, s := range all {
@@ -366,7 +366,7 @@ func bundleBill(all []testenv.Sent) map[string]int {
 	return lines
 }
 
-func TestAHubThatLeavesBundlesToOthersTouchesNone(t *testing.T) {
+func TestDisableBundles(t *testing.T) {
 	r := &testenv.Recorder{}
 	s, running := newShop(t, r.Wrap, func(o *muster.Options) { o.DisableBundles = true })
 	s.cluster(t, "a", nil)
@@ -421,7 +421,7 @@ func TestStatusOfClusterGroups(t *testing.T) {
 	s.merge(t, "Cluster", "b", `{"metadata":{"labels":{"env":"prod"}}}`)
 	requireGroup(1, "1/1", "1/1", "True AllReady")
 
-	// The test plays Fleet's agent, which leaves the display to the hub.
+	// The test acts as Fleet's agent, which does not write status.display.
 	s.eventuallyDeployment(t, "a", "app", func(d *fleet.BundleDeployment) bool {
 		return d.Status.Display == (fleet.BundleDeploymentDisplay{Deployed: "True", State: "Ready"})
 	})

@@ -14,7 +14,7 @@ import (
 	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
-// A blow at any write, until the life of a Bundle needs fewer writes, leaves the same as none at all.
+// A fault is injected at each write of the hub in turn. The result must be the same as without a fault.
 func TestBundlesUnderFaults(t *testing.T) {
 	sweep := testenv.Sweep{Least: 20, Hub: []func(*muster.Options){soonCollected}}
 	sweep.Run(t, func(t *testing.T, hub *testenv.Cluster) func(int, func()) {
@@ -83,14 +83,15 @@ func (s shop) requireBothEmpty(t *testing.T) {
 	}
 }
 
-// allReport waits until both Clusters are to have the text, has their agents report it, and waits until that is shown.
+// allReport waits until both Clusters have a BundleDeployment with the text, reports it as deployed in place of their agents, and waits until
+// the Bundle shows that.
 func (s shop) allReport(t *testing.T, text string) {
 	t.Helper()
 	for _, cluster := range []string{"a", "b"} {
 		s.eventuallyDeployment(t, cluster, "app", func(d *fleet.BundleDeployment) bool {
 			return d.Labels[fleet.ContentNameLabel] == contentName(t, text)
 		})
-		// With so short a grace the hub may collect a Content before its BundleDeployment is there, and makes it again.
+		// With such a short grace period the hub may delete a Content before its BundleDeployment exists, and then creates it again.
 		testenv.EventuallyThere(t, s.hub.Fleet.Contents().Get, contentName(t, text))
 		s.reports(t, cluster, "app", nil)
 	}

@@ -21,16 +21,16 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// soonCollected is for tests that wait for a Content to be collected.
+// soonCollected shortens the grace period of Contents, for tests that wait for the deletion of one.
 func soonCollected(o *muster.Options) { o.ContentGrace = 500 * time.Millisecond }
 
-// shop is a workspace with Clusters and Bundles in it; the test plays the agents.
+// shop is a workspace with Clusters and Bundles. The test acts as the agents.
 type shop struct {
 	hub *testenv.Cluster
 	ns  string
 }
 
-// cluster makes a Cluster without a Bundle for its agent, so that only the test's are counted.
+// cluster creates a Cluster without a Bundle for its agent, so that only the Bundles of the test are counted.
 func (s shop) cluster(t *testing.T, name string, labels map[string]string) {
 	t.Helper()
 	all := map[string]string{fleet.NonManagedAgentLabel: "true"}
@@ -43,7 +43,7 @@ func (s shop) cluster(t *testing.T, name string, labels map[string]string) {
 	s.hub.ClusterCondition(t, s.ns, name, fleet.ConditionProcessed, "True")
 }
 
-// bundle makes a Bundle with one file, whose text is given.
+// bundle creates a Bundle with one file of this text.
 func (s shop) bundle(t *testing.T, name, text string, change func(*fleet.Bundle)) {
 	t.Helper()
 	b := &fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: fleet.BundleSpec{
@@ -54,7 +54,7 @@ func (s shop) bundle(t *testing.T, name, text string, change func(*fleet.Bundle)
 	require.NoError(t, err)
 }
 
-// file has the workspace in no way, so equal texts give one Content.
+// file does not contain the name of the workspace, so that equal texts give one Content.
 func file(text string) []fleet.BundleResource {
 	return []fleet.BundleResource{{Name: "cm.yaml", Content: "kind: ConfigMap\napiVersion: v1\nmetadata: {name: x}\ndata: {text: " + text + "}"}}
 }
@@ -94,7 +94,7 @@ func (s shop) merge(t *testing.T, kind, name, patch string) {
 
 func (s shop) namespaceOf(cluster string) string { return registration.ClusterNamespace(s.ns, cluster) }
 
-// requireOn waits until a Bundle is deployed to exactly these Clusters of those that are asked about.
+// requireOn waits until, of all the given Clusters, exactly the wanted ones have a BundleDeployment of the Bundle.
 func (s shop) requireOn(t *testing.T, bundle string, all []string, want ...string) {
 	t.Helper()
 	testenv.Eventually(t, func() (bool, string) {
@@ -113,7 +113,7 @@ func (s shop) deployment(t *testing.T, cluster, bundle string) *fleet.BundleDepl
 	return testenv.EventuallyThere(t, s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).Get, bundle)
 }
 
-// eventuallyDeployment waits until a BundleDeployment is as check wants it.
+// eventuallyDeployment waits until check accepts a BundleDeployment.
 func (s shop) eventuallyDeployment(t *testing.T, cluster, bundle string, check func(*fleet.BundleDeployment) bool) (found *fleet.BundleDeployment) {
 	t.Helper()
 	testenv.Eventually(t, func() (bool, string) {
@@ -127,7 +127,7 @@ func (s shop) eventuallyDeployment(t *testing.T, cluster, bundle string, check f
 	return found
 }
 
-// reports has the agent of a Cluster report about what it is to deploy now.
+// reports writes the status of the current BundleDeployment in place of the agent.
 func (s shop) reports(t *testing.T, cluster, bundle string, change func(*fleet.BundleDeploymentStatus)) {
 	t.Helper()
 	d := s.deployment(t, cluster, bundle)

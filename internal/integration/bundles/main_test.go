@@ -1,4 +1,4 @@
-// Package bundles tests Bundles on their way to Clusters, where the test plays the agents.
+// Package bundles tests the deployment of Bundles to Clusters. The tests act as the agents.
 package bundles
 
 import (

@@ -18,8 +18,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// fleetClusters does what Fleet's own Cluster controller does to the status of the Clusters of a namespace: on each event it computes
-// the status and replaces the whole of it by what its own Go type has. writes counts the versions that it stored.
+// fleetClusters writes the status of the Clusters of a namespace as Fleet's own Cluster controller does: on each event it computes the
+// status and replaces all of it, so that fields which its Go type lacks are lost. writes counts the versions that it stored.
 type fleetClusters struct {
 	hub       *testenv.Cluster
 	namespace string
@@ -42,7 +42,7 @@ func startFleetClusters(t *testing.T, hub *testenv.Cluster, namespace string) *f
 	return f
 }
 
-// Stop stops it, and returns when it writes no more.
+// Stop stops the controller and returns after its last write.
 func (f *fleetClusters) Stop() {
 	f.stop()
 	<-f.ended
@@ -104,7 +104,7 @@ func (f *fleetClusters) reconcile(ctx context.Context, cluster *fleet.Cluster) {
 	}
 }
 
-// deploy makes a BundleDeployment as Fleet's own Bundle controller does.
+// deploy creates a BundleDeployment as Fleet's own Bundle controller does.
 func (s shop) deploy(t *testing.T, cluster, bundle string) {
 	t.Helper()
 	_, err := s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).Create(t.Context(), &fleet.BundleDeployment{
@@ -128,7 +128,7 @@ func TestFleetsClusterController(t *testing.T) {
 	s.hub.ClusterCondition(t, s.ns, "m", fleet.ConditionRegistered, "True")
 	s.hub.ClusterCondition(t, s.ns, "m", fleet.ConditionConnected, "True Connected: the agent checks in every 1s")
 
-	// quiet counts what the two write in a while in which the agent checks in.
+	// quiet counts the writes of both hubs during some heartbeats of the agent.
 	quiet := func(t *testing.T) {
 		t.Helper()
 		r.Settle(t)
@@ -164,7 +164,7 @@ func TestFleetsClusterController(t *testing.T) {
 		quiet(t)
 	})
 
-	// From here on nobody removes anything.
+	// From here on, no controller removes fields of the status.
 	other.Stop()
 	t.Run("a hub with its own Bundle controllers moves the fields back", func(t *testing.T) {
 		stage.Stop(t)

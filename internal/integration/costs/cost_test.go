@@ -17,7 +17,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestARestartOverASettledHubWritesNothing(t *testing.T) {
+func TestRestartWritesNothing(t *testing.T) {
 	s := &stage{testenv.EmptyStage(t)}
 	hub, member := s.Hub, s.Member
 	settings := hub.Reachable()
@@ -53,7 +53,7 @@ func TestARestartOverASettledHubWritesNothing(t *testing.T) {
 	assert.NotEmpty(t, testenv.WritesIn(again.Settle(t)), "the recorder does see writes")
 }
 
-func TestHeartbeatsCostTheHubNothing(t *testing.T) {
+func TestHeartbeatsCostNoWrites(t *testing.T) {
 	r := &testenv.Recorder{}
 	s := newStage(t, r.Wrap)
 	edge := s.Register(t, s.Token(t, "tok"), "beating", "random")
@@ -69,7 +69,7 @@ func TestHeartbeatsCostTheHubNothing(t *testing.T) {
 	assert.Empty(t, r.Settle(t))
 }
 
-func TestTheThirtiethRegistrationCostsWhatTheFirstDid(t *testing.T) {
+func TestCostOfARegistration(t *testing.T) {
 	r := &testenv.Recorder{}
 	s := newStage(t, r.Wrap)
 	values := s.Token(t, "tok")
@@ -87,8 +87,7 @@ func TestTheThirtiethRegistrationCostsWhatTheFirstDid(t *testing.T) {
 	assert.Equal(t, aRegistration, testenv.Bill(thirtieth))
 }
 
-// aRegistration is all that a hub sends for an agent as Fleet has it that registers with a token: what the agent needs, and
-// nothing twice.
+// aRegistration lists all requests of the hub for one of Fleet's agents that registers with a token.
 var aRegistration = map[string]int{
 	"PATCH clusterregistrationtokens/status 2xx": 1, // the use is counted; in a storm one write for many
 	"POST clusters 2xx":                          1,
@@ -103,7 +102,7 @@ var aRegistration = map[string]int{
 	"PATCH clusterregistrations/status 2xx":      1,
 }
 
-func TestTheTenthImportCostsWhatTheFirstDid(t *testing.T) {
+func TestCostOfAnImport(t *testing.T) {
 	r := &testenv.Recorder{}
 	s := newStage(t, r.Wrap)
 	install := func(n int) { s.ImportInto(t, fmt.Sprintf("m%d", n), s.Member.Namespace(t)) }
@@ -124,8 +123,8 @@ func TestTheTenthImportCostsWhatTheFirstDid(t *testing.T) {
 	}
 }
 
-// usual does something until its writes were the same twice, and returns what the hub sent: on a busy machine something that
-// takes longer than usual costs a line in a status that says so.
+// usual repeats an action until the hub has sent the same writes twice in a row, and returns them: on a busy machine a slow step causes an
+// additional status write.
 func usual(t *testing.T, r *testenv.Recorder, from int, do func(n int)) []testenv.Sent {
 	t.Helper()
 	const attempts = 8
@@ -144,7 +143,7 @@ func usual(t *testing.T, r *testenv.Recorder, from int, do func(n int)) []testen
 	return nil
 }
 
-// requireNoMore compares what the same thing cost at first and later: it may have been more at first, on a busy machine.
+// requireNoMore compares the cost of the same action at first and later. On a busy machine the first one may cost more.
 func requireNoMore(t *testing.T, first, later []testenv.Sent) {
 	t.Helper()
 	first, later = testenv.WritesIn(first), testenv.WritesIn(later)
@@ -157,7 +156,7 @@ func failed(all []testenv.Sent) []testenv.Sent {
 	return slices.DeleteFunc(slices.Clone(all), func(s testenv.Sent) bool { return s.Code < http.StatusBadRequest })
 }
 
-func TestAHubWhoseClockIsAheadIssuesNoTokenTwice(t *testing.T) {
+func TestClockOfTheHubIsAhead(t *testing.T) {
 	r := &testenv.Recorder{}
 	s := newStage(t, r.Wrap, testenv.Ahead(5*time.Minute))
 	values := s.Hub.Token(t, s.Namespace, "tok", testenv.TTL(time.Hour))
@@ -171,7 +170,7 @@ func TestAHubWhoseClockIsAheadIssuesNoTokenTwice(t *testing.T) {
 		return s.Hub.Values(t, s.Namespace, "tok").APIServerURL == "https://moved.example:6443", "the values still have the old URL"
 	})
 	assert.Equal(t, values.Token, s.Hub.Values(t, s.Namespace, "tok").Token)
-	// Tokens of other tests on this hub are rendered anew as well.
+	// The values of tokens of other tests on this hub are rendered again as well.
 	own := slices.DeleteFunc(testenv.WritesIn(r.Settle(t)), func(w testenv.Sent) bool { return !strings.Contains(w.Path, s.Namespace) })
 	assert.Equal(t, map[string]int{"PUT secrets 2xx": 1}, testenv.Bill(own))
 }

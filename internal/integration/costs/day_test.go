@@ -23,7 +23,7 @@ import (
 	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
-// fleetDay is a day in the life of some clusters, of which the test plays the agents and holds the clock.
+// fleetDay simulates a day of some clusters. The test acts as their agents and sets the clock.
 type fleetDay struct {
 	*stage
 	clock    *clocktesting.FakeClock
@@ -31,7 +31,7 @@ type fleetDay struct {
 	heard    heard
 }
 
-// heard is what the hub's cache has said of heartbeats.
+// heard records the heartbeats that the hub's cache has received.
 type heard struct {
 	mu   sync.Mutex
 	last map[string]string
@@ -72,7 +72,7 @@ func newFleetDay(t *testing.T, r *testenv.Recorder, size int) *fleetDay {
 	return d
 }
 
-// beat is a heartbeat of each of the clusters that the hub has seen when it returns.
+// beat sends a heartbeat of each cluster and returns when the hub has received all of them.
 func (d *fleetDay) beat(t *testing.T, clusters ...string) {
 	t.Helper()
 	now := d.clock.Now().UTC().Format(time.RFC3339)
@@ -103,7 +103,7 @@ func (d *fleetDay) hours(t *testing.T, hours int, beating ...string) {
 	}
 }
 
-func TestADayOfHeartbeatsCostsTheHubItsTransitions(t *testing.T) {
+func TestDayOfHeartbeats(t *testing.T) {
 	r := &testenv.Recorder{}
 	d := newFleetDay(t, r, 5)
 	silent, others := d.clusters[0], d.clusters[1:]

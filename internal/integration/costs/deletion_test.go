@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// deletion is what the hub sends from the deletion of a Cluster until nothing is left of it; meanwhile is done when it has begun.
+// deletion returns the requests of the hub from the deletion of a Cluster until nothing is left of it. meanwhile runs after it.
 func (s *stage) deletion(t *testing.T, r *testenv.Recorder, cluster string, meanwhile func()) []testenv.Sent {
 	t.Helper()
 	r.Settle(t)
@@ -34,10 +34,10 @@ func (s *stage) deletion(t *testing.T, r *testenv.Recorder, cluster string, mean
 
 func nothing() {}
 
-// inVain is how many deletions may be told that somebody was faster: Kubernetes removes some of it too.
+// inVain is how many deletions may be answered with 404: Kubernetes deletes some of the objects too.
 const inVain = 3
 
-// requireRemoval holds a deletion against what goes.
+// requireRemoval compares the requests of a deletion with the objects that are deleted.
 func requireRemoval(t *testing.T, all []testenv.Sent, most map[string]int) {
 	t.Helper()
 	done := slices.DeleteFunc(slices.Clone(all), func(s testenv.Sent) bool { return s.Code == http.StatusNotFound })
@@ -48,7 +48,7 @@ func requireRemoval(t *testing.T, all []testenv.Sent, most map[string]int) {
 	}
 }
 
-// rightsOfARequest are what a request was given, but for what goes by itself.
+// rightsOfARequest are the objects that were created for a request, except those that Kubernetes deletes.
 func rightsOfARequest() map[string]int {
 	return map[string]int{
 		"DELETE clusterregistrations": 1, "DELETE namespaces": 1, "PATCH clusters": 1,
@@ -56,7 +56,7 @@ func rightsOfARequest() map[string]int {
 	}
 }
 
-func TestADeletionReadsNothing(t *testing.T) {
+func TestDeletionReadsNothing(t *testing.T) {
 	r := &testenv.Recorder{}
 	s := newStage(t, r.Wrap)
 	values := s.Token(t, "tok")
@@ -67,7 +67,7 @@ func TestADeletionReadsNothing(t *testing.T) {
 	}
 }
 
-func TestADeletionWithAnAgentThatLeavesCostsItsBundleMore(t *testing.T) {
+func TestDeletionWithAnAgent(t *testing.T) {
 	r := &testenv.Recorder{}
 	s := newStage(t, r.Wrap)
 	values := s.Token(t, "tok")
@@ -93,7 +93,7 @@ func TestADeletionWithAnAgentThatLeavesCostsItsBundleMore(t *testing.T) {
 	}), most)
 }
 
-func TestTheDeletionOfAnImportedClusterReadsItsKubeconfig(t *testing.T) {
+func TestDeletionOfAnImportedCluster(t *testing.T) {
 	r := &testenv.Recorder{}
 	s := newStage(t, r.Wrap)
 	s.ImportInto(t, "m", s.Member.Namespace(t))

@@ -13,8 +13,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// A server that embeds the hub goes on when the hub has stopped: whatever of it still ran would pile up.
-func TestAHubThatIsStoppedInTheMiddleOfItsCallsLeavesNothingRunning(t *testing.T) {
+// A server that embeds the hub continues after the hub has stopped: goroutines that still ran would accumulate.
+func TestStopDuringCalls(t *testing.T) {
 	hub, member := testenv.Clusters(t)
 	hub.Configure(t, hub.Reachable())
 	ns, silent := hub.Namespace(t), testenv.SilentServer(t)

@@ -1,4 +1,4 @@
-// Package costs tests what a hub costs: the requests it sends, the time others wait, and what it leaves running.
+// Package costs tests the requests that a hub sends, the delays that it causes, and that nothing runs after it has stopped.
 package costs
 
 import (
@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
-// stage has the verbs of this package.
+// stage adds the helpers of this package.
 type stage struct{ *testenv.Stage }
 
 func newStage(t *testing.T, change ...func(*muster.Options)) *stage {

@@ -20,12 +20,12 @@ const (
 	healthyNeighbours = 20
 	silentNeighbours  = 50
 
-	// aCall is a little less than what a call to a silent member takes: who had to wait for one took longer.
+	// aCall is a little less than the duration of a call to a silent member: an import that waited for one takes longer.
 	aCall = 14 * time.Second
 )
 
-// Members that accept connections and never answer are the worst neighbours: each holds a call until it times out.
-func TestMembersThatNeverAnswerDoNotDelayOthers(t *testing.T) {
+// A member that accepts connections and never answers occupies a call until it times out.
+func TestSilentMembersDoNotDelayOthers(t *testing.T) {
 	hub, member := testenv.Clusters(t)
 	hub.Configure(t, hub.Reachable())
 	hub.Hub(t)
@@ -51,8 +51,8 @@ func TestMembersThatNeverAnswerDoNotDelayOthers(t *testing.T) {
 	requireDeletedAtOnce(t, hub, silent)
 }
 
-// importWithin imports healthy Clusters until that took less than limit. A busy machine may take longer once or twice; a hub
-// that waits for the silent ones does so each time, for their calls never end in between.
+// importWithin imports healthy Clusters until an import took less than limit. A busy machine may take longer once or twice. A hub that waits
+// for silent members takes longer each time, because their calls do not end in between.
 func importWithin(t *testing.T, limit time.Duration, hub, member *testenv.Cluster) (took time.Duration) {
 	t.Helper()
 	const attempts = 3
@@ -65,7 +65,7 @@ func importWithin(t *testing.T, limit time.Duration, hub, member *testenv.Cluste
 	return took
 }
 
-// importHealthy returns how long it takes until so many Clusters are imported.
+// importHealthy returns the time until all of the Clusters are imported.
 func importHealthy(t *testing.T, hub, member *testenv.Cluster, n int) time.Duration {
 	t.Helper()
 	ns := hub.Namespace(t)

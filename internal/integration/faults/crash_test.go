@@ -18,10 +18,11 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// kubeconfigs is the namespace whose kubeconfig Secrets Clusters of every namespace may use.
+// kubeconfigs is a namespace with kubeconfig Secrets that Clusters of every namespace may use.
 const kubeconfigs = "fleet-default"
 
-// A blow at any write, until two whole registrations need fewer writes, leaves the same as none at all.
+// A fault is injected at each write of the hub in turn, until two whole registrations need fewer writes. The result must be the same as
+// without a fault.
 func TestRegistrationsUnderFaults(t *testing.T) {
 	_, member := testenv.Clusters(t)
 	testenv.Sweep{Least: 40}.Run(t, func(t *testing.T, hub *testenv.Cluster) func(int, func()) {
@@ -45,10 +46,10 @@ func TestRegistrationsUnderFaults(t *testing.T) {
 	})
 }
 
-// together is how many registrations there are before they are removed: one by one is slow, and a hub that starts checks all.
+// together is how many registrations are removed at the same time: removing each one separately is slow, and a hub that starts checks all.
 const together = 7
 
-// bothWays is one manager-initiated and one agent-initiated registration, with the test in place of the agents.
+// bothWays is one manager-initiated and one agent-initiated registration. The test acts as the agents.
 type bothWays struct {
 	hub, member *testenv.Cluster
 	ns, agentNS string
@@ -74,14 +75,14 @@ func (b bothWays) run(t *testing.T) {
 	b.requireExactly(t, edge, managed)
 }
 
-// ready waits until the token says that it can be used: only then is its Secret what it stays.
+// ready waits until the token is ready: from then on its Secret does not change.
 func (b bothWays) ready(t *testing.T, token string) registration.Values {
 	t.Helper()
 	b.hub.WaitCondition(t, testenv.KindToken, b.ns, token, fleet.ConditionReady, "True")
 	return b.hub.Values(t, b.ns, token)
 }
 
-// registerManaged does what the agent does that the hub installed.
+// registerManaged registers in place of the agent that the hub installed.
 func (b bothWays) registerManaged(t *testing.T, cluster *fleet.Cluster) (registration.Values, *fleet.ClusterRegistration) {
 	t.Helper()
 	latest := b.hub.ClusterCondition(t, b.ns, cluster.Name, fleet.ConditionImported, "True Imported")
@@ -106,7 +107,7 @@ func (b bothWays) requireRegistered(t *testing.T, values registration.Values, re
 		testenv.To("list", "bundledeployments.fleet.cattle.io", namespace, ""))
 }
 
-// requireExactly counts what was made: nothing twice, and nothing that nobody needs.
+// requireExactly counts the objects that the hub created: no duplicates, and no unused objects.
 func (b bothWays) requireExactly(t *testing.T, requests ...*fleet.ClusterRegistration) {
 	t.Helper()
 	edge, managed := registration.ClusterNamespace(b.ns, registration.ClusterName("edge")), registration.ClusterNamespace(b.ns, "managed")
@@ -149,7 +150,7 @@ func (b bothWays) inventory(t *testing.T, accounts []string, edge, managed strin
 	return append(lines, b.readers(t, accounts, edge, managed)...)
 }
 
-// readers counts what is not in a namespace of this test but made for its requests.
+// readers counts the objects in namespaces outside of this test that were created for its requests.
 func (b bothWays) readers(t *testing.T, accounts []string, clusterNamespaces ...string) []string {
 	t.Helper()
 	rbac, ctx := b.hub.Kubernetes.RbacV1(), t.Context()
@@ -196,7 +197,7 @@ func count(list runtime.Object, err error) int {
 	return meta.LenList(list)
 }
 
-// requireNothingLeft deletes all Clusters and tokens and waits until everything the hub made has gone with them.
+// requireNothingLeft deletes all Clusters and tokens, and waits until everything that the hub created for them is deleted.
 func requireNothingLeft(t *testing.T, hub *testenv.Cluster) {
 	t.Helper()
 	ctx := context.Background() // of a cleanup, too

@@ -1,4 +1,4 @@
-// Package faults tests blows to the hub and to its API server at every step of a registration.
+// Package faults tests registrations while the hub is killed, its writes fail, or its API server stops, at every step.
 package faults
 
 import (

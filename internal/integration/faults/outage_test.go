@@ -21,11 +21,11 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// recovery is how long after the end of an outage everything has to be as it should be. A watch of client-go waits up to
-// half a minute between two attempts, and as much again at random.
+// recovery is the time after an outage within which everything must be correct. A watch of client-go waits up to half a minute between two
+// attempts, and up to as much again at random.
 const recovery = 4 * time.Minute
 
-// outage is one moment of a registration at which the hub's API server goes away: right after this write of the hub.
+// outage stops the hub's API server right after this write of the hub.
 type outage struct {
 	name string
 	verb string
@@ -56,7 +56,7 @@ func TestRegistrationsUnderOutages(t *testing.T) {
 	}
 }
 
-// run has a hub of its own: after a failure client-go takes two minutes without one to forget how long it last waited.
+// run starts a hub of its own: client-go resets its backoff only two minutes after the last failure.
 func (o outage) run(t *testing.T, hub, member *testenv.Cluster) {
 	wire := &testenv.Recorder{}
 	hub.Hub(t, wire.Wrap, testenv.FastRecheck)
@@ -69,7 +69,7 @@ func (o outage) run(t *testing.T, hub, member *testenv.Cluster) {
 	t.Logf("both registered %s after the API server was back", time.Since(back).Round(100*time.Millisecond))
 }
 
-// arm has the API server go away after the write. It is started again after a while; over waits for that.
+// arm stops the API server after the write and starts it again later; over waits for that.
 func (o outage) arm(t *testing.T, wire *testenv.Recorder, hub *testenv.Cluster) (over func() error) {
 	t.Helper()
 	var once sync.Once
@@ -89,7 +89,7 @@ func (o outage) arm(t *testing.T, wire *testenv.Recorder, hub *testenv.Cluster) 
 	}
 }
 
-// gone is how long an outage lasts: long enough for every client to fail more than once.
+// gone is the duration of an outage: long enough for every client to fail more than once.
 const gone = 5 * time.Second
 
 func restart(ctx context.Context, hub *testenv.Cluster, down <-chan error) error {
@@ -105,13 +105,13 @@ func restart(ctx context.Context, hub *testenv.Cluster, down <-chan error) error
 	return hub.StartAPIServer(ctx)
 }
 
-// twoWays is a manager-initiated and an agent-initiated registration with real agents, which nobody helps along.
+// twoWays is a manager-initiated and an agent-initiated registration with real agents.
 type twoWays struct {
 	hub, member       *testenv.Cluster
 	ns, edge, managed string // the namespaces of the Clusters and of the two agents
 }
 
-// begin does what people do; the API server may go away at any moment of it.
+// begin creates the objects that a user creates; the API server may stop at any moment.
 func (s twoWays) begin(t *testing.T) {
 	t.Helper()
 	secret := &corev1.Secret{
@@ -138,7 +138,7 @@ func (s twoWays) begin(t *testing.T) {
 	s.member.Agent(t, s.managed)
 }
 
-// persist creates an object over an outage.
+// persist creates an object and retries during an outage.
 func persist(t *testing.T, create func() error) {
 	t.Helper()
 	testenv.EventuallyWithin(t, recovery, func() (bool, string) {

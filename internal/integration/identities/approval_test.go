@@ -12,14 +12,14 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// nothingMade is so while a request waits, and when it was refused.
+// nothingMade checks that the hub has created nothing for a request that waits or was refused.
 func nothingMade(t *testing.T, s *testenv.Stage, clientID string) {
 	t.Helper()
 	_, err := s.Hub.Fleet.Clusters(s.Namespace).Get(t.Context(), registration.ClusterName(clientID), metav1.GetOptions{})
 	assert.True(t, apierrors.IsNotFound(err), "%v", err)
 }
 
-func TestAManualRequestWaitsForAPerson(t *testing.T) {
+func TestManualApproval(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Hub.Token(t, s.Namespace, "manual", fleet.ClusterRegistrationTokenSpec{
 		Approval: fleet.ApprovalManual, Labels: map[string]string{"site": "north", "env": "prod"},
@@ -39,7 +39,7 @@ func TestAManualRequestWaitsForAPerson(t *testing.T) {
 	assert.Equal(t, map[string]string{"site": "north", "env": "prod", "a": "b", fleet.ClusterLabel: cluster.Name}, cluster.Labels)
 }
 
-func TestARefusalGoesWithItsRequest(t *testing.T) {
+func TestRefusalIsDeletedWithItsRequest(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Hub.Token(t, s.Namespace, "narrow", fleet.ClusterRegistrationTokenSpec{ClientIDPattern: "edge-*"})
 	var secrets []string
@@ -59,7 +59,7 @@ func TestARefusalGoesWithItsRequest(t *testing.T) {
 	testenv.RequireGone(t, s.Hub.Kubernetes.CoreV1().Secrets(testenv.RegistrationNamespace).Get, "Secret", secrets[1])
 }
 
-func TestThePolicyDecidesWhatItCan(t *testing.T) {
+func TestPolicy(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Token(t, "tok")
 	with := func(rules ...map[string]any) {
@@ -95,7 +95,7 @@ func TestThePolicyDecidesWhatItCan(t *testing.T) {
 	}
 }
 
-func TestAPolicyThatIsNoneChangesNothing(t *testing.T) {
+func TestInvalidPolicy(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Token(t, "tok")
 	settings := s.Hub.Reachable()
@@ -117,7 +117,7 @@ func TestAPolicyThatIsNoneChangesNothing(t *testing.T) {
 	says(t, s.Hub, request, "True Granted")
 }
 
-func TestAHubThatRefusesLongLivesRefusesAgentsThatCannotRenew(t *testing.T) {
+func TestRefuseLongLivedCredentials(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Token(t, "tok")
 	settings := s.Hub.Reachable()

@@ -11,8 +11,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// A request waits, is denied, and is approved after all, with a blow at any write of the hub: the agent reads each answer in
-// the end, and the approval stays as the person wrote it.
+// A request waits, is denied, and is approved later, with a fault at any write of the hub. In the end the agent has read each answer, and
+// the approval is as the person wrote it.
 func TestAnswersUnderFaults(t *testing.T) {
 	testenv.Sweep{Least: 12}.Run(t, func(t *testing.T, hub *testenv.Cluster) func(int, func()) {
 		return func(_ int, strike func()) {
@@ -35,7 +35,7 @@ func TestAnswersUnderFaults(t *testing.T) {
 	})
 }
 
-// Three agents race for two uses, with a blow at any write of the hub: two win, and two uses are counted.
+// Three agents register with a token for two uses, with a fault at any write of the hub: two are granted, and two uses are counted.
 func TestUsesUnderFaults(t *testing.T) {
 	testenv.Sweep{Least: 15}.Run(t, func(t *testing.T, hub *testenv.Cluster) func(int, func()) {
 		return func(_ int, strike func()) {

@@ -17,7 +17,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// ask sends a request of an agent that renews its credential, and so understands a refusal.
+// ask sends a request of an agent that renews its credential. Such an agent understands a refusal.
 func ask(t *testing.T, hub *testenv.Cluster, values registration.Values, clientID, random string) *fleet.ClusterRegistration {
 	t.Helper()
 	return hub.Send(t, values, &fleet.ClusterRegistration{
@@ -30,14 +30,13 @@ func ask(t *testing.T, hub *testenv.Cluster, values registration.Values, clientI
 	})
 }
 
-// says waits until condition Granted begins so.
+// says waits until condition Granted begins with this text.
 func says(t *testing.T, hub *testenv.Cluster, request *fleet.ClusterRegistration, want string) {
 	t.Helper()
 	hub.WaitCondition(t, testenv.KindRequest, request.Namespace, request.Name, fleet.ConditionGranted, want)
 }
 
-// answer reads the Secret as the agent does, and waits for the one that is wanted: a refusal with that reason, or a
-// credential where there is none.
+// answer reads the answer Secret as the agent does, and waits for a refusal with that reason, or for a credential if the reason is empty.
 func answer(t *testing.T, hub *testenv.Cluster, values registration.Values, request *fleet.ClusterRegistration, reason string) *corev1.Secret {
 	t.Helper()
 	name := registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
@@ -67,7 +66,7 @@ func works(t *testing.T, hub *testenv.Cluster, r testenv.Registered) {
 	testenv.RequireMay(t, hub, r.Bearer(), testenv.To("list", "bundledeployments.fleet.cattle.io", r.ClusterNamespace(), ""))
 }
 
-func TestTheTokenMadeForAClusterRegistersItsAgentAgain(t *testing.T) {
+func TestTokenForOneCluster(t *testing.T) {
 	s := testenv.NewStage(t)
 	first := s.Register(t, s.Token(t, "shared"), "edge", "1")
 	own := s.Hub.Token(t, s.Namespace, "own", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"edge"}})
@@ -101,7 +100,7 @@ func TestPossessionProof(t *testing.T) {
 	assert.NotEqual(t, refusal.UID, credential.UID, "the time of the credential begins anew")
 }
 
-func TestAnApprovalIsAsGoodAsAProof(t *testing.T) {
+func TestApprovalOfAHeldIdentity(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Token(t, "shared")
 	first := s.Register(t, values, "edge", "1")
@@ -118,7 +117,7 @@ func TestAnApprovalIsAsGoodAsAProof(t *testing.T) {
 	testenv.RequireUnauthorized(t, s.Hub, first.Bearer())
 }
 
-func TestARequestWithSomebodyElsesTokenIsRefused(t *testing.T) {
+func TestTokenMismatch(t *testing.T) {
 	s := testenv.NewStage(t)
 	mine, victims := s.Token(t, "mine"), s.Hub.Token(t, s.Namespace, "victims", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"edge"}})
 	victim := s.Register(t, victims, "edge", "1")
@@ -135,7 +134,7 @@ func TestARequestWithSomebodyElsesTokenIsRefused(t *testing.T) {
 	assert.True(t, apierrors.IsForbidden(err), "the thief is told nothing: %v", err)
 }
 
-func TestAnImportTokenRegistersItsClusterAndNoOther(t *testing.T) {
+func TestImportToken(t *testing.T) {
 	s := testenv.NewStage(t)
 	cluster := s.ImportInto(t, "imported", s.Member.Namespace(t))
 	values := s.Hub.Values(t, s.Namespace, registration.ImportTokenName("imported"))
@@ -149,7 +148,7 @@ func TestAnImportTokenRegistersItsClusterAndNoOther(t *testing.T) {
 	assert.Equal(t, first.Request.Status.ClusterName, second.Request.Status.ClusterName)
 }
 
-func TestAGrantNobodyUsedKeepsNobodyOutForEver(t *testing.T) {
+func TestUnusedGrantExpires(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Token(t, "shared")
 	lost := s.Register(t, values, "edge", "lost")

@@ -1,4 +1,4 @@
-// Package identities tests who may register, who is cut off, and how often a token is used.
+// Package identities tests who may register, the quarantine of agents, and the counting of the uses of tokens.
 package identities
 
 import (

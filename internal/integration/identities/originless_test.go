@@ -9,7 +9,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-func TestWithoutTheAdmissionPoliciesAClaimIsUnproved(t *testing.T) {
+func TestWithoutAdmissionPolicies(t *testing.T) {
 	s := testenv.EmptyStage(t)
 	s.Running = s.Hub.Hub(t, s.Hub.WithoutAdmission(t))
 	values := s.Token(t, "shared")

@@ -42,7 +42,7 @@ func (s *scene) asAgent(t *testing.T) *testenv.Cluster {
 	return s.Hub.ClientFor(t, config.BearerToken)
 }
 
-// lists is one of the requests that agents make.
+// lists sends one of the requests that agents send.
 func (s *scene) lists(t *testing.T, agent *testenv.Cluster) error {
 	t.Helper()
 	_, err := agent.Fleet.BundleDeployments(registration.ClusterNamespace(s.Namespace, s.cluster)).List(t.Context(), metav1.ListOptions{})
@@ -75,7 +75,7 @@ func (s *scene) heard(t *testing.T, after time.Time) {
 	})
 }
 
-func TestAQuarantineCutsAnAgentOffAtOnceAndItGoesOnAfterwards(t *testing.T) {
+func TestQuarantine(t *testing.T) {
 	s := registeredAgent(t)
 	agent := s.asAgent(t)
 	require.NoError(t, s.lists(t, agent))
@@ -102,7 +102,7 @@ func TestAQuarantineCutsAnAgentOffAtOnceAndItGoesOnAfterwards(t *testing.T) {
 	})
 }
 
-func TestNothingReachesAQuarantinedClusterUntilItIsReleased(t *testing.T) {
+func TestQuarantineStopsDeployments(t *testing.T) {
 	s := registeredAgent(t)
 	agent := s.asAgent(t)
 	s.Hub.AwaitOwnBundle(t, s.Namespace, s.cluster)
@@ -136,7 +136,7 @@ func TestNothingReachesAQuarantinedClusterUntilItIsReleased(t *testing.T) {
 	})
 }
 
-func TestAQuarantinedClusterThatIsDeletedIsCleanedByTheHub(t *testing.T) {
+func TestDeleteQuarantinedCluster(t *testing.T) {
 	s := testenv.NewStage(t)
 	agentNamespace := s.Member.Namespace(t)
 	s.ImportInto(t, "m", agentNamespace)

@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// storm sends so many requests at once, each of another agent.
+// storm sends count requests of different agents at the same time.
 func storm(t *testing.T, hub *testenv.Cluster, values registration.Values, size int) []*fleet.ClusterRegistration {
 	t.Helper()
 	hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: ""}) // waits until the token works, and counts for nothing
@@ -67,7 +67,7 @@ func tokenOf(t *testing.T, hub *testenv.Cluster, values registration.Values) *fl
 	return testenv.RequireThere(t, hub.Fleet.ClusterRegistrationTokens(values.ClusterNamespace).Get, values.TokenName)
 }
 
-func TestARaceForTheOnlyUseHasOneWinner(t *testing.T) {
+func TestRaceForTheLastUse(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Hub.Token(t, s.Namespace, "once", fleet.ClusterRegistrationTokenSpec{UsageLimit: ptr.To(int32(1))})
 	reasons, clusters := decided(t, s.Hub, storm(t, s.Hub, values, 50))
@@ -94,7 +94,7 @@ func TestARaceForTheOnlyUseHasOneWinner(t *testing.T) {
 	})
 }
 
-func TestAStormOnOneTokenCostsFewWrites(t *testing.T) {
+func TestWritesOfAStormOnOneToken(t *testing.T) {
 	const size = 60
 	recorder := &testenv.Recorder{}
 	s := testenv.NewStage(t, recorder.Wrap)
@@ -116,7 +116,7 @@ func TestAStormOnOneTokenCostsFewWrites(t *testing.T) {
 	assert.LessOrEqual(t, writes, size/3)
 }
 
-func TestAnotherHubCountsNothingAgain(t *testing.T) {
+func TestUsesAfterATakeover(t *testing.T) {
 	s := testenv.NewStage(t)
 	values := s.Token(t, "tok")
 	first := s.Register(t, values, "edge", "a")
@@ -136,7 +136,7 @@ func TestAnotherHubCountsNothingAgain(t *testing.T) {
 	assert.Equal(t, string(token.UID), testenv.RequireThere(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, first.Request.Name).Status.TokenUID)
 }
 
-func TestTheHubsOwnImportTokenIsCountedToo(t *testing.T) {
+func TestUsesOfAnImportToken(t *testing.T) {
 	s := testenv.NewStage(t)
 	agentNamespace := s.Member.Namespace(t)
 	cluster := s.ImportInto(t, "m", agentNamespace)

@@ -1,4 +1,4 @@
-// Package imports tests the agents a hub installs on members: their import, their settings and their own Bundle.
+// Package imports tests the agents that a hub installs on members: their import, their settings and their Bundle.
 package imports
 
 import (
@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
-// stage has the verbs of this package.
+// stage adds the helpers of this package.
 type stage struct{ *testenv.Stage }
 
 func newStage(t *testing.T, change ...func(*muster.Options)) *stage {

@@ -186,7 +186,7 @@ func TestObjectsOrphanedWithoutAHubAreCollected(t *testing.T) {
 	name := s.Register(t, values, "orphan", "random").Request.Status.ClusterName
 	s.checksIn(t, name, testenv.SystemNamespace)
 	s.awaitDeployment(t, name)
-	// Somebody else has given a namespace our label.
+	// A user has set the hub's label on a namespace.
 	foreign := inventory.Thing{Kind: "Namespace", Name: s.Namespace + "-foreign"}
 	_, err := s.Hub.Kubernetes.CoreV1().Namespaces().Create(t.Context(),
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: foreign.Name, Labels: managedLabel()}}, metav1.CreateOptions{})

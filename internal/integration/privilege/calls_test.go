@@ -20,7 +20,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// attempt is a call somebody makes with his own token.
+// attempt is a request with the token of one identity.
 type attempt struct {
 	what string
 	call func(context.Context) error
@@ -44,7 +44,7 @@ func assertForbidden(t *testing.T, attempts ...attempt) {
 	}
 }
 
-// caller is somebody with a token, and what he may try.
+// caller is an identity with a token, and the requests that it tries.
 type caller struct {
 	*testenv.Cluster
 	workspace string
@@ -111,7 +111,7 @@ func (c caller) lists(what string, list func(context.Context, metav1.ListOptions
 	return attempt{what, func(ctx context.Context) error { return list(ctx, metav1.ListOptions{}) }}
 }
 
-func TestAnAgentReachesWhatIsItsOwnAndNothingElse(t *testing.T) {
+func TestRequestsOfAgents(t *testing.T) {
 	s := newScene(t)
 	c := s.caller(t, s.own.Bearer())
 	home, away, cluster := s.own.ClusterNamespace(), s.other.ClusterNamespace(), s.own.Request.Status.ClusterName
@@ -146,7 +146,7 @@ func TestAnAgentReachesWhatIsItsOwnAndNothingElse(t *testing.T) {
 	)
 }
 
-func TestTheHubsOwnClusterHoldsNoCredentialOfTheHub(t *testing.T) {
+func TestLocalClusterHasNoCredentialOfTheHub(t *testing.T) {
 	s := newScene(t)
 	s.Hub.ClusterCondition(t, "fleet-local", registration.LocalCluster, fleet.ConditionImported, "True Imported")
 	secret := testenv.RequireThere(t, s.Hub.Kubernetes.CoreV1().Secrets("fleet-local").Get, registration.LocalSecret)
@@ -162,7 +162,7 @@ func TestTheHubsOwnClusterHoldsNoCredentialOfTheHub(t *testing.T) {
 	}
 }
 
-func TestTheHubInstallsAndRemovesItsOwnAgentWithTheseRights(t *testing.T) {
+func TestLocalAgentWithTheRightsOfTheChart(t *testing.T) {
 	hub, _ := testenv.Clusters(t)
 	hub.Hub(t, hub.InstallChart(t, chartValues(hub, false)))
 	hub.ClusterCondition(t, "fleet-local", registration.LocalCluster, fleet.ConditionImported, "True Imported")

@@ -23,7 +23,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
 
-// place is a namespace, and what the table calls it.
+// place is a namespace and its name in the table.
 type place struct{ name, title string }
 
 func (s *scene) places() []place {
@@ -38,7 +38,7 @@ func (s *scene) places() []place {
 	}
 }
 
-// plain gives what has another name each time the name it has in the table.
+// plain replaces generated names by their names in the table.
 func (s *scene) plain(t *testing.T) *strings.Replacer {
 	t.Helper()
 	token := s.ReadyToken(t, "tok")
@@ -68,7 +68,7 @@ func (s *scene) nobody(t *testing.T) identity {
 	return identity{metav1.NamespaceDefault, "nobody"}
 }
 
-func TestEveryRightOfEveryIdentityIsInTheTable(t *testing.T) {
+func TestRights(t *testing.T) {
 	s := newScene(t)
 	s.Hub.ClusterCondition(t, "fleet-local", registration.LocalCluster, fleet.ConditionImported, "True Imported")
 	testenv.RequireMay(t, s.Hub, s.own.Bearer(), testenv.To("get", "contents.fleet.cattle.io", "", s.ownContent[0]))
@@ -89,8 +89,8 @@ func TestEveryRightOfEveryIdentityIsInTheTable(t *testing.T) {
 	}
 }
 
-// table has the rights that an identity has everywhere, and then those it has in each namespace beside them. What everybody
-// may do is left out.
+// table lists the rights that an identity has in all namespaces, and then its additional rights in each namespace. It leaves out what every
+// authenticated user may do.
 func (s *scene) table(t *testing.T, who asker, all []resource, everybodys map[string]bool, plain *strings.Replacer) string {
 	t.Helper()
 	everywhere := who.rights(t, all, nowhere)
@@ -110,7 +110,7 @@ func (s *scene) table(t *testing.T, who asker, all []resource, everybodys map[st
 	return text.String()
 }
 
-// renamed comes before the lines are sorted: names are other ones each time.
+// renamed replaces generated names, which differ in each run, before the lines are sorted.
 func renamed(lines map[string]bool, plain *strings.Replacer) map[string]bool {
 	all := map[string]bool{}
 	for line := range lines {

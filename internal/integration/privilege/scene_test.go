@@ -15,7 +15,7 @@ import (
 
 const agentNamespace = "cattle-fleet-local-system"
 
-// scene is a hub as the chart installs it, with two registered clusters and its own one, and something deployed to each.
+// scene is a hub that the chart installed, with two registered clusters and its own cluster, and a deployment to each.
 type scene struct {
 	*testenv.Stage
 	values       registration.Values
@@ -45,7 +45,7 @@ func chartValues(hub *testenv.Cluster, localAgentDisabled bool) map[string]any {
 	}
 }
 
-// register does it as an agent that renews its credential.
+// register registers a cluster in place of an agent that renews its credential.
 func (s *scene) register(t *testing.T, clientID string) testenv.Registered {
 	t.Helper()
 	request := s.Hub.Send(t, s.values, &fleet.ClusterRegistration{
@@ -59,7 +59,7 @@ func (s *scene) register(t *testing.T, clientID string) testenv.Registered {
 	return testenv.Registered{Values: s.values, Request: latest, Secret: secret}
 }
 
-// deploy deploys something to one cluster alone, and returns the names of all Contents that its agent is told of.
+// deploy deploys a Bundle to one cluster only, and returns the names of all Contents in the BundleDeployments of its agent.
 func (s *scene) deploy(t *testing.T, name string, to testenv.Registered) (contents []string) {
 	t.Helper()
 	_, err := s.Hub.Fleet.Bundles(s.Namespace).Create(t.Context(), &fleet.Bundle{

@@ -18,16 +18,16 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// verbs are all that the API server asks its authorizers about.
+// verbs are all verbs of the API server's authorization.
 var verbs = []string{
 	"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection",
 	"bind", "escalate", "impersonate", "approve", "sign", "use", "attest",
 }
 
-// nowhere is a namespace that is not there: what may be done in it may be done in every namespace.
+// nowhere is a namespace that does not exist: what an identity may do there, it may do in every namespace.
 const nowhere = "nowhere"
 
-// resource is one that the API server serves, or a part of it.
+// resource is a resource or subresource of the API server.
 type resource struct {
 	schema.GroupResource
 	sub string
@@ -41,7 +41,7 @@ func (r resource) String() string {
 	return text
 }
 
-// served are all resources of the API server, with their parts.
+// served are all resources and subresources of the API server.
 func served(t *testing.T, hub *testenv.Cluster) (all []resource) {
 	t.Helper()
 	_, lists, err := hub.Kubernetes.Discovery().ServerGroupsAndResources()
@@ -77,7 +77,7 @@ func (i identity) groups() []string {
 	return []string{"system:serviceaccounts", "system:serviceaccounts:" + i.namespace, "system:authenticated"}
 }
 
-// asker asks the API server about one identity.
+// asker sends access reviews about one identity.
 type asker struct {
 	hub    *testenv.Cluster
 	chosen func() bool // says which of the rights to ask about that the API server does not list
@@ -101,8 +101,8 @@ func (a asker) may(ctx context.Context, verb string, r resource, namespace, name
 
 const atATime = 16
 
-// unnamed asks about verbs on resources without a name, which means any name. It asks about those that the API server lists
-// for the identity, and about a sample of all others, which must be refused: there are tens of thousands.
+// unnamed reviews verbs on resources without a name, which means any name: those in the rules that the API server lists for the identity,
+// and a sample of the tens of thousands of others, which must be refused.
 func (a asker) unnamed(t *testing.T, all []resource, namespace string) map[string]bool {
 	t.Helper()
 	asked, allowed := make([][]string, len(all)), make([][]string, len(all))
@@ -140,7 +140,7 @@ func (a asker) unnamed(t *testing.T, all []resource, namespace string) map[strin
 	return lines
 }
 
-// lists says whether a rule names the verb and the resource, or has a wildcard.
+// lists reports whether a rule contains the verb and the resource, or a wildcard.
 func lists(rules []authorizationv1.ResourceRule, verb string, r resource) bool {
 	name := r.Resource
 	if r.sub != "" {
@@ -155,8 +155,8 @@ func lists(rules []authorizationv1.ResourceRule, verb string, r resource) bool {
 	})
 }
 
-// named are the rights to objects of certain names, and to paths, as the API server lists them. Each is asked about as well,
-// and must not hold for another name.
+// named are the rights to objects with certain names, and to paths, as the API server lists them. Each is verified with an access review,
+// and must not be granted for another name.
 func (a asker) named(t *testing.T, namespace string) map[string]bool {
 	t.Helper()
 	lines := map[string]bool{}
@@ -207,7 +207,7 @@ func product(rule authorizationv1.ResourceRule) (all []right) {
 	return all
 }
 
-// rights are all of an identity in a namespace.
+// rights are all rights of an identity in a namespace.
 func (a asker) rights(t *testing.T, all []resource, namespace string) map[string]bool {
 	t.Helper()
 	lines := a.unnamed(t, all, namespace)
@@ -223,7 +223,7 @@ func without(lines map[string]bool, others ...map[string]bool) map[string]bool {
 	return left
 }
 
-// together puts the verbs on one resource, with one name, into one line.
+// together joins the verbs on one resource with one name into one line.
 func together(lines map[string]bool) (merged []string) {
 	verbsOf := map[string][]string{}
 	for _, line := range slices.Sorted(maps.Keys(lines)) {

@@ -13,7 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-func TestAClusterGetsTheNamespaceOfTheFormula(t *testing.T) {
+func TestClusterNamespace(t *testing.T) {
 	s := newStage(t)
 	s.CreateCluster(t, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "c1"}, Spec: fleet.ClusterSpec{ClientID: "c1"}})
 
@@ -29,7 +29,7 @@ func TestAClusterGetsTheNamespaceOfTheFormula(t *testing.T) {
 	}, namespace.Annotations)
 }
 
-func TestAClusterManagedElsewhereIsLeftAloneAndSaysSo(t *testing.T) {
+func TestClusterManagedElsewhere(t *testing.T) {
 	s := newStage(t)
 	s.CreateCluster(t, &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "theirs", Labels: map[string]string{"fleet.cattle.io/cluster-management": "other"}},
@@ -44,7 +44,7 @@ func TestAClusterManagedElsewhereIsLeftAloneAndSaysSo(t *testing.T) {
 	testenv.RequireGone(t, s.Hub.Kubernetes.CoreV1().Namespaces().Get, "Namespace", registration.ClusterNamespace(s.Namespace, "theirs"))
 }
 
-func TestADeletedClusterLeavesNothingOnTheHub(t *testing.T) {
+func TestDeleteCluster(t *testing.T) {
 	s := newStage(t)
 	values := s.Token(t, "tok")
 	r := s.Register(t, values, "farewell", "random")
@@ -69,7 +69,7 @@ func TestADeletedClusterLeavesNothingOnTheHub(t *testing.T) {
 	testenv.RequireThere(t, core.Secrets(s.Namespace).Get, "tok")
 }
 
-// requireRegistrationGone waits until a request and all it was given are gone.
+// requireRegistrationGone waits until a request and all objects that were created for it are deleted.
 func (s *stage) requireRegistrationGone(t *testing.T, r testenv.Registered) {
 	t.Helper()
 	core, rbac := s.Hub.Kubernetes.CoreV1(), s.Hub.Kubernetes.RbacV1()
@@ -86,7 +86,7 @@ func (s *stage) requireRegistrationGone(t *testing.T, r testenv.Registered) {
 	testenv.RequireGone(t, core.Secrets(testenv.RegistrationNamespace).Get, "Secret", r.Secret.Name)
 }
 
-// whatNames finds Secrets, ServiceAccounts and RBAC anywhere on the hub that are labelled or annotated with the Cluster.
+// whatNames finds all Secrets, ServiceAccounts and RBAC objects of the hub with a label or annotation that names the Cluster.
 func (s *stage) whatNames(t *testing.T, cluster string) (found []string) {
 	t.Helper()
 	add := func(kind string, m metav1.ObjectMeta) {
@@ -113,7 +113,7 @@ func (s *stage) whatNames(t *testing.T, cluster string) (found []string) {
 	return found
 }
 
-func TestADeletedImportedClusterTakesItsTokenAlong(t *testing.T) {
+func TestDeleteImportedCluster(t *testing.T) {
 	s := newStage(t)
 	agentNamespace := s.Member.Namespace(t)
 	s.Hub.Import(t, s.Namespace, "m", s.Member, func(c *fleet.Cluster) { c.Spec.AgentNamespace = agentNamespace })

@@ -1,4 +1,4 @@
-// Package registration tests how clusters come to be registered: tokens, requests, credentials, and what each of them may do.
+// Package registration tests the registration of clusters: tokens, requests, credentials, and the rights of each.
 package registration
 
 import (
@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
-// stage has the verbs of this package.
+// stage adds the helpers of this package.
 type stage struct{ *testenv.Stage }
 
 func newStage(t *testing.T, change ...func(*muster.Options)) *stage {

@@ -13,7 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// reading is the value of a series, by its name and the values of its labels; of a histogram, how often it was told.
+// reading is the value of a series with these label values; for a histogram, the number of observations.
 func reading(t *testing.T, registry *prometheus.Registry, name string, labels ...string) (value float64) {
 	t.Helper()
 	families, err := registry.Gather()
@@ -32,7 +32,7 @@ func reading(t *testing.T, registry *prometheus.Registry, name string, labels ..
 	return value
 }
 
-func TestTheHubCountsWhatRegisters(t *testing.T) {
+func TestMetrics(t *testing.T) {
 	hub := testenv.OwnCluster(t, "counted") // for what other tests leave behind would be counted too
 	hub.Configure(t, hub.Reachable())
 	registry := prometheus.NewRegistry()
@@ -44,7 +44,7 @@ func TestTheHubCountsWhatRegisters(t *testing.T) {
 
 	hub.Agent(t, agentNamespace)
 	hub.ClusterCondition(t, namespace, registration.ClusterName("counted"), fleet.ConditionRegistered, "True")
-	// What the API server has told the test it may not have told the hub yet.
+	// The caches of the hub may be behind what the test has read.
 	require.Eventually(t, func() bool {
 		return reading(t, registry, "muster_clusters", fleet.ConditionRegistered, "True") == 1 &&
 			reading(t, registry, "muster_cluster_registrations", "granted") == 1 &&

@@ -25,7 +25,7 @@ var sentLabels = map[string]string{
 	"not a label":                               "x",
 }
 
-func TestAnUnknownClientIDGetsAClusterWithTheLabelsItMayHave(t *testing.T) {
+func TestNewCluster(t *testing.T) {
 	s := newStage(t)
 	values := s.Token(t, "tok")
 	request := s.Hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "edge-6", ClientRandom: "r" + s.Namespace, ClusterLabels: sentLabels})
@@ -47,14 +47,14 @@ func TestAnUnknownClientIDGetsAClusterWithTheLabelsItMayHave(t *testing.T) {
 	assert.Contains(t, granted, "management.cattle.io/anything", "the agent is told which labels it did not get")
 }
 
-func TestLabelsOfAgentsAreIgnoredFromTheMomentTheConfigurationSaysSo(t *testing.T) {
+func TestAgentLabelsIgnored(t *testing.T) {
 	s := newStage(t)
 	values := s.Token(t, "tok")
 	settings := s.Hub.Reachable()
 	settings["ignoreClusterRegistrationLabels"] = true
 	s.Hub.Configure(t, settings)
 
-	// The hub, which is not restarted, takes a moment to hear of it: agents come until one finds it in force.
+	// The hub, which is not restarted, applies the change after a moment: register agents until one has no labels.
 	attempt := 0
 	testenv.Eventually(t, func() (bool, string) {
 		attempt++
@@ -66,7 +66,7 @@ func TestLabelsOfAgentsAreIgnoredFromTheMomentTheConfigurationSaysSo(t *testing.
 	})
 }
 
-func TestAKnownClientIDRegistersForItsPreparedCluster(t *testing.T) {
+func TestPreparedCluster(t *testing.T) {
 	s := newStage(t)
 	prepared := s.CreateCluster(t, &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "prepared", Labels: map[string]string{"mine": "yes"}},
@@ -85,7 +85,7 @@ func TestAKnownClientIDRegistersForItsPreparedCluster(t *testing.T) {
 	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", registration.ClusterName("known"))
 }
 
-func TestTheCredentialMayDoWhatAnAgentNeedsAndNothingElse(t *testing.T) {
+func TestRightsOfTheCredential(t *testing.T) {
 	s := newStage(t)
 	values := s.Token(t, "tok")
 	r := s.Register(t, values, "client-rights", "random")
@@ -100,7 +100,7 @@ func TestTheCredentialMayDoWhatAnAgentNeedsAndNothingElse(t *testing.T) {
 	s.RequireHeartbeat(t, r, time.Now())
 }
 
-func TestACredentialSecretIsTakenFromTheHubAfterFortyMinutes(t *testing.T) {
+func TestCredentialSecretExpires(t *testing.T) {
 	s := newStage(t)
 	r := s.Register(t, s.Token(t, "tok"), "forty", "random")
 	s.Stop(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-func TestATokenGetsASecretWithTheValuesToInstallAgentsWith(t *testing.T) {
+func TestValuesSecret(t *testing.T) {
 	s := newStage(t)
 	values := s.Hub.Token(t, s.Namespace, "tok", testenv.TTL(time.Hour))
 	token := s.ReadyToken(t, "tok")
@@ -41,7 +41,7 @@ func TestATokenGetsASecretWithTheValuesToInstallAgentsWith(t *testing.T) {
 	assert.Equal(t, values.Token, document["token"])
 }
 
-func TestAnExpiredTokenIsGoneWithAllThatCameWithIt(t *testing.T) {
+func TestExpiredToken(t *testing.T) {
 	s := newStage(t)
 	values := s.Hub.Token(t, s.Namespace, "short", testenv.TTL(time.Hour))
 	token := s.ReadyToken(t, "short")
@@ -63,7 +63,7 @@ func TestAnExpiredTokenIsGoneWithAllThatCameWithIt(t *testing.T) {
 	testenv.RequireUnauthorized(t, s.Hub, values.Token)
 }
 
-func TestACredentialOutlivesTheTokenItWasAskedForWith(t *testing.T) {
+func TestCredentialOutlivesItsToken(t *testing.T) {
 	s := newStage(t)
 	values := s.Hub.Token(t, s.Namespace, "short", testenv.TTL(10*time.Minute))
 	r := s.Register(t, values, "outlives", "random")

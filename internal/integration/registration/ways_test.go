@@ -12,7 +12,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-func TestAManagerInitiatedClusterRegisters(t *testing.T) {
+func TestManagerInitiated(t *testing.T) {
 	hub, member := testenv.Clusters(t)
 	hub.Configure(t, hub.Reachable())
 	hub.Hub(t)
@@ -27,7 +27,7 @@ func TestAManagerInitiatedClusterRegisters(t *testing.T) {
 	testenv.RequireCredential(t, member, agentNamespace, "m1")
 }
 
-func TestAnAgentInitiatedClusterRegisters(t *testing.T) {
+func TestAgentInitiated(t *testing.T) {
 	hub, member := testenv.Clusters(t)
 	hub.Configure(t, hub.Reachable())
 	hub.Hub(t)
@@ -43,7 +43,7 @@ func TestAnAgentInitiatedClusterRegisters(t *testing.T) {
 	testenv.RequireCredential(t, member, agentNamespace, name)
 }
 
-func TestTheHubRegistersItsOwnCluster(t *testing.T) {
+func TestLocalCluster(t *testing.T) {
 	hub, _ := testenv.Clusters(t)
 	settings := hub.Reachable()
 	settings["bootstrap"] = map[string]any{"namespace": "fleet-local", "agentNamespace": "cattle-fleet-local-system"}

@@ -1,5 +1,5 @@
-// Package renewal tests what becomes of an agent's credential: short lives, renewals, an end while the agent is away, a new
-// registration beside the old one, and refusals.
+// Package renewal tests the credentials of agents: short lifetimes, renewals, expiry while the agent is stopped, a new registration while the
+// old credential is in use, and refusals.
 package renewal
 
 import (
@@ -29,7 +29,7 @@ const lifetime = 10 * time.Minute // the shortest that API servers issue
 
 type stage struct{ *testenv.Stage }
 
-// newStage is a hub that gives agents which renew it a credential of that short life.
+// newStage is a hub that issues credentials with that lifetime to agents that renew them.
 func newStage(t *testing.T) *stage {
 	t.Helper()
 	s := testenv.EmptyStage(t)
@@ -41,7 +41,7 @@ func newStage(t *testing.T) *stage {
 	return &stage{s}
 }
 
-// hasty renews when that part of the life is over, and looks soon for what was refused.
+// hasty renews after that part of the lifetime, and polls often after a denial.
 func hasty(part float64) func(*agent.Config) {
 	return func(c *agent.Config) {
 		durations := timing.Default()
@@ -50,7 +50,7 @@ func hasty(part float64) func(*agent.Config) {
 	}
 }
 
-// installed runs an agent with a token of its own, and waits until it is there.
+// installed runs an agent with a token of its own, and waits for its first heartbeat.
 func (s *stage) installed(t *testing.T, namespace, clientID string, change func(*agent.Config)) (cluster string, running *testenv.Running) {
 	t.Helper()
 	testenv.BootstrapAgent(t, s.Member, namespace, s.Token(t, "tok-"+clientID), map[string]string{"config": fmt.Sprintf(`{"clientID":%q}`, clientID)})
@@ -61,7 +61,7 @@ func (s *stage) installed(t *testing.T, namespace, clientID string, change func(
 	return cluster, running
 }
 
-// bearer is the token the agent has stored, and what it says of itself.
+// bearer returns the token that the agent has stored, and its claims.
 func (s *stage) bearer(t *testing.T, namespace string) (string, credential.Claims) {
 	t.Helper()
 	secret, err := s.Member.Kubernetes.CoreV1().Secrets(namespace).Get(context.Background(), registration.CredentialSecret, metav1.GetOptions{})
@@ -84,7 +84,7 @@ func (s *stage) awaitOther(t *testing.T, namespace, than string) (token string, 
 	return token, claims
 }
 
-// lose puts a token into the agent's Secret that no hub knows.
+// lose replaces the token in the agent's Secret by one that no hub knows.
 func (s *stage) lose(t *testing.T, namespace, foreign string) {
 	t.Helper()
 	secrets := s.Member.Kubernetes.CoreV1().Secrets(namespace)

@@ -15,7 +15,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-func TestACredentialIsRenewedAndTheOldOneWorksUntilItsEnd(t *testing.T) {
+func TestRenewal(t *testing.T) {
 	s := newStage(t)
 	namespace := s.Member.Namespace(t)
 	cluster, _ := s.installed(t, namespace, "edge", hasty(0.008)) // about five seconds
@@ -45,13 +45,13 @@ func TestACredentialIsRenewedAndTheOldOneWorksUntilItsEnd(t *testing.T) {
 	requireNoSecret(t, s, cluster, first)
 }
 
-// requireNoSecret makes sure that nothing of the token is on the Cluster.
+// requireNoSecret checks that the Cluster contains no part of the token.
 func requireNoSecret(t *testing.T, s *stage, cluster, token string) {
 	t.Helper()
 	require.NotContains(t, testenv.Bytes(t, s.Cluster(t, cluster)), token[len(token)/2:])
 }
 
-func TestAnAgentWhoseCredentialEndedWhileItWasAwayIsTakenBackByTheHub(t *testing.T) {
+func TestExpiredCredentialOfAnImportedAgent(t *testing.T) {
 	s := newStage(t)
 	namespace := s.Member.Namespace(t)
 	s.ImportInto(t, "managed", namespace)
@@ -79,7 +79,7 @@ func TestAnAgentWhoseCredentialEndedWhileItWasAwayIsTakenBackByTheHub(t *testing
 	})
 }
 
-// ends has the credential that the Cluster shows be at its end.
+// ends sets the expiry that the Cluster shows to a time in the past.
 func (s *stage) ends(t *testing.T, cluster string) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `{"status":{"agent":{"credentialExpires":%q}}}`, time.Now().Add(-time.Hour).UTC().Format(time.RFC3339))
@@ -87,7 +87,7 @@ func (s *stage) ends(t *testing.T, cluster string) {
 	require.NoError(t, err)
 }
 
-func TestACredentialThatEndedIsNamedWhereTheHubCannotHelp(t *testing.T) {
+func TestExpiredCredentialOfASelfRegisteredAgent(t *testing.T) {
 	s := newStage(t)
 	namespace := s.Member.Namespace(t)
 	cluster, running := s.installed(t, namespace, "away", hasty(2.0/3))
@@ -105,7 +105,7 @@ func TestACredentialThatEndedIsNamedWhereTheHubCannotHelp(t *testing.T) {
 	s.Hub.ClusterCondition(t, s.Namespace, cluster, fleet.ConditionRegistered, "True")
 }
 
-// bootstrap gives an agent that was there before another Secret to register with.
+// bootstrap gives a registered agent another bootstrap Secret.
 func (s *stage) bootstrap(t *testing.T, namespace string, values registration.Values, more ...string) {
 	t.Helper()
 	data := map[string][]byte{
@@ -123,7 +123,7 @@ func (s *stage) bootstrap(t *testing.T, namespace string, values registration.Va
 }
 
 // Any token will do for an agent that proves possession of its current credential.
-func TestALivingAgentRegistersAnewWithoutAGap(t *testing.T) {
+func TestRegisterAgainWithoutAGap(t *testing.T) {
 	s := newStage(t)
 	namespace := s.Member.Namespace(t)
 	cluster, _ := s.installed(t, namespace, "alive", hasty(2.0/3))
@@ -143,7 +143,7 @@ func TestALivingAgentRegistersAnewWithoutAGap(t *testing.T) {
 	testenv.RequireUnauthorized(t, s.Hub, first)
 }
 
-func TestADenialReachesTheAgentAndALateApprovalToo(t *testing.T) {
+func TestDenialAndLateApproval(t *testing.T) {
 	s := newStage(t)
 	namespace := s.Member.Namespace(t)
 	values := s.Hub.Token(t, s.Namespace, "manual", fleet.ClusterRegistrationTokenSpec{Approval: fleet.ApprovalManual})
@@ -173,7 +173,7 @@ func TestADenialReachesTheAgentAndALateApprovalToo(t *testing.T) {
 	require.Equal(t, []string{request}, s.requests(t), "it is the same request all the time")
 }
 
-// decides is what a person does with a request.
+// decides approves or denies a request in place of a person.
 func (s *stage) decides(t *testing.T, request string, decision fleet.Decision) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `{"status":{"approval":{"decision":%q,"message":"because of the test"}}}`, decision)
