@@ -83,10 +83,10 @@ func TestHelmTemplate(t *testing.T) {
 	}{
 		"1.36":                {kubernetes: "v1.36.3+rke2r1", count: 14, mutating: policyGroup + "v1"},
 		"later":               {kubernetes: "1.40", count: 14, mutating: policyGroup + "v1"},
-		"1.35":                {kubernetes: "1.35.4", count: 8},
+		"1.35":                {kubernetes: "1.35.4", count: 10},
 		"1.35 with the beta":  {kubernetes: "v1.35.4", serves: beta + "/MutatingAdmissionPolicy", count: 14, mutating: beta},
 		"1.33 with the alpha": {kubernetes: "v1.33.13", serves: alpha + "/MutatingAdmissionPolicy", count: 14, mutating: alpha},
-		"1.30":                {kubernetes: "v1.30.14", count: 8},
+		"1.30":                {kubernetes: "v1.30.14", count: 10},
 	}
 	for title, test := range tests {
 		t.Run(title, func(t *testing.T) {
@@ -140,7 +140,7 @@ func TestHubChartWithoutValidatingPolicies(t *testing.T) {
 // Flags of the API server are named only to those whom they help.
 func TestNotesNameFlagsThatTheVersionHas(t *testing.T) {
 	for kubernetes, want := range map[string]string{
-		"v1.30.14": "this knowledge. Kubernetes 1.36 serves them.\nThen", "v1.31.14": "this knowledge. Kubernetes 1.36 serves them.\nThen",
+		"v1.30.14": "stays unproved. Kubernetes 1.36 serves them.\nThen", "v1.31.14": "stays unproved. Kubernetes 1.36 serves them.\nThen",
 		"v1.33.13": "admissionregistration.k8s.io/v1alpha1=true.\nThen", "v1.35.4": "admissionregistration.k8s.io/v1beta1=true.\nThen",
 		"v1.36.3": "remove what turns them off",
 	} {
@@ -153,11 +153,12 @@ func TestNotesNameFlagsThatTheVersionHas(t *testing.T) {
 }
 
 // Without a MutatingAdmissionPolicy nothing records the creator of a request. A policy that requires the record would then refuse every
-// registration.
+// registration; the one that checks the token takes its place.
 func TestPoliciesWithoutMutatingOnes(t *testing.T) {
 	rendered := rendersFor(t, served["neither"], "{}")
 	found, _ := policies(t, rendered)
 	assert.ElementsMatch(t, []string{
+		"ValidatingAdmissionPolicy fleet-registration-token", "ValidatingAdmissionPolicyBinding fleet-registration-token",
 		"ValidatingAdmissionPolicy fleet-registration-request", "ValidatingAdmissionPolicyBinding fleet-registration-request",
 		"ValidatingAdmissionPolicy fleet-controller-token", "ValidatingAdmissionPolicyBinding fleet-controller-token",
 		"ValidatingAdmissionPolicy fleet-agent-status", "ValidatingAdmissionPolicyBinding fleet-agent-status",

@@ -55,6 +55,8 @@ var newestCluster = &common.Capabilities{
 type Release struct {
 	Name      string
 	Namespace string
+	// KubeVersion, such as v1.30.0, renders the chart for another version of Kubernetes than the newest supported one.
+	KubeVersion string
 }
 
 // Load reads a chart. The result may be rendered many times, by several goroutines at once, and Helm's actions take it.
@@ -144,7 +146,12 @@ func Notes(name string, release Release, values map[string]any) (string, error) 
 
 func render(c *chart.Chart, release Release, values map[string]any) (map[string]string, error) {
 	options := common.ReleaseOptions{Name: release.Name, Namespace: release.Namespace, Revision: 1, IsInstall: true}
-	top, err := util.ToRenderValues(c, values, options, newestCluster)
+	cluster := newestCluster
+	if release.KubeVersion != "" {
+		cluster = common.DefaultCapabilities.Copy()
+		cluster.KubeVersion.Version = release.KubeVersion
+	}
+	top, err := util.ToRenderValues(c, values, options, cluster)
 	if err != nil {
 		return nil, fmt.Errorf("values of chart %s: %w", c.Name(), err)
 	}

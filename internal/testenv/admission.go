@@ -1,10 +1,16 @@
 package testenv
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"path"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,7 +24,6 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
@@ -27,42 +32,24 @@ func (c *Cluster) AwaitAdmission(t testing.TB) {
 	t.Helper()
 	monitor, err := admission.New(admission.Options{RESTConfig: c.RESTConfig(), Namespace: SystemNamespace})
 	require.NoError(t, err)
-	require.NoError(t, awaitAdmission(t.Context(), c.RESTConfig(), monitor))
+	require.NoError(t, awaitAdmission(t.Context(), monitor))
 }
 
 // awaitAdmission waits for the policies that the API server can have.
-func awaitAdmission(ctx context.Context, config *rest.Config, monitor *admission.Monitor) error {
-	policies, err := policiesFor(config)
-	if err != nil {
-		return err
-	}
-	records := slices.ContainsFunc(policies, func(policy *unstructured.Unstructured) bool { return policy.GetName() == admission.CreatorPolicy })
-	asToken := rest.CopyConfig(config)
-	asToken.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:default:a-token", Groups: []string{"system:masters"}}
-	client, err := versioned.NewForConfig(asToken)
-	if err != nil {
-		return err
-	}
+func awaitAdmission(ctx context.Context, monitor *admission.Monitor) error {
 	ctx, stop := context.WithTimeout(ctx, Patience)
 	defer func() { stop(); monitor.Wait() }()
 	monitor.Start(ctx)
-	return pace.Until(ctx, func(ctx context.Context) (bool, string) {
+	return pace.Until(ctx, func(context.Context) (bool, string) {
 		reason, message := monitor.Lacking()
 		switch {
 		case reason == fleet.ReasonPoliciesNotServed:
 			return true, ""
 		case reason != "":
 			return false, message
-		case records:
-			since, ok := monitor.InForce()
-			return ok && !time.Now().Before(since), fmt.Sprintf("in force since %s; %s", since, monitor.Missing())
 		}
-		// An API server applies policies a moment after it has stored them: fleet-registration-request permits no finalizer.
-		_, err := client.FleetV1alpha1().ClusterRegistrations(metav1.NamespaceDefault).Create(ctx, &fleet.ClusterRegistration{
-			ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-", Finalizers: []string{"test.example.com/probe"}},
-			Spec:       fleet.ClusterRegistrationSpec{ClientID: "probe", ClientRandom: "probe"},
-		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-		return apierrors.IsForbidden(err), fmt.Sprintf("the API server does not apply the policies yet: %v", err)
+		since, ok := monitor.InForce()
+		return ok && !time.Now().Before(since), fmt.Sprintf("in force since %s; %s", since, monitor.Missing())
 	})
 }
 
@@ -96,7 +83,58 @@ func (c *Cluster) WithoutAdmission(t testing.TB) func(*muster.Options) {
 	requests := c.Fleet.ClusterRegistrations(metav1.NamespaceDefault)
 	Eventually(t, func() (bool, string) {
 		err := admission.Probe(t.Context(), requests)
-		return errors.Is(err, admission.ErrNotOverwritten), "the API server still applies the admission policies"
+		return errors.Is(err, admission.ErrNotApplied), "the API server still applies the admission policies"
 	})
 	return func(o *muster.Options) { o.LeaveAdmission = true }
+}
+
+// NeedsMutatingPolicies skips a test on an API server that cannot have them.
+func (c *Cluster) NeedsMutatingPolicies(t testing.TB) {
+	t.Helper()
+	version, err := admission.ServedVersion(c.Kubernetes.Discovery())
+	require.NoError(t, err)
+	if version == "" {
+		t.Skip("this version of Kubernetes serves no MutatingAdmissionPolicies")
+	}
+}
+
+// WithoutMutatingPolicies lets the API server appear as one that cannot have mutating policies, and installs the policies for it. It
+// returns an option for a hub.
+func (c *Cluster) WithoutMutatingPolicies(t testing.TB) func(*muster.Options) {
+	t.Helper()
+	c.WithoutAdmission(t)
+	config := rest.CopyConfig(c.RESTConfig())
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return hidesMutating{next} })
+	monitor, err := admission.New(admission.Options{RESTConfig: config, Namespace: metav1.NamespaceDefault, Install: true})
+	require.NoError(t, err)
+	require.NoError(t, awaitAdmission(t.Context(), monitor))
+	return func(o *muster.Options) { o.RESTConfig, o.LeaveAdmission = config, true }
+}
+
+// hidesMutating removes the mutating kinds from the list of kinds that the API server serves.
+type hidesMutating struct{ next http.RoundTripper }
+
+func (h hidesMutating) RoundTrip(req *http.Request) (*http.Response, error) {
+	if path.Dir(req.URL.Path) != "/apis/"+admission.Group {
+		return h.next.RoundTrip(req)
+	}
+	req = req.Clone(req.Context())
+	req.Header.Set("Accept", "application/json")
+	answer, err := h.next.RoundTrip(req)
+	if err != nil || answer.StatusCode != http.StatusOK {
+		return answer, err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	var list metav1.APIResourceList
+	if err := json.NewDecoder(answer.Body).Decode(&list); err != nil {
+		return nil, err
+	}
+	list.APIResources = slices.DeleteFunc(list.APIResources, func(r metav1.APIResource) bool { return strings.HasPrefix(r.Kind, "Mutating") })
+	data, err := json.Marshal(list)
+	if err != nil {
+		return nil, err
+	}
+	answer.Body, answer.ContentLength = io.NopCloser(bytes.NewReader(data)), int64(len(data))
+	answer.Header.Del("Content-Length")
+	return answer, nil
 }

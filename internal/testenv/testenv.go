@@ -78,7 +78,7 @@ func installHubAPI(ctx context.Context, plane *controlplane.ControlPlane) error 
 	if err != nil {
 		return err
 	}
-	return awaitAdmission(ctx, plane.RESTConfig(), monitor)
+	return awaitAdmission(ctx, monitor)
 }
 
 // On returns the clients for a control plane.

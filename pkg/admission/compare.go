@@ -13,27 +13,27 @@ import (
 
 // policyDiff is the difference between the policies on the API server and those of this hub.
 type policyDiff struct {
-	// creator has the problems of the objects of CreatorPolicy, agents those of the other policies.
-	creator, agents []string
-	// since is the time of the last change of an object of CreatorPolicy.
+	// origin has the problems of the policies that prove where requests come from, agents those of the other policies.
+	origin, agents []string
+	// since is the time of the last change of a policy that proves where requests come from.
 	since time.Time
-	// revision changes whenever an object of CreatorPolicy is created or its spec is changed.
+	// revision changes whenever such a policy is created or its spec is changed.
 	revision string
-	// inForce tells of each policy of All whether it and its binding are as they should be.
-	inForce [len(All)]bool
+	// inForce tells of each policy of this API server whether it and its binding are as they should be.
+	inForce map[PolicyRef]bool
 }
 
 // compare gets the policies of the API server with get, which returns nil for a missing one.
 func compare(wanted []*unstructured.Unstructured, get func(*unstructured.Unstructured) *unstructured.Unstructured) policyDiff {
-	var c policyDiff
+	c := policyDiff{inForce: map[PolicyRef]bool{}}
 	for _, want := range wanted {
-		c.inForce[indexOf(want.GetKind(), want.GetName())] = true
+		c.inForce[policyOf(want)] = true
 	}
 	for _, want := range wanted {
-		before := len(c.creator) + len(c.agents)
+		before := len(c.origin) + len(c.agents)
 		got, problems := get(want), &c.agents
-		if want.GetName() == CreatorPolicy {
-			problems = &c.creator
+		if provesOrigin(want) {
+			problems = &c.origin
 		}
 		title := want.GetKind() + " " + want.GetName()
 		switch {
@@ -44,10 +44,10 @@ func compare(wanted []*unstructured.Unstructured, get func(*unstructured.Unstruc
 		case !sameSpec(want, got):
 			*problems = append(*problems, title+" differs from the one of this hub")
 		}
-		if len(c.creator)+len(c.agents) > before {
-			c.inForce[indexOf(want.GetKind(), want.GetName())] = false
+		if len(c.origin)+len(c.agents) > before {
+			c.inForce[policyOf(want)] = false
 		}
-		if got != nil && want.GetName() == CreatorPolicy {
+		if got != nil && provesOrigin(want) {
 			if last := lastChanged(got); last.After(c.since) {
 				c.since = last
 			}

@@ -73,7 +73,7 @@ func TestCompare(t *testing.T) {
 			s := newStored(t)
 			row.change(s)
 			found := s.compare(t)
-			assert.Empty(t, found.creator)
+			assert.Empty(t, found.origin)
 			assert.Equal(t, row.agents, found.agents)
 			assert.Equal(t, noon.Add(row.since), found.since.UTC())
 		})
@@ -98,8 +98,8 @@ func TestCompareNeedsEachObjectOfTheCreatorPolicy(t *testing.T) {
 			s := newStored(t)
 			row.damage(s)
 			found := s.compare(t)
-			assert.Equal(t, []string{object + row.want}, found.creator, name)
-			assert.Contains(t, describe(found.creator), "admissionPolicies.enabled=true")
+			assert.Equal(t, []string{object + row.want}, found.origin, name)
+			assert.Contains(t, describe(found.origin), "admissionPolicies.enabled=true")
 		}
 	}
 }
@@ -125,7 +125,7 @@ func TestCompareWeakenedPolicies(t *testing.T) {
 	} {
 		s := newStored(t)
 		require.NoError(t, unstructured.SetNestedField(s[row.kind+" "+CreatorPolicy].Object, row.value, row.path...))
-		assert.Len(t, s.compare(t).creator, 1, name)
+		assert.Len(t, s.compare(t).origin, 1, name)
 	}
 }
 
@@ -146,13 +146,15 @@ func TestCompareIdentity(t *testing.T) {
 
 func TestCompareInForce(t *testing.T) {
 	s := newStored(t)
-	for i := range All {
-		assert.True(t, s.compare(t).inForce[i], All[i])
+	all := s.compare(t).inForce
+	assert.Len(t, all, 7)
+	for policy, inForce := range all {
+		assert.True(t, inForce, policy)
 	}
 	delete(s, KindValidatingBinding+" "+StatusPolicy)
 	delete(s, KindMutating+" "+CreatorPolicy)
-	for i, policy := range All {
+	for policy, inForce := range s.compare(t).inForce {
 		missing := policy == PolicyRef{KindValidating, StatusPolicy} || policy == PolicyRef{KindMutating, CreatorPolicy}
-		assert.Equal(t, !missing, s.compare(t).inForce[i], policy)
+		assert.Equal(t, !missing, inForce, policy)
 	}
 }

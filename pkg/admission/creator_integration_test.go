@@ -2,16 +2,19 @@ package admission_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
+	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -173,6 +176,114 @@ func TestCreatorPolicyAndOldRequests(t *testing.T) {
 	_, err = requests.Patch(t.Context(), old.Name, types.MergePatchType, []byte(`{"metadata":{"annotations":null,"labels":{"a":"b"}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	s.requireCreator(old.Name, "")
+}
+
+// checksTokens has the policies in force for an API server that serves no mutating ones.
+func (s *scene) checksTokens() {
+	s.Helper()
+	s.remove()
+	m, stop := s.start(true, (&wire{hide: []string{"v1", "v1beta1"}}).tap)
+	defer stop()
+	s.eventually(m, true)
+}
+
+// holder is the identity of a registration token of that name.
+func (s *scene) holder(token string) user {
+	s.Helper()
+	register := rule("fleet.cattle.io", "clusterregistrationtokens", "register")
+	register.ResourceNames = []string{registration.LabelValue(token)}
+	return s.account(s.namespace, registration.TokenServiceAccount(token, "0c5bbf4e-1111-4222-8333-444455556666"),
+		rule("fleet.cattle.io", "clusterregistrations", "create", "get", "update", "patch"), register)
+}
+
+func (s *scene) naming(token string) *fleet.ClusterRegistration {
+	request := s.request(nil)
+	request.Labels = map[string]string{fleet.RegistrationTokenLabel: registration.LabelValue(token)}
+	return request
+}
+
+func TestRegistrationTokenPolicy(t *testing.T) {
+	s := newScene(t)
+	s.checksTokens()
+	defer s.remove() // where mutating policies are served, the other tests expect those
+	s.run("a request names the token that its creator holds, and no other", func(t *testing.T, s *scene) {
+		long := strings.Repeat("long", 40)
+		names := []string{"tok", "tok-2", "import-token-member", long + "a", long + "b"}
+		holders := map[string]user{}
+		for _, name := range names {
+			holders[name] = s.holder(name)
+		}
+		for _, held := range names {
+			requests := holders[held].fleet.ClusterRegistrations(s.namespace)
+			for _, named := range names {
+				created, err := requests.Create(t.Context(), s.naming(named), metav1.CreateOptions{})
+				if named != held {
+					requireRefused(t, err, "with which this user may not register")
+					continue
+				}
+				require.NoError(t, err)
+				assert.NotContains(t, created.Annotations, fleet.CreatorAnnotation)
+			}
+			_, err := requests.Create(t.Context(), s.request(nil), metav1.CreateOptions{})
+			require.NoError(t, err, "an old agent names none")
+		}
+		_, err := s.admin.fleet.ClusterRegistrations(s.namespace).Create(t.Context(), s.naming("tok"), metav1.CreateOptions{})
+		require.NoError(t, err, "a person who restores a backup may")
+	})
+	s.run("the token of another namespace does not count", func(t *testing.T, s *scene) {
+		elsewhere := *s
+		elsewhere.addNamespace()
+		thief := elsewhere.holder("tok")
+		s.allow(s.namespace, elsewhere.namespace, registration.TokenServiceAccount("tok", "0c5bbf4e-1111-4222-8333-444455556666"),
+			[]rbacv1.PolicyRule{rule("fleet.cattle.io", "clusterregistrations", "create")})
+		_, err := thief.fleet.ClusterRegistrations(s.namespace).Create(t.Context(), s.naming("tok"), metav1.CreateOptions{})
+		requireRefused(t, err, "with which this user may not register")
+	})
+	s.run("an annotation names the creator or nobody", func(t *testing.T, s *scene) {
+		who := s.holder("tok")
+		requests := who.fleet.ClusterRegistrations(s.namespace)
+		for creator, refused := range map[string]bool{who.name: false, "": true, "system:serviceaccount:other:account": true} {
+			request := s.naming("tok")
+			request.Annotations = map[string]string{fleet.CreatorAnnotation: creator}
+			_, err := requests.Create(t.Context(), request, metav1.CreateOptions{})
+			if refused {
+				requireRefused(t, err, "must name the user who creates the request")
+			} else {
+				require.NoError(t, err)
+			}
+		}
+	})
+	s.run("nobody changes either of them later", func(t *testing.T, s *scene) {
+		who := s.holder("tok")
+		s.holder("other")
+		for _, request := range []*fleet.ClusterRegistration{s.naming("tok"), s.request(nil)} {
+			created, err := who.fleet.ClusterRegistrations(s.namespace).Create(t.Context(), request, metav1.CreateOptions{})
+			require.NoError(t, err)
+			for _, by := range []user{who, s.admin} {
+				requests := by.fleet.ClusterRegistrations(s.namespace)
+				for _, patch := range [][]byte{
+					metadata(t, "labels", map[string]any{fleet.RegistrationTokenLabel: "other"}),
+					metadata(t, "annotations", map[string]any{fleet.CreatorAnnotation: by.name}),
+				} {
+					_, err := requests.Patch(t.Context(), created.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+					requireRefused(t, err, "cannot be added, changed or removed")
+				}
+				_, err := requests.Patch(t.Context(), created.Name, types.MergePatchType, metadata(t, "annotations", map[string]any{other: "x"}), metav1.PatchOptions{})
+				require.NoError(t, err)
+			}
+		}
+	})
+	s.run("the API server reports no warning about the expressions", func(t *testing.T, s *scene) {
+		require.Eventually(t, func() bool {
+			policy, err := s.admin.kubernetes.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(t.Context(), admission.RegistrationTokenPolicy, metav1.GetOptions{})
+			require.NoError(t, err)
+			if policy.Status.TypeChecking == nil {
+				return false
+			}
+			require.Empty(t, policy.Status.TypeChecking.ExpressionWarnings)
+			return true
+		}, patience, poll)
+	})
 }
 
 func (s *scene) requireCreator(request, want string) {

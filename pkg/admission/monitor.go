@@ -56,21 +56,33 @@ type Monitor struct {
 // policyState is the current knowledge of a Monitor.
 type policyState struct {
 	since   time.Time
-	missing string // why the creators of ClusterRegistrations are not recorded; empty while they are
+	missing string // why nothing proves where ClusterRegistrations come from; empty while something does
+	// notRecorded tells why the API server checks the tokens that requests name and does not record the creators; empty where it does.
+	notRecorded string
 	// reason and message tell why policies are not in force that the API server can have, or that it can have none. They are empty
 	// while all of them are.
 	reason, message string
-	inForce         [len(All)]bool
+	inForce         map[PolicyRef]bool // the policies of this API server
 }
 
 // stateOf is the state while err prevents the Monitor from watching.
 func stateOf(err error) policyState {
-	state := policyState{missing: explain(err), reason: fleet.ReasonError, message: explain(err)}
+	state := policyState{missing: explain(err), reason: fleet.ReasonError, message: explain(err), inForce: noneInForce()}
 	var notServed *notServedError
 	if errors.As(err, &notServed) {
 		state.reason = fleet.ReasonPoliciesNotServed
 	}
 	return state
+}
+
+// noneInForce are the policies that every API server can have which serves any.
+func noneInForce() map[PolicyRef]bool {
+	none := map[PolicyRef]bool{}
+	objects, _ := Objects("") // fails only if the embedded chart is invalid, which Install and watch report
+	for _, object := range objects {
+		none[policyOf(object)] = false
+	}
+	return none
 }
 
 // notServedError means that the API server serves no kind of policies.
@@ -109,12 +121,20 @@ func New(o Options) (*Monitor, error) {
 	}, nil
 }
 
-// InForce reports whether the policies are in force, and since when. That time may be a few seconds ahead, until every API server
+// InForce reports whether the policies that prove where requests come from are in force, and since when. That time may be a few seconds ahead, until every API server
 // applies them.
 func (m *Monitor) InForce() (since time.Time, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state.since, m.state.missing == ""
+}
+
+// NotRecorded is a sentence for people: why the API server does not record who creates a request, and what to do. There it checks the
+// token that a request names. It is empty where the API server records creators.
+func (m *Monitor) NotRecorded() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state.notRecorded
 }
 
 // Missing is a sentence for people: why the policies are not in force, and what to do. It is empty while they are in force.
@@ -124,21 +144,19 @@ func (m *Monitor) Missing() string {
 	return m.state.missing
 }
 
-// Lacking tells which policies are not in force that this API server can have, or that it can have none: a reason of a condition, and
-// a sentence for people. Both are empty while all of them are in force. Mutating policies do not count where the API server does not
-// serve them; Missing reports these.
+// Lacking tells which policies of this API server are not in force, or that it can have none: a reason of a condition, and a sentence for
+// people. Both are empty while all of them are in force.
 func (m *Monitor) Lacking() (reason, message string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state.reason, m.state.message
 }
 
-// PolicyInForce reports whether the API server has the policy and its binding as they should be.
-func (m *Monitor) PolicyInForce(policy PolicyRef) bool {
+// Policies tells of each policy of this API server whether it and its binding are as they should be.
+func (m *Monitor) Policies() map[PolicyRef]bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	i := indexOf(policy.Kind, policy.Name)
-	return i >= 0 && m.state.inForce[i]
+	return m.state.inForce
 }
 
 // OnChange registers a function that is called after each change of the results of InForce and Lacking. It is called before Start; f must not block.
@@ -209,7 +227,7 @@ func (m *Monitor) watch(ctx context.Context) (worked bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	var notMutating string // why no policy records creators; the validating ones still limit agents
+	var notRecorded string
 	var recheck <-chan time.Time
 	if served.mutating == "" {
 		kubernetes, err := m.discovery.ServerVersion()
@@ -219,7 +237,7 @@ func (m *Monitor) watch(ctx context.Context) (worked bool, err error) {
 		if !served.validating {
 			return false, &notServedError{noValidating(kubernetes.GitVersion)}
 		}
-		notMutating = noMutating(kubernetes.GitVersion)
+		notRecorded = noMutating(kubernetes.GitVersion)
 		ticker := m.options.Clock.NewTicker(servedRecheck)
 		defer ticker.Stop()
 		recheck = ticker.C()
@@ -285,7 +303,7 @@ func (m *Monitor) watch(ctx context.Context) (worked bool, err error) {
 	delay := checkRetry
 	for {
 		var retry <-chan time.Time
-		if last, err = m.check(ctx, compare(wanted, get), wanted, notMutating, last); err != nil {
+		if last, err = m.check(ctx, compare(wanted, get), wanted, notRecorded, last); err != nil {
 			retry, delay = m.options.Clock.After(delay), min(2*delay, checkRetryMax)
 		} else {
 			delay = checkRetry
@@ -312,10 +330,10 @@ type checked struct {
 
 // check corrects the policies, proves in a dry run that new ones work, and sets the state. It is repeated after an error.
 func (m *Monitor) check(
-	ctx context.Context, found policyDiff, wanted []*unstructured.Unstructured, notMutating string, last checked,
+	ctx context.Context, found policyDiff, wanted []*unstructured.Unstructured, notRecorded string, last checked,
 ) (checked, error) {
 	var installErr error
-	if len(found.creator)+len(found.agents) > 0 {
+	if len(found.origin)+len(found.agents) > 0 {
 		installErr = m.install(ctx, wanted)
 	}
 	slices.Sort(found.agents)
@@ -330,14 +348,12 @@ func (m *Monitor) check(
 		}
 		return describe(problems)
 	}
-	state := policyState{inForce: found.inForce}
-	if all := slices.Concat(found.creator, found.agents); len(all) > 0 {
+	state := policyState{inForce: found.inForce, notRecorded: notRecorded}
+	if all := slices.Concat(found.origin, found.agents); len(all) > 0 {
 		state.reason, state.message = fleet.ReasonPolicyMissing, why(all)
 	}
-	if notMutating != "" || len(found.creator) > 0 {
-		if state.missing = notMutating; notMutating == "" {
-			state.missing = why(found.creator)
-		}
+	if len(found.origin) > 0 {
+		state.missing = why(found.origin)
 		m.set(state)
 		return last, installErr
 	}
@@ -349,7 +365,7 @@ func (m *Monitor) check(
 			// force: requests must not be judged by policies that are not applied.
 			_, inForce := m.InForce()
 			age := m.options.Clock.Now().Sub(found.since)
-			soon := errors.Is(err, ErrNotOverwritten) && age < propagation || apierrors.IsServiceUnavailable(err) && age < schemaDelay
+			soon := errors.Is(err, ErrNotApplied) && age < propagation || apierrors.IsServiceUnavailable(err) && age < schemaDelay
 			if ctx.Err() == nil && (inForce || !soon) {
 				state.missing = explain(err)
 				m.set(state)
@@ -392,7 +408,7 @@ func (m *Monitor) set(now policyState) {
 	}
 	switch {
 	case now.missing != "" && now.missing != before.missing:
-		logrus.Warnf("The admission policies of the hub are not in force, so the creators of ClusterRegistrations are not recorded: %s", now.missing)
+		logrus.Warnf("The admission policies of the hub are not in force, so nothing proves where ClusterRegistrations come from: %s", now.missing)
 	case now.missing == "" && before.missing != "":
 		logrus.Info("The admission policies of the hub are in force")
 	}

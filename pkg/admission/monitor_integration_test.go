@@ -235,9 +235,8 @@ func TestMonitorOfAPIServerWithoutMutatingPolicies(t *testing.T) {
 	installs, stop := s.start(true, (&wire{hide: []string{"v1", "v1beta1"}}).tap)
 	defer stop()
 	installs.WaitUntilKnown(t.Context())
-	_, ok := installs.InForce()
-	assert.False(t, ok)
-	assert.Contains(t, installs.Missing(), "serves no MutatingAdmissionPolicies")
+	s.eventually(installs, true)
+	assert.Contains(t, installs.NotRecorded(), "serves no MutatingAdmissionPolicies")
 	policies := s.admin.kubernetes.AdmissionregistrationV1().ValidatingAdmissionPolicies()
 	_, err := policies.Get(t.Context(), admission.TokenPolicy, metav1.GetOptions{})
 	require.NoError(t, err, "agents are limited nevertheless")
@@ -259,13 +258,18 @@ func TestMonitorOfAPIServerWithoutMutatingPolicies(t *testing.T) {
 	watches.OnChange(func() { changes.Add(1) })
 	require.NoError(t, admission.Install(t.Context(), s.admin.dynamic, objects(t, "")))
 	s.eventuallyLacks(watches, "", "")
-	assert.True(t, watches.PolicyInForce(admission.PolicyRef{Kind: admission.KindValidating, Name: admission.StatusPolicy}))
-	assert.False(t, watches.PolicyInForce(admission.PolicyRef{Kind: admission.KindMutating, Name: admission.CreatorPolicy}))
+	assert.True(t, watches.Policies()[admission.PolicyRef{Kind: admission.KindValidating, Name: admission.StatusPolicy}])
+	assert.NotContains(t, watches.Policies(), admission.PolicyRef{Kind: admission.KindMutating, Name: admission.CreatorPolicy}, "it cannot have this one")
+	s.eventually(watches, true)
 	seen := changes.Load()
 	require.NoError(t, policies.Delete(t.Context(), admission.StatusPolicy, metav1.DeleteOptions{}))
 	s.eventuallyLacks(watches, fleet.ReasonPolicyMissing, "ValidatingAdmissionPolicy fleet-agent-status is missing")
-	assert.False(t, watches.PolicyInForce(admission.PolicyRef{Kind: admission.KindValidating, Name: admission.StatusPolicy}))
+	assert.False(t, watches.Policies()[admission.PolicyRef{Kind: admission.KindValidating, Name: admission.StatusPolicy}])
 	require.Eventually(t, func() bool { return changes.Load() > seen }, patience, poll)
+	s.eventually(watches, true) // what proves the origin is another policy
+	require.NoError(t, policies.Delete(t.Context(), admission.RegistrationTokenPolicy, metav1.DeleteOptions{}))
+	s.eventually(watches, false)
+	assert.Contains(t, watches.Missing(), "ValidatingAdmissionPolicy fleet-registration-token is missing")
 }
 
 // An upgrade of the API server ends no watch for good, so the Monitor asks again what is served.
@@ -276,13 +280,14 @@ func TestMonitorOfAPIServerThatIsUpgraded(t *testing.T) {
 	wire := &wire{hide: []string{"v1", "v1beta1"}}
 	clock := clocktesting.NewFakeClock(time.Now())
 	m := s.monitor(false, wire.tap, func(o *admission.Options) { o.Clock = clock })
+	require.NoError(t, admission.Install(t.Context(), s.admin.dynamic, objects(t, "")))
 	s.eventuallyLacks(m, "", "")
-	assert.Contains(t, m.Missing(), "serves no MutatingAdmissionPolicies")
+	assert.Contains(t, m.NotRecorded(), "serves no MutatingAdmissionPolicies")
 	wire.upgraded.Store(true)
 	require.Eventually(t, func() bool {
 		clock.Step(time.Hour)
 		_, ok := m.InForce()
-		return ok
+		return ok && m.NotRecorded() == ""
 	}, patience, poll, m.Missing())
 }
 

@@ -6,7 +6,6 @@ package admission
 import (
 	"fmt"
 	"path"
-	"slices"
 	"strings"
 	"sync"
 
@@ -36,6 +35,9 @@ const (
 	// CreatorPolicy is a mutating policy and a validating one: the annotation fleet.CreatorAnnotation of every
 	// ClusterRegistration names the user who created it.
 	CreatorPolicy = "fleet-registration-creator"
+	// RegistrationTokenPolicy takes the place of CreatorPolicy where the API server serves no mutating policies: a request may name only
+	// a ClusterRegistrationToken with which its creator may register, and fleet.CreatorAnnotation names the creator or nobody.
+	RegistrationTokenPolicy = "fleet-registration-token"
 	// RequestPolicy refuses requests of registration tokens that would block the deletion of other objects.
 	RequestPolicy = "fleet-registration-request"
 	// HubTokenPolicy limits the tokens that the hub issues to ServiceAccounts that it created.
@@ -52,25 +54,24 @@ type PolicyRef struct {
 	Kind, Name string
 }
 
-// All are the policies for an API server that serves both kinds.
-var All = [...]PolicyRef{
-	{KindMutating, CreatorPolicy},
-	{KindValidating, CreatorPolicy},
-	{KindValidating, RequestPolicy},
-	{KindValidating, HubTokenPolicy},
-	{KindValidating, StatusPolicy},
-	{KindMutating, TokenPolicy},
-	{KindValidating, TokenPolicy},
+// policyOf is the policy that an object is, or that it binds.
+func policyOf(object *unstructured.Unstructured) PolicyRef {
+	return PolicyRef{strings.TrimSuffix(object.GetKind(), "Binding"), object.GetName()}
 }
 
-// indexOf is the index in All of a policy, or of the policy of a binding.
-func indexOf(kind, name string) int {
-	return slices.Index(All[:], PolicyRef{strings.TrimSuffix(kind, "Binding"), name})
+// provesOrigin reports whether a policy or binding belongs to those that prove where requests come from. An API server has one of the two.
+func provesOrigin(object *unstructured.Unstructured) bool {
+	return object.GetName() == CreatorPolicy || object.GetName() == RegistrationTokenPolicy
 }
 
-// parsed returns the policies of the chart. Their kinds have version v1.
-var parsed = sync.OnceValues(func() ([]*unstructured.Unstructured, error) {
-	rendered, err := charts.Render(charts.Hub, charts.Release{Name: charts.Hub, Namespace: "default"}, nil)
+// The policies of the chart for an API server that serves MutatingAdmissionPolicies in version v1, and for one that serves none.
+var (
+	withMutating    = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("") })
+	withoutMutating = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("v1.30.0") })
+)
+
+func render(kubernetes string) ([]*unstructured.Unstructured, error) {
+	rendered, err := charts.Render(charts.Hub, charts.Release{Name: charts.Hub, Namespace: "default", KubeVersion: kubernetes}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -87,23 +88,23 @@ var parsed = sync.OnceValues(func() ([]*unstructured.Unstructured, error) {
 		objects = append(objects, object)
 	}
 	return objects, nil
-})
+}
 
 // Objects returns new objects of the policies and their bindings, for an API server that serves MutatingAdmissionPolicies in that
-// version: v1, v1beta1 or v1alpha1. Without a version it leaves out the mutating policies, and the validating policy that relies on one.
+// version: v1, v1beta1 or v1alpha1; "" if it serves none.
 func Objects(mutatingVersion string) ([]*unstructured.Unstructured, error) {
-	all, err := parsed()
+	policies := withMutating
+	if mutatingVersion == "" {
+		policies = withoutMutating
+	}
+	parsed, err := policies()
 	if err != nil {
 		return nil, err
 	}
-	var objects []*unstructured.Unstructured
-	for _, object := range all {
-		mutating := object.GetKind() == KindMutating || object.GetKind() == KindMutatingBinding
-		if mutatingVersion == "" && (mutating || object.GetName() == CreatorPolicy) {
-			continue
-		}
+	objects := make([]*unstructured.Unstructured, 0, len(parsed))
+	for _, object := range parsed {
 		object = object.DeepCopy()
-		if mutating {
+		if policyOf(object).Kind == KindMutating {
 			object.SetAPIVersion(Group + "/" + mutatingVersion)
 		}
 		objects = append(objects, object)

@@ -39,7 +39,9 @@ func TestObjectsByVersion(t *testing.T) {
 		group + "v1 ValidatingAdmissionPolicy fleet-agent-status", group + "v1 ValidatingAdmissionPolicyBinding fleet-agent-status",
 		group + "v1 ValidatingAdmissionPolicy fleet-agent-token", group + "v1 ValidatingAdmissionPolicyBinding fleet-agent-token",
 	}
-	assert.Equal(t, always, names(objects(t, "")), "a request whose creator is not recorded must not be refused for that")
+	assert.Equal(t, append([]string{
+		group + "v1 ValidatingAdmissionPolicy fleet-registration-token", group + "v1 ValidatingAdmissionPolicyBinding fleet-registration-token",
+	}, always...), names(objects(t, "")), "a request whose creator is not recorded must not be refused for that")
 	for _, version := range []string{"v1", "v1beta1"} {
 		assert.ElementsMatch(t, append([]string{
 			group + version + " MutatingAdmissionPolicy fleet-registration-creator", group + version + " MutatingAdmissionPolicyBinding fleet-registration-creator",
@@ -55,7 +57,7 @@ func TestObjectsAreNewInEachCall(t *testing.T) {
 }
 
 func TestObjectsFailClosedAndApplyToEverything(t *testing.T) {
-	for _, policy := range objects(t, "v1") {
+	for _, policy := range append(objects(t, "v1"), objects(t, "")...) {
 		title := policy.GetKind() + " " + policy.GetName()
 		assert.Equal(t, fleet.ManagedValue, policy.GetLabels()[fleet.ManagedLabel], title)
 		spec := policy.Object["spec"].(map[string]any)

@@ -108,9 +108,7 @@ func (s *scene) inForce() {
 	m, stop := s.start(true)
 	defer stop()
 	s.eventuallyLacks(m, "", "")
-	if s.mutating() {
-		s.eventually(m, true)
-	}
+	s.eventually(m, true)
 	s.validated()
 }
 
@@ -279,9 +277,7 @@ func (s *scene) agentThatMayAsk(cluster string) user {
 // remove deletes the policies and bindings, or those of that kind, and waits until the API server applies them no more.
 func (s *scene) remove(kinds ...string) {
 	s.Helper()
-	policies, err := admission.Objects("v1")
-	require.NoError(s, err)
-	for _, policy := range policies {
+	for _, policy := range append(objects(s.T, "v1"), objects(s.T, "")...) {
 		if len(kinds) > 0 && !slices.Contains(kinds, policy.GetKind()) {
 			continue
 		}
@@ -293,7 +289,7 @@ func (s *scene) remove(kinds ...string) {
 	mutating := len(kinds) == 0 || strings.HasPrefix(kinds[0], admission.KindMutating)
 	require.Eventually(s, func() bool {
 		err := admission.Probe(s.Context(), s.admin.fleet.ClusterRegistrations(s.namespace))
-		return !mutating || errors.Is(err, admission.ErrNotOverwritten) || len(kinds) > 0 && err != nil
+		return !mutating || errors.Is(err, admission.ErrNotApplied) || len(kinds) > 0 && err != nil
 	}, patience, poll)
 }
 

@@ -161,7 +161,7 @@ func (h *hub) work(ctx context.Context) error {
 	c.Admission = policies
 	series := prometheus.NewRegistry()
 	c.Metrics = metrics.New(series)
-	series.MustRegister(metrics.Policies(policies.PolicyInForce))
+	series.MustRegister(metrics.Policies(policies.Policies))
 	all, err := controllers.Register(ctx, c, h.reachability, h.options.DisableBootstrap)
 	if err != nil {
 		return err

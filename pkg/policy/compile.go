@@ -53,7 +53,7 @@ func compile(env *cel.Env, expression string) (program cel.Program, err error) {
 	if kind := ast.OutputType(); !kind.IsExactType(cel.BoolType) && !kind.IsExactType(cel.DynType) {
 		return nil, fmt.Errorf("the expression gives a %s instead of a bool", kind)
 	}
-	return env.Program(ast, cel.EvalOptions(cel.OptOptimize, cel.OptTrackCost), cel.CostLimit(maxCost))
+	return env.Program(ast, cel.EvalOptions(cel.OptOptimize, cel.OptTrackCost, cel.OptPartialEval), cel.CostLimit(maxCost))
 }
 
 // oneLine joins the lines of an error for events and conditions: CEL prints the position of the error on lines of its own.

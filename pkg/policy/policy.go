@@ -54,7 +54,9 @@ func Compile(rules []config.PolicyRule) (*Policy, error) {
 type RuleInput struct {
 	Request *fleet.ClusterRegistration
 	Token   *fleet.ClusterRegistrationToken
-	Cluster *fleet.Cluster
+	// TokenAssumed means that the request may have come with another token, so a rule must not be decided by Token.
+	TokenAssumed bool
+	Cluster      *fleet.Cluster
 }
 
 // Rule returns the ruling of the first rule whose expression is true, and the zero Ruling if there is none. If a rule cannot be
@@ -71,9 +73,17 @@ func (p *Policy) Rule(in RuleInput) registration.Ruling {
 	if err != nil {
 		return ask("the hub's policy cannot read the request: %v", err)
 	}
+	var known any = variables
+	if in.TokenAssumed {
+		if known, err = cel.PartialVars(variables, cel.AttributePattern(variableToken)); err != nil {
+			return ask("the hub's policy cannot read the request: %v", err)
+		}
+	}
 	for _, r := range p.rules {
-		matches, err := r.matches(variables)
+		matches, err := r.matches(known)
 		switch {
+		case errors.Is(err, errTokenAssumed):
+			return ask("rule %q of the hub's policy depends on the token, and the request names none", r.Name)
 		case err != nil:
 			return ask("rule %q of the hub's policy cannot be evaluated: %v", r.Name, err)
 		case matches:
@@ -83,10 +93,16 @@ func (p *Policy) Rule(in RuleInput) registration.Ruling {
 	return registration.Ruling{}
 }
 
-func (r rule) matches(variables map[string]any) (bool, error) {
+// errTokenAssumed means that a rule depends on a token that is only assumed.
+var errTokenAssumed = errors.New("the token is not known")
+
+func (r rule) matches(variables any) (bool, error) {
 	value, _, err := r.program.Eval(variables)
 	if err != nil {
 		return false, err
+	}
+	if types.IsUnknown(value) {
+		return false, errTokenAssumed
 	}
 	matches, ok := value.(types.Bool)
 	if !ok {

@@ -86,6 +86,33 @@ func TestRuleWithoutACluster(t *testing.T) {
 	assert.Equal(t, registration.RulingDeny, p.Rule(c).Action)
 }
 
+// A request that names no token may have come with another one than the hub assumes.
+func TestRuleWithAnAssumedToken(t *testing.T) {
+	for expression, want := range map[string]registration.RulingAction{
+		`request.spec.clientID == "edge-1"`:                                     registration.RulingApprove,
+		`request.spec.clientID == "other"`:                                      "",
+		`token.metadata.name == "tok"`:                                          registration.RulingAsk,
+		`token.metadata.name != "tok"`:                                          registration.RulingAsk,
+		`token != null`:                                                         registration.RulingAsk,
+		`has(token.spec.labels)`:                                                registration.RulingAsk,
+		`request.spec.clientID == "other" && token.metadata.name == "tok"`:      "",
+		`request.spec.clientID == "edge-1" || token.metadata.name == "another"`: registration.RulingApprove,
+		`["tok"].exists(n, token.metadata.name == n)`:                           registration.RulingAsk,
+	} {
+		t.Run(expression, func(t *testing.T) {
+			p, err := Compile([]config.PolicyRule{{Name: "edges", Expression: expression, Action: config.PolicyApprove}})
+			require.NoError(t, err)
+			in := someCase()
+			in.TokenAssumed = true
+			ruling := p.Rule(in)
+			assert.Equal(t, want, ruling.Action)
+			if want == registration.RulingAsk {
+				assert.Contains(t, ruling.Message, `rule "edges" of the hub's policy depends on the token`)
+			}
+		})
+	}
+}
+
 func TestRuleOrder(t *testing.T) {
 	p, err := Compile([]config.PolicyRule{
 		{Name: "never", Expression: "false", Action: config.PolicyDeny},

@@ -17,6 +17,8 @@ func (c Case) approval() *ApprovalState {
 		return &ApprovalState{fleet.ReasonDenied, said("denied", person.Message)}
 	case person != nil && person.Decision == fleet.DecisionApproved:
 		return &ApprovalState{fleet.ReasonApproved, said("approved", person.Message)}
+	case c.isUncountable():
+		return c.ask(fmt.Sprintf("the request names no ClusterRegistrationToken; it may be for %s, which limits its uses", c.Token.Name))
 	case c.Ruling.Action == RulingApprove:
 		return &ApprovalState{fleet.ReasonApproved, c.Ruling.Message}
 	case c.Ruling.Action == RulingAsk:
@@ -39,11 +41,20 @@ func (c Case) ask(why string) *ApprovalState {
 		"waiting for an approval (%s): run \"muster approve %s\" or \"muster deny %s\"", why, c.Request.Name, c.Request.Name)}
 }
 
+// isUncountable reports whether the request may be a use of a token that limits its uses, and cannot be counted: it may also have come
+// with another token.
+func (c Case) isUncountable() bool {
+	return c.Token.Spec.UsageLimit != nil && c.Origin.AssumesToken(c.Request)
+}
+
 // isManual reports whether a person must decide. The hub's default does not apply to an agent that the hub installs, nor to a request
-// that the current agent proved to be its own.
+// that the current agent proved to be its own. An assumed token cannot make an approval unnecessary.
 func (c Case) isManual() bool {
-	if c.Token.Spec.Approval != "" {
-		return c.Token.Spec.Approval == fleet.ApprovalManual
+	switch {
+	case c.Token.Spec.Approval == fleet.ApprovalManual:
+		return true
+	case c.Token.Spec.Approval != "" && !c.Origin.AssumesToken(c.Request):
+		return false
 	}
 	return c.Approval == fleet.ApprovalManual && !c.isImport() && !c.isProvedByAgent()
 }

@@ -128,6 +128,7 @@ type Rival struct {
 	ClientRandom string
 	Created      time.Time
 	Granted      bool
+	AssumedToken bool // see Origin.AssumesToken
 }
 
 // Superseded returns the older requests of the same agent, which become invalid when this one is granted. A granted request of the
@@ -147,13 +148,14 @@ func Superseded(self Rival, rivals []Rival) []string {
 }
 
 // NewerGranted names the newest of the granted requests that are newer than this one, or "". An old request that is
-// reconciled late, for example after an outage, must not revoke the agent's current credential. The result does not depend on the
+// reconciled late, for example after an outage, must not revoke the agent's current credential. A granted request whose token is only
+// assumed is not known to be of the agent, so it takes the place only of others like it. The result does not depend on the
 // order of rivals: it is part of a message, and each change of a message is a write.
 func NewerGranted(self Rival, rivals []Rival) string {
 	newest := self
 	for _, r := range rivals {
 		newer := cmp.Or(r.Created.Compare(newest.Created), cmp.Compare(r.Name, newest.Name)) > 0
-		if r.Granted && r.Created.After(self.Created) && r.ClientRandom != self.ClientRandom && newer {
+		if r.Granted && (self.AssumedToken || !r.AssumedToken) && r.Created.After(self.Created) && r.ClientRandom != self.ClientRandom && newer {
 			newest = r
 		}
 	}

@@ -157,6 +157,7 @@ func TestNewerGranted(t *testing.T) {
 		{"one of the same second", Rival{Name: "a", ClientRandom: "x", Created: now, Granted: true}, ""},
 		{"an older one", Rival{Name: "a", ClientRandom: "x", Created: now.Add(-time.Second), Granted: true}, ""},
 		{"one that shares the credential", Rival{Name: "a", ClientRandom: "r", Created: now.Add(time.Second), Granted: true}, ""},
+		{"one whose token is only assumed", Rival{Name: "a", ClientRandom: "x", Created: now.Add(time.Second), Granted: true, AssumedToken: true}, ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			assert.Equal(t, row.want, NewerGranted(self, []Rival{row.rival}))

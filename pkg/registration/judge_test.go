@@ -36,6 +36,9 @@ func (c *Case) importToken(cluster string) {
 	c.Token.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster", UID: "prod-uid", Name: cluster}}
 }
 
+// assumed is for a request that names no token and whose creator is not recorded.
+func assumed(c *Case) { c.Origin = Origin{Reason: fleet.ReasonOriginUnknown} }
+
 func (c *Case) decide(decision fleet.Decision, message string) {
 	c.Request.Status.Approval = &fleet.RegistrationApproval{Decision: decision, Message: message}
 }
@@ -77,6 +80,11 @@ func TestJudgeHeldIdentity(t *testing.T) {
 			c.Token.Name = ImportTokenName("other")
 			c.Token.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster", UID: "other-uid", Name: "other"}}
 		}, fleet.ReasonClientIDNotAllowed},
+		{"its import token, assumed: the thief cannot read the answer", func(c *Case) {
+			c.importToken("prod")
+			assumed(c)
+		}, ""},
+		{"a token that is only assumed", assumed, fleet.ReasonClientIDInUse},
 		{"a person's token that has only the name of its import token", func(c *Case) { c.Token.Name = ImportTokenName("prod") }, fleet.ReasonClientIDInUse},
 		{"a token made for it", func(c *Case) { c.Token.Spec.ClientIDs = []string{"edge-1"} }, ""},
 		{"a token for it and another", func(c *Case) { c.Token.Spec.ClientIDs = []string{"edge-1", "edge-2"} }, fleet.ReasonClientIDInUse},
@@ -169,6 +177,7 @@ func TestJudgeApproval(t *testing.T) {
 	const none, waits, yes, no = "", fleet.ReasonWaitingForApproval, fleet.ReasonApproved, fleet.ReasonDenied
 	manual := func(c *Case) { c.Token.Spec.Approval = fleet.ApprovalManual }
 	hub := func(c *Case) { c.Approval = fleet.ApprovalManual }
+	limited := func(c *Case) { c.Token.Spec.UsageLimit = new(int32(1)) }
 	rule := func(action RulingAction) func(*Case) { return func(c *Case) { c.Ruling = Ruling{action, "rule x"} } }
 	person := func(d fleet.Decision) func(*Case) { return func(c *Case) { c.decide(d, "because") } }
 	for _, row := range []struct {
@@ -181,6 +190,13 @@ func TestJudgeApproval(t *testing.T) {
 		{"the token says so", []func(*Case){manual}, waits, `"muster approve request-1"`},
 		{"the hub says so", []func(*Case){hub}, waits, `"muster deny request-1"`},
 		{"the token says otherwise than the hub", []func(*Case){hub, func(c *Case) { c.Token.Spec.Approval = fleet.ApprovalAuto }}, none, ""},
+		{"the hub says so, and an assumed token says otherwise", []func(*Case){hub, assumed, func(c *Case) { c.Token.Spec.Approval = fleet.ApprovalAuto }}, waits, ""},
+		{"an assumed token says so", []func(*Case){manual, assumed}, waits, ""},
+		{"an assumed token, nobody else", []func(*Case){assumed}, none, ""},
+		{"an assumed token limits its uses", []func(*Case){assumed, limited}, waits, "it may be for tok, which limits its uses"},
+		{"an assumed token limits its uses, and a rule approves", []func(*Case){assumed, limited, rule(RulingApprove)}, waits, "limits its uses"},
+		{"an assumed token limits its uses, and a person approves", []func(*Case){assumed, limited, person(fleet.DecisionApproved)}, yes, ""},
+		{"a named token limits its uses", []func(*Case){limited}, none, ""},
 		{"a rule says so", []func(*Case){rule(RulingAsk)}, waits, "rule x"},
 		{"a rule approves what the token wants asked", []func(*Case){manual, rule(RulingApprove)}, yes, "rule x"},
 		{"a rule approves what need not be", []func(*Case){rule(RulingApprove)}, yes, "rule x"},

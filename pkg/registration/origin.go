@@ -8,11 +8,14 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// CreatorRecording describes whether, and since when, the API server records the creators of requests.
-type CreatorRecording struct {
+// OriginPolicies describes whether, and since when, admission policies prove where requests come from.
+type OriginPolicies struct {
 	InForce bool
 	Since   time.Time
-	Missing string // why not, for people
+	Missing string // why they are not in force, for people
+	// NotRecorded tells people why the API server does not record the creators of requests. There it lets only those name a token who may
+	// register with it. Empty where it records creators.
+	NotRecorded string
 }
 
 // Origin is the creator of a request and the content of condition OriginProved.
@@ -26,20 +29,33 @@ type Origin struct {
 // Proved reports whether condition OriginProved is True.
 func (o Origin) Proved() bool { return o.Reason == fleet.ReasonOriginProved }
 
-// OriginOf returns the recorded creator. Users cannot change a recorded creator, but a request created before recording began may
-// contain any value.
-func OriginOf(request *fleet.ClusterRegistration, recording CreatorRecording) Origin {
-	creator := request.Annotations[fleet.CreatorAnnotation]
+// OriginOf returns what the API server has proved about the origin of a request. Users cannot change a recorded creator or a checked
+// token name, but a request created before the policies were in force may contain any value.
+func OriginOf(request *fleet.ClusterRegistration, policies OriginPolicies) Origin {
+	creator, token := request.Annotations[fleet.CreatorAnnotation], request.Labels[fleet.RegistrationTokenLabel]
 	switch {
-	case !recording.InForce:
-		return Origin{Reason: fleet.ReasonPolicyMissing, Message: recording.Missing}
-	case creator == "" || request.CreationTimestamp.Time.Before(recording.Since):
+	case !policies.InForce:
+		return Origin{Reason: fleet.ReasonPolicyMissing, Message: policies.Missing}
+	case request.CreationTimestamp.Time.Before(policies.Since), creator == "" && policies.NotRecorded == "":
 		return Origin{
 			Reason:  fleet.ReasonOriginUnknown,
-			Message: "the request was created before the API server recorded by whom",
+			Message: "the request was created before the admission policies of the hub were in force",
+		}
+	case creator != "":
+		return Origin{Creator: creator, Reason: fleet.ReasonOriginProved, Message: "created by " + Brief(creator)}
+	case token == "":
+		return Origin{
+			Reason:  fleet.ReasonOriginUnknown,
+			Message: "the request names no ClusterRegistrationToken, and its creator is not recorded: " + policies.NotRecorded,
 		}
 	}
-	return Origin{Creator: creator, Reason: fleet.ReasonOriginProved, Message: "created by " + Brief(creator)}
+	return Origin{Reason: fleet.ReasonOriginProved, Message: "created by a user who may register with ClusterRegistrationToken " + token}
+}
+
+// AssumesToken reports whether the token of a request is only assumed: the request names none, and its creator is not known. Such a token
+// decides who can read the credential, and grants nothing else.
+func (o Origin) AssumesToken(request *fleet.ClusterRegistration) bool {
+	return o.Creator == "" && request.Labels[fleet.RegistrationTokenLabel] == ""
 }
 
 // briefLength is the maximum length of foreign text in a message, in bytes.

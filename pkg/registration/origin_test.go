@@ -24,32 +24,62 @@ func sentBy(creator string, when time.Time) *fleet.ClusterRegistration {
 
 func TestOriginOf(t *testing.T) {
 	const holder = "system:serviceaccount:ns:tok-uid"
-	recorded := CreatorRecording{InForce: true, Since: since}
+	recorded := OriginPolicies{InForce: true, Since: since}
 	token := Token{Name: "tok", ServiceAccount: "tok-uid"}
 	for _, row := range []struct {
 		name      string
 		creator   string
 		when      time.Time
-		recording CreatorRecording
+		recording OriginPolicies
 		reason    string
 		says      string
 	}{
 		{"the holder of the token", holder, since, recorded, fleet.ReasonOriginProved, "created by " + holder},
 		{"later", holder, since.Add(time.Hour), recorded, fleet.ReasonOriginProved, holder},
-		{"a moment too early", holder, since.Add(-time.Second), recorded, fleet.ReasonOriginUnknown, "before the API server recorded"},
-		{"nobody recorded it", "", since, recorded, fleet.ReasonOriginUnknown, "before the API server recorded"},
-		{"nobody records it now", holder, since, CreatorRecording{Since: since, Missing: "install it"}, fleet.ReasonPolicyMissing, "install it"},
+		{"a moment too early", holder, since.Add(-time.Second), recorded, fleet.ReasonOriginUnknown, "before the admission policies"},
+		{"nobody recorded it", "", since, recorded, fleet.ReasonOriginUnknown, "before the admission policies"},
+		{"nobody records it now", holder, since, OriginPolicies{Since: since, Missing: "install it"}, fleet.ReasonPolicyMissing, "install it"},
 		{"somebody else", "system:serviceaccount:ns:other-uid", since, recorded, fleet.ReasonTokenMismatch, "ns:other-uid, which is not"},
 		{"a namesake elsewhere", "system:serviceaccount:elsewhere:tok-uid", since, recorded, fleet.ReasonTokenMismatch, "elsewhere:tok-uid"},
 		{"a person", "admin", since, recorded, fleet.ReasonTokenMismatch, "created by admin"},
 		{"somebody else, early", "thief", since.Add(-time.Second), recorded, fleet.ReasonOriginUnknown, ""},
-		{"somebody else, unrecorded", "thief", since, CreatorRecording{}, fleet.ReasonPolicyMissing, ""},
+		{"somebody else, unrecorded", "thief", since, OriginPolicies{}, fleet.ReasonPolicyMissing, ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			origin := OriginOf(sentBy(row.creator, row.when), row.recording).For("ns", token)
 			assert.Equal(t, row.reason, origin.Reason)
 			assert.Contains(t, origin.Message, row.says)
 			assert.Equal(t, row.reason == fleet.ReasonOriginProved, origin.Proved())
+		})
+	}
+}
+
+// Where the API server records no creators, it lets a request name a token only if its creator may register with it.
+func TestOriginOfCheckedToken(t *testing.T) {
+	checks := OriginPolicies{InForce: true, Since: since, NotRecorded: "the API server is too old"}
+	token := Token{Name: "tok", ServiceAccount: "tok-uid"}
+	for _, row := range []struct {
+		name           string
+		creator, named string
+		when           time.Time
+		reason         string
+		says           string
+		assumes        bool
+	}{
+		{"names its token", "", "tok", since, fleet.ReasonOriginProved, "may register with ClusterRegistrationToken tok", false},
+		{"names its token and itself", "system:serviceaccount:ns:tok-uid", "tok", since, fleet.ReasonOriginProved, "created by", false},
+		{"an administrator names a token and itself", "admin", "tok", since, fleet.ReasonTokenMismatch, "created by admin", false},
+		{"names itself only", "system:serviceaccount:ns:tok-uid", "", since, fleet.ReasonOriginProved, "created by", false},
+		{"names none", "", "", since, fleet.ReasonOriginUnknown, "names no ClusterRegistrationToken, and its creator is not recorded: the API server is too old", true},
+		{"names one, a moment too early", "", "tok", since.Add(-time.Second), fleet.ReasonOriginUnknown, "before the admission policies", false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			request := sentBy(row.creator, row.when)
+			request.Labels = map[string]string{fleet.RegistrationTokenLabel: row.named}
+			origin := OriginOf(request, checks).For("ns", token)
+			assert.Equal(t, row.reason, origin.Reason)
+			assert.Contains(t, origin.Message, row.says)
+			assert.Equal(t, row.assumes, origin.AssumesToken(request))
 		})
 	}
 }
@@ -67,7 +97,7 @@ func FuzzOriginOf(f *testing.F) {
 	f.Add("admin")
 	f.Add(strings.Repeat("é", 300))
 	f.Fuzz(func(t *testing.T, creator string) {
-		origin := OriginOf(sentBy(creator, since), CreatorRecording{InForce: true, Since: since}).For("ns", Token{Name: "t", ServiceAccount: "s"})
+		origin := OriginOf(sentBy(creator, since), OriginPolicies{InForce: true, Since: since}).For("ns", Token{Name: "t", ServiceAccount: "s"})
 		assert.Equal(t, creator == "", origin.Reason == fleet.ReasonOriginUnknown)
 		assert.Less(t, len(origin.Message), 400)
 		assert.True(t, !utf8.ValidString(creator) || utf8.ValidString(origin.Message))

@@ -119,6 +119,7 @@ func TestApprovalOfAHeldIdentity(t *testing.T) {
 
 func TestTokenMismatch(t *testing.T) {
 	s := testenv.NewStage(t)
+	s.Hub.NeedsMutatingPolicies(t) // otherwise the API server refuses the request
 	mine, victims := s.Token(t, "mine"), s.Hub.Token(t, s.Namespace, "victims", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"edge"}})
 	victim := s.Register(t, victims, "edge", "1")
 	forged := mine

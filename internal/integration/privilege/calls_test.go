@@ -134,7 +134,7 @@ func TestRequestsOfAgents(t *testing.T) {
 		c.secret("a Secret of its own namespace", home, "a-token"),
 		c.secret("its credential on the hub", testenv.RegistrationNamespace, s.own.Secret.Name),
 		c.secret("the credential of another", testenv.RegistrationNamespace, s.other.Secret.Name),
-		c.secret("the values of the token", s.Namespace, "tok"),
+		c.secret("the values of the token", s.Namespace, "shared-tok"),
 		c.secret("the kubeconfig of the hub", "fleet-local", registration.LocalSecret),
 		c.status("the heartbeat of another", s.other.Request.Status.ClusterName, `{"agent":{"namespace":"x"}}`),
 		c.status("where its namespace is said to be", cluster, `{"namespace":"kube-system"}`),

@@ -41,9 +41,9 @@ func (s *scene) places() []place {
 // plain replaces generated names by their names in the table.
 func (s *scene) plain(t *testing.T) *strings.Replacer {
 	t.Helper()
-	token := s.ReadyToken(t, "tok")
+	token := s.ReadyToken(t, "shared-tok")
 	pairs := []string{
-		registration.TokenServiceAccount("tok", string(token.UID)), "SERVICEACCOUNT-OF-TOKEN",
+		registration.TokenServiceAccount("shared-tok", string(token.UID)), "SERVICEACCOUNT-OF-TOKEN", "shared-tok", "TOKEN-OWN",
 		s.own.Secret.Name, "CREDENTIAL-OWN", s.other.Secret.Name, "CREDENTIAL-OTHER",
 		s.own.Account(), "SERVICEACCOUNT-OWN", s.other.Account(), "SERVICEACCOUNT-OTHER",
 		bundleOf("own"), "VALUES-OF-OWN", bundleOf("other"), "VALUES-OF-OTHER",
@@ -75,9 +75,9 @@ func TestRights(t *testing.T) {
 	all, plain := served(t, s.Hub), s.plain(t)
 	chosen := sample.OneIn(t, 10)
 	everybodys := asker{s.Hub, chosen, s.nobody(t)}.rights(t, all, nowhere)
-	token := s.ReadyToken(t, "tok")
+	token := s.ReadyToken(t, "shared-tok")
 	for title, who := range map[string]identity{
-		"import":      {s.Namespace, registration.TokenServiceAccount("tok", string(token.UID))},
+		"import":      {s.Namespace, registration.TokenServiceAccount("shared-tok", string(token.UID))},
 		"request":     {s.own.ClusterNamespace(), s.own.Account()},
 		"hub":         {testenv.SystemNamespace, "fleet-controller"},
 		"bootstrap":   {testenv.SystemNamespace, registration.BootstrapAccount},

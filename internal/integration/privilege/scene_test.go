@@ -31,7 +31,7 @@ func newScene(t *testing.T) *scene {
 	s := &scene{Stage: &testenv.Stage{Hub: hub, Namespace: hub.Namespace(t)}}
 	s.Running = hub.Hub(t, install)
 	hub.AwaitAdmission(t)
-	s.values = s.Token(t, "tok")
+	s.values = s.Token(t, "shared-tok")
 	s.own, s.other = s.register(t, "own"), s.register(t, "other")
 	s.ownContent, s.otherContent = s.deploy(t, "own", s.own), s.deploy(t, "other", s.other)
 	return s

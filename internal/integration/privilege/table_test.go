@@ -21,7 +21,7 @@ import (
 // verbs are all verbs of the API server's authorization.
 var verbs = []string{
 	"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection",
-	"bind", "escalate", "impersonate", "approve", "sign", "use", "attest",
+	"bind", "escalate", "impersonate", "approve", "sign", "use", "attest", "register",
 }
 
 // nowhere is a namespace that does not exist: what an identity may do there, it may do in every namespace.

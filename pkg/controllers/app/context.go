@@ -86,7 +86,7 @@ type Context struct {
 
 // Admission reports whether the admission policies are in force on the API server of the hub.
 type Admission interface {
-	// InForce reports whether they are, and since when: the creator of an earlier object is not known.
+	// InForce reports whether those are that prove where requests come from, and since when: nothing is proved about earlier requests.
 	InForce() (since time.Time, ok bool)
 	// OnChange registers a function that is called after each change. It is called before the hub starts.
 	OnChange(f func())
@@ -95,6 +95,9 @@ type Admission interface {
 	Lacking() (reason, message string)
 	// Missing is a sentence for people: why they are not in force, and what to do. It is empty while they are.
 	Missing() string
+	// NotRecorded is a sentence for people: why the API server checks the token that a request names and does not record who creates it.
+	// It is empty where the API server records creators.
+	NotRecorded() string
 }
 
 // Backoff doubles from Base to Max.

@@ -304,10 +304,12 @@ type recorded struct {
 	since   time.Time
 	missing string
 	lacking string // the reason
+	checks  string // why tokens are checked and creators not recorded
 	changed func()
 }
 
 func (r *recorded) InForce() (time.Time, bool) { return r.since, r.missing == "" }
 func (r *recorded) Missing() string            { return r.missing }
+func (r *recorded) NotRecorded() string        { return r.checks }
 func (r *recorded) Lacking() (string, string)  { return r.lacking, r.missing }
 func (r *recorded) OnChange(f func())          { r.changed = f }

@@ -53,7 +53,8 @@ const lostAfter = 5 * time.Minute
 // still on the hub, waiting for its agent. If nobody uses a credential before its Secret on the hub expires, it is lost, and another request may get the
 // identity. lostIn, if positive, is the time until a credential that holds the identity counts as lost.
 func (h *handler) isHeld(
-	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, origin registration.Origin, siblings []*fleet.ClusterRegistration,
+	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, origin registration.Origin,
+	siblings []*fleet.ClusterRegistration,
 ) (held bool, lostIn time.Duration, err error) {
 	if !cluster.Status.Agent.LastSeen.IsZero() {
 		return true, 0, nil
@@ -68,7 +69,7 @@ func (h *handler) isHeld(
 			return false, 0, err
 		case secret == nil || !isFor(secret, r):
 			continue
-		case !h.mayBeSameAgent(request, origin, r):
+		case !h.mayBeSameAgent(request, token, origin, r):
 			return true, 0, nil
 		}
 		if lostIn = lostAfter - h.Clock.Since(secret.CreationTimestamp.Time); lostIn > 0 {
@@ -97,9 +98,17 @@ func (h *handler) liveSecret(ctx context.Context, request *fleet.ClusterRegistra
 // mayBeSameAgent reports whether the agent of this request may have sent the earlier one too, and was stopped before it stored the
 // credential. Both came with the same token, whose holder can read that credential anyway, so this gives nobody more than they have.
 // An agent that renews its credential remembers its request and loses none.
-func (h *handler) mayBeSameAgent(request *fleet.ClusterRegistration, origin registration.Origin, earlier *fleet.ClusterRegistration) bool {
-	before := registration.OriginOf(earlier, h.recording())
-	return origin.Proved() && before.Proved() && before.Creator == origin.Creator && !renews(request) && !renews(earlier)
+func (h *handler) mayBeSameAgent(
+	request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, origin registration.Origin, earlier *fleet.ClusterRegistration,
+) bool {
+	before := registration.OriginOf(earlier, h.originPolicies())
+	if !origin.Proved() || !before.Proved() || renews(request) || renews(earlier) {
+		return false
+	}
+	if origin.Creator == "" { // both are proved by the token that they name
+		return before.Creator == "" && earlier.Status.TokenUID == string(token.UID)
+	}
+	return before.Creator == origin.Creator
 }
 
 // setApproved sets condition Approved, which exists only where the token, the policy or the hub asks for an approval.
@@ -157,5 +166,6 @@ func rivals(requests []*fleet.ClusterRegistration) []registration.Rival {
 func rival(r *fleet.ClusterRegistration) registration.Rival {
 	return registration.Rival{
 		Name: r.Name, ClientRandom: r.Spec.ClientRandom, Created: r.CreationTimestamp.Time, Granted: r.Status.Granted,
+		AssumedToken: r.Labels[fleet.RegistrationTokenLabel] == "" && r.Annotations[fleet.CreatorAnnotation] == "",
 	}
 }

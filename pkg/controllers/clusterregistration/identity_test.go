@@ -57,6 +57,18 @@ func TestIsHeld(t *testing.T) {
 			stock(s, earlier)
 			s.Admission = &recorded{missing: "x"}
 		}, true, 0},
+		{"five minutes ago, and both name the token that it came with", lostAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
+			stock(s, earlier)
+			checked(s)
+			delete(earlier.Annotations, fleet.CreatorAnnotation)
+			earlier.Status.TokenUID = string(s.token.UID)
+		}, false, 0},
+		{"five minutes ago, with a token of the same name that was deleted", lostAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
+			stock(s, earlier)
+			checked(s)
+			delete(earlier.Annotations, fleet.CreatorAnnotation)
+			earlier.Status.TokenUID = "before"
+		}, true, 0},
 		{"before creators were recorded", lostAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
 			stock(s, earlier)
 			earlier.CreationTimestamp = metav1.NewTime(noon.Add(-1))
@@ -74,7 +86,7 @@ func TestIsHeld(t *testing.T) {
 			secret.CreationTimestamp = metav1.NewTime(noon.Add(-row.age))
 			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
 			row.change(s, earlier, secret)
-			held, lostIn, err := s.isHeld(t.Context(), s.request, s.cluster, registration.OriginOf(s.request, s.recording()), []*fleet.ClusterRegistration{s.request, earlier})
+			held, lostIn, err := s.isHeld(t.Context(), s.request, s.cluster, s.token, registration.OriginOf(s.request, s.originPolicies()), []*fleet.ClusterRegistration{s.request, earlier})
 			require.NoError(t, err)
 			assert.Equal(t, row.held, held)
 			assert.Equal(t, row.lostIn, lostIn)

@@ -114,7 +114,8 @@ func requestKeyOf(secret *corev1.Secret) types.NamespacedName {
 	return types.NamespacedName{Namespace: a[apply.LabelNamespace], Name: a[apply.LabelName]}
 }
 
-// refusedByCreator is the index of refused requests by the user who created them, if that is known.
+// refusedByCreator is the index of refused requests by the user who created them or, where the API server does not record that, by the
+// token that they name.
 const refusedByCreator = "muster.fleet.cattle.io/refused-by-creator"
 
 func creatorOfRefused(request *fleet.ClusterRegistration) ([]string, error) {
@@ -122,5 +123,9 @@ func creatorOfRefused(request *fleet.ClusterRegistration) ([]string, error) {
 	if request.Status.Granted || granted.Status != corev1.ConditionFalse || granted.Reason == fleet.ReasonError {
 		return nil, nil // an error is not a refusal: it is retried
 	}
-	return []string{index.Key(request.Namespace, request.Annotations[fleet.CreatorAnnotation])}, nil
+	creator := request.Annotations[fleet.CreatorAnnotation]
+	if token := request.Labels[fleet.RegistrationTokenLabel]; creator == "" && token != "" {
+		creator = "token " + token
+	}
+	return []string{index.Key(request.Namespace, creator)}, nil
 }

@@ -114,7 +114,7 @@ func (h *handler) tellAgent(
 
 	// Without a known token nobody could read the Secret. A Secret of another request stays.
 	if token == nil {
-		token, _, err = h.findToken(request, registration.OriginOf(request, h.recording()), clusterName(cluster, ""))
+		token, _, err = h.findToken(request, registration.OriginOf(request, h.originPolicies()), clusterName(cluster, ""))
 	}
 	refusal := h.refusalSecret(request, out)
 	if err != nil || token == nil || existing != nil && (!isFor(existing, request) || reflect.DeepEqual(existing.Data, refusal.Data)) {

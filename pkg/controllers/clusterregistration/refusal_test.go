@@ -208,7 +208,8 @@ func TestCreatorOfRefused(t *testing.T) {
 		want   []string
 	}{
 		"refused":              {func(*fleet.ClusterRegistration) {}, []string{"fleet-default/" + tokenUser}},
-		"the creator is lost":  {func(r *fleet.ClusterRegistration) { r.Annotations = nil }, []string{"fleet-default/"}},
+		"by its token":         {func(r *fleet.ClusterRegistration) { r.Annotations = nil }, []string{"fleet-default/token token"}},
+		"the creator is lost":  {func(r *fleet.ClusterRegistration) { r.Annotations, r.Labels = nil, nil }, []string{"fleet-default/"}},
 		"granted":              {func(r *fleet.ClusterRegistration) { r.Status.Granted = true }, nil},
 		"waiting":              {func(r *fleet.ClusterRegistration) { r.Status.Conditions[0].Status = corev1.ConditionUnknown }, nil},
 		"new":                  {func(r *fleet.ClusterRegistration) { r.Status.Conditions = nil }, nil},

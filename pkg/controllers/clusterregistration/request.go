@@ -145,7 +145,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 
 	// Find the token the request was made with, and prove the origin: compare the ServiceAccount of the token with the user who,
 	// according to the API server, created the request.
-	d.origin = registration.OriginOf(request, h.recording())
+	d.origin = registration.OriginOf(request, h.originPolicies())
 	token, refusal, err := h.findToken(request, d.origin, clusterName(cluster, newCluster))
 	if err != nil {
 		return stop(failed(err))
@@ -172,7 +172,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 		if h.awaitsGrant(request, siblings) {
 			return stop(result.Skip().In(cacheDelay))
 		}
-		if held, lostIn, err = h.isHeld(ctx, request, cluster, d.origin, siblings); err != nil {
+		if held, lostIn, err = h.isHeld(ctx, request, cluster, token, d.origin, siblings); err != nil {
 			return stop(failed(err))
 		}
 	}
@@ -182,7 +182,9 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 	}
 	judgement := registration.Judge(registration.Case{
 		Request: request, Token: token, Cluster: cluster, Held: held, Origin: d.origin,
-		Ruling:          h.policy.Load().Rule(policy.RuleInput{Request: request, Token: token, Cluster: cluster}),
+		Ruling: h.policy.Load().Rule(policy.RuleInput{
+			Request: request, Token: token, TokenAssumed: d.origin.AssumesToken(request), Cluster: cluster,
+		}),
 		Approval:        settings.Approval,
 		RefuseLongLived: settings.LongLivedCredentials == config.LongLivedRefuse,
 	})
@@ -203,9 +205,12 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 	}
 
 	// Count the request as a use of its token. If the token has a limit, nothing is created before. The controller of tokens
-	// counts, and its write enqueues the request.
+	// counts, and its write enqueues the request. Nothing is counted if the token is only assumed: the request may have come with another.
 	uses := registration.UsesOf(token)
-	use := uses.State(string(request.UID), request.Status.TokenUID)
+	use := registration.UseUncountable
+	if !d.origin.AssumesToken(request) {
+		use = uses.State(string(request.UID), request.Status.TokenUID)
+	}
 	countingUse := result.Wait(fleet.ReasonCountingUse,
 		fmt.Sprintf("waiting for ClusterRegistrationToken %s to count this use", token.Name)).In(expectations.Timeout)
 	switch use {
@@ -245,10 +250,11 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 	}
 
 	// Delete the older requests of the agent. If the agent can renew its credential, it reports which one it uses: the older requests
-	// stay until it uses this one, so that it loses nothing if the answer is lost. Other agents do not report that.
+	// stay until it uses this one, so that it loses nothing if the answer is lost. Other agents do not report that. A request whose
+	// token is only assumed may be of somebody else.
 	if renews(request) {
 		err = h.supersedeOnceUsed(ctx, request, cluster, siblings)
-	} else {
+	} else if !d.origin.AssumesToken(request) {
 		err = h.supersede(ctx, request, siblings, "")
 	}
 	if err != nil {
@@ -298,7 +304,7 @@ func (h *handler) repair(ctx context.Context, request *fleet.ClusterRegistration
 	}
 
 	// Repair the rights. If the token is gone, the right to read the credential goes too, and the request stays granted.
-	token, _, err := h.findToken(request, registration.OriginOf(request, h.recording()), cluster.Name)
+	token, _, err := h.findToken(request, registration.OriginOf(request, h.originPolicies()), cluster.Name)
 	if err != nil {
 		return failed(err)
 	}

@@ -60,13 +60,15 @@ func (h *handler) findToken(
 	return usable[match.Name], nil, nil
 }
 
-// recording is whether the API server records who creates requests, and since when.
-func (h *handler) recording() registration.CreatorRecording {
+// originPolicies is whether the API server proves where requests come from, and since when.
+func (h *handler) originPolicies() registration.OriginPolicies {
 	if h.Admission == nil {
-		return registration.CreatorRecording{Missing: "the hub runs without admission policies, so nobody records who creates requests"}
+		return registration.OriginPolicies{Missing: "the hub runs without admission policies, so nobody records who creates requests"}
 	}
 	since, inForce := h.Admission.InForce()
-	return registration.CreatorRecording{InForce: inForce, Since: since, Missing: h.Admission.Missing()}
+	return registration.OriginPolicies{
+		InForce: inForce, Since: since, Missing: h.Admission.Missing(), NotRecorded: h.Admission.NotRecorded(),
+	}
 }
 
 // policiesRequired refuses every request where the hub requires its admission policies and they are not in force. A change of the

@@ -53,12 +53,18 @@ func TestFindToken(t *testing.T) {
 			s.Admission = nil
 		}, "import-token-member", fleet.ReasonPolicyMissing},
 		{"none named, created by a person", func(s *scene) { silent(s); s.request.Annotations[fleet.CreatorAnnotation] = "admin" }, "token", fleet.ReasonTokenMismatch},
+		{"named, and checked by the API server", func(s *scene) { checked(s) }, "token", fleet.ReasonOriginProved},
+		{"named, by somebody who says another name", func(s *scene) {
+			checked(s)
+			s.request.Annotations[fleet.CreatorAnnotation] = "admin"
+		}, "token", fleet.ReasonTokenMismatch},
+		{"none named where the API server checks names: assumed", func(s *scene) { silent(s); checked(s) }, "token", fleet.ReasonOriginUnknown},
 		{"created before creators were recorded", func(s *scene) { s.Admission = &recorded{since: noon.Add(time.Second)} }, "token", fleet.ReasonOriginUnknown},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := newScene(t)
 			row.change(s)
-			origin := registration.OriginOf(s.request, s.recording())
+			origin := registration.OriginOf(s.request, s.originPolicies())
 			token, refusal, err := s.findToken(s.request, origin, "member")
 			require.NoError(t, err)
 			if refusal != nil {
@@ -71,6 +77,12 @@ func TestFindToken(t *testing.T) {
 			assert.Equal(t, row.origin, origin.Reason)
 		})
 	}
+}
+
+// checked is for an API server that checks the tokens that requests name, and records no creators.
+func checked(s *scene) {
+	s.Admission = &recorded{since: noon, checks: "too old"}
+	delete(s.request.Annotations, fleet.CreatorAnnotation)
 }
 
 func TestAskForUse(t *testing.T) {

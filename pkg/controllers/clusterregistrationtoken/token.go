@@ -143,7 +143,7 @@ func accountOf(token *fleet.ClusterRegistrationToken) credential.Account {
 // rights let the holder of the token create ClusterRegistrations, and nothing else. The right to read a credential is created with each
 // granted request.
 func rights(token *fleet.ClusterRegistrationToken) []runtime.Object {
-	account := accountOf(token).Name
+	account, group := accountOf(token).Name, []string{fleet.SchemeGroupVersion.Group}
 	named := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{
 			Namespace: token.Namespace,
@@ -155,9 +155,14 @@ func rights(token *fleet.ClusterRegistrationToken) []runtime.Object {
 		&corev1.ServiceAccount{ObjectMeta: named(account)},
 		&rbacv1.Role{
 			ObjectMeta: named(registration.RoleName(account)),
-			Rules: []rbacv1.PolicyRule{{
-				Verbs: []string{"create"}, APIGroups: []string{fleet.SchemeGroupVersion.Group}, Resources: []string{"clusterregistrations"},
-			}},
+			Rules: []rbacv1.PolicyRule{
+				{Verbs: []string{"create"}, APIGroups: group, Resources: []string{"clusterregistrations"}},
+				// Not a verb of the API: policy fleet-registration-token asks about it, with the name that a request has in its label.
+				{
+					Verbs: []string{"register"}, APIGroups: group, Resources: []string{"clusterregistrationtokens"},
+					ResourceNames: []string{registration.LabelValue(token.Name)},
+				},
+			},
 		},
 		&rbacv1.RoleBinding{
 			ObjectMeta: named(registration.RoleBindingName(account)),

@@ -121,13 +121,11 @@ func TestGranted(t *testing.T) {
 
 func TestPolicies(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	missing := admission.PolicyRef{Kind: admission.KindValidating, Name: admission.StatusPolicy}
-	registry.MustRegister(Policies(func(policy admission.PolicyRef) bool { return policy != missing }))
-	values := gathered(t, registry)
-	assert.Len(t, values, len(admission.All))
-	for _, policy := range admission.All {
-		value, found := values["muster_admission_policy_in_force "+policy.Kind+" "+policy.Name]
-		assert.True(t, found, policy)
-		assert.Equal(t, policy != missing, value == 1, policy)
-	}
+	status := admission.PolicyRef{Kind: admission.KindValidating, Name: admission.StatusPolicy}
+	creator := admission.PolicyRef{Kind: admission.KindMutating, Name: admission.CreatorPolicy}
+	registry.MustRegister(Policies(func() map[admission.PolicyRef]bool { return map[admission.PolicyRef]bool{status: false, creator: true} }))
+	assert.Equal(t, map[string]float64{
+		"muster_admission_policy_in_force ValidatingAdmissionPolicy fleet-agent-status":       0,
+		"muster_admission_policy_in_force MutatingAdmissionPolicy fleet-registration-creator": 1,
+	}, gathered(t, registry))
 }

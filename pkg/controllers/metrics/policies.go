@@ -9,17 +9,17 @@ import (
 var policies = prometheus.NewDesc(prometheus.BuildFQName(namespace, "", "admission_policy_in_force"),
 	"Whether the API server has this admission policy and its binding as they should be.", []string{"kind", "policy"}, nil)
 
-// Policies reports the state of each admission policy at each scrape.
-type Policies func(admission.PolicyRef) bool
+// Policies reports the state of each admission policy of the API server at each scrape.
+type Policies func() map[admission.PolicyRef]bool
 
 // Describe implements prometheus.Collector.
 func (p Policies) Describe(descriptions chan<- *prometheus.Desc) { descriptions <- policies }
 
 // Collect implements prometheus.Collector.
 func (p Policies) Collect(into chan<- prometheus.Metric) {
-	for _, policy := range admission.All {
+	for policy, inForce := range p() {
 		value := 0.0
-		if p(policy) {
+		if inForce {
 			value = 1
 		}
 		into <- prometheus.MustNewConstMetric(policies, prometheus.GaugeValue, value, policy.Kind, policy.Name)

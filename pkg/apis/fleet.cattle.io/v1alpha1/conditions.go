@@ -47,9 +47,9 @@ const (
 	// ConditionApproved exists if a request needs an approval: Unknown until the decision, then True or False.
 	ConditionApproved = "Approved"
 
-	// ConditionOriginProved is True if the API server recorded the ServiceAccount of the token as the creator of the request. It is
-	// False if another user created it, and the request is then refused unless a person approves it. It is also False if the API
-	// server recorded no creator, and the hub then relies on the token alone.
+	// ConditionOriginProved is True if the API server recorded the ServiceAccount of the token as the creator of the request, or checked
+	// that the creator may register with the token. It is False if another user created it, and the request is then refused unless a
+	// person approves it. It is also False if neither was done, and the hub then relies on the token alone.
 	ConditionOriginProved = "OriginProved"
 )
 

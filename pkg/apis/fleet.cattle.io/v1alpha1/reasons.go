@@ -106,12 +106,14 @@ const (
 
 // Reasons of the condition OriginProved.
 const (
-	// ReasonOriginProved (True): the API server recorded who created the request.
+	// ReasonOriginProved (True): the API server recorded who created the request, or checked that the creator may register with the token
+	// that the request names.
 	ReasonOriginProved = "OriginProved"
-	// ReasonPolicyMissing (False): the admission policies that record it are not in force on the hub's API server. On a
+	// ReasonPolicyMissing (False): the admission policies for that are not in force on the hub's API server. On a
 	// ClusterRegistrationToken: some of the policies are not.
 	ReasonPolicyMissing = "PolicyMissing"
-	// ReasonOriginUnknown (False): the request was created before the policies were in force.
+	// ReasonOriginUnknown (False): the request was created before the policies were in force, or it names no token and the API server
+	// records no creators.
 	ReasonOriginUnknown = "OriginUnknown"
 )
 
