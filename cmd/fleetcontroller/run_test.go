@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
-// replica is a hub that does nothing in its turn but wait until it is told that its caches are filled.
+// replica is a hub that only waits for the call that reports its caches as filled.
 type replica struct {
 	health *launch.Health
 	filled chan struct{}

@@ -149,8 +149,7 @@ func (e *environment) config(name string) (*rest.Config, error) {
 	return config, nil
 }
 
-// collectIfFailed writes down what there is to know about both clusters. A test that failed says so itself: what cannot be
-// collected is only told.
+// collectIfFailed collects logs and objects of both clusters after a failed test. What cannot be collected is only logged.
 func (e *environment) collectIfFailed(t *testing.T) {
 	t.Helper()
 	if !t.Failed() {

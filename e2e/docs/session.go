@@ -11,34 +11,34 @@ import (
 	"time"
 )
 
-// Session is the reader's terminal: variables that a block sets are there in the next one.
+// Session is the terminal of a reader: variables that one block sets exist in the next block.
 type Session struct {
-	Dir string    // in which the commands are run
-	Env []string  // as of os.Environ
-	Log io.Writer // what is run and what it prints
-	// Patience is how long one block may take; 0 means five minutes.
-	Patience time.Duration
+	Dir string    // working directory of the commands
+	Env []string  // as in os.Environ
+	Log io.Writer // receives the commands and their output
+	// Timeout limits one block; 0 means five minutes.
+	Timeout time.Duration
 }
 
 const (
-	stateFile       = ".session"
-	defaultPatience = 5 * time.Minute
-	// grace is for the pipes of a killed block, which a child of it may hold.
+	stateFile      = ".session"
+	defaultTimeout = 5 * time.Minute
+	// grace is how long to wait for the pipes of a killed block, which a child process may keep open.
 	grace = 5 * time.Second
 )
 
-// Run runs one block. The error has its place in the page and, for whoever reads no log, all that it printed.
+// Run runs one block. An error contains its place in the page and its output.
 func (s *Session) Run(ctx context.Context, block Block) error {
-	patience := s.Patience
-	if patience == 0 {
-		patience = defaultPatience
+	timeout := s.Timeout
+	if timeout == 0 {
+		timeout = defaultTimeout
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var out bytes.Buffer
 	if err := s.bash(ctx, block.Script, &out); err != nil {
 		if ctx.Err() != nil {
-			err = fmt.Errorf("%w after %s", ctx.Err(), patience)
+			err = fmt.Errorf("%w after %s", ctx.Err(), timeout)
 		}
 		return fmt.Errorf("%s: %w\n%s", block, err, out.String())
 	}
@@ -50,7 +50,7 @@ func (s *Session) Run(ctx context.Context, block Block) error {
 	return nil
 }
 
-// bash keeps the variables in a file between two blocks. A block that fails leaves that of the one before it.
+// bash stores the variables in a file between two blocks. A block that fails does not change the file.
 func (s *Session) bash(ctx context.Context, script string, out io.Writer) error {
 	state := filepath.Join(s.Dir, stateFile)
 	if _, err := os.Stat(state); os.IsNotExist(err) {

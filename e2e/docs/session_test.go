@@ -48,7 +48,7 @@ func TestSessionChecksTheOutput(t *testing.T) {
 
 func TestSessionTimeout(t *testing.T) {
 	s, _ := newSession(t)
-	s.Patience = 50 * time.Millisecond
+	s.Timeout = 50 * time.Millisecond
 	err := s.Run(t.Context(), Block{Script: "read -r < <(sleep 60)"})
 	require.ErrorContains(t, err, "deadline exceeded after 50ms")
 }

@@ -42,11 +42,11 @@ func deleteWest(ctx context.Context, d *demo) (string, error) {
 		inventory.Counted(onHub), indent, a.member.name, inventory.Counted(onMember)), nil
 }
 
-// words are the names by which the objects of one Cluster on the hub can be found: its name, its clientID, and the names of its requests,
+// namesOf are the names by which the objects of one Cluster on the hub can be found: its name, its clientID, and the names of its requests,
 // from which the names of its Roles are derived.
-func (d *demo) words(ctx context.Context, a *registeredCluster) ([]string, error) {
-	if a.words != nil {
-		return a.words, nil
+func (d *demo) namesOf(ctx context.Context, a *registeredCluster) ([]string, error) {
+	if a.names != nil {
+		return a.names, nil
 	}
 	cluster, err := d.hub.admin.Fleet.Clusters(a.namespace).Get(ctx, a.name, metav1.GetOptions{})
 	if err != nil {
@@ -56,19 +56,19 @@ func (d *demo) words(ctx context.Context, a *registeredCluster) ([]string, error
 	if err != nil {
 		return nil, err
 	}
-	a.words = []string{a.name, cluster.Spec.ClientID}
+	a.names = []string{a.name, cluster.Spec.ClientID}
 	for _, r := range requests.Items {
 		if r.Spec.ClientID == cluster.Spec.ClientID {
-			a.words = append(a.words, r.Name)
+			a.names = append(a.names, r.Name)
 		}
 	}
-	return a.words, nil
+	return a.names, nil
 }
 
 // mentions are the objects on the hub that belong to a Cluster. The Bundle of the workload and the registration token do not, although the
 // token's status names the last Cluster.
 func (d *demo) mentions(ctx context.Context, a *registeredCluster) ([]inventory.Thing, error) {
-	words, err := d.words(ctx, a)
+	names, err := d.namesOf(ctx, a)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (d *demo) mentions(ctx context.Context, a *registeredCluster) ([]inventory.
 	}
 	delete(all, inventory.Thing{Kind: "Bundle", Namespace: workspace, Name: workload})
 	delete(all, inventory.Thing{Kind: "ClusterRegistrationToken", Namespace: workspace, Name: tokenName})
-	return all.Mentioning(words...), nil
+	return all.Mentioning(names...), nil
 }
 
 // addedSince are the new objects on the member. Namespaces stay, because others may use them.

@@ -148,7 +148,7 @@ type registeredCluster struct {
 	member          *cluster
 	took            time.Duration
 	view            view.Cluster
-	words           []string // names that only the objects of this Cluster contain
+	names           []string // names that only the objects of this Cluster contain
 }
 
 // follow waits until the Cluster is registered, and returns a note with the states it went through.

@@ -17,7 +17,7 @@ import (
 
 var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
 
-// A command in the documentation that nobody runs is wrong sooner or later. What the pages of docs.Pages say is run by the
+// A command in the documentation that is never run becomes wrong. The commands in the pages of docs.Pages are run by the
 // end-to-end test of that package, the rest by CI itself.
 func TestDocumentationCommandsRunInCI(t *testing.T) {
 	ci := read(t, "../../.ci/run")

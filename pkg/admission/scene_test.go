@@ -38,7 +38,7 @@ const (
 	poll     = 20 * time.Millisecond
 )
 
-// user is somebody on an API server.
+// user is a user of an API server.
 type user struct {
 	name       string
 	config     *rest.Config
@@ -102,7 +102,7 @@ func (s *scene) run(name string, test func(t *testing.T, s *scene)) {
 	})
 }
 
-// inForce has the policies in force, with nobody to put them right.
+// inForce installs the policies without a Monitor that would repair them.
 func (s *scene) inForce() {
 	s.Helper()
 	m, stop := s.start(true)
@@ -135,7 +135,7 @@ func (s *scene) eventuallyLacks(m *admission.Monitor, wantReason, wantText strin
 	}, patience, poll, "%v", m.Missing())
 }
 
-// validated waits for the validating policies: they are of another part of the API server, which may hear of them later.
+// validated waits for the validating policies: another admission plugin applies them, and it may see them later.
 func (s *scene) validated() {
 	s.Helper()
 	requests := s.admin.fleet.ClusterRegistrations(s.namespace)

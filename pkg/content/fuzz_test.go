@@ -13,7 +13,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// An agent decodes what is under a name on the hub, whoever wrote it there.
+// An agent decodes Contents that another user of the hub may have written.
 func FuzzAContentIsWhatItsNameSaysOrRefused(f *testing.F) {
 	good, err := Encode([]fleet.BundleResource{{Name: "a.yaml", Content: "kind: ConfigMap"}})
 	require.NoError(f, err)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// What a token says comes from outside: a Secret that somebody else may have written.
+// The claims of a token are untrusted input: another user may have written its Secret.
 func FuzzInspect(f *testing.F) {
 	for _, token := range []string{
 		"", ".", "..", "a.b.c", "eyJhbGciOiJub25lIn0.e30.", "eyJhbGciOiJSUzI1NiJ9.eyJleHAiOjF9.c2ln",

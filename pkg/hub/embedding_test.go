@@ -32,7 +32,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
-// soon is when something that fails at once has failed, on a machine that is very busy.
+// soon limits the time until an immediate failure is returned, on a very busy machine.
 const soon = 2 * time.Minute
 
 func TestRunInsideAnotherProgram(t *testing.T) {

@@ -250,7 +250,7 @@ func TestJudgeMessagesOmitTheIdentity(t *testing.T) {
 	}
 }
 
-// Whatever the case is, nobody gets a held identity without one of the proofs, and what is refused does not wait.
+// No case grants a held identity without one of the proofs, and no case is both refused and waiting.
 func FuzzJudge(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {
 		f.Add(seed)

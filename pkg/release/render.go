@@ -22,7 +22,8 @@ type renderedManifests struct {
 	cluster *cluster
 }
 
-// Run adds the plain manifests, runs kustomize, marks the objects, moves them to the target namespace, and refuses those that the release may not take over.
+// Run adds the plain manifests, runs kustomize, marks the objects and moves them to the target namespace. It returns an error for objects
+// that the release may not take over.
 func (p renderedManifests) Run(rendered *bytes.Buffer) (*bytes.Buffer, error) {
 	objects, err := p.source.complete(rendered.Bytes())
 	if err != nil {
@@ -40,8 +41,8 @@ func (p renderedManifests) Run(rendered *bytes.Buffer) (*bytes.Buffer, error) {
 	return manifests, err
 }
 
-// change puts the marks of the BundleDeployment on an object, marks a CustomResourceDefinition with Helm's annotation to keep it, unless the options allow its deletion, and puts the
-// object into the target namespace, if there is one.
+// change marks an object with its BundleDeployment and puts it into the target namespace, if there is one. A CustomResourceDefinition gets
+// Helm's annotation "keep" unless the options allow its deletion.
 func (p renderedManifests) change(o *unstructured.Unstructured) error {
 	if p.request.BundleDeployment != "" {
 		markObject(o, p.request.BundleDeployment)

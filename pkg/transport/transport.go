@@ -1,5 +1,5 @@
 // Package transport opens the connections between hub and members, in both directions. Each connection has its own trusted
-// authorities; no environment variable or package variable changes those of the whole process.
+// authorities, independent of environment variables and of variables that apply to the whole process.
 package transport
 
 import (
@@ -19,14 +19,14 @@ type Proxy func(*http.Request) (*url.URL, error)
 
 // New returns a transport with client-go's defaults, such as HTTP/2 pings that detect a dead connection. It does not use
 // client-go's shared transports, which exist as long as the process. A nil proxy means the environment's: HTTPS_PROXY, HTTP_PROXY
-// and NO_PROXY; only addresses of this machine bypass it without being named.
+// and NO_PROXY; addresses of this machine always bypass the proxy.
 func New(config *tls.Config, proxy Proxy) *http.Transport {
 	return utilnet.SetTransportDefaults(&http.Transport{
 		TLSClientConfig: config, Proxy: proxy, OnProxyConnectResponse: checkProxy, MaxResponseHeaderBytes: maxHeaders,
 	})
 }
 
-// ProxyError is the refusal of a proxy to connect.
+// ProxyError means that a proxy refused to connect.
 type ProxyError struct {
 	// Address is the address of the proxy without user and password.
 	Address string
@@ -62,11 +62,11 @@ func ViaProxy(err error) bool {
 // RefuseRedirect is a function for http.Client.CheckRedirect. A redirect would send the token to another address.
 func RefuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// Steady refuses redirects for an http.Client that a library makes, for example from a rest.Config.
-type Steady struct{ Next http.RoundTripper }
+// NoRedirects refuses redirects for an http.Client that a library creates, for example from a rest.Config.
+type NoRedirects struct{ Next http.RoundTripper }
 
 // RoundTrip sends the request and removes the target of a redirect from the answer.
-func (s Steady) RoundTrip(request *http.Request) (*http.Response, error) {
+func (s NoRedirects) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := s.Next.RoundTrip(request)
 	if err == nil {
 		response.Header.Del("Location")
@@ -75,4 +75,4 @@ func (s Steady) RoundTrip(request *http.Request) (*http.Response, error) {
 }
 
 // WrappedRoundTripper lets client-go reach the transport to close its connections.
-func (s Steady) WrappedRoundTripper() http.RoundTripper { return s.Next }
+func (s NoRedirects) WrappedRoundTripper() http.RoundTripper { return s.Next }

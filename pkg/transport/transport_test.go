@@ -111,7 +111,7 @@ func TestViaProxy(t *testing.T) {
 	assert.False(t, ViaProxy(err))
 }
 
-func TestSteadyAndRefuseRedirect(t *testing.T) {
+func TestNoRedirectsAndRefuseRedirect(t *testing.T) {
 	strayed := false
 	elsewhere := serve(t, func(http.ResponseWriter, *http.Request) { strayed = true })
 	for _, code := range []int{301, 302, 303, 307, 308} {
@@ -121,7 +121,7 @@ func TestSteadyAndRefuseRedirect(t *testing.T) {
 		})
 		config := trusting(server)
 		config.RootCAs.AddCert(elsewhere.Certificate())
-		wrapped, err := rest.HTTPWrappersForConfig(&rest.Config{BearerToken: "MARKER"}, Steady{New(config, nil)})
+		wrapped, err := rest.HTTPWrappersForConfig(&rest.Config{BearerToken: "MARKER"}, NoRedirects{New(config, nil)})
 		require.NoError(t, err)
 		for _, client := range []*http.Client{
 			{Transport: wrapped},
@@ -133,5 +133,5 @@ func TestSteadyAndRefuseRedirect(t *testing.T) {
 	}
 	assert.False(t, strayed)
 	below := New(&tls.Config{MinVersion: tls.VersionTLS12}, nil)
-	assert.Same(t, below, Steady{below}.WrappedRoundTripper())
+	assert.Same(t, below, NoRedirects{below}.WrappedRoundTripper())
 }

@@ -163,7 +163,7 @@ func TestRun_copies(t *testing.T) {
 		return apierrors.IsNotFound(err), "the copied Secret is still there"
 	})
 
-	// A Secret of somebody else is not overwritten.
+	// A Secret of another owner is not overwritten.
 	_, err = member.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cred"}, StringData: map[string]string{"password": "theirs"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	s.put("third", configMap("c", "one"), wants(1))

@@ -365,7 +365,7 @@ func comparableStatus(s, want fleet.BundleDeploymentStatus) fleet.BundleDeployme
 	return s
 }
 
-// eventually is testenv.Eventually with less patience, and goes on after a failure.
+// eventually is testenv.Eventually with a shorter timeout, and continues after a failure.
 func eventually(t *testing.T, check func() (bool, string)) {
 	t.Helper()
 	why := ""
@@ -415,7 +415,7 @@ func path(apiVersion, resource, namespace, name string) string {
 	return root + "/" + resource + "/" + name
 }
 
-// markDeployments writes the status of Deployments as the controller manager does: Pods run at once, unless their image says never.
+// markDeployments writes the status of Deployments as the controller manager does: Pods become ready immediately, unless their image is named "never".
 func (r *replay) markDeployments(ctx context.Context) {
 	for ctx.Err() == nil {
 		list, err := r.Kubernetes.AppsV1().Deployments("").List(ctx, metav1.ListOptions{LabelSelector: release.ManagedByLabel + "=" + release.ManagedByHelm})

@@ -132,7 +132,7 @@ func newHTTPClient(cfg *rest.Config, mode config.TLSMode, limits config.Members)
 		return nil, nil, err
 	}
 	connections.DisableCompression = true // responses are small, and decompression would be work that a member can cause
-	wrapped, err := rest.HTTPWrappersForConfig(cfg, transport.Steady{Next: transport.Limited{Next: connections, Body: maxResponse}})
+	wrapped, err := rest.HTTPWrappersForConfig(cfg, transport.NoRedirects{Next: transport.Limited{Next: connections, Body: maxResponse}})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -31,7 +31,7 @@ const system = "cattle-fleet-system"
 
 var hubConfig = config.Hub{APIServerURL: "https://hub:6443", AgentImage: "rancher/fleet-agent:dev"}
 
-// server keeps Bundles as an API server does.
+// server stores Bundles as an API server does.
 type server struct {
 	fleetclient.BundleInterface
 	bundles map[string]*fleet.Bundle
@@ -152,7 +152,7 @@ func (r *requests) GetByIndex(string, string) ([]*fleet.ClusterRegistration, err
 	return r.all, r.err
 }
 
-// stage is an AgentBundles whose server and caches a test holds.
+// stage is an AgentBundles with a fake server and fake caches.
 type stage struct {
 	*AgentBundles
 	server   *server
@@ -187,7 +187,7 @@ func (s *stage) catchUp() {
 	}
 }
 
-// put stores a Bundle as somebody else would.
+// put stores a Bundle as another client would.
 func (s *stage) put(bundle *fleet.Bundle) {
 	s.server.store(bundle)
 	s.catchUp()

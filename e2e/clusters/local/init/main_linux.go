@@ -22,7 +22,7 @@ func boot(args []string) error {
 	}
 	// In another process it would change the mounts of its caller.
 	if os.Getpid() != 1 {
-		return fmt.Errorf("this is process %d: it has to be the first process of a pid namespace", os.Getpid())
+		return fmt.Errorf("this is process %d: it must be the first process of a pid namespace", os.Getpid())
 	}
 	spec, err := machine.Read(args[0])
 	if err != nil {

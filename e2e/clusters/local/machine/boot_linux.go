@@ -17,7 +17,7 @@ const linkDeadline = 30 * time.Second
 
 // Boot prepares the namespaces of this process as the machine and runs its programs. It returns only with an error.
 func Boot(s Spec) error {
-	for _, step := range []func(Spec) error{mount, name, sysctls, plugged, setup} {
+	for _, step := range []func(Spec) error{mount, name, sysctls, awaitLink, setup} {
 		if err := step(s); err != nil {
 			return err
 		}
@@ -67,7 +67,7 @@ func sysctls(s Spec) error {
 	return nil
 }
 
-func plugged(s Spec) error {
+func awaitLink(s Spec) error {
 	if s.Link == "" {
 		return nil
 	}
