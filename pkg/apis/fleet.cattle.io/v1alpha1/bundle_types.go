@@ -16,8 +16,8 @@ import (
 // +kubebuilder:printcolumn:name="BundleDeployments-Ready",type=string,JSONPath=`.status.display.readyClusters`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 
-// Bundle is a set of resources and the Clusters they are to be deployed to. The hub makes one for the agent of each
-// Cluster; all others belong to other components.
+// Bundle is a set of resources with the Clusters to which they are deployed. The hub creates a Bundle for the agent of each
+// Cluster. Users and other components create the others.
 type Bundle struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -32,7 +32,7 @@ type Bundle struct {
 	Status BundleStatus `json:"status,omitempty"`
 }
 
-// BundleSpec is what is deployed, how and where to. Of the Bundle for an agent the hub sets defaultNamespace,
+// BundleSpec says what is deployed, how, and to which Clusters. In the Bundle of an agent, the hub sets defaultNamespace,
 // helm.takeOwnership, resources and targets.
 type BundleSpec struct {
 	BundleDeploymentOptions `json:",inline"`
@@ -41,7 +41,7 @@ type BundleSpec struct {
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 
-	// RolloutStrategy is set by a person to limit how many clusters are updated at a time.
+	// RolloutStrategy is set by a person to limit the number of clusters that are updated at a time.
 	// +optional
 	// +nullable
 	RolloutStrategy *RolloutStrategy `json:"rolloutStrategy,omitempty"`
@@ -51,38 +51,38 @@ type BundleSpec struct {
 	// +nullable
 	Resources []BundleResource `json:"resources,omitempty"`
 
-	// TargetCustomizationMode is set by a person to FirstMatch, which is the default, to use the options of the first
-	// target that matches, or to AllMatches to merge those of all.
+	// TargetCustomizationMode is set by a person to FirstMatch, the default, to use the options of the first target that matches,
+	// or to AllMatches to merge the options of all targets that match.
 	// +optional
 	// +nullable
 	TargetCustomizationMode string `json:"targetCustomizationMode,omitempty"`
 
-	// Targets is set by the creator of the Bundle to the Clusters it is deployed to.
+	// Targets is set by the creator of the Bundle to the Clusters to which it is deployed.
 	// +optional
 	// +nullable
 	Targets []BundleTarget `json:"targets,omitempty"`
 
-	// TargetRestrictions is set by another component to the Clusters the Bundle may be deployed to at all.
+	// TargetRestrictions is set by another component to the only Clusters to which the Bundle may be deployed.
 	// +optional
 	// +nullable
 	TargetRestrictions []BundleTargetRestriction `json:"targetRestrictions,omitempty"`
 
-	// DependsOn is set by a person to Bundles that have to be deployed first.
+	// DependsOn is set by a person to Bundles that must be deployed first.
 	// +optional
 	// +nullable
 	DependsOn []BundleRef `json:"dependsOn,omitempty"`
 
-	// ContentsID is set by another component to the OCI artifact that holds the resources instead.
+	// ContentsID is set by another component to the OCI artifact that contains the resources; Resources is empty then.
 	// +optional
 	// +nullable
 	ContentsID string `json:"contentsId,omitempty"`
 
-	// HelmOpOptions is set by another component when the agent is to download the chart itself.
+	// HelmOpOptions is set by another component if the agent downloads the chart itself.
 	// +optional
 	// +nullable
 	HelmOpOptions *GenericMap `json:"helmOpOptions,omitempty"`
 
-	// ValuesHash is set by another component to a digest of the values it keeps in a Secret.
+	// ValuesHash is set by another component to a digest of the values that it stores in a Secret.
 	// +optional
 	// +nullable
 	ValuesHash string `json:"valuesHash,omitempty"`
@@ -96,18 +96,18 @@ type BundleResource struct {
 	// +nullable
 	Name string `json:"name,omitempty"`
 
-	// Content is set by the creator of the Bundle to the file itself, encoded as Encoding says.
+	// Content is set by the creator of the Bundle to the content of the file, in the encoding of the field Encoding.
 	// +optional
 	// +nullable
 	Content string `json:"content,omitempty"`
 
-	// Encoding is set by the creator of the Bundle to "base64+gz" or to nothing for plain text.
+	// Encoding is set by the creator of the Bundle to "base64+gz", or left empty for plain text.
 	// +optional
 	// +nullable
 	Encoding string `json:"encoding,omitempty"`
 }
 
-// BundleTarget is a choice of Clusters and the options that apply to them.
+// BundleTarget selects Clusters, and has the options that apply to them.
 // +kubebuilder:pruning:PreserveUnknownFields
 type BundleTarget struct {
 	BundleDeploymentOptions `json:",inline"`
@@ -137,12 +137,12 @@ type BundleTarget struct {
 	// +nullable
 	ClusterGroupSelector *metav1.LabelSelector `json:"clusterGroupSelector,omitempty"`
 
-	// DoNotDeploy is set by a person to keep the Bundle from the Clusters of this target.
+	// DoNotDeploy is set by a person to exclude the Clusters of this target.
 	// +optional
 	DoNotDeploy bool `json:"doNotDeploy,omitempty"`
 }
 
-// BundleTargetRestriction is a choice of Clusters.
+// BundleTargetRestriction selects Clusters.
 // +kubebuilder:pruning:PreserveUnknownFields
 type BundleTargetRestriction struct {
 	// Name is set by another component to a name for the restriction, used in messages only.
@@ -171,7 +171,7 @@ type BundleTargetRestriction struct {
 	ClusterGroupSelector *metav1.LabelSelector `json:"clusterGroupSelector,omitempty"`
 }
 
-// RolloutStrategy limits how many clusters are updated at a time.
+// RolloutStrategy limits the number of clusters that are updated at a time.
 // +kubebuilder:pruning:PreserveUnknownFields
 type RolloutStrategy struct {
 	// MaxUnavailable is set by a person to a number or percentage of clusters that may be updated at a time.
@@ -184,18 +184,18 @@ type RolloutStrategy struct {
 	// +nullable
 	MaxUnavailablePartitions *intstr.IntOrString `json:"maxUnavailablePartitions,omitempty"`
 
-	// AutoPartitionSize is set by a person to the size of partitions that are made automatically.
+	// AutoPartitionSize is set by a person to the size of partitions that the hub creates.
 	// +optional
 	// +nullable
 	AutoPartitionSize *intstr.IntOrString `json:"autoPartitionSize,omitempty"`
 
-	// Partitions is set by a person to partitions made by hand.
+	// Partitions is set by a person to explicit partitions.
 	// +optional
 	// +nullable
 	Partitions []Partition `json:"partitions,omitempty"`
 }
 
-// Partition is a choice of Clusters that are updated together.
+// Partition selects Clusters that are updated together.
 // +kubebuilder:pruning:PreserveUnknownFields
 type Partition struct {
 	// Name is set by a person to a name for the partition, used in messages only.
@@ -240,7 +240,7 @@ type BundleStatus struct {
 	// +optional
 	Summary BundleSummary `json:"summary,omitempty"`
 
-	// NewlyCreated is set by the hub to the number of BundleDeployments it just made.
+	// NewlyCreated is set by the hub to the number of BundleDeployments that its last reconcile created.
 	// +optional
 	NewlyCreated int `json:"newlyCreated,omitempty"`
 
@@ -274,12 +274,12 @@ type BundleStatus struct {
 	// +nullable
 	ResourceKey []ResourceKey `json:"resourceKey,omitempty"`
 
-	// OCIReference is set by the hub to the OCI artifact the resources were stored as.
+	// OCIReference is set by the hub to the OCI artifact in which the resources are stored.
 	// +optional
 	// +nullable
 	OCIReference string `json:"ociReference,omitempty"`
 
-	// ObservedGeneration is set by the hub to the generation it last worked on.
+	// ObservedGeneration is set by the hub to the generation that it has reconciled last.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration"`
 
@@ -317,7 +317,7 @@ type PartitionStatus struct {
 // BundleDisplay is set by the hub and has texts for user interfaces about a Bundle.
 // +kubebuilder:pruning:PreserveUnknownFields
 type BundleDisplay struct {
-	// ReadyClusters is set by the hub to ready and targeted clusters, such as "2/3".
+	// ReadyClusters is set by the hub to the numbers of ready and targeted clusters, such as "2/3".
 	// +optional
 	// +nullable
 	ReadyClusters string `json:"readyClusters,omitempty"`

@@ -16,8 +16,9 @@ import (
 // +kubebuilder:printcolumn:name="Monitored",type=string,JSONPath=`.status.display.monitored`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 
-// BundleDeployment is a Bundle as it is to be deployed to one cluster. It lives in that cluster's namespace on the hub
-// and has the Bundle's name. Whoever rolls Bundles out creates it; the cluster's agent carries it out and reports.
+// BundleDeployment is the deployment of a Bundle to one cluster. It is in the namespace of that cluster on the hub and has the
+// name of the Bundle. The hub, or Fleet's own Bundle controller, creates it. The agent of the cluster deploys it and writes its
+// status.
 type BundleDeployment struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -32,7 +33,7 @@ type BundleDeployment struct {
 	Status BundleDeploymentStatus `json:"status,omitempty"`
 }
 
-// BundleDeploymentSpec is what the agent of one cluster is to deploy.
+// BundleDeploymentSpec says what the agent of one cluster deploys.
 type BundleDeploymentSpec struct {
 	// Paused is set by the hub while the Bundle or the Cluster is paused; the agent then changes nothing.
 	// +optional
@@ -49,42 +50,40 @@ type BundleDeploymentSpec struct {
 	// +nullable
 	StagedDeploymentID string `json:"stagedDeploymentID,omitempty"`
 
-	// Options is set by the hub to how the agent is to deploy.
+	// Options is set by the hub to the options with which the agent deploys.
 	// +optional
 	Options BundleDeploymentOptions `json:"options,omitempty"`
 
-	// DeploymentID is set by the hub to what the agent is to deploy: the name of a Content, a colon, and a
-	// digest of the options.
+	// DeploymentID is set by the hub to the deployment: the name of a Content, a colon, and a digest of the options.
 	// +optional
 	// +nullable
 	DeploymentID string `json:"deploymentID,omitempty"`
 
-	// DependsOn is set by the hub to Bundles that have to be deployed first.
+	// DependsOn is set by the hub to Bundles that must be deployed first.
 	// +optional
 	// +nullable
 	DependsOn []BundleRef `json:"dependsOn,omitempty"`
 
-	// CorrectDrift is set by the hub to have differences on the cluster undone.
+	// CorrectDrift is set by the hub to undo drift on the cluster.
 	// +optional
 	// +nullable
 	CorrectDrift *CorrectDrift `json:"correctDrift,omitempty"`
 
-	// OCIContents is set to true by the hub when the resources are an OCI artifact instead of a Content.
+	// OCIContents is set to true by the hub if the resources are in an OCI artifact instead of a Content.
 	// +optional
 	OCIContents bool `json:"ociContents,omitempty"`
 
-	// HelmChartOptions is set by the hub when the agent is to download the chart itself.
+	// HelmChartOptions is set by the hub if the agent downloads the chart itself.
 	// +optional
 	// +nullable
 	HelmChartOptions *GenericMap `json:"helmChartOptions,omitempty"`
 
-	// ValuesHash is set by the hub to a digest of the Secret, of the same name as the BundleDeployment, that
-	// holds the values.
+	// ValuesHash is set by the hub to a digest of the Secret with the values, which has the name of the BundleDeployment.
 	// +optional
 	// +nullable
 	ValuesHash string `json:"valuesHash,omitempty"`
 
-	// DownstreamResourcesGeneration is set by the hub to a higher number when a resource to copy changed.
+	// DownstreamResourcesGeneration is increased by the hub when a resource in spec.options.downstreamResources has changed.
 	// +optional
 	DownstreamResourcesGeneration int64 `json:"downstreamResourcesGeneration,omitempty"`
 
@@ -92,12 +91,12 @@ type BundleDeploymentSpec struct {
 	// +optional
 	OffSchedule bool `json:"offSchedule,omitempty"`
 
-	// WaitingForValues is set to true by the hub while the Secret with the values is not there yet.
+	// WaitingForValues is set to true by the hub while the Secret with the values does not exist yet.
 	// +optional
 	WaitingForValues bool `json:"waitingForValues,omitempty"`
 }
 
-// BundleDeploymentStatus is what the agent reports.
+// BundleDeploymentStatus is the report of the agent.
 type BundleDeploymentStatus struct {
 	// Conditions are set by the agent: Deployed, Installed, Monitored, Ready.
 	// +optional
@@ -140,7 +139,7 @@ type BundleDeploymentStatus struct {
 	// +optional
 	Display BundleDeploymentDisplay `json:"display,omitempty"`
 
-	// SyncGeneration is set by the agent to the forceSyncGeneration it last carried out.
+	// SyncGeneration is set by the agent to the forceSyncGeneration of its last deployment.
 	// +optional
 	// +nullable
 	SyncGeneration *int64 `json:"syncGeneration,omitempty"`
@@ -159,7 +158,7 @@ type BundleDeploymentStatus struct {
 	DownstreamResourcesGeneration int64 `json:"downstreamResourcesGeneration,omitempty"`
 }
 
-// BundleDeploymentDisplay is what user interfaces show of a BundleDeployment.
+// BundleDeploymentDisplay has texts for user interfaces about a BundleDeployment.
 // +kubebuilder:pruning:PreserveUnknownFields
 type BundleDeploymentDisplay struct {
 	// Deployed is set to the status or message of the condition Deployed.

@@ -17,8 +17,8 @@ import (
 // +kubebuilder:printcolumn:name="Last-Seen",type=string,JSONPath=`.status.agent.lastSeen`
 // +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 
-// Cluster is a Kubernetes cluster that is, or is to become, a member of the fleet. A person creates it with a
-// kubeconfig or a client ID; the hub creates it when an agent registers that no Cluster was prepared for.
+// Cluster is a Kubernetes cluster that is, or will become, a member of the fleet. A person creates it with a kubeconfig or a
+// clientID. If an agent registers with a clientID that no Cluster has, the hub creates the Cluster.
 type Cluster struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -45,15 +45,15 @@ type ClusterSpec struct {
 	// +optional
 	Quarantined bool `json:"quarantined,omitempty"`
 
-	// ClientID is the identity an agent registers with; a request whose clientID equals this one belongs to this
-	// Cluster. A person sets it to prepare a Cluster for an agent; for a cluster with a kubeconfig the hub sets it to a
-	// random string if it is empty. It must not change afterwards.
+	// ClientID is the identity with which an agent registers: a request with this clientID belongs to this Cluster. A person sets
+	// it to prepare a Cluster for an agent. For a cluster with a kubeconfig, the hub sets an empty clientID to a random string.
+	// It must not change afterwards.
 	// +optional
 	// +nullable
 	ClientID string `json:"clientID,omitempty"`
 
-	// KubeConfigSecret is set by a person to the name of a Secret whose key "value" holds a kubeconfig of the cluster.
-	// If it is set, the hub installs the agent itself; if it is empty, the agent has to be installed downstream.
+	// KubeConfigSecret is set by a person to the name of a Secret whose key "value" contains a kubeconfig of the cluster. If it
+	// is set, the hub installs the agent. If it is empty, a person installs the agent on the cluster.
 	// +optional
 	// +nullable
 	KubeConfigSecret string `json:"kubeConfigSecret,omitempty"`
@@ -64,8 +64,8 @@ type ClusterSpec struct {
 	// +nullable
 	KubeConfigSecretNamespace string `json:"kubeConfigSecretNamespace,omitempty"`
 
-	// RedeployAgentGeneration is set by a person to any other value to have the agent installed again with a fresh
-	// bootstrap credential. The hub copies it to status.agentDeployedGeneration once that is done.
+	// RedeployAgentGeneration is changed by a person to install the agent again, with a new registration. The hub copies it to
+	// status.agentDeployedGeneration after the import.
 	// +optional
 	RedeployAgentGeneration int64 `json:"redeployAgentGeneration,omitempty"`
 
@@ -74,14 +74,14 @@ type ClusterSpec struct {
 	// +nullable
 	AgentEnvVars []corev1.EnvVar `json:"agentEnvVars,omitempty"`
 
-	// AgentNamespace is set by a person to the namespace on the cluster in which the agent runs; it is the agent's scope
-	// as well. Empty means the hub's system namespace.
+	// AgentNamespace is set by a person to the namespace on the cluster in which the agent runs. It is also the scope of the
+	// agent. Empty means the hub's system namespace.
 	// +optional
 	// +nullable
 	AgentNamespace string `json:"agentNamespace,omitempty"`
 
-	// PrivateRepoURL is set by a person to the registry the agent's image is pulled from. Empty means the registry the
-	// hub was configured with.
+	// PrivateRepoURL is set by a person to the registry of the agent's image. Empty means the registry in the hub's
+	// configuration.
 	// +optional
 	// +nullable
 	PrivateRepoURL string `json:"privateRepoURL,omitempty"`
@@ -91,7 +91,7 @@ type ClusterSpec struct {
 	// +nullable
 	TemplateValues *GenericMap `json:"templateValues,omitempty"`
 
-	// AgentTolerations is set by a person to tolerations that are appended to those the agent has always.
+	// AgentTolerations is set by a person to tolerations that are appended to the default tolerations of the agent.
 	// +optional
 	// +nullable
 	AgentTolerations []corev1.Toleration `json:"agentTolerations,omitempty"`
@@ -107,8 +107,8 @@ type ClusterSpec struct {
 	// +nullable
 	AgentResources *corev1.ResourceRequirements `json:"agentResources,omitempty"`
 
-	// HostNetwork is set by a person to run the agent's pod in its node's network, needed where the cluster's network is
-	// something the agent deploys. The Deployment then uses the strategy Recreate. Absent means false.
+	// HostNetwork is set by a person to run the agent's Pod in the network of its node. This is necessary if the agent deploys
+	// the cluster network. The Deployment then uses the strategy Recreate. Absent means false.
 	// +optional
 	// +nullable
 	HostNetwork *bool `json:"hostNetwork,omitempty"`
@@ -119,9 +119,8 @@ type ClusterSpec struct {
 	// +nullable
 	AgentSchedulingCustomization *AgentSchedulingCustomization `json:"agentSchedulingCustomization,omitempty"`
 
-	// AgentPullSecrets is set by a person to the image pull Secrets of the agent. Absent means those the hub was
-	// configured with, which the hub then copies to the cluster. A list, even an empty one, is used as it is, and the
-	// Secrets it names have to be on the cluster already.
+	// AgentPullSecrets is set by a person to the image pull Secrets of the agent. Absent means those in the hub's configuration,
+	// which the hub copies to the cluster. The Secrets in a list must exist on the cluster already. An empty list means none.
 	// +optional
 	// +nullable
 	AgentPullSecrets *[]corev1.LocalObjectReference `json:"agentPullSecrets,omitempty"`
@@ -130,16 +129,16 @@ type ClusterSpec struct {
 // AgentSchedulingCustomization is set by a person to say how the agent's pod is scheduled and evicted.
 // +kubebuilder:pruning:PreserveUnknownFields
 type AgentSchedulingCustomization struct {
-	// PriorityClass is set by a person to have a PriorityClass made for the agent.
+	// PriorityClass is set by a person to create a PriorityClass for the agent.
 	// +optional
 	PriorityClass *PriorityClassSpec `json:"priorityClass,omitempty"`
 
-	// PodDisruptionBudget is set by a person to have a PodDisruptionBudget made for the agent.
+	// PodDisruptionBudget is set by a person to create a PodDisruptionBudget for the agent.
 	// +optional
 	PodDisruptionBudget *PodDisruptionBudgetSpec `json:"podDisruptionBudget,omitempty"`
 }
 
-// PriorityClassSpec is set by a person and says what the agent's PriorityClass looks like.
+// PriorityClassSpec is set by a person to the content of the agent's PriorityClass.
 // +kubebuilder:pruning:PreserveUnknownFields
 type PriorityClassSpec struct {
 	// Value is set by a person to the priority of the agent's pod; higher means more important.
@@ -155,24 +154,24 @@ type PriorityClassSpec struct {
 // its fields may be set to something other than "0"; with neither set, no pod may be evicted.
 // +kubebuilder:pruning:PreserveUnknownFields
 type PodDisruptionBudgetSpec struct {
-	// MinAvailable is set by a person to a number or percentage of pods that have to stay.
+	// MinAvailable is set by a person to the number or percentage of Pods that must stay available.
 	// +optional
 	MinAvailable string `json:"minAvailable,omitempty"`
 
-	// MaxUnavailable is set by a person to a number or percentage of pods that may be missing.
+	// MaxUnavailable is set by a person to the number or percentage of Pods that may be unavailable.
 	// +optional
 	MaxUnavailable string `json:"maxUnavailable,omitempty"`
 }
 
-// ClusterStatus is what is known about a cluster. Several components write it, each its own fields.
+// ClusterStatus is the state of a cluster. Several components write it; each writes its own fields.
 type ClusterStatus struct {
 	// Conditions are set by the hub whenever one changes: Processed, Imported, Registered, Connected, Reconciled and Ready; see the
 	// constants of each. With disableBundles, Fleet's own controllers may write Processed and Ready as well.
 	// +optional
 	Conditions []genericcondition.GenericCondition `json:"conditions,omitempty"`
 
-	// Namespace is set by the hub, once, to the namespace that holds the cluster's BundleDeployments and the identity of
-	// its agent. It is computed from the Cluster's namespace and name and never trusted as read.
+	// Namespace is set by the hub, once, to the namespace of the cluster's BundleDeployments and of the ServiceAccount of its
+	// agent. The hub computes it from the namespace and name of the Cluster, and never relies on the stored value.
 	// +optional
 	Namespace string `json:"namespace,omitempty"`
 
@@ -200,21 +199,21 @@ type ClusterStatus struct {
 	// +optional
 	DesiredReadyHelmOps int `json:"desiredReadyHelmOps"`
 
-	// AgentEnvVarsHash is set by the hub, when spec.agentEnvVars changes, to the SHA-224 of the value the agent's
-	// manifest was last rendered from.
+	// AgentEnvVarsHash is set by the hub, when spec.agentEnvVars changes, to the SHA-224 of the value from which the agent's
+	// manifest was last rendered.
 	// +optional
 	AgentEnvVarsHash string `json:"agentEnvVarsHash,omitempty"`
 
-	// AgentPrivateRepoURL is set by the hub to the spec.privateRepoURL the agent's manifest was last rendered from.
+	// AgentPrivateRepoURL is set by the hub to the spec.privateRepoURL from which the agent's manifest was last rendered.
 	// +optional
 	AgentPrivateRepoURL string `json:"agentPrivateRepoURL,omitempty"`
 
-	// AgentHostNetwork is set by the hub to the spec.hostNetwork the agent's manifest was last rendered from.
+	// AgentHostNetwork is set by the hub to the spec.hostNetwork from which the agent's manifest was last rendered.
 	// +optional
 	AgentHostNetwork bool `json:"agentHostNetwork,omitempty"`
 
-	// AgentDeployedGeneration is set by the hub after an import to the spec.redeployAgentGeneration it carried out. A
-	// difference between the two starts an import.
+	// AgentDeployedGeneration is set by the hub after an import to the spec.redeployAgentGeneration of that import. A difference
+	// between the two causes an import.
 	// +optional
 	// +nullable
 	AgentDeployedGeneration *int64 `json:"agentDeployedGeneration,omitempty"`
@@ -231,23 +230,23 @@ type ClusterStatus struct {
 	// +optional
 	CattleNamespaceMigrated bool `json:"cattleNamespaceMigrated,omitempty"`
 
-	// AgentAffinityHash is set by the hub, when spec.agentAffinity changes, to the SHA-224 of the value the agent's
-	// manifest was last rendered from; empty when unset.
+	// AgentAffinityHash is set by the hub, when spec.agentAffinity changes, to the SHA-224 of the value from which the agent's
+	// manifest was last rendered; empty when unset.
 	// +optional
 	AgentAffinityHash string `json:"agentAffinityHash,omitempty"`
 
-	// AgentResourcesHash is set by the hub, when spec.agentResources changes, to the SHA-224 of the value the agent's
-	// manifest was last rendered from; empty when unset.
+	// AgentResourcesHash is set by the hub, when spec.agentResources changes, to the SHA-224 of the value from which the agent's
+	// manifest was last rendered; empty when unset.
 	// +optional
 	AgentResourcesHash string `json:"agentResourcesHash,omitempty"`
 
-	// AgentTolerationsHash is set by the hub, when spec.agentTolerations changes, to the SHA-224 of the value the
-	// agent's manifest was last rendered from; empty when unset.
+	// AgentTolerationsHash is set by the hub, when spec.agentTolerations changes, to the SHA-224 of the value from which the
+	// agent's manifest was last rendered; empty when unset.
 	// +optional
 	AgentTolerationsHash string `json:"agentTolerationsHash,omitempty"`
 
-	// AgentSchedulingCustomizationHash is set by the hub, when spec.agentSchedulingCustomization changes, to the SHA-224
-	// of the value the agent's manifest was last rendered from; empty when unset.
+	// AgentSchedulingCustomizationHash is set by the hub, when spec.agentSchedulingCustomization changes, to the SHA-224 of the
+	// value from which the agent's manifest was last rendered; empty when unset.
 	// +optional
 	AgentSchedulingCustomizationHash string `json:"agentSchedulingCustomizationHash,omitempty"`
 
@@ -256,24 +255,24 @@ type ClusterStatus struct {
 	// +optional
 	AgentConfigChanged bool `json:"agentConfigChanged,omitempty"`
 
-	// APIServerURL is set by the hub after an import to the URL of the hub's API server that the agent was given.
+	// APIServerURL is set by the hub after an import to the URL of the hub's API server in the import.
 	// +optional
 	// +nullable
 	APIServerURL string `json:"apiServerURL,omitempty"`
 
-	// APIServerCAHash is set by the hub after an import to the SHA-224 of the certificate authority the agent was given.
+	// APIServerCAHash is set by the hub after an import to the SHA-224 of the hub's CA in the import.
 	// +optional
 	// +nullable
 	APIServerCAHash string `json:"apiServerCAHash,omitempty"`
 
-	// AgentTLSMode is set by the hub after an import to the TLS mode the agent was given: "strict" trusts the given
-	// certificate authority only, "system-store" trusts the operating system's as well.
+	// AgentTLSMode is set by the hub after an import to the TLS mode in the import: with "strict" the agent trusts only the CA of
+	// the import, with "system-store" also those of the operating system.
 	// +optional
 	// +nullable
 	AgentTLSMode string `json:"agentTLSMode,omitempty"`
 
-	// GarbageCollectionInterval is set by the hub after an import to the interval the agent was given for removing
-	// leftover releases.
+	// GarbageCollectionInterval is set by the hub after an import to the interval in the import at which the agent removes
+	// leftover Helm releases.
 	// +optional
 	GarbageCollectionInterval *metav1.Duration `json:"garbageCollectionInterval,omitempty"`
 
@@ -305,7 +304,7 @@ type ClusterDisplay struct {
 	// +optional
 	ReadyBundles string `json:"readyBundles,omitempty"`
 
-	// State is set by the hub to the worst state of a bundle, or to WaitCheckIn while no agent was seen.
+	// State is set by the hub to the worst state of a Bundle, or to WaitCheckIn before the first heartbeat of an agent.
 	// +optional
 	State string `json:"state,omitempty"`
 }
@@ -313,8 +312,8 @@ type ClusterDisplay struct {
 // AgentStatus is the heartbeat of a cluster's agent.
 // +kubebuilder:pruning:PreserveUnknownFields
 type AgentStatus struct {
-	// LastSeen is set by the agent at every heartbeat to its own time of day, and to null by the hub when it installs
-	// the agent again.
+	// LastSeen is set by the agent at every heartbeat to the time of its own clock. The hub sets it to null when it installs the
+	// agent again.
 	// +optional
 	// +nullable
 	LastSeen metav1.Time `json:"lastSeen"`
@@ -333,8 +332,8 @@ type AgentStatus struct {
 	// +optional
 	Version string `json:"version,omitempty"`
 
-	// Generation is set by the agent to the environment variable GENERATION it was started with. It shows the hub whether
-	// the agent runs the Deployment of the import or of its Bundle.
+	// Generation is set by the agent to its environment variable GENERATION. It shows the hub whether the agent runs with the
+	// Deployment of the import or with that of its Bundle.
 	// +optional
 	Generation string `json:"generation,omitempty"`
 
@@ -358,8 +357,8 @@ type AgentStatus struct {
 	// +optional
 	APIServer *AgentAPIServer `json:"apiServer,omitempty"`
 
-	// ClockSkew is set by the agent to how far its clock is ahead of the hub's; negative, behind it. It is absent if
-	// less than one second, the resolution of an HTTP date.
+	// ClockSkew is set by the agent to the time by which its clock is ahead of the hub's clock; it is negative if the clock is
+	// behind. It is absent if it is less than one second, the resolution of an HTTP date.
 	// +optional
 	ClockSkew *metav1.Duration `json:"clockSkew,omitempty"`
 
@@ -384,8 +383,8 @@ type AgentStatus struct {
 	// +kubebuilder:validation:MaxLength=253
 	PossessionProof string `json:"vouches,omitempty"`
 
-	// Registration is set by the agent to the name of the ClusterRegistration whose credential it uses. Only then the hub
-	// deletes the earlier requests of the agent, so that the agent keeps a working credential if the new one is lost.
+	// Registration is set by the agent to the name of the ClusterRegistration whose credential it uses. The hub deletes earlier
+	// requests of the agent only after that, so that the agent keeps a working credential if the new one is lost.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Registration string `json:"registration,omitempty"`
@@ -422,11 +421,11 @@ type AgentHub struct {
 	// +optional
 	APIServerURL string `json:"apiServerURL,omitempty"`
 
-	// APIServerCAHash is set by the agent to the digest of the CA it was given, in the form of status.apiServerCAHash.
+	// APIServerCAHash is set by the agent to the digest of its configured CA of the hub, in the form of status.apiServerCAHash.
 	// +optional
 	APIServerCAHash string `json:"apiServerCAHash,omitempty"`
 
-	// AgentTLSMode is set by the agent to the mode in which it checks the hub's certificate.
+	// AgentTLSMode is set by the agent to the TLS mode with which it verifies the hub's certificate.
 	// +optional
 	AgentTLSMode string `json:"agentTLSMode,omitempty"`
 

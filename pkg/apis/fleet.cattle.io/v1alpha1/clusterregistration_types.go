@@ -18,15 +18,15 @@ import (
 // +kubebuilder:printcolumn:name="Approved",type=string,JSONPath=`.status.conditions[?(@.type=="Approved")].status`,priority=1
 // +kubebuilder:printcolumn:name="Labels",type=string,JSONPath=`.spec.clusterLabels`
 
-// ClusterRegistration is the request of an agent to become, or to go on being, the agent of a Cluster. The agent
-// creates it with a bootstrap credential; the hub grants or refuses it.
+// ClusterRegistration is the request of an agent to become, or to remain, the agent of a Cluster. The agent creates it with the
+// token from its bootstrap Secret. The hub grants or refuses it.
 type ClusterRegistration struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is set by the agent when it creates the request and cannot change afterwards: the hub decides about what was
-	// asked for then. It is required so that it cannot be taken away and put back with other contents; null, nothing and
-	// the empty value count as the same, because clients differ in which of them they write.
+	// Spec is set by the agent when it creates the request. It is immutable, because the hub decides on the request as it was
+	// created. It is required, so that nobody can remove it and add it again with other values. A null, missing or empty field
+	// has the same meaning, because clients differ in what they write.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="has(self.clientID) && has(oldSelf.clientID) && self.clientID == oldSelf.clientID || (!has(self.clientID) || dyn(self.clientID) == null || size(self.clientID) == 0) && (!has(oldSelf.clientID) || dyn(oldSelf.clientID) == null || size(oldSelf.clientID) == 0)",message="a ClusterRegistration cannot be changed; create a new one",fieldPath=".clientID"
 	// +kubebuilder:validation:XValidation:rule="has(self.clientRandom) && has(oldSelf.clientRandom) && self.clientRandom == oldSelf.clientRandom || (!has(self.clientRandom) || dyn(self.clientRandom) == null || size(self.clientRandom) == 0) && (!has(oldSelf.clientRandom) || dyn(oldSelf.clientRandom) == null || size(oldSelf.clientRandom) == 0)",message="a ClusterRegistration cannot be changed; create a new one",fieldPath=".clientRandom"
@@ -37,24 +37,24 @@ type ClusterRegistration struct {
 	Status ClusterRegistrationStatus `json:"status,omitempty"`
 }
 
-// ClusterRegistrationSpec is what an agent says about itself. None of it is proof of anything.
+// ClusterRegistrationSpec contains what an agent says about itself. The hub does not trust it.
 type ClusterRegistrationSpec struct {
-	// ClientID is set by the agent to the identity of its cluster: the clientID it was configured with, else the UID of
-	// the cluster's namespace kube-system.
+	// ClientID is set by the agent to the identity of its cluster: the configured clientID, or else the UID of the namespace
+	// kube-system of the cluster.
 	// +optional
 	// +nullable
 	// +kubebuilder:validation:MaxLength=4096
 	ClientID string `json:"clientID,omitempty"`
 
-	// ClientRandom is set by the agent to a random string of this attempt. Together with ClientID it gives the name of
-	// the Secret the hub answers with.
+	// ClientRandom is set by the agent to a random string. The name of the Secret with the answer of the hub is computed from
+	// ClientID and ClientRandom.
 	// +optional
 	// +nullable
 	// +kubebuilder:validation:MaxLength=4096
 	ClientRandom string `json:"clientRandom,omitempty"`
 
-	// ClusterLabels is set by the agent to the labels it was configured with; the hub puts them on a Cluster it creates,
-	// except those in reserved prefixes.
+	// ClusterLabels is set by the agent to its configured labels. The hub sets them on a Cluster that it creates, except labels
+	// with reserved prefixes.
 	// +optional
 	// +nullable
 	ClusterLabels map[string]string `json:"clusterLabels,omitempty"`
@@ -62,13 +62,13 @@ type ClusterRegistrationSpec struct {
 
 // ClusterRegistrationStatus is the hub's answer to a request.
 type ClusterRegistrationStatus struct {
-	// ClusterName is set by the hub to the name of the Cluster, in the namespace of the request, that the request
-	// belongs to.
+	// ClusterName is set by the hub to the name of the Cluster to which the request belongs. It is in the namespace of the
+	// request.
 	// +optional
 	// +nullable
 	ClusterName string `json:"clusterName,omitempty"`
 
-	// Granted is set to true by the hub once the credential Secret and all rights that go with it are in place.
+	// Granted is set to true by the hub once the credential Secret and the rights of the agent exist.
 	// +optional
 	Granted bool `json:"granted,omitempty"`
 
@@ -78,7 +78,7 @@ type ClusterRegistrationStatus struct {
 	// +nullable
 	Approval *RegistrationApproval `json:"approval,omitempty"`
 
-	// TokenUID is set by the hub to the UID of the ClusterRegistrationToken whose use this request was counted as.
+	// TokenUID is set by the hub to the UID of the ClusterRegistrationToken that has counted this request as a use.
 	// +optional
 	// +nullable
 	TokenUID string `json:"tokenUID,omitempty"`
@@ -89,15 +89,14 @@ type ClusterRegistrationStatus struct {
 	Conditions []genericcondition.GenericCondition `json:"conditions,omitempty"`
 }
 
-// Decision is what a person made of a request that waits for an approval.
+// Decision is the decision of a person about a request.
 // +kubebuilder:validation:Enum=Approved;Denied
 type Decision string
 
 const (
-	// DecisionApproved lets the hub grant the request. It is as good as a proof that the agent may have the identity it
-	// asks for.
+	// DecisionApproved lets the hub grant the request. It replaces the proof that the agent may use the identity.
 	DecisionApproved Decision = "Approved"
-	// DecisionDenied refuses the request for good.
+	// DecisionDenied refuses the request.
 	DecisionDenied Decision = "Denied"
 )
 
@@ -106,7 +105,7 @@ type RegistrationApproval struct {
 	// Decision is set by the person.
 	Decision Decision `json:"decision"`
 
-	// Message is set by the person to why; a denial's reaches the agent's log.
+	// Message is set by the person to the reason. That of a denial appears in the log of the agent.
 	// +optional
 	// +nullable
 	// +kubebuilder:validation:MaxLength=1024

@@ -4,47 +4,47 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// BundleDeploymentOptions is how resources are deployed to a cluster. A person sets it on a Bundle or on one of its
-// targets; the hub merges both and passes the result to the agent in a BundleDeployment. The order of the fields is part
-// of the wire format: the deployment ID has a digest of the options as JSON.
+// BundleDeploymentOptions say how resources are deployed to a cluster. A person sets them on a Bundle or on one of its targets.
+// The hub merges both and passes the result to the agent in a BundleDeployment. The order of the fields is part of the wire
+// format: the deployment ID contains a digest of the options as JSON.
 // +kubebuilder:pruning:PreserveUnknownFields
 type BundleDeploymentOptions struct {
-	// YAML is set by a person to overlay plain manifests.
+	// YAML is set by a person to the options of plain manifests.
 	// +optional
 	// +nullable
 	YAML *YAMLOptions `json:"yaml,omitempty"`
 
-	// Kustomize is set by a person to have the resources built by kustomize.
+	// Kustomize is set by a person to build the resources with kustomize.
 	// +optional
 	// +nullable
 	Kustomize *KustomizeOptions `json:"kustomize,omitempty"`
 
-	// DefaultNamespace is set by a person to the namespace of resources that name none.
+	// DefaultNamespace is set by a person to the namespace of resources that set none.
 	// +optional
 	// +nullable
 	DefaultNamespace string `json:"defaultNamespace,omitempty"`
 
-	// TargetNamespace is set by a person to the namespace all resources are put into; cluster-scoped ones are then an
-	// error.
+	// TargetNamespace is set by a person to the namespace of all resources. A cluster-scoped resource is then an error.
 	// +optional
 	// +nullable
 	TargetNamespace string `json:"namespace,omitempty"`
 
-	// Helm is set by a person to say how the Helm release is made.
+	// Helm is set by a person to the options of the Helm release.
 	// +optional
 	// +nullable
 	Helm *HelmOptions `json:"helm,omitempty"`
 
-	// ServiceAccount is set by a person to the ServiceAccount on the cluster that deploys. Empty means the agent's own.
+	// ServiceAccount is set by a person to the ServiceAccount on the cluster with which the agent deploys. Empty means the
+	// agent's own.
 	// +optional
 	// +nullable
 	ServiceAccount string `json:"serviceAccount,omitempty"`
 
-	// ForceSyncGeneration is set by a person to a higher number to have everything deployed again.
+	// ForceSyncGeneration is increased by a person to deploy everything again.
 	// +optional
 	ForceSyncGeneration int64 `json:"forceSyncGeneration,omitempty"`
 
-	// Diff is set by a person to say which differences on the cluster are not drift.
+	// Diff is set by a person to the differences on the cluster that are not drift.
 	// +optional
 	// +nullable
 	Diff *DiffOptions `json:"diff,omitempty"`
@@ -53,30 +53,30 @@ type BundleDeploymentOptions struct {
 	// +optional
 	KeepResources bool `json:"keepResources,omitempty"`
 
-	// DeleteNamespace is set by a person to have the namespace deleted together with the deployment.
+	// DeleteNamespace is set by a person to delete the namespace together with the deployment.
 	// +optional
 	DeleteNamespace bool `json:"deleteNamespace,omitempty"`
 
-	// DeleteCRDResources is set by a person to have CustomResourceDefinitions deleted together with the deployment.
+	// DeleteCRDResources is set by a person to delete CustomResourceDefinitions together with the deployment.
 	// +optional
 	DeleteCRDResources bool `json:"deleteCRDResources,omitempty"`
 
-	// IgnoreOptions is set by a person to say which conditions of a resource do not make it not ready.
+	// IgnoreOptions is set by a person to conditions of resources that are ignored when readiness is assessed.
 	// +optional
 	// +nullable
 	IgnoreOptions *IgnoreOptions `json:"ignore,omitempty"`
 
-	// CorrectDrift is set by a person to have differences on the cluster undone.
+	// CorrectDrift is set by a person to undo drift on the cluster.
 	// +optional
 	// +nullable
 	CorrectDrift *CorrectDrift `json:"correctDrift,omitempty"`
 
-	// NamespaceLabels is set by a person to the labels of the namespace that is deployed to.
+	// NamespaceLabels is set by a person to labels for the namespace of the deployment.
 	// +optional
 	// +nullable
 	NamespaceLabels map[string]string `json:"namespaceLabels,omitempty"`
 
-	// NamespaceAnnotations is set by a person to the annotations of the namespace that is deployed to.
+	// NamespaceAnnotations is set by a person to annotations for the namespace of the deployment.
 	// +optional
 	// +nullable
 	NamespaceAnnotations map[string]string `json:"namespaceAnnotations,omitempty"`
@@ -87,36 +87,37 @@ type BundleDeploymentOptions struct {
 	// +nullable
 	DownstreamResources []DownstreamResource `json:"downstreamResources,omitempty"`
 
-	// Overwrites is set by a person to the resources of other Bundles that this one overwrites on purpose.
+	// Overwrites is set by a person to resources of other Bundles that this Bundle overwrites on purpose.
 	// +optional
 	// +nullable
 	Overwrites []OverwrittenResource `json:"overwrites,omitempty"`
 
-	// CreateNamespace is set by a person, or by a Policy of Fleet's own hub, to false to deploy only into a namespace that exists.
+	// CreateNamespace is set by a person, or by a Policy of Fleet's own hub, to false if the agent must not create the namespace
+	// of the deployment.
 	// +optional
 	// +nullable
 	CreateNamespace *bool `json:"createNamespace,omitempty"`
 
-	// AllowedTargetNamespaceSelector is set by a person, or by a Policy of Fleet's own hub, to the labels of the namespaces that may
-	// be deployed to. The namespace has to exist.
+	// AllowedTargetNamespaceSelector is set by a person, or by a Policy of Fleet's own hub, to the labels of the namespaces to
+	// which the agent may deploy. The namespace must exist.
 	// +optional
 	// +nullable
 	AllowedTargetNamespaceSelector *metav1.LabelSelector `json:"allowedTargetNamespaceSelector,omitempty"`
 }
 
-// KustomizeOptions says how kustomize is run.
+// KustomizeOptions are the options of kustomize.
 // +kubebuilder:pruning:PreserveUnknownFields
 type KustomizeOptions struct {
-	// Dir is set by a person to the folder with kustomization.yaml.
+	// Dir is set by a person to the directory with kustomization.yaml.
 	// +optional
 	// +nullable
 	Dir string `json:"dir,omitempty"`
 }
 
-// HelmOptions says how a Helm release is made. The order of the fields is part of the wire format, as in BundleDeploymentOptions.
+// HelmOptions are the options of a Helm release. The order of the fields is part of the wire format, as in BundleDeploymentOptions.
 // +kubebuilder:pruning:PreserveUnknownFields
 type HelmOptions struct {
-	// Chart is set by a person to the chart: a folder of the Bundle, a URL or a name in Repo.
+	// Chart is set by a person to the chart: a directory of the Bundle, a URL, or a name in Repo.
 	// +optional
 	// +nullable
 	Chart string `json:"chart,omitempty"`
@@ -126,7 +127,7 @@ type HelmOptions struct {
 	// +nullable
 	Repo string `json:"repo,omitempty"`
 
-	// ReleaseName is set by a person to the name of the release. Empty means one made from the Bundle's name.
+	// ReleaseName is set by a person to the name of the release. Empty means a name computed from that of the Bundle.
 	// +optional
 	// +nullable
 	ReleaseName string `json:"releaseName,omitempty"`
@@ -136,7 +137,7 @@ type HelmOptions struct {
 	// +nullable
 	Version string `json:"version,omitempty"`
 
-	// TimeoutSeconds is set by a person to how long, in seconds, an operation of Helm may take. 0 means not to wait.
+	// TimeoutSeconds is set by a person to the time limit of an operation of Helm, in seconds. 0 means that Helm does not wait.
 	// +optional
 	TimeoutSeconds int `json:"timeoutSeconds,omitempty"`
 
@@ -145,12 +146,12 @@ type HelmOptions struct {
 	// +nullable
 	Values *GenericMap `json:"values,omitempty"`
 
-	// TemplateValues is set by a person to values given as templates.
+	// TemplateValues is set by a person to values that are templates.
 	// +optional
 	// +nullable
 	TemplateValues map[string]string `json:"templateValues,omitempty"`
 
-	// ValuesFrom is set by a person to ConfigMaps and Secrets on the cluster that hold values.
+	// ValuesFrom is set by a person to ConfigMaps and Secrets on the cluster that contain values.
 	// +optional
 	// +nullable
 	ValuesFrom []ValuesFrom `json:"valuesFrom,omitempty"`
@@ -159,7 +160,7 @@ type HelmOptions struct {
 	// +optional
 	Force bool `json:"force,omitempty"`
 
-	// TakeOwnership is set by a person to let the release adopt resources that another one, or none, owns.
+	// TakeOwnership is set by a person to let the release adopt resources that belong to another release or to none.
 	// +optional
 	TakeOwnership bool `json:"takeOwnership,omitempty"`
 
@@ -167,37 +168,37 @@ type HelmOptions struct {
 	// +optional
 	MaxHistory int `json:"maxHistory,omitempty"`
 
-	// ValuesFiles is set by a person to files of the Bundle that hold values.
+	// ValuesFiles is set by a person to files of the Bundle that contain values.
 	// +optional
 	// +nullable
 	ValuesFiles []string `json:"valuesFiles,omitempty"`
 
-	// WaitForJobs is set by a person to have Helm wait until Jobs are complete; needs TimeoutSeconds.
+	// WaitForJobs is set by a person to let Helm wait until Jobs are complete. It requires TimeoutSeconds.
 	// +optional
 	WaitForJobs bool `json:"waitForJobs,omitempty"`
 
-	// Atomic is set by a person to have a failed installation or upgrade undone.
+	// Atomic is set by a person to undo a failed installation or upgrade.
 	// +optional
 	Atomic bool `json:"atomic,omitempty"`
 
-	// DisablePreProcess is set by a person to keep templates in the values from being evaluated.
+	// DisablePreProcess is set by a person to leave templates in the values unevaluated.
 	// +optional
 	DisablePreProcess bool `json:"disablePreProcess,omitempty"`
 
-	// DisableDNS is set by a person to keep templates from looking names up.
+	// DisableDNS is set by a person to prevent DNS lookups in templates.
 	// +optional
 	DisableDNS bool `json:"disableDNS,omitempty"`
 
-	// SkipSchemaValidation is set by a person to keep values from being checked against the chart's schema.
+	// SkipSchemaValidation is set by a person to skip the validation of values with the schema of the chart.
 	// +optional
 	SkipSchemaValidation bool `json:"skipSchemaValidation,omitempty"`
 
-	// DisableDependencyUpdate is set by a person to use the dependencies the chart has.
+	// DisableDependencyUpdate is set by a person to use the dependencies that the chart contains, without an update.
 	// +optional
 	DisableDependencyUpdate bool `json:"disableDependencyUpdate,omitempty"`
 }
 
-// ValuesFrom names values on the cluster; one of its fields is set.
+// ValuesFrom refers to values on the cluster. One of its fields is set.
 // +kubebuilder:pruning:PreserveUnknownFields
 type ValuesFrom struct {
 	// ConfigMapKeyRef is set by a person to a key of a ConfigMap.
@@ -219,7 +220,7 @@ type KeySelector struct {
 	// +nullable
 	Name string `json:"name,omitempty"`
 
-	// Namespace is set by a person to the namespace of the object. Empty means the one that is deployed to.
+	// Namespace is set by a person to the namespace of the object. Empty means the namespace of the deployment.
 	// +optional
 	// +nullable
 	Namespace string `json:"namespace,omitempty"`
@@ -230,16 +231,16 @@ type KeySelector struct {
 	Key string `json:"key,omitempty"`
 }
 
-// YAMLOptions says how plain manifests are overlaid.
+// YAMLOptions are the options of plain manifests.
 // +kubebuilder:pruning:PreserveUnknownFields
 type YAMLOptions struct {
-	// Overlays is set by a person to the folders below "overlays" that are used.
+	// Overlays is set by a person to the directories below "overlays" whose files replace or patch the manifests.
 	// +optional
 	// +nullable
 	Overlays []string `json:"overlays,omitempty"`
 }
 
-// DiffOptions says which differences are not drift.
+// DiffOptions list the differences that are not drift.
 // +kubebuilder:pruning:PreserveUnknownFields
 type DiffOptions struct {
 	// ComparePatches is set by a person to the differences to ignore.
@@ -248,7 +249,7 @@ type DiffOptions struct {
 	ComparePatches []ComparePatch `json:"comparePatches,omitempty"`
 }
 
-// ComparePatch is a set of differences of one resource that are not drift.
+// ComparePatch lists differences of one resource that are not drift.
 // +kubebuilder:pruning:PreserveUnknownFields
 type ComparePatch struct {
 	// Kind is set by a person to the kind of the resource.
@@ -290,7 +291,7 @@ type Operation struct {
 	// +nullable
 	Op string `json:"op,omitempty"`
 
-	// Path is set by a person to the JSON pointer the operation applies to.
+	// Path is set by a person to the JSON pointer to which the operation applies.
 	// +optional
 	// +nullable
 	Path string `json:"path,omitempty"`
@@ -301,23 +302,23 @@ type Operation struct {
 	Value string `json:"value,omitempty"`
 }
 
-// IgnoreOptions says what does not make a resource not ready.
+// IgnoreOptions say what is ignored when the readiness of a resource is assessed.
 // +kubebuilder:pruning:PreserveUnknownFields
 type IgnoreOptions struct {
-	// Conditions is set by a person to fields of conditions; a condition all of whose given fields match is ignored.
+	// Conditions is set by a person to fields of conditions. A condition is ignored if it has all fields of an entry.
 	// +optional
 	// +nullable
 	Conditions []map[string]string `json:"conditions,omitempty"`
 }
 
-// CorrectDrift says whether and how differences on the cluster are undone.
+// CorrectDrift says whether and how drift on the cluster is undone.
 // +kubebuilder:pruning:PreserveUnknownFields
 type CorrectDrift struct {
-	// Enabled is set by a person to have differences undone.
+	// Enabled is set by a person to undo drift.
 	// +optional
 	Enabled bool `json:"enabled,omitempty"`
 
-	// Force is set by a person to have resources replaced that cannot be patched.
+	// Force is set by a person to replace resources that cannot be patched.
 	// +optional
 	Force bool `json:"force,omitempty"`
 
@@ -359,7 +360,7 @@ type OverwrittenResource struct {
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// BundleRef names other Bundles that have to be deployed first.
+// BundleRef selects Bundles that must be deployed first.
 // +kubebuilder:pruning:PreserveUnknownFields
 type BundleRef struct {
 	// Name is set by a person to the name of the Bundle.
