@@ -54,7 +54,7 @@ func builtIn(cfg *rest.Config) *rest.Config {
 	return cfg
 }
 
-// managedOnly are kinds of which a cluster may have very many objects. Only those with the hub's label are kept in memory.
+// managedOnly are kinds of which a cluster may have a large number of objects. Only those with the hub's label are kept in memory.
 var managedOnly = []schema.GroupVersionKind{
 	corev1.SchemeGroupVersion.WithKind("Namespace"),
 	corev1.SchemeGroupVersion.WithKind("Secret"),
@@ -71,7 +71,7 @@ const (
 	bundleDeploymentKind = "BundleDeployment"
 )
 
-// fleetKinds are the kinds of fleet.cattle.io that the hub keeps in memory whole.
+// fleetKinds are the kinds of fleet.cattle.io of which the caches contain all objects.
 var fleetKinds = []schema.GroupVersionKind{
 	fleet.SchemeGroupVersion.WithKind(clusterKind),
 	fleet.SchemeGroupVersion.WithKind("ClusterGroup"),
@@ -83,7 +83,7 @@ var fleetKinds = []schema.GroupVersionKind{
 
 var configMapKind = corev1.SchemeGroupVersion.WithKind("ConfigMap")
 
-// cacheOptions bounds what the hub keeps in memory.
+// cacheOptions limits the objects in the caches.
 func cacheOptions(systemNamespace string) *lassocache.SharedCacheFactoryOptions {
 	tweaks := map[schema.GroupVersionKind]lassocache.TweakListOptionsFunc{
 		configMapKind: func(o *metav1.ListOptions) {
@@ -129,8 +129,8 @@ func newFactory(cfg *rest.Config, systemNamespace string) (controller.SharedCont
 		}), nil
 }
 
-// stoppable lets the caches end while the API server does not answer: after a failed list lasso asks for the server's health until it
-// is good, and the end of the context alone does not stop that.
+// stoppable lets the caches stop while the API server does not answer: after a failed list, lasso polls the health of the server, and the
+// end of the context alone does not stop the polling.
 type stoppable struct{ client.SharedClientFactory }
 
 // IsHealthy reports whether the API server is healthy, or ctx has ended.
@@ -138,14 +138,14 @@ func (s stoppable) IsHealthy(ctx context.Context) bool {
 	return ctx.Err() != nil || s.SharedClientFactory.IsHealthy(ctx)
 }
 
-// caches are all caches of a hub. They are made without controllers, so that a standby can fill them: lasso's controllers note
+// caches are all caches of a hub. They are created without controllers, so that a standby can fill them: lasso's controllers queue
 // every event until they are started.
 type caches struct {
 	lifetime          context.Context // the caches stop when it ends
 	own, fleet        controller.SharedControllerFactory
 	ownKinds          []schema.GroupVersionKind // of the factory own
 	fleetKinds        []schema.GroupVersionKind // of the factory fleet
-	secrets, contents cache.SharedIndexInformer // by metadata; contents is nil when Bundles are left to others
+	secrets, contents cache.SharedIndexInformer // by metadata; contents is nil with disableBundles
 	interner          *interner
 	resources         resourceInterner
 	restore           cache.TransformFunc // of Clusters: see package preserve
@@ -179,7 +179,7 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 	c.restore = restoreCluster
 	if o.DisableBundles {
 		c.restore = c.agents.Transform
-		if c.fleet == c.own { // an embedding server may need what this hub does not
+		if c.fleet == c.own { // a shared cache stays complete: an embedding server may use these fields
 			c.reduce = withoutOptions
 		}
 		c.ownKinds = slices.DeleteFunc(c.ownKinds, func(kind schema.GroupVersionKind) bool { return kind.Kind == "ClusterRole" })
@@ -240,14 +240,14 @@ func (c *caches) start() error {
 	return nil
 }
 
-// transform has the informers of the kinds keep no more than the hub needs.
+// transform reduces the objects of these kinds in the caches to the fields that the hub needs.
 func (c *caches) transform(factory lassocache.SharedCacheFactory, kinds []schema.GroupVersionKind) error {
 	for _, kind := range kinds {
 		informer, err := factory.ForKind(kind)
 		if err != nil {
 			return fmt.Errorf("watching kind %s: %w", kind, err)
 		}
-		// The errors are of an informer that was stopped.
+		// AddEventHandler returns an error only for an informer that was stopped.
 		switch kind.Kind {
 		case bundleKind:
 			c.interner.transform(informer, c.resources.intern)
@@ -264,7 +264,7 @@ func (c *caches) transform(factory lassocache.SharedCacheFactory, kinds []schema
 	return nil
 }
 
-// restoreCluster completes the status of a Cluster that a hub with disableBundles has worked on.
+// restoreCluster adds the fields to the status of a Cluster that a hub with disableBundles has stored in an annotation.
 func restoreCluster(object any) (any, error) {
 	if cluster, ok := object.(*fleet.Cluster); ok {
 		preserve.Restore(cluster)
@@ -272,7 +272,7 @@ func restoreCluster(object any) (any, error) {
 	return object, nil
 }
 
-// withoutOptions drops the large parts of a BundleDeployment. A hub with disableBundles reads only which deployment it is of, and its
+// withoutOptions drops the large parts of a BundleDeployment. A hub with disableBundles reads only its deployment ID and its
 // state.
 func withoutOptions(object any) (any, error) {
 	if d, ok := object.(*fleet.BundleDeployment); ok {
@@ -295,23 +295,22 @@ func (c *caches) startWorkers(ctx context.Context, workers int) error {
 // wait returns when the metadata caches have stopped.
 func (c *caches) wait() { c.running.Wait() }
 
-// foreignSecrets leaves out the Secrets that never are kubeconfig Secrets, so that a hub with many Helm releases and
-// ServiceAccounts does not keep them in memory.
+// foreignSecrets excludes the Secrets of ServiceAccount tokens and Helm releases, which are never kubeconfig Secrets, to save memory.
 const foreignSecrets = "type!=" + string(corev1.SecretTypeServiceAccountToken) + ",type!=helm.sh/release.v1"
 
-// secretInformer watches Secrets for their versions only. A kubeconfig is read when it is needed.
+// secretInformer watches the metadata of Secrets. The hub reads a kubeconfig when it needs it.
 func secretInformer(client metadata.Interface) cache.SharedIndexInformer {
 	informer := metadatainformer.NewFilteredMetadataInformer(client, corev1.SchemeGroupVersion.WithResource("secrets"),
 		metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) { o.FieldSelector = foreignSecrets }).Informer()
-	_ = informer.SetTransform(keepIdentity) // the error is of an informer that runs already
+	_ = informer.SetTransform(keepIdentity) // fails only for an informer that runs already
 	return informer
 }
 
-// contentInformer watches which Contents exist.
+// contentInformer watches the metadata of Contents.
 func contentInformer(client metadata.Interface) cache.SharedIndexInformer {
 	informer := metadatainformer.NewFilteredMetadataInformer(client, fleet.SchemeGroupVersion.WithResource("contents"),
 		metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
-	_ = informer.SetTransform(keepIdentity) // the error is of an informer that runs already
+	_ = informer.SetTransform(keepIdentity) // fails only for an informer that runs already
 	return informer
 }
 

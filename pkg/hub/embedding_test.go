@@ -181,7 +181,7 @@ func TestRunRefusesAUsedFactory(t *testing.T) {
 
 	err := muster.Run(t.Context(), muster.Options{RESTConfig: hub.RESTConfig(), SharedControllerFactory: first.factory})
 	require.ErrorContains(t, err, "SharedControllerFactory")
-	require.ErrorContains(t, err, "make a new one")
+	require.ErrorContains(t, err, "create a new one")
 }
 
 func TestRunMetrics(t *testing.T) {

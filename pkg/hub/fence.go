@@ -12,14 +12,13 @@ import (
 // errFenced is the error of a write that a hub without its Lease tries to send.
 var errFenced = errors.New("this hub has lost its Lease and writes nothing any more")
 
-// fence refuses every write of a hub that has lost its Lease. A handler that hangs between two writes must not send the second
-// one while the next hub works. When a hub is stopped in order nothing is refused: it keeps the Lease until its handlers have
-// returned.
+// fence refuses every write of a hub that has lost its Lease. A handler that is delayed between two writes must not send the
+// second one while the next hub works. An orderly stop refuses nothing: the hub keeps the Lease until its handlers have returned.
 type fence struct {
 	term atomic.Pointer[context.Context]
 }
 
-// guard ends the writes when term ends with leader.ErrLost as its cause.
+// guard refuses writes after term has ended with leader.ErrLost as its cause.
 func (f *fence) guard(term context.Context) { f.term.Store(&term) }
 
 func (f *fence) closed() bool {

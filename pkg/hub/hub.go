@@ -36,20 +36,20 @@ import (
 )
 
 const (
-	// startWarning is when the log says that the caches are still being filled.
+	// startWarning is the time after which the log says that the caches are still being filled.
 	startWarning = 10 * time.Second
-	// startTimeout bounds the time until the caches are filled. Without the right to list a kind its cache never fills, and
-	// only the log of client-go says so.
+	// startTimeout limits the time until the caches are filled. Without the right to list a kind, its cache is never filled, and
+	// only client-go logs the error.
 	startTimeout = 3 * time.Minute
-	// admissionTimeout bounds the wait for the state of the admission policies. A hub that does not know it yet can do
-	// everything except trust the recorded creator of a request.
+	// admissionTimeout limits the wait for the state of the admission policies. A hub that does not know the state yet works, but
+	// does not rely on the recorded creator of a request.
 	admissionTimeout = 10 * time.Second
 )
 
 // Run runs a hub until ctx ends, and returns when everything it started has stopped. It returns nil when ctx ended, and an error
 // when the hub could not start, or leader.ErrLost when it lost its Lease.
 //
-// Only one hub may work against an API server at a time. Options.Election sees to that: Run waits for the Lease, and while
+// Only one hub may work against an API server at a time. Options.Election ensures that: Run waits for the Lease, and while
 // another hub holds it, Run fills its caches and keeps them up to date (a hot standby). Without an election Run works at once.
 func Run(ctx context.Context, options Options) error {
 	o, err := options.complete()
@@ -85,7 +85,7 @@ func Run(ctx context.Context, options Options) error {
 	return err
 }
 
-// hub holds what exists before the hub works: its clients' configuration and its caches.
+// hub is a hub that may not work yet: it has the configuration of the clients, and the caches.
 type hub struct {
 	options      Options
 	config       *rest.Config
@@ -111,7 +111,7 @@ func newHub(ctx context.Context, o Options) (*hub, error) {
 	return h, err
 }
 
-// standBy fills the caches while another hub holds the Lease. An error is not final: work fills what is not filled yet.
+// standBy fills the caches while another hub holds the Lease. After an error, work fills the rest of the caches.
 func (h *hub) standBy(ctx context.Context) {
 	h.startStandby.Do(func() {
 		h.wasStandby = true
@@ -127,7 +127,7 @@ func (h *hub) standBy(ctx context.Context) {
 	})
 }
 
-// work is the hub at work: until ctx ends, or until the hub has lost its Lease.
+// work runs the controllers until ctx ends, which it also does when the hub loses its Lease.
 func (h *hub) work(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -144,7 +144,7 @@ func (h *hub) work(ctx context.Context) error {
 		return err
 	}
 	if controllers.IndexesRegistered(c) {
-		return errors.New("Options.SharedControllerFactory has served a hub before; make a new one for each Run")
+		return errors.New("Options.SharedControllerFactory has served a hub before; create a new one for each Run")
 	}
 
 	events := record.NewBroadcaster(record.WithContext(ctx))
@@ -168,7 +168,7 @@ func (h *hub) work(ctx context.Context) error {
 	}
 	defer func() {
 		stop()
-		c.Passes.Wait() // first: a handler that still runs may start what the others wait for
+		c.Passes.Wait() // first, because a handler that still runs may start goroutines that the others wait for
 		all.Wait()
 		policies.Wait()
 	}()
@@ -192,7 +192,7 @@ func (h *hub) work(ctx context.Context) error {
 	return nil
 }
 
-// newContext makes the clients that all controllers share.
+// newContext creates the clients that all controllers share.
 func (h *hub) newContext(ctx context.Context) (*app.Context, error) {
 	client, err := kubernetes.NewForConfig(builtIn(h.config))
 	if err != nil {
@@ -247,11 +247,11 @@ func (h *hub) prepare(ctx context.Context, c *app.Context) error {
 	return controllers.EnsureNamespacesAndRoles(ctx, c)
 }
 
-// fillCaches returns when the caches are filled. A hub that was a standby then waits until they contain what the hub before it
-// wrote.
+// fillCaches returns when the caches are filled. A hub that was a standby then waits until they contain the writes of the previous
+// hub.
 func (h *hub) fillCaches(ctx context.Context, c *app.Context) error {
 	warning := time.AfterFunc(startWarning, func() { //nolint:forbidigo // app.Context.Clock has no AfterFunc, and a log line needs none
-		logrus.Warn("Still filling the caches; if this goes on, the hub may lack the right to list one of the kinds it watches")
+		logrus.Warn("Still filling the caches; the hub may lack the right to list one of the kinds it watches")
 	})
 	defer warning.Stop()
 	ctx, cancel := context.WithCancel(ctx)
@@ -272,8 +272,7 @@ func (h *hub) fillCaches(ctx context.Context, c *app.Context) error {
 	}
 }
 
-// awaitPolicies waits until the hub knows the state of its admission policies, so that requests which exist already are judged
-// with it.
+// awaitPolicies waits until the hub knows the state of its admission policies, so that its first decisions take them into account.
 func awaitPolicies(ctx context.Context, policies *admission.Monitor) {
 	ctx, cancel := context.WithTimeout(ctx, admissionTimeout)
 	defer cancel()

@@ -12,8 +12,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 )
 
-// serveMetrics registers what the controllers count, and the numbers of Clusters and registrations, which are counted from the
-// caches at each scrape. The result unregisters all of it, for a program that goes on serving metrics when the hub has ended.
+// serveMetrics registers the metrics of the controllers, and the numbers of Clusters and registrations, which are counted from the
+// caches at each scrape. The result unregisters them, for a program that continues to serve metrics after the hub has stopped.
 func (h *hub) serveMetrics(c *app.Context, series *prometheus.Registry) (unregister func(), err error) {
 	clusters, requests := c.Fleet.Cluster().Cache(), c.Fleet.ClusterRegistration().Cache()
 	series.MustRegister(metrics.StateCollector{
@@ -24,12 +24,12 @@ func (h *hub) serveMetrics(c *app.Context, series *prometheus.Registry) (unregis
 		return func() {}, nil
 	}
 	if err := h.options.Metrics.Register(series); err != nil {
-		return nil, fmt.Errorf("registering the metrics of the hub, which two hubs cannot do in one place: %w", err)
+		return nil, fmt.Errorf("registering the metrics of the hub (two hubs cannot use the same registry): %w", err)
 	}
 	return func() { h.options.Metrics.Unregister(series) }, nil
 }
 
-// ownOf lists the objects of a cache, without those that are handed to another controller.
+// ownOf lists the objects of a cache, without those that are assigned to another controller.
 func ownOf[T metav1.Object](list func(string, labels.Selector) ([]T, error)) func() ([]T, error) {
 	return func() (own []T, err error) {
 		all, err := list(metav1.NamespaceAll, labels.Everything())

@@ -20,11 +20,11 @@ import (
 // Options configure a hub. Only RESTConfig is required.
 type Options struct {
 	// RESTConfig is the configuration for the hub's API server. Run copies it, removes client-side rate limits from the copy, because
-	// the API server's priority and fairness does better, and replaces a Timeout of 0 with 30 seconds.
+	// the priority and fairness of the API server limits requests better, and replaces a Timeout of 0 with 30 seconds.
 	RESTConfig *rest.Config
-	// SharedControllerFactory, if given, is used for the fleet.cattle.io kinds, so that a server that watches them anyway keeps them
-	// in memory once. It must not have been started; Run starts it. For Kubernetes kinds the hub always has caches of its own, which
-	// contain only the objects that the hub made.
+	// SharedControllerFactory, if given, is used for the fleet.cattle.io kinds, so that a server that watches them too has them in
+	// memory only once. It must not have been started; Run starts it. For Kubernetes kinds the hub always has caches of its own, which
+	// contain only the objects that the hub created.
 	SharedControllerFactory controller.SharedControllerFactory
 	// SystemNamespace is the namespace of the hub's ConfigMap; empty means "cattle-fleet-system".
 	SystemNamespace string
@@ -38,22 +38,22 @@ type Options struct {
 	// LeaveAdmission leaves the admission policies to others, such as the chart fleet. The hub then only watches them. Otherwise it
 	// installs them, and restores them when somebody changes or deletes them.
 	LeaveAdmission bool
-	// RequirePolicies refuses registrations while the admission policies are not in force, and so wherever the API server serves none.
+	// RequirePolicies refuses registrations while the admission policies are not in force, and always if the API server serves none.
 	// registration.requirePolicies of the configuration does the same.
 	RequirePolicies bool
-	// FarewellGrace bounds the time that a deleted Cluster waits for its agent to remove what it deployed; 0 means 30 seconds. The
+	// FarewellGrace limits the time that a deleted Cluster waits for its agent to remove what it deployed; 0 means 30 seconds. The
 	// hub does not wait for a disconnected agent.
 	FarewellGrace time.Duration
-	// ContentGrace is the time that a Content is kept after no BundleDeployment names it; 0 means 40 seconds.
+	// ContentGrace is the time for which a Content is kept after the last BundleDeployment that names it; 0 means 40 seconds.
 	ContentGrace time.Duration
-	// Metrics, if given, has the hub's metrics registered while the hub works. Two hubs cannot use one at the same time.
+	// Metrics, if given, is the registry of the hub's metrics while the hub works. Two hubs cannot use the same registry.
 	Metrics prometheus.Registerer
 	// Agent configures the agents that the hub installs. An empty image means the agent of this version.
 	Agent app.AgentSettings
 	// ImportBackoff is the backoff of an import that failed; the zero value means 2 seconds to 5 minutes.
 	ImportBackoff app.Backoff
-	// Recheck is the time after which an object is reconciled again that stalled on an object which the hub does not watch, such as
-	// a foreign object with a name that the hub needs; 0 means a minute.
+	// Recheck is the interval at which an object is reconciled that waits for an object which the hub does not watch, such as the
+	// deletion of a foreign object with a name that the hub needs; 0 means a minute.
 	Recheck time.Duration
 	// Workers is the number of workers for each kind; 0 means 50.
 	Workers int
@@ -64,7 +64,7 @@ type Options struct {
 	Election *leader.Config
 	// OnStandby, if given, is called once when the caches of a standby are filled.
 	OnStandby func()
-	// OnElected, if given, is called once the hub has acquired the Lease, before it fills what is left of its caches.
+	// OnElected, if given, is called once the hub has acquired the Lease, before it fills the rest of its caches.
 	OnElected func()
 	// OnReady, if given, is called once the hub is at work.
 	OnReady func()
@@ -80,7 +80,7 @@ const (
 // complete validates the options and sets the defaults.
 func (o Options) complete() (Options, error) {
 	if o.RESTConfig == nil {
-		return o, errors.New("Options.RESTConfig is missing: it says which API server the hub works on")
+		return o, errors.New("Options.RESTConfig is missing: set the configuration for the hub's API server")
 	}
 	if o.SystemNamespace == "" {
 		o.SystemNamespace = registration.DefaultSystemNamespace

@@ -29,7 +29,7 @@ func Rules() []rbacv1.PolicyRule {
 	}
 }
 
-// Ensure creates or corrects the ClusterRole. It takes over an object of somebody else: a user who may write ClusterRoles
+// Ensure creates or corrects the ClusterRole. It takes over a foreign object: a user who may write ClusterRoles
 // has these rights anyway. The label keeps the object in the cache of the hub.
 func Ensure(ctx context.Context, client kubernetes.Interface) error {
 	roles := client.RbacV1().ClusterRoles()

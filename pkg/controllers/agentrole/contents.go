@@ -43,7 +43,7 @@ type ContentRoles struct {
 	secrets    desiredset.Sets            // the Roles and RoleBindings of AllowSecrets
 }
 
-// NewContentRoles registers the caches it needs, so it is called while controllers are registered.
+// NewContentRoles registers its caches, so call it while the controllers are registered.
 func NewContentRoles(c *app.Context) *ContentRoles {
 	return &ContentRoles{
 		client: c.Kubernetes, roles: c.RBAC.ClusterRole().Cache(), bindings: c.RBAC.ClusterRoleBinding().Cache(),
@@ -133,9 +133,9 @@ func (r *ContentRoles) Bound(cluster *fleet.Cluster) bool {
 	return err == nil && isFor(binding, cluster)
 }
 
-// Unseen reports whether the binding of a Cluster was created and the cache does not show it yet. If it is deleted before that, there
-// is no event, so the caller repeats Allow after expectations.Timeout.
-func (r *ContentRoles) Unseen(cluster *fleet.Cluster) bool {
+// BindingUncached reports whether the binding of a Cluster was created and is not in the cache yet. If it is deleted before the cache
+// contains it, there is no event, so the caller repeats Allow after expectations.Timeout.
+func (r *ContentRoles) BindingUncached(cluster *fleet.Cluster) bool {
 	_, err := r.bindings.Get(nameFor(cluster))
 	return apierrors.IsNotFound(err) && r.bound.IsExpected(nameFor(cluster))
 }

@@ -170,9 +170,9 @@ func TestAllow(t *testing.T) {
 
 		require.NoError(t, s.Allow(t.Context(), alice, []string{"s-1"}))
 		assert.Empty(t, s.writes(), "the caches do not show them yet")
-		assert.True(t, s.Unseen(alice), "it may be deleted before they do")
+		assert.True(t, s.BindingUncached(alice), "it may be deleted before they do")
 		require.NoError(t, s.cachedBindings.Add(s.liveBinding(t)))
-		assert.False(t, s.Unseen(alice))
+		assert.False(t, s.BindingUncached(alice))
 		assert.True(t, s.Bound(alice))
 
 		require.NoError(t, s.server.RbacV1().ClusterRoles().Delete(t.Context(), contentRole, metav1.DeleteOptions{}))

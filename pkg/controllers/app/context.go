@@ -33,7 +33,7 @@ type Context struct {
 	Kubernetes kubernetes.Interface
 	// Metadata reads the metadata of objects.
 	Metadata metadata.Interface
-	// Fleet has the controllers of the fleet.cattle.io kinds; their caches hold every object.
+	// Fleet has the controllers of the fleet.cattle.io kinds; their caches contain every object.
 	Fleet fleetcontrollers.Interface
 	// FleetClient writes the fleet.cattle.io kinds: unlike the clients of Fleet, it takes a context, so that a write ends with
 	// its pass.
@@ -50,7 +50,7 @@ type Context struct {
 	Config *config.Store
 	// Issuer issues ServiceAccount tokens.
 	Issuer credential.Issuer
-	// Clock is a fake one in tests.
+	// Clock is the real clock, or a fake clock in tests.
 	Clock clock.WithTicker
 	// Passes tracks the passes of all controllers.
 	Passes *Passes
@@ -64,15 +64,16 @@ type Context struct {
 	TokenTTLRequired bool
 	// Agent configures the agents that the hub installs.
 	Agent AgentSettings
-	// Recheck is the time after which a pass is repeated that stalled on an object the hub does not watch; 0 means result.Recheck.
+	// Recheck is the time after which a pass is repeated that stalled because of an object which the hub does not watch; 0 means
+	// result.Recheck.
 	Recheck time.Duration
 	// ImportBackoff is the time between the attempts of an import.
 	ImportBackoff Backoff
 	// DisableBundles leaves Bundles to Fleet's own controllers.
 	DisableBundles bool
-	// FarewellGrace is how long a deleted Cluster waits for its agent to leave.
+	// FarewellGrace is how long a deleted Cluster waits for its agent to uninstall itself.
 	FarewellGrace time.Duration
-	// ContentGrace is how long a Content is kept that no BundleDeployment names; 0 means 40 seconds.
+	// ContentGrace is the time for which a Content is kept after the last BundleDeployment that names it; 0 means 40 seconds.
 	ContentGrace time.Duration
 	// Metrics counts what the hub does.
 	Metrics *metrics.Counters

@@ -130,7 +130,7 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 			}
 			return current, 0, joinErrors(append(failures, err)...)
 		}
-		if d.roles.Unseen(cluster) {
+		if d.roles.BindingUncached(cluster) {
 			after = expectations.Timeout
 		}
 	}

@@ -185,7 +185,7 @@ type rights struct {
 	unseen     bool
 }
 
-func (r *rights) Unseen(*fleet.Cluster) bool { return r.unseen }
+func (r *rights) BindingUncached(*fleet.Cluster) bool { return r.unseen }
 
 func (r *rights) Allow(_ context.Context, _ *fleet.Cluster, contents []string) error {
 	r.allowed = append(r.allowed, slices.Compact(slices.Sorted(slices.Values(contents))))

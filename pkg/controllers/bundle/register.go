@@ -53,7 +53,7 @@ type roles interface {
 	Allow(ctx context.Context, cluster *fleet.Cluster, contents []string) error
 	AllowSecrets(ctx context.Context, cluster *fleet.Cluster, names []string) error
 	Forbid(ctx context.Context, cluster *fleet.Cluster) error
-	Unseen(cluster *fleet.Cluster) bool
+	BindingUncached(cluster *fleet.Cluster) bool
 }
 
 // Register registers the controllers of Bundles and BundleDeployments. Beside these two kinds they watch Clusters and

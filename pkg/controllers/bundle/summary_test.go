@@ -133,6 +133,6 @@ func TestWithoutRoutineEvent(t *testing.T) {
 		{fleet.ReasonDeployFailed, ready("x", counted(nil)), false},
 		{fleet.ReasonNoClusters, result.Stalled(fleet.ReasonUnsupported, ""), false},
 	} {
-		assert.Equal(t, row.quiet, withoutRoutineEvent(genericcondition.GenericCondition{Reason: row.before}, row.after).Quiet, "%s to %s", row.before, row.after.Reason)
+		assert.Equal(t, row.quiet, withoutRoutineEvent(genericcondition.GenericCondition{Reason: row.before}, row.after).NoEvent, "%s to %s", row.before, row.after.Reason)
 	}
 }

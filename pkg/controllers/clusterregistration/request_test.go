@@ -134,7 +134,7 @@ func TestGrant(t *testing.T) {
 			assert.Equal(t, before, s.token, "only the controller of tokens writes to tokens")
 			asked := s.TokenUsage.Count(types.NamespacedName{Namespace: "fleet-default", Name: "token"})
 			assert.Equal(t, row.want == counting, asked == 1)
-			if d.result.IsWait() && !d.result.Tell && d.result.Reason != fleet.ReasonManagedElsewhere {
+			if d.result.IsWait() && !d.result.EventOnWait && d.result.Reason != fleet.ReasonManagedElsewhere {
 				assert.Positive(t, d.result.After, "a wait for another controller has a timer beside its event")
 			}
 			if row.want == "True Granted" {

@@ -1,6 +1,6 @@
-// Package orphans deletes objects that the hub has made for an owner that does not exist any more: a Cluster whose finalizer
-// somebody has removed, or a request that was deleted while no hub was running. It walks over the caches periodically, and checks
-// two kinds shortly after the deletion of a Cluster. A cache alone never makes an orphan: the API server has to confirm that the
+// Package orphans deletes objects that the hub has created for an owner that does not exist any more: a Cluster whose finalizer
+// a user has removed, or a request that was deleted while no hub was running. It walks over the caches periodically, and checks
+// two kinds shortly after the deletion of a Cluster. It deletes nothing because of a cache alone: the API server must confirm that the
 // owner does not exist.
 package orphans
 
@@ -35,12 +35,12 @@ const (
 	walkInterval = 30 * time.Minute
 	// retryInterval is the time to the next walk if orphans are left.
 	retryInterval = time.Minute
-	// deletionDelay is the time from the deletion of a Cluster to the check of what was made for it. Most of it is gone by then.
+	// deletionDelay is the time from the deletion of a Cluster to the check of its objects. Most of them are deleted by then.
 	deletionDelay = 10 * time.Second
 	// A walk pauses after each batch of objects, because other work of the hub is more urgent.
 	batch = 500
 	pause = 20 * time.Millisecond
-	// jitter spreads the walks, so that they do not coincide with other periodic work for ever.
+	// jitter varies the interval, so that the walks do not always coincide with other periodic work.
 	jitter = 0.2
 )
 
@@ -55,7 +55,7 @@ type Collector struct {
 	*app.Context
 	kinds  []ownedKind
 	owners map[string]ownerKind // by kind
-	// isInUse reports whether an agent still needs what was made for a deleted request.
+	// isInUse reports whether an agent still needs the objects that were created for a deleted request.
 	isInUse func(ctx context.Context, namespace, request string) (bool, error)
 	tasks   workqueue.TypedDelayingInterface[types.NamespacedName]
 	running sync.WaitGroup
@@ -102,7 +102,7 @@ func Register(ctx context.Context, c *app.Context) *Collector {
 		kindOf(namespaceKind, coreKind("namespaces"), c.Core.Namespace().Informer(), ownerOfNamespace),
 	}
 	context.AfterFunc(ctx, o.tasks.ShutDown)
-	// The error is that of a stopped informer, and the informer was not stopped yet.
+	// AddEventHandler returns an error only for an informer that was stopped.
 	_, _ = c.Fleet.Cluster().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: func(object any) {
 		if key, err := cache.DeletionHandlingObjectToName(object); err == nil {
 			o.tasks.AddAfter(types.NamespacedName{Namespace: key.Namespace, Name: key.Name}, deletionDelay)
@@ -215,7 +215,7 @@ func (c *Collector) check(ctx context.Context, k ownedKind, object any) (done bo
 }
 
 // deleteOrphan deletes an object whose owner is not in the cache, if the API server confirms that there is no such owner. An
-// owner that was created again under the name keeps the object: its controller makes objects of the same names.
+// owner that was created again with the same name keeps the object: its controller creates objects of the same names.
 func (c *Collector) deleteOrphan(ctx context.Context, k ownedKind, m metav1.Object, o ownerKey) (done bool, err error) {
 	_, err = c.Metadata.Resource(c.owners[o.kind].resource).Namespace(o.namespace).Get(ctx, o.name, metav1.GetOptions{})
 	switch {
@@ -224,7 +224,7 @@ func (c *Collector) deleteOrphan(ctx context.Context, k ownedKind, m metav1.Obje
 	case !isMissing(err):
 		return false, fmt.Errorf("looking for its owner, %s %s/%s: %w", o.kind, o.namespace, o.name, err)
 	}
-	// An agent that has to uninstall itself needs what its request was given.
+	// An agent that is asked to uninstall itself needs the rights of its request.
 	if o.kind == kindRequest {
 		inUse, err := c.isInUse(ctx, o.namespace, o.name)
 		if err != nil || inUse {
@@ -245,7 +245,7 @@ func (c *Collector) deleteOrphan(ctx context.Context, k ownedKind, m metav1.Obje
 	return true, nil
 }
 
-// isMissing tells "there is no such object" from "there is no such kind", which has the same status code: without the
+// isMissing distinguishes "there is no such object" from "there is no such kind", which has the same status code: without the
 // CustomResourceDefinition each Cluster would seem to be missing.
 func isMissing(err error) bool {
 	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)

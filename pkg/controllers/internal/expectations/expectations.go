@@ -11,9 +11,9 @@
 //   - Expect(key) after a create or a delete: IsExpected reports whether the cache may still lack the object of that name, or
 //     still have the object of that UID. Observed(key) ends the expectation as soon as the cache shows the effect.
 //
-// An expectation also ends after the timeout: the object may be deleted again before the cache has seen it, and no event would
-// ever tell. The write is then repeated if need be; all writes of the hub are safe to repeat. Look-ups never remove anything;
-// expired entries are removed when new ones are recorded.
+// An expectation also ends after the timeout: the object may be deleted again before the cache has received it, and then there is no
+// event. The write may then be repeated; all writes of the hub are safe to repeat. Look-ups never remove entries; expired ones are
+// removed when new ones are recorded.
 //
 // The expectations of the Kubernetes controllers only count events, which is not enough to recognize a version. MutationCache of
 // client-go keeps whole objects, no more than 100 of them, and cannot express a deletion.
@@ -32,7 +32,7 @@ import (
 // Timeout is the time after which an expectation ends that the cache never met.
 const Timeout = 10 * time.Second
 
-// sweepMin is the number of entries below which expired ones are left alone. An entry costs a few bytes.
+// sweepMin is the number of entries below which expired ones are not removed. An entry needs a few bytes.
 const sweepMin = 64
 
 // Expectations are those of one controller about the objects of one kind. The zero value is ready to use.
@@ -44,7 +44,7 @@ type Expectations struct {
 
 	mu      sync.Mutex
 	entries map[string]expectation
-	sweepAt int // the number of entries from which a sweep is worth its time
+	sweepAt int // the number of entries at which expired ones are removed
 }
 
 type expectation struct {
@@ -53,7 +53,7 @@ type expectation struct {
 	until   time.Time
 }
 
-// New returns Expectations that go by this clock.
+// New returns Expectations with this clock.
 func New(c clock.PassiveClock) *Expectations { return &Expectations{Clock: c} }
 
 // Wrote expects the cache to show the object at the version that a write returned, or at a later one.

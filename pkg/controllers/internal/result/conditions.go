@@ -24,7 +24,7 @@ func Set(conditions *fleetstatus.Conditions, conditionType string, o Result, now
 		return nil
 	}
 	return &Transition{
-		Type: conditionType, Before: before.Status, After: after.Status, Reason: after.Reason, Message: after.Message, Tell: o.Tell, Quiet: o.Quiet,
+		Type: conditionType, Before: before.Status, After: after.Status, Reason: after.Reason, Message: after.Message, EventOnWait: o.EventOnWait, NoEvent: o.NoEvent,
 	}
 }
 
@@ -34,16 +34,16 @@ type Transition struct {
 	Before, After corev1.ConditionStatus
 	Reason        string
 	Message       string
-	Tell          bool // of Result
-	Quiet         bool // of Result
+	EventOnWait   bool // of the Result
+	NoEvent       bool // of Result
 }
 
 // Record records the event of a transition: a warning for a failure and for a wait for a person, a normal event for the recovery from
 // a failure. Other successes and waits are only in the condition.
 func (t *Transition) Record(recorder record.EventRecorder, object runtime.Object) {
 	switch {
-	case t == nil || t.Quiet:
-	case t.After == corev1.ConditionFalse, t.Tell:
+	case t == nil || t.NoEvent:
+	case t.After == corev1.ConditionFalse, t.EventOnWait:
 		recorder.Event(object, corev1.EventTypeWarning, t.Reason, t.Message)
 	case t.Before == corev1.ConditionFalse && t.After == corev1.ConditionTrue:
 		recorder.Event(object, corev1.EventTypeNormal, t.Reason, t.Type+" again")

@@ -8,8 +8,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Recheck is the time after which a pass is repeated that stalled on an object the hub does not watch, for example an object of
-// somebody else with a name that the hub needs.
+// Recheck is the time after which a pass is repeated that stalled because of an object which the hub does not watch, for example a foreign
+// object with a name that the hub needs.
 const Recheck = time.Minute
 
 type outcome int
@@ -22,7 +22,7 @@ const (
 	outcomeSkip
 )
 
-// Result is the result of a pass over an object, or of one step of it. It is made by Done, Wait, Stalled, Retry or Skip.
+// Result is the result of a pass over an object, or of one step of it. It is created by Done, Wait, Stalled, Retry or Skip.
 type Result struct {
 	outcome outcome
 	// Reason is a constant of the API package.
@@ -31,10 +31,10 @@ type Result struct {
 	Message string
 	// After, if positive, is the time after which the object is enqueued even without an event.
 	After time.Duration
-	// Tell makes a transition to a wait a warning event: a person has to act.
-	Tell bool
-	// Quiet suppresses the event of a transition.
-	Quiet bool
+	// EventOnWait records a warning event for a transition to a wait: a person must act.
+	EventOnWait bool
+	// NoEvent suppresses the event of a transition.
+	NoEvent bool
 	// Err is the cause of a retry; the work queue backs off.
 	Err error
 }
@@ -67,15 +67,15 @@ func Retry(reason string, err error) Result {
 // Skip stops a pass and leaves the condition as it is.
 func Skip() Result { return Result{outcome: outcomeSkip} }
 
-// WithEvent makes a transition to this wait an event.
+// WithEvent records an event for a transition to this wait.
 func (o Result) WithEvent() Result {
-	o.Tell = true
+	o.EventOnWait = true
 	return o
 }
 
 // WithoutEvent suppresses the event of a transition to this result.
 func (o Result) WithoutEvent() Result {
-	o.Quiet = true
+	o.NoEvent = true
 	return o
 }
 

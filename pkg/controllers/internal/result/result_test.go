@@ -142,7 +142,7 @@ func TestRecord(t *testing.T) {
 		{"it works after a wait", &Transition{Type: "Ready", Before: unknown, After: yes, Reason: "R"}, ""},
 		{"it waits", &Transition{Type: "Ready", After: unknown, Reason: "R"}, ""},
 		{"it waits again", &Transition{Type: "Ready", Before: no, After: unknown, Reason: "R"}, ""},
-		{"it waits for a person", &Transition{Type: "Ready", After: unknown, Reason: "R", Message: "m", Tell: true}, "Warning R m"},
+		{"it waits for a person", &Transition{Type: "Ready", After: unknown, Reason: "R", Message: "m", EventOnWait: true}, "Warning R m"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			recorder := record.NewFakeRecorder(2)
@@ -178,7 +178,7 @@ func TestRecordWaitForAPersonOnce(t *testing.T) {
 	}
 	assert.Equal(t, "Warning W where is it?", <-recorder.Events)
 	assert.Empty(t, recorder.Events)
-	assert.False(t, Wait("W", "").Tell)
+	assert.False(t, Wait("W", "").EventOnWait)
 }
 
 func TestRetryAfterConflict(t *testing.T) {
