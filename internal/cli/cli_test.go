@@ -84,6 +84,7 @@ func TestInvalidCommandLines(t *testing.T) {
 		"token create t --usage-limit 2147483648":          "--usage-limit is 2147483648",
 		"token create t --usage-limit x":                   "usage-limit",
 		"token create t --approval Maybe":                  `--approval is "Maybe": it must be Auto or Manual`,
+		"token create t --long-lived-credentials No":       `--long-lived-credentials is "No": it must be Allow or Refuse`,
 		"token create t --client-id-pattern a[":            `--client-id-pattern "a[": syntax error in pattern`,
 		"token create t --cluster c --client-id x":         "--cluster determines which ID the token can register",
 		"token create t --cluster c --client-id-pattern x": "--cluster determines which ID the token can register",

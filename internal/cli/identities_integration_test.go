@@ -56,12 +56,13 @@ func TestRequests(t *testing.T) {
 func TestTokenLimits(t *testing.T) {
 	p := atHub(t)
 	p.mustRun("token", "create", "narrow", "--timeout", "5m", "--usage-limit", "3", "--client-id", "a", "--client-id", "b",
-		"--client-id-pattern", "edge-*", "--label", "env=prod", "--label", "region=eu", "--approval", "Auto", "--allow-label", "zone")
+		"--client-id-pattern", "edge-*", "--label", "env=prod", "--label", "region=eu", "--approval", "Auto", "--allow-label", "zone",
+		"--long-lived-credentials", "Refuse")
 	spec := p.token("narrow").Spec
 	require.Equal(t, fleet.ClusterRegistrationTokenSpec{
 		TTL: &metav1.Duration{Duration: 24 * time.Hour}, UsageLimit: ptr.To(int32(3)), ClientIDs: []string{"a", "b"}, ClientIDPattern: "edge-*",
 		Labels: map[string]string{"env": "prod", "region": "eu"}, Approval: fleet.ApprovalAuto,
-		AllowedLabelKeys: &[]string{"zone"},
+		AllowedLabelKeys: &[]string{"zone"}, LongLivedCredentials: fleet.LongLivedRefuse,
 	}, spec)
 	require.Regexp(t, `narrow +24h0m0s +in \S+ +0/3 +narrow +Ready +- +- +- +a,b,edge-\* +-`, p.mustRun("token", "list", "-o", "wide"))
 

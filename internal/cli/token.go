@@ -29,6 +29,7 @@ const (
 	flagApproval        = "approval"
 	flagCluster         = "cluster"
 	flagAllowLabel      = "allow-label"
+	flagLongLived       = "long-lived-credentials"
 )
 
 func tokenCommand(s Streams) *cli.Command {
@@ -60,6 +61,7 @@ example after its credential was lost, even if another agent still has that iden
 			&cli.StringSliceFlag{Name: flagLabel, Usage: "`KEY=VALUE` label for each cluster it registers; may be repeated"},
 			&cli.StringSliceFlag{Name: flagAllowLabel, Usage: "`KEY` of a label that agents may choose for their clusters; may be repeated; default: none"},
 			&cli.StringFlag{Name: flagApproval, Usage: "`MODE` of approval for its requests: Auto or Manual; default: that of the hub"},
+			&cli.StringFlag{Name: flagLongLived, Usage: "`MODE` for agents that do not renew their credential: Allow or Refuse; default: that of the hub"},
 			&cli.DurationFlag{Name: flagTTL, Value: 24 * time.Hour, Usage: "`DURATION` after which the token expires; 0: never"},
 			&cli.StringFlag{Name: flagChart, Value: "charts/fleet-agent", Usage: "path or name of the `CHART` fleet-agent, for the helm command that is printed"},
 			timeoutFlag("to wait for the hub", time.Minute),
@@ -119,7 +121,7 @@ func createToken(c *cli.Context, s Streams) error {
 func tokenSpec(c *cli.Context) (spec fleet.ClusterRegistrationTokenSpec, err error) {
 	spec = fleet.ClusterRegistrationTokenSpec{
 		TTL: admin.TTL(c.Duration(flagTTL)), ClientIDs: c.StringSlice(flagClientID), ClientIDPattern: c.String(flagClientIDPattern),
-		Approval: fleet.Approval(c.String(flagApproval)),
+		Approval: fleet.Approval(c.String(flagApproval)), LongLivedCredentials: fleet.LongLived(c.String(flagLongLived)),
 		// An absent list would leave the labels to the configuration of the hub.
 		AllowedLabelKeys: new(append([]string{}, c.StringSlice(flagAllowLabel)...)),
 	}
@@ -143,6 +145,12 @@ func tokenSpec(c *cli.Context) (spec fleet.ClusterRegistrationTokenSpec, err err
 	case "", fleet.ApprovalAuto, fleet.ApprovalManual:
 	default:
 		problems = append(problems, fmt.Errorf("--approval is %q: it must be %s or %s", spec.Approval, fleet.ApprovalAuto, fleet.ApprovalManual))
+	}
+	switch spec.LongLivedCredentials {
+	case "", fleet.LongLivedAllow, fleet.LongLivedRefuse:
+	default:
+		problems = append(problems, fmt.Errorf("--long-lived-credentials is %q: it must be %s or %s",
+			spec.LongLivedCredentials, fleet.LongLivedAllow, fleet.LongLivedRefuse))
 	}
 	if _, err := path.Match(spec.ClientIDPattern, ""); err != nil {
 		problems = append(problems, fmt.Errorf("--client-id-pattern %q: %w", spec.ClientIDPattern, err))

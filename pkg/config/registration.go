@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,16 +21,6 @@ const MinCredentialLifetime = 10 * time.Minute
 // longer.
 const MaxCredentialLifetime = 7 * 24 * time.Hour
 
-// LongLived decides about agents that cannot renew their credential.
-type LongLived string
-
-const (
-	// LongLivedAllow gives them a credential that does not expire.
-	LongLivedAllow LongLived = "Allow"
-	// LongLivedRefuse refuses their requests.
-	LongLivedRefuse LongLived = "Refuse"
-)
-
 // AgentLabels decides about the labels that agents choose for their Clusters.
 type AgentLabels string
 
@@ -44,8 +35,11 @@ const (
 type Registration struct {
 	// CredentialLifetime is the lifetime of the credential of an agent that renews it; 0 means DefaultCredentialLifetime.
 	CredentialLifetime metav1.Duration `json:"credentialLifetime,omitempty"`
-	// LongLivedCredentials is one of LongLivedAllow and LongLivedRefuse; empty means LongLivedAllow.
-	LongLivedCredentials LongLived `json:"longLivedCredentials,omitempty"`
+	// LongLivedCredentials decides about agents that do not renew their credential and whose token does not say: one of
+	// fleet.LongLivedAllow and fleet.LongLivedRefuse; empty allows them, except for a Cluster whose agent renews its credential.
+	LongLivedCredentials fleet.LongLived `json:"longLivedCredentials,omitempty"`
+	// LongLivedNamespaces are the namespaces to which fleet.LongLivedAllow applies instead.
+	LongLivedNamespaces []string `json:"longLivedNamespaces,omitempty"`
 	// AgentLabels applies to requests whose token has no allowedLabelKeys: one of AgentLabelsAccept and AgentLabelsAllowed; empty
 	// means AgentLabelsAccept.
 	AgentLabels AgentLabels `json:"agentLabels,omitempty"`
@@ -92,6 +86,14 @@ func (r Registration) Lifetime() time.Duration {
 	return r.CredentialLifetime.Duration
 }
 
+// LongLivedIn decides about agents of a namespace that do not renew their credential.
+func (r Registration) LongLivedIn(namespace string) fleet.LongLived {
+	if slices.Contains(r.LongLivedNamespaces, namespace) {
+		return fleet.LongLivedAllow
+	}
+	return r.LongLivedCredentials
+}
+
 // AcceptsAgentLabels reports whether agents whose token does not name the allowed keys choose the labels of their Clusters.
 func (r Registration) AcceptsAgentLabels() bool { return r.AgentLabels != AgentLabelsAllowed }
 
@@ -103,9 +105,9 @@ func (r Registration) validate() error {
 		return fmt.Errorf("registration.credentialLifetime is %s: it must be at most %s, the longest that agents may renew", lifetime, MaxCredentialLifetime)
 	}
 	switch r.LongLivedCredentials {
-	case "", LongLivedAllow, LongLivedRefuse:
+	case "", fleet.LongLivedAllow, fleet.LongLivedRefuse:
 	default:
-		return fmt.Errorf("registration.longLivedCredentials is %q: it must be %q or %q", r.LongLivedCredentials, LongLivedAllow, LongLivedRefuse)
+		return fmt.Errorf("registration.longLivedCredentials is %q: it must be %q or %q", r.LongLivedCredentials, fleet.LongLivedAllow, fleet.LongLivedRefuse)
 	}
 	switch r.AgentLabels {
 	case "", AgentLabelsAccept, AgentLabelsAllowed:

@@ -23,6 +23,7 @@ func TestParseRegistration(t *testing.T) {
 registration:
   credentialLifetime: 1h
   longLivedCredentials: Refuse
+  longLivedNamespaces: [fleet-default]
   agentLabels: Allowed
   approval: Manual
   requireTokenTTL: true
@@ -32,7 +33,8 @@ registration:
 `)
 	require.NoError(t, err)
 	assert.Equal(t, time.Hour, hub.Registration.Lifetime())
-	assert.Equal(t, LongLivedRefuse, hub.Registration.LongLivedCredentials)
+	assert.Equal(t, fleet.LongLivedRefuse, hub.Registration.LongLivedIn("fleet-local"))
+	assert.Equal(t, fleet.LongLivedAllow, hub.Registration.LongLivedIn("fleet-default"))
 	assert.Equal(t, AgentLabelsAllowed, hub.Registration.AgentLabels)
 	assert.Equal(t, fleet.ApprovalManual, hub.Registration.Approval)
 	assert.True(t, hub.Registration.RequireTokenTTL)

@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"cmp"
 	"fmt"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -21,8 +22,11 @@ type Case struct {
 	Ruling Ruling
 	// Approval is the hub's default, which applies if the token does not set one.
 	Approval fleet.Approval
-	// RefuseLongLived refuses agents that cannot renew their credential.
-	RefuseLongLived bool
+	// LongLived decides about agents that do not renew their credential, if the token does not set it. Empty allows them, unless
+	// RenewedBy is set.
+	LongLived fleet.LongLived
+	// RenewedBy names a granted request of the Cluster whose agent renews its credential; "" if there is none.
+	RenewedBy string
 }
 
 // RulingAction is the action of a rule of the hub's policy, as its configuration spells it.
@@ -60,7 +64,7 @@ type ApprovalState struct {
 // when a part of c changes.
 func Judge(c Case) Judgement {
 	j := Judgement{Approval: c.approval()}
-	for _, objection := range []func() *Explanation{c.quarantined, c.denied, c.foreign, c.longLived, c.notAllowed, c.inUse} {
+	for _, objection := range []func() *Explanation{c.quarantined, c.denied, c.foreign, c.longLived, c.notAllowed, c.inUse, c.downgrade} {
 		if j.Refuse = objection(); j.Refuse != nil {
 			return j
 		}
@@ -95,13 +99,32 @@ func (c Case) foreign() *Explanation {
 }
 
 func (c Case) longLived() *Explanation {
-	if !c.RefuseLongLived || c.Request.Annotations[RenewalAnnotation] == "true" {
+	switch {
+	case Renews(c.Request):
+		return nil
+	case c.Token.Spec.LongLivedCredentials == fleet.LongLivedRefuse:
+		return &Explanation{fleet.ReasonLongLivedRefused, fmt.Sprintf(
+			"the agent does not renew its credential and ClusterRegistrationToken %s refuses long-lived credentials (spec.longLivedCredentials); "+
+				"use an agent that renews its credential", c.Token.Name)}
+	case c.Token.Spec.LongLivedCredentials == "" && c.LongLived == fleet.LongLivedRefuse:
+		return &Explanation{
+			fleet.ReasonLongLivedRefused,
+			"the agent does not renew its credential and this hub refuses long-lived credentials (registration.longLivedCredentials); use an agent that renews its credential",
+		}
+	}
+	return nil
+}
+
+// downgrade refuses a request for a long-lived credential if the agent of the Cluster renews a short-lived one: the holder of that
+// one could otherwise exchange it for one that outlives him. Neither the agent nor the holder of a token can remove the earlier request.
+func (c Case) downgrade() *Explanation {
+	if c.Cluster == nil || c.RenewedBy == "" || Renews(c.Request) || cmp.Or(c.Token.Spec.LongLivedCredentials, c.LongLived) == fleet.LongLivedAllow {
 		return nil
 	}
-	return &Explanation{
-		fleet.ReasonLongLivedRefused,
-		"the agent does not renew its credential and this hub refuses long-lived credentials (registration.longLivedCredentials); use an agent that renews its credential",
-	}
+	return &Explanation{fleet.ReasonLongLivedRefused, fmt.Sprintf(
+		"the agent does not renew its credential, but that of Cluster %s does (ClusterRegistration %s); use an agent that renews its credential, "+
+			"delete that ClusterRegistration if its agent was replaced for good, or allow long-lived credentials (spec.longLivedCredentials of the "+
+			"token, registration.longLivedNamespaces of the hub)", c.Cluster.Name, c.RenewedBy)}
 }
 
 // inUse refuses a request for the identity of another agent. A request is permitted if it uses the token made for the Cluster, if

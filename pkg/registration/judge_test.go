@@ -120,6 +120,42 @@ func TestJudgeHeldIdentity(t *testing.T) {
 	}
 }
 
+func TestJudgeLongLived(t *testing.T) {
+	const none, allow, refuse = fleet.LongLived(""), fleet.LongLivedAllow, fleet.LongLivedRefuse
+	for _, row := range []struct {
+		name       string
+		token, hub fleet.LongLived
+		renewedBy  string
+		says       string // the refusal of an agent that does not renew; "" if there is none
+	}{
+		{"nobody decides, and nobody renewed", none, none, "", ""},
+		{"nobody decides, and the agent renews", none, none, "request-1", "ClusterRegistration request-1"},
+		{"the hub allows it", none, allow, "request-1", ""},
+		{"the hub refuses it", none, refuse, "", "registration.longLivedCredentials"},
+		{"the token allows what the hub refuses", allow, refuse, "", ""},
+		{"the token allows it, and the agent renews", allow, none, "request-1", ""},
+		{"the token refuses it", refuse, none, "", "spec.longLivedCredentials"},
+		{"the token refuses what the hub allows", refuse, allow, "", "spec.longLivedCredentials"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := rivalCase()
+			c.importToken("prod")
+			c.Token.Spec.LongLivedCredentials, c.LongLived, c.RenewedBy = row.token, row.hub, row.renewedBy
+			c.Request.Annotations = map[string]string{RenewalAnnotation: "true"}
+			requireRefused(t, Judge(*c), "")
+
+			c.Request.Annotations = nil
+			j := Judge(*c)
+			if row.says == "" {
+				requireRefused(t, j, "")
+				return
+			}
+			requireRefused(t, j, fleet.ReasonLongLivedRefused)
+			assert.Contains(t, j.Refuse.Message, row.says)
+		})
+	}
+}
+
 func requireRefused(t *testing.T, j Judgement, reason string) {
 	t.Helper()
 	assert.Nil(t, j.Wait)
@@ -145,11 +181,11 @@ func TestJudgeNewIdentity(t *testing.T) {
 			c.Origin.Reason = fleet.ReasonTokenMismatch
 			c.decide(fleet.DecisionApproved, "")
 		}, "", ""},
-		{"it cannot renew", func(c *Case) { c.RefuseLongLived, c.Request.Annotations = true, nil }, fleet.ReasonLongLivedRefused, "registration.longLivedCredentials"},
+		{"it cannot renew", func(c *Case) { c.LongLived, c.Request.Annotations = fleet.LongLivedRefuse, nil }, fleet.ReasonLongLivedRefused, "registration.longLivedCredentials"},
 		{"it cannot renew, and need not", func(c *Case) { c.Request.Annotations = nil }, "", ""},
-		{"it can renew, and must", func(c *Case) { c.RefuseLongLived = true }, "", ""},
+		{"it can renew, and must", func(c *Case) { c.LongLived = fleet.LongLivedRefuse }, "", ""},
 		{"an approval does not make it renew", func(c *Case) {
-			c.RefuseLongLived, c.Request.Annotations = true, nil
+			c.LongLived, c.Request.Annotations = fleet.LongLivedRefuse, nil
 			c.decide(fleet.DecisionApproved, "")
 		}, fleet.ReasonLongLivedRefused, ""},
 		{"the token is not for it", func(c *Case) { c.Token.Spec.ClientIDs = []string{"other"} }, fleet.ReasonClientIDNotAllowed, "ClusterRegistrationToken tok"},

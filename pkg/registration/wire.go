@@ -2,6 +2,8 @@
 // about each request. It uses no client, no clock and no I/O; other packages carry out its decisions.
 package registration
 
+import fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+
 // Names of objects on the hub and on a member that both sides of the wire know.
 const (
 	// HubConfigMap is the ConfigMap in the system namespace that configures the hub, under ConfigKey.
@@ -101,6 +103,12 @@ const (
 // RenewalAnnotation is "true" on the ClusterRegistration of an agent that can renew its credential, so that the hub may
 // issue a short-lived one. Other agents get a long-lived credential.
 const RenewalAnnotation = "muster.fleet.cattle.io/credential-renewal"
+
+// Renews reports whether the agent that sent the request renews its credential. Other agents get one that lives for ten
+// years, or that does not expire if the API server limits lifetimes.
+func Renews(request *fleet.ClusterRegistration) bool {
+	return request.Annotations[RenewalAnnotation] == "true"
+}
 
 // PendingSecret is the Secret on a member in which an agent stores its pending request, so that after a restart it continues
 // that request instead of creating another.

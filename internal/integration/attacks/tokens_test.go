@@ -90,3 +90,40 @@ func TestLabelsOfAStolenToken(t *testing.T) {
 		})
 	}
 }
+
+// The thief of an agent's credential has its successor announced, or of the import token asks for it, and leaves out that it renews:
+// the credential would outlive what was stolen by years.
+func TestAShortCredentialIsNotExchangedForALongOne(t *testing.T) {
+	s := testenv.NewStage(t)
+	values := s.Hub.Token(t, s.Namespace, "own", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"renewing"}})
+	renewing := with("own", "renewing", "r"+s.Namespace)
+	renewing.Annotations = map[string]string{registration.RenewalAnnotation: "true"}
+	granted, secret := s.Hub.Granted(t, values, sends(t, s, values, renewing))
+	v := &victim{Registered: testenv.Registered{Values: values, Request: granted, Secret: secret}, stage: s}
+	beat(t, s, v, fleet.AgentStatus{Registration: granted.Name})
+
+	made := sends(t, s, values, with("own", "renewing", "thief"+s.Namespace))
+	refused(t, s, made, fleet.ReasonLongLivedRefused)
+	provePossession(t, s, v, "request-long")
+	next := with("own", "renewing", "next"+s.Namespace)
+	next.Name = "request-long"
+	refused(t, s, sends(t, s, values, next), fleet.ReasonLongLivedRefused)
+	beat(t, s, v, fleet.AgentStatus{}) // which does not hide that it renews
+	refused(t, s, sends(t, s, values, with("own", "renewing", "again"+s.Namespace)), fleet.ReasonLongLivedRefused)
+
+	// An agent that never renewed registers again as before, and where the token allows it the other one does too.
+	unchanged := s.Token(t, "shared")
+	first := newVictim(t, s, unchanged, "unchanged")
+	only := s.Hub.Token(t, s.Namespace, "only", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"unchanged"}})
+	again, _ := s.Hub.Granted(t, only, sends(t, s, only, with("only", "unchanged", "again"+s.Namespace)))
+	assert.Equal(t, first.cluster(), again.Status.ClusterName)
+	allowed := s.Hub.Token(t, s.Namespace, "allowed", fleet.ClusterRegistrationTokenSpec{
+		ClientIDs: []string{"renewing"}, LongLivedCredentials: fleet.LongLivedAllow,
+	})
+	long, _ := s.Hub.Granted(t, allowed, sends(t, s, allowed, with("allowed", "renewing", "allowed"+s.Namespace)))
+	assert.Equal(t, granted.Status.ClusterName, long.Status.ClusterName)
+
+	// A token that refuses them gives none to anybody.
+	short := s.Hub.Token(t, s.Namespace, "short", fleet.ClusterRegistrationTokenSpec{LongLivedCredentials: fleet.LongLivedRefuse})
+	refused(t, s, sends(t, s, short, with("short", "new", "s"+s.Namespace)), fleet.ReasonLongLivedRefused)
+}

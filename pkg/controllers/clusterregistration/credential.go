@@ -118,7 +118,7 @@ func (h *handler) newCredential(ctx context.Context, request *fleet.ClusterRegis
 	account := credential.Account{Namespace: clusterNamespace(cluster), Name: accountName(request)}
 	var issued credential.Issued
 	var err error
-	if renews(request) {
+	if registration.Renews(request) {
 		issued, err = h.Issuer.Request(ctx, account, h.Config.Get().Registration.Lifetime())
 	} else {
 		issued, err = h.Issuer.Issue(ctx, account, credential.LongLived)

@@ -45,6 +45,16 @@ func (h *handler) awaitsGrant(request *fleet.ClusterRegistration, siblings []*fl
 	})
 }
 
+// renewedBy names a granted request of the identity whose agent renews its credential; "" if there is none.
+func renewedBy(request *fleet.ClusterRegistration, siblings []*fleet.ClusterRegistration) string {
+	for _, r := range siblings {
+		if r.UID != request.UID && r.Status.Granted && r.DeletionTimestamp == nil && registration.Renews(r) {
+			return r.Name
+		}
+	}
+	return ""
+}
+
 // lostAfter is the age of the credential Secret of an agent that does not renew after which the credential counts as lost, if the
 // agent has sent no heartbeat: a heartbeat is the first thing that an agent does with its credential.
 const lostAfter = 5 * time.Minute
@@ -102,7 +112,7 @@ func (h *handler) mayBeSameAgent(
 	request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, origin registration.Origin, earlier *fleet.ClusterRegistration,
 ) bool {
 	before := registration.OriginOf(earlier, h.originPolicies())
-	if !origin.Proved() || !before.Proved() || renews(request) || renews(earlier) {
+	if !origin.Proved() || !before.Proved() || registration.Renews(request) || registration.Renews(earlier) {
 		return false
 	}
 	if origin.Creator == "" { // both are proved by the token that they name

@@ -156,7 +156,7 @@ func TestSupersede(t *testing.T) {
 				} else {
 					siblings, err := s.siblings(s.request)
 					require.NoError(t, err)
-					if renews(s.request) {
+					if registration.Renews(s.request) {
 						require.NoError(t, s.supersedeOnceUsed(t.Context(), s.request, s.cluster, siblings))
 					} else {
 						require.NoError(t, s.supersede(t.Context(), s.request, siblings, ""))

@@ -71,12 +71,6 @@ func role(kind, name string) rbacv1.RoleRef {
 	return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
 }
 
-// renews reports whether the agent that sent the request renews its credential. Other agents get one that lives for ten
-// years, or that does not expire if the API server limits lifetimes.
-func renews(request *fleet.ClusterRegistration) bool {
-	return request.Annotations[registration.RenewalAnnotation] == "true"
-}
-
 // isInUse reports whether the agent has sent a heartbeat with the credential of this request.
 func isInUse(request *fleet.ClusterRegistration, cluster *fleet.Cluster) bool {
 	return cluster.Status.Agent.Registration == request.Name

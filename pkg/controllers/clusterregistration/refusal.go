@@ -98,7 +98,7 @@ func (h *handler) tellAgent(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, out result.Result,
 ) error {
 	isRefused := out.IsStalled() && isFinal(out.Reason)
-	if !renews(request) || !isRefused && !out.IsWait() {
+	if !registration.Renews(request) || !isRefused && !out.IsWait() {
 		return nil
 	}
 	existing, err := h.cachedSecret(request)

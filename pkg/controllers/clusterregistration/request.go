@@ -13,7 +13,6 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
@@ -185,8 +184,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 		Ruling: h.policy.Load().Rule(policy.RuleInput{
 			Request: request, Token: token, TokenAssumed: d.origin.AssumesToken(request), Cluster: cluster,
 		}),
-		Approval:        settings.Approval,
-		RefuseLongLived: settings.LongLivedCredentials == config.LongLivedRefuse,
+		Approval: settings.Approval, LongLived: settings.LongLivedIn(request.Namespace), RenewedBy: renewedBy(request, siblings),
 	})
 	d.approval = setApproved(&d.status.Conditions, judgement.Approval, h.Clock.Now())
 	if judgement.Refuse != nil {
@@ -252,7 +250,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 	// Delete the older requests of the agent. If the agent can renew its credential, it reports which one it uses: the older requests
 	// stay until it uses this one, so that it loses nothing if the answer is lost. Other agents do not report that. A request whose
 	// token is only assumed may be of somebody else.
-	if renews(request) {
+	if registration.Renews(request) {
 		err = h.supersedeOnceUsed(ctx, request, cluster, siblings)
 	} else if !d.origin.AssumesToken(request) {
 		err = h.supersede(ctx, request, siblings, "")
@@ -312,7 +310,7 @@ func (h *handler) repair(ctx context.Context, request *fleet.ClusterRegistration
 		return out
 	}
 
-	if renews(request) {
+	if registration.Renews(request) {
 		if out := h.refreshCredential(ctx, request, cluster); !out.IsDone() {
 			return out
 		}

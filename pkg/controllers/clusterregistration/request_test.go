@@ -90,9 +90,20 @@ func TestGrant(t *testing.T) {
 			result.Set(&s.request.Status.Conditions, fleet.ConditionApproved, result.Wait(fleet.ReasonWaitingForApproval, ""), noon)
 		}, "True Granted", " ", []string{"create serviceaccounts", "create secrets"}},
 		{"the hub refuses credentials that do not expire", func(s *scene) {
-			s.configure(config.Registration{LongLivedCredentials: config.LongLivedRefuse})
+			s.configure(config.Registration{LongLivedCredentials: fleet.LongLivedRefuse})
 			s.stock()
 		}, "False LongLivedRefused", " ", nil},
+		{"the agent renewed its credential, and asks for one that does not expire: refused", func(s *scene) {
+			request, _ := s.earlier()
+			s.haveCached(request)
+			s.stock()
+		}, "False LongLivedRefused", " ", nil},
+		{"the same, and its namespace allows it: granted", func(s *scene) {
+			request, _ := s.earlier()
+			s.haveCached(request)
+			s.configure(config.Registration{LongLivedNamespaces: []string{"fleet-default"}})
+			s.stock()
+		}, "True Granted", " ", []string{"delete clusterregistrations request-before", "create serviceaccounts", "create secrets"}},
 		{"the Cluster is in quarantine: refused", func(s *scene) { s.cluster.Spec.Quarantined = true }, "False Quarantined", " ", nil},
 		{"another request has a Secret of that name: refused", func(s *scene) {
 			request, secret := s.earlier()

@@ -87,7 +87,7 @@ func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Clus
 
 	// An agent that renews its credential requests tokens of its own ServiceAccount, and of no other.
 	var own []rbacv1.PolicyRule
-	if renews(request) {
+	if registration.Renews(request) {
 		own = []rbacv1.PolicyRule{{
 			Verbs: []string{"create"}, APIGroups: []string{""}, Resources: []string{"serviceaccounts/token"}, ResourceNames: []string{account},
 		}}

@@ -86,7 +86,7 @@ func (h *handler) dependentsOfCluster(cluster *fleet.Cluster) []types.Namespaced
 	}
 	keys := ungranted(slices.Concat(requests, own))
 	for _, r := range own {
-		if r.Name != cluster.Status.Agent.Registration || !r.Status.Granted || !renews(r) {
+		if r.Name != cluster.Status.Agent.Registration || !r.Status.Granted || !registration.Renews(r) {
 			continue
 		}
 		secrets, _ := h.secrets.GetByIndex(secretsByRequest, index.Key(r.Namespace, r.Name))

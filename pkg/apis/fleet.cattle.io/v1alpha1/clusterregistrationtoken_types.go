@@ -43,6 +43,17 @@ const (
 	ApprovalManual Approval = "Manual"
 )
 
+// LongLived decides about agents that do not renew their credential.
+// +kubebuilder:validation:Enum=Allow;Refuse
+type LongLived string
+
+const (
+	// LongLivedAllow gives them a credential for ten years, or one that does not expire.
+	LongLivedAllow LongLived = "Allow"
+	// LongLivedRefuse refuses their requests.
+	LongLivedRefuse LongLived = "Refuse"
+)
+
 // ClusterRegistrationTokenSpec limits the lifetime and the use of a token. Each limit is optional; without limits a token
 // registers any number of clusters with any identity.
 type ClusterRegistrationTokenSpec struct {
@@ -92,6 +103,12 @@ type ClusterRegistrationTokenSpec struct {
 	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MaxLength=317
 	AllowedLabelKeys *[]string `json:"allowedLabelKeys,omitempty"`
+
+	// LongLivedCredentials is set by the creator of the token to whether agents that do not renew their credential get one that
+	// does not expire; if absent, the hub's configuration applies (registration.longLivedCredentials).
+	// +optional
+	// +nullable
+	LongLivedCredentials LongLived `json:"longLivedCredentials,omitempty"`
 
 	// Approval is set by the creator of the token to Manual if its requests must wait for an approval; if absent, the
 	// hub's configuration applies (registration.approval).

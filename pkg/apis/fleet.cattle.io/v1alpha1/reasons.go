@@ -94,7 +94,8 @@ const (
 	ReasonTokenMismatch = "TokenMismatch"
 	// ReasonPoliciesRequired (False): the hub refuses registrations while its admission policies are not in force.
 	ReasonPoliciesRequired = "PoliciesRequired"
-	// ReasonLongLivedRefused (False): the agent cannot renew credentials, and the hub issues only credentials that must be renewed.
+	// ReasonLongLivedRefused (False): the agent does not renew its credential, and the token, the hub's configuration or the earlier
+	// registration of the Cluster requires that.
 	ReasonLongLivedRefused = "LongLivedRefused"
 	// ReasonQuarantined (False): a person has withdrawn the rights of the agent with spec.quarantined.
 	ReasonQuarantined = "Quarantined"

@@ -96,7 +96,7 @@ func TestFieldsOfAKindAreThoseOfTheGroup(t *testing.T) {
 		{v1alpha1.ClusterRegistrationSpec{}, "clientID clientRandom clusterLabels"},
 		{v1alpha1.ClusterRegistrationStatus{}, "clusterName granted approval tokenUID conditions"},
 		{v1alpha1.RegistrationApproval{}, "decision message"},
-		{v1alpha1.ClusterRegistrationTokenSpec{}, "ttl usageLimit clientIDs clientIDPattern labels allowedLabelKeys approval"},
+		{v1alpha1.ClusterRegistrationTokenSpec{}, "ttl usageLimit clientIDs clientIDPattern labels allowedLabelKeys longLivedCredentials approval"},
 		{v1alpha1.ClusterRegistrationTokenStatus{}, "expires secretName uses pendingUses lastUsed lastCluster conditions"},
 		{v1alpha1.BundleResource{}, "name content encoding"},
 		{v1alpha1.BundleDeploymentSpec{}, "paused stagedOptions stagedDeploymentID options deploymentID dependsOn " +
