@@ -20,10 +20,10 @@ import (
 const (
 	// firstSlots is the number of concurrent calls whose previous call did not fail. A member that accepts connections and
 	// never answers occupies a slot until callTimeout, so there are many slots.
-	firstSlots = 256
+	firstSlots, firstPerWorkspace = 256, 64
 	// retrySlots is the number of concurrent retries of failed calls. Retries have slots of their own, so that a thousand
 	// unreachable members do not delay a member that works.
-	retrySlots = 32
+	retrySlots, retriesPerWorkspace = 64, 32
 	// callTimeout limits one call.
 	callTimeout = time.Minute
 )
@@ -77,9 +77,9 @@ type memberCalls struct {
 	backoff app.Backoff
 	enqueue func(cluster types.NamespacedName) // called when a call has ended
 
-	first, retries chan struct{} // slots
+	first, retries *slots
 	running        sync.WaitGroup
-	servers        serverLocks
+	members        memberLocks
 
 	mu    sync.Mutex
 	byKey map[callKey]*memberCall
@@ -88,8 +88,8 @@ type memberCalls struct {
 func newMemberCalls(ctx context.Context, clk clock.Clock, backoff app.Backoff, enqueue func(types.NamespacedName)) *memberCalls {
 	return &memberCalls{
 		ctx: ctx, clock: clk, backoff: backoff, enqueue: enqueue,
-		first:   make(chan struct{}, firstSlots),
-		retries: make(chan struct{}, retrySlots),
+		first:   newSlots(firstSlots, firstPerWorkspace),
+		retries: newSlots(retrySlots, retriesPerWorkspace),
 		byKey:   map[callKey]*memberCall{},
 	}
 }
@@ -119,9 +119,9 @@ func (c *memberCalls) ensure(key callKey, inputs string, do func(context.Context
 	return *next
 }
 
-func (c *memberCalls) run(ctx context.Context, key callKey, call *memberCall, slots chan struct{}, do func(context.Context) *failure) {
+func (c *memberCalls) run(ctx context.Context, key callKey, call *memberCall, slots *slots, do func(context.Context) *failure) {
 	defer call.cancel()
-	failure := inSlot(ctx, slots, do)
+	failure := inSlot(ctx, slots, key.cluster.Namespace, do)
 
 	c.mu.Lock()
 	call.running, call.failure = false, failure
@@ -139,12 +139,11 @@ func (c *memberCalls) run(ctx context.Context, key callKey, call *memberCall, sl
 
 // inSlot waits for a slot and runs do, unless ctx ends first. It turns a panic into a failure: a defect in the handling of one
 // member must not end the process, which may embed the hub.
-func inSlot(ctx context.Context, slots chan struct{}, do func(context.Context) *failure) (f *failure) {
-	select {
-	case slots <- struct{}{}:
-		defer func() { <-slots }()
-	case <-ctx.Done():
+func inSlot(ctx context.Context, slots *slots, workspace string, do func(context.Context) *failure) (f *failure) {
+	if !slots.acquire(ctx, workspace) {
+		return nil
 	}
+	defer slots.release(workspace)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -198,15 +197,37 @@ func (c *memberCalls) cancel(key callKey) {
 
 func (c *memberCalls) wait() { c.running.Wait() }
 
-// serverLocks are read-write locks, one for each member server. A removal locks its server exclusively: it first checks which
-// Cluster the agent belongs to and then removes the agent, and would remove an agent that an import of another Cluster
-// installed in between. Imports share the lock. The zero serverLocks are ready to use.
-type serverLocks struct {
-	mu       sync.Mutex
-	byServer map[string]*serverLock
+// onMember runs do for a member while it holds the lock of the member, shared or alone, and then closes the connection. It is the only
+// use of the member's server until do: whether the server answers is part of it.
+func (c *memberCalls) onMember(
+	ctx context.Context, m *memberClient, workspace string, lock lockMember, do func(context.Context) *failure,
+) *failure {
+	defer m.close()
+	uid, err := m.identify(ctx)
+	if err != nil {
+		return diagnose(m.server, "connecting to the member", err)
+	}
+	member := string(uid)
+	if member == "" { // no other workspace can get hold of this lock
+		member = workspace + "/" + m.server
+	}
+	return lock(ctx, member, do)
 }
 
-type serverLock struct {
+// lockMember is memberLocks.shared or memberLocks.alone.
+type lockMember = func(ctx context.Context, member string, do func(context.Context) *failure) *failure
+
+// memberLocks are read-write locks, one for each member, which the UID of its Namespace kube-system identifies. The address of the server
+// would not: a member has several, and a user of one workspace could hold the lock of another workspace's member by writing its address
+// into a kubeconfig. A removal locks its member exclusively: it first checks which Cluster the agent belongs to and then removes the
+// agent, and would remove an agent that an import of another Cluster installed in between. Imports share the lock. The zero memberLocks
+// are ready to use.
+type memberLocks struct {
+	mu       sync.Mutex
+	byMember map[string]*memberLock
+}
+
+type memberLock struct {
 	semaphore *semaphore.Weighted
 	users     int // those that hold the lock or wait for it
 }
@@ -214,25 +235,25 @@ type serverLock struct {
 // exclusive is the weight of an exclusive lock; a shared lock weighs 1.
 const exclusive = 1 << 30
 
-// shared runs do while no other call has the server exclusively.
-func (l *serverLocks) shared(ctx context.Context, server string, do func(context.Context) *failure) *failure {
-	return l.locked(ctx, server, 1, do)
+// shared runs do while no other call has the member exclusively.
+func (l *memberLocks) shared(ctx context.Context, member string, do func(context.Context) *failure) *failure {
+	return l.locked(ctx, member, 1, do)
 }
 
-// alone runs do while no other call uses the server.
-func (l *serverLocks) alone(ctx context.Context, server string, do func(context.Context) *failure) *failure {
-	return l.locked(ctx, server, exclusive, do)
+// alone runs do while no other call uses the member.
+func (l *memberLocks) alone(ctx context.Context, member string, do func(context.Context) *failure) *failure {
+	return l.locked(ctx, member, exclusive, do)
 }
 
-func (l *serverLocks) locked(ctx context.Context, server string, weight int64, do func(context.Context) *failure) *failure {
+func (l *memberLocks) locked(ctx context.Context, member string, weight int64, do func(context.Context) *failure) *failure {
 	l.mu.Lock()
-	lock := l.byServer[server]
+	lock := l.byMember[member]
 	if lock == nil {
-		lock = &serverLock{semaphore: semaphore.NewWeighted(exclusive)}
-		if l.byServer == nil {
-			l.byServer = map[string]*serverLock{}
+		lock = &memberLock{semaphore: semaphore.NewWeighted(exclusive)}
+		if l.byMember == nil {
+			l.byMember = map[string]*memberLock{}
 		}
-		l.byServer[server] = lock
+		l.byMember[member] = lock
 	}
 	lock.users++
 	l.mu.Unlock()
@@ -240,11 +261,11 @@ func (l *serverLocks) locked(ctx context.Context, server string, weight int64, d
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if lock.users--; lock.users == 0 {
-			delete(l.byServer, server)
+			delete(l.byMember, member)
 		}
 	}()
 	if lock.semaphore.Acquire(ctx, weight) != nil {
-		return failuref(fleet.ReasonMemberError, "timed out waiting for another call to %s to end; retrying", server)
+		return failuref(fleet.ReasonMemberError, "timed out waiting for another call to this member to end; retrying")
 	}
 	defer lock.semaphore.Release(weight)
 	return do(ctx)

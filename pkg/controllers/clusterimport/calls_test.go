@@ -17,6 +17,9 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 )
 
+// patience is how long a test waits for what must happen, and pause the time between two looks.
+const patience, pause = time.Minute, time.Millisecond
+
 var start = time.Unix(1_800_000_000, 0)
 
 // testCalls are memberCalls with a fake clock that record which Clusters they enqueue.
@@ -34,6 +37,12 @@ func newTestCalls(t *testing.T) *testCalls {
 	c.memberCalls = newMemberCalls(ctx, c.clock, app.Backoff{Base: 2 * time.Second, Max: time.Minute}, func(key types.NamespacedName) { c.enqueued <- key })
 	t.Cleanup(func() { stop(); c.wait() })
 	return c
+}
+
+// wantAsked asserts how many calls of the workspace of most tests run or wait.
+func (c *testCalls) wantAsked(t *testing.T, want int) {
+	t.Helper()
+	assert.Equal(t, want, c.first.asked("ns")+c.retries.asked("ns"))
 }
 
 func clusterKey(name string) types.NamespacedName {
@@ -180,8 +189,31 @@ func TestMemberCalls_concurrency(t *testing.T) {
 		}
 		c.ensure(keyOf("good"), "a", succeeds)
 		assert.Equal(t, clusterKey("good"), c.next(t))
-		assert.LessOrEqual(t, hanging.Load(), int32(retrySlots))
+		assert.LessOrEqual(t, hanging.Load(), int32(retriesPerWorkspace))
 	})
+	for name, retried := range map[string]bool{"first calls": false, "retries": true} {
+		t.Run("a workspace with 300 silent members does not delay another: "+name, func(t *testing.T) {
+			c := newTestCalls(t)
+			good := callKey{types.NamespacedName{Namespace: "another", Name: "good"}, installing}
+			if retried {
+				for i := range 300 {
+					c.ensure(keyOf(fmt.Sprint("silent-", i)), "a", fails)
+				}
+				c.ensure(good, "a", fails)
+				for range 301 {
+					c.next(t)
+				}
+				c.clock.Step(time.Hour)
+			}
+			for i := range 300 {
+				c.ensure(keyOf(fmt.Sprint("silent-", i)), "a", hangs)
+			}
+			require.Eventually(t, func() bool { return c.first.asked("ns")+c.retries.asked("ns") == 300 }, patience, pause)
+			c.ensure(good, "a", succeeds)
+			assert.Equal(t, good.cluster, c.next(t), "no silent member has ended before")
+			c.wantAsked(t, 300)
+		})
+	}
 	t.Run("the stop of the hub ends every call", func(t *testing.T) {
 		defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 		c := newTestCalls(t)
@@ -209,18 +241,18 @@ func TestMemberCalls_concurrency(t *testing.T) {
 func TestMemberCalls_cancel(t *testing.T) {
 	t.Run("a call without a slot is never made", func(t *testing.T) {
 		c := newTestCalls(t)
-		for range firstSlots {
-			c.first <- struct{}{}
+		for range firstPerWorkspace {
+			require.True(t, c.first.acquire(t.Context(), clusterKey("c").Namespace))
 		}
 		c.ensure(keyOf("c"), "a", mustNotRun(t))
 		c.cancel(keyOf("c"))
 		assert.Equal(t, clusterKey("c"), c.next(t), "its end enqueues the Cluster")
 		assert.Empty(t, c.byKey)
 	})
-	t.Run("a call that waits for its server is never made", func(t *testing.T) {
+	t.Run("a call that waits for its member is never made", func(t *testing.T) {
 		c := newTestCalls(t)
-		require.Nil(t, c.servers.alone(t.Context(), "server", func(context.Context) *failure {
-			c.ensure(keyOf("c"), "a", func(ctx context.Context) *failure { return c.servers.shared(ctx, "server", mustNotRun(t)) })
+		require.Nil(t, c.members.alone(t.Context(), "member", func(context.Context) *failure {
+			c.ensure(keyOf("c"), "a", func(ctx context.Context) *failure { return c.members.shared(ctx, "member", mustNotRun(t)) })
 			c.cancel(keyOf("c"))
 			c.next(t)
 			return nil
@@ -238,18 +270,17 @@ func TestMemberCalls_cancel(t *testing.T) {
 	})
 }
 
-func TestServerLocks(t *testing.T) {
-	type lock = func(context.Context, string, func(context.Context) *failure) *failure
-	var locks serverLocks
-	t.Run("imports share a server", func(t *testing.T) {
+func TestMemberLocks(t *testing.T) {
+	var locks memberLocks
+	t.Run("imports share a member", func(t *testing.T) {
 		ran := false
 		assert.Nil(t, locks.shared(t.Context(), "m", func(ctx context.Context) *failure {
 			return locks.shared(ctx, "m", func(context.Context) *failure { ran = true; return nil })
 		}))
 		assert.True(t, ran)
-		assert.Empty(t, locks.byServer, "nothing is kept for a server without calls")
+		assert.Empty(t, locks.byMember, "nothing is kept for a member without calls")
 	})
-	for name, pair := range map[string][2]lock{
+	for name, pair := range map[string][2]lockMember{
 		"an import waits for a removal": {locks.alone, locks.shared},
 		"a removal waits for an import": {locks.shared, locks.alone},
 		"removals wait for each other":  {locks.alone, locks.alone},
@@ -258,14 +289,14 @@ func TestServerLocks(t *testing.T) {
 			ended, cancel := context.WithCancel(t.Context())
 			cancel()
 			pair[0](t.Context(), "m", func(ctx context.Context) *failure {
-				assert.Nil(t, pair[1](ctx, "another", succeeds), "other servers are independent")
+				assert.Nil(t, pair[1](ctx, "another", succeeds), "other members are independent")
 				assert.NotNil(t, pair[1](ended, "m", mustNotRun(t)))
 				return nil
 			})
-			assert.Empty(t, locks.byServer)
+			assert.Empty(t, locks.byMember)
 		})
 	}
-	t.Run("the next call starts when the server is free", func(t *testing.T) {
+	t.Run("the next call starts when the member is free", func(t *testing.T) {
 		begun, end, ended := make(chan struct{}), make(chan struct{}), make(chan *failure, 1)
 		go locks.alone(t.Context(), "m", func(context.Context) *failure { close(begun); <-end; return nil })
 		<-begun
@@ -278,4 +309,44 @@ func TestServerLocks(t *testing.T) {
 			t.Fatal("it was not started")
 		}
 	})
+}
+
+// A user of one workspace writes the address of another workspace's member into a kubeconfig. That must not give the lock of the member.
+func TestOnMember(t *testing.T) {
+	for _, row := range []struct {
+		name      string
+		uid       string // of Namespace kube-system behind the other connection
+		forbidden bool
+		excluded  bool
+	}{
+		{name: "the same cluster", uid: "member", excluded: true},
+		{name: "another cluster that is said to have the same address", uid: "other"},
+		{name: "a cluster that does not show its UID", forbidden: true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			var calls memberCalls
+			victim, other := newFakeMember(t), newFakeMember(t)
+			other.put("/api/v1/namespaces/kube-system", map[string]any{"kind": "Namespace", "metadata": map[string]any{"uid": row.uid}})
+			if row.forbidden {
+				other.fault = failAt(0, "forbid")
+			}
+			impostor := other.connect(t)
+			impostor.server = victim.URL
+			ran := false
+			require.Nil(t, calls.onMember(t.Context(), impostor, "mallory", calls.members.alone, func(context.Context) *failure {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				lock := func(ctx context.Context, member string, do func(context.Context) *failure) *failure {
+					if row.excluded {
+						cancel() // it would wait
+					}
+					return calls.members.shared(ctx, member, do)
+				}
+				problem := calls.onMember(ctx, victim.connect(t), "alice", lock, func(context.Context) *failure { ran = true; return nil })
+				assert.Equal(t, row.excluded, problem != nil)
+				return nil
+			}))
+			assert.Equal(t, !row.excluded, ran)
+		})
+	}
 }

@@ -35,8 +35,7 @@ func (i *Importer) removeStaleAgents(ctx context.Context, hub config.Hub, cluste
 	last := cluster.Status.Import
 	key := callKey{nameOf(cluster), removing}
 	call := i.calls.ensure(key, member.fingerprint+"/"+strings.Join(last.StaleAgentNamespaces, ","), func(ctx context.Context) *failure {
-		return i.calls.servers.shared(ctx, member.server, func(ctx context.Context) *failure {
-			defer member.close()
+		return i.calls.onMember(ctx, member, cluster.Namespace, i.calls.members.shared, func(ctx context.Context) *failure {
 			agent, err := member.asAgent(last.AgentNamespace)
 			if err != nil {
 				return failuref(fleet.ReasonError, "%s", err)

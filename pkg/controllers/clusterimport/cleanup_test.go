@@ -200,7 +200,7 @@ func TestRemoveStaleAgents_retry(t *testing.T) {
 	h, m, c := importedCluster(t)
 	c.Status.Import.StaleAgentNamespaces = []string{"old"}
 	c.Status.Agent = fleet.AgentStatus{Namespace: system, LastSeen: metav1.NewTime(start)}
-	m.fault = failAt(len(m.requests), "forbid")
+	m.fault = failAt(len(m.requests)+1, "forbid")
 	h.Reconcile(t.Context(), c)
 	h.Wait()
 	out := h.Reconcile(t.Context(), c)

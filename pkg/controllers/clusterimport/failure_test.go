@@ -35,7 +35,8 @@ func firstCall(t *testing.T, change func(*clientcmdapi.Config), patience time.Du
 	defer m.close()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	return m.install(ctx, system, nil, false, nil)
+	var calls memberCalls
+	return calls.onMember(ctx, m, "ws", calls.members.shared, func(context.Context) *failure { return nil })
 }
 
 // to points a kubeconfig at a test server, trusting its certificate.

@@ -62,6 +62,8 @@ func (m *fakeMember) answer(w http.ResponseWriter, r *http.Request, object map[s
 	switch {
 	case r.URL.Path == "/version":
 		reply(w, http.StatusOK, map[string]any{"gitVersion": "v1.36.0"})
+	case r.Method == http.MethodGet && r.URL.Path == "/api/v1/namespaces/kube-system" && !found:
+		reply(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": "kube-system", "uid": "member"}})
 	case r.Method == http.MethodGet && r.URL.Path == "/api/v1/secrets":
 		reply(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "SecretList", "items": m.revisions})
 	case r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/pods"):

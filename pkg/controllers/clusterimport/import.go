@@ -138,7 +138,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		if err != nil {
 			return settingsInvalid(err)
 		}
-		call = i.calls.ensure(key, inputs, i.installCall(member, known.agentNamespace, objects, plan.reregister, plan.leftovers))
+		call = i.calls.ensure(key, inputs, i.installCall(member, cluster.Namespace, known.agentNamespace, objects, plan.reregister, plan.leftovers))
 	}
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out
@@ -252,11 +252,10 @@ func (i *Importer) connect(hub config.Hub, cluster *fleet.Cluster, secret *corev
 
 // installCall is the call that installs objects on the member.
 func (i *Importer) installCall(
-	m *memberClient, agentNamespace string, objects []runtime.Object, reregister bool, leftovers []agentmanifest.OwnedObject,
+	m *memberClient, workspace, agentNamespace string, objects []runtime.Object, reregister bool, leftovers []agentmanifest.OwnedObject,
 ) func(context.Context) *failure {
 	return func(ctx context.Context) *failure {
-		return i.calls.servers.shared(ctx, m.server, func(ctx context.Context) *failure {
-			defer m.close()
+		return i.calls.onMember(ctx, m, workspace, i.calls.members.shared, func(ctx context.Context) *failure {
 			return m.install(ctx, agentNamespace, objects, reregister, leftovers)
 		})
 	}
@@ -364,7 +363,7 @@ func (i *Importer) copyPullSecrets(ctx context.Context, hub config.Hub, cluster 
 		if err := label(objects, cluster.Spec.AgentNamespace); err != nil {
 			return result.Retry(fleet.ReasonError, err)
 		}
-		call = i.calls.ensure(key, inputs, i.installCall(member, namespace, objects, false, leftovers))
+		call = i.calls.ensure(key, inputs, i.installCall(member, cluster.Namespace, namespace, objects, false, leftovers))
 	}
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out

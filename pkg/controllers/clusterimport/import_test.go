@@ -153,13 +153,13 @@ func TestReconcile(t *testing.T) {
 	t.Run("a failure is reported and retried when it is due", func(t *testing.T) {
 		c := fresh()
 		h, m := importable(t, c)
-		m.fault = failAt(0, "forbid")
+		m.fault = failAt(1, "forbid")
 		out := h.untilSettled(t, c)
 		assert.Equal(t, fleet.ReasonForbidden, out.Reason)
 		assert.Greater(t, out.After, time.Duration(0))
 		assert.Nil(t, c.Status.AgentDeployedGeneration)
 		assert.Equal(t, out.Message, h.Reconcile(t.Context(), c).Message)
-		assert.Len(t, m.requests, 1, "it is not due")
+		assert.Len(t, m.requests, 2, "it is not due")
 		assert.Nil(t, h.kept())
 
 		m.fault = nil
@@ -175,7 +175,7 @@ func TestReconcile(t *testing.T) {
 	t.Run("a corrected kubeconfig is tried at once", func(t *testing.T) {
 		c := fresh()
 		h, m := importable(t, c)
-		m.fault = failAt(0, "forbid")
+		m.fault = failAt(1, "forbid")
 		require.Equal(t, fleet.ReasonForbidden, h.untilSettled(t, c).Reason)
 		m.fault = nil
 		corrected := with(t, to(m.Server))
@@ -464,7 +464,7 @@ func TestReconcile_reregistration(t *testing.T) {
 		first := c.Status.Import.Registration
 		checksIn(c, first)
 		h.all = []*fleet.ClusterRegistration{request("r1", fleet.ReasonCredentialRevoked)}
-		m.fault = failAt(len(m.requests), "forbid")
+		m.fault = failAt(len(m.requests)+1, "forbid")
 		out := h.untilSettled(t, c)
 		assert.Equal(t, fleet.ReasonForbidden, out.Reason)
 		h.clock.Step(out.After)
@@ -679,8 +679,8 @@ func TestReconcile_pullSecrets(t *testing.T) {
 	})
 	t.Run("a failed copy is reported and retried", func(t *testing.T) {
 		h, m, c, secret := withPullSecret(t)
-		for at := range 3 {
-			m.fault = failAt(len(m.requests)+at, "forbid")
+		for at := range 2 {
+			m.fault = failAt(len(m.requests)+1+at, "forbid") // after Namespace kube-system
 			secret.Data[corev1.DockerConfigJsonKey] = []byte("changed " + string(rune('a'+at)))
 			h.update(t, secret, "1"+string(rune('0'+at)))
 			h.Reconcile(t.Context(), c)

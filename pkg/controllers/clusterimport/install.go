@@ -20,9 +20,6 @@ import (
 func (m *memberClient) install(
 	ctx context.Context, agentNamespace string, objects []runtime.Object, reregister bool, leftovers []agentmanifest.OwnedObject,
 ) *failure {
-	if err := m.ping(ctx); err != nil {
-		return diagnose(m.server, "connecting to the member", err)
-	}
 	for _, object := range objects {
 		if err := m.apply(ctx, object); err != nil {
 			return diagnose(m.server, "installing "+describe(object), err)

@@ -150,6 +150,29 @@ func withSystemRoots(ca []byte) (*x509.CertPool, error) {
 
 var errNotKubernetes = errors.New("the server that answers is not a Kubernetes API server")
 
+// maxUID is far more than the length of a UID.
+const maxUID = 64
+
+// identify returns the UID of the member's Namespace kube-system, which identifies a cluster, and checks thereby that a Kubernetes API
+// server answers. The UID is "" if the user of the kubeconfig may not read it.
+func (m *memberClient) identify(ctx context.Context) (types.UID, error) {
+	response := m.version.Get().AbsPath("/api/v1/namespaces/" + metav1.NamespaceSystem).Do(ctx)
+	if err := response.Error(); apierrors.IsForbidden(err) {
+		return "", m.ping(ctx)
+	} else if err != nil {
+		return "", err
+	}
+	body, err := response.Raw()
+	if err != nil {
+		return "", err
+	}
+	var namespace metav1.PartialObjectMetadata
+	if err := json.Unmarshal(body, &namespace); err != nil || namespace.UID == "" || len(namespace.UID) > maxUID {
+		return "", errNotKubernetes
+	}
+	return namespace.UID, nil
+}
+
 // ping checks that a Kubernetes API server answers. The discovery client's ServerVersion takes no context and would delay the
 // stop of the hub.
 func (m *memberClient) ping(ctx context.Context) error {

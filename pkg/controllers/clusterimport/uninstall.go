@@ -59,8 +59,7 @@ func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 		call = i.calls.ensure(key, inputs, func(ctx context.Context) *failure {
 			ctx, cancel := context.WithTimeout(ctx, remaining)
 			defer cancel()
-			defer member.close()
-			return i.calls.servers.alone(ctx, member.server, u.run)
+			return i.calls.onMember(ctx, member, cluster.Namespace, i.calls.members.alone, u.run)
 		})
 	}
 	switch {
@@ -122,9 +121,6 @@ type uninstallation struct {
 // the Deployment is removed first, so that nothing deploys again what is removed, and the objects by which belongsTo recognizes
 // the agent are removed last.
 func (u *uninstallation) run(ctx context.Context) *failure {
-	if err := u.member.ping(ctx); err != nil {
-		return diagnose(u.member.server, "connecting to the member", err)
-	}
 	found := false
 	for _, namespace := range u.namespaces {
 		identity, err := u.member.agentIdentity(ctx, namespace)

@@ -304,15 +304,15 @@ func TestUninstall_afterARunningImport(t *testing.T) {
 func TestUninstall_cancelsAWaitingImport(t *testing.T) {
 	c := fresh()
 	h, m := importable(t, c)
-	for range firstSlots {
-		h.calls.first <- struct{}{}
+	for range firstPerWorkspace {
+		require.True(t, h.calls.first.acquire(t.Context(), c.Namespace))
 	}
 	require.True(t, h.Reconcile(t.Context(), c).IsWait())
 	deployed := int64(0)
 	c.Status.AgentDeployedGeneration = &deployed
 	h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute))
-	for range firstSlots {
-		<-h.calls.first
+	for range firstPerWorkspace {
+		h.calls.first.release(c.Namespace)
 	}
 	h.Wait()
 	assert.NotContains(t, m.transcript(), "PATCH")

@@ -1,0 +1,90 @@
+package clusterimport
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// slots limit the number of calls that run at once, in total and for one workspace. When a slot becomes free, the workspaces with
+// waiting calls take turns, so the number of calls of one workspace does not delay those of another.
+type slots struct {
+	total, perWorkspace int
+
+	mu      sync.Mutex
+	taken   int
+	used    map[string]int             // by workspace
+	waiting map[string][]chan struct{} // by workspace, the first to come first; a slot is given by closing the channel
+	turns   []string                   // workspaces with waiting calls, the next first
+}
+
+func newSlots(total, perWorkspace int) *slots {
+	return &slots{total: total, perWorkspace: perWorkspace, used: map[string]int{}, waiting: map[string][]chan struct{}{}}
+}
+
+// acquire waits for a slot; it returns false if ctx ends first.
+func (s *slots) acquire(ctx context.Context, workspace string) bool {
+	given := make(chan struct{})
+	s.mu.Lock()
+	if len(s.waiting[workspace]) == 0 {
+		s.turns = append(s.turns, workspace)
+	}
+	s.waiting[workspace] = append(s.waiting[workspace], given)
+	s.give()
+	s.mu.Unlock()
+
+	select {
+	case <-given:
+		return true
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at := slices.Index(s.waiting[workspace], given); at >= 0 {
+		s.setWaiting(workspace, slices.Delete(s.waiting[workspace], at, at+1))
+	} else {
+		s.free(workspace) // it was given in the meantime
+	}
+	return false
+}
+
+func (s *slots) release(workspace string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.free(workspace)
+}
+
+func (s *slots) free(workspace string) {
+	s.taken--
+	if s.used[workspace]--; s.used[workspace] == 0 {
+		delete(s.used, workspace)
+	}
+	s.give()
+}
+
+// give gives a free slot to the next workspace that may have one. There is at most one such slot and workspace: it is called after
+// every change.
+func (s *slots) give() {
+	if s.taken == s.total {
+		return
+	}
+	turn := slices.IndexFunc(s.turns, func(workspace string) bool { return s.used[workspace] < s.perWorkspace })
+	if turn < 0 {
+		return
+	}
+	workspace := s.turns[turn]
+	s.turns = append(slices.Delete(s.turns, turn, turn+1), workspace)
+	s.taken++
+	s.used[workspace]++
+	close(s.waiting[workspace][0])
+	s.setWaiting(workspace, s.waiting[workspace][1:])
+}
+
+func (s *slots) setWaiting(workspace string, waiting []chan struct{}) {
+	if len(waiting) > 0 {
+		s.waiting[workspace] = waiting
+		return
+	}
+	delete(s.waiting, workspace)
+	s.turns = slices.DeleteFunc(s.turns, func(other string) bool { return other == workspace })
+}
