@@ -122,8 +122,8 @@ func MatchToken(claimed string, found, importToken *Token, namespaceTokens []Tok
 			"or keep a single token in the namespace", len(namespaceTokens))}
 }
 
-// Rival is a request of a clientID, among all requests of that clientID in the same namespace.
-type Rival struct {
+// AgentRequest is one of the requests of an agent: those with the same clientID in one namespace.
+type AgentRequest struct {
 	Name         string
 	ClientRandom string
 	Created      time.Time
@@ -133,9 +133,9 @@ type Rival struct {
 
 // Superseded returns the older requests of the same agent, which become invalid when this one is granted. A granted request of the
 // same second counts as older, because creation times have a resolution of one second.
-func Superseded(self Rival, rivals []Rival) []string {
+func Superseded(self AgentRequest, others []AgentRequest) []string {
 	var names []string
-	for _, r := range rivals {
+	for _, r := range others {
 		if r.Name == self.Name || r.ClientRandom == self.ClientRandom {
 			continue
 		}
@@ -150,10 +150,10 @@ func Superseded(self Rival, rivals []Rival) []string {
 // NewerGranted names the newest of the granted requests that are newer than this one, or "". An old request that is
 // reconciled late, for example after an outage, must not revoke the agent's current credential. A granted request whose token is only
 // assumed is not known to be of the agent, so it takes the place only of others like it. The result does not depend on the
-// order of rivals: it is part of a message, and each change of a message is a write.
-func NewerGranted(self Rival, rivals []Rival) string {
+// order of others, because it is part of a message, and each change of the message would be a status write.
+func NewerGranted(self AgentRequest, others []AgentRequest) string {
 	newest := self
-	for _, r := range rivals {
+	for _, r := range others {
 		newer := cmp.Or(r.Created.Compare(newest.Created), cmp.Compare(r.Name, newest.Name)) > 0
 		if r.Granted && (self.AssumedToken || !r.AssumedToken) && r.Created.After(self.Created) && r.ClientRandom != self.ClientRandom && newer {
 			newest = r

@@ -124,43 +124,43 @@ func TestMatchToken(t *testing.T) {
 
 func TestSuperseded(t *testing.T) {
 	now := time.Unix(1000, 0)
-	self := Rival{Name: "self", ClientRandom: "r", Created: now}
+	self := AgentRequest{Name: "self", ClientRandom: "r", Created: now}
 	for _, row := range []struct {
 		name  string
-		rival Rival
+		other AgentRequest
 		void  bool
 	}{
-		{"an older one", Rival{Name: "a", ClientRandom: "x", Created: now.Add(-time.Second)}, true},
-		{"an older granted one", Rival{Name: "a", ClientRandom: "x", Created: now.Add(-time.Second), Granted: true}, true},
-		{"a granted one of the same second", Rival{Name: "a", ClientRandom: "x", Created: now, Granted: true}, true},
-		{"another of the same second still has its turn", Rival{Name: "a", ClientRandom: "x", Created: now}, false},
-		{"a newer one stays", Rival{Name: "a", ClientRandom: "x", Created: now.Add(time.Second)}, false},
-		{"itself", Rival{Name: "self", ClientRandom: "r", Created: now.Add(-time.Second), Granted: true}, false},
-		{"one that shares the credential", Rival{Name: "a", ClientRandom: "r", Created: now.Add(-time.Second), Granted: true}, false},
+		{"an older one", AgentRequest{Name: "a", ClientRandom: "x", Created: now.Add(-time.Second)}, true},
+		{"an older granted one", AgentRequest{Name: "a", ClientRandom: "x", Created: now.Add(-time.Second), Granted: true}, true},
+		{"a granted one of the same second", AgentRequest{Name: "a", ClientRandom: "x", Created: now, Granted: true}, true},
+		{"another of the same second still has its turn", AgentRequest{Name: "a", ClientRandom: "x", Created: now}, false},
+		{"a newer one stays", AgentRequest{Name: "a", ClientRandom: "x", Created: now.Add(time.Second)}, false},
+		{"itself", AgentRequest{Name: "self", ClientRandom: "r", Created: now.Add(-time.Second), Granted: true}, false},
+		{"one that shares the credential", AgentRequest{Name: "a", ClientRandom: "r", Created: now.Add(-time.Second), Granted: true}, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			assert.Equal(t, row.void, slices.Contains(Superseded(self, []Rival{row.rival}), row.rival.Name))
+			assert.Equal(t, row.void, slices.Contains(Superseded(self, []AgentRequest{row.other}), row.other.Name))
 		})
 	}
 }
 
 func TestNewerGranted(t *testing.T) {
 	now := time.Unix(1000, 0)
-	self := Rival{Name: "self", ClientRandom: "r", Created: now}
+	self := AgentRequest{Name: "self", ClientRandom: "r", Created: now}
 	for _, row := range []struct {
 		name  string
-		rival Rival
+		other AgentRequest
 		want  string
 	}{
-		{"a newer granted one", Rival{Name: "a", ClientRandom: "x", Created: now.Add(time.Second), Granted: true}, "a"},
-		{"a newer one that was not granted", Rival{Name: "a", ClientRandom: "x", Created: now.Add(time.Second)}, ""},
-		{"one of the same second", Rival{Name: "a", ClientRandom: "x", Created: now, Granted: true}, ""},
-		{"an older one", Rival{Name: "a", ClientRandom: "x", Created: now.Add(-time.Second), Granted: true}, ""},
-		{"one that shares the credential", Rival{Name: "a", ClientRandom: "r", Created: now.Add(time.Second), Granted: true}, ""},
-		{"one whose token is only assumed", Rival{Name: "a", ClientRandom: "x", Created: now.Add(time.Second), Granted: true, AssumedToken: true}, ""},
+		{"a newer granted one", AgentRequest{Name: "a", ClientRandom: "x", Created: now.Add(time.Second), Granted: true}, "a"},
+		{"a newer one that was not granted", AgentRequest{Name: "a", ClientRandom: "x", Created: now.Add(time.Second)}, ""},
+		{"one of the same second", AgentRequest{Name: "a", ClientRandom: "x", Created: now, Granted: true}, ""},
+		{"an older one", AgentRequest{Name: "a", ClientRandom: "x", Created: now.Add(-time.Second), Granted: true}, ""},
+		{"one that shares the credential", AgentRequest{Name: "a", ClientRandom: "r", Created: now.Add(time.Second), Granted: true}, ""},
+		{"one whose token is only assumed", AgentRequest{Name: "a", ClientRandom: "x", Created: now.Add(time.Second), Granted: true, AssumedToken: true}, ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			assert.Equal(t, row.want, NewerGranted(self, []Rival{row.rival}))
+			assert.Equal(t, row.want, NewerGranted(self, []AgentRequest{row.other}))
 		})
 	}
 }
@@ -170,10 +170,10 @@ func TestNewerGranted(t *testing.T) {
 func TestSupersededLeavesOneRequest(t *testing.T) {
 	for seed := range int64(500) {
 		random := rand.New(rand.NewSource(seed))
-		requests := map[string]Rival{}
+		requests := map[string]AgentRequest{}
 		last := time.Time{}
 		for i := range 1 + random.Intn(6) {
-			r := Rival{Name: string('a' + rune(i)), ClientRandom: string('A' + rune(i)), Created: time.Unix(int64(random.Intn(4)), 0)}
+			r := AgentRequest{Name: string('a' + rune(i)), ClientRandom: string('A' + rune(i)), Created: time.Unix(int64(random.Intn(4)), 0)}
 			requests[r.Name] = r
 			if r.Created.After(last) {
 				last = r.Created
@@ -185,7 +185,7 @@ func TestSupersededLeavesOneRequest(t *testing.T) {
 	}
 }
 
-func grantAll(random *rand.Rand, requests map[string]Rival) (granted []Rival) {
+func grantAll(random *rand.Rand, requests map[string]AgentRequest) (granted []AgentRequest) {
 	names := []string{}
 	for n := range requests {
 		names = append(names, n)
@@ -194,13 +194,13 @@ func grantAll(random *rand.Rand, requests map[string]Rival) (granted []Rival) {
 	random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	for _, n := range names {
 		self, exists := requests[n]
-		rivals := values(requests)
-		if !exists || NewerGranted(self, rivals) != "" {
+		others := values(requests)
+		if !exists || NewerGranted(self, others) != "" {
 			continue
 		}
 		self.Granted = true
 		requests[n] = self
-		for _, void := range Superseded(self, rivals) {
+		for _, void := range Superseded(self, others) {
 			delete(requests, void)
 		}
 	}
@@ -212,7 +212,7 @@ func grantAll(random *rand.Rand, requests map[string]Rival) (granted []Rival) {
 	return granted
 }
 
-func values(requests map[string]Rival) (all []Rival) {
+func values(requests map[string]AgentRequest) (all []AgentRequest) {
 	for _, r := range requests {
 		all = append(all, r)
 	}

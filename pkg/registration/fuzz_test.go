@@ -136,27 +136,27 @@ func FuzzSuperseded(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed []byte) {
-		var self Rival
-		var rivals []Rival
+		var self AgentRequest
+		var others []AgentRequest
 		filler := fuzz.From(seed, "a", "b", "ab")
 		filler.Fill(&self)
-		filler.Fill(&rivals)
-		for i := range rivals {
-			rivals[i].Name += "-" // objects have names
+		filler.Fill(&others)
+		for i := range others {
+			others[i].Name += "-" // objects have names
 		}
-		void := Superseded(self, rivals)
-		assert.Equal(t, void, Superseded(self, fuzz.Shuffled(seed, rivals)), "whatever the order")
+		void := Superseded(self, others)
+		assert.Equal(t, void, Superseded(self, fuzz.Shuffled(seed, others)), "whatever the order")
 		assert.True(t, slices.IsSorted(void))
 		assert.NotContains(t, void, self.Name)
 		var older []string
-		for _, r := range rivals {
+		for _, r := range others {
 			same := r.Name == self.Name || r.ClientRandom == self.ClientRandom
 			if !same && (r.Created.Before(self.Created) || r.Granted && r.Created.Equal(self.Created)) {
 				older = append(older, r.Name)
 			}
 		}
 		assert.ElementsMatch(t, older, void)
-		assert.Equal(t, NewerGranted(self, rivals), NewerGranted(self, fuzz.Shuffled(seed, rivals)), "otherwise the message of a refusal changes in every pass")
+		assert.Equal(t, NewerGranted(self, others), NewerGranted(self, fuzz.Shuffled(seed, others)), "otherwise the message of a refusal changes in every pass")
 	})
 }
 

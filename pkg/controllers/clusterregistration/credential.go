@@ -16,8 +16,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// credentialSecretLifetime is how long a credential Secret stays on the hub. An agent that waits looks for it every half minute, and one
-// that has not found it for half an hour creates another request. After that, only a thief would find the Secret.
+// credentialSecretLifetime is how long a credential Secret stays on the hub. An agent polls for it at least every half
+// minute, and creates another request after half an hour without an answer. Later, no agent needs the Secret.
 const credentialSecretLifetime = 40 * time.Minute
 
 // ensureCredential creates the credential Secret, or accepts the one that an earlier pass created. It stalls with reason NameConflict

@@ -19,7 +19,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// identityLocks lets workers decide the requests of one identity one after another: two at a time would both find that nobody holds
+// identityLocks makes workers decide the requests of one identity one after another: two at a time would both find that no agent holds
 // it. The zero value is ready to use.
 type identityLocks struct{ held sync.Map }
 
@@ -59,9 +59,9 @@ func renewedBy(request *fleet.ClusterRegistration, siblings []*fleet.ClusterRegi
 // agent has sent no heartbeat: a heartbeat is the first thing that an agent does with its credential.
 const lostAfter = 5 * time.Minute
 
-// isHeld reports whether an agent has registered for the Cluster: it has sent a heartbeat, or the credential of a granted request is
-// still on the hub, waiting for its agent. If nobody uses a credential before its Secret on the hub expires, it is lost, and another request may get the
-// identity. lostIn, if positive, is the time until a credential that holds the identity counts as lost.
+// isHeld reports whether an agent holds the identity of the Cluster: it has sent a heartbeat, or the credential Secret of a granted request
+// still exists on the hub. If no agent uses a credential before its Secret expires, the credential is lost, and another request may get
+// the identity. lostIn, if positive, is the time until a credential that holds the identity counts as lost.
 func (h *handler) isHeld(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, origin registration.Origin,
 	siblings []*fleet.ClusterRegistration,
@@ -106,7 +106,7 @@ func (h *handler) liveSecret(ctx context.Context, request *fleet.ClusterRegistra
 }
 
 // mayBeSameAgent reports whether the agent of this request may have sent the earlier one too, and was stopped before it stored the
-// credential. Both came with the same token, whose holder can read that credential anyway, so this gives nobody more than they have.
+// credential. Both came with the same token, whose holder can read that credential anyway, so this grants nothing new.
 // An agent that renews its credential remembers its request and loses none.
 func (h *handler) mayBeSameAgent(
 	request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, origin registration.Origin, earlier *fleet.ClusterRegistration,
@@ -121,7 +121,7 @@ func (h *handler) mayBeSameAgent(
 	return before.Creator == origin.Creator
 }
 
-// setApproved sets condition Approved, which exists only where the token, the policy or the hub asks for an approval.
+// setApproved sets condition Approved, which exists only if the token, the policy or the configuration requires an approval.
 func setApproved(conditions *fleetstatus.Conditions, approval *registration.ApprovalState, now time.Time) *result.Transition {
 	if approval == nil {
 		*conditions = slices.DeleteFunc(slices.Clone(*conditions), func(c genericcondition.GenericCondition) bool { return c.Type == fleet.ConditionApproved })
@@ -137,8 +137,8 @@ func setApproved(conditions *fleetstatus.Conditions, approval *registration.Appr
 	return result.Set(conditions, fleet.ConditionApproved, out, now)
 }
 
-// supersedeOnceUsed deletes the older requests of the agent once it uses the credential of this one. The request that the agent has
-// announced as its next one stays: it may be of the same second.
+// supersedeOnceUsed deletes the older requests of the agent once it uses the credential of this one. The next request of the
+// agent, for which it has proved possession, stays: it may have been created in the same second.
 func (h *handler) supersedeOnceUsed(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, siblings []*fleet.ClusterRegistration,
 ) error {
@@ -150,7 +150,7 @@ func (h *handler) supersedeOnceUsed(
 
 // supersede deletes the older requests of the agent but one. Their rights are deleted with them, so an old credential stops working.
 func (h *handler) supersede(ctx context.Context, request *fleet.ClusterRegistration, siblings []*fleet.ClusterRegistration, except string) error {
-	for _, name := range registration.Superseded(rival(request), rivals(siblings)) {
+	for _, name := range registration.Superseded(agentRequest(request), agentRequests(siblings)) {
 		if name == except {
 			continue
 		}
@@ -162,19 +162,19 @@ func (h *handler) supersede(ctx context.Context, request *fleet.ClusterRegistrat
 	return nil
 }
 
-// rivals leaves out requests that are being deleted.
-func rivals(requests []*fleet.ClusterRegistration) []registration.Rival {
-	all := make([]registration.Rival, 0, len(requests))
+// agentRequests converts requests, except those that are being deleted.
+func agentRequests(requests []*fleet.ClusterRegistration) []registration.AgentRequest {
+	all := make([]registration.AgentRequest, 0, len(requests))
 	for _, r := range requests {
 		if r.DeletionTimestamp == nil {
-			all = append(all, rival(r))
+			all = append(all, agentRequest(r))
 		}
 	}
 	return all
 }
 
-func rival(r *fleet.ClusterRegistration) registration.Rival {
-	return registration.Rival{
+func agentRequest(r *fleet.ClusterRegistration) registration.AgentRequest {
+	return registration.AgentRequest{
 		Name: r.Name, ClientRandom: r.Spec.ClientRandom, Created: r.CreationTimestamp.Time, Granted: r.Status.Granted,
 		AssumedToken: r.Labels[fleet.RegistrationTokenLabel] == "" && r.Annotations[fleet.CreatorAnnotation] == "",
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// isFinal reports whether only a person can change the refusal. The agent then asks rarely.
+// isFinal reports whether only a person can change the refusal. The agent then polls rarely.
 func isFinal(reason string) bool {
 	switch reason {
 	case fleet.ReasonDenied, fleet.ReasonClientIDInUse, fleet.ReasonTokenUsedUp, fleet.ReasonClientIDNotAllowed,
@@ -30,13 +30,13 @@ func isFinal(reason string) bool {
 
 // revokeUngranted deletes what an earlier pass created for a request that is now refused. Rights and credential come before the write
 // that grants the request: if that write failed and the next pass refuses, the agent would work although it is denied. The refusal
-// itself is written by a later pass, when the caches no longer show those objects.
+// itself is written by a later pass, when the caches no longer contain those objects.
 func (h *handler) revokeUngranted(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, out result.Result) result.Result {
 	if !out.IsStalled() {
 		return out
 	}
 	switch {
-	case out.Reason == fleet.ReasonQuarantined: // cutOff leaves the ServiceAccount
+	case out.Reason == fleet.ReasonQuarantined: // withdrawRights leaves the ServiceAccount
 		return out
 	case out.Reason == fleet.ReasonSuperseded: // the request is deleted with the first heartbeat of the newer one
 		return out
@@ -57,8 +57,8 @@ func (h *handler) revokeUngranted(ctx context.Context, request *fleet.ClusterReg
 		return out
 	}
 
-	// The cache may be behind, as that of a hub that has just started: a granted request keeps its rights. The ordinary refusal does
-	// not get here and costs no request.
+	// The cache of a hub that has just started may be behind, and a granted request must keep its rights. An ordinary refusal does not
+	// reach this code and costs no request.
 	latest, err := h.FleetClient.ClusterRegistrations(request.Namespace).Get(ctx, request.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -92,7 +92,7 @@ func (h *handler) isHeldByOther(request *fleet.ClusterRegistration, cluster *fle
 	return false
 }
 
-// tellAgent writes why a request is refused into the Secret that the agent looks for, and deletes that Secret when the request waits
+// tellAgent writes the reason of a refusal into the Secret that the agent polls, and deletes that Secret when the request waits
 // again. It does so only for agents that renew their credential: others would take the Secret for a credential.
 func (h *handler) tellAgent(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, out result.Result,
@@ -112,7 +112,7 @@ func (h *handler) tellAgent(
 		return nil
 	}
 
-	// Without a known token nobody could read the Secret. A Secret of another request stays.
+	// Without a known token, no agent could read the Secret. A Secret of another request stays.
 	if token == nil {
 		token, _, err = h.findToken(request, registration.OriginOf(request, h.originPolicies()), clusterName(cluster, ""))
 	}
@@ -146,8 +146,8 @@ func (h *handler) refusalSecret(request *fleet.ClusterRegistration, out result.R
 	})
 }
 
-// forgetRefused deletes refused requests after their lifetime, and the oldest ones of a creator with too many: somebody with a stolen
-// token could fill the hub with them. It runs after the request was judged once more.
+// forgetRefused deletes refused requests after their lifetime, and the oldest ones of a creator with too many: the holder of a
+// stolen token could fill the hub with them. It runs after the decision on the request was repeated.
 func (h *handler) forgetRefused(ctx context.Context, request *fleet.ClusterRegistration, out result.Result) error {
 	keys, _ := creatorOfRefused(request)
 	if !out.IsStalled() || len(keys) == 0 {

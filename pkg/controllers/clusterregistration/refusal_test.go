@@ -38,8 +38,8 @@ func (s *scene) revoked() bool { return strings.Contains(fmt.Sprint(s.writes()),
 
 func TestRevokeUngranted(t *testing.T) {
 	otherGranted := func(s *scene) {
-		rival, _ := s.earlier()
-		s.haveCached(rival)
+		other, _ := s.earlier()
+		s.haveCached(other)
 	}
 	for _, row := range []struct {
 		name    string

@@ -74,8 +74,8 @@ func (h *handler) decide(ctx context.Context, request *fleet.ClusterRegistration
 	return latest, errors.Join(out.Err, h.forgetRefused(ctx, latest, out))
 }
 
-// recordDecision records the events beside the one of condition Granted: an approval, and on the Cluster that somebody else asked for
-// its identity.
+// recordDecision records the events beside that of condition Granted: an approval, and on the Cluster a refused request for its
+// identity.
 func recordDecision(events record.EventRecorder, request *fleet.ClusterRegistration, d grantOutcome, transition *result.Transition) {
 	if d.approval != nil && d.approval.After == corev1.ConditionTrue { // a denial is a transition of condition Granted
 		events.Event(request, corev1.EventTypeNormal, d.approval.Reason, d.approval.Message)
@@ -90,7 +90,7 @@ func recordDecision(events record.EventRecorder, request *fleet.ClusterRegistrat
 	}
 }
 
-// grantOutcome is the result of grant, what the status is to say, and what was found out on the way.
+// grantOutcome is the result of grant: the new status, and the objects that grant has found.
 type grantOutcome struct {
 	result   result.Result
 	request  *fleet.ClusterRegistration // its latest version
@@ -102,7 +102,7 @@ type grantOutcome struct {
 }
 
 // grant takes a request from its creation to its credential. It stops at the first step that is not done, and starts again with the
-// next event, so each step accepts what an earlier pass has done. Nothing is created before the request is judged.
+// next event, so each step accepts the objects of an earlier pass. Nothing is created before registration.Judge has decided.
 func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration) (d grantOutcome) {
 	d.request, d.status = request, *request.Status.DeepCopy()
 	stop := func(out result.Result) grantOutcome {
@@ -129,7 +129,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 		d.request, d.status = bound, *bound.Status.DeepCopy() // it may be newer than the cache: a person's approval must stay
 		if cluster.Labels[fleet.ClusterManagementLabel] != "" {
 			return stop(result.Wait(fleet.ReasonManagedElsewhere, fmt.Sprintf(
-				"Cluster %s is handed to another controller by its label %s", cluster.Name, fleet.ClusterManagementLabel)))
+				"Cluster %s is assigned to another controller by its label %s", cluster.Name, fleet.ClusterManagementLabel)))
 		}
 	}
 
@@ -138,7 +138,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 	if err != nil {
 		return stop(failed(err))
 	}
-	if newer := registration.NewerGranted(rival(request), rivals(siblings)); newer != "" {
+	if newer := registration.NewerGranted(agentRequest(request), agentRequests(siblings)); newer != "" {
 		return stop(result.Stalled(fleet.ReasonSuperseded, fmt.Sprintf("the agent registered again with ClusterRegistration %s", newer)))
 	}
 
@@ -159,7 +159,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 
 	// A Cluster that was put into quarantine after an earlier pass gave the agent its rights: take them back before refusing.
 	if cluster != nil && cluster.Spec.Quarantined {
-		if out := h.cutOff(ctx, request, cluster, token); !out.IsDone() {
+		if out := h.withdrawRights(ctx, request, cluster, token); !out.IsDone() {
 			return stop(out)
 		}
 	}
@@ -231,7 +231,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 		return stop(waitingForNamespace(cluster.Name))
 	}
 	if use == registration.UseUncounted {
-		return stop(countingUse) // whatever is granted is counted
+		return stop(countingUse) // a request is granted only after its use is counted
 	}
 
 	// Give the agent its ServiceAccount and rights, then the credential: the agent uses it as soon as it can read it.
@@ -266,7 +266,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 	return stop(result.Done(fleet.ReasonGranted, registration.DroppedLabelsMessage(dropped, notAllowed)))
 }
 
-// keep repairs what belongs to a granted request. The request is not judged again: its token may have expired long ago.
+// keep repairs the objects of a granted request. The decision is not repeated: the token may have expired long ago.
 func (h *handler) keep(ctx context.Context, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
 	if h.grants.IsExpected(string(request.UID)) {
 		// This is the first event since this hub granted the request. The caches may lack what the hub has just created, and a

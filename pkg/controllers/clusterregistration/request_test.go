@@ -218,25 +218,25 @@ func TestDecide(t *testing.T) {
 		assert.True(t, s.grants.IsExpected(string(s.request.UID)))
 		assert.Empty(t, s.events.Events)
 	})
-	t.Run("the grant of a rival succeeds on the server, and the hub gets an error: looked at again", func(t *testing.T) {
+	t.Run("the grant of another request succeeds on the server, and the hub gets an error: decided again", func(t *testing.T) {
 		s := newScene(t)
 		s.ready()
-		rival, _ := s.earlier()
-		rival.Status, rival.OwnerReferences = s.request.Status, s.request.OwnerReferences
-		s.haveCached(rival)
-		s.server(s.request, rival, s.cluster)
+		other, _ := s.earlier()
+		other.Status, other.OwnerReferences = s.request.Status, s.request.OwnerReferences
+		s.haveCached(other)
+		s.server(s.request, other, s.cluster)
 		accept := kubetesting.ObjectReaction(s.fleet.Tracker())
 		s.fleet.PrependReactor("patch", "clusterregistrations", func(action kubetesting.Action) (bool, runtime.Object, error) {
-			if action.(kubetesting.PatchAction).GetName() != rival.Name {
+			if action.(kubetesting.PatchAction).GetName() != other.Name {
 				return false, nil, nil
 			}
 			_, _, err := accept(action)
 			require.NoError(t, err)
 			return true, nil, errTest
 		})
-		_, err := s.onChange("", rival)
+		_, err := s.onChange("", other)
 		require.ErrorIs(t, err, errTest)
-		live, err := s.FleetClient.ClusterRegistrations(rival.Namespace).Get(t.Context(), rival.Name, metav1.GetOptions{})
+		live, err := s.FleetClient.ClusterRegistrations(other.Namespace).Get(t.Context(), other.Name, metav1.GetOptions{})
 		require.NoError(t, err)
 		require.True(t, live.Status.Granted)
 

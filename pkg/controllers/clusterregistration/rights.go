@@ -27,7 +27,8 @@ func ownedSet(request *fleet.ClusterRegistration) string {
 	return registration.OwnedSetID(setID, request.Namespace, request.Name)
 }
 
-// ensureRights creates, corrects and prunes the rights of a request. Without a token nobody may read the credential.
+// ensureRights creates, corrects and prunes the rights of a request. Without a token, no ServiceAccount gets the right to read the
+// credential.
 func (h *handler) ensureRights(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken,
 ) result.Result {
@@ -50,8 +51,8 @@ func (h *handler) ensureRights(
 	return done
 }
 
-// cutOff withdraws the rights of a request that got them before its Cluster was put into quarantine, and is not granted yet.
-func (h *handler) cutOff(
+// withdrawRights withdraws the rights of a request that got them before its Cluster was put into quarantine, and is not granted yet.
+func (h *handler) withdrawRights(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken,
 ) result.Result {
 	if _, err := h.accounts.Get(clusterNamespace(cluster), accountName(request)); err != nil {

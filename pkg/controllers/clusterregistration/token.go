@@ -63,7 +63,7 @@ func (h *handler) findToken(
 // originPolicies is whether the API server proves where requests come from, and since when.
 func (h *handler) originPolicies() registration.OriginPolicies {
 	if h.Admission == nil {
-		return registration.OriginPolicies{Missing: "the hub runs without admission policies, so nobody records who creates requests"}
+		return registration.OriginPolicies{Missing: "the hub runs without admission policies, so the creators of requests are not recorded"}
 	}
 	since, inForce := h.Admission.InForce()
 	return registration.OriginPolicies{
@@ -102,8 +102,8 @@ const (
 	stormMin = 10 // requests that a token names at a time
 )
 
-// countDelay is how long a token waits for more requests to count. A storm of them then costs few writes, and a request that comes
-// alone waits no time.
+// countDelay is how long a token waits for more requests to count, so that a storm of requests costs few writes. A single request does
+// not wait.
 func countDelay(named, asking int) time.Duration {
 	switch {
 	case named+asking <= batchMin:

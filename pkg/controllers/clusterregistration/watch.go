@@ -90,7 +90,7 @@ func (h *handler) dependentsOfCluster(cluster *fleet.Cluster) []types.Namespaced
 			continue
 		}
 		secrets, _ := h.secrets.GetByIndex(secretsByRequest, index.Key(r.Namespace, r.Name))
-		if len(secrets) > 0 || len(registration.Superseded(rival(r), rivals(own))) > 0 {
+		if len(secrets) > 0 || len(registration.Superseded(agentRequest(r), agentRequests(own))) > 0 {
 			keys = append(keys, types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
 		}
 	}
