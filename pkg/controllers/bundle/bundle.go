@@ -237,13 +237,17 @@ func (d *Deployer) summarize(b *fleet.Bundle, p *plan) (summary fleet.BundleSumm
 			}
 			continue
 		}
-		v, err := p.variant(m.targets, m.cluster.Labels)
+		v, err := p.variant(m.targets, m.cluster)
 		if deployment != nil && err == nil && deployment.Spec.StagedDeploymentID == v.deploymentID {
 			continue
 		}
 		delete(deployments, namespace)
-		rollup.Count(&summary, fleet.WaitApplied, 1)
-		unready = append(unready, fleet.NonReadyResource{Name: keyOf(m.cluster).String(), State: fleet.WaitApplied})
+		entry := fleet.NonReadyResource{Name: keyOf(m.cluster).String(), State: fleet.WaitApplied}
+		if err != nil {
+			entry.State, entry.Message = fleet.ErrApplied, err.Error()
+		}
+		rollup.Count(&summary, entry.State, 1)
+		unready = append(unready, entry)
 	}
 	for _, deployment := range deployments {
 		state := fleetstatus.BundleState(deployment.Spec, deployment.Status)

@@ -48,8 +48,8 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 
 	var out result.Result
 	switch {
-	case isNameConflict(err):
-		out = result.Stalled(fleet.ReasonNameConflict, err.Error()).In(d.RecheckDelay())
+	case stalledReason(err) != "":
+		out = result.Stalled(stalledReason(err), err.Error()).In(d.RecheckDelay())
 	case err != nil:
 		return result.Retry(fleet.ReasonError, err)
 	default:
@@ -97,10 +97,10 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 		if len(targets) == 0 {
 			continue
 		}
-		v, err := plan.variant(targets, cluster.Labels)
+		v, err := plan.variant(targets, cluster)
 		if err != nil {
 			keep(old)
-			failures = append(failures, err)
+			failures = append(failures, fmt.Errorf("Bundle %s: %w", b.Name, err))
 			continue
 		}
 		values, err := d.valuesFor(ctx, b, v, cluster, old)
@@ -474,16 +474,26 @@ func (l bundleErrors) Error() string {
 // Unwrap makes errors.Is and errors.As consider each error.
 func (l bundleErrors) Unwrap() []error { return l }
 
-// isNameConflict reports whether each error is about an object of somebody else. A retry does not help then.
-func isNameConflict(err error) bool {
+// stalledReason is the reason of a condition if a retry helps none of the errors: each is about an object of somebody else, or about a
+// template that a person has to correct.
+func stalledReason(err error) (reason string) {
 	var all bundleErrors
 	if !errors.As(err, &all) {
-		return false
+		return ""
 	}
-	return !slices.ContainsFunc(all, func(one error) bool {
+	for _, one := range all {
 		var deployment *foreignDeploymentError
 		var role *desiredset.ForeignError
 		var secret *foreignSecretError
-		return !errors.As(one, &deployment) && !errors.As(one, &role) && !errors.As(one, &secret)
-	})
+		var template *templateError
+		switch {
+		case errors.As(one, &deployment), errors.As(one, &role), errors.As(one, &secret):
+			reason = fleet.ReasonNameConflict
+		case errors.As(one, &template):
+			reason = cmp.Or(reason, fleet.ReasonBundleInvalid)
+		default:
+			return ""
+		}
+	}
+	return reason
 }

@@ -380,10 +380,13 @@ func TestJoinErrors(t *testing.T) {
 	assert.EqualError(t, joinErrors(slices.Repeat([]error{errors.New("x")}, 12)...), strings.Repeat("x; ", 10)+"and 2 more")
 
 	foreign := &foreignDeploymentError{"ns", "n"}
-	assert.True(t, isNameConflict(joinErrors(foreign, foreign)))
-	assert.False(t, isNameConflict(joinErrors(foreign, errInternal)), "a retry may help")
-	assert.False(t, isNameConflict(errInternal))
-	assert.False(t, isNameConflict(nil))
+	template := fmt.Errorf("Bundle app: %w", &templateError{errInternal})
+	assert.Equal(t, fleet.ReasonNameConflict, stalledReason(joinErrors(foreign, foreign)))
+	assert.Equal(t, fleet.ReasonNameConflict, stalledReason(joinErrors(template, foreign)))
+	assert.Equal(t, fleet.ReasonBundleInvalid, stalledReason(joinErrors(template)))
+	assert.Empty(t, stalledReason(joinErrors(foreign, errInternal)), "a retry may help")
+	assert.Empty(t, stalledReason(errInternal))
+	assert.Empty(t, stalledReason(nil))
 }
 
 func TestReconcile_display(t *testing.T) {

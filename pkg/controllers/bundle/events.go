@@ -91,7 +91,12 @@ func (d *Deployer) clusterEvents() eventHandler[*fleet.Cluster] {
 				enqueueBundles(after)
 			}
 		},
-		deleted: enqueueBundles,
+		deleted: func(cluster *fleet.Cluster) {
+			enqueueBundles(cluster)
+			for _, b := range d.candidates(cluster) {
+				d.plans.of(b).forgetCluster(keyOf(cluster))
+			}
+		},
 	}
 }
 

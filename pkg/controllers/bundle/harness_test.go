@@ -266,7 +266,7 @@ func clusterNamed(name string) *fleet.Cluster {
 // deployed is the BundleDeployment of a Bundle for a Cluster as it should be, without a report of the agent.
 func deployed(t testing.TB, b *fleet.Bundle, cluster ...*fleet.Cluster) *fleet.BundleDeployment {
 	t.Helper()
-	v, err := newPlan(b).variant([]int{0}, nil)
+	v, err := newPlan(b).variant([]int{0}, &fleet.Cluster{})
 	require.NoError(t, err)
 	d := desired(b, v, helmValues{v.values, v.values}, append(cluster, clusterNamed("alice"))[0], nil)
 	d.UID, d.ResourceVersion, d.Generation = "uid-of-app", "5", 1

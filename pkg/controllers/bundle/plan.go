@@ -35,12 +35,20 @@ type plan struct {
 	mu       sync.Mutex
 	merged   map[string]mergedOptions // by the indexes of the targets
 	variants map[string]variant       // by the indexes of the targets and the values of the labels in the options
+	rendered map[key]renderedVariant  // by Cluster, if the values have templates
 }
 
 // mergedOptions are the options of several targets in one.
 type mergedOptions struct {
-	options    fleet.BundleDeploymentOptions
-	labelNames []string // labels of the Cluster for which Helm values stand
+	options     fleet.BundleDeploymentOptions
+	labelNames  []string // labels of the Cluster for which Helm values stand
+	hasTemplate bool     // the Helm values have templates
+}
+
+// renderedVariant is the variant that follows from templates and the fields of a Cluster that templates may use.
+type renderedVariant struct {
+	inputs  string // the indexes of the targets and the fields of the Cluster
+	variant variant
 }
 
 // problem is the reason and the message of the condition Ready of a Bundle that is not deployed.
@@ -141,13 +149,13 @@ func (p *plan) choose(b *fleet.Bundle, m candidate) (chosen []int) {
 	return chosen
 }
 
-// variant merges the options of the chosen targets into those of the Bundle, for a Cluster with these labels. Of several targets the
-// first has precedence. Most Clusters share a variant, so it is kept.
-func (p *plan) variant(chosen []int, clusterLabels map[string]string) (variant, error) {
+// variant merges the options of the chosen targets into those of the Bundle, for a Cluster. Of several targets the first has
+// precedence. Most Clusters share a variant, so it is kept. If the Helm values have templates, each Cluster has a variant of its own.
+func (p *plan) variant(chosen []int, cluster *fleet.Cluster) (variant, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	key := fmt.Sprint(chosen)
-	merged, known := p.merged[key]
+	shared := fmt.Sprint(chosen)
+	merged, known := p.merged[shared]
 	if !known {
 		var overrides []fleet.BundleDeploymentOptions
 		for _, i := range slices.Backward(chosen) {
@@ -157,26 +165,59 @@ func (p *plan) variant(chosen []int, clusterLabels map[string]string) (variant, 
 		if err != nil {
 			return variant{}, err
 		}
-		merged = mergedOptions{options: options}
+		merged = mergedOptions{options: options, hasTemplate: hasTemplate(options.Helm)}
 		if options.Helm != nil && options.Helm.Values != nil {
 			replaceLabels(options.Helm.Values.Data, func(name string) string {
 				merged.labelNames = append(merged.labelNames, name)
 				return ""
 			})
 		}
-		p.merged[key] = merged
+		p.merged[shared] = merged
 	}
-	for _, name := range merged.labelNames {
-		key += fmt.Sprintf(" %q", clusterLabels[name])
-	}
-	if v, ok := p.variants[key]; ok {
+
+	if merged.hasTemplate {
+		inputs, err := json.Marshal([]any{chosen, templateData(cluster)})
+		if err != nil {
+			return variant{}, err
+		}
+		if last, ok := p.rendered[keyOf(cluster)]; ok && last.inputs == string(inputs) {
+			return last.variant, nil
+		}
+		options := *merged.options.DeepCopy()
+		if options.Helm.Values, err = renderValues(options.Helm, cluster); err != nil {
+			return variant{}, &templateError{err}
+		}
+		v, err := p.newVariant(options, cluster.Labels)
+		if err != nil {
+			return variant{}, err
+		}
+		if p.rendered == nil {
+			p.rendered = map[key]renderedVariant{}
+		}
+		p.rendered[keyOf(cluster)] = renderedVariant{string(inputs), v}
 		return v, nil
 	}
 
-	options := *merged.options.DeepCopy()
-	if len(merged.labelNames) > 0 {
+	for _, name := range merged.labelNames {
+		shared += fmt.Sprintf(" %q", cluster.Labels[name])
+	}
+	if v, ok := p.variants[shared]; ok {
+		return v, nil
+	}
+	v, err := p.newVariant(*merged.options.DeepCopy(), cluster.Labels)
+	if err != nil {
+		return variant{}, err
+	}
+	p.variants[shared] = v
+	return v, nil
+}
+
+// newVariant replaces the Helm values that stand for labels of a Cluster, computes the deployment ID, and takes the values out of the
+// options.
+func (p *plan) newVariant(options fleet.BundleDeploymentOptions, clusterLabels map[string]string) (variant, error) {
+	if options.Helm != nil && options.Helm.Values != nil {
 		replaced := replaceLabels(options.Helm.Values.Data, func(name string) string { return clusterLabels[name] })
-		options.Helm.Values.Data = replaced.(map[string]any)
+		options.Helm.Values.Data, _ = replaced.(map[string]any)
 	}
 	// The deployment ID does not cover the labels and annotations of the namespace that a target sets.
 	identifying := options
@@ -190,11 +231,7 @@ func (p *plan) variant(chosen []int, clusterLabels map[string]string) (variant, 
 		options.Helm = &fleet.HelmOptions{}
 	}
 	values, err := takeValues(&options)
-	if err != nil {
-		return variant{}, err
-	}
-	p.variants[key] = variant{options: options, values: values, deploymentID: id}
-	return p.variants[key], nil
+	return variant{options: options, values: values, deploymentID: id}, err
 }
 
 // labelPrefix begins a Helm value that stands for a label of the Cluster: global.fleet.clusterLabels.NAME.
@@ -221,6 +258,13 @@ func replaceLabels(value any, labelOf func(name string) string) any {
 		return replaced
 	}
 	return value
+}
+
+// forgetCluster drops the variant of a deleted Cluster.
+func (p *plan) forgetCluster(k key) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.rendered, k)
 }
 
 // mergeOptions overrides options as JSON: objects are merged, other values are replaced. A field that an override does not
@@ -268,10 +312,6 @@ func unsupportedFields(spec fleet.BundleSpec) (fields []string) {
 	}
 	checkOptions := func(prefix string, o fleet.BundleDeploymentOptions) {
 		check(len(o.DownstreamResources) > 0, prefix+"downstreamResources")
-		if o.Helm != nil {
-			check(len(o.Helm.TemplateValues) > 0, prefix+"helm.templateValues")
-			check(!o.Helm.DisablePreProcess && o.Helm.Values != nil && hasTemplate(o.Helm.Values.Data), prefix+"helm.values (a template, unless disablePreProcess)")
-		}
 	}
 	check(spec.ContentsID != "", "contentsId")
 	check(spec.HelmOpOptions != nil, "helmOpOptions")
@@ -283,27 +323,6 @@ func unsupportedFields(spec fleet.BundleSpec) (fields []string) {
 		checkOptions(fmt.Sprintf("targets[%d].", i), t.BundleDeploymentOptions)
 	}
 	return fields
-}
-
-// hasTemplate reports whether a value, or a key, contains the delimiter of templates over the Cluster's labels.
-func hasTemplate(value any) bool {
-	switch v := value.(type) {
-	case string:
-		return strings.Contains(v, "${")
-	case map[string]any:
-		for key, inner := range v {
-			if hasTemplate(key) || hasTemplate(inner) {
-				return true
-			}
-		}
-	case []any:
-		for _, inner := range v {
-			if hasTemplate(inner) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // plans has the plan of each Bundle.

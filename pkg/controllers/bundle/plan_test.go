@@ -84,11 +84,11 @@ func TestVariant(t *testing.T) {
 		s.Targets = []fleet.BundleTarget{{}, {BundleDeploymentOptions: fleet.BundleDeploymentOptions{DefaultNamespace: "other"}}}
 	})
 	p := newPlan(b)
-	first, err := p.variant([]int{0}, nil)
+	first, err := p.variant([]int{0}, &fleet.Cluster{})
 	require.NoError(t, err)
-	second, err := p.variant([]int{1}, nil)
+	second, err := p.variant([]int{1}, &fleet.Cluster{})
 	require.NoError(t, err)
-	again, err := p.variant([]int{0}, nil)
+	again, err := p.variant([]int{0}, &fleet.Cluster{})
 	require.NoError(t, err)
 	assert.Equal(t, "base", first.options.DefaultNamespace)
 	assert.Equal(t, "other", second.options.DefaultNamespace)
@@ -109,13 +109,13 @@ func TestVariant_clusterLabels(t *testing.T) {
 			}}}
 			s.Targets = []fleet.BundleTarget{{}}
 		}))
-		east, err := p.variant([]int{0}, map[string]string{"env": "dev", "region": "east", "other": "1"})
+		east, err := p.variant([]int{0}, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"env": "dev", "region": "east", "other": "1"}}})
 		require.NoError(t, err)
 		assert.Equal(t, `{"env":"dev","in":[{"region":"east"}],"same":"x"}`, string(east.values))
-		again, err := p.variant([]int{0}, map[string]string{"env": "dev", "region": "east", "other": "2"})
+		again, err := p.variant([]int{0}, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"env": "dev", "region": "east", "other": "2"}}})
 		require.NoError(t, err)
 		assert.Equal(t, east, again, "only the labels in the values count")
-		none, err := p.variant([]int{0}, nil)
+		none, err := p.variant([]int{0}, &fleet.Cluster{})
 		require.NoError(t, err)
 		assert.Equal(t, `{"env":"","in":[{"region":""}],"same":"x"}`, string(none.values))
 		assert.NotEqual(t, east.deploymentID, none.deploymentID)
@@ -138,11 +138,6 @@ func TestNewPlanProblem(t *testing.T) {
 		{"a field of a target", func(s *fleet.BundleSpec) {
 			s.Targets = []fleet.BundleTarget{{}, {BundleDeploymentOptions: fleet.BundleDeploymentOptions{DownstreamResources: []fleet.DownstreamResource{{}}}}}
 		}, fleet.ReasonUnsupported, "spec.targets[1].downstreamResources"},
-		{"templateValues", func(s *fleet.BundleSpec) { s.Helm = &fleet.HelmOptions{TemplateValues: map[string]string{"a": "b"}} }, fleet.ReasonUnsupported, "spec.helm.templateValues"},
-		{"a template deep in the values", func(s *fleet.BundleSpec) {
-			s.Helm = values(map[string]any{"a": []any{int64(1), map[string]any{"b": "x ${ .ClusterName }"}}})
-		}, fleet.ReasonUnsupported, "spec.helm.values"},
-		{"a template as a key", func(s *fleet.BundleSpec) { s.Helm = values(map[string]any{"${a}": nil}) }, fleet.ReasonUnsupported, "spec.helm.values"},
 		{"an unknown mode", func(s *fleet.BundleSpec) { s.TargetCustomizationMode = "Some" }, fleet.ReasonBundleInvalid, `spec.targetCustomizationMode is "Some"`},
 		{"an invalid restriction", func(s *fleet.BundleSpec) {
 			s.TargetRestrictions = []fleet.BundleTargetRestriction{{ClusterSelector: selector("a b", "")}}

@@ -37,13 +37,15 @@ type recordedSecret struct {
 // refused are the recorded Bundles that this hub refuses on purpose, with the reason and what its message names: to ignore a field that
 // it does not support would deploy something else, and Fleet's hub leaves a Bundle with too long a name pending without a word.
 var refused = map[string]problem{
-	"s05-tpl":       {fleet.ReasonUnsupported, "spec.helm.values (a template"},
-	"s05-tplvalues": {fleet.ReasonUnsupported, "spec.helm.templateValues"},
-	"s05-missing":   {fleet.ReasonUnsupported, "spec.helm.values (a template"},
-	"s05-syntax":    {fleet.ReasonUnsupported, "spec.helm.values (a template"},
-	"s17-copy":      {fleet.ReasonUnsupported, "spec.downstreamResources"},
-	"s17-missing":   {fleet.ReasonUnsupported, "spec.downstreamResources"},
+	"s17-copy":    {fleet.ReasonUnsupported, "spec.downstreamResources"},
+	"s17-missing": {fleet.ReasonUnsupported, "spec.downstreamResources"},
 	"s19-l64-abcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcdef": {fleet.ReasonBundleInvalid, "has 64 characters"},
+}
+
+// unrendered are the recorded Bundles with templates that Fleet's hub cannot render, with the end of its message.
+var unrendered = map[string]string{
+	"s05-missing": `template: values:1:22: executing "values" at <.ClusterLabels.nope>: map has no entry for key "nope"`,
+	"s05-syntax":  "template: values:1: unterminated character constant",
 }
 
 // TestWire makes the BundleDeployments of recorded Bundles, and the Secrets with their Helm values. They are the same as recorded, so
@@ -53,7 +55,8 @@ func TestWire(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, scenes)
 	s := newStage(t)
-	m1 := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet-default", Name: "m1", Labels: map[string]string{"env": "dev", "roll": "yes", "part": "a"}}}
+	m1 := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet-default", Name: "m1", Labels: map[string]string{"env": "dev", "roll": "yes", "part": "a", "extra": "1"}, Annotations: map[string]string{"team": "blue"}}}
+	m1.Spec.TemplateValues = &fleet.GenericMap{Data: map[string]any{"region": "eu", "count": int64(3)}}
 	devs := group("devs", nil, selector("env", "dev"))
 	devs.Namespace = "fleet-default"
 	s.has(t, devs)
@@ -87,11 +90,17 @@ func TestWire(t *testing.T) {
 					if len(r.BundleDeployments) > 0 {
 						require.NoError(t, json.Unmarshal(r.BundleDeployments, &r.decodedDeployments))
 					}
+					if message := unrendered[r.Name]; message != "" {
+						_, err := p.variant(chosen, m1)
+						require.ErrorContains(t, err, message)
+						assert.Empty(t, r.decodedDeployments)
+						return
+					}
 					if len(r.decodedDeployments) == 0 {
 						assert.Empty(t, chosen)
 						return
 					}
-					v, err := p.variant(chosen, m1.Labels)
+					v, err := p.variant(chosen, m1)
 					require.NoError(t, err)
 					want, values := r.decodedDeployments[0], helmValues{current: v.values, staged: v.values}
 					if want.Spec.Paused {
