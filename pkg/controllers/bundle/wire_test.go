@@ -39,6 +39,8 @@ type recordedSecret struct {
 var refused = map[string]problem{
 	"s17-copy":    {fleet.ReasonUnsupported, "spec.downstreamResources"},
 	"s17-missing": {fleet.ReasonUnsupported, "spec.downstreamResources"},
+	"s21-op":      {fleet.ReasonUnsupported, "spec.helmOpOptions"},
+	"s21-bad":     {fleet.ReasonUnsupported, "spec.helmOpOptions"},
 	"s19-l64-abcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcdef": {fleet.ReasonBundleInvalid, "has 64 characters"},
 }
 
