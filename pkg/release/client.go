@@ -90,6 +90,8 @@ func New(config *rest.Config) (*Client, error) {
 type helmAction struct {
 	client    *Client
 	namespace string
+	// manager is the field manager of the objects that Helm writes.
+	manager string
 	// member acts with the identity of the action, as cluster does.
 	member  kubernetes.Interface
 	cluster *cluster
@@ -100,8 +102,9 @@ type helmAction struct {
 // request of the action fails, and nothing continues in the background. If account is set, the action uses that
 // ServiceAccount for the objects of the release; the history is always kept with the client's own identity.
 func (c *Client) newAction(ctx context.Context, namespace string, account serviceAccount) (*helmAction, error) {
+	op := &helmAction{client: c, namespace: namespace, manager: objectManager}
 	config := rest.CopyConfig(c.config)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return withContext{ctx, fieldManager{next}} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return withContext{ctx, fieldManager{op, next}} })
 	core, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
@@ -110,31 +113,34 @@ func (c *Client) newAction(ctx context.Context, namespace string, account servic
 	if account.name != "" {
 		impersonating.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + account.namespace + ":" + account.name}
 	}
-	member, err := kubernetes.NewForConfig(impersonating)
-	if err != nil {
+	if op.member, err = kubernetes.NewForConfig(impersonating); err != nil {
 		return nil, err
 	}
 	getter := &clientGetter{config: impersonating, namespace: namespace, schema: c.schema}
-	cluster := &cluster{Client: kube.New(getter), mapper: c.schema.mapper}
-	cluster.Namespace = namespace
-	cluster.SetLogger(slog.DiscardHandler)
+	op.cluster = &cluster{Client: kube.New(getter), mapper: c.schema.mapper}
+	op.cluster.Namespace = namespace
+	op.cluster.SetLogger(slog.DiscardHandler)
 
-	actions := action.NewConfiguration(action.ConfigurationSetLogger(slog.DiscardHandler))
-	actions.RESTClientGetter = getter
-	actions.KubeClient = cluster
-	actions.Releases = storage.Init(driver.NewSecrets(core.CoreV1().Secrets(namespace)))
-	actions.HookOutputFunc = func(_, _, _ string) io.Writer { return io.Discard }
-	return &helmAction{client: c, namespace: namespace, member: member, cluster: cluster, config: actions}, nil
+	op.config = action.NewConfiguration(action.ConfigurationSetLogger(slog.DiscardHandler))
+	op.config.RESTClientGetter = getter
+	op.config.KubeClient = op.cluster
+	op.config.Releases = storage.Init(driver.NewSecrets(core.CoreV1().Secrets(namespace)))
+	op.config.HookOutputFunc = func(_, _, _ string) io.Writer { return io.Discard }
+	return op, nil
 }
 
-// fieldManager names registration.FieldManager as the field manager of every write that names one. Helm takes the name from
-// a package variable, or from the name of the program; both belong to the whole process, which may be somebody else's.
-type fieldManager struct{ next http.RoundTripper }
+// fieldManager names the field manager of the action in every write that names one but registration.FieldManager. Helm takes
+// the name from a package variable, or from the name of the program; both belong to the whole process, which may be somebody
+// else's.
+type fieldManager struct {
+	op   *helmAction
+	next http.RoundTripper
+}
 
-// RoundTrip sends a copy of the request if it names a field manager.
+// RoundTrip sends a copy of the request if it names another field manager.
 func (f fieldManager) RoundTrip(req *http.Request) (*http.Response, error) {
-	if query := req.URL.Query(); query.Has("fieldManager") {
-		query.Set("fieldManager", registration.FieldManager)
+	if query := req.URL.Query(); query.Has("fieldManager") && query.Get("fieldManager") != registration.FieldManager {
+		query.Set("fieldManager", f.op.manager)
 		req = req.Clone(req.Context())
 		req.URL.RawQuery = query.Encode()
 	}

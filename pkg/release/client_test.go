@@ -10,8 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"helm.sh/helm/v4/pkg/kube"
 	"k8s.io/client-go/rest"
-
-	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // An embedding program may use Helm for itself, under a name of its own.
@@ -54,7 +52,7 @@ func TestClient_fieldManager(t *testing.T) {
 	require.NoError(t, err)
 
 	assert.Equal(t, "embedder", kube.ManagedFieldsManager, "the variable of the process is left alone")
-	assert.Equal(t, []string{registration.FieldManager}, writers["PATCH /api/v1/namespaces/ns/configmaps/a"], "%v", writers)
+	assert.Equal(t, []string{"fleetagent"}, writers["PATCH /api/v1/namespaces/ns/configmaps/a"], "%v", writers)
 	for request, managers := range writers {
 		assert.NotContains(t, managers, "embedder", request)
 	}

@@ -15,8 +15,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/cli-runtime/pkg/resource"
+	"k8s.io/client-go/util/csaupgrade"
+	"k8s.io/client-go/util/retry"
+
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // Helm's marks on the objects of a release.
@@ -39,6 +45,9 @@ type cluster struct {
 	keepCRDs bool
 	// replace deletes objects that cannot be patched, so that they are created again.
 	replace bool
+	// manager is the field manager of the action; with inherits it takes over the fields of others that agents used before.
+	manager  string
+	inherits bool
 	// deleteError is the last error of Delete, which Helm's uninstall action does not pass on.
 	deleteError error
 }
@@ -133,6 +142,11 @@ func marksOf(object runtime.Object) (name, namespace string) {
 // longer contains, if keepCRDs is set. It never moves the fields that a client-side
 // update owns to server-side apply: Helm would look for those of the field manager in its package variable, see fieldManager.
 func (c *cluster) Update(original, target kube.ResourceList, options ...kube.ClientUpdateOption) (*kube.Result, error) {
+	if c.inherits {
+		if err := c.inheritFields(target); err != nil {
+			return &kube.Result{}, err
+		}
+	}
 	if c.replace {
 		if err := c.deleteUnpatchable(target); err != nil {
 			return &kube.Result{}, err
@@ -142,6 +156,44 @@ func (c *cluster) Update(original, target kube.ResourceList, options ...kube.Cli
 		original = original.Filter(func(info *resource.Info) bool { return !isCRD(info) || target.Get(info) != nil })
 	}
 	return c.Client.Update(original, target, append(options, kube.ClientUpdateOptionUpgradeClientSideFieldManager(false))...)
+}
+
+// inheritFields gives the fields of other field managers of agents to that of the action, on the objects that exist. The API
+// server removes a field that the target no longer has only if no other manager owns it.
+func (c *cluster) inheritFields(target kube.ResourceList) error {
+	dynamicClient, err := c.Factory.DynamicClient()
+	if err != nil {
+		return err
+	}
+	for _, info := range target {
+		client := dynamicClient.Resource(info.Mapping.Resource).Namespace(info.Namespace)
+		err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+			// The context of the action is applied on the wire.
+			live, err := client.Get(context.Background(), info.Name, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			fields, inherited := live.GetManagedFields(), sets.New[string]()
+			for i, f := range fields {
+				isAgent := f.Manager == objectManager || f.Manager == registration.FieldManager && f.Operation == metav1.ManagedFieldsOperationApply
+				if isAgent && f.Subresource == "" && (f.Manager != c.manager || f.Operation != metav1.ManagedFieldsOperationApply) {
+					fields[i].Manager, fields[i].Operation = fmt.Sprint("inherited-", i), metav1.ManagedFieldsOperationUpdate
+					inherited.Insert(fields[i].Manager)
+				}
+			}
+			live.SetManagedFields(fields)
+			patch, err := csaupgrade.UpgradeManagedFieldsPatch(live, inherited, c.manager)
+			if err != nil || patch == nil {
+				return err
+			}
+			_, err = client.Patch(context.Background(), info.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
+			return err
+		})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("taking over the fields of %s: %w", info.ObjectName(), err)
+		}
+	}
+	return nil
 }
 
 // deleteUnpatchable deletes the objects that the API server refuses to change into the target.
@@ -154,7 +206,7 @@ func (c *cluster) deleteUnpatchable(target kube.ResourceList) error {
 	for _, info := range target {
 		if object, ok := info.Object.(*unstructured.Unstructured); ok && !(c.keepCRDs && isCRD(info)) {
 			// The context of the action is applied on the wire.
-			_, err := applyDryRun(context.Background(), client, Object{Desired: object, Resource: info.Mapping.Resource})
+			_, err := applyDryRun(context.Background(), client, Object{Desired: object, Manager: c.manager, Resource: info.Mapping.Resource})
 			if apierrors.IsInvalid(err) {
 				unpatchable = append(unpatchable, info)
 			}

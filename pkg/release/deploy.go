@@ -2,6 +2,7 @@ package release
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // Request describes a deployment.
@@ -69,8 +71,9 @@ func (d Deployed) String() string {
 
 // Object is one object of a release.
 type Object struct {
-	// Desired is the object as it was applied, with Helm's marks.
+	// Desired is the object as it was applied, with Helm's marks, and Manager the field manager that applied it.
 	Desired *unstructured.Unstructured
+	Manager string
 	// Resource is the resource of its kind.
 	Resource schema.GroupVersionResource
 }
@@ -151,6 +154,9 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 
 	op.cluster.keepCRDs = !r.Options.DeleteCRDResources
 	op.cluster.replace = r.helm().Force
+	op.cluster.manager = op.manager
+	op.cluster.inherits = r.inherits(op.manager, last(revisions))
+	r.Labels = labels.Merge(r.Labels, map[string]string{FieldManagerLabel: op.manager})
 	// With its own context Helm would return early and continue in the background; newAction ends it on the wire instead.
 	background := context.WithoutCancel(ctx)
 	var made helmrelease.Releaser
@@ -179,7 +185,20 @@ func (c *Client) actionFor(ctx context.Context, r *Request) (*helmAction, error)
 		return nil, err
 	}
 	r.Options.ServiceAccount = account.name
-	return c.newAction(ctx, r.Namespace, account)
+	op, err := c.newAction(ctx, r.Namespace, account)
+	if err == nil && r.NoWait { // an import applies the same objects
+		op.manager = registration.FieldManager
+	}
+	return op, err
+}
+
+// inherits reports whether an agent may have applied the objects on the cluster with another field manager.
+func (r Request) inherits(manager string, latest *helm.Release) bool {
+	if latest == nil {
+		return r.adopts()
+	}
+	return latest.Labels[FieldManagerLabel] != manager ||
+		slices.ContainsFunc(r.HandOver, func(f Found) bool { return f.Labels[FieldManagerLabel] != manager })
 }
 
 // resume prepares an action on a release whose last revision is deployed, and returns its revisions.
@@ -302,7 +321,8 @@ func (o *helmAction) deployed(made helmrelease.Releaser) (Deployed, error) {
 		desired.SetNamespace(info.Namespace)
 		desired.SetLabels(labels.Merge(desired.GetLabels(), map[string]string{ManagedByLabel: ManagedByHelm}))
 		desired.SetAnnotations(labels.Merge(desired.GetAnnotations(), map[string]string{NameAnnotation: r.Name, NamespaceAnnotation: r.Namespace}))
-		d.Objects = append(d.Objects, Object{Desired: desired, Resource: info.Mapping.Resource})
+		manager := cmp.Or(r.Labels[FieldManagerLabel], registration.FieldManager)
+		d.Objects = append(d.Objects, Object{Desired: desired, Manager: manager, Resource: info.Mapping.Resource})
 	}
 	return d, nil
 }

@@ -3,6 +3,7 @@ package release
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -163,6 +164,55 @@ func TestAdopt(t *testing.T) {
 	assert.Equal(t, DeploymentIDValue("two"), m.mine()[0].Labels[DeploymentIDLabel], "Helm copies the labels")
 	assert.Empty(t, adopt("app", "three", second.String()).Name, "the hub has not this revision on record")
 	requireLabels(adopt("app", "three", third.String()), DeploymentIDValue("three"), true, true)
+}
+
+// unlabel removes what Fleet's own agent does not put on a revision.
+func (m *member) unlabel(name string) {
+	m.t.Helper()
+	secrets := m.core.CoreV1().Secrets(m.namespace)
+	list, err := secrets.List(m.t.Context(), metav1.ListOptions{LabelSelector: "owner=helm,name=" + name})
+	require.NoError(m.t, err)
+	for i := range list.Items {
+		maps.DeleteFunc(list.Items[i].Labels, func(key, _ string) bool { return strings.HasPrefix(key, labelPrefix) })
+		_, err = secrets.Update(m.t.Context(), &list.Items[i], metav1.UpdateOptions{})
+		require.NoError(m.t, err)
+	}
+}
+
+// Fields that a Bundle no longer has are removed, whichever agent has set them. Those of other programs stay.
+func TestDeploy_fieldsOfAnotherAgent(t *testing.T) {
+	const removed = "{kind: ConfigMap, apiVersion: v1, metadata: {name: a}, data: {kept: one, removed: one}}"
+	for name, row := range map[string]struct {
+		earlier bool   // an earlier agent of this project applied with the field manager of the hub
+		then    string // the field manager of the next write
+	}{
+		"Fleet's own agent":                        {false, "person"},
+		"Fleet's own agent, which corrected drift": {false, objectManager},
+		"an earlier agent of this project":         {true, "person"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := onMember(t)
+			theirs := m.request("a.yaml", removed)
+			theirs.NoWait = row.earlier
+			m.deploy(theirs)
+			m.unlabel("app")
+			patch := `{"data":{"theirs":"one"}}`
+			if row.then == objectManager {
+				patch = `{"data":{"kept":"two","removed":"two"}}`
+			}
+			_, err := m.core.CoreV1().ConfigMaps(m.namespace).Patch(t.Context(), "a", types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: row.then})
+			require.NoError(t, err)
+			m.deploy(m.request("a.yaml", configMap("a", "kept", "three")))
+			want := map[string]string{"kept": "three"}
+			if row.then == "person" {
+				want["theirs"] = "one"
+			}
+			assert.Equal(t, want, m.configMap("a").Data)
+			before := m.configMap("a").ResourceVersion
+			m.deploy(m.request("a.yaml", configMap("a", "kept", "three")))
+			assert.Equal(t, before, m.configMap("a").ResourceVersion)
+		})
+	}
 }
 
 // Releases of other programs have neither labels nor annotations.

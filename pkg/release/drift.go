@@ -19,7 +19,6 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
-	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // Difference is how an object differs from what was deployed; the zero value means that it does not.
@@ -165,7 +164,7 @@ func applyDryRun(ctx context.Context, client dynamic.Interface, o Object) (*unst
 		return nil, err
 	}
 	return client.Resource(o.Resource).Namespace(o.Desired.GetNamespace()).Patch(ctx, o.Desired.GetName(), types.ApplyPatchType, data,
-		metav1.PatchOptions{FieldManager: registration.FieldManager, Force: ptr.To(true), DryRun: []string{metav1.DryRunAll}})
+		metav1.PatchOptions{FieldManager: o.Manager, Force: ptr.To(true), DryRun: []string{metav1.DryRunAll}})
 }
 
 func difference(live, applied *unstructured.Unstructured, ignored []fleet.ComparePatch) (Difference, error) {

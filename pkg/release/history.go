@@ -45,6 +45,10 @@ const (
 	// CopiesLabel holds the generation of the Secrets and ConfigMaps that were copied for this revision.
 	CopiesLabel = labelPrefix + "copies"
 
+	// FieldManagerLabel holds the field manager that applied the objects. Revisions of Fleet's own agent and of earlier agents of
+	// this project have none.
+	FieldManagerLabel = labelPrefix + "field-manager"
+
 	keepResourcesLabel   = labelPrefix + "keep-resources"
 	deleteNamespaceLabel = labelPrefix + "delete-namespace"
 	deleteCRDsLabel      = labelPrefix + "delete-crds"
@@ -265,6 +269,7 @@ func (c *Client) Adopt(ctx context.Context, r Request) (Found, error) {
 	annotations := annotationsOf(latest)
 	options.KeepResources = annotations[keepResourcesAnnotation] == strconv.FormatBool(true)
 	options.ServiceAccount = annotations[serviceAccountAnnotation]
+	found.Labels[FieldManagerLabel] = labelRemoved
 	found.Labels = withoutRemoved(labels.Merge(latest.Labels, labels.Merge(found.Labels, optionLabels(options))))
 	latest.Labels = found.Labels
 	if err := op.config.Releases.Update(latest); err != nil {

@@ -20,6 +20,10 @@ const (
 	setIDAnnotation = "objectset.rio.cattle.io/id"
 )
 
+// objectManager is the field manager of the objects of a release, as Fleet's own agent names it. With one name for both, either
+// agent removes the fields that the other one set and that a Bundle no longer has.
+const objectManager = "fleetagent"
+
 // Annotations of the chart in each revision of a release. Fleet's own agent finds its releases by them: it has no labels on the
 // history.
 const (
