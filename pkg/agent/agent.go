@@ -319,6 +319,7 @@ func (l *loop) deployBundles(ctx context.Context, use *credential.InUse) error {
 		ClusterName:      cluster.ClusterName,
 		Member:           rest.AddUserAgent(rest.CopyConfig(l.config.Member), l.config.userAgent()),
 		AgentNamespace:   l.config.Namespace,
+		Scope:            l.config.Scope,
 		Workers:          l.config.Workers,
 		DriftWorkers:     l.config.DriftWorkers,
 		Resync:           settings.GarbageCollectionInterval.Duration,

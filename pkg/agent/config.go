@@ -23,8 +23,8 @@ type Config struct {
 	Member *rest.Config
 	// Namespace is the agent's own on the member, with its Secrets, its ConfigMaps and its Lease. Required.
 	Namespace string
-	// Scope distinguishes several agents of one cluster: it is part of the labels of their imported objects. Empty is the default
-	// agent.
+	// Scope distinguishes several agents of one cluster: it is part of the labels of their imported objects, and of the objects that they
+	// deploy. Empty is the default agent.
 	Scope string
 	// CheckinInterval is the time between two heartbeats; 0 means config.DefaultCheckinInterval.
 	CheckinInterval time.Duration

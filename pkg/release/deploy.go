@@ -30,6 +30,8 @@ type Request struct {
 	Namespace, Name string
 	// BundleDeployment is the name of the BundleDeployment, and Commit the commit that it is made of; "" if unknown.
 	BundleDeployment, Commit string
+	// Scope is that of the agent. It is part of the marks on the objects.
+	Scope string
 	// Resources are files: those of charts, of a kustomization, or plain manifests.
 	Resources []fleet.BundleResource
 	// Options are the options of the BundleDeployment.

@@ -10,6 +10,8 @@ import (
 	helm "helm.sh/helm/v4/pkg/release/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // Marks of Fleet's own agent on each object of a release. It takes an object without them for missing.
@@ -34,18 +36,21 @@ const (
 	commitAnnotation         = "fleet.cattle.io/commit"
 )
 
-// setID names the set of the objects of a BundleDeployment. All agents share one, so that an agent that was imported and one that
-// a Bundle deploys have the same objects.
-func setID(bundleDeployment string) string {
+// setID names the set of the objects of a BundleDeployment. All agents of a scope share one, so that an agent that was imported and
+// one that a Bundle deploys have the same objects.
+func setID(bundleDeployment, scope string) string {
 	if strings.HasPrefix(bundleDeployment, "fleet-agent") {
-		return "fleet-agent-bootstrap"
+		return registration.AgentBootstrapSetID(scope)
 	}
-	return name.SafeConcatName("default", bundleDeployment)
+	if scope == "" {
+		return name.SafeConcatName("default", bundleDeployment)
+	}
+	return name.SafeConcatName("default", bundleDeployment, scope)
 }
 
 // markObject puts the set of a BundleDeployment on an object.
-func markObject(o *unstructured.Unstructured, bundleDeployment string) {
-	id := setID(bundleDeployment)
+func markObject(o *unstructured.Unstructured, bundleDeployment, scope string) {
+	id := setID(bundleDeployment, scope)
 	sum := sha1.Sum([]byte(id)) //nolint:gosec // see the import
 	o.SetLabels(labels.Merge(o.GetLabels(), map[string]string{SetHashLabel: hex.EncodeToString(sum[:])}))
 	o.SetAnnotations(labels.Merge(o.GetAnnotations(), map[string]string{setIDAnnotation: id}))

@@ -39,18 +39,21 @@ func TestPlace(t *testing.T) {
 }
 
 func TestMarkObject(t *testing.T) {
-	for bd, want := range map[string][2]string{
-		"s01-plain": {"default-s01-plain", "4a14e88d069843d0d3e8d8c0f864b5428944d678"},
-		"s19-l63-abcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcde": {
+	for _, row := range []struct{ bd, scope, id, hash string }{
+		{"s01-plain", "", "default-s01-plain", "4a14e88d069843d0d3e8d8c0f864b5428944d678"},
+		{
+			"s19-l63-abcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcde", "",
 			"default-s19-l63-abcdefghijabcdefghijabcdefghijabcdefghija-881f8", "6e899cb118e35d5c2ba70e6fec387d3ff05deb00",
 		},
-		"fleet-agent-m1": {"fleet-agent-bootstrap", "f399d0b310fbfb28e9667312fdc7a33954e2b8c8"},
+		{"fleet-agent-m1", "", "fleet-agent-bootstrap", "f399d0b310fbfb28e9667312fdc7a33954e2b8c8"},
+		{"s01-plain", "blue", "default-s01-plain-blue", "2faaef8103bb41a4ff1c1e4bf8c36b130d67203f"},
+		{"fleet-agent-m1", "blue", "fleet-agent-bootstrap-blue", "154d43cede6fa92d59ddd7921705981979938b39"},
 	} {
 		o := &unstructured.Unstructured{Object: map[string]any{}}
 		o.SetLabels(map[string]string{"own": "l"})
-		markObject(o, bd)
-		assert.Equal(t, map[string]string{"own": "l", SetHashLabel: want[1]}, o.GetLabels(), bd)
-		assert.Equal(t, map[string]string{setIDAnnotation: want[0]}, o.GetAnnotations(), bd)
+		markObject(o, row.bd, row.scope)
+		assert.Equal(t, map[string]string{"own": "l", SetHashLabel: row.hash}, o.GetLabels(), row.bd)
+		assert.Equal(t, map[string]string{setIDAnnotation: row.id}, o.GetAnnotations(), row.bd)
 	}
 }
 

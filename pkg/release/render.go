@@ -45,7 +45,7 @@ func (p renderedManifests) Run(rendered *bytes.Buffer) (*bytes.Buffer, error) {
 // Helm's annotation "keep" unless the options allow its deletion.
 func (p renderedManifests) change(o *unstructured.Unstructured) error {
 	if p.request.BundleDeployment != "" {
-		markObject(o, p.request.BundleDeployment)
+		markObject(o, p.request.BundleDeployment, p.request.Scope)
 	}
 	kind := o.GroupVersionKind()
 	if kind.Group == apiextensionsv1.GroupName && kind.Kind == "CustomResourceDefinition" && !p.request.Options.DeleteCRDResources {

@@ -40,6 +40,8 @@ type Config struct {
 	Member *rest.Config
 	// AgentNamespace is the agent's namespace on the member.
 	AgentNamespace string
+	// Scope distinguishes several agents of one cluster; it is part of the marks on the objects.
+	Scope string
 	// Workers deploy, DriftWorkers compare; 0 means the default.
 	Workers, DriftWorkers int
 	// Resync is the interval at which everything is compared with the cluster, independent of events; 0 means DefaultResync.

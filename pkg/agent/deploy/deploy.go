@@ -214,7 +214,7 @@ func (d *reconciler) runHelm(ctx context.Context, key string, bd *fleet.BundleDe
 	}
 	namespace, name := release.Place(bd.Name, options)
 	request := release.Request{
-		Namespace: namespace, Name: name, BundleDeployment: bd.Name, Commit: bd.Labels[fleet.CommitLabel], Options: options,
+		Namespace: namespace, Name: name, BundleDeployment: bd.Name, Scope: d.Scope, Commit: bd.Labels[fleet.CommitLabel], Options: options,
 		HandOver:                otherReleases(d.index.of(key), namespace, name),
 		Labels:                  d.owner.LabelsFor(bd.Name, bd.Spec.DeploymentID),
 		ServiceAccountNamespace: d.AgentNamespace,

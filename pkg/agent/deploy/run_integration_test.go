@@ -32,13 +32,16 @@ import (
 
 func TestRun(t *testing.T) {
 	s := onStage(t)
-	s.run()
+	s.run(func(c *deploy.Config) { c.Scope = "blue" })
 	s.put("app", configMap("a", "one")+configMap("b", "one"))
 	bd := s.state("app", fleet.Ready)
 	assert.Equal(t, s.target+"/app:1", bd.Status.Release)
 	assert.Equal(t, fleet.ResourceCounts{Ready: 2, DesiredReady: 2}, bd.Status.ResourceCounts)
 	assert.Len(t, bd.Status.Resources, 2)
 	assert.Equal(t, fleet.BundleDeploymentDisplay{Deployed: "True", Monitored: "True", State: "Ready"}, bd.Status.Display)
+	a, err := s.configMap("a")
+	require.NoError(t, err)
+	assert.Equal(t, "default-app-blue", a.Annotations["objectset.rio.cattle.io/id"])
 	s.put("app", configMap("a", "two"))
 	s.state("app", fleet.Ready)
 	s.value("a", "two")
