@@ -165,7 +165,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if len(revisions) == 0 {
 		made, err = op.install(ctx, r, source).RunWithContext(background, source.chart, values)
 	} else {
-		made, err = op.upgrade(ctx, r, source).RunWithContext(background, r.Name, source.chart, values)
+		made, err = op.upgrade(ctx, r, source, revisions).RunWithContext(background, r.Name, source.chart, values)
 	}
 	if ctx.Err() != nil {
 		return Deployed{}, context.Cause(ctx)
@@ -273,11 +273,13 @@ func (o *helmAction) install(ctx context.Context, r Request, s chartSource) *act
 	install.RollbackOnFailure = r.rollsBack() && !r.adopts() // undoing an installation deletes all objects, adopted ones too
 	install.EnableDNS = !r.helm().DisableDNS
 	install.SkipSchemaValidation = r.helm().SkipSchemaValidation
-	install.PostRenderer = renderedManifests{r, s, o.cluster}
+	install.PostRenderer = renderedManifests{request: r, source: s, cluster: o.cluster}
 	return install
 }
 
-func (o *helmAction) upgrade(ctx context.Context, r Request, s chartSource) *action.Upgrade {
+func (o *helmAction) upgrade(ctx context.Context, r Request, s chartSource, revisions []*helm.Release) *action.Upgrade {
+	// As with Fleet's own agent, an upgrade adopts what exists. One that may be undone does not: Helm would delete what it adopted.
+	adopts := !r.rollsBack()
 	upgrade := action.NewUpgrade(o.config)
 	upgrade.Namespace = r.Namespace
 	upgrade.Labels = labels.Merge(r.Labels, optionLabels(r.Options))
@@ -285,15 +287,31 @@ func (o *helmAction) upgrade(ctx context.Context, r Request, s chartSource) *act
 	upgrade.ServerSideApply, upgrade.ForceConflicts = "true", true
 	upgrade.DisableOpenAPIValidation = true
 	upgrade.ResetValues = true
-	upgrade.TakeOwnership = r.adopts()
+	upgrade.TakeOwnership = adopts || r.adopts()
 	upgrade.Timeout, upgrade.WaitForJobs = r.timeout(), r.waits() && r.helm().WaitForJobs
 	upgrade.WaitStrategy, upgrade.WaitOptions = waitStrategy(ctx, r)
 	upgrade.RollbackOnFailure = r.rollsBack()
 	upgrade.MaxHistory = r.maxHistory()
 	upgrade.EnableDNS = !r.helm().DisableDNS
 	upgrade.SkipSchemaValidation = r.helm().SkipSchemaValidation
-	upgrade.PostRenderer = renderedManifests{r, s, o.cluster}
+	upgrade.PostRenderer = renderedManifests{request: r, source: s, cluster: o.cluster, deployed: o.objectsOf(revisions), adopts: adopts}
 	return upgrade
+}
+
+// objectsOf returns the objects of the revision that an upgrade starts from: the deployed one, or else the last.
+func (o *helmAction) objectsOf(revisions []*helm.Release) kube.ResourceList {
+	from := last(revisions)
+	for _, r := range slices.Backward(revisions) {
+		if r.Info.Status == common.StatusDeployed {
+			from = r
+			break
+		}
+	}
+	infos, err := o.cluster.Build(bytes.NewBufferString(from.Manifest), false)
+	if err != nil {
+		return nil // every object is looked up
+	}
+	return infos
 }
 
 func waitStrategy(ctx context.Context, r Request) (kube.WaitStrategy, []kube.WaitOption) {

@@ -107,6 +107,49 @@ func TestDeploy_releaseOfAnotherOwner(t *testing.T) {
 	assert.Contains(t, err.Error(), "belongs to BundleDeployment app")
 }
 
+func TestDeploy_existingObjects(t *testing.T) {
+	for name, row := range map[string]struct {
+		upgrade, atomic, ofRelease bool
+		refused                    string
+	}{
+		"installation":                        {refused: "invalid ownership metadata"},
+		"installation, another release":       {ofRelease: true, refused: "invalid ownership metadata"},
+		"upgrade":                             {upgrade: true},
+		"upgrade, another release":            {upgrade: true, ofRelease: true, refused: "it belongs to Helm release "},
+		"upgrade that may be undone":          {upgrade: true, atomic: true, refused: "invalid ownership metadata"},
+		"upgrade that may be undone, another": {upgrade: true, atomic: true, ofRelease: true, refused: "invalid ownership metadata"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := onMember(t)
+			if row.upgrade {
+				m.deploy(m.request("a.yaml", configMap("a", "k", "one")))
+			}
+			if row.ofRelease {
+				stranger := m.request("b.yaml", configMap("b", "k", "theirs"))
+				stranger.Name, stranger.Labels, stranger.BundleDeployment = "stranger", nil, ""
+				m.deploy(stranger)
+			} else {
+				_, err := m.core.CoreV1().ConfigMaps(m.namespace).Create(t.Context(),
+					&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Data: map[string]string{"k": "theirs"}}, metav1.CreateOptions{})
+				require.NoError(t, err)
+			}
+			r := m.request("a.yaml", configMap("a", "k", "two"), "b.yaml", configMap("b", "k", "two"))
+			r.Options.Helm = &fleet.HelmOptions{Atomic: row.atomic}
+			_, err := m.Deploy(t.Context(), r)
+			if row.refused == "" {
+				require.NoError(t, err)
+				assert.Equal(t, "two", m.configMap("b").Data["k"])
+				return
+			}
+			require.ErrorContains(t, err, row.refused)
+			assert.Equal(t, "theirs", m.configMap("b").Data["k"])
+			r.Options.Helm = &fleet.HelmOptions{TakeOwnership: true}
+			m.deploy(r)
+			assert.Equal(t, "two", m.configMap("b").Data["k"])
+		})
+	}
+}
+
 // Fleet's own agents put no labels on the history of their releases, but annotations in their charts. The last deployment may have
 // failed, which empties the record on the hub.
 func TestDeploy_annotatedRelease(t *testing.T) {

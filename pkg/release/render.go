@@ -20,6 +20,10 @@ type renderedManifests struct {
 	request Request
 	source  chartSource
 	cluster *cluster
+	// deployed are the objects that the release has already; nil before its installation.
+	deployed kube.ResourceList
+	// adopts: an object that belongs to no release becomes one of this release.
+	adopts bool
 }
 
 // Run adds the plain manifests, runs kustomize, marks the objects and moves them to the target namespace. It returns an error for objects
@@ -35,7 +39,7 @@ func (p renderedManifests) Run(rendered *bytes.Buffer) (*bytes.Buffer, error) {
 		}
 	}
 	manifests, err := encodeObjects(objects)
-	if err == nil && len(p.request.HandOver) > 0 && !p.request.helm().TakeOwnership {
+	if err == nil && (p.adopts || len(p.request.HandOver) > 0) && !p.request.helm().TakeOwnership {
 		err = p.checkOwners(manifests.Bytes())
 	}
 	return manifests, err
@@ -71,8 +75,9 @@ func (p renderedManifests) change(o *unstructured.Unstructured) error {
 	return nil
 }
 
-// checkOwners refuses objects that exist and belong neither to this release nor to those that hand over to it. Helm itself
-// adopts all existing objects or none. Hooks carry no marks; their annotations say whether they are replaced.
+// checkOwners refuses new objects that exist and belong neither to this release nor to those that hand over to it, nor to nobody
+// if those are adopted. Helm itself adopts all existing objects or none. Fleet's own agent adopts all of them on an upgrade; then two
+// releases have the object, and the end of either of them deletes it. Hooks carry no marks; their annotations say whether they are replaced.
 func (p renderedManifests) checkOwners(manifests []byte) error {
 	infos, err := p.cluster.Build(bytes.NewReader(manifests), false)
 	if err != nil {
@@ -81,6 +86,9 @@ func (p renderedManifests) checkOwners(manifests []byte) error {
 	return infos.Visit(func(info *resource.Info, err error) error {
 		if err != nil {
 			return err
+		}
+		if p.deployed.Contains(info) {
+			return nil
 		}
 		if accessor, err := meta.Accessor(info.Object); err == nil && accessor.GetAnnotations()[helm.HookAnnotation] != "" {
 			return nil
@@ -92,10 +100,14 @@ func (p renderedManifests) checkOwners(manifests []byte) error {
 		}
 		name, namespace := marksOf(info.Object)
 		isOwner := func(f Found) bool { return f.Namespace == namespace && f.Name == name }
-		if isOwner(Found{Namespace: p.request.Namespace, Name: p.request.Name}) || slices.ContainsFunc(p.request.HandOver, isOwner) {
+		if isOwner(Found{Namespace: p.request.Namespace, Name: p.request.Name}) || slices.ContainsFunc(p.request.HandOver, isOwner) || p.adopts && name == "" {
 			return nil
 		}
-		return fmt.Errorf("%s exists and cannot be imported into the current release: it does not belong to an older release of the same "+
-			"BundleDeployment; set helm.takeOwnership to take it over", info.ObjectName())
+		owner := "no release"
+		if name != "" {
+			owner = fmt.Sprintf("Helm release %s/%s", namespace, name)
+		}
+		return fmt.Errorf("%s exists and cannot be imported into the current release: it belongs to %s; remove it there, or set helm.takeOwnership to take it over",
+			info.ObjectName(), owner)
 	})
 }
