@@ -8,17 +8,22 @@ import (
 	"helm.sh/helm/v4/pkg/action"
 	"helm.sh/helm/v4/pkg/kube"
 	"helm.sh/helm/v4/pkg/release/common"
+	"k8s.io/utils/ptr"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 // Correct undoes drift: Helm rolls the release back to the revision that is deployed, which applies its objects again. The history
-// is all it needs, so that it works when the hub no longer has the Content. If it fails, the deployed revision stays the last one.
+// is all it needs, so that it works when the hub no longer has the Content. If it fails, the deployed revision stays what is deployed,
+// and with keepFailHistory the failed one stays in the history, without labels, because it is not on the cluster.
 func (c *Client) Correct(ctx context.Context, r Request) (Deployed, error) {
 	op, revisions, err := c.resume(ctx, &r)
 	if err != nil {
 		return Deployed{}, err
 	}
 	latest := last(revisions)
-	op.cluster.replace = r.helm().Force || r.Options.CorrectDrift != nil && r.Options.CorrectDrift.Force
+	correct := ptr.Deref(r.Options.CorrectDrift, fleet.CorrectDrift{})
+	op.cluster.replace = r.helm().Force || correct.Force
 
 	rollback := action.NewRollback(op.config)
 	rollback.Version, rollback.MaxHistory, rollback.Timeout = latest.Version, r.maxHistory(), r.timeout()
@@ -31,8 +36,13 @@ func (c *Client) Correct(ctx context.Context, r Request) (Deployed, error) {
 	if err != nil {
 		// Helm leaves the failed revision as the last one, and superseded the one that is on the cluster.
 		failed, readErr := op.revisions(r.Name)
-		if f := last(failed); readErr == nil && f != nil && f.Version > latest.Version {
-			readErr = op.forget(failed[len(failed)-1:])
+		if f := last(failed); readErr == nil && f != nil && f.Version > latest.Version && f.Labels[AgentLabel] != "" {
+			if correct.KeepFailHistory {
+				f.Labels = nil
+				readErr = op.config.Releases.Update(f)
+			} else {
+				readErr = op.forget(failed[len(failed)-1:])
+			}
 		}
 		latest.Info.Status = common.StatusDeployed
 		return Deployed{}, errors.Join(err, readErr, op.config.Releases.Update(latest))

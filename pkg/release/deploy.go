@@ -213,6 +213,9 @@ func (c *Client) resume(ctx context.Context, r *Request) (*helmAction, []*helm.R
 	if err != nil {
 		return nil, nil, err
 	}
+	for latest := last(revisions); latest != nil && latest.Info.Status != common.StatusDeployed && latest.Labels[AgentLabel] == ""; latest = last(revisions) {
+		revisions = revisions[:len(revisions)-1] // a failed correction that was kept
+	}
 	if latest := last(revisions); latest == nil || latest.Info.Status != common.StatusDeployed {
 		return nil, nil, fmt.Errorf("Helm release %s/%s is not deployed any more", r.Namespace, r.Name)
 	}

@@ -161,8 +161,28 @@ func TestCorrect_fails(t *testing.T) {
 		assert.Equal(t, 1, found[0].Version, "the failed revision is gone")
 		assert.True(t, found[0].Deployed)
 	}
-	_, err := m.Correct(t.Context(), r)
+	r.Options.CorrectDrift = &fleet.CorrectDrift{Enabled: true, KeepFailHistory: true}
+	for failures := range 3 {
+		op, err := m.newAction(t.Context(), m.namespace, serviceAccount{})
+		require.NoError(t, err)
+		revisions, err := op.revisions("app")
+		require.NoError(t, err)
+		assert.Len(t, revisions, 1+failures, "the failed revisions are kept")
+		found := m.mine()
+		require.Len(t, found, 1)
+		assert.Equal(t, 1, found[0].Version, "the release is what is deployed")
+		assert.True(t, found[0].Deployed)
+		_, err = careful.Correct(t.Context(), r)
+		require.ErrorIs(t, err, errCut)
+	}
+	corrected, err := m.Correct(t.Context(), r)
 	require.NoError(t, err)
+	assert.Equal(t, 5, corrected.Version)
+	_, err = careful.Correct(t.Context(), r)
+	require.ErrorIs(t, err, errCut)
+	assert.Equal(t, 7, m.deploy(r).Version)
+	require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", m.mine()[0].Options()))
+	assert.Empty(t, m.configMaps())
 }
 
 func TestDeploy_force(t *testing.T) {
