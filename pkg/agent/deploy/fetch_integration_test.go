@@ -7,7 +7,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"testing"
 
@@ -48,6 +50,36 @@ func push(t *testing.T, reference, tag, mediaType string, layer []byte, annotati
 	require.NoError(t, to.Tag(t.Context(), manifest, tag))
 }
 
+// chartArchive packs the chart hc, version 0.1.0, with one template.
+func chartArchive(t *testing.T, template string) []byte {
+	t.Helper()
+	var packed bytes.Buffer
+	zipped := gzip.NewWriter(&packed)
+	archive := tar.NewWriter(zipped)
+	for name, data := range map[string]string{"hc/Chart.yaml": "apiVersion: v2\nname: hc\nversion: 0.1.0\n", "hc/templates/cm.yaml": template} {
+		require.NoError(t, archive.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(data))}))
+		_, err := archive.Write([]byte(data))
+		require.NoError(t, err)
+	}
+	require.NoError(t, archive.Close())
+	require.NoError(t, zipped.Close())
+	return packed.Bytes()
+}
+
+// chartRepository serves the recorded chart hc over HTTP, and returns its URL.
+func chartRepository(t *testing.T) string {
+	t.Helper()
+	packed := chartArchive(t, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hc}\ndata: {a: \"1\"}\n")
+	mux := http.NewServeMux()
+	mux.HandleFunc("/index.yaml", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "apiVersion: v1\nentries: {hc: [{apiVersion: v2, name: hc, version: 0.1.0, urls: [hc-0.1.0.tgz]}]}\n")
+	})
+	mux.HandleFunc("/hc-0.1.0.tgz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(packed) })
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
 func (s *stage) secret(name string, data map[string]string) {
 	s.t.Helper()
 	_, err := s.Kubernetes.CoreV1().Secrets(s.hub).Create(s.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: data}, metav1.CreateOptions{})
@@ -76,20 +108,8 @@ func TestRun_helmOp(t *testing.T) {
 	s := onStage(t)
 	s.run()
 	host := registry(t)
-	var packed bytes.Buffer
-	zipped := gzip.NewWriter(&packed)
-	archive := tar.NewWriter(zipped)
-	for name, data := range map[string]string{
-		"hc/Chart.yaml":        "apiVersion: v2\nname: hc\nversion: 0.1.0\n",
-		"hc/templates/cm.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hc}\ndata: {k: '{{ .Values.a }}'}\n",
-	} {
-		require.NoError(t, archive.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: int64(len(data))}))
-		_, err := archive.Write([]byte(data))
-		require.NoError(t, err)
-	}
-	require.NoError(t, archive.Close())
-	require.NoError(t, zipped.Close())
-	push(t, host+"/charts/hc", "0.1.0", "application/vnd.cncf.helm.chart.content.v1.tar+gzip", packed.Bytes(), nil)
+	packed := chartArchive(t, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hc}\ndata: {k: '{{ .Values.a }}'}\n")
+	push(t, host+"/charts/hc", "0.1.0", "application/vnd.cncf.helm.chart.content.v1.tar+gzip", packed, nil)
 	s.secret("access", map[string]string{"basicHTTP": "true"})
 	s.put("s21-op", "", func(bd *fleet.BundleDeployment) {
 		bd.Spec.HelmChartOptions = &fleet.GenericMap{Data: map[string]any{"helmOpSecretName": "access"}}

@@ -122,6 +122,9 @@ func (v view) assessObjects(s *fleet.BundleDeploymentStatus) {
 	s.IncompleteState = len(s.NonReadyStatus) > maxListed || len(s.ModifiedStatus) > maxListed || len(s.Resources) > maxListedResources
 	s.NonReadyStatus = s.NonReadyStatus[:min(maxListed, len(s.NonReadyStatus))]
 	s.ModifiedStatus = s.ModifiedStatus[:min(maxListed, len(s.ModifiedStatus))]
+	slices.SortFunc(s.Resources, func(a, b fleet.BundleDeploymentResource) int { // as Fleet's own agent lists them
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.APIVersion, b.APIVersion), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
 	s.Resources = s.Resources[:min(maxListedResources, len(s.Resources))]
 }
 

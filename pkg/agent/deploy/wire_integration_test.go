@@ -62,9 +62,10 @@ type recordedBundle struct {
 		Spec   fleet.BundleDeploymentSpec
 		Status fleet.BundleDeploymentStatus
 	}
+	// Secrets are Secrets and ConfigMaps of the cluster namespace.
 	Secrets []struct {
-		Type, Name string
-		Data       map[string]string
+		Kind, Type, Name string
+		Data             map[string]string
 	}
 	Contents []struct{ Name, SHA256Sum, Unpacked string }
 	Releases []recordedRelease
@@ -100,6 +101,16 @@ func failsWith(message string) func(*fleet.BundleDeploymentStatus) {
 		s.Conditions = []genericcondition.GenericCondition{{Type: fleet.ConditionDeployed, Status: "False", Reason: fleet.ReasonError, Message: message}}
 		s.Display = fleet.BundleDeploymentDisplay{Deployed: "Error: " + message, State: string(fleet.ErrApplied)}
 	}
+}
+
+// revision is the status of another revision.
+func revision(release string) func(*fleet.BundleDeploymentStatus) {
+	return func(s *fleet.BundleDeploymentStatus) { s.Release = release }
+}
+
+// missingCopy is the status of what needs a Secret that the hub does not have: an unchanged agent writes none.
+func missingCopy(s *fleet.BundleDeploymentStatus) {
+	failsWith(`fetching Secret not-there, which downstreamResources names: secrets "not-there" not found`)(s)
 }
 
 // paused is the status of what is paused before its first deployment: an unchanged agent writes none.
@@ -185,6 +196,16 @@ var scenes = map[string]scene{
 			}, release: true},
 		},
 	},
+	"05-templating.yaml": {}, "08-nested.yaml": {}, "09-kustomize.yaml": {}, "10-overlays.yaml": {}, "21-helmop.yaml": {},
+	"17-downstream.yaml": {
+		differs: map[string]difference{
+			"settled s17-copy":    {why: "an unchanged agent deploys once more to note the generation", change: revision("s17/s17-copy:1"), release: true},
+			"changed s17-copy":    {why: "one revision less, as before", change: revision("s17/s17-copy:2"), release: true},
+			"settled s17-missing": {why: "what waits says for what", change: missingCopy},
+			"changed s17-missing": {why: "what waits says for what", change: missingCopy},
+			"deleted s17-missing": {why: "what waits says for what", change: missingCopy},
+		},
+	},
 	"18-keep.yaml": {
 		answers: map[string]int{"/api/v1/namespaces/s18n": 200}, // an unchanged agent ignores deleteNamespace; here no controller removes it
 	},
@@ -194,6 +215,7 @@ var scenes = map[string]scene{
 type replay struct {
 	*stage
 	running sync.Map // namespaces whose Pods run although their image says never
+	charts  string   // the URL of a chart repository
 	last    map[string]fleet.BundleDeploymentStatus
 }
 
@@ -209,7 +231,7 @@ func TestWire(t *testing.T) {
 	for file, scene := range scenes {
 		t.Run(strings.TrimSuffix(file, ".yaml"), func(t *testing.T) {
 			require.NoError(t, plane.Reset(t.Context()))
-			r := &replay{stage: stageOn(t, testenv.On(t, plane)), last: map[string]fleet.BundleDeploymentStatus{}}
+			r := &replay{stage: stageOn(t, testenv.On(t, plane)), charts: chartRepository(t), last: map[string]fleet.BundleDeploymentStatus{}}
 			r.agent = "cattle-fleet-system"
 			go r.markDeployments(t.Context())
 			r.run(func(c *deploy.Config) {
@@ -258,6 +280,14 @@ func (r *replay) write(b recordedBundle) {
 		}
 	}
 	for _, s := range b.Secrets {
+		if s.Kind == "ConfigMap" {
+			copied := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: s.Name}, Data: s.Data}
+			_, err := r.Kubernetes.CoreV1().ConfigMaps(r.hub).Create(ctx, copied, metav1.CreateOptions{})
+			if !apierrors.IsAlreadyExists(err) {
+				require.NoError(r.t, err)
+			}
+			continue
+		}
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: s.Name}, Type: corev1.SecretType(s.Type), StringData: s.Data}
 		secrets := r.Kubernetes.CoreV1().Secrets(r.hub)
 		err := secrets.Delete(ctx, s.Name, metav1.DeleteOptions{})
@@ -272,6 +302,9 @@ func (r *replay) write(b recordedBundle) {
 	}
 	client := r.Fleet.BundleDeployments(r.hub)
 	for _, recorded := range b.BundleDeployments {
+		if helm := recorded.Spec.Options.Helm; helm != nil {
+			helm.Repo = strings.ReplaceAll(helm.Repo, "CHART-REPO-URL", r.charts)
+		}
 		err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 			bd, err := client.Get(ctx, recorded.Metadata.Name, metav1.GetOptions{})
 			if apierrors.IsNotFound(err) {
