@@ -69,7 +69,7 @@ func (c *ControlPlane) startAPIServer(ctx context.Context) error {
 		"--tls-cert-file=" + fileServerCert,
 		"--tls-private-key-file=" + fileServerKey,
 		"--client-ca-file=" + fileCA,
-		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-issuer=" + ServiceAccountIssuer,
 		"--service-account-key-file=" + fileServiceAccount,
 		"--service-account-signing-key-file=" + fileServiceAccount,
 		"--authorization-mode=Node,RBAC",
@@ -151,6 +151,9 @@ func waitFor(ctx context.Context, what string, reached func(context.Context) err
 }
 
 const loopback = "127.0.0.1"
+
+// ServiceAccountIssuer is the issuer, and the default audience, of the tokens of ServiceAccounts.
+const ServiceAccountIssuer = "https://kubernetes.default.svc"
 
 // API servers listen below 32768, the first port that Linux assigns to outgoing connections. Otherwise a connection could take the port
 // while the API server is stopped.

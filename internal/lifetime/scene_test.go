@@ -134,8 +134,7 @@ func conditions(c *fleet.Cluster) (all string) {
 
 func (s *scene) patch(t *testing.T, name, patch string) {
 	t.Helper()
-	_, err := s.hub.Fleet.Clusters(s.ns).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	require.NoError(t, err)
+	testenv.Merge(t, s.hub.Fleet.Clusters(s.ns).Patch, name, patch)
 }
 
 // identity is the credential and the requests of an agent. An update must not change them.
@@ -296,6 +295,5 @@ func (s *scene) left(t *testing.T, namespaces ...string) string {
 
 func (s *scene) patchDeployment(t *testing.T, patch string) {
 	t.Helper()
-	_, err := s.member.Kubernetes.AppsV1().Deployments(system).Patch(t.Context(), registration.AgentName, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	require.NoError(t, err)
+	testenv.Merge(t, s.member.Kubernetes.AppsV1().Deployments(system).Patch, registration.AgentName, patch)
 }

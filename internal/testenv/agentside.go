@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -40,12 +39,8 @@ func BootstrapAgent(t testing.TB, member *Cluster, namespace string, v registrat
 func RequireCredential(t testing.TB, member *Cluster, namespace, cluster string) {
 	t.Helper()
 	core := member.Kubernetes.CoreV1()
-	Eventually(t, func() (bool, string) {
-		_, err := core.Secrets(namespace).Get(t.Context(), registration.BootstrapSecret, metav1.GetOptions{})
-		return apierrors.IsNotFound(err), "Secret " + registration.BootstrapSecret + " still exists"
-	})
-	stored, err := core.Secrets(namespace).Get(t.Context(), registration.CredentialSecret, metav1.GetOptions{})
-	require.NoError(t, err)
+	RequireGone(t, core.Secrets(namespace).Get, "Secret", registration.BootstrapSecret)
+	stored := RequireThere(t, core.Secrets(namespace).Get, registration.CredentialSecret)
 	require.Equal(t, cluster, string(stored.Data[registration.CredentialClusterName]))
 	require.NotEmpty(t, stored.Data[registration.CredentialKubeconfig])
 }
@@ -65,11 +60,7 @@ func BootstrapValues(secret *corev1.Secret) registration.Values {
 func (c *Cluster) AwaitOwnBundle(t testing.TB, namespace, cluster string) {
 	t.Helper()
 	deployments := c.Fleet.BundleDeployments(registration.ClusterNamespace(namespace, cluster))
-	Eventually(t, func() (bool, string) {
-		d, err := deployments.Get(t.Context(), registration.AgentBundleName(cluster), metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
+	EventuallyIs(t, deployments.Get, registration.AgentBundleName(cluster), func(d *fleet.BundleDeployment) (bool, string) {
 		deployed := Condition(d.Status.Conditions, fleet.ConditionDeployed)
 		return d.Status.AppliedDeploymentID == d.Spec.DeploymentID && strings.HasPrefix(deployed, "True"),
 			fmt.Sprintf("the agent's own Bundle must be %s and is %s; Deployed is %s", d.Spec.DeploymentID, d.Status.AppliedDeploymentID, deployed)

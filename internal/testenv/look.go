@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -39,14 +40,37 @@ func RequireThere[T any](t testing.TB, get Get[T], name string) T {
 }
 
 // EventuallyThere waits until an object exists, and returns it.
-func EventuallyThere[T any](t testing.TB, get Get[T], name string) (object T) {
+func EventuallyThere[T any](t testing.TB, get Get[T], name string) T {
+	t.Helper()
+	return EventuallyIs(t, get, name, func(T) (bool, string) { return true, "" })
+}
+
+// EventuallyIs waits until an object exists and check returns true, and returns the object. The text of check describes what it has found.
+func EventuallyIs[T any](t testing.TB, get Get[T], name string, check func(T) (bool, string)) (found T) {
 	t.Helper()
 	Eventually(t, func() (bool, string) {
-		var err error
-		object, err = get(t.Context(), name, metav1.GetOptions{})
-		return err == nil, fmt.Sprint(err)
+		object, err := get(context.WithoutCancel(t.Context()), name, metav1.GetOptions{})
+		if err != nil {
+			return false, fmt.Sprintf("%s: %v", name, err)
+		}
+		found = object
+		return check(object)
 	})
-	return object
+	return found
+}
+
+// Merge applies a JSON merge patch with the Patch of a typed client. The document is a string, or something that is encoded as JSON.
+func Merge[T any](
+	t testing.TB, patch func(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (T, error),
+	name string, document any, subresources ...string,
+) {
+	t.Helper()
+	text, ok := document.(string)
+	if !ok {
+		text = Bytes(t, document)
+	}
+	_, err := patch(context.WithoutCancel(t.Context()), name, types.MergePatchType, []byte(text), metav1.PatchOptions{}, subresources...)
+	require.NoError(t, err)
 }
 
 // Kinds for ConditionOf.

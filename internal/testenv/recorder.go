@@ -129,7 +129,7 @@ func (r *Recorder) end(s *Sent, response *http.Response) {
 // since the last call, without watches.
 func (r *Recorder) Settle(t testing.TB) (all []Sent) {
 	t.Helper()
-	const silence = 4 * time.Second
+	const silence = 3 * time.Second
 	Eventually(t, func() (bool, string) {
 		r.mu.Lock()
 		defer r.mu.Unlock()

@@ -1,7 +1,6 @@
 package testenv
 
 import (
-	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
@@ -118,9 +117,7 @@ func (s *Stage) CreateCluster(t testing.TB, cluster *fleet.Cluster) *fleet.Clust
 // PatchSpec applies a JSON merge patch to the spec of a Cluster.
 func (s *Stage) PatchSpec(t testing.TB, cluster, fields string) {
 	t.Helper()
-	_, err := s.Hub.Fleet.Clusters(s.Namespace).Patch(t.Context(), cluster, types.MergePatchType,
-		[]byte(`{"spec":`+fields+`}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	Merge(t, s.Hub.Fleet.Clusters(s.Namespace).Patch, cluster, `{"spec":`+fields+`}`)
 }
 
 // DeleteCluster deletes a Cluster of the workspace and does not wait.
@@ -132,17 +129,10 @@ func (s *Stage) DeleteCluster(t testing.TB, name string) {
 // EventuallyCluster waits until check returns true for a Cluster. The text of check describes what it has found.
 func (s *Stage) EventuallyCluster(t testing.TB, name string, check func(*fleet.Cluster) (bool, string)) *fleet.Cluster {
 	t.Helper()
-	var found *fleet.Cluster
-	Eventually(t, func() (bool, string) {
-		cluster, err := s.Hub.Fleet.Clusters(s.Namespace).Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
+	return EventuallyIs(t, s.Hub.Fleet.Clusters(s.Namespace).Get, name, func(cluster *fleet.Cluster) (bool, string) {
 		preserve.Restore(cluster)
-		found = cluster
 		return check(cluster)
 	})
-	return found
 }
 
 // ImportInto imports the member with the agent in a namespace and waits until the agent is installed.
@@ -156,10 +146,7 @@ func (s *Stage) ImportInto(t testing.TB, name, agentNamespace string, change ...
 // Beat writes a heartbeat with the given report of the agent.
 func (s *Stage) Beat(t testing.TB, cluster string, agent fleet.AgentStatus) {
 	t.Helper()
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"agent": agent}})
-	require.NoError(t, err)
-	_, err = s.Hub.Fleet.Clusters(s.Namespace).Patch(t.Context(), cluster, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	require.NoError(t, err)
+	Merge(t, s.Hub.Fleet.Clusters(s.Namespace).Patch, cluster, map[string]any{"status": map[string]any{"agent": agent}}, "status")
 }
 
 // RequireHeartbeat writes a heartbeat with the credential of a registered agent.
@@ -185,8 +172,7 @@ func (c *Cluster) DropClusters(t testing.TB, namespace string) {
 	list, err := clusters.List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	for _, cluster := range list.Items {
-		_, err := clusters.Patch(t.Context(), cluster.Name, types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-		require.NoError(t, err)
+		Merge(t, clusters.Patch, cluster.Name, `{"metadata":{"finalizers":null}}`)
 		require.NoError(t, clusters.Delete(t.Context(), cluster.Name, metav1.DeleteOptions{}), cluster.Name)
 	}
 }

@@ -259,18 +259,11 @@ func Condition(conditions []Generic, conditionType string) string {
 // ClusterCondition waits until the description of a Cluster's condition begins with want, and returns the Cluster.
 func (c *Cluster) ClusterCondition(t testing.TB, namespace, name, conditionType, want string) *fleet.Cluster {
 	t.Helper()
-	var found *fleet.Cluster
-	Eventually(t, func() (bool, string) {
-		cluster, err := c.Fleet.Clusters(namespace).Get(context.Background(), name, metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
+	return EventuallyIs(t, c.Fleet.Clusters(namespace).Get, name, func(cluster *fleet.Cluster) (bool, string) {
 		preserve.Restore(cluster)
-		found = cluster
 		got := Condition(cluster.Status.Conditions, conditionType)
 		return strings.HasPrefix(got, want), fmt.Sprintf("condition %s of Cluster %s is %q, want %q", conditionType, name, got, want)
 	})
-	return found
 }
 
 // WithBootstrap lets a hub register its own cluster if its configuration says so.

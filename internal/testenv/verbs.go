@@ -31,11 +31,8 @@ func (c *Cluster) Token(t testing.TB, namespace, name string, spec fleet.Cluster
 // Values waits for the values of a token.
 func (c *Cluster) Values(t testing.TB, namespace, token string) (values registration.Values) {
 	t.Helper()
-	Eventually(t, func() (bool, string) {
-		secret, err := c.Kubernetes.CoreV1().Secrets(namespace).Get(context.Background(), token, metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
+	EventuallyIs(t, c.Kubernetes.CoreV1().Secrets(namespace).Get, token, func(secret *corev1.Secret) (bool, string) {
+		var err error
 		values, err = registration.DecodeValues(secret.Data[registration.ValuesKey])
 		return err == nil && values.Token != "", fmt.Sprint(err)
 	})
@@ -70,13 +67,8 @@ func (c *Cluster) Send(t testing.TB, values registration.Values, request *fleet.
 // Granted waits until a request is granted, and returns it with the credential that the agent can read.
 func (c *Cluster) Granted(t testing.TB, values registration.Values, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, *corev1.Secret) {
 	t.Helper()
-	var latest *fleet.ClusterRegistration
-	Eventually(t, func() (bool, string) {
-		var err error
-		latest, err = c.Fleet.ClusterRegistrations(request.Namespace).Get(context.Background(), request.Name, metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
+	requests := c.Fleet.ClusterRegistrations(request.Namespace)
+	latest := EventuallyIs(t, requests.Get, request.Name, func(latest *fleet.ClusterRegistration) (bool, string) {
 		return latest.Status.Granted, Condition(latest.Status.Conditions, fleet.ConditionGranted)
 	})
 	secrets := c.ClientFor(t, values.Token).Kubernetes.CoreV1().Secrets(values.SystemRegistrationNamespace)

@@ -1,7 +1,6 @@
 package attacks
 
 import (
-	"encoding/json"
 	"fmt"
 	"sync"
 	"testing"
@@ -10,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -107,10 +105,8 @@ func provePossession(t *testing.T, s *testenv.Stage, v *victim, request string) 
 func beat(t *testing.T, s *testenv.Stage, v *victim, agent fleet.AgentStatus) {
 	t.Helper()
 	agent.LastSeen, agent.Namespace = metav1.Now(), testenv.SystemNamespace
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"agent": agent}})
-	require.NoError(t, err)
-	_, err = s.Hub.ClientFor(t, v.Bearer()).Fleet.Clusters(s.Namespace).Patch(t.Context(), v.cluster(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	require.NoError(t, err)
+	patch := map[string]any{"status": map[string]any{"agent": agent}}
+	testenv.Merge(t, s.Hub.ClientFor(t, v.Bearer()).Fleet.Clusters(s.Namespace).Patch, v.cluster(), patch, "status")
 }
 
 // Fifty requests with the same new clientID are created at the same time. The hub grants exactly one.

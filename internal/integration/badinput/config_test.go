@@ -5,9 +5,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -105,15 +103,11 @@ func TestRequiredTTL(t *testing.T) {
 		hub.WaitCondition(t, testenv.KindToken, ns, name, fleet.ConditionReady, "False TTLRequired")
 		testenv.Eventually(t, func() (bool, string) { return hub.EventCount(t, ns, name, "TTLRequired") == 1, "not one event" })
 	}
-	testenv.Eventually(t, func() (bool, string) {
-		_, err := hub.ClientFor(t, values.Token).Fleet.ClusterRegistrations(ns).List(t.Context(), metav1.ListOptions{})
-		return apierrors.IsUnauthorized(err), "the bearer token of the withdrawn token still works"
-	})
+	testenv.RequireUnauthorized(t, hub, values.Token)
 	wire.RequireQuiet(t, 20, "/namespaces/"+ns+"/")
 
 	for _, name := range []string{"old", "new"} {
-		_, err := hub.Fleet.ClusterRegistrationTokens(ns).Patch(t.Context(), name, types.MergePatchType, []byte(`{"spec":{"ttl":"1h"}}`), metav1.PatchOptions{})
-		require.NoError(t, err)
+		testenv.Merge(t, hub.Fleet.ClusterRegistrationTokens(ns).Patch, name, `{"spec":{"ttl":"1h"}}`)
 		hub.WaitCondition(t, testenv.KindToken, ns, name, fleet.ConditionReady, "True TokenReady")
 		assert.Equal(t, 1, hub.EventCount(t, ns, name, "TTLRequired"))
 	}

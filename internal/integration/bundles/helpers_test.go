@@ -2,7 +2,6 @@ package bundles
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -80,16 +78,14 @@ func selecting(key, value string) *metav1.LabelSelector {
 
 func (s shop) merge(t *testing.T, kind, name, patch string) {
 	t.Helper()
-	var err error
 	switch kind {
 	case "Bundle":
-		_, err = s.hub.Fleet.Bundles(s.ns).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		testenv.Merge(t, s.hub.Fleet.Bundles(s.ns).Patch, name, patch)
 	case "ClusterGroup":
-		_, err = s.hub.Fleet.ClusterGroups(s.ns).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		testenv.Merge(t, s.hub.Fleet.ClusterGroups(s.ns).Patch, name, patch)
 	default:
-		_, err = s.hub.Fleet.Clusters(s.ns).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		testenv.Merge(t, s.hub.Fleet.Clusters(s.ns).Patch, name, patch)
 	}
-	require.NoError(t, err)
 }
 
 func (s shop) namespaceOf(cluster string) string { return registration.ClusterNamespace(s.ns, cluster) }
@@ -114,17 +110,11 @@ func (s shop) deployment(t *testing.T, cluster, bundle string) *fleet.BundleDepl
 }
 
 // eventuallyDeployment waits until check accepts a BundleDeployment.
-func (s shop) eventuallyDeployment(t *testing.T, cluster, bundle string, check func(*fleet.BundleDeployment) bool) (found *fleet.BundleDeployment) {
+func (s shop) eventuallyDeployment(t *testing.T, cluster, bundle string, check func(*fleet.BundleDeployment) bool) *fleet.BundleDeployment {
 	t.Helper()
-	testenv.Eventually(t, func() (bool, string) {
-		d, err := s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).Get(t.Context(), bundle, metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
-		found = d
+	return testenv.EventuallyIs(t, s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).Get, bundle, func(d *fleet.BundleDeployment) (bool, string) {
 		return check(d), fmt.Sprintf("%+v", d.Spec)
 	})
-	return found
 }
 
 // reports writes the status of the current BundleDeployment in place of the agent.
@@ -139,10 +129,7 @@ func (s shop) reports(t *testing.T, cluster, bundle string, change func(*fleet.B
 	if change != nil {
 		change(&status)
 	}
-	patch, err := json.Marshal(map[string]any{"status": status})
-	require.NoError(t, err)
-	_, err = s.hub.Fleet.BundleDeployments(d.Namespace).Patch(t.Context(), bundle, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	require.NoError(t, err)
+	testenv.Merge(t, s.hub.Fleet.BundleDeployments(d.Namespace).Patch, bundle, map[string]any{"status": status}, "status")
 }
 
 func fails(why string) func(*fleet.BundleDeploymentStatus) {
@@ -154,35 +141,21 @@ func fails(why string) func(*fleet.BundleDeploymentStatus) {
 // requireBundle waits until the Bundle shows this: "x/y", state and condition.
 func (s shop) requireBundle(t *testing.T, name, readyClusters, state, condition string) *fleet.Bundle {
 	t.Helper()
-	var found *fleet.Bundle
-	testenv.Eventually(t, func() (bool, string) {
-		b, err := s.hub.Fleet.Bundles(s.ns).Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
-		found = b
+	return testenv.EventuallyIs(t, s.hub.Fleet.Bundles(s.ns).Get, name, func(b *fleet.Bundle) (bool, string) {
 		got := testenv.Condition(b.Status.Conditions, fleet.ConditionReady)
 		return b.Status.Display == (fleet.BundleDisplay{ReadyClusters: readyClusters, State: state}) &&
 			b.Status.ObservedGeneration == b.Generation && strings.HasPrefix(got, condition), fmt.Sprintf("%+v, Ready %s", b.Status.Display, got)
 	})
-	return found
 }
 
 // requireCluster waits until the Cluster shows this.
 func (s shop) requireCluster(t *testing.T, name, readyBundles, condition string) *fleet.Cluster {
 	t.Helper()
-	var found *fleet.Cluster
-	testenv.Eventually(t, func() (bool, string) {
-		c, err := s.hub.Fleet.Clusters(s.ns).Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
-		found = c
+	return testenv.EventuallyIs(t, s.hub.Fleet.Clusters(s.ns).Get, name, func(c *fleet.Cluster) (bool, string) {
 		got := testenv.Condition(c.Status.Conditions, fleet.ConditionReady)
 		return c.Status.Display.ReadyBundles == readyBundles && strings.HasPrefix(got, condition),
 			fmt.Sprintf("%+v, Ready %s", c.Status.Display, got)
 	})
-	return found
 }
 
 func (s shop) requireNoContent(t *testing.T, text string) {

@@ -170,9 +170,8 @@ func TestFleetsClusterController(t *testing.T) {
 		stage.Stop(t)
 		agent.Stop(t)
 		stage.Running = s.hub.Hub(t, r.Wrap)
-		testenv.Eventually(t, func() (bool, string) {
-			cluster, err := s.hub.Fleet.Clusters(s.ns).Get(t.Context(), "m", metav1.GetOptions{})
-			return err == nil && cluster.Annotations[fleet.StatusAnnotation] == "" && reflect.DeepEqual(cluster.Status.Import, imported), fmt.Sprint(cluster.Annotations)
+		testenv.EventuallyIs(t, s.hub.Fleet.Clusters(s.ns).Get, "m", func(cluster *fleet.Cluster) (bool, string) {
+			return cluster.Annotations[fleet.StatusAnnotation] == "" && reflect.DeepEqual(cluster.Status.Import, imported), fmt.Sprint(cluster.Annotations)
 		})
 	})
 	t.Run("and back: the deletion is not judged by removed fields", func(t *testing.T) {

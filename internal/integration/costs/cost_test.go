@@ -53,22 +53,6 @@ func TestRestartWritesNothing(t *testing.T) {
 	assert.NotEmpty(t, testenv.WritesIn(again.Settle(t)), "the recorder does see writes")
 }
 
-func TestHeartbeatsCostNoWrites(t *testing.T) {
-	r := &testenv.Recorder{}
-	s := newStage(t, r.Wrap)
-	edge := s.Register(t, s.Token(t, "tok"), "beating", "random")
-	first := time.Now()
-	s.RequireHeartbeat(t, edge, first)
-	s.Hub.ClusterCondition(t, s.Namespace, edge.Request.Status.ClusterName, fleet.ConditionRegistered, "True")
-	s.Hub.ClusterCondition(t, s.Namespace, edge.Request.Status.ClusterName, fleet.ConditionConnected, "True")
-	r.Settle(t)
-
-	for n := range 10 {
-		s.RequireHeartbeat(t, edge, first.Add(time.Duration(n+1)*time.Second))
-	}
-	assert.Empty(t, r.Settle(t))
-}
-
 func TestCostOfARegistration(t *testing.T) {
 	r := &testenv.Recorder{}
 	s := newStage(t, r.Wrap)

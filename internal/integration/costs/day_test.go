@@ -1,7 +1,6 @@
 package costs
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/muster-fleet/muster/internal/testenv"
@@ -76,13 +74,9 @@ func newFleetDay(t *testing.T, r *testenv.Recorder, size int) *fleetDay {
 func (d *fleetDay) beat(t *testing.T, clusters ...string) {
 	t.Helper()
 	now := d.clock.Now().UTC().Format(time.RFC3339)
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"agent": map[string]any{
-		"lastSeen": now, "namespace": testenv.SystemNamespace, "checkinInterval": checkin.String(),
-	}}})
-	require.NoError(t, err)
+	report := fleet.AgentStatus{LastSeen: metav1.NewTime(d.clock.Now()), Namespace: testenv.SystemNamespace, CheckinInterval: &metav1.Duration{Duration: checkin}}
 	for _, name := range clusters {
-		_, err := d.Hub.Fleet.Clusters(d.Namespace).Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-		require.NoError(t, err)
+		d.Beat(t, name, report)
 	}
 	testenv.Eventually(t, func() (bool, string) {
 		late := slices.DeleteFunc(slices.Clone(clusters), func(name string) bool { return d.heard.of(d.Namespace, name) == now })

@@ -1,7 +1,6 @@
 package costs
 
 import (
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -9,9 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -56,48 +53,40 @@ func rightsOfARequest() map[string]int {
 	}
 }
 
-func TestDeletionReadsNothing(t *testing.T) {
+func TestCostOfADeletion(t *testing.T) {
 	r := &testenv.Recorder{}
 	s := newStage(t, r.Wrap)
 	values := s.Token(t, "tok")
-	s.deletion(t, r, s.Register(t, values, "first", "random").Request.Status.ClusterName, nothing) // discovers once what the API server serves
-	for n := range 2 {
-		name := s.Register(t, values, fmt.Sprintf("edge-%d", n), "random").Request.Status.ClusterName
-		requireRemoval(t, s.deletion(t, r, name, nothing), rightsOfARequest())
+	register := func(clientID string) string {
+		return s.Register(t, values, clientID, "random").Request.Status.ClusterName
 	}
-}
+	s.deletion(t, r, register("first"), nothing) // discovers once what the API server serves
 
-func TestDeletionWithAnAgent(t *testing.T) {
-	r := &testenv.Recorder{}
-	s := newStage(t, r.Wrap)
-	values := s.Token(t, "tok")
-	s.deletion(t, r, s.Register(t, values, "first", "random").Request.Status.ClusterName, nothing) // discovers once what the API server serves
-	name := s.Register(t, values, "edge", "random").Request.Status.ClusterName
-	s.Beat(t, name, fleet.AgentStatus{LastSeen: metav1.NewTime(time.Now()), Namespace: testenv.SystemNamespace, Generation: "managed/0"})
-	s.Hub.ClusterCondition(t, s.Namespace, name, fleet.ConditionConnected, "True")
-	deployments, bundle := s.Hub.Fleet.BundleDeployments(registration.ClusterNamespace(s.Namespace, name)), registration.AgentBundleName(name)
-	testenv.EventuallyThere(t, deployments.Get, bundle)
-	most := rightsOfARequest()
-	most["PATCH bundledeployments"] = 1 // the question
-	most["PATCH clusters/status"] = 1   // that the agent is waited for
-	most["DELETE bundles"], most["PATCH bundles"] = 1, 1
+	t.Run("no agent that could leave: nothing is read", func(t *testing.T) {
+		requireRemoval(t, s.deletion(t, r, register("silent"), nothing), rightsOfARequest())
+	})
+	t.Run("an agent that leaves: its Bundle more", func(t *testing.T) {
+		name := register("leaving")
+		s.Beat(t, name, fleet.AgentStatus{LastSeen: metav1.NewTime(time.Now()), Namespace: testenv.SystemNamespace, Generation: "managed/0"})
+		s.Hub.ClusterCondition(t, s.Namespace, name, fleet.ConditionConnected, "True")
+		deployments, bundle := s.Hub.Fleet.BundleDeployments(registration.ClusterNamespace(s.Namespace, name)), registration.AgentBundleName(name)
+		testenv.EventuallyThere(t, deployments.Get, bundle)
+		most := rightsOfARequest()
+		most["PATCH bundledeployments"] = 1 // the question
+		most["PATCH clusters/status"] = 1   // that the agent is waited for
+		most["DELETE bundles"], most["PATCH bundles"] = 1, 1
 
-	requireRemoval(t, s.deletion(t, r, name, func() {
-		testenv.Eventually(t, func() (bool, string) {
-			d, err := deployments.Get(t.Context(), bundle, metav1.GetOptions{})
-			return err == nil && d.Annotations[fleet.FarewellAnnotation] != "", fmt.Sprint("not asked: ", err)
+		requireRemoval(t, s.deletion(t, r, name, func() {
+			testenv.EventuallyIs(t, deployments.Get, bundle, func(d *fleet.BundleDeployment) (bool, string) {
+				return d.Annotations[fleet.FarewellAnnotation] != "", "not asked"
+			})
+			testenv.Merge(t, deployments.Patch, bundle, `{"status":{"conditions":[{"type":"Farewell","status":"True"}]}}`, "status")
+		}), most)
+	})
+	t.Run("an imported Cluster: its kubeconfig is read", func(t *testing.T) {
+		s.ImportInto(t, "m", s.Member.Namespace(t))
+		requireRemoval(t, s.deletion(t, r, "m", nothing), map[string]int{
+			"GET secrets": 1, "PATCH clusters/status": 1, "PATCH clusters": 1, "DELETE namespaces": 1,
 		})
-		_, err := deployments.Patch(t.Context(), bundle, types.MergePatchType,
-			[]byte(`{"status":{"conditions":[{"type":"Farewell","status":"True"}]}}`), metav1.PatchOptions{}, "status")
-		require.NoError(t, err)
-	}), most)
-}
-
-func TestDeletionOfAnImportedCluster(t *testing.T) {
-	r := &testenv.Recorder{}
-	s := newStage(t, r.Wrap)
-	s.ImportInto(t, "m", s.Member.Namespace(t))
-	requireRemoval(t, s.deletion(t, r, "m", nothing), map[string]int{
-		"GET secrets": 1, "PATCH clusters/status": 1, "PATCH clusters": 1, "DELETE namespaces": 1,
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
@@ -108,10 +107,7 @@ func requireDeletedAtOnce(t *testing.T, hub *testenv.Cluster, ns string) {
 	began := time.Now()
 	clusters := hub.Fleet.Clusters(ns)
 	require.NoError(t, clusters.Delete(t.Context(), "silent-0", metav1.DeleteOptions{}))
-	testenv.Eventually(t, func() (bool, string) {
-		_, err := clusters.Get(t.Context(), "silent-0", metav1.GetOptions{})
-		return apierrors.IsNotFound(err), "Cluster silent-0 is still there"
-	})
+	testenv.RequireGone(t, clusters.Get, "Cluster", "silent-0")
 	t.Logf("a Cluster whose member never answers was deleted in %s", time.Since(began).Round(time.Millisecond))
 	require.NoError(t, clusters.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
 	testenv.Eventually(t, func() (bool, string) {

@@ -6,11 +6,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -41,13 +39,7 @@ func answer(t *testing.T, hub *testenv.Cluster, values registration.Values, requ
 	t.Helper()
 	name := registration.CredentialSecretName(request.Spec.ClientID, request.Spec.ClientRandom)
 	secrets := hub.ClientFor(t, values.Token).Kubernetes.CoreV1().Secrets(values.SystemRegistrationNamespace)
-	var found *corev1.Secret
-	testenv.Eventually(t, func() (bool, string) {
-		secret, err := secrets.Get(t.Context(), name, metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
-		found = secret
+	found := testenv.EventuallyIs(t, secrets.Get, name, func(secret *corev1.Secret) (bool, string) {
 		return string(secret.Data[registration.RefusalReason]) == reason, fmt.Sprintf("the answer is %q", secret.Data[registration.RefusalReason])
 	})
 	assert.Equal(t, reason == "", len(found.Data[registration.CredentialToken]) > 0, "a refusal has no token")
@@ -56,9 +48,8 @@ func answer(t *testing.T, hub *testenv.Cluster, values registration.Values, requ
 
 func decide(t *testing.T, hub *testenv.Cluster, request *fleet.ClusterRegistration, decision fleet.Decision, message string) {
 	t.Helper()
-	patch := fmt.Appendf(nil, `{"status":{"approval":{"decision":%q,"message":%q}}}`, decision, message)
-	_, err := hub.Fleet.ClusterRegistrations(request.Namespace).Patch(t.Context(), request.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	require.NoError(t, err)
+	patch := fmt.Sprintf(`{"status":{"approval":{"decision":%q,"message":%q}}}`, decision, message)
+	testenv.Merge(t, hub.Fleet.ClusterRegistrations(request.Namespace).Patch, request.Name, patch, "status")
 }
 
 func works(t *testing.T, hub *testenv.Cluster, r testenv.Registered) {
@@ -91,9 +82,8 @@ func TestPossessionProof(t *testing.T) {
 	says(t, s.Hub, next, "False ClientIDInUse")
 	refusal := answer(t, s.Hub, values, next, fleet.ReasonClientIDInUse)
 
-	patch := fmt.Appendf(nil, `{"status":{"agent":{"lastSeen":%q,"vouches":%q}}}`, time.Now().UTC().Format(time.RFC3339), next.Name)
-	_, err := s.Hub.ClientFor(t, first.Bearer()).Fleet.Clusters(s.Namespace).Patch(t.Context(), cluster, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	require.NoError(t, err)
+	patch := fmt.Sprintf(`{"status":{"agent":{"lastSeen":%q,"vouches":%q}}}`, time.Now().UTC().Format(time.RFC3339), next.Name)
+	testenv.Merge(t, s.Hub.ClientFor(t, first.Bearer()).Fleet.Clusters(s.Namespace).Patch, cluster, patch, "status")
 
 	says(t, s.Hub, next, "True Granted")
 	credential := answer(t, s.Hub, values, next, "")

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/testenv"
@@ -85,9 +84,7 @@ func TestRaceForTheLastUse(t *testing.T) {
 	message := s.Hub.WaitCondition(t, testenv.KindRequest, s.Namespace, late.Name, fleet.ConditionGranted, "False TokenUsedUp")
 	assert.Contains(t, message, "ClusterRegistrationToken once has been used 1 times and spec.usageLimit is 1")
 
-	_, err = s.Hub.Fleet.ClusterRegistrationTokens(s.Namespace).Patch(t.Context(), "once", types.MergePatchType,
-		[]byte(`{"spec":{"usageLimit":3}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	testenv.Merge(t, s.Hub.Fleet.ClusterRegistrationTokens(s.Namespace).Patch, "once", `{"spec":{"usageLimit":3}}`)
 	testenv.Eventually(t, func() (bool, string) {
 		uses := tokenOf(t, s.Hub, values).Status.Uses
 		return uses == 3, fmt.Sprintf("the limit was raised to 3, and %d are counted", uses)
@@ -122,9 +119,7 @@ func TestUsesAfterATakeover(t *testing.T) {
 	first := s.Register(t, values, "edge", "a")
 	earlier := s.Register(t, values, "granted-before-uses-were-counted", "b")
 	s.Stop(t)
-	_, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).Patch(t.Context(), earlier.Request.Name, types.MergePatchType,
-		[]byte(`{"status":{"tokenUID":null}}`), metav1.PatchOptions{}, "status")
-	require.NoError(t, err)
+	testenv.Merge(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Patch, earlier.Request.Name, `{"status":{"tokenUID":null}}`, "status")
 
 	s.Running = s.Hub.Hub(t)
 	s.AwaitWork(t, "marker")

@@ -12,7 +12,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -22,12 +21,7 @@ import (
 // beat sends a heartbeat of the agent.
 func (s *stage) beat(t *testing.T, cluster, namespace, generation string) {
 	t.Helper()
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"agent": fleet.AgentStatus{
-		LastSeen: metav1.Now(), Namespace: namespace, Generation: generation,
-	}}})
-	require.NoError(t, err)
-	_, err = s.Hub.Fleet.Clusters(s.Namespace).Patch(t.Context(), cluster, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	require.NoError(t, err)
+	s.Beat(t, cluster, fleet.AgentStatus{LastSeen: metav1.Now(), Namespace: namespace, Generation: generation})
 }
 
 // registerWith registers with the bootstrap Secret, as the agent does.
@@ -66,16 +60,9 @@ func (s *stage) agentBundle(t *testing.T, cluster string) *fleet.Bundle {
 // awaitBundle waits until check accepts the Bundle of the Cluster's agent.
 func (s *stage) awaitBundle(t *testing.T, cluster string, check func(*fleet.Bundle) bool) *fleet.Bundle {
 	t.Helper()
-	var found *fleet.Bundle
-	testenv.Eventually(t, func() (bool, string) {
-		bundle, err := s.Hub.Fleet.Bundles(s.Namespace).Get(t.Context(), registration.AgentBundleName(cluster), metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
-		found = bundle
+	return testenv.EventuallyIs(t, s.Hub.Fleet.Bundles(s.Namespace).Get, registration.AgentBundleName(cluster), func(bundle *fleet.Bundle) (bool, string) {
 		return check(bundle), fmt.Sprintf("the Bundle is %+v; %s", bundle.Spec, s.Hub.ConditionOf(testenv.KindCluster, s.Namespace, cluster, fleet.ConditionReconciled))
 	})
-	return found
 }
 
 func manifestOf(bundle *fleet.Bundle) string {
@@ -230,8 +217,7 @@ func TestWritesOfAChange(t *testing.T) {
 	s.edge(t, "edge")
 	r.Settle(t)
 
-	_, err := s.Hub.Fleet.Clusters(s.Namespace).Patch(t.Context(), "m0", types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	testenv.Merge(t, s.Hub.Fleet.Clusters(s.Namespace).Patch, "m0", `{"metadata":{"labels":{"a":"b"}}}`)
 	assert.Empty(t, r.Settle(t), "a label changes no Bundle")
 
 	s.PatchSpec(t, "m1", `{"hostNetwork":true}`)
@@ -248,9 +234,7 @@ func TestBundleIsRepaired(t *testing.T) {
 	s.adopted(t, "m")
 	bundles := s.Hub.Fleet.Bundles(s.Namespace)
 	sound := s.agentBundle(t, "m")
-	_, err := bundles.Patch(t.Context(), sound.Name, types.MergePatchType,
-		[]byte(`{"spec":{"resources":[{"name":"agent.yaml","content":"x"}],"targets":[{"clusterSelector":{}}],"helm":null}}`), metav1.PatchOptions{})
-	require.NoError(t, err)
+	testenv.Merge(t, bundles.Patch, sound.Name, `{"spec":{"resources":[{"name":"agent.yaml","content":"x"}],"targets":[{"clusterSelector":{}}],"helm":null}}`)
 	repaired := s.awaitBundle(t, "m", func(b *fleet.Bundle) bool { return assert.ObjectsAreEqual(sound.Spec, b.Spec) })
 	assert.Equal(t, sound.UID, repaired.UID)
 	require.NoError(t, bundles.Delete(t.Context(), sound.Name, metav1.DeleteOptions{}))
@@ -262,8 +246,7 @@ func TestBundleOfAnUnmanagedAgent(t *testing.T) {
 	s := newStage(t, testenv.WithoutBundles)
 	s.adopted(t, "m")
 	relabel := func(labels string) {
-		_, err := s.Hub.Fleet.Clusters(s.Namespace).Patch(t.Context(), "m", types.MergePatchType, []byte(`{"metadata":{"labels":`+labels+`}}`), metav1.PatchOptions{})
-		require.NoError(t, err)
+		testenv.Merge(t, s.Hub.Fleet.Clusters(s.Namespace).Patch, "m", `{"metadata":{"labels":`+labels+`}}`)
 	}
 	gone := func() { testenv.RequireGone(t, s.Hub.Fleet.Bundles(s.Namespace).Get, "Bundle", "fleet-agent-m") }
 

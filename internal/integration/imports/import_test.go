@@ -14,7 +14,6 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -179,8 +178,7 @@ func TestAddressOfTheHubInTheKubeconfigSecret(t *testing.T) {
 
 func (s *stage) patchSecret(t *testing.T, name, patch string) {
 	t.Helper()
-	_, err := s.Hub.Kubernetes.CoreV1().Secrets(s.Namespace).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	require.NoError(t, err)
+	testenv.Merge(t, s.Hub.Kubernetes.CoreV1().Secrets(s.Namespace).Patch, name, patch)
 }
 
 // requireDelivered waits until the agent of Cluster m has got this address and CA of the hub.
@@ -355,11 +353,8 @@ func (s *stage) imported(t *testing.T) string {
 // awaitPriorityClass waits for the priorityClassName of the agent's Deployment.
 func (s *stage) awaitPriorityClass(t *testing.T, agentNamespace, want string) {
 	t.Helper()
-	testenv.Eventually(t, func() (bool, string) {
-		deployment, err := s.Member.Kubernetes.AppsV1().Deployments(agentNamespace).Get(t.Context(), "fleet-agent", metav1.GetOptions{})
-		if err != nil {
-			return false, err.Error()
-		}
+	deployments := s.Member.Kubernetes.AppsV1().Deployments(agentNamespace)
+	testenv.EventuallyIs(t, deployments.Get, "fleet-agent", func(deployment *appsv1.Deployment) (bool, string) {
 		got := deployment.Spec.Template.Spec.PriorityClassName
 		return got == want, "priorityClassName is " + got + "; " + s.imported(t)
 	})

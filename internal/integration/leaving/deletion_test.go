@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/inventory"
 	"github.com/muster-fleet/muster/internal/testenv"
@@ -50,10 +49,7 @@ func graceOf(d time.Duration) func(*muster.Options) {
 // checksIn is a heartbeat of an agent of this version.
 func (s *stage) checksIn(t *testing.T, cluster, agentNamespace string) {
 	t.Helper()
-	patch := fmt.Appendf(nil, `{"status":{"agent":{"lastSeen":%q,"namespace":%q,"generation":"managed/0"}}}`,
-		time.Now().UTC().Format(time.RFC3339), agentNamespace)
-	_, err := s.Hub.Fleet.Clusters(s.Namespace).Patch(t.Context(), cluster, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	require.NoError(t, err)
+	s.Beat(t, cluster, fleet.AgentStatus{LastSeen: metav1.Now(), Namespace: agentNamespace, Generation: "managed/0"})
 	s.Hub.ClusterCondition(t, s.Namespace, cluster, fleet.ConditionConnected, "True")
 }
 
@@ -61,18 +57,27 @@ func (s *stage) checksIn(t *testing.T, cluster, agentNamespace string) {
 func (s *stage) requireAsked(t *testing.T, cluster string) {
 	t.Helper()
 	namespace, name := registration.ClusterNamespace(s.Namespace, cluster), registration.AgentBundleName(cluster)
-	testenv.Eventually(t, func() (bool, string) {
-		d, err := s.Hub.Fleet.BundleDeployments(namespace).Get(t.Context(), name, metav1.GetOptions{})
-		return err == nil && d.Annotations[fleet.FarewellAnnotation] != "", fmt.Sprint("not asked: ", err)
+	testenv.EventuallyIs(t, s.Hub.Fleet.BundleDeployments(namespace).Get, name, func(d *fleet.BundleDeployment) (bool, string) {
+		return d.Annotations[fleet.FarewellAnnotation] != "", "not asked"
 	})
 }
 
 func (s *stage) reportsFarewell(t *testing.T, cluster string) {
 	t.Helper()
 	namespace, name := registration.ClusterNamespace(s.Namespace, cluster), registration.AgentBundleName(cluster)
-	patch := []byte(`{"status":{"conditions":[{"type":"Farewell","status":"True"}]}}`)
-	_, err := s.Hub.Fleet.BundleDeployments(namespace).Patch(t.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	require.NoError(t, err)
+	testenv.Merge(t, s.Hub.Fleet.BundleDeployments(namespace).Patch, name, `{"status":{"conditions":[{"type":"Farewell","status":"True"}]}}`, "status")
+}
+
+// registered is a Cluster whose agent checks in and has its BundleDeployment. before is what the hub had without it.
+func (s *stage) registered(t *testing.T) (name string, before inventory.Inventory) {
+	t.Helper()
+	values := s.Token(t, "tok")
+	s.ReadyToken(t, "tok")
+	before = take(t, s.Hub)
+	name = s.Register(t, values, "leaving", "random").Request.Status.ClusterName
+	s.checksIn(t, name, testenv.SystemNamespace)
+	s.awaitDeployment(t, name)
+	return name, before
 }
 
 // awaitDeployment waits until the agent has its BundleDeployment.
@@ -86,12 +91,7 @@ const forever = time.Hour
 // The agent is asked to leave, also after a restart of the hub, and nothing is left.
 func TestDeleteCluster(t *testing.T) {
 	s := newStage(t, graceOf(forever))
-	values := s.Token(t, "tok")
-	s.ReadyToken(t, "tok")
-	before := take(t, s.Hub)
-	name := s.Register(t, values, "leaving", "random").Request.Status.ClusterName
-	s.checksIn(t, name, testenv.SystemNamespace)
-	s.awaitDeployment(t, name)
+	name, before := s.registered(t)
 
 	s.DeleteCluster(t, name)
 	s.requireAsked(t, name)
@@ -113,12 +113,7 @@ func TestDeleteCluster(t *testing.T) {
 
 func TestDeleteClusterWhoseAgentDoesNotLeave(t *testing.T) {
 	s := newStage(t, graceOf(2*time.Second))
-	values := s.Token(t, "tok")
-	s.ReadyToken(t, "tok")
-	before := take(t, s.Hub)
-	name := s.Register(t, values, "staying", "random").Request.Status.ClusterName
-	s.checksIn(t, name, testenv.SystemNamespace)
-	s.awaitDeployment(t, name)
+	name, before := s.registered(t)
 	s.DeleteCluster(t, name)
 	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", name)
 	requireNothingSince(t, before, s.Hub)
@@ -180,12 +175,7 @@ func TestDeleteClusterWhoseMemberDoesNotAnswer(t *testing.T) {
 
 func TestObjectsOrphanedWithoutAHubAreCollected(t *testing.T) {
 	s := newStage(t, graceOf(forever))
-	values := s.Token(t, "tok")
-	s.ReadyToken(t, "tok")
-	before := take(t, s.Hub)
-	name := s.Register(t, values, "orphan", "random").Request.Status.ClusterName
-	s.checksIn(t, name, testenv.SystemNamespace)
-	s.awaitDeployment(t, name)
+	name, before := s.registered(t)
 	// A user has set the hub's label on a namespace.
 	foreign := inventory.Thing{Kind: "Namespace", Name: s.Namespace + "-foreign"}
 	_, err := s.Hub.Kubernetes.CoreV1().Namespaces().Create(t.Context(),

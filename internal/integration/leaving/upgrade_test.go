@@ -165,10 +165,9 @@ func (s *stock) legacyToken(t *testing.T, namespace, account string) (bearer str
 		Type: corev1.SecretTypeServiceAccountToken,
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	testenv.Eventually(t, func() (bool, string) {
-		secret, err := core.Secrets(namespace).Get(t.Context(), account+"-token", metav1.GetOptions{})
+	testenv.EventuallyIs(t, core.Secrets(namespace).Get, account+"-token", func(secret *corev1.Secret) (bool, string) {
 		bearer = string(secret.Data[corev1.ServiceAccountTokenKey])
-		return err == nil && bearer != "", "Kubernetes does not fill the token Secret"
+		return bearer != "", "Kubernetes does not fill the token Secret"
 	})
 	return bearer
 }

@@ -33,7 +33,7 @@ func reading(t *testing.T, registry *prometheus.Registry, name string, labels ..
 }
 
 func TestMetrics(t *testing.T) {
-	hub := testenv.OwnCluster(t, "counted") // for what other tests leave behind would be counted too
+	hub := testenv.SharedCluster(t, "hub")
 	hub.Configure(t, hub.Reachable())
 	registry := prometheus.NewRegistry()
 	running := hub.Hub(t, func(o *muster.Options) { o.Metrics = registry })

@@ -71,6 +71,7 @@ func TestCredentialOutlivesItsToken(t *testing.T) {
 
 	s.Running = s.Hub.Hub(t, testenv.Ahead(11*time.Minute))
 	testenv.RequireUnauthorized(t, s.Hub, values.Token)
+	assert.True(t, testenv.Accepts(t, s.Hub, r.Bearer()))
 	testenv.RequireMay(t, s.Hub, r.Bearer(), testenv.To("list", "bundledeployments.fleet.cattle.io", r.ClusterNamespace(), ""))
 	testenv.RequireThere(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, r.Request.Name)
 }

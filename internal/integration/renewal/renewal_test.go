@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -82,9 +81,8 @@ func TestExpiredCredentialOfAnImportedAgent(t *testing.T) {
 // ends sets the expiry that the Cluster shows to a time in the past.
 func (s *stage) ends(t *testing.T, cluster string) {
 	t.Helper()
-	patch := fmt.Appendf(nil, `{"status":{"agent":{"credentialExpires":%q}}}`, time.Now().Add(-time.Hour).UTC().Format(time.RFC3339))
-	_, err := s.Hub.Fleet.Clusters(s.Namespace).Patch(t.Context(), cluster, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	require.NoError(t, err)
+	patch := fmt.Sprintf(`{"status":{"agent":{"credentialExpires":%q}}}`, time.Now().Add(-time.Hour).UTC().Format(time.RFC3339))
+	testenv.Merge(t, s.Hub.Fleet.Clusters(s.Namespace).Patch, cluster, patch, "status")
 }
 
 func TestExpiredCredentialOfASelfRegisteredAgent(t *testing.T) {
@@ -176,7 +174,6 @@ func TestDenialAndLateApproval(t *testing.T) {
 // decides approves or denies a request in place of a person.
 func (s *stage) decides(t *testing.T, request string, decision fleet.Decision) {
 	t.Helper()
-	patch := fmt.Appendf(nil, `{"status":{"approval":{"decision":%q,"message":"because of the test"}}}`, decision)
-	_, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).Patch(t.Context(), request, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	require.NoError(t, err)
+	patch := fmt.Sprintf(`{"status":{"approval":{"decision":%q,"message":"because of the test"}}}`, decision)
+	testenv.Merge(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Patch, request, patch, "status")
 }

@@ -6,7 +6,6 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/randomtoken"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -130,8 +129,5 @@ func (s *Server) Delete(t testing.TB, m *Managed, workspace string) {
 	t.Helper()
 	clusters := s.Hub.Fleet.Clusters(workspace)
 	require.NoError(t, clusters.Delete(t.Context(), m.Name, metav1.DeleteOptions{}))
-	testenv.Eventually(t, func() (bool, string) {
-		_, err := clusters.Get(t.Context(), m.Name, metav1.GetOptions{})
-		return apierrors.IsNotFound(err), "Cluster " + workspace + "/" + m.Name + " still exists"
-	})
+	testenv.RequireGone(t, clusters.Get, "Cluster "+workspace, m.Name)
 }

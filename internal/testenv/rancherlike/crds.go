@@ -27,9 +27,9 @@ func (s *Server) preCreateCRDs(t testing.TB) {
 		if !apierrors.IsAlreadyExists(err) {
 			require.NoError(t, err)
 		}
-		testenv.Eventually(t, func() (bool, string) {
-			crd, err := client.ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), plural+"."+fleet.SchemeGroupVersion.Group, metav1.GetOptions{})
-			return err == nil && established(crd), plural + " are not served"
+		definitions := client.ApiextensionsV1().CustomResourceDefinitions()
+		testenv.EventuallyIs(t, definitions.Get, plural+"."+fleet.SchemeGroupVersion.Group, func(crd *apiextensionsv1.CustomResourceDefinition) (bool, string) {
+			return established(crd), plural + " are not served"
 		})
 	}
 }
