@@ -8,7 +8,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
+	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -49,6 +51,8 @@ func take(ctx context.Context, kinds discovery.DiscoveryInterface, objects dynam
 		return nil, err
 	}
 	found := Inventory{}
+	var mutex sync.Mutex
+	var lists errgroup.Group // at the same time, because an API server takes a second for its first list of a custom resource
 	for _, group := range discovery.FilteredBy(discovery.SupportsAllVerbs{Verbs: []string{"list"}}, groups) {
 		version, err := schema.ParseGroupVersion(group.GroupVersion)
 		if err != nil {
@@ -58,23 +62,28 @@ func take(ctx context.Context, kinds discovery.DiscoveryInterface, objects dynam
 			if slices.Contains(ignored, kind.Kind) {
 				continue
 			}
-			list, err := objects.Resource(version.WithResource(kind.Name)).List(ctx, metav1.ListOptions{})
-			if apierrors.IsNotFound(err) {
-				continue // its definition was deleted in the meantime
-			}
-			if err != nil {
-				return nil, fmt.Errorf("list %s: %w", kind.Name, err)
-			}
-			for _, o := range list.Items {
-				text, err := json.Marshal(o.Object)
-				if err != nil {
-					return nil, err
+			lists.Go(func() error {
+				list, err := objects.Resource(version.WithResource(kind.Name)).List(ctx, metav1.ListOptions{})
+				if apierrors.IsNotFound(err) {
+					return nil // its definition was deleted in the meantime
 				}
-				found[Thing{kind.Kind, o.GetNamespace(), o.GetName()}] = string(text)
-			}
+				if err != nil {
+					return fmt.Errorf("list %s: %w", kind.Name, err)
+				}
+				mutex.Lock()
+				defer mutex.Unlock()
+				for _, o := range list.Items {
+					text, err := json.Marshal(o.Object)
+					if err != nil {
+						return err
+					}
+					found[Thing{kind.Kind, o.GetNamespace(), o.GetName()}] = string(text)
+				}
+				return nil
+			})
 		}
 	}
-	return found, nil
+	return found, lists.Wait()
 }
 
 // Mentioning are the objects whose JSON contains one of the words.
