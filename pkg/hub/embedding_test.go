@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -209,7 +208,7 @@ func TestRunErrors(t *testing.T) {
 	_ = hub.Namespace(t) // the connection of the test itself
 	nobody := hub.RESTConfig()
 	nobody.Impersonate.UserName = "nobody"
-	silent, refused := silentAddress(t), "https://127.0.0.1:1" // where nobody listens
+	silent, refused := testenv.SilentServer(t), "https://127.0.0.1:1" // where nobody listens
 	for name, test := range map[string]struct {
 		options muster.Options
 		want    []string
@@ -233,15 +232,6 @@ func TestRunErrors(t *testing.T) {
 			leaks.requireNone(t)
 		})
 	}
-}
-
-// silentAddress is one that accepts connections and never says a word.
-func silentAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { listener.Close() })
-	return "https://" + listener.Addr().String()
 }
 
 func TestRunWithoutTheRightToList(t *testing.T) {

@@ -85,7 +85,7 @@ func TestRunWithElection(t *testing.T) {
 		"leader is cut off from the API server: the standby takes over": {func(r *replica) { r.cut.Store(true) }, leader.ErrLost},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cluster := testenv.SharedCluster(t, "embedding")
+			cluster := testenv.SharedCluster(t, "hub")
 			namespace := cluster.Namespace(t)
 			first := startReplica(t, cluster, namespace, "first")
 			await(t, "the first hub is not at work", first.atWork)
