@@ -2,6 +2,8 @@ package testenv
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -15,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/muster-fleet/muster/charts"
+	"github.com/muster-fleet/muster/internal/helminstall"
 	"github.com/muster-fleet/muster/pkg/admission"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 )
@@ -53,6 +56,18 @@ func (c *Cluster) InstallChart(t testing.TB, values map[string]any) func(*muster
 		o.DisableBootstrap = slices.Contains(command, "--disable-bootstrap")
 		o.LeaveAdmission = true
 	}
+}
+
+// InstallKinds installs the chart fleet-crd with Helm, and waits until the API server serves its kinds.
+func (c *Cluster) InstallKinds(t testing.TB) {
+	t.Helper()
+	require.NoError(t, helminstall.Install(t.Context(), c.RESTConfig(), SystemNamespace, charts.CRD, nil))
+	Eventually(t, func() (bool, string) {
+		_, errClusters := c.Fleet.Clusters("").List(t.Context(), metav1.ListOptions{})
+		_, errTokens := c.Fleet.ClusterRegistrationTokens("").List(t.Context(), metav1.ListOptions{})
+		err := errors.Join(errClusters, errTokens)
+		return err == nil, fmt.Sprint(err)
+	})
 }
 
 func commandOf(t testing.TB, deployment *unstructured.Unstructured) []string {

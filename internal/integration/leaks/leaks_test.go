@@ -52,7 +52,7 @@ func newScene(t *testing.T) *scene {
 
 func (s *scene) installHub(t *testing.T) {
 	t.Helper()
-	require.NoError(t, helminstall.Install(t.Context(), s.hub.RESTConfig(), system, charts.CRD, nil))
+	s.hub.InstallKinds(t)
 	_, err := s.hub.Kubernetes.CoreV1().Secrets(system).Create(t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "pull"}, Type: corev1.SecretTypeDockerConfigJson,
 		Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(`{"auths":{"registry.example":{"password":"` + marker("pull Secret") + `"}}}`)},

@@ -59,7 +59,7 @@ func (s *scene) installHub(t *testing.T) {
 		"bootstrap": map[string]any{"enabled": false}, "proxy": s.hubsProxy.url(), "noProxy": chartNoProxy, "debug": true,
 		"members": testenv.MembersOnLoopback(),
 	}
-	require.NoError(t, helminstall.Install(t.Context(), s.hub.RESTConfig(), system, charts.CRD, nil))
+	s.hub.InstallKinds(t)
 	require.NoError(t, helminstall.Install(t.Context(), s.hub.RESTConfig(), system, charts.Hub, values))
 }
 
