@@ -1,11 +1,9 @@
 package register
 
 import (
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -14,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/clock"
-	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/muster-fleet/muster/internal/agenttest"
 	"github.com/muster-fleet/muster/pkg/agent/hubclient"
@@ -200,51 +197,29 @@ func TestRequestTracker(t *testing.T) {
 }
 
 func TestAwaitPollsLessOftenWithTime(t *testing.T) {
-	polls := 0
-	hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		polls++
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusNotFound)
-		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
-	}))
-	defer hub.Close()
-	log, _ := agenttest.Log(t)
-	fake := clocktesting.NewFakeClock(time.Unix(1000, 0))
-	core := kubefake.NewClientset()
-	r := &Registrar{
-		Member: &member.Member{Namespace: agenttest.Namespace, Core: core}, Clock: fake, Timing: timing.Default(), Log: log,
-		Dialer: &hubclient.Dialer{Timing: timing.Default(), Clock: clock.RealClock{}, Log: log},
-	}
-	conn, err := r.Dialer.Dial(hubclient.Access{Endpoint: hubclient.Endpoint{Server: hub.URL}, Token: "t"})
-	require.NoError(t, err)
-	defer conn.Close()
-	identity := &ImportIdentity{systemNamespace: "sys"}
-	// await lets the attempt time out, half an hour after it began, and returns how often it polled.
-	await := func(request string) int {
-		before, ended := polls, make(chan error, 1)
-		object := clusterRegistration(pendingRequest{name: request, clientRandom: "r"}, identity, "id", nil, "")
-		go func() {
-			_, err := r.await(t.Context(), conn, identity, pendingRequest{name: request}, object)
-			ended <- err
-		}()
-		for {
-			select {
-			case err := <-ended:
-				require.ErrorContains(t, err, "did not grant")
-				return polls - before
-			default:
-			}
-			if fake.HasWaiters() {
-				fake.Step(200 * time.Millisecond)
-			}
+	synctest.Test(t, func(t *testing.T) {
+		log, _ := agenttest.Log(t)
+		hub := kubefake.NewClientset()
+		r := &Registrar{
+			Member: &member.Member{Namespace: agenttest.Namespace, Core: kubefake.NewClientset()},
+			Clock:  clock.RealClock{}, Timing: timing.Default(), Log: log,
 		}
-	}
-	r.tracker.sent("request-1", fake.Now())
-	first := await("request-1")
-	assert.Greater(t, first, 5*60/3, "in the first minutes the credential may come at any moment")
-	assert.Less(t, first, 5*60/2+30+25*60/25)
-	assert.Less(t, await("request-1"), 30*60/25, "the same request goes on at the slow pace")
-	assert.Greater(t, await("request-2"), 5*60/3, "another request begins at the fast pace")
+		identity := &ImportIdentity{systemNamespace: "sys"}
+		// await lets the attempt time out, half an hour after it began, and returns how often it polled.
+		await := func(request string) int {
+			hub.ClearActions()
+			object := clusterRegistration(pendingRequest{name: request, clientRandom: "r"}, identity, "id", nil, "")
+			_, err := r.await(t.Context(), &hubclient.Connection{Core: hub}, identity, pendingRequest{name: request}, object)
+			require.ErrorContains(t, err, "did not grant")
+			return len(hub.Actions())
+		}
+		r.tracker.sent("request-1", time.Now())
+		first := await("request-1")
+		assert.Greater(t, first, 5*60/3, "in the first minutes the credential may come at any moment")
+		assert.Less(t, first, 5*60/2+30+25*60/25)
+		assert.Less(t, await("request-1"), 30*60/25, "the same request goes on at the slow pace")
+		assert.Greater(t, await("request-2"), 5*60/3, "another request begins at the fast pace")
+	})
 }
 
 // marker is what no error may quote.
