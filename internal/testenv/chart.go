@@ -2,8 +2,6 @@ package testenv
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"testing"
 
@@ -18,6 +16,7 @@ import (
 
 	"github.com/muster-fleet/muster/charts"
 	"github.com/muster-fleet/muster/internal/helminstall"
+	"github.com/muster-fleet/muster/internal/testenv/withkinds"
 	"github.com/muster-fleet/muster/pkg/admission"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 )
@@ -62,12 +61,7 @@ func (c *Cluster) InstallChart(t testing.TB, values map[string]any) func(*muster
 func (c *Cluster) InstallKinds(t testing.TB) {
 	t.Helper()
 	require.NoError(t, helminstall.Install(t.Context(), c.RESTConfig(), SystemNamespace, charts.CRD, nil))
-	Eventually(t, func() (bool, string) {
-		_, errClusters := c.Fleet.Clusters("").List(t.Context(), metav1.ListOptions{})
-		_, errTokens := c.Fleet.ClusterRegistrationTokens("").List(t.Context(), metav1.ListOptions{})
-		err := errors.Join(errClusters, errTokens)
-		return err == nil, fmt.Sprint(err)
-	})
+	require.NoError(t, withkinds.Install(t.Context(), c.ControlPlane))
 }
 
 func commandOf(t testing.TB, deployment *unstructured.Unstructured) []string {

@@ -124,7 +124,7 @@ func (s *serverStory) importWaits(t *testing.T) {
 		requireAnswers(t, &s.server.Proxy.Tunnel, 2)
 	}
 	cluster := s.cluster(t, s.edge)
-	require.Contains(t, testenv.Condition(cluster.Status.Conditions, fleet.ConditionImported), "cluster agent disconnected")
+	require.Contains(t, testenv.Condition(cluster.Status.Conditions, fleet.ConditionImported), "a proxy in front of the member answered 503")
 	s.server.Proxy.Tunnel.Mend()
 	s.condition(t, s.edge, fleet.ConditionImported, "True Imported")
 }
