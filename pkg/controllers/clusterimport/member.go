@@ -156,7 +156,8 @@ const maxUID = 64
 // identify returns the UID of the member's Namespace kube-system, which identifies a cluster, and checks thereby that a Kubernetes API
 // server answers. The UID is "" if the user of the kubeconfig may not read it.
 func (m *memberClient) identify(ctx context.Context) (types.UID, error) {
-	response := m.version.Get().AbsPath("/api/v1/namespaces/" + metav1.NamespaceSystem).Do(ctx)
+	// The hub's configuration for its own cluster may prefer protobuf.
+	response := m.version.Get().AbsPath("/api/v1/namespaces/"+metav1.NamespaceSystem).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx)
 	if err := response.Error(); apierrors.IsForbidden(err) {
 		return "", m.ping(ctx)
 	} else if err != nil {
