@@ -1,6 +1,9 @@
 package bundle
 
 import (
+	"slices"
+	"strings"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -69,3 +72,45 @@ func anyKey(namespace string) string { return index.Key(namespace, "*") }
 type key = types.NamespacedName
 
 func keyOf(o metav1.Object) key { return key{Namespace: o.GetNamespace(), Name: o.GetName()} }
+
+// contentOf is the name of the Content in a deployment ID.
+func contentOf(deploymentID string) string {
+	name, _, found := strings.Cut(deploymentID, ":")
+	if !found {
+		return ""
+	}
+	return name
+}
+
+// contentsOf are the names of all Contents that a BundleDeployment needs, by its label and by its deployment IDs.
+func contentsOf(deployment *fleet.BundleDeployment) (names []string) {
+	for _, name := range []string{
+		deployment.Labels[fleet.ContentNameLabel], contentOf(deployment.Spec.DeploymentID), contentOf(deployment.Spec.StagedDeploymentID),
+	} {
+		if name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// isFrom reports whether a BundleDeployment was made from a Bundle of that namespace.
+func isFrom(deployment *fleet.BundleDeployment, namespace string) bool {
+	return bundleOf(deployment) != key{} && deployment.Labels[fleet.BundleNamespaceLabel] == namespace
+}
+
+// bundleOf is the Bundle that a BundleDeployment was made from, or the empty key if the hub did not make it. The name is that
+// of the BundleDeployment, because the value of a label may be a shortened one.
+func bundleOf(deployment *fleet.BundleDeployment) key {
+	namespace := deployment.Labels[fleet.BundleNamespaceLabel]
+	if deployment.Labels[fleet.ManagedLabel] != fleet.ManagedValue || namespace == "" ||
+		deployment.Labels[fleet.BundleNameLabel] != registration.LabelValue(deployment.Name) {
+		return key{}
+	}
+	return key{Namespace: namespace, Name: deployment.Name}
+}
+
+// clusterOf is the Cluster of a BundleDeployment.
+func clusterOf(deployment *fleet.BundleDeployment) key {
+	return key{Namespace: deployment.Labels[fleet.ClusterNamespaceLabel], Name: deployment.Labels[fleet.ClusterLabel]}
+}

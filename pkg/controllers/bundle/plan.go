@@ -14,8 +14,6 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
-	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
-	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // plan is what one generation of a Bundle asks for. It is computed once for all Clusters.
@@ -118,35 +116,6 @@ func newPlan(b *fleet.Bundle) *plan {
 		p.problem = &problem{fleet.ReasonBundleInvalid, fmt.Sprintf("spec.resources: %v", err)}
 	}
 	return p
-}
-
-// choose returns the indexes of the targets whose options apply to a Cluster, none if the Bundle does not target it.
-func (p *plan) choose(b *fleet.Bundle, m candidate) (chosen []int) {
-	// An agent's Bundle targets its Cluster by name. Another Cluster may have that name as its display name, and must not get
-	// the agent.
-	if p.problem != nil || agentspec.IsBundle(b) && b.Name != registration.AgentBundleName(m.name) {
-		return nil
-	}
-	allowed := len(p.restrictions) == 0
-	for _, r := range p.restrictions {
-		allowed = allowed || r.match(m)
-	}
-	if !allowed {
-		return nil
-	}
-	for i, t := range p.targets {
-		if !t.match(m) {
-			continue
-		}
-		if t.doNotDeploy {
-			return nil
-		}
-		chosen = append(chosen, i)
-		if !p.allMatches {
-			break
-		}
-	}
-	return chosen
 }
 
 // variant merges the options of the chosen targets into those of the Bundle, for a Cluster. Of several targets the first has

@@ -9,7 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // match is a Cluster that a Bundle targets, with the indexes of the targets whose options apply to it.
@@ -48,7 +50,36 @@ func (d *Deployer) mayMatch(b *fleet.Bundle) (clusters []*fleet.Cluster) {
 	return clusters
 }
 
-// candidate is what targets select a Cluster by.
+// choose returns the indexes of the targets whose options apply to a Cluster, none if the Bundle does not target it.
+func (p *plan) choose(b *fleet.Bundle, m candidate) (chosen []int) {
+	// An agent's Bundle targets its Cluster by name. Another Cluster may have that name as its display name, and must not get
+	// the agent.
+	if p.problem != nil || agentspec.IsBundle(b) && b.Name != registration.AgentBundleName(m.name) {
+		return nil
+	}
+	allowed := len(p.restrictions) == 0
+	for _, r := range p.restrictions {
+		allowed = allowed || r.match(m)
+	}
+	if !allowed {
+		return nil
+	}
+	for i, t := range p.targets {
+		if !t.match(m) {
+			continue
+		}
+		if t.doNotDeploy {
+			return nil
+		}
+		chosen = append(chosen, i)
+		if !p.allMatches {
+			break
+		}
+	}
+	return chosen
+}
+
+// candidate has the properties of a Cluster by which targets select it.
 type candidate struct {
 	name, displayName string
 	labels            labels.Set

@@ -21,6 +21,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/release"
@@ -237,4 +238,15 @@ func (m *memberClient) stopAgent(ctx context.Context, namespace string) *failure
 		logrus.Infof("The Pods of the agent in namespace %s at %s have not ended: %s", namespace, m.server, diagnose(m.server, "waiting for them", err).message)
 	}
 	return nil
+}
+
+// lastNamespace is the namespace in which the agent was installed last.
+func (i *Importer) lastNamespace(cluster *fleet.Cluster) string {
+	if last := cluster.Status.Import; last != nil {
+		return last.AgentNamespace
+	}
+	if reported := cluster.Status.Agent.Namespace; reported != "" {
+		return reported
+	}
+	return agentspec.Namespace(i.Context, cluster)
 }

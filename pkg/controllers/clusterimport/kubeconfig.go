@@ -1,14 +1,17 @@
 package clusterimport
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,9 +20,97 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/access"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
+
+// connectInstalled returns the client for a member on which the agent is installed; it is nil if out is to be reported.
+func (i *Importer) connectInstalled(ctx context.Context, hub config.Hub, cluster *fleet.Cluster, secretVersion string) (*memberClient, result.Result) {
+	secret, out := i.readSecret(ctx, cluster, secretVersion)
+	if secret == nil {
+		return nil, out
+	}
+	member, problem := i.connect(hub, cluster, secret, hub.TLSMode())
+	if problem != nil {
+		return nil, problem.stalled()
+	}
+	return member, result.Done("", "")
+}
+
+// kubeconfigVersion is the version of the Cluster's kubeconfig Secret, or "" if it does not exist.
+func (i *Importer) kubeconfigVersion(cluster *fleet.Cluster) string {
+	return i.secretVersions.of(index.KubeconfigNamespace(cluster), cluster.Spec.KubeConfigSecret)
+}
+
+// readSecret reads the kubeconfig Secret from the API server, once for each import; secret is nil if out is to be reported. For a
+// namespace whose Secrets the Cluster may not use, a missing Secret is reported like a Secret that may not be used: a Cluster
+// must not reveal which Secrets exist there.
+func (i *Importer) readSecret(ctx context.Context, cluster *fleet.Cluster, version string) (secret *corev1.Secret, out result.Result) {
+	namespace, name := index.KubeconfigNamespace(cluster), cluster.Spec.KubeConfigSecret
+	notAllowed := result.Stalled(fleet.ReasonKubeconfigNotAllowed, fmt.Sprintf(
+		"Secret %s/%s is in another namespace and does not allow this one, or does not exist; its owner annotates it with %s=%s",
+		namespace, name, fleet.KubeconfigAllowedAnnotation, cluster.Namespace))
+	missing := result.Wait(fleet.ReasonWaitingForKubeconfig, fmt.Sprintf("waiting for kubeconfig Secret %s/%s", namespace, name)).WithEvent()
+	if !access.Nearby(cluster) {
+		missing = notAllowed
+	}
+	if version == "" {
+		return nil, missing
+	}
+	secret = i.kubeconfigs.get(nameOf(cluster), version).secret
+	if secret == nil {
+		var err error
+		secret, err = i.Kubernetes.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil, missing
+		case err != nil:
+			return nil, result.Retry(fleet.ReasonError, fmt.Errorf("reading kubeconfig Secret %s/%s: %w", namespace, name, err))
+		}
+		i.kubeconfigs.keep(nameOf(cluster), keptKubeconfig{secret: secret})
+	}
+	if !access.MayUse(cluster, secret) {
+		return nil, notAllowed
+	}
+	return secret, result.Done("", "")
+}
+
+// connect returns the client for the member. It sends nothing. The client for the hub's own cluster is not kept, because it
+// depends on more than the Secret.
+func (i *Importer) connect(hub config.Hub, cluster *fleet.Cluster, secret *corev1.Secret, mode config.TLSMode) (*memberClient, *failure) {
+	known := i.kubeconfigs.get(nameOf(cluster), version(secret))
+	if known.member != nil && known.mode == mode && reflect.DeepEqual(known.limits, hub.Members) {
+		return known.member, nil
+	}
+	parsed, err := parseKubeconfig(secret)
+	if err != nil {
+		return nil, failuref(fleet.ReasonKubeconfigInvalid, "%s", err)
+	}
+	if isHubKubeconfig(secret) {
+		return i.connectHub(hub, cluster, secret, parsed, mode)
+	}
+	if !hub.Members.AllowProxyURL && parsed.Clusters[parsed.Contexts[parsed.CurrentContext].Cluster].ProxyURL != "" {
+		return nil, failuref(fleet.ReasonAddressNotAllowed,
+			"the kubeconfig in Secret %s/%s names a proxy, which the hub uses only with members.allowProxyURL in its configuration (ConfigMap %s); remove proxy-url, or set it",
+			secret.Namespace, secret.Name, registration.HubConfigMap)
+	}
+	member, err := newMemberClient(parsed, mode, hub.Members)
+	var denied *transport.AddressError
+	switch {
+	case errors.As(err, &denied):
+		return nil, addressNotAllowed("connecting to the member", "the server of the kubeconfig")
+	case err != nil:
+		return nil, failuref(fleet.ReasonKubeconfigInvalid, "the kubeconfig in Secret %s/%s cannot be used: %s",
+			secret.Namespace, secret.Name, innermost(err))
+	}
+	i.kubeconfigs.keep(nameOf(cluster), keptKubeconfig{secret, mode, hub.Members, member})
+	return member, nil
+}
 
 // secretVersions is a cache of the versions of the hub's Secrets. It does not hold their content; a kubeconfig is read when it is
 // needed.

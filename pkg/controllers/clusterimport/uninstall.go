@@ -15,7 +15,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
-	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -88,17 +87,6 @@ func (i *Importer) mayHaveTouched(cluster *fleet.Cluster) bool {
 		return true
 	}
 	return false
-}
-
-// lastNamespace is the namespace in which the agent was installed last.
-func (i *Importer) lastNamespace(cluster *fleet.Cluster) string {
-	if last := cluster.Status.Import; last != nil {
-		return last.AgentNamespace
-	}
-	if reported := cluster.Status.Agent.Namespace; reported != "" {
-		return reported
-	}
-	return agentspec.Namespace(i.Context, cluster)
 }
 
 // helmReleases are the Helm releases on a member.
