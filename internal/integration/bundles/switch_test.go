@@ -1,0 +1,332 @@
+package bundles
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/recording"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/content"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
+)
+
+// recordedBundle is a Bundle, and what Fleet's own Bundle controller made of it.
+type recordedBundle struct {
+	Name              string
+	BundleAsApplied   struct{ Spec fleet.BundleSpec }
+	BundleDeployments []fleet.BundleDeployment
+	Secrets           []struct {
+		Type        corev1.SecretType
+		DataDecoded map[string]string
+	}
+	Contents []struct{ ContentUnpacked string }
+}
+
+// recordedBundles returns Bundles of plain manifests and of a chart with values.
+func recordedBundles(t *testing.T) (bundles []recordedBundle) {
+	t.Helper()
+	for _, scene := range []string{"01-plain.yaml", "04-chart-values.yaml"} {
+		stages := recording.Stages[struct{ Bundles []json.RawMessage }](t, filepath.Join("..", "..", "..", "pkg", "controllers", "bundle", "testdata", "wire", scene))
+		var b recordedBundle
+		require.NoError(t, json.Unmarshal(stages[0].Bundles[0], &b))
+		bundles = append(bundles, b)
+	}
+	return bundles
+}
+
+// fleetBundles does for one Cluster what Fleet's own controllers of Bundles and BundleDeployments do: on each event it puts labels, spec
+// and finalizer of the BundleDeployment back, and sets its display. writes counts its writes.
+type fleetBundles struct {
+	shop
+	cluster string
+	bundles []recordedBundle
+	writes  atomic.Int64
+	stop    context.CancelFunc
+	ended   chan struct{}
+}
+
+func startFleetBundles(t *testing.T, s shop, cluster string, bundles []recordedBundle) *fleetBundles {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	f := &fleetBundles{shop: s, cluster: cluster, bundles: bundles, stop: stop, ended: make(chan struct{})}
+	for _, b := range bundles {
+		f.create(t, b)
+	}
+	go func() {
+		defer close(f.ended)
+		for ctx.Err() == nil {
+			f.watch(ctx)
+		}
+	}()
+	t.Cleanup(f.Stop)
+	return f
+}
+
+// Stop returns after the last write.
+func (f *fleetBundles) Stop() {
+	f.stop()
+	<-f.ended
+}
+
+// create writes what the hub does not have yet.
+func (f *fleetBundles) create(t *testing.T, b recordedBundle) {
+	t.Helper()
+	var unpacked struct{ Resources []fleet.BundleResource }
+	require.NoError(t, json.Unmarshal([]byte(b.Contents[0].ContentUnpacked), &unpacked))
+	packed, err := content.Encode(unpacked.Resources)
+	require.NoError(t, err)
+	namespace := f.namespaceOf(f.cluster)
+	require.True(t, strings.HasPrefix(b.BundleDeployments[0].Spec.DeploymentID, packed.Name+":"))
+	requireCreated := func(err error) {
+		t.Helper()
+		if !apierrors.IsAlreadyExists(err) {
+			require.NoError(t, err)
+		}
+	}
+	_, err = f.hub.Fleet.Contents().Create(t.Context(), packed, metav1.CreateOptions{})
+	requireCreated(err)
+	wanted := f.wanted(b)
+	wanted.Namespace = namespace
+	_, err = f.hub.Fleet.BundleDeployments(namespace).Create(t.Context(), &wanted, metav1.CreateOptions{})
+	requireCreated(err)
+	for _, s := range b.Secrets {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: b.Name}, Type: s.Type, StringData: s.DataDecoded}
+		_, err = f.hub.Kubernetes.CoreV1().Secrets(namespace).Create(t.Context(), secret, metav1.CreateOptions{})
+		requireCreated(err)
+	}
+}
+
+// wanted is the recorded BundleDeployment for the Cluster of the test.
+func (f *fleetBundles) wanted(b recordedBundle) fleet.BundleDeployment {
+	recorded := b.BundleDeployments[0]
+	labels := maps.Clone(recorded.Labels)
+	labels[fleet.ClusterLabel], labels[fleet.ClusterNamespaceLabel], labels[fleet.BundleNamespaceLabel] = f.cluster, f.ns, f.ns
+	return fleet.BundleDeployment{
+		ObjectMeta: metav1.ObjectMeta{Name: recorded.Name, Labels: labels, Finalizers: []string{fleet.BundleDeploymentFinalizer}}, Spec: recorded.Spec,
+	}
+}
+
+func (f *fleetBundles) watch(ctx context.Context) {
+	watch, err := f.hub.Fleet.BundleDeployments(f.namespaceOf(f.cluster)).Watch(ctx, metav1.ListOptions{})
+	if err != nil {
+		return
+	}
+	defer watch.Stop()
+	for event := range watch.ResultChan() {
+		if bd, ok := event.Object.(*fleet.BundleDeployment); ok && bd.DeletionTimestamp == nil {
+			f.reconcile(ctx, bd)
+		}
+	}
+}
+
+func (f *fleetBundles) reconcile(ctx context.Context, bd *fleet.BundleDeployment) {
+	client := f.hub.Fleet.BundleDeployments(bd.Namespace)
+	for _, b := range f.bundles {
+		wanted := f.wanted(b)
+		if wanted.Name != bd.Name {
+			continue
+		}
+		if !reflect.DeepEqual(wanted.Labels, bd.Labels) || !reflect.DeepEqual(wanted.Spec, bd.Spec) || !reflect.DeepEqual(wanted.Finalizers, bd.Finalizers) {
+			after := bd.DeepCopy()
+			after.Labels, after.Spec, after.Finalizers = wanted.Labels, wanted.Spec, wanted.Finalizers
+			if _, err := client.Update(ctx, after, metav1.UpdateOptions{}); err == nil {
+				f.writes.Add(1)
+			}
+			return
+		}
+		if display := fleetstatus.Display(bd.Spec, bd.Status); display != bd.Status.Display {
+			after := bd.DeepCopy()
+			after.Status.Display = display
+			if _, err := client.UpdateStatus(ctx, after, metav1.UpdateOptions{}); err == nil {
+				f.writes.Add(1)
+			}
+		}
+	}
+}
+
+// deployed describes what is on the member: the revisions of the releases, the ConfigMaps, and the Pod templates.
+func deployed(t *testing.T, member *testenv.Cluster, namespaces ...string) (found []string) {
+	t.Helper()
+	for _, namespace := range namespaces {
+		secrets, err := member.Kubernetes.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "owner=helm"})
+		require.NoError(t, err)
+		for _, s := range secrets.Items {
+			found = append(found, fmt.Sprintf("release %s of revision %s: %s", s.Labels["name"], s.Labels["version"], s.Labels["status"]))
+		}
+		configMaps, err := member.Kubernetes.CoreV1().ConfigMaps(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/managed-by=Helm"})
+		require.NoError(t, err)
+		for _, o := range configMaps.Items {
+			found = append(found, fmt.Sprintf("ConfigMap %s/%s %s of version %s", o.Namespace, o.Name, o.UID, o.ResourceVersion))
+		}
+		deployments, err := member.Kubernetes.AppsV1().Deployments(namespace).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		for _, o := range deployments.Items {
+			found = append(found, fmt.Sprintf("Deployment %s/%s %s of generation %d: %s", o.Namespace, o.Name, o.UID, o.Generation, testenv.Bytes(t, &o.Spec.Template)))
+		}
+	}
+	return found
+}
+
+// probe has one more ConfigMap deployed. With own, the hub makes the BundleDeployment.
+func (s shop) probe(t *testing.T, cluster, name, namespace string, own bool) {
+	t.Helper()
+	resources := []fleet.BundleResource{{Name: "cm.yaml", Content: "kind: ConfigMap\napiVersion: v1\nmetadata: {name: " + name + "}\n"}}
+	options := fleet.BundleDeploymentOptions{DefaultNamespace: namespace}
+	if own {
+		s.bundle(t, name, "", func(b *fleet.Bundle) {
+			b.Spec.Resources, b.Spec.BundleDeploymentOptions = resources, options
+			everywhere(b)
+		})
+	} else {
+		packed, err := content.Encode(resources)
+		require.NoError(t, err)
+		_, err = s.hub.Fleet.Contents().Create(t.Context(), packed, metav1.CreateOptions{})
+		require.NoError(t, err)
+		id, err := content.DeploymentID(packed.Name, options)
+		require.NoError(t, err)
+		_, err = s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).Create(t.Context(), &fleet.BundleDeployment{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+				fleet.ManagedLabel: "true", fleet.BundleNameLabel: name, fleet.BundleNamespaceLabel: s.ns, fleet.ContentNameLabel: packed.Name,
+				fleet.ClusterLabel: cluster, fleet.ClusterNamespaceLabel: s.ns,
+			}},
+			Spec: fleet.BundleDeploymentSpec{DeploymentID: id, StagedDeploymentID: id, Options: options, StagedOptions: options},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	s.eventuallyDeployment(t, cluster, name, func(d *fleet.BundleDeployment) bool { return d.Status.Display.State == string(fleet.Ready) })
+}
+
+// stepHeading is the heading of a step in docs/switching.md.
+var stepHeading = regexp.MustCompile(`(?m)^## (Step \d: .+)$`)
+
+// TestSwitch walks the steps of docs/switching.md, there and back, with simulated controllers of Fleet. In each step every release
+// keeps its revision, every object its version, and every BundleDeployment its deployment ID. The page cannot be run itself: it needs
+// the images of Fleet.
+func TestSwitch(t *testing.T) {
+	stage := testenv.NewStage(t, testenv.WithoutBundles)
+	s := shop{hub: stage.Hub, ns: stage.Namespace}
+	agentNamespace, bundles := stage.Member.Namespace(t), recordedBundles(t)
+	names := make([]string, 0, len(bundles))
+	for _, b := range bundles {
+		names = append(names, b.Name)
+		_, err := s.hub.Fleet.Bundles(s.ns).Create(t.Context(), &fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Name: b.Name}, Spec: b.BundleAsApplied.Spec}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	stage.ImportInto(t, "m", agentNamespace, func(c *fleet.Cluster) {
+		c.Labels = map[string]string{"env": "dev", fleet.NonManagedAgentLabel: "true"}
+	})
+
+	// A cluster that Fleet manages: its hub has registered it, and its agent, which labels no release, has deployed.
+	controllers := startFleetBundles(t, s, "m", bundles)
+	agent := stage.Member.Agent(t, agentNamespace)
+	requireApplied := func(t *testing.T) (ids []string) {
+		t.Helper()
+		for _, name := range names {
+			d := s.eventuallyDeployment(t, "m", name, func(d *fleet.BundleDeployment) bool {
+				return d.Status.AppliedDeploymentID == d.Spec.DeploymentID && d.Status.NonModified // no Pod of the Deployment ever runs
+			})
+			ids = append(ids, d.Spec.DeploymentID+" "+string(d.UID)+" "+d.Status.Release)
+		}
+		return ids
+	}
+	ids := requireApplied(t)
+	agent.Stop(t)
+	stage.Stop(t)
+	namespaces := make([]string, 0, len(bundles))
+	for _, b := range bundles {
+		namespace := b.BundleDeployments[0].Spec.Options.DefaultNamespace
+		namespaces = append(namespaces, namespace)
+		secrets, err := stage.Member.Kubernetes.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: "owner=helm"})
+		require.NoError(t, err)
+		for i := range secrets.Items {
+			maps.DeleteFunc(secrets.Items[i].Labels, func(key, _ string) bool { return strings.HasPrefix(key, "muster.") })
+			_, err = stage.Member.Kubernetes.CoreV1().Secrets(namespace).Update(t.Context(), &secrets.Items[i], metav1.UpdateOptions{})
+			require.NoError(t, err)
+		}
+	}
+	before := deployed(t, stage.Member, namespaces...)
+	require.NotEmpty(t, before)
+
+	// requireSame has the agent deploy one more Bundle, if an agent and a controller run that do it, and compares.
+	running, own, probes := false, false, 0
+	requireSame := func(t *testing.T) {
+		t.Helper()
+		if running {
+			probes++
+			s.probe(t, "m", fmt.Sprint("probe-", probes), stage.Member.Namespace(t), own)
+		}
+		assert.Equal(t, ids, requireApplied(t))
+		assert.Equal(t, before, deployed(t, stage.Member, namespaces...))
+	}
+	ours := func() { // the hub with its own Bundle controllers, in place of Fleet's
+		controllers.Stop()
+		stage.Stop(t)
+		stage.Running, own = s.hub.Hub(t), true
+	}
+	theirs := func() {
+		controllers.Stop()
+		stage.Stop(t)
+		stage.Running, own = s.hub.Hub(t, testenv.WithoutBundles), false
+		controllers = startFleetBundles(t, s, "m", bundles)
+		s.hub.ClusterCondition(t, s.ns, "m", fleet.ConditionConnected, "True")
+	}
+	// What a step starts runs until the end of the whole test, so that these functions use its t.
+	steps := []struct {
+		name        string
+		there, back func()
+	}{
+		{"Step 1: check before the switch", func() {}, func() {}},
+		{
+			"Step 2: one agent",
+			func() { agent, running = stage.Member.Agent(t, agentNamespace), true },
+			func() { agent.Stop(t); running = false },
+		},
+		{"Step 3: all agents", func() {}, func() {}},
+		{
+			"Step 4: the hub, beside Fleet's controllers",
+			theirs,
+			func() { stage.Stop(t) },
+		},
+		{"Step 5: the hub's own Bundle controllers", ours, theirs},
+	}
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "switching.md"))
+	require.NoError(t, err)
+	var documented, walked []string
+	for _, heading := range stepHeading.FindAllStringSubmatch(string(page), -1) {
+		documented = append(documented, heading[1])
+	}
+	for _, step := range steps {
+		walked = append(walked, step.name)
+	}
+	require.Equal(t, documented, walked, "the test walks the steps of the page")
+
+	for i := range steps {
+		require.True(t, t.Run(steps[i].name, func(t *testing.T) {
+			steps[i].there()
+			requireSame(t)
+		}))
+	}
+	for i := len(steps) - 1; i >= 0; i-- {
+		require.True(t, t.Run(steps[i].name+", back", func(t *testing.T) {
+			steps[i].back()
+			requireSame(t)
+		}))
+	}
+	assert.Less(t, controllers.writes.Load(), int64(5), "nobody fights over a BundleDeployment")
+}
