@@ -75,9 +75,10 @@ func TestHubConfig(t *testing.T) {
 		"agentMissedCheckins: 5":             {"agentMissedCheckins": float64(5)},
 		"registration: null":                 {"registration": nil},
 		"registration: {credentialLifetime}": {"registration": nil},
-		`registration: {credentialLifetime: 1h, longLivedCredentials: Refuse, longLivedNamespaces: [a], requireTokenTTL: true, agentLabels: Allowed, policy: [{name: a, expression: 'x["y"] == "<z>"', action: Deny}]}`: {
+		`registration: {credentialLifetime: 1h, longLivedCredentials: Refuse, longLivedNamespaces: [a], limits: {waitingPerToken: 2000000}, requireTokenTTL: true, agentLabels: Allowed, policy: [{name: a, expression: 'x["y"] == "<z>"', action: Deny}]}`: {
 			"registration": map[string]any{
-				"credentialLifetime": "1h", "longLivedCredentials": "Refuse", "longLivedNamespaces": []any{"a"}, "requireTokenTTL": true, "agentLabels": "Allowed",
+				"credentialLifetime": "1h", "longLivedCredentials": "Refuse", "longLivedNamespaces": []any{"a"}, "limits": map[string]any{"waitingPerToken": float64(2000000)},
+				"requireTokenTTL": true, "agentLabels": "Allowed",
 				"policy": []any{map[string]any{"name": "a", "expression": `x["y"] == "<z>"`, "action": "Deny"}},
 			},
 		},

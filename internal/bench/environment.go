@@ -37,6 +37,9 @@ type extraArgs struct {
 	apiServer, controllerManager []string
 }
 
+// unlimited is more than the number of clusters in any benchmark.
+const unlimited = 1 << 24
+
 // newEnvironment starts a control plane with an audit log, and no hub.
 func newEnvironment(ctx context.Context, o Options, extra extraArgs) (e *environment, err error) {
 	e = &environment{Options: o}
@@ -63,6 +66,8 @@ func newEnvironment(ctx context.Context, o Options, extra extraArgs) (e *environ
 	config, err := yaml.Marshal(map[string]any{
 		"apiServerURL": e.plane.URL(), "apiServerCA": e.plane.CA(),
 		"members": map[string]any{"allowedCIDRs": []any{"127.0.0.0/8"}}, // the simulated members
+		// Simulated agents send no heartbeat before all of them are registered.
+		"registration": map[string]any{"limits": map[string]any{"unconnectedPerToken": unlimited, "unconnectedPerNamespace": unlimited}},
 	})
 	if err != nil {
 		return nil, e.closeOnError(err)

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -49,8 +50,45 @@ type Registration struct {
 	RequirePolicies bool `json:"requirePolicies,omitempty"`
 	// RequireTokenTTL refuses ClusterRegistrationTokens without a TTL.
 	RequireTokenTTL bool `json:"requireTokenTTL,omitempty"`
+	// Limits bounds the registrations that have led to nothing yet.
+	Limits BacklogLimits `json:"limits,omitzero"`
 	// Policy decides about requests before a person is asked. The first rule whose expression is true decides.
 	Policy []PolicyRule `json:"policy,omitempty"`
+}
+
+// BacklogLimits are the maximum numbers of registrations that have led to nothing yet. 0 means the default.
+type BacklogLimits struct {
+	// WaitingPerToken and WaitingPerNamespace are for requests that wait for an approval or for the agents of earlier requests to
+	// connect; the defaults are 1000 and 5000. The hub refuses further ones.
+	WaitingPerToken     int `json:"waitingPerToken,omitempty"`
+	WaitingPerNamespace int `json:"waitingPerNamespace,omitempty"`
+	// UnconnectedPerToken and UnconnectedPerNamespace are for granted requests of Clusters whose agent has never connected; the
+	// defaults are 1000 and 5000. Further ones wait.
+	UnconnectedPerToken     int `json:"unconnectedPerToken,omitempty"`
+	UnconnectedPerNamespace int `json:"unconnectedPerNamespace,omitempty"`
+}
+
+// Defaults of BacklogLimits.
+const (
+	DefaultLimitPerToken     = 1000
+	DefaultLimitPerNamespace = 5000
+)
+
+// WithDefaults returns the limits that apply.
+func (l BacklogLimits) WithDefaults() BacklogLimits {
+	return BacklogLimits{
+		WaitingPerToken:         cmp.Or(l.WaitingPerToken, DefaultLimitPerToken),
+		WaitingPerNamespace:     cmp.Or(l.WaitingPerNamespace, DefaultLimitPerNamespace),
+		UnconnectedPerToken:     cmp.Or(l.UnconnectedPerToken, DefaultLimitPerToken),
+		UnconnectedPerNamespace: cmp.Or(l.UnconnectedPerNamespace, DefaultLimitPerNamespace),
+	}
+}
+
+func (l BacklogLimits) validate() error {
+	if min(l.WaitingPerToken, l.WaitingPerNamespace, l.UnconnectedPerToken, l.UnconnectedPerNamespace) < 0 {
+		return errors.New("registration.limits has a negative number: each limit must be at least 1, or 0 for its default")
+	}
+	return nil
 }
 
 // PolicyAction is the decision of a rule about a request.
@@ -119,7 +157,7 @@ func (r Registration) validate() error {
 	default:
 		return fmt.Errorf("registration.approval is %q: it must be %q or %q", r.Approval, fleet.ApprovalAuto, fleet.ApprovalManual)
 	}
-	var problems []error
+	problems := []error{r.Limits.validate()}
 	for i, rule := range r.Policy {
 		problems = append(problems, rule.validate(i))
 	}

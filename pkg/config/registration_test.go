@@ -27,6 +27,7 @@ registration:
   agentLabels: Allowed
   approval: Manual
   requireTokenTTL: true
+  limits: {waitingPerToken: 3, unconnectedPerNamespace: 4}
   requirePolicies: true
   policy:
   - {name: edge, expression: 'request.spec.clientID.startsWith("edge-")', action: Approve, message: ours}
@@ -38,6 +39,8 @@ registration:
 	assert.Equal(t, AgentLabelsAllowed, hub.Registration.AgentLabels)
 	assert.Equal(t, fleet.ApprovalManual, hub.Registration.Approval)
 	assert.True(t, hub.Registration.RequireTokenTTL)
+	assert.Equal(t, BacklogLimits{WaitingPerToken: 3, WaitingPerNamespace: 5000, UnconnectedPerToken: 1000, UnconnectedPerNamespace: 4},
+		hub.Registration.Limits.WithDefaults())
 	assert.True(t, hub.Registration.RequirePolicies)
 	assert.Equal(t, []PolicyRule{{
 		Name: "edge", Expression: `request.spec.clientID.startsWith("edge-")`, Action: PolicyApprove, Message: "ours",
@@ -53,6 +56,7 @@ func TestParseRegistrationErrors(t *testing.T) {
 		"long-lived credentials":       {`longLivedCredentials: Maybe`, `registration.longLivedCredentials is "Maybe": it must be "Allow" or "Refuse"`},
 		"the case of a word":           {`longLivedCredentials: refuse`, `registration.longLivedCredentials is "refuse"`},
 		"labels of agents":             {`agentLabels: Any`, `registration.agentLabels is "Any": it must be "Accept" or "Allowed"`},
+		"a negative limit":             {`limits: {waitingPerToken: -1}`, "registration.limits has a negative number"},
 		"an approval":                  {`approval: Yes please`, `registration.approval is "Yes please": it must be "Auto" or "Manual"`},
 		"a rule without a name":        {`policy: [{expression: "true", action: Deny}]`, "registration.policy[0] has no name"},
 		"a rule without an expression": {`policy: [{name: a, action: Deny}]`, "registration.policy[0] (a) has no expression"},

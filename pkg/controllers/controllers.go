@@ -7,6 +7,7 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/backlog"
 	"github.com/muster-fleet/muster/pkg/controllers/bootstrap"
 	"github.com/muster-fleet/muster/pkg/controllers/bundle"
 	"github.com/muster-fleet/muster/pkg/controllers/cluster"
@@ -39,6 +40,7 @@ func Register(ctx context.Context, c *app.Context, reachability *liveness.APIRea
 		return nil, err
 	}
 	index.Register(c.Fleet, c.Core)
+	c.Backlog = backlog.New(c.Fleet.ClusterRegistration().Cache(), c.Fleet.Cluster().Cache(), c.Clock)
 	clusterregistrationtoken.Register(ctx, c)
 	clusterregistration.Register(ctx, c)
 

@@ -147,6 +147,22 @@ func Superseded(self AgentRequest, others []AgentRequest) []string {
 	return names
 }
 
+// MostUnused is the maximum number of granted requests of one identity, beside the one that is being granted, whose credential no agent
+// has used.
+const MostUnused = 10
+
+// OldestUnused returns the oldest of these requests above MostUnused.
+func OldestUnused(unused []AgentRequest) (names []string) {
+	unused = slices.Clone(unused)
+	slices.SortFunc(unused, func(a, b AgentRequest) int {
+		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.Name, a.Name))
+	})
+	for _, r := range unused[min(len(unused), MostUnused):] {
+		names = append(names, r.Name)
+	}
+	return names
+}
+
 // NewerGranted names the newest of the granted requests that are newer than this one, or "". An old request that is
 // reconciled late, for example after an outage, must not revoke the agent's current credential. A granted request whose token is only
 // assumed is not known to be of the agent, so it takes the place only of others like it. The result does not depend on the

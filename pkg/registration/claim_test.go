@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"fmt"
 	"math/rand"
 	"slices"
 	"strings"
@@ -217,4 +218,17 @@ func values(requests map[string]AgentRequest) (all []AgentRequest) {
 		all = append(all, r)
 	}
 	return all
+}
+
+func TestOldestUnused(t *testing.T) {
+	at := func(n int) AgentRequest {
+		return AgentRequest{Name: fmt.Sprintf("request-%02d", n), Created: time.Unix(int64(n/2), 0), Granted: true}
+	}
+	var unused []AgentRequest
+	for n := range MostUnused {
+		unused = append(unused, at(n+2))
+	}
+	assert.Empty(t, OldestUnused(unused))
+	assert.Equal(t, []string{"request-01", "request-00"}, OldestUnused(append([]AgentRequest{at(0), at(1)}, unused...)), "two of the same second")
+	assert.Empty(t, OldestUnused(nil))
 }

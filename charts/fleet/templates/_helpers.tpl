@@ -126,6 +126,11 @@ maps are those of other components.
 {{- range $key, $value := .Values.registration | default dict -}}
 {{- with $value }}{{ $_ := set $registration $key . }}{{ end -}}
 {{- end -}}
+{{- with $registration.limits -}}
+{{- $limits := dict -}}
+{{- range $key, $value := . }}{{ $_ := set $limits $key (int $value) }}{{ end -}}
+{{- $_ := set $registration "limits" $limits -}}
+{{- end -}}
 {{- with $registration }}{{ $_ := set $config "registration" . }}{{ end -}}
 {{- $members := dict -}}
 {{- range $key, $value := .Values.members | default dict -}}

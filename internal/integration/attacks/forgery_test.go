@@ -164,17 +164,24 @@ func TestOversizedRequests(t *testing.T) {
 		"a label of half a megabyte":  {ClientID: "x", ClientRandom: "x", ClusterLabels: labels(1, strings.Repeat("x", 1<<19))},
 		"a key of half a megabyte":    {ClientID: "x", ClientRandom: "x", ClusterLabels: map[string]string{strings.Repeat("k", 1<<19): "x"}},
 		"tens of thousands of labels": {ClientID: "x", ClientRandom: "x", ClusterLabels: labels(20000, "")},
+		"thousands of labels":         {ClientID: "x", ClientRandom: "x", ClusterLabels: labels(5000, "")},
+		"more labels than are kept":   {ClientID: "x", ClientRandom: "x", ClusterLabels: labels(257, "")},
+		"a label of 64 KiB":           {ClientID: "x", ClientRandom: "x", ClusterLabels: labels(1, strings.Repeat("x", 1<<16))},
 	} {
 		request := with("shared", "", "")
 		request.GenerateName, request.Spec = "request-", spec
 		_, err := requests.Create(t.Context(), request, metav1.CreateOptions{})
 		assert.True(t, apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsRequestEntityTooLargeError(err), "%s: %v", name, err)
 	}
+	request := with("shared", "x", "x")
+	request.GenerateName, request.Annotations = "request-", map[string]string{"a": strings.Repeat("x", 4096)}
+	_, err := requests.Create(t.Context(), request, metav1.CreateOptions{})
+	assert.True(t, apierrors.IsForbidden(err), "an annotation of 4 KiB: %v", err)
 	for name, sent := range map[string]map[string]string{
-		"thousands":         labels(5000, "value"),
-		"thousands invalid": labels(5000, "no value"),
-		"a-long-one":        labels(1, strings.Repeat("x", 1<<16)),
-		"keys":              {strings.Repeat("k", 1<<16): "x"},
+		"hundreds":         labels(250, "value"),
+		"hundreds invalid": labels(250, "no value"),
+		"a-long-one":       labels(1, strings.Repeat("x", 1<<13)),
+		"keys":             {strings.Repeat("k", 1<<13): "x"},
 	} {
 		request := with("shared", name, name+s.Namespace)
 		request.Spec.ClusterLabels = sent

@@ -1,7 +1,10 @@
 package attacks
 
 import (
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -126,4 +129,75 @@ func TestAShortCredentialIsNotExchangedForALongOne(t *testing.T) {
 	// A token that refuses them gives none to anybody.
 	short := s.Hub.Token(t, s.Namespace, "short", fleet.ClusterRegistrationTokenSpec{LongLivedCredentials: fleet.LongLivedRefuse})
 	refused(t, s, sends(t, s, short, with("short", "new", "s"+s.Namespace)), fleet.ReasonLongLivedRefused)
+}
+
+// The thief of a token asks for very many clusters. What the hub makes and keeps is bounded, the owner of the token learns of it, and
+// the holders of other tokens are served.
+func TestVeryManyRequestsOfAStolenToken(t *testing.T) {
+	hub := testenv.OwnCluster(t, "limited")
+	const limit, many = 4, 60
+	settings := hub.Reachable()
+	settings["registration"] = map[string]any{"limits": map[string]any{"unconnectedPerToken": limit, "waitingPerToken": limit}}
+	hub.Configure(t, settings)
+	s := &testenv.Stage{Running: hub.Hub(t), Hub: hub, Member: hub, Namespace: hub.Namespace(t)}
+	stolen, other := s.Token(t, "stolen"), s.Token(t, "other")
+	for n := range many {
+		sends(t, s, stolen, with("stolen", fmt.Sprint("many-", n), fmt.Sprint(n, s.Namespace)))
+	}
+
+	var granted []*fleet.ClusterRegistration
+	testenv.Eventually(t, func() (bool, string) {
+		all, err := hub.Fleet.ClusterRegistrations(s.Namespace).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		answers := map[string]int{}
+		granted = nil
+		for i, r := range all.Items {
+			answer, _, _ := strings.Cut(testenv.Condition(r.Status.Conditions, fleet.ConditionGranted), ":")
+			if answers[answer]++; r.Status.Granted {
+				granted = append(granted, &all.Items[i])
+			}
+		}
+		return answers["True Granted"] > 0 && answers["Unknown TooManyUnconnected"] > 0 && answers["False TooManyWaiting"] > 0 &&
+			answers["True Granted"]+answers["Unknown TooManyUnconnected"]+answers["False TooManyWaiting"] == many, fmt.Sprint(answers)
+	})
+	clusters, err := hub.Fleet.Clusters(s.Namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	assert.LessOrEqual(t, len(clusters.Items), limit)
+	assert.LessOrEqual(t, len(granted), limit)
+
+	hub.WaitCondition(t, testenv.KindToken, s.Namespace, "stolen", fleet.ConditionWithinLimits, "False LimitReached")
+	warned(t, s, "stolen", fleet.ReasonLimitReached)
+	v := newVictim(t, s, other, "victim")
+	assert.Equal(t, "absent", testenv.Condition(s.ReadyToken(t, "other").Status.Conditions, fleet.ConditionWithinLimits))
+
+	// The clusters of a fleet that registers at once connect, and the next ones follow.
+	for _, r := range granted {
+		secret := testenv.EventuallyThere(t, hub.Kubernetes.CoreV1().Secrets(testenv.RegistrationNamespace).Get,
+			registration.CredentialSecretName(r.Spec.ClientID, r.Spec.ClientRandom))
+		s.RequireHeartbeat(t, testenv.Registered{Values: stolen, Request: r, Secret: secret}, time.Now())
+	}
+	testenv.Eventually(t, func() (bool, string) {
+		now, err := hub.Fleet.Clusters(s.Namespace).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		return len(now.Items) > len(clusters.Items)+1, "waiting for the next Clusters"
+	})
+	v.undisturbed(t)
+}
+
+// The holder of a token for one Cluster gets any number of grants for it, as long as no agent uses one: the oldest are deleted.
+func TestVeryManyGrantsOfOneIdentity(t *testing.T) {
+	s := testenv.NewStage(t)
+	own := s.Hub.Token(t, s.Namespace, "own", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"one"}})
+	var last *fleet.ClusterRegistration
+	for n := range registration.MostUnused + 5 {
+		request := with("own", "one", fmt.Sprint(n, s.Namespace))
+		request.Annotations = map[string]string{registration.RenewalAnnotation: "true"}
+		last, _ = s.Hub.Granted(t, own, sends(t, s, own, request))
+	}
+	testenv.Eventually(t, func() (bool, string) {
+		all, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		return len(all.Items) <= registration.MostUnused+1, fmt.Sprint(len(all.Items), " requests")
+	})
+	testenv.RequireThere(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, last.Name)
 }

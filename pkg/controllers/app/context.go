@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/backlog"
 	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
@@ -81,6 +82,8 @@ type Context struct {
 	Admission Admission
 	// TokenUsage has the requests that wait to be counted as uses of their token.
 	TokenUsage tokenusage.Queue
+	// Backlog limits the registrations that have led to nothing yet.
+	Backlog *backlog.Counter
 	// DeletedRequests are the requests that were deleted because their Cluster was finalized.
 	DeletedRequests finalizing.DeletedRequests
 }

@@ -27,6 +27,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/backlog"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
@@ -99,6 +100,7 @@ func newScene(t *testing.T) *scene {
 	}
 	s.handler.written.Clock, s.handler.grants.Clock, s.createdClusters.Clock, s.givenRights.Clock = clock, clock, clock, clock
 	s.grantAttempts.Clock, s.grants.Timeout, s.grantAttempts.Timeout = clock, grantTimeout, grantTimeout
+	s.Backlog = backlog.New(s.requests, s.clusters, clock)
 	s.server(s.request, s.cluster)
 	return s
 }

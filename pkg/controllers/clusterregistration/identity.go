@@ -138,23 +138,33 @@ func setApproved(conditions *fleetstatus.Conditions, approval *registration.Appr
 }
 
 // supersedeOnceUsed deletes the older requests of the agent once it uses the credential of this one. The next request of the
-// agent, for which it has proved possession, stays: it may have been created in the same second.
+// agent, for which it has proved possession, stays: it may have been created in the same second. Until then it deletes only the oldest of
+// very many: an agent resumes its request after a restart and has one, but the thief of a token for this Cluster could get any number.
 func (h *handler) supersedeOnceUsed(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, siblings []*fleet.ClusterRegistration,
 ) error {
-	if !isInUse(request, cluster) {
-		return nil
+	proof := cluster.Status.Agent.PossessionProof
+	if isInUse(request, cluster) {
+		return h.supersede(ctx, request, siblings, proof)
 	}
-	return h.supersede(ctx, request, siblings, cluster.Status.Agent.PossessionProof)
+	var unused []registration.AgentRequest
+	for _, r := range siblings {
+		if r.Name != request.Name && r.DeletionTimestamp == nil && r.Status.Granted && registration.Renews(r) && !isInUse(r, cluster) && r.Name != proof {
+			unused = append(unused, agentRequest(r))
+		}
+	}
+	return h.deleteSuperseded(ctx, request.Namespace, registration.OldestUnused(unused))
 }
 
 // supersede deletes the older requests of the agent but one. Their rights are deleted with them, so an old credential stops working.
 func (h *handler) supersede(ctx context.Context, request *fleet.ClusterRegistration, siblings []*fleet.ClusterRegistration, except string) error {
-	for _, name := range registration.Superseded(agentRequest(request), agentRequests(siblings)) {
-		if name == except {
-			continue
-		}
-		err := h.FleetClient.ClusterRegistrations(request.Namespace).Delete(ctx, name, metav1.DeleteOptions{})
+	names := registration.Superseded(agentRequest(request), agentRequests(siblings))
+	return h.deleteSuperseded(ctx, request.Namespace, slices.DeleteFunc(names, func(name string) bool { return name == except }))
+}
+
+func (h *handler) deleteSuperseded(ctx context.Context, namespace string, names []string) error {
+	for _, name := range names {
+		err := h.FleetClient.ClusterRegistrations(namespace).Delete(ctx, name, metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("deleting the superseded ClusterRegistration %s: %w", name, err)
 		}

@@ -9,6 +9,7 @@
 //   - refusal.go: what a refused request gets and loses, and when it is deleted
 //   - cluster.go: the Cluster a request is about
 //   - identity.go: who holds an identity, and which requests of one agent supersede which
+//   - limits.go: requests that have to wait, or are refused, because too many others have led to nothing yet
 //   - token.go: the token a request was made with, who created the request, and the uses of a token
 //   - rights.go: the ServiceAccount of the agent and everything bound to it
 //   - removal.go: the deletion of a request

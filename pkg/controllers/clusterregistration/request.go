@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/backlog"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
@@ -70,6 +71,9 @@ func (h *handler) decide(ctx context.Context, request *fleet.ClusterRegistration
 	}
 	if written {
 		recordDecision(h.Events, latest, d, transition)
+		if transition != nil && (transition.Reason == fleet.ReasonTooManyWaiting || transition.Reason == fleet.ReasonTooManyUnconnected) {
+			h.Metrics.OverLimit.WithLabelValues(transition.Reason).Inc()
+		}
 	}
 	return latest, errors.Join(out.Err, h.forgetRefused(ctx, latest, out))
 }
@@ -191,7 +195,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 		return stop(refused(judgement.Refuse).In(lostIn))
 	}
 	if judgement.Wait != nil {
-		return stop(waiting(judgement.Wait).WithEvent())
+		return stop(h.orRefused(request, token, waiting(judgement.Wait).WithEvent()))
 	}
 
 	// Check whose the credential Secret of that name is before anybody gets the right to read it. The name follows from the
@@ -200,6 +204,13 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 		return stop(failed(err))
 	} else if existing != nil && !isFor(existing, request) {
 		return stop(h.secretTaken(existing))
+	}
+
+	// Limit the requests whose agents never connect: somebody with a stolen token could fill the hub with Clusters.
+	if cluster == nil || backlog.IsUnconnected(cluster) {
+		if out := h.limitUnconnected(request, token); !out.IsDone() {
+			return stop(out)
+		}
 	}
 
 	// Count the request as a use of its token. If the token has a limit, nothing is created before. The controller of tokens

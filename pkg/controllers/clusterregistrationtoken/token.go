@@ -18,6 +18,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/backlog"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
@@ -84,26 +85,31 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 	counted, countErr := h.countUses(ctx, after)
 	h.setPoliciesInForce(&after.Status.Conditions)
 	h.setLabelsLimited(after)
+	limited, limitErr := h.setWithinLimits(after)
 	transition := result.Set(&after.Status.Conditions, fleet.ConditionReady, out, h.Clock.Now())
 	latest, written, err := writes.Status(ctx, client, token, after)
 	if err != nil {
-		return token, errors.Join(err, out.Err, countErr)
+		return token, errors.Join(err, out.Err, countErr, limitErr)
 	}
 	h.TokenUsage.Done(keyOf(token), counted.answered)
 	if written {
 		h.written.Wrote(latest)
 		transition.Record(h.Events, latest)
+		limited.Record(h.Events, latest)
 	}
 
 	// Enqueue the token for the next deadline.
 	next := result.Earliest(out.After, counted.next)
+	if fleetstatus.IsFalse(latest.Status.Conditions, fleet.ConditionWithinLimits) {
+		next = result.Earliest(next, h.RecheckDelay())
+	}
 	if expires != nil {
 		next = result.Earliest(next, max(expires.Sub(h.Clock.Now()), time.Millisecond))
 	}
 	if next > 0 {
 		h.tokens.EnqueueAfter(token.Namespace, token.Name, next)
 	}
-	return latest, errors.Join(out.Err, countErr)
+	return latest, errors.Join(out.Err, countErr, limitErr)
 }
 
 // ensureObjects creates and corrects the rights of the token and the Secret with the chart values. A token without a TTL is refused if
@@ -204,4 +210,37 @@ func (h *handler) setLabelsLimited(token *fleet.ClusterRegistrationToken) {
 // agentsChooseLabels reports whether the configuration copies labels of agents that their token does not mention.
 func agentsChooseLabels(hub config.Hub) bool {
 	return hub.Registration.AcceptsAgentLabels() && !hub.IgnoreClusterRegistrationLabels
+}
+
+// setWithinLimits sets the condition, which a token has only once its requests, or those of its namespace, have reached a limit.
+func (h *handler) setWithinLimits(token *fleet.ClusterRegistrationToken) (*result.Transition, error) {
+	limits := h.Config.Get().Registration.Limits.WithDefaults()
+	for _, row := range []struct {
+		kind  backlog.Phase
+		limit backlog.PhaseLimit
+		what  string
+	}{
+		{backlog.Unconnected, backlog.PhaseLimit{PerToken: limits.UnconnectedPerToken, PerNamespace: limits.UnconnectedPerNamespace},
+			"registered clusters have never connected; delete Clusters that will never connect"},
+		{backlog.Waiting, backlog.PhaseLimit{PerToken: limits.WaitingPerToken, PerNamespace: limits.WaitingPerNamespace},
+			"requests wait; decide about them"},
+	} {
+		ofToken, ofNamespace, err := h.Backlog.Reached(row.kind, token, row.limit)
+		if err != nil {
+			return nil, err
+		}
+		if !ofToken && !ofNamespace {
+			continue
+		}
+		message := fmt.Sprintf("%d %s", row.limit.PerNamespace, row.what+", and see which tokens of this namespace they were made with")
+		if ofToken {
+			message = fmt.Sprintf("%d %s, and revoke this token if it was stolen", row.limit.PerToken, row.what)
+		}
+		return result.Set(&token.Status.Conditions, fleet.ConditionWithinLimits,
+			result.Stalled(fleet.ReasonLimitReached, message+"; registration.limits of the hub can be raised"), h.Clock.Now()), nil
+	}
+	if fleetstatus.Condition(token.Status.Conditions, fleet.ConditionWithinLimits).Status == "" {
+		return nil, nil
+	}
+	return result.Set(&token.Status.Conditions, fleet.ConditionWithinLimits, result.Done(fleet.ReasonWithinLimits, ""), h.Clock.Now()), nil
 }

@@ -18,6 +18,9 @@ type Counters struct {
 	// MembersLeft counts deleted Clusters on whose member something may be left, by reason.
 	MembersLeft *prometheus.CounterVec
 
+	// OverLimit counts requests that were refused, or have to wait, because too many others have led to nothing yet, by reason.
+	OverLimit *prometheus.CounterVec
+
 	granted prometheus.Counter
 	took    prometheus.Histogram
 }
@@ -47,6 +50,10 @@ func New(registerer prometheus.Registerer) *Counters {
 			Namespace: namespace, Name: "members_left_total",
 			Help: "Deleted Clusters on whose member something may be left, by reason.",
 		}, []string{"reason"}),
+		OverLimit: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Name: "registrations_over_limit_total",
+			Help: "ClusterRegistrations that were refused (TooManyWaiting) or have to wait (TooManyUnconnected) because of registration.limits, by reason.",
+		}, []string{"reason"}),
 		granted: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: namespace, Name: "registrations_granted_total",
 			Help: "ClusterRegistrations that this hub has granted.",
@@ -57,7 +64,7 @@ func New(registerer prometheus.Registerer) *Counters {
 		}),
 	}
 	if registerer != nil {
-		registerer.MustRegister(h.OrphansCollected, h.OrphansLeft, h.MembersLeft, h.granted, h.took)
+		registerer.MustRegister(h.OrphansCollected, h.OrphansLeft, h.MembersLeft, h.OverLimit, h.granted, h.took)
 	}
 	return h
 }

@@ -57,6 +57,10 @@ const (
 // that it could have, or can have none. It is False while that is so, and True afterwards.
 const ConditionPoliciesInForce = "PoliciesInForce"
 
+// ConditionWithinLimits exists on a ClusterRegistrationToken since its requests, or those of its namespace, first reached one of the
+// limits of the hub (registration.limits). It is False while the limit is reached, and True afterwards.
+const ConditionWithinLimits = "WithinLimits"
+
 // ConditionLabelsLimited exists on a ClusterRegistrationToken since the hub first found that several agents may register with it and
 // choose any label for their Clusters. It is False while that is so, and True afterwards.
 const ConditionLabelsLimited = "LabelsLimited"

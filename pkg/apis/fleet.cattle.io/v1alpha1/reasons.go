@@ -44,6 +44,14 @@ const (
 	ReasonPoliciesNotServed = "PoliciesNotServed"
 )
 
+// Reasons of the condition WithinLimits of a ClusterRegistrationToken.
+const (
+	// ReasonWithinLimits (True): its requests have not reached the limits of the hub.
+	ReasonWithinLimits = "WithinLimits"
+	// ReasonLimitReached (False): too many requests of the token, or of its namespace, wait or have led to no connected agent.
+	ReasonLimitReached = "LimitReached"
+)
+
 // Reasons of the condition LabelsLimited of a ClusterRegistrationToken.
 const (
 	// ReasonLabelsLimited (True): agents choose no labels, only those with allowed keys, or only one agent can register.
@@ -86,6 +94,11 @@ const (
 	ReasonDenied = "Denied"
 	// ReasonCountingUse (Unknown): the hub is recording the use of the token in its status.
 	ReasonCountingUse = "CountingUse"
+	// ReasonTooManyWaiting (False): as many requests of the token or the namespace wait already as the hub keeps.
+	ReasonTooManyWaiting = "TooManyWaiting"
+	// ReasonTooManyUnconnected (Unknown): the request is granted when agents have connected that registered earlier with the token or
+	// in the namespace.
+	ReasonTooManyUnconnected = "TooManyUnconnected"
 	// ReasonTokenUsedUp (False): the token has granted as many requests as its usageLimit permits.
 	ReasonTokenUsedUp = "TokenUsedUp"
 	// ReasonClientIDNotAllowed (False): the token is restricted to other clientIDs.

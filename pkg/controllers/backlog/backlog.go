@@ -1,0 +1,213 @@
+// Package backlog counts the registrations that have led to nothing yet, and limits their number: requests that wait, and requests of
+// Clusters whose agent has never connected. The thief of a registration token could otherwise fill the hub with them.
+//
+// It counts in the caches, at most once per second and workspace, and only objects of these two phases, so that a registration costs the
+// same with any number of connected clusters. It adds what was admitted and is not in the caches yet.
+package backlog
+
+import (
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Phase is the phase of a registration that has led to nothing yet.
+type Phase int
+
+const (
+	// Waiting requests need an approval, or wait until other Clusters connect.
+	Waiting Phase = iota
+	// Unconnected requests are granted, or about to be, for a Cluster whose agent has never connected.
+	Unconnected
+	phases
+)
+
+// PhaseLimit is the maximum number of registrations of a phase.
+type PhaseLimit struct {
+	PerToken, PerNamespace int
+}
+
+// Counter counts the backlog of each workspace.
+type Counter struct {
+	requests fleetcontrollers.ClusterRegistrationCache
+	clusters fleetcontrollers.ClusterCache
+	clock    clock.PassiveClock
+
+	mu     sync.Mutex
+	counts map[string]*namespaceCount // by namespace
+}
+
+// countEvery is the time for which a count is used.
+const countEvery = time.Second
+
+type namespaceCount struct {
+	at       time.Time
+	members  [phases]map[types.UID]bool
+	of       [phases]map[string]int               // by the keys of the requests; wholeNamespace counts all
+	admitted [phases][]*fleet.ClusterRegistration // members that the caches did not show
+}
+
+// wholeNamespace is a key that every request has.
+const wholeNamespace = ""
+
+// The indexes contain only what is counted, by namespace.
+const (
+	waitingRequests     = "muster.fleet.cattle.io/waiting-requests"
+	unconnectedClusters = "muster.fleet.cattle.io/unconnected-clusters"
+)
+
+// New returns a Counter that reads these caches. It is called once, before the controllers start.
+func New(requests fleetcontrollers.ClusterRegistrationCache, clusters fleetcontrollers.ClusterCache, clock clock.PassiveClock) *Counter {
+	requests.AddIndexer(waitingRequests, func(r *fleet.ClusterRegistration) ([]string, error) {
+		if !isWaiting(r) {
+			return nil, nil
+		}
+		return []string{r.Namespace}, nil
+	})
+	clusters.AddIndexer(unconnectedClusters, func(c *fleet.Cluster) ([]string, error) {
+		if !IsUnconnected(c) {
+			return nil, nil
+		}
+		return []string{c.Namespace}, nil
+	})
+	return &Counter{requests: requests, clusters: clusters, clock: clock, counts: map[string]*namespaceCount{}}
+}
+
+// IsUnconnected reports whether no agent has ever connected for a Cluster. Clusters that the hub imports do not count: an import clears
+// what their agents have reported, and only people create them.
+func IsUnconnected(c *fleet.Cluster) bool {
+	return c.Status.Agent.LastSeen.IsZero() && c.Spec.KubeConfigSecret == ""
+}
+
+func isWaiting(r *fleet.ClusterRegistration) bool {
+	granted := fleetstatus.Condition(r.Status.Conditions, fleet.ConditionGranted)
+	return granted.Status == corev1.ConditionUnknown &&
+		(granted.Reason == fleet.ReasonWaitingForApproval || granted.Reason == fleet.ReasonTooManyUnconnected)
+}
+
+func isRefused(r *fleet.ClusterRegistration) bool {
+	return !r.Status.Granted && fleetstatus.IsFalse(r.Status.Conditions, fleet.ConditionGranted)
+}
+
+// keysOf are the keys under which a request is counted: its creator, if the API server recorded it, the token that it names, and the
+// whole namespace. The creator is the ServiceAccount of a token. Without the policy that records it, a user who may create requests can
+// name the token of somebody else.
+func keysOf(r *fleet.ClusterRegistration) []string {
+	keys := []string{wholeNamespace}
+	if creator := r.Annotations[fleet.CreatorAnnotation]; creator != "" {
+		keys = append(keys, "creator "+creator)
+	}
+	if token := r.Labels[fleet.RegistrationTokenLabel]; token != "" {
+		keys = append(keys, "token "+token)
+	}
+	return keys
+}
+
+// Admit reports whether a request may become one of a phase. One that is counted already may stay.
+func (c *Counter) Admit(phase Phase, request *fleet.ClusterRegistration, limit PhaseLimit) (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now, err := c.count(request.Namespace)
+	switch {
+	case err != nil:
+		return false, err
+	case now.members[phase][request.UID]:
+		return true, nil
+	}
+	for _, key := range keysOf(request) {
+		if now.reaches(phase, key, limit) {
+			return false, nil
+		}
+	}
+	now.admit(phase, request)
+	return true, nil
+}
+
+// Reached reports whether the requests of a token, or of its namespace, have reached the limit.
+func (c *Counter) Reached(phase Phase, token *fleet.ClusterRegistrationToken, limit PhaseLimit) (ofToken, ofNamespace bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now, err := c.count(token.Namespace)
+	if err != nil {
+		return false, false, err
+	}
+	account := registration.AccountUser(token.Namespace, registration.TokenServiceAccount(token.Name, string(token.UID)))
+	ofToken = now.reaches(phase, "creator "+account, limit) || now.reaches(phase, "token "+registration.LabelValue(token.Name), limit)
+	return ofToken, now.reaches(phase, wholeNamespace, limit), nil
+}
+
+// count returns the count of a namespace, which is at most countEvery old. The caller has locked c.
+func (c *Counter) count(namespace string) (*namespaceCount, error) {
+	last := c.counts[namespace]
+	if last != nil && c.clock.Since(last.at) < countEvery {
+		return last, nil
+	}
+	now := &namespaceCount{at: c.clock.Now()}
+	for phase := range phases {
+		now.members[phase], now.of[phase] = map[types.UID]bool{}, map[string]int{}
+	}
+	waiting, err := c.requests.GetByIndex(waitingRequests, namespace)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range waiting {
+		now.add(Waiting, r)
+	}
+	unconnected, err := c.clusters.GetByIndex(unconnectedClusters, namespace)
+	if err != nil {
+		return nil, err
+	}
+	for _, cluster := range unconnected {
+		requests, err := c.requests.GetByIndex(index.ByClientID, index.Key(namespace, cluster.Spec.ClientID))
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range requests {
+			if r.DeletionTimestamp == nil && !isWaiting(r) && !isRefused(r) {
+				now.add(Unconnected, r)
+			}
+		}
+	}
+	for phase := range phases {
+		if last == nil {
+			break
+		}
+		for _, r := range last.admitted[phase] {
+			latest, err := c.requests.Get(namespace, r.Name)
+			isOpen := err == nil && latest.UID == r.UID && !latest.Status.Granted && !isWaiting(latest) && !isRefused(latest)
+			if isOpen && !now.members[phase][r.UID] {
+				now.admit(phase, r)
+			}
+		}
+	}
+	c.counts[namespace] = now
+	return now, nil
+}
+
+func (c *namespaceCount) admit(phase Phase, request *fleet.ClusterRegistration) {
+	c.add(phase, request)
+	c.admitted[phase] = append(c.admitted[phase], request)
+}
+
+func (c *namespaceCount) add(phase Phase, request *fleet.ClusterRegistration) {
+	c.members[phase][request.UID] = true
+	for _, key := range keysOf(request) {
+		c.of[phase][key]++
+	}
+}
+
+func (c *namespaceCount) reaches(phase Phase, key string, limit PhaseLimit) bool {
+	if key == wholeNamespace {
+		return c.of[phase][key] >= limit.PerNamespace
+	}
+	return c.of[phase][key] >= limit.PerToken
+}

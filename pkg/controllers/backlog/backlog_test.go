@@ -1,0 +1,203 @@
+package backlog
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rancher/wrangler/v3/pkg/generic"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+// scene is a Counter with real caches.
+type scene struct {
+	*Counter
+	clock              *clocktesting.FakeClock
+	requests, clusters cache.Indexer
+}
+
+func newScene() *scene {
+	s := &scene{clock: clocktesting.NewFakeClock(noon)}
+	s.requests = cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	s.clusters = cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	requests := generic.NewCache[*fleet.ClusterRegistration](s.requests, schema.GroupResource{})
+	requests.AddIndexer(index.ByClientID, func(r *fleet.ClusterRegistration) ([]string, error) {
+		return []string{index.Key(r.Namespace, r.Spec.ClientID)}, nil
+	})
+	s.Counter = New(requests, generic.NewCache[*fleet.Cluster](s.clusters, schema.GroupResource{}), s.clock)
+	return s
+}
+
+// request is the n-th request of the ServiceAccount of a token.
+func request(token string, n int) *fleet.ClusterRegistration {
+	name := fmt.Sprint(token, "-", n)
+	return &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name, UID: types.UID(name), Labels: map[string]string{fleet.RegistrationTokenLabel: token},
+			Annotations: map[string]string{fleet.CreatorAnnotation: registration.AccountUser("ns", registration.TokenServiceAccount(token, "uid"))},
+		},
+		Spec: fleet.ClusterRegistrationSpec{ClientID: name},
+	}
+}
+
+func named(token string) *fleet.ClusterRegistrationToken {
+	return &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: token, UID: "uid"}}
+}
+
+func (s *scene) have(t *testing.T, r *fleet.ClusterRegistration, cluster *fleet.Cluster) {
+	t.Helper()
+	require.NoError(t, s.requests.Update(r))
+	if cluster != nil {
+		cluster.Namespace, cluster.Name, cluster.Spec.ClientID = "ns", r.Name, r.Spec.ClientID
+		require.NoError(t, s.clusters.Update(cluster))
+	}
+}
+
+func (s *scene) admit(t *testing.T, phase Phase, r *fleet.ClusterRegistration, limit PhaseLimit) bool {
+	t.Helper()
+	admitted, err := s.Admit(phase, r, limit)
+	require.NoError(t, err)
+	return admitted
+}
+
+func TestWhatCounts(t *testing.T) {
+	connected := fleet.ClusterStatus{Agent: fleet.AgentStatus{LastSeen: metav1.NewTime(noon)}}
+	granted := func(out result.Result) func(*fleet.ClusterRegistration) {
+		return func(r *fleet.ClusterRegistration) {
+			result.Set(&r.Status.Conditions, fleet.ConditionGranted, out, noon)
+			r.Status.Granted = out.IsDone()
+		}
+	}
+	for _, row := range []struct {
+		name        string
+		change      func(*fleet.ClusterRegistration)
+		cluster     *fleet.Cluster
+		waiting     bool
+		unconnected bool
+	}{
+		{"a new request", func(*fleet.ClusterRegistration) {}, nil, false, false},
+		{"one whose Cluster was created", func(*fleet.ClusterRegistration) {}, &fleet.Cluster{}, false, true},
+		{"a granted one", granted(result.Done(fleet.ReasonGranted, "")), &fleet.Cluster{}, false, true},
+		{"a granted one whose agent connects", granted(result.Done(fleet.ReasonGranted, "")), &fleet.Cluster{Status: connected}, false, false},
+		{"a granted one of an imported Cluster", granted(result.Done(fleet.ReasonGranted, "")),
+			&fleet.Cluster{Spec: fleet.ClusterSpec{KubeConfigSecret: "k"}}, false, false},
+		{"one that is being deleted", func(r *fleet.ClusterRegistration) { r.DeletionTimestamp = &metav1.Time{Time: noon} }, &fleet.Cluster{}, false, false},
+		{"one that waits for a person", granted(result.Wait(fleet.ReasonWaitingForApproval, "")), &fleet.Cluster{}, true, false},
+		{"one that waits for other agents", granted(result.Wait(fleet.ReasonTooManyUnconnected, "")), nil, true, false},
+		{"one that waits for its namespace", granted(result.Wait(fleet.ReasonWaitingForCluster, "")), &fleet.Cluster{}, false, true},
+		{"a refused one", granted(result.Stalled(fleet.ReasonTooManyWaiting, "")), &fleet.Cluster{}, false, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			for phase, counts := range map[Phase]bool{Waiting: row.waiting, Unconnected: row.unconnected} {
+				s := newScene()
+				r := request("tok", 1)
+				row.change(r)
+				s.have(t, r, row.cluster)
+				assert.Equal(t, !counts, s.admit(t, phase, request("tok", 2), PhaseLimit{PerToken: 1, PerNamespace: 9}), "another request of the token")
+			}
+		})
+	}
+}
+
+func TestAdmit(t *testing.T) {
+	limit := PhaseLimit{PerToken: 3, PerNamespace: 5}
+	s := newScene()
+	admitted := func(token string, from, to int) (count int) {
+		for n := from; n < to; n++ {
+			if s.admit(t, Unconnected, request(token, n), limit) {
+				count++
+			}
+		}
+		return count
+	}
+	assert.Equal(t, 3, admitted("a", 0, 10), "the limit of the token")
+	assert.Equal(t, 3, admitted("a", 0, 10), "what was admitted stays")
+	assert.Equal(t, 2, admitted("b", 0, 10), "the limit of the namespace")
+	assert.Equal(t, 3, func() (count int) {
+		for n := range 10 {
+			if s.admit(t, Waiting, request("a", n), limit) {
+				count++
+			}
+		}
+		return count
+	}(), "each phase has its own limit")
+
+	for n := range 3 {
+		s.have(t, request("a", n), nil)
+	}
+	s.clock.Step(countEvery)
+	assert.Zero(t, admitted("a", 10, 20), "the caches do not show the Clusters of those that were admitted")
+	assert.Equal(t, 2, admitted("b", 10, 20), "the requests of others were deleted")
+	s.clock.Step(countEvery)
+	for n := range 2 {
+		s.have(t, request("a", n), &fleet.Cluster{})
+	}
+	refused := request("a", 2)
+	result.Set(&refused.Status.Conditions, fleet.ConditionGranted, result.Stalled(fleet.ReasonDenied, ""), noon)
+	s.have(t, refused, nil)
+	s.have(t, request("c", 0), &fleet.Cluster{})
+	assert.Equal(t, 1, admitted("a", 5, 9), "one of three was refused")
+	assert.Equal(t, 1, admitted("a", 0, 1), "one of the others is asked about")
+
+	anonymous := request("a", 30)
+	anonymous.Labels = nil
+	assert.False(t, s.admit(t, Unconnected, anonymous, limit), "the creator counts if the token is not named")
+	elsewhere := request("a", 31)
+	elsewhere.Namespace = "other"
+	assert.True(t, s.admit(t, Unconnected, elsewhere, limit))
+}
+
+func TestReached(t *testing.T) {
+	s := newScene()
+	for n := range 3 {
+		s.have(t, request("a", n), &fleet.Cluster{})
+	}
+	for _, row := range []struct {
+		token                string
+		limit                PhaseLimit
+		ofToken, ofNamespace bool
+	}{
+		{"a", PhaseLimit{PerToken: 4, PerNamespace: 4}, false, false},
+		{"a", PhaseLimit{PerToken: 3, PerNamespace: 4}, true, false},
+		{"a", PhaseLimit{PerToken: 3, PerNamespace: 3}, true, true},
+		{"b", PhaseLimit{PerToken: 3, PerNamespace: 3}, false, true},
+	} {
+		ofToken, ofNamespace, err := s.Reached(Unconnected, named(row.token), row.limit)
+		require.NoError(t, err)
+		assert.Equal(t, row.ofToken, ofToken, row)
+		assert.Equal(t, row.ofNamespace, ofNamespace, row)
+	}
+}
+
+// Ten thousand requests of one token: what is admitted is bounded, and so is what the hub keeps in memory about them.
+func TestAStolenTokenIsBounded(t *testing.T) {
+	limit := PhaseLimit{PerToken: 1000, PerNamespace: 5000}
+	s := newScene()
+	admitted := 0
+	for n := range 10_000 {
+		r := request("stolen", n)
+		if s.admit(t, Unconnected, r, limit) {
+			admitted++
+			s.have(t, r, &fleet.Cluster{})
+		}
+		if n%500 == 0 {
+			s.clock.Step(countEvery)
+		}
+	}
+	assert.Equal(t, 1000, admitted)
+	assert.Len(t, s.counts["ns"].members[Unconnected], 1000)
+	assert.True(t, s.admit(t, Unconnected, request("other", 1), limit), "other tokens of the namespace still work")
+}

@@ -1,0 +1,85 @@
+package clusterregistration
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"k8s.io/apimachinery/pkg/types"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/backlog"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func TestLimits(t *testing.T) {
+	const granted, unconnected, refused = "True Granted", "Unknown TooManyUnconnected", "False TooManyWaiting"
+	for _, row := range []struct {
+		name     string
+		limits   config.BacklogLimits
+		before   []backlog.Phase // the phases of other requests of the token
+		change   func(*scene)
+		want     string
+		reported bool
+	}{
+		{"below the limits: granted", config.BacklogLimits{UnconnectedPerToken: 2}, []backlog.Phase{backlog.Unconnected}, nil, granted, false},
+		{"too many unconnected: waits", config.BacklogLimits{UnconnectedPerToken: 1}, []backlog.Phase{backlog.Unconnected}, nil, unconnected, true},
+		{"too many unconnected in the namespace: waits", config.BacklogLimits{UnconnectedPerNamespace: 1}, []backlog.Phase{backlog.Unconnected}, nil, unconnected, true},
+		{"and too many wait: refused", config.BacklogLimits{UnconnectedPerToken: 1, WaitingPerToken: 1},
+			[]backlog.Phase{backlog.Unconnected, backlog.Waiting}, nil, refused, true},
+		{"too many wait, and this one need not: granted", config.BacklogLimits{WaitingPerToken: 1}, []backlog.Phase{backlog.Waiting}, nil, granted, false},
+		{"too many wait for a person: refused", config.BacklogLimits{WaitingPerToken: 1}, []backlog.Phase{backlog.Waiting},
+			func(s *scene) { s.token.Spec.Approval = fleet.ApprovalManual }, refused, true},
+		{"few wait for a person: waits", config.BacklogLimits{WaitingPerToken: 2}, []backlog.Phase{backlog.Waiting},
+			func(s *scene) { s.token.Spec.Approval = fleet.ApprovalManual }, "Unknown WaitingForApproval", false},
+		{"the hub imports the Cluster: granted", config.BacklogLimits{UnconnectedPerToken: 1}, []backlog.Phase{backlog.Unconnected},
+			func(s *scene) {
+				s.cluster.Spec.KubeConfigSecret, s.token.Spec.ClientIDs = "kubeconfig", []string{"client"}
+			}, granted, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s := newScene(t)
+			s.ready()
+			s.handler.requests = requestsOf{}
+			s.Backlog = backlog.New(s.requests, clustersOf{}, s.Clock)
+			if row.change != nil {
+				row.change(s)
+			}
+			s.configure(config.Registration{Limits: row.limits})
+			for n, phase := range row.before {
+				other := s.request.DeepCopy()
+				other.UID = types.UID(fmt.Sprint("other-", n))
+				admitted, err := s.Backlog.Admit(phase, other, backlog.PhaseLimit{PerToken: 9, PerNamespace: 9})
+				assert.True(t, admitted && err == nil)
+			}
+			d := s.grant(t.Context(), s.request)
+			assert.Equal(t, row.want, text(d.result), d.result.Message)
+			assert.Equal(t, row.reported, len(s.counting.delays) > 0, "the token is reconciled, for its condition")
+			if row.reported {
+				assert.Empty(t, s.writes(), "nothing is made for it")
+				assert.True(t, d.result.NoEvent, "the token has the event")
+				assert.Positive(t, d.result.After)
+			}
+		})
+	}
+}
+
+func TestUnusedGrantsAreSuperseded(t *testing.T) {
+	s := newScene(t)
+	s.ready()
+	var unused []*fleet.ClusterRegistration
+	for n := range registration.MostUnused + 4 {
+		r, _ := s.earlier()
+		r.Name, r.UID = fmt.Sprintf("request-%02d", n), types.UID(fmt.Sprint(n))
+		unused = append(unused, r)
+	}
+	delete(unused[0].Annotations, registration.RenewalAnnotation)
+	s.cluster.Status.Agent.Registration, s.cluster.Status.Agent.PossessionProof = "request-01", "request-02"
+	s.server(s.request, s.cluster, unused[3])
+	assert.NoError(t, s.supersedeOnceUsed(t.Context(), s.request, s.cluster, append(unused, s.request)))
+	assert.Equal(t, []string{"delete clusterregistrations request-03"}, s.writes(), "not the one in use, nor the next one")
+
+	s.fails("delete", "clusterregistrations", errTest)
+	assert.ErrorIs(t, s.supersedeOnceUsed(t.Context(), s.request, s.cluster, append(unused, s.request)), errTest)
+}
