@@ -14,8 +14,8 @@ import (
 )
 
 // Correct undoes drift: Helm rolls the release back to the revision that is deployed, which applies its objects again. The history
-// is all it needs, so that it works when the hub no longer has the Content. If it fails, the deployed revision stays what is deployed,
-// and with keepFailHistory the failed one stays in the history, without labels, because it is not on the cluster.
+// is all it needs, so that it works when the hub no longer has the Content. If it fails, the deployed revision is still the deployed
+// one. With keepFailHistory the failed revision stays in the history, without labels, because it is not on the cluster.
 func (c *Client) Correct(ctx context.Context, r Request) (Deployed, error) {
 	op, revisions, err := c.resume(ctx, &r)
 	if err != nil {

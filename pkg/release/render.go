@@ -75,9 +75,10 @@ func (p renderedManifests) change(o *unstructured.Unstructured) error {
 	return nil
 }
 
-// checkOwners refuses new objects that exist and belong neither to this release nor to those that hand over to it, nor to nobody
-// if those are adopted. Helm itself adopts all existing objects or none. Fleet's own agent adopts all of them on an upgrade; then two
-// releases have the object, and the end of either of them deletes it. Hooks carry no marks; their annotations say whether they are replaced.
+// checkOwners refuses new objects that exist and belong to another release, or to none unless they are adopted. Objects of this
+// release and of those that hand over to it are accepted. Helm itself adopts all existing objects or none. Fleet's own agent adopts
+// all of them on an upgrade; then two releases have the object, and the end of either of them deletes it. Hooks carry no marks;
+// their annotations say whether they are replaced.
 func (p renderedManifests) checkOwners(manifests []byte) error {
 	infos, err := p.cluster.Build(bytes.NewReader(manifests), false)
 	if err != nil {
