@@ -37,6 +37,8 @@ func TestHubReadsTheConfigOfItsChart(t *testing.T) {
 	assert.Equal(t, []string{"pull"}, hub.PullSecretNames())
 	assert.Equal(t, "7", hub.AgentWorkers.BundleDeployment)
 	assert.Zero(t, hub.AgentCheckinInterval.Duration)
+	assert.True(t, hub.CopiesPullSecretsTo("prod"))
+	assert.False(t, hub.CopiesPullSecretsTo("test"))
 	assert.Len(t, hub.Members.DeniedCIDRs, 2)
 	assert.Len(t, hub.Members.AllowedCIDRs, 1)
 	assert.True(t, hub.Members.AllowProxyURL)

@@ -66,6 +66,8 @@ type Hub struct {
 	AgentWorkers AgentWorkers `json:"agentWorkers,omitempty"`
 	// ImagePullSecrets are Secrets of the system namespace that are copied to members for their agents.
 	ImagePullSecrets []LocalObjectReference `json:"imagePullSecrets,omitempty"`
+	// ImagePullSecretWorkspaces are the workspaces whose members get copies of ImagePullSecrets; unset means all.
+	ImagePullSecretWorkspaces []string `json:"imagePullSecretWorkspaces,omitempty"`
 	// Members limit where the kubeconfigs of members lead.
 	Members Members `json:"members,omitzero"`
 	// Registration has the requirements for agents that register.
@@ -134,6 +136,11 @@ func (h Hub) PullSecretNames() []string {
 		names = append(names, ref.Name)
 	}
 	return names
+}
+
+// CopiesPullSecretsTo reports whether the members of a workspace get copies of ImagePullSecrets.
+func (h Hub) CopiesPullSecretsTo(workspace string) bool {
+	return len(h.ImagePullSecretWorkspaces) == 0 || slices.Contains(h.ImagePullSecretWorkspaces, workspace)
 }
 
 // A shorter duration is probably a typo, such as 15ms for 15m: ten thousand agents would overload the hub with heartbeats, and each of

@@ -122,6 +122,7 @@ maps are those of other components.
 {{- end -}}
 {{- with .Values.agentMissedCheckins }}{{ $_ := set $config "agentMissedCheckins" (int .) }}{{ end -}}
 {{- with ((.Values.global).cattle).imagePullSecrets }}{{ $_ := set $config "imagePullSecrets" . }}{{ end -}}
+{{- with .Values.imagePullSecretWorkspaces }}{{ $_ := set $config "imagePullSecretWorkspaces" . }}{{ end -}}
 {{- $registration := dict -}}
 {{- range $key, $value := .Values.registration | default dict -}}
 {{- with $value }}{{ $_ := set $registration $key . }}{{ end -}}

@@ -30,11 +30,14 @@ func IsBundle(bundle *fleet.Bundle) bool {
 }
 
 // PullSecrets returns the names of the agent's image pull Secrets, and whether they are copies of the hub's. A Cluster that names its
-// own gets no copies.
+// own gets no copies, nor does a Cluster of a workspace that the configuration does not name.
 func PullSecrets(hub config.Hub, cluster *fleet.Cluster) (names []string, copied bool) {
 	own := cluster.Spec.AgentPullSecrets
-	if own == nil {
+	switch {
+	case own == nil && hub.CopiesPullSecretsTo(cluster.Namespace):
 		return hub.PullSecretNames(), true
+	case own == nil:
+		return nil, true
 	}
 	for _, ref := range *own {
 		names = append(names, ref.Name)

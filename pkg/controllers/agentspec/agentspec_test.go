@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
@@ -12,19 +13,25 @@ import (
 )
 
 func TestPullSecrets(t *testing.T) {
-	hub := config.Hub{ImagePullSecrets: []config.LocalObjectReference{{Name: "hubs"}}}
+	secrets := []config.LocalObjectReference{{Name: "hubs"}}
 	for _, row := range []struct {
 		name   string
+		only   []string // ImagePullSecretWorkspaces
 		own    *[]corev1.LocalObjectReference
 		want   []string
 		copied bool
 	}{
-		{"none of its own: copies of the hub's", nil, []string{"hubs"}, true},
-		{"its own", &[]corev1.LocalObjectReference{{Name: "own"}}, []string{"own"}, false},
-		{"an empty list of its own", &[]corev1.LocalObjectReference{}, nil, false},
+		{"none of its own: copies of the hub's", nil, nil, []string{"hubs"}, true},
+		{"its workspace is named", []string{"other", "ws"}, nil, []string{"hubs"}, true},
+		{"only other workspaces are named", []string{"other"}, nil, nil, true},
+		{"its own, in a workspace that is not named", []string{"other"}, &[]corev1.LocalObjectReference{{Name: "own"}}, []string{"own"}, false},
+		{"its own", nil, &[]corev1.LocalObjectReference{{Name: "own"}}, []string{"own"}, false},
+		{"an empty list of its own", nil, &[]corev1.LocalObjectReference{}, nil, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			names, copied := PullSecrets(hub, &fleet.Cluster{Spec: fleet.ClusterSpec{AgentPullSecrets: row.own}})
+			names, copied := PullSecrets(config.Hub{ImagePullSecrets: secrets, ImagePullSecretWorkspaces: row.only}, &fleet.Cluster{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "ws"}, Spec: fleet.ClusterSpec{AgentPullSecrets: row.own},
+			})
 			assert.Equal(t, row.want, names)
 			assert.Equal(t, row.copied, copied)
 		})

@@ -649,6 +649,22 @@ func TestReconcile_pullSecrets(t *testing.T) {
 		assert.Len(t, m.requests, 3, "version, namespace, and the copy")
 		assert.Equal(t, map[string]any{".dockerconfigjson": "Y2hhbmdlZA=="}, m.state(t)[copyPath]["data"])
 	})
+	t.Run("a workspace that the configuration does not name gets no copy, and loses the one it has", func(t *testing.T) {
+		h, m, c, _ := withPullSecret(t)
+		require.Contains(t, m.paths(), copyPath)
+		hub := h.Config.Get()
+		hub.ImagePullSecretWorkspaces = []string{"another"}
+		h.Config.Set(hub)
+		h.maintained(t, c)
+		assert.NotContains(t, m.paths(), copyPath)
+		assert.Empty(t, c.Status.Import.PullSecrets)
+
+		mallory := fresh()
+		h, m = importable(t, mallory)
+		h.Config.Set(hub)
+		h.requireImported(t, mallory)
+		assert.NotContains(t, m.transcript(), "/secrets/pull")
+	})
 	t.Run("a new version with the same content is read once and not copied", func(t *testing.T) {
 		h, m, c, secret := withPullSecret(t)
 		m.requests = nil

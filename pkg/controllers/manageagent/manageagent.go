@@ -71,16 +71,17 @@ func Register(_ context.Context, c *app.Context) *AgentBundles {
 // forAgents is the part of the configuration that Bundles of agents depend on.
 func forAgents(hub config.Hub) config.Hub {
 	return config.Hub{
-		AgentImage:            hub.AgentImage,
-		AgentImagePullPolicy:  hub.AgentImagePullPolicy,
-		SystemDefaultRegistry: hub.SystemDefaultRegistry,
-		AgentCheckinInterval:  hub.AgentCheckinInterval,
-		ManageAgent:           hub.ManageAgent,
-		APIServerURL:          hub.APIServerURL,
-		APIServerCA:           hub.APIServerCA,
-		AgentTLSMode:          hub.TLSMode(),
-		AgentWorkers:          hub.AgentWorkers,
-		ImagePullSecrets:      hub.ImagePullSecrets,
+		AgentImage:                hub.AgentImage,
+		AgentImagePullPolicy:      hub.AgentImagePullPolicy,
+		SystemDefaultRegistry:     hub.SystemDefaultRegistry,
+		AgentCheckinInterval:      hub.AgentCheckinInterval,
+		ManageAgent:               hub.ManageAgent,
+		APIServerURL:              hub.APIServerURL,
+		APIServerCA:               hub.APIServerCA,
+		AgentTLSMode:              hub.TLSMode(),
+		AgentWorkers:              hub.AgentWorkers,
+		ImagePullSecrets:          hub.ImagePullSecrets,
+		ImagePullSecretWorkspaces: hub.ImagePullSecretWorkspaces,
 	}
 }
 

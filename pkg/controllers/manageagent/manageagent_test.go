@@ -555,6 +555,7 @@ func TestForAgents(t *testing.T) {
 		"tls":      {AgentTLSMode: config.TLSModeStrict},
 		"workers":  {AgentWorkers: config.AgentWorkers{Drift: "1"}},
 		"secrets":  {ImagePullSecrets: []config.LocalObjectReference{{Name: "s"}}},
+		"receive":  {ImagePullSecretWorkspaces: []string{"ws"}},
 	} {
 		assert.NotEqual(t, base, forAgents(hub), name)
 	}
