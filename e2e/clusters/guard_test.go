@@ -57,8 +57,8 @@ func TestGuardOfTestsThatAreOutOfTime(t *testing.T) {
 	require.ErrorContains(t, guarded.Wait(), "exit status 1")
 }
 
-// startGuarded starts this test binary and returns when its tests run. Its standard error is a closed pipe, as after Ctrl-C in a terminal that
-// has also ended the reader.
+// startGuarded starts this test binary and returns when its tests run. Its standard error is a closed pipe, as after Ctrl-C in a
+// terminal that has also ended the reader.
 func startGuarded(t *testing.T, args ...string) (*exec.Cmd, *bufio.Reader) {
 	t.Helper()
 	guarded := exec.Command(os.Args[0], args...)

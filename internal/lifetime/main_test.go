@@ -1,5 +1,5 @@
-// Package lifetime tests agents from their installation to the deletion of their Cluster, with a real hub and with agents that are processes of
-// the real program, which localpods runs for the Deployments of their clusters.
+// Package lifetime tests agents from their installation to the deletion of their Cluster, with a real hub and with agents that are
+// processes of the real program, which localpods runs for the Deployments of their clusters.
 package lifetime
 
 import (
@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	os.Exit(binaries.RunTests(m, &programs, "fleetagent", "muster"))
 }
 
-// installAt makes this test binary a helm install of the agent's chart, in the cluster of a kubeconfig and with values from standard input. It
-// needs its own process because Helm has the name of its field manager in a global variable, which the hub has set.
+// installAt makes this test binary a helm install of the agent's chart, in the cluster of a kubeconfig and with values from standard
+// input. It needs its own process because Helm has the name of its field manager in a global variable, which the hub has set.
 const installAt = "MUSTER_TEST_INSTALL_AT"
 
 func install(kubeconfig string) int {

@@ -147,7 +147,7 @@ func (l *loop) run(ctx context.Context) {
 			continue
 		}
 
-		// Observe. What is done while the runnables work is cancelled when they end: the credential does not work any more then.
+		// Observe. The work of this iteration is cancelled when the runnables end: the credential does not work any more then.
 		work := running.context(ctx)
 		o, err := l.observe(work, running)
 		if err != nil {
@@ -374,7 +374,7 @@ func (l *loop) cleanUp(ctx context.Context, o observation, working time.Time) (w
 		}
 	}
 	if err != nil {
-		err = fmt.Errorf("deleting what is left of the registration: %w", err)
+		err = fmt.Errorf("deleting the objects of the registration: %w", err)
 		l.log.Warn(err)
 	}
 	return wait, err

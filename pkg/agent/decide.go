@@ -40,7 +40,7 @@ const (
 	WaitForBootstrap Action = iota
 	// Register registers with the bootstrap Secret. The stored credential stays until the new one has worked.
 	Register
-	// UseStored works with the stored credential and deletes what is left of the registration.
+	// UseStored works with the stored credential and deletes the objects of the registration.
 	UseStored
 	// ReplaceStored works with the stored credential and registers again at the same time.
 	ReplaceStored

@@ -153,7 +153,7 @@ func TestLoopBootstrapSecret(t *testing.T) {
 				})
 				f.has(f.bootstrap())
 			},
-			says: "deleting what is left of the registration", token: newToken, requests: 1,
+			says: "deleting the objects of the registration", token: newToken, requests: 1,
 		},
 		"of Helm, after the wait": {
 			arrange: func(f *fixture) { f.has(f.ofHelm()) }, token: newToken, requests: 1,

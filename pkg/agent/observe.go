@@ -13,7 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// observation is what one iteration of the loop found: the facts to decide by, and what they were taken from, to act on.
+// observation is the result of observe: the facts for the decision, and the objects from which they were taken.
 type observation struct {
 	Facts
 

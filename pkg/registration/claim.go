@@ -10,7 +10,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// MaxClientIDLength bounds what an agent may send as its clientID, in bytes. The CRD refuses longer ones;
+// MaxClientIDLength is the maximum length of a clientID in bytes. The CRD refuses longer ones;
 // the hub checks again because another component may have installed a CRD without the limit.
 const MaxClientIDLength = 4096
 

@@ -130,7 +130,7 @@ func (c Case) downgrade() *Explanation {
 // inUse refuses a request for the identity of another agent. A request is permitted if it uses the token made for the Cluster, if
 // the current agent proves that the request is its own, or if a person approved it. The token suffices even if the API server did
 // not record the creator of the request: only the holder of the token can read the credential. A Cluster that the hub imports counts
-// as in use even before its agent reports: an import clears what the agent reported, and no other agent may register meanwhile.
+// as in use even before its agent reports: an import clears the report of the agent, and no other agent may register meanwhile.
 func (c Case) inUse() *Explanation {
 	taken := c.taken()
 	if taken == "" || c.hasTokenOfCluster() || c.isProvedByAgent() || c.isApprovedByPerson() {

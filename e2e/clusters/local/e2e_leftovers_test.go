@@ -162,8 +162,8 @@ func (s stock) since(before stock) []string {
 	return slices.DeleteFunc(slices.Concat(s.ours, s.theirs), func(line string) bool { return slices.Contains(known, line) })
 }
 
-// requireNothingNew checks immediately for resources that only clusters create, because Close must have removed them. It waits for those that
-// other programs also create.
+// requireNothingNew checks immediately for resources that only clusters create, because Close must have removed them. It waits for
+// those that other programs also create.
 func requireNothingNew(t *testing.T, before stock) {
 	t.Helper()
 	require.Empty(t, stock{ours: takeStock(t).ours}.since(before))

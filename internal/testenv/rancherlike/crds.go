@@ -15,7 +15,8 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv"
 )
 
-// looseCRD is a definition with the server's own schema, and with the labels and annotations with which Helm adopts it into the chart fleet-crd.
+// looseCRD is a definition with the server's own schema, and with the labels and annotations with which Helm adopts it into the chart
+// fleet-crd.
 const looseCRD = `
 metadata:
   name: %[2]s.fleet.cattle.io

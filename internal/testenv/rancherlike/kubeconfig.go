@@ -14,8 +14,8 @@ import (
 
 func (m *Managed) secretName() string { return m.Name + "-kubeconfig" }
 
-// CreateSecret creates the kubeconfig Secret with the address of the member at the server. It does not have the address of the hub, which Pass
-// adds to the Secret of the server's own cluster.
+// CreateSecret creates the kubeconfig Secret with the address of the member at the server. It does not have the address of the hub,
+// which Pass adds to the Secret of the server's own cluster.
 func (s *Server) CreateSecret(t testing.TB, m *Managed) {
 	t.Helper()
 	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{

@@ -36,8 +36,8 @@ func Expiry(token string) (time.Time, bool) {
 
 func (l tokenLifetime) length() time.Duration { return l.expires.Sub(l.issued) }
 
-// renewal is the time at which that part of the lifetime has passed, a tenth of the part earlier or later: agents that registered together must
-// not renew together.
+// renewal is the time at which that part of the lifetime has passed, a tenth of the part earlier or later: agents that registered
+// together must not renew together.
 func (l tokenLifetime) renewal(part float64) time.Time {
 	const width = 0.2
 	earliest := time.Duration(float64(l.length()) * part * (1 - width/2))

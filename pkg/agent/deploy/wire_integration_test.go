@@ -448,7 +448,8 @@ func path(apiVersion, resource, namespace, name string) string {
 	return root + "/" + resource + "/" + name
 }
 
-// markDeployments writes the status of Deployments as the controller manager does: Pods become ready immediately, unless their image is named "never".
+// markDeployments writes the status of Deployments as the controller manager does: Pods become ready immediately, unless their image
+// is named "never".
 func (r *replay) markDeployments(ctx context.Context) {
 	for ctx.Err() == nil {
 		list, err := r.Kubernetes.AppsV1().Deployments("").List(ctx, metav1.ListOptions{LabelSelector: release.ManagedByLabel + "=" + release.ManagedByHelm})

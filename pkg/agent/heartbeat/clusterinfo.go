@@ -40,7 +40,7 @@ type apiServerReport struct {
 	Message *string `json:"message"`
 }
 
-// readClusterInfo reads what it can within the limit; a heartbeat must not wait for a cluster in trouble.
+// readClusterInfo reads as much as possible within the limit: a heartbeat must not wait for an API server that does not answer.
 func readClusterInfo(ctx context.Context, m *member.Member, limit time.Duration) clusterInfo {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

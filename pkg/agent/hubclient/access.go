@@ -85,7 +85,7 @@ func (a Access) At(e Endpoint) Access {
 	return a
 }
 
-// Same compares what a connection depends on.
+// Same reports whether both need the same connection.
 func (a Access) Same(b Access) bool {
 	return a.Endpoint.Same(b.Endpoint) && a.Token == b.Token && a.Namespace == b.Namespace
 }

@@ -27,7 +27,7 @@ type Endpoint struct {
 	Err error
 }
 
-// Same compares what a connection depends on.
+// Same reports whether both endpoints need the same connection.
 func (e Endpoint) Same(other Endpoint) bool {
 	return strings.TrimRight(e.Server, "/") == strings.TrimRight(other.Server, "/") &&
 		bytes.Equal(e.CA, other.CA) && e.TLSMode() == other.TLSMode()

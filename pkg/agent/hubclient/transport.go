@@ -19,7 +19,7 @@ const (
 	// longestRetryAfter limits the Retry-After header of an answer. client-go waits as long as the header says, and a watch has no
 	// timeout: a load balancer's error page that says an hour would cut the agent off for an hour.
 	longestRetryAfter = 30 * time.Second
-	// dateGrain is what an HTTP date is rounded down to.
+	// dateGrain is the resolution of an HTTP date.
 	dateGrain = time.Second
 	// slowAnswer is the duration of a request from which on the date of its answer is too imprecise.
 	slowAnswer = 2 * time.Second

@@ -240,9 +240,9 @@ func parseAnswer(secret *corev1.Secret) response {
 	return response{grant: &g, fromHub: true}
 }
 
-// verify sends requests with the new credential until one succeeds. The hub writes its Roles one by one, and API servers see a new ServiceAccount a moment later,
-// so no failure is final before Timing.RightsLag. The request is kept if its credential may still start to work, and deleted if
-// the hub does not know that credential: the hub would answer it with the same one.
+// verify sends requests with the new credential until one succeeds. The hub writes its Roles one by one, and API servers see a new
+// ServiceAccount a moment later, so no failure is final before Timing.RightsLag. The request is kept if its credential may still
+// start to work, and deleted if the hub does not know that credential: the hub would answer it with the same one.
 func (r *Registrar) verify(ctx context.Context, stored *credential.Stored) error {
 	conn, err := r.Dialer.Dial(stored.Access)
 	if err != nil {

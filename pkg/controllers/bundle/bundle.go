@@ -56,7 +56,7 @@ func (d *Deployer) onBundle(k string, b *fleet.Bundle) (*fleet.Bundle, error) {
 	return d.updateStatus(ctx, b, p)
 }
 
-// forgetBundle drops what the Deployer remembers of a deleted Bundle, and enqueues the Clusters that still have a
+// forgetBundle drops the state of a deleted Bundle, and enqueues the Clusters that still have a
 // BundleDeployment of it: somebody may have removed the finalizer.
 func (d *Deployer) forgetBundle(k string) {
 	namespace, name, _ := cache.SplitMetaNamespaceKey(k)

@@ -156,7 +156,7 @@ func (c *contents) usersOf(name string) []*fleet.BundleDeployment {
 	return users
 }
 
-// forget drops what is remembered of a deleted Content.
+// forget drops the state of a deleted Content.
 func (c *contents) forget(name string) {
 	c.made.Observed(name)
 	c.mu.Lock()

@@ -59,7 +59,7 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 	return withoutRoutineEvent(fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionReady), out)
 }
 
-// assignment is a Bundle that is to be deployed to a Cluster.
+// assignment is a Bundle that a Cluster should have.
 type assignment struct {
 	bundle   *fleet.Bundle
 	plan     *plan
@@ -381,7 +381,7 @@ func desired(b *fleet.Bundle, v variant, values helmValues, cluster *fleet.Clust
 	return deployment
 }
 
-// isPaused reports whether the agent is to change nothing.
+// isPaused reports whether the agent must not change the deployment.
 func isPaused(b *fleet.Bundle, cluster *fleet.Cluster) bool {
 	return b.Spec.Paused || cluster.Spec.Paused
 }

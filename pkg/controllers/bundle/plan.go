@@ -18,7 +18,7 @@ import (
 
 // plan is what one generation of a Bundle asks for. It is computed once for all Clusters.
 type plan struct {
-	// problem, if not nil, is why the Bundle is not deployed. What is deployed of it stays.
+	// problem, if not nil, is why the Bundle is not deployed. Existing deployments stay.
 	problem *problem
 	// content is the name of the Content with the resources, and sum their digest.
 	content, sum string

@@ -100,7 +100,7 @@ func (d *Deployer) Start(ctx context.Context) { d.contents.start(ctx) }
 // Wait returns when the goroutines of Start have ended.
 func (d *Deployer) Wait() { d.contents.running.Wait() }
 
-// Forget drops nothing: what the Deployer remembers belongs to Bundles.
+// Forget does nothing: the Deployer keeps state of Bundles only.
 func (d *Deployer) Forget(string) {}
 
 // Condition is the condition of a Cluster that Reconcile reports.

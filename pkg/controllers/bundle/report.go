@@ -98,7 +98,7 @@ func fleetSummary(deployment *fleet.BundleDeployment, state fleet.BundleState) (
 	entry := nonReady(deployment.Name, deployment, state)
 	entry.Message = ""
 	for _, conditionType := range []string{fleet.ConditionDeployed, fleet.ConditionInstalled, fleet.ConditionMonitored} {
-		// What an agent says about the objects of an earlier deployment does not count.
+		// Ignore the report of an agent about the objects of an earlier deployment.
 		if conditionType != fleet.ConditionDeployed && deployment.Spec.DeploymentID != deployment.Status.AppliedDeploymentID {
 			continue
 		}

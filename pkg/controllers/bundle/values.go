@@ -58,7 +58,7 @@ func takeValues(options *fleet.BundleDeploymentOptions) ([]byte, error) {
 	return json.Marshal(values)
 }
 
-// valuesFor returns the Helm values that a BundleDeployment is to have. While it is paused, the current ones stay.
+// valuesFor returns the wanted Helm values of a BundleDeployment. While it is paused, the current ones stay.
 func (d *Deployer) valuesFor(
 	ctx context.Context, b *fleet.Bundle, v variant, cluster *fleet.Cluster, existing *fleet.BundleDeployment,
 ) (helmValues, error) {
@@ -216,7 +216,7 @@ func (s *valueSecrets) changed(secret *metav1.PartialObjectMetadata) bool {
 	return held.version != secret.ResourceVersion && !s.written.IsStale(secret)
 }
 
-// forget drops what is remembered of a deleted Secret.
+// forget drops the state of a deleted Secret.
 func (s *valueSecrets) forget(k key) {
 	s.created.Observed(k.String())
 	s.mu.Lock()

@@ -96,7 +96,7 @@ func without(list []string, item string) []string {
 	return slices.DeleteFunc(slices.Clone(list), func(other string) bool { return other == item })
 }
 
-// waitFinalizing shows in condition Processed for what the deletion waits. It does not show an error, which is retried and logged.
+// waitFinalizing writes the reason of a wait into condition Processed. It does not write an error, which is retried and logged.
 func (h *handler) waitFinalizing(ctx context.Context, cluster *fleet.Cluster, out result.Result) (*fleet.Cluster, error) {
 	if out.Err != nil {
 		return cluster, out.Err

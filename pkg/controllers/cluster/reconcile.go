@@ -81,7 +81,7 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 }
 
 // ensureIdentity writes the fields outside the status that the hub owns: the finalizer, without which the namespace of a deleted
-// Cluster would remain, and spec.clientID of a Cluster that is to be imported. It removes an empty spec.agentSchedulingCustomization.
+// Cluster would remain, and spec.clientID of a Cluster with a kubeconfig. It removes an empty spec.agentSchedulingCustomization.
 func (h *handler) ensureIdentity(ctx context.Context, cluster *fleet.Cluster) (*fleet.Cluster, error) {
 	if managedElsewhere(cluster) {
 		return cluster, nil

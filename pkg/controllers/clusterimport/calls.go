@@ -52,7 +52,7 @@ type memberCall struct {
 	cancel  context.CancelFunc
 }
 
-// due reports whether the call is to be started: again after a failure, once retryAt has passed.
+// due reports whether a failed call must be started again, because retryAt has passed.
 func (c memberCall) due(now time.Time) bool {
 	return !c.running && c.failure != nil && !now.Before(c.retryAt)
 }
@@ -185,7 +185,7 @@ func (c *memberCalls) forget(key callKey) {
 	}
 }
 
-// cancel ends a call and drops its state. A call that still waits for a slot or for its server is never made.
+// cancel ends a call and drops its state. A call that still waits for a slot or for its server does not start.
 func (c *memberCalls) cancel(key callKey) {
 	c.mu.Lock()
 	if last := c.byKey[key]; last != nil {

@@ -17,10 +17,10 @@ import (
 
 // facts are the inputs of whyImport beside the Cluster itself.
 type facts struct {
-	agentNamespace string // the namespace in which the agent is to run
-	tokenGone      bool   // the import token, with which the agent was to register, does not exist
+	agentNamespace string // the namespace in which the agent should run
+	tokenGone      bool   // the import token, with which the agent registers, does not exist
 	servedByBundle bool   // the agent's Bundle delivers new settings to the agent
-	manifestHash   string // of the settings with which the agent is to run
+	manifestHash   string // of the settings with which the agent should run
 	registrationOf string // see wantedRegistrationOf
 }
 
@@ -49,7 +49,7 @@ func whyImport(cluster *fleet.Cluster, f facts) string {
 
 // settingsRequireImport reports whether new settings can only be delivered by an import. A connected agent receives them with
 // its Bundle, except the scheduling customization, whose objects are not in the Bundle. A disconnected agent is installed once
-// more even if its Bundle already has these settings: settings of its Bundle may be what keeps it from starting.
+// more even if its Bundle already has these settings: settings of its Bundle may prevent it from starting.
 func settingsRequireImport(cluster *fleet.Cluster, f facts) bool {
 	wanted, installed := agentspec.WantedSettings(cluster.Spec), agentspec.InstalledSettings(cluster.Status)
 	if f.servedByBundle {
@@ -84,7 +84,7 @@ func namespaceChanged(cluster *fleet.Cluster, agentNamespace string) bool {
 	return cluster.Spec.AgentNamespace != "" && reported != "" && reported != agentNamespace
 }
 
-// hubInfo is what an import tells the agent about its hub.
+// hubInfo is the information about the hub that an import gives to the agent.
 type hubInfo struct {
 	apiServerURL  string
 	apiServerCA   []byte
@@ -153,7 +153,7 @@ func settingsHash(hub config.Hub) string {
 	return hash
 }
 
-// wantedRegistrationOf identifies what the agent has to be registered for: "<UID of the Cluster>", or "<UID>/<cause>" after its
+// wantedRegistrationOf identifies the registration that the agent must have: "<UID of the Cluster>", or "<UID>/<cause>" after its
 // credential became invalid. It stays the same until a new cause occurs, so that the end of a cause requires no import.
 func wantedRegistrationOf(cluster *fleet.Cluster, s credentialstatus.Status, now time.Time) string {
 	switch {
@@ -177,8 +177,8 @@ func withCause(uid types.UID, cause string) string { return string(uid) + "/" + 
 // of the Cluster: with another prefix than "way-", an upgrade of the hub would make these agents register again.
 func registrationAt(info hubInfo, cluster *fleet.Cluster, registrationOf string) string {
 	agent := cluster.Status.Agent
-	otherRelease := !agent.LastSeen.IsZero() && agent.Generation == "" && agent.Version == ""
-	if !otherRelease || sameEndpoint(cluster.Status, info) {
+	otherVersion := !agent.LastSeen.IsZero() && agent.Generation == "" && agent.Version == ""
+	if !otherVersion || sameEndpoint(cluster.Status, info) {
 		return registrationOf
 	}
 	return withCause(cluster.UID, "way-"+digest(info.apiServerURL, registration.CAHash(info.apiServerCA)))

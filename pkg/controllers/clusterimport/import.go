@@ -82,7 +82,7 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		return i.maintain(ctx, hub, cluster, secretVersion)
 	}
 
-	// Read the kubeconfig Secret and decide what the agent is told about the hub.
+	// Read the kubeconfig Secret and decide which address, CA and TLS mode of the hub the agent gets.
 	secret, out := i.readSecret(ctx, cluster, secretVersion)
 	if secret == nil {
 		return out
@@ -139,7 +139,8 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		return out
 	}
 	if call.running {
-		// If the settings change back while this call runs, the Cluster would look up to date. The mark causes another import.
+		// AgentConfigChanged causes another import. Without it, the Cluster would look up to date if its settings changed back while this
+		// call runs.
 		cluster.Status.AgentConfigChanged = cluster.Status.AgentDeployedGeneration != nil
 		return importing()
 	}
@@ -214,7 +215,7 @@ func staleNamespaces(status *fleet.ClusterStatus, current string) []string {
 	return slices.DeleteFunc(stale, func(ns string) bool { return ns == current })
 }
 
-// importStatus is a copy of status.import that records which Secret and settings were compared with what is installed.
+// importStatus is a copy of status.import that records which Secret and settings were compared with the installed agent.
 func importStatus(cluster *fleet.Cluster, hub config.Hub, secret *corev1.Secret, info hubInfo, agentNamespace string) *fleet.ImportStatus {
 	last := cluster.Status.Import.DeepCopy()
 	if last == nil {

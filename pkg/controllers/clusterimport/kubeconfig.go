@@ -29,7 +29,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
-// connectInstalled returns the client for a member on which the agent is installed; it is nil if out is to be reported.
+// connectInstalled returns the client for a member on which the agent is installed; if it is nil, the caller returns out.
 func (i *Importer) connectInstalled(ctx context.Context, hub config.Hub, cluster *fleet.Cluster, secretVersion string) (*memberClient, result.Result) {
 	secret, out := i.readSecret(ctx, cluster, secretVersion)
 	if secret == nil {
@@ -47,7 +47,7 @@ func (i *Importer) kubeconfigVersion(cluster *fleet.Cluster) string {
 	return i.secretVersions.of(index.KubeconfigNamespace(cluster), cluster.Spec.KubeConfigSecret)
 }
 
-// readSecret reads the kubeconfig Secret from the API server, once for each import; secret is nil if out is to be reported. For a
+// readSecret reads the kubeconfig Secret from the API server, once for each import. If secret is nil, the caller returns out. For a
 // namespace whose Secrets the Cluster may not use, a missing Secret is reported like a Secret that may not be used: a Cluster
 // must not reveal which Secrets exist there.
 func (i *Importer) readSecret(ctx context.Context, cluster *fleet.Cluster, version string) (secret *corev1.Secret, out result.Result) {
@@ -146,7 +146,7 @@ type keptKubeconfig struct {
 	member *memberClient // nil until connected
 }
 
-// get returns what is kept for the Cluster if it comes from this version of the Secret, otherwise the zero kubeconfig.
+// get returns the kubeconfig of the Cluster if it comes from this version of the Secret, otherwise the zero value.
 func (k *kubeconfigs) get(cluster types.NamespacedName, secretVersion string) keptKubeconfig {
 	if known, found := k.byCluster.Load(cluster); found && version(known.(keptKubeconfig).secret) == secretVersion {
 		return known.(keptKubeconfig)

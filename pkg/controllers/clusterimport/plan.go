@@ -30,7 +30,7 @@ type installPlan struct {
 	bootstrap      map[string][]byte // the agent's bootstrap Secret
 	registration   string            // see registrationKey
 	registrationOf string
-	reregister     bool // the agent is to register again, not only to restart
+	reregister     bool // the agent must register again, not only restart
 	generation     string
 	manifestHash   string
 	pullSecrets    pullSecrets
@@ -180,7 +180,7 @@ func (i *Importer) pullSecrets(ctx context.Context, hub config.Hub, cluster *fle
 	return pullSecrets{names: names, hash: digest(digests)}, result.Done("", "")
 }
 
-// pullSecret reads an image pull Secret; it is nil if out is to be reported.
+// pullSecret reads an image pull Secret; if it is nil, the caller returns out.
 func (i *Importer) pullSecret(ctx context.Context, name string) (secret *corev1.Secret, out result.Result) {
 	secret, err := i.Kubernetes.CoreV1().Secrets(i.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -24,8 +24,8 @@ const (
 	tokenPatience = 30 * time.Second
 )
 
-// ensureToken creates the ClusterRegistrationToken with which the agent is to register, and returns its values once the
-// controller of tokens has published them. Until then values is nil and out says what the import waits for.
+// ensureToken creates the ClusterRegistrationToken with which the agent will register, and returns its values once the controller of tokens
+// has published them. Until then values is nil, and the caller returns out.
 func (i *Importer) ensureToken(ctx context.Context, cluster *fleet.Cluster) (values *registration.Values, out result.Result) {
 	name := registration.ImportTokenName(cluster.Name)
 	key := index.Key(cluster.Namespace, name)

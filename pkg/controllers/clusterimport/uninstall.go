@@ -22,7 +22,7 @@ import (
 )
 
 // Uninstall removes what the agent of a deleted Cluster deployed on the member, and then the agent. It is tried once, until the
-// deadline. Wait means that it runs, Done that nothing is left on the member, Stalled that something may be left, and Skip
+// deadline. Wait means that the removal runs, Done that nothing is left on the member, Stalled that something may be left, and Skip
 // that the hub has no kubeconfig of the member.
 func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result {
 	if cluster.Spec.KubeConfigSecret == "" {
@@ -31,7 +31,7 @@ func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 	key, inputs := callKey{nameOf(cluster), removing}, "uninstall/"+string(cluster.UID)
 	call, started := i.calls.last(key, inputs)
 	touched := started || i.mayHaveTouched(cluster)
-	i.calls.cancel(callKey{nameOf(cluster), installing}) // it would install the agent that is to be removed
+	i.calls.cancel(callKey{nameOf(cluster), installing}) // it would install the agent again
 	if !touched {
 		return result.Done("", "")
 	}
@@ -138,7 +138,7 @@ func (u *uninstallation) run(ctx context.Context) *failure {
 		return nil
 	case !found:
 		return failuref(fleet.ReasonAgentUnaware,
-			"the agent is no longer where it was installed on the member; what it deployed may be left")
+			"the agent is not in the namespace in which it was installed on the member; what it deployed may be left")
 	case agent.Version == "" && agent.Generation == "":
 		return failuref(fleet.ReasonAgentUnaware,
 			"the agent was of a version that does not label what it deploys: the agent is removed, its Helm releases may be left")
@@ -187,7 +187,7 @@ func (u *uninstallation) objects(namespace string) (objects []agentmanifest.Owne
 	return append(objects, agentmanifest.OwnedObjects(namespace)...)
 }
 
-// agentIdentity is what the objects of an agent tell about the Cluster that it belongs to.
+// agentIdentity has the contents of an agent's objects that identify the Cluster to which it belongs.
 type agentIdentity struct {
 	bootstrap  map[string]string // the data of the bootstrap Secret, nil if it does not exist
 	credential map[string]string // the data of the credential Secret, nil if it does not exist

@@ -6,7 +6,7 @@
 //
 //   - request.go: the flow of one request; grant and repair list all steps
 //   - watch.go: which event enqueues which requests
-//   - refusal.go: what a refused request gets and loses, and when it is deleted
+//   - refusal.go: the answer to a refused request, the removal of its rights, and its deletion
 //   - cluster.go: the Cluster a request is about
 //   - identity.go: who holds an identity, and which requests of one agent supersede which
 //   - limits.go: requests that have to wait, or are refused, because too many others have led to nothing yet

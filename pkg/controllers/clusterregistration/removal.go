@@ -11,10 +11,10 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// leavingPoll is how often the hub checks whether an agent has left whose request was deleted before.
+// leavingPoll is the interval at which the hub checks whether an agent, whose request is deleted, has uninstalled itself.
 const leavingPoll = 10 * time.Second
 
-// removeUnlessNeeded deletes what a deleted request was given, unless its agent still needs that to leave. The deletion of the
+// removeUnlessNeeded deletes the objects of a deleted request, unless its agent still needs them to uninstall itself. The deletion of the
 // cluster namespace then enqueues the request sooner than the timer.
 func (h *handler) removeUnlessNeeded(ctx context.Context, key string) error {
 	namespace, name := kv.RSplit(key, "/")
@@ -31,8 +31,8 @@ func (h *handler) removeUnlessNeeded(ctx context.Context, key string) error {
 	return h.remove(ctx, key)
 }
 
-// remove deletes everything that a request was given. Most of it is in other namespaces and has no owner reference; the sets find it by
-// label, including what a version created that used the set ID without the key.
+// remove deletes all objects of a request. Most of them are in other namespaces and have no owner reference; the sets find them by label,
+// including those of an earlier version, which used the set ID without the key.
 func (h *handler) remove(ctx context.Context, key string) error {
 	namespace, name := kv.RSplit(key, "/")
 	for _, id := range []string{registration.OwnedSetID(setID, namespace, name), setID} {

@@ -29,7 +29,7 @@ const (
 	// storm within seconds, and a write for each would cost as much as the registration. A wait for a person is reported at once.
 	reportAfter = 10 * time.Second
 
-	// cacheDelay is the time within which the cache normally shows what the hub wrote itself.
+	// cacheDelay is the time within which the cache normally contains the writes of the hub.
 	cacheDelay = 50 * time.Millisecond
 )
 

@@ -41,7 +41,7 @@ func (h *handler) findToken(
 		}
 	}
 
-	// What the API server recorded counts more than what follows from the number of tokens.
+	// The recorded creator has precedence over conclusions from the number of tokens.
 	var named, ofImport *registration.Token
 	if claimed == "" {
 		if recorded := origin.TokenOf(request.Namespace, candidates); recorded != nil {

@@ -68,7 +68,7 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 		return token, nil
 	}
 
-	// Create what the holder of the token needs, count its uses, and write both into the status.
+	// Create the objects of the token, count its uses, and write both into the status.
 	var expires *metav1.Time // nil if the token does not expire
 	if end, limited := registration.Expires(token); limited {
 		expires = &metav1.Time{Time: end}
@@ -113,7 +113,7 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 }
 
 // ensureObjects creates and corrects the rights of the token and the Secret with the chart values. A token without a TTL is refused if
-// the hub requires one, and loses what it got before.
+// the hub requires one, and its rights and Secret are deleted.
 func (h *handler) ensureObjects(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) result.Result {
 	set, objects := registration.OwnedSetID(setID, token.Namespace, token.Name), rights(token)
 	refused := h.ttlRequired(h.Config.Get()) && expires == nil

@@ -1,5 +1,5 @@
-// Package credentialstatus reports what became of the credential of a Cluster's agent: whether a request was granted, and whether
-// the agent is locked out, so that the hub has to import the cluster again.
+// Package credentialstatus reports the status of the credential of a Cluster's agent: whether a request was granted, and whether the agent
+// is locked out, so that the hub must import the cluster again.
 package credentialstatus
 
 import (
@@ -13,7 +13,7 @@ import (
 )
 
 // expiryMargin is the time after the expiry of a credential at which its agent counts as locked out: credentials expire by the clock
-// of the API server, from which that of the hub differs a little.
+// of the API server, which may differ from that of the hub.
 const expiryMargin = time.Minute
 
 // Requests finds requests by an index.

@@ -1,4 +1,4 @@
-// Package finalizing tells which Clusters are being finalized. Until the finalizer is removed, the objects with which the agent
+// Package finalizing decides which Clusters are being finalized. Until the finalizer is removed, the objects with which the agent
 // reaches the hub must remain, even if Kubernetes deletes them in another order.
 package finalizing
 
@@ -38,16 +38,16 @@ func NamespaceDeleted(ctx context.Context, client kubernetes.Interface, name str
 	return namespace.DeletionTimestamp != nil, nil
 }
 
-// LeavingAgents tells which agents still need their identity to uninstall themselves.
+// LeavingAgents finds out which agents still need their identity to uninstall themselves.
 type LeavingAgents struct {
 	Kubernetes kubernetes.Interface
 	Accounts   corecontrollers.ServiceAccountCache
 	Clusters   fleetclient.ClustersGetter
 }
 
-// Need reports whether an agent still needs what a request was granted. If a Cluster is deleted in the foreground, or together with
-// its namespace, Kubernetes deletes the requests before the Cluster; an agent without its identity could not be asked to remove
-// what it deployed. What the agent was granted is then deleted with the cluster namespace.
+// Need reports whether an agent still needs the rights and the credential of a request. If a Cluster is deleted in the foreground, or
+// together with its namespace, Kubernetes deletes the requests before the Cluster; an agent without its identity could not be asked
+// to remove what it deployed. Its identity is then deleted with the cluster namespace.
 func (a LeavingAgents) Need(ctx context.Context, namespace, request string) (bool, error) {
 	accounts, err := a.Accounts.GetByIndex(index.ByRequest, index.Key(namespace, request))
 	if err != nil || len(accounts) == 0 {

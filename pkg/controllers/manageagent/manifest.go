@@ -25,7 +25,7 @@ type manifests struct{ cache *lru.Cache }
 
 func newManifests() *manifests { return &manifests{cache: lru.New(manifestsKept)} }
 
-// manifestInputs is what a manifest depends on.
+// manifestInputs determine a manifest.
 type manifestInputs struct {
 	Agent agentmanifest.Options
 	// Hub, if not nil, is the configuration that tells the agent where the hub is.

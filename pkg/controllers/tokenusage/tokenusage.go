@@ -1,4 +1,4 @@
-// Package tokenusage passes the requests that are to be counted as uses of their token from the controller of requests to that of
+// Package tokenusage passes the requests that must be counted as uses of their token from the controller of requests to that of
 // tokens, the only one that writes the status of a token. It keeps them in memory: after a restart of the hub, requests that still wait
 // ask again.
 package tokenusage

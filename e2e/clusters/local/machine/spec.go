@@ -1,5 +1,5 @@
-// Package machine makes a process tree look like a separate machine: with its own first process, mounts, host name and network interface, and
-// with programs that are restarted when they end. It runs as the first process of new Linux namespaces.
+// Package machine makes a process tree look like a separate machine: with its own first process, mounts, host name and network
+// interface, and with programs that are restarted when they end. It runs as the first process of new Linux namespaces.
 package machine
 
 import (

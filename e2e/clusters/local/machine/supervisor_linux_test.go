@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// environmentSpec makes this test binary the supervisor of a Spec. A supervisor reaps all children of its process, which would include those of
-// other tests.
+// environmentSpec makes this test binary the supervisor of a Spec. A supervisor reaps all children of its process, which would
+// include those of other tests.
 const environmentSpec = "MACHINE_TEST_SPEC"
 
 func TestMain(m *testing.M) {

@@ -1,5 +1,5 @@
-// Pause is the program of the container that keeps the namespaces of a pod. It waits for a signal to terminate, and reaps orphaned processes of
-// the pod's other containers if they share its pid namespace.
+// Pause is the program of the container that keeps the namespaces of a pod. It waits for a signal to terminate, and reaps orphaned
+// processes of the pod's other containers if they share its pid namespace.
 package main
 
 import (

@@ -57,7 +57,8 @@ const (
 // ClusterRegistrationTokenSpec limits the lifetime and the use of a token. Each limit is optional; without limits a token
 // registers any number of clusters with any identity.
 type ClusterRegistrationTokenSpec struct {
-	// TTL is set by the creator of the token to its lifetime from its creation; the hub deletes it afterwards. It is a Go duration such as "240h" or "30m". Absent or "0" means that it does not expire.
+	// TTL is set by the creator of the token to its lifetime from its creation; the hub deletes it afterwards. It is a Go duration
+	// such as "240h" or "30m". Absent or "0" means that it does not expire.
 	// +optional
 	// +nullable
 	// +kubebuilder:validation:Type=string
@@ -73,8 +74,9 @@ type ClusterRegistrationTokenSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	UsageLimit *int32 `json:"usageLimit,omitempty"`
 
-	// ClientIDs is set by the creator of the token to the only identities it registers. A token with exactly one is made for
-	// the Cluster with that identity: it may register an agent for that Cluster even if another agent holds the identity. Empty means any, unless ClientIDPattern is set.
+	// ClientIDs is set by the creator of the token to the only identities it registers. A token with exactly one is made for the
+	// Cluster with that identity: it may register an agent for that Cluster even if another agent holds the identity. Empty means
+	// any, unless ClientIDPattern is set.
 	// +optional
 	// +nullable
 	// +kubebuilder:validation:MaxItems=1000

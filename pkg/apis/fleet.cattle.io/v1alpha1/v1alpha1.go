@@ -1,5 +1,4 @@
-// Package v1alpha1 has the types of the API group fleet.cattle.io: what a person, a management server and an agent may
-// ask for, and what the hub answers.
+// Package v1alpha1 has the types of the API group fleet.cattle.io, which people, management servers, agents and the hub write.
 //
 // Every field says who sets it, when, and what it means. "The hub" is the controller of this project; for Bundles and
 // BundleDeployments it may be Fleet's own, which then sets the same fields. "A person" is the author of the manifest, a management

@@ -36,7 +36,7 @@ import (
 
 // Sets manages sets of ServiceAccounts, Roles, RoleBindings and ClusterRoleBindings.
 type Sets struct {
-	kinds []kindManager // in the order of creation: what a binding names exists before the binding
+	kinds []kindManager // in the order of creation: a Role exists before its binding
 }
 
 // New returns Sets over these caches. It adds an index to each, so it is called while controllers are registered.
@@ -122,7 +122,7 @@ func (s Sets) prune(ctx context.Context, set marks, wanted []runtime.Object) err
 	return errors.Join(all...)
 }
 
-// marks are what the objects of a set have in common.
+// marks are the labels and annotations that the objects of a set have in common.
 type marks struct {
 	labels, annotations map[string]string
 	namespace           string // of the owner

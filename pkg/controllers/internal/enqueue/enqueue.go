@@ -12,7 +12,7 @@ import (
 )
 
 // RepairDelay is the time between the change of an object that belongs to an owner and the pass over the owner. Several changes
-// then cause one pass, and the caches show what the hub wrote itself.
+// then cause one pass, and the caches contain the hub's own writes.
 const RepairDelay = 2 * time.Second
 
 // Enqueuer is the work queue of one kind.
