@@ -109,7 +109,7 @@ func whyRegister(o observation) string {
 	case o.Stored != Present:
 		return whyNotStored(o)
 	case o.NewRegistration:
-		return "the hub asks for a new registration; the stored credential is kept until the new one has worked"
+		return "the bootstrap Secret asks for a new registration, or an earlier request may still be granted; the stored credential is kept until the new one has worked"
 	case o.Other == hubclient.Rejected:
 		return fmt.Sprintf("the hub there rejects the stored credential (%v), which is kept until the new one has worked", o.otherErr)
 	default:

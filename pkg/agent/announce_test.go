@@ -36,7 +36,7 @@ func TestDescribe(t *testing.T) {
 			action: ReplaceStored, o: observation{Facts: Facts{Stored: Present, NewRegistration: true}, stored: stored, identity: identity},
 			level: logrus.InfoLevel,
 			want: "The stored credential of cluster fleet-default/one works; registering again at https://hub.example.com at the same time: " +
-				"the hub asks for a new registration; the stored credential is kept until the new one has worked",
+				"the bootstrap Secret asks for a new registration, or an earlier request may still be granted; the stored credential is kept until the new one has worked",
 		},
 		"ReplaceStored, rejected at the other endpoint": {
 			action: ReplaceStored, o: observation{Facts: Facts{Stored: Present, Other: hubclient.Rejected}, stored: stored, identity: identity, otherErr: cause},

@@ -21,7 +21,7 @@ type Facts struct {
 	// Bootstrap is Secret fleet-agent-bootstrap, with which an agent registers.
 	Bootstrap Presence
 	// NewRegistration means that the bootstrap Secret asks for another registration than the one the stored credential came
-	// from. It has a meaning only if both are Present, or if the agent is Leaving.
+	// from, or that the agent has another request, which may still be granted. It has a meaning only if both are Present, or if the agent is Leaving.
 	NewRegistration bool
 	// Leaving means that the agent has begun to uninstall itself.
 	Leaving bool

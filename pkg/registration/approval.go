@@ -38,7 +38,7 @@ func said(decision, message string) string {
 
 func (c Case) ask(why string) *ApprovalState {
 	return &ApprovalState{fleet.ReasonWaitingForApproval, fmt.Sprintf(
-		"waiting for an approval (%s): run \"muster approve %s\" or \"muster deny %s\"", why, c.Request.Name, c.Request.Name)}
+		"waiting for an approval (%s): run \"muster -n %s approve %s\" or the same with deny", why, c.Request.Namespace, c.Request.Name)}
 }
 
 // isUncountable reports whether the request may be a use of a token that limits its uses, and cannot be counted: it may also have come

@@ -80,7 +80,7 @@ func (c Case) quarantined() *Explanation {
 		return nil
 	}
 	return &Explanation{fleet.ReasonQuarantined, fmt.Sprintf(
-		"Cluster %s is quarantined; release it with \"muster release %s\"", c.Cluster.Name, c.Cluster.Name)}
+		"Cluster %s is quarantined; release it with \"muster -n %s release %s\"", c.Cluster.Name, c.Cluster.Namespace, c.Cluster.Name)}
 }
 
 func (c Case) denied() *Explanation {
@@ -137,9 +137,9 @@ func (c Case) inUse() *Explanation {
 		return nil
 	}
 	return &Explanation{fleet.ReasonClientIDInUse, fmt.Sprintf(
-		"%s with this clientID; if this is its agent, approve the request with \"muster approve %s\", "+
-			"or let it register with a token made for the Cluster by \"muster token create --cluster %s\"",
-		taken, c.Request.Name, c.Cluster.Name)}
+		"%s with this clientID; if this is its agent, approve the request with \"muster -n %s approve %s\", "+
+			"or let it register with a token made for the Cluster by \"muster -n %s token create NAME --cluster %s\"",
+		taken, c.Request.Namespace, c.Request.Name, c.Cluster.Namespace, c.Cluster.Name)}
 }
 
 // taken describes the current holder of the identity; "" if there is none.

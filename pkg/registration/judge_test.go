@@ -15,7 +15,7 @@ import (
 func newcomer() *Case {
 	return &Case{
 		Request: &fleet.ClusterRegistration{
-			ObjectMeta: metav1.ObjectMeta{Name: "request-1", Annotations: map[string]string{RenewalAnnotation: "true"}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "clusters", Name: "request-1", Annotations: map[string]string{RenewalAnnotation: "true"}},
 			Spec:       fleet.ClusterRegistrationSpec{ClientID: "edge-1"},
 		},
 		Token:  &fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: "tok", UID: "tok-uid"}},
@@ -223,8 +223,8 @@ func TestJudgeApproval(t *testing.T) {
 		says    string
 	}{
 		{"nobody", nil, none, ""},
-		{"the token says so", []func(*Case){manual}, waits, `"muster approve request-1"`},
-		{"the hub says so", []func(*Case){hub}, waits, `"muster deny request-1"`},
+		{"the token says so", []func(*Case){manual}, waits, `"muster -n clusters approve request-1"`},
+		{"the hub says so", []func(*Case){hub}, waits, `or the same with deny`},
 		{"the token says otherwise than the hub", []func(*Case){hub, func(c *Case) { c.Token.Spec.Approval = fleet.ApprovalAuto }}, none, ""},
 		{"the hub says so, and an assumed token says otherwise", []func(*Case){hub, assumed, func(c *Case) { c.Token.Spec.Approval = fleet.ApprovalAuto }}, waits, ""},
 		{"an assumed token says so", []func(*Case){manual, assumed}, waits, ""},

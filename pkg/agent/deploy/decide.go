@@ -33,8 +33,8 @@ type facts struct {
 	Leftovers bool
 	// WaitsFor names the Bundles that have to be ready first; "" if none is missing.
 	WaitsFor string
-	// NoValues: the Secret with the values is missing on the hub.
-	NoValues bool
+	// WaitsForValues: the hub has not completed the BundleDeployment with its values yet.
+	WaitsForValues bool
 	// Drifted: the cluster differs from what was deployed. Correct: drift is to be undone.
 	Drifted, Correct bool
 	// TooEarly: the pause after the last attempt has not passed.
@@ -72,13 +72,13 @@ func decide(f facts) action {
 		return observe
 	case f.Current && f.Drifted && (f.Correct || isAgent(f.Name)): // before sweep, which may fail for a long time
 		return correct
-	case f.Current && f.OldCopies && f.WaitsFor == "" && !f.NoValues:
+	case f.Current && f.OldCopies && f.WaitsFor == "" && !f.WaitsForValues:
 		return deploy
 	case f.Current && f.Leftovers:
 		return sweep
 	case f.Current:
 		return observe
-	case f.WaitsFor != "" || f.NoValues:
+	case f.WaitsFor != "" || f.WaitsForValues:
 		return await
 	case f.TooEarly:
 		return observe

@@ -126,7 +126,7 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	f.Correct = correctsDrift(spec.CorrectDrift) || correctsDrift(spec.Options.CorrectDrift) || drift.missesOverwritten(deployed, spec.Options.Overwrites)
 	// A failed deployment is not repeated before its time; another deployment ID does not wait.
 	f.TooEarly = d.Clock.Now().Before(state.retryAt) && (f.Current || state.failedID == spec.DeploymentID)
-	f.WaitsFor, f.NoValues = unmet(bd, d.bundleDeployments()), spec.WaitingForValues
+	f.WaitsFor, f.WaitsForValues = unmet(bd, d.bundleDeployments()), spec.WaitingForValues
 	return f
 }
 

@@ -219,9 +219,9 @@ type lockMember = func(ctx context.Context, member string, do func(context.Conte
 
 // memberLocks are read-write locks, one for each member, which the UID of its Namespace kube-system identifies. The address of the server
 // would not: a member has several, and a user of one workspace could hold the lock of another workspace's member by writing its address
-// into a kubeconfig. A removal locks its member exclusively: it first checks which Cluster the agent belongs to and then removes the
-// agent, and would remove an agent that an import of another Cluster installed in between. Imports share the lock. The zero memberLocks
-// are ready to use.
+// into a kubeconfig. An uninstallation locks its member exclusively: it first checks which Cluster the agent belongs to and then
+// removes the agent, and would remove an agent that an import of another Cluster installed in between. Imports share the lock, and so does
+// the removal of agents from earlier namespaces, which names them. The zero memberLocks are ready to use.
 type memberLocks struct {
 	mu       sync.Mutex
 	byMember map[string]*memberLock

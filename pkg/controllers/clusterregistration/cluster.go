@@ -40,7 +40,7 @@ func (h *handler) findCluster(request *fleet.ClusterRegistration) (existing *fle
 	case match.Wait != nil:
 		return nil, "", waiting(match.Wait)
 	case match.Create != "":
-		return nil, match.Create, h.hadNoCluster(request)
+		return nil, match.Create, h.mayCreateCluster(request)
 	}
 	for _, c := range candidates {
 		if c.Name == match.Use {
@@ -54,9 +54,9 @@ func known(c *fleet.Cluster) registration.Known {
 	return registration.Known{Name: c.Name, ClientID: c.Spec.ClientID, Deleting: c.DeletionTimestamp != nil}
 }
 
-// hadNoCluster is not done for a request that belongs to another Cluster already: it must not create a second one. If that Cluster
+// mayCreateCluster is not done for a request that belongs to another Cluster already: it must not create a second one. If that Cluster
 // is gone, Kubernetes is about to delete the request.
-func (h *handler) hadNoCluster(request *fleet.ClusterRegistration) result.Result {
+func (h *handler) mayCreateCluster(request *fleet.ClusterRegistration) result.Result {
 	out := done
 	for _, o := range request.OwnerReferences {
 		if o.Kind != "Cluster" {

@@ -16,8 +16,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// credentialSecretLifetime is how long a credential Secret stays on the hub. An agent polls for it at least every half
-// minute, and creates another request after half an hour without an answer. Later, no agent needs the Secret.
+// credentialSecretLifetime is how long a credential Secret stays on the hub. A waiting agent polls for it every half minute, a denied one
+// every ten minutes, and an agent that may have missed it creates another request. Later, no agent needs the Secret.
 const credentialSecretLifetime = 40 * time.Minute
 
 // ensureCredential creates the credential Secret, or accepts the one that an earlier pass created. It stalls with reason NameConflict
@@ -71,7 +71,7 @@ func (h *handler) ensureCredential(ctx context.Context, request *fleet.ClusterRe
 }
 
 // refreshCredential replaces the token in the credential Secret of an agent that can renew once half the token's lifetime is over, so
-// that the agent finds a working one whenever it comes. Once the agent uses the credential, from a Secret of its own, the hub deletes
+// that the agent finds a working one for credentialSecretLifetime. Once the agent uses the credential, from a Secret of its own, the hub deletes
 // this Secret: every holder of the same ClusterRegistrationToken can compute its name and read it.
 func (h *handler) refreshCredential(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster) result.Result {
 	existing, err := h.cachedSecret(request)

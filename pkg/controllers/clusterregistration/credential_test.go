@@ -254,9 +254,9 @@ func TestIsFinal(t *testing.T) {
 		fleet.ReasonDenied, fleet.ReasonClientIDInUse, fleet.ReasonTokenUsedUp, fleet.ReasonClientIDNotAllowed, fleet.ReasonLongLivedRefused,
 		fleet.ReasonQuarantined, fleet.ReasonTokenMismatch, fleet.ReasonSuperseded,
 	} {
-		assert.True(t, isFinal(reason), reason)
+		assert.True(t, isDecided(reason), reason)
 	}
 	for _, reason := range []string{"", fleet.ReasonError, fleet.ReasonNameConflict, fleet.ReasonWaitingForApproval, fleet.ReasonCountingUse} {
-		assert.False(t, isFinal(reason), reason)
+		assert.False(t, isDecided(reason), reason)
 	}
 }

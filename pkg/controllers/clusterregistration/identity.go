@@ -32,22 +32,22 @@ func (l *identityLocks) tryLock(request *fleet.ClusterRegistration) (unlock func
 	return func() { l.held.Delete(key) }
 }
 
-// siblings are all requests of the identity, this one included.
-func (h *handler) siblings(request *fleet.ClusterRegistration) ([]*fleet.ClusterRegistration, error) {
+// sameIdentity returns all requests of the identity of this one, itself included.
+func (h *handler) sameIdentity(request *fleet.ClusterRegistration) ([]*fleet.ClusterRegistration, error) {
 	return h.requests.GetByIndex(index.ByClientID, index.Key(request.Namespace, request.Spec.ClientID))
 }
 
-// awaitsGrant reports whether this hub may have granted another request of the identity, and the cache does not show it yet. A write
+// otherMayBeGranted reports whether this hub may have granted another request of the identity, and the cache does not show it yet. A write
 // that ended with an error may have been accepted by the API server, for example if the connection broke before the response.
-func (h *handler) awaitsGrant(request *fleet.ClusterRegistration, siblings []*fleet.ClusterRegistration) bool {
-	return slices.ContainsFunc(siblings, func(r *fleet.ClusterRegistration) bool {
-		return r.UID != request.UID && (h.grants.IsStale(r) || h.grantAttempts.IsStale(r))
+func (h *handler) otherMayBeGranted(request *fleet.ClusterRegistration, sameIdentity []*fleet.ClusterRegistration) bool {
+	return slices.ContainsFunc(sameIdentity, func(r *fleet.ClusterRegistration) bool {
+		return r.UID != request.UID && (h.writtenGrants.IsStale(r) || h.grantAttempts.IsStale(r))
 	})
 }
 
 // renewedBy names a granted request of the identity whose agent renews its credential; "" if there is none.
-func renewedBy(request *fleet.ClusterRegistration, siblings []*fleet.ClusterRegistration) string {
-	for _, r := range siblings {
+func renewedBy(request *fleet.ClusterRegistration, sameIdentity []*fleet.ClusterRegistration) string {
+	for _, r := range sameIdentity {
 		if r.UID != request.UID && r.Status.Granted && r.DeletionTimestamp == nil && registration.Renews(r) {
 			return r.Name
 		}
@@ -56,7 +56,7 @@ func renewedBy(request *fleet.ClusterRegistration, siblings []*fleet.ClusterRegi
 }
 
 // lostAfter is the age of the credential Secret of an agent that does not renew after which the credential counts as lost, if the
-// agent has sent no heartbeat: a heartbeat is the first thing that an agent does with its credential.
+// agent has sent no heartbeat: a heartbeat is the first write of such an agent.
 const lostAfter = 5 * time.Minute
 
 // isHeld reports whether an agent holds the identity of the Cluster: it has sent a heartbeat, or the credential Secret of a granted request
@@ -64,12 +64,12 @@ const lostAfter = 5 * time.Minute
 // the identity. lostIn, if positive, is the time until a credential that holds the identity counts as lost.
 func (h *handler) isHeld(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, origin registration.Origin,
-	siblings []*fleet.ClusterRegistration,
+	sameIdentity []*fleet.ClusterRegistration,
 ) (held bool, lostIn time.Duration, err error) {
 	if !cluster.Status.Agent.LastSeen.IsZero() {
 		return true, 0, nil
 	}
-	for _, r := range siblings {
+	for _, r := range sameIdentity {
 		if r.UID == request.UID || !r.Status.Granted || r.DeletionTimestamp != nil {
 			continue
 		}
@@ -141,14 +141,14 @@ func setApproved(conditions *fleetstatus.Conditions, approval *registration.Appr
 // agent, for which it has proved possession, stays: it may have been created in the same second. Until then it deletes only the oldest of
 // very many: an agent resumes its request after a restart and has one, but the thief of a token for this Cluster could get any number.
 func (h *handler) supersedeOnceUsed(
-	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, siblings []*fleet.ClusterRegistration,
+	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, sameIdentity []*fleet.ClusterRegistration,
 ) error {
 	proof := cluster.Status.Agent.PossessionProof
 	if isInUse(request, cluster) {
-		return h.supersede(ctx, request, siblings, proof)
+		return h.supersede(ctx, request, sameIdentity, proof)
 	}
 	var unused []registration.AgentRequest
-	for _, r := range siblings {
+	for _, r := range sameIdentity {
 		if r.Name != request.Name && r.DeletionTimestamp == nil && r.Status.Granted && registration.Renews(r) && !isInUse(r, cluster) && r.Name != proof {
 			unused = append(unused, agentRequest(r))
 		}
@@ -157,8 +157,8 @@ func (h *handler) supersedeOnceUsed(
 }
 
 // supersede deletes the older requests of the agent but one. Their rights are deleted with them, so an old credential stops working.
-func (h *handler) supersede(ctx context.Context, request *fleet.ClusterRegistration, siblings []*fleet.ClusterRegistration, except string) error {
-	names := registration.Superseded(agentRequest(request), agentRequests(siblings))
+func (h *handler) supersede(ctx context.Context, request *fleet.ClusterRegistration, sameIdentity []*fleet.ClusterRegistration, except string) error {
+	names := registration.Superseded(agentRequest(request), agentRequests(sameIdentity))
 	return h.deleteSuperseded(ctx, request.Namespace, slices.DeleteFunc(names, func(name string) bool { return name == except }))
 }
 

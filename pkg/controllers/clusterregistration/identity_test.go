@@ -102,12 +102,12 @@ func TestAwaitsGrant(t *testing.T) {
 	written.ResourceVersion = "6"
 	both := []*fleet.ClusterRegistration{s.request, other}
 	s.written.Wrote(written)
-	assert.False(t, s.awaitsGrant(s.request, both), "any other write")
-	s.grants.Wrote(written)
-	assert.True(t, s.awaitsGrant(s.request, both))
-	assert.False(t, s.awaitsGrant(other, both), "its own grant")
+	assert.False(t, s.otherMayBeGranted(s.request, both), "any other write")
+	s.writtenGrants.Wrote(written)
+	assert.True(t, s.otherMayBeGranted(s.request, both))
+	assert.False(t, s.otherMayBeGranted(other, both), "its own grant")
 	s.Clock.(interface{ Step(time.Duration) }).Step(time.Minute)
-	assert.True(t, s.awaitsGrant(s.request, both), "however slow the cache is")
+	assert.True(t, s.otherMayBeGranted(s.request, both), "however slow the cache is")
 }
 
 func (s *scene) sibling(name string, age time.Duration, granted bool) *fleet.ClusterRegistration {
@@ -154,12 +154,12 @@ func TestSupersede(t *testing.T) {
 					want = row.keeping
 					require.True(t, s.repair(t.Context(), s.request).IsDone())
 				} else {
-					siblings, err := s.siblings(s.request)
+					sameIdentity, err := s.sameIdentity(s.request)
 					require.NoError(t, err)
 					if registration.Renews(s.request) {
-						require.NoError(t, s.supersedeOnceUsed(t.Context(), s.request, s.cluster, siblings))
+						require.NoError(t, s.supersedeOnceUsed(t.Context(), s.request, s.cluster, sameIdentity))
 					} else {
-						require.NoError(t, s.supersede(t.Context(), s.request, siblings, ""))
+						require.NoError(t, s.supersede(t.Context(), s.request, sameIdentity, ""))
 					}
 				}
 				var deleted []string

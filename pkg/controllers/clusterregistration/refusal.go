@@ -17,8 +17,9 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// isFinal reports whether only a person can change the refusal. The agent then polls rarely.
-func isFinal(reason string) bool {
+// isDecided reports whether the reason is a decision about the request, not a disturbance that may pass. The hub then revokes what an
+// earlier pass granted, and tells the agent, which polls rarely.
+func isDecided(reason string) bool {
 	switch reason {
 	case fleet.ReasonDenied, fleet.ReasonClientIDInUse, fleet.ReasonTokenUsedUp, fleet.ReasonClientIDNotAllowed,
 		fleet.ReasonLongLivedRefused, fleet.ReasonQuarantined, fleet.ReasonTokenMismatch, fleet.ReasonSuperseded,
@@ -42,7 +43,7 @@ func (h *handler) revokeUngranted(ctx context.Context, request *fleet.ClusterReg
 		return out
 	case out.Reason == fleet.ReasonClientIDInUse && !h.isHeldByOther(request, cluster):
 		return out
-	case out.Reason != fleet.ReasonTokenNotFound && !isFinal(out.Reason):
+	case out.Reason != fleet.ReasonTokenNotFound && !isDecided(out.Reason):
 		return out
 	}
 	key := index.Key(request.Namespace, request.Name)
@@ -80,11 +81,11 @@ func (h *handler) isHeldByOther(request *fleet.ClusterRegistration, cluster *fle
 	if cluster == nil || isInUse(request, cluster) {
 		return false
 	}
-	siblings, err := h.siblings(request)
+	sameIdentity, err := h.sameIdentity(request)
 	if err != nil {
 		return false
 	}
-	for _, r := range siblings {
+	for _, r := range sameIdentity {
 		if r.Status.Granted && r.DeletionTimestamp == nil && r.Name != request.Name {
 			return true
 		}
@@ -97,7 +98,7 @@ func (h *handler) isHeldByOther(request *fleet.ClusterRegistration, cluster *fle
 func (h *handler) tellAgent(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, out result.Result,
 ) error {
-	isRefused := out.IsStalled() && isFinal(out.Reason)
+	isRefused := out.IsStalled() && isDecided(out.Reason)
 	if !registration.Renews(request) || !isRefused && !out.IsWait() {
 		return nil
 	}
@@ -146,9 +147,9 @@ func (h *handler) refusalSecret(request *fleet.ClusterRegistration, out result.R
 	})
 }
 
-// forgetRefused deletes refused requests after their lifetime, and the oldest ones of a creator with too many: the holder of a
+// deleteRefused deletes refused requests after their lifetime, and the oldest ones of a creator with too many: the holder of a
 // stolen token could fill the hub with them. It runs after the decision on the request was repeated.
-func (h *handler) forgetRefused(ctx context.Context, request *fleet.ClusterRegistration, out result.Result) error {
+func (h *handler) deleteRefused(ctx context.Context, request *fleet.ClusterRegistration, out result.Result) error {
 	keys, _ := creatorOfRefused(request)
 	if !out.IsStalled() || len(keys) == 0 {
 		return nil

@@ -248,7 +248,7 @@ func TestForgetRefused(t *testing.T) {
 				row.change(r)
 			}
 			s.handler.requests = requestsOf{}
-			require.NoError(t, s.forgetRefused(t.Context(), r, row.out))
+			require.NoError(t, s.deleteRefused(t.Context(), r, row.out))
 			assert.Equal(t, row.gone, len(s.writes()) == 1)
 			assert.Equal(t, row.again, s.delays["fleet-default/r"])
 		})
@@ -262,13 +262,13 @@ func TestForgetRefused(t *testing.T) {
 		all[0].DeletionTimestamp = &metav1.Time{Time: noon}
 		s.handler.requests = requestsOf{all: all}
 		latest := s.refusedRequest("latest", 0)
-		require.NoError(t, s.forgetRefused(t.Context(), latest, stalled))
+		require.NoError(t, s.deleteRefused(t.Context(), latest, stalled))
 		assert.ElementsMatch(t, []string{"delete clusterregistrations r-0001", "delete clusterregistrations r-0002"}, s.writes())
 
 		s.fails("delete", "clusterregistrations", errTest)
-		require.ErrorIs(t, s.forgetRefused(t.Context(), latest, stalled), errTest)
+		require.ErrorIs(t, s.deleteRefused(t.Context(), latest, stalled), errTest)
 		s.handler.requests = requestsOf{err: errTest}
-		require.ErrorIs(t, s.forgetRefused(t.Context(), latest, stalled), errTest)
+		require.ErrorIs(t, s.deleteRefused(t.Context(), latest, stalled), errTest)
 	})
 }
 

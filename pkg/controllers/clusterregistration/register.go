@@ -60,7 +60,7 @@ type handler struct {
 	locks           identityLocks
 
 	written         expectations.Expectations // versions of requests
-	grants          expectations.Expectations // versions of requests that this hub granted
+	writtenGrants   expectations.Expectations // versions of requests that this hub granted
 	grantAttempts   expectations.Expectations // versions of requests that it tried to grant
 	createdClusters expectations.Expectations // by namespace and name
 	givenRights     expectations.Expectations // by the UID of a request that is not granted
@@ -90,7 +90,7 @@ func Register(ctx context.Context, c *app.Context) {
 		sets: desiredset.New(c.Kubernetes, c.Core.ServiceAccount().Informer(), c.RBAC.Role().Informer(),
 			c.RBAC.RoleBinding().Informer(), c.RBAC.ClusterRoleBinding().Informer()),
 		written:         expectations.Expectations{Clock: c.Clock},
-		grants:          expectations.Expectations{Clock: c.Clock, Timeout: grantTimeout},
+		writtenGrants:   expectations.Expectations{Clock: c.Clock, Timeout: grantTimeout},
 		grantAttempts:   expectations.Expectations{Clock: c.Clock, Timeout: grantTimeout},
 		createdClusters: expectations.Expectations{Clock: c.Clock},
 		givenRights:     expectations.Expectations{Clock: c.Clock},

@@ -42,10 +42,10 @@ func (h *handler) onChange(key string, request *fleet.ClusterRegistration) (*fle
 		return nil, h.removeUnlessNeeded(ctx, key)
 	case request.DeletionTimestamp != nil, request.Labels[fleet.ClusterManagementLabel] != "":
 		return request, nil
-	case h.written.IsStale(request) || h.grants.IsStale(request):
+	case h.written.IsStale(request) || h.writtenGrants.IsStale(request):
 		return request, nil // the event of that write is on its way
 	case request.Status.Granted:
-		return h.keep(ctx, request)
+		return h.maintain(ctx, request)
 	}
 	return h.decide(ctx, request)
 }
@@ -75,7 +75,7 @@ func (h *handler) decide(ctx context.Context, request *fleet.ClusterRegistration
 			h.Metrics.OverLimit.WithLabelValues(transition.Reason).Inc()
 		}
 	}
-	return latest, errors.Join(out.Err, h.forgetRefused(ctx, latest, out))
+	return latest, errors.Join(out.Err, h.deleteRefused(ctx, latest, out))
 }
 
 // recordDecision records the events beside that of condition Granted: an approval, and on the Cluster a refused request for its
@@ -138,11 +138,11 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 	}
 
 	// An old request that is processed late, after an outage for example, must not replace the agent's current one.
-	siblings, err := h.siblings(request)
+	sameIdentity, err := h.sameIdentity(request)
 	if err != nil {
 		return stop(failed(err))
 	}
-	if newer := registration.NewerGranted(agentRequest(request), agentRequests(siblings)); newer != "" {
+	if newer := registration.NewerGranted(agentRequest(request), agentRequests(sameIdentity)); newer != "" {
 		return stop(result.Stalled(fleet.ReasonSuperseded, fmt.Sprintf("the agent registered again with ClusterRegistration %s", newer)))
 	}
 
@@ -172,10 +172,10 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 	var held bool
 	var lostIn time.Duration
 	if cluster != nil {
-		if h.awaitsGrant(request, siblings) {
+		if h.otherMayBeGranted(request, sameIdentity) {
 			return stop(result.Skip().In(cacheDelay))
 		}
-		if held, lostIn, err = h.isHeld(ctx, request, cluster, token, d.origin, siblings); err != nil {
+		if held, lostIn, err = h.isHeld(ctx, request, cluster, token, d.origin, sameIdentity); err != nil {
 			return stop(failed(err))
 		}
 	}
@@ -188,7 +188,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 		Ruling: h.policy.Load().Rule(policy.RuleInput{
 			Request: request, Token: token, TokenAssumed: d.origin.AssumesToken(request), Cluster: cluster,
 		}),
-		Approval: settings.Approval, LongLived: settings.LongLivedIn(request.Namespace), RenewedBy: renewedBy(request, siblings),
+		Approval: settings.Approval, LongLived: settings.LongLivedIn(request.Namespace), RenewedBy: renewedBy(request, sameIdentity),
 	})
 	d.approval = setApproved(&d.status.Conditions, judgement.Approval, h.Clock.Now())
 	if judgement.Refuse != nil {
@@ -251,7 +251,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 	}
 	if out := h.ensureCredential(ctx, request, cluster); !out.IsDone() {
 		if out.Reason == fleet.ReasonNameConflict { // the Secret of another request appeared after the check: nobody may read it
-			if withdrawn := h.ensureRights(ctx, request, cluster, nil); !withdrawn.IsDone() {
+			if withdrawn := h.ensureRights(ctx, request, cluster, nil); !withdrawn.IsDone() { // without a token it deletes the right to read it
 				return stop(withdrawn)
 			}
 		}
@@ -262,27 +262,27 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 	// stay until it uses this one, so that it loses nothing if the answer is lost. Other agents do not report that. A request whose
 	// token is only assumed may be of somebody else.
 	if registration.Renews(request) {
-		err = h.supersedeOnceUsed(ctx, request, cluster, siblings)
+		err = h.supersedeOnceUsed(ctx, request, cluster, sameIdentity)
 	} else if !d.origin.AssumesToken(request) {
-		err = h.supersede(ctx, request, siblings, "")
+		err = h.supersede(ctx, request, sameIdentity, "")
 	}
 	if err != nil {
 		return stop(failed(err))
 	}
 
-	// The message of condition Granted names the labels that a Cluster made for this request does not get.
+	// The message of condition Granted names the labels of the agent that a new Cluster would not get.
 	d.status.Granted, d.status.ClusterName = true, cluster.Name
 	allowed, notAllowed := registration.AllowLabels(request.Spec.ClusterLabels, token.Spec, settings.AcceptsAgentLabels())
 	_, dropped := registration.AcceptLabels(allowed)
 	return stop(result.Done(fleet.ReasonGranted, registration.DroppedLabelsMessage(dropped, notAllowed)))
 }
 
-// keep repairs the objects of a granted request. The decision is not repeated: the token may have expired long ago.
-func (h *handler) keep(ctx context.Context, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
-	if h.grants.IsExpected(string(request.UID)) {
+// maintain repairs the objects of a granted request. The decision is not repeated: the token may have expired long ago.
+func (h *handler) maintain(ctx context.Context, request *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
+	if h.writtenGrants.IsExpected(string(request.UID)) {
 		// This is the first event since this hub granted the request. The caches may lack what the hub has just created, and a
 		// repair would try to create it again. Only a quarantine, which may have enqueued the request too, cannot wait.
-		h.grants.Observed(string(request.UID))
+		h.writtenGrants.Observed(string(request.UID))
 		if cluster, err := h.clusters.Get(request.Namespace, request.Status.ClusterName); err != nil || !cluster.Spec.Quarantined {
 			h.queue.EnqueueAfter(request.Namespace, request.Name, enqueue.RepairDelay)
 			return request, nil
@@ -325,9 +325,9 @@ func (h *handler) repair(ctx context.Context, request *fleet.ClusterRegistration
 		if out := h.refreshCredential(ctx, request, cluster); !out.IsDone() {
 			return out
 		}
-		siblings, err := h.siblings(request)
+		sameIdentity, err := h.sameIdentity(request)
 		if err == nil {
-			err = h.supersedeOnceUsed(ctx, request, cluster, siblings)
+			err = h.supersedeOnceUsed(ctx, request, cluster, sameIdentity)
 		}
 		if err != nil {
 			return failed(err)
@@ -355,8 +355,8 @@ func (h *handler) writeStatus(
 	after := request.DeepCopy()
 	after.Status = *status.DeepCopy()
 	transition = result.Set(&after.Status.Conditions, fleet.ConditionGranted, out, h.Clock.Now())
-	grants := after.Status.Granted && !request.Status.Granted
-	if grants {
+	granting := after.Status.Granted && !request.Status.Granted
+	if granting {
 		h.grantAttempts.Attempted(request)
 	}
 	latest, written, err = writes.Status(ctx, h.FleetClient.ClusterRegistrations(request.Namespace), request, after)
@@ -373,8 +373,8 @@ func (h *handler) writeStatus(
 		h.droppedConditions.Store(key, said)
 	}
 	h.written.Wrote(latest)
-	if grants {
-		h.grants.Wrote(latest)
+	if granting {
+		h.writtenGrants.Wrote(latest)
 		h.Metrics.Granted(h.Clock.Since(latest.CreationTimestamp.Time))
 	}
 	transition.Record(h.Events, latest)

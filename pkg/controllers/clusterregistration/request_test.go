@@ -63,7 +63,7 @@ func TestGrant(t *testing.T) {
 			s.haveCached(request)
 			written := request.DeepCopy()
 			written.ResourceVersion = "6"
-			s.grants.Wrote(written)
+			s.writtenGrants.Wrote(written)
 		}, "False ", " ", nil},
 		{"the hub asks a person: waits", func(s *scene) { s.configure(config.Registration{Approval: fleet.ApprovalManual}) }, "Unknown WaitingForApproval", "Unknown WaitingForApproval", nil},
 		{"the token asks a person: waits", func(s *scene) { s.token.Spec.Approval = fleet.ApprovalManual }, "Unknown WaitingForApproval", "Unknown WaitingForApproval", nil},
@@ -215,7 +215,7 @@ func TestDecide(t *testing.T) {
 		assert.True(t, latest.Status.Granted)
 		assert.Equal(t, "True Granted", conditionText(latest.Status.Conditions, fleet.ConditionGranted))
 		assert.Equal(t, "True OriginProved", conditionText(latest.Status.Conditions, fleet.ConditionOriginProved))
-		assert.True(t, s.grants.IsExpected(string(s.request.UID)))
+		assert.True(t, s.writtenGrants.IsExpected(string(s.request.UID)))
 		assert.Empty(t, s.events.Events)
 	})
 	t.Run("the grant of another request succeeds on the server, and the hub gets an error: decided again", func(t *testing.T) {
@@ -343,7 +343,7 @@ func TestKeep(t *testing.T) {
 		return s, latest, err
 	}
 	t.Run("the event of the hub's own grant: repaired later, once", func(t *testing.T) {
-		s, _, err := keep(t, func(s *scene) { s.grants.Wrote(s.request) })
+		s, _, err := keep(t, func(s *scene) { s.writtenGrants.Wrote(s.request) })
 		require.NoError(t, err)
 		assert.False(t, s.gaveRights())
 		assert.Equal(t, enqueue.RepairDelay, s.delays[requestKey.String()])
@@ -352,7 +352,7 @@ func TestKeep(t *testing.T) {
 		assert.True(t, s.gaveRights())
 	})
 	t.Run("the event of the hub's own grant, in quarantine: at once", func(t *testing.T) {
-		s, _, err := keep(t, func(s *scene) { s.grants.Wrote(s.request); s.cluster.Spec.Quarantined = true })
+		s, _, err := keep(t, func(s *scene) { s.writtenGrants.Wrote(s.request); s.cluster.Spec.Quarantined = true })
 		require.NoError(t, err)
 		assert.True(t, s.gaveRights())
 	})

@@ -51,7 +51,8 @@ func (h *handler) ensureRights(
 	return done
 }
 
-// withdrawRights withdraws the rights of a request that got them before its Cluster was put into quarantine, and is not granted yet.
+// withdrawRights withdraws the rights of a request that got them before its Cluster was put into quarantine, and is not granted yet:
+// ensureRights deletes the objects that rights leaves out in quarantine.
 func (h *handler) withdrawRights(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken,
 ) result.Result {

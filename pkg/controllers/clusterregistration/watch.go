@@ -72,8 +72,8 @@ func (h *handler) dependentsOfRequest(before, after *fleet.ClusterRegistration) 
 	if before == nil || !before.Status.Granted || after != nil && after.DeletionTimestamp == nil {
 		return nil
 	}
-	siblings, _ := h.requests.GetByIndex(index.ByClientID, index.Key(before.Namespace, before.Spec.ClientID))
-	return ungranted(siblings)
+	sameIdentity, _ := h.requests.GetByIndex(index.ByClientID, index.Key(before.Namespace, before.Spec.ClientID))
+	return ungranted(sameIdentity)
 }
 
 // dependentsOfCluster returns the requests of the Cluster's agent, and those whose new Cluster cannot be created because this one
@@ -165,8 +165,8 @@ func (h *handler) dependentsOfCredential(secret *corev1.Secret) []types.Namespac
 	if err != nil {
 		return nil
 	}
-	siblings, _ := h.requests.GetByIndex(index.ByClientID, index.Key(answered.Namespace, answered.Spec.ClientID))
-	return ungranted(siblings)
+	sameIdentity, _ := h.requests.GetByIndex(index.ByClientID, index.Key(answered.Namespace, answered.Spec.ClientID))
+	return ungranted(sameIdentity)
 }
 
 // withSharedRights returns the requests whose agent still reads all Contents when its Cluster gets a ClusterRole of its own.

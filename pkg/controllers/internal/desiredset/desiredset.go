@@ -79,7 +79,7 @@ type ForeignError struct {
 
 // Error names the object and what to do about it.
 func (e *ForeignError) Error() string {
-	return fmt.Sprintf("%s %s exists and is not of this registration; rename or delete it",
+	return fmt.Sprintf("%s %s exists and was not created for this object; rename or delete it",
 		e.Kind, strings.TrimPrefix(e.Namespace+"/"+e.Name, "/"))
 }
 

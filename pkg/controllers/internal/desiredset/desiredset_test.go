@@ -219,7 +219,7 @@ func TestEnsureForeign(t *testing.T) {
 			var foreign *ForeignError
 			require.ErrorAs(t, err, &foreign)
 			assert.Equal(t, &ForeignError{Kind: "Role", Namespace: "ns", Name: "a"}, foreign)
-			require.EqualError(t, err, "Role ns/a exists and is not of this registration; rename or delete it")
+			require.EqualError(t, err, "Role ns/a exists and was not created for this object; rename or delete it")
 			assert.Equal(t, taken.Rules, s.role(t, "a").Rules, "it is left as it is")
 
 			require.NoError(t, s.server.RbacV1().Roles("ns").Delete(t.Context(), "a", metav1.DeleteOptions{}))
@@ -227,7 +227,7 @@ func TestEnsureForeign(t *testing.T) {
 			require.NoError(t, s.Ensure(t.Context(), "set", owner, someRole("a", "get")), "the name is free")
 		})
 	}
-	assert.EqualError(t, &ForeignError{Kind: "ClusterRole", Name: "a"}, "ClusterRole a exists and is not of this registration; rename or delete it")
+	assert.EqualError(t, &ForeignError{Kind: "ClusterRole", Name: "a"}, "ClusterRole a exists and was not created for this object; rename or delete it")
 }
 
 func TestEnsureAdoptsFromAnotherRelease(t *testing.T) {

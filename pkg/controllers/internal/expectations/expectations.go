@@ -9,7 +9,8 @@
 //   - Attempted(object) before an update or a patch that names the version of the object, and whose outcome may stay unknown, for
 //     example after a timeout: IsStale reports whether an object from the cache is not newer than that version.
 //   - Expect(key) after a create or a delete: IsExpected reports whether the cache may still lack the object of that name, or
-//     still have the object of that UID. Observed(key) ends the expectation as soon as the cache shows the effect.
+//     still have the object of that UID. Observed(key) ends the expectation as soon as the cache shows the effect. Wrote and
+//     Attempted expect the UID of their object as well, for IsExpected.
 //
 // An expectation also ends after the timeout: the object may be deleted again before the cache has received it, and then there is no
 // event. The write may then be repeated; all writes of the hub are safe to repeat. Look-ups never remove entries; expired ones are
