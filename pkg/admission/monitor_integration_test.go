@@ -201,6 +201,33 @@ func TestMonitorProbes(t *testing.T) {
 	})
 }
 
+// For some seconds after a kind was created, an API server refuses its objects as unavailable where a mutating policy selects them.
+func TestMonitorWaitsForTheSchemaOfANewKind(t *testing.T) {
+	s := newScene(t)
+	s.needsMutating()
+	s.remove()
+	s.install()
+	policy, err := s.admin.kubernetes.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Get(t.Context(), admission.CreatorPolicy, metav1.GetOptions{})
+	require.NoError(t, err)
+	wire, clock := &wire{}, clocktesting.NewFakeClock(policy.CreationTimestamp.Time)
+	wire.unavailable.Store(true)
+	m := s.monitor(false, wire.tap, func(o *admission.Options) { o.Clock = clock })
+	var before int64
+	for range 2 { // at once, and after 8 s
+		require.Eventually(t, func() bool { return wire.probes.Load() > before && clock.HasWaiters() }, patience, poll)
+		assert.Contains(t, m.Missing(), "not known yet", "the kind is new: no reason for a warning")
+		before = wire.probes.Load()
+		clock.Step(8 * time.Second)
+	}
+	require.Eventually(t, func() bool { return strings.Contains(m.Missing(), "trying the admission policies in a dry run") }, patience, poll)
+	wire.unavailable.Store(false)
+	require.Eventually(t, func() bool {
+		clock.Step(time.Minute)
+		_, ok := m.InForce()
+		return ok
+	}, patience, poll)
+}
+
 func TestMonitorWithoutRights(t *testing.T) {
 	s := newScene(t)
 	s.needsMutating()
@@ -346,8 +373,10 @@ type wire struct {
 	hideAll  atomic.Bool // no policies are offered in these versions
 	upgraded atomic.Bool // nothing is hidden any more
 	believe  atomic.Bool // that a request tells the truth about its creator
-	probes   atomic.Int64
-	beta     atomic.Int64 // requests about policies in v1beta1
+	// unavailable refuses the requests of probes.
+	unavailable atomic.Bool
+	probes      atomic.Int64
+	beta        atomic.Int64 // requests about policies in v1beta1
 }
 
 func (w *wire) tap(o *admission.Options) {
@@ -370,6 +399,11 @@ func (t *tapped) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if req.Method == http.MethodPost && req.URL.Query().Get("dryRun") == metav1.DryRunAll {
 		t.probes.Add(1)
+		if t.unavailable.Load() {
+			_ = answer.Body.Close()
+			answer.StatusCode, answer.Body = http.StatusServiceUnavailable, http.NoBody
+			return answer, nil
+		}
 		if t.believe.Load() {
 			return altered(answer, func(o map[string]any) {
 				_ = unstructured.SetNestedField(o, "nobody at all", "metadata", "annotations", fleet.CreatorAnnotation)
