@@ -188,8 +188,15 @@ func keysOf(secret *corev1.Secret) string {
 		return "none"
 	}
 	slices.Sort(keys)
+	const shown = 5 // the text becomes part of a condition
+	if len(keys) > shown {
+		keys = append(keys[:shown], fmt.Sprintf("and %d others", len(keys)-shown))
+	}
 	return strings.Join(keys, ", ")
 }
+
+// maxServer is the length of the longest server URL. The URL is part of conditions.
+const maxServer = 1024
 
 func checkSelfContained(parsed *clientcmdapi.Config) error {
 	context := parsed.Contexts[parsed.CurrentContext]
@@ -200,6 +207,8 @@ func checkSelfContained(parsed *clientcmdapi.Config) error {
 	switch {
 	case cluster == nil || cluster.Server == "":
 		return errors.New("names no server in its current context; set clusters[].cluster.server")
+	case len(cluster.Server) > maxServer:
+		return fmt.Errorf("names a server of more than %d characters; correct clusters[].cluster.server", maxServer)
 	case !isServer(cluster.Server):
 		return errors.New("names a server that is not a URL; correct clusters[].cluster.server")
 	case hasUser(cluster.Server):

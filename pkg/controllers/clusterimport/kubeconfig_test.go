@@ -74,6 +74,14 @@ func TestParseKubeconfig_rejected(t *testing.T) {
 		{"no data", nil, `Secret ns/kbcfg has no key "value" with a kubeconfig; its keys: none; store`},
 		{"an empty value", map[string][]byte{"value": {}}, `has no key "value" with a kubeconfig; its keys: value; store`},
 		{"another key", map[string][]byte{"kubeconfig": kubeconfig(t, nil), "b": nil}, `its keys: b, kubeconfig; store`},
+		{"many keys", map[string][]byte{"a": nil, "b": nil, "c": nil, "d": nil, "e": nil, "f": nil, "g": nil}, `its keys: a, b, c, d, e, and 2 others; store`},
+		{
+			"a server that fills the condition",
+			with(t, func(c *clientcmdapi.Config) {
+				c.Clusters["cluster"].Server = "https://member/" + strings.Repeat("x", 1<<20)
+			}),
+			"names a server of more than 1024 characters",
+		},
 		{"garbage", map[string][]byte{"value": []byte(confidential + ": [")}, `key "value" of Secret ns/kbcfg is not a kubeconfig`},
 		{"bytes", map[string][]byte{"value": []byte("\x00\x01" + confidential)}, "is not a kubeconfig"},
 		{"a text", map[string][]byte{"value": []byte(confidential)}, "is not a kubeconfig"},
@@ -131,6 +139,7 @@ func TestParseKubeconfig_rejected(t *testing.T) {
 			require.ErrorContains(t, err, row.says)
 			assert.Nil(t, parsed)
 			assert.NotContains(t, err.Error(), confidential)
+			assert.Less(t, len(err.Error()), 300)
 		})
 	}
 }
