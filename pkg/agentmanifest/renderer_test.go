@@ -39,7 +39,7 @@ func own() map[string]func(*agentmanifest.Options) {
 	}
 }
 
-func TestForms_Render(t *testing.T) {
+func TestRenderer_Render(t *testing.T) {
 	renderer := agentmanifest.NewRenderer()
 	for range 2 { // from the chart, then from memory
 		for title, base := range map[string]func() agentmanifest.Options{"plain": plain, "full": full} {
@@ -60,7 +60,7 @@ func requireAsRendered(t *testing.T, renderer *agentmanifest.Renderer, o agentma
 	assert.Equal(t, want, got, title)
 }
 
-func TestForms_Render_resultsAreCopies(t *testing.T) {
+func TestRenderer_Render_resultsAreCopies(t *testing.T) {
 	renderer, o := agentmanifest.NewRenderer(), full()
 	o.EnvVars = append([]corev1.EnvVar{generation("g")}, o.EnvVars...)
 	first, err := renderer.Render(o)
@@ -71,7 +71,7 @@ func TestForms_Render_resultsAreCopies(t *testing.T) {
 	assert.Equal(t, generation("g"), o.EnvVars[0], "the options may belong to an informer's cache")
 }
 
-func TestForms_Render_errors(t *testing.T) {
+func TestRenderer_Render_errors(t *testing.T) {
 	renderer := agentmanifest.NewRenderer()
 	for _, change := range []func(*agentmanifest.Options){
 		func(o *agentmanifest.Options) { o.Namespace = "" },

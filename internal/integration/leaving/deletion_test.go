@@ -117,10 +117,10 @@ func TestDeleteClusterWhoseAgentDoesNotLeave(t *testing.T) {
 	s.DeleteCluster(t, name)
 	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", name)
 	requireNothingSince(t, before, s.Hub)
-	s.requireMemberLeft(t, name, fleet.ReasonFarewellTimeout)
+	s.requireLeftOnMember(t, name, fleet.ReasonFarewellTimeout)
 }
 
-func (s *stage) requireMemberLeft(t *testing.T, cluster, why string) {
+func (s *stage) requireLeftOnMember(t *testing.T, cluster, why string) {
 	t.Helper()
 	testenv.Eventually(t, func() (bool, string) {
 		events := s.Hub.Events(t, s.Namespace, cluster)
@@ -170,7 +170,7 @@ func TestDeleteClusterWhoseMemberDoesNotAnswer(t *testing.T) {
 	})
 	s.DeleteCluster(t, "m")
 	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", "m")
-	s.requireMemberLeft(t, "m", "the member")
+	s.requireLeftOnMember(t, "m", "the member")
 }
 
 func TestObjectsOrphanedWithoutAHubAreCollected(t *testing.T) {
