@@ -69,15 +69,15 @@ func (s *stage) reportsFarewell(t *testing.T, cluster string) {
 }
 
 // registered is a Cluster whose agent checks in and has its BundleDeployment. before is what the hub had without it.
-func (s *stage) registered(t *testing.T) (name string, before inventory.Inventory) {
+func (s *stage) registered(t *testing.T) (r testenv.Registered, before inventory.Inventory) {
 	t.Helper()
 	values := s.Token(t, "tok")
 	s.ReadyToken(t, "tok")
 	before = take(t, s.Hub)
-	name = s.Register(t, values, "leaving", "random").Request.Status.ClusterName
-	s.checksIn(t, name, testenv.SystemNamespace)
-	s.awaitDeployment(t, name)
-	return name, before
+	r = s.Register(t, values, "leaving", "random")
+	s.checksIn(t, r.Request.Status.ClusterName, testenv.SystemNamespace)
+	s.awaitDeployment(t, r.Request.Status.ClusterName)
+	return r, before
 }
 
 // awaitDeployment waits until the agent has its BundleDeployment.
@@ -91,7 +91,8 @@ const forever = time.Hour
 // The agent is asked to leave, also after a restart of the hub, and nothing is left.
 func TestDeleteCluster(t *testing.T) {
 	s := newStage(t, graceOf(forever))
-	name, before := s.registered(t)
+	r, before := s.registered(t)
+	name := r.Request.Status.ClusterName
 
 	s.DeleteCluster(t, name)
 	s.requireAsked(t, name)
@@ -108,12 +109,15 @@ func TestDeleteCluster(t *testing.T) {
 	_, err := bundles.Get(t.Context(), registration.AgentBundleName(name), metav1.GetOptions{})
 	assert.True(t, apierrors.IsNotFound(err), "%v", err)
 	requireNothingSince(t, before, s.Hub)
+	testenv.RequireUnauthorized(t, s.Hub, r.Bearer())
+	testenv.RequireThere(t, s.Hub.Kubernetes.CoreV1().Secrets(s.Namespace).Get, "tok")
 	assert.Zero(t, s.Hub.EventCount(t, s.Namespace, name, "MemberLeft"))
 }
 
 func TestDeleteClusterWhoseAgentDoesNotLeave(t *testing.T) {
 	s := newStage(t, graceOf(2*time.Second))
-	name, before := s.registered(t)
+	r, before := s.registered(t)
+	name := r.Request.Status.ClusterName
 	s.DeleteCluster(t, name)
 	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", name)
 	requireNothingSince(t, before, s.Hub)
@@ -175,7 +179,8 @@ func TestDeleteClusterWhoseMemberDoesNotAnswer(t *testing.T) {
 
 func TestObjectsOrphanedWithoutAHubAreCollected(t *testing.T) {
 	s := newStage(t, graceOf(forever))
-	name, before := s.registered(t)
+	r, before := s.registered(t)
+	name := r.Request.Status.ClusterName
 	// A user has set the hub's label on a namespace.
 	foreign := inventory.Thing{Kind: "Namespace", Name: s.Namespace + "-foreign"}
 	_, err := s.Hub.Kubernetes.CoreV1().Namespaces().Create(t.Context(),

@@ -1,7 +1,6 @@
 package leaving
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/muster-fleet/muster/internal/inventory"
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -332,39 +332,13 @@ func TestUpgradeFromFleetNarrowsTheRightsOfAgents(t *testing.T) {
 	testenv.RequireUnauthorized(t, s.Hub, s.bearer)
 }
 
+// requireStockRegistrationGone waits until no object is left of the request, and none mentions its ServiceAccount.
 func (s *stock) requireStockRegistrationGone(t *testing.T) {
 	t.Helper()
-	core, rbac := s.Hub.Kubernetes.CoreV1(), s.Hub.Kubernetes.RbacV1()
-	testenv.RequireGone(t, core.ServiceAccounts(s.clusterNamespace).Get, "ServiceAccount", s.account)
-	testenv.RequireGone(t, core.Secrets(s.clusterNamespace).Get, "Secret", s.account+"-token")
-	testenv.RequireGone(t, core.Secrets(testenv.RegistrationNamespace).Get, "Secret", s.secretName())
-	testenv.RequireGone(t, rbac.Roles(s.Namespace).Get, "Role", s.request.Name)
-	testenv.RequireGone(t, rbac.RoleBindings(s.Namespace).Get, "RoleBinding", s.request.Name)
-	testenv.RequireGone(t, rbac.RoleBindings(s.clusterNamespace).Get, "RoleBinding", s.request.Name)
-	testenv.RequireGone(t, rbac.Roles(testenv.RegistrationNamespace).Get, "Role", s.readerName())
-	testenv.RequireGone(t, rbac.RoleBindings(testenv.RegistrationNamespace).Get, "RoleBinding", s.readerName())
-	testenv.RequireGone(t, rbac.ClusterRoleBindings().Get, "ClusterRoleBinding", s.contentBinding())
-	testenv.RequireGone(t, rbac.ClusterRoleBindings().Get, "ClusterRoleBinding", registration.ContentBindingName(s.account))
-	testenv.RequireGone(t, rbac.RoleBindings(s.clusterNamespace).Get, "RoleBinding", registration.AgentBindingName(s.account))
 	testenv.Eventually(t, func() (bool, string) {
-		left, err := s.bindingsOf(t.Context())
-		return err == nil && len(left) == 0, fmt.Sprint("bindings that still name the agent: ", left, err)
+		left := take(t, s.Hub).Mentioning(s.account, s.request.Name, s.secretName(), s.readerName())
+		return len(left) == 0, "left: " + inventory.List(left)
 	})
-}
-
-func (s *stock) bindingsOf(ctx context.Context) (left []string, err error) {
-	bindings, err := s.Hub.Kubernetes.RbacV1().RoleBindings("").List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	for _, b := range bindings.Items {
-		for _, subject := range b.Subjects {
-			if subject.Name == s.account {
-				left = append(left, b.Namespace+"/"+b.Name)
-			}
-		}
-	}
-	return left, nil
 }
 
 func TestUpgradeFromFleetAndDeleteTheCluster(t *testing.T) {
