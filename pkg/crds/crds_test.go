@@ -88,7 +88,7 @@ func TestNullableFields(t *testing.T) {
 		"clusterregistrations spec":   {"clientID", "clientRandom", "clusterLabels"},
 		"clusterregistrations status": {"approval", "clusterName", "tokenUID"},
 
-		"clusterregistrationtokens spec":   {"allowedLabelKeys", "approval", "clientIDPattern", "clientIDs", "labels", "ttl", "usageLimit"},
+		"clusterregistrationtokens spec":   {"allowedLabelKeys", "approval", "clientIDPattern", "clientIDs", "labels", "longLivedCredentials", "ttl", "usageLimit"},
 		"clusterregistrationtokens status": {"lastCluster", "pendingUses", "secretName"},
 	}
 	byPlural := definitions(t)
