@@ -16,6 +16,8 @@ type Case struct {
 	Cluster *fleet.Cluster
 	// Held is true if an agent has registered for the Cluster.
 	Held bool
+	// ProverRevoked is true if the credential does not work any more with which the agent proved that the request is its own.
+	ProverRevoked bool
 	// Origin is the creator of the request, compared with Token.
 	Origin Origin
 	// Ruling is the result of the hub's policy.
@@ -166,10 +168,11 @@ func (c Case) isImport() bool {
 }
 
 // isProvedByAgent reports whether the current agent proved that the request is its own: it wrote the name of the request to its
-// status with its current credential, and only that credential may write there. The proof does not count for the request with which the
-// agent has registered: after that request is deleted, another user could create one with the same name.
+// status with its current credential, and only that credential may write there. The proof does not count after that credential was revoked,
+// because it may be a thief's. Nor does it count for the request with which the agent has registered: after that request is deleted,
+// another user could create one with the same name.
 func (c Case) isProvedByAgent() bool {
-	if c.Cluster == nil || c.Request.Name == "" {
+	if c.Cluster == nil || c.Request.Name == "" || c.ProverRevoked {
 		return false
 	}
 	agent := c.Cluster.Status.Agent

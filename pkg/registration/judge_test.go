@@ -94,6 +94,9 @@ func TestJudgeHeldIdentity(t *testing.T) {
 		{"a token for a pattern", func(c *Case) { c.Token.Spec.ClientIDPattern = "edge-*" }, fleet.ReasonClientIDInUse},
 		{"a token made for another", func(c *Case) { c.Token.Spec.ClientIDs = []string{"edge-2"} }, fleet.ReasonClientIDNotAllowed},
 		{"the agent proves possession", func(c *Case) { c.Cluster.Status.Agent.PossessionProof = "request-1" }, ""},
+		{"the agent proved it with a credential that was revoked since", func(c *Case) {
+			c.Cluster.Status.Agent.PossessionProof, c.ProverRevoked = "request-1", true
+		}, fleet.ReasonClientIDInUse},
 		{"the agent proves possession for another request", func(c *Case) { c.Cluster.Status.Agent.PossessionProof = "request-2" }, fleet.ReasonClientIDInUse},
 		{"no agent proves possession for a request without a name", func(c *Case) { c.Request.Name = "" }, fleet.ReasonClientIDInUse},
 		{"a person approves", func(c *Case) { c.decide(fleet.DecisionApproved, "") }, ""},

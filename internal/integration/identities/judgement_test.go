@@ -6,9 +6,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -88,6 +90,44 @@ func TestPossessionProof(t *testing.T) {
 	says(t, s.Hub, next, "True Granted")
 	credential := answer(t, s.Hub, values, next, "")
 	assert.NotEqual(t, refusal.UID, credential.UID, "the time of the credential begins anew")
+}
+
+// A thief of a credential proves possession for a request that he is going to create. The proof does not outlive the credential, nor a
+// quarantine.
+func TestPossessionProofOfAThief(t *testing.T) {
+	s := testenv.NewStage(t)
+	values := s.Token(t, "shared")
+	first := s.Register(t, values, "edge", "1")
+	cluster := first.Request.Status.ClusterName
+	agent := s.Hub.ClientFor(t, first.Bearer()).Fleet
+	prove := func(request string) {
+		patch := fmt.Appendf(nil, `{"status":{"agent":{"lastSeen":%q,"registration":%q,"vouches":%q}}}`,
+			time.Now().UTC().Format(time.RFC3339), first.Request.Name, request)
+		testenv.Eventually(t, func() (bool, string) { // after a quarantine, as soon as the agent has its rights again
+			_, err := agent.Clusters(s.Namespace).Patch(t.Context(), cluster, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+			return err == nil, fmt.Sprint(err)
+		})
+	}
+	attack := func(name string) {
+		request := s.Hub.Send(t, values, &fleet.ClusterRegistration{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{fleet.RegistrationTokenLabel: "shared"}},
+			Spec:       fleet.ClusterRegistrationSpec{ClientID: "edge", ClientRandom: name + s.Namespace},
+		})
+		says(t, s.Hub, request, "False ClientIDInUse")
+	}
+
+	prove("request-1")
+	s.PatchSpec(t, cluster, `{"quarantined":true}`)
+	s.EventuallyCluster(t, cluster, func(c *fleet.Cluster) (bool, string) {
+		return c.Status.Agent.PossessionProof == "", "the proof is still there"
+	})
+	s.PatchSpec(t, cluster, `{"quarantined":false}`)
+	s.Hub.ClusterCondition(t, s.Namespace, cluster, fleet.ConditionRegistered, "True")
+	attack("request-1")
+
+	prove("request-2")
+	require.NoError(t, s.Hub.Kubernetes.CoreV1().ServiceAccounts(first.ClusterNamespace()).Delete(t.Context(), first.Account(), metav1.DeleteOptions{}))
+	attack("request-2")
 }
 
 func TestApprovalOfAHeldIdentity(t *testing.T) {

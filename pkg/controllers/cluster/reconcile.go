@@ -36,6 +36,9 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 	}
 
 	after := cluster.DeepCopy()
+	if after.Spec.Quarantined { // a thief of the credential may have written the proof
+		after.Status.Agent.PossessionProof = ""
+	}
 	var transitions []*result.Transition
 	var next time.Duration
 	var failed error

@@ -121,6 +121,26 @@ func (h *handler) mayBeSameAgent(
 	return before.Creator == origin.Creator
 }
 
+// isProverRevoked reports whether the credential was revoked with which the agent proved that the request is its own. Agents say with which
+// request they have registered; for one that does not, the credential of any granted request counts.
+func (h *handler) isProverRevoked(
+	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, sameIdentity []*fleet.ClusterRegistration,
+) (bool, error) {
+	agent := cluster.Status.Agent
+	if agent.PossessionProof != request.Name {
+		return false, nil
+	}
+	for _, r := range sameIdentity {
+		if r.UID == request.UID || !r.Status.Granted || r.DeletionTimestamp != nil || agent.Registration != "" && agent.Registration != r.Name {
+			continue
+		}
+		if revoked, err := h.isRevoked(ctx, r, cluster); err != nil || !revoked {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
 // setApproved sets condition Approved, which exists only if the token, the policy or the configuration requires an approval.
 func setApproved(conditions *fleetstatus.Conditions, approval *registration.ApprovalState, now time.Time) *result.Transition {
 	if approval == nil {

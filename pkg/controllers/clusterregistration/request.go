@@ -169,7 +169,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 	}
 
 	// Judge. This is repeated in each pass until the request is granted: the facts at the time of the grant count.
-	var held bool
+	var held, proverRevoked bool
 	var lostIn time.Duration
 	if cluster != nil {
 		if h.otherMayBeGranted(request, sameIdentity) {
@@ -178,13 +178,16 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 		if held, lostIn, err = h.isHeld(ctx, request, cluster, token, d.origin, sameIdentity); err != nil {
 			return stop(failed(err))
 		}
+		if proverRevoked, err = h.isProverRevoked(ctx, request, cluster, sameIdentity); err != nil {
+			return stop(failed(err))
+		}
 	}
 	settings := h.Config.Get().Registration
 	if refusal := h.policiesRequired(settings); refusal != nil {
 		return stop(refused(refusal))
 	}
 	judgement := registration.Judge(registration.Case{
-		Request: request, Token: token, Cluster: cluster, Held: held, Origin: d.origin,
+		Request: request, Token: token, Cluster: cluster, Held: held, ProverRevoked: proverRevoked, Origin: d.origin,
 		Ruling: h.policy.Load().Rule(policy.RuleInput{
 			Request: request, Token: token, TokenAssumed: d.origin.AssumesToken(request), Cluster: cluster,
 		}),
