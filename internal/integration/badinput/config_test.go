@@ -15,7 +15,7 @@ import (
 
 func TestHubWithoutAddress(t *testing.T) {
 	hub, member := testenv.Clusters(t)
-	hub.Configure(t, map[string]any{})
+	hub.Configure(t, map[string]any{"members": testenv.MembersOnLoopback()})
 	wire := &testenv.Recorder{}
 	hub.Hub(t, wire.Wrap)
 	bySecret, byConfig := newScene(t, hub, member), newScene(t, hub, member)
