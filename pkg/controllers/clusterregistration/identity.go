@@ -45,10 +45,11 @@ func (h *handler) otherMayBeGranted(request *fleet.ClusterRegistration, sameIden
 	})
 }
 
-// renewedBy names a granted request of the identity whose agent renews its credential; "" if there is none.
+// renewedBy names a granted request of the identity whose agent renews its credential; "" if there is none. A request whose token is only
+// assumed does not count: its creator may be anybody.
 func renewedBy(request *fleet.ClusterRegistration, sameIdentity []*fleet.ClusterRegistration) string {
 	for _, r := range sameIdentity {
-		if r.UID != request.UID && r.Status.Granted && r.DeletionTimestamp == nil && registration.Renews(r) {
+		if r.UID != request.UID && r.Status.Granted && r.DeletionTimestamp == nil && registration.Renews(r) && !agentRequest(r).AssumedToken {
 			return r.Name
 		}
 	}
