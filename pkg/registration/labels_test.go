@@ -108,8 +108,11 @@ func TestAllowLabels(t *testing.T) {
 		{"the token allows one", &[]string{"team", "zone"}, true, map[string]string{"team": "a"}, []string{"env"}},
 		{"the token allows one, and the hub accepts no others", &[]string{"team"}, false, map[string]string{"team": "a"}, []string{"env"}},
 		{"the token allows none", &[]string{}, true, map[string]string{}, []string{"env", "team"}},
-		{"the token allows the pod's name", &[]string{fleet.CreatedByAgentPodLabel}, true,
-			map[string]string{fleet.CreatedByAgentPodLabel: "fleet-agent-0"}, []string{"env", "team"}},
+		{
+			"the token allows the pod's name", &[]string{fleet.CreatedByAgentPodLabel}, true,
+			map[string]string{fleet.CreatedByAgentPodLabel: "fleet-agent-0"},
+			[]string{"env", "team"},
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			allowed, others := AllowLabels(sent, fleet.ClusterRegistrationTokenSpec{AllowedLabelKeys: row.keys}, row.byDefault)

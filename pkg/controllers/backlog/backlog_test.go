@@ -92,8 +92,10 @@ func TestWhatCounts(t *testing.T) {
 		{"one whose Cluster was created", func(*fleet.ClusterRegistration) {}, &fleet.Cluster{}, false, true},
 		{"a granted one", granted(result.Done(fleet.ReasonGranted, "")), &fleet.Cluster{}, false, true},
 		{"a granted one whose agent connects", granted(result.Done(fleet.ReasonGranted, "")), &fleet.Cluster{Status: connected}, false, false},
-		{"a granted one of an imported Cluster", granted(result.Done(fleet.ReasonGranted, "")),
-			&fleet.Cluster{Spec: fleet.ClusterSpec{KubeConfigSecret: "k"}}, false, false},
+		{
+			"a granted one of an imported Cluster", granted(result.Done(fleet.ReasonGranted, "")),
+			&fleet.Cluster{Spec: fleet.ClusterSpec{KubeConfigSecret: "k"}}, false, false,
+		},
 		{"one that is being deleted", func(r *fleet.ClusterRegistration) { r.DeletionTimestamp = &metav1.Time{Time: noon} }, &fleet.Cluster{}, false, false},
 		{"one that waits for a person", granted(result.Wait(fleet.ReasonWaitingForApproval, "")), &fleet.Cluster{}, true, false},
 		{"one that waits for other agents", granted(result.Wait(fleet.ReasonTooManyUnconnected, "")), nil, true, false},

@@ -26,17 +26,33 @@ func TestLimits(t *testing.T) {
 		{"below the limits: granted", config.BacklogLimits{UnconnectedPerToken: 2}, []backlog.Phase{backlog.Unconnected}, nil, granted, false},
 		{"too many unconnected: waits", config.BacklogLimits{UnconnectedPerToken: 1}, []backlog.Phase{backlog.Unconnected}, nil, unconnected, true},
 		{"too many unconnected in the namespace: waits", config.BacklogLimits{UnconnectedPerNamespace: 1}, []backlog.Phase{backlog.Unconnected}, nil, unconnected, true},
-		{"and too many wait: refused", config.BacklogLimits{UnconnectedPerToken: 1, WaitingPerToken: 1},
-			[]backlog.Phase{backlog.Unconnected, backlog.Waiting}, nil, refused, true},
+		{
+			"and too many wait: refused",
+			config.BacklogLimits{UnconnectedPerToken: 1, WaitingPerToken: 1},
+			[]backlog.Phase{backlog.Unconnected, backlog.Waiting},
+			nil, refused, true,
+		},
 		{"too many wait, and this one need not: granted", config.BacklogLimits{WaitingPerToken: 1}, []backlog.Phase{backlog.Waiting}, nil, granted, false},
-		{"too many wait for a person: refused", config.BacklogLimits{WaitingPerToken: 1}, []backlog.Phase{backlog.Waiting},
-			func(s *scene) { s.token.Spec.Approval = fleet.ApprovalManual }, refused, true},
-		{"few wait for a person: waits", config.BacklogLimits{WaitingPerToken: 2}, []backlog.Phase{backlog.Waiting},
-			func(s *scene) { s.token.Spec.Approval = fleet.ApprovalManual }, "Unknown WaitingForApproval", false},
-		{"the hub imports the Cluster: granted", config.BacklogLimits{UnconnectedPerToken: 1}, []backlog.Phase{backlog.Unconnected},
+		{
+			"too many wait for a person: refused",
+			config.BacklogLimits{WaitingPerToken: 1},
+			[]backlog.Phase{backlog.Waiting},
+			func(s *scene) { s.token.Spec.Approval = fleet.ApprovalManual }, refused, true,
+		},
+		{
+			"few wait for a person: waits",
+			config.BacklogLimits{WaitingPerToken: 2},
+			[]backlog.Phase{backlog.Waiting},
+			func(s *scene) { s.token.Spec.Approval = fleet.ApprovalManual }, "Unknown WaitingForApproval", false,
+		},
+		{
+			"the hub imports the Cluster: granted",
+			config.BacklogLimits{UnconnectedPerToken: 1},
+			[]backlog.Phase{backlog.Unconnected},
 			func(s *scene) {
 				s.cluster.Spec.KubeConfigSecret, s.token.Spec.ClientIDs = "kubeconfig", []string{"client"}
-			}, granted, false},
+			}, granted, false,
+		},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			s := newScene(t)

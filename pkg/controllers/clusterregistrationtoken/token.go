@@ -220,10 +220,16 @@ func (h *handler) setWithinLimits(token *fleet.ClusterRegistrationToken) (*resul
 		limit backlog.PhaseLimit
 		what  string
 	}{
-		{backlog.Unconnected, backlog.PhaseLimit{PerToken: limits.UnconnectedPerToken, PerNamespace: limits.UnconnectedPerNamespace},
-			"registered clusters have never connected; delete Clusters that will never connect"},
-		{backlog.Waiting, backlog.PhaseLimit{PerToken: limits.WaitingPerToken, PerNamespace: limits.WaitingPerNamespace},
-			"requests wait; decide about them"},
+		{
+			backlog.Unconnected,
+			backlog.PhaseLimit{PerToken: limits.UnconnectedPerToken, PerNamespace: limits.UnconnectedPerNamespace},
+			"registered clusters have never connected; delete Clusters that will never connect",
+		},
+		{
+			backlog.Waiting,
+			backlog.PhaseLimit{PerToken: limits.WaitingPerToken, PerNamespace: limits.WaitingPerNamespace},
+			"requests wait; decide about them",
+		},
 	} {
 		ofToken, ofNamespace, err := h.Backlog.Reached(row.kind, token, row.limit)
 		if err != nil {
