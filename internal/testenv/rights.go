@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -60,14 +59,6 @@ func RequireMay(t testing.TB, cluster *Cluster, token string, rights ...Right) {
 	t.Helper()
 	for _, r := range rights {
 		Eventually(t, func() (bool, string) { return may(t, cluster, token, r), fmt.Sprintf("must be allowed: %+v", r) })
-	}
-}
-
-// RequireMayNot fails if a token has one of these permissions.
-func RequireMayNot(t testing.TB, cluster *Cluster, token string, rights ...Right) {
-	t.Helper()
-	for _, r := range rights {
-		assert.False(t, may(t, cluster, token, r), "must not be allowed: %+v", r)
 	}
 }
 

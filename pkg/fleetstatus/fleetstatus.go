@@ -33,11 +33,6 @@ func IsFalse(conditions Conditions, conditionType string) bool {
 	return Condition(conditions, conditionType).Status == corev1.ConditionFalse
 }
 
-// IsTrue reports whether the condition is True.
-func IsTrue(conditions Conditions, conditionType string) bool {
-	return Condition(conditions, conditionType).Status == corev1.ConditionTrue
-}
-
 // SetCondition writes a condition's status, reason (a constant of the API package) and message, and reports whether one
 // of them changed. The times in c are ignored: LastUpdateTime changes with any of the three, LastTransitionTime with the
 // status, so that setting the same condition again changes nothing. The list is replaced, not modified: it may belong to
