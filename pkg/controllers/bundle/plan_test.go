@@ -111,13 +111,13 @@ func TestVariant_clusterLabels(t *testing.T) {
 		}))
 		east, err := p.variant([]int{0}, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"env": "dev", "region": "east", "other": "1"}}})
 		require.NoError(t, err)
-		assert.Equal(t, `{"env":"dev","in":[{"region":"east"}],"same":"x"}`, string(east.values))
+		assert.JSONEq(t, `{"env":"dev","in":[{"region":"east"}],"same":"x"}`, string(east.values))
 		again, err := p.variant([]int{0}, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"env": "dev", "region": "east", "other": "2"}}})
 		require.NoError(t, err)
 		assert.Equal(t, east, again, "only the labels in the values count")
 		none, err := p.variant([]int{0}, &fleet.Cluster{})
 		require.NoError(t, err)
-		assert.Equal(t, `{"env":"","in":[{"region":""}],"same":"x"}`, string(none.values))
+		assert.JSONEq(t, `{"env":"","in":[{"region":""}],"same":"x"}`, string(none.values))
 		assert.NotEqual(t, east.deploymentID, none.deploymentID)
 	}
 }

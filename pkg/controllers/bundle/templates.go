@@ -190,6 +190,7 @@ func length(value reflect.Value) (bytes int) {
 		for i := range value.Len() {
 			bytes += length(value.Index(i))
 		}
+	default: // numbers and booleans are short
 	}
 	return bytes
 }

@@ -235,6 +235,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 		if token.Spec.UsageLimit != nil {
 			return stop(countingUse)
 		}
+	case registration.UseUncountable:
 	}
 
 	// Create the Cluster. The controller of Clusters creates its namespace, and its status then enqueues the request.
