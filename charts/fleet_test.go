@@ -153,8 +153,10 @@ func TestBootstrapRightsNameTheLocalAgent(t *testing.T) {
 }
 
 func TestHubRightsWithDisabledBundles(t *testing.T) { // the privilege suite tests the rights with the default values
-	for values, want := range map[string]bool{"{}": false, "disableBundles: true": true} {
-		assert.Equal(t, want, allows(rolesIn(t, values)["ClusterRole fleet-controller"], "", "configmaps", "get"), values)
+	for values, copies := range map[string]bool{"{}": true, "disableBundles: true": false} {
+		role := rolesIn(t, values)["ClusterRole fleet-controller"]
+		assert.True(t, allows(role, "", "configmaps", "get"), values)
+		assert.Equal(t, copies, allows(role, "", "configmaps", "create"), values)
 	}
 }
 

@@ -141,16 +141,16 @@ func (s stoppable) IsHealthy(ctx context.Context) bool {
 // caches are all caches of a hub. They are created without controllers, so that a standby can fill them: lasso's controllers queue
 // every event until they are started.
 type caches struct {
-	lifetime          context.Context // the caches stop when it ends
-	own, fleet        controller.SharedControllerFactory
-	ownKinds          []schema.GroupVersionKind // of the factory own
-	fleetKinds        []schema.GroupVersionKind // of the factory fleet
-	secrets, contents cache.SharedIndexInformer // by metadata; contents is nil with disableBundles
-	interner          *interner
-	resources         resourceInterner
-	restore           cache.TransformFunc // of Clusters: see package preserve
-	reduce            cache.TransformFunc // of BundleDeployments; nil keeps them whole
-	agents            preserve.AgentReports
+	lifetime                      context.Context // the caches stop when it ends
+	own, fleet                    controller.SharedControllerFactory
+	ownKinds                      []schema.GroupVersionKind // of the factory own
+	fleetKinds                    []schema.GroupVersionKind // of the factory fleet
+	secrets, contents, configMaps cache.SharedIndexInformer // by metadata; the last two are nil with disableBundles
+	interner                      *interner
+	resources                     resourceInterner
+	restore                       cache.TransformFunc // of Clusters: see package preserve
+	reduce                        cache.TransformFunc // of BundleDeployments; nil keeps them whole
+	agents                        preserve.AgentReports
 
 	mu      sync.Mutex
 	started bool
@@ -184,7 +184,7 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 		}
 		c.ownKinds = slices.DeleteFunc(c.ownKinds, func(kind schema.GroupVersionKind) bool { return kind.Kind == "ClusterRole" })
 	} else {
-		c.contents = contentInformer(metadataClient)
+		c.contents, c.configMaps = contentInformer(metadataClient), configMapInformer(metadataClient)
 	}
 	return c, nil
 }
@@ -204,7 +204,7 @@ func (c *caches) fill(ctx context.Context) error {
 	}
 	synced := []cache.InformerSynced{c.secrets.HasSynced}
 	if c.contents != nil {
-		synced = append(synced, c.contents.HasSynced)
+		synced = append(synced, c.contents.HasSynced, c.configMaps.HasSynced)
 	}
 	for _, factory := range c.factories() {
 		factory.SharedCacheFactory().WaitForCacheSync(ctx)
@@ -235,6 +235,7 @@ func (c *caches) start() error {
 	c.running.Go(func() { c.secrets.RunWithContext(c.lifetime) })
 	if c.contents != nil {
 		c.running.Go(func() { c.contents.RunWithContext(c.lifetime) })
+		c.running.Go(func() { c.configMaps.RunWithContext(c.lifetime) })
 	}
 	c.started = true
 	return nil
@@ -306,6 +307,14 @@ func secretInformer(client metadata.Interface) cache.SharedIndexInformer {
 	return informer
 }
 
+// configMapInformer watches ConfigMaps for their versions only, without the root certificates that Kubernetes puts into each namespace.
+func configMapInformer(client metadata.Interface) cache.SharedIndexInformer {
+	informer := metadatainformer.NewFilteredMetadataInformer(client, corev1.SchemeGroupVersion.WithResource("configmaps"),
+		metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name!=kube-root-ca.crt" }).Informer()
+	_ = informer.SetTransform(keepIdentity) // the error is of an informer that runs already
+	return informer
+}
+
 // contentInformer watches the metadata of Contents.
 func contentInformer(client metadata.Interface) cache.SharedIndexInformer {
 	informer := metadatainformer.NewFilteredMetadataInformer(client, fleet.SchemeGroupVersion.WithResource("contents"),
@@ -314,7 +323,8 @@ func contentInformer(client metadata.Interface) cache.SharedIndexInformer {
 	return informer
 }
 
-// keepIdentity is the transform of the metadata caches. Of the labels it keeps the one that marks the hub's own objects.
+// keepIdentity is the transform of the metadata caches. Of the labels it keeps the one that marks the hub's own objects. Of a copy that
+// the hub made it keeps the annotation and the owners.
 func keepIdentity(object any) (any, error) {
 	m, ok := object.(*metav1.PartialObjectMetadata)
 	if !ok {
@@ -325,6 +335,9 @@ func keepIdentity(object any) (any, error) {
 	}}
 	if m.Labels[fleet.ManagedLabel] == fleet.ManagedValue {
 		kept.Labels = managedLabels
+	}
+	if source, isCopy := m.Annotations[fleet.CopyAnnotation]; isCopy {
+		kept.Annotations, kept.OwnerReferences = map[string]string{fleet.CopyAnnotation: source}, m.OwnerReferences
 	}
 	return kept, nil
 }

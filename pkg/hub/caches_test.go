@@ -88,6 +88,14 @@ func TestKeepIdentity(t *testing.T) {
 	assert.Equal(t, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: "c", UID: "u", ResourceVersion: "7", Labels: map[string]string{fleet.ManagedLabel: "true"},
 	}}, kept)
+	owners := []metav1.OwnerReference{{Name: "app"}}
+	copied, err := keepIdentity(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name: "c", Annotations: map[string]string{"a": "b", fleet.CopyAnnotation: "1 u/7"}, OwnerReferences: owners,
+	}})
+	require.NoError(t, err)
+	assert.Equal(t, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Name: "c", Annotations: map[string]string{fleet.CopyAnnotation: "1 u/7"}, OwnerReferences: owners,
+	}}, copied)
 	other, err := keepIdentity("no object")
 	require.NoError(t, err)
 	assert.Equal(t, "no object", other)

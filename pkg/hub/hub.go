@@ -217,6 +217,7 @@ func (h *hub) newContext(ctx context.Context) (*app.Context, error) {
 		RBAC:             rbaccontrollers.New(h.caches.own),
 		Secrets:          h.caches.secrets,
 		Contents:         h.caches.contents,
+		ConfigMaps:       h.caches.configMaps,
 		Config:           &config.Store{},
 		Issuer:           credential.Issuer{Client: client.CoreV1(), Clock: o.Clock},
 		Clock:            o.Clock,

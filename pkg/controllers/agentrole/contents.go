@@ -40,7 +40,7 @@ type ContentRoles struct {
 	written    expectations.Expectations  // versions of ClusterRoles
 	created    *expectations.Expectations // ClusterRoles, by name
 	bound      *expectations.Expectations // ClusterRoleBindings, by name
-	secrets    desiredset.Sets            // the Roles and RoleBindings of AllowSecrets
+	objects    desiredset.Sets            // the Roles and RoleBindings of AllowObjects
 }
 
 // NewContentRoles registers its caches, so call it while the controllers are registered.
@@ -48,7 +48,7 @@ func NewContentRoles(c *app.Context) *ContentRoles {
 	return &ContentRoles{
 		client: c.Kubernetes, roles: c.RBAC.ClusterRole().Cache(), bindings: c.RBAC.ClusterRoleBinding().Cache(),
 		namespaces: c.Core.Namespace().Cache(), created: expectations.New(c.Clock), bound: expectations.New(c.Clock),
-		secrets: desiredset.New(c.Kubernetes, c.Core.ServiceAccount().Informer(), c.RBAC.Role().Informer(), c.RBAC.RoleBinding().Informer(),
+		objects: desiredset.New(c.Kubernetes, c.Core.ServiceAccount().Informer(), c.RBAC.Role().Informer(), c.RBAC.RoleBinding().Informer(),
 			c.RBAC.ClusterRoleBinding().Informer()),
 	}
 }
@@ -100,10 +100,10 @@ func (r *ContentRoles) Allow(ctx context.Context, cluster *fleet.Cluster, conten
 	return nil
 }
 
-// Forbid withdraws from the agent of a Cluster the right to read any Content and any Secret, until Allow and AllowSecrets grant it
+// Forbid withdraws from the agent of a Cluster the right to read any Content and any Secret or ConfigMap, until Allow and AllowObjects grant it
 // again.
 func (r *ContentRoles) Forbid(ctx context.Context, cluster *fleet.Cluster) error {
-	return errors.Join(r.forbidContents(ctx, cluster), r.AllowSecrets(ctx, cluster, nil))
+	return errors.Join(r.forbidContents(ctx, cluster), r.AllowObjects(ctx, cluster, nil, nil))
 }
 
 func (r *ContentRoles) forbidContents(ctx context.Context, cluster *fleet.Cluster) error {

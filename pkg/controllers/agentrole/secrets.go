@@ -14,39 +14,44 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// secretsSetID names the object set of a Cluster with the Role and the RoleBinding of AllowSecrets.
-const secretsSetID = "deployment-secrets"
+// objectsSetID names the object set of a Cluster with the Role and the RoleBinding of AllowObjects.
+const objectsSetID = "deployment-secrets"
 
-// AllowSecrets lets the agent of a Cluster read these Secrets of its cluster namespace and no other. Without names it deletes the Role
-// and the RoleBinding. It returns a *desiredset.ForeignError if one of that name belongs to somebody else.
-func (r *ContentRoles) AllowSecrets(ctx context.Context, cluster *fleet.Cluster, names []string) error {
+// AllowObjects lets the agent of a Cluster read these Secrets and ConfigMaps of its cluster namespace and no other. Without names it
+// deletes the Role and the RoleBinding. It returns a *desiredset.ForeignError if one of that name belongs to somebody else.
+func (r *ContentRoles) AllowObjects(ctx context.Context, cluster *fleet.Cluster, secrets, configMaps []string) error {
 	owner := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}
 	owner.SetGroupVersionKind(clusterKind)
-	if len(names) == 0 {
-		return r.secrets.Ensure(ctx, secretsSetID, owner)
+	var rules []rbacv1.PolicyRule
+	allow := func(resource string, names []string) {
+		if len(names) > 0 { // a rule without names would grant all
+			rules = append(rules, rbacv1.PolicyRule{
+				Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{resource},
+				ResourceNames: slices.Compact(slices.Sorted(slices.Values(names))),
+			})
+		}
+	}
+	allow("secrets", secrets)
+	allow("configmaps", configMaps)
+	if len(rules) == 0 {
+		return r.objects.Ensure(ctx, objectsSetID, owner)
 	}
 	meta := metav1.ObjectMeta{
 		Namespace: namespaceOf(cluster), Name: registration.RoleDeploymentSecrets, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
 	}
-	named := slices.Compact(slices.Sorted(slices.Values(names)))
-	err := r.secrets.Ensure(ctx, secretsSetID, owner,
-		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
-			Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: named,
-		}}},
-		&rbacv1.RoleBinding{
-			ObjectMeta: meta, Subjects: readersFor(cluster),
-			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
-		})
+	err := r.objects.Ensure(ctx, objectsSetID, owner, &rbacv1.Role{ObjectMeta: meta, Rules: rules}, &rbacv1.RoleBinding{
+		ObjectMeta: meta, Subjects: readersFor(cluster), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
+	})
 	if err != nil {
-		return fmt.Errorf("the right of the agent to read its Helm values: %w", err)
+		return fmt.Errorf("the right of the agent to read the Secrets and ConfigMaps of its BundleDeployments: %w", err)
 	}
 	return nil
 }
 
 var clusterKind = fleet.SchemeGroupVersion.WithKind("Cluster")
 
-// ClusterOfSecrets returns the Cluster that a Role or RoleBinding of AllowSecrets belongs to; none for another object.
-func ClusterOfSecrets(object metav1.Object) []types.NamespacedName {
+// ClusterOfObjects returns the Cluster that a Role or RoleBinding of AllowObjects belongs to; none for another object.
+func ClusterOfObjects(object metav1.Object) []types.NamespacedName {
 	a := object.GetAnnotations()
 	if object.GetName() != registration.RoleDeploymentSecrets || a[apply.LabelGVK] != clusterKind.String() {
 		return nil

@@ -16,15 +16,15 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-func TestAllowSecrets(t *testing.T) {
+func TestAllowObjects(t *testing.T) {
 	informer := func(example runtime.Object) cache.SharedIndexInformer {
 		return cache.NewSharedIndexInformer(nil, example, 0, cache.Indexers{})
 	}
 	s := newContentScene(homeNamespace())
 	roles, bindings := informer(&rbacv1.Role{}), informer(&rbacv1.RoleBinding{})
-	s.secrets = desiredset.New(s.server, informer(&corev1.ServiceAccount{}), roles, bindings, informer(&rbacv1.ClusterRoleBinding{}))
+	s.objects = desiredset.New(s.server, informer(&corev1.ServiceAccount{}), roles, bindings, informer(&rbacv1.ClusterRoleBinding{}))
 	ask := func(names ...string) []string {
-		require.NoError(t, s.AllowSecrets(t.Context(), alice, names))
+		require.NoError(t, s.AllowObjects(t.Context(), alice, names, nil))
 		return s.writes()
 	}
 	live := func() *rbacv1.Role {
@@ -37,7 +37,7 @@ func TestAllowSecrets(t *testing.T) {
 	assert.Equal(t, []string{"create roles", "create rolebindings"}, ask("app", "app"))
 	role := live()
 	assert.Equal(t, []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"app"}}}, role.Rules)
-	assert.Equal(t, []types.NamespacedName{{Namespace: "ws", Name: "alice"}}, ClusterOfSecrets(role))
+	assert.Equal(t, []types.NamespacedName{{Namespace: "ws", Name: "alice"}}, ClusterOfObjects(role))
 	binding, err := s.server.RbacV1().RoleBindings(home).Get(t.Context(), registration.RoleDeploymentSecrets, metav1.GetOptions{})
 	require.NoError(t, err)
 	assert.Equal(t, aliceBinding().Subjects, binding.Subjects)
@@ -54,5 +54,5 @@ func TestAllowSecrets(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, roles.GetStore().Replace(nil, ""))
 	var foreign *desiredset.ForeignError
-	require.ErrorAs(t, s.AllowSecrets(t.Context(), alice, []string{"app"}), &foreign)
+	require.ErrorAs(t, s.AllowObjects(t.Context(), alice, []string{"app"}, nil), &foreign)
 }

@@ -45,6 +45,9 @@ type Context struct {
 	RBAC rbaccontrollers.Interface
 	// Secrets caches name, UID and version of every Secret that may contain a kubeconfig. It is filled before the controllers start.
 	Secrets cache.SharedIndexInformer
+	// ConfigMaps caches name, UID and version of every ConfigMap but the root certificates of namespaces; nil with DisableBundles. It is
+	// filled before the controllers start.
+	ConfigMaps cache.SharedIndexInformer
 	// Contents caches the metadata of every Content; nil with DisableBundles. It is filled before the controllers start.
 	Contents cache.SharedIndexInformer
 	// Config has the current configuration of the hub.

@@ -115,6 +115,7 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 	// Grant the right to read the Contents before a BundleDeployment names them, because an agent fetches the Content at once.
 	// The same write revokes the right to read the Contents of earlier versions: an agent reads a Content once.
 	var readable, secrets []string
+	kept := slices.Clone(current)
 	foreign := slices.DeleteFunc(slices.Clone(all), func(deployment *fleet.BundleDeployment) bool { return isFrom(deployment, cluster.Namespace) })
 	for _, deployment := range slices.Concat(current, foreign) {
 		readable, secrets = append(readable, contentsOf(deployment)...), append(secrets, secretsOf(deployment)...)
@@ -161,8 +162,10 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 		secrets = append(secrets, secretsOf(a.wanted)...)
 	}
 
-	// Grant the right to read the Secrets, and write the specs, which have the digests of the values: an agent reads them then.
-	if err := d.roles.AllowSecrets(ctx, cluster, secrets); err != nil {
+	// Grant the right to read the Secrets and copies, and write the specs, which have the digests of the values: an agent reads them then.
+	copiedSecrets, configMaps, copyFailures := d.copyResources(ctx, cluster, created, kept)
+	failures = append(failures, copyFailures...)
+	if err := d.roles.AllowObjects(ctx, cluster, append(secrets, copiedSecrets...), configMaps); err != nil {
 		for _, a := range created {
 			failed(a, nil)
 		}
@@ -443,10 +446,14 @@ func stalledReason(err error) (reason string) {
 		var deployment *foreignDeploymentError
 		var role *desiredset.ForeignError
 		var secret *foreignSecretError
+		var foreignCopy *foreignCopyError
+		var missing *missingSourceError
 		var template *templateError
 		switch {
-		case errors.As(one, &deployment), errors.As(one, &role), errors.As(one, &secret):
+		case errors.As(one, &deployment), errors.As(one, &role), errors.As(one, &secret), errors.As(one, &foreignCopy):
 			reason = fleet.ReasonNameConflict
+		case errors.As(one, &missing):
+			reason = cmp.Or(reason, fleet.ReasonDownstreamMissing)
 		case errors.As(one, &template):
 			reason = cmp.Or(reason, fleet.ReasonBundleInvalid)
 		default:

@@ -159,6 +159,32 @@ func (d *Deployer) secretEvents() eventHandler[*metav1.PartialObjectMetadata] {
 	}
 }
 
+// copyEvents enqueues the Clusters of the Bundles that name a Secret or ConfigMap, and the Cluster of a copy that is changed or deleted.
+func (d *Deployer) copyEvents(kind string) eventHandler[*metav1.PartialObjectMetadata] {
+	enqueue := func(object *metav1.PartialObjectMetadata) {
+		bundles, _ := d.bundleCache.GetByIndex(bySource, sourceKey(object.Namespace, resource{kind, object.Name}))
+		for _, b := range bundles {
+			for _, m := range d.matches(b, d.plans.of(b)) {
+				d.clusters.EnqueueAfter(m.cluster.Namespace, m.cluster.Name, 0)
+			}
+		}
+	}
+	return eventHandler[*metav1.PartialObjectMetadata]{
+		added: func(object *metav1.PartialObjectMetadata, atStart bool) {
+			if !atStart {
+				enqueue(object)
+			}
+		},
+		changed: func(_, after *metav1.PartialObjectMetadata) { enqueue(after) },
+		deleted: func(object *metav1.PartialObjectMetadata) {
+			enqueue(object)
+			if isCopy(object) {
+				d.enqueueCluster(object.Namespace, 0)
+			}
+		},
+	}
+}
+
 // hasValues reports whether there is a BundleDeployment of that key with Helm values.
 func (d *Deployer) hasValues(k key) bool {
 	deployment, err := d.deploymentCache.Get(k.Namespace, k.Name)

@@ -88,6 +88,7 @@ func newStage(t testing.TB) *stage {
 		FleetClient: &fleetclient.FakeFleetV1alpha1{Fake: fake},
 		Kubernetes:  s.kubernetes,
 		Contents:    cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}),
+		ConfigMaps:  cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}),
 		Secrets:     cache.NewSharedIndexInformer(nil, &metav1.PartialObjectMetadata{}, 0, cache.Indexers{}),
 	}
 	s.Deployer = &Deployer{
@@ -98,6 +99,7 @@ func newStage(t testing.TB) *stage {
 		seen: map[key]revision{}, changedAt: map[key]time.Time{},
 	}
 	s.contents, s.secrets = newContents(c, s.deploymentCache), newValueSecrets(c)
+	s.copies = &copies{c}
 	t.Cleanup(s.contents.queue.ShutDown)
 	s.addIndexes()
 	return s
@@ -174,13 +176,14 @@ func (q queue) EnqueueAfter(_, name string, d time.Duration) {
 
 // rights plays the ClusterRoles by which agents read Contents.
 type rights struct {
-	stage     *stage
-	allowed   [][]string
-	forbidden int
-	secrets   [][]string
-	written   int // the number of requests before the last call of Allow
-	err       error
-	// secretsErr is the answer of AllowSecrets.
+	stage      *stage
+	allowed    [][]string
+	forbidden  int
+	secrets    [][]string
+	configMaps [][]string
+	written    int // the number of requests before the last call of Allow
+	err        error
+	// secretsErr is the answer of AllowObjects.
 	secretsErr error
 	unseen     bool
 }
@@ -193,8 +196,9 @@ func (r *rights) Allow(_ context.Context, _ *fleet.Cluster, contents []string) e
 	return r.err
 }
 
-func (r *rights) AllowSecrets(_ context.Context, _ *fleet.Cluster, names []string) error {
-	r.secrets = append(r.secrets, slices.Compact(slices.Sorted(slices.Values(names))))
+func (r *rights) AllowObjects(_ context.Context, _ *fleet.Cluster, secrets, configMaps []string) error {
+	r.secrets = append(r.secrets, slices.Compact(slices.Sorted(slices.Values(secrets))))
+	r.configMaps = append(r.configMaps, slices.Compact(slices.Sorted(slices.Values(configMaps))))
 	return r.secretsErr
 }
 

@@ -17,6 +17,8 @@ const (
 	byTarget = "muster.fleet.cattle.io/bundles-by-target"
 	// byBundle finds BundleDeployments by the index.Key of their Bundle.
 	byBundle = "muster.fleet.cattle.io/deployments-by-bundle"
+	// bySource finds Bundles by the Secrets and ConfigMaps that they name in downstreamResources: see sourceKey.
+	bySource = "muster.fleet.cattle.io/bundles-by-source"
 	// byContent finds BundleDeployments by the name of a Content that they need.
 	byContent = "muster.fleet.cattle.io/deployments-by-content"
 	// byDisplayName finds Clusters by the index.Key of their namespace and display name.
@@ -27,6 +29,12 @@ const (
 
 func (d *Deployer) addIndexes() {
 	d.bundleCache.AddIndexer(byTarget, targetKeys)
+	d.bundleCache.AddIndexer(bySource, func(b *fleet.Bundle) (keys []string, err error) {
+		for _, r := range downstreamOf(b) {
+			keys = append(keys, sourceKey(b.Namespace, r))
+		}
+		return keys, nil
+	})
 	d.deploymentCache.AddIndexer(byBundle, func(deployment *fleet.BundleDeployment) ([]string, error) {
 		if b := bundleOf(deployment); b != (key{}) {
 			return []string{index.Key(b.Namespace, b.Name)}, nil
@@ -67,6 +75,9 @@ func nameKey(namespace, cluster string) string { return index.Key(namespace, "na
 
 // anyKey is the key of the Bundles of a namespace that have a target without a name.
 func anyKey(namespace string) string { return index.Key(namespace, "*") }
+
+// sourceKey is the key of the Bundles that name a Secret or ConfigMap of their namespace.
+func sourceKey(namespace string, r resource) string { return index.Key(namespace, r.kind+"/"+r.name) }
 
 // key is the namespace and name of an object.
 type key = types.NamespacedName

@@ -94,6 +94,11 @@ func newPlan(b *fleet.Bundle) *plan {
 		}
 		p.restrictions = append(p.restrictions, c)
 	}
+	for _, r := range downstreamOf(b) {
+		if r.kind != secretKind && r.kind != configMapKind || r.name == "" {
+			invalid = append(invalid, fmt.Errorf("downstreamResources has kind %q and name %q; the kind must be Secret or ConfigMap, with a name", r.kind, r.name))
+		}
+	}
 	if len(b.Name) > validation.DNS1123LabelMaxLength {
 		invalid = append(invalid, fmt.Errorf("metadata.name has %d characters; a label of the BundleDeployment has the name, and allows %d",
 			len(b.Name), validation.DNS1123LabelMaxLength))
@@ -279,18 +284,11 @@ func unsupportedFields(spec fleet.BundleSpec) (fields []string) {
 			fields = append(fields, "spec."+field)
 		}
 	}
-	checkOptions := func(prefix string, o fleet.BundleDeploymentOptions) {
-		check(len(o.DownstreamResources) > 0, prefix+"downstreamResources")
-	}
 	check(spec.ContentsID != "", "contentsId")
 	check(spec.HelmOpOptions != nil, "helmOpOptions")
 	check(spec.ValuesHash != "", "valuesHash")
 	s := spec.RolloutStrategy
 	check(s != nil && (s.MaxUnavailable != nil || s.MaxUnavailablePartitions != nil || s.AutoPartitionSize != nil || len(s.Partitions) > 0), "rolloutStrategy")
-	checkOptions("", spec.BundleDeploymentOptions)
-	for i, t := range spec.Targets {
-		checkOptions(fmt.Sprintf("targets[%d].", i), t.BundleDeploymentOptions)
-	}
 	return fields
 }
 

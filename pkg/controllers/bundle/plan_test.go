@@ -134,10 +134,9 @@ func TestNewPlanProblem(t *testing.T) {
 		{"a chart the agent downloads", func(s *fleet.BundleSpec) { s.HelmOpOptions = &fleet.GenericMap{} }, fleet.ReasonUnsupported, "spec.helmOpOptions"},
 		{"values in a Secret", func(s *fleet.BundleSpec) { s.ValuesHash = "x" }, fleet.ReasonUnsupported, "spec.valuesHash"},
 		{"a rollout in steps", func(s *fleet.BundleSpec) { s.RolloutStrategy = limit }, fleet.ReasonUnsupported, "spec.rolloutStrategy"},
-		{"downstream resources", func(s *fleet.BundleSpec) { s.DownstreamResources = []fleet.DownstreamResource{{}} }, fleet.ReasonUnsupported, "spec.downstreamResources"},
-		{"a field of a target", func(s *fleet.BundleSpec) {
-			s.Targets = []fleet.BundleTarget{{}, {BundleDeploymentOptions: fleet.BundleDeploymentOptions{DownstreamResources: []fleet.DownstreamResource{{}}}}}
-		}, fleet.ReasonUnsupported, "spec.targets[1].downstreamResources"},
+		{"a downstream resource of another kind", func(s *fleet.BundleSpec) {
+			s.Targets = []fleet.BundleTarget{{BundleDeploymentOptions: fleet.BundleDeploymentOptions{DownstreamResources: []fleet.DownstreamResource{{Kind: "Pod", Name: "p"}}}}}
+		}, fleet.ReasonBundleInvalid, `downstreamResources has kind "Pod" and name "p"`},
 		{"an unknown mode", func(s *fleet.BundleSpec) { s.TargetCustomizationMode = "Some" }, fleet.ReasonBundleInvalid, `spec.targetCustomizationMode is "Some"`},
 		{"an invalid restriction", func(s *fleet.BundleSpec) {
 			s.TargetRestrictions = []fleet.BundleTargetRestriction{{ClusterSelector: selector("a b", "")}}

@@ -32,6 +32,7 @@ type Deployer struct {
 
 	contents *contents
 	secrets  *valueSecrets
+	copies   *copies
 	roles    roles
 	plans    plans
 
@@ -48,16 +49,16 @@ type Deployer struct {
 	changedAt map[key]time.Time
 }
 
-// roles grants the agent of a Cluster the right to read Contents, and Secrets of the cluster namespace.
+// roles grants the agent of a Cluster the right to read Contents, and Secrets and ConfigMaps of the cluster namespace.
 type roles interface {
 	Allow(ctx context.Context, cluster *fleet.Cluster, contents []string) error
-	AllowSecrets(ctx context.Context, cluster *fleet.Cluster, names []string) error
+	AllowObjects(ctx context.Context, cluster *fleet.Cluster, secrets, configMaps []string) error
 	Forbid(ctx context.Context, cluster *fleet.Cluster) error
 	BindingUncached(cluster *fleet.Cluster) bool
 }
 
 // Register registers the controllers of Bundles and BundleDeployments. Beside these two kinds they watch Clusters and
-// ClusterGroups, which targets select; Contents and Secrets, by metadata only; and the Roles by which agents read both.
+// ClusterGroups, which targets select; Contents, Secrets and ConfigMaps, by metadata only; and the Roles by which agents read them.
 func Register(ctx context.Context, c *app.Context) *Deployer {
 	clusters, bundles, deployments := c.Fleet.Cluster(), c.Fleet.Bundle(), c.Fleet.BundleDeployment()
 	d := &Deployer{
@@ -70,6 +71,7 @@ func Register(ctx context.Context, c *app.Context) *Deployer {
 		deploymentCache: deployments.Cache(),
 		contents:        newContents(c, deployments.Cache()),
 		secrets:         newValueSecrets(c),
+		copies:          &copies{c},
 		roles:           agentrole.NewContentRoles(c),
 		written:         expectations.New(c.Clock),
 		deleted:         expectations.New(c.Clock),
@@ -87,8 +89,10 @@ func Register(ctx context.Context, c *app.Context) *Deployer {
 	_, _ = c.Fleet.ClusterGroup().Informer().AddEventHandler(d.groupEvents())
 	_, _ = c.Contents.AddEventHandler(d.contentEvents())
 	_, _ = c.Secrets.AddEventHandler(d.secretEvents())
-	enqueue.OnDamage(c.RBAC.Role(), clusters, agentrole.ClusterOfSecrets)
-	enqueue.OnDamage(c.RBAC.RoleBinding(), clusters, agentrole.ClusterOfSecrets)
+	_, _ = c.Secrets.AddEventHandler(d.copyEvents(secretKind))
+	_, _ = c.ConfigMaps.AddEventHandler(d.copyEvents(configMapKind))
+	enqueue.OnDamage(c.RBAC.Role(), clusters, agentrole.ClusterOfObjects)
+	enqueue.OnDamage(c.RBAC.RoleBinding(), clusters, agentrole.ClusterOfObjects)
 	enqueue.OnDamage(c.RBAC.ClusterRole(), clusters, agentrole.ClusterOf)
 	enqueue.OnDamage(c.RBAC.ClusterRoleBinding(), clusters, agentrole.ClusterOf)
 	return d

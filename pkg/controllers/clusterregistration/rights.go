@@ -96,7 +96,7 @@ func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Clus
 	}
 
 	// The BundleDeployments of the agent: reading them, and reporting on them. The right to read the Secrets beside them, by name,
-	// belongs to the Cluster, see agentrole.AllowSecrets. With DisableBundles only Fleet's own controllers know which Secrets and
+	// belongs to the Cluster, see agentrole.AllowObjects. With DisableBundles only Fleet's own controllers know which Secrets and
 	// Contents a BundleDeployment names.
 	switch {
 	case h.DisableBundles:

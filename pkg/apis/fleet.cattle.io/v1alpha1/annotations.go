@@ -25,3 +25,7 @@ const (
 // reports in status.agent. Fleet's own Cluster controller replaces the status of a Cluster and does not know these fields, so that
 // they would be lost. A hub without disableBundles moves status.import back and removes the annotation.
 const StatusAnnotation = "muster.fleet.cattle.io/status"
+
+// CopyAnnotation is set by the hub on a Secret or ConfigMap that it copies into a cluster namespace because a Bundle names it in
+// downstreamResources: "<generation> <UID of the source>/<version of the source>".
+const CopyAnnotation = "muster.fleet.cattle.io/copied-from"

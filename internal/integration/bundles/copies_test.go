@@ -1,0 +1,64 @@
+package bundles
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func TestDownstreamResources(t *testing.T) {
+	s, _ := newShop(t)
+	secrets, configMaps := s.hub.Kubernetes.CoreV1().Secrets, s.hub.Kubernetes.CoreV1().ConfigMaps
+	_, err := configMaps(s.ns).Create(t.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "conf"}, Data: map[string]string{"values.yaml": "b: 2"}, BinaryData: map[string][]byte{"x": {1}},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.cluster(t, "a", nil)
+	s.bundle(t, "app", "copied", func(b *fleet.Bundle) {
+		everywhere(b)
+		b.Spec.DownstreamResources = []fleet.DownstreamResource{{Kind: "Secret", Name: "cred"}, {Kind: "configmap", Name: "conf"}}
+	})
+	home := s.namespaceOf("a")
+	s.requireCluster(t, "a", "0/1", "False DownstreamResourceMissing: Secret "+s.ns+"/cred, which downstreamResources names, does not exist; create it")
+
+	cred, err := secrets(s.ns).Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "cred"}, Type: corev1.SecretTypeBasicAuth, Data: map[string][]byte{"username": []byte("joe"), "password": []byte("first")},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	copied := testenv.EventuallyThere(t, secrets(home).Get, "cred")
+	assert.Equal(t, []any{cred.Type, cred.Data}, []any{copied.Type, copied.Data})
+	assert.Empty(t, copied.Labels)
+	d := s.eventuallyDeployment(t, "a", "app", func(d *fleet.BundleDeployment) bool { return d.Spec.DownstreamResourcesGeneration > 0 })
+	assert.True(t, metav1.IsControlledBy(copied, d))
+	conf := testenv.EventuallyThere(t, configMaps(home).Get, "conf")
+	assert.Equal(t, map[string]string{"values.yaml": "b: 2"}, conf.Data)
+	assert.Equal(t, map[string][]byte{"x": {1}}, conf.BinaryData)
+
+	role := testenv.EventuallyThere(t, s.hub.Kubernetes.RbacV1().Roles(home).Get, registration.RoleDeploymentSecrets)
+	testenv.Eventually(t, func() (bool, string) {
+		role, err = s.hub.Kubernetes.RbacV1().Roles(home).Get(t.Context(), registration.RoleDeploymentSecrets, metav1.GetOptions{})
+		return err == nil && len(role.Rules) == 2, "the Role lacks a rule"
+	})
+	assert.Equal(t, []string{"cred"}, role.Rules[0].ResourceNames)
+	assert.Equal(t, []string{"conf"}, role.Rules[1].ResourceNames)
+
+	before := s.deployment(t, "a", "app").Spec.DownstreamResourcesGeneration
+	cred.Data["password"] = []byte("second")
+	_, err = secrets(s.ns).Update(t.Context(), cred, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	d = s.eventuallyDeployment(t, "a", "app", func(d *fleet.BundleDeployment) bool { return d.Spec.DownstreamResourcesGeneration > before })
+	assert.Equal(t, before+1, d.Spec.DownstreamResourcesGeneration)
+	copied = testenv.RequireThere(t, secrets(home).Get, "cred")
+	assert.Equal(t, "second", string(copied.Data["password"]), "the copy comes before the number that makes the agent read it")
+
+	s.merge(t, "Bundle", "app", `{"spec":{"downstreamResources":[{"kind":"ConfigMap","name":"conf"}]}}`)
+	testenv.RequireGone(t, secrets(home).Get, "Secret", "cred")
+	testenv.RequireThere(t, configMaps(home).Get, "conf")
+}

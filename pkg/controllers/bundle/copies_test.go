@@ -1,0 +1,149 @@
+package bundle
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+func credential(namespace, version, password string) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "cred", UID: "source", ResourceVersion: version},
+		Type:       corev1.SecretTypeOpaque, Data: map[string][]byte{"password": []byte(password)},
+	}
+}
+
+// copyOf is the copy of a credential for the BundleDeployment app.
+func copyOf(annotation, password string) *corev1.Secret {
+	secret := credential(home, "9", password)
+	secret.UID = "copy"
+	secret.Annotations = map[string]string{"muster.fleet.cattle.io/copied-from": annotation}
+	secret.OwnerReferences = valuesSecret("", "").OwnerReferences
+	return secret
+}
+
+func copying(kind, name string) *fleet.Bundle {
+	b := toAlice()
+	b.Spec.DownstreamResources = []fleet.DownstreamResource{{Kind: kind, Name: name}}
+	return b
+}
+
+func TestReconcileCopies(t *testing.T) {
+	foreign, own := credential(home, "9", "x"), credential("ws", "5", "x")
+	own.Type = "fleet.cattle.io/cluster-registration-values"
+	fleetCopy := copyOf("", "one")
+	fleetCopy.Annotations = nil
+	orphaned := copyOf("4 source/5", "one")
+	orphaned.OwnerReferences[0].UID = "of-an-earlier-app"
+	for name, row := range map[string]struct {
+		source     *corev1.Secret
+		target     *corev1.Secret
+		generation int64 // of the BundleDeployment before
+		requests   []string
+		copied     *corev1.Secret
+		after      int64
+		readable   []string
+		reason     string
+	}{
+		"the first copy": {
+			source: credential("ws", "5", "one"), requests: []string{"get Secret", "create Secret", "patch"},
+			copied: copyOf("1 source/5", "one"), after: 1, readable: []string{"cred"},
+		},
+		"nothing changed: no request": {
+			source: credential("ws", "5", "one"), target: copyOf("4 source/5", "one"), generation: 4,
+			copied: copyOf("4 source/5", "one"), after: 4, readable: []string{"cred"},
+		},
+		"other content: another generation": {
+			source: credential("ws", "6", "two"), target: copyOf("4 source/5", "one"), generation: 4,
+			requests: []string{"get Secret", "create Secret", "get Secret", "update Secret", "patch"}, copied: copyOf("5 source/6", "two"), after: 5, readable: []string{"cred"},
+		},
+		"another version of the same content: the same generation": {
+			source: credential("ws", "6", "one"), target: copyOf("4 source/5", "one"), generation: 4,
+			requests: []string{"get Secret", "create Secret", "get Secret", "update Secret"}, copied: copyOf("4 source/6", "one"), after: 4, readable: []string{"cred"},
+		},
+		"the hub ended between copy and patch": {
+			source: credential("ws", "6", "two"), target: copyOf("5 source/6", "two"), generation: 4,
+			requests: []string{"patch"}, copied: copyOf("5 source/6", "two"), after: 5, readable: []string{"cred"},
+		},
+		"a copy of Fleet's hub: taken over": {
+			source: credential("ws", "5", "one"), target: fleetCopy, generation: 4,
+			requests: []string{"get Secret", "create Secret", "get Secret", "update Secret", "patch"}, copied: copyOf("5 source/5", "one"), after: 5, readable: []string{"cred"},
+		},
+		"a copy of an earlier BundleDeployment": {
+			source: credential("ws", "5", "one"), target: orphaned, generation: 4,
+			requests: []string{"get Secret", "create Secret", "get Secret", "update Secret"}, copied: copyOf("4 source/5", "one"), after: 4, readable: []string{"cred"},
+		},
+		"an object of somebody else: neither changed nor readable": {
+			source: credential("ws", "5", "one"), target: foreign,
+			requests: []string{"get Secret", "create Secret", "get Secret"}, copied: foreign, reason: fleet.ReasonNameConflict,
+		},
+		"a Secret of the hub: not copied": {source: own, requests: []string{"get Secret"}, reason: fleet.ReasonNameConflict},
+		"no source":                       {reason: fleet.ReasonDownstreamMissing},
+		"the source is deleted: the copy stays": {
+			target: copyOf("4 source/5", "one"), generation: 4, copied: copyOf("4 source/5", "one"), after: 4, readable: []string{"cred"}, reason: fleet.ReasonDownstreamMissing,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			existing := deployed(t, copying("Secret", "cred"))
+			existing.Spec.DownstreamResourcesGeneration = row.generation
+			s.has(t, clusterNamed("alice"), copying("Secret", "cred"), existing)
+			for _, secret := range []*corev1.Secret{row.source, row.target} {
+				if secret != nil {
+					s.hasSecret(t, secret.DeepCopy())
+				}
+			}
+			_, out := s.reconcile(t, clusterNamed("alice"))
+			patched := ""
+			if len(s.log) > 0 {
+				patched = s.log[len(s.log)-1]
+			}
+			assert.Equal(t, row.requests, s.requests())
+			if row.after != row.generation {
+				assert.Contains(t, patched, `"downstreamResourcesGeneration":`+string('0'+rune(row.after)))
+			}
+			assert.Equal(t, row.readable, s.rights.secrets[0])
+			if row.reason != "" {
+				assert.Equal(t, row.reason, out.Reason)
+			}
+			object, err := s.kubernetes.Tracker().Get(corev1.SchemeGroupVersion.WithResource("secrets"), home, "cred")
+			if row.copied == nil {
+				require.Error(t, err)
+				return
+			}
+			require.NoError(t, err)
+			live := object.(*corev1.Secret)
+			assert.Equal(t, []any{row.copied.Data, row.copied.Annotations, row.copied.OwnerReferences}, []any{live.Data, live.Annotations, live.OwnerReferences})
+		})
+	}
+}
+
+func TestReconcileDeletesCopies(t *testing.T) {
+	s := newStage(t)
+	changed := toAlice()
+	changed.Generation = 2
+	s.has(t, clusterNamed("alice"), changed, deployed(t, copying("Secret", "cred")))
+	s.hasSecret(t, copyOf("1 source/5", "one"))
+	s.reconcile(t, clusterNamed("alice"))
+	assert.Equal(t, []string{"delete Secret", "patch"}, s.requests())
+	assert.Nil(t, s.rights.secrets[0])
+}
+
+func TestCopyEvents(t *testing.T) {
+	s := newStage(t)
+	s.has(t, clusterNamed("alice"), copying("secret", "cred"))
+	source, copied := &metav1.PartialObjectMetadata{ObjectMeta: credential("ws", "5", "").ObjectMeta}, &metav1.PartialObjectMetadata{ObjectMeta: copyOf("1 source/5", "").ObjectMeta}
+	handler := s.copyEvents(secretKind)
+	handler.OnAdd(source, true)
+	assert.Empty(t, s.taken(), "at its start the hub enqueues all Clusters")
+	handler.OnAdd(source, false)
+	handler.OnDelete(copied)
+	assert.Equal(t, []string{"enqueue Cluster alice in 0s", "enqueue Cluster alice in 0s"}, s.taken())
+	s.copyEvents(configMapKind).OnAdd(source, false)
+	assert.Empty(t, s.taken())
+}
