@@ -96,7 +96,7 @@ func BootstrapSecret(url, ca string, edits ...string) *corev1.Secret {
 	return Secret(registration.BootstrapSecret, edited(map[string]string{
 		registration.BootstrapAPIServerURL:                url,
 		registration.BootstrapAPIServerCA:                 ca,
-		registration.BootstrapClusterNamespace:            "fleet-default",
+		registration.BootstrapWorkspace:                   "fleet-default",
 		registration.BootstrapToken:                       RegistrationToken,
 		registration.BootstrapTokenName:                   "import-token-one",
 		registration.BootstrapSystemRegistrationNamespace: "cattle-fleet-clusters-system",
@@ -116,7 +116,7 @@ func StoredSecret(t testing.TB, url, ca, token string, edits ...string) *corev1.
 	return Secret(registration.CredentialSecret, edited(map[string]string{
 		registration.CredentialKubeconfig:          string(kubeconfig),
 		registration.CredentialDeploymentNamespace: "cluster-ns",
-		registration.CredentialClusterNamespace:    "fleet-default",
+		registration.CredentialWorkspace:           "fleet-default",
 		registration.CredentialClusterName:         "one",
 		"agentTLSMode":                             "system-store",
 	}, edits))

@@ -161,7 +161,7 @@ func TestBearerTokensArePrintedOnRequestOnly(t *testing.T) {
 	decoded, err := registration.DecodeValues([]byte(values))
 	require.NoError(t, err)
 	require.NotEmpty(t, decoded.Token)
-	require.Equal(t, p.namespace, decoded.ClusterNamespace)
+	require.Equal(t, p.namespace, decoded.Workspace)
 	token, err := p.hub.Fleet.ClusterRegistrationTokens(p.namespace).Get(t.Context(), "loud", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.Nil(t, token.Spec.TTL, "0 means that it does not expire")

@@ -22,7 +22,7 @@ func BootstrapAgent(t testing.TB, member *Cluster, namespace string, v registrat
 		Data: map[string][]byte{
 			registration.BootstrapAPIServerURL:                []byte(v.APIServerURL),
 			registration.BootstrapAPIServerCA:                 []byte(v.APIServerCA),
-			registration.BootstrapClusterNamespace:            []byte(v.ClusterNamespace),
+			registration.BootstrapWorkspace:                   []byte(v.Workspace),
 			registration.BootstrapToken:                       []byte(v.Token),
 			registration.BootstrapTokenName:                   []byte(v.TokenName),
 			registration.BootstrapSystemRegistrationNamespace: []byte(v.SystemRegistrationNamespace),
@@ -48,7 +48,7 @@ func RequireCredential(t testing.TB, member *Cluster, namespace, cluster string)
 // BootstrapValues are the values with which an agent registers, from its bootstrap Secret.
 func BootstrapValues(secret *corev1.Secret) registration.Values {
 	return registration.Values{
-		ClusterNamespace:            string(secret.Data[registration.BootstrapClusterNamespace]),
+		Workspace:                   string(secret.Data[registration.BootstrapWorkspace]),
 		Token:                       string(secret.Data[registration.BootstrapToken]),
 		TokenName:                   string(secret.Data[registration.BootstrapTokenName]),
 		SystemRegistrationNamespace: string(secret.Data[registration.BootstrapSystemRegistrationNamespace]),

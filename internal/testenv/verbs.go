@@ -52,7 +52,7 @@ func (c *Cluster) Request(t testing.TB, values registration.Values, spec fleet.C
 // Send creates a ClusterRegistration with the token of the values, as soon as the token has its rights.
 func (c *Cluster) Send(t testing.TB, values registration.Values, request *fleet.ClusterRegistration) (created *fleet.ClusterRegistration) {
 	t.Helper()
-	requests := c.ClientFor(t, values.Token).Fleet.ClusterRegistrations(values.ClusterNamespace)
+	requests := c.ClientFor(t, values.Token).Fleet.ClusterRegistrations(values.Workspace)
 	Eventually(t, func() (bool, string) {
 		var err error
 		created, err = requests.Create(context.Background(), request, metav1.CreateOptions{})

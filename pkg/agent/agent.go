@@ -314,19 +314,19 @@ func (l *loop) deployBundles(ctx context.Context, use *credential.InUse) error {
 	cluster := use.Stored()
 	return l.deploy(ctx, deploy.Config{
 		Hub: use.Conn.Fleet, Watching: use.Conn.Watching, HubCore: use.Conn.Core,
-		Namespace:        use.Conn.Namespace,
-		ClusterNamespace: cluster.ClusterNamespace,
-		ClusterName:      cluster.ClusterName,
-		Member:           rest.AddUserAgent(rest.CopyConfig(l.config.Member), l.config.userAgent()),
-		AgentNamespace:   l.config.Namespace,
-		Scope:            l.config.Scope,
-		Workers:          l.config.Workers,
-		DriftWorkers:     l.config.DriftWorkers,
-		Resync:           settings.GarbageCollectionInterval.Duration,
-		CheckRejection:   func(err error) error { return rejections.Check(err, l.config.Clock.Now()) },
-		Leaving:          l.uninstaller.Mark,
-		Log:              l.log,
-		Clock:            l.config.Clock,
+		Namespace:      use.Conn.Namespace,
+		Workspace:      cluster.Workspace,
+		ClusterName:    cluster.ClusterName,
+		Member:         rest.AddUserAgent(rest.CopyConfig(l.config.Member), l.config.userAgent()),
+		AgentNamespace: l.config.Namespace,
+		Scope:          l.config.Scope,
+		Workers:        l.config.Workers,
+		DriftWorkers:   l.config.DriftWorkers,
+		Resync:         settings.GarbageCollectionInterval.Duration,
+		CheckRejection: func(err error) error { return rejections.Check(err, l.config.Clock.Now()) },
+		Leaving:        l.uninstaller.Mark,
+		Log:            l.log,
+		Clock:          l.config.Clock,
 	})
 }
 

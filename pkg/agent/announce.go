@@ -75,14 +75,14 @@ func describe(action Action, o observation, namespace string) (state string, lev
 	switch action {
 	case UseStored, KeepEndpoint:
 		return "registered", logrus.InfoLevel,
-			fmt.Sprintf("The stored credential works: this is cluster %s/%s", o.stored.ClusterNamespace, o.stored.ClusterName)
+			fmt.Sprintf("The stored credential works: this is cluster %s/%s", o.stored.Workspace, o.stored.ClusterName)
 	case ReplaceStored:
 		return "registered, and registering again at the same time", logrus.InfoLevel,
 			fmt.Sprintf("The stored credential of cluster %s/%s works; registering again at %s at the same time: %s",
-				o.stored.ClusterNamespace, o.stored.ClusterName, o.identity.Server, whyRegister(o))
+				o.stored.Workspace, o.stored.ClusterName, o.identity.Server, whyRegister(o))
 	case SwitchEndpoint:
 		return "registered, and switching to another endpoint of the hub", logrus.InfoLevel,
-			fmt.Sprintf("The stored credential of cluster %s/%s works at %s: switching to it", o.stored.ClusterNamespace, o.stored.ClusterName, o.other)
+			fmt.Sprintf("The stored credential of cluster %s/%s works at %s: switching to it", o.stored.Workspace, o.stored.ClusterName, o.other)
 	case Leave:
 		return "leaving: the hub has asked the agent to leave", logrus.InfoLevel,
 			fmt.Sprintf("Leaving: the hub has asked the agent to leave, and its objects in Namespace %s are deleted", namespace)

@@ -14,7 +14,7 @@ import (
 )
 
 func TestDescribe(t *testing.T) {
-	stored := &credential.Stored{ClusterNamespace: "fleet-default", ClusterName: "one"}
+	stored := &credential.Stored{Workspace: "fleet-default", ClusterName: "one"}
 	identity := &register.ImportIdentity{Access: hubclient.Access{Endpoint: hubclient.Endpoint{Server: agenttest.HubURL}}}
 	other := &hubclient.Endpoint{Server: agenttest.HubURL, Source: "ConfigMap fleet-agent-hub"}
 	cause := errors.New("the cause")

@@ -198,7 +198,7 @@ func FuzzEncodeValues(f *testing.F) {
 			}
 		}
 		v := Values{
-			ClusterNamespace: namespace, APIServerURL: url, APIServerCA: ca, Token: token, TokenName: name,
+			Workspace: namespace, APIServerURL: url, APIServerCA: ca, Token: token, TokenName: name,
 			SystemRegistrationNamespace: system, Internal: &ValuesInternal{SystemNamespace: system},
 		}
 		data, err := EncodeValues(v)

@@ -9,8 +9,8 @@ import (
 // Values is the content of a ClusterRegistrationToken's Secret: a values file for the chart fleet-agent. The hub also uses it
 // to install an agent itself.
 type Values struct {
-	// ClusterNamespace is the token's namespace, in which the agent creates its request.
-	ClusterNamespace string `json:"clusterNamespace"`
+	// Workspace is the token's namespace, in which the agent creates its request.
+	Workspace string `json:"clusterNamespace"`
 	// APIServerURL and APIServerCA (PEM) are the address and the CA of the hub for the agent.
 	APIServerURL string `json:"apiServerURL"`
 	APIServerCA  string `json:"apiServerCA"`

@@ -9,7 +9,7 @@ import (
 )
 
 var someValues = Values{
-	ClusterNamespace: "fleet-default", APIServerURL: "https://hub:6443", APIServerCA: "pem\n", Token: "bearer",
+	Workspace: "fleet-default", APIServerURL: "https://hub:6443", APIServerCA: "pem\n", Token: "bearer",
 	TokenName: "token", SystemRegistrationNamespace: "cattle-fleet-clusters-system",
 }
 

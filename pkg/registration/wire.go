@@ -34,16 +34,19 @@ const (
 	// ClusterRoleAgent lets an agent read its BundleDeployments and report their status; the hub binds it for each agent in the
 	// cluster namespace. An agent that renews its credential has its own Role instead, AgentRoleName.
 	ClusterRoleAgent = "fleet-agent-bundle-deployment"
-	// RoleDeploymentSecrets is the Role and RoleBinding, in the cluster namespace, that let the agents of a Cluster read the Secrets
-	// with the Helm values of their BundleDeployments, by name. It exists while there are such Secrets.
+	// RoleDeploymentSecrets is the Role and RoleBinding, in the cluster namespace, that let the agents of a Cluster read, by name,
+	// the Secrets with the Helm values of their BundleDeployments, and the copies of the Secrets and ConfigMaps that these name in
+	// downstreamResources. It exists while there are such objects.
 	RoleDeploymentSecrets = "fleet-deployment-secrets"
 )
 
 // Keys of Secret BootstrapSecret. The chart fleet-agent takes values of the same names.
 const (
-	BootstrapAPIServerURL                = "apiServerURL"
-	BootstrapAPIServerCA                 = "apiServerCA"
-	BootstrapClusterNamespace            = "clusterNamespace"
+	BootstrapAPIServerURL = "apiServerURL"
+	BootstrapAPIServerCA  = "apiServerCA"
+	// BootstrapWorkspace is the namespace of the Clusters. On the wire it is called the cluster's namespace; what this project calls
+	// the cluster namespace is CredentialDeploymentNamespace there.
+	BootstrapWorkspace                   = "clusterNamespace"
 	BootstrapToken                       = "token"
 	BootstrapTokenName                   = "tokenName"
 	BootstrapSystemRegistrationNamespace = "systemRegistrationNamespace"
@@ -64,7 +67,7 @@ const ValuesKey = "values"
 const (
 	CredentialToken               = "token"
 	CredentialDeploymentNamespace = "deploymentNamespace"
-	CredentialClusterNamespace    = "clusterNamespace"
+	CredentialWorkspace           = "clusterNamespace"
 	CredentialClusterName         = "clusterName"
 	CredentialSystemNamespace     = "systemNamespace"
 )
@@ -81,7 +84,7 @@ const (
 )
 
 // CredentialKubeconfig is the key of Secret CredentialSecret that holds the kubeconfig for the hub; the Secret also has
-// the keys CredentialDeploymentNamespace, CredentialClusterNamespace and CredentialClusterName.
+// the keys CredentialDeploymentNamespace, CredentialWorkspace and CredentialClusterName.
 const CredentialKubeconfig = "kubeconfig"
 
 // LocalCluster and LocalSecret are the Cluster of the hub's own cluster and its kubeconfig Secret, in the namespace that the

@@ -134,7 +134,7 @@ func FuzzOwnerLabels(f *testing.F) {
 		var owner Owner
 		var options fleet.BundleDeploymentOptions
 		fuzz.From(seed, "ns", "cluster.with.dots").Fill(&options)
-		owner.Namespace, owner.ClusterName, owner.ClusterNamespace = "agent", "cluster", "ns"
+		owner.Namespace, owner.ClusterName, owner.Workspace = "agent", "cluster", "ns"
 		if len(validation.IsDNS1123Subdomain(deployment)) > 0 {
 			return
 		}

@@ -73,15 +73,15 @@ var secrets = corev1.SchemeGroupVersion.WithResource("secrets")
 type Owner struct {
 	// Namespace is the agent's namespace on the member.
 	Namespace string
-	// ClusterNamespace and ClusterName identify the Cluster on the hub.
-	ClusterNamespace, ClusterName string
+	// Workspace, the namespace of the Cluster, and ClusterName identify the Cluster on the hub.
+	Workspace, ClusterName string
 }
 
 // Labels returns the labels of all releases of the agent.
 func (o Owner) Labels() map[string]string {
 	return map[string]string{
 		AgentLabel:   registration.LabelValue(o.Namespace),
-		ClusterLabel: registration.ClusterNamespace(o.ClusterNamespace, o.ClusterName),
+		ClusterLabel: registration.ClusterNamespace(o.Workspace, o.ClusterName),
 	}
 }
 

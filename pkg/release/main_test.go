@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
-var owner = Owner{Namespace: "cattle-fleet-system", ClusterNamespace: "fleet-default", ClusterName: "one"}
+var owner = Owner{Namespace: "cattle-fleet-system", Workspace: "fleet-default", ClusterName: "one"}
 
 // member is a real cluster, and a namespace of it for one test.
 type member struct {

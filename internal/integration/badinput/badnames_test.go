@@ -51,16 +51,16 @@ func requireGrantedUnder(t *testing.T, hub *testenv.Cluster, values registration
 	t.Helper()
 	request := hub.Send(t, values, &fleet.ClusterRegistration{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{fleet.RegistrationTokenLabel: values.TokenName}},
-		Spec:       fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: "r-" + values.ClusterNamespace + cluster},
+		Spec:       fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: "r-" + values.Workspace + cluster},
 	})
 	granted, credential := hub.Granted(t, values, request)
 	assert.Equal(t, cluster, granted.Status.ClusterName)
 	assert.Equal(t, cluster, string(credential.Data[registration.CredentialClusterName]))
 	bearer := string(credential.Data[registration.CredentialToken])
 	testenv.RequireMay(t, hub, bearer,
-		testenv.To("list", "bundledeployments.fleet.cattle.io", registration.ClusterNamespace(values.ClusterNamespace, cluster), ""),
-		testenv.To("patch", "clusters.fleet.cattle.io/status", values.ClusterNamespace, cluster))
-	_, err := hub.ClientFor(t, bearer).Fleet.Clusters(values.ClusterNamespace).Patch(t.Context(), cluster, types.MergePatchType,
+		testenv.To("list", "bundledeployments.fleet.cattle.io", registration.ClusterNamespace(values.Workspace, cluster), ""),
+		testenv.To("patch", "clusters.fleet.cattle.io/status", values.Workspace, cluster))
+	_, err := hub.ClientFor(t, bearer).Fleet.Clusters(values.Workspace).Patch(t.Context(), cluster, types.MergePatchType,
 		[]byte(`{"status":{"agent":{"lastSeen":"2030-01-01T00:00:00Z"}}}`), metav1.PatchOptions{}, "status")
 	require.NoError(t, err, "the agent cannot send its heartbeat")
 }

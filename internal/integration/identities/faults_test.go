@@ -17,7 +17,7 @@ func TestAnswersUnderFaults(t *testing.T) {
 	testenv.Sweep{Least: 12}.Run(t, func(t *testing.T, hub *testenv.Cluster) func(int, func()) {
 		return func(_ int, strike func()) {
 			values := hub.Token(t, hub.Namespace(t), "manual", fleet.ClusterRegistrationTokenSpec{Approval: fleet.ApprovalManual})
-			hub.WaitCondition(t, testenv.KindToken, values.ClusterNamespace, "manual", fleet.ConditionReady, "True")
+			hub.WaitCondition(t, testenv.KindToken, values.Workspace, "manual", fleet.ConditionReady, "True")
 			strike()
 			request := ask(t, hub, values, "edge", "r")
 			says(t, hub, request, "Unknown WaitingForApproval")

@@ -26,7 +26,7 @@ func ask(t *testing.T, hub *testenv.Cluster, values registration.Values, clientI
 			Labels:       map[string]string{fleet.RegistrationTokenLabel: values.TokenName},
 			Annotations:  map[string]string{registration.RenewalAnnotation: "true"},
 		},
-		Spec: fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: random + values.ClusterNamespace},
+		Spec: fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: random + values.Workspace},
 	})
 }
 

@@ -21,14 +21,14 @@ import (
 func storm(t *testing.T, hub *testenv.Cluster, values registration.Values, size int) []*fleet.ClusterRegistration {
 	t.Helper()
 	hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: ""}) // waits until the token works, and counts for nothing
-	client := hub.ClientFor(t, values.Token).Fleet.ClusterRegistrations(values.ClusterNamespace)
+	client := hub.ClientFor(t, values.Token).Fleet.ClusterRegistrations(values.Workspace)
 	requests, errs := make([]*fleet.ClusterRegistration, size), make([]error, size)
 	var sending sync.WaitGroup
 	for n := range size {
 		sending.Go(func() {
 			requests[n], errs[n] = client.Create(t.Context(), &fleet.ClusterRegistration{
 				ObjectMeta: metav1.ObjectMeta{GenerateName: "request-", Labels: map[string]string{fleet.RegistrationTokenLabel: values.TokenName}},
-				Spec:       fleet.ClusterRegistrationSpec{ClientID: fmt.Sprint("edge-", n), ClientRandom: values.ClusterNamespace},
+				Spec:       fleet.ClusterRegistrationSpec{ClientID: fmt.Sprint("edge-", n), ClientRandom: values.Workspace},
 			}, metav1.CreateOptions{})
 		})
 	}
@@ -63,7 +63,7 @@ func decided(t *testing.T, hub *testenv.Cluster, requests []*fleet.ClusterRegist
 
 func tokenOf(t *testing.T, hub *testenv.Cluster, values registration.Values) *fleet.ClusterRegistrationToken {
 	t.Helper()
-	return testenv.RequireThere(t, hub.Fleet.ClusterRegistrationTokens(values.ClusterNamespace).Get, values.TokenName)
+	return testenv.RequireThere(t, hub.Fleet.ClusterRegistrationTokens(values.Workspace).Get, values.TokenName)
 }
 
 func TestRaceForTheLastUse(t *testing.T) {

@@ -158,7 +158,7 @@ func (s *scene) importWrong(t *testing.T) {
 func (s *scene) installAgent(t *testing.T, namespace string, v registration.Values) {
 	t.Helper()
 	require.NoError(t, helminstall.Install(t.Context(), s.member.RESTConfig(), namespace, charts.Agent, map[string]any{
-		"apiServerURL": v.APIServerURL, "apiServerCA": v.APIServerCA, "clusterNamespace": v.ClusterNamespace, "token": v.Token, "tokenName": v.TokenName,
+		"apiServerURL": v.APIServerURL, "apiServerCA": v.APIServerCA, "clusterNamespace": v.Workspace, "token": v.Token, "tokenName": v.TokenName,
 		"systemRegistrationNamespace": v.SystemRegistrationNamespace, "agentTLSMode": "strict", "clientID": namespace, "debug": true, "debugLevel": 10,
 	}))
 }

@@ -128,7 +128,7 @@ func (s *stock) makeToken(t *testing.T) {
 	s.wranglerSet(t, "cluster-group-token", s.token, &corev1.ServiceAccount{ObjectMeta: managedMeta(s.Namespace, s.tokenAccount)})
 	s.registrationBearer = s.legacyToken(t, s.Namespace, s.tokenAccount)
 	values, err := registration.EncodeValues(registration.Values{
-		ClusterNamespace: s.Namespace, APIServerURL: s.Hub.URL(), APIServerCA: string(s.Hub.CA()), Token: s.registrationBearer,
+		Workspace: s.Namespace, APIServerURL: s.Hub.URL(), APIServerCA: string(s.Hub.CA()), Token: s.registrationBearer,
 		TokenName: s.token.Name, SystemRegistrationNamespace: testenv.RegistrationNamespace,
 	})
 	require.NoError(t, err)

@@ -74,7 +74,7 @@ func TestProxyInTheValuesOfTheAgentsChart(t *testing.T) {
 func (s *scene) installAgent(t *testing.T, v registration.Values) {
 	t.Helper()
 	err := helminstall.Install(t.Context(), s.member.RESTConfig(), system, charts.Agent, map[string]any{
-		"apiServerURL": v.APIServerURL, "apiServerCA": v.APIServerCA, "clusterNamespace": v.ClusterNamespace, "token": v.Token, "tokenName": v.TokenName,
+		"apiServerURL": v.APIServerURL, "apiServerCA": v.APIServerCA, "clusterNamespace": v.Workspace, "token": v.Token, "tokenName": v.TokenName,
 		"systemRegistrationNamespace": v.SystemRegistrationNamespace, "agentTLSMode": "strict", "clientID": "edge",
 		"proxy": s.agentsProxy.url(), "noProxy": chartNoProxy, "debug": true,
 	})

@@ -65,7 +65,7 @@ func (s *serverStory) requireMoved(t *testing.T, old *fleet.Cluster, moved *ranc
 	cluster := s.condition(t, moved, fleet.ConditionRegistered, "True")
 	require.NotEqual(t, old.Spec.ClientID, cluster.Spec.ClientID)
 	testenv.RequireCredential(t, s.member, agentNamespace, moved.Name)
-	require.Equal(t, moved.Workspace, string(s.credential(t, s.member, agentNamespace).Data[registration.CredentialClusterNamespace]))
+	require.Equal(t, moved.Workspace, string(s.credential(t, s.member, agentNamespace).Data[registration.CredentialWorkspace]))
 	s.awaitBeat(t, moved)
 	testenv.Eventually(t, func() (bool, string) {
 		left := s.leftOf(t, old)

@@ -109,7 +109,7 @@ func (s *stage) bootstrap(t *testing.T, namespace string, values registration.Va
 	data := map[string][]byte{
 		registration.BootstrapAPIServerURL:                []byte(values.APIServerURL),
 		registration.BootstrapAPIServerCA:                 []byte(values.APIServerCA),
-		registration.BootstrapClusterNamespace:            []byte(values.ClusterNamespace),
+		registration.BootstrapWorkspace:                   []byte(values.Workspace),
 		registration.BootstrapToken:                       []byte(values.Token),
 		registration.BootstrapTokenName:                   []byte(values.TokenName),
 		registration.BootstrapSystemRegistrationNamespace: []byte(values.SystemRegistrationNamespace),

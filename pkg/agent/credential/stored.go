@@ -29,8 +29,8 @@ type Stored struct {
 	// Access is the connection to the hub. Its Namespace is the one of the BundleDeployments; its Mode is empty in a Secret of an earlier
 	// agent.
 	hubclient.Access
-	// ClusterNamespace and ClusterName identify the Cluster on the hub.
-	ClusterNamespace, ClusterName string
+	// Workspace, the namespace of the Cluster, and ClusterName identify the Cluster on the hub.
+	Workspace, ClusterName string
 	// Registration is the key "registration" of the bootstrap Secret with which the credential was obtained.
 	Registration string
 	// Request is the name of the ClusterRegistration; empty in a Secret of an earlier agent.
@@ -51,17 +51,17 @@ func Parse(secret *corev1.Secret) (*Stored, error) {
 	access.Mode = config.TLSMode(secret.Data[keyTLSMode])
 	access.Namespace = cmp.Or(string(secret.Data[registration.CredentialDeploymentNamespace]), access.Namespace)
 	s := &Stored{
-		Access:           access,
-		ClusterNamespace: string(secret.Data[registration.CredentialClusterNamespace]),
-		ClusterName:      string(secret.Data[registration.CredentialClusterName]),
-		Registration:     string(secret.Data[registration.BootstrapRegistration]),
-		Request:          string(secret.Data[keyRequest]),
-		HubConfigDigest:  string(secret.Data[keyHubConfigDigest]),
+		Access:          access,
+		Workspace:       string(secret.Data[registration.CredentialWorkspace]),
+		ClusterName:     string(secret.Data[registration.CredentialClusterName]),
+		Registration:    string(secret.Data[registration.BootstrapRegistration]),
+		Request:         string(secret.Data[keyRequest]),
+		HubConfigDigest: string(secret.Data[keyHubConfigDigest]),
 	}
 	var errs []error
 	for key, value := range map[string]string{
 		registration.CredentialDeploymentNamespace: s.Namespace,
-		registration.CredentialClusterNamespace:    s.ClusterNamespace,
+		registration.CredentialWorkspace:           s.Workspace,
 		registration.CredentialClusterName:         s.ClusterName,
 	} {
 		if value == "" {
@@ -103,7 +103,7 @@ func (s *Stored) secret(namespace string, older *corev1.Secret) (*corev1.Secret,
 	secret.Data = map[string][]byte{
 		registration.CredentialKubeconfig:          kubeconfig,
 		registration.CredentialDeploymentNamespace: []byte(s.Namespace),
-		registration.CredentialClusterNamespace:    []byte(s.ClusterNamespace),
+		registration.CredentialWorkspace:           []byte(s.Workspace),
 		registration.CredentialClusterName:         []byte(s.ClusterName),
 	}
 	for key, value := range map[string]string{

@@ -21,7 +21,7 @@ func TestStoredSecretIsWhatPeersExpect(t *testing.T) {
 			Endpoint: hubclient.Endpoint{Server: agenttest.HubURL, CA: []byte(ca), Mode: config.TLSModeStrict},
 			Token:    agenttest.NewToken, Namespace: "cluster-ns",
 		},
-		ClusterNamespace: "fleet-default", ClusterName: "one", Registration: "uid/3", Request: "request-1", HubConfigDigest: "seen",
+		Workspace: "fleet-default", ClusterName: "one", Registration: "uid/3", Request: "request-1", HubConfigDigest: "seen",
 	}
 	secret, err := stored.secret(agenttest.Namespace, nil)
 	require.NoError(t, err)
@@ -120,7 +120,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kubeconfig []byte, deployment, namespace, name, mode string) {
 		stored, err := Parse(agenttest.Secret("name", map[string]string{
 			registration.CredentialKubeconfig: string(kubeconfig), registration.CredentialDeploymentNamespace: deployment,
-			registration.CredentialClusterNamespace: namespace, registration.CredentialClusterName: name, keyTLSMode: mode,
+			registration.CredentialWorkspace: namespace, registration.CredentialClusterName: name, keyTLSMode: mode,
 		}))
 		if err != nil {
 			assert.NotContains(t, err.Error(), marker)

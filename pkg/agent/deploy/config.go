@@ -34,8 +34,8 @@ type Config struct {
 	HubCore kubernetes.Interface
 	// Namespace is the namespace of the BundleDeployments on the hub.
 	Namespace string
-	// ClusterNamespace and ClusterName identify the Cluster on the hub.
-	ClusterNamespace, ClusterName string
+	// Workspace, the namespace of the Cluster, and ClusterName identify the Cluster on the hub.
+	Workspace, ClusterName string
 	// Member connects to the API server of the member. It has no timeout, which would cut off watches.
 	Member *rest.Config
 	// AgentNamespace is the agent's namespace on the member.

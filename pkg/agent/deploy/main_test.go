@@ -67,7 +67,7 @@ func (s *stage) config() deploy.Config {
 	log := logrus.New()
 	log.SetOutput(s.t.Output())
 	return deploy.Config{
-		Hub: fleetClient, Watching: fleetClient, HubCore: core, Namespace: s.hub, ClusterNamespace: "fleet-default", ClusterName: s.cluster,
+		Hub: fleetClient, Watching: fleetClient, HubCore: core, Namespace: s.hub, Workspace: "fleet-default", ClusterName: s.cluster,
 		Member: s.member.On(s.RESTConfig()), AgentNamespace: s.agent, Workers: 2, DriftWorkers: 2, Log: log,
 		Timing: deploy.Timing{
 			RetryFirst: 20 * time.Millisecond, RetryMax: 500 * time.Millisecond, CorrectFirst: 50 * time.Millisecond, CorrectMax: time.Second,
@@ -228,7 +228,7 @@ func (s *stage) releases() []release.Found {
 	s.t.Helper()
 	client, err := release.New(s.RESTConfig())
 	require.NoError(s.t, err)
-	owner := release.Owner{Namespace: s.agent, ClusterNamespace: "fleet-default", ClusterName: s.cluster}
+	owner := release.Owner{Namespace: s.agent, Workspace: "fleet-default", ClusterName: s.cluster}
 	found, err := client.List(context.Background(), owner.Selector())
 	require.NoError(s.t, err)
 	return found

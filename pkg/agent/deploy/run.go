@@ -75,7 +75,7 @@ func Run(parent context.Context, c Config) error {
 	}
 	d := &reconciler{
 		Config: c, releases: releases, states: newDeploymentStates(), queue: newQueue(), drifts: newQueue(), end: end,
-		owner:  release.Owner{Namespace: c.AgentNamespace, ClusterNamespace: c.ClusterNamespace, ClusterName: c.ClusterName},
+		owner:  release.Owner{Namespace: c.AgentNamespace, Workspace: c.Workspace, ClusterName: c.ClusterName},
 		ownKey: registration.LabelValue(registration.AgentBundleName(c.ClusterName)),
 	}
 	d.index = newReleaseIndex(d.queue.Add)

@@ -42,7 +42,7 @@ func (h *Heartbeat) Run(ctx context.Context, use *credential.InUse) error {
 	for ctx.Err() == nil {
 		notes, wake := h.Notes.read()
 		cluster := use.Stored()
-		err := use.Conn.PatchAgentStatus(ctx, cluster.ClusterNamespace, cluster.ClusterName, h.report(ctx, use, notes))
+		err := use.Conn.PatchAgentStatus(ctx, cluster.Workspace, cluster.ClusterName, h.report(ctx, use, notes))
 		if rejected := rejections.Check(err, h.Clock.Now()); rejected != nil {
 			return rejected
 		}
@@ -52,7 +52,7 @@ func (h *Heartbeat) Run(ctx context.Context, use *credential.InUse) error {
 		} else if ctx.Err() == nil {
 			pause = min(pause, retries.Step())
 			h.Log.Warnf("Heartbeat of cluster %s/%s failed, next try in %s: %v",
-				cluster.ClusterNamespace, cluster.ClusterName, pause.Round(time.Millisecond), err)
+				cluster.Workspace, cluster.ClusterName, pause.Round(time.Millisecond), err)
 		}
 		timing.Pause(ctx, h.Clock, pause, wake)
 	}

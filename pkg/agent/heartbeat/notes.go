@@ -69,5 +69,5 @@ func (n *Notes) read() (notes, <-chan struct{}) {
 func (n *Notes) ProvePossession(ctx context.Context, use *credential.InUse, request string) error {
 	n.SetPossessionProof(request)
 	cluster := use.Stored()
-	return use.Conn.PatchAgentStatus(ctx, cluster.ClusterNamespace, cluster.ClusterName, map[string]any{"vouches": request})
+	return use.Conn.PatchAgentStatus(ctx, cluster.Workspace, cluster.ClusterName, map[string]any{"vouches": request})
 }

@@ -30,7 +30,7 @@ type ImportIdentity struct {
 
 // identityKeys are the keys that are read; a values document may have more, since it is a values file of the chart as well.
 var identityKeys = [...]string{
-	registration.BootstrapAPIServerURL, registration.BootstrapAPIServerCA, registration.BootstrapClusterNamespace,
+	registration.BootstrapAPIServerURL, registration.BootstrapAPIServerCA, registration.BootstrapWorkspace,
 	registration.BootstrapToken, registration.BootstrapTokenName, registration.BootstrapSystemRegistrationNamespace,
 	registration.BootstrapRegistration,
 }
@@ -59,7 +59,7 @@ func ParseIdentity(secret *corev1.Secret) (*ImportIdentity, error) {
 				CA:     bytes.TrimSpace([]byte(values[registration.BootstrapAPIServerCA])),
 				Source: source, CASource: "key " + registration.BootstrapAPIServerCA + " of " + source,
 			},
-			Token: values[registration.BootstrapToken], Namespace: values[registration.BootstrapClusterNamespace],
+			Token: values[registration.BootstrapToken], Namespace: values[registration.BootstrapWorkspace],
 		},
 		TokenName:       values[registration.BootstrapTokenName],
 		Registration:    values[registration.BootstrapRegistration],
@@ -73,7 +73,7 @@ func ParseIdentity(secret *corev1.Secret) (*ImportIdentity, error) {
 	if !hubclient.ValidCA(i.CA) {
 		errs = append(errs, unusable(registration.BootstrapAPIServerCA, "it is not a PEM certificate"))
 	}
-	for _, key := range []string{registration.BootstrapClusterNamespace, registration.BootstrapToken, registration.BootstrapSystemRegistrationNamespace} {
+	for _, key := range []string{registration.BootstrapWorkspace, registration.BootstrapToken, registration.BootstrapSystemRegistrationNamespace} {
 		if values[key] == "" {
 			errs = append(errs, unusable(key, "it is empty"))
 		}

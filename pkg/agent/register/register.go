@@ -99,8 +99,8 @@ func (r *Registrar) Register(ctx context.Context, in Input) error {
 	endpoint := in.Identity.EndpointIn(in.Settings.AgentTLSMode)
 	endpoint.Mode = endpoint.TLSMode()
 	stored := &credential.Stored{
-		Access:           hubclient.Access{Endpoint: endpoint, Token: granted.token, Namespace: granted.deploymentNamespace},
-		ClusterNamespace: granted.clusterNamespace, ClusterName: granted.clusterName,
+		Access:    hubclient.Access{Endpoint: endpoint, Token: granted.token, Namespace: granted.clusterNamespace},
+		Workspace: granted.workspace, ClusterName: granted.clusterName,
 		Registration: in.Identity.Registration, Request: request.name, HubConfigDigest: in.HubConfigDigest,
 	}
 	if err := r.verify(ctx, stored); err != nil {
@@ -196,7 +196,7 @@ func (r *Registrar) await(
 }
 
 // grant is the content of the Secret with which the hub grants a request.
-type grant struct{ token, deploymentNamespace, clusterNamespace, clusterName string }
+type grant struct{ token, clusterNamespace, workspace, clusterName string }
 
 // response is the answer of the hub to a request: a grant, a denial, or neither yet.
 type response struct {
@@ -225,16 +225,16 @@ func (r *Registrar) readAnswer(ctx context.Context, conn *hubclient.Connection, 
 func parseAnswer(secret *corev1.Secret) response {
 	value := func(key string) string { return string(secret.Data[key]) }
 	g := grant{
-		token:               value(registration.CredentialToken),
-		deploymentNamespace: value(registration.CredentialDeploymentNamespace),
-		clusterNamespace:    value(registration.CredentialClusterNamespace),
-		clusterName:         value(registration.CredentialClusterName),
+		token:            value(registration.CredentialToken),
+		clusterNamespace: value(registration.CredentialDeploymentNamespace),
+		workspace:        value(registration.CredentialWorkspace),
+		clusterName:      value(registration.CredentialClusterName),
 	}
 	reason := value(registration.RefusalReason)
 	switch {
 	case g.token == "" && reason != "":
 		return response{denial: fmt.Sprintf("%s (%s)", member.Brief(value(registration.RefusalMessage)), member.Brief(reason)), fromHub: true}
-	case g.token == "" || g.deploymentNamespace == "" || g.clusterNamespace == "" || g.clusterName == "":
+	case g.token == "" || g.clusterNamespace == "" || g.workspace == "" || g.clusterName == "":
 		return response{missing: "the credential is not complete yet", fromHub: true}
 	}
 	return response{grant: &g, fromHub: true}
@@ -259,7 +259,7 @@ func (r *Registrar) verify(ctx context.Context, stored *credential.Stored) error
 			return ctx.Err()
 		}
 		if r.Clock.Now().After(deadline) {
-			err := fmt.Errorf("the credential from the hub for cluster %s/%s does not work: %w", stored.ClusterNamespace, stored.ClusterName, cause)
+			err := fmt.Errorf("the credential from the hub for cluster %s/%s does not work: %w", stored.Workspace, stored.ClusterName, cause)
 			if hubclient.Classify(cause) == hubclient.Rejected {
 				err = errors.Join(err, ForgetRequest(ctx, r.Member))
 			}

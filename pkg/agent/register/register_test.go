@@ -234,7 +234,7 @@ func FuzzParseIdentity(f *testing.F) {
 	f.Fuzz(func(t *testing.T, url, ca, namespace, token, name, system, document string) {
 		secret := agenttest.Secret("name", map[string]string{
 			registration.BootstrapAPIServerURL: url, registration.BootstrapAPIServerCA: ca,
-			registration.BootstrapClusterNamespace: namespace, registration.BootstrapToken: token + marker, registration.BootstrapTokenName: name,
+			registration.BootstrapWorkspace: namespace, registration.BootstrapToken: token + marker, registration.BootstrapTokenName: name,
 			registration.BootstrapSystemRegistrationNamespace: system, registration.BootstrapValues: document,
 		})
 		identity, err := ParseIdentity(secret)
@@ -262,7 +262,7 @@ func FuzzParseAnswer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, token, deployment, namespace, name string) {
 		got := parseAnswer(agenttest.Secret("name", map[string]string{
 			registration.CredentialToken: token, registration.CredentialDeploymentNamespace: deployment,
-			registration.CredentialClusterNamespace: namespace, registration.CredentialClusterName: name,
+			registration.CredentialWorkspace: namespace, registration.CredentialClusterName: name,
 		}))
 		assert.Equal(t, token != "" && deployment != "" && namespace != "" && name != "", got.grant != nil)
 	})

@@ -92,8 +92,8 @@ func (m *memberClient) removeStaleAgent(ctx context.Context, cluster *fleet.Clus
 // relabelReleases transfers the Helm releases of the agent in namespace from to the agent in namespace to. Agents find their
 // releases by labels that contain the agent's namespace, because agents of two hubs may run on one member.
 func (m *memberClient) relabelReleases(ctx context.Context, cluster *fleet.Cluster, from, to string) error {
-	before := release.Owner{Namespace: from, ClusterNamespace: cluster.Namespace, ClusterName: cluster.Name}
-	after := release.Owner{Namespace: to, ClusterNamespace: cluster.Namespace, ClusterName: cluster.Name}
+	before := release.Owner{Namespace: from, Workspace: cluster.Namespace, ClusterName: cluster.Name}
+	after := release.Owner{Namespace: to, Workspace: cluster.Namespace, ClusterName: cluster.Name}
 	patch, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"labels": after.Labels()}})
 	if err != nil {
 		return err

@@ -130,7 +130,7 @@ func (h *harness) giveToken(t *testing.T, cluster *fleet.Cluster) {
 
 func someValues() registration.Values {
 	return registration.Values{
-		ClusterNamespace: "ns", APIServerURL: "https://hub:6443", Token: "bearer", TokenName: "import-token-c",
+		Workspace: "ns", APIServerURL: "https://hub:6443", Token: "bearer", TokenName: "import-token-c",
 		SystemRegistrationNamespace: "cattle-fleet-clusters-system",
 	}
 }

@@ -56,7 +56,7 @@ func (i *Importer) plan(hub config.Hub, cluster *fleet.Cluster, f facts, info hu
 		bootstrap: map[string][]byte{
 			registration.BootstrapAPIServerURL:                []byte(info.apiServerURL),
 			registration.BootstrapAPIServerCA:                 append([]byte{}, info.apiServerCA...), // the key exists even when empty
-			registration.BootstrapClusterNamespace:            []byte(values.ClusterNamespace),
+			registration.BootstrapWorkspace:                   []byte(values.Workspace),
 			registration.BootstrapToken:                       []byte(values.Token),
 			registration.BootstrapTokenName:                   []byte(values.TokenName),
 			registration.BootstrapSystemRegistrationNamespace: []byte(values.SystemRegistrationNamespace),

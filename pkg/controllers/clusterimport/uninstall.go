@@ -157,7 +157,7 @@ func (u *uninstallation) removeReleases(ctx context.Context, agentNamespace stri
 	if err != nil {
 		return err
 	}
-	owner := release.Owner{Namespace: agentNamespace, ClusterNamespace: u.cluster.Namespace, ClusterName: u.cluster.Name}
+	owner := release.Owner{Namespace: agentNamespace, Workspace: u.cluster.Namespace, ClusterName: u.cluster.Name}
 	found, err := client.List(ctx, owner.Selector())
 	if err != nil {
 		return err
@@ -227,12 +227,12 @@ func (a agentIdentity) belongsTo(cluster *fleet.Cluster) bool {
 		last := cluster.Status.Import
 		recorded := last != nil && last.Registration != "" && a.bootstrap[registration.BootstrapRegistration] == last.Registration
 		ours := recorded || a.bootstrap[registration.BootstrapTokenName] == registration.ImportTokenName(cluster.Name)
-		if a.bootstrap[registration.BootstrapClusterNamespace] != cluster.Namespace || !ours {
+		if a.bootstrap[registration.BootstrapWorkspace] != cluster.Namespace || !ours {
 			return false
 		}
 	}
 	if a.credential != nil {
-		return a.credential[registration.CredentialClusterNamespace] == cluster.Namespace &&
+		return a.credential[registration.CredentialWorkspace] == cluster.Namespace &&
 			a.credential[registration.CredentialClusterName] == cluster.Name
 	}
 	return a.clientID != "" && a.clientID == cluster.Spec.ClientID

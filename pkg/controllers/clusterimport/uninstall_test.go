@@ -30,11 +30,11 @@ func deletedCluster() *fleet.Cluster {
 
 func TestAgentIdentity_belongsTo(t *testing.T) {
 	credential := func(namespace, name string) map[string]string {
-		return map[string]string{registration.CredentialClusterNamespace: namespace, registration.CredentialClusterName: name}
+		return map[string]string{registration.CredentialWorkspace: namespace, registration.CredentialClusterName: name}
 	}
 	bootstrap := func(namespace, token, key string) map[string]string {
 		return map[string]string{
-			registration.BootstrapClusterNamespace: namespace, registration.BootstrapTokenName: token, registration.BootstrapRegistration: key,
+			registration.BootstrapWorkspace: namespace, registration.BootstrapTokenName: token, registration.BootstrapRegistration: key,
 		}
 	}
 	for _, row := range []struct {

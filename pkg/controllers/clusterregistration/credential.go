@@ -132,7 +132,7 @@ func (h *handler) newCredential(ctx context.Context, request *fleet.ClusterRegis
 	secret := h.answerSecret(request, map[string][]byte{
 		registration.CredentialToken:               []byte(issued.Token.Reveal()),
 		registration.CredentialDeploymentNamespace: []byte(clusterNamespace(cluster)),
-		registration.CredentialClusterNamespace:    []byte(cluster.Namespace),
+		registration.CredentialWorkspace:           []byte(cluster.Namespace),
 		registration.CredentialClusterName:         []byte(cluster.Name),
 		registration.CredentialSystemNamespace:     []byte(h.SystemNamespace),
 	})

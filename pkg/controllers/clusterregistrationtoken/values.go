@@ -162,7 +162,7 @@ func (h *handler) reusable(ctx context.Context, token *fleet.ClusterRegistration
 func (h *handler) values(token *fleet.ClusterRegistrationToken, bearer credential.Token) registration.Values {
 	hub := h.Config.Get()
 	values := registration.Values{
-		ClusterNamespace:            token.Namespace,
+		Workspace:                   token.Namespace,
 		APIServerURL:                hub.APIServerURL,
 		APIServerCA:                 string(hub.APIServerCA),
 		Token:                       bearer.Reveal(),

@@ -76,7 +76,7 @@ func TestEnsureValues(t *testing.T) {
 func TestValuesCache(t *testing.T) {
 	r, key := newValuesCache(), types.NamespacedName{Namespace: "ws", Name: "token"}
 	valuesOf := func(token string) registration.Values {
-		return registration.Values{ClusterNamespace: "ws", Token: token, Internal: &registration.ValuesInternal{SystemNamespace: "s"}}
+		return registration.Values{Workspace: "ws", Token: token, Internal: &registration.ValuesInternal{SystemNamespace: "s"}}
 	}
 	encode := func(values registration.Values) []byte {
 		t.Helper()

@@ -101,7 +101,7 @@ func ownerBySet(object metav1.Object) ownerKey {
 func ownerOfCredential(registrationNamespace string) func(*corev1.Secret) ownerKey {
 	return func(secret *corev1.Secret) ownerKey {
 		o := ownerKey{
-			kindCluster, string(secret.Data[registration.CredentialClusterNamespace]), string(secret.Data[registration.CredentialClusterName]),
+			kindCluster, string(secret.Data[registration.CredentialWorkspace]), string(secret.Data[registration.CredentialClusterName]),
 		}
 		if !isManaged(secret) || secret.Namespace != registrationNamespace || secret.Type != registration.SecretTypeCredential ||
 			o.namespace == "" || o.name == "" || secret.Labels[fleet.ClusterLabel] != registration.LabelValue(o.name) {

@@ -113,7 +113,7 @@ func TestOwnerOfCredential(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: registrationNamespace, Name: "c-1", Labels: managed()},
 			Type:       registration.SecretTypeCredential,
 			Data: map[string][]byte{
-				registration.CredentialClusterNamespace: []byte("ws"), registration.CredentialClusterName: []byte("member"),
+				registration.CredentialWorkspace: []byte("ws"), registration.CredentialClusterName: []byte("member"),
 			},
 		}
 		s.Labels[fleet.ClusterLabel] = "member"
