@@ -56,8 +56,8 @@ func Quick() *timing.Durations {
 		RejectionSpread: 10 * time.Millisecond,
 		HelmWait:        300 * time.Millisecond,
 		RenewAfter:      2.0 / 3,
-		DeniedFirst:     5 * time.Millisecond,
-		DeniedMax:       50 * time.Millisecond,
+		RefusedFirst:    5 * time.Millisecond,
+		RefusedMax:      50 * time.Millisecond,
 	}
 }
 

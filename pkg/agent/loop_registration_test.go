@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	deniedText  = "the hub denies ClusterRegistration fleet-default/request-"
+	refusedText = "the hub refuses ClusterRegistration fleet-default/request-"
 	timeoutText = "the hub did not grant ClusterRegistration fleet-default/request-"
 )
 
-// denies makes the hub deny all requests.
-func (f *fixture) denies(reason, message string) {
+// refusesRequests makes the hub refuse all requests.
+func (f *fixture) refusesRequests(reason, message string) {
 	f.hub.set(func() {
 		f.hub.grantAt, f.hub.grant = 0, map[string]string{registration.RefusalReason: reason, registration.RefusalMessage: message}
 	})
@@ -41,21 +41,21 @@ func (f *fixture) grantsTheLast() {
 	})
 }
 
-func TestLoopDeniedRegistration(t *testing.T) {
+func TestLoopRefusedRegistration(t *testing.T) {
 	play(t, map[string]scene{
 		"reported once, approved later": {
-			arrange: func(f *fixture) { f.denies("Denied", "not on a Sunday"); f.has(f.bootstrap()) },
+			arrange: func(f *fixture) { f.refusesRequests("Denied", "not on a Sunday"); f.has(f.bootstrap()) },
 			says:    "not on a Sunday (Denied). The agent checks again from time to time",
 			then: func(f *fixture) {
 				polls := f.hub.count("GET /api/v1")
 				f.eventually(func() bool { return f.hub.count("GET /api/v1") > polls+5 }, "it polls again")
-				assert.Equal(f, 1, f.said(deniedText), "logged once")
+				assert.Equal(f, 1, f.said(refusedText), "logged once")
 				require.Len(f, f.events("RegistrationRefused"), 1)
 				event := f.events("RegistrationRefused")[0]
 				assert.Equal(f, corev1.EventTypeWarning, event.Type)
 				assert.Contains(f, event.Message, "not on a Sunday (Denied)")
 				assert.EqualValues(f, 1, event.Count)
-				f.denies("WaitingLonger", "ask again")
+				f.refusesRequests("WaitingLonger", "ask again")
 				f.says("ask again (WaitingLonger)")
 				f.approves()
 				f.settles(newToken)
@@ -63,8 +63,8 @@ func TestLoopDeniedRegistration(t *testing.T) {
 			}, token: newToken, requests: 1,
 		},
 		"request is deleted and sent again": {
-			arrange: func(f *fixture) { f.denies("Denied", "no"); f.has(f.bootstrap()) },
-			says:    deniedText,
+			arrange: func(f *fixture) { f.refusesRequests("Denied", "no"); f.has(f.bootstrap()) },
+			says:    refusedText,
 			then: func(f *fixture) {
 				name := f.hub.registrations()[0].Name
 				f.hub.set(func() { f.hub.created = nil })
@@ -75,12 +75,12 @@ func TestLoopDeniedRegistration(t *testing.T) {
 		},
 		"restart and outage": {
 			arrange: func(f *fixture) {
-				f.denies("Denied", "no")
+				f.refusesRequests("Denied", "no")
 				f.has(f.bootstrap())
-				f.runsUntil(func() bool { return f.said(deniedText) > 0 })
+				f.runsUntil(func() bool { return f.said(refusedText) > 0 })
 			},
 			then: func(f *fixture) {
-				f.eventually(func() bool { return f.said(deniedText) == 2 }, "each process logs it once")
+				f.eventually(func() bool { return f.said(refusedText) == 2 }, "each process logs it once")
 				asked := f.hub.count("")
 				f.faults(everything, http.StatusBadGateway, "no")
 				f.eventually(func() bool { return f.hub.count("") > asked+3 }, "requests during the outage")
@@ -91,7 +91,7 @@ func TestLoopDeniedRegistration(t *testing.T) {
 	})
 }
 
-func TestLoopChecksADeniedRegistrationAfterAChange(t *testing.T) {
+func TestLoopChecksARefusedRegistrationAfterAChange(t *testing.T) {
 	for name, row := range map[string]struct {
 		change   func(f *fixture)
 		requests int
@@ -106,10 +106,10 @@ func TestLoopChecksADeniedRegistrationAfterAChange(t *testing.T) {
 			f := newFixture(t)
 			f.retriesAfterAnHour()
 			f.hasSettings(`{"clientID":"one"}`)
-			f.denies("ClientIDInUse", "no")
+			f.refusesRequests("ClientIDInUse", "no")
 			f.has(f.bootstrap())
 			f.starts()
-			f.says(deniedText)
+			f.says(refusedText)
 			row.change(f)
 			f.says("The configuration of the agent has changed")
 			f.eventually(func() bool { return len(f.hub.registrations()) == row.requests }, "a request with the new content")

@@ -62,7 +62,7 @@ func play(t *testing.T, scenes map[string]scene) {
 // retriesAfterAnHour: only a change can end a pause.
 func (f *fixture) retriesAfterAnHour() {
 	f.config.Timing.RetryFirst, f.config.Timing.RetryMax = time.Hour, time.Hour
-	f.config.Timing.DeniedFirst, f.config.Timing.DeniedMax = time.Hour, time.Hour
+	f.config.Timing.RefusedFirst, f.config.Timing.RefusedMax = time.Hour, time.Hour
 }
 
 func (f *fixture) refuses(token string, refused bool) {
@@ -492,8 +492,8 @@ func TestLoopSendsNoTokenUnencryptedInStrictMode(t *testing.T) {
 // The clock stands still: after the first failure nothing may happen.
 func TestLoopPausesAfterAFailure(t *testing.T) {
 	for name, has := range map[string]func(f *fixture) []*corev1.Secret{
-		"a denied request": func(f *fixture) []*corev1.Secret {
-			f.denies("Denied", "no")
+		"a refused request": func(f *fixture) []*corev1.Secret {
+			f.refusesRequests("Denied", "no")
 			f.refuses(testToken, false)
 			return []*corev1.Secret{f.bootstrap()}
 		},

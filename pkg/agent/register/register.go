@@ -25,7 +25,7 @@ import (
 
 // Reasons of the events on the agent's Deployment.
 const (
-	reasonRegistrationRefused = "RegistrationRefused" // the hub denies the request, and says why
+	reasonRegistrationRefused = "RegistrationRefused" // the hub refuses the request, and says why
 	reasonGranted             = "RegistrationGranted" // after RegistrationRefused: the hub has granted it
 )
 
@@ -48,8 +48,8 @@ type Registrar struct {
 	// Event writes an event on the agent's Deployment.
 	Event func(ctx context.Context, kind, reason, message string)
 
-	tracker        requestTracker
-	reportedDenial string // so that a denial that lasts is logged once; empty while there is none
+	tracker         requestTracker
+	reportedRefusal string // so that a refusal that lasts is logged once; empty while there is none
 }
 
 // Input has the arguments of a registration.
@@ -109,8 +109,8 @@ func (r *Registrar) Register(ctx context.Context, in Input) error {
 	if err := stored.Store(ctx, r.Member); err != nil {
 		return err
 	}
-	if r.reportedDenial != "" {
-		r.reportedDenial = ""
+	if r.reportedRefusal != "" {
+		r.reportedRefusal = ""
 		r.Event(ctx, corev1.EventTypeNormal, reasonGranted, "the hub has registered this cluster")
 	}
 	return nil
@@ -135,7 +135,7 @@ func (r *Registrar) create(ctx context.Context, conn *hubclient.Connection, obje
 }
 
 // await polls for the credential. The token may read one Secret, so a watch is not possible. The attempt ends after
-// Timing.Registration, but not once the hub has denied the request: another request would be denied too, and a person may
+// Timing.Registration, but not once the hub has refused the request: another request would be refused too, and a person may
 // approve this one later.
 func (r *Registrar) await(
 	ctx context.Context, conn *hubclient.Connection, i *ImportIdentity, request pendingRequest, object *fleet.ClusterRegistration,
@@ -145,8 +145,8 @@ func (r *Registrar) await(
 	if since, complete := r.tracker.observed(request.name); complete {
 		fastUntil = since.Add(r.Timing.PollFast)
 	}
-	pauses, slowPauses, deniedPauses := r.Timing.Poll(), r.Timing.PollSlowly(), r.Timing.PollDenied()
-	denied, logged := false, ""
+	pauses, slowPauses, refusedPauses := r.Timing.Poll(), r.Timing.PollSlowly(), r.Timing.PollRefused()
+	refused, logged := false, ""
 	for ctx.Err() == nil {
 		a, err := r.readAnswer(ctx, conn, i, object)
 		if err != nil {
@@ -160,30 +160,30 @@ func (r *Registrar) await(
 		case a.grant != nil:
 			r.tracker = requestTracker{} // the hub may delete this credential before the agent has used it
 			return a.grant, nil
-		case a.denial != "":
-			denied = true
-			r.reportDenial(ctx, object, a.denial)
-		case !denied && now.After(deadline):
+		case a.refusal != "":
+			refused = true
+			r.reportRefusal(ctx, object, a.refusal)
+		case !refused && now.After(deadline):
 			return nil, r.giveUp(ctx, request, object, a.missing)
-		case !denied && a.missing != logged:
+		case !refused && a.missing != logged:
 			r.Log.Infof("Waiting for the hub to grant ClusterRegistration %s/%s: %s", object.Namespace, object.Name, a.missing)
 			logged = a.missing
 		}
 
-		if denied {
-			pauses = deniedPauses
+		if refused {
+			pauses = refusedPauses
 		} else if !now.Before(fastUntil) {
 			pauses = slowPauses
 		}
 		woken := timing.Pause(ctx, r.Clock, pauses.Step(), r.Changed)
 		switch {
-		case denied && woken:
-			r.Log.Info("The configuration of the agent has changed: checking the denied registration again")
+		case refused && woken:
+			r.Log.Info("The configuration of the agent has changed: checking the refused registration again")
 			if r.labelsChanged(ctx, request) {
 				err = ForgetRequest(ctx, r.Member)
 			}
 			return nil, errors.Join(ErrInputChanged, err)
-		case denied: // a person may have deleted the denied request
+		case refused: // a person may have deleted the refused request
 			if err := r.create(ctx, conn, object, i); err != nil {
 				return nil, err
 			}
@@ -198,11 +198,11 @@ func (r *Registrar) await(
 // grant is the content of the Secret with which the hub grants a request.
 type grant struct{ token, clusterNamespace, workspace, clusterName string }
 
-// response is the answer of the hub to a request: a grant, a denial, or neither yet.
+// response is the answer of the hub to a request: a grant, a refusal, or neither yet.
 type response struct {
 	grant   *grant
-	denial  string // message and reason
-	missing string // why there is neither a grant nor a denial
+	refusal string // message and reason
+	missing string // why there is neither a grant nor a refusal
 	fromHub bool   // the API server answered, not a proxy
 }
 
@@ -221,7 +221,7 @@ func (r *Registrar) readAnswer(ctx context.Context, conn *hubclient.Connection, 
 	return response{missing: err.Error()}, nil
 }
 
-// parseAnswer treats a Secret with a token as a grant, even if it also has the reason of a denial.
+// parseAnswer treats a Secret with a token as a grant, even if it also has the reason of a refusal.
 func parseAnswer(secret *corev1.Secret) response {
 	value := func(key string) string { return string(secret.Data[key]) }
 	g := grant{
@@ -233,7 +233,7 @@ func parseAnswer(secret *corev1.Secret) response {
 	reason := value(registration.RefusalReason)
 	switch {
 	case g.token == "" && reason != "":
-		return response{denial: fmt.Sprintf("%s (%s)", member.Brief(value(registration.RefusalMessage)), member.Brief(reason)), fromHub: true}
+		return response{refusal: fmt.Sprintf("%s (%s)", member.Brief(value(registration.RefusalMessage)), member.Brief(reason)), fromHub: true}
 	case g.token == "" || g.clusterNamespace == "" || g.workspace == "" || g.clusterName == "":
 		return response{missing: "the credential is not complete yet", fromHub: true}
 	}
@@ -298,14 +298,14 @@ func (r *Registrar) identityChanged(ctx context.Context, request pendingRequest,
 	return err == nil && !request.madeWith(current.digest(clientID))
 }
 
-// reportDenial reports each denial once: in the log, and with an event on the agent's Deployment.
-func (r *Registrar) reportDenial(ctx context.Context, object *fleet.ClusterRegistration, denial string) {
-	text := fmt.Sprintf("the hub denies ClusterRegistration %s/%s: %s", object.Namespace, object.Name, denial)
-	if ctx.Err() != nil || r.reportedDenial == text {
+// reportRefusal reports each refusal once: in the log, and with an event on the agent's Deployment.
+func (r *Registrar) reportRefusal(ctx context.Context, object *fleet.ClusterRegistration, refusal string) {
+	text := fmt.Sprintf("the hub refuses ClusterRegistration %s/%s: %s", object.Namespace, object.Name, refusal)
+	if ctx.Err() != nil || r.reportedRefusal == text {
 		return
 	}
-	r.reportedDenial = text
-	r.OnState("the hub denies the registration of this cluster; the log says why")
+	r.reportedRefusal = text
+	r.OnState("the hub refuses the registration of this cluster; the log says why")
 	r.Log.Errorf("Failed to register agent: %s. The agent checks again from time to time, and at once when Secret %s or ConfigMap %s in Namespace %s changes",
 		text, registration.BootstrapSecret, registration.AgentConfigMap, r.Member.Namespace)
 	r.Event(ctx, corev1.EventTypeWarning, reasonRegistrationRefused, text)

@@ -153,16 +153,16 @@ func TestParseAnswer(t *testing.T) {
 		data map[string]string
 		want response
 	}{
-		"complete":                     {complete, response{grant: &grant{"t", "d", "n", "c"}, fromHub: true}},
-		"no token":                     {without("token"), incomplete},
-		"no deployment namespace":      {without("deploymentNamespace"), incomplete},
-		"no cluster namespace":         {without("clusterNamespace"), incomplete},
-		"no cluster name":              {without("clusterName"), incomplete},
-		"empty":                        {nil, incomplete},
-		"a denial":                     {map[string]string{"refusalReason": "R", "refusalMessage": "m"}, response{denial: "m (R)", fromHub: true}},
-		"a denial without message":     {map[string]string{"refusalReason": "R"}, response{denial: " (R)", fromHub: true}},
-		"a message without reason":     {map[string]string{"refusalMessage": "m"}, incomplete},
-		"a denial replaced by a grant": {map[string]string{"token": "t", "refusalReason": "R"}, incomplete},
+		"complete":                      {complete, response{grant: &grant{"t", "d", "n", "c"}, fromHub: true}},
+		"no token":                      {without("token"), incomplete},
+		"no deployment namespace":       {without("deploymentNamespace"), incomplete},
+		"no cluster namespace":          {without("clusterNamespace"), incomplete},
+		"no cluster name":               {without("clusterName"), incomplete},
+		"empty":                         {nil, incomplete},
+		"a refusal":                     {map[string]string{"refusalReason": "R", "refusalMessage": "m"}, response{refusal: "m (R)", fromHub: true}},
+		"a refusal without message":     {map[string]string{"refusalReason": "R"}, response{refusal: " (R)", fromHub: true}},
+		"a message without reason":      {map[string]string{"refusalMessage": "m"}, incomplete},
+		"a refusal replaced by a grant": {map[string]string{"token": "t", "refusalReason": "R"}, incomplete},
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.Equal(t, row.want, parseAnswer(agenttest.Secret("c-1", row.data)))
@@ -193,7 +193,7 @@ func TestRequestTracker(t *testing.T) {
 	const hubKeepsCredential = 40 * time.Minute
 	d := timing.Default()
 	assert.Less(t, d.MaxAnswerGap+d.PollSlowMax*12/10, hubKeepsCredential)
-	assert.Less(t, d.DeniedMax*12/10, d.MaxAnswerGap, "polling a denied request leaves no gap")
+	assert.Less(t, d.RefusedMax*12/10, d.MaxAnswerGap, "polling a refused request leaves no gap")
 }
 
 func TestAwaitPollsLessOftenWithTime(t *testing.T) {

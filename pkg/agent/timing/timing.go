@@ -37,9 +37,9 @@ type Durations struct {
 	HelmWait time.Duration
 	// RenewAfter is the part of a credential's lifetime after which it is renewed. Each renewal is jittered by a tenth.
 	RenewAfter float64
-	// DeniedFirst and DeniedMax are the first and the longest pause between two reads after the hub has denied a request: a
-	// person may approve it later. The hub keeps a credential for longer than DeniedMax.
-	DeniedFirst, DeniedMax time.Duration
+	// RefusedFirst and RefusedMax are the first and the longest pause between two reads after the hub has refused a request: a
+	// person may approve it later. The hub keeps a credential for longer than RefusedMax.
+	RefusedFirst, RefusedMax time.Duration
 }
 
 // Default is for real clusters.
@@ -59,8 +59,8 @@ func Default() Durations {
 		RejectionSpread: 5 * time.Second,
 		HelmWait:        15 * time.Second,
 		RenewAfter:      2.0 / 3,
-		DeniedFirst:     30 * time.Second,
-		DeniedMax:       10 * time.Minute,
+		RefusedFirst:    30 * time.Second,
+		RefusedMax:      10 * time.Minute,
 	}
 }
 
@@ -79,9 +79,9 @@ func (d Durations) Poll() *wait.Backoff { return backoff(d.PollFirst, d.PollMax,
 // PollSlowly is the backoff of polling for a credential that a person probably has to approve.
 func (d Durations) PollSlowly() *wait.Backoff { return backoff(d.PollMax, d.PollSlowMax, pollFactor) }
 
-// PollDenied is the backoff of polling after the hub has denied the request.
-func (d Durations) PollDenied() *wait.Backoff {
-	return backoff(d.DeniedFirst, d.DeniedMax, retryFactor)
+// PollRefused is the backoff of polling after the hub has refused the request.
+func (d Durations) PollRefused() *wait.Backoff {
+	return backoff(d.RefusedFirst, d.RefusedMax, retryFactor)
 }
 
 // RetryHeartbeat is the backoff of heartbeats that fail. The agents of a fleet that was without its hub for long return within

@@ -39,7 +39,7 @@ type handler struct {
 	started        time.Time                  // when this hub started its controllers
 }
 
-// Register sets up the controller. It watches Clusters; their namespaces, to create them again; requests, because a denied request
+// Register sets up the controller. It watches Clusters; their namespaces, to create them again; requests, because a refused request
 // is shown on its Cluster; and the BundleDeployments of agents that were asked to uninstall themselves.
 func Register(ctx context.Context, c *app.Context, subReconcilers SubReconcilers) {
 	clusters, namespaces, requests := c.Fleet.Cluster(), c.Core.Namespace(), c.Fleet.ClusterRegistration()

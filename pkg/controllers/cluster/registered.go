@@ -21,7 +21,7 @@ import (
 const stateWaitCheckIn = "WaitCheckIn"
 
 // registered decides condition Registered. Until the agent has checked in, the condition is Unknown, which management servers
-// display as "in progress"; False, which they display as an error, is only for a denied request. It also sets the display state.
+// display as "in progress"; False, which they display as an error, is only for a refused request. It also sets the display state.
 func (h *handler) registered(cluster *fleet.Cluster) result.Result {
 	setDisplay(cluster)
 	switch {
@@ -50,8 +50,8 @@ func (h *handler) registered(cluster *fleet.Cluster) result.Result {
 	case !cluster.Status.Agent.LastSeen.IsZero():
 		return result.Done(fleet.ReasonRegistered, "").In(credentialstatus.ExpiryIn(cluster, h.Clock.Now()))
 	}
-	if denial, found := h.denial(cluster); found {
-		return result.Stalled(denial.Reason, "a registration was denied: "+denial.Message)
+	if refusal, found := h.refusal(cluster); found {
+		return result.Stalled(refusal.Reason, "a registration was denied: "+refusal.Message)
 	}
 	return result.Wait(fleet.ReasonWaitingForAgent, "waiting for the agent to register and check in for the first time")
 }
@@ -81,9 +81,9 @@ func credentialInvalid(cluster *fleet.Cluster, reason, message string) result.Re
 		cluster.Namespace, cluster.Name, registration.BootstrapSecret, registration.BootstrapValues))
 }
 
-// denial finds the condition of the newest denied request, unless another request of the same agent was granted. Requests are sorted,
+// refusal finds the condition of the newest refused request, unless another request of the same agent was granted. Requests are sorted,
 // because an index has no order and the status would otherwise change from pass to pass.
-func (h *handler) denial(cluster *fleet.Cluster) (condition genericcondition.GenericCondition, found bool) {
+func (h *handler) refusal(cluster *fleet.Cluster) (condition genericcondition.GenericCondition, found bool) {
 	if cluster.Spec.ClientID == "" {
 		return condition, false
 	}

@@ -75,11 +75,11 @@ func TestRegistered(t *testing.T) {
 			requests: []*fleet.ClusterRegistration{refused("a", 0)},
 		},
 		{
-			name: "an error is not a denial", clientID: "id", status: unknown, reason: fleet.ReasonWaitingForAgent,
+			name: "an error is not a refusal", clientID: "id", status: unknown, reason: fleet.ReasonWaitingForAgent,
 			requests: []*fleet.ClusterRegistration{request("a", 0, no, fleet.ReasonError)},
 		},
 		{
-			name: "newest denial counts", clientID: "id", status: no, reason: fleet.ReasonTokenNotFound, says: "of b",
+			name: "newest refusal counts", clientID: "id", status: no, reason: fleet.ReasonTokenNotFound, says: "of b",
 			requests: []*fleet.ClusterRegistration{refused("b", time.Second), refused("a", time.Minute), refused("c", time.Hour)},
 		},
 		{

@@ -30,7 +30,7 @@ func isDecided(reason string) bool {
 }
 
 // revokeUngranted deletes what an earlier pass created for a request that is now refused. Rights and credential come before the write
-// that grants the request: if that write failed and the next pass refuses, the agent would work although it is denied. The refusal
+// that grants the request: if that write failed and the next pass refuses, the agent would work although it is refused. The refusal
 // itself is written by a later pass, when the caches no longer contain those objects.
 func (h *handler) revokeUngranted(ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, out result.Result) result.Result {
 	if !out.IsStalled() {
