@@ -185,14 +185,14 @@ func (l *loop) run(ctx context.Context) {
 			if err = l.switchEndpoint(work, o); err == nil {
 				unused++
 			}
-		case Register, ReplaceStored:
+		case Register, UseStoredAndRegister:
 			if err = l.register(work, o, running); err == nil {
 				unused++
 			}
-		case Leave:
+		case Uninstall:
 			wait = untilChange // with running: the deployments are being removed
 			if running == nil {
-				err = l.leave(ctx)
+				err = l.uninstall(ctx)
 			}
 		case WaitForBootstrap, WaitForHub, ReportRejected:
 			wait = retry.Step()
@@ -288,10 +288,10 @@ func (l *loop) finish(ctx context.Context, err error) (wait bool) {
 	switch {
 	case ctx.Err() != nil, err == nil, errors.Is(err, credential.ErrReplaced):
 		return false
-	case errors.Is(err, deploy.ErrFarewell):
-		l.log.Info("The hub has asked this agent to leave, and everything it deployed is removed: the agent uninstalls itself")
-		if err := l.uninstaller.Mark(ctx); err != nil {
-			l.logError(ctx, "Cannot leave yet", err)
+	case errors.Is(err, deploy.ErrUninstall):
+		l.log.Info("The hub has asked this agent to uninstall itself, and everything it deployed is removed: the agent uninstalls itself")
+		if err := l.uninstaller.Begin(ctx); err != nil {
+			l.logError(ctx, "Cannot uninstall yet", err)
 			return true
 		}
 		return false
@@ -324,7 +324,7 @@ func (l *loop) deployBundles(ctx context.Context, use *credential.InUse) error {
 		DriftWorkers:   l.config.DriftWorkers,
 		Resync:         settings.GarbageCollectionInterval.Duration,
 		CheckRejection: func(err error) error { return rejections.Check(err, l.config.Clock.Now()) },
-		Leaving:        l.uninstaller.Mark,
+		BeginUninstall: l.uninstaller.Begin,
 		Log:            l.log,
 		Clock:          l.config.Clock,
 	})
@@ -341,7 +341,7 @@ func (l *loop) register(ctx context.Context, o observation, running *runnables) 
 		}
 	}
 	err := l.registrar.Register(ctx, in)
-	if err == nil && o.Leaving { // only now: without its mark, the agent would use the earlier credential and be asked to leave again
+	if err == nil && o.Uninstalling { // not before: the agent would use the earlier credential, and would be asked to uninstall itself again
 		err = l.uninstaller.Cancel(ctx)
 	}
 	if err != nil {
@@ -401,15 +401,15 @@ func (l *loop) switchEndpoint(ctx context.Context, o observation) error {
 	return nil
 }
 
-// leave uninstalls the agent and then waits to be stopped.
-func (l *loop) leave(ctx context.Context) error {
+// uninstall removes the agent and then waits to be stopped.
+func (l *loop) uninstall(ctx context.Context) error {
 	removed, err := l.uninstaller.Run(ctx, func(ctx context.Context) (bool, error) {
 		o, err := l.observe(ctx, nil)
 		o.conn.Close()
-		return Decide(o.Facts) == Leave, err
+		return Decide(o.Facts) == Uninstall, err
 	})
 	if err != nil {
-		l.logError(ctx, "Cannot leave yet", err)
+		l.logError(ctx, "Cannot uninstall yet", err)
 	}
 	if removed {
 		<-ctx.Done()

@@ -29,7 +29,7 @@ func (l *loop) announce(ctx context.Context, action Action, o observation, runni
 	if action == ReportRejected && l.rejectionReported {
 		level = logrus.DebugLevel
 	}
-	if !running || action == Register || action == ReplaceStored || action == WaitForBootstrap {
+	if !running || action == Register || action == UseStoredAndRegister || action == WaitForBootstrap {
 		l.log.WithFields(logrus.Fields{}).Log(level, text)
 	}
 	if o.Bootstrap == Malformed {
@@ -76,16 +76,16 @@ func describe(action Action, o observation, namespace string) (state string, lev
 	case UseStored, KeepEndpoint:
 		return "registered", logrus.InfoLevel,
 			fmt.Sprintf("The stored credential works: this is cluster %s/%s", o.stored.Workspace, o.stored.ClusterName)
-	case ReplaceStored:
+	case UseStoredAndRegister:
 		return "registered, and registering again at the same time", logrus.InfoLevel,
 			fmt.Sprintf("The stored credential of cluster %s/%s works; registering again at %s at the same time: %s",
 				o.stored.Workspace, o.stored.ClusterName, o.identity.Server, whyRegister(o))
 	case SwitchEndpoint:
 		return "registered, and switching to another endpoint of the hub", logrus.InfoLevel,
 			fmt.Sprintf("The stored credential of cluster %s/%s works at %s: switching to it", o.stored.Workspace, o.stored.ClusterName, o.other)
-	case Leave:
-		return "leaving: the hub has asked the agent to leave", logrus.InfoLevel,
-			fmt.Sprintf("Leaving: the hub has asked the agent to leave, and its objects in Namespace %s are deleted", namespace)
+	case Uninstall:
+		return "uninstalling: the hub has asked the agent to uninstall itself", logrus.InfoLevel,
+			fmt.Sprintf("Uninstalling: the hub has asked the agent to uninstall itself, and its objects in Namespace %s are deleted", namespace)
 	case Register:
 		return "registering: waiting until the hub has granted the request", logrus.InfoLevel,
 			fmt.Sprintf("Registering at %s: %s", o.identity.Server, whyRegister(o))
@@ -104,8 +104,8 @@ func describe(action Action, o observation, namespace string) (state string, lev
 
 func whyRegister(o observation) string {
 	switch {
-	case o.Leaving:
-		return "the agent was installed again while it was leaving"
+	case o.Uninstalling:
+		return "the agent was installed again while it was uninstalling itself"
 	case o.Stored != Present:
 		return whyNotStored(o)
 	case o.NewRegistration:

@@ -32,14 +32,14 @@ func TestDescribe(t *testing.T) {
 			action: KeepEndpoint, o: observation{stored: stored},
 			level: logrus.InfoLevel, want: "The stored credential works: this is cluster fleet-default/one",
 		},
-		"ReplaceStored, new registration": {
-			action: ReplaceStored, o: observation{Facts: Facts{Stored: Present, NewRegistration: true}, stored: stored, identity: identity},
+		"UseStoredAndRegister, new registration": {
+			action: UseStoredAndRegister, o: observation{Facts: Facts{Stored: Present, NewRegistration: true}, stored: stored, identity: identity},
 			level: logrus.InfoLevel,
 			want: "The stored credential of cluster fleet-default/one works; registering again at https://hub.example.com at the same time: " +
 				"the bootstrap Secret asks for a new registration, or an earlier request may still be granted; the stored credential is kept until the new one has worked",
 		},
-		"ReplaceStored, rejected at the other endpoint": {
-			action: ReplaceStored, o: observation{Facts: Facts{Stored: Present, Other: hubclient.Rejected}, stored: stored, identity: identity, otherErr: cause},
+		"UseStoredAndRegister, rejected at the other endpoint": {
+			action: UseStoredAndRegister, o: observation{Facts: Facts{Stored: Present, Other: hubclient.Rejected}, stored: stored, identity: identity, otherErr: cause},
 			level: logrus.InfoLevel,
 			want: "The stored credential of cluster fleet-default/one works; registering again at https://hub.example.com at the same time: " +
 				"the hub there rejects the stored credential (the cause), which is kept until the new one has worked",
@@ -57,17 +57,17 @@ func TestDescribe(t *testing.T) {
 			level: logrus.InfoLevel, want: "Registering at https://hub.example.com: the hub rejects the stored credential (the cause)",
 		},
 		"Register, installed again": {
-			action: Register, o: observation{Facts: Facts{Stored: Present, Leaving: true}, identity: identity},
-			level: logrus.InfoLevel, want: "Registering at https://hub.example.com: the agent was installed again while it was leaving",
+			action: Register, o: observation{Facts: Facts{Stored: Present, Uninstalling: true}, identity: identity},
+			level: logrus.InfoLevel, want: "Registering at https://hub.example.com: the agent was installed again while it was uninstalling itself",
 		},
 		"SwitchEndpoint": {
 			action: SwitchEndpoint, o: observation{stored: stored, other: other},
 			level: logrus.InfoLevel,
 			want:  "The stored credential of cluster fleet-default/one works at https://hub.example.com (without a CA, system-store) of ConfigMap fleet-agent-hub: switching to it",
 		},
-		"Leave": {
-			action: Leave, level: logrus.InfoLevel,
-			want: "Leaving: the hub has asked the agent to leave, and its objects in Namespace ns are deleted",
+		"Uninstall": {
+			action: Uninstall, level: logrus.InfoLevel,
+			want: "Uninstalling: the hub has asked the agent to uninstall itself, and its objects in Namespace ns are deleted",
 		},
 		"WaitForHub, unreachable": {
 			action: WaitForHub, o: observation{Facts: Facts{Hub: hubclient.Unreachable}, hubErr: cause},
@@ -103,10 +103,10 @@ func TestDescribe(t *testing.T) {
 func TestDescribeStates(t *testing.T) {
 	o := observation{stored: &credential.Stored{}, identity: &register.ImportIdentity{}, other: &hubclient.Endpoint{}}
 	seen := map[string]Action{}
-	for action := WaitForBootstrap; action <= Leave; action++ {
+	for action := WaitForBootstrap; action <= Uninstall; action++ {
 		state, _, _ := describe(action, o, "ns")
 		assert.NotEmpty(t, state)
 		seen[state] = action
 	}
-	assert.Len(t, seen, int(Leave), "KeepEndpoint is described as UseStored, every other action differently")
+	assert.Len(t, seen, int(Uninstall), "KeepEndpoint is described as UseStored, every other action differently")
 }

@@ -21,10 +21,11 @@ type Facts struct {
 	// Bootstrap is Secret fleet-agent-bootstrap, with which an agent registers.
 	Bootstrap Presence
 	// NewRegistration means that the bootstrap Secret asks for another registration than the one the stored credential came
-	// from, or that the agent has another request, which may still be granted. It has a meaning only if both are Present, or if the agent is Leaving.
+	// from, or that the agent has another request, which may still be granted. It has a meaning
+	// only if both are Present, or if the agent is Uninstalling.
 	NewRegistration bool
-	// Leaving means that the agent has begun to uninstall itself.
-	Leaving bool
+	// Uninstalling means that the agent has begun to uninstall itself.
+	Uninstalling bool
 	// Hub is the hub's answer to the stored credential at the stored endpoint; NotAsked if there is no credential, or no need
 	// to ask.
 	Hub hubclient.Answer
@@ -42,8 +43,8 @@ const (
 	Register
 	// UseStored works with the stored credential and deletes the objects of the registration.
 	UseStored
-	// ReplaceStored works with the stored credential and registers again at the same time.
-	ReplaceStored
+	// UseStoredAndRegister works with the stored credential and registers again at the same time.
+	UseStoredAndRegister
 	// SwitchEndpoint stores the other endpoint, where the credential works too.
 	SwitchEndpoint
 	// KeepEndpoint works with the stored credential at the stored endpoint, and tries the other endpoint again later.
@@ -52,8 +53,8 @@ const (
 	WaitForHub
 	// ReportRejected reports that a person must act, keeps everything and asks the hub again later.
 	ReportRejected
-	// Leave removes the agent from its cluster.
-	Leave
+	// Uninstall removes the agent from its cluster.
+	Uninstall
 )
 
 // Decide is the agent's one decision. It follows three rules: the agent gives up a stored credential only when the hub itself
@@ -61,8 +62,8 @@ const (
 // Secret.
 func Decide(f Facts) Action {
 	switch {
-	case f.Leaving:
-		return decideLeaving(f)
+	case f.Uninstalling:
+		return decideUninstalling(f)
 	case f.Stored == Present && f.Other == hubclient.Accepted:
 		return SwitchEndpoint
 	case f.Stored == Present && f.Bootstrap == Present && (f.NewRegistration || f.Other == hubclient.Rejected):
@@ -76,20 +77,20 @@ func Decide(f Facts) Action {
 	}
 }
 
-// decideLeaving keeps an agent that was installed again. It does not use the answer of the hub that the agent leaves: the Cluster there
-// is deleted.
-func decideLeaving(f Facts) Action {
+// decideUninstalling keeps an agent that was installed again. It does not use the answer of the hub, where the Cluster
+// is being deleted.
+func decideUninstalling(f Facts) Action {
 	if f.Bootstrap == Present && f.NewRegistration {
 		return Register
 	}
-	return Leave
+	return Uninstall
 }
 
 // decideNewRegistration does not wait for a hub that does not answer: it may be the old hub, and the bootstrap Secret may name
 // the new one.
 func decideNewRegistration(hub hubclient.Answer) Action {
 	if hub == hubclient.Accepted {
-		return ReplaceStored
+		return UseStoredAndRegister
 	}
 	return Register
 }
@@ -114,9 +115,11 @@ func (p Presence) String() string {
 
 func (a Action) String() string {
 	return [...]string{
-		"WaitForBootstrap", "Register", "UseStored", "ReplaceStored", "SwitchEndpoint", "KeepEndpoint", "WaitForHub", "ReportRejected", "Leave",
+		"WaitForBootstrap", "Register", "UseStored", "UseStoredAndRegister", "SwitchEndpoint", "KeepEndpoint", "WaitForHub", "ReportRejected", "Uninstall",
 	}[a]
 }
 
 // usesStored reports whether the agent works with the stored credential.
-func (a Action) usesStored() bool { return a == UseStored || a == ReplaceStored || a == KeepEndpoint }
+func (a Action) usesStored() bool {
+	return a == UseStored || a == UseStoredAndRegister || a == KeepEndpoint
+}

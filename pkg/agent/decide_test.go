@@ -15,9 +15,9 @@ import (
 // decisions is the table of all decisions. A row covers every combination of the values in its columns: "*" is any value, "a|b" is
 // either. Exactly one row must cover each combination.
 const decisions = `
-# stored           bootstrap          new   leaving  hub                               other                          action
-  *                *                  no    yes      *                                 *                              Leave
-  *                absent|malformed   yes   yes      *                                 *                              Leave
+# stored           bootstrap          new   uninst.  hub                               other                          action
+  *                *                  no    yes      *                                 *                              Uninstall
+  *                absent|malformed   yes   yes      *                                 *                              Uninstall
   *                present            yes   yes      *                                 *                              Register
   absent|malformed absent|malformed   *     no       *                                 *                              WaitForBootstrap
   absent|malformed present            *     no       *                                 *                              Register
@@ -28,11 +28,11 @@ const decisions = `
   present          absent|malformed   *     no       not-asked|obstructed|unreachable  not-asked|rejected|obstructed|unreachable WaitForHub
   present          present            no    no       accepted                           not-asked                      UseStored
   present          present            no    no       accepted                           obstructed|unreachable         KeepEndpoint
-  present          present            no    no       accepted                           rejected                        ReplaceStored
+  present          present            no    no       accepted                           rejected                        UseStoredAndRegister
   present          present            no    no       rejected                           not-asked|rejected|obstructed|unreachable Register
   present          present            no    no       not-asked|obstructed|unreachable  rejected                        Register
   present          present            no    no       not-asked|obstructed|unreachable  not-asked|obstructed|unreachable WaitForHub
-  present          present            yes   no       accepted                           not-asked|rejected|obstructed|unreachable ReplaceStored
+  present          present            yes   no       accepted                           not-asked|rejected|obstructed|unreachable UseStoredAndRegister
   present          present            yes   no       not-asked|rejected|obstructed|unreachable  not-asked|rejected|obstructed|unreachable Register
 `
 
@@ -57,14 +57,14 @@ func TestDecide(t *testing.T) {
 func TestDecideKeepsTheIdentity(t *testing.T) {
 	for _, f := range everyCombination() {
 		action := Decide(f)
-		if f.Stored == Present && f.Hub == hubclient.Accepted && !f.Leaving {
-			assert.Contains(t, []Action{UseStored, ReplaceStored, KeepEndpoint, SwitchEndpoint}, action, "a credential that works is used: %+v", f)
+		if f.Stored == Present && f.Hub == hubclient.Accepted && !f.Uninstalling {
+			assert.Contains(t, []Action{UseStored, UseStoredAndRegister, KeepEndpoint, SwitchEndpoint}, action, "a credential that works is used: %+v", f)
 		}
 		rejected := f.Hub == hubclient.Rejected || f.Other == hubclient.Rejected
-		if f.Stored == Present && !f.NewRegistration && !rejected && !f.Leaving {
+		if f.Stored == Present && !f.NewRegistration && !rejected && !f.Uninstalling {
 			assert.Contains(t, []Action{UseStored, KeepEndpoint, SwitchEndpoint, WaitForHub}, action, "no reason to register: %+v", f)
 		}
-		if action == Register || action == ReplaceStored {
+		if action == Register || action == UseStoredAndRegister {
 			assert.Equal(t, Present, f.Bootstrap, "%+v", f)
 		}
 		if action == SwitchEndpoint {
@@ -98,7 +98,7 @@ func covers(row, combination []string) bool {
 
 func columns(f Facts) []string {
 	yesNo := map[bool]string{true: "yes", false: "no"}
-	return []string{f.Stored.String(), f.Bootstrap.String(), yesNo[f.NewRegistration], yesNo[f.Leaving], f.Hub.String(), f.Other.String()}
+	return []string{f.Stored.String(), f.Bootstrap.String(), yesNo[f.NewRegistration], yesNo[f.Uninstalling], f.Hub.String(), f.Other.String()}
 }
 
 func everyCombination() []Facts {
@@ -108,7 +108,7 @@ func everyCombination() []Facts {
 		for _, bootstrap := range []Presence{Absent, Present, Malformed} {
 			for i := range len(answers) * len(answers) * 4 {
 				all = append(all, Facts{
-					Stored: stored, Bootstrap: bootstrap, NewRegistration: i&1 > 0, Leaving: i&2 > 0,
+					Stored: stored, Bootstrap: bootstrap, NewRegistration: i&1 > 0, Uninstalling: i&2 > 0,
 					Hub: answers[i/4%len(answers)], Other: answers[i/4/len(answers)],
 				})
 			}
@@ -122,26 +122,26 @@ func FuzzDecide(f *testing.F) {
 	for _, seed := range fuzz.Seeds() {
 		f.Add(seed[0]%3, seed[1]%3, seed[2]%5, seed[3]%5, seed[4]&1 > 0, seed[5]&1 > 0)
 	}
-	f.Fuzz(func(t *testing.T, stored, boot, hub, there byte, newRegistration, leaving bool) {
+	f.Fuzz(func(t *testing.T, stored, boot, hub, there byte, newRegistration, uninstalling bool) {
 		facts := Facts{
 			Stored: Presence(stored % 3), Bootstrap: Presence(boot % 3), Hub: hubclient.Answer(hub % 5), Other: hubclient.Answer(there % 5),
-			NewRegistration: newRegistration, Leaving: leaving,
+			NewRegistration: newRegistration, Uninstalling: uninstalling,
 		}
 		action := Decide(facts)
 		require.NotEmpty(t, action.String())
 		assert.Equal(t, action, Decide(facts))
 		switch action {
-		case Register, ReplaceStored:
+		case Register, UseStoredAndRegister:
 			assert.Equal(t, Present, facts.Bootstrap, "nothing to register with")
-		case Leave:
-			assert.True(t, facts.Leaving)
+		case Uninstall:
+			assert.True(t, facts.Uninstalling)
 		case SwitchEndpoint:
 			assert.Equal(t, hubclient.Accepted, facts.Other, "an endpoint that does not work")
 		case ReportRejected:
 			assert.Equal(t, hubclient.Rejected, facts.Hub, "the hub did not reject it")
 		case WaitForBootstrap, UseStored, KeepEndpoint, WaitForHub:
 		}
-		if action == Register && facts.Stored == Present && !facts.Leaving && !facts.NewRegistration && facts.Other != hubclient.Rejected {
+		if action == Register && facts.Stored == Present && !facts.Uninstalling && !facts.NewRegistration && facts.Other != hubclient.Rejected {
 			assert.Equal(t, hubclient.Rejected, facts.Hub, "a credential that was not rejected is given up")
 		}
 		if action.usesStored() {

@@ -189,7 +189,7 @@ func TestRunUninstallsWithItsOwnRights(t *testing.T) {
 			m := newRealMember(t)
 			row.namespace = m.namespace
 			stored := agenttest.StoredSecret(t, agenttest.HubURL, "", oldToken)
-			stored.Namespace, stored.Annotations = m.namespace, map[string]string{markAnnotation: noBootstrap}
+			stored.Namespace, stored.Annotations = m.namespace, map[string]string{begunAnnotation: noBootstrap}
 			objects := append(row.objects(), stored)
 			for _, object := range append(row.bystanders(), objects...) {
 				m.put(object)

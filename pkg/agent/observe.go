@@ -28,7 +28,7 @@ type observation struct {
 	endpoints       hubclient.Candidates // beside the one that is stored with the credential
 
 	// outdated means that the runnables work with a credential that must not be used any more: another one is stored, or the
-	// agent was installed again while it was leaving. The hub was not asked then.
+	// agent was installed again while it was uninstalling itself. The hub was not asked then.
 	outdated bool
 
 	conn     *hubclient.Connection // with the stored credential; nil if none was made. The caller closes it.
@@ -64,9 +64,9 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 	// chart for example, is no reason to give up a credential that works.
 	both := o.Stored == Present && o.Bootstrap == Present
 	o.NewRegistration = both && o.identity.Registration != "" && o.identity.Registration != o.stored.Registration
-	if o.Leaving = uninstall.Marked(o.storedSecret); o.Leaving {
+	if o.Uninstalling = uninstall.Begun(o.storedSecret); o.Uninstalling {
 		o.NewRegistration = o.NewRegistration || o.Bootstrap == Present && uninstall.InstalledAgain(o.storedSecret, o.bootstrapSecret)
-		o.outdated = running != nil && o.NewRegistration // the runnables would tell the hub that the agent leaves
+		o.outdated = running != nil && o.NewRegistration // the runnables would tell the hub that the agent uninstalls itself
 		return o, nil
 	}
 	if both && !o.NewRegistration {

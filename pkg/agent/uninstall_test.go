@@ -110,8 +110,8 @@ func (i installation) bystanders() []runtime.Object {
 }
 
 const (
-	markAnnotation = "muster.fleet.cattle.io/leaving"
-	noBootstrap    = "-" // the value of the mark without a bootstrap Secret
+	begunAnnotation = "muster.fleet.cattle.io/leaving"
+	noBootstrap     = "-" // the value without a bootstrap Secret
 )
 
 // leaver is an agent with all of its objects on the member.
@@ -131,17 +131,17 @@ func newLeaver(t *testing.T, i installation) *leaver {
 	return f
 }
 
-// marks is the credential with the mark of an agent that leaves.
-func (f *leaver) marks(value string) *corev1.Secret {
+// begun is the credential of an agent that uninstalls itself.
+func (f *leaver) begun(value string) *corev1.Secret {
 	f.Helper()
 	secret := f.stored()
-	secret.Annotations = map[string]string{markAnnotation: value}
+	secret.Annotations = map[string]string{begunAnnotation: value}
 	return secret
 }
 
-// marksItself does what the agent does when the hub has asked it to leave and everything it deployed is removed.
-func (f *leaver) marksItself() error {
-	return (&uninstall.Uninstaller{Member: f.member, Log: f.config.Log}).Mark(f.Context())
+// begins does what the agent does when the hub has asked it to uninstall itself and everything it deployed is removed.
+func (f *leaver) begins() error {
+	return (&uninstall.Uninstaller{Member: f.member, Log: f.config.Log}).Begin(f.Context())
 }
 
 func describeObject(t *testing.T, object runtime.Object) (kind schema.GroupVersionKind, namespace, name string) {
@@ -195,7 +195,7 @@ func TestUninstallDeletesTheOwnerOfAllObjects(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newLeaver(t, row.installation)
-			f.has(f.marks(noBootstrap))
+			f.has(f.begun(noBootstrap))
 			before := len(f.core.Actions())
 			f.starts()
 			f.left()
@@ -220,7 +220,7 @@ func TestUninstallDeletesTheOwnerOfAllObjects(t *testing.T) {
 func TestUninstallWithoutAnOwner(t *testing.T) {
 	f := newFixture(t)
 	secret := f.stored()
-	secret.Annotations = map[string]string{markAnnotation: noBootstrap}
+	secret.Annotations = map[string]string{begunAnnotation: noBootstrap}
 	f.has(secret)
 	f.hasConfigMap(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: registration.AgentHubConfigMap}})
 	before := len(f.core.Actions())
@@ -243,7 +243,7 @@ func TestUninstallKeepsObjectsOfOtherAgents(t *testing.T) {
 	class.Labels = map[string]string{"objectset.rio.cattle.io/hash": "another agent's"}
 	_, err = f.core.SchedulingV1().PriorityClasses().Update(t.Context(), class, metav1.UpdateOptions{})
 	require.NoError(t, err)
-	f.has(f.marks(noBootstrap))
+	f.has(f.begun(noBootstrap))
 	f.starts()
 	f.left()
 	for _, object := range append(theirs.role(agentmanifest.ChartClusterRole, agentmanifest.ChartClusterRoleBinding), class) {
@@ -263,19 +263,19 @@ func TestUninstallMarksTheCredentialFirst(t *testing.T) {
 			f := newLeaver(t, installation{managed: true})
 			f.has(row.bootstrap(f)...)
 			before := len(f.core.Actions())
-			require.NoError(t, f.marksItself())
+			require.NoError(t, f.begins())
 			assert.Equal(t, []string{"update fleet-agent"}, f.writes(before))
-			assert.Equal(t, row.want, f.secret(registration.CredentialSecret).Annotations[markAnnotation])
+			assert.Equal(t, row.want, f.secret(registration.CredentialSecret).Annotations[begunAnnotation])
 			f.starts()
 			f.left()
 			assert.Nil(t, f.secret(registration.BootstrapSecret))
 			assert.Empty(t, f.hub.registrations())
 		})
 	}
-	t.Run("without a credential there is no mark", func(t *testing.T) {
+	t.Run("without a credential the uninstallation cannot begin", func(t *testing.T) {
 		f := newLeaver(t, installation{managed: true})
 		f.lacks(registration.CredentialSecret)
-		require.ErrorContains(t, f.marksItself(), "Secret cattle-fleet-system/fleet-agent")
+		require.ErrorContains(t, f.begins(), "Secret cattle-fleet-system/fleet-agent")
 	})
 }
 
@@ -285,7 +285,7 @@ func TestUninstallSurvivesAStopAtAnyWrite(t *testing.T) {
 		for n := range sample.Numbers(t, 4) {
 			f := newLeaver(t, installation{managed: true, chart: true})
 			f.has(f.bootstrap())
-			require.NoError(t, f.marksItself())
+			require.NoError(t, f.begins())
 			died := f.diesAt(n, carriedOut, func() bool { return f.said("The agent is uninstalled") > 0 })
 			if _, err := f.core.RbacV1().ClusterRoles().Get(t.Context(), agentmanifest.ClusterRoleName(agentNamespace), metav1.GetOptions{}); err == nil {
 				f.log.Reset()
@@ -297,7 +297,7 @@ func TestUninstallSurvivesAStopAtAnyWrite(t *testing.T) {
 				assert.True(t, owners == nil || slices.Contains(owners, types.UID("uid-cattle-fleet-system-fleet-agent-role")), "%T", object)
 			}
 			if !died {
-				require.Greater(t, n, 15, "leaving has more writes than that")
+				require.Greater(t, n, 15, "an uninstallation has more writes than that")
 				break
 			}
 		}
@@ -311,13 +311,13 @@ func TestUninstallIsCancelledWhenInstalledAgain(t *testing.T) {
 		return secret
 	}
 	for name, arrange := range map[string]func(f *leaver){
-		"it is there at the start": func(f *leaver) { f.has(f.marks(noBootstrap), another(f)) },
-		"in place of a leftover":   func(f *leaver) { f.has(f.marks("uid-of-it"), another(f)) },
+		"it is there at the start": func(f *leaver) { f.has(f.begun(noBootstrap), another(f)) },
+		"in place of a leftover":   func(f *leaver) { f.has(f.begun("uid-of-it"), another(f)) },
 		"the leftover asks for another registration": func(f *leaver) {
-			f.has(f.marks("uid-of-it"), f.bootstrap("registration", "uid/9"))
+			f.has(f.begun("uid-of-it"), f.bootstrap("registration", "uid/9"))
 		},
 		"it comes in the middle": func(f *leaver) {
-			f.has(f.marks(noBootstrap))
+			f.has(f.begun(noBootstrap))
 			var once sync.Once
 			f.core.PrependReactor("patch", "deployments", func(kubetesting.Action) (bool, runtime.Object, error) {
 				once.Do(func() { _ = f.core.Tracker().Add(another(f)) })
@@ -342,21 +342,21 @@ func TestUninstallIsCancelledWhenInstalledAgain(t *testing.T) {
 	}
 }
 
-// farewells removes all deployments as soon as it runs, and calls between before it ends.
-func farewells(between func()) deployFunc {
+// removesAll removes all deployments as soon as it runs, and calls between before it ends.
+func removesAll(between func()) deployFunc {
 	return func(ctx context.Context, c deploy.Config) error {
-		if err := c.Leaving(ctx); err != nil {
+		if err := c.BeginUninstall(ctx); err != nil {
 			return err
 		}
 		between()
-		return deploy.ErrFarewell
+		return deploy.ErrUninstall
 	}
 }
 
 func TestUninstallAfterTheDeployments(t *testing.T) {
 	f := newLeaver(t, installation{managed: true})
 	f.config.Member = &rest.Config{}
-	f.startsDeploying(farewells(func() {}))
+	f.startsDeploying(removesAll(func() {}))
 	f.left()
 	assert.Zero(t, f.said("Starting over"))
 }
@@ -372,7 +372,7 @@ func TestUninstallIsCancelledBeforeTheHubKnows(t *testing.T) {
 			return nil
 		}
 		for again := time.NewTicker(time.Millisecond); ; {
-			_ = c.Leaving(ctx)
+			_ = c.BeginUninstall(ctx)
 			select {
 			case <-ctx.Done():
 				again.Stop()
@@ -381,7 +381,7 @@ func TestUninstallIsCancelledBeforeTheHubKnows(t *testing.T) {
 			}
 		}
 	})
-	f.eventually(func() bool { return uninstall.Marked(f.secret(registration.CredentialSecret)) }, "it wants to leave")
+	f.eventually(func() bool { return uninstall.Begun(f.secret(registration.CredentialSecret)) }, "the uninstallation has begun")
 	assert.Empty(t, f.hub.registrations())
 	var refusals atomic.Int32
 	f.hub.set(func() {
@@ -398,15 +398,15 @@ func TestUninstallIsCancelledBeforeTheHubKnows(t *testing.T) {
 	f.settles(newToken)
 	assert.Greater(t, refusals.Load(), int32(3))
 	assert.Zero(t, f.said("The agent is uninstalled"))
-	assert.False(t, uninstall.Marked(f.secret(registration.CredentialSecret)))
+	assert.False(t, uninstall.Begun(f.secret(registration.CredentialSecret)))
 }
 
 func TestUninstallContinuesAfterAStopBeforeTheHubKnows(t *testing.T) {
 	f := newLeaver(t, installation{managed: true})
 	f.config.Member = &rest.Config{}
 	ctx, die := context.WithCancel(t.Context())
-	runLoop(ctx, f.config, f.member, farewells(die))
-	assert.True(t, uninstall.Marked(f.secret(registration.CredentialSecret)))
+	runLoop(ctx, f.config, f.member, removesAll(die))
+	assert.True(t, uninstall.Begun(f.secret(registration.CredentialSecret)))
 	f.hub.set(func() { f.hub.refused[oldToken] = true }) // forgotten
 	f.starts()
 	f.left()
@@ -425,10 +425,10 @@ func TestUninstallRetriesOnAMemberInTrouble(t *testing.T) {
 			}
 			return false, nil, nil
 		})
-		f.has(f.marks(noBootstrap))
+		f.has(f.begun(noBootstrap))
 		before := len(f.core.Actions())
 		f.starts()
-		f.says("Cannot leave yet")
+		f.says("Cannot uninstall yet")
 		f.left()
 		assert.Equal(t, []string{"delete " + owner}, f.writes(before), "the owner is known in the end, and nothing goes before it")
 	}

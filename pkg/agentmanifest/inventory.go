@@ -20,7 +20,7 @@ type OwnedObject struct{ Kind, Namespace, Name string }
 // by an import, by the chart, by the agent's Bundle or by the agent itself. Some of them may not exist.
 //
 // Delete them in this order. The Deployment comes first, so that no running agent recreates what is deleted. ConfigMap and
-// Secret fleet-agent come last: from them the hub learns whose agent this is, and the agent keeps the mark of its own
+// Secret fleet-agent come last: from them the hub learns whose agent this is, and the agent keeps the record of its own
 // uninstallation in the Secret, so an interrupted deletion can be continued.
 //
 // The Namespace is not listed: other workloads may use it. Image pull Secrets and the Secrets of Helm releases have no fixed

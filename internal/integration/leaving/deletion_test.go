@@ -53,7 +53,7 @@ func (s *stage) checksIn(t *testing.T, cluster, agentNamespace string) {
 	s.Hub.ClusterCondition(t, s.Namespace, cluster, fleet.ConditionConnected, "True")
 }
 
-// requireAsked waits until the agent is asked to leave.
+// requireAsked waits until the agent is asked to uninstall itself.
 func (s *stage) requireAsked(t *testing.T, cluster string) {
 	t.Helper()
 	namespace, name := registration.ClusterNamespace(s.Namespace, cluster), registration.AgentBundleName(cluster)
@@ -88,7 +88,7 @@ func (s *stage) awaitDeployment(t *testing.T, cluster string) {
 
 const forever = time.Hour
 
-// The agent is asked to leave, also after a restart of the hub, and nothing is left.
+// The agent is asked to uninstall itself, also after a restart of the hub, and nothing is left.
 func TestDeleteCluster(t *testing.T) {
 	s := newStage(t, graceOf(forever))
 	r, before := s.registered(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
 )
 
-// ErrFarewell is the error of Run after the hub asked the agent to leave and everything the agent deployed is removed.
-var ErrFarewell = errors.New("everything deployed was removed because the hub asked the agent to leave")
+// ErrUninstall is the error of Run after the hub asked the agent to uninstall itself and everything the agent deployed is removed.
+var ErrUninstall = errors.New("everything deployed was removed because the hub asked the agent to uninstall itself")
 
 // Default numbers of workers.
 const (
@@ -49,10 +49,10 @@ type Config struct {
 	// CheckRejection is called with the result of each request to the hub. It returns an error if the hub certainly rejects the
 	// credential; that error ends Run. nil accepts every result.
 	CheckRejection func(error) error
-	// Leaving is called after a farewell has removed everything, before the agent reports that to the hub. The hub deletes its
-	// record of the agent on that report; an agent that is killed in between must find its own mark. If Leaving fails, nothing is
+	// BeginUninstall is called once everything is removed because the hub asked for it, before the agent reports that to the hub. The hub deletes its
+	// record of the agent on that report; an agent that is killed in between must find its own record. If BeginUninstall fails, nothing is
 	// reported. nil does nothing.
-	Leaving func(context.Context) error
+	BeginUninstall func(context.Context) error
 	// Log, Clock and Timing have defaults.
 	Log    logrus.FieldLogger
 	Clock  clock.WithTicker
@@ -88,8 +88,8 @@ func (c Config) withDefaults() Config {
 	if c.CheckRejection == nil {
 		c.CheckRejection = func(error) error { return nil }
 	}
-	if c.Leaving == nil {
-		c.Leaving = func(context.Context) error { return nil }
+	if c.BeginUninstall == nil {
+		c.BeginUninstall = func(context.Context) error { return nil }
 	}
 	if c.Log == nil {
 		c.Log = logrus.StandardLogger()

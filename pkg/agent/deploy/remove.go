@@ -42,7 +42,7 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 			return
 		}
 		if held && !(key == d.ownKey && d.goneAlone(state)) {
-			d.log(key).Info("Removing nothing: the agent's own BundleDeployment is gone too, without a farewell")
+			d.log(key).Info("Removing nothing: the agent's own BundleDeployment is gone too, and the hub has not asked the agent to uninstall itself")
 			d.queue.AddAfter(key, d.Timing.Hold)
 			return
 		}
@@ -71,9 +71,9 @@ func (d *reconciler) uninstall(ctx context.Context, key string, f release.Found,
 	return nil
 }
 
-// mustStay reports whether to remove nothing for now. If the agent's own BundleDeployment is gone as well, without a
-// farewell, the whole Cluster is deleted on the hub: it moves to another workspace, or somebody deleted its namespace. What
-// it runs stays then. It is an error if the hub does not confirm that the BundleDeployment is gone.
+// mustStay reports whether to remove nothing for now. If the agent's own BundleDeployment is gone as well, and the
+// hub has not asked the agent to uninstall itself, the whole Cluster is deleted on the hub: it moves to another workspace, or
+// somebody deleted its namespace. What it runs stays then. It is an error if the hub does not confirm that the BundleDeployment is gone.
 func (d *reconciler) mustStay(ctx context.Context, key string) (bool, error) {
 	gone, err := d.goneOnHub(ctx, key)
 	if err != nil {
@@ -165,8 +165,8 @@ func (d *reconciler) warnOfLeftReleases(ctx context.Context, known map[string]bo
 	}
 }
 
-// asksToLeave reports whether the agent's own BundleDeployment carries the farewell annotation.
-func asksToLeave(bd *fleet.BundleDeployment) bool {
+// asksToUninstall reports whether the agent's own BundleDeployment has the annotation with which the hub asks the agent to uninstall itself.
+func asksToUninstall(bd *fleet.BundleDeployment) bool {
 	if bd == nil {
 		return false
 	}
@@ -174,27 +174,27 @@ func asksToLeave(bd *fleet.BundleDeployment) bool {
 	return asked
 }
 
-// leave removes everything that this agent deployed and reports that to the hub, until both have worked. The workers have
+// removeEverything removes everything that this agent deployed and reports that to the hub, until both have worked. The workers have
 // ended, so that nothing is deployed at the same time.
-func (d *reconciler) leave(ctx context.Context) error {
-	d.Log.Info("The hub asked the agent to leave: removing everything that was deployed")
+func (d *reconciler) removeEverything(ctx context.Context) error {
+	d.Log.Info("The hub asked the agent to uninstall itself: removing everything that was deployed")
 	pauses := backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
-	noted := false // Leaving is called once: a new installation after that does not belong to this farewell
+	noted := false // BeginUninstall is called once: a new installation after that does not belong to this request of the hub
 	for ctx.Err() == nil {
 		removeErr := d.removeAll(ctx)
 		if removeErr == nil && !noted {
-			removeErr = d.Leaving(ctx)
+			removeErr = d.BeginUninstall(ctx)
 			noted = removeErr == nil
 		}
-		reportErr := d.reportFarewell(ctx, removeErr)
+		reportErr := d.reportRemoval(ctx, removeErr)
 		if refused := d.CheckRejection(reportErr); refused != nil {
 			return refused
 		}
 		if removeErr == nil && reportErr == nil {
-			return ErrFarewell
+			return ErrUninstall
 		}
 		if ctx.Err() == nil {
-			d.Log.Warnf("The farewell is not complete, trying again: %s", release.Explain(errors.Join(removeErr, reportErr)))
+			d.Log.Warnf("The removal is not complete, trying again: %s", release.Explain(errors.Join(removeErr, reportErr)))
 		}
 		d.sleep(ctx, pauses.Step())
 	}
@@ -225,9 +225,9 @@ func (d *reconciler) removeAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// reportFarewell writes the condition that the hub waits for. A BundleDeployment that is gone needs no report: the hub has
+// reportRemoval writes the condition that the hub waits for. A BundleDeployment that is gone needs no report: the hub has
 // stopped waiting.
-func (d *reconciler) reportFarewell(ctx context.Context, removeErr error) error {
+func (d *reconciler) reportRemoval(ctx context.Context, removeErr error) error {
 	bd, err := d.Hub.FleetV1alpha1().BundleDeployments(d.Namespace).Get(ctx, registration.AgentBundleName(d.ClusterName), metav1.GetOptions{})
 	if err == nil {
 		condition := genericcondition.GenericCondition{Type: fleet.ConditionFarewell, Status: corev1.ConditionTrue, Reason: fleet.ReasonFarewell}
@@ -239,7 +239,7 @@ func (d *reconciler) reportFarewell(ctx context.Context, removeErr error) error 
 		_, err = d.writeStatus(ctx, bd, bd.Status, status)
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("reporting the farewell to the hub: %w", err)
+		return fmt.Errorf("reporting the removal to the hub: %w", err)
 	}
 	return nil
 }

@@ -11,7 +11,7 @@
 //	decide.go    the decision as a pure function, and dependsOn
 //	status.go    the status as a pure function, and writing it
 //	drift.go     comparing a release with the cluster
-//	remove.go    removing the releases of a BundleDeployment that is gone, or all of them on a farewell
+//	remove.go    removing the releases of a BundleDeployment that is gone, or all of them before the agent uninstalls itself
 //	caches.go    the releases and their objects, and what the run remembers
 //	config.go    Config and its defaults
 package deploy
@@ -50,15 +50,15 @@ type reconciler struct {
 	queue    workqueue.TypedDelayingInterface[string] // keys to reconcile
 	drifts   workqueue.TypedDelayingInterface[string] // keys to compare with the cluster
 	end      context.CancelCauseFunc                  // ends the run
-	// clusterDeleted logs once that the Cluster was deleted on the hub without a farewell.
+	// clusterDeleted logs once that the Cluster was deleted on the hub, and the hub did not ask the agent to uninstall itself.
 	clusterDeleted sync.Once
 }
 
-// errAskedToLeave ends the workers, so that nothing is deployed while everything is removed.
-var errAskedToLeave = errors.New("the hub asked the agent to leave")
+// errAskedToUninstall ends the workers, so that nothing is deployed while everything is removed.
+var errAskedToUninstall = errors.New("the hub asked the agent to uninstall itself")
 
-// Run deploys until ctx ends; it then returns nil, and all its goroutines have ended. It returns ErrFarewell after a farewell
-// that is complete, and the error of Config.CheckRejection. While the hub does not answer, nothing changes on the member.
+// Run deploys until ctx ends; it then returns nil, and all its goroutines have ended. It returns ErrUninstall when the
+// hub has asked the agent to uninstall itself and everything is removed, and the error of Config.CheckRejection. While the hub does not answer, nothing changes on the member.
 func Run(parent context.Context, c Config) error {
 	c = c.withDefaults()
 	releases, err := release.New(c.Member)
@@ -85,8 +85,8 @@ func Run(parent context.Context, c Config) error {
 	switch {
 	case parent.Err() != nil:
 		return nil
-	case errors.Is(err, errAskedToLeave):
-		return d.leave(parent)
+	case errors.Is(err, errAskedToUninstall):
+		return d.removeEverything(parent)
 	}
 	return err
 }
@@ -114,8 +114,8 @@ func (d *reconciler) run(ctx context.Context) error {
 	if !cache.WaitForCacheSync(ctx.Done(), bundles.HasSynced, revisions.HasSynced) {
 		return context.Cause(ctx)
 	}
-	if asksToLeave(d.bundleDeployment(d.ownKey)) {
-		return errAskedToLeave
+	if asksToUninstall(d.bundleDeployment(d.ownKey)) {
+		return errAskedToUninstall
 	}
 	d.enqueueAll()
 	for range d.Workers {
@@ -188,15 +188,15 @@ func (d *reconciler) bundleHandler() cache.ResourceEventHandler {
 			d.queue.Add(waiting)
 		}
 	}
-	// A farewell ends the run at once, without a worker: all workers may be busy for a long time.
-	endOnFarewell := func(object any) {
-		if bd, ok := object.(*fleet.BundleDeployment); ok && registration.LabelValue(bd.Name) == d.ownKey && asksToLeave(bd) {
-			d.end(errAskedToLeave)
+	// The request to uninstall ends the run at once, without a worker: all workers may be busy for a long time.
+	endIfAsked := func(object any) {
+		if bd, ok := object.(*fleet.BundleDeployment); ok && registration.LabelValue(bd.Name) == d.ownKey && asksToUninstall(bd) {
+			d.end(errAskedToUninstall)
 		}
 	}
 	return cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { endOnFarewell(o); enqueue(o) },
-		UpdateFunc: func(before, after any) { d.forgetAfterRestore(before, after); endOnFarewell(after); enqueue(after) },
+		AddFunc:    func(o any) { endIfAsked(o); enqueue(o) },
+		UpdateFunc: func(before, after any) { d.forgetAfterRestore(before, after); endIfAsked(after); enqueue(after) },
 		DeleteFunc: enqueue,
 	}
 }

@@ -547,7 +547,7 @@ func TestRun_renamedRelease(t *testing.T) {
 	s.value("a", "two")
 }
 
-func TestRun_farewell(t *testing.T) {
+func TestRun_uninstall(t *testing.T) {
 	s := onStage(t)
 	ended := s.ends()
 	s.put("app", configMap("a", "one"))
@@ -559,16 +559,16 @@ func TestRun_farewell(t *testing.T) {
 	})
 	s.gone("a")
 	s.condition(s.ownBundle(), fleet.ConditionFarewell, "True Farewell")
-	require.ErrorIs(t, ended(), deploy.ErrFarewell)
+	require.ErrorIs(t, ended(), deploy.ErrUninstall)
 	assert.Empty(t, s.releases())
 	_, err := s.configMap("agent")
 	require.NoError(t, err)
 
-	require.ErrorIs(t, s.ends()(), deploy.ErrFarewell, "asked again it leaves again")
+	require.ErrorIs(t, s.ends()(), deploy.ErrUninstall, "asked again it leaves again")
 	assert.Empty(t, s.releases(), "nothing is deployed any more")
 }
 
-func TestRun_farewellFails(t *testing.T) {
+func TestRun_uninstallFails(t *testing.T) {
 	s := onStage(t)
 	ended := s.ends()
 	s.put("app", configMap("a", "one"))
@@ -588,10 +588,10 @@ func TestRun_farewellFails(t *testing.T) {
 	assert.Contains(t, testenv.Condition(s.get(s.ownBundle()).Status.Conditions, fleet.ConditionFarewell), "not today")
 	s.member.Inject(nil)
 	s.condition(s.ownBundle(), fleet.ConditionFarewell, "True Farewell")
-	require.ErrorIs(t, ended(), deploy.ErrFarewell)
+	require.ErrorIs(t, ended(), deploy.ErrUninstall)
 }
 
-func TestRun_farewellIsNotedOnce(t *testing.T) {
+func TestRun_uninstallIsNotedOnce(t *testing.T) {
 	s := onStage(t)
 	s.put(s.ownBundle(), configMap("agent", "one"), func(bd *fleet.BundleDeployment) {
 		bd.Annotations = map[string]string{fleet.FarewellAnnotation: "true"}
@@ -604,19 +604,19 @@ func TestRun_farewellIsNotedOnce(t *testing.T) {
 		return send()
 	})
 	ended := s.ends(func(c *deploy.Config) {
-		c.Leaving = func(context.Context) error {
+		c.BeginUninstall = func(context.Context) error {
 			if noted.Add(1) == 1 {
 				return errors.New("not yet")
 			}
 			return nil
 		}
 	})
-	require.ErrorIs(t, ended(), deploy.ErrFarewell)
+	require.ErrorIs(t, ended(), deploy.ErrUninstall)
 	assert.EqualValues(t, 2, noted.Load(), "until it has worked")
 	assert.EqualValues(t, 4, failed.Load())
 }
 
-func TestRun_farewellWhileWorkersAreBusy(t *testing.T) {
+func TestRun_uninstallWhileWorkersAreBusy(t *testing.T) {
 	s := onStage(t)
 	s.put(s.ownBundle(), configMap("agent", "one"))
 	var busy sync.Once
@@ -635,7 +635,7 @@ func TestRun_farewellWhileWorkersAreBusy(t *testing.T) {
 		bd.Annotations = map[string]string{fleet.FarewellAnnotation: "true"}
 	})
 	s.condition(s.ownBundle(), fleet.ConditionFarewell, "True Farewell")
-	require.ErrorIs(t, ended(), deploy.ErrFarewell)
+	require.ErrorIs(t, ended(), deploy.ErrUninstall)
 	assert.Empty(t, s.releases())
 }
 

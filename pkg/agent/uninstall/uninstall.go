@@ -1,6 +1,6 @@
-// Package uninstall removes the agent from its cluster after the hub has asked it to leave.
+// Package uninstall removes the agent from its cluster after the hub has asked it to uninstall itself.
 //
-// The agent first writes a mark on Secret fleet-agent. From then on it continues after every restart, although the hub deletes
+// The agent first annotates Secret fleet-agent. From then on it continues after every restart, although the hub deletes
 // its Cluster and does not ask again. It then makes one object the owner of all its others and deletes that object; Kubernetes' garbage
 // collector deletes the rest. So the agent never needs a right that it has just deleted, and nothing is deleted before that one
 // request: the agent can be killed, or be installed again, at any moment.
@@ -27,11 +27,11 @@ import (
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
-// markAnnotation on Secret fleet-agent means that the agent uninstalls itself. Its value is the UID of the bootstrap Secret that
-// existed when the mark was written; a bootstrap Secret with another UID installs the agent again.
+// begunAnnotation on Secret fleet-agent means that the agent uninstalls itself. Its value is the UID of the bootstrap Secret that
+// existed when the uninstallation began; a bootstrap Secret with another UID installs the agent again.
 const (
-	markAnnotation = "muster.fleet.cattle.io/leaving"
-	noBootstrap    = "-"
+	begunAnnotation = "muster.fleet.cattle.io/leaving"
+	noBootstrap     = "-"
 )
 
 // Uninstaller removes one agent.
@@ -42,20 +42,20 @@ type Uninstaller struct {
 	Log   logrus.FieldLogger
 }
 
-// Marked reports whether the Secret fleet-agent has the mark.
-func Marked(credential *corev1.Secret) bool {
-	return credential != nil && credential.Annotations[markAnnotation] != ""
+// Begun reports whether the agent has begun to uninstall itself.
+func Begun(credential *corev1.Secret) bool {
+	return credential != nil && credential.Annotations[begunAnnotation] != ""
 }
 
-// InstalledAgain reports whether the bootstrap Secret came after the mark was written.
+// InstalledAgain reports whether the bootstrap Secret came after the uninstallation had begun.
 func InstalledAgain(credential, bootstrap *corev1.Secret) bool {
-	return credential.Annotations[markAnnotation] != string(bootstrap.UID)
+	return credential.Annotations[begunAnnotation] != string(bootstrap.UID)
 }
 
-// Mark writes the mark. Nothing of the agent is deleted before.
-func (u *Uninstaller) Mark(ctx context.Context) error {
+// Begin records the uninstallation on Secret fleet-agent. Nothing of the agent is deleted before.
+func (u *Uninstaller) Begin(ctx context.Context) error {
 	secret, err := u.Member.Secret(ctx, registration.CredentialSecret)
-	if err != nil || Marked(secret) {
+	if err != nil || Begun(secret) {
 		return err
 	}
 	if secret == nil {
@@ -69,7 +69,7 @@ func (u *Uninstaller) Mark(ctx context.Context) error {
 	if bootstrap != nil {
 		value = string(bootstrap.UID)
 	}
-	metav1.SetMetaDataAnnotation(&secret.ObjectMeta, markAnnotation, value)
+	metav1.SetMetaDataAnnotation(&secret.ObjectMeta, begunAnnotation, value)
 	return u.Member.WriteSecret(ctx, secret, true)
 }
 
@@ -101,7 +101,7 @@ func (u *Uninstaller) Run(ctx context.Context, confirm func(context.Context) (bo
 		return false, err
 	}
 	for _, object := range remaining {
-		if err := u.request(object).delete(ctx, options); err != nil && !apierrors.IsNotFound(err) {
+		if err := u.client(object).delete(ctx, options); err != nil && !apierrors.IsNotFound(err) {
 			return false, fmt.Errorf("deleting %s %s: %w", object.Kind, object.Name, err)
 		}
 	}
@@ -109,10 +109,10 @@ func (u *Uninstaller) Run(ctx context.Context, confirm func(context.Context) (bo
 	return true, nil
 }
 
-// Cancel undoes what Run did before the deletion, after the agent was installed again. The mark goes last: while it exists, a
+// Cancel undoes what Run did before the deletion, after the agent was installed again. The annotation goes last: while it exists, a
 // restart continues with the rest.
 func (u *Uninstaller) Cancel(ctx context.Context) error {
-	u.Log.Infof("Secret %s/%s was created after the hub had asked the agent to leave: the agent stays and registers again",
+	u.Log.Infof("Secret %s/%s was created after the hub had asked the agent to uninstall itself: the agent stays and registers again",
 		u.Member.Namespace, registration.BootstrapSecret)
 	owner, err := u.findOwner(ctx)
 	if err != nil {
@@ -127,7 +127,7 @@ func (u *Uninstaller) Cancel(ctx context.Context) error {
 	if err != nil || secret == nil {
 		return err
 	}
-	delete(secret.Annotations, markAnnotation)
+	delete(secret.Annotations, begunAnnotation)
 	return u.Member.WriteSecret(ctx, secret, true)
 }
 
@@ -169,27 +169,27 @@ func (u *Uninstaller) patchOwner(ctx context.Context, owner metav1.OwnerReferenc
 		if object.Kind == owner.Kind && object.Name == owner.Name {
 			continue
 		}
-		if err := u.request(object).patch(ctx, patch); err != nil && !apierrors.IsNotFound(err) {
+		if err := u.client(object).patch(ctx, patch); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("changing the owner of %s %s: %w", object.Kind, object.Name, err)
 		}
 	}
 	return nil
 }
 
-// deleteOldBootstrap deletes the bootstrap Secret that existed when the mark was written.
+// deleteOldBootstrap deletes the bootstrap Secret that existed when the uninstallation began.
 func (u *Uninstaller) deleteOldBootstrap(ctx context.Context) error {
 	credential, err := u.Member.Secret(ctx, registration.CredentialSecret)
 	if err != nil {
 		return err
 	}
 	bootstrap, err := u.Member.Secret(ctx, registration.BootstrapSecret)
-	if err != nil || bootstrap == nil || !Marked(credential) || InstalledAgain(credential, bootstrap) {
+	if err != nil || bootstrap == nil || !Begun(credential) || InstalledAgain(credential, bootstrap) {
 		return err
 	}
 	return u.Member.DeleteSecret(ctx, bootstrap)
 }
 
-// objects are all objects of the agent, whether they exist or not; Secret fleet-agent, which has the mark, is the last one. The
+// objects are all objects of the agent, whether they exist or not; Secret fleet-agent, which has the annotation, is the last one. The
 // bootstrap Secret is not among them: one that is created now installs the agent again and must stay.
 func (u *Uninstaller) objects(ctx context.Context) ([]agentmanifest.OwnedObject, error) {
 	var all []agentmanifest.OwnedObject

@@ -278,7 +278,7 @@ func TestRemoveUnlessNeeded(t *testing.T) {
 		change func(*scene, *corev1.ServiceAccount)
 		needed bool
 	}{
-		{"the agent is leaving", func(*scene, *corev1.ServiceAccount) {}, true},
+		{"the agent is uninstalling itself", func(*scene, *corev1.ServiceAccount) {}, true},
 		{"the Cluster stays", func(s *scene, _ *corev1.ServiceAccount) { s.cluster.DeletionTimestamp = nil }, false},
 		{"the agent has left", func(s *scene, _ *corev1.ServiceAccount) { s.cluster.Finalizers = []string{"other"} }, false},
 		{"the hub itself deleted the request after the agent had left", func(s *scene, _ *corev1.ServiceAccount) { s.DeletedRequests.Add(requestKey) }, false},
@@ -298,7 +298,7 @@ func TestRemoveUnlessNeeded(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, !row.needed, s.revoked())
 			if row.needed {
-				assert.Equal(t, map[string]time.Duration{requestKey.String(): leavingPoll}, s.delays)
+				assert.Equal(t, map[string]time.Duration{requestKey.String(): uninstallPoll}, s.delays)
 			}
 		})
 	}

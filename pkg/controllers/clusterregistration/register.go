@@ -55,7 +55,7 @@ type handler struct {
 	bindings        rbaccontrollers.RoleBindingCache
 	clusterBindings rbaccontrollers.ClusterRoleBindingCache
 	sets            desiredset.Sets
-	agents          finalizing.LeavingAgents
+	agents          finalizing.UninstallingAgents
 	policy          atomic.Pointer[policy.Policy]
 	locks           identityLocks
 
@@ -95,7 +95,7 @@ func Register(ctx context.Context, c *app.Context) {
 		createdClusters: expectations.Expectations{Clock: c.Clock},
 		givenRights:     expectations.Expectations{Clock: c.Clock},
 	}
-	h.agents = finalizing.LeavingAgents{Kubernetes: c.Kubernetes, Accounts: h.accounts, Clusters: c.FleetClient}
+	h.agents = finalizing.UninstallingAgents{Kubernetes: c.Kubernetes, Accounts: h.accounts, Clusters: c.FleetClient}
 	if !c.DisableBundles {
 		h.contentRoles, h.deployments = agentrole.NewContentRoles(c), c.Fleet.BundleDeployment().Cache()
 	}

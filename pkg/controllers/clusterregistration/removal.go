@@ -11,8 +11,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// leavingPoll is the interval at which the hub checks whether an agent, whose request is deleted, has uninstalled itself.
-const leavingPoll = 10 * time.Second
+// uninstallPoll is the interval at which the hub checks whether an agent, whose request is deleted, has uninstalled itself.
+const uninstallPoll = 10 * time.Second
 
 // removeUnlessNeeded deletes the objects of a deleted request, unless its agent still needs them to uninstall itself. The deletion of the
 // cluster namespace then enqueues the request sooner than the timer.
@@ -24,7 +24,7 @@ func (h *handler) removeUnlessNeeded(ctx context.Context, key string) error {
 			return err
 		}
 		if needed {
-			h.queue.EnqueueAfter(namespace, name, leavingPoll)
+			h.queue.EnqueueAfter(namespace, name, uninstallPoll)
 			return nil
 		}
 	}

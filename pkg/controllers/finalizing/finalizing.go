@@ -38,8 +38,8 @@ func NamespaceDeleted(ctx context.Context, client kubernetes.Interface, name str
 	return namespace.DeletionTimestamp != nil, nil
 }
 
-// LeavingAgents finds out which agents still need their identity to uninstall themselves.
-type LeavingAgents struct {
+// UninstallingAgents finds out which agents still need their identity to uninstall themselves.
+type UninstallingAgents struct {
 	Kubernetes kubernetes.Interface
 	Accounts   corecontrollers.ServiceAccountCache
 	Clusters   fleetclient.ClustersGetter
@@ -48,7 +48,7 @@ type LeavingAgents struct {
 // Need reports whether an agent still needs the rights and the credential of a request. If a Cluster is deleted in the foreground, or
 // together with its namespace, Kubernetes deletes the requests before the Cluster; an agent without its identity could not be asked
 // to remove what it deployed. Its identity is then deleted with the cluster namespace.
-func (a LeavingAgents) Need(ctx context.Context, namespace, request string) (bool, error) {
+func (a UninstallingAgents) Need(ctx context.Context, namespace, request string) (bool, error) {
 	accounts, err := a.Accounts.GetByIndex(index.ByRequest, index.Key(namespace, request))
 	if err != nil || len(accounts) == 0 {
 		return false, err
@@ -70,7 +70,7 @@ func (a LeavingAgents) Need(ctx context.Context, namespace, request string) (boo
 	return false, nil
 }
 
-// DeletedRequests are the requests that finalizing deletes: their agents are done, so LeavingAgents.Need need not be called for them. They
+// DeletedRequests are the requests that finalizing deletes: their agents are done, so UninstallingAgents.Need need not be called for them. They
 // are lost when the process ends; Need is called for unknown requests. The zero DeletedRequests are ready to use.
 type DeletedRequests struct{ requests sync.Map }
 

@@ -11,39 +11,39 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// objectRequest sends the requests for one object.
-type objectRequest struct {
+// clientOfObject sends requests about one object.
+type clientOfObject struct {
 	patch  func(ctx context.Context, data []byte) error
 	delete func(ctx context.Context, options metav1.DeleteOptions) error
 }
 
-// request finds the client for the kind of the object.
-func (u *Uninstaller) request(o agentmanifest.OwnedObject) objectRequest {
+// client returns the client for the kind of the object.
+func (u *Uninstaller) client(o agentmanifest.OwnedObject) clientOfObject {
 	core, namespace := u.Member.Core, u.Member.Namespace
 	switch o.Kind {
 	case "ClusterRole":
-		return requestOf(core.RbacV1().ClusterRoles(), o.Name)
+		return clientFor(core.RbacV1().ClusterRoles(), o.Name)
 	case "ClusterRoleBinding":
-		return requestOf(core.RbacV1().ClusterRoleBindings(), o.Name)
+		return clientFor(core.RbacV1().ClusterRoleBindings(), o.Name)
 	case "ConfigMap":
-		return requestOf(core.CoreV1().ConfigMaps(namespace), o.Name)
+		return clientFor(core.CoreV1().ConfigMaps(namespace), o.Name)
 	case "Deployment":
-		return requestOf(core.AppsV1().Deployments(namespace), o.Name)
+		return clientFor(core.AppsV1().Deployments(namespace), o.Name)
 	case "Lease":
-		return requestOf(core.CoordinationV1().Leases(namespace), o.Name)
+		return clientFor(core.CoordinationV1().Leases(namespace), o.Name)
 	case "NetworkPolicy":
-		return requestOf(core.NetworkingV1().NetworkPolicies(namespace), o.Name)
+		return clientFor(core.NetworkingV1().NetworkPolicies(namespace), o.Name)
 	case "PodDisruptionBudget":
-		return requestOf(core.PolicyV1().PodDisruptionBudgets(namespace), o.Name)
+		return clientFor(core.PolicyV1().PodDisruptionBudgets(namespace), o.Name)
 	case "PriorityClass":
-		return requestOf(core.SchedulingV1().PriorityClasses(), o.Name)
+		return clientFor(core.SchedulingV1().PriorityClasses(), o.Name)
 	case "Secret":
-		return requestOf(core.CoreV1().Secrets(namespace), o.Name)
+		return clientFor(core.CoreV1().Secrets(namespace), o.Name)
 	case "ServiceAccount":
-		return requestOf(core.CoreV1().ServiceAccounts(namespace), o.Name)
+		return clientFor(core.CoreV1().ServiceAccounts(namespace), o.Name)
 	}
 	unknown := fmt.Errorf("the agent cannot remove objects of kind %s", o.Kind)
-	return objectRequest{
+	return clientOfObject{
 		patch:  func(context.Context, []byte) error { return unknown },
 		delete: func(context.Context, metav1.DeleteOptions) error { return unknown },
 	}
@@ -55,8 +55,8 @@ type objectClient[T any] interface {
 	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 }
 
-func requestOf[T any](client objectClient[T], name string) objectRequest {
-	return objectRequest{
+func clientFor[T any](client objectClient[T], name string) clientOfObject {
+	return clientOfObject{
 		patch: func(ctx context.Context, data []byte) error {
 			_, err := client.Patch(ctx, name, types.StrategicMergePatchType, data, metav1.PatchOptions{FieldManager: registration.FieldManager})
 			return err
