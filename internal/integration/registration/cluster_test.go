@@ -23,8 +23,9 @@ func TestClusterNamespace(t *testing.T) {
 	namespace := testenv.RequireThere(t, s.Hub.Kubernetes.CoreV1().Namespaces().Get, want)
 	assert.Equal(t, "true", namespace.Labels["fleet.cattle.io/managed"])
 	assert.Equal(t, map[string]string{
-		"fleet.cattle.io/cluster":           "c1",
-		"fleet.cattle.io/cluster-namespace": s.Namespace,
+		"fleet.cattle.io/cluster":              "c1",
+		"fleet.cattle.io/cluster-namespace":    s.Namespace,
+		"muster.fleet.cattle.io/namespace-key": namespace.Annotations["muster.fleet.cattle.io/namespace-key"],
 	}, namespace.Annotations)
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/backlog"
 	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/namespacekey"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	"github.com/muster-fleet/muster/pkg/controllers/tokenusage"
@@ -87,6 +88,8 @@ type Context struct {
 	TokenUsage tokenusage.Queue
 	// Backlog limits the registrations that have led to nothing yet.
 	Backlog *backlog.Counter
+	// NamespaceKeys prove which cluster namespaces this hub creates.
+	NamespaceKeys namespacekey.Keys
 	// DeletedRequests are the requests that were deleted because their Cluster was finalized.
 	DeletedRequests finalizing.DeletedRequests
 }

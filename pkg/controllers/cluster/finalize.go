@@ -349,7 +349,7 @@ func (h *handler) deleteNamespace(ctx context.Context, cluster *fleet.Cluster) e
 		return nil
 	case err != nil:
 		return fmt.Errorf("reading Namespace %s of the deleted Cluster: %w", name, err)
-	case !isFor(namespace, cluster), namespace.DeletionTimestamp != nil:
+	case !h.isFor(namespace, cluster), namespace.DeletionTimestamp != nil:
 		return nil
 	}
 	err = client.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &namespace.UID}})

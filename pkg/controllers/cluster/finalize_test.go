@@ -24,6 +24,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
@@ -140,6 +141,7 @@ func newDeletion(hub config.Hub, others ...*fleet.Cluster) *deletion {
 				Namespace: "ws", Name: "kubeconfig", Annotations: map[string]string{fleet.KubeconfigAllowedAnnotation: "a-friend"},
 			}}),
 		},
+		created:      expectations.New(d.clock),
 		clusterCache: known{all: others}, requests: requests{}, bundles: cachedBundle{}, deployments: cachedDeployment{}, namespaces: cachedNamespace{}, clusters: queue{},
 		subReconcilers: SubReconcilers{Import: d.importer}, started: noon.Add(-10 * time.Minute),
 	}

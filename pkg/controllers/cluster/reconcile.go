@@ -18,6 +18,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/namespacekey"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/controllers/preserve"
@@ -84,7 +85,8 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 }
 
 // ensureIdentity writes the fields outside the status that the hub owns: the finalizer, without which the namespace of a deleted
-// Cluster would remain, and spec.clientID of a Cluster with a kubeconfig. It removes an empty spec.agentSchedulingCustomization.
+// Cluster would remain, the digest of the key of a namespace that is to be created, and spec.clientID of a Cluster with a kubeconfig. It
+// removes an empty spec.agentSchedulingCustomization.
 func (h *handler) ensureIdentity(ctx context.Context, cluster *fleet.Cluster) (*fleet.Cluster, error) {
 	if managedElsewhere(cluster) {
 		return cluster, nil
@@ -94,6 +96,12 @@ func (h *handler) ensureIdentity(ctx context.Context, cluster *fleet.Cluster) (*
 	fields := map[string]any{}
 	if !slices.Contains(cluster.Finalizers, fleet.ClusterFinalizer) {
 		metadata["finalizers"] = append(slices.Clone(cluster.Finalizers), fleet.ClusterFinalizer)
+		fields["metadata"] = metadata
+	}
+	if needed, err := h.needsNamespaceKey(ctx, cluster); err != nil {
+		return cluster, err
+	} else if needed {
+		metadata["annotations"] = map[string]string{fleet.NamespaceDigestAnnotation: h.NamespaceKeys.New(cluster.Namespace, cluster.Name)}
 		fields["metadata"] = metadata
 	}
 	spec := map[string]any{}
@@ -179,6 +187,23 @@ func (h *handler) merge(ctx context.Context, cluster *fleet.Cluster, fields map[
 	return latest, err
 }
 
+// needsNamespaceKey reports whether the cluster namespace is to be created and this hub has no key for it. Only the API server knows that
+// if an earlier hub may have created the Namespace a moment ago: a new key would not fit that one.
+func (h *handler) needsNamespaceKey(ctx context.Context, cluster *fleet.Cluster) (bool, error) {
+	name := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
+	if h.DisableBundles || h.created.IsExpected(name) || h.NamespaceKeys.Find(cluster) != "" {
+		return false, nil
+	}
+	_, err := h.namespaces.Get(name)
+	if apierrors.IsNotFound(err) && (cluster.Annotations[fleet.NamespaceDigestAnnotation] != "" || cluster.Status.Namespace != "") {
+		_, err = h.Kubernetes.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+	}
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	return false, err
+}
+
 // ensureNamespace creates the cluster namespace and sets it in the status.
 func (h *handler) ensureNamespace(ctx context.Context, cluster *fleet.Cluster) result.Result {
 	if managedElsewhere(cluster) {
@@ -202,26 +227,32 @@ func (h *handler) ensureNamespace(ctx context.Context, cluster *fleet.Cluster) r
 	switch {
 	case err != nil:
 		return result.Retry(fleet.ReasonError, err)
-	case !isFor(namespace, cluster):
+	case !h.isFor(namespace, cluster):
+		cluster.Status.Namespace = "" // nothing may be created in it
 		return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
-			"Namespace %s exists and does not belong to this Cluster; rename the Cluster or delete the Namespace", name)).In(h.RecheckDelay())
+			"Namespace %s exists and was not created by the hub for this Cluster; rename the Cluster or delete the Namespace", name)).In(h.RecheckDelay())
 	case namespace.DeletionTimestamp != nil:
 		return result.Wait(fleet.ReasonNamespaceDeleting, fmt.Sprintf("waiting for the deletion of the earlier Namespace %s", name))
 	}
 	cluster.Status.Namespace = name
+	if !h.created.IsExpected(name) {
+		h.NamespaceKeys.Forget(cluster.Namespace, cluster.Name) // the next Namespace needs another key: everybody can read this one
+	}
 	return result.Done(fleet.ReasonProcessed, "")
 }
 
 // createNamespace creates the Namespace, or reads it if it exists: the cache contains only Namespaces with the hub's label.
 func (h *handler) createNamespace(ctx context.Context, cluster *fleet.Cluster, name string) (*corev1.Namespace, error) {
-	client := h.Kubernetes.CoreV1().Namespaces()
+	client, key := h.Kubernetes.CoreV1().Namespaces(), h.NamespaceKeys.Find(cluster)
+	if key == "" && !h.DisableBundles { // it existed when ensureIdentity asked
+		return client.Get(ctx, name, metav1.GetOptions{})
+	}
+	annotations := map[string]string{fleet.ClusterAnnotation: cluster.Name, fleet.ClusterNamespaceAnnotation: cluster.Namespace}
+	if key != "" {
+		annotations[fleet.NamespaceKeyAnnotation] = key
+	}
 	created, err := client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		Name:   name,
-		Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
-		Annotations: map[string]string{
-			fleet.ClusterAnnotation:          cluster.Name,
-			fleet.ClusterNamespaceAnnotation: cluster.Namespace,
-		},
+		Name: name, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue}, Annotations: annotations,
 	}}, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return client.Get(ctx, name, metav1.GetOptions{})
@@ -232,8 +263,10 @@ func (h *handler) createNamespace(ctx context.Context, cluster *fleet.Cluster, n
 	return created, err
 }
 
-// isFor reports whether a Namespace belongs to the Cluster. A Namespace that a user created by hand is not used.
-func isFor(namespace *corev1.Namespace, cluster *fleet.Cluster) bool {
+// isFor reports whether a Namespace belongs to the Cluster. A Namespace that a user created is not used, even if it has the annotations.
+// With disableBundles, Fleet's own Cluster controller may create it, without a key.
+func (h *handler) isFor(namespace *corev1.Namespace, cluster *fleet.Cluster) bool {
 	return namespace.Annotations[fleet.ClusterAnnotation] == cluster.Name &&
-		namespace.Annotations[fleet.ClusterNamespaceAnnotation] == cluster.Namespace
+		namespace.Annotations[fleet.ClusterNamespaceAnnotation] == cluster.Namespace &&
+		(h.DisableBundles || namespacekey.Fits(namespace, cluster) || h.NamespaceKeys.Created(namespace, cluster))
 }

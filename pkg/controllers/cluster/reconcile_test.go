@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"testing"
 
 	"github.com/rancher/wrangler/v3/pkg/generic"
@@ -50,7 +52,9 @@ type liveness struct {
 func (l *liveness) HasClones(*fleet.Cluster) bool { return l.clones }
 
 func TestReconcile_steps(t *testing.T) {
-	home := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{fleet.ClusterAnnotation: "member", fleet.ClusterNamespaceAnnotation: "ws"}}}
+	home := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: memberNamespace, Annotations: map[string]string{fleet.ClusterAnnotation: "member", fleet.ClusterNamespaceAnnotation: "ws"},
+	}}
 	for _, row := range []struct {
 		name       string
 		elsewhere  bool
@@ -65,8 +69,9 @@ func TestReconcile_steps(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			d := newDeletion(config.Hub{})
 			importer, agent, bundles, live := &uninstaller{}, &countingSubReconciler{condition: "A"}, &countingSubReconciler{condition: "B"}, &liveness{}
-			d.subReconcilers, d.namespaces, d.created = SubReconcilers{importer, agent, bundles, live}, cachedNamespace{Namespace: row.namespace}, expectations.New(d.clock)
+			d.subReconcilers, d.namespaces = SubReconcilers{importer, agent, bundles, live}, cachedNamespace{Namespace: row.namespace}
 			c := d.cluster
+			c.Status.Namespace = memberNamespace
 			if row.elsewhere {
 				c.Labels = map[string]string{fleet.ClusterManagementLabel: "x"}
 			}
@@ -95,6 +100,7 @@ func TestEnsureNamespace_once(t *testing.T) {
 		created:    expectations.New(clock),
 	}
 	cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "alice"}}
+	cluster.Annotations = map[string]string{fleet.NamespaceDigestAnnotation: h.NamespaceKeys.New("ws", "alice")}
 	home := registration.ClusterNamespace("ws", "alice")
 	pass := func(wrote ...string) {
 		t.Helper()
@@ -112,6 +118,8 @@ func TestEnsureNamespace_once(t *testing.T) {
 	pass("create")
 	assert.Equal(t, expectations.Timeout, h.ensureNamespace(t.Context(), cluster).After, "it may be deleted before the cache contains it")
 	pass()
+	clock.Step(expectations.Timeout)
+	pass("create", "get") // the cache does not contain it yet, so the API server is asked
 
 	made, err := server.Tracker().Get(corev1.SchemeGroupVersion.WithResource("namespaces"), "", home)
 	require.NoError(t, err)
@@ -120,22 +128,103 @@ func TestEnsureNamespace_once(t *testing.T) {
 	assert.Zero(t, h.ensureNamespace(t.Context(), cluster).After)
 
 	require.NoError(t, seen.Delete(made))
-	pass("create", "get") // the cache no longer contains it, so the API server is asked
-	clock.Step(expectations.Timeout)
-	pass("create", "get")
+	pass("get") // the key of the Namespace is known to others, so that it cannot be used again
+}
+
+// A user who may create Namespaces creates that of a Cluster before the hub does, and would own the namespace of its credentials.
+func TestReconcile_namespaceOfSomebodyElse(t *testing.T) {
+	digestOf := func(key string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(key))) }
+	namespace := func(key string, change ...func(*corev1.Namespace)) *corev1.Namespace {
+		n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: memberNamespace, Annotations: map[string]string{
+			fleet.ClusterAnnotation: "member", fleet.ClusterNamespaceAnnotation: "ws",
+		}}}
+		if key != "" {
+			n.Annotations[fleet.NamespaceKeyAnnotation] = key
+		}
+		for _, f := range change {
+			f(n)
+		}
+		return n
+	}
+	foreign := func(n *corev1.Namespace) { n.Annotations[fleet.ClusterNamespaceAnnotation] = "other" }
+	for name, row := range map[string]struct {
+		digest         string // on the Cluster
+		status         string // status.namespace
+		cached         *corev1.Namespace
+		live           *corev1.Namespace
+		disableBundles bool
+		refused        bool
+	}{
+		"new Cluster, made with the annotations and the label": {cached: namespace(""), refused: true},
+		"new Cluster, made with the annotations":               {live: namespace(""), refused: true},
+		"new Cluster, made with a key of the user":             {live: namespace("chosen"), refused: true},
+		"made while no hub runs":                               {digest: digestOf("key"), live: namespace("chosen"), refused: true},
+		"made in place of a deleted one":                       {digest: digestOf("key"), status: memberNamespace, cached: namespace(""), refused: true},
+		"of another Cluster":                                   {digest: digestOf("key"), status: memberNamespace, cached: namespace("key", foreign), refused: true},
+		"created by the hub":                                   {digest: digestOf("key"), status: memberNamespace, cached: namespace("key")},
+		"created by a hub that stopped before the next write":  {digest: digestOf("key"), live: namespace("key")},
+		"restored from a backup with its Cluster":              {digest: digestOf("key"), cached: namespace("key")},
+		"Cluster restored without its namespace":               {digest: digestOf("key")},
+		"created by an earlier version":                        {status: memberNamespace, cached: namespace("")},
+		"created by an earlier version, not in the cache yet":  {status: memberNamespace, live: namespace("")},
+		"new Cluster": {},
+		"created by Fleet's own controller with disableBundles": {cached: namespace(""), disableBundles: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDeletion(config.Hub{})
+			d.DisableBundles = row.disableBundles
+			d.subReconcilers = SubReconcilers{&uninstaller{}, &countingSubReconciler{condition: "A"}, &countingSubReconciler{condition: "B"}, &liveness{}}
+			c := d.cluster
+			c.DeletionTimestamp, c.Status.Namespace = nil, row.status
+			if row.digest != "" {
+				c.Annotations = map[string]string{fleet.NamespaceDigestAnnotation: row.digest}
+			}
+			require.NoError(t, d.fleet.Tracker().Update(fleet.SchemeGroupVersion.WithResource("clusters"), c, "ws"))
+			server := fake.NewClientset()
+			for _, existing := range []*corev1.Namespace{row.cached, row.live} {
+				if existing != nil {
+					require.NoError(t, server.Tracker().Add(existing))
+				}
+			}
+			d.Kubernetes, d.namespaces = server, cachedNamespace{Namespace: row.cached}
+
+			latest, err := d.reconcile(t.Context(), c)
+			require.NoError(t, err)
+			processed := fleetstatus.Condition(latest.Status.Conditions, fleet.ConditionProcessed)
+			if row.refused {
+				assert.Equal(t, fleet.ReasonNameConflict, processed.Reason)
+				assert.Equal(t, corev1.ConditionFalse, processed.Status)
+				assert.Empty(t, latest.Status.Namespace, "requests would get their credentials in it")
+				return
+			}
+			assert.Equal(t, fleet.ReasonProcessed, processed.Reason, processed.Message)
+			assert.Equal(t, memberNamespace, latest.Status.Namespace)
+			made, err := server.CoreV1().Namespaces().Get(t.Context(), memberNamespace, metav1.GetOptions{})
+			require.NoError(t, err)
+			assert.True(t, d.isFor(made, latest))
+		})
+	}
 }
 
 func TestIsFor(t *testing.T) {
-	c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}
+	c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}, Status: fleet.ClusterStatus{Namespace: "home"}}
 	named := func(namespace, name string) *corev1.Namespace {
-		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
+		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "home", Annotations: map[string]string{
 			"fleet.cattle.io/cluster-namespace": namespace, "fleet.cattle.io/cluster": name,
 		}}}
 	}
-	assert.True(t, isFor(named("ns", "c"), c))
-	assert.False(t, isFor(named("other", "c"), c))
-	assert.False(t, isFor(named("ns", "other"), c))
-	assert.False(t, isFor(&corev1.Namespace{}, c), "a Namespace that a user created")
+	h := &handler{Context: &app.Context{}}
+	assert.True(t, h.isFor(named("ns", "c"), c))
+	assert.False(t, h.isFor(named("other", "c"), c))
+	assert.False(t, h.isFor(named("ns", "other"), c))
+	assert.False(t, h.isFor(&corev1.Namespace{}, c), "a Namespace that a user created")
+
+	made := named("ns", "c")
+	c = &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c"}}
+	c.Annotations = map[string]string{fleet.NamespaceDigestAnnotation: h.NamespaceKeys.New("ns", "c")}
+	made.Annotations[fleet.NamespaceKeyAnnotation] = h.NamespaceKeys.Find(c)
+	c.Annotations = nil
+	assert.True(t, h.isFor(made, c), "somebody removed the annotation of the Cluster while the hub created the Namespace")
 
 	assert.Equal(t, []types.NamespacedName{{Namespace: "ns", Name: "c"}}, clusterOfNamespace(named("ns", "c")))
 	assert.Empty(t, clusterOfNamespace(&corev1.Namespace{}))
@@ -196,6 +285,7 @@ func TestEnsureIdentity_emptySchedulingCustomization(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newDeletion(config.Hub{})
 			d.cluster.Spec.AgentSchedulingCustomization = &row.customization
+			d.namespaces = cachedNamespace{Namespace: &corev1.Namespace{}}
 			_, err := d.ensureIdentity(t.Context(), d.cluster)
 			require.NoError(t, err)
 			actions := d.fleet.Actions()

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 
@@ -68,6 +69,9 @@ func (h *handler) onChange(key string, cluster *fleet.Cluster) (*fleet.Cluster, 
 	if cluster == nil {
 		for _, sub := range h.subReconcilers.of(&fleet.Cluster{}) {
 			sub.Forget(key)
+		}
+		if namespace, name, err := cache.SplitMetaNamespaceKey(key); err == nil {
+			h.NamespaceKeys.Forget(namespace, name)
 		}
 		return nil, nil
 	}

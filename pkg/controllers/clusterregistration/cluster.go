@@ -113,9 +113,15 @@ func (h *handler) createCluster(
 	allowed, _ := registration.AllowLabels(request.Spec.ClusterLabels, token.Spec, hub.Registration.AcceptsAgentLabels())
 	labels := registration.NewClusterLabels(name, allowed, hub.IgnoreClusterRegistrationLabels)
 	registration.ImposeLabels(labels, token.Spec.Labels)
+	var annotations map[string]string
+	if !h.DisableBundles { // otherwise Fleet's own Cluster controller may create the namespace
+		annotations = map[string]string{fleet.NamespaceDigestAnnotation: h.NamespaceKeys.New(request.Namespace, name)}
+	}
 	_, err := h.FleetClient.Clusters(request.Namespace).Create(ctx, &fleet.Cluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: request.Namespace, Name: name, Labels: labels, Finalizers: []string{fleet.ClusterFinalizer}},
-		Spec:       fleet.ClusterSpec{ClientID: request.Spec.ClientID},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: request.Namespace, Name: name, Labels: labels, Annotations: annotations, Finalizers: []string{fleet.ClusterFinalizer},
+		},
+		Spec: fleet.ClusterSpec{ClientID: request.Spec.ClientID},
 	}, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsInvalid(err):

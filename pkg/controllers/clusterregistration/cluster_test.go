@@ -79,6 +79,8 @@ func TestCreateCluster(t *testing.T) {
 			}
 			made, err := s.FleetClient.Clusters("fleet-default").Get(t.Context(), "cluster-x", metav1.GetOptions{})
 			require.NoError(t, err)
+			assert.NotEmpty(t, s.NamespaceKeys.Find(made), "its namespace can be created without another write")
+			made.Annotations = nil
 			assert.Equal(t, &fleet.Cluster{
 				ObjectMeta: metav1.ObjectMeta{
 					Namespace: "fleet-default", Name: "cluster-x", Finalizers: []string{fleet.ClusterFinalizer},

@@ -316,6 +316,11 @@ func (h *handler) repair(ctx context.Context, request *fleet.ClusterRegistration
 			"ServiceAccount %s/%s was deleted; the agent has to register again", clusterNamespace(cluster), accountName(request)))
 	}
 
+	// The controller of Clusters unsets the namespace when somebody else has created it. Only a withdrawal of rights is then possible.
+	if cluster.Status.Namespace != clusterNamespace(cluster) && !cluster.Spec.Quarantined {
+		return result.Skip()
+	}
+
 	// Repair the rights. If the token is gone, the right to read the credential goes too, and the request stays granted.
 	token, _, err := h.findToken(request, registration.OriginOf(request, h.originPolicies()), cluster.Name)
 	if err != nil {

@@ -29,3 +29,11 @@ const StatusAnnotation = "muster.fleet.cattle.io/status"
 // CopyAnnotation is set by the hub on a Secret or ConfigMap that it copies into a cluster namespace because a Bundle names it in
 // downstreamResources: "<generation> <UID of the source>/<version of the source>".
 const CopyAnnotation = "muster.fleet.cattle.io/copied-from"
+
+// NamespaceDigestAnnotation is set by the hub on a Cluster to the SHA-256 digest of a random key before it creates the cluster namespace,
+// which has the key in NamespaceKeyAnnotation. A Namespace whose key does not fit was created by somebody else and is not used. The key
+// is no secret once the Namespace exists.
+const (
+	NamespaceDigestAnnotation = "muster.fleet.cattle.io/namespace-digest"
+	NamespaceKeyAnnotation    = "muster.fleet.cattle.io/namespace-key"
+)
