@@ -38,6 +38,8 @@ type deploymentState struct {
 	goneSince time.Time
 	// sought is the release for which adopt has asked the member last.
 	sought string
+	// dependenciesMet is the dependencyRequest for which all of dependsOn was met; "" if it was not.
+	dependenciesMet string
 
 	mu sync.Mutex // guards the fields below, which drift workers and event handlers use as well
 	// deployed is the release; nil until it was deployed or read.

@@ -3,6 +3,7 @@ package deploy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -126,8 +127,22 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	f.Correct = correctsDrift(spec.CorrectDrift) || correctsDrift(spec.Options.CorrectDrift) || drift.missesOverwritten(deployed, spec.Options.Overwrites)
 	// A failed deployment is not repeated before its time; another deployment ID does not wait.
 	f.TooEarly = d.Clock.Now().Before(state.retryAt) && (f.Current || state.failedID == spec.DeploymentID)
-	f.WaitsFor, f.WaitsForValues = unmet(bd, d.bundleDeployments()), spec.WaitingForValues
+	f.WaitsForValues = spec.WaitingForValues
+	// What is deployed is judged by dependsOn once for each change of it, as by Fleet's own agent: neither an event of its objects
+	// nor a resync reports that a Bundle which it needed to be deployed has become unready.
+	if asked := dependencyRequest(bd); !f.Current || state.dependenciesMet != asked {
+		f.WaitsFor = unmet(bd, d.bundleDeployments())
+		state.dependenciesMet = ""
+		if f.WaitsFor == "" {
+			state.dependenciesMet = asked
+		}
+	}
 	return f
+}
+
+// dependencyRequest changes with each change of a BundleDeployment other than one of its status.
+func dependencyRequest(bd *fleet.BundleDeployment) string {
+	return fmt.Sprint(bd.UID, bd.Generation, bd.Labels, bd.Annotations)
 }
 
 // isElsewhere reports whether a BundleDeployment is that of an agent in another namespace.

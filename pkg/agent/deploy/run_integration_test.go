@@ -423,6 +423,15 @@ func TestRun_dependsOn(t *testing.T) {
 	s.condition("app", fleet.ConditionDeployed, "False Error: list bundledeployments: no bundles matching labels fleet.cattle.io/bundle-name=base")
 	s.put("base", configMap("b", "one"))
 	s.state("app", fleet.Ready)
+
+	// It stays deployed when the base becomes unready, also when a pass reports something else; a change of it is judged again.
+	s.put("base", "apiVersion: nowhere/v1\nkind: Nothing\nmetadata: {name: x}\n")
+	s.state("base", fleet.ErrApplied)
+	require.NoError(t, s.Kubernetes.CoreV1().ConfigMaps(s.target).Delete(t.Context(), "a", metav1.DeleteOptions{}))
+	s.state("app", fleet.Modified)
+	s.condition("app", fleet.ConditionDeployed, "True")
+	s.put("app", configMap("a", "two"), func(bd *fleet.BundleDeployment) { bd.Spec.DependsOn = []fleet.BundleRef{{Name: "base"}} })
+	s.condition("app", fleet.ConditionDeployed, "False Error: dependent bundle(s) are not ready: [base]")
 }
 
 func TestRun_failure(t *testing.T) {

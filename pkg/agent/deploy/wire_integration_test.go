@@ -150,7 +150,6 @@ var scenes = map[string]scene{
 	},
 	"12-crd.yaml": {
 		differs: map[string]difference{
-			"deleted s12-cr":  {why: "dependsOn is checked again at each resync, here each second: the Bundle that it names is gone", change: nil},
 			"deleted s12-cr2": {why: "the custom resource is gone with its definition, and reported as missing", change: nil},
 		},
 		answers: map[string]int{"/api/v1/namespaces/s12": 200}, // the namespace is created before Helm finds the unknown kind
