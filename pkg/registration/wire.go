@@ -123,6 +123,9 @@ const (
 	SecretTypeValues     = "fleet.cattle.io/cluster-registration-values"
 	// SecretTypeHelmValues is the type of the Secret with the Helm values of a BundleDeployment, whose name it has.
 	SecretTypeHelmValues = "fleet.cattle.io/bundle-deployment/v1alpha1"
+	// SecretTypeOCI and SecretTypeHelmOp are the types of Secrets with the account for an OCI artifact and for a chart that agents download.
+	SecretTypeOCI    = "fleet.cattle.io/bundle-oci-storage/v1alpha1"
+	SecretTypeHelmOp = "fleet.cattle.io/bundle-helmops-access/v1alpha1"
 )
 
 // SetIDAgentBootstrap is the ID of the object set (wrangler's apply) that the hub installs on a member. Agents recognise its hash.

@@ -1,11 +1,15 @@
 package bundles
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
@@ -61,4 +65,37 @@ func TestDownstreamResources(t *testing.T) {
 	s.merge(t, "Bundle", "app", `{"spec":{"downstreamResources":[{"kind":"ConfigMap","name":"conf"}]}}`)
 	testenv.RequireGone(t, secrets(home).Get, "Secret", "cred")
 	testenv.RequireThere(t, configMaps(home).Get, "conf")
+}
+
+func TestHelmOp(t *testing.T) {
+	s, _ := newShop(t)
+	_, err := s.hub.Kubernetes.CoreV1().Secrets(s.ns).Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "account"}, Type: corev1.SecretTypeBasicAuth, Data: map[string][]byte{"username": []byte("joe"), "password": []byte("p")},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	s.cluster(t, "a", nil)
+	s.bundle(t, "app", "", func(b *fleet.Bundle) {
+		everywhere(b)
+		b.Spec.Resources = nil
+		b.Spec.Helm = &fleet.HelmOptions{Repo: "https://charts.example.com", Chart: "c", Version: "1.*"}
+		b.Spec.HelmOpOptions = &fleet.GenericMap{Data: map[string]any{"helmOpSecretName": "account"}}
+	})
+	testenv.EventuallyIs(t, s.hub.Fleet.Bundles(s.ns).Get, "app", func(b *fleet.Bundle) (bool, string) {
+		ready := testenv.Condition(b.Status.Conditions, fleet.ConditionReady)
+		return strings.HasPrefix(ready, `False BundleInvalid: spec.helm.version "1.*" is not the version of one chart`), ready
+	})
+
+	s.merge(t, "Bundle", "app", `{"spec":{"helm":{"version":"1.2.0"}}}`)
+	d := s.deployment(t, "a", "app")
+	assert.True(t, strings.HasPrefix(d.Spec.DeploymentID, ":"), d.Spec.DeploymentID)
+	assert.Equal(t, "account", d.Spec.HelmChartOptions.Data["helmOpSecretName"])
+	assert.NotContains(t, d.Labels, fleet.ContentNameLabel)
+	account := testenv.EventuallyThere(t, s.hub.Kubernetes.CoreV1().Secrets(d.Namespace).Get, "account")
+	assert.Equal(t, registration.SecretTypeHelmOp, string(account.Type))
+	assert.Equal(t, "true", account.Labels[fleet.InternalSecretLabel])
+	assert.Equal(t, "joe", string(account.Data["username"]))
+	assert.True(t, metav1.IsControlledBy(account, d))
+	testenv.EventuallyIs(t, s.hub.Kubernetes.RbacV1().Roles(d.Namespace).Get, registration.RoleDeploymentSecrets, func(r *rbacv1.Role) (bool, string) {
+		return len(r.Rules) == 1 && slices.Equal(r.Rules[0].ResourceNames, []string{"account"}), fmt.Sprint(r.Rules)
+	})
 }

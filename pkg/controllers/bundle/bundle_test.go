@@ -235,7 +235,7 @@ func TestSummarize(t *testing.T) {
 	foreign := deployed(t, bundle, alice)
 	foreign.Labels = nil
 	unsupported := everywhere()
-	unsupported.Spec.ContentsID = "x"
+	unsupported.Spec.ValuesHash = "x"
 	for name, row := range map[string]struct {
 		bundle *fleet.Bundle
 		has    []metav1.Object

@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -24,13 +25,49 @@ const (
 	configMapKind = "ConfigMap"
 )
 
-// resource is a Secret or a ConfigMap that a BundleDeployment names in downstreamResources.
-type resource struct{ kind, name string }
+// resource is a Secret or a ConfigMap that a BundleDeployment names in downstreamResources, or a Secret with the account for a server
+// from which the agent downloads.
+type resource struct {
+	kind, name string
+	// account is the type of the copy of a Secret with an account, and empty for downstreamResources.
+	account corev1.SecretType
+}
 
 func (r resource) String() string { return r.kind + " " + r.name }
 
+// field is the field of a Bundle that names the resource.
+func (r resource) field() string {
+	switch r.account {
+	case registration.SecretTypeHelmOp:
+		return "helmOpOptions"
+	case registration.SecretTypeOCI:
+		return "contentsId"
+	}
+	return "downstreamResources"
+}
+
+// accountsOf are the Secrets with the accounts for OCI artifacts and for a chart that the agent downloads. The Secret for an artifact
+// has its name.
+func accountsOf(helmOp *fleet.GenericMap, artifacts ...string) (all []resource) {
+	for _, artifact := range artifacts {
+		if r := (resource{secretKind, artifact, registration.SecretTypeOCI}); artifact != "" && !slices.Contains(all, r) {
+			all = append(all, r)
+		}
+	}
+	if helmOp != nil {
+		if name, _ := helmOp.Data["helmOpSecretName"].(string); name != "" {
+			all = append(all, resource{secretKind, name, registration.SecretTypeHelmOp})
+		}
+	}
+	return all
+}
+
 // copiesOf are the Secrets and ConfigMaps that a BundleDeployment names. Case does not matter in a kind.
 func copiesOf(deployment *fleet.BundleDeployment) (all []resource) {
+	all = accountsOf(deployment.Spec.HelmChartOptions)
+	if deployment.Spec.OCIContents {
+		all = append(all, accountsOf(nil, contentOf(deployment.Spec.DeploymentID), contentOf(deployment.Spec.StagedDeploymentID))...)
+	}
 	for _, named := range slices.Concat(deployment.Spec.Options.DownstreamResources, deployment.Spec.StagedOptions.DownstreamResources) {
 		if r := resourceOf(named); !slices.Contains(all, r) {
 			all = append(all, r)
@@ -41,6 +78,7 @@ func copiesOf(deployment *fleet.BundleDeployment) (all []resource) {
 
 // downstreamOf are the Secrets and ConfigMaps that a Bundle or one of its targets names.
 func downstreamOf(b *fleet.Bundle) (all []resource) {
+	all = accountsOf(b.Spec.HelmOpOptions, b.Spec.ContentsID)
 	named := b.Spec.DownstreamResources
 	for _, t := range b.Spec.Targets {
 		named = slices.Concat(named, t.DownstreamResources)
@@ -54,10 +92,10 @@ func downstreamOf(b *fleet.Bundle) (all []resource) {
 func resourceOf(named fleet.DownstreamResource) resource {
 	for _, kind := range []string{secretKind, configMapKind} {
 		if strings.EqualFold(named.Kind, kind) {
-			return resource{kind, named.Name}
+			return resource{kind: kind, name: named.Name}
 		}
 	}
-	return resource{named.Kind, named.Name}
+	return resource{kind: named.Kind, name: named.Name}
 }
 
 // copyResources copies the Secrets and ConfigMaps that BundleDeployments name, raises their downstreamResourcesGeneration if the content
@@ -101,6 +139,9 @@ func (d *Deployer) copyResources(
 	}
 	for _, a := range assignments {
 		for _, r := range copiesOf(a.wanted) {
+			if r.account != "" {
+				continue // the agent reads it when it deploys
+			}
 			a.wanted.Spec.DownstreamResourcesGeneration = max(a.wanted.Spec.DownstreamResourcesGeneration, generations[r])
 		}
 	}
@@ -167,11 +208,14 @@ func (c *copies) ensure(ctx context.Context, namespace string, r resource, users
 		if err != nil {
 			return 0, fmt.Errorf("reading Secret %s/%s to copy it: %w", namespace, r.name, err)
 		}
-		if strings.HasPrefix(string(from.Type), fleet.ReservedPrefix) {
+		if strings.HasPrefix(string(from.Type), fleet.ReservedPrefix) && from.Type != r.account {
 			return 0, &foreignCopyError{resource: r, namespace: namespace, why: "is of type " + string(from.Type) + ", which is not copied"}
 		}
 		next.source = string(from.UID) + "/" + from.ResourceVersion
-		return copyTo(ctx, secrets(target.Namespace), &corev1.Secret{ObjectMeta: meta, Type: from.Type, Data: from.Data}, r, next,
+		if r.account != "" {
+			meta.Labels = map[string]string{fleet.InternalSecretLabel: "true"}
+		}
+		return copyTo(ctx, secrets(target.Namespace), &corev1.Secret{ObjectMeta: meta, Type: cmp.Or(r.account, from.Type), Data: from.Data}, r, next,
 			func(a, b *corev1.Secret) bool { return a.Type == b.Type && equality.Semantic.DeepEqual(a.Data, b.Data) },
 			func(to, from *corev1.Secret) { to.Data = from.Data })
 	}
@@ -282,7 +326,7 @@ type missingSourceError struct {
 
 // Error names the object and the field.
 func (e *missingSourceError) Error() string {
-	return fmt.Sprintf("%s %s/%s, which downstreamResources names, does not exist; create it", e.kind, e.namespace, e.name)
+	return fmt.Sprintf("%s %s/%s, which %s names, does not exist; create it", e.kind, e.namespace, e.name, e.field())
 }
 
 // foreignCopyError reports that a Secret or ConfigMap cannot be copied.

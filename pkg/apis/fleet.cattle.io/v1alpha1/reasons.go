@@ -8,7 +8,7 @@ const (
 	// ReasonError (False): the hub's API server answered with an error, and the hub retries. Wrangler's status handlers
 	// write the same reason.
 	ReasonError = "Error"
-	// ReasonDownstreamMissing (False): a Secret or ConfigMap that a Bundle names in downstreamResources does not exist.
+	// ReasonDownstreamMissing (False): a Secret or ConfigMap that a Bundle names in downstreamResources, helmOpOptions or contentsId does not exist.
 	ReasonDownstreamMissing = "DownstreamResourceMissing"
 	// ReasonNameConflict (False): an object that the hub must create exists already and does not belong to the hub.
 	ReasonNameConflict = "NameConflict"
