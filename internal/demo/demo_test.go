@@ -3,10 +3,14 @@ package demo
 import (
 	"bytes"
 	"context"
+	"encoding/xml"
 	"errors"
 	"fmt"
+	"html"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -129,4 +133,37 @@ func TestPoll(t *testing.T) {
 		return why
 	})
 	require.EqualError(t, err, "something is left")
+}
+
+func TestPictureShowsTheSteps(t *testing.T) {
+	file, err := os.ReadFile("../../docs/demo.svg")
+	require.NoError(t, err)
+	var picture struct {
+		Rows []struct {
+			Text string `xml:",innerxml"`
+		} `xml:"g>text"`
+	}
+	require.NoError(t, xml.Unmarshal(file, &picture))
+	var text strings.Builder
+	for _, row := range picture.Rows {
+		text.WriteString(html.UnescapeString(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(row.Text, "")) + "\n")
+	}
+	var got []string
+	for row := range strings.Lines(strings.ReplaceAll(text.String(), "\n"+indent+"    ", " ")) { // long rows are continued in the next one
+		row = strings.TrimSuffix(row, "\n")
+		if command, ok := strings.CutPrefix(row, indent+"$ "); ok {
+			got = append(got, command)
+		} else if passed, ok := strings.CutPrefix(row, "  ok "); ok {
+			_, title, _ := strings.Cut(strings.TrimSpace(passed), " s ")
+			got = append(got, title)
+		}
+	}
+	var want []string
+	for _, s := range steps() {
+		want = append(want, s.title)
+		if s.like != "" {
+			want = append(want, s.like)
+		}
+	}
+	require.Equal(t, want, got, "draw the picture again with scripts/picture")
 }
