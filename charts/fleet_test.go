@@ -114,6 +114,15 @@ func TestHubDeploymentSetsEveryRequiredVariable(t *testing.T) {
 func TestHubDeploymentResources(t *testing.T) {
 	container := hubDeployment(t, renderHub(t, "resources: {limits: {memory: 1Gi}}")).Spec.Template.Spec.Containers[0]
 	assert.Equal(t, "1Gi", container.Resources.Limits.Memory().String(), "without the name of the component")
+	assert.Empty(t, container.Resources.Requests)
+
+	for values, limit := range map[string]string{
+		"{}": "2Gi", "resources: {}": "2Gi", "resources: null": "2Gi", "resources: {gitjob: {limits: {memory: 1Gi}}}": "2Gi",
+		"resources: {limits: {}}": "0", "resources: {requests: {memory: 4Gi}}": "0", "resources: {fleetController: {requests: {memory: 4Gi}}}": "0",
+	} {
+		container = hubDeployment(t, renderHub(t, values)).Spec.Template.Spec.Containers[0]
+		assert.Equal(t, limit, container.Resources.Limits.Memory().String(), values)
+	}
 }
 
 func TestHubRightsHaveNoWildcards(t *testing.T) {

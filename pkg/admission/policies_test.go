@@ -37,6 +37,7 @@ func TestObjectsByVersion(t *testing.T) {
 		group + "v1 ValidatingAdmissionPolicy fleet-registration-request", group + "v1 ValidatingAdmissionPolicyBinding fleet-registration-request",
 		group + "v1 ValidatingAdmissionPolicy fleet-controller-token", group + "v1 ValidatingAdmissionPolicyBinding fleet-controller-token",
 		group + "v1 ValidatingAdmissionPolicy fleet-agent-status", group + "v1 ValidatingAdmissionPolicyBinding fleet-agent-status",
+		group + "v1 ValidatingAdmissionPolicy fleet-agent-bundledeployment-status", group + "v1 ValidatingAdmissionPolicyBinding fleet-agent-bundledeployment-status",
 		group + "v1 ValidatingAdmissionPolicy fleet-agent-token", group + "v1 ValidatingAdmissionPolicyBinding fleet-agent-token",
 	}
 	assert.Equal(t, append([]string{
@@ -103,7 +104,7 @@ func agentGroups(t *testing.T) []*regexp.Regexp {
 			all = append(all, regexp.MustCompile(pattern))
 		}
 	}
-	require.Len(t, all, 3)
+	require.Len(t, all, 4)
 	return all
 }
 

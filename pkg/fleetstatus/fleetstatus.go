@@ -78,13 +78,16 @@ func BundleState(spec fleet.BundleDeploymentSpec, status fleet.BundleDeploymentS
 	return fleet.Ready
 }
 
+// displayedError precedes the message of a condition in status.display.
+const displayedError = "Error: "
+
 // Display is the status.display of a BundleDeployment by the rule of Fleet's own hub, which writes it beside an agent of this
 // project. Any other text would be a fight: each write of one side is an event for the other.
 func Display(spec fleet.BundleDeploymentSpec, status fleet.BundleDeploymentStatus) fleet.BundleDeploymentDisplay {
 	shown := func(conditionType string) string {
 		c := Condition(status.Conditions, conditionType)
 		if c.Reason == fleet.ReasonError {
-			return "Error: " + c.Message
+			return displayedError + c.Message
 		}
 		return string(c.Status)
 	}

@@ -25,6 +25,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/preserve"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 	"github.com/muster-fleet/muster/pkg/version"
 )
@@ -177,11 +178,15 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 		c.fleet = o.SharedControllerFactory
 	}
 	c.restore = restoreCluster
+	switch {
+	case c.fleet != c.own: // a shared cache stays complete: an embedding server may use these fields
+	case o.DisableBundles:
+		c.reduce = withoutOptions
+	default:
+		c.reduce = withShortReport
+	}
 	if o.DisableBundles {
 		c.restore = c.agents.Transform
-		if c.fleet == c.own { // a shared cache stays complete: an embedding server may use these fields
-			c.reduce = withoutOptions
-		}
 		c.ownKinds = slices.DeleteFunc(c.ownKinds, func(kind schema.GroupVersionKind) bool { return kind.Kind == "ClusterRole" })
 	} else {
 		c.contents, c.configMaps = contentInformer(metadataClient), configMapInformer(metadataClient)
@@ -273,14 +278,21 @@ func restoreCluster(object any) (any, error) {
 	return object, nil
 }
 
+// withShortReport shortens what the agent reports of a BundleDeployment, which may be as large as the API server permits.
+func withShortReport(object any) (any, error) {
+	if d, ok := object.(*fleet.BundleDeployment); ok {
+		d.Status = fleetstatus.Shorten(d.Status)
+	}
+	return object, nil
+}
+
 // withoutOptions drops the large parts of a BundleDeployment. A hub with disableBundles reads only its deployment ID and its
 // state.
 func withoutOptions(object any) (any, error) {
 	if d, ok := object.(*fleet.BundleDeployment); ok {
 		d.Spec.Options, d.Spec.StagedOptions = fleet.BundleDeploymentOptions{}, fleet.BundleDeploymentOptions{}
-		d.Status.Resources = nil
 	}
-	return object, nil
+	return withShortReport(object)
 }
 
 // startWorkers starts the work queues of all registered controllers, until ctx ends.

@@ -30,7 +30,16 @@ type interner struct {
 }
 
 func newInterner(clock clock.PassiveClock) *interner {
-	return &interner{strings: newRecent[string, string](clock), maps: newRecent[uint64, map[string]string](clock), seed: maphash.MakeSeed()}
+	return &interner{
+		strings: newRecent[string](clock, func(s string) int { return len(s) }),
+		maps: newRecent[uint64](clock, func(all map[string]string) (size int) {
+			for key, value := range all {
+				size += len(key) + len(value)
+			}
+			return size
+		}),
+		seed: maphash.MakeSeed(),
+	}
 }
 
 // transform sets the transform of an informer, which removes from each object what the hub does not read and interns the rest.
@@ -181,8 +190,9 @@ const (
 	// recentTime is the minimum time an entry is kept. Entries expire in generations, so one may live up to twice as long. The
 	// initial list of a cache takes less.
 	recentTime = time.Minute
-	// recentMax limits the entries of a generation, because anybody may create objects: it is all strings of 20,000 clusters.
-	recentMax = 1 << 18
+	// recentMax and recentSize limit the entries of a generation and the bytes of their texts, because anybody may create objects, and
+	// agents write texts: it is all strings of 20,000 clusters.
+	recentMax, recentSize = 1 << 18, 16 << 20
 )
 
 // recent is a map that forgets entries that were not used recently. It keeps two generations: when the young one is old or full,
@@ -191,10 +201,12 @@ type recent[K comparable, V any] struct {
 	clock      clock.PassiveClock
 	young, old map[K]V
 	born       time.Time // when the young generation began
+	size       int       // of the young generation
+	sizeOf     func(V) int
 }
 
-func newRecent[K comparable, V any](clock clock.PassiveClock) *recent[K, V] {
-	return &recent[K, V]{clock: clock, young: map[K]V{}, born: clock.Now()}
+func newRecent[K comparable, V any](clock clock.PassiveClock, sizeOf func(V) int) *recent[K, V] {
+	return &recent[K, V]{clock: clock, young: map[K]V{}, born: clock.Now(), sizeOf: sizeOf}
 }
 
 func (r *recent[K, V]) get(key K) (value V, known bool) {
@@ -208,10 +220,11 @@ func (r *recent[K, V]) get(key K) (value V, known bool) {
 }
 
 func (r *recent[K, V]) add(key K, value V) {
-	if len(r.young) >= recentMax || r.clock.Since(r.born) >= recentTime {
-		r.old, r.young, r.born = r.young, map[K]V{}, r.clock.Now()
+	if len(r.young) >= recentMax || r.size >= recentSize || r.clock.Since(r.born) >= recentTime {
+		r.old, r.young, r.born, r.size = r.young, map[K]V{}, r.clock.Now(), 0
 	}
 	r.young[key] = value
+	r.size += r.sizeOf(value)
 }
 
 // resourceInterner keeps equal resources of Bundles in memory once: the Bundles of all agents have the same 12 kB of resources.

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"fmt"
 	"reflect"
 	"runtime"
 	"strings"
@@ -168,7 +169,7 @@ func TestTransform(t *testing.T) {
 func TestRecent(t *testing.T) {
 	t.Run("entries that are used stay", func(t *testing.T) {
 		clock := clocktesting.NewFakeClock(time.Now())
-		r := newRecent[string, int](clock)
+		r := newRecent[string](clock, func(int) int { return 1 })
 		r.add("used", 1)
 		r.add("unused", 2)
 		for n := range 5 {
@@ -183,7 +184,7 @@ func TestRecent(t *testing.T) {
 		assert.LessOrEqual(t, len(r.young)+len(r.old), 4)
 	})
 	t.Run("the number of entries is limited", func(t *testing.T) {
-		r := newRecent[int, int](clocktesting.NewFakeClock(time.Now()))
+		r := newRecent[int](clocktesting.NewFakeClock(time.Now()), func(int) int { return 1 })
 		for n := range 3 * recentMax {
 			r.add(n, n)
 		}
@@ -192,6 +193,18 @@ func TestRecent(t *testing.T) {
 		assert.False(t, known)
 		last, _ := r.get(3*recentMax - 1)
 		assert.Equal(t, 3*recentMax-1, last)
+	})
+	t.Run("the size of the texts is limited", func(t *testing.T) {
+		w, each := newInterner(clocktesting.NewFakeClock(time.Now())), recentSize/8
+		text := strings.Repeat("x", each)
+		for n := range 32 {
+			w.string(fmt.Sprint(n, text))
+			w.stringMap(map[string]string{"key": fmt.Sprint(n, text)})
+		}
+		const perGeneration = 8 + 2 // the name of the label, and the string that was one too many
+		assert.LessOrEqual(t, len(w.strings.young), perGeneration)
+		assert.LessOrEqual(t, len(w.strings.old), perGeneration)
+		assert.LessOrEqual(t, len(w.maps.young)+len(w.maps.old), 2*perGeneration)
 	})
 }
 

@@ -34,9 +34,14 @@ have, and delivers every difference to all clusters, even one more line end.
 {{- $ca -}}
 {{- end -}}
 
+{{/*
+Requests and limits of the hub. The defaults are not in values.yaml: Helm would merge them with what is set, and a request above the
+default limit would make an invalid Deployment.
+*/}}
 {{- define "fleet.resources" -}}
 {{- $resources := .Values.resources | default dict -}}
-{{- coalesce $resources.fleetController $resources.fleetAgentmanagement (pick $resources "requests" "limits") | toYaml -}}
+{{- $default := dict "requests" (dict "memory" "128Mi") "limits" (dict "memory" "2Gi") -}}
+{{- coalesce $resources.fleetController $resources.fleetAgentmanagement (pick $resources "requests" "limits") $default | toYaml -}}
 {{- end -}}
 
 {{/* "true" unless the value is false: a switch that is not set is on. */}}

@@ -24,11 +24,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
-// Limits of the lists in a status: of a thousand objects that are not ready, ten show why.
-const (
-	maxListed          = 10
-	maxListedResources = 500
-)
+// maxListedResources limits the list of resources in a status.
+const maxListedResources = 500
 
 // view is the input of assess.
 type view struct {
@@ -119,9 +116,10 @@ func (v view) assessObjects(s *fleet.BundleDeploymentStatus) {
 		}
 	}
 	s.Ready, s.NonModified = len(s.NonReadyStatus) == 0, len(s.ModifiedStatus) == 0
-	s.IncompleteState = len(s.NonReadyStatus) > maxListed || len(s.ModifiedStatus) > maxListed || len(s.Resources) > maxListedResources
-	s.NonReadyStatus = s.NonReadyStatus[:min(maxListed, len(s.NonReadyStatus))]
-	s.ModifiedStatus = s.ModifiedStatus[:min(maxListed, len(s.ModifiedStatus))]
+	// Of a thousand objects that are not ready, ten show why. The hub would keep no more, and its API server refuses a large status.
+	nonReady, modified := fleetstatus.ShortenNonReady(s.NonReadyStatus), fleetstatus.ShortenModified(s.ModifiedStatus)
+	s.IncompleteState = len(nonReady) < len(s.NonReadyStatus) || len(modified) < len(s.ModifiedStatus) || len(s.Resources) > maxListedResources
+	s.NonReadyStatus, s.ModifiedStatus = nonReady, modified
 	slices.SortFunc(s.Resources, func(a, b fleet.BundleDeploymentResource) int { // as Fleet's own agent lists them
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.APIVersion, b.APIVersion), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})

@@ -97,12 +97,13 @@ func fleetSummary(deployment *fleet.BundleDeployment, state fleet.BundleState) (
 	}
 	entry := nonReady(deployment.Name, deployment, state)
 	entry.Message = ""
+	conditions := fleetstatus.Shorten(deployment.Status).Conditions
 	for _, conditionType := range []string{fleet.ConditionDeployed, fleet.ConditionInstalled, fleet.ConditionMonitored} {
 		// Ignore the report of an agent about the objects of an earlier deployment.
 		if conditionType != fleet.ConditionDeployed && deployment.Spec.DeploymentID != deployment.Status.AppliedDeploymentID {
 			continue
 		}
-		if c := fleetstatus.Condition(deployment.Status.Conditions, conditionType); c.Status == corev1.ConditionFalse {
+		if c := fleetstatus.Condition(conditions, conditionType); c.Status == corev1.ConditionFalse {
 			entry.Message = c.Message
 			break
 		}

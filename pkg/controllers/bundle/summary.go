@@ -117,7 +117,9 @@ const maxMessage = 400
 func nonReady(name string, deployment *fleet.BundleDeployment, state fleet.BundleState) fleet.NonReadyResource {
 	return fleet.NonReadyResource{
 		Name: name, State: state, Message: message(deployment, state),
-		ModifiedStatus: deployment.Status.ModifiedStatus, NonReadyStatus: deployment.Status.NonReadyStatus,
+		// A cache that an embedding server shares, and the answer to a write, have them whole.
+		ModifiedStatus: fleetstatus.ShortenModified(deployment.Status.ModifiedStatus),
+		NonReadyStatus: fleetstatus.ShortenNonReady(deployment.Status.NonReadyStatus),
 	}
 }
 
