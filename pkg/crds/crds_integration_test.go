@@ -2,6 +2,7 @@ package crds_test
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -176,6 +177,83 @@ func TestEmptyPullSecretsAreKept(t *testing.T) {
 	created, err := resource(t, "clusters").Create(t.Context(), cluster, metav1.CreateOptions{})
 	require.NoError(t, err)
 	assert.Equal(t, map[string]any{"agentPullSecrets": []any{}}, created.Object["spec"])
+}
+
+// The API server prints what kubectl shows.
+func TestPrintedColumns(t *testing.T) {
+	condition := func(kind, status, reason string) any {
+		return map[string]any{"type": kind, "status": status, "reason": reason}
+	}
+	ago := time.Now().Add(-2 * time.Hour).UTC().Format(time.RFC3339)
+	for _, row := range []struct {
+		name, kind, plural string
+		status             map[string]any
+		want               map[string]any
+	}{
+		{
+			"a healthy Cluster has no reason", "Cluster", "clusters",
+			map[string]any{"agent": map[string]any{"lastSeen": ago}, "display": map[string]any{"readyBundles": "1/1"}, "conditions": []any{
+				condition("Registered", "True", "Registered"), condition("Connected", "True", "Connected"),
+			}},
+			map[string]any{"Registered": "True", "Connected": "True", "Bundles-Ready": "1/1", "Last-Seen": "120m", "Reason": nil},
+		},
+		{
+			"the first condition of a Cluster that is not True", "Cluster", "clusters",
+			map[string]any{"conditions": []any{
+				condition("Processed", "True", "Processed"), condition("Imported", "False", "Unreachable"),
+				condition("Registered", "Unknown", "WaitingForAgent"), condition("Connected", "Unknown", "WaitingForAgent"),
+			}},
+			map[string]any{"Registered": "Unknown", "Connected": "Unknown", "Reason": "Unreachable", "Last-Seen": nil},
+		},
+		{"a Cluster without conditions", "Cluster", "clusters", nil, map[string]any{"Registered": nil, "Reason": nil}},
+		{
+			"a refused request", "ClusterRegistration", "clusterregistrations",
+			map[string]any{"conditions": []any{condition("OriginProved", "True", "OriginProved"), condition("Granted", "False", "TokenUsedUp")}},
+			map[string]any{"Reason": "TokenUsedUp"},
+		},
+		{
+			"a token with refused requests", "ClusterRegistrationToken", "clusterregistrationtokens",
+			map[string]any{"expires": "2100-01-02T03:04:05Z", "conditions": []any{
+				condition("Ready", "True", "TokenReady"), condition("RequestsAccepted", "False", "ClientIDInUse"),
+			}},
+			map[string]any{"Ready": "True", "Reason": "ClientIDInUse", "Expires": "2100-01-02T03:04:05Z"},
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			client := resource(t, row.plural)
+			created, err := client.Create(t.Context(), object(row.kind, nil), metav1.CreateOptions{})
+			require.NoError(t, err)
+			if row.status != nil {
+				created.Object["status"] = row.status
+				_, err = client.UpdateStatus(t.Context(), created, metav1.UpdateOptions{})
+				require.NoError(t, err)
+			}
+			printed := printedColumns(t, row.plural, created.GetName())
+			assert.Regexp(t, `^\d+s$`, printed["Age"])
+			for column, want := range row.want {
+				assert.Equal(t, want, printed[column], column)
+			}
+		})
+	}
+}
+
+// printedColumns are the cells that the API server prints for one object and kubectl shows without -o wide, by the name of the column.
+func printedColumns(t *testing.T, plural, name string) map[string]any {
+	t.Helper()
+	body, err := extensions(t).Discovery().RESTClient().Get().
+		AbsPath("/apis/fleet.cattle.io/v1alpha1/namespaces/default", plural, name).
+		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(t.Context())
+	require.NoError(t, err)
+	var table metav1.Table
+	require.NoError(t, json.Unmarshal(body, &table))
+	require.Len(t, table.Rows, 1)
+	cells := map[string]any{}
+	for i, column := range table.ColumnDefinitions {
+		if column.Priority == 0 {
+			cells[column.Name] = table.Rows[0].Cells[i]
+		}
+	}
+	return cells
 }
 
 func extensions(t *testing.T) clientset.Interface {

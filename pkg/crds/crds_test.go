@@ -15,7 +15,11 @@ import (
 	"github.com/muster-fleet/muster/pkg/crds"
 )
 
-const readyMessage = `.status.conditions[?(@.type=="Ready")].message`
+const (
+	readyMessage = `.status.conditions[?(@.type=="Ready")].message`
+	firstReason  = `.status.conditions[?(@.status!="True")].reason`
+	created      = ".metadata.creationTimestamp"
+)
 
 // kinds are the properties of each kind that clients and people see.
 var kinds = []struct {
@@ -37,13 +41,17 @@ var kinds = []struct {
 	{kind: "ClusterRegistration", plural: "clusterregistrations", scope: "Namespaced", columns: map[string]string{
 		"Cluster-Name": ".status.clusterName", "Labels": ".spec.clusterLabels", "Granted": ".status.granted",
 		"Approved": `.status.conditions[?(@.type=="Approved")].status`, "Reason": `.status.conditions[?(@.type=="Granted")].reason`,
+		"Age": created,
 	}},
 	{kind: "ClusterRegistrationToken", plural: "clusterregistrationtokens", scope: "Namespaced", columns: map[string]string{
 		"Secret-Name": ".status.secretName", "Uses": ".status.uses", "Limit": ".spec.usageLimit",
 		"Expires": ".status.expires", "Last-Cluster": ".status.lastCluster",
+		"Ready": `.status.conditions[?(@.type=="Ready")].status`, "Reason": firstReason, "Age": created,
 	}},
 	{kind: "Cluster", plural: "clusters", scope: "Namespaced", columns: map[string]string{
 		"Bundles-Ready": ".status.display.readyBundles", "Last-Seen": ".status.agent.lastSeen", "Status": readyMessage,
+		"Registered": `.status.conditions[?(@.type=="Registered")].status`, "Connected": `.status.conditions[?(@.type=="Connected")].status`,
+		"Reason": firstReason, "Age": created,
 	}},
 	{kind: "Content", plural: "contents", scope: "Cluster", columns: map[string]string{}},
 }

@@ -58,6 +58,18 @@ func SetCondition(conditions *Conditions, c genericcondition.GenericCondition, n
 	return true
 }
 
+// OrderConditions puts the conditions of the given types first, in that order. kubectl shows the reason of the first condition that is not
+// True, so the order is that of importance. The list is replaced, not modified.
+func OrderConditions(conditions *Conditions, types ...string) {
+	rank := func(c genericcondition.GenericCondition) int {
+		if i := slices.Index(types, c.Type); i >= 0 {
+			return i
+		}
+		return len(types)
+	}
+	*conditions = slices.SortedStableFunc(slices.Values(*conditions), func(a, b genericcondition.GenericCondition) int { return rank(a) - rank(b) })
+}
+
 // BundleState is the state of a BundleDeployment: the rule of Fleet's own hub. Hub and agent use this one function, because a
 // BundleDeployment may have two writers of status.display, who must not disagree. The state is never Pending, which is the state
 // of a target without a BundleDeployment.

@@ -146,3 +146,11 @@ func TestMergePatch(t *testing.T) {
 	_, err = fleetstatus.MergePatch(before, func() {})
 	require.Error(t, err, "cannot be encoded")
 }
+
+func TestOrderConditions(t *testing.T) {
+	list := fleetstatus.Conditions{{Type: "Extra"}, {Type: "Ready"}, {Type: "Other"}, {Type: "Imported"}}
+	ordered := list
+	fleetstatus.OrderConditions(&ordered, "Processed", "Imported", "Ready")
+	assert.Equal(t, fleetstatus.Conditions{{Type: "Imported"}, {Type: "Ready"}, {Type: "Extra"}, {Type: "Other"}}, ordered)
+	assert.Equal(t, "Extra", list[0].Type, "the list may belong to an object in a cache")
+}

@@ -14,9 +14,10 @@ import (
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Cluster-Name",type=string,JSONPath=`.status.clusterName`
 // +kubebuilder:printcolumn:name="Granted",type=boolean,JSONPath=`.status.granted`
-// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Granted")].reason`,priority=1
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Granted")].reason`
 // +kubebuilder:printcolumn:name="Approved",type=string,JSONPath=`.status.conditions[?(@.type=="Approved")].status`,priority=1
 // +kubebuilder:printcolumn:name="Labels",type=string,JSONPath=`.spec.clusterLabels`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 
 // ClusterRegistration is the request of an agent to become, or to remain, the agent of a Cluster. The agent creates it with the
 // token from its bootstrap Secret. The hub grants or refuses it.

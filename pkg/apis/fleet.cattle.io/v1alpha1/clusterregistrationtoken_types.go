@@ -13,10 +13,13 @@ import (
 // +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Secret-Name",type=string,JSONPath=`.status.secretName`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.status!="True")].reason`
 // +kubebuilder:printcolumn:name="Uses",type=integer,JSONPath=`.status.uses`
 // +kubebuilder:printcolumn:name="Limit",type=integer,JSONPath=`.spec.usageLimit`,priority=1
 // +kubebuilder:printcolumn:name="Last-Cluster",type=string,JSONPath=`.status.lastCluster`,priority=1
-// +kubebuilder:printcolumn:name="Expires",type=date,JSONPath=`.status.expires`,priority=1
+// +kubebuilder:printcolumn:name="Expires",type=string,JSONPath=`.status.expires`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 
 // ClusterRegistrationToken is the permission to register clusters in its namespace. A person creates it to install
 // agents by hand; the hub creates one for each cluster it imports.
