@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -40,11 +41,11 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 	if after.Spec.Quarantined { // a thief of the credential may have written the proof
 		after.Status.Agent.PossessionProof = ""
 	}
-	var transitions []*result.Transition
+	transitions := map[string]*result.Transition{}
 	var next time.Duration
 	var failed error
 	report := func(condition string, out result.Result) {
-		transitions = append(transitions, result.Set(&after.Status.Conditions, condition, out, h.Clock.Now()))
+		transitions[condition] = result.Set(&after.Status.Conditions, condition, out, h.Clock.Now())
 		next = result.Earliest(next, out.After)
 		failed = errors.Join(failed, out.Err)
 	}
@@ -61,6 +62,10 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 			report(fleet.ConditionRegistered, h.registered(after))
 		}
 	}
+	if len(after.Status.Conditions) > len(cluster.Status.Conditions) { // not for a new order alone, which would write every Cluster once
+		fleetstatus.OrderConditions(&after.Status.Conditions, fleet.ConditionProcessed, fleet.ConditionImported,
+			fleet.ConditionRegistered, fleet.ConditionConnected, fleet.ConditionReconciled, fleet.ConditionReady)
+	}
 
 	before := cluster
 	if h.DisableBundles {
@@ -74,9 +79,10 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 	}
 	if written {
 		h.written.Wrote(latest)
-		for _, transition := range transitions {
-			transition.Record(h.Events, latest)
+		for _, condition := range slices.Sorted(maps.Keys(transitions)) {
+			transitions[condition].Record(h.Events, latest)
 		}
+		h.recordRegistered(latest, transitions[fleet.ConditionRegistered])
 	}
 	if next > 0 {
 		h.clusters.EnqueueAfter(latest.Namespace, latest.Name, next)

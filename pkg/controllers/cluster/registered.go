@@ -56,6 +56,15 @@ func (h *handler) registered(cluster *fleet.Cluster) result.Result {
 	return result.Wait(fleet.ReasonWaitingForAgent, "waiting for the agent to register and check in for the first time")
 }
 
+// recordRegistered records the event of the first heartbeat after a registration. A Cluster that had no condition Registered, such as one
+// that Fleet's own hub registered, gets no event.
+func (h *handler) recordRegistered(cluster *fleet.Cluster, t *result.Transition) {
+	if t == nil || t.Before != corev1.ConditionUnknown || t.After != corev1.ConditionTrue {
+		return
+	}
+	h.Events.Event(cluster, corev1.EventTypeNormal, fleet.ReasonRegistered, "the agent has registered and checked in for the first time")
+}
+
 func setDisplay(cluster *fleet.Cluster) {
 	d := &cluster.Status.Display
 	if d.ReadyBundles == "" {

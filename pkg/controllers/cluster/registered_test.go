@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/record"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -211,6 +212,29 @@ func TestRegistered_invalidCredential(t *testing.T) {
 			for _, part := range row.says {
 				assert.Contains(t, out.Message, part)
 			}
+		})
+	}
+}
+
+func TestRecordRegistered(t *testing.T) {
+	for _, row := range []struct {
+		name          string
+		before, after corev1.ConditionStatus
+		want          string
+	}{
+		{"the first heartbeat", corev1.ConditionUnknown, corev1.ConditionTrue, "Normal Registered the agent has registered and checked in for the first time"},
+		{"a Cluster of Fleet's own hub, which has no condition", "", corev1.ConditionTrue, ""},
+		{"an event of the transition itself says so", corev1.ConditionFalse, corev1.ConditionTrue, ""},
+		{"it waits", "", corev1.ConditionUnknown, ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			events := record.NewFakeRecorder(2)
+			h := &handler{Context: &app.Context{Events: events}}
+			h.recordRegistered(&fleet.Cluster{}, &result.Transition{Before: row.before, After: row.after})
+			h.recordRegistered(&fleet.Cluster{}, nil)
+			close(events.Events)
+			assert.Equal(t, row.want, <-events.Events)
+			assert.Empty(t, <-events.Events)
 		})
 	}
 }

@@ -78,14 +78,17 @@ func (h *handler) decide(ctx context.Context, request *fleet.ClusterRegistration
 	return latest, errors.Join(out.Err, h.deleteRefused(ctx, latest, out))
 }
 
-// recordDecision records the events beside that of condition Granted: an approval, and on the Cluster a refused request for its
-// identity.
+// recordDecision records the events beside those of a refusal and its end, which are transitions of condition Granted: an approval, the
+// grant, and on the Cluster a refused request for its identity.
 func recordDecision(events record.EventRecorder, request *fleet.ClusterRegistration, d grantOutcome, transition *result.Transition) {
 	if d.approval != nil && d.approval.After == corev1.ConditionTrue { // a denial is a transition of condition Granted
 		events.Event(request, corev1.EventTypeNormal, d.approval.Reason, d.approval.Message)
 	}
 	if d.cluster == nil || transition == nil {
 		return
+	}
+	if transition.After == corev1.ConditionTrue && transition.Before != corev1.ConditionFalse {
+		events.Eventf(request, corev1.EventTypeNormal, transition.Reason, "the agent may fetch its credential for Cluster %s", d.cluster.Name)
 	}
 	if transition.Reason == fleet.ReasonClientIDInUse || transition.Reason == fleet.ReasonTokenMismatch {
 		creator := cmp.Or(d.origin.Creator, "an unknown user")

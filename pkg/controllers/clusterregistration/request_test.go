@@ -216,7 +216,10 @@ func TestDecide(t *testing.T) {
 		assert.Equal(t, "True Granted", conditionText(latest.Status.Conditions, fleet.ConditionGranted))
 		assert.Equal(t, "True OriginProved", conditionText(latest.Status.Conditions, fleet.ConditionOriginProved))
 		assert.True(t, s.writtenGrants.IsExpected(string(s.request.UID)))
-		assert.Empty(t, s.events.Events)
+		assert.Equal(t, "Normal Granted the agent may fetch its credential for Cluster member", <-s.events.Events)
+		_, err = s.onChange("", latest)
+		require.NoError(t, err)
+		assert.Empty(t, s.events.Events, "once")
 	})
 	t.Run("the grant of another request succeeds on the server, and the hub gets an error: decided again", func(t *testing.T) {
 		s := newScene(t)
@@ -276,6 +279,7 @@ func TestDecide(t *testing.T) {
 		_, err := s.onChange("", s.request)
 		require.NoError(t, err)
 		assert.Equal(t, "Normal Approved approved by a person: ours", <-s.events.Events)
+		assert.Contains(t, <-s.events.Events, "Normal Granted ")
 		assert.Empty(t, s.events.Events)
 	})
 	t.Run("another request of the identity is being decided: later", func(t *testing.T) {

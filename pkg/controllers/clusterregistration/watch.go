@@ -5,8 +5,10 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -114,6 +116,9 @@ func (h *handler) dependentsOfQuarantine(before, after *fleet.Cluster) (keys []t
 // dependentsOfToken returns the requests that a change of a token may help. If only uses were counted, these are the requests that
 // were counted: in a storm on one token, each count would otherwise enqueue all the others.
 func (h *handler) dependentsOfToken(before, after *fleet.ClusterRegistrationToken) (keys []types.NamespacedName) {
+	if before != nil && after != nil && onlyRefusals(before, after) {
+		return nil
+	}
 	if before == nil || after == nil || !onlyCounted(before, after) {
 		token := after
 		if token == nil {
@@ -131,6 +136,19 @@ func (h *handler) dependentsOfToken(before, after *fleet.ClusterRegistrationToke
 		}
 	}
 	return keys
+}
+
+// onlyRefusals reports whether nothing changed but the condition that reports refused requests: it depends on them, and not they on it.
+func onlyRefusals(before, after *fleet.ClusterRegistrationToken) bool {
+	without := func(token *fleet.ClusterRegistrationToken) *fleet.ClusterRegistrationToken {
+		rest := *token
+		rest.ResourceVersion, rest.ManagedFields = "", nil
+		rest.Status.Conditions = slices.DeleteFunc(slices.Clone(token.Status.Conditions), func(c genericcondition.GenericCondition) bool {
+			return c.Type == fleet.ConditionRequestsAccepted
+		})
+		return &rest
+	}
+	return !reflect.DeepEqual(before.Status.Conditions, after.Status.Conditions) && equality.Semantic.DeepEqual(without(before), without(after))
 }
 
 // onlyCounted reports whether nothing changed but the uses of a token without a limit.

@@ -12,6 +12,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/policy"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -105,9 +106,17 @@ func TestDependentsOfToken(t *testing.T) {
 			before.Spec.UsageLimit, after.Spec.UsageLimit = ptr.To(int32(2)), ptr.To(int32(2))
 			after.Status.Uses, after.Status.PendingUses = 1, []string{"uid-1"}
 		}, both},
-		"the limit was lifted":           {func(before, _ *fleet.ClusterRegistrationToken) { before.Spec.UsageLimit = ptr.To(int32(2)) }, both},
-		"its clientIDs changed":          {func(_, after *fleet.ClusterRegistrationToken) { after.Spec.ClientIDs = []string{"x"} }, both},
-		"it got its Secret":              {func(_, after *fleet.ClusterRegistrationToken) { after.Status.SecretName = "tok" }, both},
+		"the limit was lifted":  {func(before, _ *fleet.ClusterRegistrationToken) { before.Spec.UsageLimit = ptr.To(int32(2)) }, both},
+		"its clientIDs changed": {func(_, after *fleet.ClusterRegistrationToken) { after.Spec.ClientIDs = []string{"x"} }, both},
+		"it got its Secret":     {func(_, after *fleet.ClusterRegistrationToken) { after.Status.SecretName = "tok" }, both},
+		"a request was refused": {func(_, after *fleet.ClusterRegistrationToken) {
+			after.ResourceVersion = "8"
+			result.Set(&after.Status.Conditions, fleet.ConditionRequestsAccepted, inUse, noon)
+		}, nil},
+		"a request was refused, and its clientIDs changed": {func(_, after *fleet.ClusterRegistrationToken) {
+			after.Spec.ClientIDs = []string{"x"}
+			result.Set(&after.Status.Conditions, fleet.ConditionRequestsAccepted, inUse, noon)
+		}, both},
 		"a label a rule may use changed": {func(_, after *fleet.ClusterRegistrationToken) { after.Labels = map[string]string{"a": "b"} }, both},
 		"an annotation changed":          {func(_, after *fleet.ClusterRegistrationToken) { after.Annotations = map[string]string{"a": "b"} }, both},
 		"it is being deleted":            {func(_, after *fleet.ClusterRegistrationToken) { after.DeletionTimestamp = &now }, both},

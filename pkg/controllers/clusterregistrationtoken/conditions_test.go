@@ -3,10 +3,12 @@ package clusterregistrationtoken
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/generic"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -14,6 +16,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/backlog"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
@@ -70,4 +73,92 @@ func TestSetLabelsLimited(t *testing.T) {
 	token.Spec.AllowedLabelKeys = &[]string{}
 	s.setLabelsLimited(token)
 	assert.Equal(t, "True LabelsLimited", conditionText(token, fleet.ConditionLabelsLimited))
+}
+
+func refusedRequest(name, clientID, reason string, created int) *fleet.ClusterRegistration {
+	return &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(noon.Add(time.Duration(created) * time.Minute)),
+			Labels: map[string]string{fleet.RegistrationTokenLabel: "tok"},
+		},
+		Spec: fleet.ClusterRegistrationSpec{ClientID: clientID},
+		Status: fleet.ClusterRegistrationStatus{Conditions: fleetstatus.Conditions{
+			{Type: fleet.ConditionGranted, Status: corev1.ConditionFalse, Reason: reason, Message: "no"},
+		}},
+	}
+}
+
+func grantedRequest(name, clientID string, created int) *fleet.ClusterRegistration {
+	r := refusedRequest(name, clientID, "", created)
+	r.Status.Granted, r.Status.Conditions = true, nil
+	return r
+}
+
+func TestSetRequestsAccepted(t *testing.T) {
+	s := newScene(t)
+	s.requests.AddIndexer(refusedByToken, tokenOfRefused)
+	s.requests.AddIndexer(index.ByClientID, func(r *fleet.ClusterRegistration) ([]string, error) {
+		return []string{index.Key(r.Namespace, r.Spec.ClientID)}, nil
+	})
+	token := someToken(0)
+	requires := func(want, message string, transition bool) {
+		t.Helper()
+		changed, err := s.setRequestsAccepted(token)
+		require.NoError(t, err)
+		assert.Equal(t, want, conditionText(token, fleet.ConditionRequestsAccepted))
+		assert.Equal(t, message, fleetstatus.Condition(token.Status.Conditions, fleet.ConditionRequestsAccepted).Message)
+		assert.Equal(t, transition, changed != nil)
+	}
+	requires(" ", "", false)
+	for _, undisturbed := range []*fleet.ClusterRegistration{
+		grantedRequest("fine", "fine", 0), refusedRequest("retried", "retried", fleet.ReasonError, 0), refusedRequest("old", "fine", fleet.ReasonSuperseded, 0),
+	} {
+		require.NoError(t, s.cached.Add(undisturbed))
+	}
+	requires(" ", "", false)
+	require.NoError(t, s.cached.Add(refusedRequest("first", "a", fleet.ReasonClientIDInUse, 1)))
+	requires("False ClientIDInUse", "ClusterRegistration first is refused: no", true)
+	require.NoError(t, s.cached.Add(refusedRequest("second", "b", fleet.ReasonTokenUsedUp, 2)))
+	requires("False TokenUsedUp", "ClusterRegistration second is refused: no", true)
+	requires("False TokenUsedUp", "ClusterRegistration second is refused: no", false)
+	require.NoError(t, s.cached.Add(grantedRequest("third", "b", 3)))
+	requires("False ClientIDInUse", "ClusterRegistration first is refused: no", true)
+	require.NoError(t, s.cached.Delete(refusedRequest("first", "a", fleet.ReasonClientIDInUse, 1)))
+	requires("True RequestsAccepted", "", true)
+}
+
+func TestTokensOfRequest(t *testing.T) {
+	tokens := emptyIndexer()
+	s := newScene(t)
+	s.handler.cache = generic.NewCache[*fleet.ClusterRegistrationToken](tokens, schema.GroupResource{})
+	s.handler.cache.AddIndexer(index.ByToken, func(token *fleet.ClusterRegistrationToken) ([]string, error) {
+		return []string{index.TokenKey(token.Namespace, token.Name)}, nil
+	})
+	accepted, refusing := someToken(0), someToken(0)
+	refusing.Status.Conditions = fleetstatus.Conditions{{Type: fleet.ConditionRequestsAccepted, Status: corev1.ConditionFalse}}
+	created := refusedRequest("r", "a", "", 0)
+	created.Status.Conditions = nil
+	inUse, usedUp := refusedRequest("r", "a", fleet.ReasonClientIDInUse, 0), refusedRequest("r", "a", fleet.ReasonTokenUsedUp, 0)
+	granted := grantedRequest("r", "a", 0)
+	for _, row := range []struct {
+		name          string
+		before, after *fleet.ClusterRegistration
+		token         *fleet.ClusterRegistrationToken
+		want          bool
+	}{
+		{"created", nil, created, refusing, false},
+		{"granted with a token that refuses nobody", created, granted, accepted, false},
+		{"granted with a token that has refused a request", created, granted, refusing, true},
+		{"granted before", granted, granted, refusing, false},
+		{"refused", created, inUse, accepted, true},
+		{"refused for another reason", inUse, usedUp, refusing, true},
+		{"refused as before", inUse, inUse, refusing, false},
+		{"refused and deleted", inUse, nil, refusing, true},
+		{"granted and deleted", granted, nil, refusing, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			require.NoError(t, tokens.Replace([]any{row.token}, ""))
+			assert.Equal(t, row.want, len(s.tokensOfRequest(row.before, row.after)) == 1)
+		})
+	}
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 const (
@@ -26,7 +28,8 @@ const (
 var tokenKind = fleet.SchemeGroupVersion.WithKind("ClusterRegistrationToken")
 
 // Register sets up the controller. It watches tokens; the objects created for them, to repair them; token Secrets, which Kubernetes
-// fills; the configuration of the hub, which the values Secrets repeat; and the admission policies, which a condition reports.
+// fills; the configuration of the hub, which the values Secrets repeat; and the admission policies and refused requests, which conditions
+// report.
 func Register(ctx context.Context, c *app.Context) {
 	tokens := c.Fleet.ClusterRegistrationToken()
 	accounts, secrets := c.Core.ServiceAccount(), c.Core.Secret()
@@ -43,12 +46,15 @@ func Register(ctx context.Context, c *app.Context) {
 		rendered: newValuesCache(),
 	}
 
+	h.requests.AddIndexer(refusedByToken, tokenOfRefused)
+
 	tokens.OnChange(ctx, name, app.Handler(c.Passes, name, h.onChange))
 
 	enqueue.OnDamage(accounts, tokens, tokenOf)
 	enqueue.OnDamage(roles, tokens, tokenOf)
 	enqueue.OnDamage(bindings, tokens, tokenOf)
 	enqueue.OnAnyChange(secrets, tokens, h.tokensOfSecret)
+	enqueue.OnTransition(c.Fleet.ClusterRegistration(), tokens, h.tokensOfRequest)
 	c.Config.OnChange(h.renderAll)
 	if c.Admission != nil {
 		c.Admission.OnChange(h.enqueueAll)
@@ -70,6 +76,52 @@ func (h *handler) tokensOfSecret(secret *corev1.Secret) []types.NamespacedName {
 		return nil
 	}
 	return tokenOf(account)
+}
+
+// refusedByToken finds the refused requests that name a token, by the TokenKey.
+const refusedByToken = "muster.fleet.cattle.io/refused-by-token"
+
+func tokenOfRefused(r *fleet.ClusterRegistration) ([]string, error) {
+	if refusalOf(r) == "" {
+		return nil, nil
+	}
+	return []string{index.Key(r.Namespace, r.Labels[fleet.RegistrationTokenLabel])}, nil
+}
+
+// refusalOf is the reason why a request is refused, or empty. An error is retried, and a superseded request needs no attention.
+func refusalOf(r *fleet.ClusterRegistration) string {
+	granted := fleetstatus.Condition(r.Status.Conditions, fleet.ConditionGranted)
+	if r.Status.Granted || granted.Status != corev1.ConditionFalse || granted.Reason == fleet.ReasonError || granted.Reason == fleet.ReasonSuperseded {
+		return ""
+	}
+	return granted.Reason
+}
+
+// tokensOfRequest returns the token that a request names when the request is refused, when the refusal changes or ends, and when the agent of
+// an earlier refused request is granted one. Other requests, all of an undisturbed registration among them, return none.
+func (h *handler) tokensOfRequest(before, after *fleet.ClusterRegistration) (keys []types.NamespacedName) {
+	was, is := "", ""
+	if before != nil {
+		was = refusalOf(before)
+	}
+	if after != nil {
+		is = refusalOf(after)
+	}
+	newlyGranted := after != nil && after.Status.Granted && (before == nil || !before.Status.Granted)
+	if was == is && !newlyGranted {
+		return nil
+	}
+	request := after
+	if request == nil {
+		request = before
+	}
+	tokens, _ := h.cache.GetByIndex(index.ByToken, index.Key(request.Namespace, request.Labels[fleet.RegistrationTokenLabel]))
+	for _, token := range tokens {
+		if was != is || fleetstatus.IsFalse(token.Status.Conditions, fleet.ConditionRequestsAccepted) {
+			keys = append(keys, types.NamespacedName{Namespace: token.Namespace, Name: token.Name})
+		}
+	}
+	return keys
 }
 
 // renderAll enqueues every token when the values Secrets have to change, or whether tokens without a TTL are refused, or whether agents

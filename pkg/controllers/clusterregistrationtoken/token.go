@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
@@ -21,6 +22,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/backlog"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/credential"
@@ -86,16 +88,22 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 	h.setPoliciesInForce(&after.Status.Conditions)
 	h.setLabelsLimited(after)
 	limited, limitErr := h.setWithinLimits(after)
+	refusal, refusalErr := h.setRequestsAccepted(after)
 	transition := result.Set(&after.Status.Conditions, fleet.ConditionReady, out, h.Clock.Now())
+	if len(after.Status.Conditions) > len(token.Status.Conditions) {
+		fleetstatus.OrderConditions(&after.Status.Conditions, fleet.ConditionReady, fleet.ConditionRequestsAccepted,
+			fleet.ConditionWithinLimits, fleet.ConditionPoliciesInForce)
+	}
 	latest, written, err := writes.Status(ctx, client, token, after)
 	if err != nil {
-		return token, errors.Join(err, out.Err, countErr, limitErr)
+		return token, errors.Join(err, out.Err, countErr, limitErr, refusalErr)
 	}
 	h.TokenUsage.Done(keyOf(token), counted.answered)
 	if written {
 		h.written.Wrote(latest)
 		transition.Record(h.Events, latest)
 		limited.Record(h.Events, latest)
+		refusal.Record(h.Events, latest)
 	}
 
 	// Enqueue the token for the next deadline.
@@ -109,7 +117,7 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 	if next > 0 {
 		h.tokens.EnqueueAfter(token.Namespace, token.Name, next)
 	}
-	return latest, errors.Join(out.Err, countErr, limitErr)
+	return latest, errors.Join(out.Err, countErr, limitErr, refusalErr)
 }
 
 // ensureObjects creates and corrects the rights of the token and the Secret with the chart values. A token without a TTL is refused if
@@ -249,4 +257,36 @@ func (h *handler) setWithinLimits(token *fleet.ClusterRegistrationToken) (*resul
 		return nil, nil
 	}
 	return result.Set(&token.Status.Conditions, fleet.ConditionWithinLimits, result.Done(fleet.ReasonWithinLimits, ""), h.Clock.Now()), nil
+}
+
+// setRequestsAccepted sets the condition, which a token has only once a request that names it was refused. A refused request often belongs
+// to no Cluster, so people look for it at the token. A request of which the agent was granted a newer one does not count.
+func (h *handler) setRequestsAccepted(token *fleet.ClusterRegistrationToken) (*result.Transition, error) {
+	refused, err := h.requests.GetByIndex(refusedByToken, index.TokenKey(token.Namespace, token.Name))
+	if err != nil {
+		return nil, err
+	}
+	var newest *fleet.ClusterRegistration
+	for _, r := range refused {
+		sameIdentity, err := h.requests.GetByIndex(index.ByClientID, index.Key(r.Namespace, r.Spec.ClientID))
+		if err != nil {
+			return nil, err
+		}
+		replaced := slices.ContainsFunc(sameIdentity, func(other *fleet.ClusterRegistration) bool {
+			return other.Status.Granted && !other.CreationTimestamp.Before(&r.CreationTimestamp) && r.Spec.ClientID != ""
+		})
+		if !replaced && (newest == nil || newest.CreationTimestamp.Before(&r.CreationTimestamp) ||
+			newest.CreationTimestamp.Equal(&r.CreationTimestamp) && newest.Name < r.Name) {
+			newest = r
+		}
+	}
+	if newest != nil {
+		granted := fleetstatus.Condition(newest.Status.Conditions, fleet.ConditionGranted)
+		return result.Set(&token.Status.Conditions, fleet.ConditionRequestsAccepted, result.Stalled(granted.Reason, fmt.Sprintf(
+			"ClusterRegistration %s is refused: %s", newest.Name, granted.Message)), h.Clock.Now()), nil
+	}
+	if fleetstatus.Condition(token.Status.Conditions, fleet.ConditionRequestsAccepted).Status == "" {
+		return nil, nil
+	}
+	return result.Set(&token.Status.Conditions, fleet.ConditionRequestsAccepted, result.Done(fleet.ReasonRequestsAccepted, ""), h.Clock.Now()), nil
 }

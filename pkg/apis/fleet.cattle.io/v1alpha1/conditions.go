@@ -61,6 +61,10 @@ const ConditionPoliciesInForce = "PoliciesInForce"
 // limits of the hub (registration.limits). It is False while the limit is reached, and True afterwards.
 const ConditionWithinLimits = "WithinLimits"
 
+// ConditionRequestsAccepted exists on a ClusterRegistrationToken since the hub first refused a request that names the token. It is False,
+// with the reason of the newest refusal, until that request is deleted, granted or replaced by one that is granted, and True afterwards.
+const ConditionRequestsAccepted = "RequestsAccepted"
+
 // ConditionLabelsLimited exists on a ClusterRegistrationToken since the hub first found that several agents may register with it and
 // choose any label for their Clusters. It is False while that is so, and True afterwards.
 const ConditionLabelsLimited = "LabelsLimited"

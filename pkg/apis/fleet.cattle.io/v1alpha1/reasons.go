@@ -54,6 +54,10 @@ const (
 	ReasonLimitReached = "LimitReached"
 )
 
+// ReasonRequestsAccepted (True) is the reason of the condition RequestsAccepted of a ClusterRegistrationToken: no request that names it is
+// refused. While the condition is False, its reason is that of the refused request.
+const ReasonRequestsAccepted = "RequestsAccepted"
+
 // Reasons of the condition LabelsLimited of a ClusterRegistrationToken.
 const (
 	// ReasonLabelsLimited (True): agents choose no labels, only those with allowed keys, or only one agent can register.
