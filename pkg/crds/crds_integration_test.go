@@ -221,7 +221,7 @@ func TestPrintedColumns(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			client := resource(t, row.plural)
-			created, err := client.Create(t.Context(), object(row.kind, nil), metav1.CreateOptions{})
+			created, err := client.Create(t.Context(), object(row.kind, map[string]any{}), metav1.CreateOptions{})
 			require.NoError(t, err)
 			if row.status != nil {
 				created.Object["status"] = row.status

@@ -67,6 +67,11 @@ func Run(ctx context.Context, options Options) error {
 		h.caches.wait()
 		utilnet.CloseIdleConnectionsFor(h.transport)
 	}()
+	unregister, err := h.serveProcessMetrics()
+	if err != nil {
+		return err
+	}
+	defer unregister()
 
 	if o.Election == nil {
 		err = h.work(ctx)
@@ -93,6 +98,7 @@ type hub struct {
 	reachability *liveness.APIReachability
 	fence        *fence
 	caches       *caches
+	leading      prometheus.Gauge
 
 	startStandby sync.Once
 	standingBy   sync.WaitGroup
@@ -100,7 +106,7 @@ type hub struct {
 }
 
 func newHub(ctx context.Context, o Options) (*hub, error) {
-	h := &hub{options: o, config: hubConfig(o.RESTConfig), reachability: liveness.NewAPIReachability(o.Clock), fence: &fence{}}
+	h := &hub{options: o, config: hubConfig(o.RESTConfig), reachability: liveness.NewAPIReachability(o.Clock), fence: &fence{}, leading: metrics.NewLeader()}
 	h.config.Wrap(h.reachability.Wrap)
 	h.config.Wrap(h.fence.wrap)
 	var err error
@@ -133,6 +139,8 @@ func (h *hub) work(ctx context.Context) error {
 	defer stop()
 	h.fence.guard(ctx)
 	h.options.OnElected()
+	h.leading.Set(1)
+	defer h.leading.Set(0)
 	c, err := h.newContext(ctx)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,12 +18,27 @@ import (
 func (h *hub) serveMetrics(c *app.Context, series *prometheus.Registry) (unregister func(), err error) {
 	clusters, requests := c.Fleet.Cluster().Cache(), c.Fleet.ClusterRegistration().Cache()
 	series.MustRegister(metrics.StateCollector{
-		Clusters:      ownOf(clusters.List),
-		Registrations: ownOf(requests.List),
+		Clusters:           ownOf(clusters.List),
+		Registrations:      ownOf(requests.List),
+		Now:                c.Clock.Now,
+		CredentialLifetime: func() time.Duration { return c.Config.Get().Registration.Lifetime() },
 	})
 	if h.options.Metrics == nil {
 		return func() {}, nil
 	}
+	if err := h.options.Metrics.Register(series); err != nil {
+		return nil, fmt.Errorf("registering the metrics of the hub (two hubs cannot use the same registry): %w", err)
+	}
+	return func() { h.options.Metrics.Unregister(series) }, nil
+}
+
+// serveProcessMetrics registers the metrics that a standby has too: its version, and that it does not work. The result unregisters them.
+func (h *hub) serveProcessMetrics() (unregister func(), err error) {
+	if h.options.Metrics == nil {
+		return func() {}, nil
+	}
+	series := prometheus.NewRegistry()
+	series.MustRegister(h.leading, metrics.NewBuildInfo())
 	if err := h.options.Metrics.Register(series); err != nil {
 		return nil, fmt.Errorf("registering the metrics of the hub (two hubs cannot use the same registry): %w", err)
 	}

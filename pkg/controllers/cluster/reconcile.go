@@ -82,7 +82,7 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 		for _, condition := range slices.Sorted(maps.Keys(transitions)) {
 			transitions[condition].Record(h.Events, latest)
 		}
-		h.recordRegistered(latest, transitions[fleet.ConditionRegistered])
+		h.recordRegistered(cluster, latest, transitions[fleet.ConditionRegistered])
 	}
 	if next > 0 {
 		h.clusters.EnqueueAfter(latest.Namespace, latest.Name, next)

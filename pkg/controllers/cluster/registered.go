@@ -13,6 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/credentialstatus"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -56,13 +57,43 @@ func (h *handler) registered(cluster *fleet.Cluster) result.Result {
 	return result.Wait(fleet.ReasonWaitingForAgent, "waiting for the agent to register and check in for the first time")
 }
 
-// recordRegistered records the event of the first heartbeat after a registration. A Cluster that had no condition Registered, such as one
-// that Fleet's own hub registered, gets no event.
-func (h *handler) recordRegistered(cluster *fleet.Cluster, t *result.Transition) {
+// recordRegistered records the event of the first heartbeat after a registration, and how long it took. A Cluster that had no condition
+// Registered, such as one that Fleet's own hub registered, has neither.
+func (h *handler) recordRegistered(before, cluster *fleet.Cluster, t *result.Transition) {
 	if t == nil || t.Before != corev1.ConditionUnknown || t.After != corev1.ConditionTrue {
 		return
 	}
 	h.Events.Event(cluster, corev1.EventTypeNormal, fleet.ReasonRegistered, "the agent has registered and checked in for the first time")
+	way, approval := metrics.WayAgent, metrics.ApprovalAuto
+	own := h.Config.Get().Bootstrap
+	switch {
+	case cluster.Name == registration.LocalCluster && cluster.Namespace == own.Namespace && cluster.Spec.KubeConfigSecret == registration.LocalSecret:
+		way = metrics.WayLocal
+	case cluster.Spec.KubeConfigSecret != "":
+		way = metrics.WayManager
+	}
+
+	// An import counts from the time since which the hub waits for the agent: the creation of the Cluster, or a later import.
+	since, err := time.Parse(time.RFC3339, fleetstatus.Condition(before.Status.Conditions, fleet.ConditionRegistered).LastTransitionTime)
+	if err != nil {
+		since = cluster.CreationTimestamp.Time
+	}
+	requests, _ := h.requests.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
+	var granted *fleet.ClusterRegistration // the newest one
+	for _, r := range requests {
+		if r.Status.Granted && (granted == nil || granted.CreationTimestamp.Before(&r.CreationTimestamp)) {
+			granted = r
+		}
+	}
+	if granted != nil {
+		if granted.Status.Approval != nil {
+			approval = metrics.ApprovalManual
+		}
+		if way == metrics.WayAgent {
+			since = granted.CreationTimestamp.Time
+		}
+	}
+	h.Metrics.Registered(way, approval, h.Clock.Since(since))
 }
 
 func setDisplay(cluster *fleet.Cluster) {

@@ -1,21 +1,27 @@
 package cluster
 
 import (
+	"cmp"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -217,24 +223,72 @@ func TestRegistered_invalidCredential(t *testing.T) {
 }
 
 func TestRecordRegistered(t *testing.T) {
+	const unknown, yes, no = corev1.ConditionUnknown, corev1.ConditionTrue, corev1.ConditionFalse
+	const event = "Normal Registered the agent has registered and checked in for the first time"
+	approved := request("r", 3*time.Second, yes, "Granted")
+	approved.Status.Approval = &fleet.RegistrationApproval{Decision: fleet.DecisionApproved}
+	older := request("older", time.Hour, yes, "Granted")
 	for _, row := range []struct {
 		name          string
 		before, after corev1.ConditionStatus
-		want          string
+		spec          fleet.ClusterSpec
+		requests      []*fleet.ClusterRegistration
+		clusterName   string
+		event, series string
+		took          float64
 	}{
-		{"the first heartbeat", corev1.ConditionUnknown, corev1.ConditionTrue, "Normal Registered the agent has registered and checked in for the first time"},
-		{"a Cluster of Fleet's own hub, which has no condition", "", corev1.ConditionTrue, ""},
-		{"an event of the transition itself says so", corev1.ConditionFalse, corev1.ConditionTrue, ""},
-		{"it waits", "", corev1.ConditionUnknown, ""},
+		{
+			name: "an agent, since its newest request", before: unknown, after: yes, requests: []*fleet.ClusterRegistration{older, request("r", 2*time.Second, yes, "Granted")},
+			event: event, series: "auto agent", took: 2,
+		},
+		{name: "a request that a person approved", before: unknown, after: yes, requests: []*fleet.ClusterRegistration{approved}, event: event, series: "manual agent", took: 3},
+		{
+			name: "an import, since the hub waits", before: unknown, after: yes, spec: fleet.ClusterSpec{KubeConfigSecret: "s"},
+			requests: []*fleet.ClusterRegistration{request("r", time.Second, yes, "Granted")}, event: event, series: "auto manager", took: 5,
+		},
+		{
+			name: "the hub's own cluster", before: unknown, after: yes, spec: fleet.ClusterSpec{KubeConfigSecret: registration.LocalSecret},
+			clusterName: registration.LocalCluster, event: event, series: "auto local", took: 5,
+		},
+		{name: "a Cluster of Fleet's own hub, which has no condition", before: "", after: yes},
+		{name: "an event of the transition itself says so", before: no, after: yes},
+		{name: "it waits", before: "", after: unknown},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			events := record.NewFakeRecorder(2)
-			h := &handler{Context: &app.Context{Events: events}}
-			h.recordRegistered(&fleet.Cluster{}, &result.Transition{Before: row.before, After: row.after})
-			h.recordRegistered(&fleet.Cluster{}, nil)
+			events, registry := record.NewFakeRecorder(2), prometheus.NewRegistry()
+			h := &handler{
+				Context: &app.Context{
+					Events: events, Metrics: metrics.New(registry), Clock: clocktesting.NewFakeClock(noon),
+					Config: config.NewStore(config.Hub{Bootstrap: config.Bootstrap{Namespace: "ns"}}),
+				},
+				requests: requests{all: row.requests},
+			}
+			row.spec.ClientID = "id"
+			cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: cmp.Or(row.clusterName, "c")}, Spec: row.spec}
+			cluster.Status.Conditions = fleetstatus.Conditions{
+				{Type: fleet.ConditionRegistered, Status: unknown, LastTransitionTime: noon.Add(-5 * time.Second).Format(time.RFC3339)},
+			}
+			h.recordRegistered(cluster, cluster, &result.Transition{Before: row.before, After: row.after})
+			h.recordRegistered(cluster, cluster, nil)
 			close(events.Events)
-			assert.Equal(t, row.want, <-events.Events)
+			assert.Equal(t, row.event, <-events.Events)
 			assert.Empty(t, <-events.Events)
+
+			families, err := registry.Gather()
+			require.NoError(t, err)
+			observed := map[string]float64{}
+			for _, family := range families {
+				for _, m := range family.GetMetric() {
+					if family.GetName() == "muster_registration_first_heartbeat_seconds" && m.GetHistogram().GetSampleCount() > 0 {
+						observed[m.GetLabel()[0].GetValue()+" "+m.GetLabel()[1].GetValue()] = m.GetHistogram().GetSampleSum()
+					}
+				}
+			}
+			want := map[string]float64{}
+			if row.series != "" {
+				want[row.series] = row.took
+			}
+			assert.Equal(t, want, observed)
 		})
 	}
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	fleetfake "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -94,6 +95,7 @@ func newHarness(t *testing.T, objects ...runtime.Object) *harness {
 	h.clock = calls.clock
 	h.Importer = &Importer{
 		Context: &app.Context{
+			Metrics:    metrics.New(nil),
 			Kubernetes: h.kube, FleetClient: h.fleet.FleetV1alpha1(), Config: config.NewStore(hubConfig), Clock: calls.clock, SystemNamespace: system,
 			Agent: app.AgentSettings{Image: "muster-fleet/fleet-agent:dev"},
 		},

@@ -3,6 +3,7 @@ package clusterimport
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -133,7 +134,8 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		if err != nil {
 			return settingsInvalid(err)
 		}
-		call = i.calls.ensure(key, inputs, i.installCall(member, cluster.Namespace, known.agentNamespace, objects, plan.reregister, plan.leftovers))
+		call = i.calls.ensure(key, inputs, i.measured(
+			i.installCall(member, cluster.Namespace, known.agentNamespace, objects, plan.reregister, plan.leftovers)))
 	}
 	if out, failed := call.failed(i.Clock.Now()); failed {
 		return out
@@ -147,6 +149,23 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 
 	i.record(hub, cluster, secret, info, plan)
 	return imported()
+}
+
+// measured counts the calls to members that install an agent. A call that was cancelled says nothing about the member.
+func (i *Importer) measured(install func(context.Context) *failure) func(context.Context) *failure {
+	return func(ctx context.Context) *failure {
+		started := i.Clock.Now()
+		failure := install(ctx)
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return failure
+		}
+		reason := ""
+		if failure != nil {
+			reason = failure.reason
+		}
+		i.Metrics.Imported(i.Clock.Since(started), reason)
+		return failure
+	}
 }
 
 // settlePeriod is how long a new kubeconfig Secret may lack the optional keys that its predecessor had.

@@ -71,6 +71,9 @@ func (h *handler) decide(ctx context.Context, request *fleet.ClusterRegistration
 	}
 	if written {
 		recordDecision(h.Events, latest, d, transition)
+		if transition != nil && transition.After == corev1.ConditionFalse {
+			h.Metrics.Refused(transition.Reason)
+		}
 		if transition != nil && (transition.Reason == fleet.ReasonTooManyWaiting || transition.Reason == fleet.ReasonTooManyUnconnected) {
 			h.Metrics.OverLimit.WithLabelValues(transition.Reason).Inc()
 		}

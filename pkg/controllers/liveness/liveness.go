@@ -84,6 +84,13 @@ func (d *Detector) Reconcile(_ context.Context, cluster *fleet.Cluster) result.R
 	last, known := d.heartbeats[key]
 	h := nextHeartbeat(last, known, cluster.Status.Agent, now)
 	d.heartbeats[key] = h
+	if known && !h.lastSeen.IsZero() && !h.lastSeen.Equal(&last.lastSeen) {
+		late := time.Duration(0)
+		if !last.lastSeen.IsZero() {
+			late = h.at.Sub(last.at) - h.effectiveInterval(hub)
+		}
+		d.Metrics.Heartbeat(late)
+	}
 	d.observeInstance(key, cluster, !known || !h.lastSeen.Equal(&last.lastSeen), h.effectiveInterval(hub), now)
 	d.mu.Unlock()
 	if h.lastSeen.IsZero() {

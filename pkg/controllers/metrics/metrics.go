@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 const namespace = "muster"
@@ -23,7 +25,42 @@ type Counters struct {
 
 	granted prometheus.Counter
 	took    prometheus.Histogram
+
+	refused        *prometheus.CounterVec
+	registered     *prometheus.HistogramVec
+	imported       prometheus.Histogram
+	importFailures *prometheus.CounterVec
+	heartbeats     prometheus.Counter
+	lateness       prometheus.Histogram
 }
+
+// The ways in which a cluster is registered.
+const (
+	WayAgent   = "agent"   // a person installed the agent with a token
+	WayManager = "manager" // the hub installed the agent with a kubeconfig
+	WayLocal   = "local"   // the hub's own cluster
+)
+
+// Whether a person approved a request.
+const (
+	ApprovalAuto   = "auto"
+	ApprovalManual = "manual"
+)
+
+// A series that appears with its first increase shows no increase to Prometheus, so all of them exist from the start.
+var (
+	refusalReasons = []string{
+		fleet.ReasonClientIDAmbiguous, fleet.ReasonClientIDEmpty, fleet.ReasonClientIDInUse, fleet.ReasonClientIDNotAllowed,
+		fleet.ReasonClientIDTooLong, fleet.ReasonClusterNameTaken, fleet.ReasonCredentialRevoked, fleet.ReasonDenied, fleet.ReasonError,
+		fleet.ReasonLongLivedRefused, fleet.ReasonNameConflict, fleet.ReasonPoliciesRequired, fleet.ReasonQuarantined,
+		fleet.ReasonSuperseded, fleet.ReasonTokenMismatch, fleet.ReasonTokenNotFound, fleet.ReasonTokenUnknown, fleet.ReasonTokenUsedUp,
+		fleet.ReasonTooManyWaiting,
+	}
+	importFailureReasons = []string{
+		fleet.ReasonAddressNotAllowed, fleet.ReasonCertificateUntrusted, fleet.ReasonError, fleet.ReasonForbidden,
+		fleet.ReasonMemberError, fleet.ReasonUnauthorized, fleet.ReasonUnreachable,
+	}
+)
 
 // buckets of the duration of a registration, in seconds. The long ones are for requests that a person has to approve.
 var buckets = []float64{0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
@@ -33,6 +70,38 @@ var buckets = []float64{0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 
 func (h *Counters) Granted(took time.Duration) {
 	h.granted.Inc()
 	h.took.Observe(max(took, 0).Seconds())
+}
+
+// heartbeatBuckets of the time from a request to the first heartbeat, in seconds, with a bound at the objective of 5 seconds.
+var heartbeatBuckets = []float64{0.5, 1, 2, 3, 4, 5, 6, 8, 10, 15, 30, 60, 120, 300, 600, 1800}
+
+// importBuckets of the duration of a call to a member, in seconds: it is limited to a minute.
+var importBuckets = []float64{0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60}
+
+// latenessBuckets of heartbeats, in seconds. Agents vary the interval, which is 15 minutes by default, a little.
+var latenessBuckets = []float64{0.1, 1, 5, 15, 60, 300, 900, 3600}
+
+// Refused counts a request that this hub has refused.
+func (h *Counters) Refused(reason string) { h.refused.WithLabelValues(reason).Inc() }
+
+// Registered counts the first heartbeat after a registration, with the time since the request, or since the hub began to wait for the agent
+// that it installs.
+func (h *Counters) Registered(way, approval string, took time.Duration) {
+	h.registered.WithLabelValues(way, approval).Observe(max(took, 0).Seconds())
+}
+
+// Imported counts a call to a member that installs the agent. The reason is empty if it succeeded.
+func (h *Counters) Imported(took time.Duration, reason string) {
+	h.imported.Observe(took.Seconds())
+	if reason != "" {
+		h.importFailures.WithLabelValues(reason).Inc()
+	}
+}
+
+// Heartbeat counts a heartbeat, with the time by which it was later than its agent has announced.
+func (h *Counters) Heartbeat(late time.Duration) {
+	h.heartbeats.Inc()
+	h.lateness.Observe(max(late, 0).Seconds())
 }
 
 // New returns the metrics of a hub. It registers them unless the registerer is nil.
@@ -62,9 +131,44 @@ func New(registerer prometheus.Registerer) *Counters {
 			Namespace: namespace, Name: "registration_duration_seconds", Buckets: buckets,
 			Help: "Time from the creation of a ClusterRegistration to its grant, including the time until a person approves it.",
 		}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Name: "registrations_refused_total",
+			Help: "ClusterRegistrations that this hub has refused, by the reason of condition Granted.",
+		}, []string{"reason"}),
+		registered: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "registration_first_heartbeat_seconds", Buckets: heartbeatBuckets,
+			Help: "Time from a ClusterRegistration, or from the start of an import, to the first heartbeat of the agent, by the way in which the cluster registers (agent, manager or local) and by whether a person approved it (auto or manual).",
+		}, []string{"way", "approval"}),
+		imported: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "import_duration_seconds", Buckets: importBuckets,
+			Help: "Duration of the calls to members that install an agent, including those that fail.",
+		}),
+		importFailures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Name: "import_failures_total",
+			Help: "Calls to members that failed to install an agent, by the reason of condition Imported.",
+		}, []string{"reason"}),
+		heartbeats: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Name: "heartbeats_received_total",
+			Help: "Heartbeats of agents that this hub has received.",
+		}),
+		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "heartbeat_lateness_seconds", Buckets: latenessBuckets,
+			Help: "Time by which a heartbeat was later than the interval that its agent has announced.",
+		}),
+	}
+	for _, reason := range refusalReasons {
+		h.refused.WithLabelValues(reason)
+	}
+	for _, reason := range importFailureReasons {
+		h.importFailures.WithLabelValues(reason)
+	}
+	for _, way := range []string{WayAgent, WayManager, WayLocal} {
+		h.registered.WithLabelValues(way, ApprovalAuto)
+		h.registered.WithLabelValues(way, ApprovalManual)
 	}
 	if registerer != nil {
-		registerer.MustRegister(h.OrphansCollected, h.OrphansLeft, h.MembersLeft, h.OverLimit, h.granted, h.took)
+		registerer.MustRegister(h.OrphansCollected, h.OrphansLeft, h.MembersLeft, h.OverLimit, h.granted, h.took,
+			h.refused, h.registered, h.imported, h.importFailures, h.heartbeats, h.lateness)
 	}
 	return h
 }

@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -59,9 +61,10 @@ func TestStateCollector(t *testing.T) {
 	registry.MustRegister(StateCollector{
 		Clusters:      func() ([]*fleet.Cluster, error) { return known, nil },
 		Registrations: func() ([]*fleet.ClusterRegistration, error) { return requests, nil },
+		Now:           func() time.Time { return noon }, CredentialLifetime: func() time.Duration { return 6 * time.Hour },
 	})
 	empty := gathered(t, registry)
-	assert.Len(t, empty, 4*3+3, "states that nothing has are exported")
+	assert.Len(t, empty, 4*3+3+2+4+1, "states that nothing has are exported")
 	for name, value := range empty {
 		assert.Zero(t, value, name)
 	}
@@ -75,17 +78,29 @@ func TestStateCollector(t *testing.T) {
 	requests = []*fleet.ClusterRegistration{
 		request(true, "True"), request(true, ""), request(false, "False"), request(false, "Unknown"), request(false, ""), request(false, ""),
 	}
+	requests[3].Status.Conditions[0].Reason = fleet.ReasonWaitingForApproval
+	for i, age := range []time.Duration{3 * time.Hour, 3 * time.Hour, 3 * time.Hour, time.Hour, time.Minute, 2 * time.Minute} {
+		requests[i].CreationTimestamp = metav1.NewTime(noon.Add(-age))
+	}
+	for i, left := range []time.Duration{-time.Minute, 50 * time.Minute, 5 * time.Hour} {
+		known[i].Status.Agent.CredentialExpires = &metav1.Time{Time: noon.Add(left)}
+	}
 	for name, value := range map[string]float64{
 		"muster_clusters Registered True": 2, "muster_clusters Registered False": 0, "muster_clusters Registered Unknown": 1,
 		"muster_clusters Connected True": 1, "muster_clusters Connected False": 1, "muster_clusters Connected Unknown": 0,
 		"muster_clusters Imported True": 1, "muster_clusters Imported False": 1, "muster_clusters Imported Unknown": 0,
 		"muster_clusters Ready True": 2, "muster_clusters Ready False": 0, "muster_clusters Ready Unknown": 0,
 		"muster_cluster_registrations granted": 2, "muster_cluster_registrations refused": 1, "muster_cluster_registrations waiting": 3,
+		"muster_oldest_waiting_registration_seconds approval": 3600, "muster_oldest_waiting_registration_seconds other": 120,
+		"muster_credentials_expiring 10m": 1, "muster_credentials_expiring 1h": 2, "muster_credentials_expiring 8h": 3,
+		"muster_credentials_expiring 24h": 3, "muster_credential_renewals_overdue": 2,
 	} {
 		empty[name] = value
 	}
 	assert.Equal(t, empty, gathered(t, registry))
 }
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 func TestStateCollectorError(t *testing.T) {
 	broken := errors.New("no cache")
@@ -115,6 +130,55 @@ func TestGranted(t *testing.T) {
 			assert.InDelta(t, 3602, histogram.GetSampleSum(), 0, "a negative time counts as 0")
 			assert.InDelta(t, 0.01, histogram.GetBucket()[0].GetUpperBound(), 0)
 			assert.InDelta(t, 600, histogram.GetBucket()[len(histogram.GetBucket())-1].GetUpperBound(), 0)
+		}
+	}
+}
+
+func TestCounters(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	hub := New(registry)
+	before := gathered(t, registry)
+	assert.Contains(t, before, "muster_registrations_refused_total ClientIDInUse", "a series that appears with its first increase shows none")
+	hub.Refused(fleet.ReasonClientIDInUse)
+	hub.Registered(WayAgent, ApprovalManual, -time.Second)
+	hub.Imported(time.Second, "")
+	hub.Imported(time.Minute, fleet.ReasonUnreachable)
+	hub.Heartbeat(-time.Second)
+	changed := map[string]float64{}
+	for series, value := range gathered(t, registry) {
+		if before[series] != value {
+			changed[series] = value - before[series]
+		}
+	}
+	assert.Equal(t, map[string]float64{
+		"muster_registrations_refused_total ClientIDInUse":         1,
+		"muster_registration_first_heartbeat_seconds manual agent": 1,
+		"muster_import_duration_seconds":                           2,
+		"muster_import_failures_total Unreachable":                 1,
+		"muster_heartbeats_received_total":                         1,
+		"muster_heartbeat_lateness_seconds":                        1,
+	}, changed)
+}
+
+func TestConventions(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	New(registry)
+	registry.MustRegister(NewLeader(), NewBuildInfo(), StateCollector{
+		Clusters:      func() ([]*fleet.Cluster, error) { return nil, nil },
+		Registrations: func() ([]*fleet.ClusterRegistration, error) { return nil, nil },
+		Now:           func() time.Time { return noon }, CredentialLifetime: func() time.Duration { return time.Hour },
+	}, Policies(func() map[admission.PolicyRef]bool { return map[admission.PolicyRef]bool{{Kind: "K", Name: "n"}: true} }))
+	problems, err := testutil.GatherAndLint(registry)
+	require.NoError(t, err)
+	assert.Empty(t, problems)
+	families, err := registry.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		assert.Regexp(t, `^[A-Z].*\.$`, family.GetHelp(), family.GetName())
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				assert.NotContains(t, []string{"cluster", "namespace", "name", "host"}, label.GetName(), "%s would have a series for each cluster", family.GetName())
+			}
 		}
 	}
 }

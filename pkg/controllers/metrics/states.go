@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
@@ -15,6 +17,10 @@ type StateCollector struct {
 	// zeros would be wrong.
 	Clusters      func() ([]*fleet.Cluster, error)
 	Registrations func() ([]*fleet.ClusterRegistration, error)
+	// Now is the time by the clock of the hub.
+	Now func() time.Time
+	// CredentialLifetime is that of the credentials which agents renew.
+	CredentialLifetime func() time.Duration
 }
 
 // States of a registration.
@@ -35,12 +41,36 @@ var (
 		"Clusters that have the condition, by its type and status.", []string{"condition", "status"}, nil)
 	registrations = prometheus.NewDesc(prometheus.BuildFQName(namespace, "", "cluster_registrations"),
 		"ClusterRegistrations, by whether they are granted, refused or waiting.", []string{"state"}, nil)
+	oldestWaiting = prometheus.NewDesc(prometheus.BuildFQName(namespace, "", "oldest_waiting_registration_seconds"),
+		"Age of the oldest ClusterRegistration that waits, by whether it waits for an approval or for something else; 0 if none waits.", []string{"waits_for"}, nil)
+	credentialsExpiring = prometheus.NewDesc(prometheus.BuildFQName(namespace, "", "credentials_expiring"),
+		"Clusters whose agent's credential expires within the time, or has expired.", []string{"within"}, nil)
+	renewalsOverdue = prometheus.NewDesc(prometheus.BuildFQName(namespace, "", "credential_renewals_overdue"),
+		"Clusters whose agent should have renewed its credential: less than a sixth of the lifetime is left.", nil, nil)
 )
+
+// What a request waits for.
+const (
+	waitsForApproval = "approval"
+	waitsForOther    = "other"
+)
+
+// horizons are the times ahead for which expiring credentials are counted.
+var horizons = []struct {
+	label  string
+	within time.Duration
+}{{"10m", 10 * time.Minute}, {"1h", time.Hour}, {"8h", 8 * time.Hour}, {"24h", 24 * time.Hour}}
+
+// overduePart is the part of a credential's lifetime that is left when its renewal is overdue. Agents renew it when a third is left.
+const overduePart = 6
 
 // Describe implements prometheus.Collector.
 func (c StateCollector) Describe(descriptions chan<- *prometheus.Desc) {
 	descriptions <- clusters
 	descriptions <- registrations
+	descriptions <- oldestWaiting
+	descriptions <- credentialsExpiring
+	descriptions <- renewalsOverdue
 }
 
 // Collect implements prometheus.Collector. States that nothing has are exported as 0: an alert must tell that from no hub.
@@ -71,6 +101,29 @@ func (c StateCollector) collectClusters(into chan<- prometheus.Metric) {
 			into <- prometheus.MustNewConstMetric(clusters, prometheus.GaugeValue, n, condition, string(status))
 		}
 	}
+	c.collectCredentials(all, into)
+}
+
+func (c StateCollector) collectCredentials(all []*fleet.Cluster, into chan<- prometheus.Metric) {
+	now, overdue, expiring := c.Now(), 0, make([]int, len(horizons))
+	for _, cluster := range all {
+		if cluster.Status.Agent.CredentialExpires.IsZero() {
+			continue
+		}
+		left := cluster.Status.Agent.CredentialExpires.Sub(now)
+		if left < c.CredentialLifetime()/overduePart {
+			overdue++
+		}
+		for i, horizon := range horizons {
+			if left < horizon.within {
+				expiring[i]++
+			}
+		}
+	}
+	into <- prometheus.MustNewConstMetric(renewalsOverdue, prometheus.GaugeValue, float64(overdue))
+	for i, horizon := range horizons {
+		into <- prometheus.MustNewConstMetric(credentialsExpiring, prometheus.GaugeValue, float64(expiring[i]), horizon.label)
+	}
 }
 
 func (c StateCollector) collectRegistrations(into chan<- prometheus.Metric) {
@@ -79,9 +132,20 @@ func (c StateCollector) collectRegistrations(into chan<- prometheus.Metric) {
 		into <- prometheus.NewInvalidMetric(registrations, err)
 		return
 	}
-	count := map[string]int{}
+	count, oldest, now := map[string]int{}, map[string]time.Duration{}, c.Now()
 	for _, request := range all {
-		count[stateOf(request)]++
+		state := stateOf(request)
+		count[state]++
+		if state == stateWaiting {
+			waitsFor := waitsForOther
+			if fleetstatus.Condition(request.Status.Conditions, fleet.ConditionGranted).Reason == fleet.ReasonWaitingForApproval {
+				waitsFor = waitsForApproval
+			}
+			oldest[waitsFor] = max(oldest[waitsFor], now.Sub(request.CreationTimestamp.Time))
+		}
+	}
+	for _, waitsFor := range []string{waitsForApproval, waitsForOther} {
+		into <- prometheus.MustNewConstMetric(oldestWaiting, prometheus.GaugeValue, oldest[waitsFor].Seconds(), waitsFor)
 	}
 	for _, state := range states {
 		into <- prometheus.MustNewConstMetric(registrations, prometheus.GaugeValue, float64(count[state]), state)
