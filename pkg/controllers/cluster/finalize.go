@@ -149,14 +149,12 @@ func (h *handler) agentStays(ctx context.Context, cluster *fleet.Cluster, began 
 	if err != nil {
 		return false, result.Retry(fleet.ReasonError, err)
 	}
-	for _, other := range claims {
-		proved, err := h.provesTakeover(ctx, cluster, other)
-		if err != nil {
-			return false, result.Retry(fleet.ReasonError, err)
-		}
-		if proved {
-			return true, result.Done("", "")
-		}
+	proof := h.provesTakeover(ctx, cluster, claims)
+	if proof.Err != nil {
+		return false, proof
+	}
+	if proof.IsDone() {
+		return true, result.Done("", "")
 	}
 
 	// Wait for a Cluster that the management server may create, or for a Cluster that exists to prove its claim.
@@ -199,25 +197,42 @@ func (h *handler) takeoverClaims(cluster *fleet.Cluster) (claims []*fleet.Cluste
 	}), nil
 }
 
-// provesTakeover reports whether a Cluster proves its claim to the agent: the hub has installed its agent, its agent has checked in,
-// or it may use the kubeconfig of the deleted Cluster. Without a proof any user who may create Clusters could keep the agents of
-// other Clusters from being removed.
-func (h *handler) provesTakeover(ctx context.Context, cluster, other *fleet.Cluster) (bool, error) {
-	if other.Status.AgentDeployedGeneration != nil || hadAgent(other) {
-		return true, nil
-	}
+// provesTakeover is Done if one of the Clusters proves its claim to the agent. Without a proof any user who may create Clusters could keep
+// the agents of other Clusters from being removed. A Cluster that names the same kubeconfig must have the right to use it. A Cluster that
+// names the same cluster of a management server must own the agent that is on the member of the deleted Cluster: a user can register any
+// other cluster with that name. If the kubeconfig of the deleted Cluster is gone, the hub cannot ask the member; then it is enough that
+// the other Cluster has an agent.
+func (h *handler) provesTakeover(ctx context.Context, cluster *fleet.Cluster, claims []*fleet.Cluster) result.Result {
 	namespace, name := index.KubeconfigNamespace(cluster), cluster.Spec.KubeConfigSecret
-	switch {
-	case name == "", other.Spec.KubeConfigSecret != name, index.KubeconfigNamespace(other) != namespace:
-		return false, nil
-	case access.Nearby(other):
-		return true, nil
+	if name == "" { // a management server has a kubeconfig of each cluster that it moves
+		return result.Skip()
 	}
-	secret, err := h.Kubernetes.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return false, nil
+	var withAgent []*fleet.Cluster
+	for _, other := range claims {
+		sameKubeconfig := other.Spec.KubeConfigSecret == name && index.KubeconfigNamespace(other) == namespace
+		switch {
+		case sameKubeconfig && access.Nearby(other):
+			return result.Done("", "")
+		case sameKubeconfig:
+			secret, err := h.Kubernetes.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
+				return result.Retry(fleet.ReasonError, err)
+			}
+			if err == nil && access.MayUse(other, secret) {
+				return result.Done("", "")
+			}
+		case other.Status.AgentDeployedGeneration != nil || hadAgent(other):
+			withAgent = append(withAgent, other)
+		}
 	}
-	return err == nil && access.MayUse(other, secret), err
+	if len(withAgent) == 0 {
+		return result.Skip()
+	}
+	belongs := h.subReconcilers.Import.AgentBelongsTo(ctx, cluster, withAgent)
+	if belongs.IsSkip() {
+		return result.Done("", "")
+	}
+	return belongs
 }
 
 // hadAgent reports whether an agent of the Cluster has ever checked in.

@@ -102,6 +102,11 @@ type uninstaller struct {
 	countingSubReconciler
 	deadline time.Time
 	result   result.Result
+	belongs  result.Result // of AgentBelongsTo
+}
+
+func (u *uninstaller) AgentBelongsTo(context.Context, *fleet.Cluster, []*fleet.Cluster) result.Result {
+	return u.belongs
 }
 
 func (u *uninstaller) Uninstall(_ context.Context, _ *fleet.Cluster, deadline time.Time) result.Result {
@@ -268,7 +273,20 @@ func TestAgentStays(t *testing.T) {
 		return c
 	}
 	deleting := metav1.NewTime(noon)
-	byServer := func(c *fleet.Cluster) { c.Labels = map[string]string{fleet.ManagementClusterLabel: "c-1"} }
+	byServer := func(c *fleet.Cluster) {
+		c.Labels, c.Spec.KubeConfigSecret = map[string]string{fleet.ManagementClusterLabel: "c-1"}, "kubeconfig"
+	}
+	withOwnSecret := func(change func(*fleet.Cluster)) *fleet.Cluster {
+		return other(func(c *fleet.Cluster) {
+			c.Spec.KubeConfigSecretNamespace = ""
+			if change != nil {
+				change(c)
+			}
+		})
+	}
+	installed := func(c *fleet.Cluster) { c.Status.AgentDeployedGeneration = new(int64) }
+	checkedIn := func(c *fleet.Cluster) { c.Status.Agent.LastSeen = deleting }
+	yes, no := result.Done("", ""), result.Stalled(fleet.ReasonAgentUnaware, "")
 	bySecret := func(c *fleet.Cluster) {
 		c.Spec.KubeConfigSecret, c.Spec.KubeConfigSecretNamespace = "kubeconfig", "fleet-default"
 	}
@@ -287,18 +305,25 @@ func TestAgentStays(t *testing.T) {
 		this  func(*fleet.Cluster)
 		hub   config.Hub
 		other *fleet.Cluster
-		stays bool
+		// belongs is the answer of the member.
+		belongs result.Result
+		stays   bool
 	}{
 		{name: "no other Cluster"},
 		{name: "other cluster", other: other(nil)},
-		{name: "same cluster ID, not proved", this: byServer, other: other(nil)},
-		{name: "same cluster ID, agent installed by the hub", this: byServer, stays: true, other: other(func(c *fleet.Cluster) {
-			c.Status.AgentDeployedGeneration = new(int64)
-		})},
-		{name: "same cluster ID, agent has checked in", this: byServer, stays: true, other: other(func(c *fleet.Cluster) {
-			c.Status.Agent.LastSeen = deleting
-		})},
+		{name: "same cluster ID, no agent", this: byServer, other: withOwnSecret(nil), belongs: yes},
+		{name: "same cluster ID, agent installed by the hub, on the member", this: byServer, stays: true, other: withOwnSecret(installed), belongs: yes},
+		{name: "same cluster ID, agent has checked in, on the member", this: byServer, stays: true, other: withOwnSecret(checkedIn), belongs: yes},
+		{name: "same cluster ID, agent installed by the hub elsewhere", this: byServer, other: withOwnSecret(installed), belongs: no},
+		{name: "same cluster ID, agent has checked in elsewhere", this: byServer, other: withOwnSecret(checkedIn), belongs: no},
+		{name: "same cluster ID, has an agent, kubeconfig deleted", this: byServer, stays: true, other: withOwnSecret(checkedIn), belongs: result.Skip()},
+		{name: "same cluster ID, has an agent, no kubeconfig", this: func(c *fleet.Cluster) {
+			byServer(c)
+			c.Spec.KubeConfigSecret = ""
+		}, other: withOwnSecret(checkedIn), belongs: yes},
 		{name: "same kubeconfig, not allowed to use it", this: byOwnSecret, other: stranger(nil)},
+		{name: "same kubeconfig, not allowed to use it, has an agent", this: byOwnSecret, other: stranger(checkedIn), belongs: yes},
+		{name: "same kubeconfig, not allowed to use it, agent installed by the hub", this: byOwnSecret, other: stranger(installed), belongs: yes},
 		{name: "same kubeconfig, allowed by its annotation", this: byOwnSecret, other: stranger(func(c *fleet.Cluster) { c.Namespace = "a-friend" }), stays: true},
 		{name: "same kubeconfig", this: bySecret, other: other(func(c *fleet.Cluster) { c.Labels = nil }), stays: true},
 		{name: "same kubeconfig, other agent namespace", this: bySecret, other: other(func(c *fleet.Cluster) { c.Spec.AgentNamespace = "its-own" })},
@@ -316,6 +341,7 @@ func TestAgentStays(t *testing.T) {
 				others = append(others, row.other)
 			}
 			d := newDeletion(row.hub, others...)
+			d.importer.belongs = row.belongs
 			if row.this != nil {
 				row.this(d.cluster)
 			}

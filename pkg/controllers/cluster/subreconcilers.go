@@ -27,6 +27,10 @@ type AgentInstaller interface {
 	// Skip that the hub has no access to the member. After the deadline it does not return Wait. It may be called again after
 	// each of these results.
 	Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result
+	// AgentBelongsTo asks the member of a deleted Cluster whether the agent there belongs to one of the other Clusters. Done means that it
+	// does, Wait that the member has not answered yet, Stalled that it does not or that the member cannot be asked now, and Skip that
+	// the kubeconfig is gone.
+	AgentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) result.Result
 }
 
 // Liveness is the sub-reconciler that evaluates heartbeats.

@@ -39,6 +39,7 @@ type purpose string
 const (
 	installing purpose = "install"
 	removing   purpose = "remove"
+	asking     purpose = "ask"
 )
 
 // memberCall is the state of the last call with one key. A call is a function that sends requests to a member; it returns when

@@ -34,6 +34,7 @@ func (i *Importer) Forget(key string) {
 	i.kubeconfigs.drop(cluster)
 	i.calls.cancel(callKey{cluster, installing})
 	i.calls.cancel(callKey{cluster, removing})
+	i.calls.cancel(callKey{cluster, asking})
 }
 
 // Reconcile imports the Cluster if necessary. It keeps the kubeconfig in memory only while the import is under way.

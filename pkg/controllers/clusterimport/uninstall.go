@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -67,6 +69,45 @@ func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 			"removing the agent and its deployments from the member, until %s at the latest", deadline.UTC().Format(time.RFC3339))).In(remaining)
 	case call.running:
 		return result.Stalled(fleet.ReasonFarewellTimeout, "the member did not answer in time")
+	case call.failure != nil:
+		return call.failure.stalled()
+	}
+	return result.Done("", "")
+}
+
+// AgentBelongsTo asks the member of a deleted Cluster, with the kubeconfig of that Cluster, whether the agent there belongs to one of the
+// other Clusters. A failed call is retried.
+func (i *Importer) AgentBelongsTo(ctx context.Context, cluster *fleet.Cluster, others []*fleet.Cluster) result.Result {
+	var uids []string
+	for _, other := range others {
+		uids = append(uids, string(other.UID))
+	}
+	slices.Sort(uids)
+	key, inputs := callKey{nameOf(cluster), asking}, strings.Join(uids, " ")
+	call, asked := i.calls.last(key, inputs)
+	if !asked || call.due(i.Clock.Now()) {
+		member, out := i.connectInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
+		if member == nil && out.IsWait() {
+			return result.Skip()
+		} else if member == nil {
+			return out
+		}
+		call = i.calls.ensure(key, inputs, func(ctx context.Context) *failure {
+			return i.calls.onMember(ctx, member, cluster.Namespace, i.calls.members.shared, func(ctx context.Context) *failure {
+				identity, err := member.agentIdentity(ctx, i.lastNamespace(cluster))
+				if err != nil {
+					return diagnose(member.server, "checking which Cluster the agent belongs to", err)
+				}
+				if !slices.ContainsFunc(others, identity.belongsTo) {
+					return failuref(fleet.ReasonAgentUnaware, "the agent belongs to none of the Clusters that claim it")
+				}
+				return nil
+			})
+		})
+	}
+	switch {
+	case call.running:
+		return result.Wait(fleet.ReasonFarewell, "checking which Cluster the agent belongs to")
 	case call.failure != nil:
 		return call.failure.stalled()
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -231,6 +232,51 @@ func TestUninstall_once(t *testing.T) {
 		h.clock.Step(10 * time.Second)
 	}
 	assert.Len(t, m.requests, 1)
+}
+
+func TestAgentBelongsTo(t *testing.T) {
+	other := func(name string) *fleet.Cluster {
+		return &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: name, UID: types.UID(name)}}
+	}
+	stranger := other("stranger")
+	stranger.Labels, stranger.Status.AgentDeployedGeneration = map[string]string{fleet.ManagementClusterLabel: "c-1"}, new(int64)
+	for name, row := range map[string]struct {
+		others []*fleet.Cluster
+		fault  bool
+		want   string
+	}{
+		"the agent is that of another Cluster":   {[]*fleet.Cluster{stranger, other("m")}, false, "True "},
+		"the agent is of none of them":           {[]*fleet.Cluster{stranger}, false, "False AgentUnaware"},
+		"the member cannot be asked: no promise": {[]*fleet.Cluster{other("m")}, true, "False MemberError"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newFakeMember(t)
+			newWorkloads(m)
+			if row.fault {
+				m.fault = func(_ int, w http.ResponseWriter, _ *http.Request) bool {
+					http.Error(w, "no", http.StatusInternalServerError)
+					return true
+				}
+			}
+			secret, c := kubeconfigSecret(with(t, to(m.Server))), deletedCluster()
+			h := newHarness(t, secret)
+			c.Name, c.Spec.KubeConfigSecret, c.Namespace = "old", secret.Name, secret.Namespace
+			var out result.Result
+			require.Eventually(t, func() bool {
+				out = h.AgentBelongsTo(t.Context(), c, row.others)
+				return !out.IsWait()
+			}, 2*time.Minute, time.Millisecond)
+			assert.Equal(t, row.want, string(out.Status())+" "+out.Reason)
+			asked := len(m.requests)
+			again := h.AgentBelongsTo(t.Context(), c, row.others)
+			assert.Equal(t, out.Reason, again.Reason)
+			assert.Len(t, m.requests, asked, "the answer is kept")
+		})
+	}
+	t.Run("the kubeconfig was deleted", func(t *testing.T) {
+		out := newHarness(t).AgentBelongsTo(t.Context(), deletedCluster(), []*fleet.Cluster{stranger})
+		assert.True(t, out.IsSkip(), out.Message)
+	})
 }
 
 func TestUninstall_notStarted(t *testing.T) {
