@@ -392,7 +392,7 @@ func (l *loop) recordMode(ctx context.Context, o observation) error {
 // switchEndpoint stores the other endpoint with one write. If somebody else has written the Secret since it was read, the write
 // fails.
 func (l *loop) switchEndpoint(ctx context.Context, o observation) error {
-	if err := o.stored.MovedTo(*o.other, o.endpoints.Digest()).Replace(ctx, l.member, o.storedSecret); err != nil {
+	if err := o.stored.MovedTo(*o.other, o.endpoints.Bootstrap != nil, o.endpoints.Digest()).Replace(ctx, l.member, o.storedSecret); err != nil {
 		l.logError(ctx, "Cannot switch to another endpoint of the hub", err)
 		return err
 	}

@@ -3,6 +3,7 @@ package agent
 import (
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/agenttest"
+	"github.com/muster-fleet/muster/pkg/agent/hubclient"
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -167,6 +170,61 @@ func TestSwitchEndpointThatFailsIsReported(t *testing.T) {
 			m.eventually(func() bool { return m.hub.reported()["pending"] == nil }, "nothing pending any more")
 		})
 	}
+}
+
+// Somebody who may write ConfigMaps in the agent's namespace, and no Secrets, wants the credential to be sent without TLS, or to a server
+// that it would not trust.
+func TestSwitchEndpointBelowTheRegistration(t *testing.T) {
+	received := make(chan string, 100)
+	plain := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { received <- r.Header.Get("Authorization") }))
+	t.Cleanup(plain.Close)
+	for name, row := range map[string]struct {
+		mode      string // with which the agent registered
+		configure func(m *moving)
+		want      string
+	}{
+		"mode of ConfigMap fleet-agent-hub": {
+			"strict", func(m *moving) { m.configures(m.there.server.URL, m.there.ca(), "system-store") }, "has registered in mode strict",
+		},
+		"mode of ConfigMap fleet-agent": {"strict", func(m *moving) { m.configuresMode("system-store") }, "has registered in mode strict"},
+		"http":                          {"system-store", func(m *moving) { m.configures(plain.URL, "", "") }, "would be sent unencrypted"},
+		"http in mode strict": {
+			"strict", func(m *moving) { m.configures(plain.URL, m.there.ca(), "strict") }, "agentTLSMode is strict, but the address of the hub is http://",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMoving(t)
+			m.config.CheckinInterval = time.Hour
+			m.configuresMode(row.mode)
+			m.has(m.stored("agentTLSMode", row.mode, "registeredTLSMode", row.mode, "registeredServer", m.hub.server.URL))
+			m.starts()
+			m.settles(oldToken)
+			before := m.storedNow()
+			row.configure(m)
+			m.reportsPending(row.want)
+			m.says("Cannot switch to ")
+			assert.Equal(t, before, m.storedNow())
+			assert.Zero(t, m.there.count(""), "it received a request")
+			assert.Empty(t, received, "it received a credential")
+		})
+	}
+	t.Run("an import lowers the mode", func(t *testing.T) {
+		m := newMoving(t)
+		m.has(m.stored("agentTLSMode", "strict", "registeredTLSMode", "strict", "registeredServer", m.hub.server.URL))
+		m.configuresMode("system-store")
+		m.has(m.bootstrapThere())
+		m.starts()
+		m.arrives(m.there, oldToken)
+		assert.Equal(t, hubclient.Trust{Mode: config.TLSModeSystemStore, Server: m.there.server.URL}, m.storedNow().Registered)
+	})
+	t.Run("an earlier agent has not recorded how it registered", func(t *testing.T) {
+		m := newMoving(t)
+		m.has(m.stored("agentTLSMode", "strict"))
+		m.configures(m.there.server.URL, m.there.ca(), "system-store")
+		m.starts()
+		m.reportsPending("has registered in mode strict")
+		assert.Zero(t, m.there.count(""))
+	})
 }
 
 func TestSwitchEndpointOnceItWorks(t *testing.T) {

@@ -58,6 +58,9 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 	if o.Stored == Present {
 		o.modeUnknown = o.stored.Mode == ""
 		o.stored.Mode = o.stored.WorkingMode(o.settings.AgentTLSMode)
+		if o.endpoints.Registered = o.stored.Registered; o.endpoints.Registered == (hubclient.Trust{}) {
+			o.endpoints.Registered = o.stored.Trust() // an earlier agent registered: the endpoint that works is the limit
+		}
 	}
 
 	// Only a hub that says which registration it wants can want another one. A bootstrap Secret that does not say, of an upgraded

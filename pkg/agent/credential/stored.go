@@ -19,9 +19,11 @@ import (
 
 // Keys of Secret fleet-agent that other agents do not know.
 const (
-	keyTLSMode         = "agentTLSMode"
-	keyHubConfigDigest = "agentHubSettled"
-	keyRequest         = "request"
+	keyTLSMode          = "agentTLSMode"
+	keyHubConfigDigest  = "agentHubSettled"
+	keyRequest          = "request"
+	keyRegisteredMode   = "registeredTLSMode"
+	keyRegisteredServer = "registeredServer"
 )
 
 // Stored is the content of Secret fleet-agent: the credential of a registered agent, and of which Cluster it is.
@@ -37,6 +39,8 @@ type Stored struct {
 	Request string
 	// HubConfigDigest is the digest of ConfigMap fleet-agent-hub when the endpoint was chosen; empty if there was none.
 	HubConfigDigest string
+	// Registered is how the agent reached the hub when it registered; empty in a Secret of an earlier agent.
+	Registered hubclient.Trust
 }
 
 // Parse reads Secret fleet-agent. The error names the key and does not quote a value.
@@ -57,6 +61,9 @@ func Parse(secret *corev1.Secret) (*Stored, error) {
 		Registration:    string(secret.Data[registration.BootstrapRegistration]),
 		Request:         string(secret.Data[keyRequest]),
 		HubConfigDigest: string(secret.Data[keyHubConfigDigest]),
+		Registered: hubclient.Trust{
+			Mode: config.TLSMode(secret.Data[keyRegisteredMode]), Server: string(secret.Data[keyRegisteredServer]),
+		},
 	}
 	var errs []error
 	for key, value := range map[string]string{
@@ -108,6 +115,7 @@ func (s *Stored) secret(namespace string, older *corev1.Secret) (*corev1.Secret,
 	}
 	for key, value := range map[string]string{
 		registration.BootstrapRegistration: s.Registration, keyRequest: s.Request, keyTLSMode: string(s.Mode), keyHubConfigDigest: s.HubConfigDigest,
+		keyRegisteredMode: string(s.Registered.Mode), keyRegisteredServer: s.Registered.Server,
 	} {
 		if value != "" {
 			secret.Data[key] = []byte(value)
@@ -123,10 +131,17 @@ func (s *Stored) WithToken(token string) *Stored {
 	return &copied
 }
 
-// MovedTo is the same credential at another endpoint, chosen when ConfigMap fleet-agent-hub had that digest.
-func (s *Stored) MovedTo(e hubclient.Endpoint, hubConfigDigest string) *Stored {
+// MovedTo is the same credential at another endpoint, chosen when ConfigMap fleet-agent-hub had that digest. An import, unlike a ConfigMap,
+// changes with how little protection the agent is content.
+func (s *Stored) MovedTo(e hubclient.Endpoint, imported bool, hubConfigDigest string) *Stored {
 	copied := *s
 	e.Mode = e.TLSMode()
+	if copied.Registered == (hubclient.Trust{}) {
+		copied.Registered = s.Trust()
+	}
+	if imported {
+		copied.Registered = e.Trust()
+	}
 	copied.Access, copied.HubConfigDigest = s.At(e), hubConfigDigest
 	return &copied
 }

@@ -22,6 +22,7 @@ func TestStoredSecretIsWhatPeersExpect(t *testing.T) {
 			Token:    agenttest.NewToken, Namespace: "cluster-ns",
 		},
 		Workspace: "fleet-default", ClusterName: "one", Registration: "uid/3", Request: "request-1", HubConfigDigest: "seen",
+		Registered: hubclient.Trust{Mode: config.TLSModeSystemStore, Server: "https://earlier"},
 	}
 	secret, err := stored.secret(agenttest.Namespace, nil)
 	require.NoError(t, err)
@@ -36,6 +37,7 @@ func TestStoredSecretIsWhatPeersExpect(t *testing.T) {
 	assert.Equal(t, map[string]string{
 		"deploymentNamespace": "cluster-ns", "clusterNamespace": "fleet-default", "clusterName": "one", "registration": "uid/3",
 		"request": "request-1", "agentTLSMode": "strict", "agentHubSettled": "seen",
+		"registeredTLSMode": "system-store", "registeredServer": "https://earlier",
 	}, values)
 
 	kubeconfig, err := clientcmd.Load(secret.Data["kubeconfig"])

@@ -54,6 +54,33 @@ type Candidates struct {
 	ConfigMap *ConfigMapEndpoint
 	// Mode is agentTLSMode of ConfigMap fleet-agent.
 	Mode config.TLSMode
+	// Registered is how the agent reached the hub when it registered, or in the last import since. ConfigMaps may not make the agent
+	// less careful with its credential.
+	Registered Trust
+}
+
+// Trust is how an agent reaches its hub, as far as the protection of the credential depends on it.
+type Trust struct {
+	Mode   config.TLSMode
+	Server string
+}
+
+// Trust returns that of the endpoint.
+func (e Endpoint) Trust() Trust { return Trust{Mode: e.TLSMode(), Server: e.Server} }
+
+// limit makes an endpoint of a ConfigMap unusable if it protects the credential less than the registration did. More users may write
+// a ConfigMap than a Secret: they could otherwise have the credential sent without TLS, or to a server that any public authority knows. Dial refuses http in mode strict in any case.
+func (c Candidates) limit(e Endpoint) Endpoint {
+	const remedy = "; only an import by the hub or a new registration token can change that"
+	parsed, err := url.Parse(e.Server)
+	switch {
+	case e.Err != nil || err != nil:
+	case c.Registered.Mode == config.TLSModeStrict && e.TLSMode() != config.TLSModeStrict:
+		e.Err = fmt.Errorf("it sets agentTLSMode to %s, and the agent has registered in mode %s%s", e.TLSMode(), config.TLSModeStrict, remedy)
+	case parsed.Scheme == "http" && e.Mode != config.TLSModeStrict && strings.TrimRight(e.Server, "/") != strings.TrimRight(c.Registered.Server, "/"):
+		e.Err = fmt.Errorf("the token would be sent unencrypted to %s, and the agent has registered with %s%s", e.Server, c.Registered.Server, remedy)
+	}
+	return e
 }
 
 // ConfigMapEndpoint is the endpoint in ConfigMap fleet-agent-hub, with a digest by which the agent notices a change.
@@ -86,6 +113,7 @@ func (c Candidates) Preferred(current Endpoint, seen string) *Endpoint {
 	case c.ConfigMap == nil || c.ConfigMap.Mode == "":
 		preferred = current
 		preferred.Mode, preferred.Source = c.Mode, "ConfigMap "+registration.AgentConfigMap
+		preferred = c.limit(preferred)
 	default:
 		return nil
 	}
@@ -112,7 +140,7 @@ func (c Candidates) Fallback(current Endpoint) *Endpoint {
 func (c Candidates) configMapEndpoint() Endpoint {
 	e := c.ConfigMap.Endpoint
 	e.Mode = cmp.Or(e.Mode, c.Mode)
-	return e
+	return c.limit(e)
 }
 
 // ParseConfigMap reads ConfigMap fleet-agent-hub; nil if there is none. An unusable ConfigMap becomes an endpoint with an Err:

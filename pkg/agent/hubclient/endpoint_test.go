@@ -114,6 +114,46 @@ func TestFallback(t *testing.T) {
 	assert.Nil(t, Candidates{ConfigMap: configMap, Bootstrap: &Endpoint{}}.Fallback(at), "the bootstrap Secret wins")
 }
 
+// What a ConfigMap says may protect the credential better than the registration did, and not less.
+func TestCandidates_registered(t *testing.T) {
+	const plain = "http://hub"
+	says := func(url, mode string) *ConfigMapEndpoint {
+		return ParseConfigMap(agenttest.HubConfigMap(url, "", mode))
+	}
+	strict, system := Trust{config.TLSModeStrict, urlA}, Trust{config.TLSModeSystemStore, urlA}
+	for name, row := range map[string]struct {
+		from    Candidates
+		current config.TLSMode
+		refused string
+	}{
+		"strict, ConfigMap lowers it":                        {Candidates{Registered: strict, ConfigMap: says(urlB, "system-store")}, config.TLSModeStrict, "in mode strict"},
+		"strict, ConfigMap leaves it out":                    {Candidates{Registered: strict, ConfigMap: says(urlB, "")}, config.TLSModeStrict, "in mode strict"},
+		"strict, ConfigMap fleet-agent lowers it":            {Candidates{Registered: strict}, config.TLSModeStrict, "in mode strict"},
+		"strict, ConfigMap moves it":                         {Candidates{Registered: strict, ConfigMap: says(urlB, "strict")}, config.TLSModeStrict, ""},
+		"strict, an import lowers it":                        {Candidates{Registered: strict, Bootstrap: &Endpoint{Server: urlB}}, config.TLSModeStrict, ""},
+		"system store, raised by a ConfigMap, lowered again": {Candidates{Registered: system}, config.TLSModeStrict, ""},
+		"https, ConfigMap says http":                         {Candidates{Registered: system, ConfigMap: says(plain, "")}, config.TLSModeSystemStore, "unencrypted"},
+		"http, ConfigMap says the same":                      {Candidates{Registered: Trust{config.TLSModeSystemStore, plain + "/"}, ConfigMap: says(plain, "")}, config.TLSModeSystemStore, ""},
+		"http, ConfigMap says another":                       {Candidates{Registered: Trust{config.TLSModeSystemStore, "http://other"}, ConfigMap: says(plain, "")}, config.TLSModeSystemStore, "unencrypted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			current := Endpoint{Server: urlA, Mode: row.current}
+			endpoints := []*Endpoint{row.from.Preferred(current, "")}
+			require.NotNil(t, endpoints[0])
+			if row.from.ConfigMap != nil {
+				endpoints = append(endpoints, row.from.Fallback(current))
+			}
+			for _, e := range endpoints {
+				if row.refused == "" {
+					require.NoError(t, e.Err)
+					continue
+				}
+				require.ErrorContains(t, e.Err, row.refused)
+			}
+		})
+	}
+}
+
 func TestParseConfigMap(t *testing.T) {
 	ca := agenttest.CA(t)
 	assert.Nil(t, ParseConfigMap(nil))
