@@ -50,6 +50,51 @@ func recordedBundles(t *testing.T) (bundles []recordedBundle) {
 	return bundles
 }
 
+// madeFrom are the labels of the recorded Bundles by which the status of a Cluster counts GitRepos and HelmOps.
+var madeFrom = map[string]map[string]string{
+	"s01-plain": {fleet.RepoLabel: "repo"},
+	"s04-chart": {fleet.HelmOpLabel: "op"},
+}
+
+// requireRollUp waits until the status of a Cluster sums up its BundleDeployments for other components.
+func (s shop) requireRollUp(t *testing.T, cluster string) {
+	t.Helper()
+	testenv.EventuallyIs(t, s.hub.Fleet.Clusters(s.ns).Get, cluster, func(c *fleet.Cluster) (bool, string) {
+		deployments, err := s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		var counts fleet.ResourceCounts
+		apps := map[string]int{}
+		ready, worst := 0, ""
+		for _, d := range deployments.Items {
+			isReady := 0
+			if state := fleetstatus.BundleState(d.Spec, d.Status); state == fleet.Ready {
+				isReady = 1
+			} else {
+				worst = string(state) // only one is not ready
+			}
+			ready += isReady
+			for _, label := range []string{fleet.RepoLabel, fleet.HelmOpLabel} {
+				if d.Labels[label] != "" {
+					apps["desired "+label]++
+					apps["ready "+label] += isReady
+				}
+			}
+			of := d.Status.ResourceCounts
+			counts.DesiredReady, counts.Ready, counts.NotReady = counts.DesiredReady+of.DesiredReady, counts.Ready+of.Ready, counts.NotReady+of.NotReady
+		}
+		want := []any{
+			counts, fmt.Sprintf("%d/%d", ready, len(deployments.Items)), worst, ready, len(deployments.Items),
+			apps["ready "+fleet.RepoLabel], apps["desired "+fleet.RepoLabel], apps["ready "+fleet.HelmOpLabel], apps["desired "+fleet.HelmOpLabel],
+		}
+		status := c.Status
+		got := []any{
+			status.ResourceCounts, status.Display.ReadyBundles, status.Display.State, status.Summary.Ready, status.Summary.DesiredReady,
+			status.ReadyGitRepos, status.DesiredReadyGitRepos, status.ReadyHelmOps, status.DesiredReadyHelmOps,
+		}
+		return reflect.DeepEqual(want, got) && len(apps) == 4, fmt.Sprintf("want %v, got %v", want, got)
+	})
+}
+
 // fleetBundles does for one Cluster what Fleet's own controllers of Bundles and BundleDeployments do: on each event it puts labels, spec
 // and finalizer of the BundleDeployment back, and sets its display. writes counts its writes.
 type fleetBundles struct {
@@ -117,6 +162,7 @@ func (f *fleetBundles) wanted(b recordedBundle) fleet.BundleDeployment {
 	recorded := b.BundleDeployments[0]
 	labels := maps.Clone(recorded.Labels)
 	labels[fleet.ClusterLabel], labels[fleet.ClusterNamespaceLabel], labels[fleet.BundleNamespaceLabel] = f.cluster, f.ns, f.ns
+	maps.Copy(labels, madeFrom[b.Name])
 	return fleet.BundleDeployment{
 		ObjectMeta: metav1.ObjectMeta{Name: recorded.Name, Labels: labels, Finalizers: []string{fleet.BundleDeploymentFinalizer}}, Spec: recorded.Spec,
 	}
@@ -216,8 +262,8 @@ func (s shop) probe(t *testing.T, cluster, name, namespace string, own bool) {
 var stepHeading = regexp.MustCompile(`(?m)^## (Step \d: .+)$`)
 
 // TestSwitch walks the steps of docs/switching.md, there and back, with simulated controllers of Fleet. In each step every release
-// keeps its revision, every object its version, and every BundleDeployment its deployment ID. The page cannot be run itself: it needs
-// the images of Fleet.
+// keeps its revision, every object its version, and every BundleDeployment its deployment ID, and where this hub runs, the status of
+// the Cluster sums them up. The page cannot be run itself: it needs the images of Fleet.
 func TestSwitch(t *testing.T) {
 	stage := testenv.NewStage(t, testenv.WithoutBundles)
 	s := shop{hub: stage.Hub, ns: stage.Namespace}
@@ -225,7 +271,7 @@ func TestSwitch(t *testing.T) {
 	names := make([]string, 0, len(bundles))
 	for _, b := range bundles {
 		names = append(names, b.Name)
-		_, err := s.hub.Fleet.Bundles(s.ns).Create(t.Context(), &fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Name: b.Name}, Spec: b.BundleAsApplied.Spec}, metav1.CreateOptions{})
+		_, err := s.hub.Fleet.Bundles(s.ns).Create(t.Context(), &fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Name: b.Name, Labels: madeFrom[b.Name]}, Spec: b.BundleAsApplied.Spec}, metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
 	stage.ImportInto(t, "m", agentNamespace, func(c *fleet.Cluster) {
@@ -264,7 +310,7 @@ func TestSwitch(t *testing.T) {
 	require.NotEmpty(t, before)
 
 	// requireSame has the agent deploy one more Bundle, if an agent and a controller run that do it, and compares.
-	running, own, probes := false, false, 0
+	running, own, hubRuns, probes := false, false, false, 0
 	requireSame := func(t *testing.T) {
 		t.Helper()
 		if running {
@@ -273,16 +319,19 @@ func TestSwitch(t *testing.T) {
 		}
 		assert.Equal(t, ids, requireApplied(t))
 		assert.Equal(t, before, deployed(t, stage.Member, namespaces...))
+		if hubRuns {
+			s.requireRollUp(t, "m")
+		}
 	}
 	ours := func() { // the hub with its own Bundle controllers, in place of Fleet's
 		controllers.Stop()
 		stage.Stop(t)
-		stage.Running, own = s.hub.Hub(t), true
+		stage.Running, own, hubRuns = s.hub.Hub(t), true, true
 	}
 	theirs := func() {
 		controllers.Stop()
 		stage.Stop(t)
-		stage.Running, own = s.hub.Hub(t, testenv.WithoutBundles), false
+		stage.Running, own, hubRuns = s.hub.Hub(t, testenv.WithoutBundles), false, true
 		controllers = startFleetBundles(t, s, "m", bundles)
 		s.hub.ClusterCondition(t, s.ns, "m", fleet.ConditionConnected, "True")
 	}
@@ -301,7 +350,7 @@ func TestSwitch(t *testing.T) {
 		{
 			"Step 4: the hub, beside Fleet's controllers",
 			theirs,
-			func() { stage.Stop(t) },
+			func() { stage.Stop(t); hubRuns = false },
 		},
 		{"Step 5: the hub's own Bundle controllers", ours, theirs},
 	}
