@@ -8,4 +8,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agent"
 )
 
-func main() { os.Exit(launch.Main(newApp(agent.Run))) }
+func main() {
+	launch.SpareMemory()
+	os.Exit(launch.Main(newApp(agent.Run)))
+}

@@ -99,8 +99,8 @@ func SetUpLog(debug bool, level int) {
 	}
 }
 
-// gcPercent is the growth of the heap after which garbage is collected, in percent of the memory in use. Most of a hub's memory is its
-// caches, so with Go's default of 100 the hub would need twice the size of its caches.
+// gcPercent is the growth of the heap after which garbage is collected, in percent of the memory in use. Most of the memory
+// of hubs and agents is caches, so with Go's default of 100 they would need twice the size of their caches.
 const gcPercent = 50
 
 // SpareMemory lets Go collect garbage more often than by default, unless $GOGC is set.

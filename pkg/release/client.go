@@ -49,10 +49,11 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Default rate limit towards the member's API server: client-go's own is meant for one person.
+// Default rate limit towards the member's API server: client-go's own is meant for one person. To deploy a Bundle takes some 15
+// requests, so that this allows more than ten Bundles a second; the API server limits its clients itself.
 const (
-	memberQPS   = 50
-	memberBurst = 100
+	memberQPS   = 200
+	memberBurst = 400
 )
 
 // Client manages releases on one cluster. Several goroutines may use it, but only one at a time may work on a release.
