@@ -75,6 +75,23 @@ func TestRun_requestsOfADeployment(t *testing.T) {
 	assert.LessOrEqual(t, upgrade[1], 20)
 }
 
+func TestRun_idle(t *testing.T) {
+	s := onStage(t)
+	s.run()
+	const count = 20
+	for n := range count {
+		s.put(fmt.Sprint("app-", n), configMap(fmt.Sprint("a-", n), "one"))
+	}
+	for n := range count {
+		s.state(fmt.Sprint("app-", n), fleet.Ready)
+	}
+	s.still()
+	hub, member := s.hubWire.Requests(""), s.member.Requests("")
+	s.still() // longer than the pauses of this agent
+	assert.Equal(t, hub, s.hubWire.Requests(""), "the idle agent asks the hub for nothing")
+	assert.Equal(t, member, s.member.Requests(""), "and the member neither")
+}
+
 func TestRun_removedWhileStopped(t *testing.T) {
 	s := onStage(t)
 	stop := s.run()
