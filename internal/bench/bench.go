@@ -25,6 +25,8 @@ const (
 type Options struct {
 	// Hub is the fleetcontroller program to start. Required unless External is set.
 	Hub string
+	// Agent is the fleetagent program of part deployments; empty means the one in the directory of Hub.
+	Agent string
 	// External is a hub that already runs; nil means that the bench starts one.
 	External *External
 	// UserAgents are the prefixes of the User-Agents of the hub; none means fleetcontroller and the name of Hub.
@@ -73,25 +75,28 @@ type Sizes struct {
 	Spread time.Duration
 	// Takeovers is how often a leader is killed, and how often it is stopped; 0 means 3.
 	Takeovers int
+	// Bundles is the number of Bundles that are deployed to one member; 0 means 200.
+	Bundles int
 }
 
 // Whole are the sizes of a whole run that ends with the given number of clusters.
 func Whole(clusters int) Sizes {
 	return Sizes{
 		Storm: 1000, InFlight: 200, Idle: 50, Imports: 200, Clusters: slices.Compact([]int{min(100, clusters), min(300, clusters), clusters}),
-		Window: 10 * time.Second, Hour: 5 * time.Minute, Spread: 5 * time.Minute, Takeovers: 3,
+		Window: 10 * time.Second, Hour: 5 * time.Minute, Spread: 5 * time.Minute, Takeovers: 3, Bundles: 200,
 	}
 }
 
 // Small are the sizes of the run in CI, which are sufficient for counting requests.
 func Small() Sizes {
-	return Sizes{Storm: 100, InFlight: 50, Idle: 5, Imports: 20, Clusters: []int{100}, Window: 3 * time.Second, Takeovers: 1}
+	return Sizes{Storm: 100, InFlight: 50, Idle: 5, Imports: 20, Clusters: []int{100}, Window: 3 * time.Second, Takeovers: 1, Bundles: 20}
 }
 
 func (o Options) withDefaults() Options {
 	whole := Whole(1000)
 	o.Storm, o.InFlight, o.Idle, o.Imports = cmp.Or(o.Storm, whole.Storm), cmp.Or(o.InFlight, whole.InFlight), cmp.Or(o.Idle, whole.Idle), cmp.Or(o.Imports, whole.Imports)
 	o.Window, o.Hour, o.Spread, o.Takeovers = cmp.Or(o.Window, whole.Window), cmp.Or(o.Hour, whole.Hour), cmp.Or(o.Spread, whole.Spread), cmp.Or(o.Takeovers, whole.Takeovers)
+	o.Bundles, o.Agent = cmp.Or(o.Bundles, whole.Bundles), cmp.Or(o.Agent, filepath.Join(filepath.Dir(o.Hub), "fleetagent"))
 	if len(o.Clusters) == 0 {
 		o.Clusters = whole.Clusters
 	}
@@ -152,6 +157,7 @@ var parts = []part{
 	{name: "secrets", measure: tokenSecrets, whole: true},
 	{name: "imports", measure: imports, whole: true},
 	{name: "silence", measure: silence, whole: true},
+	{name: "deployments", measure: deployments, whole: true},
 	{name: "growth", measure: growth, whole: true},
 	{name: "takeover", measure: takeover, whole: true},
 	{name: "small", measure: small},

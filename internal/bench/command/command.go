@@ -73,6 +73,7 @@ func resultsFlag() cli.Flag {
 func flags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "hub", Value: "bin/fleetcontroller", Usage: "`PROGRAM` of the hub to start"},
+		&cli.StringFlag{Name: "agent", Usage: "`PROGRAM` of the agent of part deployments; default: fleetagent in the directory of the hub"},
 		&cli.StringFlag{Name: "kubeconfig", Usage: "`FILE` for the API server of a hub that already runs, which is measured instead; its clusters are not removed"},
 		&cli.StringFlag{Name: "pid", Usage: "process `IDS` of that hub, separated by commas"},
 		&cli.StringFlag{Name: "apiserver-pid", Usage: "process `IDS` of that API server, separated by commas; without them its CPU is not measured"},
@@ -101,7 +102,7 @@ func options(c *cli.Context, defaults func(clusters int) bench.Options) (o bench
 		clusters = 1000
 	}
 	o = defaults(clusters)
-	o.Hub, o.UserAgents = c.String("hub"), c.StringSlice("user-agent")
+	o.Hub, o.Agent, o.UserAgents = c.String("hub"), c.String("agent"), c.StringSlice("user-agent")
 	for name, value := range map[string]*int{"storm": &o.Storm, "in-flight": &o.InFlight, "imports": &o.Imports} {
 		if n := c.Int(name); n > 0 {
 			*value = n
