@@ -29,6 +29,36 @@ func IsBundle(bundle *fleet.Bundle) bool {
 	return bundle.Annotations[apply.LabelID] == registration.SetIDManageAgent
 }
 
+// ClusterOfBundle is the name of the Cluster whose agent a Bundle is for: its owner, which other versions set, or else the Cluster in its
+// target. It is empty if the Bundle is not that of an agent, or names no Cluster that can have it. The names of the Bundles of long
+// Clusters are shortened, so that two Clusters may have the same one.
+func ClusterOfBundle(bundle *fleet.Bundle) string {
+	if !IsBundle(bundle) {
+		return ""
+	}
+	var names []string
+	for _, owner := range bundle.OwnerReferences {
+		if owner.Kind == "Cluster" {
+			names = append(names, owner.Name)
+		}
+	}
+	for _, target := range bundle.Spec.Targets {
+		names = append(names, target.ClusterName)
+	}
+	for _, name := range names {
+		if name != "" && registration.AgentBundleName(name) == bundle.Name {
+			return name
+		}
+	}
+	return ""
+}
+
+// IsBundleOfOther reports whether a Bundle is that of the agent of another Cluster.
+func IsBundleOfOther(bundle *fleet.Bundle, cluster string) bool {
+	owner := ClusterOfBundle(bundle)
+	return owner != "" && owner != cluster
+}
+
 // PullSecrets returns the names of the agent's image pull Secrets, and whether they are copies of the hub's. A Cluster that names its
 // own gets no copies, nor does a Cluster of a workspace that the configuration does not name.
 func PullSecrets(hub config.Hub, cluster *fleet.Cluster) (names []string, copied bool) {

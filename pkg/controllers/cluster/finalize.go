@@ -298,7 +298,7 @@ func (h *handler) ensureAsked(ctx context.Context, cluster *fleet.Cluster) (*fle
 	return asked, nil
 }
 
-// deleteBundle deletes the agent's Bundle, and never a user's Bundle of that name. A Bundle that was created a moment ago, so that no
+// deleteBundle deletes the agent's Bundle, and never a Bundle of that name of a user or of another Cluster. A Bundle that was created a moment ago, so that no
 // cache contains it, is deleted later as an orphan.
 func (h *handler) deleteBundle(ctx context.Context, cluster *fleet.Cluster) error {
 	name := registration.AgentBundleName(cluster.Name)
@@ -308,7 +308,7 @@ func (h *handler) deleteBundle(ctx context.Context, cluster *fleet.Cluster) erro
 		return nil
 	case err != nil:
 		return fmt.Errorf("reading Bundle %s/%s of the deleted Cluster: %w", cluster.Namespace, name, err)
-	case !agentspec.IsBundle(bundle):
+	case !agentspec.IsBundle(bundle), agentspec.IsBundleOfOther(bundle, cluster.Name):
 		return nil
 	}
 	client := h.FleetClient.Bundles(cluster.Namespace)

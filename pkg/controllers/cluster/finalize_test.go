@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -497,6 +498,8 @@ func TestDeleteBundle(t *testing.T) {
 		change(b)
 		return b
 	}
+	long := strings.Repeat("a", 64)
+	require.Equal(t, registration.AgentBundleName(long+"-1332"), registration.AgentBundleName(long+"-1716"))
 	gone := apierrors.NewNotFound(fleet.Resource("bundles"), agentBundle)
 	const deletion, release = "delete fleet-agent-member of b", `patch {"metadata":{"finalizers":["other"],"uid":"b"}}`
 	for _, row := range []struct {
@@ -507,6 +510,7 @@ func TestDeleteBundle(t *testing.T) {
 		elsewhere bool
 		failed    bool
 		sent      []string
+		cluster   string // its name, "" for member
 	}{
 		{name: "exists", bundle: bundle(func(*fleet.Bundle) {}), sent: []string{deletion, release}},
 		{name: "being deleted", bundle: bundle(func(b *fleet.Bundle) { b.DeletionTimestamp = &metav1.Time{Time: noon} }), sent: []string{release}},
@@ -515,11 +519,17 @@ func TestDeleteBundle(t *testing.T) {
 		{name: "just deleted", bundle: bundle(func(*fleet.Bundle) {}), refuses: gone, sent: []string{deletion}},
 		{name: "does not exist"},
 		{name: "a user's Bundle", bundle: &fleet.Bundle{}},
+		{name: "of another Cluster, whose Bundle has the same shortened name", cluster: long + "-1716", bundle: bundle(func(b *fleet.Bundle) {
+			b.Name, b.Spec.Targets = registration.AgentBundleName(long+"-1332"), []fleet.BundleTarget{{ClusterName: long + "-1332"}}
+		})},
 		{name: "the cache fails", unknown: errCause, failed: true},
 		{name: "the API server fails", bundle: bundle(func(*fleet.Bundle) {}), refuses: errCause, failed: true, sent: []string{deletion}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			d := newDeletion(config.Hub{})
+			if row.cluster != "" {
+				d.cluster.Name = row.cluster
+			}
 			d.bundles, d.DisableBundles = cachedBundle{bundle: row.bundle, err: row.unknown}, row.elsewhere
 			var sent []string
 			d.fleet.PrependReactor("*", "bundles", func(action clienttesting.Action) (bool, runtime.Object, error) {

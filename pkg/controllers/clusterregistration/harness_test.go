@@ -244,7 +244,7 @@ func (c cached[T]) GetByIndex(name, key string) (found []T, err error) {
 		case *fleet.Cluster:
 			matches = key == index.Key(o.Namespace, o.Spec.ClientID)
 		case *fleet.ClusterRegistrationToken:
-			matches = key == index.Key(o.Namespace, o.Name)
+			matches = key == index.TokenKey(o.Namespace, o.Name)
 		case *corev1.ServiceAccount:
 			matches = key == index.Key(o.Annotations[fleet.ClusterRegistrationNamespaceAnnotation], o.Annotations[fleet.ClusterRegistrationAnnotation])
 		}

@@ -1,6 +1,7 @@
 package clusterregistration
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -51,7 +52,10 @@ func (h *handler) findToken(
 			ofImport = new(tokenIdentity(token))
 		}
 	} else if len(candidates) > 0 {
-		named = &candidates[0]
+		// The label has a shortened name if that is long, which two tokens may share. Then the creator decides.
+		if named = &candidates[0]; len(candidates) > 1 {
+			named = cmp.Or(origin.TokenOf(request.Namespace, candidates), named)
+		}
 	}
 	match, refusal := registration.MatchToken(claimed, named, ofImport, candidates)
 	if refusal != nil {

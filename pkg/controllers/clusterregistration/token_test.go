@@ -1,6 +1,7 @@
 package clusterregistration
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -40,6 +41,16 @@ func TestFindToken(t *testing.T) {
 			tokens(s, "token", "other")
 			s.request.Labels[fleet.RegistrationTokenLabel] = "other"
 		}, "other", fleet.ReasonTokenMismatch},
+		{"named, another token has the same shortened name: the creator decides", func(s *scene) {
+			long := strings.Repeat("a", 64)
+			first, second := s.token.DeepCopy(), s.token.DeepCopy()
+			first.Name, second.Name = long+"-267", long+"-919"
+			first.UID = "of-another"
+			require.Equal(t, registration.LabelValue(first.Name), registration.LabelValue(second.Name))
+			s.tokens = tokensOf{all: []*fleet.ClusterRegistrationToken{first, second}}
+			s.request.Labels[fleet.RegistrationTokenLabel] = registration.LabelValue(first.Name)
+			s.request.Annotations[fleet.CreatorAnnotation] = registration.AccountUser(second.Namespace, tokenIdentity(second).ServiceAccount)
+		}, strings.Repeat("a", 64) + "-919", fleet.ReasonOriginProved},
 		{"none named: the creator is recorded", func(s *scene) { silent(s); tokens(s, "other", "token", "third") }, "token", fleet.ReasonOriginProved},
 		{"none named, nothing recorded, one token", func(s *scene) { silent(s); s.Admission = &recorded{missing: "x"} }, "token", fleet.ReasonPolicyMissing},
 		{"none named, nothing recorded, two tokens", func(s *scene) {

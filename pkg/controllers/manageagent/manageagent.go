@@ -87,22 +87,13 @@ func forAgents(hub config.Hub) config.Hub {
 
 const clusterKind = "Cluster"
 
-// clusterOf is the Cluster of an agent's Bundle: its owner, which other versions set, or else the Cluster in its target.
+// clusterOf is the Cluster of an agent's Bundle.
 func clusterOf(bundle *fleet.Bundle) []types.NamespacedName {
-	if !agentspec.IsBundle(bundle) {
+	name := agentspec.ClusterOfBundle(bundle)
+	if name == "" {
 		return nil
 	}
-	for _, owner := range bundle.OwnerReferences {
-		if owner.Kind == clusterKind {
-			return []types.NamespacedName{{Namespace: bundle.Namespace, Name: owner.Name}}
-		}
-	}
-	for _, target := range bundle.Spec.Targets {
-		if target.ClusterName != "" && registration.AgentBundleName(target.ClusterName) == bundle.Name {
-			return []types.NamespacedName{{Namespace: bundle.Namespace, Name: target.ClusterName}}
-		}
-	}
-	return nil
+	return []types.NamespacedName{{Namespace: bundle.Namespace, Name: name}}
 }
 
 // Condition is the condition of a Cluster that Reconcile reports.
@@ -121,6 +112,9 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 	}
 
 	if reason, message := agentspec.Unmanaged(a.Config.Get(), cluster); reason != "" {
+		if existing != nil && agentspec.IsBundleOfOther(existing, cluster.Name) {
+			existing = nil
+		}
 		if err := a.delete(ctx, existing); err != nil {
 			return result.Retry(fleet.ReasonError, err)
 		}
@@ -163,11 +157,11 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 	switch {
 	case existing != nil:
 		a.created.Observed(key)
-		out = a.repair(ctx, existing, wanted)
+		out = a.repair(ctx, cluster, existing, wanted)
 	case a.created.IsExpected(key):
 		out, recheck = result.Done("", ""), expectations.Timeout // it may be deleted before the cache contains it
 	default:
-		if out = a.create(ctx, wanted); out.IsDone() {
+		if out = a.create(ctx, cluster, wanted); out.IsDone() {
 			a.created.Expect(key)
 		}
 	}
@@ -267,7 +261,7 @@ func newBundle(cluster *fleet.Cluster, agentNamespace, manifest string) *fleet.B
 }
 
 // create creates the Bundle. If it exists and is not in the cache, either its event is late or somebody else has created it.
-func (a *AgentBundles) create(ctx context.Context, wanted *fleet.Bundle) result.Result {
+func (a *AgentBundles) create(ctx context.Context, cluster *fleet.Cluster, wanted *fleet.Bundle) result.Result {
 	client := a.FleetClient.Bundles(wanted.Namespace)
 	made, err := client.Create(ctx, wanted, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
@@ -275,7 +269,7 @@ func (a *AgentBundles) create(ctx context.Context, wanted *fleet.Bundle) result.
 		if err != nil {
 			return result.Retry(fleet.ReasonError, fmt.Errorf("reading Bundle %s/%s: %w", wanted.Namespace, wanted.Name, err))
 		}
-		return a.repair(ctx, existing, wanted)
+		return a.repair(ctx, cluster, existing, wanted)
 	} else if err != nil {
 		return result.Retry(fleet.ReasonError, fmt.Errorf("creating Bundle %s/%s: %w", wanted.Namespace, wanted.Name, err))
 	}
@@ -284,8 +278,12 @@ func (a *AgentBundles) create(ctx context.Context, wanted *fleet.Bundle) result.
 }
 
 // repair patches what differs in the fields that the hub sets. What others have added, such as a pause, stays.
-func (a *AgentBundles) repair(ctx context.Context, existing, wanted *fleet.Bundle) result.Result {
+func (a *AgentBundles) repair(ctx context.Context, cluster *fleet.Cluster, existing, wanted *fleet.Bundle) result.Result {
 	switch {
+	case agentspec.IsBundleOfOther(existing, cluster.Name):
+		return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
+			"Bundle %s/%s is that of the agent of Cluster %s: the names of both Clusters are shortened to the same name of a Bundle; rename one of the Clusters",
+			existing.Namespace, existing.Name, agentspec.ClusterOfBundle(existing))).In(a.RecheckDelay())
 	case !agentspec.IsBundle(existing):
 		return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
 			"Bundle %s/%s exists and is not that of an agent; delete or rename it", existing.Namespace, existing.Name)).In(a.RecheckDelay())

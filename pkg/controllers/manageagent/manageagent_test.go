@@ -25,6 +25,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
@@ -511,6 +512,37 @@ func TestReconcileRecordsSettings(t *testing.T) {
 	}
 }
 
+// A user chooses the long name of a Cluster so that its Bundle has the name of another Cluster's: the digest in such a name has 20 bits.
+func TestReconcile_nameOfAnotherClustersBundle(t *testing.T) {
+	long := strings.Repeat("a", 64)
+	victim, attacker := imported(), imported()
+	victim.Name, attacker.Name = long+"-1332", long+"-1716"
+	require.Equal(t, registration.AgentBundleName(victim.Name), registration.AgentBundleName(attacker.Name))
+	o := newStage(t)
+	o.done(t, victim)
+	o.forget()
+	for cached, catchUp := range map[string]func(){"cached": o.catchUp, "not cached": func() { o.cache.seen = map[string]*fleet.Bundle{} }} {
+		t.Run(cached, func(t *testing.T) {
+			catchUp()
+			o.created = expectations.New(clock.RealClock{})
+			out := o.run(t, attacker)
+			assert.True(t, out.IsStalled())
+			assert.Equal(t, fleet.ReasonNameConflict, out.Reason)
+			assert.NotContains(t, o.wrote(), "patch")
+		})
+	}
+	t.Run("without an agent that the hub manages: not deleted", func(t *testing.T) {
+		o.catchUp()
+		unmanaged := attacker.DeepCopy()
+		unmanaged.Labels = map[string]string{fleet.NonManagedAgentLabel: "true"}
+		o.run(t, unmanaged)
+		assert.NotContains(t, o.wrote(), "delete")
+	})
+	o.catchUp()
+	o.done(t, victim)
+	assert.Equal(t, victim.Name, o.server.bundles[registration.AgentBundleName(victim.Name)].Spec.Targets[0].ClusterName)
+}
+
 func TestClusterOf(t *testing.T) {
 	agents := map[string]string{apply.LabelID: "fleet-manage-agent"}
 	owned := []metav1.OwnerReference{{Kind: "Namespace", Name: "ns"}, {Kind: "Cluster", Name: "owner"}}
@@ -519,7 +551,8 @@ func TestClusterOf(t *testing.T) {
 		bundle fleet.Bundle
 		want   string
 	}{
-		{"by its owner", fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Annotations: agents, OwnerReferences: owned}}, "owner"},
+		{"by its owner", fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Name: "fleet-agent-owner", Annotations: agents, OwnerReferences: owned}}, "owner"},
+		{"an owner that has another agent", fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Name: "fleet-agent-c", Annotations: agents, OwnerReferences: owned}}, ""},
 		{"by its target", fleet.Bundle{
 			ObjectMeta: metav1.ObjectMeta{Name: "fleet-agent-target", Annotations: agents, OwnerReferences: owned[:1]},
 			Spec:       fleet.BundleSpec{Targets: []fleet.BundleTarget{{}, {ClusterName: "target"}}},
