@@ -170,9 +170,10 @@ func (c Case) isImport() bool {
 // isProvedByAgent reports whether the current agent proved that the request is its own: it wrote the name of the request to its
 // status with its current credential, and only that credential may write there. The proof does not count after that credential was revoked,
 // because it may be a thief's. Nor does it count for the request with which the agent has registered: after that request is deleted,
-// another user could create one with the same name.
+// another user could create one with the same name. Nor does it count for a request that another user created with the name in the proof,
+// before the agent sent its own.
 func (c Case) isProvedByAgent() bool {
-	if c.Cluster == nil || c.Request.Name == "" || c.ProverRevoked {
+	if c.Cluster == nil || c.Request.Name == "" || c.ProverRevoked || IsNamedForOther(c.Request.Name, c.Request.Spec.ClientRandom) {
 		return false
 	}
 	agent := c.Cluster.Status.Agent

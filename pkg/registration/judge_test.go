@@ -97,6 +97,16 @@ func TestJudgeHeldIdentity(t *testing.T) {
 		{"the agent proved it with a credential that was revoked since", func(c *Case) {
 			c.Cluster.Status.Agent.PossessionProof, c.ProverRevoked = "request-1", true
 		}, fleet.ReasonClientIDInUse},
+		{"the agent proves possession for the request of its clientRandom", func(c *Case) {
+			c.Request.Spec.ClientRandom = "random"
+			c.Request.Name = RequestName("random")
+			c.Cluster.Status.Agent.PossessionProof = c.Request.Name
+		}, ""},
+		{"the agent proves possession, and another creates a request with the name", func(c *Case) {
+			c.Request.Spec.ClientRandom = "another"
+			c.Request.Name = RequestName("random")
+			c.Cluster.Status.Agent.PossessionProof = c.Request.Name
+		}, fleet.ReasonClientIDInUse},
 		{"the agent proves possession for another request", func(c *Case) { c.Cluster.Status.Agent.PossessionProof = "request-2" }, fleet.ReasonClientIDInUse},
 		{"no agent proves possession for a request without a name", func(c *Case) { c.Request.Name = "" }, fleet.ReasonClientIDInUse},
 		{"a person approves", func(c *Case) { c.decide(fleet.DecisionApproved, "") }, ""},

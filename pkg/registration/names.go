@@ -2,6 +2,7 @@ package registration
 
 import (
 	"crypto/sha256"
+	"encoding/base32"
 	"encoding/hex"
 	"strconv"
 	"strings"
@@ -61,6 +62,25 @@ func TokenServiceAccount(token, uid string) string { return name.SafeConcatName(
 
 // RequestServiceAccount is the ServiceAccount, in the cluster namespace, whose token the registered agent holds.
 func RequestServiceAccount(request, uid string) string { return name.SafeConcatName(request, uid) }
+
+// RequestPrefix begins the names of the ClusterRegistrations of agents.
+const RequestPrefix = "request-"
+
+const requestDigestLength = 16 // 80 bits
+
+// RequestName is the name of the ClusterRegistration of an agent. The agent proves possession for that name before it sends the request, so
+// the name is a digest of clientRandom, which nobody else knows until then: only that agent can create a request that has both.
+func RequestName(clientRandom string) string {
+	sum := sha256.Sum256([]byte("ClusterRegistration\x00" + clientRandom))
+	return RequestPrefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:requestDigestLength]
+}
+
+// IsNamedForOther reports whether the name of a request is a digest of another clientRandom. Earlier agents used random names of another
+// length.
+func IsNamedForOther(name, clientRandom string) bool {
+	digest, found := strings.CutPrefix(name, RequestPrefix)
+	return found && len(digest) == requestDigestLength && name != RequestName(clientRandom)
+}
 
 // RoleName is the Role of a token's ServiceAccount.
 func RoleName(serviceAccount string) string { return name.SafeConcatName(serviceAccount, "role") }

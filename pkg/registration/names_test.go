@@ -62,3 +62,14 @@ func TestOwnedSetIDIsUnambiguous(t *testing.T) {
 	assert.NotEqual(t, OwnedSetID("set", "ca", "b"), OwnedSetID("set", "a", "bc"))
 	assert.NotEqual(t, OwnedSetID("set", "a", "bc"), OwnedSetID("set", "ab", "c"))
 }
+
+func TestRequestName(t *testing.T) {
+	name := RequestName("random")
+	assert.Regexp(t, "^request-[a-z2-7]{16}$", name)
+	for other, want := range map[string]bool{"random": false, "another": true} {
+		assert.Equal(t, want, IsNamedForOther(name, other), other)
+	}
+	for _, earlier := range []string{"request-bcdfghjklm", "request-x7k2p", "a-name-with-length-20", ""} {
+		assert.False(t, IsNamedForOther(earlier, "random"), earlier)
+	}
+}

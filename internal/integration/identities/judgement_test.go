@@ -92,42 +92,120 @@ func TestPossessionProof(t *testing.T) {
 	assert.NotEqual(t, refusal.UID, credential.UID, "the time of the credential begins anew")
 }
 
-// A thief of a credential proves possession for a request that he is going to create. The proof does not outlive the credential, nor a
-// quarantine.
-func TestPossessionProofOfAThief(t *testing.T) {
-	s := testenv.NewStage(t)
-	values := s.Token(t, "shared")
-	first := s.Register(t, values, "edge", "1")
-	cluster := first.Request.Status.ClusterName
-	agent := s.Hub.ClientFor(t, first.Bearer()).Fleet
-	prove := func(request string) {
-		patch := fmt.Appendf(nil, `{"status":{"agent":{"lastSeen":%q,"registration":%q,"vouches":%q}}}`,
-			time.Now().UTC().Format(time.RFC3339), first.Request.Name, request)
-		testenv.Eventually(t, func() (bool, string) { // after a quarantine, as soon as the agent has its rights again
-			_, err := agent.Clusters(s.Namespace).Patch(t.Context(), cluster, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-			return err == nil, fmt.Sprint(err)
-		})
-	}
-	attack := func(name string) {
-		request := s.Hub.Send(t, values, &fleet.ClusterRegistration{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{fleet.RegistrationTokenLabel: "shared"}},
-			Spec:       fleet.ClusterRegistrationSpec{ClientID: "edge", ClientRandom: name + s.Namespace},
-		})
-		says(t, s.Hub, request, "False ClientIDInUse")
-	}
+// thief has the credential of an agent and a registration token that several agents share.
+type thief struct {
+	*testenv.Stage
+	shared, credential testenv.Registered
+}
 
-	prove("request-1")
-	s.PatchSpec(t, cluster, `{"quarantined":true}`)
-	s.EventuallyCluster(t, cluster, func(c *fleet.Cluster) (bool, string) {
+// proves writes the proof of possession for a request into the status of the Cluster, together with the request with which the agent says to
+// have registered.
+func (s thief) proves(t *testing.T, request, registered string) {
+	t.Helper()
+	agent := s.Hub.ClientFor(t, s.credential.Bearer()).Fleet.Clusters(s.Namespace)
+	patch := fmt.Appendf(nil, `{"status":{"agent":{"lastSeen":%q,"registration":%q,"vouches":%q}}}`,
+		time.Now().UTC().Format(time.RFC3339), registered, request)
+	testenv.Eventually(t, func() (bool, string) { // after a quarantine, as soon as the agent has its rights again
+		_, err := agent.Patch(t.Context(), s.credential.Request.Status.ClusterName, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+		return err == nil, fmt.Sprint(err)
+	})
+}
+
+// isRefused sends the request of that name with the shared token.
+func (s thief) isRefused(t *testing.T, name string) *fleet.ClusterRegistration {
+	t.Helper()
+	request := s.Hub.Send(t, s.shared.Values, &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{fleet.RegistrationTokenLabel: s.shared.Values.TokenName},
+			Annotations: map[string]string{registration.RenewalAnnotation: "true"},
+		},
+		Spec: fleet.ClusterRegistrationSpec{ClientID: s.credential.Request.Spec.ClientID, ClientRandom: name + s.Namespace},
+	})
+	says(t, s.Hub, request, "False ClientIDInUse")
+	return request
+}
+
+// proofIsCleared waits until the hub has removed the proof from the status.
+func (s thief) proofIsCleared(t *testing.T) {
+	t.Helper()
+	s.EventuallyCluster(t, s.credential.Request.Status.ClusterName, func(c *fleet.Cluster) (bool, string) {
 		return c.Status.Agent.PossessionProof == "", "the proof is still there"
 	})
+}
+
+func newThief(t *testing.T) thief {
+	t.Helper()
+	s := testenv.NewStage(t)
+	registered := s.Register(t, s.Token(t, "shared"), "edge", "1")
+	return thief{Stage: s, shared: registered, credential: registered}
+}
+
+func TestPossessionProofAndQuarantine(t *testing.T) {
+	s := newThief(t)
+	cluster := s.credential.Request.Status.ClusterName
+	s.proves(t, "request-evil", s.credential.Request.Name)
+	s.PatchSpec(t, cluster, `{"quarantined":true}`)
+	s.proofIsCleared(t)
 	s.PatchSpec(t, cluster, `{"quarantined":false}`)
 	s.Hub.ClusterCondition(t, s.Namespace, cluster, fleet.ConditionRegistered, "True")
-	attack("request-1")
+	s.isRefused(t, "request-evil")
+}
 
-	prove("request-2")
-	require.NoError(t, s.Hub.Kubernetes.CoreV1().ServiceAccounts(first.ClusterNamespace()).Delete(t.Context(), first.Account(), metav1.DeleteOptions{}))
-	attack("request-2")
+// The proof of a revoked credential counts neither at once nor after the agent has got another credential. The thief says that he has not
+// registered with a request, as an agent that has taken over the credential of an agent of Fleet.
+func TestPossessionProofAndRevocation(t *testing.T) {
+	s := newThief(t)
+	s.proves(t, "request-evil", "")
+	require.NoError(t, s.Hub.Kubernetes.CoreV1().ServiceAccounts(s.credential.ClusterNamespace()).Delete(t.Context(), s.credential.Account(), metav1.DeleteOptions{}))
+	request := s.isRefused(t, "request-evil")
+	s.proofIsCleared(t)
+	require.NoError(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Delete(t.Context(), request.Name, metav1.DeleteOptions{}))
+
+	again := s.Register(t, s.Hub.Token(t, s.Namespace, "own", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"edge"}}), "edge", "2")
+	s.isRefused(t, "request-evil")
+	works(t, s.Hub, again)
+}
+
+// Without the name of its request, the proof counts only for a credential that is not renewed: an agent that renews says that name.
+func TestPossessionProofWithoutARequest(t *testing.T) {
+	s := newThief(t)
+	request, secret := s.Hub.Granted(t, s.shared.Values, s.Hub.Send(t, s.shared.Values, &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{
+			GenerateName: registration.RequestPrefix, Labels: map[string]string{fleet.RegistrationTokenLabel: "shared"},
+			Annotations: map[string]string{registration.RenewalAnnotation: "true"},
+		},
+		Spec: fleet.ClusterRegistrationSpec{ClientID: "renewing", ClientRandom: "2" + s.Namespace},
+	}))
+	s.credential = testenv.Registered{Values: s.shared.Values, Request: request, Secret: secret}
+	s.proves(t, "request-evil", "")
+	s.isRefused(t, "request-evil")
+}
+
+// An agent proves possession for a request before it sends the request. Somebody else who reads that name creates a request with it first.
+func TestPossessionProofForARequestOfAnother(t *testing.T) {
+	s := newThief(t)
+	random := "2" + s.Namespace
+	name := registration.RequestName(random)
+	s.proves(t, name, s.credential.Request.Name)
+	request := s.isRefused(t, name)
+	require.NoError(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Delete(t.Context(), request.Name, metav1.DeleteOptions{}))
+	testenv.RequireGone(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, "ClusterRegistration", request.Name)
+
+	request = s.Hub.Send(t, s.shared.Values, &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{fleet.RegistrationTokenLabel: "shared"}},
+		Spec:       fleet.ClusterRegistrationSpec{ClientID: "edge", ClientRandom: random},
+	})
+	says(t, s.Hub, request, "True Granted")
+}
+
+func TestPossessionProofAndImport(t *testing.T) {
+	s := newThief(t)
+	cluster := s.ImportInto(t, "imported", s.Member.Namespace(t))
+	s.credential = s.Register(t, s.Hub.Values(t, s.Namespace, registration.ImportTokenName("imported")), cluster.Spec.ClientID, "1")
+	s.proves(t, "request-evil", s.credential.Request.Name)
+	s.PatchSpec(t, cluster.Name, `{"redeployAgentGeneration":1}`)
+	s.proofIsCleared(t)
+	s.isRefused(t, "request-evil")
 }
 
 func TestApprovalOfAHeldIdentity(t *testing.T) {

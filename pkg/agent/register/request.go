@@ -35,12 +35,6 @@ const (
 	keyLabelsDigest   = "labels"
 )
 
-// Nobody can guess the name of a request and create it first.
-const (
-	requestPrefix       = "request-"
-	requestSuffixLength = 10
-)
-
 // loadOrCreateRequest returns the stored request if it was made with this import identity, or else stores a new one.
 func loadOrCreateRequest(ctx context.Context, m *member.Member, identityDigest string, labels map[string]string) (pendingRequest, error) {
 	older, err := m.Secret(ctx, registration.PendingSecret)
@@ -84,19 +78,14 @@ func ForgetRequest(ctx context.Context, m *member.Member) error {
 	return m.DeleteSecret(ctx, secret)
 }
 
-// newRequest generates name and clientRandom independently: the name is public on the hub, and clientRandom leads to the
-// credential.
+// newRequest generates clientRandom, which leads to the credential. The name, which is public on the hub, is a digest of it.
 func newRequest(identityDigest string, labels map[string]string) (pendingRequest, error) {
 	clientRandom, err := randomtoken.Generate()
 	if err != nil {
 		return pendingRequest{}, err
 	}
-	suffix, err := randomtoken.Generate()
-	if err != nil {
-		return pendingRequest{}, err
-	}
 	return pendingRequest{
-		name: requestPrefix + suffix[:requestSuffixLength], clientRandom: clientRandom,
+		name: registration.RequestName(clientRandom), clientRandom: clientRandom,
 		identityDigest: identityDigest, labelsDigest: digestOf(labels),
 	}, nil
 }
@@ -153,7 +142,7 @@ func clusterRegistration(r pendingRequest, i *ImportIdentity, clientID string, l
 			Namespace: i.Namespace,
 			// The agent chooses the name, so that sending the request twice creates one object; the prefix is that of all agents.
 			Name:         r.name,
-			GenerateName: requestPrefix,
+			GenerateName: registration.RequestPrefix,
 			Labels:       tokenLabel(i.TokenName),
 			Annotations:  map[string]string{registration.RenewalAnnotation: "true"},
 		},

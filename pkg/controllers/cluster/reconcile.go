@@ -38,7 +38,7 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 	}
 
 	after := cluster.DeepCopy()
-	if after.Spec.Quarantined { // a thief of the credential may have written the proof
+	if h.isLockedOut(after) { // a thief of the credential may have written the proof
 		after.Status.Agent.PossessionProof = ""
 	}
 	transitions := map[string]*result.Transition{}

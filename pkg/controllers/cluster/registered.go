@@ -96,6 +96,12 @@ func (h *handler) recordRegistered(before, cluster *fleet.Cluster, t *result.Tra
 	h.Metrics.Registered(way, approval, h.Clock.Since(since))
 }
 
+// isLockedOut reports whether the agent of the Cluster is quarantined or its credential was revoked. An error is reported by registered.
+func (h *handler) isLockedOut(cluster *fleet.Cluster) bool {
+	requests, err := credentialstatus.Of(h.requests, cluster)
+	return cluster.Spec.Quarantined || err == nil && requests.Revoked != nil
+}
+
 func setDisplay(cluster *fleet.Cluster) {
 	d := &cluster.Status.Display
 	if d.ReadyBundles == "" {

@@ -123,7 +123,8 @@ func (h *handler) mayBeSameAgent(
 }
 
 // isProverRevoked reports whether the credential was revoked with which the agent proved that the request is its own. Agents say with which
-// request they have registered; for one that does not, the credential of any granted request counts.
+// request they have registered. One that has taken over the credential of an agent of Fleet does not; that credential is of a granted
+// request whose agent does not renew.
 func (h *handler) isProverRevoked(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, sameIdentity []*fleet.ClusterRegistration,
 ) (bool, error) {
@@ -132,7 +133,8 @@ func (h *handler) isProverRevoked(
 		return false, nil
 	}
 	for _, r := range sameIdentity {
-		if r.UID == request.UID || !r.Status.Granted || r.DeletionTimestamp != nil || agent.Registration != "" && agent.Registration != r.Name {
+		isProver := agent.Registration == r.Name || agent.Registration == "" && !registration.Renews(r)
+		if r.UID == request.UID || !r.Status.Granted || r.DeletionTimestamp != nil || !isProver {
 			continue
 		}
 		if revoked, err := h.isRevoked(ctx, r, cluster); err != nil || !revoked {
