@@ -135,6 +135,21 @@ func install(ctx context.Context, client dynamic.Interface, policy *unstructured
 	return err
 }
 
+// remove deletes policies of the hub that the API server should not have.
+func remove(ctx context.Context, client dynamic.Interface, policies []*unstructured.Unstructured) error {
+	for _, policy := range policies {
+		resource := client.Resource(Resource(policy))
+		existing, err := resource.Get(ctx, policy.GetName(), metav1.GetOptions{})
+		if err == nil && existing.GetLabels()[fleet.ManagedLabel] == fleet.ManagedValue {
+			err = resource.Delete(ctx, policy.GetName(), metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(existing.GetUID()))})
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("removing %s %s: %w", policy.GetKind(), policy.GetName(), err)
+		}
+	}
+	return nil
+}
+
 // ErrNotApplied is the error of Probe if the API server stored the creator that the request claimed.
 var ErrNotApplied = errors.New("the API server does not apply the policies yet: it stores the creator that a request claims")
 

@@ -250,6 +250,8 @@ func (m *Monitor) watch(ctx context.Context) (worked bool, err error) {
 	// Install the policies before they are watched, so that no state is reported that does not last.
 	if err := m.install(ctx, wanted); err != nil {
 		logrus.Warnf("Cannot install the admission policies of the hub, using the existing ones: %v", err)
+	} else if err := m.removeOthers(ctx, served.mutating); err != nil {
+		logrus.Warnf("Cannot remove the admission policies for an API server that serves other kinds: %v", err)
 	}
 
 	// Watch the objects with our label. An error that does not pass by itself, such as a missing right, ends ctx.
@@ -386,6 +388,21 @@ func (m *Monitor) install(ctx context.Context, wanted []*unstructured.Unstructur
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	return Install(ctx, m.dynamic, wanted)
+}
+
+// removeOthers removes the policies from before the API server has started or stopped to serve MutatingAdmissionPolicies. Those that rely on
+// them would refuse every request without them.
+func (m *Monitor) removeOthers(ctx context.Context, mutatingVersion string) error {
+	if !m.options.Install {
+		return nil
+	}
+	policies, err := others(mutatingVersion)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	return remove(ctx, m.dynamic, policies)
 }
 
 func explain(err error) string {

@@ -16,6 +16,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -316,6 +317,40 @@ func TestMonitorOfAPIServerThatIsUpgraded(t *testing.T) {
 		_, ok := m.InForce()
 		return ok && m.NotRecorded() == ""
 	}, patience, poll, m.Missing())
+}
+
+// MutatingAdmissionPolicies are turned off, and later on again. The policies that need them, and those that take their place, must not stay.
+func TestMonitorThatInstallsWhereMutatingPoliciesAreTurnedOff(t *testing.T) {
+	s := newScene(t)
+	s.needsMutating()
+	s.inForce()
+	requests := s.importer().fleet.ClusterRegistrations(s.namespace)
+	policies := s.admin.kubernetes.AdmissionregistrationV1().ValidatingAdmissionPolicies()
+	bindings := s.admin.kubernetes.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings()
+	requireOnly := func(stays, goes string) {
+		t.Helper()
+		_, err := policies.Get(t.Context(), stays, metav1.GetOptions{})
+		require.NoError(t, err)
+		_, err = policies.Get(t.Context(), goes, metav1.GetOptions{})
+		require.True(t, apierrors.IsNotFound(err), "%v", err)
+		_, err = bindings.Get(t.Context(), goes, metav1.GetOptions{})
+		require.True(t, apierrors.IsNotFound(err), "%v", err)
+	}
+	s.remove(admission.KindMutating, admission.KindMutatingBinding)
+	m, stop := s.start(true, (&wire{hide: []string{"v1", "v1beta1"}}).tap)
+	s.eventually(m, true)
+	requireOnly(admission.RegistrationTokenPolicy, admission.CreatorPolicy)
+	require.Eventually(t, func() bool { // when the API server does not apply the removed policy any more
+		_, err := requests.Create(t.Context(), s.request(nil), metav1.CreateOptions{})
+		return err == nil
+	}, patience, poll)
+	stop()
+
+	m, stop = s.start(true)
+	defer stop()
+	s.eventuallyLacks(m, "", "")
+	s.eventually(m, true)
+	requireOnly(admission.CreatorPolicy, admission.RegistrationTokenPolicy)
 }
 
 func TestMonitorOfAPIServerWithoutPolicies(t *testing.T) {

@@ -6,6 +6,7 @@ package admission
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 
@@ -112,6 +113,25 @@ func Objects(mutatingVersion string) ([]*unstructured.Unstructured, error) {
 		objects = append(objects, object)
 	}
 	return objects, nil
+}
+
+// others returns the policies and bindings that Objects does not return for this API server, and that it may have since it served
+// MutatingAdmissionPolicies, or did not serve them.
+func others(mutatingVersion string) ([]*unstructured.Unstructured, error) {
+	wanted, err := Objects(mutatingVersion)
+	if err != nil {
+		return nil, err
+	}
+	before := ""
+	if mutatingVersion == "" {
+		before = "v1"
+	}
+	candidates, err := Objects(before)
+	return slices.DeleteFunc(candidates, func(candidate *unstructured.Unstructured) bool {
+		return policyOf(candidate).Kind == KindMutating || slices.ContainsFunc(wanted, func(want *unstructured.Unstructured) bool {
+			return want.GetKind() == candidate.GetKind() && want.GetName() == candidate.GetName()
+		})
+	}), err
 }
 
 // Resource returns the resource of a policy or binding.
