@@ -1,13 +1,21 @@
 package identities
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/sirupsen/logrus"
+	logrustest "github.com/sirupsen/logrus/hooks/test"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/pkg/agent"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -61,4 +69,39 @@ func TestWithoutMutatingPoliciesARequestThatNamesNoTokenTakesNothing(t *testing.
 	assert.Contains(t, testenv.Condition(again.Request.Status.Conditions, fleet.ConditionGranted), "True Granted")
 	testenv.RequireGone(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, "ClusterRegistration", victim.Request.Name)
 	testenv.RequireGone(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, "ClusterRegistration", attack.Name)
+}
+
+// A hub is upgraded from a version that gave tokens no verb register: the policy is in force before the hub has added the verb. Agents wait
+// until then.
+func TestWithoutMutatingPoliciesTheTokensOfAnEarlierVersionGetTheirRight(t *testing.T) {
+	s := testenv.EmptyStage(t)
+	without := s.Hub.WithoutMutatingPolicies(t)
+	earlier := s.Hub.Hub(t, without)
+	values := s.Token(t, "earlier")
+	token := s.ReadyToken(t, "earlier")
+	s.Register(t, values, "before", "1")
+	earlier.Stop(t)
+	roles := s.Hub.Kubernetes.RbacV1().Roles(s.Namespace)
+	role := testenv.RequireThere(t, roles.Get, registration.RoleName(registration.TokenServiceAccount("earlier", string(token.UID))))
+	role.Rules = slices.DeleteFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Verbs, "register") })
+	require.Len(t, role.Rules, 1)
+	_, err := roles.Update(t.Context(), role, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	requests := s.Hub.ClientFor(t, values.Token).Fleet.ClusterRegistrations(s.Namespace)
+	testenv.Eventually(t, func() (bool, string) { // the API server applies Roles from its cache
+		_, err := requests.Create(t.Context(), &fleet.ClusterRegistration{
+			ObjectMeta: metav1.ObjectMeta{GenerateName: registration.RequestPrefix, Labels: map[string]string{fleet.RegistrationTokenLabel: "earlier"}},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return apierrors.IsForbidden(err), fmt.Sprint(err)
+	})
+
+	namespace := s.Member.Namespace(t)
+	testenv.BootstrapAgent(t, s.Member, namespace, values, map[string]string{"config": `{"clientID":"after"}`})
+	log, logged := logrustest.NewNullLogger()
+	s.Member.Agent(t, namespace, func(c *agent.Config) { c.Log = log })
+	testenv.Eventually(t, func() (bool, string) {
+		return slices.ContainsFunc(logged.AllEntries(), func(e *logrus.Entry) bool { return strings.Contains(e.Message, "may not register") }), "the agent was not refused"
+	})
+	s.Running = s.Hub.Hub(t, without)
+	testenv.RequireCredential(t, s.Member, namespace, registration.ClusterName("after"))
 }
