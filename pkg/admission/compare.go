@@ -1,14 +1,22 @@
 package admission
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 // policyDiff is the difference between the policies on the API server and those of this hub.
@@ -99,4 +107,38 @@ func lastChanged(object *unstructured.Unstructured) time.Time {
 		}
 	}
 	return last
+}
+
+// Installed reads the policies once and tells which of them are not as they should be, or that the API server can have none: a reason of a
+// condition, and a sentence for people. Both are empty if all are. A Monitor also proves that the API server applies them.
+func Installed(ctx context.Context, kinds discovery.DiscoveryInterface, client dynamic.Interface) (reason, message string, err error) {
+	served, err := servedBy(kinds)
+	if err != nil {
+		return "", "", err
+	}
+	if !served.validating {
+		kubernetes, err := kinds.ServerVersion()
+		if err != nil {
+			return "", "", err
+		}
+		return fleet.ReasonPoliciesNotServed, noValidating(kubernetes.GitVersion), nil
+	}
+	wanted, err := Objects(served.mutating)
+	if err != nil {
+		return "", "", err
+	}
+	found := map[*unstructured.Unstructured]*unstructured.Unstructured{}
+	for _, want := range wanted {
+		got, err := client.Resource(Resource(want)).Get(ctx, want.GetName(), metav1.GetOptions{})
+		if err == nil {
+			found[want] = got
+		} else if !apierrors.IsNotFound(err) {
+			return "", "", err
+		}
+	}
+	diff := compare(wanted, func(want *unstructured.Unstructured) *unstructured.Unstructured { return found[want] })
+	if problems := slices.Concat(diff.origin, diff.agents); len(problems) > 0 {
+		return fleet.ReasonPolicyMissing, describe(problems), nil
+	}
+	return "", "", nil
 }
