@@ -3,6 +3,7 @@ package launch
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -22,15 +23,23 @@ import (
 	"github.com/muster-fleet/muster/pkg/version"
 )
 
-// Main runs a program until it ends, or is interrupted or terminated, and returns its exit code.
+// Main runs a program until it ends, or is interrupted or terminated, and returns its exit code: that of a cli.ExitCoder, whose message
+// may be empty, or 1 for every other error.
 func Main(app *cli.App) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := app.RunContext(ctx, os.Args); err != nil {
-		logrus.Error(err)
-		return 1
+	err := app.RunContext(ctx, os.Args)
+	if err == nil {
+		return 0
 	}
-	return 0
+	if err.Error() != "" {
+		logrus.Error(err)
+	}
+	var exit cli.ExitCoder
+	if errors.As(err, &exit) {
+		return exit.ExitCode()
+	}
+	return 1
 }
 
 // App is a program that reports usage errors in one line, without its help text.
