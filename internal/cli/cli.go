@@ -57,12 +57,14 @@ Installed in $PATH as kubectl-muster, it is a plugin: kubectl muster clusters -A
 	app.Writer = s.Out
 	app.Flags = hubFlags()
 	app.Commands = []*cli.Command{
-		clustersCommand(s), importCommand(s), tokenCommand(s), requestsCommand(s), approveCommand(s), denyCommand(s),
+		checkCommand(s), clustersCommand(s), importCommand(s), tokenCommand(s), requestsCommand(s), approveCommand(s), denyCommand(s),
 		quarantineCommand(s), releaseCommand(s), revokeCommand(s), crdsCommand(s), demoCommand(s), helloCommand(s),
 	}
 	app.Action = unknownCommand(cli.ShowAppHelp)
 	for _, command := range app.Commands {
-		command.OnUsageError = app.OnUsageError
+		if command.OnUsageError == nil {
+			command.OnUsageError = app.OnUsageError
+		}
 		if len(command.Subcommands) > 0 {
 			command.Action = unknownCommand(cli.ShowSubcommandHelp)
 		}
@@ -166,26 +168,33 @@ func connect(c *cli.Context) (*namespacedHub, error) {
 }
 
 func connectWith(c *cli.Context, kubeconfig string) (*namespacedHub, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = kubeconfig
-	overrides := &clientcmd.ConfigOverrides{CurrentContext: valueOf(c.Lineage(), flagContext)}
-	overrides.Context.Namespace = valueOf(c.Lineage(), flagNamespace)
-	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
-	config, err := loader.ClientConfig()
+	config, namespace, err := loadKubeconfig(kubeconfig, valueOf(c.Lineage(), flagContext), valueOf(c.Lineage(), flagNamespace))
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to the hub: pass --kubeconfig, or set KUBECONFIG: %w", err)
 	}
-	namespace, _, err := loader.Namespace()
-	if err != nil {
-		return nil, fmt.Errorf("cannot connect to the hub: %w", err)
-	}
-	discardClientLog()
-	config.WarningHandler, config.QPS = rest.NoWarnings{}, -1
 	hub, err := admin.Connect(config)
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to the hub: %w", err)
 	}
 	return &namespacedHub{Hub: hub, namespace: namespace}, nil
+}
+
+// loadKubeconfig reads a kubeconfig; an empty file, context or namespace means the default of kubectl. It sends no request.
+func loadKubeconfig(file, contextName, namespace string) (config *rest.Config, defaultNamespace string, err error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = file
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: contextName}
+	overrides.Context.Namespace = namespace
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+	if config, err = loader.ClientConfig(); err != nil {
+		return nil, "", err
+	}
+	if defaultNamespace, _, err = loader.Namespace(); err != nil {
+		return nil, "", err
+	}
+	discardClientLog()
+	config.WarningHandler, config.QPS = rest.NoWarnings{}, -1
+	return config, defaultNamespace, nil
 }
 
 // discardClientLog discards the log of the Kubernetes client library, which also returns each failure as an error.

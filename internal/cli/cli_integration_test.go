@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/urfave/cli/v2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
+	"github.com/muster-fleet/muster/internal/check"
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/view"
@@ -193,4 +195,30 @@ func TestEmptyLists(t *testing.T) {
 	require.Empty(t, out)
 	require.Equal(t, "No clusters in namespace "+p.namespace+" (-A for all).\n", said)
 	require.Equal(t, "[]\n", p.mustRun("token", "list", "-o", "json"))
+}
+
+// A control plane without a hub: its kinds are served, and nobody holds the Lease.
+func TestCheck(t *testing.T) {
+	hub := testenv.SharedCluster(t, "hub")
+	hub.Configure(t, hub.Reachable())
+	file := memberConfig(t, hub)
+	exitCode := func(err error) int {
+		var exit cli.ExitCoder
+		require.ErrorAs(t, err, &exit)
+		require.Empty(t, err.Error(), "the output says everything")
+		return exit.ExitCode()
+	}
+	out, _, err := muster(t, "check", "--kubeconfig", file)
+	require.Equal(t, check.ExitFailed, exitCode(err))
+	require.Regexp(t, `^Failed: Hub \(hub-runs\): Lease cattle-fleet-system/fleet-agentmanagement-lock does not exist: no hub has run here\n`, out)
+
+	out, _, err = muster(t, "--kubeconfig", file, "check", "-o", "json")
+	require.Equal(t, check.ExitFailed, exitCode(err))
+	var d check.Diagnosis
+	require.NoError(t, json.Unmarshal([]byte(out), &d))
+	require.Equal(t, check.Fail, d.Result)
+
+	out, _, err = muster(t, "check", "--member", "--kubeconfig", memberConfig(t, testenv.SharedCluster(t, "member")))
+	require.Equal(t, check.ExitFailed, exitCode(err))
+	require.Contains(t, out, "Failed: Agent on the member (agent-namespace): Namespace cattle-fleet-system does not exist")
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/urfave/cli/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -300,5 +301,30 @@ func TestImportOfAFileThatIsNotAKubeconfig(t *testing.T) {
 			require.EqualError(t, err, file+" is not a kubeconfig: "+reason+". Pass the kubeconfig of the cluster to import; "+
 				"`kubectl config view --raw --minify --flatten` prints that of the current context")
 		})
+	}
+}
+
+// Of the check, a wrong command line has another exit code than a failure.
+func TestCheckUsage(t *testing.T) {
+	empty := filepath.Join(t.TempDir(), "none")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	t.Setenv("KUBECONFIG", empty)
+	for line, want := range map[string]string{
+		"check":                         "cannot connect to the hub: pass --kubeconfig, or set KUBECONFIG",
+		"check a b":                     "check needs at most one argument, the name of the CLUSTER, and got 2",
+		"check UP":                      `"UP" is not a valid object name`,
+		"check -o yaml":                 `--output is "yaml": it must be json`,
+		"check --bogus":                 "flag provided but not defined: -bogus; see --help",
+		"check --member":                "cannot connect to the member: pass --kubeconfig, or set KUBECONFIG",
+		"check east --member":           "--member checks a member alone",
+		"check --member --token t":      "--member checks a member alone",
+		"check --kubeconfig /nowhere a": "/nowhere",
+	} {
+		out, _, err := muster(t, strings.Fields(line)...)
+		require.ErrorContains(t, err, want, line)
+		var exit cli.ExitCoder
+		require.ErrorAs(t, err, &exit, line)
+		require.Equal(t, 2, exit.ExitCode(), line)
+		require.Empty(t, out, line)
 	}
 }

@@ -1,0 +1,221 @@
+// Package check finds out why a cluster is not connected. It has a table of checks of a hub, of a member and of the way between them, in
+// the order in which a registration depends on them, so that the first check that fails is the cause. It sends requests to the hub and
+// the member only, changes nothing, and never reports a value of a Secret.
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+)
+
+// Verdict is the result of a check.
+type Verdict string
+
+// The results of a check. The empty Verdict means that the check does not apply, so that it is not shown.
+const (
+	Pass    Verdict = "pass"
+	Warn    Verdict = "warn"
+	Fail    Verdict = "fail"
+	Unknown Verdict = "unknown" // for example for lack of a right, or because an earlier check failed
+)
+
+// Exit codes of a program that prints a Diagnosis. They are the same in every format of the output.
+const (
+	ExitGood    = 0 // all checks passed, or there are only warnings
+	ExitFailed  = 1
+	ExitUsage   = 2
+	ExitUnknown = 3 // nothing failed, but some checks could not find out
+)
+
+// Inputs say what is checked.
+type Inputs struct {
+	// Hub and Member are the connections of the person who checks; nil if there is none. Without Member, a Cluster that the hub imports is
+	// looked at with the kubeconfig of the import.
+	Hub, Member *rest.Config
+	// Namespace is the workspace of Cluster and Token on the hub. Both are optional.
+	Namespace, Cluster, Token string
+	// SystemNamespace is the hub's own namespace, AgentNamespace the agent's on the member; empty means cattle-fleet-system, or where the
+	// Cluster says that its agent is.
+	SystemNamespace, AgentNamespace string
+	// Version is the version of the program.
+	Version string
+	// Now is the clock.
+	Now func() time.Time
+}
+
+// Check is a row of the table.
+type Check struct {
+	// ID is stable: scripts compare it, and docs/checks.md has a section with this name.
+	ID string
+	// Category groups checks on the screen.
+	Category string
+	// Says is the positive sentence that is true if the check passes.
+	Says string
+	// Needs are checks that must pass before this one makes sense.
+	Needs []string
+	// ExplainedBy are checks whose failure explains a failure of this one.
+	ExplainedBy []string
+	// Hint says what to do if it fails.
+	Hint string
+
+	on  side
+	run func(context.Context, *knowledge) Finding
+}
+
+// side is what a check needs to exist.
+type side int
+
+const (
+	anywhere  side = 0
+	onHub     side = 1 << iota // the connection to the hub
+	onMember                   // the connection to the member
+	onCluster                  // the name of a Cluster
+	onFleet                    // no name of a Cluster: the whole fleet is checked
+)
+
+// Finding is what a check has found.
+type Finding struct {
+	Verdict Verdict
+	Detail  string
+}
+
+func pass(format string, args ...any) Finding { return Finding{Pass, fmt.Sprintf(format, args...)} }
+func warn(format string, args ...any) Finding { return Finding{Warn, fmt.Sprintf(format, args...)} }
+func fail(format string, args ...any) Finding { return Finding{Fail, fmt.Sprintf(format, args...)} }
+func unknown(format string, args ...any) Finding {
+	return Finding{Unknown, fmt.Sprintf(format, args...)}
+}
+
+// doesNotApply is for a check without an object to look at.
+func doesNotApply() Finding { return Finding{} }
+
+// failed is the finding of a request that failed. A missing right of the person who checks, or a timeout, says nothing about the object.
+func failed(doing string, err error) Finding {
+	if apierrors.IsForbidden(err) || isTimeout(err) {
+		return unknown("%s: %s", doing, err)
+	}
+	return fail("%s: %s", doing, err)
+}
+
+func isTimeout(err error) bool {
+	var network net.Error
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &network) && network.Timeout() ||
+		apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err)
+}
+
+// Line is a check with its result.
+type Line struct {
+	ID       string  `json:"id"`
+	Category string  `json:"category"`
+	Check    string  `json:"check"`
+	Result   Verdict `json:"result"`
+	Detail   string  `json:"detail,omitempty"`
+	// SkippedBecause is the ID of the check for whose sake this one was not made.
+	SkippedBecause string `json:"skippedBecause,omitempty"`
+	Hint           string `json:"hint,omitempty"`
+	Documentation  string `json:"documentation,omitempty"`
+}
+
+// Diagnosis is the result of all checks.
+type Diagnosis struct {
+	// Summary names the first check that failed, in one sentence.
+	Summary string `json:"summary"`
+	// Result is the worst of the results.
+	Result Verdict `json:"result"`
+	Checks []Line  `json:"checks"`
+}
+
+// Run makes the checks of the table that apply, one after another.
+func Run(ctx context.Context, in Inputs) Diagnosis {
+	return run(ctx, Table(), newKnowledge(in))
+}
+
+func run(ctx context.Context, table []Check, k *knowledge) Diagnosis {
+	results := map[string]Line{}
+	var d Diagnosis
+	for _, c := range table {
+		if c.on&k.sides() != c.on {
+			continue
+		}
+		line := Line{ID: c.ID, Category: c.Category, Check: c.Says}
+		if cause := skippedBecause(c, results); cause != "" {
+			line.Result, line.SkippedBecause = Unknown, cause
+		} else {
+			found := c.run(ctx, k)
+			if found.Verdict == "" {
+				continue
+			}
+			line.Result, line.Detail = found.Verdict, found.Detail
+			if line.Result != Pass {
+				line.Hint, line.Documentation = c.Hint, Page+"#"+c.ID
+			}
+		}
+		results[c.ID] = line
+		d.Checks = append(d.Checks, line)
+	}
+	d.Result, d.Summary = summarize(d.Checks)
+	return d
+}
+
+// skippedBecause is the check whose result makes this one senseless: the failure at the root, not one that was itself skipped.
+func skippedBecause(c Check, results map[string]Line) string {
+	root := func(id string) (string, Verdict) {
+		line, made := results[id]
+		if made && line.SkippedBecause != "" {
+			line = results[line.SkippedBecause]
+		}
+		return line.ID, line.Result
+	}
+	for _, id := range c.Needs {
+		if cause, result := root(id); result == Fail || result == Unknown {
+			return cause
+		}
+	}
+	for _, id := range c.ExplainedBy {
+		if cause, result := root(id); result == Fail {
+			return cause
+		}
+	}
+	return ""
+}
+
+// summarize returns the worst result, and the sentence about the first check that has it.
+func summarize(lines []Line) (Verdict, string) {
+	count := map[Verdict]int{}
+	for _, line := range lines {
+		count[line.Result]++
+	}
+	first := func(result Verdict) string {
+		i := slices.IndexFunc(lines, func(l Line) bool { return l.Result == result && l.SkippedBecause == "" })
+		return fmt.Sprintf("%s (%s): %s", lines[i].Category, lines[i].ID, lines[i].Detail)
+	}
+	switch {
+	case count[Fail] > 0:
+		return Fail, "Failed: " + first(Fail)
+	case count[Unknown] > 0:
+		return Unknown, "Could not find out: " + first(Unknown)
+	case count[Warn] > 0:
+		return Warn, fmt.Sprintf("No check failed, %d of %d with a warning: %s", count[Warn], len(lines), first(Warn))
+	}
+	return Pass, fmt.Sprintf("All %d checks passed.", len(lines))
+}
+
+// ExitCode is the exit code of a program that prints the Diagnosis.
+func (d Diagnosis) ExitCode() int {
+	switch d.Result {
+	case Fail:
+		return ExitFailed
+	case Unknown:
+		return ExitUnknown
+	default:
+		return ExitGood
+	}
+}

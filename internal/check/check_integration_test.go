@@ -1,0 +1,463 @@
+package check
+
+import (
+	"bytes"
+	"encoding/pem"
+	"flag"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/pkg/admission"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+var update = flag.Bool("update", false, "write the golden files and docs/checks.md")
+
+// broken has a set-up for each check in which this check fails, and no other. Each function breaks one thing until the end of its test.
+var broken = map[string]func(*testing.T, *hall) Inputs{
+	"hub-api": func(t *testing.T, h *hall) Inputs {
+		in := h.inputs("")
+		in.Hub.Host = testenv.ClosedPort(t)
+		return in
+	},
+	"hub-kinds": func(_ *testing.T, h *hall) Inputs {
+		in := h.inputs("")
+		in.Hub = h.Member.RESTConfig()
+		return in
+	},
+	"hub-policies": func(t *testing.T, h *hall) Inputs {
+		client, err := dynamic.NewForConfig(h.Hub.RESTConfig())
+		require.NoError(t, err)
+		version, err := admission.ServedVersion(h.Hub.Kubernetes.Discovery())
+		require.NoError(t, err)
+		policies, err := admission.Objects(version)
+		require.NoError(t, err)
+		require.NoError(t, client.Resource(admission.Resource(policies[0])).Delete(t.Context(), policies[0].GetName(), metav1.DeleteOptions{}))
+		t.Cleanup(func() { require.NoError(t, admission.Install(contextOf(t), client, policies[:1])) })
+		return h.inputs("")
+	},
+	"hub-runs": func(t *testing.T, h *hall) Inputs {
+		leases := h.Hub.Kubernetes.CoordinationV1().Leases(testenv.SystemNamespace)
+		lease := testenv.RequireThere(t, leases.Get, hubLease)
+		held := lease.Spec.RenewTime
+		change(t, leases.Get, leases.Update, hubLease, func(l *leaseType) { l.Spec.RenewTime = ptr.To(metav1.NewMicroTime(held.Add(-2 * time.Hour))) })
+		return h.inputs("")
+	},
+	"hub-config": func(t *testing.T, h *hall) Inputs {
+		h.configure(t, "agentTLSMode", "loose")
+		return h.inputs("")
+	},
+	"way-address": func(t *testing.T, h *hall) Inputs {
+		h.configure(t, "members", map[string]any{})
+		return h.inputs("")
+	},
+	"way-dns": func(t *testing.T, h *hall) Inputs {
+		h.configure(t, "apiServerURL", "https://hub.invalid")
+		return h.inputs("")
+	},
+	"way-proxy": func(t *testing.T, h *hall) Inputs {
+		h.configure(t, "apiServerURL", "https://192.0.2.1:6443")
+		return h.inputs("")
+	},
+	"way-tcp": func(t *testing.T, h *hall) Inputs {
+		h.configure(t, "apiServerURL", testenv.ClosedPort(t))
+		return h.inputs("")
+	},
+	"way-tls": func(t *testing.T, h *hall) Inputs {
+		h.configure(t, "apiServerCA", h.Member.CA())
+		return h.inputs("")
+	},
+	"way-server": func(t *testing.T, h *hall) Inputs {
+		login := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>Log in</html>")) }))
+		t.Cleanup(login.Close)
+		maps := h.Hub.Kubernetes.CoreV1().ConfigMaps(testenv.SystemNamespace)
+		h.configure(t, "apiServerURL", login.URL)
+		config := testenv.RequireThere(t, maps.Get, registration.HubConfigMap).Data[registration.ConfigKey]
+		change(t, maps.Get, maps.Update, registration.HubConfigMap, func(m *corev1.ConfigMap) {
+			ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: login.Certificate().Raw})
+			m.Data[registration.ConfigKey] = regexp.MustCompile(`apiServerCA: \S+`).ReplaceAllString(config, "apiServerCA: "+base64Of(ca))
+		})
+		return h.inputs("")
+	},
+
+	"cluster-exists": func(_ *testing.T, h *hall) Inputs { return h.inputs("nobody") },
+	"cluster-processed": func(t *testing.T, h *hall) Inputs {
+		h.condition(t, "west", fleet.ConditionProcessed, corev1.ConditionFalse, fleet.ReasonNameConflict, "a namespace of that name exists")
+		return h.inputs("west")
+	},
+	"cluster-not-quarantined": func(t *testing.T, h *hall) Inputs {
+		clusters := h.Hub.Fleet.Clusters(h.Namespace)
+		change(t, clusters.Get, clusters.Update, "west", func(c *fleet.Cluster) { c.Spec.Quarantined = true })
+		return h.inputs("west")
+	},
+	"import-secret": func(t *testing.T, h *hall) Inputs {
+		clusters := h.Hub.Fleet.Clusters(h.Namespace)
+		change(t, clusters.Get, clusters.Update, "east", func(c *fleet.Cluster) { c.Spec.KubeConfigSecret = "nowhere" })
+		return h.inputs("east")
+	},
+	"import-kubeconfig": func(t *testing.T, h *hall) Inputs {
+		h.kubeconfigIs(t, []byte("nonsense"))
+		return h.inputs("east")
+	},
+	"import-self-contained": func(t *testing.T, h *hall) Inputs {
+		h.kubeconfig(t, func(_ *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) {
+			*user = clientcmdapi.AuthInfo{Exec: &clientcmdapi.ExecConfig{
+				APIVersion: "client.authentication.k8s.io/v1", Command: "aws", InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
+			}}
+		})
+		return h.inputs("east")
+	},
+	"import-address": func(t *testing.T, h *hall) Inputs {
+		h.kubeconfig(t, func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.Server = "https://169.254.169.254" })
+		return h.inputs("east")
+	},
+	"import-reaches": func(t *testing.T, h *hall) Inputs {
+		h.condition(t, "east", fleet.ConditionImported, corev1.ConditionFalse, fleet.ReasonUnreachable, "no answer")
+		h.kubeconfig(t, func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.Server = testenv.ClosedPort(t) })
+		return h.inputs("east")
+	},
+	"import-rights": func(t *testing.T, h *hall) Inputs {
+		namespace := h.Member.Namespace(t)
+		_, err := h.Member.Kubernetes.CoreV1().ServiceAccounts(namespace).Create(t.Context(),
+			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "powerless"}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		token := h.Member.TokenOf(t, namespace, "powerless")
+		h.kubeconfig(t, func(_ *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) {
+			*user = clientcmdapi.AuthInfo{Token: token}
+		})
+		return h.inputs("east")
+	},
+
+	"member-api": func(t *testing.T, h *hall) Inputs {
+		in := h.across("")
+		in.Member.Host = testenv.ClosedPort(t)
+		return in
+	},
+	"agent-namespace": func(_ *testing.T, h *hall) Inputs { return h.across("nowhere") },
+	"agent-deployment": func(t *testing.T, h *hall) Inputs {
+		return h.across(h.installed(t, func(d *appsv1.Deployment, _ *corev1.Pod) { d.Spec.Replicas = ptr.To[int32](0) }))
+	},
+	"agent-pod": func(t *testing.T, h *hall) Inputs {
+		return h.across(h.installed(t, func(_ *appsv1.Deployment, p *corev1.Pod) { p.Name = "" }))
+	},
+	"agent-scheduled": func(t *testing.T, h *hall) Inputs {
+		return h.across(h.installed(t, func(_ *appsv1.Deployment, p *corev1.Pod) {
+			p.Spec.NodeName = ""
+			p.Status = corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
+				Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available: 1 Insufficient memory.",
+			}}}
+		}))
+	},
+	"agent-image": func(t *testing.T, h *hall) Inputs {
+		return h.across(h.installed(t, container(waits("ImagePullBackOff", `Back-off pulling image: 403 Forbidden`))))
+	},
+	"agent-runs": func(t *testing.T, h *hall) Inputs {
+		return h.across(h.installed(t, container(func(c *corev1.ContainerStatus) {
+			waits("CrashLoopBackOff", "back-off 40s restarting failed container")(c)
+			c.RestartCount = 3
+			c.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}
+		})))
+	},
+	"agent-secret": func(t *testing.T, h *hall) Inputs {
+		namespace := h.installed(t)
+		require.NoError(t, h.Member.Kubernetes.CoreV1().Secrets(namespace).Delete(t.Context(), registration.CredentialSecret, metav1.DeleteOptions{}))
+		return h.across(namespace)
+	},
+	"agent-config": func(t *testing.T, h *hall) Inputs {
+		namespace := h.installed(t)
+		_, err := h.Member.Kubernetes.CoreV1().ConfigMaps(namespace).Create(t.Context(), &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: registration.AgentConfigMap}, Data: map[string]string{registration.ConfigKey: "agentTLSMode: loose"},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		return h.across(namespace)
+	},
+	"agent-credential": func(t *testing.T, h *hall) Inputs {
+		namespace := h.installed(t)
+		secrets := h.Member.Kubernetes.CoreV1().Secrets(namespace)
+		change(t, secrets.Get, secrets.Update, registration.CredentialSecret, func(s *corev1.Secret) {
+			s.Data[registration.CredentialKubeconfig] = []byte("nonsense")
+		})
+		return h.across(namespace)
+	},
+	"agent-credential-lives": func(t *testing.T, h *hall) Inputs {
+		namespace := h.installed(t)
+		h.credential(t, namespace, forged(t, time.Now().Add(-time.Hour)))
+		return h.across(namespace)
+	},
+	"agent-bootstrap": func(t *testing.T, h *hall) Inputs {
+		namespace := h.installed(t)
+		values := h.Hub.Values(t, h.Namespace, "westward")
+		values.Token = ""
+		h.registers(t, namespace, values)
+		return h.across(namespace)
+	},
+	"agent-token": func(t *testing.T, h *hall) Inputs {
+		namespace := h.installed(t)
+		values := h.Hub.Values(t, h.Namespace, "westward")
+		values.Token = forged(t, time.Now().Add(-time.Hour))
+		h.registers(t, namespace, values)
+		return h.across(namespace)
+	},
+
+	"token-exists": func(_ *testing.T, h *hall) Inputs {
+		in := h.inputs("")
+		in.Token = "nobody"
+		return in
+	},
+	"token-ready": func(t *testing.T, h *hall) Inputs {
+		in := h.inputs("")
+		in.Token = "new"
+		_, err := h.Hub.Fleet.ClusterRegistrationTokens(h.Namespace).Create(t.Context(),
+			&fleet.ClusterRegistrationToken{ObjectMeta: metav1.ObjectMeta{Name: in.Token}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		return in
+	},
+	"token-lives": func(t *testing.T, h *hall) Inputs {
+		in := h.inputs("")
+		in.Token = "westward"
+		tokens := h.Hub.Fleet.ClusterRegistrationTokens(h.Namespace)
+		change(t, tokens.Get, tokens.UpdateStatus, in.Token, func(c *fleet.ClusterRegistrationToken) {
+			c.Status.Expires = ptr.To(metav1.NewTime(time.Now().Add(-time.Hour)))
+		})
+		return in
+	},
+	"token-uses": func(t *testing.T, h *hall) Inputs {
+		in := h.inputs("")
+		in.Token = "westward"
+		tokens := h.Hub.Fleet.ClusterRegistrationTokens(h.Namespace)
+		change(t, tokens.Get, tokens.Update, in.Token, func(c *fleet.ClusterRegistrationToken) { c.Spec.UsageLimit = ptr.To[int32](1) })
+		return in
+	},
+	"token-rights": func(t *testing.T, h *hall) Inputs {
+		in := h.inputs("")
+		in.Token = "westward"
+		token := testenv.RequireThere(t, h.Hub.Fleet.ClusterRegistrationTokens(h.Namespace).Get, in.Token)
+		h.withoutRights(t, h.Namespace, registration.RoleName(registration.TokenServiceAccount(token.Name, string(token.UID))))
+		return in
+	},
+
+	"way-clock": func(t *testing.T, h *hall) Inputs {
+		in := h.across(h.installed(t))
+		in.Member.Wrap(func(next http.RoundTripper) http.RoundTripper { return dated{next, time.Hour} })
+		return in
+	},
+	"way-authenticated": func(t *testing.T, h *hall) Inputs {
+		namespace := h.installed(t)
+		h.credential(t, namespace, forged(t, time.Now().Add(23*time.Hour)))
+		return h.across(namespace)
+	},
+	"way-authorised": func(t *testing.T, h *hall) Inputs {
+		own := registration.ClusterNamespace(h.Namespace, "west")
+		roles, err := h.Hub.Kubernetes.RbacV1().Roles(own).List(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+		for _, role := range roles.Items {
+			h.withoutRights(t, own, role.Name)
+		}
+		return h.across(h.installed(t))
+	},
+
+	"cluster-imported": func(t *testing.T, h *hall) Inputs {
+		h.condition(t, "east", fleet.ConditionImported, corev1.ConditionFalse, fleet.ReasonSettingsInvalid, "the settings of the agent contradict each other")
+		return h.east(t)
+	},
+	"request-arrived": func(t *testing.T, h *hall) Inputs {
+		in := h.across(h.installed(t))
+		in.Cluster = "nobody"
+		return in
+	},
+	"request-granted": func(t *testing.T, h *hall) Inputs {
+		request, err := h.Hub.Fleet.ClusterRegistrations(h.Namespace).Create(t.Context(), &fleet.ClusterRegistration{
+			ObjectMeta: metav1.ObjectMeta{Name: "north"}, Spec: fleet.ClusterRegistrationSpec{ClientID: "north", ClientRandom: "north"},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			require.NoError(t, h.Hub.Fleet.ClusterRegistrations(h.Namespace).Delete(contextOf(t), "north", metav1.DeleteOptions{}))
+		})
+		request.Status.Conditions = []testenv.Generic{{
+			Type: fleet.ConditionGranted, Status: corev1.ConditionUnknown, Reason: fleet.ReasonWaitingForApproval, Message: "the token requires an approval",
+		}}
+		_, err = h.Hub.Fleet.ClusterRegistrations(h.Namespace).UpdateStatus(t.Context(), request, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		return h.inputs("north")
+	},
+	"cluster-registered": func(t *testing.T, h *hall) Inputs {
+		h.condition(t, "west", fleet.ConditionRegistered, corev1.ConditionFalse, fleet.ReasonCredentialRevoked, "the ServiceAccount was deleted")
+		return h.inputs("west")
+	},
+	"cluster-heartbeat": func(t *testing.T, h *hall) Inputs {
+		h.status(t, "west", func(s *fleet.ClusterStatus) { s.Agent.LastSeen = metav1.NewTime(time.Now().Add(-2 * time.Hour)) })
+		return h.inputs("west")
+	},
+	"cluster-credential": func(t *testing.T, h *hall) Inputs {
+		h.status(t, "west", func(s *fleet.ClusterStatus) {
+			s.Agent.CredentialExpires = ptr.To(metav1.NewTime(time.Now().Add(-time.Hour)))
+		})
+		return h.inputs("west")
+	},
+}
+
+// warned has a set-up for each check that never fails, in which it warns.
+var warned = map[string]func(*testing.T, *hall) Inputs{
+	"fleet-requests": func(t *testing.T, h *hall) Inputs {
+		broken["request-granted"](t, h)
+		return h.inputs("")
+	},
+	"fleet-clusters": func(t *testing.T, h *hall) Inputs {
+		h.condition(t, "west", fleet.ConditionConnected, corev1.ConditionFalse, fleet.ReasonDisconnected, "no heartbeat")
+		return h.inputs("")
+	},
+	"cluster-versions": func(_ *testing.T, h *hall) Inputs {
+		in := h.inputs("west")
+		in.Version = "v9.9.9"
+		return in
+	},
+}
+
+// fromElsewhere are set-ups in which only the machine of the person lacks a connection. The check of that name warns, and nothing fails.
+var fromElsewhere = map[string]func(*testing.T, *hall) Inputs{
+	"way-tcp": func(t *testing.T, h *hall) Inputs {
+		broken["way-tcp"](t, h)
+		return h.inputs("west")
+	},
+	"way-dns": func(t *testing.T, h *hall) Inputs {
+		broken["way-dns"](t, h)
+		return h.inputs("west")
+	},
+	"way-proxy": func(t *testing.T, h *hall) Inputs {
+		broken["way-proxy"](t, h)
+		return h.inputs("west")
+	},
+	"import-reaches": func(t *testing.T, h *hall) Inputs {
+		h.kubeconfig(t, func(c *clientcmdapi.Cluster, _ *clientcmdapi.AuthInfo) { c.Server = testenv.ClosedPort(t) })
+		return h.inputs("east")
+	},
+}
+
+func (h *hall) withoutRights(t *testing.T, namespace, role string) {
+	t.Helper()
+	roles := h.Hub.Kubernetes.RbacV1().Roles(namespace)
+	change(t, roles.Get, roles.Update, role, func(r *rbacv1.Role) { r.Rules = nil })
+}
+
+// Every check has a set-up in which it fails, and it is the only one: otherwise the first line would name another cause.
+func TestChecksFailAlone(t *testing.T) {
+	h := newHall(t)
+	h.versionOf(t, "west", "v1.2.3")
+
+	for name, in := range map[string]Inputs{"the hub": h.inputs(""), "across": h.across(h.installed(t)), "an import": h.east(t), "the hub alone": h.inputs("west")} {
+		in.Version = "v1.2.3"
+		good := Run(t.Context(), in)
+		assert.Equal(t, Pass, good.Result, "%s: %s", name, screen(good))
+	}
+	good := Run(t.Context(), h.across(h.installed(t)))
+	golden(t, "healthy.txt", screen(good))
+
+	for id, prepare := range fromElsewhere {
+		t.Run("from elsewhere "+id, func(t *testing.T) {
+			d := Run(t.Context(), prepare(t, h))
+			assert.Equal(t, Warn, d.Result, screen(d))
+			assert.Contains(t, d.Summary, "("+id+")")
+		})
+	}
+
+	for _, c := range Table() {
+		want, prepare := Fail, broken[c.ID]
+		if prepare == nil {
+			want, prepare = Warn, warned[c.ID]
+		}
+		t.Run(c.ID, func(t *testing.T) {
+			require.NotNil(t, prepare, "there is no set-up in which the check fails")
+			d := Run(t.Context(), prepare(t, h))
+			var failed []string
+			for _, line := range d.Checks {
+				if line.Result == want && line.SkippedBecause == "" {
+					failed = append(failed, line.ID)
+				}
+				if line.SkippedBecause != "" {
+					assert.Equal(t, c.ID, line.SkippedBecause, "%s was skipped", line.ID)
+				}
+			}
+			if want == Fail {
+				assert.Equal(t, []string{c.ID}, failed, screen(d))
+			} else {
+				assert.Contains(t, failed, c.ID, screen(d))
+			}
+			assert.Equal(t, want, d.Result)
+			assert.Contains(t, d.Summary, "("+c.ID+")")
+			assert.NotContains(t, screen(d), "eyJ", "the beginning of a token")
+			if c.ID == "agent-runs" {
+				golden(t, "broken.txt", screen(d))
+			}
+		})
+	}
+}
+
+// A person without rights learns that, and not that something is wrong.
+func TestCheckWithoutRights(t *testing.T) {
+	hub := testenv.SharedCluster(t, "hub")
+	hub.Configure(t, hub.Reachable())
+	namespace := hub.Namespace(t)
+	_, err := hub.Kubernetes.CoreV1().ServiceAccounts(namespace).Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "powerless"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	powerless := rest.AnonymousClientConfig(hub.RESTConfig())
+	powerless.BearerToken = hub.TokenOf(t, namespace, "powerless")
+	d := Run(t.Context(), Inputs{Hub: powerless, Namespace: namespace, Cluster: "west", Now: time.Now})
+	require.Equal(t, ExitUnknown, d.ExitCode(), screen(d))
+	require.True(t, strings.HasPrefix(d.Summary, "Could not find out: Hub (hub-policies): "), d.Summary)
+}
+
+func (h *hall) versionOf(t *testing.T, cluster, version string) {
+	t.Helper()
+	testenv.Merge(t, h.Hub.Fleet.Clusters(h.Namespace).Patch, cluster, `{"status":{"agent":{"version":"`+version+`"}}}`, "status")
+	testenv.Merge(t, h.Hub.Fleet.Clusters(h.Namespace).Patch, "east", `{"status":{"agent":{"version":"`+version+`"}}}`, "status")
+}
+
+func screen(d Diagnosis) string {
+	var out bytes.Buffer
+	d.Print(&out, false)
+	return out.String()
+}
+
+// golden compares a transcript with a file. What differs from run to run is replaced.
+func golden(t *testing.T, name, text string) {
+	t.Helper()
+	for _, r := range [][2]string{
+		{`127\.0\.0\.1:\d+`, "HUB:6443"},
+		{`ws-\w+`, "WORKSPACE"},
+		{`Kubernetes v[\d.]+`, "Kubernetes VERSION"},
+		{`CA [0-9a-f]{12}`, "CA DIGEST"},
+		{`system:serviceaccount:\S+`, "system:serviceaccount:ACCOUNT"},
+		{`\b\d+[smh]\w* (left|ago)`, "AGE $1"},
+		{`cluster-WORKSPACE\S*`, "CLUSTER-NAMESPACE"},
+	} {
+		text = regexp.MustCompile(r[0]).ReplaceAllString(text, r[1])
+	}
+	file := filepath.Join("testdata", name)
+	if *update {
+		require.NoError(t, os.MkdirAll("testdata", 0o755))
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, string(want), text)
+}

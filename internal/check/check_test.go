@@ -1,0 +1,138 @@
+package check
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+func always(f Finding) func(context.Context, *knowledge) Finding {
+	return func(context.Context, *knowledge) Finding { return f }
+}
+
+func TestRunSkipsWhatDependsOnAFailure(t *testing.T) {
+	table := []Check{
+		{ID: "a", Category: "A", Says: "a is good", run: always(pass("1"))},
+		{ID: "b", Category: "A", Says: "b is good", Hint: "do it", run: always(fail("b is bad"))},
+		{ID: "c", Category: "B", Says: "c is good", Needs: []string{"a", "b"}, run: always(fail("c is bad"))},
+		{ID: "d", Category: "B", Says: "d is good", Needs: []string{"c"}, run: always(fail("d is bad"))},
+		{ID: "e", Category: "B", Says: "e is good", ExplainedBy: []string{"d"}, run: always(fail("e is bad"))},
+		{ID: "f", Category: "B", Says: "f does not apply", run: always(doesNotApply())},
+		{ID: "g", Category: "B", Hint: "renew it", Says: "g needs what does not apply", Needs: []string{"f"}, run: always(warn("g is old"))},
+		{ID: "h", Category: "B", Says: "h needs a hub", on: onHub, run: always(fail("no hub"))},
+	}
+	d := run(t.Context(), table, newKnowledge(Inputs{}))
+	require.Equal(t, "Failed: A (b): b is bad", d.Summary)
+	require.Equal(t, ExitFailed, d.ExitCode())
+	var out bytes.Buffer
+	d.Print(&out, false)
+	require.Equal(t, `Failed: A (b): b is bad
+
+A
+-
+√ a is good (1)
+× b is good
+    b is bad
+    do it
+    see docs/checks.md#b
+
+B
+-
+? c is good: skipped because of b
+? d is good: skipped because of b
+? e is good: skipped because of b
+‼ g needs what does not apply
+    g is old
+    renew it
+    see docs/checks.md#g
+`, out.String())
+	out.Reset()
+	require.NoError(t, d.PrintJSON(&out))
+	var read Diagnosis
+	require.NoError(t, json.Unmarshal(out.Bytes(), &read))
+	require.Equal(t, d, read)
+	out.Reset()
+	d.Print(&out, true)
+	require.Contains(t, out.String(), "\x1b[31m×\x1b[0m b is good")
+}
+
+// A right that the person lacks hides what needs it, but not what it would only explain.
+func TestRunAfterAnUnknownResult(t *testing.T) {
+	d := run(t.Context(), []Check{
+		{ID: "a", run: always(unknown("no right"))},
+		{ID: "b", Needs: []string{"a"}, run: always(fail("b"))},
+		{ID: "c", ExplainedBy: []string{"a"}, run: always(pass(""))},
+	}, newKnowledge(Inputs{}))
+	require.Equal(t, ExitUnknown, d.ExitCode())
+	require.Equal(t, "a", d.Checks[1].SkippedBecause)
+	require.Equal(t, Pass, d.Checks[2].Result)
+}
+
+func TestExitCodes(t *testing.T) {
+	for verdict, want := range map[Verdict]int{Pass: ExitGood, Warn: ExitGood, Fail: ExitFailed, Unknown: ExitUnknown} {
+		d := run(t.Context(), []Check{{ID: "a", run: always(pass(""))}, {ID: "b", run: always(Finding{verdict, "text"})}}, newKnowledge(Inputs{}))
+		assert.Equal(t, want, d.ExitCode(), verdict)
+		assert.Equal(t, verdict, d.Result)
+	}
+}
+
+func TestFailedRequests(t *testing.T) {
+	secrets := schema.GroupResource{Resource: "secrets"}
+	assert.Equal(t, Unknown, failed("reading", apierrors.NewForbidden(secrets, "x", nil)).Verdict)
+	assert.Equal(t, Unknown, failed("reading", context.DeadlineExceeded).Verdict)
+	assert.Equal(t, Fail, failed("reading", apierrors.NewUnauthorized("no")).Verdict)
+	assert.Equal(t, Fail, failed("reading", os.ErrClosed).Verdict)
+}
+
+// A member chooses some of the texts.
+func TestPrintControlCharacters(t *testing.T) {
+	d := run(t.Context(), []Check{{ID: "a", run: always(fail("evil\x1b[2J\nname"))}}, newKnowledge(Inputs{}))
+	var out bytes.Buffer
+	d.Print(&out, false)
+	require.NotContains(t, out.String(), "\x1b")
+	require.Contains(t, out.String(), "evil [2J name")
+}
+
+func TestTable(t *testing.T) {
+	id := regexp.MustCompile(`^[a-z]+(-[a-z]+)+$`)
+	earlier := map[string]bool{}
+	for _, c := range Table() {
+		assert.Regexp(t, id, c.ID)
+		assert.False(t, earlier[c.ID], "%s occurs twice", c.ID)
+		for _, needed := range slices.Concat(c.Needs, c.ExplainedBy) {
+			if !slices.Contains(beforeHeartbeat, needed) {
+				assert.True(t, earlier[needed], "%s needs %s, which is not made before it", c.ID, needed)
+			}
+		}
+		assert.NotEmpty(t, c.Says, c.ID)
+		assert.NotEmpty(t, c.Hint, c.ID)
+		earlier[c.ID] = true
+	}
+	for _, needed := range beforeHeartbeat {
+		assert.True(t, earlier[needed], "there is no check %s", needed)
+	}
+}
+
+// The page has a section for each check, to which the output refers, and is made from the table.
+func TestPage(t *testing.T) {
+	file := filepath.Join("..", "..", Page)
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(Document()), 0o600))
+	}
+	data, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, Document(), string(data), "run go test ./internal/check -run TestPage -update")
+	for _, c := range Table() {
+		require.Contains(t, string(data), "\n### "+c.ID+"\n")
+	}
+}

@@ -1,0 +1,409 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/muster-fleet/muster/internal/view"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/access"
+	"github.com/muster-fleet/muster/pkg/controllers/preserve"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// clusterExists finds the Cluster and the last request about it. A refused or waiting agent has a request and may have no Cluster.
+func clusterExists(ctx context.Context, k *knowledge) Finding {
+	cluster, err := k.hub.fleet.Clusters(k.Namespace).Get(ctx, k.Cluster, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		preserve.Restore(cluster)
+		k.cluster = cluster
+	case !apierrors.IsNotFound(err):
+		return failed(fmt.Sprintf("Cluster %s/%s", k.Namespace, k.Cluster), err)
+	}
+	requests, err := k.hub.fleet.ClusterRegistrations(k.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return failed("listing ClusterRegistrations", err)
+	}
+	for i := range requests.Items {
+		r := &requests.Items[i]
+		about := r.Name == k.Cluster || view.OfRequest(r).Cluster == k.Cluster || k.cluster != nil && k.cluster.Spec.ClientID != "" && k.cluster.Spec.ClientID == r.Spec.ClientID
+		if about && (k.request == nil || k.request.CreationTimestamp.Before(&r.CreationTimestamp)) {
+			k.request = r
+		}
+	}
+	switch {
+	case k.cluster == nil && k.request == nil && k.member != nil:
+		return warn("namespace %s has no Cluster %s, and no request about one", k.Namespace, k.Cluster) // request-arrived decides
+	case k.cluster == nil && k.request == nil:
+		return fail("namespace %s has no Cluster %s, and no request about one: the name or --namespace is wrong, or the agent has never reached the hub",
+			k.Namespace, k.Cluster)
+	case k.cluster == nil:
+		return warn("there is no Cluster yet, only ClusterRegistration %s/%s", k.Namespace, k.request.Name)
+	case k.cluster.DeletionTimestamp != nil:
+		return fail("Cluster %s/%s is being deleted: %s", k.Namespace, k.Cluster, conditionText(k.cluster, fleet.ConditionProcessed))
+	}
+	return pass("%s/%s", k.Namespace, k.Cluster)
+}
+
+func conditionText(cluster *fleet.Cluster, kind string) string {
+	c := find(cluster.Status.Conditions, kind)
+	if c == nil {
+		return "it has no condition " + kind
+	}
+	return fmt.Sprintf("condition %s is %s, %s: %s", kind, c.Status, c.Reason, c.Message)
+}
+
+func clusterProcessed(_ context.Context, k *knowledge) Finding {
+	if k.cluster == nil {
+		return doesNotApply()
+	}
+	if k.cluster.Labels[fleet.ClusterManagementLabel] != "" {
+		return fail("the label %s assigns the Cluster to another controller", fleet.ClusterManagementLabel)
+	}
+	c := find(k.cluster.Status.Conditions, fleet.ConditionProcessed)
+	if c == nil || c.Status != corev1.ConditionTrue {
+		return fail("%s", conditionText(k.cluster, fleet.ConditionProcessed))
+	}
+	return pass("")
+}
+
+func clusterNotQuarantined(_ context.Context, k *knowledge) Finding {
+	if k.cluster == nil {
+		return doesNotApply()
+	}
+	if k.cluster.Spec.Quarantined {
+		return fail("a person has quarantined the Cluster: its agent has no rights on the hub")
+	}
+	return pass("")
+}
+
+func importSecret(ctx context.Context, k *knowledge) Finding {
+	if k.cluster == nil || k.cluster.Spec.KubeConfigSecret == "" {
+		return doesNotApply()
+	}
+	namespace := k.cluster.Namespace
+	if k.cluster.Spec.KubeConfigSecretNamespace != "" {
+		namespace = k.cluster.Spec.KubeConfigSecretNamespace
+	}
+	title := fmt.Sprintf("Secret %s/%s", namespace, k.cluster.Spec.KubeConfigSecret)
+	secret, err := k.hub.core.CoreV1().Secrets(namespace).Get(ctx, k.cluster.Spec.KubeConfigSecret, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return fail("%s, which spec.kubeConfigSecret names, does not exist", title)
+	case err != nil:
+		return failed(title, err)
+	case !access.MayUse(k.cluster, secret):
+		return fail("%s is in another namespace and does not allow namespace %s", title, k.cluster.Namespace)
+	}
+	k.kubeconfig = secret
+	return pass("%s", title)
+}
+
+// importKubeconfig repeats the checks of the hub on the kubeconfig. Its messages contain no part of it but the address of the server.
+func importKubeconfig(_ context.Context, k *knowledge) Finding {
+	if k.kubeconfig == nil {
+		return doesNotApply()
+	}
+	title := fmt.Sprintf("key %s of Secret %s/%s", registration.KubeconfigValue, k.kubeconfig.Namespace, k.kubeconfig.Name)
+	parsed, err := clientcmd.Load(k.kubeconfig.Data[registration.KubeconfigValue])
+	if err != nil || len(k.kubeconfig.Data[registration.KubeconfigValue]) == 0 {
+		return fail("%s is not a kubeconfig", title)
+	}
+	current := parsed.Contexts[parsed.CurrentContext]
+	if current == nil || parsed.Clusters[current.Cluster] == nil || parsed.Clusters[current.Cluster].Server == "" || parsed.AuthInfos[current.AuthInfo] == nil {
+		return fail("%s: its current context has no server or no user", title)
+	}
+	if server := parsed.Clusters[current.Cluster].Server; hostOf(server) == "" {
+		return fail("%s: its server is not a URL", title)
+	}
+	if k.importConfig, err = clientcmd.NewDefaultClientConfig(*parsed, nil).ClientConfig(); err != nil && !runsProgram(k) {
+		return fail("%s cannot be used", title) // the error may quote the kubeconfig
+	}
+	return pass("%s", parsed.Clusters[current.Cluster].Server)
+}
+
+func runsProgram(k *knowledge) bool {
+	parsed, err := clientcmd.Load(k.kubeconfig.Data[registration.KubeconfigValue])
+	if err != nil {
+		return false
+	}
+	user := parsed.AuthInfos[parsed.Contexts[parsed.CurrentContext].AuthInfo]
+	return user.Exec != nil || user.AuthProvider != nil
+}
+
+func importSelfContained(_ context.Context, k *knowledge) Finding {
+	if k.kubeconfig == nil {
+		return doesNotApply()
+	}
+	parsed, err := clientcmd.Load(k.kubeconfig.Data[registration.KubeconfigValue])
+	if err != nil {
+		return doesNotApply()
+	}
+	current := parsed.Contexts[parsed.CurrentContext]
+	cluster, user := parsed.Clusters[current.Cluster], parsed.AuthInfos[current.AuthInfo]
+	switch {
+	case user.Exec != nil:
+		return fail("its user runs a program (exec plugin) to authenticate, which the hub does not do")
+	case user.AuthProvider != nil:
+		return fail("its user needs an auth provider to authenticate, which the hub does not have")
+	case cluster.CertificateAuthority+user.TokenFile+user.ClientCertificate+user.ClientKey != "":
+		return fail("it refers to files, which the hub cannot read")
+	case user.Token+user.Username == "" && len(user.ClientCertificateData) == 0:
+		return fail("its user has no credential")
+	}
+	return pass("")
+}
+
+func importAddress(_ context.Context, k *knowledge) Finding {
+	if k.importConfig == nil {
+		return doesNotApply()
+	}
+	server := k.importConfig.Host
+	address, err := netip.ParseAddr(hostOf(server))
+	if isLoopback(server) && err != nil {
+		address, err = netip.MustParseAddr("127.0.0.1"), nil // localhost
+	}
+	switch {
+	case err != nil:
+		return pass("%s", server) // a name, which the hub resolves
+	case k.memberRules().Check(address) == nil:
+		return pass("%s", server)
+	case isLoopback(server):
+		return fail("%s is a loopback address: for the hub it is the hub's own pod, not the member", server)
+	}
+	return fail("%s is an address to which the hub does not connect", server)
+}
+
+func importReaches(ctx context.Context, k *knowledge) Finding {
+	if k.importConfig == nil {
+		return doesNotApply()
+	}
+	member := connectTo(k.importConfig, k.Now)
+	version, err := member.version(ctx)
+	imported := find(k.cluster.Status.Conditions, fleet.ConditionImported)
+	var status apierrors.APIStatus
+	switch answered := errors.As(err, &status); {
+	case err != nil && !answered && imported != nil && imported.Status == corev1.ConditionTrue:
+		text := fmt.Sprintf("the member at %s: %s; the hub has imported it, so only this machine does not reach it", k.importConfig.Host, err)
+		k.importConfig = nil
+		return warn("%s", text)
+	case err != nil:
+		return fail("the member at %s: %s", k.importConfig.Host, err)
+	}
+	if k.member == nil {
+		k.member = member
+	}
+	return pass("Kubernetes %s", version)
+}
+
+func importRights(ctx context.Context, k *knowledge) Finding {
+	if k.importConfig == nil {
+		return doesNotApply()
+	}
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "*", Group: "*", Resource: "*"},
+	}}
+	review, err := connectTo(k.importConfig, k.Now).core.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+	switch {
+	case apierrors.IsUnauthorized(err):
+		return fail("the member rejects the credential of the kubeconfig")
+	case err != nil:
+		return failed("asking the member for the rights of the kubeconfig", err)
+	case !review.Status.Allowed:
+		return fail("the user of the kubeconfig may not do everything on the member, and so cannot give the agent its rights")
+	}
+	return pass("")
+}
+
+// tokenExists applies while the token decides: a registered agent does not need its token any more.
+func tokenExists(ctx context.Context, k *knowledge) Finding {
+	name, namespace := k.Token, k.Namespace
+	if name == "" {
+		granted := k.request != nil && view.OfRequest(k.request).State == view.StateGranted
+		switch {
+		case k.registered() || granted:
+			return doesNotApply()
+		case k.identity != nil:
+			name, namespace = k.identity.TokenName, k.identity.Namespace
+		case k.request != nil:
+			name = k.request.Labels[fleet.RegistrationTokenLabel]
+		}
+	}
+	if name == "" {
+		return doesNotApply()
+	}
+	title := fmt.Sprintf("ClusterRegistrationToken %s/%s", namespace, name)
+	token, err := k.hub.fleet.ClusterRegistrationTokens(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return fail("%s does not exist: it expired, or somebody deleted it", title)
+	case err != nil:
+		return failed(title, err)
+	}
+	k.token = token
+	return pass("%s", title)
+}
+
+func tokenReady(_ context.Context, k *knowledge) Finding {
+	if k.token == nil {
+		return doesNotApply()
+	}
+	switch v := view.OfToken(k.token); v.State {
+	case view.StateReady, view.StateUsedUp:
+		return pass("")
+	default:
+		return fail("ClusterRegistrationToken %s is %s", v.Name, strings.TrimRight(v.State+": "+v.Reason+": "+v.Message, ": "))
+	}
+}
+
+func tokenLives(_ context.Context, k *knowledge) Finding {
+	if k.token == nil {
+		return doesNotApply()
+	}
+	if k.token.Status.Expires == nil {
+		return pass("it does not expire")
+	}
+	left := k.token.Status.Expires.Sub(k.hub.clock.serverNow())
+	if left <= 0 {
+		return fail("ClusterRegistrationToken %s expired %s ago", k.token.Name, short(-left))
+	}
+	return pass("%s left", short(left))
+}
+
+func tokenUses(_ context.Context, k *knowledge) Finding {
+	if k.token == nil {
+		return doesNotApply()
+	}
+	v := view.OfToken(k.token)
+	if v.UsageLimit != nil && v.Uses >= int64(*v.UsageLimit) {
+		return fail("ClusterRegistrationToken %s is used up: %s", v.Name, v.UsesText())
+	}
+	return pass("used %s", v.UsesText())
+}
+
+// tokenRights asks the hub whether the ServiceAccount of the token may create requests in its workspace.
+func tokenRights(ctx context.Context, k *knowledge) Finding {
+	if k.token == nil {
+		return doesNotApply()
+	}
+	account := registration.TokenServiceAccount(k.token.Name, string(k.token.UID))
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: "system:serviceaccount:" + k.token.Namespace + ":" + account,
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Group: fleet.SchemeGroupVersion.Group, Namespace: k.token.Namespace, Verb: "create", Resource: "clusterregistrations",
+		},
+	}}
+	review, err := k.hub.core.AuthorizationV1().SubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+	switch {
+	case err != nil:
+		return failed("asking the hub for the rights of the token", err)
+	case !review.Status.Allowed:
+		return fail("ServiceAccount %s/%s of the token may not create clusterregistrations there: its Role or RoleBinding was changed or deleted",
+			k.token.Namespace, account)
+	}
+	return pass("")
+}
+
+func clusterImported(_ context.Context, k *knowledge) Finding {
+	if k.cluster == nil || k.cluster.Spec.KubeConfigSecret == "" {
+		return doesNotApply()
+	}
+	if c := find(k.cluster.Status.Conditions, fleet.ConditionImported); c == nil || c.Status != corev1.ConditionTrue {
+		return fail("%s", conditionText(k.cluster, fleet.ConditionImported))
+	}
+	return pass("")
+}
+
+// requestArrived fails if everything on the member is good and the hub still knows nothing of the agent.
+func requestArrived(_ context.Context, k *knowledge) Finding {
+	if k.cluster == nil && k.request == nil {
+		return fail("namespace %s has no Cluster %s, and no request about one: the name or --namespace is wrong, or the agent has not tried yet", k.Namespace, k.Cluster)
+	}
+	return doesNotApply()
+}
+
+func requestGranted(_ context.Context, k *knowledge) Finding {
+	if k.request == nil || k.registered() {
+		return doesNotApply()
+	}
+	v := view.OfRequest(k.request)
+	if v.State == view.StateGranted || v.State == view.StateDeleting {
+		return pass("%s", v.Name)
+	}
+	return fail("ClusterRegistration %s/%s is %s", v.Namespace, v.Name, strings.TrimRight(v.State+": "+v.Reason+": "+v.Message, ": "))
+}
+
+func clusterRegistered(_ context.Context, k *knowledge) Finding {
+	if k.cluster == nil {
+		return doesNotApply()
+	}
+	if !k.registered() {
+		return fail("%s", conditionText(k.cluster, fleet.ConditionRegistered))
+	}
+	return pass("")
+}
+
+// clusterHeartbeat compares the last heartbeat with the interval, as the hub does for the condition Connected.
+func clusterHeartbeat(_ context.Context, k *knowledge) Finding {
+	if k.cluster == nil || k.cluster.Status.Agent.LastSeen.IsZero() {
+		return doesNotApply()
+	}
+	hub := config.Hub{}
+	if k.hubConfig != nil {
+		hub = *k.hubConfig
+	}
+	interval := hub.CheckinInterval()
+	if own := k.cluster.Status.Agent.CheckinInterval; own != nil && own.Duration > 0 {
+		interval = own.Duration
+	}
+	age := k.hub.clock.serverNow().Sub(k.cluster.Status.Agent.LastSeen.Time)
+	if skew := k.cluster.Status.Agent.ClockSkew; skew != nil {
+		age += skew.Duration
+	}
+	text := fmt.Sprintf("the last heartbeat was %s ago, the interval is %s", short(age), short(interval))
+	switch {
+	case age > time.Duration(hub.MissedCheckins())*interval:
+		return fail("%s", text)
+	case age > interval+interval/4:
+		return warn("%s", text)
+	}
+	return pass("%s", text)
+}
+
+func clusterCredential(_ context.Context, k *knowledge) Finding {
+	if k.cluster == nil || k.credential != nil || k.cluster.Status.Agent.CredentialExpires == nil {
+		return doesNotApply()
+	}
+	left := k.cluster.Status.Agent.CredentialExpires.Sub(k.hub.clock.serverNow())
+	if left <= 0 {
+		return fail("by its last heartbeat, the credential of the agent expired %s ago", short(-left))
+	}
+	return pass("%s left", short(left))
+}
+
+// clusterVersions compares the version of the agent with that of this program, which is the version of the hub it came with.
+func clusterVersions(_ context.Context, k *knowledge) Finding {
+	if k.cluster == nil || k.cluster.Status.Agent.Version == "" {
+		return doesNotApply()
+	}
+	agent := k.cluster.Status.Agent.Version
+	if agent != k.Version && !slices.Contains([]string{agent, k.Version}, developmentVersion) {
+		return warn("the agent is of version %s, muster of version %s", agent, k.Version)
+	}
+	return pass("%s", agent)
+}
+
+const developmentVersion = "dev"

@@ -1,0 +1,72 @@
+package check
+
+import (
+	"fmt"
+	"strings"
+)
+
+const introduction = `# Checks
+
+<!-- Made from internal/check: go test ./internal/check -run TestPage -update -->
+
+` + "`muster check`" + ` finds out why a cluster is not connected. Run it first: its first line names the first check that failed, in the order in
+which a registration depends on them, and this is the cause. The checks send requests to the hub and the member only, change nothing, and
+print no value of a Secret.
+
+| command | what is checked |
+|---|---|
+| ` + "`muster check`" + ` | the hub, and the address that it gives to agents |
+| ` + "`muster check CLUSTER`" + ` | also a Cluster, or a request for one that does not exist yet; a member that the hub imports is reached with the kubeconfig of the import |
+| ` + "`muster check CLUSTER --member-kubeconfig FILE`" + ` | also the agent on the member, and its way to the hub |
+| ` + "`muster check --member --kubeconfig FILE`" + ` | the agent on the member and its way to the hub, without the kubeconfig of a hub |
+| ` + "`muster check --token NAME`" + ` | also a registration token |
+| ` + "`fleetagent check`" + ` in the pod of the agent | as with --member, with the network, the DNS and the proxy of the pod |
+
+` + "`muster check`" + ` connects from where it runs. A member may have another DNS, another proxy and another firewall, and ` + "`fleetagent check`" + `
+uses those:
+
+` + "```text" + `
+kubectl --namespace cattle-fleet-system exec deployment/fleet-agent -- fleetagent check
+` + "```" + `
+
+| mark | result | meaning |
+|---|---|---|
+| √ | pass | it is as it should be |
+| ‼ | warn | it works, and will or may cause a problem |
+| × | fail | it prevents or will prevent that the cluster is connected |
+| ? | unknown | it could not be found out: a right is missing, a server did not answer in time, or an earlier check failed, which the line names |
+
+| exit code | meaning |
+|---|---|
+| 0 | all checks passed, or there are only warnings |
+| 1 | a check failed |
+| 2 | the command line or a kubeconfig is wrong |
+| 3 | no check failed, but some could not find out |
+
+The exit code is the same with ` + "`--output json`" + `, which prints ` + "`summary`, `result` and `checks`" + `; each check has ` + "`id`, `category`, `check`, `result`" + `,
+and, where they apply, ` + "`detail`, `hint`, `documentation` and `skippedBecause`" + `. The names of checks are stable.
+
+A hub that is embedded in another program without leader election holds no Lease, so that ` + "[hub-runs](#hub-runs)" + ` fails although it runs.
+`
+
+// Document is the page of documentation about all checks.
+func Document() string {
+	var page strings.Builder
+	page.WriteString(introduction)
+	category := ""
+	for _, c := range Table() {
+		if c.Category != category {
+			category = c.Category
+			fmt.Fprintf(&page, "\n## %s\n", category)
+		}
+		fmt.Fprintf(&page, "\n### %s\n\nPasses if %s.\n\nIf it fails: %s.\n", c.ID, c.Says, c.Hint)
+		if len(c.Needs) > 0 {
+			links := make([]string, 0, len(c.Needs))
+			for _, id := range c.Needs {
+				links = append(links, fmt.Sprintf("[%s](#%s)", id, id))
+			}
+			fmt.Fprintf(&page, "\nIt is skipped unless %s passed.\n", strings.Join(links, " and "))
+		}
+	}
+	return page.String()
+}

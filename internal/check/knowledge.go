@@ -1,0 +1,166 @@
+package check
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/muster-fleet/muster/pkg/agent/credential"
+	"github.com/muster-fleet/muster/pkg/agent/hubclient"
+	"github.com/muster-fleet/muster/pkg/agent/register"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
+	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// requestTimeout limits each request of a check.
+const requestTimeout = 10 * time.Second
+
+// knowledge is what the checks have found so far. Each field names the check that sets it.
+type knowledge struct {
+	Inputs
+
+	hub    *apiServer
+	member *apiServer // of Inputs, or import-reaches
+
+	hubConfig *config.Hub // hub-config
+
+	cluster       *fleet.Cluster                  // cluster-exists; nil if there is only a request
+	request       *fleet.ClusterRegistration      // cluster-exists; the last one about the Cluster
+	kubeconfig    *corev1.Secret                  // import-secret
+	importConfig  *rest.Config                    // import-kubeconfig
+	token         *fleet.ClusterRegistrationToken // token-exists
+	pod           *corev1.Pod                     // agent-pod; the newest of the agent
+	bootstrap     *corev1.Secret                  // agent-secret
+	stored        *corev1.Secret                  // agent-secret
+	agentConfig   config.Agent                    // agent-config
+	identity      *register.ImportIdentity        // agent-bootstrap
+	credential    *credential.Stored              // agent-credential
+	way           *hubclient.Access               // way-address
+	connection    *hubclient.Connection           // way-tls
+	versionAnswer []byte                          // way-tls
+	wayErr        error                           // way-tls
+}
+
+func newKnowledge(in Inputs) *knowledge {
+	in.SystemNamespace = cmp.Or(in.SystemNamespace, registration.DefaultSystemNamespace)
+	k := &knowledge{Inputs: in}
+	if in.Hub != nil {
+		k.hub = connectTo(in.Hub, in.Now)
+	}
+	if in.Member != nil {
+		k.member = connectTo(in.Member, in.Now)
+	}
+	return k
+}
+
+func (k *knowledge) sides() (exist side) {
+	if k.hub != nil {
+		exist |= onHub
+	}
+	if k.member != nil {
+		exist |= onMember
+	}
+	if k.Cluster != "" {
+		exist |= onCluster
+	} else {
+		exist |= onFleet
+	}
+	return exist
+}
+
+// agentNamespace is where the agent is on the member.
+func (k *knowledge) agentNamespace() string {
+	if k.AgentNamespace == "" && k.cluster != nil {
+		return cmp.Or(k.cluster.Status.Agent.Namespace, k.cluster.Spec.AgentNamespace, registration.DefaultSystemNamespace)
+	}
+	return cmp.Or(k.AgentNamespace, registration.DefaultSystemNamespace)
+}
+
+// registered reports whether the hub says that the agent of the Cluster is registered.
+func (k *knowledge) registered() bool {
+	if k.cluster == nil {
+		return false
+	}
+	c := find(k.cluster.Status.Conditions, fleet.ConditionRegistered)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+// apiServer is an API server with the clients of the person who checks.
+type apiServer struct {
+	core    kubernetes.Interface
+	fleet   fleetclient.FleetV1alpha1Interface
+	dynamic dynamic.Interface
+	clock   *dateReader
+	err     error // of the configuration; the clients are nil then
+}
+
+func connectTo(c *rest.Config, now func() time.Time) *apiServer {
+	s := &apiServer{clock: &dateReader{now: now}}
+	c = rest.CopyConfig(c)
+	c.Timeout, c.QPS, c.WarningHandler = requestTimeout, -1, rest.NoWarnings{}
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper { s.clock.next = next; return s.clock })
+	if s.core, s.err = kubernetes.NewForConfig(c); s.err != nil {
+		return s
+	}
+	var kinds *versioned.Clientset
+	if kinds, s.err = versioned.NewForConfig(c); s.err != nil {
+		return s
+	}
+	s.fleet = kinds.FleetV1alpha1()
+	s.dynamic, s.err = dynamic.NewForConfig(c)
+	return s
+}
+
+// version asks for /version, which every API server answers.
+func (s *apiServer) version(ctx context.Context) (string, error) {
+	if s.err != nil {
+		return "", s.err
+	}
+	version, err := s.core.Discovery().ServerVersion()
+	if err != nil {
+		return "", err
+	}
+	return version.GitVersion, ctx.Err()
+}
+
+// dateReader is an http.RoundTripper that compares the clock of a server with the one of this program.
+type dateReader struct {
+	next http.RoundTripper
+	now  func() time.Time
+
+	mutex sync.Mutex
+	known bool
+	ahead time.Duration
+}
+
+// RoundTrip sends the request and reads the date of the answer, which was written in the middle of the request and has no fraction of a second.
+func (d *dateReader) RoundTrip(request *http.Request) (*http.Response, error) {
+	sent := d.now()
+	response, err := d.next.RoundTrip(request)
+	if err != nil {
+		return response, err
+	}
+	if date, err := http.ParseTime(response.Header.Get("Date")); err == nil {
+		d.mutex.Lock()
+		defer d.mutex.Unlock()
+		d.known, d.ahead = true, date.Add(time.Second/2).Sub(sent.Add(d.now().Sub(sent)/2))
+	}
+	return response, nil
+}
+
+// serverNow is the time by the clock of the server, or by that of this program before the first answer.
+func (d *dateReader) serverNow() time.Time {
+	d.mutex.Lock()
+	defer d.mutex.Unlock()
+	return d.now().Add(d.ahead)
+}

@@ -1,0 +1,72 @@
+package check
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Page is the documentation of the checks, which has a section for each.
+const Page = "docs/checks.md"
+
+var marks = map[Verdict]string{Pass: "√", Warn: "‼", Fail: "×", Unknown: "?"}
+
+const (
+	colourOff = "\x1b[0m"
+	bold      = "\x1b[1m"
+)
+
+var colours = map[Verdict]string{Pass: "\x1b[32m", Warn: "\x1b[33m", Fail: "\x1b[31m", Unknown: "\x1b[36m"}
+
+// Print writes the Diagnosis for a person: the summary, then each category with a line for each check.
+func (d Diagnosis) Print(w io.Writer, colour bool) {
+	paint := func(code, text string) string {
+		if !colour || code == "" {
+			return text
+		}
+		return code + text + colourOff
+	}
+	fmt.Fprintln(w, paint(bold, printable(d.Summary)))
+	category := ""
+	for _, line := range d.Checks {
+		if line.Category != category {
+			category = line.Category
+			fmt.Fprintf(w, "\n%s\n%s\n", category, strings.Repeat("-", len(category)))
+		}
+		text := line.Check
+		if line.Result == Pass && line.Detail != "" {
+			text += " (" + printable(line.Detail) + ")"
+		}
+		if line.SkippedBecause != "" {
+			text += ": skipped because of " + line.SkippedBecause
+		}
+		fmt.Fprintf(w, "%s %s\n", paint(colours[line.Result], marks[line.Result]), text)
+		if line.Result == Pass || line.SkippedBecause != "" {
+			continue
+		}
+		for _, more := range []string{printable(line.Detail), line.Hint, "see " + line.Documentation} {
+			fmt.Fprintf(w, "    %s\n", more)
+		}
+	}
+}
+
+// PrintJSON writes the Diagnosis for a program.
+func (d Diagnosis) PrintJSON(w io.Writer) error {
+	data, err := json.MarshalIndent(d, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(data, '\n'))
+	return err
+}
+
+// printable joins the lines of a text and replaces the control characters that a terminal would interpret: members write some of the texts.
+func printable(text string) string {
+	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, text)), " ")
+}

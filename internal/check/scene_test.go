@@ -1,0 +1,277 @@
+package check
+
+import (
+	"context"
+	"encoding/base64"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// TestMain sets a proxy at which nobody listens. Addresses of this machine bypass it, and Go reads it once in a process.
+func TestMain(m *testing.M) {
+	for name, value := range map[string]string{"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": ".invalid"} {
+		if err := os.Setenv(name, value); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(controlplane.RunTests(m))
+}
+
+// hall is a hub with two registered clusters. Cluster west has registered with a token, the hub has imported Cluster east. Hub and agents are
+// stopped, so that nothing repairs what a test breaks.
+type hall struct {
+	*testenv.Stage
+}
+
+const (
+	westNamespace = registration.DefaultSystemNamespace
+	eastNamespace = "fleet-east"
+	node          = "node-1"
+)
+
+func newHall(t *testing.T) *hall {
+	t.Helper()
+	h := &hall{Stage: testenv.NewStage(t)}
+	for _, name := range []string{westNamespace, eastNamespace} {
+		_, err := h.Member.Kubernetes.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}
+	h.CreateCluster(t, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "west"}, Spec: fleet.ClusterSpec{ClientID: "west"}})
+	values := h.Token(t, "westward")
+	testenv.BootstrapAgent(t, h.Member, westNamespace, values, map[string]string{registration.ConfigKey: "clientID: west"})
+	west := h.Member.Agent(t, westNamespace)
+	h.ImportInto(t, "east", eastNamespace)
+	east := h.Member.Agent(t, eastNamespace)
+	for _, name := range []string{"west", "east"} {
+		h.Hub.ClusterCondition(t, h.Namespace, name, fleet.ConditionRegistered, "True")
+		h.Hub.ClusterCondition(t, h.Namespace, name, fleet.ConditionConnected, "True")
+	}
+	testenv.RequireCredential(t, h.Member, westNamespace, "west")
+	testenv.RequireCredential(t, h.Member, eastNamespace, "east")
+	west.Stop(t)
+	east.Stop(t)
+	h.Stop(t)
+
+	// Hubs of tests need no Lease. Agents of tests check in every second.
+	now := metav1.NewMicroTime(time.Now())
+	_, err := h.Hub.Kubernetes.CoordinationV1().Leases(testenv.SystemNamespace).Create(t.Context(), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: hubLease},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To("fleet-controller-0"), RenewTime: &now, LeaseDurationSeconds: ptr.To[int32](3600)},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	for _, name := range []string{"west", "east"} {
+		testenv.Merge(t, h.Hub.Fleet.Clusters(h.Namespace).Patch, name, `{"status":{"agent":{"checkinInterval":"15m0s"}}}`, "status")
+	}
+	_, err = h.Member.Kubernetes.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	return h
+}
+
+// inputs are those of a person who looks at a Cluster of the hub.
+func (h *hall) inputs(cluster string) Inputs {
+	return Inputs{Hub: h.Hub.RESTConfig(), Namespace: h.Namespace, Cluster: cluster, Version: "dev", Now: time.Now}
+}
+
+// across are those of a person who looks at Cluster west on both sides.
+func (h *hall) across(agentNamespace string) Inputs {
+	in := h.inputs("west")
+	in.Member, in.AgentNamespace = h.Member.RESTConfig(), agentNamespace
+	return in
+}
+
+// installed creates a namespace on the member with the Secrets of the agent of west, a Deployment and a pod that runs. A control plane has no
+// nodes, so the test writes what a kubelet would write.
+func (h *hall) installed(t *testing.T, change ...func(*appsv1.Deployment, *corev1.Pod)) (namespace string) {
+	t.Helper()
+	namespace = h.Member.Namespace(t)
+	core := h.Member.Kubernetes.CoreV1()
+	secret := testenv.RequireThere(t, core.Secrets(westNamespace).Get, registration.CredentialSecret)
+	_, err := core.Secrets(namespace).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: secret.Name}, Data: secret.Data}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	labels := map[string]string{"app": registration.AgentName}
+	containers := []corev1.Container{{Name: registration.AgentName, Image: "registry.example.com/fleet-agent:v1"}}
+	deployment := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: registration.AgentName},
+		Spec: appsv1.DeploymentSpec{
+			Paused: true, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: containers}},
+		},
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "fleet-agent-1", Labels: labels},
+		Spec: corev1.PodSpec{
+			NodeName: node, Containers: containers, TerminationGracePeriodSeconds: ptr.To[int64](0),
+			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+		},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{{
+			Name: registration.AgentName, Image: containers[0].Image, Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+		}}},
+	}
+	for _, f := range change {
+		f(deployment, pod)
+	}
+	_, err = h.Member.Kubernetes.AppsV1().Deployments(namespace).Create(t.Context(), deployment, metav1.CreateOptions{})
+	require.NoError(t, err)
+	if pod.Name == "" {
+		return namespace
+	}
+	created, err := core.Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{})
+	require.NoError(t, err)
+	created.Status = pod.Status
+	_, err = core.Pods(namespace).UpdateStatus(t.Context(), created, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	return namespace
+}
+
+// container lets the container of the agent have a state.
+func container(change func(*corev1.ContainerStatus)) func(*appsv1.Deployment, *corev1.Pod) {
+	return func(_ *appsv1.Deployment, pod *corev1.Pod) { change(&pod.Status.ContainerStatuses[0]) }
+}
+
+func waits(reason, message string) func(*corev1.ContainerStatus) {
+	return func(c *corev1.ContainerStatus) {
+		c.Ready, c.State = false, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
+	}
+}
+
+type object interface {
+	metav1.Object
+	runtime.Object
+}
+
+// change changes an object until the end of the test.
+func change[T object](
+	t *testing.T, get testenv.Get[T], update func(context.Context, T, metav1.UpdateOptions) (T, error), name string, edit func(T),
+) {
+	t.Helper()
+	ctx := context.WithoutCancel(t.Context())
+	found, err := get(ctx, name, metav1.GetOptions{})
+	require.NoError(t, err)
+	before := found.DeepCopyObject().(T)
+	edit(found)
+	_, err = update(ctx, found, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		latest, err := get(ctx, name, metav1.GetOptions{})
+		require.NoError(t, err)
+		before.SetResourceVersion(latest.GetResourceVersion())
+		_, err = update(ctx, before, metav1.UpdateOptions{})
+		require.NoError(t, err)
+	})
+}
+
+// configure changes the configuration of the hub until the end of the test.
+func (h *hall) configure(t *testing.T, key string, value any) {
+	t.Helper()
+	maps := h.Hub.Kubernetes.CoreV1().ConfigMaps(testenv.SystemNamespace)
+	change(t, maps.Get, maps.Update, registration.HubConfigMap, func(m *corev1.ConfigMap) {
+		settings := h.Hub.Reachable()
+		settings[key] = value
+		document, err := yaml.Marshal(settings)
+		require.NoError(t, err)
+		m.Data[registration.ConfigKey] = string(document)
+	})
+}
+
+// status changes the status of a Cluster until the end of the test.
+func (h *hall) status(t *testing.T, cluster string, edit func(*fleet.ClusterStatus)) {
+	t.Helper()
+	clusters := h.Hub.Fleet.Clusters(h.Namespace)
+	change(t, clusters.Get, clusters.UpdateStatus, cluster, func(c *fleet.Cluster) { edit(&c.Status) })
+}
+
+// condition changes a condition of a Cluster until the end of the test.
+func (h *hall) condition(t *testing.T, cluster, kind string, status corev1.ConditionStatus, reason, message string) {
+	t.Helper()
+	h.status(t, cluster, func(s *fleet.ClusterStatus) {
+		c := find(s.Conditions, kind)
+		require.NotNil(t, c)
+		c.Status, c.Reason, c.Message = status, reason, message
+	})
+}
+
+// kubeconfig changes the kubeconfig of east until the end of the test.
+func (h *hall) kubeconfig(t *testing.T, edit func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo)) {
+	t.Helper()
+	h.kubeconfigIs(t, testenv.EditKubeconfig(t, h.Member.Kubeconfig(), edit))
+}
+
+func (h *hall) kubeconfigIs(t *testing.T, data []byte) {
+	t.Helper()
+	secrets := h.Hub.Kubernetes.CoreV1().Secrets(h.Namespace)
+	change(t, secrets.Get, secrets.Update, "east-kubeconfig", func(s *corev1.Secret) { s.Data[registration.KubeconfigValue] = data })
+}
+
+// east are the inputs of a person who has no kubeconfig of the member.
+func (h *hall) east(t *testing.T) Inputs {
+	t.Helper()
+	in := h.inputs("east")
+	in.AgentNamespace = h.installed(t)
+	return in
+}
+
+// credential replaces the token in the credential of an installed agent.
+func (h *hall) credential(t *testing.T, namespace, token string) {
+	t.Helper()
+	secrets := h.Member.Kubernetes.CoreV1().Secrets(namespace)
+	change(t, secrets.Get, secrets.Update, registration.CredentialSecret, func(s *corev1.Secret) {
+		s.Data[registration.CredentialKubeconfig] = testenv.EditKubeconfig(t, s.Data[registration.CredentialKubeconfig],
+			func(_ *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) { user.Token = token })
+	})
+}
+
+// registers replaces the credential of an installed agent with a bootstrap Secret.
+func (h *hall) registers(t *testing.T, namespace string, values registration.Values) {
+	t.Helper()
+	require.NoError(t, h.Member.Kubernetes.CoreV1().Secrets(namespace).Delete(t.Context(), registration.CredentialSecret, metav1.DeleteOptions{}))
+	testenv.BootstrapAgent(t, h.Member, namespace, values, nil)
+}
+
+// forged is a token that no API server has signed, with that expiry.
+func forged(t *testing.T, expires time.Time) string {
+	t.Helper()
+	token, err := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{
+		"iat": expires.Add(-24 * time.Hour).Unix(), "exp": expires.Unix(), "sub": "system:serviceaccount:a:b",
+	}).SignedString([]byte("not the key of the hub"))
+	require.NoError(t, err)
+	return token
+}
+
+// dated lets the clock of a server seem to be ahead.
+type dated struct {
+	next http.RoundTripper
+	by   time.Duration
+}
+
+func (d dated) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := d.next.RoundTrip(request)
+	if err == nil {
+		response.Header.Set("Date", time.Now().Add(d.by).UTC().Format(http.TimeFormat))
+	}
+	return response, err
+}
+
+type leaseType = coordinationv1.Lease
+
+func base64Of(data []byte) string { return base64.StdEncoding.EncodeToString(data) }
+
+// contextOf is for cleanups, at whose time the context of the test has ended.
+func contextOf(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }

@@ -1,0 +1,299 @@
+package check
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+)
+
+const (
+	categoryHub        = "Hub"
+	categoryCluster    = "Cluster on the hub"
+	categoryImport     = "Kubeconfig of the import"
+	categoryAgent      = "Agent on the member"
+	categoryToken      = "Registration token"
+	categoryWay        = "Way from the agent to the hub"
+	categoryConnection = "Registration and heartbeat"
+)
+
+// beforeHeartbeat are the checks of everything between the start of the agent and its first heartbeat.
+var beforeHeartbeat = []string{
+	"hub-runs", "cluster-not-quarantined", "import-secret", "import-kubeconfig", "import-self-contained", "import-address", "import-reaches", "import-rights",
+	"member-api", "agent-namespace", "agent-deployment", "agent-pod", "agent-scheduled", "agent-image", "agent-runs", "agent-secret", "agent-config",
+	"agent-credential", "agent-credential-lives", "agent-bootstrap", "agent-token", "token-exists", "token-ready", "token-lives", "token-uses", "token-rights",
+	"way-address", "way-dns", "way-proxy", "way-tcp", "way-tls", "way-server", "way-clock", "way-authenticated", "way-authorised",
+	"request-arrived", "request-granted", "cluster-imported",
+}
+
+// Table has all checks, in the order in which a registration depends on them.
+func Table() []Check { return slices.Clone(table) }
+
+var table = []Check{
+	{
+		ID: "hub-api", Category: categoryHub, on: onHub, run: hubAPI,
+		Says: "the hub's API server answers",
+		Hint: "check --kubeconfig and --context, the network to this address, and whether your credential is valid",
+	},
+	{
+		ID: "hub-kinds", Category: categoryHub, on: onHub, run: hubKinds, Needs: []string{"hub-api"},
+		Says: "the API server serves the kinds of a hub",
+		Hint: "install the chart fleet-crd, or check that the kubeconfig is that of the hub",
+	},
+	{
+		ID: "hub-policies", Category: categoryHub, on: onHub, run: hubPolicies, Needs: []string{"hub-kinds"},
+		Says: "the admission policies are in force",
+		Hint: "upgrade the chart fleet with admissionPolicies.enabled=true, or let the hub install its policies",
+	},
+	{
+		ID: "hub-runs", Category: categoryHub, on: onHub, run: hubRuns, Needs: []string{"hub-kinds"},
+		Says: "a hub holds its Lease and renews it",
+		Hint: "start the Deployment fleet-controller, and look at its pods and its log",
+	},
+	{
+		ID: "hub-config", Category: categoryHub, on: onHub, run: hubConfig, Needs: []string{"hub-kinds"},
+		Says: "the configuration of the hub is valid",
+		Hint: "correct the values of the chart fleet, or key config of the ConfigMap; meanwhile the hub uses the previous configuration",
+	},
+	{
+		ID: "fleet-requests", Category: categoryHub, on: onHub | onFleet, run: fleetRequests, Needs: []string{"hub-kinds"},
+		Says: "no request to register is refused or waits",
+		Hint: "muster requests -A -o wide shows the reasons; muster check CLUSTER finds the cause for one of them",
+	},
+	{
+		ID: "fleet-clusters", Category: categoryHub, on: onHub | onFleet, run: fleetClusters, Needs: []string{"hub-kinds"},
+		Says: "all Clusters are registered and check in",
+		Hint: "muster check CLUSTER in the namespace of the Cluster finds the cause for one of them",
+	},
+	{
+		ID: "cluster-exists", Category: categoryCluster, on: onHub | onCluster, run: clusterExists, Needs: []string{"hub-kinds"},
+		Says: "the hub has the Cluster, or a request about it",
+		Hint: "muster clusters -A and muster requests -A list all; for an agent that has never reached the hub, give --member-kubeconfig or run fleetagent check in its pod",
+	},
+	{
+		ID: "cluster-processed", Category: categoryCluster, on: onHub | onCluster, run: clusterProcessed,
+		Needs: []string{"cluster-exists"}, ExplainedBy: []string{"hub-runs"},
+		Says: "the hub has processed the Cluster",
+		Hint: "follow the reason of the condition Processed in docs/reasons.md",
+	},
+	{
+		ID: "cluster-not-quarantined", Category: categoryCluster, on: onHub | onCluster, run: clusterNotQuarantined, Needs: []string{"cluster-exists"},
+		Says: "the Cluster is not quarantined",
+		Hint: "find out who quarantined it and why; muster release CLUSTER gives the agent its rights back",
+	},
+	{
+		ID: "import-secret", Category: categoryImport, on: onHub | onCluster, run: importSecret, Needs: []string{"cluster-exists"},
+		Says: "the Secret with the kubeconfig exists and may be used",
+		Hint: "create the Secret that spec.kubeConfigSecret names, in the namespace of the Cluster, or annotate it for that namespace",
+	},
+	{
+		ID: "import-kubeconfig", Category: categoryImport, on: onHub | onCluster, run: importKubeconfig, Needs: []string{"import-secret"},
+		Says: "the Secret contains a kubeconfig",
+		Hint: "store the output of kubectl config view --raw --minify --flatten under the key value",
+	},
+	{
+		ID: "import-self-contained", Category: categoryImport, on: onHub | onCluster, run: importSelfContained, Needs: []string{"import-kubeconfig"},
+		Says: "the kubeconfig has its credential in it and runs no program",
+		Hint: "create a kubeconfig with the token of a ServiceAccount, and embed files with kubectl config view --raw --flatten",
+	},
+	{
+		ID: "import-address", Category: categoryImport, on: onHub | onCluster, run: importAddress, Needs: []string{"import-self-contained"},
+		Says: "the kubeconfig has an address that the hub can reach",
+		Hint: "set the server of the kubeconfig to an address of the member in the hub's network, or allow the address with members.allowedCIDRs of the chart fleet",
+	},
+	{
+		ID: "import-reaches", Category: categoryImport, on: onHub | onCluster, run: importReaches, Needs: []string{"import-address"},
+		Says: "the member answers with this kubeconfig",
+		Hint: "correct the server, the CA or the credential in the kubeconfig, or start the member; this check connects from where it runs",
+	},
+	{
+		ID: "import-rights", Category: categoryImport, on: onHub | onCluster, run: importRights, Needs: []string{"import-reaches"},
+		Says: "the user of the kubeconfig may install the agent",
+		Hint: "renew the credential, or bind its user to ClusterRole cluster-admin on the member",
+	},
+	{
+		ID: "member-api", Category: categoryAgent, on: onMember, run: memberAPI,
+		Says: "the member's API server answers",
+		Hint: "check the kubeconfig of the member, the network to it, and whether your credential is valid",
+	},
+	{
+		ID: "agent-namespace", Category: categoryAgent, on: onMember, run: agentNamespace, Needs: []string{"member-api"}, ExplainedBy: []string{"import-rights"},
+		Says: "the namespace of the agent exists",
+		Hint: "install the chart fleet-agent with the values of a token, or import the cluster",
+	},
+	{
+		ID: "agent-deployment", Category: categoryAgent, on: onMember, run: agentDeployment, Needs: []string{"agent-namespace"},
+		Says: "the Deployment of the agent exists and can create pods",
+		Hint: "install the agent, set its replicas, or remove the quota or policy that refuses its pods",
+	},
+	{
+		ID: "agent-pod", Category: categoryAgent, on: onMember, run: agentPod, Needs: []string{"agent-deployment"},
+		Says: "the agent has a pod",
+		Hint: "look at the events of the ReplicaSet and at the controller manager of the member",
+	},
+	{
+		ID: "agent-scheduled", Category: categoryAgent, on: onMember, run: agentScheduled, Needs: []string{"agent-pod"},
+		Says: "the pod of the agent is on a node",
+		Hint: "free resources, add a node, or set the tolerations and the node selector of the agent",
+	},
+	{
+		ID: "agent-image", Category: categoryAgent, on: onMember, run: agentImage, Needs: []string{"agent-scheduled"},
+		Says: "the image of the agent is there",
+		Hint: "correct agentImage, systemDefaultRegistry or imagePullSecrets of the chart fleet, or let the nodes reach the registry",
+	},
+	{
+		ID: "agent-runs", Category: categoryAgent, on: onMember, run: agentRuns, Needs: []string{"agent-image"},
+		Says: "the container of the agent runs",
+		Hint: "look at the log of the pod, also with --previous, and at its events",
+	},
+	{
+		ID: "agent-secret", Category: categoryAgent, on: onMember, run: agentSecret,
+		Needs: []string{"agent-namespace"}, ExplainedBy: []string{"agent-deployment"},
+		Says: "the agent has a credential, or a token to register with",
+		Hint: "register again: create Secret fleet-agent-bootstrap from the values of a new token, or import the cluster again",
+	},
+	{
+		ID: "agent-config", Category: categoryAgent, on: onMember, run: agentConfig, Needs: []string{"agent-namespace"},
+		Says: "the configuration of the agent is valid",
+		Hint: "correct key config of ConfigMap fleet-agent",
+	},
+	{
+		ID: "agent-credential", Category: categoryAgent, on: onMember, run: agentCredential, Needs: []string{"agent-secret"},
+		Says: "the credential of the agent is readable",
+		Hint: "delete Secret fleet-agent and register again with a new token, or import the cluster again",
+	},
+	{
+		ID: "agent-credential-lives", Category: categoryAgent, on: onMember, run: agentCredentialLives, Needs: []string{"agent-credential"},
+		Says: "the credential of the agent has not expired and is renewed",
+		Hint: "an expired credential needs a new registration; look for CredentialExpiring in the events of the Deployment",
+	},
+	{
+		ID: "agent-bootstrap", Category: categoryAgent, on: onMember, run: agentBootstrap, Needs: []string{"agent-secret"},
+		Says: "the values to register with are complete",
+		Hint: "create Secret fleet-agent-bootstrap again from the values of the token",
+	},
+	{
+		ID: "agent-token", Category: categoryAgent, on: onMember, run: agentToken, Needs: []string{"agent-bootstrap"},
+		Says: "the registration token of the agent has not expired",
+		Hint: "create a new token on the hub and Secret fleet-agent-bootstrap from its values",
+	},
+	{
+		ID: "token-exists", Category: categoryToken, on: onHub, run: tokenExists, Needs: []string{"hub-kinds"},
+		ExplainedBy: []string{"agent-token", "cluster-exists"},
+		Says:        "the registration token exists on the hub",
+		Hint:        "create a new token with muster token create, and register with its values",
+	},
+	{
+		ID: "token-ready", Category: categoryToken, on: onHub, run: tokenReady, Needs: []string{"token-exists"}, ExplainedBy: []string{"hub-runs"},
+		Says: "the registration token is ready",
+		Hint: "follow the reason of the condition Ready in docs/reasons.md",
+	},
+	{
+		ID: "token-lives", Category: categoryToken, on: onHub, run: tokenLives, Needs: []string{"token-exists"},
+		Says: "the registration token has not expired",
+		Hint: "create a new token with muster token create",
+	},
+	{
+		ID: "token-uses", Category: categoryToken, on: onHub, run: tokenUses, Needs: []string{"token-exists"},
+		Says: "the registration token has uses left",
+		Hint: "create a new token, or raise spec.usageLimit of this one",
+	},
+	{
+		ID: "token-rights", Category: categoryToken, on: onHub, run: tokenRights, Needs: []string{"token-ready"},
+		Says: "the registration token has its rights in the workspace",
+		Hint: "delete the token and create it again, so that the hub creates its Role and RoleBinding",
+	},
+	{
+		ID: "way-address", Category: categoryWay, on: anywhere, run: wayAddress, ExplainedBy: []string{"hub-config"},
+		Says: "agents have a usable address of the hub",
+		Hint: "set apiServerURL and apiServerCA of the chart fleet to an address that members reach; an agent that has an older address keeps it until it can switch",
+	},
+	{
+		ID: "way-dns", Category: categoryWay, on: anywhere, run: wayDNS, Needs: []string{"way-address"},
+		Says: "the name of the hub is resolved",
+		Hint: "correct apiServerURL, or the DNS of this machine; a member may use another DNS: run the check there as well",
+	},
+	{
+		ID: "way-proxy", Category: categoryWay, on: anywhere, run: wayProxy, Needs: []string{"way-address"},
+		Says: "the proxy lets connections to the hub through",
+		Hint: "correct HTTPS_PROXY, have the proxy allow the address of the hub, or name the address in NO_PROXY",
+	},
+	{
+		ID: "way-tcp", Category: categoryWay, on: anywhere, run: wayTCP, Needs: []string{"way-dns"},
+		Says: "a connection to the hub is accepted",
+		Hint: "correct apiServerURL, start what listens there, or open the firewall; this check connects from where it runs",
+	},
+	{
+		ID: "way-tls", Category: categoryWay, on: anywhere, run: wayTLS, Needs: []string{"way-tcp", "way-proxy"},
+		Says: "the certificate of the hub is trusted and names the address",
+		Hint: "set apiServerCA to the CA that signed the certificate, use a name that the certificate contains, or set agentTLSMode",
+	},
+	{
+		ID: "way-server", Category: categoryWay, on: anywhere, run: wayServer, Needs: []string{"way-tls"},
+		Says: "a Kubernetes API server answers at the address",
+		Hint: "correct apiServerURL, or the proxy or load balancer in front of the API server",
+	},
+	{
+		ID: "way-clock", Category: categoryWay, on: onMember, run: wayClock, Needs: []string{"way-server", "member-api"},
+		Says: "the clocks of member and hub agree",
+		Hint: "let both sides synchronize their clocks with NTP",
+	},
+	{
+		ID: "way-authenticated", Category: categoryWay, on: onMember, run: wayAuthenticated, Needs: []string{"way-server"},
+		ExplainedBy: []string{"agent-credential-lives", "agent-token", "token-exists", "token-lives", "token-ready"},
+		Says:        "the hub accepts the token of the agent",
+		Hint:        "register again with a new token; for an import, change spec.redeployAgentGeneration of the Cluster",
+	},
+	{
+		ID: "way-authorised", Category: categoryWay, on: onMember, run: wayAuthorised, Needs: []string{"way-authenticated"},
+		ExplainedBy: []string{"token-rights", "cluster-not-quarantined"},
+		Says:        "the agent has its rights on the hub",
+		Hint:        "look at the Roles and RoleBindings of the agent in that namespace of the hub; the hub restores its own",
+	},
+	{
+		ID: "cluster-imported", Category: categoryConnection, on: onHub | onCluster, run: clusterImported, Needs: []string{"cluster-processed"},
+		ExplainedBy: []string{
+			"hub-runs", "hub-config", "import-secret", "import-kubeconfig", "import-self-contained", "import-address", "import-reaches", "import-rights", "way-address",
+		},
+		Says: "the hub has installed the agent",
+		Hint: "follow the reason of the condition Imported in docs/reasons.md",
+	},
+	{
+		ID: "request-arrived", Category: categoryConnection, on: onHub | onMember | onCluster, run: requestArrived,
+		Needs: []string{"hub-kinds"}, ExplainedBy: beforeHeartbeat,
+		Says: "a request of the agent has arrived on the hub",
+		Hint: "check the name and --namespace, and the log of the agent",
+	},
+	{
+		ID: "request-granted", Category: categoryConnection, on: onHub | onCluster, run: requestGranted, Needs: []string{"cluster-exists"},
+		ExplainedBy: []string{"hub-runs", "cluster-not-quarantined", "token-exists", "token-lives", "token-uses"},
+		Says:        "the hub has granted the request of the agent",
+		Hint:        "follow the reason in docs/reasons.md; muster approve decides about a request that waits for approval",
+	},
+	{
+		ID: "cluster-registered", Category: categoryConnection, on: onHub | onCluster, run: clusterRegistered,
+		Needs: []string{"cluster-processed"}, ExplainedBy: beforeHeartbeat,
+		Says: "the agent is registered",
+		Hint: "follow the reason of the condition Registered in docs/reasons.md; without a connection to the member, run fleetagent check in the agent's pod",
+	},
+	{
+		ID: "cluster-heartbeat", Category: categoryConnection, on: onHub | onCluster, run: clusterHeartbeat,
+		Needs: []string{"cluster-registered"}, ExplainedBy: beforeHeartbeat,
+		Says: "the last heartbeat of the agent is recent",
+		Hint: "look at the agent's pod and log on the member: give --member-kubeconfig, or run fleetagent check in the agent's pod",
+	},
+	{
+		ID: "cluster-credential", Category: categoryConnection, on: onHub | onCluster, run: clusterCredential,
+		Needs: []string{"cluster-registered"}, ExplainedBy: beforeHeartbeat,
+		Says: "the credential of the agent has not expired",
+		Hint: "register again with a new token, or import the cluster again",
+	},
+	{
+		ID: "cluster-versions", Category: categoryConnection, on: onHub | onCluster, run: clusterVersions, Needs: []string{"cluster-exists"},
+		Says: "agent and muster have the same version",
+		Hint: "wait until the hub has upgraded the agent, or use the muster of the hub's version",
+	},
+}
+
+// short is a duration for a person.
+func short(d time.Duration) string { return duration.HumanDuration(max(0, d)) }

@@ -1,0 +1,326 @@
+package check
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	apiversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/utils/clock"
+
+	"github.com/muster-fleet/muster/pkg/agent/hubclient"
+	"github.com/muster-fleet/muster/pkg/agent/timing"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/transport"
+)
+
+// wayAddress chooses the address as the agent does: that of its credential, or of its bootstrap Secret, or else that of the hub's
+// configuration, which a new agent would get.
+func wayAddress(_ context.Context, k *knowledge) Finding {
+	var way hubclient.Access
+	switch {
+	case k.credential != nil:
+		way = k.credential.Access
+		way.Mode = way.WorkingMode(k.agentConfig.AgentTLSMode)
+	case k.identity != nil:
+		way = k.identity.At(k.identity.EndpointIn(k.agentConfig.AgentTLSMode))
+	case k.hubConfig != nil:
+		source := "the hub's configuration"
+		way = hubclient.Access{Endpoint: hubclient.Endpoint{
+			Server: k.hubConfig.APIServerURL, CA: bytes.TrimSpace(k.hubConfig.APIServerCA), Mode: k.hubConfig.TLSMode(),
+			Source: source, CASource: "apiServerCA of " + source,
+		}}
+	default:
+		return doesNotApply()
+	}
+	if problem := hubclient.CheckServer(way.Server); problem != "" {
+		return fail("the apiServerURL of %s is unusable: %s", way.Source, problem)
+	}
+	if !hubclient.ValidCA(way.CA) {
+		return fail("the apiServerCA of %s is not a PEM certificate", way.Source)
+	}
+	k.way = &way
+	if problem := k.onlyFromHere(way.Server); problem.Verdict != "" {
+		return problem
+	}
+	if k.hubConfig != nil && k.hubConfig.APIServerURL != "" && strings.TrimRight(k.hubConfig.APIServerURL, "/") != strings.TrimRight(way.Server, "/") {
+		return warn("%s, which differs from apiServerURL %s of the hub's configuration", way.Endpoint, k.hubConfig.APIServerURL)
+	}
+	return pass("%s", way.Endpoint)
+}
+
+// onlyFromHere is the finding about an address that names the machine itself on every machine. It is right if the configuration of the hub
+// says that members are on its machine, or if the pod of the agent has the network of a machine.
+func (k *knowledge) onlyFromHere(server string) Finding {
+	if !isLoopback(server) {
+		return doesNotApply()
+	}
+	address := netip.MustParseAddr("127.0.0.1")
+	switch {
+	case k.hubConfig != nil && k.memberRules().Check(address) == nil:
+		return doesNotApply()
+	case k.hubConfig != nil || k.pod != nil && k.pod.Status.PodIP != "" && !k.pod.Spec.HostNetwork:
+		return fail("%s is a loopback address: in a pod it is the pod itself, so no agent reaches the hub there", server)
+	}
+	return warn("%s is a loopback address: in a pod it is the pod itself, so an agent in a pod does not reach the hub there", server)
+}
+
+func (k *knowledge) memberRules() transport.AddressRules {
+	if k.hubConfig == nil {
+		return transport.AddressRules{}
+	}
+	return transport.AddressRules{Allowed: k.hubConfig.Members.AllowedCIDRs, Denied: k.hubConfig.Members.DeniedCIDRs}
+}
+
+func isLoopback(server string) bool {
+	parsed, err := url.Parse(server)
+	if err != nil {
+		return false
+	}
+	host := parsed.Hostname()
+	address, err := netip.ParseAddr(host)
+	return host == "localhost" || strings.HasSuffix(host, ".localhost") || err == nil && (address.Unmap().IsLoopback() || address.Unmap().IsUnspecified())
+}
+
+// proxyOf is the proxy of the environment for a server; nil means none.
+func proxyOf(server string) (*url.URL, error) {
+	parsed, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+	return transport.New(nil, nil).Proxy(&http.Request{URL: parsed})
+}
+
+// fromHere turns the failure to connect into a warning if the agent is connected: then only this program does not reach the hub at the
+// address. The checks that need the connection do not apply.
+func (k *knowledge) fromHere(problem Finding) Finding {
+	if k.cluster == nil {
+		return problem
+	}
+	if c := find(k.cluster.Status.Conditions, fleet.ConditionConnected); c == nil || c.Status != corev1.ConditionTrue {
+		return problem
+	}
+	k.way, k.connection = nil, nil
+	return warn("%s; the agent is connected, so only this machine does not reach the hub there", problem.Detail)
+}
+
+func wayDNS(ctx context.Context, k *knowledge) Finding {
+	if k.way == nil {
+		return doesNotApply()
+	}
+	host := hostOf(k.way.Server)
+	proxy, err := proxyOf(k.way.Server)
+	if _, isAddress := netip.ParseAddr(host); isAddress == nil || proxy != nil || err != nil {
+		return doesNotApply() // a proxy resolves the name itself
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	addresses, err := net.DefaultResolver.LookupHost(ctx, host)
+	if err != nil {
+		return k.fromHere(fail("the name %s cannot be resolved: %s", host, err))
+	}
+	return pass("%s is %s", host, strings.Join(addresses, ", "))
+}
+
+func wayTCP(ctx context.Context, k *knowledge) Finding {
+	if k.way == nil {
+		return doesNotApply()
+	}
+	if proxy, err := proxyOf(k.way.Server); proxy != nil || err != nil {
+		return doesNotApply()
+	}
+	dialer := &net.Dialer{Timeout: requestTimeout}
+	connection, err := dialer.DialContext(ctx, "tcp", hostPort(k.way.Server))
+	if err != nil {
+		return k.fromHere(fail("no connection to %s: %s", hostPort(k.way.Server), err))
+	}
+	_ = connection.Close()
+	return pass("%s", hostPort(k.way.Server))
+}
+
+func wayProxy(ctx context.Context, k *knowledge) Finding {
+	if k.way == nil {
+		return doesNotApply()
+	}
+	proxy, err := proxyOf(k.way.Server)
+	switch {
+	case err != nil:
+		return fail("the proxy in the environment is unusable: %s", err)
+	case proxy == nil:
+		return doesNotApply()
+	}
+	k.ask(ctx)
+	var refused *transport.ProxyError
+	if errors.As(k.wayErr, &refused) || transport.ViaProxy(k.wayErr) {
+		return k.fromHere(fail("through proxy %s://%s: %s", proxy.Scheme, proxy.Host, k.wayErr))
+	}
+	return pass("%s://%s", proxy.Scheme, proxy.Host)
+}
+
+// ask connects to the hub as an agent does and asks for its version, once.
+func (k *knowledge) ask(ctx context.Context) {
+	if k.connection != nil || k.wayErr != nil {
+		return
+	}
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	durations := timing.Default()
+	durations.Request = requestTimeout
+	dialer := &hubclient.Dialer{UserAgent: "muster-check/" + k.Version, Timing: durations, Clock: clock.RealClock{}, Log: log}
+	if k.connection, k.wayErr = dialer.Dial(*k.way); k.wayErr != nil {
+		return
+	}
+	answer := k.connection.Core.Discovery().RESTClient().Get().AbsPath("/version").SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx)
+	if k.wayErr = answer.Error(); k.wayErr == nil {
+		k.versionAnswer, k.wayErr = answer.Raw()
+	}
+}
+
+func wayTLS(ctx context.Context, k *knowledge) Finding {
+	if k.way == nil {
+		return doesNotApply()
+	}
+	k.ask(ctx)
+	switch {
+	case k.connection == nil:
+		return fail("%s", k.wayErr)
+	case isTLS(k.wayErr):
+		return fail("%s: %s", k.way.Server, k.wayErr)
+	case strings.HasPrefix(k.way.Server, "http://"):
+		return warn("%s is not encrypted: everybody on the way can use the agent's token", k.way.Server)
+	}
+	return pass("%s", k.way.TLSMode())
+}
+
+func isTLS(err error) bool {
+	var untrusted *tls.CertificateVerificationError
+	var unknownCA x509.UnknownAuthorityError
+	var noTLS tls.RecordHeaderError
+	var alert tls.AlertError
+	return errors.As(err, &untrusted) || errors.As(err, &unknownCA) || errors.As(err, &noTLS) || errors.As(err, &alert) ||
+		err != nil && strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
+}
+
+func wayServer(_ context.Context, k *knowledge) Finding {
+	if k.connection == nil {
+		return doesNotApply()
+	}
+	var status apierrors.APIStatus
+	var version apiversion.Info
+	switch {
+	case errors.As(k.wayErr, &status) && hubclient.FromAPIServer(k.wayErr) && (apierrors.IsUnauthorized(k.wayErr) || apierrors.IsForbidden(k.wayErr)):
+		return pass("it answers %d", status.Status().Code)
+	case k.wayErr != nil:
+		return fail("%s: %s", k.way.Server, k.wayErr)
+	case json.Unmarshal(k.versionAnswer, &version) != nil || version.GitVersion == "":
+		return fail("the server at %s answers, but it is not a Kubernetes API server: a proxy, a login page or another service", k.way.Server)
+	}
+	return pass("Kubernetes %s", version.GitVersion)
+}
+
+const (
+	skewWorthAWarning = 10 * time.Second
+	skewTooMuch       = 5 * time.Minute
+)
+
+// wayClock compares the clocks of the member's and the hub's API servers, each measured against the clock of this program.
+func wayClock(_ context.Context, k *knowledge) Finding {
+	if k.connection == nil || k.wayErr != nil || !k.member.clock.known {
+		return doesNotApply()
+	}
+	hereAhead, _ := k.connection.ClockSkew() // of the hub; 0 if it is less than a second
+	ahead := k.member.clock.ahead + hereAhead
+	direction := "ahead of"
+	if ahead < 0 {
+		direction = "behind"
+	}
+	text := fmt.Sprintf("the member's clock is %s %s the hub's", short(ahead.Abs()), direction)
+	switch {
+	case ahead.Abs() >= skewTooMuch:
+		return fail("%s: certificates and tokens of one side are not valid yet, or no longer, for the other", text)
+	case ahead.Abs() >= skewWorthAWarning:
+		return warn("%s", text)
+	}
+	return pass("")
+}
+
+func wayAuthenticated(ctx context.Context, k *knowledge) Finding {
+	if k.connection == nil || k.way.Token == "" {
+		return doesNotApply()
+	}
+	review, err := k.connection.Core.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	switch {
+	case apierrors.IsUnauthorized(err) && k.credential != nil:
+		return fail("the hub rejects the credential in Secret fleet-agent: its ServiceAccount was deleted, it expired, or this is another hub")
+	case apierrors.IsUnauthorized(err):
+		return fail("the hub rejects the registration token in Secret fleet-agent-bootstrap: it expired or was revoked, or this is another hub")
+	case err != nil:
+		return failed("asking the hub who the agent is", err)
+	}
+	return pass("%s", review.Status.UserInfo.Username)
+}
+
+// wayAuthorised asks for the right that the agent needs first: to read its BundleDeployments, or to create its request.
+func wayAuthorised(ctx context.Context, k *knowledge) Finding {
+	if k.connection == nil || k.way.Token == "" {
+		return doesNotApply()
+	}
+	needed := &authorizationv1.ResourceAttributes{
+		Group: fleet.SchemeGroupVersion.Group, Namespace: k.way.Namespace, Verb: "create", Resource: "clusterregistrations",
+	}
+	if k.credential != nil {
+		needed.Verb, needed.Resource = "list", "bundledeployments"
+	}
+	text := fmt.Sprintf("%s %s in namespace %s of the hub", needed.Verb, needed.Resource, needed.Namespace)
+	review, err := k.connection.Core.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx,
+		&authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: needed}}, metav1.CreateOptions{})
+	switch {
+	case err != nil:
+		return failed("asking the hub for the rights of the agent", err)
+	case !review.Status.Allowed:
+		return fail("the agent may not %s: its Role or RoleBinding there was changed or deleted, or the Cluster is quarantined", text)
+	}
+	return pass("%s", text)
+}
+
+func hostOf(server string) string {
+	parsed, err := url.Parse(server)
+	if err != nil {
+		return ""
+	}
+	return parsed.Hostname()
+}
+
+func hostPort(server string) string {
+	parsed, err := url.Parse(server)
+	if err != nil {
+		return ""
+	}
+	port := parsed.Port()
+	switch {
+	case port != "":
+	case parsed.Scheme == "http":
+		port = "80"
+	default:
+		port = "443"
+	}
+	return net.JoinHostPort(parsed.Hostname(), port)
+}

@@ -1,0 +1,108 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/muster-fleet/muster/internal/check"
+	"github.com/muster-fleet/muster/pkg/version"
+)
+
+const (
+	flagMember           = "member"
+	flagMemberKubeconfig = "member-kubeconfig"
+	flagAgentNamespace   = "agent-namespace"
+	flagSystemNamespace  = "system-namespace"
+	flagToken            = "token"
+)
+
+func checkCommand(s Streams) *cli.Command {
+	return &cli.Command{
+		Name:      "check",
+		Usage:     "find out why a cluster is not connected",
+		ArgsUsage: "[CLUSTER]",
+		Description: `muster check                                         the hub, and the address that agents get
+muster check CLUSTER                                 a Cluster, or a request with that name; an imported member through its kubeconfig
+muster check CLUSTER --member-kubeconfig FILE        the same, and the agent on the member
+muster check --member --kubeconfig FILE              only the member, without a connection to the hub of the person
+
+The first line names the first check that fails, which is the cause. docs/checks.md explains each check. The command sends requests to
+the hub and the member only, changes nothing, and prints no value of a Secret. The exit code is 0 if everything is good or there are
+only warnings, 1 if a check failed, 2 for a wrong command line, and 3 if nothing failed but something could not be found out.`,
+		Flags: append(hubFlags(),
+			&cli.BoolFlag{Name: flagMember, Usage: "check the member of --kubeconfig instead of a hub"},
+			&cli.StringFlag{Name: flagMemberKubeconfig, Usage: "`FILE` with the kubeconfig of the member of CLUSTER"},
+			&cli.StringFlag{Name: flagMemberContext, Usage: "`NAME` of the context in that kubeconfig; default: its current context"},
+			&cli.StringFlag{Name: flagAgentNamespace, Usage: "`NAMESPACE` of the agent on the member; default: what the Cluster says, then cattle-fleet-system"},
+			&cli.StringFlag{Name: flagSystemNamespace, Usage: "`NAMESPACE` of the hub; default: cattle-fleet-system"},
+			&cli.StringFlag{Name: flagToken, Usage: "`NAME` of a registration token to check; default: that of the request"},
+			&cli.StringFlag{Name: flagOutput, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: json; default: human-readable text"},
+			timeoutFlag("of all checks", 2*time.Minute),
+		),
+		Action: func(c *cli.Context) error {
+			in, err := checkInputs(c)
+			if err != nil {
+				return cli.Exit(err, check.ExitUsage)
+			}
+			in.Version, in.Now = version.Version, s.Now
+			ctx, cancel := context.WithTimeout(c.Context, c.Duration(flagTimeout))
+			defer cancel()
+			diagnosis := check.Run(ctx, in)
+			if c.String(flagOutput) == formatJSON {
+				if err := diagnosis.PrintJSON(s.Out); err != nil {
+					return err
+				}
+			} else {
+				diagnosis.Print(s.Out, s.Terminal && s.Env("TERM") != "dumb" && s.Env("NO_COLOR") == "")
+			}
+			if code := diagnosis.ExitCode(); code != check.ExitGood {
+				return cli.Exit("", code)
+			}
+			return nil
+		},
+		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
+			return cli.Exit(fmt.Errorf("%w; see --help", err), check.ExitUsage)
+		},
+	}
+}
+
+// checkInputs reads the arguments and the kubeconfigs. It sends nothing.
+func checkInputs(c *cli.Context) (in check.Inputs, err error) {
+	in = check.Inputs{
+		Cluster: c.Args().First(), Token: c.String(flagToken),
+		SystemNamespace: c.String(flagSystemNamespace), AgentNamespace: c.String(flagAgentNamespace),
+	}
+	switch {
+	case c.Args().Len() > 1:
+		return in, fmt.Errorf("%s needs at most one argument, the name of the CLUSTER, and got %d; see --help", c.Command.HelpName, c.Args().Len())
+	case c.Bool(flagMember) && (in.Cluster != "" || c.IsSet(flagMemberKubeconfig) || in.Token != ""):
+		return in, errors.New("--member checks a member alone: give CLUSTER or --token without it, and the member with --member-kubeconfig")
+	case c.String(flagOutput) != "" && c.String(flagOutput) != formatJSON:
+		return in, fmt.Errorf("--output is %q: it must be json", c.String(flagOutput))
+	}
+	if in.Cluster != "" {
+		if err := checkName(in.Cluster); err != nil {
+			return in, err
+		}
+	}
+	kubeconfig, contextName, namespace := valueOf(c.Lineage(), flagKubeconfig), valueOf(c.Lineage(), flagContext), valueOf(c.Lineage(), flagNamespace)
+	if c.Bool(flagMember) {
+		if in.Member, _, err = loadKubeconfig(kubeconfig, contextName, namespace); err != nil {
+			return in, fmt.Errorf("cannot connect to the member: pass --kubeconfig, or set KUBECONFIG: %w", err)
+		}
+		return in, nil
+	}
+	if in.Hub, in.Namespace, err = loadKubeconfig(kubeconfig, contextName, namespace); err != nil {
+		return in, fmt.Errorf("cannot connect to the hub: pass --kubeconfig, or set KUBECONFIG: %w", err)
+	}
+	if file := c.String(flagMemberKubeconfig); file != "" {
+		if in.Member, _, err = loadKubeconfig(file, c.String(flagMemberContext), ""); err != nil {
+			return in, fmt.Errorf("--%s: %w", flagMemberKubeconfig, err)
+		}
+	}
+	return in, nil
+}
