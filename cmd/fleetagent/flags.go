@@ -34,7 +34,11 @@ func newApp(run func(context.Context, agent.Config) error) *cli.App {
 	r := &raw{}
 	app := launch.App("fleetagent", "registers this cluster with a hub and reports to it")
 	app.Flags = append(r.flags(), r.lease.Flags()...)
+	app.Commands = []*cli.Command{checkCommand(r)}
 	app.Action = func(c *cli.Context) error {
+		if c.Args().Present() {
+			return fmt.Errorf("there is no command %q; see --help", c.Args().First())
+		}
 		config, err := r.config()
 		if err != nil {
 			return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -11,7 +12,9 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/urfave/cli/v2"
 
+	"github.com/muster-fleet/muster/internal/check"
 	"github.com/muster-fleet/muster/pkg/agent"
 )
 
@@ -163,4 +166,48 @@ func TestDebugFlags(t *testing.T) {
 	_, err := parsed(t, "--namespace", "ns", "--kubeconfig", kubeconfigFile(t, "hub"), "--debug", "--debug-level", "2")
 	require.NoError(t, err)
 	assert.Equal(t, logrus.DebugLevel, logrus.GetLevel())
+}
+
+func TestUnknownCommand(t *testing.T) {
+	clean(t)
+	_, err := parsed(t, "--namespace", "ns", "--kubeconfig", kubeconfigFile(t, "hub"), "chekc")
+	require.EqualError(t, err, `there is no command "chekc"; see --help`)
+}
+
+func TestCheckUsage(t *testing.T) {
+	file := kubeconfigFile(t, "hub")
+	rows := map[string]struct {
+		args []string
+		want string
+	}{
+		"no namespace":    {[]string{"--kubeconfig", file, "check"}, "pass --namespace"},
+		"no cluster":      {[]string{"--namespace", "ns", "check"}, "pass --kubeconfig, set KUBECONFIG or run in a pod"},
+		"another format":  {[]string{"--namespace", "ns", "--kubeconfig", file, "check", "-o", "xml"}, `--output is "xml": it must be json`},
+		"an argument":     {[]string{"--namespace", "ns", "--kubeconfig", file, "check", "west"}, `check takes no argument "west"`},
+		"an unknown flag": {[]string{"--namespace", "ns", "--kubeconfig", file, "check", "--nonsense"}, "nonsense"},
+	}
+	for name, row := range rows {
+		t.Run(name, func(t *testing.T) {
+			clean(t)
+			_, err := parsed(t, row.args...)
+			require.ErrorContains(t, err, row.want)
+			var exit cli.ExitCoder
+			require.ErrorAs(t, err, &exit)
+			assert.Equal(t, check.ExitUsage, exit.ExitCode())
+		})
+	}
+}
+
+// The check fails, with its own exit code, if the API server of the member does not answer.
+func TestCheckOfAMemberThatDoesNotAnswer(t *testing.T) {
+	clean(t)
+	app := newApp(func(context.Context, agent.Config) error { return nil })
+	var out bytes.Buffer
+	app.Writer = &out
+	err := app.RunContext(t.Context(), []string{"fleetagent", "--namespace", "ns", "--kubeconfig", kubeconfigFile(t, "127.0.0.1:9"), "check"})
+	var exit cli.ExitCoder
+	require.ErrorAs(t, err, &exit)
+	assert.Equal(t, check.ExitFailed, exit.ExitCode())
+	assert.Empty(t, err.Error())
+	assert.Contains(t, out.String(), "Failed: Agent on the member (member-api): the member's API server: ")
 }

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
+
+	"github.com/muster-fleet/muster/internal/check"
+	"github.com/muster-fleet/muster/internal/launch"
+	"github.com/muster-fleet/muster/pkg/version"
+)
+
+// checkTimeout limits all checks together.
+const checkTimeout = 2 * time.Minute
+
+// checkCommand makes the checks of a member from the pod of its agent, with the network, the DNS and the proxy of the pod. Its flags and
+// environment variables are those of the agent.
+func checkCommand(r *raw) *cli.Command {
+	usage := func(err error) error { return cli.Exit(err, check.ExitUsage) }
+	return &cli.Command{
+		Name:  "check",
+		Usage: "find out why this agent is not connected to its hub",
+		Description: `Run it in the pod of the agent: kubectl exec deployment/fleet-agent -- fleetagent check
+The first line names the cause. docs/checks.md explains each check and the exit codes. It changes nothing and prints no value of a Secret.`,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT` of the output: json; default: human-readable text"},
+		},
+		Action: func(c *cli.Context) error {
+			format := c.String("output")
+			member, err := launch.RESTConfig(r.kubeconfig)
+			switch {
+			case c.Args().Present():
+				return usage(fmt.Errorf("check takes no argument %q; see --help", c.Args().First()))
+			case format != "" && format != "json":
+				return usage(fmt.Errorf("--output is %q: it must be json", format))
+			case r.namespace == "":
+				return usage(errors.New("the agent's namespace is not set: pass --namespace or set the environment variable NAMESPACE"))
+			case err != nil:
+				return usage(err)
+			}
+			ctx, cancel := context.WithTimeout(c.Context, checkTimeout)
+			defer cancel()
+			diagnosis := check.Run(ctx, check.Inputs{Member: member, AgentNamespace: r.namespace, Version: version.Version, Now: time.Now})
+			if format == "json" {
+				if err := diagnosis.PrintJSON(c.App.Writer); err != nil {
+					return err
+				}
+			} else {
+				diagnosis.Print(c.App.Writer, term.IsTerminal(int(os.Stdout.Fd())) && os.Getenv("NO_COLOR") == "")
+			}
+			if code := diagnosis.ExitCode(); code != check.ExitGood {
+				return cli.Exit("", code)
+			}
+			return nil
+		},
+		OnUsageError: func(_ *cli.Context, err error, _ bool) error { return usage(fmt.Errorf("%w; see --help", err)) },
+	}
+}
