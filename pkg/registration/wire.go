@@ -128,6 +128,16 @@ const (
 	SecretTypeHelmOp = "fleet.cattle.io/bundle-helmops-access/v1alpha1"
 )
 
+// IsCopiedType reports whether Secrets of a type may be copied for a Bundle to the cluster namespace and to the member. To Kubernetes and
+// to Helm a Secret of one of the other types is more than data: it is a valid credential, or the history of a release.
+func IsCopiedType(secretType string) bool {
+	switch secretType {
+	case "bootstrap.kubernetes.io/token", "kubernetes.io/service-account-token", "helm.sh/release.v1":
+		return false
+	}
+	return true
+}
+
 // SetIDAgentBootstrap is the ID of the object set (wrangler's apply) that the hub installs on a member. Agents recognise its hash.
 const SetIDAgentBootstrap = "fleet-agent-bootstrap"
 

@@ -31,17 +31,29 @@ const (
 // copiedKinds are the kinds that can be copied.
 var copiedKinds = []string{"Secret", "ConfigMap"}
 
-// copies returns a client for Secrets or ConfigMaps, with the agent's own identity: a tenant need not be allowed to read Secrets.
-func (c *Client) copies(kind, namespace string) dynamic.ResourceInterface {
+// copiesIn returns a client for Secrets or ConfigMaps.
+func copiesIn(client dynamic.Interface, kind, namespace string) dynamic.ResourceInterface {
 	resource := secrets
 	if kind != "Secret" {
 		resource.Resource = "configmaps"
 	}
-	return c.dynamic.Resource(resource).Namespace(namespace)
+	return client.Resource(resource).Namespace(namespace)
 }
 
-// writeCopies writes the copies of a request into the namespace of the release. It does not touch an object that is no copy.
-func (c *Client) writeCopies(ctx context.Context, r Request) error {
+// writeCopies writes the copies of a request into the namespace of the release. It does not touch an object that is no copy. It reads
+// with the client's own identity, because a tenant need not be allowed to read Secrets, and writes with that of the operation.
+func (o *helmAction) writeCopies(ctx context.Context, r Request) error {
+	if len(r.Copies) == 0 {
+		return nil
+	}
+	config, err := o.config.RESTClientGetter.ToRESTConfig()
+	if err != nil {
+		return err
+	}
+	member, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return err
+	}
 	owner := r.Labels[DeploymentLabel]
 	for _, object := range r.Copies {
 		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
@@ -50,7 +62,10 @@ func (c *Client) writeCopies(ctx context.Context, r Request) error {
 		}
 		source := &unstructured.Unstructured{Object: fields}
 		desired := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": copiedKinds[1]}}
-		if _, isSecret := object.(*corev1.Secret); isSecret {
+		if secret, isSecret := object.(*corev1.Secret); isSecret {
+			if !registration.IsCopiedType(string(secret.Type)) {
+				return invalid("downstreamResources names Secret %s of type %s, which is not copied to a member", secret.Name, secret.Type)
+			}
 			desired.SetKind(copiedKinds[0])
 		}
 		for _, field := range []string{"data", "binaryData", "type", "immutable"} {
@@ -62,18 +77,19 @@ func (c *Client) writeCopies(ctx context.Context, r Request) error {
 		desired.SetName(source.GetName())
 		desired.SetLabels(labels.Merge(source.GetLabels(), map[string]string{CopyLabel: owner}))
 		desired.SetAnnotations(labels.Merge(source.GetAnnotations(), map[string]string{copyAnnotation + owner: labelTrue}))
-		if err := writeCopy(ctx, c.copies(desired.GetKind(), r.Namespace), desired); err != nil {
+		reader, writer := copiesIn(o.client.dynamic, desired.GetKind(), r.Namespace), copiesIn(member, desired.GetKind(), r.Namespace)
+		if err := writeCopy(ctx, reader, writer, desired); err != nil {
 			return fmt.Errorf("copying %s %s from the hub into namespace %s: %w", desired.GetKind(), desired.GetName(), r.Namespace, err)
 		}
 	}
 	return nil
 }
 
-func writeCopy(ctx context.Context, client dynamic.ResourceInterface, desired *unstructured.Unstructured) error {
+func writeCopy(ctx context.Context, reader, writer dynamic.ResourceInterface, desired *unstructured.Unstructured) error {
 	create := metav1.CreateOptions{FieldManager: registration.FieldManager}
-	live, err := client.Get(ctx, desired.GetName(), metav1.GetOptions{})
+	live, err := reader.Get(ctx, desired.GetName(), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		_, err = client.Create(ctx, desired, create)
+		_, err = writer.Create(ctx, desired, create)
 		return err
 	}
 	if err != nil {
@@ -95,17 +111,17 @@ func writeCopy(ctx context.Context, client dynamic.ResourceInterface, desired *u
 	if same && maps.Equal(live.GetLabels(), desired.GetLabels()) && maps.Equal(live.GetAnnotations(), annotations) {
 		return nil
 	}
-	_, err = client.Update(ctx, desired, metav1.UpdateOptions{FieldManager: registration.FieldManager})
+	_, err = writer.Update(ctx, desired, metav1.UpdateOptions{FieldManager: registration.FieldManager})
 	if !apierrors.IsInvalid(err) {
 		return err
 	}
 	// The type of a Secret cannot change, nor can anything of an immutable object.
 	uid := live.GetUID()
-	if err := client.Delete(ctx, live.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}); err != nil {
+	if err := writer.Delete(ctx, live.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}); err != nil {
 		return err
 	}
 	desired.SetResourceVersion("")
-	_, err = client.Create(ctx, desired, create)
+	_, err = writer.Create(ctx, desired, create)
 	return err
 }
 
@@ -126,7 +142,7 @@ func copyOwners(o *unstructured.Unstructured) (owners []string) {
 // deleteCopies deletes the copies of a BundleDeployment in a namespace, and hands those that others need over to them.
 func (c *Client) deleteCopies(ctx context.Context, namespace, owner string) error {
 	for _, kind := range copiedKinds {
-		client := c.copies(kind, namespace)
+		client := copiesIn(c.dynamic, kind, namespace)
 		list, err := client.List(ctx, metav1.ListOptions{LabelSelector: CopyLabel})
 		if err != nil {
 			return fmt.Errorf("listing copies in namespace %s: %w", namespace, err)

@@ -146,7 +146,7 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	if err := errors.Join(op.ensureNamespace(ctx, r.Options), op.failInterrupted(revisions)); err != nil {
 		return Deployed{}, err
 	}
-	if err := c.writeCopies(ctx, r); err != nil {
+	if err := op.writeCopies(ctx, r); err != nil {
 		return Deployed{}, err
 	}
 	values, err := readValues(ctx, op.member, r) // a tenant deploys only values that they may read

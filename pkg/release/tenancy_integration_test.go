@@ -9,6 +9,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -75,6 +76,40 @@ func TestDeploy_valuesFromAsTenant(t *testing.T) {
 	r.Options.Helm.ValuesFrom[0].SecretKeyRef.Namespace = foreign.namespace
 	_, err := m.Deploy(t.Context(), r)
 	require.ErrorContains(t, err, "system:serviceaccount:"+m.namespace+":fleet-default", "a tenant reads only what is theirs")
+}
+
+func TestDeploy_copiesAsTenant(t *testing.T) {
+	m, foreign := onMember(t), onMember(t)
+	m.tenant("fleet-default")
+	r := m.request("a.yaml", configMap("a", "k", "one"))
+	r.Copies = []runtime.Object{&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cred"}, Type: corev1.SecretTypeOpaque}}
+	for range 2 { // the second one updates it
+		m.deploy(r)
+		copied, err := m.core.CoreV1().Secrets(m.namespace).Get(t.Context(), "cred", metav1.GetOptions{})
+		require.NoError(t, err)
+		assert.Equal(t, "app", copied.Labels[CopyLabel])
+		r.Copies = []runtime.Object{&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cred"}, Data: map[string][]byte{"k": []byte("two")}}}
+	}
+
+	r.Namespace = foreign.namespace
+	_, err := m.Deploy(t.Context(), r)
+	require.ErrorContains(t, err, "copying Secret cred from the hub")
+	require.ErrorContains(t, err, "system:serviceaccount:"+m.namespace+":fleet-default")
+	_, err = m.core.CoreV1().Secrets(foreign.namespace).Get(t.Context(), "cred", metav1.GetOptions{})
+	assert.True(t, apierrors.IsNotFound(err), "a tenant writes no copy where they may not create Secrets")
+}
+
+func TestDeploy_copiedSecretTypes(t *testing.T) {
+	m := onMember(t)
+	for _, secretType := range []corev1.SecretType{corev1.SecretTypeBootstrapToken, corev1.SecretTypeServiceAccountToken, "helm.sh/release.v1"} {
+		r := m.request("a.yaml", configMap("a", "k", "one"))
+		r.Copies = []runtime.Object{&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cred"}, Type: secretType}}
+		_, err := m.Deploy(t.Context(), r)
+		var refused *InvalidError
+		require.ErrorAs(t, err, &refused)
+		_, err = m.core.CoreV1().Secrets(m.namespace).Get(t.Context(), "cred", metav1.GetOptions{})
+		assert.True(t, apierrors.IsNotFound(err), secretType)
+	}
 }
 
 func TestDeploy_namespace(t *testing.T) {
