@@ -47,6 +47,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // Default rate limit towards the member's API server: client-go's own is meant for one person. To deploy a Bundle takes some 15
@@ -63,6 +64,7 @@ type Client struct {
 	dynamic dynamic.Interface
 	meta    metadata.Interface
 	schema  *schemaCache
+	history transport.ResponseLimits // of one release, decompressed
 }
 
 // New returns a client for a cluster and sends nothing yet. The config must have no timeout, which would cut off the watches
@@ -125,7 +127,7 @@ func (c *Client) newAction(ctx context.Context, namespace string, account servic
 	op.config = action.NewConfiguration(action.ConfigurationSetLogger(slog.DiscardHandler))
 	op.config.RESTClientGetter = getter
 	op.config.KubeClient = op.cluster
-	op.config.Releases = storage.Init(driver.NewSecrets(core.CoreV1().Secrets(namespace)))
+	op.config.Releases = storage.Init(driver.NewSecrets(limitedSecrets{core.CoreV1().Secrets(namespace), c.history}))
 	op.config.HookOutputFunc = func(_, _, _ string) io.Writer { return io.Discard }
 	return op, nil
 }

@@ -1,41 +1,92 @@
 package transport
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/semaphore"
 )
 
 // maxHeaders limits the headers of one response, in bytes. The headers of an API server have about one kilobyte.
 const maxHeaders = 64 << 10
 
-// Limited limits how much of a response the process reads, because client-go keeps a whole response in memory. A watch is not
-// limited as a whole: client-go limits each of its events to 16 MiB.
+// ResponseLimits are limits of one response. 0 is no limit.
+type ResponseLimits struct {
+	Bytes int64 // after decompression
+	// Values limits the values of JSON: a decoded value takes many times the memory of its text. With such a limit a response that is
+	// not JSON is not decoded, because a server can answer in a format that it was not asked for.
+	Values int
+}
+
+func (l ResponseLimits) exceeded(c SizeCounter) bool {
+	return l.Bytes > 0 && c.bytes > l.Bytes || l.Values > 0 && c.values > l.Values
+}
+
+// Limited limits how much of a response the process reads, because client-go keeps a whole response in memory.
 type Limited struct {
 	Next http.RoundTripper
-	Body int64 // bytes of one response, after decompression
+	Body ResponseLimits
+	// Watch limits a watch as a whole. client-go limits each of its events to 16 MiB.
+	Watch ResponseLimits
+	// Large, if not nil, limits how many responses are in memory at the same time, apart from those that are smaller than Small.
+	Small ResponseLimits
+	Large *Turn
 }
 
-// TooLargeError is the error of reading a response that is larger than the limit.
-type TooLargeError struct {
-	Limit int64 // in bytes
-}
+// TooLargeError is the error of reading a response that is larger than the limits.
+type TooLargeError struct{ Limits ResponseLimits }
 
 func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("the response is larger than %d kB, which no response of an API server to this request can be", e.Limit>>10)
+	text := fmt.Sprintf("the response is larger than %d kB", e.Limits.Bytes>>10)
+	if e.Limits.Values > 0 {
+		text += fmt.Sprintf(" or has more than %d values", e.Limits.Values)
+	}
+	return text + ", which no response of an API server to this request can be"
 }
 
 // RoundTrip sends the request and limits the body of the response.
 func (l Limited) RoundTrip(request *http.Request) (*http.Response, error) {
+	if l.Large != nil {
+		l.Large.End() // a caller that sends its next request has decoded the previous response
+	}
+	if l.Body.Values > 0 {
+		request = request.Clone(request.Context())
+		request.Header.Set("Accept", onlyJSON(request.Header.Get("Accept")))
+	}
 	response, err := l.Next.RoundTrip(request)
 	if err != nil {
 		return nil, err
 	}
-	if watch, _ := strconv.ParseBool(request.URL.Query().Get("watch")); !watch {
-		response.Body = &limitedBody{ReadCloser: response.Body, left: l.Body, limit: l.Body}
+	if mediaType := response.Header.Get("Content-Type"); l.Body.Values > 0 && !isJSON(mediaType) {
+		response.Header.Set("Content-Type", "text/plain")
 	}
+	body := &limitedBody{ReadCloser: response.Body, ctx: request.Context(), read: SizeCounter{Limits: l.Body}, small: l.Small, large: l.Large}
+	if watch, _ := strconv.ParseBool(request.URL.Query().Get("watch")); watch {
+		body.read.Limits, body.large = l.Watch, nil // it may last for long, and its events are decoded one by one
+	}
+	response.Body = body
 	return response, nil
+}
+
+// onlyJSON removes other types from a header Accept.
+func onlyJSON(accept string) string {
+	types := slices.DeleteFunc(strings.Split(accept, ","), func(mediaType string) bool { return !isJSON(mediaType) })
+	return cmp.Or(strings.Join(types, ","), jsonType)
+}
+
+const jsonType = "application/json"
+
+func isJSON(contentType string) bool {
+	mediaType, _, err := mime.ParseMediaType(contentType)
+	return err == nil && (mediaType == jsonType || strings.HasSuffix(mediaType, "+json"))
 }
 
 // WrappedRoundTripper lets client-go reach the transport to close its connections.
@@ -43,18 +94,94 @@ func (l Limited) WrappedRoundTripper() http.RoundTripper { return l.Next }
 
 type limitedBody struct {
 	io.ReadCloser
-	left, limit int64
+	ctx   context.Context
+	read  SizeCounter
+	small ResponseLimits
+	large *Turn
 }
 
-// Read fails as soon as the body has more bytes than the limit. io.LimitReader would end it there, as if it were complete.
+// Read fails as soon as the body is larger than the limits. io.LimitReader would end it there, as if it were complete.
 func (b *limitedBody) Read(into []byte) (int, error) {
-	if int64(len(into)) > b.left+1 {
-		into = into[:b.left+1]
+	if room := b.read.Limits.Bytes + 1 - b.read.bytes; b.read.Limits.Bytes > 0 && int64(len(into)) > room {
+		into = into[:room]
 	}
 	n, err := b.ReadCloser.Read(into)
-	if int64(n) > b.left {
-		return int(b.left), &TooLargeError{Limit: b.limit}
+	if _, err := b.read.Write(into[:n]); err != nil {
+		return 0, err
 	}
-	b.left -= int64(n)
+	if b.large != nil && b.small.exceeded(b.read) {
+		if err := b.large.Begin(b.ctx); err != nil {
+			return 0, err
+		}
+	}
 	return n, err
+}
+
+// SizeCounter counts the bytes and the values of JSON that are written to it: a value follows a comma or an opening bracket outside of a string.
+type SizeCounter struct {
+	Limits ResponseLimits
+
+	bytes            int64
+	values           int
+	inString, escape bool
+}
+
+// Write returns a TooLargeError when the limits are exceeded.
+func (c *SizeCounter) Write(text []byte) (int, error) {
+	c.bytes += int64(len(text))
+	if c.Limits.Values > 0 {
+		c.countValues(text)
+	}
+	if c.Limits.exceeded(*c) {
+		return 0, &TooLargeError{Limits: c.Limits}
+	}
+	return len(text), nil
+}
+
+func (c *SizeCounter) countValues(text []byte) {
+	for _, character := range text {
+		switch {
+		case c.escape:
+			c.escape = false
+		case c.inString:
+			c.escape, c.inString = character == '\\', character != '"'
+		case character == '"':
+			c.inString = true
+		case character == ',', character == '{', character == '[':
+			c.values++
+		}
+	}
+}
+
+// Turn is the right of a client to have a large response in memory. The semaphore has as many turns as clients may have at the same time.
+// A client that sends its requests one after another has one turn at most.
+type Turn struct {
+	Of *semaphore.Weighted
+
+	mu    sync.Mutex
+	taken bool
+}
+
+// Begin waits for a turn, unless the client has one already. It returns the error of a context that ends first.
+func (t *Turn) Begin(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.taken {
+		return nil
+	}
+	if err := t.Of.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	t.taken = true
+	return nil
+}
+
+// End ends the turn, if the client has one.
+func (t *Turn) End() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.taken {
+		t.Of.Release(1)
+		t.taken = false
+	}
 }

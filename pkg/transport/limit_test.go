@@ -117,7 +117,7 @@ func readLimited(t *testing.T, answer http.HandlerFunc, protocol, query string, 
 	}
 	connections := New(trusting(server), nil)
 	t.Cleanup(connections.CloseIdleConnections)
-	client := &http.Client{Transport: Limited{Next: connections, Body: testLimit}, Timeout: timeout}
+	client := &http.Client{Transport: Limited{Next: connections, Body: ResponseLimits{Bytes: testLimit}}, Timeout: timeout}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+query, http.NoBody)

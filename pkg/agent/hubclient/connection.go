@@ -73,7 +73,7 @@ func (d *Dialer) Dial(access Access) (*Connection, error) {
 	}
 	connections := transport.New(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, nil) // with the proxy of the environment
 	connections.IdleConnTimeout = idleConnection
-	hub := &hubTransport{next: transport.Limited{Next: connections, Body: maxResponse}, endpoint: access.Endpoint, clock: d.Clock}
+	hub := &hubTransport{next: transport.Limited{Next: connections, Body: transport.ResponseLimits{Bytes: maxResponse}}, endpoint: access.Endpoint, clock: d.Clock}
 	hub.token.Store(&access.Token)
 	restConfig := d.restConfig(access.Server)
 	wrapped, err := rest.HTTPWrappersForConfig(restConfig, hub)

@@ -79,6 +79,7 @@ type memberCalls struct {
 	enqueue func(cluster types.NamespacedName) // called when a call has ended
 
 	first, retries *slots
+	large          workspaceSemaphores // of large responses
 	running        sync.WaitGroup
 	members        memberLocks
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/semaphore"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -30,7 +31,7 @@ func firstCall(t *testing.T, change func(*clientcmdapi.Config), patience time.Du
 	t.Helper()
 	parsed, err := parseKubeconfig(kubeconfigSecret(with(t, change)))
 	require.NoError(t, err)
-	m, err := newMemberClient(parsed, config.TLSModeStrict, loopback)
+	m, err := newMemberClient(parsed, config.TLSModeStrict, loopback, semaphore.NewWeighted(largeResponses))
 	require.NoError(t, err)
 	defer m.close()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/semaphore"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
@@ -140,7 +141,7 @@ func (m *fakeMember) connect(t *testing.T) *memberClient {
 	t.Helper()
 	parsed, err := parseKubeconfig(kubeconfigSecret(with(t, to(m.Server))))
 	require.NoError(t, err)
-	connected, err := newMemberClient(parsed, config.TLSModeStrict, loopback)
+	connected, err := newMemberClient(parsed, config.TLSModeStrict, loopback, semaphore.NewWeighted(largeResponses))
 	require.NoError(t, err)
 	t.Cleanup(connected.close)
 	return connected

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,7 +59,7 @@ func FuzzAKubeconfigIsDataOnly(f *testing.F) {
 			assert.NotContains(t, err.Error(), fuzzMarker)
 			return
 		}
-		if m, err := newMemberClient(parsed, config.TLSModeStrict, config.Members{}); err == nil {
+		if m, err := newMemberClient(parsed, config.TLSModeStrict, config.Members{}, semaphore.NewWeighted(largeResponses)); err == nil {
 			m.close()
 		}
 		rest, err := clientcmd.NewDefaultClientConfig(*parsed, nil).ClientConfig()

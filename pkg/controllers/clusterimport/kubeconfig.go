@@ -99,7 +99,7 @@ func (i *Importer) connect(hub config.Hub, cluster *fleet.Cluster, secret *corev
 			"the kubeconfig in Secret %s/%s names a proxy, which the hub uses only with members.allowProxyURL in its configuration (ConfigMap %s); remove proxy-url, or set it",
 			secret.Namespace, secret.Name, registration.HubConfigMap)
 	}
-	member, err := newMemberClient(parsed, mode, hub.Members)
+	member, err := newMemberClient(parsed, mode, hub.Members, i.calls.large.of(cluster.Namespace))
 	var denied *transport.AddressError
 	switch {
 	case errors.As(err, &denied):

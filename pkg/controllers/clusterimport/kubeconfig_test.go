@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
@@ -58,7 +59,7 @@ func TestParseKubeconfig_accepted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			parsed, err := parseKubeconfig(kubeconfigSecret(map[string][]byte{"value": kubeconfig(t, change)}))
 			require.NoError(t, err)
-			m, err := newMemberClient(parsed, config.TLSModeStrict, config.Members{})
+			m, err := newMemberClient(parsed, config.TLSModeStrict, config.Members{}, semaphore.NewWeighted(largeResponses))
 			require.NoError(t, err)
 			assert.True(t, strings.HasPrefix(m.server, "https://member"), m.server)
 		})
@@ -239,7 +240,7 @@ func TestNewMemberClient_fingerprint(t *testing.T) {
 	fingerprint := func(mode config.TLSMode, change func(*clientcmdapi.Config)) string {
 		parsed, err := parseKubeconfig(kubeconfigSecret(with(t, change)))
 		require.NoError(t, err)
-		m, err := newMemberClient(parsed, mode, config.Members{})
+		m, err := newMemberClient(parsed, mode, config.Members{}, semaphore.NewWeighted(largeResponses))
 		require.NoError(t, err)
 		return m.fingerprint
 	}

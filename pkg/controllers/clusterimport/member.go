@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -34,10 +35,25 @@ import (
 const (
 	// requestTimeout limits one request to a member.
 	requestTimeout = 15 * time.Second
-	// maxResponse limits one response of a member, in bytes. The largest objects that the hub reads are Secrets of Helm releases, of
-	// up to 1.5 MiB.
-	maxResponse = 4 << 20
-	userAgent   = "fleetcontroller"
+	userAgent      = "fleetcontroller"
+	// largeResponses is the number of large responses that the members of one workspace may have in the hub's memory at the same time.
+	largeResponses = 1
+	// streamBuffer limits what a member sends in a response of HTTP/2 before it is read.
+	streamBuffer = 64 << 10
+)
+
+// Limits of the responses of members. A tenant chooses the servers of its members and has up to 96 calls at the same time, which must not
+// take more than 50 MiB. A decoded value takes at most some 200 bytes beside its text.
+var (
+	// responseLimits: the largest objects are Secrets of Helm releases, of up to 1.5 MiB, and the list of the member's resources, of which
+	// each has some 25 values.
+	responseLimits = transport.ResponseLimits{Bytes: 4 << 20, Values: 100_000}
+	// historyLimits: Helm decompresses and decodes all revisions of a release.
+	historyLimits = transport.ResponseLimits{Bytes: 16 << 20, Values: 100_000}
+	// smallLimits are more than an import needs: the largest response is the agent's Deployment, of some 8 kB and 500 values.
+	smallLimits = transport.ResponseLimits{Bytes: 16 << 10, Values: 1000}
+	// watchLimits: the only watch is of the Pods of one agent while they end.
+	watchLimits = transport.ResponseLimits{Bytes: 128 << 10, Values: 5000}
 )
 
 // memberClient is a client for one member cluster with the rights of its kubeconfig.
@@ -47,13 +63,14 @@ type memberClient struct {
 	version     rest.Interface
 	objects     dynamic.Interface
 	transport   *http.Transport
+	large       *transport.Turn
 	config      *rest.Config // of the same connection, for Helm
 	// connectAgent connects with the rights of the agent in a namespace. It is nil except for the hub's own cluster.
 	connectAgent func(namespace string) (*memberClient, error)
 }
 
-// newMemberClient prepares a connection. It sends nothing.
-func newMemberClient(kubeconfig *clientcmdapi.Config, mode config.TLSMode, limits config.Members) (*memberClient, error) {
+// newMemberClient prepares a connection. It sends nothing. Members with the same large share its turns for large responses.
+func newMemberClient(kubeconfig *clientcmdapi.Config, mode config.TLSMode, limits config.Members, large *semaphore.Weighted) (*memberClient, error) {
 	cfg, err := clientcmd.NewDefaultClientConfig(*kubeconfig, nil).ClientConfig()
 	if err != nil {
 		return nil, err
@@ -65,13 +82,14 @@ func newMemberClient(kubeconfig *clientcmdapi.Config, mode config.TLSMode, limit
 	cfg.Timeout = requestTimeout
 	cfg.QPS = -1 // no client-side limit: a call sends about a dozen requests, one after another
 	cfg.UserAgent = userAgent
-	client, connections, err := newHTTPClient(cfg, mode, limits)
+	turn := &transport.Turn{Of: large}
+	client, connections, err := newHTTPClient(cfg, mode, limits, turn)
 	if err != nil {
 		return nil, err
 	}
 	m, err := newClients(cfg, client)
 	if err == nil {
-		m.fingerprint, m.transport = fingerprint, connections
+		m.fingerprint, m.transport, m.large = fingerprint, connections, turn
 	}
 	return m, err
 }
@@ -106,7 +124,7 @@ var errInsecure = fmt.Errorf("it sets insecure-skip-tls-verify, and agentTLSMode
 // newHTTPClient creates a transport of its own, which can be closed; client-go's cache would keep one for each kubeconfig. In mode
 // system-store the CAs of the operating system are trusted in addition to those of the kubeconfig. In mode strict only those of
 // the kubeconfig are trusted, or those of the operating system if the kubeconfig has none; disabling verification is an error.
-func newHTTPClient(cfg *rest.Config, mode config.TLSMode, limits config.Members) (*http.Client, *http.Transport, error) {
+func newHTTPClient(cfg *rest.Config, mode config.TLSMode, limits config.Members, large *transport.Turn) (*http.Client, *http.Transport, error) {
 	if cfg.Insecure && mode == config.TLSModeStrict {
 		return nil, nil, errInsecure
 	}
@@ -132,7 +150,10 @@ func newHTTPClient(cfg *rest.Config, mode config.TLSMode, limits config.Members)
 		return nil, nil, err
 	}
 	connections.DisableCompression = true // responses are small, and decompression would be work that a member can cause
-	wrapped, err := rest.HTTPWrappersForConfig(cfg, transport.NoRedirects{Next: transport.Limited{Next: connections, Body: maxResponse}})
+	connections.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: streamBuffer, MaxReceiveBufferPerConnection: 4 * streamBuffer}
+	wrapped, err := rest.HTTPWrappersForConfig(cfg, transport.NoRedirects{Next: transport.Limited{
+		Next: connections, Body: responseLimits, Watch: watchLimits, Small: smallLimits, Large: large,
+	}})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -194,6 +215,7 @@ func (m *memberClient) ping(ctx context.Context) error {
 
 func (m *memberClient) close() {
 	if m.transport != nil { // the transport of the hub's own client is shared
+		m.large.End()
 		m.transport.CloseIdleConnections()
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"sync"
+
+	"golang.org/x/sync/semaphore"
 )
 
 // slots limit the number of calls that run at once, in total and for one workspace. When a slot becomes free, the workspaces with
@@ -87,4 +89,12 @@ func (s *slots) setWaiting(workspace string, waiting []chan struct{}) {
 	}
 	delete(s.waiting, workspace)
 	s.turns = slices.DeleteFunc(s.turns, func(other string) bool { return other == workspace })
+}
+
+// workspaceSemaphores are semaphores of largeResponses, one for each workspace. The zero workspaceSemaphores are ready to use.
+type workspaceSemaphores struct{ byWorkspace sync.Map }
+
+func (s *workspaceSemaphores) of(workspace string) *semaphore.Weighted {
+	found, _ := s.byWorkspace.LoadOrStore(workspace, semaphore.NewWeighted(largeResponses))
+	return found.(*semaphore.Weighted)
 }

@@ -51,7 +51,13 @@ func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 		}
 		u := uninstallation{
 			member: member, cluster: cluster, namespaces: []string{i.lastNamespace(cluster)},
-			releases: func(c *rest.Config) (helmReleases, error) { return release.New(c) },
+			releases: func(c *rest.Config) (helmReleases, error) {
+				client, err := release.New(c)
+				if err != nil {
+					return nil, err
+				}
+				return client.LimitHistory(historyLimits), nil
+			},
 		}
 		if last := cluster.Status.Import; last != nil {
 			u.namespaces = append(u.namespaces, last.StaleAgentNamespaces...)

@@ -1,0 +1,98 @@
+package attacks
+
+import (
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// heapPeak observes the heap until stop is called, which returns its largest size.
+func heapPeak() (stop func() uint64) {
+	size := func() uint64 {
+		sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+		metrics.Read(sample)
+		return sample[0].Value.Uint64()
+	}
+	end, peak := make(chan struct{}), make(chan uint64)
+	go func() {
+		most := size()
+		ticker := time.NewTicker(time.Millisecond)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-end:
+				peak <- most
+				return
+			case <-ticker.C:
+				most = max(most, size())
+			}
+		}
+	}()
+	return func() uint64 { close(end); return <-peak }
+}
+
+// A tenant has as many imports as the hub permits at the same time, of members that answer with all that the hub reads. Decoded, each answer
+// takes twenty times its size. The hub reports why each import fails, imports the member of another tenant, and does not grow.
+func TestHostileMembers(t *testing.T) {
+	const members, growth = 64, 50 << 20
+	s := testenv.NewStage(t)
+	answer := []byte(`{"kind":"List","apiVersion":"v1","items":[` + strings.Repeat("[],", 1<<20) + `[]]}`)
+	var answers atomic.Int32
+	hostile := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if strings.HasSuffix(r.URL.Path, "/kube-system") {
+			_, _ = fmt.Fprint(w, `{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"kube-system","uid":"hostile"}}`)
+			return
+		}
+		answers.Add(1)
+		_, _ = w.Write(answer)
+	}))
+	t.Cleanup(hostile.Close)
+	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
+		Clusters: map[string]*clientcmdapi.Cluster{"c": {
+			Server: hostile.URL, CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: hostile.Certificate().Raw}),
+		}},
+		AuthInfos: map[string]*clientcmdapi.AuthInfo{"u": {Token: "t"}},
+		Contexts:  map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}}, CurrentContext: "x",
+	})
+	require.NoError(t, err)
+	s.Hub.KubeconfigSecret(t, s.Namespace, "hostile", map[string][]byte{registration.KubeconfigValue: kubeconfig})
+
+	defer debug.SetGCPercent(debug.SetGCPercent(20))
+	runtime.GC()
+	var before runtime.MemStats
+	runtime.ReadMemStats(&before)
+	peak := heapPeak()
+	for n := range members {
+		s.CreateCluster(t, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("hostile-", n)}, Spec: fleet.ClusterSpec{KubeConfigSecret: "hostile"}})
+	}
+	for n := range members {
+		s.Hub.ClusterCondition(t, s.Namespace, fmt.Sprint("hostile-", n), fleet.ConditionImported, "False MemberError")
+	}
+	grown := int64(peak()) - int64(before.HeapAlloc)
+	t.Logf("the heap grew by %d MiB", grown>>20)
+	assert.Less(t, grown, int64(growth))
+	assert.GreaterOrEqual(t, answers.Load(), int32(members))
+
+	other := &testenv.Stage{Running: s.Running, Hub: s.Hub, Member: s.Member, Namespace: s.Hub.Namespace(t)}
+	other.ImportInto(t, "honest", s.Member.Namespace(t))
+	s.Hub.ClusterCondition(t, other.Namespace, "honest", fleet.ConditionImported, "True Imported")
+}
