@@ -42,8 +42,9 @@ func (r resource) field() string {
 		return "helmOpOptions"
 	case registration.SecretTypeOCI:
 		return "contentsId"
+	default:
+		return "downstreamResources"
 	}
-	return "downstreamResources"
 }
 
 // accountsOf are the Secrets with the accounts for OCI artifacts and for a chart that the agent downloads. The Secret for an artifact
