@@ -1,6 +1,8 @@
 package launch
 
 import (
+	"bytes"
+	"errors"
 	"os"
 	"runtime/debug"
 	"testing"
@@ -8,6 +10,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/urfave/cli/v2"
 	"k8s.io/klog/v2"
 )
 
@@ -42,4 +45,32 @@ func TestSpareMemory(t *testing.T) {
 	require.NoError(t, os.Unsetenv("GOGC"))
 	SpareMemory()
 	assert.Equal(t, gcPercent, debug.SetGCPercent(100))
+}
+
+func TestMainReturnsTheExitCode(t *testing.T) {
+	args := os.Args
+	t.Cleanup(func() { os.Args = args; logrus.SetOutput(os.Stderr) })
+	os.Args = []string{"program"}
+	for name, row := range map[string]struct {
+		err  error
+		want int
+		log  string
+	}{
+		"nothing":           {nil, 0, ""},
+		"an error":          {errors.New("broken"), 1, "broken"},
+		"an exit code":      {cli.Exit("", 3), 3, ""},
+		"a code and a text": {cli.Exit(errors.New("wrong flag"), 2), 2, "wrong flag"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			logrus.SetOutput(&log)
+			app := App("program", "tests")
+			app.Action = func(*cli.Context) error { return row.err }
+			assert.Equal(t, row.want, Main(app))
+			if row.log == "" {
+				assert.Empty(t, log.String())
+			}
+			assert.Contains(t, log.String(), row.log)
+		})
+	}
 }
