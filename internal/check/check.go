@@ -79,6 +79,7 @@ const (
 	onMember                   // the connection to the member
 	onCluster                  // the name of a Cluster
 	onFleet                    // no name of a Cluster: the whole fleet is checked
+	onToken                    // a registration token, or a Cluster or member that may have one
 )
 
 // Finding is what a check has found.

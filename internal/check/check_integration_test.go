@@ -396,6 +396,9 @@ func TestChecksFailAlone(t *testing.T) {
 					assert.Equal(t, c.ID, line.SkippedBecause, "%s was skipped", line.ID)
 				}
 			}
+			if c.ID == "hub-api" {
+				assert.NotContains(t, screen(d), categoryToken, "nobody asked about a token")
+			}
 			if want == Fail {
 				assert.Equal(t, []string{c.ID}, failed, screen(d))
 			} else {

@@ -75,6 +75,9 @@ func (k *knowledge) sides() (exist side) {
 	} else {
 		exist |= onFleet
 	}
+	if k.Token != "" || k.Cluster != "" || k.member != nil {
+		exist |= onToken
+	}
 	return exist
 }
 

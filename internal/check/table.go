@@ -178,28 +178,28 @@ var table = []Check{
 		Hint: "create a new token on the hub and Secret fleet-agent-bootstrap from its values",
 	},
 	{
-		ID: "token-exists", Category: categoryToken, on: onHub, run: tokenExists, Needs: []string{"hub-kinds"},
+		ID: "token-exists", Category: categoryToken, on: onHub | onToken, run: tokenExists, Needs: []string{"hub-kinds"},
 		ExplainedBy: []string{"agent-token", "cluster-exists"},
 		Says:        "the registration token exists on the hub",
 		Hint:        "create a new token with muster token create, and register with its values",
 	},
 	{
-		ID: "token-ready", Category: categoryToken, on: onHub, run: tokenReady, Needs: []string{"token-exists"}, ExplainedBy: []string{"hub-runs"},
+		ID: "token-ready", Category: categoryToken, on: onHub | onToken, run: tokenReady, Needs: []string{"token-exists"}, ExplainedBy: []string{"hub-runs"},
 		Says: "the registration token is ready",
 		Hint: "follow the reason of the condition Ready in docs/reasons.md",
 	},
 	{
-		ID: "token-lives", Category: categoryToken, on: onHub, run: tokenLives, Needs: []string{"token-exists"},
+		ID: "token-lives", Category: categoryToken, on: onHub | onToken, run: tokenLives, Needs: []string{"token-exists"},
 		Says: "the registration token has not expired",
 		Hint: "create a new token with muster token create",
 	},
 	{
-		ID: "token-uses", Category: categoryToken, on: onHub, run: tokenUses, Needs: []string{"token-exists"},
+		ID: "token-uses", Category: categoryToken, on: onHub | onToken, run: tokenUses, Needs: []string{"token-exists"},
 		Says: "the registration token has uses left",
 		Hint: "create a new token, or raise spec.usageLimit of this one",
 	},
 	{
-		ID: "token-rights", Category: categoryToken, on: onHub, run: tokenRights, Needs: []string{"token-ready"},
+		ID: "token-rights", Category: categoryToken, on: onHub | onToken, run: tokenRights, Needs: []string{"token-ready"},
 		Says: "the registration token has its rights in the workspace",
 		Hint: "delete the token and create it again, so that the hub creates its Role and RoleBinding",
 	},
