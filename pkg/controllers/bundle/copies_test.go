@@ -145,6 +145,7 @@ func TestReconcileAccounts(t *testing.T) {
 			s := newStage(t)
 			b := toAlice()
 			b.Spec.Resources = nil
+			b.Labels = map[string]string{fleet.ContentNameLabel: "s-of-another-workspace"}
 			row.change(&b.Spec)
 			source := credential("ws", "5", "one")
 			source.Name = row.source
@@ -155,6 +156,9 @@ func TestReconcileAccounts(t *testing.T) {
 			d := deployed(t, b)
 			assert.Equal(t, row.id, contentOf(d.Spec.DeploymentID))
 			assert.NotContains(t, d.Labels, fleet.ContentNameLabel)
+			for _, allowed := range s.rights.allowed {
+				assert.Empty(t, allowed, "the label of a Bundle grants no Content")
+			}
 			assert.Equal(t, row.id != "", d.Spec.OCIContents)
 			assert.Equal(t, b.Spec.HelmOpOptions, d.Spec.HelmChartOptions)
 			assert.Equal(t, []string{row.source}, s.rights.secrets[0])

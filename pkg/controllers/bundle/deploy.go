@@ -374,6 +374,7 @@ func desired(b *fleet.Bundle, v variant, values helmValues, cluster *fleet.Clust
 			deployment.Labels[label] = value
 		}
 	}
+	delete(deployment.Labels, fleet.ContentNameLabel) // it grants the agent the right to read that Content
 	maps.Copy(deployment.Labels, map[string]string{
 		fleet.ManagedLabel:          fleet.ManagedValue,
 		fleet.BundleNameLabel:       registration.LabelValue(b.Name),
