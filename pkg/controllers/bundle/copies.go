@@ -209,8 +209,9 @@ func (c *copies) ensure(ctx context.Context, namespace string, r resource, users
 		if err != nil {
 			return 0, fmt.Errorf("reading Secret %s/%s to copy it: %w", namespace, r.name, err)
 		}
-		if strings.HasPrefix(string(from.Type), fleet.ReservedPrefix) && from.Type != r.account {
-			return 0, &foreignCopyError{resource: r, namespace: namespace, why: "is of type " + string(from.Type) + ", which is not copied"}
+		ofHub := strings.HasPrefix(string(from.Type), fleet.ReservedPrefix) && from.Type != r.account
+		if ofHub || !registration.IsCopiedType(string(from.Type)) {
+			return 0, &foreignCopyError{resource: r, namespace: namespace, why: "is of type " + string(from.Type) + ", which is not copied; name another Secret in " + r.field()}
 		}
 		next.source = string(from.UID) + "/" + from.ResourceVersion
 		if r.account != "" {
@@ -319,7 +320,8 @@ func findMetadata(informer cache.SharedIndexInformer, k key) *metav1.PartialObje
 	return object.(*metav1.PartialObjectMetadata)
 }
 
-// missingSourceError reports that a Bundle names a Secret or ConfigMap that does not exist. Its creation enqueues the Clusters.
+// missingSourceError reports that a Bundle names a Secret or ConfigMap that does not exist, or a Secret of a type that the cache does not
+// have. Its creation enqueues the Clusters.
 type missingSourceError struct {
 	resource
 	namespace string
@@ -327,6 +329,10 @@ type missingSourceError struct {
 
 // Error names the object and the field.
 func (e *missingSourceError) Error() string {
+	if e.kind == secretKind {
+		return fmt.Sprintf("Secret %s/%s, which %s names, does not exist, or is a ServiceAccount token or a Helm release, which are not copied; create one of another type",
+			e.namespace, e.name, e.field())
+	}
 	return fmt.Sprintf("%s %s/%s, which %s names, does not exist; create it", e.kind, e.namespace, e.name, e.field())
 }
 

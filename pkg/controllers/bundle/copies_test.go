@@ -38,6 +38,11 @@ func copying(kind, name string) *fleet.Bundle {
 func TestReconcileCopies(t *testing.T) {
 	foreign, own := credential(home, "9", "x"), credential("ws", "5", "x")
 	own.Type = "fleet.cattle.io/cluster-registration-values"
+	ofType := func(secretType corev1.SecretType) *corev1.Secret {
+		secret := credential("ws", "6", "two")
+		secret.Type = secretType
+		return secret
+	}
 	fleetCopy := copyOf("", "one")
 	fleetCopy.Annotations = nil
 	orphaned := copyOf("4 source/5", "one")
@@ -85,7 +90,12 @@ func TestReconcileCopies(t *testing.T) {
 			requests: []string{"get Secret", "create Secret", "get Secret"}, copied: foreign, reason: fleet.ReasonNameConflict,
 		},
 		"a Secret of the hub: not copied": {source: own, requests: []string{"get Secret"}, reason: fleet.ReasonNameConflict},
-		"no source":                       {reason: fleet.ReasonDownstreamMissing},
+		"a bootstrap token: not copied":   {source: ofType(corev1.SecretTypeBootstrapToken), requests: []string{"get Secret"}, reason: fleet.ReasonNameConflict},
+		"a source that was recreated as a ServiceAccount token: the copy stays": {
+			source: ofType(corev1.SecretTypeServiceAccountToken), target: copyOf("4 source/5", "one"), generation: 4,
+			requests: []string{"get Secret"}, copied: copyOf("4 source/5", "one"), after: 4, readable: []string{"cred"}, reason: fleet.ReasonNameConflict,
+		},
+		"no source": {reason: fleet.ReasonDownstreamMissing},
 		"the source is deleted: the copy stays": {
 			target: copyOf("4 source/5", "one"), generation: 4, copied: copyOf("4 source/5", "one"), after: 4, readable: []string{"cred"}, reason: fleet.ReasonDownstreamMissing,
 		},
