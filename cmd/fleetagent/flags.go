@@ -25,7 +25,7 @@ type raw struct {
 	debugLevel                                    int
 	hostname, generation                          string
 	workers, driftWorkers                         string
-	healthAddress                                 string
+	healthAddress, metricsAddress                 string
 	lease                                         launch.Election
 }
 
@@ -46,6 +46,12 @@ func newApp(run func(context.Context, agent.Config) error) *cli.App {
 		launch.SetUpLog(r.debug, r.debugLevel)
 		if config.OnState, err = r.health(c.Context); err != nil {
 			return err
+		}
+		if r.metricsAddress != "" {
+			launch.MeasureRequests(launch.HostOf(config.Member))
+			if config.Metrics, err = launch.Metrics(c.Context, r.metricsAddress); err != nil {
+				return err
+			}
 		}
 		return run(c.Context, config)
 	}
@@ -73,6 +79,7 @@ func (r *raw) flags() []cli.Flag {
 		&cli.StringFlag{Name: "workers", Destination: &r.workers, EnvVars: []string{"BUNDLEDEPLOYMENT_RECONCILER_WORKERS"}, Usage: "`NUMBER` of BundleDeployments to deploy in parallel; empty: 50"},
 		&cli.StringFlag{Name: "drift-workers", Destination: &r.driftWorkers, EnvVars: []string{"DRIFT_RECONCILER_WORKERS"}, Usage: "`NUMBER` of BundleDeployments to compare with the cluster in parallel; empty: 50"},
 		launch.HealthFlag(&r.healthAddress),
+		launch.MetricsFlag(&r.metricsAddress),
 		&cli.BoolFlag{Name: "debug", Destination: &r.debug, Usage: "log more"},
 		&cli.IntFlag{Name: "debug-level", Destination: &r.debugLevel, Usage: "`LEVEL` of the Kubernetes client's log, with --debug"},
 	}

@@ -154,7 +154,10 @@ func TestFlagErrors(t *testing.T) {
 
 func TestAppReturnsTheErrorOfTheAgent(t *testing.T) {
 	clean(t)
-	app := newApp(func(context.Context, agent.Config) error { return assert.AnError })
+	app := newApp(func(_ context.Context, c agent.Config) error {
+		assert.Nil(t, c.Metrics, "no metrics without an address")
+		return assert.AnError
+	})
 	err := app.RunContext(t.Context(), []string{"fleetagent", "--namespace", "ns", "--kubeconfig", kubeconfigFile(t, "hub")})
 	require.ErrorIs(t, err, assert.AnError)
 }

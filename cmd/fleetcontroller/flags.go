@@ -26,7 +26,7 @@ type raw struct {
 	metricsAddress, healthAddress, profilesAddress   string
 	disableBootstrap, disableBundles, debug          bool
 	leaveAdmission                                   bool
-	disableAgentProbes                               bool
+	disableAgentProbes, serveAgentMetrics            bool
 	debugLevel                                       int
 	propagateDebug, disableSecurityContext, ttlNeeds bool
 	agentReplicas                                    int
@@ -80,7 +80,7 @@ func (r *raw) commandLine() []cli.Flag {
 		&cli.StringFlag{Name: "kubeconfig", Destination: &r.kubeconfig, Usage: "`FILE` to reach the hub's cluster with; default: the pod's own ServiceAccount, then $KUBECONFIG"},
 		&cli.StringFlag{Name: "namespace", Destination: &r.namespace, EnvVars: []string{"NAMESPACE"}, Usage: "`NAMESPACE` the hub runs in and is configured in (required)"},
 		&cli.BoolFlag{Name: "disable-bootstrap", Destination: &r.disableBootstrap, Usage: "do not register the hub's own cluster"},
-		&cli.StringFlag{Name: "metrics-bind-address", Destination: &r.metricsAddress, EnvVars: []string{"FLEET_METRICS_BIND_ADDRESS"}, Usage: "`ADDRESS` such as :8080 to serve Prometheus metrics at; default: none"},
+		launch.MetricsFlag(&r.metricsAddress),
 		launch.HealthFlag(&r.healthAddress),
 		launch.ProfilesFlag(&r.profilesAddress),
 		&cli.BoolFlag{Name: "debug", Destination: &r.debug, Usage: "log more"},
@@ -121,6 +121,7 @@ func (r *raw) environment() []cli.Flag {
 		&cli.BoolFlag{Name: "leave-admission-policies", Destination: &r.leaveAdmission, EnvVars: []string{"FLEET_LEAVE_ADMISSION_POLICIES"}, Usage: "leave the hub's admission policies to others, such as the chart, and only watch them"},
 		&cli.IntFlag{Name: "agent-replicas", Destination: &r.agentReplicas, EnvVars: []string{"FLEET_AGENT_REPLICA_COUNT"}, Usage: "`NUMBER` of replicas of the agents the hub installs", DefaultText: "1"},
 		&cli.BoolFlag{Name: "disable-agent-probes", Destination: &r.disableAgentProbes, EnvVars: []string{"FLEET_DISABLE_AGENT_PROBES"}, Usage: "install agents without probes, for an agent image that does not serve /healthz and /readyz"},
+		&cli.BoolFlag{Name: "agent-metrics", Destination: &r.serveAgentMetrics, EnvVars: []string{"FLEET_AGENT_METRICS"}, Usage: "install agents that serve Prometheus metrics at port 8080"},
 		&cli.BoolFlag{Name: "propagate-debug", Destination: &r.propagateDebug, EnvVars: []string{"FLEET_PROPAGATE_DEBUG_SETTINGS_TO_AGENTS"}, Usage: "with --debug: make the agents the hub installs log more too"},
 		&cli.BoolFlag{Name: "disable-agent-security-context", Destination: &r.disableSecurityContext, EnvVars: []string{"FLEET_DEBUG_DISABLE_SECURITY_CONTEXT"}, Usage: "with --propagate-debug: install agents without security contexts, for debuggers"},
 	}
@@ -161,6 +162,7 @@ func (r *raw) agents(times leader.Times) app.AgentSettings {
 		RenewDeadline:          times.RenewDeadline,
 		RetryPeriod:            times.RetryPeriod,
 		DisableProbes:          r.disableAgentProbes,
+		ServeMetrics:           r.serveAgentMetrics,
 		Debug:                  debug,
 		DisableSecurityContext: r.propagateDebug && r.disableSecurityContext,
 	}

@@ -111,6 +111,11 @@ func TestFlags(t *testing.T) {
 			assert.Empty(t, c.profilesAddress)
 			assert.False(t, c.hub.Agent.DisableProbes)
 		}},
+		"FLEET_AGENT_METRICS": {
+			map[string]string{"FLEET_AGENT_METRICS": "true"},
+			nil,
+			func(t *testing.T, c config) { assert.True(t, c.hub.Agent.ServeMetrics) },
+		},
 		"FLEET_DISABLE_AGENT_PROBES": {
 			map[string]string{"FLEET_DISABLE_AGENT_PROBES": "true"},
 			nil,

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 
+	lassometrics "github.com/rancher/lasso/pkg/metrics"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -37,6 +38,10 @@ func run(ctx context.Context, c config) error {
 	registry, err := launch.Metrics(ctx, c.metricsAddress)
 	if err != nil {
 		return err
+	}
+	if c.metricsAddress != "" {
+		launch.MeasureRequests(launch.HostOf(c.hub.RESTConfig))
+		lassometrics.MustRegisterWithWorkqueue(registry)
 	}
 	c.hub.Metrics = registry
 	return runHub(ctx, c, health, hub.Run)

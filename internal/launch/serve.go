@@ -101,13 +101,21 @@ func (h *Health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // Metrics serves the metrics of this process as /metrics until ctx ends; an empty address serves nothing.
 func Metrics(ctx context.Context, address string) (prometheus.Registerer, error) {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), requestCount, requestDuration)
 	if address == "" {
 		return registry, nil
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	return registry, serve(ctx, "metrics", address, mux)
+}
+
+// MetricsFlag is the flag for the address of Metrics.
+func MetricsFlag(address *string) cli.Flag {
+	return &cli.StringFlag{
+		Name: "metrics-bind-address", Destination: address, EnvVars: []string{"FLEET_METRICS_BIND_ADDRESS"},
+		Usage: "`ADDRESS` such as :8080 to serve Prometheus metrics at; default: none",
+	}
 }
 
 // ProfilesFlag is the flag for the address of Profiles.

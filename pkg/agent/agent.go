@@ -52,6 +52,13 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	defer m.Close()
+	if c.Metrics != nil {
+		c.heartbeats = heartbeat.NewAgentMetrics(c.Version)
+		if err := c.Metrics.Register(c.heartbeats); err != nil {
+			return fmt.Errorf("registering the metrics of the agent (two agents cannot use the same registry): %w", err)
+		}
+		defer c.Metrics.Unregister(c.heartbeats)
+	}
 	c.Log.Infof("Agent %s starting in namespace %s (scope %q)", c.Version, c.Namespace, c.Scope)
 	return lead(ctx, c, func(ctx context.Context) error {
 		runLoop(ctx, c, m, deploy.Run)
@@ -115,6 +122,7 @@ func newLoop(c Config, m *member.Member, changed <-chan struct{}, deploying depl
 	l.heartbeat = &heartbeat.Heartbeat{
 		Member: m, Clock: c.Clock, Timing: *c.Timing, Log: c.Log, Interval: c.CheckinInterval,
 		Version: c.Version, Generation: c.Generation, Instance: string(uuid.NewUUID()), Notes: l.notes,
+		Metrics: c.heartbeats,
 	}
 	l.renewer = &credential.Renewer{
 		Member: m, Dialer: l.dialer, Clock: c.Clock, Timing: *c.Timing, Log: c.Log, Event: l.event, Renewed: l.notes.SendNow,

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
+	"github.com/muster-fleet/muster/pkg/agent/heartbeat"
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/leader"
@@ -43,11 +45,15 @@ type Config struct {
 	// OnState is called after each decision with a short description of what the agent does or waits for, without names, addresses
 	// and errors; nil calls nothing.
 	OnState func(state string)
+	// Metrics, if given, is the registry of the agent's metrics while it works.
+	Metrics prometheus.Registerer
 	// Log is logrus's standard logger if nil.
 	Log logrus.FieldLogger
 	// Clock and Timing are for tests; nil means the real clock and timing.Default.
 	Clock  clock.WithTicker
 	Timing *timing.Durations
+
+	heartbeats *heartbeat.AgentMetrics // nil without Metrics
 }
 
 // LeaderElection configures the Lease of the agents in one namespace. All of them must have the same times.

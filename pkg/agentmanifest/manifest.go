@@ -66,6 +66,8 @@ type Options struct {
 	// HostNetwork there are no probes. false is omitted, so that the hash of options from before this field existed stays the
 	// same, and no agent is installed again.
 	DisableProbes bool `json:",omitempty"`
+	// ServeMetrics lets the agent serve metrics at port 8080.
+	ServeMetrics bool `json:",omitempty"`
 
 	// Debug and DebugLevel are the agent's --debug and --debug-level.
 	Debug      bool

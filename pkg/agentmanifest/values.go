@@ -21,6 +21,7 @@ func (o Options) values() (map[string]any, error) {
 		"priorityClassName": o.PriorityClassName,
 		"extraEnv":          o.EnvVars,
 		"probes":            map[string]any{"enabled": !o.DisableProbes},
+		"metrics":           map[string]any{"enabled": o.ServeMetrics},
 	}
 	if o.Affinity != nil {
 		pod["affinity"] = o.Affinity

@@ -117,6 +117,10 @@ The environment. Its order must not change: that would change the pod template, 
 - name: FLEET_HEALTH_BIND_ADDRESS
   value: ":8081"
 {{- end }}
+{{- if ((.Values.fleetAgent).metrics).enabled }}
+- name: FLEET_METRICS_BIND_ADDRESS
+  value: ":8080"
+{{- end }}
 {{- if .Values.proxy }}
 - name: HTTP_PROXY
   value: {{ .Values.proxy | toJson }}

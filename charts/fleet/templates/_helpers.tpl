@@ -189,6 +189,10 @@ maps are those of other components.
 - name: FLEET_DISABLE_AGENT_PROBES
   value: "true"
 {{- end }}
+{{- if ((.Values.agent).metrics).enabled }}
+- name: FLEET_AGENT_METRICS
+  value: "true"
+{{- end }}
 {{- if include "fleet.disableBundles" . }}
 - name: FLEET_DISABLE_BUNDLES
   value: "true"

@@ -29,6 +29,8 @@ type Heartbeat struct {
 	Version, Generation string
 	// Instance distinguishes this process from another one with the same credential.
 	Instance string
+	// Metrics counts the heartbeats; nil counts none.
+	Metrics *AgentMetrics
 	// Notes are what the agent reports beside its regular state.
 	Notes *Notes
 }
@@ -43,6 +45,9 @@ func (h *Heartbeat) Run(ctx context.Context, use *credential.InUse) error {
 		notes, wake := h.Notes.read()
 		cluster := use.Stored()
 		err := use.Conn.PatchAgentStatus(ctx, cluster.Workspace, cluster.ClusterName, h.report(ctx, use, notes))
+		if h.Metrics != nil {
+			h.Metrics.count(err, use.Expires())
+		}
 		if rejected := rejections.Check(err, h.Clock.Now()); rejected != nil {
 			return rejected
 		}

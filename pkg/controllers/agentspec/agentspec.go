@@ -101,6 +101,7 @@ func Options(c *app.Context, cluster *fleet.Cluster, generation string) agentman
 		HostNetwork:            spec.HostNetwork != nil && *spec.HostNetwork,
 		PriorityClassName:      priorityClass(cluster),
 		DisableProbes:          c.Agent.DisableProbes,
+		ServeMetrics:           c.Agent.ServeMetrics,
 		Debug:                  c.Agent.Debug,
 		DebugLevel:             c.Agent.DebugLevel,
 		DisableSecurityContext: c.Agent.DisableSecurityContext,

@@ -125,6 +125,8 @@ type AgentSettings struct {
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 	// DisableProbes installs agents without probes, which Fleet's own agents do not answer.
 	DisableProbes bool
+	// ServeMetrics installs agents that serve metrics at port 8080.
+	ServeMetrics bool
 	// Debug and DebugLevel are passed to the agents.
 	Debug      bool
 	DebugLevel int

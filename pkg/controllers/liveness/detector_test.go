@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -212,4 +213,35 @@ func TestDetector_apiServerWasDown(t *testing.T) {
 	d.clock.Step(tick)
 	d.requireBack(t)
 	assert.Equal(t, no, d.status())
+}
+
+func TestDetector_countsHeartbeats(t *testing.T) {
+	d := newDay(t, config.Hub{})
+	registry := prometheus.NewRegistry()
+	d.Metrics = metrics.New(registry)
+	interval := d.Config.Get().CheckinInterval()
+	requires := func(count uint64, lateness float64) {
+		t.Helper()
+		d.status()
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		for _, family := range families {
+			switch family.GetName() {
+			case "muster_heartbeats_received_total":
+				assert.InDelta(t, count, family.GetMetric()[0].GetCounter().GetValue(), 0)
+			case "muster_heartbeat_lateness_seconds":
+				assert.InDelta(t, lateness, family.GetMetric()[0].GetHistogram().GetSampleSum(), 0)
+			}
+		}
+	}
+	requires(0, 0)
+	d.beat()
+	requires(1, 0)
+	requires(1, 0) // another change of the Cluster
+	d.clock.Step(interval + 3*time.Second)
+	d.beat()
+	requires(2, 3)
+	d.clock.Step(interval / 2)
+	d.beat()
+	requires(3, 3) // an early heartbeat is not late
 }

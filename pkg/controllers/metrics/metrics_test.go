@@ -2,6 +2,9 @@ package metrics
 
 import (
 	"errors"
+	"flag"
+	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -92,8 +95,8 @@ func TestStateCollector(t *testing.T) {
 		"muster_clusters Ready True": 2, "muster_clusters Ready False": 0, "muster_clusters Ready Unknown": 0,
 		"muster_cluster_registrations granted": 2, "muster_cluster_registrations refused": 1, "muster_cluster_registrations waiting": 3,
 		"muster_oldest_waiting_registration_seconds approval": 3600, "muster_oldest_waiting_registration_seconds other": 120,
-		"muster_credentials_expiring 10m": 1, "muster_credentials_expiring 1h": 2, "muster_credentials_expiring 8h": 3,
-		"muster_credentials_expiring 24h": 3, "muster_credential_renewals_overdue": 2,
+		"muster_credentials_expiring 1h": 1, "muster_credentials_expiring 8h": 2,
+		"muster_credentials_expiring 24h": 2, "muster_credential_renewals_overdue": 1,
 	} {
 		empty[name] = value
 	}
@@ -160,14 +163,52 @@ func TestCounters(t *testing.T) {
 	}, changed)
 }
 
-func TestConventions(t *testing.T) {
+// all are the metrics of a hub that works.
+func all() *prometheus.Registry {
 	registry := prometheus.NewRegistry()
-	New(registry)
+	orphans := New(registry)
+	orphans.OrphansCollected.WithLabelValues("Secret")
+	orphans.OrphansLeft.WithLabelValues("Secret")
+	orphans.MembersLeft.WithLabelValues("Disconnected")
+	orphans.OverLimit.WithLabelValues("TooManyWaiting")
 	registry.MustRegister(NewLeader(), NewBuildInfo(), StateCollector{
 		Clusters:      func() ([]*fleet.Cluster, error) { return nil, nil },
 		Registrations: func() ([]*fleet.ClusterRegistration, error) { return nil, nil },
 		Now:           func() time.Time { return noon }, CredentialLifetime: func() time.Duration { return time.Hour },
 	}, Policies(func() map[admission.PolicyRef]bool { return map[admission.PolicyRef]bool{{Kind: "K", Name: "n"}: true} }))
+	return registry
+}
+
+var update = flag.Bool("update", false, "write docs/metrics.md instead of comparing with it")
+
+const page = "../../../docs/metrics.md"
+
+// The reference page has every metric, with its help.
+func TestReference(t *testing.T) {
+	families, err := all().Gather()
+	require.NoError(t, err)
+	var text strings.Builder
+	text.WriteString("# Metrics\n\nThe hub serves these metrics; a standby has only `muster_build_info` and `muster_leader`. " +
+		"[Operations](operations.md#metrics-and-probes)\nshows how to read them, and which alerts and dashboard use them. " +
+		"A test writes this page.\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n")
+	for _, family := range families {
+		var labels []string
+		for _, label := range family.GetMetric()[0].GetLabel() {
+			labels = append(labels, "`"+label.GetName()+"`")
+		}
+		fmt.Fprintf(&text, "| `%s` | %s | %s | %s |\n",
+			family.GetName(), strings.ToLower(family.GetType().String()), strings.Join(labels, ", "), family.GetHelp())
+	}
+	if *update {
+		require.NoError(t, os.WriteFile(page, []byte(text.String()), 0o600))
+	}
+	written, err := os.ReadFile(page)
+	require.NoError(t, err)
+	assert.Equal(t, text.String(), string(written), "run the test with -update")
+}
+
+func TestConventions(t *testing.T) {
+	registry := all()
 	problems, err := testutil.GatherAndLint(registry)
 	require.NoError(t, err)
 	assert.Empty(t, problems)
