@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
@@ -37,7 +38,12 @@ type plan struct {
 	merged   map[string]mergedOptions // by the indexes of the targets
 	variants map[string]variant       // by the indexes of the targets and the values of the labels in the options
 	rendered map[key]renderedVariant  // by Cluster, if the values have templates
+	held     int                      // bytes of the values added to variants and rendered since they were empty
 }
+
+// maxHeld limits the values that a plan keeps. With more, they are computed again: labels of Clusters that nobody has any more have
+// variants as well.
+const maxHeld = 16 << 20
 
 // mergedOptions are the options of several targets in one.
 type mergedOptions struct {
@@ -48,8 +54,9 @@ type mergedOptions struct {
 
 // renderedVariant is the variant that follows from templates and the fields of a Cluster that templates may use.
 type renderedVariant struct {
-	inputs  string // the indexes of the targets and the fields of the Cluster
+	inputs  [sha256.Size]byte // digest of the indexes of the targets and the fields of the Cluster
 	variant variant
+	err     error
 }
 
 // problem is the reason and the message of the condition Ready of a Bundle that is not deployed.
@@ -79,7 +86,7 @@ const (
 func newPlan(b *fleet.Bundle) *plan {
 	p := &plan{
 		uid: b.UID, generation: b.Generation, options: b.Spec.BundleDeploymentOptions,
-		merged: map[string]mergedOptions{}, variants: map[string]variant{},
+		merged: map[string]mergedOptions{}, variants: map[string]variant{}, rendered: map[key]renderedVariant{},
 		allMatches: b.Spec.TargetCustomizationMode == allMatches,
 	}
 	var invalid []error
@@ -143,52 +150,17 @@ func newPlan(b *fleet.Bundle) *plan {
 // variant merges the options of the chosen targets into those of the Bundle, for a Cluster. Of several targets the first has
 // precedence. Most Clusters share a variant, so it is kept. If the Helm values have templates, each Cluster has a variant of its own.
 func (p *plan) variant(chosen []int, cluster *fleet.Cluster) (variant, error) {
+	merged, err := p.mergedOptions(chosen)
+	if err != nil {
+		return variant{}, err
+	}
+	if merged.hasTemplate {
+		return p.renderedVariant(merged, chosen, cluster)
+	}
+
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	shared := fmt.Sprint(chosen)
-	merged, known := p.merged[shared]
-	if !known {
-		var overrides []fleet.BundleDeploymentOptions
-		for _, i := range slices.Backward(chosen) {
-			overrides = append(overrides, p.targets[i].options)
-		}
-		options, err := mergeOptions(p.options, overrides...)
-		if err != nil {
-			return variant{}, err
-		}
-		merged = mergedOptions{options: options, hasTemplate: hasTemplate(options.Helm)}
-		if options.Helm != nil && options.Helm.Values != nil {
-			replaceLabels(options.Helm.Values.Data, func(name string) string {
-				merged.labelNames = append(merged.labelNames, name)
-				return ""
-			})
-		}
-		p.merged[shared] = merged
-	}
-
-	if merged.hasTemplate {
-		inputs, err := json.Marshal([]any{chosen, templateData(cluster)})
-		if err != nil {
-			return variant{}, err
-		}
-		if last, ok := p.rendered[keyOf(cluster)]; ok && last.inputs == string(inputs) {
-			return last.variant, nil
-		}
-		options := *merged.options.DeepCopy()
-		if options.Helm.Values, err = renderValues(options.Helm, cluster); err != nil {
-			return variant{}, &templateError{err}
-		}
-		v, err := p.newVariant(options, cluster.Labels)
-		if err != nil {
-			return variant{}, err
-		}
-		if p.rendered == nil {
-			p.rendered = map[key]renderedVariant{}
-		}
-		p.rendered[keyOf(cluster)] = renderedVariant{string(inputs), v}
-		return v, nil
-	}
-
 	for _, name := range merged.labelNames {
 		shared += fmt.Sprintf(" %q", cluster.Labels[name])
 	}
@@ -199,8 +171,74 @@ func (p *plan) variant(chosen []int, cluster *fleet.Cluster) (variant, error) {
 	if err != nil {
 		return variant{}, err
 	}
+	p.hold(v)
 	p.variants[shared] = v
 	return v, nil
+}
+
+// mergedOptions merges the options of the chosen targets into those of the Bundle.
+func (p *plan) mergedOptions(chosen []int) (mergedOptions, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	shared := fmt.Sprint(chosen)
+	if merged, known := p.merged[shared]; known {
+		return merged, nil
+	}
+	var overrides []fleet.BundleDeploymentOptions
+	for _, i := range slices.Backward(chosen) {
+		overrides = append(overrides, p.targets[i].options)
+	}
+	options, err := mergeOptions(p.options, overrides...)
+	if err != nil {
+		return mergedOptions{}, err
+	}
+	merged := mergedOptions{options: options, hasTemplate: hasTemplate(options.Helm)}
+	if options.Helm != nil && options.Helm.Values != nil {
+		replaceLabels(options.Helm.Values.Data, func(name string) string {
+			merged.labelNames = append(merged.labelNames, name)
+			return ""
+		})
+	}
+	p.merged[shared] = merged
+	return merged, nil
+}
+
+// renderedVariant renders the templates for a Cluster. It does so without the lock, because it can take long, and keeps an error as well,
+// because a retry with the same inputs fails again.
+func (p *plan) renderedVariant(merged mergedOptions, chosen []int, cluster *fleet.Cluster) (variant, error) {
+	fields, err := json.Marshal([]any{chosen, templateData(cluster)})
+	if err != nil {
+		return variant{}, err
+	}
+	inputs := sha256.Sum256(fields)
+	p.mu.Lock()
+	last, known := p.rendered[keyOf(cluster)]
+	p.mu.Unlock()
+	if known && last.inputs == inputs {
+		return last.variant, last.err
+	}
+
+	rendered := renderedVariant{inputs: inputs}
+	options := *merged.options.DeepCopy()
+	if options.Helm.Values, err = renderValues(options.Helm, cluster); err != nil {
+		rendered.err = &templateError{err}
+	} else {
+		rendered.variant, rendered.err = p.newVariant(options, cluster.Labels)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hold(rendered.variant)
+	p.rendered[keyOf(cluster)] = rendered
+	return rendered.variant, rendered.err
+}
+
+// hold counts a variant that is kept, and drops the others if there is no room for it.
+func (p *plan) hold(v variant) {
+	if p.held += len(v.values); p.held > maxHeld {
+		clear(p.variants)
+		clear(p.rendered)
+		p.held = len(v.values)
+	}
 }
 
 // newVariant replaces the Helm values that stand for labels of a Cluster, computes the deployment ID, and takes the values out of the

@@ -6,27 +6,34 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"text/template"
 	"text/template/parse"
 
 	"github.com/Masterminds/sprig/v3"
+	yamlv3 "go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/yaml"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// Limits of one template. Every user of a workspace may write one, and the hub renders it.
+// Limits of one template. Every user of a workspace may write one, and the hub renders it. Without loops, each command of a template is
+// executed at most once, so these limits bound the time and the memory that a template takes.
 const (
-	maxRendered = 1 << 20 // bytes of the result
-	maxArgument = 4 << 10 // bytes of a text that is passed to a function, some of which multiply the lengths of two
-	maxCalls    = 1000    // of functions
+	maxCommands  = 1000     // of a template: fields, functions and constants
+	maxArguments = 4 << 10  // bytes of the texts and lists that are passed to one function, some of which multiply two lengths
+	maxMap       = 64 << 10 // bytes of a map that is passed to a function, except to lookups
+	maxResults   = 4 << 20  // bytes of the results of all functions, because variables keep them
+	maxRendered  = 1 << 20  // bytes of the result
+	elementSize  = 16       // bytes that an element of a list or a map counts in addition to its value
+	maxWidth     = 3        // digits of a width in a format of printf
 )
 
 // functionNames are the functions of sprig that templates may use. The result of each depends on its arguments alone, because another
-// result would deploy the Bundle again, and none of them builds lists or maps, reads from the hub's environment or needs long.
+// result would deploy the Bundle again, and none of them reads from the hub's environment.
 var functionNames = []string{
 	"abbrev", "add", "add1", "adler32sum", "all", "any", "atoi", "b32dec", "b32enc", "b64dec", "b64enc", "base", "camelcase", "cat", "ceil",
 	"clean", "coalesce", "contains", "default", "dig", "dir", "div", "empty", "ext", "fail", "first", "float64", "floor", "fromJson", "get",
@@ -36,6 +43,13 @@ var functionNames = []string{
 	"squote", "sub", "substr", "swapcase", "ternary", "title", "toDecimal", "toJson", "toRawJson", "toString", "trim", "trimAll",
 	"trimPrefix", "trimSuffix", "trunc", "typeIs", "typeOf", "untitle", "upper",
 }
+
+// builtinNames are the functions of text/template that templates may use as they are: their results are not larger than their arguments.
+// The others are replaced in functionsOf, or cannot be used.
+var builtinNames = []string{"and", "or", "not", "len", "index", "slice", "eq", "ne", "lt", "le", "gt", "ge"}
+
+// lookups are the functions that only look for keys in maps, which can be of any size.
+var lookups = []string{"dig", "get", "hasKey", "pluck"}
 
 // templateError reports that the Helm values of a Bundle cannot be rendered for a Cluster. A retry does not help.
 type templateError struct{ error }
@@ -107,13 +121,7 @@ func renderValues(helm *fleet.HelmOptions, cluster *fleet.Cluster) (*fleet.Gener
 
 // render executes a template and decodes the result as YAML.
 func render(name, text string, data map[string]any, into any) error {
-	calls := 0
-	functions := template.FuncMap{}
-	all := sprig.TxtFuncMap()
-	for _, function := range functionNames {
-		functions[function] = limited(all[function], &calls)
-	}
-	functions["print"], functions["printf"] = limited(fmt.Sprint, &calls), limited(fmt.Sprintf, &calls)
+	functions := functionsOf()
 	parsed, err := template.New(name).Delims("${", "}").Option("missingkey=error").Funcs(functions).Parse(text)
 	if err != nil {
 		return err
@@ -121,12 +129,16 @@ func render(name, text string, data map[string]any, into any) error {
 	if len(parsed.Templates()) > 1 {
 		return errors.New("define and block are not supported")
 	}
-	if err := checkNodes(parsed.Root); err != nil {
+	commands := 0
+	if err := checkNode(parsed.Root, functions, &commands); err != nil {
 		return err
 	}
 	out := &limitedBuffer{}
 	if err := parsed.Execute(out, data); err != nil {
 		return err
+	}
+	if err := refuseAliases(out.Bytes()); err != nil {
+		return fmt.Errorf("the result of template %s is not valid YAML: %w", name, err)
 	}
 	document, err := yaml.YAMLToJSON(out.Bytes())
 	if err == nil {
@@ -138,61 +150,173 @@ func render(name, text string, data map[string]any, into any) error {
 	return nil
 }
 
-// checkNodes refuses what may run long: loops, and templates that call others or themselves.
-func checkNodes(node parse.Node) error {
-	switch n := node.(type) {
-	case *parse.RangeNode, *parse.TemplateNode:
-		return fmt.Errorf("%s: loops and calls of templates are not supported", node)
-	case *parse.ListNode:
-		if n == nil {
-			return nil
+// refuseAliases refuses YAML with aliases: decoded, they can be thousands of times as large.
+func refuseAliases(document []byte) error {
+	var root yamlv3.Node
+	if err := yamlv3.Unmarshal(document, &root); err != nil {
+		return err
+	}
+	nodes := []*yamlv3.Node{&root}
+	for len(nodes) > 0 {
+		node := nodes[len(nodes)-1]
+		nodes = append(nodes[:len(nodes)-1], node.Content...)
+		if node.Kind == yamlv3.AliasNode {
+			return fmt.Errorf("line %d: aliases are not supported", node.Line)
 		}
-		for _, inner := range n.Nodes {
-			if err := checkNodes(inner); err != nil {
-				return err
-			}
-		}
-	case *parse.IfNode:
-		return errors.Join(checkNodes(n.List), checkNodes(n.ElseList))
-	case *parse.WithNode:
-		return errors.Join(checkNodes(n.List), checkNodes(n.ElseList))
 	}
 	return nil
 }
 
-// limited makes a function count its calls and refuse long texts. The template turns a panic into its error.
-func limited(function any, calls *int) any {
+// functionsOf returns the functions for one execution of a template, which share the limit of their results.
+func functionsOf() template.FuncMap {
+	l := &renderBudget{}
+	functions := template.FuncMap{
+		"print":    l.function("print", fmt.Sprint),
+		"println":  l.function("println", fmt.Sprintln),
+		"printf":   l.function("printf", fmt.Sprintf),
+		"html":     l.function("html", template.HTMLEscaper),
+		"js":       l.function("js", template.JSEscaper),
+		"urlquery": l.function("urlquery", template.URLQueryEscaper),
+	}
+	all := sprig.TxtFuncMap()
+	for _, name := range functionNames {
+		functions[name] = l.function(name, all[name])
+	}
+	return functions
+}
+
+// checkNode refuses what can be executed more than once, that is loops and calls of templates, more than maxCommands, and functions
+// without a limit.
+func checkNode(node parse.Node, functions template.FuncMap, commands *int) error {
+	var inner []parse.Node
+	switch n := node.(type) {
+	case *parse.ListNode:
+		if n != nil {
+			inner = n.Nodes
+		}
+	case *parse.ActionNode:
+		inner = []parse.Node{n.Pipe}
+	case *parse.IfNode:
+		inner = []parse.Node{n.Pipe, n.List, n.ElseList}
+	case *parse.WithNode:
+		inner = []parse.Node{n.Pipe, n.List, n.ElseList}
+	case *parse.PipeNode:
+		if n == nil {
+			return nil
+		}
+		for _, command := range n.Cmds {
+			inner = append(inner, command)
+		}
+	case *parse.CommandNode:
+		if *commands++; *commands > maxCommands {
+			return fmt.Errorf("more than %d commands", maxCommands)
+		}
+		inner = n.Args
+	case *parse.ChainNode:
+		inner = []parse.Node{n.Node}
+	case *parse.IdentifierNode:
+		if _, limited := functions[n.Ident]; !limited && !slices.Contains(builtinNames, n.Ident) {
+			return fmt.Errorf("function %q is not supported", n.Ident)
+		}
+	case *parse.TextNode, *parse.CommentNode, *parse.FieldNode, *parse.VariableNode, *parse.DotNode, *parse.NilNode, *parse.StringNode,
+		*parse.NumberNode, *parse.BoolNode:
+	default:
+		return fmt.Errorf("%s: loops and calls of templates are not supported", node)
+	}
+	for _, node := range inner {
+		if err := checkNode(node, functions, commands); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// renderBudget counts what one execution of a template has taken.
+type renderBudget struct{ results int } // bytes, and steps of regular expressions
+
+var (
+	wideFormat = regexp.MustCompile(fmt.Sprintf(`%%[^a-zA-Z%%]*(\*|[0-9]{%d})`, maxWidth+1))
+	repetition = regexp.MustCompile(`\{[0-9]`)
+)
+
+// function makes a function refuse large arguments, and results after too many. The template turns a panic into its error.
+func (l *renderBudget) function(name string, function any) any {
 	f := reflect.ValueOf(function)
 	return reflect.MakeFunc(f.Type(), func(arguments []reflect.Value) []reflect.Value {
-		if *calls++; *calls > maxCalls {
-			panic(fmt.Errorf("more than %d calls of functions", maxCalls))
-		}
-		for _, argument := range arguments {
-			if length(argument) > maxArgument {
-				panic(fmt.Errorf("a text of more than %d bytes is passed to a function", maxArgument))
+		given := arguments
+		if f.Type().IsVariadic() {
+			given = slices.Clone(arguments[:len(arguments)-1])
+			for i, rest := 0, arguments[len(arguments)-1]; i < rest.Len(); i++ {
+				given = append(given, rest.Index(i))
 			}
 		}
-		if f.Type().IsVariadic() {
-			return f.CallSlice(arguments)
+		sizes := 0
+		for _, argument := range given {
+			switch {
+			case !isMap(argument):
+				sizes += sizeOf(argument)
+			case slices.Contains(lookups, name):
+			case name == "printf": // which can repeat it
+				panic(errors.New("a map is passed to printf"))
+			case sizeOf(argument) > maxMap:
+				panic(fmt.Errorf("a map of more than %d bytes is passed to a function", maxMap))
+			}
 		}
-		return f.Call(arguments)
+		if sizes > maxArguments {
+			panic(fmt.Errorf("texts and lists of more than %d bytes are passed to a function", maxArguments))
+		}
+		switch {
+		case name == "printf" && wideFormat.MatchString(arguments[0].String()):
+			panic(fmt.Errorf("a width of printf has more than %d digits", maxWidth))
+		case strings.HasPrefix(name, "regex") && repetition.MatchString(arguments[0].String()):
+			panic(errors.New("a number of repetitions in a regular expression is not supported"))
+		case strings.HasPrefix(name, "regex"), name == "semverCompare":
+			l.add(arguments[0].Len() * arguments[1].Len()) // steps: those of the expression for each character of the text
+		}
+
+		call := f.Call
+		if f.Type().IsVariadic() {
+			call = f.CallSlice
+		}
+		results := call(arguments)
+		for _, result := range results {
+			l.add(sizeOf(result))
+		}
+		return results
 	}).Interface()
 }
 
-// length is the number of bytes of a text, or of the texts in a list.
-func length(value reflect.Value) (bytes int) {
+func (l *renderBudget) add(size int) {
+	if l.results += size; l.results > maxResults {
+		panic(fmt.Errorf("the results of the functions have more than %d bytes", maxResults))
+	}
+}
+
+func isMap(value reflect.Value) bool {
+	if value.Kind() == reflect.Interface {
+		value = value.Elem()
+	}
+	return value.Kind() == reflect.Map
+}
+
+// sizeOf is about the number of bytes that a value takes.
+func sizeOf(value reflect.Value) (size int) {
 	switch value.Kind() {
 	case reflect.Interface:
-		return length(value.Elem())
+		return sizeOf(value.Elem())
 	case reflect.String:
 		return value.Len()
 	case reflect.Slice, reflect.Array:
 		for i := range value.Len() {
-			bytes += length(value.Index(i))
+			size += elementSize + sizeOf(value.Index(i))
 		}
-	default: // numbers and booleans are short
+	case reflect.Map:
+		for entries := value.MapRange(); entries.Next(); {
+			size += elementSize + sizeOf(entries.Key()) + sizeOf(entries.Value())
+		}
+	default: // numbers and booleans, which lists and maps count
 	}
-	return bytes
+	return size
 }
 
 // limitedBuffer refuses more than maxRendered bytes.

@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -20,9 +21,12 @@ func TestFunctionNames(t *testing.T) {
 }
 
 func TestVariant_templates(t *testing.T) {
+	long := strings.Repeat("x", maxArguments)
 	east := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "east", Labels: map[string]string{"env": "dev", "n": "1", "x": "${ .ClusterName }"}}}
-	east.Spec.TemplateValues = &fleet.GenericMap{Data: map[string]any{"big": int64(9007199254740993), "list": []any{"a"}}}
-	long := strings.Repeat("x", maxArgument)
+	east.Spec.TemplateValues = &fleet.GenericMap{Data: map[string]any{
+		"big": int64(9007199254740993), "list": []any{"a"},
+		"medium": map[string]any{"text": long, "b": int64(1)}, "large": map[string]any{"text": strings.Repeat("x", maxMap)},
+	}}
 	for name, row := range map[string]struct {
 		values    map[string]any
 		templates map[string]string
@@ -46,9 +50,25 @@ func TestVariant_templates(t *testing.T) {
 		"a loop":                     {values: map[string]any{"a": "${ range .ClusterValues.list }x${ end }"}, err: "loops and calls of templates are not supported"},
 		"a loop in a condition":      {values: map[string]any{"a": "${ if true }${ range .ClusterValues.list }x${ end }${ end }"}, err: "loops and calls of templates are not supported"},
 		"a template that is defined": {values: map[string]any{"a": `${ define "x" }y${ end }`}, err: "define and block are not supported"},
-		"a long text":                {values: map[string]any{"a": `${ replace "x" "` + long + `" (print "` + long + `" "x") }`}, err: "a text of more than 4096 bytes is passed to a function"},
-		"a long result":              {values: map[string]any{"a": strings.Repeat(`${ replace "x" "`+long+`" "`+strings.Repeat("x", 300)+`" }`, 2)}, err: "the result has more than"},
-		"many calls":                 {values: map[string]any{"a": strings.Repeat("${ upper .ClusterName }", maxCalls+1)}, err: "more than 1000 calls of functions"},
+		"a long text":                {values: map[string]any{"a": `${ replace "x" "` + long + `" (print "` + long + `" "x") }`}, err: "texts and lists of more than 4096 bytes are passed to a function"},
+		"a long result":              {values: map[string]any{"a": strings.Repeat(`${ replace "x" "`+long[:2000]+`" "`+long[:2000]+`" }`, 1)}, err: "the result has more than 1048576 bytes"},
+		"many commands":              {values: map[string]any{"a": strings.Repeat("${ .ClusterName }", maxCommands+1)}, err: "more than 1000 commands"},
+		"commands in parentheses":    {values: map[string]any{"a": strings.Repeat("${ upper (.ClusterName) }", maxCommands/2+1)}, err: "more than 1000 commands"},
+		"a text that doubles":        {values: map[string]any{"a": `${ $a := "xxxx" }` + strings.Repeat("${ $a = println $a $a }", 35)}, err: "texts and lists of more than 4096 bytes"},
+		"texts that are escaped":     {values: map[string]any{"a": `${ $a := "<<<<" }` + strings.Repeat("${ $a = html $a $a }${ $a = js $a $a }${ $a = urlquery $a $a }", 20)}, err: "texts and lists of more than 4096 bytes"},
+		"variables with results":     {values: map[string]any{"a": strings.Repeat(`${ $a := replace "x" "`+long[:700]+`" "`+long[:3000]+`" }`, 3)}, err: "the results of the functions have more than 4194304 bytes"},
+		"a list of empty texts":      {values: map[string]any{"a": `${ join "` + long[:2000] + `" (split "x" "` + long[:300] + `") }${ join "" (splitList "x" "` + long[:300] + `") }`}, err: "texts and lists of more than 4096 bytes"},
+		"a wide number":              {values: map[string]any{"a": `${ printf "%1000000d" 1 }`}, err: "a width of printf has more than 3 digits"},
+		"a width that is passed":     {values: map[string]any{"a": `${ printf "%-*d" 1000000 1 }`}, err: "a width of printf has more than 3 digits"},
+		"a width":                    {values: map[string]any{"a": `${ printf "n-%03d" 1 }`}, want: `{"a":"n-001"}`},
+		"a map that is repeated":     {values: map[string]any{"a": `${ printf "%[1]v%[1]v" .ClusterValues }`}, err: "a map is passed to printf"},
+		"a map that is large":        {values: map[string]any{"a": `${ toJson .ClusterValues.large }`}, err: "a map of more than 65536 bytes"},
+		"a map in a large one":       {values: map[string]any{"a": `${ dig "b" "none" .ClusterValues.medium }`}, want: `{"a":1}`},
+		"a function of Go":           {values: map[string]any{"a": "${ call .ClusterName }"}, err: `function "call" is not supported`},
+		"a regular expression":       {values: map[string]any{"a": `${ regexReplaceAll "[^a-z]+" .ClusterLabels.x "-" }`}, want: `{"a":"-luster-ame-"}`},
+		"repetitions":                {values: map[string]any{"a": `${ regexMatch "(?:.?){1000}Z" "x" }`}, err: "a number of repetitions in a regular expression is not supported"},
+		"slow regular expressions":   {values: map[string]any{"a": strings.Repeat(`${ regexMatch "`+strings.Repeat(".?", 1000)+`Z" "`+long[:2000]+`" }`, 2)}, err: "the results of the functions have more than 4194304 bytes"},
+		"YAML with aliases":          {templates: map[string]string{"a": "x: &x [1]\ny: [*x, *x]"}, err: "line 2: aliases are not supported"},
 		"no YAML":                    {templates: map[string]string{"a": "${ .ClusterName }: ]"}, err: "the result of template a is not valid YAML"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -76,6 +96,34 @@ func TestVariant_templates(t *testing.T) {
 			again, err := p.variant([]int{0}, east)
 			require.NoError(t, err)
 			assert.Equal(t, v, again)
+		})
+	}
+}
+
+func TestVariant_keepsNoMoreValuesThanItMay(t *testing.T) {
+	values := map[string]any{"text": strings.Repeat("x", 1<<20-100), "label": "global.fleet.clusterLabels.l"}
+	for name, values := range map[string]map[string]any{
+		"labels":    values,
+		"templates": {"text": values["text"], "label": "${ .ClusterLabels.l }"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlan(bundleWith(func(s *fleet.BundleSpec) {
+				s.Helm, s.Targets = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: values}}, []fleet.BundleTarget{{}}
+			}))
+			for i := range 40 {
+				cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: fmt.Sprint(i), Labels: map[string]string{"l": fmt.Sprint(i)}}}
+				_, err := p.variant([]int{0}, cluster)
+				require.NoError(t, err)
+				held := 0
+				for _, v := range p.variants {
+					held += len(v.values)
+				}
+				for _, r := range p.rendered {
+					held += len(r.variant.values)
+				}
+				require.Positive(t, held)
+				require.LessOrEqual(t, held, maxHeld)
+			}
 		})
 	}
 }
