@@ -6,6 +6,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // Agent is the configuration of an agent: the value of key "config" of ConfigMap "fleet-agent" in its namespace. The hub writes it on an
@@ -24,6 +26,9 @@ type Agent struct {
 // ParseAgent reads the document; an empty one has all defaults. It ignores unknown keys, and invalid or much too short durations: a
 // typo in one of them must not prevent a registration.
 func ParseAgent(document string) (Agent, error) {
+	if err := registration.RefuseAliases([]byte(document)); err != nil {
+		return Agent{}, fmt.Errorf("the agent's configuration (ConfigMap fleet-agent, key config): %w", err)
+	}
 	var raw map[string]any
 	if err := yaml.Unmarshal([]byte(document), &raw); err != nil {
 		return Agent{}, fmt.Errorf("the agent's configuration (ConfigMap fleet-agent, key config) is neither JSON nor YAML: %w", err)

@@ -33,7 +33,7 @@ func TestParseAgentDropsInvalidDurations(t *testing.T) {
 }
 
 func TestParseAgentErrors(t *testing.T) {
-	for _, document := range []string{"text", "[]", `{"labels": "x"}`, `{"clientID": 5}`} {
+	for _, document := range []string{"text", "[]", `{"labels": "x"}`, `{"clientID": 5}`, "clientID: &a x\nlabels: {k: *a}"} {
 		agent, err := ParseAgent(document)
 		require.ErrorContains(t, err, "ConfigMap fleet-agent, key config", document)
 		assert.Equal(t, Agent{}, agent)

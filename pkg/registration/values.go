@@ -35,8 +35,8 @@ func EncodeValues(v Values) ([]byte, error) { return yaml.Marshal(v) }
 // DecodeValues reads a values file. Its error never repeats the content, which holds a token.
 func DecodeValues(data []byte) (Values, error) {
 	var v Values
-	if err := yaml.Unmarshal(data, &v); err != nil {
-		return Values{}, fmt.Errorf("the values are not a YAML document")
+	if RefuseAliases(data) != nil || yaml.Unmarshal(data, &v) != nil {
+		return Values{}, fmt.Errorf("the values are not a YAML document without aliases")
 	}
 	return v, nil
 }

@@ -168,6 +168,9 @@ func parseKubeconfig(secret *corev1.Secret) (*clientcmdapi.Config, error) {
 		return nil, fmt.Errorf("Secret %s/%s has no key %q with a kubeconfig; its keys: %s; store the kubeconfig under this key",
 			secret.Namespace, secret.Name, registration.KubeconfigValue, keysOf(secret))
 	}
+	if err := registration.RefuseAliases(data); err != nil {
+		return nil, fmt.Errorf("key %q of Secret %s/%s: %w", registration.KubeconfigValue, secret.Namespace, secret.Name, err)
+	}
 	parsed, err := clientcmd.Load(data)
 	if err != nil {
 		return nil, fmt.Errorf("key %q of Secret %s/%s is not a kubeconfig; store the kubeconfig file of the member there",

@@ -84,6 +84,11 @@ func TestParseKubeconfig_rejected(t *testing.T) {
 			"names a server of more than 1024 characters",
 		},
 		{"garbage", map[string][]byte{"value": []byte(confidential + ": [")}, `key "value" of Secret ns/kbcfg is not a kubeconfig`},
+		{
+			"aliases that take gigabytes",
+			map[string][]byte{"value": []byte("a: &a " + strings.Repeat("x", 100_000) + "\nb: [" + strings.Repeat("*a,", 100_000) + "]\n")},
+			`key "value" of Secret ns/kbcfg: line 2 has a YAML alias`,
+		},
 		{"bytes", map[string][]byte{"value": []byte("\x00\x01" + confidential)}, "is not a kubeconfig"},
 		{"a text", map[string][]byte{"value": []byte(confidential)}, "is not a kubeconfig"},
 		{"another object", map[string][]byte{"value": []byte("kind: Secret\napiVersion: v1\ndata: {x: " + confidential + "}")}, "is not a kubeconfig"},
