@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/xml"
+	"errors"
 	"io"
 	"strings"
 	"testing"
@@ -16,7 +17,7 @@ func texts(t *testing.T, svg []byte) (rows []string) {
 	decoder := xml.NewDecoder(bytes.NewReader(svg))
 	for {
 		token, err := decoder.Token()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return rows
 		}
 		require.NoError(t, err)
