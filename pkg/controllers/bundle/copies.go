@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -106,6 +107,7 @@ func (d *Deployer) copyResources(
 	ctx context.Context, cluster *fleet.Cluster, assignments []assignment, kept []*fleet.BundleDeployment,
 ) (secrets, configMaps []string, failures []error) {
 	users, named := map[resource][]*fleet.BundleDeployment{}, map[resource]bool{}
+	uses := map[string]resource{} // by kind and name
 	for _, a := range assignments {
 		for _, r := range copiesOf(a.existing) {
 			named[r] = true
@@ -122,8 +124,16 @@ func (d *Deployer) copyResources(
 
 	generations := map[resource]int64{}
 	namespace := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
-	for _, r := range slices.SortedFunc(maps.Keys(users), func(a, b resource) int { return strings.Compare(a.String(), b.String()) }) {
-		delete(named, r)
+	inOrder := func(a, b resource) int {
+		return cmp.Or(strings.Compare(a.String(), b.String()), strings.Compare(string(a.account), string(b.account)))
+	}
+	for _, r := range slices.SortedFunc(maps.Keys(users), inOrder) {
+		if first, found := uses[r.String()]; found { // a Cluster has one copy, and the two would be of different types
+			failures = append(failures, &foreignCopyError{resource: r, namespace: cluster.Namespace, why: fmt.Sprintf(
+				"is named in %s and in %s; name another Secret in one of them", first.field(), r.field())})
+			continue
+		}
+		uses[r.String()] = r
 		generation, err := d.copies.ensure(ctx, cluster.Namespace, r, users[r])
 		generations[r] = generation
 		if err != nil {
@@ -147,6 +157,9 @@ func (d *Deployer) copyResources(
 		}
 	}
 	for r := range named {
+		if _, isUsed := uses[r.String()]; isUsed {
+			continue
+		}
 		failures = append(failures, d.copies.delete(ctx, namespace, r))
 	}
 	return secrets, configMaps, failures
@@ -219,7 +232,9 @@ func (c *copies) ensure(ctx context.Context, namespace string, r resource, users
 		}
 		return copyTo(ctx, secrets(target.Namespace), &corev1.Secret{ObjectMeta: meta, Type: cmp.Or(r.account, from.Type), Data: from.Data}, r, next,
 			func(a, b *corev1.Secret) bool { return a.Type == b.Type && equality.Semantic.DeepEqual(a.Data, b.Data) },
-			func(to, from *corev1.Secret) { to.Data = from.Data })
+			func(to, from *corev1.Secret) {
+				to.Type, to.Data, to.Labels = from.Type, from.Data, labels.Merge(to.Labels, from.Labels)
+			})
 	}
 	configMaps := c.Kubernetes.CoreV1().ConfigMaps
 	from, err := configMaps(namespace).Get(ctx, r.name, metav1.GetOptions{})
@@ -239,6 +254,7 @@ type copyClient[T metav1.Object] interface {
 	Create(ctx context.Context, object T, o metav1.CreateOptions) (T, error)
 	Get(ctx context.Context, name string, o metav1.GetOptions) (T, error)
 	Update(ctx context.Context, object T, o metav1.UpdateOptions) (T, error)
+	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
 }
 
 // copyTo creates or corrects a copy, and returns the generation of its content.
@@ -271,7 +287,14 @@ func copyTo[T metav1.Object](
 	setContent(existing, wanted)
 	existing.SetOwnerReferences(wanted.GetOwnerReferences())
 	existing.SetAnnotations(wanted.GetAnnotations())
-	if _, err := client.Update(ctx, existing, metav1.UpdateOptions{}); err != nil {
+	_, err = client.Update(ctx, existing, metav1.UpdateOptions{})
+	if apierrors.IsInvalid(err) { // the type of a Secret cannot change, nor anything of an immutable object
+		err = client.Delete(ctx, r.name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(existing.GetUID()))})
+		if err == nil {
+			_, err = client.Create(ctx, wanted, metav1.CreateOptions{})
+		}
+	}
+	if err != nil {
 		return 0, fmt.Errorf("changing the copy of %s in namespace %s: %w", r, wanted.GetNamespace(), err)
 	}
 	return next.generation, nil

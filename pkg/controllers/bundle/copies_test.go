@@ -7,7 +7,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -180,6 +182,58 @@ func TestReconcileAccounts(t *testing.T) {
 			assert.Equal(t, map[string]string{"fleet.cattle.io/bundle-internal-secret": "true"}, live.Labels)
 		})
 	}
+}
+
+// TestReconcileCopiesOnce names one Secret in downstreamResources of one Bundle and as the account of another.
+func TestReconcileCopiesOnce(t *testing.T) {
+	withAccount := bundleWith(func(spec *fleet.BundleSpec) {
+		spec.Targets = toAlice().Spec.Targets
+		spec.Resources, spec.HelmOpOptions = nil, &fleet.GenericMap{Data: map[string]any{"helmOpSecretName": "cred"}}
+		spec.Helm = &fleet.HelmOptions{Chart: "c", Version: "1.2.3"}
+	})
+	withAccount.Name = "charted"
+	stage := func(t *testing.T) *stage {
+		s := newStage(t)
+		first, second := deployed(t, copying("Secret", "cred")), deployed(t, withAccount)
+		first.Spec.DownstreamResourcesGeneration = 4
+		s.has(t, clusterNamed("alice"), copying("Secret", "cred"), withAccount, first, second)
+		s.hasSecret(t, credential("ws", "5", "one"))
+		s.hasSecret(t, copyOf("4 source/5", "one"))
+		return s
+	}
+	t.Run("the first use has it, the second is a conflict", func(t *testing.T) {
+		s := stage(t)
+		_, out := s.reconcile(t, clusterNamed("alice"))
+		assert.Empty(t, s.requests(), "the copy does not change with every use")
+		assert.Equal(t, fleet.ReasonNameConflict, out.Reason)
+		assert.Contains(t, out.Message, "Secret ws/cred is named in downstreamResources and in helmOpOptions; name another Secret in one of them")
+	})
+	t.Run("one use ends: the copy stays", func(t *testing.T) {
+		s := stage(t)
+		public := withAccount.DeepCopy()
+		public.Generation++
+		public.Spec.HelmOpOptions = &fleet.GenericMap{Data: map[string]any{"helmOpInsecureSkipTLSVerify": false}}
+		s.has(t, public)
+		_, out := s.reconcile(t, clusterNamed("alice"))
+		require.NoError(t, out.Err)
+		assert.NotContains(t, s.requests(), "delete Secret")
+	})
+}
+
+func TestReconcileRecreatesCopies(t *testing.T) {
+	s := newStage(t)
+	source := credential("ws", "6", "one")
+	source.Type = corev1.SecretTypeBasicAuth
+	s.has(t, clusterNamed("alice"), copying("Secret", "cred"), deployed(t, copying("Secret", "cred")))
+	s.hasSecret(t, source)
+	s.hasSecret(t, copyOf("4 source/5", "one"))
+	s.errors = map[string]error{"update Secret": apierrors.NewInvalid(schema.GroupKind{Kind: "Secret"}, "cred", nil)} // the type is immutable
+	_, out := s.reconcile(t, clusterNamed("alice"))
+	require.NoError(t, out.Err)
+	assert.Equal(t, []string{"get Secret", "create Secret", "get Secret", "update Secret", "delete Secret", "create Secret", "patch"}, s.requests())
+	object, err := s.kubernetes.Tracker().Get(corev1.SchemeGroupVersion.WithResource("secrets"), home, "cred")
+	require.NoError(t, err)
+	assert.Equal(t, corev1.SecretTypeBasicAuth, object.(*corev1.Secret).Type)
 }
 
 func TestReconcileDeletesCopies(t *testing.T) {

@@ -142,7 +142,11 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 		failures = append(failures, err)
 		current = append(current, cmp.Or(a.existing, a.wanted))
 		if a.existing != nil {
-			unreplaced, secrets = append(unreplaced, contentsOf(a.existing)...), append(secrets, secretsOf(a.existing)...)
+			unreplaced = append(unreplaced, contentsOf(a.existing)...)
+			var foreign *foreignSecretError
+			if !errors.As(err, &foreign) {
+				secrets = append(secrets, secretsOf(a.existing)...)
+			}
 		}
 	}
 	var created []assignment
@@ -153,6 +157,9 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 		var err error
 		if a.existing == nil && d.written.IsExpected(keyOf(a.wanted).String()) {
 			current, after = append(current, a.wanted), expectations.Timeout
+			if !d.secrets.hasWritten(keyOf(a.wanted)) {
+				continue // a Secret of that name may be one of somebody else
+			}
 		} else if a, err = d.create(ctx, cluster, a); err != nil {
 			failed(a, err)
 			continue

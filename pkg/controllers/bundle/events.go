@@ -146,7 +146,7 @@ func (d *Deployer) contentEvents() eventHandler[*metav1.PartialObjectMetadata] {
 func (d *Deployer) secretEvents() eventHandler[*metav1.PartialObjectMetadata] {
 	return eventHandler[*metav1.PartialObjectMetadata]{
 		changed: func(_, after *metav1.PartialObjectMetadata) {
-			if d.hasValues(keyOf(after)) && d.secrets.changed(after) {
+			if d.hasValues(keyOf(after)) && d.secrets.noteChange(after) {
 				d.enqueueCluster(after.Namespace, 0)
 			}
 		},
@@ -159,7 +159,8 @@ func (d *Deployer) secretEvents() eventHandler[*metav1.PartialObjectMetadata] {
 	}
 }
 
-// copyEvents enqueues the Clusters of the Bundles that name a Secret or ConfigMap, and the Cluster of a copy that is changed or deleted.
+// copyEvents enqueues the Clusters of the Bundles that name a Secret or ConfigMap, and the Cluster of a copy that is deleted. A copy that
+// somebody else changes stays so until its source changes.
 func (d *Deployer) copyEvents(kind string) eventHandler[*metav1.PartialObjectMetadata] {
 	enqueue := func(object *metav1.PartialObjectMetadata) {
 		bundles, _ := d.bundleCache.GetByIndex(bySource, sourceKey(object.Namespace, resource{kind: kind, name: object.Name}))

@@ -86,7 +86,7 @@ type valueSecrets struct {
 	held map[key]heldValues
 }
 
-// heldValues are the values that one version of a Secret has. The version is empty if somebody else changed the Secret.
+// heldValues are the values that one version of a Secret has. The version is empty if this hub has neither written nor read the Secret.
 type heldValues struct {
 	helmValues
 	version string
@@ -198,6 +198,12 @@ func (s *valueSecrets) recall(k key) (held heldValues, seen bool) {
 	return held, seen
 }
 
+// hasWritten reports whether this hub has written the Secret, or read it and found that it is one with Helm values.
+func (s *valueSecrets) hasWritten(k key) bool {
+	held, _ := s.recall(k)
+	return !held.isEmpty()
+}
+
 func (s *valueSecrets) remember(secret *corev1.Secret, values helmValues) {
 	s.written.Wrote(secret)
 	s.mu.Lock()
@@ -205,8 +211,8 @@ func (s *valueSecrets) remember(secret *corev1.Secret, values helmValues) {
 	s.held[keyOf(secret)] = heldValues{values, secret.ResourceVersion}
 }
 
-// changed notes that a Secret has another version, and reports whether somebody else may have written it.
-func (s *valueSecrets) changed(secret *metav1.PartialObjectMetadata) bool {
+// noteChange notes that a Secret has another version, and reports whether somebody else may have written it.
+func (s *valueSecrets) noteChange(secret *metav1.PartialObjectMetadata) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	held, seen := s.held[keyOf(secret)]

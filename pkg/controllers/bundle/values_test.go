@@ -271,6 +271,27 @@ func TestReconcileValuesErrors(t *testing.T) {
 	}
 }
 
+func TestReconcileValuesBeforeTheCacheShowsThem(t *testing.T) {
+	for name, foreign := range map[string]bool{"a Secret of the hub: readable": false, "a Secret of somebody else: not readable": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			s.has(t, clusterNamed("alice"), withValues("one"))
+			readable := []string{"app"}
+			if foreign {
+				theirs := valuesSecret("", "")
+				theirs.Type = corev1.SecretTypeOpaque
+				require.NoError(t, s.kubernetes.Tracker().Add(theirs))
+				readable = nil
+			}
+			for range 2 { // in the second pass the BundleDeployment is created, and the cache does not show it
+				s.reconcile(t, clusterNamed("alice"))
+			}
+			require.Len(t, s.rights.secrets, 2)
+			assert.Equal(t, readable, s.rights.secrets[1])
+		})
+	}
+}
+
 func TestSecretEventsOfOthers(t *testing.T) {
 	s := newStage(t)
 	s.has(t, clusterNamed("alice"), deployed(t, toAlice()))
