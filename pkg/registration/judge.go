@@ -66,7 +66,7 @@ type ApprovalState struct {
 // when a part of c changes.
 func Judge(c Case) Judgement {
 	j := Judgement{Approval: c.approval()}
-	for _, objection := range []func() *Explanation{c.quarantined, c.denied, c.foreign, c.longLived, c.notAllowed, c.inUse, c.downgrade} {
+	for _, objection := range []func() *Explanation{c.quarantined, c.denied, c.foreign, c.longLived, c.notAllowed, c.heldByOther, c.downgrade} {
 		if j.Refuse = objection(); j.Refuse != nil {
 			return j
 		}
@@ -129,23 +129,23 @@ func (c Case) downgrade() *Explanation {
 			"token, registration.longLivedNamespaces of the hub)", c.Cluster.Name, c.RenewedBy)}
 }
 
-// inUse refuses a request for the identity of another agent. A request is permitted if it uses the token made for the Cluster, if
+// heldByOther refuses a request for the identity of another agent. A request is permitted if it uses the token made for the Cluster, if
 // the current agent proves that the request is its own, or if a person approved it. The token suffices even if the API server did
 // not record the creator of the request: only the holder of the token can read the credential. A Cluster that the hub imports counts
-// as in use even before its agent reports: an import clears the report of the agent, and no other agent may register meanwhile.
-func (c Case) inUse() *Explanation {
-	taken := c.taken()
-	if taken == "" || c.hasTokenOfCluster() || c.isProvedByAgent() || c.isApprovedByPerson() {
+// as held even before its agent reports: an import clears the report of the agent, and no other agent may register meanwhile.
+func (c Case) heldByOther() *Explanation {
+	holder := c.holder()
+	if holder == "" || c.hasTokenOfCluster() || c.isProvedByAgent() || c.isApprovedByPerson() {
 		return nil
 	}
 	return &Explanation{fleet.ReasonClientIDInUse, fmt.Sprintf(
 		"%s with this clientID; if this is its agent, approve the request with \"muster -n %s approve %s\", "+
 			"or let it register with a token made for the Cluster by \"muster -n %s token create NAME --cluster %s\"",
-		taken, c.Request.Namespace, c.Request.Name, c.Cluster.Namespace, c.Cluster.Name)}
+		holder, c.Request.Namespace, c.Request.Name, c.Cluster.Namespace, c.Cluster.Name)}
 }
 
-// taken describes the current holder of the identity; "" if there is none.
-func (c Case) taken() string {
+// holder describes the current holder of the identity; "" if there is none.
+func (c Case) holder() string {
 	switch {
 	case c.Cluster == nil:
 		return ""

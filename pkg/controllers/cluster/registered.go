@@ -42,7 +42,7 @@ func (h *handler) registered(cluster *fleet.Cluster) result.Result {
 		return result.Retry(fleet.ReasonError, err)
 	case requests.Revoked != nil:
 		return credentialInvalid(cluster, fleet.ReasonCredentialRevoked, fleetstatus.Condition(requests.Revoked.Status.Conditions, fleet.ConditionGranted).Message)
-	case requests.Lost(cluster):
+	case requests.HasNoRequest(cluster):
 		return credentialInvalid(cluster, fleet.ReasonCredentialRevoked,
 			"the agent is not connected and its ClusterRegistration does not exist; it has to register again")
 	case credentialstatus.Expired(cluster, h.Clock.Now()):

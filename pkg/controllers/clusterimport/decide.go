@@ -159,7 +159,7 @@ func wantedRegistrationOf(cluster *fleet.Cluster, s credentialstatus.Status, now
 	switch {
 	case s.Revoked != nil:
 		return withCause(cluster.UID, string(s.Revoked.UID))
-	case s.Lost(cluster):
+	case s.HasNoRequest(cluster):
 		return withCause(cluster.UID, fmt.Sprintf("lost-%d", cluster.Status.Agent.LastSeen.Unix()))
 	case credentialstatus.Expired(cluster, now):
 		return withCause(cluster.UID, fmt.Sprintf("expired-%d", cluster.Status.Agent.CredentialExpires.Unix()))

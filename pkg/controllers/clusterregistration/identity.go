@@ -56,17 +56,17 @@ func renewedBy(request *fleet.ClusterRegistration, sameIdentity []*fleet.Cluster
 	return ""
 }
 
-// lostAfter is the age of the credential Secret of an agent that does not renew after which the credential counts as lost, if the
-// agent has sent no heartbeat: a heartbeat is the first write of such an agent.
-const lostAfter = 5 * time.Minute
+// unusedAfter is the age of its credential Secret from which an agent that does not renew counts as one that never got its credential,
+// if it has sent no heartbeat: a heartbeat is the first write of such an agent.
+const unusedAfter = 5 * time.Minute
 
 // isHeld reports whether an agent holds the identity of the Cluster: it has sent a heartbeat, or the credential Secret of a granted request
-// still exists on the hub. If no agent uses a credential before its Secret expires, the credential is lost, and another request may get
-// the identity. lostIn, if positive, is the time until a credential that holds the identity counts as lost.
+// still exists on the hub. If no agent uses a credential before its Secret expires, another request may get the identity. freeIn, if
+// positive, is the time after which an unused credential does not hold the identity any more.
 func (h *handler) isHeld(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, origin registration.Origin,
 	sameIdentity []*fleet.ClusterRegistration,
-) (held bool, lostIn time.Duration, err error) {
+) (held bool, freeIn time.Duration, err error) {
 	if !cluster.Status.Agent.LastSeen.IsZero() {
 		return true, 0, nil
 	}
@@ -83,8 +83,8 @@ func (h *handler) isHeld(
 		case !h.mayBeSameAgent(request, token, origin, r):
 			return true, 0, nil
 		}
-		if lostIn = lostAfter - h.Clock.Since(secret.CreationTimestamp.Time); lostIn > 0 {
-			return true, lostIn, nil
+		if freeIn = unusedAfter - h.Clock.Since(secret.CreationTimestamp.Time); freeIn > 0 {
+			return true, freeIn, nil
 		}
 	}
 	return false, 0, nil

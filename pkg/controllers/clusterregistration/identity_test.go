@@ -23,7 +23,7 @@ func TestIsHeld(t *testing.T) {
 		age    time.Duration // of the credential of the earlier request
 		change func(s *scene, earlier *fleet.ClusterRegistration, secret *corev1.Secret)
 		held   bool
-		lostIn time.Duration
+		freeIn time.Duration
 	}{
 		{"by an agent that has sent a heartbeat", 0, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
 			s.cluster.Status.Agent.LastSeen, earlier.Status.Granted = metav1.NewTime(noon), false
@@ -43,40 +43,40 @@ func TestIsHeld(t *testing.T) {
 		// An agent of another version that is stopped before it has stored its credential comes back with another request.
 		{"a minute ago by an agent that may have lost its credential: held for four more", time.Minute, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
 			stock(s, earlier)
-		}, true, lostAfter - time.Minute},
-		{"five minutes ago: lost", lostAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) { stock(s, earlier) }, false, 0},
-		{"five minutes ago, and it has sent a heartbeat", lostAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
+		}, true, unusedAfter - time.Minute},
+		{"five minutes ago: free", unusedAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) { stock(s, earlier) }, false, 0},
+		{"five minutes ago, and it has sent a heartbeat", unusedAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
 			stock(s, earlier)
 			s.cluster.Status.Agent.LastSeen = metav1.NewTime(noon)
 		}, true, 0},
-		{"five minutes ago, with another token", lostAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
+		{"five minutes ago, with another token", unusedAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
 			stock(s, earlier)
 			earlier.Annotations[fleet.CreatorAnnotation] = tokenUser + "-other"
 		}, true, 0},
-		{"five minutes ago, and no creator is recorded", lostAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
+		{"five minutes ago, and no creator is recorded", unusedAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
 			stock(s, earlier)
 			s.Admission = &recorded{missing: "x"}
 		}, true, 0},
-		{"five minutes ago, and both name the token that it came with", lostAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
+		{"five minutes ago, and both name the token that it came with", unusedAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
 			stock(s, earlier)
 			checked(s)
 			delete(earlier.Annotations, fleet.CreatorAnnotation)
 			earlier.Status.TokenUID = string(s.token.UID)
 		}, false, 0},
-		{"five minutes ago, with a token of the same name that was deleted", lostAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
+		{"five minutes ago, with a token of the same name that was deleted", unusedAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
 			stock(s, earlier)
 			checked(s)
 			delete(earlier.Annotations, fleet.CreatorAnnotation)
 			earlier.Status.TokenUID = "before"
 		}, true, 0},
-		{"before creators were recorded", lostAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
+		{"before creators were recorded", unusedAfter, func(s *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
 			stock(s, earlier)
 			earlier.CreationTimestamp = metav1.NewTime(noon.Add(-1))
 		}, true, 0},
-		{"five minutes ago by an agent that renews, and so loses no credential", lostAfter, func(s *scene, _ *fleet.ClusterRegistration, _ *corev1.Secret) {
+		{"five minutes ago by an agent that renews, and so loses no credential", unusedAfter, func(s *scene, _ *fleet.ClusterRegistration, _ *corev1.Secret) {
 			s.stock()
 		}, true, 0},
-		{"this agent renews, so it is another one", lostAfter, func(_ *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
+		{"this agent renews, so it is another one", unusedAfter, func(_ *scene, earlier *fleet.ClusterRegistration, _ *corev1.Secret) {
 			delete(earlier.Annotations, registration.RenewalAnnotation)
 		}, true, 0},
 	} {
@@ -86,10 +86,10 @@ func TestIsHeld(t *testing.T) {
 			secret.CreationTimestamp = metav1.NewTime(noon.Add(-row.age))
 			s.secrets = secretsOf{all: []*corev1.Secret{secret}}
 			row.change(s, earlier, secret)
-			held, lostIn, err := s.isHeld(t.Context(), s.request, s.cluster, s.token, registration.OriginOf(s.request, s.originPolicies()), []*fleet.ClusterRegistration{s.request, earlier})
+			held, freeIn, err := s.isHeld(t.Context(), s.request, s.cluster, s.token, registration.OriginOf(s.request, s.originPolicies()), []*fleet.ClusterRegistration{s.request, earlier})
 			require.NoError(t, err)
 			assert.Equal(t, row.held, held)
-			assert.Equal(t, row.lostIn, lostIn)
+			assert.Equal(t, row.freeIn, freeIn)
 		})
 	}
 }

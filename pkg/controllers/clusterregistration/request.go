@@ -176,12 +176,12 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 
 	// Judge. This is repeated in each pass until the request is granted: the facts at the time of the grant count.
 	var held, proverRevoked bool
-	var lostIn time.Duration
+	var freeIn time.Duration
 	if cluster != nil {
 		if h.otherMayBeGranted(request, sameIdentity) {
 			return stop(result.Skip().In(cacheDelay))
 		}
-		if held, lostIn, err = h.isHeld(ctx, request, cluster, token, d.origin, sameIdentity); err != nil {
+		if held, freeIn, err = h.isHeld(ctx, request, cluster, token, d.origin, sameIdentity); err != nil {
 			return stop(failed(err))
 		}
 		if proverRevoked, err = h.isProverRevoked(ctx, request, cluster, sameIdentity); err != nil {
@@ -201,7 +201,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 	})
 	d.approval = setApproved(&d.status.Conditions, judgement.Approval, h.Clock.Now())
 	if judgement.Refuse != nil {
-		return stop(refused(judgement.Refuse).In(lostIn))
+		return stop(refused(judgement.Refuse).In(freeIn))
 	}
 	if judgement.Wait != nil {
 		return stop(h.orRefused(request, token, waiting(judgement.Wait).WithEvent()))

@@ -57,9 +57,9 @@ func newer(a, b *fleet.ClusterRegistration) *fleet.ClusterRegistration {
 	return a
 }
 
-// Lost reports that the agent of the Cluster has sent heartbeats, has stopped, and has no request any more: it cannot come back by
+// HasNoRequest reports that the agent of the Cluster has sent heartbeats, has stopped, and has no request any more: it cannot come back by
 // itself.
-func (s Status) Lost(cluster *fleet.Cluster) bool {
+func (s Status) HasNoRequest(cluster *fleet.Cluster) bool {
 	return !s.Granted && !cluster.Status.Agent.LastSeen.IsZero() && agentspec.Disconnected(cluster)
 }
 

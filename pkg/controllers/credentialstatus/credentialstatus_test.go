@@ -94,6 +94,6 @@ func TestLost(t *testing.T) {
 		if row.seen {
 			c.Status.Agent.LastSeen = metav1.Now()
 		}
-		assert.Equal(t, row.want, Status{Granted: row.granted}.Lost(c), row.name)
+		assert.Equal(t, row.want, Status{Granted: row.granted}.HasNoRequest(c), row.name)
 	}
 }

@@ -205,7 +205,7 @@ func TestDetector_apiServerWasDown(t *testing.T) {
 	d.beat()
 	d.pass()
 	d.clock.Step(grace - time.Minute)
-	d.reachability.lost()
+	d.reachability.unreachable()
 	d.clock.Step(time.Minute)
 	assert.Equal(t, yes, d.status())
 	d.clock.Step(grace - time.Minute - tick)

@@ -31,8 +31,8 @@ func (r *APIReachability) Since() time.Time {
 	return r.since
 }
 
-// lost records that the API server is not reachable now.
-func (r *APIReachability) lost() {
+// unreachable records that the API server is not reachable now.
+func (r *APIReachability) unreachable() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.since = r.clock.Now()
@@ -52,8 +52,8 @@ type reachabilityTransport struct {
 // RoundTrip sends the request.
 func (t reachabilityTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	response, err := t.next.RoundTrip(req)
-	if req.URL.Query().Get("watch") != "" && unreachable(req.Context(), response, err) {
-		t.reachability.lost()
+	if req.URL.Query().Get("watch") != "" && isUnreachable(req.Context(), response, err) {
+		t.reachability.unreachable()
 	}
 	return response, err
 }
@@ -61,8 +61,8 @@ func (t reachabilityTransport) RoundTrip(req *http.Request) (*http.Response, err
 // WrappedRoundTripper gives client-go access to the transport, to close its connections.
 func (t reachabilityTransport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
-// unreachable excludes requests that the hub cancelled and requests that the API server rejected.
-func unreachable(ctx context.Context, response *http.Response, err error) bool {
+// isUnreachable excludes requests that the hub cancelled and requests that the API server rejected.
+func isUnreachable(ctx context.Context, response *http.Response, err error) bool {
 	if err != nil {
 		return ctx.Err() == nil && !errors.Is(err, context.Canceled)
 	}

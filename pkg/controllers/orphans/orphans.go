@@ -55,10 +55,10 @@ type Collector struct {
 	*app.Context
 	kinds  []ownedKind
 	owners map[string]ownerKind // by kind
-	// isInUse reports whether an agent still needs the objects that were created for a deleted request.
-	isInUse func(ctx context.Context, namespace, request string) (bool, error)
-	tasks   workqueue.TypedDelayingInterface[types.NamespacedName]
-	running sync.WaitGroup
+	// isNeeded reports whether an agent still needs the objects that were created for a deleted request.
+	isNeeded func(ctx context.Context, namespace, request string) (bool, error)
+	tasks    workqueue.TypedDelayingInterface[types.NamespacedName]
+	running  sync.WaitGroup
 }
 
 // ownedKind is a kind of which the hub creates objects for owners.
@@ -83,7 +83,7 @@ var walk types.NamespacedName
 func Register(ctx context.Context, c *app.Context) *Collector {
 	fleetKind, coreKind, rbacKind := fleet.SchemeGroupVersion.WithResource, corev1.SchemeGroupVersion.WithResource, rbacv1.SchemeGroupVersion.WithResource
 	o := newCollector(c)
-	o.isInUse = finalizing.UninstallingAgents{Kubernetes: c.Kubernetes, Accounts: c.Core.ServiceAccount().Cache(), Clusters: c.FleetClient}.Need
+	o.isNeeded = finalizing.UninstallingAgents{Kubernetes: c.Kubernetes, Accounts: c.Core.ServiceAccount().Cache(), Clusters: c.FleetClient}.Need
 	o.owners = map[string]ownerKind{
 		kindCluster: {fleetKind("clusters"), c.Fleet.Cluster().Informer().GetStore()},
 		kindRequest: {fleetKind("clusterregistrations"), c.Fleet.ClusterRegistration().Informer().GetStore()},
@@ -226,8 +226,8 @@ func (c *Collector) deleteOrphan(ctx context.Context, k ownedKind, m metav1.Obje
 	}
 	// An agent that is asked to uninstall itself needs the rights of its request.
 	if o.kind == kindRequest {
-		inUse, err := c.isInUse(ctx, o.namespace, o.name)
-		if err != nil || inUse {
+		needed, err := c.isNeeded(ctx, o.namespace, o.name)
+		if err != nil || needed {
 			return false, err
 		}
 	}

@@ -140,12 +140,12 @@ func TestCheckAll(t *testing.T) {
 	t.Run("what an agent needs to uninstall itself: kept until it has", func(t *testing.T) {
 		w := newWorld(t, "n")
 		w.owner, w.live = ownerKey{kindRequest, "ws", "member"}, errNotFound
-		w.isInUse = func(context.Context, string, string) (bool, error) { return true, nil }
+		w.isNeeded = func(context.Context, string, string) (bool, error) { return true, nil }
 		assert.Equal(t, 1, w.checkAll(t.Context()), "checked again soon")
-		w.isInUse = func(context.Context, string, string) (bool, error) { return false, errRefused }
+		w.isNeeded = func(context.Context, string, string) (bool, error) { return false, errRefused }
 		assert.Equal(t, 1, w.checkAll(t.Context()), "it is not known")
 		assert.Empty(t, w.deleted)
-		w.isInUse = func(context.Context, string, string) (bool, error) { return false, nil }
+		w.isNeeded = func(context.Context, string, string) (bool, error) { return false, nil }
 		assert.Zero(t, w.checkAll(t.Context()))
 		assert.Len(t, w.deleted, 1)
 	})
