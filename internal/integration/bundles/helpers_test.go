@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -18,6 +19,37 @@ import (
 	muster "github.com/muster-fleet/muster/pkg/hub"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
+
+// startController calls reconcile for each event of an object that is not being deleted. It starts the watch again when that ends, and
+// runs until the end of the test, or until stop is called: stop returns after the last write.
+func startController[T metav1.Object](
+	t *testing.T, start func(context.Context, metav1.ListOptions) (watch.Interface, error), reconcile func(context.Context, T),
+) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			events, err := start(ctx, metav1.ListOptions{})
+			if err != nil {
+				continue
+			}
+			for event := range events.ResultChan() {
+				if object, ok := event.Object.(T); ok && object.GetDeletionTimestamp() == nil {
+					reconcile(ctx, object)
+				}
+			}
+			events.Stop()
+		}
+	}()
+	stop = func() {
+		cancel()
+		<-ended
+	}
+	t.Cleanup(stop)
+	return stop
+}
 
 // soonCollected shortens the grace period of Contents, for tests that wait for the deletion of one.
 func soonCollected(o *muster.Options) { o.ContentGrace = 500 * time.Millisecond }

@@ -24,41 +24,14 @@ type fleetClusters struct {
 	hub       *testenv.Cluster
 	namespace string
 	writes    atomic.Int64
-	stop      context.CancelFunc
-	ended     chan struct{}
+	Stop      func()
 }
 
 func startFleetClusters(t *testing.T, hub *testenv.Cluster, namespace string) *fleetClusters {
 	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
-	f := &fleetClusters{hub: hub, namespace: namespace, stop: stop, ended: make(chan struct{})}
-	go func() {
-		defer close(f.ended)
-		for ctx.Err() == nil {
-			f.watch(ctx)
-		}
-	}()
-	t.Cleanup(f.Stop)
+	f := &fleetClusters{hub: hub, namespace: namespace}
+	f.Stop = startController(t, hub.Fleet.Clusters(namespace).Watch, f.reconcile)
 	return f
-}
-
-// Stop stops the controller and returns after its last write.
-func (f *fleetClusters) Stop() {
-	f.stop()
-	<-f.ended
-}
-
-func (f *fleetClusters) watch(ctx context.Context) {
-	watch, err := f.hub.Fleet.Clusters(f.namespace).Watch(ctx, metav1.ListOptions{})
-	if err != nil {
-		return
-	}
-	defer watch.Stop()
-	for event := range watch.ResultChan() {
-		if cluster, ok := event.Object.(*fleet.Cluster); ok && cluster.DeletionTimestamp == nil {
-			f.reconcile(ctx, cluster)
-		}
-	}
 }
 
 func (f *fleetClusters) reconcile(ctx context.Context, cluster *fleet.Cluster) {

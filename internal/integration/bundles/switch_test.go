@@ -102,31 +102,17 @@ type fleetBundles struct {
 	cluster string
 	bundles []recordedBundle
 	writes  atomic.Int64
-	stop    context.CancelFunc
-	ended   chan struct{}
+	Stop    func()
 }
 
 func startFleetBundles(t *testing.T, s shop, cluster string, bundles []recordedBundle) *fleetBundles {
 	t.Helper()
-	ctx, stop := context.WithCancel(t.Context())
-	f := &fleetBundles{shop: s, cluster: cluster, bundles: bundles, stop: stop, ended: make(chan struct{})}
+	f := &fleetBundles{shop: s, cluster: cluster, bundles: bundles}
 	for _, b := range bundles {
 		f.create(t, b)
 	}
-	go func() {
-		defer close(f.ended)
-		for ctx.Err() == nil {
-			f.watch(ctx)
-		}
-	}()
-	t.Cleanup(f.Stop)
+	f.Stop = startController(t, s.hub.Fleet.BundleDeployments(s.namespaceOf(cluster)).Watch, f.reconcile)
 	return f
-}
-
-// Stop returns after the last write.
-func (f *fleetBundles) Stop() {
-	f.stop()
-	<-f.ended
 }
 
 // create writes what the hub does not have yet.
@@ -165,19 +151,6 @@ func (f *fleetBundles) wanted(b recordedBundle) fleet.BundleDeployment {
 	maps.Copy(labels, madeFrom[b.Name])
 	return fleet.BundleDeployment{
 		ObjectMeta: metav1.ObjectMeta{Name: recorded.Name, Labels: labels, Finalizers: []string{fleet.BundleDeploymentFinalizer}}, Spec: recorded.Spec,
-	}
-}
-
-func (f *fleetBundles) watch(ctx context.Context) {
-	watch, err := f.hub.Fleet.BundleDeployments(f.namespaceOf(f.cluster)).Watch(ctx, metav1.ListOptions{})
-	if err != nil {
-		return
-	}
-	defer watch.Stop()
-	for event := range watch.ResultChan() {
-		if bd, ok := event.Object.(*fleet.BundleDeployment); ok && bd.DeletionTimestamp == nil {
-			f.reconcile(ctx, bd)
-		}
 	}
 }
 
