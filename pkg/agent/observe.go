@@ -66,7 +66,7 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 	// Only a hub that says which registration it wants can want another one. A bootstrap Secret that does not say, of an upgraded
 	// chart for example, is no reason to give up a credential that works.
 	both := o.Stored == Present && o.Bootstrap == Present
-	o.NewRegistration = both && o.identity.Registration != "" && o.identity.Registration != o.stored.Registration
+	o.NewRegistration = both && o.identity.RegistrationKey != "" && o.identity.RegistrationKey != o.stored.RegistrationKey
 	if o.Uninstalling = uninstall.Begun(o.storedSecret); o.Uninstalling {
 		o.NewRegistration = o.NewRegistration || o.Bootstrap == Present && uninstall.InstalledAgain(o.storedSecret, o.bootstrapSecret)
 		o.outdated = running != nil && o.NewRegistration // the runnables would tell the hub that the agent uninstalls itself

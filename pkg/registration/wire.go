@@ -50,11 +50,11 @@ const (
 	BootstrapToken                       = "token"
 	BootstrapTokenName                   = "tokenName"
 	BootstrapSystemRegistrationNamespace = "systemRegistrationNamespace"
-	// BootstrapRegistration makes an agent register again when its value changes. The hub sets it to
+	// BootstrapRegistrationKey makes an agent register again when its value changes. The hub sets it to
 	// "<digest>/<redeployAgentGeneration>"; the digest covers everything that invalidates an earlier registration. The agent
 	// stores the value of its registration under the same key of Secret CredentialSecret, and compares the two. If the key is
 	// absent, as from other hubs and charts, the agent keeps a credential that works.
-	BootstrapRegistration = "registration"
+	BootstrapRegistrationKey = "registration"
 	// BootstrapValues may hold all of the above as one YAML document instead.
 	BootstrapValues = "values"
 )

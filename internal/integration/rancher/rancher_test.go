@@ -297,7 +297,7 @@ func (s *serverStory) redeploy(t *testing.T) {
 		require.NoError(t, err)
 
 		testenv.Eventually(t, func() (bool, string) {
-			stored := s.credential(t, s.member, agentNamespace).Data[registration.BootstrapRegistration]
+			stored := s.credential(t, s.member, agentNamespace).Data[registration.BootstrapRegistrationKey]
 			return strings.HasSuffix(string(stored), fmt.Sprintf("/%d", generation)), "registered for " + string(stored)
 		})
 		testenv.RequireCredential(t, s.member, agentNamespace, s.edge.Name)

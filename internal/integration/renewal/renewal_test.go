@@ -128,7 +128,7 @@ func TestRegisterAgainWithoutAGap(t *testing.T) {
 	before := s.requests(t)
 	first, _ := s.bearer(t, namespace)
 
-	s.bootstrap(t, namespace, s.Token(t, "another"), registration.BootstrapRegistration, "anew/1")
+	s.bootstrap(t, namespace, s.Token(t, "another"), registration.BootstrapRegistrationKey, "anew/1")
 	s.awaitOther(t, namespace, first)
 	testenv.Eventually(t, func() (bool, string) {
 		left := s.requests(t)

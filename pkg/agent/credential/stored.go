@@ -33,8 +33,8 @@ type Stored struct {
 	hubclient.Access
 	// Workspace, the namespace of the Cluster, and ClusterName identify the Cluster on the hub.
 	Workspace, ClusterName string
-	// Registration is the key "registration" of the bootstrap Secret with which the credential was obtained.
-	Registration string
+	// RegistrationKey is the value of key "registration" of the bootstrap Secret with which the credential was obtained.
+	RegistrationKey string
 	// Request is the name of the ClusterRegistration; empty in a Secret of an earlier agent.
 	Request string
 	// HubConfigDigest is the digest of ConfigMap fleet-agent-hub when the endpoint was chosen; empty if there was none.
@@ -58,7 +58,7 @@ func Parse(secret *corev1.Secret) (*Stored, error) {
 		Access:          access,
 		Workspace:       string(secret.Data[registration.CredentialWorkspace]),
 		ClusterName:     string(secret.Data[registration.CredentialClusterName]),
-		Registration:    string(secret.Data[registration.BootstrapRegistration]),
+		RegistrationKey: string(secret.Data[registration.BootstrapRegistrationKey]),
 		Request:         string(secret.Data[keyRequest]),
 		HubConfigDigest: string(secret.Data[keyHubConfigDigest]),
 		Registered: hubclient.Trust{
@@ -114,7 +114,7 @@ func (s *Stored) secret(namespace string, older *corev1.Secret) (*corev1.Secret,
 		registration.CredentialClusterName:         []byte(s.ClusterName),
 	}
 	for key, value := range map[string]string{
-		registration.BootstrapRegistration: s.Registration, keyRequest: s.Request, keyTLSMode: string(s.Mode), keyHubConfigDigest: s.HubConfigDigest,
+		registration.BootstrapRegistrationKey: s.RegistrationKey, keyRequest: s.Request, keyTLSMode: string(s.Mode), keyHubConfigDigest: s.HubConfigDigest,
 		keyRegisteredMode: string(s.Registered.Mode), keyRegisteredServer: s.Registered.Server,
 	} {
 		if value != "" {

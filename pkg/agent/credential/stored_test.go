@@ -21,7 +21,7 @@ func TestStoredSecretIsWhatPeersExpect(t *testing.T) {
 			Endpoint: hubclient.Endpoint{Server: agenttest.HubURL, CA: []byte(ca), Mode: config.TLSModeStrict},
 			Token:    agenttest.NewToken, Namespace: "cluster-ns",
 		},
-		Workspace: "fleet-default", ClusterName: "one", Registration: "uid/3", Request: "request-1", HubConfigDigest: "seen",
+		Workspace: "fleet-default", ClusterName: "one", RegistrationKey: "uid/3", Request: "request-1", HubConfigDigest: "seen",
 		Registered: hubclient.Trust{Mode: config.TLSModeSystemStore, Server: "https://earlier"},
 	}
 	secret, err := stored.secret(agenttest.Namespace, nil)
@@ -82,7 +82,7 @@ func TestParse(t *testing.T) {
 		read, err := Parse(agenttest.StoredSecret(t, agenttest.HubURL, "", agenttest.OldToken, "kubeconfig", config(server, token, good), "deploymentNamespace", ""))
 		require.NoError(t, err)
 		assert.Equal(t, "ctx-ns", read.Namespace, "of the context, because the key is missing")
-		assert.Empty(t, read.Registration)
+		assert.Empty(t, read.RegistrationKey)
 	})
 	for name, row := range map[string]struct{ key, value, want string }{
 		"no kubeconfig":        {"kubeconfig", "", "it is not a kubeconfig"},

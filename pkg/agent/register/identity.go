@@ -22,8 +22,8 @@ type ImportIdentity struct {
 	hubclient.Access // its Namespace is the one of the ClusterRegistrations
 	// TokenName is the name of the ClusterRegistrationToken.
 	TokenName string
-	// Registration identifies the registration that the hub wants; empty if the hub does not say.
-	Registration string
+	// RegistrationKey identifies the registration that the hub wants; empty if the hub does not say.
+	RegistrationKey string
 
 	systemNamespace string // of the Secrets with the credentials
 }
@@ -32,7 +32,7 @@ type ImportIdentity struct {
 var identityKeys = [...]string{
 	registration.BootstrapAPIServerURL, registration.BootstrapAPIServerCA, registration.BootstrapWorkspace,
 	registration.BootstrapToken, registration.BootstrapTokenName, registration.BootstrapSystemRegistrationNamespace,
-	registration.BootstrapRegistration,
+	registration.BootstrapRegistrationKey,
 }
 
 // ParseIdentity reads the keys of the Secret, each of them or all in one YAML document under the key "values"; a key of the
@@ -62,7 +62,7 @@ func ParseIdentity(secret *corev1.Secret) (*ImportIdentity, error) {
 			Token: values[registration.BootstrapToken], Namespace: values[registration.BootstrapWorkspace],
 		},
 		TokenName:       values[registration.BootstrapTokenName],
-		Registration:    values[registration.BootstrapRegistration],
+		RegistrationKey: values[registration.BootstrapRegistrationKey],
 		systemNamespace: values[registration.BootstrapSystemRegistrationNamespace],
 	}
 
@@ -91,7 +91,7 @@ func (i *ImportIdentity) EndpointIn(mode config.TLSMode) hubclient.Endpoint {
 // digest identifies this import identity and the clientID. A request that was made with another digest is useless: its
 // credential may be readable with another token only.
 func (i *ImportIdentity) digest(clientID string) string {
-	parts := []string{i.Server, i.Namespace, i.systemNamespace, i.Token, i.TokenName, i.Registration, clientID}
+	parts := []string{i.Server, i.Namespace, i.systemNamespace, i.Token, i.TokenName, i.RegistrationKey, clientID}
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:])
 }

@@ -101,7 +101,7 @@ func (r *Registrar) Register(ctx context.Context, in Input) error {
 	stored := &credential.Stored{
 		Access:    hubclient.Access{Endpoint: endpoint, Token: granted.token, Namespace: granted.clusterNamespace},
 		Workspace: granted.workspace, ClusterName: granted.clusterName,
-		Registration: in.Identity.Registration, Request: request.name, HubConfigDigest: in.HubConfigDigest, Registered: endpoint.Trust(),
+		RegistrationKey: in.Identity.RegistrationKey, Request: request.name, HubConfigDigest: in.HubConfigDigest, Registered: endpoint.Trust(),
 	}
 	if err := r.verify(ctx, stored); err != nil {
 		return err

@@ -34,7 +34,7 @@ func TestParseIdentity(t *testing.T) {
 			},
 			Token: agenttest.RegistrationToken, Namespace: "fleet-default",
 		},
-		TokenName: "import-token-one", Registration: "uid/1", systemNamespace: "cattle-fleet-clusters-system",
+		TokenName: "import-token-one", RegistrationKey: "uid/1", systemNamespace: "cattle-fleet-clusters-system",
 	}
 	secretOf := func(data map[string]string) *corev1.Secret {
 		return agenttest.Secret(registration.BootstrapSecret, data)

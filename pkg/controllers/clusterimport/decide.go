@@ -15,18 +15,18 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// facts are the inputs of whyImport beside the Cluster itself.
+// facts are the inputs of importReason beside the Cluster itself.
 type facts struct {
 	agentNamespace string // the namespace in which the agent should run
 	tokenGone      bool   // the import token, with which the agent registers, does not exist
 	servedByBundle bool   // the agent's Bundle delivers new settings to the agent
 	manifestHash   string // of the settings with which the agent should run
-	registrationOf string // see wantedRegistrationOf
+	registrationID string // of the registration that the agent must have; see the function registrationID
 }
 
-// whyImport returns the reason why the Cluster itself requires an import, or "". What its kubeconfig Secret and the hub's
-// configuration require is decided by isInstalledWith.
-func whyImport(cluster *fleet.Cluster, f facts) string {
+// importReason compares the Cluster with its last import. It returns why another import is required, or "" if none is. The caller
+// compares the kubeconfig Secret and the hub's configuration, with isInstalledWith.
+func importReason(cluster *fleet.Cluster, f facts) string {
 	status := cluster.Status
 	switch {
 	case status.AgentDeployedGeneration == nil:
@@ -37,7 +37,7 @@ func whyImport(cluster *fleet.Cluster, f facts) string {
 		return "spec.redeployAgentGeneration changed"
 	case status.AgentConfigChanged, settingsRequireImport(cluster, f):
 		return "the agent's settings changed"
-	case credentialInvalid(status.Import, f.registrationOf):
+	case credentialInvalid(status.Import, f.registrationID):
 		return "the agent's credential is invalid"
 	case status.Import != nil && status.Agent.LastSeen.IsZero() && f.tokenGone:
 		return "the agent did not register before its token expired"
@@ -68,10 +68,10 @@ func manifestChanged(cluster *fleet.Cluster, wanted string) bool {
 	return last.ManifestHash != "" || agentspec.Disconnected(cluster)
 }
 
-// credentialInvalid reports whether registrationOf has a cause, the text after the slash, for which no import has asked the agent to
-// register again.
-func credentialInvalid(last *fleet.ImportStatus, registrationOf string) bool {
-	return strings.Contains(registrationOf, "/") && (last == nil || last.RegistrationOf != registrationOf)
+// credentialInvalid reports whether the ID has a cause, the text after the slash, for which no import has asked the agent to register
+// again.
+func credentialInvalid(last *fleet.ImportStatus, registrationID string) bool {
+	return strings.Contains(registrationID, "/") && (last == nil || last.RegistrationOf != registrationID)
 }
 
 // namespaceChanged compares with the namespace of the last import. Other versions do not record it; for them the namespace that
@@ -153,9 +153,9 @@ func settingsHash(hub config.Hub) string {
 	return hash
 }
 
-// wantedRegistrationOf identifies the registration that the agent must have: "<UID of the Cluster>", or "<UID>/<cause>" after its
+// registrationID identifies the registration that the agent must have: "<UID of the Cluster>", or "<UID>/<cause>" after its
 // credential became invalid. It stays the same until a new cause occurs, so that the end of a cause requires no import.
-func wantedRegistrationOf(cluster *fleet.Cluster, s credentialstatus.Status, now time.Time) string {
+func registrationID(cluster *fleet.Cluster, s credentialstatus.Status, now time.Time) string {
 	switch {
 	case s.Revoked != nil:
 		return withCause(cluster.UID, string(s.Revoked.UID))
@@ -172,33 +172,33 @@ func wantedRegistrationOf(cluster *fleet.Cluster, s credentialstatus.Status, now
 
 func withCause(uid types.UID, cause string) string { return string(uid) + "/" + cause }
 
-// registrationAt adds the hub's new endpoint as a cause for agents of other versions: they use a new endpoint only if they
-// register again. A connected agent that reports neither version nor generation is of another version. The cause is stored in the status
+// withEndpointAsCause returns another ID, with the hub's new endpoint as its cause, for an agent of another version: it uses a new
+// endpoint only if it registers again. A connected agent that reports neither version nor generation is of another version. The cause is stored in the status
 // of the Cluster: with another prefix than "way-", an upgrade of the hub would make these agents register again.
-func registrationAt(info hubInfo, cluster *fleet.Cluster, registrationOf string) string {
+func withEndpointAsCause(info hubInfo, cluster *fleet.Cluster, registrationID string) string {
 	agent := cluster.Status.Agent
 	otherVersion := !agent.LastSeen.IsZero() && agent.Generation == "" && agent.Version == ""
 	if !otherVersion || sameEndpoint(cluster.Status, info) {
-		return registrationOf
+		return registrationID
 	}
 	return withCause(cluster.UID, "way-"+digest(info.apiServerURL, registration.CAHash(info.apiServerCA)))
 }
 
 // registrationKey is delivered to the agent, which registers when it holds a credential for another key. The key changes if the
 // Cluster object is another one, a redeployment is requested, or the credential is invalid. It does not change with the hub's
-// endpoint, where the agent keeps its credential; registrationAt has the exception.
-func registrationKey(cluster *fleet.Cluster, registrationOf string) string {
+// endpoint, because the agent keeps its credential then; withEndpointAsCause has the exception.
+func registrationKey(cluster *fleet.Cluster, registrationID string) string {
 	generation := fmt.Sprintf("/%d", cluster.Spec.RedeployAgentGeneration)
 	last := cluster.Status.Import
-	if last != nil && strings.HasSuffix(last.Registration, generation) && lastRegistrationOf(cluster) == registrationOf {
+	if last != nil && strings.HasSuffix(last.Registration, generation) && lastRegistrationID(cluster) == registrationID {
 		return last.Registration
 	}
-	return digest(registrationOf) + generation
+	return digest(registrationID) + generation
 }
 
-// lastRegistrationOf is the registrationOf of the last import. Older versions did not record it and computed the key from the
-// endpoint; an agent with such a key keeps it.
-func lastRegistrationOf(cluster *fleet.Cluster) string {
+// lastRegistrationID is the ID of the registration that the last import required. Older versions did not record it and computed the
+// key from the endpoint; an agent with such a key keeps it.
+func lastRegistrationID(cluster *fleet.Cluster) string {
 	status := cluster.Status
 	if status.Import.RegistrationOf != "" {
 		return status.Import.RegistrationOf

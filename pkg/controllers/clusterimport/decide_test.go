@@ -110,11 +110,11 @@ func TestWhyImport(t *testing.T) {
 			if row.wanted != "" {
 				wanted = row.wanted
 			}
-			f := facts{agentNamespace: wanted, tokenGone: row.tokenGone, servedByBundle: row.served, manifestHash: "same", registrationOf: "uid"}
+			f := facts{agentNamespace: wanted, tokenGone: row.tokenGone, servedByBundle: row.served, manifestHash: "same", registrationID: "uid"}
 			if row.cause != "" {
-				f.registrationOf = "uid/" + row.cause
+				f.registrationID = "uid/" + row.cause
 			}
-			assert.Equal(t, row.why, whyImport(c, f))
+			assert.Equal(t, row.why, importReason(c, f))
 		})
 	}
 }
@@ -253,7 +253,7 @@ func TestClusterOfToken(t *testing.T) {
 	assert.Empty(t, clusterOfToken(&fleet.ClusterRegistrationToken{}))
 }
 
-func TestWantedRegistrationOf(t *testing.T) {
+func TestRegistrationID(t *testing.T) {
 	heard := metav1.NewTime(time.Unix(1000, 0))
 	revoked := credentialstatus.Status{Revoked: &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{UID: "r1"}}}
 	granted := credentialstatus.Status{Granted: true}
@@ -301,7 +301,7 @@ func TestWantedRegistrationOf(t *testing.T) {
 			if row.change != nil {
 				row.change(c)
 			}
-			assert.Equal(t, row.want, wantedRegistrationOf(c, row.requests, heard.Add(time.Hour)))
+			assert.Equal(t, row.want, registrationID(c, row.requests, heard.Add(time.Hour)))
 		})
 	}
 }
@@ -332,7 +332,7 @@ func TestRegistrationKey(t *testing.T) {
 	assert.Contains(t, registrationKey(asked, "uid"), "/-1")
 }
 
-func TestRegistrationAt(t *testing.T) {
+func TestWithEndpointAsCause(t *testing.T) {
 	moved := hubInfo{apiServerURL: "https://moved", apiServerCA: []byte("ca")}
 	same := hubInfo{apiServerURL: "https://hub", apiServerCA: []byte("ca")}
 	for _, row := range []struct {
@@ -350,22 +350,22 @@ func TestRegistrationAt(t *testing.T) {
 	} {
 		c := keyed("k/0", "uid")
 		c.Status.Agent = row.agent
-		assert.Equal(t, row.same, registrationAt(row.info, c, "uid") == "uid", row.name)
+		assert.Equal(t, row.same, withEndpointAsCause(row.info, c, "uid") == "uid", row.name)
 	}
 }
 
-func TestRegistrationAt_once(t *testing.T) {
+func TestWithEndpointAsCause_once(t *testing.T) {
 	c := keyed("k/0", "uid")
 	c.Status.Agent = fleet.AgentStatus{LastSeen: metav1.Now()}
-	first := registrationAt(hubInfo{apiServerURL: "https://moved"}, c, "uid")
+	first := withEndpointAsCause(hubInfo{apiServerURL: "https://moved"}, c, "uid")
 	c.Status.APIServerURL, c.Status.APIServerCAHash, c.Status.Import.RegistrationOf = "https://moved", registration.CAHash(nil), first
 	granted := credentialstatus.Status{Granted: true}
-	assert.Equal(t, first, registrationAt(hubInfo{apiServerURL: "https://moved"}, c, wantedRegistrationOf(c, granted, time.Unix(0, 0))))
-	assert.NotEqual(t, first, registrationAt(hubInfo{apiServerURL: "https://again"}, c, wantedRegistrationOf(c, granted, time.Unix(0, 0))))
-	assert.False(t, credentialInvalid(c.Status.Import, wantedRegistrationOf(c, granted, time.Unix(0, 0))), "it requires no other import")
+	assert.Equal(t, first, withEndpointAsCause(hubInfo{apiServerURL: "https://moved"}, c, registrationID(c, granted, time.Unix(0, 0))))
+	assert.NotEqual(t, first, withEndpointAsCause(hubInfo{apiServerURL: "https://again"}, c, registrationID(c, granted, time.Unix(0, 0))))
+	assert.False(t, credentialInvalid(c.Status.Import, registrationID(c, granted, time.Unix(0, 0))), "it requires no other import")
 }
 
-// The version before this one computed the key from URL and CA and did not record registrationOf.
+// The version before this one computed the key from URL and CA and did not record registrationID.
 func TestRegistrationKey_ofTheVersionBefore(t *testing.T) {
 	c := keyed("", "")
 	old := digest(c.UID, c.Status.APIServerURL, c.Status.APIServerCAHash)

@@ -104,8 +104,8 @@ func FuzzAnImportSettlesWhatAskedForIt(f *testing.F) {
 		filler.Fill(&cluster.Spec)
 		filler.Fill(&cluster.Status)
 		filler.Fill(&asked)
-		why := whyImport(&cluster, asked)
-		assert.Equal(t, why, whyImport(cluster.DeepCopy(), asked))
+		why := importReason(&cluster, asked)
+		assert.Equal(t, why, importReason(cluster.DeepCopy(), asked))
 		if cluster.Status.AgentDeployedGeneration == nil {
 			assert.NotEmpty(t, why)
 		}

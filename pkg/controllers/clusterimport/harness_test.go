@@ -160,7 +160,7 @@ func plan(t *testing.T, change func(*planInput)) (*installPlan, []runtime.Object
 	values := someValues()
 	in := &planInput{
 		harness: newHarness(t), hub: hubConfig, cluster: installed(), values: &values,
-		facts: facts{registrationOf: "uid", manifestHash: "m"},
+		facts: facts{registrationID: "uid", manifestHash: "m"},
 		info:  hubInfo{apiServerURL: "https://hub:6443", tlsMode: config.TLSModeStrict, gcInterval: metav1.Duration{Duration: 15 * time.Minute}},
 	}
 	in.cluster.Status.AgentDeployedGeneration = nil

@@ -73,9 +73,9 @@ func (i *Importer) reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		tokenGone:      apierrors.IsNotFound(err),
 		servedByBundle: agentspec.ServedByBundle(hub, cluster),
 		manifestHash:   agentspec.ManifestHash(agentspec.Options(i.Context, cluster, "")),
-		registrationOf: wantedRegistrationOf(cluster, requests, i.Clock.Now()),
+		registrationID: registrationID(cluster, requests, i.Clock.Now()),
 	}
-	why := whyImport(cluster, known)
+	why := importReason(cluster, known)
 	secretVersion := i.kubeconfigVersion(cluster)
 	switch {
 	case why == "" && secretVersion == "":
@@ -210,7 +210,7 @@ func (i *Importer) record(hub config.Hub, cluster *fleet.Cluster, secret *corev1
 		status.Agent = fleet.AgentStatus{Namespace: cluster.Spec.AgentNamespace}
 	}
 	last := importStatus(cluster, hub, secret, info, namespace)
-	last.Registration, last.RegistrationOf = plan.registration, plan.registrationOf
+	last.Registration, last.RegistrationOf = plan.registrationKey, plan.registrationID
 	last.AgentNamespace, last.Generation, last.ManifestHash = namespace, plan.generation, plan.manifestHash
 	last.PullSecrets, last.PullSecretsHash = plan.pullSecrets.names, plan.pullSecrets.hash
 	last.StaleAgentNamespaces = stale

@@ -58,7 +58,7 @@ func (m *memberClient) deleteUnmarkedCredential(ctx context.Context, agentNamesp
 	} else if err != nil {
 		return err
 	}
-	if _, marked, _ := unstructured.NestedString(stored.Object, "data", registration.BootstrapRegistration); marked {
+	if _, marked, _ := unstructured.NestedString(stored.Object, "data", registration.BootstrapRegistrationKey); marked {
 		return nil
 	}
 	return m.remove(ctx, "Secret", agentNamespace, registration.CredentialSecret)

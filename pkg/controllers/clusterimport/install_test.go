@@ -209,7 +209,7 @@ func TestSchedulingLeftovers(t *testing.T) {
 }
 
 func TestPlan_reregister(t *testing.T) {
-	key := planned(t, nil).registration
+	key := planned(t, nil).registrationKey
 	for _, row := range []struct {
 		name   string
 		change func(*planInput)

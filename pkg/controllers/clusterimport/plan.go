@@ -24,24 +24,24 @@ import (
 // installPlan is what an import installs on the member, before its objects are rendered. Two plans with the same inputs render
 // the same objects, so a call that has ended is recognized without rendering them again.
 type installPlan struct {
-	options        agentmanifest.Options
-	scheduling     *fleet.AgentSchedulingCustomization
-	agentConfig    string            // the document in the agent's ConfigMap
-	bootstrap      map[string][]byte // the agent's bootstrap Secret
-	registration   string            // see registrationKey
-	registrationOf string
-	reregister     bool // the agent must register again, not only restart
-	generation     string
-	manifestHash   string
-	pullSecrets    pullSecrets
-	leftovers      []agentmanifest.OwnedObject // objects of an earlier import that the Cluster no longer requires
+	options         agentmanifest.Options
+	scheduling      *fleet.AgentSchedulingCustomization
+	agentConfig     string            // the document in the agent's ConfigMap
+	bootstrap       map[string][]byte // the agent's bootstrap Secret
+	registrationKey string            // see the function registrationKey
+	registrationID  string
+	reregister      bool // the agent must register again, not only restart
+	generation      string
+	manifestHash    string
+	pullSecrets     pullSecrets
+	leftovers       []agentmanifest.OwnedObject // objects of an earlier import that the Cluster no longer requires
 }
 
 // plan decides what an import installs on the member.
 func (i *Importer) plan(hub config.Hub, cluster *fleet.Cluster, f facts, info hubInfo, values *registration.Values, pull pullSecrets) (*installPlan, error) {
 	last := cluster.Status.Import
-	of := registrationAt(info, cluster, f.registrationOf)
-	key := registrationKey(cluster, of)
+	id := withEndpointAsCause(info, cluster, f.registrationID)
+	key := registrationKey(cluster, id)
 	generation := agentspec.InstalledGeneration(hub, cluster, key)
 	agentConfig, err := config.Agent{
 		ClientID:                  cluster.Spec.ClientID,
@@ -60,15 +60,15 @@ func (i *Importer) plan(hub config.Hub, cluster *fleet.Cluster, f facts, info hu
 			registration.BootstrapToken:                       []byte(values.Token),
 			registration.BootstrapTokenName:                   []byte(values.TokenName),
 			registration.BootstrapSystemRegistrationNamespace: []byte(values.SystemRegistrationNamespace),
-			registration.BootstrapRegistration:                []byte(key),
+			registration.BootstrapRegistrationKey:             []byte(key),
 		},
-		registration:   key,
-		registrationOf: of,
-		reregister:     last == nil || last.Registration != key || last.AgentNamespace != f.agentNamespace,
-		generation:     generation,
-		manifestHash:   f.manifestHash,
-		pullSecrets:    pull,
-		leftovers:      append(schedulingLeftovers(cluster, f.agentNamespace), pullSecretLeftovers(cluster.Status.Import, f.agentNamespace, pull.names)...),
+		registrationKey: key,
+		registrationID:  id,
+		reregister:      last == nil || last.Registration != key || last.AgentNamespace != f.agentNamespace,
+		generation:      generation,
+		manifestHash:    f.manifestHash,
+		pullSecrets:     pull,
+		leftovers:       append(schedulingLeftovers(cluster, f.agentNamespace), pullSecretLeftovers(cluster.Status.Import, f.agentNamespace, pull.names)...),
 	}, err
 }
 

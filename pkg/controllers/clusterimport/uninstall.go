@@ -272,7 +272,7 @@ func (a agentIdentity) belongsTo(cluster *fleet.Cluster) bool {
 		// The token of an import is named after its Cluster. The agent's chart may have delivered another token, for the
 		// registration that the hub recorded.
 		last := cluster.Status.Import
-		recorded := last != nil && last.Registration != "" && a.bootstrap[registration.BootstrapRegistration] == last.Registration
+		recorded := last != nil && last.Registration != "" && a.bootstrap[registration.BootstrapRegistrationKey] == last.Registration
 		ours := recorded || a.bootstrap[registration.BootstrapTokenName] == registration.ImportTokenName(cluster.Name)
 		if a.bootstrap[registration.BootstrapWorkspace] != cluster.Namespace || !ours {
 			return false

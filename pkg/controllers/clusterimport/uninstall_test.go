@@ -35,7 +35,7 @@ func TestAgentIdentity_belongsTo(t *testing.T) {
 	}
 	bootstrap := func(namespace, token, key string) map[string]string {
 		return map[string]string{
-			registration.BootstrapWorkspace: namespace, registration.BootstrapTokenName: token, registration.BootstrapRegistration: key,
+			registration.BootstrapWorkspace: namespace, registration.BootstrapTokenName: token, registration.BootstrapRegistrationKey: key,
 		}
 	}
 	for _, row := range []struct {
