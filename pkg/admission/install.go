@@ -79,8 +79,8 @@ func minorOf(version string) uint {
 	return parsed.Minor()
 }
 
-// noMutating is the reason and the remedy where the API server does not record who creates a request. It names flags of the API server only for the
-// versions of Kubernetes that have the kinds and serve them on demand.
+// noMutating is the reason and the remedy where the API server does not record who creates a request. It names flags of the API server
+// only for the versions of Kubernetes that have the kinds and serve them on demand.
 func noMutating(version string) string {
 	const flags = "--feature-gates=MutatingAdmissionPolicy=true and --runtime-config=admissionregistration.k8s.io/%s=true on the API server"
 	remedy := "upgrade it to Kubernetes 1.36 or later"

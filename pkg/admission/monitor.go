@@ -121,8 +121,8 @@ func New(o Options) (*Monitor, error) {
 	}, nil
 }
 
-// InForce reports whether the policies that prove where requests come from are in force, and since when. That time may be a few seconds ahead, until every API server
-// applies them.
+// InForce reports whether the policies that prove where requests come from are in force, and since when. That time may be a few seconds
+// ahead, until every API server applies them.
 func (m *Monitor) InForce() (since time.Time, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -159,7 +159,8 @@ func (m *Monitor) Policies() map[PolicyRef]bool {
 	return m.state.inForce
 }
 
-// OnChange registers a function that is called after each change of the results of InForce and Lacking. It is called before Start; f must not block.
+// OnChange registers a function that is called after each change of the results of InForce and Lacking. It is called before Start; f
+// must not block.
 func (m *Monitor) OnChange(f func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

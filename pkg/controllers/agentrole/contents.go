@@ -100,8 +100,8 @@ func (r *ContentRoles) Allow(ctx context.Context, cluster *fleet.Cluster, conten
 	return nil
 }
 
-// Forbid withdraws from the agent of a Cluster the right to read any Content and any Secret or ConfigMap, until Allow and AllowObjects grant it
-// again.
+// Forbid withdraws from the agent of a Cluster the right to read any Content and any Secret or ConfigMap, until Allow and AllowObjects
+// grant it again.
 func (r *ContentRoles) Forbid(ctx context.Context, cluster *fleet.Cluster) error {
 	return errors.Join(r.forbidContents(ctx, cluster), r.AllowObjects(ctx, cluster, nil, nil))
 }

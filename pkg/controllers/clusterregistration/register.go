@@ -59,11 +59,16 @@ type handler struct {
 	policy          atomic.Pointer[policy.Policy]
 	locks           identityLocks
 
-	written         expectations.Expectations // versions of requests
-	writtenGrants   expectations.Expectations // versions of requests that this hub granted
-	grantAttempts   expectations.Expectations // versions of requests that it tried to grant
-	createdClusters expectations.Expectations // by namespace and name
-	givenRights     expectations.Expectations // by the UID of a request that is not granted
+	// written has the versions of requests that this hub has written, so that a pass over an older version of the cache writes nothing.
+	written expectations.Expectations
+	// writtenGrants has those with which it granted requests: until the cache shows one, no other request of the identity is decided.
+	writtenGrants expectations.Expectations
+	// grantAttempts has the versions on which a grant was tried and its outcome may be unknown: they block the same requests.
+	grantAttempts expectations.Expectations
+	// createdClusters has the keys of Clusters that the cache may lack: a pass waits for them, and does not send the create again.
+	createdClusters expectations.Expectations
+	// givenRights has the UIDs of requests that were given rights before they are granted: a refusal has to find and remove these.
+	givenRights expectations.Expectations
 
 	// droppedConditions has, by key, the last condition of a request that the API server did not store: the definition of Fleet's own
 	// chart has no field for it.
