@@ -124,10 +124,6 @@ func (c *cluster) existing(resources kube.ResourceList, accept func(name, namesp
 	return found, nil
 }
 
-func isCRD(info *resource.Info) bool {
-	return info.Mapping.GroupVersionKind.Group == apiextensionsv1.GroupName && info.Mapping.GroupVersionKind.Kind == "CustomResourceDefinition"
-}
-
 // marksOf returns the release that an object is marked with; "" if it has no mark.
 func marksOf(object runtime.Object) (name, namespace string) {
 	accessor, err := meta.Accessor(object)
@@ -220,4 +216,8 @@ func (c *cluster) deleteUnpatchable(target kube.ResourceList) error {
 		return fmt.Errorf("replacing objects that cannot be patched: %w", err)
 	}
 	return nil
+}
+
+func isCRD(info *resource.Info) bool {
+	return info.Mapping.GroupVersionKind.Group == apiextensionsv1.GroupName && info.Mapping.GroupVersionKind.Kind == "CustomResourceDefinition"
 }

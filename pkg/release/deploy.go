@@ -87,36 +87,6 @@ const (
 	defaultHistory = 5
 )
 
-func (r Request) helm() fleet.HelmOptions {
-	if r.Options.Helm == nil {
-		return fleet.HelmOptions{}
-	}
-	return *r.Options.Helm
-}
-
-func (r Request) timeout() time.Duration {
-	if seconds := r.helm().TimeoutSeconds; seconds > 0 {
-		return time.Duration(seconds) * time.Second
-	}
-	return defaultTimeout
-}
-
-func (r Request) maxHistory() int {
-	if limit := r.helm().MaxHistory; limit > 0 {
-		return limit
-	}
-	return defaultHistory
-}
-
-func (r Request) waits() bool { return !r.NoWait && (r.helm().TimeoutSeconds > 0 || r.helm().Atomic) }
-
-// adopts reports whether Helm may take over existing objects. checkOwners limits that to HandOver, unless the options allow all.
-func (r Request) adopts() bool { return r.helm().TakeOwnership || len(r.HandOver) > 0 }
-
-// rollsBack reports whether a failed deployment is undone. Until it is removed, an older release runs what this one took
-// over of it; undoing this one would delete that.
-func (r Request) rollsBack() bool { return r.helm().Atomic && !r.NoWait && len(r.HandOver) == 0 }
-
 // Bound is the time that the options allow the deployment to take: for waiting, and for waiting after a rollback.
 func (r Request) Bound() time.Duration { return 2 * r.timeout() }
 
@@ -180,20 +150,6 @@ func (c *Client) Deploy(ctx context.Context, r Request) (Deployed, error) {
 	return deployed, op.sweep(deployed, revisions)
 }
 
-// actionFor prepares an action with the identity of the request, and notes that identity in its options.
-func (c *Client) actionFor(ctx context.Context, r *Request) (*helmAction, error) {
-	account, err := c.serviceAccount(ctx, *r)
-	if err != nil {
-		return nil, err
-	}
-	r.Options.ServiceAccount = account.name
-	op, err := c.newAction(ctx, r.Namespace, account)
-	if err == nil && r.NoWait { // an import applies the same objects
-		op.manager = registration.FieldManager
-	}
-	return op, err
-}
-
 // inherits reports whether an agent may have applied the objects on the cluster with another field manager.
 func (r Request) inherits(manager string, latest *helm.Release) bool {
 	if latest == nil {
@@ -201,6 +157,21 @@ func (r Request) inherits(manager string, latest *helm.Release) bool {
 	}
 	return latest.Labels[FieldManagerLabel] != manager ||
 		slices.ContainsFunc(r.HandOver, func(f Found) bool { return f.Labels[FieldManagerLabel] != manager })
+}
+
+// Sweep removes what Deploy returned a LeftoverError for. Another Deploy would not: it looks only at the attempts after the last
+// revision that worked.
+func (c *Client) Sweep(ctx context.Context, r Request) (Deployed, error) {
+	op, revisions, err := c.resume(ctx, &r)
+	if err != nil {
+		return Deployed{}, err
+	}
+	latest := last(revisions)
+	deployed, err := op.deployed(latest)
+	if err != nil {
+		return deployed, err
+	}
+	return deployed, op.sweep(deployed, revisions[:len(revisions)-1])
 }
 
 // resume prepares an action on a release whose last revision is deployed, and returns its revisions.
@@ -223,19 +194,18 @@ func (c *Client) resume(ctx context.Context, r *Request) (*helmAction, []*helm.R
 	return op, revisions, nil
 }
 
-// Sweep removes what Deploy returned a LeftoverError for. Another Deploy would not: it looks only at the attempts after the last
-// revision that worked.
-func (c *Client) Sweep(ctx context.Context, r Request) (Deployed, error) {
-	op, revisions, err := c.resume(ctx, &r)
+// actionFor prepares an action with the identity of the request, and notes that identity in its options.
+func (c *Client) actionFor(ctx context.Context, r *Request) (*helmAction, error) {
+	account, err := c.serviceAccount(ctx, *r)
 	if err != nil {
-		return Deployed{}, err
+		return nil, err
 	}
-	latest := last(revisions)
-	deployed, err := op.deployed(latest)
-	if err != nil {
-		return deployed, err
+	r.Options.ServiceAccount = account.name
+	op, err := c.newAction(ctx, r.Namespace, account)
+	if err == nil && r.NoWait { // an import applies the same objects
+		op.manager = registration.FieldManager
 	}
-	return deployed, op.sweep(deployed, revisions[:len(revisions)-1])
+	return op, err
 }
 
 // checkOwner refuses a release of another owner: an upgrade would replace its objects.
@@ -301,6 +271,27 @@ func (o *helmAction) upgrade(ctx context.Context, r Request, s chartSource, revi
 	return upgrade
 }
 
+// rollsBack reports whether a failed deployment is undone. Until it is removed, an older release runs what this one took
+// over of it; undoing this one would delete that.
+func (r Request) rollsBack() bool { return r.helm().Atomic && !r.NoWait && len(r.HandOver) == 0 }
+
+// adopts reports whether Helm may take over existing objects. checkOwners limits that to HandOver, unless the options allow all.
+func (r Request) adopts() bool { return r.helm().TakeOwnership || len(r.HandOver) > 0 }
+
+func (r Request) maxHistory() int {
+	if limit := r.helm().MaxHistory; limit > 0 {
+		return limit
+	}
+	return defaultHistory
+}
+
+func (r Request) timeout() time.Duration {
+	if seconds := r.helm().TimeoutSeconds; seconds > 0 {
+		return time.Duration(seconds) * time.Second
+	}
+	return defaultTimeout
+}
+
 // objectsOf returns the objects of the revision that an upgrade starts from: the deployed one, or else the last.
 func (o *helmAction) objectsOf(revisions []*helm.Release) kube.ResourceList {
 	from := last(revisions)
@@ -325,29 +316,13 @@ func waitStrategy(ctx context.Context, r Request) (kube.WaitStrategy, []kube.Wai
 	return strategy, []kube.WaitOption{kube.WithWaitContext(ctx)}
 }
 
-// deployed returns the objects of a revision as they were applied.
-func (o *helmAction) deployed(made helmrelease.Releaser) (Deployed, error) {
-	r, ok := made.(*helm.Release)
-	if !ok {
-		return Deployed{}, fmt.Errorf("Helm returned a release of the unknown type %T", made)
+func (r Request) waits() bool { return !r.NoWait && (r.helm().TimeoutSeconds > 0 || r.helm().Atomic) }
+
+func (r Request) helm() fleet.HelmOptions {
+	if r.Options.Helm == nil {
+		return fleet.HelmOptions{}
 	}
-	d := Deployed{Namespace: r.Namespace, Name: r.Name, Version: r.Version, Labels: r.Labels}
-	infos, err := o.cluster.Build(bytes.NewBufferString(r.Manifest), false)
-	if err != nil {
-		return d, fmt.Errorf("reading the manifest of Helm release %s/%s: %w", r.Namespace, r.Name, err)
-	}
-	for _, info := range infos {
-		desired, ok := info.Object.(*unstructured.Unstructured)
-		if !ok {
-			continue
-		}
-		desired.SetNamespace(info.Namespace)
-		desired.SetLabels(labels.Merge(desired.GetLabels(), map[string]string{ManagedByLabel: ManagedByHelm}))
-		desired.SetAnnotations(labels.Merge(desired.GetAnnotations(), map[string]string{NameAnnotation: r.Name, NamespaceAnnotation: r.Namespace}))
-		manager := cmp.Or(r.Labels[FieldManagerLabel], registration.FieldManager)
-		d.Objects = append(d.Objects, Object{Desired: desired, Manager: manager, Resource: info.Mapping.Resource})
-	}
-	return d, nil
+	return *r.Options.Helm
 }
 
 // sweep removes objects that only failed attempts created. Helm compares with the last revision that worked and does not
@@ -377,4 +352,29 @@ func (o *helmAction) sweep(d Deployed, revisions []*helm.Release) error {
 		return &LeftoverError{err}
 	}
 	return nil
+}
+
+// deployed returns the objects of a revision as they were applied.
+func (o *helmAction) deployed(made helmrelease.Releaser) (Deployed, error) {
+	r, ok := made.(*helm.Release)
+	if !ok {
+		return Deployed{}, fmt.Errorf("Helm returned a release of the unknown type %T", made)
+	}
+	d := Deployed{Namespace: r.Namespace, Name: r.Name, Version: r.Version, Labels: r.Labels}
+	infos, err := o.cluster.Build(bytes.NewBufferString(r.Manifest), false)
+	if err != nil {
+		return d, fmt.Errorf("reading the manifest of Helm release %s/%s: %w", r.Namespace, r.Name, err)
+	}
+	for _, info := range infos {
+		desired, ok := info.Object.(*unstructured.Unstructured)
+		if !ok {
+			continue
+		}
+		desired.SetNamespace(info.Namespace)
+		desired.SetLabels(labels.Merge(desired.GetLabels(), map[string]string{ManagedByLabel: ManagedByHelm}))
+		desired.SetAnnotations(labels.Merge(desired.GetAnnotations(), map[string]string{NameAnnotation: r.Name, NamespaceAnnotation: r.Namespace}))
+		manager := cmp.Or(r.Labels[FieldManagerLabel], registration.FieldManager)
+		d.Objects = append(d.Objects, Object{Desired: desired, Manager: manager, Resource: info.Mapping.Resource})
+	}
+	return d, nil
 }

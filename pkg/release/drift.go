@@ -225,23 +225,6 @@ func stripped(o *unstructured.Unstructured, ignored []fleet.ComparePatch) (map[s
 // ignoreOperation is an operation of a ComparePatch that JSON patch does not know: the object may be missing.
 const ignoreOperation = "ignore"
 
-// pointersConcern reports whether the JSON pointers of a ComparePatch are about the object. Group and kind may be patterns; an
-// empty namespace or name matches all.
-func pointersConcern(p fleet.ComparePatch, o *unstructured.Unstructured) bool {
-	pattern, kind := schema.FromAPIVersionAndKind(p.APIVersion, p.Kind), o.GroupVersionKind()
-	matches := func(pattern, value string) bool {
-		matched, err := path.Match(pattern, value)
-		return err == nil && matched
-	}
-	return matches(pattern.Group, kind.Group) && matches(pattern.Kind, kind.Kind) &&
-		(p.Namespace == "" || p.Namespace == o.GetNamespace()) && (p.Name == "" || p.Name == o.GetName())
-}
-
-// operationsConcern reports whether the operations of a ComparePatch are about the object: all of its names have to be the same.
-func operationsConcern(p fleet.ComparePatch, o *unstructured.Unstructured) bool {
-	return p.APIVersion == o.GetAPIVersion() && p.Kind == o.GetKind() && p.Namespace == o.GetNamespace() && p.Name == o.GetName()
-}
-
 // toleratesMissing reports whether a ComparePatch has the operation "ignore" for the object. The name may be a regular
 // expression, and an empty namespace matches all.
 func toleratesMissing(o *unstructured.Unstructured, patches []fleet.ComparePatch) bool {
@@ -302,4 +285,21 @@ func applyComparePatch(o *unstructured.Unstructured, p fleet.ComparePatch) (map[
 	}
 	changed := map[string]any{}
 	return changed, json.Unmarshal(document, &changed)
+}
+
+// operationsConcern reports whether the operations of a ComparePatch are about the object: all of its names have to be the same.
+func operationsConcern(p fleet.ComparePatch, o *unstructured.Unstructured) bool {
+	return p.APIVersion == o.GetAPIVersion() && p.Kind == o.GetKind() && p.Namespace == o.GetNamespace() && p.Name == o.GetName()
+}
+
+// pointersConcern reports whether the JSON pointers of a ComparePatch are about the object. Group and kind may be patterns; an
+// empty namespace or name matches all.
+func pointersConcern(p fleet.ComparePatch, o *unstructured.Unstructured) bool {
+	pattern, kind := schema.FromAPIVersionAndKind(p.APIVersion, p.Kind), o.GroupVersionKind()
+	matches := func(pattern, value string) bool {
+		matched, err := path.Match(pattern, value)
+		return err == nil && matched
+	}
+	return matches(pattern.Group, kind.Group) && matches(pattern.Kind, kind.Kind) &&
+		(p.Namespace == "" || p.Namespace == o.GetNamespace()) && (p.Name == "" || p.Name == o.GetName())
 }

@@ -102,38 +102,6 @@ func DeploymentIDValue(deploymentID string) string {
 	return hex.EncodeToString(sum[:20])
 }
 
-// optionLabels returns the labels with the options of a later removal. Unset options have the value labelRemoved.
-func optionLabels(o fleet.BundleDeploymentOptions) map[string]string {
-	all := map[string]string{
-		keepResourcesLabel: labelRemoved, deleteNamespaceLabel: labelRemoved, deleteCRDsLabel: labelRemoved, ServiceAccountLabel: labelRemoved,
-	}
-	for label, set := range map[string]bool{
-		keepResourcesLabel: o.KeepResources, deleteNamespaceLabel: o.DeleteNamespace, deleteCRDsLabel: o.DeleteCRDResources,
-	} {
-		if set {
-			all[label] = labelTrue
-		}
-	}
-	if o.ServiceAccount != "" {
-		all[ServiceAccountLabel] = o.ServiceAccount
-	}
-	if len(o.DownstreamResources) == 0 {
-		all[CopiesLabel] = labelRemoved
-	}
-	return all
-}
-
-// withoutRemoved leaves out the labels that an upgrade would remove: an installation would store the value instead.
-func withoutRemoved(l map[string]string) map[string]string {
-	kept := map[string]string{}
-	for key, value := range l {
-		if value != labelRemoved {
-			kept[key] = value
-		}
-	}
-	return kept
-}
-
 // OptionsFrom returns the options of a removal from the labels of the release.
 func OptionsFrom(l map[string]string) Options {
 	return Options{
@@ -278,6 +246,38 @@ func (c *Client) Adopt(ctx context.Context, r Request) (Found, error) {
 	return found, nil
 }
 
+// withoutRemoved leaves out the labels that an upgrade would remove: an installation would store the value instead.
+func withoutRemoved(l map[string]string) map[string]string {
+	kept := map[string]string{}
+	for key, value := range l {
+		if value != labelRemoved {
+			kept[key] = value
+		}
+	}
+	return kept
+}
+
+// optionLabels returns the labels with the options of a later removal. Unset options have the value labelRemoved.
+func optionLabels(o fleet.BundleDeploymentOptions) map[string]string {
+	all := map[string]string{
+		keepResourcesLabel: labelRemoved, deleteNamespaceLabel: labelRemoved, deleteCRDsLabel: labelRemoved, ServiceAccountLabel: labelRemoved,
+	}
+	for label, set := range map[string]bool{
+		keepResourcesLabel: o.KeepResources, deleteNamespaceLabel: o.DeleteNamespace, deleteCRDsLabel: o.DeleteCRDResources,
+	} {
+		if set {
+			all[label] = labelTrue
+		}
+	}
+	if o.ServiceAccount != "" {
+		all[ServiceAccountLabel] = o.ServiceAccount
+	}
+	if len(o.DownstreamResources) == 0 {
+		all[CopiesLabel] = labelRemoved
+	}
+	return all
+}
+
 // Unlabelled returns the newest revisions of all releases that no agent labelled.
 func (c *Client) Unlabelled(ctx context.Context) ([]Found, error) {
 	unlabelled, err := labels.NewRequirement(AgentLabel, selection.DoesNotExist, nil)
@@ -323,32 +323,6 @@ func (c *Client) Get(ctx context.Context, f Found) (*Deployed, error) {
 	return &deployed, err
 }
 
-// revisions returns the kept revisions of a release, oldest first; none if there is no such release.
-func (o *helmAction) revisions(name string) ([]*helm.Release, error) {
-	found, err := o.config.Releases.History(name)
-	if errors.Is(err, driver.ErrReleaseNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading the history of Helm release %s/%s: %w", o.namespace, name, err)
-	}
-	var all []*helm.Release
-	for _, r := range found {
-		if revision, ok := r.(*helm.Release); ok {
-			all = append(all, revision)
-		}
-	}
-	util.SortByRevision(all)
-	return all, nil
-}
-
-func last(revisions []*helm.Release) *helm.Release {
-	if len(revisions) == 0 {
-		return nil
-	}
-	return revisions[len(revisions)-1]
-}
-
 // failInterrupted marks the last revision as failed if its operation was interrupted, for example because the agent was
 // killed. Helm refuses to work on a pending release, and nothing else would ever finish it.
 func (o *helmAction) failInterrupted(revisions []*helm.Release) error {
@@ -366,4 +340,30 @@ func (o *helmAction) failInterrupted(revisions []*helm.Release) error {
 		return fmt.Errorf("recovering Helm release %s/%s: %w", r.Namespace, r.Name, err)
 	}
 	return nil
+}
+
+func last(revisions []*helm.Release) *helm.Release {
+	if len(revisions) == 0 {
+		return nil
+	}
+	return revisions[len(revisions)-1]
+}
+
+// revisions returns the kept revisions of a release, oldest first; none if there is no such release.
+func (o *helmAction) revisions(name string) ([]*helm.Release, error) {
+	found, err := o.config.Releases.History(name)
+	if errors.Is(err, driver.ErrReleaseNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the history of Helm release %s/%s: %w", o.namespace, name, err)
+	}
+	var all []*helm.Release
+	for _, r := range found {
+		if revision, ok := r.(*helm.Release); ok {
+			all = append(all, revision)
+		}
+	}
+	util.SortByRevision(all)
+	return all, nil
 }

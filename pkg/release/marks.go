@@ -36,6 +36,14 @@ const (
 	commitAnnotation         = "fleet.cattle.io/commit"
 )
 
+// markObject puts the set of a BundleDeployment on an object.
+func markObject(o *unstructured.Unstructured, bundleDeployment, scope string) {
+	id := setID(bundleDeployment, scope)
+	sum := sha1.Sum([]byte(id)) //nolint:gosec // see the import
+	o.SetLabels(labels.Merge(o.GetLabels(), map[string]string{SetHashLabel: hex.EncodeToString(sum[:])}))
+	o.SetAnnotations(labels.Merge(o.GetAnnotations(), map[string]string{setIDAnnotation: id}))
+}
+
 // setID names the set of the objects of a BundleDeployment. All agents of a scope share one, so that an agent that was imported and
 // one that a Bundle deploys have the same objects.
 func setID(bundleDeployment, scope string) string {
@@ -46,14 +54,6 @@ func setID(bundleDeployment, scope string) string {
 		return name.SafeConcatName("default", bundleDeployment)
 	}
 	return name.SafeConcatName("default", bundleDeployment, scope)
-}
-
-// markObject puts the set of a BundleDeployment on an object.
-func markObject(o *unstructured.Unstructured, bundleDeployment, scope string) {
-	id := setID(bundleDeployment, scope)
-	sum := sha1.Sum([]byte(id)) //nolint:gosec // see the import
-	o.SetLabels(labels.Merge(o.GetLabels(), map[string]string{SetHashLabel: hex.EncodeToString(sum[:])}))
-	o.SetAnnotations(labels.Merge(o.GetAnnotations(), map[string]string{setIDAnnotation: id}))
 }
 
 // chartAnnotations returns the annotations for the chart of a request.

@@ -64,11 +64,6 @@ func Chart(ctx context.Context, h fleet.HelmOptions, a ServerAccess) ([]fleet.Bu
 	return resources, nil
 }
 
-// describe returns the chart that the options name for an error, without passwords in URLs.
-func describe(h fleet.HelmOptions) string {
-	return strings.Join(strings.Fields(redacted(h.Repo)+" "+redacted(h.Chart)+" "+h.Version), " ")
-}
-
 func chartFiles(ctx context.Context, h fleet.HelmOptions, a ServerAccess) ([]*archive.BufferedFile, error) {
 	data, err := chartArchive(ctx, h, a)
 	if err != nil {
@@ -79,6 +74,11 @@ func chartFiles(ctx context.Context, h fleet.HelmOptions, a ServerAccess) ([]*ar
 		return nil, fmt.Errorf("chart %s: %w", describe(h), err)
 	}
 	return files, nil
+}
+
+// describe returns the chart that the options name for an error, without passwords in URLs.
+func describe(h fleet.HelmOptions) string {
+	return strings.Join(strings.Fields(redacted(h.Repo)+" "+redacted(h.Chart)+" "+h.Version), " ")
 }
 
 // chartArchive downloads the archive: from an OCI registry, from a URL, or by the index of a repository.

@@ -64,31 +64,6 @@ func ServerAccessFrom(secret map[string][]byte) (ServerAccess, error) {
 	return a, nil
 }
 
-// client returns an HTTP client whose connections end with close.
-func (a ServerAccess) client() (client *http.Client, closeIdle func(), err error) {
-	pool, err := x509.SystemCertPool()
-	if err != nil {
-		pool = x509.NewCertPool()
-	}
-	if len(a.CAs) > 0 && !pool.AppendCertsFromPEM(a.CAs) {
-		return nil, nil, errors.New("the CA certificates contain no PEM certificate")
-	}
-	if bundle := os.Getenv(proxyCAs); bundle != "" {
-		data := []byte(bundle)
-		if !strings.Contains(bundle, "-----BEGIN ") {
-			if data, err = os.ReadFile(bundle); err != nil {
-				return nil, nil, fmt.Errorf("%s: %w", proxyCAs, err)
-			}
-		}
-		if !pool.AppendCertsFromPEM(data) {
-			return nil, nil, fmt.Errorf("%s contains no PEM certificate", proxyCAs)
-		}
-	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, InsecureSkipVerify: a.Insecure} //nolint:gosec // the Secret asks for it
-	t := transport.New(config, nil)
-	return &http.Client{Transport: t, Timeout: timeout}, t.CloseIdleConnections, nil
-}
-
 // forURL leaves the account out for other servers: a repository may name charts and dependencies anywhere.
 func (a ServerAccess) forURL(own, other string) ServerAccess {
 	one, err := url.Parse(own)
@@ -129,6 +104,31 @@ func get(ctx context.Context, from string, a ServerAccess) ([]byte, error) {
 		err = tooLarge(request.URL.Redacted())
 	}
 	return data, err
+}
+
+// client returns an HTTP client whose connections end with close.
+func (a ServerAccess) client() (client *http.Client, closeIdle func(), err error) {
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool()
+	}
+	if len(a.CAs) > 0 && !pool.AppendCertsFromPEM(a.CAs) {
+		return nil, nil, errors.New("the CA certificates contain no PEM certificate")
+	}
+	if bundle := os.Getenv(proxyCAs); bundle != "" {
+		data := []byte(bundle)
+		if !strings.Contains(bundle, "-----BEGIN ") {
+			if data, err = os.ReadFile(bundle); err != nil {
+				return nil, nil, fmt.Errorf("%s: %w", proxyCAs, err)
+			}
+		}
+		if !pool.AppendCertsFromPEM(data) {
+			return nil, nil, fmt.Errorf("%s contains no PEM certificate", proxyCAs)
+		}
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, InsecureSkipVerify: a.Insecure} //nolint:gosec // the Secret asks for it
+	t := transport.New(config, nil)
+	return &http.Client{Transport: t, Timeout: timeout}, t.CloseIdleConnections, nil
 }
 
 // redacted returns a URL without its password.
