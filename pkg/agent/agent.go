@@ -145,7 +145,7 @@ func (l *loop) run(ctx context.Context) {
 	var running *runnables // nil while the agent does not work with a credential
 	defer func() { _ = running.stop() }()
 	retry := l.config.Timing.Retry()
-	unused := 0 // registrations and endpoint switches since runnables were last started
+	changes := 0 // registrations and endpoint switches since the agent last began to work with a credential
 	for ctx.Err() == nil {
 		if running.ended() {
 			wait := l.finish(ctx, running.stop())
@@ -163,7 +163,7 @@ func (l *loop) run(ctx context.Context) {
 			l.wait(ctx, retry.Step(), running)
 			continue
 		}
-		if o.outdated {
+		if o.mustStop {
 			_ = running.stop() // ended on purpose
 			running = nil
 			continue
@@ -181,7 +181,7 @@ func (l *loop) run(ctx context.Context) {
 		if running == nil && action.usesStored() {
 			running = l.start(ctx, o.conn, o.stored)
 			work, o.conn = running.context(ctx), nil
-			retry, unused = l.config.Timing.Retry(), 0
+			retry, changes = l.config.Timing.Retry(), 0
 		}
 		wait := time.Duration(0)
 		switch action {
@@ -191,11 +191,11 @@ func (l *loop) run(ctx context.Context) {
 			wait, err = retry.Step(), l.recordMode(work, o)
 		case SwitchEndpoint:
 			if err = l.switchEndpoint(work, o); err == nil {
-				unused++
+				changes++
 			}
 		case Register, UseStoredAndRegister:
 			if err = l.register(work, o, running); err == nil {
-				unused++
+				changes++
 			}
 		case Uninstall:
 			wait = untilChange // with running: the deployments are being removed
@@ -213,7 +213,7 @@ func (l *loop) run(ctx context.Context) {
 			wait = 0
 		case err != nil:
 			wait = retry.Step()
-		case wait == 0 && unused > 1: // registrations that lead to no use of the credential must not follow each other at once
+		case wait == 0 && changes > 1: // a credential that is replaced before it was used must not be replaced at once again
 			wait = retry.Step()
 		}
 		if changed := l.wait(ctx, wait, running); changed {

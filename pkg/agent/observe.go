@@ -27,9 +27,9 @@ type observation struct {
 	bootstrapErr    error                // why it is Malformed
 	endpoints       hubclient.Candidates // beside the one that is stored with the credential
 
-	// outdated means that the runnables work with a credential that must not be used any more: another one is stored, or the
-	// agent was installed again while it was uninstalling itself. The hub was not asked then.
-	outdated bool
+	// mustStop means that the runnables must stop, because they work with a credential that must not be used any more: another one is
+	// stored, or the agent was installed again while it was uninstalling itself. The hub was not asked then.
+	mustStop bool
 
 	conn     *hubclient.Connection // with the stored credential; nil if none was made. The caller closes it.
 	hubErr   error                 // the hub's answer at the stored endpoint
@@ -69,7 +69,7 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 	o.NewRegistration = both && o.identity.RegistrationKey != "" && o.identity.RegistrationKey != o.stored.RegistrationKey
 	if o.Uninstalling = uninstall.Begun(o.storedSecret); o.Uninstalling {
 		o.NewRegistration = o.NewRegistration || o.Bootstrap == Present && uninstall.InstalledAgain(o.storedSecret, o.bootstrapSecret)
-		o.outdated = running != nil && o.NewRegistration // the runnables would tell the hub that the agent uninstalls itself
+		o.mustStop = running != nil && o.NewRegistration // the runnables would tell the hub that the agent uninstalls itself
 		return o, nil
 	}
 	if both && !o.NewRegistration {
@@ -84,7 +84,7 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 	if o.Stored != Present {
 		return o, nil
 	}
-	if o.outdated = running != nil && !running.use.Matches(o.stored); o.outdated {
+	if o.mustStop = running != nil && !running.use.Matches(o.stored); o.mustStop {
 		return o, nil
 	}
 
