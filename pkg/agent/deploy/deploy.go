@@ -68,10 +68,10 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	}
 
 	// Read the release, unless this run has deployed or read that revision.
-	found, current := d.currentRelease(key, bd, state)
-	deployed, _ := state.release()
-	if current && !isRevision(deployed, found) {
-		read, err := d.releases.Get(ctx, found)
+	revision, isCurrent := d.requestedRevision(key, bd, state)
+	deployed, _ := state.release() // as this run has deployed or read it
+	if isCurrent && !isRevision(deployed, revision) {
+		read, err := d.releases.Get(ctx, revision)
 		if err != nil {
 			d.retryLater(ctx, key, state, err)
 			return
@@ -83,9 +83,9 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	}
 
 	// Uninstall the releases that it replaces: before the options changed they had other names or namespaces.
-	if current {
-		for _, old := range otherReleases(d.index.of(key), found.Namespace, found.Name) {
-			if err := d.uninstall(ctx, key, old, replacedOptions(old, found, deployed)); err != nil {
+	if isCurrent {
+		for _, old := range otherReleases(d.index.of(key), revision.Namespace, revision.Name) {
+			if err := d.uninstall(ctx, key, old, replacedOptions(old, revision, deployed)); err != nil {
 				d.retryLater(ctx, key, state, err)
 				return
 			}
@@ -97,7 +97,7 @@ func (d *reconciler) reconcile(ctx context.Context, key string) {
 	}
 
 	// While it is paused nothing is reported of what is deployed: it is assessed when the pause ends.
-	if current && f.Paused && bd.Status.AppliedDeploymentID == bd.Spec.DeploymentID {
+	if isCurrent && f.Paused && bd.Status.AppliedDeploymentID == bd.Spec.DeploymentID {
 		return
 	}
 
@@ -116,9 +116,9 @@ func (d *reconciler) facts(key string, bd *fleet.BundleDeployment, state *deploy
 	}
 	spec := bd.Spec
 	deployed, drift := state.release()
-	var found release.Found
-	found, f.Current = d.currentRelease(key, bd, state)
-	f.OldCopies = len(spec.Options.DownstreamResources) > 0 && copiedGeneration(found) != spec.DownstreamResourcesGeneration
+	var revision release.Found
+	revision, f.Current = d.requestedRevision(key, bd, state)
+	f.OldCopies = len(spec.Options.DownstreamResources) > 0 && copiedGeneration(revision) != spec.DownstreamResourcesGeneration
 	f.Empty = spec.DeploymentID == ""
 	f.Elsewhere = d.isElsewhere(bd)
 	f.Paused = spec.Paused || spec.OffSchedule
@@ -156,17 +156,17 @@ func (d *reconciler) isElsewhere(bd *fleet.BundleDeployment) bool {
 // agent may also have the labels of the one before, which Helm copies: then it is labelled with another deployment ID than the
 // status has for it.
 func (d *reconciler) adopt(ctx context.Context, key string, bd *fleet.BundleDeployment, state *deploymentState) error {
-	known := d.index.of(key)
+	labelled := d.index.of(key) // the revisions with labels of this agent
 	at := release.ParseRecord(bd.Status.Release)
-	if at.Name == "" && len(bd.Status.Conditions) > 0 && len(known) == 0 {
+	if at.Name == "" && len(bd.Status.Conditions) > 0 && len(labelled) == 0 {
 		at.Namespace, at.Name = release.Place(bd.Name, bd.Spec.Options)
 	}
 	applied := bd.Status.AppliedDeploymentID
-	isKnown := func(f release.Found) bool {
+	isAdopted := func(f release.Found) bool {
 		isLater := f.Namespace == at.Namespace && f.Name == at.Name && f.Version > at.Version
 		return isLater || f.String() == at.String() && (applied == "" || f.Labels[release.DeploymentIDLabel] == release.DeploymentIDValue(applied))
 	}
-	if at.Name == "" || state.sought == at.String() || slices.ContainsFunc(known, isKnown) {
+	if at.Name == "" || state.sought == at.String() || slices.ContainsFunc(labelled, isAdopted) {
 		return nil
 	}
 	request := release.Request{
@@ -193,9 +193,9 @@ func (d *reconciler) adopt(ctx context.Context, key string, bd *fleet.BundleDepl
 
 func correctsDrift(c *fleet.CorrectDrift) bool { return c != nil && c.Enabled }
 
-// currentRelease returns the release if it is what the BundleDeployment asks for. The watch may still show a revision as
-// pending that this run has finished.
-func (d *reconciler) currentRelease(key string, bd *fleet.BundleDeployment, state *deploymentState) (release.Found, bool) {
+// requestedRevision returns the revision of a release that the BundleDeployment asks for, if there is one, and whether it is
+// deployed. The watch may still show a revision as pending that this run has finished.
+func (d *reconciler) requestedRevision(key string, bd *fleet.BundleDeployment, state *deploymentState) (release.Found, bool) {
 	namespace, name := release.Place(bd.Name, bd.Spec.Options)
 	id := release.DeploymentIDValue(bd.Spec.DeploymentID)
 	deployed, _ := state.release()
@@ -356,7 +356,7 @@ func (d *reconciler) objectsKnown(key string, state *deploymentState, deployed *
 
 // report writes the status.
 func (d *reconciler) report(ctx context.Context, key string, bd *fleet.BundleDeployment, state *deploymentState, paused bool) {
-	found, current := d.currentRelease(key, bd, state)
+	revision, isCurrent := d.requestedRevision(key, bd, state)
 	deployed, drift := state.release()
 	state.mu.Lock()
 	before := state.written.latest(bd)
@@ -367,8 +367,8 @@ func (d *reconciler) report(ctx context.Context, key string, bd *fleet.BundleDep
 		failure = state.failure
 	}
 	status := assess(view{
-		spec: bd.Spec, before: before, current: current, installed: len(d.index.of(key)) > 0, deployed: deployed,
-		copied: copiedGeneration(found), failure: failure, waitsFor: waitsFor, paused: paused, drift: drift, live: d.objects.get, now: d.Clock.Now(),
+		spec: bd.Spec, before: before, current: isCurrent, installed: len(d.index.of(key)) > 0, deployed: deployed,
+		copied: copiedGeneration(revision), failure: failure, waitsFor: waitsFor, paused: paused, drift: drift, live: d.objects.get, now: d.Clock.Now(),
 	})
 	wrote, err := d.writeStatus(ctx, bd, before, status)
 	if err != nil {
