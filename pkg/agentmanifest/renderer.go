@@ -61,11 +61,6 @@ func (r *Renderer) template(o Options) ([]runtime.Object, error) {
 	return template, err
 }
 
-// hasGeneration reports whether the first variable is the hub's GENERATION. People may set one of the same name after it.
-func hasGeneration(o Options) bool {
-	return len(o.EnvVars) > 0 && o.EnvVars[0].Name == registration.GenerationEnv && o.EnvVars[0].ValueFrom == nil
-}
-
 // setIndividual sets the individual fields of one object.
 func setIndividual(object runtime.Object, o Options) {
 	switch typed := object.(type) {
@@ -91,4 +86,9 @@ func setIndividual(object runtime.Object, o Options) {
 	if accessor, err := meta.Accessor(object); err == nil && accessor.GetNamespace() != "" {
 		accessor.SetNamespace(o.Namespace)
 	}
+}
+
+// hasGeneration reports whether the first variable is the hub's GENERATION. People may set one of the same name after it.
+func hasGeneration(o Options) bool {
+	return len(o.EnvVars) > 0 && o.EnvVars[0].Name == registration.GenerationEnv && o.EnvVars[0].ValueFrom == nil
 }

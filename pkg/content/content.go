@@ -135,18 +135,6 @@ func pack(data []byte) ([]byte, error) {
 	return buffer.Bytes(), err
 }
 
-func unpack(data []byte) ([]byte, error) {
-	r, err := gzip.NewReader(bytes.NewReader(data))
-	if err != nil {
-		return nil, err
-	}
-	unpacked, err := io.ReadAll(io.LimitReader(r, sizeMax+1))
-	if err == nil && len(unpacked) > sizeMax {
-		return nil, fmt.Errorf("the unpacked size is more than %d MiB", sizeMax>>20)
-	}
-	return unpacked, err
-}
-
 func plain(r fleet.BundleResource) (fleet.BundleResource, error) {
 	switch r.Encoding {
 	case "":
@@ -165,6 +153,18 @@ func plain(r fleet.BundleResource) (fleet.BundleResource, error) {
 		return fleet.BundleResource{Name: r.Name, Content: string(text)}, nil
 	}
 	return r, unknownEncoding(r)
+}
+
+func unpack(data []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		return nil, err
+	}
+	unpacked, err := io.ReadAll(io.LimitReader(r, sizeMax+1))
+	if err == nil && len(unpacked) > sizeMax {
+		return nil, fmt.Errorf("the unpacked size is more than %d MiB", sizeMax>>20)
+	}
+	return unpacked, err
 }
 
 func unknownEncoding(r fleet.BundleResource) error {

@@ -41,12 +41,6 @@ func (r *renewals) note(record resourcelock.LeaderElectionRecord, write func() e
 	return err
 }
 
-func (r *renewals) left(deadline time.Duration) time.Duration {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return deadline - r.clock.Since(r.last)
-}
-
 // watch calls end when the Lease has not been renewed for the deadline, unless ctx ends first.
 func (r *renewals) watch(ctx context.Context, deadline time.Duration, end func()) {
 	for left := r.left(deadline); left > 0; left = r.left(deadline) {
@@ -57,4 +51,10 @@ func (r *renewals) watch(ctx context.Context, deadline time.Duration, end func()
 		}
 	}
 	end()
+}
+
+func (r *renewals) left(deadline time.Duration) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return deadline - r.clock.Since(r.last)
 }

@@ -56,21 +56,6 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 	d.states.drop(key)
 }
 
-// uninstall removes one release. Of an agent it removes only the history.
-func (d *reconciler) uninstall(ctx context.Context, key string, f release.Found, options release.Options) error {
-	ctx, cancel := lingering(ctx, d.Clock, d.Timing.Grace)
-	defer cancel()
-	ctx, cancelTimeout := context.WithTimeout(ctx, d.Timing.Operation)
-	defer cancelTimeout()
-	options.KeepResources = options.KeepResources || isAgent(key)
-	if err := d.releases.Uninstall(ctx, f.Namespace, f.Name, options); err != nil {
-		return err
-	}
-	d.index.removeRelease(key, releaseName{f.Namespace, f.Name})
-	d.log(key).Infof("Removed Helm release %s/%s", f.Namespace, f.Name)
-	return nil
-}
-
 // mustStay reports whether to remove nothing for now. If the agent's own BundleDeployment is gone as well, and the
 // hub has not asked the agent to uninstall itself, the whole Cluster is deleted on the hub: it moves to another workspace, or
 // somebody deleted its namespace. What it runs stays then. It is an error if the hub does not confirm that the BundleDeployment is gone.
@@ -223,6 +208,21 @@ func (d *reconciler) removeAll(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// uninstall removes one release. Of an agent it removes only the history.
+func (d *reconciler) uninstall(ctx context.Context, key string, f release.Found, options release.Options) error {
+	ctx, cancel := lingering(ctx, d.Clock, d.Timing.Grace)
+	defer cancel()
+	ctx, cancelTimeout := context.WithTimeout(ctx, d.Timing.Operation)
+	defer cancelTimeout()
+	options.KeepResources = options.KeepResources || isAgent(key)
+	if err := d.releases.Uninstall(ctx, f.Namespace, f.Name, options); err != nil {
+		return err
+	}
+	d.index.removeRelease(key, releaseName{f.Namespace, f.Name})
+	d.log(key).Infof("Removed Helm release %s/%s", f.Namespace, f.Name)
+	return nil
 }
 
 // reportRemoval writes the condition that the hub waits for. A BundleDeployment that is gone needs no report: the hub has

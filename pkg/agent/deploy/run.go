@@ -142,16 +142,6 @@ func work(ctx context.Context, queue workqueue.TypedDelayingInterface[string], d
 	}
 }
 
-// enqueueAll enqueues what exists on the hub or on the member.
-func (d *reconciler) enqueueAll() {
-	for _, bd := range d.bundleDeployments() {
-		d.queue.Add(registration.LabelValue(bd.Name))
-	}
-	for _, key := range d.index.keys() {
-		d.queue.Add(key)
-	}
-}
-
 // resync compares everything from time to time, for changes without an event.
 func (d *reconciler) resync(ctx context.Context) {
 	warned := map[string]bool{}
@@ -166,6 +156,16 @@ func (d *reconciler) resync(ctx context.Context) {
 			d.drifts.Add(key)
 		}
 		d.enqueueAll()
+	}
+}
+
+// enqueueAll enqueues what exists on the hub or on the member.
+func (d *reconciler) enqueueAll() {
+	for _, bd := range d.bundleDeployments() {
+		d.queue.Add(registration.LabelValue(bd.Name))
+	}
+	for _, key := range d.index.keys() {
+		d.queue.Add(key)
 	}
 }
 
@@ -282,10 +282,6 @@ func (d *reconciler) sleep(ctx context.Context, duration time.Duration) bool {
 
 func (d *reconciler) since(t time.Time) time.Duration { return d.Clock.Now().Sub(t) }
 
-func (d *reconciler) log(key string) logrus.FieldLogger {
-	return d.Log.WithField("bundleDeployment", key)
-}
-
 // retryLater logs the error of a step after which nothing else can be done, and enqueues the key after a growing pause.
 func (d *reconciler) retryLater(ctx context.Context, key string, state *deploymentState, err error) {
 	if ctx.Err() != nil {
@@ -296,4 +292,8 @@ func (d *reconciler) retryLater(ctx context.Context, key string, state *deployme
 		state.retries = backoff(d.Timing.RetryFirst, d.Timing.RetryMax)
 	}
 	d.queue.AddAfter(key, state.retries.Step())
+}
+
+func (d *reconciler) log(key string) logrus.FieldLogger {
+	return d.Log.WithField("bundleDeployment", key)
 }

@@ -59,10 +59,6 @@ func wanted() *rbacv1.ClusterRole {
 	}
 }
 
-func isRight(role *rbacv1.ClusterRole) bool {
-	return equality.Semantic.DeepEqual(role.Rules, Rules()) && role.AggregationRule == nil && role.Labels[fleet.ManagedLabel] == fleet.ManagedValue
-}
-
 // Register sets up the controller, which corrects the ClusterRole when somebody changes or deletes it.
 func Register(ctx context.Context, c *app.Context) {
 	c.RBAC.ClusterRole().OnChange(ctx, name, app.Handler(c.Passes, name, handler(c)))
@@ -77,4 +73,8 @@ func handler(c *app.Context) generic.ObjectHandler[*rbacv1.ClusterRole] {
 		defer cancel()
 		return role, Ensure(ctx, c.Kubernetes)
 	}
+}
+
+func isRight(role *rbacv1.ClusterRole) bool {
+	return equality.Semantic.DeepEqual(role.Rules, Rules()) && role.AggregationRule == nil && role.Labels[fleet.ManagedLabel] == fleet.ManagedValue
 }

@@ -39,16 +39,6 @@ func (p *Passes) Wait() {
 	p.running.Wait()
 }
 
-func (p *Passes) begin() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.ctx.Err() != nil {
-		return false
-	}
-	p.running.Add(1)
-	return true
-}
-
 // Handler makes each call of a handler a pass. A panic becomes an error, and the work queue retries the object with backoff: a bug that
 // one object triggers must not end the program, which may embed the hub.
 func Handler[T runtime.Object](p *Passes, name string, handle generic.ObjectHandler[T]) generic.ObjectHandler[T] {
@@ -65,4 +55,14 @@ func Handler[T runtime.Object](p *Passes, name string, handle generic.ObjectHand
 		}()
 		return handle(key, object)
 	}
+}
+
+func (p *Passes) begin() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ctx.Err() != nil {
+		return false
+	}
+	p.running.Add(1)
+	return true
 }

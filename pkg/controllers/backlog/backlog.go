@@ -88,30 +88,6 @@ func IsUnconnected(c *fleet.Cluster) bool {
 	return c.Status.Agent.LastSeen.IsZero() && c.Spec.KubeConfigSecret == ""
 }
 
-func isWaiting(r *fleet.ClusterRegistration) bool {
-	granted := fleetstatus.Condition(r.Status.Conditions, fleet.ConditionGranted)
-	return granted.Status == corev1.ConditionUnknown &&
-		(granted.Reason == fleet.ReasonWaitingForApproval || granted.Reason == fleet.ReasonTooManyUnconnected)
-}
-
-func isRefused(r *fleet.ClusterRegistration) bool {
-	return !r.Status.Granted && fleetstatus.IsFalse(r.Status.Conditions, fleet.ConditionGranted)
-}
-
-// keysOf are the keys under which a request is counted: its creator, if the API server recorded it, the token that it names, and the
-// whole namespace. The creator is the ServiceAccount of a token. Without the policy that records it, a user who may create requests can
-// name the token of somebody else.
-func keysOf(r *fleet.ClusterRegistration) []string {
-	keys := []string{wholeNamespace}
-	if creator := r.Annotations[fleet.CreatorAnnotation]; creator != "" {
-		keys = append(keys, "creator "+creator)
-	}
-	if token := r.Labels[fleet.RegistrationTokenLabel]; token != "" {
-		keys = append(keys, "token "+token)
-	}
-	return keys
-}
-
 // Admit reports whether a request may become one of a phase. One that is counted already may stay.
 func (c *Counter) Admit(phase Phase, request *fleet.ClusterRegistration, limit PhaseLimit) (bool, error) {
 	c.mu.Lock()
@@ -193,6 +169,16 @@ func (c *Counter) count(namespace string) (*namespaceCount, error) {
 	return now, nil
 }
 
+func isRefused(r *fleet.ClusterRegistration) bool {
+	return !r.Status.Granted && fleetstatus.IsFalse(r.Status.Conditions, fleet.ConditionGranted)
+}
+
+func isWaiting(r *fleet.ClusterRegistration) bool {
+	granted := fleetstatus.Condition(r.Status.Conditions, fleet.ConditionGranted)
+	return granted.Status == corev1.ConditionUnknown &&
+		(granted.Reason == fleet.ReasonWaitingForApproval || granted.Reason == fleet.ReasonTooManyUnconnected)
+}
+
 func (c *namespaceCount) admit(phase Phase, request *fleet.ClusterRegistration) {
 	c.add(phase, request)
 	c.admitted[phase] = append(c.admitted[phase], request)
@@ -203,6 +189,20 @@ func (c *namespaceCount) add(phase Phase, request *fleet.ClusterRegistration) {
 	for _, key := range keysOf(request) {
 		c.of[phase][key]++
 	}
+}
+
+// keysOf are the keys under which a request is counted: its creator, if the API server recorded it, the token that it names, and the
+// whole namespace. The creator is the ServiceAccount of a token. Without the policy that records it, a user who may create requests can
+// name the token of somebody else.
+func keysOf(r *fleet.ClusterRegistration) []string {
+	keys := []string{wholeNamespace}
+	if creator := r.Annotations[fleet.CreatorAnnotation]; creator != "" {
+		keys = append(keys, "creator "+creator)
+	}
+	if token := r.Labels[fleet.RegistrationTokenLabel]; token != "" {
+		keys = append(keys, "token "+token)
+	}
+	return keys
 }
 
 func (c *namespaceCount) reaches(phase Phase, key string, limit PhaseLimit) bool {

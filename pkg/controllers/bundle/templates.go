@@ -84,18 +84,6 @@ func containsTemplate(value any) bool {
 	return false
 }
 
-// templateData are the fields of a Cluster that templates may use.
-func templateData(cluster *fleet.Cluster) map[string]any {
-	values := map[string]any{}
-	if cluster.Spec.TemplateValues != nil {
-		values = cluster.Spec.TemplateValues.Data
-	}
-	return map[string]any{
-		"ClusterName": cluster.Name, "ClusterNamespace": cluster.Namespace,
-		"ClusterLabels": cluster.Labels, "ClusterAnnotations": cluster.Annotations, "ClusterValues": values,
-	}
-}
-
 // renderValues renders helm.values as one YAML document, so a result may be of any type, and then each of helm.templateValues, which is
 // a YAML document as well and replaces the value of its name.
 func renderValues(helm *fleet.HelmOptions, cluster *fleet.Cluster) (*fleet.GenericMap, error) {
@@ -117,6 +105,18 @@ func renderValues(helm *fleet.HelmOptions, cluster *fleet.Cluster) (*fleet.Gener
 		rendered[name] = value
 	}
 	return &fleet.GenericMap{Data: rendered}, nil
+}
+
+// templateData are the fields of a Cluster that templates may use.
+func templateData(cluster *fleet.Cluster) map[string]any {
+	values := map[string]any{}
+	if cluster.Spec.TemplateValues != nil {
+		values = cluster.Spec.TemplateValues.Data
+	}
+	return map[string]any{
+		"ClusterName": cluster.Name, "ClusterNamespace": cluster.Namespace,
+		"ClusterLabels": cluster.Labels, "ClusterAnnotations": cluster.Annotations, "ClusterValues": values,
+	}
 }
 
 // render executes a template and decodes the result as YAML.

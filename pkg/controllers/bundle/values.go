@@ -45,19 +45,6 @@ func (v helmValues) hash() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// takeValues removes the Helm values from options, and returns them as a JSON object, nil if there are none.
-func takeValues(options *fleet.BundleDeploymentOptions) ([]byte, error) {
-	if options.Helm == nil || options.Helm.Values == nil {
-		return nil, nil
-	}
-	values := options.Helm.Values
-	options.Helm.Values = nil
-	if len(values.Data) == 0 {
-		return nil, nil
-	}
-	return json.Marshal(values)
-}
-
 // valuesFor returns the wanted Helm values of a BundleDeployment. While it is paused, the current ones stay.
 func (d *Deployer) valuesFor(
 	ctx context.Context, b *fleet.Bundle, v variant, cluster *fleet.Cluster, existing *fleet.BundleDeployment,
@@ -73,6 +60,19 @@ func (d *Deployer) valuesFor(
 	}
 	held, err := d.secrets.read(ctx, keyOf(existing))
 	return helmValues{current: held.current, staged: v.values}, err
+}
+
+// takeValues removes the Helm values from options, and returns them as a JSON object, nil if there are none.
+func takeValues(options *fleet.BundleDeploymentOptions) ([]byte, error) {
+	if options.Helm == nil || options.Helm.Values == nil {
+		return nil, nil
+	}
+	values := options.Helm.Values
+	options.Helm.Values = nil
+	if len(values.Data) == 0 {
+		return nil, nil
+	}
+	return json.Marshal(values)
 }
 
 // valueSecrets writes the Secrets with the Helm values of BundleDeployments. It knows them by their metadata, and remembers which

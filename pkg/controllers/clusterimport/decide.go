@@ -132,12 +132,6 @@ func isInstalledWith(status fleet.ClusterStatus, info hubInfo) bool {
 // emptyCAHash is the hash that some versions recorded for a CA that is present and empty.
 const emptyCAHash = "106eab90d1bb9f41a6bc937ccb191f4ff67809fffb93ce4a6e81822d"
 
-// sameEndpoint reports whether the last import delivered this URL and CA.
-func sameEndpoint(status fleet.ClusterStatus, info hubInfo) bool {
-	return status.APIServerURL == info.apiServerURL &&
-		(status.APIServerCAHash == registration.CAHash(info.apiServerCA) || len(info.apiServerCA) == 0 && status.APIServerCAHash == emptyCAHash)
-}
-
 // isRecorded reports whether an earlier pass has compared this version of the kubeconfig Secret and these settings with what is
 // installed.
 func isRecorded(last *fleet.ImportStatus, secretVersion, settings string) bool {
@@ -170,8 +164,6 @@ func registrationID(cluster *fleet.Cluster, s credentialstatus.Status, now time.
 	return string(cluster.UID)
 }
 
-func withCause(uid types.UID, cause string) string { return string(uid) + "/" + cause }
-
 // withEndpointAsCause returns another ID, with the hub's new endpoint as its cause, for an agent of another version: it uses a new
 // endpoint only if it registers again. A connected agent that reports neither version nor generation is of another version. The cause is stored in the status
 // of the Cluster: with another prefix than "way-", an upgrade of the hub would make these agents register again.
@@ -182,6 +174,14 @@ func withEndpointAsCause(info hubInfo, cluster *fleet.Cluster, registrationID st
 		return registrationID
 	}
 	return withCause(cluster.UID, "way-"+digest(info.apiServerURL, registration.CAHash(info.apiServerCA)))
+}
+
+func withCause(uid types.UID, cause string) string { return string(uid) + "/" + cause }
+
+// sameEndpoint reports whether the last import delivered this URL and CA.
+func sameEndpoint(status fleet.ClusterStatus, info hubInfo) bool {
+	return status.APIServerURL == info.apiServerURL &&
+		(status.APIServerCAHash == registration.CAHash(info.apiServerCA) || len(info.apiServerCA) == 0 && status.APIServerCAHash == emptyCAHash)
 }
 
 // registrationKey is delivered to the agent, which registers when it holds a credential for another key. The key changes if the

@@ -103,10 +103,6 @@ func isNetwork(err error) bool {
 	return errors.As(err, &network) || errors.As(err, &address) || isTimeout(err)
 }
 
-func isTimeout(err error) bool {
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
-}
-
 // certificateProblem says why the certificate of the member is not trusted, "" if the error has another cause. The texts of the
 // errors contain names in the certificate and the current time.
 func certificateProblem(err error) string {
@@ -151,6 +147,10 @@ func networkProblem(err error) string {
 		return "the proxy in front of the member cannot be reached: " + text
 	}
 	return text
+}
+
+func isTimeout(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // innermost is the text of the innermost error, for errors that do not come from a member.

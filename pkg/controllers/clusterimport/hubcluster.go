@@ -24,14 +24,6 @@ func isHubKubeconfig(secret *corev1.Secret) bool {
 	return secret.Labels[fleet.ManagedLabel] == fleet.ManagedValue && secret.Annotations[fleet.CredentialAnnotation] == fleet.CredentialIssued
 }
 
-// isHubCluster reports whether the Cluster is the hub's own, which only the hub's configuration decides: otherwise any user who may
-// write Secrets and Clusters in a namespace could have the hub install an agent of theirs on the hub's cluster.
-func isHubCluster(hub config.Hub, cluster *fleet.Cluster, secret *corev1.Secret) bool {
-	own := hub.Bootstrap
-	return own.Enabled() && cluster.Namespace == own.Namespace && cluster.Name == registration.LocalCluster &&
-		secret.Namespace == own.Namespace && secret.Name == registration.LocalSecret
-}
-
 // connectHub returns the client for the hub's own cluster. It uses the address of the hub's own configuration, never that of the
 // Secret: a credential of the hub is sent to no other server. The fingerprint covers the Secret but not the issued credential,
 // so a new credential does not repeat the import.
@@ -56,6 +48,14 @@ func (i *Importer) connectHub(
 		return i.connectAs(credential.Account{Namespace: namespace, Name: registration.AgentName})
 	}
 	return m, nil
+}
+
+// isHubCluster reports whether the Cluster is the hub's own, which only the hub's configuration decides: otherwise any user who may
+// write Secrets and Clusters in a namespace could have the hub install an agent of theirs on the hub's cluster.
+func isHubCluster(hub config.Hub, cluster *fleet.Cluster, secret *corev1.Secret) bool {
+	own := hub.Bootstrap
+	return own.Enabled() && cluster.Namespace == own.Namespace && cluster.Name == registration.LocalCluster &&
+		secret.Namespace == own.Namespace && secret.Name == registration.LocalSecret
 }
 
 // connectAs returns a client for the hub's own cluster with the identity of a ServiceAccount.

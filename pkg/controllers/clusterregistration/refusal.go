@@ -17,18 +17,6 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// isDecided reports whether the reason is a decision about the request, not a disturbance that may pass. The hub then revokes what an
-// earlier pass granted, and tells the agent, which polls rarely.
-func isDecided(reason string) bool {
-	switch reason {
-	case fleet.ReasonDenied, fleet.ReasonClientIDInUse, fleet.ReasonTokenUsedUp, fleet.ReasonClientIDNotAllowed,
-		fleet.ReasonLongLivedRefused, fleet.ReasonQuarantined, fleet.ReasonTokenMismatch, fleet.ReasonSuperseded,
-		fleet.ReasonClientIDEmpty, fleet.ReasonClientIDTooLong, fleet.ReasonClientIDAmbiguous, fleet.ReasonClusterNameTaken:
-		return true
-	}
-	return false
-}
-
 // revokeUngranted deletes what an earlier pass created for a request that is now refused. Rights and credential come before the write
 // that grants the request: if that write failed and the next pass refuses, the agent would work although it is refused. The refusal
 // itself is written by a later pass, when the caches no longer contain those objects.
@@ -138,6 +126,18 @@ func (h *handler) tellAgent(
 		return fmt.Errorf("writing Secret %s/%s, which tells the agent why it is refused: %w", refusal.Namespace, refusal.Name, err)
 	}
 	return nil
+}
+
+// isDecided reports whether the reason is a decision about the request, not a disturbance that may pass. The hub then revokes what an
+// earlier pass granted, and tells the agent, which polls rarely.
+func isDecided(reason string) bool {
+	switch reason {
+	case fleet.ReasonDenied, fleet.ReasonClientIDInUse, fleet.ReasonTokenUsedUp, fleet.ReasonClientIDNotAllowed,
+		fleet.ReasonLongLivedRefused, fleet.ReasonQuarantined, fleet.ReasonTokenMismatch, fleet.ReasonSuperseded,
+		fleet.ReasonClientIDEmpty, fleet.ReasonClientIDTooLong, fleet.ReasonClientIDAmbiguous, fleet.ReasonClusterNameTaken:
+		return true
+	}
+	return false
 }
 
 func (h *handler) refusalSecret(request *fleet.ClusterRegistration, out result.Result) *corev1.Secret {

@@ -106,6 +106,16 @@ const (
 	stormMin = 10 // requests that a token names at a time
 )
 
+// askForUse asks the controller of tokens to count the request. A request that is counted stays counted: the token names it until
+// its own status says so.
+func (h *handler) askForUse(request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, clusterName string) {
+	key := types.NamespacedName{Namespace: token.Namespace, Name: token.Name}
+	h.TokenUsage.Add(key, registration.Use{
+		UID: string(request.UID), Name: request.Name, Created: request.CreationTimestamp.Time, Cluster: clusterName,
+	})
+	h.Fleet.ClusterRegistrationToken().EnqueueAfter(token.Namespace, token.Name, countDelay(len(token.Status.PendingUses), h.TokenUsage.Count(key)))
+}
+
 // countDelay is how long a token waits for more requests to count, so that a storm of requests costs few writes. A single request does
 // not wait.
 func countDelay(named, asking int) time.Duration {
@@ -116,14 +126,4 @@ func countDelay(named, asking int) time.Duration {
 		return batchDelay
 	}
 	return batchStormDelay
-}
-
-// askForUse asks the controller of tokens to count the request. A request that is counted stays counted: the token names it until
-// its own status says so.
-func (h *handler) askForUse(request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, clusterName string) {
-	key := types.NamespacedName{Namespace: token.Namespace, Name: token.Name}
-	h.TokenUsage.Add(key, registration.Use{
-		UID: string(request.UID), Name: request.Name, Created: request.CreationTimestamp.Time, Cluster: clusterName,
-	})
-	h.Fleet.ClusterRegistrationToken().EnqueueAfter(token.Namespace, token.Name, countDelay(len(token.Status.PendingUses), h.TokenUsage.Count(key)))
 }

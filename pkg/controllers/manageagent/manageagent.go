@@ -68,23 +68,6 @@ func Register(_ context.Context, c *app.Context) *AgentBundles {
 	}
 }
 
-// forAgents is the part of the configuration that Bundles of agents depend on.
-func forAgents(hub config.Hub) config.Hub {
-	return config.Hub{
-		AgentImage:                hub.AgentImage,
-		AgentImagePullPolicy:      hub.AgentImagePullPolicy,
-		SystemDefaultRegistry:     hub.SystemDefaultRegistry,
-		AgentCheckinInterval:      hub.AgentCheckinInterval,
-		ManageAgent:               hub.ManageAgent,
-		APIServerURL:              hub.APIServerURL,
-		APIServerCA:               hub.APIServerCA,
-		AgentTLSMode:              hub.TLSMode(),
-		AgentWorkers:              hub.AgentWorkers,
-		ImagePullSecrets:          hub.ImagePullSecrets,
-		ImagePullSecretWorkspaces: hub.ImagePullSecretWorkspaces,
-	}
-}
-
 const clusterKind = "Cluster"
 
 // clusterOf is the Cluster of an agent's Bundle.
@@ -183,6 +166,23 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 		return waitingForAgent().In(recheck)
 	}
 	return result.Done(fleet.ReasonReconciled, "").In(recheck)
+}
+
+// forAgents is the part of the configuration that Bundles of agents depend on.
+func forAgents(hub config.Hub) config.Hub {
+	return config.Hub{
+		AgentImage:                hub.AgentImage,
+		AgentImagePullPolicy:      hub.AgentImagePullPolicy,
+		SystemDefaultRegistry:     hub.SystemDefaultRegistry,
+		AgentCheckinInterval:      hub.AgentCheckinInterval,
+		ManageAgent:               hub.ManageAgent,
+		APIServerURL:              hub.APIServerURL,
+		APIServerCA:               hub.APIServerCA,
+		AgentTLSMode:              hub.TLSMode(),
+		AgentWorkers:              hub.AgentWorkers,
+		ImagePullSecrets:          hub.ImagePullSecrets,
+		ImagePullSecretWorkspaces: hub.ImagePullSecretWorkspaces,
+	}
 }
 
 func waitingForAgent() result.Result {

@@ -31,11 +31,6 @@ var sets = map[string]string{
 
 var none ownerKey
 
-// isManaged reports whether an object has the label of all objects that the hub makes.
-func isManaged(object metav1.Object) bool {
-	return object.GetLabels()[fleet.ManagedLabel] == fleet.ManagedValue
-}
-
 // ownerOfNamespace is the Cluster of a cluster namespace. The name of the namespace must be the one that follows from the Cluster's.
 func ownerOfNamespace(namespace *corev1.Namespace) ownerKey {
 	a := namespace.Annotations
@@ -109,6 +104,11 @@ func ownerOfCredential(registrationNamespace string) func(*corev1.Secret) ownerK
 		}
 		return o
 	}
+}
+
+// isManaged reports whether an object has the label of all objects that the hub makes.
+func isManaged(object metav1.Object) bool {
+	return object.GetLabels()[fleet.ManagedLabel] == fleet.ManagedValue
 }
 
 // ownerOfBundle is the Cluster of an agent's Bundle.

@@ -72,17 +72,6 @@ func stored(cluster *fleet.Cluster) (d document) {
 	return d
 }
 
-// reports reports whether the status has the fields of a Muster agent, which Fleet's agent does not report.
-func reports(agent fleet.AgentStatus) bool {
-	return agent.Version != "" || agent.Instance != "" || agent.Generation != "" || agent.CheckinInterval != nil
-}
-
-// merged is the report of an agent with the fields of the status that Fleet's controller keeps.
-func merged(report, status fleet.AgentStatus) fleet.AgentStatus {
-	report.LastSeen, report.Namespace = status.LastSeen, status.Namespace
-	return report
-}
-
 // AgentReports remembers what the agents reported last. The zero value is ready to use.
 type AgentReports struct {
 	mu      sync.Mutex
@@ -136,6 +125,17 @@ func (a *AgentReports) Transform(object any) (any, error) {
 		a.reports[cluster.UID] = &report{agent: *agent.DeepCopy()}
 	}
 	return cluster, nil
+}
+
+// merged is the report of an agent with the fields of the status that Fleet's controller keeps.
+func merged(report, status fleet.AgentStatus) fleet.AgentStatus {
+	report.LastSeen, report.Namespace = status.LastSeen, status.Namespace
+	return report
+}
+
+// reports reports whether the status has the fields of a Muster agent, which Fleet's agent does not report.
+func reports(agent fleet.AgentStatus) bool {
+	return agent.Version != "" || agent.Instance != "" || agent.Generation != "" || agent.CheckinInterval != nil
 }
 
 // Forget drops the report of a deleted Cluster; it is called with the object of the event.

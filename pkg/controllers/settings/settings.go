@@ -55,18 +55,6 @@ func safeDefaults(document string) config.Hub {
 	return config.Hub{Registration: config.Registration{Approval: fleet.ApprovalManual}}
 }
 
-// parse also compiles the rules of the policy. Package config does not, because agents use it too.
-func parse(document string) (config.Hub, []string, error) {
-	hub, warnings, err := config.ParseHub(document)
-	if err != nil {
-		return hub, nil, err
-	}
-	if _, err := policy.Compile(hub.Registration.Policy); err != nil {
-		return config.Hub{}, nil, fmt.Errorf("the hub's configuration: %w", err)
-	}
-	return hub, warnings, nil
-}
-
 // Watcher applies each change of the ConfigMap.
 type Watcher struct {
 	*app.Context
@@ -118,6 +106,18 @@ func (w *Watcher) apply(configMap *corev1.ConfigMap) {
 	if w.Config.Set(hub) {
 		logrus.Infof("Applied the configuration in ConfigMap %s/%s", configMap.Namespace, configMap.Name)
 	}
+}
+
+// parse also compiles the rules of the policy. Package config does not, because agents use it too.
+func parse(document string) (config.Hub, []string, error) {
+	hub, warnings, err := config.ParseHub(document)
+	if err != nil {
+		return hub, nil, err
+	}
+	if _, err := policy.Compile(hub.Registration.Policy); err != nil {
+		return config.Hub{}, nil, fmt.Errorf("the hub's configuration: %w", err)
+	}
+	return hub, warnings, nil
 }
 
 func (w *Watcher) warn(configMap *corev1.ConfigMap, reason, message string) {
