@@ -1,5 +1,5 @@
-// Package agenttest has helpers for the tests of the agent's packages: short durations, a log that must not contain a credential, the Secrets
-// of an agent, and certificates.
+// Package agenttest has helpers for the tests of the agent's packages: short durations, a log that must not contain a credential, the
+// Secrets of an agent, and certificates.
 package agenttest
 
 import (

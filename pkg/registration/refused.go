@@ -22,9 +22,9 @@ type Refused struct {
 	Decided bool
 }
 
-// Forgotten returns the refused requests of one creator that the hub deletes: those older than RefusedLifetime, and the oldest
+// DeletableRefused returns the refused requests of one creator that the hub deletes: those older than RefusedLifetime, and the oldest
 // ones above MostRefused.
-func Forgotten(refused []Refused, now time.Time) (names []string) {
+func DeletableRefused(refused []Refused, now time.Time) (names []string) {
 	refused = slices.DeleteFunc(slices.Clone(refused), func(r Refused) bool { return r.Decided })
 	slices.SortFunc(refused, func(a, b Refused) int {
 		return cmp.Or(b.Created.Compare(a.Created), cmp.Compare(b.Name, a.Name))

@@ -83,8 +83,8 @@ func (s shop) requireBothEmpty(t *testing.T) {
 	}
 }
 
-// allReport waits until both Clusters have a BundleDeployment with the text, reports it as deployed in place of their agents, and waits until
-// the Bundle shows that.
+// allReport waits until both Clusters have a BundleDeployment with the text, reports it as deployed in place of their agents, and waits
+// until the Bundle shows that.
 func (s shop) allReport(t *testing.T, text string) {
 	t.Helper()
 	for _, cluster := range []string{"a", "b"} {

@@ -1,5 +1,5 @@
-// Package renewal tests the credentials of agents: short lifetimes, renewals, expiry while the agent is stopped, a new registration while the
-// old credential is in use, and refusals.
+// Package renewal tests the credentials of agents: short lifetimes, renewals, expiry while the agent is stopped, a new registration
+// while the old credential is in use, and refusals.
 package renewal
 
 import (

@@ -10,8 +10,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
-// placeDelay is the time after which a request is enqueued that waits until other agents connect.
-const placeDelay = 10 * time.Second
+// unconnectedRecheck is the interval at which a request is decided again that waits until other agents connect.
+const unconnectedRecheck = 10 * time.Second
 
 // limitUnconnected lets a request wait while too many agents that registered before have never connected. A fleet that registers at
 // once continues as its agents connect.
@@ -30,11 +30,11 @@ func (h *handler) limitUnconnected(request *fleet.ClusterRegistration, token *fl
 		"waiting for agents that registered before to connect: %d of ClusterRegistrationToken %s or %d of the namespace have not yet "+
 			"(registration.limits); delete Clusters that will never connect", limit.PerToken, token.Name, limit.PerNamespace))
 	// The condition is written at once, because the next step counts it. The token has the event for all requests.
-	return h.orRefused(request, token, wait.WithEvent().WithoutEvent().In(placeDelay))
+	return h.orRefused(request, token, wait.WithEvent().WithoutEvent().In(unconnectedRecheck))
 }
 
 // orRefused refuses a request that has to wait if too many others wait. The first requests stay, so that a person who is deciding about
-// them, and agents that came first, lose nothing. Of the refused ones, forgetRefused keeps a limited number.
+// them, and agents that came first, lose nothing. Of the refused ones, deleteRefused keeps a limited number.
 func (h *handler) orRefused(request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, wait result.Result) result.Result {
 	limits := h.Config.Get().Registration.Limits.WithDefaults()
 	limit := backlog.PhaseLimit{PerToken: limits.WaitingPerToken, PerNamespace: limits.WaitingPerNamespace}

@@ -81,9 +81,9 @@ func (h *handler) isHeldByOther(request *fleet.ClusterRegistration, cluster *fle
 	return false
 }
 
-// tellAgent writes the reason of a refusal into the Secret that the agent polls, and deletes that Secret when the request waits
+// reconcileRefusal writes the reason of a refusal into the Secret that the agent polls, and deletes that Secret when the request waits
 // again. It does so only for agents that renew their credential: others would take the Secret for a credential.
-func (h *handler) tellAgent(
+func (h *handler) reconcileRefusal(
 	ctx context.Context, request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken, out result.Result,
 ) error {
 	isRefused := out.IsStalled() && isDecided(out.Reason)
@@ -128,7 +128,7 @@ func (h *handler) tellAgent(
 	return nil
 }
 
-// isDecided reports whether the reason is a decision about the request, not a disturbance that may pass. The hub then revokes what an
+// isDecided reports whether the reason is a decision about the request, not an error or a state that may pass. The hub then revokes what an
 // earlier pass granted, and tells the agent, which polls rarely.
 func isDecided(reason string) bool {
 	switch reason {
@@ -169,7 +169,7 @@ func (h *handler) deleteRefused(ctx context.Context, request *fleet.ClusterRegis
 		candidates = append(candidates, registration.Refused{Name: name, Created: r.CreationTimestamp.Time, Decided: r.Status.Approval != nil})
 	}
 	now := h.Clock.Now()
-	for _, name := range registration.Forgotten(candidates, now) {
+	for _, name := range registration.DeletableRefused(candidates, now) {
 		err := h.FleetClient.ClusterRegistrations(request.Namespace).Delete(ctx, name, ifUID(requests[name]))
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return fmt.Errorf("deleting the refused ClusterRegistration %s/%s: %w", request.Namespace, name, err)

@@ -170,7 +170,7 @@ func TestTellAgent(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			s := newScene(t)
 			row.change(s)
-			err := s.tellAgent(t.Context(), s.request, s.cluster, nil, row.out)
+			err := s.reconcileRefusal(t.Context(), s.request, s.cluster, nil, row.out)
 			require.ErrorIs(t, err, row.err)
 			var writes []string
 			for _, write := range s.writes() {

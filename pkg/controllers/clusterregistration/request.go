@@ -61,7 +61,7 @@ func (h *handler) decide(ctx context.Context, request *fleet.ClusterRegistration
 
 	d := h.grant(ctx, request)
 	out := h.revokeUngranted(ctx, d.request, d.cluster, d.result)
-	if err := h.tellAgent(ctx, d.request, d.cluster, d.token, out); err != nil {
+	if err := h.reconcileRefusal(ctx, d.request, d.cluster, d.token, out); err != nil {
 		out.Err = errors.Join(out.Err, err)
 	}
 
