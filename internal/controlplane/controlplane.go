@@ -125,12 +125,6 @@ func (o Options) makeDir() (string, error) {
 	return dir, os.MkdirAll(dir, 0o700) // it will contain private keys
 }
 
-// Name is the name from Options.
-func (c *ControlPlane) Name() string { return c.options.Name }
-
-// Dir is the directory with the data and with one NAME.log for each process.
-func (c *ControlPlane) Dir() string { return c.dir }
-
 // URL is the address of the API server. A restart of the API server does not change it.
 func (c *ControlPlane) URL() string { return fmt.Sprintf("https://%s:%d", loopback, c.port) }
 

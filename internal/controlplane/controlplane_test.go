@@ -71,7 +71,7 @@ func TestStartAndStop(t *testing.T) {
 	client := clientFor(t, c.RESTConfig())
 	require.Len(t, temporaryDirs(t, name), 1)
 	for _, file := range []string{fileServerKey, fileServiceAccount, "etcd.log", "kube-apiserver.log", "kube-controller-manager.log"} {
-		info, err := os.Stat(filepath.Join(c.Dir(), file))
+		info, err := os.Stat(filepath.Join(c.dir, file))
 		require.NoError(t, err)
 		require.Zero(t, info.Mode().Perm()&0o077, "other users can read %s", file)
 	}

@@ -109,16 +109,6 @@ func decideStored(f Facts) Action {
 	return WaitForHub
 }
 
-func (p Presence) String() string {
-	return [...]string{"absent", "present", "malformed"}[p]
-}
-
-func (a Action) String() string {
-	return [...]string{
-		"WaitForBootstrap", "Register", "UseStored", "UseStoredAndRegister", "SwitchEndpoint", "KeepEndpoint", "WaitForHub", "ReportRejected", "Uninstall",
-	}[a]
-}
-
 // usesStored reports whether the agent works with the stored credential.
 func (a Action) usesStored() bool {
 	return a == UseStored || a == UseStoredAndRegister || a == KeepEndpoint

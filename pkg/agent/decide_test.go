@@ -150,3 +150,13 @@ func FuzzDecide(f *testing.F) {
 		}
 	})
 }
+
+func (p Presence) String() string {
+	return [...]string{"absent", "present", "malformed"}[p]
+}
+
+func (a Action) String() string {
+	return [...]string{
+		"WaitForBootstrap", "Register", "UseStored", "UseStoredAndRegister", "SwitchEndpoint", "KeepEndpoint", "WaitForHub", "ReportRejected", "Uninstall",
+	}[a]
+}

@@ -91,10 +91,6 @@ func isAgent(name string) bool {
 	return name == "fleet-agent" || strings.HasPrefix(name, "fleet-agent-")
 }
 
-func (a action) String() string {
-	return [...]string{"observe", "deploy", "correct", "sweep", "await", "hold", "remove", "forget", "ignore"}[a]
-}
-
 // unmet describes the Bundles of dependsOn that are not in an accepted state; "" if all are. The texts are those of Fleet's own
 // agent. An entry selects by its labels and its name; an empty one requires nothing.
 func unmet(bd *fleet.BundleDeployment, all []*fleet.BundleDeployment) string {

@@ -95,3 +95,7 @@ func TestUnmet(t *testing.T) {
 		})
 	}
 }
+
+func (a action) String() string {
+	return [...]string{"observe", "deploy", "correct", "sweep", "await", "hold", "remove", "forget", "ignore"}[a]
+}
