@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"testing"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv/withkinds"
 	"github.com/muster-fleet/muster/pkg/admission"
 	muster "github.com/muster-fleet/muster/pkg/hub"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // InstallChart installs or upgrades the chart fleet with these values, except for the Deployment. It returns an option for a hub with the
@@ -55,6 +57,17 @@ func (c *Cluster) InstallChart(t testing.TB, values map[string]any) func(*muster
 		o.DisableBootstrap = slices.Contains(command, "--disable-bootstrap")
 		o.LeaveAdmission = true
 	}
+}
+
+// InstallAgentChart installs the chart fleet-agent with Helm, with these values for the registration and more values of the chart.
+func (c *Cluster) InstallAgentChart(t testing.TB, namespace string, v registration.Values, more map[string]any) {
+	t.Helper()
+	values := map[string]any{
+		"apiServerURL": v.APIServerURL, "apiServerCA": v.APIServerCA, "clusterNamespace": v.Workspace, "token": v.Token, "tokenName": v.TokenName,
+		"systemRegistrationNamespace": v.SystemRegistrationNamespace,
+	}
+	maps.Copy(values, more)
+	require.NoError(t, helminstall.Install(t.Context(), c.RESTConfig(), namespace, charts.Agent, values))
 }
 
 // InstallKinds installs the chart fleet-crd with Helm, and waits until the API server serves its kinds.

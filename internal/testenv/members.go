@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,6 +48,26 @@ func (c *Cluster) Node(t testing.TB, binaries string) (logs string) {
 		}
 	})
 	return logs
+}
+
+// PodLogs returns the logs of all pods in the directory that Node has returned.
+func PodLogs(t testing.TB, folder string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder, "*.log"))
+	require.NoError(t, err)
+	var all strings.Builder
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		require.NoError(t, err)
+		all.Write(data)
+	}
+	return all.String()
+}
+
+// AwaitPodLog waits until a pod has logged the text.
+func AwaitPodLog(t testing.TB, folder, text string) {
+	t.Helper()
+	Eventually(t, func() (bool, string) { return strings.Contains(PodLogs(t, folder), text), "no pod has logged: " + text })
 }
 
 // SilentServer is an address that accepts connections and never responds.

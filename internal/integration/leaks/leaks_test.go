@@ -83,7 +83,7 @@ func TestSecretsDoNotLeak(t *testing.T) {
 	s.vault.requireNoneInLogs(t, "hub", s.hubLogs)
 	s.vault.requireNoneInLogs(t, "member", s.memberLogs)
 	for _, folder := range []string{s.hubLogs, s.memberLogs} {
-		said := logs(t, folder)
+		said := testenv.PodLogs(t, folder)
 		assert.Contains(t, said, "--debug-level 10 is reduced to 7")
 		assert.NotContains(t, said, "Body", "requests and answers, Secrets among them")
 	}
@@ -157,10 +157,7 @@ func (s *scene) importWrong(t *testing.T) {
 // installAgent installs the chart fleet-agent, with as much logging as possible.
 func (s *scene) installAgent(t *testing.T, namespace string, v registration.Values) {
 	t.Helper()
-	require.NoError(t, helminstall.Install(t.Context(), s.member.RESTConfig(), namespace, charts.Agent, map[string]any{
-		"apiServerURL": v.APIServerURL, "apiServerCA": v.APIServerCA, "clusterNamespace": v.Workspace, "token": v.Token, "tokenName": v.TokenName,
-		"systemRegistrationNamespace": v.SystemRegistrationNamespace, "agentTLSMode": "strict", "clientID": namespace, "debug": true, "debugLevel": 10,
-	}))
+	s.member.InstallAgentChart(t, namespace, v, map[string]any{"agentTLSMode": "strict", "clientID": namespace, "debug": true, "debugLevel": 10})
 }
 
 // refuse sends requests that the hub refuses.
@@ -177,10 +174,10 @@ func (s *scene) misleadAgent(t *testing.T, v registration.Values) {
 	t.Helper()
 	v.Token = marker("bootstrap token")
 	s.bootstrap(t, v)
-	s.logged(t, s.memberLogs, "expired or was revoked")
+	testenv.AwaitPodLog(t, s.memberLogs, "expired or was revoked")
 	v.APIServerURL = "https://user:" + marker("bootstrap address") + "@hub"
 	s.bootstrap(t, v)
-	s.logged(t, s.memberLogs, "it contains a user name")
+	testenv.AwaitPodLog(t, s.memberLogs, "it contains a user name")
 }
 
 func (s *scene) bootstrap(t *testing.T, v registration.Values) {
@@ -195,10 +192,5 @@ func (s *scene) revoke(t *testing.T) {
 	t.Helper()
 	require.NoError(t, s.hub.Fleet.ClusterRegistrationTokens(s.ns).Delete(t.Context(), "tok", metav1.DeleteOptions{}))
 	require.NoError(t, s.hub.Fleet.ClusterRegistrations(s.ns).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}))
-	s.logged(t, s.memberLogs, "rejects the stored credential")
-}
-
-func (s *scene) logged(t *testing.T, folder, text string) {
-	t.Helper()
-	testenv.Eventually(t, func() (bool, string) { return strings.Contains(logs(t, folder), text), "no pod has logged: " + text })
+	testenv.AwaitPodLog(t, s.memberLogs, "rejects the stored credential")
 }

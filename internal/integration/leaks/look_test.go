@@ -8,8 +8,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -97,7 +95,7 @@ func gunzipped(data []byte) []byte {
 // requireNoneInLogs searches the logs of all pods of a cluster. They must be of the highest level, which logs every request.
 func (v *vault) requireNoneInLogs(t *testing.T, name, folder string) {
 	t.Helper()
-	text := logs(t, folder)
+	text := testenv.PodLogs(t, folder)
 	assert.Contains(t, text, `"Request" verb=`, "the logs on the %s are not of the highest level", name)
 	for line := range strings.Lines(text) {
 		for _, found := range v.shows([]byte(line)) {
@@ -106,26 +104,12 @@ func (v *vault) requireNoneInLogs(t *testing.T, name, folder string) {
 	}
 }
 
-func logs(t *testing.T, folder string) string {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(folder, "*.log"))
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	var all strings.Builder
-	for _, file := range files {
-		data, err := os.ReadFile(file)
-		require.NoError(t, err)
-		all.Write(data)
-	}
-	return all.String()
-}
-
 var served = regexp.MustCompile(`Serving [\w ]+ at (http://127\.0\.0\.1:\d+)`)
 
 // requireNoneServed reads the pages that the pods serve without authentication.
 func (v *vault) requireNoneServed(t *testing.T, folder string) {
 	t.Helper()
-	addresses := served.FindAllStringSubmatch(logs(t, folder), -1)
+	addresses := served.FindAllStringSubmatch(testenv.PodLogs(t, folder), -1)
 	require.NotEmpty(t, addresses)
 	for _, address := range addresses {
 		for _, path := range []string{"/metrics", "/healthz", "/readyz?verbose"} {

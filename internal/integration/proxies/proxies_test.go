@@ -6,8 +6,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/muster-fleet/muster/charts"
-	"github.com/muster-fleet/muster/internal/helminstall"
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -36,11 +34,11 @@ func TestHubAndAgentBehindProxies(t *testing.T) {
 	s.agentsProxy.answers("403")
 	s.hubsProxy.answers("")
 	s.imported(t, "edge", "True Imported")
-	logged(t, s.memberLogs, "the proxy "+s.agentsProxy.url()+" answers 403 Forbidden; have it allow this address")
+	testenv.AwaitPodLog(t, s.memberLogs, "the proxy "+s.agentsProxy.url()+" answers 403 Forbidden; have it allow this address")
 	s.agentsProxy.answers("407")
-	logged(t, s.memberLogs, "the proxy "+s.agentsProxy.url()+" answers 407 Proxy Authentication Required")
+	testenv.AwaitPodLog(t, s.memberLogs, "the proxy "+s.agentsProxy.url()+" answers 407 Proxy Authentication Required")
 	s.agentsProxy.dies()
-	logged(t, s.memberLogs, "proxyconnect tcp: dial tcp "+s.agentsProxy.address)
+	testenv.AwaitPodLog(t, s.memberLogs, "proxyconnect tcp: dial tcp "+s.agentsProxy.address)
 	s.agentsProxy.answers("")
 	s.hub.WaitCondition(t, testenv.KindCluster, s.ns, "edge", fleet.ConditionRegistered, "True")
 	s.beats(t, "edge", time.Now())
@@ -73,12 +71,7 @@ func TestProxyInTheValuesOfTheAgentsChart(t *testing.T) {
 
 func (s *scene) installAgent(t *testing.T, v registration.Values) {
 	t.Helper()
-	err := helminstall.Install(t.Context(), s.member.RESTConfig(), system, charts.Agent, map[string]any{
-		"apiServerURL": v.APIServerURL, "apiServerCA": v.APIServerCA, "clusterNamespace": v.Workspace, "token": v.Token, "tokenName": v.TokenName,
-		"systemRegistrationNamespace": v.SystemRegistrationNamespace, "agentTLSMode": "strict", "clientID": "edge",
-		"proxy": s.agentsProxy.url(), "noProxy": chartNoProxy, "debug": true,
+	s.member.InstallAgentChart(t, system, v, map[string]any{
+		"agentTLSMode": "strict", "clientID": "edge", "proxy": s.agentsProxy.url(), "noProxy": chartNoProxy, "debug": true,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -3,8 +3,6 @@ package proxies
 import (
 	"net"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -100,24 +98,4 @@ func (s *scene) beats(t *testing.T, cluster string, after time.Time) {
 	testenv.EventuallyIs(t, s.hub.Fleet.Clusters(s.ns).Get, cluster, func(c *fleet.Cluster) (bool, string) {
 		return c.Status.Agent.LastSeen.After(after), "last seen " + c.Status.Agent.LastSeen.String()
 	})
-}
-
-// logs returns the logs of all Pods of a cluster.
-func logs(t *testing.T, folder string) string {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(folder, "*.log"))
-	require.NoError(t, err)
-	var all strings.Builder
-	for _, file := range files {
-		data, err := os.ReadFile(file)
-		require.NoError(t, err)
-		all.Write(data)
-	}
-	return all.String()
-}
-
-// logged waits until a Pod has logged this text.
-func logged(t *testing.T, folder, text string) {
-	t.Helper()
-	testenv.Eventually(t, func() (bool, string) { return strings.Contains(logs(t, folder), text), "no Pod has logged: " + text })
 }
