@@ -75,7 +75,7 @@ func (h *hubServer) localImport() *localImport {
 		Importer: &Importer{Context: &app.Context{
 			RESTConfig: &rest.Config{Host: h.URL, BearerToken: "of-the-hub"}, SystemNamespace: system, Clock: h.clock,
 			Issuer: credential.Issuer{Client: client.CoreV1(), Clock: h.clock},
-		}},
+		}, calls: &memberCalls{}},
 		hub:     config.Hub{Bootstrap: config.Bootstrap{Namespace: "fleet-local"}},
 		cluster: &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet-local", Name: "local"}},
 		secret: &corev1.Secret{
