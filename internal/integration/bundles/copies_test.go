@@ -30,7 +30,7 @@ func TestDownstreamResources(t *testing.T) {
 		b.Spec.DownstreamResources = []fleet.DownstreamResource{{Kind: "Secret", Name: "cred"}, {Kind: "configmap", Name: "conf"}}
 	})
 	home := s.namespaceOf("a")
-	s.requireCluster(t, "a", "0/1", "False DownstreamResourceMissing: Secret "+s.ns+"/cred, which downstreamResources names, does not exist; create it")
+	s.requireCluster(t, "a", "0/1", "False DownstreamResourceMissing: Secret "+s.ns+"/cred, which downstreamResources names, does not exist, or is a ServiceAccount token or a Helm release, which are not copied; create one of another type")
 
 	cred, err := secrets(s.ns).Create(t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "cred"}, Type: corev1.SecretTypeBasicAuth, Data: map[string][]byte{"username": []byte("joe"), "password": []byte("first")},
