@@ -13,11 +13,11 @@ import (
 	"text/template/parse"
 
 	"github.com/Masterminds/sprig/v3"
-	yamlv3 "go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/yaml"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // Limits of one template. Every user of a workspace may write one, and the hub renders it. Without loops, each command of a template is
@@ -137,7 +137,7 @@ func render(name, text string, data map[string]any, into any) error {
 	if err := parsed.Execute(out, data); err != nil {
 		return err
 	}
-	if err := refuseAliases(out.Bytes()); err != nil {
+	if err := registration.RefuseAliases(out.Bytes()); err != nil {
 		return fmt.Errorf("the result of template %s is not valid YAML: %w", name, err)
 	}
 	document, err := yaml.YAMLToJSON(out.Bytes())
@@ -146,23 +146,6 @@ func render(name, text string, data map[string]any, into any) error {
 	}
 	if err != nil {
 		return fmt.Errorf("the result of template %s is not valid YAML: %w", name, err)
-	}
-	return nil
-}
-
-// refuseAliases refuses YAML with aliases: decoded, they can be thousands of times as large.
-func refuseAliases(document []byte) error {
-	var root yamlv3.Node
-	if err := yamlv3.Unmarshal(document, &root); err != nil {
-		return err
-	}
-	nodes := []*yamlv3.Node{&root}
-	for len(nodes) > 0 {
-		node := nodes[len(nodes)-1]
-		nodes = append(nodes[:len(nodes)-1], node.Content...)
-		if node.Kind == yamlv3.AliasNode {
-			return fmt.Errorf("line %d: aliases are not supported", node.Line)
-		}
 	}
 	return nil
 }

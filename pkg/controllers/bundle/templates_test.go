@@ -68,7 +68,7 @@ func TestVariant_templates(t *testing.T) {
 		"a regular expression":       {values: map[string]any{"a": `${ regexReplaceAll "[^a-z]+" .ClusterLabels.x "-" }`}, want: `{"a":"-luster-ame-"}`},
 		"repetitions":                {values: map[string]any{"a": `${ regexMatch "(?:.?){1000}Z" "x" }`}, err: "a number of repetitions in a regular expression is not supported"},
 		"slow regular expressions":   {values: map[string]any{"a": strings.Repeat(`${ regexMatch "`+strings.Repeat(".?", 1000)+`Z" "`+long[:2000]+`" }`, 2)}, err: "the results of the functions have more than 4194304 bytes"},
-		"YAML with aliases":          {templates: map[string]string{"a": "x: &x [1]\ny: [*x, *x]"}, err: "line 2: aliases are not supported"},
+		"YAML with aliases":          {templates: map[string]string{"a": "x: &x [1]\ny: [*x, *x]"}, err: "line 2 has a YAML alias"},
 		"no YAML":                    {templates: map[string]string{"a": "${ .ClusterName }: ]"}, err: "the result of template a is not valid YAML"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -224,7 +224,11 @@ func (m *memberClient) stopAgent(ctx context.Context, namespace string) *failure
 	source := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			options.LabelSelector = selector
-			return pods.List(ctx, options)
+			list, err := pods.List(ctx, options)
+			if err == nil {
+				list.SetContinue("") // the agent has few Pods; a member may not make the hub read page after page
+			}
+			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.LabelSelector = selector

@@ -36,6 +36,16 @@ func TestStopAgent_redeployedWhileItEnds(t *testing.T) {
 	assert.Empty(t, m.pods, "the Pods were waited for")
 }
 
+// A hostile member answers with a page after each page.
+func TestStopAgent_listWithoutEnd(t *testing.T) {
+	m := newFakeMember(t)
+	m.put(agentDeployment, map[string]any{"kind": "Deployment"})
+	m.pods, m.morePods = []any{agentPod}, "more"
+	assert.Nil(t, m.connect(t).stopAgent(t.Context(), system))
+	assert.Empty(t, m.pods, "the Pods were waited for")
+	assert.NotContains(t, m.transcript(), "continue=more")
+}
+
 // removeAgent removes the agent as when the hub's own cluster is to have none.
 func (m *fakeMember) removeAgent(t *testing.T, namespace string) *failure {
 	t.Helper()

@@ -29,6 +29,7 @@ type fakeMember struct {
 	objects   map[string]map[string]any // by path
 	revisions []any                     // of Helm releases
 	pods      []any                     // of the agent; a watch sees them end
+	morePods  string                    // where each list of the Pods says that the next page begins
 	ended     func()                    // is called when the Pods have ended, with mu held
 	fault     func(n int, w http.ResponseWriter, r *http.Request) bool
 }
@@ -88,7 +89,7 @@ func (m *fakeMember) answer(w http.ResponseWriter, r *http.Request, object map[s
 func (m *fakeMember) answerPods(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	if query.Get("watch") == "" {
-		reply(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "PodList", "metadata": map[string]any{"resourceVersion": "7"}, "items": m.pods})
+		reply(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "PodList", "metadata": map[string]any{"resourceVersion": "7", "continue": m.morePods}, "items": m.pods})
 		return
 	}
 	if query.Get("sendInitialEvents") != "" { // not every server streams lists
