@@ -22,7 +22,7 @@ func issued() map[string]bool {
 		registration.TokenServiceAccount(strings.Repeat("t", 80), uid):                             true,
 		registration.TokenServiceAccount(strings.Repeat("t", 56)+"."+strings.Repeat("u", 20), uid): true,
 		registration.RequestServiceAccount("request-abcde", uid):                                   true,
-		registration.AgentName:               false, // the agent of the hub's own cluster has every right there
+		registration.AgentName:               true,
 		"default":                            false,
 		"clusterrole-aggregation-controller": false,
 		registration.BootstrapAccount:        false, // of another namespace
@@ -72,10 +72,9 @@ func TestHubTokenPolicy(t *testing.T) {
 	})
 	s.run("an existing token Secret cannot be changed to another account", func(t *testing.T, s *scene) {
 		who := s.account("hub-"+s.namespace, "fleet-controller", rule("", "secrets", "create", "get", "update"))
-		ours := registration.TokenServiceAccount("token", "0c5bbf4e-2b0f-4d6a-9d4e-0123456789ab")
-		s.account(s.namespace, ours) // without it Kubernetes removes the Secret
+		s.account(s.namespace, registration.AgentName) // without it Kubernetes removes the Secret
 		secret, err := s.admin.kubernetes.CoreV1().Secrets(s.namespace).Create(t.Context(), &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: "bent", Annotations: map[string]string{corev1.ServiceAccountNameKey: ours}},
+			ObjectMeta: metav1.ObjectMeta{Name: "bent", Annotations: map[string]string{corev1.ServiceAccountNameKey: registration.AgentName}},
 			Type:       corev1.SecretTypeServiceAccountToken,
 		}, metav1.CreateOptions{})
 		require.NoError(t, err)
