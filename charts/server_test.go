@@ -83,6 +83,9 @@ func dryRun(t *testing.T, config *rest.Config, chart string, values map[string]a
 	rendered, err := charts.Render(chart, release(chart), values)
 	require.NoError(t, err)
 	for _, object := range objectsOf(t, rendered) {
+		if object.GroupVersionKind().Group == "monitoring.coreos.com" {
+			continue // the kinds of the Prometheus Operator, which this API server does not have; hack/alerts evaluates the rules
+		}
 		data, err := json.Marshal(object)
 		require.NoError(t, err)
 		force := true
