@@ -55,7 +55,7 @@ func tooLarge() map[string]struct{ status, refusal string } {
 		"modifiedStatus":       {`{"modifiedStatus":[{"name":"x","patch":"` + long + `"}]}`, ": modifiedStatus 15"},
 		"display":              {`{"display":{"deployed":"` + long + `"}}`, ": display 15"},
 		"an unknown field":     {`{"display":{"deployed":"x","more":{"below":[{"x":"` + long + `"}]}}}`, ": display 15"},
-		"deep lists":           {`{"display":{"more":` + strings.Repeat("[", 5000) + `"` + long + `"` + strings.Repeat("]", 5000) + `}}`, ": display 16"},
+		"deep lists":           {`{"display":{"more":` + strings.Repeat("[", 500) + `"` + long + `"` + strings.Repeat("]", 500) + `}}`, ": display 15"},
 		"numbers":              {`{"display":{"more":` + repeated(50000, "1234567") + `}}`, ": display "},
 		"release":              {`{"release":"` + long + `"}`, ": release 15"},
 		"many resources":       {`{"resources":` + repeated(4000, resource) + `}`, resources + ", and this one has "},

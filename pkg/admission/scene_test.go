@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
@@ -224,6 +225,21 @@ func (s *scene) allow(target, namespace, name string, rules []rbacv1.PolicyRule)
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}},
 	}, metav1.CreateOptions{})
 	require.NoError(s, err)
+	if len(rules) == 0 {
+		return
+	}
+	// The API server learns of the Role and the binding from a watch.
+	resource, subresource, _ := strings.Cut(rules[0].Resources[0], "/")
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User: "system:serviceaccount:" + namespace + ":" + name,
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Namespace: target, Verb: rules[0].Verbs[0], Group: rules[0].APIGroups[0], Resource: resource, Subresource: subresource,
+		},
+	}}
+	require.Eventually(s, func() bool {
+		answer, err := s.admin.kubernetes.AuthorizationV1().SubjectAccessReviews().Create(s.Context(), review, metav1.CreateOptions{})
+		return err == nil && answer.Status.Allowed
+	}, patience, poll, "the API server does not apply the rights of %s/%s in namespace %s", namespace, name, target)
 }
 
 // allowEverywhere gives an account rights that are bound to no namespace.
