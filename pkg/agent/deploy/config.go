@@ -30,7 +30,7 @@ const DefaultResync = 15 * time.Minute
 type Config struct {
 	// Hub sends requests to the hub with a timeout. Watching sends watches, which a timeout would cut off.
 	Hub, Watching versioned.Interface
-	// HubCore reads the Secrets with Helm values on the hub.
+	// HubCore reads on the hub the Secrets with Helm values and with logins for downloads, and the Secrets and ConfigMaps to copy.
 	HubCore kubernetes.Interface
 	// Namespace is the namespace of the BundleDeployments on the hub.
 	Namespace string

@@ -1,5 +1,6 @@
-// Package backlog counts the registrations that have led to nothing yet, and limits their number: requests that wait, and requests of
-// Clusters whose agent has never connected. The thief of a registration token could otherwise fill the hub with them.
+// Package backlog counts the registrations that have led to nothing yet, and limits their number: requests that wait, and requests
+// that are granted, or about to be, for Clusters whose agent has never connected. The thief of a registration token could otherwise fill the hub with them. Everything that is
+// counted is a request, also where the condition of a token speaks of agents that have not connected.
 //
 // It counts in the caches, at most once per second and workspace, and only objects of these two phases, so that a registration costs the
 // same with any number of connected clusters. It adds what was admitted and is not in the caches yet.
@@ -51,9 +52,9 @@ const countEvery = time.Second
 
 type namespaceCount struct {
 	at       time.Time
-	members  [phases]map[types.UID]bool
+	counted  [phases]map[types.UID]bool
 	of       [phases]map[string]int               // by the keys of the requests; wholeNamespace counts all
-	admitted [phases][]*fleet.ClusterRegistration // members that the caches did not show
+	admitted [phases][]*fleet.ClusterRegistration // counted requests that the caches did not show
 }
 
 // wholeNamespace is a key that every request has.
@@ -88,7 +89,8 @@ func IsUnconnected(c *fleet.Cluster) bool {
 	return c.Status.Agent.LastSeen.IsZero() && c.Spec.KubeConfigSecret == ""
 }
 
-// Admit reports whether a request may become one of a phase. One that is counted already may stay.
+// Admit reserves a place in a phase for a request, or returns false if the limit is reached. A request that is counted already keeps its
+// place.
 func (c *Counter) Admit(phase Phase, request *fleet.ClusterRegistration, limit PhaseLimit) (bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,7 +98,7 @@ func (c *Counter) Admit(phase Phase, request *fleet.ClusterRegistration, limit P
 	switch {
 	case err != nil:
 		return false, err
-	case now.members[phase][request.UID]:
+	case now.counted[phase][request.UID]:
 		return true, nil
 	}
 	for _, key := range keysOf(request) {
@@ -129,7 +131,7 @@ func (c *Counter) count(namespace string) (*namespaceCount, error) {
 	}
 	now := &namespaceCount{at: c.clock.Now()}
 	for phase := range phases {
-		now.members[phase], now.of[phase] = map[types.UID]bool{}, map[string]int{}
+		now.counted[phase], now.of[phase] = map[types.UID]bool{}, map[string]int{}
 	}
 	waiting, err := c.requests.GetByIndex(waitingRequests, namespace)
 	if err != nil {
@@ -160,7 +162,7 @@ func (c *Counter) count(namespace string) (*namespaceCount, error) {
 		for _, r := range last.admitted[phase] {
 			latest, err := c.requests.Get(namespace, r.Name)
 			isOpen := err == nil && latest.UID == r.UID && !latest.Status.Granted && !isWaiting(latest) && !isRefused(latest)
-			if isOpen && !now.members[phase][r.UID] {
+			if isOpen && !now.counted[phase][r.UID] {
 				now.admit(phase, r)
 			}
 		}
@@ -185,7 +187,7 @@ func (c *namespaceCount) admit(phase Phase, request *fleet.ClusterRegistration) 
 }
 
 func (c *namespaceCount) add(phase Phase, request *fleet.ClusterRegistration) {
-	c.members[phase][request.UID] = true
+	c.counted[phase][request.UID] = true
 	for _, key := range keysOf(request) {
 		c.of[phase][key]++
 	}

@@ -200,6 +200,6 @@ func TestAStolenTokenIsBounded(t *testing.T) {
 		}
 	}
 	assert.Equal(t, 1000, admitted)
-	assert.Len(t, s.counts["ns"].members[Unconnected], 1000)
+	assert.Len(t, s.counts["ns"].counted[Unconnected], 1000)
 	assert.True(t, s.admit(t, Unconnected, request("other", 1), limit), "other tokens of the namespace still work")
 }

@@ -123,7 +123,7 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 	for _, a := range assignments {
 		readable = append(readable, contentsOf(a.wanted)...)
 	}
-	// A Cluster to which nothing was deployed needs no ClusterRole. If it has one, that names no Content.
+	// A Cluster to which nothing was or will be deployed needs no ClusterRole. If it has one, an earlier pass has removed all Contents from it.
 	if needsRole := len(readable) > 0 || len(existing) > 0; needsRole {
 		if err := d.roles.Allow(ctx, cluster, readable); err != nil {
 			for _, a := range assignments {

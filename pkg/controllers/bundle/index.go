@@ -17,7 +17,7 @@ const (
 	byTarget = "muster.fleet.cattle.io/bundles-by-target"
 	// byBundle finds BundleDeployments by the index.Key of their Bundle.
 	byBundle = "muster.fleet.cattle.io/deployments-by-bundle"
-	// bySource finds Bundles by the Secrets and ConfigMaps that they name in downstreamResources: see sourceKey.
+	// bySource finds Bundles by the Secrets and ConfigMaps of which they need copies: see sourceKey.
 	bySource = "muster.fleet.cattle.io/bundles-by-source"
 	// byContent finds BundleDeployments by the name of a Content that they need.
 	byContent = "muster.fleet.cattle.io/deployments-by-content"

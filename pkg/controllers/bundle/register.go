@@ -1,6 +1,19 @@
-// Package bundle deploys Bundles to Clusters. It has three entry points, each with a file of its own: Reconcile (deploy.go)
-// makes the BundleDeployments of one Cluster what its Bundles ask for, onBundle (bundle.go) keeps the status of one Bundle, and
-// contents (contents.go) deletes the Contents that no BundleDeployment needs.
+// Package bundle deploys Bundles to Clusters. It is a sub-reconciler of controller cluster for the BundleDeployments of one Cluster,
+// and a controller of its own for the status of Bundles.
+//
+//	register.go   Register: the caches, indexes and event handlers of the Deployer
+//	deploy.go     Reconcile: the BundleDeployments of one Cluster, from its Bundles to its status
+//	bundle.go     onBundle: the status of one Bundle, and which Clusters to enqueue if the Bundle changes
+//	report.go     Reporter: the status of a Cluster whose BundleDeployments Fleet's own controllers make
+//	events.go     which event of a watched object enqueues which Clusters and Bundles
+//	plan.go       what one generation of a Bundle asks for, and the options for a Cluster
+//	targets.go    which targets of a Bundle match a Cluster
+//	templates.go  Helm values with templates
+//	values.go     the Secret with the Helm values of a BundleDeployment
+//	copies.go     copies of the Secrets and ConfigMaps that a Bundle names
+//	contents.go   Contents: their creation, and the deletion of those that no BundleDeployment needs
+//	summary.go    the sums over BundleDeployments in the status of Clusters and Bundles
+//	index.go      indexes, and the names in BundleDeployments
 package bundle
 
 import (
@@ -104,7 +117,7 @@ func (d *Deployer) Start(ctx context.Context) { d.contents.start(ctx) }
 // Wait returns when the goroutines of Start have ended.
 func (d *Deployer) Wait() { d.contents.running.Wait() }
 
-// Forget does nothing: the Deployer keeps state of Bundles only.
+// Forget does nothing: the events of deleted Clusters, BundleDeployments and Secrets drop what the Deployer keeps of them.
 func (d *Deployer) Forget(string) {}
 
 // Condition is the condition of a Cluster that Reconcile reports.

@@ -29,8 +29,8 @@ func (h *handler) limitUnconnected(request *fleet.ClusterRegistration, token *fl
 	wait := result.Wait(fleet.ReasonTooManyUnconnected, fmt.Sprintf(
 		"waiting for agents that registered before to connect: %d of ClusterRegistrationToken %s or %d of the namespace have not yet "+
 			"(registration.limits); delete Clusters that will never connect", limit.PerToken, token.Name, limit.PerNamespace))
-	// The condition is written at once, because the next step counts it. The token has the event for all requests.
-	return h.orRefused(request, token, wait.WithEvent().WithoutEvent().In(unconnectedRecheck))
+	// The condition is written at once, because the next step counts it. There is no event: the token has one for all requests.
+	return h.orRefused(request, token, wait.WrittenAtOnce().In(unconnectedRecheck))
 }
 
 // orRefused refuses a request that has to wait if too many others wait. The first requests stay, so that a person who is deciding about

@@ -74,7 +74,7 @@ func TestLimits(t *testing.T) {
 			assert.Equal(t, row.reported, len(s.counting.delays) > 0, "the token is reconciled, for its condition")
 			if row.reported {
 				assert.Empty(t, s.writes(), "nothing is made for it")
-				assert.True(t, d.result.NoEvent, "the token has the event")
+				assert.False(t, d.result.EventOnWait, "the token has the event")
 				assert.Positive(t, d.result.After)
 			}
 		})

@@ -356,7 +356,7 @@ func (h *handler) repair(ctx context.Context, request *fleet.ClusterRegistration
 func (h *handler) writeStatus(
 	ctx context.Context, request *fleet.ClusterRegistration, status fleet.ClusterRegistrationStatus, out result.Result,
 ) (latest *fleet.ClusterRegistration, transition *result.Transition, written bool, err error) {
-	if out.IsWait() && !out.EventOnWait && h.Clock.Since(request.CreationTimestamp.Time) < reportAfter {
+	if out.IsWait() && !out.EventOnWait && !out.Immediate && h.Clock.Since(request.CreationTimestamp.Time) < reportAfter {
 		h.queue.EnqueueAfter(request.Namespace, request.Name, reportAfter)
 		return request, nil, false, nil
 	}

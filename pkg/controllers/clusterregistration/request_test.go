@@ -314,10 +314,11 @@ func TestWriteStatus(t *testing.T) {
 		age   time.Duration
 		early bool
 	}{
-		"a wait of a moment is not written": {result.Wait("W", ""), time.Second, true},
-		"a wait that lasts is written":      {result.Wait("W", ""), reportAfter, false},
-		"a wait for a person is written":    {result.Wait("W", "").WithEvent(), 0, false},
-		"a refusal is written":              {result.Stalled("S", ""), 0, false},
+		"a wait of a moment is not written":   {result.Wait("W", ""), time.Second, true},
+		"a wait that lasts is written":        {result.Wait("W", ""), reportAfter, false},
+		"a wait for a person is written":      {result.Wait("W", "").WithEvent(), 0, false},
+		"a wait that limits count is written": {result.Wait("W", "").WrittenAtOnce(), 0, false},
+		"a refusal is written":                {result.Stalled("S", ""), 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)

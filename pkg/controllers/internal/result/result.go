@@ -33,6 +33,8 @@ type Result struct {
 	After time.Duration
 	// EventOnWait records a warning event for a transition to a wait: a person must act.
 	EventOnWait bool
+	// Immediate writes a wait to the status at once, although a controller may otherwise report only waits that last.
+	Immediate bool
 	// NoEvent suppresses the event of a transition.
 	NoEvent bool
 	// Err is the cause of a retry; the work queue backs off.
@@ -70,6 +72,12 @@ func Skip() Result { return Result{outcome: outcomeSkip} }
 // WithEvent records an event for a transition to this wait.
 func (o Result) WithEvent() Result {
 	o.EventOnWait = true
+	return o
+}
+
+// WrittenAtOnce writes this wait to the status at once, although a controller may otherwise report only waits that last.
+func (o Result) WrittenAtOnce() Result {
+	o.Immediate = true
 	return o
 }
 
