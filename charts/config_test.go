@@ -1,6 +1,7 @@
 package charts_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -31,7 +32,7 @@ func TestHubReadsTheConfigOfItsChart(t *testing.T) {
 
 	hub, _, err := config.ParseHub(configDocument(t, charts.Hub, "full"))
 	require.NoError(t, err)
-	assert.Equal(t, "registry.example.com/mirror/fleet-agent:v1.2.3", hub.AgentImage)
+	assert.Equal(t, "registry.example.com/mirror/fleet-agent:v1.2.3@sha256:"+strings.Repeat("0123456789abcdef", 4), hub.AgentImage)
 	assert.Equal(t, config.TLSModeStrict, hub.TLSMode())
 	assert.Equal(t, map[string]string{"env": "prod", "build": "1000000", "gpu": "true"}, hub.Bootstrap.ClusterLabels)
 	assert.Equal(t, []string{"pull"}, hub.PullSecretNames())

@@ -9,8 +9,10 @@ import (
 	"helm.sh/helm/v4/pkg/action"
 	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/chart/v2/util"
+	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/charts"
+	"github.com/muster-fleet/muster/pkg/crds"
 )
 
 func TestChartMetadata(t *testing.T) {
@@ -38,6 +40,43 @@ func TestChartMetadata(t *testing.T) {
 	hub, err := charts.Load(charts.Hub)
 	require.NoError(t, err)
 	assert.Equal(t, "clusters.fleet.cattle.io/v1alpha1", hub.Metadata.Annotations["catalog.cattle.io/provides-gvr"])
+}
+
+// Artifact Hub shows these annotations. It ignores what it cannot parse.
+func TestChartAnnotationsOfArtifactHub(t *testing.T) {
+	imagesOf := map[string][]string{charts.CRD: nil, charts.Hub: {"muster-fleet/fleet:dev", "muster-fleet/fleet-agent:dev"}, charts.Agent: {"muster-fleet/fleet-agent:dev"}}
+	for _, name := range all {
+		chart, err := charts.Load(name)
+		require.NoError(t, err)
+		annotations := chart.Metadata.Annotations
+		assert.Equal(t, "Apache-2.0", annotations["artifacthub.io/license"])
+		var links []struct{ Name, URL string }
+		require.NoError(t, yaml.UnmarshalStrict([]byte(annotations["artifacthub.io/links"]), &links), name)
+		assert.NotEmpty(t, links, name)
+		var listed []struct{ Name, Image string }
+		require.NoError(t, yaml.UnmarshalStrict([]byte(annotations["artifacthub.io/images"]), &listed), name)
+		var images []string
+		for _, one := range listed {
+			images = append(images, one.Image)
+		}
+		assert.Equal(t, imagesOf[name], images, name)
+	}
+	definitions, err := charts.Load(charts.CRD)
+	require.NoError(t, err)
+	var listed []struct{ Kind, Version, Name, DisplayName, Description string }
+	require.NoError(t, yaml.UnmarshalStrict([]byte(definitions.Metadata.Annotations["artifacthub.io/crds"]), &listed))
+	var names []string
+	for _, one := range listed {
+		assert.NotEmpty(t, one.Description, one.Name)
+		names = append(names, one.Name)
+	}
+	objects, err := crds.Objects()
+	require.NoError(t, err)
+	var served []string
+	for _, definition := range objects {
+		served = append(served, definition.Name)
+	}
+	assert.ElementsMatch(t, served, names)
 }
 
 func TestKubeVersion(t *testing.T) {

@@ -13,7 +13,25 @@ A value as text. --set image.tag=20261122 gives a number, and a number from the 
 {{- else -}}
 {{- with ((.Values.global).cattle).systemDefaultRegistry }}{{ trimSuffix "/" . }}/{{ end -}}
 {{- .Values.image.repository }}:{{ include "fleet-agent.text" .Values.image.tag -}}
+{{- with .Values.image.digest }}@{{ . }}{{ end -}}
 {{- end -}}
+{{- end -}}
+
+{{/*
+The labels that Kubernetes recommends, as a map. The agents that a hub installs do not have them: their
+version would change objects at each upgrade of the hub.
+*/}}
+{{- define "fleet-agent.objectLabels" -}}
+{{- $labels := dict -}}
+{{- if not .Values.internal.managed -}}
+{{- $labels = dict
+    "app.kubernetes.io/name" "fleet-agent"
+    "app.kubernetes.io/instance" .Release.Name
+    "app.kubernetes.io/part-of" "muster"
+    "app.kubernetes.io/managed-by" .Release.Service
+    "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimAll "-_.") -}}
+{{- end -}}
+{{- toJson $labels -}}
 {{- end -}}
 
 {{/*

@@ -11,9 +11,28 @@ A value as text. --set image.tag=20261122 gives a number, and a number from the 
 {{- kindIs "string" . | ternary . (kindIs "invalid" . | ternary "" (toJson .)) -}}
 {{- end -}}
 
-{{/* The reference of an image. Argument: dict "root" $ "image" .Values.image. */}}
+{{/* The reference of an image. Argument: dict "root" $ "image" .Values.image. With a digest, nodes ignore the tag. */}}
 {{- define "fleet.image" -}}
 {{- printf "%s%s:%s" (include "fleet.registry" .root) .image.repository (include "fleet.text" .image.tag) -}}
+{{- with .image.digest }}@{{ . }}{{ end -}}
+{{- end -}}
+
+{{/*
+The labels that Kubernetes recommends, as a map. A tag may be longer than the value of a label, and may begin and end with other characters.
+*/}}
+{{- define "fleet.recommendedLabels" -}}
+{{- dict
+    "app.kubernetes.io/name" "fleet-controller"
+    "app.kubernetes.io/instance" .Release.Name
+    "app.kubernetes.io/part-of" "muster"
+    "app.kubernetes.io/managed-by" .Release.Service
+    "app.kubernetes.io/version" (include "fleet.text" .Values.image.tag | trunc 63 | trimAll "-_.")
+    "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimAll "-_.") | toJson -}}
+{{- end -}}
+
+{{/* The labels of an object of the hub, as YAML. */}}
+{{- define "fleet.objectLabels" -}}
+{{- merge (dict "app" "fleet-controller") (include "fleet.recommendedLabels" . | fromJson) | toYaml -}}
 {{- end -}}
 
 {{/*
