@@ -10,4 +10,7 @@ package muster
 
 // Generate the CustomResourceDefinitions, all into one template of the chart. The programs embed this file, so it is replaced
 // only if controller-gen succeeds.
-//go:generate sh -c "go tool -modfile=hack/tools/go.mod controller-gen crd paths=./pkg/apis/... output:crd:stdout > crds.yaml.tmp && mkdir -p charts/fleet-crd/templates && mv crds.yaml.tmp charts/fleet-crd/templates/crds.yaml"
+//go:generate sh -c "go tool -modfile=hack/tools/go.mod controller-gen crd paths=./pkg/apis/fleet.cattle.io/... output:crd:stdout > crds.yaml.tmp && mkdir -p charts/fleet-crd/templates && mv crds.yaml.tmp charts/fleet-crd/templates/crds.yaml"
+
+// Generate the CustomResourceDefinitions of Clusternet, which a hub installs only if it serves Clusternet's agents.
+//go:generate sh -c "go tool -modfile=hack/tools/go.mod controller-gen crd paths=./pkg/apis/clusters.clusternet.io/... output:crd:stdout > crds.yaml.tmp && mv crds.yaml.tmp pkg/crds/clusternet.yaml"

@@ -90,8 +90,15 @@ func crdsCommand(s Streams) *cli.Command {
 		Name:        "crds",
 		Usage:       "print the CustomResourceDefinitions as YAML",
 		Description: "muster crds | kubectl apply --server-side -f -",
-		Action: withoutArguments(func(*cli.Context) error {
-			_, err := s.Out.Write(crds.YAML())
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "clusternet", Usage: "print those that a hub installs which serves Clusternet's agents, instead of those of every hub"},
+		},
+		Action: withoutArguments(func(c *cli.Context) error {
+			definitions := crds.YAML()
+			if c.Bool("clusternet") {
+				definitions = crds.ClusternetYAML()
+			}
+			_, err := s.Out.Write(definitions)
 			return err
 		}),
 	}

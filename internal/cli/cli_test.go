@@ -126,6 +126,10 @@ func TestCRDs(t *testing.T) {
 	out, _, err := muster(t, "crds")
 	require.NoError(t, err)
 	require.Equal(t, string(crds.YAML()), out)
+
+	out, _, err = muster(t, "crds", "--clusternet")
+	require.NoError(t, err)
+	require.Equal(t, string(crds.ClusternetYAML()), out)
 }
 
 func TestClusterTable(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	// that its version follows the other k8s.io modules.
 	_ "k8s.io/code-generator"
 
+	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	"github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
@@ -32,6 +33,14 @@ func main() {
 					v1alpha1.ClusterRegistration{},
 					v1alpha1.ClusterRegistrationToken{},
 					v1alpha1.Content{},
+				},
+				GenerateTypes:   true,
+				GenerateClients: true,
+			},
+			"clusters.clusternet.io": {
+				Types: []any{
+					v1beta1.ClusterRegistrationRequest{},
+					v1beta1.ManagedCluster{},
 				},
 				GenerateTypes:   true,
 				GenerateClients: true,

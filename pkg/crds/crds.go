@@ -1,9 +1,10 @@
 // Package crds contains the CustomResourceDefinitions of the API group fleet.cattle.io as the chart fleet-crd installs them, for
-// programs and tests without Helm.
+// programs and tests without Helm, and those of Clusternet, which only a hub needs that serves Clusternet's agents.
 package crds
 
 import (
 	"bytes"
+	_ "embed" // the definitions of Clusternet
 	"errors"
 	"fmt"
 	"io"
@@ -26,9 +27,27 @@ func YAML() []byte {
 }
 
 // Objects returns new copies of the CustomResourceDefinitions, ordered by name.
-func Objects() ([]*apiextensionsv1.CustomResourceDefinition, error) {
+func Objects() ([]*apiextensionsv1.CustomResourceDefinition, error) { return decode(YAML()) }
+
+var (
+	//go:embed clusternet.yaml
+	clusternet []byte
+	//go:embed clusternet-apps.yaml
+	clusternetApps []byte
+)
+
+// ClusternetYAML returns the CustomResourceDefinitions with which unchanged Clusternet agents work: those of ClusterRegistrationRequests
+// and ManagedClusters, and those of three kinds that an agent watches and of which this hub creates no objects.
+func ClusternetYAML() []byte { return bytes.Join([][]byte{clusternet, clusternetApps}, nil) }
+
+// ClusternetObjects returns new copies of the CustomResourceDefinitions of ClusternetYAML.
+func ClusternetObjects() ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	return decode(ClusternetYAML())
+}
+
+func decode(stream []byte) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	var objects []*apiextensionsv1.CustomResourceDefinition
-	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(YAML()), 4096)
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(stream), 4096)
 	for {
 		object := new(apiextensionsv1.CustomResourceDefinition)
 		err := decoder.Decode(object)

@@ -31,6 +31,19 @@ func Ensure(ctx context.Context, client clientset.Interface) error {
 	if err != nil {
 		return err
 	}
+	return ensureAll(ctx, client, objects)
+}
+
+// EnsureClusternet is Ensure for the kinds of Clusternet.
+func EnsureClusternet(ctx context.Context, client clientset.Interface) error {
+	objects, err := ClusternetObjects()
+	if err != nil {
+		return err
+	}
+	return ensureAll(ctx, client, objects)
+}
+
+func ensureAll(ctx context.Context, client clientset.Interface, objects []*apiextensionsv1.CustomResourceDefinition) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, object := range objects {
 		group.Go(func() error { return ensure(ctx, client, object) })

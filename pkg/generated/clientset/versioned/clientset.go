@@ -6,6 +6,7 @@ import (
 	fmt "fmt"
 	http "net/http"
 
+	clustersv1beta1 "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/clusters.clusternet.io/v1beta1"
 	fleetv1alpha1 "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 	discovery "k8s.io/client-go/discovery"
 	rest "k8s.io/client-go/rest"
@@ -14,13 +15,20 @@ import (
 
 type Interface interface {
 	Discovery() discovery.DiscoveryInterface
+	ClustersV1beta1() clustersv1beta1.ClustersV1beta1Interface
 	FleetV1alpha1() fleetv1alpha1.FleetV1alpha1Interface
 }
 
 // Clientset contains the clients for groups.
 type Clientset struct {
 	*discovery.DiscoveryClient
-	fleetV1alpha1 *fleetv1alpha1.FleetV1alpha1Client
+	clustersV1beta1 *clustersv1beta1.ClustersV1beta1Client
+	fleetV1alpha1   *fleetv1alpha1.FleetV1alpha1Client
+}
+
+// ClustersV1beta1 retrieves the ClustersV1beta1Client
+func (c *Clientset) ClustersV1beta1() clustersv1beta1.ClustersV1beta1Interface {
+	return c.clustersV1beta1
 }
 
 // FleetV1alpha1 retrieves the FleetV1alpha1Client
@@ -72,6 +80,10 @@ func NewForConfigAndClient(c *rest.Config, httpClient *http.Client) (*Clientset,
 
 	var cs Clientset
 	var err error
+	cs.clustersV1beta1, err = clustersv1beta1.NewForConfigAndClient(&configShallowCopy, httpClient)
+	if err != nil {
+		return nil, err
+	}
 	cs.fleetV1alpha1, err = fleetv1alpha1.NewForConfigAndClient(&configShallowCopy, httpClient)
 	if err != nil {
 		return nil, err
@@ -97,6 +109,7 @@ func NewForConfigOrDie(c *rest.Config) *Clientset {
 // New creates a new Clientset for the given RESTClient.
 func New(c rest.Interface) *Clientset {
 	var cs Clientset
+	cs.clustersV1beta1 = clustersv1beta1.New(c)
 	cs.fleetV1alpha1 = fleetv1alpha1.New(c)
 
 	cs.DiscoveryClient = discovery.NewDiscoveryClient(c)

@@ -4,6 +4,8 @@ package fake
 
 import (
 	clientset "github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
+	clustersv1beta1 "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/clusters.clusternet.io/v1beta1"
+	fakeclustersv1beta1 "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/clusters.clusternet.io/v1beta1/fake"
 	fleetv1alpha1 "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 	fakefleetv1alpha1 "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1/fake"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,6 +80,11 @@ var (
 	_ clientset.Interface = &Clientset{}
 	_ testing.FakeClient  = &Clientset{}
 )
+
+// ClustersV1beta1 retrieves the ClustersV1beta1Client
+func (c *Clientset) ClustersV1beta1() clustersv1beta1.ClustersV1beta1Interface {
+	return &fakeclustersv1beta1.FakeClustersV1beta1{Fake: &c.Fake}
+}
 
 // FleetV1alpha1 retrieves the FleetV1alpha1Client
 func (c *Clientset) FleetV1alpha1() fleetv1alpha1.FleetV1alpha1Interface {

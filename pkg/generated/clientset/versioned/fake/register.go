@@ -3,6 +3,7 @@
 package fake
 
 import (
+	clustersv1beta1 "github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleetv1alpha1 "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	v1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtime "k8s.io/apimachinery/pkg/runtime"
@@ -15,6 +16,7 @@ var scheme = runtime.NewScheme()
 var codecs = serializer.NewCodecFactory(scheme)
 
 var localSchemeBuilder = runtime.SchemeBuilder{
+	clustersv1beta1.AddToScheme,
 	fleetv1alpha1.AddToScheme,
 }
 
