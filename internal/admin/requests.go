@@ -23,7 +23,6 @@ func (h *Hub) FindRequest(ctx context.Context, namespace, name string) (*fleet.C
 	if err != nil {
 		return nil, fmt.Errorf("list ClusterRegistrations: %w", Explain(err, namespace))
 	}
-	// An existing Cluster can have another name than the one that the hub derives from the clientID.
 	clientID := ""
 	if cluster, err := h.Fleet.Clusters(namespace).Get(ctx, name, metav1.GetOptions{}); err == nil {
 		clientID = cluster.Spec.ClientID
@@ -35,7 +34,7 @@ func (h *Hub) FindRequest(ctx context.Context, namespace, name string) (*fleet.C
 		switch {
 		case r.Name == name:
 			return r, nil
-		case canBeDecided(r) && (view.OfRequest(r).Cluster == name || clientID != "" && r.Spec.ClientID == clientID):
+		case canBeDecided(r) && view.IsAbout(r, name, clientID):
 			about, names = append(about, r), append(names, r.Name)
 		}
 	}

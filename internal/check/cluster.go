@@ -37,10 +37,13 @@ func clusterExists(ctx context.Context, k *knowledge) Finding {
 	if err != nil {
 		return failed("listing ClusterRegistrations", err)
 	}
+	clientID := ""
+	if k.cluster != nil {
+		clientID = k.cluster.Spec.ClientID
+	}
 	for i := range requests.Items {
 		r := &requests.Items[i]
-		about := r.Name == k.Cluster || view.OfRequest(r).Cluster == k.Cluster || k.cluster != nil && k.cluster.Spec.ClientID != "" && k.cluster.Spec.ClientID == r.Spec.ClientID
-		if about && (k.request == nil || k.request.CreationTimestamp.Before(&r.CreationTimestamp)) {
+		if view.IsAbout(r, k.Cluster, clientID) && (k.request == nil || k.request.CreationTimestamp.Before(&r.CreationTimestamp)) {
 			k.request = r
 		}
 	}

@@ -11,9 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/urfave/cli/v2"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/internal/check"
@@ -221,4 +223,29 @@ func TestCheck(t *testing.T) {
 	out, _, err = muster(t, "check", "--member", "--kubeconfig", memberConfig(t, testenv.SharedCluster(t, "member")))
 	require.Equal(t, check.ExitFailed, exitCode(err))
 	require.Contains(t, out, "Failed: Agent on the member (agent-namespace): Namespace cattle-fleet-system does not exist")
+}
+
+// actsAsViewer continues as an account that may read objects of the hub in the namespace of the person, and nothing else.
+func (p person) actsAsViewer() {
+	p.t.Helper()
+	ctx, name := p.t.Context(), metav1.ObjectMeta{Name: "viewer", Namespace: p.namespace}
+	_, err := p.hub.Kubernetes.CoreV1().ServiceAccounts(p.namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: name}, metav1.CreateOptions{})
+	require.NoError(p.t, err)
+	_, err = p.hub.Kubernetes.RbacV1().Roles(p.namespace).Create(ctx, &rbacv1.Role{ObjectMeta: name, Rules: []rbacv1.PolicyRule{
+		{Verbs: []string{"get", "list", "watch"}, APIGroups: []string{"fleet.cattle.io"}, Resources: []string{"*"}},
+	}}, metav1.CreateOptions{})
+	require.NoError(p.t, err)
+	_, err = p.hub.Kubernetes.RbacV1().RoleBindings(p.namespace).Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: name, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "viewer"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: p.namespace, Name: "viewer"}},
+	}, metav1.CreateOptions{})
+	require.NoError(p.t, err)
+	token := p.hub.TokenOf(p.t, p.namespace, "viewer")
+	testenv.RequireMay(p.t, p.hub, token, testenv.To("list", "clusters.fleet.cattle.io", p.namespace, ""))
+	file := filepath.Join(p.t.TempDir(), "viewer.kubeconfig")
+	kubeconfig := testenv.EditKubeconfig(p.t, p.hub.Kubeconfig(), func(_ *clientcmdapi.Cluster, user *clientcmdapi.AuthInfo) {
+		*user = clientcmdapi.AuthInfo{Token: token}
+	})
+	require.NoError(p.t, os.WriteFile(file, kubeconfig, 0o600))
+	p.t.Setenv("KUBECONFIG", file)
 }

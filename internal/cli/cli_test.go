@@ -97,6 +97,8 @@ func TestInvalidCommandLines(t *testing.T) {
 		"deny":                                   "deny needs exactly one argument",
 		"quarantine":                             "quarantine needs exactly one argument, the name of the CLUSTER",
 		"release a b":                            "release needs exactly one argument",
+		"describe":                               "describe needs exactly one argument, the name of the CLUSTER, or of a request, and got 0",
+		"describe a -o wide":                     `--output is "wide": it must be one of json, yaml`,
 		"revoke":                                 "revoke needs exactly one argument, the name of the CLUSTER",
 		"revoke a":                               "cannot connect to the hub",
 		"deny a -m " + strings.Repeat("x", 1025): "--message has more than 1024 characters",

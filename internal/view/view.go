@@ -256,6 +256,12 @@ func clusterOf(r *fleet.ClusterRegistration) string {
 	return registration.ClusterName(r.Spec.ClientID)
 }
 
+// IsAbout reports whether a request has this name, or is about the Cluster of this name, which may have the clientID. An existing Cluster
+// can have another name than the one that the hub derives from the clientID.
+func IsAbout(r *fleet.ClusterRegistration, name, clientID string) bool {
+	return r.Name == name || clusterOf(r) == name || clientID != "" && r.Spec.ClientID == clientID
+}
+
 func requestState(r *fleet.ClusterRegistration) (state, reason, message string) {
 	granted := find(r.Status.Conditions, fleet.ConditionGranted)
 	switch {
@@ -280,15 +286,15 @@ func Table(w io.Writer, header []string, rows [][]string) error {
 	for _, row := range append([][]string{header}, rows...) {
 		cells := make([]string, len(row))
 		for i, cell := range row {
-			cells[i] = printable(cell)
+			cells[i] = Printable(cell)
 		}
 		fmt.Fprintln(out, strings.Join(cells, "\t"))
 	}
 	return out.Flush()
 }
 
-// printable replaces line ends and the control characters that a terminal would interpret: agents write some of the texts.
-func printable(cell string) string {
+// Printable replaces line ends and the control characters that a terminal would interpret: agents write some of the texts.
+func Printable(cell string) string {
 	cell = strings.TrimSpace(strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
 			return ' '

@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/muster-fleet/muster/internal/describe"
+	"github.com/muster-fleet/muster/internal/view"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+func describeCommand(s Streams) *cli.Command {
+	return &cli.Command{
+		Name:      "describe",
+		Usage:     "show what belongs to a cluster, and what has happened to it",
+		ArgsUsage: "CLUSTER",
+		Description: `The tree has the registration tokens and requests, the cluster namespace with the identities of the agent and what is deployed,
+and the agent. The timeline has the creation of these objects, the last change of each condition, and events, which the API server
+keeps for an hour. CLUSTER can be a request too, because a refused or waiting agent has no Cluster. It reads no Secret.`,
+		Flags: append(hubFlags(), outputFlag(formatJSON, formatYAML)),
+		Action: func(c *cli.Context) error {
+			name, err := oneArgument(c, "the name of the CLUSTER, or of a request")
+			if err != nil {
+				return err
+			}
+			hub, err := connect(c)
+			if err != nil {
+				return err
+			}
+			d, err := describe.Of(c.Context, hub.Hub, hub.namespace, name, s.Now())
+			if err != nil {
+				return err
+			}
+			if done, err := encode(s.Out, c.String(flagOutput), d); done {
+				return err
+			}
+			if err := d.Print(s.Out, s.Now()); err != nil {
+				return err
+			}
+			if next := nextStep(c, hub.namespace, d); next != "" {
+				fmt.Fprintf(s.Out, "\nNext: %s\n", next)
+			}
+			return nil
+		},
+	}
+}
+
+// nextStep is the command for what a person can do about the cluster; empty if it is registered and connected.
+func nextStep(c *cli.Context, namespace string, d *describe.Description) string {
+	if waiting := waitsForApproval(d.Objects); waiting != "" {
+		return commandLine(c, namespace, "approve", waiting) + ", or deny"
+	}
+	switch {
+	case d.Cluster == nil:
+		return commandLine(c, namespace, "check", d.Name)
+	case d.Cluster.State == view.StateRegistered, d.Cluster.State == view.StateManaged:
+		return ""
+	case d.Cluster.State == view.StateQuarantined:
+		return commandLine(c, namespace, "release", d.Name)
+	}
+	return commandLine(c, namespace, "check", d.Name)
+}
+
+// waitsForApproval is the name of a request that waits for the decision of a person.
+func waitsForApproval(objects []*describe.Related) string {
+	for _, r := range objects {
+		if r.Kind == "ClusterRegistration" && r.State == view.StateWaiting && r.Reason == fleet.ReasonWaitingForApproval {
+			return r.Name
+		}
+		if name := waitsForApproval(r.Objects); name != "" {
+			return name
+		}
+	}
+	return ""
+}
+
+// commandLine is a command of muster for the same hub, as a shell needs it.
+func commandLine(c *cli.Context, namespace string, words ...string) string {
+	line := []string{"muster"}
+	for _, flag := range []string{flagKubeconfig, flagContext} {
+		if value := valueOf(c.Lineage(), flag); value != "" {
+			line = append(line, "--"+flag, value)
+		}
+	}
+	line = append(append(line, "-n", namespace), words...)
+	for i, word := range line {
+		if strings.ContainsAny(word, " \t\n'\"\\$`&|;<>()*?[]#~!{}") {
+			line[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(line, " ")
+}

@@ -1,0 +1,151 @@
+package cli
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/muster-fleet/muster/internal/describe"
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
+
+// golden compares a transcript with a file. What differs from run to run is replaced, and runs of spaces are one space.
+func golden(t *testing.T, name, text string) {
+	t.Helper()
+	for _, r := range [][2]string{
+		{`127\.0\.0\.1:\d+`, "HUB:6443"},
+		{`cluster-ws-\w+-(\w+)-[0-9a-f]{12}`, "cluster-WORKSPACE-$1"},
+		{`cluster-[0-9a-f]{12}`, "cluster-DIGEST"},
+		{`ws-\w+`, "WORKSPACE"},
+		{`request-[a-z0-9]+(-[0-9a-f-]{36})?`, "request-NAME"},
+		{`Kubernetes v[\d.]+`, "Kubernetes VERSION"},
+		{`\d{4}-\d\d-\d\dT[\d:.]+Z`, "TIME"},
+		{`\+\d+\w*`, "+DURATION"},
+		{`\b\d+[smh]\w* ago`, "AGE ago"},
+		{`in \d+\w*`, "in DURATION"},
+		{`/\S+\.kubeconfig`, "FILE"},
+		{`(BundleDeployment \S+): \w+.*`, "$1: STATE"}, // no pods run in tests
+		{` {2,}`, " "},
+	} {
+		text = regexp.MustCompile(r[0]).ReplaceAllString(text, r[1])
+	}
+	file := filepath.Join("testdata", name)
+	if *update {
+		require.NoError(t, os.MkdirAll("testdata", 0o755))
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err, "run the test with -update")
+	require.Equal(t, string(want), text)
+}
+
+// importsEast imports Cluster east, whose agent runs, and waits until it is connected.
+func (p person) importsEast() (member *testenv.Cluster, agent *testenv.Running) {
+	p.t.Helper()
+	member = testenv.SharedCluster(p.t, "member")
+	_, err := member.Kubernetes.CoreV1().Namespaces().Create(p.t.Context(), &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{Name: registration.DefaultSystemNamespace},
+	}, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) { // another test may have created it
+		require.NoError(p.t, err)
+	}
+	agent = member.Agent(p.t, registration.DefaultSystemNamespace)
+	p.mustRun("import", "east", "--kubeconfig", memberConfig(p.t, member), "--wait", "--timeout", "5m")
+	p.hub.ClusterCondition(p.t, p.namespace, "east", fleet.ConditionConnected, "True")
+	return member, agent
+}
+
+func TestDescribe(t *testing.T) {
+	p := atHub(t)
+	_, agent := p.importsEast()
+	var d describe.Description
+	testenv.Eventually(t, func() (bool, string) {
+		out := p.mustRun("describe", "east", "-o", "json")
+		d = describe.Description{}
+		require.NoError(t, json.Unmarshal([]byte(out), &d))
+		return d.Cluster != nil && d.Cluster.Bundles != "", out
+	})
+	agent.Stop(t)
+
+	// The tree has everything that belongs together.
+	kinds := map[string]int{}
+	var count func([]*describe.Related)
+	count = func(objects []*describe.Related) {
+		for _, o := range objects {
+			kinds[o.Kind]++
+			count(o.Objects)
+		}
+	}
+	count(d.Objects)
+	require.Equal(t, map[string]int{
+		"Secret": 1, "ClusterRegistrationToken": 1, "ClusterRegistration": 1, "Namespace": 1, "ServiceAccount": 1, "BundleDeployment": 1, "Agent": 1,
+	}, kinds)
+	require.NotNil(t, d.CredentialExpires)
+	require.Equal(t, int(time.Until(d.CredentialExpires.Time).Hours()/24), *d.CredentialDaysLeft)
+	for i, h := range d.Timeline[1:] {
+		require.False(t, h.Time.Before(&d.Timeline[i].Time), "the timeline is in order")
+	}
+	require.Empty(t, d.Incomplete)
+
+	out := p.mustRun("describe", "east")
+	require.Regexp(t, `(?m)^Cluster `+p.namespace+`/east: Registered \[manager\]$`, out)
+	require.NotContains(t, out, "Next:")
+	tree := out[:regexp.MustCompile(`\n\n`).FindStringIndex(out)[0]+1]
+	golden(t, "describe.txt", tree)
+	for _, line := range []string{
+		`Credential of the agent: expires in \S+ \(\d+ days left\)`,
+		`Registered +True +Registered`,
+		`Cluster east +created`,
+		`ClusterRegistration request-\S+ +Granted True Granted`,
+	} {
+		require.Regexp(t, line, out)
+	}
+
+	// An agent that is gone leads to a check.
+	testenv.Merge(t, p.hub.Fleet.Clusters(p.namespace).Patch, "east", `{"status":{"agent":{"lastSeen":"2026-01-01T00:00:00Z"}}}`, "status")
+	p.hub.ClusterCondition(t, p.namespace, "east", fleet.ConditionConnected, "False")
+	require.Contains(t, p.mustRun("describe", "east"), "\nNext: muster -n "+p.namespace+" check east\n")
+	p.mustRun("quarantine", "east", "--timeout", "5m")
+	file := os.Getenv("KUBECONFIG")
+	require.Contains(t, p.mustRun("--kubeconfig", file, "describe", "east"), "\nNext: muster --kubeconfig "+file+" -n "+p.namespace+" release east\n")
+}
+
+// A waiting agent has a request and no Cluster.
+func TestDescribeARequest(t *testing.T) {
+	p := atHub(t)
+	p.hub.Token(t, p.namespace, "careful", fleet.ClusterRegistrationTokenSpec{Approval: fleet.ApprovalManual, UsageLimit: ptr.To[int32](1)})
+	_, request := p.asks("careful", "west")
+	out := p.mustRun("describe", registration.ClusterName("west"))
+	require.Regexp(t, `(?m)^no Cluster `+p.namespace+`/\S+ yet$`, out)
+	require.Contains(t, out, "\nNext: muster -n "+p.namespace+" approve "+request.Name+", or deny\n")
+	golden(t, "describe-request.txt", out[:regexp.MustCompile(`\n\n`).FindStringIndex(out)[0]+1])
+
+	_, _, err := p.run("describe", "nobody")
+	require.EqualError(t, err, "there is no Cluster "+p.namespace+"/nobody, and no request about one: `muster clusters -A` and `muster requests -A` list all")
+}
+
+// A person who may read only the workspace sees what is in it, and what is missing.
+func TestDescribeWithFewRights(t *testing.T) {
+	p := atHub(t)
+	values := p.hub.Token(t, p.namespace, "first", fleet.ClusterRegistrationTokenSpec{})
+	request := p.hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "edge", ClientRandom: p.namespace})
+	granted, _ := p.hub.Granted(t, values, request)
+	p.actsAsViewer()
+	out := p.mustRun("describe", granted.Status.ClusterName)
+	require.Contains(t, out, "ClusterRegistration "+p.namespace+"/"+request.Name+": Granted")
+	require.Regexp(t, `Not everything could be read:\n(  .*\n)*  namespaces "cluster-\S+" is forbidden`, out)
+}

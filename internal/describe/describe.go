@@ -1,0 +1,290 @@
+// Package describe finds what belongs to a cluster on its hub, and what has happened to it. It only reads, and no Secret.
+package describe
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/pager"
+
+	"github.com/muster-fleet/muster/internal/admin"
+	"github.com/muster-fleet/muster/internal/view"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/preserve"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Description is everything about one cluster.
+type Description struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Cluster is absent if there are only requests about it.
+	Cluster    *view.Cluster                       `json:"cluster,omitempty"`
+	Conditions []genericcondition.GenericCondition `json:"conditions,omitempty"`
+	// CredentialExpires is what the agent reports; absent if its credential does not expire or it does not report it.
+	CredentialExpires *metav1.Time `json:"credentialExpires,omitempty"`
+	// CredentialDaysLeft is the number of whole days until then. It is negative if the credential has expired.
+	CredentialDaysLeft *int `json:"credentialDaysLeft,omitempty"`
+	// Objects are what belongs to the cluster, as a tree.
+	Objects  []*Related `json:"objects"`
+	Timeline []Happened `json:"timeline"`
+	// Incomplete says what could not be read.
+	Incomplete []string `json:"incomplete,omitempty"`
+}
+
+// Related is an object that belongs to the cluster.
+type Related struct {
+	Kind      string     `json:"kind"`
+	Namespace string     `json:"namespace,omitempty"`
+	Name      string     `json:"name"`
+	State     string     `json:"state,omitempty"`
+	Reason    string     `json:"reason,omitempty"`
+	Message   string     `json:"message,omitempty"`
+	Objects   []*Related `json:"objects,omitempty"`
+}
+
+// Happened is a line of the timeline: the creation of an object, a change of one of its conditions, or an event.
+type Happened struct {
+	Time metav1.Time `json:"time"`
+	// AfterSeconds is the time since the line before.
+	AfterSeconds float64 `json:"afterSeconds"`
+	Object       string  `json:"object"`
+	What         string  `json:"what"`
+	Message      string  `json:"message,omitempty"`
+}
+
+// Of describes the cluster with a name. A refused or waiting agent has a request and may have no Cluster: then name is that of the request,
+// or of the Cluster that the hub would create. It fails if there is neither.
+func Of(ctx context.Context, hub *admin.Hub, namespace, name string, now time.Time) (*Description, error) {
+	d := &Description{Namespace: namespace, Name: name, Objects: []*Related{}, Timeline: []Happened{}}
+	cluster, err := hub.Fleet.Clusters(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		cluster = nil
+	case err != nil:
+		return nil, fmt.Errorf("Cluster %s/%s: %w", namespace, name, admin.Explain(err, namespace))
+	default:
+		preserve.Restore(cluster)
+	}
+	requests, err := requestsAbout(ctx, hub, namespace, name, cluster)
+	if err != nil {
+		return nil, fmt.Errorf("list ClusterRegistrations: %w", admin.Explain(err, namespace))
+	}
+	if cluster == nil && len(requests) == 0 {
+		return nil, fmt.Errorf("there is no Cluster %s/%s, and no request about one: `muster clusters -A` and `muster requests -A` list all", namespace, name)
+	}
+
+	if cluster != nil {
+		summary := view.OfCluster(cluster)
+		d.Cluster, d.Conditions = &summary, cluster.Status.Conditions
+		if expires := cluster.Status.Agent.CredentialExpires; expires != nil {
+			d.CredentialExpires, d.CredentialDaysLeft = expires, new(int(expires.Sub(now).Hours()/24))
+		}
+		d.happenings(ctx, hub, "Cluster", cluster, cluster.Status.Conditions)
+		if cluster.Spec.KubeConfigSecret != "" {
+			d.Objects = append(d.Objects, &Related{
+				Kind: "Secret", Namespace: cmp.Or(cluster.Spec.KubeConfigSecretNamespace, namespace), Name: cluster.Spec.KubeConfigSecret,
+				Message: "the kubeconfig with which the hub installs the agent",
+			})
+		}
+	}
+	d.registrations(ctx, hub, requests)
+	if cluster != nil {
+		d.clusterNamespace(ctx, hub, cluster)
+		d.agent(cluster)
+	}
+
+	slices.SortStableFunc(d.Timeline, func(a, b Happened) int { return a.Time.Compare(b.Time.Time) })
+	for i := range d.Timeline[min(1, len(d.Timeline)):] {
+		d.Timeline[i+1].AfterSeconds = d.Timeline[i+1].Time.Sub(d.Timeline[i].Time.Time).Seconds()
+	}
+	return d, nil
+}
+
+// requestsAbout are the requests about the cluster, the oldest first.
+func requestsAbout(ctx context.Context, hub *admin.Hub, namespace, name string, cluster *fleet.Cluster) (found []*fleet.ClusterRegistration, err error) {
+	clientID := ""
+	if cluster != nil {
+		clientID = cluster.Spec.ClientID
+	}
+	list := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return hub.Fleet.ClusterRegistrations(namespace).List(ctx, o)
+	})
+	err = list.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+		if r := object.(*fleet.ClusterRegistration); view.IsAbout(r, name, clientID) {
+			found = append(found, r)
+		}
+		return nil
+	})
+	slices.SortFunc(found, func(a, b *fleet.ClusterRegistration) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+	})
+	return found, err
+}
+
+// registrations adds the requests, each below the token that it names.
+func (d *Description) registrations(ctx context.Context, hub *admin.Hub, requests []*fleet.ClusterRegistration) {
+	tokens := map[string]*Related{}
+	for _, r := range requests {
+		v := view.OfRequest(r)
+		related := &Related{Kind: "ClusterRegistration", Namespace: r.Namespace, Name: r.Name, State: v.State, Reason: v.Reason, Message: v.Message}
+		d.happenings(ctx, hub, "ClusterRegistration", r, r.Status.Conditions)
+		if v.Token == "" {
+			d.Objects = append(d.Objects, related)
+			continue
+		}
+		if tokens[v.Token] == nil {
+			tokens[v.Token] = d.token(ctx, hub, r.Namespace, v.Token)
+			d.Objects = append(d.Objects, tokens[v.Token])
+		}
+		tokens[v.Token].Objects = append(tokens[v.Token].Objects, related)
+	}
+}
+
+func (d *Description) token(ctx context.Context, hub *admin.Hub, namespace, name string) *Related {
+	related := &Related{Kind: "ClusterRegistrationToken", Namespace: namespace, Name: name}
+	token, err := hub.Fleet.ClusterRegistrationTokens(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		related.State, related.Message = "Deleted", "it expired, or somebody deleted it"
+		return related
+	case err != nil:
+		d.unreadable(err)
+		return related
+	}
+	v := view.OfToken(token)
+	related.State, related.Reason, related.Message = v.State, v.Reason, v.Message
+	if related.Message == "" && v.Expires != nil {
+		related.Message = "expires " + v.Expires.UTC().Format(time.RFC3339)
+	}
+	return related
+}
+
+// clusterNamespace adds the cluster namespace with the identities of the agent and what is deployed.
+func (d *Description) clusterNamespace(ctx context.Context, hub *admin.Hub, cluster *fleet.Cluster) {
+	related := &Related{Kind: "Namespace", Name: registration.ClusterNamespace(cluster.Namespace, cluster.Name)}
+	namespace, err := hub.Kubernetes.CoreV1().Namespaces().Get(ctx, related.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return
+	case err != nil:
+		d.unreadable(err)
+	default:
+		related.State = string(namespace.Status.Phase)
+	}
+	d.Objects = append(d.Objects, related)
+
+	accounts, err := hub.Kubernetes.CoreV1().ServiceAccounts(related.Name).List(ctx, metav1.ListOptions{LabelSelector: fleet.ManagedLabel + "=" + fleet.ManagedValue})
+	if err != nil {
+		d.unreadable(err)
+	} else {
+		for _, a := range accounts.Items {
+			request := a.Annotations[fleet.ClusterRegistrationAnnotation]
+			identity := &Related{Kind: "ServiceAccount", Namespace: a.Namespace, Name: a.Name, Message: "the identity for ClusterRegistration " + request}
+			if request != "" && request == cluster.Status.Agent.Registration {
+				identity.State = "InUse"
+			}
+			related.Objects = append(related.Objects, identity)
+		}
+	}
+	deployments, err := hub.Fleet.BundleDeployments(related.Name).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		d.unreadable(err)
+		return
+	}
+	for _, b := range deployments.Items {
+		bundle := &Related{Kind: "BundleDeployment", Namespace: b.Namespace, Name: b.Name, State: string(fleetstatus.BundleState(b.Spec, b.Status))}
+		if ready := fleetstatus.Condition(b.Status.Conditions, fleet.ConditionReady); bundle.State != string(fleet.Ready) {
+			bundle.Reason, bundle.Message = ready.Reason, ready.Message
+		}
+		if b.Spec.Paused {
+			bundle.Message = strings.TrimSpace("paused. " + bundle.Message)
+		}
+		related.Objects = append(related.Objects, bundle)
+	}
+}
+
+// agent adds what the agent reports.
+func (d *Description) agent(cluster *fleet.Cluster) {
+	a := cluster.Status.Agent
+	if a.LastSeen.IsZero() {
+		return
+	}
+	text := []string{"last heartbeat " + a.LastSeen.UTC().Format(time.RFC3339)}
+	if a.Version != "" {
+		text = append(text, "version "+a.Version)
+	}
+	if a.KubernetesVersion != "" {
+		text = append(text, "Kubernetes "+a.KubernetesVersion)
+	}
+	if a.Nodes != nil {
+		text = append(text, fmt.Sprintf("%d of %d nodes ready", a.Nodes.Ready, a.Nodes.Count))
+	}
+	if a.Hub != nil && a.Hub.Pending != "" {
+		text = append(text, "a change of its connection does not work: "+a.Hub.Pending)
+	}
+	state := "Connected"
+	if connected := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionConnected); connected.Status != corev1.ConditionTrue {
+		state = cmp.Or(connected.Reason, "Unknown")
+	}
+	d.Objects = append(d.Objects, &Related{Kind: "Agent", Namespace: a.Namespace, Name: registration.AgentName, State: state, Message: strings.Join(text, ", ")})
+}
+
+// happenings adds the creation of an object, the last change of each of its conditions, and its events.
+func (d *Description) happenings(ctx context.Context, hub *admin.Hub, kind string, object metav1.Object, conditions []genericcondition.GenericCondition) {
+	title := kind + " " + object.GetName()
+	d.Timeline = append(d.Timeline, Happened{Time: object.GetCreationTimestamp(), Object: title, What: "created"})
+	changes := map[string]bool{} // reason and time of each change
+	for _, c := range conditions {
+		// lastTransitionTime is absent in conditions of Fleet's own controllers.
+		at, err := time.Parse(time.RFC3339, cmp.Or(c.LastTransitionTime, c.LastUpdateTime))
+		if err != nil {
+			continue
+		}
+		changes[c.Reason+at.UTC().String()] = true
+		d.Timeline = append(d.Timeline, Happened{
+			Time: metav1.NewTime(at), Object: title,
+			What: strings.TrimSpace(c.Type + " " + string(c.Status) + " " + c.Reason), Message: c.Message,
+		})
+	}
+
+	events, err := hub.Kubernetes.CoreV1().Events(object.GetNamespace()).List(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector("involvedObject.uid", string(object.GetUID())).String(),
+	})
+	if err != nil {
+		d.unreadable(err)
+		return
+	}
+	for _, e := range events.Items {
+		at := e.LastTimestamp
+		if at.IsZero() {
+			at = metav1.NewTime(e.EventTime.Time)
+		}
+		if changes[e.Reason+at.UTC().String()] {
+			continue // it reports the change of a condition, which has its own line
+		}
+		line := Happened{Time: at, Object: title, What: e.Type + " event " + e.Reason, Message: e.Message}
+		if e.Count > 1 {
+			line.What += fmt.Sprintf(", %d times since %s", e.Count, e.FirstTimestamp.UTC().Format(time.RFC3339))
+		}
+		d.Timeline = append(d.Timeline, line)
+	}
+}
+
+// unreadable notes that something could not be read, once.
+func (d *Description) unreadable(err error) {
+	if !slices.Contains(d.Incomplete, err.Error()) {
+		d.Incomplete = append(d.Incomplete, err.Error())
+	}
+}
