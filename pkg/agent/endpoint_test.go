@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubetesting "k8s.io/client-go/testing"
 
 	"github.com/muster-fleet/muster/internal/agenttest"
 	"github.com/muster-fleet/muster/pkg/agent/hubclient"
@@ -43,6 +44,28 @@ func (m *moving) configuresMode(mode string) {
 	})
 }
 
+// iteratesWithMode writes ConfigMap fleet-agent, and waits for an iteration that has read it to end: every iteration reads it once, so the
+// iteration that reads it after a second write is a later one.
+func (m *moving) iteratesWithMode(mode string) {
+	m.Helper()
+	for range 2 {
+		m.configuresMode(mode)
+		m.eventually(func() bool {
+			read := false
+			for _, action := range m.core.Actions() {
+				switch verb := action.GetVerb(); {
+				case action.GetResource().Resource != "configmaps":
+				case verb == "create" || verb == "update":
+					read = false
+				case verb == "get" && action.(kubetesting.GetAction).GetName() == registration.AgentConfigMap:
+					read = true
+				}
+			}
+			return read
+		}, "read ConfigMap fleet-agent")
+	}
+}
+
 // bootstrapThere is what an import at the other address writes.
 func (m *moving) bootstrapThere(edits ...string) *corev1.Secret {
 	return agenttest.BootstrapSecret(m.there.server.URL, m.there.ca(), edits...)
@@ -54,7 +77,7 @@ func (f *fixture) arrives(at *stubHub, token string) {
 	f.eventually(func() bool {
 		s := f.storedNow()
 		return strings.TrimRight(s.Server, "/") == at.server.URL && s.Token == token && at.count("/status as "+token) > 0 &&
-			f.secret(registration.BootstrapSecret) == nil && f.secret(registration.PendingSecret) == nil
+			f.secret(registration.BootstrapSecret) == nil && f.secret(registration.PendingSecret) == nil && f.watches()
 	}, "work at "+at.server.URL)
 }
 
@@ -288,9 +311,8 @@ func TestSwitchEndpointIsNotUndoneByAnOldConfigMap(t *testing.T) {
 	m.has(m.stored(), m.bootstrapThere())
 	m.starts()
 	m.arrives(m.there, oldToken)
-	before, asked := len(m.core.Actions()), m.hub.count("")
-	m.configuresMode("system-store")
-	m.eventually(func() bool { return len(m.core.Actions()) > before+6 }, "an iteration")
+	asked := m.hub.count("")
+	m.iteratesWithMode("system-store")
 	assert.Equal(t, m.there.server.URL, m.storedNow().Server)
 	assert.Equal(t, asked, m.hub.count(""), "no request")
 	m.configures(m.hub.server.URL+"/", m.hub.ca(), "system-store")

@@ -162,7 +162,19 @@ func count(log *logtest.Hook, text string) (n int) {
 // settles waits until the agent works with the token that is stored, and everything of a registration is gone.
 func (f *fixture) settles(token string) {
 	f.Helper()
-	f.eventually(func() bool { return f.isSettled() && f.storedToken() == token }, "settled with "+token)
+	f.eventually(func() bool { return f.isSettled() && f.storedToken() == token && f.watches() }, "settled with "+token)
+}
+
+// watches reports whether the agent watches the objects that an import writes. The fake client, unlike an API server, loses events between
+// the list and the watch of an informer.
+func (f *fixture) watches() bool {
+	watched := 0
+	for _, action := range f.core.Actions() {
+		if action.GetVerb() == "watch" {
+			watched++
+		}
+	}
+	return watched >= 3 // the bootstrap Secret and two ConfigMaps
 }
 
 // isSettled: a heartbeat arrived with the credential that is stored now, and nothing of a registration is left.
