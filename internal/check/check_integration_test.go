@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/pem"
 	"flag"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -52,7 +53,13 @@ var broken = map[string]func(*testing.T, *hall) Inputs{
 		policies, err := admission.Objects(version)
 		require.NoError(t, err)
 		require.NoError(t, client.Resource(admission.Resource(policies[0])).Delete(t.Context(), policies[0].GetName(), metav1.DeleteOptions{}))
-		t.Cleanup(func() { require.NoError(t, admission.Install(contextOf(t), client, policies[:1])) })
+		t.Cleanup(func() {
+			require.NoError(t, admission.Install(contextOf(t), client, policies[:1]))
+			testenv.Eventually(t, func() (bool, string) { // an API server enforces a policy after a moment
+				err := admission.Probe(contextOf(t), h.Hub.Fleet.ClusterRegistrations(h.Namespace))
+				return err == nil, fmt.Sprint(err)
+			})
+		})
 		return h.inputs("")
 	},
 	"hub-runs": func(t *testing.T, h *hall) Inputs {

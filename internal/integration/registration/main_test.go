@@ -7,12 +7,21 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	lassometrics "github.com/rancher/lasso/pkg/metrics"
+
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
 	muster "github.com/muster-fleet/muster/pkg/hub"
 )
 
-func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
+// lasso has the metrics of lasso's controllers. The registration sets a variable that all controllers read, so it precedes them.
+var lasso = prometheus.NewRegistry()
+
+func TestMain(m *testing.M) {
+	lassometrics.MustRegisterWithWorkqueue(lasso)
+	os.Exit(controlplane.RunTests(m))
+}
 
 // stage adds the helpers of this package.
 type stage struct{ *testenv.Stage }

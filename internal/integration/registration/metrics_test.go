@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	lassometrics "github.com/rancher/lasso/pkg/metrics"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -45,7 +44,6 @@ func TestMetrics(t *testing.T) {
 	require.NoError(t, err)
 	registry := registerer.(*prometheus.Registry)
 	launch.MeasureRequests(launch.HostOf(hub.RESTConfig()))
-	lassometrics.MustRegisterWithWorkqueue(registry)
 	running := hub.Hub(t, func(o *muster.Options) { o.Metrics = registry })
 	namespace, agentNamespace := hub.Namespace(t), hub.Namespace(t)
 	values := hub.Token(t, namespace, "tok", fleet.ClusterRegistrationTokenSpec{})
@@ -75,7 +73,7 @@ func TestMetrics(t *testing.T) {
 // failures appear with the first one.
 func requireMonitored(t *testing.T, registry *prometheus.Registry) {
 	t.Helper()
-	families, err := registry.Gather()
+	families, err := prometheus.Gatherers{registry, lasso}.Gather()
 	require.NoError(t, err)
 	exist := map[string]bool{"muster_members_left_total": true, "muster_orphans_left": true, "muster_registrations_over_limit_total": true}
 	for _, family := range families {
