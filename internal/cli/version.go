@@ -1,0 +1,58 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"strconv"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/muster-fleet/muster/internal/admin"
+	"github.com/muster-fleet/muster/internal/view"
+	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/version"
+)
+
+const flagClient = "client"
+
+func versionCommand(s Streams) *cli.Command {
+	return &cli.Command{
+		Name:  "version",
+		Usage: "show the versions of this program, of the hub and of the agents",
+		Description: `It counts the agents of all namespaces, or of the one that --namespace names, by their version. The hub upgrades the agents whose
+clusters it manages within minutes after its own upgrade.`,
+		Flags: append(hubFlags(),
+			&cli.BoolFlag{Name: flagClient, Usage: "show only the version of this program, without a connection to a hub"},
+			&cli.StringFlag{Name: flagSystemNamespace, Usage: "`NAMESPACE` of the hub; default: cattle-fleet-system"},
+			outputFlag(formatJSON, formatYAML),
+		),
+		Action: withoutArguments(func(c *cli.Context) error {
+			all := struct {
+				Client string `json:"client"`
+				*admin.Versions
+			}{Client: version.Version}
+			var failed error
+			if !c.Bool(flagClient) {
+				hub, err := connect(c)
+				if err == nil {
+					all.Versions = new(admin.Versions)
+					systemNamespace := cmp.Or(c.String(flagSystemNamespace), registration.DefaultSystemNamespace)
+					*all.Versions, err = hub.Versions(c.Context, systemNamespace, valueOf(c.Lineage(), flagNamespace))
+				}
+				failed = err
+			}
+			if done, err := encode(s.Out, c.String(flagOutput), all); done {
+				return errors.Join(failed, err)
+			}
+			rows := [][]string{{"muster", all.Client, "", ""}}
+			if all.Versions != nil {
+				rows = append(rows, []string{"hub", all.Hub, "", ""}, []string{"kubernetes", all.Kubernetes, "", ""})
+				for _, a := range all.Agents {
+					remark := map[bool]string{true: "not the version of the hub"}[a.Differs]
+					rows = append(rows, []string{"agent", cmp.Or(a.Version, "unknown"), strconv.Itoa(a.Clusters), remark})
+				}
+			}
+			return errors.Join(failed, view.Table(s.Out, []string{"COMPONENT", "VERSION", "CLUSTERS", "REMARK"}, rows))
+		}),
+	}
+}
