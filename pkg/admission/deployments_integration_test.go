@@ -33,6 +33,32 @@ func (s *scene) deployment(cluster string) func(who user, status string) error {
 	}
 }
 
+// replace writes a status with an update. The API server takes long to read a merge patch with values nested so deep.
+func (s *scene) replace(who user, cluster, status string) error {
+	s.Helper()
+	namespace := registration.ClusterNamespace(s.namespace, cluster)
+	found, err := s.admin.fleet.BundleDeployments(namespace).Get(s.Context(), "b", metav1.GetOptions{})
+	require.NoError(s, err)
+	body := fmt.Sprintf(`{"apiVersion":"fleet.cattle.io/v1alpha1","kind":"BundleDeployment","metadata":{"name":"b","resourceVersion":%q},"status":%s}`,
+		found.ResourceVersion, status)
+	return who.fleet.RESTClient().Put().Namespace(namespace).Resource("bundledeployments").Name("b").SubResource("status").
+		SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(s.Context()).Error()
+}
+
+// nested is a value in that many lists or objects.
+func nested(levels int, opens, value, closes string) string {
+	return strings.Repeat(opens, levels) + value + strings.Repeat(closes, levels)
+}
+
+// fields are unknown fields of an object, each after a comma.
+func fields(count int) []string {
+	all := make([]string, count)
+	for i := range all {
+		all[i] = fmt.Sprintf(`,"x%d":1`, i)
+	}
+	return all
+}
+
 // repeated is a JSON list.
 func repeated(count int, item string) string {
 	return "[" + strings.TrimSuffix(strings.Repeat(item+",", count), ",") + "]"
@@ -47,20 +73,32 @@ const (
 // tooLarge are statuses with which a compromised agent fills etcd and the memory of whoever reads them, and what the API server answers.
 func tooLarge() map[string]struct{ status, refusal string } {
 	long := strings.Repeat(quarterKilobyte, 600) // 150 kB
-	const others, resources = "at most 131072 characters apart from its resources", "status.resources of a BundleDeployment may have at most 262144 characters"
+	const (
+		others    = "at most 131072 characters apart from its resources"
+		resources = "status.resources of a BundleDeployment may have at most 262144 characters"
+		nesting   = "at most 128 values, and be nested at most five deep"
+		flat      = "at most 4096 objects, without lists and objects in them"
+	)
 	return map[string]struct{ status, refusal string }{
 		"a message":            {`{"conditions":[{"type":"Ready","status":"False","message":"` + long + `"}]}`, others + ", and this one has 15"},
-		"many conditions":      {`{"conditions":` + repeated(3000, `{"type":"Ready","status":"False","message":"`+quarterKilobyte[:64]+`"}`) + `}`, others},
+		"many conditions":      {`{"conditions":` + repeated(128, `{"type":"Ready","status":"False","message":"`+quarterKilobyte[:64]+strings.Repeat(quarterKilobyte, 5)+`"}`) + `}`, others},
 		"nonReadyStatus":       {`{"nonReadyStatus":[{"name":"x","summary":{"message":["` + long + `"]}}]}`, ": nonReadyStatus 15"},
 		"modifiedStatus":       {`{"modifiedStatus":[{"name":"x","patch":"` + long + `"}]}`, ": modifiedStatus 15"},
 		"display":              {`{"display":{"deployed":"` + long + `"}}`, ": display 15"},
 		"an unknown field":     {`{"display":{"deployed":"x","more":{"below":[{"x":"` + long + `"}]}}}`, ": display 15"},
-		"deep lists":           {`{"display":{"more":` + strings.Repeat("[", 500) + `"` + long + `"` + strings.Repeat("]", 500) + `}}`, ": display 15"},
-		"numbers":              {`{"display":{"more":` + repeated(50000, "1234567") + `}}`, ": display "},
+		"deep lists":           {`{"display":{"more":` + nested(5000, "[", `"`+long+`"`, "]") + `}}`, nesting},
+		"deep objects":         {nested(3000, `{"x":`, `"`+long+`"`, "}"), nesting},
+		"deep resources":       {`{"resources":[{"more":` + nested(5000, "[", `"`+long+`"`, "]") + `}]}`, flat},
+		"numbers":              {`{"display":{"more":` + repeated(50000, "1234567") + `}}`, nesting},
+		"129 conditions":       {`{"conditions":` + repeated(129, `{"type":"Ready","status":"False"}`) + `}`, nesting},
+		"129 fields":           {`{"ready":true` + strings.Join(fields(129), "") + `}`, nesting},
+		"six levels":           {`{"display":{"more":[{"x":[[[1]]]}]}}`, nesting},
+		"4097 resources":       {`{"resources":` + repeated(4097, `{"name":"x"}`) + `}`, flat},
 		"release":              {`{"release":"` + long + `"}`, ": release 15"},
 		"many resources":       {`{"resources":` + repeated(4000, resource) + `}`, resources + ", and this one has "},
 		"a resource's name":    {`{"resources":[{"name":"` + strings.Repeat(quarterKilobyte, 1100) + `"}]}`, resources},
-		"an unknown resource":  {`{"resources":[{"name":"x","more":["` + strings.Repeat(quarterKilobyte, 1100) + `"]}]}`, resources},
+		"an unknown resource":  {`{"resources":[{"name":"x","more":"` + strings.Repeat(quarterKilobyte, 1100) + `"}]}`, resources},
+		"a list in a resource": {`{"resources":[{"name":"x","more":[]}]}`, flat},
 		"several parts of 64k": {`{"release":"` + long[:60000] + `","display":{"deployed":"` + long[:60000] + `","monitored":"` + long[:60000] + `"}}`, "display 12"},
 	}
 }
@@ -78,15 +116,24 @@ func TestDeploymentStatusPolicy(t *testing.T) {
 	agent, write := s.agent("first"), s.deployment("first")
 	s.eventuallyRefused(func() error { return write(agent, tooLarge()["release"].status) }, admission.DeploymentStatusPolicy)
 	s.run("an agent writes no more than the limit", func(t *testing.T, s *scene) {
-		who, write := s.agent("c"), s.deployment("c")
+		who := s.agent("c")
+		s.deployment("c")
 		for name, attempt := range tooLarge() {
-			err := write(who, attempt.status)
+			err := s.replace(who, "c", attempt.status)
 			require.True(t, apierrors.IsRequestEntityTooLargeError(err), "%s: %v", name, err)
 			assert.ErrorContains(t, err, attempt.refusal, name)
 		}
 		found, err := s.admin.fleet.BundleDeployments(registration.ClusterNamespace(s.namespace, "c")).Get(t.Context(), "b", metav1.GetOptions{})
 		require.NoError(t, err)
 		assert.Empty(t, found.Status)
+	})
+	s.run("an agent writes the largest numbers of values", func(t *testing.T, s *scene) {
+		who, write := s.agent("c"), s.deployment("c")
+		require.NoError(t, write(who, `{"resources":`+repeated(1900, resource)+`,"conditions":`+repeated(128, `{"type":"Ready","status":"False"}`)+
+			`,"nonReadyStatus":`+repeated(128, `{"kind":"Pod","name":"x","summary":{"state":"error","message":`+repeated(5, `"short"`)+`}}`)+
+			`,"modifiedStatus":`+repeated(128, `{"kind":"Pod","name":"x","patch":"{}"}`)+`,"display":{"more":[{"x":[[1]]}]}}`))
+		require.NoError(t, write(who, `{"resources":null,"conditions":null,"display":null}`))
+		require.NoError(t, s.replace(who, "c", `{"resources":null,"conditions":null}`))
 	})
 	s.run("what unchanged agents wrote", func(t *testing.T, s *scene) {
 		data, err := os.ReadFile("testdata/recorded-statuses.jsonl")

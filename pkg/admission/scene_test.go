@@ -273,7 +273,7 @@ func (s *scene) agent(cluster string) user {
 	return s.account(registration.ClusterNamespace(s.namespace, cluster), "request-x",
 		rule("fleet.cattle.io", "clusters/status", "update", "patch"),
 		rule("fleet.cattle.io", "clusters", "get"),
-		rule("fleet.cattle.io", "bundledeployments/status", "patch"),
+		rule("fleet.cattle.io", "bundledeployments/status", "patch", "update"),
 		rule("", "serviceaccounts/token", "create"))
 }
 
