@@ -1,73 +1,37 @@
 package clusternetagent
 
 import (
-	"bytes"
 	"context"
-	_ "embed"
 	"encoding/base64"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
-	"github.com/muster-fleet/muster/internal/await"
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/pkg/crds"
 )
 
 func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
 
-//go:embed testdata/crds.yaml
-var kinds []byte
-
-// installKinds installs the kinds and waits until they are served.
+// installKinds installs the kinds of Clusternet and waits until they are served.
 func installKinds(ctx context.Context, plane *controlplane.ControlPlane) error {
 	client, err := clientset.NewForConfig(plane.RESTConfig())
 	if err != nil {
 		return err
 	}
-	crds := client.ApiextensionsV1().CustomResourceDefinitions()
-	for decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(kinds), 1024); ; {
-		crd := &apiextensionsv1.CustomResourceDefinition{}
-		if err := decoder.Decode(crd); errors.Is(err, io.EOF) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-		if _, err := crds.Create(ctx, crd, metav1.CreateOptions{}); err != nil {
-			return err
-		}
-		err := await.Pace{First: 50 * time.Millisecond, Most: time.Second}.Until(ctx, func(ctx context.Context) (bool, string) {
-			current, err := crds.Get(ctx, crd.Name, metav1.GetOptions{})
-			if err != nil {
-				return false, err.Error()
-			}
-			for _, c := range current.Status.Conditions {
-				if c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue {
-					return true, ""
-				}
-			}
-			return false, crd.Name + " is not established"
-		})
-		if err != nil {
-			return err
-		}
-	}
+	return crds.EnsureClusternet(ctx, client)
 }
 
 // scene is an agent and an API server on which the test does what a hub does.
@@ -171,7 +135,7 @@ func (s *scene) end() {
 	require.NoError(s, <-s.process.ended)
 }
 
-// sees waits until the agent has sent requests that begin with these lines.
+// sees waits until the first requests of the agent are these. Only those for its registration are sent one after the other.
 func (s *scene) sees(want ...string) {
 	s.Helper()
 	s.eventually(func() (bool, string) {
@@ -182,6 +146,14 @@ func (s *scene) sees(want ...string) {
 			}
 		}
 		return true, ""
+	})
+}
+
+// has waits until the agent has sent a request.
+func (s *scene) has(line string) {
+	s.Helper()
+	s.eventually(func() (bool, string) {
+		return s.sent.Count(s.fill(line)) > 0, fmt.Sprintf("%q is not among\n%s", s.fill(line), strings.Join(s.sent.Lines(), "\n"))
 	})
 }
 
