@@ -59,3 +59,29 @@ func constants(t *testing.T, file, prefix string) map[string]string {
 	})
 	return found
 }
+
+// A counter that appears with its first increase shows no increase to Prometheus, so the metric of refusals begins with every reason that a
+// refusal can have.
+func TestRefusalsAreCountedByEveryReason(t *testing.T) {
+	page, err := os.ReadFile("../../docs/reasons.md")
+	require.NoError(t, err)
+	var documented []string
+	for _, row := range regexp.MustCompile(`(?m)^\| Granted \| False \| (\w+) \|`).FindAllStringSubmatch(string(page), -1) {
+		documented = append(documented, row[1])
+	}
+	require.NotEmpty(t, documented)
+
+	parsed, err := parser.ParseFile(token.NewFileSet(), "../../pkg/controllers/metrics/metrics.go", nil, 0)
+	require.NoError(t, err)
+	reasons := constants(t, reasonsFile, "Reason")
+	var counted []string
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		if spec, ok := n.(*ast.ValueSpec); ok && spec.Names[0].Name == "refusalReasons" {
+			for _, element := range spec.Values[0].(*ast.CompositeLit).Elts {
+				counted = append(counted, reasons[element.(*ast.SelectorExpr).Sel.Name])
+			}
+		}
+		return true
+	})
+	assert.ElementsMatch(t, documented, counted, "docs/reasons.md, and refusalReasons of the metrics")
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/content"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 )
 
@@ -143,11 +144,7 @@ func (c *contents) collect(ctx context.Context, name string) (again time.Duratio
 
 // find returns the metadata of a Content, or nil if there is none.
 func (c *contents) find(name string) *metav1.PartialObjectMetadata {
-	object, exists, err := c.Contents.GetStore().GetByKey(name)
-	if err != nil || !exists {
-		return nil
-	}
-	return object.(*metav1.PartialObjectMetadata)
+	return index.Metadata(c.Contents, name)
 }
 
 // usersOf are the BundleDeployments that need a Content.

@@ -14,10 +14,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -26,19 +26,19 @@ const (
 	configMapKind = "ConfigMap"
 )
 
-// resource is a Secret or a ConfigMap that a BundleDeployment names in downstreamResources, or a Secret with the account for a server
+// copySource is a Secret or a ConfigMap that a BundleDeployment names in downstreamResources, or a Secret with the login for a server
 // from which the agent downloads.
-type resource struct {
+type copySource struct {
 	kind, name string
-	// account is the type of the copy of a Secret with an account, and empty for downstreamResources.
-	account corev1.SecretType
+	// loginType is the type of the copy of a Secret with a login, and empty for downstreamResources.
+	loginType corev1.SecretType
 }
 
-func (r resource) String() string { return r.kind + " " + r.name }
+func (s copySource) String() string { return s.kind + " " + s.name }
 
-// field is the field of a Bundle that names the resource.
-func (r resource) field() string {
-	switch r.account {
+// field is the field of a Bundle that names the source.
+func (s copySource) field() string {
+	switch s.loginType {
 	case registration.SecretTypeHelmOp:
 		return "helmOpOptions"
 	case registration.SecretTypeOCI:
@@ -48,119 +48,119 @@ func (r resource) field() string {
 	}
 }
 
-// accountsOf are the Secrets with the accounts for OCI artifacts and for a chart that the agent downloads. The Secret for an artifact
-// has its name.
-func accountsOf(helmOp *fleet.GenericMap, artifacts ...string) (all []resource) {
+// loginsOf are the Secrets with the logins for OCI artifacts and for a chart that the agent downloads. The Secret for an artifact has the
+// name of the artifact.
+func loginsOf(helmOp *fleet.GenericMap, artifacts ...string) (all []copySource) {
 	for _, artifact := range artifacts {
-		if r := (resource{secretKind, artifact, registration.SecretTypeOCI}); artifact != "" && !slices.Contains(all, r) {
-			all = append(all, r)
+		if s := (copySource{secretKind, artifact, registration.SecretTypeOCI}); artifact != "" && !slices.Contains(all, s) {
+			all = append(all, s)
 		}
 	}
 	if helmOp != nil {
 		if name, _ := helmOp.Data["helmOpSecretName"].(string); name != "" {
-			all = append(all, resource{secretKind, name, registration.SecretTypeHelmOp})
+			all = append(all, copySource{secretKind, name, registration.SecretTypeHelmOp})
 		}
 	}
 	return all
 }
 
-// copiesOf are the Secrets and ConfigMaps that a BundleDeployment names. Case does not matter in a kind.
-func copiesOf(deployment *fleet.BundleDeployment) (all []resource) {
-	all = accountsOf(deployment.Spec.HelmChartOptions)
+// sourcesOf are the Secrets and ConfigMaps that a BundleDeployment names. Case does not matter in a kind.
+func sourcesOf(deployment *fleet.BundleDeployment) (all []copySource) {
+	all = loginsOf(deployment.Spec.HelmChartOptions)
 	if deployment.Spec.OCIContents {
-		all = append(all, accountsOf(nil, contentOf(deployment.Spec.DeploymentID), contentOf(deployment.Spec.StagedDeploymentID))...)
+		all = append(all, loginsOf(nil, contentOf(deployment.Spec.DeploymentID), contentOf(deployment.Spec.StagedDeploymentID))...)
 	}
 	for _, named := range slices.Concat(deployment.Spec.Options.DownstreamResources, deployment.Spec.StagedOptions.DownstreamResources) {
-		if r := resourceOf(named); !slices.Contains(all, r) {
-			all = append(all, r)
+		if s := sourceOf(named); !slices.Contains(all, s) {
+			all = append(all, s)
 		}
 	}
 	return all
 }
 
-// downstreamOf are the Secrets and ConfigMaps that a Bundle or one of its targets names.
-func downstreamOf(b *fleet.Bundle) (all []resource) {
-	all = accountsOf(b.Spec.HelmOpOptions, b.Spec.ContentsID)
+// sourcesOfBundle are the Secrets and ConfigMaps that a Bundle or one of its targets names.
+func sourcesOfBundle(b *fleet.Bundle) (all []copySource) {
+	all = loginsOf(b.Spec.HelmOpOptions, b.Spec.ContentsID)
 	named := b.Spec.DownstreamResources
 	for _, t := range b.Spec.Targets {
 		named = slices.Concat(named, t.DownstreamResources)
 	}
 	for _, n := range named {
-		all = append(all, resourceOf(n))
+		all = append(all, sourceOf(n))
 	}
 	return all
 }
 
-func resourceOf(named fleet.DownstreamResource) resource {
+func sourceOf(named fleet.DownstreamResource) copySource {
 	for _, kind := range []string{secretKind, configMapKind} {
 		if strings.EqualFold(named.Kind, kind) {
-			return resource{kind: kind, name: named.Name}
+			return copySource{kind: kind, name: named.Name}
 		}
 	}
-	return resource{kind: named.Kind, name: named.Name}
+	return copySource{kind: named.Kind, name: named.Name}
 }
 
-// copyResources copies the Secrets and ConfigMaps that BundleDeployments name, raises their downstreamResourcesGeneration if the content
+// copySources copies the Secrets and ConfigMaps that BundleDeployments name, raises their downstreamResourcesGeneration if the content
 // of a copy is another one, and deletes copies that none names any more. It returns the names of the copies. BundleDeployments that are
 // kept as they are keep their copies. A Secret or ConfigMap that does not exist holds up the agent, and not the hub.
-func (d *Deployer) copyResources(
+func (d *Deployer) copySources(
 	ctx context.Context, cluster *fleet.Cluster, assignments []assignment, kept []*fleet.BundleDeployment,
 ) (secrets, configMaps []string, failures []error) {
-	users, named := map[resource][]*fleet.BundleDeployment{}, map[resource]bool{}
-	uses := map[string]resource{} // by kind and name
+	users, earlier := map[copySource][]*fleet.BundleDeployment{}, map[copySource]bool{}
+	chosen := map[string]copySource{} // by kind and name
 	for _, a := range assignments {
-		for _, r := range copiesOf(a.existing) {
-			named[r] = true
+		for _, s := range sourcesOf(a.existing) {
+			earlier[s] = true
 		}
-		for _, r := range copiesOf(a.wanted) {
-			users[r] = append(users[r], a.wanted)
+		for _, s := range sourcesOf(a.wanted) {
+			users[s] = append(users[s], a.wanted)
 		}
 	}
 	for _, deployment := range kept {
-		for _, r := range copiesOf(deployment) {
-			users[r] = append(users[r], deployment)
+		for _, s := range sourcesOf(deployment) {
+			users[s] = append(users[s], deployment)
 		}
 	}
 
-	generations := map[resource]int64{}
+	generations := map[copySource]int64{}
 	namespace := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
-	inOrder := func(a, b resource) int {
-		return cmp.Or(strings.Compare(a.String(), b.String()), strings.Compare(string(a.account), string(b.account)))
+	inOrder := func(a, b copySource) int {
+		return cmp.Or(strings.Compare(a.String(), b.String()), strings.Compare(string(a.loginType), string(b.loginType)))
 	}
-	for _, r := range slices.SortedFunc(maps.Keys(users), inOrder) {
-		if first, found := uses[r.String()]; found { // a Cluster has one copy, and the two would be of different types
-			failures = append(failures, &foreignCopyError{resource: r, namespace: cluster.Namespace, why: fmt.Sprintf(
-				"is named in %s and in %s; name another Secret in one of them", first.field(), r.field())})
+	for _, s := range slices.SortedFunc(maps.Keys(users), inOrder) {
+		if first, found := chosen[s.String()]; found { // a Cluster has one copy, and the two would be of different types
+			failures = append(failures, &unusableError{s.kind, key{Namespace: cluster.Namespace, Name: s.name}, fmt.Sprintf(
+				"is named in %s and in %s; name another Secret in one of them", first.field(), s.field())})
 			continue
 		}
-		uses[r.String()] = r
-		generation, err := d.copies.ensure(ctx, cluster.Namespace, r, users[r])
-		generations[r] = generation
+		chosen[s.String()] = s
+		generation, err := d.copies.ensure(ctx, cluster.Namespace, s, users[s])
+		generations[s] = generation
 		if err != nil {
 			failures = append(failures, err)
-			if known := d.copies.find(r.kind, key{Namespace: namespace, Name: r.name}); known == nil || !isCopy(known) {
+			if known := d.copies.find(s.kind, key{Namespace: namespace, Name: s.name}); known == nil || !isCopy(known) {
 				continue // it may be an object that the agent must not read
 			}
 		}
-		if r.kind == secretKind {
-			secrets = append(secrets, r.name)
+		if s.kind == secretKind {
+			secrets = append(secrets, s.name)
 		} else {
-			configMaps = append(configMaps, r.name)
+			configMaps = append(configMaps, s.name)
 		}
 	}
 	for _, a := range assignments {
-		for _, r := range copiesOf(a.wanted) {
-			if r.account != "" {
+		for _, s := range sourcesOf(a.wanted) {
+			if s.loginType != "" {
 				continue // the agent reads it when it deploys
 			}
-			a.wanted.Spec.DownstreamResourcesGeneration = max(a.wanted.Spec.DownstreamResourcesGeneration, generations[r])
+			a.wanted.Spec.DownstreamResourcesGeneration = max(a.wanted.Spec.DownstreamResourcesGeneration, generations[s])
 		}
 	}
-	for r := range named {
-		if _, isUsed := uses[r.String()]; isUsed {
+	for s := range earlier {
+		if _, isNeeded := chosen[s.String()]; isNeeded {
 			continue
 		}
-		failures = append(failures, d.copies.delete(ctx, namespace, r))
+		failures = append(failures, d.copies.delete(ctx, namespace, s))
 	}
 	return secrets, configMaps, failures
 }
@@ -170,37 +170,39 @@ func (d *Deployer) copyResources(
 // reads neither.
 type copies struct{ *app.Context }
 
-// copied is what the annotation of a copy has: the number that spec.downstreamResourcesGeneration must reach for agents to copy this
+// copyVersion is the annotation of a copy: the number that spec.downstreamResourcesGeneration must reach for agents to copy this
 // content, and the version of the source.
-type copied struct {
-	generation int64
-	source     string
+type copyVersion struct {
+	generation    int64
+	sourceVersion string
 }
 
-func (c copied) String() string { return strconv.FormatInt(c.generation, 10) + " " + c.source }
+func (v copyVersion) String() string {
+	return strconv.FormatInt(v.generation, 10) + " " + v.sourceVersion
+}
 
-// parseCopied returns the annotation of a copy, and false if an object is none.
-func parseCopied(object metav1.Object) (copied, bool) {
+// parseCopyVersion returns the annotation of a copy, and false if an object is none.
+func parseCopyVersion(object metav1.Object) (copyVersion, bool) {
 	generation, source, found := strings.Cut(object.GetAnnotations()[fleet.CopyAnnotation], " ")
 	n, err := strconv.ParseInt(generation, 10, 64)
-	return copied{n, source}, found && err == nil
+	return copyVersion{n, source}, found && err == nil
 }
 
 // isCopy reports whether the hub made a copy.
 func isCopy(object metav1.Object) bool {
-	_, found := parseCopied(object)
+	_, found := parseCopyVersion(object)
 	return found
 }
 
-// ensure makes the copy of a resource for the BundleDeployments that name it. They own the copy. It returns the generation of the
+// ensure makes the copy of a source for the BundleDeployments that name it. They own the copy. It returns the generation of the
 // content: if the content is another one, that is higher than the generation of each of them.
-func (c *copies) ensure(ctx context.Context, namespace string, r resource, users []*fleet.BundleDeployment) (generation int64, err error) {
-	target := key{Namespace: users[0].Namespace, Name: r.name}
-	source := c.find(r.kind, key{Namespace: namespace, Name: r.name})
+func (c *copies) ensure(ctx context.Context, namespace string, s copySource, users []*fleet.BundleDeployment) (generation int64, err error) {
+	target := key{Namespace: users[0].Namespace, Name: s.name}
+	source := c.find(s.kind, key{Namespace: namespace, Name: s.name})
 	if source == nil {
-		return 0, &missingSourceError{r, namespace}
+		return 0, &missingSourceError{s, namespace}
 	}
-	next := copied{1, string(source.UID) + "/" + source.ResourceVersion}
+	next := copyVersion{1, string(source.UID) + "/" + source.ResourceVersion}
 	meta := metav1.ObjectMeta{Namespace: target.Namespace, Name: target.Name}
 	for _, user := range users {
 		next.generation = max(next.generation, user.Spec.DownstreamResourcesGeneration+1)
@@ -210,39 +212,37 @@ func (c *copies) ensure(ctx context.Context, namespace string, r resource, users
 		}
 		meta.OwnerReferences = append(meta.OwnerReferences, owner)
 	}
-	if known := c.find(r.kind, target); known != nil {
-		if last, found := parseCopied(known); found && last.source == next.source && equality.Semantic.DeepEqual(known.OwnerReferences, meta.OwnerReferences) {
+	if known := c.find(s.kind, target); known != nil {
+		if last, found := parseCopyVersion(known); found && last.sourceVersion == next.sourceVersion && equality.Semantic.DeepEqual(known.OwnerReferences, meta.OwnerReferences) {
 			return last.generation, nil
 		}
 	}
 
-	if r.kind == secretKind {
-		secrets := c.Kubernetes.CoreV1().Secrets
-		from, err := secrets(namespace).Get(ctx, r.name, metav1.GetOptions{})
+	if s.kind == secretKind {
+		from, err := c.Kubernetes.CoreV1().Secrets(namespace).Get(ctx, s.name, metav1.GetOptions{})
 		if err != nil {
-			return 0, fmt.Errorf("reading Secret %s/%s to copy it: %w", namespace, r.name, err)
+			return 0, fmt.Errorf("reading Secret %s/%s to copy it: %w", namespace, s.name, err)
 		}
-		ofHub := strings.HasPrefix(string(from.Type), fleet.ReservedPrefix) && from.Type != r.account
+		ofHub := strings.HasPrefix(string(from.Type), fleet.ReservedPrefix) && from.Type != s.loginType
 		if ofHub || !registration.IsCopiedType(string(from.Type)) {
-			return 0, &foreignCopyError{resource: r, namespace: namespace, why: "is of type " + string(from.Type) + ", which is not copied; name another Secret in " + r.field()}
+			return 0, &unusableError{s.kind, keyOf(from), "is of type " + string(from.Type) + ", which is not copied; name another Secret in " + s.field()}
 		}
-		next.source = string(from.UID) + "/" + from.ResourceVersion
-		if r.account != "" {
+		next.sourceVersion = string(from.UID) + "/" + from.ResourceVersion
+		if s.loginType != "" {
 			meta.Labels = map[string]string{fleet.InternalSecretLabel: "true"}
 		}
-		return copyTo(ctx, secrets(target.Namespace), &corev1.Secret{ObjectMeta: meta, Type: cmp.Or(r.account, from.Type), Data: from.Data}, r, next,
+		return copyTo(ctx, c.Kubernetes.CoreV1().Secrets(target.Namespace), &corev1.Secret{ObjectMeta: meta, Type: cmp.Or(s.loginType, from.Type), Data: from.Data}, s, next,
 			func(a, b *corev1.Secret) bool { return a.Type == b.Type && equality.Semantic.DeepEqual(a.Data, b.Data) },
 			func(to, from *corev1.Secret) {
 				to.Type, to.Data, to.Labels = from.Type, from.Data, labels.Merge(to.Labels, from.Labels)
 			})
 	}
-	configMaps := c.Kubernetes.CoreV1().ConfigMaps
-	from, err := configMaps(namespace).Get(ctx, r.name, metav1.GetOptions{})
+	from, err := c.Kubernetes.CoreV1().ConfigMaps(namespace).Get(ctx, s.name, metav1.GetOptions{})
 	if err != nil {
-		return 0, fmt.Errorf("reading ConfigMap %s/%s to copy it: %w", namespace, r.name, err)
+		return 0, fmt.Errorf("reading ConfigMap %s/%s to copy it: %w", namespace, s.name, err)
 	}
-	next.source = string(from.UID) + "/" + from.ResourceVersion
-	return copyTo(ctx, configMaps(target.Namespace), &corev1.ConfigMap{ObjectMeta: meta, Data: from.Data, BinaryData: from.BinaryData}, r, next,
+	next.sourceVersion = string(from.UID) + "/" + from.ResourceVersion
+	return copyTo(ctx, c.Kubernetes.CoreV1().ConfigMaps(target.Namespace), &corev1.ConfigMap{ObjectMeta: meta, Data: from.Data, BinaryData: from.BinaryData}, s, next,
 		func(a, b *corev1.ConfigMap) bool {
 			return equality.Semantic.DeepEqual(a.Data, b.Data) && equality.Semantic.DeepEqual(a.BinaryData, b.BinaryData)
 		},
@@ -259,7 +259,7 @@ type copyClient[T metav1.Object] interface {
 
 // copyTo creates or corrects a copy, and returns the generation of its content.
 func copyTo[T metav1.Object](
-	ctx context.Context, client copyClient[T], wanted T, r resource, next copied, isSame func(a, b T) bool, setContent func(to, from T),
+	ctx context.Context, client copyClient[T], wanted T, s copySource, next copyVersion, isSame func(a, b T) bool, setContent func(to, from T),
 ) (int64, error) {
 	wanted.SetAnnotations(map[string]string{fleet.CopyAnnotation: next.String()})
 	_, err := client.Create(ctx, wanted, metav1.CreateOptions{})
@@ -267,15 +267,15 @@ func copyTo[T metav1.Object](
 		return next.generation, nil
 	}
 	if !apierrors.IsAlreadyExists(err) {
-		return 0, fmt.Errorf("copying %s to namespace %s: %w", r, wanted.GetNamespace(), err)
+		return 0, fmt.Errorf("copying %s to namespace %s: %w", s, wanted.GetNamespace(), err)
 	}
-	existing, err := client.Get(ctx, r.name, metav1.GetOptions{})
+	existing, err := client.Get(ctx, s.name, metav1.GetOptions{})
 	if err != nil {
-		return 0, fmt.Errorf("reading the copy of %s in namespace %s: %w", r, wanted.GetNamespace(), err)
+		return 0, fmt.Errorf("reading the copy of %s in namespace %s: %w", s, wanted.GetNamespace(), err)
 	}
-	last, found := parseCopied(existing)
+	last, found := parseCopyVersion(existing)
 	if !found && !isFleetCopy(existing) {
-		return 0, &foreignCopyError{resource: r, namespace: wanted.GetNamespace(), why: "exists and is no copy; delete or rename it"}
+		return 0, &unusableError{s.kind, keyOf(existing), "exists and is no copy; delete or rename it"}
 	}
 	if found && isSame(existing, wanted) {
 		next.generation = last.generation
@@ -289,13 +289,13 @@ func copyTo[T metav1.Object](
 	existing.SetAnnotations(wanted.GetAnnotations())
 	_, err = client.Update(ctx, existing, metav1.UpdateOptions{})
 	if apierrors.IsInvalid(err) { // the type of a Secret cannot change, nor anything of an immutable object
-		err = client.Delete(ctx, r.name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(existing.GetUID()))})
+		err = client.Delete(ctx, s.name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(existing.GetUID()))})
 		if err == nil {
 			_, err = client.Create(ctx, wanted, metav1.CreateOptions{})
 		}
 	}
 	if err != nil {
-		return 0, fmt.Errorf("changing the copy of %s in namespace %s: %w", r, wanted.GetNamespace(), err)
+		return 0, fmt.Errorf("changing the copy of %s in namespace %s: %w", s, wanted.GetNamespace(), err)
 	}
 	return next.generation, nil
 }
@@ -308,20 +308,20 @@ func isFleetCopy(object metav1.Object) bool {
 }
 
 // delete deletes a copy that no BundleDeployment of the Cluster names any more.
-func (c *copies) delete(ctx context.Context, namespace string, r resource) error {
-	known := c.find(r.kind, key{Namespace: namespace, Name: r.name})
+func (c *copies) delete(ctx context.Context, namespace string, s copySource) error {
+	known := c.find(s.kind, key{Namespace: namespace, Name: s.name})
 	if known == nil || !isCopy(known) {
 		return nil
 	}
 	options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(known.UID))}
 	var err error
-	if r.kind == secretKind {
-		err = c.Kubernetes.CoreV1().Secrets(namespace).Delete(ctx, r.name, options)
+	if s.kind == secretKind {
+		err = c.Kubernetes.CoreV1().Secrets(namespace).Delete(ctx, s.name, options)
 	} else {
-		err = c.Kubernetes.CoreV1().ConfigMaps(namespace).Delete(ctx, r.name, options)
+		err = c.Kubernetes.CoreV1().ConfigMaps(namespace).Delete(ctx, s.name, options)
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("deleting the copy of %s in namespace %s: %w", r, namespace, err)
+		return fmt.Errorf("deleting the copy of %s in namespace %s: %w", s, namespace, err)
 	}
 	return nil
 }
@@ -332,21 +332,13 @@ func (c *copies) find(kind string, k key) *metav1.PartialObjectMetadata {
 	if kind == secretKind {
 		informer = c.Secrets
 	}
-	return findMetadata(informer, k)
-}
-
-func findMetadata(informer cache.SharedIndexInformer, k key) *metav1.PartialObjectMetadata {
-	object, exists, err := informer.GetStore().GetByKey(k.String())
-	if err != nil || !exists {
-		return nil
-	}
-	return object.(*metav1.PartialObjectMetadata)
+	return index.Metadata(informer, k.String())
 }
 
 // missingSourceError reports that a Bundle names a Secret or ConfigMap that does not exist, or a Secret of a type that the cache does not
 // have. Its creation enqueues the Clusters.
 type missingSourceError struct {
-	resource
+	copySource
 	namespace string
 }
 
@@ -357,15 +349,4 @@ func (e *missingSourceError) Error() string {
 			e.namespace, e.name, e.field())
 	}
 	return fmt.Sprintf("%s %s/%s, which %s names, does not exist; create it", e.kind, e.namespace, e.name, e.field())
-}
-
-// foreignCopyError reports that a Secret or ConfigMap cannot be copied.
-type foreignCopyError struct {
-	resource
-	namespace, why string
-}
-
-// Error names the object and what is wrong.
-func (e *foreignCopyError) Error() string {
-	return fmt.Sprintf("%s %s/%s %s", e.kind, e.namespace, e.name, e.why)
 }

@@ -114,20 +114,21 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 
 	// Grant the right to read the Contents before a BundleDeployment names them, because an agent fetches the Content at once.
 	// The same write revokes the right to read the Contents of earlier versions: an agent reads a Content once.
-	var readable, secrets []string
+	var readable, secretNames []string
 	kept := slices.Clone(current)
 	foreign := slices.DeleteFunc(slices.Clone(all), func(deployment *fleet.BundleDeployment) bool { return isFrom(deployment, cluster.Namespace) })
 	for _, deployment := range slices.Concat(current, foreign) {
-		readable, secrets = append(readable, contentsOf(deployment)...), append(secrets, secretsOf(deployment)...)
+		readable, secretNames = append(readable, contentsOf(deployment)...), append(secretNames, secretsOf(deployment)...)
 	}
 	for _, a := range assignments {
 		readable = append(readable, contentsOf(a.wanted)...)
 	}
+	keepOld := func(a assignment) { current = append(current, cmp.Or(a.existing, a.wanted)) }
 	// A Cluster to which nothing was or will be deployed needs no ClusterRole. If it has one, an earlier pass has removed all Contents from it.
 	if needsRole := len(readable) > 0 || len(existing) > 0; needsRole {
 		if err := d.roles.Allow(ctx, cluster, readable); err != nil {
 			for _, a := range assignments {
-				current = append(current, cmp.Or(a.existing, a.wanted))
+				keepOld(a)
 			}
 			return current, 0, joinErrors(append(failures, err)...)
 		}
@@ -140,12 +141,12 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 	var unreplaced []string
 	failed := func(a assignment, err error) {
 		failures = append(failures, err)
-		current = append(current, cmp.Or(a.existing, a.wanted))
+		keepOld(a)
 		if a.existing != nil {
 			unreplaced = append(unreplaced, contentsOf(a.existing)...)
-			var foreign *foreignSecretError
-			if !errors.As(err, &foreign) {
-				secrets = append(secrets, secretsOf(a.existing)...)
+			var unusable *unusableError
+			if !errors.As(err, &unusable) {
+				secretNames = append(secretNames, secretsOf(a.existing)...)
 			}
 		}
 	}
@@ -157,7 +158,7 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 		var err error
 		if a.existing == nil && d.written.IsExpected(keyOf(a.wanted).String()) {
 			current, after = append(current, a.wanted), expectations.Timeout
-			if !d.secrets.hasWritten(keyOf(a.wanted)) {
+			if !d.values.hasWritten(keyOf(a.wanted)) {
 				continue // a Secret of that name may be one of somebody else
 			}
 		} else if a, err = d.create(ctx, cluster, a); err != nil {
@@ -166,15 +167,15 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 		} else {
 			created = append(created, a)
 		}
-		secrets = append(secrets, secretsOf(a.wanted)...)
+		secretNames = append(secretNames, secretsOf(a.wanted)...)
 	}
 
 	// Grant the right to read the Secrets and copies, and write the specs, which have the digests of the values: an agent reads them then.
-	copiedSecrets, configMaps, copyFailures := d.copyResources(ctx, cluster, created, kept)
+	copiedSecrets, configMaps, copyFailures := d.copySources(ctx, cluster, created, kept)
 	failures = append(failures, copyFailures...)
-	if err := d.roles.AllowObjects(ctx, cluster, append(secrets, copiedSecrets...), configMaps); err != nil {
+	if err := d.roles.AllowObjects(ctx, cluster, append(secretNames, copiedSecrets...), configMaps); err != nil {
 		for _, a := range created {
-			failed(a, nil)
+			keepOld(a)
 		}
 		return current, after, joinErrors(append(failures, err)...)
 	}
@@ -241,7 +242,7 @@ func (d *Deployer) candidates(cluster *fleet.Cluster) (bundles []*fleet.Bundle) 
 func (d *Deployer) create(ctx context.Context, cluster *fleet.Cluster, a assignment) (assignment, error) {
 	if a.existing != nil {
 		if !isFrom(a.existing, cluster.Namespace) {
-			return a, &foreignDeploymentError{a.existing.Namespace, a.existing.Name}
+			return a, foreignDeployment(a.existing)
 		}
 		if d.isOutdated(a.existing) {
 			return a, nil
@@ -266,7 +267,7 @@ func (d *Deployer) create(ctx context.Context, cluster *fleet.Cluster, a assignm
 			// It is not in the cache: either the event is late, or somebody else has created it.
 			made, err = client.Get(ctx, first.Name, metav1.GetOptions{})
 			if err == nil && !isFrom(made, cluster.Namespace) {
-				return a, &foreignDeploymentError{made.Namespace, made.Name}
+				return a, foreignDeployment(made)
 			}
 		}
 		if err != nil {
@@ -274,7 +275,7 @@ func (d *Deployer) create(ctx context.Context, cluster *fleet.Cluster, a assignm
 		}
 		a.existing, a.wanted = made, desired(a.bundle, a.variant, a.values, cluster, made)
 	}
-	return a, d.secrets.ensure(ctx, a.existing, a.values)
+	return a, d.values.ensure(ctx, a.existing, a.values)
 }
 
 // write brings the spec and the labels of a BundleDeployment up to date, and returns the BundleDeployment as it is afterwards.
@@ -286,7 +287,7 @@ func (d *Deployer) write(ctx context.Context, a assignment) (*fleet.BundleDeploy
 		return a.existing, nil // so it is in most passes, and to compare costs far less than to encode both
 	}
 	if a.existing.Spec.ValuesHash != "" && a.values.isEmpty() {
-		if err := d.secrets.delete(ctx, keyOf(a.existing)); err != nil {
+		if err := d.values.delete(ctx, keyOf(a.existing)); err != nil {
 			return nil, err
 		}
 	}
@@ -408,12 +409,18 @@ func secretsOf(deployment *fleet.BundleDeployment) []string {
 	return []string{deployment.Name}
 }
 
-// foreignDeploymentError reports that a BundleDeployment whose name the hub needs was not made from a Bundle of this namespace.
-type foreignDeploymentError struct{ namespace, name string }
+// unusableError reports an object that has a name which the hub needs and is not of the hub, or that cannot be copied. A retry does not help.
+type unusableError struct {
+	kind string
+	key
+	problem string // what is wrong with it and what to do
+}
 
-// Error names the object and what to do about it.
-func (e *foreignDeploymentError) Error() string {
-	return fmt.Sprintf("BundleDeployment %s/%s exists and was not made from this Bundle; delete it", e.namespace, e.name)
+// Error names the object, the problem and what to do about it.
+func (e *unusableError) Error() string { return fmt.Sprintf("%s %s %s", e.kind, e.key, e.problem) }
+
+func foreignDeployment(deployment *fleet.BundleDeployment) error {
+	return &unusableError{deploymentKind.Kind, keyOf(deployment), "exists and was not made from this Bundle; delete it"}
 }
 
 // maxErrors is the number of errors that a message lists, so that a status stays small.
@@ -454,14 +461,12 @@ func stalledReason(err error) (reason string) {
 		return ""
 	}
 	for _, one := range all {
-		var deployment *foreignDeploymentError
+		var unusable *unusableError
 		var role *desiredset.ForeignError
-		var secret *foreignSecretError
-		var foreignCopy *foreignCopyError
 		var missing *missingSourceError
 		var template *templateError
 		switch {
-		case errors.As(one, &deployment), errors.As(one, &role), errors.As(one, &secret), errors.As(one, &foreignCopy):
+		case errors.As(one, &unusable), errors.As(one, &role):
 			reason = fleet.ReasonNameConflict
 		case errors.As(one, &missing):
 			reason = cmp.Or(reason, fleet.ReasonDownstreamMissing)

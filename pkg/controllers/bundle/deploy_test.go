@@ -379,7 +379,7 @@ func TestJoinErrors(t *testing.T) {
 	assert.EqualError(t, joinErrors(errors.New("a"), nil, errors.New("b")), "a; b")
 	assert.EqualError(t, joinErrors(slices.Repeat([]error{errors.New("x")}, 12)...), strings.Repeat("x; ", 10)+"and 2 more")
 
-	foreign := &foreignDeploymentError{"ns", "n"}
+	foreign := foreignDeployment(&fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "n"}})
 	template := fmt.Errorf("Bundle app: %w", &templateError{errInternal})
 	assert.Equal(t, fleet.ReasonNameConflict, stalledReason(joinErrors(foreign, foreign)))
 	assert.Equal(t, fleet.ReasonNameConflict, stalledReason(joinErrors(template, foreign)))

@@ -94,7 +94,7 @@ func (d *Deployer) clusterEvents() eventHandler[*fleet.Cluster] {
 		deleted: func(cluster *fleet.Cluster) {
 			enqueueBundles(cluster)
 			for _, b := range d.candidates(cluster) {
-				d.plans.of(b).forgetCluster(keyOf(cluster))
+				d.plans.of(b).cache.forgetCluster(keyOf(cluster))
 			}
 		},
 	}
@@ -146,12 +146,12 @@ func (d *Deployer) contentEvents() eventHandler[*metav1.PartialObjectMetadata] {
 func (d *Deployer) secretEvents() eventHandler[*metav1.PartialObjectMetadata] {
 	return eventHandler[*metav1.PartialObjectMetadata]{
 		changed: func(_, after *metav1.PartialObjectMetadata) {
-			if d.hasValues(keyOf(after)) && d.secrets.noteChange(after) {
+			if d.hasValues(keyOf(after)) && d.values.noteChange(after) {
 				d.enqueueCluster(after.Namespace, 0)
 			}
 		},
 		deleted: func(secret *metav1.PartialObjectMetadata) {
-			d.secrets.forget(keyOf(secret))
+			d.values.forget(keyOf(secret))
 			if d.hasValues(keyOf(secret)) {
 				d.enqueueCluster(secret.Namespace, 0)
 			}
@@ -163,7 +163,7 @@ func (d *Deployer) secretEvents() eventHandler[*metav1.PartialObjectMetadata] {
 // somebody else changes stays so until its source changes.
 func (d *Deployer) copyEvents(kind string) eventHandler[*metav1.PartialObjectMetadata] {
 	enqueue := func(object *metav1.PartialObjectMetadata) {
-		bundles, _ := d.bundleCache.GetByIndex(bySource, sourceKey(object.Namespace, resource{kind: kind, name: object.Name}))
+		bundles, _ := d.bundleCache.GetByIndex(bySource, sourceKey(object.Namespace, copySource{kind: kind, name: object.Name}))
 		for _, b := range bundles {
 			for _, m := range d.matches(b, d.plans.of(b)) {
 				d.clusters.EnqueueAfter(m.cluster.Namespace, m.cluster.Name, 0)

@@ -98,7 +98,7 @@ func newStage(t testing.TB) *stage {
 		written: expectations.New(s.clock), deleted: expectations.New(s.clock), writtenBundles: expectations.New(s.clock),
 		seen: map[key]revision{}, changedAt: map[key]time.Time{},
 	}
-	s.contents, s.secrets = newContents(c, s.deploymentCache), newValueSecrets(c)
+	s.contents, s.values = newContents(c, s.deploymentCache), newValueSecrets(c)
 	s.copies = &copies{c}
 	t.Cleanup(s.contents.queue.ShutDown)
 	s.addIndexes()

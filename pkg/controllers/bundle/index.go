@@ -30,7 +30,7 @@ const (
 func (d *Deployer) addIndexes() {
 	d.bundleCache.AddIndexer(byTarget, targetKeys)
 	d.bundleCache.AddIndexer(bySource, func(b *fleet.Bundle) (keys []string, err error) {
-		for _, r := range downstreamOf(b) {
+		for _, r := range sourcesOfBundle(b) {
 			keys = append(keys, sourceKey(b.Namespace, r))
 		}
 		return keys, nil
@@ -77,7 +77,7 @@ func nameKey(namespace, cluster string) string { return index.Key(namespace, "na
 func anyKey(namespace string) string { return index.Key(namespace, "*") }
 
 // sourceKey is the key of the Bundles that name a Secret or ConfigMap of their namespace.
-func sourceKey(namespace string, r resource) string { return index.Key(namespace, r.kind+"/"+r.name) }
+func sourceKey(namespace string, s copySource) string { return index.Key(namespace, s.kind+"/"+s.name) }
 
 // key is the namespace and name of an object.
 type key = types.NamespacedName

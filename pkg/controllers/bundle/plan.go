@@ -18,7 +18,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/content"
 )
 
-// plan is what one generation of a Bundle asks for. It is computed once for all Clusters.
+// plan is what one generation of a Bundle asks for. It is computed once for all Clusters, and nothing of it changes but the cache.
 type plan struct {
 	// problem, if not nil, is why the Bundle is not deployed. Existing deployments stay.
 	problem *problem
@@ -34,6 +34,11 @@ type plan struct {
 	targets      []target
 	restrictions []criteria
 
+	cache planCache
+}
+
+// planCache has what follows from a plan for Clusters.
+type planCache struct {
 	mu       sync.Mutex
 	merged   map[string]mergedOptions // by the indexes of the targets
 	variants map[string]variant       // by the indexes of the targets and the values of the labels in the options
@@ -41,7 +46,7 @@ type plan struct {
 	held     int                      // bytes of the values added to variants and rendered since they were empty
 }
 
-// maxHeld limits the values that a plan keeps. With more, they are computed again: labels of Clusters that nobody has any more have
+// maxHeld limits the values that a planCache keeps. With more, they are computed again: labels of Clusters that nobody has any more have
 // variants as well.
 const maxHeld = 16 << 20
 
@@ -86,8 +91,8 @@ const (
 func newPlan(b *fleet.Bundle) *plan {
 	p := &plan{
 		uid: b.UID, generation: b.Generation, options: b.Spec.BundleDeploymentOptions,
-		merged: map[string]mergedOptions{}, variants: map[string]variant{}, rendered: map[key]renderedVariant{},
 		allMatches: b.Spec.TargetCustomizationMode == allMatches,
+		cache:      planCache{merged: map[string]mergedOptions{}, variants: map[string]variant{}, rendered: map[key]renderedVariant{}},
 	}
 	var invalid []error
 	for i, t := range b.Spec.Targets {
@@ -104,7 +109,7 @@ func newPlan(b *fleet.Bundle) *plan {
 		}
 		p.restrictions = append(p.restrictions, c)
 	}
-	for _, r := range downstreamOf(b) {
+	for _, r := range sourcesOfBundle(b) {
 		if r.kind != secretKind && r.kind != configMapKind || r.name == "" {
 			invalid = append(invalid, fmt.Errorf("downstreamResources has kind %q and name %q; the kind must be Secret or ConfigMap, with a name", r.kind, r.name))
 		}
@@ -158,30 +163,30 @@ func (p *plan) variant(chosen []int, cluster *fleet.Cluster) (variant, error) {
 		return p.renderedVariant(merged, chosen, cluster)
 	}
 
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.cache.mu.Lock()
+	defer p.cache.mu.Unlock()
 	shared := fmt.Sprint(chosen)
 	for _, name := range merged.labelNames {
 		shared += fmt.Sprintf(" %q", cluster.Labels[name])
 	}
-	if v, ok := p.variants[shared]; ok {
+	if v, ok := p.cache.variants[shared]; ok {
 		return v, nil
 	}
 	v, err := p.newVariant(*merged.options.DeepCopy(), cluster.Labels)
 	if err != nil {
 		return variant{}, err
 	}
-	p.hold(v)
-	p.variants[shared] = v
+	p.cache.hold(v)
+	p.cache.variants[shared] = v
 	return v, nil
 }
 
 // mergedOptions merges the options of the chosen targets into those of the Bundle.
 func (p *plan) mergedOptions(chosen []int) (mergedOptions, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.cache.mu.Lock()
+	defer p.cache.mu.Unlock()
 	shared := fmt.Sprint(chosen)
-	if merged, known := p.merged[shared]; known {
+	if merged, known := p.cache.merged[shared]; known {
 		return merged, nil
 	}
 	var overrides []fleet.BundleDeploymentOptions
@@ -199,7 +204,7 @@ func (p *plan) mergedOptions(chosen []int) (mergedOptions, error) {
 			return ""
 		})
 	}
-	p.merged[shared] = merged
+	p.cache.merged[shared] = merged
 	return merged, nil
 }
 
@@ -211,9 +216,9 @@ func (p *plan) renderedVariant(merged mergedOptions, chosen []int, cluster *flee
 		return variant{}, err
 	}
 	inputs := sha256.Sum256(fields)
-	p.mu.Lock()
-	last, known := p.rendered[keyOf(cluster)]
-	p.mu.Unlock()
+	p.cache.mu.Lock()
+	last, known := p.cache.rendered[keyOf(cluster)]
+	p.cache.mu.Unlock()
 	if known && last.inputs == inputs {
 		return last.variant, last.err
 	}
@@ -225,19 +230,19 @@ func (p *plan) renderedVariant(merged mergedOptions, chosen []int, cluster *flee
 	} else {
 		rendered.variant, rendered.err = p.newVariant(options, cluster.Labels)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.hold(rendered.variant)
-	p.rendered[keyOf(cluster)] = rendered
+	p.cache.mu.Lock()
+	defer p.cache.mu.Unlock()
+	p.cache.hold(rendered.variant)
+	p.cache.rendered[keyOf(cluster)] = rendered
 	return rendered.variant, rendered.err
 }
 
 // hold counts a variant that is kept, and drops the others if there is no room for it.
-func (p *plan) hold(v variant) {
-	if p.held += len(v.values); p.held > maxHeld {
-		clear(p.variants)
-		clear(p.rendered)
-		p.held = len(v.values)
+func (c *planCache) hold(v variant) {
+	if c.held += len(v.values); c.held > maxHeld {
+		clear(c.variants)
+		clear(c.rendered)
+		c.held = len(v.values)
 	}
 }
 
@@ -290,10 +295,10 @@ func replaceLabels(value any, labelOf func(name string) string) any {
 }
 
 // forgetCluster drops the variant of a deleted Cluster.
-func (p *plan) forgetCluster(k key) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.rendered, k)
+func (c *planCache) forgetCluster(k key) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.rendered, k)
 }
 
 // mergeOptions overrides options as JSON: objects are merged, other values are replaced. A field that an override does not

@@ -44,7 +44,7 @@ type Deployer struct {
 	deploymentCache   fleetcontrollers.BundleDeploymentCache
 
 	contents *contents
-	secrets  *valueSecrets
+	values   *valueSecrets
 	copies   *copies
 	roles    roles
 	plans    plans
@@ -83,7 +83,7 @@ func Register(ctx context.Context, c *app.Context) *Deployer {
 		bundleCache:     bundles.Cache(),
 		deploymentCache: deployments.Cache(),
 		contents:        newContents(c, deployments.Cache()),
-		secrets:         newValueSecrets(c),
+		values:          newValueSecrets(c),
 		copies:          &copies{c},
 		roles:           agentrole.NewContentRoles(c),
 		written:         expectations.New(c.Clock),

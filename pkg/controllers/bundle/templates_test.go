@@ -115,10 +115,10 @@ func TestVariant_keepsNoMoreValuesThanItMay(t *testing.T) {
 				_, err := p.variant([]int{0}, cluster)
 				require.NoError(t, err)
 				held := 0
-				for _, v := range p.variants {
+				for _, v := range p.cache.variants {
 					held += len(v.values)
 				}
-				for _, r := range p.rendered {
+				for _, r := range p.cache.rendered {
 					held += len(r.variant.values)
 				}
 				require.Positive(t, held)

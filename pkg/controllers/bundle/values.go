@@ -18,6 +18,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -58,7 +59,7 @@ func (d *Deployer) valuesFor(
 		current, err := takeValues(existing.Spec.Options.DeepCopy())
 		return helmValues{current: current, staged: v.values}, err
 	}
-	held, err := d.secrets.read(ctx, keyOf(existing))
+	held, err := d.values.read(ctx, keyOf(existing))
 	return helmValues{current: held.current, staged: v.values}, err
 }
 
@@ -105,7 +106,10 @@ func (s *valueSecrets) ensure(ctx context.Context, deployment *fleet.BundleDeplo
 	k := keyOf(deployment)
 	held, seen := s.recall(k)
 	cached := s.find(k)
-	if seen && s.isCurrent(held, cached, k) && held.equal(values) || !seen && cached != nil && deployment.Spec.ValuesHash == values.hash() {
+	if seen && s.isCurrent(held, cached, k) && held.equal(values) {
+		return nil
+	}
+	if !seen && cached != nil && deployment.Spec.ValuesHash == values.hash() {
 		return nil
 	}
 	client := s.Kubernetes.CoreV1().Secrets(k.Namespace)
@@ -133,7 +137,7 @@ func (s *valueSecrets) ensure(ctx context.Context, deployment *fleet.BundleDeplo
 	case err != nil:
 		return fmt.Errorf("reading Secret %s with the Helm values: %w", k, err)
 	case secret.Type != registration.SecretTypeHelmValues:
-		return &foreignSecretError{k}
+		return foreignValues(k)
 	}
 	if !equality.Semantic.DeepEqual(secret.Data, wanted.Data) || !metav1.IsControlledBy(secret, deployment) {
 		secret.Data, secret.OwnerReferences = wanted.Data, wanted.OwnerReferences
@@ -157,7 +161,7 @@ func (s *valueSecrets) read(ctx context.Context, k key) (helmValues, error) {
 	case err != nil:
 		return helmValues{}, fmt.Errorf("reading Secret %s with the Helm values: %w", k, err)
 	case secret.Type != registration.SecretTypeHelmValues:
-		return helmValues{}, &foreignSecretError{k}
+		return helmValues{}, foreignValues(k)
 	}
 	values := helmValues{current: secret.Data[currentKey], staged: secret.Data[stagedKey]}
 	s.remember(secret, values)
@@ -176,11 +180,7 @@ func (s *valueSecrets) delete(ctx context.Context, k key) error {
 
 // find returns the metadata of a Secret, or nil if the cache has none.
 func (s *valueSecrets) find(k key) *metav1.PartialObjectMetadata {
-	object, exists, err := s.Secrets.GetStore().GetByKey(k.String())
-	if err != nil || !exists {
-		return nil
-	}
-	return object.(*metav1.PartialObjectMetadata)
+	return index.Metadata(s.Secrets, k.String())
 }
 
 // isCurrent reports whether a Secret still is the version with these values, or the cache does not show that version yet.
@@ -232,10 +232,7 @@ func (s *valueSecrets) forget(k key) {
 
 var deploymentKind = fleet.SchemeGroupVersion.WithKind("BundleDeployment")
 
-// foreignSecretError reports that a Secret whose name the hub needs is of another type.
-type foreignSecretError struct{ key }
-
-// Error names the object and what to do about it.
-func (e *foreignSecretError) Error() string {
-	return fmt.Sprintf("Secret %s exists and is not one with Helm values (type %s); delete it, or rename the Bundle", e.key, registration.SecretTypeHelmValues)
+func foreignValues(k key) error {
+	return &unusableError{secretKind, k, fmt.Sprintf(
+		"exists and is not one with Helm values (type %s); delete it, or rename the Bundle", registration.SecretTypeHelmValues)}
 }

@@ -123,11 +123,11 @@ func (s *secretVersions) Informer() cache.SharedIndexInformer { return s.informe
 
 // of returns the version of a Secret, or "" if it does not exist.
 func (s *secretVersions) of(namespace, name string) string {
-	object, exists, err := s.informer.GetStore().GetByKey(namespace + "/" + name)
-	if err != nil || !exists {
+	secret := index.Metadata(s.informer, index.Key(namespace, name))
+	if secret == nil {
 		return ""
 	}
-	return version(object.(*metav1.PartialObjectMetadata))
+	return version(secret)
 }
 
 // version is "<uid>/<resourceVersion>".

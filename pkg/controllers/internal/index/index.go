@@ -4,6 +4,8 @@ package index
 import (
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
@@ -47,6 +49,15 @@ func Register(f fleetcontrollers.Interface, core corecontrollers.Interface) {
 func Registered(f fleetcontrollers.Interface) bool {
 	_, found := f.Cluster().Informer().GetIndexer().GetIndexers()[ByClientID]
 	return found
+}
+
+// Metadata returns the metadata of an object from an informer of PartialObjectMetadata, or nil if the cache has none.
+func Metadata(informer cache.SharedIndexInformer, key string) *metav1.PartialObjectMetadata {
+	object, exists, err := informer.GetStore().GetByKey(key)
+	if err != nil || !exists {
+		return nil
+	}
+	return object.(*metav1.PartialObjectMetadata)
 }
 
 // Key joins a namespace, which contains no slash, and another string.
