@@ -10,7 +10,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/pager"
+	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -164,4 +169,47 @@ func explainCluster(err error, namespace, name string) error {
 		return fmt.Errorf("Cluster %s/%s: %w", namespace, name, err)
 	}
 	return nil
+}
+
+// EachCluster calls do with all Clusters of a namespace, or of all namespaces if it is empty. It lists them in pages.
+func (h *Hub) EachCluster(ctx context.Context, namespace string, options metav1.ListOptions, do func(*fleet.Cluster) error) error {
+	list := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return h.Fleet.Clusters(namespace).List(ctx, o)
+	})
+	err := list.EachListItem(ctx, options, func(object runtime.Object) error { return do(object.(*fleet.Cluster)) })
+	if err != nil {
+		return fmt.Errorf("list Clusters: %w", Explain(err, namespace))
+	}
+	return nil
+}
+
+// WatchClusters calls do with each Cluster that EachCluster would list, and then with each that is created, changed or deleted, until ctx
+// ends or do fails. It lists them again when the API server ends the watch and has forgotten the version from which to continue.
+func (h *Hub) WatchClusters(ctx context.Context, namespace string, options metav1.ListOptions, do func(c *fleet.Cluster, deleted bool) error) error {
+	clusters := h.Fleet.Clusters(namespace)
+	attempt, err := clusters.Watch(ctx, options) // what follows retries all errors
+	if err != nil {
+		return fmt.Errorf("watch Clusters: %w", Explain(err, namespace))
+	}
+	attempt.Stop()
+	from := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = options.LabelSelector
+			return clusters.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.LabelSelector = options.LabelSelector
+			return clusters.Watch(ctx, o)
+		},
+	}
+	_, err = watchtools.UntilWithSync(ctx, from, &fleet.Cluster{}, nil, func(e watch.Event) (bool, error) {
+		if cluster, ok := e.Object.(*fleet.Cluster); ok {
+			return false, do(cluster, e.Type == watch.Deleted)
+		}
+		return false, nil
+	})
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // the person has seen enough
+	}
+	return err
 }

@@ -7,8 +7,6 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/pager"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -60,16 +58,4 @@ func (h *Hub) Versions(ctx context.Context, systemNamespace, namespace string) (
 	}
 	slices.SortFunc(v.Agents, func(a, b AgentVersion) int { return cmp.Compare(a.Version, b.Version) })
 	return v, nil
-}
-
-// EachCluster calls do with all Clusters of a namespace, or of all namespaces if it is empty. It lists them in pages.
-func (h *Hub) EachCluster(ctx context.Context, namespace string, options metav1.ListOptions, do func(*fleet.Cluster) error) error {
-	list := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return h.Fleet.Clusters(namespace).List(ctx, o)
-	})
-	err := list.EachListItem(ctx, options, func(object runtime.Object) error { return do(object.(*fleet.Cluster)) })
-	if err != nil {
-		return fmt.Errorf("list Clusters: %w", Explain(err, namespace))
-	}
-	return nil
 }

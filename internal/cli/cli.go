@@ -300,11 +300,17 @@ type columns[T any] struct {
 }
 
 func (t columns[T]) write(w io.Writer, items []T, wide bool, now time.Time) error {
-	header := t.header
+	return view.Table(w, t.head(wide), t.rows(items, wide, now))
+}
+
+func (t columns[T]) head(wide bool) []string {
 	if wide {
-		header = slices.Concat(header, t.wideHeader)
+		return slices.Concat(t.header, t.wideHeader)
 	}
-	var rows [][]string
+	return t.header
+}
+
+func (t columns[T]) rows(items []T, wide bool, now time.Time) (rows [][]string) {
 	for _, item := range items {
 		row := t.row(item, now)
 		if wide {
@@ -312,7 +318,7 @@ func (t columns[T]) write(w io.Writer, items []T, wide bool, now time.Time) erro
 		}
 		rows = append(rows, row)
 	}
-	return view.Table(w, header, rows)
+	return rows
 }
 
 func listFlags(more ...cli.Flag) []cli.Flag {
@@ -329,10 +335,7 @@ func list[T any](s Streams, kind, none string, fetch func(c *cli.Context, hub *n
 		if err != nil {
 			return err
 		}
-		namespace, where := hub.namespace, "in namespace "+hub.namespace+" (-A for all)"
-		if c.Bool(flagAll) {
-			namespace, where = metav1.NamespaceAll, "in any namespace"
-		}
+		namespace, where := scope(c, hub)
 		items, err := fetch(c, hub, namespace)
 		if err != nil {
 			return fmt.Errorf("list %s: %w", kind, admin.Explain(err, namespace))
@@ -346,6 +349,14 @@ func list[T any](s Streams, kind, none string, fetch func(c *cli.Context, hub *n
 		}
 		return table.write(s.Out, items, c.String(flagOutput) == formatWide, s.Now())
 	})
+}
+
+// scope is the namespace to list, and its name in a sentence.
+func scope(c *cli.Context, hub *namespacedHub) (namespace, where string) {
+	if c.Bool(flagAll) {
+		return metav1.NamespaceAll, "in any namespace"
+	}
+	return hub.namespace, "in namespace " + hub.namespace + " (-A for all)"
 }
 
 // summaries applies summarize to all objects. It returns an empty list and not nil, for JSON.

@@ -61,7 +61,10 @@ func TestInvalidCommandLines(t *testing.T) {
 		"bogus":                           `there is no command "bogus"; see --help`,
 		"token bogus":                     `there is no command "bogus"; see --help`,
 		"clusters --bogus":                "flag provided but not defined: -bogus; see --help",
-		"clusters east":                   `clusters takes no argument "east"`,
+		"clusters --state Lost":           `--state is "Lost": it must be one of Registered, Offline,`,
+		"clusters --sort size":            `--sort is "size": it must be one of last-seen, name, state`,
+		"clusters -l a=b=c":               "--selector: ",
+		"clusters -w -o json":             "--watch prints a table: omit --output json",
 		"clusters -o xml":                 `--output is "xml": it must be one of wide, json, yaml`,
 		"clusters -o values":              `--output is "values"`,
 		"clusters":                        "cannot connect to the hub: pass --kubeconfig, or set KUBECONFIG",
@@ -143,13 +146,20 @@ func TestClusterTable(t *testing.T) {
 	var narrow, wide bytes.Buffer
 	require.NoError(t, clusterColumns.write(&narrow, clusters, false, now))
 	require.NoError(t, clusterColumns.write(&wide, clusters, true, now))
-	require.Equal(t, `NAMESPACE    NAME   WAY IN   STATE         REASON       BUNDLES  LAST SEEN
+	require.Equal(t, `NAMESPACE    NAME   WAY-IN   STATE         REASON       BUNDLES  LAST-SEEN
 fleet-local  local  local    Registered    -            2/2      5s ago
 ns           east   manager  ImportFailed  Unreachable  -        -
 `, narrow.String())
-	require.Contains(t, wide.String(), "LAST SEEN  KUBERNETES  AGENT  MESSAGE\n")
-	require.Contains(t, wide.String(), "5s ago     v1.36.3     v1     -\n")
-	require.Contains(t, wide.String(), "Unreachable  -        -          -           -      no route\n")
+	require.Contains(t, wide.String(), "LAST-SEEN  SETTINGS  UNAPPLIED  KUBERNETES  AGENT  MESSAGE\n")
+	require.Contains(t, wide.String(), "5s ago     -         0          v1.36.3     v1     -\n")
+	require.Contains(t, wide.String(), "Unreachable  -        -          -         0          -           -      no route\n")
+}
+
+func TestTotals(t *testing.T) {
+	require.Equal(t, "0 clusters", totals(nil))
+	require.Equal(t, "3 clusters: 2 Registered, 1 Offline; 1 with pending settings, 2 with unapplied Bundles", totals([]view.Cluster{
+		{State: "Offline", Unapplied: 3}, {State: "Registered", Settings: "Pending", Unapplied: 1}, {State: "Registered", Settings: "Applied"},
+	}))
 }
 
 func TestTokenTable(t *testing.T) {
@@ -173,7 +183,7 @@ func TestWideTokenTable(t *testing.T) {
 		{Namespace: "ns", Name: "b", State: "Ready", ClientIDs: []string{strings.Repeat("long", 20)}},
 		{Namespace: "ns", Name: "c", State: "Ready", Uses: 7},
 	}, true, now))
-	require.Equal(t, `NAMESPACE  NAME  TTL  EXPIRES  USES  SECRET  STATE   REASON  LAST USED  LAST CLUSTER  FOR                                       MESSAGE
+	require.Equal(t, `NAMESPACE  NAME  TTL  EXPIRES  USES  SECRET  STATE   REASON  LAST-USED  LAST-CLUSTER  FOR                                       MESSAGE
 ns         a     -    never    2/2   -       UsedUp  -       60m ago    east          x,y,z-*                                   -
 ns         b     -    never    0     -       Ready   -       -          -             longlonglonglonglonglonglonglonglonglon…  -
 ns         c     -    never    7     -       Ready   -       -          -             any                                       -

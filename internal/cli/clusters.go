@@ -1,39 +1,199 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/muster-fleet/muster/internal/view"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
+
+const (
+	flagSelector = "selector"
+	flagWatch    = "watch"
+	flagState    = "state"
+	flagSort     = "sort"
+)
+
+// sortings are the values of --sort.
+var sortings = map[string]func(a, b view.Cluster) int{
+	"name": func(a, b view.Cluster) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	},
+	"state": func(a, b view.Cluster) int {
+		return slices.Index(view.ClusterStates, b.State) - slices.Index(view.ClusterStates, a.State) // registered clusters last
+	},
+	"last-seen": func(a, b view.Cluster) int { return lastSeen(a).Compare(lastSeen(b)) },
+}
+
+func lastSeen(v view.Cluster) time.Time {
+	if v.LastSeen == nil {
+		return time.Time{}
+	}
+	return v.LastSeen.Time
+}
 
 func clustersCommand(s Streams) *cli.Command {
 	return &cli.Command{
-		Name:  "clusters",
-		Usage: "list the clusters, with how each was registered and its state",
-		Flags: listFlags(),
-		Action: list(s, "Clusters", "No clusters", func(c *cli.Context, hub *namespacedHub, namespace string) ([]view.Cluster, error) {
-			clusters, err := hub.Fleet.Clusters(namespace).List(c.Context, metav1.ListOptions{})
-			if err != nil {
-				return nil, err
-			}
-			return summaries(clusters.Items, view.OfCluster), nil
-		}, clusterColumns),
+		Name:      "clusters",
+		Usage:     "list the clusters, with how each was registered and its state",
+		ArgsUsage: "[NAME...]",
+		Description: `BUNDLES is the number of Bundles that are ready of those that the hub wants on the cluster; UNAPPLIED, in the wide output, is the
+number of those whose current version the agent has not applied. SETTINGS is Applied if the agent runs with the settings that the
+hub wants. A line with totals goes to the standard error.`,
+		Flags: listFlags(
+			&cli.StringFlag{Name: flagSelector, Aliases: []string{"l"}, Usage: "`SELECTOR` of labels, such as env=prod,region!=eu"},
+			&cli.StringSliceFlag{Name: flagState, Usage: "only clusters in this `STATE`; may be repeated: " + strings.Join(view.ClusterStates, ", ")},
+			&cli.StringFlag{Name: flagSort, Value: "name", Usage: "`ORDER` of the list: " + strings.Join(slices.Sorted(maps.Keys(sortings)), ", ")},
+			&cli.BoolFlag{Name: flagWatch, Aliases: []string{"w"}, Usage: "after the list, print each cluster whose state or Bundles change, until interrupted"},
+		),
+		Action: func(c *cli.Context) error { return clusters(c, s) },
 	}
 }
 
+func clusters(c *cli.Context, s Streams) error {
+	states, order, wide := c.StringSlice(flagState), sortings[c.String(flagSort)], c.String(flagOutput) == formatWide
+	for _, state := range states {
+		if !slices.Contains(view.ClusterStates, state) {
+			return fmt.Errorf("--state is %q: it must be one of %s", state, strings.Join(view.ClusterStates, ", "))
+		}
+	}
+	if order == nil {
+		return fmt.Errorf("--sort is %q: it must be one of %s", c.String(flagSort), strings.Join(slices.Sorted(maps.Keys(sortings)), ", "))
+	}
+	if _, err := labels.Parse(c.String(flagSelector)); err != nil {
+		return fmt.Errorf("--selector: %w", err)
+	}
+	if c.Bool(flagWatch) && c.IsSet(flagOutput) && !wide {
+		return fmt.Errorf("--watch prints a table: omit --output %s", c.String(flagOutput))
+	}
+	hub, err := connect(c)
+	if err != nil {
+		return err
+	}
+	namespace, where := scope(c, hub)
+	options := metav1.ListOptions{LabelSelector: c.String(flagSelector)}
+	names := c.Args().Slice()
+
+	shown := []view.Cluster{}
+	missing := slices.Clone(names)
+	add := func(cluster *fleet.Cluster) error {
+		missing = slices.DeleteFunc(missing, func(name string) bool { return name == cluster.Name })
+		if v := view.OfCluster(cluster); len(states) == 0 || slices.Contains(states, v.State) {
+			shown = append(shown, v)
+		}
+		return nil
+	}
+	if len(names) == 0 {
+		err = hub.EachCluster(c.Context, namespace, options, add)
+	}
+	for _, name := range names {
+		one := options
+		one.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+		err = errors.Join(err, hub.EachCluster(c.Context, namespace, one, add))
+	}
+	if err != nil {
+		return err
+	}
+	slices.SortStableFunc(shown, sortings["name"])
+	slices.SortStableFunc(shown, order)
+
+	table := view.NewTable(s.Out)
+	if done, err := encode(s.Out, c.String(flagOutput), shown); done && err != nil {
+		return err
+	} else if !done && len(shown)+len(missing) == 0 {
+		fmt.Fprintln(s.Err, "No clusters "+where+".")
+	} else if !done {
+		if err := table.Write(append([][]string{clusterColumns.head(wide)}, clusterColumns.rows(shown, wide, s.Now())...)...); err != nil {
+			return err
+		}
+		fmt.Fprintln(s.Err, totals(shown))
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("there is no Cluster %s %s", strings.Join(missing, ", "), where)
+	}
+	if !c.Bool(flagWatch) {
+		return nil
+	}
+
+	printed := map[string]view.Cluster{}
+	for _, v := range shown {
+		printed[v.Namespace+"/"+v.Name] = unseen(v)
+	}
+	return hub.WatchClusters(c.Context, namespace, options, func(cluster *fleet.Cluster, deleted bool) error {
+		v, key := view.OfCluster(cluster), cluster.Namespace+"/"+cluster.Name
+		_, known := printed[key]
+		switch {
+		case len(names) > 0 && !slices.Contains(names, v.Name), deleted && !known:
+			return nil
+		case deleted:
+			v.State, v.Reason, v.Message = "Deleted", "", ""
+			delete(printed, key)
+		case len(states) > 0 && !slices.Contains(states, v.State) && !known, reflect.DeepEqual(printed[key], unseen(v)):
+			return nil
+		default:
+			printed[key] = unseen(v)
+		}
+		return table.Write(clusterColumns.rows([]view.Cluster{v}, wide, s.Now())...)
+	})
+}
+
+// unseen is the summary without the time of the last heartbeat, which is no news.
+func unseen(v view.Cluster) view.Cluster {
+	v.LastSeen = nil
+	return v
+}
+
+// totals is such as "3 clusters: 2 Registered, 1 Offline; 1 with pending settings, 2 with Bundles that are not applied".
+func totals(clusters []view.Cluster) string {
+	count, pending, unapplied := map[string]int{}, 0, 0
+	for _, v := range clusters {
+		count[v.State]++
+		if v.Settings == view.SettingsPending {
+			pending++
+		}
+		if v.Unapplied > 0 {
+			unapplied++
+		}
+	}
+	var parts []string
+	for _, state := range view.ClusterStates {
+		if count[state] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", count[state], state))
+		}
+	}
+	text := fmt.Sprintf("%d clusters: %s", len(clusters), strings.Join(parts, ", "))
+	if len(clusters) == 0 {
+		text = "0 clusters"
+	}
+	if pending+unapplied > 0 {
+		text += fmt.Sprintf("; %d with pending settings, %d with unapplied Bundles", pending, unapplied)
+	}
+	return text
+}
+
 var clusterColumns = columns[view.Cluster]{
-	header:     []string{"NAMESPACE", "NAME", "WAY IN", "STATE", "REASON", "BUNDLES", "LAST SEEN"},
-	wideHeader: []string{"KUBERNETES", "AGENT", "MESSAGE"},
+	header:     []string{"NAMESPACE", "NAME", "WAY-IN", "STATE", "REASON", "BUNDLES", "LAST-SEEN"},
+	wideHeader: []string{"SETTINGS", "UNAPPLIED", "KUBERNETES", "AGENT", "MESSAGE"},
 	row: func(v view.Cluster, now time.Time) []string {
 		return []string{v.Namespace, v.Name, v.WayIn, v.State, v.Reason, v.Bundles, view.Ago(v.LastSeen, now)}
 	},
-	wideRow: func(v view.Cluster, _ time.Time) []string { return []string{v.Kubernetes, v.Agent, v.Message} },
+	wideRow: func(v view.Cluster, _ time.Time) []string {
+		return []string{v.Settings, strconv.Itoa(v.Unapplied), v.Kubernetes, v.Agent, v.Message}
+	},
 }
 
 func quarantineCommand(s Streams) *cli.Command {

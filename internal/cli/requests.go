@@ -38,7 +38,7 @@ func requestsCommand(s Streams) *cli.Command {
 
 var requestColumns = columns[view.Request]{
 	header:     []string{"NAMESPACE", "NAME", "CLUSTER", "TOKEN", "STATE", "REASON", "CREATED"},
-	wideHeader: []string{"CLIENT ID", "CREATED BY", "MESSAGE"},
+	wideHeader: []string{"CLIENT-ID", "CREATED-BY", "MESSAGE"},
 	row: func(v view.Request, now time.Time) []string {
 		return []string{v.Namespace, v.Name, v.Cluster, v.Token, v.State, v.Reason, view.Ago(v.Created, now)}
 	},

@@ -196,7 +196,7 @@ func tokenList(s Streams) *cli.Command {
 
 var tokenColumns = columns[view.Token]{
 	header:     []string{"NAMESPACE", "NAME", "TTL", "EXPIRES", "USES", "SECRET", "STATE", "REASON"},
-	wideHeader: []string{"LAST USED", "LAST CLUSTER", "FOR", "MESSAGE"},
+	wideHeader: []string{"LAST-USED", "LAST-CLUSTER", "FOR", "MESSAGE"},
 	row: func(v view.Token, now time.Time) []string {
 		return []string{v.Namespace, v.Name, v.TTL, view.Until(v.Expires, now), v.UsesText(), v.Secret, v.State, v.Reason}
 	},

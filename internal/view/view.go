@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
+	"github.com/liggitt/tabwriter"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,6 +46,12 @@ const (
 	StateGranted         = "Granted"     // the agent has what it requested
 )
 
+// ClusterStates are the states of a Cluster.
+var ClusterStates = []string{
+	StateRegistered, StateOffline, StateWaitingForAgent, StateImporting, StateImportFailed, StateRefused, StateFailed, StateManaged,
+	StateQuarantined, StateDeleting, StateNew,
+}
+
 // Cluster is the summary of a Cluster.
 type Cluster struct {
 	Namespace string       `json:"namespace"`
@@ -57,6 +63,10 @@ type Cluster struct {
 	LastSeen  *metav1.Time `json:"lastSeen,omitempty"`
 	// Bundles is the number of its Bundles that are ready, such as "2/2".
 	Bundles string `json:"bundles,omitempty"`
+	// Unapplied is the number of its Bundles whose current version the agent has not applied.
+	Unapplied int `json:"unapplied,omitempty"`
+	// Settings is Applied if the agent runs with the wanted settings, and Pending if it does not yet; empty without an agent.
+	Settings string `json:"settings,omitempty"`
 	// Agent and Kubernetes are the versions that the agent reports.
 	Agent      string `json:"agent,omitempty"`
 	Kubernetes string `json:"kubernetes,omitempty"`
@@ -76,8 +86,32 @@ func OfCluster(c *fleet.Cluster) Cluster {
 	v.State, v.Reason, v.Message = clusterState(c)
 	if !c.Status.Agent.LastSeen.IsZero() {
 		v.LastSeen = c.Status.Agent.LastSeen.DeepCopy()
+		v.Settings = settings(c)
 	}
+	v.Unapplied = c.Status.Summary.WaitApplied + c.Status.Summary.ErrApplied + c.Status.Summary.OutOfSync + c.Status.Summary.Pending
 	return v
+}
+
+// Values of Cluster.Settings.
+const (
+	SettingsApplied = "Applied"
+	SettingsPending = "Pending"
+)
+
+// settings compares what the spec of a Cluster and the hub's configuration want of its agent with what the agent reports.
+func settings(c *fleet.Cluster) string {
+	reconciled, status := find(c.Status.Conditions, fleet.ConditionReconciled), c.Status
+	switch {
+	case status.AgentDeployedGeneration != nil && *status.AgentDeployedGeneration != c.Spec.RedeployAgentGeneration, // not installed again yet
+		status.AgentConfigChanged,
+		reconciled != nil && reconciled.Status != corev1.ConditionTrue,
+		status.Agent.Hub != nil && status.Agent.Hub.Pending != "",
+		// The agent has not applied its Bundle.
+		reconciled != nil && reconciled.Reason == fleet.ReasonReconciled && status.Agent.Generation != "" &&
+			status.Agent.Generation != registration.ManagedGeneration(c.Spec.RedeployAgentGeneration):
+		return SettingsPending
+	}
+	return SettingsApplied
 }
 
 // The hub marks the Cluster of its own cluster with this annotation.
@@ -282,15 +316,27 @@ const noValue = "-"
 
 // Table writes aligned columns.
 func Table(w io.Writer, header []string, rows [][]string) error {
-	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, row := range append([][]string{header}, rows...) {
+	return NewTable(w).Write(append([][]string{header}, rows...)...)
+}
+
+// GrowingTable is a table to which rows are added. Columns keep the width that they had.
+type GrowingTable struct{ out *tabwriter.Writer }
+
+// NewTable is a table without rows.
+func NewTable(w io.Writer) GrowingTable {
+	return GrowingTable{tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.RememberWidths)}
+}
+
+// Write adds rows.
+func (t GrowingTable) Write(rows ...[]string) error {
+	for _, row := range rows {
 		cells := make([]string, len(row))
 		for i, cell := range row {
 			cells[i] = Printable(cell)
 		}
-		fmt.Fprintln(out, strings.Join(cells, "\t"))
+		fmt.Fprintln(t.out, strings.Join(cells, "\t"))
 	}
-	return out.Flush()
+	return t.out.Flush()
 }
 
 // Printable replaces line ends and the control characters that a terminal would interpret: agents write some of the texts.

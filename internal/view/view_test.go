@@ -206,3 +206,36 @@ func TestOfRequest(t *testing.T) {
 		Creator: "system:serviceaccount:ns:tok-1", Labels: map[string]string{"a": "b"}, State: StateNew, Message: notProcessed, Created: &created,
 	}, v)
 }
+
+func TestSettings(t *testing.T) {
+	agent := func(generation string) *fleet.Cluster {
+		c := &fleet.Cluster{}
+		c.Status.Agent = fleet.AgentStatus{LastSeen: metav1.Now(), Generation: generation}
+		c.Status.Conditions = []genericcondition.GenericCondition{{Type: fleet.ConditionReconciled, Status: corev1.ConditionTrue, Reason: fleet.ReasonReconciled}}
+		return c
+	}
+	for name, row := range map[string]struct {
+		want   string
+		change func(*fleet.Cluster)
+	}{
+		"no heartbeat yet":              {"", func(c *fleet.Cluster) { c.Status.Agent = fleet.AgentStatus{} }},
+		"as wanted":                     {"Applied", func(*fleet.Cluster) {}},
+		"an agent that reports nothing": {"Applied", func(c *fleet.Cluster) { c.Status.Agent.Generation = "" }},
+		"an agent that nobody manages": {"Applied", func(c *fleet.Cluster) {
+			c.Status.Conditions[0].Reason = fleet.ReasonAgentNotManaged
+			c.Status.Agent.Generation = "x"
+		}},
+		"before the Bundle of the agent": {"Pending", func(c *fleet.Cluster) { c.Status.Agent.Generation = "import" }},
+		"a Bundle that cannot be made":   {"Pending", func(c *fleet.Cluster) { c.Status.Conditions[0].Status = corev1.ConditionFalse }},
+		"an agent to be installed again": {"Pending", func(c *fleet.Cluster) {
+			c.Spec.RedeployAgentGeneration = 1
+			c.Status.AgentDeployedGeneration = new(int64)
+		}},
+		"settings that need an import":    {"Pending", func(c *fleet.Cluster) { c.Status.AgentConfigChanged = true }},
+		"a connection that does not work": {"Pending", func(c *fleet.Cluster) { c.Status.Agent.Hub = &fleet.AgentHub{Pending: "no route"} }},
+	} {
+		c := agent(registration.ManagedGeneration(0))
+		row.change(c)
+		assert.Equal(t, row.want, OfCluster(c).Settings, name)
+	}
+}
