@@ -70,13 +70,13 @@ type Timing struct {
 	Settle time.Duration
 	// Grace is the time an operation gets to finish when the agent is stopped.
 	Grace time.Duration
-	// Linger is the delay from the end of a BundleDeployment to the removal of its release. If the whole Cluster is deleted on
+	// RemovalDelay is the delay from the end of a BundleDeployment to the removal of its release. If the whole Cluster is deleted on
 	// the hub, the agent's own BundleDeployment is gone by then as well.
-	Linger time.Duration
+	RemovalDelay time.Duration
 	// Depend is the interval at which a BundleDeployment that waits for others is checked, beside their events.
 	Depend time.Duration
-	// Hold is the interval at which a held removal is checked again, see mustStay.
-	Hold time.Duration
+	// RemovalRecheck is the interval at which a removal that must not happen yet is checked again, see mustStay.
+	RemovalRecheck time.Duration
 	// Operation is the time limit of one deployment, in addition to the timeout in its options.
 	Operation time.Duration
 }
@@ -103,9 +103,9 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.Timing.CorrectMax, 10*time.Minute)
 	setDefault(&c.Timing.Settle, 300*time.Millisecond)
 	setDefault(&c.Timing.Grace, 5*time.Second)
-	setDefault(&c.Timing.Linger, 5*time.Second)
+	setDefault(&c.Timing.RemovalDelay, 5*time.Second)
 	setDefault(&c.Timing.Depend, 15*time.Second)
-	setDefault(&c.Timing.Hold, time.Minute)
+	setDefault(&c.Timing.RemovalRecheck, time.Minute)
 	setDefault(&c.Timing.Operation, 10*time.Minute)
 	return c
 }
@@ -125,8 +125,8 @@ func backoff(first, limit time.Duration) *wait.Backoff {
 	return &wait.Backoff{Duration: first, Cap: limit, Factor: 2, Jitter: jitter, Steps: backoffSteps}
 }
 
-// lingering returns a context that ends a grace period after its parent, so that a running operation can finish.
-func lingering(parent context.Context, c clock.WithTicker, grace time.Duration) (context.Context, context.CancelFunc) {
+// withGrace returns a context that ends a grace period after its parent, so that a running operation can finish.
+func withGrace(parent context.Context, c clock.WithTicker, grace time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(parent))
 	stop := context.AfterFunc(parent, func() {
 		timer := c.NewTimer(grace)

@@ -45,12 +45,11 @@ type facts struct {
 type action int
 
 const (
-	observe action = iota // only report the state
+	observe action = iota // report the state, and try again if the last attempt failed
 	deploy                // install or upgrade
 	correct               // deploy the same again to undo drift
 	sweep                 // remove the objects that failed attempts left
-	await                 // do nothing until something else is deployed
-	hold                  // change nothing: paused, or nothing to deploy yet
+	hold                  // report the state: it is paused, there is nothing to deploy yet, or it waits for values or other Bundles
 	remove                // uninstall
 	forget                // remove the history, keep the objects
 	ignore                // do nothing and report nothing: another agent does
@@ -79,7 +78,7 @@ func decide(f facts) action {
 	case f.Current:
 		return observe
 	case f.WaitsFor != "" || f.WaitsForValues:
-		return await
+		return hold
 	case f.TooEarly:
 		return observe
 	}

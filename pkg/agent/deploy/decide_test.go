@@ -33,8 +33,8 @@ func TestDecide(t *testing.T) {
 		"paused with drift":                       {with(func(f *facts) { f.Paused, f.Drifted, f.Correct = true, true, true }), hold},
 		"new":                                     {facts{Name: "app", Wanted: true}, deploy},
 		"new, after a failure":                    {facts{Name: "app", Wanted: true, TooEarly: true}, observe},
-		"new, and waits for another":              {facts{Name: "app", Wanted: true, WaitsFor: "base"}, await},
-		"new, and waits for its values":           {facts{Name: "app", Wanted: true, WaitsForValues: true}, await},
+		"new, and waits for another":              {facts{Name: "app", Wanted: true, WaitsFor: "base"}, hold},
+		"new, and waits for its values":           {facts{Name: "app", Wanted: true, WaitsForValues: true}, hold},
 		"there, and what it needs is gone":        {with(func(f *facts) { f.WaitsFor = "base" }), observe},
 		"drift that is to be shown":               {with(func(f *facts) { f.Drifted = true }), observe},
 		"drift that is to be undone":              {with(func(f *facts) { f.Drifted, f.Correct = true, true }), correct},
@@ -97,5 +97,5 @@ func TestUnmet(t *testing.T) {
 }
 
 func (a action) String() string {
-	return [...]string{"observe", "deploy", "correct", "sweep", "await", "hold", "remove", "forget", "ignore"}[a]
+	return [...]string{"observe", "deploy", "correct", "sweep", "hold", "remove", "forget", "ignore"}[a]
 }

@@ -213,7 +213,7 @@ func isRevision(d *release.Deployed, f release.Found) bool {
 
 // carryOut fetches what is to be deployed and runs Helm.
 func (d *reconciler) carryOut(ctx context.Context, key string, bd *fleet.BundleDeployment, action action) (release.Deployed, error) {
-	ctx, cancel := lingering(ctx, d.Clock, d.Timing.Grace)
+	ctx, cancel := withGrace(ctx, d.Clock, d.Timing.Grace)
 	defer cancel()
 	made, err := d.runHelm(ctx, key, bd, action)
 	if action == sweep && err != nil && !isLeftover(err) {

@@ -27,23 +27,23 @@ func (d *reconciler) remove(ctx context.Context, key string, state *deploymentSt
 		if state.goneSince.IsZero() {
 			state.goneSince = d.Clock.Now()
 		}
-		if rest := d.Timing.Linger - d.since(state.goneSince); rest > 0 {
+		if rest := d.Timing.RemovalDelay - d.since(state.goneSince); rest > 0 {
 			d.queue.AddAfter(key, rest)
 			return
 		}
-		held, err := d.mustStay(ctx, key)
+		mustStay, err := d.mustStay(ctx, key)
 		if apierrors.IsUnauthorized(err) && len(d.bundleDeployments()) == 0 {
 			d.keepOfDeletedCluster()
-			d.queue.AddAfter(key, d.Timing.Hold)
+			d.queue.AddAfter(key, d.Timing.RemovalRecheck)
 			return
 		}
 		if err != nil {
 			d.retryLater(ctx, key, state, err)
 			return
 		}
-		if held && !(key == d.ownKey && d.goneAlone(state)) {
+		if mustStay && !(key == d.ownKey && d.goneAlone(state)) {
 			d.log(key).Info("Removing nothing: the agent's own BundleDeployment is gone too, and the hub has not asked the agent to uninstall itself")
-			d.queue.AddAfter(key, d.Timing.Hold)
+			d.queue.AddAfter(key, d.Timing.RemovalRecheck)
 			return
 		}
 	}
@@ -84,10 +84,10 @@ func (d *reconciler) keepOfDeletedCluster() {
 }
 
 // goneAlone reports whether the agent's own BundleDeployment went and others stayed: the hub no longer manages the agent,
-// whose release must not hold the removal of others for ever.
+// whose release must not delay the removal of others for ever.
 func (d *reconciler) goneAlone(state *deploymentState) bool {
 	wanted := slices.ContainsFunc(d.bundleDeployments(), func(bd *fleet.BundleDeployment) bool { return bd.DeletionTimestamp == nil })
-	return wanted && d.since(state.goneSince) >= d.Timing.Hold
+	return wanted && d.since(state.goneSince) >= d.Timing.RemovalRecheck
 }
 
 // goneOnHub asks the hub whether a BundleDeployment is gone. Only the answer of its API server counts: a proxy in between
@@ -212,7 +212,7 @@ func (d *reconciler) removeAll(ctx context.Context) error {
 
 // uninstall removes one release. Of an agent it removes only the history.
 func (d *reconciler) uninstall(ctx context.Context, key string, f release.Found, options release.Options) error {
-	ctx, cancel := lingering(ctx, d.Clock, d.Timing.Grace)
+	ctx, cancel := withGrace(ctx, d.Clock, d.Timing.Grace)
 	defer cancel()
 	ctx, cancelTimeout := context.WithTimeout(ctx, d.Timing.Operation)
 	defer cancelTimeout()

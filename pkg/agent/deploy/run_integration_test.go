@@ -120,7 +120,9 @@ func TestRun_removedWhileStopped(t *testing.T) {
 
 func TestRun_clusterDeletedOnHub(t *testing.T) {
 	s := onStage(t)
-	s.run(func(c *deploy.Config) { c.Timing.Linger, c.Timing.Hold = 3*time.Second, 200*time.Millisecond })
+	s.run(func(c *deploy.Config) {
+		c.Timing.RemovalDelay, c.Timing.RemovalRecheck = 3*time.Second, 200*time.Millisecond
+	})
 	s.put("app", configMap("a", "one"))
 	s.put(s.ownBundle(), configMap("agent", "one"))
 	s.state("app", fleet.Ready)
@@ -141,7 +143,7 @@ func TestRun_clusterDeletedOnHub(t *testing.T) {
 func TestRun_clusterDeletedWithItsCredential(t *testing.T) {
 	s := onStage(t)
 	log, entries := logtest.NewNullLogger()
-	s.run(func(c *deploy.Config) { c.Log = log; c.Timing.Hold = 20 * time.Millisecond })
+	s.run(func(c *deploy.Config) { c.Log = log; c.Timing.RemovalRecheck = 20 * time.Millisecond })
 	s.put("app", configMap("a", "one"))
 	s.put("other", configMap("b", "one"))
 	s.put(s.ownBundle(), configMap("agent", "one"))

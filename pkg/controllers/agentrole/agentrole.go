@@ -1,5 +1,5 @@
-// Package agentrole manages the ClusterRoles of agents: one that is bound to each agent in its own cluster namespace, and in
-// contents.go those by which agents read Contents.
+// Package agentrole manages rights of agents on the hub: the ClusterRole that is bound to each agent in its own cluster namespace, and the
+// rights to read what is deployed to its Cluster (ReadRights): Contents (contents.go), and Secrets and ConfigMaps (objects.go).
 package agentrole
 
 import (

@@ -29,10 +29,11 @@ const (
 	bindingKind = "ClusterRoleBinding"
 )
 
-// ContentRoles manages a ClusterRole and its binding for each Cluster with BundleDeployments. They let the Cluster's agent read the
-// Contents that these BundleDeployments name, and no other. Contents are cluster-scoped, so a Role cannot grant that. The cluster
-// namespace owns both objects, so they are deleted with it and the hub needs no right to delete ClusterRoles.
-type ContentRoles struct {
+// ReadRights manages, for each Cluster with BundleDeployments, the rights of its agent to read what these BundleDeployments name, and nothing
+// else. Contents are cluster-scoped, so a ClusterRole grants the right to read them. The cluster namespace owns the ClusterRole and its
+// binding, so they are deleted with it and the hub needs no right to delete ClusterRoles. A Role in the cluster namespace grants the right
+// to read Secrets and ConfigMaps.
+type ReadRights struct {
 	client     kubernetes.Interface
 	roles      rbaccontrollers.ClusterRoleCache
 	bindings   rbaccontrollers.ClusterRoleBindingCache
@@ -43,9 +44,9 @@ type ContentRoles struct {
 	objects    desiredset.Sets            // the Roles and RoleBindings of AllowObjects
 }
 
-// NewContentRoles registers its caches, so call it while the controllers are registered.
-func NewContentRoles(c *app.Context) *ContentRoles {
-	return &ContentRoles{
+// NewReadRights registers its caches, so call it while the controllers are registered.
+func NewReadRights(c *app.Context) *ReadRights {
+	return &ReadRights{
 		client: c.Kubernetes, roles: c.RBAC.ClusterRole().Cache(), bindings: c.RBAC.ClusterRoleBinding().Cache(),
 		namespaces: c.Core.Namespace().Cache(), created: expectations.New(c.Clock), bound: expectations.New(c.Clock),
 		objects: desiredset.New(c.Kubernetes, c.Core.ServiceAccount().Informer(), c.RBAC.Role().Informer(), c.RBAC.RoleBinding().Informer(),
@@ -55,7 +56,7 @@ func NewContentRoles(c *app.Context) *ContentRoles {
 
 // Allow lets the agent of a Cluster read these Contents and no other. It returns a *desiredset.ForeignError if a ClusterRole or
 // ClusterRoleBinding of that name belongs to somebody else.
-func (r *ContentRoles) Allow(ctx context.Context, cluster *fleet.Cluster, contents []string) error {
+func (r *ReadRights) Allow(ctx context.Context, cluster *fleet.Cluster, contents []string) error {
 	name, rules := nameFor(cluster), rulesFor(contents)
 
 	// The ClusterRole comes before the binding: the API server rejects a binding to a ClusterRole that does not exist.
@@ -102,11 +103,11 @@ func (r *ContentRoles) Allow(ctx context.Context, cluster *fleet.Cluster, conten
 
 // Forbid withdraws from the agent of a Cluster the right to read any Content and any Secret or ConfigMap, until Allow and AllowObjects
 // grant it again.
-func (r *ContentRoles) Forbid(ctx context.Context, cluster *fleet.Cluster) error {
+func (r *ReadRights) Forbid(ctx context.Context, cluster *fleet.Cluster) error {
 	return errors.Join(r.forbidContents(ctx, cluster), r.AllowObjects(ctx, cluster, nil, nil))
 }
 
-func (r *ContentRoles) forbidContents(ctx context.Context, cluster *fleet.Cluster) error {
+func (r *ReadRights) forbidContents(ctx context.Context, cluster *fleet.Cluster) error {
 	name := nameFor(cluster)
 	options := metav1.DeleteOptions{}
 	binding, err := r.bindings.Get(name)
@@ -128,20 +129,20 @@ func (r *ContentRoles) forbidContents(ctx context.Context, cluster *fleet.Cluste
 }
 
 // Bound reports whether the agent of a Cluster has the right to read its Contents.
-func (r *ContentRoles) Bound(cluster *fleet.Cluster) bool {
+func (r *ReadRights) Bound(cluster *fleet.Cluster) bool {
 	binding, err := r.bindings.Get(nameFor(cluster))
 	return err == nil && isFor(binding, cluster)
 }
 
 // BindingUncached reports whether the binding of a Cluster was created and is not in the cache yet. If it is deleted before the cache
 // contains it, there is no event, so the caller repeats Allow after expectations.Timeout.
-func (r *ContentRoles) BindingUncached(cluster *fleet.Cluster) bool {
+func (r *ReadRights) BindingUncached(cluster *fleet.Cluster) bool {
 	_, err := r.bindings.Get(nameFor(cluster))
 	return apierrors.IsNotFound(err) && r.bound.IsExpected(nameFor(cluster))
 }
 
 // ensureRole returns the latest ClusterRole of that name, whosever it is. It creates the ClusterRole if there is none.
-func (r *ContentRoles) ensureRole(ctx context.Context, cluster *fleet.Cluster, rules []rbacv1.PolicyRule) (*rbacv1.ClusterRole, error) {
+func (r *ReadRights) ensureRole(ctx context.Context, cluster *fleet.Cluster, rules []rbacv1.PolicyRule) (*rbacv1.ClusterRole, error) {
 	name, client := nameFor(cluster), r.client.RbacV1().ClusterRoles()
 	role, err := r.roles.Get(name)
 	if err == nil {
@@ -168,7 +169,7 @@ func (r *ContentRoles) ensureRole(ctx context.Context, cluster *fleet.Cluster, r
 }
 
 // ensureBinding is ensureRole for the binding. It returns nil if the binding was created a moment ago.
-func (r *ContentRoles) ensureBinding(ctx context.Context, cluster *fleet.Cluster) (*rbacv1.ClusterRoleBinding, error) {
+func (r *ReadRights) ensureBinding(ctx context.Context, cluster *fleet.Cluster) (*rbacv1.ClusterRoleBinding, error) {
 	name, client := nameFor(cluster), r.client.RbacV1().ClusterRoleBindings()
 	binding, err := r.bindings.Get(name)
 	if !apierrors.IsNotFound(err) {
@@ -214,7 +215,7 @@ func readersFor(cluster *fleet.Cluster) []rbacv1.Subject {
 }
 
 // metaFor asks the API server for a namespace that the cache does not show: it may have been created a moment ago.
-func (r *ContentRoles) metaFor(ctx context.Context, cluster *fleet.Cluster) (metav1.ObjectMeta, error) {
+func (r *ReadRights) metaFor(ctx context.Context, cluster *fleet.Cluster) (metav1.ObjectMeta, error) {
 	namespace, err := r.namespaces.Get(namespaceOf(cluster))
 	if apierrors.IsNotFound(err) {
 		namespace, err = r.client.CoreV1().Namespaces().Get(ctx, namespaceOf(cluster), metav1.GetOptions{})
@@ -250,7 +251,7 @@ func isFor(object metav1.Object, cluster *fleet.Cluster) bool {
 	return len(of) == 1 && of[0] == types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}
 }
 
-// ClusterOf returns the Cluster that a ClusterRole or binding of ContentRoles belongs to; none for another object.
+// ClusterOf returns the Cluster that a ClusterRole or binding of ReadRights belongs to; none for another object.
 func ClusterOf(object metav1.Object) []types.NamespacedName {
 	a := object.GetAnnotations()
 	of := types.NamespacedName{Namespace: a[fleet.ClusterNamespaceAnnotation], Name: a[fleet.ClusterAnnotation]}

@@ -33,9 +33,9 @@ var (
 	contentRole = "fleet-content-" + home
 )
 
-// contentScene is a ContentRoles over an API server of objects, and caches that the test fills.
+// contentScene is a ReadRights over an API server of objects, and caches that the test fills.
 type contentScene struct {
-	*ContentRoles
+	*ReadRights
 	server                                        *fake.Clientset
 	cachedRoles, cachedBindings, cachedNamespaces cache.Indexer
 }
@@ -44,7 +44,7 @@ func newContentScene(objects ...runtime.Object) *contentScene {
 	indexer := func() cache.Indexer { return cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}) }
 	s := &contentScene{server: fake.NewClientset(objects...), cachedRoles: indexer(), cachedBindings: indexer(), cachedNamespaces: indexer()}
 	clock := clocktesting.NewFakeClock(time.Now())
-	s.ContentRoles = &ContentRoles{
+	s.ReadRights = &ReadRights{
 		client:     s.server,
 		roles:      generic.NewNonNamespacedCache[*rbacv1.ClusterRole](s.cachedRoles, schema.GroupResource{}),
 		bindings:   generic.NewNonNamespacedCache[*rbacv1.ClusterRoleBinding](s.cachedBindings, schema.GroupResource{}),

@@ -85,7 +85,7 @@ func Register(ctx context.Context, c *app.Context) *Deployer {
 		contents:        newContents(c, deployments.Cache()),
 		values:          newValueSecrets(c),
 		copies:          &copies{c},
-		roles:           agentrole.NewContentRoles(c),
+		roles:           agentrole.NewReadRights(c),
 		written:         expectations.New(c.Clock),
 		deleted:         expectations.New(c.Clock),
 		writtenBundles:  expectations.New(c.Clock),

@@ -75,8 +75,8 @@ type handler struct {
 	droppedConditions sync.Map
 
 	// Both are nil where Fleet's own controllers create the BundleDeployments.
-	contentRoles *agentrole.ContentRoles
-	deployments  fleetcontrollers.BundleDeploymentCache
+	readRights  *agentrole.ReadRights
+	deployments fleetcontrollers.BundleDeploymentCache
 }
 
 // Register sets up the controller. It watches requests; Clusters and tokens, which requests wait for; the objects created for a
@@ -102,7 +102,7 @@ func Register(ctx context.Context, c *app.Context) {
 	}
 	h.agents = finalizing.UninstallingAgents{Kubernetes: c.Kubernetes, Accounts: h.accounts, Clusters: c.FleetClient}
 	if !c.DisableBundles {
-		h.contentRoles, h.deployments = agentrole.NewContentRoles(c), c.Fleet.BundleDeployment().Cache()
+		h.readRights, h.deployments = agentrole.NewReadRights(c), c.Fleet.BundleDeployment().Cache()
 	}
 	h.secrets.AddIndexer(secretsByRequest, requestOfSecret)
 	h.requests.AddIndexer(refusedByCreator, creatorOfRefused)

@@ -63,7 +63,7 @@ func (h *handler) withdrawRights(
 }
 
 // rights are all objects of a request's set. In quarantine that is only the ServiceAccount. The right to read Contents belongs to
-// the Cluster and is created with the first of them, see agentrole.ContentRoles.
+// the Cluster and is created with the first of them, see agentrole.ReadRights.
 func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken) []runtime.Object {
 	namespace, account := clusterNamespace(cluster), accountName(request)
 	agent := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}}
@@ -164,7 +164,7 @@ func (h *handler) deleteFleetBindings(ctx context.Context, request *fleet.Cluste
 // hasOwnContents reports whether the agent no longer needs the right to read every Content: its Cluster has a ClusterRole for the
 // deployed ones, or nothing is deployed.
 func (h *handler) hasOwnContents(cluster *fleet.Cluster) bool {
-	if h.contentRoles.Bound(cluster) {
+	if h.readRights.Bound(cluster) {
 		return true
 	}
 	deployed, err := h.deployments.List(clusterNamespace(cluster), labels.Everything())

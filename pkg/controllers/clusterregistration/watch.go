@@ -37,7 +37,7 @@ func (h *handler) watch() {
 	enqueue.OnTransition(tokens, h.queue, h.dependentsOfToken)
 	enqueue.OnAnyChange(secrets, h.queue, h.dependentsOfTokenSecret)
 	enqueue.OnAnyChange(secrets, h.queue, h.dependentsOfCredential)
-	if h.contentRoles != nil {
+	if h.readRights != nil {
 		enqueue.OnAnyChange(h.RBAC.ClusterRoleBinding(), h.queue, h.withSharedRights)
 	}
 	enqueue.OnAnyChange(secrets, h.queue, h.deletedOwner)

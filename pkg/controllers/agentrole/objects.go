@@ -19,7 +19,7 @@ const objectsSetID = "deployment-secrets"
 
 // AllowObjects lets the agent of a Cluster read these Secrets and ConfigMaps of its cluster namespace and no other. Without names it
 // deletes the Role and the RoleBinding. It returns a *desiredset.ForeignError if one of that name belongs to somebody else.
-func (r *ContentRoles) AllowObjects(ctx context.Context, cluster *fleet.Cluster, secrets, configMaps []string) error {
+func (r *ReadRights) AllowObjects(ctx context.Context, cluster *fleet.Cluster, secrets, configMaps []string) error {
 	owner := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Namespace, Name: cluster.Name}}
 	owner.SetGroupVersionKind(clusterKind)
 	var rules []rbacv1.PolicyRule
