@@ -20,7 +20,7 @@ func main() {
 }
 
 const usage = `usage: image roots
-       image sbom -program FILE -version VERSION -created UNIXTIME`
+       image sbom -program FILE -version VERSION -created UNIXTIME [-roots=false]`
 
 // run writes the requested file to out.
 func run(arguments []string, out io.Writer) error {
@@ -41,6 +41,7 @@ func runSBOM(arguments []string, out io.Writer) error {
 	flags.SetOutput(io.Discard) // the error is returned
 	program := flags.String("program", "", "the Go program in the image")
 	version := flags.String("version", "", "the version of the program")
+	withRoots := flags.Bool("roots", true, "whether the certificate authorities are distributed with the program, as in an image")
 	created := flags.Int64("created", 0, "the creation time of the image in seconds since 1970")
 	if err := flags.Parse(arguments); err != nil {
 		return err
@@ -48,6 +49,9 @@ func runSBOM(arguments []string, out io.Writer) error {
 	inside, err := inspect(*program)
 	if err != nil {
 		return err
+	}
+	if !*withRoots {
+		return writeSBOM(out, inside, nil, *version, time.Unix(*created, 0))
 	}
 	self, ok := debug.ReadBuildInfo()
 	if !ok {

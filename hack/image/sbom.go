@@ -54,7 +54,7 @@ func sumOf(file string) (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-// writeSBOM writes the software bill of materials of an image with the program and the certificate authorities.
+// writeSBOM writes the software bill of materials of a program and, unless roots is nil, of the certificate authorities in its image.
 func writeSBOM(out io.Writer, inside *program, roots *debug.Module, version string, created time.Time) error {
 	bom := cdx.NewBOM()
 	bom.Metadata = &cdx.Metadata{
@@ -62,7 +62,9 @@ func writeSBOM(out io.Writer, inside *program, roots *debug.Module, version stri
 		Component: subject(inside, version),
 	}
 	components := append([]cdx.Component{standardLibrary(inside.build)}, modules(inside.build)...)
-	components = append(components, authorities(roots))
+	if roots != nil {
+		components = append(components, authorities(roots))
+	}
 	bom.Components = &components
 	return cdx.NewBOMEncoder(out, cdx.BOMFileFormatJSON).SetPretty(true).SetEscapeHTML(false).EncodeVersion(bom, specification)
 }

@@ -73,6 +73,11 @@ func TestSBOMOfARealProgram(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, writeSBOM(&out, inside, exampleRoots, "v3", time.Unix(0, 0)))
 	require.Contains(t, out.String(), "pkg:golang/github.com/CycloneDX/cyclonedx-go@v")
+
+	out.Reset()
+	require.NoError(t, run([]string{"sbom", "-program", self, "-version", "v3", "-roots=false"}, &out))
+	require.Contains(t, out.String(), "pkg:golang/github.com/CycloneDX/cyclonedx-go@v")
+	require.NotContains(t, out.String(), "/etc/ssl", "a program outside of an image comes without authorities")
 }
 
 func TestRunErrors(t *testing.T) {

@@ -30,7 +30,7 @@ var excepted = map[string]string{
 }
 
 const usage = `usage: licences DIRECTORY PACKAGE...
-       licences texts [-arch=ARCH] DIRECTORY PACKAGE... [-- DIRECTORY PACKAGE...]...`
+       licences texts [-os=SYSTEM] [-arch=ARCH] DIRECTORY PACKAGE... [-- DIRECTORY PACKAGE...]...`
 
 // minCoverage is the percentage of a file that must be the text of known licences. The rest are names and years.
 const minCoverage = 75

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -11,19 +12,21 @@ import (
 	"strings"
 )
 
-const preface = `The modules of which the programs in this image consist, with the texts that their licences require to be distributed. Each text is
+const preface = `The modules of which the programs here consist, with the texts that their licences require to be distributed. Each text is
 here once, below the files in which it is. The source code of MODULE VERSION is at https://proxy.golang.org/MODULE/@v/VERSION.zip, with an
 exclamation mark and the small letter for each capital letter.
 `
 
-// writeTexts writes the texts for the modules that the packages of one or more directories are linked with on Linux.
+// writeTexts writes the texts for the modules that the packages of one or more directories are linked with.
 func writeTexts(arguments []string, out io.Writer) error {
-	architecture := runtime.GOARCH
-	if len(arguments) > 0 {
-		if given, ok := strings.CutPrefix(arguments[0], "-arch="); ok {
-			architecture, arguments = given, arguments[1:]
-		}
+	flags := flag.NewFlagSet("texts", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the error is returned
+	system := flags.String("os", "linux", "the operating system of the programs")
+	architecture := flags.String("arch", runtime.GOARCH, "their architecture")
+	if err := flags.Parse(arguments); err != nil {
+		return err
 	}
+	arguments = flags.Args()
 	var modules []*module
 	for last := false; !last; {
 		group := arguments
@@ -34,7 +37,7 @@ func writeTexts(arguments []string, out io.Writer) error {
 		if len(group) < 2 {
 			return errors.New(usage)
 		}
-		found, err := linked(group[0], "linux", architecture, group[1:])
+		found, err := linked(group[0], *system, *architecture, group[1:])
 		if err != nil {
 			return err
 		}

@@ -136,7 +136,7 @@ func pages(t *testing.T) []string {
 	t.Helper()
 	docs, err := filepath.Glob("../../docs/*.md")
 	require.NoError(t, err)
-	return append(docs, "../../README.md", "../../CONTRIBUTING.md")
+	return append(docs, "../../README.md", "../../CONTRIBUTING.md", "../../CHANGELOG.md", "../../SECURITY.md")
 }
 
 func read(t *testing.T, file string) string {

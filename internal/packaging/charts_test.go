@@ -111,6 +111,8 @@ func TestPackageChartsErrors(t *testing.T) {
 		"2.0.0: only one version can be given":          {"1.0.0", "2.0.0"},
 		"--sign is unknown":                             {"1.0.0", "--sign"},
 		"--tag needs a value":                           {"1.0.0", "--tag"},
+		"--digest fleet=1: it must be fleet=sha256":     {"1.0.0", "--digest", "fleet=1"},
+		"--registry a b: a registry has letters":        {"1.0.0", "--registry", "a b"},
 		"fleet:dev cannot be the tag of an image: pass": {"1.0.0", "--tag", "fleet:dev"},
 	} {
 		command := exec.Command("scripts/package-charts", append(arguments, "--output", t.TempDir())...)
