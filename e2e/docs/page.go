@@ -7,7 +7,7 @@
 //     not show: what every reader does in another way, and what makes room for the next section;
 //   - a comment "<!-- prints: REGEXP -->" below a block says what must be in its output;
 //   - commands that no test can run are fenced as console, below a comment "<!-- not run: REASON -->";
-//   - what is no command is fenced as text, yaml or json. Any other fence is refused: commands in it would be run by readers only.
+//   - what is no command is fenced as text, yaml, json or mermaid. Any other fence is refused: commands in it would be run by readers only.
 package docs
 
 import (
@@ -104,9 +104,9 @@ func (p *parser) fenced(language string) error {
 		if !notRun.MatchString(p.before) {
 			return fmt.Errorf("a %s block needs a comment <!-- not run: REASON --> above it", console)
 		}
-	case "text", "yaml", "json":
+	case "text", "yaml", "json", "mermaid":
 	default:
-		return fmt.Errorf("a block of %q: commands that are run are %s, others %s, and what is no command is text, yaml or json", language, shell, console)
+		return fmt.Errorf("a block of %q: commands that are run are %s, others %s, and what is no command is text, yaml, json or mermaid", language, shell, console)
 	}
 	_, err := p.until(fence)
 	return err
