@@ -73,5 +73,6 @@ func TestRun(t *testing.T) {
 	assert.ErrorContains(t, run([]string{"."}, &out), "usage")
 	assert.ErrorContains(t, run([]string{"texts", "."}, &out), "usage")
 	assert.ErrorContains(t, run([]string{"texts", ".", ".", "--"}, &out), "usage")
+	assert.ErrorContains(t, run([]string{"-colour", ".", "./cmd"}, &out), "usage")
 	assert.ErrorContains(t, run([]string{".", "./nothing"}, &out), "go list")
 }

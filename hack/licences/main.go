@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -29,7 +30,7 @@ var excepted = map[string]string{
 	"github.com/opencontainers/go-digest":   "CC-BY-SA-4.0", // of its documentation, which is not linked
 }
 
-const usage = `usage: licences DIRECTORY PACKAGE...
+const usage = `usage: licences [-os=SYSTEM] [-arch=ARCH] DIRECTORY PACKAGE...
        licences texts [-os=SYSTEM] [-arch=ARCH] DIRECTORY PACKAGE... [-- DIRECTORY PACKAGE...]...`
 
 // minCoverage is the percentage of a file that must be the text of known licences. The rest are names and years.
@@ -47,10 +48,14 @@ func run(arguments []string, out io.Writer) error {
 	if len(arguments) > 0 && arguments[0] == "texts" {
 		return writeTexts(arguments[1:], out)
 	}
+	system, architecture, arguments, err := platform(arguments)
+	if err != nil {
+		return err
+	}
 	if len(arguments) < 2 {
 		return errors.New(usage)
 	}
-	modules, err := linked(arguments[0], runtime.GOOS, runtime.GOARCH, arguments[1:])
+	modules, err := linked(arguments[0], system, architecture, arguments[1:])
 	if err != nil {
 		return err
 	}
@@ -73,6 +78,18 @@ func run(arguments []string, out io.Writer) error {
 	}
 	fmt.Fprintf(out, "licences: %d modules: %s\n", len(modules), strings.Join(parts, ", "))
 	return errors.Join(problems...)
+}
+
+// platform reads the flags for another platform than Linux on this machine's architecture, and returns the arguments after them.
+func platform(arguments []string) (system, architecture string, rest []string, err error) {
+	flags := flag.NewFlagSet("licences", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the error is returned
+	flags.StringVar(&system, "os", "linux", "the operating system of the programs")
+	flags.StringVar(&architecture, "arch", runtime.GOARCH, "their architecture")
+	if err := flags.Parse(arguments); err != nil {
+		return "", "", nil, fmt.Errorf("%w\n%s", err, usage)
+	}
+	return system, architecture, flags.Args(), nil
 }
 
 // module is a module from the output of go list.

@@ -2,12 +2,10 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 )
@@ -19,14 +17,10 @@ exclamation mark and the small letter for each capital letter.
 
 // writeTexts writes the texts for the modules that the packages of one or more directories are linked with.
 func writeTexts(arguments []string, out io.Writer) error {
-	flags := flag.NewFlagSet("texts", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error is returned
-	system := flags.String("os", "linux", "the operating system of the programs")
-	architecture := flags.String("arch", runtime.GOARCH, "their architecture")
-	if err := flags.Parse(arguments); err != nil {
+	system, architecture, arguments, err := platform(arguments)
+	if err != nil {
 		return err
 	}
-	arguments = flags.Args()
 	var modules []*module
 	for last := false; !last; {
 		group := arguments
@@ -37,7 +31,7 @@ func writeTexts(arguments []string, out io.Writer) error {
 		if len(group) < 2 {
 			return errors.New(usage)
 		}
-		found, err := linked(group[0], *system, *architecture, group[1:])
+		found, err := linked(group[0], system, architecture, group[1:])
 		if err != nil {
 			return err
 		}
