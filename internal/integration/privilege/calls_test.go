@@ -173,3 +173,18 @@ func TestLocalAgentWithTheRightsOfTheChart(t *testing.T) {
 	testenv.RequireGone(t, hub.Kubernetes.AppsV1().Deployments(agentNamespace).Get, "Deployment", registration.AgentName)
 	testenv.RequireGone(t, hub.Kubernetes.RbacV1().ClusterRoles().Get, "ClusterRole", agentmanifest.ClusterRoleName(agentNamespace))
 }
+
+// The hub removes what its own cluster's agent deployed with a token of that agent, which the policies must allow.
+func TestRemovalOfTheLocalClusterWithTheRightsOfTheChart(t *testing.T) {
+	hub, _ := testenv.Clusters(t)
+	hub.Hub(t, hub.InstallChart(t, chartValues(hub, false)))
+	hub.AwaitAdmission(t)
+	hub.ClusterCondition(t, "fleet-local", registration.LocalCluster, fleet.ConditionImported, "True Imported")
+	testenv.RequireThere(t, hub.Kubernetes.RbacV1().ClusterRoles().Get, agentmanifest.ClusterRoleName(agentNamespace))
+
+	clusters := hub.Fleet.Clusters("fleet-local")
+	require.NoError(t, clusters.Delete(t.Context(), registration.LocalCluster, metav1.DeleteOptions{}))
+	testenv.RequireGone(t, clusters.Get, "Cluster", registration.LocalCluster)
+	testenv.RequireGone(t, hub.Kubernetes.AppsV1().Deployments(agentNamespace).Get, "Deployment", registration.AgentName)
+	testenv.RequireGone(t, hub.Kubernetes.RbacV1().ClusterRoles().Get, "ClusterRole", agentmanifest.ClusterRoleName(agentNamespace))
+}
