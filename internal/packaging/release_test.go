@@ -39,7 +39,7 @@ func TestReleaseDryRun(t *testing.T) {
 	}
 	platform, folder := "linux/"+runtime.GOARCH, t.TempDir()
 	said := runRelease(t, "--dry-run", "--platform", platform, "--registry", "registry.example.com", "--output", folder, releaseVersion)
-	require.Contains(t, said, "both runs made the same 9 files")
+	require.Contains(t, said, "both runs made the same 10 files")
 	require.Contains(t, said, "not done, which only .github/workflows/release.yml does: push")
 
 	muster := "muster_" + releaseVersion + "_linux_" + runtime.GOARCH
@@ -83,6 +83,8 @@ func installRelease(t *testing.T, folder string) {
 	for _, name := range []string{charts.CRD, charts.Hub} {
 		chart, err := loader.LoadFile(filepath.Join(folder, name+"-"+strings.TrimPrefix(releaseVersion, "v")+".tgz"))
 		require.NoError(t, err)
+		require.Equal(t, "true", chart.Metadata.Annotations["artifacthub.io/prerelease"], name)
+		require.NotContains(t, chart.Metadata.Annotations["artifacthub.io/images"], ":dev", name)
 		configuration, err := release.Configuration(plane.RESTConfig(), registration.DefaultSystemNamespace)
 		require.NoError(t, err)
 		install := action.NewInstall(configuration)
@@ -101,6 +103,9 @@ func installRelease(t *testing.T, folder string) {
 	hub, _, err := config.ParseHub(document.Data["config"])
 	require.NoError(t, err)
 	require.Equal(t, referenceOf(t, folder, "fleet-agent"), hub.AgentImage)
+	list, err := os.ReadFile(filepath.Join(folder, "images.txt"))
+	require.NoError(t, err)
+	require.Equal(t, deployment.Spec.Template.Spec.Containers[0].Image+"\n"+hub.AgentImage+"\n", string(list))
 }
 
 // referenceOf is the reference of an image of the release, with the digest of the index in its OCI layout.
