@@ -47,6 +47,7 @@ type Monitor struct {
 	requests  fleetclient.ClusterRegistrationInterface
 	running   sync.WaitGroup
 	known     chan struct{} // closed by the first call of set
+	started   time.Time     // set by run
 
 	mu        sync.Mutex
 	state     policyState
@@ -196,13 +197,14 @@ const (
 	// propagation is the time within which all API servers apply a policy that was stored. Each collects them once a second, and the dry
 	// run reaches only one of them.
 	propagation = 4 * time.Second
-	// schemaDelay is the time within which an API server knows the schema of a kind that was created. It asks for new schemas every 5 s,
-	// and until then refuses, as unavailable, each object that a mutating policy selects.
+	// schemaDelay is the time within which an API server knows the schema of a kind that was created, and after its own start that of any
+	// kind. It asks for new schemas every 5 s, and until then refuses, as unavailable, each object that a mutating policy selects.
 	schemaDelay = 10 * time.Second
 )
 
 // run watches again, after a delay, when a watch has failed: the API server may have been upgraded, or the hub may have got rights.
 func (m *Monitor) run(ctx context.Context) {
+	m.started = m.options.Clock.Now()
 	delay := watchRetry
 	for ctx.Err() == nil {
 		worked, err := m.watch(ctx)
@@ -367,8 +369,10 @@ func (m *Monitor) check(
 			// An API server applies new policies after a moment. Until then nothing is reported, unless it was reported that they are in
 			// force: requests must not be judged by policies that are not applied.
 			_, inForce := m.InForce()
-			age := m.options.Clock.Now().Sub(found.since)
-			soon := errors.Is(err, ErrNotApplied) && age < propagation || apierrors.IsServiceUnavailable(err) && age < schemaDelay
+			now := m.options.Clock.Now()
+			age := now.Sub(found.since)
+			isNew := age < schemaDelay || now.Sub(m.started) < schemaDelay // the API server may have started with the hub
+			soon := errors.Is(err, ErrNotApplied) && age < propagation || apierrors.IsServiceUnavailable(err) && isNew
 			if ctx.Err() == nil && (inForce || !soon) {
 				state.missing = explain(err)
 				m.set(state)

@@ -202,21 +202,29 @@ func TestMonitorProbes(t *testing.T) {
 	})
 }
 
-// For some seconds after a kind was created, an API server refuses its objects as unavailable where a mutating policy selects them.
-func TestMonitorWaitsForTheSchemaOfANewKind(t *testing.T) {
+// For some seconds after a kind was created, and after its own start, an API server refuses objects as unavailable where a mutating policy
+// selects them.
+func TestMonitorWaitsForTheSchemaOfAKind(t *testing.T) {
+	t.Run("the kind is new", func(t *testing.T) { testMonitorWaitsForTheSchema(t, 0) })
+	t.Run("the API server has just started", func(t *testing.T) { testMonitorWaitsForTheSchema(t, time.Hour) })
+}
+
+// The policies have the given age when the Monitor starts.
+func testMonitorWaitsForTheSchema(t *testing.T, age time.Duration) {
+	t.Helper()
 	s := newScene(t)
 	s.needsMutating()
 	s.remove()
 	s.install()
 	policy, err := s.admin.kubernetes.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Get(t.Context(), admission.CreatorPolicy, metav1.GetOptions{})
 	require.NoError(t, err)
-	wire, clock := &wire{}, clocktesting.NewFakeClock(policy.CreationTimestamp.Time)
+	wire, clock := &wire{}, clocktesting.NewFakeClock(policy.CreationTimestamp.Add(age))
 	wire.unavailable.Store(true)
 	m := s.monitor(false, wire.tap, func(o *admission.Options) { o.Clock = clock })
 	var before int64
 	for range 2 { // at once, and after 8 s
 		require.Eventually(t, func() bool { return wire.probes.Load() > before && clock.HasWaiters() }, patience, poll)
-		assert.Contains(t, m.Missing(), "not known yet", "the kind is new: no reason for a warning")
+		assert.Contains(t, m.Missing(), "not known yet", "no reason for a warning")
 		before = wire.probes.Load()
 		clock.Step(8 * time.Second)
 	}
