@@ -61,7 +61,7 @@ func TestInvalidCommandLines(t *testing.T) {
 		"bogus":                           `there is no command "bogus"; see --help`,
 		"token bogus":                     `there is no command "bogus"; see --help`,
 		"clusters --bogus":                "flag provided but not defined: -bogus; see --help",
-		"clusters --state Lost":           `--state is "Lost": it must be one of Registered, Offline,`,
+		"clusters --state Lost":           `--state is "Lost": it must be one of Registered, ManagedElsewhere,`,
 		"clusters --sort size":            `--sort is "size": it must be one of last-seen, name, state`,
 		"clusters -l a=b=c":               "--selector: ",
 		"clusters -w -o json":             "--watch prints a table: omit --output json",

@@ -78,7 +78,7 @@ func TestClusters(t *testing.T) {
 	assert.Equal(t, "eu-new eu-old", names("-l", "region=eu"))
 	assert.Equal(t, "us-off", names("--state", "Offline"))
 	assert.Equal(t, "us-never us-off", names("--state", "Offline", "--state", "New"))
-	assert.Equal(t, "us-never us-off eu-new eu-old", names("--sort", "state"))
+	assert.Equal(t, "us-off us-never eu-new eu-old", names("--sort", "state"))
 	assert.Equal(t, "us-never eu-old us-off eu-new", names("--sort", "last-seen"))
 	assert.Equal(t, "eu-old us-off", names("us-off", "eu-old"))
 

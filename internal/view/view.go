@@ -46,10 +46,11 @@ const (
 	StateGranted         = "Granted"     // the agent has what it requested
 )
 
-// ClusterStates are the states of a Cluster.
+// ClusterStates are the states of a Cluster: first those in which nothing is wrong, then those that change on their own, then those that
+// need a person.
 var ClusterStates = []string{
-	StateRegistered, StateOffline, StateWaitingForAgent, StateImporting, StateImportFailed, StateRefused, StateFailed, StateManaged,
-	StateQuarantined, StateDeleting, StateNew,
+	StateRegistered, StateManaged, StateDeleting, StateWaitingForAgent, StateImporting, StateNew,
+	StateQuarantined, StateOffline, StateImportFailed, StateFailed, StateRefused,
 }
 
 // Cluster is the summary of a Cluster.
