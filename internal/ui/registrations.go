@@ -1,0 +1,231 @@
+package ui
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/pager"
+
+	"github.com/muster-fleet/muster/internal/view"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// snapshot is all tokens and requests at one time.
+type snapshot struct {
+	Tokens   []view.Token
+	Requests []view.Request
+	At       time.Time
+	changes  int // of the Clusters before
+}
+
+// snapshots has the last snapshot. Only the page of registrations needs one, and only while somebody looks at it.
+type snapshots struct {
+	mutex sync.Mutex
+	last  *snapshot
+}
+
+// A snapshot is taken again after a short time if a Cluster has changed, which a request that is granted causes, and otherwise after a long
+// one: no watch tells that a token or request exists.
+const (
+	shortAge = 5 * time.Second
+	longAge  = time.Minute
+)
+
+// snapshot lists the tokens and requests in pages, if the last snapshot is too old.
+func (p *pages) snapshot(ctx context.Context) (*snapshot, error) {
+	p.requests.mutex.Lock()
+	defer p.requests.mutex.Unlock()
+	_, changes := p.fleet.all()
+	if last := p.requests.last; last != nil {
+		if age := p.clock.Since(last.At); age < shortAge || age < longAge && last.changes == changes {
+			return last, nil
+		}
+	}
+	s := &snapshot{At: p.clock.Now(), changes: changes}
+	tokens, requests := p.hub.Fleet.ClusterRegistrationTokens(p.namespace), p.hub.Fleet.ClusterRegistrations(p.namespace)
+	err := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return tokens.List(ctx, o) }).
+		EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
+			s.Tokens = append(s.Tokens, view.OfToken(o.(*fleet.ClusterRegistrationToken)))
+			return nil
+		})
+	if err != nil {
+		return nil, err
+	}
+	err = pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return requests.List(ctx, o) }).
+		EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
+			s.Requests = append(s.Requests, view.OfRequest(o.(*fleet.ClusterRegistration)))
+			return nil
+		})
+	if err != nil {
+		return nil, err
+	}
+	p.requests.last = s
+	return s, nil
+}
+
+// The steps of a registration. A cluster that has done one has done those before it.
+const (
+	stepKnown = iota // a Cluster or a request exists
+	stepRequested
+	stepGranted
+	stepHeartbeat
+	stepConnected
+	steps
+)
+
+var stepNames = [steps]string{"Known to the hub", "Requested", "Granted", "First heartbeat", "Connected now"}
+
+// registrationsData is what the page of registrations shows.
+type registrationsData struct {
+	Steps  []funnelStep
+	Tokens []tokenRow
+	// MoreTokens is the number of tokens that are not in Tokens.
+	MoreTokens int
+	Stops      []stop
+	At         *metav1.Time
+}
+
+// funnelStep is the number of clusters that have done a step, by way in. Width is the share of all clusters in thousandths.
+type funnelStep struct {
+	Name                                string
+	Count, Width, Agent, Manager, Local int
+}
+
+// tokenRow is a token, and how far the clusters came that named it.
+type tokenRow struct {
+	Token             view.Token
+	Uses              string
+	Waiting, Refused  int
+	Granted, Reported int
+}
+
+// stop is a reason why clusters do not get further.
+type stop struct {
+	What, State, Reason, Message string
+	Count                        int
+	Link                         string // to all of them, if they are Clusters
+	Example, ExampleLink         string
+}
+
+const maxTokens = 50
+
+func (p *pages) registrations(*http.Request) loader {
+	return func(ctx context.Context) (any, error) {
+		s, err := p.snapshot(ctx)
+		if err != nil {
+			return nil, err
+		}
+		clusters, _ := p.fleet.all()
+		return registrationsOf(clusters, s), nil
+	}
+}
+
+func registrationsOf(clusters []*entry, s *snapshot) registrationsData {
+	type key struct{ namespace, name string }
+	type progress struct {
+		step int
+		way  string
+	}
+	all, stops := map[key]*progress{}, map[stop]stop{}
+	blocked := func(what, namespace, name, state, reason, message, link string) {
+		same := stop{What: what, State: state, Reason: reason}
+		found, known := stops[same]
+		if !known {
+			found = same
+			found.Message, found.Link, found.Example = message, link, namespace+"/"+name
+			if what != "Token" {
+				found.ExampleLink = clusterLink(namespace, name)
+			}
+		}
+		found.Count++
+		stops[same] = found
+	}
+
+	for _, e := range clusters {
+		v, reached := e.View, stepKnown
+		switch {
+		case v.State == view.StateRegistered && v.LastSeen != nil:
+			reached = stepConnected
+		case v.LastSeen != nil:
+			reached = stepHeartbeat
+		}
+		all[key{v.Namespace, v.Name}] = &progress{reached, v.WayIn}
+		if reached != stepConnected && v.State != view.StateManaged && v.State != view.StateDeleting {
+			blocked("Cluster", v.Namespace, v.Name, v.State, v.Reason, v.Message, filter{State: v.State, Text: v.Reason}.link())
+		}
+	}
+
+	tokens := map[key]*tokenRow{}
+	for _, t := range s.Tokens {
+		tokens[key{t.Namespace, t.Name}] = &tokenRow{Token: t, Uses: t.UsesText()}
+		if t.State == view.StateFailed || t.State == view.StateWaiting {
+			blocked("Token", t.Namespace, t.Name, t.State, t.Reason, t.Message, "")
+		}
+	}
+	for _, r := range s.Requests {
+		at := key{r.Namespace, r.Cluster}
+		if all[at] == nil {
+			all[at] = &progress{stepKnown, view.WayAgent}
+		}
+		token := tokens[key{r.Namespace, r.Token}]
+		if token == nil {
+			token = &tokenRow{} // it was deleted
+		}
+		switch r.State {
+		case view.StateGranted:
+			all[at].step = max(all[at].step, stepGranted)
+			token.Granted++
+			if all[at].step >= stepHeartbeat {
+				token.Reported++
+			}
+			continue
+		case view.StateRefused:
+			token.Refused++
+		default:
+			token.Waiting++
+		}
+		all[at].step = max(all[at].step, stepRequested)
+		blocked("Request", r.Namespace, r.Name, r.State, r.Reason, r.Message, "")
+	}
+
+	d := registrationsData{At: &metav1.Time{Time: s.At}}
+	for step, name := range stepNames {
+		count := funnelStep{Name: name}
+		for _, p := range all {
+			if p.step < step {
+				continue
+			}
+			count.Count++
+			switch p.way {
+			case view.WayAgent:
+				count.Agent++
+			case view.WayManager:
+				count.Manager++
+			case view.WayLocal:
+				count.Local++
+			}
+		}
+		count.Width = count.Count * 1000 / max(1, len(all))
+		d.Steps = append(d.Steps, count)
+	}
+	for _, row := range tokens {
+		d.Tokens = append(d.Tokens, *row)
+	}
+	slices.SortFunc(d.Tokens, func(a, b tokenRow) int {
+		return cmp.Or(b.Refused+b.Waiting-a.Refused-a.Waiting, b.Granted-a.Granted, cmp.Compare(a.Token.Namespace, b.Token.Namespace), cmp.Compare(a.Token.Name, b.Token.Name))
+	})
+	if len(d.Tokens) > maxTokens {
+		d.MoreTokens, d.Tokens = len(d.Tokens)-maxTokens, d.Tokens[:maxTokens]
+	}
+	d.Stops = slices.SortedFunc(maps.Values(stops), func(a, b stop) int {
+		return cmp.Or(b.Count-a.Count, cmp.Compare(a.What, b.What), cmp.Compare(a.State, b.State), cmp.Compare(a.Reason, b.Reason))
+	})
+	return d
+}
