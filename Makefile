@@ -2,7 +2,7 @@
 #   make test ARGS='-run TestName ./pkg/agent'
 .DEFAULT_GOAL := help
 
-.PHONY: help demo picture test test-race test-all test-versions fuzz e2e e2e-k3d verify lint generate build package package-charts release clean
+.PHONY: help demo picture screenshot test test-race test-all test-versions fuzz e2e e2e-k3d verify lint generate build package package-charts release clean
 .PHONY: bench bench-compare bench-small bench-scale
-help demo picture test test-race test-all test-versions fuzz e2e e2e-k3d verify lint generate build package package-charts release clean bench bench-compare bench-small bench-scale:
+help demo picture screenshot test test-race test-all test-versions fuzz e2e e2e-k3d verify lint generate build package package-charts release clean bench bench-compare bench-small bench-scale:
 	@scripts/$@ $(ARGS)

@@ -1,10 +1,16 @@
 package cli
 
 import (
+	"bufio"
+	"context"
 	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -248,4 +254,32 @@ func (p person) actsAsViewer() {
 	})
 	require.NoError(p.t, os.WriteFile(file, kubeconfig, 0o600))
 	p.t.Setenv("KUBECONFIG", file)
+}
+
+func TestUI(t *testing.T) {
+	file := memberConfig(t, testenv.SharedCluster(t, "hub"))
+	ctx, cancel := context.WithCancel(t.Context())
+	printed, out := io.Pipe()
+	ended := make(chan error, 1)
+	app := App(Streams{Out: out, Err: io.Discard, Env: func(string) string { return "" }, Now: time.Now})
+	go func() {
+		err := app.RunContext(ctx, FlagsFirst(app, []string{"muster", "--kubeconfig", file, "ui", "-n", "ns"}))
+		out.CloseWithError(err)
+		ended <- err
+	}()
+	address, err := bufio.NewReader(printed).ReadString('\n')
+	require.NoError(t, err)
+	jar, err := cookiejar.New(nil)
+	require.NoError(t, err)
+	response, err := (&http.Client{Jar: jar}).Get(strings.TrimSpace(address))
+	require.NoError(t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(body), ", namespace ns</span>")
+	cancel()
+	require.NoError(t, <-ended, "Ctrl-C is how it ends")
+
+	_, _, err = muster(t, "ui", "--kubeconfig", file, "--address", "0.0.0.0:8080")
+	require.ErrorContains(t, err, `the address "0.0.0.0:8080" must be 127.0.0.1:PORT`)
 }

@@ -109,6 +109,8 @@ func TestInvalidCommandLines(t *testing.T) {
 		"token list x":                           `takes no argument "x"`,
 		"crds x":                                 `crds takes no argument "x"`,
 		"demo x":                                 `demo takes no argument "x"`,
+		"ui x":                                   `ui takes no argument "x"`,
+		"ui":                                     "cannot connect to the hub",
 	}
 	for line, want := range tests {
 		t.Run(line, func(t *testing.T) {

@@ -127,6 +127,7 @@ func (s *screen) stay(d *demo) {
 		s.style(bold, "Everything keeps running. Commands to try in another terminal:"), "",
 		"  export KUBECONFIG="+d.hub.kubeconfig,
 		"  "+muster+" clusters -A",
+		"  "+muster+" ui",
 		"  kubectl get clusters.fleet.cattle.io,clusterregistrations -A",
 		"  kubectl get bundles,bundledeployments,contents -A",
 		"  kubectl -n "+workspace+" describe clusters.fleet.cattle.io east",
