@@ -49,7 +49,7 @@ func TestShorten(t *testing.T) {
 		assert.Equal(t, s, short)
 	})
 	t.Run("a large report", func(t *testing.T) {
-		s := reported(1<<20, 100)
+		s := reported(16<<10, 100) // as large as the API server permits, in all
 		s.NonReadyStatus[0].Name, s.ModifiedStatus[0].Namespace, s.Conditions[0].LastUpdateTime, s.Release = s.Display.Deployed, s.Display.Deployed, s.Display.Deployed, s.Display.Deployed
 		before, err := json.Marshal(s)
 		require.NoError(t, err)

@@ -110,7 +110,7 @@ func TestVariant_keepsNoMoreValuesThanItMay(t *testing.T) {
 			p := newPlan(bundleWith(func(s *fleet.BundleSpec) {
 				s.Helm, s.Targets = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: values}}, []fleet.BundleTarget{{}}
 			}))
-			for i := range 40 {
+			for i := range 20 { // 20 MB
 				cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: fmt.Sprint(i), Labels: map[string]string{"l": fmt.Sprint(i)}}}
 				_, err := p.variant([]int{0}, cluster)
 				require.NoError(t, err)
