@@ -15,7 +15,9 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/util/retry"
 
+	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	clusternetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/clusters.clusternet.io/v1beta1"
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 )
 
@@ -155,6 +157,22 @@ var ErrNotApplied = errors.New("the API server does not apply the policies yet: 
 
 // forged is no user of an API server: user names contain no spaces.
 const forged = "nobody at all"
+
+// probeClusternet is Probe for ClusterRegistrationRequests.
+func probeClusternet(ctx context.Context, requests clusternetclient.ClusterRegistrationRequestInterface) error {
+	const id = "00000000-0000-0000-0000-000000000000"
+	created, err := requests.Create(ctx, &v1beta1.ClusterRegistrationRequest{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "admission-probe-", Annotations: map[string]string{fleet.CreatorAnnotation: forged}},
+		Spec:       v1beta1.ClusterRegistrationRequestSpec{ClusterID: id},
+	}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err != nil {
+		return fmt.Errorf("trying the admission policies for Clusternet agents in a dry run: %w", err)
+	}
+	if creator := created.Annotations[fleet.CreatorAnnotation]; creator == forged || creator == "" {
+		return ErrNotApplied
+	}
+	return nil
+}
 
 // Probe sends a request with a forged creator to the API server, in a dry run that stores nothing. CreatorPolicy overwrites the creator,
 // and RegistrationTokenPolicy refuses the request. Errors other than ErrNotApplied mean that the outcome is unknown.

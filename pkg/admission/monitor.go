@@ -23,6 +23,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
+	clusternetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/clusters.clusternet.io/v1beta1"
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 )
 
@@ -35,6 +36,8 @@ type Options struct {
 	// Install creates the policies, and corrects them when somebody changes or deletes them. Otherwise, something else, for example the
 	// chart, installs them, and they are only watched.
 	Install bool
+	// Clusternet adds the policies of ClusternetObjects.
+	Clusternet bool
 	// Clock defaults to the real one.
 	Clock clock.WithTicker
 }
@@ -48,6 +51,8 @@ type Monitor struct {
 	running   sync.WaitGroup
 	known     chan struct{} // closed by the first call of set
 	started   time.Time     // set by run
+
+	clusternet clusternetclient.ClusterRegistrationRequestInterface
 
 	mu        sync.Mutex
 	state     policyState
@@ -117,8 +122,11 @@ func New(o Options) (*Monitor, error) {
 		discovery: kubernetes,
 		dynamic:   policies,
 		requests:  clients.FleetV1alpha1().ClusterRegistrations(o.Namespace),
-		known:     make(chan struct{}),
-		state:     stateOf(errors.New("it is not known yet whether the admission policies are in force")),
+
+		clusternet: clients.ClustersV1beta1().ClusterRegistrationRequests(),
+
+		known: make(chan struct{}),
+		state: stateOf(errors.New("it is not known yet whether the admission policies are in force")),
 	}, nil
 }
 
@@ -245,7 +253,7 @@ func (m *Monitor) watch(ctx context.Context) (worked bool, err error) {
 		defer ticker.Stop()
 		recheck = ticker.C()
 	}
-	wanted, err := Objects(served.mutating)
+	wanted, err := m.objects(served.mutating)
 	if err != nil {
 		return false, err
 	}
@@ -365,7 +373,11 @@ func (m *Monitor) check(
 	if found.revision != last.revision {
 		probeCtx, cancel := context.WithTimeout(ctx, checkTimeout)
 		defer cancel()
-		if err := Probe(probeCtx, m.requests); err != nil {
+		err := Probe(probeCtx, m.requests)
+		if err == nil && m.options.Clusternet && notRecorded == "" {
+			err = probeClusternet(probeCtx, m.clusternet)
+		}
+		if err != nil {
 			// An API server applies new policies after a moment. Until then nothing is reported, unless it was reported that they are in
 			// force: requests must not be judged by policies that are not applied.
 			_, inForce := m.InForce()
@@ -395,13 +407,23 @@ func (m *Monitor) install(ctx context.Context, wanted []*unstructured.Unstructur
 	return Install(ctx, m.dynamic, wanted)
 }
 
+// objects returns the policies of the hub for an API server.
+func (m *Monitor) objects(mutatingVersion string) ([]*unstructured.Unstructured, error) {
+	policies, err := Objects(mutatingVersion)
+	if err != nil || !m.options.Clusternet {
+		return policies, err
+	}
+	further, err := ClusternetObjects(mutatingVersion)
+	return append(policies, further...), err
+}
+
 // removeOthers removes the policies from before the API server has started or stopped to serve MutatingAdmissionPolicies. Those that rely on
 // them would refuse every request without them.
 func (m *Monitor) removeOthers(ctx context.Context, mutatingVersion string) error {
 	if !m.options.Install {
 		return nil
 	}
-	policies, err := others(mutatingVersion)
+	policies, err := others(mutatingVersion, m.objects)
 	if err != nil {
 		return err
 	}

@@ -17,8 +17,11 @@ import (
 	"github.com/muster-fleet/muster/charts"
 )
 
-// file is the template of the chart that has the policies.
-const file = "admission.yaml"
+// The templates of the chart that have the policies.
+const (
+	file           = "admission.yaml"
+	clusternetFile = "clusternet.yaml"
+)
 
 // Group is the API group of the policies.
 const Group = "admissionregistration.k8s.io"
@@ -52,6 +55,21 @@ const (
 	TokenPolicy = "fleet-agent-token"
 )
 
+// Names of the further policies of a hub that serves Clusternet agents.
+const (
+	// ClusternetCreatorPolicy is a mutating policy and a validating one: fleet.CreatorAnnotation of every ClusterRegistrationRequest names
+	// the user who created it.
+	ClusternetCreatorPolicy = "fleet-clusternet-creator"
+	// ClusternetRequestPolicy lets agents create only their own request again, and limits the size of requests.
+	ClusternetRequestPolicy = "fleet-clusternet-request"
+	// ClusternetMemberPolicy limits agents to the labels of their ManagedCluster.
+	ClusternetMemberPolicy = "fleet-clusternet-managedcluster"
+	// ClusternetStatusPolicy limits the size of what agents report.
+	ClusternetStatusPolicy = "fleet-clusternet-status"
+	// ClusternetSecretPolicy is a mutating policy and a validating one: the one Secret that agents may write is empty.
+	ClusternetSecretPolicy = "fleet-clusternet-secret"
+)
+
 // PolicyRef names one of the policies. Its binding counts as a part of it.
 type PolicyRef struct {
 	Kind, Name string
@@ -64,17 +82,21 @@ func policyOf(object *unstructured.Unstructured) PolicyRef {
 
 // provesOrigin reports whether a policy or binding belongs to those that prove where requests come from. An API server has one of the two.
 func provesOrigin(object *unstructured.Unstructured) bool {
-	return object.GetName() == CreatorPolicy || object.GetName() == RegistrationTokenPolicy
+	return slices.Contains([]string{CreatorPolicy, RegistrationTokenPolicy, ClusternetCreatorPolicy}, object.GetName())
 }
 
 // The policies of the chart for an API server that serves MutatingAdmissionPolicies in version v1, and for one that serves none.
 var (
-	withMutating    = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("") })
-	withoutMutating = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("v1.30.0") })
+	withMutating    = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("", file) })
+	withoutMutating = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("v1.30.0", file) })
+
+	clusternetWithMutating    = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("", clusternetFile) })
+	clusternetWithoutMutating = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("v1.30.0", clusternetFile) })
 )
 
-func render(kubernetes string) ([]*unstructured.Unstructured, error) {
-	rendered, err := charts.Render(charts.Hub, charts.Release{Name: charts.Hub, Namespace: "default", KubeVersion: kubernetes}, nil)
+func render(kubernetes, file string) ([]*unstructured.Unstructured, error) {
+	values := map[string]any{"clusternet": map[string]any{"enabled": true}}
+	rendered, err := charts.Render(charts.Hub, charts.Release{Name: charts.Hub, Namespace: "default", KubeVersion: kubernetes}, values)
 	if err != nil {
 		return nil, err
 	}
@@ -96,10 +118,21 @@ func render(kubernetes string) ([]*unstructured.Unstructured, error) {
 // Objects returns new objects of the policies and their bindings, for an API server that serves MutatingAdmissionPolicies in that
 // version: v1, v1beta1 or v1alpha1; "" if it serves none.
 func Objects(mutatingVersion string) ([]*unstructured.Unstructured, error) {
-	policies := withMutating
 	if mutatingVersion == "" {
-		policies = withoutMutating
+		return inVersion(mutatingVersion, withoutMutating)
 	}
+	return inVersion(mutatingVersion, withMutating)
+}
+
+// ClusternetObjects returns the further policies of a hub that serves Clusternet agents.
+func ClusternetObjects(mutatingVersion string) ([]*unstructured.Unstructured, error) {
+	if mutatingVersion == "" {
+		return inVersion(mutatingVersion, clusternetWithoutMutating)
+	}
+	return inVersion(mutatingVersion, clusternetWithMutating)
+}
+
+func inVersion(mutatingVersion string, policies func() ([]*unstructured.Unstructured, error)) ([]*unstructured.Unstructured, error) {
 	parsed, err := policies()
 	if err != nil {
 		return nil, err
@@ -117,8 +150,8 @@ func Objects(mutatingVersion string) ([]*unstructured.Unstructured, error) {
 
 // others returns the policies and bindings that Objects does not return for this API server, and that it may have since it served
 // MutatingAdmissionPolicies, or did not serve them.
-func others(mutatingVersion string) ([]*unstructured.Unstructured, error) {
-	wanted, err := Objects(mutatingVersion)
+func others(mutatingVersion string, of func(mutatingVersion string) ([]*unstructured.Unstructured, error)) ([]*unstructured.Unstructured, error) {
+	wanted, err := of(mutatingVersion)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +159,7 @@ func others(mutatingVersion string) ([]*unstructured.Unstructured, error) {
 	if mutatingVersion == "" {
 		before = "v1"
 	}
-	candidates, err := Objects(before)
+	candidates, err := of(before)
 	return slices.DeleteFunc(candidates, func(candidate *unstructured.Unstructured) bool {
 		return policyOf(candidate).Kind == KindMutating || slices.ContainsFunc(wanted, func(want *unstructured.Unstructured) bool {
 			return want.GetKind() == candidate.GetKind() && want.GetName() == candidate.GetName()

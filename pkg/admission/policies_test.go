@@ -132,3 +132,29 @@ func TestPoliciesRecognizeAgentsByTheirNamespace(t *testing.T) {
 		}
 	}
 }
+
+func TestClusternetObjects(t *testing.T) {
+	const group = "admissionregistration.k8s.io/"
+	var validating []string
+	for _, name := range []string{
+		admission.ClusternetRequestPolicy, admission.ClusternetMemberPolicy, admission.ClusternetStatusPolicy, admission.ClusternetSecretPolicy,
+	} {
+		validating = append(validating, group+"v1 ValidatingAdmissionPolicy "+name, group+"v1 ValidatingAdmissionPolicyBinding "+name)
+	}
+	older, err := admission.ClusternetObjects("")
+	require.NoError(t, err)
+	assert.ElementsMatch(t, validating, names(older), "nothing may require an annotation that nobody writes")
+	newer, err := admission.ClusternetObjects("v1beta1")
+	require.NoError(t, err)
+	assert.ElementsMatch(t, append([]string{
+		group + "v1 ValidatingAdmissionPolicy " + admission.ClusternetCreatorPolicy, group + "v1 ValidatingAdmissionPolicyBinding " + admission.ClusternetCreatorPolicy,
+		group + "v1beta1 MutatingAdmissionPolicy " + admission.ClusternetCreatorPolicy, group + "v1beta1 MutatingAdmissionPolicyBinding " + admission.ClusternetCreatorPolicy,
+		group + "v1beta1 MutatingAdmissionPolicy " + admission.ClusternetSecretPolicy, group + "v1beta1 MutatingAdmissionPolicyBinding " + admission.ClusternetSecretPolicy,
+	}, validating...), names(newer))
+	for _, policy := range append(newer, older...) {
+		assert.Equal(t, fleet.ManagedValue, policy.GetLabels()[fleet.ManagedLabel], policy.GetName())
+		if !strings.HasSuffix(policy.GetKind(), "Binding") {
+			assert.Equal(t, "Fail", policy.Object["spec"].(map[string]any)["failurePolicy"], policy.GetName())
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/cluster"
 	"github.com/muster-fleet/muster/pkg/controllers/clustergroup"
 	"github.com/muster-fleet/muster/pkg/controllers/clusterimport"
+	"github.com/muster-fleet/muster/pkg/controllers/clusternet"
 	"github.com/muster-fleet/muster/pkg/controllers/clusterregistration"
 	"github.com/muster-fleet/muster/pkg/controllers/clusterregistrationtoken"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
@@ -40,7 +41,7 @@ func Register(ctx context.Context, c *app.Context, reachability *liveness.APIRea
 		return nil, err
 	}
 	index.Register(c.Fleet, c.Core)
-	c.Backlog = backlog.New(c.Fleet.ClusterRegistration().Cache(), c.Fleet.Cluster().Cache(), c.Clock)
+	c.Backlog = backlog.New(c.Fleet.ClusterRegistration().Cache(), c.Fleet.Cluster().Cache(), c.Clock, c.HubUser)
 	clusterregistrationtoken.Register(ctx, c)
 	clusterregistration.Register(ctx, c)
 
@@ -59,6 +60,9 @@ func Register(ctx context.Context, c *app.Context, reachability *liveness.APIRea
 		clustergroup.Register(ctx, c)
 	}
 	cluster.Register(ctx, c, subReconcilers)
+	if c.Clusternet != nil {
+		clusternet.Register(ctx, c)
+	}
 
 	all.orphans = orphans.Register(ctx, c)
 	var next settings.Next

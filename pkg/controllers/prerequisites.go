@@ -13,6 +13,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/clusternet"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -22,6 +23,11 @@ import (
 func EnsureNamespacesAndRoles(ctx context.Context, c *app.Context) error {
 	for _, name := range []string{c.SystemNamespace, c.RegistrationNamespace()} {
 		if err := writes.EnsureNamespace(ctx, c.Kubernetes, name); err != nil {
+			return err
+		}
+	}
+	if c.Clusternet != nil {
+		if err := clusternet.EnsureRole(ctx, c.Kubernetes); err != nil {
 			return err
 		}
 	}

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
+	clusternet "github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/preserve"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
@@ -82,6 +83,12 @@ var fleetKinds = []schema.GroupVersionKind{
 	fleet.SchemeGroupVersion.WithKind(bundleDeploymentKind),
 }
 
+// clusternetKinds are watched only with Options.Clusternet.
+var clusternetKinds = []schema.GroupVersionKind{
+	clusternet.SchemeGroupVersion.WithKind("ClusterRegistrationRequest"),
+	clusternet.SchemeGroupVersion.WithKind("ManagedCluster"),
+}
+
 var configMapKind = corev1.SchemeGroupVersion.WithKind("ConfigMap")
 
 // cacheOptions limits the objects in the caches.
@@ -121,7 +128,7 @@ func newFactory(cfg *rest.Config, systemNamespace string) (controller.SharedCont
 	if err != nil {
 		return nil, err
 	}
-	kinds := slices.Concat([]schema.GroupVersionKind{configMapKind}, managedOnly, fleetKinds)
+	kinds := slices.Concat([]schema.GroupVersionKind{configMapKind}, managedOnly, fleetKinds, clusternetKinds)
 	return controller.NewSharedControllerFactory(
 		lassocache.NewSharedCachedFactory(stoppable{clients}, cacheOptions(systemNamespace)),
 		&controller.SharedControllerFactoryOptions{
@@ -176,6 +183,9 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 	}
 	if o.SharedControllerFactory != nil {
 		c.fleet = o.SharedControllerFactory
+	}
+	if o.Clusternet {
+		c.ownKinds = append(c.ownKinds, clusternetKinds...)
 	}
 	c.restore = restoreCluster
 	switch {

@@ -12,8 +12,10 @@ import (
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	rbaccontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/rbac/v1"
 	"github.com/sirupsen/logrus"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
@@ -30,7 +32,9 @@ import (
 	"github.com/muster-fleet/muster/pkg/crds"
 	"github.com/muster-fleet/muster/pkg/credential"
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned/scheme"
+	clusternetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/clusters.clusternet.io/v1beta1"
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
+	clusternetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/clusters.clusternet.io/v1beta1"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/leader"
 )
@@ -162,6 +166,7 @@ func (h *hub) work(ctx context.Context) error {
 
 	policies, err := admission.New(admission.Options{
 		RESTConfig: h.config, Namespace: c.SystemNamespace, Install: !h.options.LeaveAdmission, Clock: h.options.Clock,
+		Clusternet: h.options.Clusternet,
 	})
 	if err != nil {
 		return err
@@ -215,7 +220,7 @@ func (h *hub) newContext(ctx context.Context) (*app.Context, error) {
 		return nil, err
 	}
 	o := h.options
-	return &app.Context{
+	c := &app.Context{
 		RESTConfig:       h.config,
 		Kubernetes:       client,
 		Metadata:         metadataClient,
@@ -239,7 +244,20 @@ func (h *hub) newContext(ctx context.Context) (*app.Context, error) {
 		DisableBundles:   o.DisableBundles,
 		FarewellGrace:    o.FarewellGrace,
 		ContentGrace:     o.ContentGrace,
-	}, nil
+	}
+	if !o.Clusternet {
+		return c, nil
+	}
+	if c.ClusternetClient, err = clusternetclient.NewForConfig(h.config); err != nil {
+		return nil, err
+	}
+	c.Clusternet = clusternetcontrollers.New(h.caches.own)
+	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("asking the API server for the hub's own user name: %w", err)
+	}
+	c.HubUser = review.Status.UserInfo.Username
+	return c, nil
 }
 
 // prepare creates the kinds that the caches watch, and the namespaces and ClusterRoles that registrations need.
@@ -252,6 +270,11 @@ func (h *hub) prepare(ctx context.Context, c *app.Context) error {
 	}
 	if err := crds.Ensure(ctx, extensions); err != nil {
 		return err
+	}
+	if h.options.Clusternet {
+		if err := crds.EnsureClusternet(ctx, extensions); err != nil {
+			return err
+		}
 	}
 	return controllers.EnsureNamespacesAndRoles(ctx, c)
 }

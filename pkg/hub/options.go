@@ -35,6 +35,10 @@ type Options struct {
 	// DisableBundles leaves Bundles, BundleDeployments and Contents to Fleet's own controllers beside this hub. The hub still creates
 	// the Bundles of agents.
 	DisableBundles bool
+	// Clusternet lets unchanged agents of Clusternet register: the hub creates and watches the kinds that they use, installs further
+	// admission policies, and lets the holders of ClusterRegistrationTokens create ClusterRegistrationRequests. It requires an API server
+	// that serves MutatingAdmissionPolicies, as Kubernetes 1.36 and later do; on others such requests wait.
+	Clusternet bool
 	// LeaveAdmission leaves the admission policies to others, such as the chart fleet. The hub then only watches them. Otherwise it
 	// installs them, and restores them when somebody changes or deletes them.
 	LeaveAdmission bool

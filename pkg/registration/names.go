@@ -119,6 +119,18 @@ func AgentRoleName(requestServiceAccount string) string {
 	return name.SafeConcatName(requestServiceAccount, "agent")
 }
 
+// ClusternetRequestName is the ClusterRegistration that the hub creates for a ClusterRegistrationRequest with this UID.
+func ClusternetRequestName(uid string) string { return "clusternet-" + uid }
+
+// ClusternetCreatorBinding is the ClusterRoleBinding that lets a ServiceAccount, of a token or of a Clusternet agent, create
+// ClusterRegistrationRequests.
+func ClusternetCreatorBinding(serviceAccount string) string {
+	return name.SafeConcatName(serviceAccount, "clusternet")
+}
+
+// ClusternetReaderName is the ClusterRole and ClusterRoleBinding that let the creator of a ClusterRegistrationRequest read the answer.
+func ClusternetReaderName(request string) string { return name.SafeConcatName("fleet", request) }
+
 // ImportTokenName is the ClusterRegistrationToken that the hub creates to import a Cluster.
 func ImportTokenName(cluster string) string { return name.SafeConcatName("import-token-" + cluster) }
 

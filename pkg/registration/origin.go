@@ -16,6 +16,8 @@ type OriginPolicies struct {
 	// NotRecorded tells people why the API server does not record the creators of requests. There it lets only those name a token who may
 	// register with it. Empty where it records creators.
 	NotRecorded string
+	// Hub is the user of this hub if it creates requests for Clusternet agents; otherwise empty.
+	Hub string
 }
 
 // Origin is the creator of a request and the content of condition OriginProved.
@@ -32,7 +34,7 @@ func (o Origin) Proved() bool { return o.Reason == fleet.ReasonOriginProved }
 // OriginOf returns what the API server has proved about the origin of a request. Users cannot change a recorded creator or a checked
 // token name, but a request created before the policies were in force may contain any value.
 func OriginOf(request *fleet.ClusterRegistration, policies OriginPolicies) Origin {
-	creator, token := request.Annotations[fleet.CreatorAnnotation], request.Labels[fleet.RegistrationTokenLabel]
+	creator, token := CreatorOf(request, policies.Hub), request.Labels[fleet.RegistrationTokenLabel]
 	switch {
 	case !policies.InForce:
 		return Origin{Reason: fleet.ReasonPolicyMissing, Message: policies.Missing}
@@ -50,6 +52,20 @@ func OriginOf(request *fleet.ClusterRegistration, policies OriginPolicies) Origi
 		}
 	}
 	return Origin{Reason: fleet.ReasonOriginProved, Message: "created by a user who may register with ClusterRegistrationToken " + token}
+}
+
+// IsForClusternet reports whether the hub created the request for a Clusternet agent. hub is the user of the hub; empty if it does not.
+func IsForClusternet(request *fleet.ClusterRegistration, hub string) bool {
+	return hub != "" && request.Annotations[fleet.CreatorAnnotation] == hub && request.Annotations[fleet.RequesterAnnotation] != ""
+}
+
+// CreatorOf is the user who created a request, as the API server recorded it; "" if it recorded none. For a request that the hub created
+// for a Clusternet agent it is the user who created the request of that agent.
+func CreatorOf(request *fleet.ClusterRegistration, hub string) string {
+	if IsForClusternet(request, hub) {
+		return request.Annotations[fleet.RequesterAnnotation]
+	}
+	return request.Annotations[fleet.CreatorAnnotation]
 }
 
 // AssumesToken reports whether the token of a request is only assumed: the request names none, and its creator is not known. Such a token

@@ -103,3 +103,26 @@ func FuzzOriginOf(f *testing.F) {
 		assert.True(t, !utf8.ValidString(creator) || utf8.ValidString(origin.Message))
 	})
 }
+
+// Only the hub can say for whom it created a request.
+func TestCreatorOf(t *testing.T) {
+	const hub = "system:serviceaccount:cattle-fleet-system:fleet-controller"
+	for _, row := range []struct{ name, hub, creator, requester, want string }{
+		{"a request of the hub", hub, hub, "the agent", "the agent"},
+		{"of somebody who claims that", hub, "somebody", "the agent", "somebody"},
+		{"of the hub for itself", hub, hub, "", hub},
+		{"of a hub that serves no such agents", "", hub, "the agent", hub},
+		{"without a recorded creator", hub, "", "the agent", ""},
+		{"without a recorded creator, on a hub without a name", "", "", "the agent", ""},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			request := &fleet.ClusterRegistration{}
+			request.Annotations = map[string]string{fleet.CreatorAnnotation: row.creator, fleet.RequesterAnnotation: row.requester}
+			assert.Equal(t, row.want, CreatorOf(request, row.hub))
+			request.Labels = map[string]string{fleet.RegistrationTokenLabel: "tok"}
+			if row.want != "" {
+				assert.Equal(t, row.want, OriginOf(request, OriginPolicies{InForce: true, Hub: row.hub}).Creator)
+			}
+		})
+	}
+}

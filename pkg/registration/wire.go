@@ -34,6 +34,9 @@ const (
 	// ClusterRoleAgent lets an agent read its BundleDeployments and report their status; the hub binds it for each agent in the
 	// cluster namespace. An agent that renews its credential has its own Role instead, AgentRoleName.
 	ClusterRoleAgent = "fleet-agent-bundle-deployment"
+	// ClusterRoleClusternet lets the ServiceAccounts of tokens and of Clusternet agents create ClusterRegistrationRequests. It exists only
+	// on a hub that serves Clusternet agents.
+	ClusterRoleClusternet = "fleet-clusternet-registration"
 	// RoleDeploymentSecrets is the Role and RoleBinding, in the cluster namespace, that let the agents of a Cluster read, by name,
 	// the Secrets with the Helm values of their BundleDeployments, and the copies of the Secrets and ConfigMaps that these name in
 	// downstreamResources. It exists while there are such objects.

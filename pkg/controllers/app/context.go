@@ -22,7 +22,9 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	"github.com/muster-fleet/muster/pkg/controllers/tokenusage"
 	"github.com/muster-fleet/muster/pkg/credential"
+	clusternetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/clusters.clusternet.io/v1beta1"
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
+	clusternetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/clusters.clusternet.io/v1beta1"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -76,6 +78,12 @@ type Context struct {
 	ImportBackoff Backoff
 	// DisableBundles leaves Bundles to Fleet's own controllers.
 	DisableBundles bool
+	// Clusternet has the controllers of ClusterRegistrationRequests and ManagedClusters, and ClusternetClient writes them; both are nil
+	// unless the hub serves Clusternet agents.
+	Clusternet       clusternetcontrollers.Interface
+	ClusternetClient clusternetclient.ClustersV1beta1Interface
+	// HubUser is the user that the API server knows this hub as; empty unless the hub serves Clusternet agents.
+	HubUser string
 	// FarewellGrace is how long a deleted Cluster waits for its agent to uninstall itself.
 	FarewellGrace time.Duration
 	// ContentGrace is the time for which a Content is kept after the last BundleDeployment that names it; 0 means 40 seconds.

@@ -42,6 +42,7 @@ type Counter struct {
 	requests fleetcontrollers.ClusterRegistrationCache
 	clusters fleetcontrollers.ClusterCache
 	clock    clock.PassiveClock
+	hubUser  string // see registration.CreatorOf
 
 	mu     sync.Mutex
 	counts map[string]*namespaceCount // by namespace
@@ -51,6 +52,7 @@ type Counter struct {
 const countEvery = time.Second
 
 type namespaceCount struct {
+	hubUser  string
 	at       time.Time
 	counted  [phases]map[types.UID]bool
 	of       [phases]map[string]int               // by the keys of the requests; wholeNamespace counts all
@@ -66,8 +68,9 @@ const (
 	unconnectedClusters = "muster.fleet.cattle.io/unconnected-clusters"
 )
 
-// New returns a Counter that reads these caches. It is called once, before the controllers start.
-func New(requests fleetcontrollers.ClusterRegistrationCache, clusters fleetcontrollers.ClusterCache, clock clock.PassiveClock) *Counter {
+// New returns a Counter that reads these caches. It is called once, before the controllers start. hubUser is the user of a hub that creates
+// requests for Clusternet agents, otherwise empty.
+func New(requests fleetcontrollers.ClusterRegistrationCache, clusters fleetcontrollers.ClusterCache, clock clock.PassiveClock, hubUser string) *Counter {
 	requests.AddIndexer(waitingRequests, func(r *fleet.ClusterRegistration) ([]string, error) {
 		if !isWaiting(r) {
 			return nil, nil
@@ -80,7 +83,7 @@ func New(requests fleetcontrollers.ClusterRegistrationCache, clusters fleetcontr
 		}
 		return []string{c.Namespace}, nil
 	})
-	return &Counter{requests: requests, clusters: clusters, clock: clock, counts: map[string]*namespaceCount{}}
+	return &Counter{requests: requests, clusters: clusters, clock: clock, hubUser: hubUser, counts: map[string]*namespaceCount{}}
 }
 
 // IsUnconnected reports whether no agent has ever connected for a Cluster. Clusters that the hub imports do not count: an import clears
@@ -101,7 +104,7 @@ func (c *Counter) Admit(phase Phase, request *fleet.ClusterRegistration, limit P
 	case now.counted[phase][request.UID]:
 		return true, nil
 	}
-	for _, key := range keysOf(request) {
+	for _, key := range keysOf(request, c.hubUser) {
 		if now.reaches(phase, key, limit) {
 			return false, nil
 		}
@@ -129,7 +132,7 @@ func (c *Counter) count(namespace string) (*namespaceCount, error) {
 	if last != nil && c.clock.Since(last.at) < countEvery {
 		return last, nil
 	}
-	now := &namespaceCount{at: c.clock.Now()}
+	now := &namespaceCount{hubUser: c.hubUser, at: c.clock.Now()}
 	for phase := range phases {
 		now.counted[phase], now.of[phase] = map[types.UID]bool{}, map[string]int{}
 	}
@@ -188,7 +191,7 @@ func (c *namespaceCount) admit(phase Phase, request *fleet.ClusterRegistration) 
 
 func (c *namespaceCount) add(phase Phase, request *fleet.ClusterRegistration) {
 	c.counted[phase][request.UID] = true
-	for _, key := range keysOf(request) {
+	for _, key := range keysOf(request, c.hubUser) {
 		c.of[phase][key]++
 	}
 }
@@ -196,9 +199,9 @@ func (c *namespaceCount) add(phase Phase, request *fleet.ClusterRegistration) {
 // keysOf are the keys under which a request is counted: its creator, if the API server recorded it, the token that it names, and the
 // whole namespace. The creator is the ServiceAccount of a token. Without the policy that records it, a user who may create requests can
 // name the token of somebody else.
-func keysOf(r *fleet.ClusterRegistration) []string {
+func keysOf(r *fleet.ClusterRegistration, hubUser string) []string {
 	keys := []string{wholeNamespace}
-	if creator := r.Annotations[fleet.CreatorAnnotation]; creator != "" {
+	if creator := registration.CreatorOf(r, hubUser); creator != "" {
 		keys = append(keys, "creator "+creator)
 	}
 	if token := r.Labels[fleet.RegistrationTokenLabel]; token != "" {

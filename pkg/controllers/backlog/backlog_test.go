@@ -37,7 +37,7 @@ func newScene() *scene {
 	requests.AddIndexer(index.ByClientID, func(r *fleet.ClusterRegistration) ([]string, error) {
 		return []string{index.Key(r.Namespace, r.Spec.ClientID)}, nil
 	})
-	s.Counter = New(requests, generic.NewCache[*fleet.Cluster](s.clusters, schema.GroupResource{}), s.clock)
+	s.Counter = New(requests, generic.NewCache[*fleet.Cluster](s.clusters, schema.GroupResource{}), s.clock, "")
 	return s
 }
 

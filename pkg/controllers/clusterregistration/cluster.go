@@ -113,6 +113,9 @@ func (h *handler) createCluster(
 	allowed, _ := registration.AllowLabels(request.Spec.ClusterLabels, token.Spec, hub.Registration.AcceptsAgentLabels())
 	labels := registration.NewClusterLabels(name, allowed, hub.IgnoreClusterRegistrationLabels)
 	registration.ImposeLabels(labels, token.Spec.Labels)
+	if registration.IsForClusternet(request, h.HubUser) {
+		labels[fleet.NonManagedAgentLabel] = "true" // a Clusternet agent does not deploy a Bundle, so it cannot update itself
+	}
 	var annotations map[string]string
 	if !h.DisableBundles { // otherwise Fleet's own Cluster controller may create the namespace
 		annotations = map[string]string{fleet.NamespaceDigestAnnotation: h.NamespaceKeys.New(request.Namespace, name)}

@@ -112,12 +112,12 @@ func requestKeyOf(secret *corev1.Secret) types.NamespacedName {
 // token that they name.
 const refusedByCreator = "muster.fleet.cattle.io/refused-by-creator"
 
-func creatorOfRefused(request *fleet.ClusterRegistration) ([]string, error) {
+func (h *handler) creatorOfRefused(request *fleet.ClusterRegistration) ([]string, error) {
 	granted := fleetstatus.Condition(request.Status.Conditions, fleet.ConditionGranted)
 	if request.Status.Granted || granted.Status != corev1.ConditionFalse || granted.Reason == fleet.ReasonError {
 		return nil, nil // an error is not a refusal: it is retried
 	}
-	creator := request.Annotations[fleet.CreatorAnnotation]
+	creator := registration.CreatorOf(request, h.HubUser)
 	if token := request.Labels[fleet.RegistrationTokenLabel]; creator == "" && token != "" {
 		creator = "token " + token
 	}

@@ -150,7 +150,7 @@ func (h *handler) refusalSecret(request *fleet.ClusterRegistration, out result.R
 // deleteRefused deletes refused requests after their lifetime, and the oldest ones of a creator with too many: the holder of a
 // stolen token could fill the hub with them. It runs after the decision on the request was repeated.
 func (h *handler) deleteRefused(ctx context.Context, request *fleet.ClusterRegistration, out result.Result) error {
-	keys, _ := creatorOfRefused(request)
+	keys, _ := h.creatorOfRefused(request)
 	if !out.IsStalled() || len(keys) == 0 {
 		return nil
 	}

@@ -215,9 +215,10 @@ func TestCreatorOfRefused(t *testing.T) {
 		"new":                  {func(r *fleet.ClusterRegistration) { r.Status.Conditions = nil }, nil},
 		"retried after errors": {func(r *fleet.ClusterRegistration) { r.Status.Conditions[0].Reason = fleet.ReasonError }, nil},
 	} {
-		r := newScene(t).refusedRequest("r", 0)
+		s := newScene(t)
+		r := s.refusedRequest("r", 0)
 		row.change(r)
-		got, err := creatorOfRefused(r)
+		got, err := s.creatorOfRefused(r)
 		require.NoError(t, err)
 		assert.Equal(t, row.want, got, name)
 	}

@@ -105,7 +105,7 @@ func Register(ctx context.Context, c *app.Context) {
 		h.readRights, h.deployments = agentrole.NewReadRights(c), c.Fleet.BundleDeployment().Cache()
 	}
 	h.secrets.AddIndexer(secretsByRequest, requestOfSecret)
-	h.requests.AddIndexer(refusedByCreator, creatorOfRefused)
+	h.requests.AddIndexer(refusedByCreator, h.creatorOfRefused)
 
 	c.Fleet.ClusterRegistration().OnChange(ctx, name, app.Handler(c.Passes, name, h.onChange))
 	c.Core.Secret().OnChange(ctx, expiryName, app.Handler(c.Passes, expiryName, h.expireCredential))

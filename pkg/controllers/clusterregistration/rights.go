@@ -15,6 +15,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
+	"github.com/muster-fleet/muster/pkg/controllers/clusternet"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -62,8 +63,9 @@ func (h *handler) withdrawRights(
 	return h.ensureRights(ctx, request, cluster, token)
 }
 
-// rights are all objects of a request's set. In quarantine that is only the ServiceAccount. The right to read Contents belongs to
-// the Cluster and is created with the first of them, see agentrole.ReadRights.
+// rights are all objects of a request's set. In quarantine that is only the ServiceAccount, and so it is for a Clusternet agent while the
+// hub does not serve such agents. The right to read Contents belongs to the Cluster and is created with the first of them, see
+// agentrole.ReadRights.
 func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken) []runtime.Object {
 	namespace, account := clusterNamespace(cluster), accountName(request)
 	agent := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}}
@@ -75,6 +77,12 @@ func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Clus
 	}
 	objects := []runtime.Object{serviceAccount}
 	if cluster.Spec.Quarantined {
+		return objects
+	}
+	if request.Annotations[fleet.RequesterAnnotation] != "" {
+		if registration.IsForClusternet(request, h.HubUser) {
+			objects = append(objects, clusternet.Rights(request.Spec.ClientID, namespace, account)...)
+		}
 		return objects
 	}
 

@@ -72,6 +72,7 @@ func (h *handler) originPolicies() registration.OriginPolicies {
 	since, inForce := h.Admission.InForce()
 	return registration.OriginPolicies{
 		InForce: inForce, Since: since, Missing: h.Admission.Missing(), NotRecorded: h.Admission.NotRecorded(),
+		Hub: h.HubUser,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -53,6 +54,10 @@ func Register(ctx context.Context, c *app.Context) {
 	enqueue.OnDamage(accounts, tokens, tokenOf)
 	enqueue.OnDamage(roles, tokens, tokenOf)
 	enqueue.OnDamage(bindings, tokens, tokenOf)
+	if c.Clusternet != nil {
+		enqueue.OnDamage(c.RBAC.ClusterRoleBinding(), tokens, tokenOf)
+		enqueue.OnAnyChange(c.RBAC.ClusterRoleBinding(), tokens, h.deletedToken)
+	}
 	enqueue.OnAnyChange(secrets, tokens, h.tokensOfSecret)
 	enqueue.OnTransition(c.Fleet.ClusterRegistration(), tokens, h.tokensOfRequest)
 	c.Config.OnChange(h.renderAll)
@@ -62,6 +67,17 @@ func Register(ctx context.Context, c *app.Context) {
 }
 
 var tokenOf = enqueue.MadeFor(tokenKind)
+
+// deletedToken returns the token for which a ClusterRoleBinding was created if the token is gone: a binding without a namespace cannot have
+// the token as its owner, so Kubernetes does not delete it.
+func (h *handler) deletedToken(binding enqueue.Made) (keys []types.NamespacedName) {
+	for _, key := range tokenOf(binding) {
+		if _, err := h.cache.Get(key.Namespace, key.Name); apierrors.IsNotFound(err) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
 
 // tokensOfSecret finds the token of a values Secret by its name, and that of a ServiceAccount's token Secret by the account.
 func (h *handler) tokensOfSecret(secret *corev1.Secret) []types.NamespacedName {

@@ -20,6 +20,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/backlog"
+	"github.com/muster-fleet/muster/pkg/controllers/clusternet"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
@@ -51,7 +52,12 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 		deleted := types.NamespacedName{Namespace: namespace, Name: name}
 		h.TokenUsage.Forget(deleted)
 		h.rendered.forget(deleted)
-		return nil, nil
+		if h.Clusternet == nil {
+			return nil, nil // Kubernetes deletes everything with the token
+		}
+		ctx, cancel := h.Passes.Context()
+		defer cancel()
+		return nil, h.sets.Remove(ctx, registration.OwnedSetID(setID, namespace, name), key, tokenKind)
 	}
 	if token.DeletionTimestamp != nil || h.written.IsStale(token) {
 		return token, nil
@@ -124,6 +130,9 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 // the hub requires one, and its rights and Secret are deleted.
 func (h *handler) ensureObjects(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) result.Result {
 	set, objects := registration.OwnedSetID(setID, token.Namespace, token.Name), rights(token)
+	if h.Clusternet != nil {
+		objects = append(objects, clusternet.MayCreateRequests(token.Namespace, accountOf(token).Name))
+	}
 	refused := h.ttlRequired(h.Config.Get()) && expires == nil
 	if refused {
 		objects = nil

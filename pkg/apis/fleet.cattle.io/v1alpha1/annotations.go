@@ -13,6 +13,10 @@ const FarewellAnnotation = "muster.fleet.cattle.io/farewell"
 // the user that created it. The policies prevent users from setting or changing it.
 const CreatorAnnotation = "muster.fleet.cattle.io/created-by"
 
+// RequesterAnnotation is set by the hub, on a ClusterRegistration that it creates for a Clusternet agent, to the user who according to the
+// API server created the ClusterRegistrationRequest of that agent. It means nothing on a ClusterRegistration of another creator.
+const RequesterAnnotation = "muster.fleet.cattle.io/requested-by"
+
 // CredentialAnnotation is CredentialIssued on the kubeconfig Secret that the hub creates for its own cluster: the kubeconfig has
 // no credential. The hub issues a short-lived one for each call of its own cluster, and keeps it in memory. The hub ignores the
 // annotation on any other Secret.

@@ -1,0 +1,166 @@
+// Package clusternet tests the registration of unchanged Clusternet agents.
+package clusternet
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/pkg/admission"
+	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
+	clusternetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/clusters.clusternet.io/v1beta1"
+	muster "github.com/muster-fleet/muster/pkg/hub"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
+
+// stage is a hub that serves Clusternet agents, with a workspace.
+type stage struct {
+	*testenv.Stage
+	admin clusternetclient.ClustersV1beta1Interface
+}
+
+func withClusternet(o *muster.Options) { o.Clusternet = true }
+
+func newStage(t *testing.T, change ...func(*muster.Options)) *stage {
+	t.Helper()
+	s := &stage{Stage: testenv.EmptyStage(t)}
+	s.Hub.NeedsMutatingPolicies(t)
+	s.Running = s.Hub.Hub(t, append(change, withClusternet)...)
+	clients, err := versioned.NewForConfig(s.Hub.RESTConfig())
+	require.NoError(t, err)
+	s.admin = clients.ClustersV1beta1()
+	s.awaitPolicies(t)
+	return s
+}
+
+// awaitPolicies waits until the API server records the creators of requests.
+func (s *stage) awaitPolicies(t *testing.T) {
+	t.Helper()
+	monitor, err := admission.New(admission.Options{RESTConfig: s.Hub.RESTConfig(), Namespace: testenv.SystemNamespace, Clusternet: true})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	monitor.Start(ctx)
+	testenv.Eventually(t, func() (bool, string) {
+		since, ok := monitor.InForce()
+		reason, message := monitor.Lacking()
+		return ok && reason == "" && !time.Now().Before(since), message + monitor.Missing()
+	})
+	stop()
+	monitor.Wait()
+}
+
+// user is a client with a bearer token.
+type user struct {
+	clusternetclient.ClustersV1beta1Interface
+	kubernetes kubernetes.Interface
+}
+
+func (s *stage) as(t *testing.T, token string) user {
+	t.Helper()
+	config := rest.AnonymousClientConfig(s.Hub.RESTConfig())
+	config.BearerToken, config.QPS = token, -1
+	clients, err := versioned.NewForConfig(config)
+	require.NoError(t, err)
+	core, err := kubernetes.NewForConfig(config)
+	require.NoError(t, err)
+	return user{ClustersV1beta1Interface: clients.ClustersV1beta1(), kubernetes: core}
+}
+
+// request creates the request of an agent as soon as the token has the right to, and waits while the API server does not know a new kind.
+func (u user) request(t *testing.T, id string, labels map[string]string) *v1beta1.ClusterRegistrationRequest {
+	t.Helper()
+	var created *v1beta1.ClusterRegistrationRequest
+	testenv.Eventually(t, func() (bool, string) {
+		var err error
+		created, err = u.ClusterRegistrationRequests().Create(t.Context(), &v1beta1.ClusterRegistrationRequest{
+			ObjectMeta: metav1.ObjectMeta{Name: v1beta1.RequestPrefix + id},
+			Spec:       v1beta1.ClusterRegistrationRequestSpec{ClusterID: id, ClusterName: "edge", ClusterLabels: labels},
+		}, metav1.CreateOptions{})
+		return err == nil, "creating the request: " + errorText(err)
+	})
+	return created
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// approved waits until the agent can read that its request is approved.
+func (u user) approved(t *testing.T, id string) *v1beta1.ClusterRegistrationRequest {
+	t.Helper()
+	var got *v1beta1.ClusterRegistrationRequest
+	testenv.Eventually(t, func() (bool, string) {
+		var err error
+		got, err = u.ClusterRegistrationRequests().Get(t.Context(), v1beta1.RequestPrefix+id, metav1.GetOptions{})
+		return err == nil && got.Status.Result == v1beta1.ResultApproved, errorText(err)
+	})
+	return got
+}
+
+// says waits until the request has this result and a message with that text.
+func (s *stage) says(t *testing.T, id, result, text string) {
+	t.Helper()
+	testenv.EventuallyIs(t, s.admin.ClusterRegistrationRequests().Get, v1beta1.RequestPrefix+id, func(r *v1beta1.ClusterRegistrationRequest) (bool, string) {
+		require.Empty(t, r.Status.DedicatedToken)
+		return r.Status.Result == result && len(r.Status.ErrorMessage) > 0 && contains(r.Status.ErrorMessage, text), r.Status.Result + " " + r.Status.ErrorMessage
+	})
+}
+
+// beat sends a heartbeat as an agent does: it lists its ManagedCluster and puts the whole object.
+func (u user) beat(t *testing.T, namespace, id string, status v1beta1.ManagedClusterStatus) {
+	t.Helper()
+	testenv.Eventually(t, func() (bool, string) {
+		list, err := u.ManagedClusters(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: v1beta1.ClusterIDLabel + "=" + id})
+		if err != nil || len(list.Items) != 1 {
+			return false, "listing ManagedClusters: " + errorText(err)
+		}
+		member := list.Items[0]
+		member.Status = status
+		member.Status.LastObservedTime = metav1.Now()
+		member.Status.Conditions = []metav1.Condition{{
+			Type: v1beta1.ConditionReady, Status: metav1.ConditionTrue, Reason: "ManagedClusterReady", Message: "managed cluster is ready.",
+			LastTransitionTime: metav1.Now(),
+		}}
+		_, err = u.ManagedClusters(namespace).UpdateStatus(t.Context(), &member, metav1.UpdateOptions{})
+		return err == nil, "putting the status: " + errorText(err)
+	})
+}
+
+func newID() string { return string(uuid.NewUUID()) }
+
+// deciding lets a person decide about the only request for an identity that is not granted.
+func (s *stage) decide(t *testing.T, request, decision string) {
+	t.Helper()
+	patch := []byte(`{"status":{"approval":{"decision":"` + decision + `"}}}`)
+	_, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).Patch(t.Context(), request, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+}
+
+func manual() fleet.ClusterRegistrationTokenSpec {
+	return fleet.ClusterRegistrationTokenSpec{Approval: fleet.ApprovalManual}
+}
+
+// tokenUser is the user name that a new ClusterRegistrationToken makes.
+func (s *stage) tokenUser(t *testing.T) string {
+	t.Helper()
+	s.Token(t, "tok")
+	token := s.ReadyToken(t, "tok")
+	return registration.AccountUser(s.Namespace, registration.TokenServiceAccount(token.Name, string(token.UID)))
+}

@@ -1,0 +1,272 @@
+package clusternet
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func contains(text, part string) bool { return strings.Contains(text, part) }
+
+func report() v1beta1.ManagedClusterStatus {
+	seconds := int64(180)
+	return v1beta1.ManagedClusterStatus{
+		KubernetesVersion: "v1.31.4", AgentVersion: "v0.18.0", Healthz: true, Livez: true, Readyz: true,
+		NodeStatistics:            v1beta1.NodeStatistics{ReadyNodes: 2, NotReadyNodes: 1},
+		Capacity:                  corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("12"), "example.com/other": resource.MustParse("1")},
+		HeartbeatFrequencySeconds: &seconds,
+	}
+}
+
+// An agent registers, reports, is restarted and registers again with its own credential, and its Cluster is deleted.
+func TestLife(t *testing.T) {
+	s := newStage(t)
+	boot := s.as(t, s.Token(t, "tok").Token)
+	id := newID()
+
+	// Register.
+	boot.request(t, id, map[string]string{"env": "edge", "clusternet.io/created-by": "me", "fleet.cattle.io/x": "y"})
+	answer := boot.approved(t, id).Status
+	name := registration.ClusterName(id)
+	namespace := registration.ClusterNamespace(s.Namespace, name)
+	assert.Equal(t, namespace, answer.DedicatedNamespace)
+	assert.Equal(t, s.Hub.CA(), answer.CACertificate)
+	assert.Equal(t, v1beta1.RequestPrefix+id, answer.ManagedClusterName)
+	assert.Empty(t, answer.ErrorMessage)
+	cluster := s.Cluster(t, name)
+	assert.Equal(t, map[string]string{"env": "edge", fleet.ClusterLabel: name, fleet.NonManagedAgentLabel: "true"}, cluster.Labels)
+
+	// Report. The answer goes with the first heartbeat, and with it the right to read it.
+	agent := s.as(t, string(answer.DedicatedToken))
+	agent.beat(t, namespace, id, report())
+	cluster = s.Hub.ClusterCondition(t, s.Namespace, name, fleet.ConditionConnected, "True")
+	reported := cluster.Status.Agent
+	assert.Equal(t, "v1.31.4", reported.KubernetesVersion)
+	assert.Equal(t, "v0.18.0", reported.Version)
+	assert.Equal(t, fleet.AgentNodes{Count: 3, Ready: 2}, *reported.Nodes)
+	assert.Equal(t, "3m0s", reported.CheckinInterval.Duration.String())
+	assert.True(t, reported.APIServer.Ready)
+	assert.Equal(t, corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("12")}, reported.Capacity)
+	s.Hub.ClusterCondition(t, s.Namespace, name, fleet.ConditionRegistered, "True")
+	testenv.RequireGone(t, s.admin.ClusterRegistrationRequests().Get, "ClusterRegistrationRequest", v1beta1.RequestPrefix+id)
+	testenv.RequireGone(t, s.Hub.Kubernetes.RbacV1().ClusterRoleBindings().Get, "ClusterRoleBinding", registration.ClusternetReaderName(v1beta1.RequestPrefix+id))
+
+	// Labels can be patched, and nothing else; the Secret is stored without its credential.
+	members := agent.ManagedClusters(namespace)
+	_, err := members.Patch(t.Context(), answer.ManagedClusterName, types.MergePatchType, []byte(`{"metadata":{"labels":{"node.clusternet.io/zone":"a"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	_, err = members.Patch(t.Context(), answer.ManagedClusterName, types.MergePatchType, []byte(`{"metadata":{"annotations":{"fleet.cattle.io/cluster":"other"}}}`), metav1.PatchOptions{})
+	assert.True(t, apierrors.IsForbidden(err), "%v", err)
+	_, err = members.Patch(t.Context(), answer.ManagedClusterName, types.MergePatchType, []byte(`{"spec":{"syncMode":"Push"}}`), metav1.PatchOptions{})
+	assert.True(t, apierrors.IsForbidden(err), "%v", err)
+	secrets := agent.kubernetes.CoreV1().Secrets(namespace)
+	deployer := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: v1beta1.AgentSecret, Finalizers: []string{"apps.clusternet.io/finalizer"}, Annotations: map[string]string{"clusternet.io/autoupdate": "true"}},
+		Data:       map[string][]byte{"token": []byte("of the member")},
+	}
+	created, err := secrets.Create(t.Context(), deployer, metav1.CreateOptions{})
+	require.NoError(t, err)
+	assert.Empty(t, created.Data)
+	assert.Empty(t, created.Finalizers)
+	deployer.ResourceVersion = created.ResourceVersion
+	created, err = secrets.Update(t.Context(), deployer, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	assert.Empty(t, created.Data)
+	assert.Empty(t, created.Finalizers)
+	theft := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: v1beta1.AgentSecret + "-2", Annotations: map[string]string{corev1.ServiceAccountNameKey: "default"}},
+		Type:       corev1.SecretTypeServiceAccountToken,
+	}
+	_, err = secrets.Create(t.Context(), theft, metav1.CreateOptions{})
+	assert.True(t, apierrors.IsForbidden(err), "%v", err)
+
+	// Restart: the agent creates its request again with its own credential, and no other.
+	_, err = agent.ClusterRegistrationRequests().Create(t.Context(), &v1beta1.ClusterRegistrationRequest{
+		ObjectMeta: metav1.ObjectMeta{Name: v1beta1.RequestPrefix + newID()}, Spec: v1beta1.ClusterRegistrationRequestSpec{ClusterID: newID()},
+	}, metav1.CreateOptions{})
+	assert.True(t, apierrors.IsForbidden(err), "%v", err)
+	require.NoError(t, s.Hub.Fleet.ClusterRegistrationTokens(s.Namespace).Delete(t.Context(), "tok", metav1.DeleteOptions{}))
+	agent.request(t, id, nil)
+	again := agent.approved(t, id).Status
+	assert.Equal(t, namespace, again.DedicatedNamespace)
+	restarted := s.as(t, string(again.DedicatedToken))
+	restarted.beat(t, namespace, id, report())
+	testenv.RequireGone(t, s.admin.ClusterRegistrationRequests().Get, "ClusterRegistrationRequest", v1beta1.RequestPrefix+id)
+	requests, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	assert.Len(t, requests.Items, 1, "a restart is not another registration")
+
+	// A deleted ManagedCluster comes back under the same name.
+	require.NoError(t, s.admin.ManagedClusters(namespace).Delete(t.Context(), answer.ManagedClusterName, metav1.DeleteOptions{}))
+	restarted.beat(t, namespace, id, report())
+
+	// Delete the Cluster: everything goes.
+	restarted.request(t, id, nil)
+	restarted.approved(t, id)
+	s.DeleteCluster(t, name)
+	testenv.RequireGone(t, s.Hub.Fleet.Clusters(s.Namespace).Get, "Cluster", name)
+	testenv.RequireGone(t, s.Hub.Kubernetes.CoreV1().Namespaces().Get, "Namespace", namespace)
+	testenv.RequireGone(t, s.admin.ClusterRegistrationRequests().Get, "ClusterRegistrationRequest", v1beta1.RequestPrefix+id)
+	testenv.RequireUnauthorized(t, s.Hub, string(again.DedicatedToken))
+	bindings := s.Hub.Kubernetes.RbacV1().ClusterRoleBindings()
+	testenv.Eventually(t, func() (bool, string) {
+		list, err := bindings.List(t.Context(), metav1.ListOptions{LabelSelector: fleet.ManagedLabel})
+		require.NoError(t, err)
+		for _, binding := range list.Items {
+			if binding.RoleRef.Name == registration.ClusterRoleClusternet || contains(binding.Name, id) {
+				return false, "ClusterRoleBinding " + binding.Name + " is left"
+			}
+		}
+		return true, ""
+	})
+}
+
+// A request waits for a person, is denied, and is approved after that; its agent polls all the time.
+func TestApproval(t *testing.T) {
+	s := newStage(t)
+	boot := s.as(t, s.Hub.Token(t, s.Namespace, "tok", manual()).Token)
+	id := newID()
+	created := boot.request(t, id, nil)
+	name := registration.ClusternetRequestName(string(created.UID))
+	s.says(t, id, "", fleet.ReasonWaitingForApproval)
+	s.decide(t, name, "Denied")
+	s.says(t, id, v1beta1.ResultDenied, fleet.ReasonDenied)
+	s.decide(t, name, "Approved")
+	boot.approved(t, id)
+}
+
+// An agent that returns with its bootstrap token, or somebody else with one, does not get the identity of an agent without a person.
+func TestHeldIdentity(t *testing.T) {
+	s := newStage(t)
+	boot := s.as(t, s.Token(t, "tok").Token)
+	id := newID()
+	boot.request(t, id, nil)
+	answer := boot.approved(t, id).Status
+	agent := s.as(t, string(answer.DedicatedToken))
+	agent.beat(t, answer.DedicatedNamespace, id, report())
+	testenv.RequireGone(t, s.admin.ClusterRegistrationRequests().Get, "ClusterRegistrationRequest", v1beta1.RequestPrefix+id)
+
+	created := boot.request(t, id, nil)
+	s.says(t, id, v1beta1.ResultDenied, fleet.ReasonClientIDInUse)
+	_, err := boot.ClusterRegistrationRequests().Get(t.Context(), created.Name, metav1.GetOptions{})
+	assert.True(t, apierrors.IsForbidden(err), "%v", err)
+	s.decide(t, registration.ClusternetRequestName(string(created.UID)), "Approved")
+	again := boot.approved(t, id).Status
+	assert.Equal(t, answer.DedicatedNamespace, again.DedicatedNamespace, "the same Cluster")
+	testenv.RequireUnauthorized(t, s.Hub, string(answer.DedicatedToken))
+	s.as(t, string(again.DedicatedToken)).beat(t, again.DedicatedNamespace, id, report())
+}
+
+// The hub gives out no answer with which an agent would verify nothing.
+func TestCAMissing(t *testing.T) {
+	s := newStage(t)
+	boot := s.as(t, s.Token(t, "tok").Token)
+	id := newID()
+	settings := s.Hub.Reachable()
+	delete(settings, "apiServerCA")
+	s.Hub.Configure(t, settings)
+	boot.request(t, id, nil)
+	s.says(t, id, "", "apiServerCA of the hub's configuration is empty")
+	s.Hub.Configure(t, s.Hub.Reachable())
+	boot.approved(t, id)
+}
+
+// Neither a person nor an agent can say for whom a request is.
+func TestCreatorIsRecorded(t *testing.T) {
+	s := newStage(t)
+	id := newID()
+	token := s.tokenUser(t)
+	created, err := s.admin.ClusterRegistrationRequests().Create(t.Context(), &v1beta1.ClusterRegistrationRequest{
+		ObjectMeta: metav1.ObjectMeta{Name: v1beta1.RequestPrefix + id, Annotations: map[string]string{fleet.CreatorAnnotation: token}},
+		Spec:       v1beta1.ClusterRegistrationRequestSpec{ClusterID: id},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	assert.NotEqual(t, token, created.Annotations[fleet.CreatorAnnotation])
+	s.says(t, id, v1beta1.ResultDenied, fleet.ReasonTokenNotFound)
+}
+
+// Quarantine ends the rights of the agent, and a release gives them back.
+func TestQuarantine(t *testing.T) {
+	s := newStage(t)
+	boot := s.as(t, s.Token(t, "tok").Token)
+	id := newID()
+	boot.request(t, id, nil)
+	answer := boot.approved(t, id).Status
+	agent := s.as(t, string(answer.DedicatedToken))
+	agent.beat(t, answer.DedicatedNamespace, id, report())
+	s.PatchSpec(t, registration.ClusterName(id), `{"quarantined":true}`)
+	testenv.Eventually(t, func() (bool, string) {
+		_, err := agent.ManagedClusters(answer.DedicatedNamespace).List(t.Context(), metav1.ListOptions{})
+		return apierrors.IsForbidden(err), "the agent may still list ManagedClusters"
+	})
+	s.PatchSpec(t, registration.ClusterName(id), `{"quarantined":false}`)
+	agent.beat(t, answer.DedicatedNamespace, id, report())
+}
+
+// A hub that starts counts no heartbeat twice, writes nothing, and counts the next one.
+func TestHubRestart(t *testing.T) {
+	s := newStage(t)
+	boot := s.as(t, s.Token(t, "tok").Token)
+	id := newID()
+	boot.request(t, id, nil)
+	answer := boot.approved(t, id).Status
+	agent, name := s.as(t, string(answer.DedicatedToken)), registration.ClusterName(id)
+	agent.beat(t, answer.DedicatedNamespace, id, report())
+	s.Hub.ClusterCondition(t, s.Namespace, name, fleet.ConditionConnected, "True")
+	testenv.RequireGone(t, s.admin.ClusterRegistrationRequests().Get, "ClusterRegistrationRequest", v1beta1.RequestPrefix+id)
+
+	s.Stop(t)
+	before := s.Cluster(t, name)
+	member := testenv.RequireThere(t, s.admin.ManagedClusters(answer.DedicatedNamespace).Get, answer.ManagedClusterName)
+	s.Running = s.Hub.Hub(t, withClusternet)
+	s.AwaitWork(t, "marker")
+	after := s.Cluster(t, name)
+	assert.Equal(t, before.Status, after.Status)
+	assert.Equal(t, member.ResourceVersion, testenv.RequireThere(t, s.admin.ManagedClusters(answer.DedicatedNamespace).Get, answer.ManagedClusterName).ResourceVersion)
+
+	later := report()
+	later.KubernetesVersion = "v1.32.0"
+	agent.beat(t, answer.DedicatedNamespace, id, later)
+	s.EventuallyCluster(t, name, func(c *fleet.Cluster) (bool, string) {
+		return c.Status.Agent.KubernetesVersion == "v1.32.0" && c.Status.Agent.LastSeen.After(before.Status.Agent.LastSeen.Time), c.Status.Agent.KubernetesVersion
+	})
+}
+
+// Unless the hub is told otherwise, nothing of this exists.
+func TestClosed(t *testing.T) {
+	s := testenv.NewStage(t)
+	s.Token(t, "tok")
+	groups, err := s.Hub.Kubernetes.Discovery().ServerGroups()
+	require.NoError(t, err)
+	for _, group := range groups.Groups {
+		assert.NotContains(t, group.Name, "clusternet")
+	}
+	roles, err := s.Hub.Kubernetes.RbacV1().ClusterRoles().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, role := range roles.Items {
+		assert.NotContains(t, role.Name, "clusternet")
+	}
+	bindings, err := s.Hub.Kubernetes.RbacV1().ClusterRoleBindings().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	for _, binding := range bindings.Items {
+		assert.NotContains(t, binding.Name, "clusternet")
+	}
+	policies, err := s.Hub.Kubernetes.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.NotEmpty(t, policies.Items)
+	for _, policy := range policies.Items {
+		assert.NotContains(t, policy.Name, "clusternet")
+	}
+}

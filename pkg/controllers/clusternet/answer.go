@@ -1,0 +1,120 @@
+package clusternet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/credential"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// caFor returns the configured CA of the hub, or why there is no answer without it.
+func (h *handler) caFor() (ca []byte, refusal string) {
+	ca = h.Config.Get().APIServerCA
+	switch {
+	case len(ca) == 0:
+		return nil, fleet.ReasonAPIServerCAInvalid + ": " + errNoCA.Error()
+	case !agentspec.IsCertificate(ca):
+		return nil, fleet.ReasonAPIServerCAInvalid + ": " + agentspec.ErrBadCA.Error()
+	}
+	return ca, ""
+}
+
+// tokenFor returns the credential that was issued with the grant, or another one of the same ServiceAccount once its Secret is deleted.
+// pending means that Kubernetes is issuing it.
+func (h *handler) tokenFor(ctx context.Context, r *fleet.ClusterRegistration, cluster *fleet.Cluster) (token credential.Token, pending bool, err error) {
+	secret, err := h.secrets.Get(h.RegistrationNamespace(), registration.CredentialSecretName(r.Spec.ClientID, r.Spec.ClientRandom))
+	if err == nil && secret.Type == registration.SecretTypeCredential && secret.Annotations[fleet.ClusterRegistrationAnnotation] == r.Name &&
+		secret.Annotations[fleet.ClusterRegistrationNamespaceAnnotation] == r.Namespace && len(secret.Data[registration.CredentialToken]) > 0 {
+		return credential.Token(secret.Data[registration.CredentialToken]), false, nil
+	}
+	issued, err := h.Issuer.Issue(ctx, credential.Account{
+		Namespace: registration.ClusterNamespace(cluster.Namespace, cluster.Name), Name: registration.RequestServiceAccount(r.Name, string(r.UID)),
+	}, credential.LongLived)
+	if errors.Is(err, credential.ErrPending) {
+		return "", true, nil
+	}
+	return issued.Token, false, err
+}
+
+// ensureReader lets the creator of a request read it, and nobody else: the answer contains a credential. Both objects belong to the request
+// and are deleted with it. A binding that an earlier request has left may be for another user.
+func (h *handler) ensureReader(ctx context.Context, request *v1beta1.ClusterRegistrationRequest, creator string) error {
+	namespace, name := account(creator)
+	meta := managed("", registration.ClusternetReaderName(request.Name))
+	meta.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: v1beta1.SchemeGroupVersion.String(), Kind: "ClusterRegistrationRequest", Name: request.Name, UID: request.UID,
+	}}
+	role := &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
+		Verbs: []string{"get"}, APIGroups: group, Resources: []string{"clusterregistrationrequests"}, ResourceNames: []string{request.Name},
+	}}}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta,
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
+	}
+	err := createAnew(ctx, h.Kubernetes.RbacV1().ClusterRoles(), role, func(existing *rbacv1.ClusterRole) bool {
+		return reflect.DeepEqual(existing.OwnerReferences, role.OwnerReferences) && reflect.DeepEqual(existing.Rules, role.Rules)
+	})
+	if err != nil {
+		return fmt.Errorf("creating ClusterRole %s: %w", role.Name, err)
+	}
+	err = createAnew(ctx, h.Kubernetes.RbacV1().ClusterRoleBindings(), binding, func(existing *rbacv1.ClusterRoleBinding) bool {
+		return reflect.DeepEqual(existing.OwnerReferences, binding.OwnerReferences) && reflect.DeepEqual(existing.Subjects, binding.Subjects)
+	})
+	if err != nil {
+		return fmt.Errorf("creating ClusterRoleBinding %s: %w", binding.Name, err)
+	}
+	return nil
+}
+
+// rbacClient has the methods of client-go's client for one kind that createAnew uses.
+type rbacClient[T metav1.Object] interface {
+	Create(ctx context.Context, object T, o metav1.CreateOptions) (T, error)
+	Get(ctx context.Context, name string, o metav1.GetOptions) (T, error)
+	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
+}
+
+// createAnew creates an object, and replaces one that an earlier request has left.
+func createAnew[T metav1.Object](ctx context.Context, client rbacClient[T], wanted T, isWanted func(existing T) bool) error {
+	_, err := client.Create(ctx, wanted, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	existing, err := client.Get(ctx, wanted.GetName(), metav1.GetOptions{})
+	switch {
+	case err == nil && isWanted(existing):
+		return nil
+	case err == nil:
+		err = client.Delete(ctx, wanted.GetName(), metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(existing.GetUID()))})
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	_, err = client.Create(ctx, wanted, metav1.CreateOptions{})
+	return err
+}
+
+// deleteReader takes the right to read a request away. Kubernetes deletes the ClusterRole with the request.
+func (h *handler) deleteReader(ctx context.Context, request string) error {
+	binding, err := h.readerBindings.Get(registration.ClusternetReaderName(request))
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	err = h.Kubernetes.RbacV1().ClusterRoleBindings().Delete(ctx, binding.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(binding.UID))})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("deleting ClusterRoleBinding %s: %w", binding.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,298 @@
+package clusternet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+const (
+	// readAfter is the time within which a waiting agent has read its answer: it asks every 5 to 7 seconds.
+	readAfter = 15 * time.Second
+	// unreadLifetime is how long an answer stays whose agent sends no heartbeat. That of other agents stays for the same time.
+	unreadLifetime = 40 * time.Minute
+	// pendingDelay is the time until the hub looks again for a token that Kubernetes is issuing.
+	pendingDelay = time.Second
+)
+
+// onRequest answers a request, and deletes it when its answer is not needed any more.
+func (h *handler) onRequest(name string, request *v1beta1.ClusterRegistrationRequest) (*v1beta1.ClusterRegistrationRequest, error) {
+	ctx, cancel := h.Passes.Context()
+	defer cancel()
+	if request == nil || request.DeletionTimestamp != nil {
+		return request, h.deleteReader(ctx, name)
+	}
+	if h.written.IsStale(request) {
+		return request, nil // the event of that write is on its way
+	}
+	d := h.decide(ctx, request)
+	if d.err != nil || d.keep {
+		return request, d.err
+	}
+	if d.remove {
+		return request, h.remove(ctx, request)
+	}
+	after := request.DeepCopy()
+	after.Status = d.status
+	latest, written, err := writes.Status(ctx, h.ClusternetClient.ClusterRegistrationRequests(), request, after)
+	if err != nil {
+		return request, err
+	}
+	if written {
+		h.written.Wrote(latest)
+		if d.status.Result == v1beta1.ResultApproved {
+			h.answered.Store(request.UID, h.Clock.Now())
+		}
+	}
+	if d.after > 0 {
+		h.queue.EnqueueAfter(name, d.after)
+	}
+	return latest, nil
+}
+
+// nextStep is what becomes of a request.
+type nextStep struct {
+	status v1beta1.ClusterRegistrationRequestStatus
+	keep   bool          // the status stays as it is
+	remove bool          // the request is deleted
+	after  time.Duration // the request is decided again
+	err    error
+}
+
+func failed(err error) nextStep { return nextStep{err: err} }
+
+func waits(message string) nextStep {
+	return nextStep{status: v1beta1.ClusterRegistrationRequestStatus{ErrorMessage: message}}
+}
+
+func denied(message string) nextStep {
+	return nextStep{status: v1beta1.ClusterRegistrationRequestStatus{Result: v1beta1.ResultDenied, ErrorMessage: message}}
+}
+
+// decide takes a request from its creation to its answer. It stops at the first step that is not done, and starts again with the next
+// event.
+func (h *handler) decide(ctx context.Context, request *v1beta1.ClusterRegistrationRequest) nextStep {
+	if request.Name != v1beta1.RequestPrefix+request.Spec.ClusterID {
+		return denied(fmt.Sprintf("the name of this request must be %s%s", v1beta1.RequestPrefix, request.Spec.ClusterID))
+	}
+
+	// Find the ClusterRegistration that stands for the request: that of the agent if the agent has created the request with its own
+	// credential, otherwise the one that was created for it.
+	creator := request.Annotations[fleet.CreatorAnnotation]
+	r, err := h.registrationOfHolder(creator, request.Spec.ClusterID)
+	if err == nil && r == nil {
+		r, err = h.registrationFor(request, creator)
+	}
+	switch {
+	case err != nil:
+		return failed(err)
+	case r == nil && request.Status.Result == v1beta1.ResultApproved: // its Cluster was deleted, or somebody revoked it
+		return nextStep{remove: true}
+	case r == nil:
+		return h.register(ctx, request, creator)
+	}
+
+	// Repeat the decision about it.
+	if granted := fleetstatus.Condition(r.Status.Conditions, fleet.ConditionGranted); !r.Status.Granted || granted.Status == corev1.ConditionFalse {
+		switch {
+		case granted.Status == corev1.ConditionFalse && granted.Reason != fleet.ReasonError:
+			return denied(granted.Reason + ": " + granted.Message)
+		case granted.Status == "":
+			return nextStep{keep: true}
+		}
+		return waits(granted.Reason + ": " + granted.Message)
+	}
+	cluster, err := h.clusters.Get(r.Namespace, r.Status.ClusterName)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nextStep{keep: true} // Kubernetes is about to delete the ClusterRegistration
+	case err != nil:
+		return failed(err)
+	case cluster.Spec.Quarantined:
+		return denied(fmt.Sprintf("%s: Cluster %s/%s is quarantined", fleet.ReasonQuarantined, cluster.Namespace, cluster.Name))
+	}
+
+	// An answer that was given stays until the agent has read it, which its next heartbeat shows.
+	if request.Status.Result == v1beta1.ResultApproved {
+		return h.untilRead(request, cluster)
+	}
+
+	// Answer. The agent uses the answer as soon as it can read it, so everything that it needs exists before.
+	ca, refusal := h.caFor()
+	if refusal != "" {
+		return waits(refusal)
+	}
+	if err := h.ensureManagedCluster(ctx, cluster); err != nil {
+		return failed(err)
+	}
+	token, pending, err := h.tokenFor(ctx, r, cluster)
+	switch {
+	case err != nil:
+		return failed(err)
+	case pending:
+		return nextStep{status: request.Status, after: pendingDelay}
+	}
+	if err := h.ensureReader(ctx, request, creator); err != nil {
+		return failed(err)
+	}
+	return nextStep{
+		status: v1beta1.ClusterRegistrationRequestStatus{
+			Result:             v1beta1.ResultApproved,
+			DedicatedNamespace: registration.ClusterNamespace(cluster.Namespace, cluster.Name),
+			DedicatedToken:     []byte(token.Reveal()),
+			CACertificate:      ca,
+			ManagedClusterName: memberNameOf(cluster.Spec.ClientID),
+		},
+		after: unreadLifetime,
+	}
+}
+
+// untilRead keeps an approved request until a heartbeat has arrived since, and for some seconds: the agent waits for ever if the request
+// is deleted before it has read the answer, and an earlier process of the agent may have sent that heartbeat.
+func (h *handler) untilRead(request *v1beta1.ClusterRegistrationRequest, cluster *fleet.Cluster) nextStep {
+	now := h.Clock.Now()
+	at, _ := h.answered.LoadOrStore(request.UID, now)
+	answered, _ := at.(time.Time)
+	end := answered.Add(unreadLifetime)
+	if !cluster.Status.Agent.LastSeen.Time.Before(answered.Truncate(time.Second)) {
+		end = answered.Add(readAfter)
+	}
+	if left := end.Sub(now); left > 0 {
+		return nextStep{status: request.Status, after: left}
+	}
+	return nextStep{remove: true}
+}
+
+// account splits the user name of a ServiceAccount.
+func account(user string) (namespace, name string) {
+	namespace, name, _ = strings.Cut(strings.TrimPrefix(user, "system:serviceaccount:"), ":")
+	return namespace, name
+}
+
+// registrationOfHolder returns the granted ClusterRegistration of the agent that has this user name, if the agent holds the identity; nil
+// otherwise. Such an agent was restarted: its credential proves who it is, and it asks for the answer of its earlier request.
+func (h *handler) registrationOfHolder(user, clientID string) (*fleet.ClusterRegistration, error) {
+	namespace, name := account(user)
+	holder, err := h.accounts.Get(namespace, name)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	of, in := holder.Annotations[fleet.ClusterRegistrationAnnotation], holder.Annotations[fleet.ClusterRegistrationNamespaceAnnotation]
+	r, err := h.registrations.Get(in, of)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	isHolder := registration.IsForClusternet(r, h.HubUser) && r.Status.Granted && r.DeletionTimestamp == nil && r.Spec.ClientID == clientID &&
+		registration.RequestServiceAccount(r.Name, string(r.UID)) == name && registration.ClusterNamespace(r.Namespace, r.Status.ClusterName) == namespace
+	if !isHolder {
+		return nil, nil
+	}
+	return r, nil
+}
+
+// registrationFor returns the ClusterRegistration that the hub has created for the request, nil if there is none.
+func (h *handler) registrationFor(request *v1beta1.ClusterRegistrationRequest, creator string) (*fleet.ClusterRegistration, error) {
+	workspace, _ := account(creator)
+	r, err := h.registrations.Get(workspace, registration.ClusternetRequestName(string(request.UID)))
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case !registration.IsForClusternet(r, h.HubUser) || r.Spec.ClientID != request.Spec.ClusterID || registration.CreatorOf(r, h.HubUser) != creator:
+		return nil, fmt.Errorf("ClusterRegistration %s/%s exists and was not created for this request; delete it", r.Namespace, r.Name)
+	}
+	return r, nil
+}
+
+// register creates the ClusterRegistration for a request, in the workspace of the token whose ServiceAccount created the request.
+func (h *handler) register(ctx context.Context, request *v1beta1.ClusterRegistrationRequest, creator string) nextStep {
+	since, inForce := h.Admission.InForce()
+	switch {
+	case !inForce:
+		return waits(fmt.Sprintf("%s: nothing proves who created this request: %s", fleet.ReasonPolicyMissing, h.Admission.Missing()))
+	case h.Admission.NotRecorded() != "":
+		return waits(fmt.Sprintf("%s: nothing proves who created this request: %s", fleet.ReasonOriginUnknown, h.Admission.NotRecorded()))
+	case creator == "" || request.CreationTimestamp.Time.Before(since):
+		return denied(fleet.ReasonOriginUnknown + ": the request was created before the admission policies of the hub were in force; " +
+			"delete it and restart the agent")
+	}
+	workspace, name := account(creator)
+	tokens, err := h.tokens.List(workspace, labels.Everything())
+	if err != nil {
+		return failed(err)
+	}
+	for _, token := range tokens {
+		if registration.TokenServiceAccount(token.Name, string(token.UID)) != name || token.DeletionTimestamp != nil {
+			continue
+		}
+		r := &fleet.ClusterRegistration{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: workspace, Name: registration.ClusternetRequestName(string(request.UID)),
+				Labels:      map[string]string{fleet.RegistrationTokenLabel: registration.LabelValue(token.Name)},
+				Annotations: map[string]string{fleet.RequesterAnnotation: creator},
+			},
+			Spec: fleet.ClusterRegistrationSpec{
+				ClientID: request.Spec.ClusterID, ClientRandom: string(request.UID), ClusterLabels: withoutReserved(request.Spec.ClusterLabels),
+			},
+		}
+		_, err := h.FleetClient.ClusterRegistrations(workspace).Create(ctx, r, metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return failed(fmt.Errorf("creating ClusterRegistration %s/%s: %w", workspace, r.Name, err))
+		}
+		return nextStep{keep: true} // the event of the ClusterRegistration is on its way
+	}
+	return denied(fmt.Sprintf("%s: the request was created by %s, which is the ServiceAccount of no ClusterRegistrationToken and of no agent of this cluster",
+		fleet.ReasonTokenNotFound, cmp.Or(registration.Brief(creator), "an unknown user")))
+}
+
+// withoutReserved leaves out the labels that the original hub reserves for itself. Package registration leaves out the others.
+func withoutReserved(sent map[string]string) map[string]string {
+	accepted := maps.Clone(sent)
+	maps.DeleteFunc(accepted, func(key, _ string) bool {
+		for _, prefix := range v1beta1.ReservedPrefixes {
+			if strings.HasPrefix(key, prefix) {
+				return true
+			}
+		}
+		return false
+	})
+	return accepted
+}
+
+// remove deletes a request, after the right to read it.
+func (h *handler) remove(ctx context.Context, request *v1beta1.ClusterRegistrationRequest) error {
+	if err := h.deleteReader(ctx, request.Name); err != nil {
+		return err
+	}
+	err := h.ClusternetClient.ClusterRegistrationRequests().Delete(ctx, request.Name,
+		metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(request.UID))})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("deleting ClusterRegistrationRequest %s: %w", request.Name, err)
+	}
+	h.answered.Delete(request.UID)
+	return nil
+}
+
+var errNoCA = errors.New("apiServerCA of the hub's configuration is empty, and without a CA a Clusternet agent would accept any " +
+	"certificate; set it, also if the authority is well known")

@@ -1,0 +1,84 @@
+package clusternet
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+var (
+	group = []string{v1beta1.SchemeGroupVersion.Group}
+	apps  = []string{"apps.clusternet.io"}
+)
+
+func managed(namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue}}
+}
+
+// MayCreateRequests lets a ServiceAccount create ClusterRegistrationRequests. An admission policy limits an agent to its own.
+func MayCreateRequests(namespace, account string) runtime.Object {
+	return &rbacv1.ClusterRoleBinding{
+		ObjectMeta: managed("", registration.ClusternetCreatorBinding(account)),
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: registration.ClusterRoleClusternet},
+	}
+}
+
+// Rights are those of the agent with this clientID, whose ServiceAccount is in the cluster namespace: it reports to its ManagedCluster,
+// watches three kinds of which there are no objects, stores one Secret, which the admission policies empty, and creates its request again
+// when it is restarted.
+func Rights(clientID, namespace, account string) []runtime.Object {
+	named, own := managed(namespace, registration.AgentRoleName(account)), []string{memberNameOf(clientID)}
+	return []runtime.Object{
+		&rbacv1.Role{ObjectMeta: named, Rules: []rbacv1.PolicyRule{
+			{Verbs: []string{"list"}, APIGroups: group, Resources: []string{"managedclusters"}},
+			{Verbs: []string{"get", "patch"}, APIGroups: group, Resources: []string{"managedclusters"}, ResourceNames: own},
+			{Verbs: []string{"update"}, APIGroups: group, Resources: []string{"managedclusters/status"}, ResourceNames: own},
+			{Verbs: []string{"create"}, APIGroups: []string{corev1.GroupName}, Resources: []string{"secrets"}},
+			{Verbs: []string{"get", "update"}, APIGroups: []string{corev1.GroupName}, Resources: []string{"secrets"}, ResourceNames: []string{v1beta1.AgentSecret}},
+			{Verbs: []string{"list", "watch"}, APIGroups: apps, Resources: []string{"descriptions", "helmcharts", "helmreleases"}},
+		}},
+		&rbacv1.RoleBinding{
+			ObjectMeta: named,
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: named.Name},
+		},
+		MayCreateRequests(namespace, account),
+	}
+}
+
+// EnsureRole creates or corrects the ClusterRole that MayCreateRequests binds.
+func EnsureRole(ctx context.Context, client kubernetes.Interface) error {
+	roles := client.RbacV1().ClusterRoles()
+	wanted := &rbacv1.ClusterRole{
+		ObjectMeta: managed("", registration.ClusterRoleClusternet),
+		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"create"}, APIGroups: group, Resources: []string{"clusterregistrationrequests"}}},
+	}
+	existing, err := roles.Get(ctx, wanted.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = roles.Create(ctx, wanted, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			err = nil // by another hub that starts at the same time
+		}
+	case err == nil && !equality.Semantic.DeepEqual(existing.Rules, wanted.Rules):
+		changed := existing.DeepCopy()
+		changed.Rules, changed.AggregationRule = wanted.Rules, nil
+		_, err = roles.Update(ctx, changed, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("ClusterRole %s: %w", wanted.Name, err)
+	}
+	return nil
+}
