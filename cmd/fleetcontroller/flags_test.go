@@ -89,6 +89,13 @@ func TestFlags(t *testing.T) {
 			nil,
 			func(t *testing.T, c config) { assert.True(t, c.hub.TokenTTLRequired) },
 		},
+		"--clusternet": {nil, []string{"--clusternet"}, func(t *testing.T, c config) { assert.True(t, c.hub.Clusternet) }},
+		"Clusternet is off unless the hub is told otherwise": {nil, nil, func(t *testing.T, c config) { assert.False(t, c.hub.Clusternet) }},
+		"FLEET_CLUSTERNET": {
+			map[string]string{"FLEET_CLUSTERNET": "true"},
+			nil,
+			func(t *testing.T, c config) { assert.True(t, c.hub.Clusternet) },
+		},
 		"--disable-bundles": {nil, []string{"--disable-bundles"}, func(t *testing.T, c config) { assert.True(t, c.hub.DisableBundles) }},
 		"FLEET_DISABLE_BUNDLES": {
 			map[string]string{"FLEET_DISABLE_BUNDLES": "true"},

@@ -63,7 +63,12 @@ func policiesFor(config *rest.Config) ([]*unstructured.Unstructured, error) {
 	if err != nil {
 		return nil, err
 	}
-	return admission.Objects(version)
+	policies, err := admission.Objects(version)
+	if err != nil {
+		return nil, err
+	}
+	clusternet, err := admission.ClusternetObjects(version)
+	return append(policies, clusternet...), err
 }
 
 // WithoutAdmission removes the admission policies, waits until the API server does not apply them any more, and returns an option for a hub

@@ -216,6 +216,10 @@ maps are those of other components.
 - name: FLEET_DISABLE_BUNDLES
   value: "true"
 {{- end }}
+{{- if (.Values.clusternet).enabled }}
+- name: FLEET_CLUSTERNET
+  value: "true"
+{{- end }}
 {{- if .Values.propagateDebugSettingsToAgents }}
 - name: FLEET_PROPAGATE_DEBUG_SETTINGS_TO_AGENTS
   value: "true"

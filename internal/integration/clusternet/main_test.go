@@ -35,16 +35,27 @@ type stage struct {
 
 func withClusternet(o *muster.Options) { o.Clusternet = true }
 
-func newStage(t *testing.T, change ...func(*muster.Options)) *stage {
+func newStage(t *testing.T) *stage {
 	t.Helper()
 	s := &stage{Stage: testenv.EmptyStage(t)}
 	s.Hub.NeedsMutatingPolicies(t)
+	s.start(t)
+	return s
+}
+
+// start starts the hub, and waits until the API server applies its policies.
+func (s *stage) start(t *testing.T, change ...func(*muster.Options)) {
+	t.Helper()
+	s.startHub(t, change...)
+	s.awaitPolicies(t)
+}
+
+func (s *stage) startHub(t *testing.T, change ...func(*muster.Options)) {
+	t.Helper()
 	s.Running = s.Hub.Hub(t, append(change, withClusternet)...)
 	clients, err := versioned.NewForConfig(s.Hub.RESTConfig())
 	require.NoError(t, err)
 	s.admin = clients.ClustersV1beta1()
-	s.awaitPolicies(t)
-	return s
 }
 
 // awaitPolicies waits until the API server records the creators of requests.

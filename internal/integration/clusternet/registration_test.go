@@ -31,8 +31,20 @@ func report() v1beta1.ManagedClusterStatus {
 }
 
 // An agent registers, reports, is restarted and registers again with its own credential, and its Cluster is deleted.
-func TestLife(t *testing.T) {
-	s := newStage(t)
+func TestLife(t *testing.T) { newStage(t).live(t) }
+
+// The hub of the chart has the rights that it grants.
+func TestLifeWithTheRightsOfTheChart(t *testing.T) {
+	s := &stage{Stage: testenv.EmptyStage(t)}
+	s.Hub.NeedsMutatingPolicies(t)
+	s.start(t, s.Hub.InstallChart(t, map[string]any{
+		"clusternet": map[string]any{"enabled": true}, "apiServerURL": s.Hub.URL(), "apiServerCA": string(s.Hub.CA()), "bootstrap": map[string]any{"enabled": false},
+	}))
+	s.live(t)
+}
+
+func (s *stage) live(t *testing.T) {
+	t.Helper()
 	boot := s.as(t, s.Token(t, "tok").Token)
 	id := newID()
 
@@ -269,4 +281,16 @@ func TestClosed(t *testing.T) {
 	for _, policy := range policies.Items {
 		assert.NotContains(t, policy.Name, "clusternet")
 	}
+}
+
+// Where the API server does not record who creates a request, nobody is registered, and the request says why.
+func TestCreatorNotRecorded(t *testing.T) {
+	s := &stage{Stage: testenv.EmptyStage(t)}
+	s.startHub(t, s.Hub.WithoutMutatingPolicies(t))
+	id := newID()
+	s.as(t, s.Token(t, "tok").Token).request(t, id, nil)
+	s.says(t, id, "", "serves no MutatingAdmissionPolicies")
+	registrations, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	assert.Empty(t, registrations.Items)
 }
