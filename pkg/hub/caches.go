@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -358,7 +359,8 @@ func keepIdentity(object any) (any, error) {
 	if m.Labels[fleet.ManagedLabel] == fleet.ManagedValue {
 		kept.Labels = managedLabels
 	}
-	if source, isCopy := m.Annotations[fleet.CopyAnnotation]; isCopy {
+	// Copies are in cluster namespaces. A user may give the annotation, of any size, to the Secrets of a workspace.
+	if source, isCopy := m.Annotations[fleet.CopyAnnotation]; isCopy && strings.HasPrefix(m.Namespace, "cluster-") {
 		kept.Annotations, kept.OwnerReferences = map[string]string{fleet.CopyAnnotation: source}, m.OwnerReferences
 	}
 	return kept, nil

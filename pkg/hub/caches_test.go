@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,12 +91,17 @@ func TestKeepIdentity(t *testing.T) {
 	}}, kept)
 	owners := []metav1.OwnerReference{{Name: "app"}}
 	copied, err := keepIdentity(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Name: "c", Annotations: map[string]string{"a": "b", fleet.CopyAnnotation: "1 u/7"}, OwnerReferences: owners,
+		Namespace: "cluster-x", Name: "c", Annotations: map[string]string{"a": "b", fleet.CopyAnnotation: "1 u/7"}, OwnerReferences: owners,
 	}})
 	require.NoError(t, err)
 	assert.Equal(t, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Name: "c", Annotations: map[string]string{fleet.CopyAnnotation: "1 u/7"}, OwnerReferences: owners,
+		Namespace: "cluster-x", Name: "c", Annotations: map[string]string{fleet.CopyAnnotation: "1 u/7"}, OwnerReferences: owners,
 	}}, copied)
+	large, err := keepIdentity(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "workspace", Name: "c", Annotations: map[string]string{fleet.CopyAnnotation: strings.Repeat("x", 200<<10)}, OwnerReferences: owners,
+	}})
+	require.NoError(t, err)
+	assert.Equal(t, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "workspace", Name: "c"}}, large, "a user wrote the annotation")
 	other, err := keepIdentity("no object")
 	require.NoError(t, err)
 	assert.Equal(t, "no object", other)

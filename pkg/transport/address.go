@@ -31,6 +31,7 @@ var deniedByDefault = prefixes(
 	"192.0.0.192/32",     // metadata service of Oracle Cloud
 	"fd00:ec2::254/128",  // metadata service of AWS
 	"fd20:ce::254/128",   // metadata service of Google Cloud
+	"64:ff9b:1::/48",     // NAT64 of local use: where the IPv4 address begins depends on the gateway
 )
 
 // embeddings are the prefixes of IPv6 addresses that contain an IPv4 address, and the byte at which it begins. A gateway may
@@ -39,10 +40,9 @@ var embeddings = []struct {
 	prefix netip.Prefix
 	at     int
 }{
-	{netip.MustParsePrefix("::/96"), 12},          // IPv4-compatible
-	{netip.MustParsePrefix("64:ff9b::/96"), 12},   // NAT64
-	{netip.MustParsePrefix("64:ff9b:1::/48"), 12}, // NAT64 of local use
-	{netip.MustParsePrefix("2002::/16"), 2},       // 6to4
+	{netip.MustParsePrefix("::/96"), 12},        // IPv4-compatible
+	{netip.MustParsePrefix("64:ff9b::/96"), 12}, // NAT64
+	{netip.MustParsePrefix("2002::/16"), 2},     // 6to4
 }
 
 func prefixes(all ...string) []netip.Prefix {

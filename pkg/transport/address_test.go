@@ -35,7 +35,7 @@ func TestAddressRules(t *testing.T) {
 		{"multicast and broadcast", AddressRules{}, false, []string{"224.0.0.1", "239.255.255.255", "255.255.255.255", "ff02::1"}},
 		{"IPv4-mapped", AddressRules{}, false, []string{"::ffff:127.0.0.1", "::ffff:169.254.169.254", "::ffff:7f00:1"}},
 		{"IPv4-compatible", AddressRules{}, false, []string{"::127.0.0.1", "::a9fe:a9fe"}},
-		{"NAT64", AddressRules{}, false, []string{"64:ff9b::7f00:1", "64:ff9b::169.254.169.254", "64:ff9b:1::a9fe:a9fe", "64:ff9b:1:2:3::127.0.0.1"}},
+		{"NAT64", AddressRules{}, false, []string{"64:ff9b::7f00:1", "64:ff9b::169.254.169.254", "64:ff9b:1::a9fe:a9fe", "64:ff9b:1:2:3::127.0.0.1", "64:ff9b:1:7f00:0:100::", "64:ff9b:1:808:8:800::"}},
 		{"6to4", AddressRules{}, false, []string{"2002:7f00:1::", "2002:a9fe:a9fe::1"}},
 		{"denied by configuration", denied, false, []string{"10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::10.1.2.3", "fd00:1::9"}},
 		{"others stay allowed", denied, true, []string{"11.1.2.3", "fd00:2::9"}},
