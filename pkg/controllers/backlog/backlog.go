@@ -48,8 +48,12 @@ type Counter struct {
 	counts map[string]*namespaceCount // by namespace
 }
 
-// countEvery is the time for which a count is used.
-const countEvery = time.Second
+const (
+	// countEvery is the time for which a count is used.
+	countEvery = time.Second
+	// forgetAfter is the time after which the caches show all requests that were admitted, so that an old count is of no use.
+	forgetAfter = 10 * time.Minute
+)
 
 type namespaceCount struct {
 	hubUser  string
@@ -133,6 +137,11 @@ func (c *Counter) count(namespace string) (*namespaceCount, error) {
 		return last, nil
 	}
 	now := &namespaceCount{hubUser: c.hubUser, at: c.clock.Now()}
+	for other, count := range c.counts { // a namespace may exist no more
+		if now.at.Sub(count.at) > forgetAfter {
+			delete(c.counts, other)
+		}
+	}
 	for phase := range phases {
 		now.counted[phase], now.of[phase] = map[types.UID]bool{}, map[string]int{}
 	}

@@ -162,6 +162,17 @@ func TestAdmit(t *testing.T) {
 	assert.True(t, s.admit(t, Unconnected, elsewhere, limit))
 }
 
+func TestAdmit_forgetsNamespaces(t *testing.T) {
+	s := newScene()
+	for i := range 100 {
+		of := request("t", i)
+		of.Namespace = fmt.Sprint("ns-", i)
+		require.True(t, s.admit(t, Unconnected, of, PhaseLimit{PerToken: 1, PerNamespace: 1}))
+		s.clock.Step(time.Minute)
+	}
+	assert.LessOrEqual(t, len(s.counts), 11)
+}
+
 func TestReached(t *testing.T) {
 	s := newScene()
 	for n := range 3 {

@@ -43,12 +43,18 @@ type planCache struct {
 	merged   map[string]mergedOptions // by the indexes of the targets
 	variants map[string]variant       // by the indexes of the targets and the values of the labels in the options
 	rendered map[key]renderedVariant  // by Cluster, if the values have templates
-	held     int                      // bytes of the values added to variants and rendered since they were empty
+	held     int                      // bytes added to variants and rendered since they were empty
 }
 
-// maxHeld limits the values that a planCache keeps. With more, they are computed again: labels of Clusters that nobody has any more have
-// variants as well.
-const maxHeld = 16 << 20
+// Limits of what a planCache keeps. With more, it is computed again: labels of Clusters that nobody has any more have variants as well.
+const (
+	maxHeld     = 16 << 20
+	variantSize = 1 << 8 // of a variant without its values
+	maxMerged   = 64     // each may be as large as the Bundle
+)
+
+// maxSelecting limits the selectors of a Bundle, which the hub evaluates for each Cluster of the workspace.
+const maxSelecting = 1000
 
 // mergedOptions are the options of several targets in one.
 type mergedOptions struct {
@@ -114,6 +120,22 @@ func newPlan(b *fleet.Bundle) *plan {
 			invalid = append(invalid, fmt.Errorf("downstreamResources has kind %q and name %q; the kind must be Secret or ConfigMap, with a name", r.kind, r.name))
 		}
 	}
+	selecting := 0
+	for _, t := range p.targets {
+		if t.clusterName == "" {
+			selecting++
+		}
+	}
+	for _, r := range p.restrictions {
+		if r.clusterName == "" {
+			selecting++
+		}
+	}
+	if selecting > maxSelecting {
+		invalid = append(invalid, fmt.Errorf(
+			"spec.targets and spec.targetRestrictions have %d entries that select Clusters by label or group; they may have %d; use several Bundles",
+			selecting, maxSelecting))
+	}
 	if len(b.Name) > validation.DNS1123LabelMaxLength {
 		invalid = append(invalid, fmt.Errorf("metadata.name has %d characters; a label of the BundleDeployment has the name, and allows %d",
 			len(b.Name), validation.DNS1123LabelMaxLength))
@@ -172,7 +194,7 @@ func (p *plan) variant(chosen []int, cluster *fleet.Cluster) (variant, error) {
 	if v, ok := p.cache.variants[shared]; ok {
 		return v, nil
 	}
-	v, err := p.newVariant(*merged.options.DeepCopy(), cluster.Labels)
+	v, err := p.newVariant(merged.options, cluster.Labels)
 	if err != nil {
 		return variant{}, err
 	}
@@ -204,6 +226,9 @@ func (p *plan) mergedOptions(chosen []int) (mergedOptions, error) {
 			return ""
 		})
 	}
+	if len(p.cache.merged) >= maxMerged {
+		clear(p.cache.merged)
+	}
 	p.cache.merged[shared] = merged
 	return merged, nil
 }
@@ -224,8 +249,9 @@ func (p *plan) renderedVariant(merged mergedOptions, chosen []int, cluster *flee
 	}
 
 	rendered := renderedVariant{inputs: inputs}
-	options := *merged.options.DeepCopy()
-	if options.Helm.Values, err = renderValues(options.Helm, cluster); err != nil {
+	options, helm := merged.options, *merged.options.Helm
+	options.Helm = &helm
+	if helm.Values, err = renderValues(merged.options.Helm, cluster); err != nil {
 		rendered.err = &templateError{err}
 	} else {
 		rendered.variant, rendered.err = p.newVariant(options, cluster.Labels)
@@ -239,19 +265,25 @@ func (p *plan) renderedVariant(merged mergedOptions, chosen []int, cluster *flee
 
 // hold counts a variant that is kept, and drops the others if there is no room for it.
 func (c *planCache) hold(v variant) {
-	if c.held += len(v.values); c.held > maxHeld {
+	if c.held += variantSize + len(v.values); c.held > maxHeld {
 		clear(c.variants)
 		clear(c.rendered)
-		c.held = len(v.values)
+		c.held = variantSize + len(v.values)
 	}
 }
 
 // newVariant replaces the Helm values that stand for labels of a Cluster, computes the deployment ID, and takes the values out of the
-// options.
+// options. All variants share the rest of the options.
 func (p *plan) newVariant(options fleet.BundleDeploymentOptions, clusterLabels map[string]string) (variant, error) {
-	if options.Helm != nil && options.Helm.Values != nil {
-		replaced := replaceLabels(options.Helm.Values.Data, func(name string) string { return clusterLabels[name] })
-		options.Helm.Values.Data, _ = replaced.(map[string]any)
+	// Agents of Fleet require the object helm, also for plain manifests.
+	helm := fleet.HelmOptions{}
+	if options.Helm != nil {
+		helm = *options.Helm
+		options.Helm = &helm
+	}
+	if helm.Values != nil {
+		replaced, _ := replaceLabels(helm.Values.Data, func(name string) string { return clusterLabels[name] }).(map[string]any)
+		helm.Values = &fleet.GenericMap{Data: replaced}
 	}
 	// The deployment ID does not cover the labels and annotations of the namespace that a target sets.
 	identifying := options
@@ -260,10 +292,7 @@ func (p *plan) newVariant(options fleet.BundleDeploymentOptions, clusterLabels m
 	if err != nil {
 		return variant{}, err
 	}
-	// Agents of Fleet require the object helm, also for plain manifests.
-	if options.Helm == nil {
-		options.Helm = &fleet.HelmOptions{}
-	}
+	options.Helm = &helm
 	values, err := takeValues(&options)
 	return variant{options: options, values: values, deploymentID: id}, err
 }

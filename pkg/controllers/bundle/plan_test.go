@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -142,6 +143,10 @@ func TestNewPlanProblem(t *testing.T) {
 		{"an invalid restriction", func(s *fleet.BundleSpec) {
 			s.TargetRestrictions = []fleet.BundleTargetRestriction{{ClusterSelector: selector("a b", "")}}
 		}, fleet.ReasonBundleInvalid, "spec.targetRestrictions[0].clusterSelector"},
+		{"more selectors than the hub evaluates for each Cluster", func(s *fleet.BundleSpec) {
+			s.Targets = slices.Repeat([]fleet.BundleTarget{{ClusterSelector: selector("a", "b")}}, 600)
+			s.TargetRestrictions = slices.Repeat([]fleet.BundleTargetRestriction{{ClusterGroup: "g"}}, 401)
+		}, fleet.ReasonBundleInvalid, "have 1001 entries that select Clusters by label or group; they may have 1000"},
 		{"a file of an unknown encoding", func(s *fleet.BundleSpec) { s.Resources = []fleet.BundleResource{{Name: "f", Encoding: "zip"}} }, fleet.ReasonBundleInvalid, "spec.resources: resource f"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -163,6 +168,10 @@ func TestNewPlanWithoutProblem(t *testing.T) {
 		"disablePreProcess": func(s *fleet.BundleSpec) {
 			s.Helm = values(map[string]any{"script": "${HOME}"})
 			s.Helm.DisablePreProcess = true
+		},
+		"many names": func(s *fleet.BundleSpec) {
+			s.Targets = slices.Repeat([]fleet.BundleTarget{{ClusterName: "alice"}}, 2000)
+			s.TargetRestrictions = slices.Repeat([]fleet.BundleTargetRestriction{{ClusterName: "alice"}}, 2000)
 		},
 		"no resources": func(s *fleet.BundleSpec) { s.Resources = nil },
 	} {

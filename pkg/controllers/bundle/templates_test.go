@@ -148,3 +148,41 @@ func TestReconcileTemplateError(t *testing.T) {
 	require.NoError(t, out.Err)
 	assert.JSONEq(t, `{"v":"dev"}`, string(s.liveSecret(t).Data["values"]))
 }
+
+func TestVariant_keepsFewCombinationsOfTargets(t *testing.T) {
+	p := newPlan(bundleWith(func(s *fleet.BundleSpec) {
+		s.TargetCustomizationMode = allMatches
+		s.Targets = make([]fleet.BundleTarget, 8)
+	}))
+	for combination := range 1 << 8 {
+		var chosen []int
+		for i := range 8 {
+			if combination&(1<<i) != 0 {
+				chosen = append(chosen, i)
+			}
+		}
+		_, err := p.variant(chosen, &fleet.Cluster{})
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(p.cache.merged), maxMerged)
+	}
+}
+
+func TestVariant_sharesTheOptions(t *testing.T) {
+	for name, value := range map[string]string{"labels": "global.fleet.clusterLabels.l", "templates": "${ .ClusterLabels.l }"} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlan(bundleWith(func(s *fleet.BundleSpec) {
+				s.Helm, s.Targets = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: map[string]any{"label": value}}}, []fleet.BundleTarget{{}}
+				s.DownstreamResources = []fleet.DownstreamResource{{Kind: "Secret", Name: "s"}}
+			}))
+			of := func(label string) variant {
+				v, err := p.variant([]int{0}, &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: label, Labels: map[string]string{"l": label}}})
+				require.NoError(t, err)
+				require.JSONEq(t, `{"label":"`+label+`"}`, string(v.values))
+				return v
+			}
+			first, second := of("first"), of("second")
+			assert.Same(t, &first.options.DownstreamResources[0], &second.options.DownstreamResources[0], "the options of a Bundle may be large")
+			assert.NotEqual(t, first.deploymentID, second.deploymentID)
+		})
+	}
+}

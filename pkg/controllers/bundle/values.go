@@ -1,7 +1,6 @@
 package bundle
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -32,10 +31,6 @@ const (
 type helmValues struct{ current, staged []byte }
 
 func (v helmValues) isEmpty() bool { return len(v.current) == 0 && len(v.staged) == 0 }
-
-func (v helmValues) equal(other helmValues) bool {
-	return bytes.Equal(v.current, other.current) && bytes.Equal(v.staged, other.staged)
-}
 
 // hash is spec.valuesHash. Other hubs and agents compute the same.
 func (v helmValues) hash() string {
@@ -87,10 +82,16 @@ type valueSecrets struct {
 	held map[key]heldValues
 }
 
-// heldValues are the values that one version of a Secret has. The version is empty if this hub has neither written nor read the Secret.
+// heldValues identify the values that one version of a Secret has by their digests: the values of all Clusters would take the memory of the
+// hub. The version is empty if this hub has neither written nor read the Secret.
 type heldValues struct {
-	helmValues
-	version string
+	current, staged [sha256.Size]byte
+	hasValues       bool
+	version         string
+}
+
+func (h heldValues) equal(values helmValues) bool {
+	return h.current == sha256.Sum256(values.current) && h.staged == sha256.Sum256(values.staged)
 }
 
 func newValueSecrets(c *app.Context) *valueSecrets {
@@ -151,9 +152,6 @@ func (s *valueSecrets) ensure(ctx context.Context, deployment *fleet.BundleDeplo
 
 // read returns the values that the Secret of a BundleDeployment has, and none if there is no Secret.
 func (s *valueSecrets) read(ctx context.Context, k key) (helmValues, error) {
-	if held, seen := s.recall(k); seen && s.isCurrent(held, s.find(k), k) {
-		return held.helmValues, nil
-	}
 	secret, err := s.Kubernetes.CoreV1().Secrets(k.Namespace).Get(ctx, k.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -201,14 +199,14 @@ func (s *valueSecrets) recall(k key) (held heldValues, seen bool) {
 // hasWritten reports whether this hub has written the Secret, or read it and found that it is one with Helm values.
 func (s *valueSecrets) hasWritten(k key) bool {
 	held, _ := s.recall(k)
-	return !held.isEmpty()
+	return held.hasValues
 }
 
 func (s *valueSecrets) remember(secret *corev1.Secret, values helmValues) {
 	s.written.Wrote(secret)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.held[keyOf(secret)] = heldValues{values, secret.ResourceVersion}
+	s.held[keyOf(secret)] = heldValues{sha256.Sum256(values.current), sha256.Sum256(values.staged), !values.isEmpty(), secret.ResourceVersion}
 }
 
 // noteChange notes that a Secret has another version, and reports whether somebody else may have written it.
