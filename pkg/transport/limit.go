@@ -55,7 +55,7 @@ func (e *TooLargeError) Error() string {
 // RoundTrip sends the request and limits the body of the response.
 func (l Limited) RoundTrip(request *http.Request) (*http.Response, error) {
 	if l.Large != nil {
-		l.Large.End() // a caller that sends its next request has decoded the previous response
+		l.Large.End() // of the previous response
 	}
 	if l.Body.Values > 0 {
 		request = request.Clone(request.Context())
@@ -153,8 +153,14 @@ func (c *SizeCounter) countValues(text []byte) {
 	}
 }
 
-// Turn is the right of a client to have a large response in memory. The semaphore has as many turns as clients may have at the same time.
-// A client that sends its requests one after another has one turn at most.
+// Turn is the right of a client to have one large response in memory. The semaphore has as many turns as clients may have at the same time.
+// A turn lasts as long as the response may be in memory, which no single function sees:
+//
+//  1. limitedBody.Read begins it when the response turns out to be larger than Limited.Small.
+//  2. Limited.RoundTrip ends it when the client sends its next request, because then the client has decoded the response.
+//  3. The owner of the client ends it after the last request.
+//
+// The client sends its requests one after another, and so has one turn at most.
 type Turn struct {
 	Of *semaphore.Weighted
 
