@@ -4,16 +4,26 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 func always(f Finding) func(context.Context, *knowledge) Finding {
@@ -101,6 +111,48 @@ func TestPrintControlCharacters(t *testing.T) {
 	d.Print(&out, false)
 	require.NotContains(t, out.String(), "\x1b")
 	require.Contains(t, out.String(), "evil [2J name")
+}
+
+func TestPrint_textsOfMembers(t *testing.T) {
+	var out bytes.Buffer
+	Diagnosis{Summary: "agent \u202eelif", Result: Fail, Checks: []Line{{ID: "a", Result: Fail, Detail: strings.Repeat("x", 1<<20)}}}.Print(&out, false)
+	assert.NotContains(t, out.String(), "\u202e", "it changes the direction of writing")
+	assert.Less(t, out.Len(), 2*maxPrinted)
+}
+
+// The owner of a member, or of a workspace, decides what the member answers and what its kubeconfig contains.
+func TestImport_hostileMember(t *testing.T) {
+	kubeconfig := func(more string) *knowledge {
+		return &knowledge{
+			Inputs: Inputs{Now: time.Now}, cluster: &fleet.Cluster{},
+			kubeconfig: &corev1.Secret{Data: map[string][]byte{registration.KubeconfigValue: []byte(more)}},
+		}
+	}
+	t.Run("aliases", func(t *testing.T) {
+		found := importKubeconfig(t.Context(), kubeconfig("a: &a [x]\nb: [*a, *a]\n"))
+		assert.Equal(t, Fail, found.Verdict)
+		assert.Contains(t, found.Detail, "alias")
+	})
+	t.Run("an endless response", func(t *testing.T) {
+		var sent atomic.Int64
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			text := bytes.Repeat([]byte("x"), 1<<20)
+			for r.Context().Err() == nil {
+				n, err := w.Write(text)
+				if err != nil {
+					return
+				}
+				sent.Add(int64(n))
+			}
+		}))
+		defer server.Close()
+		k := kubeconfig("")
+		k.importConfig = &rest.Config{Host: server.URL}
+		found := importReaches(t.Context(), k)
+		assert.Equal(t, Fail, found.Verdict)
+		assert.Contains(t, found.Detail, "the response is larger than 32768 kB")
+		assert.Less(t, sent.Load(), 2*memberLimits.Bytes)
+	})
 }
 
 func TestTable(t *testing.T) {

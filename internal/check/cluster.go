@@ -121,6 +121,9 @@ func importKubeconfig(_ context.Context, k *knowledge) Finding {
 		return doesNotApply()
 	}
 	title := fmt.Sprintf("key %s of Secret %s/%s", registration.KubeconfigValue, k.kubeconfig.Namespace, k.kubeconfig.Name)
+	if err := registration.RefuseAliases(k.kubeconfig.Data[registration.KubeconfigValue]); err != nil {
+		return fail("%s: %s", title, err)
+	}
 	parsed, err := clientcmd.Load(k.kubeconfig.Data[registration.KubeconfigValue])
 	if err != nil || len(k.kubeconfig.Data[registration.KubeconfigValue]) == 0 {
 		return fail("%s is not a kubeconfig", title)
@@ -194,7 +197,7 @@ func importReaches(ctx context.Context, k *knowledge) Finding {
 	if k.importConfig == nil {
 		return doesNotApply()
 	}
-	member := connectTo(k.importConfig, k.Now)
+	member := connectTo(k.importConfig, k.Now, memberLimits)
 	version, err := member.version(ctx)
 	imported := find(k.cluster.Status.Conditions, fleet.ConditionImported)
 	var status apierrors.APIStatus
@@ -219,7 +222,7 @@ func importRights(ctx context.Context, k *knowledge) Finding {
 	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 		ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "*", Group: "*", Resource: "*"},
 	}}
-	review, err := connectTo(k.importConfig, k.Now).core.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+	review, err := connectTo(k.importConfig, k.Now, memberLimits).core.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsUnauthorized(err):
 		return fail("the member rejects the credential of the kubeconfig")

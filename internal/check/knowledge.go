@@ -20,10 +20,14 @@ import (
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/transport"
 )
 
 // requestTimeout limits each request of a check.
 const requestTimeout = 10 * time.Second
+
+// memberLimits limit what the program reads of a member, whose owner may not be the person who checks. No check lists objects of all namespaces there.
+var memberLimits = transport.ResponseLimits{Bytes: 32 << 20}
 
 // knowledge is what the checks have found so far. Each field names the check that sets it.
 type knowledge struct {
@@ -55,10 +59,10 @@ func newKnowledge(in Inputs) *knowledge {
 	in.SystemNamespace = cmp.Or(in.SystemNamespace, registration.DefaultSystemNamespace)
 	k := &knowledge{Inputs: in}
 	if in.Hub != nil {
-		k.hub = connectTo(in.Hub, in.Now)
+		k.hub = connectTo(in.Hub, in.Now, transport.ResponseLimits{})
 	}
 	if in.Member != nil {
-		k.member = connectTo(in.Member, in.Now)
+		k.member = connectTo(in.Member, in.Now, memberLimits)
 	}
 	return k
 }
@@ -107,11 +111,14 @@ type apiServer struct {
 	err     error // of the configuration; the clients are nil then
 }
 
-func connectTo(c *rest.Config, now func() time.Time) *apiServer {
+func connectTo(c *rest.Config, now func() time.Time, limits transport.ResponseLimits) *apiServer {
 	s := &apiServer{clock: &dateReader{now: now}}
 	c = rest.CopyConfig(c)
 	c.Timeout, c.QPS, c.WarningHandler = requestTimeout, -1, rest.NoWarnings{}
-	c.Wrap(func(next http.RoundTripper) http.RoundTripper { s.clock.next = next; return s.clock })
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		s.clock.next = transport.Limited{Next: next, Body: limits}
+		return s.clock
+	})
 	if s.core, s.err = kubernetes.NewForConfig(c); s.err != nil {
 		return s
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 )
 
 // Page is the documentation of the checks, which has a section for each.
@@ -61,10 +62,17 @@ func (d Diagnosis) PrintJSON(w io.Writer) error {
 	return err
 }
 
-// printable joins the lines of a text and replaces the control characters that a terminal would interpret: members write some of the texts.
+// maxPrinted is the length of the longest text of a check on the screen.
+const maxPrinted = 2000
+
+// printable joins the lines of a text, cuts it, and replaces the characters that a terminal would interpret, such as those that change the
+// direction of writing: members write some of the texts.
 func printable(text string) string {
+	if len(text) > maxPrinted {
+		text = text[:maxPrinted] + "..."
+	}
 	return strings.Join(strings.Fields(strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r
