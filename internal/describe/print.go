@@ -15,16 +15,7 @@ import (
 
 // Print writes the Description for a person.
 func (d *Description) Print(w io.Writer, now time.Time) error {
-	root := "no Cluster " + d.Namespace + "/" + d.Name + " yet"
-	if d.Cluster != nil {
-		root = title(&Related{
-			Kind: "Cluster", Namespace: d.Namespace, Name: d.Name, State: d.Cluster.State, Reason: d.Cluster.Reason, Message: d.Cluster.Message,
-		}) + " [" + d.Cluster.WayIn + "]"
-	}
-	tree := treeprint.NewWithRoot(root)
-	grow(tree, d.Objects)
-	fmt.Fprint(w, tree.String())
-
+	fmt.Fprint(w, d.Tree())
 	if d.CredentialExpires != nil {
 		left := fmt.Sprintf("%d days left", *d.CredentialDaysLeft)
 		if !d.CredentialExpires.After(now) {
@@ -61,6 +52,19 @@ func (d *Description) Print(w io.Writer, now time.Time) error {
 		}
 	}
 	return nil
+}
+
+// Tree is the cluster with everything that belongs to it.
+func (d *Description) Tree() string {
+	root := "no Cluster " + d.Namespace + "/" + d.Name + " yet"
+	if d.Cluster != nil {
+		root = title(&Related{
+			Kind: "Cluster", Namespace: d.Namespace, Name: d.Name, State: d.Cluster.State, Reason: d.Cluster.Reason, Message: d.Cluster.Message,
+		}) + " [" + d.Cluster.WayIn + "]"
+	}
+	tree := treeprint.NewWithRoot(root)
+	grow(tree, d.Objects)
+	return tree.String()
 }
 
 func grow(tree treeprint.Tree, objects []*Related) {

@@ -1,0 +1,114 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rancher/wrangler/v3/pkg/name"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+
+	"github.com/muster-fleet/muster/internal/view"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/preserve"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Rotate has the agent of a Cluster register again, and waits until the agent uses its new credential. Until then it works with the present
+// one, which the hub revokes afterwards. The hub does that itself for a Cluster with a kubeconfig; any other needs the member, where
+// Rotate stores a registration token that can be used once and is deleted at the end.
+func (h *Hub) Rotate(ctx context.Context, cluster *fleet.Cluster, member kubernetes.Interface, progress func(view.Cluster)) (request string, err error) {
+	title := fmt.Sprintf("Cluster %s/%s", cluster.Namespace, cluster.Name)
+	before := cluster.Status.Agent.Registration
+	switch state := view.OfCluster(cluster).State; {
+	case state != view.StateRegistered:
+		return "", fmt.Errorf("%s is %s: only an agent that is registered and connected can be told to register again", title, state)
+	case before == "":
+		return "", fmt.Errorf("the agent of %s does not report with which request it has registered: it is an agent of another program or release", title)
+	case cluster.Spec.KubeConfigSecret != "":
+		patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q},"spec":{"redeployAgentGeneration":%d}}`,
+			cluster.ResourceVersion, cluster.Spec.RedeployAgentGeneration+1)
+		if _, err := h.Fleet.Clusters(cluster.Namespace).Patch(ctx, cluster.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			return "", fmt.Errorf("%s: %w", title, err)
+		}
+		return h.awaitRegistration(ctx, cluster, progress)
+	case member == nil:
+		return "", fmt.Errorf("the hub has no kubeconfig of %s: pass that of the member", title)
+	}
+
+	token := name.SafeConcatName(cluster.Name, "rotation", rand.String(5))
+	err = h.CreateToken(ctx, cluster.Namespace, token, fleet.ClusterRegistrationTokenSpec{
+		TTL: TTL(time.Hour), UsageLimit: ptr.To[int32](1), ClientIDs: []string{cluster.Spec.ClientID}, Approval: fleet.ApprovalAuto,
+		AllowedLabelKeys: &[]string{},
+	})
+	if err != nil {
+		return "", err
+	}
+	secrets := member.CoreV1().Secrets(cluster.Status.Agent.Namespace)
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		err = errors.Join(err, ignoreNotFound(h.Fleet.ClusterRegistrationTokens(cluster.Namespace).Delete(ctx, token, metav1.DeleteOptions{})))
+	}()
+	created, err := h.AwaitToken(ctx, cluster.Namespace, token)
+	if err != nil {
+		return "", err
+	}
+	values, err := h.Values(ctx, created)
+	if err != nil {
+		return "", err
+	}
+	bootstrap, err := secrets.Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: registration.BootstrapSecret},
+		Data:       map[string][]byte{registration.ValuesKey: values, registration.BootstrapRegistrationKey: []byte(created.UID)},
+	}, metav1.CreateOptions{})
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return "", fmt.Errorf("Secret %s/%s exists on the member: a registration is in progress; wait for it, or delete the Secret",
+			cluster.Status.Agent.Namespace, registration.BootstrapSecret)
+	case err != nil:
+		return "", fmt.Errorf("create Secret %s/%s on the member: %w", cluster.Status.Agent.Namespace, registration.BootstrapSecret, err)
+	}
+	if request, err = h.awaitRegistration(ctx, cluster, progress); err != nil {
+		// The agent keeps its present credential, and would go on asking with a token that is deleted.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		err = errors.Join(err, ignoreNotFound(secrets.Delete(ctx, bootstrap.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &bootstrap.UID}})))
+	}
+	return request, err
+}
+
+// awaitRegistration waits until the agent uses the credential of another request than at present.
+func (h *Hub) awaitRegistration(ctx context.Context, before *fleet.Cluster, progress func(view.Cluster)) (request string, err error) {
+	var shown view.Cluster
+	_, err = awaited[*fleet.Cluster]{
+		what: fmt.Sprintf("Cluster %s/%s", before.Namespace, before.Name), get: h.Fleet.Clusters(before.Namespace).Get, name: before.Name,
+		status: "the agent has not registered again",
+		check: func(cluster *fleet.Cluster) (bool, string, error) {
+			preserve.Restore(cluster)
+			now := view.OfCluster(cluster)
+			if now.State != shown.State || now.Reason != shown.Reason || now.Message != shown.Message {
+				shown = now
+				progress(now)
+			}
+			request = cluster.Status.Agent.Registration
+			done := request != "" && request != before.Status.Agent.Registration && now.State == view.StateRegistered
+			return done, fmt.Sprintf("the agent uses the credential of request %q; %s %s", request, now.State, now.Message), nil
+		},
+	}.wait(ctx)
+	return request, err
+}
+
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}

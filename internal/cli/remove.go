@@ -1,0 +1,178 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/muster-fleet/muster/internal/describe"
+	"github.com/muster-fleet/muster/internal/view"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/preserve"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+const (
+	flagYes    = "yes"
+	flagDryRun = "dry-run"
+)
+
+func removeCommand(s Streams) *cli.Command {
+	return &cli.Command{
+		Name:      "remove",
+		Usage:     "remove a cluster, with what was deployed to it",
+		ArgsUsage: "CLUSTER",
+		Description: `It first lists what belongs to the cluster, and says what will go and what will stay. Without --yes that is all. A connected
+agent uninstalls its releases and then itself; Bundles with keepResources leave their objects on the member. The hub gives up after
+half a minute, and the command then says what may be left on the member.`,
+		Flags: append(hubFlags(),
+			&cli.BoolFlag{Name: flagYes, Aliases: []string{"y"}, Usage: "remove it"},
+			&cli.BoolFlag{Name: flagDryRun, Usage: "ask the API server whether it would delete the Cluster, and remove nothing"},
+			timeoutFlag("to wait for the hub", 2*time.Minute),
+		),
+		Action: func(c *cli.Context) error { return remove(c, s) },
+	}
+}
+
+func remove(c *cli.Context, s Streams) error {
+	name, err := oneArgument(c, "the name of the CLUSTER")
+	if err != nil {
+		return err
+	}
+	hub, err := connect(c)
+	if err != nil {
+		return err
+	}
+	cluster, err := hub.GetCluster(c.Context, hub.namespace, name)
+	if err != nil {
+		return err
+	}
+	preserve.Restore(cluster)
+	d, err := describe.Of(c.Context, hub.Hub, hub.namespace, name, s.Now())
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.Out, "%s\n%s", d.Tree(), consequences(cluster, d))
+	switch {
+	case c.Bool(flagDryRun):
+		if err := hub.Remove(c.Context, hub.namespace, name, cluster.UID, true); err != nil {
+			return err
+		}
+		fmt.Fprintln(s.Out, "\nNothing was removed: it was a dry run.")
+		return nil
+	case !c.Bool(flagYes):
+		return errors.New("nothing was removed: repeat the command with --yes")
+	}
+
+	if err := hub.Remove(c.Context, hub.namespace, name, cluster.UID, false); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.Context, c.Duration(flagTimeout))
+	defer cancel()
+	began := s.Now()
+	left, err := hub.AwaitRemoved(ctx, hub.namespace, name, cluster.UID, func(status string) {
+		fmt.Fprintf(s.Err, "%6.1f s  %s\n", s.Now().Sub(began).Seconds(), view.Printable(status))
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.Out, "\nCluster %s/%s is removed.\n", hub.namespace, name)
+	if left != "" {
+		fmt.Fprintln(s.Err, view.Printable(left))
+	}
+	return nil
+}
+
+// consequences says what the deletion of a Cluster means for the member and for objects that the person has created.
+func consequences(cluster *fleet.Cluster, d *describe.Description) string {
+	var bundles, stays []string
+	var add func([]*describe.Related)
+	add = func(objects []*describe.Related) {
+		for _, r := range objects {
+			switch {
+			case r.Kind == "BundleDeployment":
+				bundles = append(bundles, r.Name)
+			case r.Kind == "Secret", r.Kind == "ClusterRegistrationToken" && r.Name != registration.ImportTokenName(cluster.Name):
+				stays = append(stays, r.Kind+" "+r.Namespace+"/"+r.Name)
+			}
+			add(r.Objects)
+		}
+	}
+	add(d.Objects)
+	slices.Sort(bundles)
+	text := "No agent has connected: there is nothing to remove on the member.\n"
+	switch {
+	case cluster.Labels[fleet.ClusterManagementLabel] != "":
+		text = "The label " + fleet.ClusterManagementLabel + " assigns the Cluster to another controller, which decides about the member.\n"
+	case cluster.Status.Agent.LastSeen.IsZero():
+	case d.Cluster.State == view.StateRegistered:
+		text = fmt.Sprintf("On the member, the agent uninstalls %d Bundles (%s), and then itself.\n", len(bundles), strings.Join(bundles, ", "))
+	case cluster.Spec.KubeConfigSecret != "":
+		text = fmt.Sprintf("The agent is not connected. The hub removes it with the kubeconfig; what it deployed (%s) can be left on the member.\n", strings.Join(bundles, ", "))
+	default:
+		text = fmt.Sprintf("The agent is not connected: the agent and what it deployed (%s) will be left on the member.\n", strings.Join(bundles, ", "))
+	}
+	return text + "These stay: " + strings.Join(append(stays, "the namespaces on the member"), ", ") + ". Everything else in the tree goes.\n"
+}
+
+func rotateCommand(s Streams) *cli.Command {
+	return &cli.Command{
+		Name:      "rotate",
+		Usage:     "give the agent of a cluster a new credential, and revoke the present one",
+		ArgsUsage: "CLUSTER",
+		Description: `The agent registers again with a new identity, and works with its present credential until it uses the new one; then the hub
+deletes the present identity. For a cluster with a kubeconfig, the hub installs the agent again. Any other needs --member-kubeconfig:
+the command stores a registration token on the member that can be used once, for this cluster, and deletes it afterwards.`,
+		Flags: append(hubFlags(),
+			&cli.StringFlag{Name: flagMemberKubeconfig, Usage: "`FILE` with the kubeconfig of the member, if the hub has none"},
+			&cli.StringFlag{Name: flagMemberContext, Usage: "`NAME` of the context in that kubeconfig; default: its current context"},
+			timeoutFlag("to wait for the agent", 5*time.Minute),
+		),
+		Action: func(c *cli.Context) error { return rotate(c, s) },
+	}
+}
+
+func rotate(c *cli.Context, s Streams) error {
+	name, err := oneArgument(c, "the name of the CLUSTER")
+	if err != nil {
+		return err
+	}
+	var member kubernetes.Interface
+	if file := c.String(flagMemberKubeconfig); file != "" {
+		config, _, err := loadKubeconfig(file, c.String(flagMemberContext), "")
+		if err != nil {
+			return fmt.Errorf("--%s: %w", flagMemberKubeconfig, err)
+		}
+		if member, err = kubernetes.NewForConfig(config); err != nil {
+			return fmt.Errorf("--%s: %w", flagMemberKubeconfig, err)
+		}
+	}
+	hub, err := connect(c)
+	if err != nil {
+		return err
+	}
+	cluster, err := hub.GetCluster(c.Context, hub.namespace, name)
+	if err != nil {
+		return err
+	}
+	preserve.Restore(cluster)
+	if cluster.Spec.KubeConfigSecret == "" && member == nil {
+		return fmt.Errorf("the hub has no kubeconfig of Cluster %s/%s: pass that of the member with --%s", hub.namespace, name, flagMemberKubeconfig)
+	}
+	ctx, cancel := context.WithTimeout(c.Context, c.Duration(flagTimeout))
+	defer cancel()
+	began := s.Now()
+	request, err := hub.Rotate(ctx, cluster, member, func(v view.Cluster) { fmt.Fprintln(s.Err, progressLine(v, s.Now().Sub(began))) })
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.Out, "The agent of Cluster %s/%s uses the credential of request %s instead of %s.\n",
+		hub.namespace, name, request, cluster.Status.Agent.Registration)
+	return nil
+}

@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/testenv"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+func TestRemove(t *testing.T) {
+	p := atHub(t)
+	member, _ := p.importsEast()
+	p.hub.AwaitOwnBundle(t, p.namespace, "east")
+	clusters := p.hub.Fleet.Clusters(p.namespace)
+
+	out, _, err := p.run("remove", "east")
+	require.EqualError(t, err, "nothing was removed: repeat the command with --yes")
+	golden(t, "remove.txt", out)
+	require.Contains(t, p.mustRun("remove", "east", "--dry-run"), "\nNothing was removed: it was a dry run.\n")
+	require.Nil(t, testenv.RequireThere(t, clusters.Get, "east").DeletionTimestamp)
+
+	out = p.mustRun("remove", "east", "--yes", "--timeout", "5m")
+	require.Contains(t, out, "\nCluster "+p.namespace+"/east is removed.\n")
+	_, err = clusters.Get(t.Context(), "east", metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err))
+	testenv.RequireThere(t, p.hub.Kubernetes.CoreV1().Secrets(p.namespace).Get, "east-kubeconfig")
+	testenv.RequireGone(t, member.Kubernetes.CoreV1().Secrets(registration.DefaultSystemNamespace).Get, "Secret", registration.CredentialSecret)
+
+	_, _, err = p.run("remove", "east", "--yes")
+	require.EqualError(t, err, "there is no Cluster "+p.namespace+"/east: `muster clusters -A` lists all Clusters")
+}
+
+// The hub cannot ask an agent that is gone, and says so.
+func TestRemoveWithoutAgent(t *testing.T) {
+	p := atHub(t)
+	values := p.hub.Token(t, p.namespace, "first", fleet.ClusterRegistrationTokenSpec{})
+	request := p.hub.Request(t, values, fleet.ClusterRegistrationSpec{ClientID: "edge", ClientRandom: p.namespace})
+	granted, _ := p.hub.Granted(t, values, request)
+	cluster := granted.Status.ClusterName
+	out, _, err := p.run("remove", cluster)
+	require.Error(t, err)
+	require.Contains(t, out, "No agent has connected: there is nothing to remove on the member.\nThese stay: ClusterRegistrationToken "+p.namespace+"/first, ")
+
+	testenv.Merge(t, p.hub.Fleet.Clusters(p.namespace).Patch, cluster, `{"status":{"agent":{"lastSeen":"2026-01-01T00:00:00Z","namespace":"x","checkinInterval":"1s"}}}`, "status")
+	p.hub.ClusterCondition(t, p.namespace, cluster, fleet.ConditionConnected, "False")
+	out, said, err := p.run("remove", cluster, "--yes", "--timeout", "5m")
+	require.NoError(t, err)
+	require.Contains(t, out, "The agent is not connected: the agent and what it deployed (")
+	require.Contains(t, said, "something may be left on the member")
+}
+
+func TestRotateAnImport(t *testing.T) {
+	p := atHub(t)
+	p.importsEast()
+	p.rotates("east")
+}
+
+func TestRotateWithTheMember(t *testing.T) {
+	p := atHub(t)
+	member := testenv.SharedCluster(t, "member")
+	namespace := member.Namespace(t)
+	values := p.hub.Token(t, p.namespace, "first", fleet.ClusterRegistrationTokenSpec{})
+	testenv.BootstrapAgent(t, member, namespace, values, map[string]string{registration.ConfigKey: "clientID: edge-" + p.namespace})
+	member.Agent(t, namespace)
+	cluster := registration.ClusterName("edge-" + p.namespace)
+	p.hub.WaitCondition(t, testenv.KindCluster, p.namespace, cluster, fleet.ConditionConnected, "True")
+
+	_, _, err := p.run("rotate", cluster)
+	require.EqualError(t, err, "the hub has no kubeconfig of Cluster "+p.namespace+"/"+cluster+": pass that of the member with --member-kubeconfig")
+	p.rotates(cluster, "--member-kubeconfig", memberConfig(t, member))
+	tokens, err := p.hub.Fleet.ClusterRegistrationTokens(p.namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, tokens.Items, 1, "the token of the rotation is deleted")
+
+	// A registration in progress is left alone.
+	_, err = member.Kubernetes.CoreV1().Secrets(namespace).Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: registration.BootstrapSecret},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	_, _, err = p.run("rotate", cluster, "--member-kubeconfig", memberConfig(t, member))
+	require.ErrorContains(t, err, "a registration is in progress")
+}
+
+// rotates: the agent gets another identity, and the earlier one is deleted. It was never without one.
+func (p person) rotates(cluster string, flags ...string) {
+	t := p.t
+	t.Helper()
+	get := p.hub.Fleet.Clusters(p.namespace).Get
+	before := testenv.EventuallyIs(t, get, cluster, func(c *fleet.Cluster) (bool, string) {
+		return c.Status.Agent.Registration != "", "no registration reported"
+	}).Status.Agent.Registration
+	out := p.mustRun(append([]string{"rotate", cluster, "--timeout", "5m"}, flags...)...)
+	after := testenv.RequireThere(t, get, cluster).Status.Agent.Registration
+	require.Equal(t, "The agent of Cluster "+p.namespace+"/"+cluster+" uses the credential of request "+after+" instead of "+before+".\n", out)
+	require.NotEqual(t, before, after)
+	testenv.RequireGone(t, p.hub.Fleet.ClusterRegistrations(p.namespace).Get, "ClusterRegistration", before)
+}
+
+func TestRotateNeedsAConnectedAgent(t *testing.T) {
+	p := fleetOf(t, fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "new"}, Spec: fleet.ClusterSpec{KubeConfigSecret: "s"}})
+	_, _, err := p.run("rotate", "new")
+	require.EqualError(t, err, "Cluster "+p.namespace+"/new is New: only an agent that is registered and connected can be told to register again")
+}
