@@ -58,8 +58,8 @@ Installed in $PATH as kubectl-muster, it is a plugin: kubectl muster clusters -A
 	app.Flags = hubFlags()
 	app.Commands = []*cli.Command{
 		checkCommand(s), clustersCommand(s), describeCommand(s), importCommand(s), tokenCommand(s), requestsCommand(s), approveCommand(s), denyCommand(s),
-		quarantineCommand(s), releaseCommand(s), rotateCommand(s), revokeCommand(s), removeCommand(s), uiCommand(s), versionCommand(s), crdsCommand(s),
-		demoCommand(s), helloCommand(s),
+		quarantineCommand(s), releaseCommand(s), rotateCommand(s), revokeCommand(s), removeCommand(s), reportCommand(s), uiCommand(s),
+		versionCommand(s), crdsCommand(s), demoCommand(s), helloCommand(s),
 	}
 	app.Action = unknownCommand(cli.ShowAppHelp)
 	for _, command := range app.Commands {

@@ -103,6 +103,7 @@ func TestInvalidCommandLines(t *testing.T) {
 		"describe":                               "describe needs exactly one argument, the name of the CLUSTER, or of a request, and got 0",
 		"describe a -o wide":                     `--output is "wide": it must be one of json, yaml`,
 		"remove":                                 "remove needs exactly one argument, the name of the CLUSTER, and got 0",
+		"report a b":                             "report needs at most one argument, the name of the CLUSTER, and got 2",
 		"rotate a b":                             "rotate needs exactly one argument, the name of the CLUSTER, and got 2",
 		"rotate a --member-kubeconfig /nowhere":  "--member-kubeconfig: ",
 		"revoke":                                 "revoke needs exactly one argument, the name of the CLUSTER",

@@ -1,0 +1,67 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/muster-fleet/muster/internal/report"
+	"github.com/muster-fleet/muster/internal/view"
+	"github.com/muster-fleet/muster/pkg/version"
+)
+
+const flagFile = "file"
+
+func reportCommand(s Streams) *cli.Command {
+	return &cli.Command{
+		Name:      "report",
+		Usage:     "write a zip file for somebody who helps, without values of Secrets",
+		ArgsUsage: "[CLUSTER]",
+		Description: `It has the objects and events of the namespace and of the hub, the log and metrics of the hub, and the result of muster check; with
+CLUSTER those of its cluster namespace, and with --member-kubeconfig those of the agent. Secrets have keys and sizes only. Their values
+are removed from all other files, like tokens, private keys, and what Bundles contain. The file report.json lists what was removed and
+which parts could not be collected. A part that fails does not prevent the others. Read the file before you send it to anybody.`,
+		Flags: append(hubFlags(),
+			&cli.StringFlag{Name: flagFile, Aliases: []string{"f"}, Usage: "`FILE` to write; default: muster-report-TIME.zip"},
+			&cli.StringFlag{Name: flagMemberKubeconfig, Usage: "`FILE` with the kubeconfig of the member of CLUSTER"},
+			&cli.StringFlag{Name: flagMemberContext, Usage: "`NAME` of the context in that kubeconfig; default: its current context"},
+			&cli.StringFlag{Name: flagAgentNamespace, Usage: "`NAMESPACE` of the agent on the member; default: cattle-fleet-system"},
+			&cli.StringFlag{Name: flagSystemNamespace, Usage: "`NAMESPACE` of the hub; default: cattle-fleet-system"},
+			timeoutFlag("to collect", 5*time.Minute),
+		),
+		Action: func(c *cli.Context) error {
+			in, err := checkInputs(c)
+			if err != nil {
+				return err
+			}
+			in.Version, in.Now = version.Version, s.Now
+			folder := "muster-report-" + s.Now().UTC().Format("20060102T150405Z")
+			name := c.String(flagFile)
+			if name == "" {
+				name = folder + ".zip"
+			}
+			file, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+			if err != nil {
+				return fmt.Errorf("the report: %w", err)
+			}
+			ctx, cancel := context.WithTimeout(c.Context, c.Duration(flagTimeout))
+			defer cancel()
+			overview, err := report.Write(ctx, file, folder, in)
+			if closeErr := file.Close(); err == nil {
+				err = closeErr
+			}
+			if err != nil {
+				return fmt.Errorf("the report: %w", err)
+			}
+			for _, part := range overview.Failed {
+				fmt.Fprintf(s.Err, "not collected: %s: %s\n", part.Part, view.Printable(part.Error))
+			}
+			fmt.Fprintf(s.Out, "The report is in %s: %d values were removed, %d parts could not be collected. Read it before you send it.\n",
+				name, len(overview.Redacted), len(overview.Failed))
+			return nil
+		},
+	}
+}

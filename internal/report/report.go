@@ -1,0 +1,231 @@
+// Package report collects what somebody needs who helps with a hub, in a zip file: objects, events, logs, metrics and checks. It contains
+// no value of a Secret. A part that cannot be collected is named in the file, and never prevents the others.
+package report
+
+import (
+	"archive/zip"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/pager"
+	"k8s.io/utils/ptr"
+
+	"github.com/muster-fleet/muster/internal/check"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Overview is the file report.json.
+type Overview struct {
+	Time    time.Time `json:"time"`
+	Version string    `json:"version"`
+	// Failed are the parts that could not be collected.
+	Failed []FailedPart `json:"failed"`
+	// Redacted says what was removed.
+	Redacted []Redaction `json:"redacted"`
+}
+
+// FailedPart is a part that could not be collected.
+type FailedPart struct {
+	Part  string `json:"part"`
+	Error string `json:"error"`
+}
+
+const (
+	partTimeout = 30 * time.Second // of a request for objects, logs or metrics
+	logLimit    = 5 << 20          // bytes of the log of a container
+)
+
+// Write collects everything, and then writes the zip file below one folder. The error is that of the file.
+func Write(ctx context.Context, file io.Writer, folder string, in check.Inputs) (Overview, error) {
+	in.SystemNamespace = cmp.Or(in.SystemNamespace, registration.DefaultSystemNamespace)
+	c := &collection{
+		files: map[string][]byte{}, secrets: map[string]string{},
+		Overview: Overview{Time: in.Now().UTC(), Version: in.Version, Failed: []FailedPart{}, Redacted: []Redaction{}},
+	}
+	c.objects(ctx, "hub", in.Hub, []kindIn{
+		{fleet.SchemeGroupVersion.WithResource("clusters"), in.Namespace},
+		{fleet.SchemeGroupVersion.WithResource("clusterregistrations"), in.Namespace},
+		{fleet.SchemeGroupVersion.WithResource("clusterregistrationtokens"), in.Namespace},
+		{fleet.SchemeGroupVersion.WithResource("clustergroups"), in.Namespace},
+		{fleet.SchemeGroupVersion.WithResource("bundles"), in.Namespace},
+		{corev1.SchemeGroupVersion.WithResource("secrets"), in.Namespace},
+		{corev1.SchemeGroupVersion.WithResource("events"), in.Namespace},
+		{corev1.SchemeGroupVersion.WithResource("secrets"), registration.SystemRegistrationNamespace(in.SystemNamespace)},
+	})
+	c.installation(ctx, "hub", in.Hub, in.SystemNamespace)
+	if in.Cluster != "" {
+		own := registration.ClusterNamespace(in.Namespace, in.Cluster)
+		c.objects(ctx, "hub", in.Hub, []kindIn{
+			{fleet.SchemeGroupVersion.WithResource("bundledeployments"), own},
+			{corev1.SchemeGroupVersion.WithResource("serviceaccounts"), own},
+			{rbacv1.SchemeGroupVersion.WithResource("roles"), own},
+			{rbacv1.SchemeGroupVersion.WithResource("rolebindings"), own},
+			{corev1.SchemeGroupVersion.WithResource("secrets"), own},
+		})
+	}
+	if in.Member != nil {
+		c.installation(ctx, "member", in.Member, cmp.Or(in.AgentNamespace, registration.DefaultSystemNamespace))
+	}
+	var checks bytes.Buffer
+	check.Run(ctx, in).Print(&checks, false)
+	c.files["checks.txt"] = checks.Bytes()
+
+	for i, f := range c.Failed { // an error can quote what it is about
+		c.Failed[i].Error = credentials.ReplaceAllString(f.Error, redacted)
+	}
+	for name, text := range c.files {
+		c.files[name] = c.redactText(name, text)
+	}
+	c.Redacted = slices.SortedFunc(slices.Values(c.Redacted), func(a, b Redaction) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.What, b.What))
+	})
+	overview, err := json.MarshalIndent(c.Overview, "", "  ")
+	if err != nil {
+		return c.Overview, err
+	}
+	c.files["report.json"] = c.redactText("report.json", overview)
+
+	archive := zip.NewWriter(file)
+	for _, name := range slices.Sorted(maps.Keys(c.files)) {
+		entry, err := archive.CreateHeader(&zip.FileHeader{Name: folder + "/" + name, Method: zip.Deflate, Modified: c.Time})
+		if err != nil {
+			return c.Overview, err
+		}
+		if _, err := entry.Write(c.files[name]); err != nil {
+			return c.Overview, err
+		}
+	}
+	return c.Overview, archive.Close()
+}
+
+// kindIn is a kind of objects in a namespace.
+type kindIn struct {
+	resource  schema.GroupVersionResource
+	namespace string
+}
+
+// collection is what was collected so far.
+type collection struct {
+	Overview
+	files map[string][]byte
+	// secrets are the values to remove from all files, with where they are from.
+	secrets map[string]string
+}
+
+func (c *collection) failed(part string, err error) {
+	c.Failed = append(c.Failed, FailedPart{part, err.Error()})
+}
+
+// installation collects the objects of a hub or an agent in its namespace, and the log and metrics of its pods.
+func (c *collection) installation(ctx context.Context, side string, config *rest.Config, namespace string) {
+	c.objects(ctx, side, config, []kindIn{
+		{appsv1.SchemeGroupVersion.WithResource("deployments"), namespace},
+		{corev1.SchemeGroupVersion.WithResource("pods"), namespace},
+		{corev1.SchemeGroupVersion.WithResource("configmaps"), namespace},
+		{corev1.SchemeGroupVersion.WithResource("secrets"), namespace},
+		{corev1.SchemeGroupVersion.WithResource("events"), namespace},
+		{coordinationv1.SchemeGroupVersion.WithResource("leases"), namespace},
+	})
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		c.failed(side+" logs", err)
+		return
+	}
+	list, cancel := context.WithTimeout(ctx, partTimeout)
+	defer cancel()
+	pods, err := clients.CoreV1().Pods(namespace).List(list, metav1.ListOptions{})
+	if err != nil {
+		c.failed(side+" logs", err)
+		return
+	}
+	for _, pod := range pods.Items {
+		if pod.Spec.NodeName == "" {
+			continue // it has no log yet
+		}
+		for _, container := range pod.Spec.Containers {
+			restarted := slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+				return s.Name == container.Name && s.RestartCount > 0
+			})
+			log := func(name string, previous bool) {
+				c.answer(ctx, side+"/logs/"+pod.Name+"-"+name+".log", clients.CoreV1().Pods(namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
+					Container: container.Name, Previous: previous, Timestamps: true, LimitBytes: ptr.To[int64](logLimit),
+				}))
+			}
+			log(container.Name, false)
+			if restarted {
+				log(container.Name+"-previous", true)
+			}
+			for _, port := range container.Ports {
+				if port.Name == "metrics" {
+					c.answer(ctx, side+"/metrics/"+pod.Name+".txt", clients.CoreV1().RESTClient().Get().Namespace(namespace).
+						Resource("pods").Name(fmt.Sprintf("%s:%d", pod.Name, port.ContainerPort)).SubResource("proxy", "metrics"))
+				}
+			}
+		}
+	}
+}
+
+// answer collects the body of the answer to a request.
+func (c *collection) answer(ctx context.Context, name string, request *rest.Request) {
+	ctx, cancel := context.WithTimeout(ctx, partTimeout)
+	defer cancel()
+	body, err := request.DoRaw(ctx)
+	if err != nil {
+		c.failed(name, err)
+		return
+	}
+	c.files[name] = body
+}
+
+// objects collects all objects of some kinds.
+func (c *collection) objects(ctx context.Context, side string, config *rest.Config, sources []kindIn) {
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		c.failed(side, err)
+		return
+	}
+	for _, from := range sources {
+		name := fmt.Sprintf("%s/%s/%s.json", side, from.namespace, from.resource.Resource)
+		if err := c.list(ctx, name, client.Resource(from.resource).Namespace(from.namespace)); err != nil {
+			c.failed(name, err)
+		}
+	}
+}
+
+func (c *collection) list(ctx context.Context, name string, from dynamic.ResourceInterface) error {
+	ctx, cancel := context.WithTimeout(ctx, partTimeout)
+	defer cancel()
+	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return from.List(ctx, o) })
+	found := []map[string]any{}
+	err := pages.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+		o := object.(*unstructured.Unstructured)
+		o.SetManagedFields(nil)
+		c.redactObject(name, o)
+		found = append(found, o.Object)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	c.files[name], err = json.MarshalIndent(found, "", "  ")
+	return err
+}
