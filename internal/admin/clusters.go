@@ -195,6 +195,9 @@ func (h *Hub) WatchClusters(ctx context.Context, namespace string, options metav
 	from := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.LabelSelector = options.LabelSelector
+			if o.ResourceVersion == "0" {
+				o.ResourceVersion = "" // the cache of the API server can be older than what the person has seen
+			}
 			return clusters.List(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
