@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/internal/view"
+	clusternet "github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -30,6 +32,18 @@ func (h *Hub) CreateToken(ctx context.Context, namespace, name string, spec flee
 		return fmt.Errorf("ClusterRegistrationToken %s/%s already exists: choose another name, or revoke it first", namespace, name)
 	case err != nil:
 		return fmt.Errorf("create ClusterRegistrationToken %s/%s: %w", namespace, name, Explain(err, namespace))
+	}
+	return nil
+}
+
+// RequireClusternet fails if the hub does not serve the requests of Clusternet agents.
+func (h *Hub) RequireClusternet() error {
+	_, err := h.Kubernetes.Discovery().ServerResourcesForGroupVersion(clusternet.SchemeGroupVersion.String())
+	switch {
+	case apierrors.IsNotFound(err):
+		return errors.New("the hub does not serve Clusternet agents: set the value clusternet.enabled=true of its chart, and run the command again")
+	case err != nil:
+		return fmt.Errorf("find out whether the hub serves Clusternet agents: %w", err)
 	}
 	return nil
 }

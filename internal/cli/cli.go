@@ -256,10 +256,11 @@ func parseLabels(pairs []string) (map[string]string, error) {
 
 // Output formats; without one, the output is text for a person.
 const (
-	formatWide   = "wide"
-	formatJSON   = "json"
-	formatYAML   = "yaml"
-	formatValues = "values"
+	formatWide       = "wide"
+	formatJSON       = "json"
+	formatYAML       = "yaml"
+	formatValues     = "values"
+	formatClusternet = "clusternet"
 )
 
 func outputFlag(formats ...string) cli.Flag {

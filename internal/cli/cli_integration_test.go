@@ -188,6 +188,15 @@ func TestBearerTokensArePrintedOnRequestOnly(t *testing.T) {
 	}
 }
 
+func TestTokenForClusternetIsRefused(t *testing.T) {
+	p := atHub(t)
+	out, _, err := p.run("token", "create", "west", "-o", "clusternet")
+	require.EqualError(t, err, "the hub does not serve Clusternet agents: set the value clusternet.enabled=true of its chart, and run the command again")
+	require.Empty(t, out)
+	_, err = p.hub.Fleet.ClusterRegistrationTokens(p.namespace).Get(t.Context(), "west", metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), "no token is created")
+}
+
 func TestNotAHub(t *testing.T) {
 	file := memberConfig(t, testenv.SharedCluster(t, "member"))
 	for _, args := range [][]string{{"clusters"}, {"token", "list"}} {

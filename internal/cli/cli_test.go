@@ -19,6 +19,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/pkg/crds"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // muster runs the program with the arguments that a shell would pass.
@@ -223,6 +224,34 @@ func TestInstructions(t *testing.T) {
 	} {
 		require.Contains(t, out.String(), line)
 	}
+}
+
+func TestClusternetSecret(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	token := view.Token{Namespace: "ns", Name: "tok", Secret: "tok", Expires: &metav1.Time{Time: now.Add(24 * time.Hour)}}
+	values, err := registration.EncodeValues(registration.Values{APIServerURL: "https://hub.example.com:6443", Token: "the.bearer.token"})
+	require.NoError(t, err)
+	var out bytes.Buffer
+	require.NoError(t, printClusternetSecret(&out, token, values, now))
+	require.Equal(t, `# Token ns/tok; it expires in 24h. This is a secret with which clusters can be registered.
+# Apply it on the cluster to register, in the namespace of its Clusternet agent, and restart the agent, which reads it only then:
+#
+#     kubectl apply -f FILE
+#     kubectl -n clusternet-system rollout restart deployment
+#
+# For an agent without this Secret, they are the arguments --cluster-reg-parent-url and --cluster-reg-token.
+apiVersion: v1
+kind: Secret
+metadata:
+  name: clusternet-agent-cluster-registration
+  namespace: clusternet-system
+type: Opaque
+stringData:
+  parentURL: "https://hub.example.com:6443"
+  regToken: "the.bearer.token"
+`, out.String())
+
+	require.EqualError(t, printClusternetSecret(&out, token, []byte("{"), now), "Secret ns/tok of the token: the values are not a YAML document without aliases")
 }
 
 func TestProgressLine(t *testing.T) {

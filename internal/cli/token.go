@@ -18,6 +18,7 @@ import (
 	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 const (
@@ -52,7 +53,11 @@ func tokenCreate(s Streams) *cli.Command {
 Each limit reduces the damage if the token is stolen. A token with --cluster lets the agent of that cluster register again, for
 example after its credential was lost, even if another agent still has that identity:
 
-    muster -n fleet-default token create west-again --cluster west --usage-limit 1 --ttl 1h -o values > values.yaml`,
+    muster -n fleet-default token create west-again --cluster west --usage-limit 1 --ttl 1h -o values > values.yaml
+
+With -o clusternet it prints the Secret that an agent of Clusternet reads when it starts, if the hub serves such agents:
+
+    muster -n fleet-default token create west -o clusternet | kubectl --context west apply -f -`,
 		Flags: append(hubFlags(),
 			&cli.IntFlag{Name: flagUsageLimit, Usage: "maximum `NUMBER` of requests, including those of agents that register again", DefaultText: "no limit"},
 			&cli.StringSliceFlag{Name: flagClientID, Usage: "`ID` of a cluster that it can register; may be repeated; default: any"},
@@ -65,7 +70,7 @@ example after its credential was lost, even if another agent still has that iden
 			&cli.DurationFlag{Name: flagTTL, Value: 24 * time.Hour, Usage: "`DURATION` after which the token expires; 0: never"},
 			&cli.StringFlag{Name: flagChart, Value: "charts/fleet-agent", Usage: "path or name of the `CHART` fleet-agent, for the helm command that is printed"},
 			timeoutFlag("to wait for the hub", time.Minute),
-			outputFlag(formatValues, formatJSON, formatYAML),
+			outputFlag(formatValues, formatClusternet, formatJSON, formatYAML),
 		),
 		Action: func(c *cli.Context) error { return createToken(c, s) },
 	}
@@ -91,6 +96,12 @@ func createToken(c *cli.Context, s Streams) error {
 		}
 		spec.ClientIDs = []string{clientID}
 	}
+	format := c.String(flagOutput)
+	if format == formatClusternet {
+		if err := hub.RequireClusternet(); err != nil {
+			return err
+		}
+	}
 	if err := hub.CreateToken(c.Context, hub.namespace, name, spec); err != nil {
 		return err
 	}
@@ -101,16 +112,20 @@ func createToken(c *cli.Context, s Streams) error {
 	if err != nil {
 		return err
 	}
-	if c.String(flagOutput) == formatValues {
+	summary := view.OfToken(token)
+	switch format {
+	case formatValues, formatClusternet:
 		values, err := hub.Values(ctx, token)
 		if err != nil {
 			return err
 		}
+		if format == formatClusternet {
+			return printClusternetSecret(s.Out, summary, values, s.Now())
+		}
 		_, err = s.Out.Write(values)
 		return err
 	}
-	summary := view.OfToken(token)
-	if done, err := encode(s.Out, c.String(flagOutput), summary); done {
+	if done, err := encode(s.Out, format, summary); done {
 		return err
 	}
 	printInstructions(s.Out, summary, c.String(flagChart), s.Now())
@@ -177,6 +192,32 @@ func printInstructions(w io.Writer, t view.Token, chart string, now time.Time) {
 
      muster -n %[1]s clusters
 `, t.Namespace, t.Name, t.Secret, chart, view.Until(t.Expires, now))
+}
+
+// printClusternetSecret prints the Secret of which the pods of a Clusternet agent make their arguments, for kubectl apply.
+func printClusternetSecret(w io.Writer, t view.Token, values []byte, now time.Time) error {
+	v, err := registration.DecodeValues(values)
+	if err != nil {
+		return fmt.Errorf("Secret %s/%s of the token: %w", t.Namespace, t.Secret, err)
+	}
+	_, err = fmt.Fprintf(w, `# Token %[1]s/%[2]s; it expires %[3]s. This is a secret with which clusters can be registered.
+# Apply it on the cluster to register, in the namespace of its Clusternet agent, and restart the agent, which reads it only then:
+#
+#     kubectl apply -f FILE
+#     kubectl -n clusternet-system rollout restart deployment
+#
+# For an agent without this Secret, they are the arguments --cluster-reg-parent-url and --cluster-reg-token.
+apiVersion: v1
+kind: Secret
+metadata:
+  name: clusternet-agent-cluster-registration
+  namespace: clusternet-system
+type: Opaque
+stringData:
+  parentURL: %[4]q
+  regToken: %[5]q
+`, t.Namespace, t.Name, view.Until(t.Expires, now), v.APIServerURL, v.Token)
+	return err
 }
 
 func tokenList(s Streams) *cli.Command {
