@@ -1,0 +1,218 @@
+package clusternet
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/muster-fleet/muster/internal/clusternetagent"
+	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+// TestDefectsOfTheOriginal has one row for each way in which agents, and those who hold a bootstrap token, can harm the hub that these
+// agents were made for.
+func TestDefectsOfTheOriginal(t *testing.T) {
+	s := newStage(t)
+	values := s.Token(t, "tok")
+	for name, row := range map[string]func(*testing.T){
+		"a holder of a token does not get the credential of a registered cluster": func(t *testing.T) {
+			victim := s.peer(t, values)
+			victim.registered()
+			thief := s.peer(t, s.Token(t, "thief"))
+			thief.member = clusternetagent.MemberWithID(victim.id())
+			thief.start()
+			thief.repeats("boot GET <CRR>", 5)
+			_, stolen := thief.member.Credential()
+			assert.False(t, stolen)
+			thief.stop()
+			victim.beatsAgain()
+
+			require.NoError(t, s.admin.ClusterRegistrationRequests().Delete(t.Context(), victim.request(), metav1.DeleteOptions{}))
+			thief.start()
+			s.says(t, victim.id(), v1beta1.ResultDenied, "ClientIDInUse")
+			_, stolen = thief.member.Credential()
+			assert.False(t, stolen)
+			victim.beatsAgain()
+		},
+		"every approved request of many has its token and its CA": func(t *testing.T) {
+			var peers []*peer
+			for range 10 {
+				p := s.peer(t, values)
+				p.start()
+				peers = append(peers, p)
+			}
+			for _, p := range peers {
+				p.repeats("/status 200", 1)
+				credential, _ := p.member.Credential()
+				assert.NotEmpty(t, credential.Token)
+				assert.Equal(t, s.Hub.CA(), *credential.CA)
+				assert.Equal(t, 0, p.sent.Count(" 401"))
+				p.stop()
+			}
+		},
+		"names, labels and a namespace that Kubernetes refuses do not hold the request up": func(t *testing.T) {
+			p := s.peer(t, values)
+			p.options.ClusterName, p.options.ClusterNamespace = "A.b_C9", "kube-system"
+			p.options.ClusterLabels = map[string]string{"not a/label/key": "x", "good": "yes", "bad": "not a value!"}
+			cluster := p.registered()
+			assert.Equal(t, "yes", cluster.Labels["good"])
+			assert.NotContains(t, cluster.Labels, "bad")
+			credential, _ := p.member.Credential()
+			assert.Equal(t, p.namespace(), credential.Namespace)
+		},
+		"an agent cannot claim the ID of another by its labels": func(t *testing.T) {
+			victim, p := s.peer(t, values), s.peer(t, values)
+			victim.registered()
+			p.options.ClusterLabels = map[string]string{v1beta1.ClusterIDLabel: victim.id(), "clusternet.io/created-by": "me", fleet.ClusterLabel: victim.cluster()}
+			cluster := p.registered()
+			for _, value := range cluster.Labels {
+				assert.NotContains(t, []string{victim.id(), victim.cluster(), "me"}, value)
+			}
+			member := testenv.RequireThere(t, s.admin.ManagedClusters(p.namespace()).Get, p.request())
+			assert.Equal(t, p.id(), member.Labels[v1beta1.ClusterIDLabel])
+			list, err := s.admin.ManagedClusters("").List(t.Context(), metav1.ListOptions{LabelSelector: v1beta1.ClusterIDLabel + "=" + victim.id()})
+			require.NoError(t, err)
+			assert.Len(t, list.Items, 1)
+		},
+		"an agent reaches nothing of another": func(t *testing.T) {
+			victim, p := s.peer(t, values), s.peer(t, values)
+			victim.registered()
+			p.registered()
+			credential, _ := p.member.Credential()
+			own := s.as(t, credential.Token)
+			refused := func(err error) { t.Helper(); assert.True(t, apierrors.IsForbidden(err), "%v", err) }
+			_, err := own.ClusterRegistrationRequests().Get(t.Context(), victim.request(), metav1.GetOptions{})
+			refused(err)
+			_, err = own.ClusterRegistrationRequests().List(t.Context(), metav1.ListOptions{})
+			refused(err)
+			_, err = own.ManagedClusters(victim.namespace()).List(t.Context(), metav1.ListOptions{})
+			refused(err)
+			_, err = own.kubernetes.CoreV1().Secrets(victim.namespace()).List(t.Context(), metav1.ListOptions{})
+			refused(err)
+			_, err = own.kubernetes.CoreV1().Secrets(p.namespace()).List(t.Context(), metav1.ListOptions{})
+			refused(err)
+			_, err = own.kubernetes.CoreV1().Secrets(testenv.RegistrationNamespace).List(t.Context(), metav1.ListOptions{})
+			refused(err)
+			boot := s.as(t, values.Token)
+			_, err = boot.ClusterRegistrationRequests().List(t.Context(), metav1.ListOptions{})
+			refused(err)
+			_, err = boot.ManagedClusters(victim.namespace()).List(t.Context(), metav1.ListOptions{})
+			refused(err)
+
+			// An API server applies new admission policies after a moment.
+			dry := []string{metav1.DryRunAll}
+			for what, try := range map[string]func() error{
+				"take the ID of another": func() error {
+					_, err := own.ManagedClusters(p.namespace()).Patch(t.Context(), p.request(), types.MergePatchType,
+						[]byte(`{"metadata":{"labels":{"`+v1beta1.ClusterIDLabel+`":"`+victim.id()+`"}}}`), metav1.PatchOptions{DryRun: dry})
+					return err
+				},
+				"ask for another": func() error {
+					_, err := own.ClusterRegistrationRequests().Create(t.Context(), &v1beta1.ClusterRegistrationRequest{
+						ObjectMeta: metav1.ObjectMeta{Name: victim.request()}, Spec: v1beta1.ClusterRegistrationRequestSpec{ClusterID: victim.id()},
+					}, metav1.CreateOptions{DryRun: dry})
+					return err
+				},
+			} {
+				testenv.Eventually(t, func() (bool, string) {
+					err := try()
+					return apierrors.IsForbidden(err), fmt.Sprintf("%s: %v", what, err)
+				})
+			}
+		},
+		"an agent cannot look alive with its clock, nor with the interval that it reports": func(t *testing.T) {
+			p := s.peer(t, values)
+			p.options.Forge = func(status map[string]any) {
+				status["lastObservedTime"] = "2099-01-01T00:00:00Z"
+				status["heartbeatFrequencySeconds"] = int64(1) << 40
+			}
+			p.registered()
+			cluster := s.EventuallyCluster(t, p.cluster(), func(c *fleet.Cluster) (bool, string) {
+				return c.Status.Agent.CheckinInterval != nil, "it has reported no interval"
+			})
+			assert.Less(t, time.Until(cluster.Status.Agent.LastSeen.Time), time.Minute)
+			assert.LessOrEqual(t, cluster.Status.Agent.CheckinInterval.Duration, time.Hour)
+		},
+		"no credential rests on the hub": func(t *testing.T) {
+			p := s.peer(t, values)
+			p.registered()
+			assert.Empty(t, s.secretsIn(t, p.namespace()), "the Secret of the agent is stored without its content")
+			testenv.RequireGone(t, s.admin.ClusterRegistrationRequests().Get, "ClusterRegistrationRequest", p.request())
+			credential, _ := p.member.Credential()
+			for _, namespace := range []string{s.Namespace, p.namespace(), metav1.NamespaceDefault} {
+				events, err := s.Hub.Kubernetes.CoreV1().Events(namespace).List(t.Context(), metav1.ListOptions{})
+				require.NoError(t, err)
+				assert.NotContains(t, testenv.Bytes(t, events), credential.Token)
+			}
+			requests, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).List(t.Context(), metav1.ListOptions{})
+			require.NoError(t, err)
+			assert.NotContains(t, testenv.Bytes(t, requests), credential.Token)
+		},
+		"a revoked bootstrap token registers nobody": func(t *testing.T) {
+			p := s.peer(t, s.Token(t, "short"))
+			require.NoError(t, s.Hub.Fleet.ClusterRegistrationTokens(s.Namespace).Delete(t.Context(), "short", metav1.DeleteOptions{}))
+			testenv.Eventually(t, func() (bool, string) {
+				_, err := s.as(t, p.options.Token).ClusterRegistrationRequests().Get(t.Context(), "none", metav1.GetOptions{})
+				return apierrors.IsUnauthorized(err), fmt.Sprint(err)
+			})
+			p.start()
+			p.repeats("boot POST clusterregistrationrequests 401", 2)
+		},
+	} {
+		t.Run(name, row)
+	}
+}
+
+// A status that could not be written is written later: the agent waits for it, and sends its request only once.
+func TestRefusedWritesOfTheAnswer(t *testing.T) {
+	recorder := &testenv.Recorder{}
+	s := newStage(t)
+	s.Stop(t)
+	s.start(t, recorder.Wrap)
+	var refused atomic.Int32
+	recorder.Inject(func(request *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
+		if strings.Contains(request.URL.Path, "/clusterregistrationrequests/") && strings.HasSuffix(request.URL.Path, "/status") && refused.Add(1) <= 3 {
+			return nil, http.ErrHandlerTimeout
+		}
+		return send()
+	})
+	p := s.peer(t, s.Token(t, "tok"))
+	p.registered()
+	assert.Greater(t, refused.Load(), int32(3))
+	assert.Equal(t, 1, p.sent.Count("POST clusterregistrationrequests"))
+}
+
+// Three replicas elect a leader. If two lead for a moment, both have the same identity, and there is one of everything.
+func TestTwoLeaders(t *testing.T) {
+	s := newStage(t)
+	p := s.peer(t, s.Token(t, "tok"))
+	q := *p
+	q.sent = &clusternetagent.SentRequests{}
+	q.options.Sent = q.sent
+	var both sync.WaitGroup
+	for _, leader := range []*peer{p, &q} {
+		both.Go(leader.start)
+	}
+	both.Wait()
+	p.repeats("/status 200", 1)
+	q.repeats("/status 200", 1)
+	p.beatsAgain()
+	members, err := s.admin.ManagedClusters("").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	assert.Len(t, members.Items, 1)
+	clusters, err := s.Hub.Fleet.Clusters(s.Namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	assert.Len(t, clusters.Items, 1)
+}
