@@ -46,10 +46,15 @@ func (h *handler) tokenFor(ctx context.Context, r *fleet.ClusterRegistration, cl
 	return issued.Token, false, err
 }
 
-// ensureReader lets the creator of a request read it, and nobody else: the answer contains a credential. Both objects belong to the request
-// and are deleted with it. A binding that an earlier request has left may be for another user.
-func (h *handler) ensureReader(ctx context.Context, request *v1beta1.ClusterRegistrationRequest, creator string) error {
-	namespace, name := account(creator)
+// ensureReader lets the creator of a request read it, and the agent that the answer is for, which a restart makes read it again with its
+// own credential. Nobody else may: the answer contains a credential. Both objects belong to the request and are deleted with it. A binding
+// that an earlier request has left may be for other users.
+func (h *handler) ensureReader(ctx context.Context, request *v1beta1.ClusterRegistrationRequest, readers ...string) error {
+	var subjects []rbacv1.Subject
+	for _, user := range readers {
+		namespace, name := account(user)
+		subjects = append(subjects, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name})
+	}
 	meta := managed("", registration.ClusternetReaderName(request.Name))
 	meta.OwnerReferences = []metav1.OwnerReference{{
 		APIVersion: v1beta1.SchemeGroupVersion.String(), Kind: "ClusterRegistrationRequest", Name: request.Name, UID: request.UID,
@@ -59,7 +64,7 @@ func (h *handler) ensureReader(ctx context.Context, request *v1beta1.ClusterRegi
 	}}}
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: meta,
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}},
+		Subjects:   subjects,
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
 	}
 	err := createAnew(ctx, h.Kubernetes.RbacV1().ClusterRoles(), role, func(existing *rbacv1.ClusterRole) bool {
