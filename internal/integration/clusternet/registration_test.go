@@ -62,6 +62,7 @@ func (s *stage) live(t *testing.T) {
 
 	// Report. The answer goes with the first heartbeat, and with it the right to read it.
 	agent := s.as(t, string(answer.DedicatedToken))
+	agent.approved(t, id) // as one does that is restarted before its first heartbeat
 	agent.beat(t, namespace, id, report())
 	cluster = s.Hub.ClusterCondition(t, s.Namespace, name, fleet.ConditionConnected, "True")
 	reported := cluster.Status.Agent
