@@ -152,8 +152,23 @@ func remove(ctx context.Context, client dynamic.Interface, policies []*unstructu
 	return nil
 }
 
-// ErrNotApplied is the error of Probe if the API server stored the creator that the request claimed.
-var ErrNotApplied = errors.New("the API server does not apply the policies yet: it stores the creator that a request claims")
+// ErrNotApplied is part of the error of Probe if the API server does not overwrite the creator that a request claims.
+var ErrNotApplied = errors.New("the API server does not apply the policies yet")
+
+// recorded returns nil if the API server has overwritten the forged creator of a created object. Before the mutating policy is applied, the
+// validating policy of the same name refuses the object.
+func recorded(created metav1.Object, err error, policy string) error {
+	switch {
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), policy): // RBAC refuses with the same code
+		return fmt.Errorf("%w: %v", ErrNotApplied, err) //nolint:errorlint // for callers it is not a missing right
+	case err != nil:
+		return fmt.Errorf("trying the admission policies in a dry run: %w", err)
+	}
+	if creator := created.GetAnnotations()[fleet.CreatorAnnotation]; creator == forged || creator == "" {
+		return fmt.Errorf("%w: it stores the creator that a request claims", ErrNotApplied)
+	}
+	return nil
+}
 
 // forged is no user of an API server: user names contain no spaces.
 const forged = "nobody at all"
@@ -165,30 +180,18 @@ func probeClusternet(ctx context.Context, requests clusternetclient.ClusterRegis
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "admission-probe-", Annotations: map[string]string{fleet.CreatorAnnotation: forged}},
 		Spec:       v1beta1.ClusterRegistrationRequestSpec{ClusterID: id},
 	}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	if err != nil {
-		return fmt.Errorf("trying the admission policies for Clusternet agents in a dry run: %w", err)
-	}
-	if creator := created.Annotations[fleet.CreatorAnnotation]; creator == forged || creator == "" {
-		return ErrNotApplied
-	}
-	return nil
+	return recorded(created, err, ClusternetCreatorPolicy)
 }
 
 // Probe sends a request with a forged creator to the API server, in a dry run that stores nothing. CreatorPolicy overwrites the creator,
-// and RegistrationTokenPolicy refuses the request. Errors other than ErrNotApplied mean that the outcome is unknown.
+// and RegistrationTokenPolicy refuses the request. Errors without ErrNotApplied mean that the outcome is unknown.
 func Probe(ctx context.Context, requests fleetclient.ClusterRegistrationInterface) error {
 	created, err := requests.Create(ctx, &fleet.ClusterRegistration{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "admission-probe-", Annotations: map[string]string{fleet.CreatorAnnotation: forged}},
 		Spec:       fleet.ClusterRegistrationSpec{ClientID: "admission-probe", ClientRandom: "admission-probe"},
 	}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	switch {
-	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), RegistrationTokenPolicy): // RBAC refuses with the same code
+	if apierrors.IsForbidden(err) && strings.Contains(err.Error(), RegistrationTokenPolicy) {
 		return nil
-	case err != nil:
-		return fmt.Errorf("trying the admission policies in a dry run: %w", err)
 	}
-	if creator := created.Annotations[fleet.CreatorAnnotation]; creator == forged || creator == "" {
-		return ErrNotApplied
-	}
-	return nil
+	return recorded(created, err, CreatorPolicy)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"os"
@@ -173,6 +174,20 @@ func TestInstall(t *testing.T) {
 }
 
 // The objects alone prove little: an API server may not apply them, or not yet.
+// An API server may apply the validating policy before the mutating one. The refusal is no missing right of the hub.
+func TestProbe_whileOnlyTheValidatingPolicyIsApplied(t *testing.T) {
+	s := newScene(t)
+	s.needsMutating()
+	s.inForce()
+	require.NoError(t, s.admin.kubernetes.AdmissionregistrationV1().MutatingAdmissionPolicies().Delete(t.Context(), admission.CreatorPolicy, metav1.DeleteOptions{}))
+	require.Eventually(t, func() bool {
+		err := admission.Probe(t.Context(), s.admin.fleet.ClusterRegistrations(s.namespace))
+		return errors.Is(err, admission.ErrNotApplied) && strings.Contains(err.Error(), "denied request")
+	}, patience, poll)
+	s.install()
+	s.inForce()
+}
+
 func TestMonitorProbes(t *testing.T) {
 	s := newScene(t)
 	s.needsMutating()
