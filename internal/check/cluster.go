@@ -307,7 +307,7 @@ func tokenRights(ctx context.Context, k *knowledge) Finding {
 	}
 	account := registration.TokenServiceAccount(k.token.Name, string(k.token.UID))
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-		User: "system:serviceaccount:" + k.token.Namespace + ":" + account,
+		User: registration.AccountUser(k.token.Namespace, account),
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
 			Group: fleet.SchemeGroupVersion.Group, Namespace: k.token.Namespace, Verb: "create", Resource: "clusterregistrations",
 		},

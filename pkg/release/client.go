@@ -114,7 +114,7 @@ func (c *Client) newAction(ctx context.Context, namespace string, account servic
 	}
 	impersonating := rest.CopyConfig(config)
 	if account.name != "" {
-		impersonating.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + account.namespace + ":" + account.name}
+		impersonating.Impersonate = rest.ImpersonationConfig{UserName: registration.AccountUser(account.namespace, account.name)}
 	}
 	if op.member, err = kubernetes.NewForConfig(impersonating); err != nil {
 		return nil, err

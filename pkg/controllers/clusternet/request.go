@@ -148,7 +148,7 @@ func (h *handler) decide(ctx context.Context, request *v1beta1.ClusterRegistrati
 	case pending:
 		return nextStep{status: request.Status, after: pendingDelay}
 	}
-	agent := userOf(registration.ClusterNamespace(cluster.Namespace, cluster.Name), registration.RequestServiceAccount(r.Name, string(r.UID)))
+	agent := registration.AccountUser(registration.ClusterNamespace(cluster.Namespace, cluster.Name), registration.RequestServiceAccount(r.Name, string(r.UID)))
 	readers := slices.Compact([]string{creator, agent})
 	if err := h.ensureReader(ctx, request, readers...); err != nil {
 		return failed(err)
@@ -180,9 +180,6 @@ func (h *handler) untilRead(request *v1beta1.ClusterRegistrationRequest, cluster
 	}
 	return nextStep{remove: true}
 }
-
-// userOf is the user name of a ServiceAccount.
-func userOf(namespace, name string) string { return "system:serviceaccount:" + namespace + ":" + name }
 
 // account splits the user name of a ServiceAccount.
 func account(user string) (namespace, name string) {
