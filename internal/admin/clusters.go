@@ -173,14 +173,18 @@ func explainCluster(err error, namespace, name string) error {
 
 // EachCluster calls do with all Clusters of a namespace, or of all namespaces if it is empty. It lists them in pages.
 func (h *Hub) EachCluster(ctx context.Context, namespace string, options metav1.ListOptions, do func(*fleet.Cluster) error) error {
-	list := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return h.Fleet.Clusters(namespace).List(ctx, o)
-	})
-	err := list.EachListItem(ctx, options, func(object runtime.Object) error { return do(object.(*fleet.Cluster)) })
-	if err != nil {
+	if err := Each(ctx, h.Fleet.Clusters(namespace).List, options, do); err != nil {
 		return fmt.Errorf("list Clusters: %w", Explain(err, namespace))
 	}
 	return nil
+}
+
+// Each calls do with all objects that a client lists. It lists them in pages.
+func Each[L runtime.Object, T any](
+	ctx context.Context, list func(context.Context, metav1.ListOptions) (L, error), options metav1.ListOptions, do func(*T) error,
+) error {
+	pages := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) })
+	return pages.EachListItem(ctx, options, func(object runtime.Object) error { return do(any(object).(*T)) })
 }
 
 // WatchClusters calls do with each Cluster that EachCluster would list, and then with each that is created, changed or deleted, until ctx

@@ -13,12 +13,17 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/preserve"
 )
 
-// GetCluster reads a Cluster.
+// GetCluster reads a Cluster, with the fields of its status that the hub preserves in an annotation.
 func (h *Hub) GetCluster(ctx context.Context, namespace, name string) (*fleet.Cluster, error) {
 	cluster, err := h.Fleet.Clusters(namespace).Get(ctx, name, metav1.GetOptions{})
-	return cluster, explainCluster(err, namespace, name)
+	if err != nil {
+		return nil, explainCluster(err, namespace, name)
+	}
+	preserve.Restore(cluster)
+	return cluster, nil
 }
 
 // Remove deletes a Cluster that still has the UID. With dryRun, the API server only says whether it would.
@@ -63,7 +68,7 @@ func (h *Hub) AwaitRemoved(ctx context.Context, namespace, name string, uid type
 
 	ctx, cancel := context.WithTimeout(ctx, leftPatience)
 	defer cancel()
-	about := fields.Set{"involvedObject.uid": string(uid), "reason": "MemberLeft"}.AsSelector().String()
+	about := fields.Set{"involvedObject.uid": string(uid), "reason": fleet.EventMemberLeft}.AsSelector().String()
 	err = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
 		events, err := h.Kubernetes.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: about})
 		if apierrors.IsForbidden(err) {

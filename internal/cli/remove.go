@@ -14,7 +14,6 @@ import (
 	"github.com/muster-fleet/muster/internal/describe"
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/preserve"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -53,7 +52,6 @@ func remove(c *cli.Context, s Streams) error {
 	if err != nil {
 		return err
 	}
-	preserve.Restore(cluster)
 	d, err := describe.Of(c.Context, hub.Hub, hub.namespace, name, s.Now())
 	if err != nil {
 		return err
@@ -161,7 +159,6 @@ func rotate(c *cli.Context, s Streams) error {
 	if err != nil {
 		return err
 	}
-	preserve.Restore(cluster)
 	if cluster.Spec.KubeConfigSecret == "" && member == nil {
 		return fmt.Errorf("the hub has no kubeconfig of Cluster %s/%s: pass that of the member with --%s", hub.namespace, name, flagMemberKubeconfig)
 	}

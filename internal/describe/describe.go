@@ -14,8 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/pager"
 
 	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/view"
@@ -118,11 +116,8 @@ func requestsAbout(ctx context.Context, hub *admin.Hub, namespace, name string, 
 	if cluster != nil {
 		clientID = cluster.Spec.ClientID
 	}
-	list := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return hub.Fleet.ClusterRegistrations(namespace).List(ctx, o)
-	})
-	err = list.EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
-		if r := object.(*fleet.ClusterRegistration); view.IsAbout(r, name, clientID) {
+	err = admin.Each(ctx, hub.Fleet.ClusterRegistrations(namespace).List, metav1.ListOptions{}, func(r *fleet.ClusterRegistration) error {
+		if view.IsAbout(r, name, clientID) {
 			found = append(found, r)
 		}
 		return nil

@@ -10,9 +10,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/pager"
 
+	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -50,19 +49,17 @@ func (p *pages) snapshot(ctx context.Context) (*snapshot, error) {
 	}
 	s := &snapshot{At: p.clock.Now(), changes: changes}
 	tokens, requests := p.hub.Fleet.ClusterRegistrationTokens(p.namespace), p.hub.Fleet.ClusterRegistrations(p.namespace)
-	err := pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return tokens.List(ctx, o) }).
-		EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
-			s.Tokens = append(s.Tokens, view.OfToken(o.(*fleet.ClusterRegistrationToken)))
-			return nil
-		})
+	err := admin.Each(ctx, tokens.List, metav1.ListOptions{}, func(token *fleet.ClusterRegistrationToken) error {
+		s.Tokens = append(s.Tokens, view.OfToken(token))
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	err = pager.New(func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return requests.List(ctx, o) }).
-		EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
-			s.Requests = append(s.Requests, view.OfRequest(o.(*fleet.ClusterRegistration)))
-			return nil
-		})
+	err = admin.Each(ctx, requests.List, metav1.ListOptions{}, func(request *fleet.ClusterRegistration) error {
+		s.Requests = append(s.Requests, view.OfRequest(request))
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}

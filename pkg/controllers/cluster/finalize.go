@@ -27,8 +27,6 @@ const (
 	takeoverPatience = 10 * time.Second
 	// pollInterval is the interval at which the hub checks for changes that it does not watch.
 	pollInterval = 2 * time.Second
-	// eventLeftOnMember is the reason of the event that reports objects which may be left on the member.
-	eventLeftOnMember = "MemberLeft"
 )
 
 // finalize removes what belongs to a deleted Cluster, on the member and on the hub, and then the finalizer. It runs again from the
@@ -130,7 +128,7 @@ func (h *handler) reportLeft(cluster *fleet.Cluster, byAgent, byHub result.Resul
 		left = byAgent
 	}
 	h.Metrics.MembersLeft.WithLabelValues(left.Reason).Inc()
-	h.Events.Event(cluster, corev1.EventTypeWarning, eventLeftOnMember, fmt.Sprintf(
+	h.Events.Event(cluster, corev1.EventTypeWarning, fleet.EventMemberLeft, fmt.Sprintf(
 		"something may be left on the member: %s: %s", left.Reason, left.Message))
 }
 

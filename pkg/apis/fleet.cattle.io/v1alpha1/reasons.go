@@ -252,3 +252,6 @@ const (
 	// ReasonFarewellFailed (False): something could not be removed yet.
 	ReasonFarewellFailed = "FarewellFailed"
 )
+
+// EventMemberLeft is the reason of the event about a deleted Cluster that names what may be left on the member.
+const EventMemberLeft = "MemberLeft"
