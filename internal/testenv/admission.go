@@ -35,6 +35,14 @@ func (c *Cluster) AwaitAdmission(t testing.TB) {
 	require.NoError(t, awaitAdmission(t.Context(), monitor))
 }
 
+// AwaitClusternetAdmission is AwaitAdmission with the policies of a hub that serves Clusternet agents.
+func (c *Cluster) AwaitClusternetAdmission(t testing.TB) {
+	t.Helper()
+	monitor, err := admission.New(admission.Options{RESTConfig: c.RESTConfig(), Namespace: SystemNamespace, Clusternet: true})
+	require.NoError(t, err)
+	require.NoError(t, awaitAdmission(t.Context(), monitor))
+}
+
 // awaitAdmission waits for the policies that the API server can have.
 func awaitAdmission(ctx context.Context, monitor *admission.Monitor) error {
 	ctx, stop := context.WithTimeout(ctx, Patience)

@@ -2,10 +2,8 @@
 package clusternet
 
 import (
-	"context"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,7 +14,6 @@ import (
 
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
-	"github.com/muster-fleet/muster/pkg/admission"
 	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
@@ -47,7 +44,7 @@ func newStage(t *testing.T) *stage {
 func (s *stage) start(t *testing.T, change ...func(*muster.Options)) {
 	t.Helper()
 	s.startHub(t, change...)
-	s.awaitPolicies(t)
+	s.Hub.AwaitClusternetAdmission(t)
 }
 
 func (s *stage) startHub(t *testing.T, change ...func(*muster.Options)) {
@@ -56,22 +53,6 @@ func (s *stage) startHub(t *testing.T, change ...func(*muster.Options)) {
 	clients, err := versioned.NewForConfig(s.Hub.RESTConfig())
 	require.NoError(t, err)
 	s.admin = clients.ClustersV1beta1()
-}
-
-// awaitPolicies waits until the API server records the creators of requests.
-func (s *stage) awaitPolicies(t *testing.T) {
-	t.Helper()
-	monitor, err := admission.New(admission.Options{RESTConfig: s.Hub.RESTConfig(), Namespace: testenv.SystemNamespace, Clusternet: true})
-	require.NoError(t, err)
-	ctx, stop := context.WithCancel(t.Context())
-	monitor.Start(ctx)
-	testenv.Eventually(t, func() (bool, string) {
-		since, ok := monitor.InForce()
-		reason, message := monitor.Lacking()
-		return ok && reason == "" && !time.Now().Before(since), message + monitor.Missing()
-	})
-	stop()
-	monitor.Wait()
 }
 
 // user is a client with a bearer token.

@@ -58,9 +58,9 @@ func (s *scene) plain(t *testing.T) *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }
 
-func (s *scene) nobody(t *testing.T) identity {
+func nobody(t *testing.T, hub *testenv.Cluster) identity {
 	t.Helper()
-	_, err := s.Hub.Kubernetes.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Create(t.Context(),
+	_, err := hub.Kubernetes.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Create(t.Context(),
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "nobody"}}, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		require.NoError(t, err)
@@ -74,7 +74,7 @@ func TestRights(t *testing.T) {
 	testenv.RequireMay(t, s.Hub, s.own.Bearer(), testenv.To("get", "contents.fleet.cattle.io", "", s.ownContent[0]))
 	all, plain := served(t, s.Hub), s.plain(t)
 	chosen := sample.OneIn(t, 10)
-	everybodys := asker{s.Hub, chosen, s.nobody(t)}.rights(t, all, nowhere)
+	everybodys := asker{s.Hub, chosen, nobody(t, s.Hub)}.rights(t, all, nowhere)
 	token := s.ReadyToken(t, "shared-tok")
 	for title, who := range map[string]identity{
 		"import":      {s.Namespace, registration.TokenServiceAccount("shared-tok", string(token.UID))},
@@ -84,16 +84,16 @@ func TestRights(t *testing.T) {
 		"local-agent": {agentNamespace, registration.AgentName},
 	} {
 		t.Run(title, func(t *testing.T) {
-			requireGolden(t, "testdata/"+title+".golden", s.table(t, asker{s.Hub, chosen, who}, all, everybodys, plain), all)
+			requireGolden(t, "testdata/"+title+".golden", asker{s.Hub, chosen, who}.table(t, s.places(), all, everybodys, plain), all)
 		})
 	}
 }
 
 // table lists the rights that an identity has in all namespaces, and then its additional rights in each namespace. It leaves out what every
 // authenticated user may do.
-func (s *scene) table(t *testing.T, who asker, all []resource, everybodys map[string]bool, plain *strings.Replacer) string {
+func (a asker) table(t *testing.T, places []place, all []resource, everybodys map[string]bool, plain *strings.Replacer) string {
 	t.Helper()
-	everywhere := who.rights(t, all, nowhere)
+	everywhere := a.rights(t, all, nowhere)
 	if everywhere["* *"] || everywhere["pods deletecollection"] && everywhere["clusterroles.rbac.authorization.k8s.io escalate"] {
 		return "everything\n"
 	}
@@ -104,8 +104,8 @@ func (s *scene) table(t *testing.T, who asker, all []resource, everybodys map[st
 		}
 	}
 	section("everywhere", without(everywhere, everybodys))
-	for _, p := range s.places() {
-		section(p.title, without(who.rights(t, all, p.name), everybodys, everywhere))
+	for _, p := range places {
+		section(p.title, without(a.rights(t, all, p.name), everybodys, everywhere))
 	}
 	return text.String()
 }
