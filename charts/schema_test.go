@@ -92,6 +92,7 @@ var malformed = map[string][]refusal{
 		{"probes: {liveness: {periodSeconds: 0}}", "/probes/liveness/periodSeconds"},
 		{"probes: {readiness: {failureThreshold: three}}", "/probes/readiness/failureThreshold"},
 		{"debug: 1", "/debug"},
+		{"logFormat: xml", "/logFormat"},
 		{"debugLevel: -1", "/debugLevel"},
 		{"leaderElection: {leaseDuration: 30}", "/leaderElection/leaseDuration"},
 		{"disableBundles: 'true'", "/disableBundles"},

@@ -25,7 +25,7 @@ type raw struct {
 	debugLevel                                    int
 	hostname, generation                          string
 	workers, driftWorkers                         string
-	healthAddress, metricsAddress                 string
+	healthAddress, metricsAddress, logFormat      string
 	lease                                         launch.Election
 }
 
@@ -43,7 +43,7 @@ func newApp(run func(context.Context, agent.Config) error) *cli.App {
 		if err != nil {
 			return err
 		}
-		launch.SetUpLog(r.debug, r.debugLevel)
+		launch.SetUpLog(r.logFormat, r.debug, r.debugLevel)
 		if config.OnState, err = r.health(c.Context); err != nil {
 			return err
 		}
@@ -80,6 +80,7 @@ func (r *raw) flags() []cli.Flag {
 		&cli.StringFlag{Name: "drift-workers", Destination: &r.driftWorkers, EnvVars: []string{"DRIFT_RECONCILER_WORKERS"}, Usage: "`NUMBER` of BundleDeployments to compare with the cluster in parallel; empty: 50"},
 		launch.HealthFlag(&r.healthAddress),
 		launch.MetricsFlag(&r.metricsAddress),
+		launch.LogFormatFlag(&r.logFormat),
 		&cli.BoolFlag{Name: "debug", Destination: &r.debug, Usage: "log more"},
 		&cli.IntFlag{Name: "debug-level", Destination: &r.debugLevel, Usage: "`LEVEL` of the Kubernetes client's log, with --debug"},
 	}

@@ -28,6 +28,7 @@ type raw struct {
 	leaveAdmission, clusternet                       bool
 	disableAgentProbes, serveAgentMetrics            bool
 	debugLevel                                       int
+	logFormat                                        string
 	propagateDebug, disableSecurityContext, ttlNeeds bool
 	agentReplicas                                    int
 	election, agentElection                          launch.Election
@@ -42,7 +43,7 @@ func newApp(run func(context.Context, config) error) *cli.App {
 		if err != nil {
 			return err
 		}
-		launch.SetUpLog(r.debug, r.debugLevel)
+		launch.SetUpLog(r.logFormat, r.debug, r.debugLevel)
 		warnIgnored(c)
 		return run(c.Context, cfg)
 	}
@@ -83,6 +84,7 @@ func (r *raw) commandLine() []cli.Flag {
 		launch.MetricsFlag(&r.metricsAddress),
 		launch.HealthFlag(&r.healthAddress),
 		launch.ProfilesFlag(&r.profilesAddress),
+		launch.LogFormatFlag(&r.logFormat),
 		&cli.BoolFlag{Name: "debug", Destination: &r.debug, Usage: "log more"},
 		&cli.IntFlag{Name: "debug-level", Destination: &r.debugLevel, Usage: "`LEVEL` of the Kubernetes client's log, with --debug"},
 	}
@@ -166,6 +168,7 @@ func (r *raw) agents(times leader.Times) app.AgentSettings {
 		DisableProbes:          r.disableAgentProbes,
 		ServeMetrics:           r.serveAgentMetrics,
 		Debug:                  debug,
+		LogJSON:                r.logFormat == launch.LogJSON,
 		DisableSecurityContext: r.propagateDebug && r.disableSecurityContext,
 	}
 	if debug {

@@ -123,6 +123,11 @@ func TestFlags(t *testing.T) {
 			nil,
 			func(t *testing.T, c config) { assert.True(t, c.hub.Agent.ServeMetrics) },
 		},
+		"FLEET_LOG_FORMAT": {
+			map[string]string{"FLEET_LOG_FORMAT": "json"},
+			nil,
+			func(t *testing.T, c config) { assert.True(t, c.hub.Agent.LogJSON) },
+		},
 		"FLEET_DISABLE_AGENT_PROBES": {
 			map[string]string{"FLEET_DISABLE_AGENT_PROBES": "true"},
 			nil,

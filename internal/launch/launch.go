@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -91,8 +92,31 @@ func Duration(name, text string) (time.Duration, error) {
 // requests and responses with their bodies, including Secrets and tokens.
 const maxClientLogLevel = 7
 
-// SetUpLog sets the level of the log, and that of the log of the Kubernetes client library.
-func SetUpLog(debug bool, level int) {
+// Formats of the log.
+const (
+	LogText = "text"
+	LogJSON = "json"
+)
+
+// LogFormatFlag is the flag for the format of the log. Charts set the environment variable, which agents of other releases ignore.
+func LogFormatFlag(format *string) cli.Flag {
+	return &cli.StringFlag{
+		Name: "log-format", Destination: format, Value: LogText, EnvVars: []string{"FLEET_LOG_FORMAT"}, Usage: "`FORMAT` of the log: text or json",
+		Action: func(_ *cli.Context, value string) error {
+			if value == "" || value == LogText || value == LogJSON {
+				return nil
+			}
+			return fmt.Errorf("--log-format is %q: it must be %s or %s", value, LogText, LogJSON)
+		},
+	}
+}
+
+// SetUpLog sets the format and the level of the log, also for the Kubernetes client library, which has a log of its own.
+func SetUpLog(format string, debug bool, level int) {
+	if format == LogJSON {
+		logrus.SetFormatter(&logrus.JSONFormatter{})
+		klog.SetSlogLogger(clientLog(logrus.StandardLogger().Out))
+	}
 	if !debug {
 		return
 	}
@@ -106,6 +130,26 @@ func SetUpLog(debug bool, level int) {
 	if err := flags.Set("v", strconv.Itoa(level)); err != nil {
 		logrus.Warnf("--debug-level %d has no effect: %v", level, err)
 	}
+}
+
+// clientLog writes the lines of the Kubernetes client library in the form of logrus. klog itself decides which lines are logged, and passes
+// warnings on as information.
+func clientLog(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{
+		Level: slog.Level(-maxClientLogLevel),
+		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+			level, is := a.Value.Any().(slog.Level)
+			switch {
+			case !is || len(groups) > 0 || a.Key != slog.LevelKey:
+				return a
+			case level < slog.LevelInfo:
+				return slog.String(slog.LevelKey, logrus.DebugLevel.String())
+			case level < slog.LevelError:
+				return slog.String(slog.LevelKey, logrus.InfoLevel.String())
+			}
+			return slog.String(slog.LevelKey, logrus.ErrorLevel.String())
+		},
+	}))
 }
 
 // gcPercent is the growth of the heap after which garbage is collected, in percent of the memory in use. Most of the memory

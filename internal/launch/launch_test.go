@@ -2,9 +2,11 @@ package launch
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"os"
 	"runtime/debug"
+	"strings"
 	"testing"
 
 	"github.com/sirupsen/logrus"
@@ -17,11 +19,11 @@ import (
 // From level 8 on, the Kubernetes client library logs Secrets.
 func TestSetUpLogLimitsTheLevel(t *testing.T) {
 	t.Cleanup(func() {
-		SetUpLog(true, 0)
+		SetUpLog(LogText, true, 0)
 		logrus.SetLevel(logrus.InfoLevel)
 	})
 	for level, want := range map[int]klog.Level{0: 0, 4: 4, 7: 7, 8: 7, 10: 7, 1000: 7} {
-		SetUpLog(true, level)
+		SetUpLog(LogText, true, level)
 		assert.True(t, klog.V(want).Enabled(), "level %d", level)
 		assert.False(t, klog.V(want+1).Enabled(), "level %d", level)
 		assert.Equal(t, logrus.DebugLevel, logrus.GetLevel())
@@ -29,9 +31,37 @@ func TestSetUpLogLimitsTheLevel(t *testing.T) {
 }
 
 func TestSetUpLogWithoutDebug(t *testing.T) {
-	SetUpLog(false, 7)
+	SetUpLog(LogText, false, 7)
 	assert.False(t, klog.V(1).Enabled())
 	assert.Equal(t, logrus.InfoLevel, logrus.GetLevel())
+}
+
+// All lines are JSON with the same keys, also those of the Kubernetes client library.
+func TestSetUpLogInJSON(t *testing.T) {
+	var log bytes.Buffer
+	logrus.SetOutput(&log)
+	t.Cleanup(func() {
+		SetUpLog(LogText, true, 0)
+		klog.ClearLogger()
+		logrus.SetOutput(os.Stderr)
+		logrus.SetFormatter(&logrus.TextFormatter{})
+		logrus.SetLevel(logrus.InfoLevel)
+	})
+	SetUpLog(LogJSON, true, 4)
+	logrus.WithField("cluster", "ns/a").Warn("refused")
+	klog.Error("no route")
+	klog.Warning("throttled")
+	klog.Info("list")
+	klog.V(4).Info("watch")
+	klog.V(5).Info("frame")
+	var got []string
+	for line := range strings.Lines(log.String()) {
+		entry := map[string]string{}
+		require.NoError(t, json.Unmarshal([]byte(line), &entry), line)
+		assert.NotEmpty(t, entry["time"])
+		got = append(got, strings.TrimSpace(entry["level"]+" "+entry["msg"]+" "+entry["cluster"]))
+	}
+	assert.Equal(t, []string{"warning refused ns/a", "error no route", "info throttled", "info list", "debug watch"}, got)
 }
 
 func TestSpareMemory(t *testing.T) {

@@ -333,7 +333,7 @@ func (l *loop) deployBundles(ctx context.Context, use *credential.InUse) error {
 		Resync:         settings.GarbageCollectionInterval.Duration,
 		CheckRejection: func(err error) error { return rejections.Check(err, l.config.Clock.Now()) },
 		BeginUninstall: l.uninstaller.Begin,
-		Log:            l.log,
+		Log:            l.log.WithField(registration.LogCluster, cluster.Workspace+"/"+cluster.ClusterName),
 		Clock:          l.config.Clock,
 	})
 }
@@ -344,7 +344,7 @@ func (l *loop) register(ctx context.Context, o observation, running *runnables) 
 	if running != nil {
 		in.ProvePossession = func(ctx context.Context, request string) {
 			if err := l.notes.ProvePossession(ctx, running.use, request); err != nil && ctx.Err() == nil {
-				l.log.Warnf("Cannot prove to the hub that ClusterRegistration %s is this agent's own, the next heartbeat tries again: %v", request, err)
+				l.log.WithField(registration.LogRequest, request).Warnf("Cannot prove to the hub that ClusterRegistration %s is this agent's own, the next heartbeat tries again: %v", request, err)
 			}
 		}
 	}
@@ -359,7 +359,6 @@ func (l *loop) register(ctx context.Context, o observation, running *runnables) 
 		return err
 	}
 	l.notes.SetPossessionProof("")
-	l.log.Infof("Registered; credential stored in Secret %s/%s", l.member.Namespace, registration.CredentialSecret)
 	return nil
 }
 

@@ -69,6 +69,8 @@ type Options struct {
 	// ServeMetrics lets the agent serve metrics at port 8080.
 	ServeMetrics bool `json:",omitempty"`
 
+	// LogJSON lets the agent log in JSON.
+	LogJSON bool `json:",omitempty"`
 	// Debug and DebugLevel are the agent's --debug and --debug-level.
 	Debug      bool
 	DebugLevel int

@@ -37,6 +37,10 @@ func (o Options) values() (map[string]any, error) {
 			election[key] = duration.String()
 		}
 	}
+	logFormat := "text"
+	if o.LogJSON {
+		logFormat = "json"
+	}
 	var pullSecrets []corev1.LocalObjectReference
 	for _, name := range o.ImagePullSecrets {
 		pullSecrets = append(pullSecrets, corev1.LocalObjectReference{Name: name})
@@ -58,6 +62,7 @@ func (o Options) values() (map[string]any, error) {
 		},
 		"leaderElection":         election,
 		"global":                 map[string]any{"cattle": map[string]any{"imagePullSecrets": pullSecrets}},
+		"logFormat":              logFormat,
 		"debug":                  o.Debug,
 		"debugLevel":             o.DebugLevel,
 		"disableSecurityContext": o.DisableSecurityContext,

@@ -139,6 +139,10 @@ The environment. Its order must not change: that would change the pod template, 
 - name: FLEET_METRICS_BIND_ADDRESS
   value: ":8080"
 {{- end }}
+{{- if eq (.Values.logFormat | default "text") "json" }}
+- name: FLEET_LOG_FORMAT
+  value: json
+{{- end }}
 {{- if .Values.proxy }}
 - name: HTTP_PROXY
   value: {{ .Values.proxy | toJson }}

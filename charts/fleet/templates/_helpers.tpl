@@ -220,6 +220,10 @@ maps are those of other components.
 - name: FLEET_CLUSTERNET
   value: "true"
 {{- end }}
+{{- if eq (.Values.logFormat | default "text") "json" }}
+- name: FLEET_LOG_FORMAT
+  value: json
+{{- end }}
 {{- if .Values.propagateDebugSettingsToAgents }}
 - name: FLEET_PROPAGATE_DEBUG_SETTINGS_TO_AGENTS
   value: "true"

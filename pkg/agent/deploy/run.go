@@ -295,5 +295,5 @@ func (d *reconciler) retryLater(ctx context.Context, key string, state *deployme
 }
 
 func (d *reconciler) log(key string) logrus.FieldLogger {
-	return d.Log.WithField("bundleDeployment", key)
+	return d.Log.WithField(registration.LogBundleDeployment, key)
 }

@@ -56,7 +56,7 @@ func (h *Heartbeat) Run(ctx context.Context, use *credential.InUse) error {
 			retries = h.Timing.RetryHeartbeat(h.Interval)
 		} else if ctx.Err() == nil {
 			pause = min(pause, retries.Step())
-			h.Log.Warnf("Heartbeat of cluster %s/%s failed, next try in %s: %v",
+			h.Log.WithField(registration.LogCluster, cluster.Workspace+"/"+cluster.ClusterName).Warnf("Heartbeat of cluster %s/%s failed, next try in %s: %v",
 				cluster.Workspace, cluster.ClusterName, pause.Round(time.Millisecond), err)
 		}
 		timing.Pause(ctx, h.Clock, pause, wake)

@@ -109,6 +109,8 @@ func (r *Registrar) Register(ctx context.Context, in Input) error {
 	if err := stored.Store(ctx, r.Member); err != nil {
 		return err
 	}
+	r.Log.WithField(registration.LogCluster, stored.Workspace+"/"+stored.ClusterName).
+		Infof("Registered; credential stored in Secret %s/%s", r.Member.Namespace, registration.CredentialSecret)
 	if r.reportedRefusal != "" {
 		r.reportedRefusal = ""
 		r.Event(ctx, corev1.EventTypeNormal, reasonGranted, "the hub has registered this cluster")
@@ -122,7 +124,7 @@ func (r *Registrar) create(ctx context.Context, conn *hubclient.Connection, obje
 	_, err := conn.Fleet.FleetV1alpha1().ClusterRegistrations(object.Namespace).Create(ctx, object, metav1.CreateOptions{})
 	switch {
 	case err == nil:
-		r.Log.Infof("Created ClusterRegistration %s/%s on the hub", object.Namespace, object.Name)
+		r.logOf(object).Infof("Created ClusterRegistration %s/%s on the hub", object.Namespace, object.Name)
 		r.tracker.sent(object.Name, r.Clock.Now())
 		return nil
 	case apierrors.IsAlreadyExists(err) && hubclient.FromAPIServer(err):
@@ -166,7 +168,7 @@ func (r *Registrar) await(
 		case !refused && now.After(deadline):
 			return nil, r.giveUp(ctx, request, object, a.missing)
 		case !refused && a.missing != logged:
-			r.Log.Infof("Waiting for the hub to grant ClusterRegistration %s/%s: %s", object.Namespace, object.Name, a.missing)
+			r.logOf(object).Infof("Waiting for the hub to grant ClusterRegistration %s/%s: %s", object.Namespace, object.Name, a.missing)
 			logged = a.missing
 		}
 
@@ -298,6 +300,15 @@ func (r *Registrar) identityChanged(ctx context.Context, request pendingRequest,
 	return err == nil && !request.madeWith(current.digest(clientID))
 }
 
+// logOf returns a log whose lines have fields with a request and the token that it names.
+func (r *Registrar) logOf(request *fleet.ClusterRegistration) logrus.FieldLogger {
+	log := r.Log.WithField(registration.LogRequest, request.Namespace+"/"+request.Name)
+	if token := request.Labels[fleet.RegistrationTokenLabel]; token != "" {
+		log = log.WithField(registration.LogToken, request.Namespace+"/"+token)
+	}
+	return log
+}
+
 // reportRefusal reports each refusal once: in the log, and with an event on the agent's Deployment.
 func (r *Registrar) reportRefusal(ctx context.Context, object *fleet.ClusterRegistration, refusal string) {
 	text := fmt.Sprintf("the hub refuses ClusterRegistration %s/%s: %s", object.Namespace, object.Name, refusal)
@@ -306,7 +317,7 @@ func (r *Registrar) reportRefusal(ctx context.Context, object *fleet.ClusterRegi
 	}
 	r.reportedRefusal = text
 	r.OnState("the hub refuses the registration of this cluster; the log says why")
-	r.Log.Errorf("Failed to register agent: %s. The agent checks again from time to time, and at once when Secret %s or ConfigMap %s in Namespace %s changes",
+	r.logOf(object).Errorf("Failed to register agent: %s. The agent checks again from time to time, and at once when Secret %s or ConfigMap %s in Namespace %s changes",
 		text, registration.BootstrapSecret, registration.AgentConfigMap, r.Member.Namespace)
 	r.Event(ctx, corev1.EventTypeWarning, reasonRegistrationRefused, text)
 }

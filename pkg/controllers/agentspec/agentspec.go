@@ -102,6 +102,7 @@ func Options(c *app.Context, cluster *fleet.Cluster, generation string) agentman
 		PriorityClassName:      priorityClass(cluster),
 		DisableProbes:          c.Agent.DisableProbes,
 		ServeMetrics:           c.Agent.ServeMetrics,
+		LogJSON:                c.Agent.LogJSON,
 		Debug:                  c.Agent.Debug,
 		DebugLevel:             c.Agent.DebugLevel,
 		DisableSecurityContext: c.Agent.DisableSecurityContext,

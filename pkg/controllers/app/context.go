@@ -135,6 +135,8 @@ type AgentSettings struct {
 	DisableProbes bool
 	// ServeMetrics installs agents that serve metrics at port 8080.
 	ServeMetrics bool
+	// LogJSON lets agents log in JSON.
+	LogJSON bool
 	// Debug and DebugLevel are passed to the agents.
 	Debug      bool
 	DebugLevel int

@@ -4,12 +4,18 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
+	lassolog "github.com/rancher/lasso/pkg/log"
 	"github.com/rancher/wrangler/v3/pkg/generic"
 	"github.com/sirupsen/logrus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // passTimeout is the deadline of a pass. An API server that accepts connections and never answers would otherwise block all workers.
@@ -49,11 +55,39 @@ func Handler[T runtime.Object](p *Passes, name string, handle generic.ObjectHand
 		defer p.running.Done()
 		defer func() {
 			if cause := recover(); cause != nil {
-				logrus.Errorf("Handler %s panicked on %s: %v\n%s", name, key, cause, debug.Stack())
+				logOf(object, key).Errorf("Handler %s panicked on %s: %v\n%s", name, key, cause, debug.Stack())
 				result, err = object, fmt.Errorf("handler %s panicked: %v", name, cause)
+			} else if err != nil && !apierrors.IsConflict(err) {
+				logOf(object, key).Errorf("Handler %s failed on %s, trying again: %v", name, key, err)
 			}
 		}()
 		return handle(key, object)
+	}
+}
+
+// logOf returns a log whose lines have a field with the object that a handler is called for.
+func logOf(object runtime.Object, key string) logrus.FieldLogger {
+	switch object.(type) { // nil for an object that does not exist has a type too
+	case *fleet.Cluster:
+		return logrus.WithField(registration.LogCluster, key)
+	case *fleet.ClusterRegistration:
+		return logrus.WithField(registration.LogRequest, key)
+	case *fleet.ClusterRegistrationToken:
+		return logrus.WithField(registration.LogToken, key)
+	case *fleet.BundleDeployment:
+		return logrus.WithField(registration.LogBundleDeployment, key)
+	}
+	return logrus.StandardLogger()
+}
+
+// lasso logs the error of a handler once more, without the fields. This init runs after the one of wrangler, which sets the same variable.
+func init() {
+	lassolog.Errorf = func(format string, args ...any) {
+		if text := fmt.Sprintf(format, args...); strings.HasPrefix(text, "error syncing ") {
+			logrus.Debug(text)
+		} else {
+			logrus.Error(text)
+		}
 	}
 }
 

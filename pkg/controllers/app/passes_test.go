@@ -1,13 +1,21 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"os"
 	"testing"
 
+	lassolog "github.com/rancher/lasso/pkg/log"
+	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 func TestHandlerRecoversPanics(t *testing.T) {
@@ -24,6 +32,23 @@ func TestHandlerReturnsItsResult(t *testing.T) {
 	result, err := handle("ns/name", nil)
 	assert.Same(t, want, result)
 	assert.Equal(t, problem, err)
+}
+
+func TestHandlerLogsFailuresWithTheirObject(t *testing.T) {
+	var log bytes.Buffer
+	logrus.SetOutput(&log)
+	logrus.SetFormatter(&logrus.JSONFormatter{DisableTimestamp: true})
+	t.Cleanup(func() { logrus.SetOutput(os.Stderr); logrus.SetFormatter(&logrus.TextFormatter{}) })
+	problem := errors.New("no rights")
+	_, _ = Handler(NewPasses(t.Context()), "cluster", func(string, *fleet.Cluster) (*fleet.Cluster, error) { return nil, problem })("ns/a", nil)
+	_, _ = Handler(NewPasses(t.Context()), "request", func(string, *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) { return nil, problem })("ns/b", nil)
+	_, _ = Handler(NewPasses(t.Context()), "token", func(string, *fleet.ClusterRegistrationToken) (*fleet.ClusterRegistrationToken, error) {
+		return nil, apierrors.NewConflict(schema.GroupResource{}, "c", problem)
+	})("ns/c", nil)
+	lassolog.Errorf("error syncing '%s': handler cluster: %v, requeuing", "ns/a", problem)
+	assert.Equal(t, `{"cluster":"ns/a","level":"error","msg":"Handler cluster failed on ns/a, trying again: no rights"}
+{"level":"error","msg":"Handler request failed on ns/b, trying again: no rights","request":"ns/b"}
+`, log.String())
 }
 
 func TestPassesWait(t *testing.T) {

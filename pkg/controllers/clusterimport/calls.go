@@ -15,6 +15,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 const (
@@ -123,7 +124,7 @@ func (c *memberCalls) ensure(key callKey, inputs string, do func(context.Context
 
 func (c *memberCalls) run(ctx context.Context, key callKey, call *memberCall, slots *slots, do func(context.Context) *failure) {
 	defer call.cancel()
-	failure := inSlot(ctx, slots, key.cluster.Namespace, do)
+	failure := inSlot(ctx, slots, key.cluster, do)
 
 	c.mu.Lock()
 	call.running, call.failure = false, failure
@@ -141,11 +142,11 @@ func (c *memberCalls) run(ctx context.Context, key callKey, call *memberCall, sl
 
 // inSlot waits for a slot and runs do, unless ctx ends first. It turns a panic into a failure: a defect in the handling of one
 // member must not end the process, which may embed the hub.
-func inSlot(ctx context.Context, slots *slots, workspace string, do func(context.Context) *failure) (f *failure) {
-	if !slots.acquire(ctx, workspace) {
+func inSlot(ctx context.Context, slots *slots, cluster types.NamespacedName, do func(context.Context) *failure) (f *failure) {
+	if !slots.acquire(ctx, cluster.Namespace) {
 		return nil
 	}
-	defer slots.release(workspace)
+	defer slots.release(cluster.Namespace)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -153,7 +154,7 @@ func inSlot(ctx context.Context, slots *slots, workspace string, do func(context
 	defer cancel()
 	defer func() {
 		if cause := recover(); cause != nil {
-			logrus.Errorf("A call to a member panicked: %v\n%s", cause, debug.Stack())
+			logrus.WithField(registration.LogCluster, cluster.String()).Errorf("A call to a member panicked: %v\n%s", cause, debug.Stack())
 			f = failuref(fleet.ReasonError, "internal error in the hub (details in its log); retrying")
 		}
 	}()
