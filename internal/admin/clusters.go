@@ -19,6 +19,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/preserve"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -89,19 +90,29 @@ func (h *Hub) undoImport(ctx context.Context, i Import, failed error) error {
 // AwaitRegistered waits until the agent of a Cluster is registered, and calls progress each time the state of the Cluster changes.
 // Failed imports are repeated by the hub, so only the deletion of the Cluster ends the wait before ctx ends.
 func (h *Hub) AwaitRegistered(ctx context.Context, namespace, name string, progress func(view.Cluster)) (*fleet.Cluster, error) {
-	var before view.Cluster
+	stateOf := reportChanges(progress)
 	return awaited[*fleet.Cluster]{
 		what: fmt.Sprintf("Cluster %s/%s", namespace, name), get: h.Fleet.Clusters(namespace).Get, name: name, mayAppear: true,
 		status: "the Cluster does not exist yet",
 		check: func(cluster *fleet.Cluster) (bool, string, error) {
-			now := view.OfCluster(cluster)
-			if now.State != before.State || now.Reason != before.Reason || now.Message != before.Message {
-				before = now
-				progress(now)
-			}
+			now := stateOf(cluster)
 			return now.State == view.StateRegistered, fmt.Sprintf("%s: %s: %s", now.State, now.Reason, now.Message), nil
 		},
 	}.wait(ctx)
+}
+
+// reportChanges returns a function that returns the state of a Cluster, and calls progress if it differs from the one before.
+func reportChanges(progress func(view.Cluster)) func(*fleet.Cluster) view.Cluster {
+	var before view.Cluster
+	return func(cluster *fleet.Cluster) view.Cluster {
+		preserve.Restore(cluster)
+		now := view.OfCluster(cluster)
+		if now.State != before.State || now.Reason != before.Reason || now.Message != before.Message {
+			before = now
+			progress(now)
+		}
+		return now
+	}
 }
 
 // Quarantine removes the rights of a Cluster's agent on the hub, or gives them back.

@@ -17,7 +17,6 @@ import (
 
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/preserve"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -40,7 +39,7 @@ func (h *Hub) Rotate(ctx context.Context, cluster *fleet.Cluster, member kuberne
 		}
 		return h.awaitRegistration(ctx, cluster, progress)
 	case member == nil:
-		return "", fmt.Errorf("the hub has no kubeconfig of %s: pass that of the member", title)
+		return "", fmt.Errorf("the hub has no kubeconfig of %s: pass that of the member with --member-kubeconfig", title)
 	}
 
 	token := name.SafeConcatName(cluster.Name, "rotation", rand.String(5))
@@ -87,17 +86,12 @@ func (h *Hub) Rotate(ctx context.Context, cluster *fleet.Cluster, member kuberne
 
 // awaitRegistration waits until the agent uses the credential of another request than at present.
 func (h *Hub) awaitRegistration(ctx context.Context, before *fleet.Cluster, progress func(view.Cluster)) (request string, err error) {
-	var shown view.Cluster
+	stateOf := reportChanges(progress)
 	_, err = awaited[*fleet.Cluster]{
 		what: fmt.Sprintf("Cluster %s/%s", before.Namespace, before.Name), get: h.Fleet.Clusters(before.Namespace).Get, name: before.Name,
 		status: "the agent has not registered again",
 		check: func(cluster *fleet.Cluster) (bool, string, error) {
-			preserve.Restore(cluster)
-			now := view.OfCluster(cluster)
-			if now.State != shown.State || now.Reason != shown.Reason || now.Message != shown.Message {
-				shown = now
-				progress(now)
-			}
+			now := stateOf(cluster)
 			request = cluster.Status.Agent.Registration
 			done := request != "" && request != before.Status.Agent.Registration && now.State == view.StateRegistered
 			return done, fmt.Sprintf("the agent uses the credential of request %q; %s %s", request, now.State, now.Message), nil

@@ -11,9 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/pager"
 
+	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/pkg/admission"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -121,18 +120,13 @@ func hubPolicies(ctx context.Context, k *knowledge) Finding {
 	return pass("")
 }
 
-// listPage is the number of objects in a page of a list.
-const listPage = 500
-
 // fleetClusters counts the Clusters of the fleet that are not registered or do not check in.
 func fleetClusters(ctx context.Context, k *knowledge) Finding {
 	var bad []string
 	total := 0
-	err := pager.New(pager.SimplePageFunc(func(o metav1.ListOptions) (runtime.Object, error) {
-		return k.hub.fleet.Clusters(metav1.NamespaceAll).List(ctx, o)
-	})).EachListItem(ctx, metav1.ListOptions{Limit: listPage}, func(object runtime.Object) error {
+	err := admin.Each(ctx, k.hub.fleet.Clusters(metav1.NamespaceAll).List, metav1.ListOptions{}, func(c *fleet.Cluster) error {
 		total++
-		v := view.OfCluster(object.(*fleet.Cluster))
+		v := view.OfCluster(c)
 		if v.State != view.StateRegistered && v.State != view.StateManaged && v.State != view.StateDeleting {
 			bad = append(bad, fmt.Sprintf("%s/%s %s", v.Namespace, v.Name, strings.TrimSpace(v.State+" "+v.Reason)))
 		}
@@ -145,11 +139,9 @@ func fleetClusters(ctx context.Context, k *knowledge) Finding {
 func fleetRequests(ctx context.Context, k *knowledge) Finding {
 	var bad []string
 	total := 0
-	err := pager.New(pager.SimplePageFunc(func(o metav1.ListOptions) (runtime.Object, error) {
-		return k.hub.fleet.ClusterRegistrations(metav1.NamespaceAll).List(ctx, o)
-	})).EachListItem(ctx, metav1.ListOptions{Limit: listPage}, func(object runtime.Object) error {
+	err := admin.Each(ctx, k.hub.fleet.ClusterRegistrations(metav1.NamespaceAll).List, metav1.ListOptions{}, func(r *fleet.ClusterRegistration) error {
 		total++
-		v := view.OfRequest(object.(*fleet.ClusterRegistration))
+		v := view.OfRequest(r)
 		if (v.State == view.StateRefused || v.State == view.StateWaiting || v.State == view.StateNew) && v.Reason != fleet.ReasonSuperseded {
 			bad = append(bad, fmt.Sprintf("%s/%s of %s %s", v.Namespace, v.Name, v.Cluster, strings.TrimSpace(v.State+" "+v.Reason)))
 		}

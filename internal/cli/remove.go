@@ -159,9 +159,6 @@ func rotate(c *cli.Context, s Streams) error {
 	if err != nil {
 		return err
 	}
-	if cluster.Spec.KubeConfigSecret == "" && member == nil {
-		return fmt.Errorf("the hub has no kubeconfig of Cluster %s/%s: pass that of the member with --%s", hub.namespace, name, flagMemberKubeconfig)
-	}
 	ctx, cancel := context.WithTimeout(c.Context, c.Duration(flagTimeout))
 	defer cancel()
 	began := s.Now()
