@@ -24,16 +24,20 @@ const DeployerToken = "cluster-admin-of-the-member"
 func (a *agent) writeDeployerSecret(ctx context.Context, hub dynamic.Interface, namespace string) {
 	client := hub.Resource(secrets).Namespace(namespace)
 	encode := func(text string) any { return base64.StdEncoding.EncodeToString([]byte(text)) }
+	data := map[string]any{
+		"ca.crt": encode("the CA of the member"), "token": encode(DeployerToken),
+		"service-account.name": encode("clusternet-app-deployer"), "service-account.uid": encode(a.id),
+		"apiserver-advertise-url": encode("https://10.43.0.1:443"),
+	}
+	for key, value := range a.Offers {
+		data[key] = encode(value)
+	}
 	secret := object(secrets, "Secret", map[string]any{
 		"name":        DeployerSecret,
 		"labels":      map[string]any{CreatedByLabel: AgentName, IDLabel: a.id, bootstrappingLabel: "credentials-auto"},
 		"annotations": map[string]any{autoUpdateAnnotation: "true"},
 		"finalizers":  []any{Finalizer},
-	}, map[string]any{"type": "Opaque", "data": map[string]any{
-		"ca.crt": encode("the CA of the member"), "token": encode(DeployerToken),
-		"service-account.name": encode("clusternet-app-deployer"), "service-account.uid": encode(a.id),
-		"apiserver-advertise-url": encode("https://10.43.0.1:443"),
-	}})
+	}, map[string]any{"type": "Opaque", "data": data})
 	write := func() error {
 		_, err := client.Create(ctx, secret, metav1.CreateOptions{})
 		if !apierrors.IsAlreadyExists(err) {

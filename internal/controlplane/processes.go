@@ -74,7 +74,8 @@ func (c *ControlPlane) startAPIServer(ctx context.Context) error {
 		"--service-account-signing-key-file=" + fileServiceAccount,
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
-		"--anonymous-auth=false", // as on hardened clusters: a request without a valid credential gets a 401 instead of a 403
+		"--enable-bootstrap-token-auth", // as on clusters of kubeadm
+		"--anonymous-auth=false",        // as on hardened clusters: a request without a valid credential gets a 401 instead of a 403
 		"--allow-privileged=true",
 	}
 	if c.apiServer, err = c.run("kube-apiserver", append(args, c.options.APIServerArgs...)...); err != nil {

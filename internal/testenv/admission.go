@@ -35,10 +35,12 @@ func (c *Cluster) AwaitAdmission(t testing.TB) {
 	require.NoError(t, awaitAdmission(t.Context(), monitor))
 }
 
-// AwaitClusternetAdmission is AwaitAdmission with the policies of a hub that serves Clusternet agents.
-func (c *Cluster) AwaitClusternetAdmission(t testing.TB) {
+// AwaitClusternetAdmission is AwaitAdmission with the policies of a hub that serves Clusternet agents, and adopts their clusters or not.
+func (c *Cluster) AwaitClusternetAdmission(t testing.TB, adopt bool) {
 	t.Helper()
-	monitor, err := admission.New(admission.Options{RESTConfig: c.RESTConfig(), Namespace: SystemNamespace, Clusternet: true})
+	monitor, err := admission.New(admission.Options{
+		RESTConfig: c.RESTConfig(), Namespace: SystemNamespace, Clusternet: true, ClusternetAdopt: adopt,
+	})
 	require.NoError(t, err)
 	require.NoError(t, awaitAdmission(t.Context(), monitor))
 }
@@ -75,7 +77,7 @@ func policiesFor(config *rest.Config) ([]*unstructured.Unstructured, error) {
 	if err != nil {
 		return nil, err
 	}
-	clusternet, err := admission.ClusternetObjects(version)
+	clusternet, err := admission.ClusternetObjects(version, false)
 	return append(policies, clusternet...), err
 }
 

@@ -255,7 +255,8 @@ type Request struct {
 	// Cluster is the Cluster that the request belongs to, or the one that the hub would create for it.
 	Cluster  string `json:"cluster"`
 	ClientID string `json:"clientID"`
-	// Token is the ClusterRegistrationToken that the request names. Creator is the user that created it, as recorded by the API server.
+	// Token is the ClusterRegistrationToken that the request names. Creator is the user that created it, as recorded by the API server, or for
+	// whose request the hub has created it.
 	Token   string            `json:"token,omitempty"`
 	Creator string            `json:"creator,omitempty"`
 	Labels  map[string]string `json:"labels,omitempty"`
@@ -269,7 +270,7 @@ type Request struct {
 func OfRequest(r *fleet.ClusterRegistration) Request {
 	v := Request{
 		Namespace: r.Namespace, Name: r.Name, Cluster: clusterOf(r), ClientID: r.Spec.ClientID,
-		Token: r.Labels[fleet.RegistrationTokenLabel], Creator: r.Annotations[fleet.CreatorAnnotation],
+		Token: r.Labels[fleet.RegistrationTokenLabel], Creator: creatorOf(r),
 		Labels: r.Spec.ClusterLabels,
 	}
 	if !r.CreationTimestamp.IsZero() {
@@ -277,6 +278,15 @@ func OfRequest(r *fleet.ClusterRegistration) Request {
 	}
 	v.State, v.Reason, v.Message = requestState(r)
 	return v
+}
+
+// creatorOf believes what a request says about whom the hub has created it for only if the hub says the same in its condition.
+func creatorOf(r *fleet.ClusterRegistration) string {
+	requester, proved := r.Annotations[fleet.RequesterAnnotation], find(r.Status.Conditions, fleet.ConditionOriginProved)
+	if requester != "" && is(proved, corev1.ConditionTrue) && proved.Message == registration.CreatedBy(requester) {
+		return requester
+	}
+	return r.Annotations[fleet.CreatorAnnotation]
 }
 
 func clusterOf(r *fleet.ClusterRegistration) string {

@@ -207,6 +207,18 @@ func TestOfRequest(t *testing.T) {
 	}, v)
 }
 
+// The hub, and not the request, says for whom it was created.
+func TestOfRequestForClusternet(t *testing.T) {
+	const hub, agent = "system:serviceaccount:cattle-fleet-system:fleet-controller", "system:bootstrap:abcdef"
+	r := &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{
+		Annotations: map[string]string{fleet.CreatorAnnotation: hub, fleet.RequesterAnnotation: agent},
+	}}
+	for message, want := range map[string]string{"": hub, "created by " + agent: agent, "created by " + hub: hub, "created by " + agent + "2": hub} {
+		r.Status.Conditions = []genericcondition.GenericCondition{{Type: fleet.ConditionOriginProved, Status: corev1.ConditionTrue, Message: message}}
+		assert.Equal(t, want, OfRequest(r).Creator, message)
+	}
+}
+
 func TestSettings(t *testing.T) {
 	agent := func(generation string) *fleet.Cluster {
 		c := &fleet.Cluster{}

@@ -66,7 +66,8 @@ const (
 	ClusternetMemberPolicy = "fleet-clusternet-managedcluster"
 	// ClusternetStatusPolicy limits the size of what agents report.
 	ClusternetStatusPolicy = "fleet-clusternet-status"
-	// ClusternetSecretPolicy is a mutating policy and a validating one: the one Secret that agents may write is empty.
+	// ClusternetSecretPolicy is a mutating policy and a validating one: the one Secret that agents may write is empty, unless the hub is
+	// told to keep it.
 	ClusternetSecretPolicy = "fleet-clusternet-secret"
 )
 
@@ -87,15 +88,17 @@ func provesOrigin(object *unstructured.Unstructured) bool {
 
 // The policies of the chart for an API server that serves MutatingAdmissionPolicies in version v1, and for one that serves none.
 var (
-	withMutating    = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("", file) })
-	withoutMutating = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("v1.30.0", file) })
+	withMutating    = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("", file, false) })
+	withoutMutating = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("v1.30.0", file, false) })
 
-	clusternetWithMutating    = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("", clusternetFile) })
-	clusternetWithoutMutating = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("v1.30.0", clusternetFile) })
+	clusternetWithMutating    = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("", clusternetFile, false) })
+	clusternetWithoutMutating = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("v1.30.0", clusternetFile, false) })
+	adoptingWithMutating      = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("", clusternetFile, true) })
+	adoptingWithoutMutating   = sync.OnceValues(func() ([]*unstructured.Unstructured, error) { return render("v1.30.0", clusternetFile, true) })
 )
 
-func render(kubernetes, file string) ([]*unstructured.Unstructured, error) {
-	values := map[string]any{"clusternet": map[string]any{"enabled": true}}
+func render(kubernetes, file string, adopt bool) ([]*unstructured.Unstructured, error) {
+	values := map[string]any{"clusternet": map[string]any{"enabled": true, "adopt": adopt}}
 	rendered, err := charts.Render(charts.Hub, charts.Release{Name: charts.Hub, Namespace: "default", KubeVersion: kubernetes}, values)
 	if err != nil {
 		return nil, err
@@ -124,9 +127,15 @@ func Objects(mutatingVersion string) ([]*unstructured.Unstructured, error) {
 	return inVersion(mutatingVersion, withMutating)
 }
 
-// ClusternetObjects returns the further policies of a hub that serves Clusternet agents.
-func ClusternetObjects(mutatingVersion string) ([]*unstructured.Unstructured, error) {
-	if mutatingVersion == "" {
+// ClusternetObjects returns the further policies of a hub that serves Clusternet agents. With adopt it stores the credentials of their
+// clusters.
+func ClusternetObjects(mutatingVersion string, adopt bool) ([]*unstructured.Unstructured, error) {
+	switch {
+	case adopt && mutatingVersion == "":
+		return inVersion(mutatingVersion, adoptingWithoutMutating)
+	case adopt:
+		return inVersion(mutatingVersion, adoptingWithMutating)
+	case mutatingVersion == "":
 		return inVersion(mutatingVersion, clusternetWithoutMutating)
 	}
 	return inVersion(mutatingVersion, clusternetWithMutating)

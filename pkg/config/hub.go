@@ -72,6 +72,8 @@ type Hub struct {
 	Members Members `json:"members,omitzero"`
 	// Registration has the requirements for agents that register.
 	Registration Registration `json:"registration,omitempty"`
+	// Clusternet configures a hub that serves Clusternet agents.
+	Clusternet ClusternetAgents `json:"clusternet,omitzero"`
 }
 
 // LocalObjectReference names an object in a namespace known from the context.
@@ -199,7 +201,7 @@ func (h Hub) validate() error {
 		return fmt.Errorf("agentMissedCheckins is %d: it must be at least %d, because agents check in a little earlier or later than configured, or 0 for the default",
 			h.AgentMissedCheckins, leastMissedCheckins)
 	}
-	if err := h.Registration.validate(); err != nil {
+	if err := errors.Join(h.Registration.validate(), h.Clusternet.validate()); err != nil {
 		return err
 	}
 	switch h.TLSMode() {

@@ -99,6 +99,8 @@ func waitDeleted(cluster string) *Explanation {
 type Token struct {
 	Name           string
 	ServiceAccount string
+	// Users are others who register as the ServiceAccount of the token does: the holders of bootstrap tokens of Kubernetes.
+	Users []string
 }
 
 // MatchToken finds the token whose ServiceAccount may read the credential of a request. claimed is the token name on the request,

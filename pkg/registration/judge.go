@@ -29,6 +29,8 @@ type Case struct {
 	LongLived fleet.LongLived
 	// RenewedBy names a granted request of the Cluster whose agent renews its credential; "" if there is none.
 	RenewedBy string
+	// MayReenter is true if a disconnected Clusternet agent may return with the token with which it has registered, and this may be it.
+	MayReenter bool
 }
 
 // RulingAction is the action of a rule of the hub's policy, as its configuration spells it.
@@ -130,12 +132,12 @@ func (c Case) downgrade() *Explanation {
 }
 
 // heldByOther refuses a request for the identity of another agent. A request is permitted if it uses the token made for the Cluster, if
-// the current agent proves that the request is its own, or if a person approved it. The token suffices even if the API server did
+// the current agent proves that the request is its own, if it may return without that, or if a person approved it. The token suffices even if the API server did
 // not record the creator of the request: only the holder of the token can read the credential. A Cluster that the hub imports counts
 // as held even before its agent reports: an import clears the report of the agent, and no other agent may register meanwhile.
 func (c Case) heldByOther() *Explanation {
 	holder := c.holder()
-	if holder == "" || c.hasTokenOfCluster() || c.isProvedByAgent() || c.isApprovedByPerson() {
+	if holder == "" || c.hasTokenOfCluster() || c.isProvedByAgent() || c.MayReenter || c.isApprovedByPerson() {
 		return nil
 	}
 	return &Explanation{fleet.ReasonClientIDInUse, fmt.Sprintf(

@@ -2,6 +2,7 @@ package registration
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -44,7 +45,7 @@ func OriginOf(request *fleet.ClusterRegistration, policies OriginPolicies) Origi
 			Message: "the request was created before the admission policies of the hub were in force",
 		}
 	case creator != "":
-		return Origin{Creator: creator, Reason: fleet.ReasonOriginProved, Message: "created by " + Brief(creator)}
+		return Origin{Creator: creator, Reason: fleet.ReasonOriginProved, Message: CreatedBy(creator)}
 	case token == "":
 		return Origin{
 			Reason:  fleet.ReasonOriginUnknown,
@@ -53,6 +54,9 @@ func OriginOf(request *fleet.ClusterRegistration, policies OriginPolicies) Origi
 	}
 	return Origin{Reason: fleet.ReasonOriginProved, Message: "created by a user who may register with ClusterRegistrationToken " + token}
 }
+
+// CreatedBy is the message of condition OriginProved for a creator.
+func CreatedBy(user string) string { return "created by " + Brief(user) }
 
 // IsForClusternet reports whether the hub created the request for a Clusternet agent. hub is the user of the hub; empty if it does not.
 func IsForClusternet(request *fleet.ClusterRegistration, hub string) bool {
@@ -87,13 +91,18 @@ func Brief(text string) string {
 
 // For compares the creator with the ServiceAccount of a token.
 func (o Origin) For(namespace string, token Token) Origin {
-	if o.Creator == "" || o.Creator == AccountUser(namespace, token.ServiceAccount) {
+	if o.Creator == "" || o.holds(namespace, token) {
 		return o
 	}
 	o.Reason = fleet.ReasonTokenMismatch
 	o.Message = fmt.Sprintf("the request is for ClusterRegistrationToken %s and was created by %s, which is not the ServiceAccount of that token",
 		token.Name, Brief(o.Creator))
 	return o
+}
+
+// holds reports whether the creator may register with a token.
+func (o Origin) holds(namespace string, token Token) bool {
+	return o.Creator == AccountUser(namespace, token.ServiceAccount) || slices.Contains(token.Users, o.Creator)
 }
 
 // AccountUser is the user name of a ServiceAccount.
@@ -104,7 +113,7 @@ func AccountUser(namespace, account string) string {
 // TokenOf finds the token whose ServiceAccount created the request, for agents that send no token name.
 func (o Origin) TokenOf(namespace string, tokens []Token) *Token {
 	for i, token := range tokens {
-		if o.Creator != "" && o.Creator == AccountUser(namespace, token.ServiceAccount) {
+		if o.Creator != "" && o.holds(namespace, token) {
 			return &tokens[i]
 		}
 	}

@@ -25,7 +25,7 @@ func sentBy(creator string, when time.Time) *fleet.ClusterRegistration {
 func TestOriginOf(t *testing.T) {
 	const holder = "system:serviceaccount:ns:tok-uid"
 	recorded := OriginPolicies{InForce: true, Since: since}
-	token := Token{Name: "tok", ServiceAccount: "tok-uid"}
+	token := Token{Name: "tok", ServiceAccount: "tok-uid", Users: []string{"system:bootstrap:abcdef"}}
 	for _, row := range []struct {
 		name      string
 		creator   string
@@ -41,6 +41,8 @@ func TestOriginOf(t *testing.T) {
 		{"nobody records it now", holder, since, OriginPolicies{Since: since, Missing: "install it"}, fleet.ReasonPolicyMissing, "install it"},
 		{"somebody else", "system:serviceaccount:ns:other-uid", since, recorded, fleet.ReasonTokenMismatch, "ns:other-uid, which is not"},
 		{"a namesake elsewhere", "system:serviceaccount:elsewhere:tok-uid", since, recorded, fleet.ReasonTokenMismatch, "elsewhere:tok-uid"},
+		{"the holder of its bootstrap token", "system:bootstrap:abcdef", since, recorded, fleet.ReasonOriginProved, "system:bootstrap:abcdef"},
+		{"the holder of another bootstrap token", "system:bootstrap:abcdeg", since, recorded, fleet.ReasonTokenMismatch, "system:bootstrap:abcdeg"},
 		{"a person", "admin", since, recorded, fleet.ReasonTokenMismatch, "created by admin"},
 		{"somebody else, early", "thief", since.Add(-time.Second), recorded, fleet.ReasonOriginUnknown, ""},
 		{"somebody else, unrecorded", "thief", since, OriginPolicies{}, fleet.ReasonPolicyMissing, ""},

@@ -157,6 +157,13 @@ maps are those of other components.
 {{- $_ := set $registration "limits" $limits -}}
 {{- end -}}
 {{- with $registration }}{{ $_ := set $config "registration" . }}{{ end -}}
+{{- if (.Values.clusternet).enabled -}}
+{{- $clusternet := dict -}}
+{{- range $key := list "bootstrapTokens" "reentryNamespaces" -}}
+{{- with index $.Values.clusternet $key }}{{ $_ := set $clusternet $key . }}{{ end -}}
+{{- end -}}
+{{- with $clusternet }}{{ $_ := set $config "clusternet" . }}{{ end -}}
+{{- end -}}
 {{- $members := dict -}}
 {{- range $key, $value := .Values.members | default dict -}}
 {{- with $value }}{{ $_ := set $members $key . }}{{ end -}}
@@ -219,6 +226,10 @@ maps are those of other components.
 {{- if (.Values.clusternet).enabled }}
 - name: FLEET_CLUSTERNET
   value: "true"
+{{- if (.Values.clusternet).adopt }}
+- name: FLEET_CLUSTERNET_ADOPT
+  value: "true"
+{{- end }}
 {{- end }}
 {{- if eq (.Values.logFormat | default "text") "json" }}
 - name: FLEET_LOG_FORMAT

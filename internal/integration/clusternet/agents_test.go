@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -120,8 +121,7 @@ func (p *peer) waitingRequest(reason string) (name string) {
 	return name
 }
 
-func TestDualAgentsWithNodeLabels(t *testing.T) {
-	s := newStage(t)
+func testDualAgentsWithNodeLabels(t *testing.T, s *stage) {
 	values := s.Token(t, "tok")
 	p := s.peer(t, values)
 	p.options.SyncMode, p.options.Socket = "Dual", true
@@ -147,8 +147,7 @@ func TestDualAgentsWithNodeLabels(t *testing.T) {
 	}
 }
 
-func TestWaitsForAPerson(t *testing.T) {
-	s := newStage(t)
+func testWaitsForAPerson(t *testing.T, s *stage) {
 	p := s.peer(t, s.Hub.Token(t, s.Namespace, "manual", manual()))
 	p.start()
 	name := p.waitingRequest("WaitingForApproval")
@@ -167,8 +166,7 @@ func TestWaitsForAPerson(t *testing.T) {
 	assert.Equal(t, 1, p.sent.Count("POST clusterregistrationrequests"), "the agent sends its request once")
 }
 
-func TestRestarts(t *testing.T) {
-	s := newStage(t)
+func testRestarts(t *testing.T, s *stage) {
 	p := s.peer(t, s.Token(t, "tok"))
 	before := p.registered()
 	first, _ := p.member.Credential()
@@ -187,8 +185,11 @@ func TestRestarts(t *testing.T) {
 	assert.Zero(t, p.sent.Count("boot "))
 
 	t.Log("with another token in the answer")
-	credentials := s.Hub.Kubernetes.CoreV1().Secrets(testenv.RegistrationNamespace)
-	require.NoError(t, credentials.DeleteCollection(t.Context(), metav1.DeleteOptions{}, testenv.Ours()))
+	requests, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	require.Len(t, requests.Items, 1)
+	issued := registration.CredentialSecretName(p.id(), requests.Items[0].Spec.ClientRandom)
+	require.NoError(t, s.Hub.Kubernetes.CoreV1().Secrets(testenv.RegistrationNamespace).Delete(t.Context(), issued, metav1.DeleteOptions{}))
 	require.NoError(t, s.admin.ClusterRegistrationRequests().Delete(t.Context(), p.request(), metav1.DeleteOptions{}))
 	p.start()
 	p.repeats("/status 200", 1)
@@ -200,8 +201,7 @@ func TestRestarts(t *testing.T) {
 	p.beatsAgain()
 }
 
-func TestReturnAfterAnOutage(t *testing.T) {
-	s := newStage(t)
+func testReturnAfterAnOutage(t *testing.T, s *stage) {
 	p := s.peer(t, s.Token(t, "tok"))
 	p.registered()
 	p.stop()
@@ -218,21 +218,32 @@ func TestReturnAfterAnOutage(t *testing.T) {
 	p.beatsAgain()
 }
 
-func TestRestartedHub(t *testing.T) {
-	s := newStage(t)
+// Where the workspace allows it, nobody has to approve the return of a disconnected agent with the token with which it has registered.
+func testReentry(t *testing.T, s *stage) {
 	p := s.peer(t, s.Token(t, "tok"))
+	p.options.Forge = func(status map[string]any) { status["heartbeatFrequencySeconds"] = int64(1) }
 	before := p.registered()
-	s.Stop(t)
-	p.repeats("/status 200", 3)
-	s.start(t)
+	p.stop()
+	require.NoError(t, s.admin.ClusterRegistrationRequests().Delete(t.Context(), p.request(), metav1.DeleteOptions{}))
+	p.member.DeleteCredential()
+	p.start()
+	p.repeats("/status 200", 1)
 	p.beatsAgain()
-	after := s.Cluster(t, p.cluster())
-	assert.Equal(t, before.UID, after.UID)
-	assert.Equal(t, 1, p.sent.Count("POST clusterregistrationrequests"))
+	assert.Positive(t, p.sent.Count("boot POST clusterregistrationrequests 201"))
+	assert.Equal(t, before.UID, s.Cluster(t, p.cluster()).UID)
+
+	// Another token is another matter.
+	p.stop()
+	s.Hub.ClusterCondition(t, s.Namespace, p.cluster(), fleet.ConditionConnected, "False")
+	thief := s.peer(t, s.Token(t, "thief"))
+	thief.member = clusternetagent.MemberWithID(p.id())
+	err := s.admin.ClusterRegistrationRequests().Delete(t.Context(), p.request(), metav1.DeleteOptions{})
+	require.True(t, err == nil || apierrors.IsNotFound(err), "%v", err)
+	thief.start()
+	thief.waitingRequest("ClientIDInUse")
 }
 
-func TestManagedClusterMadeAgain(t *testing.T) {
-	s := newStage(t)
+func testManagedClusterMadeAgain(t *testing.T, s *stage) {
 	p := s.peer(t, s.Token(t, "tok"))
 	p.registered()
 	first := testenv.RequireThere(t, s.admin.ManagedClusters(p.namespace()).Get, p.request())
@@ -244,8 +255,7 @@ func TestManagedClusterMadeAgain(t *testing.T) {
 }
 
 // What the hub writes to a ManagedCluster costs the agent one conflict, and no heartbeat.
-func TestSilentAgent(t *testing.T) {
-	s := newStage(t)
+func testSilentAgent(t *testing.T, s *stage) {
 	p := s.peer(t, s.Token(t, "tok"))
 	p.options.Forge = func(status map[string]any) { status["heartbeatFrequencySeconds"] = int64(1) }
 	p.registered()
@@ -262,8 +272,7 @@ func TestSilentAgent(t *testing.T) {
 	})
 }
 
-func TestDeletedCluster(t *testing.T) {
-	s := newStage(t)
+func testDeletedCluster(t *testing.T, s *stage) {
 	p := s.peer(t, s.Token(t, "tok"))
 	p.registered()
 	namespace := p.namespace()
@@ -293,8 +302,7 @@ func TestDeletedCluster(t *testing.T) {
 }
 
 // One Cluster before and after: the agent of Muster takes the identity over, and the old agent, which still runs, changes nothing any more.
-func TestMoveToMuster(t *testing.T) {
-	s := newStage(t)
+func testMoveToMuster(t *testing.T, s *stage) {
 	p := s.peer(t, s.Token(t, "tok"))
 	before := p.registered()
 	namespace := s.Member.Namespace(t)

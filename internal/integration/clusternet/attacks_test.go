@@ -2,10 +2,7 @@ package clusternet
 
 import (
 	"fmt"
-	"net/http"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,10 +18,9 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// TestDefectsOfTheOriginal has one row for each way in which agents, and those who hold a bootstrap token, can harm the hub that these
+// testDefectsOfTheOriginal has one row for each way in which agents, and those who hold a bootstrap token, can harm the hub that these
 // agents were made for.
-func TestDefectsOfTheOriginal(t *testing.T) {
-	s := newStage(t)
+func testDefectsOfTheOriginal(t *testing.T, s *stage) {
 	values := s.Token(t, "tok")
 	for name, row := range map[string]func(*testing.T){
 		"a holder of a token does not get the credential of a registered cluster": func(t *testing.T) {
@@ -171,32 +167,15 @@ func TestDefectsOfTheOriginal(t *testing.T) {
 			p.repeats("boot POST clusterregistrationrequests 401", 2)
 		},
 	} {
-		t.Run(name, row)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			row(t)
+		})
 	}
 }
 
-// A status that could not be written is written later: the agent waits for it, and sends its request only once.
-func TestRefusedWritesOfTheAnswer(t *testing.T) {
-	recorder := &testenv.Recorder{}
-	s := newStage(t)
-	s.Stop(t)
-	s.start(t, recorder.Wrap)
-	var refused atomic.Int32
-	recorder.Inject(func(request *http.Request, send func() (*http.Response, error)) (*http.Response, error) {
-		if strings.Contains(request.URL.Path, "/clusterregistrationrequests/") && strings.HasSuffix(request.URL.Path, "/status") && refused.Add(1) <= 3 {
-			return nil, http.ErrHandlerTimeout
-		}
-		return send()
-	})
-	p := s.peer(t, s.Token(t, "tok"))
-	p.registered()
-	assert.Greater(t, refused.Load(), int32(3))
-	assert.Equal(t, 1, p.sent.Count("POST clusterregistrationrequests"))
-}
-
 // Three replicas elect a leader. If two lead for a moment, both have the same identity, and there is one of everything.
-func TestTwoLeaders(t *testing.T) {
-	s := newStage(t)
+func testTwoLeaders(t *testing.T, s *stage) {
 	p := s.peer(t, s.Token(t, "tok"))
 	q := *p
 	q.sent = &clusternetagent.SentRequests{}
@@ -209,7 +188,7 @@ func TestTwoLeaders(t *testing.T) {
 	p.repeats("/status 200", 1)
 	q.repeats("/status 200", 1)
 	p.beatsAgain()
-	members, err := s.admin.ManagedClusters("").List(t.Context(), metav1.ListOptions{})
+	members, err := s.admin.ManagedClusters("").List(t.Context(), metav1.ListOptions{LabelSelector: v1beta1.ClusterIDLabel + "=" + p.id()})
 	require.NoError(t, err)
 	assert.Len(t, members.Items, 1)
 	clusters, err := s.Hub.Fleet.Clusters(s.Namespace).List(t.Context(), metav1.ListOptions{})

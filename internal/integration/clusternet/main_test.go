@@ -16,6 +16,7 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
 	clusternetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/clusters.clusternet.io/v1beta1"
 	muster "github.com/muster-fleet/muster/pkg/hub"
@@ -30,21 +31,59 @@ type stage struct {
 	admin clusternetclient.ClustersV1beta1Interface
 }
 
-func withClusternet(o *muster.Options) { o.Clusternet = true }
-
-func newStage(t *testing.T) *stage {
-	t.Helper()
+// TestRegistration runs the tests that share a hub, each in a workspace of its own. The hub has the rights that the chart gives it.
+func TestRegistration(t *testing.T) {
 	s := &stage{Stage: testenv.EmptyStage(t)}
 	s.Hub.NeedsMutatingPolicies(t)
-	s.start(t)
-	return s
+	s.start(t, s.Hub.InstallChart(t, map[string]any{"clusternet": map[string]any{"enabled": true}, "bootstrap": map[string]any{"enabled": false}}))
+	workspaces := map[string]string{}
+	for _, name := range []string{"a bootstrap token of Kubernetes", "an agent that returns where it may"} {
+		workspaces[name] = s.Hub.Namespace(t)
+	}
+	settings := s.Hub.Reachable()
+	settings["clusternet"] = config.ClusternetAgents{
+		BootstrapTokens:   []config.BootstrapTokenUse{{ID: mappedID, Namespace: workspaces["a bootstrap token of Kubernetes"], Token: "edge"}},
+		ReentryNamespaces: []string{workspaces["an agent that returns where it may"]},
+	}
+	s.Hub.Configure(t, settings)
+	for name, test := range map[string]func(*testing.T, *stage){
+		"the life of an agent":                  testLife,
+		"an approval":                           testApproval,
+		"a held identity":                       testHeldIdentity,
+		"the creator":                           testCreatorIsRecorded,
+		"a quarantine":                          testQuarantine,
+		"a printed Secret":                      testPrintedSecret,
+		"a bootstrap token of Kubernetes":       testBootstrapToken,
+		"agents of mode Dual, with node labels": testDualAgentsWithNodeLabels,
+		"an agent that waits for a person":      testWaitsForAPerson,
+		"restarts of an agent":                  testRestarts,
+		"an agent that returns":                 testReturnAfterAnOutage,
+		"an agent that returns where it may":    testReentry,
+		"a deleted ManagedCluster":              testManagedClusterMadeAgain,
+		"a silent agent":                        testSilentAgent,
+		"a deleted Cluster":                     testDeletedCluster,
+		"a move to Muster":                      testMoveToMuster,
+		"two leaders":                           testTwoLeaders,
+		"the defects of the original":           testDefectsOfTheOriginal,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			own := *s.Stage
+			if own.Namespace = workspaces[name]; own.Namespace == "" {
+				own.Namespace = s.Hub.Namespace(t)
+			}
+			test(t, &stage{Stage: &own, admin: s.admin})
+		})
+	}
 }
+
+func withClusternet(o *muster.Options) { o.Clusternet = true }
 
 // start starts the hub, and waits until the API server applies its policies.
 func (s *stage) start(t *testing.T, change ...func(*muster.Options)) {
 	t.Helper()
 	s.startHub(t, change...)
-	s.Hub.AwaitClusternetAdmission(t)
+	s.Hub.AwaitClusternetAdmission(t, false)
 }
 
 func (s *stage) startHub(t *testing.T, change ...func(*muster.Options)) {

@@ -10,17 +10,66 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/internal/cli"
+	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
+const mappedID = "abc123"
+
+// The holder of a bootstrap token of Kubernetes registers as a holder of the ClusterRegistrationToken does for which it stands.
+func testBootstrapToken(t *testing.T, s *stage) {
+	secret := func(id string) (token string) {
+		_, err := s.Hub.Kubernetes.CoreV1().Secrets(metav1.NamespaceSystem).Create(t.Context(), &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: "bootstrap-token-" + id}, Type: corev1.SecretTypeBootstrapToken,
+			StringData: map[string]string{
+				"token-id": id, "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
+				"auth-extra-groups": "system:bootstrappers:clusternet:register-cluster-token",
+			},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		return id + ".0123456789abcdef"
+	}
+	one := int32(1)
+	s.Hub.Token(t, s.Namespace, "edge", fleet.ClusterRegistrationTokenSpec{UsageLimit: &one, Labels: map[string]string{"site": "north"}})
+	p := s.peer(t, registration.Values{Token: secret(mappedID)})
+	cluster := p.registered()
+	assert.Equal(t, "north", cluster.Labels["site"])
+	assert.Equal(t, int64(1), s.ReadyToken(t, "edge").Status.Uses)
+	p.start()
+	p.repeats("/status 200", 1)
+	assert.Zero(t, p.sent.Count("boot "), "a restart needs the dedicated identity only")
+
+	t.Log("the limit of the ClusterRegistrationToken applies")
+	second := s.peer(t, registration.Values{Token: mappedID + ".0123456789abcdef"})
+	second.start()
+	second.waitingRequest("TokenUsedUp")
+	s.says(t, second.id(), v1beta1.ResultDenied, "TokenUsedUp")
+
+	t.Log("a bootstrap token that stands for nothing may do nothing")
+	other := s.peer(t, registration.Values{Token: secret("abc124")})
+	other.start()
+	other.repeats("boot POST clusterregistrationrequests 403", 2)
+
+	t.Log("nor one whose ClusterRegistrationToken is deleted")
+	require.NoError(t, s.Hub.Fleet.ClusterRegistrationTokens(s.Namespace).Delete(t.Context(), "edge", metav1.DeleteOptions{}))
+	third := s.peer(t, registration.Values{Token: mappedID + ".0123456789abcdef"})
+	testenv.Eventually(t, func() (bool, string) {
+		_, err := s.as(t, mappedID+".0123456789abcdef").ClusterRegistrationRequests().Create(t.Context(), &v1beta1.ClusterRegistrationRequest{
+			ObjectMeta: metav1.ObjectMeta{Name: third.request()}, Spec: v1beta1.ClusterRegistrationRequestSpec{ClusterID: third.id()},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return apierrors.IsForbidden(err), errorText(err)
+	})
+}
+
 // The Secret that the command prints can be applied to a member, and its agent registers with it.
-func TestPrintedSecret(t *testing.T) {
-	s := newStage(t)
+func testPrintedSecret(t *testing.T, s *stage) {
 	file := filepath.Join(t.TempDir(), "hub.kubeconfig")
 	require.NoError(t, os.WriteFile(file, s.Hub.Kubeconfig(), 0o600))
 	var out bytes.Buffer

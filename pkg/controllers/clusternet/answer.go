@@ -52,8 +52,11 @@ func (h *handler) tokenFor(ctx context.Context, r *fleet.ClusterRegistration, cl
 func (h *handler) ensureReader(ctx context.Context, request *v1beta1.ClusterRegistrationRequest, readers ...string) error {
 	var subjects []rbacv1.Subject
 	for _, user := range readers {
-		namespace, name := account(user)
-		subjects = append(subjects, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name})
+		subject := rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user} // of a bootstrap token of Kubernetes
+		if namespace, name := account(user); name != "" {
+			subject = rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}
+		}
+		subjects = append(subjects, subject)
 	}
 	meta := managed("", registration.ClusternetReaderName(request.Name))
 	meta.OwnerReferences = []metav1.OwnerReference{{

@@ -14,6 +14,7 @@ package clusternet
 
 import (
 	"context"
+	"reflect"
 	"sync"
 	"time"
 
@@ -86,7 +87,7 @@ func Register(ctx context.Context, c *app.Context) {
 	enqueue.OnTransition(c.Fleet.Cluster(), registrations, h.registrationOfCluster)
 	enqueue.OnTransition(members, registrations, h.registrationOfMember)
 	c.Config.OnChange(func(before, after config.Hub) {
-		if string(before.APIServerCA) != string(after.APIServerCA) {
+		if string(before.APIServerCA) != string(after.APIServerCA) || !reflect.DeepEqual(before.Clusternet, after.Clusternet) {
 			h.enqueueAll()
 		}
 	})

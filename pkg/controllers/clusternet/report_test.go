@@ -69,7 +69,7 @@ func TestWithoutReserved(t *testing.T) {
 
 func TestAccount(t *testing.T) {
 	for user, want := range map[string][2]string{
-		"system:serviceaccount:ns:name": {"ns", "name"}, "system:bootstrap:abcdef": {"system", "bootstrap:abcdef"}, "": {"", ""},
+		"system:serviceaccount:ns:name": {"ns", "name"}, "system:bootstrap:abcdef": {"", ""}, "": {"", ""},
 	} {
 		namespace, name := account(user)
 		assert.Equal(t, want, [2]string{namespace, name}, user)

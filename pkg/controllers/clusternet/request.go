@@ -181,10 +181,43 @@ func (h *handler) untilRead(request *v1beta1.ClusterRegistrationRequest, cluster
 	return nextStep{remove: true}
 }
 
-// account splits the user name of a ServiceAccount.
+// account splits the user name of a ServiceAccount. Both are empty for another user.
 func account(user string) (namespace, name string) {
-	namespace, name, _ = strings.Cut(strings.TrimPrefix(user, "system:serviceaccount:"), ":")
+	of, isAccount := strings.CutPrefix(user, "system:serviceaccount:")
+	if !isAccount {
+		return "", ""
+	}
+	namespace, name, _ = strings.Cut(of, ":")
 	return namespace, name
+}
+
+// workspaceOf is the namespace of the token with which a user registers; empty if there is none.
+func (h *handler) workspaceOf(user string) string {
+	if use, found := h.Config.Get().Clusternet.ForUser(user); found {
+		return use.Namespace
+	}
+	namespace, _ := account(user)
+	return namespace
+}
+
+// registersWith returns the ClusterRegistrationToken with which a user registers: the one whose ServiceAccount the user is, or for which the
+// bootstrap token of the user stands. It is nil if there is none.
+func (h *handler) registersWith(user string) (*fleet.ClusterRegistrationToken, error) {
+	if use, found := h.Config.Get().Clusternet.ForUser(user); found {
+		token, err := h.tokens.Get(use.Namespace, use.Token)
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		return token, err
+	}
+	workspace, name := account(user)
+	tokens, err := h.tokens.List(workspace, labels.Everything())
+	for _, token := range tokens {
+		if registration.TokenServiceAccount(token.Name, string(token.UID)) == name {
+			return token, nil
+		}
+	}
+	return nil, err
 }
 
 // registrationOfHolder returns the granted ClusterRegistration of the agent that has this user name, if the agent holds the identity; nil
@@ -215,8 +248,7 @@ func (h *handler) registrationOfHolder(user, clientID string) (*fleet.ClusterReg
 
 // registrationFor returns the ClusterRegistration that the hub has created for the request, nil if there is none.
 func (h *handler) registrationFor(request *v1beta1.ClusterRegistrationRequest, creator string) (*fleet.ClusterRegistration, error) {
-	workspace, _ := account(creator)
-	r, err := h.registrations.Get(workspace, registration.ClusternetRequestName(string(request.UID)))
+	r, err := h.registrations.Get(h.workspaceOf(creator), registration.ClusternetRequestName(string(request.UID)))
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
@@ -240,33 +272,29 @@ func (h *handler) register(ctx context.Context, request *v1beta1.ClusterRegistra
 		return denied(fleet.ReasonOriginUnknown + ": the request was created before the admission policies of the hub were in force; " +
 			"delete it and restart the agent")
 	}
-	workspace, name := account(creator)
-	tokens, err := h.tokens.List(workspace, labels.Everything())
-	if err != nil {
+	token, err := h.registersWith(creator)
+	switch {
+	case err != nil:
 		return failed(err)
+	case token == nil || token.DeletionTimestamp != nil:
+		return denied(fmt.Sprintf("%s: the request was created by %s, which is the ServiceAccount of no ClusterRegistrationToken and of no agent of "+
+			"this cluster, and stands for no ClusterRegistrationToken", fleet.ReasonTokenNotFound, cmp.Or(registration.Brief(creator), "an unknown user")))
 	}
-	for _, token := range tokens {
-		if registration.TokenServiceAccount(token.Name, string(token.UID)) != name || token.DeletionTimestamp != nil {
-			continue
-		}
-		r := &fleet.ClusterRegistration{
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: workspace, Name: registration.ClusternetRequestName(string(request.UID)),
-				Labels:      map[string]string{fleet.RegistrationTokenLabel: registration.LabelValue(token.Name)},
-				Annotations: map[string]string{fleet.RequesterAnnotation: creator},
-			},
-			Spec: fleet.ClusterRegistrationSpec{
-				ClientID: request.Spec.ClusterID, ClientRandom: string(request.UID), ClusterLabels: withoutReserved(request.Spec.ClusterLabels),
-			},
-		}
-		_, err := h.FleetClient.ClusterRegistrations(workspace).Create(ctx, r, metav1.CreateOptions{})
-		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return failed(fmt.Errorf("creating ClusterRegistration %s/%s: %w", workspace, r.Name, err))
-		}
-		return nextStep{keep: true} // the event of the ClusterRegistration is on its way
+	r := &fleet.ClusterRegistration{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: token.Namespace, Name: registration.ClusternetRequestName(string(request.UID)),
+			Labels:      map[string]string{fleet.RegistrationTokenLabel: registration.LabelValue(token.Name)},
+			Annotations: map[string]string{fleet.RequesterAnnotation: creator},
+		},
+		Spec: fleet.ClusterRegistrationSpec{
+			ClientID: request.Spec.ClusterID, ClientRandom: string(request.UID), ClusterLabels: withoutReserved(request.Spec.ClusterLabels),
+		},
 	}
-	return denied(fmt.Sprintf("%s: the request was created by %s, which is the ServiceAccount of no ClusterRegistrationToken and of no agent of this cluster",
-		fleet.ReasonTokenNotFound, cmp.Or(registration.Brief(creator), "an unknown user")))
+	_, err = h.FleetClient.ClusterRegistrations(r.Namespace).Create(ctx, r, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return failed(fmt.Errorf("creating ClusterRegistration %s/%s: %w", r.Namespace, r.Name, err))
+	}
+	return nextStep{keep: true} // the event of the ClusterRegistration is on its way
 }
 
 // withoutReserved leaves out the labels that the original hub reserves for itself. Package registration leaves out the others.

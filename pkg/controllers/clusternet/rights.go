@@ -26,11 +26,16 @@ func managed(namespace, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue}}
 }
 
-// MayCreateRequests lets a ServiceAccount create ClusterRegistrationRequests. An admission policy limits an agent to its own.
-func MayCreateRequests(namespace, account string) runtime.Object {
+// MayCreateRequests lets a ServiceAccount, and users with bootstrap tokens of Kubernetes, create ClusterRegistrationRequests. An admission
+// policy limits an agent to its own.
+func MayCreateRequests(namespace, account string, users ...string) runtime.Object {
+	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}}
+	for _, user := range users {
+		subjects = append(subjects, rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user})
+	}
 	return &rbacv1.ClusterRoleBinding{
 		ObjectMeta: managed("", registration.ClusternetCreatorBinding(account)),
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}},
+		Subjects:   subjects,
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: registration.ClusterRoleClusternet},
 	}
 }

@@ -56,6 +56,30 @@ func renewedBy(request *fleet.ClusterRegistration, sameIdentity []*fleet.Cluster
 	return ""
 }
 
+// mayReenter reports whether the request may be of the Clusternet agent of the Cluster, which comes back without its credential, and is
+// allowed to: the agent is disconnected, so it loses nothing to another, and has registered with the same token.
+func (h *handler) mayReenter(
+	request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, cluster *fleet.Cluster, origin registration.Origin,
+	sameIdentity []*fleet.ClusterRegistration,
+) bool {
+	allowed := slices.Contains(h.Config.Get().Clusternet.ReentryNamespaces, request.Namespace)
+	if !allowed || !origin.Proved() || !registration.IsForClusternet(request, h.HubUser) || cluster == nil ||
+		!fleetstatus.IsFalse(cluster.Status.Conditions, fleet.ConditionConnected) {
+		return false
+	}
+	found := false
+	for _, r := range sameIdentity {
+		if r.UID == request.UID || !r.Status.Granted || r.DeletionTimestamp != nil {
+			continue
+		}
+		if !registration.IsForClusternet(r, h.HubUser) || r.Status.TokenUID != string(token.UID) {
+			return false
+		}
+		found = true
+	}
+	return found
+}
+
 // unusedAfter is the age of its credential Secret from which an agent that does not renew counts as one that never got its credential,
 // if it has sent no heartbeat: a heartbeat is the first write of such an agent.
 const unusedAfter = 5 * time.Minute

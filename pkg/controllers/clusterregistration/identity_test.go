@@ -1,6 +1,7 @@
 package clusterregistration
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -10,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -179,4 +182,42 @@ func TestSupersede(t *testing.T) {
 		s.fails("delete", "clusterregistrations", errTest)
 		require.ErrorIs(t, s.supersede(t.Context(), s.request, older, ""), errTest)
 	})
+}
+
+func TestMayReenter(t *testing.T) {
+	const hub = "system:serviceaccount:cattle-fleet-system:fleet-controller"
+	disconnected := func(cluster *fleet.Cluster, status corev1.ConditionStatus) {
+		cluster.Status.Conditions = fleetstatus.Conditions{{Type: fleet.ConditionConnected, Status: status}}
+	}
+	for name, row := range map[string]struct {
+		change func(s *scene, earlier *fleet.ClusterRegistration)
+		want   bool
+	}{
+		"it is disconnected, and the token is the same": {func(*scene, *fleet.ClusterRegistration) {}, true},
+		"the namespace does not allow it": {func(s *scene, _ *fleet.ClusterRegistration) {
+			s.Config = config.NewStore(config.Hub{Clusternet: config.ClusternetAgents{ReentryNamespaces: []string{"other"}}})
+		}, false},
+		"it is connected":                {func(s *scene, _ *fleet.ClusterRegistration) { disconnected(s.cluster, corev1.ConditionTrue) }, false},
+		"nobody knows whether it is":     {func(s *scene, _ *fleet.ClusterRegistration) { s.cluster.Status.Conditions = nil }, false},
+		"it has registered with another": {func(_ *scene, earlier *fleet.ClusterRegistration) { earlier.Status.TokenUID = "other" }, false},
+		"an agent of Muster has taken over": {func(_ *scene, earlier *fleet.ClusterRegistration) {
+			delete(earlier.Annotations, fleet.RequesterAnnotation)
+		}, false},
+		"the earlier request was revoked": {func(_ *scene, earlier *fleet.ClusterRegistration) { earlier.Status.Granted = false }, false},
+		"an agent of Muster asks":         {func(s *scene, _ *fleet.ClusterRegistration) { delete(s.request.Annotations, fleet.RequesterAnnotation) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			s.HubUser = hub
+			s.Config = config.NewStore(config.Hub{Clusternet: config.ClusternetAgents{ReentryNamespaces: []string{"fleet-default"}}})
+			s.request.Annotations = map[string]string{fleet.CreatorAnnotation: hub, fleet.RequesterAnnotation: tokenUser}
+			earlier := s.sibling("earlier", time.Hour, true)
+			earlier.UID, earlier.Status.TokenUID = "earlier", string(s.token.UID)
+			earlier.Annotations = maps.Clone(s.request.Annotations)
+			disconnected(s.cluster, corev1.ConditionFalse)
+			row.change(s, earlier)
+			origin := registration.OriginOf(s.request, s.originPolicies()).For(s.request.Namespace, tokenIdentity(s.token))
+			assert.Equal(t, row.want, s.mayReenter(s.request, s.token, s.cluster, origin, []*fleet.ClusterRegistration{s.request, earlier}))
+		})
+	}
 }

@@ -59,8 +59,13 @@ func accountName(request *fleet.ClusterRegistration) string {
 	return registration.RequestServiceAccount(request.Name, string(request.UID))
 }
 
-func tokenIdentity(token *fleet.ClusterRegistrationToken) registration.Token {
-	return registration.Token{Name: token.Name, ServiceAccount: registration.TokenServiceAccount(token.Name, string(token.UID))}
+func tokenIdentity(token *fleet.ClusterRegistrationToken, users ...string) registration.Token {
+	return registration.Token{Name: token.Name, ServiceAccount: registration.TokenServiceAccount(token.Name, string(token.UID)), Users: users}
+}
+
+// usersOf are the holders of bootstrap tokens of Kubernetes who register as those of the token do.
+func (h *handler) usersOf(token *fleet.ClusterRegistrationToken) []string {
+	return h.Config.Get().Clusternet.UsersOf(token.Namespace, token.Name)
 }
 
 func managed(namespace, name string) metav1.ObjectMeta {

@@ -160,7 +160,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 		return stop(failed(err))
 	}
 	if token != nil {
-		d.token, d.origin = token, d.origin.For(request.Namespace, tokenIdentity(token))
+		d.token, d.origin = token, d.origin.For(request.Namespace, tokenIdentity(token, h.usersOf(token)...))
 	}
 	setOriginProved(&d.status.Conditions, d.origin, h.Clock.Now())
 	if refusal != nil {
@@ -198,6 +198,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 			Request: request, Token: token, TokenAssumed: d.origin.AssumesToken(request), Cluster: cluster,
 		}),
 		Approval: settings.Approval, LongLived: settings.LongLivedIn(request.Namespace), RenewedBy: renewedBy(request, sameIdentity),
+		MayReenter: h.mayReenter(request, token, cluster, d.origin, sameIdentity),
 	})
 	d.approval = setApproved(&d.status.Conditions, judgement.Approval, h.Clock.Now())
 	if judgement.Refuse != nil {

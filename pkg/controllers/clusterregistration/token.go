@@ -38,7 +38,7 @@ func (h *handler) findToken(
 	for _, token := range tokens {
 		if token.DeletionTimestamp == nil && !registration.Expired(token, h.Clock.Now()) {
 			usable[token.Name] = token
-			candidates = append(candidates, tokenIdentity(token))
+			candidates = append(candidates, tokenIdentity(token, h.usersOf(token)...))
 		}
 	}
 

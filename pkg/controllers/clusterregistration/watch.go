@@ -49,7 +49,7 @@ func (h *handler) watch() {
 
 // onConfigChange enqueues every request that is not granted when the rules of the hub change.
 func (h *handler) onConfigChange(before, after config.Hub) {
-	if reflect.DeepEqual(before.Registration, after.Registration) {
+	if reflect.DeepEqual(before.Registration, after.Registration) && reflect.DeepEqual(before.Clusternet, after.Clusternet) {
 		return
 	}
 	h.policy.Store(policy.Of(after.Registration.Policy))

@@ -6,6 +6,7 @@ package clusterregistrationtoken
 
 import (
 	"context"
+	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -141,9 +142,10 @@ func (h *handler) tokensOfRequest(before, after *fleet.ClusterRegistration) (key
 }
 
 // renderAll enqueues every token when the values Secrets have to change, or whether tokens without a TTL are refused, or whether agents
-// choose labels.
+// choose labels, or which bootstrap tokens stand for a token.
 func (h *handler) renderAll(before, after config.Hub) {
-	if before.SameForAgents(after) && h.ttlRequired(before) == h.ttlRequired(after) && agentsChooseLabels(before) == agentsChooseLabels(after) {
+	if before.SameForAgents(after) && h.ttlRequired(before) == h.ttlRequired(after) && agentsChooseLabels(before) == agentsChooseLabels(after) &&
+		reflect.DeepEqual(before.Clusternet.BootstrapTokens, after.Clusternet.BootstrapTokens) {
 		return
 	}
 	h.enqueueAll()

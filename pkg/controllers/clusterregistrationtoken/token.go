@@ -131,7 +131,7 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 func (h *handler) ensureObjects(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) result.Result {
 	set, objects := registration.OwnedSetID(setID, token.Namespace, token.Name), rights(token)
 	if h.Clusternet != nil {
-		objects = append(objects, clusternet.MayCreateRequests(token.Namespace, accountOf(token).Name))
+		objects = append(objects, clusternet.MayCreateRequests(token.Namespace, accountOf(token).Name, h.Config.Get().Clusternet.UsersOf(token.Namespace, token.Name)...))
 	}
 	refused := h.ttlRequired(h.Config.Get()) && expires == nil
 	if refused {
