@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -28,6 +29,8 @@ const (
 	nameMax    = 63
 	// sizeMax bounds the unpacked size of a Content: a small object must not fill the memory of an agent.
 	sizeMax = 64 << 20
+	// beginningMax is how much of a long name or encoding is kept for messages.
+	beginningMax = 200
 )
 
 // manifest is the JSON document in a Content.
@@ -57,12 +60,42 @@ func Encode(resources []fleet.BundleResource) (*fleet.Content, error) {
 // Digest returns the name of the Content that Encode would return and the SHA-256 of its document, without packing it.
 func Digest(resources []fleet.BundleResource) (name, sum string, err error) {
 	for _, r := range resources {
-		if r.Encoding != "" && r.Encoding != EncodingBase64Gzip {
+		if !isKnown(r.Encoding) {
 			return "", "", unknownEncoding(r)
 		}
 	}
 	_, sum, err = encodeJSON(manifest{Resources: resources})
 	return nameOf(sum), sum, err
+}
+
+// WithoutResources replaces the resources in the spec of a Bundle by their digest. Of resources that cannot be packed the first such one
+// remains without its content, so that DigestOf returns the error.
+func WithoutResources(spec *fleet.BundleSpec) {
+	if spec.ResourcesDigest != "" {
+		return
+	}
+	for _, r := range spec.Resources {
+		if !isKnown(r.Encoding) {
+			spec.Resources = []fleet.BundleResource{{Name: beginning(r.Name), Encoding: beginning(r.Encoding)}}
+			return
+		}
+	}
+	if _, sum, err := Digest(spec.Resources); err == nil {
+		spec.Resources, spec.ResourcesDigest = nil, sum
+	}
+}
+
+// DigestOf is Digest for the spec of a Bundle, also for one that WithoutResources has reduced.
+func DigestOf(spec fleet.BundleSpec) (name, sum string, err error) {
+	if spec.ResourcesDigest != "" {
+		return nameOf(spec.ResourcesDigest), spec.ResourcesDigest, nil
+	}
+	return Digest(spec.Resources)
+}
+
+// beginning is what remains of a name or an encoding that may be as large as the Bundle.
+func beginning(text string) string {
+	return strings.Clone(strings.ToValidUTF8(text[:min(len(text), beginningMax)], ""))
 }
 
 // Decode unpacks the resources of a Content, each as plain text with an empty Encoding. It refuses a Content whose name is not
@@ -166,6 +199,9 @@ func unpack(data []byte) ([]byte, error) {
 	}
 	return unpacked, err
 }
+
+// isKnown reports whether a Bundle may have resources with this encoding.
+func isKnown(encoding string) bool { return encoding == "" || encoding == EncodingBase64Gzip }
 
 func unknownEncoding(r fleet.BundleResource) error {
 	return fmt.Errorf("resource %s has the unknown encoding %q; it must be empty or %s", r.Name, r.Encoding, EncodingBase64Gzip)

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -41,6 +42,35 @@ func TestTheNameCanBeToldWithoutPacking(t *testing.T) {
 	assert.Equal(t, c.SHA256Sum, sum)
 	_, _, err = Digest([]fleet.BundleResource{{Name: "r", Encoding: "zip"}})
 	assert.ErrorContains(t, err, `unknown encoding "zip"`)
+}
+
+func TestWithoutResources(t *testing.T) {
+	long := strings.Repeat("ä", 1<<20)
+	for name, resources := range map[string][]fleet.BundleResource{
+		"none":                             nil,
+		"two":                              files,
+		"one of unknown encoding":          {{Name: "r", Content: long, Encoding: "zip"}},
+		"one of unknown encoding, huge":    {{Name: long, Encoding: long}},
+		"one of unknown encoding and more": {files[0], {Name: "r", Encoding: "zip"}, {Name: "s", Encoding: "rar"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := fleet.BundleSpec{Resources: resources}
+			WithoutResources(&spec)
+			WithoutResources(&spec) // a cache may do so for an object that it has
+			kept, err := json.Marshal(spec)
+			require.NoError(t, err)
+			assert.Less(t, len(kept), 1000)
+			before, sum, errBefore := Digest(resources)
+			after, sumAfter, errAfter := DigestOf(spec)
+			if errBefore != nil {
+				assert.ErrorContains(t, errAfter, errBefore.Error()[:20])
+				return
+			}
+			require.NoError(t, errAfter)
+			assert.Empty(t, spec.Resources)
+			assert.Equal(t, before+sum, after+sumAfter)
+		})
+	}
 }
 
 func TestEqualResourcesShareOneContent(t *testing.T) {

@@ -26,6 +26,7 @@ import (
 
 	clusternet "github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/content"
 	"github.com/muster-fleet/muster/pkg/controllers/preserve"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -156,7 +157,7 @@ type caches struct {
 	fleetKinds                    []schema.GroupVersionKind // of the factory fleet
 	secrets, contents, configMaps cache.SharedIndexInformer // by metadata; the last two are nil with disableBundles
 	interner                      *interner
-	resources                     resourceInterner
+	digest                        cache.TransformFunc // of Bundles; nil keeps them whole
 	restore                       cache.TransformFunc // of Clusters: see package preserve
 	reduce                        cache.TransformFunc // of BundleDeployments; nil keeps them whole
 	agents                        preserve.AgentReports
@@ -192,9 +193,9 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 	switch {
 	case c.fleet != c.own: // a shared cache stays complete: an embedding server may use these fields
 	case o.DisableBundles:
-		c.reduce = withoutOptions
+		c.digest, c.reduce = withoutResources, withoutOptions
 	default:
-		c.reduce = withShortReport
+		c.digest, c.reduce = withoutResources, withShortReport
 	}
 	if o.DisableBundles {
 		c.restore = c.agents.Transform
@@ -267,8 +268,7 @@ func (c *caches) transform(factory lassocache.SharedCacheFactory, kinds []schema
 		// AddEventHandler returns an error only for an informer that was stopped.
 		switch kind.Kind {
 		case bundleKind:
-			c.interner.transform(informer, c.resources.intern)
-			_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: c.resources.forget})
+			c.interner.transform(informer, c.digest)
 		case clusterKind:
 			c.interner.transform(informer, c.restore)
 			_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: c.agents.Forget})
@@ -285,6 +285,15 @@ func (c *caches) transform(factory lassocache.SharedCacheFactory, kinds []schema
 func restoreCluster(object any) (any, error) {
 	if cluster, ok := object.(*fleet.Cluster); ok {
 		preserve.Restore(cluster)
+	}
+	return object, nil
+}
+
+// withoutResources replaces the resources of a Bundle, which may be as large as the API server permits, by their digest. The hub reads a
+// Bundle from the API server when it creates a Content.
+func withoutResources(object any) (any, error) {
+	if b, ok := object.(*fleet.Bundle); ok {
+		content.WithoutResources(&b.Spec)
 	}
 	return object, nil
 }

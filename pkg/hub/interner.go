@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-	"unique"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
@@ -111,6 +110,9 @@ func (w *interner) intern(object any) any {
 	case *fleet.ClusterRegistration:
 		o.Status.Conditions = w.conditions(o.Status.Conditions)
 	case *fleet.Bundle:
+		for i := range o.Spec.Resources { // those of a shared cache: the Bundles of all agents have the same 12 kB
+			o.Spec.Resources[i].Content = w.string(o.Spec.Resources[i].Content)
+		}
 		o.Status.Conditions = w.conditions(o.Status.Conditions)
 	case *fleet.BundleDeployment:
 		o.Status.Conditions = w.conditions(o.Status.Conditions)
@@ -225,44 +227,4 @@ func (r *recent[K, V]) add(key K, value V) {
 	}
 	r.young[key] = value
 	r.size += r.sizeOf(value)
-}
-
-// resourceInterner keeps equal resources of Bundles in memory once: the Bundles of all agents have the same 12 kB of resources.
-// A resource stays in memory as long as a cached Bundle has it.
-type resourceInterner struct {
-	mu      sync.Mutex
-	handles map[types.NamespacedName][]unique.Handle[string] // by Bundle
-}
-
-// intern is a transform of the informer of Bundles.
-func (i *resourceInterner) intern(object any) (any, error) {
-	b, ok := object.(*fleet.Bundle)
-	if !ok {
-		return object, nil
-	}
-	handles := make([]unique.Handle[string], 0, len(b.Spec.Resources))
-	for n := range b.Spec.Resources {
-		handle := unique.Make(b.Spec.Resources[n].Content)
-		b.Spec.Resources[n].Content = handle.Value()
-		handles = append(handles, handle)
-	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.handles == nil {
-		i.handles = map[types.NamespacedName][]unique.Handle[string]{}
-	}
-	i.handles[types.NamespacedName{Namespace: b.Namespace, Name: b.Name}] = handles
-	return b, nil
-}
-
-// forget releases the resources of a deleted Bundle.
-func (i *resourceInterner) forget(object any) {
-	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
-		object = tombstone.Obj
-	}
-	if b, ok := object.(*fleet.Bundle); ok {
-		i.mu.Lock()
-		defer i.mu.Unlock()
-		delete(i.handles, types.NamespacedName{Namespace: b.Namespace, Name: b.Name})
-	}
 }

@@ -3,7 +3,6 @@ package hub
 import (
 	"fmt"
 	"reflect"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -130,6 +129,18 @@ func (i *informed) SetTransform(t cache.TransformFunc) error {
 	return nil
 }
 
+func TestInternResources(t *testing.T) {
+	w := newInterner(clock.RealClock{})
+	bundle := func() *fleet.Bundle {
+		return &fleet.Bundle{Spec: fleet.BundleSpec{Resources: []fleet.BundleResource{{Content: own("kind: Deployment")}}}}
+	}
+	one, other := bundle(), bundle()
+	w.intern(one)
+	w.intern(other)
+	assert.Equal(t, bundle(), one)
+	assert.Same(t, unsafe.StringData(one.Spec.Resources[0].Content), unsafe.StringData(other.Spec.Resources[0].Content))
+}
+
 func TestTransform(t *testing.T) {
 	w, i := newInterner(clock.RealClock{}), &informed{store: cache.NewStore(cache.MetaNamespaceKeyFunc)}
 	w.transform(i, func(object any) (any, error) {
@@ -206,27 +217,4 @@ func TestRecent(t *testing.T) {
 		assert.LessOrEqual(t, len(w.strings.old), perGeneration)
 		assert.LessOrEqual(t, len(w.maps.young)+len(w.maps.old), 2*perGeneration)
 	})
-}
-
-func TestResourceInterner(t *testing.T) {
-	var i resourceInterner
-	intern := func(name string) *fleet.Bundle {
-		b := &fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: name}}
-		b.Spec.Resources = []fleet.BundleResource{{Name: "agent.yaml", Content: strings.Repeat("kind: Deployment\n", 100)}}
-		interned, err := i.intern(b)
-		require.NoError(t, err)
-		runtime.GC() // without a handle the text would be forgotten now
-		return interned.(*fleet.Bundle)
-	}
-	one, other := intern("one"), intern("other")
-	assert.Equal(t, one.Spec, other.Spec)
-	assert.Same(t, unsafe.StringData(one.Spec.Resources[0].Content), unsafe.StringData(other.Spec.Resources[0].Content))
-
-	i.forget(one)
-	i.forget(cache.DeletedFinalStateUnknown{Key: "ws/other", Obj: other})
-	i.forget("no Bundle")
-	assert.Empty(t, i.handles)
-	same, err := i.intern("no Bundle")
-	require.NoError(t, err)
-	assert.Equal(t, "no Bundle", same)
 }

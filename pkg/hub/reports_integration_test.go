@@ -17,6 +17,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/testenv/withkinds"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/content"
 	"github.com/muster-fleet/muster/pkg/generated/clientset/versioned"
 )
 
@@ -31,17 +32,27 @@ func report(n int) fleet.BundleDeploymentStatus {
 	}
 }
 
-// Without the admission policies, agents write as much as the API server permits. The caches keep a small part, of the first list and
-// of each event.
+// largeBundle has resources of a megabyte.
+func largeBundle(n int) *fleet.Bundle {
+	return &fleet.Bundle{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("large-", n)},
+		Spec:       fleet.BundleSpec{Resources: []fleet.BundleResource{{Name: "a.yaml", Content: fmt.Sprint(n) + strings.Repeat("0123456789abcdef", 1<<20/16)}}},
+	}
+}
+
+// Tenants and, without the admission policies, agents write as much as the API server permits. The caches keep a small part, of the first
+// list and of each event.
 func TestCachesOfLargeReports(t *testing.T) {
-	const reports, limit = 24, 8 << 20 // a third of the reports, with the clients and connections
+	const reports, limit = 12, 14 << 20 // of 24 MiB; the clients, connections and their buffers take 10 MiB
 	plane := withkinds.Shared(t)
 	clients, err := versioned.NewForConfig(plane.RESTConfig())
 	require.NoError(t, err)
 	core := clients.FleetV1alpha1()
 	write := func(ctx context.Context, n int) {
+		_, err := core.Bundles(metav1.NamespaceDefault).Create(ctx, largeBundle(n), metav1.CreateOptions{})
+		require.NoError(t, err)
 		name := fmt.Sprint("bd-", n)
-		_, err := core.BundleDeployments(metav1.NamespaceDefault).Create(ctx, &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		_, err = core.BundleDeployments(metav1.NamespaceDefault).Create(ctx, &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 		require.NoError(t, err)
 		patch, err := json.Marshal(map[string]any{"status": report(n)})
 		require.NoError(t, err)
@@ -68,6 +79,9 @@ func TestCachesOfLargeReports(t *testing.T) {
 	informer, err := c.own.SharedCacheFactory().ForKind(fleet.SchemeGroupVersion.WithKind(bundleDeploymentKind))
 	require.NoError(t, err)
 	assert.Len(t, informer.GetStore().List(), reports)
+	bundles, err := c.own.SharedCacheFactory().ForKind(fleet.SchemeGroupVersion.WithKind(bundleKind))
+	require.NoError(t, err)
+	assert.Len(t, bundles.GetStore().List(), reports)
 	assert.Less(t, heap()-before, limit, "of the list")
 
 	for n := range reports {
@@ -77,6 +91,17 @@ func TestCachesOfLargeReports(t *testing.T) {
 		item, exists, _ := informer.GetStore().GetByKey(fmt.Sprint(metav1.NamespaceDefault, "/bd-", 2*reports-1))
 		return exists && item.(*fleet.BundleDeployment).Status.Release != ""
 	}, time.Minute, 20*time.Millisecond)
+	assert.Len(t, bundles.GetStore().List(), 2*reports)
 	assert.Less(t, heap()-before, limit, "of the events")
+	for _, cached := range bundles.GetStore().List() {
+		b := cached.(*fleet.Bundle)
+		live, err := core.Bundles(b.Namespace).Get(t.Context(), b.Name, metav1.GetOptions{})
+		require.NoError(t, err)
+		name, sum, err := content.Digest(live.Spec.Resources)
+		require.NoError(t, err)
+		cachedName, cachedSum, err := content.DigestOf(b.Spec)
+		require.NoError(t, err)
+		assert.Equal(t, name+sum, cachedName+cachedSum)
+	}
 	runtime.KeepAlive(c)
 }

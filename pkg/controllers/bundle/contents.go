@@ -56,9 +56,9 @@ func newContents(c *app.Context, users fleetcontrollers.BundleDeploymentCache) *
 	}
 }
 
-// ensure creates the Content of these resources if it does not exist. Many Clusters may need it at the same time, and one
+// ensure creates the Content with the resources of a Bundle if it does not exist. Many Clusters may need it at the same time, and one
 // request creates it for all.
-func (c *contents) ensure(ctx context.Context, name string, resources []fleet.BundleResource) error {
+func (c *contents) ensure(ctx context.Context, name string, b *fleet.Bundle) error {
 	c.mu.Lock()
 	c.needed[name] = c.Clock.Now()
 	c.mu.Unlock()
@@ -66,8 +66,11 @@ func (c *contents) ensure(ctx context.Context, name string, resources []fleet.Bu
 		return nil
 	}
 	_, err, _ := c.creating.Do(name, func() (any, error) {
-		encoded, err := content.Encode(resources)
-		if err != nil || c.made.IsExpected(name) {
+		if c.made.IsExpected(name) {
+			return nil, nil
+		}
+		encoded, err := c.encode(ctx, name, b)
+		if err != nil {
 			return nil, err
 		}
 		encoded.Labels = map[string]string{fleet.ManagedLabel: fleet.ManagedValue}
@@ -78,6 +81,24 @@ func (c *contents) ensure(ctx context.Context, name string, resources []fleet.Bu
 		return nil, nil
 	})
 	return err
+}
+
+// encode packs the resources of a Bundle into the Content of this name. It reads the Bundle if the cache has only the digest of the
+// resources.
+func (c *contents) encode(ctx context.Context, name string, b *fleet.Bundle) (*fleet.Content, error) {
+	resources := b.Spec.Resources
+	if b.Spec.ResourcesDigest != "" {
+		live, err := c.FleetClient.Bundles(b.Namespace).Get(ctx, b.Name, metav1.GetOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("reading the resources of Bundle %s/%s: %w", b.Namespace, b.Name, err)
+		}
+		resources = live.Spec.Resources
+	}
+	encoded, err := content.Encode(resources)
+	if err == nil && encoded.Name != name { // the event of the change enqueues the Clusters
+		return nil, fmt.Errorf("the resources of Bundle %s/%s were changed meanwhile; retrying", b.Namespace, b.Name)
+	}
+	return encoded, err
 }
 
 // start collects Contents in the background until ctx ends.

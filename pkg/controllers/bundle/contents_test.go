@@ -47,10 +47,50 @@ func TestContentsEnsure(t *testing.T) {
 				require.NoError(t, s.Contents.GetStore().Add(row.known))
 			}
 			for range 2 { // the second time it has been created and is not in the cache yet
-				err := s.contents.ensure(t.Context(), name, files)
+				err := s.contents.ensure(t.Context(), name, toAlice())
 				assert.Equal(t, row.fails, err != nil, "%v", err)
 			}
 			assert.Equal(t, slices.Repeat([]string{"create Content " + name + " true"}, row.created), append([]string{}, s.taken()...))
+		})
+	}
+}
+
+// The cache of a hub has Bundles without their resources.
+func TestContentsEnsureWithoutResources(t *testing.T) {
+	cached := toAlice()
+	content.WithoutResources(&cached.Spec)
+	p := newPlan(cached)
+	assert.Equal(t, newPlan(toAlice()).content, p.content)
+	create := "create Content " + p.content + " true"
+	changed := bundleWith(func(s *fleet.BundleSpec) { s.Resources = nil })
+	for title, row := range map[string]struct {
+		known    *metav1.PartialObjectMetadata
+		live     *fleet.Bundle
+		err      error
+		requests []string
+		says     string
+	}{
+		"the Content exists: no read":     {known: contentMeta(p.content, "true"), requests: []string{}},
+		"it does not exist: read once":    {live: toAlice(), requests: []string{create, "get Bundle ws/app"}},
+		"the Bundle has other resources":  {live: changed, requests: slices.Repeat([]string{"get Bundle ws/app"}, 2), says: "Bundle ws/app were changed"},
+		"the API server does not answer":  {err: errInternal, requests: slices.Repeat([]string{"get Bundle ws/app"}, 2), says: "reading the resources of Bundle ws/app"},
+		"the Bundle does not exist there": {err: errNotFound, requests: slices.Repeat([]string{"get Bundle ws/app"}, 2), says: "reading the resources of Bundle ws/app"},
+	} {
+		t.Run(title, func(t *testing.T) {
+			s := newStage(t)
+			s.bundle, s.errors = row.live, map[string]error{"get": row.err}
+			if row.known != nil {
+				require.NoError(t, s.Contents.GetStore().Add(row.known))
+			}
+			for range 2 {
+				err := s.contents.ensure(t.Context(), p.content, cached)
+				if row.says == "" {
+					require.NoError(t, err)
+				} else {
+					require.ErrorContains(t, err, row.says)
+				}
+			}
+			assert.Equal(t, row.requests, append([]string{}, s.taken()...))
 		})
 	}
 }
@@ -64,7 +104,7 @@ func TestContentsCollect(t *testing.T) {
 	}
 	neededAgo := func(d time.Duration) func(*stage) {
 		return func(s *stage) {
-			_ = s.contents.ensure(t.Context(), "c", nil)
+			_ = s.contents.ensure(t.Context(), "c", toAlice())
 			s.clock.Step(d)
 			s.taken()
 		}

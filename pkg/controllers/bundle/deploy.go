@@ -249,7 +249,7 @@ func (d *Deployer) create(ctx context.Context, cluster *fleet.Cluster, a assignm
 		}
 	}
 	if a.plan.hasContent {
-		if err := d.contents.ensure(ctx, a.plan.content, a.bundle.Spec.Resources); err != nil {
+		if err := d.contents.ensure(ctx, a.plan.content, a.bundle); err != nil {
 			return a, err
 		}
 	}

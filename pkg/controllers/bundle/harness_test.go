@@ -60,6 +60,7 @@ type stage struct {
 	log    []string
 	errors map[string]error                   // the answer to a request, by the beginning of its line in the log
 	live   map[string]*fleet.BundleDeployment // what the API server has, by namespace/name
+	bundle *fleet.Bundle                      // what the API server has
 }
 
 func newStage(t testing.TB) *stage {
@@ -123,6 +124,9 @@ func (s *stage) answer(action clienttesting.Action) (handled bool, answer runtim
 		}
 		return true, a.GetObject(), s.note("create %s%s", at, object.GetName())
 	case clienttesting.GetActionImpl:
+		if kind != "" {
+			return true, s.bundle, s.note("get %s%s%s", kind, at, a.GetName())
+		}
 		return true, s.live[at+a.GetName()], s.note("get %s%s", at, a.GetName())
 	case clienttesting.DeleteActionImpl:
 		return true, nil, s.note("delete %s%s%s %s", kind, at, a.GetName(), *a.DeleteOptions.Preconditions.UID)

@@ -167,7 +167,7 @@ func newPlan(b *fleet.Bundle) *plan {
 	default:
 		var err error
 		p.hasContent = true
-		if p.content, p.sum, err = content.Digest(b.Spec.Resources); err != nil {
+		if p.content, p.sum, err = content.DigestOf(b.Spec); err != nil {
 			p.problem = &problem{fleet.ReasonBundleInvalid, fmt.Sprintf("spec.resources: %v", err)}
 		}
 	}

@@ -21,6 +21,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/content"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
@@ -64,7 +65,9 @@ func (s *server) Create(_ context.Context, bundle *fleet.Bundle, _ metav1.Create
 	if s.bundles[bundle.Name] != nil {
 		return nil, apierrors.NewAlreadyExists(resource, bundle.Name)
 	}
-	return s.store(bundle.DeepCopy()), nil
+	bundle = bundle.DeepCopy()
+	bundle.Spec.ResourcesDigest = "" // it is not sent
+	return s.store(bundle), nil
 }
 
 func (s *server) Get(_ context.Context, name string, _ metav1.GetOptions) (*fleet.Bundle, error) {
@@ -179,11 +182,12 @@ func (s *stage) grant() {
 	s.requests.all = []*fleet.ClusterRegistration{{Status: fleet.ClusterRegistrationStatus{Granted: true}}}
 }
 
-// catchUp makes the cache equal to the server.
+// catchUp makes the cache equal to the server, without the resources.
 func (s *stage) catchUp() {
 	s.cache.seen = map[string]*fleet.Bundle{}
 	for name, bundle := range s.server.bundles {
 		s.cache.seen[name] = bundle.DeepCopy()
+		content.WithoutResources(&s.cache.seen[name].Spec)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/content"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/cluster"
@@ -124,14 +125,14 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 		hub := forAgents(a.Config.Get())
 		inputs.Hub = &hub
 	}
-	manifest, err := a.manifests.render(inputs)
+	made, err := a.manifests.render(inputs)
 	switch {
 	case errors.Is(err, agentspec.ErrBadCA):
 		return result.Stalled(fleet.ReasonAPIServerCAInvalid, err.Error())
 	case err != nil:
 		return result.Stalled(fleet.ReasonSettingsInvalid, fmt.Sprintf("the hub cannot create a valid Bundle for the agent with these settings: %s", err))
 	}
-	wanted := newBundle(cluster, namespace, manifest)
+	wanted := newBundle(cluster, namespace, made)
 	if !a.DisableBundles {
 		wanted.Finalizers = []string{fleet.BundleFinalizer}
 	}
@@ -237,7 +238,7 @@ func (a *AgentBundles) agentNamespace(cluster *fleet.Cluster, hasBundle bool) (s
 // newBundle is the Bundle of a Cluster's agent. Fleet's own controllers create the same Bundle with the Cluster as its owner. Here it has no
 // owner: a foreground deletion of the Cluster would delete the Bundle first, and the agent could not uninstall itself any more.
 // The controller of Clusters deletes the Bundle by its name.
-func newBundle(cluster *fleet.Cluster, agentNamespace, manifest string) *fleet.Bundle {
+func newBundle(cluster *fleet.Cluster, agentNamespace string, made agentManifest) *fleet.Bundle {
 	return &fleet.Bundle{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace:   cluster.Namespace,
@@ -249,7 +250,8 @@ func newBundle(cluster *fleet.Cluster, agentNamespace, manifest string) *fleet.B
 				DefaultNamespace: agentNamespace,
 				Helm:             &fleet.HelmOptions{TakeOwnership: true},
 			},
-			Resources: []fleet.BundleResource{{Name: "agent.yaml", Content: manifest}},
+			Resources:       made.resources(),
+			ResourcesDigest: made.digest,
 			Targets: []fleet.BundleTarget{{
 				ClusterName: cluster.Name,
 				ClusterSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
@@ -300,7 +302,7 @@ func (a *AgentBundles) repair(ctx context.Context, cluster *fleet.Cluster, exist
 	if existing.Spec.Helm == nil || !existing.Spec.Helm.TakeOwnership {
 		spec["helm"] = map[string]any{"takeOwnership": true}
 	}
-	if !equality.Semantic.DeepEqual(existing.Spec.Resources, wanted.Spec.Resources) {
+	if _, sum, err := content.DigestOf(existing.Spec); err != nil || sum != wanted.Spec.ResourcesDigest {
 		spec["resources"] = wanted.Spec.Resources
 	}
 	if !equality.Semantic.DeepEqual(existing.Spec.Targets, wanted.Spec.Targets) {

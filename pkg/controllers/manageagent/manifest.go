@@ -10,7 +10,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/muster-fleet/muster/pkg/agentmanifest"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/content"
 	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -32,42 +34,54 @@ type manifestInputs struct {
 	Hub *config.Hub
 }
 
-// render returns the YAML of all objects.
-func (m *manifests) render(in manifestInputs) (string, error) {
+// agentManifest is the YAML of all objects, and the digest of the resources of a Bundle with it.
+type agentManifest struct{ text, digest string }
+
+// resources are the resources of a Bundle with the manifest.
+func (m agentManifest) resources() []fleet.BundleResource {
+	return []fleet.BundleResource{{Name: "agent.yaml", Content: m.text}}
+}
+
+// render returns the manifest for these inputs.
+func (m *manifests) render(in manifestInputs) (made agentManifest, err error) {
 	key, err := registration.StatusHash(in)
 	if err != nil {
-		return "", err
+		return made, err
 	}
 	if known, found := m.cache.Get(key); found {
-		return known.(string), nil
+		return known.(agentManifest), nil
 	}
 	objects, err := agentmanifest.Render(in.Agent)
 	if err != nil {
-		return "", err
+		return made, err
 	}
 	if in.Hub != nil && in.Hub.APIServerURL != "" {
 		hub, err := agentspec.HubConfigMap(*in.Hub, in.Agent.Namespace)
 		if err != nil {
-			return "", err
+			return made, err
 		}
 		objects = append(objects, hub)
 	}
 	var text strings.Builder
 	for i, object := range objects {
-		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 		if err != nil {
-			return "", err
+			return made, err
 		}
-		unstructured.RemoveNestedField(content, "status")
-		data, err := yaml.Marshal(content)
+		unstructured.RemoveNestedField(fields, "status")
+		data, err := yaml.Marshal(fields)
 		if err != nil {
-			return "", fmt.Errorf("encoding the agent's manifest: %w", err)
+			return made, fmt.Errorf("encoding the agent's manifest: %w", err)
 		}
 		if i > 0 {
 			text.WriteString("---\n")
 		}
 		text.Write(data)
 	}
-	m.cache.Add(key, text.String())
-	return text.String(), nil
+	made.text = text.String()
+	if _, made.digest, err = content.Digest(made.resources()); err != nil {
+		return made, err
+	}
+	m.cache.Add(key, made)
+	return made, nil
 }

@@ -162,7 +162,9 @@ func jsonNames(kind reflect.Type) []string {
 			names = slices.Concat(names, jsonNames(field.Type))
 			continue
 		}
-		names = append(names, name)
+		if name != "-" {
+			names = append(names, name)
+		}
 	}
 	return names
 }
