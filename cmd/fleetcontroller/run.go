@@ -25,6 +25,7 @@ type config struct {
 // run runs the hub. It uses the Lease of Fleet's own registration component, so that the two never work at the same time.
 func run(ctx context.Context, c config) error {
 	launch.SpareMemory()
+	go launch.ReturnMemory(ctx)
 	health := launch.NewHealth()
 	if err := health.Serve(ctx, c.healthAddress); err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -75,6 +76,26 @@ func TestSpareMemory(t *testing.T) {
 	require.NoError(t, os.Unsetenv("GOGC"))
 	SpareMemory()
 	assert.Equal(t, gcPercent, debug.SetGCPercent(100))
+}
+
+func TestReturnMemory(t *testing.T) {
+	kept := func() (unused uint64, collections uint32) {
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return stats.HeapIdle - stats.HeapReleased, stats.NumForcedGC
+	}
+	before := debug.SetGCPercent(-1) // nothing else collects garbage
+	t.Cleanup(func() { debug.SetGCPercent(before) })
+	garbage := bytes.Repeat([]byte{1}, 64<<20)
+	_, collections := kept()
+	runtime.KeepAlive(garbage)
+	returnMemory()
+	unused, after := kept()
+	assert.Less(t, unused, uint64(returnMin))
+	assert.Equal(t, collections+1, after)
+	returnMemory()
+	_, again := kept()
+	assert.Equal(t, after, again, "nothing is unused")
 }
 
 func TestMainReturnsTheExitCode(t *testing.T) {
