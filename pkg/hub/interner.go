@@ -10,7 +10,9 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
@@ -20,7 +22,7 @@ import (
 
 // interner keeps equal strings, and equal labels and annotations, of different objects in memory once. A registration makes some
 // fourteen objects that name the same namespace and account, and all registrations make them with the same labels. It reduces the
-// memory for a registration from 32 to 13 kB.
+// memory for the objects of a registration from 33 to 23 kB.
 type interner struct {
 	mu      sync.Mutex
 	strings *recent[string, string]
@@ -96,6 +98,9 @@ func (w *interner) intern(object any) any {
 		o.APIVersion, o.Kind, o.Name, o.UID = w.string(o.APIVersion), w.string(o.Kind), w.string(o.Name), types.UID(w.string(string(o.UID)))
 	}
 	accessor.SetOwnerReferences(owners)
+	for i, finalizers := 0, accessor.GetFinalizers(); i < len(finalizers); i++ {
+		finalizers[i] = w.string(finalizers[i])
+	}
 	switch o := object.(type) {
 	case *rbacv1.Role:
 		w.rules(o.Rules)
@@ -106,20 +111,32 @@ func (w *interner) intern(object any) any {
 	case *rbacv1.ClusterRoleBinding:
 		w.binding(&o.RoleRef, o.Subjects)
 	case *fleet.Cluster:
+		w.kind(&o.TypeMeta)
 		o.Status.Conditions = w.conditions(o.Status.Conditions)
 	case *fleet.ClusterRegistration:
+		w.kind(&o.TypeMeta)
 		o.Status.Conditions = w.conditions(o.Status.Conditions)
 	case *fleet.Bundle:
+		w.kind(&o.TypeMeta)
 		for i := range o.Spec.Resources { // those of a shared cache: the Bundles of all agents have the same 12 kB
 			o.Spec.Resources[i].Content = w.string(o.Spec.Resources[i].Content)
 		}
 		o.Status.Conditions = w.conditions(o.Status.Conditions)
 	case *fleet.BundleDeployment:
+		w.kind(&o.TypeMeta)
 		o.Status.Conditions = w.conditions(o.Status.Conditions)
 		o.Spec.DeploymentID, o.Spec.StagedDeploymentID = w.string(o.Spec.DeploymentID), w.string(o.Spec.StagedDeploymentID)
 		o.Status.AppliedDeploymentID = w.string(o.Status.AppliedDeploymentID)
+		if equality.Semantic.DeepEqual(o.Spec.Options, o.Spec.StagedOptions) { // they differ only while the Bundle or the Cluster is paused
+			o.Spec.StagedOptions = o.Spec.Options
+		}
 	}
 	return object
+}
+
+// kind interns what the decoder of JSON sets.
+func (w *interner) kind(m *metav1.TypeMeta) {
+	m.APIVersion, m.Kind = w.string(m.APIVersion), w.string(m.Kind)
 }
 
 func (w *interner) rules(rules []rbacv1.PolicyRule) {

@@ -141,6 +141,22 @@ func TestInternResources(t *testing.T) {
 	assert.Same(t, unsafe.StringData(one.Spec.Resources[0].Content), unsafe.StringData(other.Spec.Resources[0].Content))
 }
 
+// Tenants choose how large options are, and each Cluster has them.
+func TestInternOptions(t *testing.T) {
+	deployment := func(staged string) *fleet.BundleDeployment {
+		options := func(name string) fleet.BundleDeploymentOptions {
+			return fleet.BundleDeploymentOptions{Helm: &fleet.HelmOptions{ReleaseName: name}}
+		}
+		return &fleet.BundleDeployment{Spec: fleet.BundleDeploymentSpec{Options: options("app"), StagedOptions: options(staged)}}
+	}
+	w, equal, paused := newInterner(clock.RealClock{}), deployment("app"), deployment("next")
+	w.intern(equal)
+	w.intern(paused)
+	assert.Equal(t, deployment("app"), equal)
+	assert.Same(t, equal.Spec.Options.Helm, equal.Spec.StagedOptions.Helm)
+	assert.Equal(t, deployment("next"), paused)
+}
+
 func TestTransform(t *testing.T) {
 	w, i := newInterner(clock.RealClock{}), &informed{store: cache.NewStore(cache.MetaNamespaceKeyFunc)}
 	w.transform(i, func(object any) (any, error) {
