@@ -13,7 +13,14 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/await"
 )
+
+// resetTimeout limits a Reset, which takes about 10 ms if nobody writes any more.
+const resetTimeout = 30 * time.Second
+
+var resetPace = await.Pace{First: 5 * time.Millisecond, Most: 100 * time.Millisecond}
 
 // fileCheckpoint is in the directory of the control plane, so that every process that borrows the control plane can reset it.
 const fileCheckpoint = "checkpoint.json"
@@ -78,14 +85,19 @@ func (c *ControlPlane) Reset(ctx context.Context) (err error) {
 	}
 	etcd := newEtcdClient(c.dir)
 	defer etcd.http.CloseIdleConnections()
-	const rounds = 20 // the controller manager may write an object once more that has just been deleted
-	for range rounds {
+	// The controller manager may write objects again that have just been deleted, and takes long for it on a busy machine.
+	ctx, cancel := context.WithTimeout(ctx, resetTimeout)
+	defer cancel()
+	var fault error
+	err = resetPace.Until(ctx, func(ctx context.Context) (bool, string) {
 		changed, err := c.checkpoint.restore(ctx, etcd)
-		if err != nil || !changed {
-			return err
+		if err != nil && ctx.Err() == nil {
+			fault = err
+			return true, ""
 		}
-	}
-	return errors.New("objects are still being written: all clients of the control plane must have ended")
+		return !changed && err == nil, "objects are still being written: all clients of the control plane must have ended"
+	})
+	return errors.Join(fault, err)
 }
 
 func loadCheckpoint(dir string) (*checkpoint, error) {

@@ -3,8 +3,11 @@ package controlplane
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -72,6 +75,22 @@ func TestReset(t *testing.T) {
 		require.NoError(t, other.Reset(t.Context()))
 		_, err = client.CoreV1().ConfigMaps("default").Get(t.Context(), "new", metav1.GetOptions{})
 		require.True(t, apierrors.IsNotFound(err), "%v", err)
+	})
+
+	t.Run("the controller manager still writes", func(t *testing.T) {
+		var writer sync.WaitGroup
+		defer writer.Wait()
+		writer.Go(func() {
+			for i := range 200 { // takes a second
+				createConfigMap(t, client, fmt.Sprint("late-", i))
+			}
+		})
+		require.EventuallyWithT(t, func(check *assert.CollectT) {
+			names, err := configMaps(t.Context(), client)
+			assert.NoError(check, err)
+			assert.Contains(check, names, "late-0")
+		}, time.Minute, time.Millisecond)
+		require.NoError(t, c.Reset(t.Context()))
 	})
 
 	t.Run("etcd is gone", func(t *testing.T) {
