@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -257,11 +258,22 @@ func TestUninstall_customResourceDefinitions(t *testing.T) {
 			assert.True(t, exists(), "so does a removal")
 			r.Options.DeleteCRDResources = true
 			m.deploy(r)
+			m.awaitKind(schema.GroupVersionResource{Group: "release.example.com", Version: "v1", Resource: "keeps"})
 			require.NoError(t, m.Uninstall(t.Context(), m.namespace, "app", m.mine()[0].Options()))
 			assert.False(t, exists(), "unless the options ask for it")
 			require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Empty(c, m.definitions(name)) }, 2*time.Minute, 50*time.Millisecond)
 		})
 	}
+}
+
+// awaitKind waits until the API server lists objects of a new kind. It finishes the deletion of a kind only after it could list its objects,
+// and if it could not at first, it may try again only after minutes.
+func (m *member) awaitKind(kind schema.GroupVersionResource) {
+	m.t.Helper()
+	require.EventuallyWithT(m.t, func(c *assert.CollectT) {
+		_, err := m.dynamic.Resource(kind).List(m.t.Context(), metav1.ListOptions{})
+		assert.NoError(c, err)
+	}, 2*time.Minute, 50*time.Millisecond)
 }
 
 func (m *member) definitions(name string) []unstructured.Unstructured {
