@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 )
 
 // output collects the output. It can end the demo when a line appears.
@@ -108,20 +110,20 @@ func blocked() step {
 }
 
 func TestInterrupt(t *testing.T) {
-	tests := map[string]struct {
-		until string
-		steps []step
-		stay  bool
-		want  error
-	}{
-		"before the first step":      {until: "Muster", steps: wholeHub(t), want: ErrInterrupted},
-		"during a start":             {until: "start three", steps: wholeHub(t), want: ErrInterrupted},
-		"while a chart is installed": {until: "install chart fleet-crd", steps: wholeHub(t), want: ErrInterrupted},
-		"while the programs run":     {until: "waiting for ever", steps: append(wholeHub(t), blocked()), want: ErrInterrupted},
-		"after the last step":        {until: "Ctrl-C stops everything", steps: wholeHub(t), stay: true},
+	type row struct {
+		name, until string
+		steps       []step
+		stay        bool
+		want        error
 	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
+	for _, test := range sample.Some(t, 2, []row{
+		{name: "before the first step", until: "Muster", steps: wholeHub(t), want: ErrInterrupted},
+		{name: "during a start", until: "start three", steps: wholeHub(t), want: ErrInterrupted},
+		{name: "while a chart is installed", until: "install chart fleet-crd", steps: wholeHub(t), want: ErrInterrupted},
+		{name: "while the programs run", until: "waiting for ever", steps: append(wholeHub(t), blocked()), want: ErrInterrupted},
+		{name: "after the last step", until: "Ctrl-C stops everything", steps: wholeHub(t), stay: true},
+	}) {
+		t.Run(test.name, func(t *testing.T) {
 			o, out, temporary := stage(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()

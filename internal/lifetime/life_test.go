@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -220,19 +221,20 @@ func (s *scene) isDeletedWhile(t *testing.T, cluster *fleet.Cluster, hurt func(*
 }
 
 func TestDeletedClusterWithFaults(t *testing.T) {
-	for name, row := range map[string]struct {
-		way  string
-		hurt func(*testing.T, *scene) func()
-	}{
-		"the agent is killed repeatedly": {installed, func(t *testing.T, s *scene) func() {
+	type row struct {
+		name, way string
+		hurt      func(*testing.T, *scene) func()
+	}
+	for _, row := range sample.Some(t, 1, []row{
+		{"the agent is killed repeatedly", installed, func(t *testing.T, s *scene) func() {
 			stop := s.killAgents(t, 1500*time.Millisecond)
 			return func() { pause(3 * time.Second); stop() }
 		}},
-		"the hub is restarted": {imported, func(t *testing.T, s *scene) func() {
+		{"the hub is restarted", imported, func(t *testing.T, s *scene) func() {
 			return func() { pause(3 * time.Second); s.running.Stop(t); s.startHub(t) }
 		}},
-	} {
-		t.Run(name, func(t *testing.T) {
+	}) {
+		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
 			s.isDeletedWhile(t, s.arrive(t, row.way), row.hurt)

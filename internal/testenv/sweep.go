@@ -12,7 +12,7 @@ import (
 )
 
 // sampleStride is the average distance between two writes of a sample.
-const sampleStride = 8
+const sampleStride = 16
 
 // Sweep repeats a scenario with a fault at another write of the hub each time, until the scenario needs fewer writes than that. It hits a
 // sample of the writes. Each kind of fault has its own hub.
