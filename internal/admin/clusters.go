@@ -31,6 +31,8 @@ type Import struct {
 	Kubeconfig []byte
 	// Labels of the Cluster.
 	Labels map[string]string
+	// DryRun has the API server check what it would create, and create nothing.
+	DryRun bool
 }
 
 // SecretName is the name of the Secret with the kubeconfig.
@@ -47,10 +49,14 @@ func (h *Hub) Import(ctx context.Context, i Import) error {
 		return fmt.Errorf("look for Cluster %s/%s: %w", i.Namespace, i.Name, Explain(err, i.Namespace))
 	}
 
+	options := metav1.CreateOptions{}
+	if i.DryRun {
+		options.DryRun = []string{metav1.DryRunAll}
+	}
 	_, err = h.Kubernetes.CoreV1().Secrets(i.Namespace).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: i.SecretName()},
 		Data:       map[string][]byte{registration.KubeconfigValue: i.Kubeconfig},
-	}, metav1.CreateOptions{})
+	}, options)
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		return fmt.Errorf("Secret %s/%s already exists, possibly from an earlier import: delete it first, or choose another name", i.Namespace, i.SecretName())
@@ -61,8 +67,11 @@ func (h *Hub) Import(ctx context.Context, i Import) error {
 	_, err = h.Fleet.Clusters(i.Namespace).Create(ctx, &fleet.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: i.Name, Labels: i.Labels},
 		Spec:       fleet.ClusterSpec{KubeConfigSecret: i.SecretName()},
-	}, metav1.CreateOptions{})
-	if err != nil {
+	}, options)
+	switch {
+	case err != nil && i.DryRun:
+		return fmt.Errorf("create Cluster %s/%s: %w", i.Namespace, i.Name, Explain(err, i.Namespace))
+	case err != nil:
 		return h.undoImport(ctx, i, fmt.Errorf("create Cluster %s/%s: %w", i.Namespace, i.Name, Explain(err, i.Namespace)))
 	}
 	return nil

@@ -19,9 +19,13 @@ import (
 // FindRequest returns the ClusterRegistration with a name, or the only one about the Cluster with that name for which a decision makes a
 // difference. If there are several of the latter, it returns an error, because one of them can be from an intruder.
 func (h *Hub) FindRequest(ctx context.Context, namespace, name string) (*fleet.ClusterRegistration, error) {
-	list, err := h.Fleet.ClusterRegistrations(namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("list ClusterRegistrations: %w", Explain(err, namespace))
+	requests := h.Fleet.ClusterRegistrations(namespace)
+	named, err := requests.Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case err == nil:
+		return named, nil
+	case !apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("ClusterRegistration %s/%s: %w", namespace, name, err)
 	}
 	clientID := ""
 	if cluster, err := h.Fleet.Clusters(namespace).Get(ctx, name, metav1.GetOptions{}); err == nil {
@@ -29,14 +33,14 @@ func (h *Hub) FindRequest(ctx context.Context, namespace, name string) (*fleet.C
 	}
 	var about []*fleet.ClusterRegistration
 	var names []string
-	for i := range list.Items {
-		r := &list.Items[i]
-		switch {
-		case r.Name == name:
-			return r, nil
-		case canBeDecided(r) && view.IsAbout(r, name, clientID):
+	err = Each(ctx, requests.List, metav1.ListOptions{}, func(r *fleet.ClusterRegistration) error {
+		if canBeDecided(r) && view.IsAbout(r, name, clientID) {
 			about, names = append(about, r), append(names, r.Name)
 		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list ClusterRegistrations: %w", Explain(err, namespace))
 	}
 	slices.Sort(names)
 	switch len(about) {
