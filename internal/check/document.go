@@ -18,7 +18,7 @@ print no value of a Secret.
 | ` + "`muster check`" + ` | the hub, and the address that it gives to agents |
 | ` + "`muster check CLUSTER`" + ` | also a Cluster, or a request for one that does not exist yet; a member that the hub imports is reached with the kubeconfig of the import |
 | ` + "`muster check CLUSTER --member-kubeconfig FILE`" + ` | also the agent on the member, and its way to the hub |
-| ` + "`muster check --member --kubeconfig FILE`" + ` | the agent on the member and its way to the hub, without the kubeconfig of a hub |
+| ` + "`muster check --member --member-kubeconfig FILE`" + ` | the agent on the member and its way to the hub, without the kubeconfig of a hub |
 | ` + "`muster check --token NAME`" + ` | also a registration token |
 | ` + "`fleetagent check`" + ` in the pod of the agent | as with --member, with the network, the DNS and the proxy of the pod |
 

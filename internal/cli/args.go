@@ -25,6 +25,9 @@ func FlagsFirst(app *cli.App, args []string) []string {
 			break
 		}
 		sorted, rest = append(sorted, rest[0]), rest[1:]
+		if commands[i].SkipFlagParsing {
+			return append(sorted, rest...)
+		}
 		flags, commands = commands[i].Flags, commands[i].Subcommands
 	}
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+	"k8s.io/cli-runtime/pkg/printers"
 
 	"github.com/muster-fleet/muster/internal/check"
 	"github.com/muster-fleet/muster/pkg/version"
@@ -28,15 +29,13 @@ func checkCommand(s Streams) *cli.Command {
 		Description: `muster check                                         the hub, and the address that agents get
 muster check CLUSTER                                 a Cluster, or a request with that name; an imported member through its kubeconfig
 muster check CLUSTER --member-kubeconfig FILE        the same, and the agent on the member
-muster check --member --kubeconfig FILE              only the member, without a connection to the hub of the person
+muster check --member --member-kubeconfig FILE       only the member, without a connection to the hub of the person
 
 The first line names the first check that fails, which is the cause. docs/checks.md explains each check. The command sends requests to
 the hub and the member only, changes nothing, and prints no value of a Secret. The exit code is 0 if everything is good or there are
 only warnings, 1 if a check failed, 2 for a wrong command line, and 3 if nothing failed but something could not be found out.`,
-		Flags: append(hubFlags(),
-			&cli.BoolFlag{Name: flagMember, Usage: "check the member of --kubeconfig instead of a hub"},
-			&cli.StringFlag{Name: flagMemberKubeconfig, Usage: "`FILE` with the kubeconfig of the member of CLUSTER"},
-			&cli.StringFlag{Name: flagMemberContext, Usage: "`NAME` of the context in that kubeconfig; default: its current context"},
+		Flags: append(append(hubFlags(), memberFlags("the member")...),
+			&cli.BoolFlag{Name: flagMember, Usage: "check only the member"},
 			&cli.StringFlag{Name: flagAgentNamespace, Usage: "`NAMESPACE` of the agent on the member; default: what the Cluster says, then cattle-fleet-system"},
 			&cli.StringFlag{Name: flagSystemNamespace, Usage: "`NAMESPACE` of the hub; default: cattle-fleet-system"},
 			&cli.StringFlag{Name: flagToken, Usage: "`NAME` of a registration token to check; default: that of the request"},
@@ -52,20 +51,20 @@ only warnings, 1 if a check failed, 2 for a wrong command line, and 3 if nothing
 			ctx, cancel := context.WithTimeout(c.Context, c.Duration(flagTimeout))
 			defer cancel()
 			diagnosis := check.Run(ctx, in)
-			if c.String(flagOutput) == formatJSON {
+			if c.String(flagOutput) == "json" {
 				if err := diagnosis.PrintJSON(s.Out); err != nil {
 					return err
 				}
 			} else {
-				diagnosis.Print(s.Out, s.Terminal && s.Env("TERM") != "dumb" && s.Env("NO_COLOR") == "")
+				diagnosis.Print(s.Out, printers.AllowsColorOutput(s.Out))
 			}
 			if code := diagnosis.ExitCode(); code != check.ExitGood {
 				return cli.Exit("", code)
 			}
 			return nil
 		},
-		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
-			return cli.Exit(fmt.Errorf("%w; see --help", err), check.ExitUsage)
+		OnUsageError: func(c *cli.Context, err error, sub bool) error {
+			return cli.Exit(wrongFlag(c, err, sub), check.ExitUsage)
 		},
 	}
 }
@@ -79,9 +78,9 @@ func checkInputs(c *cli.Context) (in check.Inputs, err error) {
 	switch {
 	case c.Args().Len() > 1:
 		return in, fmt.Errorf("%s needs at most one argument, the name of the CLUSTER, and got %d; see --help", c.Command.HelpName, c.Args().Len())
-	case c.Bool(flagMember) && (in.Cluster != "" || c.IsSet(flagMemberKubeconfig) || in.Token != ""):
+	case c.Bool(flagMember) && (in.Cluster != "" || in.Token != ""):
 		return in, errors.New("--member checks a member alone: give CLUSTER or --token without it, and the member with --member-kubeconfig")
-	case c.String(flagOutput) != "" && c.String(flagOutput) != formatJSON:
+	case c.String(flagOutput) != "" && c.String(flagOutput) != "json":
 		return in, fmt.Errorf("--output is %q: it must be json", c.String(flagOutput))
 	}
 	if in.Cluster != "" {
@@ -89,20 +88,22 @@ func checkInputs(c *cli.Context) (in check.Inputs, err error) {
 			return in, err
 		}
 	}
-	kubeconfig, contextName, namespace := valueOf(c.Lineage(), flagKubeconfig), valueOf(c.Lineage(), flagContext), valueOf(c.Lineage(), flagNamespace)
-	if c.Bool(flagMember) {
-		if in.Member, _, err = loadKubeconfig(kubeconfig, contextName, namespace); err != nil {
-			return in, fmt.Errorf("cannot connect to the member: pass --kubeconfig, or set KUBECONFIG: %w", err)
-		}
-		return in, nil
-	}
-	if in.Hub, in.Namespace, err = loadKubeconfig(kubeconfig, contextName, namespace); err != nil {
-		return in, fmt.Errorf("cannot connect to the hub: pass --kubeconfig, or set KUBECONFIG: %w", err)
-	}
 	if file := c.String(flagMemberKubeconfig); file != "" {
-		if in.Member, _, err = loadKubeconfig(file, c.String(flagMemberContext), ""); err != nil {
+		if in.Member, err = loadMember(file, c.String(flagMemberContext)); err != nil {
 			return in, fmt.Errorf("--%s: %w", flagMemberKubeconfig, err)
 		}
 	}
-	return in, nil
+	to, err := given(c.Lineage())
+	if err != nil {
+		return in, err
+	}
+	switch {
+	case c.Bool(flagMember) && in.Member == nil: // earlier releases had no flag for the kubeconfig of the member here
+		if in.Member, _, err = load(to); err != nil {
+			return in, fmt.Errorf("cannot connect to the member: pass --%s: %w", flagMemberKubeconfig, err)
+		}
+	case !c.Bool(flagMember):
+		in.Hub, in.Namespace, err = hubConfig(to)
+	}
+	return in, err
 }

@@ -26,12 +26,23 @@ import (
 
 	"github.com/muster-fleet/muster/internal/check"
 	"github.com/muster-fleet/muster/internal/controlplane"
+	"github.com/muster-fleet/muster/internal/launch"
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-func TestMain(m *testing.M) { os.Exit(controlplane.RunTests(m)) }
+// actAsProgram is an environment variable with which the test binary is muster.
+const actAsProgram = "TEST_ACTS_AS_MUSTER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(actAsProgram) != "" {
+		app := App(Streams{Out: os.Stdout, Err: os.Stderr, Env: os.Getenv, Now: time.Now})
+		os.Args = FlagsFirst(app, os.Args)
+		os.Exit(launch.Main(app))
+	}
+	os.Exit(controlplane.RunTests(m))
+}
 
 // person uses a running hub, with a namespace of her own.
 type person struct {
@@ -71,6 +82,9 @@ func memberConfig(t *testing.T, member *testenv.Cluster) string {
 	return file
 }
 
+// items is a list that a command prints as JSON.
+type items[T any] struct{ Items []T }
+
 func TestImport(t *testing.T) {
 	p := atHub(t)
 	member := testenv.SharedCluster(t, "member")
@@ -81,7 +95,7 @@ func TestImport(t *testing.T) {
 	}
 	member.Agent(t, agent)
 
-	out, progress, err := p.run("import", "east", "--kubeconfig", memberConfig(t, member), "--wait", "--timeout", "5m", "--label", "env=prod", "--label", "region=eu")
+	out, progress, err := p.run("import", "east", "--member-kubeconfig", memberConfig(t, member), "--wait", "--timeout", "5m", "--label", "env=prod", "--label", "region=eu")
 	require.NoError(t, err)
 	require.Equal(t, "Cluster "+p.namespace+"/east created, with Secret east-kubeconfig.\nCluster "+p.namespace+"/east is registered.\n", out)
 	require.Contains(t, progress, "s  Registered")
@@ -101,12 +115,18 @@ func TestImport(t *testing.T) {
 		shown := p.mustRun("clusters")
 		return line.MatchString(shown), shown
 	})
-	var list []view.Cluster
+	var list items[view.Cluster]
 	require.NoError(t, json.Unmarshal([]byte(p.mustRun("clusters", "-o", "json")), &list))
-	require.Equal(t, "Registered", list[0].State)
-	list = nil
-	require.NoError(t, yaml.UnmarshalStrict([]byte(p.mustRun("clusters", "-o", "yaml")), &list))
-	require.Equal(t, "east", list[0].Name)
+	require.Equal(t, "Registered", list.Items[0].State)
+	list = items[view.Cluster]{}
+	require.NoError(t, yaml.Unmarshal([]byte(p.mustRun("clusters", "-o", "yaml")), &list))
+	require.Equal(t, "east", list.Items[0].Name)
+	require.Equal(t, "cluster.fleet.cattle.io/east\n", p.mustRun("clusters", "-o", "name"))
+	require.Equal(t, "cluster.fleet.cattle.io/east\n", p.mustRun("describe", "east", "-o", "name"))
+	require.Equal(t, "east manager", p.mustRun("clusters", "-o", "jsonpath={.items[*].name} {.items[*].wayIn}"))
+	require.Regexp(t, "^"+p.namespace+" +east ", p.mustRun("clusters", "--no-headers"))
+	_, _, err = p.run("clusters", "--as", "nobody", "--as-group", "a", "--as-group", "b")
+	require.ErrorContains(t, err, `User "nobody" cannot list resource "clusters"`)
 
 	_, _, err = p.run("import", "east", "--kubeconfig", memberConfig(t, member))
 	require.EqualError(t, err, "Cluster "+p.namespace+"/east already exists: choose another name, or delete it first")
@@ -122,6 +142,38 @@ func TestImportKeepsAnExistingSecret(t *testing.T) {
 	require.Equal(t, "precious", string(secret.Data["value"]))
 	_, err = p.hub.Fleet.Clusters(p.namespace).Get(t.Context(), "east", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err))
+}
+
+// Of several clusters, those that cannot be imported do not prevent the others.
+func TestImportOfMany(t *testing.T) {
+	p := atHub(t)
+	dir, good := t.TempDir(), p.hub.Kubeconfig()
+	for name, content := range map[string]string{"a.yaml": string(good), "b.kubeconfig": string(good), "broken.yaml": "{", "UP.yaml": string(good), ".hidden": ""} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
+	}
+	names := func() string {
+		return strings.Join(strings.Fields(p.mustRun("clusters", "-o", "jsonpath={.items[*].name}")), " ")
+	}
+
+	out, _, err := p.run("import", "--from-dir", dir, "--dry-run")
+	require.EqualError(t, err, "2 of 4 clusters could not be imported")
+	require.Regexp(t, `(?m)^a +\S+a.yaml +- +Checked +-$`, out)
+	require.Empty(t, names(), "it was a dry run")
+
+	out, _, err = p.run("import", "--from-dir", dir, "--label", "env=prod")
+	require.EqualError(t, err, "2 of 4 clusters could not be imported")
+	require.Regexp(t, `(?m)^b +\S+b.kubeconfig +- +Created +-$`, out)
+	require.Regexp(t, `(?m)^broken +\S+broken.yaml +- +Failed +\S+ is not a kubeconfig`, out)
+	require.Regexp(t, `(?m)^UP +\S+UP.yaml +- +Failed +"UP" is not a valid object name`, out)
+	require.Equal(t, "a b", names())
+
+	contexts := writeConfig(t, func(_ string, config *clientcmdapi.Config) {
+		config.Contexts["other"] = config.Contexts["ctx"]
+	})
+	out = p.mustRun("import", "--member-kubeconfig", contexts, "--member-context", "ctx", "--member-context", "other")
+	require.Regexp(t, `(?m)^other +\S+ +other +Created +-$`, out)
+	require.Contains(t, out, "To see the state: muster -n "+p.namespace+" clusters -o wide\n")
+	require.Equal(t, "a b ctx other", names())
 }
 
 func TestMissingNamespace(t *testing.T) {
@@ -155,9 +207,15 @@ func TestTokens(t *testing.T) {
 	_, _, err = p.run("token", "create", "west")
 	require.ErrorContains(t, err, "already exists")
 	require.Regexp(t, p.namespace+` +west +2h0m0s +in \S+ +0 +west +Ready`, p.mustRun("token", "list"))
-	var all []view.Token
+	var all items[view.Token]
 	require.NoError(t, json.Unmarshal([]byte(p.mustRun("token", "list", "-A", "-o", "json")), &all))
-	require.NotEmpty(t, all)
+	require.NotEmpty(t, all.Items)
+	completed, _, err := muster(t, "__complete", "--namespace", p.namespace, "token", "revoke", "we")
+	require.NoError(t, err)
+	require.Equal(t, "west\n", completed)
+	completed, _, err = muster(t, "__complete", "clusters", "-n", p.namespace[:len(p.namespace)-1])
+	require.NoError(t, err)
+	require.Contains(t, completed, p.namespace+"\n")
 
 	require.Contains(t, p.mustRun("token", "revoke", "west"), "is revoked")
 	_, _, err = p.run("token", "revoke", "west")
@@ -211,7 +269,7 @@ func TestEmptyLists(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, out)
 	require.Equal(t, "No clusters in namespace "+p.namespace+" (-A for all).\n", said)
-	require.Equal(t, "[]\n", p.mustRun("token", "list", "-o", "json"))
+	require.JSONEq(t, `{"apiVersion": "v1", "kind": "List", "items": []}`, p.mustRun("token", "list", "-o", "json"))
 }
 
 // A control plane without a hub: its kinds are served, and nobody holds the Lease.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -65,17 +66,27 @@ func TestInvalidCommandLines(t *testing.T) {
 		"clusters --state Lost":           `--state is "Lost": it must be one of Registered, ManagedElsewhere,`,
 		"clusters --sort size":            `--sort is "size": it must be one of last-seen, name, state`,
 		"clusters -l a=b=c":               "--selector: ",
-		"clusters -w -o json":             "--watch prints a table: omit --output json",
-		"clusters -o xml":                 `--output is "xml": it must be one of wide, json, yaml`,
+		"clusters -o xml":                 `--output is "xml": it must be one of wide, name, json, yaml, jsonpath=TEMPLATE`,
+		"clusters -o jsonpath={":          "error parsing jsonpath {",
+		"clusters --request-timeout soon": "Invalid timeout value",
+		"clutsers":                        `there is no command "clutsers"; see --help. Did you mean "clusters"?`,
+		"helo":                            `there is no command "helo"; see --help`,
+		"token lsit":                      `Did you mean "list"?`,
+		"clusters --selecter x":           `flag provided but not defined: -selecter; see --help. Did you mean "--selector"?`,
+		"clusters --request-timeot 1s":    `Did you mean "--request-timeout"?`,
 		"clusters -o values":              `--output is "values"`,
 		"clusters":                        "cannot connect to the hub: pass --kubeconfig, or set KUBECONFIG",
 		"--kubeconfig /nowhere clusters":  "/nowhere",
 		"clusters --context nobody":       `context "nobody" does not exist`,
 		"import":                          "import needs exactly one argument, the NAME of the cluster, and got 0",
 		"import a b --kubeconfig x":       "and got 2",
-		"import a":                        "no cluster to import: pass its kubeconfig after the command",
+		"import a":                        "no cluster to import: pass its kubeconfig: muster import NAME --member-kubeconfig FILE",
 		"import UP --kubeconfig /nowhere": `"UP" is not a valid object name`,
 		"import a --kubeconfig /nowhere":  "kubeconfig of the cluster to import: open /nowhere",
+
+		"import a --from-dir /nowhere":                                         "--from-dir is alone: omit NAME, --member-kubeconfig and --member-context",
+		"import --from-dir /nowhere":                                           "--from-dir: open /nowhere",
+		"import a --member-kubeconfig x --member-context b --member-context c": `several clusters have the names of their contexts: omit "a"`,
 
 		"import a --kubeconfig /x --label novalue": `--label "novalue": write it as KEY=VALUE`,
 		"import a --kubeconfig /x --label a/b/c=1": `--label "a/b/c=1" is not a valid label`,
@@ -102,7 +113,7 @@ func TestInvalidCommandLines(t *testing.T) {
 		"quarantine":                             "quarantine needs exactly one argument, the name of the CLUSTER",
 		"release a b":                            "release needs exactly one argument",
 		"describe":                               "describe needs exactly one argument, the name of the CLUSTER, or of a request, and got 0",
-		"describe a -o wide":                     `--output is "wide": it must be one of json, yaml`,
+		"describe a -o wide":                     `--output is "wide": it must be one of name, json, yaml`,
 		"remove":                                 "remove needs exactly one argument, the name of the CLUSTER, and got 0",
 		"report a b":                             "report needs at most one argument, the name of the CLUSTER, and got 2",
 		"rotate a b":                             "rotate needs exactly one argument, the name of the CLUSTER, and got 2",
@@ -144,6 +155,14 @@ func TestCRDs(t *testing.T) {
 	require.Equal(t, string(crds.ClusternetYAML()), out)
 }
 
+// printed is what a command prints for summaries, without the spaces by which columns are aligned.
+func printed[T any](t *testing.T, table columns[T], items []T, format string, now time.Time) string {
+	t.Helper()
+	var out bytes.Buffer
+	require.NoError(t, table.in(format, false, Streams{Out: &out, Now: func() time.Time { return now }}).list(items))
+	return regexp.MustCompile(" +").ReplaceAllString(out.String(), " ")
+}
+
 func TestClusterTable(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	clusters := []view.Cluster{
@@ -151,15 +170,86 @@ func TestClusterTable(t *testing.T) {
 		{Namespace: "ns", Name: "east", WayIn: "manager", State: "ImportFailed", Reason: "Unreachable", Message: "no\nroute"},
 	}
 	var narrow, wide bytes.Buffer
-	require.NoError(t, clusterColumns.write(&narrow, clusters, false, now))
-	require.NoError(t, clusterColumns.write(&wide, clusters, true, now))
-	require.Equal(t, `NAMESPACE    NAME   WAY-IN   STATE         REASON       BUNDLES  LAST-SEEN
-fleet-local  local  local    Registered    -            2/2      5s ago
-ns           east   manager  ImportFailed  Unreachable  -        -
+	narrow.WriteString(printed(t, clusterColumns, clusters, "", now))
+	wide.WriteString(printed(t, clusterColumns, clusters, "wide", now))
+	require.Equal(t, `NAMESPACE NAME WAY-IN STATE REASON BUNDLES LAST-SEEN
+fleet-local local local Registered - 2/2 5s ago
+ns east manager ImportFailed Unreachable - -
 `, narrow.String())
-	require.Contains(t, wide.String(), "LAST-SEEN  SETTINGS  UNAPPLIED  KUBERNETES  AGENT  MESSAGE\n")
-	require.Contains(t, wide.String(), "5s ago     -         0          v1.36.3     v1     -\n")
-	require.Contains(t, wide.String(), "Unreachable  -        -          -         0          -           -      no route\n")
+	require.Contains(t, wide.String(), "LAST-SEEN SETTINGS UNAPPLIED KUBERNETES AGENT MESSAGE\n")
+	require.Contains(t, wide.String(), "5s ago - 0 v1.36.3 v1 -\n")
+	require.Contains(t, wide.String(), "Unreachable - - - 0 - - no route\n")
+}
+
+// With --watch, an object is printed as soon as it changes, in each format.
+func TestListingInParts(t *testing.T) {
+	east, west := view.Cluster{Namespace: "ns", Name: "east", State: "Registered"}, view.Cluster{Namespace: "ns", Name: "west", State: "Offline"}
+	for format, want := range map[string]string{
+		"":                   "NAMESPACE   NAME   WAY-IN   STATE        REASON   BUNDLES   LAST-SEEN\nns          east   -        Registered   -        -         -\nns          west   -        Offline      -        -         -\n",
+		"name":               "cluster.fleet.cattle.io/east\ncluster.fleet.cattle.io/west\n",
+		"jsonpath={.state} ": "Registered Offline ",
+		"json": `{
+    "apiVersion": "fleet.cattle.io/v1alpha1",
+    "kind": "Cluster",
+    "metadata": {
+        "name": "east",
+        "namespace": "ns"
+    },
+    "name": "east",
+    "namespace": "ns",
+    "state": "Registered",
+    "wayIn": ""
+}
+{
+    "apiVersion": "fleet.cattle.io/v1alpha1",
+    "kind": "Cluster",
+    "metadata": {
+        "name": "west",
+        "namespace": "ns"
+    },
+    "name": "west",
+    "namespace": "ns",
+    "state": "Offline",
+    "wayIn": ""
+}
+`,
+	} {
+		var out bytes.Buffer
+		l := clusterColumns.in(format, false, Streams{Out: &out, Now: time.Now})
+		require.NoError(t, l.each(east))
+		require.NoError(t, l.each(west))
+		require.Equal(t, want, out.String(), format)
+	}
+	require.NotContains(t, printed(t, clusterColumns, []view.Cluster{east}, "wide", time.Now()), "...")
+	var out bytes.Buffer
+	require.NoError(t, clusterColumns.in("", true, Streams{Out: &out, Now: time.Now}).list([]view.Cluster{east}))
+	require.NotContains(t, out.String(), "NAMESPACE")
+}
+
+// The flags of a connection count where they are given last, also those that are not in the help of a command.
+func TestConnectionFlags(t *testing.T) {
+	app := App(Streams{})
+	var got kubeConnection
+	app.Commands = []*cli.Command{{Name: "try", Flags: hubFlags(), Action: func(c *cli.Context) (err error) {
+		got, err = given(c.Lineage())
+		return err
+	}}}
+	line := strings.Fields("muster --context a --as me --as-group g1 -n x try --context b --as-group g2 --as-group g3 --insecure-skip-tls-verify -n y")
+	require.NoError(t, app.RunContext(t.Context(), FlagsFirst(app, line)))
+	require.Equal(t, []any{"b", "me", []string{"g2", "g3"}, true, "y", "0"},
+		[]any{*got.Context, *got.Impersonate, *got.ImpersonateGroup, *got.Insecure, *got.Namespace, *got.Timeout})
+	require.Equal(t, "muster --as=me --as-group=g2 --as-group=g3 --context=b --insecure-skip-tls-verify=true -n 'a b' check", got.command("a b", "check"))
+
+	config, namespace, err := load(got)
+	require.ErrorContains(t, err, `context "b" does not exist`)
+	require.Nil(t, config)
+	require.Empty(t, namespace)
+	*got.KubeConfig, *got.Context, *got.Timeout = writeConfig(t, nil), "ctx", "7s"
+	config, namespace, err = load(got)
+	require.NoError(t, err)
+	require.Equal(t, "y", namespace)
+	require.Equal(t, "me", config.Impersonate.UserName)
+	require.Equal(t, 7*time.Second, config.Timeout)
 }
 
 func TestTotals(t *testing.T) {
@@ -172,28 +262,28 @@ func TestTotals(t *testing.T) {
 func TestTokenTable(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	var out bytes.Buffer
-	require.NoError(t, tokenColumns.write(&out, []view.Token{
+	out.WriteString(printed(t, tokenColumns, []view.Token{
 		{Namespace: "ns", Name: "a", TTL: "24h0m0s", Expires: &metav1.Time{Time: now.Add(24 * time.Hour)}, Secret: "a", State: "Ready"},
 		{Namespace: "ns", Name: "b", State: "Failed", Reason: "TTLRequired"},
-	}, false, now))
-	require.Equal(t, `NAMESPACE  NAME  TTL      EXPIRES  USES  SECRET  STATE   REASON
-ns         a     24h0m0s  in 24h   0     a       Ready   -
-ns         b     -        never    0     -       Failed  TTLRequired
+	}, "", now))
+	require.Equal(t, `NAMESPACE NAME TTL EXPIRES USES SECRET STATE REASON
+ns a 24h0m0s in 24h 0 a Ready -
+ns b - never 0 - Failed TTLRequired
 `, out.String())
 }
 
 func TestWideTokenTable(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	var out bytes.Buffer
-	require.NoError(t, tokenColumns.write(&out, []view.Token{
+	out.WriteString(printed(t, tokenColumns, []view.Token{
 		{Namespace: "ns", Name: "a", State: "UsedUp", Uses: 2, UsageLimit: ptr.To(int32(2)), LastUsed: &metav1.Time{Time: now.Add(-time.Hour)}, LastCluster: "east", ClientIDs: []string{"x", "y"}, ClientIDPattern: "z-*"},
 		{Namespace: "ns", Name: "b", State: "Ready", ClientIDs: []string{strings.Repeat("long", 20)}},
 		{Namespace: "ns", Name: "c", State: "Ready", Uses: 7},
-	}, true, now))
-	require.Equal(t, `NAMESPACE  NAME  TTL  EXPIRES  USES  SECRET  STATE   REASON  LAST-USED  LAST-CLUSTER  FOR                                       MESSAGE
-ns         a     -    never    2/2   -       UsedUp  -       60m ago    east          x,y,z-*                                   -
-ns         b     -    never    0     -       Ready   -       -          -             longlonglonglonglonglonglonglonglonglon…  -
-ns         c     -    never    7     -       Ready   -       -          -             any                                       -
+	}, "wide", now))
+	require.Equal(t, `NAMESPACE NAME TTL EXPIRES USES SECRET STATE REASON LAST-USED LAST-CLUSTER FOR MESSAGE
+ns a - never 2/2 - UsedUp - 60m ago east x,y,z-* -
+ns b - never 0 - Ready - - - longlonglonglonglonglonglonglonglonglon… -
+ns c - never 7 - Ready - - - any -
 `, out.String())
 }
 
@@ -204,26 +294,34 @@ func TestRequestTable(t *testing.T) {
 		{Namespace: "ns", Name: "request-a", Cluster: "cluster-1", ClientID: "id", Token: "tok", Creator: "system:serviceaccount:ns:tok-1", State: "Waiting", Reason: "WaitingForApproval", Message: "waits", Created: &metav1.Time{Time: now.Add(-3 * time.Minute)}},
 		{Namespace: "ns", Name: "request-b", Cluster: "east", ClientID: strings.Repeat("é", 50), State: "Refused", Reason: "ClientIDInUse"},
 	}
-	require.NoError(t, requestColumns.write(&narrow, requests, false, now))
-	require.NoError(t, requestColumns.write(&wide, requests, true, now))
-	require.Equal(t, `NAMESPACE  NAME       CLUSTER    TOKEN  STATE    REASON              CREATED
-ns         request-a  cluster-1  tok    Waiting  WaitingForApproval  3m ago
-ns         request-b  east       -      Refused  ClientIDInUse       -
+	narrow.WriteString(printed(t, requestColumns, requests, "", now))
+	wide.WriteString(printed(t, requestColumns, requests, "wide", now))
+	require.Equal(t, `NAMESPACE NAME CLUSTER TOKEN STATE REASON CREATED
+ns request-a cluster-1 tok Waiting WaitingForApproval 3m ago
+ns request-b east - Refused ClientIDInUse -
 `, narrow.String())
-	require.Contains(t, wide.String(), "id                                        system:serviceaccount:ns:tok-1  waits\n")
+	require.Contains(t, wide.String(), "id system:serviceaccount:ns:tok-1 waits\n")
 	require.Contains(t, wide.String(), strings.Repeat("é", 39)+"…")
 }
 
 func TestInstructions(t *testing.T) {
+	to := newConnection()
+	require.NoError(t, to.flags.Parse([]string{"--context=hub 1", "--as=me", "-n=other"}))
 	var out bytes.Buffer
-	printInstructions(&out, view.Token{Namespace: "ns", Name: "tok", Secret: "tok"}, "oci://example.com/fleet-agent", time.Now())
+	printInstructions(&out, to, view.Token{Namespace: "ns", Name: "tok", Secret: "tok"}, "oci://example.com/fleet-agent", "v1.2.3", time.Now())
 	for _, line := range []string{
-		"     kubectl -n ns get secret tok -o jsonpath='{.data.values}' | base64 -d > values.yaml\n",
-		"     helm -n cattle-fleet-system install --create-namespace --wait --values values.yaml fleet-agent oci://example.com/fleet-agent\n",
+		"     kubectl --as=me '--context=hub 1' -n ns get secret tok -o 'jsonpath={.data.values}' | base64 -d > values.yaml\n",
+		"     helm -n cattle-fleet-system install --create-namespace --wait --values values.yaml fleet-agent oci://example.com/fleet-agent --version 1.2.3\n",
+		"     muster --as=me '--context=hub 1' -n ns clusters\n",
 		"expires never",
 	} {
 		require.Contains(t, out.String(), line)
 	}
+
+	// A chart in a directory has the version that it has.
+	out.Reset()
+	printInstructions(&out, to, view.Token{}, "charts/fleet-agent", "v1.2.3", time.Now())
+	require.NotContains(t, out.String(), "--version")
 }
 
 func TestClusternetSecret(t *testing.T) {
@@ -366,10 +464,11 @@ func TestCheckUsage(t *testing.T) {
 		"check UP":                      `"UP" is not a valid object name`,
 		"check -o yaml":                 `--output is "yaml": it must be json`,
 		"check --bogus":                 "flag provided but not defined: -bogus; see --help",
-		"check --member":                "cannot connect to the member: pass --kubeconfig, or set KUBECONFIG",
+		"check --member":                "cannot connect to the member: pass --member-kubeconfig: ",
 		"check east --member":           "--member checks a member alone",
 		"check --member --token t":      "--member checks a member alone",
 		"check --kubeconfig /nowhere a": "/nowhere",
+		"check --member --member-kubeconfig /nowhere": "--member-kubeconfig: ",
 	} {
 		out, _, err := muster(t, strings.Fields(line)...)
 		require.ErrorContains(t, err, want, line)

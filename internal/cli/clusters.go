@@ -65,7 +65,7 @@ hub wants. A line with totals goes to the standard error.`,
 }
 
 func clusters(c *cli.Context, s Streams) error {
-	states, order, wide := c.StringSlice(flagState), sortings[c.String(flagSort)], c.String(flagOutput) == formatWide
+	states, order := c.StringSlice(flagState), sortings[c.String(flagSort)]
 	for _, state := range states {
 		if !slices.Contains(view.ClusterStates, state) {
 			return fmt.Errorf("--state is %q: it must be one of %s", state, strings.Join(view.ClusterStates, ", "))
@@ -76,9 +76,6 @@ func clusters(c *cli.Context, s Streams) error {
 	}
 	if _, err := labels.Parse(c.String(flagSelector)); err != nil {
 		return fmt.Errorf("--selector: %w", err)
-	}
-	if c.Bool(flagWatch) && c.IsSet(flagOutput) && !wide {
-		return fmt.Errorf("--watch prints a table: omit --output %s", c.String(flagOutput))
 	}
 	hub, err := connect(c)
 	if err != nil {
@@ -111,15 +108,20 @@ func clusters(c *cli.Context, s Streams) error {
 	slices.SortStableFunc(shown, sortings["name"])
 	slices.SortStableFunc(shown, order)
 
-	table := view.NewTable(s.Out)
-	if done, err := encode(s.Out, c.String(flagOutput), shown); done && err != nil {
-		return err
-	} else if !done && len(shown)+len(missing) == 0 {
+	out := clusterColumns.in(c.String(flagOutput), c.Bool(flagNoHeaders), s)
+	switch {
+	case c.Bool(flagWatch):
+		err = out.each(shown...)
+	case out.table != nil && len(shown)+len(missing) == 0:
 		fmt.Fprintln(s.Err, "No clusters "+where+".")
-	} else if !done {
-		if err := table.Write(append([][]string{clusterColumns.head(wide)}, clusterColumns.rows(shown, wide, s.Now())...)...); err != nil {
-			return err
-		}
+		return nil
+	default:
+		err = out.list(shown)
+	}
+	if err != nil {
+		return err
+	}
+	if out.table != nil {
 		fmt.Fprintln(s.Err, totals(shown))
 	}
 	if len(missing) > 0 {
@@ -147,7 +149,7 @@ func clusters(c *cli.Context, s Streams) error {
 		default:
 			printed[key] = unseen(v)
 		}
-		return table.Write(clusterColumns.rows([]view.Cluster{v}, wide, s.Now())...)
+		return out.each(v)
 	})
 }
 
@@ -186,6 +188,8 @@ func totals(clusters []view.Cluster) string {
 }
 
 var clusterColumns = columns[view.Cluster]{
+	kind:       "Cluster",
+	name:       func(v view.Cluster) (string, string) { return v.Namespace, v.Name },
 	header:     []string{"NAMESPACE", "NAME", "WAY-IN", "STATE", "REASON", "BUNDLES", "LAST-SEEN"},
 	wideHeader: []string{"SETTINGS", "UNAPPLIED", "KUBERNETES", "AGENT", "MESSAGE"},
 	row: func(v view.Cluster, now time.Time) []string {

@@ -66,10 +66,10 @@ func TestClusters(t *testing.T) {
 	)
 	names := func(args ...string) string {
 		t.Helper()
-		var list []view.Cluster
+		var list items[view.Cluster]
 		require.NoError(t, json.Unmarshal([]byte(p.mustRun(append([]string{"clusters", "-o", "json"}, args...)...)), &list))
 		var found []string
-		for _, v := range list {
+		for _, v := range list.Items {
 			found = append(found, v.Name)
 		}
 		return strings.Join(found, " ")

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/urfave/cli/v2"
 
@@ -19,7 +18,7 @@ func describeCommand(s Streams) *cli.Command {
 		Description: `The tree has the registration tokens and requests, the cluster namespace with the identities of the agent and what is deployed,
 and the agent. The timeline has the creation of these objects, the last change of each condition, and events, which the API server
 keeps for an hour. CLUSTER can be a request too, because a refused or waiting agent has no Cluster. It reads no Secret.`,
-		Flags: append(hubFlags(), outputFlag(formatJSON, formatYAML)),
+		Flags: append(hubFlags(), outputFlag()),
 		Action: func(c *cli.Context) error {
 			name, err := oneArgument(c, "the name of the CLUSTER, or of a request")
 			if err != nil {
@@ -33,13 +32,17 @@ keeps for an hour. CLUSTER can be a request too, because a refused or waiting ag
 			if err != nil {
 				return err
 			}
-			if done, err := encode(s.Out, c.String(flagOutput), d); done {
+			kind := "ClusterRegistration"
+			if d.Cluster != nil {
+				kind = "Cluster"
+			}
+			if done, err := printObject(c, s.Out, kind, hub.namespace, name, d); done {
 				return err
 			}
 			if err := d.Print(s.Out, s.Now()); err != nil {
 				return err
 			}
-			if next := nextStep(c, hub.namespace, d); next != "" {
+			if next := nextStep(hub, d); next != "" {
 				fmt.Fprintf(s.Out, "\nNext: %s\n", next)
 			}
 			return nil
@@ -48,19 +51,19 @@ keeps for an hour. CLUSTER can be a request too, because a refused or waiting ag
 }
 
 // nextStep is the command for what a person can do about the cluster; empty if it is registered and connected.
-func nextStep(c *cli.Context, namespace string, d *describe.Description) string {
+func nextStep(hub *namespacedHub, d *describe.Description) string {
 	if waiting := waitsForApproval(d.Objects); waiting != "" {
-		return commandLine(c, namespace, "approve", waiting) + ", or deny"
+		return hub.command(hub.namespace, "approve", waiting) + ", or deny"
 	}
 	switch {
 	case d.Cluster == nil:
-		return commandLine(c, namespace, "check", d.Name)
+		return hub.command(hub.namespace, "check", d.Name)
 	case d.Cluster.State == view.StateRegistered, d.Cluster.State == view.StateManaged:
 		return ""
 	case d.Cluster.State == view.StateQuarantined:
-		return commandLine(c, namespace, "release", d.Name)
+		return hub.command(hub.namespace, "release", d.Name)
 	}
-	return commandLine(c, namespace, "check", d.Name)
+	return hub.command(hub.namespace, "check", d.Name)
 }
 
 // waitsForApproval is the name of a request that waits for the decision of a person.
@@ -74,21 +77,4 @@ func waitsForApproval(objects []*describe.Related) string {
 		}
 	}
 	return ""
-}
-
-// commandLine is a command of muster for the same hub, as a shell needs it.
-func commandLine(c *cli.Context, namespace string, words ...string) string {
-	line := []string{"muster"}
-	for _, flag := range []string{flagKubeconfig, flagContext} {
-		if value := valueOf(c.Lineage(), flag); value != "" {
-			line = append(line, "--"+flag, value)
-		}
-	}
-	line = append(append(line, "-n", namespace), words...)
-	for i, word := range line {
-		if strings.ContainsAny(word, " \t\n'\"\\$`&|;<>()*?[]#~!{}") {
-			line[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-		}
-	}
-	return strings.Join(line, " ")
 }

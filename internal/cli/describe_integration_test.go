@@ -121,7 +121,7 @@ func TestDescribe(t *testing.T) {
 	require.Contains(t, p.mustRun("describe", "east"), "\nNext: muster -n "+p.namespace+" check east\n")
 	p.mustRun("quarantine", "east", "--timeout", "5m")
 	file := os.Getenv("KUBECONFIG")
-	require.Contains(t, p.mustRun("--kubeconfig", file, "describe", "east"), "\nNext: muster --kubeconfig "+file+" -n "+p.namespace+" release east\n")
+	require.Contains(t, p.mustRun("--kubeconfig", file, "describe", "east"), "\nNext: muster --kubeconfig="+file+" -n "+p.namespace+" release east\n")
 }
 
 // A waiting agent has a request and no Cluster.

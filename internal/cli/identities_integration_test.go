@@ -36,9 +36,9 @@ func TestRequests(t *testing.T) {
 	values, east := p.asks("careful", "east")
 	_, west := p.asks("careful", "west")
 	require.Regexp(t, p.namespace+` +`+east.Name+` +`+registration.ClusterName("east")+` +careful +Waiting +WaitingForApproval +\d+s ago`, p.mustRun("requests"))
-	var all []view.Request
+	var all items[view.Request]
 	require.NoError(t, json.Unmarshal([]byte(p.mustRun("requests", "-o", "json")), &all))
-	require.Len(t, all, 2)
+	require.Len(t, all.Items, 2)
 
 	require.Equal(t, "Request "+p.namespace+"/"+east.Name+" for Cluster "+registration.ClusterName("east")+" is approved.\n", p.mustRun("approve", east.Name))
 	p.hub.Granted(t, values, east)

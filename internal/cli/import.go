@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
@@ -22,70 +26,197 @@ import (
 const (
 	flagMemberContext = "member-context"
 	flagWait          = "wait"
+	flagFromDir       = "from-dir"
 )
 
 func importCommand(s Streams) *cli.Command {
 	return &cli.Command{
 		Name:      "import",
-		Usage:     "give the hub a cluster's kubeconfig; the hub installs the agent there",
-		ArgsUsage: "NAME --kubeconfig FILE",
-		Description: `--kubeconfig after the command is the kubeconfig of the cluster to import. That of the hub has to be given before the
-command, or in $KUBECONFIG:
+		Usage:     "give the hub the kubeconfigs of clusters; the hub installs the agent there",
+		ArgsUsage: "[NAME]",
+		Description: `muster --kubeconfig hub.yaml -n fleet-default import east --member-kubeconfig east.yaml --wait
+muster -n fleet-default import --from-dir kubeconfigs             one cluster for each file, with the name of the file
+muster -n fleet-default import --member-kubeconfig all.yaml --member-context east --member-context west
 
-    muster --kubeconfig hub.yaml -n fleet-default import east --kubeconfig east.yaml --wait
-
-It creates the Secret NAME-kubeconfig and the Cluster NAME. The Secret contains only the current context, with the content of
-the files that it refers to.`,
-		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: flagKubeconfig, Usage: "`FILE` with the kubeconfig of the cluster to import (required)"},
-			&cli.StringFlag{Name: flagMemberContext, Usage: "`NAME` of the context to use from that file; default: the current context"},
-			&cli.StringSliceFlag{Name: flagLabel, Usage: "`KEY=VALUE` label for the Cluster; may be repeated"},
-			&cli.BoolFlag{Name: flagWait, Usage: "wait until the cluster is registered, and print its states"},
+It creates the Secret NAME-kubeconfig and the Cluster NAME. The Secret contains only one context of the kubeconfig, with the content of
+the files that it refers to. Of several clusters, one that cannot be imported does not prevent the others; the table at the end and the
+exit code say so. The names of several clusters are those of the files without their ending, or those of the contexts.`,
+		Flags: append(hubFlags(),
+			&cli.StringFlag{Name: flagMemberKubeconfig, Usage: "`FILE` with the kubeconfig of the cluster to import"},
+			&cli.StringSliceFlag{Name: flagMemberContext, Usage: "`NAME` of a context in that kubeconfig; may be repeated; default: its current context"},
+			&cli.StringFlag{Name: flagFromDir, Usage: "`DIRECTORY` with a kubeconfig for each cluster to import"},
+			&cli.StringSliceFlag{Name: flagLabel, Usage: "`KEY=VALUE` label for each Cluster; may be repeated"},
+			&cli.BoolFlag{Name: flagDryRun, Usage: "have the hub check what would be created, and create nothing"},
+			&cli.BoolFlag{Name: flagWait, Usage: "wait until the clusters are registered, and print their states"},
 			timeoutFlag("of --wait", 5*time.Minute),
-		}, hubFlagsWithoutKubeconfig()...),
-		Action: func(c *cli.Context) error { return importCluster(c, s) },
+		),
+		Action: func(c *cli.Context) error { return importClusters(c, s) },
 	}
 }
 
-func importCluster(c *cli.Context, s Streams) error {
-	name, err := oneArgument(c, "the NAME of the cluster")
-	if err != nil {
-		return err
-	}
-	if c.String(flagKubeconfig) == "" {
-		return errors.New("no cluster to import: pass its kubeconfig after the command: muster import NAME --kubeconfig FILE")
-	}
-	labels, errLabels := parseLabels(c.StringSlice(flagLabel))
-	kubeconfig, errKubeconfig := selfContained(c.String(flagKubeconfig), c.String(flagMemberContext))
-	if err := errors.Join(checkName(name), errLabels, errKubeconfig); err != nil {
-		return err
-	}
+// toImport is a cluster to import.
+type toImport struct{ name, file, context string }
 
-	hub, err := connectWith(c, valueOf(c.Lineage()[1:], flagKubeconfig)) // the --kubeconfig of the command itself is that of the member
+func importClusters(c *cli.Context, s Streams) error {
+	to, err := given(c.Lineage())
 	if err != nil {
 		return err
 	}
-	order := admin.Import{Namespace: hub.namespace, Name: name, Kubeconfig: kubeconfig, Labels: labels}
-	if err := hub.Import(c.Context, order); err != nil {
+	file := c.String(flagMemberKubeconfig)
+	if file == "" && slices.Contains(c.LocalFlagNames(), flagKubeconfig) { // the spelling of earlier releases
+		file = c.String(flagKubeconfig)
+		above, err := given(c.Lineage()[1:])
+		if err != nil {
+			return err
+		}
+		*to.KubeConfig = *above.KubeConfig
+	}
+	members, err := membersToImport(c, file)
+	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.Out, "Cluster %s/%s created, with Secret %s.\n", order.Namespace, name, order.SecretName())
-	if !c.Bool(flagWait) {
-		fmt.Fprintf(s.Out, "The hub now installs the agent. To see the state: muster -n %s clusters -o wide\n", order.Namespace)
-		return nil
+	labels, err := parseLabels(c.StringSlice(flagLabel))
+	if err != nil {
+		return err
+	}
+	if len(members) == 1 && c.String(flagFromDir) == "" { // nothing is sent if what can be seen here is wrong
+		if _, err := prepare(members[0]); err != nil {
+			return err
+		}
+	}
+	hub, err := connectWith(to)
+	if err != nil {
+		return err
 	}
 
 	ctx, cancel := context.WithTimeout(c.Context, c.Duration(flagTimeout))
 	defer cancel()
-	began := s.Now()
-	_, err = hub.AwaitRegistered(ctx, order.Namespace, name, func(v view.Cluster) {
-		fmt.Fprintln(s.Err, progressLine(v, s.Now().Sub(began)))
-	})
-	if err != nil {
+	var output sync.Mutex
+	say := func(w io.Writer, format string, arguments ...any) {
+		output.Lock()
+		defer output.Unlock()
+		fmt.Fprintf(w, format, arguments...)
+	}
+	one := func(m toImport) error {
+		kubeconfig, err := prepare(m)
+		if err != nil {
+			return err
+		}
+		order := admin.Import{Namespace: hub.namespace, Name: m.name, Kubeconfig: kubeconfig, Labels: labels, DryRun: c.Bool(flagDryRun)}
+		if err := hub.Import(c.Context, order); err != nil {
+			return err
+		}
+		if order.DryRun {
+			say(s.Out, "Cluster %s/%s would be created, with Secret %s.\n", order.Namespace, m.name, order.SecretName())
+			return nil
+		}
+		say(s.Out, "Cluster %s/%s created, with Secret %s.\n", order.Namespace, m.name, order.SecretName())
+		if !c.Bool(flagWait) {
+			return nil
+		}
+		began, prefix := s.Now(), ""
+		if len(members) > 1 {
+			prefix = m.name + ": "
+		}
+		_, err = hub.AwaitRegistered(ctx, order.Namespace, m.name, func(v view.Cluster) {
+			say(s.Err, "%s%s\n", prefix, progressLine(v, s.Now().Sub(began)))
+		})
+		if err == nil {
+			say(s.Out, "Cluster %s/%s is registered.\n", order.Namespace, m.name)
+		}
 		return err
 	}
-	fmt.Fprintf(s.Out, "Cluster %s/%s is registered.\n", order.Namespace, name)
+
+	const atOnce = 8 // the hub installs no faster
+	failures := make([]error, len(members))
+	var group errgroup.Group
+	group.SetLimit(atOnce)
+	for i, m := range members {
+		group.Go(func() error {
+			failures[i] = one(m)
+			return nil
+		})
+	}
+	_ = group.Wait()
+
+	if len(members) > 1 || c.String(flagFromDir) != "" {
+		if err := printImports(s.Out, c, members, failures); err != nil {
+			return err
+		}
+	}
+	failed := len(slices.DeleteFunc(slices.Clone(failures), func(err error) bool { return err == nil }))
+	switch {
+	case failed > 0 && len(members) == 1:
+		return failures[0]
+	case failed > 0:
+		return fmt.Errorf("%d of %d clusters could not be imported", failed, len(members))
+	case !c.Bool(flagWait) && !c.Bool(flagDryRun):
+		fmt.Fprintf(s.Out, "The hub now installs the agent. To see the state: %s\n", hub.command(hub.namespace, "clusters", "-o", "wide"))
+	}
 	return nil
+}
+
+// membersToImport are the clusters that the command line names.
+func membersToImport(c *cli.Context, file string) (members []toImport, err error) {
+	contexts := c.StringSlice(flagMemberContext)
+	switch directory := c.String(flagFromDir); {
+	case directory != "" && (file != "" || len(contexts) > 0 || c.Args().Present()):
+		return nil, fmt.Errorf("--%s is alone: omit NAME, --%s and --%s", flagFromDir, flagMemberKubeconfig, flagMemberContext)
+	case directory != "":
+		entries, err := os.ReadDir(directory)
+		if err != nil {
+			return nil, fmt.Errorf("--%s: %w", flagFromDir, err)
+		}
+		for _, entry := range entries {
+			if name := entry.Name(); !entry.IsDir() && !strings.HasPrefix(name, ".") {
+				members = append(members, toImport{strings.TrimSuffix(name, filepath.Ext(name)), filepath.Join(directory, name), ""})
+			}
+		}
+		if len(members) == 0 {
+			return nil, fmt.Errorf("--%s: there is no file in %s", flagFromDir, directory)
+		}
+		return members, nil
+	case len(contexts) > 1 && c.Args().Present():
+		return nil, fmt.Errorf("several clusters have the names of their contexts: omit %q", c.Args().First())
+	case len(contexts) > 1 && file != "":
+		for _, context := range contexts {
+			members = append(members, toImport{context, file, context})
+		}
+		return members, nil
+	}
+	name, err := oneArgument(c, "the NAME of the cluster")
+	if err != nil {
+		return nil, err
+	}
+	if file == "" {
+		return nil, fmt.Errorf("no cluster to import: pass its kubeconfig: muster import NAME --%s FILE", flagMemberKubeconfig)
+	}
+	return []toImport{{name, file, strings.Join(contexts, "")}}, nil
+}
+
+// prepare is the kubeconfig that the hub gets.
+func prepare(m toImport) ([]byte, error) {
+	kubeconfig, err := selfContained(m.file, m.context)
+	return kubeconfig, errors.Join(checkName(m.name), err)
+}
+
+func printImports(w io.Writer, c *cli.Context, members []toImport, failures []error) error {
+	done := "Created"
+	switch {
+	case c.Bool(flagDryRun):
+		done = "Checked"
+	case c.Bool(flagWait):
+		done = view.StateRegistered
+	}
+	var rows [][]string
+	for i, m := range members {
+		row := []string{m.name, m.file, m.context, done, ""}
+		if err := failures[i]; err != nil {
+			row[3], row[4] = view.StateFailed, err.Error()
+		}
+		rows = append(rows, row)
+	}
+	return view.PrintTable(w, []string{"NAME", "FILE", "CONTEXT", "RESULT", "MESSAGE"}, rows)
 }
 
 func progressLine(v view.Cluster, after time.Duration) string {

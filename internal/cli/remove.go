@@ -127,9 +127,7 @@ func rotateCommand(s Streams) *cli.Command {
 		Description: `The agent registers again with a new identity, and works with its present credential until it uses the new one; then the hub
 deletes the present identity. For a cluster with a kubeconfig, the hub installs the agent again. Any other needs --member-kubeconfig:
 the command stores a registration token on the member that can be used once, for this cluster, and deletes it afterwards.`,
-		Flags: append(hubFlags(),
-			&cli.StringFlag{Name: flagMemberKubeconfig, Usage: "`FILE` with the kubeconfig of the member, if the hub has none"},
-			&cli.StringFlag{Name: flagMemberContext, Usage: "`NAME` of the context in that kubeconfig; default: its current context"},
+		Flags: append(append(hubFlags(), memberFlags("the member, if the hub has none")...),
 			timeoutFlag("to wait for the agent", 5*time.Minute),
 		),
 		Action: func(c *cli.Context) error { return rotate(c, s) },
@@ -143,7 +141,7 @@ func rotate(c *cli.Context, s Streams) error {
 	}
 	var member kubernetes.Interface
 	if file := c.String(flagMemberKubeconfig); file != "" {
-		config, _, err := loadKubeconfig(file, c.String(flagMemberContext), "")
+		config, err := loadMember(file, c.String(flagMemberContext))
 		if err != nil {
 			return fmt.Errorf("--%s: %w", flagMemberKubeconfig, err)
 		}

@@ -24,10 +24,8 @@ func reportCommand(s Streams) *cli.Command {
 CLUSTER those of its cluster namespace, and with --member-kubeconfig those of the agent. Secrets have keys and sizes only. Their values
 are removed from all other files, like tokens, private keys, and what Bundles contain. The file report.json lists what was removed and
 which parts could not be collected. A part that fails does not prevent the others. Read the file before you send it to anybody.`,
-		Flags: append(hubFlags(),
+		Flags: append(append(hubFlags(), memberFlags("the member of CLUSTER")...),
 			&cli.StringFlag{Name: flagFile, Aliases: []string{"f"}, Usage: "`FILE` to write; default: muster-report-TIME.zip"},
-			&cli.StringFlag{Name: flagMemberKubeconfig, Usage: "`FILE` with the kubeconfig of the member of CLUSTER"},
-			&cli.StringFlag{Name: flagMemberContext, Usage: "`NAME` of the context in that kubeconfig; default: its current context"},
 			&cli.StringFlag{Name: flagAgentNamespace, Usage: "`NAMESPACE` of the agent on the member; default: cattle-fleet-system"},
 			&cli.StringFlag{Name: flagSystemNamespace, Usage: "`NAMESPACE` of the hub; default: cattle-fleet-system"},
 			timeoutFlag("to collect", 5*time.Minute),

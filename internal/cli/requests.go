@@ -2,12 +2,12 @@ package cli
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/urfave/cli/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -22,21 +22,21 @@ func requestsCommand(s Streams) *cli.Command {
 		Name:  "requests",
 		Usage: "list registration requests that are waiting or were refused, and why",
 		Flags: listFlags(&cli.BoolFlag{Name: flagGranted, Usage: "include those that were granted"}),
-		Action: list(s, "ClusterRegistrations", "No waiting or refused requests", func(c *cli.Context, hub *namespacedHub, namespace string) ([]view.Request, error) {
-			requests, err := hub.Fleet.ClusterRegistrations(namespace).List(c.Context, metav1.ListOptions{})
-			if err != nil {
-				return nil, err
-			}
-			all := summaries(requests.Items, view.OfRequest)
-			if !c.Bool(flagGranted) {
-				all = slices.DeleteFunc(all, func(v view.Request) bool { return v.State == view.StateGranted })
-			}
-			return all, nil
+		Action: list(s, "ClusterRegistrations", "No waiting or refused requests", func(c *cli.Context, hub *namespacedHub, namespace string) (all []view.Request, err error) {
+			err = admin.Each(c.Context, hub.Fleet.ClusterRegistrations(namespace).List, metav1.ListOptions{}, func(r *fleet.ClusterRegistration) error {
+				if v := view.OfRequest(r); v.State != view.StateGranted || c.Bool(flagGranted) {
+					all = append(all, v)
+				}
+				return nil
+			})
+			return all, err
 		}, requestColumns),
 	}
 }
 
 var requestColumns = columns[view.Request]{
+	kind:       "ClusterRegistration",
+	name:       func(v view.Request) (string, string) { return v.Namespace, v.Name },
 	header:     []string{"NAMESPACE", "NAME", "CLUSTER", "TOKEN", "STATE", "REASON", "CREATED"},
 	wideHeader: []string{"CLIENT-ID", "CREATED-BY", "MESSAGE"},
 	row: func(v view.Request, now time.Time) []string {

@@ -19,6 +19,7 @@ import (
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
+	"github.com/muster-fleet/muster/pkg/version"
 )
 
 const (
@@ -70,7 +71,7 @@ With -o clusternet it prints the Secret that an agent of Clusternet reads when i
 			&cli.DurationFlag{Name: flagTTL, Value: 24 * time.Hour, Usage: "`DURATION` after which the token expires; 0: never"},
 			&cli.StringFlag{Name: flagChart, Value: "charts/fleet-agent", Usage: "path or name of the `CHART` fleet-agent, for the helm command that is printed"},
 			timeoutFlag("to wait for the hub", time.Minute),
-			outputFlag(formatValues, formatClusternet, formatJSON, formatYAML),
+			outputFlag(formatValues, formatClusternet),
 		),
 		Action: func(c *cli.Context) error { return createToken(c, s) },
 	}
@@ -125,10 +126,10 @@ func createToken(c *cli.Context, s Streams) error {
 		_, err = s.Out.Write(values)
 		return err
 	}
-	if done, err := encode(s.Out, format, summary); done {
+	if done, err := printObject(c, s.Out, "ClusterRegistrationToken", summary.Namespace, summary.Name, summary); done {
 		return err
 	}
-	printInstructions(s.Out, summary, c.String(flagChart), s.Now())
+	printInstructions(s.Out, hub.kubeConnection, summary, c.String(flagChart), version.Version, s.Now())
 	return nil
 }
 
@@ -177,21 +178,27 @@ func tokenSpec(c *cli.Context) (spec fleet.ClusterRegistrationTokenSpec, err err
 }
 
 // printInstructions prints all steps from the token to the registered cluster.
-func printInstructions(w io.Writer, t view.Token, chart string, now time.Time) {
+func printInstructions(w io.Writer, hub kubeConnection, t view.Token, chart, release string, now time.Time) {
+	install := []string{"helm", "-n", registration.DefaultSystemNamespace, "install", "--create-namespace", "--wait", "--values", "values.yaml", "fleet-agent", chart}
+	// Builds between releases have no published chart of their version.
+	if strings.HasPrefix(chart, "oci://") && strings.HasPrefix(release, "v") && !strings.Contains(release, "-") {
+		install = append(install, "--version", strings.TrimPrefix(release, "v"))
+	}
 	fmt.Fprintf(w, `Token %[1]s/%[2]s is ready; it expires %[5]s.
 
 1. On the hub, save its values. They contain a secret with which clusters can be registered.
 
-     kubectl -n %[1]s get secret %[3]s -o jsonpath='{.data.values}' | base64 -d > values.yaml
+     %[3]s | base64 -d > values.yaml
 
 2. On the cluster to register, install the agent with them:
 
-     helm -n cattle-fleet-system install --create-namespace --wait --values values.yaml fleet-agent %[4]s
+     %[4]s
 
 3. On the hub, check that the cluster is registered:
 
-     muster -n %[1]s clusters
-`, t.Namespace, t.Name, t.Secret, chart, view.Until(t.Expires, now))
+     %[6]s
+`, t.Namespace, t.Name, hub.program("kubectl", t.Namespace, "get", "secret", t.Secret, "-o", "jsonpath={.data.values}"),
+		shellWords(install...), view.Until(t.Expires, now), hub.command(t.Namespace, "clusters"))
 }
 
 // printClusternetSecret prints the Secret of which the pods of a Clusternet agent make their arguments, for kubectl apply.
@@ -225,17 +232,19 @@ func tokenList(s Streams) *cli.Command {
 		Name:  "list",
 		Usage: "list the registration tokens",
 		Flags: listFlags(),
-		Action: list(s, "ClusterRegistrationTokens", "No registration tokens", func(c *cli.Context, hub *namespacedHub, namespace string) ([]view.Token, error) {
-			tokens, err := hub.Fleet.ClusterRegistrationTokens(namespace).List(c.Context, metav1.ListOptions{})
-			if err != nil {
-				return nil, err
-			}
-			return summaries(tokens.Items, view.OfToken), nil
+		Action: list(s, "ClusterRegistrationTokens", "No registration tokens", func(c *cli.Context, hub *namespacedHub, namespace string) (all []view.Token, err error) {
+			err = admin.Each(c.Context, hub.Fleet.ClusterRegistrationTokens(namespace).List, metav1.ListOptions{}, func(t *fleet.ClusterRegistrationToken) error {
+				all = append(all, view.OfToken(t))
+				return nil
+			})
+			return all, err
 		}, tokenColumns),
 	}
 }
 
 var tokenColumns = columns[view.Token]{
+	kind:       "ClusterRegistrationToken",
+	name:       func(v view.Token) (string, string) { return v.Namespace, v.Name },
 	header:     []string{"NAMESPACE", "NAME", "TTL", "EXPIRES", "USES", "SECRET", "STATE", "REASON"},
 	wideHeader: []string{"LAST-USED", "LAST-CLUSTER", "FOR", "MESSAGE"},
 	row: func(v view.Token, now time.Time) []string {

@@ -23,13 +23,16 @@ the page.`,
 			&cli.StringFlag{Name: flagAddress, Value: "127.0.0.1:0", Usage: "`ADDRESS` to serve at: 127.0.0.1:PORT or [::1]:PORT; port 0 is a free one"},
 		),
 		Action: withoutArguments(func(c *cli.Context) error {
-			namespace := valueOf(c.Lineage(), flagNamespace)
-			config, _, err := loadKubeconfig(valueOf(c.Lineage(), flagKubeconfig), valueOf(c.Lineage(), flagContext), namespace)
+			to, err := given(c.Lineage())
 			if err != nil {
-				return fmt.Errorf("cannot connect to the hub: pass --kubeconfig, or set KUBECONFIG: %w", err)
+				return err
+			}
+			config, _, err := hubConfig(to)
+			if err != nil {
+				return err
 			}
 			return ui.Serve(c.Context, ui.Options{
-				Config: config, Namespace: namespace, Address: c.String(flagAddress),
+				Config: config, Namespace: *to.Namespace, Address: c.String(flagAddress),
 				OnReady: func(url string) {
 					fmt.Fprintln(s.Out, url)
 					fmt.Fprintln(s.Err, "Open this address in a browser on this machine. Ctrl-C ends the page.")

@@ -24,7 +24,7 @@ clusters it manages within minutes after its own upgrade.`,
 		Flags: append(hubFlags(),
 			&cli.BoolFlag{Name: flagClient, Usage: "show only the version of this program, without a connection to a hub"},
 			&cli.StringFlag{Name: flagSystemNamespace, Usage: "`NAMESPACE` of the hub; default: cattle-fleet-system"},
-			outputFlag(formatJSON, formatYAML),
+			outputFlag(),
 		),
 		Action: withoutArguments(func(c *cli.Context) error {
 			all := struct {
@@ -33,15 +33,19 @@ clusters it manages within minutes after its own upgrade.`,
 			}{Client: version.Version}
 			var failed error
 			if !c.Bool(flagClient) {
-				hub, err := connect(c)
+				to, err := given(c.Lineage())
+				if err != nil {
+					return err
+				}
+				hub, err := connectWith(to)
 				if err == nil {
 					all.Versions = new(admin.Versions)
 					systemNamespace := cmp.Or(c.String(flagSystemNamespace), registration.DefaultSystemNamespace)
-					*all.Versions, err = hub.Versions(c.Context, systemNamespace, valueOf(c.Lineage(), flagNamespace))
+					*all.Versions, err = hub.Versions(c.Context, systemNamespace, *to.Namespace)
 				}
 				failed = err
 			}
-			if done, err := encode(s.Out, c.String(flagOutput), all); done {
+			if done, err := printObject(c, s.Out, "Versions", "", "", all); done {
 				return errors.Join(failed, err)
 			}
 			rows := [][]string{{"muster", all.Client, "", ""}}
@@ -52,7 +56,7 @@ clusters it manages within minutes after its own upgrade.`,
 					rows = append(rows, []string{"agent", cmp.Or(a.Version, "unknown"), strconv.Itoa(a.Clusters), remark})
 				}
 			}
-			return errors.Join(failed, view.Table(s.Out, []string{"COMPONENT", "VERSION", "CLUSTERS", "REMARK"}, rows))
+			return errors.Join(failed, view.PrintTable(s.Out, []string{"COMPONENT", "VERSION", "CLUSTERS", "REMARK"}, rows))
 		}),
 	}
 }

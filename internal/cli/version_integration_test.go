@@ -45,8 +45,8 @@ func TestVersion(t *testing.T) {
 	require.NoError(t, os.WriteFile(nowhere, nil, 0o600))
 	out, _, err := muster(t, "version", "--kubeconfig", nowhere)
 	require.ErrorContains(t, err, "cannot connect to the hub")
-	require.Contains(t, out, "muster     dev")
+	require.Contains(t, out, "muster      dev")
 	out, _, err = muster(t, "version", "--client", "--kubeconfig", nowhere, "-o", "json")
 	require.NoError(t, err)
-	require.JSONEq(t, `{"client":"dev"}`, out)
+	require.JSONEq(t, `{"apiVersion":"fleet.cattle.io/v1alpha1","kind":"Versions","client":"dev"}`, out)
 }

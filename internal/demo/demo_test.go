@@ -114,9 +114,9 @@ func TestResult(t *testing.T) {
 		{namespace: "ns", name: "left", took: time.Second, view: v},
 	}, []string{"ns/left"})
 	require.Equal(t, `
-CLUSTER  WAY IN  STATE       REGISTERED IN  BUNDLES  LAST SEEN
-ns/c     agent   Registered  1.2 s          2/2      1s ago
-ns/left  agent   Deleted     1.0 s          2/2      3s ago
+CLUSTER   WAY-IN   STATE        REGISTERED-IN   BUNDLES   LAST-SEEN
+ns/c      agent    Registered   1.2 s           2/2       1s ago
+ns/left   agent    Deleted      1.0 s           2/2       3s ago
 
 2 clusters registered; 4.5 s in total.
 `, out.String())

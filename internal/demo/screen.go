@@ -108,7 +108,7 @@ func (s *screen) result(registered []registeredCluster, deleted []string) {
 		})
 	}
 	fmt.Fprintln(s.out)
-	_ = view.Table(s.out, []string{"CLUSTER", "WAY IN", "STATE", "REGISTERED IN", "BUNDLES", "LAST SEEN"}, rows)
+	_ = view.PrintTable(s.out, []string{"CLUSTER", "WAY-IN", "STATE", "REGISTERED-IN", "BUNDLES", "LAST-SEEN"}, rows)
 	fmt.Fprintf(s.out, "\n%d clusters registered; %s in total.\n", len(registered), strings.TrimSpace(seconds(s.now().Sub(s.begun))))
 }
 

@@ -29,7 +29,7 @@ func (d *Description) Print(w io.Writer, now time.Time) error {
 		for _, c := range d.Conditions {
 			rows = append(rows, []string{c.Type, string(c.Status), c.Reason, c.Message})
 		}
-		if err := view.Table(w, []string{"CONDITION", "STATUS", "REASON", "MESSAGE"}, rows); err != nil {
+		if err := view.PrintTable(w, []string{"CONDITION", "STATUS", "REASON", "MESSAGE"}, rows); err != nil {
 			return err
 		}
 	}
@@ -42,7 +42,7 @@ func (d *Description) Print(w io.Writer, now time.Time) error {
 		}
 		rows = append(rows, []string{view.Ago(&metav1.Time{Time: h.Time.Time}, now), after, h.Object, h.What, h.Message})
 	}
-	if err := view.Table(w, []string{"SEEN", "AFTER", "OBJECT", "WHAT", "MESSAGE"}, rows); err != nil {
+	if err := view.PrintTable(w, []string{"SEEN", "AFTER", "OBJECT", "WHAT", "MESSAGE"}, rows); err != nil {
 		return err
 	}
 	if len(d.Incomplete) > 0 {

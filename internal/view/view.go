@@ -9,11 +9,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/liggitt/tabwriter"
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/cli-runtime/pkg/printers"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/preserve"
@@ -325,29 +325,29 @@ func requestState(r *fleet.ClusterRegistration) (state, reason, message string) 
 // noValue is printed for an empty cell.
 const noValue = "-"
 
-// Table writes aligned columns.
-func Table(w io.Writer, header []string, rows [][]string) error {
-	return NewTable(w).Write(append([][]string{header}, rows...)...)
-}
-
-// GrowingTable is a table to which rows are added. Columns keep the width that they had.
-type GrowingTable struct{ out *tabwriter.Writer }
-
-// NewTable is a table without rows.
-func NewTable(w io.Writer) GrowingTable {
-	return GrowingTable{tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.RememberWidths)}
-}
-
-// Write adds rows.
-func (t GrowingTable) Write(rows ...[]string) error {
+// Table is a table for the printers of kubectl. The columns of wideHeader, the last ones, are for wide output.
+func Table(header, wideHeader []string, rows [][]string) *metav1.Table {
+	table := &metav1.Table{}
+	for i, name := range slices.Concat(header, wideHeader) {
+		column := metav1.TableColumnDefinition{Name: name, Type: "string"}
+		if i >= len(header) {
+			column.Priority = 1
+		}
+		table.ColumnDefinitions = append(table.ColumnDefinitions, column)
+	}
 	for _, row := range rows {
-		cells := make([]string, len(row))
+		cells := make([]any, len(row))
 		for i, cell := range row {
 			cells[i] = Printable(cell)
 		}
-		fmt.Fprintln(t.out, strings.Join(cells, "\t"))
+		table.Rows = append(table.Rows, metav1.TableRow{Cells: cells})
 	}
-	return t.out.Flush()
+	return table
+}
+
+// PrintTable prints a table whose columns have these names.
+func PrintTable(w io.Writer, header []string, rows [][]string) error {
+	return printers.NewTablePrinter(printers.PrintOptions{}).PrintObj(Table(header, nil, rows), w)
 }
 
 // Printable replaces line ends and the control characters that a terminal would interpret: agents write some of the texts.

@@ -138,8 +138,8 @@ func TestTokenTTL(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	var b bytes.Buffer
-	require.NoError(t, Table(&b, []string{"NAME", "STATE"}, [][]string{{"ä", "Registered"}, {"longer", ""}, {"two\nlines", "\x1b[31mred\u009b"}}))
-	require.Equal(t, "NAME       STATE\nä          Registered\nlonger     -\ntwo lines  [31mred\n", b.String())
+	require.NoError(t, PrintTable(&b, []string{"NAME", "STATE"}, [][]string{{"ä", "Registered"}, {"longer", ""}, {"two\nlines", "\x1b[31mred\u009b"}}))
+	require.Equal(t, "NAME        STATE\nä           Registered\nlonger      -\ntwo lines   [31mred\n", b.String())
 }
 
 func TestAgoAndUntil(t *testing.T) {
