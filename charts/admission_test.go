@@ -68,7 +68,7 @@ func TestPoliciesAreRenderedInTheVersionThatTheClusterServes(t *testing.T) {
 		"both": "v1", "stable": "v1", "no cluster": "v1", "beta": "v1beta1", "alpha": "v1alpha1", "no cluster, helm template --api-versions": "v1beta1",
 	} {
 		found, versions := policies(t, rendersFor(t, served[title], "{}"))
-		assert.Len(t, found, 16, title)
+		assert.Len(t, found, 18, title)
 		assert.Equal(t, map[string]bool{policyGroup + want: true}, versions, title)
 	}
 }
@@ -81,12 +81,12 @@ func TestHelmTemplate(t *testing.T) {
 		count              int
 		mutating           string
 	}{
-		"1.36":                {kubernetes: "v1.36.3+rke2r1", count: 16, mutating: policyGroup + "v1"},
-		"later":               {kubernetes: "1.40", count: 16, mutating: policyGroup + "v1"},
-		"1.35":                {kubernetes: "1.35.4", count: 12},
-		"1.35 with the beta":  {kubernetes: "v1.35.4", serves: beta + "/MutatingAdmissionPolicy", count: 16, mutating: beta},
-		"1.33 with the alpha": {kubernetes: "v1.33.13", serves: alpha + "/MutatingAdmissionPolicy", count: 16, mutating: alpha},
-		"1.30":                {kubernetes: "v1.30.14", count: 12},
+		"1.36":                {kubernetes: "v1.36.3+rke2r1", count: 18, mutating: policyGroup + "v1"},
+		"later":               {kubernetes: "1.40", count: 18, mutating: policyGroup + "v1"},
+		"1.35":                {kubernetes: "1.35.4", count: 14},
+		"1.35 with the beta":  {kubernetes: "v1.35.4", serves: beta + "/MutatingAdmissionPolicy", count: 18, mutating: beta},
+		"1.33 with the alpha": {kubernetes: "v1.33.13", serves: alpha + "/MutatingAdmissionPolicy", count: 18, mutating: alpha},
+		"1.30":                {kubernetes: "v1.30.14", count: 14},
 	}
 	for title, test := range tests {
 		t.Run(title, func(t *testing.T) {
@@ -161,6 +161,7 @@ func TestPoliciesWithoutMutatingOnes(t *testing.T) {
 		"ValidatingAdmissionPolicy fleet-registration-token", "ValidatingAdmissionPolicyBinding fleet-registration-token",
 		"ValidatingAdmissionPolicy fleet-registration-request", "ValidatingAdmissionPolicyBinding fleet-registration-request",
 		"ValidatingAdmissionPolicy fleet-controller-token", "ValidatingAdmissionPolicyBinding fleet-controller-token",
+		"ValidatingAdmissionPolicy fleet-agent-lease", "ValidatingAdmissionPolicyBinding fleet-agent-lease",
 		"ValidatingAdmissionPolicy fleet-agent-status", "ValidatingAdmissionPolicyBinding fleet-agent-status",
 		"ValidatingAdmissionPolicy fleet-agent-bundledeployment-status", "ValidatingAdmissionPolicyBinding fleet-agent-bundledeployment-status",
 		"ValidatingAdmissionPolicy fleet-agent-token", "ValidatingAdmissionPolicyBinding fleet-agent-token",
@@ -182,9 +183,9 @@ func TestNotesNameMissingPolicies(t *testing.T) {
 func TestPoliciesCanBeDisabled(t *testing.T) {
 	for values, want := range map[string]int{
 		"admissionPolicies: {enabled: false}": 0,
-		"admissionPolicies: {enabled: true}":  16,
-		"admissionPolicies: {enabled: null}":  16,
-		"admissionPolicies: null":             16,
+		"admissionPolicies: {enabled: true}":  18,
+		"admissionPolicies: {enabled: null}":  18,
+		"admissionPolicies: null":             18,
 	} {
 		found, _ := policies(t, rendersFor(t, served["stable"], values))
 		assert.Len(t, found, want, values)

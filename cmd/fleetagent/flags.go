@@ -21,7 +21,7 @@ import (
 // raw has the flags and environment variables as they were given.
 type raw struct {
 	kubeconfig, namespace, scope, checkinInterval string
-	leaderElect, debug                            bool
+	leaderElect, debug, heartbeatLease            bool
 	debugLevel                                    int
 	hostname, generation                          string
 	workers, driftWorkers                         string
@@ -72,7 +72,8 @@ func (r *raw) flags() []cli.Flag {
 		&cli.StringFlag{Name: "kubeconfig", Destination: &r.kubeconfig, Usage: "`FILE` to reach this cluster with; default: the pod's own ServiceAccount, then $KUBECONFIG"},
 		&cli.StringFlag{Name: "namespace", Destination: &r.namespace, EnvVars: []string{"NAMESPACE"}, Usage: "`NAMESPACE` the agent runs in (required)"},
 		&cli.StringFlag{Name: "agent-scope", Destination: &r.scope, EnvVars: []string{"AGENT_SCOPE"}, Usage: "`NAME` that distinguishes this agent from others in this cluster"},
-		&cli.StringFlag{Name: "checkin-interval", Destination: &r.checkinInterval, EnvVars: []string{"CHECKIN_INTERVAL"}, Usage: "`DURATION` between two heartbeats, at least 1s; empty or 0: 15m"},
+		&cli.StringFlag{Name: "checkin-interval", Destination: &r.checkinInterval, EnvVars: []string{"CHECKIN_INTERVAL"}, Usage: "`DURATION` between two heartbeats, at least 1s; empty or 0: 15m, or 1m with a Lease"},
+		&cli.BoolFlag{Name: "heartbeat-lease", Destination: &r.heartbeatLease, EnvVars: []string{"HEARTBEAT_LEASE"}, Usage: "register for heartbeats to a Lease on the hub instead of the status of the Cluster"},
 		&cli.BoolFlag{Name: "leader-elect", Destination: &r.leaderElect, Value: true, Usage: "use a Lease to take turns with other agents in the namespace"},
 		&cli.StringFlag{Name: "hostname", Destination: &r.hostname, EnvVars: []string{"HOSTNAME"}, Usage: "`NAME` of the pod, sent to the hub as a label of the cluster"},
 		&cli.StringFlag{Name: "generation", Destination: &r.generation, EnvVars: []string{registration.GenerationEnv}, Usage: "`TEXT` reported to the hub, which changes it to restart the agent"},
@@ -96,6 +97,7 @@ func (r *raw) config() (agent.Config, error) {
 		Namespace:       r.namespace,
 		Scope:           r.scope,
 		CheckinInterval: longEnough(checkin),
+		HeartbeatLease:  r.heartbeatLease,
 		LeaderElection:  election,
 		Pod:             r.hostname,
 		Generation:      r.generation,

@@ -31,7 +31,7 @@ func kubeconfigFile(t *testing.T, host string) string {
 func clean(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{
-		"NAMESPACE", "AGENT_SCOPE", "CHECKIN_INTERVAL", "CATTLE_ELECTION_LEASE_DURATION", "CATTLE_ELECTION_RENEW_DEADLINE",
+		"NAMESPACE", "AGENT_SCOPE", "CHECKIN_INTERVAL", "HEARTBEAT_LEASE", "CATTLE_ELECTION_LEASE_DURATION", "CATTLE_ELECTION_RENEW_DEADLINE",
 		"CATTLE_ELECTION_RETRY_PERIOD", "POD_NAME", "BUNDLEDEPLOYMENT_RECONCILER_WORKERS", "DRIFT_RECONCILER_WORKERS", "HOSTNAME", "GENERATION", "KUBECONFIG", "KUBERNETES_SERVICE_HOST",
 	} {
 		t.Setenv(name, "")
@@ -62,6 +62,8 @@ func TestFlagsChangeTheConfiguration(t *testing.T) {
 		"--agent-scope":      {args: []string{"--agent-scope", "s"}, read: func(c agent.Config) any { return c.Scope }, want: "s"},
 		"AGENT_SCOPE":        {env: map[string]string{"AGENT_SCOPE": "s"}, read: func(c agent.Config) any { return c.Scope }, want: "s"},
 		"--checkin-interval": {args: []string{"--checkin-interval", "90s"}, read: checkin, want: 90 * time.Second},
+		"--heartbeat-lease":  {args: []string{"--heartbeat-lease"}, read: lease, want: true},
+		"HEARTBEAT_LEASE":    {env: map[string]string{"HEARTBEAT_LEASE": "true"}, read: lease, want: true},
 		"CHECKIN_INTERVAL":   {env: map[string]string{"CHECKIN_INTERVAL": "2m"}, read: checkin, want: 2 * time.Minute},
 		"--leader-elect":     {args: []string{"--leader-elect=false"}, read: func(c agent.Config) any { return c.LeaderElection == nil }, want: true},
 		"CATTLE_ELECTION_LEASE_DURATION": {
@@ -101,6 +103,7 @@ func TestFlagsChangeTheConfiguration(t *testing.T) {
 
 func host(c agent.Config) any    { return c.Member.Host }
 func checkin(c agent.Config) any { return c.CheckinInterval }
+func lease(c agent.Config) any   { return c.HeartbeatLease }
 
 func TestFlagsHaveDefaults(t *testing.T) {
 	clean(t)

@@ -363,7 +363,7 @@ func clusterRegistered(_ context.Context, k *knowledge) Finding {
 }
 
 // clusterHeartbeat compares the last heartbeat with the interval, as the hub does for the condition Connected.
-func clusterHeartbeat(_ context.Context, k *knowledge) Finding {
+func clusterHeartbeat(ctx context.Context, k *knowledge) Finding {
 	if k.cluster == nil || k.cluster.Status.Agent.LastSeen.IsZero() {
 		return doesNotApply()
 	}
@@ -375,7 +375,18 @@ func clusterHeartbeat(_ context.Context, k *knowledge) Finding {
 	if own := k.cluster.Status.Agent.CheckinInterval; own != nil && own.Duration > 0 {
 		interval = own.Duration
 	}
-	age := k.hub.clock.serverNow().Sub(k.cluster.Status.Agent.LastSeen.Time)
+	// The hub copies the time of a heartbeat in a Lease to the status only now and then.
+	lastSeen := k.cluster.Status.Agent.LastSeen.Time
+	leases, err := k.hub.core.CoordinationV1().Leases(registration.ClusterNamespace(k.cluster.Namespace, k.cluster.Name)).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return failed("listing the Leases of the Cluster", err)
+	}
+	for _, lease := range leases.Items {
+		if renewed := lease.Spec.RenewTime; renewed != nil && renewed.After(lastSeen) {
+			lastSeen = renewed.Time
+		}
+	}
+	age := k.hub.clock.serverNow().Sub(lastSeen)
 	if skew := k.cluster.Status.Agent.ClockSkew; skew != nil {
 		age += skew.Duration
 	}

@@ -147,7 +147,7 @@ func TestCompareIdentity(t *testing.T) {
 func TestCompareInForce(t *testing.T) {
 	s := newStored(t)
 	all := s.compare(t).inForce
-	assert.Len(t, all, 8)
+	assert.Len(t, all, 9)
 	for policy, inForce := range all {
 		assert.True(t, inForce, policy)
 	}

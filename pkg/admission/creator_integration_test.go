@@ -163,8 +163,13 @@ func TestCreatorPolicyAndOldRequests(t *testing.T) {
 	s := newScene(t)
 	s.needsMutating()
 	s.remove()
-	old, err := s.importer().fleet.ClusterRegistrations(s.namespace).Create(t.Context(), s.request(nil), metav1.CreateOptions{})
-	require.NoError(t, err)
+	var old *fleet.ClusterRegistration
+	var err error
+	importer := s.importer()
+	require.Eventually(t, func() bool { // the API server may apply the validating policy for a moment longer
+		old, err = importer.fleet.ClusterRegistrations(s.namespace).Create(t.Context(), s.request(nil), metav1.CreateOptions{})
+		return err == nil
+	}, patience, poll)
 	s.inForce()
 	requests := s.admin.fleet.ClusterRegistrations(s.namespace)
 	for _, value := range []string{"somebody", ""} {

@@ -48,6 +48,8 @@ const (
 	HubTokenPolicy = "fleet-controller-token"
 	// StatusPolicy limits agents to status.agent of their Cluster, and the size of that.
 	StatusPolicy = "fleet-agent-status"
+	// LeasePolicy limits agents to renewing their own Lease, and the size of the report in it.
+	LeasePolicy = "fleet-agent-lease"
 	// DeploymentStatusPolicy limits the size of the status that agents write to their BundleDeployments.
 	DeploymentStatusPolicy = "fleet-agent-bundledeployment-status"
 	// TokenPolicy is a validating policy that limits agents to short-lived tokens of their own ServiceAccount, and a mutating one that

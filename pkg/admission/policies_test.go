@@ -39,6 +39,7 @@ func TestObjectsByVersion(t *testing.T) {
 		group + "v1 ValidatingAdmissionPolicy fleet-registration-request", group + "v1 ValidatingAdmissionPolicyBinding fleet-registration-request",
 		group + "v1 ValidatingAdmissionPolicy fleet-controller-token", group + "v1 ValidatingAdmissionPolicyBinding fleet-controller-token",
 		group + "v1 ValidatingAdmissionPolicy fleet-agent-status", group + "v1 ValidatingAdmissionPolicyBinding fleet-agent-status",
+		group + "v1 ValidatingAdmissionPolicy fleet-agent-lease", group + "v1 ValidatingAdmissionPolicyBinding fleet-agent-lease",
 		group + "v1 ValidatingAdmissionPolicy fleet-agent-bundledeployment-status", group + "v1 ValidatingAdmissionPolicyBinding fleet-agent-bundledeployment-status",
 		group + "v1 ValidatingAdmissionPolicy fleet-agent-token", group + "v1 ValidatingAdmissionPolicyBinding fleet-agent-token",
 	}
@@ -77,12 +78,12 @@ func TestObjectsFailClosedAndApplyToEverything(t *testing.T) {
 	}
 }
 
-func TestObjectsUseTheAnnotationOfTheHub(t *testing.T) {
+func TestObjectsUseTheAnnotationsOfTheHub(t *testing.T) {
 	found := 0
 	for _, policy := range objects(t, "v1") {
 		text := fmt.Sprint(policy.Object["spec"])
 		for _, key := range regexp.MustCompile(`muster\.fleet\.cattle\.io/[a-z-]+`).FindAllString(text, -1) {
-			assert.Equal(t, fleet.CreatorAnnotation, key)
+			assert.Contains(t, []string{fleet.CreatorAnnotation, registration.LeaseReport, registration.LeaseProof}, key)
 			found++
 		}
 	}
@@ -106,7 +107,7 @@ func agentGroups(t *testing.T) []*regexp.Regexp {
 			all = append(all, regexp.MustCompile(pattern))
 		}
 	}
-	require.Len(t, all, 4)
+	require.Len(t, all, 5)
 	return all
 }
 

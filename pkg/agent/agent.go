@@ -129,7 +129,7 @@ func newLoop(c Config, m *member.Member, changed <-chan struct{}, deploying depl
 	}
 	l.registrar = &register.Registrar{
 		Member: m, Dialer: l.dialer, Clock: c.Clock, Timing: *c.Timing, Log: c.Log,
-		Pod: c.Pod, Changed: changed, OnState: c.OnState, Event: l.event,
+		Pod: c.Pod, HeartbeatLease: c.HeartbeatLease, Changed: changed, OnState: c.OnState, Event: l.event,
 	}
 	return l
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/agent/heartbeat"
 	"github.com/muster-fleet/muster/pkg/agent/timing"
-	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/leader"
 )
 
@@ -28,8 +27,11 @@ type Config struct {
 	// Scope distinguishes several agents of one cluster: it is part of the labels of their imported objects, and of the objects that they
 	// deploy. Empty is the default agent.
 	Scope string
-	// CheckinInterval is the time between two heartbeats; 0 means config.DefaultCheckinInterval.
+	// CheckinInterval is the time between two heartbeats; 0 means config.DefaultLeaseInterval for an agent that renews a Lease, and
+	// config.DefaultCheckinInterval for one that writes the status of its Cluster.
 	CheckinInterval time.Duration
+	// HeartbeatLease makes the agent announce, when it registers, that it sends heartbeats to a Lease on the hub.
+	HeartbeatLease bool
 	// Workers is the number of BundleDeployments that are deployed in parallel, DriftWorkers the number that are compared with the
 	// cluster in parallel; 0 means deploy.DefaultWorkers and deploy.DefaultDriftWorkers.
 	Workers, DriftWorkers int
@@ -71,7 +73,6 @@ func (c Config) Validate() error {
 }
 
 func (c Config) withDefaults() (Config, error) {
-	c.CheckinInterval = cmp.Or(c.CheckinInterval, config.DefaultCheckinInterval)
 	c.Version = cmp.Or(c.Version, "dev")
 	c.Log = cmp.Or[logrus.FieldLogger](c.Log, logrus.StandardLogger())
 	c.Clock = cmp.Or[clock.WithTicker](c.Clock, clock.RealClock{})
@@ -99,7 +100,7 @@ func (c Config) validate() error {
 	} else if problems := validation.ValidateNamespaceName(c.Namespace, false); len(problems) > 0 {
 		fail("the agent's namespace %q is not a name of a namespace: %s", c.Namespace, problems[0])
 	}
-	if c.CheckinInterval <= 0 {
+	if c.CheckinInterval < 0 {
 		fail("the check-in interval is %s: it must not be negative", c.CheckinInterval)
 	}
 	if c.Workers < 0 || c.DriftWorkers < 0 {

@@ -26,6 +26,12 @@ const (
 // DefaultCheckinInterval is the default time between two heartbeats of an agent.
 const DefaultCheckinInterval = 15 * time.Minute
 
+// DefaultLeaseInterval is the default time between two heartbeats of an agent that renews a Lease.
+const DefaultLeaseInterval = time.Minute
+
+// DefaultLastSeenInterval is the default time between two writes of status.agent.lastSeen of an agent that renews a Lease.
+const DefaultLastSeenInterval = 15 * time.Minute
+
 // DefaultMissedCheckins is the default number of heartbeats that an agent may miss.
 const DefaultMissedCheckins = 3
 
@@ -41,9 +47,12 @@ type Hub struct {
 	AgentImagePullPolicy string `json:"agentImagePullPolicy,omitempty"`
 	// SystemDefaultRegistry is the registry of AgentImage; a Cluster's privateRepoURL replaces it.
 	SystemDefaultRegistry string `json:"systemDefaultRegistry,omitempty"`
-	// AgentCheckinInterval is the time between two heartbeats of an agent, at least LeastCheckinInterval; 0 means
-	// DefaultCheckinInterval.
+	// AgentCheckinInterval is the time between two heartbeats of an agent, at least LeastCheckinInterval; 0 means DefaultLeaseInterval for
+	// agents that renew a Lease, and DefaultCheckinInterval for agents that write the status of their Cluster.
 	AgentCheckinInterval metav1.Duration `json:"agentCheckinInterval,omitempty"`
+	// AgentLastSeenInterval is the time after which the hub writes status.agent.lastSeen of an agent that renews a Lease if nothing else
+	// has changed, at least LeastLastSeenInterval; 0 means DefaultLastSeenInterval.
+	AgentLastSeenInterval metav1.Duration `json:"agentLastSeenInterval,omitempty"`
 	// AgentMissedCheckins is the number of heartbeats that an agent may miss before its Cluster is disconnected, at least 2; 0 means
 	// DefaultMissedCheckins.
 	AgentMissedCheckins int `json:"agentMissedCheckins,omitempty"`
@@ -115,7 +124,15 @@ func (h Hub) TLSMode() TLSMode {
 	return h.AgentTLSMode
 }
 
-// CheckinInterval returns AgentCheckinInterval or its default.
+// LastSeenInterval returns AgentLastSeenInterval or its default.
+func (h Hub) LastSeenInterval() time.Duration {
+	if h.AgentLastSeenInterval.Duration <= 0 {
+		return DefaultLastSeenInterval
+	}
+	return h.AgentLastSeenInterval.Duration
+}
+
+// CheckinInterval returns AgentCheckinInterval or its default for an agent that does not report its interval.
 func (h Hub) CheckinInterval() time.Duration {
 	if h.AgentCheckinInterval.Duration <= 0 {
 		return DefaultCheckinInterval
@@ -150,6 +167,8 @@ func (h Hub) CopiesPullSecretsTo(workspace string) bool {
 const (
 	// LeastCheckinInterval is the shortest time between two heartbeats of an agent.
 	LeastCheckinInterval = time.Second
+	// LeastLastSeenInterval is the shortest time between two writes of status.agent.lastSeen of an agent that renews a Lease.
+	LeastLastSeenInterval = time.Minute
 	// LeastGarbageCollectionInterval is the shortest time between two cleanups of an agent, which compare all deployed objects.
 	LeastGarbageCollectionInterval = time.Minute
 )
@@ -161,6 +180,7 @@ var optionalDurations = []struct {
 	least time.Duration
 }{
 	{"agentCheckinInterval", LeastCheckinInterval},
+	{"agentLastSeenInterval", LeastLastSeenInterval},
 	{"gitClientTimeout", 0},
 	{"garbageCollectionInterval", LeastGarbageCollectionInterval},
 }

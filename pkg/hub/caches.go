@@ -12,6 +12,7 @@ import (
 	"github.com/rancher/lasso/pkg/client"
 	"github.com/rancher/lasso/pkg/controller"
 	"github.com/rancher/wrangler/v3/pkg/ratelimit"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +28,7 @@ import (
 	clusternet "github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
+	"github.com/muster-fleet/muster/pkg/controllers/liveness"
 	"github.com/muster-fleet/muster/pkg/controllers/preserve"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -63,6 +65,7 @@ var managedOnly = []schema.GroupVersionKind{
 	corev1.SchemeGroupVersion.WithKind("Namespace"),
 	corev1.SchemeGroupVersion.WithKind("Secret"),
 	corev1.SchemeGroupVersion.WithKind("ServiceAccount"),
+	coordinationv1.SchemeGroupVersion.WithKind(leaseKind),
 	rbacv1.SchemeGroupVersion.WithKind("Role"),
 	rbacv1.SchemeGroupVersion.WithKind("RoleBinding"),
 	rbacv1.SchemeGroupVersion.WithKind("ClusterRole"),
@@ -73,6 +76,7 @@ const (
 	clusterKind          = "Cluster"
 	bundleKind           = "Bundle"
 	bundleDeploymentKind = "BundleDeployment"
+	leaseKind            = "Lease"
 )
 
 // fleetKinds are the kinds of fleet.cattle.io of which the caches contain all objects.
@@ -274,6 +278,8 @@ func (c *caches) transform(factory lassocache.SharedCacheFactory, kinds []schema
 			_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{DeleteFunc: c.agents.Forget})
 		case bundleDeploymentKind:
 			c.interner.transform(informer, c.reduce)
+		case leaseKind:
+			c.interner.transform(informer, liveness.Reduce)
 		default:
 			c.interner.transform(informer, nil)
 		}

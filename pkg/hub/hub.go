@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	coordinationcontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/coordination.k8s.io/v1"
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	rbaccontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/rbac/v1"
 	"github.com/sirupsen/logrus"
@@ -228,6 +229,7 @@ func (h *hub) newContext(ctx context.Context) (*app.Context, error) {
 		FleetClient:      fleetClient,
 		Core:             corecontrollers.New(h.caches.own),
 		RBAC:             rbaccontrollers.New(h.caches.own),
+		Coordination:     coordinationcontrollers.New(h.caches.own),
 		Secrets:          h.caches.secrets,
 		Contents:         h.caches.contents,
 		ConfigMaps:       h.caches.configMaps,

@@ -116,6 +116,28 @@ func Renews(request *fleet.ClusterRegistration) bool {
 	return request.Annotations[RenewalAnnotation] == "true"
 }
 
+// LeaseAnnotation is "true" on the ClusterRegistration of an agent that can send its heartbeats to a Lease. Only for such an agent the hub
+// makes one, and names it in CredentialLease.
+const LeaseAnnotation = "muster.fleet.cattle.io/heartbeat-lease"
+
+// UsesLease reports whether the agent that sent the request sends its heartbeats to a Lease in the cluster namespace. Other agents write
+// the status of their Cluster.
+func UsesLease(request *fleet.ClusterRegistration) bool {
+	return Renews(request) && request.Annotations[LeaseAnnotation] == "true"
+}
+
+// CredentialLease is the key of the credential Secret, and of Secret CredentialSecret, with the name of the agent's Lease; absent if the
+// agent has none. The Lease has the name of the ServiceAccount whose agent may write it.
+const CredentialLease = "heartbeatLease"
+
+// Annotations that an agent writes to its Lease.
+const (
+	// LeaseReport has status.agent of the Cluster as JSON, without what changes with each heartbeat.
+	LeaseReport = "muster.fleet.cattle.io/agent-report"
+	// LeaseProof names a new ClusterRegistration of the same agent: the proof of possession.
+	LeaseProof = "muster.fleet.cattle.io/possession-proof"
+)
+
 // PendingSecret is the Secret on a member in which an agent stores its pending request, so that after a restart it continues
 // that request instead of creating another.
 const PendingSecret = "fleet-agent-pending"

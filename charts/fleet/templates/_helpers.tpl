@@ -141,7 +141,7 @@ maps are those of other components.
       "branch" ($bootstrap.branch | default ""))
 -}}
 {{/* Without the key, the default applies; an empty duration cannot be parsed. */}}
-{{- range $key := list "agentCheckinInterval" "garbageCollectionInterval" "gitClientTimeout" -}}
+{{- range $key := list "agentCheckinInterval" "agentLastSeenInterval" "garbageCollectionInterval" "gitClientTimeout" -}}
 {{- with index $.Values $key }}{{ $_ := set $config $key . }}{{ end -}}
 {{- end -}}
 {{- with .Values.agentMissedCheckins }}{{ $_ := set $config "agentMissedCheckins" (int .) }}{{ end -}}

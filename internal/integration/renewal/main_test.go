@@ -41,12 +41,20 @@ func newStage(t *testing.T) *stage {
 	return &stage{s}
 }
 
-// hasty renews after that part of the lifetime, and polls often after a denial.
+// hasty renews after that part of the lifetime, polls often after a denial, and sends its heartbeats to a Lease.
 func hasty(part float64) func(*agent.Config) {
 	return func(c *agent.Config) {
 		durations := timing.Default()
 		durations.RenewAfter, durations.RefusedFirst, durations.RefusedMax = part, 200*time.Millisecond, time.Second
-		c.Timing = &durations
+		c.Timing, c.HeartbeatLease = &durations, true
+	}
+}
+
+// writingStatus sends the heartbeats to the status of the Cluster, where a test can change what the hub knows of the agent.
+func writingStatus(change func(*agent.Config)) func(*agent.Config) {
+	return func(c *agent.Config) {
+		change(c)
+		c.HeartbeatLease = false
 	}
 }
 

@@ -54,7 +54,7 @@ func TestExpiredCredentialOfAnImportedAgent(t *testing.T) {
 	s := newStage(t)
 	namespace := s.Member.Namespace(t)
 	s.ImportInto(t, "managed", namespace)
-	running := s.Member.Agent(t, namespace, hasty(2.0/3))
+	running := s.Member.Agent(t, namespace, writingStatus(hasty(2.0/3)))
 	s.Hub.ClusterCondition(t, s.Namespace, "managed", fleet.ConditionRegistered, "True")
 	testenv.RequireCredential(t, s.Member, namespace, "managed")
 	_, claims := s.bearer(t, namespace)
@@ -68,7 +68,7 @@ func TestExpiredCredentialOfAnImportedAgent(t *testing.T) {
 	require.Equal(t, claims.Expires.Unix(), s.Cluster(t, "managed").Status.Agent.CredentialExpires.Unix())
 	s.ends(t, "managed")
 
-	s.Member.Agent(t, namespace, hasty(2.0/3))
+	s.Member.Agent(t, namespace, writingStatus(hasty(2.0/3)))
 	s.awaitOther(t, namespace, foreign)
 	s.Hub.ClusterCondition(t, s.Namespace, "managed", fleet.ConditionConnected, "True")
 	s.Hub.ClusterCondition(t, s.Namespace, "managed", fleet.ConditionRegistered, "True")
@@ -88,7 +88,7 @@ func (s *stage) ends(t *testing.T, cluster string) {
 func TestExpiredCredentialOfASelfRegisteredAgent(t *testing.T) {
 	s := newStage(t)
 	namespace := s.Member.Namespace(t)
-	cluster, running := s.installed(t, namespace, "away", hasty(2.0/3))
+	cluster, running := s.installed(t, namespace, "away", writingStatus(hasty(2.0/3)))
 	running.Stop(t)
 	s.Hub.ClusterCondition(t, s.Namespace, cluster, fleet.ConditionConnected, "False")
 	s.ends(t, cluster)
@@ -98,7 +98,7 @@ func TestExpiredCredentialOfASelfRegisteredAgent(t *testing.T) {
 	s.lose(t, namespace, foreign)
 	values := s.Hub.Token(t, s.Namespace, "again", fleet.ClusterRegistrationTokenSpec{ClientIDs: []string{"away"}})
 	s.bootstrap(t, namespace, values)
-	s.Member.Agent(t, namespace, hasty(2.0/3))
+	s.Member.Agent(t, namespace, writingStatus(hasty(2.0/3)))
 	s.awaitOther(t, namespace, foreign)
 	s.Hub.ClusterCondition(t, s.Namespace, cluster, fleet.ConditionRegistered, "True")
 }

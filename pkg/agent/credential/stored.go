@@ -33,6 +33,8 @@ type Stored struct {
 	hubclient.Access
 	// Workspace, the namespace of the Cluster, and ClusterName identify the Cluster on the hub.
 	Workspace, ClusterName string
+	// Lease is the name of the Lease for heartbeats, in Namespace; empty if the hub makes none.
+	Lease string
 	// RegistrationKey is the value of key "registration" of the bootstrap Secret with which the credential was obtained.
 	RegistrationKey string
 	// Request is the name of the ClusterRegistration; empty in a Secret of an earlier agent.
@@ -58,6 +60,7 @@ func Parse(secret *corev1.Secret) (*Stored, error) {
 		Access:          access,
 		Workspace:       string(secret.Data[registration.CredentialWorkspace]),
 		ClusterName:     string(secret.Data[registration.CredentialClusterName]),
+		Lease:           string(secret.Data[registration.CredentialLease]),
 		RegistrationKey: string(secret.Data[registration.BootstrapRegistrationKey]),
 		Request:         string(secret.Data[keyRequest]),
 		HubConfigDigest: string(secret.Data[keyHubConfigDigest]),
@@ -116,6 +119,7 @@ func (s *Stored) secret(namespace string, older *corev1.Secret) (*corev1.Secret,
 	for key, value := range map[string]string{
 		registration.BootstrapRegistrationKey: s.RegistrationKey, keyRequest: s.Request, keyTLSMode: string(s.Mode), keyHubConfigDigest: s.HubConfigDigest,
 		keyRegisteredMode: string(s.Registered.Mode), keyRegisteredServer: s.Registered.Server,
+		registration.CredentialLease: s.Lease,
 	} {
 		if value != "" {
 			secret.Data[key] = []byte(value)

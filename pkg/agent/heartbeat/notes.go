@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/muster-fleet/muster/pkg/agent/credential"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // Notes are what the agent's loop adds to the heartbeats. The zero value adds nothing.
@@ -63,11 +64,19 @@ func (n *Notes) read() (notes, <-chan struct{}) {
 	return n.notes, n.wake
 }
 
-// ProvePossession writes the name of a new ClusterRegistration into the status of the Cluster, with the credential in use. Only the holder
-// of that credential can do so, which proves to the hub that the request is this agent's own. The heartbeats repeat the proof, so an
-// error here only delays it.
+// ProvePossession writes the name of a new ClusterRegistration into the agent's Lease or the status of the Cluster, with the credential in
+// use. Only the holder of that credential can do so, which proves to the hub that the request is this agent's own. The heartbeats repeat
+// the proof, so an error here only delays it.
 func (n *Notes) ProvePossession(ctx context.Context, use *credential.InUse, request string) error {
 	n.SetPossessionProof(request)
 	cluster := use.Stored()
+	if cluster.Lease != "" {
+		_, err := use.Conn.PatchLease(ctx, cluster.Lease, map[string]any{"metadata": map[string]any{
+			"annotations": map[string]any{registration.LeaseProof: request},
+		}})
+		if !isWithoutLease(err) {
+			return err
+		}
+	}
 	return use.Conn.PatchAgentStatus(ctx, cluster.Workspace, cluster.ClusterName, map[string]any{"vouches": request})
 }

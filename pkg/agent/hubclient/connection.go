@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -162,6 +163,15 @@ func (c *Connection) PatchAgentStatus(ctx context.Context, namespace, name strin
 	options := metav1.PatchOptions{FieldValidation: metav1.FieldValidationIgnore}
 	_, err = c.Fleet.FleetV1alpha1().Clusters(namespace).Patch(ctx, name, types.MergePatchType, patch, options, "status")
 	return err
+}
+
+// PatchLease sends a merge patch of the agent's Lease and returns the Lease.
+func (c *Connection) PatchLease(ctx context.Context, name string, fields any) (*coordinationv1.Lease, error) {
+	patch, err := json.Marshal(fields)
+	if err != nil {
+		return nil, err
+	}
+	return c.Core.CoordinationV1().Leases(c.Namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 }
 
 // UseToken sends another token from the next request on. Requests and watches under way continue: an API server checks the

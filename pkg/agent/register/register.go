@@ -41,6 +41,8 @@ type Registrar struct {
 	Log    logrus.FieldLogger
 	// Pod is the name of the agent's Pod; empty if unknown.
 	Pod string
+	// HeartbeatLease announces that the agent sends heartbeats to a Lease.
+	HeartbeatLease bool
 	// Changed receives a signal when an object that an import writes has changed.
 	Changed <-chan struct{}
 	// OnState is called with a short description of what the agent waits for.
@@ -87,6 +89,9 @@ func (r *Registrar) Register(ctx context.Context, in Input) error {
 		in.ProvePossession(ctx, request.name)
 	}
 	object := clusterRegistration(request, in.Identity, clientID, in.Settings.Labels, r.Pod)
+	if r.HeartbeatLease {
+		object.Annotations[registration.LeaseAnnotation] = "true"
+	}
 	if err := r.create(ctx, conn, object, in.Identity); err != nil {
 		return err
 	}
@@ -100,7 +105,7 @@ func (r *Registrar) Register(ctx context.Context, in Input) error {
 	endpoint.Mode = endpoint.TLSMode()
 	stored := &credential.Stored{
 		Access:    hubclient.Access{Endpoint: endpoint, Token: granted.token, Namespace: granted.clusterNamespace},
-		Workspace: granted.workspace, ClusterName: granted.clusterName,
+		Workspace: granted.workspace, ClusterName: granted.clusterName, Lease: granted.lease,
 		RegistrationKey: in.Identity.RegistrationKey, Request: request.name, HubConfigDigest: in.HubConfigDigest, Registered: endpoint.Trust(),
 	}
 	if err := r.verify(ctx, stored); err != nil {
@@ -198,7 +203,7 @@ func (r *Registrar) await(
 }
 
 // grant is the content of the Secret with which the hub grants a request.
-type grant struct{ token, clusterNamespace, workspace, clusterName string }
+type grant struct{ token, clusterNamespace, workspace, clusterName, lease string }
 
 // response is the answer of the hub to a request: a grant, a refusal, or neither yet.
 type response struct {
@@ -231,6 +236,7 @@ func parseAnswer(secret *corev1.Secret) response {
 		clusterNamespace: value(registration.CredentialDeploymentNamespace),
 		workspace:        value(registration.CredentialWorkspace),
 		clusterName:      value(registration.CredentialClusterName),
+		lease:            value(registration.CredentialLease),
 	}
 	reason := value(registration.RefusalReason)
 	switch {

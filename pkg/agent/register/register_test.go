@@ -147,12 +147,15 @@ func TestParseAnswer(t *testing.T) {
 		}
 		return data
 	}
+	withLease := without("")
+	withLease["heartbeatLease"] = "l"
 	incomplete := response{missing: "the credential is not complete yet", fromHub: true}
 	for name, row := range map[string]struct {
 		data map[string]string
 		want response
 	}{
-		"complete":                      {complete, response{grant: &grant{"t", "d", "n", "c"}, fromHub: true}},
+		"complete":                      {complete, response{grant: &grant{"t", "d", "n", "c", ""}, fromHub: true}},
+		"with a Lease":                  {withLease, response{grant: &grant{"t", "d", "n", "c", "l"}, fromHub: true}},
 		"no token":                      {without("token"), incomplete},
 		"no deployment namespace":       {without("deploymentNamespace"), incomplete},
 		"no cluster namespace":          {without("clusterNamespace"), incomplete},

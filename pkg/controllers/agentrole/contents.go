@@ -49,7 +49,7 @@ func NewReadRights(c *app.Context) *ReadRights {
 	return &ReadRights{
 		client: c.Kubernetes, roles: c.RBAC.ClusterRole().Cache(), bindings: c.RBAC.ClusterRoleBinding().Cache(),
 		namespaces: c.Core.Namespace().Cache(), created: expectations.New(c.Clock), bound: expectations.New(c.Clock),
-		objects: desiredset.New(c.Kubernetes, c.Core.ServiceAccount().Informer(), c.RBAC.Role().Informer(), c.RBAC.RoleBinding().Informer(),
+		objects: desiredset.New(c.Kubernetes, c.Core.ServiceAccount().Informer(), c.Coordination.Lease().Informer(), c.RBAC.Role().Informer(), c.RBAC.RoleBinding().Informer(),
 			c.RBAC.ClusterRoleBinding().Informer()),
 	}
 }

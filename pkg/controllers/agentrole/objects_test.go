@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,7 +23,7 @@ func TestAllowObjects(t *testing.T) {
 	}
 	s := newContentScene(homeNamespace())
 	roles, bindings := informer(&rbacv1.Role{}), informer(&rbacv1.RoleBinding{})
-	s.objects = desiredset.New(s.server, informer(&corev1.ServiceAccount{}), roles, bindings, informer(&rbacv1.ClusterRoleBinding{}))
+	s.objects = desiredset.New(s.server, informer(&corev1.ServiceAccount{}), informer(&coordinationv1.Lease{}), roles, bindings, informer(&rbacv1.ClusterRoleBinding{}))
 	ask := func(names ...string) []string {
 		require.NoError(t, s.AllowObjects(t.Context(), alice, names, nil))
 		return s.writes()

@@ -5,6 +5,7 @@ package app
 import (
 	"time"
 
+	coordinationcontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/coordination.k8s.io/v1"
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	rbaccontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/rbac/v1"
 	"k8s.io/client-go/kubernetes"
@@ -46,6 +47,8 @@ type Context struct {
 	// fleet.cattle.io/managed=true, except ConfigMaps, of which they hold the hub's own configuration.
 	Core corecontrollers.Interface
 	RBAC rbaccontrollers.Interface
+	// Coordination has the controller of Leases; its cache has those of agents, with the same label.
+	Coordination coordinationcontrollers.Interface
 	// Secrets caches name, UID and version of every Secret that may contain a kubeconfig. It is filled before the controllers start.
 	Secrets cache.SharedIndexInformer
 	// ConfigMaps caches name, UID and version of every ConfigMap but the root certificates of namespaces; nil with DisableBundles. It is

@@ -49,6 +49,8 @@ type liveness struct {
 	clones bool
 }
 
+func (l *liveness) Report(*fleet.Cluster) {}
+
 func (l *liveness) HasClones(*fleet.Cluster) bool { return l.clones }
 
 func TestReconcile_steps(t *testing.T) {

@@ -36,6 +36,8 @@ type AgentInstaller interface {
 // Liveness is the sub-reconciler that evaluates heartbeats.
 type Liveness interface {
 	SubReconciler
+	// Report sets what the agent has reported otherwise than in the status, before the SubReconcilers are called.
+	Report(cluster *fleet.Cluster)
 	// HasClones reports whether two agents check in with the identity of the Cluster.
 	HasClones(cluster *fleet.Cluster) bool
 }

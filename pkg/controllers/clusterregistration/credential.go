@@ -136,6 +136,9 @@ func (h *handler) newCredential(ctx context.Context, request *fleet.ClusterRegis
 		registration.CredentialClusterName:         []byte(cluster.Name),
 		registration.CredentialSystemNamespace:     []byte(h.SystemNamespace),
 	})
+	if h.usesLease(request) {
+		secret.Data[registration.CredentialLease] = []byte(account.Name)
+	}
 	secret.Labels[fleet.ClusterLabel] = registration.LabelValue(cluster.Name)
 	return secret, done
 }

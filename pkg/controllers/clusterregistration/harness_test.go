@@ -130,7 +130,7 @@ func (s *scene) server(objects ...runtime.Object) {
 	s.Kubernetes, s.FleetClient = s.kube, s.fleet.FleetV1alpha1()
 	s.Issuer = credential.Issuer{Client: s.kube.CoreV1(), Clock: s.Clock}
 	caches := informers.NewSharedInformerFactory(s.kube, 0) // never started: what the API server has is in no cache
-	s.sets = desiredset.New(s.kube, caches.Core().V1().ServiceAccounts().Informer(), caches.Rbac().V1().Roles().Informer(),
+	s.sets = desiredset.New(s.kube, caches.Core().V1().ServiceAccounts().Informer(), caches.Coordination().V1().Leases().Informer(), caches.Rbac().V1().Roles().Informer(),
 		caches.Rbac().V1().RoleBindings().Informer(), caches.Rbac().V1().ClusterRoleBindings().Informer())
 	s.agents.Kubernetes = s.kube
 }

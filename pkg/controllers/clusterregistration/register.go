@@ -92,7 +92,7 @@ func Register(ctx context.Context, c *app.Context) {
 		secrets:         c.Core.Secret().Cache(),
 		bindings:        c.RBAC.RoleBinding().Cache(),
 		clusterBindings: c.RBAC.ClusterRoleBinding().Cache(),
-		sets: desiredset.New(c.Kubernetes, c.Core.ServiceAccount().Informer(), c.RBAC.Role().Informer(),
+		sets: desiredset.New(c.Kubernetes, c.Core.ServiceAccount().Informer(), c.Coordination.Lease().Informer(), c.RBAC.Role().Informer(),
 			c.RBAC.RoleBinding().Informer(), c.RBAC.ClusterRoleBinding().Informer()),
 		written:         expectations.Expectations{Clock: c.Clock},
 		writtenGrants:   expectations.Expectations{Clock: c.Clock, Timeout: grantTimeout},

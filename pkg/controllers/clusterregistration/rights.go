@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -86,14 +87,20 @@ func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Clus
 		return objects
 	}
 
-	// The heartbeat of the agent, on its own Cluster.
-	heartbeat := managed(request.Namespace, request.Name)
-	objects = append(objects,
-		&rbacv1.Role{ObjectMeta: heartbeat, Rules: []rbacv1.PolicyRule{{
-			Verbs: []string{"patch"}, APIGroups: []string{fleet.SchemeGroupVersion.Group},
-			Resources: []string{"clusters/status"}, ResourceNames: []string{cluster.Name},
-		}}},
-		&rbacv1.RoleBinding{ObjectMeta: heartbeat, Subjects: agent, RoleRef: role("Role", request.Name)})
+	// The heartbeat of the agent: to its own Lease, or to the status of its own Cluster.
+	if h.usesLease(request) {
+		lease := managed(namespace, account)
+		lease.Annotations = map[string]string{fleet.ClusterAnnotation: cluster.Name, fleet.ClusterNamespaceAnnotation: cluster.Namespace}
+		objects = append(objects, &coordinationv1.Lease{ObjectMeta: lease})
+	} else {
+		heartbeat := managed(request.Namespace, request.Name)
+		objects = append(objects,
+			&rbacv1.Role{ObjectMeta: heartbeat, Rules: []rbacv1.PolicyRule{{
+				Verbs: []string{"patch"}, APIGroups: []string{fleet.SchemeGroupVersion.Group},
+				Resources: []string{"clusters/status"}, ResourceNames: []string{cluster.Name},
+			}}},
+			&rbacv1.RoleBinding{ObjectMeta: heartbeat, Subjects: agent, RoleRef: role("Role", request.Name)})
+	}
 
 	// An agent that renews its credential requests tokens of its own ServiceAccount, and of no other.
 	var own []rbacv1.PolicyRule
@@ -101,6 +108,11 @@ func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Clus
 		own = []rbacv1.PolicyRule{{
 			Verbs: []string{"create"}, APIGroups: []string{""}, Resources: []string{"serviceaccounts/token"}, ResourceNames: []string{account},
 		}}
+	}
+	if h.usesLease(request) {
+		own = append(own, rbacv1.PolicyRule{
+			Verbs: []string{"get", "patch"}, APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, ResourceNames: []string{account},
+		})
 	}
 
 	// The BundleDeployments of the agent: reading them, and reporting on them. The right to read the Secrets beside them, by name,
@@ -129,6 +141,12 @@ func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Clus
 			&rbacv1.RoleBinding{ObjectMeta: named, Subjects: agent, RoleRef: role("Role", named.Name)})
 	}
 	return append(objects, h.readerRights(request, token)...)
+}
+
+// usesLease reports whether the agent sends its heartbeats to a Lease. Beside Fleet's own controllers it does not: they write the status
+// of the Cluster too, and would remove what this hub copies from the Lease.
+func (h *handler) usesLease(request *fleet.ClusterRegistration) bool {
+	return registration.UsesLease(request) && !h.DisableBundles
 }
 
 // readerRights let the ServiceAccount of the token read this one credential.

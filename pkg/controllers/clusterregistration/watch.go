@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -45,6 +46,8 @@ func (h *handler) watch() {
 		enqueue.OnAnyChange(kind, h.queue, h.deletedOwner)
 		enqueue.OnDamage(kind, h.queue, requestOf)
 	}
+	enqueue.OnAnyChange(h.Coordination.Lease(), h.queue, h.deletedOwner)
+	enqueue.OnTransition(h.Coordination.Lease(), h.queue, requestOfDamagedLease)
 }
 
 // onConfigChange enqueues every request that is not granted when the rules of the hub change.
@@ -202,6 +205,22 @@ func (h *handler) withSharedRights(binding *rbacv1.ClusterRoleBinding) (keys []t
 		}
 	}
 	return keys
+}
+
+// requestOfDamagedLease returns the request of a Lease that is deleted, or of which more has changed than its agent may write.
+func requestOfDamagedLease(before, after *coordinationv1.Lease) []types.NamespacedName {
+	if before == nil || after != nil && maps.Equal(before.Labels, after.Labels) && len(after.Finalizers) == 0 &&
+		maps.Equal(withoutReport(before), withoutReport(after)) {
+		return nil
+	}
+	return requestOf(before)
+}
+
+func withoutReport(lease *coordinationv1.Lease) map[string]string {
+	annotations := maps.Clone(lease.Annotations)
+	delete(annotations, registration.LeaseReport)
+	delete(annotations, registration.LeaseProof)
+	return annotations
 }
 
 // deletedOwner returns the request an object was created for if that request is gone, for example because it was deleted while no

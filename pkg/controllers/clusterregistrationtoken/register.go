@@ -43,7 +43,7 @@ func Register(ctx context.Context, c *app.Context) {
 		accounts: accounts.Cache(),
 		secrets:  secrets.Cache(),
 		requests: c.Fleet.ClusterRegistration().Cache(),
-		sets: desiredset.New(c.Kubernetes, accounts.Informer(), roles.Informer(), bindings.Informer(),
+		sets: desiredset.New(c.Kubernetes, accounts.Informer(), c.Coordination.Lease().Informer(), roles.Informer(), bindings.Informer(),
 			c.RBAC.ClusterRoleBinding().Informer()),
 		rendered: newValuesCache(),
 	}

@@ -53,18 +53,24 @@ func (i *instances) expire(now time.Time, interval time.Duration) {
 	i.clones = i.clones && len(i.lastSeen) > 1
 }
 
-// observeInstance records the instance of a Cluster's agent; isNew reports a heartbeat since the last call. The caller holds the lock.
-func (d *Detector) observeInstance(key types.NamespacedName, cluster *fleet.Cluster, isNew bool, interval time.Duration, now time.Time) {
-	i := d.instances[key]
-	if i == nil {
-		i = &instances{}
-		// After a restart of the hub the condition says whether there are clones, until one of them has not checked in for a while.
-		if fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionRegistered).Reason == fleet.ReasonCloneDetected {
-			i.lastSeen, i.clones = map[string]time.Time{"": now}, true
-		}
-		d.instances[key] = i
+// expectInstances makes the instances of a Cluster that has none. After a restart of the hub the condition says whether there are clones,
+// until one of them has not checked in for a while. The caller holds the lock.
+func (d *Detector) expectInstances(key types.NamespacedName, cluster *fleet.Cluster, now time.Time) {
+	if d.instances[key] != nil {
+		return
 	}
-	if instance := cluster.Status.Agent.Instance; isNew || instance != i.current { // two instances may check in within a second
+	i := &instances{}
+	if fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionRegistered).Reason == fleet.ReasonCloneDetected {
+		i.lastSeen, i.clones = map[string]time.Time{"": now}, true
+	}
+	d.instances[key] = i
+}
+
+// observeInstance records the instance of a Cluster's agent; isNew reports a heartbeat since the last call. The caller holds the lock, and
+// has called expectInstances before.
+func (d *Detector) observeInstance(key types.NamespacedName, instance string, isNew bool, interval time.Duration, now time.Time) {
+	i := d.instances[key]
+	if isNew || instance != i.current { // two instances may check in within a second
 		i.add(instance, now)
 	}
 	i.expire(now, interval)

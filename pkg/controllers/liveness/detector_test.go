@@ -47,7 +47,7 @@ func newDay(t *testing.T, hub config.Hub) *day {
 		clock: clocktesting.NewFakeClock(noon), clusters: make(queue, 100),
 		cluster: &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: member.Namespace, Name: member.Name}},
 	}
-	d.Detector = newDetector(&app.Context{Clock: d.clock, Metrics: metrics.New(nil), Config: config.NewStore(hub)}, d.clusters, NewAPIReachability(d.clock))
+	d.Detector = newDetector(&app.Context{Clock: d.clock, Metrics: metrics.New(nil), Config: config.NewStore(hub)}, d.clusters, requestAccounts{}, NewAPIReachability(d.clock))
 	d.running.Go(d.run)
 	t.Cleanup(func() { d.deadlines.ShutDown(); d.Wait() })
 	return d

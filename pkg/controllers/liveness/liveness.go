@@ -1,6 +1,7 @@
 // Package liveness decides for each Cluster whether its agent is connected: from a heartbeat until the agent has missed as many
 // heartbeats as the configuration allows. A heartbeat costs the hub no request; the status is written only on transitions. One
-// heartbeat is Detector.Reconcile, the end of a grace period Detector.expire.
+// heartbeat is Detector.Reconcile for an agent that writes the status of its Cluster, and Detector.onRenewal (lease.go) for one that renews
+// its Lease; the end of a grace period is Detector.expire.
 package liveness
 
 import (
@@ -27,6 +28,7 @@ import (
 type Detector struct {
 	*app.Context
 	clusters     enqueue.Enqueuer
+	accounts     accountCache
 	reachability *APIReachability
 	deadlines    workqueue.TypedDelayingInterface[types.NamespacedName]
 	running      sync.WaitGroup
@@ -34,26 +36,35 @@ type Detector struct {
 	mu         sync.Mutex
 	heartbeats map[types.NamespacedName]receivedHeartbeat
 	instances  map[types.NamespacedName]*instances
+	leases     map[types.NamespacedName]*lastRenewed
 }
 
-// Register sets up the Detector for the controller of Clusters. It watches nothing: heartbeats arrive with the Clusters that it
+// accountCache is the cache of ServiceAccounts.
+type accountCache interface {
+	Get(namespace, name string) (*corev1.ServiceAccount, error)
+}
+
+// Register sets up the Detector for the controller of Clusters. It watches Leases; other heartbeats arrive with the Clusters that it
 // reconciles, and the ends of grace periods come from a queue ordered by time, which stops with ctx. Wait waits for that.
 func Register(ctx context.Context, c *app.Context, reachability *APIReachability) *Detector {
-	d := newDetector(c, c.Fleet.Cluster(), reachability)
+	d := newDetector(c, c.Fleet.Cluster(), c.Core.ServiceAccount().Cache(), reachability)
+	d.watchLeases(c.Coordination.Lease().Informer())
 	context.AfterFunc(ctx, d.deadlines.ShutDown)
 	d.running.Go(d.run)
 	c.Config.OnChange(d.onSettings)
 	return d
 }
 
-func newDetector(c *app.Context, clusters enqueue.Enqueuer, reachability *APIReachability) *Detector {
+func newDetector(c *app.Context, clusters enqueue.Enqueuer, accounts accountCache, reachability *APIReachability) *Detector {
 	return &Detector{
 		Context:      c,
 		clusters:     clusters,
+		accounts:     accounts,
 		reachability: reachability,
 		deadlines:    workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[types.NamespacedName]{Clock: c.Clock}),
 		heartbeats:   map[types.NamespacedName]receivedHeartbeat{},
 		instances:    map[types.NamespacedName]*instances{},
+		leases:       map[types.NamespacedName]*lastRenewed{},
 	}
 }
 
@@ -71,6 +82,7 @@ func (d *Detector) Forget(key string) {
 	defer d.mu.Unlock()
 	delete(d.heartbeats, gone)
 	delete(d.instances, gone)
+	delete(d.leases, gone)
 }
 
 // Reconcile records a new heartbeat, decides whether the agent is connected, and enqueues the Cluster for the time at which it is
@@ -82,7 +94,31 @@ func (d *Detector) Reconcile(_ context.Context, cluster *fleet.Cluster) result.R
 	// A Cluster without a heartbeat is recorded too, so that the hub knows that it has seen the first heartbeat arrive.
 	d.mu.Lock()
 	last, known := d.heartbeats[key]
-	h := nextHeartbeat(last, known, cluster.Status.Agent, now)
+	agent, byLease := d.withRenewal(key, cluster.Status.Agent)
+	d.expectInstances(key, cluster, now)
+	h := d.record(key, agent, last, known, hub, now)
+	d.mu.Unlock()
+	if h.lastSeen.IsZero() {
+		return result.Wait(fleet.ReasonWaitingForAgent, "the agent has not checked in yet")
+	}
+
+	before := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionConnected).Status
+	out := h.connected(agent, before, hub, reachable, now)
+	switch {
+	case !out.IsStalled():
+		// The queue keeps the earlier of two times for a Cluster, so expire adds the Cluster again if a heartbeat has arrived.
+		d.deadlines.AddAfter(key, h.deadline(hub, reachable).Sub(now))
+	case byLease:
+		cluster.Status.Agent.LastSeen = metav1.NewTime(agent.LastSeen.Truncate(time.Second))
+	}
+	return out
+}
+
+// record records what the agent has reported last; it is the same heartbeat as before if lastSeen is. The caller holds the lock.
+func (d *Detector) record(
+	key types.NamespacedName, agent fleet.AgentStatus, last receivedHeartbeat, known bool, hub config.Hub, now time.Time,
+) receivedHeartbeat {
+	h := nextHeartbeat(last, known, agent, now)
 	d.heartbeats[key] = h
 	if known && !h.lastSeen.IsZero() && !h.lastSeen.Equal(&last.lastSeen) {
 		late := time.Duration(0)
@@ -91,19 +127,8 @@ func (d *Detector) Reconcile(_ context.Context, cluster *fleet.Cluster) result.R
 		}
 		d.Metrics.Heartbeat(late)
 	}
-	d.observeInstance(key, cluster, !known || !h.lastSeen.Equal(&last.lastSeen), h.effectiveInterval(hub), now)
-	d.mu.Unlock()
-	if h.lastSeen.IsZero() {
-		return result.Wait(fleet.ReasonWaitingForAgent, "the agent has not checked in yet")
-	}
-
-	before := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionConnected).Status
-	out := h.connected(cluster.Status.Agent, before, hub, reachable, now)
-	if !out.IsStalled() {
-		// The queue keeps the earlier of two times for a Cluster, so expire adds the Cluster again if a heartbeat has arrived.
-		d.deadlines.AddAfter(key, h.deadline(hub, reachable).Sub(now))
-	}
-	return out
+	d.observeInstance(key, agent.Instance, !known || !h.lastSeen.Equal(&last.lastSeen), h.effectiveInterval(hub), now)
+	return h
 }
 
 // run calls expire for each Cluster whose deadline has passed, until the queue is shut down.

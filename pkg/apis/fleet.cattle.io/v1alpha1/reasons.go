@@ -212,6 +212,8 @@ const (
 	// ReasonWaitingForHeartbeat (Unknown): the last heartbeat was before the start of this hub; the agent has one grace period for
 	// the next one.
 	ReasonWaitingForHeartbeat = "WaitingForHeartbeat"
+	// ReasonInvalidReport (event): the agent has written something to its Lease that the hub does not copy to status.agent.
+	ReasonInvalidReport = "InvalidReport"
 )
 
 // Reasons of the condition Processed of a Cluster that is being deleted, and of events about objects that may be left on its member.

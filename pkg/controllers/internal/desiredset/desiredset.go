@@ -1,5 +1,5 @@
-// Package desiredset creates, corrects and prunes the rights that a controller wants to exist for an owner: ServiceAccounts, Roles and
-// bindings. It never adopts an object of somebody else.
+// Package desiredset creates, corrects and prunes what a controller wants to exist for an owner: ServiceAccounts and their Leases, Roles
+// and bindings. It never adopts an object of somebody else.
 //
 // The objects of a set carry the label and the annotations of wrangler's apply, as those of Fleet's own controllers do, so a hub finds
 // what another version created. wrangler's apply itself would cost more in a storm of registrations: it encodes each object five times,
@@ -17,6 +17,7 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	"github.com/rancher/wrangler/v3/pkg/gvk"
 	"golang.org/x/sync/errgroup"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -34,13 +35,13 @@ import (
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
-// Sets manages sets of ServiceAccounts, Roles, RoleBindings and ClusterRoleBindings.
+// Sets manages sets of ServiceAccounts, Leases, Roles, RoleBindings and ClusterRoleBindings.
 type Sets struct {
 	kinds []kindManager // in the order of creation: a Role exists before its binding
 }
 
 // New returns Sets over these caches. It adds an index to each, so it is called while controllers are registered.
-func New(client kubernetes.Interface, accounts, roles, bindings, clusterBindings cache.SharedIndexInformer) Sets {
+func New(client kubernetes.Interface, accounts, leases, roles, bindings, clusterBindings cache.SharedIndexInformer) Sets {
 	return Sets{kinds: []kindManager{
 		objects[*corev1.ServiceAccount]{
 			kind: "ServiceAccount", cached: indexed(accounts),
@@ -48,6 +49,14 @@ func New(client kubernetes.Interface, accounts, roles, bindings, clusterBindings
 				return client.CoreV1().ServiceAccounts(namespace)
 			},
 			copySpec: func(_, _ *corev1.ServiceAccount) {},
+		},
+		objects[*coordinationv1.Lease]{
+			kind: "Lease", cached: indexed(leases),
+			client: func(namespace string) typedClient[*coordinationv1.Lease] {
+				return client.CoordinationV1().Leases(namespace)
+			},
+			// The spec is the agent's. A finalizer that it adds would block the deletion of the Lease and of its namespace.
+			copySpec: func(to, _ *coordinationv1.Lease) { to.Finalizers = nil },
 		},
 		objects[*rbacv1.Role]{
 			kind: "Role", cached: indexed(roles),
@@ -275,6 +284,9 @@ func (k objects[T]) prune(ctx context.Context, set marks, wanted []runtime.Objec
 		if slices.ContainsFunc(typed[T](wanted), isNamed(object)) {
 			continue
 		}
+		if err := k.removeFinalizers(ctx, object); err != nil {
+			all = append(all, err)
+		}
 		uid := object.GetUID()
 		err := k.client(object.GetNamespace()).Delete(ctx, object.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 		if err != nil && !apierrors.IsNotFound(err) { // an object that was deleted with its namespace is in the cache for a moment longer
@@ -282,6 +294,18 @@ func (k objects[T]) prune(ctx context.Context, set marks, wanted []runtime.Objec
 		}
 	}
 	return errors.Join(all...)
+}
+
+// removeFinalizers removes what would block the deletion of a Lease, which its agent may write. Nothing of the hub has finalizers here.
+func (k objects[T]) removeFinalizers(ctx context.Context, object T) error {
+	if _, isLease := any(object).(*coordinationv1.Lease); !isLease || len(object.GetFinalizers()) == 0 {
+		return nil
+	}
+	_, err := k.client(object.GetNamespace()).Patch(ctx, object.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // inSet returns the cached objects of a set.

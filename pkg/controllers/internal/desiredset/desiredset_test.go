@@ -43,7 +43,7 @@ func (s *scene) sync(t *testing.T) {
 	f := informers.NewSharedInformerFactoryWithOptions(s.server, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = managed + "=true" }))
 	core, rbac := f.Core().V1(), f.Rbac().V1()
 	for range 2 { // controllers share caches
-		s.Sets = New(s.server, core.ServiceAccounts().Informer(), rbac.Roles().Informer(), rbac.RoleBindings().Informer(), rbac.ClusterRoleBindings().Informer())
+		s.Sets = New(s.server, core.ServiceAccounts().Informer(), f.Coordination().V1().Leases().Informer(), rbac.Roles().Informer(), rbac.RoleBindings().Informer(), rbac.ClusterRoleBindings().Informer())
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	f.Start(ctx.Done())

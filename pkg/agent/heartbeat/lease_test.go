@@ -1,0 +1,164 @@
+package heartbeat
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/muster-fleet/muster/internal/agenttest"
+	"github.com/muster-fleet/muster/pkg/agent/credential"
+	"github.com/muster-fleet/muster/pkg/agent/hubclient"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// recordingHub answers patches of a Lease and of the status of a Cluster, and records them.
+type recordingHub struct {
+	use         *credential.InUse
+	patches     []string // resource and the JSON that was sent
+	leaseAnswer int      // 0 accepts
+	annotations map[string]string
+}
+
+func newRecordingHub(t *testing.T, lease string) *recordingHub {
+	t.Helper()
+	r := &recordingHub{annotations: map[string]string{}}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
+		body, _ := io.ReadAll(request.Body)
+		w.Header().Set("Content-Type", "application/json")
+		if request.URL.Path == "/apis/fleet.cattle.io/v1alpha1/namespaces/fleet-default/clusters/one/status" {
+			r.patches = append(r.patches, "status "+string(body))
+			_, _ = io.WriteString(w, `{"kind":"Cluster","apiVersion":"fleet.cattle.io/v1alpha1"}`)
+			return
+		}
+		r.patches = append(r.patches, "lease "+string(body))
+		if r.leaseAnswer != 0 {
+			w.WriteHeader(r.leaseAnswer)
+			fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`,
+				map[int]string{403: "Forbidden", 404: "NotFound", 500: "InternalError"}[r.leaseAnswer], r.leaseAnswer)
+			return
+		}
+		var sent struct {
+			Metadata struct{ Annotations map[string]*string }
+		}
+		assert.NoError(t, json.Unmarshal(body, &sent))
+		for key, value := range sent.Metadata.Annotations {
+			if delete(r.annotations, key); value != nil {
+				r.annotations[key] = *value
+			}
+		}
+		answer, _ := json.Marshal(map[string]any{"kind": "Lease", "apiVersion": "coordination.k8s.io/v1", "metadata": map[string]any{"annotations": r.annotations}})
+		_, _ = w.Write(answer)
+	}))
+	t.Cleanup(server.Close)
+	stored, err := credential.Parse(agenttest.StoredSecret(t, agenttest.HubURL, "", agenttest.OldToken))
+	require.NoError(t, err)
+	stored.Server, stored.Lease, stored.Workspace = server.URL, lease, "fleet-default"
+	log, _ := agenttest.Log(t)
+	conn, err := (&hubclient.Dialer{Timing: *agenttest.Quick(), Clock: clock.RealClock{}, Log: log}).Dial(stored.Access)
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	r.use = credential.NewInUse(conn, stored)
+	return r
+}
+
+func TestHeartbeat_send(t *testing.T) {
+	now := clocktesting.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC))
+	agent := func(t *testing.T) *Heartbeat {
+		t.Helper()
+		m, _ := newMember()
+		return &Heartbeat{Member: m, Clock: now, Timing: *agenttest.Quick(), Version: "test", Instance: "i"}
+	}
+	const renewal = `"spec":{"holderIdentity":"i","leaseDurationSeconds":60,"renewTime":"2026-01-02T03:04:05.000006Z"}`
+
+	t.Run("the report only when it has changed", func(t *testing.T) {
+		hub, h, last := newRecordingHub(t, "lease"), agent(t), lastReport{}
+		for range 2 {
+			interval, err := h.send(t.Context(), hub.use, notes{}, &last)
+			require.NoError(t, err)
+			assert.Equal(t, config.DefaultLeaseInterval, interval)
+		}
+		require.Len(t, hub.patches, 2)
+		assert.Contains(t, hub.patches[0], registration.LeaseReport)
+		assert.Contains(t, hub.patches[0], renewal)
+		assert.Equal(t, `lease {"metadata":{"annotations":{"muster.fleet.cattle.io/possession-proof":null}},`+renewal+`}`, hub.patches[1])
+
+		h.Version = "next"
+		_, err := h.send(t.Context(), hub.use, notes{possessionProof: "request-2"}, &last)
+		require.NoError(t, err)
+		assert.Contains(t, hub.annotations[registration.LeaseReport], `"version":"next"`)
+		assert.Equal(t, "request-2", hub.annotations[registration.LeaseProof])
+		hub.annotations = map[string]string{} // somebody has deleted the Lease, and the hub has made another
+		for range 2 {
+			_, err = h.send(t.Context(), hub.use, notes{}, &last)
+			require.NoError(t, err)
+		}
+		assert.Contains(t, hub.annotations, registration.LeaseReport)
+	})
+	t.Run("the status where the hub makes no Lease", func(t *testing.T) {
+		hub, h := newRecordingHub(t, ""), agent(t)
+		interval, err := h.send(t.Context(), hub.use, notes{}, &lastReport{})
+		require.NoError(t, err)
+		assert.Equal(t, config.DefaultCheckinInterval, interval)
+		require.Len(t, hub.patches, 1)
+		assert.Contains(t, hub.patches[0], `"lastSeen":"2026-01-02T03:04:05Z"`)
+		assert.Contains(t, hub.patches[0], `"checkinInterval":"15m0s"`)
+	})
+	for _, answer := range []int{http.StatusForbidden, http.StatusNotFound} {
+		t.Run(fmt.Sprintf("the status after %d", answer), func(t *testing.T) {
+			hub, h := newRecordingHub(t, "lease"), agent(t)
+			hub.leaseAnswer = answer
+			_, err := h.send(t.Context(), hub.use, notes{}, &lastReport{})
+			require.NoError(t, err)
+			require.Len(t, hub.patches, 2)
+			assert.Contains(t, hub.patches[1], "status ")
+			require.NoError(t, (&Notes{}).ProvePossession(t.Context(), hub.use, "request-2"))
+			require.Len(t, hub.patches, 4)
+			assert.Equal(t, `status {"status":{"agent":{"vouches":"request-2"}}}`, hub.patches[3])
+		})
+	}
+	t.Run("an error of the hub is not the absence of a Lease", func(t *testing.T) {
+		hub, h := newRecordingHub(t, "lease"), agent(t)
+		hub.leaseAnswer = http.StatusInternalServerError
+		_, err := h.send(t.Context(), hub.use, notes{}, &lastReport{})
+		require.Error(t, err)
+		require.Error(t, (&Notes{}).ProvePossession(t.Context(), hub.use, "request-2"))
+		require.Len(t, hub.patches, 2)
+	})
+	t.Run("an interval that a person has set decides for both", func(t *testing.T) {
+		for _, lease := range []string{"lease", ""} {
+			hub, h := newRecordingHub(t, lease), agent(t)
+			h.Interval = time.Second / 2
+			interval, err := h.send(t.Context(), hub.use, notes{}, &lastReport{})
+			require.NoError(t, err)
+			assert.Equal(t, h.Interval, interval)
+		}
+	})
+}
+
+func TestLastReport_encode(t *testing.T) {
+	l := lastReport{}
+	with := func(skew time.Duration) string {
+		text, err := l.encode(statusPatch{ClockSkew: &metav1.Duration{Duration: skew}})
+		require.NoError(t, err)
+		return text
+	}
+	none, err := l.encode(statusPatch{})
+	require.NoError(t, err)
+	assert.Equal(t, none, with(9*time.Second))
+	first := with(30 * time.Second)
+	assert.Contains(t, first, `"clockSkew":"30s"`)
+	assert.Equal(t, first, with(38*time.Second))
+	assert.Equal(t, first, with(21*time.Second))
+	assert.Contains(t, with(40*time.Second), `"clockSkew":"40s"`)
+}

@@ -1,0 +1,270 @@
+package liveness
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rancher/wrangler/v3/pkg/apply"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Limits of a report, which are those of an agent that writes status.agent itself: the CustomResourceDefinition has the two lengths, and
+// the admission policy fleet-agent-status the other two.
+const (
+	maxReport       = 16384 // bytes of the JSON
+	maxReportFields = 64
+	maxInstance     = 64
+	maxRequestName  = 253
+)
+
+// lastRenewed is the Lease of a Cluster that an agent has renewed last.
+type lastRenewed struct {
+	lease *coordinationv1.Lease
+	// counted is the last renewal at which the status of the Cluster was not empty: when the hub empties the status, because it installs
+	// the agent again, only later renewals count.
+	counted time.Time
+	// counts is false if the status has a later heartbeat of an agent with another identity, which writes the status itself.
+	counts bool
+	// writeLastSeen is the time from which status.agent.lastSeen is written even if nothing else has changed.
+	writeLastSeen time.Time
+}
+
+// Reduce is the transform of the cache of Leases. An agent may write anything into the metadata of its Lease where the admission
+// policies are not in force: only what the hub reads is kept.
+func Reduce(object any) (any, error) {
+	lease, ok := object.(*coordinationv1.Lease)
+	if !ok {
+		return object, nil
+	}
+	maps.DeleteFunc(lease.Labels, func(key, _ string) bool { return key != fleet.ManagedLabel && key != apply.LabelHash })
+	maps.DeleteFunc(lease.Annotations, func(key, value string) bool {
+		switch key {
+		case apply.LabelID, apply.LabelGVK, apply.LabelName, apply.LabelNamespace, fleet.ClusterAnnotation, fleet.ClusterNamespaceAnnotation,
+			registration.LeaseProof:
+			return len(value) > maxRequestName
+		case registration.LeaseReport:
+			return false
+		}
+		return true
+	})
+	if text := lease.Annotations[registration.LeaseReport]; len(text) > maxReport {
+		lease.Annotations[registration.LeaseReport] = strings.Clone(text[:maxReport+1]) // too long to be a report
+	}
+	lease.Finalizers = slices.Clip(lease.Finalizers[:min(len(lease.Finalizers), 1)]) // the hub removes all of them
+	lease.OwnerReferences = nil
+	if holder := lease.Spec.HolderIdentity; holder != nil && len(*holder) > maxInstance {
+		lease.Spec.HolderIdentity = nil
+	}
+	return lease, nil
+}
+
+// watchLeases records the renewals in a cache of Leases, and those that are in it already.
+func (d *Detector) watchLeases(leases cache.SharedIndexInformer) {
+	for _, object := range leases.GetStore().List() {
+		d.onRenewal(object.(*coordinationv1.Lease), true)
+	}
+	// Adding a handler fails only if the informer was stopped.
+	_, _ = leases.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(object any, isInInitialList bool) { d.onRenewal(object.(*coordinationv1.Lease), isInInitialList) },
+		UpdateFunc: func(before, after any) {
+			if b, a := before.(*coordinationv1.Lease), after.(*coordinationv1.Lease); !b.Spec.RenewTime.Equal(a.Spec.RenewTime) || !sameReport(b, a) {
+				d.onRenewal(a, false)
+			}
+		},
+		DeleteFunc: func(object any) {
+			if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = tombstone.Obj
+			}
+			if lease, ok := object.(*coordinationv1.Lease); ok {
+				d.forgetLease(lease)
+			}
+		},
+	})
+}
+
+// onRenewal records a heartbeat. It enqueues the Cluster only if its status will change. atStart reports a Lease that was in the cache
+// before: of two Leases of a Cluster, only the time of their renewal says then which of them is in use.
+func (d *Detector) onRenewal(lease *coordinationv1.Lease, atStart bool) {
+	key, ok := clusterOf(lease)
+	renewed := renewal(lease)
+	if !ok || renewed.IsZero() {
+		return
+	}
+	hub, now := d.Config.Get(), d.Clock.Now()
+	report, invalid := reportOf(lease)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	last := d.leases[key]
+	if last == nil {
+		// Not all agents that are connected when a hub starts get another lastSeen at once.
+		last = &lastRenewed{writeLastSeen: now.Add(rand.N(hub.LastSeenInterval()))} //nolint:gosec // spreads writes over time
+		d.leases[key] = last
+	}
+	before := last.lease
+	switch {
+	case before != nil && before.Name == lease.Name && before.ResourceVersion == lease.ResourceVersion,
+		before != nil && atStart && renewed.Before(renewal(before)):
+		return
+	}
+	last.lease = lease
+	report.LastSeen = metav1.NewTime(renewed)
+	if atStart {
+		h := nextHeartbeat(receivedHeartbeat{}, false, report, now)
+		if !now.Before(h.at.Add(h.gracePeriod(hub))) {
+			last.counted = renewed // so that a Cluster whose status was emptied before this start waits for a new heartbeat
+		}
+		return // the first pass over the Cluster counts it
+	}
+	if invalid != nil && (before == nil || before.Annotations[registration.LeaseReport] != lease.Annotations[registration.LeaseReport]) {
+		d.reportInvalid(key, lease, invalid)
+	}
+
+	// A heartbeat that arrives in time changes nothing but the time until which the agent is connected.
+	heartbeat, known := d.heartbeats[key]
+	inTime := known && !heartbeat.lastSeen.IsZero() && now.Before(heartbeat.at.Add(heartbeat.gracePeriod(hub)))
+	if inTime {
+		d.record(key, report, heartbeat, known, hub, now)
+	}
+	if !inTime || before == nil || before.Name != lease.Name || !sameReport(before, lease) || !now.Before(last.writeLastSeen) {
+		d.clusters.EnqueueAfter(key.Namespace, key.Name, 0)
+	}
+}
+
+// reportInvalid records an event on the Cluster. The earlier report stays in the status.
+func (d *Detector) reportInvalid(key types.NamespacedName, lease *coordinationv1.Lease, invalid error) {
+	cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	cluster.SetGroupVersionKind(fleet.SchemeGroupVersion.WithKind("Cluster"))
+	d.Events.Event(cluster, corev1.EventTypeWarning, fleet.ReasonInvalidReport, fmt.Sprintf(
+		"Annotation %s of Lease %s/%s, which the agent writes, is ignored: %v", registration.LeaseReport, lease.Namespace, lease.Name, invalid))
+}
+
+// forgetLease drops a Lease that was deleted with the identity whose agent renewed it.
+func (d *Detector) forgetLease(lease *coordinationv1.Lease) {
+	key, ok := clusterOf(lease)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if last := d.leases[key]; ok && last != nil && last.lease != nil && last.lease.Name == lease.Name {
+		last.lease = nil
+	}
+}
+
+// Report sets status.agent to what the agent has written to its Lease, if that has changed, or if lastSeen was not written for a while.
+// cluster is a copy, which the caller writes.
+func (d *Detector) Report(cluster *fleet.Cluster) {
+	key := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name}
+	hub, now := d.Config.Get(), d.Clock.Now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	last := d.leases[key]
+	if last == nil || last.lease == nil {
+		return
+	}
+	renewed := renewal(last.lease)
+	switch {
+	case !cluster.Status.Agent.LastSeen.IsZero():
+		last.counted = renewed
+	case last.counted.Equal(renewed):
+		return
+	}
+	// The ServiceAccount says with which request the agent has registered: the agent cannot write it. It is deleted with the request.
+	account, err := d.accounts.Get(last.lease.Namespace, last.lease.Name)
+	if err != nil || last.lease.Annotations[registration.LeaseReport] == "" {
+		return
+	}
+	request := account.Annotations[fleet.ClusterRegistrationAnnotation]
+	last.counts = cluster.Status.Agent.Registration == request || !cluster.Status.Agent.LastSeen.After(renewed)
+	if !last.counts {
+		return
+	}
+	report, invalid := reportOf(last.lease)
+	if invalid != nil { // the heartbeat counts, and the earlier report stays
+		report = cluster.Status.Agent
+	}
+	report.Registration = request
+	report.LastSeen = cluster.Status.Agent.LastSeen
+	if !report.LastSeen.IsZero() && now.Before(last.writeLastSeen) && equality.Semantic.DeepEqual(report, cluster.Status.Agent) {
+		return
+	}
+	report.LastSeen = metav1.NewTime(renewed.Truncate(time.Second))
+	cluster.Status.Agent = report
+	last.writeLastSeen = now.Add(hub.LastSeenInterval())
+}
+
+// withRenewal returns status.agent with the time of the last renewal of the agent's Lease. The caller holds the lock.
+func (d *Detector) withRenewal(key types.NamespacedName, agent fleet.AgentStatus) (_ fleet.AgentStatus, byLease bool) {
+	last := d.leases[key]
+	if last == nil || last.lease == nil || agent.LastSeen.IsZero() || !last.counts {
+		return agent, false
+	}
+	agent.LastSeen = metav1.NewTime(renewal(last.lease))
+	return agent, true
+}
+
+// clusterOf returns the Cluster of a Lease. An agent may write the annotations, but the name of the namespace is a hash of them.
+func clusterOf(lease *coordinationv1.Lease) (key types.NamespacedName, ok bool) {
+	key = types.NamespacedName{Namespace: lease.Annotations[fleet.ClusterNamespaceAnnotation], Name: lease.Annotations[fleet.ClusterAnnotation]}
+	return key, key.Name != "" && registration.ClusterNamespace(key.Namespace, key.Name) == lease.Namespace
+}
+
+// renewal is the time of the last renewal by the agent's clock; zero if there was none, or if the API server would not store it in a status.
+func renewal(lease *coordinationv1.Lease) time.Time {
+	if lease.Spec.RenewTime == nil || !storable(lease.Spec.RenewTime.Time) {
+		return time.Time{}
+	}
+	return lease.Spec.RenewTime.Time
+}
+
+// storable reports whether the time has a year of four digits.
+func storable(t time.Time) bool { return t.UTC().Year() > 0 && t.UTC().Year() < 9999 }
+
+func sameReport(a, b *coordinationv1.Lease) bool {
+	return a.Annotations[registration.LeaseReport] == b.Annotations[registration.LeaseReport] &&
+		a.Annotations[registration.LeaseProof] == b.Annotations[registration.LeaseProof] && holder(a) == holder(b)
+}
+
+// holder is the instance of the agent.
+func holder(lease *coordinationv1.Lease) string {
+	if lease.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *lease.Spec.HolderIdentity
+}
+
+// reportOf decodes the report of the agent, without lastSeen and registration. The agent may write anything there, and the API server
+// would refuse a status that is not valid.
+func reportOf(lease *coordinationv1.Lease) (report fleet.AgentStatus, err error) {
+	text := lease.Annotations[registration.LeaseReport]
+	if text == "" {
+		return fleet.AgentStatus{Instance: holder(lease)}, nil
+	}
+	if len(text) > maxReport {
+		return fleet.AgentStatus{}, fmt.Errorf("it has more than %d bytes", maxReport)
+	}
+	if !strings.HasPrefix(text, "{") || json.Unmarshal([]byte(text), &report) != nil {
+		return fleet.AgentStatus{}, errors.New("it is not the JSON of status.agent")
+	}
+	proof := lease.Annotations[registration.LeaseProof]
+	switch expires := report.CredentialExpires; {
+	case len(report.Capacity) > maxReportFields || len(report.Allocatable) > maxReportFields:
+		return fleet.AgentStatus{}, fmt.Errorf("it has more than %d resources", maxReportFields)
+	case expires != nil && !expires.IsZero() && !storable(expires.Time):
+		return fleet.AgentStatus{}, errors.New("credentialExpires has a year of more than four digits")
+	}
+	report.LastSeen, report.Registration = metav1.Time{}, ""
+	report.Instance, report.PossessionProof = holder(lease), proof
+	return report, nil
+}

@@ -1,0 +1,350 @@
+package liveness
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/utils/ptr"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// requestAccounts are the ServiceAccounts that exist; the name of each begins with that of its request.
+type requestAccounts map[string]bool
+
+func (i requestAccounts) Get(namespace, name string) (*corev1.ServiceAccount, error) {
+	if !i[name] {
+		return nil, apierrors.NewNotFound(corev1.Resource("serviceaccounts"), name)
+	}
+	return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Annotations: map[string]string{
+		fleet.ClusterRegistrationAnnotation: strings.TrimSuffix(name, "-uid"),
+	}}}, nil
+}
+
+const oneReport = `{"version":"v1","checkinInterval":"1m0s","namespace":"system","registration":"of-another","lastSeen":"2000-01-01T00:00:00Z","instance":"x","vouches":"y"}`
+
+// newLeaseDay is a Detector whose Clusters have agents that renew Leases, with the ServiceAccounts a-uid and b-uid.
+func newLeaseDay(t *testing.T) *day {
+	t.Helper()
+	d := newDay(t, config.Hub{})
+	d.accounts = requestAccounts{"a-uid": true, "b-uid": true}
+	d.Events = record.NewFakeRecorder(10)
+	return d
+}
+
+var version int
+
+// renewedLease is a Lease of the Cluster that was renewed now.
+func (d *day) renewedLease(identity, report string) *coordinationv1.Lease {
+	version++
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: registration.ClusterNamespace(member.Namespace, member.Name), Name: identity, ResourceVersion: time.Duration(version).String(),
+			Annotations: map[string]string{
+				fleet.ClusterAnnotation: member.Name, fleet.ClusterNamespaceAnnotation: member.Namespace, registration.LeaseReport: report,
+			},
+		},
+		Spec: coordinationv1.LeaseSpec{RenewTime: ptr.To(metav1.NewMicroTime(d.clock.Now())), HolderIdentity: ptr.To("i")},
+	}
+}
+
+// leasePass is one look at the Cluster, with its status written.
+func (d *day) leasePass() (corev1.ConditionStatus, fleet.AgentStatus) {
+	d.Report(d.cluster)
+	return d.status(), d.cluster.Status.Agent
+}
+
+func (d *day) enqueued() int {
+	n := len(d.clusters)
+	for range n {
+		<-d.clusters
+	}
+	return n
+}
+
+func TestDetector_lease(t *testing.T) {
+	d := newLeaseDay(t)
+	status, _ := d.leasePass()
+	assert.Equal(t, unknown, status)
+	d.onRenewal(d.renewedLease("a-uid", oneReport), false)
+	assert.Equal(t, 1, d.enqueued())
+	status, agent := d.leasePass()
+	assert.Equal(t, yes, status)
+	assert.Equal(t, fleet.AgentStatus{
+		LastSeen: metav1.NewTime(noon), Version: "v1", Namespace: "system", CheckinInterval: &metav1.Duration{Duration: time.Minute},
+		Instance: "i", Registration: "a",
+	}, agent, "the identity says of which request it is, and not the report")
+
+	for range 14 { // a quarter of an hour has not passed
+		d.clock.Step(time.Minute)
+		d.onRenewal(d.renewedLease("a-uid", oneReport), false)
+		assert.Zero(t, d.enqueued(), "a heartbeat in time costs nothing")
+		status, again := d.leasePass()
+		assert.Equal(t, yes, status)
+		assert.Equal(t, agent, again)
+	}
+	d.clock.Step(time.Minute)
+	d.onRenewal(d.renewedLease("a-uid", oneReport), false)
+	assert.Equal(t, 1, d.enqueued())
+	_, agent = d.leasePass()
+	assert.Equal(t, d.clock.Now(), agent.LastSeen.Time)
+
+	d.clock.Step(time.Minute)
+	last := d.clock.Now()
+	d.onRenewal(d.renewedLease("a-uid", strings.Replace(oneReport, "v1", "v2", 1)), false)
+	assert.Equal(t, 1, d.enqueued())
+	_, agent = d.leasePass()
+	assert.Equal(t, "v2", agent.Version)
+
+	d.clock.Step(3 * time.Minute)
+	d.requireBack(t)
+	status, agent = d.leasePass()
+	assert.Equal(t, no, status, "three missed heartbeats")
+	assert.Equal(t, last.Truncate(time.Second), agent.LastSeen.Time)
+	d.enqueued()
+	d.onRenewal(d.renewedLease("a-uid", strings.Replace(oneReport, "v1", "v2", 1)), false)
+	assert.Equal(t, 1, d.enqueued())
+	status, _ = d.leasePass()
+	assert.Equal(t, yes, status)
+}
+
+func TestDetector_leasesAtStart(t *testing.T) {
+	for _, row := range []struct {
+		name     string
+		age      time.Duration // of the renewal when the hub starts
+		emptied  bool          // the status, for another installation of the agent
+		want     corev1.ConditionStatus
+		lastSeen bool
+	}{
+		{"settled", time.Minute, false, yes, true},
+		{"after an outage", time.Hour, false, yes, true},
+		{"the first heartbeat came meanwhile", time.Minute, true, yes, true},
+		{"the agent is installed again", time.Hour, true, unknown, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			before := newLeaseDay(t)
+			lease := before.renewedLease("a-uid", oneReport)
+			before.onRenewal(lease, false)
+			before.leasePass()
+
+			d := newLeaseDay(t)
+			d.cluster = before.cluster
+			d.clock.SetTime(noon.Add(row.age))
+			d.reachability = NewAPIReachability(d.clock)
+			if row.emptied {
+				d.cluster.Status = fleet.ClusterStatus{}
+			}
+			d.onRenewal(lease, true)
+			old := *d.cluster.DeepCopy()
+			status, agent := d.leasePass()
+			assert.Equal(t, row.want, status)
+			assert.Equal(t, row.lastSeen, !agent.LastSeen.IsZero())
+			if !row.emptied {
+				assert.Equal(t, old, *d.cluster, "nothing is written")
+			}
+			d.clock.Step(time.Minute)
+			d.onRenewal(d.renewedLease("a-uid", oneReport), false)
+			status, _ = d.leasePass()
+			assert.Equal(t, yes, status)
+		})
+	}
+}
+
+func TestDetector_watchLeases(t *testing.T) {
+	d := newLeaseDay(t)
+	earlier := d.renewedLease("a-uid", oneReport)
+	d.clock.Step(time.Minute)
+	inUse := d.renewedLease("b-uid", oneReport)
+	server := fake.NewClientset(earlier, inUse)
+	caches := informers.NewSharedInformerFactory(server, 0)
+	leases := caches.Coordination().V1().Leases().Informer()
+	caches.Start(t.Context().Done())
+	caches.WaitForCacheSync(t.Context().Done())
+	d.watchLeases(leases)
+	d.leasePass()
+	assert.Equal(t, "b", d.cluster.Status.Agent.Registration, "the identity that was renewed last")
+
+	d.clock.Step(time.Second)
+	renewed := d.renewedLease("a-uid", oneReport)
+	_, err := server.CoordinationV1().Leases(renewed.Namespace).Update(t.Context(), renewed, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	<-d.clusters
+	d.leasePass()
+	assert.Equal(t, "a", d.cluster.Status.Agent.Registration)
+	require.NoError(t, server.CoordinationV1().Leases(renewed.Namespace).Delete(t.Context(), renewed.Name, metav1.DeleteOptions{}))
+	require.Eventually(t, func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.leases[member].lease == nil
+	}, patience, time.Millisecond)
+}
+
+func TestDetector_emptiedStatus(t *testing.T) {
+	d := newLeaseDay(t)
+	d.onRenewal(d.renewedLease("a-uid", oneReport), false)
+	d.leasePass()
+	d.leasePass() // the event of the write
+	d.cluster.Status.Agent = fleet.AgentStatus{}
+	status, agent := d.leasePass()
+	assert.Equal(t, unknown, status)
+	assert.True(t, agent.LastSeen.IsZero(), "the earlier heartbeat was that of the earlier agent")
+	d.clock.Step(time.Second)
+	d.onRenewal(d.renewedLease("b-uid", oneReport), false)
+	status, agent = d.leasePass()
+	assert.Equal(t, yes, status)
+	assert.Equal(t, "b", agent.Registration)
+}
+
+func TestDetector_clockOfTheAgentIsCorrected(t *testing.T) {
+	d := newLeaseDay(t)
+	ahead := d.renewedLease("a-uid", oneReport)
+	ahead.Spec.RenewTime = ptr.To(metav1.NewMicroTime(noon.Add(1000 * time.Hour)))
+	d.onRenewal(ahead, false)
+	_, agent := d.leasePass()
+	assert.Equal(t, noon.Add(1000*time.Hour), agent.LastSeen.Time)
+	for range 20 {
+		d.clock.Step(time.Minute)
+		d.onRenewal(d.renewedLease("a-uid", oneReport), false)
+		status, _ := d.leasePass()
+		assert.Equal(t, yes, status)
+	}
+	_, agent = d.leasePass()
+	assert.Less(t, agent.LastSeen.Sub(noon), time.Hour)
+	d.clock.Step(3 * time.Minute)
+	assert.Equal(t, no, d.status())
+}
+
+func TestDetector_failedWrite(t *testing.T) {
+	d := newLeaseDay(t)
+	d.onRenewal(d.renewedLease("a-uid", oneReport), false)
+	d.Report(d.cluster.DeepCopy())
+	_, agent := d.leasePass()
+	assert.Equal(t, "v1", agent.Version, "the next pass writes it")
+}
+
+func TestDetector_otherIdentities(t *testing.T) {
+	d := newLeaseDay(t)
+	d.onRenewal(d.renewedLease("a-uid", oneReport), false)
+	d.leasePass()
+	t.Run("revoked", func(t *testing.T) {
+		d.clock.Step(time.Second)
+		revoked := d.renewedLease("revoked", strings.Replace(oneReport, "v1", "v2", 1))
+		d.onRenewal(revoked, false)
+		_, agent := d.leasePass()
+		assert.Equal(t, "v1", agent.Version)
+		d.forgetLease(revoked)
+	})
+	t.Run("of another Cluster", func(t *testing.T) {
+		foreign := d.renewedLease("b-uid", strings.Replace(oneReport, "v1", "v2", 1))
+		foreign.Namespace = registration.ClusterNamespace(member.Namespace, "other")
+		d.onRenewal(foreign, false)
+		_, agent := d.leasePass()
+		assert.Equal(t, "v1", agent.Version)
+	})
+	t.Run("of an agent that writes the status", func(t *testing.T) {
+		d.onRenewal(d.renewedLease("a-uid", oneReport), false)
+		d.leasePass()
+		d.clock.Step(time.Minute)
+		d.beat()
+		d.cluster.Status.Agent.Registration = "c"
+		status, agent := d.leasePass()
+		assert.Equal(t, yes, status)
+		assert.Equal(t, "c", agent.Registration)
+	})
+}
+
+func TestDetector_clonesOnALease(t *testing.T) {
+	d := newLeaseDay(t)
+	for _, instance := range []string{"i", "j", "i"} {
+		lease := d.renewedLease("a-uid", oneReport)
+		lease.Spec.HolderIdentity = ptr.To(instance)
+		d.onRenewal(lease, false)
+		assert.Equal(t, 1, d.enqueued())
+		d.leasePass()
+		d.clock.Step(time.Second)
+	}
+	assert.True(t, d.HasClones(d.cluster))
+}
+
+func TestDetector_invalidReports(t *testing.T) {
+	long := `{"version":"` + strings.Repeat("x", maxReport) + `"}`
+	for name, report := range map[string]string{
+		"too long": long, "no JSON": "{", "another type": `[]`, "null": `null`, "other types": `{"version":1}`,
+		"a year of five digits": `{"credentialExpires":"9999-12-31T23:59:59-23:00"}`,
+		"too many resources":    `{"capacity":{` + `"r":"1",` + manyResources() + `}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newLeaseDay(t)
+			d.onRenewal(d.renewedLease("a-uid", oneReport), false)
+			d.leasePass()
+			for range 3 {
+				d.clock.Step(time.Second)
+				reduced, err := Reduce(d.renewedLease("a-uid", report))
+				require.NoError(t, err)
+				d.onRenewal(reduced.(*coordinationv1.Lease), false)
+			}
+			status, agent := d.leasePass()
+			assert.Equal(t, yes, status, "the heartbeat counts")
+			assert.Equal(t, "v1", agent.Version, "the earlier report stays")
+			events := d.Events.(*record.FakeRecorder).Events
+			require.Len(t, events, 1, "once for each report")
+			assert.Contains(t, <-events, fleet.ReasonInvalidReport)
+		})
+	}
+}
+
+func manyResources() string {
+	var all []string
+	for i := range maxReportFields {
+		all = append(all, `"`+strings.Repeat("y", i+1)+`":"1"`)
+	}
+	return strings.Join(all, ",")
+}
+
+func TestReduce(t *testing.T) {
+	d := newLeaseDay(t)
+	lease := d.renewedLease("a-uid", strings.Repeat("x", 1<<18))
+	lease.Labels = map[string]string{fleet.ManagedLabel: "true", "other": "x"}
+	lease.Annotations["other"], lease.Annotations[registration.LeaseProof] = "x", strings.Repeat("x", maxRequestName+1)
+	lease.Spec.HolderIdentity = ptr.To(strings.Repeat("x", maxInstance+1))
+	lease.OwnerReferences = []metav1.OwnerReference{{}}
+	lease.Finalizers = []string{"a", "b"}
+	reduced, err := Reduce(lease)
+	require.NoError(t, err)
+	got := reduced.(*coordinationv1.Lease)
+	assert.Equal(t, map[string]string{fleet.ManagedLabel: "true"}, got.Labels)
+	assert.Len(t, got.Annotations, 3)
+	assert.Len(t, got.Annotations[registration.LeaseReport], maxReport+1)
+	assert.Nil(t, got.Spec.HolderIdentity)
+	assert.Empty(t, got.OwnerReferences)
+	assert.NotEmpty(t, got.Finalizers, "the hub has to remove them")
+}
+
+// What an agent writes never makes a status that the API server refuses.
+func FuzzReportOf(f *testing.F) {
+	f.Add(oneReport, "p")
+	f.Add(`{"nodes":{"count":1e9},"capacity":{"cpu":"0.5"}}`, "")
+	f.Fuzz(func(t *testing.T, text, proof string) {
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{registration.LeaseReport: text, registration.LeaseProof: proof}}}
+		reduced, _ := Reduce(lease)
+		report, err := reportOf(reduced.(*coordinationv1.Lease))
+		if err != nil {
+			return
+		}
+		assert.True(t, report.LastSeen.IsZero())
+		assert.Empty(t, report.Registration)
+		assert.LessOrEqual(t, len(report.PossessionProof), maxRequestName)
+	})
+}
