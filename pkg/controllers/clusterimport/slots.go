@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// slots limit the number of calls that run at once, in total and for one workspace. When a slot becomes free, the workspaces with
-// waiting calls take turns, so the number of calls of one workspace does not delay those of another.
+// slots limit the number of calls that run at once, in total and for one workspace. A workspace gets no more slots than it leaves free, so
+// that it takes many workspaces to occupy all of them. When a slot becomes free, the workspaces with waiting calls take turns.
 type slots struct {
 	total, perWorkspace int
 
@@ -70,7 +70,8 @@ func (s *slots) give() {
 	if s.taken == s.total {
 		return
 	}
-	turn := slices.IndexFunc(s.turns, func(workspace string) bool { return s.used[workspace] < s.perWorkspace })
+	most := min(s.perWorkspace, s.total-s.taken)
+	turn := slices.IndexFunc(s.turns, func(workspace string) bool { return s.used[workspace] < most })
 	if turn < 0 {
 		return
 	}

@@ -2,6 +2,8 @@ package clusterimport
 
 import (
 	"context"
+	"fmt"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -48,6 +50,43 @@ func TestSlots(t *testing.T) {
 		s.release("busy")
 		assert.True(t, <-third)
 	})
+	for _, row := range []struct{ total, perWorkspace, hostile, taken int }{
+		{firstSlots, firstPerWorkspace, 1, 64},
+		{firstSlots, firstPerWorkspace, 4, 224},
+		{firstSlots, firstPerWorkspace, 9, 255},
+		{retrySlots, retriesPerWorkspace, 1, 32},
+		{retrySlots, retriesPerWorkspace, 3, 56},
+		{retrySlots, retriesPerWorkspace, 6, 63},
+	} {
+		t.Run(fmt.Sprintf("another workspace waits for none of %d workspaces with more calls than %d slots", row.hostile, row.total), func(t *testing.T) {
+			s := newSlots(row.total, row.perWorkspace)
+			ctx, cancel := context.WithCancel(t.Context())
+			var calls sync.WaitGroup
+			for i := range row.hostile {
+				workspace := fmt.Sprint("hostile-", i)
+				for range row.perWorkspace + 1 {
+					calls.Go(func() {
+						if s.acquire(ctx, workspace) {
+							<-ctx.Done() // the member never answers
+							s.release(workspace)
+						}
+					})
+				}
+				require.Eventually(t, func() bool { return s.asked(workspace) == row.perWorkspace+1 }, patience, pause)
+			}
+			another := wants(t, s, t.Context(), "another")
+			s.mu.Lock()
+			taken, used := s.taken, s.used["another"]
+			s.mu.Unlock()
+			assert.Equal(t, row.taken+1, taken)
+			require.Equal(t, 1, used, "without a release of the others")
+			assert.True(t, <-another)
+			s.release("another")
+			cancel()
+			calls.Wait()
+			assertUnused(t, s)
+		})
+	}
 	t.Run("one that gives up leaves the queue", func(t *testing.T) {
 		s := newSlots(1, 1)
 		require.True(t, s.acquire(t.Context(), "a"))
