@@ -70,6 +70,9 @@ func (m *fakeMember) answer(w http.ResponseWriter, r *http.Request, object map[s
 		reply(w, http.StatusOK, map[string]any{"apiVersion": "v1", "kind": "SecretList", "items": m.revisions})
 	case r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/pods"):
 		m.answerPods(w, r)
+	case r.Method == http.MethodPatch && !found:
+		m.objects[r.URL.Path] = object
+		reply(w, http.StatusCreated, object)
 	case r.Method == http.MethodPatch:
 		m.objects[r.URL.Path] = object
 		reply(w, http.StatusOK, object)

@@ -122,7 +122,7 @@ func TestReconcile(t *testing.T) {
 		assert.Equal(t, fleet.ReasonImporting, first.Reason)
 		assert.True(t, first.IsWait(), "a worker does not wait for a member")
 		h.requireImported(t, c)
-		assert.Len(t, m.requests, 11, "a ping, nine objects, and a read of the stored credential")
+		assert.Len(t, m.requests, 10, "a ping and nine objects")
 
 		s := c.Status
 		assert.Equal(t, ptr.To(int64(0)), s.AgentDeployedGeneration)

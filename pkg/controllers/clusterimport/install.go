@@ -20,13 +20,18 @@ import (
 func (m *memberClient) install(
 	ctx context.Context, agentNamespace string, objects []runtime.Object, reregister bool, leftovers []agentmanifest.OwnedObject,
 ) *failure {
+	newNamespace := false
 	for _, object := range objects {
-		if err := m.apply(ctx, object); err != nil {
+		created, err := m.apply(ctx, object)
+		if err != nil {
 			return diagnose(m.server, "installing "+describe(object), err)
 		}
+		if _, isNamespace := object.(*corev1.Namespace); isNamespace {
+			newNamespace = created
+		}
 		// The Deployment, which restarts the agent, follows the bootstrap Secret. Before it restarts, delete a credential that
-		// the agent would use instead of registering again.
-		if secret, isSecret := object.(*corev1.Secret); isSecret && secret.Name == registration.BootstrapSecret && reregister {
+		// the agent would use instead of registering again. A namespace that did not exist has none.
+		if secret, isSecret := object.(*corev1.Secret); isSecret && secret.Name == registration.BootstrapSecret && reregister && !newNamespace {
 			if err := m.deleteUnmarkedCredential(ctx, agentNamespace); err != nil {
 				return diagnose(m.server, "removing the credential of an agent that would not register again", err)
 			}

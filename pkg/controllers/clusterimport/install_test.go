@@ -35,7 +35,10 @@ func assertGolden(t *testing.T, name, got string) {
 	assert.Equal(t, string(want), got)
 }
 
-const credentialPath = "/api/v1/namespaces/" + system + "/secrets/fleet-agent"
+const (
+	namespacePath  = "/api/v1/namespaces/" + system
+	credentialPath = namespacePath + "/secrets/fleet-agent"
+)
 
 // installation is the arguments of memberClient.install.
 type installation struct {
@@ -105,6 +108,7 @@ func TestInstall_overAnAgent(t *testing.T) {
 // The agent restarts with the Deployment. With its old credential it would not register again.
 func TestInstall_credentialOfAnotherRelease(t *testing.T) {
 	m := newFakeMember(t)
+	m.put(namespacePath, map[string]any{"kind": "Namespace", "apiVersion": "v1"})
 	m.put(credentialPath, map[string]any{"kind": "Secret", "apiVersion": "v1", "data": map[string]any{"kubeconfig": "eA=="}})
 	require.Nil(t, planned(t, nil).run(t, m))
 	transcript := m.transcript()
@@ -124,6 +128,7 @@ func TestInstall_interrupted(t *testing.T) {
 	made.leftovers = []agentmanifest.OwnedObject{{Kind: "PodDisruptionBudget", Namespace: system, Name: "some-other"}}
 	prepare := func() *fakeMember {
 		m := newFakeMember(t)
+		m.put(namespacePath, map[string]any{"kind": "Namespace", "apiVersion": "v1"})
 		m.put(credentialPath, map[string]any{"kind": "Secret", "apiVersion": "v1", "data": map[string]any{"kubeconfig": "eA=="}})
 		return m
 	}
@@ -257,7 +262,8 @@ func TestPlan_inputs(t *testing.T) {
 func TestApply_unknownKind(t *testing.T) {
 	m := newFakeMember(t)
 	c := m.connect(t)
-	require.ErrorContains(t, c.apply(t.Context(), &corev1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node"}}), "kind Node")
+	_, err := c.apply(t.Context(), &corev1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node"}})
+	require.ErrorContains(t, err, "kind Node")
 	require.ErrorContains(t, c.remove(t.Context(), "Node", "a", "b"), "kind Node")
 	assert.Empty(t, m.requests)
 }

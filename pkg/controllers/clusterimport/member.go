@@ -60,7 +60,7 @@ var (
 type memberClient struct {
 	server      string // the URL without credentials
 	fingerprint string // of the kubeconfig and the settings of the connection
-	version     rest.Interface
+	rest        rest.Interface
 	objects     dynamic.Interface
 	transport   *http.Transport
 	large       *transport.Turn
@@ -95,7 +95,7 @@ func newMemberClient(kubeconfig *clientcmdapi.Config, mode config.TLSMode, limit
 }
 
 func newClients(cfg *rest.Config, client *http.Client) (*memberClient, error) {
-	version, err := discovery.NewDiscoveryClientForConfigAndClient(cfg, client)
+	plain, err := discovery.NewDiscoveryClientForConfigAndClient(cfg, client)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func newClients(cfg *rest.Config, client *http.Client) (*memberClient, error) {
 		return nil, err
 	}
 	return &memberClient{
-		server: withoutCredentials(cfg.Host), version: version.RESTClient(), objects: objects,
+		server: withoutCredentials(cfg.Host), rest: plain.RESTClient(), objects: objects,
 		config: &rest.Config{Host: cfg.Host, Transport: client.Transport, Timeout: cfg.Timeout, QPS: cfg.QPS},
 	}, nil
 }
@@ -178,27 +178,38 @@ const maxUID = 64
 // server answers. The UID is "" if the user of the kubeconfig may not read it.
 func (m *memberClient) identify(ctx context.Context) (types.UID, error) {
 	// The hub's configuration for its own cluster may prefer protobuf.
-	response := m.version.Get().AbsPath("/api/v1/namespaces/"+metav1.NamespaceSystem).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx)
-	if err := response.Error(); apierrors.IsForbidden(err) {
+	namespace, err := metadataOf(
+		m.rest.Get().AbsPath("/api/v1/namespaces/"+metav1.NamespaceSystem).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx))
+	switch {
+	case apierrors.IsForbidden(err):
 		return "", m.ping(ctx)
-	} else if err != nil {
+	case err != nil:
 		return "", err
-	}
-	body, err := response.Raw()
-	if err != nil {
-		return "", err
-	}
-	var namespace metav1.PartialObjectMetadata
-	if err := json.Unmarshal(body, &namespace); err != nil || namespace.UID == "" || len(namespace.UID) > maxUID {
+	case namespace.UID == "" || len(namespace.UID) > maxUID:
 		return "", errNotKubernetes
 	}
 	return namespace.UID, nil
 }
 
+// metadataOf decodes the metadata of the object in a response, and nothing else of it.
+func metadataOf(response rest.Result) (object metav1.PartialObjectMetadata, err error) {
+	if err := response.Error(); err != nil { // unlike the error of Raw, it contains the server's message
+		return object, err
+	}
+	body, err := response.Raw()
+	if err != nil {
+		return object, err
+	}
+	if json.Unmarshal(body, &object) != nil {
+		return object, errNotKubernetes
+	}
+	return object, nil
+}
+
 // ping checks that a Kubernetes API server answers. The discovery client's ServerVersion takes no context and would delay the
 // stop of the hub.
 func (m *memberClient) ping(ctx context.Context) error {
-	response := m.version.Get().AbsPath("/version").Do(ctx)
+	response := m.rest.Get().AbsPath("/version").Do(ctx)
 	if err := response.Error(); err != nil { // unlike the error of Raw, it contains the server's message
 		return err
 	}
@@ -256,43 +267,60 @@ func (m *memberClient) resource(kind, namespace string) (dynamic.ResourceInterfa
 	return m.objects.Resource(gvr).Namespace(namespace), nil
 }
 
-// apply creates or changes an object. It forces the ownership of fields: on a member an earlier import, another version or the
-// chart may have created the object.
-func (m *memberClient) apply(ctx context.Context, object runtime.Object) error {
+// apply creates or changes an object, and reports whether it did not exist. It forces the ownership of fields: on a member an earlier
+// import, another version or the chart may have created the object.
+func (m *memberClient) apply(ctx context.Context, object runtime.Object) (created bool, err error) {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
-		return err
+		return false, err
 	}
-	kind := object.GetObjectKind().GroupVersionKind().Kind
-	client, err := m.resource(kind, accessor.GetNamespace())
+	kind, namespace := object.GetObjectKind().GroupVersionKind().Kind, accessor.GetNamespace()
+	client, err := m.resource(kind, namespace)
 	if err != nil {
-		return err
+		return false, err
+	}
+	gvr, root := resources[kind], "/apis"
+	if gvr.Group == "" {
+		root = "/api"
 	}
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
-		return err
+		return false, err
 	}
 	unstructured.RemoveNestedField(content, "status")
-	apply := func() error {
-		_, err := client.Apply(ctx, accessor.GetName(), &unstructured.Unstructured{Object: content},
-			metav1.ApplyOptions{FieldManager: registration.FieldManager, Force: true})
-		return err
+	body, err := json.Marshal(content)
+	if err != nil {
+		return false, err
+	}
+	// The dynamic client does not return the status code, which says whether the object existed.
+	apply := func() (created bool, err error) {
+		code := 0
+		response := m.rest.Patch(types.ApplyPatchType).
+			AbsPath(root, gvr.Group, gvr.Version).NamespaceIfScoped(namespace, namespace != "").Resource(gvr.Resource).Name(accessor.GetName()).
+			Param("fieldManager", registration.FieldManager).Param("force", "true").
+			SetHeader("Accept", runtime.ContentTypeJSON).
+			Body(body).Do(ctx).StatusCode(&code)
+		answer, err := metadataOf(response)
+		if err == nil && answer.Name != accessor.GetName() {
+			err = errNotKubernetes
+		}
+		return code == http.StatusCreated, err
 	}
 	strategy, _, _ := unstructured.NestedString(content, "spec", "strategy", "type")
-	switch err = apply(); {
+	switch created, err = apply(); {
 	case !apierrors.IsInvalid(err):
-		return err
+		return created, err
 	case kind == "PriorityClass": // its value is immutable
-		err = m.remove(ctx, kind, accessor.GetNamespace(), accessor.GetName())
+		err = m.remove(ctx, kind, namespace, accessor.GetName())
 	case kind == "Deployment" && strategy == string(appsv1.RecreateDeploymentStrategyType):
 		// The API server set defaults for rolling updates, which have no owner and contradict strategy Recreate.
 		recreate := []byte(`{"spec":{"strategy":{"type":"Recreate","rollingUpdate":null}}}`)
 		_, err = client.Patch(ctx, accessor.GetName(), types.MergePatchType, recreate, metav1.PatchOptions{FieldManager: registration.FieldManager})
 	default:
-		return err
+		return false, err
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	return apply()
 }
