@@ -279,10 +279,11 @@ func tokenLives(_ context.Context, k *knowledge) Finding {
 	if k.token == nil {
 		return doesNotApply()
 	}
-	if k.token.Status.Expires == nil {
+	expires := view.OfToken(k.token).Expires
+	if expires == nil {
 		return pass("it does not expire")
 	}
-	left := k.token.Status.Expires.Sub(k.hub.clock.serverNow())
+	left := expires.Sub(k.hub.clock.serverNow())
 	if left <= 0 {
 		return fail("ClusterRegistrationToken %s expired %s ago", k.token.Name, short(-left))
 	}

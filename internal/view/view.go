@@ -167,6 +167,9 @@ func clusterState(c *fleet.Cluster) (state, reason, message string) {
 	case registered != nil:
 		return StateWaitingForAgent, registered.Reason, registered.Message
 	}
+	if wayIn(c) != WayAgent && slices.Contains(c.Finalizers, fleet.ClusterFinalizer) {
+		return StateImporting, "", "the hub has begun the import; it writes the first status when the import ends, or takes longer"
+	}
 	return StateNew, "", notProcessed
 }
 
@@ -225,6 +228,9 @@ func OfToken(t *fleet.ClusterRegistrationToken) Token {
 	if t.Spec.TTL != nil && t.Spec.TTL.Duration > 0 {
 		v.TTL = t.Spec.TTL.Duration.String()
 	}
+	if end, limited := registration.Expires(t); limited && v.Expires == nil && registration.IsImportToken(t) {
+		v.Expires = &metav1.Time{Time: end}
+	}
 	v.State, v.Reason, v.Message = tokenState(t)
 	return v
 }
@@ -238,6 +244,8 @@ func tokenState(t *fleet.ClusterRegistrationToken) (state, reason, message strin
 		return StateUsedUp, fleet.ReasonTokenUsedUp, ""
 	case ready == nil && t.Status.SecretName != "":
 		return StateReady, "", "" // from a hub that writes no conditions
+	case ready == nil && registration.IsImportToken(t):
+		return StateReady, "", "" // the hub writes its status when an agent registers with it
 	case ready == nil:
 		return StateNew, "", notProcessed
 	case is(ready, corev1.ConditionTrue):

@@ -29,7 +29,10 @@ func TestClusterState(t *testing.T) {
 		change        func(*fleet.Cluster)
 		state, reason string
 	}{
-		"new":                            {with(), StateNew, ""},
+		"new": {with(), StateNew, ""},
+		"the import has begun": {func(c *fleet.Cluster) {
+			c.Spec.KubeConfigSecret, c.Finalizers = "k", []string{fleet.ClusterFinalizer}
+		}, StateImporting, ""},
 		"the kubeconfig is missing":      {with(condition("Imported", unknown, "WaitingForKubeconfig"), condition("Registered", unknown, "WaitingForAgent")), StateImporting, "WaitingForKubeconfig"},
 		"importing":                      {with(condition("Imported", unknown, "Importing")), StateImporting, "Importing"},
 		"unreachable":                    {with(condition("Imported", no, "Unreachable"), condition("Registered", unknown, "WaitingForAgent")), StateImportFailed, "Unreachable"},
@@ -102,7 +105,10 @@ func TestTokenState(t *testing.T) {
 		change        func(*fleet.ClusterRegistrationToken)
 		state, reason string
 	}{
-		"new":                {func(*fleet.ClusterRegistrationToken) {}, StateNew, ""},
+		"new": {func(*fleet.ClusterRegistrationToken) {}, StateNew, ""},
+		"of an import": {func(token *fleet.ClusterRegistrationToken) {
+			token.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster", UID: "c"}}
+		}, StateReady, ""},
 		"usable":             {ready(corev1.ConditionTrue, "Ready"), StateReady, ""},
 		"waiting":            {ready(corev1.ConditionUnknown, "WaitingForCredential"), StateWaiting, "WaitingForCredential"},
 		"refused":            {ready(corev1.ConditionFalse, "TTLRequired"), StateFailed, "TTLRequired"},
@@ -126,6 +132,15 @@ func TestTokenState(t *testing.T) {
 			assert.Equal(t, test.reason, v.Reason)
 		})
 	}
+}
+
+func TestTokenExpires_importTokenWithoutStatus(t *testing.T) {
+	token := &fleet.ClusterRegistrationToken{Spec: fleet.ClusterRegistrationTokenSpec{TTL: &metav1.Duration{Duration: time.Hour}}}
+	token.CreationTimestamp = metav1.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	assert.Nil(t, OfToken(token).Expires)
+	token.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster", UID: "c"}}
+	require.NotNil(t, OfToken(token).Expires)
+	assert.Equal(t, 13, OfToken(token).Expires.Hour())
 }
 
 func TestTokenTTL(t *testing.T) {

@@ -50,6 +50,9 @@ func owningCluster(token *fleet.ClusterRegistrationToken) string {
 	return ""
 }
 
+// IsImportToken reports whether the hub created the token for the import of a Cluster.
+func IsImportToken(token *fleet.ClusterRegistrationToken) bool { return owningCluster(token) != "" }
+
 // notAllowed refuses a clientID that the token does not allow. An import token is stored on the member of its Cluster; if it is
 // stolen there, it registers no other Cluster.
 func (c Case) notAllowed() *Explanation {

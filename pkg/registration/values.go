@@ -2,8 +2,13 @@ package registration
 
 import (
 	"fmt"
+	"slices"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 // Values is the content of a ClusterRegistrationToken's Secret: a values file for the chart fleet-agent. The hub also uses it
@@ -39,4 +44,11 @@ func DecodeValues(data []byte) (Values, error) {
 		return Values{}, fmt.Errorf("the values are not a YAML document without aliases")
 	}
 	return v, nil
+}
+
+// HoldsValuesOf reports whether a Secret was made for the values of this token. A token of the same name that was deleted may have left one.
+func HoldsValuesOf(secret *corev1.Secret, token *fleet.ClusterRegistrationToken) bool {
+	return secret.Type == SecretTypeValues && slices.ContainsFunc(secret.OwnerReferences, func(owner metav1.OwnerReference) bool {
+		return owner.UID == token.UID
+	})
 }

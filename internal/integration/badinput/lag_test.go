@@ -16,10 +16,11 @@ func TestImportWhileTheCacheOfSecretsLags(t *testing.T) {
 	wire.Inject(lag.Harm)
 	hub.Hub(t, wire.Wrap)
 	s := newScene(t, hub, member)
-	s.goodSecret()
-	lag.Begin()
 	s.cluster()
-	hub.WaitCondition(t, testenv.KindToken, s.ns, "import-token-"+object, fleet.ConditionReady, "True")
+	hub.ClusterCondition(t, s.ns, object, fleet.ConditionImported, "Unknown WaitingForKubeconfig") // the next wait is reported at once
+	lag.Begin()
+	s.goodSecret()
+	testenv.EventuallyThere(t, hub.Kubernetes.CoreV1().Secrets(s.ns).Get, "import-token-"+object)
 	hub.ClusterCondition(t, s.ns, object, fleet.ConditionImported, "Unknown Importing")
 	lag.End()
 	testenv.Eventually(t, func() (bool, string) {

@@ -37,7 +37,7 @@ var outages = []outage{
 	{"after the token", http.MethodPost, "/clusterregistrationtokens"},
 	{"while the token gets its rights", http.MethodPost, "/roles"},
 	{"after the values Secret", http.MethodPost, "/secrets"},
-	{"while the agent is being installed", http.MethodPatch, "/clusterregistrationtokens/import-token-managed/status"},
+	{"after the use of the import token was counted", http.MethodPatch, "/clusterregistrationtokens/import-token-managed/status"},
 	{"after the request was bound to its Cluster", http.MethodPatch, "/clusterregistrations/"},
 	{"while the request gets its rights", http.MethodPost, "/rolebindings"},
 	{"after the credential", http.MethodPost, "/namespaces/cattle-fleet-clusters-system/secrets"},

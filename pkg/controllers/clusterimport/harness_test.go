@@ -123,11 +123,14 @@ func (h *harness) giveToken(t *testing.T, cluster *fleet.Cluster) {
 	name := registration.ImportTokenName(cluster.Name)
 	h.tokens[name] = &fleet.ClusterRegistrationToken{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: cluster.Namespace, Name: name, OwnerReferences: []metav1.OwnerReference{{Kind: "Cluster", Name: cluster.Name, UID: cluster.UID}},
+			Namespace: cluster.Namespace, Name: name, UID: "token",
+			OwnerReferences: []metav1.OwnerReference{{Kind: "Cluster", Name: cluster.Name, UID: cluster.UID}},
 		},
-		Status: fleet.ClusterRegistrationTokenStatus{SecretName: name},
 	}
-	h.values[name] = &corev1.Secret{Data: map[string][]byte{registration.ValuesKey: encoded(t, someValues())}}
+	h.values[name] = &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{UID: h.tokens[name].UID}}},
+		Type:       registration.SecretTypeValues, Data: map[string][]byte{registration.ValuesKey: encoded(t, someValues())},
+	}
 }
 
 func someValues() registration.Values {

@@ -279,26 +279,34 @@ func TestReconcile_notStarted(t *testing.T) {
 			},
 		},
 		{
-			name: "token without values", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown,
-			change: func(h *harness, _ *fleet.Cluster) { h.tokens["import-token-c"].Status.SecretName = "" },
+			name: "token that is refused", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown,
+			change: func(h *harness, _ *fleet.Cluster) { h.refuse("import-token-c") },
 		},
 		{
-			name: "new token without values", reason: fleet.ReasonImporting, status: corev1.ConditionUnknown, after: tokenPatience - time.Second,
+			name: "new token that is refused", reason: fleet.ReasonImporting, status: corev1.ConditionUnknown, after: tokenPatience - time.Second,
 			change: func(h *harness, _ *fleet.Cluster) {
-				h.tokens["import-token-c"].Status.SecretName = ""
+				h.refuse("import-token-c")
 				h.tokens["import-token-c"].CreationTimestamp = metav1.NewTime(start.Add(-time.Second))
 			},
 		},
 		{
-			name: "token created in the future", reason: fleet.ReasonImporting, status: corev1.ConditionUnknown, after: tokenPatience,
+			name: "refused token created in the future", reason: fleet.ReasonImporting, status: corev1.ConditionUnknown, after: tokenPatience,
 			change: func(h *harness, _ *fleet.Cluster) {
-				h.tokens["import-token-c"].Status.SecretName = ""
+				h.refuse("import-token-c")
 				h.tokens["import-token-c"].CreationTimestamp = metav1.NewTime(start.Add(time.Hour))
 			},
 		},
 		{
 			name: "Secret with the values missing", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown, after: time.Minute,
 			change: func(h *harness, _ *fleet.Cluster) { delete(h.values, "import-token-c") },
+		},
+		{
+			name: "Secret with the values of an earlier token", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown,
+			change: func(h *harness, _ *fleet.Cluster) { h.tokens["import-token-c"].UID = "another" },
+		},
+		{
+			name: "Secret of another type", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown,
+			change: func(h *harness, _ *fleet.Cluster) { h.values["import-token-c"].Type = corev1.SecretTypeOpaque },
 		},
 		{
 			name: "Secret without values", reason: fleet.ReasonWaitingForToken, status: corev1.ConditionUnknown,
@@ -353,6 +361,11 @@ func TestReconcile_notStarted(t *testing.T) {
 			assert.NotContains(t, out.Message, confidential)
 		})
 	}
+}
+
+// refuse gives a token the status that the controller of tokens writes if its rights cannot be created.
+func (h *harness) refuse(token string) {
+	h.tokens[token].Status.Conditions = []genericcondition.GenericCondition{{Type: fleet.ConditionReady, Status: corev1.ConditionFalse}}
 }
 
 func TestReconcile_token(t *testing.T) {

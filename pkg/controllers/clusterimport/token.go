@@ -13,6 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -25,7 +26,7 @@ const (
 )
 
 // ensureToken creates the ClusterRegistrationToken with which the agent will register, and returns its values once the controller of tokens
-// has published them. Until then values is nil, and the caller returns out.
+// has written them to its Secret. Until then values is nil, and the caller returns out.
 func (i *Importer) ensureToken(ctx context.Context, cluster *fleet.Cluster) (values *registration.Values, out result.Result) {
 	name := registration.ImportTokenName(cluster.Name)
 	key := index.Key(cluster.Namespace, name)
@@ -64,14 +65,17 @@ func (i *Importer) ensureToken(ctx context.Context, cluster *fleet.Cluster) (val
 	if left := tokenPatience - i.Clock.Since(token.CreationTimestamp.Time); left > 0 {
 		waiting = importing().In(min(left, tokenPatience)) // the clock of the API server may be ahead
 	}
-	if token.DeletionTimestamp != nil || token.Status.SecretName == "" {
+	if token.DeletionTimestamp != nil || fleetstatus.IsFalse(token.Status.Conditions, fleet.ConditionReady) {
 		return nil, waiting
 	}
-	secret, err := i.secretCache.Get(token.Namespace, token.Status.SecretName)
-	if apierrors.IsNotFound(err) {
+	secret, err := i.secretCache.Get(token.Namespace, token.Name)
+	switch {
+	case apierrors.IsNotFound(err):
 		return nil, waiting.In(result.Earliest(waiting.After, i.RecheckDelay()))
-	} else if err != nil {
+	case err != nil:
 		return nil, result.Retry(fleet.ReasonError, err)
+	case !registration.HoldsValuesOf(secret, token):
+		return nil, waiting
 	}
 	decoded, err := registration.DecodeValues(secret.Data[registration.ValuesKey])
 	if err != nil || decoded.Token == "" {

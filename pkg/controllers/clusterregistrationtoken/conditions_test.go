@@ -17,6 +17,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/backlog"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
@@ -159,6 +160,33 @@ func TestTokensOfRequest(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			require.NoError(t, tokens.Replace([]any{row.token}, ""))
 			assert.Equal(t, row.want, len(s.tokensOfRequest(row.before, row.after)) == 1)
+		})
+	}
+}
+
+func TestIsUnusedImportToken(t *testing.T) {
+	for name, row := range map[string]struct {
+		change func(before, after *fleet.ClusterRegistrationToken)
+		want   bool
+	}{
+		"ready":         {func(_, _ *fleet.ClusterRegistrationToken) {}, true},
+		"used":          {func(_, after *fleet.ClusterRegistrationToken) { after.Status.LastUsed = &metav1.Time{Time: noon} }, false},
+		"with a status": {func(before, after *fleet.ClusterRegistrationToken) { before.Status = after.Status }, false},
+		"of a person":   {func(_, after *fleet.ClusterRegistrationToken) { after.OwnerReferences = nil }, false},
+		"not ready": {func(_, after *fleet.ClusterRegistrationToken) {
+			after.Status.Conditions[0].Reason = fleet.ReasonNameConflict
+		}, false},
+		"without policies": {func(_, after *fleet.ClusterRegistrationToken) {
+			result.Set(&after.Status.Conditions, fleet.ConditionPoliciesInForce, result.Stalled("Missing", ""), noon)
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := someToken(0)
+			before.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster", UID: "cluster"}}
+			after := before.DeepCopy()
+			result.Set(&after.Status.Conditions, fleet.ConditionReady, result.Done(fleet.ReasonTokenReady, ""), noon)
+			row.change(before, after)
+			assert.Equal(t, row.want, isUnusedImportToken(before, after))
 		})
 	}
 }

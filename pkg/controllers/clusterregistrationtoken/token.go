@@ -100,9 +100,12 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 		fleetstatus.OrderConditions(&after.Status.Conditions, fleet.ConditionReady, fleet.ConditionRequestsAccepted,
 			fleet.ConditionWithinLimits, fleet.ConditionPoliciesInForce)
 	}
-	latest, written, err := writes.Status(ctx, client, token, after)
-	if err != nil {
-		return token, errors.Join(err, out.Err, countErr, limitErr, refusalErr)
+	latest, written := token, false
+	if !isUnusedImportToken(token, after) {
+		var err error
+		if latest, written, err = writes.Status(ctx, client, token, after); err != nil {
+			return token, errors.Join(err, out.Err, countErr, limitErr, refusalErr)
+		}
 	}
 	h.TokenUsage.Done(keyOf(token), counted.answered)
 	if written {
@@ -124,6 +127,14 @@ func (h *handler) onChange(key string, token *fleet.ClusterRegistrationToken) (*
 		h.tokens.EnqueueAfter(token.Namespace, token.Name, next)
 	}
 	return latest, errors.Join(out.Err, countErr, limitErr, refusalErr)
+}
+
+// isUnusedImportToken reports whether the token is ready for an import and has no other status to report. The import finds the Secret by
+// its name, so the status is written with the first use: for each of hundreds of imports, a write of its own would delay them all.
+func isUnusedImportToken(before, after *fleet.ClusterRegistrationToken) bool {
+	conditions := after.Status.Conditions
+	return registration.IsImportToken(after) && len(before.Status.Conditions) == 0 && after.Status.LastUsed == nil &&
+		len(conditions) == 1 && conditions[0].Reason == fleet.ReasonTokenReady
 }
 
 // ensureObjects creates and corrects the rights of the token and the Secret with the chart values. A token without a TTL is refused if

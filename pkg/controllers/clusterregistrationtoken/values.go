@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,7 +34,7 @@ func (h *handler) ensureValues(ctx context.Context, token *fleet.ClusterRegistra
 	if err != nil {
 		return result.Retry(fleet.ReasonError, err)
 	}
-	if !ownedBy(existing, token) {
+	if !registration.HoldsValuesOf(existing, token) {
 		return result.Stalled(fleet.ReasonNameConflict, fmt.Sprintf(
 			"Secret %s/%s exists and does not belong to this token; rename or delete it", token.Namespace, token.Name)).In(h.RecheckDelay())
 	}
@@ -97,12 +96,6 @@ func (h *handler) currentSecret(ctx context.Context, token *fleet.ClusterRegistr
 		return nil, nil
 	}
 	return secret, err
-}
-
-func ownedBy(secret *corev1.Secret, token *fleet.ClusterRegistrationToken) bool {
-	return secret.Type == registration.SecretTypeValues && slices.ContainsFunc(secret.OwnerReferences, func(owner metav1.OwnerReference) bool {
-		return owner.UID == token.UID
-	})
 }
 
 // tolerance is how much earlier than its ClusterRegistrationToken a bearer token may expire.

@@ -129,7 +129,7 @@ type ClusterRegistrationTokenStatus struct {
 	Expires *metav1.Time `json:"expires,omitempty"`
 
 	// SecretName is set by the hub, once the token can be used, to the Secret in the token's namespace whose key "values"
-	// is a values file for the chart fleet-agent.
+	// is a values file for the chart fleet-agent. The status of the token of an import is set with the first use.
 	// +optional
 	// +nullable
 	SecretName string `json:"secretName,omitempty"`
