@@ -101,7 +101,7 @@ func TestCostOfAnImport(t *testing.T) {
 	t.Logf("one import, without its registration: %d writes, %d reads, %d of them refused: %v", writes, reads, failures, testenv.Bill(first))
 	requireNoMore(t, first, tenth)
 	assert.Empty(t, failed(first))
-	assert.LessOrEqual(t, writes, 11)
+	assert.LessOrEqual(t, writes, 9)
 	for _, cost := range [][]testenv.Sent{first, tenth} {
 		_, reads, _ = testenv.Totals(cost)
 		assert.Equal(t, 1, reads, "the kubeconfig Secret, which no cache holds")

@@ -18,7 +18,6 @@ func TestStopDuringCalls(t *testing.T) {
 	hub, member := testenv.Clusters(t)
 	hub.Configure(t, hub.Reachable())
 	ns, silent := hub.Namespace(t), testenv.SilentServer(t)
-	hub.KubeconfigSecret(t, ns, "silent", map[string][]byte{registration.KubeconfigValue: testenv.At(t, member.Kubeconfig(), silent)})
 	before := goleak.IgnoreCurrent()
 
 	running := hub.Hub(t)
@@ -26,9 +25,14 @@ func TestStopDuringCalls(t *testing.T) {
 	for i := range calls {
 		createCluster(t, hub, ns, fmt.Sprintf("silent-%d", i), "silent", "")
 	}
-	for i := range calls {
-		hub.ClusterCondition(t, ns, fmt.Sprintf("silent-%d", i), fleet.ConditionImported, "Unknown Importing")
+	imported := func(condition string) {
+		for i := range calls {
+			hub.ClusterCondition(t, ns, fmt.Sprintf("silent-%d", i), fleet.ConditionImported, condition)
+		}
 	}
+	imported("Unknown WaitingForKubeconfig") // the next wait is reported at once
+	hub.KubeconfigSecret(t, ns, "silent", map[string][]byte{registration.KubeconfigValue: testenv.At(t, member.Kubeconfig(), silent)})
+	imported("Unknown Importing")
 	began := time.Now()
 	running.Stop(t)
 	took := time.Since(began)

@@ -47,10 +47,12 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 	transitions := map[string]*result.Transition{}
 	var next time.Duration
 	var failed error
+	stalled := false
 	report := func(condition string, out result.Result) {
 		transitions[condition] = result.Set(&after.Status.Conditions, condition, out, h.Clock.Now())
 		next = result.Earliest(next, out.After)
 		failed = errors.Join(failed, out.Err)
+		stalled = stalled || out.IsStalled()
 	}
 	processed := h.ensureNamespace(ctx, after)
 	if before := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionProcessed); h.DisableBundles && processed.IsDone() && before.Status == corev1.ConditionTrue && before.Reason == "" {
@@ -68,6 +70,12 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 	if len(after.Status.Conditions) > len(cluster.Status.Conditions) { // not for a new order alone, which would write every Cluster once
 		fleetstatus.OrderConditions(&after.Status.Conditions, fleet.ConditionProcessed, fleet.ConditionImported,
 			fleet.ConditionRegistered, fleet.ConditionConnected, fleet.ConditionReconciled, fleet.ConditionReady)
+	}
+
+	// A first import usually ends within seconds, and its result is the first status.
+	if left := h.unreported(cluster, after); left > 0 && failed == nil && !stalled {
+		h.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, result.Earliest(next, left))
+		return cluster, nil
 	}
 
 	before := cluster
@@ -91,6 +99,18 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 		h.clusters.EnqueueAfter(latest.Namespace, latest.Name, next)
 	}
 	return latest, failed
+}
+
+// reportAfter is the age from which the status of a Cluster says that its first import is under way. Before that, a write for each of
+// hundreds of imports would delay them all.
+const reportAfter = 10 * time.Second
+
+// unreported returns how long the status of a Cluster that has none yet does not say that it is being imported; 0 if it has to be written.
+func (h *handler) unreported(cluster, after *fleet.Cluster) time.Duration {
+	if len(cluster.Status.Conditions) > 0 || fleetstatus.Condition(after.Status.Conditions, fleet.ConditionImported).Reason != fleet.ReasonImporting {
+		return 0
+	}
+	return min(reportAfter-h.Clock.Since(cluster.CreationTimestamp.Time), reportAfter) // the clock of the API server may be ahead
 }
 
 // ensureIdentity writes the fields outside the status that the hub owns: the finalizer, without which the namespace of a deleted

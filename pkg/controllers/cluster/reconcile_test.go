@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/generic"
 	"github.com/stretchr/testify/assert"
@@ -88,6 +89,52 @@ func TestReconcile_steps(t *testing.T) {
 				}
 			}
 			assert.Equal(t, 1, patches, "the status is written once")
+		})
+	}
+}
+
+// fixedImport is an AgentInstaller with a fixed result.
+type fixedImport struct {
+	uninstaller
+	out result.Result
+}
+
+func (f *fixedImport) Condition() string { return fleet.ConditionImported }
+
+func (f *fixedImport) Reconcile(context.Context, *fleet.Cluster) result.Result { return f.out }
+
+func TestReconcile_firstImportIsReported(t *testing.T) {
+	importing := result.Wait(fleet.ReasonImporting, "installing the agent on the member")
+	for _, row := range []struct {
+		name   string
+		out    result.Result
+		age    time.Duration
+		before string // the reason of condition Imported
+		want   bool
+	}{
+		{"not while it is under way", importing, time.Second, "", false},
+		{"when it lasts", importing, reportAfter, "", true},
+		{"when it has succeeded", result.Done(fleet.ReasonImported, ""), time.Second, "", true},
+		{"when it has failed", result.Stalled(fleet.ReasonUnreachable, ""), time.Second, "", true},
+		{"when it waits for a person", result.Wait(fleet.ReasonWaitingForKubeconfig, ""), time.Second, "", true},
+		{"after another status", importing, time.Second, fleet.ReasonWaitingForKubeconfig, true},
+		{"with the clock of the API server ahead", importing, -time.Hour, "", false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			d := newDeletion(config.Hub{})
+			live := &liveness{}
+			d.subReconcilers = SubReconcilers{&fixedImport{out: row.out}, live, live, live}
+			d.namespaces = cachedNamespace{Namespace: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+				Name: memberNamespace, Annotations: map[string]string{fleet.ClusterAnnotation: "member", fleet.ClusterNamespaceAnnotation: "ws"},
+			}}}
+			d.cluster.Status = fleet.ClusterStatus{Namespace: memberNamespace}
+			d.cluster.CreationTimestamp = metav1.NewTime(d.clock.Now().Add(-row.age))
+			if row.before != "" {
+				result.Set(&d.cluster.Status.Conditions, fleet.ConditionImported, result.Wait(row.before, ""), d.clock.Now())
+			}
+			latest, err := d.reconcile(t.Context(), d.cluster)
+			require.NoError(t, err)
+			assert.Equal(t, row.want, fleetstatus.Condition(latest.Status.Conditions, fleet.ConditionImported).Reason == row.out.Reason)
 		})
 	}
 }
