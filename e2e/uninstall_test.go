@@ -119,9 +119,12 @@ func (s *suite) removeNamespaces(ctx context.Context) error {
 	return s.hub.deleteNamespaces(ctx, names...)
 }
 
-// removeRoles deletes the Roles that all agents share.
+// removeRoles deletes the ClusterRoles and the binding that all agents share.
 func (s *suite) removeRoles(ctx context.Context) error {
 	var errs []error
+	if err := s.hub.kube.RbacV1().ClusterRoleBindings().Delete(ctx, registration.ClusterRoleContent, metav1.DeleteOptions{}); !apierrors.IsNotFound(err) {
+		errs = append(errs, err)
+	}
 	for _, name := range []string{registration.ClusterRoleAgent, registration.ClusterRoleBundleDeployment, registration.ClusterRoleContent} {
 		err := s.hub.kube.RbacV1().ClusterRoles().Delete(ctx, name, metav1.DeleteOptions{})
 		if !apierrors.IsNotFound(err) {

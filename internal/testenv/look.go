@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // Get is the Get of a typed client.
@@ -160,7 +161,7 @@ func Ours() metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: fleet.ManagedLabel + "=" + fleet.ManagedValue}
 }
 
-// Managed lists the objects with the hub's label as "Kind namespace/name".
+// Managed lists the objects with the hub's label as "Kind namespace/name", without the binding that all agents share.
 func (c *Cluster) Managed(t testing.TB) []string {
 	t.Helper()
 	ctx, found := context.Background(), &listing{t: t}
@@ -170,7 +171,9 @@ func (c *Cluster) Managed(t testing.TB) []string {
 	found.add("ServiceAccount")(core.ServiceAccounts("").List(ctx, Ours()))
 	found.add("Role")(rbac.Roles("").List(ctx, Ours()))
 	found.add("RoleBinding")(rbac.RoleBindings("").List(ctx, Ours()))
-	found.add("ClusterRoleBinding")(rbac.ClusterRoleBindings().List(ctx, Ours()))
+	ours := Ours()
+	ours.FieldSelector = fields.OneTermNotEqualSelector("metadata.name", registration.ClusterRoleContent).String()
+	found.add("ClusterRoleBinding")(rbac.ClusterRoleBindings().List(ctx, ours))
 	return found.lines
 }
 

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -159,6 +160,14 @@ func encodeJSON(value any) (data []byte, digest string, err error) {
 }
 
 func nameOf(digest string) string { return (namePrefix + digest)[:nameMax] }
+
+// names matches the names of Contents in a text.
+var names = regexp.MustCompile(namePrefix + `[0-9a-f]{61}`)
+
+// WithoutNames shortens the names of Contents in a text to what a person needs to find one. Everybody who knows the whole name can read it.
+func WithoutNames(text string) string {
+	return names.ReplaceAllStringFunc(text, func(name string) string { return name[:len(namePrefix)+8] + "..." })
+}
 
 func pack(data []byte) ([]byte, error) {
 	var buffer bytes.Buffer

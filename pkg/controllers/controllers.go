@@ -56,9 +56,9 @@ func Register(ctx context.Context, c *app.Context, reachability *liveness.APIRea
 	} else {
 		all.bundles = bundle.Register(ctx, c)
 		subReconcilers.Bundles = all.bundles
-		agentrole.Register(ctx, c)
 		clustergroup.Register(ctx, c)
 	}
+	agentrole.Register(ctx, c)
 	cluster.Register(ctx, c, subReconcilers)
 	if c.Clusternet != nil {
 		clusternet.Register(ctx, c)

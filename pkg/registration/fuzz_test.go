@@ -31,7 +31,7 @@ func FuzzObjectNames(f *testing.F) {
 		account := RequestServiceAccount(name, uid)
 		for _, made := range []string{
 			account, TokenServiceAccount(name, uid), RoleName(account), RoleBindingName(account), CredentialReaderName(account),
-			ContentBindingName(account), ImportTokenName(name), AgentBundleName(name), wranglername.SafeConcatName(namespace, name),
+			ImportTokenName(name), AgentBundleName(name), wranglername.SafeConcatName(namespace, name),
 		} {
 			assert.LessOrEqual(t, len(made), 63)
 			assert.Empty(t, validation.IsDNS1123Subdomain(made), made)

@@ -96,15 +96,8 @@ func CredentialReaderName(requestServiceAccount string) string {
 	return name.SafeConcatName(requestServiceAccount, "creds")
 }
 
-// ContentBindingName is the ClusterRoleBinding that lets one agent read every Content if Fleet's own controllers create the
-// BundleDeployments. It contains the UID for the same reason as CredentialReaderName.
-func ContentBindingName(requestServiceAccount string) string {
-	return name.SafeConcatName(requestServiceAccount, "content")
-}
-
-// ContentRoleName is the ClusterRole that lets the agent of a Cluster read the Contents its BundleDeployments name, and the
-// ClusterRoleBinding that grants it to the agent.
-func ContentRoleName(clusterNamespace string) string {
+// EarlierContentBinding is the ClusterRole and ClusterRoleBinding by which earlier versions let the agent of one Cluster read its Contents.
+func EarlierContentBinding(clusterNamespace string) string {
 	return name.SafeConcatName(ClusterRoleContent, clusterNamespace)
 }
 

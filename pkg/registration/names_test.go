@@ -23,7 +23,6 @@ func TestNames(t *testing.T) {
 		{"its RoleBinding", RoleBindingName("token-uid"), "token-uid-to-role"},
 		{"a request's ServiceAccount", RequestServiceAccount("request-abc", "uid"), "request-abc-uid"},
 		{"the right to read a credential", CredentialReaderName("request-abc-uid"), "request-abc-uid-creds"},
-		{"the right to read Contents", ContentBindingName("request-abc-uid"), "request-abc-uid-content"},
 		{"a token Secret", ServiceAccountTokenSecret(a64), a64 + "-token"},
 		{"an import token", ImportTokenName("local"), "import-token-local"},
 		{"an agent Bundle", AgentBundleName("local"), "fleet-agent-local"},

@@ -28,8 +28,7 @@ const (
 	// ConfigMaps beside them; the hub binds it for each agent in the cluster namespace if Fleet's own controllers create the
 	// BundleDeployments. Otherwise the hub binds ClusterRoleAgent.
 	ClusterRoleBundleDeployment = "fleet-bundle-deployment"
-	// ClusterRoleContent lets an agent read every Content if Fleet's own controllers create the BundleDeployments. Otherwise
-	// each Cluster has its own ClusterRole, ContentRoleName.
+	// ClusterRoleContent lets agents read a Content by its name. A ClusterRoleBinding of this name binds it once, for all of them.
 	ClusterRoleContent = "fleet-content"
 	// ClusterRoleAgent lets an agent read its BundleDeployments and report their status; the hub binds it for each agent in the
 	// cluster namespace. An agent that renews its credential has its own Role instead, AgentRoleName.

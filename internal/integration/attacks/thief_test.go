@@ -91,7 +91,6 @@ func TestStolenRequestToken(t *testing.T) {
 			return only(thief.Fleet.BundleDeployments(mine.ClusterNamespace()).Create(ctx, &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, metav1.CreateOptions{}))
 		},
 		"read all Contents":                            func() error { return only(thief.Fleet.Contents().List(ctx, all)) },
-		"read a Content of others":                     func() error { return only(thief.Fleet.Contents().Get(ctx, "s-of-others", metav1.GetOptions{})) },
 		"read Secrets of its namespace":                func() error { return only(core.Secrets(mine.ClusterNamespace()).List(ctx, all)) },
 		"read the victim's Secrets":                    func() error { return only(core.Secrets(v.ClusterNamespace()).List(ctx, all)) },
 		"read credentials":                             func() error { return only(core.Secrets(values.SystemRegistrationNamespace).List(ctx, all)) },

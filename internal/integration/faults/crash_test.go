@@ -120,7 +120,7 @@ func (b bothWays) requireExactly(t *testing.T, requests ...*fleet.ClusterRegistr
 		"1 Bundle in " + b.ns, "2 values Secret in " + b.ns, "2 ServiceAccount in " + b.ns, "4 Role in " + b.ns, "4 RoleBinding in " + b.ns,
 		"1 ServiceAccount in " + edge, "1 RoleBinding in " + edge, "0 Role in " + edge, "0 Secret in " + edge,
 		"1 ServiceAccount in " + managed, "1 RoleBinding in " + managed, "0 Role in " + managed, "0 Secret in " + managed,
-		"1 ClusterRoleBinding", "2 reader Role", "2 reader RoleBinding", "2 credential Secret",
+		"2 reader Role", "2 reader RoleBinding", "2 credential Secret",
 	}
 	testenv.Eventually(t, func() (bool, string) {
 		got := b.inventory(t, uids, edge, managed)
@@ -147,17 +147,14 @@ func (b bothWays) inventory(t *testing.T, accounts []string, edge, managed strin
 			fmt.Sprintf("%d Role in %s", count(b.hub.Kubernetes.RbacV1().Roles(ns).List(t.Context(), testenv.Ours())), ns),
 			fmt.Sprintf("%d Secret in %s", count(b.hub.Kubernetes.CoreV1().Secrets(ns).List(t.Context(), testenv.Ours())), ns))
 	}
-	return append(lines, b.readers(t, accounts, edge, managed)...)
+	return append(lines, b.readers(t, accounts)...)
 }
 
 // readers counts the objects in namespaces outside of this test that were created for its requests.
-func (b bothWays) readers(t *testing.T, accounts []string, clusterNamespaces ...string) []string {
+func (b bothWays) readers(t *testing.T, accounts []string) []string {
 	t.Helper()
 	rbac, ctx := b.hub.Kubernetes.RbacV1(), t.Context()
-	var contents, readers []string
-	for _, namespace := range clusterNamespaces {
-		contents = append(contents, registration.ContentRoleName(namespace))
-	}
+	var readers []string
 	for _, account := range accounts {
 		readers = append(readers, registration.CredentialReaderName(account))
 	}
@@ -165,7 +162,6 @@ func (b bothWays) readers(t *testing.T, accounts []string, clusterNamespaces ...
 		return o.GetAnnotations()[fleet.ClusterRegistrationNamespaceAnnotation] == b.ns
 	}
 	return []string{
-		fmt.Sprintf("%d ClusterRoleBinding", matching(t, named(contents))(rbac.ClusterRoleBindings().List(ctx, testenv.Ours()))),
 		fmt.Sprintf("%d reader Role", matching(t, named(readers))(rbac.Roles(testenv.RegistrationNamespace).List(ctx, testenv.Ours()))),
 		fmt.Sprintf("%d reader RoleBinding", matching(t, named(readers))(rbac.RoleBindings(testenv.RegistrationNamespace).List(ctx, testenv.Ours()))),
 		fmt.Sprintf("%d credential Secret", matching(t, mine)(b.hub.Kubernetes.CoreV1().Secrets(testenv.RegistrationNamespace).List(ctx, testenv.Ours()))),

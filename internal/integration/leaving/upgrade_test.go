@@ -307,7 +307,7 @@ func TestUpgradeFromFleetKeepsAgents(t *testing.T) {
 	assert.Empty(t, testenv.WritesIn(again.Settle(t)), "a restart writes nothing")
 }
 
-// Fleet's agents may read everything in their cluster namespace, and all Contents.
+// Fleet's agents may read everything in their cluster namespace, and each has a binding of its own to read Contents.
 func TestUpgradeFromFleetNarrowsTheRightsOfAgents(t *testing.T) {
 	s := newStock(t)
 	s.Running = s.Hub.Hub(t)
@@ -319,12 +319,12 @@ func TestUpgradeFromFleetNarrowsTheRightsOfAgents(t *testing.T) {
 		testenv.To("list", "bundledeployments.fleet.cattle.io", s.clusterNamespace, ""),
 		testenv.To("patch", "bundledeployments.fleet.cattle.io/status", s.clusterNamespace, "any"),
 		testenv.To("patch", "clusters.fleet.cattle.io/status", s.Namespace, s.cluster.Name),
+		testenv.To("get", "contents.fleet.cattle.io", "", "any"),
 	)
 	agent := s.Hub.ClientFor(t, s.bearer)
 	testenv.Eventually(t, func() (bool, string) { // the API server sees the change by a watch
-		_, errContent := agent.Fleet.Contents().Get(t.Context(), "any", metav1.GetOptions{})
 		_, errSecret := agent.Kubernetes.CoreV1().Secrets(s.clusterNamespace).Get(t.Context(), s.account+"-token", metav1.GetOptions{})
-		return apierrors.IsForbidden(errContent) && apierrors.IsForbidden(errSecret), fmt.Sprint(errContent, errSecret)
+		return apierrors.IsForbidden(errSecret), fmt.Sprint(errSecret)
 	})
 
 	require.NoError(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Delete(t.Context(), s.request.Name, metav1.DeleteOptions{}))

@@ -120,13 +120,13 @@ func TestRequestsOfAgents(t *testing.T) {
 	requireAllowed(t,
 		c.deployments("its BundleDeployments", home),
 		c.content("its Content", s.ownContent[0]),
+		c.content("the Content of another cluster, whose name only that cluster is told", s.otherContent[0]),
 		c.status("its heartbeat", cluster, `{"agent":{"namespace":"x"}}`),
 		c.token("a token of its own", home, s.own.Account(), hour),
 	)
 	assertForbidden(t,
 		c.deployments("BundleDeployments of another cluster", away),
 		c.deployments("BundleDeployments of all", ""),
-		c.content("the Content of another cluster, by its exact name", s.otherContent[0]),
 		c.lists("all Contents", func(ctx context.Context, o metav1.ListOptions) error {
 			_, err := c.Fleet.Contents().List(ctx, o)
 			return err

@@ -60,7 +60,7 @@ func TestRightsOfClusternetAgents(t *testing.T) {
 	}
 	plain := strings.NewReplacer(request.Name, "REQUEST-OWN", tokenAccount, "SERVICEACCOUNT-OF-TOKEN", "shared-tok", "TOKEN-OWN", account, "SERVICEACCOUNT-OWN")
 	all, chosen := served(t, hub), sample.OneIn(t, 100)
-	everybodys := asker{hub, chosen, nobody(t, hub)}.rights(t, all, nowhere)
+	everybodys := everybodys(t, hub, chosen, all)
 	for title, who := range map[string]identity{
 		"clusternet-import": {s.Namespace, tokenAccount},
 		"clusternet-agent":  {namespace, account},

@@ -1,16 +1,18 @@
-// Package agentrole manages rights of agents on the hub: the ClusterRole that is bound to each agent in its own cluster namespace, and the
-// rights to read what is deployed to its Cluster (ReadRights): Contents (contents.go), and Secrets and ConfigMaps (objects.go).
+// Package agentrole manages rights of agents on the hub: the ClusterRoles that agents share, the one binding by which all of them read
+// Contents, and, for each Cluster, the right to read the Secrets and ConfigMaps of what is deployed to it (ReadRights, in objects.go).
 package agentrole
 
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/rancher/wrangler/v3/pkg/generic"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -18,7 +20,10 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-const name = "agent-role"
+const (
+	name        = "agent-role"
+	bindingName = "agent-content-binding"
+)
 
 // Rules let an agent read its BundleDeployments and write their status.
 func Rules() []rbacv1.PolicyRule {
@@ -29,52 +34,143 @@ func Rules() []rbacv1.PolicyRule {
 	}
 }
 
-// Ensure creates or corrects the ClusterRole. It takes over a foreign object: a user who may write ClusterRoles
-// has these rights anyway. The label keeps the object in the cache of the hub.
-func Ensure(ctx context.Context, client kubernetes.Interface) error {
-	roles := client.RbacV1().ClusterRoles()
-	existing, err := roles.Get(ctx, registration.ClusterRoleAgent, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		_, err = roles.Create(ctx, wanted(), metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) {
-			err = nil // by another hub that starts at the same time
-		}
-	case err == nil && !isRight(existing):
-		changed := existing.DeepCopy()
-		changed.Rules, changed.AggregationRule = Rules(), nil
-		metav1.SetMetaDataLabel(&changed.ObjectMeta, fleet.ManagedLabel, fleet.ManagedValue)
-		_, err = roles.Update(ctx, changed, metav1.UpdateOptions{})
+// shared returns the ClusterRoles that agents share. Where Fleet's own controllers make the BundleDeployments, the hub does not know which
+// Secrets and ConfigMaps are put beside them.
+func shared(disableBundles bool) []*rbacv1.ClusterRole {
+	named := func(name string, rules []rbacv1.PolicyRule) *rbacv1.ClusterRole {
+		return &rbacv1.ClusterRole{ObjectMeta: managed(name), Rules: rules}
 	}
-	if err != nil {
-		return fmt.Errorf("ClusterRole %s: %w", registration.ClusterRoleAgent, err)
+	contents := named(registration.ClusterRoleContent, []rbacv1.PolicyRule{
+		{Verbs: []string{"get"}, APIGroups: []string{fleet.SchemeGroupVersion.Group}, Resources: []string{"contents"}},
+	})
+	if disableBundles {
+		secrets := rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"secrets", "configmaps"}}
+		return []*rbacv1.ClusterRole{contents, named(registration.ClusterRoleBundleDeployment, append(Rules(), secrets))}
+	}
+	return []*rbacv1.ClusterRole{contents, named(registration.ClusterRoleAgent, Rules())}
+}
+
+func managed(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue}}
+}
+
+// contentReaders lets every ServiceAccount read a Content whose name it knows. The name is a digest of the Content, and the hub tells it only
+// to those to which it is deployed. There is no group of the agents alone, and a binding for each of them would make every request to the
+// API server slower with every cluster.
+func contentReaders() *rbacv1.ClusterRoleBinding {
+	return &rbacv1.ClusterRoleBinding{
+		ObjectMeta: managed(registration.ClusterRoleContent),
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts"}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: registration.ClusterRoleContent},
+	}
+}
+
+// Ensure creates or corrects the ClusterRoles that agents share and the binding to read Contents. It takes over foreign objects of these
+// names: a user who may write them has these rights anyway. The label keeps them in the cache of the hub.
+func Ensure(ctx context.Context, client kubernetes.Interface, disableBundles bool) error {
+	for _, role := range shared(disableBundles) {
+		if err := ensureRole(ctx, client, role); err != nil {
+			return fmt.Errorf("ClusterRole %s: %w", role.Name, err)
+		}
+	}
+	if err := ensureBinding(ctx, client, contentReaders()); err != nil {
+		return fmt.Errorf("ClusterRoleBinding %s: %w", registration.ClusterRoleContent, err)
 	}
 	return nil
 }
 
-func wanted() *rbacv1.ClusterRole {
-	return &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: registration.ClusterRoleAgent, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue}},
-		Rules:      Rules(),
+func ensureRole(ctx context.Context, client kubernetes.Interface, wanted *rbacv1.ClusterRole) error {
+	roles := client.RbacV1().ClusterRoles()
+	existing, err := roles.Get(ctx, wanted.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = roles.Create(ctx, wanted, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			err = nil // by another hub that starts at the same time
+		}
+	case err == nil && !isAs(existing, wanted):
+		changed := existing.DeepCopy()
+		changed.Rules, changed.AggregationRule = wanted.Rules, nil
+		metav1.SetMetaDataLabel(&changed.ObjectMeta, fleet.ManagedLabel, fleet.ManagedValue)
+		_, err = roles.Update(ctx, changed, metav1.UpdateOptions{})
+	}
+	return err
+}
+
+// ensureBinding creates the binding again if it binds another role, because the role of a binding cannot be changed.
+func ensureBinding(ctx context.Context, client kubernetes.Interface, wanted *rbacv1.ClusterRoleBinding) error {
+	bindings := client.RbacV1().ClusterRoleBindings()
+	existing, err := bindings.Get(ctx, wanted.Name, metav1.GetOptions{})
+	switch {
+	case err == nil && binds(existing, wanted):
+		return nil
+	case err == nil:
+		err = bindings.Delete(ctx, existing.Name, *metav1.NewPreconditionDeleteOptions(string(existing.UID)))
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	_, err = bindings.Create(ctx, wanted, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		err = nil // by another hub that starts at the same time
+	}
+	return err
+}
+
+// Register sets up the controllers, which correct these objects when somebody changes or deletes them. Fleet's own controllers keep the
+// ClusterRoles themselves.
+func Register(ctx context.Context, c *app.Context) {
+	c.RBAC.ClusterRoleBinding().OnChange(ctx, bindingName, app.Handler(c.Passes, bindingName, onBinding(c)))
+	if !c.DisableBundles {
+		c.RBAC.ClusterRole().OnChange(ctx, name, app.Handler(c.Passes, name, onRole(c)))
 	}
 }
 
-// Register sets up the controller, which corrects the ClusterRole when somebody changes or deletes it.
-func Register(ctx context.Context, c *app.Context) {
-	c.RBAC.ClusterRole().OnChange(ctx, name, app.Handler(c.Passes, name, handler(c)))
-}
-
-func handler(c *app.Context) generic.ObjectHandler[*rbacv1.ClusterRole] {
+func onRole(c *app.Context) generic.ObjectHandler[*rbacv1.ClusterRole] {
 	return func(key string, role *rbacv1.ClusterRole) (*rbacv1.ClusterRole, error) {
-		if key != registration.ClusterRoleAgent || role != nil && isRight(role) {
+		all := shared(c.DisableBundles)
+		at := slices.IndexFunc(all, func(wanted *rbacv1.ClusterRole) bool { return wanted.Name == key })
+		if at < 0 || role != nil && isAs(role, all[at]) {
 			return role, nil
 		}
 		ctx, cancel := c.Passes.Context()
 		defer cancel()
-		return role, Ensure(ctx, c.Kubernetes)
+		return role, Ensure(ctx, c.Kubernetes, c.DisableBundles)
 	}
 }
 
-func isRight(role *rbacv1.ClusterRole) bool {
-	return equality.Semantic.DeepEqual(role.Rules, Rules()) && role.AggregationRule == nil && role.Labels[fleet.ManagedLabel] == fleet.ManagedValue
+// onBinding also deletes the bindings that earlier versions made for each Cluster. The one that replaces them exists: a hub creates it
+// before it starts its controllers.
+func onBinding(c *app.Context) generic.ObjectHandler[*rbacv1.ClusterRoleBinding] {
+	return func(key string, binding *rbacv1.ClusterRoleBinding) (*rbacv1.ClusterRoleBinding, error) {
+		ctx, cancel := c.Passes.Context()
+		defer cancel()
+		switch {
+		case key == registration.ClusterRoleContent && (binding == nil || !binds(binding, contentReaders())):
+			return binding, Ensure(ctx, c.Kubernetes, c.DisableBundles)
+		case binding != nil && isForOneCluster(binding):
+			err := c.Kubernetes.RbacV1().ClusterRoleBindings().Delete(ctx, key, *metav1.NewPreconditionDeleteOptions(string(binding.UID)))
+			if err != nil && !apierrors.IsNotFound(err) {
+				return binding, fmt.Errorf("deleting ClusterRoleBinding %s, which is not needed any more: %w", key, err)
+			}
+		}
+		return binding, nil
+	}
+}
+
+func isAs(role, wanted *rbacv1.ClusterRole) bool {
+	return equality.Semantic.DeepEqual(role.Rules, wanted.Rules) && role.AggregationRule == nil && role.Labels[fleet.ManagedLabel] == fleet.ManagedValue
+}
+
+func binds(binding, wanted *rbacv1.ClusterRoleBinding) bool {
+	return equality.Semantic.DeepEqual(binding.Subjects, wanted.Subjects) && binding.RoleRef == wanted.RoleRef &&
+		binding.Labels[fleet.ManagedLabel] == fleet.ManagedValue
+}
+
+// isForOneCluster reports whether an earlier version made a binding for the Contents of one Cluster.
+func isForOneCluster(binding *rbacv1.ClusterRoleBinding) bool {
+	a := binding.Annotations
+	of := types.NamespacedName{Namespace: a[fleet.ClusterNamespaceAnnotation], Name: a[fleet.ClusterAnnotation]}
+	return binding.Labels[fleet.ManagedLabel] == fleet.ManagedValue && of.Namespace != "" && of.Name != "" &&
+		registration.EarlierContentBinding(registration.ClusterNamespace(of.Namespace, of.Name)) == binding.Name
 }

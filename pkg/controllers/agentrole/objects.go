@@ -11,8 +11,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
+
+// ReadRights manages, for each Cluster, the right of its agent to read the Secrets and ConfigMaps that its BundleDeployments name.
+type ReadRights struct{ sets desiredset.Sets }
+
+// NewReadRights registers its caches, so call it while the controllers are registered.
+func NewReadRights(c *app.Context) *ReadRights {
+	return &ReadRights{desiredset.New(c.Kubernetes, c.Core.ServiceAccount().Informer(), c.Coordination.Lease().Informer(), c.RBAC.Role().Informer(),
+		c.RBAC.RoleBinding().Informer(), c.RBAC.ClusterRoleBinding().Informer())}
+}
 
 // objectsSetID names the object set of a Cluster with the Role and the RoleBinding of AllowObjects.
 const objectsSetID = "deployment-secrets"
@@ -34,18 +45,23 @@ func (r *ReadRights) AllowObjects(ctx context.Context, cluster *fleet.Cluster, s
 	allow("secrets", secrets)
 	allow("configmaps", configMaps)
 	if len(rules) == 0 {
-		return r.objects.Ensure(ctx, objectsSetID, owner)
+		return r.sets.Ensure(ctx, objectsSetID, owner)
 	}
-	meta := metav1.ObjectMeta{
-		Namespace: namespaceOf(cluster), Name: registration.RoleDeploymentSecrets, Labels: map[string]string{fleet.ManagedLabel: fleet.ManagedValue},
-	}
-	err := r.objects.Ensure(ctx, objectsSetID, owner, &rbacv1.Role{ObjectMeta: meta, Rules: rules}, &rbacv1.RoleBinding{
-		ObjectMeta: meta, Subjects: readersFor(cluster), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
+	meta := managed(registration.RoleDeploymentSecrets)
+	meta.Namespace = registration.ClusterNamespace(cluster.Namespace, cluster.Name)
+	err := r.sets.Ensure(ctx, objectsSetID, owner, &rbacv1.Role{ObjectMeta: meta, Rules: rules}, &rbacv1.RoleBinding{
+		ObjectMeta: meta, Subjects: agentsIn(meta.Namespace), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
 	})
 	if err != nil {
 		return fmt.Errorf("the right of the agent to read the Secrets and ConfigMaps of its BundleDeployments: %w", err)
 	}
 	return nil
+}
+
+// agentsIn are all ServiceAccounts of a cluster namespace, in which only the hub creates objects: for a while, an agent may hold two
+// credentials, and both have the rights of its Cluster.
+func agentsIn(clusterNamespace string) []rbacv1.Subject {
+	return []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts:" + clusterNamespace}}
 }
 
 var clusterKind = fleet.SchemeGroupVersion.WithKind("Cluster")

@@ -2,6 +2,7 @@ package bundle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"sync"
@@ -75,7 +76,7 @@ func (c *contents) ensure(ctx context.Context, name string, b *fleet.Bundle) err
 		}
 		encoded.Labels = map[string]string{fleet.ManagedLabel: fleet.ManagedValue}
 		if _, err = c.FleetClient.Contents().Create(ctx, encoded, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-			return nil, fmt.Errorf("creating Content %s: %w", name, err)
+			return nil, errors.New(content.WithoutNames(fmt.Sprintf("creating Content %s: %v", name, err))) // a status shows it
 		}
 		c.made.Expect(name)
 		return nil, nil

@@ -168,9 +168,6 @@ func TestReconcileAccounts(t *testing.T) {
 			d := deployed(t, b)
 			assert.Equal(t, row.id, contentOf(d.Spec.DeploymentID))
 			assert.NotContains(t, d.Labels, fleet.ContentNameLabel)
-			for _, allowed := range s.rights.allowed {
-				assert.Empty(t, allowed, "the label of a Bundle grants no Content")
-			}
 			assert.Equal(t, row.id != "", d.Spec.OCIContents)
 			assert.Equal(t, b.Spec.HelmOpOptions, d.Spec.HelmChartOptions)
 			assert.Equal(t, []string{row.source}, s.rights.secrets[0])

@@ -38,7 +38,7 @@ func (d *Deployer) Reconcile(ctx context.Context, cluster *fleet.Cluster) result
 		current = slices.DeleteFunc(slices.Clone(existing), func(deployment *fleet.BundleDeployment) bool {
 			return !isFrom(deployment, cluster.Namespace)
 		})
-		err = d.roles.Forbid(ctx, cluster)
+		err = d.roles.AllowObjects(ctx, cluster, nil, nil)
 	} else {
 		current, after, err = d.deploy(ctx, cluster, existing)
 	}
@@ -112,38 +112,19 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 		assignments = append(assignments, assignment{bundle: b, plan: plan, variant: v, values: values, existing: old, wanted: desired(b, v, values, cluster, old)})
 	}
 
-	// Grant the right to read the Contents before a BundleDeployment names them, because an agent fetches the Content at once.
-	// The same write revokes the right to read the Contents of earlier versions: an agent reads a Content once.
-	var readable, secretNames []string
+	var secretNames []string
 	kept := slices.Clone(current)
 	foreign := slices.DeleteFunc(slices.Clone(all), func(deployment *fleet.BundleDeployment) bool { return isFrom(deployment, cluster.Namespace) })
 	for _, deployment := range slices.Concat(current, foreign) {
-		readable, secretNames = append(readable, contentsOf(deployment)...), append(secretNames, secretsOf(deployment)...)
-	}
-	for _, a := range assignments {
-		readable = append(readable, contentsOf(a.wanted)...)
+		secretNames = append(secretNames, secretsOf(deployment)...)
 	}
 	keepOld := func(a assignment) { current = append(current, cmp.Or(a.existing, a.wanted)) }
-	// A Cluster to which nothing was or will be deployed needs no ClusterRole. If it has one, an earlier pass has removed all Contents from it.
-	if needsRole := len(readable) > 0 || len(existing) > 0; needsRole {
-		if err := d.roles.Allow(ctx, cluster, readable); err != nil {
-			for _, a := range assignments {
-				keepOld(a)
-			}
-			return current, 0, joinErrors(append(failures, err)...)
-		}
-		if d.roles.BindingUncached(cluster) {
-			after = expectations.Timeout
-		}
-	}
 
 	// Create the BundleDeployments and the Secrets with their Helm values. One that cannot be written counts, and keeps what it has.
-	var unreplaced []string
 	failed := func(a assignment, err error) {
 		failures = append(failures, err)
 		keepOld(a)
 		if a.existing != nil {
-			unreplaced = append(unreplaced, contentsOf(a.existing)...)
 			var unusable *unusableError
 			if !errors.As(err, &unusable) {
 				secretNames = append(secretNames, secretsOf(a.existing)...)
@@ -189,9 +170,6 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 			continue
 		}
 		current = append(current, deployment)
-	}
-	if len(unreplaced) > 0 {
-		failures = append(failures, d.roles.Allow(ctx, cluster, append(unreplaced, readable...)))
 	}
 
 	// Agents of this project report their version, and set the display of their BundleDeployments themselves.

@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
-	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -182,76 +181,9 @@ func TestReconcileQuarantinedCluster(t *testing.T) {
 			assert.Empty(t, s.taken(), "nothing is sent to the agent")
 			assert.Equal(t, "1/1", after.Status.Display.ReadyBundles)
 			assert.True(t, out.IsDone())
-			assert.Equal(t, 1, s.rights.forbidden, "the agent may read no Content")
+			assert.Equal(t, [][]string{nil}, s.rights.secrets, "the agent may read no Secret")
 			s.reconcile(t, clusterNamed("alice"))
 			assert.NotEmpty(t, s.taken(), "the release makes up for it")
-		})
-	}
-}
-
-func TestReconcileGrantsContents(t *testing.T) {
-	needed := contentsOf(deployed(t, toAlice()))
-	before := deployed(t, toAlice())
-	before.Spec.DeploymentID, before.Spec.StagedDeploymentID, before.Labels[fleet.ContentNameLabel] = "s-old:1", "s-old:1", "s-old"
-	both := slices.Sorted(slices.Values([]string{"s-old", needed[0]}))
-	broken := toAlice()
-	broken.Generation, broken.Spec.ValuesHash = 2, "x"
-	foreign := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: "foreign"}}
-	foreign.Spec.DeploymentID = "s-foreign:1"
-	paused := toAlice()
-	paused.Spec.Paused = true
-	for name, row := range map[string]struct {
-		has    []metav1.Object
-		errors map[string]error
-		want   [][]string
-	}{
-		"nothing is deployed":                           {},
-		"the first deployment":                          {has: []metav1.Object{toAlice()}, want: [][]string{needed}},
-		"unchanged":                                     {has: []metav1.Object{toAlice(), deployed(t, toAlice())}, want: [][]string{needed}},
-		"another Content":                               {has: []metav1.Object{toAlice(), before}, want: [][]string{needed}},
-		"another Content while paused: both":            {has: []metav1.Object{paused, before}, want: [][]string{both}},
-		"the patch fails: the old one is granted again": {has: []metav1.Object{toAlice(), before}, errors: map[string]error{"patch": errInternal}, want: [][]string{needed, both}},
-		"the Bundle is deleted: none":                   {has: []metav1.Object{before}, want: [][]string{nil}},
-		"a Bundle that cannot be deployed":              {has: []metav1.Object{broken, before}, want: [][]string{{"s-old"}}},
-		"a foreign BundleDeployment":                    {has: []metav1.Object{foreign}, want: [][]string{{"s-foreign"}}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			s.errors = row.errors
-			s.has(t, append(row.has, clusterNamed("alice"))...)
-			s.reconcile(t, clusterNamed("alice"))
-			assert.Equal(t, row.want, s.rights.allowed)
-			if len(row.want) == 1 {
-				assert.Zero(t, s.rights.written, "before the BundleDeployments are written")
-			}
-		})
-	}
-	t.Run("a binding that is not in the cache: checked again", func(t *testing.T) {
-		s := newStage(t)
-		s.has(t, clusterNamed("alice"), toAlice())
-		s.rights.unseen = true
-		_, out := s.reconcile(t, clusterNamed("alice"))
-		assert.Equal(t, expectations.Timeout, out.After)
-	})
-	for name, row := range map[string]struct {
-		err    error
-		reason string
-	}{
-		"the grant fails: nothing is written or deleted":       {errInternal, fleet.ReasonError},
-		"a foreign ClusterRole: nothing is written or deleted": {&desiredset.ForeignError{Kind: "ClusterRole", Name: "fleet-content-" + home}, fleet.ReasonNameConflict},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
-			s.rights.err = row.err
-			other := deployed(t, toAlice())
-			other.Name, other.UID, other.Labels[fleet.BundleNameLabel] = "other", "uid-of-other", "other"
-			changed := toAlice()
-			changed.Generation, changed.Spec.TargetNamespace = 2, "elsewhere"
-			s.has(t, clusterNamed("alice"), changed, deployed(t, toAlice()), other)
-			cluster, out := s.reconcile(t, clusterNamed("alice"))
-			assert.Empty(t, s.taken())
-			assert.Equal(t, row.reason, out.Reason)
-			assert.Equal(t, "0/1", cluster.Status.Display.ReadyBundles)
 		})
 	}
 }

@@ -69,7 +69,7 @@ func newStage(t testing.TB) *stage {
 		clock: clocktesting.NewFakeClock(noon), metrics: prometheus.NewRegistry(), indexers: map[string]cache.Indexer{},
 		events: record.NewFakeRecorder(10), live: map[string]*fleet.BundleDeployment{},
 	}
-	s.rights = &rights{stage: s}
+	s.rights = &rights{}
 	fake := &clienttesting.Fake{}
 	fake.AddReactor("*", "*", s.answer)
 	s.kubernetes = kubernetesfake.NewClientset()
@@ -178,37 +178,17 @@ func (q queue) EnqueueAfter(_, name string, d time.Duration) {
 	_ = q.stage.note("enqueue %s %s in %s", q.kind, name, d)
 }
 
-// rights plays the ClusterRoles by which agents read Contents.
+// rights plays the Roles by which agents read Secrets and ConfigMaps.
 type rights struct {
-	stage      *stage
-	allowed    [][]string
-	forbidden  int
 	secrets    [][]string
 	configMaps [][]string
-	written    int // the number of requests before the last call of Allow
-	err        error
-	// secretsErr is the answer of AllowObjects.
 	secretsErr error
-	unseen     bool
-}
-
-func (r *rights) BindingUncached(*fleet.Cluster) bool { return r.unseen }
-
-func (r *rights) Allow(_ context.Context, _ *fleet.Cluster, contents []string) error {
-	r.allowed = append(r.allowed, slices.Compact(slices.Sorted(slices.Values(contents))))
-	r.written = len(r.stage.log)
-	return r.err
 }
 
 func (r *rights) AllowObjects(_ context.Context, _ *fleet.Cluster, secrets, configMaps []string) error {
 	r.secrets = append(r.secrets, slices.Compact(slices.Sorted(slices.Values(secrets))))
 	r.configMaps = append(r.configMaps, slices.Compact(slices.Sorted(slices.Values(configMaps))))
 	return r.secretsErr
-}
-
-func (r *rights) Forbid(context.Context, *fleet.Cluster) error {
-	r.forbidden++
-	return r.err
 }
 
 // has puts objects into the caches.

@@ -62,12 +62,9 @@ type Deployer struct {
 	changedAt map[key]time.Time
 }
 
-// roles grants the agent of a Cluster the right to read Contents, and Secrets and ConfigMaps of the cluster namespace.
+// roles grants the agent of a Cluster the right to read Secrets and ConfigMaps of the cluster namespace.
 type roles interface {
-	Allow(ctx context.Context, cluster *fleet.Cluster, contents []string) error
 	AllowObjects(ctx context.Context, cluster *fleet.Cluster, secrets, configMaps []string) error
-	Forbid(ctx context.Context, cluster *fleet.Cluster) error
-	BindingUncached(cluster *fleet.Cluster) bool
 }
 
 // Register registers the controllers of Bundles and BundleDeployments. Beside these two kinds they watch Clusters and
@@ -106,8 +103,6 @@ func Register(ctx context.Context, c *app.Context) *Deployer {
 	_, _ = c.ConfigMaps.AddEventHandler(d.copyEvents(configMapKind))
 	enqueue.OnDamage(c.RBAC.Role(), clusters, agentrole.ClusterOfObjects)
 	enqueue.OnDamage(c.RBAC.RoleBinding(), clusters, agentrole.ClusterOfObjects)
-	enqueue.OnDamage(c.RBAC.ClusterRole(), clusters, agentrole.ClusterOf)
-	enqueue.OnDamage(c.RBAC.ClusterRoleBinding(), clusters, agentrole.ClusterOf)
 	return d
 }
 

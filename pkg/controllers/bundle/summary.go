@@ -9,6 +9,7 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/content"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/rollup"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
@@ -158,6 +159,7 @@ func message(deployment *fleet.BundleDeployment, state fleet.BundleState) string
 		}
 	default: // the state says it
 	}
+	text = content.WithoutNames(text) // more people may read Clusters than Contents
 	if len(text) > maxMessage {
 		text = strings.ToValidUTF8(text[:maxMessage], "") + "..."
 	}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
-	rbaccontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/rbac/v1"
 	"github.com/rancher/wrangler/v3/pkg/generic"
 	"github.com/stretchr/testify/require"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -264,13 +263,6 @@ type (
 	secretsOf  = cached[*corev1.Secret]
 	accountsOf = cached[*corev1.ServiceAccount]
 )
-
-// noBindings is the cache of ClusterRoleBindings without any.
-type noBindings struct {
-	rbaccontrollers.ClusterRoleBindingCache
-}
-
-func (noBindings) Get(name string) (*rbacv1.ClusterRoleBinding, error) { return nil, notFound(name) }
 
 // queue records when requests are enqueued.
 type queue struct {

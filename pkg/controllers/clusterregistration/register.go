@@ -26,7 +26,6 @@ import (
 	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	rbaccontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/rbac/v1"
 
-	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/finalizing"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/desiredset"
@@ -73,10 +72,6 @@ type handler struct {
 	// droppedConditions has, by key, the last condition of a request that the API server did not store: the definition of Fleet's own
 	// chart has no field for it.
 	droppedConditions sync.Map
-
-	// Both are nil where Fleet's own controllers create the BundleDeployments.
-	readRights  *agentrole.ReadRights
-	deployments fleetcontrollers.BundleDeploymentCache
 }
 
 // Register sets up the controller. It watches requests; Clusters and tokens, which requests wait for; the objects created for a
@@ -101,9 +96,6 @@ func Register(ctx context.Context, c *app.Context) {
 		givenRights:     expectations.Expectations{Clock: c.Clock},
 	}
 	h.agents = finalizing.UninstallingAgents{Kubernetes: c.Kubernetes, Accounts: h.accounts, Clusters: c.FleetClient}
-	if !c.DisableBundles {
-		h.readRights, h.deployments = agentrole.NewReadRights(c), c.Fleet.BundleDeployment().Cache()
-	}
 	h.secrets.AddIndexer(secretsByRequest, requestOfSecret)
 	h.requests.AddIndexer(refusedByCreator, h.creatorOfRefused)
 

@@ -26,7 +26,7 @@ func (s *scene) ready() {
 	s.request.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster", Name: s.cluster.Name, UID: s.cluster.UID}}
 	s.request.Status.TokenUID = string(s.token.UID)
 	s.cluster.Status.Namespace = clusterNamespace(s.cluster)
-	s.DisableBundles, s.clusterBindings = true, noBindings{}
+	s.DisableBundles = true
 	s.configure(config.Registration{CredentialLifetime: metav1.Duration{Duration: time.Hour}})
 	s.server(s.request, s.cluster)
 }

@@ -11,7 +11,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -38,9 +37,7 @@ func (h *handler) ensureRights(
 		h.givenRights.Expect(string(request.UID)) // even if this fails halfway: revokeUngranted has to know
 	}
 	err := h.sets.Ensure(ctx, ownedSet(request), request, h.rights(request, cluster, token)...)
-	if err == nil && h.DisableBundles {
-		err = h.deleteOwnContentBinding(ctx, cluster)
-	} else if err == nil {
+	if err == nil && !h.DisableBundles {
 		err = h.deleteFleetBindings(ctx, request, cluster) // after the agent has the rights that replace them
 	}
 	var foreign *desiredset.ForeignError
@@ -65,8 +62,7 @@ func (h *handler) withdrawRights(
 }
 
 // rights are all objects of a request's set. In quarantine that is only the ServiceAccount, and so it is for a Clusternet agent while the
-// hub does not serve such agents. The right to read Contents belongs to the Cluster and is created with the first of them, see
-// agentrole.ReadRights.
+// hub does not serve such agents. All agents share the right to read Contents, see agentrole.Ensure.
 func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Cluster, token *fleet.ClusterRegistrationToken) []runtime.Object {
 	namespace, account := clusterNamespace(cluster), accountName(request)
 	agent := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}}
@@ -116,17 +112,13 @@ func (h *handler) rights(request *fleet.ClusterRegistration, cluster *fleet.Clus
 	}
 
 	// The BundleDeployments of the agent: reading them, and reporting on them. The right to read the Secrets beside them, by name,
-	// belongs to the Cluster, see agentrole.AllowObjects. With DisableBundles only Fleet's own controllers know which Secrets and
-	// Contents a BundleDeployment names.
+	// belongs to the Cluster, see agentrole.AllowObjects. With DisableBundles only Fleet's own controllers know which Secrets a
+	// BundleDeployment names.
 	switch {
 	case h.DisableBundles:
-		objects = append(objects,
-			&rbacv1.RoleBinding{
-				ObjectMeta: managed(namespace, request.Name), Subjects: agent, RoleRef: role("ClusterRole", registration.ClusterRoleBundleDeployment),
-			},
-			&rbacv1.ClusterRoleBinding{
-				ObjectMeta: managed("", registration.ContentBindingName(account)), Subjects: agent, RoleRef: role("ClusterRole", registration.ClusterRoleContent),
-			})
+		objects = append(objects, &rbacv1.RoleBinding{
+			ObjectMeta: managed(namespace, request.Name), Subjects: agent, RoleRef: role("ClusterRole", registration.ClusterRoleBundleDeployment),
+		})
 	case len(own) > 0:
 		own = append(agentrole.Rules(), own...)
 	default: // the same for all of these agents, so a ClusterRole saves a Role for each
@@ -178,35 +170,11 @@ func (h *handler) deleteFleetBindings(ctx context.Context, request *fleet.Cluste
 
 	name := fleetContentBinding(request.Name)
 	clusterBinding, err := h.clusterBindings.Get(name)
-	if err == nil && isFleetBinding(request, clusterBinding, clusterBinding.RoleRef) && h.hasOwnContents(cluster) {
+	if err == nil && isFleetBinding(request, clusterBinding, clusterBinding.RoleRef) {
 		err = h.Kubernetes.RbacV1().ClusterRoleBindings().Delete(ctx, name, ifUID(clusterBinding))
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("deleting ClusterRoleBinding %s, which Fleet created: %w", name, err)
-	}
-	return nil
-}
-
-// hasOwnContents reports whether the agent no longer needs the right to read every Content: its Cluster has a ClusterRole for the
-// deployed ones, or nothing is deployed.
-func (h *handler) hasOwnContents(cluster *fleet.Cluster) bool {
-	if h.readRights.Bound(cluster) {
-		return true
-	}
-	deployed, err := h.deployments.List(clusterNamespace(cluster), labels.Everything())
-	return err == nil && len(deployed) == 0
-}
-
-// deleteOwnContentBinding deletes the binding that let the agent read the Contents of BundleDeployments of this hub, which now leaves
-// them to Fleet's own controllers: nothing else would delete it in a quarantine.
-func (h *handler) deleteOwnContentBinding(ctx context.Context, cluster *fleet.Cluster) error {
-	name := registration.ContentRoleName(clusterNamespace(cluster))
-	binding, err := h.clusterBindings.Get(name)
-	if err == nil && len(agentrole.ClusterOf(binding)) > 0 {
-		err = h.Kubernetes.RbacV1().ClusterRoleBindings().Delete(ctx, name, ifUID(binding))
-	}
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("deleting ClusterRoleBinding %s: %w", name, err)
 	}
 	return nil
 }

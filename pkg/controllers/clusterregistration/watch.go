@@ -8,7 +8,6 @@ import (
 	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
@@ -16,7 +15,6 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
-	"github.com/muster-fleet/muster/pkg/controllers/agentrole"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/policy"
@@ -38,9 +36,6 @@ func (h *handler) watch() {
 	enqueue.OnTransition(tokens, h.queue, h.dependentsOfToken)
 	enqueue.OnAnyChange(secrets, h.queue, h.dependentsOfTokenSecret)
 	enqueue.OnAnyChange(secrets, h.queue, h.dependentsOfCredential)
-	if h.readRights != nil {
-		enqueue.OnAnyChange(h.RBAC.ClusterRoleBinding(), h.queue, h.withSharedRights)
-	}
 	enqueue.OnAnyChange(secrets, h.queue, h.deletedOwner)
 	for _, kind := range []enqueue.Source{h.Core.ServiceAccount(), h.RBAC.Role(), h.RBAC.RoleBinding(), h.RBAC.ClusterRoleBinding()} {
 		enqueue.OnAnyChange(kind, h.queue, h.deletedOwner)
@@ -188,23 +183,6 @@ func (h *handler) dependentsOfCredential(secret *corev1.Secret) []types.Namespac
 	}
 	sameIdentity, _ := h.requests.GetByIndex(index.ByClientID, index.Key(answered.Namespace, answered.Spec.ClientID))
 	return ungranted(sameIdentity)
-}
-
-// withSharedRights returns the requests whose agent still reads all Contents when its Cluster gets a ClusterRole of its own.
-func (h *handler) withSharedRights(binding *rbacv1.ClusterRoleBinding) (keys []types.NamespacedName) {
-	for _, of := range agentrole.ClusterOf(binding) {
-		cluster, err := h.clusters.Get(of.Namespace, of.Name)
-		if err != nil {
-			continue
-		}
-		requests, _ := h.requests.GetByIndex(index.ByClientID, index.Key(of.Namespace, cluster.Spec.ClientID))
-		for _, r := range requests {
-			if _, err := h.clusterBindings.Get(fleetContentBinding(r.Name)); err == nil {
-				keys = append(keys, types.NamespacedName{Namespace: r.Namespace, Name: r.Name})
-			}
-		}
-	}
-	return keys
 }
 
 // requestOfDamagedLease returns the request of a Lease that is deleted, or of which more has changed than its agent may write.
