@@ -192,5 +192,8 @@ func TestReadCredentialsOfOthers(t *testing.T) {
 			assert.Error(t, err, name)
 		}
 	}
+	reader := registration.CredentialReaderName(v.Account())
+	testenv.RequireGone(t, s.Hub.Kubernetes.RbacV1().RoleBindings(secret.Namespace).Get, "RoleBinding", reader)
+	testenv.RequireGone(t, s.Hub.Kubernetes.RbacV1().Roles(secret.Namespace).Get, "Role", reader)
 	beat(t, s, v, fleet.AgentStatus{Registration: granted.Name})
 }

@@ -113,6 +113,9 @@ func TestCredentialSecretExpires(t *testing.T) {
 
 	s.Hub.Hub(t, testenv.Ahead(41*time.Minute))
 	testenv.RequireGone(t, secrets.Get, "Secret", r.Secret.Name)
+	reader := registration.CredentialReaderName(r.Account())
+	testenv.RequireGone(t, s.Hub.Kubernetes.RbacV1().RoleBindings(testenv.RegistrationNamespace).Get, "RoleBinding", reader)
+	testenv.RequireGone(t, s.Hub.Kubernetes.RbacV1().Roles(testenv.RegistrationNamespace).Get, "Role", reader)
 	testenv.RequireMay(t, s.Hub, r.Bearer(), testenv.To("list", "bundledeployments.fleet.cattle.io", r.ClusterNamespace(), ""))
 	testenv.RequireThere(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, r.Request.Name)
 }

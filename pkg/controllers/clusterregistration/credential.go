@@ -41,6 +41,7 @@ func (h *handler) ensureCredential(ctx context.Context, request *fleet.ClusterRe
 			return out
 		}
 		if _, err = secrets.Create(ctx, secret, metav1.CreateOptions{}); err == nil {
+			h.createdCredentials.Expect(string(request.UID))
 			return done
 		} else if !apierrors.IsAlreadyExists(err) {
 			return failed(fmt.Errorf("creating credential Secret %s/%s: %w", secret.Namespace, secret.Name, err))

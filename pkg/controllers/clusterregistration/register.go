@@ -66,6 +66,8 @@ type handler struct {
 	grantAttempts expectations.Expectations
 	// createdClusters has the keys of Clusters that the cache may lack: a pass waits for them, and does not send the create again.
 	createdClusters expectations.Expectations
+	// createdCredentials has the UIDs of requests whose credential Secret the cache may lack.
+	createdCredentials expectations.Expectations
 	// givenRights has the UIDs of requests that were given rights before they are granted: a refusal has to find and remove these.
 	givenRights expectations.Expectations
 
@@ -89,11 +91,12 @@ func Register(ctx context.Context, c *app.Context) {
 		clusterBindings: c.RBAC.ClusterRoleBinding().Cache(),
 		sets: desiredset.New(c.Kubernetes, c.Core.ServiceAccount().Informer(), c.Coordination.Lease().Informer(), c.RBAC.Role().Informer(),
 			c.RBAC.RoleBinding().Informer(), c.RBAC.ClusterRoleBinding().Informer()),
-		written:         expectations.Expectations{Clock: c.Clock},
-		writtenGrants:   expectations.Expectations{Clock: c.Clock, Timeout: grantTimeout},
-		grantAttempts:   expectations.Expectations{Clock: c.Clock, Timeout: grantTimeout},
-		createdClusters: expectations.Expectations{Clock: c.Clock},
-		givenRights:     expectations.Expectations{Clock: c.Clock},
+		written:            expectations.Expectations{Clock: c.Clock},
+		writtenGrants:      expectations.Expectations{Clock: c.Clock, Timeout: grantTimeout},
+		grantAttempts:      expectations.Expectations{Clock: c.Clock, Timeout: grantTimeout},
+		createdClusters:    expectations.Expectations{Clock: c.Clock},
+		createdCredentials: expectations.Expectations{Clock: c.Clock},
+		givenRights:        expectations.Expectations{Clock: c.Clock},
 	}
 	h.agents = finalizing.UninstallingAgents{Kubernetes: c.Kubernetes, Accounts: h.accounts, Clusters: c.FleetClient}
 	h.secrets.AddIndexer(secretsByRequest, requestOfSecret)

@@ -141,10 +141,16 @@ func (h *handler) usesLease(request *fleet.ClusterRegistration) bool {
 	return registration.UsesLease(request) && !h.DisableBundles
 }
 
-// readerRights let the ServiceAccount of the token read this one credential.
+// readerRights let the ServiceAccount of the token read this one credential, as long as its Secret exists: every request to the API server
+// for an object of that namespace looks through the bindings there.
 func (h *handler) readerRights(request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken) []runtime.Object {
 	if token == nil {
 		return nil
+	}
+	if request.Status.Granted && !h.createdCredentials.IsExpected(string(request.UID)) {
+		if existing, err := h.cachedSecret(request); err == nil && (existing == nil || !isFor(existing, request)) {
+			return nil
+		}
 	}
 	named := managed(h.RegistrationNamespace(), registration.CredentialReaderName(accountName(request)))
 	reader := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: request.Namespace, Name: tokenIdentity(token).ServiceAccount}}

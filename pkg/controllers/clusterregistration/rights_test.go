@@ -1,6 +1,7 @@
 package clusterregistration
 
 import (
+	"errors"
 	"flag"
 	"os"
 	"reflect"
@@ -14,6 +15,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 )
 
@@ -45,6 +47,22 @@ func TestRights(t *testing.T) {
 		for _, object := range rights {
 			assert.NotEqual(t, s.RegistrationNamespace(), object.(metav1.Object).GetNamespace())
 		}
+	})
+	t.Run("granted: the token reads the credential as long as its Secret exists", func(t *testing.T) {
+		s := newScene(t)
+		all := len(s.rights(s.request, s.cluster, s.token))
+		s.request.Status.Granted = true
+		s.createdCredentials.Expect(string(s.request.UID))
+		assert.Len(t, s.rights(s.request, s.cluster, s.token), all, "the cache may lack it")
+		secret := s.credentialOf(s.request, "bearer")
+		s.haveCached()
+		assert.Equal(t, []types.NamespacedName{{Namespace: "fleet-default", Name: "request-abc"}}, s.dependentsOfCredential(secret))
+		s.secrets = secretsOf{all: []*corev1.Secret{secret}}
+		assert.Len(t, s.rights(s.request, s.cluster, s.token), all)
+		s.secrets = secretsOf{}
+		assert.Len(t, s.rights(s.request, s.cluster, s.token), all-2, "it was deleted")
+		s.secrets = secretsOf{err: errors.New("no index")}
+		assert.Len(t, s.rights(s.request, s.cluster, s.token), all)
 	})
 	t.Run("only the value true renews", func(t *testing.T) {
 		s := newScene(t)

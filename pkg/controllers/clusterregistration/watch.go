@@ -171,7 +171,8 @@ func (h *handler) dependentsOfTokenSecret(secret *corev1.Secret) []types.Namespa
 }
 
 // dependentsOfCredential returns the other requests of an agent whose credential Secret is created or deleted: as long as nobody
-// has used it, the Secret decides whether the identity is held. If its request is gone, dependentsOfRequest has returned them.
+// has used it, the Secret decides whether the identity is held. If its request is gone, dependentsOfRequest has returned them. A granted
+// request is among them: the right to read the Secret exists as long as the Secret.
 func (h *handler) dependentsOfCredential(secret *corev1.Secret) []types.NamespacedName {
 	if secret.Type != registration.SecretTypeCredential || isRefusal(secret) {
 		return nil
@@ -182,7 +183,12 @@ func (h *handler) dependentsOfCredential(secret *corev1.Secret) []types.Namespac
 		return nil
 	}
 	sameIdentity, _ := h.requests.GetByIndex(index.ByClientID, index.Key(answered.Namespace, answered.Spec.ClientID))
-	return ungranted(sameIdentity)
+	keys := ungranted(sameIdentity)
+	h.createdCredentials.Observed(string(answered.UID))
+	if answered.Status.Granted {
+		keys = append(keys, key)
+	}
+	return keys
 }
 
 // requestOfDamagedLease returns the request of a Lease that is deleted, or of which more has changed than its agent may write.
