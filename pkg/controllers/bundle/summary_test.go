@@ -34,6 +34,7 @@ func TestMessage(t *testing.T) {
 		{fleet.WaitApplied, reports("Deployed", "soon"), ""},
 		{fleet.ErrApplied, reports("Deployed", "no chart"), "no chart"},
 		{fleet.ErrApplied, reports("Installed", "no way"), "no way"},
+		{fleet.ErrApplied, reports("Deployed", "fetching Content s-"+strings.Repeat("0123456789", 7)[:61]+": no"), "fetching Content s-01234567...: no"},
 		{fleet.NotReady, reports("Ready", "0 of 1 pods"), "0 of 1 pods"},
 		{fleet.NotReady, fleet.BundleDeploymentStatus{NonReadyStatus: notReady}, "Deployment n/d in-progress a, b"},
 		{fleet.Modified, reports("Ready", "drift"), "drift"},
