@@ -187,7 +187,7 @@ func TestListingInParts(t *testing.T) {
 	for format, want := range map[string]string{
 		"":                   "NAMESPACE   NAME   WAY-IN   STATE        REASON   BUNDLES   LAST-SEEN\nns          east   -        Registered   -        -         -\nns          west   -        Offline      -        -         -\n",
 		"name":               "cluster.fleet.cattle.io/east\ncluster.fleet.cattle.io/west\n",
-		"jsonpath={.state} ": "Registered Offline ",
+		"jsonpath={.state},": "Registered,Offline,",
 		"json": `{
     "apiVersion": "fleet.cattle.io/v1alpha1",
     "kind": "Cluster",

@@ -255,13 +255,15 @@ func requestNames(ctx context.Context, hub *namespacedHub) (names []string, err 
 
 // workspaceNames are the namespaces with Clusters or tokens.
 func workspaceNames(ctx context.Context, hub *namespacedHub) (names []string, err error) {
-	add := func(o metav1.Object) error {
-		names = append(names, o.GetNamespace())
-		return nil
-	}
 	err = errors.Join(
-		hub.EachCluster(ctx, "", metav1.ListOptions{}, func(c *fleet.Cluster) error { return add(c) }),
-		admin.Each(ctx, hub.Fleet.ClusterRegistrationTokens("").List, metav1.ListOptions{}, func(t *fleet.ClusterRegistrationToken) error { return add(t) }),
+		hub.EachCluster(ctx, "", metav1.ListOptions{}, func(c *fleet.Cluster) error {
+			names = append(names, c.Namespace)
+			return nil
+		}),
+		admin.Each(ctx, hub.Fleet.ClusterRegistrationTokens("").List, metav1.ListOptions{}, func(t *fleet.ClusterRegistrationToken) error {
+			names = append(names, t.Namespace)
+			return nil
+		}),
 	)
 	return names, err
 }

@@ -57,7 +57,7 @@ func TestCompletionInBash(t *testing.T) {
 	require.NoError(t, err)
 	dir := t.TempDir()
 	wrapper := "#!/bin/sh\n" + actAsProgram + "=1 exec '" + program + "' \"$@\"\n"
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "muster"), []byte(wrapper), 0o700)) //nolint:gosec // a program
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "muster"), []byte(wrapper), 0o700))
 	require.NoError(t, os.Symlink("muster", filepath.Join(dir, "kubectl-muster")))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	t.Setenv("KUBECONFIG", writeConfig(t, nil))

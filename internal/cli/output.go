@@ -29,7 +29,7 @@ const flagNoHeaders = "no-headers"
 
 // outputFlag permits formats, beside those of kubectl's printers.
 func outputFlag(formats ...string) cli.Flag {
-	known := append(formats, "name", "json", "yaml", "jsonpath=TEMPLATE", "go-template=TEMPLATE")
+	known := slices.Concat(formats, []string{"name", "json", "yaml", "jsonpath=TEMPLATE", "go-template=TEMPLATE"})
 	return &cli.StringFlag{
 		Name: flagOutput, Aliases: []string{"o"},
 		Usage: "`FORMAT` of the output: " + strings.Join(known, ", ") + "; default: human-readable text",
