@@ -155,6 +155,7 @@ var parts = []part{
 	{name: "join", measure: join, whole: true},
 	{name: "throttled", measure: throttled, whole: true},
 	{name: "secrets", measure: tokenSecrets, whole: true},
+	{name: "clusternet", measure: clusternet, whole: true},
 	{name: "imports", measure: imports, whole: true},
 	{name: "silence", measure: silence, whole: true},
 	{name: "deployments", measure: deployments, whole: true},

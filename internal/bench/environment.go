@@ -32,9 +32,9 @@ type environment struct {
 	hub   hub                        // nil until it is started
 }
 
-// extraArgs are arguments of a control plane in addition to the usual ones.
+// extraArgs are arguments of a control plane, and of the hub, in addition to the usual ones.
 type extraArgs struct {
-	apiServer, controllerManager []string
+	apiServer, controllerManager, hub []string
 }
 
 // unlimited is more than the number of clusters in any benchmark.
@@ -93,7 +93,7 @@ func withHub(ctx context.Context, o Options, extra extraArgs) (e *environment, e
 		return nil, err
 	}
 	// No other process waits for the Lease, so the times can be long enough for an API server on a busy machine.
-	local, err := e.newHub("hub", "--lease-duration=10m", "--renew-deadline=8m")
+	local, err := e.newHub("hub", append([]string{"--lease-duration=10m", "--renew-deadline=8m"}, extra.hub...)...)
 	if err != nil {
 		return nil, e.closeOnError(err)
 	}

@@ -43,7 +43,7 @@ func testSmall(t *testing.T, hub string) {
 	require.NoError(t, err)
 	assert.NotEmpty(t, limits.Targets)
 
-	measured, err := Run(t.Context(), Options{Hub: hub, Parts: []string{"small", "imports", "takeover"}, Sizes: tiny, Log: t.Output()})
+	measured, err := Run(t.Context(), Options{Hub: hub, Parts: []string{"small", "clusternet", "imports", "takeover"}, Sizes: tiny, Log: t.Output()})
 	require.NoError(t, err)
 	_, unmeasured := limits.Budgets.Check(measured)
 	for _, row := range unmeasured {

@@ -40,7 +40,7 @@ func (p *program) app() *cli.App {
 		p.command("run", "measure everything, check the targets, and keep the figures", p.run, whole),
 		p.command("compare", "measure everything and compare it with the last runs that have the same sizes", p.compare, whole),
 		p.command("small", "count requests, in some minutes, and check the budgets", p.small, func(int) bench.Options {
-			return bench.Options{Sizes: bench.Small(), Parts: []string{"small", "imports", "takeover"}}
+			return bench.Options{Sizes: bench.Small(), Parts: []string{"small", "clusternet", "imports", "takeover"}}
 		}),
 		p.command("scale", "grow a hub, then simulate an hour of heartbeats, an outage and deletions, and keep the figures", p.run, func(clusters int) bench.Options {
 			return bench.Options{Sizes: bench.Whole(clusters), Parts: []string{"day"}}

@@ -71,6 +71,9 @@ func NewAgents(ctx context.Context, api *API, run string) (*Agents, error) {
 	return a, follow(ctx, &corev1.Secret{}, secrets, func(secret *corev1.Secret) { a.issued.add(secret.Name) })
 }
 
+// Token is the registration token of the agents.
+func (a *Agents) Token() string { return a.values.Token }
+
 // Register registers more agents and returns how long each took, from its request until it could read its credential.
 func (a *Agents) Register(ctx context.Context, count, limit int) (figures.Samples, error) {
 	return a.more(count, limit, func(n int) (Agent, error) { return a.register(ctx, n) })
