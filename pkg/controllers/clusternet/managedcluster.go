@@ -33,6 +33,10 @@ func (h *handler) onRegistration(_ string, r *fleet.ClusterRegistration) (*fleet
 	if err != nil {
 		return r, err
 	}
+	request, err := h.requests.Get(v1beta1.RequestPrefix + r.Spec.ClientID)
+	if err == nil && r.Name == registration.ClusternetRequestName(string(request.UID)) && request.Status.Result != v1beta1.ResultApproved {
+		return r, nil // its answer comes with the ManagedCluster
+	}
 	ctx, cancel := h.Passes.Context()
 	defer cancel()
 	if err := h.ensureManagedCluster(ctx, cluster); err != nil {
