@@ -14,3 +14,6 @@ package muster
 
 // Generate the CustomResourceDefinitions of Clusternet, which a hub installs only if it serves Clusternet's agents.
 //go:generate sh -c "go tool -modfile=hack/tools/go.mod controller-gen crd paths=./pkg/apis/clusters.clusternet.io/... output:crd:stdout > crds.yaml.tmp && mv crds.yaml.tmp pkg/crds/clusternet.yaml"
+
+// Bound the quantities that these CustomResourceDefinitions admit.
+//go:generate scripts/bound-quantities charts/fleet-crd/templates/crds.yaml pkg/crds/clusternet.yaml

@@ -2,12 +2,14 @@ package crds_test
 
 import (
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
@@ -217,4 +219,18 @@ func nullableFields(object apiextensionsv1.JSONSchemaProps) []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// One object that a client cannot decode ends every list of its kind, and an exponent of nine digits costs minutes to decode.
+func TestQuantityPattern(t *testing.T) {
+	agent := schemaOf(definitions(t)["clusters"]).Properties["status"].Properties["agent"]
+	pattern := regexp.MustCompile(agent.Properties["capacity"].AdditionalProperties.Schema.Pattern)
+	for _, admitted := range []string{"0", "4", "3950m", "16Gi", "1.5", ".5", "1e3", "1E-3", "12E", "9223372036854775807", "98765432109876543210.5"} {
+		assert.Regexp(t, pattern, admitted)
+		_, err := apiresource.ParseQuantity(admitted)
+		assert.NoError(t, err, admitted)
+	}
+	for _, refused := range []string{"", "1e1.5", "1e100", "1e-2000000000", "1000000000000000000e2000000000", strings.Repeat("9", 21), "1GiB"} {
+		assert.NotRegexp(t, pattern, refused)
+	}
 }

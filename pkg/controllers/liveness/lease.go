@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
@@ -254,17 +256,54 @@ func reportOf(lease *coordinationv1.Lease) (report fleet.AgentStatus, err error)
 	if len(text) > maxReport {
 		return fleet.AgentStatus{}, fmt.Errorf("it has more than %d bytes", maxReport)
 	}
-	if !strings.HasPrefix(text, "{") || json.Unmarshal([]byte(text), &report) != nil {
+	var read leaseReport
+	if !strings.HasPrefix(text, "{") || json.Unmarshal([]byte(text), &read) != nil {
 		return fleet.AgentStatus{}, errors.New("it is not the JSON of status.agent")
 	}
+	report = read.AgentStatus
+	if report.Capacity, err = quantities(read.Capacity); err != nil {
+		return fleet.AgentStatus{}, fmt.Errorf("capacity: %w", err)
+	}
+	if report.Allocatable, err = quantities(read.Allocatable); err != nil {
+		return fleet.AgentStatus{}, fmt.Errorf("allocatable: %w", err)
+	}
 	proof := lease.Annotations[registration.LeaseProof]
-	switch expires := report.CredentialExpires; {
-	case len(report.Capacity) > maxReportFields || len(report.Allocatable) > maxReportFields:
-		return fleet.AgentStatus{}, fmt.Errorf("it has more than %d resources", maxReportFields)
-	case expires != nil && !expires.IsZero() && !storable(expires.Time):
+	if expires := report.CredentialExpires; expires != nil && !expires.IsZero() && !storable(expires.Time) {
 		return fleet.AgentStatus{}, errors.New("credentialExpires has a year of more than four digits")
 	}
 	report.LastSeen, report.Registration = metav1.Time{}, ""
 	report.Instance, report.PossessionProof = holder(lease), proof
 	return report, nil
+}
+
+// leaseReport is a report before its quantities are decoded.
+type leaseReport struct {
+	fleet.AgentStatus
+	Capacity    map[corev1.ResourceName]json.RawMessage `json:"capacity"`
+	Allocatable map[corev1.ResourceName]json.RawMessage `json:"allocatable"`
+}
+
+// boundedQuantity is a quantity that is cheap to decode and to compare. An exponent of nine digits would take minutes and gigabytes.
+var boundedQuantity = regexp.MustCompile(`^[+-]?[0-9.]{1,40}([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?$`)
+
+func quantities(texts map[corev1.ResourceName]json.RawMessage) (corev1.ResourceList, error) {
+	if len(texts) > maxReportFields {
+		return nil, fmt.Errorf("it has more than %d resources", maxReportFields)
+	}
+	if len(texts) == 0 {
+		return nil, nil
+	}
+	list := make(corev1.ResourceList, len(texts))
+	for name, text := range texts {
+		value := strings.Trim(string(text), `"`)
+		if !boundedQuantity.MatchString(value) {
+			return nil, errors.New("a quantity is not a number with at most two digits of exponent")
+		}
+		quantity, err := resource.ParseQuantity(value)
+		if err != nil {
+			return nil, fmt.Errorf("a quantity is invalid: %w", err)
+		}
+		list[name] = quantity
+	}
+	return list, nil
 }

@@ -348,3 +348,22 @@ func FuzzReportOf(f *testing.F) {
 		assert.LessOrEqual(t, len(report.PossessionProof), maxRequestName)
 	})
 }
+
+// An exponent of nine digits takes minutes and gigabytes to decode or to compare. JSON permits a name twice, and in other case.
+func TestReportOf_quantities(t *testing.T) {
+	d := newLeaseDay(t)
+	const good = `{"cpu":"3950m","memory":"16Gi","pods":110}`
+	for _, name := range []string{"capacity", "allocatable"} {
+		report, err := reportOf(d.renewedLease("a-uid", `{"`+name+`":`+good+`}`))
+		require.NoError(t, err)
+		assert.Equal(t, 3, len(report.Capacity)+len(report.Allocatable))
+		for _, bad := range []string{
+			`{"cpu":"1000000000000000000e2000000000"}`, `{"cpu":1e999999999}`, `{"cpu":"1e1.5"}`, `{"cpu":{}}`, `{"cpu":"` + strings.Repeat("9", 50) + `"}`,
+		} {
+			_, err := reportOf(d.renewedLease("a-uid", `{"`+name+`":`+bad+`}`))
+			require.ErrorContains(t, err, name)
+			_, err = reportOf(d.renewedLease("a-uid", `{"`+name+`":`+good+`,"`+strings.ToUpper(name)+`":`+bad+`}`))
+			require.ErrorContains(t, err, name)
+		}
+	}
+}
