@@ -57,15 +57,16 @@ func renewedBy(request *fleet.ClusterRegistration, sameIdentity []*fleet.Cluster
 }
 
 // mayReenter reports whether the request may be of the Clusternet agent of the Cluster, which comes back without its credential, and is
-// allowed to: the agent is disconnected, so it loses nothing to another, and has registered with the same token.
+// allowed to: the agent is disconnected, so it loses nothing to another, has registered with the same token, and its credential was not
+// revoked. An agent that was locked out is disconnected too, and still has its token.
 func (h *handler) mayReenter(
-	request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, cluster *fleet.Cluster, origin registration.Origin,
+	ctx context.Context, request *fleet.ClusterRegistration, token *fleet.ClusterRegistrationToken, cluster *fleet.Cluster, origin registration.Origin,
 	sameIdentity []*fleet.ClusterRegistration,
-) bool {
+) (bool, error) {
 	allowed := slices.Contains(h.Config.Get().Clusternet.ReentryNamespaces, request.Namespace)
 	if !allowed || !origin.Proved() || !registration.IsForClusternet(request, h.HubUser) || cluster == nil ||
 		!fleetstatus.IsFalse(cluster.Status.Conditions, fleet.ConditionConnected) {
-		return false
+		return false, nil
 	}
 	found := false
 	for _, r := range sameIdentity {
@@ -73,11 +74,17 @@ func (h *handler) mayReenter(
 			continue
 		}
 		if !registration.IsForClusternet(r, h.HubUser) || r.Status.TokenUID != string(token.UID) {
-			return false
+			return false, nil
+		}
+		if fleetstatus.Condition(r.Status.Conditions, fleet.ConditionGranted).Reason == fleet.ReasonCredentialRevoked {
+			return false, nil
+		}
+		if revoked, err := h.isRevoked(ctx, r, cluster); err != nil || revoked {
+			return false, err
 		}
 		found = true
 	}
-	return found
+	return found, nil
 }
 
 // unusedAfter is the age of its credential Secret from which an agent that does not renew counts as one that never got its credential,

@@ -12,6 +12,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -203,8 +204,12 @@ func TestMayReenter(t *testing.T) {
 		"an agent of Muster has taken over": {func(_ *scene, earlier *fleet.ClusterRegistration) {
 			delete(earlier.Annotations, fleet.RequesterAnnotation)
 		}, false},
-		"the earlier request was revoked": {func(_ *scene, earlier *fleet.ClusterRegistration) { earlier.Status.Granted = false }, false},
-		"an agent of Muster asks":         {func(s *scene, _ *fleet.ClusterRegistration) { delete(s.request.Annotations, fleet.RequesterAnnotation) }, false},
+		"the earlier request is not granted": {func(_ *scene, earlier *fleet.ClusterRegistration) { earlier.Status.Granted = false }, false},
+		"the credential was revoked":         {func(s *scene, _ *fleet.ClusterRegistration) { s.accounts = accountsOf{} }, false},
+		"the request says that the credential was revoked": {func(_ *scene, earlier *fleet.ClusterRegistration) {
+			result.Set(&earlier.Status.Conditions, fleet.ConditionGranted, result.Stalled(fleet.ReasonCredentialRevoked, ""), noon)
+		}, false},
+		"an agent of Muster asks": {func(s *scene, _ *fleet.ClusterRegistration) { delete(s.request.Annotations, fleet.RequesterAnnotation) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
@@ -215,9 +220,22 @@ func TestMayReenter(t *testing.T) {
 			earlier.UID, earlier.Status.TokenUID = "earlier", string(s.token.UID)
 			earlier.Annotations = maps.Clone(s.request.Annotations)
 			disconnected(s.cluster, corev1.ConditionFalse)
+			s.accounts = accountsOf{all: []*corev1.ServiceAccount{s.rights(earlier, s.cluster, nil)[0].(*corev1.ServiceAccount)}}
 			row.change(s, earlier)
 			origin := registration.OriginOf(s.request, s.originPolicies()).For(s.request.Namespace, tokenIdentity(s.token))
-			assert.Equal(t, row.want, s.mayReenter(s.request, s.token, s.cluster, origin, []*fleet.ClusterRegistration{s.request, earlier}))
+			may := func() (bool, error) {
+				return s.mayReenter(t.Context(), s.request, s.token, s.cluster, origin, []*fleet.ClusterRegistration{s.request, earlier})
+			}
+			got, err := may()
+			require.NoError(t, err)
+			assert.Equal(t, row.want, got)
+			if row.want {
+				s.accounts = accountsOf{}
+				s.fails("get", "serviceaccounts", errTest)
+				got, err = may()
+				require.ErrorIs(t, err, errTest, "nobody knows whether the credential was revoked")
+				assert.False(t, got)
+			}
 		})
 	}
 }

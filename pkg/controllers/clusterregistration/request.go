@@ -175,7 +175,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 	}
 
 	// Judge. This is repeated in each pass until the request is granted: the facts at the time of the grant count.
-	var held, proverRevoked bool
+	var held, proverRevoked, mayReenter bool
 	var freeIn time.Duration
 	if cluster != nil {
 		if h.otherMayBeGranted(request, sameIdentity) {
@@ -185,6 +185,9 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 			return stop(failed(err))
 		}
 		if proverRevoked, err = h.isProverRevoked(ctx, request, cluster, sameIdentity); err != nil {
+			return stop(failed(err))
+		}
+		if mayReenter, err = h.mayReenter(ctx, request, token, cluster, d.origin, sameIdentity); err != nil {
 			return stop(failed(err))
 		}
 	}
@@ -198,7 +201,7 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 			Request: request, Token: token, TokenAssumed: d.origin.AssumesToken(request), Cluster: cluster,
 		}),
 		Approval: settings.Approval, LongLived: settings.LongLivedIn(request.Namespace), RenewedBy: renewedBy(request, sameIdentity),
-		MayReenter: h.mayReenter(request, token, cluster, d.origin, sameIdentity),
+		MayReenter: mayReenter,
 	})
 	d.approval = setApproved(&d.status.Conditions, judgement.Approval, h.Clock.Now())
 	if judgement.Refuse != nil {
