@@ -179,6 +179,13 @@ func (c *memberCalls) isRunning(key callKey) bool {
 	return last != nil && last.running
 }
 
+// isKnown reports whether there is a call with this key, which may have ended.
+func (c *memberCalls) isKnown(key callKey) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.byKey[key] != nil
+}
+
 // forget drops the state of a call that has ended.
 func (c *memberCalls) forget(key callKey) {
 	c.mu.Lock()

@@ -32,18 +32,22 @@ func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 	}
 	key, inputs := callKey{nameOf(cluster), removing}, "uninstall/"+string(cluster.UID)
 	call, started := i.calls.last(key, inputs)
-	touched := started || i.mayHaveTouched(cluster)
-	i.calls.cancel(callKey{nameOf(cluster), installing}) // it would install the agent again
-	if !touched {
+	if !started && !i.mayHaveTouched(cluster) {
 		return result.Done("", "")
 	}
 
+	install := callKey{nameOf(cluster), installing}
 	remaining := deadline.Sub(i.Clock.Now())
 	if !started && remaining <= 0 {
+		i.calls.cancel(install)
 		return result.Stalled(fleet.ReasonFarewellTimeout, "the member did not answer in time")
 	}
 	if !started {
 		member, out := i.connectInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
+		if out.Err != nil {
+			return out // the retry has to find the call that installs the agent
+		}
+		i.calls.cancel(install)            // it would install the agent again
 		if member == nil && out.IsWait() { // for a kubeconfig Secret that may never be created
 			return result.Stalled(out.Reason, "the kubeconfig no longer exists: "+out.Message)
 		} else if member == nil {
@@ -120,15 +124,24 @@ func (i *Importer) AgentBelongsTo(ctx context.Context, cluster *fleet.Cluster, o
 	return result.Done("", "")
 }
 
+// unreportedFor is the age from which the status of a Cluster reports its import. The controller of Clusters reports a first import after
+// some seconds, by a clock that may differ from that of the API server.
+const unreportedFor = time.Minute
+
 // mayHaveTouched reports whether an import may have changed the member. The first step of an import creates the import token, but
 // the token may already be deleted together with its namespace. Then the last reported reason counts: it tells whether a call
-// to the member was started, which may have changed the member even if it failed.
+// to the member was started, which may have changed the member even if it failed. A Cluster that was deleted before the first report may
+// have been imported by a hub that has stopped since.
 func (i *Importer) mayHaveTouched(cluster *fleet.Cluster) bool {
 	_, err := i.tokenCache.Get(cluster.Namespace, registration.ImportTokenName(cluster.Name))
-	if cluster.Status.AgentDeployedGeneration != nil || !apierrors.IsNotFound(err) || i.calls.isRunning(callKey{nameOf(cluster), installing}) {
+	if cluster.Status.AgentDeployedGeneration != nil || !apierrors.IsNotFound(err) || i.calls.isKnown(callKey{nameOf(cluster), installing}) {
 		return true
 	}
-	switch fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionImported).Reason {
+	imported := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionImported)
+	if imported.Status == "" && cluster.DeletionTimestamp != nil {
+		return cluster.DeletionTimestamp.Sub(cluster.CreationTimestamp.Time) < unreportedFor
+	}
+	switch imported.Reason {
 	case fleet.ReasonImporting, fleet.ReasonImported, fleet.ReasonUnreachable, fleet.ReasonCertificateUntrusted,
 		fleet.ReasonUnauthorized, fleet.ReasonForbidden, fleet.ReasonMemberError, fleet.ReasonError:
 		return true

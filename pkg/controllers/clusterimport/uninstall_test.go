@@ -12,8 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	kubetesting "k8s.io/client-go/testing"
+	"k8s.io/utils/ptr"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
@@ -345,6 +348,54 @@ func TestUninstall_afterARunningImport(t *testing.T) {
 	}
 	h.Wait()
 	require.True(t, h.Uninstall(t.Context(), c, until).IsDone())
+}
+
+func TestUninstall_unreportedImport(t *testing.T) {
+	const agent = "/apis/apps/v1/namespaces/" + system + "/deployments/fleet-agent"
+	restart := func(h *harness) { h.calls.forget(keyOf("c")) }
+	for name, row := range map[string]struct {
+		age     time.Duration // of the Cluster at its deletion
+		change  func(*harness)
+		reason  string // of Imported
+		touched bool
+	}{
+		"the call has ended":    {age: time.Hour, touched: true},
+		"the hub has restarted": {age: 9 * time.Second, change: restart, touched: true},
+		"the hub has restarted, its status would report a call":   {age: time.Hour, change: restart},
+		"the hub has restarted, its status reports that none was": {age: time.Second, change: restart, reason: fleet.ReasonWaitingForKubeconfig},
+		"the kubeconfig cannot be read at first": {age: time.Hour, touched: true, change: func(h *harness) {
+			h.kubeconfigs.drop(clusterKey("c"))
+			failed := false
+			h.kube.PrependReactor("get", "secrets", func(kubetesting.Action) (bool, runtime.Object, error) {
+				fail := !failed
+				failed = true
+				return fail, nil, errors.New("the API server is overloaded")
+			})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := fresh()
+			h, m := importable(t, c)
+			require.True(t, h.Reconcile(t.Context(), c.DeepCopy()).IsWait())
+			h.Wait() // the call ends, and no status is written
+			require.Contains(t, m.state(t), agent)
+			delete(h.tokens, "import-token-c")
+			c.CreationTimestamp, c.DeletionTimestamp = metav1.NewTime(start), ptr.To(metav1.NewTime(start.Add(row.age)))
+			if row.reason != "" {
+				result.Set(&c.Status.Conditions, fleet.ConditionImported, result.Wait(row.reason, ""), start)
+			}
+			if row.change != nil {
+				row.change(h)
+			}
+			var out result.Result
+			for range 3 {
+				out = h.Uninstall(t.Context(), c, h.clock.Now().Add(time.Minute))
+				h.Wait()
+			}
+			assert.True(t, out.IsDone(), out.Message)
+			assert.Equal(t, row.touched, m.state(t)[agent] == nil)
+		})
+	}
 }
 
 func TestUninstall_cancelsAWaitingImport(t *testing.T) {
