@@ -33,9 +33,16 @@ const (
 	maxRequestName  = 253
 )
 
+// maxAhead is how far the clock of an agent may be ahead of the hub's: a renewal that is later counts as one of then.
+const maxAhead = 24 * time.Hour
+
 // lastRenewed is the Lease of a Cluster that an agent has renewed last.
 type lastRenewed struct {
-	lease *coordinationv1.Lease
+	lease *coordinationv1.Lease // nil if it was deleted
+	// renewed is the time of its renewal, by the agent's clock. It stays when the Lease is deleted.
+	renewed time.Time
+	// arrived is when the renewal arrived, by the hub's clock; zero if it was in the cache at the start.
+	arrived time.Time
 	// counted is the last renewal at which the status of the Cluster was not empty: when the hub empties the status, because it installs
 	// the agent again, only later renewals count.
 	counted time.Time
@@ -43,6 +50,34 @@ type lastRenewed struct {
 	counts bool
 	// writeLastSeen is the time from which status.agent.lastSeen is written even if nothing else has changed.
 	writeLastSeen time.Time
+}
+
+// statusSeen is the lastSeen that the status of a Cluster has.
+type statusSeen struct {
+	lastSeen metav1.Time
+	replaced metav1.Time // by the hub; it is back if that write has failed
+	arrived  time.Time   // when an agent wrote the status, by the hub's clock; zero if that was before the first pass
+}
+
+// noteStatus records a heartbeat that an agent has written to the status. The caller holds the lock.
+func (d *Detector) noteStatus(key types.NamespacedName, lastSeen metav1.Time, now time.Time) {
+	status, known := d.statuses[key]
+	switch {
+	case !known:
+		d.statuses[key] = statusSeen{lastSeen: lastSeen}
+	case !lastSeen.Equal(&status.lastSeen) && !lastSeen.Equal(&status.replaced):
+		d.statuses[key] = statusSeen{lastSeen: lastSeen, arrived: now}
+	}
+}
+
+// setLastSeen sets lastSeen to the time of a renewal. The caller holds the lock.
+func (d *Detector) setLastSeen(key types.NamespacedName, agent *fleet.AgentStatus, renewed time.Time) {
+	status := d.statuses[key]
+	before := agent.LastSeen
+	agent.LastSeen = metav1.NewTime(renewed.Truncate(time.Second))
+	if !agent.LastSeen.Equal(&before) {
+		d.statuses[key] = statusSeen{lastSeen: agent.LastSeen, replaced: before, arrived: status.arrived}
+	}
 }
 
 // Reduce is the transform of the cache of Leases. An agent may write anything into the metadata of its Lease where the admission
@@ -67,7 +102,11 @@ func Reduce(object any) (any, error) {
 		lease.Annotations[registration.LeaseReport] = strings.Clone(text[:maxReport+1]) // too long to be a report
 	}
 	lease.Finalizers = slices.Clip(lease.Finalizers[:min(len(lease.Finalizers), 1)]) // the hub removes all of them
+	if _, ok := clusterOf(lease); !ok {
+		delete(lease.Annotations, registration.LeaseReport)
+	}
 	lease.OwnerReferences = nil
+	lease.Spec.Strategy, lease.Spec.PreferredHolder = nil, nil
 	if holder := lease.Spec.HolderIdentity; holder != nil && len(*holder) > maxInstance {
 		lease.Spec.HolderIdentity = nil
 	}
@@ -101,12 +140,12 @@ func (d *Detector) watchLeases(leases cache.SharedIndexInformer) {
 // onRenewal records a heartbeat. It enqueues the Cluster only if its status will change. atStart reports a Lease that was in the cache
 // before: of two Leases of a Cluster, only the time of their renewal says then which of them is in use.
 func (d *Detector) onRenewal(lease *coordinationv1.Lease, atStart bool) {
+	hub, now := d.Config.Get(), d.Clock.Now()
 	key, ok := clusterOf(lease)
-	renewed := renewal(lease)
+	renewed := renewal(lease, now)
 	if !ok || renewed.IsZero() {
 		return
 	}
-	hub, now := d.Config.Get(), d.Clock.Now()
 	report, invalid := reportOf(lease)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -119,8 +158,14 @@ func (d *Detector) onRenewal(lease *coordinationv1.Lease, atStart bool) {
 	before := last.lease
 	switch {
 	case before != nil && before.Name == lease.Name && before.ResourceVersion == lease.ResourceVersion,
-		before != nil && atStart && renewed.Before(renewal(before)):
+		before != nil && atStart && renewed.Before(last.renewed):
 		return
+	case before != nil && before.Name == lease.Name && before.Spec.RenewTime.Equal(lease.Spec.RenewTime):
+		renewed = last.renewed // only the report has changed
+	case atStart:
+		last.renewed, last.arrived = renewed, time.Time{}
+	default:
+		last.renewed, last.arrived = renewed, now
 	}
 	last.lease = lease
 	report.LastSeen = metav1.NewTime(renewed)
@@ -141,7 +186,7 @@ func (d *Detector) onRenewal(lease *coordinationv1.Lease, atStart bool) {
 	if inTime {
 		d.record(key, report, heartbeat, known, hub, now)
 	}
-	if !inTime || before == nil || before.Name != lease.Name || !sameReport(before, lease) || !now.Before(last.writeLastSeen) {
+	if !inTime || !last.counts || before == nil || before.Name != lease.Name || !sameReport(before, lease) || !now.Before(last.writeLastSeen) {
 		d.clusters.EnqueueAfter(key.Namespace, key.Name, 0)
 	}
 }
@@ -171,11 +216,12 @@ func (d *Detector) Report(cluster *fleet.Cluster) {
 	hub, now := d.Config.Get(), d.Clock.Now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.noteStatus(key, cluster.Status.Agent.LastSeen, now)
 	last := d.leases[key]
 	if last == nil || last.lease == nil {
 		return
 	}
-	renewed := renewal(last.lease)
+	renewed := last.renewed
 	switch {
 	case !cluster.Status.Agent.LastSeen.IsZero():
 		last.counted = renewed
@@ -188,7 +234,7 @@ func (d *Detector) Report(cluster *fleet.Cluster) {
 		return
 	}
 	request := account.Annotations[fleet.ClusterRegistrationAnnotation]
-	last.counts = cluster.Status.Agent.Registration == request || !cluster.Status.Agent.LastSeen.After(renewed)
+	last.counts = cluster.Status.Agent.Registration == request || last.isLater(cluster.Status.Agent.LastSeen.Time, d.statuses[key].arrived, now)
 	if !last.counts {
 		return
 	}
@@ -201,18 +247,28 @@ func (d *Detector) Report(cluster *fleet.Cluster) {
 	if !report.LastSeen.IsZero() && now.Before(last.writeLastSeen) && equality.Semantic.DeepEqual(report, cluster.Status.Agent) {
 		return
 	}
-	report.LastSeen = metav1.NewTime(renewed.Truncate(time.Second))
+	d.setLastSeen(key, &report, renewed)
 	cluster.Status.Agent = report
 	last.writeLastSeen = now.Add(hub.LastSeenInterval())
 }
 
-// withRenewal returns status.agent with the time of the last renewal of the agent's Lease. The caller holds the lock.
+// isLater reports whether the renewal is later than the heartbeat of another agent in the status, and than its arrival. The clocks of two
+// agents are compared only for a renewal from before this hub started.
+func (l *lastRenewed) isLater(lastSeen, arrived, now time.Time) bool {
+	if !l.arrived.IsZero() {
+		return !arrived.After(l.arrived)
+	}
+	return arrived.IsZero() && lastSeen.After(now.Add(maxAhead)) || !lastSeen.After(l.renewed)
+}
+
+// withRenewal returns status.agent with the time of the last renewal of the agent's Lease, even if the Lease is gone, until an agent writes
+// the status. The caller holds the lock.
 func (d *Detector) withRenewal(key types.NamespacedName, agent fleet.AgentStatus) (_ fleet.AgentStatus, byLease bool) {
 	last := d.leases[key]
-	if last == nil || last.lease == nil || agent.LastSeen.IsZero() || !last.counts {
+	if last == nil || agent.LastSeen.IsZero() || !last.counts || last.lease == nil && d.statuses[key].arrived.After(last.arrived) {
 		return agent, false
 	}
-	agent.LastSeen = metav1.NewTime(renewal(last.lease))
+	agent.LastSeen = metav1.NewTime(last.renewed)
 	return agent, true
 }
 
@@ -222,10 +278,14 @@ func clusterOf(lease *coordinationv1.Lease) (key types.NamespacedName, ok bool) 
 	return key, key.Name != "" && registration.ClusterNamespace(key.Namespace, key.Name) == lease.Namespace
 }
 
-// renewal is the time of the last renewal by the agent's clock; zero if there was none, or if the API server would not store it in a status.
-func renewal(lease *coordinationv1.Lease) time.Time {
+// renewal is the time of the last renewal by the agent's clock, at most maxAhead from now; zero if there was none, or if the API server
+// would not store it in a status.
+func renewal(lease *coordinationv1.Lease, now time.Time) time.Time {
 	if lease.Spec.RenewTime == nil || !storable(lease.Spec.RenewTime.Time) {
 		return time.Time{}
+	}
+	if latest := now.Add(maxAhead); lease.Spec.RenewTime.After(latest) {
+		return latest
 	}
 	return lease.Spec.RenewTime.Time
 }

@@ -213,7 +213,7 @@ func TestDetector_clockOfTheAgentIsCorrected(t *testing.T) {
 	ahead.Spec.RenewTime = ptr.To(metav1.NewMicroTime(noon.Add(1000 * time.Hour)))
 	d.onRenewal(ahead, false)
 	_, agent := d.leasePass()
-	assert.Equal(t, noon.Add(1000*time.Hour), agent.LastSeen.Time)
+	assert.Equal(t, noon.Add(maxAhead), agent.LastSeen.Time)
 	for range 20 {
 		d.clock.Step(time.Minute)
 		d.onRenewal(d.renewedLease("a-uid", oneReport), false)
@@ -224,6 +224,117 @@ func TestDetector_clockOfTheAgentIsCorrected(t *testing.T) {
 	assert.Less(t, agent.LastSeen.Sub(noon), time.Hour)
 	d.clock.Step(3 * time.Minute)
 	assert.Equal(t, no, d.status())
+}
+
+func (d *day) renewedAt(identity string, at time.Time) *coordinationv1.Lease {
+	lease := d.renewedLease(identity, oneReport)
+	lease.Spec.RenewTime = ptr.To(metav1.NewMicroTime(at))
+	return lease
+}
+
+func TestDetector_clockOfAnotherIdentity(t *testing.T) {
+	for name, theirs := range map[string]time.Time{
+		"in time":         noon,
+		"3 h behind":      noon.Add(-3 * time.Hour),
+		"3 h ahead":       noon.Add(3 * time.Hour),
+		"23 h ahead":      noon.Add(23 * time.Hour),
+		"years of future": time.Date(9998, 1, 1, 0, 0, 0, 0, time.UTC),
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newLeaseDay(t)
+			d.onRenewal(d.renewedAt("a-uid", theirs), false)
+			_, agent := d.leasePass()
+			assert.Equal(t, "a", agent.Registration)
+			assert.False(t, agent.LastSeen.After(d.clock.Now().Add(maxAhead)))
+
+			d.clock.Step(time.Second)
+			d.onRenewal(d.renewedLease("b-uid", oneReport), false)
+			d.Report(d.cluster.DeepCopy()) // a write that fails
+			d.clock.Step(time.Second)
+			status, agent := d.leasePass()
+			assert.Equal(t, yes, status)
+			assert.Equal(t, "b", agent.Registration)
+			assert.Equal(t, noon.Add(time.Second), agent.LastSeen.Time)
+		})
+		t.Run(name+", in the status of an earlier hub", func(t *testing.T) {
+			d := newLeaseDay(t)
+			d.cluster.Status.Agent = fleet.AgentStatus{LastSeen: metav1.NewTime(theirs), Registration: "a"}
+			d.onRenewal(d.renewedAt("b-uid", noon.Add(-time.Second)), true)
+			_, agent := d.leasePass()
+			late := theirs.After(noon) || theirs.Equal(noon)
+			assert.Equal(t, late && !theirs.After(noon.Add(maxAhead)), agent.Registration == "a", "only the clocks say whose is later")
+
+			d.clock.Step(time.Second)
+			d.enqueued()
+			d.onRenewal(d.renewedLease("b-uid", oneReport), false)
+			if agent.Registration == "a" {
+				assert.Equal(t, 1, d.enqueued())
+			}
+			_, agent = d.leasePass()
+			assert.Equal(t, "b", agent.Registration)
+		})
+		t.Run(name+", by an agent that writes the status", func(t *testing.T) {
+			d := newLeaseDay(t)
+			d.onRenewal(d.renewedLease("a-uid", oneReport), false)
+			d.leasePass()
+			d.clock.Step(time.Minute)
+			d.cluster.Status.Agent = fleet.AgentStatus{LastSeen: metav1.NewTime(theirs.Add(time.Second)), Registration: "c"}
+			for range 2 {
+				_, agent := d.leasePass()
+				assert.Equal(t, "c", agent.Registration, "it came later")
+				d.clock.Step(time.Second)
+			}
+			d.onRenewal(d.renewedLease("a-uid", oneReport), false)
+			_, agent := d.leasePass()
+			assert.Equal(t, "a", agent.Registration)
+		})
+	}
+}
+
+func TestDetector_limitedRenewalIsOneHeartbeat(t *testing.T) {
+	d := newLeaseDay(t)
+	future := time.Date(9998, 1, 1, 0, 0, 0, 0, time.UTC)
+	d.onRenewal(d.renewedAt("a-uid", future), false)
+	d.leasePass()
+	for range 3 {
+		d.clock.Step(time.Minute)
+		d.onRenewal(d.renewedAt("a-uid", future), false)
+		d.leasePass()
+	}
+	assert.Equal(t, noon, d.heartbeats[member].at, "only the rest of the Lease has changed")
+	d.onRenewal(d.renewedAt("a-uid", future.Add(time.Minute)), false)
+	d.leasePass()
+	assert.Equal(t, d.clock.Now(), d.heartbeats[member].at)
+}
+
+func TestDetector_deletedLease(t *testing.T) {
+	d := newLeaseDay(t)
+	d.onRenewal(d.renewedLease("a-uid", oneReport), false)
+	d.leasePass()
+	d.clock.Step(time.Minute)
+	lease := d.renewedLease("a-uid", oneReport)
+	d.onRenewal(lease, false)
+	d.leasePass()
+	last := d.clock.Now()
+	assert.Equal(t, noon, d.cluster.Status.Agent.LastSeen.Time, "only the Detector knows of the renewal")
+
+	d.clock.Step(time.Minute)
+	d.forgetLease(lease)
+	status, _ := d.leasePass()
+	assert.Equal(t, yes, status)
+	assert.Equal(t, last, d.heartbeats[member].at, "nobody has sent a heartbeat")
+	d.clock.Step(2 * time.Minute)
+	status, agent := d.leasePass()
+	assert.Equal(t, no, status)
+	assert.Equal(t, last, agent.LastSeen.Time)
+	status, _ = d.leasePass()
+	assert.Equal(t, no, status)
+
+	d.clock.Step(time.Minute)
+	d.beat()
+	status, _ = d.leasePass()
+	assert.Equal(t, yes, status, "an agent that writes the status")
+	assert.Equal(t, d.clock.Now(), d.heartbeats[member].at)
 }
 
 func TestDetector_failedWrite(t *testing.T) {
@@ -319,6 +430,7 @@ func TestReduce(t *testing.T) {
 	lease.Labels = map[string]string{fleet.ManagedLabel: "true", "other": "x"}
 	lease.Annotations["other"], lease.Annotations[registration.LeaseProof] = "x", strings.Repeat("x", maxRequestName+1)
 	lease.Spec.HolderIdentity = ptr.To(strings.Repeat("x", maxInstance+1))
+	lease.Spec.Strategy, lease.Spec.PreferredHolder = ptr.To(coordinationv1.OldestEmulationVersion), ptr.To(strings.Repeat("x", 1<<18))
 	lease.OwnerReferences = []metav1.OwnerReference{{}}
 	lease.Finalizers = []string{"a", "b"}
 	reduced, err := Reduce(lease)
@@ -328,8 +440,16 @@ func TestReduce(t *testing.T) {
 	assert.Len(t, got.Annotations, 3)
 	assert.Len(t, got.Annotations[registration.LeaseReport], maxReport+1)
 	assert.Nil(t, got.Spec.HolderIdentity)
+	assert.Nil(t, got.Spec.Strategy)
+	assert.Nil(t, got.Spec.PreferredHolder)
 	assert.Empty(t, got.OwnerReferences)
 	assert.NotEmpty(t, got.Finalizers, "the hub has to remove them")
+
+	other := d.renewedLease("a-uid", oneReport)
+	other.Namespace = "other"
+	_, err = Reduce(other)
+	require.NoError(t, err)
+	assert.NotContains(t, other.Annotations, registration.LeaseReport, "the Lease of no agent")
 }
 
 // What an agent writes never makes a status that the API server refuses.
@@ -337,7 +457,12 @@ func FuzzReportOf(f *testing.F) {
 	f.Add(oneReport, "p")
 	f.Add(`{"nodes":{"count":1e9},"capacity":{"cpu":"0.5"}}`, "")
 	f.Fuzz(func(t *testing.T, text, proof string) {
-		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{registration.LeaseReport: text, registration.LeaseProof: proof}}}
+		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+			Namespace: registration.ClusterNamespace(member.Namespace, member.Name), Annotations: map[string]string{
+				fleet.ClusterAnnotation: member.Name, fleet.ClusterNamespaceAnnotation: member.Namespace,
+				registration.LeaseReport: text, registration.LeaseProof: proof,
+			},
+		}}
 		reduced, _ := Reduce(lease)
 		report, err := reportOf(reduced.(*coordinationv1.Lease))
 		if err != nil {

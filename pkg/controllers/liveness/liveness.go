@@ -37,6 +37,7 @@ type Detector struct {
 	heartbeats map[types.NamespacedName]receivedHeartbeat
 	instances  map[types.NamespacedName]*instances
 	leases     map[types.NamespacedName]*lastRenewed
+	statuses   map[types.NamespacedName]statusSeen
 }
 
 // accountCache is the cache of ServiceAccounts.
@@ -65,6 +66,7 @@ func newDetector(c *app.Context, clusters enqueue.Enqueuer, accounts accountCach
 		heartbeats:   map[types.NamespacedName]receivedHeartbeat{},
 		instances:    map[types.NamespacedName]*instances{},
 		leases:       map[types.NamespacedName]*lastRenewed{},
+		statuses:     map[types.NamespacedName]statusSeen{},
 	}
 }
 
@@ -83,6 +85,7 @@ func (d *Detector) Forget(key string) {
 	delete(d.heartbeats, gone)
 	delete(d.instances, gone)
 	delete(d.leases, gone)
+	delete(d.statuses, gone)
 }
 
 // Reconcile records a new heartbeat, decides whether the agent is connected, and enqueues the Cluster for the time at which it is
@@ -94,6 +97,7 @@ func (d *Detector) Reconcile(_ context.Context, cluster *fleet.Cluster) result.R
 	// A Cluster without a heartbeat is recorded too, so that the hub knows that it has seen the first heartbeat arrive.
 	d.mu.Lock()
 	last, known := d.heartbeats[key]
+	d.noteStatus(key, cluster.Status.Agent.LastSeen, now)
 	agent, byLease := d.withRenewal(key, cluster.Status.Agent)
 	d.expectInstances(key, cluster, now)
 	h := d.record(key, agent, last, known, hub, now)
@@ -109,7 +113,9 @@ func (d *Detector) Reconcile(_ context.Context, cluster *fleet.Cluster) result.R
 		// The queue keeps the earlier of two times for a Cluster, so expire adds the Cluster again if a heartbeat has arrived.
 		d.deadlines.AddAfter(key, h.deadline(hub, reachable).Sub(now))
 	case byLease:
-		cluster.Status.Agent.LastSeen = metav1.NewTime(agent.LastSeen.Truncate(time.Second))
+		d.mu.Lock()
+		d.setLastSeen(key, &cluster.Status.Agent, agent.LastSeen.Time)
+		d.mu.Unlock()
 	}
 	return out
 }
