@@ -16,6 +16,7 @@ func main() {
 	app := cli.App(cli.Streams{
 		Out:      os.Stdout,
 		Err:      os.Stderr,
+		In:       os.Stdin,
 		Terminal: term.IsTerminal(int(os.Stdout.Fd())),
 		Env:      os.Getenv,
 		Now:      time.Now,

@@ -24,6 +24,8 @@ import (
 // results only.
 type Streams struct {
 	Out, Err io.Writer
+	// In is the standard input, for arguments that are -.
+	In io.Reader
 	// Terminal says whether Out is a terminal.
 	Terminal bool
 	// Env looks up environment variables.
@@ -49,9 +51,9 @@ func App(s Streams) *cli.App {
 --kubeconfig and --context name another. All flags below can be given before or after the command.
 Installed in $PATH as kubectl-muster, it is a plugin: kubectl muster clusters -A.`
 	app.Writer, app.Suggest, app.OnUsageError = s.Out, true, wrongFlag
-	app.Flags = kubeFlags(false)
+	app.Flags = kubeFlags(hubUsage, false)
 	app.Commands = []*cli.Command{
-		checkCommand(s), clustersCommand(s), describeCommand(s), importCommand(s), tokenCommand(s), requestsCommand(s), approveCommand(s), denyCommand(s),
+		checkCommand(s), clustersCommand(s), describeCommand(s), importCommand(s), joinCommand(s), tokenCommand(s), requestsCommand(s), approveCommand(s), denyCommand(s),
 		quarantineCommand(s), releaseCommand(s), rotateCommand(s), revokeCommand(s), removeCommand(s), reportCommand(s), uiCommand(s),
 		versionCommand(s), completionCommand(s), crdsCommand(s), demoCommand(s), helloCommand(s), proposeCommand(s),
 	}

@@ -27,6 +27,9 @@ func TestProposals(t *testing.T) {
 		"clusters --sort |":                  "last-seen name state",
 		"completion f|":                      "fish",
 		"import --member-kubeconfig |":       "", // the shell completes files
+		"join |":                             "",
+		"join --cont|":                       "--context",
+		"join --context c|":                  "ctx",
 		"hel|":                               "",
 		"bogus |":                            "check clusters",
 		"__com|":                             "",

@@ -24,6 +24,18 @@ var hubUsage = map[string]string{
 	flagNamespace:  "`NAMESPACE` of the objects; default: that of the context",
 }
 
+// joinUsage describes the flags of a connection for muster join, which connects to the member and not to the hub.
+var joinUsage = map[string]string{
+	flagKubeconfig: "`FILE` with the kubeconfig of the member; default: $KUBECONFIG, then ~/.kube/config",
+	flagContext:    "`NAME` of the member's context in its kubeconfig; default: the current context",
+}
+
+// helmFlags are the names that helm has for flags of a connection.
+var helmFlags = map[string]string{
+	flagKubeconfig: "kubeconfig", flagContext: "kube-context", "as": "kube-as-user", "as-group": "kube-as-group", "server": "kube-apiserver",
+	"certificate-authority": "kube-ca-file", "tls-server-name": "kube-tls-server-name", "insecure-skip-tls-verify": "kube-insecure-skip-tls-verify",
+}
+
 // kubeConnection is how a person reaches a cluster: the flags of kubectl.
 type kubeConnection struct {
 	*genericclioptions.ConfigFlags
@@ -40,11 +52,12 @@ func newConnection() kubeConnection {
 }
 
 // hubFlags are the flags of kubectl for a connection. What is not specific to muster is in the help of the program only.
-func hubFlags() []cli.Flag { return kubeFlags(true) }
+func hubFlags() []cli.Flag { return kubeFlags(hubUsage, true) }
 
-func kubeFlags(hide bool) (flags []cli.Flag) {
+// kubeFlags are the flags of kubectl for a connection, with the usage of those that a command shows in its help.
+func kubeFlags(shown map[string]string, hide bool) (flags []cli.Flag) {
 	newConnection().flags.VisitAll(func(f *pflag.Flag) {
-		usage, ofCommands := hubUsage[f.Name]
+		usage, ofCommands := shown[f.Name]
 		if !ofCommands {
 			usage = f.Usage
 		}
@@ -92,18 +105,22 @@ func (to kubeConnection) command(namespace string, words ...string) string {
 	return to.program("muster", namespace, words...)
 }
 
-// program is a command of muster or kubectl, which have the same flags, for the same cluster.
+// program is a command of muster, of kubectl, which has the same flags, or of helm for the same cluster.
 func (to kubeConnection) program(name, namespace string, words ...string) string {
 	line := []string{name}
 	to.flags.Visit(func(f *pflag.Flag) {
+		flag, known := f.Name, f.Name != flagNamespace
+		if name == "helm" {
+			flag, known = helmFlags[f.Name]
+		}
 		switch list, isList := f.Value.(pflag.SliceValue); {
-		case f.Name == flagNamespace:
+		case !known:
 		case isList:
 			for _, value := range list.GetSlice() {
-				line = append(line, "--"+f.Name+"="+value)
+				line = append(line, "--"+flag+"="+value)
 			}
 		default:
-			line = append(line, "--"+f.Name+"="+f.Value.String())
+			line = append(line, "--"+flag+"="+f.Value.String())
 		}
 	})
 	return shellWords(append(append(line, "-n", namespace), words...)...)

@@ -25,7 +25,7 @@ import (
 
 // Reasons of the events on the agent's Deployment.
 const (
-	reasonRegistrationRefused = "RegistrationRefused" // the hub refuses the request, and says why
+	ReasonRegistrationRefused = "RegistrationRefused" // the hub refuses the request, and says why
 	reasonGranted             = "RegistrationGranted" // after RegistrationRefused: the hub has granted it
 )
 
@@ -325,7 +325,7 @@ func (r *Registrar) reportRefusal(ctx context.Context, object *fleet.ClusterRegi
 	r.OnState("the hub refuses the registration of this cluster; the log says why")
 	r.logOf(object).Errorf("Failed to register agent: %s. The agent checks again from time to time, and at once when Secret %s or ConfigMap %s in Namespace %s changes",
 		text, registration.BootstrapSecret, registration.AgentConfigMap, r.Member.Namespace)
-	r.Event(ctx, corev1.EventTypeWarning, reasonRegistrationRefused, text)
+	r.Event(ctx, corev1.EventTypeWarning, ReasonRegistrationRefused, text)
 }
 
 func (r *Registrar) tokenRejected(i *ImportIdentity, cause error) error {

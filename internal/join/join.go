@@ -1,0 +1,272 @@
+// Package join registers a cluster with a hub from the side of the member: it installs the agent with the values of a token, and waits until
+// the hub has registered it. It has no connection to the hub but with these values.
+package join
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
+
+	"github.com/muster-fleet/muster/charts"
+	"github.com/muster-fleet/muster/internal/check"
+	"github.com/muster-fleet/muster/internal/helminstall"
+	"github.com/muster-fleet/muster/pkg/agent/credential"
+	"github.com/muster-fleet/muster/pkg/agent/register"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// Action is what a member needs to be registered with a hub.
+type Action string
+
+// The actions. An agent that is registered with another hub, or in another workspace, is an error of Plan instead.
+const (
+	Nothing Action = "Nothing" // the agent is registered, and the hub accepts its credential
+	Wait    Action = "Wait"    // the agent is installed with the same values, and not registered yet
+	Replace Action = "Replace" // the agent is installed with other values, or the hub rejects its credential: it gets these values
+	Install Action = "Install" // there is no agent
+)
+
+// Joiner registers one cluster with the values of a token.
+type Joiner struct {
+	inputs    check.Inputs
+	core      kubernetes.Interface
+	namespace string
+	values    []byte
+	identity  *register.ImportIdentity
+
+	action       Action
+	newNamespace bool
+	earlier      *credential.Stored // rejected by the hub
+	oldRefusal   string             // the resource version of an event that is about an earlier attempt
+}
+
+// New prepares the registration of in.Member. The values are a values file of the chart fleet-agent.
+func New(in check.Inputs, values []byte) (*Joiner, error) {
+	core, err := kubernetes.NewForConfig(in.Member)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := registration.DecodeValues(values); err != nil {
+		return nil, err
+	}
+	m := &Joiner{inputs: in, core: core, namespace: in.AgentNamespace, values: values}
+	m.identity, err = register.ParseIdentity(&corev1.Secret{Data: map[string][]byte{registration.BootstrapValues: values}})
+	if err != nil {
+		return nil, fmt.Errorf("the values are not those of a registration token, which `muster token create NAME -o values` prints: %w", err)
+	}
+	return m, nil
+}
+
+// Preflight makes the checks that can be made before the agent is installed.
+func (m *Joiner) Preflight(ctx context.Context) check.Diagnosis {
+	return check.Preflight(ctx, m.inputs, m.values)
+}
+
+// Plan finds out what the member needs. text says why.
+func (m *Joiner) Plan(ctx context.Context) (action Action, text string, err error) {
+	namespace, err := m.core.CoreV1().Namespaces().Get(ctx, m.namespace, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		m.action, m.newNamespace = Install, true
+		return Install, "there is no agent on the member", nil
+	case err != nil:
+		return "", "", err
+	case namespace.DeletionTimestamp != nil:
+		return "", "", fmt.Errorf("Namespace %s on the member is being deleted: run the command again when it is gone", m.namespace)
+	}
+	_, err = m.core.AppsV1().Deployments(m.namespace).Get(ctx, registration.AgentName, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return "", "", err
+	}
+	installed := err == nil
+
+	stored, d := check.Credential(ctx, m.inputs)
+	if stored != nil {
+		cluster := stored.Workspace + "/" + stored.ClusterName
+		if strings.TrimRight(stored.Server, "/") != strings.TrimRight(m.identity.Server, "/") || stored.Workspace != m.identity.Namespace {
+			return "", "", fmt.Errorf("the member is registered as Cluster %s with the hub at %s, and the values are for namespace %s of the hub at %s: "+
+				"remove the Cluster there first (muster remove), or use values of that hub and namespace", cluster, stored.Server, m.identity.Namespace, m.identity.Server)
+		}
+		accepted, _ := d.Line("way-authenticated")
+		lives, _ := d.Line("agent-credential-lives")
+		switch {
+		case accepted.Result == check.Pass && installed:
+			m.action = Nothing
+			return Nothing, fmt.Sprintf("the member is registered as Cluster %s with the hub at %s", cluster, stored.Server), nil
+		case accepted.Result == check.Pass:
+			m.action = Install
+			return Install, fmt.Sprintf("there is a credential of Cluster %s, and no agent", cluster), nil
+		case accepted.Result != check.Fail && lives.Result != check.Fail:
+			return "", "", fmt.Errorf("the member has a credential of Cluster %s, and it is not known whether the hub accepts it: %s", cluster, d.Summary)
+		}
+		m.earlier = stored
+	}
+	if !installed {
+		m.action = Install
+		return Install, "there is no agent on the member", nil
+	}
+	bootstrap, err := m.core.CoreV1().Secrets(m.namespace).Get(ctx, registration.BootstrapSecret, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return "", "", err
+	}
+	if err == nil && m.hasValues(bootstrap) {
+		m.action = Wait
+		return Wait, "the agent is installed with these values, and not registered yet", nil
+	}
+	m.action = Replace
+	if m.earlier != nil {
+		return Replace, "the agent is installed, and the hub rejects its credential of Cluster " + m.earlier.Workspace + "/" + m.earlier.ClusterName, nil
+	}
+	return Replace, "the agent is installed with other values, and not registered", nil
+}
+
+// hasValues reports whether the agent would register with a bootstrap Secret as with the values.
+func (m *Joiner) hasValues(bootstrap *corev1.Secret) bool {
+	found, err := register.ParseIdentity(bootstrap)
+	return err == nil && found.Server == m.identity.Server && bytes.Equal(found.CA, m.identity.CA) && found.Namespace == m.identity.Namespace &&
+		found.Token == m.identity.Token && found.TokenName == m.identity.TokenName
+}
+
+// Objects are the objects of an installation, as KIND NAMESPACE/NAME. It fails if the values do not fit the chart.
+func (m *Joiner) Objects() ([]string, error) {
+	values, err := m.chartValues()
+	if err != nil {
+		return nil, err
+	}
+	files, err := charts.Render(charts.Agent, charts.Release{Name: charts.Agent, Namespace: m.namespace}, values)
+	if err != nil {
+		return nil, err
+	}
+	var objects []string
+	for _, file := range files {
+		documents, err := charts.Documents(file)
+		if err != nil {
+			return nil, err
+		}
+		for _, document := range documents {
+			var object metav1.PartialObjectMetadata
+			if err := yaml.Unmarshal(document, &object); err != nil {
+				return nil, err
+			}
+			objects = append(objects, strings.TrimSpace(object.Kind+" "+strings.TrimPrefix(object.Namespace+"/"+object.Name, "/")))
+		}
+	}
+	slices.Sort(objects)
+	return objects, nil
+}
+
+func (m *Joiner) chartValues() (values map[string]any, err error) {
+	if yaml.Unmarshal(m.values, &values) != nil {
+		return nil, errors.New("the values are not a YAML object") // the error of the library can quote a token
+	}
+	return values, nil
+}
+
+// Apply does what Plan has found.
+func (m *Joiner) Apply(ctx context.Context) error {
+	switch m.action {
+	case Install:
+		values, err := m.chartValues()
+		if err != nil {
+			return err
+		}
+		return helminstall.Install(ctx, m.inputs.Member, m.namespace, charts.Agent, values)
+	case Replace:
+		if event, err := m.refusal(ctx); err == nil {
+			m.oldRefusal = event.ResourceVersion
+		}
+		return m.replace(ctx)
+	}
+	return nil
+}
+
+// replace gives the values to an agent that is installed. It watches this Secret.
+func (m *Joiner) replace(ctx context.Context) error {
+	secrets := m.core.CoreV1().Secrets(m.namespace)
+	data := map[string][]byte{registration.BootstrapValues: m.values}
+	bootstrap, err := secrets.Get(ctx, registration.BootstrapSecret, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = secrets.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: registration.BootstrapSecret}, Data: data}, metav1.CreateOptions{})
+	case err == nil:
+		bootstrap.Data = data
+		_, err = secrets.Update(ctx, bootstrap, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("Secret %s/%s on the member: %w", m.namespace, registration.BootstrapSecret, err)
+	}
+	return nil
+}
+
+// pollInterval is the pause between two looks at the member.
+const pollInterval = time.Second
+
+// Await waits until the agent has stored a credential, which it does only if it works. It calls progress with each thing that it waits for.
+func (m *Joiner) Await(ctx context.Context, progress func(string)) (cluster string, err error) {
+	state := ""
+	err = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
+		secret, err := m.core.CoreV1().Secrets(m.namespace).Get(ctx, registration.CredentialSecret, metav1.GetOptions{})
+		if err == nil {
+			if stored, err := credential.Parse(secret); err == nil && (m.earlier == nil || stored.Token != m.earlier.Token) {
+				cluster = stored.Workspace + "/" + stored.ClusterName
+				return true, nil
+			}
+		}
+		if now := m.waitsFor(ctx, err); now != state && ctx.Err() == nil {
+			state = now
+			progress(state)
+		}
+		return false, nil
+	})
+	switch {
+	case err == nil:
+		return cluster, nil
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return "", fmt.Errorf("the member was not registered in time: %s", state)
+	}
+	return "", fmt.Errorf("stopped waiting for the registration: %w", err)
+}
+
+// waitsFor says why there is no credential, from what the member shows: a request that failed, the pod of the agent, or the hub's answer,
+// which the agent records in an event.
+func (m *Joiner) waitsFor(ctx context.Context, failed error) string {
+	if failed != nil && !apierrors.IsNotFound(failed) {
+		return "the member does not answer: " + failed.Error()
+	}
+	if event, err := m.refusal(ctx); err == nil && event.ResourceVersion != m.oldRefusal {
+		return event.Message
+	}
+	if problem := check.Pod(ctx, m.inputs).Problem(); problem != "" {
+		return problem
+	}
+	return "the agent runs, and waits for the answer of the hub"
+}
+
+func (m *Joiner) refusal(ctx context.Context) (*corev1.Event, error) {
+	return m.core.CoreV1().Events(m.namespace).Get(ctx, registration.AgentName+"."+strings.ToLower(register.ReasonRegistrationRefused), metav1.GetOptions{})
+}
+
+// Undo are the commands of helm and kubectl in the namespace of the agent that remove what Apply has made. They lack the flags of the connection.
+func (m *Joiner) Undo() (commands [][]string) {
+	switch m.action {
+	case Install:
+		commands = append(commands, []string{"helm", "uninstall", charts.Agent})
+		if m.newNamespace {
+			commands = append(commands, []string{"kubectl", "delete", "namespace", m.namespace})
+		}
+	case Replace:
+		commands = append(commands, []string{"kubectl", "delete", "secret", registration.BootstrapSecret})
+	}
+	return commands
+}
