@@ -45,6 +45,8 @@ type Inputs struct {
 	// SystemNamespace is the hub's own namespace, AgentNamespace the agent's on the member; empty means cattle-fleet-system, or where the
 	// Cluster says that its agent is.
 	SystemNamespace, AgentNamespace string
+	// Probe makes the checks of the way from the agent to the hub in a Job of the member, instead of here.
+	Probe bool
 	// Version is the version of the program.
 	Version string
 	// Now is the clock.
@@ -144,6 +146,13 @@ func run(ctx context.Context, table []Check, k *knowledge) Diagnosis {
 	var d Diagnosis
 	for _, c := range table {
 		if c.on&k.sides() != c.on {
+			continue
+		}
+		if k.probed != nil && c.Category == categoryWay {
+			if line, made := k.probed[c.ID]; made {
+				results[c.ID] = line
+				d.Checks = append(d.Checks, line)
+			}
 			continue
 		}
 		line := Line{ID: c.ID, Category: c.Category, Check: c.Says}

@@ -2,6 +2,7 @@ package check
 
 import (
 	"bytes"
+	"context"
 	"encoding/pem"
 	"flag"
 	"fmt"
@@ -39,6 +40,9 @@ var broken = map[string]func(*testing.T, *hall) Inputs{
 		in := h.inputs("")
 		in.Hub.Host = testenv.ClosedPort(t)
 		return in
+	},
+	"way-probe": func(t *testing.T, h *hall) Inputs {
+		return h.probed(t, func(pod *corev1.Pod) { pod.Status = ended }, func(Inputs) []byte { return []byte("there is no command \"check\"") })
 	},
 	"hub-kinds": func(_ *testing.T, h *hall) Inputs {
 		in := h.inputs("")
@@ -386,6 +390,7 @@ func TestChecksFailAlone(t *testing.T) {
 		})
 	}
 
+	h.requireProbes(t)
 	for _, c := range Table() {
 		want, prepare := Fail, broken[c.ID]
 		if prepare == nil {
@@ -434,6 +439,43 @@ func TestCheckWithoutRights(t *testing.T) {
 	d := Run(t.Context(), Inputs{Hub: powerless, Namespace: namespace, Cluster: "west", Now: time.Now})
 	require.Equal(t, ExitUnknown, d.ExitCode(), screen(d))
 	require.True(t, strings.HasPrefix(d.Summary, "Could not find out: Hub (hub-policies): "), d.Summary)
+}
+
+// The way to the hub is that of the pod, and the Job is gone whatever happens.
+func (h *hall) requireProbes(t *testing.T) {
+	t.Helper()
+	results := func(in Inputs) []byte { // those of fleetagent check in the pod
+		var out bytes.Buffer
+		assert.NoError(t, Run(t.Context(), Inputs{Member: in.Member, AgentNamespace: in.AgentNamespace, Version: in.Version, Now: in.Now}).PrintJSON(&out))
+		return out.Bytes()
+	}
+	for name, row := range map[string]struct {
+		status func(*corev1.Pod)
+		output func(Inputs) []byte
+		want   string
+	}{
+		"good": {func(pod *corev1.Pod) { pod.Status = ended }, results, "No check failed, 1 of "},
+		"the pod finds the failing hop": {func(pod *corev1.Pod) { pod.Status = ended }, func(Inputs) []byte {
+			return []byte(`{"checks":[{"id":"way-dns","category":"` + categoryWay + `","check":"the name of the hub is resolved","result":"fail","detail":"no such host"}]}`)
+		}, "Failed: " + categoryWay + " (way-dns): no such host"},
+		"no image": {func(pod *corev1.Pod) {
+			pod.Status = waiting("ImagePullBackOff", "no route to the registry")
+		}, nil, "Failed: " + categoryWay + " (way-probe): Job "},
+		"interrupted": {nil, nil, ""},
+	} {
+		t.Run("probe, "+name, func(t *testing.T) {
+			ctx, interrupt := context.WithCancel(t.Context())
+			defer interrupt()
+			if row.status == nil {
+				row.status = func(*corev1.Pod) { interrupt() }
+			}
+			d := Run(ctx, h.probed(t, row.status, row.output))
+			assert.Contains(t, d.Summary, row.want, screen(d))
+			if name == "no image" {
+				assert.Contains(t, d.Summary, "image registry.example.com/fleet-agent:v1: ImagePullBackOff: no route to the registry")
+			}
+		})
+	}
 }
 
 func (h *hall) versionOf(t *testing.T, cluster, version string) {

@@ -11,7 +11,7 @@ const introduction = `# Checks
 
 ` + "`muster check`" + ` finds out why a cluster is not connected. Run it first: its first line names the first check that failed, in the order in
 which a registration depends on them, and this is the cause. The checks send requests to the hub and the member only, change nothing, and
-print no value of a Secret.
+print no value of a Secret. Only --probe writes: it creates a Job on the member, and deletes it in any case.
 
 | command | what is checked |
 |---|---|
@@ -19,11 +19,13 @@ print no value of a Secret.
 | ` + "`muster check CLUSTER`" + ` | also a Cluster, or a request for one that does not exist yet; a member that the hub imports is reached with the kubeconfig of the import |
 | ` + "`muster check CLUSTER --member-kubeconfig FILE`" + ` | also the agent on the member, and its way to the hub |
 | ` + "`muster check --member --member-kubeconfig FILE`" + ` | the agent on the member and its way to the hub, without the kubeconfig of a hub |
+| ` + "`muster check --member --probe --member-kubeconfig FILE`" + ` | the same, and the way to the hub from a pod on the member |
 | ` + "`muster check --token NAME`" + ` | also a registration token |
 | ` + "`fleetagent check`" + ` in the pod of the agent | as with --member, with the network, the DNS and the proxy of the pod |
 
-` + "`muster check`" + ` connects from where it runs. A member may have another DNS, another proxy and another firewall, and ` + "`fleetagent check`" + `
-uses those:
+` + "`muster check`" + ` connects from where it runs. A member may have another DNS, another proxy and another firewall. With ` + "`--probe`" + `, the way
+to the hub is checked by a Job in the namespace of the agent, with the agent's image, proxy, CA and node selection. Its pod has the label
+` + "`app=fleet-agent-probe`" + `: a NetworkPolicy for the agent has to select it too. ` + "`fleetagent check`" + ` in the pod of the agent needs no Job:
 
 ` + "```text" + `
 kubectl --namespace cattle-fleet-system exec deployment/fleet-agent -- fleetagent check

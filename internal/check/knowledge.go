@@ -49,15 +49,18 @@ type knowledge struct {
 	agentConfig   config.Agent                    // agent-config
 	identity      *register.ImportIdentity        // agent-bootstrap
 	credential    *credential.Stored              // agent-credential
+	probed        map[string]Line                 // way-probe; what the Job has found
 	way           *hubclient.Access               // way-address
 	connection    *hubclient.Connection           // way-tls
 	versionAnswer []byte                          // way-tls
 	wayErr        error                           // way-tls
+
+	probeTimeout time.Duration
 }
 
 func newKnowledge(in Inputs) *knowledge {
 	in.SystemNamespace = cmp.Or(in.SystemNamespace, registration.DefaultSystemNamespace)
-	k := &knowledge{Inputs: in}
+	k := &knowledge{Inputs: in, probeTimeout: probeTimeout}
 	if in.Hub != nil {
 		k.hub = connectTo(in.Hub, in.Now, transport.ResponseLimits{})
 	}

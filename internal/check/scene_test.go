@@ -3,18 +3,24 @@ package check
 import (
 	"context"
 	"encoding/base64"
+	"fmt"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
@@ -212,6 +218,66 @@ func (h *hall) condition(t *testing.T, cluster, kind string, status corev1.Condi
 func (h *hall) kubeconfig(t *testing.T, edit func(*clientcmdapi.Cluster, *clientcmdapi.AuthInfo)) {
 	t.Helper()
 	h.kubeconfigIs(t, testenv.EditKubeconfig(t, h.Member.Kubeconfig(), edit))
+}
+
+var ended = corev1.PodStatus{Phase: corev1.PodSucceeded, ContainerStatuses: []corev1.ContainerStatus{{
+	Name: registration.AgentName, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}},
+}}}
+
+func waiting(reason, message string) corev1.PodStatus {
+	return corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
+		Name: registration.AgentName, Image: "registry.example.com/fleet-agent:v1",
+		State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}},
+	}}}
+}
+
+// probed are inputs for --probe. The test is the node of the pod: it sets its status, and serves its log as a kubelet does. At the end of the
+// test, the Job and the pod have to be gone.
+func (h *hall) probed(t *testing.T, status func(*corev1.Pod), output func(Inputs) []byte) Inputs {
+	t.Helper()
+	in := h.across(h.installed(t))
+	in.Probe = true
+	kubelet := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(output(in)) }))
+	t.Cleanup(kubelet.Close)
+	core := h.Member.Kubernetes.CoreV1()
+	created, err := core.Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "probed-"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	port := int32(kubelet.Listener.Addr().(*net.TCPAddr).Port) //nolint:gosec // a port
+	testenv.Merge(t, core.Nodes().Patch, created.Name, fmt.Sprintf(
+		`{"status":{"addresses":[{"type":"InternalIP","address":"127.0.0.1"}],"daemonEndpoints":{"kubeletEndpoint":{"Port":%d}}}}`, port), "status")
+
+	pods := core.Pods(in.AgentNamespace)
+	events, err := pods.Watch(t.Context(), metav1.ListOptions{LabelSelector: "app=" + probeName})
+	require.NoError(t, err)
+	ran := make(chan struct{})
+	go func() {
+		defer close(ran)
+		for event := range events.ResultChan() {
+			pod, is := event.Object.(*corev1.Pod)
+			if !is || event.Type != watch.Added {
+				continue
+			}
+			err := pods.Bind(contextOf(t), &corev1.Binding{
+				ObjectMeta: metav1.ObjectMeta{Name: pod.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: created.Name},
+			}, metav1.CreateOptions{})
+			assert.NoError(t, err)
+			bound, err := pods.Get(contextOf(t), pod.Name, metav1.GetOptions{})
+			if !assert.NoError(t, err) {
+				continue
+			}
+			status(bound)
+			_, err = pods.UpdateStatus(contextOf(t), bound, metav1.UpdateOptions{})
+			assert.True(t, err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err), err)
+		}
+	}()
+	t.Cleanup(func() {
+		events.Stop()
+		<-ran
+		jobs, err := h.Member.Kubernetes.BatchV1().Jobs(in.AgentNamespace).List(contextOf(t), metav1.ListOptions{})
+		require.NoError(t, err)
+		require.Empty(t, jobs.Items)
+	})
+	return in
 }
 
 func (h *hall) kubeconfigIs(t *testing.T, data []byte) {

@@ -22,7 +22,7 @@ var beforeHeartbeat = []string{
 	"hub-runs", "cluster-not-quarantined", "import-secret", "import-kubeconfig", "import-self-contained", "import-address", "import-reaches", "import-rights",
 	"member-api", "agent-namespace", "agent-deployment", "agent-pod", "agent-scheduled", "agent-image", "agent-runs", "agent-secret", "agent-config",
 	"agent-credential", "agent-credential-lives", "agent-bootstrap", "agent-token", "token-exists", "token-ready", "token-lives", "token-uses", "token-rights",
-	"way-address", "way-dns", "way-proxy", "way-tcp", "way-tls", "way-server", "way-clock", "way-authenticated", "way-authorised",
+	"way-probe", "way-address", "way-dns", "way-proxy", "way-tcp", "way-tls", "way-server", "way-clock", "way-authenticated", "way-authorised",
 	"request-arrived", "request-granted", "cluster-imported",
 }
 
@@ -202,6 +202,11 @@ var table = []Check{
 		ID: "token-rights", Category: categoryToken, on: onHub | onToken, run: tokenRights, Needs: []string{"token-ready"},
 		Says: "the registration token has its rights in the workspace",
 		Hint: "delete the token and create it again, so that the hub creates its Role and RoleBinding",
+	},
+	{
+		ID: "way-probe", Category: categoryWay, on: onMember, run: wayProbe, Needs: []string{"agent-deployment"}, ExplainedBy: []string{"agent-image"},
+		Says: "a Job on the member makes the checks of this section, with --probe",
+		Hint: "correct what prevents the pods of the namespace from starting, or run fleetagent check in the pod of the agent",
 	},
 	{
 		ID: "way-address", Category: categoryWay, on: anywhere, run: wayAddress, ExplainedBy: []string{"hub-config"},

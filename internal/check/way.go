@@ -37,6 +37,8 @@ import (
 func wayAddress(_ context.Context, k *knowledge) Finding {
 	var way hubclient.Access
 	switch {
+	case k.Probe: // the Job has no result, and the way from here says nothing
+		return doesNotApply()
 	case k.credential != nil:
 		way = k.credential.Access
 		way.Mode = way.WorkingMode(k.agentConfig.AgentTLSMode)

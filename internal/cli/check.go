@@ -19,6 +19,7 @@ const (
 	flagAgentNamespace   = "agent-namespace"
 	flagSystemNamespace  = "system-namespace"
 	flagToken            = "token"
+	flagProbe            = "probe"
 )
 
 func checkCommand(s Streams) *cli.Command {
@@ -32,9 +33,11 @@ muster check CLUSTER --member-kubeconfig FILE        the same, and the agent on 
 muster check --member --member-kubeconfig FILE       only the member, without a connection to the hub of the person
 
 The first line names the first check that fails, which is the cause. docs/checks.md explains each check. The command sends requests to
-the hub and the member only, changes nothing, and prints no value of a Secret. The exit code is 0 if everything is good or there are
-only warnings, 1 if a check failed, 2 for a wrong command line, and 3 if nothing failed but something could not be found out.`,
+the hub and the member only, and prints no value of a Secret. It changes nothing, except with --probe, which creates a Job next to an
+installed agent and deletes it. The exit code is 0 if everything is good or there are only warnings, 1 if a check failed, 2 for a wrong
+command line, and 3 if nothing failed but something could not be found out.`,
 		Flags: append(append(hubFlags(), memberFlags("the member")...),
+			&cli.BoolFlag{Name: flagProbe, Usage: "check the way to the hub from a pod on the member, in a Job that is deleted afterwards"},
 			&cli.BoolFlag{Name: flagMember, Usage: "check only the member"},
 			&cli.StringFlag{Name: flagAgentNamespace, Usage: "`NAMESPACE` of the agent on the member; default: what the Cluster says, then cattle-fleet-system"},
 			&cli.StringFlag{Name: flagSystemNamespace, Usage: "`NAMESPACE` of the hub; default: cattle-fleet-system"},
@@ -72,7 +75,7 @@ only warnings, 1 if a check failed, 2 for a wrong command line, and 3 if nothing
 // checkInputs reads the arguments and the kubeconfigs. It sends nothing.
 func checkInputs(c *cli.Context) (in check.Inputs, err error) {
 	in = check.Inputs{
-		Cluster: c.Args().First(), Token: c.String(flagToken),
+		Cluster: c.Args().First(), Token: c.String(flagToken), Probe: c.Bool(flagProbe),
 		SystemNamespace: c.String(flagSystemNamespace), AgentNamespace: c.String(flagAgentNamespace),
 	}
 	switch {
@@ -80,6 +83,8 @@ func checkInputs(c *cli.Context) (in check.Inputs, err error) {
 		return in, fmt.Errorf("%s needs at most one argument, the name of the CLUSTER, and got %d; see --help", c.Command.HelpName, c.Args().Len())
 	case c.Bool(flagMember) && (in.Cluster != "" || in.Token != ""):
 		return in, errors.New("--member checks a member alone: give CLUSTER or --token without it, and the member with --member-kubeconfig")
+	case in.Probe && !c.Bool(flagMember) && in.Cluster == "":
+		return in, errors.New("--probe needs a member: give --member, or the name of the CLUSTER")
 	case c.String(flagOutput) != "" && c.String(flagOutput) != "json":
 		return in, fmt.Errorf("--output is %q: it must be json", c.String(flagOutput))
 	}

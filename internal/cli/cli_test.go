@@ -466,6 +466,7 @@ func TestCheckUsage(t *testing.T) {
 		"check UP":                      `"UP" is not a valid object name`,
 		"check -o yaml":                 `--output is "yaml": it must be json`,
 		"check --bogus":                 "flag provided but not defined: -bogus; see --help",
+		"check --probe":                 "--probe needs a member: give --member, or the name of the CLUSTER",
 		"check --member":                "cannot connect to the member: pass --member-kubeconfig: ",
 		"check east --member":           "--member checks a member alone",
 		"check --member --token t":      "--member checks a member alone",

@@ -30,6 +30,7 @@ func TestProposals(t *testing.T) {
 		"join |":                             "",
 		"join --cont|":                       "--context",
 		"join --context c|":                  "ctx",
+		"check --pr|":                        "--probe",
 		"hel|":                               "",
 		"bogus |":                            "check clusters",
 		"__com|":                             "",
