@@ -242,7 +242,7 @@ func (h *hall) probed(t *testing.T, status func(*corev1.Pod), output func(Inputs
 	core := h.Member.Kubernetes.CoreV1()
 	created, err := core.Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "probed-"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	port := int32(kubelet.Listener.Addr().(*net.TCPAddr).Port) //nolint:gosec // a port
+	port := int32(kubelet.Listener.Addr().(*net.TCPAddr).Port)
 	testenv.Merge(t, core.Nodes().Patch, created.Name, fmt.Sprintf(
 		`{"status":{"addresses":[{"type":"InternalIP","address":"127.0.0.1"}],"daemonEndpoints":{"kubeletEndpoint":{"Port":%d}}}}`, port), "status")
 

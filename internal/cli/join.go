@@ -139,6 +139,7 @@ func printPlan(w io.Writer, action join.Action, namespace string, objects []stri
 		fmt.Fprintf(w, "It would write the values to Secret %s/%s.\n", namespace, registration.BootstrapSecret)
 	case join.Wait:
 		fmt.Fprintln(w, "It would wait for the registration.")
+	case join.Nothing:
 	}
 	fmt.Fprintln(w, "Nothing was changed: it was a dry run.")
 }

@@ -93,7 +93,8 @@ func TestJoin(t *testing.T) {
 	result, progress, err := muster(t, "join", good, "--kubeconfig", kubeconfig)
 	require.NoError(t, err, progress)
 	require.Contains(t, progress, "member: the agent is installed with other values, and not registered\n")
-	cluster := strings.TrimPrefix(result[:strings.Index(result, ".\n")], "This member is registered as Cluster "+p.namespace+"/")
+	first, _, _ := strings.Cut(result, ".\n")
+	cluster := strings.TrimPrefix(first, "This member is registered as Cluster "+p.namespace+"/")
 	p.hub.ClusterCondition(t, p.namespace, cluster, fleet.ConditionConnected, "True")
 
 	// Once more changes nothing, and values of another namespace of the hub are refused.

@@ -187,6 +187,7 @@ func (m *Joiner) Apply(ctx context.Context) error {
 			m.oldRefusal = event.ResourceVersion
 		}
 		return m.replace(ctx)
+	case Nothing, Wait:
 	}
 	return nil
 }
@@ -267,6 +268,7 @@ func (m *Joiner) Undo() (commands [][]string) {
 		}
 	case Replace:
 		commands = append(commands, []string{"kubectl", "delete", "secret", registration.BootstrapSecret})
+	case Nothing, Wait:
 	}
 	return commands
 }
