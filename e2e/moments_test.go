@@ -24,9 +24,10 @@ var hasNamespace = moment{"when the Cluster has its namespace", func(ctx context
 	return err == nil && c.Status.Namespace != "", err
 }}
 
+// The status of the token of an import is written only when an agent registers with it, so it is ready when its values are there.
 var hasToken = moment{"when the token is ready", func(ctx context.Context, e *enrolled) (bool, error) {
-	token, err := e.s.hub.fleet.ClusterRegistrationTokens(e.namespace).Get(ctx, registration.ImportTokenName(e.name), metav1.GetOptions{})
-	return err == nil && token.Status.SecretName != "", err
+	_, err := e.s.hub.kube.CoreV1().Secrets(e.namespace).Get(ctx, registration.ImportTokenName(e.name), metav1.GetOptions{})
+	return err == nil, err
 }}
 
 var installed = moment{"when the agent is installed", func(ctx context.Context, e *enrolled) (bool, error) {
