@@ -484,6 +484,7 @@ func TestReportOf_quantities(t *testing.T) {
 		assert.Equal(t, 3, len(report.Capacity)+len(report.Allocatable))
 		for _, bad := range []string{
 			`{"cpu":"1000000000000000000e2000000000"}`, `{"cpu":1e999999999}`, `{"cpu":"1e1.5"}`, `{"cpu":{}}`, `{"cpu":"` + strings.Repeat("9", 50) + `"}`,
+			`{"cpu":"` + strings.Repeat("9", 21) + `"}`,
 		} {
 			_, err := reportOf(d.renewedLease("a-uid", `{"`+name+`":`+bad+`}`))
 			require.ErrorContains(t, err, name)
