@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -175,6 +176,62 @@ func TestPause(t *testing.T) {
 	s.requireNoContent(t, "before-"+s.ns)
 }
 
+// A version reaches the partition of the canary first, and the others when the canary is ready, one at a time.
+func TestRollout(t *testing.T) {
+	s, running := newShop(t, testenv.Ahead(time.Minute)) // past the moment until which a Bundle without reports may be silent
+	all := []string{"a", "b", "c"}
+	for _, name := range all {
+		s.cluster(t, name, map[string]string{"name": name})
+	}
+	one := intstr.FromInt32(1)
+	s.bundle(t, "app", "first-"+s.ns, func(b *fleet.Bundle) {
+		everywhere(b)
+		b.Spec.RolloutStrategy = &fleet.RolloutStrategy{Partitions: []fleet.Partition{
+			{Name: "canary", ClusterSelector: selecting("name", "b")}, {Name: "rest", ClusterSelector: &metav1.LabelSelector{}, MaxUnavailable: &one},
+		}}
+	})
+	s.requireBundle(t, "app", "0/3", "WaitApplied", "False NotReady: WaitApplied(3) [Cluster "+s.ns+"/a: waits for the rollout strategy of the Bundle; "+
+		"Cluster "+s.ns+"/b; Cluster "+s.ns+"/c: waits for the rollout strategy of the Bundle]")
+	s.requireOn(t, "app", all, "b")
+	s.reports(t, "b", "app", nil)
+	s.requireOn(t, "app", all, "a", "b", "c")
+	s.reports(t, "a", "app", nil)
+	s.reports(t, "c", "app", nil)
+	s.requireBundle(t, "app", "3/3", "", "True")
+
+	// The content of the earlier version is still needed where the new one is only staged.
+	content := contentName(t, "second-"+s.ns)
+	has := func(cluster string, deployed, staged bool) {
+		t.Helper()
+		s.eventuallyDeployment(t, cluster, "app", func(d *fleet.BundleDeployment) bool {
+			return strings.HasPrefix(d.Spec.DeploymentID, content+":") == deployed && strings.HasPrefix(d.Spec.StagedDeploymentID, content+":") == staged &&
+				(d.Labels[fleet.ContentNameLabel] == content) == deployed
+		})
+	}
+	s.change(t, "app", "second-"+s.ns)
+	has("b", true, true)
+	has("a", false, true)
+	has("c", false, true)
+	s.reports(t, "b", "app", fails("no"))
+	b := s.requireBundle(t, "app", "0/3", "ErrApplied", "False DeployFailed: ErrApplied(1) [Cluster "+s.ns+"/b: no]; OutOfSync(2) [Cluster "+
+		s.ns+"/a: waits for the rollout strategy of the Bundle; Cluster "+s.ns+"/c: waits for the rollout strategy of the Bundle]")
+	assert.Equal(t, 2, b.Status.UnavailablePartitions)
+	running.Stop(t)
+	s.hub.Hub(t)
+
+	s.reports(t, "b", "app", nil)
+	has("a", true, true)
+	has("c", false, true)
+	s.reports(t, "a", "app", nil)
+	has("c", true, true)
+	s.reports(t, "c", "app", nil)
+	b = s.requireBundle(t, "app", "3/3", "", "True")
+	ready := func(count int) fleet.BundleSummary { return fleet.BundleSummary{DesiredReady: count, Ready: count} }
+	assert.Equal(t, []fleet.PartitionStatus{
+		{Name: "canary", Count: 1, MaxUnavailable: 1, Summary: ready(1)}, {Name: "rest", Count: 2, MaxUnavailable: 1, Summary: ready(2)},
+	}, b.Status.Partitions)
+}
+
 func (s shop) change(t *testing.T, bundle, text string) {
 	t.Helper()
 	s.merge(t, "Bundle", bundle, `{"spec":{"resources":`+testenv.Bytes(t, file(text))+`}}`)
@@ -265,9 +322,9 @@ func TestUnsupportedFields(t *testing.T) {
 	s.cluster(t, "a", nil)
 	s.bundle(t, "app", "app", everywhere)
 	d := s.deployment(t, "a", "app")
-	s.merge(t, "Bundle", "app", `{"spec":{"rolloutStrategy":{"maxUnavailable":1},"valuesHash":"x"}}`)
-	s.requireBundle(t, "app", "0/1", "WaitApplied", "False Unsupported: this hub does not support spec.valuesHash, spec.rolloutStrategy")
-	s.merge(t, "Bundle", "app", `{"spec":{"rolloutStrategy":null,"valuesHash":null,"targets":[{"clusterSelector":{"matchExpressions":[{"key":"a","operator":"Like"}]}}]}}`)
+	s.merge(t, "Bundle", "app", `{"spec":{"valuesHash":"x"}}`)
+	s.requireBundle(t, "app", "0/1", "WaitApplied", "False Unsupported: this hub does not support spec.valuesHash")
+	s.merge(t, "Bundle", "app", `{"spec":{"valuesHash":null,"targets":[{"clusterSelector":{"matchExpressions":[{"key":"a","operator":"Like"}]}}]}}`)
 	s.requireBundle(t, "app", "0/1", "WaitApplied", "False BundleInvalid: spec.targets[0].clusterSelector")
 	s.merge(t, "Bundle", "app", `{"spec":{"targets":[{"clusterName":"a"}],"resources":[{"name":"f","encoding":"zip"}]}}`)
 	s.requireBundle(t, "app", "0/1", "WaitApplied", `False BundleInvalid: spec.resources: resource f has the unknown encoding "zip"`)

@@ -52,8 +52,9 @@ func (d *Deployer) onBundle(k string, b *fleet.Bundle) (*fleet.Bundle, error) {
 		b = latest
 	}
 	p := d.plans.of(b)
+	rollout := d.rollOut(b, p)
 	d.enqueueAffected(b, p)
-	return d.updateStatus(ctx, b, p)
+	return d.updateStatus(ctx, b, p, rollout)
 }
 
 // forgetBundle drops the state of a deleted Bundle, and enqueues the Clusters that still have a
@@ -65,6 +66,7 @@ func (d *Deployer) forgetBundle(k string) {
 	d.mu.Lock()
 	delete(d.seen, bundle)
 	delete(d.changedAt, bundle)
+	delete(d.rollouts, bundle)
 	d.mu.Unlock()
 	left, _ := d.deploymentCache.GetByIndex(byBundle, index.Key(namespace, name))
 	for _, deployment := range left {
@@ -167,7 +169,7 @@ func (d *Deployer) enqueueAffected(b *fleet.Bundle, p *plan) {
 }
 
 // updateStatus writes the status of a Bundle, at most once in the time settle.
-func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan) (*fleet.Bundle, error) {
+func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan, rollout rolloutStatus) (*fleet.Bundle, error) {
 	k, now := keyOf(b), d.Clock.Now()
 	d.mu.Lock()
 	changedAt := d.changedAt[k]
@@ -202,6 +204,8 @@ func (d *Deployer) updateStatus(ctx context.Context, b *fleet.Bundle, p *plan) (
 	status.ResourcesSHA256Sum = p.sum
 	status.Summary = summary
 	status.Unavailable = summary.DesiredReady - summary.Ready
+	status.MaxUnavailable, status.MaxUnavailablePartitions = rollout.maxUnavailable, rollout.maxUnavailablePartitions
+	status.UnavailablePartitions, status.Partitions = rollout.unavailablePartitions, rollout.partitions
 	status.Display = fleet.BundleDisplay{ReadyClusters: rollup.Fraction(summary), State: string(rollup.Worst(summary))}
 	out := withoutRoutineEvent(fleetstatus.Condition(status.Conditions, fleet.ConditionReady), bundleResult(p.problem, summary, quarantined))
 	transition := result.Set(&status.Conditions, fleet.ConditionReady, out, now)
@@ -227,6 +231,7 @@ func (d *Deployer) summarize(b *fleet.Bundle, p *plan) (summary fleet.BundleSumm
 	for _, deployment := range deployed {
 		deployments[deployment.Namespace] = deployment
 	}
+	waiting := d.waitingForRollout(keyOf(b))
 	var unready []fleet.NonReadyResource
 	for _, m := range d.matches(b, p) {
 		namespace := registration.ClusterNamespace(m.cluster.Namespace, m.cluster.Name)
@@ -245,6 +250,8 @@ func (d *Deployer) summarize(b *fleet.Bundle, p *plan) (summary fleet.BundleSumm
 		entry := fleet.NonReadyResource{Name: keyOf(m.cluster).String(), State: fleet.WaitApplied}
 		if err != nil {
 			entry.State, entry.Message = fleet.ErrApplied, err.Error()
+		} else if deployment == nil {
+			entry.Message = waiting[keyOf(m.cluster)]
 		}
 		rollup.Count(&summary, entry.State, 1)
 		unready = append(unready, entry)
@@ -253,7 +260,11 @@ func (d *Deployer) summarize(b *fleet.Bundle, p *plan) (summary fleet.BundleSumm
 		state := fleetstatus.BundleState(deployment.Spec, deployment.Status)
 		rollup.Count(&summary, state, 1)
 		if state != fleet.Ready {
-			unready = append(unready, nonReady(clusterOf(deployment).String(), deployment, state))
+			entry := nonReady(clusterOf(deployment).String(), deployment, state)
+			if state == fleet.OutOfSync && entry.Message == "" {
+				entry.Message = waiting[clusterOf(deployment)]
+			}
+			unready = append(unready, entry)
 		}
 	}
 	summary.NonReadyResources = worstFirst(unready)

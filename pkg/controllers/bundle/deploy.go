@@ -65,6 +65,7 @@ type assignment struct {
 	plan     *plan
 	variant  variant
 	values   helmValues
+	isHeld   bool                    // the Cluster may not have the deployment ID of the variant yet
 	existing *fleet.BundleDeployment // nil if there is none
 	wanted   *fleet.BundleDeployment
 }
@@ -103,13 +104,21 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 			failures = append(failures, fmt.Errorf("Bundle %s: %w", b.Name, err))
 			continue
 		}
-		values, err := d.valuesFor(ctx, b, v, cluster, old)
+		isHeld := isPaused(b, cluster)
+		if !isHeld && !d.mayUpdate(b, plan, keyOf(cluster), old, v.deploymentID) {
+			if isHeld = true; old == nil {
+				continue // its partition has not begun
+			}
+		}
+		values, err := d.valuesFor(ctx, v, isHeld, cluster, old)
 		if err != nil {
 			keep(old)
 			failures = append(failures, err)
 			continue
 		}
-		assignments = append(assignments, assignment{bundle: b, plan: plan, variant: v, values: values, existing: old, wanted: desired(b, v, values, cluster, old)})
+		assignments = append(assignments, assignment{
+			bundle: b, plan: plan, variant: v, values: values, isHeld: isHeld, existing: old, wanted: desired(b, v, values, isHeld, cluster, old),
+		})
 	}
 
 	var secretNames []string
@@ -251,7 +260,7 @@ func (d *Deployer) create(ctx context.Context, cluster *fleet.Cluster, a assignm
 		if err != nil {
 			return a, fmt.Errorf("creating BundleDeployment %s/%s: %w", first.Namespace, first.Name, err)
 		}
-		a.existing, a.wanted = made, desired(a.bundle, a.variant, a.values, cluster, made)
+		a.existing, a.wanted = made, desired(a.bundle, a.variant, a.values, a.isHeld, cluster, made)
 	}
 	return a, d.values.ensure(ctx, a.existing, a.values)
 }
@@ -331,8 +340,11 @@ func (d *Deployer) delete(ctx context.Context, deployment *fleet.BundleDeploymen
 }
 
 // desired is the BundleDeployment of a Bundle for a Cluster. It is based on the existing one, if any, so that fields which the
-// hub does not set keep their values. While the Bundle or the Cluster is paused, only the staged fields follow the Bundle.
-func desired(b *fleet.Bundle, v variant, values helmValues, cluster *fleet.Cluster, existing *fleet.BundleDeployment) *fleet.BundleDeployment {
+// hub does not set keep their values. While the Bundle or the Cluster is paused, or the Cluster waits for the rollout strategy, only the
+// staged fields follow the Bundle. The agent of a Cluster that waits acts on the other fields, so that all of them stay.
+func desired(
+	b *fleet.Bundle, v variant, values helmValues, isHeld bool, cluster *fleet.Cluster, existing *fleet.BundleDeployment,
+) *fleet.BundleDeployment {
 	deployment := &fleet.BundleDeployment{ObjectMeta: metav1.ObjectMeta{
 		Namespace: registration.ClusterNamespace(cluster.Namespace, cluster.Name), Name: b.Name,
 	}}
@@ -342,15 +354,20 @@ func desired(b *fleet.Bundle, v variant, values helmValues, cluster *fleet.Clust
 	spec := &deployment.Spec
 	spec.Paused = isPaused(b, cluster)
 	spec.StagedOptions, spec.StagedDeploymentID = v.options, v.deploymentID
-	if !spec.Paused {
+	if !isHeld {
 		spec.Options, spec.DeploymentID = v.options, v.deploymentID
-	} else if spec.Options.Helm != nil {
-		spec.Options.Helm.Values = nil // earlier releases wrote the values into the options
+	} else {
+		spec.Paused = spec.Paused || spec.DeploymentID == "" // there is nothing yet that the agent could deploy
+		if spec.Options.Helm != nil {
+			spec.Options.Helm.Values = nil // earlier releases wrote the values into the options
+		}
 	}
-	spec.DependsOn = b.Spec.DependsOn
-	spec.CorrectDrift = v.options.CorrectDrift
 	spec.ValuesHash, spec.WaitingForValues = values.hash(), false
-	spec.OCIContents, spec.HelmChartOptions = b.Spec.ContentsID != "", b.Spec.HelmOpOptions
+	if !isHeld || spec.Paused {
+		spec.DependsOn = b.Spec.DependsOn
+		spec.CorrectDrift = v.options.CorrectDrift
+		spec.OCIContents, spec.HelmChartOptions = b.Spec.ContentsID != "", b.Spec.HelmOpOptions
+	}
 
 	// The labels of the Bundle are copied, because dependsOn selects BundleDeployments by them, except for those by which other
 	// tools mark the objects that they manage.

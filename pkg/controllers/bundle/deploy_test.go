@@ -237,7 +237,7 @@ func TestDesired(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b, c := bundleWith(func(s *fleet.BundleSpec) { s.Paused = row.pausedBundle }), clusterNamed("alice")
 			c.Spec.Paused = row.pausedCluster
-			d := desired(b, someVariant("new", "s-new:2"), helmValues{}, c, row.existing)
+			d := desired(b, someVariant("new", "s-new:2"), helmValues{}, isPaused(b, c), c, row.existing)
 			assert.Equal(t, row.deployed, d.Spec.DeploymentID)
 			assert.Equal(t, row.namespace, d.Spec.Options.DefaultNamespace)
 			assert.Equal(t, "s-new:2", d.Spec.StagedDeploymentID)
@@ -254,7 +254,7 @@ func TestDesired(t *testing.T) {
 			},
 		}
 		before := existing.DeepCopy()
-		d := desired(bundleWith(func(*fleet.BundleSpec) {}), someVariant("n", "s:1"), helmValues{}, clusterNamed("alice"), existing)
+		d := desired(bundleWith(func(*fleet.BundleSpec) {}), someVariant("n", "s:1"), helmValues{}, false, clusterNamed("alice"), existing)
 		assert.Equal(t, before, existing, "the object in the cache is not modified")
 		assert.False(t, d.Spec.OCIContents || d.Spec.WaitingForValues)
 		assert.Nil(t, d.Spec.HelmChartOptions)
@@ -268,7 +268,7 @@ func TestDesired(t *testing.T) {
 		long := strings.Repeat("x", 80)
 		b, c := bundleWith(func(*fleet.BundleSpec) {}), clusterNamed(long)
 		b.Name = long
-		d := desired(b, someVariant("n", "s-c:1"), helmValues{}, c, nil)
+		d := desired(b, someVariant("n", "s-c:1"), helmValues{}, false, c, nil)
 		assert.Equal(t, long, d.Name)
 		assert.Equal(t, registration.ClusterNamespace("ws", long), d.Namespace)
 		assert.Len(t, d.Labels["fleet.cattle.io/bundle-name"], 63)

@@ -97,7 +97,7 @@ func newStage(t testing.TB) *stage {
 		clusterCache: cacheOf[*fleet.Cluster](s), groupCache: cacheOf[*fleet.ClusterGroup](s),
 		bundleCache: cacheOf[*fleet.Bundle](s), deploymentCache: cacheOf[*fleet.BundleDeployment](s), roles: s.rights,
 		written: expectations.New(s.clock), deleted: expectations.New(s.clock), writtenBundles: expectations.New(s.clock),
-		seen: map[key]revision{}, changedAt: map[key]time.Time{},
+		seen: map[key]revision{}, changedAt: map[key]time.Time{}, rollouts: map[key]map[key]rolloutStep{},
 	}
 	s.contents, s.values = newContents(c, s.deploymentCache), newValueSecrets(c)
 	s.copies = &copies{c}
@@ -256,7 +256,7 @@ func deployed(t testing.TB, b *fleet.Bundle, cluster ...*fleet.Cluster) *fleet.B
 	t.Helper()
 	v, err := newPlan(b).variant([]int{0}, &fleet.Cluster{})
 	require.NoError(t, err)
-	d := desired(b, v, helmValues{v.values, v.values}, append(cluster, clusterNamed("alice"))[0], nil)
+	d := desired(b, v, helmValues{v.values, v.values}, false, append(cluster, clusterNamed("alice"))[0], nil)
 	d.UID, d.ResourceVersion, d.Generation = "uid-of-app", "5", 1
 	return d
 }

@@ -33,6 +33,7 @@ type plan struct {
 	allMatches   bool // the options of all targets that match are merged, and not only those of the first
 	targets      []target
 	restrictions []criteria
+	strategy     *strategy // nil if all Clusters are updated at the same time
 
 	cache planCache
 }
@@ -115,6 +116,10 @@ func newPlan(b *fleet.Bundle) *plan {
 		}
 		p.restrictions = append(p.restrictions, c)
 	}
+	var err error
+	if p.strategy, err = newStrategy(b.Spec.RolloutStrategy); err != nil {
+		invalid = append(invalid, err)
+	}
 	for _, r := range sourcesOfBundle(b) {
 		if r.kind != secretKind && r.kind != configMapKind || r.name == "" {
 			invalid = append(invalid, fmt.Errorf("downstreamResources has kind %q and name %q; the kind must be Secret or ConfigMap, with a name", r.kind, r.name))
@@ -131,10 +136,13 @@ func newPlan(b *fleet.Bundle) *plan {
 			selecting++
 		}
 	}
+	if p.strategy != nil {
+		selecting += len(p.strategy.partitions)
+	}
 	if selecting > maxSelecting {
 		invalid = append(invalid, fmt.Errorf(
-			"spec.targets and spec.targetRestrictions have %d entries that select Clusters by label or group; they may have %d; use several Bundles",
-			selecting, maxSelecting))
+			"spec.targets, spec.targetRestrictions and spec.rolloutStrategy.partitions have %d entries that select Clusters by label or group; "+
+				"they may have %d; use several Bundles", selecting, maxSelecting))
 	}
 	if len(b.Name) > validation.DNS1123LabelMaxLength {
 		invalid = append(invalid, fmt.Errorf("metadata.name has %d characters; a label of the BundleDeployment has the name, and allows %d",
@@ -165,7 +173,6 @@ func newPlan(b *fleet.Bundle) *plan {
 			}
 		}
 	default:
-		var err error
 		p.hasContent = true
 		if p.content, p.sum, err = content.DigestOf(b.Spec); err != nil {
 			p.problem = &problem{fleet.ReasonBundleInvalid, fmt.Sprintf("spec.resources: %v", err)}
@@ -381,8 +388,6 @@ func unsupportedFields(spec fleet.BundleSpec) (fields []string) {
 		}
 	}
 	check(spec.ValuesHash != "", "valuesHash")
-	s := spec.RolloutStrategy
-	check(s != nil && (s.MaxUnavailable != nil || s.MaxUnavailablePartitions != nil || s.AutoPartitionSize != nil || len(s.Partitions) > 0), "rolloutStrategy")
 	return fields
 }
 

@@ -124,7 +124,6 @@ func TestVariant_clusterLabels(t *testing.T) {
 }
 
 func TestNewPlanProblem(t *testing.T) {
-	limit := &fleet.RolloutStrategy{MaxUnavailable: ptr.To(intstr.FromInt32(1))}
 	for _, row := range []struct {
 		name   string
 		change func(*fleet.BundleSpec)
@@ -135,7 +134,15 @@ func TestNewPlanProblem(t *testing.T) {
 			s.HelmOpOptions, s.Helm = &fleet.GenericMap{}, &fleet.HelmOptions{Version: "0.1.*"}
 		}, fleet.ReasonBundleInvalid, `spec.helm.version "0.1.*" is not the version of one chart`},
 		{"values in a Secret", func(s *fleet.BundleSpec) { s.ValuesHash = "x" }, fleet.ReasonUnsupported, "spec.valuesHash"},
-		{"a rollout in steps", func(s *fleet.BundleSpec) { s.RolloutStrategy = limit }, fleet.ReasonUnsupported, "spec.rolloutStrategy"},
+		{"a rollout strategy with a text", func(s *fleet.BundleSpec) {
+			s.RolloutStrategy = &fleet.RolloutStrategy{Partitions: []fleet.Partition{{MaxUnavailable: ptr.To(intstr.FromString("some"))}}}
+		}, fleet.ReasonBundleInvalid, `spec.rolloutStrategy.partitions[0].maxUnavailable is "some"`},
+		{"a rollout strategy with a negative number", func(s *fleet.BundleSpec) {
+			s.RolloutStrategy = &fleet.RolloutStrategy{AutoPartitionSize: ptr.To(intstr.FromInt32(-1))}
+		}, fleet.ReasonBundleInvalid, `spec.rolloutStrategy.autoPartitionSize is "-1"`},
+		{"a partition with an invalid selector", func(s *fleet.BundleSpec) {
+			s.RolloutStrategy = &fleet.RolloutStrategy{Partitions: []fleet.Partition{{ClusterSelector: selector("a b", "")}}}
+		}, fleet.ReasonBundleInvalid, "spec.rolloutStrategy.partitions[0].clusterSelector"},
 		{"a downstream resource of another kind", func(s *fleet.BundleSpec) {
 			s.Targets = []fleet.BundleTarget{{BundleDeploymentOptions: fleet.BundleDeploymentOptions{DownstreamResources: []fleet.DownstreamResource{{Kind: "Pod", Name: "p"}}}}}
 		}, fleet.ReasonBundleInvalid, `downstreamResources has kind "Pod" and name "p"`},

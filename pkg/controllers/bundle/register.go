@@ -8,6 +8,7 @@
 //	events.go     which event of a watched object enqueues which Clusters and Bundles
 //	plan.go       what one generation of a Bundle asks for, and the options for a Cluster
 //	targets.go    which targets of a Bundle match a Cluster
+//	rollout.go    which Clusters of a Bundle with a rollout strategy may be updated now
 //	templates.go  Helm values with templates
 //	values.go     the Secret with the Helm values of a BundleDeployment
 //	copies.go     copies of the Secrets and ConfigMaps that a Bundle names
@@ -60,6 +61,8 @@ type Deployer struct {
 	seen map[key]revision
 	// changedAt has the Bundles whose status is out of date, with the time of the first change that it does not show.
 	changedAt map[key]time.Time
+	// rollouts has, by Bundle and Cluster, what was decided last about the Clusters that are not updated yet.
+	rollouts map[key]map[key]rolloutStep
 }
 
 // roles grants the agent of a Cluster the right to read Secrets and ConfigMaps of the cluster namespace.
@@ -88,6 +91,7 @@ func Register(ctx context.Context, c *app.Context) *Deployer {
 		writtenBundles:  expectations.New(c.Clock),
 		seen:            map[key]revision{},
 		changedAt:       map[key]time.Time{},
+		rollouts:        map[key]map[key]rolloutStep{},
 	}
 	d.addIndexes()
 	bundles.OnChange(ctx, name, app.Handler(c.Passes, name, d.onBundle))

@@ -41,12 +41,12 @@ func (v helmValues) hash() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// valuesFor returns the wanted Helm values of a BundleDeployment. While it is paused, the current ones stay.
+// valuesFor returns the wanted Helm values of a BundleDeployment. While it is held, the current ones stay.
 func (d *Deployer) valuesFor(
-	ctx context.Context, b *fleet.Bundle, v variant, cluster *fleet.Cluster, existing *fleet.BundleDeployment,
+	ctx context.Context, v variant, isHeld bool, cluster *fleet.Cluster, existing *fleet.BundleDeployment,
 ) (helmValues, error) {
 	switch {
-	case !isPaused(b, cluster) || existing != nil && existing.Spec.DeploymentID == v.deploymentID:
+	case !isHeld || existing != nil && existing.Spec.DeploymentID == v.deploymentID:
 		return helmValues{current: v.values, staged: v.values}, nil
 	case existing == nil || !isFrom(existing, cluster.Namespace):
 		return helmValues{staged: v.values}, nil

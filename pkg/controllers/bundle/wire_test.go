@@ -125,7 +125,7 @@ func TestWire(t *testing.T) {
 						assert.Equal(t, secret.DataDecoded.Values, string(values.current))
 						assert.Equal(t, secret.DataDecoded.StagedValues, string(values.staged))
 					}
-					got := desired(&b, v, values, m1, nil)
+					got := desired(&b, v, values, isPaused(&b, m1), m1, nil)
 					if want.Spec.HelmChartOptions != nil { // the recording replaces the address, which the digest covers
 						want.Spec.StagedDeploymentID, want.Spec.DeploymentID = got.Spec.StagedDeploymentID, got.Spec.StagedDeploymentID
 						assert.True(t, strings.HasPrefix(got.Spec.StagedDeploymentID, ":"))

@@ -1,0 +1,285 @@
+package bundle
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/rollup"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	"github.com/muster-fleet/muster/pkg/registration"
+)
+
+// defaultTolerated is how many Clusters of a partition may be unavailable when the next partition begins, if nothing sets maxUnavailable.
+var defaultTolerated = intstr.FromString("10%")
+
+// strategy is the rollout strategy of a Bundle. Each number is a number or a percentage, nil if it is not set.
+type strategy struct {
+	maxUnavailable, maxUnavailablePartitions, autoPartitionSize *intstr.IntOrString
+	partitions                                                  []rolloutPartition
+}
+
+// rolloutPartition selects Clusters that are updated before those of the next partition.
+type rolloutPartition struct {
+	criteria
+	name           string
+	maxUnavailable *intstr.IntOrString
+}
+
+// newStrategy reads a rollout strategy. It returns nil for one that limits nothing.
+func newStrategy(s *fleet.RolloutStrategy) (*strategy, error) {
+	if s == nil || s.MaxUnavailable == nil && s.MaxUnavailablePartitions == nil && s.AutoPartitionSize == nil && len(s.Partitions) == 0 {
+		return nil, nil
+	}
+	var invalid []error
+	check := func(field string, number *intstr.IntOrString) *intstr.IntOrString {
+		if number == nil {
+			return nil
+		}
+		if n, err := intstr.GetScaledValueFromIntOrPercent(number, 100, false); err != nil || n < 0 {
+			invalid = append(invalid, fmt.Errorf("spec.rolloutStrategy.%s is %q; it must be a number or a percentage, such as 2 or 10%%", field, number))
+		}
+		return number
+	}
+	read := &strategy{
+		maxUnavailable:           check("maxUnavailable", s.MaxUnavailable),
+		maxUnavailablePartitions: check("maxUnavailablePartitions", s.MaxUnavailablePartitions),
+		autoPartitionSize:        check("autoPartitionSize", s.AutoPartitionSize),
+	}
+	for i, p := range s.Partitions {
+		field := fmt.Sprintf("partitions[%d].", i)
+		c, err := newCriteria(p.ClusterName, p.ClusterSelector, p.ClusterGroup, p.ClusterGroupSelector)
+		if err != nil {
+			invalid = append(invalid, fmt.Errorf("spec.rolloutStrategy.%s%w", field, err))
+		}
+		read.partitions = append(read.partitions, rolloutPartition{criteria: c, name: p.Name, maxUnavailable: check(field+"maxUnavailable", p.MaxUnavailable)})
+	}
+	return read, errors.Join(invalid...)
+}
+
+// scaled returns a number, or a percentage of a total, rounded down.
+func scaled(number *intstr.IntOrString, total int) int {
+	n, _ := intstr.GetScaledValueFromIntOrPercent(number, total, false) // newStrategy has checked it
+	return n
+}
+
+// rolloutTarget is a Cluster in the rollout of a Bundle.
+type rolloutTarget struct {
+	candidate
+	key          key
+	deploymentID string // the one that the Cluster is to get
+	state        fleet.BundleState
+	isUpdated    bool // it has that deployment ID, or cannot get it now for a reason that has nothing to do with the rollout
+	unavailable  bool // it is without a deployment, or what is deployed is not ready
+	mayUpdate    bool // the result
+}
+
+// partitioned is a partition with its Clusters.
+type partitioned struct {
+	rolloutPartition
+	targets []*rolloutTarget
+}
+
+// divide assigns each Cluster to the first partition that selects it. The others form further partitions in their order.
+func (s *strategy) divide(targets []*rolloutTarget) (all []partitioned) {
+	for _, p := range s.partitions {
+		all = append(all, partitioned{rolloutPartition: p})
+	}
+	var others []*rolloutTarget
+	for _, t := range targets {
+		at := slices.IndexFunc(s.partitions, func(p rolloutPartition) bool { return p.match(t.candidate) })
+		if at >= 0 {
+			all[at].targets = append(all[at].targets, t)
+		} else {
+			others = append(others, t)
+		}
+	}
+	switch {
+	case len(others) == 0:
+	case s.autoPartitionSize == nil:
+		all = append(all, partitioned{rolloutPartition{name: "All"}, others})
+	default:
+		size := max(1, scaled(s.autoPartitionSize, len(others)))
+		for chunk := range slices.Chunk(others, size) {
+			all = append(all, partitioned{rolloutPartition{name: fmt.Sprintf("Partition %d", len(all)+1)}, chunk})
+		}
+	}
+	return all
+}
+
+// decide marks the Clusters that may be updated now, and returns the state of the partitions.
+//
+// The partitions are updated in their order. One is done when all its Clusters are updated and no more of them are unavailable than its
+// maxUnavailable says. The next one begins when no more than maxUnavailablePartitions are not done.
+//
+// To update a Cluster that is available makes it unavailable. It may be updated while fewer Clusters than maxUnavailable are unavailable,
+// in its partition and in all, or while there are none, so that a rollout progresses. A Cluster that is unavailable anyway has nothing to
+// lose: it is updated when its partition begins. Thus a correction reaches all Clusters that a bad version has broken.
+func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
+	all := s.divide(targets)
+	room := len(targets)
+	if s.maxUnavailable != nil {
+		room = max(1, scaled(s.maxUnavailable, len(targets)))
+	}
+	status.maxUnavailable = max(1, room)
+	for _, t := range targets {
+		if t.unavailable {
+			room--
+		}
+	}
+	if s.maxUnavailablePartitions != nil {
+		status.maxUnavailablePartitions = scaled(s.maxUnavailablePartitions, len(all))
+	}
+
+	for _, p := range all {
+		limit, tolerated := len(p.targets), scaled(&defaultTolerated, len(p.targets))
+		for _, set := range []*intstr.IntOrString{s.maxUnavailable, p.maxUnavailable} {
+			if set != nil {
+				limit, tolerated = scaled(set, len(p.targets)), scaled(set, len(p.targets))
+			}
+		}
+		limit = max(1, limit)
+		var unavailable, waiting int
+		var summary fleet.BundleSummary
+		for _, t := range p.targets {
+			rollup.Count(&summary, t.state, 1)
+			if t.unavailable {
+				unavailable++
+			}
+		}
+		begins := status.unavailablePartitions <= status.maxUnavailablePartitions
+		for _, t := range p.targets {
+			switch {
+			case t.isUpdated:
+			case begins && t.unavailable:
+				t.mayUpdate = true
+			case begins && unavailable < limit && room > 0:
+				t.mayUpdate = true
+				unavailable++
+				room--
+			default:
+				waiting++
+			}
+		}
+		if waiting > 0 || unavailable > tolerated {
+			status.unavailablePartitions++
+		}
+		status.partitions = append(status.partitions, fleet.PartitionStatus{
+			Name: p.name, Count: len(p.targets), MaxUnavailable: limit, Unavailable: unavailable, Summary: summary,
+		})
+	}
+	return status
+}
+
+// rolloutStatus is the part of the status of a Bundle that shows its rollout.
+type rolloutStatus struct {
+	maxUnavailable, maxUnavailablePartitions, unavailablePartitions int
+	partitions                                                      []fleet.PartitionStatus
+}
+
+// rolloutStep is what was decided last about a Cluster that is not updated yet.
+type rolloutStep struct {
+	deploymentID string
+	mayUpdate    bool
+}
+
+// hasRollout reports whether the Clusters of a Bundle are updated in steps. An agent has a Bundle of its own.
+func hasRollout(b *fleet.Bundle, p *plan) bool {
+	return p.strategy != nil && p.problem == nil && !agentspec.IsBundle(b)
+}
+
+// rollOut decides which Clusters of a Bundle are updated now, and enqueues those that were not before. The queue calls it for one Bundle
+// at a time. What was decided and is not in the cache yet counts as done, so that no more Clusters are unavailable than allowed.
+func (d *Deployer) rollOut(b *fleet.Bundle, p *plan) (status rolloutStatus) {
+	k := keyOf(b)
+	if !hasRollout(b, p) {
+		d.mu.Lock()
+		delete(d.rollouts, k)
+		d.mu.Unlock()
+		return status
+	}
+	d.mu.Lock()
+	before := d.rollouts[k]
+	d.mu.Unlock()
+
+	deployments := map[string]*fleet.BundleDeployment{} // by namespace
+	deployed, _ := d.deploymentCache.GetByIndex(byBundle, index.Key(b.Namespace, b.Name))
+	for _, deployment := range deployed {
+		deployments[deployment.Namespace] = deployment
+	}
+	var targets []*rolloutTarget
+	for _, m := range d.matches(b, p) {
+		if m.cluster.Spec.Quarantined {
+			continue // nothing is written to it
+		}
+		t := &rolloutTarget{candidate: d.candidateOf(m.cluster), key: keyOf(m.cluster), state: fleet.WaitApplied, unavailable: true}
+		targets = append(targets, t)
+		deployment := deployments[registration.ClusterNamespace(m.cluster.Namespace, m.cluster.Name)]
+		if deployment != nil {
+			t.state = fleetstatus.BundleState(deployment.Spec, deployment.Status)
+			t.unavailable = deployment.Spec.DeploymentID != deployment.Status.AppliedDeploymentID || !deployment.Status.Ready
+		}
+		v, err := p.variant(m.targets, m.cluster)
+		if err != nil {
+			t.state, t.unavailable, t.isUpdated = fleet.ErrApplied, true, true
+			continue
+		}
+		t.deploymentID = v.deploymentID
+		t.isUpdated = isPaused(b, m.cluster) || deployment != nil && deployment.Spec.DeploymentID == v.deploymentID
+		if step := before[t.key]; step.mayUpdate && (deployment == nil || deployment.Spec.DeploymentID != step.deploymentID) {
+			t.unavailable = true
+		}
+	}
+	slices.SortFunc(targets, func(x, y *rolloutTarget) int { return strings.Compare(x.key.Name, y.key.Name) })
+	status = p.strategy.decide(targets)
+
+	steps := map[key]rolloutStep{}
+	for _, t := range targets {
+		if !t.isUpdated {
+			steps[t.key] = rolloutStep{t.deploymentID, t.mayUpdate}
+		}
+	}
+	d.mu.Lock()
+	d.rollouts[k] = steps
+	d.mu.Unlock()
+	for _, t := range targets {
+		if t.mayUpdate && steps[t.key] != before[t.key] {
+			d.clusters.EnqueueAfter(t.key.Namespace, t.key.Name, 0)
+		}
+	}
+	return status
+}
+
+// mayUpdate reports whether a Cluster may get a deployment ID of a Bundle. If that is not decided yet, it enqueues the Bundle.
+func (d *Deployer) mayUpdate(b *fleet.Bundle, p *plan, cluster key, existing *fleet.BundleDeployment, deploymentID string) bool {
+	if !hasRollout(b, p) || existing != nil && existing.Spec.DeploymentID == deploymentID {
+		return true
+	}
+	d.mu.Lock()
+	step := d.rollouts[keyOf(b)][cluster]
+	d.mu.Unlock()
+	if step.deploymentID != deploymentID {
+		d.bundleChanged(keyOf(b))
+		return false
+	}
+	return step.mayUpdate
+}
+
+// waitingForRollout returns a message for each Cluster that gets the new version of a Bundle later.
+func (d *Deployer) waitingForRollout(bundle key) map[key]string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	messages := map[key]string{}
+	for cluster, step := range d.rollouts[bundle] {
+		if !step.mayUpdate {
+			messages[cluster] = "waits for the rollout strategy of the Bundle"
+		}
+	}
+	return messages
+}

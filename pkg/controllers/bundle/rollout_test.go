@@ -1,0 +1,193 @@
+package bundle
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+)
+
+func number(text string) *intstr.IntOrString { return ptr.To(intstr.Parse(text)) }
+
+// The text of a Cluster has a letter for its state, and the name of its partition. o: it has the old version and is ready, b: the old
+// version is broken or there is none, n: it has the new version and is ready, x: the new version is not ready (yet).
+func TestDecide(t *testing.T) {
+	canaryFirst := []fleet.Partition{{Name: "canary", ClusterSelector: selector("part", "c")}, {Name: "rest", ClusterSelector: selector("part", "r")}}
+	limited := func(limits ...string) []fleet.Partition {
+		all := append([]fleet.Partition{}, canaryFirst...)
+		for i, limit := range limits {
+			all[i].MaxUnavailable = number(limit)
+		}
+		return all
+	}
+	for _, row := range []struct {
+		name     string
+		strategy fleet.RolloutStrategy
+		clusters string
+		want     string // the positions of the Clusters to update
+		shown    string // unavailable Clusters and limit of each partition, then the partitions that are not done
+	}{
+		{"partitions are updated one after the other", fleet.RolloutStrategy{Partitions: canaryFirst}, "or oc or oc", "1 3", "canary 2/2 rest 0/2, 2 of 0"},
+		{"a partition waits for the one before", fleet.RolloutStrategy{Partitions: canaryFirst}, "or nc or xc", "", "canary 1/2 rest 0/2, 2 of 0"},
+		{"a partition begins after the one before", fleet.RolloutStrategy{Partitions: canaryFirst}, "or nc or nc", "0 2", "canary 0/2 rest 2/2, 1 of 0"},
+		{"all is done", fleet.RolloutStrategy{Partitions: canaryFirst}, "nr nc nr nc", "", "canary 0/2 rest 0/2, 0 of 0"},
+		{"a partition without Clusters is done", fleet.RolloutStrategy{Partitions: canaryFirst}, "or or", "0 1", "canary 0/1 rest 2/2, 1 of 0"},
+		{"a first deployment is in steps as well", fleet.RolloutStrategy{Partitions: limited("1", "1")}, "bc bc br br", "0 1", "canary 2/1 rest 2/1, 2 of 0"},
+		{"partitions may overlap", fleet.RolloutStrategy{Partitions: limited("0"), MaxUnavailablePartitions: number("1")}, "or xc", "0", "canary 1/1 rest 1/1, 2 of 1"},
+		{"a percentage of partitions", fleet.RolloutStrategy{Partitions: canaryFirst, MaxUnavailablePartitions: number("50%")}, "or xc", "0", "canary 1/1 rest 1/1, 2 of 1"},
+		{"a few Clusters at a time", fleet.RolloutStrategy{MaxUnavailable: number("2")}, "or or or or", "0 1", "All 2/2, 1 of 0"},
+		{"a place for each that is ready", fleet.RolloutStrategy{MaxUnavailable: number("2")}, "nr xr or or", "2", "All 2/2, 1 of 0"},
+		{"no place", fleet.RolloutStrategy{MaxUnavailable: number("2")}, "xr xr or or", "", "All 2/2, 1 of 0"},
+		{"a broken Cluster has nothing to lose", fleet.RolloutStrategy{MaxUnavailable: number("1")}, "xr br br or", "1 2", "All 3/1, 1 of 0"},
+		{"a correction reaches all that a bad version has broken", fleet.RolloutStrategy{Partitions: limited("0", "0")}, "bc br br", "0", "canary 1/1 rest 2/1, 2 of 0"},
+		{"a percentage, rounded down", fleet.RolloutStrategy{MaxUnavailable: number("50%")}, "or or or", "0", "All 1/1, 1 of 0"},
+		{"zero still progresses", fleet.RolloutStrategy{MaxUnavailable: number("0")}, "or or", "0", "All 1/1, 1 of 0"},
+		{"zero tolerates none", fleet.RolloutStrategy{Partitions: limited("0")}, "xc or", "", "canary 1/1 rest 0/1, 2 of 0"},
+		{"the limit of a partition tolerates that many", fleet.RolloutStrategy{Partitions: limited("1")}, "xc nc or", "2", "canary 1/1 rest 1/1, 1 of 0"},
+		{"the limit of a partition goes before the one of all", fleet.RolloutStrategy{MaxUnavailable: number("3"), Partitions: limited("1")}, "oc oc or", "0", "canary 1/1 rest 0/3, 2 of 0"},
+		{"the limit of all counts over the partitions", fleet.RolloutStrategy{
+			MaxUnavailable: number("2"), MaxUnavailablePartitions: number("1"), Partitions: limited("1", "2"),
+		}, "oc oc or or", "0 2", "canary 1/1 rest 1/2, 2 of 1"},
+		{"others follow", fleet.RolloutStrategy{Partitions: canaryFirst}, "nc o- o-", "1 2", "canary 0/1 rest 0/1 All 2/2, 1 of 0"},
+		{"others in partitions of a size", fleet.RolloutStrategy{AutoPartitionSize: number("2")}, "o- o- o- o- o-", "0 1", "Partition 1 2/2 Partition 2 0/2 Partition 3 0/1, 3 of 0"},
+		{"others in partitions of a percentage", fleet.RolloutStrategy{AutoPartitionSize: number("50%"), Partitions: canaryFirst[:1]}, "n- n- o- o- nc", "2 3", "canary 0/1 Partition 2 0/2 Partition 3 2/2, 1 of 0"},
+		{"a size of zero", fleet.RolloutStrategy{AutoPartitionSize: number("0")}, "o- o-", "0", "Partition 1 1/1 Partition 2 0/1, 2 of 0"},
+		{"no Clusters", fleet.RolloutStrategy{MaxUnavailable: number("1")}, "", "", ", 0 of 0"},
+		{"by default a tenth may be unavailable", fleet.RolloutStrategy{Partitions: canaryFirst}, strings.Repeat("nc ", 9) + "xc or", "10", "canary 1/10 rest 1/1, 1 of 0"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			s, err := newStrategy(&row.strategy)
+			require.NoError(t, err)
+			var targets []*rolloutTarget
+			for _, text := range strings.Fields(row.clusters) {
+				targets = append(targets, &rolloutTarget{
+					candidate: candidate{labels: labels.Set{"part": text[1:]}}, state: fleet.Ready,
+					isUpdated: text[0] == 'n' || text[0] == 'x', unavailable: text[0] == 'b' || text[0] == 'x',
+				})
+			}
+			status := s.decide(targets)
+			var updated, shown []string
+			for i, target := range targets {
+				if target.mayUpdate {
+					updated = append(updated, fmt.Sprint(i))
+				}
+			}
+			for _, p := range status.partitions {
+				shown = append(shown, fmt.Sprintf("%s %d/%d", p.Name, p.Unavailable, p.MaxUnavailable))
+				assert.Equal(t, p.Count, p.Summary.DesiredReady)
+			}
+			assert.Equal(t, row.want, strings.Join(updated, " "))
+			assert.Equal(t, row.shown, fmt.Sprintf("%s, %d of %d", strings.Join(shown, " "), status.unavailablePartitions, status.maxUnavailablePartitions))
+		})
+	}
+}
+
+// oneAtATime is a Bundle that is deployed to one Cluster after the other.
+func oneAtATime(version string) *fleet.Bundle {
+	b := bundleWith(func(s *fleet.BundleSpec) {
+		s.Targets = []fleet.BundleTarget{{ClusterSelector: &metav1.LabelSelector{}}}
+		s.RolloutStrategy = &fleet.RolloutStrategy{MaxUnavailable: number("1")}
+		s.Helm = values(map[string]any{"version": version})
+		s.DependsOn = []fleet.BundleRef{{Name: "of-" + version}}
+	})
+	b.Generation = int64(len(version))
+	return b
+}
+
+func TestRollOut(t *testing.T) {
+	s := newStage(t)
+	before, after := oneAtATime("1"), oneAtATime("22")
+	alice, bob := clusterNamed("alice"), clusterNamed("bob")
+	atAlice, atBob := isReady(deployed(t, before, alice)), isReady(deployed(t, before, bob))
+	atBob.UID = "uid-at-bob"
+	s.has(t, alice, bob, after, atAlice, atBob)
+	wanted, err := s.plans.of(after).variant([]int{0}, alice)
+	require.NoError(t, err)
+
+	s.reconcile(t, bob)
+	assert.Contains(t, s.taken(), "enqueue Bundle app in 1s", "nothing is decided yet")
+	s.handle(t, after)
+	assert.Contains(t, s.taken(), "enqueue Cluster alice in 0s")
+	s.clock.Step(settle)
+	s.handle(t, after)
+	log := s.taken()
+	assert.Empty(t, onlyClusters(log), "once is enough")
+	assert.Contains(t, strings.Join(log, "\n"), `"partitions":[{"count":2,"maxUnavailable":1,"name":"All"`)
+
+	t.Run("one that waits gets the staged fields only", func(t *testing.T) {
+		held := desired(after, wanted, helmValues{current: []byte("old"), staged: wanted.values}, true, bob, atBob)
+		assert.Equal(t, wanted.deploymentID, held.Spec.StagedDeploymentID)
+		held.Status = atBob.Status
+		s.has(t, held.DeepCopy())
+		assert.Equal(t, "0/2 WaitApplied(1) [Cluster ws/alice]; OutOfSync(1) [Cluster ws/bob: waits for the rollout strategy of the Bundle]", s.shown(after))
+		held.Spec.StagedDeploymentID, held.Spec.StagedOptions, held.Spec.ValuesHash = atBob.Spec.StagedDeploymentID, atBob.Spec.StagedOptions, atBob.Spec.ValuesHash
+		assert.Equal(t, atBob.Spec, held.Spec)
+		assert.True(t, desired(after, wanted, helmValues{}, true, bob, nil).Spec.Paused, "there is no deployment yet")
+
+		s.reconcile(t, bob)
+		assert.NotContains(t, strings.Join(s.taken(), "\n"), `"deploymentID":"`+wanted.deploymentID)
+	})
+	t.Run("one that may is updated", func(t *testing.T) {
+		s.reconcile(t, alice)
+		assert.Contains(t, strings.Join(s.taken(), "\n"), `"deploymentID":"`+wanted.deploymentID)
+	})
+	t.Run("what is not in the cache yet counts", func(t *testing.T) {
+		s.handle(t, after)
+		assert.NotContains(t, s.taken(), "enqueue Cluster bob in 0s")
+	})
+	t.Run("what is not ready yet counts", func(t *testing.T) {
+		atAlice = deployed(t, after, alice)
+		s.has(t, atAlice)
+		s.handle(t, after)
+		assert.NotContains(t, s.taken(), "enqueue Cluster bob in 0s")
+	})
+	t.Run("a paused Cluster holds nobody up", func(t *testing.T) {
+		carol := clusterNamed("carol")
+		carol.Spec.Paused = true
+		s.has(t, carol, isReady(deployed(t, before, carol)), isReady(atAlice))
+		s.handle(t, after)
+		assert.Equal(t, []string{"enqueue Cluster bob in 0s"}, onlyClusters(s.taken()))
+	})
+	t.Run("the next one is updated", func(t *testing.T) {
+		s.reconcile(t, bob)
+		assert.Contains(t, strings.Join(s.taken(), "\n"), `"deploymentID":"`+wanted.deploymentID)
+	})
+	t.Run("a new Cluster waits, and says so", func(t *testing.T) {
+		dave := clusterNamed("dave")
+		second := oneAtATime("333")
+		second.Spec.RolloutStrategy = &fleet.RolloutStrategy{Partitions: []fleet.Partition{{ClusterName: "alice"}, {ClusterName: "dave"}}}
+		s.has(t, dave, second)
+		s.handle(t, second)
+		s.taken()
+		s.reconcile(t, dave)
+		assert.Empty(t, s.taken())
+		assert.Contains(t, s.shown(second), "Cluster ws/dave: waits for the rollout strategy of the Bundle")
+	})
+	t.Run("without a strategy everybody is updated", func(t *testing.T) {
+		last := oneAtATime("4444")
+		last.Spec.RolloutStrategy = nil
+		s.has(t, last)
+		s.handle(t, last)
+		assert.Empty(t, s.rollouts)
+		s.taken()
+		s.reconcile(t, bob)
+		assert.Contains(t, strings.Join(s.taken(), "\n"), `"deploymentID":"`)
+	})
+}
+
+func onlyClusters(log []string) (clusters []string) {
+	for _, line := range log {
+		if strings.HasPrefix(line, "enqueue Cluster") {
+			clusters = append(clusters, line)
+		}
+	}
+	return clusters
+}
