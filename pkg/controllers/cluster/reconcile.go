@@ -47,12 +47,12 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 	transitions := map[string]*result.Transition{}
 	var next time.Duration
 	var failed error
-	stalled := false
+	stalled, later := false, false
 	report := func(condition string, out result.Result) {
 		transitions[condition] = result.Set(&after.Status.Conditions, condition, out, h.Clock.Now())
 		next = result.Earliest(next, out.After)
 		failed = errors.Join(failed, out.Err)
-		stalled = stalled || out.IsStalled()
+		stalled, later = stalled || out.IsStalled(), later || out.StatusLater
 	}
 	processed := h.ensureNamespace(ctx, after)
 	if before := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionProcessed); h.DisableBundles && processed.IsDone() && before.Status == corev1.ConditionTrue && before.Reason == "" {
@@ -70,6 +70,11 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 	if len(after.Status.Conditions) > len(cluster.Status.Conditions) { // not for a new order alone, which would write every Cluster once
 		fleetstatus.OrderConditions(&after.Status.Conditions, fleet.ConditionProcessed, fleet.ConditionImported,
 			fleet.ConditionRegistered, fleet.ConditionConnected, fleet.ConditionReconciled, fleet.ConditionReady)
+	}
+
+	if later && failed == nil && !stalled {
+		h.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, next)
+		return cluster, nil
 	}
 
 	// A first import usually ends within seconds, and its result is the first status.

@@ -33,6 +33,7 @@ import (
 type countingSubReconciler struct {
 	condition string
 	passes    int
+	later     bool
 }
 
 func (c *countingSubReconciler) Condition() string { return c.condition }
@@ -41,7 +42,11 @@ func (c *countingSubReconciler) Forget(string) {}
 
 func (c *countingSubReconciler) Reconcile(context.Context, *fleet.Cluster) result.Result {
 	c.passes++
-	return result.Done("Good", "")
+	out := result.Done("Good", "")
+	if c.later {
+		out = out.WithStatusLater().In(time.Second)
+	}
+	return out
 }
 
 // liveness is a Liveness with a fixed answer.
@@ -55,9 +60,7 @@ func (l *liveness) Report(*fleet.Cluster) {}
 func (l *liveness) HasClones(*fleet.Cluster) bool { return l.clones }
 
 func TestReconcile_steps(t *testing.T) {
-	home := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		Name: memberNamespace, Annotations: map[string]string{fleet.ClusterAnnotation: "member", fleet.ClusterNamespaceAnnotation: "ws"},
-	}}
+	home := ownNamespace()
 	for _, row := range []struct {
 		name       string
 		elsewhere  bool
@@ -93,6 +96,38 @@ func TestReconcile_steps(t *testing.T) {
 	}
 }
 
+func TestReconcile_statusLater(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		later  bool
+		live   result.Result
+		writes int
+	}{
+		{"written", false, result.Done("Good", ""), 1},
+		{"written by the pass after the event", true, result.Done("Good", ""), 0},
+		{"a problem is written at once", true, result.Stalled("Bad", ""), 1},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			d := newDeletion(config.Hub{})
+			live := &liveness{}
+			agent := &countingSubReconciler{condition: "A", later: row.later}
+			d.subReconcilers, d.namespaces = SubReconcilers{&fixedImport{out: row.live}, agent, live, live}, cachedNamespace{Namespace: ownNamespace()}
+			d.cluster.Status.Namespace = memberNamespace
+			latest, err := d.reconcile(t.Context(), d.cluster)
+			require.NoError(t, err)
+			assert.Len(t, d.fleet.Actions(), row.writes)
+			assert.Equal(t, row.writes == 0, latest == d.cluster)
+		})
+	}
+}
+
+// ownNamespace is the cluster namespace of the Cluster of newDeletion.
+func ownNamespace() *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: memberNamespace, Annotations: map[string]string{fleet.ClusterAnnotation: "member", fleet.ClusterNamespaceAnnotation: "ws"},
+	}}
+}
+
 // fixedImport is an AgentInstaller with a fixed result.
 type fixedImport struct {
 	uninstaller
@@ -124,9 +159,7 @@ func TestReconcile_firstImportIsReported(t *testing.T) {
 			d := newDeletion(config.Hub{})
 			live := &liveness{}
 			d.subReconcilers = SubReconcilers{&fixedImport{out: row.out}, live, live, live}
-			d.namespaces = cachedNamespace{Namespace: &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-				Name: memberNamespace, Annotations: map[string]string{fleet.ClusterAnnotation: "member", fleet.ClusterNamespaceAnnotation: "ws"},
-			}}}
+			d.namespaces = cachedNamespace{Namespace: ownNamespace()}
 			d.cluster.Status = fleet.ClusterStatus{Namespace: memberNamespace}
 			d.cluster.CreationTimestamp = metav1.NewTime(d.clock.Now().Add(-row.age))
 			if row.before != "" {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-	"time"
 
 	"github.com/rancher/wrangler/v3/pkg/apply"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -137,15 +136,15 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 		wanted.Finalizers = []string{fleet.BundleFinalizer}
 	}
 
-	key, recheck := wanted.Namespace+"/"+wanted.Name, time.Duration(0)
+	key, isNew := wanted.Namespace+"/"+wanted.Name, false // isNew: this hub has created it, and its event has not arrived
 	switch {
 	case existing != nil:
 		a.created.Observed(key)
 		out = a.repair(ctx, cluster, existing, wanted)
 	case a.created.IsExpected(key):
-		out, recheck = result.Done("", ""), expectations.Timeout // it may be deleted before the cache contains it
+		out, isNew = result.Done("", ""), true
 	default:
-		if out = a.create(ctx, cluster, wanted); out.IsDone() {
+		if out, isNew = a.create(ctx, cluster, wanted); out.IsDone() {
 			a.created.Expect(key)
 		}
 	}
@@ -163,10 +162,17 @@ func (a *AgentBundles) Reconcile(ctx context.Context, cluster *fleet.Cluster) re
 	}
 	// The condition becomes True together with the first heartbeat, to save a status write for each Cluster.
 	reported := fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionReconciled).Reason == fleet.ReasonReconciled
-	if cluster.Status.Agent.LastSeen.IsZero() && !reported {
-		return waitingForAgent().In(recheck)
+	if out = result.Done(fleet.ReasonReconciled, ""); cluster.Status.Agent.LastSeen.IsZero() && !reported {
+		out = waitingForAgent()
 	}
-	return result.Done(fleet.ReasonReconciled, "").In(recheck)
+	if isNew {
+		out = out.In(expectations.Timeout) // it may be deleted before the cache contains it
+		if cluster.Spec.KubeConfigSecret == "" && !a.DisableBundles {
+			// The event of the Bundle enqueues the Cluster, to deploy it. What an import has installed is recorded at once.
+			out = out.WithStatusLater()
+		}
+	}
+	return out
 }
 
 // forAgents is the part of the configuration that Bundles of agents depend on.
@@ -263,20 +269,20 @@ func newBundle(cluster *fleet.Cluster, agentNamespace string, made agentManifest
 }
 
 // create creates the Bundle. If it exists and is not in the cache, either its event is late or somebody else has created it.
-func (a *AgentBundles) create(ctx context.Context, cluster *fleet.Cluster, wanted *fleet.Bundle) result.Result {
+func (a *AgentBundles) create(ctx context.Context, cluster *fleet.Cluster, wanted *fleet.Bundle) (out result.Result, isNew bool) {
 	client := a.FleetClient.Bundles(wanted.Namespace)
 	made, err := client.Create(ctx, wanted, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		existing, err := client.Get(ctx, wanted.Name, metav1.GetOptions{})
 		if err != nil {
-			return result.Retry(fleet.ReasonError, fmt.Errorf("reading Bundle %s/%s: %w", wanted.Namespace, wanted.Name, err))
+			return result.Retry(fleet.ReasonError, fmt.Errorf("reading Bundle %s/%s: %w", wanted.Namespace, wanted.Name, err)), false
 		}
-		return a.repair(ctx, cluster, existing, wanted)
+		return a.repair(ctx, cluster, existing, wanted), false
 	} else if err != nil {
-		return result.Retry(fleet.ReasonError, fmt.Errorf("creating Bundle %s/%s: %w", wanted.Namespace, wanted.Name, err))
+		return result.Retry(fleet.ReasonError, fmt.Errorf("creating Bundle %s/%s: %w", wanted.Namespace, wanted.Name, err)), false
 	}
 	a.written.Wrote(made)
-	return result.Done("", "")
+	return result.Done("", ""), true
 }
 
 // repair patches what differs in the fields that the hub sets. What others have added, such as a pause, stays.

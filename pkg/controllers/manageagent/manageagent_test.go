@@ -347,12 +347,36 @@ func TestReconcileDeletingBundle(t *testing.T) {
 	assert.Empty(t, o.wrote())
 }
 
+func TestReconcileWithANewBundleWritesTheStatusWithTheDeployment(t *testing.T) {
+	for name, row := range map[string]struct {
+		change func(*stage)
+		want   []bool // of passes, until the cache has the Bundle
+	}{
+		"created, then not in the cache": {func(*stage) {}, []bool{true, true}},
+		"somebody else has created it":   {func(s *stage) { s.put(newBundle(selfRegistered(), system, agentManifest{})); s.cache.seen = nil }, []bool{false, true}},
+		"no deployments by this hub":     {func(s *stage) { s.DisableBundles = true }, []bool{false, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, c := newStage(t), selfRegistered()
+			row.change(o)
+			for _, want := range row.want {
+				out := o.run(t, c)
+				require.True(t, out.IsDone(), out.Message)
+				assert.Equal(t, want, out.StatusLater)
+			}
+			o.catchUp()
+			assert.False(t, o.run(t, c).StatusLater)
+		})
+	}
+}
+
 func TestReconcileWithALateCacheWritesOnce(t *testing.T) {
 	o, c := newStage(t), imported()
 	require.True(t, o.run(t, c).IsDone())
 	again := o.run(t, c)
 	require.True(t, again.IsDone(), "the Bundle exists and is not in the cache")
 	assert.Equal(t, expectations.Timeout, again.After, "somebody may delete it before the cache has shown it")
+	assert.False(t, again.StatusLater, "what an import has installed is recorded at once")
 	assert.Equal(t, []string{"create"}, o.wrote())
 	o.created = expectations.New(clock.RealClock{})
 	require.True(t, o.run(t, c).IsDone(), "another hub created it")

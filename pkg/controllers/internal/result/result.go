@@ -35,6 +35,8 @@ type Result struct {
 	EventOnWait bool
 	// Immediate writes a wait to the status at once, although a controller may otherwise report only waits that last.
 	Immediate bool
+	// StatusLater leaves the status as it is for now, see WithStatusLater.
+	StatusLater bool
 	// NoEvent suppresses the event of a transition.
 	NoEvent bool
 	// Err is the cause of a retry; the work queue backs off.
@@ -78,6 +80,13 @@ func (o Result) WithEvent() Result {
 // WrittenAtOnce writes this wait to the status at once, although a controller may otherwise report only waits that last.
 func (o Result) WrittenAtOnce() Result {
 	o.Immediate = true
+	return o
+}
+
+// WithStatusLater says that this pass has created something whose event enqueues the object within moments: the status is written once, by
+// the pass after that event, or when After has passed.
+func (o Result) WithStatusLater() Result {
+	o.StatusLater = true
 	return o
 }
 
