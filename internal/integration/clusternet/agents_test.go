@@ -223,6 +223,22 @@ func testReentry(t *testing.T, s *stage) {
 	p := s.peer(t, s.Token(t, "tok"))
 	p.options.Forge = func(status map[string]any) { status["heartbeatFrequencySeconds"] = int64(1) }
 	before := p.registered()
+	require.NoError(t, s.admin.ClusterRegistrationRequests().Delete(t.Context(), p.request(), metav1.DeleteOptions{}))
+
+	t.Log("while the agent is connected, another holder of its token is refused, and the agent keeps its credential")
+	displacing := s.peer(t, registration.Values{Token: p.options.Token})
+	displacing.member = clusternetagent.MemberWithID(p.id())
+	displacing.start()
+	displacing.waitingRequest("ClientIDInUse")
+	s.says(t, p.id(), v1beta1.ResultDenied, "ClientIDInUse")
+	displacing.repeats("boot GET <CRR>", 3)
+	_, displaced := displacing.member.Credential()
+	assert.False(t, displaced)
+	p.beatsAgain()
+	assert.Zero(t, p.sent.Count(" 401"))
+	displacing.stop()
+
+	t.Log("once it is disconnected, it may return")
 	p.stop()
 	require.NoError(t, s.admin.ClusterRegistrationRequests().Delete(t.Context(), p.request(), metav1.DeleteOptions{}))
 	p.member.DeleteCredential()

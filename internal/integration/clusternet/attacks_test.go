@@ -18,6 +18,17 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
+// malformedStatuses are statuses of a ManagedCluster that its schema accepts, or once accepted, and that Go cannot decode, or the status of
+// a Cluster does not admit.
+var malformedStatuses = []string{
+	`{"readyz":true,"lastObservedTime":"2026-01-01t00:00:00z"}`,
+	`{"readyz":true,"lastObservedTime":"2026-01-01T00:00:00+99:99"}`,
+	`{"readyz":true,"heartbeatFrequencySeconds":9223372036854775808}`,
+	`{"readyz":true,"nodeStatistics":{"readyNodes":2147483648}}`,
+	`{"readyz":true,"conditions":[{"type":"Ready","status":"True","reason":"ManagedClusterReady","message":"","lastTransitionTime":"2026-01-01t00:00:00z"}]}`,
+	`{"readyz":true,"lastObservedTime":"2026-01-01T00:00:00Z","capacity":{"cpu":"1234567890123456789.123456789"}}`,
+}
+
 // testDefectsOfTheOriginal has one row for each way in which agents, and those who hold a bootstrap token, can harm the hub that these
 // agents were made for.
 func testDefectsOfTheOriginal(t *testing.T, s *stage) {
@@ -141,6 +152,33 @@ func testDefectsOfTheOriginal(t *testing.T, s *stage) {
 			assert.Less(t, time.Until(cluster.Status.Agent.LastSeen.Time), time.Minute)
 			assert.LessOrEqual(t, cluster.Status.Agent.CheckinInterval.Duration, time.Hour)
 		},
+		"an agent cannot stop the heartbeats of others with a status that Go cannot decode": func(t *testing.T) {
+			victim, p := s.peer(t, values), s.peer(t, values)
+			victim.registered()
+			p.registered()
+			p.stop()
+			credential, _ := p.member.Credential()
+			taken := 0
+			for _, status := range malformedStatuses {
+				// The API server may have a heartbeat that is newer than the object here, and a typed client could not decode the answer.
+				member := testenv.RequireThere(t, s.admin.ManagedClusters(p.namespace()).Get, p.request())
+				body := `{"apiVersion":"clusters.clusternet.io/v1beta1","kind":"ManagedCluster","metadata":{"name":"` + p.request() +
+					`","resourceVersion":"` + member.ResourceVersion + `"},"spec":{"clusterId":"` + p.id() + `","syncMode":"Pull"},"status":` + status + `}`
+				err := s.as(t, credential.Token).RESTClient().Put().Namespace(p.namespace()).Resource("managedclusters").Name(p.request()).
+					SubResource("status").SetHeader("Content-Type", "application/json").Body([]byte(body)).Do(t.Context()).Error()
+				if err == nil {
+					taken++
+				} else {
+					assert.True(t, apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err), "%s: %v", status, err)
+				}
+			}
+			assert.Positive(t, taken, "the API server accepted none of them")
+			_, err := s.admin.ManagedClusters("").List(t.Context(), metav1.ListOptions{})
+			require.NoError(t, err)
+			victim.beatsAgain()
+			p.start()
+			p.beatsAgain()
+		},
 		"no credential rests on the hub": func(t *testing.T) {
 			p := s.peer(t, values)
 			p.registered()
@@ -155,6 +193,30 @@ func testDefectsOfTheOriginal(t *testing.T, s *stage) {
 			requests, err := s.Hub.Fleet.ClusterRegistrations(s.Namespace).List(t.Context(), metav1.ListOptions{})
 			require.NoError(t, err)
 			assert.NotContains(t, testenv.Bytes(t, requests), credential.Token)
+		},
+		"an agent with another ID does not register it with the credential of the first": func(t *testing.T) {
+			p := s.peer(t, values)
+			p.registered()
+			first := p.cluster()
+			p.stop()
+			p.member.LoseLease()
+			p.start()
+			p.repeats("/status 200", 1)
+			assert.Positive(t, p.sent.Count("ded POST clusterregistrationrequests 403"))
+			assert.Equal(t, 1, p.sent.Count("boot POST clusterregistrationrequests 201"))
+			assert.NotEqual(t, first, p.cluster())
+			s.Hub.ClusterCondition(t, s.Namespace, p.cluster(), fleet.ConditionConnected, "True")
+		},
+		"a clone of a member is the same Cluster": func(t *testing.T) {
+			p := s.peer(t, values)
+			p.registered()
+			clone := s.peer(t, values)
+			clone.member = p.member.Clone()
+			clone.start()
+			clone.repeats("/status 200", 2)
+			p.repeats("/status 409", 1)
+			p.repeats("/status 200", 2)
+			assert.Zero(t, clone.sent.Count("boot "), "the clone has the credential")
 		},
 		"a revoked bootstrap token registers nobody": func(t *testing.T) {
 			p := s.peer(t, s.Token(t, "short"))

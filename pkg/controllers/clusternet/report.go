@@ -9,6 +9,7 @@ import (
 
 	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/controllers/liveness"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -42,10 +43,11 @@ func reportOf(status v1beta1.ManagedClusterStatus) fleet.AgentStatus {
 	return report
 }
 
+// known omits quantities that the status of a Cluster does not admit: the hub would otherwise repeat a write that the API server refuses.
 func known(sent corev1.ResourceList) corev1.ResourceList {
 	var list corev1.ResourceList
 	for _, name := range resources {
-		if quantity, found := sent[name]; found {
+		if quantity, found := sent[name]; found && len(quantity.String()) <= liveness.MaxQuantity {
 			if list == nil {
 				list = corev1.ResourceList{}
 			}

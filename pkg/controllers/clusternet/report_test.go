@@ -8,6 +8,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
@@ -33,6 +35,29 @@ func TestReportOf(t *testing.T) {
 	assert.JSONEq(t, `{"lastSeen":null,"namespace":"","checkinInterval":"3m0s","version":"v0.18.0","kubernetesVersion":"v1.31.4+k3s1",
 		"nodes":{"count":4,"ready":2},"capacity":{"cpu":"4","memory":"8Gi"},"allocatable":{"cpu":"3","memory":"7Gi"},"apiServer":{"ready":true}}`, string(got))
 	assert.Equal(t, &fleet.AgentAPIServer{}, reportOf(v1beta1.ManagedClusterStatus{Healthz: true}).APIServer)
+}
+
+// The schema of a ManagedCluster admits quantities that Kubernetes writes with more characters than the schema of a Cluster admits.
+func TestReportOf_quantities(t *testing.T) {
+	status := statusSent(t)
+	long := resource.MustParse("1234567890123456789.123456789")
+	status.Capacity[corev1.ResourceCPU], status.Allocatable = long, corev1.ResourceList{corev1.ResourceMemory: long}
+	report := reportOf(status)
+	assert.Len(t, report.Capacity, 1)
+	assert.Contains(t, report.Capacity, corev1.ResourceMemory)
+	assert.Nil(t, report.Allocatable)
+}
+
+// A ManagedCluster is read whatever its agent wrote: the API server accepts times and numbers that Go's types do not.
+func TestHeartbeatOf_undecodable(t *testing.T) {
+	for _, bad := range []string{`"lastObservedTime":"2026-01-01t00:00:00z"`, `"heartbeatFrequencySeconds":9223372036854775808`, `"nodeStatistics":{"readyNodes":1e300}`} {
+		var list v1beta1.ManagedClusterList
+		require.NoError(t, json.Unmarshal([]byte(`{"items":[{"metadata":{"name":"a"},"status":{"k8sVersion":"v1.31.4",`+bad+`}},{"metadata":{"name":"b"}}]}`), &list))
+		require.Len(t, list.Items, 2)
+		assert.Equal(t, "v1.31.4", list.Items[0].Status.KubernetesVersion)
+		_, ok := heartbeatOf(list.Items[0].Status)
+		assert.False(t, ok, bad)
+	}
 }
 
 // The agent chooses the interval; nothing that it sends keeps it connected for long, and nothing overflows.

@@ -343,8 +343,8 @@ type leaseReport struct {
 	Allocatable map[corev1.ResourceName]json.RawMessage `json:"allocatable"`
 }
 
-// maxQuantity is the number of characters of a quantity, as Kubernetes writes it, that the CustomResourceDefinition of Clusters admits.
-const maxQuantity = 20
+// MaxQuantity is the number of characters of a quantity, as Kubernetes writes it, that the CustomResourceDefinition of Clusters admits.
+const MaxQuantity = 20
 
 // boundedQuantity is a quantity that is cheap to decode and to compare. An exponent of nine digits would take minutes and gigabytes.
 var boundedQuantity = regexp.MustCompile(`^[+-]?[0-9.]{1,40}([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?$`)
@@ -366,8 +366,8 @@ func quantities(texts map[corev1.ResourceName]json.RawMessage) (corev1.ResourceL
 		if err != nil {
 			return nil, fmt.Errorf("a quantity is invalid: %w", err)
 		}
-		if len(quantity.String()) > maxQuantity {
-			return nil, fmt.Errorf("a quantity has more than %d characters", maxQuantity)
+		if len(quantity.String()) > MaxQuantity {
+			return nil, fmt.Errorf("a quantity has more than %d characters", MaxQuantity)
 		}
 		list[name] = quantity
 	}

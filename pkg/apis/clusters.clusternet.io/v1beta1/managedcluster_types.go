@@ -3,6 +3,8 @@ package v1beta1
 import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/muster-fleet/muster/pkg/apis/internal/readable"
 )
 
 // +genclient
@@ -34,13 +36,19 @@ type ManagedCluster struct {
 	Status ManagedClusterStatus `json:"status,omitempty"`
 }
 
+// UnmarshalJSON reads a ManagedCluster and omits values of its agent that cannot be decoded.
+func (m *ManagedCluster) UnmarshalJSON(data []byte) error {
+	type plain ManagedCluster
+	return readable.Unmarshal(data, (*plain)(m))
+}
+
 // ManagedClusterSpec is what the original hub says about a cluster. Agents ignore it.
 type ManagedClusterSpec struct {
 	// ClusterID is set by the hub to the clientID of the Cluster.
 	// +required
 	ClusterID string `json:"clusterId"`
 
-	// ClusterType is set by the hub to the type that the agent asked for.
+	// ClusterType is not set by this hub, which ignores the type that the agent asked for.
 	// +optional
 	ClusterType string `json:"clusterType,omitempty"`
 

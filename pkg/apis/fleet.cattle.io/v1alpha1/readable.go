@@ -1,84 +1,27 @@
 package v1alpha1
 
-import "k8s.io/apimachinery/pkg/util/json"
-
-// The API server accepts values that Go's types do not: a time with a small "t", a number of twenty digits, an interval of "often".
-// One such object would prevent a hub from listing its kind. The kinds that agents and users of workspaces write therefore omit
-// values that they cannot decode.
+import "github.com/muster-fleet/muster/pkg/apis/internal/readable"
 
 // UnmarshalJSON reads a Cluster and omits undecodable values.
 func (c *Cluster) UnmarshalJSON(data []byte) error {
 	type plain Cluster
-	return readable(data, (*plain)(c))
+	return readable.Unmarshal(data, (*plain)(c))
 }
 
 // UnmarshalJSON reads a Bundle and omits undecodable values.
 func (b *Bundle) UnmarshalJSON(data []byte) error {
 	type plain Bundle
-	return readable(data, (*plain)(b))
+	return readable.Unmarshal(data, (*plain)(b))
 }
 
 // UnmarshalJSON reads a BundleDeployment and omits undecodable values.
 func (d *BundleDeployment) UnmarshalJSON(data []byte) error {
 	type plain BundleDeployment
-	return readable(data, (*plain)(d))
+	return readable.Unmarshal(data, (*plain)(d))
 }
 
 // UnmarshalJSON reads a ClusterGroup and omits undecodable values.
 func (g *ClusterGroup) UnmarshalJSON(data []byte) error {
 	type plain ClusterGroup
-	return readable(data, (*plain)(g))
-}
-
-// readable decodes an object of a type without UnmarshalJSON.
-func readable[T any](data []byte, into *T) error {
-	cause := json.Unmarshal(data, into)
-	if cause == nil {
-		return nil
-	}
-	var object map[string]any
-	if json.Unmarshal(data, &object) != nil {
-		return cause
-	}
-	fits := func(object map[string]any) bool {
-		text, err := json.Marshal(object)
-		return err == nil && json.Unmarshal(text, new(T)) == nil
-	}
-	for _, part := range []string{"spec", "status"} { // the API server validates the rest
-		if value, found := object[part]; found {
-			object[part] = nil
-			if kept, some := prune(value, prunedDepth, func(v any) bool { return fits(map[string]any{part: v}) }); some {
-				object[part] = kept
-			}
-		}
-	}
-	text, err := json.Marshal(object)
-	if err != nil {
-		return cause
-	}
-	*into = *new(T)
-	return json.Unmarshal(text, into)
-}
-
-// prunedDepth is the depth below spec and status to which values are checked. The kinds are less deep; the limit bounds the work
-// that a deeply nested object can cause.
-const prunedDepth = 8
-
-// prune returns the decodable part of a value, and false if there is none. It keeps a list as a whole or not at all, because a list
-// without one of its elements has another meaning.
-func prune(value any, depth int, fits func(any) bool) (kept any, some bool) {
-	if fits(value) {
-		return value, true
-	}
-	fields, isObject := value.(map[string]any)
-	if !isObject || depth == 0 {
-		return nil, false
-	}
-	left := map[string]any{}
-	for name, inner := range fields {
-		if k, ok := prune(inner, depth-1, func(v any) bool { return fits(map[string]any{name: v}) }); ok {
-			left[name] = k
-		}
-	}
-	return left, fits(left)
+	return readable.Unmarshal(data, (*plain)(g))
 }
