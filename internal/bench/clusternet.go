@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/muster-fleet/muster/internal/bench/audit"
 	"github.com/muster-fleet/muster/internal/bench/figures"
 	"github.com/muster-fleet/muster/internal/bench/sim"
 	"github.com/muster-fleet/muster/internal/clusternetagent"
@@ -42,11 +41,12 @@ func clusternet(ctx context.Context, o Options) (all []figures.Figure, err error
 		return nil, err
 	}
 
-	// They run until the end, with the periods of real ones but for the heartbeat.
-	sent, log := &clusternetagent.SentRequests{}, logrus.New()
+	// They run until the end, with the periods of real ones, and send the heartbeats after the first one when the bench tells them to: 1,000
+	// agents that send one in each period never leave the hub quiet.
+	sent, log, next := &clusternetagent.SentRequests{}, logrus.New(), make(chan struct{})
 	log.SetOutput(io.Discard)
 	periods := clusternetagent.DefaultPeriods()
-	periods.Heartbeat = time.Minute
+	periods.Heartbeat = time.Hour
 	running, stop := context.WithCancel(ctx)
 	var agents errgroup.Group
 	defer func() {
@@ -57,12 +57,12 @@ func clusternet(ctx context.Context, o Options) (all []figures.Figure, err error
 		for range o.Storm {
 			agents.Go(func() error {
 				return clusternetagent.Run(running, clusternetagent.NewMember(), clusternetagent.Options{
-					HubURL: e.plane.URL(), Token: tokens.Token(), Periods: periods, Sent: sent, Log: log,
+					HubURL: e.plane.URL(), Token: tokens.Token(), Periods: periods, HeartbeatNow: next, Sent: sent, Log: log,
 				})
 			})
 		}
 		return sim.Await(ctx, "the hub to delete the requests of all agents, which have registered", func(ctx context.Context) (bool, error) {
-			if sent.Count("/status 200") < o.Storm {
+			if sent.Count(heartbeat) < o.Storm {
 				return false, sim.Pause(ctx, every)
 			}
 			left, err := clients.ClustersV1beta1().ClusterRegistrationRequests().List(ctx, metav1.ListOptions{Limit: 1})
@@ -74,38 +74,44 @@ func clusternet(ctx context.Context, o Options) (all []figures.Figure, err error
 	}
 	title := func(what string) string { return fmt.Sprintf("%d agents of Clusternet at once: %s", o.Storm, what) }
 	perAgent := func(count int) float64 { return float64(count) / float64(o.Storm) }
-	requests := sent.Count("") - (sent.Count("/status 200") - o.Storm) // without later heartbeats
+	polls := sent.Count("boot GET") - o.Storm // they depend on the time that the registration takes
 	all = append(all,
 		figures.Counted("clusternet/writes", title("writes of the hub for each"), perAgent(registered.Writes)),
 		figures.Counted("clusternet/reads", title("reads of the hub for each"), perAgent(registered.Reads)),
 		figures.Counted("clusternet/failed", title("failed requests of the hub"), float64(registered.Failed)).WithNote(registered.PerItem(o.Storm)),
 		figures.Processor("clusternet/cpu", title("CPU of the hub for each"), registered.hubCPU, o.Storm),
-		figures.Counted("clusternet/agent-requests", title("requests of each agent, with its first heartbeat and watches"), perAgent(requests)))
+		figures.Seconds("clusternet/settled", title("until the hub's last request"), registered.duration()),
+		figures.Counted("clusternet/agent-requests", title("requests of each agent until its first heartbeat, without waiting for the answer"), perAgent(sent.Count("")-polls)),
+		figures.Counted("clusternet/agent-polls", title("requests of each agent that waits for the answer"), perAgent(polls)))
+	all = appendAPIServerCPU(all, "clusternet/apiserver-cpu", title("CPU of the API server for each"), registered, o.Storm)
 
 	// Heartbeats.
-	recorded, err := e.audit.FromHere()
-	if err != nil {
-		return all, err
-	}
-	before, agentBefore := sent.Count("/status 200"), sent.Count("")
-	err = sim.Await(ctx, "a heartbeat of each agent", func(ctx context.Context) (bool, error) {
-		return sent.Count("/status 200") >= before+o.Storm, sim.Pause(ctx, every)
+	before := sent.Count("")
+	beats, err := e.measure(ctx, func(ctx context.Context) error {
+		wanted := sent.Count(heartbeat) + o.Storm
+		for range o.Storm { // the agents that wait the longest are the next
+			select {
+			case next <- struct{}{}:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return sim.Await(ctx, "a heartbeat of each agent", func(ctx context.Context) (bool, error) {
+			return sent.Count(heartbeat) >= wanted, sim.Pause(ctx, every)
+		})
 	})
 	if err != nil {
 		return all, err
 	}
-	beats, agentRequests := sent.Count("/status 200")-before, sent.Count("")-agentBefore
-	answered, err := recorded.Next(audit.ByUserAgents(e.UserAgents...))
-	if err != nil {
-		return all, err
-	}
-	hub := audit.Count(answered)
-	perBeat := func(count int) float64 { return float64(count) / float64(beats) }
 	return append(all,
-		figures.Counted("clusternet/beat-writes", "writes of the hub for a heartbeat of an agent of Clusternet", perBeat(hub.Writes)).WithNote(hub.PerItem(beats)),
-		figures.Counted("clusternet/beat-reads", "reads of the hub for it", perBeat(hub.Reads)),
-		figures.Counted("clusternet/beat-agent-requests", "requests of the agent for it", perBeat(agentRequests))), nil
+		figures.Counted("clusternet/beat-writes", "writes of the hub for a heartbeat of an agent of Clusternet", perAgent(beats.Writes)).WithNote(beats.PerItem(o.Storm)),
+		figures.Counted("clusternet/beat-reads", "reads of the hub for it", perAgent(beats.Reads)),
+		figures.Processor("clusternet/beat-cpu", "CPU of the hub for it", beats.hubCPU, o.Storm),
+		figures.Counted("clusternet/beat-agent-requests", "requests of the agent for it", perAgent(sent.Count("")-before))), nil
 }
+
+// heartbeat is what the record of a heartbeat contains that the hub has accepted.
+const heartbeat = "/status 200"
 
 const every = 500 * time.Millisecond
 

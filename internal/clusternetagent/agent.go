@@ -72,6 +72,8 @@ type Options struct {
 	Periods Periods
 	// NothingCollected is an agent that has collected no status when its first heartbeat is due.
 	NothingCollected bool
+	// HeartbeatNow, if given, ends the pause before a heartbeat of one of the agents that share it, for each value.
+	HeartbeatNow <-chan struct{}
 	// Forge changes the status of each heartbeat before it is sent, as an agent that lies.
 	Forge func(status map[string]any)
 	// Offers replaces data of the Secret in which the agent offers a credential for its cluster.
@@ -280,6 +282,11 @@ func object(resource schema.GroupVersionResource, kind string, metadata, fields 
 
 // pause waits for the period and up to the given part of it more. It returns false when ctx has ended.
 func pause(ctx context.Context, period time.Duration, jitter float64) bool {
+	return pauseUntil(ctx, period, jitter, nil)
+}
+
+// pauseUntil is a pause that a value of early ends.
+func pauseUntil(ctx context.Context, period time.Duration, jitter float64, early <-chan struct{}) bool {
 	if jitter > 0 {
 		period = wait.Jitter(period, jitter)
 	}
@@ -289,8 +296,9 @@ func pause(ctx context.Context, period time.Duration, jitter float64) bool {
 	case <-ctx.Done():
 		return false
 	case <-timer.C:
-		return true
+	case <-early:
 	}
+	return true
 }
 
 func orDefault(value, otherwise string) string {

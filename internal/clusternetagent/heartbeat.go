@@ -39,7 +39,7 @@ func (a *agent) sendHeartbeats(ctx context.Context, hub dynamic.Interface, names
 		if current != nil {
 			current = a.beat(ctx, client, current, started)
 		}
-		if !pause(ctx, a.Periods.Heartbeat, 0) {
+		if !pauseUntil(ctx, a.Periods.Heartbeat, 0, a.HeartbeatNow) {
 			return
 		}
 	}
