@@ -93,10 +93,14 @@ func (f *fixture) hasConfigMap(configMap *corev1.ConfigMap) {
 // hasSettings writes ConfigMap fleet-agent.
 func (f *fixture) hasSettings(document string) {
 	f.Helper()
-	f.hasConfigMap(&corev1.ConfigMap{
+	f.hasConfigMap(settings(document))
+}
+
+func settings(document string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: agentNamespace, Name: registration.AgentConfigMap},
 		Data:       map[string]string{registration.ConfigKey: document},
-	})
+	}
 }
 
 func (f *fixture) lacks(name string) {

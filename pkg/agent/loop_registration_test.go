@@ -1,14 +1,19 @@
 package agent
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	kubetesting "k8s.io/client-go/testing"
 
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -123,6 +128,35 @@ func TestLoopChecksARefusedRegistrationAfterAChange(t *testing.T) {
 	}
 }
 
+// An import writes ConfigMap fleet-agent before the bootstrap Secret, each at any moment between two reads of the agent.
+func TestLoopRegistersWithTheSettingsOfTheImport(t *testing.T) {
+	const reads = 6 // more than the first iteration of the loop sends before it registers
+	for configAt := 1; configAt <= reads; configAt++ {
+		for secretAt := configAt; secretAt <= reads; secretAt++ {
+			t.Run(fmt.Sprintf("before reads %d and %d", configAt, secretAt), func(t *testing.T) {
+				f := newFixture(t)
+				read := 0 // the fake client calls reactors one after another
+				f.core.PrependReactor("get", "*", func(kubetesting.Action) (bool, runtime.Object, error) {
+					read++
+					if read == configAt {
+						assert.NoError(t, f.core.Tracker().Add(settings(`{"clientID":"imported","labels":{"a":"b"}}`)))
+					}
+					if read == secretAt {
+						assert.NoError(t, f.core.Tracker().Add(f.bootstrap()))
+					}
+					return false, nil, nil
+				})
+				f.starts()
+				f.eventually(func() bool { return len(f.hub.registrations()) > 0 }, "a request") // without reads of the test
+				f.settles(newToken)
+				require.Len(t, f.hub.registrations(), 1)
+				assert.Equal(t, "imported", f.hub.registrations()[0].Spec.ClientID)
+				assert.Equal(t, "b", f.hub.registrations()[0].Spec.ClusterLabels["a"])
+			})
+		}
+	}
+}
+
 func TestLoopUnansweredRequest(t *testing.T) {
 	unanswered := func(f *fixture) {
 		f.config.Timing.Registration = 20 * time.Millisecond
@@ -130,6 +164,49 @@ func TestLoopUnansweredRequest(t *testing.T) {
 		f.has(f.bootstrap())
 	}
 	play(t, map[string]scene{
+		// The change comes before a refusal, after which no other change may come.
+		"replaced by one with another clientID": {
+			arrange: func(f *fixture) {
+				f.retriesAfterAnHour()
+				f.hub.grantAt = 1 << 30
+				f.hasSettings(`{"clientID":"one"}`)
+				f.has(f.bootstrap())
+			},
+			says: "Waiting for the hub to grant ClusterRegistration fleet-default/request-",
+			then: func(f *fixture) {
+				f.hasSettings(`{"clientID":"two"}`)
+				f.eventually(func() bool { return len(f.hub.registrations()) == 2 }, "another request")
+				assert.Equal(f, "two", f.hub.registrations()[1].Spec.ClientID)
+				f.grantsTheLast()
+			}, token: newToken, requests: 1,
+		},
+		"replaced after its refusal, because the change could not be read before": {
+			arrange: func(f *fixture) {
+				f.hub.grantAt = 1 << 30
+				f.hasSettings(`{"clientID":"one"}`)
+				f.has(f.bootstrap())
+			},
+			says: "Waiting for the hub to grant ClusterRegistration fleet-default/request-",
+			then: func(f *fixture) {
+				failed := make(chan struct{})
+				fail := sync.OnceFunc(func() { close(failed) })
+				f.core.PrependReactor("get", "configmaps", func(kubetesting.Action) (bool, runtime.Object, error) {
+					select {
+					case <-failed:
+						return false, nil, nil
+					default:
+						fail()
+						return true, nil, apierrors.NewInternalError(assert.AnError)
+					}
+				})
+				require.NoError(f, f.core.Tracker().Update(corev1.SchemeGroupVersion.WithResource("configmaps"), settings(`{"clientID":"two"}`), agentNamespace))
+				<-failed
+				f.refusesRequests("ClientIDNotAllowed", "no")
+				f.eventually(func() bool { return len(f.hub.registrations()) == 2 }, "another request")
+				assert.Equal(f, "two", f.hub.registrations()[1].Spec.ClientID)
+				f.approves()
+			}, token: newToken, requests: 2,
+		},
 		"sent again, and no other one": {
 			arrange: unanswered,
 			then: func(f *fixture) {

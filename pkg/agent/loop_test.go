@@ -112,7 +112,7 @@ func TestLoopBootstrapSecret(t *testing.T) {
 			says:    "Waiting for the hub to grant ClusterRegistration fleet-default/request-",
 			then: func(f *fixture) {
 				f.has(f.bootstrap("token", "another", "tokenName", "two"))
-				f.says("Secret fleet-agent-bootstrap has changed")
+				f.says("Secret fleet-agent-bootstrap or the clientID in ConfigMap fleet-agent has changed")
 				f.hub.set(func() { f.hub.grantAt = 0 })
 				f.settles(newToken)
 				requests := f.hub.registrations()

@@ -39,6 +39,11 @@ type observation struct {
 
 // observe reads the objects on the member that the decision depends on, and asks the hub whether it accepts the stored credential.
 func (l *loop) observe(ctx context.Context, running *runnables) (o observation, err error) {
+	// An import writes the bootstrap Secret after ConfigMap fleet-agent. The agent reads it before, so that the settings are not older:
+	// without them, the agent would register with another clientID than that of its Cluster.
+	if o.bootstrapSecret, err = l.member.Secret(ctx, registration.BootstrapSecret); err != nil {
+		return o, err
+	}
 	if o.settings, err = l.member.AgentConfig(ctx); err != nil {
 		return o, err
 	}
@@ -47,9 +52,6 @@ func (l *loop) observe(ctx context.Context, running *runnables) (o observation, 
 		return o, err
 	}
 	if o.storedSecret, err = l.member.Secret(ctx, registration.CredentialSecret); err != nil {
-		return o, err
-	}
-	if o.bootstrapSecret, err = l.member.Secret(ctx, registration.BootstrapSecret); err != nil {
 		return o, err
 	}
 	o.stored, o.Stored, o.storedErr = parse(o.storedSecret, credential.Parse)

@@ -190,13 +190,13 @@ func (r *Registrar) await(
 				err = ForgetRequest(ctx, r.Member)
 			}
 			return nil, errors.Join(ErrInputChanged, err)
+		case (woken || refused) && r.identityChanged(ctx, request): // after a change before the refusal, the objects may not have been readable
+			r.Log.Infof("Secret %s or the clientID in ConfigMap %s has changed: starting over with it", registration.BootstrapSecret, registration.AgentConfigMap)
+			return nil, ErrInputChanged
 		case refused: // a person may have deleted the refused request
 			if err := r.create(ctx, conn, object, i); err != nil {
 				return nil, err
 			}
-		case woken && r.identityChanged(ctx, request, object.Spec.ClientID):
-			r.Log.Infof("Secret %s has changed: starting over with it", registration.BootstrapSecret)
-			return nil, ErrInputChanged
 		}
 	}
 	return nil, ctx.Err()
@@ -295,14 +295,23 @@ func (r *Registrar) labelsChanged(ctx context.Context, request pendingRequest) b
 	return err == nil && !request.hasLabels(settings.Labels)
 }
 
-// identityChanged reports whether the bootstrap Secret now has another import identity. If the Secret cannot be read or is gone,
-// the attempt continues with the identity it has.
-func (r *Registrar) identityChanged(ctx context.Context, request pendingRequest, clientID string) bool {
+// identityChanged reports whether the bootstrap Secret now has another import identity, or ConfigMap fleet-agent another clientID: the
+// hub may refuse the request with the earlier one for good. If the Secret is gone, or one of them cannot be read, the attempt continues
+// with the identity it has.
+func (r *Registrar) identityChanged(ctx context.Context, request pendingRequest) bool {
 	secret, err := r.Member.Secret(ctx, registration.BootstrapSecret)
 	if err != nil || secret == nil {
 		return false
 	}
 	current, err := ParseIdentity(secret)
+	if err != nil {
+		return false
+	}
+	settings, err := r.Member.AgentConfig(ctx)
+	if err != nil {
+		return false
+	}
+	clientID, err := r.Member.ClientID(ctx, settings)
 	return err == nil && !request.madeWith(current.digest(clientID))
 }
 
