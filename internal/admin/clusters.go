@@ -29,8 +29,8 @@ type Import struct {
 	Namespace, Name string
 	// Kubeconfig of the cluster, without references to files, of a user who may install the agent.
 	Kubeconfig []byte
-	// Labels of the Cluster.
-	Labels map[string]string
+	// Labels and Annotations of the Cluster.
+	Labels, Annotations map[string]string
 	// DryRun has the API server check what it would create, and create nothing.
 	DryRun bool
 }
@@ -65,7 +65,7 @@ func (h *Hub) Import(ctx context.Context, i Import) error {
 	}
 
 	_, err = h.Fleet.Clusters(i.Namespace).Create(ctx, &fleet.Cluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: i.Name, Labels: i.Labels},
+		ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, Name: i.Name, Labels: i.Labels, Annotations: i.Annotations},
 		Spec:       fleet.ClusterSpec{KubeConfigSecret: i.SecretName()},
 	}, options)
 	switch {

@@ -20,15 +20,19 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientauthenticationv1 "k8s.io/client-go/pkg/apis/clientauthentication/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/yaml"
 
+	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/check"
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/launch"
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/view"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -130,6 +134,94 @@ func TestImport(t *testing.T) {
 
 	_, _, err = p.run("import", "east", "--kubeconfig", memberConfig(t, member))
 	require.EqualError(t, err, "Cluster "+p.namespace+"/east already exists: choose another name, or delete it first")
+}
+
+// The kubeconfig of a cloud names a program that obtains a credential. It runs here, and the hub gets a token of a ServiceAccount.
+func TestImportWithServiceAccount(t *testing.T) {
+	p := atHub(t)
+	member := testenv.SharedCluster(t, "member")
+	namespaces := member.Kubernetes.CoreV1().Namespaces()
+	_, err := namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: registration.DefaultSystemNamespace}}, metav1.CreateOptions{})
+	if !apierrors.IsAlreadyExists(err) { // another test may have created it
+		require.NoError(t, err)
+	}
+	member.Agent(t, registration.DefaultSystemNamespace)
+	cloud := cloudConfig(t, member)
+	account := admin.AccountOf(p.namespace, "east")
+	bindings, accounts := member.Kubernetes.RbacV1().ClusterRoleBindings(), member.Kubernetes.CoreV1().ServiceAccounts(account.Namespace)
+
+	_, _, err = p.run("import", "east", "--member-kubeconfig", cloud)
+	require.ErrorContains(t, err, "authenticates with a program or plugin, which the hub does not have: run the command again with --create-service-account")
+
+	out, said, err := p.run("import", "east", "--member-kubeconfig", cloud, "--create-service-account", "--dry-run")
+	require.NoError(t, err)
+	require.Equal(t, "Cluster "+p.namespace+"/east would be created, with Secret east-kubeconfig.\n", out)
+	rights := "east: ServiceAccount " + account.String() + " on the member gets every right there, by ClusterRole cluster-admin, "
+	require.Contains(t, said, rights)
+	testenv.RequireGone(t, bindings.Get, "ClusterRoleBinding", account.Name)
+	_, err = p.hub.Fleet.Clusters(p.namespace).Get(t.Context(), "east", metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err))
+
+	// A user of the member without these rights cannot give them, and nothing is created.
+	_, err = member.Kubernetes.CoreV1().ServiceAccounts(account.Namespace).Create(t.Context(), &corev1.ServiceAccount{
+		ObjectMeta: metav1.ObjectMeta{Name: "nobody-" + p.namespace},
+	}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	powerless := filepath.Join(t.TempDir(), "powerless.yaml")
+	require.NoError(t, os.WriteFile(powerless, member.UserKubeconfig(member.TokenOf(t, account.Namespace, "nobody-"+p.namespace)), 0o600))
+	_, _, err = p.run("import", "east", "--member-kubeconfig", powerless, "--create-service-account")
+	require.ErrorContains(t, err, "ClusterRoleBinding "+account.Name+" on the member: clusterrolebindings.rbac.authorization.k8s.io is forbidden")
+	testenv.RequireGone(t, p.hub.Kubernetes.CoreV1().Secrets(p.namespace).Get, "Secret", "east-kubeconfig")
+
+	// What an interrupted command has left is used.
+	first, err := account.Ensure(t.Context(), member.Kubernetes, false)
+	require.NoError(t, err)
+	out, said, err = p.run("import", "--member-kubeconfig", cloud, "east", "--create-service-account", "--wait", "--timeout", "5m")
+	require.NoError(t, err, said)
+	require.Contains(t, out, "Cluster "+p.namespace+"/east is registered.\n")
+	require.Contains(t, said, rights)
+	secret := testenv.RequireThere(t, p.hub.Kubernetes.CoreV1().Secrets(p.namespace).Get, "east-kubeconfig")
+	stored, err := clientcmd.Load(secret.Data[registration.KubeconfigValue])
+	require.NoError(t, err)
+	require.Equal(t, map[string]*clientcmdapi.AuthInfo{"cloud": {Token: first, Extensions: map[string]runtime.Object{}}}, stored.AuthInfos)
+	_, _, err = p.run("import", "east", "--member-kubeconfig", cloud, "--create-service-account")
+	require.ErrorContains(t, err, "Cluster "+p.namespace+"/east already exists")
+
+	p.hub.ClusterCondition(t, p.namespace, "east", fleet.ConditionConnected, "True")
+	out, _, err = p.run("remove", "east")
+	require.Error(t, err)
+	require.Contains(t, out, "\nServiceAccount "+account.String()+", with which the hub connects to the member, stays there with every right, unless you pass --member-kubeconfig.\n")
+	out = p.mustRun("remove", "east", "--yes", "--member-kubeconfig", cloud, "--timeout", "5m")
+	require.Contains(t, out, "\nServiceAccount "+account.String()+" is removed from the member.\n")
+	testenv.RequireGone(t, bindings.Get, "ClusterRoleBinding", account.Name)
+	testenv.RequireGone(t, accounts.Get, "ServiceAccount", account.Name)
+	testenv.RequireGone(t, member.Kubernetes.CoreV1().Secrets(account.Namespace).Get, "Secret", account.Name)
+}
+
+// cloudConfig is a kubeconfig with a program that prints the credential of the administrator of a member.
+func cloudConfig(t *testing.T, member *testenv.Cluster) string {
+	t.Helper()
+	config, err := clientcmd.Load(member.Kubeconfig())
+	require.NoError(t, err)
+	require.NoError(t, clientcmdapi.MinifyConfig(config))
+	current := config.Contexts[config.CurrentContext]
+	user := config.AuthInfos[current.AuthInfo]
+	credential, err := json.Marshal(clientauthenticationv1.ExecCredential{
+		TypeMeta: metav1.TypeMeta{APIVersion: clientauthenticationv1.SchemeGroupVersion.String(), Kind: "ExecCredential"},
+		Status: &clientauthenticationv1.ExecCredentialStatus{
+			Token: user.Token, ClientCertificateData: string(user.ClientCertificateData), ClientKeyData: string(user.ClientKeyData),
+		},
+	})
+	require.NoError(t, err)
+	program := filepath.Join(t.TempDir(), "cloud-login")
+	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\ncat <<'END'\n"+string(credential)+"\nEND\n"), 0o700))
+	current.AuthInfo = "cloud"
+	config.AuthInfos = map[string]*clientcmdapi.AuthInfo{"cloud": {Exec: &clientcmdapi.ExecConfig{
+		APIVersion: clientauthenticationv1.SchemeGroupVersion.String(), Command: program, InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
+	}}}
+	file := filepath.Join(t.TempDir(), "cloud.yaml")
+	require.NoError(t, clientcmd.WriteToFile(*config, file))
+	return file
 }
 
 func TestImportKeepsAnExistingSecret(t *testing.T) {

@@ -396,7 +396,7 @@ func TestSelfContainedKubeconfig(t *testing.T) {
 		c.AuthInfos["other"] = &clientcmdapi.AuthInfo{Token: "another token"}
 		c.Contexts["other"] = &clientcmdapi.Context{Cluster: "other", AuthInfo: "other"}
 	})
-	data, err := selfContained(file, "")
+	data, err := selfContained(file, "", nil)
 	require.NoError(t, err)
 	require.NotContains(t, string(data), "another token", "only one context is sent to the hub")
 	config, err := clientcmd.Load(data)
@@ -405,7 +405,7 @@ func TestSelfContainedKubeconfig(t *testing.T) {
 	require.Equal(t, "CA", string(config.Clusters["cl"].CertificateAuthorityData))
 	me := config.AuthInfos["me"]
 	require.Equal(t, []string{"CERT", "KEY", "TOKEN", ""}, []string{string(me.ClientCertificateData), string(me.ClientKeyData), me.Token, me.TokenFile})
-	other, err := selfContained(file, "other")
+	other, err := selfContained(file, "other", nil)
 	require.NoError(t, err)
 	require.Contains(t, string(other), "https://other")
 }
@@ -429,7 +429,7 @@ func TestUnusableKubeconfig(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, err := selfContained(writeConfig(t, test.change), "")
+			_, err := selfContained(writeConfig(t, test.change), "", nil)
 			require.ErrorContains(t, err, test.want)
 			require.NotContains(t, err.Error(), "secret")
 		})
@@ -448,7 +448,7 @@ func TestImportOfAFileThatIsNotAKubeconfig(t *testing.T) {
 		t.Run(content, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "east.yaml")
 			require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
-			_, err := selfContained(file, "")
+			_, err := selfContained(file, "", nil)
 			require.EqualError(t, err, file+" is not a kubeconfig: "+reason+". Pass the kubeconfig of the cluster to import; "+
 				"`kubectl config view --raw --minify --flatten` prints that of the current context")
 		})

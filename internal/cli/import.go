@@ -21,12 +21,14 @@ import (
 
 	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/view"
+	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
 const (
 	flagMemberContext = "member-context"
 	flagWait          = "wait"
 	flagFromDir       = "from-dir"
+	flagCreateAccount = "create-service-account"
 )
 
 func importCommand(s Streams) *cli.Command {
@@ -37,15 +39,22 @@ func importCommand(s Streams) *cli.Command {
 		Description: `muster --kubeconfig hub.yaml -n fleet-default import east --member-kubeconfig east.yaml --wait
 muster -n fleet-default import --from-dir kubeconfigs             one cluster for each file, with the name of the file
 muster -n fleet-default import --member-kubeconfig all.yaml --member-context east --member-context west
+muster -n fleet-default import east --member-kubeconfig cloud.yaml --create-service-account
 
 It creates the Secret NAME-kubeconfig and the Cluster NAME. The Secret contains only one context of the kubeconfig, with the content of
 the files that it refers to. Of several clusters, one that cannot be imported does not prevent the others; the table at the end and the
-exit code say so. The names of several clusters are those of the files without their ending, or those of the contexts.`,
+exit code say so. The names of several clusters are those of the files without their ending, or those of the contexts.
+
+The hub runs no program: it refuses the kubeconfigs of clouds, which name one that obtains a credential (exec plugin). With
+--create-service-account, that program runs here. The command creates a ServiceAccount with the ClusterRole cluster-admin on the
+member, in namespace kube-system, and gives the hub a kubeconfig with its token, which does not expire. Your user needs the same rights
+there. muster remove removes the ServiceAccount if it gets --member-kubeconfig, and says otherwise how to remove it.`,
 		Flags: append(hubFlags(),
 			&cli.StringFlag{Name: flagMemberKubeconfig, Usage: "`FILE` with the kubeconfig of the cluster to import"},
 			&cli.StringSliceFlag{Name: flagMemberContext, Usage: "`NAME` of a context in that kubeconfig; may be repeated; default: its current context"},
 			&cli.StringFlag{Name: flagFromDir, Usage: "`DIRECTORY` with a kubeconfig for each cluster to import"},
 			&cli.StringSliceFlag{Name: flagLabel, Usage: "`KEY=VALUE` label for each Cluster; may be repeated"},
+			&cli.BoolFlag{Name: flagCreateAccount, Usage: "create a ServiceAccount with all rights on each cluster, and give the hub its token instead of your credential"},
 			&cli.BoolFlag{Name: flagDryRun, Usage: "have the hub check what would be created, and create nothing"},
 			&cli.BoolFlag{Name: flagWait, Usage: "wait until the clusters are registered, and print their states"},
 			timeoutFlag("of --wait", 5*time.Minute),
@@ -80,7 +89,7 @@ func importClusters(c *cli.Context, s Streams) error {
 		return err
 	}
 	if len(members) == 1 && c.String(flagFromDir) == "" { // nothing is sent if what can be seen here is wrong
-		if _, err := prepare(members[0]); err != nil {
+		if _, err := prepare(members[0], c.Bool(flagCreateAccount)); err != nil {
 			return err
 		}
 	}
@@ -98,12 +107,17 @@ func importClusters(c *cli.Context, s Streams) error {
 		fmt.Fprintf(w, format, arguments...)
 	}
 	one := func(m toImport) error {
-		kubeconfig, err := prepare(m)
+		kubeconfig, err := prepare(m, c.Bool(flagCreateAccount))
 		if err != nil {
 			return err
 		}
 		order := admin.Import{Namespace: hub.namespace, Name: m.name, Kubeconfig: kubeconfig, Labels: labels, DryRun: c.Bool(flagDryRun)}
-		if err := hub.Import(c.Context, order); err != nil {
+		if c.Bool(flagCreateAccount) {
+			err = importWithAccount(ctx, hub, m, order, say, s)
+		} else {
+			err = hub.Import(c.Context, order)
+		}
+		if err != nil {
 			return err
 		}
 		if order.DryRun {
@@ -194,10 +208,54 @@ func membersToImport(c *cli.Context, file string) (members []toImport, err error
 	return []toImport{{name, file, strings.Join(contexts, "")}}, nil
 }
 
-// prepare is the kubeconfig that the hub gets.
-func prepare(m toImport) ([]byte, error) {
-	kubeconfig, err := selfContained(m.file, m.context)
+// prepare is the kubeconfig that the hub gets, with no user if a ServiceAccount takes the place of the present one.
+func prepare(m toImport, withoutUser bool) ([]byte, error) {
+	var user *clientcmdapi.AuthInfo
+	if withoutUser {
+		user = clientcmdapi.NewAuthInfo()
+	}
+	kubeconfig, err := selfContained(m.file, m.context, user)
 	return kubeconfig, errors.Join(checkName(m.name), err)
+}
+
+// importWithAccount imports a cluster with the token of a ServiceAccount that it creates on the member. It first has both API servers check
+// what it would create.
+func importWithAccount(
+	ctx context.Context, hub *namespacedHub, m toImport, order admin.Import, say func(io.Writer, string, ...any), s Streams,
+) error {
+	account := admin.AccountOf(order.Namespace, order.Name)
+	order.Annotations = map[string]string{fleet.MemberAccountAnnotation: account.String()}
+	dryRun := order
+	dryRun.DryRun = true
+	if err := hub.Import(ctx, dryRun); err != nil {
+		return err
+	}
+	member, err := memberClient(m.file, m.context)
+	if err != nil {
+		return err
+	}
+	say(s.Err, "%s: ServiceAccount %s on the member gets every right there, by ClusterRole %s, as the agent that the hub installs. "+
+		"Its token does not expire; Secret %s/%s on the hub contains it.\n", m.name, account, admin.AccountRole, order.Namespace, order.SecretName())
+	if _, err := account.Ensure(ctx, member, true); err != nil || order.DryRun {
+		return err
+	}
+
+	token, err := account.Ensure(ctx, member, false)
+	if err == nil {
+		order.Kubeconfig, err = selfContained(m.file, m.context, &clientcmdapi.AuthInfo{Token: token})
+	}
+	if err == nil {
+		err = hub.Import(ctx, order)
+	}
+	if err != nil {
+		return fmt.Errorf("%w. The same command continues from here. To undo what it has made on the member: %s", err, removeAccount(account, m.file, m.context))
+	}
+	return nil
+}
+
+// removeAccount is the command that removes a ServiceAccount from its member.
+func removeAccount(account admin.MemberAccount, file, context string) string {
+	return memberConnection(file, context).program("kubectl", account.Namespace, "delete", "clusterrolebinding", account.Name)
 }
 
 func printImports(w io.Writer, c *cli.Context, members []toImport, failures []error) error {
@@ -230,8 +288,9 @@ func progressLine(v view.Cluster, after time.Duration) string {
 	return line
 }
 
-// selfContained is one context of a kubeconfig in a form that works on another machine: without references to files and programs.
-func selfContained(file, context string) ([]byte, error) {
+// selfContained is one context of a kubeconfig in a form that works on another machine: without references to files and programs. If user
+// is not nil, it takes the place of the user of the context.
+func selfContained(file, context string, user *clientcmdapi.AuthInfo) ([]byte, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig of the cluster to import: %w", err)
@@ -243,6 +302,9 @@ func selfContained(file, context string) ([]byte, error) {
 	}
 	if context != "" {
 		config.CurrentContext = context
+	}
+	if current := config.Contexts[config.CurrentContext]; current != nil && user != nil && config.AuthInfos[current.AuthInfo] != nil {
+		config.AuthInfos[current.AuthInfo] = user
 	}
 	if err := checkContext(config); err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: %w", file, err)
@@ -302,7 +364,7 @@ func checkContext(config *clientcmdapi.Config) error {
 		return fmt.Errorf("context %q names user %q, which it does not contain", config.CurrentContext, current.AuthInfo)
 	case user.Exec != nil || user.AuthProvider != nil:
 		return fmt.Errorf("user %q authenticates with a program or plugin, which the hub does not have: "+
-			"create a kubeconfig with the token of a ServiceAccount", current.AuthInfo)
+			"run the command again with --%s, which gives the hub the token of a ServiceAccount", current.AuthInfo, flagCreateAccount)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/urfave/cli/v2"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -180,10 +181,31 @@ func memberFlags(what string) []cli.Flag {
 
 // loadMember reads the kubeconfig of a member; an empty context means the current one.
 func loadMember(file, contextName string) (*rest.Config, error) {
-	to := newConnection()
-	*to.KubeConfig, *to.Context = file, contextName
-	config, _, err := load(to)
+	config, _, err := load(memberConnection(file, contextName))
 	return config, err
+}
+
+func memberConnection(file, contextName string) kubeConnection {
+	to := newConnection()
+	for flag, value := range map[string]string{flagKubeconfig: file, flagContext: contextName} {
+		if value != "" {
+			_ = to.flags.Set(flag, value) // a text is always valid
+		}
+	}
+	return to
+}
+
+// memberClient is a client for the member that memberFlags name.
+func memberClient(file, contextName string) (kubernetes.Interface, error) {
+	config, err := loadMember(file, contextName)
+	if err != nil {
+		return nil, fmt.Errorf("--%s: %w", flagMemberKubeconfig, err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("--%s: %w", flagMemberKubeconfig, err)
+	}
+	return client, nil
 }
 
 // load reads a kubeconfig. It sends no request.

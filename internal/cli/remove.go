@@ -11,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/describe"
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
@@ -30,7 +31,7 @@ func removeCommand(s Streams) *cli.Command {
 		Description: `It first lists what belongs to the cluster, and says what will go and what will stay. Without --yes that is all. A connected
 agent uninstalls its releases and then itself; Bundles with keepResources leave their objects on the member. The hub gives up after
 half a minute, and the command then says what may be left on the member.`,
-		Flags: append(hubFlags(),
+		Flags: append(append(hubFlags(), memberFlags("the member, to remove the ServiceAccount of the import there")...),
 			&cli.BoolFlag{Name: flagYes, Aliases: []string{"y"}, Usage: "remove it"},
 			&cli.BoolFlag{Name: flagDryRun, Usage: "ask the API server whether it would delete the Cluster, and remove nothing"},
 			timeoutFlag("to wait for the hub", 2*time.Minute),
@@ -44,6 +45,13 @@ func remove(c *cli.Context, s Streams) error {
 	if err != nil {
 		return err
 	}
+	var member kubernetes.Interface
+	file, memberContext := c.String(flagMemberKubeconfig), c.String(flagMemberContext)
+	if file != "" {
+		if member, err = memberClient(file, memberContext); err != nil {
+			return err
+		}
+	}
 	hub, err := connect(c)
 	if err != nil {
 		return err
@@ -52,11 +60,21 @@ func remove(c *cli.Context, s Streams) error {
 	if err != nil {
 		return err
 	}
+	account, hasAccount := admin.AccountOf(hub.namespace, name), cluster.Annotations[fleet.MemberAccountAnnotation] != ""
+	if member != nil && !hasAccount {
+		return fmt.Errorf("muster import has created no ServiceAccount for Cluster %s/%s: omit --%s", hub.namespace, name, flagMemberKubeconfig)
+	}
 	d, err := describe.Of(c.Context, hub.Hub, hub.namespace, name, s.Now())
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(s.Out, "%s\n%s", d.Tree(), consequences(cluster, d))
+	switch {
+	case member != nil:
+		fmt.Fprintf(s.Out, "ServiceAccount %s, with which the hub connects to the member, goes.\n", account)
+	case hasAccount:
+		fmt.Fprintf(s.Out, "ServiceAccount %s, with which the hub connects to the member, stays there with every right, unless you pass --%s.\n", account, flagMemberKubeconfig)
+	}
 	switch {
 	case c.Bool(flagDryRun):
 		if err := hub.Remove(c.Context, hub.namespace, name, cluster.UID, true); err != nil {
@@ -83,6 +101,15 @@ func remove(c *cli.Context, s Streams) error {
 	fmt.Fprintf(s.Out, "\nCluster %s/%s is removed.\n", hub.namespace, name)
 	if left != "" {
 		fmt.Fprintln(s.Err, view.Printable(left))
+	}
+	switch {
+	case member != nil:
+		if err := account.Remove(ctx, member); err != nil {
+			return fmt.Errorf("%w. To remove the ServiceAccount of the import: %s", err, removeAccount(account, file, memberContext))
+		}
+		fmt.Fprintf(s.Out, "ServiceAccount %s is removed from the member.\n", account)
+	case hasAccount:
+		fmt.Fprintf(s.Out, "To remove the ServiceAccount of the import, with the kubeconfig of the member: %s\n", removeAccount(account, "", ""))
 	}
 	return nil
 }
@@ -141,12 +168,8 @@ func rotate(c *cli.Context, s Streams) error {
 	}
 	var member kubernetes.Interface
 	if file := c.String(flagMemberKubeconfig); file != "" {
-		config, err := loadMember(file, c.String(flagMemberContext))
-		if err != nil {
-			return fmt.Errorf("--%s: %w", flagMemberKubeconfig, err)
-		}
-		if member, err = kubernetes.NewForConfig(config); err != nil {
-			return fmt.Errorf("--%s: %w", flagMemberKubeconfig, err)
+		if member, err = memberClient(file, c.String(flagMemberContext)); err != nil {
+			return err
 		}
 	}
 	hub, err := connect(c)

@@ -30,6 +30,10 @@ const (
 // they would be lost. A hub without disableBundles moves status.import back and removes the annotation.
 const StatusAnnotation = "muster.fleet.cattle.io/status"
 
+// MemberAccountAnnotation is set by `muster import --create-service-account` on a Cluster to the namespace and the name of the ServiceAccount
+// that it has created on the member, and whose token is in the kubeconfig. The hub ignores it.
+const MemberAccountAnnotation = "muster.fleet.cattle.io/member-account"
+
 // CopyAnnotation is set by the hub on a Secret or ConfigMap that it copies into a cluster namespace because a Bundle names it in
 // downstreamResources: "<generation> <UID of the source>/<version of the source>".
 const CopyAnnotation = "muster.fleet.cattle.io/copied-from"

@@ -1,0 +1,123 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/rancher/wrangler/v3/pkg/name"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// AccountRole is the ClusterRole on a member that the ServiceAccount of an import is bound to. The hub installs an agent that has every
+// right, uninstalls Helm releases with any kind of object if the agent does not answer, and restores the agent's namespace.
+const AccountRole = "cluster-admin"
+
+// accountNamespace exists on every cluster, also after somebody has deleted the namespace of the agent, which the hub then installs again.
+const accountNamespace = metav1.NamespaceSystem
+
+const (
+	accountLabel      = "app.kubernetes.io/managed-by"
+	accountLabelValue = "muster"
+)
+
+// MemberAccount is a ServiceAccount on a member, with which a hub connects to it. The ClusterRoleBinding of the same name owns the
+// ServiceAccount, so its deletion removes all of it.
+type MemberAccount struct{ Namespace, Name string }
+
+func (a MemberAccount) String() string { return a.Namespace + "/" + a.Name }
+
+// AccountOf is the ServiceAccount for a Cluster of a hub.
+func AccountOf(workspace, cluster string) MemberAccount {
+	return MemberAccount{accountNamespace, name.SafeConcatName("muster-import", workspace, cluster, name.Hex(workspace+"/"+cluster, 5))}
+}
+
+// Ensure creates the ServiceAccount, its ClusterRoleBinding and a Secret with its token, or completes what an earlier call has created,
+// and returns the token. With dryRun, the API server only says whether it would create them. The token does not expire: nothing could renew
+// it, since the hub reads kubeconfigs and does not write them. It ends with the ServiceAccount.
+func (a MemberAccount) Ensure(ctx context.Context, member kubernetes.Interface, dryRun bool) (token string, err error) {
+	options := metav1.CreateOptions{}
+	if dryRun {
+		options.DryRun = []string{metav1.DryRunAll}
+	}
+	meta := metav1.ObjectMeta{Name: a.Name, Labels: map[string]string{accountLabel: accountLabelValue}}
+	bindings := member.RbacV1().ClusterRoleBindings()
+	wanted := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: AccountRole},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: a.Namespace, Name: a.Name}},
+	}
+	binding, err := bindings.Create(ctx, wanted, options)
+	if apierrors.IsAlreadyExists(err) {
+		binding, err = bindings.Get(ctx, a.Name, metav1.GetOptions{})
+		if err == nil && (binding.RoleRef != wanted.RoleRef || !slices.Equal(binding.Subjects, wanted.Subjects) || binding.DeletionTimestamp != nil) {
+			return "", fmt.Errorf("ClusterRoleBinding %s exists on the member, and is not that of this import: delete it there first", a.Name)
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("ClusterRoleBinding %s on the member: %w", a.Name, err)
+	}
+
+	meta.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(binding, rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"))}
+	accounts := member.CoreV1().ServiceAccounts(a.Namespace)
+	account, err := accounts.Create(ctx, &corev1.ServiceAccount{ObjectMeta: meta}, options)
+	if apierrors.IsAlreadyExists(err) {
+		account, err = accounts.Get(ctx, a.Name, metav1.GetOptions{})
+		if err == nil && !metav1.IsControlledBy(account, binding) {
+			return "", fmt.Errorf("ServiceAccount %s on the member is that of a ClusterRoleBinding that was deleted: "+
+				"run the command again when the member has removed it, or delete it", a)
+		}
+	}
+	if err != nil {
+		return "", fmt.Errorf("ServiceAccount %s on the member: %w", a, err)
+	}
+	if dryRun {
+		return "", nil
+	}
+
+	secrets := member.CoreV1().Secrets(a.Namespace)
+	_, err = secrets.Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: a.Name, Labels: meta.Labels,
+			Annotations: map[string]string{corev1.ServiceAccountNameKey: a.Name, corev1.ServiceAccountUIDKey: string(account.UID)},
+		},
+		Type: corev1.SecretTypeServiceAccountToken,
+	}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return "", fmt.Errorf("Secret %s on the member: %w", a, err)
+	}
+	_, err = awaited[*corev1.Secret]{
+		what: fmt.Sprintf("Secret %s on the member", a), get: secrets.Get, name: a.Name,
+		status: "the member has not written a token to it: does its kube-controller-manager run?",
+		check: func(secret *corev1.Secret) (bool, string, error) {
+			// The Secret of a ServiceAccount that was deleted belongs to another one, until the member deletes it.
+			if secret.Annotations[corev1.ServiceAccountUIDKey] == string(account.UID) {
+				token = string(secret.Data[corev1.ServiceAccountTokenKey])
+			}
+			return token != "", "", nil
+		},
+	}.wait(ctx)
+	return token, err
+}
+
+// Remove deletes the ClusterRoleBinding; the member then deletes the rest. It deletes no object of another owner.
+func (a MemberAccount) Remove(ctx context.Context, member kubernetes.Interface) error {
+	bindings := member.RbacV1().ClusterRoleBindings()
+	binding, err := bindings.Get(ctx, a.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err == nil && binding.Labels[accountLabel] != accountLabelValue:
+		return fmt.Errorf("ClusterRoleBinding %s on the member was not created by an import: it lacks the label %s=%s", a.Name, accountLabel, accountLabelValue)
+	case err == nil:
+		err = bindings.Delete(ctx, a.Name, *metav1.NewPreconditionDeleteOptions(string(binding.UID)))
+	}
+	if err != nil {
+		return fmt.Errorf("ClusterRoleBinding %s on the member: %w", a.Name, err)
+	}
+	return nil
+}
