@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -158,6 +158,7 @@ func TestLoopRegistersWithTheSettingsOfTheImport(t *testing.T) {
 }
 
 func TestLoopUnansweredRequest(t *testing.T) {
+	var unreadable atomic.Bool // the next read of a ConfigMap fails
 	unanswered := func(f *fixture) {
 		f.config.Timing.Registration = 20 * time.Millisecond
 		f.hub.grantAt = 1 << 30
@@ -182,25 +183,18 @@ func TestLoopUnansweredRequest(t *testing.T) {
 		},
 		"replaced after its refusal, because the change could not be read before": {
 			arrange: func(f *fixture) {
+				f.core.PrependReactor("get", "configmaps", func(kubetesting.Action) (bool, runtime.Object, error) {
+					return unreadable.CompareAndSwap(true, false), nil, apierrors.NewInternalError(assert.AnError)
+				})
 				f.hub.grantAt = 1 << 30
 				f.hasSettings(`{"clientID":"one"}`)
 				f.has(f.bootstrap())
 			},
 			says: "Waiting for the hub to grant ClusterRegistration fleet-default/request-",
 			then: func(f *fixture) {
-				failed := make(chan struct{})
-				fail := sync.OnceFunc(func() { close(failed) })
-				f.core.PrependReactor("get", "configmaps", func(kubetesting.Action) (bool, runtime.Object, error) {
-					select {
-					case <-failed:
-						return false, nil, nil
-					default:
-						fail()
-						return true, nil, apierrors.NewInternalError(assert.AnError)
-					}
-				})
-				require.NoError(f, f.core.Tracker().Update(corev1.SchemeGroupVersion.WithResource("configmaps"), settings(`{"clientID":"two"}`), agentNamespace))
-				<-failed
+				unreadable.Store(true)
+				f.hasSettings(`{"clientID":"two"}`)
+				f.eventually(func() bool { return !unreadable.Load() }, "it reads the ConfigMap")
 				f.refusesRequests("ClientIDNotAllowed", "no")
 				f.eventually(func() bool { return len(f.hub.registrations()) == 2 }, "another request")
 				assert.Equal(f, "two", f.hub.registrations()[1].Spec.ClientID)
