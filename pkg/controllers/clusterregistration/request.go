@@ -365,7 +365,7 @@ func (h *handler) writeStatus(
 		return request, nil, false, nil
 	}
 	key, said := request.Namespace+"/"+request.Name, string(request.UID)+" "+out.Reason+": "+out.Message
-	if dropped, _ := h.droppedConditions.Load(key); dropped == said && reflect.DeepEqual(request.Status, status) {
+	if dropped, _ := h.droppedConditions.Load(key); dropped == said && reflect.DeepEqual(withoutConditions(request.Status), withoutConditions(status)) {
 		if out.After > 0 {
 			h.queue.EnqueueAfter(request.Namespace, request.Name, out.After)
 		}
@@ -398,6 +398,12 @@ func (h *handler) writeStatus(
 	}
 	transition.Record(h.Events, latest)
 	return latest, transition, true, nil
+}
+
+// withoutConditions returns what the API server keeps of a status if the definition of the kind has no conditions.
+func withoutConditions(status fleet.ClusterRegistrationStatus) fleet.ClusterRegistrationStatus {
+	status.Conditions = nil
+	return status
 }
 
 // stillGranted keeps the message of condition Granted, which depends on the token and the configuration at the time of the grant.

@@ -19,6 +19,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/controllers/internal/enqueue"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // ready lets a request pass all waits: it belongs to its Cluster, which has a namespace, and its use is counted.
@@ -401,7 +402,9 @@ func TestWriteStatus_definitionWithoutConditions(t *testing.T) {
 	refuse := func(message string) *result.Transition {
 		t.Helper()
 		out := result.Stalled(fleet.ReasonTokenMismatch, message).In(time.Minute)
-		_, transition, _, err := s.writeStatus(t.Context(), s.request, s.request.Status, out)
+		status := *s.request.Status.DeepCopy()
+		setOriginProved(&status.Conditions, registration.Origin{}, noon) // is dropped as well
+		_, transition, _, err := s.writeStatus(t.Context(), s.request, status, out)
 		require.NoError(t, err)
 		assert.Equal(t, time.Minute, s.delays["fleet-default/request-abc"], "it is enqueued again all the same")
 		clear(s.delays)
