@@ -129,12 +129,11 @@ func rateLimiters(kinds ...schema.GroupVersionKind) map[schema.GroupVersionKind]
 }
 
 // newFactory returns the factory of the hub's own caches and queues.
-func newFactory(cfg *rest.Config, systemNamespace string) (controller.SharedControllerFactory, error) {
+func newFactory(cfg *rest.Config, systemNamespace string, kinds []schema.GroupVersionKind) (controller.SharedControllerFactory, error) {
 	clients, err := client.NewSharedClientFactory(cfg, nil)
 	if err != nil {
 		return nil, err
 	}
-	kinds := slices.Concat([]schema.GroupVersionKind{configMapKind}, managedOnly, fleetKinds, clusternetKinds)
 	return controller.NewSharedControllerFactory(
 		lassocache.NewSharedCachedFactory(stoppable{clients}, cacheOptions(systemNamespace)),
 		&controller.SharedControllerFactoryOptions{
@@ -172,7 +171,11 @@ type caches struct {
 }
 
 func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, error) {
-	own, err := newFactory(cfg, o.SystemNamespace)
+	ownKinds := append([]schema.GroupVersionKind{configMapKind}, managedOnly...)
+	if o.Clusternet {
+		ownKinds = append(ownKinds, clusternetKinds...)
+	}
+	own, err := newFactory(cfg, o.SystemNamespace, slices.Concat(ownKinds, fleetKinds))
 	if err != nil {
 		return nil, err
 	}
@@ -184,14 +187,11 @@ func newCaches(lifetime context.Context, cfg *rest.Config, o Options) (*caches, 
 	}
 	c := &caches{
 		lifetime: lifetime,
-		own:      own, fleet: own, ownKinds: append([]schema.GroupVersionKind{configMapKind}, managedOnly...), fleetKinds: fleetKinds,
+		own:      own, fleet: own, ownKinds: ownKinds, fleetKinds: fleetKinds,
 		secrets: secretInformer(metadataClient), interner: newInterner(o.Clock),
 	}
 	if o.SharedControllerFactory != nil {
 		c.fleet = o.SharedControllerFactory
-	}
-	if o.Clusternet {
-		c.ownKinds = append(c.ownKinds, clusternetKinds...)
 	}
 	c.restore = restoreCluster
 	switch {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
+	"k8s.io/utils/clock"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -31,6 +32,21 @@ func TestCacheOptionsLabel(t *testing.T) {
 		options.KindTweakList[kind](&list)
 		assert.Equal(t, "fleet.cattle.io/managed=true", list.LabelSelector, kind.Kind)
 	}
+}
+
+// Only a hub that serves Clusternet agents has caches and queues of their kinds.
+func TestNewCaches_clusternet(t *testing.T) {
+	kinds := func(clusternet bool) []schema.GroupVersionKind {
+		o := Options{SystemNamespace: "system", Clock: clock.RealClock{}, Clusternet: clusternet}
+		c, err := newCaches(t.Context(), &rest.Config{Host: "https://127.0.0.1:1"}, o)
+		require.NoError(t, err)
+		return append(c.ownKinds, c.fleetKinds...)
+	}
+	closed := kinds(false)
+	for _, kind := range closed {
+		assert.NotContains(t, kind.Group, "clusternet")
+	}
+	assert.ElementsMatch(t, append(closed, clusternetKinds...), kinds(true))
 }
 
 func TestCacheOptionsConfigMap(t *testing.T) {

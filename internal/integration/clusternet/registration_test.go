@@ -1,6 +1,8 @@
 package clusternet
 
 import (
+	"bytes"
+	"runtime/pprof"
 	"strings"
 	"testing"
 
@@ -201,7 +203,13 @@ func TestClosed(t *testing.T) {
 	s := testenv.NewStage(t, recorder.Wrap)
 	s.Token(t, "tok")
 	assert.NotEmpty(t, recorder.Requests("clusterregistrationtokens"))
-	assert.Empty(t, recorder.Requests("clusternet"), "the hub asks for nothing")
+	assert.Empty(t, recorder.Requests("clusternet"), "the hub asks for nothing, so it has no cache of these kinds")
+	var stacks bytes.Buffer
+	require.NoError(t, pprof.Lookup("goroutine").WriteTo(&stacks, 2))
+	assert.Contains(t, stacks.String(), "muster/pkg/hub", "the hub runs in this process")
+	for _, code := range []string{"muster/pkg/controllers/clusternet", "muster/pkg/generated/controllers/clusters.clusternet.io"} {
+		assert.NotContains(t, stacks.String(), code, "a goroutine of the hub")
+	}
 	groups, err := s.Hub.Kubernetes.Discovery().ServerGroups()
 	require.NoError(t, err)
 	for _, group := range groups.Groups {
