@@ -14,7 +14,7 @@ import (
 )
 
 // Lender starts control planes on demand and lends each to one borrower at a time. Control planes with the same name have the same
-// checkpoint.
+// checkpoint. One that a borrower could not reset is stopped when it is returned.
 type Lender struct {
 	mutex   sync.Mutex
 	stopped bool
@@ -45,6 +45,12 @@ func (l *Lender) borrow(ctx context.Context, name string) (plane *ControlPlane, 
 		return nil, nil, err
 	}
 	return plane, func() {
+		if plane.isBroken() {
+			if err := plane.Stop(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+			}
+			return
+		}
 		l.mutex.Lock()
 		defer l.mutex.Unlock()
 		if l.free == nil {

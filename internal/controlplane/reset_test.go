@@ -1,7 +1,11 @@
 package controlplane
 
 import (
+	"context"
 	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +24,7 @@ func TestReset(t *testing.T) {
 	c := own(t, Options{Name: "reset"})
 	client := clientFor(t, c.RESTConfig())
 	require.ErrorContains(t, c.Reset(t.Context()), "no checkpoint")
+	require.NoError(t, os.Remove(filepath.Join(c.dir, fileBroken)))
 	_, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "kept"}, Data: map[string]string{"k": "as it was"},
 	}, metav1.CreateOptions{})
@@ -93,10 +98,74 @@ func TestReset(t *testing.T) {
 		require.NoError(t, c.Reset(t.Context()))
 	})
 
+	t.Run("the checkpoint has values with which the servers were not done", func(t *testing.T) {
+		const authentication = "/registry/configmaps/kube-system/extension-apiserver-authentication"
+		etcd := newEtcdClient(c.dir)
+		values := maps.Clone(c.checkpoint.values)
+		require.Contains(t, values, authentication)
+		delete(values, authentication)
+		for _, key := range []string{"/registry/clusterroles/admin", "/registry/clusterroles/edit", "/registry/servicecidrs/kubernetes"} {
+			if _, ok := values[key]; !ok {
+				continue // Kubernetes 1.30 has no ServiceCIDRs
+			}
+			values[key] = firstValue(t, etcd, key)
+			require.NotEqual(t, c.checkpoint.values[key], values[key])
+		}
+		c.checkpoint = &checkpoint{values: values, revisions: map[string]int64{}}
+		require.NoError(t, c.checkpoint.save(c.dir))
+
+		rounds := map[string]int{}
+		require.EventuallyWithT(t, func(check *assert.CollectT) {
+			_, err := c.checkpoint.restore(t.Context(), etcd, rounds)
+			require.NoError(check, err)
+			assert.Contains(check, c.checkpoint.values, authentication)
+		}, soon, resetPace.First)
+		require.NoError(t, c.Reset(t.Context()))
+	})
+
+	t.Run("a client that a test has left behind", func(t *testing.T) {
+		etcd, rounds := newEtcdClient(c.dir), map[string]int{}
+		for range adoptAfter + 2 {
+			createConfigMap(t, client, "left-behind")
+			_, err := client.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "left-behind"}}, metav1.CreateOptions{})
+			require.NoError(t, err)
+			written, err := c.checkpoint.restore(t.Context(), etcd, rounds)
+			require.NoError(t, err)
+			require.Subset(t, written, []string{"/registry/configmaps/default/left-behind", "/registry/clusterroles/left-behind"})
+		}
+		require.False(t, c.isBroken())
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorContains(t, c.Reset(ended), "all clients of the control plane must have ended")
+		require.True(t, c.isBroken())
+	})
+
 	t.Run("etcd is gone", func(t *testing.T) {
 		c.etcd.Kill()
 		require.ErrorContains(t, c.Reset(t.Context()), `control plane "reset": reset`)
 	})
+}
+
+// firstValue returns the value with which a key was created.
+func firstValue(t *testing.T, etcd *etcdClient, key string) []byte {
+	t.Helper()
+	var answer struct {
+		Keys []struct {
+			Value   []byte `json:"value"`
+			Created int64  `json:"create_revision,string"`
+		} `json:"kvs"`
+	}
+	require.NoError(t, etcd.call(t.Context(), "range", map[string]any{"key": []byte(key)}, &answer))
+	require.Len(t, answer.Keys, 1)
+	created := answer.Keys[0].Created
+	require.NoError(t, etcd.call(t.Context(), "range", map[string]any{"key": []byte(key), "revision": fmt.Sprint(created)}, &answer))
+	return answer.Keys[0].Value
+}
+
+func TestSomeOf(t *testing.T) {
+	assert.Equal(t, "a, b", someOf([]string{"a", "b"}))
+	many := strings.Split(strings.Repeat("k", maxNamedKeys+2), "")
+	assert.True(t, strings.HasSuffix(someOf(many), ", k and 2 more"))
 }
 
 func requireDeleted(t *testing.T, watching watch.Interface) {

@@ -32,13 +32,13 @@ type borrowed struct {
 }
 
 type sharedPlane struct {
-	once     sync.Once
+	once sync.Once
+
+	mutex    sync.Mutex // guards the fields below
 	plane    *ControlPlane
 	giveBack func() // kept so that the connection to the Lender of another process stays open
 	err      error
-
-	mutex   sync.Mutex
-	holders int // number of running tests that got it from Clean
+	holders  int // number of running tests that got it from Clean
 }
 
 // ofThisBinary is a global variable because the testing package has no other place for what the tests of a package share.
@@ -48,9 +48,11 @@ var ofThisBinary = &borrowed{shared: map[string]*sharedPlane{}}
 // pass the same prepare functions for a name. Tests use different namespaces. TestMain must call RunTests.
 func Shared(t testing.TB, name string, prepare ...Prepare) *ControlPlane {
 	t.Helper()
-	entry, err := ofThisBinary.share(name, prepare)
-	if err != nil {
-		t.Fatal(err)
+	entry := ofThisBinary.share(name, prepare)
+	entry.mutex.Lock()
+	defer entry.mutex.Unlock()
+	if entry.err != nil {
+		t.Fatal(entry.err)
 	}
 	return entry.plane
 }
@@ -105,7 +107,7 @@ func RunTests(m *testing.M) int {
 	return code
 }
 
-func (b *borrowed) share(name string, prepare []Prepare) (*sharedPlane, error) {
+func (b *borrowed) share(name string, prepare []Prepare) *sharedPlane {
 	b.mutex.Lock()
 	entry, ok := b.shared[name]
 	if !ok {
@@ -114,16 +116,21 @@ func (b *borrowed) share(name string, prepare []Prepare) (*sharedPlane, error) {
 	}
 	b.mutex.Unlock()
 	entry.once.Do(func() { entry.plane, entry.giveBack, entry.err = b.borrow(name, prepare) })
-	return entry, entry.err
+	return entry
 }
 
 func (b *borrowed) hold(name string, prepare []Prepare) (plane *ControlPlane, release func(), err error) {
-	entry, err := b.share(name, prepare)
-	if err != nil {
-		return nil, nil, err
-	}
+	entry := b.share(name, prepare)
 	entry.mutex.Lock()
 	defer entry.mutex.Unlock()
+	if entry.err == nil && entry.plane.isBroken() {
+		// The Reset before an earlier test failed, and with it that test. The others get another control plane.
+		entry.giveBack()
+		entry.plane, entry.giveBack, entry.err = b.borrow(name, prepare)
+	}
+	if entry.err != nil {
+		return nil, nil, entry.err
+	}
 	if entry.holders == 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), borrowTimeout)
 		defer cancel()
@@ -152,25 +159,32 @@ func (b *borrowed) borrow(name string, prepare []Prepare) (*ControlPlane, func()
 			return borrowFrom(ctx, socket, name)
 		}
 	}
-	plane, giveBack, err := source(ctx, name)
-	if err != nil {
-		return nil, nil, err
-	}
-	if plane.hasCheckpoint() {
-		err = plane.Reset(ctx)
-	} else {
-		for _, f := range prepare {
-			err = errors.Join(err, f(ctx, plane))
+	for {
+		plane, giveBack, err := source(ctx, name)
+		if err != nil {
+			return nil, nil, err
+		}
+		if plane.hasCheckpoint() {
+			err = plane.Reset(ctx)
+		} else {
+			for _, f := range prepare {
+				err = errors.Join(err, f(ctx, plane))
+			}
+			if err == nil {
+				err = plane.Checkpoint(ctx)
+			}
 		}
 		if err == nil {
-			err = plane.Checkpoint(ctx)
+			return plane, giveBack, nil
 		}
-	}
-	if err != nil {
+		broken := plane.isBroken()
 		giveBack()
-		return nil, nil, err
+		if !broken || ctx.Err() != nil {
+			return nil, nil, err
+		}
+		// Tests must not fail because of what tests of another package have left.
+		fmt.Fprintf(os.Stderr, "another control plane is used: %v\n", err)
 	}
-	return plane, giveBack, nil
 }
 
 // stop returns all control planes and stops the Lender of this test binary.

@@ -3,7 +3,9 @@ package controlplane
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -40,7 +42,7 @@ func TestShared(t *testing.T) {
 		errs := make([]error, 8)
 		var wg sync.WaitGroup
 		for i := range errs {
-			wg.Go(func() { _, errs[i] = b.share("broken", broken) })
+			wg.Go(func() { errs[i] = b.share("broken", broken).err })
 		}
 		wg.Wait()
 		require.ErrorContains(t, errs[0], "broken")
@@ -94,6 +96,37 @@ func TestLender(t *testing.T) {
 	_, err = client.Namespaces().Get(t.Context(), "prepared", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.LessOrEqual(t, prepared, 3, "once for each control plane")
+
+	t.Run("a control plane that cannot be reset is replaced", func(t *testing.T) {
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorContains(t, again.Reset(ended), "waited")
+		giveBack()
+		require.Eventually(t, func() bool {
+			_, err := os.Stat(again.dir)
+			return errors.Is(err, fs.ErrNotExist)
+		}, soon, pace.First, "the lender stops it")
+
+		tests := &borrowed{shared: map[string]*sharedPlane{}}
+		first, release, err := tests.hold("pooled", prepare)
+		require.NoError(t, err)
+		release()
+		require.NoError(t, writeFiles(first.dir, map[string][]byte{fileCheckpoint: []byte("not JSON")}))
+		first.checkpoint = nil
+		_, _, err = tests.hold("pooled", prepare)
+		require.ErrorContains(t, err, "invalid character", "the test that finds it fails")
+		second, release, err := tests.hold("pooled", prepare)
+		require.NoError(t, err, "the next does not")
+		require.NotEqual(t, first.URL(), second.URL())
+		release()
+
+		require.NoError(t, writeFiles(second.dir, map[string][]byte{fileCheckpoint: []byte("not JSON")}))
+		require.NoError(t, tests.stop())
+		third, giveBack, err := otherProcess.borrow("pooled", prepare)
+		require.NoError(t, err, "left by another process")
+		require.NotEqual(t, second.URL(), third.URL())
+		giveBack()
+	})
 
 	pids := pidsOf(served.started[0])
 	require.NoError(t, served.Stop())
