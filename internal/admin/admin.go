@@ -21,6 +21,8 @@ import (
 type Hub struct {
 	Kubernetes kubernetes.Interface
 	Fleet      fleetclient.FleetV1alpha1Interface
+	// Flags select this hub in the commands that errors name, as a shell needs them, each with a space before it.
+	Flags string
 }
 
 // Connect makes the clients. It sends no request.
@@ -37,7 +39,7 @@ func Connect(config *rest.Config) (*Hub, error) {
 }
 
 // Explain adds what to do to the errors of requests for a namespace or a kind that does not exist.
-func Explain(err error, namespace string) error {
+func (h *Hub) Explain(err error, namespace string) error {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || !apierrors.IsNotFound(err) {
 		return err
@@ -45,9 +47,9 @@ func Explain(err error, namespace string) error {
 	details := status.Status().Details
 	switch {
 	case details != nil && details.Kind == "namespaces":
-		return fmt.Errorf("%w: create it with `kubectl create namespace %s`, or choose another with --namespace", err, namespace)
+		return fmt.Errorf("%w: create it with `kubectl%s create namespace %s`, or choose another with --namespace", err, h.Flags, namespace)
 	case details == nil || details.Name == "":
-		return fmt.Errorf("%w: is this a hub? Its kinds come with the chart fleet-crd, or `muster crds | kubectl apply --server-side -f -`", err)
+		return fmt.Errorf("%w: is this a hub? Its kinds come with the chart fleet-crd, or `muster crds | kubectl%s apply --server-side -f -`", err, h.Flags)
 	}
 	return err
 }

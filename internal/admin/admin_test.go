@@ -37,14 +37,14 @@ func TestExplain(t *testing.T) {
 		err  error
 		want string
 	}{
-		"no namespace":     {apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "ns"), "create it with `kubectl create namespace ns`"},
+		"no namespace":     {apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, "ns"), "create it with `kubectl --context=c create namespace ns`"},
 		"no kind":          {noKind, "is this a hub?"},
 		"no object":        {apierrors.NewNotFound(clusterResource, "c"), `clusters.fleet.cattle.io "c" not found`},
 		"no API server":    {errors.New("connection refused"), "connection refused"},
 		"another response": {apierrors.NewForbidden(clusterResource, "c", errors.New("no")), "forbidden"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := Explain(test.err, "ns")
+			err := (&Hub{Flags: " --context=c"}).Explain(test.err, "ns")
 			assert.ErrorContains(t, err, test.want)
 			assert.ErrorIs(t, err, test.err)
 		})

@@ -46,7 +46,7 @@ func (h *Hub) Import(ctx context.Context, i Import) error {
 	case err == nil:
 		return fmt.Errorf("Cluster %s/%s already exists: choose another name, or delete it first", i.Namespace, i.Name)
 	case !apierrors.IsNotFound(err):
-		return fmt.Errorf("look for Cluster %s/%s: %w", i.Namespace, i.Name, Explain(err, i.Namespace))
+		return fmt.Errorf("look for Cluster %s/%s: %w", i.Namespace, i.Name, h.Explain(err, i.Namespace))
 	}
 
 	options := metav1.CreateOptions{}
@@ -61,7 +61,7 @@ func (h *Hub) Import(ctx context.Context, i Import) error {
 	case apierrors.IsAlreadyExists(err):
 		return fmt.Errorf("Secret %s/%s already exists, possibly from an earlier import: delete it first, or choose another name", i.Namespace, i.SecretName())
 	case err != nil:
-		return fmt.Errorf("create Secret %s/%s: %w", i.Namespace, i.SecretName(), Explain(err, i.Namespace))
+		return fmt.Errorf("create Secret %s/%s: %w", i.Namespace, i.SecretName(), h.Explain(err, i.Namespace))
 	}
 
 	_, err = h.Fleet.Clusters(i.Namespace).Create(ctx, &fleet.Cluster{
@@ -70,9 +70,9 @@ func (h *Hub) Import(ctx context.Context, i Import) error {
 	}, options)
 	switch {
 	case err != nil && i.DryRun:
-		return fmt.Errorf("create Cluster %s/%s: %w", i.Namespace, i.Name, Explain(err, i.Namespace))
+		return fmt.Errorf("create Cluster %s/%s: %w", i.Namespace, i.Name, h.Explain(err, i.Namespace))
 	case err != nil:
-		return h.undoImport(ctx, i, fmt.Errorf("create Cluster %s/%s: %w", i.Namespace, i.Name, Explain(err, i.Namespace)))
+		return h.undoImport(ctx, i, fmt.Errorf("create Cluster %s/%s: %w", i.Namespace, i.Name, h.Explain(err, i.Namespace)))
 	}
 	return nil
 }
@@ -128,7 +128,7 @@ func reportChanges(progress func(view.Cluster)) func(*fleet.Cluster) view.Cluste
 func (h *Hub) Quarantine(ctx context.Context, namespace, name string, quarantined bool) error {
 	patch := fmt.Appendf(nil, `{"spec":{"quarantined":%t}}`, quarantined)
 	_, err := h.Fleet.Clusters(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
-	return explainCluster(err, namespace, name)
+	return h.explainCluster(err, namespace, name)
 }
 
 // AwaitQuarantine waits until the hub has applied what Quarantine has written.
@@ -152,7 +152,7 @@ func (h *Hub) ClientID(ctx context.Context, namespace, name string) (string, err
 	cluster, err := h.Fleet.Clusters(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case err != nil:
-		return "", explainCluster(err, namespace, name)
+		return "", h.explainCluster(err, namespace, name)
 	case cluster.Spec.ClientID == "":
 		return "", fmt.Errorf("Cluster %s/%s has no clientID yet: set spec.clientID, or wait for the hub, which sets it for a cluster that it imports", namespace, name)
 	}
@@ -163,7 +163,7 @@ func (h *Hub) ClientID(ctx context.Context, namespace, name string) (string, err
 // not create them again. It returns the names of the requests that the ServiceAccounts were created for.
 func (h *Hub) Revoke(ctx context.Context, namespace, name string) (requests []string, err error) {
 	if _, err := h.Fleet.Clusters(namespace).Get(ctx, name, metav1.GetOptions{}); err != nil {
-		return nil, explainCluster(err, namespace, name)
+		return nil, h.explainCluster(err, namespace, name)
 	}
 	accounts := h.Kubernetes.CoreV1().ServiceAccounts(registration.ClusterNamespace(namespace, name))
 	list, err := accounts.List(ctx, metav1.ListOptions{LabelSelector: fleet.ManagedLabel + "=" + fleet.ManagedValue})
@@ -181,10 +181,10 @@ func (h *Hub) Revoke(ctx context.Context, namespace, name string) (requests []st
 	return requests, nil
 }
 
-func explainCluster(err error, namespace, name string) error {
+func (h *Hub) explainCluster(err error, namespace, name string) error {
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("there is no Cluster %s/%s: `muster clusters -A` lists all Clusters", namespace, name)
+		return fmt.Errorf("there is no Cluster %s/%s: `muster%s clusters -A` lists all Clusters", namespace, name, h.Flags)
 	case err != nil:
 		return fmt.Errorf("Cluster %s/%s: %w", namespace, name, err)
 	}
@@ -194,7 +194,7 @@ func explainCluster(err error, namespace, name string) error {
 // EachCluster calls do with all Clusters of a namespace, or of all namespaces if it is empty. It lists them in pages.
 func (h *Hub) EachCluster(ctx context.Context, namespace string, options metav1.ListOptions, do func(*fleet.Cluster) error) error {
 	if err := Each(ctx, h.Fleet.Clusters(namespace).List, options, do); err != nil {
-		return fmt.Errorf("list Clusters: %w", Explain(err, namespace))
+		return fmt.Errorf("list Clusters: %w", h.Explain(err, namespace))
 	}
 	return nil
 }
@@ -213,7 +213,7 @@ func (h *Hub) WatchClusters(ctx context.Context, namespace string, options metav
 	clusters := h.Fleet.Clusters(namespace)
 	attempt, err := clusters.Watch(ctx, options) // what follows retries all errors
 	if err != nil {
-		return fmt.Errorf("watch Clusters: %w", Explain(err, namespace))
+		return fmt.Errorf("watch Clusters: %w", h.Explain(err, namespace))
 	}
 	attempt.Stop()
 	from := &cache.ListWatch{

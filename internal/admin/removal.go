@@ -20,7 +20,7 @@ import (
 func (h *Hub) GetCluster(ctx context.Context, namespace, name string) (*fleet.Cluster, error) {
 	cluster, err := h.Fleet.Clusters(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return nil, explainCluster(err, namespace, name)
+		return nil, h.explainCluster(err, namespace, name)
 	}
 	preserve.Restore(cluster)
 	return cluster, nil
@@ -32,7 +32,7 @@ func (h *Hub) Remove(ctx context.Context, namespace, name string, uid types.UID,
 	if dryRun {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
-	return explainCluster(h.Fleet.Clusters(namespace).Delete(ctx, name, options), namespace, name)
+	return h.explainCluster(h.Fleet.Clusters(namespace).Delete(ctx, name, options), namespace, name)
 }
 
 // leftPatience is how long AwaitRemoved waits for the event about the member, which the hub records after it has removed the Cluster.

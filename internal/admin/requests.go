@@ -40,13 +40,13 @@ func (h *Hub) FindRequest(ctx context.Context, namespace, name string) (*fleet.C
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list ClusterRegistrations: %w", Explain(err, namespace))
+		return nil, fmt.Errorf("list ClusterRegistrations: %w", h.Explain(err, namespace))
 	}
 	slices.Sort(names)
 	switch len(about) {
 	case 0:
 		return nil, fmt.Errorf("there is no ClusterRegistration %s/%s, and none that waits for a decision about a Cluster of that name: "+
-			"`muster requests -A` lists all requests", namespace, name)
+			"`muster%s requests -A` lists all requests", namespace, name, h.Flags)
 	case 1:
 		return about[0], nil
 	}
@@ -91,7 +91,7 @@ func (h *Hub) Decide(ctx context.Context, request *fleet.ClusterRegistration, de
 	})
 	switch {
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("ClusterRegistration %s/%s was deleted, or replaced by another with the same name: look at `muster requests` again", request.Namespace, request.Name)
+		return fmt.Errorf("ClusterRegistration %s/%s was deleted, or replaced by another with the same name: look at `muster%s requests -A` again", request.Namespace, request.Name, h.Flags)
 	case err != nil:
 		return fmt.Errorf("decide about ClusterRegistration %s/%s: %w", request.Namespace, request.Name, err)
 	}

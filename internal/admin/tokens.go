@@ -31,7 +31,7 @@ func (h *Hub) CreateToken(ctx context.Context, namespace, name string, spec flee
 	case apierrors.IsAlreadyExists(err):
 		return fmt.Errorf("ClusterRegistrationToken %s/%s already exists: choose another name, or revoke it first", namespace, name)
 	case err != nil:
-		return fmt.Errorf("create ClusterRegistrationToken %s/%s: %w", namespace, name, Explain(err, namespace))
+		return fmt.Errorf("create ClusterRegistrationToken %s/%s: %w", namespace, name, h.Explain(err, namespace))
 	}
 	return nil
 }

@@ -42,7 +42,9 @@ keeps for an hour. CLUSTER can be a request too, because a refused or waiting ag
 			if err := d.Print(s.Out, s.Now()); err != nil {
 				return err
 			}
-			if next := nextStep(hub, d); next != "" {
+			if waiting := waitsForApproval(d.Objects); waiting != "" {
+				fmt.Fprintf(s.Out, "\nNext: %s\n  or: %s\n", hub.command(hub.namespace, "approve", waiting), hub.command(hub.namespace, "deny", waiting))
+			} else if next := nextStep(hub, d); next != "" {
 				fmt.Fprintf(s.Out, "\nNext: %s\n", next)
 			}
 			return nil
@@ -50,11 +52,8 @@ keeps for an hour. CLUSTER can be a request too, because a refused or waiting ag
 	}
 }
 
-// nextStep is the command for what a person can do about the cluster; empty if it is registered and connected.
+// nextStep is the command for what a person can do about a cluster that waits for no decision; empty if it is registered and connected.
 func nextStep(hub *namespacedHub, d *describe.Description) string {
-	if waiting := waitsForApproval(d.Objects); waiting != "" {
-		return hub.command(hub.namespace, "approve", waiting) + ", or deny"
-	}
 	switch {
 	case d.Cluster == nil:
 		return hub.command(hub.namespace, "check", d.Name)

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 
 	"github.com/muster-fleet/muster/internal/describe"
@@ -124,6 +127,51 @@ func TestDescribe(t *testing.T) {
 	require.Contains(t, p.mustRun("--kubeconfig", file, "describe", "east"), "\nNext: muster --kubeconfig="+file+" -n "+p.namespace+" release east\n")
 }
 
+// The commands that results and errors name work as they are printed, for a person who selects the hub with flags.
+func TestNextSteps(t *testing.T) {
+	p := atHub(t)
+	flags := []string{"--kubeconfig", os.Getenv("KUBECONFIG"), "--context", "again"}
+	config, err := clientcmd.LoadFromFile(flags[1])
+	require.NoError(t, err)
+	config.Contexts["again"], config.CurrentContext = config.Contexts[config.CurrentContext], ""
+	require.NoError(t, clientcmd.WriteToFile(*config, flags[1]))
+	t.Setenv("KUBECONFIG", "/nowhere")
+	p.hub.Token(t, p.namespace, "careful", fleet.ClusterRegistrationTokenSpec{Approval: fleet.ApprovalManual})
+	p.asks("careful", "west")
+	printed := regexp.MustCompile("`(muster [^`]+)`|(?m)^(?:Next:|  or:|The hub now .* state:|    ) (muster .*)$")
+
+	for _, test := range []struct {
+		command string
+		steps   int
+	}{
+		{"describe " + registration.ClusterName("west"), 2},
+		{"describe nobody", 2},
+		{"quarantine nobody", 1},
+		{"revoke nobody", 1},
+		{"remove nobody", 1},
+		{"rotate nobody", 1},
+		{"approve nobody", 1},
+		{"token revoke nobody", 1},
+		{"token create fresh --timeout 5m", 1},
+		{"import east --member-kubeconfig " + memberConfig(t, testenv.SharedCluster(t, "member")), 1},
+	} {
+		args := append(slices.Concat(flags, []string{"-n", p.namespace}), strings.Fields(test.command)...)
+		out, _, err := muster(t, args...)
+		if err != nil {
+			out = err.Error()
+		}
+		steps := printed.FindAllStringSubmatch(out, -1)
+		require.Len(t, steps, test.steps, "%s: %s", test.command, out)
+		for _, step := range steps {
+			words := strings.Fields(step[1] + step[2])
+			_, _, err := muster(t, words[1:]...)
+			require.NoError(t, err, "%s: %s", test.command, words)
+		}
+	}
+	_, _, err = muster(t, append(flags, "-n", "nowhere", "token", "create", "t")...)
+	require.ErrorContains(t, err, "create it with `kubectl --context=again --kubeconfig="+flags[1]+" create namespace nowhere`")
+}
+
 // A waiting agent has a request and no Cluster.
 func TestDescribeARequest(t *testing.T) {
 	p := atHub(t)
@@ -131,7 +179,7 @@ func TestDescribeARequest(t *testing.T) {
 	_, request := p.asks("careful", "west")
 	out := p.mustRun("describe", registration.ClusterName("west"))
 	require.Regexp(t, `(?m)^no Cluster `+p.namespace+`/\S+ yet$`, out)
-	require.Contains(t, out, "\nNext: muster -n "+p.namespace+" approve "+request.Name+", or deny\n")
+	require.Contains(t, out, "\nNext: muster -n "+p.namespace+" approve "+request.Name+"\n  or: muster -n "+p.namespace+" deny "+request.Name+"\n")
 	golden(t, "describe-request.txt", out[:regexp.MustCompile(`\n\n`).FindStringIndex(out)[0]+1])
 
 	_, _, err := p.run("describe", "nobody")

@@ -108,14 +108,18 @@ func (to kubeConnection) command(namespace string, words ...string) string {
 
 // program is a command of muster, of kubectl, which has the same flags, or of helm for the same cluster.
 func (to kubeConnection) program(name, namespace string, words ...string) string {
-	line := []string{name}
+	return shellWords(slices.Concat([]string{name}, to.flagsOf(name), []string{"-n", namespace}, words)...)
+}
+
+// flagsOf are the flags of the connection as a program needs them, without the namespace.
+func (to kubeConnection) flagsOf(name string) (line []string) {
 	to.flags.Visit(func(f *pflag.Flag) {
 		flag, known := f.Name, f.Name != flagNamespace
 		if name == "helm" {
 			flag, known = helmFlags[f.Name]
 		}
 		switch list, isList := f.Value.(pflag.SliceValue); {
-		case !known:
+		case !known, f.Value.String() == "": // an empty value is the default
 		case isList:
 			for _, value := range list.GetSlice() {
 				line = append(line, "--"+flag+"="+value)
@@ -124,7 +128,7 @@ func (to kubeConnection) program(name, namespace string, words ...string) string
 			line = append(line, "--"+flag+"="+f.Value.String())
 		}
 	})
-	return shellWords(append(append(line, "-n", namespace), words...)...)
+	return line
 }
 
 // shellWords quotes words for a shell.
@@ -160,6 +164,9 @@ func connectWith(to kubeConnection) (*namespacedHub, error) {
 	hub, err := admin.Connect(config)
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to the hub: %w", err)
+	}
+	for _, flag := range to.flagsOf("muster") {
+		hub.Flags += " " + shellWords(flag)
 	}
 	return &namespacedHub{hub, to, namespace}, nil
 }

@@ -13,7 +13,6 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/printers"
 
-	"github.com/muster-fleet/muster/internal/admin"
 	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
@@ -172,7 +171,7 @@ func list[T any](s Streams, kind, none string, fetch func(c *cli.Context, hub *n
 		namespace, where := scope(c, hub)
 		items, err := fetch(c, hub, namespace)
 		if err != nil {
-			return fmt.Errorf("list %s: %w", kind, admin.Explain(err, namespace))
+			return fmt.Errorf("list %s: %w", kind, hub.Explain(err, namespace))
 		}
 		out := table.in(c.String(flagOutput), c.Bool(flagNoHeaders), s)
 		if len(items) == 0 && out.table != nil {

@@ -281,7 +281,7 @@ func tokenRevoke(s Streams) *cli.Command {
 			err = hub.Fleet.ClusterRegistrationTokens(hub.namespace).Delete(c.Context, name, metav1.DeleteOptions{})
 			switch {
 			case apierrors.IsNotFound(err):
-				return fmt.Errorf("there is no ClusterRegistrationToken %s/%s: `muster token list -A` lists all tokens", hub.namespace, name)
+				return fmt.Errorf("there is no ClusterRegistrationToken %s/%s: `muster%s token list -A` lists all tokens", hub.namespace, name, hub.Flags)
 			case err != nil:
 				return fmt.Errorf("delete ClusterRegistrationToken %s/%s: %w", hub.namespace, name, err)
 			}

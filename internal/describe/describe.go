@@ -71,16 +71,17 @@ func Of(ctx context.Context, hub *admin.Hub, namespace, name string, now time.Ti
 	case apierrors.IsNotFound(err):
 		cluster = nil
 	case err != nil:
-		return nil, fmt.Errorf("Cluster %s/%s: %w", namespace, name, admin.Explain(err, namespace))
+		return nil, fmt.Errorf("Cluster %s/%s: %w", namespace, name, hub.Explain(err, namespace))
 	default:
 		preserve.Restore(cluster)
 	}
 	requests, err := requestsAbout(ctx, hub, namespace, name, cluster)
 	if err != nil {
-		return nil, fmt.Errorf("list ClusterRegistrations: %w", admin.Explain(err, namespace))
+		return nil, fmt.Errorf("list ClusterRegistrations: %w", hub.Explain(err, namespace))
 	}
 	if cluster == nil && len(requests) == 0 {
-		return nil, fmt.Errorf("there is no Cluster %s/%s, and no request about one: `muster clusters -A` and `muster requests -A` list all", namespace, name)
+		return nil, fmt.Errorf("there is no Cluster %s/%s, and no request about one: `muster%[3]s clusters -A` and `muster%[3]s requests -A` list all",
+			namespace, name, hub.Flags)
 	}
 
 	if cluster != nil {

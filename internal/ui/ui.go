@@ -57,7 +57,7 @@ func Serve(ctx context.Context, o Options) error {
 	defer stop()
 	fleet, err := watch(ctx, hub.Fleet, o.Namespace)
 	if err != nil {
-		return admin.Explain(err, o.Namespace)
+		return hub.Explain(err, o.Namespace)
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Address)
 	if err != nil {
