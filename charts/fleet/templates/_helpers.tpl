@@ -266,6 +266,17 @@ maps are those of other components.
 {{- regexReplaceAll "^v?1\\.([0-9]+).*" .Capabilities.KubeVersion.Version "${1}" -}}
 {{- end -}}
 
+{{/* "true" where FlowSchemas are served in version v1, as Kubernetes 1.29 and later do. */}}
+{{- define "fleet.flowControl" -}}
+{{- if and (.Capabilities.APIVersions.Has "flowcontrol.apiserver.k8s.io/v1") (ge (include "fleet.kubeMinor" . | atoi) 29) -}}true{{- end -}}
+{{- end -}}
+
+{{/* The namespace of the credentials, as the hub derives it from its own. */}}
+{{- define "fleet.registrationNamespace" -}}
+{{- $derived := .Release.Namespace | replace "-system" "-clusters-system" -}}
+{{- eq $derived .Release.Namespace | ternary (printf "%s-clusters-system" $derived) $derived -}}
+{{- end -}}
+
 {{/* "true" where ValidatingAdmissionPolicies are served in version v1, as Kubernetes 1.30 and later do. */}}
 {{- define "fleet.validatingPolicies" -}}
 {{- $known := .Capabilities.APIVersions -}}
