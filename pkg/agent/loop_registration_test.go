@@ -4,14 +4,12 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	kubetesting "k8s.io/client-go/testing"
 
@@ -158,7 +156,6 @@ func TestLoopRegistersWithTheSettingsOfTheImport(t *testing.T) {
 }
 
 func TestLoopUnansweredRequest(t *testing.T) {
-	var unreadable atomic.Bool // the next read of a ConfigMap fails
 	unanswered := func(f *fixture) {
 		f.config.Timing.Registration = 20 * time.Millisecond
 		f.hub.grantAt = 1 << 30
@@ -180,26 +177,6 @@ func TestLoopUnansweredRequest(t *testing.T) {
 				assert.Equal(f, "two", f.hub.registrations()[1].Spec.ClientID)
 				f.grantsTheLast()
 			}, token: newToken, requests: 1,
-		},
-		"replaced after its refusal, because the change could not be read before": {
-			arrange: func(f *fixture) {
-				f.core.PrependReactor("get", "configmaps", func(kubetesting.Action) (bool, runtime.Object, error) {
-					return unreadable.CompareAndSwap(true, false), nil, apierrors.NewInternalError(assert.AnError)
-				})
-				f.hub.grantAt = 1 << 30
-				f.hasSettings(`{"clientID":"one"}`)
-				f.has(f.bootstrap())
-			},
-			says: "Waiting for the hub to grant ClusterRegistration fleet-default/request-",
-			then: func(f *fixture) {
-				unreadable.Store(true)
-				f.hasSettings(`{"clientID":"two"}`)
-				f.eventually(func() bool { return !unreadable.Load() }, "it reads the ConfigMap")
-				f.refusesRequests("ClientIDNotAllowed", "no")
-				f.eventually(func() bool { return len(f.hub.registrations()) == 2 }, "another request")
-				assert.Equal(f, "two", f.hub.registrations()[1].Spec.ClientID)
-				f.approves()
-			}, token: newToken, requests: 2,
 		},
 		"sent again, and no other one": {
 			arrange: unanswered,

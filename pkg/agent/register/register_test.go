@@ -1,6 +1,7 @@
 package register
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/clock"
@@ -18,6 +20,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/agent/member"
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	fakefleet "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/fake"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -221,6 +224,34 @@ func TestAwaitPollsLessOftenWithTime(t *testing.T) {
 		assert.Less(t, first, 5*60/2+30+25*60/25)
 		assert.Less(t, await("request-1"), 30*60/25, "the same request goes on at the slow pace")
 		assert.Greater(t, await("request-2"), 5*60/3, "another request begins at the fast pace")
+	})
+}
+
+// The signal of a change may come before the refusal, at a time at which the objects cannot be read.
+func TestAwaitNoticesAChangeAfterTheRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, _ := agenttest.Log(t)
+		settings := &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: agenttest.Namespace, Name: registration.AgentConfigMap},
+			Data:       map[string]string{registration.ConfigKey: `{"clientID":"new"}`},
+		}
+		bootstrap := agenttest.BootstrapSecret(agenttest.HubURL, "")
+		identity, err := ParseIdentity(bootstrap)
+		require.NoError(t, err)
+		r := &Registrar{
+			Member: &member.Member{Namespace: agenttest.Namespace, Core: kubefake.NewClientset(bootstrap, settings)},
+			Clock:  clock.RealClock{}, Timing: timing.Default(), Log: log,
+			OnState: func(string) {}, Event: func(context.Context, string, string, string) {},
+		}
+		request, err := newRequest(identity.digest("old"), nil)
+		require.NoError(t, err)
+		refusal := agenttest.Secret(registration.CredentialSecretName("old", request.clientRandom), map[string]string{registration.RefusalReason: "R"})
+		refusal.Namespace = identity.systemNamespace
+		hub := &hubclient.Connection{Core: kubefake.NewClientset(refusal), Fleet: fakefleet.NewSimpleClientset()}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		_, err = r.await(ctx, hub, identity, request, clusterRegistration(request, identity, "old", nil, ""))
+		require.ErrorIs(t, err, ErrInputChanged)
 	})
 }
 
