@@ -77,6 +77,7 @@ type rolloutTarget struct {
 	state        fleet.BundleState
 	isUpdated    bool // it has that deployment ID, or cannot get it now for a reason that has nothing to do with the rollout
 	unavailable  bool // it is without a deployment, or what is deployed is not ready
+	isDecided    bool // it was allowed to get a deployment ID that the cache does not show yet
 	mayUpdate    bool // the result
 }
 
@@ -119,8 +120,10 @@ func (s *strategy) divide(targets []*rolloutTarget) (all []partitioned) {
 // maxUnavailable says. The next one begins when no more than maxUnavailablePartitions are not done.
 //
 // To update a Cluster that is available makes it unavailable. It may be updated while fewer Clusters than maxUnavailable are unavailable,
-// in its partition and in all, or while there are none, so that a rollout progresses. A Cluster that is unavailable anyway has nothing to
-// lose: it is updated when its partition begins. Thus a correction reaches all Clusters that a bad version has broken.
+// in its partition and in all, or while there are none, so that a rollout progresses. In all, those count that have the new version or are
+// in a partition that has begun: what is unavailable in a later partition must not stop the rollout that would mend it. A Cluster that is
+// unavailable anyway has nothing to lose: it is updated when its partition begins. Thus a correction reaches all Clusters that a bad version
+// has broken.
 func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
 	all := s.divide(targets)
 	room := len(targets)
@@ -129,7 +132,7 @@ func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
 	}
 	status.maxUnavailable = max(1, room)
 	for _, t := range targets {
-		if t.unavailable {
+		if t.unavailable && (t.isUpdated || t.isDecided) {
 			room--
 		}
 	}
@@ -145,6 +148,7 @@ func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
 			}
 		}
 		limit = max(1, limit)
+		begins := status.unavailablePartitions <= status.maxUnavailablePartitions
 		var unavailable, waiting int
 		var summary fleet.BundleSummary
 		for _, t := range p.targets {
@@ -152,8 +156,10 @@ func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
 			if t.unavailable {
 				unavailable++
 			}
+			if begins && t.unavailable && !t.isUpdated && !t.isDecided {
+				room--
+			}
 		}
-		begins := status.unavailablePartitions <= status.maxUnavailablePartitions
 		for _, t := range p.targets {
 			switch {
 			case t.isUpdated:
@@ -233,7 +239,7 @@ func (d *Deployer) rollOut(b *fleet.Bundle, p *plan) (status rolloutStatus) {
 		t.deploymentID = v.deploymentID
 		t.isUpdated = isPaused(b, m.cluster) || deployment != nil && deployment.Spec.DeploymentID == v.deploymentID
 		if step := before[t.key]; step.mayUpdate && (deployment == nil || deployment.Spec.DeploymentID != step.deploymentID) {
-			t.unavailable = true
+			t.unavailable, t.isDecided = true, true
 		}
 	}
 	slices.SortFunc(targets, func(x, y *rolloutTarget) int { return strings.Compare(x.key.Name, y.key.Name) })

@@ -18,7 +18,8 @@ import (
 func number(text string) *intstr.IntOrString { return ptr.To(intstr.Parse(text)) }
 
 // The text of a Cluster has a letter for its state, and the name of its partition. o: it has the old version and is ready, b: the old
-// version is broken or there is none, n: it has the new version and is ready, x: the new version is not ready (yet).
+// version is broken or there is none, n: it has the new version and is ready, x: the new version is not ready (yet), d: it was
+// allowed to get the new version, and the cache does not show that yet.
 func TestDecide(t *testing.T) {
 	canaryFirst := []fleet.Partition{{Name: "canary", ClusterSelector: selector("part", "c")}, {Name: "rest", ClusterSelector: selector("part", "r")}}
 	limited := func(limits ...string) []fleet.Partition {
@@ -56,6 +57,14 @@ func TestDecide(t *testing.T) {
 		{"the limit of all counts over the partitions", fleet.RolloutStrategy{
 			MaxUnavailable: number("2"), MaxUnavailablePartitions: number("1"), Partitions: limited("1", "2"),
 		}, "oc oc or or", "0 2", "canary 1/1 rest 1/2, 2 of 1"},
+		{"what is unavailable in a later partition does not count in all", fleet.RolloutStrategy{MaxUnavailable: number("1"), Partitions: limited("0")}, "oc br br", "0", "canary 1/1 rest 2/1, 2 of 0"},
+		{"when its partition begins, it counts in all", fleet.RolloutStrategy{
+			MaxUnavailable: number("2"), MaxUnavailablePartitions: number("1"), Partitions: limited("1", "4"),
+		}, "xc or br or", "2", "canary 1/1 rest 1/4, 1 of 1"},
+		{"it counts before those that are ready", fleet.RolloutStrategy{MaxUnavailable: number("1"), Partitions: limited("2")}, "oc bc", "1", "canary 1/2 rest 0/1, 1 of 0"},
+		{"what has the new version in a later partition counts in all", fleet.RolloutStrategy{MaxUnavailable: number("1"), Partitions: canaryFirst}, "oc xr or", "", "canary 0/1 rest 1/1, 2 of 0"},
+		{"what was decided in a later partition counts in all", fleet.RolloutStrategy{MaxUnavailable: number("1"), Partitions: canaryFirst}, "oc dr or", "", "canary 0/1 rest 1/1, 2 of 0"},
+		{"what was decided counts once", fleet.RolloutStrategy{MaxUnavailable: number("2")}, "dr or or", "0 1", "All 2/2, 1 of 0"},
 		{"others follow", fleet.RolloutStrategy{Partitions: canaryFirst}, "nc o- o-", "1 2", "canary 0/1 rest 0/1 All 2/2, 1 of 0"},
 		{"others in partitions of a size", fleet.RolloutStrategy{AutoPartitionSize: number("2")}, "o- o- o- o- o-", "0 1", "Partition 1 2/2 Partition 2 0/2 Partition 3 0/1, 3 of 0"},
 		{"others in partitions of a percentage", fleet.RolloutStrategy{AutoPartitionSize: number("50%"), Partitions: canaryFirst[:1]}, "n- n- o- o- nc", "2 3", "canary 0/1 Partition 2 0/2 Partition 3 2/2, 1 of 0"},
@@ -70,7 +79,7 @@ func TestDecide(t *testing.T) {
 			for _, text := range strings.Fields(row.clusters) {
 				targets = append(targets, &rolloutTarget{
 					candidate: candidate{labels: labels.Set{"part": text[1:]}}, state: fleet.Ready,
-					isUpdated: text[0] == 'n' || text[0] == 'x', unavailable: text[0] == 'b' || text[0] == 'x',
+					isUpdated: text[0] == 'n' || text[0] == 'x', unavailable: strings.Contains("bxd", text[:1]), isDecided: text[0] == 'd',
 				})
 			}
 			status := s.decide(targets)
