@@ -34,18 +34,27 @@ func (d *Deployer) matches(b *fleet.Bundle, p *plan) (matches []match) {
 }
 
 // mayMatch are the Clusters that the targets of a Bundle may match: those with the names in the targets, or all of the
-// namespace if a target has no name.
+// namespace if a target has no name. Each is there once, although several targets may name it, or its name may be its display name too.
 func (d *Deployer) mayMatch(b *fleet.Bundle) (clusters []*fleet.Cluster) {
+	seen := map[key]bool{}
+	add := func(cluster *fleet.Cluster) {
+		if !seen[keyOf(cluster)] {
+			seen[keyOf(cluster)] = true
+			clusters = append(clusters, cluster)
+		}
+	}
 	for _, t := range b.Spec.Targets {
 		if t.ClusterName == "" {
 			clusters, _ = d.clusterCache.List(b.Namespace, labels.Everything())
 			return clusters
 		}
 		if cluster, err := d.clusterCache.Get(b.Namespace, t.ClusterName); err == nil {
-			clusters = append(clusters, cluster)
+			add(cluster)
 		}
 		named, _ := d.clusterCache.GetByIndex(byDisplayName, index.Key(b.Namespace, t.ClusterName))
-		clusters = append(clusters, named...)
+		for _, cluster := range named {
+			add(cluster)
+		}
 	}
 	return clusters
 }

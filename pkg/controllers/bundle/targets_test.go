@@ -61,6 +61,19 @@ func TestMatch(t *testing.T) {
 	}
 }
 
+func TestMatchesHaveEachClusterOnce(t *testing.T) {
+	s := newStage(t)
+	a, b := clusterNamed("alice"), clusterNamed("bob")
+	a.Labels = map[string]string{fleet.ClusterDisplayNameLabel: "alice"}
+	b.Labels = map[string]string{fleet.ClusterDisplayNameLabel: "Bob"}
+	app := bundleWith(func(s *fleet.BundleSpec) {
+		s.Targets = []fleet.BundleTarget{{ClusterName: "alice"}, {ClusterName: "bob"}, {ClusterName: "Bob"}}
+	})
+	s.has(t, a, b)
+	assert.Len(t, s.matches(app, s.plans.of(app)), 2)
+	assert.Equal(t, "0/2 WaitApplied(2) [Cluster ws/alice; Cluster ws/bob]", s.shown(app))
+}
+
 func TestMatchListsGroupsOnlyForTargetsThatSelectThem(t *testing.T) {
 	m := alice()
 	m.groups = func() []*fleet.ClusterGroup { t.Error("listed"); return nil }
