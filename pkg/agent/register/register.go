@@ -190,7 +190,7 @@ func (r *Registrar) await(
 				err = ForgetRequest(ctx, r.Member)
 			}
 			return nil, errors.Join(ErrInputChanged, err)
-		case (woken || refused) && r.identityChanged(ctx, request): // after a change before the refusal, the objects may not have been readable
+		case (woken || refused) && r.identityChanged(ctx, request, object.Spec.ClientID): // after a change before the refusal, the objects may not have been readable
 			r.Log.Infof("Secret %s or the clientID in ConfigMap %s has changed: starting over with it", registration.BootstrapSecret, registration.AgentConfigMap)
 			return nil, ErrInputChanged
 		case refused: // a person may have deleted the refused request
@@ -296,9 +296,9 @@ func (r *Registrar) labelsChanged(ctx context.Context, request pendingRequest) b
 }
 
 // identityChanged reports whether the bootstrap Secret now has another import identity, or ConfigMap fleet-agent another clientID: the
-// hub may refuse the request with the earlier one for good. If the Secret is gone, or one of them cannot be read, the attempt continues
-// with the identity it has.
-func (r *Registrar) identityChanged(ctx context.Context, request pendingRequest) bool {
+// hub may refuse the request with the earlier one for good. If one of them is gone or cannot be read, the attempt continues with what it
+// has: somebody may be about to create it again.
+func (r *Registrar) identityChanged(ctx context.Context, request pendingRequest, clientID string) bool {
 	secret, err := r.Member.Secret(ctx, registration.BootstrapSecret)
 	if err != nil || secret == nil {
 		return false
@@ -307,12 +307,19 @@ func (r *Registrar) identityChanged(ctx context.Context, request pendingRequest)
 	if err != nil {
 		return false
 	}
-	settings, err := r.Member.AgentConfig(ctx)
-	if err != nil {
-		return false
+	configMap, err := r.Member.ConfigMap(ctx, registration.AgentConfigMap)
+	if err == nil && configMap != nil {
+		clientID, err = r.clientIDOf(ctx, configMap)
 	}
-	clientID, err := r.Member.ClientID(ctx, settings)
 	return err == nil && !request.madeWith(current.digest(clientID))
+}
+
+func (r *Registrar) clientIDOf(ctx context.Context, configMap *corev1.ConfigMap) (string, error) {
+	settings, err := config.ParseAgent(configMap.Data[registration.ConfigKey])
+	if err != nil {
+		return "", err
+	}
+	return r.Member.ClientID(ctx, settings)
 }
 
 // logOf returns a log whose lines have fields with a request and the token that it names.
