@@ -54,7 +54,8 @@ func (a MemberAccount) Ensure(ctx context.Context, member kubernetes.Interface, 
 	binding, err := bindings.Create(ctx, wanted, options)
 	if apierrors.IsAlreadyExists(err) {
 		binding, err = bindings.Get(ctx, a.Name, metav1.GetOptions{})
-		if err == nil && (binding.RoleRef != wanted.RoleRef || !slices.Equal(binding.Subjects, wanted.Subjects) || binding.DeletionTimestamp != nil) {
+		if err == nil && (binding.Labels[accountLabel] != accountLabelValue || binding.RoleRef != wanted.RoleRef ||
+			!slices.Equal(binding.Subjects, wanted.Subjects) || binding.DeletionTimestamp != nil) {
 			return "", fmt.Errorf("ClusterRoleBinding %s exists on the member, and is not that of this import: delete it there first", a.Name)
 		}
 	}
@@ -104,13 +105,14 @@ func (a MemberAccount) Ensure(ctx context.Context, member kubernetes.Interface, 
 	return token, err
 }
 
-// Remove deletes the ClusterRoleBinding; the member then deletes the rest. It deletes no object of another owner.
+// Remove deletes the ClusterRoleBinding; the member then deletes the rest. It deletes no object of another owner, and fails if there is none:
+// the kubeconfig may be that of another cluster.
 func (a MemberAccount) Remove(ctx context.Context, member kubernetes.Interface) error {
 	bindings := member.RbacV1().ClusterRoleBindings()
 	binding, err := bindings.Get(ctx, a.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil
+		return fmt.Errorf("ClusterRoleBinding %s is not on the member: if this is the right cluster, somebody has removed it before", a.Name)
 	case err == nil && binding.Labels[accountLabel] != accountLabelValue:
 		return fmt.Errorf("ClusterRoleBinding %s on the member was not created by an import: it lacks the label %s=%s", a.Name, accountLabel, accountLabelValue)
 	case err == nil:

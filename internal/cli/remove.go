@@ -95,7 +95,10 @@ func remove(c *cli.Context, s Streams) error {
 	left, err := hub.AwaitRemoved(ctx, hub.namespace, name, cluster.UID, func(status string) {
 		fmt.Fprintf(s.Err, "%6.1f s  %s\n", s.Now().Sub(began).Seconds(), view.Printable(status))
 	})
-	if err != nil {
+	switch {
+	case err != nil && hasAccount: // a repeated command does not find the Cluster
+		return fmt.Errorf("%w. To remove the ServiceAccount of the import: %s", err, removeAccount(account, file, memberContext))
+	case err != nil:
 		return err
 	}
 	fmt.Fprintf(s.Out, "\nCluster %s/%s is removed.\n", hub.namespace, name)
