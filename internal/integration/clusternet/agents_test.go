@@ -155,6 +155,15 @@ func testWaitsForAPerson(t *testing.T, s *stage) {
 	s.says(t, p.id(), "", "WaitingForApproval")
 	p.repeats("boot GET <CRR>", 3)
 
+	t.Log("somebody deletes the request: the agent asks for it, and sends it again only after a restart")
+	require.NoError(t, s.admin.ClusterRegistrationRequests().Delete(t.Context(), p.request(), metav1.DeleteOptions{}))
+	p.repeats("boot GET <CRR> 40", 3)
+	assert.Equal(t, 1, p.sent.Count("POST clusterregistrationrequests"))
+	p.start()
+	s.says(t, p.id(), "", "WaitingForApproval")
+	testenv.RequireGone(t, s.Hub.Fleet.ClusterRegistrations(s.Namespace).Get, "ClusterRegistration", name)
+	name = p.waitingRequest("WaitingForApproval")
+
 	s.decide(t, name, string(fleet.DecisionDenied))
 	s.says(t, p.id(), v1beta1.ResultDenied, "Denied")
 	p.repeats("boot GET <CRR>", 3)

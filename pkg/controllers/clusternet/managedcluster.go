@@ -14,6 +14,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/apis/clusters.clusternet.io/v1beta1"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -21,10 +22,15 @@ import (
 // that has the name of a ManagedCluster which the agent may change.
 func memberNameOf(clientID string) string { return v1beta1.RequestPrefix + clientID }
 
-// onRegistration keeps the ManagedCluster of a granted registration.
+// onRegistration keeps the ManagedCluster of a granted registration, and deletes a registration whose request was deleted before.
 func (h *handler) onRegistration(_ string, r *fleet.ClusterRegistration) (*fleet.ClusterRegistration, error) {
-	if r == nil || r.DeletionTimestamp != nil || !r.Status.Granted || !registration.IsForClusternet(r, h.HubUser) {
+	if r == nil || r.DeletionTimestamp != nil || !registration.IsForClusternet(r, h.HubUser) {
 		return r, nil
+	}
+	if !r.Status.Granted {
+		ctx, cancel := h.Passes.Context()
+		defer cancel()
+		return r, h.deleteAbandoned(ctx, r)
 	}
 	cluster, err := h.clusters.Get(r.Namespace, r.Status.ClusterName)
 	if apierrors.IsNotFound(err) || err == nil && cluster.DeletionTimestamp != nil {
@@ -43,6 +49,33 @@ func (h *handler) onRegistration(_ string, r *fleet.ClusterRegistration) (*fleet
 		return r, err
 	}
 	return r, h.reportDisconnected(ctx, cluster)
+}
+
+// deleteAbandoned deletes a registration that was not granted and whose request somebody has deleted: nobody reads its answer, because the
+// agent sends another request when it is restarted, which gets a registration of its own. A revoked registration stays: it locks its agent out.
+func (h *handler) deleteAbandoned(ctx context.Context, r *fleet.ClusterRegistration) error {
+	if fleetstatus.Condition(r.Status.Conditions, fleet.ConditionGranted).Reason == fleet.ReasonCredentialRevoked {
+		return nil
+	}
+	name := v1beta1.RequestPrefix + r.Spec.ClientID
+	request, err := h.requests.Get(name)
+	if err != nil || r.Name != registration.ClusternetRequestName(string(request.UID)) {
+		// The cache can be older than the request.
+		request, err = h.ClusternetClient.ClusterRegistrationRequests().Get(ctx, name, metav1.GetOptions{})
+	}
+	switch {
+	case err != nil && !apierrors.IsNotFound(err):
+		return fmt.Errorf("reading ClusterRegistrationRequest %s: %w", name, err)
+	case err == nil && r.Name == registration.ClusternetRequestName(string(request.UID)):
+		return nil
+	}
+	err = h.FleetClient.ClusterRegistrations(r.Namespace).Delete(ctx, r.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &r.UID, ResourceVersion: &r.ResourceVersion}, // it may have been granted since
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("deleting ClusterRegistration %s/%s, whose ClusterRegistrationRequest %s was deleted: %w", r.Namespace, r.Name, name, err)
+	}
+	return nil
 }
 
 // ensureManagedCluster creates the ManagedCluster unless it exists.

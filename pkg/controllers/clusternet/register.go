@@ -84,6 +84,7 @@ func Register(ctx context.Context, c *app.Context) {
 
 	enqueue.OnAnyChange(registrations, requests, h.requestOfRegistration)
 	enqueue.OnTransition(c.Fleet.Cluster(), requests, h.requestOfCluster)
+	enqueue.OnTransition(c.Clusternet.ClusterRegistrationRequest(), registrations, h.registrationOfRequest)
 	enqueue.OnTransition(c.Fleet.Cluster(), registrations, h.registrationOfCluster)
 	enqueue.OnTransition(members, registrations, h.registrationOfMember)
 	c.Config.OnChange(func(before, after config.Hub) {
@@ -124,6 +125,15 @@ func (h *handler) requestOfRegistration(r *fleet.ClusterRegistration) []types.Na
 		return nil
 	}
 	return h.requestOfIdentity(r.Spec.ClientID)
+}
+
+// registrationOfRequest returns the registration of a request that was deleted.
+func (h *handler) registrationOfRequest(before, after *v1beta1.ClusterRegistrationRequest) []types.NamespacedName {
+	if before == nil || after != nil {
+		return nil
+	}
+	workspace := h.workspaceOf(before.Annotations[fleet.CreatorAnnotation])
+	return []types.NamespacedName{{Namespace: workspace, Name: registration.ClusternetRequestName(string(before.UID))}}
 }
 
 // requestOfCluster returns the request of a Cluster when a heartbeat arrives, after which the request is deleted, and when the Cluster is put
