@@ -64,11 +64,12 @@ func (d *Deployer) deploymentEvents() eventHandler[*fleet.BundleDeployment] {
 func showsOther(before, after *fleet.BundleDeployment) bool {
 	stateBefore, stateAfter := fleetstatus.BundleState(before.Spec, before.Status), fleetstatus.BundleState(after.Spec, after.Status)
 	return bundleOf(before) != bundleOf(after) || clusterOf(before) != clusterOf(after) || before.Status.ResourceCounts != after.Status.ResourceCounts ||
+		before.Spec.DeploymentID != after.Spec.DeploymentID || // the rollout of the Bundle goes on
 		!equality.Semantic.DeepEqual(nonReady("", before, stateBefore), nonReady("", after, stateAfter))
 }
 
 // clusterEvents enqueues the Bundles that target a Cluster for changes that write no BundleDeployment: a Cluster that is
-// quarantined, deleted or selected no more before something was deployed to it.
+// quarantined, deleted or selected no more before something was deployed to it, and one that the rollout of a Bundle waits for no more.
 func (d *Deployer) clusterEvents() eventHandler[*fleet.Cluster] {
 	enqueueBundles := func(cluster *fleet.Cluster) {
 		m := d.candidateOf(cluster)
@@ -85,7 +86,8 @@ func (d *Deployer) clusterEvents() eventHandler[*fleet.Cluster] {
 			}
 		},
 		changed: func(before, after *fleet.Cluster) {
-			if before.Spec.Quarantined != after.Spec.Quarantined || !maps.Equal(before.Labels, after.Labels) ||
+			if before.Spec.Quarantined != after.Spec.Quarantined || before.Spec.Paused != after.Spec.Paused ||
+				isUnprocessed(before) != isUnprocessed(after) || !maps.Equal(before.Labels, after.Labels) ||
 				(before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) {
 				enqueueBundles(before)
 				enqueueBundles(after)
@@ -100,29 +102,39 @@ func (d *Deployer) clusterEvents() eventHandler[*fleet.Cluster] {
 	}
 }
 
-// groupEvents enqueues the Clusters that a ClusterGroup selects or selected.
+// groupEvents enqueues the Clusters that a ClusterGroup selects or selected, and the Bundles that a group may assign to other partitions.
 func (d *Deployer) groupEvents() eventHandler[*fleet.ClusterGroup] {
-	enqueueClusters := func(versions ...*fleet.ClusterGroup) {
+	enqueue := func(versions ...*fleet.ClusterGroup) {
 		all, _ := d.clusterCache.List(versions[0].Namespace, labels.Everything())
 		for _, cluster := range all {
 			if slices.ContainsFunc(versions, func(group *fleet.ClusterGroup) bool { return selects(group, cluster.Labels) }) {
 				d.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, 0)
 			}
 		}
+		bundles, _ := d.bundleCache.List(versions[0].Namespace, labels.Everything())
+		for _, b := range bundles {
+			if hasPartitionOfGroup(b.Spec.RolloutStrategy) {
+				d.bundleChanged(keyOf(b))
+			}
+		}
 	}
 	return eventHandler[*fleet.ClusterGroup]{
 		added: func(group *fleet.ClusterGroup, atStart bool) {
 			if !atStart {
-				enqueueClusters(group)
+				enqueue(group)
 			}
 		},
 		changed: func(before, after *fleet.ClusterGroup) {
 			if !reflect.DeepEqual(before.Spec, after.Spec) || !maps.Equal(before.Labels, after.Labels) {
-				enqueueClusters(before, after)
+				enqueue(before, after)
 			}
 		},
-		deleted: func(group *fleet.ClusterGroup) { enqueueClusters(group) },
+		deleted: func(group *fleet.ClusterGroup) { enqueue(group) },
 	}
+}
+
+func hasPartitionOfGroup(s *fleet.RolloutStrategy) bool {
+	return s != nil && slices.ContainsFunc(s.Partitions, func(p fleet.Partition) bool { return p.ClusterGroup != "" || p.ClusterGroupSelector != nil })
 }
 
 // contentEvents checks each Content that exists or appears, because the hub may have been stopped before it wrote the

@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 )
 
 func TestDeploymentEvents(t *testing.T) {
@@ -20,6 +21,7 @@ func TestDeploymentEvents(t *testing.T) {
 		"another version":                       {func(*fleet.BundleDeployment) {}, nil},
 		"a list that no status shows":           {func(d *fleet.BundleDeployment) { d.Status.Resources = []fleet.BundleDeploymentResource{{Name: "x"}} }, nil},
 		"another state":                         {func(d *fleet.BundleDeployment) { d.Status.AppliedDeploymentID = d.Spec.DeploymentID }, both},
+		"another version to deploy":             {func(d *fleet.BundleDeployment) { d.Spec.DeploymentID = "s-2:2" }, both},
 		"another count":                         {func(d *fleet.BundleDeployment) { d.Status.ResourceCounts.Ready = 3 }, both},
 		"another spec: the Cluster repairs it":  {func(d *fleet.BundleDeployment) { d.Generation++ }, []string{"enqueue Cluster alice in 1s"}},
 		"another label: the Cluster repairs it": {func(d *fleet.BundleDeployment) { d.Labels["a"] = "b" }, []string{"enqueue Cluster alice in 1s"}},
@@ -66,6 +68,8 @@ func TestDeploymentEvents(t *testing.T) {
 	})
 }
 
+var unprocessed = fleetstatus.Conditions{condition(fleet.ConditionProcessed, "False", "rename the Cluster")}
+
 func TestClusterEvents(t *testing.T) {
 	enqueued := []string{"enqueue Bundle app in 1s"}
 	for name, row := range map[string]struct {
@@ -74,6 +78,8 @@ func TestClusterEvents(t *testing.T) {
 	}{
 		"a heartbeat":             {func(c *fleet.Cluster) { c.Status.Agent.LastSeen = metav1.NewTime(noon) }, false},
 		"it is quarantined":       {func(c *fleet.Cluster) { c.Spec.Quarantined = true }, true},
+		"it is paused":            {func(c *fleet.Cluster) { c.Spec.Paused = true }, true},
+		"it has no namespace":     {func(c *fleet.Cluster) { c.Status.Conditions = unprocessed }, true},
 		"it is deleted":           {func(c *fleet.Cluster) { c.DeletionTimestamp = &metav1.Time{Time: noon} }, true},
 		"it is not targeted more": {func(c *fleet.Cluster) { c.Labels = nil }, true},
 	} {
@@ -144,4 +150,15 @@ func TestGroupEvents(t *testing.T) {
 	assert.Equal(t, []string{"enqueue Cluster dev in 0s"}, s.taken())
 	groups.OnDelete(labelled)
 	assert.Equal(t, []string{"enqueue Cluster dev in 0s"}, s.taken())
+
+	for name, p := range map[string]fleet.Partition{
+		"label": {ClusterSelector: selector("env", "prod")}, "group": {ClusterGroup: "g"}, "groups": {ClusterGroupSelector: selector("a", "b")},
+	} {
+		b := settled()
+		b.Name, b.Spec.RolloutStrategy = name, &fleet.RolloutStrategy{Partitions: []fleet.Partition{{}, p}}
+		s.has(t, b)
+	}
+	groups.OnDelete(labelled)
+	assert.Equal(t, []string{"enqueue Bundle group in 1s", "enqueue Bundle groups in 1s", "enqueue Cluster dev in 0s"}, s.taken(),
+		"the Clusters may be in other partitions")
 }

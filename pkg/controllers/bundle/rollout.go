@@ -75,7 +75,7 @@ type rolloutTarget struct {
 	key          key
 	deploymentID string // the one that the Cluster is to get
 	state        fleet.BundleState
-	isUpdated    bool // it has that deployment ID, or cannot get it now for a reason that has nothing to do with the rollout
+	isUpdated    bool // it has that deployment ID, or cannot get it now
 	unavailable  bool // it is without a deployment, or what is deployed is not ready
 	isDecided    bool // it was allowed to get a deployment ID that the cache does not show yet
 	mayUpdate    bool // the result
@@ -200,8 +200,14 @@ func hasRollout(b *fleet.Bundle, p *plan) bool {
 	return p.strategy != nil && p.problem == nil && !agentspec.IsBundle(b)
 }
 
+// isUnprocessed reports whether a Cluster has no cluster namespace, for a reason that its status tells. Nothing is deployed to it.
+func isUnprocessed(cluster *fleet.Cluster) bool {
+	return fleetstatus.IsFalse(cluster.Status.Conditions, fleet.ConditionProcessed)
+}
+
 // rollOut decides which Clusters of a Bundle are updated now, and enqueues those that were not before. The queue calls it for one Bundle
-// at a time. What was decided and is not in the cache yet counts as done, so that no more Clusters are unavailable than allowed.
+// at a time. What was decided and is not in the cache yet counts as done, so that no more Clusters are unavailable than allowed. A Cluster
+// that can get nothing now holds nobody up, whatever its state.
 func (d *Deployer) rollOut(b *fleet.Bundle, p *plan) (status rolloutStatus) {
 	k := keyOf(b)
 	if !hasRollout(b, p) {
@@ -231,13 +237,17 @@ func (d *Deployer) rollOut(b *fleet.Bundle, p *plan) (status rolloutStatus) {
 			t.state = fleetstatus.BundleState(deployment.Spec, deployment.Status)
 			t.unavailable = deployment.Spec.DeploymentID != deployment.Status.AppliedDeploymentID || !deployment.Status.Ready
 		}
+		if isPaused(b, m.cluster) || isUnprocessed(m.cluster) {
+			t.isUpdated, t.unavailable = true, false
+			continue
+		}
 		v, err := p.variant(m.targets, m.cluster)
-		if err != nil {
-			t.state, t.unavailable, t.isUpdated = fleet.ErrApplied, true, true
+		if err != nil { // the new version is wrong for this Cluster, as if its agent could not deploy it
+			t.state, t.isUpdated, t.unavailable = fleet.ErrApplied, true, true
 			continue
 		}
 		t.deploymentID = v.deploymentID
-		t.isUpdated = isPaused(b, m.cluster) || deployment != nil && deployment.Spec.DeploymentID == v.deploymentID
+		t.isUpdated = deployment != nil && deployment.Spec.DeploymentID == v.deploymentID
 		if step := before[t.key]; step.mayUpdate && (deployment == nil || deployment.Spec.DeploymentID != step.deploymentID) {
 			t.unavailable, t.isDecided = true, true
 		}

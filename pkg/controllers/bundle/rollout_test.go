@@ -2,6 +2,7 @@ package bundle
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -190,6 +191,40 @@ func TestRollOut(t *testing.T) {
 		s.reconcile(t, bob)
 		assert.Contains(t, strings.Join(s.taken(), "\n"), `"deploymentID":"`)
 	})
+}
+
+// Nothing is deployed to alice yet. The next one is bob.
+func TestRollOut_clustersThatCannotBeUpdated(t *testing.T) {
+	for name, row := range map[string]struct {
+		cannot func(*fleet.Bundle, *fleet.Cluster)
+		shown  string
+		goesOn bool
+	}{
+		"paused":       {func(_ *fleet.Bundle, c *fleet.Cluster) { c.Spec.Paused = true }, "first 0, second 1", true},
+		"no namespace": {func(_ *fleet.Bundle, c *fleet.Cluster) { c.Status.Conditions = unprocessed }, "first 0, second 1", true},
+		"quarantined":  {func(_ *fleet.Bundle, c *fleet.Cluster) { c.Spec.Quarantined = true }, "first 0, second 1", true},
+		"no values: the version is wrong for it": {func(b *fleet.Bundle, _ *fleet.Cluster) {
+			b.Spec.Helm = values(map[string]any{"env": "${ .ClusterLabels.env }"})
+		}, "first 1, second 0", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			before, after := oneAtATime("1"), oneAtATime("22")
+			after.Spec.RolloutStrategy.Partitions = []fleet.Partition{{Name: "first", ClusterName: "alice"}, {Name: "second", ClusterName: "bob"}}
+			after.Spec.RolloutStrategy.Partitions[0].MaxUnavailable = number("0")
+			alice, bob := clusterNamed("alice"), clusterNamed("bob")
+			bob.Labels = map[string]string{"env": "prod"}
+			row.cannot(after, alice)
+			s.has(t, alice, bob, after, isReady(deployed(t, before, bob)))
+			status := s.rollOut(after, s.plans.of(after))
+			var shown []string
+			for _, p := range status.partitions {
+				shown = append(shown, fmt.Sprint(p.Name, " ", p.Unavailable))
+			}
+			assert.Equal(t, row.shown, strings.Join(shown, ", "))
+			assert.Equal(t, row.goesOn, slices.Contains(s.taken(), "enqueue Cluster bob in 0s"))
+		})
+	}
 }
 
 func onlyClusters(log []string) (clusters []string) {
