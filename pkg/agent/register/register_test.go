@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	"k8s.io/utils/clock"
@@ -229,30 +230,41 @@ func TestAwaitPollsLessOftenWithTime(t *testing.T) {
 
 // The signal of a change may come before the refusal, at a time at which the objects cannot be read.
 func TestAwaitNoticesAChangeAfterTheRefusal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		log, _ := agenttest.Log(t)
-		settings := &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Namespace: agenttest.Namespace, Name: registration.AgentConfigMap},
-			Data:       map[string]string{registration.ConfigKey: `{"clientID":"new"}`},
-		}
-		bootstrap := agenttest.BootstrapSecret(agenttest.HubURL, "")
-		identity, err := ParseIdentity(bootstrap)
-		require.NoError(t, err)
-		r := &Registrar{
-			Member: &member.Member{Namespace: agenttest.Namespace, Core: kubefake.NewClientset(bootstrap, settings)},
-			Clock:  clock.RealClock{}, Timing: timing.Default(), Log: log,
-			OnState: func(string) {}, Event: func(context.Context, string, string, string) {},
-		}
-		request, err := newRequest(identity.digest("old"), nil)
-		require.NoError(t, err)
-		refusal := agenttest.Secret(registration.CredentialSecretName("old", request.clientRandom), map[string]string{registration.RefusalReason: "R"})
-		refusal.Namespace = identity.systemNamespace
-		hub := &hubclient.Connection{Core: kubefake.NewClientset(refusal), Fleet: fakefleet.NewSimpleClientset()}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-		defer cancel()
-		_, err = r.await(ctx, hub, identity, request, clusterRegistration(request, identity, "old", nil, ""))
-		require.ErrorIs(t, err, ErrInputChanged)
-	})
+	settings := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: agenttest.Namespace, Name: registration.AgentConfigMap},
+		Data:       map[string]string{registration.ConfigKey: `{"clientID":"new"}`},
+	}
+	for name, row := range map[string]struct {
+		there []runtime.Object
+		want  error
+	}{
+		"another clientID": {[]runtime.Object{settings}, ErrInputChanged},
+		"no ConfigMap: somebody may be about to create it again": {nil, context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				log, _ := agenttest.Log(t)
+				bootstrap := agenttest.BootstrapSecret(agenttest.HubURL, "")
+				identity, err := ParseIdentity(bootstrap)
+				require.NoError(t, err)
+				system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "uid"}}
+				r := &Registrar{
+					Member: &member.Member{Namespace: agenttest.Namespace, Core: kubefake.NewClientset(append(row.there, bootstrap, system)...)},
+					Clock:  clock.RealClock{}, Timing: timing.Default(), Log: log,
+					OnState: func(string) {}, Event: func(context.Context, string, string, string) {},
+				}
+				request, err := newRequest(identity.digest("old"), nil)
+				require.NoError(t, err)
+				refusal := agenttest.Secret(registration.CredentialSecretName("old", request.clientRandom), map[string]string{registration.RefusalReason: "R"})
+				refusal.Namespace = identity.systemNamespace
+				hub := &hubclient.Connection{Core: kubefake.NewClientset(refusal), Fleet: fakefleet.NewSimpleClientset()}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				_, err = r.await(ctx, hub, identity, request, clusterRegistration(request, identity, "old", nil, ""))
+				require.ErrorIs(t, err, row.want)
+			})
+		})
+	}
 }
 
 // marker is what no error may quote.
