@@ -19,6 +19,12 @@ import (
 // defaultTolerated is how many Clusters of a partition may be unavailable when the next partition begins, if nothing sets maxUnavailable.
 var defaultTolerated = intstr.FromString("10%")
 
+// Limits of the partitions, so that the status of a Bundle stays small. A name is limited in bytes.
+const (
+	maxPartitions    = 100 // of the Clusters that no partition selects, and in the status
+	maxPartitionName = 63
+)
+
 // strategy is the rollout strategy of a Bundle. Each number is a number or a percentage, nil if it is not set.
 type strategy struct {
 	maxUnavailable, maxUnavailablePartitions, autoPartitionSize *intstr.IntOrString
@@ -87,7 +93,8 @@ type partitioned struct {
 	targets []*rolloutTarget
 }
 
-// divide assigns each Cluster to the first partition that selects it. The others form further partitions in their order.
+// divide assigns each Cluster to the first partition that selects it. The others form further partitions in their order. These are larger
+// than autoPartitionSize if there would be too many.
 func (s *strategy) divide(targets []*rolloutTarget) (all []partitioned) {
 	for _, p := range s.partitions {
 		all = append(all, partitioned{rolloutPartition: p})
@@ -106,7 +113,7 @@ func (s *strategy) divide(targets []*rolloutTarget) (all []partitioned) {
 	case s.autoPartitionSize == nil:
 		all = append(all, partitioned{rolloutPartition{name: "All"}, others})
 	default:
-		size := max(1, scaled(s.autoPartitionSize, len(others)))
+		size := max(scaled(s.autoPartitionSize, len(others)), (len(others)+maxPartitions-1)/maxPartitions)
 		for chunk := range slices.Chunk(others, size) {
 			all = append(all, partitioned{rolloutPartition{name: fmt.Sprintf("Partition %d", len(all)+1)}, chunk})
 		}
@@ -176,9 +183,12 @@ func (s *strategy) decide(targets []*rolloutTarget) (status rolloutStatus) {
 		if waiting > 0 || unavailable > tolerated {
 			status.unavailablePartitions++
 		}
-		status.partitions = append(status.partitions, fleet.PartitionStatus{
-			Name: p.name, Count: len(p.targets), MaxUnavailable: limit, Unavailable: unavailable, Summary: summary,
-		})
+		if len(status.partitions) < maxPartitions {
+			status.partitions = append(status.partitions, fleet.PartitionStatus{
+				Name:  strings.ToValidUTF8(p.name[:min(len(p.name), maxPartitionName)], ""),
+				Count: len(p.targets), MaxUnavailable: limit, Unavailable: unavailable, Summary: summary,
+			})
+		}
 	}
 	return status
 }

@@ -100,6 +100,29 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+func TestDecideLimitsTheStatus(t *testing.T) {
+	given := fleet.RolloutStrategy{AutoPartitionSize: number("1"), Partitions: []fleet.Partition{{Name: strings.Repeat("ä", 100)}}}
+	s, err := newStrategy(&given)
+	require.NoError(t, err)
+	of := func(clusters int) (counts []int, status rolloutStatus) {
+		targets := make([]*rolloutTarget, clusters)
+		for i := range targets {
+			targets[i] = &rolloutTarget{}
+		}
+		for _, p := range s.divide(targets) {
+			counts = append(counts, len(p.targets))
+		}
+		return counts, s.decide(targets)
+	}
+	counts, _ := of(100)
+	assert.Equal(t, append([]int{0}, slices.Repeat([]int{1}, 100)...), counts)
+	counts, status := of(9_950)
+	assert.Equal(t, append(append([]int{0}, slices.Repeat([]int{100}, 99)...), 50), counts, "the partitions are larger")
+	assert.Len(t, status.partitions, 100, "one less than there are")
+	assert.Equal(t, 100, status.unavailablePartitions, "all but the empty one")
+	assert.Equal(t, strings.Repeat("ä", 31), status.partitions[0].Name)
+}
+
 // oneAtATime is a Bundle that is deployed to one Cluster after the other.
 func oneAtATime(version string) *fleet.Bundle {
 	b := bundleWith(func(s *fleet.BundleSpec) {
