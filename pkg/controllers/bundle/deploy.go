@@ -110,7 +110,7 @@ func (d *Deployer) deploy(ctx context.Context, cluster *fleet.Cluster, all []*fl
 				continue // its partition has not begun
 			}
 		}
-		values, err := d.valuesFor(ctx, v, isHeld, cluster, old)
+		values, err := d.valuesFor(ctx, b, v, isHeld, cluster, old)
 		if err != nil {
 			keep(old)
 			failures = append(failures, err)

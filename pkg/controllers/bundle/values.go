@@ -43,7 +43,7 @@ func (v helmValues) hash() string {
 
 // valuesFor returns the wanted Helm values of a BundleDeployment. While it is held, the current ones stay.
 func (d *Deployer) valuesFor(
-	ctx context.Context, v variant, isHeld bool, cluster *fleet.Cluster, existing *fleet.BundleDeployment,
+	ctx context.Context, b *fleet.Bundle, v variant, isHeld bool, cluster *fleet.Cluster, existing *fleet.BundleDeployment,
 ) (helmValues, error) {
 	switch {
 	case !isHeld || existing != nil && existing.Spec.DeploymentID == v.deploymentID:
@@ -55,6 +55,11 @@ func (d *Deployer) valuesFor(
 		return helmValues{current: current, staged: v.values}, err
 	}
 	held, err := d.values.read(ctx, keyOf(existing))
+	// The agent of a Cluster that is not paused acts on the Secret: without its values it would deploy something else.
+	if err == nil && held.isEmpty() && !isPaused(b, cluster) && existing.Spec.DeploymentID != "" {
+		err = fmt.Errorf("Secret %s with the deployed Helm values is missing, and the rollout strategy of Bundle %s does not allow new ones yet; "+
+			"restore the Secret, or wait until the Cluster gets the new version", keyOf(existing), keyOf(b))
+	}
 	return helmValues{current: held.current, staged: v.values}, err
 }
 

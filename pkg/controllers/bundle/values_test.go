@@ -178,6 +178,30 @@ func TestReconcileValuesWhilePaused(t *testing.T) {
 	}
 }
 
+func TestReconcileValuesOfAClusterThatWaits(t *testing.T) {
+	s := newStage(t)
+	alice, after := clusterNamed("alice"), withValues("two")
+	after.Generation, after.Spec.RolloutStrategy = 2, &fleet.RolloutStrategy{MaxUnavailable: number("1")}
+	s.has(t, alice, after, isReady(deployed(t, withValues("one"))))
+	cluster, out := s.reconcile(t, alice)
+	require.ErrorContains(t, out.Err, "Secret "+home+"/app with the deployed Helm values is missing")
+	assert.Equal(t, []string{"get Secret"}, s.requests(), "the agent keeps what is deployed")
+	assert.Equal(t, "1/1", cluster.Status.Display.ReadyBundles)
+
+	s.hasSecret(t, valuesSecret(`{"v":"one"}`, `{"v":"one"}`))
+	_, out = s.reconcile(t, alice)
+	require.NoError(t, out.Err)
+	assert.Equal(t, valuesSecret(`{"v":"one"}`, `{"v":"two"}`).Data, s.liveSecret(t).Data)
+
+	s.handle(t, after)
+	require.NoError(t, s.kubernetes.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("secrets"), home, "app"))
+	s.values.forget(key{Namespace: home, Name: "app"})
+	require.NoError(t, s.Deployer.Secrets.GetStore().Delete(&metav1.PartialObjectMetadata{ObjectMeta: valuesSecret("", "").ObjectMeta}))
+	_, out = s.reconcile(t, alice)
+	require.NoError(t, out.Err)
+	assert.Equal(t, valuesSecret(`{"v":"two"}`, `{"v":"two"}`).Data, s.liveSecret(t).Data, "it may have the new version")
+}
+
 func TestReconcileValuesRepairs(t *testing.T) {
 	tampered, foreign, unowned := valuesSecret(`{"v":"bad"}`, `{"v":"one"}`), valuesSecret("", ""), valuesSecret(`{"v":"one"}`, `{"v":"one"}`)
 	foreign.Type, unowned.OwnerReferences[0].UID = corev1.SecretTypeOpaque, "of-an-earlier-app"
