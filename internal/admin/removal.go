@@ -1,7 +1,9 @@
 package admin
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -14,6 +16,8 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/preserve"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 // GetCluster reads a Cluster, with the fields of its status that the hub preserves in an annotation.
@@ -33,6 +37,82 @@ func (h *Hub) Remove(ctx context.Context, namespace, name string, uid types.UID,
 		options.DryRun = []string{metav1.DryRunAll}
 	}
 	return h.explainCluster(h.Fleet.Clusters(namespace).Delete(ctx, name, options), namespace, name)
+}
+
+// RemoveKeepingWorkloads deletes a Cluster, as Remove does, after its agent has applied all BundleDeployments with keepResources, so that
+// neither agent nor hub removes what was deployed. A hub or an agent that does not do so within the time of ctx ends it with an
+// error, and the Cluster stays. progress is called with what it waits for.
+func (h *Hub) RemoveKeepingWorkloads(ctx context.Context, cluster *fleet.Cluster, progress func(string)) (err error) {
+	title := fmt.Sprintf("Cluster %s/%s", cluster.Namespace, cluster.Name)
+	if err := h.Remove(ctx, cluster.Namespace, cluster.Name, cluster.UID, true); err != nil {
+		return err // before anything is changed
+	}
+	isSet := cluster.Annotations[fleet.KeepWorkloadsAnnotation] == fleet.KeepWorkloadsValue
+	if !isSet {
+		if err := h.annotateKeep(ctx, cluster, fleet.KeepWorkloadsValue); err != nil {
+			return fmt.Errorf("%s: %w", title, err)
+		}
+	}
+
+	hubVersion, err := h.version(ctx, registration.DefaultSystemNamespace)
+	if err != nil {
+		hubVersion = "" // the hub may be elsewhere, or this user may not read it; only messages name the version
+	}
+	shown := ""
+	_, err = awaited[*fleet.BundleDeploymentList]{
+		what: title + ", with --keep-workloads,", name: cluster.Name,
+		get: func(ctx context.Context, _ string, _ metav1.GetOptions) (*fleet.BundleDeploymentList, error) {
+			namespace := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
+			return h.Fleet.BundleDeployments(namespace).List(ctx, metav1.ListOptions{})
+		},
+		check: func(list *fleet.BundleDeploymentList) (bool, string, error) {
+			waits := notKept(list.Items, cluster, hubVersion)
+			if waits != "" && waits != shown {
+				shown = waits
+				progress(waits)
+			}
+			return waits == "", waits, nil
+		},
+	}.wait(ctx)
+	if err != nil {
+		if !isSet {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+			defer cancel()
+			err = errors.Join(err, ignoreNotFound(h.annotateKeep(ctx, cluster, nil)))
+		}
+		return fmt.Errorf("nothing was removed: %w", err)
+	}
+	return h.Remove(ctx, cluster.Namespace, cluster.Name, cluster.UID, false)
+}
+
+// annotateKeep sets KeepWorkloadsAnnotation, or removes it if the value is nil.
+func (h *Hub) annotateKeep(ctx context.Context, cluster *fleet.Cluster, value any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": cluster.UID, "annotations": map[string]any{fleet.KeepWorkloadsAnnotation: value},
+	}})
+	if err != nil {
+		return err
+	}
+	_, err = h.Fleet.Clusters(cluster.Namespace).Patch(ctx, cluster.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
+}
+
+// notKept describes the first BundleDeployment that agent or hub would uninstall with its objects; empty if there is none. That of the agent
+// itself, whose objects go, and those that are being deleted do not count.
+func notKept(deployments []fleet.BundleDeployment, cluster *fleet.Cluster, hubVersion string) string {
+	for _, d := range deployments {
+		switch {
+		case d.Name == registration.AgentBundleName(cluster.Name), d.DeletionTimestamp != nil:
+		case !d.Spec.Options.KeepResources:
+			return fmt.Sprintf("the hub (version %s) has not set keepResources in BundleDeployment %s: the Bundle or the Cluster is paused, "+
+				"or waits for a rollout, or this hub does not know the annotation %s",
+				cmp.Or(hubVersion, "unknown"), d.Name, fleet.KeepWorkloadsAnnotation)
+		case d.Spec.DeploymentID != d.Status.AppliedDeploymentID:
+			return fmt.Sprintf("the agent (version %s) has not applied BundleDeployment %s with keepResources: it is %s",
+				cmp.Or(cluster.Status.Agent.Version, "unknown"), d.Name, fleetstatus.BundleState(d.Spec, d.Status))
+		}
+	}
+	return ""
 }
 
 // leftPatience is how long AwaitRemoved waits for the event about the member, which the hub records after it has removed the Cluster.

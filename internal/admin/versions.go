@@ -38,11 +38,9 @@ func (h *Hub) Versions(ctx context.Context, systemNamespace, namespace string) (
 		return v, fmt.Errorf("the hub's API server: %w", err)
 	}
 	v.Kubernetes = served.GitVersion
-	config, err := h.Kubernetes.CoreV1().ConfigMaps(systemNamespace).Get(ctx, registration.HubConfigMap, metav1.GetOptions{})
-	if err != nil {
-		return v, fmt.Errorf("the version of the hub is on ConfigMap %s/%s: %w", systemNamespace, registration.HubConfigMap, err)
+	if v.Hub, err = h.version(ctx, systemNamespace); err != nil {
+		return v, err
 	}
-	v.Hub = config.Annotations[fleet.VersionAnnotation]
 
 	count := map[string]int{}
 	err = h.EachCluster(ctx, namespace, metav1.ListOptions{}, func(c *fleet.Cluster) error {
@@ -58,4 +56,13 @@ func (h *Hub) Versions(ctx context.Context, systemNamespace, namespace string) (
 	}
 	slices.SortFunc(v.Agents, func(a, b AgentVersion) int { return cmp.Compare(a.Version, b.Version) })
 	return v, nil
+}
+
+// version reads the version with which the chart has installed the hub.
+func (h *Hub) version(ctx context.Context, systemNamespace string) (string, error) {
+	config, err := h.Kubernetes.CoreV1().ConfigMaps(systemNamespace).Get(ctx, registration.HubConfigMap, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("the version of the hub is on ConfigMap %s/%s: %w", systemNamespace, registration.HubConfigMap, err)
+	}
+	return config.Annotations[fleet.VersionAnnotation], nil
 }

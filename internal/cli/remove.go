@@ -19,8 +19,9 @@ import (
 )
 
 const (
-	flagYes    = "yes"
-	flagDryRun = "dry-run"
+	flagYes           = "yes"
+	flagDryRun        = "dry-run"
+	flagKeepWorkloads = "keep-workloads"
 )
 
 func removeCommand(s Streams) *cli.Command {
@@ -30,9 +31,13 @@ func removeCommand(s Streams) *cli.Command {
 		ArgsUsage: "CLUSTER",
 		Description: `It first lists what belongs to the cluster, and says what will go and what will stay. Without --yes that is all. A connected
 agent uninstalls its releases and then itself; Bundles with keepResources leave their objects on the member. The hub gives up after
-half a minute, and the command then says what may be left on the member.`,
+half a minute, and the command then says what may be left on the member.
+
+With --keep-workloads the agent first applies all Bundles with keepResources. Only when it has reported that is the Cluster removed;
+otherwise the command fails, and nothing is removed.`,
 		Flags: append(append(hubFlags(), memberFlags("the member, to remove the ServiceAccount of the import there")...),
 			&cli.BoolFlag{Name: flagYes, Aliases: []string{"y"}, Usage: "remove it"},
+			&cli.BoolFlag{Name: flagKeepWorkloads, Usage: "leave what was deployed on the member, and remove only the agent"},
 			&cli.BoolFlag{Name: flagDryRun, Usage: "ask the API server whether it would delete the Cluster, and remove nothing"},
 			timeoutFlag("to wait for the hub", 2*time.Minute),
 		),
@@ -68,7 +73,12 @@ func remove(c *cli.Context, s Streams) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.Out, "%s\n%s", d.Tree(), consequences(cluster, d))
+	keep := c.Bool(flagKeepWorkloads)
+	if keep && d.Cluster.State != view.StateRegistered {
+		return fmt.Errorf("Cluster %s/%s is %s: only an agent that is registered and connected can confirm that it keeps the workloads; nothing was removed",
+			hub.namespace, name, d.Cluster.State)
+	}
+	fmt.Fprintf(s.Out, "%s\n%s", d.Tree(), consequences(cluster, d, keep))
 	switch {
 	case member != nil:
 		fmt.Fprintf(s.Out, "ServiceAccount %s, with which the hub connects to the member, goes.\n", account)
@@ -86,15 +96,21 @@ func remove(c *cli.Context, s Streams) error {
 		return errors.New("nothing was removed: repeat the command with --yes")
 	}
 
-	if err := hub.Remove(c.Context, hub.namespace, name, cluster.UID, false); err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(c.Context, c.Duration(flagTimeout))
 	defer cancel()
 	began := s.Now()
-	left, err := hub.AwaitRemoved(ctx, hub.namespace, name, cluster.UID, func(status string) {
+	progress := func(status string) {
 		fmt.Fprintf(s.Err, "%6.1f s  %s\n", s.Now().Sub(began).Seconds(), view.Printable(status))
-	})
+	}
+	if keep {
+		err = hub.RemoveKeepingWorkloads(ctx, cluster, progress)
+	} else {
+		err = hub.Remove(ctx, hub.namespace, name, cluster.UID, false)
+	}
+	if err != nil {
+		return err
+	}
+	left, err := hub.AwaitRemoved(ctx, hub.namespace, name, cluster.UID, progress)
 	switch {
 	case err != nil && hasAccount: // a repeated command does not find the Cluster
 		return fmt.Errorf("%w. To remove the ServiceAccount of the import: %s", err, removeAccount(account, file, memberContext))
@@ -117,13 +133,15 @@ func remove(c *cli.Context, s Streams) error {
 	return nil
 }
 
-// consequences says what the deletion of a Cluster means for the member and for objects that the person has created.
-func consequences(cluster *fleet.Cluster, d *describe.Description) string {
+// consequences says what the deletion of a Cluster means for the member and for objects that the person has created. keep means that the
+// workloads stay.
+func consequences(cluster *fleet.Cluster, d *describe.Description, keep bool) string {
 	var bundles, stays []string
 	var add func([]*describe.Related)
 	add = func(objects []*describe.Related) {
 		for _, r := range objects {
 			switch {
+			case keep && r.Name == registration.AgentBundleName(cluster.Name): // the agent goes
 			case r.Kind == "BundleDeployment":
 				bundles = append(bundles, r.Name)
 			case r.Kind == "Secret", r.Kind == "ClusterRegistrationToken" && r.Name != registration.ImportTokenName(cluster.Name):
@@ -138,6 +156,9 @@ func consequences(cluster *fleet.Cluster, d *describe.Description) string {
 	switch {
 	case cluster.Labels[fleet.ClusterManagementLabel] != "":
 		text = "The label " + fleet.ClusterManagementLabel + " assigns the Cluster to another controller, which decides about the member.\n"
+	case keep:
+		text = fmt.Sprintf("On the member, the agent leaves the objects of %d Bundles (%s), without the history of their Helm releases, and uninstalls itself.\n",
+			len(bundles), strings.Join(bundles, ", "))
 	case cluster.Status.Agent.LastSeen.IsZero():
 	case d.Cluster.State == view.StateRegistered:
 		text = fmt.Sprintf("On the member, the agent uninstalls %d Bundles (%s), and then itself.\n", len(bundles), strings.Join(bundles, ", "))

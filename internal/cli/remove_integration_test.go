@@ -25,12 +25,38 @@ func TestRemove(t *testing.T) {
 	require.Contains(t, p.mustRun("remove", "east", "--dry-run"), "\nNothing was removed: it was a dry run.\n")
 	require.Nil(t, testenv.RequireThere(t, clusters.Get, "east").DeletionTimestamp)
 
-	out = p.mustRun("remove", "east", "--yes", "--timeout", "5m")
+	// Only a Cluster whose Bundles are all applied with keepResources is removed with --keep-workloads.
+	bundles, onMember := p.hub.Fleet.Bundles(p.namespace), member.Kubernetes.CoreV1()
+	workloads := member.Namespace(t)
+	_, err = bundles.Create(t.Context(), &fleet.Bundle{ObjectMeta: metav1.ObjectMeta{Name: "hello"}, Spec: fleet.BundleSpec{
+		BundleDeploymentOptions: fleet.BundleDeploymentOptions{TargetNamespace: workloads},
+		Resources:               []fleet.BundleResource{{Name: "cm.yaml", Content: "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: stays}\n"}},
+		Targets:                 []fleet.BundleTarget{{ClusterName: "east"}},
+	}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	testenv.EventuallyThere(t, onMember.ConfigMaps(workloads).Get, "stays")
+	testenv.Merge(t, bundles.Patch, "hello", `{"spec":{"paused":true}}`)
+	deployments := p.hub.Fleet.BundleDeployments(registration.ClusterNamespace(p.namespace, "east"))
+	testenv.EventuallyIs(t, deployments.Get, "hello", func(d *fleet.BundleDeployment) (bool, string) { return d.Spec.Paused, "not paused" })
+	_, _, err = p.run("remove", "east", "--keep-workloads", "--yes", "--timeout", "2s")
+	require.ErrorContains(t, err, "nothing was removed: Cluster "+p.namespace+"/east, with --keep-workloads, was not ready in time: "+
+		"the hub (version unknown) has not set keepResources in BundleDeployment hello: the Bundle or the Cluster is paused, ")
+	east := testenv.RequireThere(t, clusters.Get, "east")
+	require.Nil(t, east.DeletionTimestamp)
+	require.NotContains(t, east.Annotations, fleet.KeepWorkloadsAnnotation)
+	testenv.Merge(t, bundles.Patch, "hello", `{"spec":{"paused":false}}`)
+
+	out = p.mustRun("remove", "east", "--keep-workloads", "--yes", "--timeout", "5m")
+	require.Contains(t, out, "\nOn the member, the agent leaves the objects of 1 Bundles (hello), without the history of their Helm releases, and uninstalls itself.\n")
 	require.Contains(t, out, "\nCluster "+p.namespace+"/east is removed.\n")
 	_, err = clusters.Get(t.Context(), "east", metav1.GetOptions{})
 	require.True(t, apierrors.IsNotFound(err))
 	testenv.RequireThere(t, p.hub.Kubernetes.CoreV1().Secrets(p.namespace).Get, "east-kubeconfig")
 	testenv.RequireGone(t, member.Kubernetes.CoreV1().Secrets(registration.DefaultSystemNamespace).Get, "Secret", registration.CredentialSecret)
+	testenv.RequireThere(t, onMember.ConfigMaps(workloads).Get, "stays")
+	history, err := onMember.Secrets(workloads).List(t.Context(), metav1.ListOptions{LabelSelector: "owner=helm"})
+	require.NoError(t, err)
+	require.Empty(t, history.Items)
 
 	_, _, err = p.run("remove", "east", "--yes")
 	require.EqualError(t, err, "there is no Cluster "+p.namespace+"/east: `muster clusters -A` lists all Clusters")

@@ -16,6 +16,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
+	"github.com/muster-fleet/muster/pkg/controllers/agentspec"
 )
 
 // plan is what one generation of a Bundle asks for. It is computed once for all Clusters, and nothing of it changes but the cache.
@@ -30,6 +31,7 @@ type plan struct {
 	uid          types.UID
 	generation   int64
 	options      fleet.BundleDeploymentOptions
+	isAgent      bool // the Bundle runs an agent
 	allMatches   bool // the options of all targets that match are merged, and not only those of the first
 	targets      []target
 	restrictions []criteria
@@ -97,7 +99,7 @@ const (
 // newPlan reads the spec of a Bundle.
 func newPlan(b *fleet.Bundle) *plan {
 	p := &plan{
-		uid: b.UID, generation: b.Generation, options: b.Spec.BundleDeploymentOptions,
+		uid: b.UID, generation: b.Generation, options: b.Spec.BundleDeploymentOptions, isAgent: agentspec.IsBundle(b),
 		allMatches: b.Spec.TargetCustomizationMode == allMatches,
 		cache:      planCache{merged: map[string]mergedOptions{}, variants: map[string]variant{}, rendered: map[key]renderedVariant{}},
 	}
@@ -188,13 +190,16 @@ func (p *plan) variant(chosen []int, cluster *fleet.Cluster) (variant, error) {
 	if err != nil {
 		return variant{}, err
 	}
+	if cluster.Annotations[fleet.KeepWorkloadsAnnotation] == fleet.KeepWorkloadsValue && !p.isAgent {
+		merged.options.KeepResources = true
+	}
 	if merged.hasTemplate {
 		return p.renderedVariant(merged, chosen, cluster)
 	}
 
 	p.cache.mu.Lock()
 	defer p.cache.mu.Unlock()
-	shared := fmt.Sprint(chosen)
+	shared := fmt.Sprint(chosen, merged.options.KeepResources)
 	for _, name := range merged.labelNames {
 		shared += fmt.Sprintf(" %q", cluster.Labels[name])
 	}
@@ -243,7 +248,7 @@ func (p *plan) mergedOptions(chosen []int) (mergedOptions, error) {
 // renderedVariant renders the templates for a Cluster. It does so without the lock, because it can take long, and keeps an error as well,
 // because a retry with the same inputs fails again.
 func (p *plan) renderedVariant(merged mergedOptions, chosen []int, cluster *fleet.Cluster) (variant, error) {
-	fields, err := json.Marshal([]any{chosen, templateData(cluster)})
+	fields, err := json.Marshal([]any{chosen, merged.options.KeepResources, templateData(cluster)})
 	if err != nil {
 		return variant{}, err
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rancher/wrangler/v3/pkg/apply"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,6 +13,7 @@ import (
 
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/content"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 func TestChoose(t *testing.T) {
@@ -99,6 +101,32 @@ func TestVariant(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, name, contentOf(first.deploymentID))
 	assert.Equal(t, []string{name, sum}, []string{p.content, p.sum})
+}
+
+// A Cluster that is annotated for it gets keepResources of each Bundle but that of an agent, and has a deployment ID of its own.
+func TestVariant_keepWorkloads(t *testing.T) {
+	annotated := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{fleet.KeepWorkloadsAnnotation: fleet.KeepWorkloadsValue}}}
+	denied := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{fleet.KeepWorkloadsAnnotation: "false"}}}
+	for name, values := range map[string]map[string]any{"plain": {"a": "b"}, "template": {"name": "${ .ClusterName }x"}} {
+		t.Run(name, func(t *testing.T) {
+			b := bundleWith(func(s *fleet.BundleSpec) {
+				s.Helm, s.Targets = &fleet.HelmOptions{Values: &fleet.GenericMap{Data: values}}, []fleet.BundleTarget{{}}
+			})
+			p := newPlan(b)
+			kept, err := p.variant([]int{0}, annotated)
+			require.NoError(t, err)
+			other, err := p.variant([]int{0}, denied)
+			require.NoError(t, err)
+			assert.True(t, kept.options.KeepResources)
+			assert.False(t, other.options.KeepResources)
+			assert.NotEqual(t, kept.deploymentID, other.deploymentID)
+
+			b.Annotations = map[string]string{apply.LabelID: registration.SetIDManageAgent}
+			agent, err := newPlan(b).variant([]int{0}, annotated)
+			require.NoError(t, err)
+			assert.Equal(t, other.options, agent.options)
+		})
+	}
 }
 
 func TestVariant_clusterLabels(t *testing.T) {

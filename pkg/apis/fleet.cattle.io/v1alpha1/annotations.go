@@ -9,6 +9,13 @@ const KubeconfigAllowedAnnotation = "muster.fleet.cattle.io/kubeconfig-allowed-n
 // The agent uninstalls its releases, sets condition Farewell, and then uninstalls itself.
 const FarewellAnnotation = "muster.fleet.cattle.io/farewell"
 
+// KeepWorkloadsAnnotation is KeepWorkloadsValue on a Cluster whose BundleDeployments all get keepResources, whatever their Bundles say, except
+// that of the agent. So the workloads stay on the member if the Cluster is deleted or the Bundles are. `muster remove --keep-workloads` sets it.
+const (
+	KeepWorkloadsAnnotation = "muster.fleet.cattle.io/keep-workloads"
+	KeepWorkloadsValue      = "true"
+)
+
 // CreatorAnnotation is set on every ClusterRegistration by the API server, through an admission policy of the hub, to the name of
 // the user that created it. The policies prevent users from setting or changing it.
 const CreatorAnnotation = "muster.fleet.cattle.io/created-by"
