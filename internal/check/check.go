@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -47,6 +48,8 @@ type Inputs struct {
 	SystemNamespace, AgentNamespace string
 	// Probe makes the checks of the way from the agent to the hub in a Job of the member, instead of here.
 	Probe bool
+	// HubFlags select the hub in the commands that hints name, as a shell needs them, each with a space before it.
+	HubFlags string
 	// Version is the version of the program.
 	Version string
 	// Now is the clock.
@@ -65,7 +68,7 @@ type Check struct {
 	Needs []string
 	// ExplainedBy are checks whose failure explains a failure of this one.
 	ExplainedBy []string
-	// Hint says what to do if it fails.
+	// Hint says what to do if it fails. Commands of muster in it are between backquotes, with CLUSTER for the name.
 	Hint string
 
 	on  side
@@ -165,7 +168,7 @@ func run(ctx context.Context, table []Check, k *knowledge) Diagnosis {
 			}
 			line.Result, line.Detail = found.Verdict, found.Detail
 			if line.Result != Pass {
-				line.Hint, line.Documentation = c.Hint, Page+"#"+c.ID
+				line.Hint, line.Documentation = k.hint(c), Page+"#"+c.ID
 			}
 		}
 		results[c.ID] = line
@@ -173,6 +176,19 @@ func run(ctx context.Context, table []Check, k *knowledge) Diagnosis {
 	}
 	d.Result, d.Summary = summarize(d.Checks)
 	return d
+}
+
+// hint is the Hint of a check with commands for this hub, this Cluster and its namespace.
+func (in Inputs) hint(c Check) string {
+	muster := "`muster" + in.HubFlags
+	if in.Cluster != "" || in.Token != "" {
+		muster += " -n " + in.Namespace
+	}
+	text := strings.ReplaceAll(c.Hint, "`muster", muster)
+	if in.Cluster != "" {
+		text = strings.ReplaceAll(text, " CLUSTER`", " "+in.Cluster+"`")
+	}
+	return text
 }
 
 // skippedBecause is the check whose result makes this one senseless: the failure at the root, not one that was itself skipped.

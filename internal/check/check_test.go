@@ -188,3 +188,13 @@ func TestPage(t *testing.T) {
 		require.Contains(t, string(data), "\n### "+c.ID+"\n")
 	}
 }
+
+// The commands in hints are for the hub, the namespace and the Cluster of the person who checks.
+func TestHint(t *testing.T) {
+	c := Check{Hint: "`muster clusters -A` lists all; `muster release CLUSTER` helps, and so does `kubectl get nodes`"}
+	assert.Equal(t, c.Hint, Inputs{Namespace: "default"}.hint(c))
+	assert.Equal(t, "`muster --context=b clusters -A` lists all; `muster --context=b release CLUSTER` helps, and so does `kubectl get nodes`",
+		Inputs{HubFlags: " --context=b", Namespace: "clusters"}.hint(c))
+	assert.Equal(t, "`muster --context=b -n clusters clusters -A` lists all; `muster --context=b -n clusters release east` helps, and so does `kubectl get nodes`",
+		Inputs{HubFlags: " --context=b", Namespace: "clusters", Cluster: "east"}.hint(c))
+}

@@ -58,17 +58,17 @@ var table = []Check{
 	{
 		ID: "fleet-requests", Category: categoryHub, on: onHub | onFleet, run: fleetRequests, Needs: []string{"hub-kinds"},
 		Says: "no request to register is refused or waits",
-		Hint: "muster requests -A -o wide shows the reasons; muster check CLUSTER finds the cause for one of them",
+		Hint: "`muster requests -A -o wide` shows the reasons; give muster check the name and the namespace of one of them to find its cause",
 	},
 	{
 		ID: "fleet-clusters", Category: categoryHub, on: onHub | onFleet, run: fleetClusters, Needs: []string{"hub-kinds"},
 		Says: "all Clusters are registered and check in",
-		Hint: "muster check CLUSTER in the namespace of the Cluster finds the cause for one of them",
+		Hint: "`muster clusters -A` lists them; give muster check the name and the namespace of one of them to find its cause",
 	},
 	{
 		ID: "cluster-exists", Category: categoryCluster, on: onHub | onCluster, run: clusterExists, Needs: []string{"hub-kinds"},
 		Says: "the hub has the Cluster, or a request about it",
-		Hint: "muster clusters -A and muster requests -A list all; for an agent that has never reached the hub, give --member-kubeconfig or run fleetagent check in its pod",
+		Hint: "`muster clusters -A` and `muster requests -A` list all; for an agent that has never reached the hub, give --member-kubeconfig or run fleetagent check in its pod",
 	},
 	{
 		ID: "cluster-processed", Category: categoryCluster, on: onHub | onCluster, run: clusterProcessed,
@@ -79,7 +79,7 @@ var table = []Check{
 	{
 		ID: "cluster-not-quarantined", Category: categoryCluster, on: onHub | onCluster, run: clusterNotQuarantined, Needs: []string{"cluster-exists"},
 		Says: "the Cluster is not quarantined",
-		Hint: "find out who quarantined it and why; muster release CLUSTER gives the agent its rights back",
+		Hint: "find out who quarantined it and why; `muster release CLUSTER` gives the agent its rights back",
 	},
 	{
 		ID: "import-secret", Category: categoryImport, on: onHub | onCluster, run: importSecret, Needs: []string{"cluster-exists"},
@@ -89,12 +89,12 @@ var table = []Check{
 	{
 		ID: "import-kubeconfig", Category: categoryImport, on: onHub | onCluster, run: importKubeconfig, Needs: []string{"import-secret"},
 		Says: "the Secret contains a kubeconfig",
-		Hint: "store the output of kubectl config view --raw --minify --flatten under the key value",
+		Hint: "store the output of `kubectl config view --raw --minify --flatten` under the key value",
 	},
 	{
 		ID: "import-self-contained", Category: categoryImport, on: onHub | onCluster, run: importSelfContained, Needs: []string{"import-kubeconfig"},
 		Says: "the kubeconfig has its credential in it and runs no program",
-		Hint: "create a kubeconfig with the token of a ServiceAccount, and embed files with kubectl config view --raw --flatten",
+		Hint: "create a kubeconfig with the token of a ServiceAccount, and embed files with `kubectl config view --raw --flatten`",
 	},
 	{
 		ID: "import-address", Category: categoryImport, on: onHub | onCluster, run: importAddress, Needs: []string{"import-self-contained"},
@@ -181,7 +181,7 @@ var table = []Check{
 		ID: "token-exists", Category: categoryToken, on: onHub | onToken, run: tokenExists, Needs: []string{"hub-kinds"},
 		ExplainedBy: []string{"agent-token", "cluster-exists"},
 		Says:        "the registration token exists on the hub",
-		Hint:        "create a new token with muster token create, and register with its values",
+		Hint:        "create a new token with `muster token create NAME`, and register with its values",
 	},
 	{
 		ID: "token-ready", Category: categoryToken, on: onHub | onToken, run: tokenReady, Needs: []string{"token-exists"}, ExplainedBy: []string{"hub-runs"},
@@ -191,7 +191,7 @@ var table = []Check{
 	{
 		ID: "token-lives", Category: categoryToken, on: onHub | onToken, run: tokenLives, Needs: []string{"token-exists"},
 		Says: "the registration token has not expired",
-		Hint: "create a new token with muster token create",
+		Hint: "create a new token with `muster token create NAME`",
 	},
 	{
 		ID: "token-uses", Category: categoryToken, on: onHub | onToken, run: tokenUses, Needs: []string{"token-exists"},
@@ -273,7 +273,7 @@ var table = []Check{
 		ID: "request-granted", Category: categoryConnection, on: onHub | onCluster, run: requestGranted, Needs: []string{"cluster-exists"},
 		ExplainedBy: []string{"hub-runs", "cluster-not-quarantined", "token-exists", "token-lives", "token-uses"},
 		Says:        "the hub has granted the request of the agent",
-		Hint:        "follow the reason in docs/reasons.md; muster approve decides about a request that waits for approval",
+		Hint:        "follow the reason in docs/reasons.md; `muster describe CLUSTER` names the commands that decide about a request that waits for approval",
 	},
 	{
 		ID: "cluster-registered", Category: categoryConnection, on: onHub | onCluster, run: clusterRegistered,

@@ -108,6 +108,7 @@ func checkInputs(c *cli.Context) (in check.Inputs, err error) {
 			return in, fmt.Errorf("cannot connect to the member: pass --%s: %w", flagMemberKubeconfig, err)
 		}
 	case !c.Bool(flagMember):
+		in.HubFlags = to.shellFlags()
 		in.Hub, in.Namespace, err = hubConfig(to)
 	}
 	return in, err

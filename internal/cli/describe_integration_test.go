@@ -146,6 +146,7 @@ func TestNextSteps(t *testing.T) {
 	}{
 		{"describe " + registration.ClusterName("west"), 2},
 		{"describe nobody", 2},
+		{"check nobody", 2},
 		{"quarantine nobody", 1},
 		{"revoke nobody", 1},
 		{"remove nobody", 1},
@@ -158,7 +159,7 @@ func TestNextSteps(t *testing.T) {
 		args := append(slices.Concat(flags, []string{"-n", p.namespace}), strings.Fields(test.command)...)
 		out, _, err := muster(t, args...)
 		if err != nil {
-			out = err.Error()
+			out += err.Error()
 		}
 		steps := printed.FindAllStringSubmatch(out, -1)
 		require.Len(t, steps, test.steps, "%s: %s", test.command, out)

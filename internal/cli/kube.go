@@ -131,6 +131,14 @@ func (to kubeConnection) flagsOf(name string) (line []string) {
 	return line
 }
 
+// shellFlags are the flags of the connection as a shell needs them, without the namespace, each with a space before it.
+func (to kubeConnection) shellFlags() (text string) {
+	for _, flag := range to.flagsOf("muster") {
+		text += " " + shellWords(flag)
+	}
+	return text
+}
+
 // shellWords quotes words for a shell.
 func shellWords(words ...string) string {
 	for i, word := range words {
@@ -165,9 +173,7 @@ func connectWith(to kubeConnection) (*namespacedHub, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to the hub: %w", err)
 	}
-	for _, flag := range to.flagsOf("muster") {
-		hub.Flags += " " + shellWords(flag)
-	}
+	hub.Flags = to.shellFlags()
 	return &namespacedHub{hub, to, namespace}, nil
 }
 
