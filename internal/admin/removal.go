@@ -60,7 +60,7 @@ func (h *Hub) RemoveKeepingWorkloads(ctx context.Context, cluster *fleet.Cluster
 	}
 	shown := ""
 	_, err = awaited[*fleet.BundleDeploymentList]{
-		what: title + ", with --keep-workloads,", name: cluster.Name,
+		what: title + " with --keep-workloads", name: cluster.Name,
 		get: func(ctx context.Context, _ string, _ metav1.GetOptions) (*fleet.BundleDeploymentList, error) {
 			namespace := registration.ClusterNamespace(cluster.Namespace, cluster.Name)
 			return h.Fleet.BundleDeployments(namespace).List(ctx, metav1.ListOptions{})

@@ -1,7 +1,10 @@
 package cli
 
 import (
+	"context"
+	"io"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -38,9 +41,13 @@ func TestRemove(t *testing.T) {
 	testenv.Merge(t, bundles.Patch, "hello", `{"spec":{"paused":true}}`)
 	deployments := p.hub.Fleet.BundleDeployments(registration.ClusterNamespace(p.namespace, "east"))
 	testenv.EventuallyIs(t, deployments.Get, "hello", func(d *fleet.BundleDeployment) (bool, string) { return d.Spec.Paused, "not paused" })
-	_, _, err = p.run("remove", "east", "--keep-workloads", "--yes", "--timeout", "2s")
-	require.ErrorContains(t, err, "nothing was removed: Cluster "+p.namespace+"/east, with --keep-workloads, was not ready in time: "+
-		"the hub (version unknown) has not set keepResources in BundleDeployment hello: the Bundle or the Cluster is paused, ")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	waits := &cancelAt{text: "the hub (version unknown) has not set keepResources in BundleDeployment hello: the Bundle or the Cluster is paused, ", cancel: cancel}
+	app := App(Streams{Out: io.Discard, Err: waits, Env: func(string) string { return "" }, Now: time.Now})
+	err = app.RunContext(ctx, FlagsFirst(app, []string{"muster", "remove", "east", "--keep-workloads", "--yes", "--timeout", "5m", "-n", p.namespace}))
+	require.ErrorContains(t, err, "nothing was removed: stopped waiting for Cluster "+p.namespace+"/east with --keep-workloads: context canceled")
+	require.Contains(t, waits.String(), waits.text)
 	east := testenv.RequireThere(t, clusters.Get, "east")
 	require.Nil(t, east.DeletionTimestamp)
 	require.NotContains(t, east.Annotations, fleet.KeepWorkloadsAnnotation)
