@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"flag"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -169,6 +170,24 @@ func TestNextSteps(t *testing.T) {
 			require.NoError(t, err, "%s: %s", test.command, words)
 		}
 	}
+	t.Run("the values of a token in a shell", func(t *testing.T) {
+		if _, err := exec.LookPath("kubectl"); err != nil {
+			t.Skip("there is no kubectl on this machine")
+		}
+		out, _, err := muster(t, append(flags, "-n", p.namespace, "token", "create", "pasted", "--timeout", "5m")...)
+		require.NoError(t, err)
+		line := regexp.MustCompile(`(?m)^ +(kubectl .*)$`).FindStringSubmatch(out)
+		require.Len(t, line, 2, out)
+		shell := exec.CommandContext(t.Context(), "sh", "-c", line[1])
+		shell.Dir = t.TempDir()
+		shell.Env = append(os.Environ(), "HOME="+shell.Dir) // for the cache of kubectl
+		said, err := shell.CombinedOutput()
+		require.NoError(t, err, "%s: %s", line[1], said)
+		values, err := os.ReadFile(filepath.Join(shell.Dir, "values.yaml"))
+		require.NoError(t, err)
+		secret := testenv.RequireThere(t, p.hub.Kubernetes.CoreV1().Secrets(p.namespace).Get, "pasted")
+		require.Equal(t, string(secret.Data[registration.ValuesKey]), string(values))
+	})
 	_, _, err = muster(t, append(flags, "-n", "nowhere", "token", "create", "t")...)
 	require.ErrorContains(t, err, "create it with `kubectl --context=again --kubeconfig="+flags[1]+" create namespace nowhere`")
 }
