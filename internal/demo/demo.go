@@ -59,6 +59,7 @@ type demo struct {
 	hub        *cluster
 	east       *cluster // the hub has its kubeconfig
 	west       *cluster // its agent is installed with a token
+	page       *page    // nil until its step
 	registered []registeredCluster
 
 	before  inventory.Inventory // of west, before the installation
@@ -148,7 +149,7 @@ func (d *demo) finish(ctx context.Context, result error) error {
 	if interrupted {
 		d.screen.print("", "Stopping everything ...")
 	}
-	stopped := d.tearDownAll()
+	stopped := errors.Join(d.page.close(), d.tearDownAll())
 	if result == nil || interrupted {
 		if err := errors.Join(stopped, os.RemoveAll(d.dir)); err != nil {
 			return err

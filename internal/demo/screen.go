@@ -123,11 +123,13 @@ func state(a registeredCluster, deleted []string) string {
 // stay prints commands to try.
 func (s *screen) stay(d *demo) {
 	muster := filepath.Join(d.options.Programs, "muster")
+	if d.page != nil {
+		s.print("", s.style(bold, "The page, in a browser on this machine: ")+d.page.address)
+	}
 	s.print("",
 		s.style(bold, "Everything keeps running. Commands to try in another terminal:"), "",
 		"  export KUBECONFIG="+d.hub.kubeconfig,
 		"  "+muster+" clusters -A",
-		"  "+muster+" ui",
 		"  kubectl get clusters.fleet.cattle.io,clusterregistrations -A",
 		"  kubectl get bundles,bundledeployments,contents -A",
 		"  kubectl -n "+workspace+" describe clusters.fleet.cattle.io east",

@@ -40,13 +40,14 @@ func steps() []step {
 		{"start three control planes: etcd, API server, controller manager", "", startClusters},
 		{"install chart fleet-crd on the hub", helmInstall + "fleet-crd charts/fleet-crd", installCRDs},
 		{"install chart fleet on the hub", helmInstall + "fleet charts/fleet --set apiServerURL=https://HUB,agentCheckinInterval=2s --set-file apiServerCA=ca.pem", installHub},
+		{"open the page of the hub", "muster ui", openPage},
 		{"local: the hub registers its own cluster", "", registerLocal},
 		{"east: the hub is given a kubeconfig and installs the agent", "muster -n " + workspace + " import east --kubeconfig east.kubeconfig --wait", registerEast},
 		{"west: create a registration token", "muster -n " + workspace + " token create " + tokenName + " --ttl 1h --allow-label env -o values > values.yaml", createToken},
 		{"west: install the agent with it", helmInstall + "fleet-agent charts/fleet-agent --values values.yaml --set labels.env=demo", registerWest},
-		{"check credentials and heartbeats", "", check},
-		{"each agent adopts its own Deployment", "", adoptAgents},
 		{"a workload for every cluster with env=demo", "kubectl -n " + workspace + " apply -f hello-bundle.yaml", deployWorkload},
+		{"each agent adopts its own Deployment", "", adoptAgents},
+		{"check credentials and heartbeats", "", check},
 		{"delete the Cluster of west, and check that nothing of it is left", "kubectl -n " + workspace + " delete clusters.fleet.cattle.io WEST", deleteWest},
 	}
 }
@@ -151,7 +152,7 @@ type registeredCluster struct {
 	names           []string // names that only the objects of this Cluster contain
 }
 
-// follow waits until the Cluster is registered, and returns a note with the states it went through.
+// follow waits until the Cluster is registered, and the page shows it, and returns a note with the states it went through.
 func (d *demo) follow(ctx context.Context, a registeredCluster, begun time.Time) (string, error) {
 	var states []string
 	cluster, err := d.hub.admin.AwaitRegistered(ctx, a.namespace, a.name, func(v view.Cluster) {
@@ -165,7 +166,11 @@ func (d *demo) follow(ctx context.Context, a registeredCluster, begun time.Time)
 	}
 	a.took, a.view = time.Since(begun), view.OfCluster(cluster)
 	d.registered = append(d.registered, a)
-	return fmt.Sprintf("Cluster %s/%s: %s", a.namespace, a.name, strings.Join(states, " > ")), nil
+	if err := d.page.awaitRegistered(ctx, len(d.registered)); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("Cluster %s/%s: %s\n%sthe page shows %d %s",
+		a.namespace, a.name, strings.Join(states, " > "), indent, len(d.registered), view.StateRegistered), nil
 }
 
 // poll repeats a check until it succeeds, and returns its last error when ctx ends. An error that only says that ctx has ended does not
@@ -193,7 +198,7 @@ func check(ctx context.Context, d *demo) (string, error) {
 			return "", err
 		}
 	}
-	return "each agent has stored its own credential, deleted its bootstrap Secret, and sends heartbeats", nil
+	return "each agent has its own credential and sends heartbeats; bootstrap Secrets are deleted (Helm's after 15 s)", nil
 }
 
 func (d *demo) checkOne(ctx context.Context, a *registeredCluster) error {
