@@ -43,6 +43,8 @@ func golden(t *testing.T, name, text string) {
 		{`in \d+\w*`, "in DURATION"},
 		{`/\S+\.kubeconfig`, "FILE"},
 		{`(BundleDeployment \S+): \w+.*`, "$1: STATE"}, // no pods run in tests
+		{`(?m)^ *[\d.]+ s  .*\n`, ""},                  // which progress is seen depends on the time
+		{`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`, "UID"},
 		{` {2,}`, " "},
 	} {
 		text = regexp.MustCompile(r[0]).ReplaceAllString(text, r[1])
