@@ -31,9 +31,15 @@ type MemberAccount struct{ Namespace, Name string }
 
 func (a MemberAccount) String() string { return a.Namespace + "/" + a.Name }
 
-// AccountOf is the ServiceAccount for a Cluster of a hub.
-func AccountOf(workspace, cluster string) MemberAccount {
-	return MemberAccount{accountNamespace, name.SafeConcatName("muster-import", workspace, cluster, name.Hex(workspace+"/"+cluster, 5))}
+// AccountOf is the ServiceAccount for a Cluster of this hub. Its name contains a digest of the UID of the workspace, so that another hub
+// with Clusters of the same names has another ServiceAccount on a member of both, and neither removes that of the other.
+func (h *Hub) AccountOf(ctx context.Context, workspace, cluster string) (MemberAccount, error) {
+	namespace, err := h.Kubernetes.CoreV1().Namespaces().Get(ctx, workspace, metav1.GetOptions{})
+	if err != nil {
+		return MemberAccount{}, fmt.Errorf("the ServiceAccount on the member is named after the UID of Namespace %s of the hub: %w", workspace, h.Explain(err, workspace))
+	}
+	digest := name.Hex(string(namespace.UID)+"/"+cluster, 10)
+	return MemberAccount{accountNamespace, name.SafeConcatName("muster-import", workspace, cluster, digest)}, nil
 }
 
 // Ensure creates the ServiceAccount, its ClusterRoleBinding and a Secret with its token, or completes what an earlier call has created,

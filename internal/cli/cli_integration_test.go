@@ -21,6 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
 	clientauthenticationv1 "k8s.io/client-go/pkg/apis/clientauthentication/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -147,7 +148,12 @@ func TestImportWithServiceAccount(t *testing.T) {
 	}
 	member.Agent(t, registration.DefaultSystemNamespace)
 	cloud := cloudConfig(t, member)
-	account := admin.AccountOf(p.namespace, "east")
+	account, err := (&admin.Hub{Kubernetes: p.hub.Kubernetes}).AccountOf(t.Context(), p.namespace, "east")
+	require.NoError(t, err)
+	elsewhere := fake.NewClientset(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.namespace, UID: "on-another-hub"}})
+	other, err := (&admin.Hub{Kubernetes: elsewhere}).AccountOf(t.Context(), p.namespace, "east")
+	require.NoError(t, err)
+	require.NotEqual(t, account, other)
 	bindings, accounts := member.Kubernetes.RbacV1().ClusterRoleBindings(), member.Kubernetes.CoreV1().ServiceAccounts(account.Namespace)
 
 	_, _, err = p.run("import", "east", "--member-kubeconfig", cloud)
@@ -191,6 +197,12 @@ func TestImportWithServiceAccount(t *testing.T) {
 	out, _, err = p.run("remove", "east")
 	require.Error(t, err)
 	require.Contains(t, out, "\nServiceAccount "+account.String()+", with which the hub connects to the member, stays there with every right, unless you pass --member-kubeconfig.\n")
+	clusters := p.hub.Fleet.Clusters(p.namespace)
+	testenv.Merge(t, clusters.Patch, "east", `{"metadata":{"annotations":{"`+fleet.MemberAccountAnnotation+`":"`+other.String()+`"}}}`)
+	_, _, err = p.run("remove", "east", "--yes", "--member-kubeconfig", cloud)
+	require.ErrorContains(t, err, "names ServiceAccount "+other.String()+", and muster import creates "+account.String())
+	require.Nil(t, testenv.RequireThere(t, clusters.Get, "east").DeletionTimestamp)
+	testenv.Merge(t, clusters.Patch, "east", `{"metadata":{"annotations":{"`+fleet.MemberAccountAnnotation+`":"`+account.String()+`"}}}`)
 	out = p.mustRun("remove", "east", "--yes", "--member-kubeconfig", cloud, "--timeout", "5m")
 	require.Contains(t, out, "\nServiceAccount "+account.String()+" is removed from the member.\n")
 	testenv.RequireGone(t, bindings.Get, "ClusterRoleBinding", account.Name)

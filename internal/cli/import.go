@@ -223,7 +223,10 @@ func prepare(m toImport, withoutUser bool) ([]byte, error) {
 func importWithAccount(
 	ctx context.Context, hub *namespacedHub, m toImport, order admin.Import, say func(io.Writer, string, ...any), s Streams,
 ) error {
-	account := admin.AccountOf(order.Namespace, order.Name)
+	account, err := hub.AccountOf(ctx, order.Namespace, order.Name)
+	if err != nil {
+		return err
+	}
 	order.Annotations = map[string]string{fleet.MemberAccountAnnotation: account.String()}
 	dryRun := order
 	dryRun.DryRun = true

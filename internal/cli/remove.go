@@ -65,9 +65,22 @@ func remove(c *cli.Context, s Streams) error {
 	if err != nil {
 		return err
 	}
-	account, hasAccount := admin.AccountOf(hub.namespace, name), cluster.Annotations[fleet.MemberAccountAnnotation] != ""
-	if member != nil && !hasAccount {
+	var account admin.MemberAccount
+	noted := cluster.Annotations[fleet.MemberAccountAnnotation]
+	hasAccount := noted != ""
+	if hasAccount {
+		if account, err = hub.AccountOf(c.Context, hub.namespace, name); err != nil {
+			return err
+		}
+	}
+	switch {
+	case member != nil && !hasAccount:
 		return fmt.Errorf("muster import has created no ServiceAccount for Cluster %s/%s: omit --%s", hub.namespace, name, flagMemberKubeconfig)
+	case hasAccount && noted != account.String():
+		return fmt.Errorf("the annotation %s of Cluster %s/%s names ServiceAccount %s, and muster import creates %s: somebody has changed the annotation, "+
+			"or has created Namespace %s again. If that ServiceAccount on the member is only for this Cluster, delete the ClusterRoleBinding of its name "+
+			"there. Then remove the annotation, and repeat the command; nothing was removed",
+			fleet.MemberAccountAnnotation, hub.namespace, name, noted, account, hub.namespace)
 	}
 	d, err := describe.Of(c.Context, hub.Hub, hub.namespace, name, s.Now())
 	if err != nil {
