@@ -18,6 +18,7 @@ import (
 	"github.com/muster-fleet/muster/internal/testenv"
 	"github.com/muster-fleet/muster/internal/testenv/sample"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -152,11 +153,32 @@ func (s twoWays) requireEnd(t *testing.T) {
 	for name, namespace := range map[string]string{"managed": s.managed, registration.ClusterName("edge"): s.edge} {
 		testenv.EventuallyWithin(t, recovery, func() (bool, string) {
 			got := s.hub.ConditionOf(testenv.KindCluster, s.ns, name, fleet.ConditionRegistered)
-			return strings.HasPrefix(got, "True"), name + ": " + got
+			if strings.HasPrefix(got, "True") {
+				return true, ""
+			}
+			return false, name + ": " + got + s.requests(t, name)
 		})
 		testenv.RequireCredential(t, s.member, namespace, name)
 	}
 	for _, token := range []string{"tok", registration.ImportTokenName("managed")} {
 		s.hub.WaitCondition(t, testenv.KindToken, s.ns, token, fleet.ConditionReady, "True")
 	}
+}
+
+// requests describes, for a failure, the import of a Cluster and every request of the namespace: why the agent is not registered.
+func (s twoWays) requests(t *testing.T, name string) string {
+	cluster, err := s.hub.Fleet.Clusters(s.ns).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		return "\n" + err.Error()
+	}
+	about := fmt.Sprintf("\nclientID %q, imported: %+v", cluster.Spec.ClientID, fleetstatus.Condition(cluster.Status.Conditions, fleet.ConditionImported))
+	requests, err := s.hub.Fleet.ClusterRegistrations(s.ns).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		return about + "\n" + err.Error()
+	}
+	for _, r := range requests.Items {
+		about += fmt.Sprintf("\nClusterRegistration %s of clientID %q by token %q: %+v",
+			r.Name, r.Spec.ClientID, r.Labels[fleet.RegistrationTokenLabel], fleetstatus.Condition(r.Status.Conditions, fleet.ConditionGranted))
+	}
+	return about
 }
