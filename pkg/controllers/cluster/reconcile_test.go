@@ -23,6 +23,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	fleetcontrollers "github.com/muster-fleet/muster/pkg/generated/controllers/fleet.cattle.io/v1alpha1"
@@ -314,7 +315,7 @@ func TestIsFor(t *testing.T) {
 }
 
 func TestClustersOfRequest(t *testing.T) {
-	h := &handler{clusterCache: identities{byID: map[string]string{"ws/a": "alice", "ws/b": "bob"}}}
+	h := &handler{clusterCache: identities{byID: map[string]string{"ws/a": "alice", "ws/b": "bob"}, byImport: map[string]string{"ws/import-token-carol": "carol"}}}
 	asked := func(id string, change ...func(*fleet.ClusterRegistration)) *fleet.ClusterRegistration {
 		r := &fleet.ClusterRegistration{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: "r"}, Spec: fleet.ClusterRegistrationSpec{ClientID: id}}
 		for _, f := range change {
@@ -324,6 +325,9 @@ func TestClustersOfRequest(t *testing.T) {
 	}
 	owned := func(r *fleet.ClusterRegistration) { r.OwnerReferences = []metav1.OwnerReference{{Kind: "Cluster"}} }
 	granted := func(r *fleet.ClusterRegistration) { r.Status.Granted = true }
+	imported := func(r *fleet.ClusterRegistration) {
+		r.Labels = map[string]string{fleet.RegistrationTokenLabel: "import-token-carol"}
+	}
 	for title, row := range map[string]struct {
 		before, after *fleet.ClusterRegistration
 		want          []string
@@ -334,6 +338,7 @@ func TestClustersOfRequest(t *testing.T) {
 		"owner set":        {asked("a"), asked("a", owned), nil},
 		"clientID changed": {asked("a"), asked("b"), []string{"alice", "bob"}},
 		"unknown clientID": {nil, asked("c"), nil},
+		"another clientID than that of the imported Cluster": {nil, asked("c", imported), []string{"carol"}},
 	} {
 		var got []string
 		for _, key := range h.clustersOfRequest(row.before, row.after) {
@@ -343,14 +348,15 @@ func TestClustersOfRequest(t *testing.T) {
 	}
 }
 
-// identities is a cache that finds Clusters by their clientID.
+// identities is a cache that finds Clusters by their clientID, and by the token of their import.
 type identities struct {
 	fleetcontrollers.ClusterCache
-	byID map[string]string
+	byID, byImport map[string]string
 }
 
-func (i identities) GetByIndex(_, key string) ([]*fleet.Cluster, error) {
-	if name := i.byID[key]; name != "" {
+func (i identities) GetByIndex(indexName, key string) ([]*fleet.Cluster, error) {
+	names := map[string]map[string]string{index.ByClientID: i.byID, index.ByImportToken: i.byImport}[indexName]
+	if name := names[key]; name != "" {
 		return []*fleet.Cluster{{ObjectMeta: metav1.ObjectMeta{Namespace: "ws", Name: name}}}, nil
 	}
 	return nil, nil

@@ -97,7 +97,8 @@ func (h *handler) clustersOfRequest(before, after *fleet.ClusterRegistration) []
 			continue
 		}
 		found, _ := h.clusterCache.GetByIndex(index.ByClientID, index.Key(request.Namespace, request.Spec.ClientID))
-		keys = append(keys, Keys(found)...)
+		imported, _ := h.clusterCache.GetByIndex(index.ByImportToken, index.Key(request.Namespace, request.Labels[fleet.RegistrationTokenLabel]))
+		keys = append(append(keys, Keys(found)...), Keys(imported)...)
 	}
 	slices.SortFunc(keys, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
 	return slices.Compact(keys)

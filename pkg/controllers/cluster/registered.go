@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -54,7 +55,7 @@ func (h *handler) registered(cluster *fleet.Cluster) result.Result {
 	if refusal, found := h.refusal(cluster); found {
 		return result.Stalled(refusal.Reason, "a registration was denied: "+refusal.Message)
 	}
-	return result.Wait(fleet.ReasonWaitingForAgent, "waiting for the agent to register and check in for the first time")
+	return result.Wait(fleet.ReasonWaitingForAgent, "waiting for the agent to register and check in for the first time"+h.foreignRequest(cluster))
 }
 
 // recordRegistered records the event of the first heartbeat after a registration, and how long it took. A Cluster that had no condition
@@ -127,19 +128,13 @@ func credentialInvalid(cluster *fleet.Cluster, reason, message string) result.Re
 		cluster.Namespace, cluster.Name, registration.BootstrapSecret, registration.BootstrapValues))
 }
 
-// refusal finds the condition of the newest refused request, unless another request of the same agent was granted. Requests are sorted,
-// because an index has no order and the status would otherwise change from pass to pass.
+// refusal finds the condition of the newest refused request, unless another request of the same agent was granted.
 func (h *handler) refusal(cluster *fleet.Cluster) (condition genericcondition.GenericCondition, found bool) {
 	if cluster.Spec.ClientID == "" {
 		return condition, false
 	}
 	requests, _ := h.requests.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
-	slices.SortFunc(requests, func(a, b *fleet.ClusterRegistration) int {
-		if c := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); c != 0 {
-			return c
-		}
-		return strings.Compare(a.Name, b.Name)
-	})
+	slices.SortFunc(requests, byAge)
 	for _, request := range requests {
 		if request.Status.Granted {
 			return genericcondition.GenericCondition{}, false
@@ -150,4 +145,33 @@ func (h *handler) refusal(cluster *fleet.Cluster) (condition genericcondition.Ge
 		}
 	}
 	return condition, found
+}
+
+// foreignRequest names the newest request that names the token of this import and has another clientID than the Cluster: the agent that the
+// hub installed takes itself for another one, and the Cluster would wait for it without a reason. Everybody who may create requests may
+// name the token, so this adds to the message only.
+func (h *handler) foreignRequest(cluster *fleet.Cluster) string {
+	if cluster.Spec.KubeConfigSecret == "" {
+		return ""
+	}
+	requests, _ := h.requests.GetByIndex(index.ByToken, index.TokenKey(cluster.Namespace, registration.ImportTokenName(cluster.Name)))
+	requests = slices.DeleteFunc(slices.Clone(requests), func(r *fleet.ClusterRegistration) bool { return r.Spec.ClientID == cluster.Spec.ClientID })
+	if len(requests) == 0 {
+		return ""
+	}
+	newest := slices.MaxFunc(requests, byAge)
+	became := "is not decided yet"
+	granted := fleetstatus.Condition(newest.Status.Conditions, fleet.ConditionGranted)
+	switch {
+	case newest.Status.Granted:
+		became = fmt.Sprintf("was granted for Cluster %s; if its agent runs in this cluster, delete that Cluster", newest.Status.ClusterName)
+	case granted.Status == corev1.ConditionFalse:
+		became = fmt.Sprintf("was denied (%s: %s)", granted.Reason, granted.Message)
+	}
+	return fmt.Sprintf("; ClusterRegistration %s names the token of this import, but has another clientID than this Cluster, and %s", newest.Name, became)
+}
+
+// byAge orders requests, the newest last, and by name those of the same second: an index has no order.
+func byAge(a, b *fleet.ClusterRegistration) int {
+	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 }

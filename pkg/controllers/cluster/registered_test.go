@@ -17,6 +17,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/config"
 	"github.com/muster-fleet/muster/pkg/controllers/app"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/metrics"
 	"github.com/muster-fleet/muster/pkg/fleetstatus"
@@ -32,9 +33,13 @@ type requests struct {
 	all []*fleet.ClusterRegistration
 }
 
-func (r requests) GetByIndex(_, key string) (found []*fleet.ClusterRegistration, err error) {
+func (r requests) GetByIndex(indexName, key string) (found []*fleet.ClusterRegistration, err error) {
 	for _, request := range r.all {
-		if request.Namespace+"/"+request.Spec.ClientID == key {
+		value := request.Spec.ClientID
+		if indexName == index.ByToken {
+			value = request.Labels[fleet.RegistrationTokenLabel]
+		}
+		if index.Key(request.Namespace, value) == key {
 			found = append(found, request)
 		}
 	}
@@ -107,6 +112,59 @@ func TestRegistered(t *testing.T) {
 			assert.Equal(t, row.reason, out.Reason)
 			assert.Contains(t, out.Message, row.says)
 			assert.NoError(t, out.Err)
+		})
+	}
+}
+
+func TestRegistered_anotherClientIDWithTheTokenOfTheImport(t *testing.T) {
+	const yes, no, unknown = corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown
+	foreign := func(name string, age time.Duration, status corev1.ConditionStatus, reason string) *fleet.ClusterRegistration {
+		r := request(name, age, status, reason)
+		r.Spec.ClientID, r.Labels = "other", map[string]string{fleet.RegistrationTokenLabel: "import-token-prod"}
+		r.Status.ClusterName = "stray"
+		return r
+	}
+	const waits = "waiting for the agent to register and check in for the first time"
+	for _, row := range []struct {
+		name       string
+		kubeconfig string
+		requests   []*fleet.ClusterRegistration
+		status     corev1.ConditionStatus
+		message    string
+	}{
+		{"none", "k", nil, unknown, waits},
+		{"not imported", "", []*fleet.ClusterRegistration{foreign("a", 0, no, fleet.ReasonDenied)}, unknown, waits},
+		{
+			"refused", "k",
+			[]*fleet.ClusterRegistration{foreign("a", 0, no, fleet.ReasonDenied), foreign("b", time.Hour, yes, fleet.ReasonGranted)},
+			unknown,
+			waits + "; ClusterRegistration a names the token of this import, but has another clientID than this Cluster, and was denied (Denied: of a)",
+		},
+		{
+			"granted for another Cluster", "k",
+			[]*fleet.ClusterRegistration{foreign("a", 0, yes, fleet.ReasonGranted)},
+			unknown,
+			waits + "; ClusterRegistration a names the token of this import, but has another clientID than this Cluster, and " +
+				"was granted for Cluster stray; if its agent runs in this cluster, delete that Cluster",
+		},
+		{
+			"not decided", "k",
+			[]*fleet.ClusterRegistration{foreign("a", 0, unknown, "W")},
+			unknown,
+			waits + "; ClusterRegistration a names the token of this import, but has another clientID than this Cluster, and is not decided yet",
+		},
+		{
+			"the refusal of the agent's own request comes first", "k",
+			[]*fleet.ClusterRegistration{foreign("a", 0, no, fleet.ReasonDenied), request("b", time.Hour, no, fleet.ReasonTokenNotFound)},
+			no,
+			"a registration was denied: of b",
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "prod"}, Spec: fleet.ClusterSpec{ClientID: "id", KubeConfigSecret: row.kubeconfig}}
+			out := registeredAtNoon(c, requests{all: row.requests}, false)
+			assert.Equal(t, row.status, out.Status(), "whoever may create requests cannot make the Cluster look broken")
+			assert.Equal(t, row.message, out.Message)
 		})
 	}
 }

@@ -17,6 +17,8 @@ const (
 	ByClientID = "muster.fleet.cattle.io/by-client-id"
 	// ByToken finds requests, and tokens, by TokenKey(namespace, token name).
 	ByToken = "muster.fleet.cattle.io/by-token"
+	// ByImportToken finds Clusters that the hub imports by the TokenKey of the token of the import.
+	ByImportToken = "muster.fleet.cattle.io/by-import-token"
 	// ByUID finds requests by their UID.
 	ByUID = "muster.fleet.cattle.io/by-uid"
 	// ByNoToken finds requests that are not granted and name no token, by their namespace.
@@ -34,6 +36,7 @@ const (
 // Register adds the indexes. It is called once, before any controller is registered.
 func Register(f fleetcontrollers.Interface, core corecontrollers.Interface) {
 	f.Cluster().Cache().AddIndexer(ByClientID, clusterByClientID)
+	f.Cluster().Cache().AddIndexer(ByImportToken, clusterByImportToken)
 	f.Cluster().Cache().AddIndexer(ByKubeconfig, clusterByKubeconfig)
 	f.Cluster().Cache().AddIndexer(ByManagementName, clusterByManagementName)
 	f.ClusterRegistration().Cache().AddIndexer(ByClientID, requestByClientID)
@@ -80,6 +83,13 @@ func clusterByClientID(c *fleet.Cluster) ([]string, error) {
 		return nil, nil
 	}
 	return []string{Key(c.Namespace, c.Spec.ClientID)}, nil
+}
+
+func clusterByImportToken(c *fleet.Cluster) ([]string, error) {
+	if c.Spec.KubeConfigSecret == "" {
+		return nil, nil
+	}
+	return []string{TokenKey(c.Namespace, registration.ImportTokenName(c.Name))}, nil
 }
 
 func clusterByKubeconfig(c *fleet.Cluster) ([]string, error) {
