@@ -37,7 +37,7 @@ func (h *Hub) Rotate(ctx context.Context, cluster *fleet.Cluster, member kuberne
 		if _, err := h.Fleet.Clusters(cluster.Namespace).Patch(ctx, cluster.Name, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 			return "", fmt.Errorf("%s: %w", title, err)
 		}
-		return h.awaitRegistration(ctx, cluster, progress)
+		return h.awaitNewCredential(ctx, cluster, progress)
 	case member == nil:
 		return "", fmt.Errorf("the hub has no kubeconfig of %s: pass that of the member with --member-kubeconfig", title)
 	}
@@ -75,7 +75,7 @@ func (h *Hub) Rotate(ctx context.Context, cluster *fleet.Cluster, member kuberne
 	case err != nil:
 		return "", fmt.Errorf("create Secret %s/%s on the member: %w", cluster.Status.Agent.Namespace, registration.BootstrapSecret, err)
 	}
-	if request, err = h.awaitRegistration(ctx, cluster, progress); err != nil {
+	if request, err = h.awaitNewCredential(ctx, cluster, progress); err != nil {
 		// The agent keeps its present credential, and would go on asking with a token that is deleted.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
@@ -84,8 +84,8 @@ func (h *Hub) Rotate(ctx context.Context, cluster *fleet.Cluster, member kuberne
 	return request, err
 }
 
-// awaitRegistration waits until the agent uses the credential of another request than at present.
-func (h *Hub) awaitRegistration(ctx context.Context, before *fleet.Cluster, progress func(view.Cluster)) (request string, err error) {
+// awaitNewCredential waits until the agent uses the credential of another request than at present.
+func (h *Hub) awaitNewCredential(ctx context.Context, before *fleet.Cluster, progress func(view.Cluster)) (request string, err error) {
 	stateOf := reportChanges(progress)
 	_, err = awaited[*fleet.Cluster]{
 		what: fmt.Sprintf("Cluster %s/%s", before.Namespace, before.Name), get: h.Fleet.Clusters(before.Namespace).Get, name: before.Name,
