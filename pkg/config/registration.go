@@ -56,7 +56,8 @@ type Registration struct {
 	Policy []PolicyRule `json:"policy,omitempty"`
 }
 
-// BacklogLimits are the maximum numbers of registrations that have led to nothing yet. 0 means the default.
+// BacklogLimits are the maximum numbers of registrations that have led to nothing yet. 0 means the default. All requests of a namespace
+// that name no token and whose creator the API server did not record share the limit of one token.
 type BacklogLimits struct {
 	// WaitingPerToken and WaitingPerNamespace are for requests that wait for an approval or for the agents of earlier requests to
 	// connect; the defaults are 1000 and 5000. The hub refuses further ones.

@@ -63,8 +63,10 @@ type namespaceCount struct {
 	admitted [phases][]*fleet.ClusterRegistration // counted requests that the caches did not show
 }
 
-// wholeNamespace is a key that every request has.
-const wholeNamespace = ""
+const (
+	wholeNamespace = ""             // a key that every request has
+	unattributed   = "unattributed" // the key of requests that name no token and have no recorded creator
+)
 
 // The indexes contain only what is counted, by namespace.
 const (
@@ -207,7 +209,8 @@ func (c *namespaceCount) add(phase Phase, request *fleet.ClusterRegistration) {
 
 // keysOf are the keys under which a request is counted: its creator, if the API server recorded it, the token that it names, and the
 // whole namespace. The creator is the ServiceAccount of a token. Without the policy that records it, a user who may create requests can
-// name the token of somebody else.
+// name the token of somebody else. Requests that have neither are limited together like those of one token, so that they cannot take
+// the places of all others in the namespace.
 func keysOf(r *fleet.ClusterRegistration, hubUser string) []string {
 	keys := []string{wholeNamespace}
 	if creator := registration.CreatorOf(r, hubUser); creator != "" {
@@ -215,6 +218,9 @@ func keysOf(r *fleet.ClusterRegistration, hubUser string) []string {
 	}
 	if token := r.Labels[fleet.RegistrationTokenLabel]; token != "" {
 		keys = append(keys, "token "+token)
+	}
+	if len(keys) == 1 {
+		keys = append(keys, unattributed)
 	}
 	return keys
 }

@@ -162,6 +162,23 @@ func TestAdmit(t *testing.T) {
 	assert.True(t, s.admit(t, Unconnected, elsewhere, limit))
 }
 
+func TestAdmit_requestsWithoutTokenAndCreator(t *testing.T) {
+	limit := PhaseLimit{PerToken: 2, PerNamespace: 4}
+	for _, phase := range []Phase{Waiting, Unconnected} {
+		s := newScene()
+		admitted := 0
+		for n := range 100 {
+			r := request("none", n)
+			r.Labels, r.Annotations = nil, nil
+			if s.admit(t, phase, r, limit) {
+				admitted++
+			}
+		}
+		assert.Equal(t, 2, admitted, "all of them share the limit of one token")
+		assert.True(t, s.admit(t, phase, request("a", 0), limit), "they do not take the places of those that name a token")
+	}
+}
+
 func TestAdmit_forgetsNamespaces(t *testing.T) {
 	s := newScene()
 	for i := range 100 {
