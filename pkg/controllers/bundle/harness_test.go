@@ -256,7 +256,7 @@ func deployed(t testing.TB, b *fleet.Bundle, cluster ...*fleet.Cluster) *fleet.B
 	t.Helper()
 	v, err := newPlan(b).variant([]int{0}, &fleet.Cluster{})
 	require.NoError(t, err)
-	d := desired(b, v, helmValues{v.values, v.values}, false, append(cluster, clusterNamed("alice"))[0], nil)
+	d := desired(b, v, helmValues{current: v.values, staged: v.values}, false, append(cluster, clusterNamed("alice"))[0], nil)
 	d.UID, d.ResourceVersion, d.Generation = "uid-of-app", "5", 1
 	return d
 }

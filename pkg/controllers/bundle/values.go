@@ -28,17 +28,29 @@ const (
 )
 
 // helmValues are the Helm values of a BundleDeployment: JSON objects, nil if there are no values.
-type helmValues struct{ current, staged []byte }
+type helmValues struct {
+	current, staged []byte
+	unread          string // the hash of values that the Secret has already, which are not read; current and staged are nil
+}
 
-func (v helmValues) isEmpty() bool { return len(v.current) == 0 && len(v.staged) == 0 }
+func (v helmValues) isEmpty() bool {
+	return len(v.current) == 0 && len(v.staged) == 0 && v.unread == ""
+}
 
 // hash is spec.valuesHash. Other hubs and agents compute the same.
 func (v helmValues) hash() string {
-	if v.isEmpty() {
+	switch {
+	case v.unread != "":
+		return v.unread
+	case v.isEmpty():
 		return ""
 	}
-	sum := sha256.Sum256(slices.Concat(v.current, v.staged))
+	sum := v.digest()
 	return hex.EncodeToString(sum[:])
+}
+
+func (v helmValues) digest() [sha256.Size]byte {
+	return sha256.Sum256(slices.Concat(v.current, v.staged))
 }
 
 // valuesFor returns the wanted Helm values of a BundleDeployment. While it is held, the current ones stay.
@@ -53,6 +65,9 @@ func (d *Deployer) valuesFor(
 	case existing.Spec.ValuesHash == "": // an earlier release wrote the values into the options
 		current, err := takeValues(existing.Spec.Options.DeepCopy())
 		return helmValues{current: current, staged: v.values}, err
+	}
+	if hash := d.values.hashOf(keyOf(existing), v.values); hash != "" {
+		return helmValues{unread: hash}, nil
 	}
 	held, err := d.values.read(ctx, keyOf(existing))
 	// The agent of a Cluster that is not paused acts on the Secret: without its values it would deploy something else.
@@ -90,13 +105,13 @@ type valueSecrets struct {
 // heldValues identify the values that one version of a Secret has by their digests: the values of all Clusters would take the memory of the
 // hub. The version is empty if this hub has neither written nor read the Secret.
 type heldValues struct {
-	current, staged [sha256.Size]byte
-	hasValues       bool
-	version         string
+	both, staged [sha256.Size]byte // both is the digest of spec.valuesHash
+	hasValues    bool
+	version      string
 }
 
 func (h heldValues) equal(values helmValues) bool {
-	return h.current == sha256.Sum256(values.current) && h.staged == sha256.Sum256(values.staged)
+	return h.both == values.digest() && h.staged == sha256.Sum256(values.staged)
 }
 
 func newValueSecrets(c *app.Context) *valueSecrets {
@@ -106,7 +121,7 @@ func newValueSecrets(c *app.Context) *valueSecrets {
 // ensure creates or corrects the Secret of a BundleDeployment. Of a Secret that this hub has neither written nor seen change, it relies
 // on spec.valuesHash, which is written after the Secret.
 func (s *valueSecrets) ensure(ctx context.Context, deployment *fleet.BundleDeployment, values helmValues) error {
-	if values.isEmpty() {
+	if values.isEmpty() || values.unread != "" {
 		return nil
 	}
 	k := keyOf(deployment)
@@ -153,6 +168,16 @@ func (s *valueSecrets) ensure(ctx context.Context, deployment *fleet.BundleDeplo
 	}
 	s.remember(secret, values)
 	return nil
+}
+
+// hashOf returns the hash of the values that the Secret of a BundleDeployment has, if this hub knows them without reading the Secret and
+// the staged ones are these; otherwise "".
+func (s *valueSecrets) hashOf(k key, staged []byte) string {
+	held, _ := s.recall(k)
+	if !held.hasValues || held.staged != sha256.Sum256(staged) || !s.isCurrent(held, s.find(k), k) {
+		return ""
+	}
+	return hex.EncodeToString(held.both[:])
 }
 
 // read returns the values that the Secret of a BundleDeployment has, and none if there is no Secret.
@@ -211,7 +236,7 @@ func (s *valueSecrets) remember(secret *corev1.Secret, values helmValues) {
 	s.written.Wrote(secret)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.held[keyOf(secret)] = heldValues{sha256.Sum256(values.current), sha256.Sum256(values.staged), !values.isEmpty(), secret.ResourceVersion}
+	s.held[keyOf(secret)] = heldValues{values.digest(), sha256.Sum256(values.staged), !values.isEmpty(), secret.ResourceVersion}
 }
 
 // noteChange notes that a Secret has another version, and reports whether somebody else may have written it.

@@ -21,7 +21,7 @@ func TestHelmValuesHash(t *testing.T) {
 		{`{"key":"value"}`, `{"key":"value"}`, "3e595e3b9aececead659294e162b71ffeb4390a932d57dcad86b5974a515a77e"},
 		{`{"key":"value"}`, `{"newkey":"value"}`, "01c44d8a446abccb870503db292e07cb2b8da135b6fec52b21048bdab8c84a7c"},
 	} {
-		assert.Equal(t, row.want, helmValues{[]byte(row.current), []byte(row.staged)}.hash())
+		assert.Equal(t, row.want, helmValues{current: []byte(row.current), staged: []byte(row.staged)}.hash())
 	}
 }
 
@@ -172,8 +172,22 @@ func TestReconcileValuesWhilePaused(t *testing.T) {
 				s.hasSecret(t, row.secret)
 			}
 			s.reconcile(t, clusterNamed("alice"))
+			patch := s.log[len(s.log)-1]
 			assert.Equal(t, row.want, s.requests())
 			assert.Equal(t, valuesSecret(row.current, `{"v":"two"}`).Data, s.liveSecret(t).Data)
+
+			written := s.liveSecret(t)
+			s.showSecret(t, written)
+			s.reconcile(t, clusterNamed("alice"))
+			assert.Equal(t, []string{patch}, s.log, "the cache does not show the patch; the hub knows the Secret, and does not read it again")
+			s.requests()
+
+			changed := written.DeepCopy()
+			changed.ResourceVersion, changed.Data["stagedValues"] = "9", []byte(`{"v":"three"}`)
+			require.NoError(t, s.kubernetes.Tracker().Update(corev1.SchemeGroupVersion.WithResource("secrets"), changed, home))
+			s.showSecret(t, changed)
+			s.reconcile(t, clusterNamed("alice"))
+			assert.Equal(t, "get Secret", s.requests()[0], "somebody else has changed the Secret")
 		})
 	}
 }
