@@ -17,6 +17,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/fleetstatus"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
@@ -367,6 +368,16 @@ func TestFirstHeartbeat(t *testing.T) {
 	assert.Equal(t, "WaitCheckIn", waiting.Status.Display.State)
 	assert.True(t, waiting.Status.Agent.LastSeen.IsZero())
 	s.Hub.ClusterCondition(t, s.Namespace, "m", fleet.ConditionRegistered, "Unknown WaitingForAgent")
+
+	// An agent that keeps the clientID of an earlier registration is refused. The Cluster says why it waits.
+	secret := testenv.RequireThere(t, s.Member.Kubernetes.CoreV1().Secrets(agentNamespace).Get, registration.BootstrapSecret)
+	other := s.Hub.Request(t, testenv.BootstrapValues(secret), fleet.ClusterRegistrationSpec{ClientID: "earlier", ClientRandom: "earlier" + s.Namespace})
+	said := fmt.Sprintf("ClusterRegistration %s names the token of this import, but has another clientID than this Cluster, and was denied (%s: ",
+		other.Name, fleet.ReasonClientIDNotAllowed)
+	s.EventuallyCluster(t, "m", func(c *fleet.Cluster) (bool, string) {
+		registered := fleetstatus.Condition(c.Status.Conditions, fleet.ConditionRegistered)
+		return registered.Reason == fleet.ReasonWaitingForAgent && strings.Contains(registered.Message, said), registered.Message
+	})
 
 	s.Member.Agent(t, agentNamespace)
 	cluster := s.EventuallyCluster(t, "m", func(c *fleet.Cluster) (bool, string) {

@@ -147,28 +147,24 @@ func (h *handler) refusal(cluster *fleet.Cluster) (condition genericcondition.Ge
 	return condition, found
 }
 
-// foreignRequest names the newest request that names the token of this import and has another clientID than the Cluster: the agent that the
-// hub installed takes itself for another one, and the Cluster would wait for it without a reason. Everybody who may create requests may
-// name the token, so this adds to the message only.
+// foreignRequest names the newest refused request that names the token of this import and has another clientID than the Cluster: the agent
+// that the hub installed kept the clientID of an earlier registration, and the Cluster would wait for it without a reason. Everybody who
+// may create requests may name the token, so this adds to the message only.
 func (h *handler) foreignRequest(cluster *fleet.Cluster) string {
 	if cluster.Spec.KubeConfigSecret == "" {
 		return ""
 	}
 	requests, _ := h.requests.GetByIndex(index.ByToken, index.TokenKey(cluster.Namespace, registration.ImportTokenName(cluster.Name)))
-	requests = slices.DeleteFunc(slices.Clone(requests), func(r *fleet.ClusterRegistration) bool { return r.Spec.ClientID == cluster.Spec.ClientID })
+	requests = slices.DeleteFunc(slices.Clone(requests), func(r *fleet.ClusterRegistration) bool {
+		return r.Spec.ClientID == cluster.Spec.ClientID || r.Status.Granted || !fleetstatus.IsFalse(r.Status.Conditions, fleet.ConditionGranted)
+	})
 	if len(requests) == 0 {
 		return ""
 	}
 	newest := slices.MaxFunc(requests, byAge)
-	became := "is not decided yet"
 	granted := fleetstatus.Condition(newest.Status.Conditions, fleet.ConditionGranted)
-	switch {
-	case newest.Status.Granted:
-		became = fmt.Sprintf("was granted for Cluster %s; if its agent runs in this cluster, delete that Cluster", newest.Status.ClusterName)
-	case granted.Status == corev1.ConditionFalse:
-		became = fmt.Sprintf("was denied (%s: %s)", granted.Reason, granted.Message)
-	}
-	return fmt.Sprintf("; ClusterRegistration %s names the token of this import, but has another clientID than this Cluster, and %s", newest.Name, became)
+	return fmt.Sprintf("; ClusterRegistration %s names the token of this import, but has another clientID than this Cluster, and was denied (%s: %s)",
+		newest.Name, granted.Reason, granted.Message)
 }
 
 // byAge orders requests, the newest last, and by name those of the same second: an index has no order.
