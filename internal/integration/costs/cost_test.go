@@ -15,6 +15,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/testenv"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
+	"github.com/muster-fleet/muster/pkg/registration"
 )
 
 func TestRestartWritesNothing(t *testing.T) {
@@ -85,6 +86,29 @@ var aRegistration = map[string]int{
 	"POST secrets 2xx":                           1,
 	"PATCH clusterregistrations/status 2xx":      1,
 	"POST events 2xx":                            1, // the grant, for people; the request does not wait for it
+}
+
+// An agent of this project can send its first heartbeat to a Cluster that has no status.
+func TestCostOfARegistration_firstStatusWithTheHeartbeat(t *testing.T) {
+	r := &testenv.Recorder{}
+	s := newStage(t, r.Wrap)
+	values := s.Token(t, "tok")
+	cost := usual(t, r, 1, func(n int) {
+		clientID := fmt.Sprintf("renewing-%d", n)
+		request := s.Hub.Send(t, values, &fleet.ClusterRegistration{
+			ObjectMeta: metav1.ObjectMeta{
+				GenerateName: "request-", Labels: map[string]string{fleet.RegistrationTokenLabel: values.TokenName},
+				Annotations: map[string]string{registration.RenewalAnnotation: "true"},
+			},
+			Spec: fleet.ClusterRegistrationSpec{ClientID: clientID, ClientRandom: "random" + s.Namespace},
+		})
+		granted, _ := s.Hub.Granted(t, values, request)
+		cluster := granted.Status.ClusterName
+		s.Beat(t, cluster, fleet.AgentStatus{LastSeen: metav1.Now(), Namespace: testenv.SystemNamespace, Registration: granted.Name})
+		s.Hub.ClusterCondition(t, s.Namespace, cluster, fleet.ConditionRegistered, "True")
+	})
+	t.Logf("a registration with its first heartbeat: %v", testenv.Bill(testenv.WritesIn(cost)))
+	assert.Equal(t, 1, testenv.Bill(cost)["PATCH clusters/status 2xx"])
 }
 
 func TestCostOfAnImport(t *testing.T) {

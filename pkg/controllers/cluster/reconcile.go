@@ -77,7 +77,7 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 		return cluster, nil
 	}
 
-	// A first import usually ends within seconds, and its result is the first status.
+	// A registration usually ends within seconds, and its result is the first status.
 	if left := h.unreported(cluster, after); left > 0 && failed == nil && !stalled {
 		h.clusters.EnqueueAfter(cluster.Namespace, cluster.Name, result.Earliest(next, left))
 		return cluster, nil
@@ -106,13 +106,21 @@ func (h *handler) reconcile(ctx context.Context, cluster *fleet.Cluster) (*fleet
 	return latest, failed
 }
 
-// reportAfter is the age from which the status of a Cluster says that its first import is under way. Before that, a write for each of
-// hundreds of imports would delay them all.
+// reportAfter is the age from which the status of a Cluster says that its first registration is under way. Before that, a write for each of
+// hundreds of registrations would delay them all.
 const reportAfter = 10 * time.Second
 
-// unreported returns how long the status of a Cluster that has none yet does not say that it is being imported; 0 if it has to be written.
+// unreported returns how long the hub does not write the status of a Cluster that has none yet, because it is being imported, or because
+// a request of its agent exists and the first heartbeat will follow; 0 if the status has to be written. It has to be written at once for
+// an agent of Fleet, whose heartbeat is a JSON patch that fails without a status, and with disableBundles, where the request waits for
+// status.namespace.
 func (h *handler) unreported(cluster, after *fleet.Cluster) time.Duration {
-	if len(cluster.Status.Conditions) > 0 || fleetstatus.Condition(after.Status.Conditions, fleet.ConditionImported).Reason != fleet.ReasonImporting {
+	importing := fleetstatus.Condition(after.Status.Conditions, fleet.ConditionImported).Reason == fleet.ReasonImporting
+	waiting := fleetstatus.Condition(after.Status.Conditions, fleet.ConditionRegistered).Reason == fleet.ReasonWaitingForAgent
+	requests := h.requestsOf(cluster)
+	ofFleet := func(r *fleet.ClusterRegistration) bool { return !registration.Renews(r) }
+	registering := waiting && !h.DisableBundles && len(requests) > 0 && !slices.ContainsFunc(requests, ofFleet)
+	if len(cluster.Status.Conditions) > 0 || !importing && !registering {
 		return 0
 	}
 	return min(reportAfter-h.Clock.Since(cluster.CreationTimestamp.Time), reportAfter) // the clock of the API server may be ahead
@@ -297,10 +305,9 @@ func (h *handler) createNamespace(ctx context.Context, cluster *fleet.Cluster, n
 	return created, err
 }
 
-// isFor reports whether a Namespace belongs to the Cluster. A Namespace that a user created is not used, even if it has the annotations.
-// With disableBundles, Fleet's own Cluster controller may create it, without a key.
+// isFor reports whether a Namespace belongs to the Cluster. With disableBundles, Fleet's own Cluster controller may create it, without a
+// key.
 func (h *handler) isFor(namespace *corev1.Namespace, cluster *fleet.Cluster) bool {
-	return namespace.Annotations[fleet.ClusterAnnotation] == cluster.Name &&
-		namespace.Annotations[fleet.ClusterNamespaceAnnotation] == cluster.Namespace &&
-		(h.DisableBundles || namespacekey.Fits(namespace, cluster) || h.NamespaceKeys.Created(namespace, cluster))
+	return namespacekey.IsFor(namespace, cluster) ||
+		namespacekey.Names(namespace, cluster) && (h.DisableBundles || h.NamespaceKeys.Created(namespace, cluster))
 }

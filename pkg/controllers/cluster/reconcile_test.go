@@ -173,6 +173,56 @@ func TestReconcile_firstImportIsReported(t *testing.T) {
 	}
 }
 
+func TestReconcile_firstStatusOfARegistration(t *testing.T) {
+	undecided, granted := request("r", 0, corev1.ConditionUnknown, fleet.ReasonCountingUse), request("r", 0, corev1.ConditionTrue, fleet.ReasonGranted)
+	ofFleet := granted.DeepCopy()
+	for _, r := range []*fleet.ClusterRegistration{undecided, granted} {
+		r.Annotations = map[string]string{registration.RenewalAnnotation: "true"}
+	}
+	for _, row := range []struct {
+		name    string
+		request *fleet.ClusterRegistration
+		change  func(*deletion)
+		want    string // the reason of condition Registered; "" if no status is written
+	}{
+		{"no request of the agent: at once", nil, nil, fleet.ReasonWaitingForAgent},
+		{"a request that is not decided: with its result", undecided, nil, ""},
+		{"a granted request: with the heartbeat", granted, nil, ""},
+		{"a request of an agent of Fleet, whose heartbeat needs a status: at once", ofFleet, nil, fleet.ReasonWaitingForAgent},
+		{"the first heartbeat", granted, func(d *deletion) { d.cluster.Status.Agent.LastSeen = metav1.NewTime(d.clock.Now()) }, fleet.ReasonRegistered},
+		{"a refused request: at once", request("r", 0, corev1.ConditionFalse, fleet.ReasonDenied), nil, fleet.ReasonDenied},
+		{"no heartbeat for ten seconds", granted, func(d *deletion) {
+			d.cluster.CreationTimestamp = metav1.NewTime(d.clock.Now().Add(-reportAfter))
+		}, fleet.ReasonWaitingForAgent},
+		{"after another status: at once", granted, func(d *deletion) {
+			result.Set(&d.cluster.Status.Conditions, fleet.ConditionProcessed, result.Wait(fleet.ReasonNamespaceDeleting, ""), d.clock.Now())
+		}, fleet.ReasonWaitingForAgent},
+		{"disableBundles, where the request waits for the status: at once", undecided, func(d *deletion) { d.DisableBundles = true }, fleet.ReasonWaitingForAgent},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			d := newDeletion(config.Hub{})
+			live := &liveness{}
+			d.subReconcilers = SubReconcilers{&fixedImport{}, live, live, live}
+			d.namespaces = cachedNamespace{Namespace: ownNamespace()}
+			d.cluster.Status = fleet.ClusterStatus{Namespace: memberNamespace}
+			d.cluster.CreationTimestamp = metav1.NewTime(d.clock.Now())
+			d.cluster.Spec.ClientID, d.cluster.Spec.KubeConfigSecret = "id", ""
+			d.requests = requests{}
+			if row.request != nil {
+				r := row.request.DeepCopy()
+				r.Namespace = d.cluster.Namespace
+				d.requests = requests{all: []*fleet.ClusterRegistration{r}}
+			}
+			if row.change != nil {
+				row.change(d)
+			}
+			latest, err := d.reconcile(t.Context(), d.cluster)
+			require.NoError(t, err)
+			assert.Equal(t, row.want, fleetstatus.Condition(latest.Status.Conditions, fleet.ConditionRegistered).Reason)
+		})
+	}
+}
+
 func TestEnsureNamespace_once(t *testing.T) {
 	clock := clocktesting.NewFakeClock(noon)
 	server := fake.NewClientset()

@@ -58,10 +58,11 @@ func (h *handler) registered(cluster *fleet.Cluster) result.Result {
 	return result.Wait(fleet.ReasonWaitingForAgent, "waiting for the agent to register and check in for the first time"+h.foreignRequest(cluster))
 }
 
-// recordRegistered records the event of the first heartbeat after a registration, and how long it took. A Cluster that had no condition
-// Registered, such as one that Fleet's own hub registered, has neither.
+// recordRegistered records the event of the first heartbeat after a registration, and how long it took. A Cluster that had other conditions
+// but no condition Registered, such as one that Fleet's own hub registered, has neither.
 func (h *handler) recordRegistered(before, cluster *fleet.Cluster, t *result.Transition) {
-	if t == nil || t.Before != corev1.ConditionUnknown || t.After != corev1.ConditionTrue {
+	first := len(before.Status.Conditions) == 0 // see unreported
+	if t == nil || t.Before != corev1.ConditionUnknown && !first || t.After != corev1.ConditionTrue {
 		return
 	}
 	h.Events.Event(cluster, corev1.EventTypeNormal, fleet.ReasonRegistered, "the agent has registered and checked in for the first time")
@@ -79,9 +80,8 @@ func (h *handler) recordRegistered(before, cluster *fleet.Cluster, t *result.Tra
 	if err != nil {
 		since = cluster.CreationTimestamp.Time
 	}
-	requests, _ := h.requests.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
 	var granted *fleet.ClusterRegistration // the newest one
-	for _, r := range requests {
+	for _, r := range h.requestsOf(cluster) {
 		if r.Status.Granted && (granted == nil || granted.CreationTimestamp.Before(&r.CreationTimestamp)) {
 			granted = r
 		}
@@ -128,12 +128,18 @@ func credentialInvalid(cluster *fleet.Cluster, reason, message string) result.Re
 		cluster.Namespace, cluster.Name, registration.BootstrapSecret, registration.BootstrapValues))
 }
 
+// requestsOf returns the requests with the clientID of the Cluster.
+func (h *handler) requestsOf(cluster *fleet.Cluster) []*fleet.ClusterRegistration {
+	if cluster.Spec.ClientID == "" {
+		return nil
+	}
+	found, _ := h.requests.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID)) // fails only without the index
+	return found
+}
+
 // refusal finds the condition of the newest refused request, unless another request of the same agent was granted.
 func (h *handler) refusal(cluster *fleet.Cluster) (condition genericcondition.GenericCondition, found bool) {
-	if cluster.Spec.ClientID == "" {
-		return condition, false
-	}
-	requests, _ := h.requests.GetByIndex(index.ByClientID, index.Key(cluster.Namespace, cluster.Spec.ClientID))
+	requests := h.requestsOf(cluster)
 	slices.SortFunc(requests, byAge)
 	for _, request := range requests {
 		if request.Status.Granted {

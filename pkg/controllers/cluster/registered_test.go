@@ -280,12 +280,17 @@ func TestRecordRegistered(t *testing.T) {
 		spec          fleet.ClusterSpec
 		requests      []*fleet.ClusterRegistration
 		clusterName   string
+		first         bool // the Cluster has no status yet
 		event, series string
 		took          float64
 	}{
 		{
 			name: "an agent, since its newest request", before: unknown, after: yes, requests: []*fleet.ClusterRegistration{older, request("r", 2*time.Second, yes, "Granted")},
 			event: event, series: "auto agent", took: 2,
+		},
+		{
+			name: "an agent whose heartbeat comes before the first status", first: true, before: "", after: yes,
+			requests: []*fleet.ClusterRegistration{request("r", 2*time.Second, yes, "Granted")}, event: event, series: "auto agent", took: 2,
 		},
 		{name: "a request that a person approved", before: unknown, after: yes, requests: []*fleet.ClusterRegistration{approved}, event: event, series: "manual agent", took: 3},
 		{
@@ -296,7 +301,7 @@ func TestRecordRegistered(t *testing.T) {
 			name: "the hub's own cluster", before: unknown, after: yes, spec: fleet.ClusterSpec{KubeConfigSecret: registration.LocalSecret},
 			clusterName: registration.LocalCluster, event: event, series: "auto local", took: 5,
 		},
-		{name: "a Cluster of Fleet's own hub, which has no condition", before: "", after: yes},
+		{name: "a Cluster of Fleet's own hub, which has other conditions", before: "", after: yes},
 		{name: "an event of the transition itself says so", before: no, after: yes},
 		{name: "it waits", before: "", after: unknown},
 	} {
@@ -313,6 +318,9 @@ func TestRecordRegistered(t *testing.T) {
 			cluster := &fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: cmp.Or(row.clusterName, "c")}, Spec: row.spec}
 			cluster.Status.Conditions = fleetstatus.Conditions{
 				{Type: fleet.ConditionRegistered, Status: unknown, LastTransitionTime: noon.Add(-5 * time.Second).Format(time.RFC3339)},
+			}
+			if row.first {
+				cluster.Status.Conditions = nil
 			}
 			h.recordRegistered(cluster, cluster, &result.Transition{Before: row.before, After: row.after})
 			h.recordRegistered(cluster, cluster, nil)

@@ -10,6 +10,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/expectations"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/index"
+	"github.com/muster-fleet/muster/pkg/controllers/internal/namespacekey"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/result"
 	"github.com/muster-fleet/muster/pkg/controllers/internal/writes"
 	"github.com/muster-fleet/muster/pkg/registration"
@@ -137,7 +138,23 @@ func (h *handler) createCluster(
 	return waitingForNamespace(name)
 }
 
-// waitingForNamespace ends with the event of the Cluster's status. The timer is for a Cluster that is deleted before the cache shows it.
+// hasNamespace reports whether the controller of Clusters has created the cluster namespace: the status of the Cluster names it, or the
+// cached Namespace has the key that fits the digest on the Cluster. The second is for a new Cluster, whose status is written with the first
+// heartbeat of its agent. An agent of Fleet cannot send a heartbeat to a Cluster without a status, so its request waits for the status.
+func (h *handler) hasNamespace(request *fleet.ClusterRegistration, cluster *fleet.Cluster) bool {
+	name := clusterNamespace(cluster)
+	if cluster.Status.Namespace == name {
+		return true
+	}
+	if !registration.Renews(request) {
+		return false
+	}
+	namespace, err := h.namespaces.Get(name)
+	return err == nil && namespace.DeletionTimestamp == nil && namespacekey.IsFor(namespace, cluster)
+}
+
+// waitingForNamespace ends with the event of the Namespace, or of the Cluster's status. The timer is for a Cluster that is deleted before
+// the cache shows it.
 func waitingForNamespace(cluster string) result.Result {
 	return result.Wait(fleet.ReasonWaitingForCluster, fmt.Sprintf("waiting for Cluster %s to get its namespace", cluster)).In(expectations.Timeout)
 }

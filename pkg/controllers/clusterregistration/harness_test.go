@@ -1,11 +1,14 @@
 package clusterregistration
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"testing"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+	corecontrollers "github.com/rancher/wrangler/v3/pkg/generated/controllers/core/v1"
 	"github.com/rancher/wrangler/v3/pkg/generic"
 	"github.com/stretchr/testify/require"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -96,6 +99,8 @@ func newScene(t *testing.T) *scene {
 		tokens:   tokensOf{all: []*fleet.ClusterRegistrationToken{s.token}},
 		secrets:  secretsOf{},
 		accounts: accountsOf{},
+
+		namespaces: namespaceOf{},
 	}
 	s.handler.written.Clock, s.handler.writtenGrants.Clock, s.createdClusters.Clock, s.givenRights.Clock = clock, clock, clock, clock
 	s.createdCredentials.Clock = clock
@@ -264,6 +269,32 @@ type (
 	secretsOf  = cached[*corev1.Secret]
 	accountsOf = cached[*corev1.ServiceAccount]
 )
+
+// namespaceOf is a cache with one Namespace, or none.
+type namespaceOf struct {
+	corecontrollers.NamespaceCache
+	*corev1.Namespace
+}
+
+func (c namespaceOf) Get(name string) (*corev1.Namespace, error) {
+	if c.Namespace == nil || c.Namespace.Name != name {
+		return nil, notFound(name)
+	}
+	return c.Namespace, nil
+}
+
+// haveNamespace puts a Namespace into the cache that names the Cluster and has this key. The digest of "key" is on the Cluster, which
+// has no status.
+func (s *scene) haveNamespace(key string) *corev1.Namespace {
+	digest := sha256.Sum256([]byte("key"))
+	s.cluster.Annotations = map[string]string{fleet.NamespaceDigestAnnotation: hex.EncodeToString(digest[:])}
+	s.cluster.Status.Namespace = ""
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: clusterNamespace(s.cluster), Annotations: map[string]string{
+		fleet.ClusterAnnotation: s.cluster.Name, fleet.ClusterNamespaceAnnotation: s.cluster.Namespace, fleet.NamespaceKeyAnnotation: key,
+	}}}
+	s.namespaces = namespaceOf{Namespace: namespace}
+	return namespace
+}
 
 // queue records when requests are enqueued.
 type queue struct {

@@ -49,6 +49,7 @@ type handler struct {
 	requests        fleetcontrollers.ClusterRegistrationCache
 	clusters        fleetcontrollers.ClusterCache
 	tokens          fleetcontrollers.ClusterRegistrationTokenCache
+	namespaces      corecontrollers.NamespaceCache
 	accounts        corecontrollers.ServiceAccountCache
 	secrets         corecontrollers.SecretCache
 	bindings        rbaccontrollers.RoleBindingCache
@@ -76,7 +77,7 @@ type handler struct {
 	droppedConditions sync.Map
 }
 
-// Register sets up the controller. It watches requests; Clusters and tokens, which requests wait for; the objects created for a
+// Register sets up the controller. It watches requests; Clusters, their namespaces and tokens, which requests wait for; the objects created for a
 // request, to repair them; and credential Secrets, to delete them when they expire.
 func Register(ctx context.Context, c *app.Context) {
 	h := &handler{
@@ -85,6 +86,7 @@ func Register(ctx context.Context, c *app.Context) {
 		requests:        c.Fleet.ClusterRegistration().Cache(),
 		clusters:        c.Fleet.Cluster().Cache(),
 		tokens:          c.Fleet.ClusterRegistrationToken().Cache(),
+		namespaces:      c.Core.Namespace().Cache(),
 		accounts:        c.Core.ServiceAccount().Cache(),
 		secrets:         c.Core.Secret().Cache(),
 		bindings:        c.RBAC.RoleBinding().Cache(),

@@ -248,11 +248,11 @@ func (h *handler) grant(ctx context.Context, request *fleet.ClusterRegistration)
 	case registration.UseUncountable:
 	}
 
-	// Create the Cluster. The controller of Clusters creates its namespace, and its status then enqueues the request.
+	// Create the Cluster. The controller of Clusters creates its namespace, which then enqueues the request.
 	if cluster == nil {
 		return stop(h.createCluster(ctx, request, token, newCluster))
 	}
-	if cluster.Status.Namespace != clusterNamespace(cluster) {
+	if !h.hasNamespace(request, cluster) {
 		return stop(waitingForNamespace(cluster.Name))
 	}
 	if use == registration.UseUncounted {
@@ -326,8 +326,8 @@ func (h *handler) repair(ctx context.Context, request *fleet.ClusterRegistration
 			"ServiceAccount %s/%s was deleted; the agent has to register again", clusterNamespace(cluster), accountName(request)))
 	}
 
-	// The controller of Clusters unsets the namespace when somebody else has created it. Only a withdrawal of rights is then possible.
-	if cluster.Status.Namespace != clusterNamespace(cluster) && !cluster.Spec.Quarantined {
+	// If somebody else has created the namespace, only a withdrawal of rights is possible.
+	if !h.hasNamespace(request, cluster) && !cluster.Spec.Quarantined {
 		return result.Skip()
 	}
 

@@ -131,6 +131,20 @@ func TestGrant(t *testing.T) {
 			s.request.OwnerReferences, s.clusters = nil, clustersOf{}
 			s.configure(config.Registration{Approval: fleet.ApprovalManual})
 		}, "Unknown WaitingForApproval", "Unknown WaitingForApproval", nil},
+		{"the hub created the namespace, and the Cluster has no status: granted", func(s *scene) { s.haveNamespace("key") }, "True Granted", " ", []string{
+			"create serviceaccounts", "create secrets",
+		}},
+		{"the same, and an agent of Fleet asks, whose heartbeat needs a status: waits", func(s *scene) {
+			s.haveNamespace("key")
+			s.stock()
+		}, "Unknown WaitingForCluster", " ", nil},
+		{"somebody else created the namespace: waits", func(s *scene) { s.haveNamespace("guessed") }, "Unknown WaitingForCluster", " ", nil},
+		{"the namespace is of another Cluster: waits", func(s *scene) {
+			s.haveNamespace("key").Annotations[fleet.ClusterAnnotation] = "other"
+		}, "Unknown WaitingForCluster", " ", nil},
+		{"the namespace is being deleted: waits", func(s *scene) {
+			s.haveNamespace("key").DeletionTimestamp = &metav1.Time{Time: noon}
+		}, "Unknown WaitingForCluster", " ", nil},
 		{"the Cluster has no namespace: waits", func(s *scene) { s.cluster.Status.Namespace = "a name an agent wrote" }, "Unknown WaitingForCluster", " ", nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {

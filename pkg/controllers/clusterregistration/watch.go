@@ -33,6 +33,7 @@ func (h *handler) watch() {
 	enqueue.OnTransition(requests, h.queue, h.dependentsOfRequest)
 	enqueue.OnAnyChange(clusters, h.queue, h.dependentsOfCluster)
 	enqueue.OnTransition(clusters, h.queue, h.dependentsOfQuarantine)
+	enqueue.OnTransition(h.Core.Namespace(), h.queue, h.dependentsOfNamespace)
 	enqueue.OnTransition(tokens, h.queue, h.dependentsOfToken)
 	enqueue.OnAnyChange(secrets, h.queue, h.dependentsOfTokenSecret)
 	enqueue.OnAnyChange(secrets, h.queue, h.dependentsOfCredential)
@@ -95,6 +96,18 @@ func (h *handler) dependentsOfCluster(cluster *fleet.Cluster) []types.Namespaced
 		}
 	}
 	return keys
+}
+
+// dependentsOfNamespace returns the requests of a Cluster whose namespace appears in the cache.
+func (h *handler) dependentsOfNamespace(before, after *corev1.Namespace) []types.NamespacedName {
+	if before != nil || after.Annotations[fleet.ClusterAnnotation] == "" {
+		return nil
+	}
+	cluster, err := h.clusterNamed(after.Annotations[fleet.ClusterNamespaceAnnotation], after.Annotations[fleet.ClusterAnnotation])
+	if err != nil || cluster == nil {
+		return nil // the event of the Cluster enqueues its requests
+	}
+	return h.dependentsOfCluster(cluster)
 }
 
 // dependentsOfQuarantine returns every request that has a ServiceAccount in the namespace of a Cluster when that is put into

@@ -1,6 +1,7 @@
 package clusterregistration
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -85,6 +86,26 @@ func TestDependentsOfCluster(t *testing.T) {
 				s.secrets = secretsOf{all: []*corev1.Secret{{}}}
 			}
 			assert.Equal(t, row.want, names(s.dependentsOfCluster(s.cluster)))
+		})
+	}
+}
+
+func TestDependentsOfNamespace(t *testing.T) {
+	for name, row := range map[string]struct {
+		change func(*scene, *corev1.Namespace) (before *corev1.Namespace)
+		want   []string
+	}{
+		"it appears":            {func(*scene, *corev1.Namespace) *corev1.Namespace { return nil }, []string{"request-abc"}},
+		"it appears again":      {func(s *scene, _ *corev1.Namespace) *corev1.Namespace { s.request.Status.Granted = true; return nil }, nil},
+		"it changes":            {func(_ *scene, n *corev1.Namespace) *corev1.Namespace { return n }, nil},
+		"of no Cluster":         {func(_ *scene, n *corev1.Namespace) *corev1.Namespace { n.Annotations = nil; return nil }, nil},
+		"of a Cluster not seen": {func(s *scene, _ *corev1.Namespace) *corev1.Namespace { s.clusters = clustersOf{}; return nil }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			namespace := s.haveNamespace("key")
+			before := row.change(s, namespace)
+			assert.Equal(t, row.want, slices.Compact(names(s.dependentsOfNamespace(before, namespace))), "by the name or the clientID of the Cluster")
 		})
 	}
 }

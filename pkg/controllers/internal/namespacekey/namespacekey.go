@@ -65,9 +65,21 @@ func (k *Keys) Forget(namespace, cluster string) {
 	delete(k.keys, index.Key(namespace, cluster))
 }
 
-// Fits reports whether the Namespace has the key whose digest is on the Cluster. The namespace of a Cluster without a digest was created
+// IsFor reports whether the hub created the Namespace for the Cluster. A Namespace that a user created is not used, even if it has the
+// annotations.
+func IsFor(namespace *corev1.Namespace, cluster *fleet.Cluster) bool {
+	return Names(namespace, cluster) && fits(namespace, cluster)
+}
+
+// Names reports whether the annotations of the Namespace name the Cluster. Everybody who may create Namespaces can write them.
+func Names(namespace *corev1.Namespace, cluster *fleet.Cluster) bool {
+	return namespace.Annotations[fleet.ClusterAnnotation] == cluster.Name &&
+		namespace.Annotations[fleet.ClusterNamespaceAnnotation] == cluster.Namespace
+}
+
+// fits reports whether the Namespace has the key whose digest is on the Cluster. The namespace of a Cluster without a digest was created
 // by an earlier version of the hub or by Fleet, which have set status.namespace; agents and users of a workspace cannot set it.
-func Fits(namespace *corev1.Namespace, cluster *fleet.Cluster) bool {
+func fits(namespace *corev1.Namespace, cluster *fleet.Cluster) bool {
 	digest := cluster.Annotations[fleet.NamespaceDigestAnnotation]
 	if digest == "" {
 		return cluster.Status.Namespace == namespace.Name
