@@ -39,7 +39,8 @@ func environment() (*cel.Env, error) {
 	)
 }
 
-// compile turns a panic of the compiler into an error, because expressions are foreign input.
+// compile compiles an expression that must return a bool. It turns a panic of the compiler into an error, because users write the
+// expressions.
 func compile(env *cel.Env, expression string) (program cel.Program, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -56,7 +57,7 @@ func compile(env *cel.Env, expression string) (program cel.Program, err error) {
 	return env.Program(ast, cel.EvalOptions(cel.OptOptimize, cel.OptTrackCost, cel.OptPartialEval), cel.CostLimit(maxCost))
 }
 
-// oneLine joins the lines of an error for events and conditions: CEL prints the position of the error on lines of its own.
+// oneLine joins the lines of an error, for events and conditions. CEL prints the position of an error on separate lines.
 func oneLine(err error) error {
 	return errors.New(strings.Join(strings.Fields(err.Error()), " "))
 }

@@ -7,10 +7,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// RefuseAliases returns an error for YAML with aliases, or that cannot be parsed: decoded, a document with aliases can take thousands of
-// times the memory of its text. The error does not contain the text.
+// RefuseAliases returns an error for YAML with aliases: decoded, such a document can take thousands of times the memory of its text. A
+// document with the character & that cannot be parsed is an error too; without that character, the syntax is not checked. The error does
+// not contain the text of the document.
 func RefuseAliases(document []byte) error {
-	if !bytes.ContainsRune(document, '&') { // an alias refers to an anchor
+	if !bytes.ContainsRune(document, '&') { // there is no anchor, which an alias would refer to
 		return nil
 	}
 	var root yaml.Node

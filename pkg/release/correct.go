@@ -13,9 +13,10 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// Correct undoes drift: Helm rolls the release back to the revision that is deployed, which applies its objects again. The history
-// is all it needs, so that it works when the hub no longer has the Content. If it fails, the deployed revision is still the deployed
-// one. With keepFailHistory the failed revision stays in the history, without labels, because it is not on the cluster.
+// Correct undoes drift: Helm rolls the release back to the deployed revision, which applies the objects of that revision again. It reads
+// only the history of the release, so it works after the hub has deleted the Content. If the rollback fails, Correct marks that revision as
+// deployed again and deletes the failed one. With keepFailHistory the failed revision stays in the history without labels: its objects are
+// not on the cluster, so List must not return it as the newest revision.
 func (c *Client) Correct(ctx context.Context, r Request) (Deployed, error) {
 	op, revisions, err := c.resume(ctx, &r)
 	if err != nil {
@@ -34,7 +35,7 @@ func (c *Client) Correct(ctx context.Context, r Request) (Deployed, error) {
 		return Deployed{}, context.Cause(ctx)
 	}
 	if err != nil {
-		// Helm leaves the failed revision as the last one, and superseded the one that is on the cluster.
+		// Helm has added a failed revision, and has marked the one whose objects are on the cluster as superseded.
 		failed, readErr := op.revisions(r.Name)
 		if f := last(failed); readErr == nil && f != nil && f.Version > latest.Version && f.Labels[AgentLabel] != "" {
 			if correct.KeepFailHistory {

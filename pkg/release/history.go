@@ -27,8 +27,8 @@ import (
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
-// Labels of the Secrets in which Helm keeps a release. They are the only record: a restarted agent finds its releases by
-// them, and so does a hub that has to remove them.
+// Labels of the Secrets in which Helm keeps a release. The member has no other record of what an agent deployed: a restarted agent, and a
+// hub that uninstalls an agent, find the releases by these labels.
 const (
 	// AgentLabel holds the namespace of the agent. It tells agents of two hubs on one member apart, whose clusters may have
 	// the same name.
@@ -121,7 +121,8 @@ type Found struct {
 	// Namespace, Name and Version identify the revision.
 	Namespace, Name string
 	Version         int
-	// Deployed: this revision is on the cluster. Others failed, were interrupted or are history.
+	// Deployed is true if the objects of this revision are on the cluster. It is false if the revision failed, was interrupted, or was
+	// replaced by a newer one.
 	Deployed bool
 	// Labels are the labels of the Secret.
 	Labels map[string]string
@@ -204,10 +205,10 @@ func ownedByHelm(selector labels.Selector) string {
 	return selector.Add(*owner).String()
 }
 
-// Adopt labels the last revision of a release that an agent deployed which sets no labels, such as Fleet's own: the revision has
-// none, or Helm copied those of the revision before. The chart must be annotated for the BundleDeployment of the request. The
-// revision that the hub has on record gets the deployment ID and the options of the request; another one gets what its removal
-// needs. Without such a release the result has no name.
+// Adopt takes over a release from an agent that sets no labels, such as Fleet's own: it labels the last revision, which has no labels, or
+// those that Helm copied from the previous revision. It adopts only a release whose chart is annotated for the BundleDeployment of the
+// request; without one the result has no name. A revision that the status of the BundleDeployment records (Request.Recorded) gets the
+// deployment ID and the options of the request. Any other revision gets only the labels that Uninstall reads.
 func (c *Client) Adopt(ctx context.Context, r Request) (Found, error) {
 	op, err := c.newAction(ctx, r.Namespace, serviceAccount{})
 	if err != nil {
@@ -278,7 +279,7 @@ func optionLabels(o fleet.BundleDeploymentOptions) map[string]string {
 	return all
 }
 
-// Unlabelled returns the newest revisions of all releases that no agent labelled.
+// Unlabelled returns the newest revision of each release that has no AgentLabel.
 func (c *Client) Unlabelled(ctx context.Context) ([]Found, error) {
 	unlabelled, err := labels.NewRequirement(AgentLabel, selection.DoesNotExist, nil)
 	if err != nil {
@@ -287,8 +288,8 @@ func (c *Client) Unlabelled(ctx context.Context) ([]Found, error) {
 	return c.List(ctx, labels.NewSelector().Add(*unlabelled))
 }
 
-// Annotated returns the BundleDeployment that a revision was deployed for and the namespace of the agent that did it, as Fleet's own
-// agent annotates its charts. Releases of other programs have neither.
+// Annotated returns the BundleDeployment and the agent's namespace from the annotations of a revision's chart, which Fleet's own agent sets
+// too. Both are empty for a release of another program.
 func (c *Client) Annotated(ctx context.Context, f Found) (bundleDeployment, agentNamespace string, err error) {
 	op, err := c.newAction(ctx, f.Namespace, serviceAccount{})
 	if err != nil {
@@ -324,7 +325,7 @@ func (c *Client) Get(ctx context.Context, f Found) (*Deployed, error) {
 }
 
 // failInterrupted marks the last revision as failed if its operation was interrupted, for example because the agent was
-// killed. Helm refuses to work on a pending release, and nothing else would ever finish it.
+// killed. Helm refuses to work on a pending release, and no other process would finish the operation.
 func (o *helmAction) failInterrupted(revisions []*helm.Release) error {
 	r := last(revisions)
 	if r == nil {
@@ -349,7 +350,7 @@ func last(revisions []*helm.Release) *helm.Release {
 	return revisions[len(revisions)-1]
 }
 
-// revisions returns the kept revisions of a release, oldest first; none if there is no such release.
+// revisions returns the revisions in a release's history, oldest first, and nothing if there is no such release.
 func (o *helmAction) revisions(name string) ([]*helm.Release, error) {
 	found, err := o.config.Releases.History(name)
 	if errors.Is(err, driver.ErrReleaseNotFound) {

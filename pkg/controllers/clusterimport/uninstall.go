@@ -23,7 +23,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/release"
 )
 
-// Uninstall removes what the agent of a deleted Cluster deployed on the member, and then the agent. It is tried once, until the
+// Uninstall removes what the agent of a deleted Cluster deployed on the member, and then the agent. It makes one attempt, which ends at the
 // deadline. Wait means that the removal runs, Done that nothing is left on the member, Stalled that something may be left, and Skip
 // that the hub has no kubeconfig of the member.
 func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadline time.Time) result.Result {
@@ -45,10 +45,10 @@ func (i *Importer) Uninstall(ctx context.Context, cluster *fleet.Cluster, deadli
 	if !started {
 		member, out := i.connectInstalled(ctx, i.Config.Get(), cluster, i.kubeconfigVersion(cluster))
 		if out.Err != nil {
-			return out // the retry has to find the call that installs the agent
+			return out // the installation is canceled only by the retry: mayHaveTouched looks for its call
 		}
 		i.calls.cancel(install)            // it would install the agent again
-		if member == nil && out.IsWait() { // for a kubeconfig Secret that may never be created
+		if member == nil && out.IsWait() { // the kubeconfig Secret is gone, and may never be created again
 			return result.Stalled(out.Reason, "the kubeconfig no longer exists: "+out.Message)
 		} else if member == nil {
 			return out
@@ -190,8 +190,8 @@ func (u *uninstallation) run(ctx context.Context) *failure {
 		}
 	}
 
-	// An agent of another version does not label its Helm releases, so the hub cannot find them. Such an agent reports neither
-	// version nor generation.
+	// Fleet's own agents and early versions of Muster's do not label their Helm releases, so the hub cannot find these. Such agents report
+	// neither a version nor a generation.
 	agent := u.cluster.Status.Agent
 	switch {
 	case agent.LastSeen.IsZero():
@@ -206,8 +206,9 @@ func (u *uninstallation) run(ctx context.Context) *failure {
 	return nil
 }
 
-// removeReleases uninstalls the Helm releases that the agent deployed for this Cluster. Of the agent's own release it deletes only
-// the history: its objects are removed by name, except objects that must stay, such as the namespace's default ServiceAccount.
+// removeReleases uninstalls the Helm releases that the agent deployed for this Cluster. For the release of the agent itself, it deletes only
+// the history: removeAll deletes the objects of that release by name, and leaves those that must stay, such as the namespace's default
+// ServiceAccount.
 func (u *uninstallation) removeReleases(ctx context.Context, agentNamespace string) error {
 	member, err := u.member.asAgent(agentNamespace)
 	if err != nil {
@@ -252,7 +253,7 @@ type agentIdentity struct {
 	bootstrap  map[string]string // the data of the bootstrap Secret, nil if it does not exist
 	credential map[string]string // the data of the credential Secret, nil if it does not exist
 	clientID   string            // in the agent's configuration
-	exists     bool
+	exists     bool              // the namespace has a credential or a configuration of an agent
 }
 
 // agentIdentity reads the identity of the agent in a namespace.

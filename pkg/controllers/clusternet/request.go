@@ -23,15 +23,17 @@ import (
 )
 
 const (
-	// readAfter is the time within which a waiting agent has read its answer: it asks every 5 to 7 seconds.
+	// readAfter is the time after which the hub assumes that an agent that sends heartbeats has read its answer. A waiting agent polls its
+	// request every 5 to 7 seconds.
 	readAfter = 15 * time.Second
-	// unreadLifetime is how long an answer stays whose agent sends no heartbeat. That of other agents stays for the same time.
+	// unreadLifetime is the time after which the hub deletes the answer of an agent that sends no heartbeat. It equals the lifetime of the
+	// credential Secrets of agents that are not Clusternet's.
 	unreadLifetime = 40 * time.Minute
 	// pendingDelay is the time until the hub looks again for a token that Kubernetes is issuing.
 	pendingDelay = time.Second
 )
 
-// onRequest answers a request, and deletes it when its answer is not needed any more.
+// onRequest answers a request, and deletes it when the agent has read the answer, or can no longer use it.
 func (h *handler) onRequest(name string, request *v1beta1.ClusterRegistrationRequest) (*v1beta1.ClusterRegistrationRequest, error) {
 	ctx, cancel := h.Passes.Context()
 	defer cancel()
@@ -66,12 +68,12 @@ func (h *handler) onRequest(name string, request *v1beta1.ClusterRegistrationReq
 	return latest, nil
 }
 
-// nextStep is what becomes of a request.
+// nextStep is the decision about a request: onRequest leaves it unchanged, deletes it, or writes its status.
 type nextStep struct {
 	status v1beta1.ClusterRegistrationRequestStatus
-	keep   bool          // the status stays as it is
-	remove bool          // the request is deleted
-	after  time.Duration // the request is decided again
+	keep   bool          // onRequest writes nothing, and waits for the next event
+	remove bool          // onRequest deletes the request
+	after  time.Duration // onRequest enqueues the request again after this time; 0: never
 	err    error
 }
 
@@ -85,8 +87,8 @@ func denied(message string) nextStep {
 	return nextStep{status: v1beta1.ClusterRegistrationRequestStatus{Result: v1beta1.ResultDenied, ErrorMessage: message}}
 }
 
-// decide takes a request from its creation to its answer. It stops at the first step that is not done, and starts again with the next
-// event.
+// decide creates what a request needs, and returns its answer. It ends at the first step that waits for something, and begins with the
+// first step again at the next event.
 func (h *handler) decide(ctx context.Context, request *v1beta1.ClusterRegistrationRequest) nextStep {
 	if request.Name != v1beta1.RequestPrefix+request.Spec.ClusterID {
 		return denied(fmt.Sprintf("the name of this request must be %s%s", v1beta1.RequestPrefix, request.Spec.ClusterID))
@@ -108,7 +110,7 @@ func (h *handler) decide(ctx context.Context, request *v1beta1.ClusterRegistrati
 		return h.register(ctx, request, creator)
 	}
 
-	// Repeat the decision about it.
+	// Copy the hub's decision about the ClusterRegistration.
 	if granted := fleetstatus.Condition(r.Status.Conditions, fleet.ConditionGranted); !r.Status.Granted || granted.Status == corev1.ConditionFalse {
 		switch {
 		case granted.Status == corev1.ConditionFalse && granted.Reason != fleet.ReasonError:
@@ -128,7 +130,7 @@ func (h *handler) decide(ctx context.Context, request *v1beta1.ClusterRegistrati
 		return denied(fmt.Sprintf("%s: Cluster %s/%s is quarantined", fleet.ReasonQuarantined, cluster.Namespace, cluster.Name))
 	}
 
-	// An answer that was given stays until the agent has read it, which its next heartbeat shows.
+	// Keep an answer until the next heartbeat shows that the agent has read it.
 	if request.Status.Result == v1beta1.ResultApproved {
 		return h.untilRead(request, cluster)
 	}
@@ -165,8 +167,9 @@ func (h *handler) decide(ctx context.Context, request *v1beta1.ClusterRegistrati
 	}
 }
 
-// untilRead keeps an approved request until a heartbeat has arrived since, and for some seconds: the agent waits for ever if the request
-// is deleted before it has read the answer, and an earlier process of the agent may have sent that heartbeat.
+// untilRead keeps an approved request until a heartbeat has arrived after the answer, and for readAfter at least: an agent whose request is
+// deleted before it has read the answer waits forever, and that heartbeat may be from an earlier process of the agent. After a restart of
+// the hub both times count from the first look at the request.
 func (h *handler) untilRead(request *v1beta1.ClusterRegistrationRequest, cluster *fleet.Cluster) nextStep {
 	now := h.Clock.Now()
 	at, _ := h.answered.LoadOrStore(request.UID, now)
@@ -191,7 +194,8 @@ func account(user string) (namespace, name string) {
 	return namespace, name
 }
 
-// workspaceOf is the namespace of the token with which a user registers; empty if there is none.
+// workspaceOf returns the namespace of the token with which a user registers. It is empty if the user is neither mapped to a token by the
+// configuration nor a ServiceAccount.
 func (h *handler) workspaceOf(user string) string {
 	if use, found := h.Config.Get().Clusternet.ForUser(user); found {
 		return use.Namespace
@@ -200,8 +204,8 @@ func (h *handler) workspaceOf(user string) string {
 	return namespace
 }
 
-// registersWith returns the ClusterRegistrationToken with which a user registers: the one whose ServiceAccount the user is, or for which the
-// bootstrap token of the user stands. It is nil if there is none.
+// registersWith returns the ClusterRegistrationToken with which a user registers: the token to which the configuration maps the user of a
+// bootstrap token, or else the token whose ServiceAccount the user is. It is nil if there is none.
 func (h *handler) registersWith(user string) (*fleet.ClusterRegistrationToken, error) {
 	if use, found := h.Config.Get().Clusternet.ForUser(user); found {
 		token, err := h.tokens.Get(use.Namespace, use.Token)
@@ -220,8 +224,8 @@ func (h *handler) registersWith(user string) (*fleet.ClusterRegistrationToken, e
 	return nil, err
 }
 
-// registrationOfHolder returns the granted ClusterRegistration of the agent that has this user name, if the agent holds the identity; nil
-// otherwise. Such an agent was restarted: its credential proves who it is, and it asks for the answer of its earlier request.
+// registrationOfHolder returns the granted ClusterRegistration that the user is the agent of, or nil. An agent that has registered creates
+// its request again after a restart, with its own credential, which proves its identity; the answer is that of the granted registration.
 func (h *handler) registrationOfHolder(user, clientID string) (*fleet.ClusterRegistration, error) {
 	namespace, name := account(user)
 	holder, err := h.accounts.Get(namespace, name)
@@ -277,8 +281,9 @@ func (h *handler) register(ctx context.Context, request *v1beta1.ClusterRegistra
 	case err != nil:
 		return failed(err)
 	case token == nil || token.DeletionTimestamp != nil:
-		return denied(fmt.Sprintf("%s: the request was created by %s, which is the ServiceAccount of no ClusterRegistrationToken and of no agent of "+
-			"this cluster, and stands for no ClusterRegistrationToken", fleet.ReasonTokenNotFound, cmp.Or(registration.Brief(creator), "an unknown user")))
+		return denied(fmt.Sprintf("%s: the request was created by %s, which is not the ServiceAccount of a ClusterRegistrationToken or of an agent of "+
+			"this cluster, and which the hub's configuration does not map to a token", fleet.ReasonTokenNotFound,
+			cmp.Or(registration.Brief(creator), "an unknown user")))
 	}
 	r := &fleet.ClusterRegistration{
 		ObjectMeta: metav1.ObjectMeta{
@@ -297,7 +302,7 @@ func (h *handler) register(ctx context.Context, request *v1beta1.ClusterRegistra
 	return nextStep{keep: true} // the event of the ClusterRegistration is on its way
 }
 
-// withoutReserved leaves out the labels that the original hub reserves for itself. Package registration leaves out the others.
+// withoutReserved leaves out the labels that Clusternet's own hub reserves. Package registration leaves out those that Muster reserves.
 func withoutReserved(sent map[string]string) map[string]string {
 	accepted := maps.Clone(sent)
 	maps.DeleteFunc(accepted, func(key, _ string) bool {
@@ -326,4 +331,4 @@ func (h *handler) remove(ctx context.Context, request *v1beta1.ClusterRegistrati
 }
 
 var errNoCA = errors.New("apiServerCA of the hub's configuration is empty, and without a CA a Clusternet agent would accept any " +
-	"certificate; set it, also if the authority is well known")
+	"certificate; set it even if a public authority signed the certificate of the hub")

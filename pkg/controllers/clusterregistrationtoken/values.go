@@ -20,15 +20,16 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// ensureValues writes the Secret with the values of the chart fleet-agent. It keeps the bearer token as long as that works, because others
-// may hold a copy; the other values follow the configuration.
+// ensureValues writes the Secret with the values for the chart fleet-agent. It keeps the bearer token in the Secret while that is valid,
+// because people may have copied it. It updates the other values when the configuration changes.
 func (h *handler) ensureValues(ctx context.Context, token *fleet.ClusterRegistrationToken, expires *metav1.Time) result.Result {
 	existing, err := h.currentSecret(ctx, token)
 	if err == nil && existing == nil {
 		if err = h.writeValues(ctx, token, nil, expires); !apierrors.IsAlreadyExists(err) {
 			return valuesResult(err)
 		}
-		// A Secret that is not in the cache: it belongs to somebody else, or an earlier pass created it whose status write failed.
+		// The Secret exists but is not in the cache: it belongs to somebody else, or an earlier reconcile created it a moment ago and could
+		// not write the status.
 		existing, err = h.Kubernetes.CoreV1().Secrets(token.Namespace).Get(ctx, token.Name, metav1.GetOptions{})
 	}
 	if err != nil {
@@ -82,12 +83,12 @@ func (h *handler) writeValues(ctx context.Context, token *fleet.ClusterRegistrat
 	return err
 }
 
-// currentSecret reads the cache, and asks the API server if the cache has none: the cache holds only Secrets with the label of the hub,
-// and a Secret of somebody else must not be overwritten.
+// currentSecret returns the Secret with the values, nil if there is none. If the cache has none although the token's status names it, it
+// reads the Secret from the API server: the cache holds only Secrets with the label of the hub, which somebody may have removed.
 func (h *handler) currentSecret(ctx context.Context, token *fleet.ClusterRegistrationToken) (*corev1.Secret, error) {
 	secret, err := h.secrets.Get(token.Namespace, token.Name)
 	if apierrors.IsNotFound(err) && token.Status.SecretName == "" {
-		return nil, nil // probably the first pass; the create fails if the name is taken
+		return nil, nil // probably the first reconcile of the token; creating the Secret fails if there is one of that name
 	}
 	if apierrors.IsNotFound(err) {
 		secret, err = h.Kubernetes.CoreV1().Secrets(token.Namespace).Get(ctx, token.Name, metav1.GetOptions{})
@@ -115,8 +116,8 @@ func (h *handler) bearer(ctx context.Context, token *fleet.ClusterRegistrationTo
 	if err != nil || issued.Expires.IsZero() {
 		return issued.Token, err
 	}
-	// The API server sets both creation times and expiry. If the clock of the hub is ahead of its clock, the bearer token expires too
-	// early, and would be replaced in every pass.
+	// The API server's clock decides when the ClusterRegistrationToken was created and when the bearer token expires. If the hub's clock is
+	// ahead of it, the lifetime above is too short: the bearer token would expire too early, and each reconcile would replace it.
 	if early := expires.Sub(issued.Expires); early > tolerance {
 		issued, err = h.Issuer.Issue(ctx, accountOf(token), lifetime+early)
 	}
@@ -126,7 +127,8 @@ func (h *handler) bearer(ctx context.Context, token *fleet.ClusterRegistrationTo
 // renewBefore is the remaining lifetime below which a bearer token is replaced, if the ClusterRegistrationToken does not expire.
 const renewBefore = 30 * 24 * time.Hour
 
-// reusable returns the bearer token in the Secret, if it is of the present ServiceAccount and expires late enough.
+// reusable returns the bearer token in the Secret, and whether it may stay there: it must be a token of the ServiceAccount that exists now,
+// and expire late enough.
 func (h *handler) reusable(ctx context.Context, token *fleet.ClusterRegistrationToken, existing *corev1.Secret, expires *metav1.Time) (credential.Token, bool) {
 	if existing == nil {
 		return "", false
@@ -168,12 +170,12 @@ func (h *handler) values(token *fleet.ClusterRegistrationToken, bearer credentia
 	return values
 }
 
-// renderedKept is the number of values files in the cache. The tokens of ten thousand imports are used once each, and their files would
-// need too much memory.
+// renderedKept is the number of values files in the cache. It is limited because each of ten thousand imports has a token, which is used only
+// once.
 const renderedKept = 256
 
-// valuesCache caches the values files of the tokens that were used last. Each use of a token compares its Secret, and encoding YAML would
-// be most of that work. It is safe for concurrent use.
+// valuesCache caches the values files of the tokens that were used last. With each use of a token the hub compares the token's Secret with
+// the values that it should have, and encoding YAML would take most of that time. It is safe for concurrent use.
 type valuesCache struct {
 	files *lru.Cache // of valuesFile, by types.NamespacedName
 }
@@ -185,7 +187,7 @@ type valuesFile struct {
 
 func newValuesCache() valuesCache { return valuesCache{files: lru.New(renderedKept)} }
 
-// encode is registration.EncodeValues.
+// encode returns the result of registration.EncodeValues, from the cache if the values are the same as before.
 func (r valuesCache) encode(token types.NamespacedName, values registration.Values) ([]byte, error) {
 	if last, ok := r.last(token); ok && reflect.DeepEqual(last.values, values) {
 		return last.data, nil
@@ -197,7 +199,8 @@ func (r valuesCache) encode(token types.NamespacedName, values registration.Valu
 	return data, err
 }
 
-// decode is registration.DecodeValues. It caches nothing: encode must not return a file that a person wrote.
+// decode returns the result of registration.DecodeValues, from the cache if encode made this file. It adds nothing to the cache: encode must
+// not return a file that a person wrote.
 func (r valuesCache) decode(token types.NamespacedName, data []byte) (registration.Values, error) {
 	if last, ok := r.last(token); ok && bytes.Equal(last.data, data) {
 		return last.values, nil

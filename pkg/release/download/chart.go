@@ -76,12 +76,13 @@ func chartFiles(ctx context.Context, h fleet.HelmOptions, a ServerAccess) ([]*ar
 	return files, nil
 }
 
-// describe returns the chart that the options name for an error, without passwords in URLs.
+// describe returns repository, chart and version for an error message, without passwords in URLs.
 func describe(h fleet.HelmOptions) string {
 	return strings.Join(strings.Fields(redacted(h.Repo)+" "+redacted(h.Chart)+" "+h.Version), " ")
 }
 
-// chartArchive downloads the archive: from an OCI registry, from a URL, or by the index of a repository.
+// chartArchive downloads the archive of a chart from an OCI registry, from its URL, or from the URL that the index of a repository has for
+// it.
 func chartArchive(ctx context.Context, h fleet.HelmOptions, a ServerAccess) ([]byte, error) {
 	switch {
 	case registry.IsOCI(h.Repo):
@@ -111,7 +112,7 @@ func chartArchive(ctx context.Context, h fleet.HelmOptions, a ServerAccess) ([]b
 	return get(ctx, from, a)
 }
 
-// indexes limits how many indexes are in memory at once: one of a large repository takes hundreds of MiB while it is parsed.
+// indexes is a semaphore for the indexes in memory: the index of a large repository takes hundreds of MiB while it is parsed.
 var indexes = make(chan struct{}, 2)
 
 // findVersion returns the version of the chart in the index of its repository.
@@ -148,7 +149,8 @@ func newestMatch(index *repo.IndexFile, name, constraint string) (*repo.ChartVer
 	return version, nil
 }
 
-// unpack returns the files of an archive. Helm limits the files, but not the headers between them.
+// unpack returns the files of an archive. Helm limits the size of the files, but not of the tar headers between them, so unpack measures
+// the whole archive first.
 func unpack(data []byte) ([]*archive.BufferedFile, error) {
 	unzipped, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {

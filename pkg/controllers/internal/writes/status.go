@@ -1,4 +1,4 @@
-// Package writes changes objects that others write too. It patches the fields that the hub owns and never replaces whole objects.
+// Package writes patches objects that other programs write too: it sends only the fields that the hub owns, never a whole object.
 package writes
 
 import (
@@ -18,9 +18,10 @@ type Patcher[T metav1.Object] interface {
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, o metav1.PatchOptions, subresources ...string) (T, error)
 }
 
-// Status writes the difference between two versions of an object's status, and nothing if there is none. The patch names the
-// resourceVersion it is based on, so it never overwrites a change that this pass has not seen; the work queue retries after a conflict.
-// The first status has all fields that are encoded even if they are zero, for example the numbers of a Cluster.
+// Status patches the status of an object with the difference between before and after, and sends nothing if they are equal. The patch
+// contains the resourceVersion of before, so the API server refuses it with a conflict if somebody has changed the object since; the work
+// queue then retries. If before has no status, the patch also contains the zero values of fields without omitempty, such as the numbers of
+// a Cluster.
 func Status[T metav1.Object](ctx context.Context, client Patcher[T], before, after T) (latest T, written bool, err error) {
 	old := statusOf(before)
 	if reflect.ValueOf(old).Elem().IsZero() && !reflect.DeepEqual(old, statusOf(after)) {
@@ -37,7 +38,8 @@ func Status[T metav1.Object](ctx context.Context, client Patcher[T], before, aft
 	if err != nil {
 		return before, false, err
 	}
-	// The API server does not warn of each field that its definition of the kind lacks: crds.Ensure logs such a definition once.
+	// With Ignore, the API server does not return a warning with each write for fields that an older CustomResourceDefinition lacks.
+	// crds.Ensure logs these fields once.
 	options := metav1.PatchOptions{FieldValidation: metav1.FieldValidationIgnore}
 	latest, err = client.Patch(ctx, before.GetName(), types.MergePatchType, patch, options, "status")
 	if err != nil {
@@ -46,8 +48,8 @@ func Status[T metav1.Object](ctx context.Context, client Patcher[T], before, aft
 	return latest, true, nil
 }
 
-// statusOf returns a pointer to the field Status, which every kind of the hub has: encoding the whole object would cost more than the
-// rest of a pass.
+// statusOf returns a pointer to the field Status, which every kind of the hub has. Comparing only the status is cheaper than encoding whole
+// objects, which would cost more than the rest of a reconcile.
 func statusOf(object any) any {
 	return reflect.Indirect(reflect.ValueOf(object)).FieldByName("Status").Addr().Interface()
 }
