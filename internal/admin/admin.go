@@ -1,4 +1,4 @@
-// Package admin implements the tasks of a person who operates a hub, for the command line and the demo.
+// Package admin implements what people do on a hub, such as creating tokens and rotating credentials, for the command line and the demo.
 package admin
 
 import (
@@ -17,11 +17,11 @@ import (
 	fleetclient "github.com/muster-fleet/muster/pkg/generated/clientset/versioned/typed/fleet.cattle.io/v1alpha1"
 )
 
-// Hub is the API server of a hub.
+// Hub has the clients for the API server of a hub.
 type Hub struct {
 	Kubernetes kubernetes.Interface
 	Fleet      fleetclient.FleetV1alpha1Interface
-	// Flags select this hub in the commands that errors name, as a shell needs them, each with a space before it.
+	// Flags are the flags that select this hub, for the commands in error messages. They are quoted for a shell, each with a space before it.
 	Flags string
 }
 
@@ -38,7 +38,7 @@ func Connect(config *rest.Config) (*Hub, error) {
 	return &Hub{Kubernetes: kube, Fleet: clients.FleetV1alpha1()}, nil
 }
 
-// Explain adds what to do to the errors of requests for a namespace or a kind that does not exist.
+// Explain adds the remedy to the error of a request that failed because its namespace or its kind does not exist.
 func (h *Hub) Explain(err error, namespace string) error {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || !apierrors.IsNotFound(err) {
@@ -54,12 +54,12 @@ func (h *Hub) Explain(err error, namespace string) error {
 	return err
 }
 
-// pollInterval is the pause between two requests of await.
+// pollInterval is the pause between two requests of awaited.wait.
 const pollInterval = 250 * time.Millisecond
 
 var errDeleted = errors.New("it was deleted")
 
-// awaited says what to wait for.
+// awaited is an object to wait for.
 type awaited[T any] struct {
 	// what names the object in errors.
 	what string
@@ -67,14 +67,15 @@ type awaited[T any] struct {
 	name string
 	// mayAppear is true if the object need not exist yet.
 	mayAppear bool
-	// status describes the object until check does.
+	// status describes the state of the object in errors. Each status that check returns replaces it.
 	status string
-	// check is called with the object. It says whether the wait is over, or what the object waits for.
+	// check is called with the object. It returns whether the wait is over and, if it knows, what the object waits for.
 	check func(T) (done bool, status string, err error)
 }
 
-// wait polls the object until check ends the wait. Other errors of the API server than refusals are temporary: the wait goes on until
-// ctx ends, and its error has the last status, or the error of the last request if that failed.
+// wait polls the object until check returns done or an error. It fails at once if the API server answers Forbidden or Unauthorized, or if the
+// object was deleted, and retries after every other error. If ctx ends first, the error contains the error of the last request if that
+// failed, and otherwise the last status.
 func (a awaited[T]) wait(ctx context.Context) (found T, err error) {
 	var failed error
 	err = wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (done bool, err error) {

@@ -20,17 +20,17 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Rotate has the agent of a Cluster register again, and waits until the agent uses its new credential. Until then it works with the present
-// one, which the hub revokes afterwards. The hub does that itself for a Cluster with a kubeconfig; any other needs the member, where
-// Rotate stores a registration token that can be used once and is deleted at the end.
+// Rotate makes the agent of a Cluster register again, waits until the agent uses its new credential, and returns the name of the new request.
+// Until then the agent works with its current credential, which the hub revokes afterwards. If the Cluster has a kubeconfig, Rotate asks the
+// hub to install the agent again. Otherwise it creates a registration token for one use, stores it on the member, and deletes it at the end.
 func (h *Hub) Rotate(ctx context.Context, cluster *fleet.Cluster, member kubernetes.Interface, progress func(view.Cluster)) (request string, err error) {
 	title := fmt.Sprintf("Cluster %s/%s", cluster.Namespace, cluster.Name)
 	before := cluster.Status.Agent.Registration
 	switch state := view.OfCluster(cluster).State; {
 	case state != view.StateRegistered:
-		return "", fmt.Errorf("%s is %s: only an agent that is registered and connected can be told to register again", title, state)
+		return "", fmt.Errorf("%s is %s: only an agent that is registered and connected can register again with this command", title, state)
 	case before == "":
-		return "", fmt.Errorf("the agent of %s does not report with which request it has registered: it is an agent of another program or release", title)
+		return "", fmt.Errorf("the agent of %s does not report the request with which it registered: it is an agent of another program or release", title)
 	case cluster.Spec.KubeConfigSecret != "":
 		patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q},"spec":{"redeployAgentGeneration":%d}}`,
 			cluster.ResourceVersion, cluster.Spec.RedeployAgentGeneration+1)
@@ -39,7 +39,7 @@ func (h *Hub) Rotate(ctx context.Context, cluster *fleet.Cluster, member kuberne
 		}
 		return h.awaitNewCredential(ctx, cluster, progress)
 	case member == nil:
-		return "", fmt.Errorf("the hub has no kubeconfig of %s: pass that of the member with --member-kubeconfig", title)
+		return "", fmt.Errorf("the hub has no kubeconfig of %s: pass the kubeconfig of the member with --member-kubeconfig", title)
 	}
 
 	token := name.SafeConcatName(cluster.Name, "rotation", rand.String(5))
@@ -76,7 +76,7 @@ func (h *Hub) Rotate(ctx context.Context, cluster *fleet.Cluster, member kuberne
 		return "", fmt.Errorf("create Secret %s/%s on the member: %w", cluster.Status.Agent.Namespace, registration.BootstrapSecret, err)
 	}
 	if request, err = h.awaitNewCredential(ctx, cluster, progress); err != nil {
-		// The agent keeps its present credential, and would go on asking with a token that is deleted.
+		// The agent keeps its current credential. With this Secret it would send requests with the deleted token again and again.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
 		err = errors.Join(err, ignoreNotFound(secrets.Delete(ctx, bootstrap.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &bootstrap.UID}})))
@@ -84,7 +84,7 @@ func (h *Hub) Rotate(ctx context.Context, cluster *fleet.Cluster, member kuberne
 	return request, err
 }
 
-// awaitNewCredential waits until the agent uses the credential of another request than at present.
+// awaitNewCredential waits until the agent uses the credential of a request other than the one it uses in before.
 func (h *Hub) awaitNewCredential(ctx context.Context, before *fleet.Cluster, progress func(view.Cluster)) (request string, err error) {
 	stateOf := reportChanges(progress)
 	_, err = awaited[*fleet.Cluster]{

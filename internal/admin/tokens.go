@@ -43,7 +43,7 @@ func (h *Hub) RequireClusternet() error {
 	case apierrors.IsNotFound(err):
 		return errors.New("the hub does not serve Clusternet agents: set the value clusternet.enabled=true of its chart, and run the command again")
 	case err != nil:
-		return fmt.Errorf("find out whether the hub serves Clusternet agents: %w", err)
+		return fmt.Errorf("check whether the hub serves Clusternet agents: %w", err)
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 
 // Versions are the versions of a hub and its agents.
 type Versions struct {
-	// Hub is the version with which the chart has installed the hub; empty for a hub that the chart has not installed.
+	// Hub is the version of the hub, from the annotation that the chart sets; empty for a hub that the chart has not installed.
 	Hub string `json:"hub,omitempty"`
 	// Kubernetes is the version of the hub's API server.
 	Kubernetes string `json:"kubernetes"`
@@ -24,7 +24,7 @@ type Versions struct {
 
 // AgentVersion counts the Clusters whose agents have one version.
 type AgentVersion struct {
-	// Version is empty for agents that have not reported any.
+	// Version is empty for agents that have not reported their version.
 	Version  string `json:"version"`
 	Clusters int    `json:"clusters"`
 	// Differs is true if hub and agents have different versions.
@@ -58,11 +58,11 @@ func (h *Hub) Versions(ctx context.Context, systemNamespace, namespace string) (
 	return v, nil
 }
 
-// version reads the version with which the chart has installed the hub.
+// version reads the version of the hub from the annotation that the chart sets on the hub's ConfigMap.
 func (h *Hub) version(ctx context.Context, systemNamespace string) (string, error) {
 	config, err := h.Kubernetes.CoreV1().ConfigMaps(systemNamespace).Get(ctx, registration.HubConfigMap, metav1.GetOptions{})
 	if err != nil {
-		return "", fmt.Errorf("the version of the hub is on ConfigMap %s/%s: %w", systemNamespace, registration.HubConfigMap, err)
+		return "", fmt.Errorf("reading the version of the hub from ConfigMap %s/%s: %w", systemNamespace, registration.HubConfigMap, err)
 	}
 	return config.Annotations[fleet.VersionAnnotation], nil
 }

@@ -38,8 +38,7 @@ const (
 // Patience limits the waits of a test. It does not measure speed: a machine can be very busy.
 const Patience = 2 * time.Minute
 
-// Quick is timing.Default with short pauses. The limits of attempts are long, so that no attempt fails because a machine is busy for some
-// seconds.
+// Quick returns durations for tests: short pauses, and long timeouts, so that no attempt fails because a machine is busy for some seconds.
 func Quick() *timing.Durations {
 	return &timing.Durations{
 		Request:         30 * time.Second,
@@ -61,7 +60,8 @@ func Quick() *timing.Durations {
 	}
 }
 
-// Log fails the test if a message contains a credential, and is printed if the test has failed.
+// Log returns a logger. At the end of the test, it fails the test if a message contains a credential, and prints the messages of a failed
+// test.
 func Log(t *testing.T) (*logrus.Logger, *logtest.Hook) {
 	t.Helper()
 	log, hook := logtest.NewNullLogger()
@@ -91,7 +91,7 @@ func Secret(name string, data map[string]string) *corev1.Secret {
 	return secret
 }
 
-// BootstrapSecret is usable for a hub at url; edits are pairs of key and value.
+// BootstrapSecret returns a valid bootstrap Secret for a hub at url. edits are pairs of a key and a value that replace values in it.
 func BootstrapSecret(url, ca string, edits ...string) *corev1.Secret {
 	return Secret(registration.BootstrapSecret, edited(map[string]string{
 		registration.BootstrapAPIServerURL:                url,
@@ -103,7 +103,7 @@ func BootstrapSecret(url, ca string, edits ...string) *corev1.Secret {
 	}, edits))
 }
 
-// StoredSecret is a usable credential for a hub at url; edits are pairs of key and value.
+// StoredSecret returns a valid credential Secret for a hub at url. edits are pairs of a key and a value that replace values in it.
 func StoredSecret(t testing.TB, url, ca, token string, edits ...string) *corev1.Secret {
 	t.Helper()
 	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
@@ -162,7 +162,7 @@ func PEM(server *httptest.Server) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
 }
 
-// CA is a certificate authority that has signed no certificate of a server.
+// CA returns the certificate of a new authority, which has not signed the certificate of any server.
 func CA(t testing.TB) string {
 	t.Helper()
 	return string(authority(t).Pair.Cert)

@@ -41,6 +41,6 @@ func TestUntilError(t *testing.T) {
 			}
 			return false, "two of three"
 		})
-		assert.EqualError(t, err, "waited 30s; the last that was seen: two of three")
+		assert.EqualError(t, err, "waited 30s; last state: two of three")
 	})
 }

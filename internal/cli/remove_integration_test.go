@@ -105,7 +105,7 @@ func TestRotateWithTheMember(t *testing.T) {
 	p.hub.WaitCondition(t, testenv.KindCluster, p.namespace, cluster, fleet.ConditionConnected, "True")
 
 	_, _, err := p.run("rotate", cluster)
-	require.EqualError(t, err, "the hub has no kubeconfig of Cluster "+p.namespace+"/"+cluster+": pass that of the member with --member-kubeconfig")
+	require.EqualError(t, err, "the hub has no kubeconfig of Cluster "+p.namespace+"/"+cluster+": pass the kubeconfig of the member with --member-kubeconfig")
 	p.rotates(cluster, "--member-kubeconfig", memberConfig(t, member))
 	tokens, err := p.hub.Fleet.ClusterRegistrationTokens(p.namespace).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
@@ -138,5 +138,5 @@ func (p person) rotates(cluster string, flags ...string) {
 func TestRotateNeedsAConnectedAgent(t *testing.T) {
 	p := fleetOf(t, fleet.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "new"}, Spec: fleet.ClusterSpec{KubeConfigSecret: "s"}})
 	_, _, err := p.run("rotate", "new")
-	require.EqualError(t, err, "Cluster "+p.namespace+"/new is New: only an agent that is registered and connected can be told to register again")
+	require.EqualError(t, err, "Cluster "+p.namespace+"/new is New: only an agent that is registered and connected can register again with this command")
 }
