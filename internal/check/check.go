@@ -25,7 +25,7 @@ const (
 	Pass    Verdict = "pass"
 	Warn    Verdict = "warn"
 	Fail    Verdict = "fail"
-	Unknown Verdict = "unknown" // for example for lack of a right, or because an earlier check failed
+	Unknown Verdict = "unknown" // the check has no answer, for example because a right is missing or an earlier check failed
 )
 
 // Exit codes of a program that prints a Diagnosis. They are the same in every format of the output.
@@ -33,22 +33,22 @@ const (
 	ExitGood    = 0 // all checks passed, or there are only warnings
 	ExitFailed  = 1
 	ExitUsage   = 2
-	ExitUnknown = 3 // nothing failed, but some checks could not find out
+	ExitUnknown = 3 // no check failed, but some have the result unknown
 )
 
-// Inputs say what is checked.
+// Inputs are what to check, and the connections to use.
 type Inputs struct {
-	// Hub and Member are the connections of the person who checks; nil if there is none. Without Member, a Cluster that the hub imports is
-	// looked at with the kubeconfig of the import.
+	// Hub and Member are the connections of the user; nil if there is none. Without Member, the checks of an imported Cluster use the
+	// kubeconfig of the import.
 	Hub, Member *rest.Config
 	// Namespace is the workspace of Cluster and Token on the hub. Both are optional.
 	Namespace, Cluster, Token string
-	// SystemNamespace is the hub's own namespace, AgentNamespace the agent's on the member; empty means cattle-fleet-system, or where the
-	// Cluster says that its agent is.
+	// SystemNamespace is the hub's own namespace; empty means cattle-fleet-system. AgentNamespace is the agent's namespace on the member; empty
+	// means the one in the status or the spec of the Cluster, or else cattle-fleet-system.
 	SystemNamespace, AgentNamespace string
 	// Probe makes the checks of the way from the agent to the hub in a Job of the member, instead of here.
 	Probe bool
-	// HubFlags select the hub in the commands that hints name, as a shell needs them, each with a space before it.
+	// HubFlags are the flags that select the hub, for the commands in hints. They are quoted for a shell, each with a space before it.
 	HubFlags string
 	// Version is the version of the program.
 	Version string
@@ -62,11 +62,12 @@ type Check struct {
 	ID string
 	// Category groups checks on the screen.
 	Category string
-	// Says is the positive sentence that is true if the check passes.
+	// Says is a sentence that is true if the check passes.
 	Says string
-	// Needs are checks that must pass before this one makes sense.
+	// Needs are checks without whose success this one cannot run. It is skipped if one of them fails or is unknown.
 	Needs []string
-	// ExplainedBy are checks whose failure explains a failure of this one.
+	// ExplainedBy are checks whose failure would also make this one fail. It is skipped if one of them fails, so that only the cause is
+	// reported.
 	ExplainedBy []string
 	// Hint says what to do if it fails. Commands of muster in it are between backquotes, with CLUSTER for the name.
 	Hint string
@@ -75,7 +76,7 @@ type Check struct {
 	run func(context.Context, *knowledge) Finding
 }
 
-// side is what a check needs to exist.
+// side is a set of inputs: those that a check requires, or those that are available.
 type side int
 
 const (
@@ -84,7 +85,7 @@ const (
 	onMember                   // the connection to the member
 	onCluster                  // the name of a Cluster
 	onFleet                    // no name of a Cluster: the whole fleet is checked
-	onToken                    // a registration token, or a Cluster or member that may have one
+	onToken                    // the name of a token, or a Cluster or a member from which the checks learn it
 )
 
 // Finding is what a check has found.
@@ -100,10 +101,11 @@ func unknown(format string, args ...any) Finding {
 	return Finding{Unknown, fmt.Sprintf(format, args...)}
 }
 
-// doesNotApply is for a check without an object to look at.
+// doesNotApply is the finding of a check that has nothing to check here. Its line is left out.
 func doesNotApply() Finding { return Finding{} }
 
-// failed is the finding of a request that failed. A missing right of the person who checks, or a timeout, says nothing about the object.
+// failed is the finding of a request that failed. It is unknown if the user lacks the right to send the request, or if the request timed
+// out, because neither tells anything about the object.
 func failed(doing string, err error) Finding {
 	if apierrors.IsForbidden(err) || isTimeout(err) {
 		return unknown("%s: %s", doing, err)
@@ -124,7 +126,7 @@ type Line struct {
 	Check    string  `json:"check"`
 	Result   Verdict `json:"result"`
 	Detail   string  `json:"detail,omitempty"`
-	// SkippedBecause is the ID of the check for whose sake this one was not made.
+	// SkippedBecause is the ID of the check whose result is the reason that this one was not made.
 	SkippedBecause string `json:"skippedBecause,omitempty"`
 	Hint           string `json:"hint,omitempty"`
 	Documentation  string `json:"documentation,omitempty"`
@@ -191,7 +193,8 @@ func (in Inputs) hint(c Check) string {
 	return text
 }
 
-// skippedBecause is the check whose result makes this one senseless: the failure at the root, not one that was itself skipped.
+// skippedBecause returns the ID of the check whose result is the reason to skip this one, or "". If that check was skipped too, it returns
+// the check at the beginning of the chain, which was made.
 func skippedBecause(c Check, results map[string]Line) string {
 	root := func(id string) (string, Verdict) {
 		line, made := results[id]
@@ -213,7 +216,7 @@ func skippedBecause(c Check, results map[string]Line) string {
 	return ""
 }
 
-// summarize returns the worst result, and the sentence about the first check that has it.
+// summarize returns the worst result, and a sentence about the first check with that result.
 func summarize(lines []Line) (Verdict, string) {
 	count := map[Verdict]int{}
 	for _, line := range lines {

@@ -62,7 +62,7 @@ func clusterExists(ctx context.Context, k *knowledge) Finding {
 }
 
 func conditionText(cluster *fleet.Cluster, kind string) string {
-	c := find(cluster.Status.Conditions, kind)
+	c := view.Find(cluster.Status.Conditions, kind)
 	if c == nil {
 		return "it has no condition " + kind
 	}
@@ -76,7 +76,7 @@ func clusterProcessed(_ context.Context, k *knowledge) Finding {
 	if k.cluster.Labels[fleet.ClusterManagementLabel] != "" {
 		return fail("the label %s assigns the Cluster to another controller", fleet.ClusterManagementLabel)
 	}
-	c := find(k.cluster.Status.Conditions, fleet.ConditionProcessed)
+	c := view.Find(k.cluster.Status.Conditions, fleet.ConditionProcessed)
 	if c == nil || c.Status != corev1.ConditionTrue {
 		return fail("%s", conditionText(k.cluster, fleet.ConditionProcessed))
 	}
@@ -199,7 +199,7 @@ func importReaches(ctx context.Context, k *knowledge) Finding {
 	}
 	member := connectTo(k.importConfig, k.Now, memberLimits)
 	version, err := member.version(ctx)
-	imported := find(k.cluster.Status.Conditions, fleet.ConditionImported)
+	imported := view.Find(k.cluster.Status.Conditions, fleet.ConditionImported)
 	var status apierrors.APIStatus
 	switch answered := errors.As(err, &status); {
 	case err != nil && !answered && imported != nil && imported.Status == corev1.ConditionTrue:
@@ -328,7 +328,7 @@ func clusterImported(_ context.Context, k *knowledge) Finding {
 	if k.cluster == nil || k.cluster.Spec.KubeConfigSecret == "" {
 		return doesNotApply()
 	}
-	if c := find(k.cluster.Status.Conditions, fleet.ConditionImported); c == nil || c.Status != corev1.ConditionTrue {
+	if c := view.Find(k.cluster.Status.Conditions, fleet.ConditionImported); c == nil || c.Status != corev1.ConditionTrue {
 		return fail("%s", conditionText(k.cluster, fleet.ConditionImported))
 	}
 	return pass("")

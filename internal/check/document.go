@@ -9,9 +9,9 @@ const introduction = `# Checks
 
 <!-- Made from internal/check: go test ./internal/check -run TestPage -update -->
 
-` + "`muster check`" + ` finds out why a cluster is not connected. Run it first: its first line names the first check that failed, in the order in
-which a registration depends on them, and this is the cause. The checks send requests to the hub and the member only, change nothing, and
-print no value of a Secret. Only --probe writes: it creates a Job on the member, and deletes it in any case.
+` + "`muster check`" + ` finds out why a cluster is not connected. Run it first: the checks are in the order in which a registration depends on
+them, so the first one that fails is the cause, and the first line of the output names it. The checks send requests only to the hub and
+the member, change nothing, and print no value of a Secret. Only --probe writes: it creates a Job on the member, and always deletes it.
 
 | command | what is checked |
 |---|---|
@@ -33,17 +33,17 @@ kubectl --namespace cattle-fleet-system exec deployment/fleet-agent -- fleetagen
 
 | mark | result | meaning |
 |---|---|---|
-| √ | pass | it is as it should be |
-| ‼ | warn | it works, and will or may cause a problem |
-| × | fail | it prevents or will prevent that the cluster is connected |
-| ? | unknown | it could not be found out: a right is missing, a server did not answer in time, or an earlier check failed, which the line names |
+| √ | pass | nothing is wrong |
+| ‼ | warn | it works, but causes or may cause a problem |
+| × | fail | the cluster cannot connect because of this, or will soon be unable to |
+| ? | unknown | the check has no answer: a right is missing, a server did not answer in time, or the check was skipped because of the earlier one that the line names |
 
 | exit code | meaning |
 |---|---|
 | 0 | all checks passed, or there are only warnings |
 | 1 | a check failed |
 | 2 | the command line or a kubeconfig is wrong |
-| 3 | no check failed, but some could not find out |
+| 3 | no check failed, but some are unknown |
 
 The exit code is the same with ` + "`--output json`" + `, which prints ` + "`summary`, `result` and `checks`" + `; each check has ` + "`id`, `category`, `check`, `result`" + `,
 and, where they apply, ` + "`detail`, `hint`, `documentation` and `skippedBecause`" + `. The names of checks are stable.

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rancher/wrangler/v3/pkg/genericcondition"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,7 +28,7 @@ func hubAPI(ctx context.Context, k *knowledge) Finding {
 	return pass("Kubernetes %s", version)
 }
 
-// requiredKinds are the resources without which no cluster can be registered.
+// requiredKinds are the resources that the API server must serve before a cluster can be registered.
 var requiredKinds = []string{
 	"bundledeployments", "bundles", "clustergroups", "clusterregistrations", "clusterregistrationtokens", "clusters", "contents",
 }
@@ -50,7 +49,7 @@ func hubKinds(_ context.Context, k *knowledge) Finding {
 	return pass("%s", fleet.SchemeGroupVersion)
 }
 
-// hubLease is the Lease of the hubs of a cluster, and of the component of Fleet that they replace.
+// hubLease is the Lease that the hubs of one cluster share with the component of Fleet that they replace.
 const hubLease = "fleet-agentmanagement-lock"
 
 func hubRuns(ctx context.Context, k *knowledge) Finding {
@@ -163,12 +162,4 @@ func counted(what, state string, total int, bad []string, err error) Finding {
 		text += fmt.Sprintf(" and %d others", len(bad)-shown)
 	}
 	return warn("%d of %d %s are %s: %s", len(bad), total, what, state, text)
-}
-
-func find(conditions []genericcondition.GenericCondition, kind string) *genericcondition.GenericCondition {
-	i := slices.IndexFunc(conditions, func(c genericcondition.GenericCondition) bool { return c.Type == kind })
-	if i < 0 {
-		return nil
-	}
-	return &conditions[i]
 }

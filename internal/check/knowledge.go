@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/pkg/agent/credential"
 	"github.com/muster-fleet/muster/pkg/agent/hubclient"
 	"github.com/muster-fleet/muster/pkg/agent/register"
@@ -26,15 +27,16 @@ import (
 // requestTimeout limits each request of a check.
 const requestTimeout = 10 * time.Second
 
-// memberLimits limit what the program reads of a member, whose owner may not be the person who checks. No check lists objects of all namespaces there.
+// memberLimits limit the size of a member's responses, because the owner of the member may not be trusted by the user. They are sufficient:
+// no check lists the objects of all namespaces of a member.
 var memberLimits = transport.ResponseLimits{Bytes: 32 << 20}
 
-// knowledge is what the checks have found so far. Each field names the check that sets it.
+// knowledge has the results that later checks use. The comment of each field names the check that sets it.
 type knowledge struct {
 	Inputs
 
 	hub    *apiServer
-	member *apiServer // of Inputs, or import-reaches
+	member *apiServer // from Inputs, or set by import-reaches
 
 	hubConfig *config.Hub // hub-config
 
@@ -49,7 +51,7 @@ type knowledge struct {
 	agentConfig   config.Agent                    // agent-config
 	identity      *register.ImportIdentity        // agent-bootstrap
 	credential    *credential.Stored              // agent-credential
-	probed        map[string]Line                 // way-probe; what the Job has found
+	probed        map[string]Line                 // way-probe; the results of the Job
 	way           *hubclient.Access               // way-address
 	connection    *hubclient.Connection           // way-tls
 	versionAnswer []byte                          // way-tls
@@ -70,6 +72,7 @@ func newKnowledge(in Inputs) *knowledge {
 	return k
 }
 
+// sides returns the inputs that are available. import-reaches adds the connection to the member.
 func (k *knowledge) sides() (exist side) {
 	if k.hub != nil {
 		exist |= onHub
@@ -88,7 +91,7 @@ func (k *knowledge) sides() (exist side) {
 	return exist
 }
 
-// agentNamespace is where the agent is on the member.
+// agentNamespace returns the namespace of the agent on the member.
 func (k *knowledge) agentNamespace() string {
 	if k.AgentNamespace == "" && k.cluster != nil {
 		return cmp.Or(k.cluster.Status.Agent.Namespace, k.cluster.Spec.AgentNamespace, registration.DefaultSystemNamespace)
@@ -96,16 +99,16 @@ func (k *knowledge) agentNamespace() string {
 	return cmp.Or(k.AgentNamespace, registration.DefaultSystemNamespace)
 }
 
-// registered reports whether the hub says that the agent of the Cluster is registered.
+// registered reports whether condition Registered of the Cluster is True.
 func (k *knowledge) registered() bool {
 	if k.cluster == nil {
 		return false
 	}
-	c := find(k.cluster.Status.Conditions, fleet.ConditionRegistered)
+	c := view.Find(k.cluster.Status.Conditions, fleet.ConditionRegistered)
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// apiServer is an API server with the clients of the person who checks.
+// apiServer has the clients for an API server, with the credential of the user.
 type apiServer struct {
 	core    kubernetes.Interface
 	fleet   fleetclient.FleetV1alpha1Interface
@@ -134,7 +137,7 @@ func connectTo(c *rest.Config, now func() time.Time, limits transport.ResponseLi
 	return s
 }
 
-// version asks for /version, which every API server answers.
+// version reads /version, which every API server serves.
 func (s *apiServer) version(ctx context.Context) (string, error) {
 	if s.err != nil {
 		return "", s.err
@@ -156,7 +159,8 @@ type dateReader struct {
 	ahead time.Duration
 }
 
-// RoundTrip sends the request and reads the date of the answer, which was written in the middle of the request and has no fraction of a second.
+// RoundTrip sends the request and compares the Date header of the response with the clock of this program. It assumes that the server wrote
+// the header in the middle of the request, and adds half a second because the header has no fraction of a second.
 func (d *dateReader) RoundTrip(request *http.Request) (*http.Response, error) {
 	sent := d.now()
 	response, err := d.next.RoundTrip(request)

@@ -8,12 +8,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
+// newest returns the pod that was created last. There must be one at least.
 func newest(pods []corev1.Pod) *corev1.Pod {
 	pod := slices.MaxFunc(pods, func(a, b corev1.Pod) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
 	return &pod
 }
 
-// scheduleProblem says why a pod has no node; "" if it has one.
+// scheduleProblem describes why a pod has no node; "" if it has one.
 func scheduleProblem(pod *corev1.Pod) string {
 	if pod.Spec.NodeName != "" {
 		return ""
@@ -28,7 +29,7 @@ func scheduleProblem(pod *corev1.Pod) string {
 
 var imageReasons = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable", "ImageInspectError"}
 
-// imageProblem says why an image of a pod is not there; "" if nothing is wrong.
+// imageProblem describes why an image of a pod cannot be pulled; "" if nothing is wrong.
 func imageProblem(pod *corev1.Pod) string {
 	for _, c := range containers(pod) {
 		if w := c.State.Waiting; w != nil && slices.Contains(imageReasons, w.Reason) {
@@ -38,7 +39,7 @@ func imageProblem(pod *corev1.Pod) string {
 	return ""
 }
 
-// containerProblem says why a container of a pod does not run; "" if all do.
+// containerProblem describes why a container of a pod does not run; "" if all run or have ended without an error.
 func containerProblem(pod *corev1.Pod) string {
 	all := containers(pod)
 	if len(all) == 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/muster-fleet/muster/pkg/registration"
 )
 
-// Checks of an installation. Those of the way to the hub are made with what the checks before them have found: the values of a token, or the
+// The checks of Preflight, Credential and Pod. wayChecks use what the checks before them have found: the values of a token, or the
 // credential of an agent.
 var (
 	wayChecks       = []string{"way-address", "way-dns", "way-proxy", "way-tcp", "way-tls", "way-server", "way-clock", "way-authenticated", "way-authorised"}
@@ -26,7 +26,7 @@ func tableOf(ids []string) []Check {
 	return slices.DeleteFunc(Table(), func(c Check) bool { return !slices.Contains(ids, c.ID) })
 }
 
-// Preflight makes the checks of a member that make sense before an agent is installed there with the values of a token.
+// Preflight checks whether an agent that is not installed yet could register from this member with the values of a token.
 func Preflight(ctx context.Context, in Inputs, values []byte) Diagnosis {
 	k := newKnowledge(in)
 	k.bootstrap = &corev1.Secret{
@@ -42,7 +42,8 @@ func Preflight(ctx context.Context, in Inputs, values []byte) Diagnosis {
 	return run(ctx, tableOf(preflightChecks), k)
 }
 
-// Credential reads the credential that an agent has stored on the member, nil if there is none, and checks whether the hub accepts it.
+// Credential checks whether the hub accepts the credential that an agent has stored on the member, and returns that credential. It is nil if
+// there is none.
 func Credential(ctx context.Context, in Inputs) (*credential.Stored, Diagnosis) {
 	k := newKnowledge(in)
 	d := run(ctx, tableOf(storedChecks), k)
@@ -54,7 +55,7 @@ func Pod(ctx context.Context, in Inputs) Diagnosis {
 	return run(ctx, tableOf(podChecks), newKnowledge(in))
 }
 
-// Line is the result of a check; false if it was not made or does not apply.
+// Line returns the line of a check, and false if the check was not made or does not apply.
 func (d Diagnosis) Line(id string) (Line, bool) {
 	i := slices.IndexFunc(d.Checks, func(l Line) bool { return l.ID == id })
 	if i < 0 {

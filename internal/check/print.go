@@ -8,7 +8,7 @@ import (
 	"unicode"
 )
 
-// Page is the documentation of the checks, which has a section for each.
+// Page is the file that documents the checks, with a section for each.
 const Page = "docs/checks.md"
 
 var marks = map[Verdict]string{Pass: "√", Warn: "‼", Fail: "×", Unknown: "?"}
@@ -62,11 +62,11 @@ func (d Diagnosis) PrintJSON(w io.Writer) error {
 	return err
 }
 
-// maxPrinted is the length of the longest text of a check on the screen.
+// maxPrinted is the maximum length of a text in bytes. Longer ones are cut.
 const maxPrinted = 2000
 
-// printable joins the lines of a text, cuts it, and replaces the characters that a terminal would interpret, such as those that change the
-// direction of writing: members write some of the texts.
+// printable makes a text safe to print, because members write some of the texts: it cuts the text, joins its lines, and replaces characters
+// that a terminal would interpret, such as those that change the direction of writing.
 func printable(text string) string {
 	if len(text) > maxPrinted {
 		text = text[:maxPrinted] + "..."

@@ -27,6 +27,7 @@ import (
 
 	"github.com/muster-fleet/muster/internal/controlplane"
 	"github.com/muster-fleet/muster/internal/testenv"
+	"github.com/muster-fleet/muster/internal/view"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/registration"
 )
@@ -208,7 +209,7 @@ func (h *hall) status(t *testing.T, cluster string, edit func(*fleet.ClusterStat
 func (h *hall) condition(t *testing.T, cluster, kind string, status corev1.ConditionStatus, reason, message string) {
 	t.Helper()
 	h.status(t, cluster, func(s *fleet.ClusterStatus) {
-		c := find(s.Conditions, kind)
+		c := view.Find(s.Conditions, kind)
 		require.NotNil(t, c)
 		c.Status, c.Reason, c.Message = status, reason, message
 	})

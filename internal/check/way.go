@@ -26,18 +26,19 @@ import (
 	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/utils/clock"
 
+	"github.com/muster-fleet/muster/internal/view"
 	"github.com/muster-fleet/muster/pkg/agent/hubclient"
 	"github.com/muster-fleet/muster/pkg/agent/timing"
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 	"github.com/muster-fleet/muster/pkg/transport"
 )
 
-// wayAddress chooses the address as the agent does: that of its credential, or of its bootstrap Secret, or else that of the hub's
-// configuration, which a new agent would get.
+// wayAddress chooses the address that the agent uses: the one in its credential, or else in its bootstrap Secret. Without both, it chooses
+// the one in the hub's configuration, which a new agent would get.
 func wayAddress(_ context.Context, k *knowledge) Finding {
 	var way hubclient.Access
 	switch {
-	case k.Probe: // the Job has no result, and the way from here says nothing
+	case k.Probe: // the Job has printed no results, and a connection from this machine would not show what a pod can reach
 		return doesNotApply()
 	case k.credential != nil:
 		way = k.credential.Access
@@ -60,7 +61,7 @@ func wayAddress(_ context.Context, k *knowledge) Finding {
 		return fail("the apiServerCA of %s is not a PEM certificate", way.Source)
 	}
 	k.way = &way
-	if problem := k.onlyFromHere(way.Server); problem.Verdict != "" {
+	if problem := k.checkLoopback(way.Server); problem.Verdict != "" {
 		return problem
 	}
 	if k.hubConfig != nil && k.hubConfig.APIServerURL != "" && strings.TrimRight(k.hubConfig.APIServerURL, "/") != strings.TrimRight(way.Server, "/") {
@@ -69,9 +70,10 @@ func wayAddress(_ context.Context, k *knowledge) Finding {
 	return pass("%s", way.Endpoint)
 }
 
-// onlyFromHere is the finding about an address that names the machine itself on every machine. It is right if the configuration of the hub
-// says that members are on its machine, or if the pod of the agent has the network of a machine.
-func (k *knowledge) onlyFromHere(server string) Finding {
+// checkLoopback returns the problem of a loopback address, which in a pod is the pod itself. The address is no problem if the configuration
+// of the hub allows loopback addresses of members, because they are then on the hub's machine. It is certainly wrong if the configuration
+// does not, or if the agent's pod has a network of its own; otherwise the finding is a warning.
+func (k *knowledge) checkLoopback(server string) Finding {
 	if !isLoopback(server) {
 		return doesNotApply()
 	}
@@ -102,7 +104,7 @@ func isLoopback(server string) bool {
 	return host == "localhost" || strings.HasSuffix(host, ".localhost") || err == nil && (address.Unmap().IsLoopback() || address.Unmap().IsUnspecified())
 }
 
-// proxyOf is the proxy of the environment for a server; nil means none.
+// proxyOf returns the proxy that the environment variables of this program set for a server; nil means none.
 func proxyOf(server string) (*url.URL, error) {
 	parsed, err := url.Parse(server)
 	if err != nil {
@@ -111,13 +113,13 @@ func proxyOf(server string) (*url.URL, error) {
 	return transport.New(nil, nil).Proxy(&http.Request{URL: parsed})
 }
 
-// fromHere turns the failure to connect into a warning if the agent is connected: then only this program does not reach the hub at the
-// address. The checks that need the connection do not apply.
-func (k *knowledge) fromHere(problem Finding) Finding {
+// warnIfConnected turns a failure to connect into a warning if the agent is connected, because then only this machine cannot reach the hub at
+// the address. It also clears way and connection, so that the checks that need them do not apply.
+func (k *knowledge) warnIfConnected(problem Finding) Finding {
 	if k.cluster == nil {
 		return problem
 	}
-	if c := find(k.cluster.Status.Conditions, fleet.ConditionConnected); c == nil || c.Status != corev1.ConditionTrue {
+	if c := view.Find(k.cluster.Status.Conditions, fleet.ConditionConnected); c == nil || c.Status != corev1.ConditionTrue {
 		return problem
 	}
 	k.way, k.connection = nil, nil
@@ -137,7 +139,7 @@ func wayDNS(ctx context.Context, k *knowledge) Finding {
 	defer cancel()
 	addresses, err := net.DefaultResolver.LookupHost(ctx, host)
 	if err != nil {
-		return k.fromHere(fail("the name %s cannot be resolved: %s", host, err))
+		return k.warnIfConnected(fail("the name %s cannot be resolved: %s", host, err))
 	}
 	return pass("%s is %s", host, strings.Join(addresses, ", "))
 }
@@ -152,7 +154,7 @@ func wayTCP(ctx context.Context, k *knowledge) Finding {
 	dialer := &net.Dialer{Timeout: requestTimeout}
 	connection, err := dialer.DialContext(ctx, "tcp", hostPort(k.way.Server))
 	if err != nil {
-		return k.fromHere(fail("no connection to %s: %s", hostPort(k.way.Server), err))
+		return k.warnIfConnected(fail("no connection to %s: %s", hostPort(k.way.Server), err))
 	}
 	_ = connection.Close()
 	return pass("%s", hostPort(k.way.Server))
@@ -169,16 +171,16 @@ func wayProxy(ctx context.Context, k *knowledge) Finding {
 	case proxy == nil:
 		return doesNotApply()
 	}
-	k.ask(ctx)
+	k.connect(ctx)
 	var refused *transport.ProxyError
 	if errors.As(k.wayErr, &refused) || transport.ViaProxy(k.wayErr) {
-		return k.fromHere(fail("through proxy %s://%s: %s", proxy.Scheme, proxy.Host, k.wayErr))
+		return k.warnIfConnected(fail("through proxy %s://%s: %s", proxy.Scheme, proxy.Host, k.wayErr))
 	}
 	return pass("%s://%s", proxy.Scheme, proxy.Host)
 }
 
-// ask connects to the hub as an agent does and asks for its version, once.
-func (k *knowledge) ask(ctx context.Context) {
+// connect connects to the hub as an agent does and reads its version, the first time that it is called.
+func (k *knowledge) connect(ctx context.Context) {
 	if k.connection != nil || k.wayErr != nil {
 		return
 	}
@@ -200,14 +202,14 @@ func wayTLS(ctx context.Context, k *knowledge) Finding {
 	if k.way == nil {
 		return doesNotApply()
 	}
-	k.ask(ctx)
+	k.connect(ctx)
 	switch {
 	case k.connection == nil:
 		return fail("%s", k.wayErr)
 	case isTLS(k.wayErr):
 		return fail("%s: %s", k.way.Server, k.wayErr)
 	case strings.HasPrefix(k.way.Server, "http://"):
-		return warn("%s is not encrypted: everybody on the way can use the agent's token", k.way.Server)
+		return warn("%s is not encrypted: everybody between agent and hub can read and use the agent's token", k.way.Server)
 	}
 	return pass("%s", k.way.TLSMode())
 }
@@ -248,7 +250,7 @@ func wayClock(_ context.Context, k *knowledge) Finding {
 	if k.connection == nil || k.wayErr != nil || !k.member.clock.known {
 		return doesNotApply()
 	}
-	hereAhead, _ := k.connection.ClockSkew() // of the hub; 0 if it is less than a second
+	hereAhead, _ := k.connection.ClockSkew() // this program's clock compared with the hub's; 0 if they differ by less than a second
 	ahead := k.member.clock.ahead + hereAhead
 	direction := "ahead of"
 	if ahead < 0 {
@@ -280,7 +282,8 @@ func wayAuthenticated(ctx context.Context, k *knowledge) Finding {
 	return pass("%s", review.Status.UserInfo.Username)
 }
 
-// wayAuthorised asks for the right that the agent needs first: to read its BundleDeployments, or to create its request.
+// wayAuthorised checks the right that the agent needs first: with a credential to list its BundleDeployments, without one to create its
+// request.
 func wayAuthorised(ctx context.Context, k *knowledge) Finding {
 	if k.connection == nil || k.way.Token == "" {
 		return doesNotApply()

@@ -43,7 +43,7 @@ const (
 	StateWaiting         = "Waiting"
 	StateQuarantined     = "Quarantined" // a person has removed the agent's rights
 	StateUsedUp          = "UsedUp"      // the token has reached its usage limit
-	StateGranted         = "Granted"     // the agent has what it requested
+	StateGranted         = "Granted"     // the hub has granted the request
 )
 
 // ClusterStates are the states of a Cluster: first those in which nothing is wrong, then those that change on their own, then those that
@@ -93,15 +93,15 @@ func OfCluster(c *fleet.Cluster) Cluster {
 	return v
 }
 
-// Values of Cluster.Settings.
+// The values of Cluster.Settings.
 const (
 	SettingsApplied = "Applied"
 	SettingsPending = "Pending"
 )
 
-// settings compares what the spec of a Cluster and the hub's configuration want of its agent with what the agent reports.
+// settings returns SettingsPending if the agent does not run with the settings from the spec of the Cluster and the hub's configuration yet.
 func settings(c *fleet.Cluster) string {
-	reconciled, status := find(c.Status.Conditions, fleet.ConditionReconciled), c.Status
+	reconciled, status := Find(c.Status.Conditions, fleet.ConditionReconciled), c.Status
 	switch {
 	case status.AgentDeployedGeneration != nil && *status.AgentDeployedGeneration != c.Spec.RedeployAgentGeneration, // not installed again yet
 		status.AgentConfigChanged,
@@ -136,8 +136,8 @@ func wayIn(c *fleet.Cluster) string {
 // from the first condition that is not True.
 func clusterState(c *fleet.Cluster) (state, reason, message string) {
 	conditions := c.Status.Conditions
-	processed, imported := find(conditions, fleet.ConditionProcessed), find(conditions, fleet.ConditionImported)
-	registered, connected := find(conditions, fleet.ConditionRegistered), find(conditions, fleet.ConditionConnected)
+	processed, imported := Find(conditions, fleet.ConditionProcessed), Find(conditions, fleet.ConditionImported)
+	registered, connected := Find(conditions, fleet.ConditionRegistered), Find(conditions, fleet.ConditionConnected)
 	switch {
 	case c.DeletionTimestamp != nil:
 		return StateDeleting, "", ""
@@ -173,7 +173,8 @@ func clusterState(c *fleet.Cluster) (state, reason, message string) {
 	return StateNew, "", notProcessed
 }
 
-func find(conditions []genericcondition.GenericCondition, kind string) *genericcondition.GenericCondition {
+// Find returns the condition of a type, nil if there is none.
+func Find(conditions []genericcondition.GenericCondition, kind string) *genericcondition.GenericCondition {
 	i := slices.IndexFunc(conditions, func(c genericcondition.GenericCondition) bool { return c.Type == kind })
 	if i < 0 {
 		return nil
@@ -236,7 +237,7 @@ func OfToken(t *fleet.ClusterRegistrationToken) Token {
 }
 
 func tokenState(t *fleet.ClusterRegistrationToken) (state, reason, message string) {
-	ready := find(t.Status.Conditions, fleet.ConditionReady)
+	ready := Find(t.Status.Conditions, fleet.ConditionReady)
 	switch {
 	case t.DeletionTimestamp != nil:
 		return StateDeleting, "", ""
@@ -288,9 +289,11 @@ func OfRequest(r *fleet.ClusterRegistration) Request {
 	return v
 }
 
-// creatorOf believes what a request says about whom the hub has created it for only if the hub says the same in its condition.
+// creatorOf returns the user for whose request the hub has created r, from an annotation, or else the creator that the API server has
+// recorded. A user could write that annotation too, so it counts only if condition OriginProved, which only the hub writes, names the same
+// user.
 func creatorOf(r *fleet.ClusterRegistration) string {
-	requester, proved := r.Annotations[fleet.RequesterAnnotation], find(r.Status.Conditions, fleet.ConditionOriginProved)
+	requester, proved := r.Annotations[fleet.RequesterAnnotation], Find(r.Status.Conditions, fleet.ConditionOriginProved)
 	if requester != "" && is(proved, corev1.ConditionTrue) && proved.Message == registration.CreatedBy(requester) {
 		return requester
 	}
@@ -309,14 +312,14 @@ func clusterOf(r *fleet.ClusterRegistration) string {
 	return registration.ClusterName(r.Spec.ClientID)
 }
 
-// IsAbout reports whether a request has this name, or is about the Cluster of this name, which may have the clientID. An existing Cluster
-// can have another name than the one that the hub derives from the clientID.
+// IsAbout reports whether r has this name, or is a request for the Cluster with this name. clientID is that of the Cluster, or empty if it is
+// not known: the name of a Cluster can differ from the one that the hub derives from a clientID.
 func IsAbout(r *fleet.ClusterRegistration, name, clientID string) bool {
 	return r.Name == name || clusterOf(r) == name || clientID != "" && r.Spec.ClientID == clientID
 }
 
 func requestState(r *fleet.ClusterRegistration) (state, reason, message string) {
-	granted := find(r.Status.Conditions, fleet.ConditionGranted)
+	granted := Find(r.Status.Conditions, fleet.ConditionGranted)
 	switch {
 	case r.DeletionTimestamp != nil:
 		return StateDeleting, "", ""
@@ -333,7 +336,7 @@ func requestState(r *fleet.ClusterRegistration) (state, reason, message string) 
 // noValue is printed for an empty cell.
 const noValue = "-"
 
-// Table is a table for the printers of kubectl. The columns of wideHeader, the last ones, are for wide output.
+// Table returns a table for the printers of kubectl. Its last columns, those of wideHeader, are printed only in wide output.
 func Table(header, wideHeader []string, rows [][]string) *metav1.Table {
 	table := &metav1.Table{}
 	for i, name := range slices.Concat(header, wideHeader) {
