@@ -7,8 +7,8 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// FlagsFirst moves the flags of a command in front of its other arguments, because the library stops at the first argument that is
-// not a flag, and people write `muster import east --wait`.
+// FlagsFirst moves the flags of a command before its other arguments: the library stops parsing flags at the first argument that is not a
+// flag, and people write `muster import east --wait`.
 func FlagsFirst(app *cli.App, args []string) []string {
 	if len(args) == 0 {
 		return args
@@ -48,7 +48,7 @@ func FlagsFirst(app *cli.App, args []string) []string {
 
 func isFlag(arg string) bool { return len(arg) > 1 && arg[0] == '-' && arg != "--" }
 
-// length is 2 for a flag whose value is the next argument.
+// length returns the number of arguments that a flag takes: 2 if its value is the next argument, 1 otherwise.
 func length(flags []cli.Flag, arg string) int {
 	name := strings.TrimLeft(arg, "-")
 	if strings.Contains(name, "=") {

@@ -30,16 +30,16 @@ func checkCommand(s Streams) *cli.Command {
 		Description: `muster check                                         the hub, and the address that agents get
 muster check CLUSTER                                 a Cluster, or a request with that name; an imported member through its kubeconfig
 muster check CLUSTER --member-kubeconfig FILE        the same, and the agent on the member
-muster check --member --member-kubeconfig FILE       only the member, without a connection to the hub of the person
+muster check --member --member-kubeconfig FILE       only the member, without a kubeconfig of the hub
 
 The first line names the first check that fails, which is the cause. docs/checks.md explains each check. The command sends requests to
 the hub and the member only, and prints no value of a Secret. It changes nothing, except with --probe, which creates a Job next to an
-installed agent and deletes it. The exit code is 0 if everything is good or there are only warnings, 1 if a check failed, 2 for a wrong
-command line, and 3 if nothing failed but something could not be found out.`,
+installed agent and deletes it. The exit code is 0 if all checks passed or there are only warnings, 1 if a check failed, 2 for a wrong
+command line, and 3 if no check failed but some are unknown.`,
 		Flags: append(append(hubFlags(), memberFlags("the member")...),
 			&cli.BoolFlag{Name: flagProbe, Usage: "check the way to the hub from a pod on the member, in a Job that is deleted afterwards"},
 			&cli.BoolFlag{Name: flagMember, Usage: "check only the member"},
-			&cli.StringFlag{Name: flagAgentNamespace, Usage: "`NAMESPACE` of the agent on the member; default: what the Cluster says, then cattle-fleet-system"},
+			&cli.StringFlag{Name: flagAgentNamespace, Usage: "`NAMESPACE` of the agent on the member; default: the one in the Cluster, or else cattle-fleet-system"},
 			&cli.StringFlag{Name: flagSystemNamespace, Usage: "`NAMESPACE` of the hub; default: cattle-fleet-system"},
 			&cli.StringFlag{Name: flagToken, Usage: "`NAME` of a registration token to check; default: that of the request"},
 			&cli.StringFlag{Name: flagOutput, Aliases: []string{"o"}, Usage: "`FORMAT` of the output: json; default: human-readable text"},

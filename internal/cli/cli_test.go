@@ -84,9 +84,9 @@ func TestInvalidCommandLines(t *testing.T) {
 		"import UP --kubeconfig /nowhere": `"UP" is not a valid object name`,
 		"import a --kubeconfig /nowhere":  "kubeconfig of the cluster to import: open /nowhere",
 
-		"import a --from-dir /nowhere":                                         "--from-dir is alone: omit NAME, --member-kubeconfig and --member-context",
+		"import a --from-dir /nowhere":                                         "--from-dir cannot be combined with NAME, --member-kubeconfig or --member-context",
 		"import --from-dir /nowhere":                                           "--from-dir: open /nowhere",
-		"import a --member-kubeconfig x --member-context b --member-context c": `several clusters have the names of their contexts: omit "a"`,
+		"import a --member-kubeconfig x --member-context b --member-context c": `several clusters are named after their contexts: omit "a"`,
 
 		"import a --kubeconfig /x --label novalue": `--label "novalue": write it as KEY=VALUE`,
 		"import a --kubeconfig /x --label a/b/c=1": `--label "a/b/c=1" is not a valid label`,

@@ -17,10 +17,11 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// completeCommand is the hidden command that the scripts call.
+// completeCommand is the hidden command that the completion scripts call.
 const completeCommand = "__complete"
 
-// completionScripts call the program with the words before the cursor. It prints one proposal a line, with a description after a tab.
+// completionScripts are the scripts by shell. A script calls completeCommand with the words before the cursor. That command prints one
+// proposal per line, with a description after a tab.
 var completionScripts = map[string]string{
 	"bash": `# In ~/.bashrc: source <(muster completion bash)
 _muster() {
@@ -71,8 +72,8 @@ func completionCommand(s Streams) *cli.Command {
 		Name:      "completion",
 		Usage:     "print a script with which a shell completes commands, flags and the names of clusters, tokens and namespaces",
 		ArgsUsage: strings.Join(shells, "|"),
-		Description: `Each script says where it belongs, such as: source <(muster completion bash). That of kubectl is the program
-kubectl_complete-muster, which kubectl calls for the plugin. Names are read from the hub of the command line, for two seconds at most.`,
+		Description: `The first lines of each script show how to install it, such as: source <(muster completion bash). The script for kubectl is the program
+kubectl_complete-muster, which kubectl calls for the plugin. Names are read from the hub that the command line selects, for two seconds at most.`,
 		Action: func(c *cli.Context) error {
 			shell, err := oneArgument(c, "the name of the shell")
 			if err != nil {
@@ -88,10 +89,10 @@ kubectl_complete-muster, which kubectl calls for the plugin. Names are read from
 	}
 }
 
-// proposeCommand has the words of a command line as arguments, the last of which is to be completed and can be empty.
+// proposeCommand is completeCommand. Its arguments are the words of a command line; it completes the last one, which can be empty.
 func proposeCommand(s Streams) *cli.Command {
 	return &cli.Command{
-		Name: completeCommand, Usage: "print how a command line can go on", Hidden: true, SkipFlagParsing: true,
+		Name: completeCommand, Usage: "print the words that can complete a command line", Hidden: true, SkipFlagParsing: true,
 		Action: func(c *cli.Context) error {
 			ctx, cancel := context.WithTimeout(c.Context, 2*time.Second)
 			defer cancel()
@@ -103,10 +104,11 @@ func proposeCommand(s Streams) *cli.Command {
 	}
 }
 
-// lookup reads names from the hub.
+// lookup reads the names of objects from the hub.
 type lookup func(ctx context.Context, hub *namespacedHub) ([]string, error)
 
-// argumentNames are the names that can be arguments of commands, and flagNames those that can be values of flags.
+// argumentNames has, for each command, the lookup of the names that can be its arguments. flagNames has, for each flag, the lookup of the names
+// that can be its value.
 var (
 	argumentNames = map[string]lookup{
 		"check": clusterNames, "clusters": clusterNames, "describe": clusterNames, "remove": clusterNames, "rotate": clusterNames,
@@ -116,14 +118,14 @@ var (
 	flagNames = map[string]lookup{flagNamespace: workspaceNames, flagCluster: clusterNames, flagToken: tokenNames}
 )
 
-// propose returns how the last word of a command line can go on. A proposal can have a description after a tab. Without a connection to the
-// hub there are no names, and no error: a person who presses the tab key would not see it.
+// propose returns the words that can complete the last word of a command line, each with an optional description after a tab. If the hub
+// cannot be reached, it proposes no names and returns no error, because the shell would not show it.
 func propose(ctx context.Context, app *cli.App, words []string) (proposals []string) {
 	if len(words) == 0 {
 		return nil
 	}
 	last := words[len(words)-1]
-	if last == "=" { // bash takes --name=value apart
+	if last == "=" { // bash splits --name=value into three words
 		last = ""
 	}
 	words = slices.DeleteFunc(words[:len(words)-1:len(words)-1], func(word string) bool { return word == "=" })
@@ -205,7 +207,7 @@ func propose(ctx context.Context, app *cli.App, words []string) (proposals []str
 	return names(argumentNames[command])
 }
 
-// fixedValues are the values of a flag that are known without the hub.
+// fixedValues returns the values of a flag that can be proposed without a request to the hub.
 func fixedValues(to kubeConnection, flag string) []string {
 	switch flag {
 	case flagOutput:
@@ -242,7 +244,7 @@ func tokenNames(ctx context.Context, hub *namespacedHub) (names []string, err er
 	return names, err
 }
 
-// requestNames are those of requests that were not granted.
+// requestNames returns the names of the requests that were not granted.
 func requestNames(ctx context.Context, hub *namespacedHub) (names []string, err error) {
 	err = admin.Each(ctx, hub.Fleet.ClusterRegistrations(hub.namespace).List, metav1.ListOptions{}, func(r *fleet.ClusterRegistration) error {
 		if view.OfRequest(r).State != view.StateGranted {
@@ -253,7 +255,7 @@ func requestNames(ctx context.Context, hub *namespacedHub) (names []string, err 
 	return names, err
 }
 
-// workspaceNames are the namespaces with Clusters or tokens.
+// workspaceNames returns the namespaces that contain Clusters or tokens.
 func workspaceNames(ctx context.Context, hub *namespacedHub) (names []string, err error) {
 	err = errors.Join(
 		hub.EachCluster(ctx, "", metav1.ListOptions{}, func(c *fleet.Cluster) error {

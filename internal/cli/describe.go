@@ -52,20 +52,21 @@ keeps for an hour. CLUSTER can be a request too, because a refused or waiting ag
 	}
 }
 
-// nextStep is the command for what a person can do about a cluster that waits for no decision; empty if it is registered and connected.
+// nextStep returns the command to run next for a cluster without a request that waits for approval. It is empty if the cluster is registered
+// and connected, or belongs to another controller.
 func nextStep(hub *namespacedHub, d *describe.Description) string {
-	switch {
-	case d.Cluster == nil:
-		return hub.command(hub.namespace, "check", d.Name)
-	case d.Cluster.State == view.StateRegistered, d.Cluster.State == view.StateManaged:
-		return ""
-	case d.Cluster.State == view.StateQuarantined:
-		return hub.command(hub.namespace, "release", d.Name)
+	if d.Cluster != nil {
+		switch d.Cluster.State {
+		case view.StateRegistered, view.StateManaged:
+			return ""
+		case view.StateQuarantined:
+			return hub.command(hub.namespace, "release", d.Name)
+		}
 	}
 	return hub.command(hub.namespace, "check", d.Name)
 }
 
-// waitsForApproval is the name of a request that waits for the decision of a person.
+// waitsForApproval returns the name of a request that waits for approval, or "".
 func waitsForApproval(objects []*describe.Related) string {
 	for _, r := range objects {
 		if r.Kind == "ClusterRegistration" && r.State == view.StateWaiting && r.Reason == fleet.ReasonWaitingForApproval {

@@ -42,13 +42,13 @@ muster -n fleet-default import --member-kubeconfig all.yaml --member-context eas
 muster -n fleet-default import east --member-kubeconfig cloud.yaml --create-service-account
 
 It creates the Secret NAME-kubeconfig and the Cluster NAME. The Secret contains only one context of the kubeconfig, with the content of
-the files that it refers to. Of several clusters, one that cannot be imported does not prevent the others; the table at the end and the
-exit code say so. The names of several clusters are those of the files without their ending, or those of the contexts.
+the files that it refers to. If one of several clusters cannot be imported, the others are imported nevertheless; a table at the end shows
+which failed, and the exit code is 1. Several clusters are named after their files without the extension, or after their contexts.
 
-The hub runs no program: it refuses the kubeconfigs of clouds, which name one that obtains a credential (exec plugin). With
+The hub runs no programs, so it refuses a kubeconfig with an exec plugin, a program that obtains the credential, as clouds issue it. With
 --create-service-account, that program runs here. The command creates a ServiceAccount with the ClusterRole cluster-admin on the
 member, in namespace kube-system, and gives the hub a kubeconfig with its token, which does not expire. Your user needs the same rights
-there. muster remove removes the ServiceAccount if it gets --member-kubeconfig, and says otherwise how to remove it.`,
+there. muster remove deletes the ServiceAccount if it gets --member-kubeconfig; otherwise it prints the command that does.`,
 		Flags: append(hubFlags(),
 			&cli.StringFlag{Name: flagMemberKubeconfig, Usage: "`FILE` with the kubeconfig of the cluster to import"},
 			&cli.StringSliceFlag{Name: flagMemberContext, Usage: "`NAME` of a context in that kubeconfig; may be repeated; default: its current context"},
@@ -72,7 +72,7 @@ func importClusters(c *cli.Context, s Streams) error {
 		return err
 	}
 	file := c.String(flagMemberKubeconfig)
-	if file == "" && slices.Contains(c.LocalFlagNames(), flagKubeconfig) { // the spelling of earlier releases
+	if file == "" && slices.Contains(c.LocalFlagNames(), flagKubeconfig) { // in earlier releases the member's kubeconfig was --kubeconfig here
 		file = c.String(flagKubeconfig)
 		above, err := given(c.Lineage()[1:])
 		if err != nil {
@@ -88,7 +88,7 @@ func importClusters(c *cli.Context, s Streams) error {
 	if err != nil {
 		return err
 	}
-	if len(members) == 1 && c.String(flagFromDir) == "" { // nothing is sent if what can be seen here is wrong
+	if len(members) == 1 && c.String(flagFromDir) == "" { // report an invalid name or kubeconfig before the first request
 		if _, err := prepare(members[0], c.Bool(flagCreateAccount)); err != nil {
 			return err
 		}
@@ -141,7 +141,7 @@ func importClusters(c *cli.Context, s Streams) error {
 		return err
 	}
 
-	const atOnce = 8 // the hub installs no faster
+	const atOnce = 8 // more would not be faster: the hub limits how many agents it installs at a time
 	failures := make([]error, len(members))
 	var group errgroup.Group
 	group.SetLimit(atOnce)
@@ -170,12 +170,12 @@ func importClusters(c *cli.Context, s Streams) error {
 	return nil
 }
 
-// membersToImport are the clusters that the command line names.
+// membersToImport returns the clusters that the command line names.
 func membersToImport(c *cli.Context, file string) (members []toImport, err error) {
 	contexts := c.StringSlice(flagMemberContext)
 	switch directory := c.String(flagFromDir); {
 	case directory != "" && (file != "" || len(contexts) > 0 || c.Args().Present()):
-		return nil, fmt.Errorf("--%s is alone: omit NAME, --%s and --%s", flagFromDir, flagMemberKubeconfig, flagMemberContext)
+		return nil, fmt.Errorf("--%s cannot be combined with NAME, --%s or --%s", flagFromDir, flagMemberKubeconfig, flagMemberContext)
 	case directory != "":
 		entries, err := os.ReadDir(directory)
 		if err != nil {
@@ -191,7 +191,7 @@ func membersToImport(c *cli.Context, file string) (members []toImport, err error
 		}
 		return members, nil
 	case len(contexts) > 1 && c.Args().Present():
-		return nil, fmt.Errorf("several clusters have the names of their contexts: omit %q", c.Args().First())
+		return nil, fmt.Errorf("several clusters are named after their contexts: omit %q", c.Args().First())
 	case len(contexts) > 1 && file != "":
 		for _, context := range contexts {
 			members = append(members, toImport{context, file, context})
@@ -208,7 +208,8 @@ func membersToImport(c *cli.Context, file string) (members []toImport, err error
 	return []toImport{{name, file, strings.Join(contexts, "")}}, nil
 }
 
-// prepare is the kubeconfig that the hub gets, with no user if a ServiceAccount takes the place of the present one.
+// prepare returns the kubeconfig for the hub, and checks the name of the cluster. With withoutUser the kubeconfig has no credential, because
+// the token of a ServiceAccount will be added.
 func prepare(m toImport, withoutUser bool) ([]byte, error) {
 	var user *clientcmdapi.AuthInfo
 	if withoutUser {
@@ -218,8 +219,8 @@ func prepare(m toImport, withoutUser bool) ([]byte, error) {
 	return kubeconfig, errors.Join(checkName(m.name), err)
 }
 
-// importWithAccount imports a cluster with the token of a ServiceAccount that it creates on the member. It first has both API servers check
-// what it would create.
+// importWithAccount imports a cluster with the token of a ServiceAccount that it creates on the member. It first sends both API servers a dry
+// run of what it creates.
 func importWithAccount(
 	ctx context.Context, hub *namespacedHub, m toImport, order admin.Import, say func(io.Writer, string, ...any), s Streams,
 ) error {
@@ -256,7 +257,8 @@ func importWithAccount(
 	return nil
 }
 
-// removeAccount is the command that removes a ServiceAccount from its member.
+// removeAccount returns the command that removes a ServiceAccount from its member. The ClusterRoleBinding owns the ServiceAccount, so deleting
+// the binding is enough.
 func removeAccount(account admin.MemberAccount, file, context string) string {
 	return memberConnection(file, context).program("kubectl", account.Namespace, "delete", "clusterrolebinding", account.Name)
 }
@@ -291,8 +293,8 @@ func progressLine(v view.Cluster, after time.Duration) string {
 	return line
 }
 
-// selfContained is one context of a kubeconfig in a form that works on another machine: without references to files and programs. If user
-// is not nil, it takes the place of the user of the context.
+// selfContained returns one context of a kubeconfig in a form that works on another machine: it embeds files, and fails if the user needs a
+// program. If user is not nil, it replaces the user of the context.
 func selfContained(file, context string, user *clientcmdapi.AuthInfo) ([]byte, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -334,8 +336,8 @@ func selfContained(file, context string, user *clientcmdapi.AuthInfo) ([]byte, e
 	return clientcmd.Write(*config)
 }
 
-// notKubeconfig says why clientcmd cannot read a file. The error of clientcmd describes Go types, and may quote the file, which can
-// contain credentials.
+// notKubeconfig returns the reason that clientcmd cannot read a file. The error of clientcmd is not used: it describes Go types, and may quote
+// the file, which can contain credentials.
 func notKubeconfig(data []byte) string {
 	var object map[string]any
 	if yaml.Unmarshal(data, &object) != nil {

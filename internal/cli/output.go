@@ -17,7 +17,7 @@ import (
 	fleet "github.com/muster-fleet/muster/pkg/apis/fleet.cattle.io/v1alpha1"
 )
 
-// Output formats that are not those of kubectl's printers. Without any, the output is text for a person.
+// Output formats besides those of kubectl's printers. Without a format, the output is human-readable text.
 const (
 	formatWide       = "wide"
 	formatValues     = "values"
@@ -26,7 +26,7 @@ const (
 
 const flagNoHeaders = "no-headers"
 
-// outputFlag permits formats, beside those of kubectl's printers.
+// outputFlag accepts these formats and those of kubectl's printers.
 func outputFlag(formats ...string) cli.Flag {
 	known := slices.Concat(formats, []string{"name", "json", "yaml", "jsonpath=TEMPLATE", "go-template=TEMPLATE"})
 	return &cli.StringFlag{
@@ -46,13 +46,13 @@ func outputFlag(formats ...string) cli.Flag {
 }
 
 func objectPrinter(format string) (printers.ResourcePrinter, error) {
-	if format == "" { // the library prints names then
+	if format == "" { // the library would print names
 		return nil, genericclioptions.NoCompatiblePrinterError{}
 	}
 	return genericclioptions.NewPrintFlags("").WithDefaultOutput(format).ToPrinter()
 }
 
-// object is a summary of an object, with the fields by which printers name an object.
+// object converts a summary to an object with apiVersion, kind, name and namespace, which the printers of kubectl require.
 func object(kind, namespace, name string, summary any) (*unstructured.Unstructured, error) {
 	data, err := json.Marshal(summary)
 	if err != nil {
@@ -69,11 +69,11 @@ func object(kind, namespace, name string, summary any) (*unstructured.Unstructur
 	return o, nil
 }
 
-// printObject prints a summary in a format of kubectl's printers. It returns false for all other formats.
+// printObject prints a summary if the format is one of kubectl's printers, and returns whether it is.
 func printObject(c *cli.Context, w io.Writer, kind, namespace, name string, summary any) (done bool, err error) {
 	printer, err := objectPrinter(c.String(flagOutput))
 	if err != nil {
-		return false, nil //nolint:nilerr // outputFlag has refused what nobody can print
+		return false, nil //nolint:nilerr // outputFlag has refused unknown formats, so this is one of the command's own
 	}
 	o, err := object(kind, namespace, name, summary)
 	if err != nil {
@@ -82,7 +82,7 @@ func printObject(c *cli.Context, w io.Writer, kind, namespace, name string, summ
 	return true, printer.PrintObj(o, w)
 }
 
-// columns is how summaries of objects of a kind are printed; the wide table has additional columns.
+// columns defines the table for the summaries of a kind. Wide output has the columns of wideHeader too.
 type columns[T any] struct {
 	kind               string
 	name               func(T) (namespace, name string)
@@ -90,12 +90,12 @@ type columns[T any] struct {
 	row, wideRow       func(item T, now time.Time) []string
 }
 
-// printing prints summaries in the format that a person has chosen, in one or several calls.
+// printing prints summaries in one format, in one or several calls.
 type printing[T any] struct {
 	columns[T]
 	out     io.Writer
 	printer printers.ResourcePrinter
-	// table is nil for the formats of kubectl's printers.
+	// table is nil for the formats of kubectl's printers, which print objects instead of a table.
 	table interface {
 		io.Writer
 		Flush() error
@@ -103,6 +103,7 @@ type printing[T any] struct {
 	now func() time.Time
 }
 
+// in returns a printing in the given format.
 func (t columns[T]) in(format string, noHeaders bool, s Streams) printing[T] {
 	if printer, err := objectPrinter(format); err == nil {
 		return printing[T]{t, s.Out, printer, nil, s.Now}

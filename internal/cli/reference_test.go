@@ -23,7 +23,7 @@ standard output, progress and remarks to the standard error. [checks.md](checks.
 | 0 | the command did what it says |
 | 1 | it failed, or a check failed; the last line of the standard error says why |
 | 2 | of ` + "`muster check`" + `: the command line or a kubeconfig is wrong |
-| 3 | of ` + "`muster check`" + `: no check failed, but some could not find out |
+| 3 | of ` + "`muster check`" + `: no check failed, but some are unknown |
 `
 
 // The page has the help of every command, as the program prints it.
